@@ -1,0 +1,1 @@
+"""Models on RecEstimator, one file each, with their data and their runner. See README.md."""

@@ -1,0 +1,230 @@
+"""MovieLens-100k: 100,000 ratings of 1,682 films by 943 people. Fetched, never passed on."""
+
+import collections
+import hashlib
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import zipfile
+from typing import Dict, Iterator, List, Optional, Union
+
+import numpy as np
+
+from model_zoo.data.task import (
+    HISTORY_LENGTH,
+    Column,
+    DataUnavailableError,
+    Task,
+    hash_key,
+    to_arrays,
+)
+
+_WHEEL = "recbole==1.2.1"
+_WHEEL_SHA256 = "9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407"
+_WHEEL_FOLDER = "recbole/dataset_example/ml-100k/"
+_SHA256 = {
+    "ml-100k.inter": "4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff",
+    "ml-100k.item": "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
+    "ml-100k.user": "4f670007d9cfbeb9807e757209af1555b9bcc186bde25e767f67cb67c6dd5972",
+}
+_DOWNLOAD_SECONDS = 60  # 2.1 MB; without a route pip gives up after 2 tries of 10 s
+
+CREDIT = """\
+MovieLens-100k belongs to GroupLens Research (University of Minnesota): free for research, not to be
+redistributed or used commercially without their permission
+(https://grouplens.org/datasets/movielens/100k/). Cite F. M. Harper and J. A. Konstan (2015), The
+MovieLens Datasets: History and Context, ACM Transactions on Interactive Intelligent Systems 5(4),
+19. https://doi.org/10.1145/2827872"""
+
+
+def default_cache_dir() -> pathlib.Path:
+    """Where fetched data is kept: rec_estimator below $XDG_CACHE_HOME or ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return pathlib.Path(base) / "rec_estimator"
+
+
+def fetch_movielens_100k(
+    cache_dir: Optional[Union[str, pathlib.Path]] = None,
+    *,
+    timeout_seconds: float = _DOWNLOAD_SECONDS,
+) -> pathlib.Path:
+    """Makes sure that MovieLens-100k is in the cache folder and unchanged.
+
+    The files are taken out of a wheel on the Python package index that carries them; the wheel
+    itself is neither installed nor kept.
+
+    Args:
+      cache_dir: Folder to keep data sets in. None: default_cache_dir().
+      timeout_seconds: After this, a download counts as impossible.
+
+    Returns:
+      The folder of ml-100k.inter, ml-100k.item and ml-100k.user.
+
+    Raises:
+      DataUnavailableError: No network, no pip, a wheel with another content, or an unwritable
+      folder.
+    """
+    folder = pathlib.Path(cache_dir or default_cache_dir()) / "movielens_100k"
+    if all(_sha256(folder / name) == digest for name, digest in _SHA256.items()):
+        return folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            wheel = _download_wheel(scratch, timeout_seconds)
+            with zipfile.ZipFile(wheel) as archive:
+                for name in _SHA256:
+                    whole = pathlib.Path(scratch) / name
+                    whole.write_bytes(archive.read(_WHEEL_FOLDER + name))
+                    os.replace(whole, folder / name)  # a crash leaves no half-written file
+    except OSError as error:
+        raise DataUnavailableError(
+            f"cache_dir must be a folder to write to, got {folder} ({error.strerror}); "
+            "choose another with --cache_dir"
+        ) from None
+    return folder
+
+
+def _download_wheel(folder: str, timeout_seconds: float) -> pathlib.Path:
+    """The wheel, checked, in `folder`."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+    command += ["--no-input", "--disable-pip-version-check", "--retries", "1", "--timeout", "10"]
+    command += ["--dest", folder, _WHEEL]
+    try:
+        result = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise _unavailable(f"the package index did not answer in {timeout_seconds:.0f} s") from None
+    wheels = list(pathlib.Path(folder).glob("*.whl"))
+    if result.returncode != 0 or len(wheels) != 1:
+        raise _unavailable(_reason(result.stdout))
+    if _sha256(wheels[0]) != _WHEEL_SHA256:
+        raise DataUnavailableError(
+            f"{_WHEEL} must have SHA-256 {_WHEEL_SHA256}, got {_sha256(wheels[0])}; "
+            "the package index in use serves another file, nothing of it was kept"
+        )
+    return wheels[0]
+
+
+def _unavailable(reason: str) -> DataUnavailableError:
+    return DataUnavailableError(
+        f"MovieLens-100k is not in the cache, and {_WHEEL}, which carries it, could not be "
+        f"downloaded: {reason}. With network access: python -m model_zoo.data movielens_100k"
+    )
+
+
+def _reason(pip_output: str) -> str:
+    """The line of pip's output that says what went wrong, without its prefix."""
+    lines = [line.strip() for line in pip_output.splitlines() if line.strip()]
+    if any("timed out" in line for line in lines):
+        return "the package index did not answer"
+    if any("Retrying" in line for line in lines):  # what pip ends with is a missing version
+        return "no connection to the package index"
+    if any("No matching distribution" in line for line in lines):
+        return "the package index in use does not have it"
+    lines = [line for line in lines if "ERROR" in line or "No module named" in line] or lines
+    return lines[0].replace("ERROR: ", "") if lines else "pip said nothing"
+
+
+def _sha256(path: pathlib.Path) -> Optional[str]:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def load_movielens_100k(cache_dir: Optional[Union[str, pathlib.Path]] = None) -> Task:
+    """Will this user rate this film 4 or 5?
+
+    Rows in order of time; the last 20 % of each user's ratings are the test. History: the last 20
+    films the user rated 4 or 5 before this one.
+
+    Raises:
+      DataUnavailableError: See fetch_movielens_100k, which is called first.
+    """
+    folder = fetch_movielens_100k(cache_dir)
+    films = {row[0]: row[1:] for row in _atomic_rows(folder / "ml-100k.item")}
+    users = {row[0]: row[1:] for row in _atomic_rows(folder / "ml-100k.user")}
+    ratings = list(_atomic_rows(folder / "ml-100k.inter"))
+    ratings.sort(key=lambda row: float(row[3]))  # stable: ties stay in the order of the file
+
+    genres = {film: [hash_key(g) for g in row[2].split()] for film, row in films.items()}
+    columns = (
+        Column("user", "user"),
+        Column("age", "user"),
+        Column("gender", "user"),
+        Column("occupation", "user"),
+        Column("zip", "user"),
+        Column("item", "item"),
+        Column("genres", "item", max_length=max(map(len, genres.values()))),
+        Column("year", "item"),
+        Column("history", "user", table="item", max_length=HISTORY_LENGTH),
+    )
+    labels = np.array([float(row[2]) >= 4 for row in ratings], np.float32)
+    table: Dict[str, List] = {column.name: [] for column in columns}
+    liked: Dict[str, List[int]] = collections.defaultdict(list)
+    for (user, film, _, _), label in zip(ratings, labels):
+        age, gender, occupation, zip_code = users[user]
+        table["user"].append(int(user))
+        table["age"].append(int(age))
+        table["gender"].append(hash_key(gender))
+        table["occupation"].append(hash_key(occupation))
+        table["zip"].append(hash_key(zip_code))
+        table["item"].append(int(film))
+        table["genres"].append(genres[film])
+        table["year"].append(_year(films[film][1]))
+        table["history"].append(liked[user][: -HISTORY_LENGTH - 1 : -1])
+        if label:
+            liked[user].append(int(film))
+
+    arrays = to_arrays(table, columns)
+    test = _last_fifth_of_each(arrays["user"])
+    return Task(
+        name="movielens_100k",
+        columns=columns,
+        train={name: array[~test] for name, array in arrays.items()},
+        train_labels=labels[~test],
+        test={name: array[test] for name, array in arrays.items()},
+        test_labels=labels[test],
+        item_names={int(film): _title(row[0], row[1]) for film, row in films.items()},
+        credit=CREDIT,
+    )
+
+
+def _atomic_rows(path: pathlib.Path) -> Iterator[List[str]]:
+    """The lines of a RecBole atomic file, tab-separated, without its header."""
+    with path.open(encoding="utf-8") as lines:
+        next(lines)
+        for line in lines:
+            yield line.rstrip("\n").split("\t")
+
+
+def _year(text: str) -> int:
+    return int(text) if text.isdigit() else 0  # one film of the set is unknown
+
+
+def _title(title: str, year: str) -> str:
+    """`Usual Suspects, The`, `1995` -> `The Usual Suspects (1995)`."""
+    for article in ("The", "A", "An", "Les", "La", "Le", "Il", "Das", "Die", "Der"):
+        if title.endswith(f", {article}"):
+            title = f"{article} {title[: -len(article) - 2]}"
+    return f"{title} ({year})" if year.isdigit() else title
+
+
+def _last_fifth_of_each(groups: np.ndarray) -> np.ndarray:
+    """bool [n]: whether a row is among the last 20 % of its group's."""
+    is_last = np.zeros(len(groups), bool)
+    order = np.argsort(groups, kind="stable")
+    _, starts, counts = np.unique(groups[order], return_index=True, return_counts=True)
+    for start, count in zip(starts, counts):
+        held_out = round(0.2 * count)
+        is_last[order[start + count - held_out : start + count]] = True
+    return is_last

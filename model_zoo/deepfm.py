@@ -1,0 +1,48 @@
+"""DeepFM: a factorization machine and a network over the same vectors.
+
+Guo et al. (2017), DeepFM: A Factorization-Machine based Neural Network for CTR Prediction,
+https://arxiv.org/abs/1703.04247. Differs: no dropout (little training, early stop); a field of
+several keys, like the history, is the mean of their vectors.
+"""
+
+from typing import Any, Dict, List, Optional, Sequence
+
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from model_zoo import layers
+from model_zoo.click_head import click_spec
+from model_zoo.data import Column
+
+
+def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
+    """A row per key: its vector and, last, its first-order weight."""
+    return layers.declare(columns, dim)
+
+
+def model_fn(
+    features: Dict[str, tf.Tensor],
+    labels: Optional[tf.Tensor],
+    mode: str,
+    params: Dict[str, Any],
+) -> rec.EstimatorSpec:
+    """The model.
+
+    Args:
+      features: float32 [B, dim] by column name.
+      labels: float32 [B], 0 or 1; None while predicting.
+      mode: One of rec.ModeKeys.
+      params: "columns", "hidden_units" and "learning_rate".
+    """
+    first_order, vectors = layers.split_linear(features, params["columns"])
+    deep = layers.tower(tf.concat(vectors, axis=1), params["hidden_units"], "deep")
+    logits = first_order + _pairwise_products(tf.stack(vectors, axis=1)) + deep
+    return click_spec(logits, labels, mode, params)
+
+
+def _pairwise_products(vectors: tf.Tensor) -> tf.Tensor:
+    """[B, fields, dim] -> [B], the sum of the inner products of all pairs of fields."""
+    # sum_{i<j} <v_i, v_j> = (|sum v|^2 - sum |v|^2) / 2: linear in the number of fields.
+    square_of_sum = tf.square(tf.reduce_sum(vectors, axis=1))
+    sum_of_squares = tf.reduce_sum(tf.square(vectors), axis=1)
+    return 0.5 * tf.reduce_sum(square_of_sum - sum_of_squares, axis=1)

@@ -1,0 +1,206 @@
+"""From real ratings to an answered request, in less than a minute: python -m model_zoo.demo."""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+# Read by TensorFlow when it is imported: warnings about missing GPUs would hide what is shown.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from model_zoo import data, run
+
+_CANDIDATES = 100
+_SHOWN = 10
+_LEAST_LIKED = 10  # of the user of the request, so that there is something to show
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Runs the demo; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m model_zoo.demo", description=__doc__)
+    parser.add_argument("--data", choices=("movielens_100k", "generated"), default="movielens_100k")
+    parser.add_argument("--cache_dir", metavar="DIR", help="where fetched data is kept")
+    parser.add_argument("--epochs", type=int, default=4, help="default: %(default)s")
+    options = parser.parse_args(arguments)
+    tf.logging.set_verbosity(tf.logging.ERROR)
+
+    try:
+        settings = run.Settings(epochs=options.epochs)
+        task = _load(options.data, options.cache_dir)
+        with tempfile.TemporaryDirectory() as folder:
+            model_dir = os.path.join(folder, "checkpoints")
+            estimator = run.build_estimator("din", task, settings, model_dir)
+            _train(estimator, task, settings)
+            export_dir = _export(estimator, task, os.path.join(folder, "export"))
+            request = choose_request(task)
+            _answer(task, request, export_dir)
+    except (OSError, ValueError) as error:
+        print(f"model_zoo.demo: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _load(name: str, cache_dir: Optional[str]) -> data.Task:
+    _title("1. Data")
+    try:
+        task = data.load(name, cache_dir=cache_dir)
+    except data.DataUnavailableError as error:
+        print(f"{error}\n\nGoing on with generated data.")
+        task = data.load("generated")
+    print(
+        f"{task.name}: {len(task.train_labels):,} rows to train on, {len(task.test_labels):,} "
+        f"later ones to test on, {len(np.unique(task.train['user'])):,} users, "
+        f"{len(np.unique(task.train['item'])):,} items\n{task.credit}"
+    )
+    return task
+
+
+def _train(estimator: Any, task: data.Task, settings: run.Settings) -> None:
+    _title(f"2. Training: DIN, {settings.epochs} epochs, batches of {settings.batch_size}")
+    start = time.monotonic()
+    metrics = run.train_and_test(estimator, task, settings)
+    seconds = time.monotonic() - start
+    best = "" if task.attainable_auc is None else f", {task.attainable_auc:.4f} is attainable"
+    print(
+        f"Test AUC {metrics['auc']:.4f} (a coin has 0.5{best}), "
+        f"log loss {metrics['log_loss']:.4f}, after {seconds:.0f} s"
+    )
+    sizes = ", ".join(f"{name} {rows:,}" for name, rows in _table_sizes(estimator).items())
+    print(f"Nobody told the tables how many keys there are. Rows they grew to: {sizes}")
+
+
+def _table_sizes(estimator: Any) -> Dict[str, int]:
+    """Rows per table in the last checkpoint."""
+    suffix = "-keys"  # of the tensor that lists a table's keys; a slot's has a slash before it
+    return {
+        name[: -len(suffix)]: shape[0]
+        for name, shape in tf.train.list_variables(estimator.latest_checkpoint())
+        if name.endswith(suffix) and "/" not in name
+    }
+
+
+def _export(estimator: Any, task: data.Task, folder: str) -> str:
+    _title("3. Export")
+    export_dir = run.export(estimator, task, folder)
+    files = [path for path in pathlib.Path(export_dir).rglob("*") if path.is_file()]
+    megabytes = sum(path.stat().st_size for path in files) / 1e6
+    print(f"A SavedModel of {megabytes:.1f} MB: keys in, probabilities out")
+    return export_dir
+
+
+class Request(NamedTuple):
+    """One user against many items, as the user was before the test rows."""
+
+    user: int
+    liked: List[int]  # items, most recent first
+    items: np.ndarray  # int64 [n]
+    later: Dict[int, bool]  # of the items that have a test row: whether the user liked them
+    columns: Dict[str, np.ndarray]  # what the model is asked, [n, ...] each
+
+
+def choose_request(task: data.Task) -> Request:
+    """The first user of the test rows with enough history, and 100 items.
+
+    The items are those of the user's test rows, at most half of the 100, and the most frequent ones
+    that the user has no row of.
+
+    Raises:
+      ValueError: No user of the test rows liked enough items before.
+    """
+    test_user, history = task.test["user"], task.test["history"]
+    enough = np.flatnonzero(np.sum(history != data.PADDING, axis=1) >= _LEAST_LIKED)
+    if not len(enough):
+        raise ValueError(f"task must have test rows with {_LEAST_LIKED} items liked, got none")
+    first = int(enough[0])
+    user = int(test_user[first])
+    rows = [row for row in np.flatnonzero(test_user == user) if row >= first][: _CANDIDATES // 2]
+    later = {int(task.test["item"][row]): bool(task.test_labels[row]) for row in rows}
+    known = set(task.train["item"][task.train["user"] == user].tolist())
+    known |= set(task.test["item"][test_user == user].tolist())
+    frequent = collections.Counter(task.train["item"].tolist()).most_common()
+    others = [item for item, _ in frequent if item not in known]
+    items = np.array([*later, *others][:_CANDIDATES], np.int64)
+
+    source = _rows_by_item(task)
+    columns = {}
+    for column in task.columns:
+        if column.side == "item":
+            columns[column.name] = np.stack([source[item][column.name] for item in items.tolist()])
+        else:
+            columns[column.name] = np.stack([task.test[column.name][first]] * len(items))
+    liked = [int(item) for item in history[first] if item != data.PADDING]
+    return Request(user, liked, items, later, columns)
+
+
+def _rows_by_item(task: data.Task) -> Dict[int, Dict[str, Any]]:
+    """Per item, the keys of some row it is in: those of its own columns are the same in all."""
+    found: Dict[int, Dict[str, Any]] = {}
+    for part in (task.test, task.train):
+        items, index = np.unique(part["item"], return_index=True)
+        for item, row in zip(items.tolist(), index.tolist()):
+            found[item] = {name: keys[row] for name, keys in part.items()}
+    return found
+
+
+def _answer(task: data.Task, request: Request, export_dir: str) -> None:
+    what = f"user {request.user} against {len(request.items)} items"
+    _title(f"4. Serving: a new process scores {what}")
+    answer = _score_in_new_process(export_dir, request)
+    print(
+        f"Model loaded in {answer['load_seconds']:.1f} s, request answered in "
+        f"{answer['milliseconds']:.1f} ms\n"
+    )
+    print("The user liked, most recent first:")
+    for item in request.liked[:5]:
+        print(f"        {task.item_name(item)}")
+    ranked = rank(request, answer["probabilities"])
+    names = [task.item_name(item)[:52] for item, _ in ranked[:_SHOWN]]
+    width = max(map(len, names))
+    print(f"\nThe model's choice, beside what the user thought of it later:\n{'score':>7}")
+    for name, (item, probability) in zip(names, ranked):
+        verdict = {True: "liked it", False: "did not like it", None: "(no rating)"}
+        print(f"  {probability:.3f}  {name:<{width}}  {verdict[request.later.get(item)]}")
+    top = [request.later[item] for item, _ in ranked[:_SHOWN] if item in request.later]
+    everything = list(request.later.values())
+    print(
+        f"\nLiked of the rated ones: {sum(top)} of {len(top)} among these {_SHOWN}, "
+        f"{sum(everything)} of {len(everything)} among all {len(request.items)}"
+    )
+
+
+def _score_in_new_process(export_dir: str, request: Request) -> Dict[str, Any]:
+    """What ``python -m model_zoo.score`` answers."""
+    result = subprocess.run(
+        [sys.executable, "-m", "model_zoo.score", export_dir],
+        input=json.dumps({name: keys.tolist() for name, keys in request.columns.items()}),
+        cwd=pathlib.Path(__file__).resolve().parent.parent,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if result.returncode:
+        raise ValueError(f"model_zoo.score must answer, got exit status {result.returncode}")
+    return json.loads(result.stdout)
+
+
+def rank(request: Request, probabilities: Sequence[float]) -> List[Tuple[int, float]]:
+    """Items and their probabilities, best first."""
+    order = np.argsort(-np.asarray(probabilities), kind="stable")
+    return [(int(request.items[place]), float(probabilities[place])) for place in order]
+
+
+def _title(text: str) -> None:
+    print(f"\n{text}\n{'-' * len(text)}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

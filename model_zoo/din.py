@@ -1,0 +1,79 @@
+"""DIN: what a user liked before counts by how much it has to do with the item at hand.
+
+Zhou et al. (2018), Deep Interest Network for Click-Through Rate Prediction,
+https://arxiv.org/abs/1706.06978. The attention network sees (h, q, h - q, h * q) for each item h of
+the history and the candidate q. Differs: attention is normalized with a softmax, as in the authors'
+code (https://github.com/zhougr1993/DeepInterestNetwork) and unlike the paper's text; without it
+both data sets lose up to 0.01 AUC. The network also gets the product of interest and candidate, as
+the DeepFM variant in that code. ReLU instead of Dice, no mini-batch aware regularization.
+"""
+
+from typing import Any, Dict, List, Optional, Sequence
+
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from model_zoo import layers
+from model_zoo.click_head import click_spec
+from model_zoo.data import Column
+
+_ATTENTION_UNITS = (32, 16)  # 64, 32 scores the same and takes twice the time
+_MASKED = -1e9  # a score that a softmax turns into 0, yet finite where all of a row is masked
+
+
+def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
+    """A vector per key; those of the history stay apart, and share the rows of the candidates."""
+    declared = {feature.name: feature for feature in layers.declare(columns, dim)}
+    (history,) = (column for column in columns if column.name == "history")
+    declared["history"] = rec.EmbeddingFeature(
+        "history",
+        dim,
+        table=history.table,
+        combiner=None,
+        max_length=history.max_length,
+        initializer=declared["item"].initializer,
+    )
+    return list(declared.values())
+
+
+def model_fn(
+    features: Dict[str, tf.Tensor],
+    labels: Optional[tf.Tensor],
+    mode: str,
+    params: Dict[str, Any],
+) -> rec.EstimatorSpec:
+    """The model.
+
+    Args:
+      features: float32 [B, dim] by column name; "history" float32 [B, max_length, dim] with
+        "history_mask" bool [B, max_length].
+      labels: float32 [B], 0 or 1; None while predicting.
+      mode: One of rec.ModeKeys.
+      params: "columns", "hidden_units" and "learning_rate".
+    """
+    candidate = features["item"]
+    interest = attend(features["history"], features["history_mask"], candidate)
+    others = [features[column.name] for column in params["columns"] if column.name != "history"]
+    inputs = tf.concat([*others, interest, interest * candidate], axis=1)
+    return click_spec(layers.tower(inputs, params["hidden_units"], "deep"), labels, mode, params)
+
+
+def attend(history: tf.Tensor, mask: tf.Tensor, query: tf.Tensor) -> tf.Tensor:
+    """The mean of the history, weighted by what each part has to do with the query.
+
+    Args:
+      history: float32 [B, T, dim].
+      mask: bool [B, T]. False: padding, which weighs nothing.
+      query: float32 [B, dim].
+
+    Returns:
+      float32 [B, dim]; zeros where there is no history.
+    """
+    queries = tf.broadcast_to(query[:, tf.newaxis, :], tf.shape(history))
+    queries.set_shape(history.shape)
+    pairs = tf.concat([history, queries, history - queries, history * queries], axis=-1)
+    scores = layers.tower(pairs, _ATTENTION_UNITS, "attention")
+    weights = tf.nn.softmax(tf.where(mask, scores, tf.fill(tf.shape(scores), _MASKED)))
+    # Where nothing is there the softmax is uniform: the mask makes it 0.
+    weights *= tf.cast(mask, tf.float32)
+    return tf.reduce_sum(history * weights[..., tf.newaxis], axis=1)

@@ -1,0 +1,72 @@
+"""The few layers the models share, on plain variables."""
+
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from model_zoo.data import Column
+
+_ROW_STDDEV = 0.05  # of new rows; the first dense layer rescales whatever it gets
+
+
+def declare(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
+    """One embedded feature per column; several keys of an example are averaged.
+
+    Args:
+      columns: Of the task.
+      dim: Floats per row, the same in every table.
+    """
+    # One object: features that share a table must agree on its initializer.
+    initializer = tf.truncated_normal_initializer(stddev=_ROW_STDDEV)
+    return [
+        rec.EmbeddingFeature(
+            column.name, dim, table=column.table, combiner="mean", initializer=initializer
+        )
+        for column in columns
+    ]
+
+
+def split_linear(
+    features: Dict[str, tf.Tensor], columns: Sequence[Column]
+) -> Tuple[tf.Tensor, List[tf.Tensor]]:
+    """Takes rows apart into a linear weight, their last float, and a vector, the rest.
+
+    So one lookup serves both the linear and the deep part of a model.
+
+    Args:
+      features: float32 [B, dim] by column name.
+      columns: Which to take.
+
+    Returns:
+      [B], the sum of the weights, and one [B, dim - 1] per column.
+    """
+    rows = [features[column.name] for column in columns]
+    return tf.add_n([row[:, -1] for row in rows]), [row[:, :-1] for row in rows]
+
+
+def dense(
+    inputs: tf.Tensor,
+    units: int,
+    name: str,
+    activation: Optional[Callable[[tf.Tensor], tf.Tensor]] = None,
+) -> tf.Tensor:
+    """A fully connected layer over the last axis: [..., n] -> [..., units]."""
+    with tf.variable_scope(name):
+        kernel = tf.get_variable("kernel", [inputs.shape[-1], units])  # Glorot's uniform
+        bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
+    # One matrix product also where there are more axes; the inner one is static.
+    flat = tf.reshape(inputs, [-1, inputs.shape[-1]])
+    outputs = tf.nn.bias_add(tf.matmul(flat, kernel), bias)
+    if inputs.shape.rank != 2:
+        outputs = tf.reshape(outputs, tf.concat([tf.shape(inputs)[:-1], [units]], axis=0))
+        outputs.set_shape([*inputs.shape[:-1], units])
+    return outputs if activation is None else activation(outputs)
+
+
+def tower(inputs: tf.Tensor, hidden_units: Sequence[int], name: str) -> tf.Tensor:
+    """ReLU layers of `hidden_units`, then one linear unit: [..., n] -> [...]."""
+    with tf.variable_scope(name):
+        for number, units in enumerate(hidden_units):
+            inputs = dense(inputs, units, f"hidden_{number}", tf.nn.relu)
+        return tf.squeeze(dense(inputs, 1, "output"), axis=-1)

@@ -1,0 +1,40 @@
+"""Wide & deep: a linear model that remembers beside a network that generalizes.
+
+Cheng et al. (2016), Wide & Deep Learning for Recommender Systems, https://arxiv.org/abs/1606.07792.
+Differs: the wide part has one weight per key and no crossed features; one optimizer trains both
+parts (the paper: FTRL with L1 the wide one, AdaGrad the deep one). The history is one more feature,
+the mean of its items.
+"""
+
+from typing import Any, Dict, List, Optional, Sequence
+
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from model_zoo import layers
+from model_zoo.click_head import click_spec
+from model_zoo.data import Column
+
+
+def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
+    """A row per key: its vector of the deep part and, last, its weight of the wide part."""
+    return layers.declare(columns, dim)
+
+
+def model_fn(
+    features: Dict[str, tf.Tensor],
+    labels: Optional[tf.Tensor],
+    mode: str,
+    params: Dict[str, Any],
+) -> rec.EstimatorSpec:
+    """The model.
+
+    Args:
+      features: float32 [B, dim] by column name.
+      labels: float32 [B], 0 or 1; None while predicting.
+      mode: One of rec.ModeKeys.
+      params: "columns", "hidden_units" and "learning_rate".
+    """
+    wide, vectors = layers.split_linear(features, params["columns"])
+    deep = layers.tower(tf.concat(vectors, axis=1), params["hidden_units"], "deep")
+    return click_spec(wide + deep, labels, mode, params)

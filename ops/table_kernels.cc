@@ -1,0 +1,347 @@
+// Kernels of table_ops.cc but those that read and write checkpoints, and what
+// table_resource.h declares.
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/embedding_table.h"
+#include "core/parallel.h"
+#include "table_resource.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_op_kernel.h"
+#include "tensorflow/core/lib/core/threadpool.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/strcat.h"
+
+namespace rec_estimator {
+
+using ::tensorflow::DEVICE_CPU;
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Status;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+using ::tensorflow::TensorShapeUtils;
+using ::tensorflow::errors::FailedPrecondition;
+using ::tensorflow::errors::InvalidArgument;
+using ::tensorflow::strings::StrCat;
+
+std::string TableResource::DebugString() const {
+  return StrCat("table ", name_, ": dim ", table_.dim(), ", ", table_.size(),
+                " rows, ", table_.memory_bytes(), " bytes");
+}
+
+Status FindTable(OpKernelContext* context, const Tensor& handle,
+                 TablePtr* table) {
+  if (handle.dtype() != tensorflow::DT_RESOURCE ||
+      !TensorShapeUtils::IsScalar(handle.shape())) {
+    return InvalidArgument("table must be a handle of shape [], got shape ",
+                           handle.shape().DebugString());
+  }
+  return tensorflow::LookupResource(
+      context, handle.scalar<tensorflow::ResourceHandle>()(), table);
+}
+
+Status FindTable(OpKernelContext* context, TablePtr* table) {
+  const Tensor* handle;
+  TF_RETURN_IF_ERROR(context->input("table", &handle));
+  return FindTable(context, *handle, table);
+}
+
+Status CheckInitialized(TableResource& table, const char* use) {
+  if (table.table().bank_rows() > 0) return Status();
+  return FailedPrecondition(
+      "table ", table.name(), " must be initialized before ", use,
+      ", got a table without initial vectors; run "
+      "tf.compat.v1.global_variables_initializer() or restore a checkpoint");
+}
+
+Status CheckDim(TableResource& table, int64_t dim) {
+  if (dim == table.table().dim()) return Status();
+  return InvalidArgument("dim must be that of table ", table.name(), ", ",
+                         table.table().dim(), ", got ", dim);
+}
+
+Status ReadSlots(OpKernelConstruction* context, std::vector<SlotSpec>* slots) {
+  std::vector<std::string> names;
+  std::vector<int64_t> widths;
+  std::vector<float> initials;
+  TF_RETURN_IF_ERROR(context->GetAttr("slot_names", &names));
+  TF_RETURN_IF_ERROR(context->GetAttr("slot_widths", &widths));
+  TF_RETURN_IF_ERROR(context->GetAttr("slot_initials", &initials));
+  if (widths.size() != names.size() || initials.size() != names.size()) {
+    return InvalidArgument(
+        "slot_names, slot_widths and slot_initials must be of one length, got ",
+        names.size(), ", ", widths.size(), " and ", initials.size());
+  }
+  std::set<std::string> seen;
+  int64_t floats = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i].empty() || !seen.insert(names[i]).second) {
+      return InvalidArgument("slot_names must be distinct and not empty, got '",
+                             names[i], "' at ", i);
+    }
+    // Bounds each width before the sum, which therefore cannot overflow.
+    if (widths[i] < 1 || widths[i] > kMaxRowFloats ||
+        (floats += widths[i]) > kMaxRowFloats) {
+      return InvalidArgument("slot_widths must be >= 1 and at most ",
+                             kMaxRowFloats, " in sum, got ", widths[i],
+                             " for slot ", names[i]);
+    }
+    slots->push_back({names[i], static_cast<int>(widths[i]), initials[i]});
+  }
+  return Status();
+}
+
+namespace {
+
+// A piece must be worth waking a thread for: some 10 µs.
+constexpr int64_t kMinPieceCycles = 30000;
+// Pieces per thread. More balance better, fewer cost less.
+constexpr int64_t kPiecesPerThread = 4;
+
+// One call of IntraOpThreads' function: pieces, claimed one by one by whichever
+// thread is free. Kept alive by the threads that were asked to help, some of
+// which may begin only when all is done.
+class Region {
+ public:
+  Region(int64_t total, int64_t pieces,
+         const std::function<void(int64_t, int64_t)>& work)
+      : total_(total), pieces_(pieces), work_(work) {}
+
+  // Claims and does pieces until none is left. `work_` is alive then: the
+  // caller of Finish() waits for every piece claimed.
+  void Help() {
+    for (;;) {
+      const int64_t piece = next_.fetch_add(1, std::memory_order_relaxed);
+      if (piece >= pieces_) return;
+      work_(Begin(piece), Begin(piece + 1));
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (++done_ == pieces_) all_done_.notify_one();
+    }
+  }
+
+  // Helps, then waits until the pieces that others claimed are done as well.
+  void Finish() {
+    Help();
+    std::unique_lock<std::mutex> lock(mutex_);
+    all_done_.wait(lock, [this] { return done_ == pieces_; });
+  }
+
+ private:
+  // First unit of a piece; sizes differ by at most one. No overflow.
+  int64_t Begin(int64_t piece) const {
+    return total_ / pieces_ * piece + std::min(piece, total_ % pieces_);
+  }
+
+  const int64_t total_;
+  const int64_t pieces_;
+  const std::function<void(int64_t, int64_t)>& work_;  // The caller's.
+  std::atomic<int64_t> next_{0};  // First piece that nobody has claimed.
+  std::mutex mutex_;
+  std::condition_variable all_done_;
+  int64_t done_ = 0;  // Pieces done; guarded by mutex_.
+};
+
+}  // namespace
+
+ParallelFor IntraOpThreads(OpKernelContext* context) {
+  const auto* workers = context->device()->tensorflow_cpu_worker_threads();
+  tensorflow::thread::ThreadPool* pool = workers->workers;
+  const int64_t threads = workers->num_threads;
+  // ThreadPool::ParallelFor will not do: its caller waits for pieces still in
+  // the queue. If it holds a shard's lock meanwhile and another op's pieces
+  // fill the pool waiting for that lock, neither goes on.
+  return [pool, threads](int64_t total, int64_t cycles_per_unit,
+                         const std::function<void(int64_t, int64_t)>& work) {
+    if (total <= 0) return;
+    const int64_t units_per_piece = std::max<int64_t>(
+        1, kMinPieceCycles / std::max<int64_t>(1, cycles_per_unit));
+    const int64_t pieces =
+        std::min(total / units_per_piece, threads * kPiecesPerThread);
+    if (pieces <= 1 || threads <= 1) {
+      work(0, total);
+      return;
+    }
+    auto region = std::make_shared<Region>(total, pieces, work);
+    for (int64_t i = std::min(threads, pieces) - 1; i > 0; --i) {
+      pool->Schedule([region] { region->Help(); });
+    }
+    region->Finish();
+  };
+}
+
+namespace {
+
+class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
+ public:
+  explicit TableHandleOp(OpKernelConstruction* context)
+      : ResourceOpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
+    OP_REQUIRES_OK(context, context->GetAttr("default_value", &default_value_));
+    OP_REQUIRES(
+        context, dim_ >= 1 && dim_ <= kMaxRowFloats,
+        InvalidArgument("dim must be in [1, ", kMaxRowFloats, "], got ", dim_));
+  }
+
+ private:
+  Status CreateResource(TableResource** resource) override
+      TF_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    *resource = new TableResource(cinfo_.name(), static_cast<int>(dim_),
+                                  default_value_);
+    return Status();
+  }
+
+  Status VerifyResource(TableResource* resource) override {
+    if (resource->table().dim() != dim_) {
+      return InvalidArgument("dim of table ", resource->name(), " must be ",
+                             resource->table().dim(),
+                             ", as it was made with, got ", dim_);
+    }
+    // Bits, not ==: a NaN equals itself here.
+    const float present = resource->default_value();
+    if (std::memcmp(&present, &default_value_, sizeof(float)) != 0) {
+      return InvalidArgument("default_value of table ", resource->name(),
+                             " must be ", present,
+                             ", as it was made with, got ", default_value_);
+    }
+    return Status();
+  }
+
+  int64_t dim_ = 0;
+  float default_value_ = 0.0f;
+};
+
+class TableInitializeOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    TablePtr table;
+    OP_REQUIRES_OK(context, FindTable(context, &table));
+    const Tensor* bank;
+    OP_REQUIRES_OK(context, context->input("bank", &bank));
+
+    OP_REQUIRES(context,
+                TensorShapeUtils::IsMatrix(bank->shape()) &&
+                    bank->dim_size(0) >= 1 &&
+                    bank->dim_size(1) == table->table().dim(),
+                InvalidArgument(
+                    "bank of table ", table->name(),
+                    " must be [b, dim], b >= 1, dim = ", table->table().dim(),
+                    ", got shape ", bank->shape().DebugString()));
+
+    table->table().Clear();
+    table->table().SetBank(bank->flat<float>().data(), bank->dim_size(0));
+  }
+};
+
+class TableIsInitializedOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    TablePtr table;
+    OP_REQUIRES_OK(context, FindTable(context, &table));
+
+    Tensor* is_initialized;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output("is_initialized", TensorShape({}),
+                                            &is_initialized));
+
+    is_initialized->scalar<bool>()() = table->table().bank_rows() > 0;
+  }
+};
+
+class TableStatsOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    TablePtr table;
+    OP_REQUIRES_OK(context, FindTable(context, &table));
+
+    Tensor *size, *total_count, *capacity, *memory_bytes;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output("size", TensorShape({}), &size));
+    OP_REQUIRES_OK(context, context->allocate_output(
+                                "total_count", TensorShape({}), &total_count));
+    OP_REQUIRES_OK(context, context->allocate_output(
+                                "capacity", TensorShape({}), &capacity));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output("memory_bytes", TensorShape({}),
+                                            &memory_bytes));
+
+    size->scalar<int64_t>()() = table->table().size();
+    total_count->scalar<int64_t>()() = table->table().total_count();
+    capacity->scalar<int64_t>()() = table->table().capacity();
+    memory_bytes->scalar<int64_t>()() = table->table().memory_bytes();
+  }
+};
+
+// Something of the table per key, by one of its const methods.
+class PerKeyOp : public OpKernel {
+ public:
+  using Method = void (EmbeddingTable::*)(const int64_t* keys, size_t n,
+                                          int64_t* out) const;
+
+  PerKeyOp(OpKernelConstruction* context, const char* output, Method method)
+      : OpKernel(context), output_(output), method_(method) {}
+
+  void Compute(OpKernelContext* context) override {
+    TablePtr table;
+    OP_REQUIRES_OK(context, FindTable(context, &table));
+    const Tensor* keys;
+    OP_REQUIRES_OK(context, context->input("keys", &keys));
+
+    Tensor* out;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(output_, keys->shape(), &out));
+
+    (table->table().*method_)(keys->flat<int64_t>().data(), keys->NumElements(),
+                              out->flat<int64_t>().data());
+  }
+
+ private:
+  const char* const output_;
+  const Method method_;
+};
+
+class TableFrequenciesOp : public PerKeyOp {
+ public:
+  explicit TableFrequenciesOp(OpKernelConstruction* context)
+      : PerKeyOp(context, "frequencies", &EmbeddingTable::Frequencies) {}
+};
+
+class TableVersionsOp : public PerKeyOp {
+ public:
+  explicit TableVersionsOp(OpKernelConstruction* context)
+      : PerKeyOp(context, "versions", &EmbeddingTable::Versions) {}
+};
+
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableHandle").Device(DEVICE_CPU),
+                        TableHandleOp);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableInitialize").Device(DEVICE_CPU),
+                        TableInitializeOp);
+REGISTER_KERNEL_BUILDER(
+    Name("RecEstimator>TableIsInitialized").Device(DEVICE_CPU),
+    TableIsInitializedOp);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableStats").Device(DEVICE_CPU),
+                        TableStatsOp);
+REGISTER_KERNEL_BUILDER(
+    Name("RecEstimator>TableFrequencies").Device(DEVICE_CPU),
+    TableFrequenciesOp);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableVersions").Device(DEVICE_CPU),
+                        TableVersionsOp);
+
+}  // namespace
+}  // namespace rec_estimator

@@ -1,0 +1,64 @@
+"""Loads the op library once, as ``gen``, and explains why it cannot be loaded.
+
+A process that runs a graph with our ops (a parameter server, a SavedModel loader) needs this module
+imported and nothing else. TensorFlow's C++ interface differs between releases, so the library is
+loaded only into the TensorFlow that it was built against.
+"""
+
+import importlib.metadata
+import pathlib
+import shlex
+import sys
+from types import ModuleType
+
+import tensorflow.compat.v1 as tf
+
+_FOLDER = pathlib.Path(__file__).resolve().parent
+
+
+def _load() -> ModuleType:
+    library = _FOLDER / "_rec_ops.so"
+    missing = [path.name for path in (library, _FOLDER / "_build_info.py") if not path.is_file()]
+    if missing:
+        raise ImportError(
+            "rec_estimator's op library must be built before it is imported, got no "
+            f"{' and no '.join(missing)} in {_FOLDER}; run: {_build_command()}"
+        )
+    from rec_estimator import _build_info as built
+
+    if tf.__version__ != built.TENSORFLOW_VERSION:
+        distribution = _tensorflow_distribution(built.TENSORFLOW_DISTRIBUTION)
+        raise ImportError(
+            f"TensorFlow must be {built.TENSORFLOW_VERSION}, for which rec_estimator was built, "
+            f"got {tf.__version__}; run: {sys.executable} -m pip install "
+            f"{distribution}=={built.TENSORFLOW_RELEASE}"
+        )
+    try:
+        return tf.load_op_library(str(library))
+    except (tf.errors.OpError, RuntimeError) as error:
+        raise ImportError(
+            f"rec_estimator's op library must be one that TensorFlow {tf.__version__} can load, "
+            f"got: {error}; build it again on this machine, run: {_build_command()}"
+        ) from error
+
+
+def _build_command() -> str:
+    root = _FOLDER.parent
+    if (root / "setup.py").is_file():
+        return f"cd {shlex.quote(str(root))} && {sys.executable} setup.py build_ext --inplace"
+    return f"{sys.executable} -m pip install --force-reinstall --no-deps <the source folder>"
+
+
+def _tensorflow_distribution(built_against: str) -> str:
+    # The one that is installed: tensorflow and tensorflow-cpu overwrite each other's files.
+    for name in ("tensorflow", "tensorflow-cpu"):
+        try:
+            importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return name
+    return built_against
+
+
+# The generated functions: op "RecEstimator>TableHandle" is gen.rec_estimator_table_handle.
+gen = _load()

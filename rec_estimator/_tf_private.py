@@ -1,0 +1,40 @@
+"""The only file that imports ``tensorflow.python``: every private name we use, and why.
+
+A new TensorFlow release is first tried against this list.
+"""
+
+from tensorflow.python.trackable import base as _trackable
+from tensorflow.python.training import saver as _saver
+from tensorflow.python.training.saving import saveable_object as _saveable_object
+
+# What tf.compat.v1.train.Saver asks of an object in SAVEABLE_OBJECTS; TF exports only the Saver.
+SaveableObject = _saveable_object.SaveableObject
+SaveSpec = _saveable_object.SaveSpec
+
+# The builder behind tf.compat.v1.train.Saver: ours reads tables itself instead of through RestoreV2,
+# whose tensor names are fixed when the graph is built.
+BulkSaverBuilder = _saver.BulkSaverBuilder
+
+# In GLOBAL_VARIABLES a Saver leaves out a Trackable that has nothing to save: so a table's
+# initializer can be run by global_variables_initializer() and reported by
+# report_uninitialized_variables() without a tensor of its own in the checkpoint.
+Trackable = _trackable.Trackable
+
+
+def is_function_graph(graph) -> bool:
+    """Whether ``graph`` is the body of a function (tf.data map, tf.cond v2, tf.while_loop v2)."""
+    # FuncGraph is private; TF itself tells them apart by this attribute (tf.Graph has False).
+    return bool(getattr(graph, "building_function", False))
+
+
+def in_control_flow(op) -> bool:
+    """Whether ``op`` is inside tf.cond or tf.while_loop, of either version."""
+    # The v1 control flow context of an op has no public reader.
+    return is_function_graph(op.graph) or op._get_control_flow_context() is not None
+
+
+def add_control_inputs(op, inputs) -> None:
+    """Makes ``op``, which exists already, wait for the ops ``inputs``."""
+    # tf.Graph.control_dependencies reaches new ops only; a stock train_op is there before ours.
+    op._add_control_inputs(list(inputs))
+

@@ -1,0 +1,202 @@
+"""RecEstimator: an Estimator whose model_fn finds its features embedded and its tables trained.
+
+Step 5 of the data flow, and the one most users see. It is TensorFlow's V1 Estimator with the model_fn
+wrapped: before it, the declared features are looked up; after it, the tables that no optimizer covers
+are given to ``table_optimizer``, and a Saver that knows tables is put in place.
+"""
+
+import inspect
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set
+
+import tensorflow.compat.v1 as tf
+from tensorflow_estimator import estimator as _estimator
+
+from rec_estimator import _tf_private, checkpoint
+from rec_estimator import features as features_lib
+from rec_estimator.features import EmbeddingFeature
+from rec_estimator.graph_walk import ancestors
+from rec_estimator.table import EmbeddingTable, graph_tables
+
+BestExporter = _estimator.BestExporter
+EstimatorSpec = _estimator.EstimatorSpec
+EvalSpec = _estimator.EvalSpec
+FinalExporter = _estimator.FinalExporter
+LatestExporter = _estimator.LatestExporter
+ModeKeys = _estimator.ModeKeys
+RunConfig = _estimator.RunConfig
+TrainSpec = _estimator.TrainSpec
+train_and_evaluate = _estimator.train_and_evaluate
+
+_MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
+
+
+class RecEstimator(_estimator.Estimator):
+    """Trains, evaluates, predicts with and exports a model with embedding tables.
+
+    Args:
+      model_fn: As of ``tf.estimator.Estimator``: takes features, labels and, if it names them, mode,
+        params and config, and returns an EstimatorSpec. Under the name of each declared feature it
+        finds the looked-up vectors: float32 [batch, dim], or with ``combiner=None`` [batch,
+        max_length, dim] and ``<name>_mask`` bool [batch, max_length].
+      model_dir: Folder of checkpoints and logs.
+      config: A RunConfig.
+      params: Passed to model_fn.
+      warm_start_from: As of TensorFlow, for dense variables.
+      embedding_features: EmbeddingFeature declarations. None: model_fn looks up what it wants itself.
+      table_optimizer: One of ``rec_estimator.optimizers``: updates the tables that the optimizer of
+        model_fn does not, so that a stock model_fn needs no change. None: model_fn's optimizer is one
+        of ours and updates all.
+
+    Raises:
+      ValueError: A bad model_fn or declaration; while training, a looked-up table that no optimizer
+        covers.
+      TypeError: table_optimizer is not one of ours.
+
+    Example:
+      >>> def model_fn(features, labels, mode):
+      ...     logits = tf.reduce_sum(features["user"], axis=1)
+      ...     loss = tf.losses.sigmoid_cross_entropy(labels, logits)
+      ...     train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(
+      ...         loss, global_step=tf.train.get_global_step())
+      ...     return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
+      >>> estimator = rec.RecEstimator(
+      ...     model_fn, embedding_features=[rec.EmbeddingFeature("user", dim=4)])
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: Optional[str] = None,
+        config: Optional[Any] = None,
+        params: Optional[Dict[str, Any]] = None,
+        warm_start_from: Any = None,
+        *,
+        embedding_features: Optional[Sequence[EmbeddingFeature]] = None,
+        table_optimizer: Optional[Any] = None,
+    ) -> None:
+        arguments = _arguments_of(model_fn, params)
+        declarations = tuple(embedding_features or ())
+        features_lib.check_declarations(declarations)
+        embedded = [feature.name for feature in declarations]
+        if table_optimizer is not None and not hasattr(table_optimizer, "updates_tables"):
+            raise TypeError(
+                "table_optimizer must be one of rec_estimator.optimizers, got "
+                f"{table_optimizer!r}; TensorFlow's own cannot update a table"
+            )
+
+        def wrapped_model_fn(features: Any, labels: Any, mode: str, params: Any, config: Any) -> Any:
+            if labels is not None and "labels" not in arguments:
+                raise ValueError(
+                    "model_fn must take labels where input_fn returns them, got "
+                    f"{model_fn} with {sorted(arguments)}"
+                )
+            if declarations:
+                features = features_lib.lookup_features(features, declarations)
+                _check_labels(labels, {name: features[name] for name in embedded})
+            offered = dict(labels=labels, mode=mode, params=params, config=config)
+            spec = model_fn(features, **{k: v for k, v in offered.items() if k in arguments})
+            if not isinstance(spec, EstimatorSpec):
+                raise ValueError(f"model_fn must return an EstimatorSpec, got {spec!r}")
+            if mode == ModeKeys.TRAIN:
+                spec = _with_table_updates(spec, table_optimizer)
+            return _with_table_saver(spec, config)
+
+        super().__init__(
+            wrapped_model_fn,
+            model_dir=model_dir,
+            config=config,
+            params=params or {},
+            warm_start_from=warm_start_from,
+        )
+
+
+def _arguments_of(model_fn: Callable[..., Any], params: Optional[Dict[str, Any]]) -> Set[str]:
+    """The names among features, labels, mode, params and config that model_fn takes."""
+    if not callable(model_fn):
+        raise ValueError(f"model_fn must be a function, got {model_fn!r}")
+    parameters = inspect.signature(model_fn).parameters
+    names = {
+        name
+        for name, parameter in parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    }
+    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
+        names |= set(_MODEL_FN_ARGUMENTS)
+    required = {
+        name for name in names if name in parameters and parameters[name].default is inspect.Parameter.empty
+    }
+    if "features" not in names or not required <= set(_MODEL_FN_ARGUMENTS):
+        raise ValueError(
+            f"model_fn must take features and no more than {', '.join(_MODEL_FN_ARGUMENTS)}, got "
+            f"{sorted(names)}"
+        )
+    if params is not None and "params" not in names:
+        raise ValueError(f"model_fn must take params where params are given, got {sorted(names)}")
+    return names & set(_MODEL_FN_ARGUMENTS)
+
+
+def _check_labels(labels: Any, vectors: Dict[str, tf.Tensor]) -> None:
+    """Refuses labels that have not one row per example, where the graph knows it."""
+    for label in tf.nest.flatten(labels):
+        for name, vector in vectors.items():
+            if label is None or not hasattr(label, "shape") or label.shape.rank is None:
+                continue
+            if not label.shape[:1].is_compatible_with(vector.shape[:1]) or label.shape.rank == 0:
+                raise ValueError(
+                    f"labels must have one row per example, got shape {label.shape} beside "
+                    f"{vector.shape[0]} examples of feature {name!r}; batch features and labels together"
+                )
+
+
+def _with_table_updates(spec: Any, table_optimizer: Optional[Any]) -> Any:
+    """Adds the update of the tables that the model_fn's own optimizer left alone."""
+    left = [
+        table
+        for table in graph_tables()
+        if table.trainable
+        and any(shard.is_looked_up and shard.updated_by is None for shard in table)
+    ]
+    if not left:
+        return spec
+    if table_optimizer is None:
+        raise ValueError(
+            f"table {left[0].name!r} must be covered by an optimizer in training, got none; minimize "
+            "with one of rec_estimator.optimizers, or give RecEstimator(table_optimizer=...)"
+        )
+    return spec._replace(train_op=_update_tables(spec, left, table_optimizer))
+
+
+def _update_tables(spec: Any, tables: List[EmbeddingTable], optimizer: Any) -> tf.Operation:
+    """The model_fn's train_op and the update of `tables`, as one step."""
+    table_op = optimizer.apply_gradients(optimizer.compute_gradients(spec.loss, var_list=tables))
+    train_op = spec.train_op.op if isinstance(spec.train_op, tf.Tensor) else spec.train_op
+    # The tables' gradients and their version belong to the beginning of the step: what the model_fn's
+    # train_op changes, the global step among it, waits until they are used.
+    needed_before = ancestors([table_op])
+    for op in ancestors([train_op]) - needed_before:
+        if _changes_variable(op):
+            _tf_private.add_control_inputs(op, [table_op])
+    return tf.group(train_op, table_op)
+
+
+def _changes_variable(op: tf.Operation) -> bool:
+    return bool(op.inputs) and op.type.startswith(
+        ("Assign", "Apply", "Resource", "Scatter", "SparseApply")
+    ) and op.type not in ("ResourceGather", "ResourceGatherNd")
+
+
+def _with_table_saver(spec: Any, config: Any) -> Any:
+    """Puts our Saver, which reads DeepRec's checkpoints too, where the model_fn chose none."""
+    scaffold = spec.scaffold or tf.train.Scaffold()
+    if not graph_tables() or scaffold.saver or tf.get_collection(tf.GraphKeys.SAVERS):
+        return spec
+    saver = checkpoint.Saver(
+        sharded=True,
+        max_to_keep=config.keep_checkpoint_max,
+        keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
+        # An export uses it as it is; while training, TensorFlow builds it when the graph is whole.
+        defer_build=spec.mode == ModeKeys.TRAIN,
+        save_relative_paths=True,
+        allow_empty=True,
+    )
+    return spec._replace(scaffold=tf.train.Scaffold(copy_from_scaffold=scaffold, saver=saver))

@@ -1,0 +1,407 @@
+"""Embedded features: what the user declares, and how a batch's ids become vectors.
+
+Step 1 of the data flow: **features name keys**, tables hold their rows, lookups read them.
+RecEstimator calls lookup_features on each batch, so that a model_fn finds vectors where input_fn
+put ids.
+"""
+
+import dataclasses
+import re
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.lookup import group_embedding_lookup_sparse
+from rec_estimator.options import EmbeddingVariableOption
+from rec_estimator.table import get_embedding_variable
+
+# The keys of string features: all of int64 but the negative half, as DeepRec's (DESIGN section 3).
+_HASH_BUCKETS = 2**63 - 1
+
+_COMBINERS = ("sum", "mean", "sqrtn", None)
+_ID_TYPES = (tf.int64, tf.int32, tf.string)
+
+# What tf.name_scope takes: a table's name is the name of an op too.
+_TABLE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
+
+_Ids = Union[tf.SparseTensor, tf.RaggedTensor]
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class EmbeddingFeature:
+    """A feature whose ids are looked up in an embedding table.
+
+    Attributes:
+      name: Its entry in the features that input_fn gives, and then in those that model_fn gets.
+      dim: Floats per vector.
+      table: Name of the table; None: the feature's own name. Features may share a table, then with
+        one dim, initializer and ev_option.
+      combiner: "mean", "sum" or "sqrtn" make one vector of all the ids of an example, zeros where
+        there is none. None keeps them apart, as a sequence of max_length.
+      max_length: Vectors per example with combiner=None; more ids are cut off at the end.
+      dtype: tf.int64, tf.int32 or tf.string. Integers are the keys; strings are hashed to them.
+      weight: Entry of the features that holds one weight per id, for the combiner.
+      initializer: TensorFlow initializer of new rows, as in get_embedding_variable.
+      ev_option: EmbeddingVariableOption of the table.
+
+    Raises:
+      TypeError: A setting of the wrong type.
+      ValueError: A setting out of range.
+
+    Example:
+      >>> rec.EmbeddingFeature("user", dim=16).table
+      'user'
+      >>> rec.EmbeddingFeature("history", 16, table="item", combiner=None, max_length=50).max_length
+      50
+    """
+
+    name: str
+    dim: int
+    table: str
+    combiner: Optional[str]
+    max_length: Optional[int]
+    dtype: tf.DType
+    weight: Optional[str]
+    initializer: Any
+    ev_option: Optional[EmbeddingVariableOption]
+
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        *,
+        table: Optional[str] = None,
+        combiner: Optional[str] = "mean",
+        max_length: Optional[int] = None,
+        dtype: Any = tf.int64,
+        weight: Optional[str] = None,
+        initializer: Any = None,
+        ev_option: Optional[EmbeddingVariableOption] = None,
+    ) -> None:
+        values = dict(locals(), table=name if table is None else table)
+        for field in dataclasses.fields(self):
+            # Frozen: this is how a dataclass itself sets its fields.
+            object.__setattr__(self, field.name, values[field.name])
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        _check_text("name", self.name)
+        _check_positive("dim", self.dim)
+        _check_text("table", self.table)
+        if not _TABLE_NAME.fullmatch(self.table):
+            raise ValueError(
+                f"table must be a name that TensorFlow takes for an op, {_TABLE_NAME.pattern}, "
+                f"got {self.table!r}; pass table= beside the feature's name"
+            )
+        if self.combiner not in _COMBINERS:
+            raise ValueError(
+                f'combiner must be "mean", "sum", "sqrtn" or None, got {self.combiner!r}'
+            )
+        if self.combiner is None:
+            if self.max_length is None:
+                raise ValueError(
+                    f"max_length must be given where combiner is None, got None for feature "
+                    f"{self.name!r}; it is the number of vectors per example"
+                )
+            _check_positive("max_length", self.max_length)
+        elif self.max_length is not None:
+            raise ValueError(
+                f"max_length must be None where ids are combined, got {self.max_length!r} with "
+                f"combiner {self.combiner!r}; pass combiner=None for a sequence of vectors"
+            )
+        if self.weight is not None:
+            _check_text("weight", self.weight)
+            if self.combiner is None:
+                raise ValueError(
+                    f"weight must be None where combiner is None, got {self.weight!r}; multiply "
+                    "the vectors in model_fn"
+                )
+        try:
+            dtype = tf.as_dtype(self.dtype)
+        except TypeError:
+            dtype = None
+        if dtype not in _ID_TYPES:
+            raise ValueError(
+                f"dtype must be tf.int64, tf.int32 or tf.string, got {self.dtype!r}; ids are "
+                "names, not numbers to compute with"
+            )
+        object.__setattr__(self, "dtype", dtype)
+        if self.initializer is not None and not callable(self.initializer):
+            raise TypeError(
+                f"initializer must be a TensorFlow initializer, got {self.initializer!r}"
+            )
+        if self.ev_option is not None and not isinstance(self.ev_option, EmbeddingVariableOption):
+            raise TypeError(f"ev_option must be an EmbeddingVariableOption, got {self.ev_option!r}")
+
+    @property
+    def mask_name(self) -> str:
+        """With combiner=None, the entry that tells vectors from padding."""
+        return f"{self.name}_mask"
+
+
+def check_declarations(declarations: Sequence[EmbeddingFeature]) -> None:
+    """Checks declarations against each other.
+
+    Args:
+      declarations: The embedded features of one model.
+
+    Raises:
+      TypeError: Something else than an EmbeddingFeature.
+      ValueError: Two features of one name, or of one table and different settings.
+
+    Example:
+      >>> check_declarations([rec.EmbeddingFeature("user", 8), rec.EmbeddingFeature("item", 8)])
+    """
+    by_name: Dict[str, EmbeddingFeature] = {}
+    by_table: Dict[str, EmbeddingFeature] = {}
+    for feature in declarations:
+        if not isinstance(feature, EmbeddingFeature):
+            raise TypeError(
+                f"embedding_features must be EmbeddingFeature declarations, got {feature!r}"
+            )
+        if feature.name in by_name:
+            raise ValueError(
+                f"embedding_features must be of different names, got {feature.name!r} twice"
+            )
+        by_name[feature.name] = feature
+        first = by_table.setdefault(feature.table, feature)
+        for setting, value in _table_settings(feature).items():
+            if value != _table_settings(first)[setting]:
+                raise ValueError(
+                    f"table {feature.table!r} must have one {setting} for all its features, got "
+                    f"{_table_settings(first)[setting]!r} for {first.name!r} and {value!r} for "
+                    f"{feature.name!r}; give one of them another table="
+                )
+    for feature in declarations:
+        if feature.combiner is None and feature.mask_name in by_name:
+            raise ValueError(
+                f"embedding_features must leave the name {feature.mask_name!r} to the mask of "
+                f"{feature.name!r}, got a feature of that name"
+            )
+
+
+def lookup_features(
+    features: Mapping[str, Any], declarations: Sequence[EmbeddingFeature]
+) -> Dict[str, Any]:
+    """Looks up all declared features of a batch in one fused op.
+
+    Ids may be dense [B] or [B, k], SparseTensor [B, k] or RaggedTensor [B, (k)]. In dense ids -1
+    and "" are padding, as in TensorFlow's feature columns: they are dropped, and neither counted
+    nor inserted by training. In sparse and ragged ids every value is a key.
+
+    Args:
+      features: The batch: name to tensor.
+      declarations: The embedded features. Entries of other names pass unchanged.
+
+    Returns:
+      A new dict in which each declared name holds float32 [B, dim]; for combiner=None, float32
+      [B, max_length, dim], zeros where an example has fewer ids, and beside it "<name>_mask", bool
+      [B, max_length], True where there was an id.
+
+    Raises:
+      TypeError: features is not a dict, or ids or weights are of the wrong type.
+      ValueError: A declared feature or weight is missing, or has the wrong shape.
+      tf.errors.InvalidArgumentError: Ids and weights of different sizes, or sparse indices out of
+        order (while running).
+
+    Example:
+      >>> batch = {"user": tf.constant([7, 8], tf.int64), "price": tf.constant([1.0, 2.0])}
+      >>> looked_up = lookup_features(batch, [rec.EmbeddingFeature("user", dim=4)])
+      >>> looked_up["user"].shape, looked_up["price"].shape
+      (TensorShape([2, 4]), TensorShape([2]))
+    """
+    check_declarations(declarations)
+    if not isinstance(features, Mapping):
+        raise TypeError(
+            "features must be a dict of tensors where embedding_features are declared, got "
+            f"{features!r}"
+        )
+    looked_up = dict(features)
+    requests = []
+    for feature in declarations:
+        if feature.combiner is None and feature.mask_name in features:
+            raise ValueError(
+                f"features must leave the name {feature.mask_name!r} to the mask of "
+                f"{feature.name!r}, got {sorted(features)}; rename that entry"
+            )
+        with tf.name_scope(None, "embedding_feature"):
+            requests.append(_request(feature, features))
+    vectors = group_embedding_lookup_sparse(
+        [_table_of(feature) for feature in declarations],
+        [request.ids for request in requests],
+        [feature.combiner for feature in declarations],
+        sp_weights=[request.weights for request in requests],
+    )
+    for feature, request, result in zip(declarations, requests, vectors):
+        if feature.combiner is not None:
+            result.set_shape([request.batch_size, feature.dim])
+            looked_up[feature.name] = result
+            continue
+        padded = request.sequences.with_flat_values(result).to_tensor(
+            shape=[request.batch_size, feature.max_length, feature.dim]
+        )
+        mask = tf.sequence_mask(request.sequences.row_lengths(), feature.max_length)
+        mask.set_shape([request.batch_size, feature.max_length])
+        looked_up[feature.name] = padded
+        looked_up[feature.mask_name] = mask
+    return looked_up
+
+
+class _Request(NamedTuple):
+    """What the fused lookup is asked for one feature."""
+
+    ids: Any  # int64: sparse or ragged [B, (k)] to combine, or dense [n], the values of `sequences`
+    weights: Optional[_Ids]  # float32, shaped as ids
+    sequences: Optional[tf.RaggedTensor]  # int64 [B, (<= max_length)] where combiner is None
+    batch_size: Optional[int]  # B where the graph knows it
+
+
+def _request(feature: EmbeddingFeature, features: Mapping[str, Any]) -> _Request:
+    raw = _entry(features, feature.name, f"feature {feature.name!r}")
+    _check_ids(feature, raw)
+    batch_size = tf.dimension_value(raw.shape[0]) if raw.shape.rank else None
+    raw_weights = None
+    if feature.weight is not None:
+        what = f"weight {feature.weight!r} of feature {feature.name!r}"
+        raw_weights = _entry(features, feature.weight, what)
+        _check_weights(what, raw_weights, raw)
+    ids, weights = _without_padding(raw, raw_weights)
+    ids = ids.with_values(_to_keys(ids.values))
+    if feature.combiner is not None:
+        return _Request(ids, weights, None, batch_size)
+    if isinstance(ids, tf.SparseTensor):
+        # Values move to the front of their row: padding inside an example leaves no hole.
+        ids = tf.RaggedTensor.from_value_rowids(
+            ids.values, ids.indices[:, 0], nrows=ids.dense_shape[0]
+        )
+    # Cut before the lookup: what is cut off is neither counted nor inserted.
+    ids = ids[:, : feature.max_length]
+    return _Request(ids.flat_values, None, ids, batch_size)
+
+
+def _entry(features: Mapping[str, Any], name: str, what: str) -> Any:
+    if name not in features:
+        raise ValueError(
+            f"{what} must be in the features of the batch, got {sorted(features)}; add it to what "
+            "input_fn returns"
+        )
+    value = features[name]
+    if not isinstance(value, (tf.SparseTensor, tf.RaggedTensor)):
+        value = tf.convert_to_tensor(value)
+    return value
+
+
+def _check_ids(feature: EmbeddingFeature, ids: Any) -> None:
+    if ids.dtype not in _ID_TYPES:
+        raise TypeError(
+            f"feature {feature.name!r} must have ids of tf.int64, tf.int32 or tf.string, got "
+            f"{ids.dtype.name}; ids are names: cast whole numbers to tf.int64, or bucket real ones"
+        )
+    if (ids.dtype == tf.string) != (feature.dtype == tf.string):
+        raise TypeError(
+            f"feature {feature.name!r} must have ids of the declared dtype {feature.dtype.name}, "
+            f"got {ids.dtype.name}; declare it with dtype=tf.{ids.dtype.name}"
+        )
+    if isinstance(ids, tf.RaggedTensor):
+        is_right = ids.shape.rank == 2
+    elif isinstance(ids, tf.SparseTensor):
+        is_right = ids.shape.rank in (2, None)
+    else:
+        is_right = ids.shape.rank in (1, 2)
+    if not is_right:
+        kind = type(ids).__name__
+        raise ValueError(
+            f"feature {feature.name!r} must have ids of shape [B] or [B, k] (dense), or [B, k] "
+            f"(SparseTensor, RaggedTensor), got {kind} of shape {ids.shape}"
+        )
+
+
+def _check_weights(what: str, weights: Any, ids: Any) -> None:
+    if not weights.dtype.is_floating:
+        raise TypeError(
+            f"{what} must be floating point, got {weights.dtype.name}; cast it to tf.float32"
+        )
+    is_same_kind = all(
+        isinstance(weights, kind) == isinstance(ids, kind)
+        for kind in (tf.SparseTensor, tf.RaggedTensor)
+    )
+    if not is_same_kind or not weights.shape.is_compatible_with(ids.shape):
+        raise ValueError(
+            f"{what} must be of the kind and shape of the ids, {type(ids).__name__} of shape "
+            f"{ids.shape}, got {type(weights).__name__} of shape {weights.shape}"
+        )
+
+
+def _without_padding(ids: Any, weights: Any) -> Tuple[_Ids, Optional[_Ids]]:
+    """Ids and weights as SparseTensor or RaggedTensor; dense ones lose -1 and ""."""
+    if weights is not None:
+        weights = tf.cast(weights, tf.float32)
+    if isinstance(ids, tf.RaggedTensor):
+        if weights is not None:
+            same = tf.debugging.assert_equal(
+                tf.cast(weights.row_splits, tf.int64),
+                tf.cast(ids.row_splits, tf.int64),
+                message="weights must be as many as the ids of their example",
+            )
+            with tf.control_dependencies([same]):
+                weights = ids.with_values(tf.identity(weights.values))
+        return ids, weights
+    if isinstance(ids, tf.SparseTensor):
+        if weights is not None:
+            same = tf.debugging.assert_equal(
+                weights.indices, ids.indices, message="weights must have the indices of the ids"
+            )
+            with tf.control_dependencies([same]):
+                weights = ids.with_values(tf.identity(weights.values))
+        return ids, weights
+    if ids.shape.rank == 1:
+        ids = tf.expand_dims(ids, 1)
+        weights = None if weights is None else tf.expand_dims(weights, 1)
+    indices = tf.where(tf.not_equal(ids, "" if ids.dtype == tf.string else -1))
+    shape = tf.shape(ids, out_type=tf.int64)
+    sparse = tf.SparseTensor(indices, tf.gather_nd(ids, indices), shape)
+    return sparse, None if weights is None else sparse.with_values(tf.gather_nd(weights, indices))
+
+
+def _to_keys(values: tf.Tensor) -> tf.Tensor:
+    if values.dtype == tf.string:
+        return tf.strings.to_hash_bucket_fast(values, _HASH_BUCKETS)
+    return tf.cast(values, tf.int64)
+
+
+def _table_of(feature: EmbeddingFeature) -> Any:
+    return get_embedding_variable(
+        feature.table,
+        feature.dim,
+        initializer=feature.initializer,
+        ev_option=feature.ev_option,
+    )
+
+
+def _table_settings(feature: EmbeddingFeature) -> Dict[str, Any]:
+    """What features that share a table must agree on."""
+    option = feature.ev_option or EmbeddingVariableOption()
+    initializer = option.init_option.initializer or feature.initializer
+    if hasattr(initializer, "get_config"):
+        # Initializers are compared by what they do: each declaration may build its own.
+        initializer = (type(initializer).__name__, sorted(initializer.get_config().items()))
+    init_option = dataclasses.replace(option.init_option, initializer=None)
+    return {
+        "dim": feature.dim,
+        "initializer": initializer,
+        "ev_option": dataclasses.replace(option, init_option=init_option),
+    }
+
+
+def _check_text(name: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a string, got {value!r}")
+    if not value:
+        raise ValueError(f"{name} must be a non-empty string, got {value!r}")
+
+
+def _check_positive(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value!r}")

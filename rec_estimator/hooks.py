@@ -1,0 +1,244 @@
+"""Hooks for an Estimator's loops. They watch the data flow and change nothing in it."""
+
+import os
+import sys
+import time
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, TextIO
+
+import tensorflow.compat.v1 as tf
+
+_TERMINAL_SECONDS = 0.5  # between two rewrites of a line somebody watches
+_FILE_SECONDS = 10.0  # between two lines of a log
+_DEFAULT_WIDTH = 80  # of a terminal that does not tell
+_SEPARATOR = " | "
+
+
+class ProgressHook(tf.train.SessionRunHook):
+    """Says how far training, evaluation or prediction has come, and how fast it goes.
+
+    In a terminal one line is rewritten, cut to the terminal's width; in a file or a pipe a whole
+    line is written now and then:
+
+        train 1,250/3,000 (42 %) | 183,000 samples/s | loss 0.5523 | auc 0.7912 | 0:12 left
+        evaluated at step 3,000 | auc 0.7950 | 59 batches in 0.4 s
+
+    Between two lines a step costs two Python calls; the loss is fetched for the steps that are
+    shown only. One hook may serve several calls, one after the other: given to evaluate() too, it
+    prints the metrics of each evaluation and then repeats them while training goes on.
+
+    Args:
+      max_steps: Global step at which training ends, as in ``train(max_steps=...)``. None: unknown,
+        and no time left is shown.
+      batch_size: Examples per step and worker. None: the rate is in steps/s.
+      metrics: Names of the evaluation metrics to show, as given to
+        ``tf.compat.v1.metrics.auc(name=)``. Names that the model does not have are left out.
+      every_seconds: Time between two lines. None: 0.5 s in a terminal, 10 s in a log.
+      stream: Where to write. None: ``sys.stderr``, as it is when a loop begins.
+
+    Raises:
+      ValueError: A number that is not above 0.
+
+    Example:
+      >>> hook = rec.ProgressHook(max_steps=3000, batch_size=512)
+      >>> # estimator.train(input_fn, max_steps=3000, hooks=[hook])
+      >>> # estimator.evaluate(test_input_fn, hooks=[hook])
+    """
+
+    def __init__(
+        self,
+        max_steps: Optional[int] = None,
+        batch_size: Optional[int] = None,
+        *,
+        metrics: Sequence[str] = ("auc",),
+        every_seconds: Optional[float] = None,
+        stream: Optional[TextIO] = None,
+    ) -> None:
+        for name, value in (
+            ("max_steps", max_steps),
+            ("batch_size", batch_size),
+            ("every_seconds", every_seconds),
+        ):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, got {value}; leave it out where unknown")
+        self._max_steps = max_steps
+        self._batch_size = batch_size
+        self._metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        self._every_seconds = every_seconds
+        self._stream = stream
+        self._last_metrics: Dict[str, float] = {}  # of the last evaluation this hook saw
+
+    def begin(self) -> None:
+        """Finds the tensors to show; called by TensorFlow when the graph is complete."""
+        graph = tf.get_default_graph()
+        self._global_step = tf.train.get_global_step(graph)
+        self._loss = None
+        self._metric_values: Dict[str, tf.Tensor] = {}
+        if graph.get_collection(tf.GraphKeys.EVAL_STEP):  # made by Estimator for evaluate() only
+            self._loop = "evaluate"
+            self._metric_values = _metric_values(graph, self._metrics)
+        else:
+            # Estimator adds the spec's loss last, behind those that tf.losses collected on the way.
+            losses = graph.get_collection(tf.GraphKeys.LOSSES)
+            self._loss = losses[-1] if losses else None
+            self._loop = "train" if losses else "predict"
+        self._line = _ProgressLine(self._stream or sys.stderr, self._every_seconds)
+
+    def after_create_session(self, session: tf.Session, coord: Any) -> None:
+        """Starts to count; called again when a lost session was replaced."""
+        del coord
+        # Steps before the one whose loss the last line shows; exact where there is one worker.
+        self._last_count = (self._max_steps or 0) - self._step(session) - 1
+        self._begun = time.monotonic()
+        self._count = 0  # steps of this loop and this worker
+        self._rate_from = self._shown = _Moment(self._begun, 0)
+        self._last_loss: Optional[float] = None
+        self._due = self._begun + self._line.every_seconds
+        self._is_due = False
+
+    def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
+        """Asks for the loss if a line is due, or training ends with this step."""
+        del run_context
+        self._is_due = time.monotonic() >= self._due
+        if self._loss is not None and (self._is_due or self._count == self._last_count):
+            return tf.train.SessionRunArgs(self._loss)
+        return None
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Counts the step and writes the line if it is due."""
+        self._count += 1
+        if run_values.results is not None:
+            self._last_loss = float(run_values.results)
+        if self._count == 1:
+            # The first step also places, allocates and fills the input's buffers: in no rate.
+            self._rate_from = self._shown = _Moment(time.monotonic(), 1)
+        if not self._is_due:
+            return
+        now = _Moment(time.monotonic(), self._count)
+        self._line.write(self._parts(self._step(run_context.session), now))
+        self._shown = now
+        self._due = now.seconds + self._line.every_seconds
+
+    def end(self, session: tf.Session) -> None:
+        """Writes the last line, which stays."""
+        step = self._step(session)
+        now = _Moment(time.monotonic(), self._count)
+        if self._loop == "evaluate":
+            self._last_metrics = session.run(self._metric_values)
+            parts = [f"evaluated at step {step:,}", *_format_numbers(self._last_metrics)]
+            parts.append(f"{self._count:,} batches in {now.seconds - self._begun:.1f} s")
+        else:
+            self._shown = self._rate_from  # the last line tells the rate of the whole loop
+            parts = self._parts(step, now)
+        self._line.finish(parts)
+
+    def _step(self, session: tf.Session) -> int:
+        return 0 if self._global_step is None else int(session.run(self._global_step))
+
+    def _parts(self, step: int, now: "_Moment") -> List[str]:
+        """The line's parts, most important first."""
+        if self._loop != "train":
+            return [f"{self._loop} {self._count:,} batches", *self._rate(now)]
+        parts = [f"train {step:,}"]
+        if self._max_steps is not None:
+            share = min(1.0, step / self._max_steps)
+            parts = [f"train {step:,}/{self._max_steps:,} ({share:.0%})"]
+        parts += self._rate(now)
+        if self._last_loss is not None:
+            parts += _format_numbers({"loss": self._last_loss})
+        parts += _format_numbers(self._last_metrics)
+        if self._max_steps is not None and step < self._max_steps and self._count > 1:
+            # Mean over the loop: steadier than the last interval, which one checkpoint can double.
+            per_step = (now.seconds - self._rate_from.seconds) / (self._count - 1)
+            parts.append(f"{_format_duration((self._max_steps - step) * per_step)} left")
+        return parts
+
+    def _rate(self, now: "_Moment") -> List[str]:
+        seconds, steps = now.seconds - self._shown.seconds, now.count - self._shown.count
+        if not seconds > 0.0 or not steps:
+            return []
+        if self._batch_size is None:
+            return [f"{_round_to_3_digits(steps / seconds):,} steps/s"]
+        return [f"{_round_to_3_digits(steps * self._batch_size / seconds):,} samples/s"]
+
+
+class _Moment(NamedTuple):
+    """A point of a loop."""
+
+    seconds: float  # time.monotonic()
+    count: int  # steps behind it
+
+
+class _ProgressLine:
+    """One line, rewritten in a terminal and repeated elsewhere."""
+
+    def __init__(self, stream: TextIO, every_seconds: Optional[float]) -> None:
+        self._stream = stream
+        try:
+            self._is_terminal = bool(stream.isatty())
+        except (AttributeError, ValueError):  # something that only writes, or is closed
+            self._is_terminal = False
+        self.every_seconds = every_seconds or (
+            _TERMINAL_SECONDS if self._is_terminal else _FILE_SECONDS
+        )
+        self._shown_length = 0  # characters of the terminal's line that are in use
+
+    def write(self, parts: Sequence[str]) -> None:
+        """Shows what is true now."""
+        self._put(parts, is_last=False)
+
+    def finish(self, parts: Sequence[str]) -> None:
+        """Shows what is true at the end and moves to a new line."""
+        self._put(parts, is_last=True)
+
+    def _put(self, parts: Sequence[str], *, is_last: bool) -> None:
+        text = _SEPARATOR.join(parts) + "\n"
+        if self._is_terminal:
+            # The last column stays free: some terminals wrap as soon as it is written.
+            line = _fit(parts, _width(self._stream) - 1)
+            text = "\r" + line.ljust(self._shown_length) + ("\n" if is_last else "")
+            self._shown_length = 0 if is_last else len(line)
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            # The reader of the pipe is gone: that must not end hours of training.
+            self.every_seconds = float("inf")
+
+
+def _fit(parts: Sequence[str], width: int) -> str:
+    """As many parts as fit, from the first on; the first is cut if it must be."""
+    kept = list(parts)
+    while len(kept) > 1 and len(_SEPARATOR.join(kept)) > width:
+        kept.pop()
+    return _SEPARATOR.join(kept)[: max(width, 0)]
+
+
+def _width(stream: TextIO) -> int:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _DEFAULT_WIDTH
+    except (AttributeError, OSError, ValueError):
+        return _DEFAULT_WIDTH
+
+
+def _metric_values(graph: tf.Graph, names: Sequence[str]) -> Dict[str, tf.Tensor]:
+    """The value tensors of those tf.metrics that the graph has."""
+    # A tf.metrics function names its value "value", inside a scope of the metric's name.
+    ops = {op.name: op for op in graph.get_operations()}
+    return {name: ops[f"{name}/value"].outputs[0] for name in names if f"{name}/value" in ops}
+
+
+def _format_numbers(numbers: Mapping[str, float]) -> List[str]:
+    return [f"{name} {float(value):.4f}" for name, value in numbers.items()]
+
+
+def _round_to_3_digits(rate: float) -> float:
+    """Of a rate, more is noise: 183,412 -> 183,000; 7.1239 -> 7.12."""
+    rounded = float(f"{rate:.3g}")
+    return int(rounded) if rounded >= 100 else rounded
+
+
+def _format_duration(seconds: float) -> str:
+    """`0:07`, `12:40` or `3:02:09`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

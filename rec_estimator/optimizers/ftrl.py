@@ -1,0 +1,104 @@
+"""Follow the regularized leader, proximal.
+
+Source: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013. Differs: L2
+shrinkage, a penalty on the value in the gradient, is TensorFlow's.
+"""
+
+from typing import Any, Optional, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.optimizers.table_updates import (
+    Hyperparameter,
+    TableUpdates,
+    check_hyperparameter,
+)
+
+
+class FtrlOptimizer(TableUpdates, tf.train.FtrlOptimizer):
+    """``tf.compat.v1.train.FtrlOptimizer`` that also trains tables.
+
+    Per key of the batch, g the sum over its occurrences, p = -learning_rate_power:
+    ``n' = n + g**2``,
+    ``z += g + 2 * l2_shrinkage * value - (n'**p - n**p) / learning_rate * value``,
+    ``value = (clip(z, -l1, l1) - z) / ((beta + n'**p) / learning_rate + 2 * l2)``.
+
+    Args:
+      learning_rate: At least 0.
+      learning_rate_power: At most 0; -0.5 is the paper's.
+      initial_accumulator_value: What ``n`` starts from; at least 0.
+      l1_regularization_strength: At least 0.
+      l2_regularization_strength: At least 0.
+      use_locking: For dense variables; updates of tables always lock.
+      name: Of the ops, and of the slots that have no name.
+      accum_name: Of the slot ``n``.
+      linear_name: Of the slot ``z``.
+      l2_shrinkage_regularization_strength: At least 0.
+      beta: The paper's beta; None is 0.
+
+    Raises:
+      ValueError: A number out of range.
+
+    Example:
+      >>> table = rec.get_embedding_variable("user", 4)
+      >>> loss = tf.reduce_sum(rec.embedding_lookup(table, [7, 9]))
+      >>> optimizer = rec.optimizers.FtrlOptimizer(0.1, l1_regularization_strength=0.01)
+      >>> train_op = optimizer.minimize(loss)
+    """
+
+    table_rule = "Ftrl"
+
+    def __init__(
+        self,
+        learning_rate: Hyperparameter,
+        learning_rate_power: float = -0.5,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: float = 0.0,
+        l2_regularization_strength: float = 0.0,
+        use_locking: bool = False,
+        name: str = "Ftrl",
+        accum_name: Optional[str] = None,
+        linear_name: Optional[str] = None,
+        l2_shrinkage_regularization_strength: float = 0.0,
+        beta: Optional[float] = None,
+    ) -> None:
+        check_hyperparameter("learning_rate_power", learning_rate_power, at_most=0)
+        for argument, value in (
+            ("learning_rate", learning_rate),
+            ("initial_accumulator_value", initial_accumulator_value),
+            ("l1_regularization_strength", l1_regularization_strength),
+            ("l2_regularization_strength", l2_regularization_strength),
+            ("l2_shrinkage_regularization_strength", l2_shrinkage_regularization_strength),
+            ("beta", beta),
+        ):
+            check_hyperparameter(argument, value, at_least=0)
+        super().__init__(
+            learning_rate,
+            learning_rate_power=learning_rate_power,
+            initial_accumulator_value=initial_accumulator_value,
+            l1_regularization_strength=l1_regularization_strength,
+            l2_regularization_strength=l2_regularization_strength,
+            use_locking=use_locking,
+            name=name,
+            accum_name=accum_name,
+            linear_name=linear_name,
+            l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength,
+            beta=beta,
+        )
+
+    def table_slots(self) -> Sequence[Tuple[str, float]]:
+        """The sum of squared gradients and the paper's z."""
+        return (
+            (self._accum_name or self.get_name(), self._initial_accumulator_value),
+            (self._linear_name or self.get_name(), 0.0),
+        )
+
+    def table_hyperparameters(self) -> Sequence[Any]:
+        """Learning rate and its power, l1, l2 with beta's part, l2 shrinkage."""
+        return (
+            self._learning_rate_tensor,
+            self._learning_rate_power_tensor,
+            self._l1_regularization_strength_tensor,
+            self._adjusted_l2_regularization_strength_tensor,
+            self._l2_shrinkage_regularization_strength_tensor,
+        )

@@ -1,0 +1,64 @@
+"""Gradient descent with momentum, plain or Nesterov's.
+
+Source: B. Polyak, "Some methods of speeding up the convergence of iteration methods", USSR
+Computational Mathematics 4(5), 1964; I. Sutskever et al., "On the importance of initialization and
+momentum in deep learning", ICML 2013.
+"""
+
+from typing import Any, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.optimizers.table_updates import (
+    Hyperparameter,
+    TableUpdates,
+    check_hyperparameter,
+)
+
+
+class MomentumOptimizer(TableUpdates, tf.train.MomentumOptimizer):
+    """``tf.compat.v1.train.MomentumOptimizer`` that also trains tables.
+
+    Per key of the batch, g the sum over its occurrences: ``m = momentum * m + g``, then
+    ``value -= learning_rate * m``, or with use_nesterov
+    ``value -= learning_rate * (g + momentum * m)``.
+
+    Args:
+      learning_rate: At least 0.
+      momentum: At least 0.
+      use_locking: For dense variables; updates of tables always lock.
+      name: Of the ops and of the slot.
+      use_nesterov: Whether the gradient is taken to be that of the point after the step.
+
+    Raises:
+      ValueError: A number out of range.
+
+    Example:
+      >>> table = rec.get_embedding_variable("user", 4)
+      >>> loss = tf.reduce_sum(rec.embedding_lookup(table, [7, 9]))
+      >>> train_op = rec.optimizers.MomentumOptimizer(0.1, momentum=0.9).minimize(loss)
+    """
+
+    table_rule = "Momentum"
+
+    def __init__(
+        self,
+        learning_rate: Hyperparameter,
+        momentum: Hyperparameter,
+        use_locking: bool = False,
+        name: str = "Momentum",
+        use_nesterov: bool = False,
+    ) -> None:
+        check_hyperparameter("learning_rate", learning_rate, at_least=0)
+        check_hyperparameter("momentum", momentum, at_least=0)
+        super().__init__(
+            learning_rate, momentum, use_locking=use_locking, name=name, use_nesterov=use_nesterov
+        )
+
+    def table_slots(self) -> Sequence[Tuple[str, float]]:
+        """The running sum of gradients."""
+        return ((self.get_name(), 0.0),)
+
+    def table_hyperparameters(self) -> Sequence[Any]:
+        """Learning rate, momentum, whether Nesterov's."""
+        return (self._learning_rate_tensor, self._momentum_tensor, float(self._use_nesterov))

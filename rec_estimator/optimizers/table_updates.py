@@ -1,0 +1,288 @@
+"""What every optimizer needs to train tables: gradients, slots and the apply op.
+
+A rule is a class of its own on top of TableUpdates and TensorFlow's optimizer of that name. It adds
+three things: the rule's name in ops/core/row_update.h, its slots, its hyperparameters.
+
+TensorFlow's optimizer does the work: each shard is shown to it as a resource variable whose sparse
+update is ours. So gating, name scopes, the step's order and the global step's increment are
+TensorFlow's, with tables as without.
+"""
+
+import math
+import numbers
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator import _ops
+from rec_estimator.table import EmbeddingTable, SlotSpec, TableShard, graph_tables
+
+# A number, or what TensorFlow's optimizers take for one.
+Hyperparameter = Union[float, tf.Tensor, Callable[[], Any]]
+
+# What a user may give as a variable, and pair a gradient with.
+Variable = Union[tf.Variable, EmbeddingTable, TableShard]
+GradientAndVariable = Tuple[Optional[Union[tf.Tensor, tf.IndexedSlices]], Variable]
+
+# The version of a row in a graph that counts no steps.
+NO_GLOBAL_STEP = -1
+
+
+def check_hyperparameter(
+    name: str,
+    value: Any,
+    *,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> None:
+    """Refuses a number out of range; tensors and callables are known in a step only.
+
+    Raises:
+      ValueError: value is a number, but not a finite one within the bounds.
+    """
+    if not isinstance(value, numbers.Real):
+        return
+    if math.isfinite(value) and at_least <= value <= at_most and above < value < below:
+        return
+    bounds = {">=": at_least, ">": above, "<=": at_most, "<": below}
+    rule = " and ".join(
+        f"{sign} {bound:g}" for sign, bound in bounds.items() if math.isfinite(bound)
+    )
+    raise ValueError(f"{name} must be finite and {rule}, got {value}")
+
+
+class TableUpdates:
+    """Teaches the ``tf.compat.v1.train.Optimizer`` that it is mixed into to train tables."""
+
+    # RecEstimator(table_optimizer=) takes what has this.
+    updates_tables = True
+
+    # Name of the rule in ops/core/row_update.h.
+    table_rule: str
+
+    # What the next _prepare needs: the step that rows are stamped with; None: nothing to stamp.
+    _stamp: Optional[Any] = None
+    _version: Optional[tf.Tensor] = None
+
+    def table_slots(self) -> Sequence[Tuple[str, float]]:
+        """The rule's slots: the name each is scoped by, as in TensorFlow, and its initial value."""
+        return ()
+
+    def table_hyperparameters(self) -> Sequence[Any]:
+        """The rule's hyperparameters in its order, scalars; called after ``_prepare()``."""
+        raise NotImplementedError
+
+    def compute_gradients(
+        self,
+        loss: tf.Tensor,
+        var_list: Optional[Any] = None,
+        gate_gradients: int = tf.train.Optimizer.GATE_OP,
+        aggregation_method: Optional[int] = None,
+        colocate_gradients_with_ops: bool = False,
+        grad_loss: Optional[tf.Tensor] = None,
+    ) -> List[GradientAndVariable]:
+        """Computes the gradients of loss, as TensorFlow's method does, also for tables.
+
+        Args:
+          loss: float32, as TensorFlow's.
+          var_list: Variables, tables and shards. None: the graph's trainable variables and its
+            trainable tables.
+          gate_gradients: As TensorFlow's.
+          aggregation_method: As TensorFlow's.
+          colocate_gradients_with_ops: As TensorFlow's.
+          grad_loss: As TensorFlow's.
+
+        Returns:
+          Pairs of gradient and variable. A table of one shard is in one pair, a partitioned table
+          in one per shard; its gradient is tf.IndexedSlices (values [n, dim], keys int64 [n]) or
+          None.
+        """
+        if var_list is None:
+            var_list = [
+                *tf.trainable_variables(),
+                *tf.get_collection(tf.GraphKeys.TRAINABLE_RESOURCE_VARIABLES),
+                *(table for table in graph_tables() if table.trainable),
+            ]
+        variables: List[Any] = []
+        for variable in tf.nest.flatten(var_list):
+            if isinstance(variable, EmbeddingTable) and len(variable.shards) > 1:
+                variables.extend(_ShardVariable(shard, shard) for shard in variable.shards)
+            elif isinstance(variable, (EmbeddingTable, TableShard)):
+                variables.append(_ShardVariable(_shards(variable)[0], variable))
+            else:
+                variables.append(variable)
+        pairs = super().compute_gradients(
+            loss,
+            var_list=variables,
+            gate_gradients=gate_gradients,
+            aggregation_method=aggregation_method,
+            colocate_gradients_with_ops=colocate_gradients_with_ops,
+            grad_loss=grad_loss,
+        )
+        return [
+            (gradient, variable.given if isinstance(variable, _ShardVariable) else variable)
+            for gradient, variable in pairs
+        ]
+
+    def apply_gradients(
+        self,
+        grads_and_vars: Iterable[GradientAndVariable],
+        global_step: Optional[tf.Variable] = None,
+        name: Optional[str] = None,
+        skip_gradients_aggregation: bool = False,
+    ) -> tf.Operation:
+        """Applies gradients, as TensorFlow's method does, also to tables.
+
+        Rows are stamped with the global step as it is before its increment: of global_step, else
+        the graph's, else -1. A table without gradient whose rows the graph looks up is counted and
+        its new keys are inserted.
+
+        Args:
+          grads_and_vars: As compute_gradients() returns them.
+          global_step: Incremented after all updates.
+          name: Of the returned op.
+          skip_gradients_aggregation: As TensorFlow's.
+
+        Returns:
+          The op that does the step.
+
+        Raises:
+          TypeError: The gradient of a table is not tf.IndexedSlices.
+          ValueError: A second update of a table in this graph, or one gradient for several shards.
+        """
+        pairs = list(self._shown_to_tensorflow(grads_and_vars))
+        if any(isinstance(variable, _ShardVariable) for _, variable in pairs):
+            self._stamp = _graph_step() if global_step is None else global_step
+        try:
+            return super().apply_gradients(
+                pairs,
+                global_step=global_step,
+                name=name,
+                skip_gradients_aggregation=skip_gradients_aggregation,
+            )
+        finally:
+            self._stamp = self._version = None
+
+    def _shown_to_tensorflow(
+        self, grads_and_vars: Iterable[GradientAndVariable]
+    ) -> Iterable[Tuple[Any, Any]]:
+        """The pairs, with shards as variables and nothing for TensorFlow to leave out."""
+        warned = set()
+        for gradient, variable in grads_and_vars:
+            if not isinstance(variable, (EmbeddingTable, TableShard)):
+                yield gradient, variable
+                continue
+            shards = _shards(variable)
+            if gradient is not None:
+                _check_gradient(gradient, variable)
+                yield gradient, _ShardVariable(shards[0], variable)
+                continue
+            for shard in shards:
+                if not shard.is_looked_up:
+                    continue
+                if shard.table.name not in warned:
+                    warned.add(shard.table.name)
+                    tf.logging.warning(
+                        "Table %r gets no gradient in this step: the keys looked up so far are "
+                        "counted and inserted, their rows do not change.",
+                        shard.table.name,
+                    )
+                nothing = tf.IndexedSlices(tf.zeros([0, shard.dim]), tf.zeros([0], tf.int64))
+                yield nothing, _ShardVariable(shard, variable, shard.counted_keys())
+
+    # ---- What tf.compat.v1.train.Optimizer calls, in this order.
+
+    def _create_slots(self, var_list: Sequence[Any]) -> None:
+        for variable in var_list:
+            if isinstance(variable, _ShardVariable):
+                variable.shard.mark_updated(self.get_name())
+                variable.shard.add_slots(self._slot_specs(variable.shard.dim))
+        dense = [variable for variable in var_list if not isinstance(variable, _ShardVariable)]
+        if dense:
+            super()._create_slots(dense)
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        if self._stamp is not None:
+            # The step's increment waits for the updates, which wait for this read.
+            self._version = tf.cast(self._stamp, tf.int64, name="version")
+
+    def _resource_apply_sparse_duplicate_indices(
+        self, grad: tf.Tensor, handle: Any, indices: tf.Tensor
+    ) -> tf.Operation:
+        if not isinstance(handle, _ShardVariable):
+            return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
+        slots = self._slot_specs(handle.shard.dim)
+        return _ops.gen.rec_estimator_table_apply(
+            table=handle.handle,
+            keys=tf.cast(indices, tf.int64),
+            grads=grad,
+            counted_keys=handle.counted_keys,
+            version=self._version,
+            hyper=[tf.cast(value, tf.float32) for value in self.table_hyperparameters()],
+            rule=self.table_rule,
+            slot_names=[slot.name for slot in slots],
+            slot_widths=[slot.width for slot in slots],
+            slot_initials=[slot.initial for slot in slots],
+        )
+
+    def _slot_specs(self, dim: int) -> List[SlotSpec]:
+        """The slots under the names TensorFlow gives them: Adam, Adam_1."""
+        specs: List[SlotSpec] = []
+        uses: Dict[str, int] = {}
+        for scope, initial in self.table_slots():
+            use = uses[scope] = uses.get(scope, -1) + 1
+            name = f"{scope}_{use}" if use else scope
+            specs.append(SlotSpec(name=name, width=dim, initial=float(initial)))
+        return specs
+
+
+class _ShardVariable:
+    """A shard with the attributes by which TensorFlow's optimizer knows a resource variable."""
+
+    _should_act_as_resource_variable = True
+    # Not a VarHandleOp, so the op's type is not asked.
+    _in_graph_mode = False
+    constraint = None
+    dtype = tf.float32
+
+    def __init__(
+        self, shard: TableShard, given: Variable, counted_keys: Optional[tf.Tensor] = None
+    ) -> None:
+        self.shard = shard
+        self.given = given  # What the user named: the shard or its table.
+        self.counted_keys = tf.zeros([0], tf.int64) if counted_keys is None else counted_keys
+        self.name = shard.name
+        self.handle = shard.handle
+        self.op = shard.handle.op
+        self.graph = shard.handle.graph
+        self.device = shard.device
+
+
+def _graph_step() -> Any:
+    """The graph's global step, or NO_GLOBAL_STEP."""
+    # tf.train.get_global_step() raises TypeError where a resource variable of that name is not in
+    # the collection.
+    steps = tf.get_collection(tf.GraphKeys.GLOBAL_STEP) or [
+        variable for variable in tf.global_variables() if variable.op.name == "global_step"
+    ]
+    return steps[0] if steps else NO_GLOBAL_STEP
+
+
+def _shards(variable: Variable) -> List[TableShard]:
+    return variable.shards if isinstance(variable, EmbeddingTable) else [variable]
+
+
+def _check_gradient(gradient: Any, variable: Variable) -> None:
+    if not isinstance(gradient, tf.IndexedSlices):
+        raise TypeError(
+            f"gradient of table {variable.name!r} must be tf.IndexedSlices, got {gradient!r}; "
+            "tf.gradients and compute_gradients() give them"
+        )
+    if len(_shards(variable)) > 1:
+        raise ValueError(
+            f"gradients of partitioned table {variable.name!r} must be one for each of its "
+            f"{len(_shards(variable))} shards, got one; pair them with list(table)"
+        )

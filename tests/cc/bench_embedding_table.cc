@@ -1,0 +1,164 @@
+// How fast is the embedding table by itself, and what does a key cost?
+//
+// Workload: 26 x 4096 = 106,496 keys a batch, Zipf with exponent 1.1 over the
+// table's keys, dim 16, one slot, an Adagrad-like rule, two threads. Every figure
+// is a median of 21 batches (all different) after a warm-up.
+//   make -f tests/cc/Makefile bench           1M and 5M rows, about 20 s
+//   build/cc/plain/bench_embedding_table 50   and 50M rows (13 GB of memory)
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "../../ops/core/embedding_table.h"
+#include "rules.h"
+#include "threads.h"
+
+namespace rec_estimator {
+namespace {
+
+constexpr size_t kBatch = 26 * 4096;
+constexpr int kDim = 16;
+constexpr int kBatches = 21;
+
+// Keys are no small numbers in a row, as hashed strings are none.
+int64_t KeyOf(uint64_t rank) {
+  return static_cast<int64_t>(rank * 0x9E3779B97F4A7C15u);
+}
+
+// Ranks 1..n with probability ~ 1 / rank^s, by inversion of the continuous
+// distribution: the tail is right, and the head is close enough.
+class Zipf {
+ public:
+  Zipf(double n, double s) : s_(s), range_(std::pow(n + 1, 1 - s) - 1) {}
+  uint64_t operator()(std::mt19937_64* random) const {
+    const double u = static_cast<double>((*random)() >> 11) * 0x1p-53;
+    return static_cast<uint64_t>(std::pow(1 + u * range_, 1 / (1 - s_)));
+  }
+
+ private:
+  double s_;
+  double range_;
+};
+
+double Seconds(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  const std::chrono::duration<double> time =
+      std::chrono::steady_clock::now() - start;
+  return time.count();
+}
+
+// Median over kBatches calls of work(batch), in M keys/s.
+double Rate(size_t keys, const std::function<void(int batch)>& work) {
+  std::vector<double> times;
+  for (int b = 0; b < kBatches + 3; ++b) {
+    const double time = Seconds([&] { work(b); });
+    if (b >= 3) times.push_back(time);
+  }
+  std::sort(times.begin(), times.end());
+  return static_cast<double>(keys) / times[times.size() / 2] * 1e-6;
+}
+
+void FillBank(EmbeddingTable* table) {
+  std::vector<float> bank(4096 * static_cast<size_t>(table->dim()));
+  for (size_t i = 0; i < bank.size(); ++i) bank[i] = 0.001f * (i % 1000);
+  table->SetBank(bank.data(), 4096);
+}
+
+void Table(double millions, const ParallelFor& parallel) {
+  const uint64_t rows = static_cast<uint64_t>(millions * 1e6);
+  EmbeddingTable table(kDim);
+  FillBank(&table);
+  table.EnsureSlots({{"Adagrad", kDim, 0.1f}});
+  const AdagradLike rule(0.05f);
+  std::vector<float> grads(kBatch * kDim, 0.01f);
+  std::vector<float> out(kBatch * kDim);
+
+  std::vector<int64_t> keys(kBatch);
+  std::vector<double> growth_bytes;
+  std::vector<double> insert_rates;
+  for (uint64_t first = 1; first <= rows; first += kBatch) {
+    for (size_t i = 0; i < kBatch; ++i) keys[i] = KeyOf(first + i);
+    const double time = Seconds([&] {
+      if (!table.Apply({keys.data(), grads.data(), kBatch, nullptr, 0, 1},
+                       rule, parallel)) {
+        std::abort();
+      }
+    });
+    insert_rates.push_back(kBatch / time * 1e-6);
+    const double n = static_cast<double>(table.size());
+    growth_bytes.push_back(static_cast<double>(table.memory_bytes()) / n -
+                           table.row_floats() * sizeof(float));
+  }
+  std::sort(insert_rates.begin(), insert_rates.end());
+  const auto widest =
+      std::max_element(growth_bytes.begin(), growth_bytes.end());
+  double mean = 0;
+  for (double bytes : growth_bytes) mean += bytes / growth_bytes.size();
+
+  std::mt19937_64 random(7);
+  const Zipf zipf(static_cast<double>(rows), 1.1);
+  std::vector<std::vector<int64_t>> batches(kBatches + 3);
+  for (auto& batch : batches) {
+    for (size_t i = 0; i < kBatch; ++i) batch.push_back(KeyOf(zipf(&random)));
+  }
+  std::vector<int64_t> sorted = batches[0];
+  std::sort(sorted.begin(), sorted.end());
+  const double unique = static_cast<double>(
+      std::unique(sorted.begin(), sorted.end()) - sorted.begin());
+  const auto lookup = [&](const ParallelFor& threads) {
+    return Rate(kBatch, [&](int b) {
+      table.Lookup(batches[b].data(), kBatch, UnknownKey::kInitial, out.data(),
+                   threads);
+    });
+  };
+  const auto apply = [&](const ParallelFor& threads) {
+    return Rate(kBatch, [&](int b) {
+      table.Apply({batches[b].data(), grads.data(), kBatch, nullptr, 0, b},
+                  rule, threads);
+    });
+  };
+  const double small = Rate(64, [&](int b) {
+    table.Lookup(batches[b].data(), 64, UnknownKey::kInitial, out.data(),
+                 SerialFor);
+  });
+  const double lookup_all = lookup(parallel);
+  const double lookup_one = lookup(SerialFor);
+  const double apply_all = apply(parallel);
+  const double apply_one = apply(SerialFor);
+  for (auto& batch : batches) {
+    for (int64_t& key : batch) key = KeyOf(1 + random() % rows);
+  }
+  const double uniform_lookup = lookup(parallel);
+  const double uniform_apply = apply(parallel);
+  std::printf(
+      "%5.1f M rows, %2.0f %% of a batch distinct\n"
+      "  lookup        %7.1f M keys/s   one thread %7.1f   64 keys %7.1f\n"
+      "  apply         %7.1f M keys/s   one thread %7.1f\n"
+      "  uniform keys: lookup %7.1f M keys/s, apply %7.1f M keys/s\n"
+      "  apply of new keys, median over growth %7.1f M keys/s, slowest %.1f\n"
+      "  bytes per key beyond its floats: mean %.1f, most %.1f, now %.1f\n",
+      millions, 100 * unique / kBatch, lookup_all, lookup_one, small, apply_all,
+      apply_one, uniform_lookup, uniform_apply,
+      insert_rates[insert_rates.size() / 2], insert_rates[0], mean, *widest,
+      growth_bytes.back());
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace rec_estimator
+
+int main(int argc, char** argv) {
+  rec_estimator::Threads threads(2);
+  std::vector<double> sizes = {1, 5};
+  for (int i = 1; i < argc; ++i) sizes.push_back(std::atof(argv[i]));
+  if (argc > 1) sizes.erase(sizes.begin() + 1);
+  for (double millions : sizes) {
+    rec_estimator::Table(millions, threads.parallel());
+  }
+}

@@ -1,0 +1,123 @@
+"""A table in a session, whose ops the tests call with NumPy arrays."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from rec_estimator import _ops
+
+
+class SessionTable:
+    """One handle in the default graph and the session it lives in.
+
+    Inputs go through placeholders of unknown shape, so that shape functions let everything pass and
+    the kernels see it. Each op is built once and run many times.
+    """
+
+    def __init__(self, session, dim, name="t", default_value=0.0):
+        self.session = session
+        self.dim = dim
+        self.handle = _ops.gen.rec_estimator_table_handle(
+            shared_name=name, dim=dim, default_value=default_value
+        )
+        self._built = {}
+
+    def call(self, op, *inputs, **attrs):
+        """Runs gen.rec_estimator_table_<op>(handle, *inputs, **attrs); a list is a list input."""
+        shape = [len(value) if isinstance(value, list) else -1 for value in inputs]
+        key = (op, str(shape), str(attrs))
+        if key not in self._built:
+            feeds = [
+                [placeholder_like(item) for item in value]
+                if isinstance(value, list)
+                else placeholder_like(value)
+                for value in inputs
+            ]
+            function = getattr(_ops.gen, f"rec_estimator_table_{op}")
+            self._built[key] = (feeds, function(self.handle, *feeds, **attrs))
+        feeds, fetches = self._built[key]
+        fed = {}
+        for feed, value in zip(feeds, inputs):
+            fed.update(zip(feed, value) if isinstance(feed, list) else [(feed, value)])
+        return self.session.run(fetches, fed)
+
+    def initialize(self, bank):
+        self.call("initialize", np.asarray(bank, np.float32))
+
+    def lookup(self, keys, unknown="initial"):
+        return self.call("lookup", np.asarray(keys, np.int64), dim=self.dim, unknown=unknown)
+
+    def apply(self, rule, hyper, keys, grads, counted_keys=(), version=-1, slots=()):
+        self.call(
+            "apply",
+            np.asarray(keys, np.int64),
+            np.asarray(grads, np.float32),
+            np.asarray(counted_keys, np.int64),
+            np.int64(version),
+            [np.float32(h) for h in hyper],
+            rule=rule,
+            **slot_attrs(slots),
+        )
+
+    def frequencies(self, keys):
+        return self.call("frequencies", np.asarray(keys, np.int64))
+
+    def versions(self, keys):
+        return self.call("versions", np.asarray(keys, np.int64))
+
+    def stats(self):
+        return self.call("stats")
+
+    def size(self):
+        return self.stats().size
+
+    def export(self, slots=()):
+        """{output: array}, slot values under the slots' names, as TableOracle.export."""
+        out = self.call("export", dim=self.dim, num_slots=len(slots), **slot_attrs(slots))
+        out = out._asdict()
+        out.update(zip([slot[0] for slot in slots], out.pop("slot_values")))
+        return out
+
+    def restore(self, prefix, bank, *, tensor_name="t", part=0, num_parts=1, slots=()):
+        self.call(
+            "restore",
+            np.array(str(prefix)),
+            np.asarray(bank, np.float32),
+            tensor_name=tensor_name,
+            part=part,
+            num_parts=num_parts,
+            **slot_attrs(slots),
+        )
+
+
+def placeholder_like(value):
+    value = np.asarray(value)
+    return tf.placeholder(tf.string if value.dtype.kind in "SU" else value.dtype)
+
+
+def slot_attrs(slots):
+    """The three attrs of (name, width, initial) slots."""
+    return {
+        "slot_names": [name for name, _, _ in slots],
+        "slot_widths": [width for _, width, _ in slots],
+        "slot_initials": [initial for _, _, initial in slots],
+    }
+
+
+@pytest.fixture
+def session(graph):
+    with tf.Session(graph=graph) as opened:
+        yield opened
+
+
+@pytest.fixture
+def make_table(session):
+    """make_table(dim, bank=None, name="t", default_value=0): initialized if there is a bank."""
+
+    def make(dim, bank=None, **kwargs):
+        table = SessionTable(session, dim, **kwargs)
+        if bank is not None:
+            table.initialize(bank)
+        return table
+
+    return make

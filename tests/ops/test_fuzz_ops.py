@@ -1,0 +1,323 @@
+"""Nothing that is fed to an op may crash the process: absurd shapes, types, values and attributes.
+
+Every op has a valid call below. A child process runs it as it is, then many times with one to three
+arguments replaced by nonsense; each call must return or raise a Python exception. A new op that has
+no valid call fails the tests.
+"""
+
+import json
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import types
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+CASES = 60  # Per op.
+# Enough for TensorFlow, too little for absurd shapes: allocations fail instead of swapping.
+ADDRESS_SPACE_BYTES = 12 << 30
+DIM = 3
+
+# ------------------------------------------------------------------ valid calls
+
+
+class Table:
+    """Stands for a resource handle; `kind` says of what."""
+
+    def __init__(self, kind="trained"):
+        self.kind = kind
+
+
+NO_SLOTS = {"slot_names": [], "slot_widths": [], "slot_initials": []}
+ADAGRAD = {"slot_names": ["Adagrad"], "slot_widths": [DIM], "slot_initials": [0.1]}
+KEYS = np.array([5, 0, -1, 5], np.int64)
+BANK = np.ones([2, DIM], np.float32)
+INDICES = np.array([[0, 0], [0, 1], [2, 0], [2, 1]], np.int64)
+
+VALID_CALLS = {
+    "table_handle": {"shared_name": "new", "dim": DIM, "default_value": 0.0, "container": ""},
+    "table_initialize": {"table": Table(), "bank": BANK},
+    "table_is_initialized": {"table": Table()},
+    "table_stats": {"table": Table()},
+    "table_frequencies": {"table": Table(), "keys": KEYS},
+    "table_versions": {"table": Table(), "keys": KEYS},
+    "table_lookup": {"table": Table(), "keys": KEYS, "dim": DIM, "unknown": "default"},
+    "table_group_lookup": {
+        "tables": [Table(), Table()],
+        "keys": [KEYS, KEYS],
+        "indices": [INDICES, np.zeros([0, 1], np.int64)],
+        "dense_shapes": [np.array([4, 2]), np.zeros([1], np.int64)],
+        "dims": [DIM, DIM],
+        "combiners": ["mean", "none"],
+        "unknown": "initial",
+    },
+    "table_group_lookup_grad": {
+        "indices": [INDICES, INDICES],
+        "grads": [np.ones([3, DIM], np.float32), np.ones([3, 7], np.float32)],
+        "combiners": ["mean", "sqrtn"],
+    },
+    "table_apply": {
+        "table": Table(),
+        "keys": KEYS,
+        "grads": np.ones([4, DIM], np.float32),
+        "counted_keys": KEYS,
+        "version": np.int64(3),
+        "hyper": [np.float32(0.1)],
+        "rule": "Adagrad",
+        **ADAGRAD,
+    },
+    "table_export": {"table": Table(), "dim": DIM, "num_slots": 1, **ADAGRAD},
+    "table_restore": {
+        "table": Table(),
+        "prefix": np.array("<checkpoint>"),
+        "bank": BANK,
+        "tensor_name": "t",
+        "part": 0,
+        "num_parts": 2,
+        **ADAGRAD,
+    },
+}
+
+# ------------------------------------------------------------------ nonsense
+
+SHAPES = [(), (0,), (1,), (3,), (4,), (0, 3), (3, 0), (1, 3), (4, 2), (2, 3), (4, 3), (1, 2, 3)]
+INTEGERS = [0, 1, -1, 2, 3, 7, 1000, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, -(2**31), -(2**63)]
+FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, 3e38, -3e38, np.inf, -np.inf, np.nan]
+STRINGS = [
+    *(
+        "",
+        "t",
+        "u",
+        "/",
+        "mean",
+        "sum",
+        "none",
+        "max",
+        "initial",
+        "_private",
+        "a b",
+        "é",
+        "x" * 5000,
+    ),
+    *("Adagrad", "Adam", "Ftrl", "GradientDescent", "Momentum", "adagrad", "t/part_0"),
+    *("<checkpoint>", "<garbage>", "<folder>", "/nowhere/at/all", "a\0b"),
+]
+TABLES = ["trained", "untrained", "uninitialized", "wide", "queue", "two"]
+
+
+def choose(rng, pool):
+    return pool[int(rng.integers(len(pool)))]
+
+
+def nonsense_array(rng, like):
+    dtype = np.asarray(like).dtype
+    if rng.random() < 0.15:
+        dtype = np.dtype(choose(rng, ["i4", "i8", "f4", "f8", "?", "S1", "c8", "u1"]))
+    shape = choose(rng, [*SHAPES, np.shape(like), np.shape(like)])
+    pool = {"f": FLOATS, "c": FLOATS, "U": STRINGS, "S": STRINGS}.get(dtype.kind, INTEGERS)
+    few = [choose(rng, pool) for _ in range(2)]
+    items = [choose(rng, few) for _ in range(int(np.prod(shape)))]
+    if dtype.kind in "US":
+        return np.array(items, object).reshape(shape)
+    with np.errstate(all="ignore"):
+        return np.array(items).astype(dtype).reshape(shape)
+
+
+def nonsense(rng, value):
+    """Something to give instead of a valid argument."""
+    if isinstance(value, Table):
+        return Table(choose(rng, TABLES))
+    if isinstance(value, (np.ndarray, np.generic)):
+        return nonsense_array(rng, value)
+    if isinstance(value, list):
+        value = [nonsense(rng, item) if rng.random() < 0.5 else item for item in value]
+        action = choose(rng, ["keep", "keep", "drop", "empty", "double"])
+        return {"drop": value[1:], "empty": [], "double": value + value}.get(action, value)
+    if isinstance(value, str):
+        return choose(rng, STRINGS)
+    return choose(rng, FLOATS if isinstance(value, float) else INTEGERS)
+
+
+# ------------------------------------------------------------------ the child process
+
+
+def op_names(gen):
+    """Names of the library's functions for ops, without the package's prefix."""
+    prefix = "rec_estimator_"
+    return sorted(
+        name[len(prefix) :]
+        for name, function in vars(gen).items()
+        if name.startswith(prefix)
+        and isinstance(function, types.FunctionType)
+        and not name.endswith("_eager_fallback")
+    )
+
+
+class Caller:
+    """Calls ops in one graph and session, where tables of all kinds live."""
+
+    def __init__(self, gen, session, folder):
+        self.gen, self.session, self.folder = gen, session, folder
+        handles = {
+            kind: gen.rec_estimator_table_handle(
+                shared_name=kind, dim=64 if kind == "wide" else DIM
+            )
+            for kind in TABLES[:4]
+        }
+        for kind in ("trained", "untrained", "wide"):
+            bank = np.ones([2, 64 if kind == "wide" else DIM], np.float32)
+            session.run(gen.rec_estimator_table_initialize(handles[kind], bank))
+        session.run(
+            gen.rec_estimator_table_apply(
+                handles["trained"],
+                **{k: v for k, v in VALID_CALLS["table_apply"].items() if k != "table"},
+            )
+        )
+        handles["queue"] = tf.raw_ops.FIFOQueueV2(component_types=[tf.int64])
+        # Through a placeholder, so that its static shape is unknown.
+        handles["two"] = tf.placeholder_with_default(
+            tf.stack([handles["trained"], handles["untrained"]]), shape=None
+        )
+        self.handles = handles
+
+    def write_files(self):
+        """A good checkpoint and a bad one."""
+        out = self.session.run(
+            self.gen.rec_estimator_table_export(
+                self.handles["trained"],
+                **{k: v for k, v in VALID_CALLS["table_export"].items() if k != "table"},
+            )
+        )
+        tensors = {"t-keys": out.keys, "t-values": out.values, "t-freqs": out.freqs}
+        tensors.update({"t/Adagrad-keys": out.keys, "t/Adagrad-values": out.slot_values[0]})
+        self.session.run(
+            tf.raw_ops.SaveV2(
+                prefix=str(self.folder / "checkpoint"),
+                tensor_names=list(tensors),
+                shape_and_slices=[""] * len(tensors),
+                tensors=list(tensors.values()),
+            )
+        )
+        (self.folder / "garbage.index").write_bytes(b"garbage" * 1000)
+
+    def call(self, op, arguments):
+        fed = {}
+        built = {name: self._build(value, fed) for name, value in arguments.items()}
+        outputs = getattr(self.gen, f"rec_estimator_{op}")(**built)
+        if op == "table_handle":  # A handle is no NumPy array.
+            outputs = outputs.op
+        self.session.run(outputs, fed)
+
+    def _build(self, value, fed):
+        if isinstance(value, Table):
+            return self.handles[value.kind]
+        if isinstance(value, (np.ndarray, np.generic)):
+            value = np.asarray(value)
+            if value.dtype.kind in "USO":
+                names = [self._path(str(item)) for item in value.flat]
+                value = np.array(names, object).reshape(value.shape)
+            dtype = tf.string if value.dtype == object else tf.as_dtype(value.dtype)
+            placeholder = tf.placeholder(dtype)
+            fed[placeholder] = value
+            return placeholder
+        if isinstance(value, list):
+            return [self._build(item, fed) for item in value]
+        return value
+
+    def _path(self, name):
+        known = {"<checkpoint>": "checkpoint", "<garbage>": "garbage", "<folder>": ""}
+        return str(self.folder / known[name]) if name in known else name
+
+
+def run_child(gen):
+    """Fuzzes every op; a line for each call before it is made, and one for each op afterwards."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, hard))
+    with tempfile.TemporaryDirectory() as folder:
+        for number, op in enumerate(op_names(gen)):
+            if op in VALID_CALLS:
+                print(json.dumps(fuzz(gen, op, number, pathlib.Path(folder))), flush=True)
+    print("finished", flush=True)
+
+
+def fuzz(gen, op, seed, folder):
+    rng = np.random.default_rng(seed)
+    result = {"op": op, "returned": 0, "raised": 0, "unexpected": []}
+    with tf.Graph().as_default(), tf.Session() as session:
+        caller = Caller(gen, session, folder)
+        caller.write_files()
+        caller.call(op, VALID_CALLS[op])
+        for case in range(CASES):
+            arguments = dict(VALID_CALLS[op])
+            changed = rng.permutation(list(arguments))[: choose(rng, [1, 1, 1, 2, 3])]
+            arguments.update({name: nonsense(rng, arguments[name]) for name in changed})
+            if "num_slots" in arguments:
+                # TensorFlow makes as many outputs before anything of ours is asked, 2^31 included.
+                arguments["num_slots"] = min(arguments["num_slots"], 1000)
+            told = {name: getattr(arguments[name], "kind", arguments[name]) for name in changed}
+            print(f"case {case} of {op}: {str(told)[:2000]!r}", flush=True)
+            try:
+                caller.call(op, arguments)
+                result["returned"] += 1
+            except (tf.errors.OpError, ValueError, TypeError):
+                result["raised"] += 1
+            except Exception as error:
+                result["unexpected"].append(f"{told}: {error!r}")
+        # And the tables still work.
+        caller.call("table_lookup", VALID_CALLS["table_lookup"])
+    return result
+
+
+# ------------------------------------------------------------------ tests
+
+
+def test_every_op_has_a_valid_call_to_start_from():
+    from rec_estimator import _ops
+
+    assert op_names(_ops.gen) == sorted(VALID_CALLS)
+
+
+def test_no_call_crashes_the_process_or_raises_something_strange():
+    root = pathlib.Path(__file__).resolve().parents[2]
+    child = subprocess.run(
+        [sys.executable, __file__], cwd=root, capture_output=True, text=True, timeout=300
+    )
+    lines = child.stdout.splitlines()
+    last_words = "\n".join(lines[-1:] + child.stderr.splitlines()[-20:])
+    assert child.returncode == 0, f"the process ended with {child.returncode} in\n{last_words}"
+    assert lines[-1] == "finished"
+    results = {r["op"]: r for r in (json.loads(line) for line in lines if line.startswith("{"))}
+    assert sorted(results) == sorted(VALID_CALLS)
+    for op, result in results.items():
+        assert result["unexpected"] == [], f"{op} must raise tf.errors, ValueError or TypeError"
+        assert result["returned"] + result["raised"] == CASES
+        assert result["raised"] > 0, f"no call of {op} was refused: is anything fuzzed?"
+
+
+def test_every_op_says_the_shape_of_each_input_and_output():
+    from rec_estimator import _ops
+
+    silent = []
+    for op in op_names(_ops.gen):
+        text = " ".join(getattr(_ops.gen, f"rec_estimator_{op}").__doc__.split())
+        # TensorFlow writes "keys: A `Tensor` of type `int64`." and then our words.
+        described = re.findall(
+            r"(\w*:? ?)A [^`]*(?:`\w+` [^`]*)?`Tensor`[^`]* type `\w+`\.(?=(.{20}))",
+            text + " " * 20,
+        )
+        assert described, op
+        for name, words in described:
+            if not re.match(r" (\[|Each \[|Per slot \[|Any shape|Shape of )", words):
+                silent.append(f"{op}, {name}{words}")
+    assert silent == []
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+    from rec_estimator import _ops as library
+
+    run_child(library.gen)

@@ -1,0 +1,57 @@
+"""Everything a reader can copy runs: the pages' python blocks and the docstrings' examples."""
+
+import doctest
+import importlib
+import pathlib
+import re
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+MODULES = sorted(
+    path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+    for path in ROOT.glob("rec_estimator/**/*.py")
+    if path.name != "__main__.py"
+)
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def python_blocks(page: pathlib.Path):
+    """Each block with the blank lines before it, so that a traceback shows the page's line."""
+    text = page.read_text()
+    for match in BLOCK.finditer(text):
+        line = text.count("\n", 0, match.start(1))
+        yield pytest.param(page, "\n" * line + match.group(1), id=f"{page.name}:{line}")
+
+
+@pytest.mark.parametrize(
+    ("page", "source"), [block for page in PAGES for block in python_blocks(page)]
+)
+def test_block_of_a_page_runs_alone_in_an_empty_folder(page, source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(source, str(page), "exec"), {"__name__": "__main__"})
+
+
+def test_readme_has_an_example_that_runs():
+    assert list(python_blocks(ROOT / "README.md")), (
+        "README.md must have a ```python block: it is the first thing a newcomer copies"
+    )
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings_give_what_they_show(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    import rec_estimator as rec
+
+    module = importlib.import_module(name.replace(".__init__", ""))
+    output = []
+    for example in doctest.DocTestFinder(exclude_empty=True).find(module):
+        example.globs.update(rec=rec, tf=tf, np=np)
+        with tf.Graph().as_default():
+            doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS).run(
+                example, out=output.append
+            )
+    assert not output, "".join(output)

@@ -1,0 +1,373 @@
+"""The rules of this code as tests. A failure says what the rule is for and what to do instead."""
+
+import ast
+import collections
+import inspect
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# Longest a source file may be: what one sitting can read. A longer one is split by what it does.
+MAX_LINES = 600
+# Files above MAX_LINES that existed when the rule was made, with their length. Entries may only
+# shrink or go: never raise a number, never add a file.
+LONGER_FILES: dict = {}
+
+# Environment variables that change what rec_estimator does: DeepRec's one switch, documented in
+# checkpoint.py. TF_CONFIG is read by TensorFlow.
+ENVIRONMENT_VARIABLES = {"TF_CONFIG", "TF_EV_SAVE_FILTERED_FEATURES"}
+
+# What such files are called tells a reader nothing.
+EMPTY_WORDS = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
+
+
+def sources(*patterns):
+    found = sorted(path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file())
+    assert found, f"no file matches {patterns}: the rule below would check nothing"
+    return found
+
+
+def expect_none(found, why):
+    """Fails with the reason of the rule and every place that breaks it."""
+    assert not found, "\n  ".join([why, *found])
+
+
+def where(path, node_or_line):
+    line = getattr(node_or_line, "lineno", node_or_line)
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def code_and_text():
+    return sources(
+        *("*.py", "*.cfg", "*.toml", "*.md", "Makefile", ".ci/*", "_build/*.py"),
+        *("rec_estimator/**/*.py", "model_zoo/**/*.py", "benchmarks/**/*.py", "docs/**/*.md"),
+        *("ops/**/*.cc", "ops/**/*.h", "tests/**/*.py", "tests/cc/*"),
+    )
+
+
+def imported_names(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                yield node, f"{node.module or ''}.{alias.name}"
+
+
+IMPORT_EFFECTS = """
+import json, sys, types
+import tensorflow.compat.v1 as tf
+from tensorflow_estimator import estimator  # Has effects of its own, on Keras and on tf_export.
+
+def attributes():
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in ("tensorflow", "tensorflow_estimator"):
+            continue
+        for key, value in list(vars(module).items()):
+            found[name + "." + key] = value
+            if isinstance(value, type) and value.__module__ == name:
+                for attribute, member in list(vars(value).items()):
+                    found[name + "." + key + "." + attribute] = member
+    return found
+
+before, modules = attributes(), set(sys.modules)
+import rec_estimator
+after = attributes()
+known = {name for name in before}
+owners = {name.rpartition(".")[0] for name in before}
+# What a submodule loaded later adds to its parent is Python's doing, and so are caches of types.
+hidden = ("__warningregistry__", "_abc_impl", "__abstractmethods__")
+print(json.dumps({
+    "patched": sorted(
+        name for name, value in after.items()
+        if name.rpartition(".")[0] in owners
+        and not isinstance(value, types.ModuleType)
+        and not name.endswith(hidden)
+        and before.get(name, owners) is not value
+    ),
+    "keras": sorted(name for name in set(sys.modules) - modules if "keras" in name.lower()),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def import_effects():
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_EFFECTS], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_importing_rec_estimator_changes_nothing_in_tensorflow(import_effects):
+    expect_none(
+        import_effects["patched"],
+        "importing rec_estimator must leave TensorFlow as it was, so that code beside it never has "
+        "to know of it; subclass or wrap instead of assigning to TensorFlow's attributes",
+    )
+
+
+def test_importing_rec_estimator_loads_no_keras_of_its_own(import_effects):
+    # TensorFlow 2.15 and tensorflow_estimator load Keras modules themselves; later ones do not.
+    expect_none(
+        import_effects["keras"],
+        "rec_estimator must work with Keras 2, Keras 3 and without: use tf.get_variable and tf.nn",
+    )
+
+
+def test_private_tensorflow_is_imported_in_one_file_only():
+    found = [
+        where(path, node)
+        for path in sources(
+            "rec_estimator/**/*.py", "model_zoo/**/*.py", "benchmarks/**/*.py", "tests/**/*.py"
+        )
+        if path.name != "_tf_private.py"
+        for node, name in imported_names(ast.parse(path.read_text()))
+        if re.match(r"(tensorflow|tensorflow_estimator)\.python\b", name)
+    ]
+    expect_none(
+        found,
+        "tensorflow.python may change in any release: add the name, with the reason, to "
+        "rec_estimator/_tf_private.py and import it from there",
+    )
+
+
+def test_no_keras_is_used():
+    found = []
+    for path in sources("rec_estimator/**/*.py", "model_zoo/**/*.py"):
+        tree = ast.parse(path.read_text())
+        found += [where(path, node) for node, name in imported_names(tree) if "keras" in name]
+        found += [
+            where(path, node)
+            for node in ast.walk(tree)
+            if "keras" in (getattr(node, "attr", None) or getattr(node, "id", None) or "").lower()
+        ]
+    expect_none(
+        found, "TensorFlow 2.16 and later bring another Keras: use tf.get_variable and tf.nn"
+    )
+
+
+def test_core_includes_neither_tensorflow_nor_abseil():
+    pattern = re.compile(r'#\s*include\s*[<"](tensorflow|tsl|xla|absl|Eigen|unsupported|google)/')
+    found = [
+        where(path, number)
+        for path in sources("ops/core/*.h", "ops/core/*.cc")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    expect_none(
+        found,
+        "ops/core builds alone, in seconds, under sanitizers: pass what it needs as arguments "
+        "(as ParallelFor in parallel.h does for threads)",
+    )
+
+
+def registered_ops():
+    """(file, name, text) of every REGISTER_OP statement."""
+    for path in sources("ops/*_ops.cc"):
+        for statement in re.split(r"^(?=REGISTER_OP\()", path.read_text(), flags=re.MULTILINE)[1:]:
+            # The statement ends at the last semicolon that closes a line and a parenthesis.
+            yield path, re.match(r'REGISTER_OP\("([^"]+)"\)', statement).group(1), statement
+
+
+def test_ops_are_named_after_this_package():
+    found = [name for _, name, _ in registered_ops() if not name.startswith("RecEstimator>")]
+    expect_none(
+        found, "an op's name is global in a process: REGISTER_OP must say RecEstimator>Name"
+    )
+
+
+def test_every_op_says_its_shapes_and_what_it_does():
+    found = []
+    for _, name, text in registered_ops():
+        doc = "".join(re.findall(r'\.Doc\(R"doc\((.*?)\)doc"\)', text, re.DOTALL))
+        tensors = re.findall(r'\.(?:Input|Output)\(\s*"(\w+):', text)
+        found += [f"{name}: no .Doc"] if not doc.strip() else []
+        found += [f"{name}: no shape function"] if ".SetShapeFn(" not in text else []
+        found += [
+            f"{name}: {tensor} is not in .Doc"
+            for tensor in tensors
+            if not re.search(rf"^{tensor}: ", doc, re.MULTILINE)
+        ]
+    expect_none(found, "a reader of the op needs one line for each tensor, with its shape")
+
+
+def test_every_registered_op_is_in_the_library_with_its_documentation():
+    from rec_estimator import _ops
+
+    functions = {
+        name: function
+        for name, function in vars(_ops.gen).items()
+        if name.startswith("rec_estimator_") and isinstance(function, types.FunctionType)
+    }
+    expected = {
+        "rec_estimator_" + re.sub(r"(?<!^)(?=[A-Z])", "_", name.partition(">")[2]).lower()
+        for _, name, _ in registered_ops()
+    }
+    public = {name for name in functions if not name.endswith("_eager_fallback")}
+    assert expected <= public, "build the library again: make library"
+    undocumented = "TO" + "DO: add doc"
+    assert [name for name in sorted(expected) if undocumented in functions[name].__doc__] == []
+
+
+def public_objects():
+    """(name, object) of everything in rec_estimator.__all__ that this package defines."""
+    import rec_estimator
+
+    def walk(prefix, module):
+        names = getattr(module, "__all__", None)
+        if names is None:
+            names = [
+                name
+                for name, value in vars(module).items()
+                if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__
+            ]
+        for name in names:
+            value = getattr(module, name)
+            if isinstance(value, types.ModuleType):
+                yield f"{prefix}.{name}", value
+                yield from walk(f"{prefix}.{name}", value)
+            elif getattr(value, "__module__", "").startswith("rec_estimator"):
+                yield f"{prefix}.{name}", value
+                if isinstance(value, type):
+                    for attribute, member in vars(value).items():
+                        if not attribute.startswith("_") and _is_own(member):
+                            yield f"{prefix}.{name}.{attribute}", member
+
+    return dict(walk("rec_estimator", rec_estimator))
+
+
+def _is_own(member):
+    member = getattr(member, "fget", getattr(member, "__func__", member))
+    return inspect.isfunction(member) and member.__module__.startswith("rec_estimator")
+
+
+def test_every_public_name_has_a_docstring():
+    found = [name for name, value in public_objects().items() if not inspect.getdoc(value)]
+    expect_none(
+        found, "help(rec_estimator) is the reference: Google style, shapes, errors, example"
+    )
+
+
+def test_every_public_signature_is_annotated():
+    found = []
+    for name, value in public_objects().items():
+        function = getattr(value, "fget", getattr(value, "__func__", value))
+        if isinstance(function, type):
+            function = vars(function).get("__init__")
+        if not inspect.isfunction(function):
+            continue
+        signature = inspect.signature(function)
+        parameters = list(signature.parameters.values())
+        if parameters and parameters[0].name in ("self", "cls"):
+            parameters = parameters[1:]
+        found += [
+            f"{name}({parameter.name})"
+            for parameter in parameters
+            if parameter.annotation is parameter.empty
+        ]
+        if signature.return_annotation is signature.empty and function.__name__ != "__init__":
+            found.append(f"{name} -> ?")
+    expect_none(found, "an editor shows the signature first: say the type of every argument")
+
+
+def test_file_names_say_what_is_in_them():
+    found = [
+        str(path.relative_to(ROOT))
+        for path in code_and_text()
+        if EMPTY_WORDS & set(re.split(r"[_.]", path.name.lower()))
+    ]
+    expect_none(found, f"name a file after the one thing it does; none of {sorted(EMPTY_WORDS)}")
+
+
+def test_behaviour_comes_from_arguments_not_from_the_environment():
+    found = []
+    for path in sources("rec_estimator/**/*.py"):
+        tree = ast.parse(path.read_text())
+        parents = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
+        for node in ast.walk(tree):
+            if getattr(node, "attr", getattr(node, "id", "")) not in ("environ", "getenv"):
+                continue
+            # os.environ["X"], os.environ.get("X"), os.getenv("X"): the name is in the statement.
+            expression = node
+            while isinstance(parents.get(expression), (ast.Attribute, ast.Call, ast.Subscript)):
+                expression = parents[expression]
+            names = {
+                constant.value
+                for constant in ast.walk(expression)
+                if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+            }
+            if not names & ENVIRONMENT_VARIABLES:
+                found.append(where(path, node))
+    found += [
+        where(path, number)
+        for path in sources("ops/**/*.cc", "ops/**/*.h")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.search(r"\b(secure_)?getenv\b", line)
+    ]
+    expect_none(
+        found,
+        "what a program does must be readable in the program: take an argument or an op attribute; "
+        f"the documented exceptions are {sorted(ENVIRONMENT_VARIABLES)}",
+    )
+
+
+def test_files_can_be_read_in_one_sitting():
+    lengths = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
+        for path in code_and_text()
+        if path.suffix in (".py", ".cc", ".h")
+    }
+    found = [
+        f"{name}: {lines} lines"
+        for name, lines in lengths.items()
+        if lines > max(MAX_LINES, LONGER_FILES.get(name, 0))
+    ]
+    expect_none(found, f"split by what the parts do; at most {MAX_LINES} lines a file")
+    assert [name for name in LONGER_FILES if lengths.get(name, 0) <= MAX_LINES] == [], (
+        "short enough now, well done: take it off LONGER_FILES"
+    )
+
+
+def test_nothing_is_left_for_later():
+    pattern = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + "X|HA" + r"CK)\b")
+    found = [
+        where(path, number)
+        for path in code_and_text()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    expect_none(found, "do it now, or open an issue: nobody finds a note in a file")
+
+
+def test_no_test_is_switched_off():
+    off = {"skip", "skipif", "xfail", "importorskip", "skipTest", "skipIf", "skipUnless"}
+    found = [
+        where(path, node)
+        for path in sources("tests/**/*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+        and node.attr in off
+        and ast.unparse(node).partition(".")[0] in ("pytest", "unittest", "self")
+    ]
+    expect_none(found, "a test that does not run proves nothing: repair it or delete it")
+
+
+def test_test_names_are_unique_in_their_file():
+    found = []
+    for path in sources("tests/**/test_*.py"):
+        for scope in ast.walk(ast.parse(path.read_text())):
+            if isinstance(scope, (ast.Module, ast.ClassDef)):
+                names = [node.name for node in scope.body if isinstance(node, ast.FunctionDef)]
+                repeated = [name for name, n in collections.Counter(names).items() if n > 1]
+                found += [f"{path.relative_to(ROOT)}: {name}" for name in repeated]
+    expect_none(found, "of two functions with one name Python keeps the last: the first never runs")

@@ -1,0 +1,376 @@
+"""Installing: which TensorFlow is asked for, what is packaged, and what a wrong set-up is told."""
+
+import importlib.util
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "_build"))
+
+import backend  # noqa: E402
+import library  # noqa: E402
+import tensorflow_dist  # noqa: E402
+
+VERSION_H = """
+#define TF_MAJOR_VERSION {0}
+#define TF_MINOR_VERSION {1}
+#define TF_PATCH_VERSION {2}
+#define TF_VERSION_SUFFIX "{3}"
+"""
+
+
+@pytest.fixture
+def target(tmp_path, monkeypatch):
+    """The site-packages of an empty environment that pip would install into."""
+    folder = tmp_path / "target"
+    folder.mkdir()
+    monkeypatch.setattr(tensorflow_dist, "target_folders", lambda: [folder])
+    monkeypatch.setattr(sys, "path", [])
+    return folder
+
+
+@pytest.fixture
+def overlay(tmp_path, monkeypatch, target):
+    """The site-packages of pip's isolated build environment."""
+    folder = tmp_path / "overlay"
+    folder.mkdir()
+    monkeypatch.setattr(sys, "path", [str(folder)])
+    return folder
+
+
+def install(folder, name, release, header=("2", "15", "1", "")):
+    """Puts what matters of a TensorFlow wheel in ``folder``."""
+    metadata = folder / f"{name.replace('-', '_')}-{release}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n")
+    headers = folder / "tensorflow/include/tensorflow/core"
+    for part in ("framework", "public"):
+        (headers / part).mkdir(parents=True, exist_ok=True)
+    (headers / "framework/op.h").touch()
+    (headers / "public/version.h").write_text(VERSION_H.format(*header))
+
+
+def test_empty_environment_builds_against_and_requires_tensorflow_cpu(target):
+    assert tensorflow_dist.build_requirements() == ["tensorflow-cpu>=2.15,<2.16"]
+    assert tensorflow_dist.requirement() == "tensorflow-cpu>=2.15,<2.16"
+
+
+def test_isolated_build_pins_the_tensorflow_it_was_given(target, overlay):
+    install(overlay, "tensorflow-cpu", "2.15.1")
+    assert tensorflow_dist.requirement() == "tensorflow-cpu==2.15.1"
+    # Asked again in the same build, pip must get the same answer as before it installed it.
+    assert tensorflow_dist.build_requirements() == ["tensorflow-cpu>=2.15,<2.16"]
+
+
+@pytest.mark.parametrize("name", ["tensorflow", "tensorflow-cpu"])
+def test_tensorflow_of_the_target_is_used_and_kept(target, overlay, name):
+    install(target, name, "2.15.1")
+    assert tensorflow_dist.build_requirements() == []
+    assert tensorflow_dist.requirement() == f"{name}==2.15.1"
+    assert tensorflow_dist.find().folder == target / "tensorflow"
+
+
+def test_unsupported_tensorflow_is_replaced_under_its_own_name(target, overlay):
+    install(target, "tensorflow", "2.18.1", ("2", "18", "1", ""))
+    assert tensorflow_dist.build_requirements() == ["tensorflow-cpu>=2.15,<2.16"]
+    install(overlay, "tensorflow-cpu", "2.15.1")
+    assert tensorflow_dist.requirement() == "tensorflow==2.15.1"
+
+
+def test_post_release_is_pinned_but_compared_by_its_headers_version(target):
+    install(target, "tensorflow", "2.15.0.post1", ("2", "15", "0", ""))
+    assert tensorflow_dist.requirement() == "tensorflow==2.15.0.post1"
+    assert tensorflow_dist.find().version == "2.15.0"
+
+
+def test_two_tensorflows_in_one_environment_are_refused_with_the_remedy(target):
+    install(target, "tensorflow", "2.15.1")
+    install(target, "tensorflow-cpu", "2.15.1")
+    with pytest.raises(
+        tensorflow_dist.TensorFlowNotUsable,
+        match=r"must hold one of tensorflow and tensorflow-cpu, got both.*pip uninstall -y",
+    ):
+        tensorflow_dist.find()
+
+
+@pytest.mark.parametrize(
+    ("hook", "extra"),
+    [
+        (backend.get_requires_for_build_wheel, ["tensorflow-cpu>=2.15,<2.16"]),
+        (backend.get_requires_for_build_editable, ["tensorflow-cpu>=2.15,<2.16"]),
+        (backend.get_requires_for_build_sdist, []),
+    ],
+    ids=["wheel", "editable", "sdist"],
+)
+def test_backend_asks_for_tensorflow_only_where_it_is_missing(target, monkeypatch, hook, extra):
+    monkeypatch.setattr(backend.build_meta, hook.__name__, lambda settings: ["setuptools' own"])
+    assert hook() == ["setuptools' own", *extra]
+    install(target, "tensorflow", "2.15.1")
+    assert hook() == ["setuptools' own"]
+
+
+def test_building_without_tensorflow_names_the_command(target, tmp_path):
+    with pytest.raises(
+        tensorflow_dist.TensorFlowNotUsable,
+        match=r"TensorFlow must be 2\.15\.x.*pip install 'tensorflow-cpu>=2\.15,<2\.16'",
+    ):
+        library.build(tmp_path, tmp_path)
+
+
+def test_missing_compiler_is_named_with_the_remedy(target, tmp_path, monkeypatch):
+    install(target, "tensorflow", "2.15.1")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(library.BuildError, match=r"got 'no-such-compiler'.*apt-get install g\+\+"):
+        library.build(tmp_path, tmp_path)
+
+
+@pytest.fixture
+def small_tree(tmp_path, target, monkeypatch):
+    """A source tree whose library takes no time: one source, one header, one fake TensorFlow."""
+    install(target, "tensorflow-cpu", "2.15.1")
+    root = tmp_path / "tree"
+    (root / "ops/core").mkdir(parents=True)
+    (root / "ops/core/answer.h").write_text("inline int Answer() { return 42; }\n")
+    (root / "ops/answer.cc").write_text('#include "core/answer.h"\nint x = Answer();\n')
+    (root / "ops/other.cc").write_text("int y = 1;\n")
+    # An empty library is enough for the linker.
+    subprocess.run(
+        [
+            *("g++", "-shared", "-x", "c++", "/dev/null", "-o"),
+            str(target / "tensorflow/libtensorflow_framework.so.2"),
+        ],
+        check=True,
+    )
+    monkeypatch.setenv("MAX_JOBS", "1")
+    monkeypatch.delenv("CXX", raising=False)
+    return root
+
+
+def build_small(root, capsys):
+    """What the build says it compiles."""
+    assert library.build(root, root / "package") == root / "package" / "_rec_ops.so"
+    return [line.split()[1] for line in capsys.readouterr().out.splitlines() if "] " in line]
+
+
+def later(path):
+    """Dates ``path`` as if it were saved in ten seconds: no file system is that coarse."""
+    date = path.stat().st_mtime + 10
+    os.utime(path, (date, date))
+
+
+def test_only_what_changed_is_compiled(small_tree, capsys):
+    assert sorted(build_small(small_tree, capsys)) == ["ops/answer.cc", "ops/other.cc"]
+    built = (small_tree / "package/_rec_ops.so").stat()
+    assert build_small(small_tree, capsys) == []
+    assert (small_tree / "package/_rec_ops.so").stat() == built
+    later(small_tree / "ops/core/answer.h")
+    assert build_small(small_tree, capsys) == ["ops/answer.cc"]
+
+
+def test_deleted_source_leaves_the_library(small_tree, capsys):
+    build_small(small_tree, capsys)
+    assert b"_Z5AddedIiEvT_" not in (small_tree / "package/_rec_ops.so").read_bytes()
+    added = small_tree / "ops/added.cc"
+    added.write_text(
+        '#define EXPORTED __attribute__((visibility("default")))\n'
+        "template <class T> EXPORTED void Added(T) {}\ntemplate void Added(int);\n"
+    )
+    assert build_small(small_tree, capsys) == ["ops/added.cc"]
+    assert b"_Z5AddedIiEvT_" in (small_tree / "package/_rec_ops.so").read_bytes()
+    added.unlink()
+    assert build_small(small_tree, capsys) == []
+    assert b"_Z5AddedIiEvT_" not in (small_tree / "package/_rec_ops.so").read_bytes()
+
+
+def test_failed_compile_shows_command_and_message_and_keeps_the_old_library(small_tree, capsys):
+    build_small(small_tree, capsys)
+    (small_tree / "ops/other.cc").write_text("int y = undeclared;\n")
+    later(small_tree / "ops/other.cc")
+    with pytest.raises(
+        library.BuildError, match=r"(?s)g\+\+ -std=c\+\+17 .*'?undeclared.*declared"
+    ):
+        library.build(small_tree, small_tree / "package")
+    assert (small_tree / "package/_rec_ops.so").is_file()
+
+
+def test_symbol_that_tensorflow_lacks_fails_the_build(small_tree):
+    (small_tree / "ops/other.cc").write_text("int Missing(); int y = Missing();\n")
+    with pytest.raises(library.BuildError, match=r"(?s)-Wl,-z,defs .*undefined reference.*Missing"):
+        library.build(small_tree, small_tree / "package")
+
+
+@pytest.mark.parametrize("jobs", ["0", "-1", "many"])
+def test_absurd_number_of_jobs_is_refused(small_tree, monkeypatch, jobs):
+    monkeypatch.setenv("MAX_JOBS", jobs)
+    with pytest.raises(
+        library.BuildError, match=rf"MAX_JOBS must be an integer >= 1, got '{jobs}'"
+    ):
+        library.build(small_tree, small_tree / "package")
+
+
+def test_another_platform_is_refused(small_tree, monkeypatch):
+    monkeypatch.setattr(library.platform, "machine", lambda: "aarch64")
+    with pytest.raises(
+        library.BuildError, match=r"must be Linux on x86-64, .* got linux on aarch64"
+    ):
+        library.build(small_tree, small_tree / "package")
+
+
+def test_row_updates_are_built_without_fused_multiply_add():
+    flags = library.SOURCE_FLAGS["ops/core/row_update.cc"]
+    assert {"-mno-fma", "-ffp-contract=off"} <= set(flags)
+    assert (ROOT / "ops/core/row_update.cc").is_file()
+    assert not [flag for flag in library.COMPILE_FLAGS if "native" in flag or "fast-math" in flag]
+
+
+def load_ops_from(folder):
+    """Imports a copy of _ops.py as if the package were in ``folder``."""
+    copy = shutil.copy(ROOT / "rec_estimator/_ops.py", folder)
+    spec = importlib.util.spec_from_file_location("ops_under_test", copy)
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+@pytest.mark.parametrize("missing", ["_rec_ops.so", "_build_info.py"])
+def test_library_that_was_not_built_is_explained(tmp_path, missing):
+    package = tmp_path / "rec_estimator"
+    package.mkdir()
+    (tmp_path / "setup.py").touch()
+    for name in {"_rec_ops.so", "_build_info.py"} - {missing}:
+        (package / name).touch()
+    with pytest.raises(
+        ImportError,
+        match=rf"must be built before .* got no {missing} in {package}; "
+        rf"run: cd {tmp_path} && .* setup.py build_ext --inplace",
+    ):
+        load_ops_from(package)
+
+
+def test_missing_library_outside_a_checkout_names_an_install(tmp_path):
+    with pytest.raises(ImportError, match=r"pip install --force-reinstall --no-deps <the source"):
+        load_ops_from(tmp_path)
+
+
+def test_library_that_cannot_be_loaded_is_explained(tmp_path):
+    (tmp_path / "_rec_ops.so").write_bytes(b"not a library")
+    (tmp_path / "_build_info.py").touch()
+    with pytest.raises(
+        ImportError, match=r"TensorFlow .* can load, got: .*(header|short).*; build"
+    ):
+        load_ops_from(tmp_path)
+
+
+@pytest.fixture
+def built_for_another_tensorflow(tmp_path):
+    """A copy of the package whose build info is that of TensorFlow 2.15.99."""
+    package = tmp_path / "rec_estimator"
+    shutil.copytree(ROOT / "rec_estimator", package, ignore=shutil.ignore_patterns("__pycache__"))
+    info = package / "_build_info.py"
+    info.write_text(
+        info.read_text() + 'TENSORFLOW_RELEASE = "2.15.99"\nTENSORFLOW_VERSION = "2.15.99"\n'
+    )
+    return tmp_path
+
+
+def test_import_with_another_tensorflow_says_both_versions_and_the_command(
+    built_for_another_tensorflow,
+):
+    import tensorflow as tf
+
+    done = subprocess.run(
+        [sys.executable, "-c", "import rec_estimator"],
+        cwd=built_for_another_tensorflow,
+        capture_output=True,
+        text=True,
+    )
+    installed = tensorflow_dist.installed([pathlib.Path(tf.__file__).parent.parent])
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1] == (
+        f"ImportError: TensorFlow must be 2.15.99, for which rec_estimator was built, got "
+        f"{tf.__version__}; run: {sys.executable} -m pip install {next(iter(installed))}==2.15.99"
+    )
+
+
+@pytest.fixture
+def source_copy(tmp_path):
+    """The checkout without what was built in it."""
+    copy = tmp_path / "source"
+    shutil.copytree(
+        ROOT,
+        copy,
+        ignore=shutil.ignore_patterns(
+            *("build", "dist", ".git", ".venv", "*.so", "_build_info.py", "*.egg-info"),
+            *("__pycache__", ".pytest_cache", ".ruff_cache"),
+        ),
+    )
+    return copy
+
+
+def test_source_distribution_has_all_that_a_build_needs(source_copy):
+    subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "sdist"],
+        cwd=source_copy,
+        check=True,
+        capture_output=True,
+    )
+    (archive,) = (source_copy / "dist").glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    needed = [
+        path.relative_to(source_copy).as_posix()
+        for pattern in ("_build/*.py", "ops/**/*.cc", "ops/**/*.h", "rec_estimator/**/*.py")
+        for path in source_copy.glob(pattern)
+    ]
+    assert len(needed) > 10
+    assert set(needed) | {"pyproject.toml", "setup.py", "setup.cfg", "LICENSE"} <= names
+    assert not [name for name in names if name.endswith((".so", "_build_info.py"))]
+
+
+@pytest.mark.slow
+def test_installed_in_a_fresh_environment_it_trains_a_table(source_copy, tmp_path):
+    environment = tmp_path / "venv"
+    python = str(environment / "bin/python")
+    program = (
+        "import rec_estimator as rec, tensorflow.compat.v1 as tf\n"
+        "with tf.Graph().as_default(), tf.Session() as session:\n"
+        "    table = rec.get_embedding_variable('t', embedding_dim=4)\n"
+        "    rows = rec.embedding_lookup(table, tf.constant([3, -1], tf.int64))\n"
+        "    train = rec.optimizers.AdagradOptimizer(.1).minimize(tf.reduce_sum(rows))\n"
+        "    session.run(tf.global_variables_initializer())\n"
+        "    session.run(train)\n"
+        "    print(session.run(table.size()), rec.__file__)\n"
+    )
+
+    def run(*command):
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run(sys.executable, "-m", "venv", str(environment))
+    run(python, "-m", "pip", "install", str(source_copy))
+    size, folder = run(python, "-c", program).split()
+    assert (int(size), pathlib.Path(folder).parents[1].name) == (2, "site-packages")
+    run(python, "-m", "pip", "check")
+    names = run(python, "-m", "pip", "list", "--format=freeze").lower().splitlines()
+    assert [name for name in names if name.startswith(("tensorflow=", "tensorflow-cpu="))] == [
+        "tensorflow-cpu==2.15.1"
+    ]
+
+    # Again, editable: TensorFlow is there, so the build gets no copy of its own.
+    log = run(python, "-m", "pip", "install", "-v", "-e", str(source_copy))
+    assert "tensorflow_cpu" not in log
+    size, folder = run(python, "-c", program).split()
+    assert (int(size), pathlib.Path(folder).parents[1]) == (2, source_copy)
+
+    run(python, "-m", "pip", "wheel", "--no-deps", "-w", str(tmp_path), str(source_copy))
+    (wheel,) = tmp_path.glob("*.whl")
+    tag = f"cp3{sys.version_info.minor}"
+    assert wheel.name.endswith(f"-{tag}-{tag}-linux_x86_64.whl")
+    with zipfile.ZipFile(wheel) as file:
+        assert {"rec_estimator/_rec_ops.so", "model_zoo/run.py"} <= set(file.namelist())
