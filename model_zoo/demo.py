@@ -21,7 +21,7 @@ from model_zoo import data, run
 
 _CANDIDATES = 100
 _SHOWN = 10
-_LEAST_LIKED = 10  # of the user of the request, so that there is something to show
+_LEAST_LIKED = 10  # items in the history of the user, so that there is something to show
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -43,6 +43,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             export_dir = _export(estimator, task, os.path.join(folder, "export"))
             request = choose_request(task)
             _answer(task, request, export_dir)
+        print(
+            "\nTo keep the model: python -m model_zoo.run din --export_dir DIR (--help says more)"
+        )
     except (OSError, ValueError) as error:
         print(f"model_zoo.demo: {error}", file=sys.stderr)
         return 1
@@ -75,7 +78,7 @@ def _train(estimator: Any, task: data.Task, settings: run.Settings) -> None:
         f"log loss {metrics['log_loss']:.4f}, after {seconds:.0f} s"
     )
     sizes = ", ".join(f"{name} {rows:,}" for name, rows in _table_sizes(estimator).items())
-    print(f"Nobody told the tables how many keys there are. Rows they grew to: {sizes}")
+    print(f"Nobody said how many keys there are. Rows the tables grew to:\n{sizes}")
 
 
 def _table_sizes(estimator: Any) -> Dict[str, int]:
@@ -108,24 +111,21 @@ class Request(NamedTuple):
 
 
 def choose_request(task: data.Task) -> Request:
-    """The first user of the test rows with enough history, and 100 items.
+    """A user of the test rows and 100 items: those of the user's test rows, so that the truth is known.
 
-    The items are those of the user's test rows, at most half of the 100, and the most frequent ones
-    that the user has no row of.
+    It is the first user with so many, else the one with the most; the rest are then the most
+    frequent items that the user has no row of.
 
     Raises:
-      ValueError: No user of the test rows liked enough items before.
+      ValueError: No user of the test rows liked enough before.
     """
-    test_user, history = task.test["user"], task.test["history"]
-    enough = np.flatnonzero(np.sum(history != data.PADDING, axis=1) >= _LEAST_LIKED)
-    if not len(enough):
-        raise ValueError(f"task must have test rows with {_LEAST_LIKED} items liked, got none")
-    first = int(enough[0])
-    user = int(test_user[first])
-    rows = [row for row in np.flatnonzero(test_user == user) if row >= first][: _CANDIDATES // 2]
-    later = {int(task.test["item"][row]): bool(task.test_labels[row]) for row in rows}
-    known = set(task.train["item"][task.train["user"] == user].tolist())
-    known |= set(task.test["item"][test_user == user].tolist())
+    first, rows = _user_to_ask_about(task)
+    user = int(task.test["user"][first])
+    later: Dict[int, bool] = {}
+    for row in rows:
+        if len(later) < _CANDIDATES:
+            later.setdefault(int(task.test["item"][row]), bool(task.test_labels[row]))
+    known = set(task.train["item"][task.train["user"] == user].tolist()) | set(later)
     frequent = collections.Counter(task.train["item"].tolist()).most_common()
     others = [item for item, _ in frequent if item not in known]
     items = np.array([*later, *others][:_CANDIDATES], np.int64)
@@ -137,8 +137,22 @@ def choose_request(task: data.Task) -> Request:
             columns[column.name] = np.stack([source[item][column.name] for item in items.tolist()])
         else:
             columns[column.name] = np.stack([task.test[column.name][first]] * len(items))
-    liked = [int(item) for item in history[first] if item != data.PADDING]
+    liked = [int(item) for item in task.test["history"][first] if item != data.PADDING]
     return Request(user, liked, items, later, columns)
+
+
+def _user_to_ask_about(task: data.Task) -> Tuple[int, np.ndarray]:
+    """The first test row of the user, and all test rows of the user."""
+    users, firsts, counts = np.unique(task.test["user"], return_index=True, return_counts=True)
+    liked = np.sum(task.test["history"][firsts] != data.PADDING, axis=1)
+    counts = np.where(liked >= _LEAST_LIKED, counts, 0)
+    if not counts.max():
+        raise ValueError(
+            f"task must have a test row with {_LEAST_LIKED} items of history, got none"
+        )
+    fit = np.flatnonzero(counts >= min(_CANDIDATES, counts.max()))
+    chosen = fit[np.argmin(firsts[fit])]
+    return int(firsts[chosen]), np.flatnonzero(task.test["user"] == users[chosen])
 
 
 def _rows_by_item(task: data.Task) -> Dict[int, Dict[str, Any]]:
@@ -169,11 +183,11 @@ def _answer(task: data.Task, request: Request, export_dir: str) -> None:
     for name, (item, probability) in zip(names, ranked):
         verdict = {True: "liked it", False: "did not like it", None: "(no rating)"}
         print(f"  {probability:.3f}  {name:<{width}}  {verdict[request.later.get(item)]}")
-    top = [request.later[item] for item, _ in ranked[:_SHOWN] if item in request.later]
-    everything = list(request.later.values())
+    rated = [request.later[item] for item, _ in ranked if item in request.later]
+    best = [request.later[item] for item, _ in ranked[:_SHOWN] if item in request.later]
     print(
-        f"\nLiked of the rated ones: {sum(top)} of {len(top)} among these {_SHOWN}, "
-        f"{sum(everything)} of {len(everything)} among all {len(request.items)}"
+        f"\nLiked: {sum(best)} of the {len(best)} rated among these {_SHOWN}, {sum(rated)} of the "
+        f"{len(rated)} rated among all {len(ranked)}"
     )
 
 

@@ -119,7 +119,9 @@ class TableApplyOp : public OpKernel {
                   InvalidArgument(hyper_names_[hyper.size() - 1], " of ", rule_,
                                   " must be finite, got ", hyper.back()));
     }
-    OP_REQUIRES_OK(context, PrepareSlots(*resource));
+    OP_REQUIRES_OK(context, OrResourceExhausted(resource->name(), [&] {
+                     return PrepareSlots(*resource);
+                   }));
     const std::unique_ptr<RowUpdate> update = MakeRowUpdate(rule_, hyper);
     OP_REQUIRES(context, update != nullptr,
                 tensorflow::errors::Internal("rule ", rule_, " is not made"));
@@ -163,10 +165,16 @@ class TableApplyOp : public OpKernel {
     }
     // Checked before, so that a refused step leaves no slots behind, and after,
     // since another step may have made its slots in between.
-    if (SameSlots(present, slots_, std::min(n, present.size())) &&
-        table.EnsureSlots(slots_)) {
+    if (SameSlots(present, slots_, std::min(n, present.size()))) {
+      const bool ensured = table.EnsureSlots(slots_);
       present = table.slots();
       if (SameSlots(present, slots_, n)) return Status();
+      if (!ensured && SameSlots(present, slots_, present.size())) {
+        return ResourceExhausted("table ", resource.name(),
+                                 " must fit into memory with the slots of ",
+                                 rule_, ", got no memory for ", table.size(),
+                                 " rows");
+      }
     }
     return InvalidArgument(
         "slots of table ", resource.name(), " must be those of ", rule_, " (",

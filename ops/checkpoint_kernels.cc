@@ -82,47 +82,55 @@ class TableExportOp : public OpKernel {
 
     OP_REQUIRES_OK(context, CheckDim(*resource, dim_));
     OP_REQUIRES_OK(context, CheckInitialized(*resource, "it is saved"));
-    // Before the snapshot, whose locks slots() might wait for.
-    std::vector<SlotPlace> places;
-    OP_REQUIRES_OK(context, FindSlots(*resource, slots_, &places));
-    const EmbeddingTable& table = resource->table();
-    const std::vector<float> bank = table.bank();
+
+    OP_REQUIRES_OK(context, OrResourceExhausted(resource->name(), [&] {
+                     return Export(context, *resource);
+                   }));
+  }
+
+ private:
+  using Entries = std::vector<EmbeddingTable::Snapshot::Entry>;
+
+  Status Export(OpKernelContext* context, TableResource& resource) const {
+    const EmbeddingTable& table = resource.table();
     const EmbeddingTable::Snapshot snapshot(table);
+    // Of the snapshot's instant: both change under every shard's lock.
+    const std::vector<float> bank = table.bank();
+    std::vector<SlotPlace> places;
+    TF_RETURN_IF_ERROR(FindSlots(resource, slots_, &places));
     const Entries& admitted = snapshot.admitted();
     const Entries& filtered = snapshot.filtered();
     // The offsets are int32, as DeepRec's are.
     const size_t most = std::numeric_limits<int32_t>::max();
-    OP_REQUIRES(context, admitted.size() <= most && filtered.size() <= most,
-                ResourceExhausted("rows of table ", resource->name(),
-                                  " must be <= ", most, " to be saved, got ",
-                                  std::max(admitted.size(), filtered.size()),
-                                  "; cut the table into more shards"));
+    if (admitted.size() > most || filtered.size() > most) {
+      return ResourceExhausted("rows of table ", resource.name(),
+                               " must be <= ", most, " to be saved, got ",
+                               std::max(admitted.size(), filtered.size()),
+                               "; cut the table into more shards");
+    }
 
     const int64_t n = admitted.size();
+    const int64_t bank_rows = static_cast<int64_t>(bank.size()) / dim_;
     Tensor *bank_out, *values;
-    OP_REQUIRES_OK(
-        context,
-        context->allocate_output(
-            "bank",
-            TensorShape({static_cast<int64_t>(bank.size()) / dim_, dim_}),
-            &bank_out));
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                "values", TensorShape({n, dim_}), &values));
+    TF_RETURN_IF_ERROR(context->allocate_output(
+        "bank", TensorShape({bank_rows, dim_}), &bank_out));
+    TF_RETURN_IF_ERROR(
+        context->allocate_output("values", TensorShape({n, dim_}), &values));
     OpOutputList slot_values;
-    OP_REQUIRES_OK(context, context->output_list("slot_values", &slot_values));
+    TF_RETURN_IF_ERROR(context->output_list("slot_values", &slot_values));
     std::vector<float*> slot_outs;
     for (size_t i = 0; i < slots_.size(); ++i) {
       Tensor* out;
-      OP_REQUIRES_OK(context, slot_values.allocate(
-                                  i, TensorShape({n, slots_[i].width}), &out));
+      TF_RETURN_IF_ERROR(
+          slot_values.allocate(i, TensorShape({n, slots_[i].width}), &out));
       slot_outs.push_back(out->flat<float>().data());
     }
 
-    OP_REQUIRES_OK(context, WriteKeys(context, admitted, "keys", "freqs",
-                                      "versions", "partition_offset"));
-    OP_REQUIRES_OK(
-        context, WriteKeys(context, filtered, "keys_filtered", "freqs_filtered",
-                           "versions_filtered", "partition_filter_offset"));
+    TF_RETURN_IF_ERROR(WriteKeys(context, admitted, "keys", "freqs", "versions",
+                                 "partition_offset"));
+    TF_RETURN_IF_ERROR(WriteKeys(context, filtered, "keys_filtered",
+                                 "freqs_filtered", "versions_filtered",
+                                 "partition_filter_offset"));
     std::copy(bank.begin(), bank.end(), bank_out->flat<float>().data());
     float* values_out = values->flat<float>().data();
     // A miss for the row, then about a cycle a float: memory is the limit.
@@ -142,10 +150,8 @@ class TableExportOp : public OpKernel {
             }
           }
         });
+    return Status();
   }
-
- private:
-  using Entries = std::vector<EmbeddingTable::Snapshot::Entry>;
 
   static Status WriteKeys(OpKernelContext* context, const Entries& entries,
                           const char* keys_name, const char* freqs_name,
@@ -246,7 +252,9 @@ class TableRestoreOp : public OpKernel {
       bank = &file_bank;
     }
 
-    OP_REQUIRES_OK(context, Replace(*bank, parts, resource.get()));
+    OP_REQUIRES_OK(context, OrResourceExhausted(resource->name(), [&] {
+                     return Replace(*bank, parts, resource.get());
+                   }));
   }
 
  private:
@@ -412,8 +420,9 @@ class TableRestoreOp : public OpKernel {
     table.Clear();
     // While there is no row yet, so that none has to move.
     if (!table.EnsureSlots(slots_)) {
-      return InvalidArgument("slot_widths must be those of table ",
-                             resource->name(), ", got others");
+      return ResourceExhausted("table ", resource->name(),
+                               " must fit into memory with its slots, got no "
+                               "memory for a first row");
     }
     table.SetBank(bank.flat<float>().data(), bank.dim_size(0));
     const std::vector<SlotSpec> present = table.slots();

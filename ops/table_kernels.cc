@@ -196,9 +196,11 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
  private:
   Status CreateResource(TableResource** resource) override
       TF_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    *resource = new TableResource(cinfo_.name(), static_cast<int>(dim_),
-                                  default_value_);
-    return Status();
+    return OrResourceExhausted(cinfo_.name(), [&] {
+      *resource = new TableResource(cinfo_.name(), static_cast<int>(dim_),
+                                    default_value_);
+      return Status();
+    });
   }
 
   Status VerifyResource(TableResource* resource) override {
@@ -240,8 +242,12 @@ class TableInitializeOp : public OpKernel {
                     " must be [b, dim], b >= 1, dim = ", table->table().dim(),
                     ", got shape ", bank->shape().DebugString()));
 
-    table->table().Clear();
-    table->table().SetBank(bank->flat<float>().data(), bank->dim_size(0));
+    OP_REQUIRES_OK(context, OrResourceExhausted(table->name(), [&] {
+                     table->table().SetBank(bank->flat<float>().data(),
+                                            bank->dim_size(0));
+                     table->table().Clear();
+                     return Status();
+                   }));
   }
 };
 

@@ -4,6 +4,7 @@
 #define REC_ESTIMATOR_OPS_TABLE_RESOURCE_H_
 
 #include <cstdint>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/refcount.h"
 #include "tensorflow/core/platform/status.h"
 
@@ -73,6 +75,20 @@ tensorflow::Status CheckDim(TableResource& table, int64_t dim);
 // names distinct and not empty, widths that fit a row.
 tensorflow::Status ReadSlots(tensorflow::OpKernelConstruction* context,
                              std::vector<SlotSpec>* slots);
+
+// work(), whose status it returns, or ResourceExhausted if it throws
+// std::bad_alloc, which would end the process: what the core cannot do without
+// memory and has no other way to say (a new table, bank or slots, a snapshot).
+template <typename Work>
+tensorflow::Status OrResourceExhausted(const std::string& table,
+                                       const Work& work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return tensorflow::errors::ResourceExhausted(
+        "table ", table, " must fit into memory, got none from the system");
+  }
+}
 
 // The device's intra-op threads. The calling thread never waits for a piece
 // that has not begun, so it may hold locks of a table that pieces of another

@@ -3,9 +3,14 @@
 A new TensorFlow release is first tried against this list.
 """
 
+from tensorflow.python.framework import ops as _ops
 from tensorflow.python.trackable import base as _trackable
 from tensorflow.python.training import saver as _saver
 from tensorflow.python.training.saving import saveable_object as _saveable_object
+
+# Places an op beside a table's rows. The public tf.compat.v1.colocate_with is the same function behind
+# a warning that would be the user's first impression; the placer does not know our ops' colocation.
+colocate_with = _ops.colocate_with
 
 # What tf.compat.v1.train.Saver asks of an object in SAVEABLE_OBJECTS; TF exports only the Saver.
 SaveableObject = _saveable_object.SaveableObject

@@ -104,7 +104,7 @@ class TableSaveable(_tf_private.SaveableObject):
 
     def _build_save_specs(self) -> List[Any]:
         shard = self._shard
-        with tf.colocate_with(shard.handle):
+        with _tf_private.colocate_with(shard.handle):
             parts = export_shard(shard, shard.slots)
         names = [shard.name] + [f"{shard.name}/{slot.name}" for slot in shard.slots]
         specs = []
@@ -125,7 +125,7 @@ class TableSaveable(_tf_private.SaveableObject):
         shard = self._shard
         graph = tf.get_default_graph()
         prefix = graph.get_tensor_by_name(f"{graph.get_name_scope()}/Const:0")
-        with tf.colocate_with(shard.handle):
+        with _tf_private.colocate_with(shard.handle):
             return _ops.gen.rec_estimator_table_restore(
                 shard.handle,
                 prefix,

@@ -282,7 +282,7 @@ def _run_lookups(lookups: Sequence[_Lookup]) -> List[tf.Tensor]:
 def _run_fused(lookups: Sequence[_Lookup]) -> List[tf.Tensor]:
     for lookup in lookups:
         lookup.table.shards[0].record_lookup(lookup.keys)
-    with tf.colocate_with(lookups[0].table.handle):
+    with _tf_private.colocate_with(lookups[0].table.handle):
         return _ops.gen.rec_estimator_table_group_lookup(
             tables=[lookup.table.handle for lookup in lookups],
             keys=[lookup.keys for lookup in lookups],
@@ -330,7 +330,7 @@ def _lookup(table: EmbeddingTable, keys: tf.Tensor) -> tf.Tensor:
 
 def _lookup_shard(shard: TableShard, keys: tf.Tensor) -> tf.Tensor:
     shard.record_lookup(keys)
-    with tf.colocate_with(shard.handle):
+    with _tf_private.colocate_with(shard.handle):
         return _ops.gen.rec_estimator_table_lookup(shard.handle, keys, dim=shard.dim)
 
 

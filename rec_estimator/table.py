@@ -71,7 +71,7 @@ class TableShard:
                 default_value=table.ev_option.init.default_value_no_permission,
                 name=self.name,
             )
-        with tf.colocate_with(self.handle), tf.name_scope(f"{self.handle.op.name}/"):
+        with _tf_private.colocate_with(self.handle), tf.name_scope(f"{self.handle.op.name}/"):
             self.initializer: tf.Operation = _ops.gen.rec_estimator_table_initialize(
                 self.handle, table.initial_value, name="Initialize"
             )
@@ -270,7 +270,7 @@ class EmbeddingTable:
     def _sum_of_stat(self, output: str) -> tf.Tensor:
         stats = []
         for shard in self.shards:
-            with tf.colocate_with(shard.handle):
+            with _tf_private.colocate_with(shard.handle):
                 stats.append(getattr(_ops.gen.rec_estimator_table_stats(shard.handle), output))
         return tf.add_n(stats)
 
@@ -306,7 +306,7 @@ class EmbeddingTable:
         keys = tf.convert_to_tensor(keys, tf.int64)
         counts = []
         for shard in self.shards:
-            with tf.colocate_with(shard.handle):
+            with _tf_private.colocate_with(shard.handle):
                 counts.append(_ops.gen.rec_estimator_table_frequencies(shard.handle, keys))
         return tf.add_n(counts)
 
@@ -322,7 +322,7 @@ class EmbeddingTable:
         keys = tf.convert_to_tensor(keys, tf.int64)
         versions = []
         for shard in self.shards:
-            with tf.colocate_with(shard.handle):
+            with _tf_private.colocate_with(shard.handle):
                 versions.append(_ops.gen.rec_estimator_table_versions(shard.handle, keys))
         return tf.reduce_max(tf.stack(versions), axis=0)
 
@@ -334,7 +334,7 @@ class EmbeddingTable:
         """
         parts = []
         for shard in self.shards:
-            with tf.colocate_with(shard.handle):
+            with _tf_private.colocate_with(shard.handle):
                 parts.append(checkpoint.export_shard(shard, slots=()))
         return TableExport(
             *(
@@ -370,7 +370,7 @@ class _InitializerEntry(_tf_private.Trackable):
         return self.shape
 
     def is_initialized(self, name: Optional[str] = None) -> tf.Tensor:
-        with tf.colocate_with(self._handle):
+        with _tf_private.colocate_with(self._handle):
             return _ops.gen.rec_estimator_table_is_initialized(self._handle, name=name)
 
     def to_proto(self, export_scope: Optional[str] = None) -> None:

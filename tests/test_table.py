@@ -222,6 +222,19 @@ def test_two_sessions_share_no_rows():
         assert second.run(table.size()) == 0
 
 
+def test_version_is_the_step_before_a_stock_optimizer_increments_it():
+    step = tf.train.get_or_create_global_step()
+    weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
+    stock = tf.train.GradientDescentOptimizer(0.1).minimize(tf.square(weight), global_step=step)
+    table = rec.get_embedding_variable("t", 2)
+    loss = tf.reduce_sum(rec.embedding_lookup(table, [4]))
+    ours = rec.optimizers.AdagradOptimizer(0.1).minimize(loss, var_list=[table])
+    with initialized_session() as session:
+        for i in range(50):
+            session.run([stock, ours])
+            assert session.run(table.get_version([4])) == [i]
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_training_counts_stamps_and_exports(shards):
     partitioner = tf.fixed_size_partitioner(shards) if shards > 1 else None

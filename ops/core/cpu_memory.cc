@@ -47,6 +47,18 @@ void* AllocateZeroed(size_t bytes, Pages pages) {
   return begin + before;
 }
 
+void Populate(void* memory, size_t bytes) {
+  if (bytes < kMapFrom) return;  // Zeroed by writing.
+#if defined(MADV_POPULATE_WRITE)
+  // Since Linux 5.14.
+  if (madvise(memory, RoundUp(bytes, kSmallPage), MADV_POPULATE_WRITE) == 0) {
+    return;
+  }
+#endif
+  volatile char* page = static_cast<char*>(memory);
+  for (size_t at = 0; at < bytes; at += kSmallPage) page[at] = 0;
+}
+
 void FreeZeroed(void* memory, size_t bytes) {
   if (memory == nullptr) return;
   if (bytes < kMapFrom) {

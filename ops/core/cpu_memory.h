@@ -20,6 +20,10 @@ enum class Pages {
 // there is none. bytes >= 1. Large blocks take memory only where touched.
 void* AllocateZeroed(size_t bytes, Pages pages);
 
+// Takes the memory of a block at once that is about to be used all over: cheaper
+// than a fault per page, and much cheaper than faults that read first.
+void Populate(void* memory, size_t bytes);
+
 // Gives back what AllocateZeroed(bytes, ...) returned; nullptr is allowed.
 void FreeZeroed(void* memory, size_t bytes);
 

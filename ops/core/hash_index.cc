@@ -75,6 +75,7 @@ bool HashIndex::Reserve(uint64_t keys, double stagger) {
   const size_t bytes = n_buckets * sizeof(Bucket);
   void* memory = AllocateZeroed(bytes, Pages::kHuge);
   if (memory == nullptr) return false;
+  Populate(memory, bytes);
   const Bucket* old = buckets_;
   const uint64_t old_n = capacity_ == 0 ? 0 : n_buckets_;
   const size_t old_bytes = bytes_;

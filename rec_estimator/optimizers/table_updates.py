@@ -14,7 +14,9 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _ops
+from rec_estimator import _ops, _tf_private
+from rec_estimator.graph_walk import ancestors
+from rec_estimator.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table import EmbeddingTable, SlotSpec, TableShard, graph_tables
 
 # A number, or what TensorFlow's optimizers take for one.
@@ -113,6 +115,9 @@ class TableUpdates:
                 variables.append(_ShardVariable(_shards(variable)[0], variable))
             else:
                 variables.append(variable)
+        check_no_lookup_in_control_flow(
+            loss, [v.shard for v in variables if isinstance(v, _ShardVariable)]
+        )
         pairs = super().compute_gradients(
             loss,
             var_list=variables,
@@ -208,6 +213,16 @@ class TableUpdates:
         if self._stamp is not None:
             # The step's increment waits for the updates, which wait for this read.
             self._version = tf.cast(self._stamp, tf.int64, name="version")
+            self._hold_back_other_increments()
+
+    def _hold_back_other_increments(self) -> None:
+        """Makes increments of the step that another optimizer has built wait for our read of it."""
+        if self._stamp is NO_GLOBAL_STEP:
+            return
+        needed = ancestors([self._version.op])
+        for op in self._stamp.op.outputs[0].consumers():
+            if op.type.startswith("AssignAdd") and op not in needed:
+                _tf_private.add_control_inputs(op, [self._version.op])
 
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, handle: Any, indices: tf.Tensor

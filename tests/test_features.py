@@ -1,0 +1,391 @@
+"""EmbeddingFeature declarations, and the vectors that lookup_features makes of a batch."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from rec_estimator.features import check_declarations, lookup_features
+
+DIM, VOCABULARY = 3, 11
+
+
+def row(key):
+    """The initial vector of a key: no two of 0..10 are alike, none is zero."""
+    return np.array([1, key % VOCABULARY + 1, (key % VOCABULARY + 1) ** 2], np.float32)
+
+
+ROWS = tf.constant_initializer(np.stack([row(key) for key in range(VOCABULARY)]))
+OPTION = rec.EmbeddingVariableOption(rec.InitializerOption(ROWS, default_value_dim=VOCABULARY))
+
+
+def feature(name="f", dim=DIM, **kwargs):
+    return rec.EmbeddingFeature(name, dim, ev_option=OPTION, **kwargs)
+
+
+def look_up(features, *declarations):
+    looked_up = lookup_features(features, declarations)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        return session.run(looked_up)
+
+
+def mean(*keys):
+    return np.mean([row(key) for key in keys], 0).tolist() if keys else [0.0] * DIM
+
+
+LISTS = [[1, 4], [], [7]]
+PADDED = [[1, -1, 4], [-1, -1, -1], [7, -1, -1]]
+FORMS = {
+    "dense": lambda dtype: tf.constant(PADDED, dtype),
+    "sparse": lambda dtype: tf.ragged.constant(LISTS, dtype).to_sparse(),
+    "ragged": lambda dtype: tf.ragged.constant(LISTS, dtype),
+    "ragged int32 splits": lambda dtype: tf.ragged.constant(
+        LISTS, dtype, row_splits_dtype=tf.int32
+    ),
+    "sparse with holes": lambda dtype: tf.SparseTensor(
+        [[0, 1], [0, 5], [2, 3]], tf.constant([1, 4, 7], dtype), [3, 9]
+    ),
+}
+ANY_FORM = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+
+
+# Lookups.
+
+
+@ANY_FORM
+@pytest.mark.parametrize("dtype", [tf.int64, tf.int32], ids=["int64", "int32"])
+def test_ids_of_every_form_are_combined_per_example_and_padding_counts_for_nothing(form, dtype):
+    found = look_up({"f": form(dtype)}, feature(dtype=dtype))
+    assert found["f"].tolist() == [mean(1, 4), mean(), mean(7)]
+
+
+@ANY_FORM
+def test_without_combiner_vectors_stand_at_the_front_of_zeros_and_a_mask_tells_them(form):
+    found = look_up({"f": form(tf.int64)}, feature(combiner=None, max_length=3))
+    none = [0.0] * DIM
+    assert found["f"].tolist() == [[mean(1), mean(4), none], [none] * 3, [mean(7), none, none]]
+    assert found["f_mask"].tolist() == [[True, True, False], [False] * 3, [True, False, False]]
+
+
+@ANY_FORM
+def test_without_combiner_what_is_longer_than_max_length_is_cut_off_at_the_end(form):
+    found = look_up({"f": form(tf.int64)}, feature(combiner=None, max_length=1))
+    assert found["f"].tolist() == [[mean(1)], [mean()], [mean(7)]]
+    assert found["f_mask"].tolist() == [[True], [False], [True]]
+
+
+def test_one_id_per_example_gives_its_row_and_minus_one_gives_zeros():
+    found = look_up({"f": tf.constant([3, -1, 5], tf.int64)}, feature())
+    assert found["f"].tolist() == [mean(3), mean(), mean(5)]
+
+
+def test_sparse_and_ragged_ids_may_be_any_int64():
+    keys = [[-1, -5], [2**63 - 1, -(2**63)], [0]]
+    found = look_up({"f": tf.ragged.constant(keys, tf.int64)}, feature())
+    assert found["f"].tolist() == [mean(-1, -5), mean(2**63 - 1, -(2**63)), mean(0)]
+
+
+@pytest.mark.parametrize("combiner, divisor", [("sum", 1), ("mean", 4), ("sqrtn", 10**0.5)])
+@pytest.mark.parametrize("form", ["dense", "ragged", "sparse"])
+def test_weights_belong_to_their_ids(combiner, divisor, form):
+    ids = FORMS[form](tf.int64)
+    if form == "dense":
+        weights = tf.constant([[3, 100, 1], [1, 1, 1], [2, 1, 1]], tf.float64)
+    else:
+        weights = ids.with_values(tf.constant([3.0, 1.0, 2.0]))
+    found = look_up({"f": ids, "w": weights}, feature(combiner=combiner, weight="w"))
+    assert found["f"][0] == pytest.approx((3 * row(1) + row(4)) / divisor, rel=1e-6)
+    assert found["f"][1].tolist() == [0, 0, 0]
+    assert found["f"][2] == pytest.approx(row(7) * (2 if combiner == "sum" else 1), rel=1e-6)
+    assert "w" in found
+
+
+@pytest.mark.parametrize("combiner", ["mean", None])
+def test_strings_are_hashed_to_keys_and_empty_ones_are_padding(combiner):
+    values = tf.constant([["x", "", "y"], ["", "", ""]])
+    declaration = feature(dtype=tf.string, combiner=combiner, max_length=None if combiner else 2)
+    found = look_up({"f": values}, declaration)["f"]
+    with tf.Session() as session:
+        x, y = session.run(tf.strings.to_hash_bucket_fast(["x", "y"], 2**63 - 1)).tolist()
+    if combiner:
+        assert found.tolist() == [mean(x, y), mean()]
+    else:
+        assert found.tolist() == [[mean(x), mean(y)], [mean(), mean()]]
+
+
+def test_other_entries_pass_and_the_given_dict_is_left_alone():
+    batch = {"f": tf.constant([1], tf.int64), "price": tf.constant([2.5])}
+    ids = batch["f"]
+    found = look_up(batch, feature())
+    assert found["price"].tolist() == [2.5] and sorted(batch) == ["f", "price"]
+    assert batch["f"] is ids
+
+
+def test_features_share_a_table_where_they_name_it():
+    batch = {"item": tf.constant([2], tf.int64), "history": tf.ragged.constant([[2, 3]], tf.int64)}
+    declarations = [
+        feature("item"),
+        feature("history", table="item", combiner=None, max_length=2),
+    ]
+    looked_up = lookup_features(batch, declarations)
+    assert len(tf.get_collection(rec.EMBEDDING_VARIABLES)) == 1
+    loss = tf.reduce_sum(looked_up["item"]) + tf.reduce_sum(looked_up["history"])
+    step = rec.optimizers.GradientDescentOptimizer(1.0).minimize(loss)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(step)
+        found = session.run(looked_up)
+    assert found["item"].tolist() == [(row(2) - 2).tolist()]
+    assert found["history"].tolist() == [[(row(2) - 2).tolist(), (row(3) - 1).tolist()]]
+
+
+def test_all_lookups_of_a_batch_are_one_op(graph):
+    names = [f"f{i}" for i in range(8)]
+    batch = {name: tf.constant([1, 2], tf.int64) for name in names}
+    lookup_features(batch, [feature(name) for name in names])
+    lookups = [op for op in graph.get_operations() if "Lookup" in op.type]
+    assert len(lookups) == 1
+
+
+@pytest.mark.parametrize("combiner", ["mean", None])
+def test_training_inserts_the_real_ids_only(combiner):
+    max_length = None if combiner else 2
+    batch = {"f": tf.constant([[1, -1, 4, 9], [-1, -1, -1, -1], [7, 1, -1, -1]], tf.int64)}
+    found = lookup_features(batch, [feature(combiner=combiner, max_length=max_length)])
+    [table] = tf.get_collection(rec.EMBEDDING_VARIABLES)
+    step = rec.optimizers.AdagradOptimizer(0.1).minimize(tf.reduce_sum(found["f"]))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(step)
+        keys, counts = session.run([table.export().keys, table.export().freqs])
+    cut_off = [9] if combiner is None else []
+    assert sorted(keys.tolist()) == sorted({1, 4, 7, 9} - set(cut_off))
+    assert dict(zip(keys.tolist(), counts.tolist()))[1] == 2
+
+
+def test_shapes_are_known_in_the_graph_as_far_as_the_batch_is():
+    batch = {
+        "one": tf.placeholder(tf.int64, [5]),
+        "many": tf.placeholder(tf.int64, [None, 4]),
+        "list": tf.sparse_placeholder(tf.int64, [None, None]),
+    }
+    found = lookup_features(
+        batch, [feature("one"), feature("many"), feature("list", combiner=None, max_length=6)]
+    )
+    assert found["one"].shape.as_list() == [5, DIM]
+    assert found["many"].shape.as_list() == [None, DIM]
+    assert found["list"].shape.as_list() == [None, 6, DIM]
+    assert found["list_mask"].shape.as_list() == [None, 6]
+
+
+@ANY_FORM
+@pytest.mark.parametrize("combiner", ["sum", None])
+def test_batch_without_examples_gives_no_vectors(form, combiner):
+    empty = tf.constant(np.zeros([0, 3]), tf.int64)
+    if form is not FORMS["dense"]:
+        empty = tf.RaggedTensor.from_tensor(empty)
+        empty = empty if form is FORMS["ragged"] else empty.to_sparse()
+    found = look_up({"f": empty}, feature(combiner=combiner, max_length=None if combiner else 2))
+    assert found["f"].shape == ((0, DIM) if combiner else (0, 2, DIM))
+
+
+# Bad batches.
+
+
+def sparse_floats(shape):
+    return tf.SparseTensor(np.zeros([1, len(shape)], np.int64), [1.0], shape)
+
+
+@pytest.mark.parametrize(
+    "batch, arguments, error, message",
+    [
+        ({"g": [1]}, {}, ValueError, r"feature 'f' must be in the .*, got \['g'\]; add it"),
+        ([1, 2], {}, TypeError, "features must be a dict of tensors"),
+        ({"f": [1.5]}, {}, TypeError, "feature 'f' must have ids of tf.int64, .*got float32"),
+        ({"f": [True]}, {}, TypeError, "feature 'f' must have ids of tf.int64, .*got bool"),
+        ({"f": ["a"]}, {}, TypeError, "declared dtype int64, got string; .*dtype=tf.string"),
+        ({"f": [1]}, {"dtype": tf.string}, TypeError, "declared dtype string, got int32"),
+        (
+            {"f": 1},
+            {},
+            ValueError,
+            r"feature 'f' must have ids of shape .*got \w*Tensor of shape \(\)",
+        ),
+        ({"f": [[[1]]]}, {}, ValueError, r"must have ids of shape .* of shape \(1, 1, 1\)"),
+        (
+            {"f": [1]},
+            {"weight": "w"},
+            ValueError,
+            "weight 'w' of feature 'f' must be in the features",
+        ),
+        (
+            {"f": [1], "w": [1]},
+            {"weight": "w"},
+            TypeError,
+            "weight 'w' of .* floating point, got int32",
+        ),
+        ({"f": [1], "w": [[1.0]]}, {"weight": "w"}, ValueError, "of the kind and shape of the ids"),
+        (
+            {"f": [1], "w": sparse_floats},
+            {"weight": "w"},
+            ValueError,
+            "of the kind and shape of the ids, .*got SparseTensor",
+        ),
+        (
+            {"f": [1], "f_mask": [1]},
+            {"combiner": None, "max_length": 2},
+            ValueError,
+            "features must leave the name 'f_mask' to the mask of 'f'",
+        ),
+    ],
+    ids=[
+        "missing",
+        "no dict",
+        "float",
+        "bool",
+        "string",
+        "no string",
+        "scalar",
+        "rank 3",
+        "no weight",
+        "weight type",
+        "weight shape",
+        "weight kind",
+        "mask",
+    ],
+)
+def test_bad_batch_is_an_error_that_names_the_feature(batch, arguments, error, message):
+    if isinstance(batch, dict):
+        batch = {k: v([1, 1]) if callable(v) else tf.constant(v) for k, v in batch.items()}
+    with pytest.raises(error, match=message):
+        lookup_features(batch, [feature(**arguments)])
+
+
+def test_ragged_ids_of_rank_three_and_unknown_dense_rank_are_errors():
+    for ids in (tf.ragged.constant([[[1]]], tf.int64), tf.placeholder(tf.int64)):
+        with pytest.raises(ValueError, match="feature 'f' must have ids of shape"):
+            lookup_features({"f": ids}, [feature()])
+
+
+@pytest.mark.parametrize("kind", ["ragged", "sparse"])
+def test_weights_of_other_places_than_their_ids_are_an_error(kind):
+    ids, weights = (
+        tf.ragged.constant([[1], [2, 3]], tf.int64),
+        tf.ragged.constant([[1.0, 2.0], [3.0]]),
+    )
+    if kind == "sparse":
+        ids, weights = ids.to_sparse(), weights.to_sparse()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="weights must"):
+        look_up({"f": ids, "w": weights}, feature(weight="w"))
+
+
+def test_sparse_ids_out_of_order_are_an_error_where_order_matters():
+    ids = tf.SparseTensor([[1, 0], [0, 0]], tf.constant([1, 2], tf.int64), [2, 1])
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        look_up({"f": ids}, feature(combiner=None, max_length=1))
+
+
+# Declarations.
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ({"name": 3}, TypeError, "name must be a string, got 3"),
+        ({"name": ""}, ValueError, "name must be a non-empty string, got ''"),
+        ({"name": "user id"}, ValueError, "table must be a name .*, got 'user id'; pass table="),
+        ({"dim": 0}, ValueError, "dim must be at least 1, got 0"),
+        ({"dim": 2.0}, TypeError, "dim must be an integer, got 2.0"),
+        ({"dim": True}, TypeError, "dim must be an integer, got True"),
+        ({"table": 3}, TypeError, "table must be a string, got 3"),
+        ({"combiner": "max"}, ValueError, "combiner must be \"mean\", .*, got 'max'"),
+        (
+            {"combiner": None},
+            ValueError,
+            "max_length must be given where combiner is None, got None",
+        ),
+        ({"combiner": None, "max_length": 0}, ValueError, "max_length must be at least 1, got 0"),
+        ({"max_length": 5}, ValueError, "max_length must be None where ids are combined, got 5"),
+        ({"dtype": tf.float32}, ValueError, "dtype must be tf.int64, .*got tf.float32"),
+        ({"dtype": "key"}, ValueError, "dtype must be tf.int64, .*got 'key'"),
+        (
+            {"combiner": None, "max_length": 1, "weight": "w"},
+            ValueError,
+            "weight must be None where combiner is None, got 'w'",
+        ),
+        ({"weight": 3}, TypeError, "weight must be a string, got 3"),
+        ({"initializer": 3}, TypeError, "initializer must be a TensorFlow initializer, got 3"),
+        ({"ev_option": 3}, TypeError, "ev_option must be an EmbeddingVariableOption, got 3"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_bad_declaration_is_an_error_where_it_is_made(arguments, error, message):
+    with pytest.raises(error, match=message):
+        rec.EmbeddingFeature(**{"name": "f", "dim": 4, **arguments})
+
+
+def test_declaration_survives_copying_and_pickling_and_cannot_be_changed():
+    declaration = rec.EmbeddingFeature(
+        "history", 8, table="item", combiner=None, max_length=5, dtype="string"
+    )
+    assert declaration.dtype == tf.string
+    for other in (copy.deepcopy(declaration), pickle.loads(pickle.dumps(declaration))):
+        assert other == declaration and other.max_length == 5
+    with pytest.raises(AttributeError):
+        declaration.dim = 9
+
+
+def test_name_with_a_space_takes_a_table_of_another_name():
+    found = look_up({"user id": tf.constant([1], tf.int64)}, feature("user id", table="user"))
+    assert found["user id"].tolist() == [mean(1)]
+
+
+@pytest.mark.parametrize(
+    "declarations, error, message",
+    [
+        (lambda: [feature("a"), feature("a")], ValueError, "of different names, got 'a' twice"),
+        (
+            lambda: [feature("a", table="t"), feature("b", dim=4, table="t")],
+            ValueError,
+            "table 't' must have one dim for all its features, got 3 for 'a' and 4 for 'b'",
+        ),
+        (
+            lambda: [
+                rec.EmbeddingFeature("a", 3, initializer=tf.zeros_initializer()),
+                rec.EmbeddingFeature("b", 3, table="a", initializer=tf.ones_initializer()),
+            ],
+            ValueError,
+            "table 'a' must have one initializer .* for 'a' .* for 'b'",
+        ),
+        (
+            lambda: [feature("a"), rec.EmbeddingFeature("b", 3, table="a", initializer=ROWS)],
+            ValueError,
+            "table 'a' must have one ev_option .* for 'a' .* for 'b'",
+        ),
+        (
+            lambda: [feature("a", combiner=None, max_length=1), feature("a_mask")],
+            ValueError,
+            "must leave the name 'a_mask' to the mask of 'a'",
+        ),
+        (lambda: ["a"], TypeError, "embedding_features must be EmbeddingFeature .*, got 'a'"),
+    ],
+    ids=["name", "dim", "initializer", "option", "mask", "type"],
+)
+def test_declarations_that_contradict_each_other_are_an_error(declarations, error, message):
+    with pytest.raises(error, match=message):
+        check_declarations(declarations())
+
+
+def test_each_feature_of_a_table_may_build_its_own_equal_initializer():
+    check_declarations(
+        [
+            rec.EmbeddingFeature("a", 3, initializer=tf.random_normal_initializer(seed=1)),
+            rec.EmbeddingFeature(
+                "b", 3, table="a", initializer=tf.random_normal_initializer(seed=1)
+            ),
+        ]
+    )
