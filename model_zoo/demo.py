@@ -21,6 +21,7 @@ from model_zoo import data, run
 
 _CANDIDATES = 100
 _SHOWN = 10
+_WIDTH = 54  # of an item's name: a line stays within 80 characters
 _LEAST_LIKED = 10  # items in the history of the user, so that there is something to show
 
 
@@ -177,7 +178,8 @@ def _answer(task: data.Task, request: Request, export_dir: str) -> None:
     for item in request.liked[:5]:
         print(f"        {task.item_name(item)}")
     ranked = rank(request, answer["probabilities"])
-    names = [task.item_name(item)[:52] for item, _ in ranked[:_SHOWN]]
+    names = [task.item_name(item) for item, _ in ranked[:_SHOWN]]
+    names = [name if len(name) <= _WIDTH else name[: _WIDTH - 3] + "..." for name in names]
     width = max(map(len, names))
     print(f"\nThe model's choice, beside what the user thought of it later:\n{'score':>7}")
     for name, (item, probability) in zip(names, ranked):

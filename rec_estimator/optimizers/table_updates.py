@@ -212,17 +212,7 @@ class TableUpdates:
         super()._prepare()
         if self._stamp is not None:
             # The step's increment waits for the updates, which wait for this read.
-            self._version = tf.cast(self._stamp, tf.int64, name="version")
-            self._hold_back_other_increments()
-
-    def _hold_back_other_increments(self) -> None:
-        """Makes increments of the step that another optimizer has built wait for our read of it."""
-        if self._stamp is NO_GLOBAL_STEP:
-            return
-        needed = ancestors([self._version.op])
-        for op in self._stamp.op.outputs[0].consumers():
-            if op.type.startswith("AssignAdd") and op not in needed:
-                _tf_private.add_control_inputs(op, [self._version.op])
+            self._version = tf.cast(tf.convert_to_tensor(self._stamp), tf.int64, name="version")
 
     def _resource_apply_sparse_duplicate_indices(
         self, grad: tf.Tensor, handle: Any, indices: tf.Tensor
@@ -230,7 +220,7 @@ class TableUpdates:
         if not isinstance(handle, _ShardVariable):
             return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
         slots = self._slot_specs(handle.shard.dim)
-        return _ops.gen.rec_estimator_table_apply(
+        apply_op = _ops.gen.rec_estimator_table_apply(
             table=handle.handle,
             keys=tf.cast(indices, tf.int64),
             grads=grad,
@@ -242,6 +232,17 @@ class TableUpdates:
             slot_widths=[slot.width for slot in slots],
             slot_initials=[slot.initial for slot in slots],
         )
+        self._hold_back_other_increments(apply_op)
+        return apply_op
+
+    def _hold_back_other_increments(self, apply_op: tf.Operation) -> None:
+        """Makes increments of the step that other optimizers have built wait for a table's apply."""
+        if self._stamp is NO_GLOBAL_STEP:
+            return
+        needed = ancestors([apply_op])
+        for op in self._stamp.op.outputs[0].consumers():
+            if op.type.startswith("AssignAdd") and op not in needed:
+                _tf_private.add_control_inputs(op, [apply_op])
 
     def _slot_specs(self, dim: int) -> List[SlotSpec]:
         """The slots under the names TensorFlow gives them: Adam, Adam_1."""
