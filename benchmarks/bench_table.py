@@ -2,14 +2,16 @@
 
     python -m benchmarks.bench_table [--rows 5000000] [--rounds 15] [--output FILE.json]
 
-Workload: batches of 4096 x 26 ids, Zipf-distributed as fitted to click logs (p(rank) ~ (rank + q)^-s),
-ranks shuffled over the table's rows, values of 16 floats, Adagrad. Every system works in a process of
-its own on the same batches; the rounds alternate between them, and what is compared is the median over
-rounds of the ratio of times within a round, because the machine's speed drifts. TFRA is measured where
-`pip install --no-deps tensorflow-recommenders-addons==0.7.2 typeguard==2.13.3 packaging` was done.
+Workload: batches of 4096 x 26 ids, Zipf-distributed as fitted to click logs (p(rank) ~ (rank +
+q)^-s), ranks shuffled over the table's rows, values of 16 floats, Adagrad. Every system works in a
+process of its own on the same batches; the rounds alternate between them, and what is compared is
+the median over rounds of the ratio of times within a round, because the machine's speed drifts.
+TFRA is measured where it is installed:
 
-Columns: M ids/s, millions of looked-up ids per second, median; ratio, that of rec_estimator over the
-other system, median over the rounds with the quartiles.
+    pip install --no-deps tensorflow-recommenders-addons==0.7.2 typeguard==2.13.3 packaging
+
+Columns: M ids/s, millions of looked-up ids per second, median; ratio, that of rec_estimator over
+the other system, median over the rounds with the quartiles.
 """
 
 import argparse
@@ -58,7 +60,10 @@ def _dense(rows, batches):
     import tensorflow.compat.v1 as tf
 
     table = tf.get_variable(
-        "table", [rows, DIM], initializer=tf.random_uniform_initializer(-0.05, 0.05), use_resource=True
+        "table",
+        [rows, DIM],
+        initializer=tf.random_uniform_initializer(-0.05, 0.05),
+        use_resource=True,
     )
     ops = _graph_of(
         lambda ids: (tf.nn.embedding_lookup(table, ids), [table]),
@@ -77,9 +82,7 @@ def _rec_estimator(rows, batches):
         "table", DIM, initializer=tf.random_uniform_initializer(-0.05, 0.05)
     )
     optimizer = rec.optimizers.AdagradOptimizer(LEARNING_RATE)
-    ops = _graph_of(
-        lambda ids: (rec.embedding_lookup(table, ids), [table]), optimizer, batches
-    )
+    ops = _graph_of(lambda ids: (rec.embedding_lookup(table, ids), [table]), optimizer, batches)
     # Every row is there before the clock starts: one more step's worth of ops fills them.
     keys = tf.placeholder(tf.int64, [None])
     fill = rec._ops.gen.rec_estimator_table_apply(
@@ -186,6 +189,12 @@ def _commit() -> str:
         return "unknown"
 
 
+def _cpu() -> str:
+    with open("/proc/cpuinfo") as file:
+        names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else "unknown"
+
+
 def report(seconds, unique, rows, rounds, steps):
     """Prints the table and returns all of it for the raw result."""
     import importlib.metadata
@@ -195,9 +204,7 @@ def report(seconds, unique, rows, rounds, steps):
         "date": datetime.date.today().isoformat(),
         "commit": _commit(),
         "machine": platform.processor() or platform.machine(),
-        "cpu": next(
-            (line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), ""
-        ),
+        "cpu": _cpu(),
         "cores": os.cpu_count(),
         "tensorflow": importlib.metadata.version("tensorflow-cpu"),
         "rows": rows,

@@ -112,7 +112,7 @@ class Request(NamedTuple):
 
 
 def choose_request(task: data.Task) -> Request:
-    """A user of the test rows and 100 items: those of the user's test rows, so that the truth is known.
+    """A user of the test rows and 100 items, those that the user judged later first.
 
     It is the first user with so many, else the one with the most; the rest are then the most
     frequent items that the user has no row of.

@@ -3,9 +3,10 @@
 Zhou et al. (2018), Deep Interest Network for Click-Through Rate Prediction,
 https://arxiv.org/abs/1706.06978. The attention network sees (h, q, h - q, h * q) for each item h of
 the history and the candidate q. Differs: attention is normalized with a softmax, as in the authors'
-code (https://github.com/zhougr1993/DeepInterestNetwork) and unlike the paper's text; without it
-both data sets lose up to 0.01 AUC. The network also gets the product of interest and candidate, as
-the DeepFM variant in that code. ReLU instead of Dice, no mini-batch aware regularization.
+code (https://github.com/zhougr1993/DeepInterestNetwork) and unlike the paper's text; without it AUC
+fell by 0.005 on MovieLens-100k and by 0.017 on Online Retail (one seed). The network also gets the
+product of interest and candidate, which gave 0.004 on Online Retail. ReLU instead of Dice, no
+mini-batch aware regularization.
 """
 
 from typing import Any, Dict, List, Optional, Sequence

@@ -8,16 +8,17 @@ from tensorflow.python.trackable import base as _trackable
 from tensorflow.python.training import saver as _saver
 from tensorflow.python.training.saving import saveable_object as _saveable_object
 
-# Places an op beside a table's rows. The public tf.compat.v1.colocate_with is the same function behind
-# a warning that would be the user's first impression; the placer does not know our ops' colocation.
+# Places an op beside a table's rows. The public tf.compat.v1.colocate_with is the same function
+# behind a warning that would be the user's first impression; the placer does not know our ops'
+# colocation.
 colocate_with = _ops.colocate_with
 
 # What tf.compat.v1.train.Saver asks of an object in SAVEABLE_OBJECTS; TF exports only the Saver.
 SaveableObject = _saveable_object.SaveableObject
 SaveSpec = _saveable_object.SaveSpec
 
-# The builder behind tf.compat.v1.train.Saver: ours reads tables itself instead of through RestoreV2,
-# whose tensor names are fixed when the graph is built.
+# The builder behind tf.compat.v1.train.Saver: ours reads tables itself instead of through
+# RestoreV2, whose tensor names are fixed when the graph is built.
 BulkSaverBuilder = _saver.BulkSaverBuilder
 
 # In GLOBAL_VARIABLES a Saver leaves out a Trackable that has nothing to save: so a table's
@@ -42,4 +43,3 @@ def add_control_inputs(op, inputs) -> None:
     """Makes ``op``, which exists already, wait for the ops ``inputs``."""
     # tf.Graph.control_dependencies reaches new ops only; a stock train_op is there before ours.
     op._add_control_inputs(list(inputs))
-

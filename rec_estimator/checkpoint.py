@@ -1,8 +1,8 @@
 """How tables get into and out of ordinary TensorFlow V2 checkpoints.
 
 Per table and per slot nine tensors, named as DeepRec names them (``var-keys``, ``var-values``, …,
-``var/Adagrad-values``, …); a shard is ``var/part_i``. ``var/default_values`` is the bank. An unmodified
-``tf.compat.v1.train.Saver`` writes and reads them, into any number of shards.
+``var/Adagrad-values``, …); a shard is ``var/part_i``. ``var/default_values`` is the bank. An
+unmodified ``tf.compat.v1.train.Saver`` writes and reads them, into any number of shards.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -69,10 +69,10 @@ def export_shard(shard: Any, slots: Sequence[Any]) -> ShardExport:
 class TableSaveable(_tf_private.SaveableObject):
     """What a Saver sees of one shard.
 
-    A Saver asks for ``specs`` once to build its save ops and once to build its restore ops. RestoreV2's
-    tensor names are fixed when the graph is built, while the shards of the checkpoint are known only
-    when it is read: so a restoring Saver is given the bank alone, and the restore op reads the rows
-    from the file itself.
+    A Saver asks for ``specs`` once to build its save ops and once to build its restore ops.
+    RestoreV2's tensor names are fixed when the graph is built, while the shards of the checkpoint
+    are known only when it is read: so a restoring Saver is given the bank alone, and the restore
+    op reads the rows from the file itself.
     """
 
     def __init__(self, shard: Any) -> None:
@@ -84,15 +84,18 @@ class TableSaveable(_tf_private.SaveableObject):
 
     @property
     def device(self) -> str:
+        """Device of the rows."""
         return self._shard.device
 
     @property
     def specs(self) -> List[Any]:
+        """SaveSpecs of what a Saver writes or, once it has built that, of what it reads."""
         shard = self._shard
         graph = tf.get_default_graph()
         scope = graph.get_name_scope()
         if _restore_is_being_built(graph, scope):
-            # A stock Saver cannot restore nothing at all, and the bank is in every checkpoint of ours.
+            # A stock Saver cannot restore nothing at all, and the bank is in every checkpoint of
+            # ours.
             return [self._spec(shard.table.initial_value, _bank_name(shard))]
         key = (graph, scope)
         if key not in self._save_specs:
@@ -142,7 +145,7 @@ def _bank_name(shard: Any) -> str:
 
 
 def _restore_is_being_built(graph: tf.Graph, scope: str) -> bool:
-    """Whether the Saver of this name scope has built its save ops, and so builds restore ops now."""
+    """Whether the Saver of this name scope has its save ops, and so builds restore ops now."""
 
     def exists(op: str) -> bool:
         try:
@@ -179,14 +182,15 @@ class _SaverBuilder(_tf_private.BulkSaverBuilder):
 
 
 class Saver(tf.train.Saver):
-    """``tf.compat.v1.train.Saver`` that takes tables in ``var_list`` and reads checkpoints of DeepRec.
+    """``tf.compat.v1.train.Saver`` that takes tables in ``var_list`` and reads DeepRec's files.
 
     A stock Saver works too, except for what follows: it does not know the table object (leave
-    ``var_list`` out), and it wants the tensor ``<table>/default_values``, which DeepRec does not write.
+    ``var_list`` out), and it wants the tensor ``<table>/default_values``, which DeepRec does not
+    write.
 
     Args:
-      var_list: Variables, tables, shards, SaveableObjects; a dict of names takes variables only. None:
-        everything in the graph.
+      var_list: Variables, tables, shards, SaveableObjects; a dict of names takes variables only.
+        None: everything in the graph.
       **kwargs: As of ``tf.compat.v1.train.Saver``.
 
     Example:

@@ -1,8 +1,8 @@
 """RecEstimator: an Estimator whose model_fn finds its features embedded and its tables trained.
 
-Step 5 of the data flow, and the one most users see. It is TensorFlow's V1 Estimator with the model_fn
-wrapped: before it, the declared features are looked up; after it, the tables that no optimizer covers
-are given to ``table_optimizer``, and a Saver that knows tables is put in place.
+Step 5 of the data flow, and the one most users see. It is TensorFlow's V1 Estimator with the
+model_fn wrapped: before it, the declared features are looked up; after it, the tables that no
+optimizer covers are given to ``table_optimizer``, and a Saver that knows tables is put in place.
 """
 
 import inspect
@@ -34,18 +34,19 @@ class RecEstimator(_estimator.Estimator):
     """Trains, evaluates, predicts with and exports a model with embedding tables.
 
     Args:
-      model_fn: As of ``tf.estimator.Estimator``: takes features, labels and, if it names them, mode,
-        params and config, and returns an EstimatorSpec. Under the name of each declared feature it
-        finds the looked-up vectors: float32 [batch, dim], or with ``combiner=None`` [batch,
-        max_length, dim] and ``<name>_mask`` bool [batch, max_length].
+      model_fn: As of ``tf.estimator.Estimator``: takes features, labels and, if it names them,
+        mode, params and config, and returns an EstimatorSpec. Under the name of each declared
+        feature it finds the looked-up vectors: float32 [batch, dim], or with ``combiner=None``
+        [batch, max_length, dim] and ``<name>_mask`` bool [batch, max_length].
       model_dir: Folder of checkpoints and logs.
       config: A RunConfig.
       params: Passed to model_fn.
       warm_start_from: As of TensorFlow, for dense variables.
-      embedding_features: EmbeddingFeature declarations. None: model_fn looks up what it wants itself.
+      embedding_features: EmbeddingFeature declarations. None: model_fn looks up what it wants
+        itself.
       table_optimizer: One of ``rec_estimator.optimizers``: updates the tables that the optimizer of
-        model_fn does not, so that a stock model_fn needs no change. None: model_fn's optimizer is one
-        of ours and updates all.
+        model_fn does not, so that a stock model_fn needs no change. None: model_fn's optimizer is
+        one of ours and updates all.
 
     Raises:
       ValueError: A bad model_fn or declaration; while training, a looked-up table that no optimizer
@@ -84,7 +85,9 @@ class RecEstimator(_estimator.Estimator):
                 f"{table_optimizer!r}; TensorFlow's own cannot update a table"
             )
 
-        def wrapped_model_fn(features: Any, labels: Any, mode: str, params: Any, config: Any) -> Any:
+        def wrapped_model_fn(
+            features: Any, labels: Any, mode: str, params: Any, config: Any
+        ) -> Any:
             if labels is not None and "labels" not in arguments:
                 raise ValueError(
                     "model_fn must take labels where input_fn returns them, got "
@@ -123,7 +126,9 @@ def _arguments_of(model_fn: Callable[..., Any], params: Optional[Dict[str, Any]]
     if any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
         names |= set(_MODEL_FN_ARGUMENTS)
     required = {
-        name for name in names if name in parameters and parameters[name].default is inspect.Parameter.empty
+        name
+        for name in names
+        if name in parameters and parameters[name].default is inspect.Parameter.empty
     }
     if "features" not in names or not required <= set(_MODEL_FN_ARGUMENTS):
         raise ValueError(
@@ -144,7 +149,8 @@ def _check_labels(labels: Any, vectors: Dict[str, tf.Tensor]) -> None:
             if not label.shape[:1].is_compatible_with(vector.shape[:1]) or label.shape.rank == 0:
                 raise ValueError(
                     f"labels must have one row per example, got shape {label.shape} beside "
-                    f"{vector.shape[0]} examples of feature {name!r}; batch features and labels together"
+                    f"{vector.shape[0]} examples of feature {name!r}; batch features "
+                    "and labels together"
                 )
 
 
@@ -160,8 +166,9 @@ def _with_table_updates(spec: Any, table_optimizer: Optional[Any]) -> Any:
         return spec
     if table_optimizer is None:
         raise ValueError(
-            f"table {left[0].name!r} must be covered by an optimizer in training, got none; minimize "
-            "with one of rec_estimator.optimizers, or give RecEstimator(table_optimizer=...)"
+            f"table {left[0].name!r} must be covered by an optimizer in training, got none; "
+            "minimize with one of rec_estimator.optimizers, or give "
+            "RecEstimator(table_optimizer=...)"
         )
     return spec._replace(train_op=_update_tables(spec, left, table_optimizer))
 
@@ -170,8 +177,8 @@ def _update_tables(spec: Any, tables: List[EmbeddingTable], optimizer: Any) -> t
     """The model_fn's train_op and the update of `tables`, as one step."""
     table_op = optimizer.apply_gradients(optimizer.compute_gradients(spec.loss, var_list=tables))
     train_op = spec.train_op.op if isinstance(spec.train_op, tf.Tensor) else spec.train_op
-    # The tables' gradients and their version belong to the beginning of the step: what the model_fn's
-    # train_op changes, the global step among it, waits until they are used.
+    # The tables' gradients and their version belong to the beginning of the step: what the
+    # model_fn's train_op changes, the global step among it, waits until they are used.
     needed_before = ancestors([table_op])
     for op in ancestors([train_op]) - needed_before:
         if _changes_variable(op):
@@ -180,9 +187,11 @@ def _update_tables(spec: Any, tables: List[EmbeddingTable], optimizer: Any) -> t
 
 
 def _changes_variable(op: tf.Operation) -> bool:
-    return bool(op.inputs) and op.type.startswith(
-        ("Assign", "Apply", "Resource", "Scatter", "SparseApply")
-    ) and op.type not in ("ResourceGather", "ResourceGatherNd")
+    return (
+        bool(op.inputs)
+        and op.type.startswith(("Assign", "Apply", "Resource", "Scatter", "SparseApply"))
+        and op.type not in ("ResourceGather", "ResourceGatherNd")
+    )
 
 
 def _with_table_saver(spec: Any, config: Any) -> Any:

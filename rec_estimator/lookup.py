@@ -1,8 +1,8 @@
 """Lookups: keys to values, and the gradient on the way back.
 
-Step 3 of the data flow. A lookup never changes a table: a key without a row reads its initial vector.
-In training the gradient of a lookup is ``tf.IndexedSlices`` of one slice per occurrence of a key, which
-an optimizer's apply sums, counts and inserts.
+Step 3 of the data flow. A lookup never changes a table: a key without a row reads its initial
+vector. In training the gradient of a lookup is ``tf.IndexedSlices`` of one slice per occurrence of
+a key, which an optimizer's apply sums, counts and inserts.
 """
 
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -83,8 +83,8 @@ def embedding_lookup_sparse(
       sp_weights: Weights of the ids, float, of the same structure; None: all 1.
       partition_strategy: Not used.
       name: Op name.
-      combiner: "sum", "mean" (weighted, the default) or "sqrtn" (the weighted sum over the square root
-        of the sum of the squared weights).
+      combiner: "sum", "mean" (weighted, the default) or "sqrtn" (the weighted sum over the square
+        root of the sum of the squared weights).
       max_norm: If given, each row is scaled down to this L2 norm before it is combined.
 
     Returns:
@@ -119,7 +119,7 @@ def safe_embedding_lookup_sparse(
     max_norm: Optional[float] = None,
     prune: bool = True,
 ) -> tf.Tensor:
-    """``embedding_lookup_sparse`` for ids that may be missing, like TensorFlow's function of that name.
+    """``embedding_lookup_sparse`` for ids that may be missing, as TensorFlow has it.
 
     Args:
       embedding_weights: The table.
@@ -131,8 +131,8 @@ def safe_embedding_lookup_sparse(
       name: Op name.
       partition_strategy: Not used.
       max_norm: If given, each row is scaled down to this L2 norm before it is combined.
-      prune: Whether ids below 0, and unless combiner is "sum" those of weight <= 0, are left out, as
-        TensorFlow does. Set False where negative keys are real ones.
+      prune: Whether ids below 0, and unless combiner is "sum" those of weight <= 0, are left out,
+        as TensorFlow does. Set False where negative keys are real ones.
 
     Returns:
       float32 [d0, …, dn-1, dim].
@@ -183,16 +183,16 @@ def group_embedding_lookup_sparse(
 
     Args:
       params: One table per lookup; a table may come several times.
-      sp_ids: One SparseTensor or RaggedTensor of ids per lookup; for the combiner None a dense tensor
-        of any shape.
+      sp_ids: One SparseTensor or RaggedTensor of ids per lookup; for the combiner None a dense
+        tensor of any shape.
       combiners: "sum", "mean", "sqrtn", or None to read without combining.
       partition_strategy: Not used.
       sp_weights: One per lookup, or None where all weights are 1; None: no weights at all.
       name: Op name.
 
     Returns:
-      One tensor per lookup, as embedding_lookup_sparse gives it; as embedding_lookup for the combiner
-      None.
+      One tensor per lookup, as embedding_lookup_sparse gives it; as embedding_lookup for the
+      combiner None.
 
     Raises:
       TypeError: Ids of the wrong kind or type.
@@ -240,8 +240,8 @@ def _as_lookup(params: Params, ids: Any, weights: Any, combiner: Optional[str]) 
     if combiner is None:
         if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
             raise TypeError(
-                f"sp_ids must be dense where the combiner is None, got {type(ids).__name__}; name a "
-                "combiner, or use embedding_lookup on a RaggedTensor"
+                f"sp_ids must be dense where the combiner is None, got {type(ids).__name__}; "
+                "name a combiner, or use embedding_lookup on a RaggedTensor"
             )
         if weights is not None:
             raise ValueError("sp_weights must be None where the combiner is None, got weights")
@@ -318,7 +318,9 @@ def _lookup(table: EmbeddingTable, keys: tf.Tensor) -> tf.Tensor:
     if len(table.shards) == 1:
         return _lookup_shard(table.shards[0], keys)
     flat = tf.reshape(keys, [-1])
-    shard_of_key = tf.cast(tf.math.floormod(tf.math.floormod(flat, BUCKETS), len(table.shards)), tf.int32)
+    shard_of_key = tf.cast(
+        tf.math.floormod(tf.math.floormod(flat, BUCKETS), len(table.shards)), tf.int32
+    )
     parts = tf.dynamic_partition(flat, shard_of_key, len(table.shards))
     positions = tf.dynamic_partition(tf.range(tf.size(flat)), shard_of_key, len(table.shards))
     rows = [_lookup_shard(shard, part) for shard, part in zip(table.shards, parts)]
@@ -427,7 +429,9 @@ def _table_group_lookup_grad(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
             combiners=[combiners[i] for i in combined],
         )
         key_grads.update(zip(combined, spread))
-    slices = [_slices(keys[i], key_grads[i], dims[i]) if i in reached else None for i in range(count)]
+    slices = [
+        _slices(keys[i], key_grads[i], dims[i]) if i in reached else None for i in range(count)
+    ]
     return slices + [None] * (3 * count)
 
 

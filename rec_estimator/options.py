@@ -13,8 +13,8 @@ from typing import Any
 class InitializerOption:
     """How the vector of a new key starts.
 
-    The initializer is called once per table with shape ``[default_value_dim, dim]``; key ``k`` starts
-    from row ``floormod(k, default_value_dim)`` of the result.
+    The initializer is called once per table with shape ``[default_value_dim, dim]``; key ``k``
+    starts from row ``floormod(k, default_value_dim)`` of the result.
 
     Attributes:
       initializer: A TensorFlow initializer (instance, class or function of shape and dtype). None
@@ -45,10 +45,12 @@ class InitializerOption:
                 "it is the number of distinct initial vectors"
             )
         value = self.default_value_no_permission
-        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
-            raise ValueError(
-                f"default_value_no_permission must be a finite number, got {value!r}"
-            )
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, numbers.Real)
+            or not math.isfinite(value)
+        ):
+            raise ValueError(f"default_value_no_permission must be a finite number, got {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +61,8 @@ class EmbeddingVariableOption:
       init_option: How the vector of a new key starts.
 
     Example:
-      >>> option = rec.EmbeddingVariableOption(init_option=rec.InitializerOption(default_value_dim=8))
+      >>> init = rec.InitializerOption(default_value_dim=8)
+      >>> option = rec.EmbeddingVariableOption(init_option=init)
       >>> option.init.default_value_dim
       8
     """
@@ -68,9 +71,7 @@ class EmbeddingVariableOption:
 
     def __post_init__(self) -> None:
         if not isinstance(self.init_option, InitializerOption):
-            raise TypeError(
-                f"init_option must be an InitializerOption, got {self.init_option!r}"
-            )
+            raise TypeError(f"init_option must be an InitializerOption, got {self.init_option!r}")
 
     @property
     def init(self) -> InitializerOption:

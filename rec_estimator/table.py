@@ -1,9 +1,9 @@
 """Embedding tables: keys to rows, growing as new keys are trained.
 
-Step 2 of the data flow: features name keys, **tables hold their rows**, lookups read them, optimizers
-apply gradients. A table is not a ``tf.Variable``: it has no fixed first dimension, it is in the
-collections ``EMBEDDING_VARIABLES`` and ``SAVEABLE_OBJECTS`` only, and nothing but an optimizer's apply
-and a restore changes it.
+Step 2 of the data flow: features name keys, **tables hold their rows**, lookups read them,
+optimizers apply gradients. A table is not a ``tf.Variable``: it has no fixed first dimension, it
+is in the collections ``EMBEDDING_VARIABLES`` and ``SAVEABLE_OBJECTS`` only, and nothing but an
+optimizer's apply and a restore changes it.
 """
 
 import dataclasses
@@ -163,8 +163,8 @@ class TableShard:
         if self._updated_by is not None:
             raise ValueError(
                 f"table {self.name!r} must be updated once per step, got a second update by "
-                f"{optimizer_name!r} after {self._updated_by!r}; sum the losses and call minimize() "
-                "once, or give var_list="
+                f"{optimizer_name!r} after {self._updated_by!r}; sum the losses and call "
+                "minimize() once, or give var_list="
             )
         self._updated_by = optimizer_name
 
@@ -175,8 +175,8 @@ class TableShard:
 class EmbeddingTable:
     """A logical table: one shard, or several with ``partitioner=``.
 
-    Made by ``get_embedding_variable``. ``list(table)`` gives the shards. With one shard the table has
-    the shard's attributes itself, and ``tf.gradients(loss, table)`` works.
+    Made by ``get_embedding_variable``. ``list(table)`` gives the shards. With one shard the table
+    has the shard's attributes itself, and ``tf.gradients(loss, table)`` works.
 
     Attributes:
       name: Full name, variable scopes included; the checkpoint's tensors begin with it.
@@ -344,7 +344,9 @@ class EmbeddingTable:
         )
 
     def __repr__(self) -> str:
-        return f"<rec_estimator.EmbeddingTable {self.name!r} dim={self.dim} shards={len(self.shards)}>"
+        return (
+            f"<rec_estimator.EmbeddingTable {self.name!r} dim={self.dim} shards={len(self.shards)}>"
+        )
 
 
 class _InitializerEntry(_tf_private.Trackable):
@@ -408,9 +410,9 @@ def get_embedding_variable(
 ) -> EmbeddingTable:
     """Makes an embedding table without a fixed vocabulary, or finds the one of that name.
 
-    DeepRec's ``tf.get_embedding_variable``: scripts change the import. Lookups never change a table;
-    a training step's apply inserts the keys of its lookups. A key without a row reads its initial
-    vector.
+    DeepRec's ``tf.get_embedding_variable``: scripts change the import. Lookups never change a
+    table; a training step's apply inserts the keys of its lookups. A key without a row reads its
+    initial vector.
 
     Args:
       name: Name under the current variable scopes. The same name and settings again in one graph
@@ -419,14 +421,14 @@ def get_embedding_variable(
       key_dtype: tf.int64 or tf.int32; keys are stored as int64.
       value_dtype: tf.float32 or None.
       initializer: TensorFlow initializer of the initial vectors, called once with shape
-        ``[default_value_dim, embedding_dim]``; ``ev_option.init_option.initializer`` goes before it.
-        None: the variable scope's, then truncated_normal_initializer().
+        ``[default_value_dim, embedding_dim]``; ``ev_option.init_option.initializer`` goes before
+        it. None: the variable scope's, then truncated_normal_initializer().
       regularizer: Must be None: a table has no dense tensor to regularize.
       trainable: Whether optimizers update the table unasked.
       collections: Further collections to add the table to.
       caching_device: Must be None.
-      partitioner: For example ``tf.fixed_size_partitioner(4)``: cuts the table into that many shards
-        by ``floormod(key, 1000) % 4``, at most 1000. None: the variable scope's.
+      partitioner: For example ``tf.fixed_size_partitioner(4)``: cuts the table into that many
+        shards by ``floormod(key, 1000) % 4``, at most 1000. None: the variable scope's.
       validate_shape: Must be True.
       custom_getter: Must be None.
       constraint: Must be None.
@@ -493,8 +495,8 @@ def _check_arguments(name: Any, dim: Any, key_dtype: Any, value_dtype: Any) -> N
         raise ValueError(f"embedding_dim must be an integer >= 1, got {dim!r}")
     if tf.as_dtype(key_dtype) not in (tf.int64, tf.int32):
         raise ValueError(
-            f"key_dtype must be int64 or int32, got {tf.as_dtype(key_dtype).name}; hash strings with "
-            "tf.strings.to_hash_bucket_fast(values, 2**63 - 1)"
+            f"key_dtype must be int64 or int32, got {tf.as_dtype(key_dtype).name}; hash strings "
+            "with tf.strings.to_hash_bucket_fast(values, 2**63 - 1)"
         )
     if value_dtype is not None and tf.as_dtype(value_dtype) != tf.float32:
         raise ValueError(f"value_dtype must be float32, got {tf.as_dtype(value_dtype).name}")

@@ -1,4 +1,4 @@
-"""Checkpoints of tables: through a stock Saver, ours, into other shard counts, and across processes."""
+"""Checkpoints of tables: stock Saver and ours, other shard counts, other processes."""
 
 import subprocess
 import sys
@@ -24,14 +24,16 @@ NINE = {
 
 
 def build(shards=1, dim=3, slots=True):
-    """A graph with a table, a dense variable and a train op; (table, keys placeholder, train op)."""
+    """A table and a dense variable under training; (table, keys placeholder, train op)."""
     step = tf.train.get_or_create_global_step()
     partitioner = tf.fixed_size_partitioner(shards) if shards > 1 else None
     table = rec.get_embedding_variable("emb", dim, partitioner=partitioner)
     keys = tf.placeholder(tf.int64, [None])
     weight = tf.get_variable("weight", [dim], initializer=tf.ones_initializer())
     loss = tf.reduce_sum(tf.square(rec.embedding_lookup(table, keys) * weight - 1.0))
-    optimizer = rec.optimizers.AdamOptimizer(0.1) if slots else rec.optimizers.GradientDescentOptimizer(0.1)
+    optimizer = (
+        rec.optimizers.AdamOptimizer(0.1) if slots else rec.optimizers.GradientDescentOptimizer(0.1)
+    )
     return table, keys, optimizer.minimize(loss, global_step=step)
 
 
@@ -53,10 +55,7 @@ def train_and_save(path, shards=1, steps=5, saver=tf.train.Saver, **kwargs):
 
 def contents_of(session, table):
     export = session.run(table.export())
-    return {
-        key: (value.tobytes(), freq, version)
-        for key, value, version, freq in zip(*export)
-    }
+    return {key: (value.tobytes(), freq, version) for key, value, version, freq in zip(*export)}
 
 
 def test_stock_saver_writes_nine_tensors_per_table_and_slot(tmp_path):
@@ -76,7 +75,14 @@ def test_stock_saver_writes_nine_tensors_per_table_and_slot(tmp_path):
         assert tensors["partition_filter_offset"].tolist() == [0] * 1001
         assert all(tensors[s].shape == (0,) for s in NINE if s.endswith("_filtered"))
     assert shapes["emb/default_values"] == [4096, 3]
-    expected = {"global_step", "weight", "weight/Adam", "weight/Adam_1", "beta1_power", "beta2_power"}
+    expected = {
+        "global_step",
+        "weight",
+        "weight/Adam",
+        "weight/Adam_1",
+        "beta1_power",
+        "beta2_power",
+    }
     assert expected == {name for name in shapes if not name.startswith("emb")}
 
 
@@ -276,7 +282,9 @@ def test_training_in_two_processes_gives_the_bits_of_training_in_one(tmp_path, r
         subprocess.run(
             [sys.executable, "-c", TRAINER, rule, str(folder), str(first), str(last)], check=True
         )
-    readers = [tf.train.NewCheckpointReader(str(folder / "model-200")) for folder in (whole, halves)]
+    readers = [
+        tf.train.NewCheckpointReader(str(folder / "model-200")) for folder in (whole, halves)
+    ]
     names = readers[0].get_variable_to_shape_map()
     assert names == readers[1].get_variable_to_shape_map()
     assert readers[0].get_tensor("t4-keys").size > 100

@@ -110,7 +110,9 @@ def test_trains_evaluates_predicts_exports_and_serves(tmp_path, kind):
     assert estimator.evaluate(input_fn(num_epochs=1))["global_step"] == 170
 
     features, _ = columns()
-    predicted = [p["probability"] for p in estimator.predict(input_fn(num_epochs=1, batch_size=256))]
+    predicted = [
+        p["probability"] for p in estimator.predict(input_fn(num_epochs=1, batch_size=256))
+    ]
     assert len(predicted) == 256
     folder = estimator.export_saved_model(str(tmp_path / "export"), receiver)
     old_name = estimator.export_savedmodel(str(tmp_path / "export"), receiver)
@@ -257,10 +259,19 @@ def test_bad_batch_is_an_error_that_names_what_is_wrong(tmp_path, change, messag
     [
         ({"model_fn": 3}, ValueError, "model_fn must be a function, got 3"),
         ({"model_fn": lambda x: x}, ValueError, "model_fn must take features"),
-        ({"model_fn": lambda features: None, "params": {}}, ValueError, "model_fn must take params"),
+        (
+            {"model_fn": lambda features: None, "params": {}},
+            ValueError,
+            "model_fn must take params",
+        ),
         ({"table_optimizer": "adam"}, TypeError, "table_optimizer must be one of rec_estimator"),
         (
-            {"embedding_features": [FEATURES[0], rec.EmbeddingFeature("item", dim=4, table="user")]},
+            {
+                "embedding_features": [
+                    FEATURES[0],
+                    rec.EmbeddingFeature("item", dim=4, table="user"),
+                ]
+            },
             ValueError,
             "user",
         ),

@@ -181,7 +181,7 @@ def test_safe_lookup_equals_tensorflow(combiner, default_id):
 
 
 def test_safe_lookup_keeps_negative_keys_when_asked():
-    table, dense = make_pair()
+    table, _ = make_pair()
     ids = tf.ragged.constant([[-1], []], dtype=tf.int64)
     values = run(rec.safe_embedding_lookup_sparse(table, ids, combiner="sum", prune=False))
     expected = run(rec.embedding_lookup(table, [-1, -1]))
@@ -201,7 +201,9 @@ def test_group_lookup_equals_single_lookups_and_shares_one_op():
     ]
     assert len({value.op for value in grouped}) == 1
     assert [value.shape.as_list() for value in grouped] == [v.shape.as_list() for v in singles]
-    loss = [tf.add_n([tf.reduce_sum(tf.square(v)) for v in values]) for values in (grouped, singles)]
+    loss = [
+        tf.add_n([tf.reduce_sum(tf.square(v)) for v in values]) for values in (grouped, singles)
+    ]
     grads = [tf.gradients(each, tables[:3]) for each in loss]
     actual, expected, grad, expected_grad = run([grouped, singles, *grads])
     for a, e in zip(actual, expected):
@@ -296,7 +298,11 @@ def test_training_lookup_in_control_flow_is_an_error(construct, version):
 @pytest.mark.parametrize(
     "call, error, message",
     [
-        (lambda t: rec.embedding_lookup(t, [1.0]), TypeError, "ids must be int64 or int32, got float32"),
+        (
+            lambda t: rec.embedding_lookup(t, [1.0]),
+            TypeError,
+            "ids must be int64 or int32, got float32",
+        ),
         (lambda t: rec.embedding_lookup(t, ["a"]), TypeError, "got string; hash strings with"),
         (lambda t: rec.embedding_lookup(3, [1]), ValueError, "params must be a table.*got 3"),
         (lambda t: rec.embedding_lookup([], [1]), ValueError, "params must be a table"),

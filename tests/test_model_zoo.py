@@ -1,9 +1,11 @@
-"""Every model of the zoo does the same list of things; then what is special to each, and the runner.
+"""Every model of the zoo passes the same tests; then its layers, the runner and the demo.
 
 All data is generated: a checkerboard of tastes whose attainable AUC is 0.85.
 """
 
 import concurrent.futures
+import functools
+import io
 import json
 import pathlib
 
@@ -21,7 +23,7 @@ SETTINGS = run.Settings(
 
 
 class Trained:
-    """A model after one epoch and after all, with what it says of the test rows."""
+    """A model, and what it says of the test rows."""
 
     def __init__(self, model, folder):
         tf.logging.set_verbosity(tf.logging.ERROR)
@@ -31,7 +33,6 @@ class Trained:
             TASK.train, TASK.train_labels, batch_size=128, shuffle=True, seed=1, num_epochs=None
         )
         self.estimator.train(train_fn, steps=1)
-        self.first = self.estimator.evaluate(test_fn)
         self.first_variables = self.variables()
         self.estimator.train(train_fn, max_steps=SETTINGS.steps_for(len(TASK.train_labels)))
         self.last = self.estimator.evaluate(test_fn)
@@ -44,13 +45,19 @@ class Trained:
         return {name: self.estimator.get_variable_value(name) for name in names}
 
 
-@pytest.fixture(scope="module", params=list(run.MODELS))
-def trained(request, tmp_path_factory):
-    return Trained(request.param, tmp_path_factory.mktemp(request.param))
+@pytest.fixture(scope="module")
+def train_once(tmp_path_factory):
+    """Model name -> Trained, the same in every test."""
+    return functools.lru_cache(None)(lambda name: Trained(name, tmp_path_factory.mktemp(name)))
+
+
+@pytest.fixture(params=list(run.MODELS))
+def trained(request, train_once):
+    return train_once(request.param)
 
 
 def test_training_lowers_the_loss_and_comes_near_the_attainable_auc(trained):
-    assert trained.last["log_loss"] < trained.first["log_loss"] - 0.1
+    assert trained.last["log_loss"] < np.log(2) - 0.1  # a new model says 0.5 to all
     assert trained.last["auc"] > TASK.attainable_auc - 0.05
 
 
@@ -225,10 +232,12 @@ def test_a_result_that_misses_its_mark_is_reported_as_such():
 
 def test_the_demo_asks_about_items_that_the_user_judged_later():
     request = demo.choose_request(TASK)
-    assert len(request.items) == len(set(request.items)) == min(100, 40)
+    assert len(request.items) == len(set(request.items)) <= 100
     rows = TASK.test["user"] == request.user
     assert set(request.later) == set(TASK.test["item"][rows].tolist())
     assert request.items[: len(request.later)].tolist() == list(request.later)
+    others = set(request.items[len(request.later) :].tolist())
+    assert not others & set(TASK.train["item"][TASK.train["user"] == request.user].tolist())
     first = np.flatnonzero(rows)[0]
     history = TASK.test["history"][first]
     assert request.liked == history[history != -1].tolist()
@@ -272,18 +281,13 @@ def eagerly(function, *arguments):
         return thread.submit(function, *arguments).result()
 
 
-@pytest.fixture(scope="module")
-def din_export(tmp_path_factory):
-    return Trained("din", tmp_path_factory.mktemp("export")).export_dir
-
-
-def test_a_request_gets_the_answer_of_the_model_and_the_wrong_one_a_reason(
-    din_export, monkeypatch, capsys
-):
+def test_a_request_gets_the_answer_of_the_model_and_the_wrong_one_a_reason(train_once):
+    din_export = train_once("din").export_dir
     request = {name: keys[:3].tolist() for name, keys in TASK.test.items()}
     answer = eagerly(score.score, din_export, request)
     assert len(answer["probabilities"]) == 3
-    assert 0 < min(answer["probabilities"]) and max(answer["probabilities"]) < 1
+    expected = train_once("din").probabilities[:3]
+    np.testing.assert_allclose(answer["probabilities"], expected, rtol=1e-5)
     assert answer["milliseconds"] > 0 and answer["load_seconds"] > 0
 
     without_item = {name: keys for name, keys in request.items() if name != "item"}
@@ -298,10 +302,8 @@ def test_a_request_gets_the_answer_of_the_model_and_the_wrong_one_a_reason(
     ("text", "message"),
     [("[1]", "request must be {column: keys}, got list"), ("{", "Expecting"), ("{}", "export_dir")],
 )
-def test_the_score_command_refuses_without_a_stack_trace(
-    tmp_path, monkeypatch, capsys, text, message
-):
-    monkeypatch.setattr("sys.stdin", __import__("io").StringIO(text))
+def test_the_score_command_gives_a_reason(tmp_path, monkeypatch, capsys, text, message):
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
     assert eagerly(score.main, [str(tmp_path)]) == 1
     assert message in capsys.readouterr().err
 
@@ -309,4 +311,4 @@ def test_the_score_command_refuses_without_a_stack_trace(
 def test_settings_are_what_the_committed_results_were_made_with():
     results = pathlib.Path(run.__file__).parent.parent / "benchmarks/results/model_zoo.json"
     settings = json.loads(results.read_text())["settings"]
-    assert settings == json.loads(json.dumps(vars(run.Settings())))
+    assert json.loads(json.dumps(vars(run.Settings()))) == settings

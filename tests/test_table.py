@@ -64,7 +64,9 @@ def test_initializer_of_the_option_goes_before_the_argument_and_the_scope():
     )
     with tf.variable_scope("s", initializer=tf.constant_initializer(3.0)):
         tables = [
-            rec.get_embedding_variable("a", 1, initializer=tf.zeros_initializer(), ev_option=option),
+            rec.get_embedding_variable(
+                "a", 1, initializer=tf.zeros_initializer(), ev_option=option
+            ),
             rec.get_embedding_variable("b", 1, initializer=tf.zeros_initializer()),
             rec.get_embedding_variable("c", 1),
         ]
@@ -115,7 +117,10 @@ def test_same_name_with_other_settings_is_an_error(settings, message):
 
 
 def test_reuse_of_a_table_that_does_not_exist_is_an_error():
-    with tf.variable_scope("s", reuse=True), pytest.raises(ValueError, match="got 's/t' under reuse"):
+    with (
+        tf.variable_scope("s", reuse=True),
+        pytest.raises(ValueError, match="got 's/t' under reuse"),
+    ):
         rec.get_embedding_variable("t", 2)
 
 
@@ -133,7 +138,11 @@ def test_name_of_a_variable_is_refused():
         ({"embedding_dim": 0}, ValueError, "embedding_dim must be an integer >= 1, got 0"),
         ({"embedding_dim": 2.5}, ValueError, "got 2.5"),
         ({"embedding_dim": True}, ValueError, "got True"),
-        ({"key_dtype": tf.string}, ValueError, "key_dtype must be int64 or int32, got string; hash"),
+        (
+            {"key_dtype": tf.string},
+            ValueError,
+            "key_dtype must be int64 or int32, got string; hash",
+        ),
         ({"value_dtype": tf.float64}, ValueError, "value_dtype must be float32, got float64"),
         ({"regularizer": abs}, ValueError, "regularizer must be None"),
         ({"validate_shape": False}, ValueError, "validate_shape must be True"),
@@ -141,7 +150,11 @@ def test_name_of_a_variable_is_refused():
         ({"initializer": 1.0}, TypeError, "initializer must be a TensorFlow initializer"),
         ({"initializer": lambda shape, dtype: tf.zeros([1])}, ValueError, "must give float32"),
         ({"ev_option": 3}, TypeError, "ev_option must be an EmbeddingVariableOption, got 3"),
-        ({"partitioner": lambda shape, dtype: [1, 2]}, ValueError, "partitioner must cut the first"),
+        (
+            {"partitioner": lambda shape, dtype: [1, 2]},
+            ValueError,
+            "partitioner must cut the first",
+        ),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
 )
@@ -175,7 +188,9 @@ def test_eager_mode_is_refused():
         "try: rec.get_embedding_variable('t', 2)\n"
         "except ValueError as e: print(e)"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert "must be called while a graph is built, got eager mode" in result.stdout
 
 
@@ -272,7 +287,7 @@ def test_tf_gradients_gives_indexed_slices_for_table_and_handle(use_list):
     table = rec.get_embedding_variable("t", 2)
     keys = tf.constant([5, 6, 5], tf.int64)
     loss = tf.reduce_sum(rec.embedding_lookup(table, keys) * [[1.0], [2.0], [3.0]])
-    xs = [table, table.handle, list(table)[0]] if use_list else table
+    xs = [table, table.handle, table.shards[0]] if use_list else table
     for grad in tf.gradients(loss, xs):
         assert isinstance(grad, tf.IndexedSlices)
         with initialized_session() as session:

@@ -236,7 +236,7 @@ class TableUpdates:
         return apply_op
 
     def _hold_back_other_increments(self, apply_op: tf.Operation) -> None:
-        """Makes increments of the step that other optimizers have built wait for a table's apply."""
+        """Makes increments of the step by other optimizers wait for a table's apply."""
         if self._stamp is NO_GLOBAL_STEP:
             return
         needed = ancestors([apply_op])
