@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, TextIO
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, TextIO, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -60,105 +60,144 @@ class ProgressHook(tf.train.SessionRunHook):
         ):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be above 0, got {value}; leave it out where unknown")
-        self._max_steps = max_steps
-        self._batch_size = batch_size
+        self._settings = _Settings(max_steps, batch_size, every_seconds)
         self._metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        self._every_seconds = every_seconds
         self._stream = stream
+        # By graph: train_and_evaluate in one process evaluates in the middle of its training loop.
+        self._loops: Dict[tf.Graph, _Loop] = {}
         self._last_metrics: Dict[str, float] = {}  # of the last evaluation this hook saw
 
     def begin(self) -> None:
         """Finds the tensors to show; called by TensorFlow when the graph is complete."""
         graph = tf.get_default_graph()
-        self._global_step = tf.train.get_global_step(graph)
-        self._loss = None
-        self._metric_values: Dict[str, tf.Tensor] = {}
-        if graph.get_collection(tf.GraphKeys.EVAL_STEP):  # made by Estimator for evaluate() only
-            self._loop = "evaluate"
-            self._metric_values = _metric_values(graph, self._metrics)
-        else:
-            # Estimator adds the spec's loss last, behind those that tf.losses collected on the way.
-            losses = graph.get_collection(tf.GraphKeys.LOSSES)
-            self._loss = losses[-1] if losses else None
-            self._loop = "train" if losses else "predict"
-        self._line = _ProgressLine(self._stream or sys.stderr, self._every_seconds)
+        if not self._loops:
+            self._line = _ProgressLine(self._stream or sys.stderr, self._settings.every_seconds)
+        self._loops[graph] = _Loop(graph, self._settings, self._metrics)
 
     def after_create_session(self, session: tf.Session, coord: Any) -> None:
         """Starts to count; called again when a lost session was replaced."""
         del coord
+        self._loops[session.graph].start(session, self._line.every_seconds)
+
+    def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
+        """Asks for the loss if a line is due, or training ends with this step."""
+        return self._loops[run_context.session.graph].fetches()
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Counts the step and writes the line if it is due."""
+        loop = self._loops[run_context.session.graph]
+        if loop.count_step(run_values.results):
+            self._line.write(loop.parts(run_context.session, self._last_metrics))
+            loop.wait(self._line.every_seconds)
+
+    def end(self, session: tf.Session) -> None:
+        """Writes the last line, which stays."""
+        loop = self._loops.pop(session.graph)
+        parts, metrics = loop.last_parts(session, self._last_metrics)
+        self._last_metrics = metrics
+        self._line.finish(parts)
+
+
+class _Settings(NamedTuple):
+    """What a ProgressHook was told."""
+
+    max_steps: Optional[int]
+    batch_size: Optional[int]
+    every_seconds: Optional[float]
+
+
+class _Loop:
+    """One training, evaluation or prediction: how far it is and what there is to say of it."""
+
+    def __init__(self, graph: tf.Graph, settings: _Settings, metrics: Sequence[str]) -> None:
+        self._settings = settings
+        self._global_step = tf.train.get_global_step(graph)
+        self._loss: Optional[tf.Tensor] = None
+        self._metric_values: Dict[str, tf.Tensor] = {}
+        if graph.get_collection(tf.GraphKeys.EVAL_STEP):  # made by Estimator for evaluate() only
+            self._name = "evaluate"
+            self._metric_values = _metric_values(graph, metrics)
+        else:
+            # Estimator adds the spec's loss last, behind those that tf.losses collected on the way.
+            losses = graph.get_collection(tf.GraphKeys.LOSSES)
+            self._loss = losses[-1] if losses else None
+            self._name = "train" if losses else "predict"
+
+    def start(self, session: tf.Session, every_seconds: float) -> None:
         # Steps before the one whose loss the last line shows; exact where there is one worker.
-        self._last_count = (self._max_steps or 0) - self._step(session) - 1
+        self._last_count = (self._settings.max_steps or 0) - self._step(session) - 1
         self._begun = time.monotonic()
         self._count = 0  # steps of this loop and this worker
         self._rate_from = self._shown = _Moment(self._begun, 0)
         self._last_loss: Optional[float] = None
-        self._due = self._begun + self._line.every_seconds
+        self._due = self._begun + every_seconds
         self._is_due = False
 
-    def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-        """Asks for the loss if a line is due, or training ends with this step."""
-        del run_context
+    def fetches(self) -> Optional[tf.train.SessionRunArgs]:
         self._is_due = time.monotonic() >= self._due
         if self._loss is not None and (self._is_due or self._count == self._last_count):
             return tf.train.SessionRunArgs(self._loss)
         return None
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Counts the step and writes the line if it is due."""
+    def count_step(self, loss: Optional[Any]) -> bool:
+        """Takes note of a step, and of its loss where it was fetched; whether a line is due."""
         self._count += 1
-        if run_values.results is not None:
-            self._last_loss = float(run_values.results)
+        if loss is not None:
+            self._last_loss = float(loss)
         if self._count == 1:
             # The first step also places, allocates and fills the input's buffers: in no rate.
             self._rate_from = self._shown = _Moment(time.monotonic(), 1)
-        if not self._is_due:
-            return
-        now = _Moment(time.monotonic(), self._count)
-        self._line.write(self._parts(self._step(run_context.session), now))
-        self._shown = now
-        self._due = now.seconds + self._line.every_seconds
+        return self._is_due
 
-    def end(self, session: tf.Session) -> None:
-        """Writes the last line, which stays."""
-        step = self._step(session)
+    def wait(self, every_seconds: float) -> None:
+        """Makes the next line due after that time."""
+        self._shown = _Moment(time.monotonic(), self._count)
+        self._due = self._shown.seconds + every_seconds
+
+    def parts(self, session: tf.Session, metrics: Mapping[str, float]) -> List[str]:
+        """The parts of a line, most important first; `metrics` are those of the last evaluation."""
         now = _Moment(time.monotonic(), self._count)
-        if self._loop == "evaluate":
-            self._last_metrics = session.run(self._metric_values)
-            parts = [f"evaluated at step {step:,}", *_format_numbers(self._last_metrics)]
-            parts.append(f"{self._count:,} batches in {now.seconds - self._begun:.1f} s")
-        else:
+        if self._name != "train":
+            return [f"{self._name} {self._count:,} batches", *self._rate(now)]
+        step, max_steps = self._step(session), self._settings.max_steps
+        parts = [f"train {step:,}"]
+        if max_steps is not None:
+            parts = [f"train {step:,}/{max_steps:,} ({min(1.0, step / max_steps):.0%})"]
+        parts += self._rate(now)
+        if self._last_loss is not None:
+            parts += _format_numbers({"loss": self._last_loss})
+        parts += _format_numbers(metrics)
+        if max_steps is not None and step < max_steps and self._count > 1:
+            # Mean over the loop: steadier than the last interval, which one checkpoint can double.
+            per_step = (now.seconds - self._rate_from.seconds) / (self._count - 1)
+            parts.append(f"{_format_duration((max_steps - step) * per_step)} left")
+        return parts
+
+    def last_parts(
+        self, session: tf.Session, metrics: Mapping[str, float]
+    ) -> Tuple[List[str], Dict[str, float]]:
+        """The parts of the last line, and the metrics of the last evaluation."""
+        if self._name != "evaluate":
             self._shown = self._rate_from  # the last line tells the rate of the whole loop
-            parts = self._parts(step, now)
-        self._line.finish(parts)
+            return self.parts(session, metrics), dict(metrics)
+        values = session.run(self._metric_values)
+        parts = [f"evaluated at step {self._step(session):,}", *_format_numbers(values)]
+        seconds = time.monotonic() - self._begun
+        parts.append(f"{self._count:,} batches in {seconds:.1f} s")
+        return parts, values
 
     def _step(self, session: tf.Session) -> int:
         return 0 if self._global_step is None else int(session.run(self._global_step))
 
-    def _parts(self, step: int, now: "_Moment") -> List[str]:
-        """The line's parts, most important first."""
-        if self._loop != "train":
-            return [f"{self._loop} {self._count:,} batches", *self._rate(now)]
-        parts = [f"train {step:,}"]
-        if self._max_steps is not None:
-            share = min(1.0, step / self._max_steps)
-            parts = [f"train {step:,}/{self._max_steps:,} ({share:.0%})"]
-        parts += self._rate(now)
-        if self._last_loss is not None:
-            parts += _format_numbers({"loss": self._last_loss})
-        parts += _format_numbers(self._last_metrics)
-        if self._max_steps is not None and step < self._max_steps and self._count > 1:
-            # Mean over the loop: steadier than the last interval, which one checkpoint can double.
-            per_step = (now.seconds - self._rate_from.seconds) / (self._count - 1)
-            parts.append(f"{_format_duration((self._max_steps - step) * per_step)} left")
-        return parts
-
     def _rate(self, now: "_Moment") -> List[str]:
+        """Since the last line."""
         seconds, steps = now.seconds - self._shown.seconds, now.count - self._shown.count
         if not seconds > 0.0 or not steps:
             return []
-        if self._batch_size is None:
+        batch_size = self._settings.batch_size
+        if batch_size is None:
             return [f"{_round_to_3_digits(steps / seconds):,} steps/s"]
-        return [f"{_round_to_3_digits(steps * self._batch_size / seconds):,} samples/s"]
+        return [f"{_round_to_3_digits(steps * batch_size / seconds):,} samples/s"]
 
 
 class _Moment(NamedTuple):

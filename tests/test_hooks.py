@@ -130,6 +130,32 @@ def test_evaluation_tells_the_metrics_that_the_model_has_and_training_repeats_th
     assert lines[-1].endswith("| auc 1.0000 | mean_score 0.5000")
 
 
+def test_one_hook_serves_a_training_that_is_interrupted_by_evaluations(tmp_path):
+    stream = io.StringIO()
+    config = rec.RunConfig(str(tmp_path), save_checkpoints_steps=2)
+    hook = rec.ProgressHook(max_steps=4, stream=stream, every_seconds=ALWAYS)
+    rec.train_and_evaluate(
+        rec.RecEstimator(model_fn, config=config),
+        rec.TrainSpec(input_fn(), max_steps=4, hooks=[hook]),
+        rec.EvalSpec(input_fn(3), steps=None, hooks=[hook], throttle_secs=0),
+    )
+    lines = stream.getvalue().splitlines()
+    assert [line.partition(" |")[0] for line in lines if line.startswith("train")] == [
+        "train 1/4 (25%)",
+        "train 2/4 (50%)",
+        "train 3/4 (75%)",
+        "train 4/4 (100%)",
+        "train 4/4 (100%)",
+    ]
+    evaluated = [number for number, line in enumerate(lines) if line.startswith("evaluated")]
+    assert [lines[number].partition(" |")[0] for number in evaluated] == [
+        "evaluated at step 2",
+        "evaluated at step 4",
+    ]
+    after = lines[evaluated[0] + 1]
+    assert re.search(r"^train 2/4 .* loss 1\.0000 \| auc 1\.0000 \| \d:\d\d left$", after)
+
+
 def test_prediction_tells_how_many_batches(estimator):
     lines_of_training(estimator, max_steps=1)
     stream = io.StringIO()
@@ -220,11 +246,12 @@ def test_a_step_that_shows_nothing_costs_microseconds(estimator):
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             hook.after_create_session(session, None)
+            context = tf.train.SessionRunContext(None, session)
             values = tf.train.SessionRunValues(None, None, None)
             start = time.perf_counter()
             for _ in range(1000):
-                hook.before_run(None)
-                hook.after_run(None, values)
+                hook.before_run(context)
+                hook.after_run(context, values)
             per_step = (time.perf_counter() - start) / 1000
     assert per_step < 20e-6, f"{per_step * 1e6:.1f} us, a training step is some 1000 us"
 

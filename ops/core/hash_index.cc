@@ -58,8 +58,7 @@ void HashIndex::Erase(Bucket* home, Place place) {
 bool HashIndex::Reserve(uint64_t keys, double stagger) {
   if (keys <= capacity_) return true;
   // The next size of this index's own series ceil(1.3 ^ (k + stagger)).
-  const double wanted = std::ceil(static_cast<double>(keys) /
-                                  (kMaxLoad * kEntries));
+  const double wanted = static_cast<double>(keys) / (kMaxLoad * kEntries);
   double step = std::ceil(std::log(wanted) / std::log(kGrowth) - stagger);
   if (step < 0) step = 0;
   uint64_t n_buckets;

@@ -175,7 +175,7 @@ TEST(ASaturatedCounterStaysAndKeysAreStillFound) {
 
 TEST(ASearchForAnAbsentKeyEndsWhenEveryCounterIsAboveZero) {
   HashIndex index;
-  EXPECT_TRUE(index.Reserve(8, 0.5));
+  EXPECT_TRUE(index.Reserve(6, 0.0));
   // Two buckets, 8 of 10 entries allowed.
   EXPECT_EQ(index.bytes(), 2 * sizeof(Bucket));
   const auto low = [](uint64_t i) { return UnmixKey(i << 6); };
