@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 import zipfile
 
 import numpy as np
@@ -141,10 +140,8 @@ def test_an_index_that_never_answers_ends_in_an_error(tmp_path, monkeypatch):
         server.bind(("127.0.0.1", 0))
         server.listen()
         monkeypatch.setenv("PIP_INDEX_URL", f"https://127.0.0.1:{server.getsockname()[1]}/simple")
-        start = time.monotonic()
         with pytest.raises(data.DataUnavailableError, match="did not answer in 2 s"):
             data.fetch_movielens_100k(tmp_path, timeout_seconds=2)
-        assert time.monotonic() - start < 10
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path, pip):

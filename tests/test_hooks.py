@@ -6,7 +6,6 @@ import pty
 import re
 import struct
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -238,22 +237,21 @@ def test_the_stream_is_standard_error_as_it_is_when_the_loop_begins(estimator, c
     assert captured.out == ""
 
 
-def test_a_step_that_shows_nothing_costs_microseconds(estimator):
-    hook = rec.ProgressHook(stream=io.StringIO(), every_seconds=NEVER)
+def test_a_step_that_shows_nothing_fetches_and_writes_nothing(estimator):
+    stream = io.StringIO()
+    hook = rec.ProgressHook(stream=stream, every_seconds=NEVER)
     with tf.Graph().as_default():
         tf.train.create_global_step()
+        tf.losses.add_loss(tf.constant(1.0))
         hook.begin()
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
             hook.after_create_session(session, None)
             context = tf.train.SessionRunContext(None, session)
-            values = tf.train.SessionRunValues(None, None, None)
-            start = time.perf_counter()
-            for _ in range(1000):
-                hook.before_run(context)
-                hook.after_run(context, values)
-            per_step = (time.perf_counter() - start) / 1000
-    assert per_step < 20e-6, f"{per_step * 1e6:.1f} us, a training step is some 1000 us"
+            for _ in range(10):
+                assert hook.before_run(context) is None
+                hook.after_run(context, tf.train.SessionRunValues(None, None, None))
+    assert stream.getvalue() == ""
 
 
 @pytest.mark.parametrize(
