@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -119,6 +120,7 @@ class TableApplyOp : public OpKernel {
                   InvalidArgument(hyper_names_[hyper.size() - 1], " of ", rule_,
                                   " must be finite, got ", hyper.back()));
     }
+    std::shared_lock<std::shared_mutex> lock(resource->replace_mutex());
     OP_REQUIRES_OK(context, OrResourceExhausted(resource->name(), [&] {
                      return PrepareSlots(*resource);
                    }));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -416,6 +417,7 @@ class TableRestoreOp : public OpKernel {
   // Puts the parts in place of what the table holds. Everything is checked.
   Status Replace(const Tensor& bank, const std::vector<Part>& parts,
                  TableResource* resource) const {
+    std::lock_guard<std::shared_mutex> lock(resource->replace_mutex());
     EmbeddingTable& table = resource->table();
     table.Clear();
     // While there is no row yet, so that none has to move.

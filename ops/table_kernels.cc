@@ -242,12 +242,13 @@ class TableInitializeOp : public OpKernel {
                     " must be [b, dim], b >= 1, dim = ", table->table().dim(),
                     ", got shape ", bank->shape().DebugString()));
 
-    OP_REQUIRES_OK(context, OrResourceExhausted(table->name(), [&] {
-                     table->table().SetBank(bank->flat<float>().data(),
-                                            bank->dim_size(0));
-                     table->table().Clear();
-                     return Status();
-                   }));
+    OP_REQUIRES_OK(
+        context, OrResourceExhausted(table->name(), [&] {
+          std::lock_guard<std::shared_mutex> lock(table->replace_mutex());
+          table->table().SetBank(bank->flat<float>().data(), bank->dim_size(0));
+          table->table().Clear();
+          return Status();
+        }));
   }
 };
 

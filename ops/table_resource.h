@@ -4,7 +4,9 @@
 #define REC_ESTIMATOR_OPS_TABLE_RESOURCE_H_
 
 #include <cstdint>
+#include <mutex>
 #include <new>
+#include <shared_mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,10 +50,16 @@ class TableResource : public tensorflow::ResourceBase {
   float default_value() const { return default_value_; }
   EmbeddingTable& table() { return table_; }
 
+  // Exclusive while all rows are replaced, which takes several calls of the
+  // table, shared by training steps: a step is applied to the rows from before
+  // or to those from after, and two restores do not leave the rows of both.
+  std::shared_mutex& replace_mutex() { return replace_mutex_; }
+
  private:
   const std::string name_;  // The handle's shared_name, for messages.
   const float default_value_;
   EmbeddingTable table_;
+  std::shared_mutex replace_mutex_;
 };
 
 using TablePtr = tensorflow::core::RefCountPtr<TableResource>;

@@ -37,9 +37,8 @@ void* AllocateZeroed(size_t bytes, Pages pages) {
   if (mapped == MAP_FAILED) return nullptr;
   if (spare == 0) return mapped;
   char* begin = static_cast<char*>(mapped);
-  const size_t before =
-      RoundUp(reinterpret_cast<uintptr_t>(begin), kHugePage) -
-      reinterpret_cast<uintptr_t>(begin);
+  const size_t before = RoundUp(reinterpret_cast<uintptr_t>(begin), kHugePage) -
+                        reinterpret_cast<uintptr_t>(begin);
   if (before > 0) munmap(begin, before);
   if (spare > before) munmap(begin + before + size, spare - before);
   // Only a hint: without huge pages everything works, more slowly.

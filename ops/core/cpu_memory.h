@@ -20,8 +20,8 @@ enum class Pages {
 // there is none. bytes >= 1. Large blocks take memory only where touched.
 void* AllocateZeroed(size_t bytes, Pages pages);
 
-// Takes the memory of a block at once that is about to be used all over: cheaper
-// than a fault per page, and much cheaper than faults that read first.
+// Takes the memory of a block at once that is about to be used all over:
+// cheaper than a fault per page, and much cheaper than faults that read first.
 void Populate(void* memory, size_t bytes);
 
 // Gives back what AllocateZeroed(bytes, ...) returned; nullptr is allowed.

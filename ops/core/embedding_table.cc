@@ -27,11 +27,11 @@ constexpr int kShards = EmbeddingTable::kShards;
 constexpr uint64_t kAllShards = ~uint64_t{0};
 static_assert(kShards == 64, "sets of shards are 64-bit masks");
 
-// Keys whose cache misses are in flight together in a lookup. Measured: 16 is
-// 25 % slower, 32 to 128 are equal.
-constexpr size_t kChunk = 64;
-// Keys of a large lookup that one set of locks serves: 64 locks cost about 2
-// us, 4096 keys 40 us or more, and an apply waits no longer than that.
+// Keys whose cache misses are in flight together in a lookup: as many as a core
+// has line fill buffers. embedding_table.h has the measurements.
+constexpr size_t kChunk = 16;
+// Keys of a large lookup that one set of locks serves: 64 locks cost 0.7 us,
+// 4096 keys 70 us or more, and an apply waits no longer than that.
 constexpr size_t kLookupBlock = 4096;
 // From here on a Reader locks every shard without hashing its keys first: fewer
 // keys than this would leave shards free.
@@ -105,20 +105,6 @@ class ReadWriteLock {
   std::atomic<int> waiting_{0};  // Writers in Lock.
 };
 
-// Copies dim floats; for whole vectors and an overlapping last one, where
-// memcpy would be a call per row.
-inline void CopyRow(const float* from, int dim, float* to) {
-  constexpr int kWide = 8;
-  if (dim >= kWide) {
-    for (int d = 0; d + kWide <= dim; d += kWide) {
-      std::memcpy(to + d, from + d, kWide * sizeof(float));
-    }
-    std::memcpy(to + dim - kWide, from + dim - kWide, kWide * sizeof(float));
-  } else {
-    for (int d = 0; d < dim; ++d) to[d] = from[d];
-  }
-}
-
 // Eight floats at any address.
 typedef float Vector
     __attribute__((vector_size(32), aligned(alignof(float)), may_alias));
@@ -128,8 +114,23 @@ inline const Vector& VectorAt(const float* p) {
 }
 inline Vector& VectorAt(float* p) { return *reinterpret_cast<Vector*>(p); }
 
-// sum = (((+0 + g0) + g1) + ...), with g_j = row occurrences[j] of grads, (dim).
-// The leading +0 turns a lone -0 into +0, as TensorFlow's segment sum does.
+// Copies dim floats; for whole vectors and an overlapping last one, where
+// memcpy would be a call per row.
+inline void CopyRow(const float* from, int dim, float* to) {
+  constexpr int kWide = 8;
+  if (dim >= kWide) {
+    for (int d = 0; d + kWide <= dim; d += kWide) {
+      VectorAt(to + d) = VectorAt(from + d);
+    }
+    VectorAt(to + dim - kWide) = VectorAt(from + dim - kWide);
+  } else {
+    for (int d = 0; d < dim; ++d) to[d] = from[d];
+  }
+}
+
+// sum = (((+0 + g0) + g1) + ...), with g_j = row occurrences[j] of grads,
+// (dim). The leading +0 turns a lone -0 into +0, as TensorFlow's segment sum
+// does.
 void SumOccurrences(const float* grads, const uint32_t* occurrences, size_t n,
                     int dim, float* sum) {
   constexpr int kWide = 8;
@@ -172,7 +173,10 @@ void SumOccurrences(const float* grads, const uint32_t* occurrences, size_t n,
 // faults. Taken out of the thread for the length of a call.
 class Scratch {
  public:
-  Scratch() { std::swap(memory_, kept_.memory); std::swap(bytes_, kept_.bytes); }
+  Scratch() {
+    std::swap(memory_, kept_.memory);
+    std::swap(bytes_, kept_.bytes);
+  }
   ~Scratch() {
     if (bytes_ > kKeepBytes || kept_.memory != nullptr) {
       FreeZeroed(memory_, bytes_);
@@ -240,8 +244,8 @@ struct EmbeddingTable::Shard {
 
   // Line 3. Written under lock; the atomics are read without.
   alignas(kCacheLine) std::atomic<int64_t> keys{0};  // Entries of index.
-  std::atomic<int64_t> rows{0};      // Those that own a row.
-  std::atomic<int64_t> capacity{0};  // index.capacity().
+  std::atomic<int64_t> rows{0};                      // Those that own a row.
+  std::atomic<int64_t> capacity{0};                  // index.capacity().
   // Entries that applies under way may still add; added to without lock.
   std::atomic<int64_t> promised{0};
   uint32_t free_row = HashIndex::kNoRow;  // First of a list: a free row begins
@@ -304,6 +308,9 @@ struct EmbeddingTable::Impl {
     return mask;
   }
 
+  const HashIndex& IndexOf(int64_t key) const {
+    return shards[ShardOf(MixKey(key))].index;
+  }
   Bucket* Home(int64_t key) const {
     const uint64_t hash = MixKey(key);
     return shards[ShardOf(hash)].index.Home(hash);
@@ -333,11 +340,7 @@ struct EmbeddingTable::Impl {
                 const RowArena::View& view, UnknownKey unknown,
                 const float** rows) const {
     const size_t bytes = static_cast<size_t>(dim) * sizeof(float);
-    for (size_t i = 0; i < n; ++i) {
-      // Which shard's index finds it does not matter to Find unless the search
-      // wraps around, so the shard is looked up again.
-      const HashIndex& index = shards[ShardOf(MixKey(keys[i]))].index;
-      const Place place = index.Find(homes[i], keys[i]);
+    const auto resolve = [&](size_t i, Place place) {
       if (place.found() && place.row() != HashIndex::kNoRow) {
         rows[i] = view.Row(place.row());
       } else if (unknown == UnknownKey::kInitial) {
@@ -346,6 +349,21 @@ struct EmbeddingTable::Impl {
         rows[i] = defaults.data();
       }
       PrefetchLines(rows[i], bytes);
+    };
+    // A tenth of the keys lives beyond home; their next line comes meanwhile.
+    uint8_t beyond[kChunk];
+    size_t n_beyond = 0;
+    for (size_t i = 0; i < n; ++i) {
+      Place place;
+      if (IndexOf(keys[i]).FindAtHome(homes[i], keys[i], &place)) {
+        resolve(i, place);
+      } else {
+        beyond[n_beyond++] = static_cast<uint8_t>(i);
+      }
+    }
+    for (size_t b = 0; b < n_beyond; ++b) {
+      const size_t i = beyond[b];
+      resolve(i, IndexOf(keys[i]).FindBeyond(homes[i], keys[i]));
     }
   }
 
@@ -394,25 +412,37 @@ struct EmbeddingTable::Impl {
     }
   }
 
-  // Finds the entries of keys (n) of shard `s`; its lock is held. Calls
-  // visit(i, place) in order.
+  // Finds the entries of keys (n), which are all in `index`, whose lock is
+  // held. Calls visit(i, place) in order.
   template <typename Visit>
-  void FindEach(const HashIndex& index, const int64_t* keys, uint32_t n,
-                const Visit& visit) const {
-    Bucket* ahead[kBucketsAhead];
-    const uint32_t first = std::min(n, kBucketsAhead);
-    for (uint32_t i = 0; i < first; ++i) {
-      ahead[i] = index.Home(MixKey(keys[i]));
-      PrefetchLine(ahead[i]);
-    }
-    for (uint32_t i = 0; i < n; ++i) {
-      Bucket* const home = ahead[i % kBucketsAhead];
-      if (i + kBucketsAhead < n) {
-        Bucket* const later = index.Home(MixKey(keys[i + kBucketsAhead]));
-        ahead[i % kBucketsAhead] = later;
-        PrefetchLine(later);
+  static void FindEach(const HashIndex& index, const int64_t* keys, uint32_t n,
+                       const Visit& visit) {
+    Bucket* homes[2][kChunk];
+    const auto fetch = [&](uint32_t at, Bucket** to) {
+      const uint32_t end = std::min<uint32_t>(n, at + kChunk);
+      for (; at < end; ++at, ++to) {
+        *to = index.Home(MixKey(keys[at]));
+        PrefetchLine(*to);
       }
-      visit(i, index.Find(home, keys[i]));
+    };
+    Place places[kChunk];
+    uint8_t beyond[kChunk];
+    fetch(0, homes[0]);
+    int turn = 0;
+    for (uint32_t at = 0; at < n; at += kChunk, turn ^= 1) {
+      if (n - at > kChunk) fetch(at + kChunk, homes[turn ^ 1]);
+      const uint32_t size = std::min<uint32_t>(n - at, kChunk);
+      size_t n_beyond = 0;
+      for (uint32_t i = 0; i < size; ++i) {
+        if (!index.FindAtHome(homes[turn][i], keys[at + i], &places[i])) {
+          beyond[n_beyond++] = static_cast<uint8_t>(i);
+        }
+      }
+      for (size_t b = 0; b < n_beyond; ++b) {
+        const uint32_t i = beyond[b];
+        places[i] = index.FindBeyond(homes[turn][i], keys[at + i]);
+      }
+      for (uint32_t i = 0; i < size; ++i) visit(at + i, places[i]);
     }
   }
 
@@ -469,7 +499,8 @@ struct Partition {
   uint32_t* starts;  // (blocks, kShards) counts, then positions
   int64_t* keys;     // (n) by shard
   uint32_t* index;   // (n) by shard: number of the occurrence in the batch
-  std::array<uint32_t, kShards + 1> begin;  // Shard s: [begin[s], begin[s + 1]).
+  std::array<uint32_t, kShards + 1>
+      begin;  // Shard s: [begin[s], begin[s + 1]).
 
   uint64_t blocks() const {
     return (n + kPartitionBlock - 1) / kPartitionBlock;
@@ -725,8 +756,8 @@ class EmbeddingTable::Impl::BatchApply {
     uint32_t rows = 0;
     table_.FindEach(shard.index, part_.keys + part_.begin[s], unique_[s],
                     [&](uint32_t, Place place) {
-                      rows += !place.found() ||
-                              place.row() == HashIndex::kNoRow;
+                      rows +=
+                          !place.found() || place.row() == HashIndex::kNoRow;
                     });
     const int64_t less = static_cast<int64_t>(unique_[s]) - rows;
     promised_keys_[s] = promised_rows_[s] = rows;
@@ -815,8 +846,8 @@ class EmbeddingTable::Impl::BatchApply {
       }
       const uint32_t u = without_row[i];
       if (!places[u].found()) {
-        places[u] = shard.index.Insert(shard.index.Home(MixKey(keys[u])),
-                                       keys[u]);
+        places[u] =
+            shard.index.Insert(shard.index.Home(MixKey(keys[u])), keys[u]);
       }
       rows[u] = source.Next();
       places[u].row() = rows[u];
@@ -895,7 +926,8 @@ class EmbeddingTable::Impl::BatchApply {
         }
       } else if (with_grad > at) {
         float* sum = sums + filled * stride;
-        SumOccurrences(batch_.grads, occurrences + at, with_grad - at, dim, sum);
+        SumOccurrences(batch_.grads, occurrences + at, with_grad - at, dim,
+                       sum);
         tile[filled] = row;
         tile_grads[filled] = sum;
         if (++filled == tile_rows) flush();
@@ -930,6 +962,7 @@ class EmbeddingTable::Impl::BatchApply {
 
 bool EmbeddingTable::Apply(const Batch& batch, const RowUpdate& update,
                            const ParallelFor& parallel) {
+  if (batch.n >= kMaxBatch || batch.m >= kMaxBatch) return false;
   if (batch.n + batch.m == 0) return true;
   Impl::BatchApply apply(impl_, batch, update);
   if (batch.n + batch.m < kSerialBelow) return apply.Run(SerialFor);
@@ -989,8 +1022,8 @@ class EmbeddingTable::Impl::BatchInsert {
     uint32_t rows = 0;
     table_.FindEach(shard.index, part_.keys + part_.begin[s], size_of(s),
                     [&](uint32_t, Place place) {
-                      rows += !place.found() ||
-                              place.row() == HashIndex::kNoRow;
+                      rows +=
+                          !place.found() || place.row() == HashIndex::kNoRow;
                     });
     new_rows_[s] = rows;
     const int64_t promised =
@@ -1008,8 +1041,7 @@ class EmbeddingTable::Impl::BatchInsert {
     const uint32_t begin = part_.begin[s];
     bool done = true;
     table_.FindEach(
-        shard.index, part_.keys + begin, size_of(s),
-        [&](uint32_t i, Place) {
+        shard.index, part_.keys + begin, size_of(s), [&](uint32_t i, Place) {
           done = InsertOne(s, part_.keys[begin + i], part_.index[begin + i]) &&
                  done;
         });
@@ -1206,8 +1238,8 @@ int EmbeddingTable::row_floats() const {
 void EmbeddingTable::SetBank(const float* bank, int64_t rows) {
   Impl& table = *impl_;
   const size_t floats = static_cast<size_t>(rows) * table.dim;
-  float* copy = static_cast<float*>(
-      AllocateZeroed(floats * sizeof(float), Pages::kHuge));
+  float* copy =
+      static_cast<float*>(AllocateZeroed(floats * sizeof(float), Pages::kHuge));
   if (copy == nullptr) throw std::bad_alloc();
   std::copy_n(bank, floats, copy);
   table.LockAll();
@@ -1228,22 +1260,35 @@ int64_t EmbeddingTable::bank_rows() const {
 
 std::vector<float> EmbeddingTable::bank() const {
   std::lock_guard<std::mutex> lock(impl_->metadata_mutex);
-  return std::vector<float>(
-      impl_->bank, impl_->bank + impl_->bank_bytes() / sizeof(float));
+  return std::vector<float>(impl_->bank,
+                            impl_->bank + impl_->bank_bytes() / sizeof(float));
 }
 
 bool EmbeddingTable::EnsureSlots(const std::vector<SlotSpec>& wanted) {
   Impl& table = *impl_;
+  {
+    // Mostly they are there, and no lock of a shard is needed.
+    std::lock_guard<std::mutex> lock(table.metadata_mutex);
+    const bool present =
+        std::all_of(wanted.begin(), wanted.end(), [&](const SlotSpec& spec) {
+          return std::any_of(table.slots.begin(), table.slots.end(),
+                             [&](const SlotSpec& slot) {
+                               return slot.name == spec.name &&
+                                      slot.width == spec.width &&
+                                      slot.initial == spec.initial;
+                             });
+        });
+    if (present) return true;
+  }
   // What the slots would be; false: a width differs.
   std::vector<SlotSpec> slots;
   const auto merge = [&] {
     slots = table.slots;
     for (const SlotSpec& spec : wanted) {
       if (spec.width < 1) return false;
-      const auto same =
-          std::find_if(slots.begin(), slots.end(), [&](const SlotSpec& slot) {
-            return slot.name == spec.name;
-          });
+      const auto same = std::find_if(
+          slots.begin(), slots.end(),
+          [&](const SlotSpec& slot) { return slot.name == spec.name; });
       if (same == slots.end()) {
         slots.push_back(spec);
       } else if (same->width != spec.width) {
@@ -1257,7 +1302,8 @@ bool EmbeddingTable::EnsureSlots(const std::vector<SlotSpec>& wanted) {
   const auto initials = [&] {
     std::vector<float> floats;
     for (const SlotSpec& slot : slots) {
-      floats.insert(floats.end(), static_cast<size_t>(slot.width), slot.initial);
+      floats.insert(floats.end(), static_cast<size_t>(slot.width),
+                    slot.initial);
     }
     return floats;
   };
@@ -1302,13 +1348,23 @@ bool EmbeddingTable::EnsureSlots(const std::vector<SlotSpec>& wanted) {
 
 EmbeddingTable::Snapshot::Snapshot(const EmbeddingTable& table)
     : table_(table) {
+  table_.impl_->LockShared(kAllShards);
+  try {
+    List();
+  } catch (...) {
+    // No memory; a destructor would not run.
+    table_.impl_->UnlockShared(kAllShards);
+    throw;
+  }
+}
+
+void EmbeddingTable::Snapshot::List() {
   // Checkpoints are cut into this many buckets (DESIGN section 5).
   constexpr int64_t kBuckets = 1000;
   const Impl& impl = *table_.impl_;
-  impl.LockShared(kAllShards);
   const RowArena::View view = impl.arena.view();
 
-  // A counting sort by bucket, then each bucket by key.
+  // A counting sort by bucket of the checkpoint, then each by key.
   std::vector<size_t> admitted(kBuckets + 1, 0);
   std::vector<size_t> filtered(kBuckets + 1, 0);
   for (const Shard& shard : impl.shards) {
@@ -1327,8 +1383,8 @@ EmbeddingTable::Snapshot::Snapshot(const EmbeddingTable& table)
     shard.index.ForEach([&](const Bucket& bucket, int e) {
       const int64_t part = FloorMod(bucket.key[e], kBuckets);
       const bool has_row = bucket.row[e] != HashIndex::kNoRow;
-      Entry& entry = has_row ? admitted_[admitted[part]++]
-                             : filtered_[filtered[part]++];
+      Entry& entry =
+          has_row ? admitted_[admitted[part]++] : filtered_[filtered[part]++];
       entry.key = bucket.key[e];
       entry.version = bucket.version[e];
       entry.freq = bucket.count[e];
@@ -1367,8 +1423,7 @@ void EmbeddingTable::Impl::Inspect(const int64_t* keys, size_t n,
         PrefetchLines(homes[j - i], sizeof(Bucket));
       }
       for (size_t j = i; j < end; ++j) {
-        const HashIndex& index = shards[ShardOf(MixKey(keys[j]))].index;
-        visit(j, index.Find(homes[j - i], keys[j]));
+        visit(j, IndexOf(keys[j]).Find(homes[j - i], keys[j]));
       }
     }
     UnlockShared(mask);

@@ -1,5 +1,138 @@
 // EmbeddingTable: int64 keys to rows of floats, growing, shared by threads.
-// (essay: written by the owner of this file)
+//
+// LAYOUT
+//
+//            key --MixKey--> 64 bits: the lowest 6 choose one of 64 shards,
+//                                     the highest choose a bucket in it
+//
+//   shard    one lock | its index: an array of buckets | free rows, counters
+//
+//   bucket   128 bytes, 5 entries, open addressing
+//            |used|over|  |row 0..4 |key 0 |key 1 |key 2 |key 3 |key 4 | 64 B
+//            |version 0..4                      |count 0..4       |    | 64 B
+//
+//   arena    row number --directory--> block of 2^k rows, 2 to 4 MiB
+//            |value ........|slot 0 ......|slot 1 ......|  one row, contiguous
+//
+// A lookup reads a bucket's first line only; version and count are in the
+// second, which applies, saves and evictions use. A row word is a number in the
+// arena or kNoRow (counted, not admitted); its top bit is kept for the row's
+// tier. Every int64 is a legal key: `used` says which entries are taken, no key
+// does. A key whose home bucket is full goes to the next one that is not, and
+// the counter `over` of each bucket passed goes up by one; so a search for an
+// absent key stops where the counter is zero, and erasing needs no tombstones
+// (the idea is F14's, Facebook 2019).
+//
+// The index grows to 1.3 times its buckets when 85 % of its entries are taken.
+// Buckets are chosen by multiplication (FastRange), so that any number of them
+// will do, and a growth streams through the old and the new array in order. The
+// 64 shards grow at 64 different sizes, so that memory grows steadily and a
+// growth never stops more than a 64th of the table. Rows do not move then: a
+// pointer from a Reader stays good while other shards grow, and a row keeps its
+// address for life, EnsureSlots excepted.
+//
+// OPERATIONS
+//
+// Lookup: 16 keys at a time, three stages in flight: hash and prefetch the
+// bucket; compare the 5 keys at once and prefetch the row; copy. A key that is
+// not in its home bucket, one in ten, is put off within its stage while its
+// next line is fetched.
+//
+// Apply: a stable counting sort of the occurrences by shard; per shard,
+// distinct keys and their occurrences in batch order (a hash table on the
+// stack); room for all new keys is secured (below); then, holding the shard's
+// lock once, find or insert all keys, and sum and update 64 rows at a time,
+// buckets, rows and gradients prefetched 16 ahead. All of it is split by shard,
+// and within a key the order is the batch's: bits do not depend on the number
+// of threads.
+//
+// Running out of memory: before anything changes, each shard is promised room
+// for as many entries as the batch has distinct keys of it. Mostly there is
+// room and the promise is one atomic addition. Where there is not, the keys
+// that are really new are counted under the lock and the index grows. The arena
+// promises rows the same way. Only then is the first row touched, so that Apply
+// and Insert change nothing when they return false. The exception: another
+// thread erases or clears what this batch counted on, and memory ends at that
+// moment; then shards are skipped whole. SetBank, EnsureSlots, bank, slots and
+// Snapshot throw std::bad_alloc as a std::vector does, with nothing changed.
+//
+// THREAD RULE
+//
+// Every method may be called at any time from any thread. A shard's lock is
+// held shared to read rows and entries, exclusively to change them. An apply,
+// an insertion and an erasure hold one lock at a time; a Reader, a Snapshot,
+// EnsureSlots, SetBank and Clear hold several, taken in ascending order. bank()
+// and slots() need none of them, so a save may ask for them.
+//
+// What runs in `parallel` never waits for an exclusive lock: it tries, and the
+// calling thread does afterwards what was refused. For a save holds all shared
+// locks while it waits for threads of the same pool. For the same reason
+// readers are never kept out by a writer that waits; they give way for 100 us
+// at most, so that lookups do not starve an apply. (With glibc's lock that lets
+// waiting writers go first, that save, an apply and those threads would wait
+// for each other.) A lookup holds its locks for 4096 keys at a time: it reads
+// each row of one instant, not the whole batch. Who needs that takes a Reader.
+// A thread that holds a Reader or a Snapshot must not call what needs an
+// exclusive lock.
+//
+// COSTS
+//
+// Memory, beyond a row's floats: 25.6 bytes an entry, 34.5 a key averaged over
+// growth (0.74 load; 30.1 just before a shard grows, 39.2 just after). A bucket
+// index costs nothing until the first key, a shard's first growth 128 to 256
+// bytes; the empty table takes 12 KiB and two vectors. Rows are not padded:
+// rows that are no multiple of 64 bytes share cache lines, and one read may
+// take a line more than it would need. Growing a shard needs its old and new
+// array at once, a 64th of the index. Erased rows are reused by their shard but
+// never given back, nor does an index shrink; Clear gives all back. Each thread
+// that applies keeps up to 32 MiB of scratch memory, about 45 bytes an
+// occurrence.
+//
+// Cache misses: a lookup takes 1.1 lines of index (an absent key 1.3) and the
+// lines of its value; an apply one line of index more and the lines of the
+// slots.
+//
+// Measured: dim 16, one slot, Adagrad-like rule, batches of 106,496 keys, on
+// two virtual cores with 2 MiB of L2 each; M keys/s on one thread [on two]
+// (tests/cc/bench_embedding_table.cc):
+//
+//                            1M rows      5M rows      50M rows
+//   lookup, Zipf(1.1)        64 [104]     54 [94]      40 [64]
+//   lookup, uniform          36 [63]      20 [37]      15 [26]
+//   apply, Zipf(1.1)         31 [44]      26 [39]      21 [33]
+//   apply, uniform           12 [23]      9.7 [18]     7.4 [15]
+//   apply, all keys new      5.5          4.5          1.6
+//
+// The last line, and at 50M all of it, is bound by first touches of memory,
+// which are dear in a virtual machine: 5M rows make 1.9 in memory not used
+// before. A uniform lookup of 5M rows takes 45 ns a key; the machine's own
+// floor is 24 ns (prefetched reads of one line of 640 MB of rows 14, of 170 MB
+// of index 10), and the output is written besides.
+//
+// What it is bad at: applying one key at a time, 0.5 us each, so every method
+// takes a batch. A batch whose keys fall into one shard runs on one thread.
+// Keys are spread by a fixed function: someone who chooses keys freely can
+// crowd one bucket, and searches there grow linear.
+//
+// WHAT WAS TRIED AND LOST (lookup of 5M rows, one thread, M keys/s, Zipf /
+// uniform)
+//
+// * Chunks of 8 keys 47 / 22, 32 keys 55 / 21.5, 64 keys 48 / 19, 128 keys
+//   48 / 18.5, against 56 / 22.4 for 16: more prefetches than line fill buffers
+//   stall the core at the prefetch.
+// * A pipeline that rolls key by key instead of chunk by chunk: 52 / 22.5 with
+//   the best distances.
+// * Searching on beyond the home bucket at once, without putting the key off:
+//   46 / 17 against 51 / 18.5 (chunks of 64).
+// * All of it compiled with -march=native (AVX-512), chunks of 64: 48 / 19
+//   against 47 / 18.5. So there is no dispatch by processor: SSE4.1, which AVX
+//   implies, compares as fast as the lines come. The scalar compare: 45 / 18.3.
+// * Prefetching the output for writing: 50 / 19 against 50.4 / 19.6.
+// * 4 KiB pages: 43 / 16.3 against 54 / 20; applies 20.5 against 24.6.
+// * Prefetching rows 8 or 32 ahead, gradients 8 or 32 ahead in an apply: within
+//   3 % of 16, which is noise.
+// * Letting a new index take its pages by itself: it is read before it is
+//   written, so each huge page faults twice; 4.1 M new keys/s against 5.2.
 #ifndef REC_ESTIMATOR_OPS_CORE_EMBEDDING_TABLE_H_
 #define REC_ESTIMATOR_OPS_CORE_EMBEDDING_TABLE_H_
 
@@ -39,16 +172,18 @@ class EmbeddingTable {
   std::vector<SlotSpec> slots() const;
   int row_floats() const;  // dim + the slots' widths.
 
-  // Replaces the bank of initial vectors; keys without a row read the new one,
-  // rows that exist are untouched. Copies. rows >= 1.
+  // Replaces the bank of initial vectors; keys without a row read the new
+  // one, rows that exist are untouched. Copies. rows >= 1.
   void SetBank(const float* bank, int64_t rows);  // (rows, dim)
   int64_t bank_rows() const;                      // 0 before the first SetBank.
   std::vector<float> bank() const;                // (bank_rows, dim)
 
   // Makes the rows carry these slots too, if they do not. Rows that exist get
-  // the slot's initial value. Returns false, changing nothing, if a slot of that
-  // name exists with another width (another initial value replaces the old one
-  // for rows to come). The only call that moves rows: it takes every lock.
+  // the slot's initial value. Returns false, changing nothing, if a slot of
+  // that name exists with another width (another initial value replaces the
+  // old one for rows to come), a width is below 1, or there is no memory. The
+  // only call that moves rows: it takes every lock and needs all rows twice
+  // meanwhile.
   bool EnsureSlots(const std::vector<SlotSpec>& slots);
 
   // Takes all keys away; bank and slots stay.
@@ -64,8 +199,9 @@ class EmbeddingTable {
     Reader(const Reader&) = delete;
     Reader& operator=(const Reader&) = delete;
 
-    // rows[i] = the dim floats that keys[i] reads; valid while the Reader lives.
-    // Prefetches what it points to. keys must be among the constructor's.
+    // rows[i] = the dim floats that keys[i] reads; valid while the Reader
+    // lives. Prefetches what it points to. keys must be among the
+    // constructor's.
     void Rows(const int64_t* keys, size_t n, UnknownKey unknown,
               const float** rows) const;
 
@@ -82,39 +218,42 @@ class EmbeddingTable {
 
   // One training step of this table.
   struct Batch {
-    const int64_t* keys;          // (n) occurrences, repeats allowed.
-    const float* grads;           // (n, dim)
+    const int64_t* keys;  // (n) occurrences, repeats allowed.
+    const float* grads;   // (n, dim)
     size_t n;
     const int64_t* counted_keys;  // (m) counted and inserted, no gradient.
     size_t m;
-    int64_t version;              // Stamped on every key of the batch.
+    int64_t version;  // Stamped on every key of the batch.
   };
   // Counts, admits (every key, until filters come), inserts from the bank and
   // updates, once per key. Per key, gradients are summed from +0 in order of
-  // occurrence, unless update.per_occurrence(). Precondition: slots() begins with
-  // update.slots() slots of width dim (the kernel checks). Thread-safe; bits do
-  // not depend on `parallel`. Returns false, with nothing changed, when memory for
-  // the batch cannot be had.
+  // occurrence, unless update.per_occurrence(). Precondition: slots() begins
+  // with update.slots() slots of width dim (the kernel checks). Thread-safe;
+  // bits do not depend on `parallel`. Returns false, with nothing changed,
+  // when memory for the batch cannot be had or n + m reaches 2^31.
   bool Apply(const Batch& batch, const RowUpdate& update,
              const ParallelFor& parallel);
 
-  // Rows to insert or overwrite, as a checkpoint holds them.
+  // Rows to insert or overwrite, as a checkpoint holds them. Of a key that is
+  // there twice all the same, the last row stays.
   struct Rows {
-    const int64_t* keys;                // (n); distinct
+    const int64_t* keys;  // (n); distinct.
     size_t n;
-    const float* values;                // (n, dim); nullptr: initial vectors
-    std::vector<const float*> slots;    // one per slot: (n, width), or nullptr: initial
-    const int64_t* freqs;               // (n); nullptr: 0. Saturates to 32 bits.
-    const int64_t* versions;            // (n); nullptr: -1
+    const float* values;  // (n, dim); nullptr: initial vectors
+    std::vector<const float*>
+        slots;                // one per slot: (n, width), or nullptr: initial
+    const int64_t* freqs;     // (n); nullptr: 0. Saturates to 32 bits.
+    const int64_t* versions;  // (n); nullptr: -1
   };
   bool Insert(const Rows& rows);  // False, nothing changed: no memory.
 
-  // Takes keys (n) away, rows and counts; returns how many were there. Their rows
-  // are reused.
+  // Takes keys (n) away, rows and counts; returns how many were there. Their
+  // rows are reused.
   size_t Erase(const int64_t* keys, size_t n);
 
-  // A consistent picture of the whole table: holds the shared locks of all shards
-  // while it lives, so applies wait. Ordered by floormod(key, 1000), then key.
+  // A consistent picture of the whole table: holds the shared locks of all
+  // shards while it lives, so applies wait. Ordered by floormod(key, 1000),
+  // then key.
   class Snapshot {
    public:
     explicit Snapshot(const EmbeddingTable& table);
@@ -124,14 +263,16 @@ class EmbeddingTable {
 
     struct Entry {
       int64_t key;
-      int64_t version;    // -1: never applied.
+      int64_t version;  // -1: never applied.
       uint32_t freq;
-      const float* row;   // (row_floats); nullptr: counted, not admitted.
+      const float* row;  // (row_floats); nullptr: counted, not admitted.
     };
     const std::vector<Entry>& admitted() const { return admitted_; }
     const std::vector<Entry>& filtered() const { return filtered_; }
 
    private:
+    void List();  // Fills the lists; shards are locked.
+
     const EmbeddingTable& table_;
     std::vector<Entry> admitted_;
     std::vector<Entry> filtered_;
@@ -139,20 +280,19 @@ class EmbeddingTable {
 
   // Occurrences counted for each key; 0 if unknown. Never inserts.
   void Frequencies(const int64_t* keys, size_t n, int64_t* out) const;
-  // global_step of the last apply of each key; -1 if unknown or never applied.
+  // global_step of the last apply of each key; -1 if unknown or never
+  // applied.
   void Versions(const int64_t* keys, size_t n, int64_t* out) const;
 
-  int64_t size() const;         // Keys that own a row.
-  int64_t total_count() const;  // Those and the keys counted only.
-  int64_t capacity() const;     // Keys that fit before the next growth of a shard.
-  int64_t memory_bytes() const; // Allocated for buckets and rows.
+  int64_t size() const;          // Keys that own a row.
+  int64_t total_count() const;   // Those and the keys counted only.
+  int64_t capacity() const;      // Keys that fit if no shard grows.
+  int64_t memory_bytes() const;  // Taken by buckets and rows.
 
  private:
-  friend class Reader;
-  friend class Snapshot;
   struct Shard;
   struct Impl;
-  Impl* impl_;
+  Impl* impl_;  // Owned.
 };
 
 }  // namespace rec_estimator

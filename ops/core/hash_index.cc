@@ -5,8 +5,8 @@
 namespace rec_estimator {
 namespace {
 
-// 5 entries in linear order at this load: a key is found in 1.2 buckets on
-// average, an absent one is known after 1.5 (measured; see embedding_table.h).
+// At this load 16 % of the keys live beyond their home bucket, and half of all
+// absent keys need a second look; at 0.74, the mean over growth, 10 % and 28 %.
 constexpr double kMaxLoad = 0.85;
 // Each growth moves all keys once, so a key moves 1 / (factor - 1) times in its
 // life, and the load averages 0.85 * log(factor) / (factor - 1).

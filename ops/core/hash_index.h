@@ -44,8 +44,8 @@ class HashIndex {
  public:
   static constexpr int kEntries = 5;  // What two cache lines hold.
 
-  // Row word of a key that is counted but owns no row. The top bit of all others
-  // is clear and kept for the tier a row lives in.
+  // Row word of a key that is counted but owns no row. The top bit of all
+  // others is clear and kept for the tier a row lives in.
   static constexpr uint32_t kNoRow = 0xFFFFFFFFu;
   static constexpr uint64_t kMaxRows = uint64_t{1} << 31;
 
@@ -97,23 +97,42 @@ class HashIndex {
 
   // The entry of `key`, whose home is `home`.
   Place Find(Bucket* home, int64_t key) const {
-    Bucket* bucket = home;
-    for (;;) {
+    Place place;
+    if (!FindAtHome(home, key, &place)) place = FindBeyond(home, key);
+    return place;
+  }
+
+  // The first step of Find. False: *place is not known yet, FindBeyond finds
+  // it. The line that it needs is on its way then.
+  bool FindAtHome(Bucket* home, int64_t key, Place* place) const {
+    const uint32_t match = Match(home, key);
+    if (match != 0) {
+      *place = Place(home, __builtin_ctz(match));
+      return true;
+    }
+    if (home->overflow == 0) {
+      *place = Place();
+      return true;
+    }
+    PrefetchLine(Next(home));
+    return false;
+  }
+  Place FindBeyond(Bucket* home, int64_t key) const {
+    // Back at home: all counters of a small or saturated index may be above 0.
+    for (Bucket* bucket = Next(home); bucket != home; bucket = Next(bucket)) {
       const uint32_t match = Match(bucket, key);
       if (match != 0) return Place(bucket, __builtin_ctz(match));
-      if (bucket->overflow == 0) return Place();
-      bucket = Next(bucket);
-      // All counters of a small or saturated index may be above zero.
-      if (bucket == home) return Place();
+      if (bucket->overflow == 0) break;
     }
+    return Place();
   }
 
   // Adds a key that is not there: no row, count 0, version -1. The caller keeps
   // the number of keys within capacity().
   Place Insert(Bucket* home, int64_t key);
 
-  // Takes away what Find(home, key) found. No tombstone: the counters on the way
-  // from home tell a later Find where to stop.
+  // Takes away what Find(home, key) found. No tombstone: the counters on the
+  // way from home tell a later Find where to stop.
   void Erase(Bucket* home, Place place);
 
   // Makes room for `keys` keys; entries move. `stagger` in [0, 1) shifts the
@@ -149,11 +168,10 @@ class HashIndex {
     const __m128i wanted = _mm_set1_epi64x(key);
     const __m128i* line = reinterpret_cast<const __m128i*>(bucket);
     const auto equal = [&](int i) {
-      return static_cast<uint32_t>(_mm_movemask_pd(_mm_castsi128_pd(
-          _mm_cmpeq_epi64(_mm_load_si128(line + i), wanted))));
+      return static_cast<uint32_t>(_mm_movemask_pd(
+          _mm_castsi128_pd(_mm_cmpeq_epi64(_mm_load_si128(line + i), wanted))));
     };
-    return ((equal(1) >> 1) | (equal(2) << 1) | (equal(3) << 3)) &
-           bucket->used;
+    return ((equal(1) >> 1) | (equal(2) << 1) | (equal(3) << 3)) & bucket->used;
 #else
     uint32_t match = 0;
     for (int e = 0; e < kEntries; ++e) {
@@ -169,10 +187,10 @@ class HashIndex {
 
   void Forget();
 
-  Bucket* buckets_;      // Never null: an empty index has one bucket it shares.
+  Bucket* buckets_;  // Never null: an empty index has one bucket it shares.
   uint64_t n_buckets_;
-  uint64_t capacity_;    // 0: buckets_ is the shared empty one.
-  size_t bytes_;         // Of buckets_ if it is owned.
+  uint64_t capacity_;  // 0: buckets_ is the shared empty one.
+  size_t bytes_;       // Of buckets_ if it is owned.
 };
 
 }  // namespace rec_estimator

@@ -11,8 +11,9 @@
 namespace rec_estimator {
 namespace {
 
-constexpr size_t kBlockBytes = size_t{2} << 20;  // At least, unless one row is more.
-constexpr uint64_t kFirstDirectory = 64;         // Blocks; 512 bytes.
+constexpr size_t kBlockBytes = size_t{2}
+                               << 20;     // At least, unless one row is more.
+constexpr uint64_t kFirstDirectory = 64;  // Blocks; 512 bytes.
 
 // Several blocks are mapped at a time, an eighth of what there is and at most
 // 32: huge pages then cross block borders, and a process may have only 65,530
@@ -59,24 +60,22 @@ uint64_t RowArena::taken() const {
   return next_;
 }
 
-size_t RowArena::bytes() const {
-  return taken() * row_floats_ * sizeof(float);
-}
+size_t RowArena::bytes() const { return taken() * row_floats_ * sizeof(float); }
 
 bool RowArena::Grow(uint64_t rows) {
   if (rows > HashIndex::kMaxRows) return false;
   while ((blocks_ << shift_) < rows) {
     const uint64_t wanted =
         ((rows + (uint64_t{1} << shift_) - 1) >> shift_) - blocks_;
-    uint64_t blocks = std::min(
-        wanted, std::min(kMaxExtent, blocks_ / kExtentShare + 1));
+    uint64_t blocks =
+        std::min(wanted, std::min(kMaxExtent, blocks_ / kExtentShare + 1));
     blocks = std::max(blocks, std::min(kMaxExtent, blocks_ / kExtentShare));
     const size_t bytes = (row_floats_ * sizeof(float) * blocks) << shift_;
     Extent* extent = new (std::nothrow) Extent;
     if (extent == nullptr) return false;
     // The first block of a table that stays small is touched in few places.
-    extent->memory = AllocateZeroed(
-        bytes, blocks_ == 0 ? Pages::kSmall : Pages::kHuge);
+    extent->memory =
+        AllocateZeroed(bytes, blocks_ == 0 ? Pages::kSmall : Pages::kHuge);
     extent->bytes = bytes;
     if (extent->memory == nullptr ||
         !Publish(static_cast<float*>(extent->memory), blocks)) {
@@ -93,9 +92,8 @@ bool RowArena::Grow(uint64_t rows) {
 bool RowArena::Publish(float* memory, uint64_t blocks) {
   float** directory = directory_.load(std::memory_order_relaxed);
   if (blocks_ + blocks > directory_size_) {
-    const uint64_t size =
-        std::max(kFirstDirectory, std::max(blocks_ + blocks,
-                                           2 * directory_size_));
+    const uint64_t size = std::max(
+        kFirstDirectory, std::max(blocks_ + blocks, 2 * directory_size_));
     Extent* extent = new (std::nothrow) Extent;
     if (extent == nullptr) return false;
     extent->bytes = size * sizeof(float*);

@@ -10,15 +10,15 @@
 namespace rec_estimator {
 
 // Row r is row r % 2^k of block r / 2^k; a block holds 2 to 4 MiB (one row if
-// that is more). A directory maps blocks to addresses; it grows by being copied,
-// and old copies live until Clear, so that View needs no lock.
+// that is more). A directory maps blocks to addresses; it grows by being
+// copied, and old copies live until Clear, so that View needs no lock.
 //
 // Rows are handed out in order and never given back one by one: who took a row
 // keeps it for reuse. `Promise` first, so that a later `Take` cannot fail.
 //
 // Thread rule: Promise, Release, Take and bytes from any thread; view() from a
-// thread that is synchronized with the Take of each row it reads (a shard's lock
-// does that); Clear, Swap from one thread while no other uses the arena.
+// thread that is synchronized with the Take of each row it reads (a shard's
+// lock does that); Clear, Swap from one thread while no other uses the arena.
 class RowArena {
  public:
   explicit RowArena(size_t row_floats);  // row_floats >= 1
@@ -79,7 +79,7 @@ class RowArena {
   uint32_t shift_;  // log2 of the rows of a block.
   std::atomic<float**> directory_{nullptr};
 
-  mutable std::mutex mutex_;     // Guards what follows, and writes to the above.
+  mutable std::mutex mutex_;  // Guards what follows, and writes to the above.
   uint64_t directory_size_ = 0;  // Blocks that fit into directory_.
   uint64_t blocks_ = 0;          // Blocks that are mapped.
   uint64_t next_ = 0;            // Rows handed out.

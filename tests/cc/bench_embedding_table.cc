@@ -1,10 +1,11 @@
 // How fast is the embedding table by itself, and what does a key cost?
 //
 // Workload: 26 x 4096 = 106,496 keys a batch, Zipf with exponent 1.1 over the
-// table's keys, dim 16, one slot, an Adagrad-like rule, two threads. Every figure
-// is a median of 21 batches (all different) after a warm-up.
-//   make -f tests/cc/Makefile bench           1M and 5M rows, about 20 s
-//   build/cc/plain/bench_embedding_table 50   and 50M rows (13 GB of memory)
+// table's keys, dim 16, one slot, an Adagrad-like rule; two threads by
+// the clock and, in brackets, one thread by its own CPU time. Every figure is a
+// median of 21 batches (all different) after a warm-up.
+//   make -C tests/cc bench                    1M and 5M rows, about 10 s
+//   build/cc/plain/bench_embedding_table 50   1M and 50M rows (9 GB), a minute
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -100,8 +101,8 @@ void Table(double millions, const ParallelFor& parallel) {
   for (uint64_t first = 1; first <= rows; first += kBatch) {
     for (size_t i = 0; i < kBatch; ++i) keys[i] = KeyOf(first + i);
     const double time = ThreadSeconds([&] {
-      if (!table.Apply({keys.data(), grads.data(), kBatch, nullptr, 0, 1},
-                       rule, SerialFor)) {
+      if (!table.Apply({keys.data(), grads.data(), kBatch, nullptr, 0, 1}, rule,
+                       SerialFor)) {
         std::abort();
       }
     });
@@ -138,14 +139,14 @@ void Table(double millions, const ParallelFor& parallel) {
                   rule, threads);
     });
   };
-  const double small = Rate(64, ThreadSeconds, [&](int b) {
-    table.Lookup(batches[b].data(), 64, UnknownKey::kInitial, out.data(),
-                 SerialFor);
-  });
   const double lookup_all = lookup(Seconds, parallel);
   const double lookup_one = lookup(ThreadSeconds, SerialFor);
   const double apply_all = apply(Seconds, parallel);
   const double apply_one = apply(ThreadSeconds, SerialFor);
+  const double small = Rate(64, ThreadSeconds, [&](int b) {
+    table.Lookup(batches[b].data(), 64, UnknownKey::kInitial, out.data(),
+                 SerialFor);
+  });
   for (auto& batch : batches) {
     for (int64_t& key : batch) key = KeyOf(1 + random() % rows);
   }
@@ -154,7 +155,8 @@ void Table(double millions, const ParallelFor& parallel) {
   const double uniform_apply = apply(Seconds, parallel);
   const double uniform_apply_one = apply(ThreadSeconds, SerialFor);
   std::printf(
-      "%5.1f M rows, %2.0f %% of a batch distinct; M keys/s, in brackets: of one "
+      "%5.1f M rows, %2.0f %% of a batch distinct; M keys/s, in brackets: of "
+      "one "
       "thread's CPU time\n"
       "  Zipf keys      lookup %6.1f (%5.1f)   apply %6.1f (%5.1f)   lookup of "
       "64 (%5.1f)\n"
@@ -163,8 +165,8 @@ void Table(double millions, const ParallelFor& parallel) {
       "  bytes per key beyond its floats: mean %.1f, most %.1f, now %.1f\n",
       millions, 100 * unique / kBatch, lookup_all, lookup_one, apply_all,
       apply_one, small, uniform_lookup, uniform_lookup_one, uniform_apply,
-      uniform_apply_one, insert_rates[insert_rates.size() / 2],
-      insert_rates[0], mean, *widest, growth_bytes.back());
+      uniform_apply_one, insert_rates[insert_rates.size() / 2], insert_rates[0],
+      mean, *widest, growth_bytes.back());
   std::fflush(stdout);
 }
 

@@ -1,6 +1,4 @@
 // EmbeddingTable by one caller, against a std::unordered_map, bit for bit.
-#include "../../ops/core/embedding_table.h"
-
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "../../ops/core/embedding_table.h"
 #include "../../ops/core/hash_index.h"
 #include "rules.h"
 #include "testing.h"
@@ -149,8 +148,9 @@ class Pair {
     std::vector<float> floats(n);
     for (float& f : floats) {
       // -0 too, which a sum from +0 must turn into +0.
-      f = random_() % 16 == 0 ? -0.0f
-                              : static_cast<float>(random_() % 4001) * 1e-3f - 2;
+      f = random_() % 16 == 0
+              ? -0.0f
+              : static_cast<float>(random_() % 4001) * 1e-3f - 2;
     }
     return floats;
   }
@@ -161,7 +161,7 @@ class Pair {
         counted ? RandomKeys(most / 4) : std::vector<int64_t>();
     const std::vector<float> grads = RandomFloats(keys.size() * dim_);
     const EmbeddingTable::Batch batch = {keys.data(), grads.data(), keys.size(),
-                                         also.data(), also.size(), ++version_};
+                                         also.data(), also.size(),  ++version_};
     EXPECT_TRUE(table.Apply(batch, update, parallel_));
     oracle.Apply(batch, update);
   }
@@ -176,9 +176,8 @@ class Pair {
     std::vector<std::vector<float>> slot_values;
     std::vector<int64_t> freqs(n), versions(n);
     for (size_t i = 0; i < n; ++i) {
-      freqs[i] = static_cast<int64_t>(random_() % 3 == 0
-                                          ? uint64_t{1} << 40
-                                          : random_() % 100);
+      freqs[i] = static_cast<int64_t>(random_() % 3 == 0 ? uint64_t{1} << 40
+                                                         : random_() % 100);
       versions[i] = static_cast<int64_t>(random_() % 1000);
     }
     EmbeddingTable::Rows rows;
@@ -191,7 +190,8 @@ class Pair {
       slot_values.push_back(RandomFloats(n * slot.width));
     }
     for (const auto& values_of_slot : slot_values) {
-      rows.slots.push_back(random_() % 3 == 0 ? nullptr : values_of_slot.data());
+      rows.slots.push_back(random_() % 3 == 0 ? nullptr
+                                              : values_of_slot.data());
     }
     EXPECT_TRUE(table.Insert(rows));
     for (size_t i = 0; i < n; ++i) {
@@ -296,8 +296,8 @@ class Pair {
 
 void RandomOperations(int dim, int slots, bool each, uint64_t seed) {
   Threads threads(2);
-  Pair pair(dim, seed, seed % 2 == 0 ? ParallelFor(SerialFor)
-                                     : threads.parallel());
+  Pair pair(dim, seed,
+            seed % 2 == 0 ? ParallelFor(SerialFor) : threads.parallel());
   const SgdEach sgd(0.25f);
   const AddSum add;
   const AdagradLike adagrad(0.05f);
@@ -406,8 +406,8 @@ TEST(AnEmptyTableIsSmall) {
 TEST(NothingMayBeGivenForNothing) {
   EmbeddingTable table(4);
   table.Lookup(nullptr, 0, UnknownKey::kInitial, nullptr, SerialFor);
-  EXPECT_TRUE(table.Apply({nullptr, nullptr, 0, nullptr, 0, 0}, AddSum(),
-                          SerialFor));
+  EXPECT_TRUE(
+      table.Apply({nullptr, nullptr, 0, nullptr, 0, 0}, AddSum(), SerialFor));
   EmbeddingTable::Rows rows = {nullptr, 0, nullptr, {}, nullptr, nullptr};
   EXPECT_TRUE(table.Insert(rows));
   EXPECT_EQ(table.Erase(nullptr, 0), 0u);
@@ -415,8 +415,7 @@ TEST(NothingMayBeGivenForNothing) {
   table.Versions(nullptr, 0, nullptr);
   const EmbeddingTable::Reader reader(table, nullptr, 0);
   reader.Rows(nullptr, 0, UnknownKey::kInitial, nullptr);
-  const EmbeddingTable::Snapshot snapshot(table);
-  EXPECT_EQ(snapshot.admitted().size(), 0u);
+  EXPECT_EQ(EmbeddingTable::Snapshot(table).admitted().size(), 0u);
   table.Clear();
   EXPECT_TRUE(table.EnsureSlots({}));
 }
@@ -536,9 +535,9 @@ TEST(APerOccurrenceRuleGetsRawGradientsInOrderOfOccurrence) {
     }
   }
   Threads threads(3);
-  EXPECT_TRUE(table.Apply({keys.data(), grads.data(), keys.size(), nullptr, 0,
-                           0},
-                          Horner(), threads.parallel()));
+  EXPECT_TRUE(
+      table.Apply({keys.data(), grads.data(), keys.size(), nullptr, 0, 0},
+                  Horner(), threads.parallel()));
   for (int64_t key = 0; key < 200; ++key) {
     float expected = 0;
     for (int i = 0; i < 20; ++i) {
@@ -763,8 +762,7 @@ TEST(ABatchThatCannotBeNumberedIsRefused) {
   const size_t n = size_t{1} << 31;
   EXPECT_FALSE(
       table.Apply({nullptr, nullptr, n, nullptr, 0, 0}, AddSum(), SerialFor));
-  EXPECT_FALSE(
-      table.Insert({nullptr, n, nullptr, {}, nullptr, nullptr}));
+  EXPECT_FALSE(table.Insert({nullptr, n, nullptr, {}, nullptr, nullptr}));
   EXPECT_EQ(table.size(), 0);
 }
 
@@ -792,11 +790,13 @@ TEST(WithoutMemoryAnApplyAndAnInsertChangeNothing) {
     rlimit limit = before;
     limit.rlim_cur = pages * 4096 + (megabytes << 20);
     EXPECT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
-    const bool inserted = megabytes % 2 == 0
-        ? table.Insert({keys.data(), keys.size(), nullptr, {}, nullptr,
-                        nullptr})
-        : table.Apply({keys.data(), grads.data(), keys.size(), nullptr, 0, 1},
-                      AddSum(), SerialFor);
+    const bool inserted =
+        megabytes % 2 == 0
+            ? table.Insert(
+                  {keys.data(), keys.size(), nullptr, {}, nullptr, nullptr})
+            : table.Apply(
+                  {keys.data(), grads.data(), keys.size(), nullptr, 0, 1},
+                  AddSum(), SerialFor);
     EXPECT_EQ(setrlimit(RLIMIT_AS, &before), 0);
     done = inserted;
     if (done) break;

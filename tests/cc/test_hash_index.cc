@@ -99,8 +99,7 @@ TEST(RandomOperationsAgreeWithUnorderedMap) {
       HashIndex index;
       std::unordered_map<int64_t, uint32_t> oracle;
       for (uint32_t i = 0; i < 120000; ++i) {
-        const int64_t key =
-            static_cast<int64_t>(random() % universe) - 5;
+        const int64_t key = static_cast<int64_t>(random() % universe) - 5;
         const Place place = Find(index, key);
         const auto known = oracle.find(key);
         EXPECT_EQ(place.found(), known != oracle.end());
@@ -129,9 +128,7 @@ TEST(RandomOperationsAgreeWithUnorderedMap) {
 
 // Keys that hash into the last part of the hash space: one bucket of any index
 // with fewer buckets than 2^20.
-int64_t CrowdedKey(uint64_t i) {
-  return UnmixKey(~uint64_t{0} - (i << 6));
-}
+int64_t CrowdedKey(uint64_t i) { return UnmixKey(~uint64_t{0} - (i << 6)); }
 
 TEST(CountersReturnToZeroWhenAllOverflownKeysAreErased) {
   HashIndex index;

@@ -3,9 +3,9 @@
 //   TEST(LookupNeverInserts) { ...; EXPECT_EQ(table.size(), 0); }
 //   RUN_ALL_TESTS()
 //
-// Each test runs in order; a failed expectation is printed and the test goes on.
-// `binary [part of a name]` runs the tests that contain it. The last line is
-// "N passed, N failed"; the exit code is 0 only if none failed.
+// Each test runs in order; a failed expectation is printed and the test goes
+// on. `binary [part of a name]` runs the tests that contain it. The last line
+// is "N passed, N failed"; the exit code is 0 only if none failed.
 #ifndef REC_ESTIMATOR_TESTS_CC_TESTING_H_
 #define REC_ESTIMATOR_TESTS_CC_TESTING_H_
 
@@ -55,8 +55,8 @@ inline void Fail(const char* file, int line, const std::string& what) {
 }
 
 template <typename A, typename B>
-void ExpectEqual(const A& a, const B& b, const char* a_text,
-                 const char* b_text, const char* file, int line) {
+void ExpectEqual(const A& a, const B& b, const char* a_text, const char* b_text,
+                 const char* file, int line) {
   if (a == b) return;
   std::ostringstream what;
   what.precision(9);
@@ -85,18 +85,18 @@ inline int RunAll(int argc, char** argv) {
 }  // namespace testing
 }  // namespace rec_estimator
 
-#define TEST(name)                                                  \
-  static void Test##name();                                         \
+#define TEST(name)                                                    \
+  static void Test##name();                                           \
   static const ::rec_estimator::testing::Registration register##name( \
-      #name, &Test##name);                                          \
+      #name, &Test##name);                                            \
   static void Test##name()
 
-#define EXPECT_TRUE(condition)                                              \
-  do {                                                                      \
-    if (!(condition)) {                                                     \
-      ::rec_estimator::testing::Fail(__FILE__, __LINE__,                    \
-                                     #condition " must hold");              \
-    }                                                                       \
+#define EXPECT_TRUE(condition)                                 \
+  do {                                                         \
+    if (!(condition)) {                                        \
+      ::rec_estimator::testing::Fail(__FILE__, __LINE__,       \
+                                     #condition " must hold"); \
+    }                                                          \
   } while (false)
 #define EXPECT_FALSE(condition) EXPECT_TRUE(!(condition))
 #define EXPECT_EQ(a, b) \

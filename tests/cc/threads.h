@@ -14,8 +14,9 @@
 
 namespace rec_estimator {
 
-// A fixed set of threads behind a ParallelFor. One caller at a time: others wait
-// for it. Splits into about four pieces a thread, as TensorFlow's pool does.
+// A fixed set of threads behind a ParallelFor. One caller at a time: others
+// wait for it. Splits into about four pieces a thread, as TensorFlow's pool
+// does.
 class Threads {
  public:
   // The calling thread works too, so `threads` - 1 are started.

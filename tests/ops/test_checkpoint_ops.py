@@ -529,3 +529,30 @@ def test_a_large_table_comes_back_whole(make_table, session, tmp_path):
     again.restore(write(session, tmp_path / "c", tensors), BANK, slots=ADAGRAD)
     for name, array in tensors_of(again).items():
         np.testing.assert_array_equal(array, tensors[name], err_msg=name)
+
+
+# ------------------------------------------------------------------ threads
+
+
+def test_a_restore_beside_training_takes_each_step_whole_or_not_at_all(
+    make_table, session, tmp_path
+):
+    keys = np.arange(5000)
+    path = write(session, tmp_path / "c", rows_of(keys))
+    table = make_table(DIM)
+    table.restore(path, BANK)
+
+    def step():
+        table.apply("GradientDescent", [1.0], keys, np.ones([5000, DIM]))
+
+    step()
+    for _ in range(15):
+        trainer = threading.Thread(target=lambda: [step() for _ in range(3)])
+        trainer.start()
+        table.restore(path, BANK)
+        trainer.join()
+        out = table.export()
+        assert len(out["keys"]) == 5000
+        # How many steps came after the restore is chance, but it is the same for every key.
+        (steps,) = set(out["freqs"])
+        np.testing.assert_array_equal(out["values"], rows_of(keys)["t-values"][out["keys"]] - steps)
