@@ -106,8 +106,9 @@ namespace {
 
 // A piece must be worth waking a thread for: some 10 µs.
 constexpr int64_t kMinPieceCycles = 30000;
-// Pieces per thread. More balance better, fewer cost less.
-constexpr int64_t kPiecesPerThread = 4;
+// Pieces per thread. One shard may hold a tenth of a batch (its hottest key):
+// with small pieces the other threads do the rest meanwhile.
+constexpr int64_t kPiecesPerThread = 16;
 
 // One call of IntraOpThreads' function: pieces, claimed one by one by whichever
 // thread is free. Kept alive by the threads that were asked to help, some of

@@ -173,16 +173,20 @@ void SumOccurrences(const float* grads, const uint32_t* occurrences, size_t n,
 // faults. Taken out of the thread for the length of a call.
 class Scratch {
  public:
-  Scratch() {
-    std::swap(memory_, kept_.memory);
-    std::swap(bytes_, kept_.bytes);
+  // Each use of a call has memory of its own: of one size from step to step.
+  enum Use { kBatch, kWide, kUses };
+
+  explicit Scratch(Use use) : kept_(&all_kept_[use]) {
+    std::swap(memory_, kept_->memory);
+    std::swap(bytes_, kept_->bytes);
   }
   ~Scratch() {
-    if (bytes_ > kKeepBytes || kept_.memory != nullptr) {
+    // Something is kept only if the call was made from within another one.
+    if (bytes_ > kKeepBytes || kept_->memory != nullptr) {
       FreeZeroed(memory_, bytes_);
     } else {
-      kept_.memory = memory_;
-      kept_.bytes = bytes_;
+      kept_->memory = memory_;
+      kept_->bytes = bytes_;
     }
   }
   Scratch(const Scratch&) = delete;
@@ -209,13 +213,14 @@ class Scratch {
     void* memory = nullptr;
     size_t bytes = 0;
   };
-  static thread_local Kept kept_;
+  static thread_local std::array<Kept, kUses> all_kept_;
 
+  Kept* kept_;
   void* memory_ = nullptr;
   size_t bytes_ = 0;
 };
 
-thread_local Scratch::Kept Scratch::kept_;
+thread_local std::array<Scratch::Kept, Scratch::kUses> Scratch::all_kept_;
 
 // Lays arrays out one behind the other: once to learn the size, once for real.
 class Layout {
@@ -336,9 +341,11 @@ struct EmbeddingTable::Impl {
       PrefetchLine(homes[i]);
     }
   }
-  void FindRows(const int64_t* keys, size_t n, Bucket* const* homes,
-                const RowArena::View& view, UnknownKey unknown,
-                const float** rows) const {
+  template <HashIndex::Matcher* kMatch>
+  inline __attribute__((always_inline)) void FindRowsWith(
+      const int64_t* keys, size_t n, Bucket* const* homes,
+      const RowArena::View& view, UnknownKey unknown,
+      const float** rows) const {
     const size_t bytes = static_cast<size_t>(dim) * sizeof(float);
     const auto resolve = [&](size_t i, Place place) {
       if (place.found() && place.row() != HashIndex::kNoRow) {
@@ -355,7 +362,7 @@ struct EmbeddingTable::Impl {
     size_t n_beyond = 0;
     for (size_t i = 0; i < n; ++i) {
       Place place;
-      if (IndexOf(keys[i]).FindAtHome(homes[i], keys[i], &place)) {
+      if (IndexOf(keys[i]).FindAtHome<kMatch>(homes[i], keys[i], &place)) {
         resolve(i, place);
       } else {
         beyond[n_beyond++] = static_cast<uint8_t>(i);
@@ -365,6 +372,29 @@ struct EmbeddingTable::Impl {
       const size_t i = beyond[b];
       resolve(i, IndexOf(keys[i]).FindBeyond(homes[i], keys[i]));
     }
+  }
+
+  void FindRowsNarrow(const int64_t* keys, size_t n, Bucket* const* homes,
+                      const RowArena::View& view, UnknownKey unknown,
+                      const float** rows) const {
+    FindRowsWith<HashIndex::Match>(keys, n, homes, view, unknown, rows);
+  }
+#if defined(__SSE4_1__)
+  __attribute__((target("avx512f"))) void FindRowsWide(
+      const int64_t* keys, size_t n, Bucket* const* homes,
+      const RowArena::View& view, UnknownKey unknown,
+      const float** rows) const {
+    FindRowsWith<HashIndex::MatchWide>(keys, n, homes, view, unknown, rows);
+  }
+#endif
+  void FindRows(const int64_t* keys, size_t n, Bucket* const* homes,
+                const RowArena::View& view, UnknownKey unknown,
+                const float** rows) const {
+#if defined(__SSE4_1__)
+    static const bool wide = HashIndex::HasWideMatch();
+    if (wide) return FindRowsWide(keys, n, homes, view, unknown, rows);
+#endif
+    FindRowsNarrow(keys, n, homes, view, unknown, rows);
   }
 
   void Rows(const int64_t* keys, size_t n, UnknownKey unknown,
@@ -434,7 +464,8 @@ struct EmbeddingTable::Impl {
       const uint32_t size = std::min<uint32_t>(n - at, kChunk);
       size_t n_beyond = 0;
       for (uint32_t i = 0; i < size; ++i) {
-        if (!index.FindAtHome(homes[turn][i], keys[at + i], &places[i])) {
+        if (!index.FindAtHome<HashIndex::Match>(homes[turn][i], keys[at + i],
+                                                &places[i])) {
           beyond[n_beyond++] = static_cast<uint8_t>(i);
         }
       }
@@ -940,8 +971,8 @@ class EmbeddingTable::Impl::BatchApply {
   Impl& table_;
   const Batch& batch_;
   const RowUpdate& update_;
-  Scratch scratch_;
-  Scratch wide_scratch_;
+  Scratch scratch_{Scratch::kBatch};
+  Scratch wide_scratch_{Scratch::kWide};
   Partition part_;
 
   // Per shard from part_.begin[s] on; distinct keys are part_.keys.
@@ -1095,7 +1126,7 @@ class EmbeddingTable::Impl::BatchInsert {
 
   Impl& table_;
   const EmbeddingTable::Rows& batch_;
-  Scratch scratch_;
+  Scratch scratch_{Scratch::kBatch};
   Partition part_;
   std::array<uint32_t, kShards> new_rows_{};  // Promised to shard and arena.
   uint64_t promised_ = 0;  // What is left of the arena's promise.

@@ -90,6 +90,42 @@ class HashIndex {
   HashIndex(const HashIndex&) = delete;
   HashIndex& operator=(const HashIndex&) = delete;
 
+  // Compares the keys of a bucket. Bit e: entry e is used and holds `key`.
+  using Matcher = uint32_t(const Bucket* bucket, int64_t key);
+
+  // On any processor that TensorFlow runs on.
+  static uint32_t Match(const Bucket* bucket, int64_t key) {
+#if defined(__SSE4_1__)
+    // As 128-bit words, a bucket's first line is: head and rows, the last row
+    // and key 0, keys 1 and 2, keys 3 and 4.
+    const __m128i wanted = _mm_set1_epi64x(key);
+    const __m128i* line = reinterpret_cast<const __m128i*>(bucket);
+    const auto equal = [&](int i) {
+      return static_cast<uint32_t>(_mm_movemask_pd(
+          _mm_castsi128_pd(_mm_cmpeq_epi64(_mm_load_si128(line + i), wanted))));
+    };
+    return ((equal(1) >> 1) | (equal(2) << 1) | (equal(3) << 3)) & bucket->used;
+#else
+    uint32_t match = 0;
+    for (int e = 0; e < kEntries; ++e) {
+      match |= static_cast<uint32_t>(bucket->key[e] == key) << e;
+    }
+    return match & bucket->used;
+#endif
+  }
+
+#if defined(__SSE4_1__)
+  // With AVX-512, for a caller of the same target that asked HasWideMatch():
+  // the whole line at once.
+  __attribute__((target("avx512f"))) static inline uint32_t MatchWide(
+      const Bucket* bucket, int64_t key) {
+    const __mmask8 equal = _mm512_cmpeq_epi64_mask(_mm512_load_si512(bucket),
+                                                   _mm512_set1_epi64(key));
+    return (static_cast<uint32_t>(equal) >> 3) & bucket->used;
+  }
+  static bool HasWideMatch() { return __builtin_cpu_supports("avx512f"); }
+#endif
+
   // Where a key with this hash is looked for first.
   Bucket* Home(uint64_t hash) const {
     return buckets_ + FastRange(hash, n_buckets_);
@@ -98,14 +134,17 @@ class HashIndex {
   // The entry of `key`, whose home is `home`.
   Place Find(Bucket* home, int64_t key) const {
     Place place;
-    if (!FindAtHome(home, key, &place)) place = FindBeyond(home, key);
+    if (!FindAtHome<Match>(home, key, &place)) place = FindBeyond(home, key);
     return place;
   }
 
   // The first step of Find. False: *place is not known yet, FindBeyond finds
   // it. The line that it needs is on its way then.
-  bool FindAtHome(Bucket* home, int64_t key, Place* place) const {
-    const uint32_t match = Match(home, key);
+  template <Matcher* kMatch>
+  inline __attribute__((always_inline)) bool FindAtHome(Bucket* home,
+                                                        int64_t key,
+                                                        Place* place) const {
+    const uint32_t match = kMatch(home, key);
     if (match != 0) {
       *place = Place(home, __builtin_ctz(match));
       return true;
@@ -160,27 +199,6 @@ class HashIndex {
   }
 
  private:
-  // Bit e: entry e is used and holds `key`.
-  static uint32_t Match(const Bucket* bucket, int64_t key) {
-#if defined(__SSE4_1__)
-    // As 128-bit words, a bucket's first line is: head and rows, the last row
-    // and key 0, keys 1 and 2, keys 3 and 4.
-    const __m128i wanted = _mm_set1_epi64x(key);
-    const __m128i* line = reinterpret_cast<const __m128i*>(bucket);
-    const auto equal = [&](int i) {
-      return static_cast<uint32_t>(_mm_movemask_pd(
-          _mm_castsi128_pd(_mm_cmpeq_epi64(_mm_load_si128(line + i), wanted))));
-    };
-    return ((equal(1) >> 1) | (equal(2) << 1) | (equal(3) << 3)) & bucket->used;
-#else
-    uint32_t match = 0;
-    for (int e = 0; e < kEntries; ++e) {
-      match |= static_cast<uint32_t>(bucket->key[e] == key) << e;
-    }
-    return match & bucket->used;
-#endif
-  }
-
   Bucket* Next(Bucket* bucket) const {
     return ++bucket == buckets_ + n_buckets_ ? buckets_ : bucket;
   }

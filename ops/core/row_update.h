@@ -10,8 +10,8 @@
 namespace rec_estimator {
 
 // One rule with the hyperparameters of one step. A row is value then slots, all
-// contiguous: slot s begins at row + dim + sum of the widths of the slots before.
-// Immutable, so threads share it.
+// contiguous: slot s begins at row + dim + sum of the widths of the slots
+// before. Immutable, so threads share it.
 class RowUpdate {
  public:
   virtual ~RowUpdate() = default;
@@ -20,12 +20,13 @@ class RowUpdate {
   virtual int slots() const = 0;
 
   // Whether Update wants every occurrence of a key, in batch order, with the
-  // gradient as it came (GradientDescent), instead of once per key with the sum.
+  // gradient as it came (GradientDescent), instead of once per key with the
+  // sum.
   virtual bool per_occurrence() const { return false; }
 
   // Updates n rows in order; a row repeats only if per_occurrence().
-  virtual void Update(float* const* rows,          // (n) of (dim * (1 + slots))
-                      const float* const* grads,   // (n) of (dim)
+  virtual void Update(float* const* rows,         // (n) of (dim * (1 + slots))
+                      const float* const* grads,  // (n) of (dim)
                       size_t n, int dim) const = 0;
 };
 
