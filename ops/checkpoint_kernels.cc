@@ -235,10 +235,13 @@ class TableRestoreOp : public OpKernel {
     CheckpointFile file(context, prefix->scalar<tensorflow::tstring>()());
     OP_REQUIRES_OK(context, file.status());
     std::vector<Part> parts;
-    for (const std::string& source : Sources(&file)) {
+    std::vector<std::string> sources;
+    OP_REQUIRES_OK(context, Sources(&file, &sources));
+    for (const std::string& source : sources) {
+      const int64_t number = parts.size();
       parts.emplace_back();
-      OP_REQUIRES_OK(context,
-                     ReadPart(context, &file, source, dim, &parts.back()));
+      OP_REQUIRES_OK(context, ReadPart(context, &file, source, number,
+                                       sources.size(), dim, &parts.back()));
     }
     OP_REQUIRES(
         context, !parts.empty(),
@@ -260,20 +263,49 @@ class TableRestoreOp : public OpKernel {
 
  private:
   // What the checkpoint calls the shards of the table; none if it has no such
-  // table.
-  std::vector<std::string> Sources(CheckpointFile* file) const {
-    if (file->Has(tensor_name_ + "-keys")) return {tensor_name_};
-    std::vector<std::string> sources;
-    for (;;) {
-      const std::string source = StrCat(tensor_name_, "/part_", sources.size());
-      if (!file->Has(source + "-keys")) return sources;
-      sources.push_back(source);
+  // table. DataLoss if there is a gap.
+  Status Sources(CheckpointFile* file,
+                 std::vector<std::string>* sources) const {
+    sources->clear();
+    if (file->Has(tensor_name_ + "-keys")) {
+      sources->push_back(tensor_name_);
+      return Status();
     }
+    // More shards than buckets are never written.
+    for (int64_t part = 0; part < kBuckets; ++part) {
+      const std::string source = StrCat(tensor_name_, "/part_", part);
+      if (!file->Has(source + "-keys")) continue;
+      if (part != static_cast<int64_t>(sources->size())) {
+        return DataLoss("tensor ", tensor_name_, "/part_", sources->size(),
+                        "-keys must be in ", file->prefix(), " beside ", source,
+                        "-keys, got none; shards are missing");
+      }
+      sources->push_back(source);
+    }
+    return Status();
   }
 
-  // Reads the rows of a shard that belong here.
+  // A file without its last shards looks like one cut into fewer, but its keys
+  // are then in the wrong ones. `number`: of the shard, of `sources`.
+  static Status CheckKeysOfPart(const CheckpointFile& file,
+                                const std::string& source, int64_t number,
+                                int64_t sources,
+                                const std::vector<int64_t>& keys) {
+    for (const int64_t key : keys) {
+      if (BucketOf(key) % sources != number) {
+        return DataLoss("tensor ", source,
+                        "-keys must hold keys with floormod(", "key, 1000) % ",
+                        sources, " == ", number, ", got ", key,
+                        "; shards are missing in ", file.prefix());
+      }
+    }
+    return Status();
+  }
+
+  // Reads the rows of a shard, the number-th of `sources`, that belong here.
   Status ReadPart(OpKernelContext* context, CheckpointFile* file,
-                  const std::string& source, int dim, Part* part) const {
+                  const std::string& source, int64_t number, int64_t sources,
+                  int dim, Part* part) const {
     std::vector<int64_t> keys;
     TF_RETURN_IF_ERROR(file->ReadKeys(source + "-keys", &keys));
     const int64_t n = keys.size();
@@ -282,6 +314,7 @@ class TableRestoreOp : public OpKernel {
       if (BucketOf(keys[i]) % num_parts_ == part_) kept.push_back(i);
     }
     TF_RETURN_IF_ERROR(file->CheckOffsets(source + "-partition_offset", n));
+    TF_RETURN_IF_ERROR(CheckKeysOfPart(*file, source, number, sources, keys));
     TF_RETURN_IF_ERROR(
         ReadValues(file, source, n, dim, "dim of the table", &part->values));
     KeepRows(kept, dim, part->values.flat<float>().data());

@@ -7,6 +7,7 @@ from tensorflow.python.framework import ops as _ops
 from tensorflow.python.trackable import base as _trackable
 from tensorflow.python.training import saver as _saver
 from tensorflow.python.training.saving import saveable_object as _saveable_object
+from tensorflow.python.util import object_identity as _object_identity
 
 # Places an op beside a table's rows. The public tf.compat.v1.colocate_with is the same function
 # behind a warning that would be the user's first impression; the placer does not know our ops'
@@ -21,10 +22,14 @@ SaveSpec = _saveable_object.SaveSpec
 # RestoreV2, whose tensor names are fixed when the graph is built.
 BulkSaverBuilder = _saver.BulkSaverBuilder
 
-# In GLOBAL_VARIABLES a Saver leaves out a Trackable that has nothing to save: so a table's
-# initializer can be run by global_variables_initializer() and reported by
+# In GLOBAL_VARIABLES a Saver asks a Trackable what to save instead of taking it for a tensor: so a
+# table's initializer can be run by global_variables_initializer() and reported by
 # report_uninitialized_variables() without a tensor of its own in the checkpoint.
 Trackable = _trackable.Trackable
+
+# What tf.Variable.ref() returns; tf.custom_gradient (and with it tf.nn.swish) asks every member of
+# GLOBAL_VARIABLES for one.
+Reference = _object_identity.Reference
 
 
 def is_function_graph(graph) -> bool:

@@ -189,8 +189,8 @@ class Saver(tf.train.Saver):
     write.
 
     Args:
-      var_list: Variables, tables, shards, SaveableObjects; a dict of names takes variables only.
-        None: everything in the graph.
+      var_list: Variables, tables, SaveableObjects; a shard stands for its table. A dict of names
+        takes variables only. None: everything in the graph.
       **kwargs: As of ``tf.compat.v1.train.Saver``.
 
     Example:
@@ -200,14 +200,23 @@ class Saver(tf.train.Saver):
 
     def __init__(self, var_list: Any = None, **kwargs: Any) -> None:
         if isinstance(var_list, (list, tuple, set)):
-            var_list = [part for item in var_list for part in _as_saveables(item)]
+            var_list = list(
+                dict.fromkeys(part for item in var_list for part in _as_saveables(item))
+            )
+        elif isinstance(var_list, dict):
+            for name, value in var_list.items():
+                if hasattr(getattr(value, "table", value), "shards"):
+                    raise TypeError(
+                        f"var_list must be a list to save tables, got {value!r} as {name!r} in a "
+                        "dict; a table keeps its name"
+                    )
         kwargs.setdefault("builder", _SaverBuilder())
         super().__init__(var_list, **kwargs)
 
 
 def _as_saveables(item: Any) -> List[Any]:
-    if hasattr(item, "shards"):
-        return [shard.saveable for shard in item.shards]
-    if hasattr(item, "saveable"):
-        return [item.saveable]
+    # A shard stands for its table: a part alone could not be restored.
+    table = getattr(item, "table", item)
+    if hasattr(table, "shards"):
+        return [shard.saveable for shard in table.shards]
     return [item]

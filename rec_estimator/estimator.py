@@ -27,6 +27,9 @@ RunConfig = _estimator.RunConfig
 TrainSpec = _estimator.TrainSpec
 train_and_evaluate = _estimator.train_and_evaluate
 
+# Ops that take a variable's handle and leave it as it is.
+_READS = ("Identity", "IsVariableInitialized", "ReadVariableOp", "VarIsInitializedOp")
+
 _MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
 
 
@@ -102,6 +105,7 @@ class RecEstimator(_estimator.Estimator):
                 raise ValueError(f"model_fn must return an EstimatorSpec, got {spec!r}")
             if mode == ModeKeys.TRAIN:
                 spec = _with_table_updates(spec, table_optimizer)
+                _let_the_global_step_wait(spec.train_op)
             return _with_table_saver(spec, config)
 
         super().__init__(
@@ -111,6 +115,7 @@ class RecEstimator(_estimator.Estimator):
             params=params or {},
             warm_start_from=warm_start_from,
         )
+        _check_not_distributed(self.config)
 
 
 def _arguments_of(model_fn: Callable[..., Any], params: Optional[Dict[str, Any]]) -> Set[str]:
@@ -138,6 +143,21 @@ def _arguments_of(model_fn: Callable[..., Any], params: Optional[Dict[str, Any]]
     if params is not None and "params" not in names:
         raise ValueError(f"model_fn must take params where params are given, got {sorted(names)}")
     return names & set(_MODEL_FN_ARGUMENTS)
+
+
+def _check_not_distributed(config: Any) -> None:
+    """Refuses set-ups in which every task would train tables of its own, to lose all but one."""
+    if config.num_ps_replicas or config.num_worker_replicas > 1:
+        raise ValueError(
+            "TF_CONFIG must have one training task, got "
+            f"{config.num_worker_replicas} and {config.num_ps_replicas} ps; tables are not spread "
+            "over tasks yet"
+        )
+    if config.train_distribute is not None:
+        raise ValueError(
+            f"train_distribute must be None, got {config.train_distribute!r}; tables are not "
+            "spread over replicas yet"
+        )
 
 
 def _check_labels(labels: Any, vectors: Dict[str, tf.Tensor]) -> None:
@@ -181,9 +201,30 @@ def _update_tables(spec: Any, tables: List[EmbeddingTable], optimizer: Any) -> t
     # model_fn's train_op changes, the global step among it, waits until they are used.
     needed_before = ancestors([table_op])
     for op in ancestors([train_op]) - needed_before:
-        if _changes_variable(op):
+        if _changes_variable(op) and not _tf_private.in_control_flow(op):
             _tf_private.add_control_inputs(op, [table_op])
     return tf.group(train_op, table_op)
+
+
+def _let_the_global_step_wait(train_op: Any) -> None:
+    """Orders a step: tables are stamped with the global step before anything increments it.
+
+    An optimizer of ours that increments the step itself does so; here are steps in which another
+    optimizer, or the model_fn, does.
+    """
+    step = tf.train.get_global_step()
+    if step is None or train_op is None:
+        return
+    members = ancestors([train_op.op if isinstance(train_op, tf.Tensor) else train_op])
+    applies = [op for op in members if op.type == "RecEstimator>TableApply"]
+    if not applies:
+        return
+    handle = step.op.outputs[0]
+    for op in members - ancestors(applies):
+        takes_step = any(tensor is handle for tensor in op.inputs)
+        # A v1 loop takes no control edge from outside of its frame.
+        if takes_step and op.type not in _READS and not _tf_private.in_control_flow(op):
+            _tf_private.add_control_inputs(op, applies)
 
 
 def _changes_variable(op: tf.Operation) -> bool:
@@ -208,4 +249,8 @@ def _with_table_saver(spec: Any, config: Any) -> Any:
         save_relative_paths=True,
         allow_empty=True,
     )
+    if spec.mode == ModeKeys.TRAIN:
+        # Where train() looks for one. An export of the training graph makes its own.
+        tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
+        return spec
     return spec._replace(scaffold=tf.train.Scaffold(copy_from_scaffold=scaffold, saver=saver))

@@ -6,23 +6,19 @@ put ids.
 """
 
 import dataclasses
-import re
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.lookup import group_embedding_lookup_sparse
 from rec_estimator.options import EmbeddingVariableOption
-from rec_estimator.table import get_embedding_variable
+from rec_estimator.table import NAME_PATTERN, get_embedding_variable
 
 # The keys of string features: all of int64 but the negative half, as DeepRec's (DESIGN section 3).
 _HASH_BUCKETS = 2**63 - 1
 
 _COMBINERS = ("sum", "mean", "sqrtn", None)
 _ID_TYPES = (tf.int64, tf.int32, tf.string)
-
-# What tf.name_scope takes: a table's name is the name of an op too.
-_TABLE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 
 _Ids = Union[tf.SparseTensor, tf.RaggedTensor]
 
@@ -88,9 +84,9 @@ class EmbeddingFeature:
         _check_text("name", self.name)
         _check_positive("dim", self.dim)
         _check_text("table", self.table)
-        if not _TABLE_NAME.fullmatch(self.table):
+        if not NAME_PATTERN.fullmatch(self.table):
             raise ValueError(
-                f"table must be a name that TensorFlow takes for an op, {_TABLE_NAME.pattern}, "
+                f"table must be a name that TensorFlow takes for an op, {NAME_PATTERN.pattern}, "
                 f"got {self.table!r}; pass table= beside the feature's name"
             )
         if self.combiner not in _COMBINERS:

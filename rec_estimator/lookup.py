@@ -280,10 +280,8 @@ def _run_lookups(lookups: Sequence[_Lookup]) -> List[tf.Tensor]:
 
 
 def _run_fused(lookups: Sequence[_Lookup]) -> List[tf.Tensor]:
-    for lookup in lookups:
-        lookup.table.shards[0].record_lookup(lookup.keys)
     with _tf_private.colocate_with(lookups[0].table.handle):
-        return _ops.gen.rec_estimator_table_group_lookup(
+        values = _ops.gen.rec_estimator_table_group_lookup(
             tables=[lookup.table.handle for lookup in lookups],
             keys=[lookup.keys for lookup in lookups],
             indices=[lookup.indices for lookup in lookups],
@@ -291,6 +289,9 @@ def _run_fused(lookups: Sequence[_Lookup]) -> List[tf.Tensor]:
             dims=[lookup.table.dim for lookup in lookups],
             combiners=[lookup.combiner or "none" for lookup in lookups],
         )
+    for lookup, value in zip(lookups, values):
+        lookup.table.shards[0].record_lookup(lookup.keys, value.op)
+    return values
 
 
 def _combine_unfused(lookup: _Lookup, max_norm: Optional[float]) -> tf.Tensor:
@@ -302,6 +303,15 @@ def _combine_unfused(lookup: _Lookup, max_norm: Optional[float]) -> tf.Tensor:
     if weights is None:
         weights = tf.ones(tf.shape(lookup.keys), tf.float32)
     else:
+        one_each = tf.debugging.assert_equal(
+            tf.shape(weights),
+            tf.shape(lookup.keys),
+            message="sp_weights must have one weight per id",
+        )
+        # unsorted_segment_sum leaves negative rows out without a word.
+        rows_exist = tf.debugging.assert_non_negative(rows, message="sp_ids must have indices >= 0")
+        with tf.control_dependencies([one_each, rows_exist]):
+            weights = tf.identity(weights)
         values *= weights[:, tf.newaxis]
     total = tf.math.unsorted_segment_sum(values, rows, num_rows)
     if lookup.combiner == "sum":
@@ -331,9 +341,10 @@ def _lookup(table: EmbeddingTable, keys: tf.Tensor) -> tf.Tensor:
 
 
 def _lookup_shard(shard: TableShard, keys: tf.Tensor) -> tf.Tensor:
-    shard.record_lookup(keys)
     with _tf_private.colocate_with(shard.handle):
-        return _ops.gen.rec_estimator_table_lookup(shard.handle, keys, dim=shard.dim)
+        values = _ops.gen.rec_estimator_table_lookup(shard.handle, keys, dim=shard.dim)
+    shard.record_lookup(keys, values.op)
+    return values
 
 
 def _clip(values: tf.Tensor, max_norm: Optional[float]) -> tf.Tensor:
@@ -458,8 +469,8 @@ def _refuse_control_flow(op: tf.Operation) -> None:
 
 def _control_flow_error(op: tf.Operation) -> ValueError:
     return ValueError(
-        f"a training lookup must be outside tf.cond and tf.while_loop, got {op.name!r}; look the "
-        "keys up before, and choose among the values inside"
+        f"a training lookup must be outside tf.cond, tf.while_loop and tf.function, got "
+        f"{op.name!r}; look the keys up before, and use the values inside"
     )
 
 

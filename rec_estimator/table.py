@@ -7,35 +7,33 @@ optimizer's apply and a restore changes it.
 """
 
 import dataclasses
-from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+import re
+from typing import (
+    Any,
+    Callable,
+    Iterator,
+    List,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Sequence,
+)
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops, _tf_private, checkpoint
 from rec_estimator.options import EmbeddingVariableOption
+from rec_estimator.table_shard import InitializerEntry, TableShard
 
 # Collection of the logical tables of a graph, under DeepRec's name.
 EMBEDDING_VARIABLES = "embedding_variables"
 
+# What tf.name_scope takes: a table's name is the name of an op too.
+NAME_PATTERN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*")
+
 # Keys are spread over shards and checkpoint offsets by floormod(key, BUCKETS), as in DeepRec.
 BUCKETS = 1000
-
-
-@dataclasses.dataclass(frozen=True)
-class SlotSpec:
-    """One optimizer slot that every row of a table carries.
-
-    Attributes:
-      name: TensorFlow's name of the slot, e.g. "Adagrad" or "Adam_1"; the checkpoint has it as
-        ``<table>/<name>``.
-      width: Floats per row.
-      initial: What the slot of a new row starts from.
-    """
-
-    name: str
-    width: int
-    initial: float = 0.0
 
 
 class TableExport(NamedTuple):
@@ -45,131 +43,6 @@ class TableExport(NamedTuple):
     values: tf.Tensor  # float32 [n, dim]
     versions: tf.Tensor  # int64 [n]
     freqs: tf.Tensor  # int64 [n]
-
-
-class TableShard:
-    """The part of a table that lives on one task; the whole table if it is not partitioned.
-
-    Made by ``get_embedding_variable``. ``tf.gradients`` accepts it like a variable.
-    """
-
-    # tf.gradients takes `.handle` of what has this attribute; the gradient is tf.IndexedSlices.
-    _should_act_as_resource_variable = True
-
-    def __init__(self, table: "EmbeddingTable", part: int, num_parts: int) -> None:
-        self.table = table
-        self.part = part
-        self.num_parts = num_parts
-        self.name = table.name if num_parts == 1 else f"{table.name}/part_{part}"
-        self.slots: Tuple[SlotSpec, ...] = ()
-        self._lookup_keys: List[tf.Tensor] = []
-        self._updated_by: Optional[str] = None
-        with tf.device("/device:CPU:0"), tf.name_scope(None):
-            self.handle: tf.Tensor = _ops.gen.rec_estimator_table_handle(
-                shared_name=self.name,
-                dim=table.dim,
-                default_value=table.ev_option.init.default_value_no_permission,
-                name=self.name,
-            )
-        with _tf_private.colocate_with(self.handle), tf.name_scope(f"{self.handle.op.name}/"):
-            self.initializer: tf.Operation = _ops.gen.rec_estimator_table_initialize(
-                self.handle, table.initial_value, name="Initialize"
-            )
-        self.saveable = checkpoint.TableSaveable(self)
-
-    @property
-    def dim(self) -> int:
-        """Elements of a row's value."""
-        return self.table.dim
-
-    @property
-    def dtype(self) -> tf.DType:
-        """Type of the values: float32."""
-        return tf.float32
-
-    @property
-    def trainable(self) -> bool:
-        """Whether optimizers update the table unasked."""
-        return self.table.trainable
-
-    @property
-    def device(self) -> str:
-        """Device of the rows."""
-        return self.handle.device
-
-    @property
-    def op(self) -> tf.Operation:
-        """The op that makes the handle."""
-        return self.handle.op
-
-    @property
-    def graph(self) -> tf.Graph:
-        """The graph the shard was made in."""
-        return self.handle.graph
-
-    def add_slots(self, specs: Sequence[SlotSpec]) -> None:
-        """Makes every row carry these optimizer slots.
-
-        Args:
-          specs: The slots. One that is there already with the same width and initial value is kept.
-
-        Raises:
-          ValueError: A slot of that name is there with another width or initial value.
-        """
-        slots = {slot.name: slot for slot in self.slots}
-        for spec in specs:
-            present = slots.setdefault(spec.name, spec)
-            if present != spec:
-                raise ValueError(
-                    f"slot {spec.name!r} of table {self.name!r} must be {present}, got {spec}; "
-                    "one table has one optimizer"
-                )
-        self.slots = tuple(slots.values())
-
-    def record_lookup(self, keys: tf.Tensor) -> None:
-        """Remembers a lookup, so that its keys are counted even if no gradient reaches them.
-
-        Args:
-          keys: int64, any shape.
-        """
-        if keys.graph is self.graph and not _tf_private.in_control_flow(keys.op):
-            self._lookup_keys.append(keys)
-
-    @property
-    def is_looked_up(self) -> bool:
-        """Whether the graph reads rows of this shard."""
-        return bool(self._lookup_keys)
-
-    @property
-    def updated_by(self) -> Optional[str]:
-        """Name of the optimizer that updates this shard in this graph, if any."""
-        return self._updated_by
-
-    def counted_keys(self) -> tf.Tensor:
-        """Keys of all lookups built so far, for a table that no gradient reaches.
-
-        Returns:
-          int64 [m], repeats kept.
-        """
-        keys = [tf.reshape(keys, [-1]) for keys in self._lookup_keys]
-        return tf.concat(keys, axis=0) if keys else tf.zeros([0], tf.int64)
-
-    def mark_updated(self, optimizer_name: str) -> None:
-        """Claims the one update that a table gets in a step.
-
-        Raises:
-          ValueError: The graph updates the table already.
-        """
-        if self._updated_by is not None:
-            raise ValueError(
-                f"table {self.name!r} must be updated once per step, got a second update by "
-                f"{optimizer_name!r} after {self._updated_by!r}; sum the losses and call "
-                "minimize() once, or give var_list="
-            )
-        self._updated_by = optimizer_name
-
-    def __repr__(self) -> str:
-        return f"<rec_estimator.TableShard {self.name!r} dim={self.dim}>"
 
 
 class EmbeddingTable:
@@ -349,34 +222,18 @@ class EmbeddingTable:
         )
 
 
-class _InitializerEntry(_tf_private.Trackable):
-    """A shard's entry in GLOBAL_VARIABLES: its initializer and whether it ran, nothing to save.
+def _refuse_conversion(
+    value: Any, dtype: Any = None, name: Optional[str] = None, as_ref: bool = False
+) -> NoReturn:
+    del dtype, name, as_ref
+    raise TypeError(
+        f"a tensor must be given, got table {value.name!r}, which has no value as a whole; read "
+        "rows with rec_estimator.embedding_lookup(table, ids), all of them with table.export()"
+    )
 
-    So tf.global_variables_initializer() fills the bank and empties the table, and
-    tf.report_uninitialized_variables() and MonitoredSession know of it. A Saver finds nothing in it
-    (the rows are the SaveableObject's business) and a MetaGraph leaves it out.
-    """
 
-    def __init__(self, shard: TableShard) -> None:
-        self.name = shard.name
-        self.op = shard.op
-        self.device = shard.device
-        self.graph = shard.graph
-        self.dtype = shard.dtype
-        self.shape = shard.table.shape
-        self.trainable = False
-        self.initializer = shard.initializer
-        self._handle = shard.handle
-
-    def get_shape(self) -> tf.TensorShape:
-        return self.shape
-
-    def is_initialized(self, name: Optional[str] = None) -> tf.Tensor:
-        with _tf_private.colocate_with(self._handle):
-            return _ops.gen.rec_estimator_table_is_initialized(self._handle, name=name)
-
-    def to_proto(self, export_scope: Optional[str] = None) -> None:
-        del export_scope
+for _kind in (EmbeddingTable, TableShard):
+    tf.register_tensor_conversion_function(_kind, _refuse_conversion)
 
 
 def graph_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:
@@ -491,6 +348,11 @@ def get_embedding_variable(
 def _check_arguments(name: Any, dim: Any, key_dtype: Any, value_dtype: Any) -> None:
     if not isinstance(name, str) or not name:
         raise ValueError(f"name must be a non-empty string, got {name!r}")
+    if not NAME_PATTERN.fullmatch(name):
+        raise ValueError(
+            f"name must be one that TensorFlow takes for an op, {NAME_PATTERN.pattern}, got "
+            f"{name!r}"
+        )
     if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)) or dim < 1:
         raise ValueError(f"embedding_dim must be an integer >= 1, got {dim!r}")
     if tf.as_dtype(key_dtype) not in (tf.int64, tf.int32):
@@ -544,7 +406,7 @@ def _find_or_make(
     table = EmbeddingTable(full_name, **settings)
     tf.add_to_collections([EMBEDDING_VARIABLES, *collections], table)
     for shard in table.shards:
-        tf.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, _InitializerEntry(shard))
+        tf.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, InitializerEntry(shard))
         tf.add_to_collection(tf.GraphKeys.SAVEABLE_OBJECTS, shard.saveable)
     return table
 
@@ -585,4 +447,13 @@ def _identity(setting: str, value: Any) -> Any:
         return value
     if hasattr(value, "get_config"):
         return type(value).__name__, repr(sorted(value.get_config().items(), key=lambda kv: kv[0]))
-    return getattr(value, "__code__", value)
+    if not hasattr(value, "__code__"):
+        return value
+    captured = [cell.cell_contents for cell in value.__closure__ or ()]
+    # Numbers and names are compared by value, all else by identity: an array has no one truth.
+    simple = (bool, int, float, str, bytes, type(None))
+    return (
+        value.__code__,
+        repr(value.__defaults__),
+        [each if isinstance(each, simple) else id(each) for each in captured],
+    )

@@ -217,6 +217,16 @@ def test_checkpoint_that_lacks_optional_tensors_restores(tmp_path, suffix):
         assert {row[2] for row in restored.values()} == {-1}
 
 
+@pytest.mark.parametrize("missing", [1, 2])
+def test_file_without_one_of_its_shards_is_an_error(tmp_path, missing):
+    prefix, _ = train_and_save(tmp_path, shards=3)
+    bare = copy_without(prefix, tmp_path / "bare", lambda name: f"/part_{missing}" in name)
+    with tf.Session() as session:
+        build()
+        with pytest.raises(tf.errors.DataLossError, match="shards are missing"):
+            rec.Saver().restore(session, bare)
+
+
 def test_missing_table_is_an_error_that_names_it_and_keeps_the_rows(tmp_path):
     prefix, _ = train_and_save(tmp_path)
     bare = copy_without(prefix, tmp_path / "bare", lambda name: name == "emb-keys")

@@ -9,6 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow_estimator import estimator as estimator_api
 
 import rec_estimator as rec
 
@@ -226,6 +227,63 @@ def test_table_optimizer_updates_from_the_values_of_the_steps_beginning(tmp_path
     assert estimator.get_variable_value("user-values").tolist() == [[row] * 4]
     assert estimator.get_variable_value("weight").tolist() == [weight] * 4
     assert estimator.get_variable_value("user-versions").tolist() == [2]
+
+
+@pytest.mark.parametrize("order", ["ours first", "stock first", "bare increment"])
+def test_rows_are_stamped_with_the_step_before_its_increment(tmp_path, order):
+    data = lambda: tf.data.Dataset.from_tensors({"user": np.arange(20)}).repeat()  # noqa: E731
+
+    def model_fn(features, mode):
+        step = tf.train.get_global_step()
+        weight = tf.get_variable("weight", [4], initializer=tf.ones_initializer())
+        loss = tf.reduce_sum(features["user"] * weight)
+        minimize = {
+            "ours": lambda: rec.optimizers.AdagradOptimizer(0.1).minimize(
+                loss, var_list=rec.get_embedding_variable("user", 4)
+            ),
+            "stock": lambda: tf.train.GradientDescentOptimizer(0.1).minimize(
+                loss, step, var_list=[weight]
+            ),
+            "bare": lambda: tf.assign_add(step, 1).op,
+        }
+        names = {"ours first": "ours stock", "stock first": "stock ours"}.get(order, "ours bare")
+        train_op = tf.group([minimize[name]() for name in names.split()])
+        return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    estimator = rec.RecEstimator(
+        model_fn,
+        str(tmp_path),
+        rec.RunConfig(save_checkpoints_steps=1, keep_checkpoint_max=None),
+        embedding_features=[rec.EmbeddingFeature("user", dim=4)],
+    )
+    estimator.train(data, steps=30)
+    for step in range(1, 31):
+        reader = tf.train.NewCheckpointReader(str(tmp_path / f"model.ckpt-{step}"))
+        assert reader.get_tensor("user-versions").tolist() == [step - 1] * 20
+
+
+def test_training_graph_is_exported(tmp_path):
+    estimator = ESTIMATORS["declared features"](str(tmp_path / "model"))
+    estimator.train(input_fn(), steps=2)
+
+    def supervised_receiver():
+        features = receiver().features
+        return estimator_api.experimental.build_raw_supervised_input_receiver_fn(
+            features, tf.placeholder(tf.float32, [None], name="label")
+        )()
+
+    estimator.experimental_export_all_saved_models(
+        str(tmp_path / "export"), {rec.ModeKeys.TRAIN: supervised_receiver}
+    )
+
+
+@pytest.mark.parametrize("role", ["worker", "ps"])
+def test_several_training_tasks_are_refused(tmp_path, monkeypatch, role):
+    cluster = {"chief": ["127.0.0.1:1"], role: ["127.0.0.1:2"]}
+    task = {"type": "chief", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
+    with pytest.raises(ValueError, match="TF_CONFIG must have one training task"):
+        ESTIMATORS["declared features"](str(tmp_path))
 
 
 def test_table_that_no_optimizer_covers_is_an_error_that_names_it(tmp_path):

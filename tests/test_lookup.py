@@ -124,6 +124,21 @@ def test_sparse_lookup_and_gradient_equal_tensorflow(combiner, weighted, max_nor
     np.testing.assert_allclose(rows, expected_rows, rtol=1e-5, atol=1e-6)  # Sums of many terms.
 
 
+@pytest.mark.parametrize(
+    "weights, row, message",
+    [([0.5], 0, "one weight per id"), ([0.5, 1.0, 1.5], -1, "indices >= 0")],
+    ids=["one for all", "negative row"],
+)
+def test_weights_and_rows_that_do_not_fit_are_an_error(weights, row, message):
+    table, _ = make_pair()
+    unknown = tf.placeholder_with_default(np.int64([[row, 0], [0, 1], [1, 0]]), [None, 2])
+    values = tf.placeholder_with_default(np.float32(weights), [None])
+    ids = tf.SparseTensor(unknown, tf.placeholder_with_default(np.int64([1, 2, 3]), [None]), [2, 2])
+    combined = rec.embedding_lookup_sparse(table, ids, tf.SparseTensor(unknown, values, [2, 2]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        run(combined)
+
+
 def test_gradient_of_weights_equals_tensorflow():
     table, dense = make_pair()
     ids = ragged_ids(lengths=(3, 1, 8)).to_sparse()
@@ -276,7 +291,7 @@ def test_training_lookup_in_control_flow_is_an_error(construct, version):
     was_v2 = tf.control_flow_v2_enabled()
     toggle()
     try:
-        with pytest.raises(ValueError, match="training lookup must be outside tf.cond and"):
+        with pytest.raises(ValueError, match="training lookup must be outside tf.cond, "):
             value = rec.embedding_lookup(table, [1])
             if construct == "cond":
                 value = tf.cond(

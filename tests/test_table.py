@@ -237,17 +237,93 @@ def test_two_sessions_share_no_rows():
         assert second.run(table.size()) == 0
 
 
-def test_version_is_the_step_before_a_stock_optimizer_increments_it():
+def test_train_ops_of_two_tables_run_one_without_the_other():
     step = tf.train.get_or_create_global_step()
-    weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
-    stock = tf.train.GradientDescentOptimizer(0.1).minimize(tf.square(weight), global_step=step)
-    table = rec.get_embedding_variable("t", 2)
-    loss = tf.reduce_sum(rec.embedding_lookup(table, [4]))
-    ours = rec.optimizers.AdagradOptimizer(0.1).minimize(loss, var_list=[table])
+    tables = [rec.get_embedding_variable(name, 2) for name in ("a", "b")]
+    train = [
+        rec.optimizers.GradientDescentOptimizer(0.1).minimize(
+            tf.reduce_sum(rec.embedding_lookup(table, [4])), global_step=step, var_list=[table]
+        )
+        for table in tables
+    ]
     with initialized_session() as session:
-        for i in range(50):
-            session.run([stock, ours])
-            assert session.run(table.get_version([4])) == [i]
+        for i in (0, 1, 0):
+            session.run(train[i])
+        assert session.run([table.get_frequency([4]) for table in tables]) == [[2], [1]]
+        assert session.run([table.get_version([4]) for table in tables]) == [[2], [1]]
+
+
+def test_lookups_that_the_loss_does_not_reach_are_not_counted():
+    table = rec.get_embedding_variable("t", 2)
+    weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
+    loss = weight * tf.reduce_sum(tf.stop_gradient(rec.embedding_lookup(table, [1, 2])))
+    rec.embedding_lookup(table, tf.placeholder(tf.int64, [None]))  # An eval tower's.
+    train = rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
+    with initialized_session() as session:
+        session.run(train)
+        assert session.run(table.get_frequency([1, 2])).tolist() == [1, 1]
+        assert session.run(table.size()) == 2
+
+
+def test_failed_update_leaves_no_claim_on_the_table():
+    table = rec.get_embedding_variable("t", 2)
+    optimizer = rec.optimizers.AdagradOptimizer(0.1)
+    keys = tf.constant([1], tf.int64)
+    with pytest.raises(ValueError, match="Dimensions must be equal"):
+        optimizer.apply_gradients([(tf.IndexedSlices(tf.zeros([2, 2]), keys), table)])
+    optimizer.apply_gradients([(tf.IndexedSlices(tf.zeros([1, 2]), keys), table)])
+
+
+@pytest.mark.parametrize("saver", [tf.train.Saver, rec.Saver], ids=["stock", "rec"])
+@pytest.mark.parametrize("as_dict", [False, True])
+def test_saver_of_the_global_variables_saves_the_rows(tmp_path, saver, as_dict):
+    table = rec.get_embedding_variable("t", 2)
+    train = train_keys(table, [1, 2, 3])
+    variables = tf.global_variables()
+    saver = saver({v.op.name: v for v in variables} if as_dict else variables)
+    with initialized_session() as session:
+        session.run(train)
+        prefix = saver.save(session, str(tmp_path / "model"))
+        session.run(tf.global_variables_initializer())
+        saver.restore(session, prefix)
+        assert session.run(table.size()) == 3
+
+
+def test_custom_gradients_work_beside_a_table():
+    table = rec.get_embedding_variable("t", 2)
+    loss = tf.reduce_sum(tf.nn.swish(rec.embedding_lookup(table, [1])))
+    rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
+
+
+@pytest.mark.parametrize(
+    "use", [tf.convert_to_tensor, lambda table: tf.nn.embedding_lookup(table, [1])]
+)
+def test_table_in_place_of_a_tensor_is_an_error_with_a_remedy(use):
+    table = rec.get_embedding_variable("t", 2)
+    with pytest.raises(TypeError, match="table 't', which has no value as a whole; read rows with"):
+        use(table)
+
+
+def test_saver_refuses_a_table_in_a_dict():
+    table = rec.get_embedding_variable("t", 2)
+    with pytest.raises(TypeError, match="var_list must be a list to save tables"):
+        rec.Saver({"other": table})
+
+
+@pytest.mark.parametrize("name", ["a b", "/a", "_a", "é", "a:0", "a\\b"])
+def test_name_that_tensorflow_does_not_take_is_an_error(name):
+    with pytest.raises(ValueError, match="name must be one that TensorFlow takes"):
+        rec.get_embedding_variable(name, 2)
+
+
+def test_functions_of_one_code_and_other_values_are_other_initializers():
+    def constant(value):
+        return lambda shape, dtype: tf.fill(shape, tf.constant(value, dtype))
+
+    table = rec.get_embedding_variable("t", 2, initializer=constant(1.0))
+    assert rec.get_embedding_variable("t", 2, initializer=constant(1.0)) is table
+    with pytest.raises(ValueError, match="table 't' must have the settings it was made with"):
+        rec.get_embedding_variable("t", 2, initializer=constant(2.0))
 
 
 @pytest.mark.parametrize("shards", [1, 3])

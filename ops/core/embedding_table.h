@@ -56,6 +56,10 @@
 // moment; then shards are skipped whole. SetBank, EnsureSlots, bank, slots and
 // Snapshot throw std::bad_alloc as a std::vector does, with nothing changed.
 //
+// Where: embedding_table_impl.h has the shards, their locks and the steps of a
+// lookup; batch_apply.cc Apply, batch_insert.cc Insert, both on
+// batch_scratch.h; embedding_table.cc all other methods.
+//
 // THREAD RULE
 //
 // Every method may be called at any time from any thread. A shard's lock is

@@ -10,11 +10,11 @@ TensorFlow's, with tables as without.
 
 import math
 import numbers
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _ops, _tf_private
+from rec_estimator import _ops
 from rec_estimator.graph_walk import ancestors
 from rec_estimator.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table import EmbeddingTable, SlotSpec, TableShard, graph_tables
@@ -68,6 +68,9 @@ class TableUpdates:
     _stamp: Optional[Any] = None
     _version: Optional[tf.Tensor] = None
 
+    # What the loss of the last compute_gradients() depends on; None: not known.
+    _step_ops: Optional[Set[tf.Operation]] = None
+
     def table_slots(self) -> Sequence[Tuple[str, float]]:
         """The rule's slots: the name each is scoped by, as in TensorFlow, and its initial value."""
         return ()
@@ -118,6 +121,8 @@ class TableUpdates:
         check_no_lookup_in_control_flow(
             loss, [v.shard for v in variables if isinstance(v, _ShardVariable)]
         )
+        # Lookups outside of these are no training lookups.
+        self._step_ops = ancestors([loss.op]) if isinstance(loss, tf.Tensor) else None
         pairs = super().compute_gradients(
             loss,
             var_list=variables,
@@ -161,7 +166,7 @@ class TableUpdates:
         if any(isinstance(variable, _ShardVariable) for _, variable in pairs):
             self._stamp = _graph_step() if global_step is None else global_step
         try:
-            return super().apply_gradients(
+            train_op = super().apply_gradients(
                 pairs,
                 global_step=global_step,
                 name=name,
@@ -169,6 +174,10 @@ class TableUpdates:
             )
         finally:
             self._stamp = self._version = None
+        for _, variable in pairs:
+            if isinstance(variable, _ShardVariable):
+                variable.shard.mark_updated(self.get_name())
+        return train_op
 
     def _shown_to_tensorflow(
         self, grads_and_vars: Iterable[GradientAndVariable]
@@ -185,7 +194,8 @@ class TableUpdates:
                 yield gradient, _ShardVariable(shards[0], variable)
                 continue
             for shard in shards:
-                if not shard.is_looked_up:
+                counted = shard.counted_keys(self._step_ops)
+                if not counted:
                     continue
                 if shard.table.name not in warned:
                     warned.add(shard.table.name)
@@ -195,14 +205,14 @@ class TableUpdates:
                         shard.table.name,
                     )
                 nothing = tf.IndexedSlices(tf.zeros([0, shard.dim]), tf.zeros([0], tf.int64))
-                yield nothing, _ShardVariable(shard, variable, shard.counted_keys())
+                yield nothing, _ShardVariable(shard, variable, tf.concat(counted, axis=0))
 
     # ---- What tf.compat.v1.train.Optimizer calls, in this order.
 
     def _create_slots(self, var_list: Sequence[Any]) -> None:
         for variable in var_list:
             if isinstance(variable, _ShardVariable):
-                variable.shard.mark_updated(self.get_name())
+                variable.shard.check_not_updated(self.get_name())
                 variable.shard.add_slots(self._slot_specs(variable.shard.dim))
         dense = [variable for variable in var_list if not isinstance(variable, _ShardVariable)]
         if dense:
@@ -220,7 +230,7 @@ class TableUpdates:
         if not isinstance(handle, _ShardVariable):
             return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
         slots = self._slot_specs(handle.shard.dim)
-        apply_op = _ops.gen.rec_estimator_table_apply(
+        return _ops.gen.rec_estimator_table_apply(
             table=handle.handle,
             keys=tf.cast(indices, tf.int64),
             grads=grad,
@@ -232,17 +242,6 @@ class TableUpdates:
             slot_widths=[slot.width for slot in slots],
             slot_initials=[slot.initial for slot in slots],
         )
-        self._hold_back_other_increments(apply_op)
-        return apply_op
-
-    def _hold_back_other_increments(self, apply_op: tf.Operation) -> None:
-        """Makes increments of the step by other optimizers wait for a table's apply."""
-        if self._stamp is NO_GLOBAL_STEP:
-            return
-        needed = ancestors([apply_op])
-        for op in self._stamp.op.outputs[0].consumers():
-            if op.type.startswith("AssignAdd") and op not in needed:
-                _tf_private.add_control_inputs(op, [apply_op])
 
     def _slot_specs(self, dim: int) -> List[SlotSpec]:
         """The slots under the names TensorFlow gives them: Adam, Adam_1."""

@@ -324,10 +324,9 @@ def rows_of(keys, source="t"):
     "tensors",
     [
         rows_of([5, 6, 5]),
-        {**rows_of([5], "t/part_0"), **rows_of([6, 5], "t/part_1")},
         {**rows_of([5]), **rows_of([6, 6], "t/Adagrad")},
     ],
-    ids=["in one part", "in two parts", "in a slot"],
+    ids=["in one part", "in a slot"],
 )
 def test_a_key_that_comes_twice_is_data_loss(make_table, session, tmp_path, tensors):
     path = write(session, tmp_path / "c", tensors)

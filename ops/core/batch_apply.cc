@@ -1,0 +1,478 @@
+// EmbeddingTable::Apply, one training step.
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "batch_scratch.h"
+#include "cpu_memory.h"
+#include "embedding_table.h"
+#include "embedding_table_impl.h"
+#include "hash_index.h"
+#include "row_arena.h"
+
+namespace rec_estimator {
+namespace {
+
+// Distance, in keys, at which an apply prefetches buckets.
+constexpr uint32_t kBucketsAhead = 16;
+// Rows that one call of RowUpdate::Update gets at most, and the floats of their
+// summed gradients, which live on the stack.
+constexpr size_t kTileRows = 64;
+constexpr size_t kTileFloats = 4096;
+// Distance, in rows and in gradients, at which an update prefetches.
+constexpr uint32_t kRowsAhead = 16;
+constexpr uint32_t kGradsAhead = 16;
+
+// sum = (((+0 + g0) + g1) + ...), with g_j = row occurrences[j] of grads,
+// (dim). The leading +0 turns a lone -0 into +0, as TensorFlow's segment sum
+// does.
+void SumOccurrences(const float* grads, const uint32_t* occurrences, size_t n,
+                    int dim, float* sum) {
+  constexpr int kWide = 8;
+  const size_t stride = static_cast<size_t>(dim);
+  if (dim < kWide) {
+    for (int d = 0; d < dim; ++d) sum[d] = 0.0f;
+    for (size_t j = 0; j < n; ++j) {
+      const float* grad = grads + occurrences[j] * stride;
+      for (int d = 0; d < dim; ++d) sum[d] += grad[d];
+    }
+    return;
+  }
+  int d = 0;
+  for (; d + 2 * kWide <= dim; d += 2 * kWide) {
+    Vector sum0 = {}, sum1 = {};
+    for (size_t j = 0; j < n; ++j) {
+      if (j + kGradsAhead < n) {
+        PrefetchLine(grads + occurrences[j + kGradsAhead] * stride + d);
+      }
+      const float* grad = grads + occurrences[j] * stride + d;
+      sum0 += VectorAt(grad);
+      sum1 += VectorAt(grad + kWide);
+    }
+    VectorAt(sum + d) = sum0;
+    VectorAt(sum + d + kWide) = sum1;
+  }
+  // What is left, at most twice; the last one overlaps floats already summed.
+  while (d < dim) {
+    d = std::min(d, dim - kWide);
+    Vector sum0 = {};
+    for (size_t j = 0; j < n; ++j) {
+      sum0 += VectorAt(grads + occurrences[j] * stride + d);
+    }
+    VectorAt(sum + d) = sum0;
+    d += kWide;
+  }
+}
+
+}  // namespace
+
+// One Apply, step by step. Each step is split by shard; steps that need a lock
+// only try for it in `parallel`, and what was refused the calling thread does
+// afterwards: see "Thread rule" in embedding_table.h.
+class EmbeddingTable::Impl::BatchApply {
+ public:
+  BatchApply(Impl* table, const Batch& batch, const RowUpdate& update)
+      : table_(*table), batch_(batch), update_(update) {}
+
+  bool Run(const ParallelFor& parallel) {
+    part_.head = batch_.keys;
+    part_.n_head = batch_.n;
+    part_.tail = batch_.counted_keys;
+    part_.n = batch_.n + batch_.m;
+    if (part_.n >= kMaxBatch || !Allocate()) return false;
+    part_.Run(parallel);
+    if (!AllocateWide()) return false;
+
+    const int64_t per_shard = static_cast<int64_t>(part_.n / kShards) + 1;
+    parallel(kShards, per_shard * 30, [this](int64_t s, int64_t end) {
+      for (; s < end; ++s) {
+        Deduplicate(static_cast<int>(s));
+        Promise(static_cast<int>(s));
+      }
+    });
+    ForEach(&refused_, [this](int s) { PromiseLocked(s); });
+    uint64_t rows = 0;
+    for (int s = 0; s < kShards; ++s) rows += promised_rows_[s];
+    if (failed_.load() || !table_.arena.Promise(rows)) {
+      for (int s = 0; s < kShards; ++s) ReleaseEntries(s);
+      return false;
+    }
+
+    const int64_t per_key = 100 + 8 * table_.dim;  // Cycles.
+    parallel(kShards, per_shard * per_key, [this](int64_t s, int64_t end) {
+      for (; s < end; ++s) TryUpdate(static_cast<int>(s));
+    });
+    ForEach(&refused_, [this](int s) {
+      table_.shards[s].lock.Lock();
+      Update(s);
+      table_.shards[s].lock.Unlock();
+    });
+    uint64_t left = 0;
+    for (int s = 0; s < kShards; ++s) left += promised_rows_[s];
+    table_.arena.Release(left);
+    return !failed_.load();
+  }
+
+ private:
+  static constexpr uint32_t kSmallDedup = 4096;
+
+  // Calls work(s) for the shards in *mask and empties it.
+  template <typename Work>
+  static void ForEach(std::atomic<uint64_t>* mask, const Work& work) {
+    for (uint64_t left = mask->exchange(0); left != 0; left &= left - 1) {
+      work(__builtin_ctzll(left));
+    }
+  }
+
+  bool Allocate() {
+    const auto lay = [this](Layout* layout) {
+      part_.AddTo(layout);
+      layout->Add(&id_, part_.n);
+      layout->Add(&grouped_, part_.n);
+      layout->Add(&end_, part_.n);
+      layout->Add(&place_, part_.n);
+      layout->Add(&row_, part_.n);
+    };
+    Layout size(nullptr);
+    lay(&size);
+    char* memory = scratch_.Get(size.bytes());
+    if (memory == nullptr) return false;
+    Layout layout(memory);
+    lay(&layout);
+    return true;
+  }
+
+  // What only unusual batches need: hash tables for more occurrences of a shard
+  // than the stack takes, sums of more floats.
+  bool AllocateWide() {
+    const auto lay = [this](Layout* layout) {
+      for (int s = 0; s < kShards; ++s) {
+        const uint32_t n = part_.begin[s + 1] - part_.begin[s];
+        dedup_[s] = nullptr;
+        if (n > kSmallDedup) layout->Add(&dedup_[s], DedupSize(n));
+      }
+      const size_t dim = static_cast<size_t>(table_.dim);
+      if (dim > kTileFloats) layout->Add(&wide_sums_, kShards * dim);
+    };
+    Layout size(nullptr);
+    lay(&size);
+    if (size.bytes() == 0) return true;
+    char* memory = wide_scratch_.Get(size.bytes());
+    if (memory == nullptr) return false;
+    Layout layout(memory);
+    lay(&layout);
+    return true;
+  }
+
+  // A power of two at least twice n.
+  static uint32_t DedupSize(uint32_t n) {
+    uint32_t size = 16;
+    while (size / 2 < n) size *= 2;
+    return size;
+  }
+
+  // Replaces the occurrences of shard s by its distinct keys, in order of first
+  // occurrence, and groups the occurrences by key, in batch order.
+  void Deduplicate(int s) {
+    const uint32_t begin = part_.begin[s];
+    const uint32_t n = part_.begin[s + 1] - begin;
+    int64_t* keys = part_.keys + begin;
+    uint32_t* index = part_.index + begin;
+    uint32_t* id = id_ + begin;
+    uint32_t* end = end_ + begin;
+    uint32_t small[2 * kSmallDedup];
+    uint32_t* table = dedup_[s] != nullptr ? dedup_[s] : small;
+    const uint32_t size = DedupSize(n);
+    std::fill(table, table + size, 0);
+
+    uint32_t unique = 0;
+    for (uint32_t j = 0; j < n; ++j) {
+      const int64_t key = keys[j];
+      // Bits that neither the shard nor the bucket depends on most.
+      uint32_t at = static_cast<uint32_t>(MixKey(key) >> 16) & (size - 1);
+      for (;;) {
+        const uint32_t entry = table[at];
+        if (entry == 0) {
+          keys[unique] = key;  // unique <= j: in place.
+          end[unique] = 1;
+          id[j] = unique++;
+          table[at] = unique;
+          break;
+        }
+        if (keys[entry - 1] == key) {
+          ++end[entry - 1];
+          id[j] = entry - 1;
+          break;
+        }
+        at = (at + 1) & (size - 1);
+      }
+    }
+    unique_[s] = unique;
+    if (unique == n) {
+      for (uint32_t u = 0; u < n; ++u) end[u] = u + 1;
+      std::copy(index, index + n, grouped_ + begin);
+      return;
+    }
+    uint32_t position = 0;
+    for (uint32_t u = 0; u < unique; ++u) {
+      const uint32_t count = end[u];
+      end[u] = position;
+      position += count;
+    }
+    // end[u] runs from the first to behind the last occurrence of u.
+    uint32_t* grouped = grouped_ + begin;
+    for (uint32_t j = 0; j < n; ++j) grouped[end[id[j]]++] = index[j];
+  }
+
+  // Secures room for the new entries of shard s before anything changes. Mostly
+  // there is room for as many as the batch has keys, and no lock is needed.
+  void Promise(int s) {
+    promised_keys_[s] = promised_rows_[s] = unique_[s];
+    if (unique_[s] == 0) return;
+    Shard& shard = table_.shards[s];
+    // Before reading keys: an apply that ends in between is counted twice
+    // rather than never, for it adds to keys first and withdraws then.
+    const int64_t promised =
+        shard.promised.fetch_add(unique_[s], std::memory_order_acq_rel) +
+        unique_[s];
+    if (shard.keys.load(std::memory_order_acquire) + promised <=
+        shard.capacity.load(std::memory_order_acquire)) {
+      return;
+    }
+    if (!shard.lock.TryLock()) {
+      refused_.fetch_or(uint64_t{1} << s);
+      return;
+    }
+    CountAndReserve(s);
+    shard.lock.Unlock();
+  }
+
+  void PromiseLocked(int s) {
+    table_.shards[s].lock.Lock();
+    CountAndReserve(s);
+    table_.shards[s].lock.Unlock();
+  }
+
+  // Counts the keys of shard s that are new and grows the index if they do not
+  // fit. The lock is held.
+  void CountAndReserve(int s) {
+    Shard& shard = table_.shards[s];
+    uint32_t rows = 0;
+    table_.FindEach(shard.index, part_.keys + part_.begin[s], unique_[s],
+                    [&](uint32_t, Place place) {
+                      rows +=
+                          !place.found() || place.row() == HashIndex::kNoRow;
+                    });
+    const int64_t less = static_cast<int64_t>(unique_[s]) - rows;
+    promised_keys_[s] = promised_rows_[s] = rows;
+    const int64_t promised =
+        shard.promised.fetch_sub(less, std::memory_order_acq_rel) - less;
+    if (rows > 0 &&
+        !table_.ReserveEntries(
+            s, shard.keys.load(std::memory_order_relaxed) + promised)) {
+      failed_.store(true);
+    }
+  }
+
+  void ReleaseEntries(int s) {
+    table_.shards[s].promised.fetch_sub(promised_keys_[s],
+                                        std::memory_order_acq_rel);
+    promised_keys_[s] = 0;
+  }
+
+  void TryUpdate(int s) {
+    if (unique_[s] == 0) return;
+    ReadWriteLock& lock = table_.shards[s].lock;
+    if (!lock.TryLock()) {
+      refused_.fetch_or(uint64_t{1} << s);
+      return;
+    }
+    Update(s);
+    lock.Unlock();
+  }
+
+  // Finds or inserts the keys of shard s, then updates their rows. The lock is
+  // held.
+  void Update(int s) {
+    if (AdmitAll(s)) {
+      UpdateRows(s);
+    } else {
+      failed_.store(true);
+    }
+    ReleaseEntries(s);
+  }
+
+  // False: no memory, although promised; only if another thread erased keys or
+  // cleared the table since. The shard is then as it was.
+  bool AdmitAll(int s) {
+    Shard& shard = table_.shards[s];
+    const uint32_t begin = part_.begin[s];
+    const int64_t* keys = part_.keys + begin;
+    const uint32_t unique = unique_[s];
+    Place* places = place_ + begin;
+    uint32_t* rows = row_ + begin;
+    uint32_t* without_row = id_ + begin;  // Its content is used up.
+    uint32_t new_keys;
+    uint32_t new_rows;
+    const auto find = [&] {
+      new_keys = new_rows = 0;
+      table_.FindEach(shard.index, keys, unique, [&](uint32_t u, Place place) {
+        places[u] = place;
+        rows[u] = place.found() ? place.row() : HashIndex::kNoRow;
+        new_keys += !place.found();
+        without_row[new_rows] = u;
+        new_rows += rows[u] == HashIndex::kNoRow;
+      });
+    };
+    find();
+    if (new_rows == 0) return true;
+
+    const int64_t present = shard.keys.load(std::memory_order_relaxed);
+    if (present + new_keys > shard.capacity.load(std::memory_order_relaxed)) {
+      if (!table_.ReserveEntries(s, present + new_keys)) return false;
+      find();  // Entries have moved.
+    }
+    uint32_t first = 0;
+    const uint32_t freed = std::min(shard.free_rows, new_rows);
+    if (new_rows > freed) {
+      const uint32_t taken = new_rows - freed;
+      const uint32_t promised = std::min(taken, promised_rows_[s]);
+      if (!table_.arena.Take(taken, promised, &first)) return false;
+      promised_rows_[s] -= promised;
+    }
+
+    const RowArena::View view = table_.arena.view();
+    RowSource source(&shard, view, first);
+    for (uint32_t i = 0; i < new_rows; ++i) {
+      if (i + kBucketsAhead < new_rows) {
+        const int64_t later = keys[without_row[i + kBucketsAhead]];
+        PrefetchLines(shard.index.Home(MixKey(later)), sizeof(Bucket));
+      }
+      const uint32_t u = without_row[i];
+      if (!places[u].found()) {
+        places[u] =
+            shard.index.Insert(shard.index.Home(MixKey(keys[u])), keys[u]);
+      }
+      rows[u] = source.Next();
+      places[u].row() = rows[u];
+      table_.InitializeRow(keys[u], view.Row(rows[u]));
+    }
+    shard.keys.store(present + new_keys, std::memory_order_release);
+    shard.rows.store(shard.rows.load(std::memory_order_relaxed) + new_rows,
+                     std::memory_order_relaxed);
+    return true;
+  }
+
+  // Stamps, sums and updates, kTileRows rows at a time.
+  void UpdateRows(int s) {
+    const uint32_t begin = part_.begin[s];
+    const uint32_t unique = unique_[s];
+    const Place* places = place_ + begin;
+    const uint32_t* rows = row_ + begin;
+    const uint32_t* end = end_ + begin;
+    const uint32_t* occurrences = grouped_ + begin;
+    const uint32_t n = part_.begin[s + 1] - begin;
+    const RowArena::View view = table_.arena.view();
+    const int dim = table_.dim;
+    const size_t stride = static_cast<size_t>(dim);
+    const size_t row_bytes = table_.arena.row_floats() * sizeof(float);
+    const bool each = update_.per_occurrence();
+
+    alignas(kCacheLine) float small_sums[kTileFloats];
+    float* sums = stride > kTileFloats ? wide_sums_ + s * stride : small_sums;
+    const size_t tile_rows =
+        each ? kTileRows
+             : std::max<size_t>(1, std::min(kTileRows, kTileFloats / stride));
+    float* tile[kTileRows];
+    const float* tile_grads[kTileRows];
+    size_t filled = 0;
+    const auto flush = [&] {
+      if (filled > 0) update_.Update(tile, tile_grads, filled, dim);
+      filled = 0;
+    };
+
+    uint32_t fetched = 0;  // Occurrences whose gradients were prefetched.
+    uint32_t at = 0;
+    for (uint32_t u = 0; u < unique; ++u) {
+      if (u + kRowsAhead < unique) {
+        const Bucket* bucket = places[u + kRowsAhead].bucket();
+        PrefetchLine(bucket->version);
+        PrefetchLines(view.Row(rows[u + kRowsAhead]), row_bytes);
+      }
+      const uint32_t stop = end[u];
+      // A long run of one key prefetches its own (SumOccurrences).
+      fetched = std::max(fetched, at);
+      const uint32_t fetch =
+          std::min(n, std::min(stop, at + kGradsAhead) + kGradsAhead);
+      for (; fetched < fetch; ++fetched) {
+        if (occurrences[fetched] < batch_.n) {
+          PrefetchLines(batch_.grads + occurrences[fetched] * stride,
+                        stride * sizeof(float));
+        }
+      }
+
+      const uint32_t count = places[u].count();
+      const uint32_t more = stop - at;
+      places[u].count() = count > UINT32_MAX - more ? UINT32_MAX : count + more;
+      places[u].version() = batch_.version;
+
+      // Counted keys come behind all others in the batch.
+      uint32_t with_grad = stop;
+      while (with_grad > at && occurrences[with_grad - 1] >= batch_.n) {
+        --with_grad;
+      }
+      float* row = view.Row(rows[u]);
+      if (each) {
+        for (uint32_t j = at; j < with_grad; ++j) {
+          tile[filled] = row;
+          tile_grads[filled] = batch_.grads + occurrences[j] * stride;
+          if (++filled == tile_rows) flush();
+        }
+      } else if (with_grad > at) {
+        float* sum = sums + filled * stride;
+        SumOccurrences(batch_.grads, occurrences + at, with_grad - at, dim,
+                       sum);
+        tile[filled] = row;
+        tile_grads[filled] = sum;
+        if (++filled == tile_rows) flush();
+      }
+      at = stop;
+    }
+    flush();
+  }
+
+  Impl& table_;
+  const Batch& batch_;
+  const RowUpdate& update_;
+  Scratch scratch_{Scratch::kBatch};
+  Scratch wide_scratch_{Scratch::kWide};
+  Partition part_;
+
+  // Per shard from part_.begin[s] on; distinct keys are part_.keys.
+  uint32_t* id_;       // (n) which distinct key an occurrence is of
+  uint32_t* grouped_;  // (n) occurrences, grouped by distinct key
+  uint32_t* end_;      // (unique) end of each one's occurrences in grouped_
+  Place* place_;       // (unique)
+  uint32_t* row_;      // (unique)
+  std::array<uint32_t*, kShards> dedup_;
+  float* wide_sums_ = nullptr;  // (kShards, dim) if dim > kTileFloats
+
+  std::array<uint32_t, kShards> unique_{};
+  std::array<uint32_t, kShards> promised_keys_{};  // In Shard::promised.
+  std::array<uint32_t, kShards> promised_rows_{};  // In the arena.
+  std::atomic<uint64_t> refused_{0};  // Shards whose lock was not to be had.
+  std::atomic<bool> failed_{false};
+};
+
+bool EmbeddingTable::Apply(const Batch& batch, const RowUpdate& update,
+                           const ParallelFor& parallel) {
+  if (batch.n >= kMaxBatch || batch.m >= kMaxBatch) return false;
+  if (batch.n + batch.m == 0) return true;
+  Impl::BatchApply apply(impl_, batch, update);
+  if (batch.n + batch.m < kSerialBelow) return apply.Run(SerialFor);
+  return apply.Run(parallel);
+}
+
+}  // namespace rec_estimator

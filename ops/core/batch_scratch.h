@@ -1,0 +1,105 @@
+// Internal to EmbeddingTable: what Apply and Insert need for the length of one
+// batch, its memory and its occurrences sorted by shard.
+#ifndef REC_ESTIMATOR_OPS_CORE_BATCH_SCRATCH_H_
+#define REC_ESTIMATOR_OPS_CORE_BATCH_SCRATCH_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu_memory.h"
+#include "embedding_table_impl.h"
+#include "parallel.h"
+
+namespace rec_estimator {
+
+// Occurrences that one unit of the partition sorts.
+inline constexpr uint64_t kPartitionBlock = 8192;
+// Occurrences are numbered in 32 bits.
+inline constexpr uint64_t kMaxBatch = uint64_t{1} << 31;
+
+// Memory a thread keeps from batch to batch, so that a step costs no page
+// faults. Taken out of the thread for the length of a call.
+class Scratch {
+ public:
+  // Each use of a call has memory of its own: of one size from step to step.
+  enum Use { kBatch, kWide, kUses };
+
+  explicit Scratch(Use use);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  // At least `bytes`, contents unspecified, cache line aligned; nullptr: no
+  // memory.
+  char* Get(size_t bytes);
+
+ private:
+  // A batch of 800,000 occurrences; what a larger one took is given back.
+  static constexpr size_t kKeepBytes = size_t{32} << 20;
+
+  struct Kept {
+    ~Kept() { FreeZeroed(memory, bytes); }
+    void* memory = nullptr;
+    size_t bytes = 0;
+  };
+  static thread_local std::array<Kept, kUses> all_kept_;
+
+  Kept* kept_;
+  void* memory_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// Lays arrays out one behind the other: once to learn the size, once for real.
+class Layout {
+ public:
+  explicit Layout(char* base) : base_(base), bytes_(0) {}
+  template <typename T>
+  void Add(T** array, size_t n) {
+    if (base_ != nullptr) *array = reinterpret_cast<T*>(base_ + bytes_);
+    bytes_ += (n * sizeof(T) + kCacheLine - 1) / kCacheLine * kCacheLine;
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  char* base_;
+  size_t bytes_;
+};
+
+// Occurrences sorted by shard, stably: within a shard in batch order.
+struct Partition {
+  const int64_t* head;  // (n_head): the batch is head, then tail.
+  uint64_t n_head;
+  const int64_t* tail;  // (n - n_head)
+  uint64_t n;
+
+  uint8_t* shard;    // (n) of each occurrence, in batch order
+  uint32_t* starts;  // (blocks, kShards) counts, then positions
+  int64_t* keys;     // (n) by shard
+  uint32_t* index;   // (n) by shard: number of the occurrence in the batch
+  std::array<uint32_t, kShards + 1>
+      begin;  // Shard s: [begin[s], begin[s + 1]).
+
+  uint64_t blocks() const {
+    return (n + kPartitionBlock - 1) / kPartitionBlock;
+  }
+
+  void AddTo(Layout* layout) {
+    layout->Add(&shard, n);
+    layout->Add(&starts, blocks() * kShards);
+    layout->Add(&keys, n);
+    layout->Add(&index, n);
+  }
+
+  int64_t Key(uint64_t i) const {
+    return i < n_head ? head[i] : tail[i - n_head];
+  }
+
+  void Count(uint64_t block);
+  void Place(uint64_t block);
+  void Run(const ParallelFor& parallel);
+};
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_BATCH_SCRATCH_H_
