@@ -39,11 +39,10 @@ from rec_estimator.options import EmbeddingVariableOption, InitializerOption
 from rec_estimator.table import (
     EMBEDDING_VARIABLES,
     EmbeddingTable,
-    SlotSpec,
     TableExport,
-    TableShard,
     get_embedding_variable,
 )
+from rec_estimator.table_shard import SlotSpec, TableShard
 
 __version__ = "0.1.0"
 

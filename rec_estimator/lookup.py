@@ -11,7 +11,8 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops, _tf_private
 from rec_estimator.graph_walk import ancestors
-from rec_estimator.table import BUCKETS, EmbeddingTable, TableShard
+from rec_estimator.table import BUCKETS, EmbeddingTable
+from rec_estimator.table_shard import TableShard
 
 _COMBINERS = ("sum", "mean", "sqrtn")
 

@@ -17,7 +17,8 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import _ops
 from rec_estimator.graph_walk import ancestors
 from rec_estimator.lookup import check_no_lookup_in_control_flow
-from rec_estimator.table import EmbeddingTable, SlotSpec, TableShard, graph_tables
+from rec_estimator.table import EmbeddingTable, graph_tables
+from rec_estimator.table_shard import SlotSpec, TableShard
 
 # A number, or what TensorFlow's optimizers take for one.
 Hyperparameter = Union[float, tf.Tensor, Callable[[], Any]]
