@@ -106,9 +106,10 @@ namespace {
 
 // A piece must be worth waking a thread for: some 10 µs.
 constexpr int64_t kMinPieceCycles = 30000;
-// Pieces per thread. One shard may hold a tenth of a batch (its hottest key):
-// with small pieces the other threads do the rest meanwhile.
-constexpr int64_t kPiecesPerThread = 16;
+// Pieces per thread. More balance better, but an apply deduplicates and then
+// updates each shard, and with few pieces mostly the same thread does both: 16
+// cost a train step 8 % and won a lookup 4 % (benchmarks/bench_table.py).
+constexpr int64_t kPiecesPerThread = 4;
 
 // One call of IntraOpThreads' function: pieces, claimed one by one by whichever
 // thread is free. Kept alive by the threads that were asked to help, some of
