@@ -14,7 +14,7 @@ from rec_estimator.lookup import group_embedding_lookup_sparse
 from rec_estimator.options import EmbeddingVariableOption
 from rec_estimator.table import NAME_PATTERN, get_embedding_variable
 
-# The keys of string features: all of int64 but the negative half, as DeepRec's (DESIGN section 3).
+# The keys of string features: all of int64 but the negative half, as DeepRec's.
 _HASH_BUCKETS = 2**63 - 1
 
 _COMBINERS = ("sum", "mean", "sqrtn", None)

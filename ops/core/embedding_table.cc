@@ -278,7 +278,8 @@ EmbeddingTable::Snapshot::Snapshot(const EmbeddingTable& table)
 }
 
 void EmbeddingTable::Snapshot::List() {
-  // Checkpoints are cut into this many buckets (DESIGN section 5).
+  // Checkpoints are cut into this many buckets (docs/architecture.md, rows to
+  // checkpoints).
   constexpr int64_t kBuckets = 1000;
   const Impl& impl = *table_.impl_;
   const RowArena::View view = impl.arena.view();
