@@ -272,9 +272,14 @@ def test_training_graph_is_exported(tmp_path):
             features, tf.placeholder(tf.float32, [None], name="label")
         )()
 
-    estimator.experimental_export_all_saved_models(
+    path = estimator.experimental_export_all_saved_models(
         str(tmp_path / "export"), {rec.ModeKeys.TRAIN: supervised_receiver}
     )
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = tf.saved_model.load(session, ["train"], path.decode())
+        loss = model.signature_def["train"].outputs["loss"].name
+        feed = {t.name: np.ones(1) for t in [*model.signature_def["train"].inputs.values()]}
+        assert session.run(loss, feed) > 0
 
 
 @pytest.mark.parametrize("role", ["worker", "ps"])
