@@ -255,6 +255,26 @@ TEST(RowsStayWholeUnderEraseInsertAndNewSlots) {
 // A save copies rows with the pool's threads while it holds every read lock.
 // Were a unit of an apply or a lookup to wait for a lock in the pool, the save
 // would wait for it, and it for the save.
+// What an insertion made room for may be gone when it begins.
+TEST(AnInsertionFindsRoomAlthoughTheTableIsClearedMeanwhile) {
+  EmbeddingTable table(1);
+  const float bank = 1.0f;
+  table.SetBank(&bank, 1);
+  std::vector<int64_t> keys(20000);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<int64_t>(i);
+  EmbeddingTable::Rows rows{};
+  rows.keys = keys.data();
+  rows.n = keys.size();
+  RunWhile({[&] {
+             for (int step = 0; step < kSteps; ++step) {
+               EXPECT_TRUE(table.Insert(rows));
+             }
+           }},
+           {[&](std::mt19937_64*) { table.Clear(); }});
+  EXPECT_TRUE(table.Insert(rows));
+  EXPECT_EQ(table.size(), static_cast<int64_t>(keys.size()));
+}
+
 TEST(ASnapshotMayWaitForThePoolThatAppliesUse) {
   constexpr int64_t kKeys = 20000;
   EmbeddingTable table(kDim);
