@@ -3,9 +3,8 @@
     python -m benchmarks.bench_table [--rows 5000000] [--rounds 15] [--output FILE.json]
 
 Workload: batches of 4096 x 26 ids, Zipf-distributed as fitted to click logs (p(rank) ~ (rank +
-q)^-s), ranks shuffled over the table's rows, values of 16 floats, Adagrad. Every system works in a
-process of its own on the same batches; the rounds alternate between them, and what is compared is
-the median over rounds of the ratio of times within a round, because the machine's speed drifts.
+q)^-s), ranks shuffled over the table's rows, values of 16 floats, Adagrad. All systems get the same
+batches. How it is measured: rounds.py.
 TFRA is measured where it is installed:
 
     pip install --no-deps tensorflow-recommenders-addons==0.7.2 typeguard==2.13.3 packaging
@@ -15,17 +14,13 @@ the other system, median over the rounds with the quartiles.
 """
 
 import argparse
-import datetime
 import importlib.util
 import json
-import multiprocessing
-import os
-import platform
 import statistics
-import subprocess
-import time
 
 import numpy as np
+
+from benchmarks import rounds as rounds_lib
 
 BATCH, FIELDS, DIM = 4096, 26, 16
 ZIPF_S, ZIPF_Q = 1.1, 2.0  # Between Criteo's C4 and C21.
@@ -128,86 +123,27 @@ def _tfra(rows, batches):
 SYSTEMS = {"dense": _dense, "rec_estimator": _rec_estimator, "tfra": _tfra}
 
 
-def _serve(system, rows, batches, pipe):
-    """A process: builds the system, then times what it is asked for."""
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+def _build(system, rows, batches):
+    """What rounds.alternate times, in a process of its own."""
     import tensorflow.compat.v1 as tf
 
-    tf.disable_eager_execution()
     (train, lookup), fill = SYSTEMS[system](rows, batches)
-    with tf.Session() as session:
-        session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-        if fill is not None:
-            fill(session)
-        run = {"train": session.make_callable(train), "lookup": session.make_callable(lookup)}
-        for op in run.values():
-            for _ in range(NUM_BATCHES):
-                op()
-        pipe.send("ready")
-        while True:
-            what, steps = pipe.recv()
-            if what == "stop":
-                return
-            start = time.perf_counter()
-            for _ in range(steps):
-                run[what]()
-            pipe.send((time.perf_counter() - start) / steps)
-
-
-def measure(systems, rows, rounds, steps):
-    """Seconds a step, {what: {system: [one per round]}}."""
-    batches = zipf_batches(rows)
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = {}, []
-    for system in systems:
-        pipes[system], theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(system, rows, batches, theirs), daemon=True)
-        process.start()
-        processes.append(process)
-        theirs.close()
-        print(f"{system}: {rows:,} rows ... {pipes[system].recv()}", flush=True)
-    seconds = {what: {system: [] for system in systems} for what in ("train", "lookup")}
-    for what in seconds:
-        for round_number in range(rounds):
-            for i in range(len(systems)):
-                system = systems[(i + round_number) % len(systems)]
-                pipes[system].send((what, steps))
-                seconds[what][system].append(pipes[system].recv())
-    for pipe in pipes.values():
-        pipe.send(("stop", 0))
-    for process in processes:
-        process.join()
-    unique = statistics.mean(len(np.unique(batch)) / batch.size for batch in batches)
-    return seconds, unique
-
-
-def _commit() -> str:
-    try:
-        return subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _cpu() -> str:
-    with open("/proc/cpuinfo") as file:
-        names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
-    return names[0] if names else "unknown"
+    session = tf.Session()
+    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+    if fill is not None:
+        fill(session)
+    run = {"train": session.make_callable(train), "lookup": session.make_callable(lookup)}
+    for op in run.values():
+        for _ in range(NUM_BATCHES):
+            op()
+    return run
 
 
 def report(seconds, unique, rows, rounds, steps):
     """Prints the table and returns all of it for the raw result."""
-    import importlib.metadata
-
     ids = BATCH * FIELDS
     result = {
-        "date": datetime.date.today().isoformat(),
-        "commit": _commit(),
-        "machine": platform.processor() or platform.machine(),
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "tensorflow": importlib.metadata.version("tensorflow-cpu"),
+        **rounds_lib.provenance(),
         "rows": rows,
         "batch": [BATCH, FIELDS],
         "dim": DIM,
@@ -226,8 +162,7 @@ def report(seconds, unique, rows, rounds, steps):
             speed = ids / statistics.median(times) / 1e6
             line = f"{what:8}{system:16}{speed:10.1f}"
             if system != "rec_estimator":
-                ratios = [t / ours for t, ours in zip(times, by_system["rec_estimator"])]
-                low, middle, high = statistics.quantiles(ratios, n=4)
+                low, middle, high = rounds_lib.ratios(times, by_system["rec_estimator"])
                 result["ratios"][f"{what}/{system}"] = round(middle, 3)
                 line += f"{middle:9.2f}   {low:.2f} - {high:.2f}"
             print(line)
@@ -246,7 +181,14 @@ def main():
         systems.append("tfra")
     else:
         print("tensorflow_recommenders_addons is not installed: left out")
-    seconds, unique = measure(systems, args.rows, args.rounds, args.steps)
+    batches = zipf_batches(args.rows)
+    seconds = rounds_lib.alternate(
+        {system: (_build, (system, args.rows, batches)) for system in systems},
+        ("train", "lookup"),
+        args.rounds,
+        args.steps,
+    )
+    unique = statistics.mean(len(np.unique(batch)) / batch.size for batch in batches)
     result = report(seconds, unique, args.rows, args.rounds, args.steps)
     if args.output:
         with open(args.output, "w") as file:

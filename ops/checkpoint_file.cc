@@ -2,99 +2,317 @@
 #include "checkpoint_file.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
+#include <utility>
 
-#include "table_resource.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/versions.h"
+#include "tensorflow/core/lib/core/coding.h"
+#include "tensorflow/core/lib/hash/crc32c.h"
+#include "tensorflow/core/lib/io/table_options.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/strcat.h"
-#include "tensorflow/core/protobuf/tensor_bundle.pb.h"
+#include "tensorflow/core/util/saved_tensor_slice_util.h"
+#include "tensorflow/core/util/tensor_bundle/naming.h"
+#include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 
 namespace rec_estimator {
 
+using ::tensorflow::BundleEntryProto;
+using ::tensorflow::BundleHeaderProto;
 using ::tensorflow::DataType;
+using ::tensorflow::DataTypeSize;
 using ::tensorflow::DataTypeString;
 using ::tensorflow::DT_FLOAT;
 using ::tensorflow::DT_INT32;
-using ::tensorflow::DT_INT64;
-using ::tensorflow::OpKernelContext;
+using ::tensorflow::DT_STRING;
+using ::tensorflow::Env;
 using ::tensorflow::Status;
-using ::tensorflow::Tensor;
+using ::tensorflow::StringPiece;
 using ::tensorflow::TensorShape;
+using ::tensorflow::TensorSlice;
 using ::tensorflow::errors::DataLoss;
 using ::tensorflow::errors::InvalidArgument;
 using ::tensorflow::strings::StrAppend;
 using ::tensorflow::strings::StrCat;
 
-CheckpointFile::CheckpointFile(OpKernelContext* context,
-                               const std::string& prefix)
-    : context_(context),
-      prefix_(prefix),
-      reader_(tensorflow::Env::Default(), prefix) {}
+namespace {
 
-Status CheckpointFile::ReadKeys(const std::string& name,
-                                std::vector<int64_t>* keys) {
-  Tensor tensor;
-  TF_RETURN_IF_ERROR(Read(name, {DT_INT64, DT_INT32}, 1, &tensor));
-  keys->resize(tensor.NumElements());
-  if (tensor.dtype() == DT_INT32) {
-    const int32_t* data = tensor.flat<int32_t>().data();
-    std::copy_n(data, keys->size(), keys->data());
-  } else {
-    const int64_t* data = tensor.flat<int64_t>().data();
-    std::copy_n(data, keys->size(), keys->data());
+// n bytes of the file at an offset; they are inside it, or were when it was
+// opened.
+Status ReadBytes(const DataFile& file, const std::string& tensor,
+                 uint64_t offset, size_t n, char* bytes) {
+  StringPiece read;
+  const Status status = file.file->Read(offset, n, &read, bytes);
+  if (read.size() != n) {
+    if (!status.ok() && !tensorflow::errors::IsOutOfRange(status)) {
+      return status;
+    }
+    return DataLoss("tensor ", tensor, " must be in bytes [", offset, ", ",
+                    offset + n, ") of ", file.name, ", got ", read.size(),
+                    " bytes; the file is damaged");
   }
+  if (read.data() != bytes) std::copy_n(read.data(), n, bytes);
   return Status();
 }
 
-Status CheckpointFile::ReadMatrix(const std::string& name, int64_t width,
-                                  const char* what, Tensor* tensor) {
-  TF_RETURN_IF_ERROR(Read(name, {DT_FLOAT}, 2, tensor));
-  if (tensor->dim_size(1) == width) return Status();
-  return InvalidArgument("tensor ", name, " of ", prefix_, " must have ", width,
-                         " columns, the ", what, ", got ", tensor->dim_size(1));
+// DataLoss if the entry's bytes are not all inside the file.
+Status CheckInside(const std::string& tensor, const DataFile& file,
+                   const BundleEntryProto& entry) {
+  const uint64_t offset = entry.offset();
+  const uint64_t size = entry.size();
+  if (offset <= file.bytes && size <= file.bytes - offset) return Status();
+  return DataLoss("tensor ", tensor, " must be in bytes [", offset, ", ",
+                  offset + size, ") of ", file.name, ", got a file of ",
+                  file.bytes, " bytes; the file is damaged");
 }
 
-Status CheckpointFile::ReadRows(const std::string& name, int64_t n,
-                                int64_t width, const char* what,
-                                Tensor* tensor) {
-  TF_RETURN_IF_ERROR(ReadMatrix(name, width, what, tensor));
-  return tensor->dim_size(0) == n ? Status() : WrongLength(name, n, *tensor);
-}
-
-Status CheckpointFile::ReadPerKey(const std::string& name, int64_t n,
-                                  std::vector<int64_t>* numbers) {
-  if (!Has(name)) return Status();
-  Tensor tensor;
-  TF_RETURN_IF_ERROR(Read(name, {DT_INT64}, 1, &tensor));
-  const int64_t size = tensor.NumElements();
-  if (size != n && size != 0) return WrongLength(name, n, tensor);
-  const int64_t* data = tensor.flat<int64_t>().data();
-  numbers->assign(data, data + size);
-  return Status();
-}
-
-Status CheckpointFile::CheckOffsets(const std::string& name, int64_t n) {
-  if (!Has(name)) return Status();
-  Tensor tensor;
-  TF_RETURN_IF_ERROR(Read(name, {DT_INT32}, 1, &tensor));
-  const int64_t size = tensor.NumElements();
-  const int32_t* offsets = tensor.flat<int32_t>().data();
-  if (size == kBuckets + 1 && offsets[0] == 0 && offsets[kBuckets] == n &&
-      std::is_sorted(offsets, offsets + size)) {
-    return Status();
-  }
-  return DataLoss("tensor ", name, " of ", prefix_, " must be ", kBuckets + 1,
-                  " offsets from 0 to ", n, ", got ", size,
-                  size > 0 ? StrCat(" up to ", offsets[size - 1]) : "",
+Status CompareChecksum(const std::string& tensor, const DataFile& file,
+                       uint32_t stored, uint32_t computed) {
+  const uint32_t masked = tensorflow::crc32c::Mask(computed);
+  if (masked == stored) return Status();
+  return DataLoss("tensor ", tensor, " in ", file.name,
+                  " must have the checksum ", stored, ", got ", masked,
                   "; the file is damaged");
 }
 
-std::string CheckpointFile::TableNames() {
+}  // namespace
+
+Status CheckpointFile::Open() {
+  const std::string name = tensorflow::MetaFilename(prefix_);
+  const auto damaged = [&](const Status& status) {
+    return DataLoss("checkpoint ", prefix_, " must have an index in ", name,
+                    ", got ", status.message(), "; the file is damaged");
+  };
+  Env* env = Env::Default();
+  tensorflow::uint64 bytes;
+  TF_RETURN_IF_ERROR(env->GetFileSize(name, &bytes));
+  TF_RETURN_IF_ERROR(env->NewRandomAccessFile(name, &index_file_));
+  tensorflow::table::Table* index = nullptr;
+  Status status = tensorflow::table::Table::Open(
+      tensorflow::table::Options(), index_file_.get(), bytes, &index);
+  if (!status.ok()) return damaged(status);
+  index_.reset(index);
+  entries_.reset(index_->NewIterator());
+
+  entries_->Seek(tensorflow::kHeaderEntryKey);
+  BundleHeaderProto header;
+  if (!entries_->Valid() || entries_->key() != tensorflow::kHeaderEntryKey ||
+      !header.ParseFromArray(entries_->value().data(),
+                             static_cast<int>(entries_->value().size())) ||
+      header.num_shards() < 1) {
+    return damaged(DataLoss("no header"));
+  }
+  num_data_files_ = header.num_shards();
+  TF_RETURN_IF_ERROR(tensorflow::CheckVersions(
+      header.version(), tensorflow::kTensorBundleVersion,
+      tensorflow::kTensorBundleMinProducer, "Checkpoint", "checkpoint"));
+  if (header.endianness() != BundleHeaderProto::LITTLE) {
+    return InvalidArgument("checkpoint ", prefix_,
+                           " must be written on a little-endian machine, got a "
+                           "big-endian one's");
+  }
+  for (; entries_->Valid(); entries_->Next()) {
+  }
+  status = entries_->status();
+  return status.ok() ? status : damaged(status);
+}
+
+bool CheckpointFile::Has(const std::string& name) const {
+  if (name.empty()) return false;  // The header.
+  entries_->Seek(name);
+  return entries_->Valid() && entries_->key() == name;
+}
+
+Status CheckpointFile::Damaged(const std::string& name,
+                               const std::string& rule) const {
+  return DataLoss("tensor ", name, " of ", prefix_, " must ", rule,
+                  "; the file is damaged");
+}
+
+Status CheckpointFile::FindEntry(const std::string& key,
+                                 const std::string& name,
+                                 BundleEntryProto* entry) const {
+  if (Has(key) &&
+      entry->ParseFromArray(entries_->value().data(),
+                            static_cast<int>(entries_->value().size()))) {
+    return Status();
+  }
+  return Damaged(name,
+                 "have a valid entry in the index, got one that cannot "
+                 "be read");
+}
+
+Status CheckpointFile::Find(const std::string& name,
+                            const std::vector<DataType>& dtypes, int rank,
+                            StoredTensor* tensor) {
+  BundleEntryProto entry;
+  TF_RETURN_IF_ERROR(FindEntry(name, name, &entry));
+  TensorShape shape;
+  if (!TensorShape::BuildTensorShape(entry.shape(), &shape).ok()) {
+    return Damaged(name, "have a valid entry in the index, got a bad shape");
+  }
+  if (std::find(dtypes.begin(), dtypes.end(), entry.dtype()) == dtypes.end()) {
+    return InvalidArgument("tensor ", name, " of ", prefix_, " must be ",
+                           DataTypeString(dtypes[0]), ", got ",
+                           DataTypeString(entry.dtype()));
+  }
+  if (shape.dims() != rank) {
+    return InvalidArgument("tensor ", name, " of ", prefix_,
+                           " must be of rank ", rank, ", got shape ",
+                           shape.DebugString());
+  }
+  tensor->name = name;
+  tensor->dtype = entry.dtype();
+  tensor->rows = shape.dim_size(0);
+  tensor->width = rank == 2 ? shape.dim_size(1) : 1;
+  tensor->row_bytes = 0;
+  tensor->pieces.clear();
+  const uint64_t element_bytes = DataTypeSize(tensor->dtype);
+  if (shape.num_elements() == 0) return Status();
+  // A row of more than an exabyte is in no file, and this cannot overflow then.
+  if (static_cast<uint64_t>(shape.num_elements()) >
+      std::numeric_limits<int64_t>::max() / element_bytes) {
+    return Damaged(name,
+                   StrCat("fit into a file, got shape ", shape.DebugString()));
+  }
+  tensor->row_bytes = tensor->width * element_bytes;
+  if (entry.slices_size() > 0) return AddSlices(entry, rank, tensor);
+  return AddPiece(entry, 0, tensor->rows, tensor);
+}
+
+Status CheckpointFile::FindMatrix(const std::string& name, int64_t width,
+                                  const char* what, StoredTensor* tensor) {
+  TF_RETURN_IF_ERROR(Find(name, {DT_FLOAT}, 2, tensor));
+  if (tensor->width == width) return Status();
+  return InvalidArgument("tensor ", name, " of ", prefix_, " must have ", width,
+                         " columns, the ", what, ", got ", tensor->width);
+}
+
+Status CheckpointFile::AddPiece(const BundleEntryProto& entry, int64_t begin,
+                                int64_t end, StoredTensor* tensor) {
+  const DataFile* file;
+  TF_RETURN_IF_ERROR(OpenData(tensor->name, entry.shard_id(), &file));
+  const uint64_t size = (end - begin) * tensor->row_bytes;
+  if (static_cast<uint64_t>(entry.size()) != size) {
+    return Damaged(tensor->name,
+                   StrCat("take ", size, " bytes for its rows ", begin, " to ",
+                          end, ", got ", entry.size()));
+  }
+  TF_RETURN_IF_ERROR(CheckInside(tensor->name, *file, entry));
+  tensor->pieces.push_back({begin, end, file,
+                            static_cast<uint64_t>(entry.offset()),
+                            entry.crc32c()});
+  return Status();
+}
+
+Status CheckpointFile::AddSlices(const BundleEntryProto& entry, int rank,
+                                 StoredTensor* tensor) {
+  const std::string& name = tensor->name;
+  for (const tensorflow::TensorSliceProto& proto : entry.slices()) {
+    TensorSlice slice;
+    if (!TensorSlice::BuildTensorSlice(proto, &slice).ok() ||
+        slice.dims() != rank) {
+      return Damaged(name, "have valid slices, got one that cannot be read");
+    }
+    if (rank == 2 && !slice.IsFullAt(1) &&
+        (slice.start(1) != 0 || slice.length(1) != tensor->width)) {
+      return InvalidArgument("tensor ", name, " of ", prefix_,
+                             " must be cut between rows only, got a slice ",
+                             slice.DebugString());
+    }
+    const int64_t begin = slice.start(0);
+    const int64_t length = slice.IsFullAt(0) ? tensor->rows : slice.length(0);
+    if (begin < 0 || length < 0 || begin > tensor->rows ||
+        length > tensor->rows - begin) {
+      return Damaged(name, StrCat("have slices of its ", tensor->rows,
+                                  " rows, got ", slice.DebugString()));
+    }
+    if (length == 0) continue;
+    BundleEntryProto part;
+    TF_RETURN_IF_ERROR(
+        FindEntry(tensorflow::checkpoint::EncodeTensorNameSlice(name, slice),
+                  name, &part));
+    TF_RETURN_IF_ERROR(AddPiece(part, begin, begin + length, tensor));
+  }
+  std::vector<StoredTensor::Piece>& pieces = tensor->pieces;
+  std::sort(pieces.begin(), pieces.end(),
+            [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  int64_t end = 0;
+  size_t good = 0;
+  for (; good < pieces.size() && pieces[good].begin == end; ++good) {
+    end = pieces[good].end;
+  }
+  if (good == pieces.size() && end == tensor->rows) return Status();
+  return Damaged(name, StrCat("have each of its ", tensor->rows,
+                              " rows in one slice, got a gap or an overlap at "
+                              "row ",
+                              end));
+}
+
+Status CheckpointFile::OpenData(const std::string& tensor, int32_t number,
+                                const DataFile** file) {
+  if (number < 0 || number >= num_data_files_) {
+    return Damaged(tensor, StrCat("be in one of ", num_data_files_,
+                                  " data files, got number ", number));
+  }
+  auto it = data_files_.find(number);
+  if (it == data_files_.end()) {
+    DataFile opened;
+    opened.name = tensorflow::DataFilename(prefix_, number, num_data_files_);
+    Env* env = Env::Default();
+    tensorflow::uint64 bytes;
+    TF_RETURN_IF_ERROR(env->GetFileSize(opened.name, &bytes));
+    opened.bytes = bytes;
+    TF_RETURN_IF_ERROR(env->NewRandomAccessFile(opened.name, &opened.file));
+    it = data_files_.emplace(number, std::move(opened)).first;
+  }
+  *file = &it->second;
+  return Status();
+}
+
+// In the file: length as varint | masked CRC-32C of the length as fixed 32 bits
+// | the bytes. The entry's checksum goes over the fixed length, the masked
+// checksum and the bytes (tensor_bundle.cc, WriteStringTensor).
+Status CheckpointFile::ReadString(const std::string& name, std::string* value) {
+  constexpr int64_t kLongest = 4096;
+  BundleEntryProto entry;
+  TF_RETURN_IF_ERROR(FindEntry(name, name, &entry));
+  if (entry.dtype() != DT_STRING || entry.shape().dim_size() != 0 ||
+      entry.slices_size() != 0 || entry.size() > kLongest || entry.size() < 5) {
+    return Damaged(name, StrCat("be a string of shape [] and at most ",
+                                kLongest, " bytes, got another tensor"));
+  }
+  const DataFile* file;
+  TF_RETURN_IF_ERROR(OpenData(name, entry.shard_id(), &file));
+  TF_RETURN_IF_ERROR(CheckInside(name, *file, entry));
+  std::string bytes(entry.size(), '\0');
+  TF_RETURN_IF_ERROR(
+      ReadBytes(*file, name, entry.offset(), bytes.size(), bytes.data()));
+  StringPiece rest = bytes;
+  tensorflow::uint32 length, length_checksum;
+  if (!tensorflow::core::GetVarint32(&rest, &length) ||
+      rest.size() != sizeof(length_checksum) + length) {
+    return Damaged(name, "have the length that is stored with it");
+  }
+  std::copy_n(rest.data(), sizeof(length_checksum),
+              reinterpret_cast<char*>(&length_checksum));
+  uint32_t checksum = tensorflow::crc32c::Value(
+      reinterpret_cast<const char*>(&length), sizeof(length));
+  TF_RETURN_IF_ERROR(CompareChecksum(name, *file, length_checksum, checksum));
+  checksum = tensorflow::crc32c::Extend(checksum, rest.data(), rest.size());
+  TF_RETURN_IF_ERROR(CompareChecksum(name, *file, entry.crc32c(), checksum));
+  value->assign(rest.data() + sizeof(length_checksum), length);
+  return Status();
+}
+
+std::string CheckpointFile::TableNames() const {
   const std::string suffix = "-keys";
   std::set<std::string> names;
-  for (reader_.Seek(""); reader_.Valid(); reader_.Next()) {
-    std::string name(reader_.key());
+  for (entries_->Seek(""); entries_->Valid(); entries_->Next()) {
+    std::string name(entries_->key());
     if (name.size() <= suffix.size() ||
         name.compare(name.size() - suffix.size(), suffix.size(), suffix) != 0) {
       continue;
@@ -116,49 +334,34 @@ std::string CheckpointFile::TableNames() {
   return list.empty() ? "none" : list;
 }
 
-Status CheckpointFile::Read(const std::string& name,
-                            const std::vector<DataType>& dtypes, int rank,
-                            Tensor* tensor) {
-  DataType dtype = dtypes[0];
-  TensorShape shape;
-  TF_RETURN_IF_ERROR(Describe(name, &dtype, &shape));
-  if (std::find(dtypes.begin(), dtypes.end(), dtype) == dtypes.end()) {
-    return InvalidArgument("tensor ", name, " of ", prefix_, " must be ",
-                           DataTypeString(dtypes[0]), ", got ",
-                           DataTypeString(dtype));
+Status RowStream::Read(int64_t n, void* rows) {
+  char* out = static_cast<char*>(rows);
+  while (n > 0) {
+    const StoredTensor::Piece& piece = tensor_.pieces[piece_];
+    const int64_t taken = std::min(n, piece.end - at_);
+    const size_t bytes = taken * tensor_.row_bytes;
+    TF_RETURN_IF_ERROR(ReadBytes(
+        *piece.file, tensor_.name,
+        piece.offset + (at_ - piece.begin) * tensor_.row_bytes, bytes, out));
+    checksum_ = tensorflow::crc32c::Extend(checksum_, out, bytes);
+    at_ += taken;
+    out += bytes;
+    n -= taken;
+    if (at_ < piece.end) continue;
+    TF_RETURN_IF_ERROR(
+        CompareChecksum(tensor_.name, *piece.file, piece.checksum, checksum_));
+    checksum_ = 0;
+    ++piece_;
   }
-  if (shape.dims() != rank) {
-    return InvalidArgument("tensor ", name, " of ", prefix_,
-                           " must be of rank ", rank, ", got shape ",
-                           shape.DebugString());
-  }
-  // Refuses what no memory can hold, where Tensor's constructor would crash.
-  TF_RETURN_IF_ERROR(context_->allocate_temp(dtype, shape, tensor));
-  return reader_.Lookup(name, tensor);
-}
-
-// Type and shape of a tensor. Not LookupDtypeAndShape(), which crashes the
-// process on an invalid shape.
-Status CheckpointFile::Describe(const std::string& name, DataType* dtype,
-                                TensorShape* shape) {
-  tensorflow::BundleEntryProto entry;
-  reader_.Seek(name);
-  if (!reader_.Valid() || reader_.key() != name ||
-      !entry.ParseFromArray(reader_.value().data(),
-                            static_cast<int>(reader_.value().size())) ||
-      !TensorShape::BuildTensorShape(entry.shape(), shape).ok()) {
-    return DataLoss("tensor ", name, " must have a valid entry in ", prefix_,
-                    ", got one that cannot be read; the file is damaged");
-  }
-  *dtype = entry.dtype();
   return Status();
 }
 
-Status CheckpointFile::WrongLength(const std::string& name, int64_t n,
-                                   const Tensor& tensor) {
-  return DataLoss("tensor ", name, " of ", prefix_, " must have ", n,
-                  " rows, one per key, got ", tensor.dim_size(0),
-                  "; the file is damaged");
+Status RowStream::ReadIntegers(int64_t n, int64_t* integers) {
+  if (tensor_.dtype != DT_INT32) return Read(n, integers);
+  narrow_.resize(n);
+  TF_RETURN_IF_ERROR(Read(n, narrow_.data()));
+  std::copy(narrow_.begin(), narrow_.end(), integers);
+  return Status();
 }
 
 }  // namespace rec_estimator

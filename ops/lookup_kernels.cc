@@ -41,11 +41,8 @@ Status ValuesShape(const Tensor& keys, int dim, TensorShape* shape) {
   return shape->AddDimWithStatus(dim);
 }
 
-Status ReadUnknown(OpKernelConstruction* context, UnknownKey* unknown) {
-  std::string name;
-  TF_RETURN_IF_ERROR(context->GetAttr("unknown", &name));
-  *unknown = name == "default" ? UnknownKey::kDefault : UnknownKey::kInitial;
-  return Status();
+UnknownKey UnknownKeyOf(const std::string& name) {
+  return name == "default" ? UnknownKey::kDefault : UnknownKey::kInitial;
 }
 
 // Cycles to read the row of one key: about 100 for the probe, two cache misses
@@ -55,8 +52,10 @@ int64_t CyclesPerKey(int dim) { return 100 + dim / 2; }
 class TableLookupOp : public OpKernel {
  public:
   explicit TableLookupOp(OpKernelConstruction* context) : OpKernel(context) {
+    std::string unknown;
     OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
-    OP_REQUIRES_OK(context, ReadUnknown(context, &unknown_));
+    OP_REQUIRES_OK(context, context->GetAttr("unknown", &unknown));
+    unknown_ = UnknownKeyOf(unknown);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -213,6 +212,7 @@ struct Lookup {
   TablePtr table;
   int dim = 0;
   Combiner combiner = Combiner::kNone;
+  UnknownKey unknown = UnknownKey::kInitial;
   const int64_t* keys = nullptr;  // (n)
   int64_t n = 0;
   RowIds ids;        // Unless kNone.
@@ -267,8 +267,7 @@ void CombineRow(const Lookup& lookup, int64_t begin, int64_t end,
 // Units [begin, end) of a lookup: unit i < n is key i, unit n the empty rows
 // after the last key. A row, and the empty rows before it, belong to the piece
 // that its first key is in.
-void ReadUnits(const Lookup& lookup, UnknownKey unknown, int64_t begin,
-               int64_t end) {
+void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
   const int64_t dim = lookup.dim;
   const bool has_last_unit = end > lookup.n;
   end = std::min(end, lookup.n);
@@ -276,7 +275,7 @@ void ReadUnits(const Lookup& lookup, UnknownKey unknown, int64_t begin,
     if (begin >= end) return;
     const EmbeddingTable::Reader reader(lookup.table->table(),
                                         lookup.keys + begin, end - begin);
-    RowWindow window(reader, lookup.keys, begin, end, unknown);
+    RowWindow window(reader, lookup.keys, begin, end, lookup.unknown);
     for (int64_t i = begin; i < end; ++i) {
       CopyRow(*window.At(i, 1), lookup.dim, lookup.out + i * dim);
     }
@@ -289,7 +288,7 @@ void ReadUnits(const Lookup& lookup, UnknownKey unknown, int64_t begin,
     end = lookup.ids.End(end - 1);
     const EmbeddingTable::Reader reader(lookup.table->table(),
                                         lookup.keys + begin, end - begin);
-    RowWindow window(reader, lookup.keys, begin, end, unknown);
+    RowWindow window(reader, lookup.keys, begin, end, lookup.unknown);
     int64_t next_row = begin == 0 ? 0 : lookup.ids[begin - 1] + 1;
     while (begin < end) {
       const int64_t row = lookup.ids[begin];
@@ -338,7 +337,14 @@ class TableGroupLookupOp : public OpKernel {
                 InvalidArgument("dims must be of length N = ", n, ", got ",
                                 dims_.size()));
     OP_REQUIRES_OK(context, ReadCombiners(context, true, &combiners_));
-    OP_REQUIRES_OK(context, ReadUnknown(context, &unknown_));
+    std::vector<std::string> unknowns;
+    OP_REQUIRES_OK(context, context->GetAttr("unknowns", &unknowns));
+    OP_REQUIRES(context, static_cast<int64_t>(unknowns.size()) == n,
+                InvalidArgument("unknowns must be of length N = ", n, ", got ",
+                                unknowns.size()));
+    for (const std::string& name : unknowns) {
+      unknowns_.push_back(UnknownKeyOf(name));
+    }
   }
 
   void Compute(OpKernelContext* context) override {
@@ -358,6 +364,7 @@ class TableGroupLookupOp : public OpKernel {
       OP_REQUIRES_OK(context, CheckInitialized(*lookup.table, "it is read"));
       lookup.dim = lookup.table->table().dim();
       lookup.combiner = combiners_[i];
+      lookup.unknown = unknowns_[i];
       lookup.keys = keys[i].flat<int64_t>().data();
       lookup.n = keys[i].NumElements();
       if (lookup.combiner == Combiner::kNone) {
@@ -390,7 +397,7 @@ class TableGroupLookupOp : public OpKernel {
     ForAllUnits(units, static_cast<int64_t>(cycles / total),
                 IntraOpThreads(context),
                 [&](size_t i, int64_t begin, int64_t end) {
-                  ReadUnits(lookups[i], unknown_, begin, end);
+                  ReadUnits(lookups[i], begin, end);
                 });
   }
 
@@ -430,7 +437,7 @@ class TableGroupLookupOp : public OpKernel {
 
   std::vector<int64_t> dims_;
   std::vector<Combiner> combiners_;
-  UnknownKey unknown_ = UnknownKey::kInitial;
+  std::vector<UnknownKey> unknowns_;
 };
 
 class TableGroupLookupGradOp : public OpKernel {

@@ -23,16 +23,18 @@ Status TableLookupShape(InferenceContext* c) {
 
 Status TableGroupLookupShape(InferenceContext* c) {
   std::vector<int64_t> dims;
-  std::vector<std::string> combiners;
+  std::vector<std::string> combiners, unknowns;
   int n;
   TF_RETURN_IF_ERROR(c->GetAttr("N", &n));
   TF_RETURN_IF_ERROR(c->GetAttr("dims", &dims));
   TF_RETURN_IF_ERROR(c->GetAttr("combiners", &combiners));
+  TF_RETURN_IF_ERROR(c->GetAttr("unknowns", &unknowns));
   if (static_cast<int>(dims.size()) != n ||
-      static_cast<int>(combiners.size()) != n) {
+      static_cast<int>(combiners.size()) != n ||
+      static_cast<int>(unknowns.size()) != n) {
     return tensorflow::errors::InvalidArgument(
-        "dims and combiners must be of length N, got ", dims.size(), " and ",
-        combiners.size(), " for N = ", n);
+        "dims, combiners and unknowns must be of length N, got ", dims.size(),
+        ", ", combiners.size(), " and ", unknowns.size(), " for N = ", n);
   }
   for (int i = 0; i < n; ++i) {
     if (dims[i] < 1) {
@@ -103,7 +105,7 @@ REGISTER_OP("RecEstimator>TableGroupLookup")
     .Attr("N: int >= 1")
     .Attr("dims: list(int)")
     .Attr("combiners: list(string)")
-    .Attr("unknown: {'initial', 'default'} = 'initial'")
+    .Attr("unknowns: list({'initial', 'default'})")
     .SetIsStateful()
     .SetShapeFn(TableGroupLookupShape)
     .Doc(R"doc(
@@ -116,7 +118,7 @@ dense_shapes: Each [r], the SparseTensor's dense_shape; [1] for "none", where it
 values: Each [dense_shape[0], dim]; zeros for a row without keys. [keys.shape, dim] for "none".
 dims: The tables'.
 combiners: Each "sum", "mean", "sqrtn" or "none".
-unknown: What a key without a row reads: its initial vector, or the default vector.
+unknowns: What each lookup reads for a key without a row: its initial vector, or the default vector.
 )doc");
 
 REGISTER_OP("RecEstimator>TableGroupLookupGrad")

@@ -2,12 +2,14 @@
 // table_resource.h declares.
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -33,6 +35,7 @@ using ::tensorflow::TensorShape;
 using ::tensorflow::TensorShapeUtils;
 using ::tensorflow::errors::FailedPrecondition;
 using ::tensorflow::errors::InvalidArgument;
+using ::tensorflow::errors::ResourceExhausted;
 using ::tensorflow::strings::StrCat;
 
 std::string TableResource::DebugString() const {
@@ -184,6 +187,49 @@ ParallelFor IntraOpThreads(OpKernelContext* context) {
 
 namespace {
 
+// Largest filter_freq and max_element_size, as in options.py.
+constexpr int64_t kMaxFilterFreq = (int64_t{1} << 31) - 1;
+constexpr int64_t kMaxElementSize = int64_t{1} << 40;
+
+// The handle's attributes that say which keys own rows.
+Status ReadFilter(OpKernelConstruction* context, FilterSpec* filter) {
+  int64_t freq, coefficient, size;
+  float probability;
+  TF_RETURN_IF_ERROR(context->GetAttr("filter_freq", &freq));
+  TF_RETURN_IF_ERROR(context->GetAttr("filter_coefficient", &coefficient));
+  TF_RETURN_IF_ERROR(context->GetAttr("max_element_size", &size));
+  TF_RETURN_IF_ERROR(
+      context->GetAttr("false_positive_probability", &probability));
+  if (freq < 0 || freq > kMaxFilterFreq) {
+    return InvalidArgument("filter_freq must be in [0, ", kMaxFilterFreq,
+                           "], got ", freq);
+  }
+  if (coefficient < 1 || coefficient > kMaxFilterFreq) {
+    return InvalidArgument("filter_coefficient must be in [1, ", kMaxFilterFreq,
+                           "], got ", coefficient);
+  }
+  if (size < 0 || size > kMaxElementSize) {
+    return InvalidArgument("max_element_size must be in [0, ", kMaxElementSize,
+                           "], got ", size);
+  }
+  if (size == 0 ? probability != 0 : !(probability > 0 && probability < 1)) {
+    return InvalidArgument(
+        "false_positive_probability must be in (0, 1) with a max_element_size "
+        "above 0, and 0 without, got ",
+        probability, " with ", size);
+  }
+  if (size > 0 && freq == 0) {
+    return InvalidArgument(
+        "filter_freq must be >= 1 with a max_element_size, got 0 with ", size,
+        "; where every key is admitted nothing is counted");
+  }
+  filter->threshold = static_cast<uint32_t>(freq);
+  filter->coefficient = static_cast<uint32_t>(coefficient);
+  filter->max_elements = size;
+  filter->false_positive_rate = probability;
+  return Status();
+}
+
 class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
  public:
   explicit TableHandleOp(OpKernelConstruction* context)
@@ -193,6 +239,7 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
     OP_REQUIRES(
         context, dim_ >= 1 && dim_ <= kMaxRowFloats,
         InvalidArgument("dim must be in [1, ", kMaxRowFloats, "], got ", dim_));
+    OP_REQUIRES_OK(context, ReadFilter(context, &filter_));
   }
 
  private:
@@ -200,29 +247,46 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
       TF_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return OrResourceExhausted(cinfo_.name(), [&] {
       *resource = new TableResource(cinfo_.name(), static_cast<int>(dim_),
-                                    default_value_);
+                                    default_value_, filter_);
       return Status();
     });
   }
 
   Status VerifyResource(TableResource* resource) override {
-    if (resource->table().dim() != dim_) {
-      return InvalidArgument("dim of table ", resource->name(), " must be ",
-                             resource->table().dim(),
-                             ", as it was made with, got ", dim_);
-    }
+    const EmbeddingTable& table = resource->table();
+    const auto must_be = [&](const char* attr, auto present, auto given) {
+      return InvalidArgument(attr, " of table ", resource->name(), " must be ",
+                             present, ", as it was made with, got ", given);
+    };
+    if (table.dim() != dim_) return must_be("dim", table.dim(), dim_);
     // Bits, not ==: a NaN equals itself here.
     const float present = resource->default_value();
     if (std::memcmp(&present, &default_value_, sizeof(float)) != 0) {
-      return InvalidArgument("default_value of table ", resource->name(),
-                             " must be ", present,
-                             ", as it was made with, got ", default_value_);
+      return must_be("default_value", present, default_value_);
+    }
+    const FilterSpec& filter = table.filter();
+    if (filter.threshold != filter_.threshold) {
+      return must_be("filter_freq", filter.threshold, filter_.threshold);
+    }
+    if (filter.coefficient != filter_.coefficient) {
+      return must_be("filter_coefficient", filter.coefficient,
+                     filter_.coefficient);
+    }
+    if (filter.max_elements != filter_.max_elements) {
+      return must_be("max_element_size", filter.max_elements,
+                     filter_.max_elements);
+    }
+    if (filter.false_positive_rate != filter_.false_positive_rate) {
+      return must_be("false_positive_probability",
+                     static_cast<float>(filter.false_positive_rate),
+                     static_cast<float>(filter_.false_positive_rate));
     }
     return Status();
   }
 
   int64_t dim_ = 0;
   float default_value_ = 0.0f;
+  FilterSpec filter_;
 };
 
 class TableInitializeOp : public OpKernel {
@@ -337,6 +401,92 @@ class TableVersionsOp : public PerKeyOp {
       : PerKeyOp(context, "versions", &EmbeddingTable::Versions) {}
 };
 
+class TableAdmitsOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    TablePtr table;
+    OP_REQUIRES_OK(context, FindTable(context, &table));
+    const Tensor* keys;
+    OP_REQUIRES_OK(context, context->input("keys", &keys));
+
+    Tensor* admits;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output("admits", keys->shape(), &admits));
+
+    OP_REQUIRES(
+        context,
+        table->table().Admits(keys->flat<int64_t>().data(), keys->NumElements(),
+                              admits->flat<bool>().data()),
+        ResourceExhausted("keys of table ", table->name(),
+                          " must be few enough to be counted, got no "
+                          "memory for ",
+                          keys->NumElements()));
+  }
+};
+
+class TableEvictOp : public OpKernel {
+ public:
+  explicit TableEvictOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("steps_to_live", &steps_to_live_));
+    OP_REQUIRES_OK(context,
+                   context->GetAttr("l2_weight_threshold", &threshold_));
+    const bool by_steps = steps_to_live_ != -1, by_values = threshold_ != -1;
+    OP_REQUIRES(context, by_steps != by_values,
+                InvalidArgument("steps_to_live or l2_weight_threshold must be "
+                                "given, and not both, got ",
+                                steps_to_live_, " and ", threshold_));
+    OP_REQUIRES(
+        context, !by_steps || steps_to_live_ >= 0,
+        InvalidArgument("steps_to_live must be >= 0, got ", steps_to_live_));
+    OP_REQUIRES(context,
+                !by_values || (threshold_ > 0 && std::isfinite(threshold_)),
+                InvalidArgument("l2_weight_threshold must be finite and above "
+                                "0, got ",
+                                threshold_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    TablePtr table;
+    OP_REQUIRES_OK(context, FindTable(context, &table));
+    const Tensor* global_step;
+    OP_REQUIRES_OK(context, context->input("global_step", &global_step));
+
+    OP_REQUIRES(context, TensorShapeUtils::IsScalar(global_step->shape()),
+                InvalidArgument("global_step must be [], got shape ",
+                                global_step->shape().DebugString()));
+    const int64_t step = global_step->scalar<int64_t>()();
+    OP_REQUIRES(
+        context, steps_to_live_ == -1 || step >= 0,
+        InvalidArgument("global_step must be >= 0 to evict by it, got ", step));
+
+    Tensor* evicted;
+    OP_REQUIRES_OK(context, context->allocate_output("evicted", TensorShape({}),
+                                                     &evicted));
+
+    OP_REQUIRES_OK(
+        context, OrResourceExhausted(table->name(), [&] {
+          std::shared_lock<std::shared_mutex> lock(table->replace_mutex());
+          // Both are >= 0, so that their difference does not overflow. Versions
+          // below it are more than steps_to_live steps old.
+          evicted->scalar<int64_t>()() =
+              steps_to_live_ == -1
+                  ? table->table().EvictSmaller(threshold_)
+                  : table->table().EvictOlder(step - steps_to_live_, step);
+          return Status();
+        }));
+  }
+
+ private:
+  int64_t steps_to_live_ = -1;
+  float threshold_ = -1.0f;
+};
+
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableAdmits").Device(DEVICE_CPU),
+                        TableAdmitsOp);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableEvict").Device(DEVICE_CPU),
+                        TableEvictOp);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableHandle").Device(DEVICE_CPU),
                         TableHandleOp);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableInitialize").Device(DEVICE_CPU),

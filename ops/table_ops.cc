@@ -1,6 +1,5 @@
-// Ops on a table as a whole: make it, empty it, ask it, write it, read it.
-// Kernels: table_kernels.cc, checkpoint_kernels.cc. Python: table.py,
-// checkpoint.py.
+// Ops on a table as a whole: make it, empty it, ask it. Kernels:
+// table_kernels.cc. Python: table.py.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -25,54 +24,17 @@ Status TableInitializeShape(InferenceContext* c) {
   return TableAndBankShape(c, 1);
 }
 
-Status TableExportShape(InferenceContext* c) {
-  ShapeHandle unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-  int64_t dim;
-  std::vector<int64_t> widths;
-  TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
-  TF_RETURN_IF_ERROR(c->GetAttr("slot_widths", &widths));
-  int num_slots;
-  TF_RETURN_IF_ERROR(c->GetAttr("num_slots", &num_slots));
-  if (static_cast<int>(widths.size()) != num_slots) {
-    return tensorflow::errors::InvalidArgument(
-        "slot_widths must be of length num_slots = ", num_slots, ", got ",
-        widths.size());
-  }
-  const DimensionHandle rows = c->UnknownDim();
-  const DimensionHandle filtered = c->UnknownDim();
-  int output = 0;
-  c->set_output(output++, c->Vector(rows));      // keys
-  c->set_output(output++, c->Vector(rows));      // freqs
-  c->set_output(output++, c->Vector(rows));      // versions
-  c->set_output(output++, c->Vector(filtered));  // keys_filtered
-  c->set_output(output++, c->Vector(filtered));  // freqs_filtered
-  c->set_output(output++, c->Vector(filtered));  // versions_filtered
-  c->set_output(output++, c->Vector(1001));      // partition_offset
-  c->set_output(output++, c->Vector(1001));      // partition_filter_…
-  c->set_output(output++, c->Matrix(c->UnknownDim(), dim));  // bank
-  c->set_output(output++, c->Matrix(rows, dim));             // values
-  for (int64_t width : widths) {
-    if (width < 1) {
-      return tensorflow::errors::InvalidArgument(
-          "slot_widths must be >= 1, got ", width);
-    }
-    c->set_output(output++, c->Matrix(rows, width));  // slot_values
-  }
-  return Status();
-}
-
-Status TableRestoreShape(InferenceContext* c) {
-  ShapeHandle unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-  return TableAndBankShape(c, 2);
-}
-
 Status TableStatsShape(InferenceContext* c) {
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
   for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Scalar());
   return Status();
+}
+
+Status TableEvictShape(InferenceContext* c) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
+  return TableStatsShape(c);
 }
 
 // One scalar of the key's metadata per key.
@@ -89,6 +51,10 @@ REGISTER_OP("RecEstimator>TableHandle")
     .Attr("shared_name: string")
     .Attr("dim: int >= 1")
     .Attr("default_value: float = 0.0")
+    .Attr("filter_freq: int >= 0 = 0")
+    .Attr("filter_coefficient: int >= 1 = 1")
+    .Attr("max_element_size: int >= 0 = 0")
+    .Attr("false_positive_probability: float = 0.0")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -97,6 +63,10 @@ Handle of the table named `shared_name`, made empty the first time it is asked f
 table: [].
 dim: Elements of a row's value.
 default_value: Every element of the vector that a key without permission reads.
+filter_freq: Count that admits a key, below 2^31; 0: every key at once.
+filter_coefficient: What one occurrence adds to the count, below 2^32.
+max_element_size: > 0: keys without a row are counted in a counting Bloom filter for so many keys, of all shards.
+false_positive_probability: The Bloom filter's, in (0, 1); 0 without one.
 )doc");
 
 REGISTER_OP("RecEstimator>TableInitialize")
@@ -169,67 +139,36 @@ keys: Any shape.
 versions: Shape of keys. -1 for an unknown key and for one never applied.
 )doc");
 
-REGISTER_OP("RecEstimator>TableExport")
+REGISTER_OP("RecEstimator>TableAdmits")
     .Input("table: resource")
-    .Output("keys: int64")
-    .Output("freqs: int64")
-    .Output("versions: int64")
-    .Output("keys_filtered: int64")
-    .Output("freqs_filtered: int64")
-    .Output("versions_filtered: int64")
-    .Output("partition_offset: int32")
-    .Output("partition_filter_offset: int32")
-    .Output("bank: float")
-    .Output("values: float")
-    .Output("slot_values: num_slots * float")
-    .Attr("dim: int >= 1")
-    .Attr("num_slots: int >= 0")
-    .Attr("slot_names: list(string)")
-    .Attr("slot_widths: list(int)")
-    .Attr("slot_initials: list(float)")
+    .Input("keys: int64")
+    .Output("admits: bool")
     .SetIsStateful()
-    .SetShapeFn(TableExportShape)
+    .SetShapeFn(PerKeyShape)
     .Doc(R"doc(
-Copies the whole table out as of one instant, by bucket floormod(key, 1000), then key.
+Whether each key owns a row, or will once these occurrences are applied. Counts nothing.
 
 table: [].
-keys: [n]. Keys that own a row.
-freqs: [n]. Occurrences applied.
-versions: [n]. Global step of the last apply, or -1.
-keys_filtered: [f]. Keys that are counted and own no row.
-freqs_filtered: [f].
-versions_filtered: [f].
-partition_offset: [1001]. Bucket i holds rows [partition_offset[i], partition_offset[i+1]).
-partition_filter_offset: [1001]. The same for the filtered keys.
-bank: [b, dim]. Initial vectors.
-values: [n, dim].
-slot_values: Per slot [n, width]. The slot's initial value where the table has no such slot.
+keys: Any shape. Repeats count: all occurrences of a key are of one answer.
+admits: Shape of keys.
 )doc");
 
-REGISTER_OP("RecEstimator>TableRestore")
+REGISTER_OP("RecEstimator>TableEvict")
     .Input("table: resource")
-    .Input("prefix: string")
-    .Input("bank: float")
-    .Attr("tensor_name: string")
-    .Attr("part: int >= 0")
-    .Attr("num_parts: int >= 1")
-    .Attr("slot_names: list(string)")
-    .Attr("slot_widths: list(int)")
-    .Attr("slot_initials: list(float)")
+    .Input("global_step: int64")
+    .Output("evicted: int64")
+    .Attr("steps_to_live: int = -1")
+    .Attr("l2_weight_threshold: float = -1.0")
     .SetIsStateful()
-    .SetShapeFn(TableRestoreShape)
+    .SetShapeFn(TableEvictShape)
     .Doc(R"doc(
-Replaces what the table holds by what a checkpoint holds of it.
-
-Reads `<tensor_name>-keys` or, written in shards, `<tensor_name>/part_<i>-keys` for i = 0, 1, …, and keeps
-the keys with floormod(key, 1000) % num_parts == part.
+Takes away keys that were not trained for long, or rows whose values are small.
 
 table: [].
-prefix: []. Of a V2 checkpoint.
-bank: [b, dim]. Used where the checkpoint has no `<tensor_name>/default_values`.
-tensor_name: Name of the logical table in the checkpoint.
-part: Which shard of the logical table this is.
-num_parts: Into how many shards the logical table is cut now.
+global_step: []. Keys of version -1 are stamped with it.
+evicted: []. How many keys went, the counted ones among them.
+steps_to_live: >= 0: a key goes iff global_step - version is larger. -1: not by steps.
+l2_weight_threshold: > 0: a row goes iff half the sum of its squared values is smaller. -1: not by values.
 )doc");
 
 }  // namespace

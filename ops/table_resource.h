@@ -38,10 +38,11 @@ inline int64_t BucketOf(int64_t key) {
 // A table in a session's resource manager. Thread-safe as the table is.
 class TableResource : public tensorflow::ResourceBase {
  public:
-  TableResource(std::string name, int dim, float default_value)
+  TableResource(std::string name, int dim, float default_value,
+                const FilterSpec& filter)
       : name_(std::move(name)),
         default_value_(default_value),
-        table_(dim, default_value) {}
+        table_(dim, default_value, filter) {}
 
   std::string DebugString() const override;
   int64_t MemoryUsed() const override { return table_.memory_bytes(); }

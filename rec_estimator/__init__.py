@@ -7,8 +7,9 @@ optimizers update them, RecEstimator puts it together. See README.md and docs/ar
 """
 
 from rec_estimator import _ops as _ops
-from rec_estimator import export, inputs, optimizers
+from rec_estimator import export, feature_column, inputs, optimizers
 from rec_estimator.checkpoint import Saver
+from rec_estimator.embedding_variable import get_embedding_variable
 from rec_estimator.estimator import (
     BestExporter,
     EstimatorSpec,
@@ -27,6 +28,15 @@ from rec_estimator.export import (
     build_parsing_serving_input_receiver_fn,
     build_raw_serving_input_receiver_fn,
 )
+from rec_estimator.feature_column import (
+    categorical_column_with_embedding,
+    embedding_column,
+    sequence_categorical_column_with_embedding,
+    shared_embedding_columns,
+    sparse_column_with_embedding,
+    sparse_column_wth_embedding,
+    weighted_categorical_column,
+)
 from rec_estimator.features import EmbeddingFeature
 from rec_estimator.hooks import ProgressHook
 from rec_estimator.lookup import (
@@ -35,19 +45,29 @@ from rec_estimator.lookup import (
     group_embedding_lookup_sparse,
     safe_embedding_lookup_sparse,
 )
-from rec_estimator.options import EmbeddingVariableOption, InitializerOption
-from rec_estimator.table import (
-    EMBEDDING_VARIABLES,
-    EmbeddingTable,
-    TableExport,
-    get_embedding_variable,
+from rec_estimator.options import (
+    CacheStrategy,
+    CBFFilter,
+    CheckpointOption,
+    CounterFilter,
+    EmbeddingVariableOption,
+    GlobalStepEvict,
+    InitializerOption,
+    L2WeightEvict,
+    StorageOption,
+    StorageType,
 )
+from rec_estimator.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
 from rec_estimator.table_shard import SlotSpec, TableShard
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BestExporter",
+    "CBFFilter",
+    "CacheStrategy",
+    "CheckpointOption",
+    "CounterFilter",
     "EMBEDDING_VARIABLES",
     "EmbeddingFeature",
     "EmbeddingTable",
@@ -55,7 +75,9 @@ __all__ = [
     "EstimatorSpec",
     "EvalSpec",
     "FinalExporter",
+    "GlobalStepEvict",
     "InitializerOption",
+    "L2WeightEvict",
     "LatestExporter",
     "ModeKeys",
     "PredictOutput",
@@ -65,18 +87,28 @@ __all__ = [
     "Saver",
     "ServingInputReceiver",
     "SlotSpec",
+    "StorageOption",
+    "StorageType",
     "TableExport",
     "TableShard",
     "TrainSpec",
     "build_parsing_serving_input_receiver_fn",
     "build_raw_serving_input_receiver_fn",
+    "categorical_column_with_embedding",
+    "embedding_column",
     "embedding_lookup",
     "embedding_lookup_sparse",
     "export",
+    "feature_column",
     "get_embedding_variable",
     "group_embedding_lookup_sparse",
     "inputs",
     "optimizers",
     "safe_embedding_lookup_sparse",
+    "sequence_categorical_column_with_embedding",
+    "shared_embedding_columns",
+    "sparse_column_with_embedding",
+    "sparse_column_wth_embedding",
     "train_and_evaluate",
+    "weighted_categorical_column",
 ]

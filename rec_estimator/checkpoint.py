@@ -26,6 +26,9 @@ class ShardExport(NamedTuple):
     bank: tf.Tensor
     values: tf.Tensor
     slot_values: List[tf.Tensor]
+    bloom_blocks: tf.Tensor
+    bloom_counters: tf.Tensor
+    bloom_layout: tf.Tensor
 
 
 # The tensors of a table and of each of its slots that say which keys the rows belong to.

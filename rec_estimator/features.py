@@ -10,9 +10,9 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Un
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.embedding_variable import NAME_PATTERN, get_embedding_variable
 from rec_estimator.lookup import group_embedding_lookup_sparse
-from rec_estimator.options import EmbeddingVariableOption
-from rec_estimator.table import NAME_PATTERN, get_embedding_variable
+from rec_estimator.options import EmbeddingVariableOption, EvictionRule, Filter
 
 # The keys of string features: all of int64 but the negative half, as DeepRec's.
 _HASH_BUCKETS = 2**63 - 1
@@ -38,7 +38,8 @@ class EmbeddingFeature:
       dtype: tf.int64, tf.int32 or tf.string. Integers are the keys; strings are hashed to them.
       weight: Entry of the features that holds one weight per id, for the combiner.
       initializer: TensorFlow initializer of new rows, as in get_embedding_variable.
-      ev_option: EmbeddingVariableOption of the table.
+      ev_option: EmbeddingVariableOption of the table. ``filter_option=`` and ``evict_option=`` are
+        shorthands: they are put into it, and cannot be given beside one that has them.
 
     Raises:
       TypeError: A setting of the wrong type.
@@ -49,6 +50,8 @@ class EmbeddingFeature:
       'user'
       >>> rec.EmbeddingFeature("history", 16, table="item", combiner=None, max_length=50).max_length
       50
+      >>> rec.EmbeddingFeature("ad", 16, filter_option=rec.CounterFilter(3)).ev_option.filter_option
+      CounterFilter(filter_freq=3)
     """
 
     name: str
@@ -73,8 +76,13 @@ class EmbeddingFeature:
         weight: Optional[str] = None,
         initializer: Any = None,
         ev_option: Optional[EmbeddingVariableOption] = None,
+        filter_option: Optional[Filter] = None,
+        evict_option: Optional[EvictionRule] = None,
     ) -> None:
         values = dict(locals(), table=name if table is None else table)
+        values["ev_option"] = _with_shorthands(
+            ev_option, filter_option=filter_option, evict_option=evict_option
+        )
         for field in dataclasses.fields(self):
             # Frozen: this is how a dataclass itself sets its fields.
             object.__setattr__(self, field.name, values[field.name])
@@ -261,8 +269,8 @@ def _request(feature: EmbeddingFeature, features: Mapping[str, Any]) -> _Request
         what = f"weight {feature.weight!r} of feature {feature.name!r}"
         raw_weights = _entry(features, feature.weight, what)
         _check_weights(what, raw_weights, raw)
-    ids, weights = _without_padding(raw, raw_weights)
-    ids = ids.with_values(_to_keys(ids.values))
+    ids, weights = without_padding(raw, raw_weights)
+    ids = ids.with_values(to_keys(ids.values))
     if feature.combiner is not None:
         return _Request(ids, weights, None, batch_size)
     if isinstance(ids, tf.SparseTensor):
@@ -328,8 +336,19 @@ def _check_weights(what: str, weights: Any, ids: Any) -> None:
         )
 
 
-def _without_padding(ids: Any, weights: Any) -> Tuple[_Ids, Optional[_Ids]]:
-    """Ids and weights as SparseTensor or RaggedTensor; dense ones lose -1 and ""."""
+def without_padding(ids: Any, weights: Any) -> Tuple[_Ids, Optional[_Ids]]:
+    """Ids and weights as SparseTensor or RaggedTensor; dense ones lose -1 and "".
+
+    Args:
+      ids: int64, int32 or string: dense, SparseTensor or RaggedTensor.
+      weights: Float, of the kind of ids, or None.
+
+    Returns:
+      The ids that are left, sparse or ragged, and their weights, float32.
+
+    Raises:
+      tf.errors.InvalidArgumentError: Weights in other places than the ids (while running).
+    """
     if weights is not None:
         weights = tf.cast(weights, tf.float32)
     if isinstance(ids, tf.RaggedTensor):
@@ -359,7 +378,8 @@ def _without_padding(ids: Any, weights: Any) -> Tuple[_Ids, Optional[_Ids]]:
     return sparse, None if weights is None else sparse.with_values(tf.gather_nd(weights, indices))
 
 
-def _to_keys(values: tf.Tensor) -> tf.Tensor:
+def to_keys(values: tf.Tensor) -> tf.Tensor:
+    """int64 keys of int64, int32 or string ids, of the same shape; strings are hashed."""
     if values.dtype == tf.string:
         return tf.strings.to_hash_bucket_fast(values, _HASH_BUCKETS)
     return tf.cast(values, tf.int64)
@@ -372,6 +392,23 @@ def _table_of(feature: EmbeddingFeature) -> Any:
         initializer=feature.initializer,
         ev_option=feature.ev_option,
     )
+
+
+def _with_shorthands(
+    option: Optional[EmbeddingVariableOption], **shorthands: Any
+) -> Optional[EmbeddingVariableOption]:
+    """The option with the shorthands that were given put into it."""
+    given = {name: value for name, value in shorthands.items() if value is not None}
+    if not given or not isinstance(option, (EmbeddingVariableOption, type(None))):
+        return option
+    option = option or EmbeddingVariableOption()
+    for name, value in given.items():
+        present = getattr(option, name)
+        if present is not None:
+            raise ValueError(
+                f"{name} must be given once, got {value!r} as {name}= and {present!r} in ev_option="
+            )
+    return dataclasses.replace(option, **given)
 
 
 def _table_settings(feature: EmbeddingFeature) -> Dict[str, Any]:

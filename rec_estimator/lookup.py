@@ -1,8 +1,9 @@
 """Lookups: keys to values, and the gradient on the way back.
 
 Step 3 of the data flow. A lookup never changes a table: a key without a row reads its initial
-vector. In training the gradient of a lookup is ``tf.IndexedSlices`` of one slice per occurrence of
-a key, which an optimizer's apply sums, counts and inserts.
+vector, or the default vector of a table with a filter. In training the gradient of a lookup is
+``tf.IndexedSlices`` of one slice per occurrence of a key, which an optimizer's apply sums, counts
+and inserts.
 """
 
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -11,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops, _tf_private
 from rec_estimator.graph_walk import ancestors
-from rec_estimator.table import BUCKETS, EmbeddingTable
+from rec_estimator.table import BUCKETS, EmbeddingTable, as_keys
 from rec_estimator.table_shard import TableShard
 
 _COMBINERS = ("sum", "mean", "sqrtn")
@@ -62,7 +63,7 @@ def embedding_lookup(
         raise TypeError(
             "ids must be dense or ragged, got a SparseTensor; use embedding_lookup_sparse"
         )
-    keys = _as_keys(ids, "ids")
+    keys = as_keys(table, ids, "ids")
     with tf.name_scope(name, "embedding_lookup", [keys]):
         return _clip(_lookup(table, keys), max_norm)
 
@@ -103,10 +104,7 @@ def embedding_lookup_sparse(
     """
     del partition_strategy
     with tf.name_scope(name, "embedding_lookup_sparse"):
-        lookup = _as_lookup(params, sp_ids, sp_weights, combiner or "mean")
-        if max_norm is not None:
-            return _combine_unfused(lookup, max_norm)
-        return _run_lookups([lookup])[0]
+        return _combine(_as_lookup(params, sp_ids, sp_weights, combiner or "mean"), max_norm)
 
 
 def safe_embedding_lookup_sparse(
@@ -147,9 +145,11 @@ def safe_embedding_lookup_sparse(
         ids, weights = _as_sparse_pair(sparse_ids, sparse_weights)
         leading_shape = ids.dense_shape[:-1]
         static_leading = ids.shape[:-1]
-        keys = tf.SparseTensor(ids.indices, _as_keys(ids.values, "sparse_ids"), ids.dense_shape)
+        table = _as_table(embedding_weights)
+        keys = as_keys(table, ids.values, "sparse_ids")
         ids = tf.sparse.reshape(
-            keys, tf.stack([tf.reduce_prod(leading_shape), ids.dense_shape[-1]])
+            tf.SparseTensor(ids.indices, keys, ids.dense_shape),
+            tf.stack([tf.reduce_prod(leading_shape), ids.dense_shape[-1]]),
         )
         if weights is not None:
             weights = tf.SparseTensor(ids.indices, weights.values, ids.dense_shape)
@@ -160,9 +160,7 @@ def safe_embedding_lookup_sparse(
             del is_empty
             if weights is not None:
                 weights, _ = tf.sparse.fill_empty_rows(weights, tf.ones([], weights.dtype))
-        values = embedding_lookup_sparse(
-            embedding_weights, ids, weights, combiner=combiner, max_norm=max_norm
-        )
+        values = _combine(_combined(table, ids, weights, combiner or "mean"), max_norm)
         if static_leading.rank == 1:
             values.set_shape(static_leading.concatenate(values.shape[1:]))
             return values
@@ -246,20 +244,29 @@ def _as_lookup(params: Params, ids: Any, weights: Any, combiner: Optional[str]) 
             )
         if weights is not None:
             raise ValueError("sp_weights must be None where the combiner is None, got weights")
-        keys = _as_keys(ids, "sp_ids")
+        keys = as_keys(table, ids, "sp_ids")
         nothing = tf.zeros([0, 1], tf.int64), tf.zeros([1], tf.int64)
         return _Lookup(table, keys, *nothing, None, None)
+    sparse, sparse_weights = _as_sparse_pair(ids, weights)
+    keys = as_keys(table, sparse.values, "sp_ids")
+    keys = tf.SparseTensor(sparse.indices, keys, sparse.dense_shape)
+    return _combined(table, keys, sparse_weights, combiner)
+
+
+def _combined(
+    table: EmbeddingTable, keys: tf.SparseTensor, weights: Optional[tf.SparseTensor], combiner: str
+) -> _Lookup:
     if combiner not in _COMBINERS:
         raise ValueError(f"combiner must be one of {', '.join(_COMBINERS)}, got {combiner!r}")
-    sparse, sparse_weights = _as_sparse_pair(ids, weights)
-    return _Lookup(
-        table,
-        _as_keys(sparse.values, "sp_ids"),
-        sparse.indices,
-        sparse.dense_shape,
-        None if sparse_weights is None else tf.cast(sparse_weights.values, tf.float32),
-        combiner,
-    )
+    weights = None if weights is None else tf.cast(weights.values, tf.float32)
+    return _Lookup(table, keys.values, keys.indices, keys.dense_shape, weights, combiner)
+
+
+def _combine(lookup: _Lookup, max_norm: Optional[float]) -> tf.Tensor:
+    """Runs one lookup: fused if TensorFlow's ops have nothing to do between reading and summing."""
+    if max_norm is not None:
+        return _combine_unfused(lookup, max_norm)
+    return _run_lookups([lookup])[0]
 
 
 def _run_lookups(lookups: Sequence[_Lookup]) -> List[tf.Tensor]:
@@ -289,6 +296,7 @@ def _run_fused(lookups: Sequence[_Lookup]) -> List[tf.Tensor]:
             dense_shapes=[lookup.dense_shape for lookup in lookups],
             dims=[lookup.table.dim for lookup in lookups],
             combiners=[lookup.combiner or "none" for lookup in lookups],
+            unknowns=[_unknown(lookup.table) for lookup in lookups],
         )
     for lookup, value in zip(lookups, values):
         lookup.table.shards[0].record_lookup(lookup.keys, value.op)
@@ -343,9 +351,16 @@ def _lookup(table: EmbeddingTable, keys: tf.Tensor) -> tf.Tensor:
 
 def _lookup_shard(shard: TableShard, keys: tf.Tensor) -> tf.Tensor:
     with _tf_private.colocate_with(shard.handle):
-        values = _ops.gen.rec_estimator_table_lookup(shard.handle, keys, dim=shard.dim)
+        values = _ops.gen.rec_estimator_table_lookup(
+            shard.handle, keys, dim=shard.dim, unknown=_unknown(shard.table)
+        )
     shard.record_lookup(keys, values.op)
     return values
+
+
+def _unknown(table: EmbeddingTable) -> str:
+    """What a key without a row reads."""
+    return "initial" if table.filter is None else "default"
 
 
 def _clip(values: tf.Tensor, max_norm: Optional[float]) -> tf.Tensor:
@@ -376,20 +391,6 @@ def _as_table(params: Params) -> EmbeddingTable:
         f"params must be a table, or all shards of one in order, got {params!r}; tables come from "
         "rec_estimator.get_embedding_variable, variables go to tf.nn.embedding_lookup"
     )
-
-
-def _as_keys(ids: Any, argument: str) -> tf.Tensor:
-    keys = tf.convert_to_tensor(ids, name="ids")
-    if keys.dtype == tf.int32:
-        return tf.cast(keys, tf.int64)
-    if keys.dtype != tf.int64:
-        remedy = (
-            "hash strings with tf.strings.to_hash_bucket_fast(values, 2**63 - 1)"
-            if keys.dtype == tf.string
-            else "cast them, if they are whole numbers"
-        )
-        raise TypeError(f"{argument} must be int64 or int32, got {keys.dtype.name}; {remedy}")
-    return keys
 
 
 def _as_sparse(value: Any, argument: str) -> tf.SparseTensor:

@@ -1,12 +1,36 @@
 """What a user can choose about a table: value objects, checked once, when they are built.
 
-The names and defaults are those of DeepRec's ``tf.EmbeddingVariableOption``.
+The names and defaults are those of DeepRec's ``tf.EmbeddingVariableOption``. All of them are
+frozen, compare by value, and survive copying and pickling.
 """
 
 import dataclasses
+import enum
 import math
 import numbers
-from typing import Any
+from typing import Any, Optional, Sequence, Union
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+# The kernels hold a threshold in 32 bits, an op's attribute in a signed integer.
+MAX_FILTER_FREQ = 2**31 - 1
+
+# Bloom filters of more keys would need more than 2^63 bits at the least rate.
+MAX_ELEMENT_SIZE = 2**40
+
+# Largest count that each type of DeepRec's Bloom counters holds. Ours hold min(count, filter_freq)
+# in the fewest bits that do; the type bounds filter_freq only.
+_COUNTER_LIMITS = {
+    tf.uint8: 2**8 - 1,
+    tf.uint16: 2**16 - 1,
+    tf.uint32: 2**32 - 1,
+    tf.uint64: 2**64 - 1,
+    tf.int64: 2**63 - 1,
+}
+
+# DeepRec's false_positive_probability that is not set.
+_NOT_SET = -1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +69,338 @@ class InitializerOption:
                 "it is the number of distinct initial vectors"
             )
         value = self.default_value_no_permission
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, numbers.Real)
-            or not math.isfinite(value)
-        ):
+        if not _is_number(value) or not math.isfinite(value):
             raise ValueError(f"default_value_no_permission must be a finite number, got {value!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class CounterFilter:
+    """Lets a key own a row once it was trained often enough; counts every key exactly.
+
+    A key that is not admitted costs at most 40 bytes, and its count is in the checkpoint.
+
+    Attributes:
+      filter_freq: Occurrences in training that admit a key: the step that reaches them gives the
+        key its row and applies its gradient. In [0, 2**31 - 1]; 0 is no filter.
+
+    Raises:
+      ValueError: filter_freq is no integer in its range.
+
+    Example:
+      >>> option = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(filter_freq=3))
+      >>> option.filter_strategy
+      CounterFilter(filter_freq=3)
+    """
+
+    filter_freq: int = 0
+
+    def __post_init__(self) -> None:
+        _check_filter_freq(self.filter_freq)
+
+
+@dataclasses.dataclass(frozen=True)
+class CBFFilter:
+    """A filter that counts the keys without a row in a counting Bloom filter.
+
+    It never admits a key late; one in 1 / false_positive_probability of the keys it should keep out
+    it admits early, once max_element_size keys were seen. Memory is taken as keys are met.
+
+    Attributes:
+      filter_freq: As CounterFilter's.
+      max_element_size: Number of distinct keys expected, over all shards of the table. 0 without a
+        probability: the filter behaves as a CounterFilter, as DeepRec's does.
+      false_positive_probability: In (0, 1); -1.0: not set, for max_element_size=0 only.
+      counter_type: tf.uint8, uint16, uint32, uint64 or int64: the largest filter_freq it holds is
+        the largest allowed. Counters take as few bits as filter_freq needs in any case.
+
+    Raises:
+      ValueError: A value out of its range, or one of max_element_size and
+        false_positive_probability without the other.
+
+    Example:
+      >>> bloom = rec.CBFFilter(
+      ...     filter_freq=3, max_element_size=2**30, false_positive_probability=0.01,
+      ...     counter_type=tf.int64)
+      >>> bloom.has_size
+      True
+      >>> rec.CBFFilter(filter_freq=3).has_size
+      False
+    """
+
+    filter_freq: int = 0
+    max_element_size: int = 0
+    false_positive_probability: float = _NOT_SET
+    counter_type: tf.DType = tf.uint64
+
+    def __post_init__(self) -> None:
+        _check_filter_freq(self.filter_freq)
+        probability, size = self.false_positive_probability, self.max_element_size
+        # What rounds to 0 or 1 is neither.
+        if not _is_number(probability) or not (
+            probability == _NOT_SET or 0 < _float32(probability) < 1
+        ):
+            raise ValueError(
+                "false_positive_probability must be in (0, 1), or -1.0 where it is not set, got "
+                f"{probability!r}; 0.01 is a usual one"
+            )
+        if not _is_integer(size) or not 0 <= size <= MAX_ELEMENT_SIZE:
+            raise ValueError(
+                f"max_element_size must be an integer in [0, {MAX_ELEMENT_SIZE}], got {size!r}; it "
+                "is the number of distinct keys expected"
+            )
+        if probability != _NOT_SET and size == 0:
+            raise ValueError(
+                "max_element_size must be larger than 0 with a false_positive_probability, got 0 "
+                f"with {probability!r}; give the number of distinct keys expected"
+            )
+        if probability == _NOT_SET and size > 0:
+            raise ValueError(
+                f"max_element_size must be 0 without a false_positive_probability, got {size}; "
+                "give a probability as well, for example 0.01"
+            )
+        try:
+            counter_type = tf.as_dtype(self.counter_type)
+        except TypeError:
+            counter_type = None
+        if counter_type not in _COUNTER_LIMITS:
+            raise ValueError(
+                "counter_type must be tf.uint8, uint16, uint32, uint64 or int64, got "
+                f"{self.counter_type!r}"
+            )
+        object.__setattr__(self, "counter_type", counter_type)
+        limit = _COUNTER_LIMITS[counter_type]
+        if self.filter_freq > limit:
+            raise ValueError(
+                f"filter_freq must be at most {limit}, the largest {counter_type.name}, got "
+                f"{self.filter_freq}; choose a wider counter_type"
+            )
+
+    @property
+    def has_size(self) -> bool:
+        """Whether there is a Bloom filter at all; without a size this is a CounterFilter."""
+        return self.max_element_size > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class GlobalStepEvict:
+    """Takes away keys that were not trained for a number of steps, at each full save.
+
+    Attributes:
+      steps_to_live: A key whose last training step lies more than this many steps back is evicted,
+        counted keys included. None or 0 evicts nothing, as in DeepRec.
+
+    Raises:
+      ValueError: steps_to_live is neither None nor an integer >= 0.
+
+    Example:
+      >>> rec.EmbeddingVariableOption(evict_option=rec.GlobalStepEvict(4000)).evict.steps_to_live
+      4000
+    """
+
+    steps_to_live: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        steps = self.steps_to_live
+        if steps is not None and not (_is_integer(steps) and 0 <= steps < 2**63):
+            raise ValueError(
+                f"steps_to_live must be None or an integer >= 0, got {steps!r}; it is a number of "
+                "global steps"
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it can evict anything."""
+        return bool(self.steps_to_live)
+
+
+@dataclasses.dataclass(frozen=True)
+class L2WeightEvict:
+    """Takes away rows whose values are small, at each full save.
+
+    Attributes:
+      l2_weight_threshold: A row is evicted if half the sum of its squared values is below this;
+        above 0. -1.0 evicts nothing.
+
+    Raises:
+      ValueError: l2_weight_threshold is neither -1.0 nor a finite number above 0.
+
+    Example:
+      >>> rec.L2WeightEvict(0.9).l2_weight_threshold
+      0.9
+    """
+
+    l2_weight_threshold: float = -1.0
+
+    def __post_init__(self) -> None:
+        value = self.l2_weight_threshold
+        if not _is_number(value) or not (value == -1.0 or 0 < _float32(value) < math.inf):
+            raise ValueError(
+                "l2_weight_threshold must be a finite number above 0, or -1.0 to evict nothing, "
+                f"got {value!r}; it is compared with half the sum of the squared values"
+            )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it can evict anything."""
+        return self.l2_weight_threshold > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointOption:
+    """Which checkpoint the rows of a new table start from.
+
+    Attributes:
+      ckpt_to_load_from: Prefix of a checkpoint, or a folder with one. None: the table starts empty.
+      tensor_name_in_ckpt: Name of the table there. None: its own name.
+      always_load_from_specific_ckpt: Whether to load it also where training resumes from a
+        checkpoint of its own.
+      init_data_source: Must be None: DeepRec has it for a closed system.
+
+    Raises:
+      TypeError: A name that is no string.
+      ValueError: An empty name, or one of the others without ckpt_to_load_from.
+
+    Example:
+      >>> rec.CheckpointOption("model.ckpt-100", "item").tensor_name_in_ckpt
+      'item'
+    """
+
+    ckpt_to_load_from: Optional[str] = None
+    tensor_name_in_ckpt: Optional[str] = None
+    always_load_from_specific_ckpt: bool = False
+    init_data_source: None = None
+
+    def __post_init__(self) -> None:
+        for name in ("ckpt_to_load_from", "tensor_name_in_ckpt"):
+            _check_optional_text(name, getattr(self, name))
+        if not isinstance(self.always_load_from_specific_ckpt, bool):
+            raise TypeError(
+                "always_load_from_specific_ckpt must be True or False, got "
+                f"{self.always_load_from_specific_ckpt!r}"
+            )
+        if self.init_data_source is not None:
+            raise ValueError(
+                f"init_data_source must be None, got {self.init_data_source!r}; give a checkpoint "
+                "as ckpt_to_load_from"
+            )
+        if self.ckpt_to_load_from is None and (
+            self.tensor_name_in_ckpt is not None or self.always_load_from_specific_ckpt
+        ):
+            raise ValueError(
+                "ckpt_to_load_from must be given with tensor_name_in_ckpt and "
+                f"always_load_from_specific_ckpt, got None with {self.tensor_name_in_ckpt!r} and "
+                f"{self.always_load_from_specific_ckpt!r}"
+            )
+
+
+class StorageType(enum.IntEnum):
+    """Where rows live, by DeepRec's names and numbers: one tier, or several from fast to slow.
+
+    Example:
+      >>> rec.StorageType.DRAM_SSDHASH.value
+      12
+    """
+
+    DEFAULT = 0
+    DRAM = 1
+    PMEM_MEMKIND = 2
+    PMEM_LIBPMEM = 3
+    SSDHASH = 4
+    LEVELDB = 5
+    HBM = 6
+    DRAM_PMEM = 11
+    DRAM_SSDHASH = 12
+    HBM_DRAM = 13
+    DRAM_LEVELDB = 14
+    DRAM_PMEM_SSDHASH = 101
+    HBM_DRAM_SSDHASH = 102
+
+    @property
+    def has_files(self) -> bool:
+        """Whether rows are kept in files, which need a path."""
+        return "SSDHASH" in self.name or "LEVELDB" in self.name
+
+    @property
+    def has_tiers(self) -> bool:
+        """Whether there is more than one tier."""
+        return self >= StorageType.DRAM_PMEM
+
+
+class CacheStrategy(enum.IntEnum):
+    """Which rows leave the fast tier first, by DeepRec's names and numbers.
+
+    Example:
+      >>> rec.CacheStrategy.LFU.value
+      1
+    """
+
+    LRU = 0
+    LFU = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class StorageOption:
+    """Where the rows of a table live.
+
+    Attributes:
+      storage_type: None is DEFAULT. A table is made with DEFAULT and DRAM only.
+      storage_path: Folder of the tiers that keep files; it is not created here.
+      storage_size: Bytes of each tier but the last, from fast to slow; a list of 1 to 4 integers,
+        kept as a tuple.
+      cache_strategy: Which rows leave the fast tier first.
+      layout: Must be None: rows have one layout.
+
+    Raises:
+      TypeError: A value of the wrong type.
+      ValueError: A path without a type, a type that keeps files without a path, or storage_size
+        that is no list of positive integers.
+
+    Example:
+      >>> rec.StorageOption(rec.StorageType.DRAM).storage_size
+      (1073741824,)
+    """
+
+    storage_type: Optional[StorageType] = None
+    storage_path: Optional[str] = None
+    storage_size: Sequence[int] = (1024**3,)
+    cache_strategy: CacheStrategy = CacheStrategy.LFU
+    layout: None = None
+
+    def __post_init__(self) -> None:
+        kind = self.storage_type
+        if kind is not None and not isinstance(kind, StorageType):
+            raise TypeError(f"storage_type must be a StorageType or None, got {kind!r}")
+        if not isinstance(self.cache_strategy, CacheStrategy):
+            raise TypeError(f"cache_strategy must be a CacheStrategy, got {self.cache_strategy!r}")
+        if self.layout is not None:
+            raise ValueError(f"layout must be None, got {self.layout!r}; rows have one layout")
+        _check_optional_text("storage_path", self.storage_path)
+        if kind is None and self.storage_path is not None:
+            raise ValueError(
+                f"storage_type must be given with a storage_path, got None with "
+                f"{self.storage_path!r}; for example StorageType.DRAM_SSDHASH"
+            )
+        if kind is not None and kind.has_files and self.storage_path is None:
+            raise ValueError(
+                f"storage_path must be given with storage_type {kind.name}, got None; it is the "
+                "folder of the files"
+            )
+        sizes = self.storage_size
+        if (
+            not isinstance(sizes, (list, tuple))
+            or not 1 <= len(sizes) <= 4
+            or not all(_is_integer(size) and size > 0 for size in sizes)
+        ):
+            raise ValueError(
+                f"storage_size must be a list of 1 to 4 positive integers, got {sizes!r}; it is "
+                "the bytes of each tier but the last"
+            )
+        # A copy, hashable: the user's list stays as it is.
+        object.__setattr__(self, "storage_size", tuple(sizes))
+
+
+Filter = Union[CounterFilter, CBFFilter]
+EvictionRule = Union[GlobalStepEvict, L2WeightEvict]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,20 +408,74 @@ class EmbeddingVariableOption:
     """Everything about a table but its name and dimension.
 
     Attributes:
+      ht_type: Not used; of DeepRec's hash tables.
+      ht_partition_num: Not used; of DeepRec's hash tables.
+      evict_option: GlobalStepEvict or L2WeightEvict; None: no key is ever taken away.
+      ckpt: CheckpointOption that a new table starts from; None: it starts empty.
+      filter_option: CounterFilter or CBFFilter; None: every key owns a row at once.
+      storage_option: Where rows live.
       init_option: How the vector of a new key starts.
+
+    Raises:
+      TypeError: An option of another type.
+      ValueError: Several eviction rules, or a CBFFilter over several tiers or files.
 
     Example:
       >>> init = rec.InitializerOption(default_value_dim=8)
-      >>> option = rec.EmbeddingVariableOption(init_option=init)
-      >>> option.init.default_value_dim
-      8
+      >>> option = rec.EmbeddingVariableOption(
+      ...     init_option=init, filter_option=rec.CounterFilter(3))
+      >>> option.init.default_value_dim, option.filter_strategy.filter_freq
+      (8, 3)
     """
 
+    ht_type: str = ""
+    ht_partition_num: int = 1000
+    evict_option: Optional[EvictionRule] = None
+    ckpt: Optional[CheckpointOption] = None
+    filter_option: Optional[Filter] = None
+    storage_option: StorageOption = dataclasses.field(default_factory=StorageOption)
     init_option: InitializerOption = dataclasses.field(default_factory=InitializerOption)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.init_option, InitializerOption):
-            raise TypeError(f"init_option must be an InitializerOption, got {self.init_option!r}")
+        if isinstance(self.evict_option, (list, tuple)):
+            raise ValueError(
+                f"evict_option must be one rule, got {self.evict_option!r}; step and L2 eviction "
+                "cannot be enabled at the same time"
+            )
+        for name, kinds, is_optional in (
+            ("ht_type", (str,), False),
+            ("evict_option", (GlobalStepEvict, L2WeightEvict), True),
+            ("ckpt", (CheckpointOption,), True),
+            ("filter_option", (CounterFilter, CBFFilter), True),
+            ("storage_option", (StorageOption,), False),
+            ("init_option", (InitializerOption,), False),
+        ):
+            value = getattr(self, name)
+            if not (isinstance(value, kinds) or (is_optional and value is None)):
+                rule = " or ".join(kind.__name__ for kind in kinds)
+                raise TypeError(
+                    f"{name} must be of type {rule}{' or None' * is_optional}, got {value!r}"
+                )
+        if not _is_integer(self.ht_partition_num) or self.ht_partition_num < 1:
+            raise ValueError(
+                f"ht_partition_num must be an integer >= 1, got {self.ht_partition_num!r}"
+            )
+        kind = self.storage_option.storage_type or StorageType.DEFAULT
+        if isinstance(self.filter_option, CBFFilter) and (kind.has_tiers or kind.has_files):
+            raise ValueError(
+                f"filter_option must not be a CBFFilter with storage_type {kind.name}, got "
+                f"{self.filter_option!r}; use CounterFilter({self.filter_option.filter_freq})"
+            )
+
+    @property
+    def evict(self) -> Optional[EvictionRule]:
+        """DeepRec's name of ``evict_option``."""
+        return self.evict_option
+
+    @property
+    def filter_strategy(self) -> Optional[Filter]:
+        """DeepRec's name of ``filter_option``."""
+        return self.filter_option
 
     @property
     def init(self) -> InitializerOption:
@@ -79,5 +483,30 @@ class EmbeddingVariableOption:
         return self.init_option
 
 
+def _check_filter_freq(value: Any) -> None:
+    if not _is_integer(value) or not 0 <= value <= MAX_FILTER_FREQ:
+        raise ValueError(
+            f"filter_freq must be an integer in [0, {MAX_FILTER_FREQ}], got {value!r}; it is a "
+            "number of occurrences, 0 for no filter"
+        )
+
+
+def _check_optional_text(name: str, value: Any) -> None:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{name} must be a string or None, got {value!r}")
+    if value == "":
+        raise ValueError(f"{name} must be a non-empty string or None, got ''")
+
+
+def _float32(value: Any) -> np.float32:
+    """A number as the kernels get it."""
+    with np.errstate(over="ignore"):
+        return np.float32(value)
+
+
 def _is_integer(value: Any) -> bool:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops, _tf_private, checkpoint
+from rec_estimator.options import CounterFilter, Filter
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +51,7 @@ class TableShard:
                 dim=table.dim,
                 default_value=table.ev_option.init.default_value_no_permission,
                 name=self.name,
+                **_filter_attrs(table.filter),
             )
         with _tf_private.colocate_with(self.handle), tf.name_scope(f"{self.handle.op.name}/"):
             self.initializer: tf.Operation = _ops.gen.rec_estimator_table_initialize(
@@ -162,6 +164,19 @@ class TableShard:
 
     def __repr__(self) -> str:
         return f"<rec_estimator.TableShard {self.name!r} dim={self.dim}>"
+
+
+def _filter_attrs(filter_option: Optional[Filter]) -> Dict[str, Any]:
+    """The handle's attributes. A Bloom filter's size is of the logical table, in every shard."""
+    if filter_option is None:
+        return {}
+    if isinstance(filter_option, CounterFilter):
+        return {"filter_freq": filter_option.filter_freq}
+    return {
+        "filter_freq": filter_option.filter_freq,
+        "max_element_size": filter_option.max_element_size,
+        "false_positive_probability": filter_option.false_positive_probability,
+    }
 
 
 class InitializerEntry(_tf_private.Trackable):

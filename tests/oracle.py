@@ -3,8 +3,9 @@
 All arithmetic is float32, in the order the kernels promise.
 """
 
+import collections
 import dataclasses
-from typing import Callable, Dict, List, Sequence
+from typing import Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -117,21 +118,41 @@ RULES: Dict[str, Rule] = {
 # ------------------------------------------------------------------ table
 
 
+MAX_COUNT = 2**32 - 1
+
+
 @dataclasses.dataclass
 class Row:
-    value: np.ndarray  # float32 [dim]
+    value: Optional[np.ndarray] = None  # float32 [dim]; None: counted, not admitted.
     slots: Dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # float32 [width]
-    freq: int = 0  # Occurrences applied.
+    freq: int = 0  # Occurrences applied, times the filter's coefficient; saturates.
     version: int = -1  # Global step of the last apply.
+    in_cells: bool = False  # Known to the Bloom filter only, which has a count and no version.
 
 
 class TableOracle:
-    """A table as a dict from key to Row."""
+    """A table as a dict from key to Row.
 
-    def __init__(self, bank, default_value=0.0):
+    A Bloom filter has no false positives here: give the real one room enough.
+    """
+
+    def __init__(self, bank, default_value=0.0, threshold=0, coefficient=1, bloom=False):
         self.bank = np.asarray(bank, np.float32)
         self.default_value = np.float32(default_value)
-        self.rows: Dict[int, Row] = {}
+        self.threshold, self.coefficient = threshold, coefficient
+        # Where every key is admitted at first sight nothing is counted without a row.
+        self.bloom = bloom and threshold > 1
+        self.keys: Dict[int, Row] = {}
+
+    @property
+    def rows(self):
+        return {key: row for key, row in self.keys.items() if row.value is not None}
+
+    @property
+    def filtered(self):
+        return {
+            key: row for key, row in self.keys.items() if row.value is None and not row.in_cells
+        }
 
     def initial(self, key):
         return self.bank[key % len(self.bank)].copy()
@@ -141,8 +162,9 @@ class TableOracle:
         keys = np.asarray(keys, np.int64)
         out = np.empty([keys.size, self.bank.shape[1]], np.float32)
         for i, key in enumerate(keys.flat):
-            if int(key) in self.rows:
-                out[i] = self.rows[int(key)].value
+            value = self._row(key).value
+            if value is not None:
+                out[i] = value
             else:
                 out[i] = self.initial(int(key)) if unknown == "initial" else self.default_value
         return out.reshape([*keys.shape, self.bank.shape[1]])
@@ -159,11 +181,14 @@ class TableOracle:
                 sums.setdefault(key, [np.zeros_like(grad)])
                 sums[key][0] = sums[key][0] + grad
         for key in [*map(int, keys), *map(int, counted_keys)]:
-            row = self.rows.setdefault(key, Row(self.initial(key)))
-            row.freq += 1
+            row = self.keys.setdefault(key, Row(in_cells=self.bloom))
+            row.freq = min(MAX_COUNT, row.freq + self.coefficient)
             row.version = int(version)
+        self._admit()
         for key, steps in sums.items():
-            row = self.rows[key]
+            row = self.keys[key]
+            if row.value is None:
+                continue
             for name in spec.slots:
                 start = np.full_like(row.value, spec.initial)
                 row.slots.setdefault(name, start)
@@ -172,6 +197,50 @@ class TableOracle:
                 row.value, *slots = spec.step(hyper, grad, row.value, *slots)
                 row.slots.update(zip(spec.slots, slots))
 
+    def _admit(self):
+        for key, row in self.keys.items():
+            if row.value is None and row.freq >= self.threshold:
+                row.value, row.in_cells = self.initial(key), False
+            elif row.in_cells:
+                row.version = -1
+
+    def admits(self, keys):
+        """Whether each key owns a row, or would after these occurrences."""
+        keys = np.asarray(keys, np.int64)
+        count = collections.Counter(keys.flat)
+        return np.vectorize(
+            lambda key: (
+                self._row(key).value is not None
+                or self._row(key).freq + self.coefficient * count[key] >= self.threshold
+            ),
+            otypes=[bool],
+        )(keys)
+
+    def evict_older(self, steps_to_live, global_step):
+        """How many keys go that were not applied for more than steps_to_live steps."""
+        gone = []
+        for key, row in self.keys.items():
+            if row.version == -1 and not row.in_cells:
+                row.version = global_step
+            elif not row.in_cells and global_step - row.version > steps_to_live:
+                gone.append(key)
+        return self._evict(gone)
+
+    def evict_smaller(self, threshold):
+        """How many rows go with half their squared norm below the threshold."""
+        squares = {key: np.square(row.value.astype(np.float64)) for key, row in self.rows.items()}
+        return self._evict(
+            [key for key, each in squares.items() if 0.5 * sum(each) < np.float32(threshold)]
+        )
+
+    def _evict(self, gone):
+        for key in gone:
+            del self.keys[key]
+            if self.bloom:
+                # Its cells cannot be taken back: from now on it is counted by itself.
+                self.keys[key] = Row()
+        return len(gone)
+
     def frequencies(self, keys):
         return np.vectorize(lambda key: self._row(key).freq, otypes=[np.int64])(keys)
 
@@ -179,53 +248,58 @@ class TableOracle:
         return np.vectorize(lambda key: self._row(key).version, otypes=[np.int64])(keys)
 
     def _row(self, key):
-        return self.rows.get(int(key), Row(self.bank[0]))
+        return self.keys.get(int(key), Row())
 
     def export(self, slots=()):
         """Tensors of the checkpoint by suffix, and of each (name, width, initial) slot by name."""
-        keys = sorted(self.rows, key=lambda key: (key % BUCKETS, key))
-        rows = [self.rows[key] for key in keys]
-        buckets = [key % BUCKETS for key in keys]
-        no_keys = np.zeros([0], np.int64)
-        out = {
-            "keys": np.array(keys, np.int64),
-            "freqs": np.array([row.freq for row in rows], np.int64),
-            "versions": np.array([row.version for row in rows], np.int64),
-            "keys_filtered": no_keys,
-            "freqs_filtered": no_keys,
-            "versions_filtered": no_keys,
-            "partition_offset": np.searchsorted(buckets, np.arange(BUCKETS + 1)).astype(np.int32),
-            "partition_filter_offset": np.zeros([BUCKETS + 1], np.int32),
-            "bank": self.bank,
-            "values": _stack([row.value for row in rows], self.bank.shape[1]),
-        }
+        out = {"bank": self.bank}
+        for suffix, offset, held in (
+            ("", "partition_offset", self.rows),
+            ("_filtered", "partition_filter_offset", self.filtered),
+        ):
+            keys = sorted(held, key=lambda key: (key % BUCKETS, key))
+            rows = [held[key] for key in keys]
+            buckets = [key % BUCKETS for key in keys]
+            out[f"keys{suffix}"] = np.array(keys, np.int64)
+            out[f"freqs{suffix}"] = np.array([row.freq for row in rows], np.int64)
+            out[f"versions{suffix}"] = np.array([row.version for row in rows], np.int64)
+            out[offset] = np.searchsorted(buckets, np.arange(BUCKETS + 1)).astype(np.int32)
+        rows = [self.keys[int(key)] for key in out["keys"]]
+        out["values"] = _stack([row.value for row in rows], self.bank.shape[1])
         for name, width, initial in slots:
             fresh = np.full([width], initial, np.float32)
             out[name] = _stack([row.slots.get(name, fresh) for row in rows], width)
         return out
 
     @classmethod
-    def restore(cls, tensors, tensor_name, part, num_parts, slots, bank):
+    def restore(cls, tensors, tensor_name, part, num_parts, slots, bank, threshold=0):
         """The table that a checkpoint {name: array} restores to."""
-        table = cls(tensors.get(f"{tensor_name}/default_values", bank))
+        table = cls(tensors.get(f"{tensor_name}/default_values", bank), threshold=threshold)
         sources = [tensor_name]
         if f"{tensor_name}-keys" not in tensors:
             sources = [f"{tensor_name}/part_{i}" for i in range(len(tensors))]
         for source in sources:
-            for i, key in enumerate(tensors.get(f"{source}-keys", ())):
-                if int(key) % BUCKETS % num_parts != part:
-                    continue
-                row = Row(tensors[f"{source}-values"][i])
-                if len(tensors.get(f"{source}-freqs", ())):
-                    row.freq = int(tensors[f"{source}-freqs"][i])
-                if len(tensors.get(f"{source}-versions", ())):
-                    row.version = int(tensors[f"{source}-versions"][i])
-                for name, width, initial in slots:
-                    row.slots[name] = np.full([width], initial, np.float32)
-                    where = np.flatnonzero(tensors.get(f"{source}/{name}-keys", no_key()) == key)
-                    if len(where):
-                        row.slots[name] = tensors[f"{source}/{name}-values"][where[0]]
-                table.rows[int(key)] = row
+            for suffix in ("", "_filtered"):
+                keys, freqs, versions = (
+                    tensors.get(f"{source}-{what}{suffix}", no_key())
+                    for what in ("keys", "freqs", "versions")
+                )
+                for i, key in enumerate(map(int, keys)):
+                    if key % BUCKETS % num_parts != part:
+                        continue
+                    row = table.keys[key] = Row()
+                    row.version = int(versions[i]) if len(versions) else -1
+                    if suffix:
+                        row.freq = int(freqs[i]) if len(freqs) else 0
+                        continue
+                    row.freq = int(freqs[i]) if len(freqs) else max(1, threshold)
+                    row.value = tensors[f"{source}-values"][i]
+                    for name, width, initial in slots:
+                        row.slots[name] = np.full([width], initial, np.float32)
+                        where = tensors.get(f"{source}/{name}-keys", no_key()) == key
+                        if where.any():
+                            row.slots[name] = tensors[f"{source}/{name}-values"][where][0]
+        table._admit()
         return table
 
 

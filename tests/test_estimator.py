@@ -216,7 +216,9 @@ def test_table_optimizer_updates_from_the_values_of_the_steps_beginning(tmp_path
         model_fn,
         str(tmp_path),
         embedding_features=[
-            rec.EmbeddingFeature("user", dim=4, ev_option=rec.EmbeddingVariableOption(init))
+            rec.EmbeddingFeature(
+                "user", dim=4, ev_option=rec.EmbeddingVariableOption(init_option=init)
+            )
         ],
         table_optimizer=rec.optimizers.GradientDescentOptimizer(0.5),
     )

@@ -19,7 +19,9 @@ def row(key):
 
 
 ROWS = tf.constant_initializer(np.stack([row(key) for key in range(VOCABULARY)]))
-OPTION = rec.EmbeddingVariableOption(rec.InitializerOption(ROWS, default_value_dim=VOCABULARY))
+OPTION = rec.EmbeddingVariableOption(
+    init_option=rec.InitializerOption(ROWS, default_value_dim=VOCABULARY)
+)
 
 
 def feature(name="f", dim=DIM, **kwargs):

@@ -146,7 +146,7 @@ def test_name_of_a_variable_is_refused():
         ({"value_dtype": tf.float64}, ValueError, "value_dtype must be float32, got float64"),
         ({"regularizer": abs}, ValueError, "regularizer must be None"),
         ({"validate_shape": False}, ValueError, "validate_shape must be True"),
-        ({"steps_to_live": 5}, ValueError, "steps_to_live must be None, got 5"),
+        ({"steps_to_live": -1}, ValueError, "steps_to_live must be None or an integer >= 0"),
         ({"initializer": 1.0}, TypeError, "initializer must be a TensorFlow initializer"),
         ({"initializer": lambda shape, dtype: tf.zeros([1])}, ValueError, "must give float32"),
         ({"ev_option": 3}, TypeError, "ev_option must be an EmbeddingVariableOption, got 3"),
@@ -416,3 +416,88 @@ def test_table_made_in_a_cond_branch_lives_outside_of_it():
     assert [table.name for table in graph_tables()] == ["t"]
     with initialized_session() as session:
         assert session.run(values).shape == (1, 2)
+
+
+# ------------------------------------------------------------------ the type of keys
+
+
+def lookups_of(table, ids):
+    sparse = tf.RaggedTensor.from_tensor(tf.reshape(ids, [1, -1]))
+    return [
+        rec.embedding_lookup(table, ids),
+        rec.embedding_lookup_sparse(table, sparse, None),
+        rec.safe_embedding_lookup_sparse(table, sparse, combiner="sum", default_id=7),
+        *rec.group_embedding_lookup_sparse([table], [ids], [None]),
+        table.get_frequency(ids),
+        table.get_version(ids),
+    ]
+
+
+@pytest.mark.parametrize("ids_dtype", [tf.int32, tf.int64])
+def test_int64_table_takes_both_types(ids_dtype):
+    table = rec.get_embedding_variable("t", 2)
+    assert table.key_dtype == tf.int64
+    with initialized_session() as session:
+        session.run(lookups_of(table, tf.constant([3, -3], ids_dtype)))
+
+
+def test_int32_table_takes_int32_only():
+    bank = np.arange(8, dtype=np.float32).reshape(4, 2)
+    table = rec.get_embedding_variable("t", 2, key_dtype=tf.int32, ev_option=bank_option(bank))
+    assert table.key_dtype == tf.int32
+    with initialized_session() as session:
+        found = session.run(lookups_of(table, tf.constant([2**31 - 1, -(2**31)], tf.int32)))
+        np.testing.assert_array_equal(found[0], bank[[3, 0]])
+        # A Python list has no type of its own.
+        assert session.run(table.get_frequency([[1, 2], [3, 4]])).tolist() == [[0, 0], [0, 0]]
+    wide = tf.constant([3], tf.int64)
+    for call in (
+        lambda: rec.embedding_lookup(table, wide),
+        lambda: rec.embedding_lookup(table, np.array([3])),
+        lambda: rec.embedding_lookup(table, [2**31]),
+        lambda: rec.embedding_lookup_sparse(table, tf.sparse.from_dense([wide]), None),
+        lambda: rec.safe_embedding_lookup_sparse(table, tf.sparse.from_dense([wide])),
+        lambda: rec.group_embedding_lookup_sparse([table], [wide], [None]),
+        lambda: table.get_frequency(wide),
+        lambda: table.get_version(wide),
+    ):
+        with pytest.raises(TypeError, match="must be int32, the key_dtype of table 't', got int64"):
+            call()
+
+
+@pytest.mark.parametrize("ids", [[1.5], ["a"], [True]], ids=str)
+def test_keys_that_are_no_integers_are_an_error_with_a_remedy(ids):
+    table = rec.get_embedding_variable("t", 2)
+    for ask in (table.get_frequency, table.get_version):
+        with pytest.raises(TypeError, match="keys must be int64 or int32, got .*; (hash|cast)"):
+            ask(ids)
+
+
+def test_same_name_with_another_type_of_keys_is_an_error():
+    rec.get_embedding_variable("t", 2)
+    with pytest.raises(ValueError, match="got key_dtype = tf.int32 after tf.int64"):
+        rec.get_embedding_variable("t", 2, key_dtype=tf.int32)
+
+
+# ------------------------------------------------------------------ options
+
+
+@pytest.mark.parametrize("kind", rec.StorageType, ids=lambda kind: kind.name)
+def test_only_memory_holds_rows(kind, tmp_path):
+    option = rec.EmbeddingVariableOption(
+        storage_option=rec.StorageOption(kind, str(tmp_path / "rows"))
+    )
+    if kind in (rec.StorageType.DEFAULT, rec.StorageType.DRAM):
+        assert rec.get_embedding_variable("t", 2, ev_option=option).dim == 2
+        return
+    message = f"storage_type must be DEFAULT or DRAM, got {kind.name}; .* refused"
+    with pytest.raises(ValueError, match=message):
+        rec.get_embedding_variable("t", 2, ev_option=option)
+    assert graph_tables() == []
+    assert not (tmp_path / "rows").exists()
+
+
+def test_option_of_a_table_is_the_one_it_was_given():
+    load = rec.CheckpointOption("model.ckpt-1", "item")
+    option = rec.EmbeddingVariableOption(ckpt=load)
+    assert rec.get_embedding_variable("t", 2, ev_option=option).ev_option.ckpt == load

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "batch_scratch.h"
+#include "counting_bloom_filter.h"
 #include "cpu_memory.h"
 #include "embedding_table.h"
 #include "embedding_table_impl.h"
@@ -24,6 +25,11 @@ constexpr size_t kTileFloats = 4096;
 // Distance, in rows and in gradients, at which an update prefetches.
 constexpr uint32_t kRowsAhead = 16;
 constexpr uint32_t kGradsAhead = 16;
+// Distance, in keys, at which a filter prefetches what it counts in.
+constexpr uint32_t kCountsAhead = 16;
+// Row word, for a moment, of a key that is about to get a row.
+constexpr uint32_t kToAdmit = HashIndex::kNoRow - 1;
+static_assert(kToAdmit >= HashIndex::kMaxRows, "no row's number");
 
 // sum = (((+0 + g0) + g1) + ...), with g_j = row occurrences[j] of grads,
 // (dim). The leading +0 turns a lone -0 into +0, as TensorFlow's segment sum
@@ -134,6 +140,7 @@ class EmbeddingTable::Impl::BatchApply {
       layout->Add(&end_, part_.n);
       layout->Add(&place_, part_.n);
       layout->Add(&row_, part_.n);
+      if (table_.has_bloom()) layout->Add(&estimate_, part_.n);
     };
     Layout size(nullptr);
     lay(&size);
@@ -229,16 +236,17 @@ class EmbeddingTable::Impl::BatchApply {
   // Secures room for the new entries of shard s before anything changes. Mostly
   // there is room for as many as the batch has keys, and no lock is needed.
   void Promise(int s) {
-    promised_keys_[s] = promised_rows_[s] = unique_[s];
+    promised_keys_[s] = promised_rows_[s] = promised_blocks_[s] = unique_[s];
     if (unique_[s] == 0) return;
     Shard& shard = table_.shards[s];
+    const bool cells = !table_.has_bloom() || shard.bloom.Promise(unique_[s]);
     // Before reading keys: an apply that ends in between is counted twice
     // rather than never, for it adds to keys first and withdraws then.
     const int64_t promised =
         shard.promised.fetch_add(unique_[s], std::memory_order_acq_rel) +
         unique_[s];
-    if (shard.keys.load(std::memory_order_acquire) + promised <=
-        shard.capacity.load(std::memory_order_acquire)) {
+    if (cells && shard.keys.load(std::memory_order_acquire) + promised <=
+                     shard.capacity.load(std::memory_order_acquire)) {
       return;
     }
     if (!shard.lock.TryLock()) {
@@ -255,21 +263,36 @@ class EmbeddingTable::Impl::BatchApply {
     table_.shards[s].lock.Unlock();
   }
 
-  // Counts the keys of shard s that are new and grows the index if they do not
-  // fit. The lock is held.
+  // Makes room for the keys of shard s that are new: counts them and grows the
+  // index if they do not fit. With a Bloom filter, of whose keys few enter the
+  // index, there would hardly ever be room for all and each batch would count:
+  // so it makes room for all. The lock is held.
   void CountAndReserve(int s) {
     Shard& shard = table_.shards[s];
+    if (table_.has_bloom()) {
+      const int64_t keys = shard.keys.load(std::memory_order_relaxed) +
+                           shard.promised.load(std::memory_order_acquire);
+      const int64_t blocks = shard.bloom.used() + shard.bloom.promised();
+      if (!table_.ReserveEntries(s, keys) ||
+          !shard.bloom.Reserve(blocks, table_.stagger[s])) {
+        failed_.store(true);
+      }
+      return;
+    }
+    uint32_t keys = 0;
     uint32_t rows = 0;
     table_.FindEach(shard.index, part_.keys + part_.begin[s], unique_[s],
                     [&](uint32_t, Place place) {
+                      keys += !place.found();
                       rows +=
                           !place.found() || place.row() == HashIndex::kNoRow;
                     });
-    const int64_t less = static_cast<int64_t>(unique_[s]) - rows;
-    promised_keys_[s] = promised_rows_[s] = rows;
+    const int64_t less = static_cast<int64_t>(unique_[s]) - keys;
+    promised_keys_[s] = keys;
+    promised_rows_[s] = rows;
     const int64_t promised =
         shard.promised.fetch_sub(less, std::memory_order_acq_rel) - less;
-    if (rows > 0 &&
+    if (keys > 0 &&
         !table_.ReserveEntries(
             s, shard.keys.load(std::memory_order_relaxed) + promised)) {
       failed_.store(true);
@@ -280,6 +303,10 @@ class EmbeddingTable::Impl::BatchApply {
     table_.shards[s].promised.fetch_sub(promised_keys_[s],
                                         std::memory_order_acq_rel);
     promised_keys_[s] = 0;
+    if (table_.has_bloom()) {
+      table_.shards[s].bloom.Withdraw(promised_blocks_[s]);
+      promised_blocks_[s] = 0;
+    }
   }
 
   void TryUpdate(int s) {
@@ -296,8 +323,9 @@ class EmbeddingTable::Impl::BatchApply {
   // Finds or inserts the keys of shard s, then updates their rows. The lock is
   // held.
   void Update(int s) {
-    if (AdmitAll(s)) {
-      UpdateRows(s);
+    bool all_have_rows = true;
+    if (AdmitAll(s, &all_have_rows)) {
+      all_have_rows ? UpdateRows<true>(s) : UpdateRows<false>(s);
     } else {
       failed_.store(true);
     }
@@ -306,7 +334,7 @@ class EmbeddingTable::Impl::BatchApply {
 
   // False: no memory, although promised; only if another thread erased keys or
   // cleared the table since. The shard is then as it was.
-  bool AdmitAll(int s) {
+  bool AdmitAll(int s, bool* all_have_rows) {
     Shard& shard = table_.shards[s];
     const uint32_t begin = part_.begin[s];
     const int64_t* keys = part_.keys + begin;
@@ -314,58 +342,138 @@ class EmbeddingTable::Impl::BatchApply {
     Place* places = place_ + begin;
     uint32_t* rows = row_ + begin;
     uint32_t* without_row = id_ + begin;  // Its content is used up.
-    uint32_t new_keys;
-    uint32_t new_rows;
+    uint32_t n_without;
+    Needs needs;
     const auto find = [&] {
-      new_keys = new_rows = 0;
+      n_without = 0;
       table_.FindEach(shard.index, keys, unique, [&](uint32_t u, Place place) {
         places[u] = place;
         rows[u] = place.found() ? place.row() : HashIndex::kNoRow;
-        new_keys += !place.found();
-        without_row[new_rows] = u;
-        new_rows += rows[u] == HashIndex::kNoRow;
+        without_row[n_without] = u;
+        n_without += rows[u] == HashIndex::kNoRow;
       });
+      needs = Judge(s, without_row, n_without);
     };
     find();
-    if (new_rows == 0) return true;
+    if (n_without == 0) return true;
 
     const int64_t present = shard.keys.load(std::memory_order_relaxed);
-    if (present + new_keys > shard.capacity.load(std::memory_order_relaxed)) {
-      if (!table_.ReserveEntries(s, present + new_keys)) return false;
-      find();  // Entries have moved.
+    const int64_t blocks = shard.bloom.used() + needs.blocks;
+    if (present + needs.keys > shard.capacity.load(std::memory_order_relaxed) ||
+        (needs.blocks > 0 && blocks > shard.bloom.capacity())) {
+      if (!table_.ReserveEntries(s, present + needs.keys)) return false;
+      if (!shard.bloom.Reserve(blocks, table_.stagger[s])) return false;
+      find();  // Entries and blocks have moved.
     }
     uint32_t first = 0;
-    const uint32_t freed = std::min(shard.free_rows, new_rows);
-    if (new_rows > freed) {
-      const uint32_t taken = new_rows - freed;
+    const uint32_t freed = std::min(shard.free_rows, needs.rows);
+    if (needs.rows > freed) {
+      const uint32_t taken = needs.rows - freed;
       const uint32_t promised = std::min(taken, promised_rows_[s]);
       if (!table_.arena.Take(taken, promised, &first)) return false;
       promised_rows_[s] -= promised;
     }
 
+    *all_have_rows = needs.rows == n_without;
     const RowArena::View view = table_.arena.view();
     RowSource source(&shard, view, first);
-    for (uint32_t i = 0; i < new_rows; ++i) {
-      if (i + kBucketsAhead < new_rows) {
-        const int64_t later = keys[without_row[i + kBucketsAhead]];
-        PrefetchLines(shard.index.Home(MixKey(later)), sizeof(Bucket));
+    const bool tracking = table_.tracking.load(std::memory_order_relaxed);
+    for (uint32_t i = 0; i < n_without; ++i) {
+      if (i + kBucketsAhead < n_without) {
+        const uint32_t later = without_row[i + kBucketsAhead];
+        if (rows[later] == kToAdmit || !table_.has_bloom()) {
+          PrefetchLines(shard.index.Home(MixKey(keys[later])), sizeof(Bucket));
+        }
       }
       const uint32_t u = without_row[i];
       if (!places[u].found()) {
+        if (table_.has_bloom()) {
+          const BloomShard::Spot spot = shard.bloom.SpotOf(MixKey(keys[u]));
+          shard.bloom.Raise(spot.seed, Grown(s, u, estimate_[begin + u]),
+                            tracking, shard.bloom.FindOrAdd(spot.block));
+          if (rows[u] != kToAdmit) continue;
+        }
         places[u] =
             shard.index.Insert(shard.index.Home(MixKey(keys[u])), keys[u]);
+        if (table_.has_bloom()) places[u].count() = estimate_[begin + u];
       }
+      if (rows[u] != kToAdmit) continue;
       rows[u] = source.Next();
       places[u].row() = rows[u];
       table_.InitializeRow(keys[u], view.Row(rows[u]));
     }
-    shard.keys.store(present + new_keys, std::memory_order_release);
-    shard.rows.store(shard.rows.load(std::memory_order_relaxed) + new_rows,
+    shard.keys.store(present + needs.keys, std::memory_order_release);
+    shard.rows.store(shard.rows.load(std::memory_order_relaxed) + needs.rows,
                      std::memory_order_relaxed);
     return true;
   }
 
+  // The count of distinct key u of shard s after the batch.
+  uint32_t Grown(int s, uint32_t u, uint32_t count) const {
+    const uint32_t* end = end_ + part_.begin[s];
+    const uint32_t occurrences = u == 0 ? end[0] : end[u] - end[u - 1];
+    return Saturated(uint64_t{count} + table_.Added(occurrences));
+  }
+
+  // What keys without a row are going to take.
+  struct Needs {
+    uint32_t rows = 0;
+    uint32_t keys = 0;    // Entries.
+    uint32_t blocks = 0;  // Of the Bloom filter; those of two keys count twice.
+  };
+
+  // Marks, of keys (n) without a row, those that get one by kToAdmit. With a
+  // Bloom filter, remembers the estimates of those without an entry: no key
+  // counts what another one of this batch has added.
+  Needs Judge(int s, const uint32_t* without_row, uint32_t n) {
+    const Shard& shard = table_.shards[s];
+    const int64_t* keys = part_.keys + part_.begin[s];
+    const Place* places = place_ + part_.begin[s];
+    uint32_t* rows = row_ + part_.begin[s];
+    const uint32_t threshold = table_.filter.threshold;
+    Needs needs;
+    if (threshold == 0) {
+      for (uint32_t i = 0; i < n; ++i) {
+        rows[without_row[i]] = kToAdmit;
+        needs.keys += !places[without_row[i]].found();
+      }
+      needs.rows = n;
+      return needs;
+    }
+    const bool bloom = table_.has_bloom();
+    BloomShard::Spot spots[kCountsAhead];
+    const auto fetch = [&](uint32_t i) {
+      const uint32_t u = without_row[i];
+      if (places[u].found()) {
+        PrefetchLine(places[u].bucket()->version);
+      } else if (bloom) {
+        spots[i % kCountsAhead] = shard.bloom.SpotOf(MixKey(keys[u]));
+        shard.bloom.Prefetch(spots[i % kCountsAhead]);
+      }
+    };
+    for (uint32_t i = 0; i < std::min(n, kCountsAhead); ++i) fetch(i);
+    for (uint32_t i = 0; i < n; ++i) {
+      const uint32_t u = without_row[i];
+      const bool found = places[u].found();
+      uint32_t count = found ? places[u].count() : 0;
+      if (bloom && !found) {
+        const BloomShard::Spot& spot = spots[i % kCountsAhead];
+        const BloomShard::Block* block = shard.bloom.Find(spot.block);
+        needs.blocks += block == nullptr;
+        if (block != nullptr) count = shard.bloom.Estimate(*block, spot.seed);
+        estimate_[part_.begin[s] + u] = count;
+      }
+      const bool admitted = Grown(s, u, count) >= threshold;
+      if (admitted) rows[u] = kToAdmit;
+      needs.rows += admitted;
+      needs.keys += !found && (admitted || !bloom);
+      if (i + kCountsAhead < n) fetch(i + kCountsAhead);
+    }
+    return needs;
+  }
+
   // Stamps, sums and updates, kTileRows rows at a time.
+  template <bool kAllHaveRows>
   void UpdateRows(int s) {
     const uint32_t begin = part_.begin[s];
     const uint32_t unique = unique_[s];
@@ -379,6 +487,8 @@ class EmbeddingTable::Impl::BatchApply {
     const size_t stride = static_cast<size_t>(dim);
     const size_t row_bytes = table_.arena.row_floats() * sizeof(float);
     const bool each = update_.per_occurrence();
+    const uint64_t coefficient = table_.filter.coefficient;
+    const bool tracking = table_.tracking.load(std::memory_order_relaxed);
 
     alignas(kCacheLine) float small_sums[kTileFloats];
     float* sums = stride > kTileFloats ? wide_sums_ + s * stride : small_sums;
@@ -397,9 +507,13 @@ class EmbeddingTable::Impl::BatchApply {
     uint32_t at = 0;
     for (uint32_t u = 0; u < unique; ++u) {
       if (u + kRowsAhead < unique) {
-        const Bucket* bucket = places[u + kRowsAhead].bucket();
-        PrefetchLine(bucket->version);
-        PrefetchLines(view.Row(rows[u + kRowsAhead]), row_bytes);
+        const Place later = places[u + kRowsAhead];
+        if (kAllHaveRows || later.found()) {
+          PrefetchLine(later.bucket()->version);
+        }
+        if (kAllHaveRows || rows[u + kRowsAhead] != HashIndex::kNoRow) {
+          PrefetchLines(view.Row(rows[u + kRowsAhead]), row_bytes);
+        }
       }
       const uint32_t stop = end[u];
       // A long run of one key prefetches its own (SumOccurrences).
@@ -413,10 +527,16 @@ class EmbeddingTable::Impl::BatchApply {
         }
       }
 
-      const uint32_t count = places[u].count();
-      const uint32_t more = stop - at;
-      places[u].count() = count > UINT32_MAX - more ? UINT32_MAX : count + more;
-      places[u].version() = batch_.version;
+      if (kAllHaveRows || places[u].found()) {
+        places[u].count() =
+            Saturated(places[u].count() + (stop - at) * coefficient);
+        places[u].version() = batch_.version;
+        if (tracking) places[u].MarkChanged();
+      }
+      if (!kAllHaveRows && rows[u] == HashIndex::kNoRow) {
+        at = stop;
+        continue;
+      }
 
       // Counted keys come behind all others in the batch.
       uint32_t with_grad = stop;
@@ -451,17 +571,19 @@ class EmbeddingTable::Impl::BatchApply {
   Partition part_;
 
   // Per shard from part_.begin[s] on; distinct keys are part_.keys.
-  uint32_t* id_;       // (n) which distinct key an occurrence is of
-  uint32_t* grouped_;  // (n) occurrences, grouped by distinct key
-  uint32_t* end_;      // (unique) end of each one's occurrences in grouped_
-  Place* place_;       // (unique)
-  uint32_t* row_;      // (unique)
+  uint32_t* id_;        // (n) which distinct key an occurrence is of
+  uint32_t* grouped_;   // (n) occurrences, grouped by distinct key
+  uint32_t* end_;       // (unique) end of each one's occurrences in grouped_
+  Place* place_;        // (unique)
+  uint32_t* row_;       // (unique)
+  uint32_t* estimate_;  // (unique) of keys that a Bloom filter counted
   std::array<uint32_t*, kShards> dedup_;
   float* wide_sums_ = nullptr;  // (kShards, dim) if dim > kTileFloats
 
   std::array<uint32_t, kShards> unique_{};
-  std::array<uint32_t, kShards> promised_keys_{};  // In Shard::promised.
-  std::array<uint32_t, kShards> promised_rows_{};  // In the arena.
+  std::array<uint32_t, kShards> promised_keys_{};    // In Shard::promised.
+  std::array<uint32_t, kShards> promised_rows_{};    // In the arena.
+  std::array<uint32_t, kShards> promised_blocks_{};  // In Shard::bloom.
   std::atomic<uint64_t> refused_{0};  // Shards whose lock was not to be had.
   std::atomic<bool> failed_{false};
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <functional>
 #include <mutex>
 #include <new>
@@ -14,67 +13,18 @@
 #include "row_arena.h"
 
 namespace rec_estimator {
-namespace {
-
-// Keys of a large lookup that one set of locks serves: 64 locks cost 0.7 us,
-// 4096 keys 70 us or more, and an apply waits no longer than that.
-constexpr size_t kLookupBlock = 4096;
-
-}  // namespace
-
 // ---------------------------------------------------------------------------
-// Erase, Clear
+// The table as a whole
 
-size_t EmbeddingTable::Impl::EraseSome(const int64_t* keys, size_t n) {
-  std::array<uint32_t, kShards + 1> start{};
-  uint8_t shard_of[kLookupBlock];
-  uint16_t order[kLookupBlock];
-  for (size_t i = 0; i < n; ++i) {
-    shard_of[i] = static_cast<uint8_t>(ShardOf(MixKey(keys[i])));
-    ++start[shard_of[i] + 1];
-  }
-  for (int s = 0; s < kShards; ++s) start[s + 1] += start[s];
-  std::array<uint32_t, kShards + 1> next = start;
-  for (size_t i = 0; i < n; ++i) {
-    order[next[shard_of[i]]++] = static_cast<uint16_t>(i);
-  }
-  size_t erased = 0;
-  for (int s = 0; s < kShards; ++s) {
-    if (start[s] == start[s + 1]) continue;
-    Shard& shard = shards[s];
-    shard.lock.Lock();
-    const RowArena::View view = arena.view();
-    int64_t gone = 0;
-    int64_t rows_gone = 0;
-    for (uint32_t o = start[s]; o < start[s + 1]; ++o) {
-      const int64_t key = keys[order[o]];
-      Bucket* home = shard.index.Home(MixKey(key));
-      const Place place = shard.index.Find(home, key);
-      if (!place.found()) continue;
-      ++gone;
-      if (place.row() != HashIndex::kNoRow) {
-        std::memcpy(view.Row(place.row()), &shard.free_row, sizeof(uint32_t));
-        shard.free_row = place.row();
-        ++shard.free_rows;
-        ++rows_gone;
-      }
-      shard.index.Erase(home, place);
-    }
-    shard.keys.fetch_sub(gone, std::memory_order_acq_rel);
-    shard.rows.fetch_sub(rows_gone, std::memory_order_relaxed);
-    shard.lock.Unlock();
-    erased += static_cast<size_t>(gone);
-  }
-  return erased;
-}
+EmbeddingTable::EmbeddingTable(int dim, float default_value,
+                               const FilterSpec& filter)
+    : impl_(new Impl(dim, default_value, filter)) {}
 
-size_t EmbeddingTable::Erase(const int64_t* keys, size_t n) {
-  size_t erased = 0;
-  for (size_t at = 0; at < n; at += kLookupBlock) {
-    erased += impl_->EraseSome(keys + at, std::min(kLookupBlock, n - at));
-  }
-  return erased;
-}
+EmbeddingTable::~EmbeddingTable() { delete impl_; }
+
+int EmbeddingTable::dim() const { return impl_->dim; }
+
+const FilterSpec& EmbeddingTable::filter() const { return impl_->filter; }
 
 void EmbeddingTable::Clear() {
   impl_->LockAll();
@@ -85,7 +35,11 @@ void EmbeddingTable::Clear() {
     shard.capacity = 0;
     shard.free_row = HashIndex::kNoRow;
     shard.free_rows = 0;
+    shard.bloom.Clear();
+    shard.erased = {};
+    shard.n_erased_pending = 0;
   }
+  impl_->tracking = false;
   impl_->arena.Clear();
   impl_->UnlockAll();
 }
@@ -118,31 +72,85 @@ void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
     return;
   }
   const int64_t blocks =
-      static_cast<int64_t>((n + kLookupBlock - 1) / kLookupBlock);
+      static_cast<int64_t>((n + kLockBlock - 1) / kLockBlock);
   const int64_t per_key = 60 + table.dim;  // Cycles.
   const auto read = [&](int64_t block, int64_t end) {
     for (; block < end; ++block) {
-      const size_t at = static_cast<size_t>(block) * kLookupBlock;
+      const size_t at = static_cast<size_t>(block) * kLockBlock;
       table.LockShared(kAllShards);
-      table.Lookup(keys + at, std::min(kLookupBlock, n - at), unknown,
+      table.Lookup(keys + at, std::min(kLockBlock, n - at), unknown,
                    out + at * static_cast<size_t>(table.dim));
       table.UnlockShared(kAllShards);
     }
   };
   // By reference: a function object of this size would be allocated.
-  parallel(blocks, static_cast<int64_t>(kLookupBlock) * per_key,
-           std::cref(read));
+  parallel(blocks, static_cast<int64_t>(kLockBlock) * per_key, std::cref(read));
+}
+
+EmbeddingTable::BloomLayout EmbeddingTable::bloom_layout() const {
+  const BloomGeometry& bloom = impl_->bloom;
+  return {bloom.shard_blocks() * kShards, bloom.cells(), bloom.hashes(),
+          bloom.cell_bits()};
+}
+
+bool EmbeddingTable::MergeBloom(const int64_t* blocks, size_t n,
+                                const uint32_t* cells) {
+  Impl& table = *impl_;
+  const int64_t shard_blocks = table.bloom.shard_blocks();
+  // Calls visit(shard, begin, end) for runs of blocks of one shard, locked;
+  // stops when that is false.
+  const auto for_runs = [&](const auto& visit) {
+    for (size_t begin = 0, end; begin < n; begin = end) {
+      const int64_t s = blocks[begin] / shard_blocks;
+      end = begin + 1;
+      while (end < n && blocks[end] / shard_blocks == s) ++end;
+      const ExclusiveLock lock(&table.shards[s].lock);
+      if (!visit(static_cast<int>(s), begin, end)) return false;
+    }
+    return true;
+  };
+  const auto lacking = [&](int s, size_t begin, size_t end) {
+    BloomShard& bloom = table.shards[s].bloom;
+    int64_t count = 0;
+    for (size_t i = begin; i < end; ++i) {
+      count += bloom.Find(static_cast<uint64_t>(blocks[i] % shard_blocks)) ==
+               nullptr;
+    }
+    return count;
+  };
+  std::array<int64_t, kShards> promised{};
+  bool merged = for_runs([&](int s, size_t begin, size_t end) {
+    BloomShard& bloom = table.shards[s].bloom;
+    const int64_t more = lacking(s, begin, end);
+    promised[s] += more;
+    return bloom.Promise(more) ||
+           bloom.Reserve(bloom.used() + bloom.promised(), table.stagger[s]);
+  });
+  const size_t width = static_cast<size_t>(table.bloom.cells());
+  merged =
+      merged && for_runs([&](int s, size_t begin, size_t end) {
+        BloomShard& bloom = table.shards[s].bloom;
+        // There is room, unless another thread cleared the table since.
+        if (!bloom.Reserve(bloom.used() + lacking(s, begin, end),
+                           table.stagger[s])) {
+          return false;
+        }
+        const bool tracking = table.tracking.load(std::memory_order_relaxed);
+        for (size_t i = begin; i < end; ++i) {
+          bloom.Merge(
+              cells + i * width, tracking,
+              bloom.FindOrAdd(static_cast<uint64_t>(blocks[i] % shard_blocks)));
+        }
+        return true;
+      });
+  for (int s = 0; s < kShards; ++s) {
+    table.shards[s].bloom.Withdraw(promised[s]);
+  }
+  return merged;
 }
 
 // ---------------------------------------------------------------------------
-// The table as a whole
-
-EmbeddingTable::EmbeddingTable(int dim, float default_value)
-    : impl_(new Impl(dim, default_value)) {}
-
-EmbeddingTable::~EmbeddingTable() { delete impl_; }
-
-int EmbeddingTable::dim() const { return impl_->dim; }
+// Bank and slots
 
 std::vector<SlotSpec> EmbeddingTable::slots() const {
   std::lock_guard<std::mutex> lock(impl_->metadata_mutex);
@@ -265,87 +273,16 @@ bool EmbeddingTable::EnsureSlots(const std::vector<SlotSpec>& wanted) {
 // ---------------------------------------------------------------------------
 // Inspection
 
-EmbeddingTable::Snapshot::Snapshot(const EmbeddingTable& table)
-    : table_(table) {
-  table_.impl_->LockShared(kAllShards);
-  try {
-    List();
-  } catch (...) {
-    // No memory; a destructor would not run.
-    table_.impl_->UnlockShared(kAllShards);
-    throw;
-  }
-}
-
-void EmbeddingTable::Snapshot::List() {
-  // Checkpoints are cut into this many buckets (docs/architecture.md, rows to
-  // checkpoints).
-  constexpr int64_t kBuckets = 1000;
-  const Impl& impl = *table_.impl_;
-  const RowArena::View view = impl.arena.view();
-
-  // A counting sort by bucket of the checkpoint, then each by key.
-  std::vector<size_t> admitted(kBuckets + 1, 0);
-  std::vector<size_t> filtered(kBuckets + 1, 0);
-  for (const Shard& shard : impl.shards) {
-    shard.index.ForEach([&](const Bucket& bucket, int e) {
-      const int64_t part = FloorMod(bucket.key[e], kBuckets);
-      ++(bucket.row[e] == HashIndex::kNoRow ? filtered : admitted)[part + 1];
-    });
-  }
-  for (int64_t b = 0; b < kBuckets; ++b) {
-    admitted[b + 1] += admitted[b];
-    filtered[b + 1] += filtered[b];
-  }
-  admitted_.resize(admitted[kBuckets]);
-  filtered_.resize(filtered[kBuckets]);
-  for (const Shard& shard : impl.shards) {
-    shard.index.ForEach([&](const Bucket& bucket, int e) {
-      const int64_t part = FloorMod(bucket.key[e], kBuckets);
-      const bool has_row = bucket.row[e] != HashIndex::kNoRow;
-      Entry& entry =
-          has_row ? admitted_[admitted[part]++] : filtered_[filtered[part]++];
-      entry.key = bucket.key[e];
-      entry.version = bucket.version[e];
-      entry.freq = bucket.count[e];
-      entry.row = has_row ? view.Row(bucket.row[e]) : nullptr;
-    });
-  }
-  // admitted[b] is now the end of bucket b.
-  const auto by_key = [](const Entry& a, const Entry& b) {
-    return a.key < b.key;
-  };
-  for (int64_t b = 0; b < kBuckets; ++b) {
-    std::sort(admitted_.begin() + (b == 0 ? 0 : admitted[b - 1]),
-              admitted_.begin() + admitted[b], by_key);
-    std::sort(filtered_.begin() + (b == 0 ? 0 : filtered[b - 1]),
-              filtered_.begin() + filtered[b], by_key);
-  }
-}
-
-EmbeddingTable::Snapshot::~Snapshot() {
-  table_.impl_->UnlockShared(kAllShards);
-}
-
 // Calls visit(i, place) for keys (n); place.found() or not.
 template <typename Visit>
 void EmbeddingTable::Impl::Inspect(const int64_t* keys, size_t n,
                                    const Visit& visit) const {
-  for (size_t at = 0; at < n; at += kLookupBlock) {
-    const size_t block_end = std::min(n, at + kLookupBlock);
-    const uint64_t mask = ShardsOf(keys + at, block_end - at);
+  for (size_t at = 0; at < n; at += kLockBlock) {
+    const size_t size = std::min(kLockBlock, n - at);
+    const uint64_t mask = ShardsOf(keys + at, size);
     LockShared(mask);
-    for (size_t i = at; i < block_end; i += kChunk) {
-      const size_t end = std::min(block_end, i + kChunk);
-      Bucket* homes[kChunk];
-      for (size_t j = i; j < end; ++j) {
-        homes[j - i] = Home(keys[j]);
-        PrefetchLines(homes[j - i], sizeof(Bucket));
-      }
-      for (size_t j = i; j < end; ++j) {
-        visit(j, IndexOf(keys[j]).Find(homes[j - i], keys[j]));
-      }
-    }
+    InspectLocked(keys + at, size,
+                  [&](size_t i, Place place) { visit(at + i, place); });
     UnlockShared(mask);
   }
 }
@@ -353,7 +290,7 @@ void EmbeddingTable::Impl::Inspect(const int64_t* keys, size_t n,
 void EmbeddingTable::Frequencies(const int64_t* keys, size_t n,
                                  int64_t* out) const {
   impl_->Inspect(keys, n, [&](size_t i, Place place) {
-    out[i] = place.found() ? place.count() : 0;
+    out[i] = impl_->Counted(keys[i], place);
   });
 }
 
@@ -386,7 +323,7 @@ int64_t EmbeddingTable::memory_bytes() const {
   size_t bytes = impl_->arena.bytes();
   for (const Shard& shard : impl_->shards) {
     shard.lock.LockShared();
-    bytes += shard.index.bytes();
+    bytes += shard.index.bytes() + shard.bloom.bytes();
     shard.lock.Unlock();
   }
   return static_cast<int64_t>(bytes);

@@ -14,6 +14,9 @@ constexpr double kGrowth = 1.3;
 
 constexpr uint64_t kMaxBuckets = uint64_t{1} << 40;
 
+// The bits of Bucket::changes.
+constexpr uint32_t kAllChanged = (1u << HashIndex::kEntries) - 1;
+
 // What an index without keys reads. Never written: its capacity is 0.
 const HashIndex::Bucket kEmpty = {};
 
@@ -44,6 +47,7 @@ HashIndex::Place HashIndex::Insert(Bucket* home, int64_t key) {
   bucket->key[entry] = key;
   bucket->version[entry] = -1;
   bucket->count[entry] = 0;
+  bucket->changes &= ~((1u | 1u << kEntries) << entry);
   return Place(bucket, entry);
 }
 
@@ -75,7 +79,7 @@ bool HashIndex::Reserve(uint64_t keys, double stagger) {
   void* memory = AllocateZeroed(bytes, Pages::kHuge);
   if (memory == nullptr) return false;
   Populate(memory, bytes);
-  const Bucket* old = buckets_;
+  Bucket* old = buckets_;
   const uint64_t old_n = capacity_ == 0 ? 0 : n_buckets_;
   const size_t old_bytes = bytes_;
   buckets_ = static_cast<Bucket*>(memory);
@@ -84,17 +88,26 @@ bool HashIndex::Reserve(uint64_t keys, double stagger) {
   bytes_ = bytes;
   // Old order is hash order, which is new order: both arrays stream.
   for (uint64_t b = 0; b < old_n; ++b) {
-    const Bucket& from = old[b];
-    for (uint32_t used = from.used; used != 0; used &= used - 1) {
-      const int e = __builtin_ctz(used);
-      const Place place = Insert(Home(MixKey(from.key[e])), from.key[e]);
-      place.row() = from.row[e];
-      place.count() = from.count[e];
-      place.version() = from.version[e];
+    for (uint32_t used = old[b].used; used != 0; used &= used - 1) {
+      const Place from(old + b, __builtin_ctz(used));
+      from.MoveTo(Insert(Home(MixKey(from.key())), from.key()));
     }
   }
-  if (old_n != 0) FreeZeroed(const_cast<Bucket*>(old), old_bytes);
+  if (old_n != 0) FreeZeroed(old, old_bytes);
   return true;
+}
+
+void HashIndex::MarkPending() {
+  if (capacity_ == 0) return;
+  for (uint64_t b = 0; b < n_buckets_; ++b) {
+    uint32_t& changes = buckets_[b].changes;
+    changes = (changes | changes << kEntries) & (kAllChanged << kEntries);
+  }
+}
+
+void HashIndex::ForgetPending() {
+  if (capacity_ == 0) return;
+  for (uint64_t b = 0; b < n_buckets_; ++b) buckets_[b].changes &= kAllChanged;
 }
 
 }  // namespace rec_estimator

@@ -59,8 +59,10 @@ class HashIndex {
     int64_t key[kEntries];
     // Second line: what only an apply, a save or an eviction needs.
     int64_t version[kEntries];  // global_step of the last apply; -1: never.
-    uint32_t count[kEntries];   // Occurrences; stays at 2^32 - 1.
-    uint32_t spare_too;
+    uint32_t count[kEntries];   // What was counted; stays at 2^32 - 1.
+    // For incremental saves: bit e, entry e changed since the last one; bit
+    // kEntries + e, it changed before, but that save is not committed yet.
+    uint32_t changes;
   };
   static_assert(sizeof(Bucket) == 2 * kCacheLine, "a bucket is two lines");
   static_assert(offsetof(Bucket, version) == kCacheLine, "metadata apart");
@@ -77,11 +79,31 @@ class HashIndex {
       return reinterpret_cast<Bucket*>(word_ & ~uintptr_t{kCacheLine - 1});
     }
     int entry() const { return static_cast<int>(word_ & (kCacheLine - 1)); }
+    int64_t key() const { return bucket()->key[entry()]; }
     uint32_t& row() const { return bucket()->row[entry()]; }
     uint32_t& count() const { return bucket()->count[entry()]; }
     int64_t& version() const { return bucket()->version[entry()]; }
+    void MarkChanged() const { bucket()->changes |= 1u << entry(); }
+    bool changed() const {  // Or pending.
+      return (bucket()->changes & (kChangedAndPending << entry())) != 0;
+    }
+    // What is beside the entry's key goes to `other`.
+    void MoveTo(const Place& other) const {
+      other.row() = row();
+      other.count() = count();
+      other.version() = version();
+      const uint32_t bits = bucket()->changes >> entry() & kChangedAndPending;
+      other.bucket()->changes |= bits << other.entry();
+    }
+
+    // As a pointer, for who may not know what an entry is.
+    const void* opaque() const { return reinterpret_cast<void*>(word_); }
+    explicit Place(const void* opaque)
+        : word_(reinterpret_cast<uintptr_t>(opaque)) {}
 
    private:
+    static constexpr uint32_t kChangedAndPending = 1u | 1u << kEntries;
+
     uintptr_t word_;
   };
 
@@ -166,8 +188,8 @@ class HashIndex {
     return Place();
   }
 
-  // Adds a key that is not there: no row, count 0, version -1. The caller keeps
-  // the number of keys within capacity().
+  // Adds a key that is not there: no row, count 0, version -1, not changed. The
+  // caller keeps the number of keys within capacity().
   Place Insert(Bucket* home, int64_t key);
 
   // Takes away what Find(home, key) found. No tombstone: the counters on the
@@ -186,17 +208,20 @@ class HashIndex {
   uint64_t capacity() const { return capacity_; }
   size_t bytes() const { return bytes_; }
 
-  // Calls visit(bucket, entry) for every key.
+  // Calls visit(place) for every key; visit may erase it.
   template <typename Visit>
   void ForEach(const Visit& visit) const {
     if (capacity_ == 0) return;
-    for (const Bucket* bucket = buckets_; bucket != buckets_ + n_buckets_;
-         ++bucket) {
+    for (Bucket* bucket = buckets_; bucket != buckets_ + n_buckets_; ++bucket) {
       for (uint32_t used = bucket->used; used != 0; used &= used - 1) {
-        visit(*bucket, __builtin_ctz(used));
+        visit(Place(bucket, __builtin_ctz(used)));
       }
     }
   }
+
+  // Changed becomes pending, and pending is forgotten, for every key.
+  void MarkPending();
+  void ForgetPending();
 
  private:
   Bucket* Next(Bucket* bucket) const {

@@ -17,7 +17,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import _ops
 from rec_estimator.graph_walk import ancestors
 from rec_estimator.lookup import check_no_lookup_in_control_flow
-from rec_estimator.table import EmbeddingTable, graph_tables
+from rec_estimator.table import NO_GLOBAL_STEP, EmbeddingTable, graph_step, graph_tables
 from rec_estimator.table_shard import SlotSpec, TableShard
 
 # A number, or what TensorFlow's optimizers take for one.
@@ -26,9 +26,6 @@ Hyperparameter = Union[float, tf.Tensor, Callable[[], Any]]
 # What a user may give as a variable, and pair a gradient with.
 Variable = Union[tf.Variable, EmbeddingTable, TableShard]
 GradientAndVariable = Tuple[Optional[Union[tf.Tensor, tf.IndexedSlices]], Variable]
-
-# The version of a row in a graph that counts no steps.
-NO_GLOBAL_STEP = -1
 
 
 def check_hyperparameter(
@@ -161,11 +158,14 @@ class TableUpdates:
 
         Raises:
           TypeError: The gradient of a table is not tf.IndexedSlices.
-          ValueError: A second update of a table in this graph, or one gradient for several shards.
+          ValueError: A second update of a table in this graph, one gradient for several shards, or
+            a table that evicts by the global step where there is none.
         """
         pairs = list(self._shown_to_tensorflow(grads_and_vars))
-        if any(isinstance(variable, _ShardVariable) for _, variable in pairs):
-            self._stamp = _graph_step() if global_step is None else global_step
+        tables = [v.shard.table for _, v in pairs if isinstance(v, _ShardVariable)]
+        if tables:
+            stamp = graph_step(tables) if global_step is None else global_step
+            self._stamp = NO_GLOBAL_STEP if stamp is None else stamp
         try:
             train_op = super().apply_gradients(
                 pairs,
@@ -275,16 +275,6 @@ class _ShardVariable:
         self.op = shard.handle.op
         self.graph = shard.handle.graph
         self.device = shard.device
-
-
-def _graph_step() -> Any:
-    """The graph's global step, or NO_GLOBAL_STEP."""
-    # tf.train.get_global_step() raises TypeError where a resource variable of that name is not in
-    # the collection.
-    steps = tf.get_collection(tf.GraphKeys.GLOBAL_STEP) or [
-        variable for variable in tf.global_variables() if variable.op.name == "global_step"
-    ]
-    return steps[0] if steps else NO_GLOBAL_STEP
 
 
 def _shards(variable: Variable) -> List[TableShard]:

@@ -3,7 +3,9 @@
 // Workload: 26 x 4096 = 106,496 keys a batch, Zipf with exponent 1.1 over the
 // table's keys, dim 16, one slot, an Adagrad-like rule; two threads by
 // the clock and, in brackets, one thread by its own CPU time. Every figure is a
-// median of 21 batches (all different) after a warm-up.
+// median of 21 batches (all different) after a warm-up. Then what a filter
+// costs: tables without and with one are given the same batches in turn, and
+// each figure is the median of the ratios to the one without.
 //   make -C tests/cc bench                    1M and 5M rows, about 10 s
 //   build/cc/plain/bench_embedding_table 50   1M and 50M rows (9 GB), a minute
 #include <algorithm>
@@ -13,6 +15,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <functional>
+#include <memory>
 #include <random>
 #include <vector>
 
@@ -170,6 +173,72 @@ void Table(double millions, const ParallelFor& parallel) {
   std::fflush(stdout);
 }
 
+// CPU time of Zipf batches with filters as a share of the time without: of a
+// stream that still brings new keys all the time, and of batches that come
+// again, when most occurrences are of keys that own rows.
+void Filters(double millions) {
+  const uint64_t rows = static_cast<uint64_t>(millions * 1e6);
+  const int64_t elements = static_cast<int64_t>(rows);
+  const FilterSpec specs[] = {{0, 1, 0, 0},
+                              {3, 1, 0, 0},
+                              {3, 1, elements, 0.01},
+                              {3, 1, elements, 0.001},
+                              {200, 1, elements, 0.01},
+                              {3, 1, elements * 100, 0.01}};
+  const char* names[] = {"none",          "counter 3",      "Bloom 3, .01",
+                         "Bloom 3, .001", "Bloom 200, .01", "Bloom 3, 100 n"};
+  constexpr size_t kSpecs = sizeof(specs) / sizeof(specs[0]);
+  constexpr int kFirst = 40;  // Batches before the clock is looked at.
+  const AdagradLike rule(0.05f);
+  const std::vector<float> grads(kBatch * kDim, 0.01f);
+  std::vector<std::unique_ptr<EmbeddingTable>> tables;
+  for (const FilterSpec& spec : specs) {
+    tables.push_back(std::make_unique<EmbeddingTable>(kDim, 0.0f, spec));
+    FillBank(tables.back().get());
+    tables.back()->EnsureSlots({{"Adagrad", kDim, 0.1f}});
+  }
+  std::mt19937_64 random(7);
+  const Zipf zipf(static_cast<double>(rows), 1.1);
+  std::vector<std::vector<int64_t>> batches;
+  std::vector<double> fresh[kSpecs], again[kSpecs];
+  const auto round = [&](int b, std::vector<double>* ratios) {
+    double times[kSpecs];
+    for (size_t i = 0; i < kSpecs; ++i) {
+      const size_t t = (i + static_cast<size_t>(b)) % kSpecs;
+      times[t] = ThreadSeconds([&] {
+        tables[t]->Apply(
+            {batches[b].data(), grads.data(), kBatch, nullptr, 0, b}, rule,
+            SerialFor);
+      });
+    }
+    for (size_t t = 0; ratios != nullptr && t < kSpecs; ++t) {
+      ratios[t].push_back(times[t] / times[0]);
+    }
+  };
+  for (int b = 0; b < kFirst + kBatches; ++b) {
+    batches.emplace_back();
+    for (size_t i = 0; i < kBatch; ++i) {
+      batches.back().push_back(KeyOf(zipf(&random)));
+    }
+    round(b, b < kFirst ? nullptr : fresh);
+  }
+  for (int b = 0; b < kFirst + kBatches; ++b) {
+    round(b, b < kFirst ? nullptr : again);
+  }
+  const auto median = [](std::vector<double> ratios) {
+    std::sort(ratios.begin(), ratios.end());
+    return ratios[ratios.size() / 2];
+  };
+  std::printf("%5.1f M keys, Zipf; time with a filter / without\n", millions);
+  for (size_t t = 0; t < kSpecs; ++t) {
+    std::printf("  %-15s new keys %.2f   again %.2f   rows %8lld   %.0f MB\n",
+                names[t], median(fresh[t]), median(again[t]),
+                static_cast<long long>(tables[t]->size()),
+                static_cast<double>(tables[t]->memory_bytes()) * 1e-6);
+  }
+  std::fflush(stdout);
+}
+
 }  // namespace
 }  // namespace rec_estimator
 
@@ -180,5 +249,6 @@ int main(int argc, char** argv) {
   if (argc > 1) sizes.erase(sizes.begin() + 1);
   for (double millions : sizes) {
     rec_estimator::Table(millions, threads.parallel());
+    rec_estimator::Filters(millions);
   }
 }

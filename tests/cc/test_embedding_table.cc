@@ -1,15 +1,13 @@
 // EmbeddingTable by one caller, what it promises one by one.
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <limits>
 #include <random>
 #include <vector>
 
 #include "../../ops/core/embedding_table.h"
 #include "../../ops/core/hash_index.h"
+#include "contents.h"
 #include "edges.h"
 #include "rules.h"
 #include "testing.h"
@@ -59,7 +57,7 @@ TEST(NothingMayBeGivenForNothing) {
   table.Versions(nullptr, 0, nullptr);
   const EmbeddingTable::Reader reader(table, nullptr, 0);
   reader.Rows(nullptr, 0, UnknownKey::kInitial, nullptr);
-  EXPECT_EQ(EmbeddingTable::Snapshot(table).admitted().size(), 0u);
+  EXPECT_EQ(Contents(table).admitted.size(), 0u);
   table.Clear();
   EXPECT_TRUE(table.EnsureSlots({}));
 }
@@ -226,8 +224,8 @@ TEST(BitsDoNotDependOnHowWorkIsSplit) {
           adagrad, parallel));
     }
     std::vector<float> result;
-    const EmbeddingTable::Snapshot snapshot(table);
-    for (const auto& entry : snapshot.admitted()) {
+    const Contents snapshot(table);
+    for (const auto& entry : snapshot.admitted) {
       result.push_back(static_cast<float>(entry.key));
       result.push_back(static_cast<float>(entry.freq));
       result.insert(result.end(), entry.row, entry.row + 10);
@@ -341,10 +339,10 @@ TEST(ErasedRowsAreReusedAndStartAfresh) {
   }
   // Shards differ in size from round to round, so some take a few rows more.
   EXPECT_TRUE(table.memory_bytes() < full + full / 4);
-  const EmbeddingTable::Snapshot snapshot(table);
-  for (const auto& entry : snapshot.admitted()) {
+  const Contents snapshot(table);
+  for (const auto& entry : snapshot.admitted) {
     EXPECT_EQ(entry.row[7], 0.5f);
-    EXPECT_EQ(entry.freq, 1u);
+    EXPECT_EQ(entry.freq, 1);
   }
 }
 
@@ -360,11 +358,11 @@ TEST(EnsureSlotsAddsOnceAndRefusesAnotherWidth) {
   EXPECT_FALSE(table.EnsureSlots({{"zero", 0, 0.0f}}));
   EXPECT_EQ(table.slots().size(), 2u);
   EXPECT_TRUE(ApplyOnes(&table, {2}));
-  const EmbeddingTable::Snapshot snapshot(table);
-  EXPECT_EQ(snapshot.admitted()[0].row[4], 1.0f);  // Key 1 was there before.
-  EXPECT_EQ(snapshot.admitted()[1].row[4], 3.0f);
-  EXPECT_EQ(snapshot.admitted()[1].row[8], 2.0f);
-  EXPECT_EQ(snapshot.admitted()[1].row[0], 1.0f);
+  const Contents snapshot(table);
+  EXPECT_EQ(snapshot.admitted[0].row[4], 1.0f);  // Key 1 was there before.
+  EXPECT_EQ(snapshot.admitted[1].row[4], 3.0f);
+  EXPECT_EQ(snapshot.admitted[1].row[8], 2.0f);
+  EXPECT_EQ(snapshot.admitted[1].row[0], 1.0f);
 }
 
 TEST(AKeyInsertedTwiceAtOnceIsThereOnce) {
@@ -409,56 +407,6 @@ TEST(ABatchThatCannotBeNumberedIsRefused) {
   EXPECT_FALSE(table.Insert({nullptr, n, nullptr, {}, nullptr, nullptr}));
   EXPECT_EQ(table.size(), 0);
 }
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Sanitizers reserve terabytes of address space, which a limit would forbid.
-TEST(WithoutMemoryAnApplyAndAnInsertChangeNothing) {
-  EmbeddingTable table(64);
-  std::vector<int64_t> keys;
-  for (int64_t key = 0; key < 3000; ++key) keys.push_back(key);
-  EXPECT_TRUE(ApplyOnes(&table, keys));
-  for (int64_t key = 3000; key < 600000; ++key) keys.push_back(key);
-  const std::vector<float> grads(keys.size() * 64, 1.0f);
-  const int64_t bytes = table.memory_bytes();
-
-  rlimit before;
-  EXPECT_EQ(getrlimit(RLIMIT_AS, &before), 0);
-  int refused = 0;
-  bool done = false;
-  // Ever more memory, so that each allocation is the first to fail once.
-  for (rlim_t megabytes = 1; !done && megabytes < 600; megabytes += 7) {
-    std::FILE* file = std::fopen("/proc/self/statm", "r");
-    unsigned long pages = 0;
-    EXPECT_EQ(std::fscanf(file, "%lu", &pages), 1);
-    std::fclose(file);
-    rlimit limit = before;
-    limit.rlim_cur = pages * 4096 + (megabytes << 20);
-    EXPECT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
-    const bool inserted =
-        megabytes % 2 == 0
-            ? table.Insert(
-                  {keys.data(), keys.size(), nullptr, {}, nullptr, nullptr})
-            : table.Apply(
-                  {keys.data(), grads.data(), keys.size(), nullptr, 0, 1},
-                  AddSum(), SerialFor);
-    EXPECT_EQ(setrlimit(RLIMIT_AS, &before), 0);
-    done = inserted;
-    if (done) break;
-    ++refused;
-    EXPECT_EQ(table.size(), 3000);
-    EXPECT_EQ(Read(table, 7)[63], 1.0f);
-    int64_t count;
-    table.Frequencies(&keys[7], 1, &count);
-    EXPECT_EQ(count, 1);
-  }
-  EXPECT_TRUE(done);
-  EXPECT_TRUE(refused > 5);
-  EXPECT_EQ(table.size(), static_cast<int64_t>(keys.size()));
-  EXPECT_TRUE(table.memory_bytes() > bytes);
-  // Nothing stays promised: there is room for as much as the keys need.
-  EXPECT_TRUE(ApplyOnes(&table, keys));
-}
-#endif
 
 }  // namespace
 }  // namespace rec_estimator

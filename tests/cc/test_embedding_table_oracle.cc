@@ -8,6 +8,7 @@
 
 #include "../../ops/core/embedding_table.h"
 #include "../../ops/core/hash_index.h"
+#include "contents.h"
 #include "edges.h"
 #include "rules.h"
 #include "testing.h"
@@ -245,15 +246,15 @@ class Pair {
   }
 
   void CheckAll() {
-    const EmbeddingTable::Snapshot snapshot(table);
-    EXPECT_EQ(snapshot.filtered().size(), 0u);
-    EXPECT_EQ(snapshot.admitted().size(), oracle.rows.size());
+    const Contents snapshot(table);
+    EXPECT_EQ(snapshot.filtered.size(), 0u);
+    EXPECT_EQ(snapshot.admitted.size(), oracle.rows.size());
     EXPECT_EQ(table.size(), static_cast<int64_t>(oracle.rows.size()));
     EXPECT_EQ(table.total_count(), table.size());
     EXPECT_TRUE(table.capacity() >= table.size());
     int64_t last_part = -1;
     int64_t last_key = kMin;
-    for (const EmbeddingTable::Snapshot::Entry& entry : snapshot.admitted()) {
+    for (const Contents::Entry& entry : snapshot.admitted) {
       const int64_t part = (entry.key % 1000 + 1000) % 1000;
       EXPECT_TRUE(part > last_part ||
                   (part == last_part && entry.key > last_key));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../../ops/core/embedding_table.h"
+#include "contents.h"
 #include "rules.h"
 #include "testing.h"
 #include "threads.h"
@@ -126,8 +127,8 @@ TEST(OverlappingAppliesLoseNoUpdateAndNoCount) {
                        ReadSome(table, kKeys, 50, random);
                      },
                      [&](std::mt19937_64*) {
-                       const EmbeddingTable::Snapshot snapshot(table);
-                       for (const auto& entry : snapshot.admitted()) {
+                       const Contents snapshot(table);
+                       for (const auto& entry : snapshot.admitted) {
                          EXPECT_TRUE(IsWhole(entry.row));
                        }
                      }});
@@ -185,10 +186,10 @@ TEST(DisjointKeysGrowTheTableWhileItIsRead) {
                          EXPECT_TRUE(version < kSteps);
                      }});
   EXPECT_EQ(table.size(), most);
-  const EmbeddingTable::Snapshot snapshot(table);
-  for (const auto& entry : snapshot.admitted()) {
+  const Contents snapshot(table);
+  for (const auto& entry : snapshot.admitted) {
     EXPECT_EQ(entry.row[0], 1.0f);
-    EXPECT_EQ(entry.freq, 1u);
+    EXPECT_EQ(entry.freq, 1);
   }
 }
 
@@ -239,8 +240,8 @@ TEST(RowsStayWholeUnderEraseInsertAndNewSlots) {
              if ((*random)() % 8 == 0) table.Clear();
              break;
            default: {
-             const EmbeddingTable::Snapshot snapshot(table);
-             for (const auto& entry : snapshot.admitted()) {
+             const Contents snapshot(table);
+             for (const auto& entry : snapshot.admitted) {
                EXPECT_TRUE(IsWhole(entry.row));
              }
            }
@@ -248,13 +249,9 @@ TEST(RowsStayWholeUnderEraseInsertAndNewSlots) {
        }});
   EXPECT_EQ(table.row_floats(), kDim * (1 + slots));
   EXPECT_EQ(table.size(), table.total_count());
-  EXPECT_EQ(static_cast<size_t>(table.size()),
-            EmbeddingTable::Snapshot(table).admitted().size());
+  EXPECT_EQ(static_cast<size_t>(table.size()), Contents(table).admitted.size());
 }
 
-// A save copies rows with the pool's threads while it holds every read lock.
-// Were a unit of an apply or a lookup to wait for a lock in the pool, the save
-// would wait for it, and it for the save.
 // What an insertion made room for may be gone when it begins.
 TEST(AnInsertionFindsRoomAlthoughTheTableIsClearedMeanwhile) {
   EmbeddingTable table(1);
@@ -275,6 +272,123 @@ TEST(AnInsertionFindsRoomAlthoughTheTableIsClearedMeanwhile) {
   EXPECT_EQ(table.size(), static_cast<int64_t>(keys.size()));
 }
 
+// Everything at once with a filter: what was saved piece by piece is what the
+// table holds when all is quiet, and no count was lost.
+void FilterUnderLoad(const FilterSpec& filter, bool evict) {
+  constexpr int64_t kKeys = 6000;
+  EmbeddingTable table(kDim, 0.0f, filter);
+  Threads pool(2);
+  std::vector<std::atomic<int64_t>> counts(kKeys);
+  std::vector<std::function<void()>> workers;
+  for (int t = 0; t < 2; ++t) {
+    workers.push_back([&, t] {
+      std::mt19937_64 random(t);
+      ApplySteps(&table, kSteps, 2500, 1.0f,
+                 t == 0 ? pool.parallel() : ParallelFor(SerialFor), [&] {
+                   const uint64_t range = random() % 2 == 0 ? 50 : kKeys;
+                   const int64_t key = static_cast<int64_t>(random() % range);
+                   ++counts[key];
+                   return key;
+                 });
+    });
+  }
+  EmbeddingTable copy(kDim, 0.0f, filter);
+  bool saved = false;
+  const auto save = [&] {
+    {
+      const Contents::Keys keys =
+          saved ? Contents::Keys::kChanged : Contents::Keys::kAll;
+      Contents contents(table, keys);
+      table.TrackChanges();
+      contents.snapshot.MarkSaved();
+      saved = true;
+      const std::vector<int64_t>& erased = contents.snapshot.erased();
+      copy.Erase(erased.data(), erased.size());
+      const auto play = [](const Contents::Entry& entry, const auto& insert) {
+        insert(&entry.key, &entry.freq, &entry.version);
+      };
+      for (const Contents::Entry& entry : contents.admitted) {
+        EXPECT_TRUE(IsWhole(entry.row));
+        play(entry, [&](auto key, auto freq, auto version) {
+          EXPECT_TRUE(copy.Insert({key, 1, entry.row, {}, freq, version}));
+        });
+      }
+      for (const Contents::Entry& entry : contents.filtered) {
+        play(entry, [&](auto key, auto freq, auto version) {
+          EXPECT_TRUE(copy.InsertFiltered(key, 1, freq, version, false));
+        });
+      }
+      contents.snapshot.ForEachBloomBlock(
+          [&](int64_t number, const uint32_t* cells) {
+            EXPECT_TRUE(copy.MergeBloom(&number, 1, cells));
+          });
+    }
+    table.CommitSaved();
+  };
+  RunWhile(workers,
+           {[&](std::mt19937_64* random) {
+              LookupSome(table, kKeys, 3000, pool.parallel(), random);
+              std::vector<int64_t> keys(500), out(500);
+              for (int64_t& key : keys) {
+                key = static_cast<int64_t>((*random)() % kKeys);
+              }
+              bool admits[500];
+              EXPECT_TRUE(table.Admits(keys.data(), keys.size(), admits));
+              table.Frequencies(keys.data(), keys.size(), out.data());
+              EXPECT_TRUE(table.memory_bytes() >= 0);
+            },
+            [&](std::mt19937_64* random) {
+              if (!evict) return;
+              if ((*random)() % 2 == 0) {
+                table.EvictOlder(static_cast<int64_t>((*random)() % kSteps), 0);
+              } else {
+                table.EvictSmaller(static_cast<float>((*random)() % 100));
+              }
+            },
+            [&](std::mt19937_64*) { save(); }});
+  save();
+  const Contents live(table);
+  const Contents copied(copy);
+  EXPECT_EQ(live.admitted.size(), copied.admitted.size());
+  EXPECT_EQ(live.filtered.size(), copied.filtered.size());
+  EXPECT_EQ(live.snapshot.bloom_blocks(), copied.snapshot.bloom_blocks());
+  for (size_t i = 0; i < live.admitted.size(); ++i) {
+    EXPECT_EQ(live.admitted[i].key, copied.admitted[i].key);
+    EXPECT_EQ(live.admitted[i].freq, copied.admitted[i].freq);
+    EXPECT_EQ(live.admitted[i].row[0], copied.admitted[i].row[0]);
+  }
+  if (evict) return;
+  std::vector<int64_t> keys(kKeys), stored(kKeys);
+  for (int64_t key = 0; key < kKeys; ++key) keys[key] = key;
+  table.Frequencies(keys.data(), kKeys, stored.data());
+  for (int64_t key = 0; key < kKeys; ++key) {
+    const int64_t most = static_cast<int64_t>(filter.threshold);
+    if (filter.max_elements == 0 || counts[key] >= most) {
+      // A Bloom filter may only have said too much, before admission.
+      EXPECT_TRUE(stored[key] == counts[key] ||
+                  (filter.max_elements > 0 && stored[key] > counts[key]));
+    } else {
+      EXPECT_TRUE(stored[key] >= counts[key]);
+    }
+  }
+}
+
+TEST(ACounterFilterLosesNoCountUnderLoad) {
+  FilterUnderLoad({5, 1, 0, 0}, false);
+}
+TEST(ABloomFilterLosesNoCountUnderLoad) {
+  FilterUnderLoad({5, 1, 3000, 0.05}, false);
+}
+TEST(EvictionsWithACounterFilterAreSavedUnderLoad) {
+  FilterUnderLoad({5, 1, 0, 0}, true);
+}
+TEST(EvictionsWithABloomFilterAreSavedUnderLoad) {
+  FilterUnderLoad({5, 1, int64_t{1} << 30, 0.05}, true);
+}
+
+// A save copies rows with the pool's threads while it holds every read lock.
+// Were a unit of an apply or a lookup to wait for a lock in the pool, the save
+// would wait for it, and it for the save.
 TEST(ASnapshotMayWaitForThePoolThatAppliesUse) {
   constexpr int64_t kKeys = 20000;
   EmbeddingTable table(kDim);
@@ -288,8 +402,8 @@ TEST(ASnapshotMayWaitForThePoolThatAppliesUse) {
               LookupSome(table, kKeys, 9000, pool.parallel(), random);
             },
             [&](std::mt19937_64*) {
-              const EmbeddingTable::Snapshot snapshot(table);
-              const auto& entries = snapshot.admitted();
+              const Contents snapshot(table);
+              const auto& entries = snapshot.admitted;
               pool.parallel()(static_cast<int64_t>(entries.size()), 100,
                               [&](int64_t begin, int64_t end) {
                                 for (int64_t i = begin; i < end; ++i) {

@@ -79,7 +79,7 @@ TEST(AnEmptyIndexFindsNothingAndTakesNoMemory) {
   EXPECT_EQ(index.capacity(), 0u);
   EXPECT_EQ(index.bytes(), 0u);
   index.Clear();
-  index.ForEach([](const Bucket&, int) { EXPECT_TRUE(false); });
+  index.ForEach([](const Place&) { EXPECT_TRUE(false); });
 }
 
 TEST(ANewEntryIsCountedNeverAndOwnsNoRow) {
@@ -116,10 +116,10 @@ TEST(RandomOperationsAgreeWithUnorderedMap) {
         }
       }
       size_t seen = 0;
-      index.ForEach([&](const Bucket& bucket, int e) {
+      index.ForEach([&](const Place& place) {
         ++seen;
-        const auto known = oracle.find(bucket.key[e]);
-        EXPECT_TRUE(known != oracle.end() && known->second == bucket.row[e]);
+        const auto known = oracle.find(place.key());
+        EXPECT_TRUE(known != oracle.end() && known->second == place.row());
       });
       EXPECT_EQ(seen, oracle.size());
     }

@@ -14,11 +14,11 @@ class SessionTable:
     the kernels see it. Each op is built once and run many times.
     """
 
-    def __init__(self, session, dim, name="t", default_value=0.0):
+    def __init__(self, session, dim, name="t", default_value=0.0, **filter_attrs):
         self.session = session
         self.dim = dim
         self.handle = _ops.gen.rec_estimator_table_handle(
-            shared_name=name, dim=dim, default_value=default_value
+            shared_name=name, dim=dim, default_value=default_value, **filter_attrs
         )
         self._built = {}
 
@@ -65,20 +65,27 @@ class SessionTable:
     def versions(self, keys):
         return self.call("versions", np.asarray(keys, np.int64))
 
+    def admits(self, keys):
+        return self.call("admits", np.asarray(keys, np.int64))
+
+    def evict(self, global_step=-1, **attrs):
+        return self.call("evict", np.int64(global_step), **attrs)
+
     def stats(self):
         return self.call("stats")
 
     def size(self):
         return self.stats().size
 
-    def export(self, slots=()):
+    def export(self, slots=(), **attrs):
         """{output: array}, slot values under the slots' names, as TableOracle.export."""
-        out = self.call("export", dim=self.dim, num_slots=len(slots), **slot_attrs(slots))
-        out = out._asdict()
+        attrs = {**slot_attrs(slots), **attrs}
+        out = self.call("export", dim=self.dim, num_slots=len(slots), **attrs)
+        out = {name: array for name, array in out._asdict().items() if "bloom" not in name}
         out.update(zip([slot[0] for slot in slots], out.pop("slot_values")))
         return out
 
-    def restore(self, prefix, bank, *, tensor_name="t", part=0, num_parts=1, slots=()):
+    def restore(self, prefix, bank, *, tensor_name="t", part=0, num_parts=1, slots=(), **attrs):
         self.call(
             "restore",
             np.array(str(prefix)),
@@ -87,7 +94,31 @@ class SessionTable:
             part=part,
             num_parts=num_parts,
             **slot_attrs(slots),
+            **attrs,
         )
+
+    def save(self, prefix, *, others=(), names=("t",), slots=(), delta_of="", **attrs):
+        """Writes this table, and others of its session, each with these slots and its bank."""
+        tables = [self, *others]
+        attrs = {
+            "tensor_names": list(names),
+            "key_dtypes": [tf.int64] * len(tables),
+            "bank_names": [f"{name}/default_values" for name in names],
+            "num_slots": [len(slots)] * len(tables),
+            **slot_attrs([*slots] * len(tables)),
+            **attrs,
+        }
+        key = ("save", len(tables), str(attrs))
+        if key not in self._built:
+            feeds = [tf.placeholder(tf.string), tf.placeholder(tf.string)]
+            handles = [table.handle for table in tables]
+            save = _ops.gen.rec_estimator_tables_save(handles, *feeds, **attrs)
+            self._built[key] = (feeds, save)
+        feeds, save = self._built[key]
+        self.session.run(save, dict(zip(feeds, (str(prefix), delta_of))))
+
+    def commit_save(self):
+        self.call("commit_save")
 
 
 def placeholder_like(value):
@@ -112,7 +143,10 @@ def session(graph):
 
 @pytest.fixture
 def make_table(session):
-    """make_table(dim, bank=None, name="t", default_value=0): initialized if there is a bank."""
+    """make_table(dim, bank=None, name="t", default_value=0, filter_freq=0, …).
+
+    Initialized if there is a bank.
+    """
 
     def make(dim, bank=None, **kwargs):
         table = SessionTable(session, dim, **kwargs)

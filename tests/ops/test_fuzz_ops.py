@@ -6,6 +6,7 @@ no valid call fails the tests.
 """
 
 import json
+import os
 import pathlib
 import re
 import resource
@@ -39,12 +40,28 @@ BANK = np.ones([2, DIM], np.float32)
 INDICES = np.array([[0, 0], [0, 1], [2, 0], [2, 1]], np.int64)
 
 VALID_CALLS = {
-    "table_handle": {"shared_name": "new", "dim": DIM, "default_value": 0.0, "container": ""},
+    "table_handle": {
+        "shared_name": "new",
+        "dim": DIM,
+        "default_value": 0.0,
+        "container": "",
+        "filter_freq": 3,
+        "filter_coefficient": 2,
+        "max_element_size": 1000,
+        "false_positive_probability": 0.5,
+    },
     "table_initialize": {"table": Table(), "bank": BANK},
     "table_is_initialized": {"table": Table()},
     "table_stats": {"table": Table()},
     "table_frequencies": {"table": Table(), "keys": KEYS},
     "table_versions": {"table": Table(), "keys": KEYS},
+    "table_admits": {"table": Table("filtered"), "keys": KEYS},
+    "table_evict": {
+        "table": Table("filtered"),
+        "global_step": np.int64(9),
+        "steps_to_live": 5,
+        "l2_weight_threshold": -1.0,
+    },
     "table_lookup": {"table": Table(), "keys": KEYS, "dim": DIM, "unknown": "default"},
     "table_group_lookup": {
         "tables": [Table(), Table()],
@@ -53,7 +70,7 @@ VALID_CALLS = {
         "dense_shapes": [np.array([4, 2]), np.zeros([1], np.int64)],
         "dims": [DIM, DIM],
         "combiners": ["mean", "none"],
-        "unknown": "initial",
+        "unknowns": ["default", "initial"],
     },
     "table_group_lookup_grad": {
         "indices": [INDICES, INDICES],
@@ -71,6 +88,18 @@ VALID_CALLS = {
         **ADAGRAD,
     },
     "table_export": {"table": Table(), "dim": DIM, "num_slots": 1, **ADAGRAD},
+    "tables_save": {
+        "tables": [Table(), Table("untrained")],
+        "prefix": np.array("<written>"),
+        "delta_of": np.array(""),
+        "tensor_names": ["t", "u"],
+        "key_dtypes": ["int64", "int32"],
+        "bank_names": ["t/default_values", ""],
+        "num_slots": [1, 0],
+        "track_changes": True,
+        **ADAGRAD,
+    },
+    "table_commit_save": {"table": Table()},
     "table_restore": {
         "table": Table(),
         "prefix": np.array("<checkpoint>"),
@@ -106,7 +135,11 @@ STRINGS = [
     *("Adagrad", "Adam", "Ftrl", "GradientDescent", "Momentum", "adagrad", "t/part_0"),
     *("<checkpoint>", "<garbage>", "<folder>", "/nowhere/at/all", "a\0b"),
 ]
-TABLES = ["trained", "untrained", "uninitialized", "wide", "queue", "two"]
+TABLES = ["trained", "untrained", "uninitialized", "wide", "filtered", "bloom", "queue", "two"]
+FILTERS = {
+    "filtered": {"filter_freq": 3},
+    "bloom": {"filter_freq": 3, "max_element_size": 2**40, "false_positive_probability": 0.01},
+}
 
 
 def choose(rng, pool):
@@ -164,19 +197,16 @@ class Caller:
         self.gen, self.session, self.folder = gen, session, folder
         handles = {
             kind: gen.rec_estimator_table_handle(
-                shared_name=kind, dim=64 if kind == "wide" else DIM
+                shared_name=kind, dim=64 if kind == "wide" else DIM, **FILTERS.get(kind, {})
             )
-            for kind in TABLES[:4]
+            for kind in TABLES[:6]
         }
-        for kind in ("trained", "untrained", "wide"):
+        for kind in ("trained", "untrained", "wide", "filtered", "bloom"):
             bank = np.ones([2, 64 if kind == "wide" else DIM], np.float32)
             session.run(gen.rec_estimator_table_initialize(handles[kind], bank))
-        session.run(
-            gen.rec_estimator_table_apply(
-                handles["trained"],
-                **{k: v for k, v in VALID_CALLS["table_apply"].items() if k != "table"},
-            )
-        )
+        for kind in ("trained", "filtered", "bloom"):
+            step = {k: v for k, v in VALID_CALLS["table_apply"].items() if k != "table"}
+            session.run(gen.rec_estimator_table_apply(handles[kind], **step))
         handles["queue"] = tf.raw_ops.FIFOQueueV2(component_types=[tf.int64])
         # Through a placeholder, so that its static shape is unknown.
         handles["two"] = tf.placeholder_with_default(
@@ -229,7 +259,8 @@ class Caller:
         return value
 
     def _path(self, name):
-        known = {"<checkpoint>": "checkpoint", "<garbage>": "garbage", "<folder>": ""}
+        known = {f"<{known}>": known for known in ("checkpoint", "garbage", "written")}
+        known["<folder>"] = ""
         return str(self.folder / known[name]) if name in known else name
 
 
@@ -237,10 +268,13 @@ def run_child(gen):
     """Fuzzes every op; a line for each call before it is made, and one for each op afterwards."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, hard))
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as parent:
+        folder = pathlib.Path(parent, "folder")
+        folder.mkdir()
+        os.chdir(folder)  # Some names of checkpoints are relative.
         for number, op in enumerate(op_names(gen)):
             if op in VALID_CALLS:
-                print(json.dumps(fuzz(gen, op, number, pathlib.Path(folder))), flush=True)
+                print(json.dumps(fuzz(gen, op, number, folder)), flush=True)
     print("finished", flush=True)
 
 
@@ -255,7 +289,7 @@ def fuzz(gen, op, seed, folder):
             arguments = dict(VALID_CALLS[op])
             changed = rng.permutation(list(arguments))[: choose(rng, [1, 1, 1, 2, 3])]
             arguments.update({name: nonsense(rng, arguments[name]) for name in changed})
-            if "num_slots" in arguments:
+            if op == "table_export":
                 # TensorFlow makes as many outputs before anything of ours is asked, 2^31 included.
                 arguments["num_slots"] = min(arguments["num_slots"], 1000)
             told = {name: getattr(arguments[name], "kind", arguments[name]) for name in changed}

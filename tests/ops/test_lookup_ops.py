@@ -37,14 +37,15 @@ class Group:
     """Inputs of a group lookup, one entry after the other."""
 
     def __init__(self):
-        self.handles, self.dims, self.combiners = [], [], []
+        self.handles, self.dims, self.combiners, self.unknowns = [], [], [], []
         self.keys, self.indices, self.dense_shapes = [], [], []
         self._built = None
 
-    def add(self, table, keys, row_ids=None, rows=0, combiner="none", rank=2):
+    def add(self, table, keys, row_ids=None, rows=0, combiner="none", rank=2, unknown="initial"):
         self.handles.append(table.handle)
         self.dims.append(table.dim)
         self.combiners.append(combiner)
+        self.unknowns.append(unknown)
         self.keys.append(np.asarray(keys, np.int64))
         if combiner == "none":
             self.indices.append(np.zeros([0, 1], np.int64))
@@ -54,7 +55,7 @@ class Group:
             self.dense_shapes.append(np.array([rows] + [0] * (rank - 1), np.int64))
         return self
 
-    def build(self, unknown="initial"):
+    def build(self):
         feeds = {
             name: [tf.placeholder(tf.int64) for _ in self.handles]
             for name in ("keys", "indices", "dense_shapes")
@@ -63,7 +64,7 @@ class Group:
             tables=self.handles,
             dims=self.dims,
             combiners=self.combiners,
-            unknown=unknown,
+            unknowns=self.unknowns,
             **feeds,
         )
         self._built = feeds, values
@@ -101,6 +102,7 @@ def group_lookup(**changed):
         "dense_shapes": [tf.placeholder(tf.int64, [2])],
         "dims": [3],
         "combiners": ["mean"],
+        "unknowns": ["initial"],
     }
     inputs.update(changed)
     return _ops.gen.rec_estimator_table_group_lookup(**inputs)
@@ -117,8 +119,10 @@ def test_group_lookup_knows_dim_and_where_it_is_constant_the_number_of_rows():
 @pytest.mark.parametrize(
     "changed, message",
     [
-        ({"dims": [3, 3]}, "dims and combiners must be of length N, got 2 and 1 for N = 1"),
-        ({"combiners": []}, "dims and combiners must be of length N, got 1 and 0 for N = 1"),
+        ({"dims": [3, 3]}, "unknowns must be of length N, got 2, 1 and 1 for N = 1"),
+        ({"combiners": []}, "dims, combiners and unknowns must be of length N, got 1, 0 and 1"),
+        ({"unknowns": ["default"] * 2}, "must be of length N, got 1, 1 and 2 for N = 1"),
+        ({"unknowns": ["none"]}, "unknowns"),
         ({"indices": [np.zeros([4], np.int64)]}, "Shape must be rank 2 but is rank 1"),
         ({"keys": [np.zeros([4, 2], np.int64)]}, "Shape must be rank 1 but is rank 2"),
         ({"dense_shapes": [np.int64(4)]}, "Shape must be rank 1 but is rank 0"),
@@ -252,7 +256,7 @@ def test_unknown_keys_read_the_default_vector_when_asked_to(make_table, session)
     table.apply("GradientDescent", [1.0], [5], np.ones([1, 3]))
     expected = [[0.25] * 3, [0.0] * 3, [0.25] * 3]
     np.testing.assert_array_equal(table.lookup([4, 5, -1], unknown="default"), expected)
-    (values,) = Group().add(table, [4, 5, -1]).build(unknown="default").run(session)
+    (values,) = Group().add(table, [4, 5, -1], unknown="default").run(session)
     np.testing.assert_array_equal(values, expected)
 
 
@@ -372,7 +376,13 @@ def test_the_number_of_threads_does_not_change_a_bit(graph):
             results.append(
                 session.run(
                     _ops.gen.rec_estimator_table_group_lookup(
-                        [table], [keys], [indices_of(row_ids)], [[3000, 1]], [16], ["mean"]
+                        [table],
+                        [keys],
+                        [indices_of(row_ids)],
+                        [[3000, 1]],
+                        [16],
+                        ["mean"],
+                        ["initial"],
                     )[0]
                 )
             )

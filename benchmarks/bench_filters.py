@@ -1,0 +1,210 @@
+"""What a filter costs: time of a train step, and memory a key.
+
+    python -m benchmarks.bench_filters [--rounds 15] [--output FILE.json]
+
+Train steps of 4096 x 26 keys, values of 16 floats, Adagrad, filter_freq 3, against the same table
+without a filter (rounds.py says how), on two workloads:
+
+* known: every key of a batch owns a row, Zipf over 5 M rows as in bench_table.py.
+* stream: keys as the click log's field C12 has them (p(rank) ~ (rank + 1.41)^-1.087 over 1.36e9
+  ranks; 83 % of the distinct ones come once), every batch new, after 60 batches to warm up. Here a
+  filter also saves work: without one every new key gets a row.
+
+Memory: growth of a process's resident memory over 10 M keys, each trained once, per key.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+
+import numpy as np
+
+from benchmarks import rounds as rounds_lib
+from benchmarks.bench_table import BATCH, DIM, FIELDS, LEARNING_RATE, NUM_BATCHES, zipf_batches
+
+FILTER_FREQ = 3
+KNOWN_ROWS = 5_000_000
+STREAM_S, STREAM_Q, STREAM_N = 1.087, 1.41, 1363342897  # Field C12 of the Criteo Kaggle log.
+STREAM_WARM_UP = 60
+MEMORY_KEYS = 10_000_000
+_FILTERS = ("none", "counter", "bloom")
+
+
+def stream_batch(number: int) -> np.ndarray:
+    """The number-th batch of the stream, int64 [BATCH * FIELDS]."""
+    uniform = np.random.default_rng([2, number]).random(BATCH * FIELDS)
+    # By inversion of the continuous distribution.
+    power = 1 - STREAM_S
+    low, high = (1 + STREAM_Q) ** power, (STREAM_N + 1 + STREAM_Q) ** power
+    ranks = (low + uniform * (high - low)) ** (1 / power) - STREAM_Q
+    # Keys are no small numbers in a row, as hashed strings are none.
+    return (ranks.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).astype(np.int64)
+
+
+def _filter(name, expected_keys):
+    import rec_estimator as rec
+
+    if name == "counter":
+        return rec.CounterFilter(FILTER_FREQ)
+    if name == "bloom":
+        return rec.CBFFilter(FILTER_FREQ, expected_keys, 0.01)
+    return None
+
+
+class _Trainer:
+    """A table and its train step, fed with keys [n]."""
+
+    def __init__(self, filter_option):
+        import tensorflow.compat.v1 as tf
+
+        import rec_estimator as rec
+
+        table = rec.get_embedding_variable(
+            "table",
+            DIM,
+            initializer=tf.random_uniform_initializer(-0.05, 0.05),
+            ev_option=rec.EmbeddingVariableOption(filter_option=filter_option),
+        )
+        keys = tf.placeholder(tf.int64, [None])
+        values = rec.embedding_lookup(table, keys)
+        loss = tf.reduce_sum(values * 0.01)
+        train = rec.optimizers.AdagradOptimizer(LEARNING_RATE).minimize(loss, var_list=[table])
+        self.session = tf.Session()
+        self.session.run(tf.global_variables_initializer())
+        self.step = self.session.make_callable(tf.group(train, values), [keys])
+        self._stats = table.size(), table.total_count(), table.memory_bytes()
+
+    def stats(self):
+        """Keys with a row, keys in the table, bytes."""
+        return [int(value) for value in self.session.run(self._stats)]
+
+
+def _build(name, steps):
+    trainer = _Trainer(_filter(name, 20_000_000))
+    known = [batch.reshape(-1) for batch in zipf_batches(KNOWN_ROWS)]
+    for part in np.array_split(np.arange(KNOWN_ROWS), 20):
+        for _ in range(FILTER_FREQ):
+            trainer.step(part)
+    for number in range(STREAM_WARM_UP):
+        trainer.step(stream_batch(number))
+    stream = [stream_batch(STREAM_WARM_UP + number) for number in range(steps)]
+    turns = {"known": 0, "stream": 0}
+
+    def run(what, batches):
+        trainer.step(batches[turns[what] % len(batches)])
+        turns[what] += 1
+
+    for _ in range(NUM_BATCHES):
+        run("known", known)
+    return {"known": lambda: run("known", known), "stream": lambda: run("stream", stream)}
+
+
+def _resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _memory(case, pipe):
+    """Bytes a key of one case, in a process of its own."""
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+
+    tf.disable_eager_execution()
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    option = {
+        "admitted": None,
+        "not admitted, CounterFilter": rec.CounterFilter(FILTER_FREQ),
+        "not admitted, CBFFilter of 10 M": rec.CBFFilter(FILTER_FREQ, MEMORY_KEYS, 0.01),
+        "not admitted, CBFFilter of 2**30": rec.CBFFilter(FILTER_FREQ, 2**30, 0.01),
+    }[case]
+    trainer = _Trainer(option)
+    keys = (np.arange(MEMORY_KEYS).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
+    parts = np.array_split(keys, 100)
+    trainer.step(parts[0])  # TensorFlow's own buffers are in the first reading.
+    before = _resident_bytes()
+    for part in parts[1:]:
+        trainer.step(part)
+    grown = (_resident_bytes() - before) / (len(keys) - len(parts[0]))
+    rows, keys_in_table, table_bytes = trainer.stats()
+    pipe.send(
+        {
+            "bytes_per_key": round(grown, 1),
+            "beyond_floats": round(grown - (8 * DIM if rows == MEMORY_KEYS else 0), 1),
+            "rows": rows,
+            "keys_in_table": keys_in_table,
+            "table_bytes": table_bytes,
+        }
+    )
+
+
+def measure_memory():
+    """{case: what _memory sends}."""
+    context = multiprocessing.get_context("spawn")
+    results = {}
+    for case in (
+        "admitted",
+        "not admitted, CounterFilter",
+        "not admitted, CBFFilter of 10 M",
+        "not admitted, CBFFilter of 2**30",
+    ):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_memory, args=(case, theirs))
+        process.start()
+        results[case] = ours.recv()
+        process.join()
+        print(f"  {case:36}{results[case]['beyond_floats']:8.1f} bytes a key", flush=True)
+    return results
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=10, help="steps a round and filter")
+    parser.add_argument("--output", help="file for the raw result, JSON")
+    args = parser.parse_args()
+    seconds = rounds_lib.alternate(
+        {name: (_build, (name, args.rounds * args.steps)) for name in _FILTERS},
+        ("known", "stream"),
+        args.rounds,
+        args.steps,
+    )
+    costs = {}
+    print(f"\ntrain step, {BATCH} x {FIELDS} keys, dim {DIM}, Adagrad, filter_freq {FILTER_FREQ}")
+    print(f"{'':8}{'filter':10}{'ms':>8}{'cost':>9}   quartiles")
+    for what, by_filter in seconds.items():
+        for name, times in by_filter.items():
+            line = f"{what:8}{name:10}{1e3 * statistics.median(times):8.2f}"
+            if name != "none":
+                low, middle, high = (r - 1 for r in rounds_lib.ratios(times, by_filter["none"]))
+                costs[f"{what}/{name}"] = round(middle, 3)
+                line += f"{middle:+9.1%}   {low:+.1%} to {high:+.1%}"
+            print(line)
+    print(f"\nmemory, {MEMORY_KEYS:,} keys, beyond a row's floats")
+    memory = measure_memory()
+    if args.output:
+        result = {
+            **rounds_lib.provenance(),
+            "batch": [BATCH, FIELDS],
+            "dim": DIM,
+            "optimizer": "Adagrad",
+            "filter_freq": FILTER_FREQ,
+            "known_rows": KNOWN_ROWS,
+            "stream_zipf": {"s": STREAM_S, "q": STREAM_Q, "n": STREAM_N},
+            "rounds": args.rounds,
+            "steps_per_round": args.steps,
+            "seconds_per_step": seconds,
+            "cost": costs,
+            "memory_keys": MEMORY_KEYS,
+            "memory": memory,
+        }
+        with open(args.output, "w") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""False positive rates of counting Bloom filters: computed and measured.
+
+    python -m benchmarks.bloom_rates [--output benchmarks/results/bloom_rates.json]
+
+First a filter without blocks, m cells for n keys and k hashes, as the usual table has it: computed,
+(1 - e^(-kn/m))^k, and measured on a filter in NumPy. Then the table's own filter, by the rate asked
+for: n keys are counted once, and of as many keys never seen before those that one occurrence would
+admit at filter_freq=2 are the false positives. Both print as Markdown, as docs/filters.md shows it.
+"""
+
+import argparse
+import json
+import math
+import os
+from typing import Dict, List
+
+# Read by TensorFlow when it is imported.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from benchmarks import rounds as rounds_lib
+
+CELLS_PER_KEY = (2, 4, 6, 8, 10, 12, 14, 16)
+HASHES = (1, 2, 3, 4, 5, 6, 7, 8, 10)
+PLAIN_KEYS = 100_000
+OWN_KEYS = 1_000_000
+OWN_RATES = (0.1, 0.01, 0.001)
+
+
+def computed_rate(cells_per_key: int, hashes: int) -> float:
+    """The textbook's rate of a Bloom filter without blocks."""
+    return (1 - math.exp(-hashes / cells_per_key)) ** hashes
+
+
+def measured_rate(cells_per_key: int, hashes: int) -> float:
+    """The rate of such a filter with PLAIN_KEYS keys, on as many other keys."""
+    random = np.random.default_rng([cells_per_key, hashes])
+    cells = cells_per_key * PLAIN_KEYS
+    taken = np.zeros(cells, bool)
+    taken[random.integers(0, cells, (PLAIN_KEYS, hashes))] = True
+    return float(taken[random.integers(0, cells, (PLAIN_KEYS, hashes))].all(axis=1).mean())
+
+
+def own_rate(rate: float) -> Dict[str, float]:
+    """What the table's filter does at full load, and the memory it takes for that."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        option = rec.CBFFilter(2, OWN_KEYS, rate)
+        table = rec.get_embedding_variable(
+            "table", 1, ev_option=rec.EmbeddingVariableOption(filter_option=option)
+        )
+        keys = tf.placeholder(tf.int64, [None])
+        loss = tf.reduce_sum(rec.embedding_lookup(table, keys))
+        train = rec.optimizers.GradientDescentOptimizer(0.1).minimize(loss, var_list=[table])
+        admits = rec._ops.gen.rec_estimator_table_admits(table.handle, keys)
+        memory = table.memory_bytes()
+        session.run(tf.global_variables_initializer())
+        every = _distinct_keys()
+        empty_bytes = session.run(memory)
+        # Small batches: an apply makes room for as many entries as it has keys.
+        for part in np.array_split(every[:OWN_KEYS], OWN_KEYS // 1000):
+            session.run(train, {keys: part})
+        full_bytes = session.run(memory) - empty_bytes
+        measured = session.run(admits, {keys: every[OWN_KEYS:]}).mean()
+    return {
+        "asked": rate,
+        "hashes": math.ceil(abs(math.log2(rate))),
+        "measured": round(float(measured), 6),
+        "bytes_per_key": round(full_bytes / OWN_KEYS, 2),
+    }
+
+
+def _distinct_keys() -> np.ndarray:
+    # Odd multiples of an odd number, modulo 2**64: all distinct, spread over all of int64.
+    steps = np.arange(2 * OWN_KEYS).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return steps.view(np.int64)
+
+
+def main() -> None:
+    """Runs the command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", metavar="FILE", help="where to write the results as JSON")
+    options = parser.parse_args()
+    tf.disable_eager_execution()
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    plain: List[Dict[str, float]] = []
+    print("| m/n | " + " | ".join(f"k = {hashes}" for hashes in HASHES) + " |")
+    print("|---|" + "---|" * len(HASHES))
+    for cells in CELLS_PER_KEY:
+        row = []
+        for hashes in HASHES:
+            rates = computed_rate(cells, hashes), measured_rate(cells, hashes)
+            plain.append(
+                {
+                    "cells_per_key": cells,
+                    "hashes": hashes,
+                    "computed": round(rates[0], 6),
+                    "measured": round(rates[1], 6),
+                }
+            )
+            row.append(" / ".join(f"{rate:.2g}"[:7] for rate in rates))
+        print(f"| {cells} | " + " | ".join(row) + " |")
+    own = [own_rate(rate) for rate in OWN_RATES]
+    print("\n| asked | k | measured | bytes a key |\n|---|---|---|---|")
+    for one in own:
+        print(
+            f"| {one['asked']:g} | {one['hashes']} | {one['measured']:.3g} | "
+            f"{one['bytes_per_key']:.1f} |"
+        )
+    if options.output:
+        with open(options.output, "w") as file:
+            result = {
+                **rounds_lib.provenance(),
+                "plain_keys": PLAIN_KEYS,
+                "plain": plain,
+                "own_keys": OWN_KEYS,
+                "own": own,
+            }
+            json.dump(result, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

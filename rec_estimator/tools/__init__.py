@@ -1,0 +1,1 @@
+"""Command-line tools for checkpoints; each runs as ``python -m rec_estimator.tools.<name>`` too."""

@@ -1,0 +1,373 @@
+"""Shows what a checkpoint holds: tables, rows, filtered features and how often they occurred.
+
+    inspect_checkpoint model/                                  # the latest checkpoint in a folder
+    inspect_checkpoint model/model.ckpt-1000 --table user      # one table of one checkpoint
+    inspect_checkpoint model/ --filtered --top 50              # the most frequent filtered features
+    inspect_checkpoint model/ --filtered --csv filtered.csv    # all of them
+    inspect_checkpoint model/ --csv frequencies.csv --png frequencies.png
+
+(or ``python -m rec_estimator.tools.inspect_checkpoint …``) prints, for each table,
+
+    user: dim 16, int64 keys, 3 shards
+      rows            4,021
+      filtered keys   2,790
+      versions        0 to 999
+      bytes           1.1 MB
+        values        257.3 kB
+        …
+      frequency of rows
+         4-7  1,800  ##############################
+        8-15  1,410  ########################
+        …
+
+Checkpoints of DeepRec are read as well. Values are not read at all, and beyond TensorFlow itself it
+takes a few megabytes of memory, whatever the size. Files must be on a local or mounted file system.
+"""
+
+import argparse
+import csv
+import os
+import shutil
+import sys
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.tools.bundle import Bundle, format_bytes
+from rec_estimator.tools.frequency_histogram import FrequencyHistogram, draw
+from rec_estimator.tools.stored_tables import (
+    StoredTable,
+    find_tables,
+    parent_of,
+    rows_of,
+    tensors_of,
+)
+
+# Keys looked at together.
+_ROWS = 1 << 15
+
+_BLOOM = "Bloom filter"
+
+# What the tensors of a table are for, by suffix; those of its slots are counted by slot.
+_PARTS = {
+    "-values": "values",
+    "-keys": "keys",
+    "-partition_offset": "offsets",
+    "-partition_filter_offset": "offsets",
+    "-freqs": "frequencies",
+    "-versions": "versions",
+    "-keys_erased": "erased keys",
+    "-keys_filtered": "filtered keys",
+    "-freqs_filtered": "filtered keys",
+    "-versions_filtered": "filtered keys",
+    "-cbf_blocks": _BLOOM,
+    "-cbf_counters": _BLOOM,
+    "-cbf_layout": _BLOOM,
+}
+
+
+class FilteredFeature(NamedTuple):
+    """A key without a row; None is what the checkpoint did not record."""
+
+    key: int
+    frequency: Optional[int]
+    version: Optional[int]
+
+
+class Versions(NamedTuple):
+    """Global steps at which rows were last updated; None if no row ever was."""
+
+    oldest: Optional[int]
+    newest: Optional[int]
+
+
+class TableReport(NamedTuple):
+    """What a checkpoint holds of a table; None is what it did not record."""
+
+    table: StoredTable
+    rows: int
+    filtered_keys: int
+    frequencies: Optional[FrequencyHistogram]  # Of rows.
+    filtered_frequencies: Optional[FrequencyHistogram]
+    versions: Optional[Versions]  # Of rows.
+    nbytes: Dict[str, int]  # By part.
+    notes: Dict[str, str]  # On what few tables have.
+
+
+def report(bundle: Bundle, table: StoredTable) -> TableReport:
+    """Reads what a checkpoint holds of a table.
+
+    Args:
+      bundle: The checkpoint.
+      table: One that ``find_tables(bundle)`` gave.
+
+    Returns:
+      Its numbers.
+
+    Raises:
+      tf.errors.DataLossError: The checkpoint is damaged.
+    """
+    return TableReport(
+        table,
+        rows_of(bundle, table.shards, "-keys"),
+        rows_of(bundle, table.shards, "-keys_filtered"),
+        _frequencies(bundle, table, "-keys", "-freqs"),
+        _frequencies(bundle, table, "-keys_filtered", "-freqs_filtered"),
+        _versions(bundle, table),
+        _bytes_by_part(bundle, table),
+        _notes(bundle, table),
+    )
+
+
+def filtered_features(bundle: Bundle, table: StoredTable) -> Iterator[FilteredFeature]:
+    """All filtered features of a table, shard by shard."""
+    for columns in _filtered_columns(bundle, table):
+        for feature in zip(*(_listed(column, len(columns[0])) for column in columns)):
+            yield FilteredFeature(*feature)
+
+
+def most_frequent(bundle: Bundle, table: StoredTable, top: int) -> List[FilteredFeature]:
+    """The ``top`` filtered features that occurred most, most frequent first, then by key."""
+    best: List[FilteredFeature] = []
+    for keys, frequencies, versions in _filtered_columns(bundle, table):
+        order = np.lexsort((keys,) if frequencies is None else (keys, -frequencies))[:top]
+        columns = (
+            _listed(None if column is None else column[order], len(order))
+            for column in (keys, frequencies, versions)
+        )
+        best += map(FilteredFeature._make, zip(*columns))
+        best = sorted(best, key=lambda feature: (-(feature.frequency or 0), feature.key))[:top]
+    return best
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Runs the command; returns its exit code, 2 if a file or an argument is not as it must be."""
+    parser = argparse.ArgumentParser(
+        prog="inspect_checkpoint",
+        description="Shows what a checkpoint holds: tables, rows, filtered features.",
+    )
+    parser.add_argument("checkpoint", help="its path without .index, or a folder: the latest in it")
+    parser.add_argument("--table", metavar="NAME", help="this table only")
+    parser.add_argument("--filtered", action="store_true", help="list filtered features")
+    parser.add_argument("--top", type=int, default=20, metavar="N", help="so many of them, or 20")
+    parser.add_argument(
+        "--csv", metavar="FILE", help="write frequencies; with --filtered: all filtered features"
+    )
+    parser.add_argument("--png", metavar="FILE", help="draw frequencies")
+    options = parser.parse_args(arguments)
+    try:
+        lines = _run(options)
+    except (OSError, ValueError, ImportError, tf.errors.OpError) as error:
+        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        return 2
+    try:
+        for line in lines:
+            print(line)
+        sys.stdout.flush()
+    except BrokenPipeError:  # Piped into head: the reader has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _run(options: argparse.Namespace) -> List[str]:
+    """Reads, writes files, and returns what to print: nothing is shown if something fails."""
+    if options.top < 1:
+        raise ValueError(f"--top must be >= 1, got {options.top}")
+    prefix = options.checkpoint
+    if os.path.isdir(prefix) and not os.path.exists(prefix + ".index"):
+        prefix = tf.train.latest_checkpoint(prefix) or prefix
+    bundle = Bundle(prefix)
+    tables = find_tables(bundle)
+    lines = [_first_line(bundle, tables)]
+    if options.table is not None:
+        if options.table not in tables:
+            raise ValueError(f"--table must be one of {list(tables)}, got {options.table!r}")
+        tables = {options.table: tables[options.table]}
+    for file in (options.csv, options.png):
+        if file and os.path.realpath(file) in map(os.path.realpath, bundle.files):
+            raise ValueError(f"--csv and --png must not be files of the checkpoint, got {file}")
+    reports = []
+    for table in tables.values():
+        found = report(bundle, table)
+        reports.append(found)
+        lines += ["", *_report_lines(found, shutil.get_terminal_size().columns)]
+        if options.filtered:
+            lines += _filtered_lines(most_frequent(bundle, table, options.top), found)
+    if options.png:
+        draw(
+            options.png,
+            {
+                found.table.name: (found.frequencies, found.filtered_frequencies)
+                for found in reports
+            },
+        )
+    if options.csv:
+        with open(options.csv, "w", newline="") as file:
+            rows = _feature_rows(bundle, tables) if options.filtered else _bucket_rows(reports)
+            csv.writer(file).writerows(rows)
+    return lines
+
+
+def _first_line(bundle: Bundle, tables: Dict[str, StoredTable]) -> str:
+    of_tables = sum(sum(_bytes_by_part(bundle, table).values()) for table in tables.values())
+    everything = sum(tensor.nbytes for tensor in bundle.tensors.values())
+    count = f"{len(tables)} table{'' if len(tables) == 1 else 's'}"
+    return (
+        f"{bundle.prefix}: {count}, {format_bytes(of_tables)}, "
+        f"and {format_bytes(everything - of_tables)} of other tensors"
+    )
+
+
+def _report_lines(found: TableReport, columns: int) -> Iterator[str]:
+    table = found.table
+    shards = f", {len(table.shards)} shards" if len(table.shards) > 1 else ""
+    yield f"{table.name}: dim {table.dim}, {table.key_dtype.name} keys{shards}"
+    numbers = {"rows": f"{found.rows:,}", "filtered keys": f"{found.filtered_keys:,}"}
+    if found.rows:
+        numbers["versions"] = _versions_text(found.versions)
+    numbers.update(found.notes)
+    numbers["bytes"] = format_bytes(sum(found.nbytes.values()))
+    width = max(map(len, [*numbers, *("  " + part for part in found.nbytes)]))
+    for name, number in numbers.items():
+        yield f"  {name:<{width}}  {number}"
+    for part, size in found.nbytes.items():
+        yield f"    {part:<{width - 2}}  {format_bytes(size)}"
+    for title, histogram, keys in (
+        ("frequency of rows", found.frequencies, found.rows),
+        ("frequency of filtered keys", found.filtered_frequencies, found.filtered_keys),
+    ):
+        if keys and histogram is None:
+            yield f"  {title}: not recorded"
+        elif keys:
+            yield f"  {title}"
+            yield from (f"    {line}" for line in histogram.lines(columns - 4))
+
+
+def _versions_text(versions: Optional[Versions]) -> str:
+    if versions is None:
+        return "not recorded"
+    if versions.oldest is None:
+        return "none"
+    return f"{versions.oldest:,} to {versions.newest:,}"
+
+
+def _filtered_lines(features: List[FilteredFeature], found: TableReport) -> Iterator[str]:
+    if _BLOOM in found.notes:
+        yield "  features that the Bloom filter counts are not known by key"
+    if not features:
+        yield "  no filtered features"
+        return
+    is_whole = len(features) == found.filtered_keys
+    yield "  filtered features" if is_whole else "  most frequent filtered features"
+    cells = [("key", "frequency", "version")]
+    cells += [tuple("-" if x is None else f"{x}" for x in feature) for feature in features]
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    for row in cells:
+        yield "    " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths))
+
+
+def _bucket_rows(reports: List[TableReport]) -> Iterator[tuple]:
+    yield ("table", "kind", "frequency_from", "frequency_to", "keys")
+    for found in reports:
+        for kind, histogram in (
+            ("rows", found.frequencies),
+            ("filtered", found.filtered_frequencies),
+        ):
+            for bucket in histogram.buckets() if histogram else ():
+                yield (found.table.name, kind, *bucket)
+
+
+def _feature_rows(bundle: Bundle, tables: Dict[str, StoredTable]) -> Iterator[tuple]:
+    yield ("table", *FilteredFeature._fields)
+    for table in tables.values():
+        for feature in filtered_features(bundle, table):
+            yield (table.name, *feature)  # None is an empty cell.
+
+
+def _filtered_columns(
+    bundle: Bundle, table: StoredTable
+) -> Iterator[Tuple[np.ndarray, Optional[np.ndarray], Optional[np.ndarray]]]:
+    """Keys, frequencies and versions of filtered features, so many at once."""
+    for shard in table.shards:
+        columns = []
+        for part in ("keys", "freqs", "versions"):
+            name = f"{shard}-{part}_filtered"
+            is_recorded = _is_recorded(bundle, name, f"{shard}-keys_filtered")
+            columns.append(bundle.read_rows(name, _ROWS) if is_recorded else None)
+        if columns[0] is not None:
+            for keys in columns[0]:
+                yield keys, *(column and next(column) for column in columns[1:])
+
+
+def _listed(column: Optional[np.ndarray], rows: int) -> list:
+    return [None] * rows if column is None else column.tolist()
+
+
+def _is_recorded(bundle: Bundle, name: str, keys: str) -> bool:
+    """Whether a tensor has an element for each key; what DeepRec did not count, it leaves empty."""
+    tensors = bundle.tensors
+    return name in tensors and keys in tensors and tensors[name].shape == tensors[keys].shape
+
+
+def _frequencies(
+    bundle: Bundle, table: StoredTable, keys: str, freqs: str
+) -> Optional[FrequencyHistogram]:
+    histogram = FrequencyHistogram()
+    for shard in table.shards:
+        if _is_recorded(bundle, shard + freqs, shard + keys):
+            for some in bundle.read_rows(shard + freqs, _ROWS):
+                histogram.add(some)
+        elif rows_of(bundle, [shard], keys):
+            return None
+    return histogram
+
+
+def _versions(bundle: Bundle, table: StoredTable) -> Optional[Versions]:
+    oldest: Optional[int] = None
+    newest: Optional[int] = None
+    for shard in table.shards:
+        if not _is_recorded(bundle, f"{shard}-versions", f"{shard}-keys"):
+            return None
+        for some in bundle.read_rows(f"{shard}-versions", _ROWS):
+            some = some[some >= 0]  # -1: never updated.
+            if len(some):
+                oldest = int(min(some.min(), some.min() if oldest is None else oldest))
+                newest = int(max(some.max(), some.max() if newest is None else newest))
+    return Versions(oldest, newest)
+
+
+def _bytes_by_part(bundle: Bundle, table: StoredTable) -> Dict[str, int]:
+    parts = dict.fromkeys(_PARTS.values(), 0)
+    for shard in table.shards:
+        for tensor in tensors_of(bundle, shard):
+            part = _PARTS.get(tensor.name[len(shard) :])
+            if part is not None:
+                parts[part] += tensor.nbytes
+    bank = bundle.tensors.get(f"{table.name}/default_values")
+    parts["initial values"] = bank.nbytes if bank else 0
+    for slot, names in table.slots.items():
+        parts[f"slot {slot}"] = sum(
+            tensor.nbytes for name in names for tensor in tensors_of(bundle, name)
+        )
+    return {part: size for part, size in parts.items() if size}
+
+
+def _notes(bundle: Bundle, table: StoredTable) -> Dict[str, str]:
+    notes = {}
+    parent = parent_of(bundle, table)
+    if parent is not None:
+        notes["changes since"] = parent
+        notes["erased keys"] = f"{rows_of(bundle, table.shards, '-keys_erased'):,}"
+    layouts = [f"{shard}-cbf_layout" for shard in table.shards]
+    for name in [name for name in layouts if name in bundle.tensors][:1]:  # Shards have the same.
+        blocks, width, hashes, bits = np.concatenate([*bundle.read_rows(name, 4)]).tolist()
+        used = rows_of(bundle, table.shards, "-cbf_blocks")
+        notes[_BLOOM] = (
+            f"{used:,} of {blocks:,} blocks, {width} cells of {bits} bits each, {hashes} hashes"
+        )
+    return notes
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""What columns over tables are as values, and the arguments they take."""
+
+import copy
+import pickle
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from rec_estimator import feature_column as fc
+from rec_estimator.table import graph_tables
+
+INIT = rec.InitializerOption(tf.ones_initializer())
+OPTION = rec.EmbeddingVariableOption(init_option=INIT, filter_option=rec.CounterFilter(2))
+
+
+def column(key="f", dtype=tf.int64, partition_num=None, ev_option=OPTION):
+    return fc.categorical_column_with_embedding(key, dtype, partition_num, ev_option)
+
+
+def dense(key="f", **arguments):
+    return fc.embedding_column(column(key), 2, **arguments)
+
+
+COLUMNS = {
+    "categorical": column,
+    "embedding": dense,
+    "weighted": lambda: fc.embedding_column(fc.weighted_categorical_column(column(), "w"), 2),
+    "shared": lambda: fc.shared_embedding_columns([column("a"), column("b")], 2)[1],
+    "sequence": lambda: fc.sequence_categorical_column_with_embedding("f", ev_option=OPTION),
+}
+
+
+@pytest.mark.parametrize("make", COLUMNS.values(), ids=COLUMNS)
+def test_columns_are_values(make):
+    one, other = make(), make()
+    assert one == other and hash(one) == hash(other)
+    assert copy.copy(one) == one
+    # An initializer has no equality of its own.
+    plain = fc.embedding_column(fc.categorical_column_with_embedding("f"), 2)
+    assert copy.deepcopy(plain) == plain
+    assert pickle.loads(pickle.dumps(plain)) == plain
+    with pytest.raises(AttributeError):
+        plain.dimension = 3
+    assert sorted([dense("b"), dense("a")])[0].name == "a_embedding"
+
+
+def test_deep_copies_make_the_same_table():
+    one = dense()
+    batch = {"f": tf.constant([1], tf.int64)}
+    layer = tf.make_template("net", tf.feature_column.input_layer)
+    layer(batch, [one])
+    layer(batch, [copy.deepcopy(one)])
+    assert len(graph_tables()) == 1
+
+
+def test_sparse_column_is_the_name_in_contrib_and_on_the_page():
+    assert fc.sparse_column_wth_embedding is fc.sparse_column_with_embedding
+    option = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(filter_freq=3))
+    page = rec.sparse_column_wth_embedding("var", ev_option=option)
+    assert page == rec.categorical_column_with_embedding("var", ev_option=option)
+    old = fc.sparse_column_with_embedding("var", steps_to_live=5)
+    assert old.ev_option.evict == rec.GlobalStepEvict(5)
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda: column(3), TypeError, "key must be a string, got 3"),
+        (lambda: column(""), ValueError, "key must be a non-empty string"),
+        (lambda: column(dtype=tf.float32), ValueError, "dtype must be tf.string, .*float32"),
+        (lambda: column(dtype="key"), TypeError, "dtype must be a TensorFlow type, got 'key'"),
+        (lambda: column(partition_num=0), ValueError, "partition_num must be None or an integer"),
+        (lambda: column(partition_num=1001), ValueError, "got 1001"),
+        (lambda: column(partition_num=2.0), ValueError, "got 2.0"),
+        (lambda: column(ev_option=3), TypeError, "ev_option must be an EmbeddingVariableOption"),
+        (
+            lambda: fc.sparse_column_with_embedding("f", init_data_source="a"),
+            ValueError,
+            "init_data_source must be None, got 'a'",
+        ),
+        (lambda: fc.embedding_column("f", 2), TypeError, "categorical_column must come from"),
+        (
+            lambda: fc.embedding_column(
+                tf.feature_column.categorical_column_with_hash_bucket("f", 3), 2
+            ),
+            TypeError,
+            "categorical_column must come from .*; columns of TensorFlow go to",
+        ),
+        (
+            lambda: fc.weighted_categorical_column(
+                tf.feature_column.categorical_column_with_hash_bucket("f", 3), "w"
+            ),
+            TypeError,
+            "categorical_column must come from",
+        ),
+        (
+            lambda: fc.weighted_categorical_column(column(), "w", tf.string),
+            ValueError,
+            "dtype must be integer or floating point, got string",
+        ),
+        (
+            lambda: fc.weighted_categorical_column(column(), ""),
+            ValueError,
+            "weight_feature_key must be a non-empty string",
+        ),
+        (lambda: fc.embedding_column(column(), 0), ValueError, "dimension must be an integer >= 1"),
+        (lambda: fc.embedding_column(column(), 2.0), ValueError, "got 2.0"),
+        (lambda: dense(combiner="max"), ValueError, "combiner must be one of sum, .* got 'max'"),
+        (lambda: dense(combiner=None), ValueError, "combiner must be one of"),
+        (lambda: dense(initializer=3), TypeError, "initializer must be a TensorFlow initializer"),
+        (lambda: dense(max_norm=0), ValueError, "max_norm must be None or a number above 0"),
+        (lambda: dense(trainable=1), TypeError, "trainable must be True or False, got 1"),
+        (lambda: fc.shared_embedding_columns([], 2), ValueError, "one column or more, got none"),
+        (
+            lambda: fc.shared_embedding_columns([column()], 2, shared_embedding_collection_name=3),
+            TypeError,
+            "shared_embedding_collection_name must be a string, got 3",
+        ),
+    ],
+)
+def test_bad_argument_is_an_error_where_the_column_is_made(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
