@@ -28,6 +28,7 @@ def _serve(build: Callable[..., Any], arguments: Tuple[Any, ...], pipe: Any) -> 
         what, steps = pipe.recv()
         if what == "stop":
             return
+        run.get(f"before {what}", lambda: None)()
         start = time.perf_counter()
         for _ in range(steps):
             run[what]()
@@ -44,7 +45,8 @@ def alternate(
 
     Args:
       systems: By name a function at the top of a module and its arguments. It is called in a
-        process of its own and returns a dict of functions without arguments, one per `what`.
+        process of its own and returns a dict of functions without arguments, one per `what`, and
+        under "before <what>" what is done before the clock starts.
       whats: What to time, one after the other.
       rounds: How often each system has its turn.
       steps: Calls a turn.

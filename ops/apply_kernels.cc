@@ -120,13 +120,13 @@ class TableApplyOp : public OpKernel {
                   InvalidArgument(hyper_names_[hyper.size() - 1], " of ", rule_,
                                   " must be finite, got ", hyper.back()));
     }
-    std::shared_lock<std::shared_mutex> lock(resource->replace_mutex());
-    OP_REQUIRES_OK(context, OrResourceExhausted(resource->name(), [&] {
-                     return PrepareSlots(*resource);
-                   }));
     const std::unique_ptr<RowUpdate> update = MakeRowUpdate(rule_, hyper);
     OP_REQUIRES(context, update != nullptr,
                 tensorflow::errors::Internal("rule ", rule_, " is not made"));
+    std::shared_lock<std::shared_mutex> lock(resource->replace_mutex());
+    OP_REQUIRES_OK(context, OrResourceExhausted(resource->name(), [&] {
+                     return PrepareSlots(*update, *resource);
+                   }));
 
     EmbeddingTable::Batch batch;
     batch.keys = keys->flat<int64_t>().data();
@@ -146,18 +146,20 @@ class TableApplyOp : public OpKernel {
  private:
   // Makes the table's rows begin with the rule's slots, or says why they
   // cannot.
-  Status PrepareSlots(TableResource& resource) const {
+  Status PrepareSlots(const RowUpdate& update, TableResource& resource) const {
     EmbeddingTable& table = resource.table();
+    const size_t n = slots_.size();
     // Also where the table has the slots: a restore may have made them wider.
-    for (const SlotSpec& slot : slots_) {
-      if (slot.width != table.dim()) {
-        return InvalidArgument("slot_widths of ", rule_, " must be the dim of ",
-                               "table ", resource.name(), ", ", table.dim(),
-                               ", got ", slot.width, " for slot ", slot.name);
+    for (size_t s = 0; s < n; ++s) {
+      const int width = update.slot_width(static_cast<int>(s), table.dim());
+      if (slots_[s].width != width) {
+        return InvalidArgument("slot_widths of ", rule_, " must be ", width,
+                               " for slot ", slots_[s].name, " of table ",
+                               resource.name(), " of dim ", table.dim(),
+                               ", got ", slots_[s].width);
       }
     }
     std::vector<SlotSpec> present = table.slots();
-    const size_t n = slots_.size();
     if (SameSlots(present, slots_, n) &&
         std::equal(slots_.begin(), slots_.end(), present.begin(),
                    [](const SlotSpec& x, const SlotSpec& y) {

@@ -75,7 +75,7 @@ class TableExportOp : public OpKernel {
     TF_RETURN_IF_ERROR(FindSlots(resource, slots_, &places));
     TF_RETURN_IF_ERROR(CheckCountable(resource.name(), snapshot));
     Entries admitted, filtered;
-    snapshot.List(0, kBuckets, &admitted, &filtered);
+    snapshot.List(0, kBuckets, IntraOpThreads(context), &admitted, &filtered);
     std::vector<int64_t> filtered_offsets = snapshot.filtered_offsets();
     if (!SavesFilteredKeys()) {
       filtered.clear();

@@ -186,8 +186,8 @@ Replaces what the table holds by what a checkpoint holds of it, in little memory
 
 Reads `<tensor_name>-keys` or, written in shards, `<tensor_name>/part_<i>-keys` for i = 0, 1, …, and keeps
 the keys with floormod(key, 1000) % num_parts == part. Of an incremental checkpoint, those it builds on are
-read first. After an error the table is empty if it was empty, and unchanged if it was not, unless memory
-ends or a file changes while it is read.
+read first. After an error the table is empty if it was empty (one that was not initialized may be so then),
+and unchanged if it was not, unless memory ends or a key comes twice in a file that is not in order.
 
 table: [].
 prefix: []. Of a V2 checkpoint.

@@ -57,8 +57,8 @@ struct StoredTable {
 };
 
 // DataLoss if a shard is missing, NotFound if all are.
-Status FindTable(CheckpointFile* file, const std::string& name,
-                 StoredTable* table) {
+Status FindStored(CheckpointFile* file, const std::string& name,
+                  StoredTable* table) {
   std::vector<StoredShard>& shards = table->shards;
   if (file->Has(name + kKeys)) {
     shards.push_back({name, 0, 1});
@@ -114,7 +114,7 @@ Status FindChain(const std::string& prefix, const std::string& name,
                       " holds the changes to it, got none; ", status.message());
     }
     StoredTable table;
-    TF_RETURN_IF_ERROR(FindTable(&file, name, &table));
+    TF_RETURN_IF_ERROR(FindStored(&file, name, &table));
     chain->push_back(next);
     seen.insert(std::string(tensorflow::io::Basename(next)));
     if (table.delta_of.empty()) break;
@@ -132,7 +132,8 @@ Status FindChain(const std::string& prefix, const std::string& name,
 }
 
 // Reads a chain of checkpoints into a table, which nobody else changes
-// meanwhile, or, without a table, to see whether they can be read.
+// meanwhile, or, without a table, to see whether they can be read: all but
+// whether keys that do not come by bucket are distinct, which takes a table.
 class TableRestore {
  public:
   TableRestore(OpKernelContext* context, TableResource& resource,
@@ -160,7 +161,7 @@ class TableRestore {
       CheckpointFile file(prefix);
       TF_RETURN_IF_ERROR(file.Open());
       StoredTable stored;
-      TF_RETURN_IF_ERROR(FindTable(&file, name, &stored));
+      TF_RETURN_IF_ERROR(FindStored(&file, name, &stored));
       const bool is_delta = !stored.delta_of.empty();
       for (const StoredShard& shard : stored.shards) {
         if (is_delta) TF_RETURN_IF_ERROR(ReadErased(&file, shard));
@@ -246,6 +247,8 @@ class TableRestore {
     for (const SlotSpec& slot : slots_) {
       TF_RETURN_IF_ERROR(reader.OpenSlot(slot));
     }
+    // Keys of a file spread evenly over the shards they go into.
+    if (table_ != nullptr) table_->Reserve(reader.rows() / rules_.num_parts);
     const int64_t before = table_ == nullptr ? 0 : table_->size();
     int64_t count;
     TF_RETURN_IF_ERROR(ForEachBatch(
@@ -443,7 +446,7 @@ class TableRestoreOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     TablePtr resource;
-    OP_REQUIRES_OK(context, rec_estimator::FindTable(context, &resource));
+    OP_REQUIRES_OK(context, FindTable(context, &resource));
     const Tensor *prefix, *bank;
     OP_REQUIRES_OK(context, context->input("prefix", &prefix));
     OP_REQUIRES_OK(context, context->input("bank", &bank));

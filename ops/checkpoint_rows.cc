@@ -156,6 +156,7 @@ Status RowReader::OpenSlot(const SlotSpec& slot) {
       alone.OpenKeys(source + "-keys", source + "-partition_offset"));
   TF_RETURN_IF_ERROR(alone.OpenValues(source, slot.width, "width of the slot"));
   opened.differs = alone.rows_ != rows_;
+  if (opened.differs) return Status();
   opened.keys = std::move(alone.keys_);
   opened.values = std::move(alone.values_);
   row_bytes_ += alone.row_bytes_;
@@ -184,8 +185,10 @@ Status RowReader::ReadBatch(RowBatch* batch) {
   TF_RETURN_IF_ERROR(keys_->ReadIntegers(n, batch->keys.data()));
   TF_RETURN_IF_ERROR(CheckKeys(batch->keys));
   const auto read = [n](std::optional<RowStream>* stream, auto* out) -> Status {
-    out->clear();
-    if (!stream->has_value()) return Status();
+    if (!stream->has_value()) {
+      out->clear();
+      return Status();
+    }
     out->resize(n * (*stream)->tensor().width);
     return (*stream)->Read(n, out->data());
   };
@@ -195,12 +198,13 @@ Status RowReader::ReadBatch(RowBatch* batch) {
   batch->slots.resize(slots_.size());
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
-    batch->slots[i].clear();
-    if (!slot.keys.has_value() || slot.differs) continue;
-    slot_keys_.resize(n);
-    TF_RETURN_IF_ERROR(slot.keys->ReadIntegers(n, slot_keys_.data()));
-    slot.differs = slot_keys_ != batch->keys;
-    if (slot.differs) continue;
+    if (slot.keys.has_value() && !slot.differs) {
+      slot_keys_.resize(n);
+      TF_RETURN_IF_ERROR(slot.keys->ReadIntegers(n, slot_keys_.data()));
+      slot.differs = slot_keys_ != batch->keys;
+      // Read by itself when the rows are there.
+      if (slot.differs) slot.values.reset();
+    }
     TF_RETURN_IF_ERROR(read(&slot.values, &batch->slots[i]));
   }
   at_ += n;

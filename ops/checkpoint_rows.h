@@ -90,15 +90,17 @@ class RowReader {
   // Makes Next() return this error.
   void Stop(const tensorflow::Status& status);
 
+  int64_t rows() const { return rows_; }  // Keys in the file; after OpenKeys().
+
   // After the last Next(): whether no key can have come twice.
   bool distinct() const { return distinct_.by_bucket(); }
   // Whether slot i, in the order they were opened, has other keys.
   bool slot_differs(size_t i) const { return slots_[i].differs; }
-  int64_t slots() const { return slots_.size(); }
 
  private:
   struct Slot {
-    std::optional<RowStream> keys;  // nullopt: not in the file.
+    // nullopt: not in the file, or they differ.
+    std::optional<RowStream> keys;
     std::optional<RowStream> values;
     bool differs = false;
   };
@@ -108,7 +110,6 @@ class RowReader {
   tensorflow::Status CheckOffsets(const std::string& name);
   tensorflow::Status CheckRows(const StoredTensor& tensor) const;
   tensorflow::Status ReadBatch(RowBatch* batch);
-  tensorflow::Status ReadSlots(int64_t n, RowBatch* batch);
   tensorflow::Status CheckKeys(const std::vector<int64_t>& keys);
   tensorflow::Status Repeated() const;
 

@@ -50,8 +50,8 @@ constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
 // Bytes of the keys that are listed at once, and the share of the table's bytes
 // that may be added. A listing goes over the whole index, so that few are good.
-constexpr int64_t kListedBytes = int64_t{24} << 20;
-constexpr int64_t kListedShare = 200;  // 0.5 %
+constexpr int64_t kListedBytes = int64_t{36} << 20;
+constexpr int64_t kListedShare = 125;  // 0.8 %
 
 // How an op calls a table in the file.
 struct TableNames {
@@ -133,11 +133,14 @@ class TableSave {
              snapshot.filtered_offsets()[begin];
     };
     Entries with_row, without;
+    // For good: a vector that grows takes twice what it needs, or more.
+    with_row.reserve(std::min(most, admitted.back()));
+    without.reserve(std::min(most, snapshot.filtered_offsets().back()));
     for (int64_t begin = 0, end; begin < kBuckets; begin = end) {
       end = begin + 1;
       while (end < kBuckets && listed(begin, end + 1) <= most) ++end;
       if (listed(begin, end) == 0) continue;
-      snapshot.List(begin, end, &with_row, &without);
+      snapshot.List(begin, end, IntraOpThreads(context_), &with_row, &without);
       TF_RETURN_IF_ERROR(SaveList(snapshot, with_row, admitted[begin],
                                   admitted.back(), /*with_row=*/true));
       if (!saves_filtered) continue;

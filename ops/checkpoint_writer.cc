@@ -3,10 +3,10 @@
 
 #include <utility>
 
+#include "table_resource.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/tensor_slice.h"
 #include "tensorflow/core/lib/io/path.h"
-#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/util/tensor_bundle/naming.h"
 
 namespace rec_estimator {
@@ -55,7 +55,8 @@ void CheckpointWriter::WriteSlices() {
       changed_.notify_all();
     }
     for (const TensorRows& slice : slices) {
-      const Status status = Write(slice);
+      const Status status =
+          OrResourceExhausted(slice.name, [&] { return Write(slice); });
       if (status.ok()) continue;
       std::lock_guard<std::mutex> lock(mutex_);
       status_ = status;

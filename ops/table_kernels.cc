@@ -1,12 +1,8 @@
 // Kernels of table_ops.cc but those that read and write checkpoints, and what
 // table_resource.h declares.
 #include <algorithm>
-#include <atomic>
 #include <cmath>
-#include <condition_variable>
 #include <cstring>
-#include <functional>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <shared_mutex>
@@ -19,7 +15,6 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"
-#include "tensorflow/core/lib/core/threadpool.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/strcat.h"
 
@@ -103,86 +98,6 @@ Status ReadSlots(OpKernelConstruction* context, std::vector<SlotSpec>* slots) {
     slots->push_back({names[i], static_cast<int>(widths[i]), initials[i]});
   }
   return Status();
-}
-
-namespace {
-
-// A piece must be worth waking a thread for: some 10 µs.
-constexpr int64_t kMinPieceCycles = 30000;
-// Pieces per thread. More balance better, but an apply deduplicates and then
-// updates each shard, and with few pieces mostly the same thread does both: 16
-// cost a train step 8 % and won a lookup 4 % (benchmarks/bench_table.py).
-constexpr int64_t kPiecesPerThread = 4;
-
-// One call of IntraOpThreads' function: pieces, claimed one by one by whichever
-// thread is free. Kept alive by the threads that were asked to help, some of
-// which may begin only when all is done.
-class Region {
- public:
-  Region(int64_t total, int64_t pieces,
-         const std::function<void(int64_t, int64_t)>& work)
-      : total_(total), pieces_(pieces), work_(work) {}
-
-  // Claims and does pieces until none is left. `work_` is alive then: the
-  // caller of Finish() waits for every piece claimed.
-  void Help() {
-    for (;;) {
-      const int64_t piece = next_.fetch_add(1, std::memory_order_relaxed);
-      if (piece >= pieces_) return;
-      work_(Begin(piece), Begin(piece + 1));
-      std::lock_guard<std::mutex> lock(mutex_);
-      if (++done_ == pieces_) all_done_.notify_one();
-    }
-  }
-
-  // Helps, then waits until the pieces that others claimed are done as well.
-  void Finish() {
-    Help();
-    std::unique_lock<std::mutex> lock(mutex_);
-    all_done_.wait(lock, [this] { return done_ == pieces_; });
-  }
-
- private:
-  // First unit of a piece; sizes differ by at most one. No overflow.
-  int64_t Begin(int64_t piece) const {
-    return total_ / pieces_ * piece + std::min(piece, total_ % pieces_);
-  }
-
-  const int64_t total_;
-  const int64_t pieces_;
-  const std::function<void(int64_t, int64_t)>& work_;  // The caller's.
-  std::atomic<int64_t> next_{0};  // First piece that nobody has claimed.
-  std::mutex mutex_;
-  std::condition_variable all_done_;
-  int64_t done_ = 0;  // Pieces done; guarded by mutex_.
-};
-
-}  // namespace
-
-ParallelFor IntraOpThreads(OpKernelContext* context) {
-  const auto* workers = context->device()->tensorflow_cpu_worker_threads();
-  tensorflow::thread::ThreadPool* pool = workers->workers;
-  const int64_t threads = workers->num_threads;
-  // ThreadPool::ParallelFor will not do: its caller waits for pieces still in
-  // the queue. If it holds a shard's lock meanwhile and another op's pieces
-  // fill the pool waiting for that lock, neither goes on.
-  return [pool, threads](int64_t total, int64_t cycles_per_unit,
-                         const std::function<void(int64_t, int64_t)>& work) {
-    if (total <= 0) return;
-    const int64_t units_per_piece = std::max<int64_t>(
-        1, kMinPieceCycles / std::max<int64_t>(1, cycles_per_unit));
-    const int64_t pieces =
-        std::min(total / units_per_piece, threads * kPiecesPerThread);
-    if (pieces <= 1 || threads <= 1) {
-      work(0, total);
-      return;
-    }
-    auto region = std::make_shared<Region>(total, pieces, work);
-    for (int64_t i = std::min(threads, pieces) - 1; i > 0; --i) {
-      pool->Schedule([region] { region->Help(); });
-    }
-    region->Finish();
-  };
 }
 
 namespace {

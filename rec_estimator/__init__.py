@@ -8,7 +8,6 @@ optimizers update them, RecEstimator puts it together. See README.md and docs/ar
 
 from rec_estimator import _ops as _ops
 from rec_estimator import export, feature_column, inputs, optimizers
-from rec_estimator.checkpoint import Saver
 from rec_estimator.embedding_variable import get_embedding_variable
 from rec_estimator.estimator import (
     BestExporter,
@@ -20,6 +19,8 @@ from rec_estimator.estimator import (
     RecEstimator,
     RunConfig,
     TrainSpec,
+    VocabInfo,
+    WarmStartSettings,
     train_and_evaluate,
 )
 from rec_estimator.export import (
@@ -38,7 +39,7 @@ from rec_estimator.feature_column import (
     weighted_categorical_column,
 )
 from rec_estimator.features import EmbeddingFeature
-from rec_estimator.hooks import ProgressHook
+from rec_estimator.hooks import IncrementalSaverHook, ProgressHook
 from rec_estimator.lookup import (
     embedding_lookup,
     embedding_lookup_sparse,
@@ -57,8 +58,11 @@ from rec_estimator.options import (
     StorageOption,
     StorageType,
 )
+from rec_estimator.saver import Saver
 from rec_estimator.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
 from rec_estimator.table_shard import SlotSpec, TableShard
+from rec_estimator.variable import get_dense_and_sparse_variable
+from rec_estimator.warm_start import init_from_checkpoint
 
 __version__ = "0.1.0"
 
@@ -76,6 +80,7 @@ __all__ = [
     "EvalSpec",
     "FinalExporter",
     "GlobalStepEvict",
+    "IncrementalSaverHook",
     "InitializerOption",
     "L2WeightEvict",
     "LatestExporter",
@@ -92,6 +97,8 @@ __all__ = [
     "TableExport",
     "TableShard",
     "TrainSpec",
+    "VocabInfo",
+    "WarmStartSettings",
     "build_parsing_serving_input_receiver_fn",
     "build_raw_serving_input_receiver_fn",
     "categorical_column_with_embedding",
@@ -100,8 +107,10 @@ __all__ = [
     "embedding_lookup_sparse",
     "export",
     "feature_column",
+    "get_dense_and_sparse_variable",
     "get_embedding_variable",
     "group_embedding_lookup_sparse",
+    "init_from_checkpoint",
     "inputs",
     "optimizers",
     "safe_embedding_lookup_sparse",

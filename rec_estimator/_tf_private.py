@@ -3,6 +3,10 @@
 A new TensorFlow release is first tried against this list.
 """
 
+import contextlib
+
+from tensorflow.python.checkpoint import checkpoint_management as _checkpoint_management
+from tensorflow.python.client import session as _session
 from tensorflow.python.feature_column import feature_column as _feature_column
 from tensorflow.python.feature_column import feature_column_v2 as _feature_column_v2
 from tensorflow.python.feature_column import utils as _feature_column_utils
@@ -21,9 +25,29 @@ colocate_with = _ops.colocate_with
 SaveableObject = _saveable_object.SaveableObject
 SaveSpec = _saveable_object.SaveSpec
 
-# The builder behind tf.compat.v1.train.Saver: ours reads tables itself instead of through
-# RestoreV2, whose tensor names are fixed when the graph is built.
-BulkSaverBuilder = _saver.BulkSaverBuilder
+# What tf.compat.v1.train.Saver.save() takes: a session, a debugger's wrapper of one, but no
+# MonitoredSession, whose hooks would run within a hook.
+SessionInterface = _session.SessionInterface
+
+# The public update_checkpoint_state() warns that it is deprecated on each save.
+write_checkpoint_state = _checkpoint_management.update_checkpoint_state_internal
+
+
+class SaverBuilder(_saver.BulkSaverBuilder):
+    """The builder behind tf.compat.v1.train.Saver, which calls a method without public name.
+
+    Ours reads tables itself instead of through RestoreV2, whose tensor names are fixed when the
+    graph is built.
+    """
+
+    def building(self):
+        """A context that a build happens in; for subclasses to override."""
+        return contextlib.nullcontext()
+
+    def _build_internal(self, *args, **kwargs):
+        with self.building():
+            return super()._build_internal(*args, **kwargs)
+
 
 # In GLOBAL_VARIABLES a Saver asks a Trackable what to save instead of taking it for a tensor: so a
 # table's initializer can be run by global_variables_initializer() and reported by

@@ -11,6 +11,7 @@ from typing import Any, Callable, Optional, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from rec_estimator import warm_start
 from rec_estimator.options import (
     CBFFilter,
     CounterFilter,
@@ -227,6 +228,7 @@ def _find_or_make(
     for shard in table.shards:
         tf.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, InitializerEntry(shard))
         tf.add_to_collection(tf.GraphKeys.SAVEABLE_OBJECTS, shard.saveable)
+    warm_start.initialize_as_option_says(table)
     return table
 
 

@@ -11,10 +11,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 import tensorflow.compat.v1 as tf
 from tensorflow_estimator import estimator as _estimator
 
-from rec_estimator import _tf_private, checkpoint
+from rec_estimator import _tf_private, warm_start
 from rec_estimator import features as features_lib
+from rec_estimator import saver as saver_lib
 from rec_estimator.features import EmbeddingFeature
 from rec_estimator.graph_walk import ancestors
+from rec_estimator.hooks import IncrementalSaverHook
 from rec_estimator.table import EmbeddingTable, graph_tables
 
 BestExporter = _estimator.BestExporter
@@ -23,14 +25,92 @@ EvalSpec = _estimator.EvalSpec
 FinalExporter = _estimator.FinalExporter
 LatestExporter = _estimator.LatestExporter
 ModeKeys = _estimator.ModeKeys
-RunConfig = _estimator.RunConfig
 TrainSpec = _estimator.TrainSpec
+VocabInfo = _estimator.VocabInfo
+WarmStartSettings = _estimator.WarmStartSettings
 train_and_evaluate = _estimator.train_and_evaluate
 
 # Ops that take a variable's handle and leave it as it is.
 _READS = ("Identity", "IsVariableInitialized", "ReadVariableOp", "VarIsInitializedOp")
 
 _MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
+
+_INCREMENTAL = ("save_incremental_checkpoints_secs", "save_incremental_checkpoints_steps")
+
+
+class RunConfig(_estimator.RunConfig):
+    """``tf.estimator.RunConfig`` that also says when to save what changed since the last save.
+
+    Full checkpoints are written when ``save_checkpoints_secs`` or ``save_checkpoints_steps`` say,
+    incremental ones between them: dense variables, and of each table the keys that were touched.
+
+    Args:
+      *args: As of ``tf.estimator.RunConfig``.
+      save_incremental_checkpoints_secs: Seconds between two of them, above 0. None: none.
+      save_incremental_checkpoints_steps: Steps between two of them, above 0. None: none.
+      **kwargs: As of ``tf.estimator.RunConfig``.
+
+    Raises:
+      ValueError: Both are given, or one that is not above 0; else as of TensorFlow.
+
+    Example:
+      >>> config = rec.RunConfig(
+      ...     save_checkpoints_secs=3600, save_incremental_checkpoints_secs=60)
+      >>> config.save_incremental_checkpoints_secs
+      60
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        save_incremental_checkpoints_secs: Optional[float] = None,
+        save_incremental_checkpoints_steps: Optional[int] = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._set_incremental(
+            save_incremental_checkpoints_secs=save_incremental_checkpoints_secs,
+            save_incremental_checkpoints_steps=save_incremental_checkpoints_steps,
+        )
+
+    def _set_incremental(self, **values: Any) -> None:
+        for name, value in values.items():
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, got {value}; None switches it off")
+        secs, steps = (values[name] for name in _INCREMENTAL)
+        if secs is not None and steps is not None:
+            raise ValueError(
+                "one of save_incremental_checkpoints_secs and save_incremental_checkpoints_steps "
+                f"must be None, got {secs} and {steps}; give the one that fits"
+            )
+        self._save_incremental_checkpoints_secs = secs
+        self._save_incremental_checkpoints_steps = steps
+
+    @property
+    def save_incremental_checkpoints_secs(self) -> Optional[float]:
+        """Seconds between two incremental checkpoints, None if they are not timed."""
+        return self._save_incremental_checkpoints_secs
+
+    @property
+    def save_incremental_checkpoints_steps(self) -> Optional[int]:
+        """Steps between two incremental checkpoints, None if they are not counted."""
+        return self._save_incremental_checkpoints_steps
+
+    def replace(self, **kwargs: Any) -> "RunConfig":
+        """A copy with other values.
+
+        Args:
+          **kwargs: Properties that ``tf.estimator.RunConfig.replace`` takes, and
+            ``save_incremental_checkpoints_secs`` and ``_steps``.
+
+        Raises:
+          ValueError: As of the constructor.
+        """
+        incremental = {name: getattr(self, name) for name in _INCREMENTAL}
+        incremental.update({name: kwargs.pop(name) for name in _INCREMENTAL if name in kwargs})
+        copied = super().replace(**kwargs)
+        copied._set_incremental(**incremental)
+        return copied
 
 
 class RecEstimator(_estimator.Estimator):
@@ -44,7 +124,11 @@ class RecEstimator(_estimator.Estimator):
       model_dir: Folder of checkpoints and logs.
       config: A RunConfig.
       params: Passed to model_fn.
-      warm_start_from: As of TensorFlow, for dense variables.
+      warm_start_from: Prefix of a checkpoint, a folder with one, a SavedModel's folder or
+        WarmStartSettings, used while model_dir has no checkpoint. As TensorFlow does with
+        variables, a path or ``vars_to_warm_start`` as one expression takes the rows of trainable
+        tables; as a list of expressions, which also reaches other variables, the slots
+        ``<table>/<slot>`` that match as well. ``var_name_to_prev_var_name`` may name tables.
       embedding_features: EmbeddingFeature declarations. None: model_fn looks up what it wants
         itself.
       table_optimizer: One of ``rec_estimator.optimizers``: updates the tables that the optimizer of
@@ -113,7 +197,7 @@ class RecEstimator(_estimator.Estimator):
             model_dir=model_dir,
             config=config,
             params=params or {},
-            warm_start_from=warm_start_from,
+            warm_start_from=warm_start.as_settings(warm_start_from),
         )
         _check_not_distributed(self.config)
 
@@ -236,21 +320,51 @@ def _changes_variable(op: tf.Operation) -> bool:
 
 
 def _with_table_saver(spec: Any, config: Any) -> Any:
-    """Puts our Saver, which reads DeepRec's checkpoints too, where the model_fn chose none."""
+    """Puts our Saver, which knows tables and crashes, where the model_fn chose none."""
     scaffold = spec.scaffold or tf.train.Scaffold()
-    if not graph_tables() or scaffold.saver or tf.get_collection(tf.GraphKeys.SAVERS):
-        return spec
-    saver = checkpoint.Saver(
-        sharded=True,
-        max_to_keep=config.keep_checkpoint_max,
-        keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
-        # An export uses it as it is; while training, TensorFlow builds it when the graph is whole.
-        defer_build=spec.mode == ModeKeys.TRAIN,
-        save_relative_paths=True,
-        allow_empty=True,
-    )
-    if spec.mode == ModeKeys.TRAIN:
-        # Where train() looks for one. An export of the training graph makes its own.
-        tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
-        return spec
-    return spec._replace(scaffold=tf.train.Scaffold(copy_from_scaffold=scaffold, saver=saver))
+    incremental = {name: getattr(config, name, None) for name in _INCREMENTAL}
+    is_incremental = spec.mode == ModeKeys.TRAIN and any(incremental.values())
+    savers = [scaffold.saver] if scaffold.saver else tf.get_collection(tf.GraphKeys.SAVERS)
+    if savers:
+        saver = savers[0]
+        if is_incremental and not getattr(saver, "is_incremental", False):
+            raise ValueError(
+                "the model_fn's Saver must be rec_estimator.Saver(incremental=True) for "
+                f"incremental checkpoints, got {saver!r}; or leave it to RecEstimator"
+            )
+    else:
+        saver = _EstimatorSaver(
+            incremental=is_incremental,
+            sharded=True,
+            max_to_keep=config.keep_checkpoint_max,
+            keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
+            # TensorFlow builds it when the graph is whole, and an export when it restores.
+            defer_build=True,
+            save_relative_paths=True,
+            allow_empty=True,
+        )
+        scaffold = tf.train.Scaffold(copy_from_scaffold=scaffold, saver=saver)
+        spec = spec._replace(scaffold=scaffold)
+        if spec.mode == ModeKeys.TRAIN:
+            # Where hooks that are given no Saver look for one.
+            tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
+    if is_incremental:
+        secs, steps = incremental.values()
+        hook = IncrementalSaverHook(config.model_dir, saver, save_secs=secs, save_steps=steps)
+        # Behind TensorFlow's hook: at a step of both there is a full checkpoint already.
+        hooks = [*spec.training_chief_hooks, hook]
+        spec = spec._replace(training_chief_hooks=hooks)
+    return spec
+
+
+class _EstimatorSaver(saver_lib.Saver):
+    """A Saver whose saves are full unless a delta is asked for: TensorFlow's hooks do not ask."""
+
+    def save(self, *args: Any, full: Optional[bool] = None, **kwargs: Any) -> Optional[str]:
+        """As of Saver."""
+        return super().save(*args, full=full is not False, **kwargs)
+
+    def restore(self, sess: Any, save_path: str) -> None:
+        """As of Saver; adds the ops to the graph first where nobody did."""
+        self.build()
+        super().restore(sess, save_path)

@@ -1,4 +1,4 @@
-"""Hooks for an Estimator's loops. They watch the data flow and change nothing in it."""
+"""Hooks for an Estimator's loops: they watch the data flow, save it, and change nothing in it."""
 
 import os
 import sys
@@ -96,6 +96,85 @@ class ProgressHook(tf.train.SessionRunHook):
         parts, metrics = loop.last_parts(session, self._last_metrics)
         self._last_metrics = metrics
         self._line.finish(parts)
+
+
+class IncrementalSaverHook(tf.train.SessionRunHook):
+    """Saves what changed since the last save, every so many seconds or steps.
+
+    RecEstimator adds it where ``RunConfig(save_incremental_checkpoints_secs=...)`` asks for it.
+
+    Args:
+      checkpoint_dir: Folder of the checkpoints.
+      saver: A ``rec_estimator.Saver(incremental=True)``.
+      save_secs: Seconds between two saves, above 0; exactly one of the two is given.
+      save_steps: Steps between two saves, above 0.
+      checkpoint_basename: What the checkpoints' names begin with.
+
+    Raises:
+      ValueError: As said above.
+
+    Example:
+      >>> table = rec.get_embedding_variable("user", embedding_dim=4)
+      >>> hook = rec.IncrementalSaverHook(
+      ...     "model", rec.Saver([table], incremental=True), save_steps=100)
+    """
+
+    def __init__(
+        self,
+        checkpoint_dir: str,
+        saver: Any,
+        *,
+        save_secs: Optional[float] = None,
+        save_steps: Optional[int] = None,
+        checkpoint_basename: str = "model.ckpt",
+    ) -> None:
+        if not getattr(saver, "is_incremental", False):
+            raise ValueError(
+                f"saver must be a rec_estimator.Saver(incremental=True), got {saver!r}; another "
+                "one writes full checkpoints only"
+            )
+        if (save_secs is None) == (save_steps is None):
+            raise ValueError(
+                f"exactly one of save_secs and save_steps must be given, got {save_secs} and "
+                f"{save_steps}; give the one that fits"
+            )
+        for name, value in (("save_secs", save_secs), ("save_steps", save_steps)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, got {value}; leave the hook out")
+        self._path = os.path.join(checkpoint_dir, checkpoint_basename)
+        self._saver = saver
+        self._timer = tf.train.SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps)
+
+    def begin(self) -> None:
+        """Finds the global step; called by TensorFlow when the graph is complete."""
+        self._step = tf.train.get_global_step()
+        if self._step is None:
+            raise ValueError(
+                "the graph must have a global step for IncrementalSaverHook, got none; call "
+                "tf.train.get_or_create_global_step()"
+            )
+
+    def after_create_session(self, session: tf.Session, coord: Any) -> None:
+        """Counts from here on; what there is now is saved by others, in full."""
+        del coord
+        self._timer.update_last_triggered_step(session.run(self._step))
+
+    def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
+        """Asks for the global step, which may or may not have been counted on when it is read."""
+        del run_context
+        return tf.train.SessionRunArgs(self._step)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Saves if it is time."""
+        if not self._timer.should_trigger_for_step(run_values.results + 1):
+            return
+        session = run_context.session
+        step = int(session.run(self._step))
+        if self._timer.should_trigger_for_step(step):
+            self._timer.update_last_triggered_step(step)
+            self._saver.save(
+                session, self._path, global_step=step, write_meta_graph=False, full=False
+            )
 
 
 class _Settings(NamedTuple):

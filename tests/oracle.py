@@ -56,6 +56,11 @@ def gradient_descent(hyper, grad, value):
     return (value - grad * learning_rate,)
 
 
+def gradient_descent_weight_decay(hyper, grad, value):
+    learning_rate, weight_decay = hyper
+    return (value - (grad + value * weight_decay) * learning_rate,)
+
+
 def momentum(hyper, grad, value, accumulated):
     learning_rate, decay, use_nesterov = hyper
     accumulated = accumulated * decay + grad
@@ -74,13 +79,44 @@ def adagrad(hyper, grad, value, squares):
     return value - grad * learning_rate * (np.float32(1) / np.sqrt(squares)), squares
 
 
-def adam(hyper, grad, value, first, second):
+def adagrad_decay(hyper, grad, value, squares, power):
+    learning_rate, decay_rate, baseline, periods = hyper
+    if power[0] < periods:
+        due = np.float64(periods) - np.float64(power[0])
+        discount = np.float32(np.float64(decay_rate) ** due)
+        squares = np.maximum(squares * discount, baseline)
+        power = np.concatenate([[periods], power[1:]])
+    squares = squares + grad * grad
+    return value - grad * learning_rate / np.sqrt(squares), squares, power
+
+
+def rowwise_adagrad(hyper, grad, value, total):
+    (learning_rate,) = hyper
+    total = total + np.float32(np.mean(np.square(grad.astype(np.float64))))
+    return value - grad * (learning_rate / np.sqrt(total)), total
+
+
+def adam(hyper, grad, value, first, second, weight_decay=None):
     learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power = hyper
     one = np.float32(1)
     first = first * beta1 + grad * (one - beta1)
     second = second * beta2 + grad * grad * (one - beta2)
     rate = learning_rate * np.sqrt(one - beta2_power) / (one - beta1_power)
-    return value - first * rate / (np.sqrt(second) + epsilon), first, second
+    step = first * rate / (np.sqrt(second) + epsilon)
+    if weight_decay is not None:
+        step = value * weight_decay + step
+    return value - step, first, second
+
+
+def adam_w(hyper, *row):
+    return adam(hyper[:6], *row, weight_decay=hyper[6])
+
+
+def adam_async_rmsprop(hyper, grad, value, first, second):
+    learning_rate, beta1, beta2, epsilon = hyper
+    second = second * beta2 + grad * grad * (np.float32(1) - beta2)
+    first = first * beta1 + grad * learning_rate / np.sqrt(second + epsilon)
+    return value - first, first, second
 
 
 def ftrl(hyper, grad, value, squares, linear):
@@ -102,16 +138,34 @@ class Rule:
 
     step: Callable
     slots: Sequence[str] = ()  # TensorFlow's names.
-    initial: float = 0.0  # Of every slot, for tests.
+    initials: Sequence[float] = ()  # Of the slots, for tests.
+    row_slots: Sequence[str] = ()  # Those that have one float a row.
     per_occurrence: bool = False  # A step per occurrence instead of one with the sum.
 
+    def slots_of(self, dim):
+        """(name, width, initial value) of each slot."""
+        return [
+            (name, 1 if name in self.row_slots else dim, initial)
+            for name, initial in zip(self.slots, self.initials)
+        ]
+
+
+DECAY_SLOTS = ("AdagradDecay", "AdagradDecay_1")
 
 RULES: Dict[str, Rule] = {
     "GradientDescent": Rule(gradient_descent, per_occurrence=True),
-    "Momentum": Rule(momentum, ("Momentum",)),
-    "Adagrad": Rule(adagrad, ("Adagrad",), 0.1),
-    "Adam": Rule(adam, ("Adam", "Adam_1")),
-    "Ftrl": Rule(ftrl, ("Ftrl", "Ftrl_1"), 0.1),
+    "GradientDescentWeightDecay": Rule(gradient_descent_weight_decay),
+    "Momentum": Rule(momentum, ("Momentum",), (0.0,)),
+    "Adagrad": Rule(adagrad, ("Adagrad",), (0.1,)),
+    "AdagradDecay": Rule(adagrad_decay, DECAY_SLOTS, (0.1, 0.0)),
+    "AdagradDecayV2": Rule(adagrad_decay, DECAY_SLOTS, (0.1, 0.0), row_slots=DECAY_SLOTS[1:]),
+    "RowwiseAdagrad": Rule(
+        rowwise_adagrad, ("RowwiseAdagrad",), (0.1,), row_slots=("RowwiseAdagrad",)
+    ),
+    "Adam": Rule(adam, ("Adam", "Adam_1"), (0.0, 0.0)),
+    "AdamW": Rule(adam_w, ("AdamW", "AdamW_1"), (0.0, 0.0)),
+    "AdamAsyncRmsprop": Rule(adam_async_rmsprop, ("AdamAsync", "AdamAsync_1"), (0.0, 0.0)),
+    "Ftrl": Rule(ftrl, ("Ftrl", "Ftrl_1"), (0.1, 0.1)),
 }
 
 
@@ -189,9 +243,8 @@ class TableOracle:
             row = self.keys[key]
             if row.value is None:
                 continue
-            for name in spec.slots:
-                start = np.full_like(row.value, spec.initial)
-                row.slots.setdefault(name, start)
+            for name, width, initial in spec.slots_of(len(row.value)):
+                row.slots.setdefault(name, np.full([width], initial, np.float32))
             for grad in steps:
                 slots = [row.slots[name] for name in spec.slots]
                 row.value, *slots = spec.step(hyper, grad, row.value, *slots)

@@ -3,125 +3,30 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from optimizer_rules import (
+    ALL_RULES,
+    DIMS,
+    EXACT_RULES,
+    assert_same_bits,
+    initial_vectors,
+    initialized_session,
+    ours,
+    placeholders,
+    random_batches,
+    rows_of,
+    rules,
+    table_from,
+    tensorflows,
+)
 
 import rec_estimator as rec
 
-VOCABULARY = 40
-STEPS = 50
-DIMS = [1, 5, 8, 16, 33]
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
-
-# The contract: every rule runs every test below that is parametrized with it. A new rule is a line
-# in one of the two tables.
-#
-# Rules that equal TensorFlow's bit for bit: class here and in tf.compat.v1.train, its arguments.
-EXACT_RULES = {
-    "gradient_descent": ("GradientDescentOptimizer", {"learning_rate": 0.1}),
-    "momentum": ("MomentumOptimizer", {"learning_rate": 0.1, "momentum": 0.9}),
-    "nesterov": (
-        "MomentumOptimizer",
-        {"learning_rate": 0.1, "momentum": 0.9, "use_nesterov": True},
-    ),
-    "adagrad": ("AdagradOptimizer", {"learning_rate": 0.05}),
-    "adagrad_named": (
-        "AdagradOptimizer",
-        {"learning_rate": 0.3, "initial_accumulator_value": 1e-3, "name": "Mine"},
-    ),
-    "ftrl": ("FtrlOptimizer", {"learning_rate": 0.1}),
-    "ftrl_regularized": (
-        "FtrlOptimizer",
-        {
-            "learning_rate": 0.1,
-            "l1_regularization_strength": 0.05,
-            "l2_regularization_strength": 0.3,
-            "l2_shrinkage_regularization_strength": 0.02,
-            "beta": 0.7,
-        },
-    ),
-    "ftrl_power": (
-        "FtrlOptimizer",
-        {
-            "learning_rate": 0.1,
-            "learning_rate_power": -0.7,
-            "l1_regularization_strength": 0.05,
-            "l2_shrinkage_regularization_strength": 0.02,
-            "initial_accumulator_value": 0.0,
-            "accum_name": "n",
-            "linear_name": "z",
-        },
-    ),
-    "ftrl_whole_power": ("FtrlOptimizer", {"learning_rate": 0.1, "learning_rate_power": -1.0}),
-}
-
-# Rules that are lazy where TensorFlow's are not: class, its arguments, the oracle's step.
-LAZY_RULES = {
-    "adam": ("AdamOptimizer", {"learning_rate": 0.01}),
-    "adam_betas": (
-        "AdamOptimizer",
-        {"learning_rate": 0.01, "beta1": 0.5, "beta2": 0.9, "epsilon": 1e-3, "name": "Mine"},
-    ),
-    "lazy_adam": ("LazyAdamOptimizer", {"learning_rate": 0.01}),
-}
-
-ALL_RULES = {**EXACT_RULES, **LAZY_RULES}
-
-
-def rules(table):
-    return pytest.mark.parametrize("rule", table.values(), ids=table.keys())
-
-
-def ours(rule, **changes):
-    name, arguments = rule
-    return getattr(rec.optimizers, name)(**{**arguments, **changes})
-
-
-def tensorflows(rule):
-    name, arguments = rule
-    return getattr(tf.train, name)(**arguments)
-
-
-def initial_vectors(dim, rows=VOCABULARY):
-    return np.random.RandomState(dim).randn(rows, dim).astype(np.float32)
-
-
-def table_from(bank, name="table", **arguments):
-    """A table whose key k starts from bank[k]."""
-    init = rec.InitializerOption(tf.constant_initializer(bank), default_value_dim=len(bank))
-    option = rec.EmbeddingVariableOption(init_option=init)
-    return rec.get_embedding_variable(name, bank.shape[1], ev_option=option, **arguments)
-
-
-def rows_of(table, keys=None):
-    keys = np.arange(VOCABULARY) if keys is None else keys
-    return rec.embedding_lookup(table, tf.constant(keys, tf.int64))
-
-
-def random_batches(dim, steps=STEPS, seed=7):
-    """Keys with repeats, some far more often than others, and weights of mixed size."""
-    random = np.random.RandomState(seed)
-    for _ in range(steps):
-        n = random.randint(1, 64)
-        keys = (VOCABULARY * random.rand(n) ** 2).astype(np.int64)
-        yield keys, (random.randn(n, dim) * 10 ** random.uniform(-2, 1)).astype(np.float32)
-
-
-def placeholders(dim):
-    return tf.placeholder(tf.int64, [None]), tf.placeholder(tf.float32, [None, dim])
 
 
 def loss_of(vectors, weights):
     """A loss whose gradient, weights + vectors, depends on what was trained before."""
     return tf.reduce_sum(vectors * weights + 0.5 * tf.square(vectors))
-
-
-def initialized_session():
-    session = tf.Session()
-    session.run(tf.global_variables_initializer())
-    return session
-
-
-def assert_same_bits(actual, expected):
-    np.testing.assert_array_equal(actual.view(np.int32), expected.view(np.int32))
 
 
 # ---- Equal to TensorFlow's.
@@ -211,63 +116,7 @@ def test_one_minimize_trains_dense_variables_as_tensorflows_optimizer_does(rule)
     np.testing.assert_array_equal(rows[3:], bank[3:])
 
 
-# ---- Lazy rules, beside what they mean in NumPy.
-
-
-class LazyAdam:
-    """Adam of D. Kingma and J. Ba in float32; rows that are not in the batch do not move."""
-
-    def __init__(self, bank, learning_rate, beta1=0.9, beta2=0.999, epsilon=1e-8, name=None):
-        self.value, self.m, self.v = bank.copy(), np.zeros_like(bank), np.zeros_like(bank)
-        self.rate, self.beta1, self.beta2, self.epsilon = np.float32(
-            [learning_rate, beta1, beta2, epsilon]
-        )
-        self.power1, self.power2 = self.beta1, self.beta2
-
-    def step(self, keys, gradients):
-        one = np.float32(1)
-        rate = self.rate * np.sqrt(one - self.power2) / (one - self.power1)
-        for key in set(keys):
-            gradient = np.zeros_like(gradients[0])
-            for occurrence in np.flatnonzero(keys == key):
-                gradient += gradients[occurrence]
-            self.m[key] = self.beta1 * self.m[key] + (one - self.beta1) * gradient
-            self.v[key] = self.beta2 * self.v[key] + (one - self.beta2) * (gradient * gradient)
-            self.value[key] -= rate * self.m[key] / (np.sqrt(self.v[key]) + self.epsilon)
-        self.power1 *= self.beta1
-        self.power2 *= self.beta2
-
-
-def assert_within_2_ulp_of_the_oracle(read, bank, rule, train, keys, weights):
-    oracle = LazyAdam(bank, **rule[1])
-    with initialized_session() as session:
-        for batch_keys, batch_weights in random_batches(bank.shape[1]):
-            session.run(train, {keys: batch_keys, weights: batch_weights})
-            oracle.step(batch_keys, batch_weights)
-        actual = session.run(read)
-    np.testing.assert_array_max_ulp(actual, oracle.value, maxulp=2)
-
-
-@pytest.mark.parametrize("dim", DIMS)
-@rules(LAZY_RULES)
-def test_training_a_table_equals_the_lazy_oracle(rule, dim):
-    bank = initial_vectors(dim)
-    table = table_from(bank)
-    keys, weights = placeholders(dim)
-    loss = tf.reduce_sum(rec.embedding_lookup(table, keys) * weights)
-    train = ours(rule).minimize(loss)
-    assert_within_2_ulp_of_the_oracle(rows_of(table), bank, rule, train, keys, weights)
-
-
-@pytest.mark.parametrize("use_resource", [True, False], ids=["resource", "ref"])
-def test_lazy_adam_is_lazy_on_a_dense_variable_too(use_resource):
-    rule = LAZY_RULES["lazy_adam"]
-    bank = initial_vectors(5)
-    dense = tf.get_variable("dense", initializer=bank, use_resource=use_resource)
-    keys, weights = placeholders(5)
-    loss = tf.reduce_sum(tf.nn.embedding_lookup(dense, keys) * weights)
-    train = ours(rule).minimize(loss)
-    assert_within_2_ulp_of_the_oracle(dense, bank, rule, train, keys, weights)
+# ---- Lazy rules.
 
 
 def test_adam_moves_all_rows_of_a_dense_variable_as_tensorflows_does():

@@ -10,6 +10,7 @@
 #include "cpu_memory.h"
 #include "embedding_table.h"
 #include "embedding_table_impl.h"
+#include "gradient_sum.h"
 #include "hash_index.h"
 #include "row_arena.h"
 
@@ -22,55 +23,13 @@ constexpr uint32_t kBucketsAhead = 16;
 // summed gradients, which live on the stack.
 constexpr size_t kTileRows = 64;
 constexpr size_t kTileFloats = 4096;
-// Distance, in rows and in gradients, at which an update prefetches.
+// Distance, in rows, at which an update prefetches.
 constexpr uint32_t kRowsAhead = 16;
-constexpr uint32_t kGradsAhead = 16;
 // Distance, in keys, at which a filter prefetches what it counts in.
 constexpr uint32_t kCountsAhead = 16;
 // Row word, for a moment, of a key that is about to get a row.
 constexpr uint32_t kToAdmit = HashIndex::kNoRow - 1;
 static_assert(kToAdmit >= HashIndex::kMaxRows, "no row's number");
-
-// sum = (((+0 + g0) + g1) + ...), with g_j = row occurrences[j] of grads,
-// (dim). The leading +0 turns a lone -0 into +0, as TensorFlow's segment sum
-// does.
-void SumOccurrences(const float* grads, const uint32_t* occurrences, size_t n,
-                    int dim, float* sum) {
-  constexpr int kWide = 8;
-  const size_t stride = static_cast<size_t>(dim);
-  if (dim < kWide) {
-    for (int d = 0; d < dim; ++d) sum[d] = 0.0f;
-    for (size_t j = 0; j < n; ++j) {
-      const float* grad = grads + occurrences[j] * stride;
-      for (int d = 0; d < dim; ++d) sum[d] += grad[d];
-    }
-    return;
-  }
-  int d = 0;
-  for (; d + 2 * kWide <= dim; d += 2 * kWide) {
-    Vector sum0 = {}, sum1 = {};
-    for (size_t j = 0; j < n; ++j) {
-      if (j + kGradsAhead < n) {
-        PrefetchLine(grads + occurrences[j + kGradsAhead] * stride + d);
-      }
-      const float* grad = grads + occurrences[j] * stride + d;
-      sum0 += VectorAt(grad);
-      sum1 += VectorAt(grad + kWide);
-    }
-    VectorAt(sum + d) = sum0;
-    VectorAt(sum + d + kWide) = sum1;
-  }
-  // What is left, at most twice; the last one overlaps floats already summed.
-  while (d < dim) {
-    d = std::min(d, dim - kWide);
-    Vector sum0 = {};
-    for (size_t j = 0; j < n; ++j) {
-      sum0 += VectorAt(grads + occurrences[j] * stride + d);
-    }
-    VectorAt(sum + d) = sum0;
-    d += kWide;
-  }
-}
 
 }  // namespace
 
@@ -135,6 +94,7 @@ class EmbeddingTable::Impl::BatchApply {
   bool Allocate() {
     const auto lay = [this](Layout* layout) {
       part_.AddTo(layout);
+      layout->Add(&key_, part_.n);
       layout->Add(&id_, part_.n);
       layout->Add(&grouped_, part_.n);
       layout->Add(&end_, part_.n);
@@ -156,7 +116,7 @@ class EmbeddingTable::Impl::BatchApply {
   bool AllocateWide() {
     const auto lay = [this](Layout* layout) {
       for (int s = 0; s < kShards; ++s) {
-        const uint32_t n = part_.begin[s + 1] - part_.begin[s];
+        const uint32_t n = part_.size_of(s);
         dedup_[s] = nullptr;
         if (n > kSmallDedup) layout->Add(&dedup_[s], DedupSize(n));
       }
@@ -184,9 +144,8 @@ class EmbeddingTable::Impl::BatchApply {
   // occurrence, and groups the occurrences by key, in batch order.
   void Deduplicate(int s) {
     const uint32_t begin = part_.begin[s];
-    const uint32_t n = part_.begin[s + 1] - begin;
-    int64_t* keys = part_.keys + begin;
-    uint32_t* index = part_.index + begin;
+    const uint32_t n = part_.size_of(s);
+    int64_t* keys = key_ + begin;
     uint32_t* id = id_ + begin;
     uint32_t* end = end_ + begin;
     uint32_t small[2 * kSmallDedup];
@@ -195,33 +154,30 @@ class EmbeddingTable::Impl::BatchApply {
     std::fill(table, table + size, 0);
 
     uint32_t unique = 0;
-    for (uint32_t j = 0; j < n; ++j) {
-      const int64_t key = keys[j];
-      // Bits that neither the shard nor the bucket depends on most.
-      uint32_t at = static_cast<uint32_t>(MixKey(key) >> 16) & (size - 1);
-      for (;;) {
-        const uint32_t entry = table[at];
-        if (entry == 0) {
-          keys[unique] = key;  // unique <= j: in place.
-          end[unique] = 1;
-          id[j] = unique++;
-          table[at] = unique;
-          break;
+    uint32_t j = 0;
+    part_.ForEachRun(s, [&](const Occurrence* one, uint32_t m) {
+      for (const Occurrence* stop = one + m; one < stop; ++one, ++j) {
+        const int64_t key = one->key;
+        uint32_t slot = one->hash & (size - 1);
+        for (;;) {
+          const uint32_t entry = table[slot];
+          if (entry == 0) {
+            keys[unique] = key;
+            end[unique] = 1;
+            id[j] = unique++;
+            table[slot] = unique;
+            break;
+          }
+          if (keys[entry - 1] == key) {
+            ++end[entry - 1];
+            id[j] = entry - 1;
+            break;
+          }
+          slot = (slot + 1) & (size - 1);
         }
-        if (keys[entry - 1] == key) {
-          ++end[entry - 1];
-          id[j] = entry - 1;
-          break;
-        }
-        at = (at + 1) & (size - 1);
       }
-    }
+    });
     unique_[s] = unique;
-    if (unique == n) {
-      for (uint32_t u = 0; u < n; ++u) end[u] = u + 1;
-      std::copy(index, index + n, grouped_ + begin);
-      return;
-    }
     uint32_t position = 0;
     for (uint32_t u = 0; u < unique; ++u) {
       const uint32_t count = end[u];
@@ -230,7 +186,12 @@ class EmbeddingTable::Impl::BatchApply {
     }
     // end[u] runs from the first to behind the last occurrence of u.
     uint32_t* grouped = grouped_ + begin;
-    for (uint32_t j = 0; j < n; ++j) grouped[end[id[j]]++] = index[j];
+    j = 0;
+    part_.ForEachRun(s, [&](const Occurrence* one, uint32_t m) {
+      for (const Occurrence* stop = one + m; one < stop; ++one, ++j) {
+        grouped[end[id[j]]++] = one->index;
+      }
+    });
   }
 
   // Secures room for the new entries of shard s before anything changes. Mostly
@@ -281,7 +242,7 @@ class EmbeddingTable::Impl::BatchApply {
     }
     uint32_t keys = 0;
     uint32_t rows = 0;
-    table_.FindEach(shard.index, part_.keys + part_.begin[s], unique_[s],
+    table_.FindEach(shard.index, key_ + part_.begin[s], unique_[s],
                     [&](uint32_t, Place place) {
                       keys += !place.found();
                       rows +=
@@ -337,7 +298,7 @@ class EmbeddingTable::Impl::BatchApply {
   bool AdmitAll(int s, bool* all_have_rows) {
     Shard& shard = table_.shards[s];
     const uint32_t begin = part_.begin[s];
-    const int64_t* keys = part_.keys + begin;
+    const int64_t* keys = key_ + begin;
     const uint32_t unique = unique_[s];
     Place* places = place_ + begin;
     uint32_t* rows = row_ + begin;
@@ -427,7 +388,7 @@ class EmbeddingTable::Impl::BatchApply {
   // counts what another one of this batch has added.
   Needs Judge(int s, const uint32_t* without_row, uint32_t n) {
     const Shard& shard = table_.shards[s];
-    const int64_t* keys = part_.keys + part_.begin[s];
+    const int64_t* keys = key_ + part_.begin[s];
     const Place* places = place_ + part_.begin[s];
     uint32_t* rows = row_ + part_.begin[s];
     const uint32_t threshold = table_.filter.threshold;
@@ -481,7 +442,7 @@ class EmbeddingTable::Impl::BatchApply {
     const uint32_t* rows = row_ + begin;
     const uint32_t* end = end_ + begin;
     const uint32_t* occurrences = grouped_ + begin;
-    const uint32_t n = part_.begin[s + 1] - begin;
+    const uint32_t n = part_.size_of(s);
     const RowArena::View view = table_.arena.view();
     const int dim = table_.dim;
     const size_t stride = static_cast<size_t>(dim);
@@ -570,7 +531,8 @@ class EmbeddingTable::Impl::BatchApply {
   Scratch wide_scratch_{Scratch::kWide};
   Partition part_;
 
-  // Per shard from part_.begin[s] on; distinct keys are part_.keys.
+  // Per shard, from part_.begin[s] on:
+  int64_t* key_;        // (unique)
   uint32_t* id_;        // (n) which distinct key an occurrence is of
   uint32_t* grouped_;   // (n) occurrences, grouped by distinct key
   uint32_t* end_;       // (unique) end of each one's occurrences in grouped_

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -40,7 +41,7 @@ class EmbeddingTable::Impl::BatchInsert {
     bool reserved = true;
     for (int s = 0; s < kShards; ++s) {
       new_keys_[s] = new_rows_[s] = new_blocks_[s] = 0;
-      if (reserved && size_of(s) > 0) reserved = Reserve(s);
+      if (reserved && part_.size_of(s) > 0) reserved = Reserve(s);
       rows += new_rows_[s];
     }
     reserved = reserved && table_.arena.Promise(rows);
@@ -48,7 +49,7 @@ class EmbeddingTable::Impl::BatchInsert {
     bool inserted = reserved;
     for (int s = 0; s < kShards; ++s) {
       Shard& shard = table_.shards[s];
-      if (reserved && size_of(s) > 0) {
+      if (reserved && part_.size_of(s) > 0) {
         shard.lock.Lock();
         inserted = InsertAll(s) && inserted;
         shard.lock.Unlock();
@@ -61,7 +62,8 @@ class EmbeddingTable::Impl::BatchInsert {
   }
 
  private:
-  uint32_t size_of(int s) const { return part_.begin[s + 1] - part_.begin[s]; }
+  // Keys that are looked for together.
+  static constexpr uint32_t kFound = 256;
 
   uint32_t CountAt(uint32_t i) const {
     return CountOf(batch_.freqs != nullptr ? batch_.freqs[i] : 0);
@@ -74,6 +76,22 @@ class EmbeddingTable::Impl::BatchInsert {
     return mode_ == kFilteredIntoBloom && !owns_row;
   }
 
+  // Calls visit(occurrence, place) for the keys of shard s, in batch order. Its
+  // lock is held.
+  template <typename Visit>
+  void FindAll(int s, const Visit& visit) const {
+    part_.ForEachRun(s, [&](const Occurrence* run, uint32_t n) {
+      int64_t keys[kFound];
+      for (uint32_t at = 0; at < n; at += kFound) {
+        const uint32_t m = std::min(n - at, kFound);
+        for (uint32_t i = 0; i < m; ++i) keys[i] = run[at + i].key;
+        table_.FindEach(
+            table_.shards[s].index, keys, m,
+            [&](uint32_t i, Place place) { visit(run[at + i], place); });
+      }
+    });
+  }
+
   // What the keys of shard s are going to take, at most. Its lock is held.
   struct Needs {
     uint32_t keys = 0;
@@ -82,25 +100,31 @@ class EmbeddingTable::Impl::BatchInsert {
   };
   Needs Count(int s) const {
     const Shard& shard = table_.shards[s];
-    const int64_t* keys = part_.keys + part_.begin[s];
-    const uint32_t* index = part_.index + part_.begin[s];
     Needs needs;
-    table_.FindEach(
-        shard.index, keys, size_of(s), [&](uint32_t i, Place place) {
-          const bool row = OwnsRow(CountAt(index[i]));
-          const bool cells = !place.found() && CountsInCells(row);
-          needs.keys += !place.found() && !cells;
-          needs.rows +=
-              row && (!place.found() || place.row() == HashIndex::kNoRow);
-          needs.blocks += cells && table_.LacksCells(shard, keys[i]);
-        });
+    FindAll(s, [&](const Occurrence& one, Place place) {
+      const bool row = OwnsRow(CountAt(one.index));
+      const bool cells = !place.found() && CountsInCells(row);
+      needs.keys += !place.found() && !cells;
+      needs.rows += row && (!place.found() || place.row() == HashIndex::kNoRow);
+      needs.blocks += cells && table_.LacksCells(shard, one.key);
+    });
     return needs;
   }
+
+  // Whether all keys of shard s would be counted in entries; then they may all
+  // be taken for new ones, if there is room, and need not be looked for.
+  bool AllInEntries() const { return mode_ != kFilteredIntoBloom; }
 
   bool Reserve(int s) {
     Shard& shard = table_.shards[s];
     const ExclusiveLock lock(&shard.lock);
-    const Needs needs = Count(s);
+    const uint32_t n = part_.size_of(s);
+    const bool fits = AllInEntries() &&
+                      shard.keys.load(std::memory_order_relaxed) +
+                              shard.promised.load(std::memory_order_relaxed) +
+                              n <=
+                          shard.capacity.load(std::memory_order_relaxed);
+    const Needs needs = fits ? Needs{n, n, 0} : Count(s);
     new_keys_[s] = needs.keys;
     new_rows_[s] = needs.rows;
     new_blocks_[s] = needs.blocks;
@@ -120,30 +144,33 @@ class EmbeddingTable::Impl::BatchInsert {
   // one wins. The lock is held.
   bool InsertAll(int s) {
     Shard& shard = table_.shards[s];
-    const uint32_t begin = part_.begin[s];
     // There is room, unless another thread cleared the table since Reserve.
     // InsertOne must not make it: FindEach would go on in the old index.
-    const Needs needs = Count(s);
     const int64_t present = shard.keys.load(std::memory_order_relaxed);
-    if (!table_.ReserveEntries(s, present + needs.keys) ||
-        !shard.bloom.Reserve(shard.bloom.used() + needs.blocks,
-                             table_.stagger[s])) {
-      return false;
+    const bool fits =
+        AllInEntries() && present + part_.size_of(s) <=
+                              shard.capacity.load(std::memory_order_relaxed);
+    if (!fits) {
+      const Needs needs = Count(s);
+      if (!table_.ReserveEntries(s, present + needs.keys) ||
+          !shard.bloom.Reserve(shard.bloom.used() + needs.blocks,
+                               table_.stagger[s])) {
+        return false;
+      }
     }
     tracking_ = table_.tracking.load(std::memory_order_relaxed);
     bool done = true;
-    table_.FindEach(
-        shard.index, part_.keys + begin, size_of(s), [&](uint32_t i, Place) {
-          done = InsertOne(s, part_.keys[begin + i], part_.index[begin + i]) &&
-                 done;
-        });
+    FindAll(s, [&](const Occurrence& one, Place place) {
+      done = InsertOne(s, one.key, one.index, place) && done;
+    });
     return done;
   }
 
-  bool InsertOne(int s, int64_t key, uint32_t i) {
+  // `place`: where the key was found before the first of its run was inserted.
+  bool InsertOne(int s, int64_t key, uint32_t i, Place place) {
     Shard& shard = table_.shards[s];
-    const auto home = [&] { return shard.index.Home(MixKey(key)); };
-    Place place = shard.index.Find(home(), key);
+    Bucket* home = shard.index.Home(MixKey(key));
+    if (!place.found()) place = shard.index.Find(home, key);
     const bool is_new = !place.found();
     const bool had_row = !is_new && place.row() != HashIndex::kNoRow;
     const uint32_t count = CountAt(i);
@@ -163,7 +190,7 @@ class EmbeddingTable::Impl::BatchInsert {
     }
     const RowArena::View view = table_.arena.view();
     if (is_new) {
-      place = shard.index.Insert(home(), key);
+      place = shard.index.Insert(home, key);
       shard.keys.store(present + 1, std::memory_order_release);
     }
     if (needs_row) {
@@ -180,19 +207,20 @@ class EmbeddingTable::Impl::BatchInsert {
     return true;
   }
 
+  // Writes what is given, and the initial values of what is not.
   void SetRow(int64_t key, uint32_t i, float* row) const {
-    table_.InitializeRow(key, row);
-    if (batch_.values != nullptr) {
-      const size_t stride = static_cast<size_t>(table_.dim);
-      CopyRow(batch_.values + i * stride, table_.dim, row);
-    }
+    const size_t stride = static_cast<size_t>(table_.dim);
+    CopyRow(batch_.values != nullptr ? batch_.values + i * stride
+                                     : table_.Initial(key),
+            table_.dim, row);
     float* slot = row + table_.dim;
+    const float* initial = table_.slot_initials.data();
     for (size_t t = 0; t < table_.slots.size(); ++t) {
       const size_t width = static_cast<size_t>(table_.slots[t].width);
-      if (t < batch_.slots.size() && batch_.slots[t] != nullptr) {
-        std::copy_n(batch_.slots[t] + i * width, width, slot);
-      }
+      const bool given = t < batch_.slots.size() && batch_.slots[t] != nullptr;
+      std::copy_n(given ? batch_.slots[t] + i * width : initial, width, slot);
       slot += width;
+      initial += width;
     }
   }
 
@@ -207,6 +235,21 @@ class EmbeddingTable::Impl::BatchInsert {
   uint64_t promised_ = 0;  // What is left of the arena's promise.
   bool tracking_ = false;  // Of the shard that is being written.
 };
+
+void EmbeddingTable::Reserve(int64_t keys) {
+  if (keys <= 0) return;
+  const int64_t each = keys / kShards + 1;
+  for (int s = 0; s < kShards; ++s) {
+    Shard& shard = impl_->shards[s];
+    const ExclusiveLock lock(&shard.lock);
+    // Keys spread by chance: five deviations more than the mean.
+    const double spare = 5 * std::sqrt(static_cast<double>(each));
+    impl_->ReserveEntries(
+        s, shard.keys.load(std::memory_order_relaxed) +
+               shard.promised.load(std::memory_order_relaxed) + each +
+               static_cast<int64_t>(spare));
+  }
+}
 
 bool EmbeddingTable::Insert(const Rows& rows) {
   if (rows.n == 0) return true;

@@ -34,46 +34,40 @@ char* Scratch::Get(size_t bytes) {
   return static_cast<char*>(memory_);
 }
 
-void Partition::Count(uint64_t block) {
-  uint32_t* counts = starts + block * kShards;
-  std::fill(counts, counts + kShards, 0);
-  const uint64_t end = std::min(n, (block + 1) * kPartitionBlock);
-  for (uint64_t i = block * kPartitionBlock; i < end; ++i) {
-    const int s = ShardOf(MixKey(Key(i)));
-    shard[i] = static_cast<uint8_t>(s);
-    ++counts[s];
+void Partition::Sort(uint64_t block) {
+  const uint64_t first = block * kPartitionBlock;
+  const uint64_t end = std::min(n, first + kPartitionBlock);
+  uint32_t next[kShards] = {};
+  for (uint64_t i = first; i < end; ++i) {
+    const uint64_t mixed = MixKey(Key(i));
+    hash[i] = static_cast<uint32_t>(mixed);
+    ++next[ShardOf(mixed)];
   }
-}
-
-void Partition::Place(uint64_t block) {
-  uint32_t* next = starts + block * kShards;
-  const uint64_t end = std::min(n, (block + 1) * kPartitionBlock);
-  for (uint64_t i = block * kPartitionBlock; i < end; ++i) {
-    const uint32_t to = next[shard[i]]++;
-    keys[to] = Key(i);
-    index[to] = static_cast<uint32_t>(i);
+  uint32_t* start = starts + block * (kShards + 1);
+  uint32_t position = static_cast<uint32_t>(first);
+  for (int s = 0; s < kShards; ++s) {
+    start[s] = position;
+    position += next[s];
+    next[s] = start[s];
+  }
+  start[kShards] = position;
+  for (uint64_t i = first; i < end; ++i) {
+    sorted[next[ShardOf(hash[i])]++] = {Key(i), static_cast<uint32_t>(i),
+                                        hash[i] >> kShardBits};
   }
 }
 
 void Partition::Run(const ParallelFor& parallel) {
   const int64_t units = static_cast<int64_t>(blocks());
-  parallel(units, kPartitionBlock * 8, [this](int64_t b, int64_t e) {
-    for (; b < e; ++b) Count(static_cast<uint64_t>(b));
+  parallel(units, kPartitionBlock * 16, [this](int64_t b, int64_t e) {
+    for (; b < e; ++b) Sort(static_cast<uint64_t>(b));
   });
-  uint32_t position = 0;
-  for (int s = 0; s < kShards; ++s) {
-    begin[s] = position;
-    for (int64_t b = 0; b < units; ++b) {
-      uint32_t& start = starts[b * kShards + s];
-      const uint32_t count = start;
-      start = position;
-      position += count;
-    }
+  begin.fill(0);
+  for (int64_t b = 0; b < units; ++b) {
+    const uint32_t* start = starts + b * (kShards + 1);
+    for (int s = 0; s < kShards; ++s) begin[s + 1] += start[s + 1] - start[s];
   }
-  begin[kShards] = position;
-  parallel(units, kPartitionBlock * 8, [this](int64_t b, int64_t e) {
-    for (; b < e; ++b) Place(static_cast<uint64_t>(b));
-  });
+  for (int s = 0; s < kShards; ++s) begin[s + 1] += begin[s];
 }
 
 }  // namespace rec_estimator

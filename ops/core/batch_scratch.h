@@ -66,37 +66,55 @@ class Layout {
   size_t bytes_;
 };
 
-// Occurrences sorted by shard, stably: within a shard in batch order.
+// A key where it is in a batch.
+struct Occurrence {
+  int64_t key;
+  uint32_t index;  // In the batch.
+  // Bits that neither the shard nor the bucket depends on most: enough for a
+  // hash table of the keys of a shard of the largest batch.
+  uint32_t hash;
+};
+
+// Occurrences sorted by shard, stably: within a shard in batch order. Each
+// block of the batch is sorted by itself, so that one pass is enough; a shard
+// is one run of every block.
 struct Partition {
   const int64_t* head;  // (n_head): the batch is head, then tail.
   uint64_t n_head;
   const int64_t* tail;  // (n - n_head)
   uint64_t n;
 
-  uint8_t* shard;    // (n) of each occurrence, in batch order
-  uint32_t* starts;  // (blocks, kShards) counts, then positions
-  int64_t* keys;     // (n) by shard
-  uint32_t* index;   // (n) by shard: number of the occurrence in the batch
-  std::array<uint32_t, kShards + 1>
-      begin;  // Shard s: [begin[s], begin[s + 1]).
+  uint32_t* hash;      // (n) lowest bits of each key's, in batch order
+  uint32_t* starts;    // (blocks, kShards + 1) where a block's runs begin
+  Occurrence* sorted;  // (n) block by block, within it by shard
+  // Shard s has begin[s + 1] - begin[s] occurrences.
+  std::array<uint32_t, kShards + 1> begin;
 
   uint64_t blocks() const {
     return (n + kPartitionBlock - 1) / kPartitionBlock;
   }
+  uint32_t size_of(int s) const { return begin[s + 1] - begin[s]; }
 
   void AddTo(Layout* layout) {
-    layout->Add(&shard, n);
-    layout->Add(&starts, blocks() * kShards);
-    layout->Add(&keys, n);
-    layout->Add(&index, n);
+    layout->Add(&hash, n);
+    layout->Add(&starts, blocks() * (kShards + 1));
+    layout->Add(&sorted, n);
   }
 
   int64_t Key(uint64_t i) const {
     return i < n_head ? head[i] : tail[i - n_head];
   }
 
-  void Count(uint64_t block);
-  void Place(uint64_t block);
+  // Calls visit(run, n) for the runs of shard s, in batch order.
+  template <typename Visit>
+  void ForEachRun(int s, const Visit& visit) const {
+    for (uint64_t b = 0; b < blocks(); ++b) {
+      const uint32_t* start = starts + b * (kShards + 1) + s;
+      visit(sorted + start[0], start[1] - start[0]);
+    }
+  }
+
+  void Sort(uint64_t block);
   void Run(const ParallelFor& parallel);
 };
 

@@ -299,7 +299,7 @@ class EmbeddingTable {
   // applied to it; otherwise the gradient is dropped. Per key, gradients are
   // summed from +0 in order of occurrence, unless update.per_occurrence().
   // Precondition: slots() begins
-  // with update.slots() slots of width dim (the kernel checks). Thread-safe;
+  // with update's, in its widths (the kernel checks). Thread-safe;
   // bits do not depend on `parallel`. Returns false, with nothing changed,
   // when memory for the batch cannot be had or n + m reaches 2^31.
   bool Apply(const Batch& batch, const RowUpdate& update,
@@ -320,6 +320,9 @@ class EmbeddingTable {
     const int64_t* freqs;     // (n); nullptr: 0. Saturates to 32 bits.
     const int64_t* versions;  // (n); nullptr: -1
   };
+  // Makes room in the index for so many more keys, so that inserting them does
+  // not grow it step by step. Only a hint: no memory is no error yet.
+  void Reserve(int64_t keys);
   bool Insert(const Rows& rows);  // False, nothing changed: no memory.
 
   // Inserts keys that a checkpoint holds as counted only, or overwrites their
@@ -408,7 +411,8 @@ class EmbeddingTable {
     // order of bucket, then key. One pass over the whole index a call, 16 bytes
     // a key.
     void List(int64_t begin_bucket, int64_t end_bucket,
-              std::vector<Entry>* admitted, std::vector<Entry>* filtered) const;
+              const ParallelFor& parallel, std::vector<Entry>* admitted,
+              std::vector<Entry>* filtered) const;
     // Prefetches what the next three read of entries (n), n <= 64.
     void Prefetch(const Entry* entries, size_t n) const;
     const float* Row(const Entry& entry) const;  // (row_floats); admitted only.
@@ -432,7 +436,7 @@ class EmbeddingTable {
 
    private:
     template <typename Visit>
-    void Walk(const Visit& visit) const;
+    void Walk(int s, const Visit& visit) const;
     void Count();  // Fills the members below; shards are locked.
 
     const EmbeddingTable& table_;

@@ -30,6 +30,8 @@ using Place = HashIndex::Place;
 inline constexpr int kShards = EmbeddingTable::kShards;
 inline constexpr uint64_t kAllShards = ~uint64_t{0};
 static_assert(kShards == 64, "sets of shards are 64-bit masks");
+// Lowest bits of a hash that choose the shard.
+inline constexpr int kShardBits = 6;
 
 // Keys whose cache misses are in flight together in a lookup: as many as a core
 // has line fill buffers. embedding_table.h has the measurements.

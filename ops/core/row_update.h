@@ -16,8 +16,15 @@ class RowUpdate {
  public:
   virtual ~RowUpdate() = default;
 
-  // Number of slots a row must carry, each as wide as the row's value.
+  // Number of slots a row must carry.
   virtual int slots() const = 0;
+
+  // Floats of slot `slot` in a row of `dim`: as many, or 1 for what a row has
+  // once.
+  virtual int slot_width(int slot, int dim) const {
+    static_cast<void>(slot);
+    return dim;
+  }
 
   // Whether Update wants every occurrence of a key, in batch order, with the
   // gradient as it came (GradientDescent), instead of once per key with the
@@ -25,7 +32,7 @@ class RowUpdate {
   virtual bool per_occurrence() const { return false; }
 
   // Updates n rows in order; a row repeats only if per_occurrence().
-  virtual void Update(float* const* rows,         // (n) of (dim * (1 + slots))
+  virtual void Update(float* const* rows,         // (n) of (dim + slot widths)
                       const float* const* grads,  // (n) of (dim)
                       size_t n, int dim) const = 0;
 };

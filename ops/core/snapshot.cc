@@ -36,24 +36,24 @@ EmbeddingTable::Snapshot::~Snapshot() {
 }
 
 // Calls visit(place, bucket of the checkpoint, has a row) for what is asked
-// for.
+// for of a shard.
 template <typename Visit>
-void EmbeddingTable::Snapshot::Walk(const Visit& visit) const {
-  for (const Shard& shard : table_.impl_->shards) {
-    shard.index.ForEach([&](Place place) {
-      if (only_changed_ && !place.changed()) return;
-      visit(place, FloorMod(place.key(), kBuckets),
-            place.row() != HashIndex::kNoRow);
-    });
-  }
+void EmbeddingTable::Snapshot::Walk(int s, const Visit& visit) const {
+  table_.impl_->shards[s].index.ForEach([&](Place place) {
+    if (only_changed_ && !place.changed()) return;
+    visit(place, FloorMod(place.key(), kBuckets),
+          place.row() != HashIndex::kNoRow);
+  });
 }
 
 void EmbeddingTable::Snapshot::Count() {
   admitted_offsets_.assign(kBuckets + 1, 0);
   filtered_offsets_.assign(kBuckets + 1, 0);
-  Walk([this](Place, int64_t bucket, bool has_row) {
-    ++(has_row ? admitted_offsets_ : filtered_offsets_)[bucket + 1];
-  });
+  for (int s = 0; s < kShards; ++s) {
+    Walk(s, [this](Place, int64_t bucket, bool has_row) {
+      ++(has_row ? admitted_offsets_ : filtered_offsets_)[bucket + 1];
+    });
+  }
   for (int64_t b = 0; b < kBuckets; ++b) {
     admitted_offsets_[b + 1] += admitted_offsets_[b];
     filtered_offsets_[b + 1] += filtered_offsets_[b];
@@ -72,42 +72,62 @@ void EmbeddingTable::Snapshot::Count() {
 }
 
 void EmbeddingTable::Snapshot::List(int64_t begin_bucket, int64_t end_bucket,
+                                    const ParallelFor& parallel,
                                     std::vector<Entry>* admitted,
                                     std::vector<Entry>* filtered) const {
   // A counting sort by bucket, then each bucket by key.
   struct Output {
     Output(const std::vector<int64_t>& offsets, int64_t begin, int64_t end,
            std::vector<Entry>* entries)
-        : next(offsets.begin() + begin, offsets.begin() + end),
-          first(offsets[begin]),
+        : first(offsets[begin]),
+          next(static_cast<size_t>(end - begin)),
           entries(*entries) {
+      for (size_t b = 0; b < next.size(); ++b) {
+        next[b].store(offsets[begin + static_cast<int64_t>(b)] - first,
+                      std::memory_order_relaxed);
+      }
       this->entries.resize(static_cast<size_t>(offsets[end] - first));
     }
+    // From any thread: the sort makes an order of it.
     void Add(int64_t bucket, Place place) {
-      entries[static_cast<size_t>(next[bucket]++ - first)] = {place.key(),
-                                                              place.opaque()};
+      const int64_t at = next[static_cast<size_t>(bucket)].fetch_add(
+          1, std::memory_order_relaxed);
+      entries[static_cast<size_t>(at)] = {place.key(), place.opaque()};
     }
-    void SortByKey() {
-      auto at = entries.begin();
-      for (const int64_t bucket_end : next) {  // As Add has left it.
-        const auto end = entries.begin() + (bucket_end - first);
-        std::sort(at, end,
-                  [](const Entry& a, const Entry& b) { return a.key < b.key; });
-        at = end;
-      }
+    void SortByKey(int64_t bucket) {
+      // Ends of buckets, as Add has left them.
+      const auto end_of = [this](int64_t b) {
+        return b < 0 ? 0 : next[static_cast<size_t>(b)].load();
+      };
+      std::sort(entries.begin() + end_of(bucket - 1),
+                entries.begin() + end_of(bucket),
+                [](const Entry& a, const Entry& b) { return a.key < b.key; });
     }
-    std::vector<int64_t> next;
     const int64_t first;
+    std::vector<std::atomic<int64_t>> next;
     std::vector<Entry>& entries;
   };
   Output with_row(admitted_offsets_, begin_bucket, end_bucket, admitted);
   Output without(filtered_offsets_, begin_bucket, end_bucket, filtered);
-  Walk([&](Place place, int64_t bucket, bool has_row) {
-    if (bucket < begin_bucket || bucket >= end_bucket) return;
-    (has_row ? with_row : without).Add(bucket - begin_bucket, place);
+  const int64_t keys = table_.total_count();
+  parallel(kShards, keys / kShards * 10, [&](int64_t s, int64_t end) {
+    for (; s < end; ++s) {
+      Walk(static_cast<int>(s), [&](Place place, int64_t bucket, bool has_row) {
+        if (bucket < begin_bucket || bucket >= end_bucket) return;
+        (has_row ? with_row : without).Add(bucket - begin_bucket, place);
+      });
+    }
   });
-  with_row.SortByKey();
-  without.SortByKey();
+  const int64_t listed =
+      static_cast<int64_t>(with_row.entries.size() + without.entries.size());
+  const int64_t buckets = end_bucket - begin_bucket;
+  parallel(buckets, listed / std::max<int64_t>(buckets, 1) * 50,
+           [&](int64_t b, int64_t end) {
+             for (; b < end; ++b) {
+               with_row.SortByKey(b);
+               without.SortByKey(b);
+             }
+           });
 }
 
 void EmbeddingTable::Snapshot::Prefetch(const Entry* entries, size_t n) const {

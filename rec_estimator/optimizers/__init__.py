@@ -2,21 +2,40 @@
 
 Step 4 of the data flow. ``AdagradOptimizer(0.05).minimize(loss)`` updates dense variables with
 TensorFlow's own kernels and each trainable table of the graph with one fused op. One module a
-rule; what they share is in table_updates.py, the arithmetic on rows in ops/core/row_update.cc.
+rule; what they share is in table_updates.py and, for rules that TensorFlow lacks, dense_rows.py;
+the arithmetic on rows is in ops/core/row_update.cc. Rec SDK's factories, create_hash_optimizer()
+and its like, are in the modules that have their names.
 """
 
+from rec_estimator.optimizers import (
+    adagrad_by_addr,
+    gradient_descent_by_addr,
+    lazy_adam_by_addr,
+)
 from rec_estimator.optimizers.adagrad import AdagradOptimizer
+from rec_estimator.optimizers.adagrad_decay import AdagradDecayOptimizer, AdagradDecayOptimizerV2
 from rec_estimator.optimizers.adam import AdamOptimizer
+from rec_estimator.optimizers.adam_async import AdamAsyncOptimizer
+from rec_estimator.optimizers.adam_w import AdamWOptimizer
 from rec_estimator.optimizers.ftrl import FtrlOptimizer
 from rec_estimator.optimizers.gradient_descent import GradientDescentOptimizer
 from rec_estimator.optimizers.lazy_adam import LazyAdamOptimizer
 from rec_estimator.optimizers.momentum import MomentumOptimizer
+from rec_estimator.optimizers.rowwise_adagrad import RowwiseAdagradOptimizer
 
 __all__ = [
+    "AdagradDecayOptimizer",
+    "AdagradDecayOptimizerV2",
     "AdagradOptimizer",
+    "AdamAsyncOptimizer",
     "AdamOptimizer",
+    "AdamWOptimizer",
     "FtrlOptimizer",
     "GradientDescentOptimizer",
     "LazyAdamOptimizer",
     "MomentumOptimizer",
+    "RowwiseAdagradOptimizer",
+    "adagrad_by_addr",
+    "gradient_descent_by_addr",
+    "lazy_adam_by_addr",
 ]

@@ -4,12 +4,19 @@ Source: J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods for Online 
 Stochastic Optimization", JMLR 12, 2011.
 """
 
-from typing import Any, Sequence, Tuple
+from typing import Any, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.optimizers.hash_optimizer import (
+    check_flag,
+    check_float,
+    check_learning_rate,
+    check_name,
+)
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
+    TableSlot,
     TableUpdates,
     check_hyperparameter,
 )
@@ -54,10 +61,41 @@ class AdagradOptimizer(TableUpdates, tf.train.AdagradOptimizer):
             name=name,
         )
 
-    def table_slots(self) -> Sequence[Tuple[str, float]]:
+    def table_slots(self) -> Sequence[TableSlot]:
         """The sum of squared gradients."""
-        return ((self.get_name(), self._initial_accumulator_value),)
+        return (TableSlot(self.get_name(), self._initial_accumulator_value),)
 
-    def table_hyperparameters(self) -> Sequence[Any]:
+    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
         """The learning rate."""
         return (self._learning_rate_tensor,)
+
+
+def create_hash_optimizer(
+    learning_rate: Hyperparameter = 0.001,
+    initial_accumulator_value: float = 0.9,
+    use_locking: bool = False,
+    name: str = "Adagrad",
+) -> AdagradOptimizer:
+    """Rec SDK's factory of Adagrad for tables.
+
+    Args:
+      learning_rate: In [0, 10], or a tensor.
+      initial_accumulator_value: In (0, 1]. Rec SDK starts some tables from 0 all the same.
+      use_locking: For dense variables.
+      name: 1 to 200 characters.
+
+    Returns:
+      The optimizer.
+
+    Raises:
+      ValueError: An argument of a wrong type or out of range.
+
+    Example:
+      >>> rec.optimizers.adagrad.create_hash_optimizer(learning_rate=0.01).get_name()
+      'Adagrad'
+    """
+    check_learning_rate(learning_rate)
+    check_float("initial_accumulator_value", initial_accumulator_value, above=0, at_most=1)
+    check_flag("use_locking", use_locking)
+    check_name("name", name)
+    return AdagradOptimizer(learning_rate, initial_accumulator_value, use_locking, name)

@@ -4,12 +4,13 @@ Source: D. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", ICLR 201
 before section 2.1. Differs on tables: only the rows of the batch move and decay.
 """
 
-from typing import Any, Sequence, Tuple
+from typing import Any, Sequence
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
+    TableSlot,
     TableUpdates,
     check_hyperparameter,
 )
@@ -65,11 +66,11 @@ class AdamOptimizer(TableUpdates, tf.train.AdamOptimizer):
             name=name,
         )
 
-    def table_slots(self) -> Sequence[Tuple[str, float]]:
+    def table_slots(self) -> Sequence[TableSlot]:
         """First and second moment."""
-        return ((self.get_name(), 0.0), (self.get_name(), 0.0))
+        return (TableSlot(self.get_name(), 0.0), TableSlot(self.get_name(), 0.0))
 
-    def table_hyperparameters(self) -> Sequence[Any]:
+    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
         """Learning rate, betas, epsilon, betas to the power of the step."""
         return (
             self._lr_t,

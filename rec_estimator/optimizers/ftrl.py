@@ -4,12 +4,21 @@ Source: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", K
 shrinkage, a penalty on the value in the gradient, is TensorFlow's.
 """
 
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.optimizers.hash_optimizer import (
+    MAX_REGULARIZATION,
+    MAX_SLOT_NAME,
+    check_flag,
+    check_float,
+    check_learning_rate,
+    check_name,
+)
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
+    TableSlot,
     TableUpdates,
     check_hyperparameter,
 )
@@ -86,14 +95,14 @@ class FtrlOptimizer(TableUpdates, tf.train.FtrlOptimizer):
             beta=beta,
         )
 
-    def table_slots(self) -> Sequence[Tuple[str, float]]:
+    def table_slots(self) -> Sequence[TableSlot]:
         """The sum of squared gradients and the paper's z."""
         return (
-            (self._accum_name or self.get_name(), self._initial_accumulator_value),
-            (self._linear_name or self.get_name(), 0.0),
+            TableSlot(self._accum_name or self.get_name(), self._initial_accumulator_value),
+            TableSlot(self._linear_name or self.get_name(), 0.0),
         )
 
-    def table_hyperparameters(self) -> Sequence[Any]:
+    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
         """Learning rate and its power, l1, l2 with beta's part, l2 shrinkage."""
         return (
             self._learning_rate_tensor,
@@ -102,3 +111,67 @@ class FtrlOptimizer(TableUpdates, tf.train.FtrlOptimizer):
             self._adjusted_l2_regularization_strength_tensor,
             self._l2_shrinkage_regularization_strength_tensor,
         )
+
+
+def create_hash_optimizer(
+    learning_rate: Hyperparameter,
+    use_locking: bool = False,
+    name: str = "Ftrl",
+    learning_rate_power: float = -0.5,
+    initial_accumulator_value: float = 0.1,
+    l1_regularization_strength: float = 0.0,
+    l2_regularization_strength: float = 0.0,
+    l2_shrinkage_regularization_strength: float = 0.0,
+    accum_name: Optional[str] = None,
+    linear_name: Optional[str] = None,
+) -> FtrlOptimizer:
+    """Rec SDK's factory of FTRL for tables, with the paper's formula in every branch.
+
+    Args:
+      learning_rate: In [0, 10], or a tensor.
+      use_locking: For dense variables.
+      name: 1 to 200 characters.
+      learning_rate_power: At most 0.
+      initial_accumulator_value: In (0, 1].
+      l1_regularization_strength: In [0, 1e4].
+      l2_regularization_strength: In [0, 1e4].
+      l2_shrinkage_regularization_strength: In [0, 1e4].
+      accum_name: 1 to 255 characters, or None.
+      linear_name: 1 to 255 characters, or None.
+
+    Returns:
+      The optimizer.
+
+    Raises:
+      ValueError: An argument of a wrong type or out of range.
+
+    Example:
+      >>> rec.optimizers.ftrl.create_hash_optimizer(learning_rate=0.1).get_name()
+      'Ftrl'
+    """
+    check_learning_rate(learning_rate)
+    check_flag("use_locking", use_locking)
+    check_name("name", name)
+    check_float("learning_rate_power", learning_rate_power, at_most=0)
+    check_float("initial_accumulator_value", initial_accumulator_value, above=0, at_most=1)
+    for argument, value in (
+        ("l1_regularization_strength", l1_regularization_strength),
+        ("l2_regularization_strength", l2_regularization_strength),
+        ("l2_shrinkage_regularization_strength", l2_shrinkage_regularization_strength),
+    ):
+        check_float(argument, value, at_least=0, at_most=MAX_REGULARIZATION)
+    for argument, slot_name in (("accum_name", accum_name), ("linear_name", linear_name)):
+        if slot_name is not None:
+            check_name(argument, slot_name, MAX_SLOT_NAME)
+    return FtrlOptimizer(
+        learning_rate,
+        learning_rate_power=learning_rate_power,
+        initial_accumulator_value=initial_accumulator_value,
+        l1_regularization_strength=l1_regularization_strength,
+        l2_regularization_strength=l2_regularization_strength,
+        use_locking=use_locking,
+        name=name,
+        accum_name=accum_name,
+        linear_name=linear_name,
+        l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength,
+    )

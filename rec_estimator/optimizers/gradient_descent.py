@@ -1,32 +1,46 @@
-"""Gradient descent.
+"""Gradient descent, with weight decay if asked.
 
 Source: H. Robbins, S. Monro, "A Stochastic Approximation Method", Annals of Mathematical Statistics
-22(3), 1951.
+22(3), 1951; weight decay: A. Krogh, J. Hertz, "A Simple Weight Decay Can Improve Generalization",
+NIPS 1991.
 """
 
-from typing import Any, Sequence
+import numbers
+from typing import Any, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.optimizers.dense_rows import DenseRows
+from rec_estimator.optimizers.hash_optimizer import (
+    check_flag,
+    check_float,
+    check_learning_rate,
+    check_name,
+)
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
     TableUpdates,
     check_hyperparameter,
+    table_of,
 )
 
 
 class GradientDescentOptimizer(TableUpdates, tf.train.GradientDescentOptimizer):
     """``tf.compat.v1.train.GradientDescentOptimizer`` that also trains tables.
 
-    Per occurrence of a key, in batch order: ``value -= learning_rate * g``.
+    Per occurrence of a key, in batch order: ``value -= learning_rate * g``. With weight_decay, per
+    key of the batch, g the sum over its occurrences:
+    ``value -= learning_rate * (g + weight_decay * value)``, of dense variables as well, and there
+    too only in the rows of the batch where the gradient is sparse.
 
     Args:
       learning_rate: At least 0.
       use_locking: For dense variables; updates of tables always lock.
       name: Of the ops.
+      weight_decay: At least 0; None and 0: none.
 
     Raises:
-      ValueError: learning_rate is a number out of range.
+      ValueError: A number out of range.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)
@@ -34,17 +48,108 @@ class GradientDescentOptimizer(TableUpdates, tf.train.GradientDescentOptimizer):
       >>> train_op = rec.optimizers.GradientDescentOptimizer(0.1).minimize(loss)
     """
 
-    table_rule = "GradientDescent"
-
     def __init__(
         self,
         learning_rate: Hyperparameter,
         use_locking: bool = False,
         name: str = "GradientDescent",
+        weight_decay: Optional[Hyperparameter] = None,
     ) -> None:
         check_hyperparameter("learning_rate", learning_rate, at_least=0)
+        check_hyperparameter("weight_decay", weight_decay, at_least=0)
         super().__init__(learning_rate, use_locking=use_locking, name=name)
+        # 0 is none: occurrences are then subtracted one by one, as TensorFlow does.
+        is_zero = isinstance(weight_decay, numbers.Real) and weight_decay == 0
+        self._weight_decay = None if is_zero else weight_decay
+        self._weight_decay_t: Optional[tf.Tensor] = None  # The same, made in _prepare().
+        decays = self._weight_decay is not None
+        self.table_rule = "GradientDescentWeightDecay" if decays else "GradientDescent"
 
-    def table_hyperparameters(self) -> Sequence[Any]:
-        """The learning rate."""
-        return (self._learning_rate_tensor,)
+    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
+        """The learning rate and, if there is one, the weight decay."""
+        if self._weight_decay is None:
+            return (self._learning_rate_tensor,)
+        return (self._learning_rate_tensor, self._weight_decay_t)
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        if self._weight_decay is not None:
+            weight_decay = self._call_if_callable(self._weight_decay)
+            self._weight_decay_t = tf.convert_to_tensor(weight_decay, name="weight_decay")
+
+    def _decayed(self, gradient: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+        if self._weight_decay is None:
+            return gradient
+        return gradient + value * tf.cast(self._weight_decay_t, gradient.dtype)
+
+    # ---- What tf.compat.v1.train.Optimizer calls for dense variables. With decay, repeated indices
+    # are summed as its other rules do, so that a row decays once.
+
+    def _apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
+        return super()._apply_dense(self._decayed(grad, var), var)
+
+    def _resource_apply_dense(self, grad: tf.Tensor, handle: tf.Variable) -> tf.Operation:
+        return super()._resource_apply_dense(self._decayed(grad, handle), handle)
+
+    def _apply_sparse_duplicate_indices(
+        self, grad: tf.IndexedSlices, var: tf.Variable
+    ) -> tf.Operation:
+        if self._weight_decay is None:
+            return super()._apply_sparse_duplicate_indices(grad, var)
+        return tf.train.Optimizer._apply_sparse_duplicate_indices(self, grad, var)
+
+    def _resource_apply_sparse_duplicate_indices(
+        self, grad: tf.Tensor, handle: Any, indices: tf.Tensor
+    ) -> tf.Operation:
+        if self._weight_decay is None or table_of(handle) is not None:
+            return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
+        return tf.train.Optimizer._resource_apply_sparse_duplicate_indices(
+            self, grad, handle, indices
+        )
+
+    def _apply_sparse(self, grad: tf.IndexedSlices, var: tf.Variable) -> tf.Operation:
+        return self._resource_apply_sparse(grad.values, var, grad.indices)
+
+    def _resource_apply_sparse(
+        self, grad: tf.Tensor, handle: tf.Variable, indices: tf.Tensor
+    ) -> tf.Operation:
+        """One step with decay of the rows `indices` [n], which are distinct."""
+        rows = DenseRows(indices, self._use_locking)
+        step = self._decayed(grad, rows.read(handle))
+        step *= tf.cast(self._learning_rate_tensor, grad.dtype)
+        return rows.subtract(handle, step).op
+
+
+def create_hash_optimizer(
+    learning_rate: Hyperparameter,
+    use_locking: bool = False,
+    name: str = "GradientDescent",
+    use_fusion_optim: bool = False,
+    weight_decay: Optional[float] = None,
+) -> GradientDescentOptimizer:
+    """Rec SDK's factory of gradient descent for tables.
+
+    Args:
+      learning_rate: In [0, 10], or a tensor.
+      use_locking: For dense variables.
+      name: 1 to 200 characters.
+      use_fusion_optim: Without effect: every update of a table is one op.
+      weight_decay: In [1e-5, 1e-2], or None.
+
+    Returns:
+      The optimizer.
+
+    Raises:
+      ValueError: An argument of a wrong type or out of range.
+
+    Example:
+      >>> rec.optimizers.gradient_descent.create_hash_optimizer(0.1, weight_decay=1e-4).get_name()
+      'GradientDescent'
+    """
+    check_learning_rate(learning_rate)
+    check_flag("use_locking", use_locking)
+    check_name("name", name)
+    check_flag("use_fusion_optim", use_fusion_optim)
+    if weight_decay is not None:
+        check_float("weight_decay", weight_decay, at_least=1e-5, at_most=1e-2)
+    return GradientDescentOptimizer(learning_rate, use_locking, name, weight_decay)

@@ -3,11 +3,17 @@
 Source: as adam.py; the lazy variant is that of TensorFlow 1's ``tf.contrib.opt.LazyAdamOptimizer``.
 """
 
-from typing import Any
-
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.adam import AdamOptimizer
+from rec_estimator.optimizers.dense_rows import DenseRows, adam_step
+from rec_estimator.optimizers.hash_optimizer import (
+    check_flag,
+    check_float,
+    check_learning_rate,
+    check_name,
+)
+from rec_estimator.optimizers.table_updates import Hyperparameter
 
 
 class LazyAdamOptimizer(AdamOptimizer):
@@ -29,17 +35,44 @@ class LazyAdamOptimizer(AdamOptimizer):
         self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
     ) -> tf.Operation:
         """One step of the rows `indices` [n], which are distinct, by their gradients [n, ...]."""
-        rate, beta1, beta2, epsilon, beta1_power, beta2_power = (
-            tf.cast(value, grad.dtype) for value in self.table_hyperparameters()
-        )
+        rows = DenseRows(indices, self._use_locking)
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
-        m_rows = tf.gather(m, indices) * beta1 + grad * (1 - beta1)
-        v_rows = tf.gather(v, indices) * beta2 + tf.square(grad) * (1 - beta2)
-        corrected_rate = rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
-        step = corrected_rate * m_rows / (tf.sqrt(v_rows) + epsilon)
-        locking: Any = self._use_locking
-        return tf.group(
-            tf.scatter_update(m, indices, m_rows, use_locking=locking),
-            tf.scatter_update(v, indices, v_rows, use_locking=locking),
-            tf.scatter_sub(var, indices, step, use_locking=locking),
-        )
+        step, moments = adam_step(grad, m, v, rows, self.table_hyperparameters(var))
+        return tf.group(*moments, rows.subtract(var, step))
+
+
+def create_hash_optimizer(
+    learning_rate: Hyperparameter = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    name: str = "LazyAdam",
+    use_fusion_optim: bool = False,
+) -> LazyAdamOptimizer:
+    """Rec SDK's factory of lazy Adam for tables.
+
+    Args:
+      learning_rate: In [0, 10], or a tensor.
+      beta1: In (0, 1).
+      beta2: In [0, 1). Rec SDK also takes 1, with which nothing is ever learned.
+      epsilon: In (0, 1].
+      name: 1 to 200 characters.
+      use_fusion_optim: Without effect: every update of a table is one op.
+
+    Returns:
+      The optimizer.
+
+    Raises:
+      ValueError: An argument of a wrong type or out of range.
+
+    Example:
+      >>> rec.optimizers.lazy_adam.create_hash_optimizer(learning_rate=0.01).get_name()
+      'LazyAdam'
+    """
+    check_learning_rate(learning_rate)
+    check_float("beta1", beta1, above=0, below=1)
+    check_float("beta2", beta2, at_least=0, below=1)
+    check_float("epsilon", epsilon, above=0, at_most=1)
+    check_name("name", name)
+    check_flag("use_fusion_optim", use_fusion_optim)
+    return LazyAdamOptimizer(learning_rate, beta1, beta2, epsilon, name=name)

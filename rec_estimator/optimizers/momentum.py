@@ -5,12 +5,19 @@ Computational Mathematics 4(5), 1964; I. Sutskever et al., "On the importance of
 momentum in deep learning", ICML 2013.
 """
 
-from typing import Any, Sequence, Tuple
+from typing import Any, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.optimizers.hash_optimizer import (
+    check_flag,
+    check_float,
+    check_learning_rate,
+    check_name,
+)
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
+    TableSlot,
     TableUpdates,
     check_hyperparameter,
 )
@@ -55,10 +62,44 @@ class MomentumOptimizer(TableUpdates, tf.train.MomentumOptimizer):
             learning_rate, momentum, use_locking=use_locking, name=name, use_nesterov=use_nesterov
         )
 
-    def table_slots(self) -> Sequence[Tuple[str, float]]:
+    def table_slots(self) -> Sequence[TableSlot]:
         """The running sum of gradients."""
-        return ((self.get_name(), 0.0),)
+        return (TableSlot(self.get_name(), 0.0),)
 
-    def table_hyperparameters(self) -> Sequence[Any]:
+    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
         """Learning rate, momentum, whether Nesterov's."""
         return (self._learning_rate_tensor, self._momentum_tensor, float(self._use_nesterov))
+
+
+def create_hash_optimizer(
+    learning_rate: Hyperparameter = 0.001,
+    mom: float = 0.9,
+    use_locking: bool = False,
+    name: str = "momentum",
+    enable_nesterov: bool = False,
+) -> MomentumOptimizer:
+    """Rec SDK's factory of momentum for tables, which its first versions had.
+
+    Args:
+      learning_rate: In [0, 10], or a tensor.
+      mom: The momentum, at least 0.
+      use_locking: For dense variables.
+      name: 1 to 200 characters.
+      enable_nesterov: Whether the gradient is taken to be that of the point after the step.
+
+    Returns:
+      The optimizer.
+
+    Raises:
+      ValueError: An argument of a wrong type or out of range.
+
+    Example:
+      >>> rec.optimizers.momentum.create_hash_optimizer(mom=0.5).get_name()
+      'momentum'
+    """
+    check_learning_rate(learning_rate)
+    check_float("mom", mom, at_least=0)
+    check_flag("use_locking", use_locking)
+    check_name("name", name)
+    check_flag("enable_nesterov", enable_nesterov)
+    return MomentumOptimizer(learning_rate, mom, use_locking, name, enable_nesterov)

@@ -10,7 +10,19 @@ TensorFlow's, with tables as without.
 
 import math
 import numbers
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    Union,
+)
 
 import tensorflow.compat.v1 as tf
 
@@ -53,6 +65,20 @@ def check_hyperparameter(
     raise ValueError(f"{name} must be finite and {rule}, got {value}")
 
 
+class TableSlot(NamedTuple):
+    """A slot of a rule, before it is known which table carries it.
+
+    Attributes:
+      scope: The name it is scoped by, as in TensorFlow; the second of a name becomes ``<name>_1``.
+      initial: What the slot of a new row starts from.
+      width: Floats per row; None: the table's dim.
+    """
+
+    scope: str
+    initial: float
+    width: Optional[int] = None
+
+
 class TableUpdates:
     """Teaches the ``tf.compat.v1.train.Optimizer`` that it is mixed into to train tables."""
 
@@ -69,12 +95,16 @@ class TableUpdates:
     # What the loss of the last compute_gradients() depends on; None: not known.
     _step_ops: Optional[Set[tf.Operation]] = None
 
-    def table_slots(self) -> Sequence[Tuple[str, float]]:
-        """The rule's slots: the name each is scoped by, as in TensorFlow, and its initial value."""
+    def table_slots(self) -> Sequence[TableSlot]:
+        """The rule's slots, in its order."""
         return ()
 
-    def table_hyperparameters(self) -> Sequence[Any]:
-        """The rule's hyperparameters in its order, scalars; called after ``_prepare()``."""
+    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
+        """The rule's hyperparameters in its order, scalars; called after ``_prepare()``.
+
+        Args:
+          variable: What is updated, as ``get_slot()`` takes it.
+        """
         raise NotImplementedError
 
     def compute_gradients(
@@ -217,7 +247,11 @@ class TableUpdates:
                 variable.shard.add_slots(self._slot_specs(variable.shard.dim))
         dense = [variable for variable in var_list if not isinstance(variable, _ShardVariable)]
         if dense:
-            super()._create_slots(dense)
+            self._create_dense_slots(dense)
+
+    def _create_dense_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        """Slots of dense variables: TensorFlow's, if it has the rule."""
+        super()._create_slots(var_list)
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -237,7 +271,7 @@ class TableUpdates:
             grads=grad,
             counted_keys=handle.counted_keys,
             version=self._version,
-            hyper=[tf.cast(value, tf.float32) for value in self.table_hyperparameters()],
+            hyper=[tf.cast(value, tf.float32) for value in self.table_hyperparameters(handle)],
             rule=self.table_rule,
             slot_names=[slot.name for slot in slots],
             slot_widths=[slot.width for slot in slots],
@@ -248,10 +282,11 @@ class TableUpdates:
         """The slots under the names TensorFlow gives them: Adam, Adam_1."""
         specs: List[SlotSpec] = []
         uses: Dict[str, int] = {}
-        for scope, initial in self.table_slots():
+        for scope, initial, width in self.table_slots():
             use = uses[scope] = uses.get(scope, -1) + 1
             name = f"{scope}_{use}" if use else scope
-            specs.append(SlotSpec(name=name, width=dim, initial=float(initial)))
+            width = dim if width is None else width
+            specs.append(SlotSpec(name=name, width=width, initial=float(initial)))
         return specs
 
 
@@ -275,6 +310,11 @@ class _ShardVariable:
         self.op = shard.handle.op
         self.graph = shard.handle.graph
         self.device = shard.device
+
+
+def table_of(variable: Any) -> Optional[EmbeddingTable]:
+    """The table whose shard TensorFlow's optimizer sees as this variable; None: it is dense."""
+    return variable.shard.table if isinstance(variable, _ShardVariable) else None
 
 
 def _shards(variable: Variable) -> List[TableShard]:

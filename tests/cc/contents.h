@@ -23,7 +23,8 @@ struct Contents {
   explicit Contents(const EmbeddingTable& table, Keys keys = Keys::kAll)
       : snapshot(table, keys) {
     std::vector<EmbeddingTable::Snapshot::Entry> with_row, without;
-    snapshot.List(0, EmbeddingTable::Snapshot::kBuckets, &with_row, &without);
+    snapshot.List(0, EmbeddingTable::Snapshot::kBuckets, SerialFor, &with_row,
+                  &without);
     for (const auto& entry : with_row) {
       admitted.push_back({entry.key, snapshot.Version(entry),
                           snapshot.Freq(entry), snapshot.Row(entry)});

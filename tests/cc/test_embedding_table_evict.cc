@@ -105,7 +105,7 @@ TEST(ASnapshotListsAnyPartOfItsBuckets) {
     std::vector<EmbeddingTable::Snapshot::Entry> rows, counts;
     for (int64_t b = 0; b < 1000; b += step) {
       const int64_t end = std::min<int64_t>(1000, b + step);
-      whole.snapshot.List(b, end, &rows, &counts);
+      whole.snapshot.List(b, end, SerialFor, &rows, &counts);
       EXPECT_EQ(static_cast<int64_t>(rows.size()), of_rows[end] - of_rows[b]);
       EXPECT_EQ(static_cast<int64_t>(counts.size()),
                 of_counts[end] - of_counts[b]);
@@ -120,7 +120,7 @@ TEST(ASnapshotListsAnyPartOfItsBuckets) {
         EXPECT_EQ(FloorMod(counts[i].key, 1000) / step, b / step);
       }
     }
-    whole.snapshot.List(step, step, &rows, &counts);
+    whole.snapshot.List(step, step, SerialFor, &rows, &counts);
     EXPECT_EQ(rows.size() + counts.size(), 0u);
   }
 }

@@ -19,6 +19,12 @@
 namespace rec_estimator {
 namespace {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kSteps = 40;  // About ten times slower there.
+#else
+constexpr int kSteps = 160;
+#endif
+
 constexpr int kDim = 3;
 constexpr int kSlot = 2;  // Width of the one slot.
 constexpr float kSlotInitial = 0.5f;
@@ -511,8 +517,8 @@ void RunTrials(const std::vector<FilterSpec>& filters, uint64_t seed) {
   const SgdEach sgd(0.25f);
   const AddSum add;
   for (const FilterSpec& filter : filters) {
-    Trial(filter, ++seed, SerialFor).Run(add, 200);
-    Trial(filter, ++seed, threads.parallel()).Run(sgd, 120);
+    Trial(filter, ++seed, SerialFor).Run(add, kSteps);
+    Trial(filter, ++seed, threads.parallel()).Run(sgd, kSteps);
   }
 }
 

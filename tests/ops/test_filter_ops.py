@@ -29,7 +29,7 @@ class Pair:
 
     def step(self, keys, grads=None, counted_keys=(), version=0, rule="Adagrad"):
         grads = np.ones([len(keys), 3], np.float32) if grads is None else grads
-        slots = [(name, 3, RULES[rule].initial) for name in RULES[rule].slots]
+        slots = RULES[rule].slots_of(3)
         self.table.apply(rule, [0.5], keys, grads, counted_keys, version, slots)
         self.oracle.apply(rule, [0.5], keys, grads, counted_keys, version)
 

@@ -27,17 +27,19 @@ def read(path):
     return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
-def write(session, path, tensors, slices=None):
+def write(path, tensors, slices=None):
     """Writes {name: array}; slices: {name: [how SaveV2 says which part of it is written]}."""
     slices = slices or {}
     pieces = [(name, piece) for name in tensors for piece in slices.get(name, [""])]
-    save = tf.raw_ops.SaveV2(
-        prefix=str(path),
-        tensor_names=[name for name, _ in pieces],
-        shape_and_slices=[piece for _, piece in pieces],
-        tensors=[cut(np.asarray(tensors[name]), piece) for name, piece in pieces],
-    )
-    session.run(save)
+    # A graph of its own: that of the tests would grow and be built anew each time.
+    with tf.Graph().as_default(), tf.Session() as session:
+        save = tf.raw_ops.SaveV2(
+            prefix=str(path),
+            tensor_names=[name for name, _ in pieces],
+            shape_and_slices=[piece for _, piece in pieces],
+            tensors=[cut(np.asarray(tensors[name]), piece) for name, piece in pieces],
+        )
+        session.run(save)
     return path
 
 
@@ -100,20 +102,18 @@ def test_admitted_keys_stay_and_filtered_ones_are_judged_anew(
 
 
 @pytest.mark.parametrize("threshold, freq", [(0, 1), (1, 1), (7, 7)])
-def test_keys_without_counts_are_admitted_as_if_just_counted(
-    make_table, session, tmp_path, threshold, freq
-):
-    path = write(session, tmp_path / "c", {**rows_of([4, 5]), "t-freqs": np.zeros([0], np.int64)})
+def test_keys_without_counts_are_admitted_as_if_just_counted(make_table, tmp_path, threshold, freq):
+    path = write(tmp_path / "c", {**rows_of([4, 5]), "t-freqs": np.zeros([0], np.int64)})
     table = make_table(DIM, filter_freq=threshold)
     table.restore(path, BANK)
     out = table.export()
     assert out["freqs"].tolist() == [freq] * 2 and out["versions"].tolist() == [-1] * 2
 
 
-def test_filtered_keys_without_counts_start_from_none(make_table, session, tmp_path):
+def test_filtered_keys_without_counts_start_from_none(make_table, tmp_path):
     tensors = {**rows_of([4]), "t-keys_filtered": np.array([6, 5])}
     table = make_table(DIM, filter_freq=2)
-    table.restore(write(session, tmp_path / "c", tensors), BANK)
+    table.restore(write(tmp_path / "c", tensors), BANK)
     out = table.export()
     assert out["keys_filtered"].tolist() == [5, 6]
     assert out["freqs_filtered"].tolist() == [0, 0]
@@ -216,16 +216,14 @@ def damaged_bloom(tensors):
     }
 
 
-def test_a_damaged_bloom_filter_is_an_error_that_leaves_the_table_empty(
-    make_table, session, tmp_path
-):
+def test_a_damaged_bloom_filter_is_an_error_that_leaves_the_table_empty(make_table, tmp_path):
     (table,), keys = bloom_tables(make_table, 1)
     table.save(tmp_path / "c", slots=ADAGRAD)
     tensors = read(tmp_path / "c")
     restored = make_table(DIM, BANK, name="r", **BLOOM)
     for what, changed in damaged_bloom(tensors).items():
         bad = {k: v for k, v in {**tensors, **changed}.items() if v is not None}
-        path = write(session, tmp_path / "bad", bad)
+        path = write(tmp_path / "bad", bad)
         with pytest.raises((tf.errors.DataLossError, tf.errors.InvalidArgumentError), match="cbf"):
             restored.restore(path, BANK, slots=ADAGRAD)
         assert restored.size() == 0, what
@@ -235,18 +233,18 @@ def test_a_damaged_bloom_filter_is_an_error_that_leaves_the_table_empty(
 # ------------------------------------------------------------------ keys
 
 
-def test_a_key_that_does_not_fit_the_type_of_the_table_is_an_error(make_table, session, tmp_path):
+def test_a_key_that_does_not_fit_the_type_of_the_table_is_an_error(make_table, tmp_path):
     table = make_table(DIM, BANK)
     for key in (2**31, -(2**31) - 1):
         for tensors in (rows_of([1, key]), {**rows_of([1]), "t-keys_filtered": np.array([key])}):
-            path = write(session, tmp_path / "c", tensors)
+            path = write(tmp_path / "c", tensors)
             with pytest.raises(
                 tf.errors.InvalidArgumentError, match=f"t-keys.* fit into int32, got {key};"
             ):
                 table.restore(path, BANK, key_dtype=tf.int32)
             assert table.stats().total_count == 0
     fits = [-(2**31), 2**31 - 1]
-    table.restore(write(session, tmp_path / "c", rows_of(fits)), BANK, key_dtype=tf.int32)
+    table.restore(write(tmp_path / "c", rows_of(fits)), BANK, key_dtype=tf.int32)
     np.testing.assert_array_equal(np.sort(table.export()["keys"]), fits)
 
 
@@ -256,32 +254,30 @@ def test_a_key_that_does_not_fit_the_type_of_the_table_is_an_error(make_table, s
     ids=str,
 )
 @pytest.mark.parametrize("ending", ["keys", "keys_filtered"])
-def test_keys_that_come_twice_are_data_loss_in_any_order(
-    make_table, session, tmp_path, keys, ending
-):
+def test_keys_that_come_twice_are_data_loss_in_any_order(make_table, tmp_path, keys, ending):
     tensors = rows_of(keys) if ending == "keys" else rows_of([77])
     tensors[f"t-{ending}"] = np.array(keys)
     table = make_table(DIM, BANK, filter_freq=1000)
     with pytest.raises(tf.errors.DataLossError, match=f"t-{ending} .* must have distinct keys"):
-        table.restore(write(session, tmp_path / "c", tensors), BANK)
+        table.restore(write(tmp_path / "c", tensors), BANK)
     assert table.stats().total_count == 0
 
 
-def test_a_key_that_is_admitted_and_filtered_is_data_loss(make_table, session, tmp_path):
+def test_a_key_that_is_admitted_and_filtered_is_data_loss(make_table, tmp_path):
     # Out of order, so that only the table can tell.
     tensors = {**rows_of([5, 6]), "t-keys_filtered": np.array([9, 6, 5])}
     with pytest.raises(tf.errors.DataLossError, match="t-keys_filtered .* got 3 of which 1 are"):
-        make_table(DIM, BANK).restore(write(session, tmp_path / "c", tensors), BANK)
+        make_table(DIM, BANK).restore(write(tmp_path / "c", tensors), BANK)
 
 
-def test_deeprecs_order_within_a_bucket_is_restored(make_table, session, tmp_path):
+def test_deeprecs_order_within_a_bucket_is_restored(make_table, tmp_path):
     keys = np.array([2000, 0, 1000, 3001, 1, 2], np.int64)
     offsets = np.searchsorted(keys % 1000, np.arange(1001)).astype(np.int32)
     tensors = {**rows_of(keys), "t-partition_offset": offsets}
     for empty in ("freqs", "versions"):
         tensors[f"t-{empty}"] = np.zeros([0], np.int64)
     table = make_table(DIM)
-    table.restore(write(session, tmp_path / "c", tensors), BANK)
+    table.restore(write(tmp_path / "c", tensors), BANK)
     np.testing.assert_array_equal(table.lookup(keys), tensors["t-values"])
 
 
@@ -299,23 +295,23 @@ def test_deeprecs_order_within_a_bucket_is_restored(make_table, session, tmp_pat
     ],
 )
 def test_slices_that_are_not_all_rows_once_are_an_error(
-    make_table, session, tmp_path, name, slices, kind, message
+    make_table, tmp_path, name, slices, kind, message
 ):
-    path = write(session, tmp_path / "c", rows_of(np.arange(9)), {name: slices})
+    path = write(tmp_path / "c", rows_of(np.arange(9)), {name: slices})
     table = make_table(DIM, BANK)
     with pytest.raises(getattr(tf.errors, f"{kind}Error"), match=message):
         table.restore(path, BANK)
     assert table.size() == 0
 
 
-def test_slices_come_in_any_order_and_width(make_table, session, tmp_path):
+def test_slices_come_in_any_order_and_width(make_table, tmp_path):
     tensors = rows_of(np.arange(9))
     slices = {
         "t-values": ["9 3 6,3:0,3", "9 3 0,1:0,3", "9 3 1,5:0,3"],
         "t-keys": ["9 5,4", "9 0,5"],
     }
     table = make_table(DIM)
-    table.restore(write(session, tmp_path / "c", tensors, slices), BANK)
+    table.restore(write(tmp_path / "c", tensors, slices), BANK)
     np.testing.assert_array_equal(table.lookup(np.arange(9)), tensors["t-values"])
 
 
@@ -330,7 +326,7 @@ def chain(table, folder, names):
         table.commit_save()
 
 
-def test_a_chain_that_is_broken_is_an_error_naming_the_file(make_table, session, tmp_path):
+def test_a_chain_that_is_broken_is_an_error_naming_the_file(make_table, tmp_path):
     table = make_table(DIM, BANK)
     chain(table, tmp_path, ["a", "b", "c"])
     target = make_table(DIM, BANK, name="r")
@@ -340,7 +336,7 @@ def test_a_chain_that_is_broken_is_an_error_naming_the_file(make_table, session,
     with pytest.raises(tf.errors.NotFoundError, match=message):
         target.restore(tmp_path / "c", BANK, slots=ADAGRAD)
     for parent in ("b", "c", "d", "../x", "/", "folder/x"):
-        write(session, tmp_path / "a", {**rows_of([1]), "t-delta_of": np.array(parent)})
+        write(tmp_path / "a", {**rows_of([1]), "t-delta_of": np.array(parent)})
         kind = tf.errors.NotFoundError if parent == "d" else tf.errors.DataLossError
         with pytest.raises(kind, match=f"{tmp_path}/a .*{parent}|{tmp_path}/{parent} .*/a"):
             target.restore(tmp_path / "c", BANK, slots=ADAGRAD)
@@ -350,8 +346,8 @@ def test_a_chain_that_is_broken_is_an_error_naming_the_file(make_table, session,
 @pytest.mark.parametrize(
     "parent", [np.array(["a"]), np.array(7), np.array("x" * 5000), np.array(b"")], ids=repr
 )
-def test_a_parent_must_be_a_name(make_table, session, tmp_path, parent):
-    write(session, tmp_path / "c", {**rows_of([1]), "t-delta_of": parent})
+def test_a_parent_must_be_a_name(make_table, tmp_path, parent):
+    write(tmp_path / "c", {**rows_of([1]), "t-delta_of": parent})
     table = make_table(DIM, BANK)
     if parent.dtype.kind == "S":
         table.restore(tmp_path / "c", BANK)  # Of nothing: a full one.
@@ -361,22 +357,22 @@ def test_a_parent_must_be_a_name(make_table, session, tmp_path, parent):
         table.restore(tmp_path / "c", BANK)
 
 
-def test_shards_must_build_on_the_same_checkpoint(make_table, session, tmp_path):
+def test_shards_must_build_on_the_same_checkpoint(make_table, tmp_path):
     tensors = {**rows_of([0], "t/part_0"), **rows_of([1], "t/part_1")}
     tensors["t/part_1-delta_of"] = np.array("b")
-    path = write(session, tmp_path / "c", tensors)
+    path = write(tmp_path / "c", tensors)
     with pytest.raises(tf.errors.DataLossError, match="part_1-delta_of .* same for all shards"):
         make_table(DIM, BANK).restore(path, BANK)
 
 
-def test_changes_must_come_in_order(make_table, session, tmp_path):
-    write(session, tmp_path / "a", rows_of([1, 2, 3]))
+def test_changes_must_come_in_order(make_table, tmp_path):
+    write(tmp_path / "a", rows_of([1, 2, 3]))
     tensors = {**rows_of([3, 2]), "t-delta_of": np.array("a"), "t-keys_erased": np.array([9])}
-    write(session, tmp_path / "c", tensors)
+    write(tmp_path / "c", tensors)
     with pytest.raises(tf.errors.DataLossError, match="t-keys .* must be ordered by floormod"):
         make_table(DIM, BANK).restore(tmp_path / "c", BANK)
     del tensors["t-keys_erased"]
-    write(session, tmp_path / "c", tensors)
+    write(tmp_path / "c", tensors)
     with pytest.raises(tf.errors.DataLossError, match="t-keys_erased"):
         make_table(DIM, BANK).restore(tmp_path / "c", BANK)
 
@@ -461,6 +457,53 @@ def test_damage_of_a_large_file_is_found_before_a_row_is_lost(make_table, stored
     assert contents(full) == before
 
 
+NONSENSE = [
+    np.zeros([0], np.int64),
+    np.zeros([0, 0], np.float32),
+    np.zeros([3, 0], np.float32),
+    np.zeros([1001], np.int32),
+    np.full([1001], -1, np.int32),
+    np.full([2], 2**62),
+    np.full([5], -(2**63)),
+    np.full([4], 2**63 - 1),
+    np.full([2, DIM], np.nan, np.float32),
+    np.zeros([1, 2**16], np.float32),
+    np.array(2**40),
+    np.array("a"),
+    np.array(["x", "y"]),
+    np.zeros([1, 1, 1], np.complex64),
+]
+
+
+def test_nonsense_in_place_of_any_tensor_is_an_error_or_a_table(make_table, tmp_path):
+    table = make_table(DIM, BANK, name="stored", **BLOOM)
+    train(table, [1, 1, 1, 2, 3, 1002])
+    table.save(tmp_path / "a", **SAVE)
+    table.commit_save()
+    train(table, [2, 2, 2, 4])
+    table.save(tmp_path / "b", **SAVE, delta_of="a")
+    good = read(tmp_path / "b")
+    empty = make_table(DIM, BANK, name="empty", **BLOOM)
+    refused = set()
+    rng = np.random.default_rng(0)
+    for name in good:
+        for i in rng.choice(len(NONSENSE), 6, replace=False):
+            nonsense = NONSENSE[i]
+            path = write(tmp_path / "c", {**good, name: nonsense})
+            try:
+                empty.restore(path, BANK, slots=ADAGRAD)
+            except tf.errors.OpError as error:
+                assert name in str(error) or "t-" in str(error)
+                assert empty.stats().total_count == 0
+                refused.add(name)
+            empty.initialize(BANK)
+    # Of a slot, counts and versions are not read: they are the row's.
+    assert {name for name in good if "Adagrad" not in name} == refused - {
+        name for name in refused if "Adagrad" in name
+    }
+    assert {"t/Adagrad-keys", "t/Adagrad-values", "t/Adagrad-partition_offset"} <= refused
+
+
 def test_a_missing_data_file_is_an_error_naming_it(make_table, stored):
     folder, _ = stored
     (folder / "a.data-00000-of-00001").unlink()
@@ -470,7 +513,7 @@ def test_a_missing_data_file_is_an_error_naming_it(make_table, stored):
 
 def test_files_of_a_merged_checkpoint_are_read(make_table, session, trained, tmp_path):
     trained.save(tmp_path / "t0", slots=ADAGRAD, names=["t"])
-    write(session, tmp_path / "other", {"dense": np.ones([3])})
+    write(tmp_path / "other", {"dense": np.ones([3])})
     shutil.copytree(tmp_path, tmp_path / "copy")
     merge = tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=[str(tmp_path / "other"), str(tmp_path / "t0")],
@@ -485,9 +528,9 @@ def test_files_of_a_merged_checkpoint_are_read(make_table, session, trained, tmp
     assert contents(table) == contents(trained)
 
 
-def test_a_table_of_a_checkpoint_that_fails_midway_keeps_its_bank(make_table, session, tmp_path):
+def test_a_table_of_a_checkpoint_that_fails_midway_keeps_its_bank(make_table, tmp_path):
     # Out of order, so that the key that comes twice is found at the end.
-    path = write(session, tmp_path / "c", {**rows_of([5, 4, 5]), "t/default_values": BANK + 7})
+    path = write(tmp_path / "c", {**rows_of([5, 4, 5]), "t/default_values": BANK + 7})
     table = make_table(DIM, BANK)
     with pytest.raises(tf.errors.DataLossError, match="distinct"):
         table.restore(path, BANK + 3)

@@ -1,0 +1,236 @@
+"""How fast are a save and a restore beside a plain file, and how much memory do they take?
+
+    python -m benchmarks.bench_checkpoint [--rows 4000000] [--rounds 9] [--output FILE.json]
+
+A table of 4 M rows of 32 floats with Adam's two slots, saved and restored by rec_estimator.Saver,
+against a file of as many bytes as the checkpoint, written and read in chunks of 8 MiB on the same
+disk. The rounds alternate between them (rounds.py says how). Both wait until the disk has what they
+wrote (fsync); before each read both ask the system to forget the files it has in memory, so that
+the disk is read; "cached" is the same without that.
+
+Memory: in a process of its own, the peak of the resident memory during the call, over the resident
+memory before a save, and over that before plus the table's own after a restore. At most 64 MiB and
+1 % of the table is promised.
+
+Columns: MB/s, median; ratio, that of the plain file's seconds over the Saver's, median over the
+rounds with the quartiles.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import statistics
+import tempfile
+
+import numpy as np
+
+from benchmarks import rounds as rounds_lib
+
+DIM = 32
+CHUNK = 8 << 20  # bytes
+FILL = 200_000  # rows a step
+MIB = 1 << 20
+
+
+def _graph():
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+
+    table = rec.get_embedding_variable("table", DIM)
+    keys = tf.placeholder(tf.int64, [None])
+    loss = tf.reduce_sum(rec.embedding_lookup(table, keys))
+    train = rec.optimizers.AdamOptimizer(0.01).minimize(loss)
+    return table, keys, train, rec.Saver(sharded=True)
+
+
+def _fill(session, keys, train, rows):
+    """Keys as hashed strings are: no small numbers in a row."""
+    all_keys = np.arange(rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for begin in range(0, rows, FILL):
+        session.run(train, {keys: all_keys[begin : begin + FILL].astype(np.int64)})
+
+
+def _forget(folder):
+    """Asks the system to drop the folder's files from its memory."""
+    for name in os.listdir(folder):
+        descriptor = os.open(os.path.join(folder, name), os.O_RDONLY)
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
+def _size(folder):
+    names = [name for name in os.listdir(folder) if ".data-" in name or name.endswith(".index")]
+    return sum(os.path.getsize(os.path.join(folder, name)) for name in names)
+
+
+def _saver(folder, rows):
+    """Save and restore, in a process that holds the table."""
+    import tensorflow.compat.v1 as tf
+
+    table, keys, train, saver = _graph()
+    session = tf.Session()
+    session.run(tf.global_variables_initializer())
+    _fill(session, keys, train, rows)
+    prefix = os.path.join(folder, "model")
+
+    def save():
+        saver.save(session, prefix, write_meta_graph=False)
+
+    def empty():
+        # As where training resumes; a table that holds rows first sees whether the file is whole.
+        session.run(table.initializer)
+
+    def forget():
+        empty()
+        _forget(folder)
+
+    save()
+    return {
+        "save": save,
+        "before restore": forget,
+        "before restore, cached": empty,
+        "restore": lambda: saver.restore(session, prefix),
+        "restore, cached": lambda: saver.restore(session, prefix),
+    }
+
+
+def _plain_file(folder, size_of):
+    size = _size(size_of)
+    path = os.path.join(folder, "file")
+    chunk = np.random.default_rng(0).integers(0, 256, CHUNK, np.uint8).tobytes()
+    buffer = bytearray(CHUNK)
+
+    def write():
+        # Beside the old file and in its place, as the Saver's.
+        with open(f"{path}.new", "wb", buffering=0) as file:
+            for begin in range(0, size, CHUNK):
+                file.write(chunk[: size - begin])
+            os.fsync(file.fileno())
+        os.replace(f"{path}.new", path)
+
+    def read():
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+    write()
+    return {
+        "save": write,
+        "before restore": lambda: _forget(folder),
+        "restore": read,
+        "restore, cached": read,
+    }
+
+
+def measure_speed(folder, rows, rounds):
+    """Seconds, {what: {system: [one per round]}}, and the checkpoint's bytes."""
+    folders = [os.path.join(folder, name) for name in ("saver", "file")]
+    for each in folders:
+        os.mkdir(each)
+    systems = {
+        "saver": (_saver, (folders[0], rows)),
+        "plain file": (_plain_file, (folders[1], folders[0])),
+    }
+    whats = ["save", "restore", "restore, cached"]
+    return rounds_lib.alternate(systems, whats, rounds, steps=1), _size(folders[0])
+
+
+def _memory(name):
+    """A line of the process's status, in bytes."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith(name))
+
+
+def _peak_during(call):
+    """(resident before, peak during), in bytes."""
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # Forgets the peak so far.
+    before = _memory("VmRSS")
+    call()
+    return before, _memory("VmHWM")
+
+
+def _measure_memory(folder, rows, what, pipe):
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    import tensorflow.compat.v1 as tf
+
+    tf.disable_eager_execution()
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    table, keys, train, saver = _graph()
+    prefix = os.path.join(folder, "memory")
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        if what == "save":
+            _fill(session, keys, train, rows)
+            before, peak = _peak_during(lambda: saver.save(session, prefix))
+            extra = peak - before
+        else:
+            empty = session.run(table.memory_bytes())
+            before, peak = _peak_during(lambda: saver.restore(session, prefix))
+            extra = peak - before - (session.run(table.memory_bytes()) - empty)
+        assert session.run(table.size()) == rows
+        pipe.send((int(session.run(table.memory_bytes())), int(extra)))
+
+
+def measure_memory(folder, rows):
+    """{what: (bytes of the table, bytes beyond it)}."""
+    result = {}
+    context = multiprocessing.get_context("spawn")
+    for what in ("save", "restore"):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_measure_memory, args=(folder, rows, what, theirs))
+        process.start()
+        theirs.close()
+        result[what] = ours.recv()
+        process.join()
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--folder", help="where to write, on the disk to measure; None: here")
+    parser.add_argument("--output", help="file for the raw result, JSON")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=args.folder or os.getcwd()) as folder:
+        memory = measure_memory(folder, args.rows)
+        seconds, size = measure_speed(folder, args.rows, args.rounds)
+    result = {
+        **rounds_lib.provenance(),
+        "rows": args.rows,
+        "dim": DIM,
+        "optimizer": "Adam",
+        "bytes": size,
+        "rounds": args.rounds,
+        "seconds": seconds,
+        "ratios": {},
+        "memory": {},
+    }
+    print(
+        f"\n{args.rows:,} rows of dim {DIM} with Adam's slots, {size / 1e9:.2f} GB, fsync in both"
+    )
+    print(f"{'':18}{'saver MB/s':>12}{'file MB/s':>12}{'ratio':>8}   quartiles")
+    for what, by_system in seconds.items():
+        low, middle, high = rounds_lib.ratios(by_system["plain file"], by_system["saver"])
+        result["ratios"][what] = round(middle, 3)
+        speeds = [size / 1e6 / statistics.median(by_system[s]) for s in ("saver", "plain file")]
+        print(f"{what:18}{speeds[0]:12.0f}{speeds[1]:12.0f}{middle:8.2f}   {low:.2f} - {high:.2f}")
+    for what, (table, extra) in memory.items():
+        most = 64 * MIB + table // 100
+        result["memory"][what] = {"table": table, "beyond": extra, "promised": most}
+        print(
+            f"{what:8} of {table / MIB:.0f} MiB takes {extra / MIB:.1f} MiB beyond it, "
+            f"{most / MIB:.1f} promised"
+        )
+    if args.output:
+        with open(args.output, "w") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""How fast does a compressed model answer beside the model as written and a graph made by hand?
+
+    python -m benchmarks.bench_serving [--rounds 200] [--output FILE.json]
+
+Two models on looked-up vectors of 16 floats: DIN (attention over a history of 100, then 128 and 64
+units) and wide & deep (40 fields of the user, 10 of the candidate, 256 and 128 units). By hand
+means: what depends on the user runs once, first layers are split by block, there is one copy of the
+history. All graphs live in one process and take turns; what is compared is the median over rounds
+of the ratio of times within a round, because the machine's speed drifts.
+
+Columns: ms, median and 99th percentile; then the time of the model as written, and that of the
+graph by hand, over that of the compressed one.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import time
+from typing import Callable, Dict, List, NamedTuple
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from model_zoo import din, layers
+from rec_estimator import graph_optimizer
+
+DIM, HISTORY = 16, 100
+USER_WIDTH, CONTEXT_WIDTH = 10 * DIM, DIM
+FIELDS, ITEM_FIELDS = 50, 10
+# 1 user, and 8 ragged ones, with so many candidates in all.
+REQUESTS = {
+    **{f"1 x {n}": [n] for n in (50, 100, 500, 1000)},
+    "8 ragged, 500": [120, 10, 75, 40, 5, 130, 60, 60],
+}
+
+
+def _vectors(names_and_shapes):
+    return {
+        name: tf.placeholder(tf.bool if name == "mask" else tf.float32, [None, *shape], name=name)
+        for name, shape in names_and_shapes.items()
+    }
+
+
+class Model(NamedTuple):
+    """A model under test; shapes are those of a row."""
+
+    name: str
+    users: Dict[str, List[int]]
+    items: Dict[str, List[int]]
+    as_written: Callable
+    by_hand: Callable
+
+
+def din_as_written(features):
+    item = features["item"]
+    interest = din.attend(features["history"], features["mask"], item)
+    parts = [features["user"], item, features["context"], interest, interest * item]
+    return layers.tower(tf.concat(parts, axis=1), (128, 64), "deep")
+
+
+def din_by_hand(features, rows):
+    history, mask, item = features["history"], features["mask"], features["item"]
+    with tf.variable_scope("attention"), tf.variable_scope("hidden_0"):
+        kernel = tf.get_variable("kernel", [4 * DIM, 32])
+        bias = tf.get_variable("bias", [32])
+    of_history, of_item, of_difference, of_product = tf.split(kernel, 4)
+    products = tf.reshape(rows(history) * item[:, tf.newaxis], [-1, DIM])
+    hidden = tf.reshape(tf.matmul(products, of_product), [-1, HISTORY, 32])
+    flat = tf.reshape(history, [-1, DIM])
+    shared = tf.matmul(flat, of_history + of_difference) + bias
+    hidden += rows(tf.reshape(shared, [-1, HISTORY, 32]))
+    hidden += tf.matmul(item, of_item - of_difference)[:, tf.newaxis]
+    with tf.variable_scope("attention"):
+        hidden = layers.dense(tf.nn.relu(hidden), 16, "hidden_1", tf.nn.relu)
+        scores = tf.squeeze(layers.dense(hidden, 1, "output"), -1)
+    weights = tf.nn.softmax(tf.where_v2(rows(mask), scores, -1e9))
+    weights *= rows(tf.cast(mask, tf.float32))
+    interest = tf.squeeze(tf.matmul(weights[:, tf.newaxis], rows(history)), 1)
+    if rows(history) is history:  # One user: one product of two matrices.
+        interest = tf.matmul(weights, history[0])
+    with tf.variable_scope("deep"), tf.variable_scope("hidden_0"):
+        kernel = tf.get_variable("kernel", [USER_WIDTH + CONTEXT_WIDTH + 3 * DIM, 128])
+        bias = tf.get_variable("bias", [128])
+    sizes = [USER_WIDTH, DIM, CONTEXT_WIDTH, 2 * DIM]
+    of_user, of_item, of_context, of_interest = tf.split(kernel, sizes)
+    user = tf.matmul(features["user"], of_user) + tf.matmul(features["context"], of_context)
+    inputs = tf.concat([item, interest, interest * item], axis=1)
+    hidden = tf.matmul(inputs, tf.concat([of_item, of_interest], 0)) + rows(user + bias)
+    with tf.variable_scope("deep"):
+        hidden = layers.dense(tf.nn.relu(hidden), 64, "hidden_1", tf.nn.relu)
+        return tf.squeeze(layers.dense(hidden, 1, "output"), -1)
+
+
+def wide_and_deep_as_written(features):
+    rows = [features[f"field_{i}"] for i in range(FIELDS)]
+    deep = tf.concat([row[:, :-1] for row in rows], axis=1)
+    return tf.add_n([row[:, -1] for row in rows]) + layers.tower(deep, (256, 128), "deep")
+
+
+def wide_and_deep_by_hand(features, rows):
+    with tf.variable_scope("deep"), tf.variable_scope("hidden_0"):
+        kernels = tf.split(tf.get_variable("kernel", [FIELDS * DIM, 256]), FIELDS)
+        bias = tf.get_variable("bias", [256])
+
+    def share(names):
+        inputs = tf.concat([features[name][:, :-1] for name in names], axis=1)
+        kernel = tf.concat([kernels[int(name.partition("_")[2])] for name in names], axis=0)
+        return tf.matmul(inputs, kernel), tf.add_n([features[name][:, -1] for name in names])
+
+    user, user_wide = share(WIDE_AND_DEEP_USERS)
+    item, item_wide = share(WIDE_AND_DEEP_ITEMS)
+    hidden = tf.nn.relu(item + rows(user + bias))
+    with tf.variable_scope("deep"):
+        hidden = layers.dense(hidden, 128, "hidden_1", tf.nn.relu)
+        deep = tf.squeeze(layers.dense(hidden, 1, "output"), -1)
+    return deep + item_wide + rows(user_wide)
+
+
+DIN_USERS = {
+    "history": [HISTORY, DIM],
+    "mask": [HISTORY],
+    "user": [USER_WIDTH],
+    "context": [CONTEXT_WIDTH],
+}
+STEP = FIELDS // ITEM_FIELDS
+WIDE_AND_DEEP_USERS = {f"field_{i}": [DIM + 1] for i in range(FIELDS) if i % STEP}
+WIDE_AND_DEEP_ITEMS = {f"field_{i}": [DIM + 1] for i in range(0, FIELDS, STEP)}
+MODELS = (
+    Model("DIN", DIN_USERS, {"item": [DIM]}, din_as_written, din_by_hand),
+    Model(
+        "wide & deep",
+        WIDE_AND_DEEP_USERS,
+        WIDE_AND_DEEP_ITEMS,
+        wide_and_deep_as_written,
+        wide_and_deep_by_hand,
+    ),
+)
+
+
+def _call(model, kind, sizes, values):
+    """A function that answers the request once."""
+    with tf.Graph().as_default():
+        users, items = _vectors(model.users), _vectors(model.items)
+        item_size = tf.placeholder(tf.int32, [None], name="item_size")
+        features = {**users, **items}
+        if kind == "compressed":
+            graph_optimizer.enable_sample_awared_graph_compression(users, items, item_size)
+        if kind == "by hand":
+            row = tf.repeat(tf.range(tf.size(item_size)), item_size)
+            one = len(sizes) == 1
+            scores = model.by_hand(features, lambda x: x if one else tf.gather(x, row))
+        else:
+            scores = graph_optimizer.compress(model.as_written(features))
+        config = tf.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)
+        session = tf.Session(config=config)
+        random = np.random.RandomState(1)
+        for variable in sorted(tf.global_variables(), key=lambda v: v.name):
+            session.run(variable.assign(random.uniform(-0.2, 0.2, variable.shape.as_list())))
+        index = np.repeat(np.arange(len(sizes)), sizes)
+        feed = {item_size: np.array(sizes, np.int32)}
+        for name, tensor in features.items():
+            repeats = kind == "as written" and name in users
+            feed[tensor] = values[name][index] if repeats else values[name]
+        keys = list(feed)
+        run = session.make_callable(scores, keys)
+        arguments = [feed[key] for key in keys]
+        return lambda: run(*arguments)
+
+
+def _values(model, sizes):
+    random = np.random.RandomState(0)
+    found = {}
+    for shapes, rows in ((model.users, len(sizes)), (model.items, sum(sizes))):
+        for name, shape in shapes.items():
+            value = random.uniform(-1, 1, [rows, *shape])
+            found[name] = value > -0.5 if name == "mask" else value.astype(np.float32)
+    return found
+
+
+def measure(model, sizes, rounds):
+    """Seconds of each graph in every round."""
+    values = _values(model, sizes)
+    calls = {
+        kind: _call(model, kind, sizes, values) for kind in ("as written", "by hand", "compressed")
+    }
+    answers = {kind: call() for kind, call in calls.items()}
+    for answer in answers.values():
+        largest = np.abs(answers["as written"]).max()
+        np.testing.assert_allclose(answer, answers["as written"], rtol=0, atol=1e-5 * largest)
+    seconds = {kind: [] for kind in calls}
+    for turn in range(rounds + 10):
+        for kind, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if turn >= 10:
+                seconds[kind].append(time.perf_counter() - start)
+    return {kind: np.array(times) for kind, times in seconds.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--output", help="file for the raw result, JSON")
+    args = parser.parse_args()
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    points = []
+    print(f"{'model':12}{'request':>15}{'graph':>12}{'p50 ms':>9}{'p99 ms':>9}{'ratio':>7}")
+    for model in MODELS:
+        for request, sizes in REQUESTS.items():
+            seconds = measure(model, sizes, args.rounds)
+            for kind, times in seconds.items():
+                ratio = float(np.median(times / seconds["compressed"]))
+                p50, p99 = (float(np.percentile(times, p)) * 1e3 for p in (50, 99))
+                print(f"{model.name:12}{request:>15}{kind:>12}{p50:9.2f}{p99:9.2f}{ratio:7.2f}")
+                points.append(
+                    dict(model=model.name, request=request, graph=kind, p50_ms=p50, p99_ms=p99)
+                )
+                points[-1]["time_over_compressed"] = round(ratio, 3)
+    if args.output:
+        result = {
+            "date": datetime.date.today().isoformat(),
+            "cores": os.cpu_count(),
+            "tensorflow": tf.__version__,
+            "rounds": args.rounds,
+            "points": points,
+        }
+        with open(args.output, "w") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

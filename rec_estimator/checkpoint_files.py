@@ -1,0 +1,328 @@
+"""Where the files of a checkpoint are: put into place whole, told apart, and taken away.
+
+A checkpoint ``model`` is ``model.index``, which names everything in it, and the data files
+``model.data-<i>-of-<n>``, whose names follow from the n in the index. So a checkpoint is replaced
+by one with another n: its data files come beside the old ones, and the moment the new index is
+renamed over the old one decides which of the two it is. Until then all is in a folder
+``.rec_estimator-save-*`` beside it, locked by the process that writes it; the next save removes
+what a killed process left there.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+
+import tensorflow.compat.v1 as tf
+
+_FOLDER = ".rec_estimator-save-"
+
+# In that folder: the files that are linked into place, under the names they have there.
+_PLACED = "placed"
+
+# The index of a bundle without tensors: a table file with the header alone. Merged with a
+# checkpoint it makes the n of the data files' names one higher, and adds no data file.
+_EMPTY_INDEX = bytes.fromhex(
+    "000006 08011a020801 00000000 01000000 00 629457f9"  # the header
+    "00000000 01000000 00 c0f2a1b0"  # no meta blocks
+    "000002 0011 00000000 01000000 00 ccbf8b5d"  # the block above
+    "1608 230d" + "00" * 36 + "57fb808b247547db"  # the footer
+)
+
+_DATA_FILE = re.compile(r"\.data-(\d{5})-of-(\d{5})")
+
+
+class Signature(NamedTuple):
+    """What tells an index file from another one of its name."""
+
+    length: int  # bytes
+    mtime_nsec: int
+    inode: int  # 0 where files have none
+
+
+def signature_of(prefix: str) -> Optional[Signature]:
+    """The signature of a checkpoint's index, None if there is no such checkpoint."""
+    index = f"{prefix}.index"
+    try:
+        if is_local(index):
+            status = os.stat(index)
+            return Signature(status.st_size, status.st_mtime_ns, status.st_ino)
+        stat = tf.io.gfile.stat(index)
+    except (OSError, tf.errors.OpError):
+        return None
+    return Signature(stat.length, stat.mtime_nsec, 0)
+
+
+def is_one_path(path: str, other: str) -> bool:
+    """Whether two prefixes are the same place."""
+    return path == other or os.path.abspath(path) == os.path.abspath(other)
+
+
+def is_local(prefix: str) -> bool:
+    """Whether the operating system, and not a file system of TensorFlow's, has the path."""
+    return "://" not in prefix
+
+
+def size_of(prefix: str) -> int:
+    """Bytes of a checkpoint's files."""
+    paths = [f"{prefix}.index", *_data_files(prefix)]
+    return sum(tf.io.gfile.stat(path).length for path in paths)
+
+
+def remove(prefix: str, meta_graph_suffix: str = "meta") -> None:
+    """Removes a checkpoint: first its index, so that what is left of it is none."""
+    for path in (f"{prefix}.index", *_data_files(prefix), f"{prefix}.{meta_graph_suffix}"):
+        with contextlib.suppress(tf.errors.NotFoundError):
+            tf.io.gfile.remove(path)
+
+
+def _data_files(prefix: str) -> List[str]:
+    folder, base = os.path.split(prefix)
+    return [os.path.join(folder, name) for name, _ in _named_data_files(folder, base)]
+
+
+def _named_data_files(folder: str, base: str) -> Iterator[Tuple[str, int]]:
+    """(file name, n) of every file `base`.data-?????-of-<n> in a folder."""
+    try:
+        names = tf.io.gfile.listdir(folder or ".")
+    except tf.errors.OpError:
+        return
+    for name in names:
+        match = _DATA_FILE.fullmatch(name[len(base) :]) if name.startswith(base) else None
+        if match:
+            yield name, int(match.group(2))
+
+
+class Deltas:
+    """Which checkpoints of a folder are deltas, and of which parent.
+
+    Reads an index once for each time it was written.
+    """
+
+    def __init__(self) -> None:
+        self._parents: Dict[str, Tuple[Signature, Optional[str]]] = {}
+
+    def parent_of(self, prefix: str) -> Optional[str]:
+        """Prefix of the checkpoint that this one is a delta of, None if it is whole or gone."""
+        signature = signature_of(prefix)
+        if signature is None:
+            return None
+        known = self._parents.get(prefix)
+        if known is None or known[0] != signature:
+            known = (signature, _read_parent(prefix))
+            self._parents[prefix] = known
+        return known[1]
+
+    def family_of(self, prefix: str) -> "Family":
+        """The checkpoints in the folder of `prefix`, as they are now."""
+        folder = os.path.dirname(prefix)
+        try:
+            files = tf.io.gfile.listdir(folder or ".")
+        except tf.errors.OpError:
+            files = []
+        names = [name[: -len(".index")] for name in sorted(files) if name.endswith(".index")]
+        parents = {name: self.parent_of(os.path.join(folder, name)) for name in names}
+        return Family(folder, {n: p and os.path.basename(p) for n, p in parents.items()})
+
+
+class Family(NamedTuple):
+    """The checkpoints of a folder, by name, and of which other each is a delta."""
+
+    folder: str
+    parents: Dict[str, Optional[str]]
+
+    def dependents_of(self, prefix: str) -> List[str]:
+        """Prefixes of those that need this one to be restored."""
+        name = os.path.basename(prefix)
+        return [os.path.join(self.folder, n) for n in self.parents if self._needs(n, name)]
+
+    def without(self, prefix: str) -> "Family":
+        """The others."""
+        name = os.path.basename(prefix)
+        return Family(self.folder, {n: p for n, p in self.parents.items() if n != name})
+
+    def _needs(self, name: str, other: str) -> bool:
+        seen = {name}
+        parent = self.parents.get(name)
+        while parent is not None and parent not in seen:
+            if parent == other:
+                return True
+            seen.add(parent)
+            parent = self.parents.get(parent)
+        return False
+
+
+def _read_parent(prefix: str) -> Optional[str]:
+    try:
+        reader = tf.train.NewCheckpointReader(prefix)
+        for name in reader.get_variable_to_shape_map():
+            if name.endswith("-delta_of"):
+                return os.path.join(os.path.dirname(prefix), reader.get_tensor(name).decode())
+    except (tf.errors.OpError, ValueError):
+        # Damaged, or removed meanwhile: restoring it will say so.
+        return None
+    return None
+
+
+class PendingCheckpoint:
+    """A checkpoint while it is written, out of the way of the one that it will replace.
+
+    For local files. Use as a context: what is not placed when it ends is removed.
+
+    Args:
+      prefix: Where the checkpoint will be.
+
+    Attributes:
+      prefix: Where to write it meanwhile.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._folder, self._base = os.path.split(prefix)
+        self._folder = self._folder or "."
+        os.makedirs(self._folder, exist_ok=True)
+        _remove_what_killed_saves_left(self._folder)
+        self._own_folder, self._lock = _make_locked_folder(self._folder)
+        self.prefix = os.path.join(self._own_folder, self._base)
+
+    def __enter__(self) -> "PendingCheckpoint":
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        _finish(self._own_folder, self._folder)
+        if self._lock is not None:
+            os.close(self._lock)
+
+    def place(self, merge: Callable[[List[str], str], Any]) -> None:
+        """Makes it the checkpoint `prefix`, from one moment to the next.
+
+        Args:
+          merge: Of prefixes and a new prefix: MergeV2Checkpoints.
+        """
+        names, num_files = self._rename_to_final(merge)
+        placed = os.path.join(self._own_folder, _PLACED)
+        for name in names:
+            _sync(os.path.join(placed, name))
+        *data, index = names
+        for name in data:
+            source, target = os.path.join(placed, name), os.path.join(self._folder, name)
+            try:
+                # A link, so that after a kill the folder still tells which of the files are ours.
+                os.link(source, target)
+            except FileExistsError:
+                raise
+            except OSError:  # a file system without links
+                os.rename(source, target)
+        _sync(self._folder)
+        os.replace(os.path.join(placed, index), os.path.join(self._folder, index))
+        _sync(self._folder)
+        _remove_data_files_but(self._folder, self._base, num_files)
+
+    def _rename_to_final(self, merge: Callable[[List[str], str], Any]) -> Tuple[List[str], int]:
+        """Gives the files names that are free in their place; the index comes last."""
+        taken = {n for _, n in _named_data_files(self._folder, self._base)}
+        num_files = num_written = len(list(_named_data_files(self._own_folder, self._base)))
+        while num_files in taken:
+            num_files += 1
+        base, fillers = self._base, []
+        for i in range(num_files - num_written):
+            fillers.append(os.path.join(self._own_folder, f"filler-{i}"))
+            with open(f"{fillers[-1]}.index", "wb") as file:
+                file.write(_EMPTY_INDEX)
+        if fillers:
+            base = f"{self._base}-renumbered"
+            merge([self.prefix, *fillers], os.path.join(self._own_folder, base))
+        placed = os.path.join(self._own_folder, _PLACED)
+        os.mkdir(placed)
+        names = []
+        for name, _ in _named_data_files(self._own_folder, base):
+            number = _DATA_FILE.fullmatch(name[len(base) :]).group(1)
+            names.append(f"{self._base}.data-{number}-of-{num_files:05d}")
+            os.rename(os.path.join(self._own_folder, name), os.path.join(placed, names[-1]))
+        names.append(f"{self._base}.index")
+        os.rename(f"{os.path.join(self._own_folder, base)}.index", os.path.join(placed, names[-1]))
+        return names, num_files
+
+
+def _finish(own_folder: str, folder: str) -> None:
+    """Removes a save's folder, and what of it is in the place of a checkpoint but of no use."""
+    placed = os.path.join(own_folder, _PLACED)
+    linked: Set[Tuple[str, int]] = set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(placed):
+            base, _, rest = name.rpartition(".data-")
+            match = _DATA_FILE.fullmatch(f".data-{rest}")
+            if not base or not match or not _are_one_file(placed, folder, name):
+                continue
+            if os.path.exists(os.path.join(placed, f"{base}.index")):
+                # No index in place names the file yet.
+                os.remove(os.path.join(folder, name))
+            else:
+                linked.add((base, int(match.group(2))))
+    for base, num_files in linked:
+        _remove_data_files_but(folder, base, num_files)
+    shutil.rmtree(own_folder, ignore_errors=True)
+
+
+def _are_one_file(folder: str, other: str, name: str) -> bool:
+    try:
+        return os.path.samefile(os.path.join(folder, name), os.path.join(other, name))
+    except OSError:
+        return False
+
+
+def _remove_data_files_but(folder: str, base: str, num_files: int) -> None:
+    for name, n in _named_data_files(folder, base):
+        if n != num_files:
+            with contextlib.suppress(OSError):
+                os.remove(os.path.join(folder, name))
+
+
+def _make_locked_folder(folder: str) -> Tuple[str, Optional[int]]:
+    """A new folder in `folder` and the descriptor that holds its lock, if there are locks."""
+    while True:
+        path = tempfile.mkdtemp(prefix=_FOLDER, dir=folder)
+        lock = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError:  # no locks here: nobody will take the folder for abandoned
+            os.close(lock)
+            return path, None
+        # Before the lock was ours, another process may have found the folder abandoned.
+        if os.path.exists(path):
+            return path, lock
+        os.close(lock)
+
+
+def _remove_what_killed_saves_left(folder: str) -> None:
+    for name in os.listdir(folder):
+        if not name.startswith(_FOLDER):
+            continue
+        path = os.path.join(folder, name)
+        try:
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:
+            continue
+        try:
+            # The kernel lets go of a dead process's lock.
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _finish(path, folder)
+        except OSError:
+            pass
+        finally:
+            os.close(lock)
+
+
+def _sync(path: str) -> None:
+    """Waits until the disk has it: else a power cut could leave an index of missing data."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # not for folders on some systems
+            raise
+    finally:
+        os.close(descriptor)

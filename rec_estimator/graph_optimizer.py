@@ -1,0 +1,15 @@
+"""Sample-aware graph compression under the module's name in DeepRec, ``tf.graph_optimizer``."""
+
+from rec_estimator.sample_compression import (
+    CompressionReport,
+    compress,
+    compression_report,
+    enable_sample_awared_graph_compression,
+)
+
+__all__ = [
+    "CompressionReport",
+    "compress",
+    "compression_report",
+    "enable_sample_awared_graph_compression",
+]

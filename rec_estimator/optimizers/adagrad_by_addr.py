@@ -1,0 +1,21 @@
+"""Rec SDK's Adagrad for tables of dynamic expansion, which are the same tables here.
+
+Source: adagrad.py. Differs: Rec SDK adds 1e-7 to the accumulator under the root.
+"""
+
+from rec_estimator.optimizers.adagrad import AdagradOptimizer, create_hash_optimizer
+from rec_estimator.optimizers.table_updates import Hyperparameter
+
+
+def create_hash_optimizer_by_address(
+    learning_rate: Hyperparameter = 0.001,
+    initial_accumulator_value: float = 0.9,
+    name: str = "Adagrad",
+) -> AdagradOptimizer:
+    """``adagrad.create_hash_optimizer`` without use_locking; arguments and errors as there.
+
+    Example:
+      >>> rec.optimizers.adagrad_by_addr.create_hash_optimizer_by_address(0.01).get_name()
+      'Adagrad'
+    """
+    return create_hash_optimizer(learning_rate, initial_accumulator_value, name=name)

@@ -1,0 +1,45 @@
+"""Rec SDK's gradient descent for tables of dynamic expansion, which are the same tables here.
+
+Source: gradient_descent.py.
+"""
+
+from rec_estimator.optimizers.gradient_descent import GradientDescentOptimizer
+from rec_estimator.optimizers.hash_optimizer import (
+    check_flag,
+    check_float,
+    check_learning_rate,
+    check_name,
+)
+from rec_estimator.optimizers.table_updates import Hyperparameter
+
+
+def create_hash_optimizer_by_addr(
+    learning_rate: Hyperparameter,
+    weight_decay: float = 0.0001,
+    use_locking: bool = False,
+    name: str = "GradientDescentByAddr",
+) -> GradientDescentOptimizer:
+    """Rec SDK's factory, whose weight decay is not 0 unless asked.
+
+    Args:
+      learning_rate: In [0, 10], or a tensor.
+      weight_decay: In [0, 1].
+      use_locking: For dense variables.
+      name: 1 to 200 characters.
+
+    Returns:
+      The optimizer.
+
+    Raises:
+      ValueError: An argument of a wrong type or out of range.
+
+    Example:
+      >>> factory = rec.optimizers.gradient_descent_by_addr.create_hash_optimizer_by_addr
+      >>> factory(0.1).get_name()
+      'GradientDescentByAddr'
+    """
+    check_learning_rate(learning_rate)
+    check_float("weight_decay", weight_decay, at_least=0, at_most=1)
+    check_flag("use_locking", use_locking)
+    check_name("name", name)
+    return GradientDescentOptimizer(learning_rate, use_locking, name, weight_decay)

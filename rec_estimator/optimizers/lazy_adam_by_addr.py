@@ -1,0 +1,24 @@
+"""Rec SDK's lazy Adam for tables of dynamic expansion, which are the same tables here.
+
+Source: lazy_adam.py.
+"""
+
+from rec_estimator.optimizers.lazy_adam import LazyAdamOptimizer, create_hash_optimizer
+from rec_estimator.optimizers.table_updates import Hyperparameter
+
+
+def create_hash_optimizer_by_address(
+    learning_rate: Hyperparameter = 0.001,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+    name: str = "LazyAdamByAddress",
+    use_fusion_optim: bool = False,
+) -> LazyAdamOptimizer:
+    """``lazy_adam.create_hash_optimizer`` under another name; arguments and errors as there.
+
+    Example:
+      >>> rec.optimizers.lazy_adam_by_addr.create_hash_optimizer_by_address(0.01).get_name()
+      'LazyAdamByAddress'
+    """
+    return create_hash_optimizer(learning_rate, beta1, beta2, epsilon, name, use_fusion_optim)

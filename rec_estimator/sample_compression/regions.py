@@ -1,0 +1,65 @@
+"""Pieces of a model that are declared row-wise, and need not be understood op by op."""
+
+from typing import Any, Dict, List, Sequence, Set
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.graph_walk import ancestors
+from rec_estimator.sample_compression.expansion import components
+
+
+class Region:
+    """A piece of the graph of which row i of each output depends on row i of the inputs only.
+
+    Args:
+      inputs: Dense, sparse and ragged tensors with rows on axis 0.
+      outputs: Tensors with the same rows on axis 0.
+    """
+
+    def __init__(self, inputs: Sequence[Any], outputs: Sequence[tf.Tensor]) -> None:
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+
+    def ops(self) -> Set[tf.Operation]:
+        """The ops between inputs and outputs."""
+        found: Set[tf.Operation] = set()
+        stack = [op for t in self.inputs for part in components(t) for op in part.consumers()]
+        while stack:
+            op = stack.pop()
+            if op not in found:
+                found.add(op)
+                stack.extend(consumer for t in op.outputs for consumer in t.consumers())
+        return found & ancestors(tensor.op for tensor in self.outputs)
+
+
+class Regions:
+    """The regions of a graph.
+
+    Args:
+      regions: All of them.
+    """
+
+    def __init__(self, regions: Sequence[Region]) -> None:
+        self._owners: Dict[tf.Operation, List[Region]] = {}
+        inner = [(region, region.ops()) for region in regions]
+        everywhere = set().union(*(ops for _, ops in inner))
+        # The op of one region's output may have another region's output too.
+        outputs = {tensor.name for region in regions for tensor in region.outputs}
+        for region, ops in inner:
+            outside = {
+                consumer
+                for op in ops
+                for tensor in op.outputs
+                if tensor.name not in outputs
+                for consumer in tensor.consumers()
+            }
+            outside -= everywhere
+            # What goes nowhere, as a size that an assertion did not need, belongs to the region;
+            # a region that is looked into from outside is taken op by op.
+            if not any(tensor.consumers() for op in outside for tensor in op.outputs):
+                for op in ops | outside:
+                    self._owners.setdefault(op, []).append(region)
+
+    def of(self, op: tf.Operation) -> List[Region]:
+        """The regions that an op belongs to; a lookup may be of several."""
+        return self._owners.get(op, [])

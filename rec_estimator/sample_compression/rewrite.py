@@ -1,0 +1,388 @@
+"""The pass: walks from the users' and the items' tensors to what the model makes of them.
+
+Each op gets a side. On that of users it runs on one row per user, as it is. On that of candidates
+its inputs that come from users are replaced by their rows repeated. So every tensor either has a
+row per user, or is what the model as written computes for each candidate.
+"""
+
+import collections
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator import _tf_private
+from rec_estimator.sample_compression import sizes as sizes_lib
+from rec_estimator.sample_compression import values as values_lib
+from rec_estimator.sample_compression.algebra import Algebra
+from rec_estimator.sample_compression.elements import elements_of
+from rec_estimator.sample_compression.entry_rules import GROUP_LOOKUP, entries_made, looked_up
+from rec_estimator.sample_compression.expansion import (
+    Entries,
+    Expansion,
+    components,
+    repeat_rows,
+)
+from rec_estimator.sample_compression.regions import Region, Regions
+from rec_estimator.sample_compression.report import OpRecord
+from rec_estimator.sample_compression.rules import BROADCASTING, RULES, SHAPE_OPERANDS
+from rec_estimator.sample_compression.sizes import ONE, Sizes
+from rec_estimator.sample_compression.values import Side, Stop, Value
+
+# Ops that make rows of something without rows, again for the users: shape and data to tensor.
+_MAKERS: Dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
+    "BroadcastTo": lambda shape, data: tf.broadcast_to(data, shape),
+    "Fill": lambda shape, data: tf.fill(shape, data),
+    "Tile": lambda shape, data: tf.tile(data, shape),
+}
+
+
+class Rewrite:
+    """One run of the pass over a graph.
+
+    Args:
+      users: Dense, sparse and ragged tensors of B rows.
+      items: Such of N rows.
+      item_size: int32 [B] or [1].
+      regions: Pieces that are declared row-wise.
+    """
+
+    def __init__(
+        self,
+        users: Sequence[Any],
+        items: Sequence[Any],
+        item_size: tf.Tensor,
+        regions: Sequence[Region] = (),
+        exact: bool = False,
+    ) -> None:
+        # Before the pass adds ops of its own.
+        self._order = _downstream([part for t in (*users, *items) for part in components(t)])
+        self._regions = Regions(regions)
+        self._is_row_wise: Dict[Region, bool] = {}
+        self.expansion = Expansion(users, items, item_size)
+        self._algebra = Algebra(self.expansion, self._repeated, exact)
+        self.records: List[OpRecord] = []
+        self._values: Dict[str, Value] = {}
+        self._full: Dict[Tuple[str, bool], tf.Tensor] = {}
+        self._makers: Dict[str, tf.Operation] = {}
+        self._made: Dict[str, tf.Tensor] = {}
+        self._inputs: List[Tuple[tf.Operation, int, tf.Tensor]] = []
+        for user in users:
+            self._seed(user)
+        for item in items:
+            parts = components(item)
+            for part in parts:
+                value = values_lib.opaque(part)
+                if len(parts) == 1 and part.shape.rank:
+                    value.dims = values_lib.rows_dims(part)
+                self._values[part.name] = value
+
+        # What the user says of a tensor holds, also where it is made of another one.
+        self._given = set(self._values)
+
+    def run(self) -> None:
+        """Decides on every op, then rewires the graph."""
+        for op in self._order:
+            self._visit(op)
+        for op, index, tensor in self._inputs:
+            # An op's inputs have no public setter, and what a model_fn has built is there already.
+            op._update_input(index, tensor)
+
+    def _seed(self, user: Any) -> None:
+        """What is known of a user tensor's components."""
+        parts = components(user)
+        found = [Value(part, Side.USER, values_lib.rows_dims(part)) for part in parts]
+        if isinstance(user, tf.SparseTensor):
+            entries = Entries.of_sparse(self.expansion, user.indices, is_sorted=False)
+            indices, values, shape = found
+            indices.repeat, values.entries = entries.repeat_indices, entries
+            indices.entries = shape.entries = entries
+            shape.repeat = entries.repeat_shape
+            rank = shape.tensor.shape.num_elements()
+            shape.elements = (sizes_lib.BATCH, *[None] * ((rank or 1) - 1))
+        elif isinstance(user, tf.RaggedTensor) and user.ragged_rank == 1:
+            entries = Entries.of_ragged(self.expansion, user.row_splits)
+            values, splits = found
+            values.entries = splits.entries = entries
+            splits.repeat = entries.repeat_splits
+        elif isinstance(user, tf.RaggedTensor):
+            repeated = components(tf.gather(user, self.expansion.index))
+            for value, full in zip(found, repeated):
+                value.repeat = lambda _, full=full: full
+        for value in found:
+            self._values[value.tensor.name] = value
+
+    def value(self, tensor: tf.Tensor) -> Value:
+        """What is known of a tensor."""
+        if tensor.name not in self._values:
+            self._values[tensor.name] = values_lib.fixed(tensor)
+        return self._values[tensor.name]
+
+    def full(self, tensor: tf.Tensor) -> tf.Tensor:
+        """The tensor as the model as written computes it, a row per candidate.
+
+        Raises:
+          ValueError: It is inside of a piece that is declared row-wise.
+        """
+        inside = self._regions.of(tensor.op) and tensor.name not in self._given
+        if inside and all(self._is_row_wise.get(r) for r in self._regions.of(tensor.op)):
+            raise ValueError(
+                f"a compressed model must not give {tensor.name!r}, which is inside of the lookup "
+                "of a feature; give what model_fn finds under the feature's name"
+            )
+        return self._repeated(self.value(tensor), is_broadcast=False)
+
+    def _repeated(self, value: Value, is_broadcast: bool) -> tf.Tensor:
+        if value.side != Side.USER:
+            return value.computed()
+        key = (value.computed().name, is_broadcast)
+        if key not in self._full:
+            self._full[key] = self._repeat(value, is_broadcast)
+        return self._full[key]
+
+    def _repeat(self, value: Value, is_broadcast: bool) -> tf.Tensor:
+        if value.repeat is not None:
+            return value.repeat(value.tensor)
+        rows = self.expansion.users if value.entries is None else value.entries.count
+        per_row = 1
+        if value.per_row != ONE:
+            per_row = sizes_lib.evaluate(value.per_row, rows)
+        index = self.expansion.index
+        if value.entries is not None:
+            index = value.entries.places
+        elif is_broadcast:
+            index = self.expansion.broadcast_index
+        return repeat_rows(value.tensor, value.axis, rows, per_row, index)
+
+    def _is_inside(self, op: tf.Operation) -> bool:
+        """Whether an op belongs to regions only that are of users or of candidates as a whole."""
+        regions = self._regions.of(op)
+        for region in regions:
+            if region not in self._is_row_wise:
+                self._is_row_wise[region] = self._enter(region)
+        return bool(regions) and all(self._is_row_wise[region] for region in regions)
+
+    def _enter(self, region: Region) -> bool:
+        """Learns a region's outputs from its inputs, if all are of one side."""
+        values = [[self.value(part) for part in components(t)] for t in region.inputs]
+        sides = {value.side for parts in values for value in parts} - {Side.FIXED}
+        if len(sides) != 1:
+            return False
+        for parts in values:
+            is_given = all(value.tensor.name in self._given for value in parts)
+            first = parts[0]
+            is_rows = len(parts) == 1 and first.entries is None and first.repeat is None
+            is_rows = is_rows and first.dims is not None and first.dims[:1] == (sizes_lib.BATCH,)
+            if not (is_rows or (is_given and len(parts) > 1)):
+                return False
+        (side,) = sides
+        for tensor in region.outputs:
+            self._values[tensor.name] = Value(tensor, side, values_lib.rows_dims(tensor))
+            self._given.add(tensor.name)
+        return True
+
+    def _visit(self, op: tf.Operation) -> None:
+        if self._is_inside(op):
+            if Side.USER in {self.value(tensor).side for tensor in op.inputs}:
+                self.records.append(OpRecord(op, True, None))
+            return
+        inputs = [self.value(tensor) for tensor in op.inputs]
+        if all(value.side == Side.FIXED for value in inputs) or self._follows_shape(op, inputs):
+            return
+        if op.type == GROUP_LOOKUP and not _tf_private.in_control_flow(op):
+            self._visit_lookup(op, inputs)
+            return
+        made = None if _tf_private.in_control_flow(op) else entries_made(self.expansion, op, inputs)
+        if made is not None:
+            self.records.append(OpRecord(op, True, None))
+            for tensor, value in zip(op.outputs, made):
+                self._learn(tensor, value)
+            return
+        reason, outs = "takes tensors of candidates too", None
+        try:
+            outs = self._apply_rule(op, inputs)
+        except Stop as stop:
+            reason = str(stop)
+        rows = [value for value in inputs if value.axis is not None]
+        decided = [value for value in rows if value.tensor.name not in self._makers]
+        kinds = {value.entries for value in rows}
+        is_of_users = len(kinds) == 1 and all(value.side == Side.USER for value in decided)
+        if outs is not None and is_of_users:
+            self._put_on_users_side(op, inputs, outs, kinds.pop())
+            return
+        if kinds - {None}:
+            outs = None  # How many entries the candidates have is not followed.
+        is_split = self._leave_with_candidates(op, inputs, outs)
+        if is_split or any(value.side == Side.USER for value in inputs):
+            dims = outs[0] if outs else None
+            share = self._algebra.shares.get(op.name, 1.0)
+            self.records.append(OpRecord(op, False, dims, "" if is_split else reason, share))
+        if outs and not rows and _has_rows(outs[0]):
+            self._makers[op.outputs[0].name] = op
+
+    def _apply_rule(self, op: tf.Operation, inputs: Sequence[Value]) -> List[Sizes]:
+        if op.type not in RULES:
+            raise Stop("has no rule")
+        if _tf_private.in_control_flow(op):
+            raise Stop("is inside of control flow")
+        if any(value.repeat is not None for value in inputs):
+            raise Stop("takes apart a sparse or ragged tensor")
+        has_entries = any(value.entries is not None for value in inputs)
+        if has_entries and any(_has_rows(value.elements) for value in inputs):
+            raise Stop("brings entries into a number of rows")
+        return RULES[op.type](op, inputs)
+
+    def _leave_with_candidates(
+        self, op: tf.Operation, inputs: Sequence[Value], outs: Optional[Sequence[Sizes]]
+    ) -> bool:
+        """Connects an op to a row per candidate; returns whether algebra knows a better way."""
+        is_split = False
+        meets_candidates = outs is not None and op.type in BROADCASTING
+        for index, value in enumerate(inputs):
+            is_broadcast = meets_candidates and value.per_row == ONE
+            self._connect(op, index, self._repeated(value, is_broadcast))
+        for output, tensor in enumerate(op.outputs):
+            value = values_lib.opaque(tensor)
+            if outs is not None:
+                value.dims = outs[output]
+            if len(op.outputs) == 1:
+                value.elements = elements_of(op, inputs)
+                if outs is not None:
+                    self._algebra.improve(op, inputs, value)
+                    is_split = value.make is not None and op.type != "ConcatV2"
+            self._learn(tensor, value)
+        return is_split
+
+    def _visit_lookup(self, op: tf.Operation, inputs: Sequence[Value]) -> None:
+        outputs, of_users = looked_up(op, inputs)
+        if of_users:
+            self.records.append(OpRecord(op, True, None))
+        elif any(value.side == Side.USER for value in inputs):
+            self.records.append(OpRecord(op, False, None, "takes ids that are not followed"))
+        for index, value in enumerate(inputs):
+            tensor = self._repeated(value, is_broadcast=False)
+            if index in of_users:
+                tensor = value.computed()
+                if value.side != Side.USER and _has_rows(value.elements):
+                    tensor = self._shape_for_users(value)
+            self._connect(op, index, tensor)
+        for output, tensor in zip(outputs, op.outputs):
+            if output is None:
+                output = values_lib.opaque(tensor)
+            self._learn(tensor, output)
+
+    def _put_on_users_side(
+        self,
+        op: tf.Operation,
+        inputs: Sequence[Value],
+        outs: Sequence[Sizes],
+        entries: Optional[Entries],
+    ) -> None:
+        self.records.append(OpRecord(op, True, outs[0] if outs else None))
+        for index, value in enumerate(inputs):
+            tensor = value.computed()
+            if SHAPE_OPERANDS.get(op.type) == index and _has_rows(value.elements):
+                tensor = self._shape_for_users(value)
+            elif tensor.name in self._makers:
+                tensor = self._made_for_users(self._makers[tensor.name])
+            self._connect(op, index, tensor)
+        for dims, tensor in zip(outs, op.outputs):
+            if dims is None or _has_rows(dims):
+                self._learn(tensor, Value(tensor, Side.USER, dims, entries=entries))
+            else:
+                self._learn(tensor, Value(tensor, Side.ITEM, dims))
+
+    def _connect(self, op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
+        if tensor.name != op.inputs[index].name:
+            self._inputs.append((op, index, tensor))
+
+    def _learn(self, tensor: tf.Tensor, value: Value) -> None:
+        if tensor.name not in self._given:
+            self._values[tensor.name] = value
+
+    def _shape_for_users(self, value: Value) -> tf.Tensor:
+        rows = self.expansion.users
+        if None not in value.elements:
+            return sizes_lib.evaluate_all(value.elements, rows, value.tensor.dtype)
+        # What is not followed is not read where this is asked for.
+        rest = value.computed()[1:]
+        return tf.concat([tf.cast(rows, rest.dtype)[tf.newaxis], rest], axis=0)
+
+    def _made_for_users(self, op: tf.Operation) -> tf.Tensor:
+        if op.name in self._made:
+            return self._made[op.name]
+        place = SHAPE_OPERANDS[op.type]
+        shape, data = self.value(op.inputs[place]), self.value(op.inputs[1 - place])
+        made = _MAKERS[op.type](self._shape_for_users(shape), data.computed())
+        self._made[op.name] = made
+        return made
+
+    def _follows_shape(self, op: tf.Operation, inputs: Sequence[Value]) -> bool:
+        """Answers a Shape op about the candidates without looking at the tensor."""
+        if op.type not in ("Shape", "ShapeN", "Size") or _tf_private.in_control_flow(op):
+            return False
+        asked = [self.value(tensor) for tensor in op.inputs]
+        if any(value.entries is not None or value.repeat is not None for value in asked):
+            return False
+        if any(value.dims is None or None in value.dims for value in asked):
+            return False
+        for value, tensor in zip(asked, op.outputs):
+            static = values_lib.static_dims(tensor, symbols=True)
+            answer = Value(tensor, Side.ITEM, static, value.dims)
+            if op.type == "Size":
+                answer.elements = (sizes_lib.product(value.dims),)
+                if answer.elements == (None,):
+                    return False
+            answer.make = lambda a=answer, dtype=tensor.dtype: self._sizes(a, dtype)
+            self._learn(tensor, answer)
+        return True
+
+    def _sizes(self, answer: Value, dtype: tf.DType) -> tf.Tensor:
+        rows = self.expansion.items
+        if not answer.dims:
+            return sizes_lib.evaluate(answer.elements[0], rows, dtype)
+        return sizes_lib.evaluate_all(answer.elements, rows, dtype)
+
+
+def _has_rows(sizes: Sizes) -> bool:
+    return sizes is not None and any(size is not None and size.is_batch for size in sizes)
+
+
+def _downstream(tensors: Sequence[tf.Tensor]) -> List[tf.Operation]:
+    """The ops that depend on the tensors, each after those it takes its inputs from.
+
+    The back edge of a tf.while_loop (v1) is left out: what is in the loop is of one side.
+    """
+    found: Dict[tf.Operation, int] = {}
+    stack = [op for tensor in tensors for op in tensor.consumers()]
+    while stack:
+        op = stack.pop()
+        if op not in found:
+            found[op] = 0
+            stack.extend(consumer for tensor in op.outputs for consumer in tensor.consumers())
+    given: Set[str] = {tensor.name for tensor in tensors}
+
+    def awaited(op: tf.Operation) -> List[tf.Operation]:
+        return [
+            tensor.op
+            for tensor in op.inputs
+            if tensor.op in found and tensor.name not in given and tensor.op.type != "NextIteration"
+        ]
+
+    for op in found:
+        found[op] = len(awaited(op))
+    consumers: Dict[tf.Operation, List[tf.Operation]] = collections.defaultdict(list)
+    for op in found:
+        for source in awaited(op):
+            consumers[source].append(op)
+    # The order of creation among those that are ready, so that two exports are alike.
+    age = {op: i for i, op in enumerate(tensors[0].graph.get_operations())}
+    ready = collections.deque(sorted((op for op in found if not found[op]), key=age.get))
+    order: List[tf.Operation] = []
+    while ready:
+        op = ready.popleft()
+        order.append(op)
+        for consumer in consumers[op]:
+            found[consumer] -= 1
+            if not found[consumer]:
+                ready.append(consumer)
+    return order

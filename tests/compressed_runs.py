@@ -1,0 +1,103 @@
+"""Runs a model uncompressed, on repeated rows, and compressed, for the tests of compression."""
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from rec_estimator import graph_optimizer, sample_compression
+
+F, INT = tf.float64, tf.int64
+SIZES = np.array([2, 0, 3, 1], np.int32)
+
+
+def enable(users, items, **arguments):
+    """Enables compression and returns the placeholder of item_size."""
+    item_size = tf.placeholder(tf.int32, [None], name="item_size")
+    graph_optimizer.enable_sample_awared_graph_compression(users, items, item_size, **arguments)
+    return item_size
+
+
+def placeholder(array):
+    kind = tf.string if array.dtype == object else tf.as_dtype(array.dtype)
+    return tf.placeholder(kind, [None, *array.shape[1:]])
+
+
+def ragged_placeholder(dtype):
+    values = tf.placeholder(dtype, [None])
+    return tf.RaggedTensor.from_row_splits(values, tf.placeholder(INT, [None]), validate=False)
+
+
+def ragged_value(lists, dtype):
+    return tf.compat.v1.ragged.constant_value(lists, dtype=dtype, row_splits_dtype=np.int64)
+
+
+def sparse_value(lists, dtype):
+    indices = [(i, j) for i, row in enumerate(lists) for j in range(len(row))]
+    values = np.array([x for row in lists for x in row], dtype)
+    width = max([len(row) for row in lists] or [0])
+    return tf.compat.v1.SparseTensorValue(
+        np.array(indices, np.int64).reshape(-1, 2), values, (len(lists), width)
+    )
+
+
+def both(model, users, items, sizes=SIZES, exact=False):
+    """Runs a model uncompressed on repeated rows, and compressed.
+
+    Args:
+      model: From lists of users' and items' tensors to what to fetch.
+      users: Per input an array of a row per user; or a list of lists with a function that makes the
+        placeholder and one that makes the value to feed.
+      items: Arrays of a row per candidate.
+      sizes: Of the request.
+      exact: As of enable_sample_awared_graph_compression.
+
+    Returns:
+      (uncompressed, compressed, CompressionReport)
+    """
+    rows = np.repeat(np.arange(len(sizes)), sizes)
+    users = [(u, placeholder, lambda x: x) if isinstance(u, np.ndarray) else u for u in users]
+    with tf.Graph().as_default():
+        tf.set_random_seed(3)
+        user_tensors = [make(value) for value, make, _ in users]
+        item_tensors = [placeholder(item) for item in items]
+        item_size = enable(user_tensors, item_tensors, exact=exact)
+        fetches = model(user_tensors, item_tensors)
+        feed = dict(zip(item_tensors, items))
+        repeated = [
+            value[rows] if isinstance(value, np.ndarray) else [value[row] for row in rows]
+            for value, _, _ in users
+        ]
+        for tensor, value, (_, _, convert) in zip(user_tensors, repeated, users):
+            feed[tensor] = convert(value)
+        with tf.Session() as session:
+            session.run([tf.global_variables_initializer(), tf.tables_initializer()])
+            expected = session.run(fetches, feed)
+        compressed = sample_compression.compress(fetches)
+        feed = {**dict(zip(item_tensors, items)), item_size: sizes}
+        feed.update({t: convert(value) for t, (value, _, convert) in zip(user_tensors, users)})
+        with tf.Session() as session:
+            session.run([tf.global_variables_initializer(), tf.tables_initializer()])
+            got = session.run(compressed, feed)
+        return expected, got, sample_compression.compression_report()
+
+
+def arrays(values):
+    for value in tf.nest.flatten(values):
+        parts = (value,)
+        if isinstance(value, tf.compat.v1.ragged.RaggedTensorValue):
+            parts = value.values, value.row_splits
+        for part in parts:
+            yield np.asarray(part)
+
+
+def expect_equal(expected, got, tolerance=0.0):
+    for wanted, value in zip(arrays(expected), arrays(got)):
+        assert wanted.shape == value.shape
+        if wanted.dtype.kind == "f":
+            largest = np.abs(wanted).max(initial=0.0)
+            np.testing.assert_allclose(value, wanted, rtol=0, atol=tolerance * largest)
+        else:
+            np.testing.assert_array_equal(value, wanted)
+
+
+def uniform(*shape):
+    return np.random.uniform(-1, 1, shape)

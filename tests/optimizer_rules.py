@@ -1,0 +1,191 @@
+"""The optimizer rules under test, the tables and batches they run on, and what each of them means.
+
+A new rule is a line in one of the two tables below, and runs every test that is parametrized with
+it.
+"""
+
+import inspect
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from oracle import TableOracle
+
+import rec_estimator as rec
+
+VOCABULARY = 40
+STEPS = 50
+DIMS = [1, 5, 8, 16, 33]
+
+# Rules that equal TensorFlow's bit for bit: class here and in tf.compat.v1.train, its arguments.
+EXACT_RULES = {
+    "gradient_descent": ("GradientDescentOptimizer", {"learning_rate": 0.1}),
+    "momentum": ("MomentumOptimizer", {"learning_rate": 0.1, "momentum": 0.9}),
+    "nesterov": (
+        "MomentumOptimizer",
+        {"learning_rate": 0.1, "momentum": 0.9, "use_nesterov": True},
+    ),
+    "adagrad": ("AdagradOptimizer", {"learning_rate": 0.05}),
+    "adagrad_named": (
+        "AdagradOptimizer",
+        {"learning_rate": 0.3, "initial_accumulator_value": 1e-3, "name": "Mine"},
+    ),
+    "ftrl": ("FtrlOptimizer", {"learning_rate": 0.1}),
+    "ftrl_regularized": (
+        "FtrlOptimizer",
+        {
+            "learning_rate": 0.1,
+            "l1_regularization_strength": 0.05,
+            "l2_regularization_strength": 0.3,
+            "l2_shrinkage_regularization_strength": 0.02,
+            "beta": 0.7,
+        },
+    ),
+    "ftrl_power": (
+        "FtrlOptimizer",
+        {
+            "learning_rate": 0.1,
+            "learning_rate_power": -0.7,
+            "l1_regularization_strength": 0.05,
+            "l2_shrinkage_regularization_strength": 0.02,
+            "initial_accumulator_value": 0.0,
+            "accum_name": "n",
+            "linear_name": "z",
+        },
+    ),
+    "ftrl_whole_power": ("FtrlOptimizer", {"learning_rate": 0.1, "learning_rate_power": -1.0}),
+}
+
+# Rules that are lazy where TensorFlow's are not: class, its arguments.
+LAZY_RULES = {
+    "adam": ("AdamOptimizer", {"learning_rate": 0.01}),
+    "adam_betas": (
+        "AdamOptimizer",
+        {"learning_rate": 0.01, "beta1": 0.5, "beta2": 0.9, "epsilon": 1e-3, "name": "Mine"},
+    ),
+    "lazy_adam": ("LazyAdamOptimizer", {"learning_rate": 0.01}),
+}
+
+# Rules that TensorFlow lacks.
+OWN_RULES = {
+    "weight_decay": ("GradientDescentOptimizer", {"learning_rate": 0.1, "weight_decay": 0.01}),
+    "adagrad_decay": (
+        "AdagradDecayOptimizer",
+        {"learning_rate": 0.05, "accumulator_decay_step": 7, "accumulator_decay_rate": 0.3},
+    ),
+    "adagrad_decay_v2": (
+        "AdagradDecayOptimizerV2",
+        {"learning_rate": 0.05, "accumulator_decay_step": 3},
+    ),
+    "rowwise_adagrad": ("RowwiseAdagradOptimizer", {"learning_rate": 0.05}),
+    "adam_async": ("AdamAsyncOptimizer", {"learning_rate": 0.01}),
+    "adam_async_rmsprop": (
+        "AdamAsyncOptimizer",
+        {"learning_rate": 0.01, "beta1": 0.5, "epsilon": 1e-3, "apply_sparse_rmsprop": True},
+    ),
+    "adam_w": ("AdamWOptimizer", {"learning_rate": 0.01, "weight_decay": 0.003}),
+}
+
+ALL_RULES = {**EXACT_RULES, **LAZY_RULES, **OWN_RULES}
+
+
+def rules(table):
+    return pytest.mark.parametrize("rule", table.values(), ids=table.keys())
+
+
+def ours(rule, **changes):
+    name, arguments = rule
+    if name.startswith("AdagradDecay"):
+        tf.train.get_or_create_global_step()
+    return getattr(rec.optimizers, name)(**{**arguments, **changes})
+
+
+def tensorflows(rule):
+    name, arguments = rule
+    return getattr(tf.train, name)(**arguments)
+
+
+def initial_vectors(dim, rows=VOCABULARY):
+    return np.random.RandomState(dim).randn(rows, dim).astype(np.float32)
+
+
+def table_from(bank, name="table", evict_option=None, **arguments):
+    """A table whose key k starts from bank[k % len(bank)]."""
+    init = rec.InitializerOption(tf.constant_initializer(bank), default_value_dim=len(bank))
+    option = rec.EmbeddingVariableOption(init_option=init, evict_option=evict_option)
+    return rec.get_embedding_variable(name, bank.shape[1], ev_option=option, **arguments)
+
+
+def rows_of(table, keys=None):
+    keys = np.arange(VOCABULARY) if keys is None else keys
+    return rec.embedding_lookup(table, tf.constant(keys, tf.int64))
+
+
+def random_batches(dim, steps=STEPS, seed=7):
+    """Keys with repeats, some far more often than others, and weights of mixed size."""
+    random = np.random.RandomState(seed)
+    for _ in range(steps):
+        n = random.randint(1, 64)
+        keys = (VOCABULARY * random.rand(n) ** 2).astype(np.int64)
+        yield keys, (random.randn(n, dim) * 10 ** random.uniform(-2, 1)).astype(np.float32)
+
+
+def placeholders(dim):
+    return tf.placeholder(tf.int64, [None]), tf.placeholder(tf.float32, [None, dim])
+
+
+def initialized_session():
+    session = tf.Session()
+    session.run(tf.global_variables_initializer())
+    return session
+
+
+def assert_same_bits(actual, expected):
+    np.testing.assert_array_equal(actual.view(np.int32), expected.view(np.int32))
+
+
+class RuleOracle:
+    """A rule of LAZY_RULES or OWN_RULES in NumPy, float32, for rows of one table or variable."""
+
+    def __init__(self, rule, bank):
+        self._class, given = rule
+        constructor = inspect.signature(getattr(rec.optimizers, self._class))
+        defaults = {name: each.default for name, each in constructor.parameters.items()}
+        self._arguments = {**defaults, **given}
+        self._table = TableOracle(bank)
+        self._bank = bank
+        self._step = 0
+        betas = [np.float32(self._arguments.get(beta, 0)) for beta in ("beta1", "beta2")]
+        self._betas, self._powers = betas, list(betas)
+
+    def step(self, keys, gradients, dense=False):
+        """One step; dense: of all rows of a variable whose gradient is a tensor."""
+        self._step += 1
+        self._table.apply(*self._rule(dense), keys, gradients)
+        self._powers = [power * beta for power, beta in zip(self._powers, self._betas)]
+
+    def _rule(self, dense):
+        """The rule's name in oracle.RULES and its hyperparameters in this step."""
+        arguments = self._arguments
+
+        def chosen(*names):
+            return [arguments[name] for name in names]
+
+        if self._class == "GradientDescentOptimizer":
+            return "GradientDescentWeightDecay", chosen("learning_rate", "weight_decay")
+        if self._class == "RowwiseAdagradOptimizer":
+            return "RowwiseAdagrad", chosen("learning_rate")
+        if self._class.startswith("AdagradDecay"):
+            periods = self._step // arguments["accumulator_decay_step"]
+            hyper = chosen("learning_rate", "accumulator_decay_rate", "initial_accumulator_value")
+            return self._class.replace("Optimizer", ""), [*hyper, periods]
+        hyper = chosen("learning_rate", "beta1", "beta2", "epsilon")
+        if arguments.get("apply_sparse_rmsprop") and not dense:
+            return "AdamAsyncRmsprop", hyper
+        if self._class == "AdamWOptimizer":
+            return "AdamW", [*hyper, *self._powers, arguments["weight_decay"]]
+        return "Adam", [*hyper, *self._powers]
+
+    @property
+    def value(self):
+        return self._table.lookup(np.arange(len(self._bank)))
