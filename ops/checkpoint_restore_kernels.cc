@@ -164,6 +164,10 @@ class TableRestore {
       TF_RETURN_IF_ERROR(FindStored(&file, name, &stored));
       const bool is_delta = !stored.delta_of.empty();
       for (const StoredShard& shard : stored.shards) {
+        // Cut as the table is: another shard has nothing for this one.
+        if (shard.count == rules_.num_parts && shard.number != rules_.part) {
+          continue;
+        }
         if (is_delta) TF_RETURN_IF_ERROR(ReadErased(&file, shard));
         TF_RETURN_IF_ERROR(ReadRows(&file, shard, is_delta));
         TF_RETURN_IF_ERROR(ReadFiltered(&file, shard, is_delta));
