@@ -39,6 +39,12 @@ from rec_estimator.feature_column import (
     weighted_categorical_column,
 )
 from rec_estimator.features import EmbeddingFeature
+from rec_estimator.graph_modifier import (
+    GraphModifierHook,
+    get_initializer,
+    get_target_batch,
+    modify_graph_and_start_emb_cache,
+)
 from rec_estimator.hooks import IncrementalSaverHook, ProgressHook
 from rec_estimator.lookup import (
     embedding_lookup,
@@ -80,6 +86,7 @@ __all__ = [
     "EvalSpec",
     "FinalExporter",
     "GlobalStepEvict",
+    "GraphModifierHook",
     "IncrementalSaverHook",
     "InitializerOption",
     "L2WeightEvict",
@@ -109,9 +116,12 @@ __all__ = [
     "feature_column",
     "get_dense_and_sparse_variable",
     "get_embedding_variable",
+    "get_initializer",
+    "get_target_batch",
     "group_embedding_lookup_sparse",
     "init_from_checkpoint",
     "inputs",
+    "modify_graph_and_start_emb_cache",
     "optimizers",
     "safe_embedding_lookup_sparse",
     "sequence_categorical_column_with_embedding",

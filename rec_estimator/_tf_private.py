@@ -7,9 +7,11 @@ import contextlib
 
 from tensorflow.python.checkpoint import checkpoint_management as _checkpoint_management
 from tensorflow.python.client import session as _session
+from tensorflow.python.data.util import structure as _structure
 from tensorflow.python.feature_column import feature_column as _feature_column
 from tensorflow.python.feature_column import feature_column_v2 as _feature_column_v2
 from tensorflow.python.feature_column import utils as _feature_column_utils
+from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import ops as _ops
 from tensorflow.python.trackable import base as _trackable
 from tensorflow.python.training import saver as _saver
@@ -92,3 +94,35 @@ def add_control_inputs(op, inputs) -> None:
     """Makes ``op``, which exists already, wait for the ops ``inputs``."""
     # tf.Graph.control_dependencies reaches new ops only; a stock train_op is there before ours.
     op._add_control_inputs(list(inputs))
+
+
+def update_input(op, index, tensor) -> None:
+    """Makes ``tensor`` the input ``index`` of ``op``, which exists already."""
+    # A graph is rewired in place: what a user holds of it stays valid.
+    op._update_input(index, tensor)
+
+
+def set_attr(op, name, value) -> None:
+    """Sets an attribute of ``op``, which exists already, to the tf.AttrValue ``value``."""
+    # Attributes can be given to an op that a user has made in no other way.
+    op._set_attr(name, value)
+
+
+def is_stateful_op_type(op_type) -> bool:
+    """Whether ops of a type keep or read state; unknown types do."""
+    # Bodies of functions name their ops' types only.
+    op_def = _op_def_registry.get(op_type)
+    return op_def is None or op_def.is_stateful
+
+
+def iterator_resource(iterator):
+    """The handle that a tf.data.Iterator takes its batches from."""
+    # A graph does not know the structure of a batch; its iterator, found by this, does.
+    return iterator._iterator_resource
+
+
+def batch_of_tensors(element_spec, tensors):
+    """The batch of the structure ``element_spec`` from the first ones of ``tensors``."""
+    # SparseTensor and RaggedTensor leave an iterator as variants; only TF knows how to read them.
+    count = len(_structure.get_flat_tensor_specs(element_spec))
+    return _structure.from_compatible_tensor_list(element_spec, list(tensors)[:count])

@@ -1,0 +1,250 @@
+"""Automatic graph modification: the keys of lookups are computed ahead of the step that needs them.
+
+Step 1a of the data flow, between inputs and lookups. What a model computes its keys with (string
+hashing, padding, splitting) is found in the finished graph, moved into the input pipeline, and run
+there while the step before is still training. The numbers are the same, bit for bit: the moved ops
+are functions of the batch alone, and change nothing.
+
+    modify_graph_and_start_emb_cache()                     # with a tf.Session, after minimize()
+    session.run(get_initializer(True))
+
+    estimator.train(input_fn, hooks=[GraphModifierHook()])  # with an Estimator
+
+After Rec SDK TensorFlow (mx_rec.graph.modifier).
+"""
+
+import gc
+import os
+from typing import Any, List, Optional
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator import _tf_private
+from rec_estimator.graph_cut import Cut, KeyPath, find_cuts, find_key_paths
+from rec_estimator.iterator_swap import (
+    build_iterator,
+    check_swappable,
+    cut_graph_def,
+    forward_replaced,
+    initializers_of,
+    put_in_place,
+    replaced_by,
+)
+
+# Collections of the IteratorGetNext ops that graph modification has made, and of the one op that
+# starts their iterators.
+_BATCHES = {True: "rec_estimator/training_batches", False: "rec_estimator/evaluation_batches"}
+_INITIALIZERS = {
+    True: "rec_estimator/training_initializer",
+    False: "rec_estimator/evaluation_initializer",
+}
+
+# Where graphs are dumped, as Rec SDK does.
+_DUMP_FOLDER = "export_graph"
+
+
+def modify_graph_and_start_emb_cache(
+    full_graph: Optional[tf.Graph] = None, dump_graph: bool = False
+) -> None:
+    """Moves the computation of all lookups' keys from the graph's steps into its input pipelines.
+
+    Call it when the graph is complete, after ``minimize()``, and before a session runs it. The
+    data start with ``session.run(get_initializer(True))``, and with False for evaluation;
+    ``iterator.initializer`` does the same. Tensors of the old batch stay valid: fetched beside a
+    step, they are those of its batch.
+
+    Args:
+      full_graph: The graph. None: the default graph.
+      dump_graph: Whether to write the graph before and after, and what was moved, to
+        ``./export_graph``: ``old_graph``, ``cut_graph_<train or eval>_<n>``, ``new_graph``, each
+        as ``<name>.pbtxt`` and as a folder of that name for TensorBoard.
+
+    Raises:
+      ValueError: An argument of another type. Keys depend on more than the batch: on a variable, a
+        placeholder, other state or a second iterator. A lookup is inside tf.cond,
+        tf.while_loop or tf.function. An iterator cannot be replaced.
+
+    Example:
+      >>> data = tf.data.Dataset.from_tensors({"user": ["ada", "bob"]}).repeat()
+      >>> batch = tf.data.make_one_shot_iterator(data).get_next()
+      >>> keys = tf.strings.to_hash_bucket_fast(batch["user"], 2**63 - 1)
+      >>> table = rec.get_embedding_variable("user", embedding_dim=2)
+      >>> loss = tf.reduce_sum(rec.embedding_lookup(table, keys))
+      >>> train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
+      >>> rec.modify_graph_and_start_emb_cache()
+      >>> rec.get_initializer(True).type
+      'NoOp'
+    """
+    if not isinstance(full_graph, (tf.Graph, type(None))):
+        raise ValueError(f"full_graph must be a tf.Graph or None, got {full_graph!r}")
+    _check_flag("dump_graph", dump_graph)
+    graph = full_graph or tf.get_default_graph()
+    forward_replaced(graph)
+    move_key_paths(graph, find_key_paths(graph), dump_graph)
+
+
+def move_key_paths(graph: tf.Graph, key_paths: List[KeyPath], dump_graph: bool = False) -> None:
+    """Moves key paths of a graph into its input pipelines: all of them, or none and an error.
+
+    Args:
+      graph: The graph.
+      key_paths: The keys to be computed ahead, and whether they are those of training.
+      dump_graph: As of modify_graph_and_start_emb_cache.
+
+    Raises:
+      ValueError: As of modify_graph_and_start_emb_cache.
+    """
+    cuts = find_cuts(key_paths)
+    made = set(graph.get_collection(_BATCHES[True]) + graph.get_collection(_BATCHES[False]))
+    # A graph may be modified again when it has got more lookups, or an optimizer.
+    swapped = [cut for cut in cuts if cut.outputs or cut.get_next not in made]
+    for cut in swapped:
+        check_swappable(cut)
+    if not cuts:
+        tf.logging.warning("No lookup takes its keys from a dataset: nothing to modify.")
+    if dump_graph:
+        _dump("old_graph", graph)
+        for i, cut in enumerate(swapped):
+            _dump_cut(f"cut_graph_{'train' if cut.is_training else 'eval'}_{i}", cut)
+    iterators = {cut.get_next: build_iterator(cut) for cut in swapped}
+    for cut in cuts:
+        old = cut.get_next
+        get_next = put_in_place(iterators[old]) if old in iterators else old
+        for is_training, name in _BATCHES.items():
+            batches = [op for op in graph.get_collection(name) if op is not old]
+            if is_training == cut.is_training:
+                batches.append(get_next)
+            graph.get_collection_ref(name)[:] = batches
+    if cuts:
+        _collect_initializers(graph)
+    if dump_graph:
+        _dump("new_graph", graph)
+
+
+def _collect_initializers(graph: tf.Graph) -> None:
+    for is_training, name in _BATCHES.items():
+        batches = graph.get_collection(name)
+        starts = [op for get_next in batches for op in initializers_of(get_next)]
+        with graph.as_default(), tf.name_scope(None), tf.control_dependencies(None):
+            start = [tf.group(starts, name="prepared_input_initializer")] if batches else []
+        graph.get_collection_ref(_INITIALIZERS[is_training])[:] = start
+
+
+def get_initializer(is_training: bool) -> tf.Operation:
+    """The op that starts the modified default graph's data, or starts them again.
+
+    Args:
+      is_training: True: data of the lookups whose table is trained; False: of all others.
+
+    Returns:
+      Runs all their iterators' initializers; placeholders of the datasets are fed to this run. It
+      does nothing for one-shot iterators, which start by themselves.
+
+    Raises:
+      ValueError: The graph was not modified, or has no such lookups.
+    """
+    _check_flag("is_training", is_training)
+    return _collected(_INITIALIZERS, is_training)[0]
+
+
+def get_target_batch(is_training: bool) -> Any:
+    """The batch that a step of the modified default graph takes.
+
+    The tensors of the batch that the model was built on are the same batch; this is for scripts
+    written for Rec SDK, where they are not.
+
+    Args:
+      is_training: True: of the lookups whose table is trained; False: of all others.
+
+    Returns:
+      The batch, in the structure of the dataset.
+
+    Raises:
+      ValueError: The graph was not modified, or has no such lookups, or several iterators for
+        them; or the iterator's Python object is gone, which alone knows the structure.
+    """
+    _check_flag("is_training", is_training)
+    batches = _collected(_BATCHES, is_training)
+    if len(batches) > 1:
+        raise ValueError(
+            f"the lookups must take their keys from one iterator to have one batch, got "
+            f"{len(batches)} iterators; fetch the tensors of your own batches, they stay valid"
+        )
+    old_handles = [get_next.inputs[0] for get_next in replaced_by(batches[0])]
+    # Neither graph nor ops know the structure of a batch, and an iterator is in no collection.
+    # type(): isinstance() would run code of whatever there is.
+    for found in gc.get_objects():
+        if type(found) is tf.data.Iterator and any(
+            _tf_private.iterator_resource(found) is handle for handle in old_handles
+        ):
+            return _tf_private.batch_of_tensors(found.element_spec, batches[0].outputs)
+    raise ValueError(
+        "the iterator of the batch must be kept by the script, got none; fetch the tensors that "
+        "its get_next() gave, they stay valid"
+    )
+
+
+class GraphModifierHook(tf.train.SessionRunHook):
+    """Modifies the graph of an Estimator's call, or of a MonitoredTrainingSession.
+
+    Give it to each of train(), evaluate(), predict(), TrainSpec and EvalSpec whose keys are to be
+    computed ahead of the step.
+
+    Args:
+      dump_graph: As of modify_graph_and_start_emb_cache.
+      modify_graph: False: leave the graph as it is.
+
+    Raises:
+      ValueError: An argument is no bool; when the call begins, as
+        modify_graph_and_start_emb_cache.
+
+    Example:
+      >>> hook = rec.GraphModifierHook()
+      >>> # estimator.train(input_fn, hooks=[hook])
+    """
+
+    def __init__(self, dump_graph: bool = False, modify_graph: bool = True) -> None:
+        _check_flag("dump_graph", dump_graph)
+        _check_flag("modify_graph", modify_graph)
+        self._dump_graph = dump_graph
+        self._modify_graph = modify_graph
+
+    def begin(self) -> None:
+        """Modifies the graph; called by TensorFlow when it is complete."""
+        if self._modify_graph:
+            modify_graph_and_start_emb_cache(dump_graph=self._dump_graph)
+
+
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+
+
+def _collected(collections: Any, is_training: bool) -> List[Any]:
+    found = tf.get_collection(collections[is_training])
+    if not found:
+        kind = "training" if is_training else "evaluation"
+        raise ValueError(
+            f"the graph must be modified and have lookups of {kind}, got none; call "
+            "modify_graph_and_start_emb_cache() when the graph is complete, after minimize()"
+        )
+    return found
+
+
+def _dump(name: str, graph: tf.Graph) -> None:
+    tf.io.write_graph(graph, _DUMP_FOLDER, f"{name}.pbtxt")
+    with tf.Graph().as_default():
+        writer = tf.summary.FileWriter(os.path.join(_DUMP_FOLDER, name))
+    writer.add_graph(graph)
+    writer.close()
+
+
+def _dump_cut(name: str, cut: Cut) -> None:
+    with tf.Graph().as_default() as graph:
+        batch = {
+            tensor.name: tf.placeholder(tensor.dtype, tensor.shape, name=f"batch_{i}")
+            for i, tensor in enumerate(cut.get_next.outputs)
+            if any(consumer in cut.ops for consumer in tensor.consumers())
+        }
+        tf.import_graph_def(cut_graph_def(cut), batch, name="key_path")
+    _dump(name, graph)
