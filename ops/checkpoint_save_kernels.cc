@@ -50,8 +50,8 @@ constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
 // Bytes of the keys that are listed at once, and the share of the table's bytes
 // that may be added. A listing goes over the whole index, so that few are good.
-constexpr int64_t kListedBytes = int64_t{36} << 20;
-constexpr int64_t kListedShare = 125;  // 0.8 %
+constexpr int64_t kListedBytes = int64_t{20} << 20;
+constexpr int64_t kListedShare = 200;  // 0.5 %
 
 // How an op calls a table in the file.
 struct TableNames {

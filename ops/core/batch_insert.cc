@@ -37,9 +37,14 @@ class EmbeddingTable::Impl::BatchInsert {
     part_.AddTo(&layout);
     part_.Run(SerialFor);
 
+    // Each thread begins elsewhere: two that restore one table would follow
+    // each other from lock to lock.
+    const int first = static_cast<int>(MixKey(batch_.keys[0]) % kShards);
+    const auto shard_at = [first](int i) { return (first + i) % kShards; };
     uint64_t rows = 0;
     bool reserved = true;
-    for (int s = 0; s < kShards; ++s) {
+    for (int i = 0; i < kShards; ++i) {
+      const int s = shard_at(i);
       new_keys_[s] = new_rows_[s] = new_blocks_[s] = 0;
       if (reserved && part_.size_of(s) > 0) reserved = Reserve(s);
       rows += new_rows_[s];
@@ -47,7 +52,8 @@ class EmbeddingTable::Impl::BatchInsert {
     reserved = reserved && table_.arena.Promise(rows);
     promised_ = reserved ? rows : 0;
     bool inserted = reserved;
-    for (int s = 0; s < kShards; ++s) {
+    for (int i = 0; i < kShards; ++i) {
+      const int s = shard_at(i);
       Shard& shard = table_.shards[s];
       if (reserved && part_.size_of(s) > 0) {
         shard.lock.Lock();
@@ -63,7 +69,7 @@ class EmbeddingTable::Impl::BatchInsert {
 
  private:
   // Keys that are looked for together.
-  static constexpr uint32_t kFound = 256;
+  static constexpr uint32_t kFound = 16;
 
   uint32_t CountAt(uint32_t i) const {
     return CountOf(batch_.freqs != nullptr ? batch_.freqs[i] : 0);
@@ -80,14 +86,24 @@ class EmbeddingTable::Impl::BatchInsert {
   // lock is held.
   template <typename Visit>
   void FindAll(int s, const Visit& visit) const {
+    const HashIndex& index = table_.shards[s].index;
     part_.ForEachRun(s, [&](const Occurrence* run, uint32_t n) {
+      // Both lines of a bucket: a new entry writes the second one, too.
+      const auto prefetch = [&](uint32_t begin) {
+        const uint32_t end = std::min(n, begin + kFound);
+        for (uint32_t i = begin; i < end; ++i) {
+          PrefetchLines(index.Home(MixKey(run[i].key)), sizeof(Bucket));
+        }
+      };
       int64_t keys[kFound];
+      prefetch(0);
       for (uint32_t at = 0; at < n; at += kFound) {
+        prefetch(at + kFound);
         const uint32_t m = std::min(n - at, kFound);
         for (uint32_t i = 0; i < m; ++i) keys[i] = run[at + i].key;
-        table_.FindEach(
-            table_.shards[s].index, keys, m,
-            [&](uint32_t i, Place place) { visit(run[at + i], place); });
+        table_.FindEach(index, keys, m, [&](uint32_t i, Place place) {
+          visit(run[at + i], place);
+        });
       }
     });
   }
