@@ -7,7 +7,7 @@ optimizers update them, RecEstimator puts it together. See README.md and docs/ar
 """
 
 from rec_estimator import _ops as _ops
-from rec_estimator import export, feature_column, inputs, optimizers
+from rec_estimator import export, feature_column, graph_optimizer, inputs, optimizers
 from rec_estimator.embedding_variable import get_embedding_variable
 from rec_estimator.estimator import (
     BestExporter,
@@ -28,6 +28,7 @@ from rec_estimator.export import (
     ServingInputReceiver,
     build_parsing_serving_input_receiver_fn,
     build_raw_serving_input_receiver_fn,
+    compressed_serving_input_receiver_fn,
 )
 from rec_estimator.feature_column import (
     categorical_column_with_embedding,
@@ -45,6 +46,7 @@ from rec_estimator.graph_modifier import (
     get_target_batch,
     modify_graph_and_start_emb_cache,
 )
+from rec_estimator.graph_optimizer import enable_sample_awared_graph_compression
 from rec_estimator.hooks import IncrementalSaverHook, ProgressHook
 from rec_estimator.lookup import (
     embedding_lookup,
@@ -109,15 +111,18 @@ __all__ = [
     "build_parsing_serving_input_receiver_fn",
     "build_raw_serving_input_receiver_fn",
     "categorical_column_with_embedding",
+    "compressed_serving_input_receiver_fn",
     "embedding_column",
     "embedding_lookup",
     "embedding_lookup_sparse",
+    "enable_sample_awared_graph_compression",
     "export",
     "feature_column",
     "get_dense_and_sparse_variable",
     "get_embedding_variable",
     "get_initializer",
     "get_target_batch",
+    "graph_optimizer",
     "group_embedding_lookup_sparse",
     "init_from_checkpoint",
     "inputs",

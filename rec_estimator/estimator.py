@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 import tensorflow.compat.v1 as tf
 from tensorflow_estimator import estimator as _estimator
 
-from rec_estimator import _tf_private, warm_start
+from rec_estimator import _tf_private, sample_compression, warm_start
 from rec_estimator import features as features_lib
 from rec_estimator import saver as saver_lib
 from rec_estimator.features import EmbeddingFeature
@@ -180,6 +180,7 @@ class RecEstimator(_estimator.Estimator):
                     "model_fn must take labels where input_fn returns them, got "
                     f"{model_fn} with {sorted(arguments)}"
                 )
+            features = sample_compression.with_open_rows(features)
             if declarations:
                 features = features_lib.lookup_features(features, declarations)
                 _check_labels(labels, {name: features[name] for name in embedded})
@@ -190,7 +191,7 @@ class RecEstimator(_estimator.Estimator):
             if mode == ModeKeys.TRAIN:
                 spec = _with_table_updates(spec, table_optimizer)
                 _let_the_global_step_wait(spec.train_op)
-            return _with_table_saver(spec, config)
+            return _with_table_saver(sample_compression.compress_spec(spec), config)
 
         super().__init__(
             wrapped_model_fn,

@@ -6,6 +6,8 @@
 
 from tensorflow_estimator import estimator as _estimator
 
+from rec_estimator.sample_compression.receiver import compressed_serving_input_receiver_fn
+
 ClassificationOutput = _estimator.export.ClassificationOutput
 ExportOutput = _estimator.export.ExportOutput
 PredictOutput = _estimator.export.PredictOutput
@@ -24,4 +26,5 @@ __all__ = [
     "TensorServingInputReceiver",
     "build_parsing_serving_input_receiver_fn",
     "build_raw_serving_input_receiver_fn",
+    "compressed_serving_input_receiver_fn",
 ]

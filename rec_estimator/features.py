@@ -10,6 +10,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Un
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator import sample_compression
 from rec_estimator.embedding_variable import NAME_PATTERN, get_embedding_variable
 from rec_estimator.lookup import group_embedding_lookup_sparse
 from rec_estimator.options import EmbeddingVariableOption, EvictionRule, Filter
@@ -248,6 +249,12 @@ def lookup_features(
         mask.set_shape([request.batch_size, feature.max_length])
         looked_up[feature.name] = padded
         looked_up[feature.mask_name] = mask
+    for feature in declarations:
+        names = (
+            [feature.name] if feature.combiner is not None else [feature.name, feature.mask_name]
+        )
+        raw = [features[name] for name in (feature.name, feature.weight) if name is not None]
+        sample_compression.declare_row_wise(raw, [looked_up[name] for name in names])
     return looked_up
 
 
