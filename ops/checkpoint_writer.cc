@@ -1,6 +1,9 @@
 // Slices to a BundleWriter, one after the other, on a thread of their own.
 #include "checkpoint_writer.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <utility>
 
 #include "table_resource.h"
@@ -17,10 +20,20 @@ using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::TensorSlice;
 
+namespace {
+
+// Bytes after which the disk is asked to begin with what it was given.
+constexpr int64_t kWritebackBytes = int64_t{32} << 20;
+
+}  // namespace
+
 CheckpointWriter::CheckpointWriter(const std::string& prefix)
     : prefix_(prefix),
       writer_(Env::Default(), prefix),
       status_(writer_.status()) {
+  const std::vector<std::string> files =
+      Unfinished(tensorflow::DataFilename(prefix_, 0, 1));
+  if (files.size() == 1) data_file_ = open(files[0].c_str(), O_WRONLY);
   thread_.reset(Env::Default()->StartThread(tensorflow::ThreadOptions(),
                                             "rec_estimator_checkpoint_writer",
                                             [this] { WriteSlices(); }));
@@ -32,6 +45,7 @@ CheckpointWriter::~CheckpointWriter() {
     waiting_.clear();
   }
   Join();
+  if (data_file_ >= 0) close(data_file_);
   if (!finished_) RemoveFiles(/*placed=*/false);
 }
 
@@ -57,6 +71,8 @@ void CheckpointWriter::WriteSlices() {
     for (const TensorRows& slice : slices) {
       const Status status =
           OrResourceExhausted(slice.name, [&] { return Write(slice); });
+      unflushed_ += static_cast<int64_t>(slice.rows.TotalBytes());
+      if (unflushed_ >= kWritebackBytes) StartWriteback();
       if (status.ok()) continue;
       std::lock_guard<std::mutex> lock(mutex_);
       status_ = status;
@@ -78,6 +94,18 @@ Status CheckpointWriter::Write(const TensorRows& slice) {
   return writer_.AddSlice(slice.name, shape, place, slice.rows);
 }
 
+// Else the disk has nothing to do until the whole file is there and the Saver
+// waits for it: Linux starts by itself only at a share of all memory.
+void CheckpointWriter::StartWriteback() {
+  unflushed_ = 0;
+#if defined(SYNC_FILE_RANGE_WRITE)
+  // Only a hint; an error of the disk comes back from the write or the fsync.
+  if (data_file_ >= 0) {
+    sync_file_range(data_file_, 0, 0, SYNC_FILE_RANGE_WRITE);
+  }
+#endif
+}
+
 void CheckpointWriter::Join() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -97,21 +125,28 @@ Status CheckpointWriter::Finish() {
   return status;
 }
 
-// BundleWriter writes to <file>.tempstate<number> and renames.
+std::vector<std::string> CheckpointWriter::Unfinished(
+    const std::string& file) const {
+  std::string folder(tensorflow::io::Dirname(file));
+  if (folder.empty()) folder = ".";
+  const std::string begin =
+      std::string(tensorflow::io::Basename(file)) + ".tempstate";
+  std::vector<std::string> names, files;
+  Env::Default()->GetChildren(folder, &names).IgnoreError();
+  for (const std::string& name : names) {
+    if (name.compare(0, begin.size(), begin) == 0) {
+      files.push_back(tensorflow::io::JoinPath(folder, name));
+    }
+  }
+  return files;
+}
+
 void CheckpointWriter::RemoveFiles(bool placed) {
   Env* env = Env::Default();
-  std::string folder(tensorflow::io::Dirname(prefix_));
-  if (folder.empty()) folder = ".";
-  std::vector<std::string> names;
-  env->GetChildren(folder, &names).IgnoreError();
   for (const std::string& file : {tensorflow::MetaFilename(prefix_),
                                   tensorflow::DataFilename(prefix_, 0, 1)}) {
-    const std::string name(tensorflow::io::Basename(file));
-    const std::string unfinished = name + ".tempstate";
-    for (const std::string& child : names) {
-      if (child.compare(0, unfinished.size(), unfinished) == 0) {
-        env->DeleteFile(tensorflow::io::JoinPath(folder, child)).IgnoreError();
-      }
+    for (const std::string& unfinished : Unfinished(file)) {
+      env->DeleteFile(unfinished).IgnoreError();
     }
     if (placed) env->DeleteFile(file).IgnoreError();
   }

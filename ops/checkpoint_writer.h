@@ -45,10 +45,15 @@ class CheckpointWriter {
  private:
   void WriteSlices();  // The thread.
   tensorflow::Status Write(const TensorRows& slice);
+  void StartWriteback();
   void Join();
+  // Files that BundleWriter has not finished: <file>.tempstate<number>.
+  std::vector<std::string> Unfinished(const std::string& file) const;
   void RemoveFiles(bool placed);
 
   const std::string prefix_;
+  int data_file_ = -1;     // Its descriptor; -1: not on a local disk.
+  int64_t unflushed_ = 0;  // Bytes written since the last StartWriteback.
   tensorflow::BundleWriter writer_;  // The thread's, while there is one.
   bool finished_ = false;
   std::mutex mutex_;  // Guards what follows.
