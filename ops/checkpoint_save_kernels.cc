@@ -1,6 +1,7 @@
 // Kernels of TablesSave and TableCommitSave: tables to one checkpoint file, by
 // way of little memory.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <limits>
@@ -185,22 +186,22 @@ class TableSave {
 
   Status SaveChunk(const Snapshot& snapshot, const Snapshot::Entry* entries,
                    int64_t n, int64_t begin, int64_t total, bool with_row) {
-    Tensor keys, freqs, versions, values;
-    const TensorShape per_key({n});
-    TF_RETURN_IF_ERROR(Allocate(names_.key_dtype, per_key, &keys));
-    TF_RETURN_IF_ERROR(Allocate(DT_INT64, per_key, &freqs));
-    TF_RETURN_IF_ERROR(Allocate(DT_INT64, per_key, &versions));
-    std::vector<Tensor> slots(with_row ? places_.size() : 0);
+    Chunk* chunk;
+    TF_RETURN_IF_ERROR(TakeChunk(n, with_row, &chunk));
+    Tensor keys = chunk->keys.Slice(0, n);
+    Tensor freqs = chunk->freqs.Slice(0, n);
+    Tensor versions = chunk->versions.Slice(0, n);
+    Tensor values;
+    std::vector<Tensor> slots;
     std::vector<float*> slot_outs;
     const int dim = resource_.table().dim();
     float* value_out = nullptr;
     if (with_row) {
-      TF_RETURN_IF_ERROR(Allocate(DT_FLOAT, TensorShape({n, dim}), &values));
+      values = chunk->values.Slice(0, n);
       value_out = values.flat<float>().data();
-      for (size_t s = 0; s < places_.size(); ++s) {
-        TF_RETURN_IF_ERROR(Allocate(
-            DT_FLOAT, TensorShape({n, places_[s].slot.width}), &slots[s]));
-        slot_outs.push_back(slots[s].flat<float>().data());
+      for (const Tensor& slot : chunk->slots) {
+        slots.push_back(slot.Slice(0, n));
+        slot_outs.push_back(slots.back().flat<float>().data());
       }
     }
     int64_t* freq_out = freqs.flat<int64_t>().data();
@@ -242,6 +243,48 @@ class TableSave {
       }
     }
     return writer_.Add(std::move(slices));
+  }
+
+  // Memory of a chunk, used again once the writer is done with it: freed and
+  // allocated for each, it would be scattered over the heap.
+  struct Chunk {
+    int64_t rows = -1;
+    Tensor keys, freqs, versions;
+    Tensor values;              // Of keys with a row.
+    std::vector<Tensor> slots;  // The same.
+
+    bool IsFree() const {
+      const auto is_free = [](const Tensor& tensor) {
+        return tensor.NumElements() == 0 || tensor.RefCountIsOne();
+      };
+      return is_free(keys) && is_free(freqs) && is_free(versions) &&
+             is_free(values) &&
+             std::all_of(slots.begin(), slots.end(), is_free);
+    }
+  };
+
+  Status TakeChunk(int64_t n, bool with_row, Chunk** chunk) {
+    std::vector<Chunk>& chunks = chunks_[with_row];
+    auto it = std::find_if(chunks.begin(), chunks.end(),
+                           [](const Chunk& each) { return each.IsFree(); });
+    if (it == chunks.end()) it = chunks.insert(it, Chunk());
+    *chunk = &*it;
+    if (it->rows >= n) return Status();
+    *it = Chunk();
+    it->rows = n;
+    const TensorShape per_key({n});
+    TF_RETURN_IF_ERROR(Allocate(names_.key_dtype, per_key, &it->keys));
+    TF_RETURN_IF_ERROR(Allocate(DT_INT64, per_key, &it->freqs));
+    TF_RETURN_IF_ERROR(Allocate(DT_INT64, per_key, &it->versions));
+    if (!with_row) return Status();
+    const int64_t dim = resource_.table().dim();
+    TF_RETURN_IF_ERROR(Allocate(DT_FLOAT, TensorShape({n, dim}), &it->values));
+    it->slots.resize(places_.size());
+    for (size_t s = 0; s < places_.size(); ++s) {
+      TF_RETURN_IF_ERROR(Allocate(
+          DT_FLOAT, TensorShape({n, places_[s].slot.width}), &it->slots[s]));
+    }
+    return Status();
   }
 
   Status CopyKeys(const Snapshot::Entry* entries, int64_t n,
@@ -365,6 +408,7 @@ class TableSave {
   CheckpointWriter& writer_;
   std::vector<std::string> sources_;  // The shard and its slots.
   std::vector<SlotPlace> places_;
+  std::array<std::vector<Chunk>, 2> chunks_;  // [1]: of keys with a row.
 };
 
 class TablesSaveOp : public OpKernel {
