@@ -7,8 +7,8 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import sample_compression
 
-# Graphs per test. The slow run takes some hours on two cores.
-QUICK, SLOW = 250, 10_000
+# Graphs per test: of `make test`, of CI, and of the run before a release, some hours on two cores.
+QUICK, CI, SLOW = 60, 500, 10_000
 
 _NO_GRAPPLER = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
 _NO_GRAPPLER.graph_options.rewrite_options.disable_meta_optimizer = True
@@ -51,6 +51,12 @@ def test_random_graphs_give_what_they_give_uncompressed(exact):
     for seed in range(exact * QUICK, exact * QUICK + QUICK):
         used.update(check(seed, exact))
     assert len(used) >= 60
+
+
+@pytest.mark.slow
+def test_five_hundred_random_graphs_give_what_they_give_uncompressed():
+    for seed in range(10**4, 10**4 + CI):
+        check(seed, exact=bool(seed % 2))
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ class Rewrite:
             self._visit(op)
         for op, index, tensor in self._inputs:
             # An op's inputs have no public setter, and what a model_fn has built is there already.
-            op._update_input(index, tensor)
+            _tf_private.update_input(op, index, tensor)
 
     def _seed(self, user: Any) -> None:
         """What is known of a user tensor's components."""
