@@ -254,46 +254,50 @@ TRAINER = textwrap.dedent(
     import tensorflow.compat.v1 as tf
     import rec_estimator as rec
 
-    rule, folder, first, last = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    tf.set_random_seed(7)
-    with tf.Graph().as_default(), tf.Session() as session:
-        tf.set_random_seed(7)
-        step = tf.train.get_or_create_global_step()
-        keys = tf.placeholder(tf.int64, [None, 3])
-        tables = [rec.get_embedding_variable(f"t{dim}", dim) for dim in (4, 9)]
-        vectors = [tf.reshape(rec.embedding_lookup(t, keys), [-1, 3 * t.dim]) for t in tables]
-        weight = tf.get_variable("weight", [39, 1])
-        loss = tf.reduce_mean(tf.square(tf.concat(vectors, 1) @ weight - 1.0))
-        optimizer = {
-            "momentum": lambda: rec.optimizers.MomentumOptimizer(0.01, 0.9),
-            "adam": lambda: rec.optimizers.AdamOptimizer(0.01),
-            "ftrl": lambda: rec.optimizers.FtrlOptimizer(0.05, l1_regularization_strength=0.001),
-        }[rule]()
-        train = optimizer.minimize(loss, global_step=step)
-        saver = tf.train.Saver()
-        if first:
-            saver.restore(session, f"{folder}/model-{first}")
-        else:
-            session.run(tf.global_variables_initializer())
-        rng = np.random.default_rng(0)
-        for i, batch in enumerate(rng.zipf(1.3, size=(200, 16, 3)) % 10**9):
-            if first <= i < last:
-                session.run(train, {keys: batch})
-        saver.save(session, f"{folder}/model", global_step=last)
+    folder, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    optimizers = {
+        "momentum": lambda: rec.optimizers.MomentumOptimizer(0.01, 0.9),
+        "adam": lambda: rec.optimizers.AdamOptimizer(0.01),
+        "ftrl": lambda: rec.optimizers.FtrlOptimizer(0.05, l1_regularization_strength=0.001),
+    }
+    for rule, optimizer in optimizers.items():
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.set_random_seed(7)
+            step = tf.train.get_or_create_global_step()
+            keys = tf.placeholder(tf.int64, [None, 3])
+            tables = [rec.get_embedding_variable(f"t{dim}", dim) for dim in (4, 9)]
+            vectors = [tf.reshape(rec.embedding_lookup(t, keys), [-1, 3 * t.dim]) for t in tables]
+            weight = tf.get_variable("weight", [39, 1])
+            loss = tf.reduce_mean(tf.square(tf.concat(vectors, 1) @ weight - 1.0))
+            train = optimizer().minimize(loss, global_step=step)
+            saver = tf.train.Saver()
+            if first:
+                saver.restore(session, f"{folder}/{rule}-{first}")
+            else:
+                session.run(tf.global_variables_initializer())
+            rng = np.random.default_rng(0)
+            for i, batch in enumerate(rng.zipf(1.3, size=(200, 16, 3)) % 10**9):
+                if first <= i < last:
+                    session.run(train, {keys: batch})
+            saver.save(session, f"{folder}/{rule}", global_step=last)
     """
 )
 
 
-@pytest.mark.parametrize("rule", ["momentum", "adam", "ftrl"])
-def test_training_in_two_processes_gives_the_bits_of_training_in_one(tmp_path, rule):
-    whole, halves = tmp_path / "whole", tmp_path / "halves"
+@pytest.fixture(scope="module")
+def trained_folders(tmp_path_factory):
+    """Checkpoints of 200 steps in one process, and of 100 and 100 in two."""
+    whole, halves = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("halves")
     for folder, first, last in ((whole, 0, 200), (halves, 0, 100), (halves, 100, 200)):
-        folder.mkdir(exist_ok=True)
-        subprocess.run(
-            [sys.executable, "-c", TRAINER, rule, str(folder), str(first), str(last)], check=True
-        )
+        command = [sys.executable, "-c", TRAINER, str(folder), str(first), str(last)]
+        subprocess.run(command, check=True)
+    return whole, halves
+
+
+@pytest.mark.parametrize("rule", ["momentum", "adam", "ftrl"])
+def test_training_in_two_processes_gives_the_bits_of_training_in_one(trained_folders, rule):
     readers = [
-        tf.train.NewCheckpointReader(str(folder / "model-200")) for folder in (whole, halves)
+        tf.train.NewCheckpointReader(str(folder / f"{rule}-200")) for folder in trained_folders
     ]
     names = readers[0].get_variable_to_shape_map()
     assert names == readers[1].get_variable_to_shape_map()
