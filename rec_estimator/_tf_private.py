@@ -13,6 +13,8 @@ from tensorflow.python.feature_column import feature_column_v2 as _feature_colum
 from tensorflow.python.feature_column import utils as _feature_column_utils
 from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import ops as _ops
+from tensorflow.python.ops import init_ops as _init_ops
+from tensorflow.python.ops import init_ops_v2 as _init_ops_v2
 from tensorflow.python.trackable import base as _trackable
 from tensorflow.python.training import saver as _saver
 from tensorflow.python.training.saving import saveable_object as _saveable_object
@@ -22,6 +24,9 @@ from tensorflow.python.util import object_identity as _object_identity
 # behind a warning that would be the user's first impression; the placer does not know our ops'
 # colocation.
 colocate_with = _ops.colocate_with
+
+# What all of TensorFlow's initializers are instances of: tf.compat.v1's and tf's.
+INITIALIZERS = (_init_ops.Initializer, _init_ops_v2.Initializer)
 
 # What tf.compat.v1.train.Saver asks of an object in SAVEABLE_OBJECTS; TF exports only the Saver.
 SaveableObject = _saveable_object.SaveableObject

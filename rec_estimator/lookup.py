@@ -6,14 +6,14 @@ vector, or the default vector of a table with a filter. In training the gradient
 and inserts.
 """
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops, _tf_private
 from rec_estimator.graph_walk import ancestors
-from rec_estimator.table import BUCKETS, EmbeddingTable, as_keys
-from rec_estimator.table_shard import TableShard
+from rec_estimator.table import BUCKETS, EmbeddingTable, as_keys, graph_tables
+from rec_estimator.table_shard import LookupRecord, TableShard
 
 _COMBINERS = ("sum", "mean", "sqrtn")
 
@@ -299,7 +299,7 @@ def _run_fused(lookups: Sequence[_Lookup]) -> List[tf.Tensor]:
             unknowns=[_unknown(lookup.table) for lookup in lookups],
         )
     for lookup, value in zip(lookups, values):
-        lookup.table.shards[0].record_lookup(lookup.keys, value.op)
+        lookup.table.shards[0].record_lookup(LookupRecord(lookup.keys, value.op))
     return values
 
 
@@ -333,16 +333,34 @@ def _combine_unfused(lookup: _Lookup, max_norm: Optional[float]) -> tf.Tensor:
 
 
 def _lookup(table: EmbeddingTable, keys: tf.Tensor) -> tf.Tensor:
-    """keys of any shape to [keys.shape, dim], over all shards."""
+    """keys of any shape to [keys.shape, dim]."""
+    return read_shards(table, keys, _lookup_shard)
+
+
+def read_shards(
+    table: EmbeddingTable,
+    keys: tf.Tensor,
+    read: Callable[[TableShard, tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+    """What each shard of a table gives for its keys, put together.
+
+    Args:
+      table: The table.
+      keys: int64, any shape.
+      read: Of a shard and keys of any shape, their float32 [keys.shape, dim].
+
+    Returns:
+      float32 [keys.shape, dim].
+    """
     if len(table.shards) == 1:
-        return _lookup_shard(table.shards[0], keys)
+        return read(table.shards[0], keys)
     flat = tf.reshape(keys, [-1])
     shard_of_key = tf.cast(
         tf.math.floormod(tf.math.floormod(flat, BUCKETS), len(table.shards)), tf.int32
     )
     parts = tf.dynamic_partition(flat, shard_of_key, len(table.shards))
     positions = tf.dynamic_partition(tf.range(tf.size(flat)), shard_of_key, len(table.shards))
-    rows = [_lookup_shard(shard, part) for shard, part in zip(table.shards, parts)]
+    rows = [read(shard, part) for shard, part in zip(table.shards, parts)]
     values = tf.dynamic_stitch(positions, rows)
     values = tf.reshape(values, tf.concat([tf.shape(keys), [table.dim]], axis=0))
     values.set_shape(keys.shape.concatenate([table.dim]))
@@ -354,7 +372,7 @@ def _lookup_shard(shard: TableShard, keys: tf.Tensor) -> tf.Tensor:
         values = _ops.gen.rec_estimator_table_lookup(
             shard.handle, keys, dim=shard.dim, unknown=_unknown(shard.table)
         )
-    shard.record_lookup(keys, values.op)
+    shard.record_lookup(LookupRecord(keys, values.op))
     return values
 
 
@@ -423,7 +441,12 @@ def _as_sparse_pair(ids: Any, weights: Any) -> Tuple[tf.SparseTensor, Optional[t
 @tf.RegisterGradient("RecEstimator>TableLookup")
 def _table_lookup_grad(op: tf.Operation, grad: tf.Tensor) -> List[Any]:
     _refuse_control_flow(op)
-    return [_slices(op.inputs[1], grad, op.get_attr("dim")), None]
+    slices = _slices(op.inputs[1], grad, op.get_attr("dim"))
+    for table in graph_tables(op.graph):
+        for shard in table:
+            if shard.handle is op.inputs[0]:
+                shard.record_gradient(op, slices.indices)
+    return [slices, None]
 
 
 @tf.RegisterGradient("RecEstimator>TableGroupLookup")
