@@ -8,6 +8,13 @@ optimizers update them, RecEstimator puts it together. See README.md and docs/ar
 
 from rec_estimator import _ops as _ops
 from rec_estimator import export, feature_column, graph_optimizer, inputs, optimizers
+from rec_estimator.constants import (
+    ASCEND_CUTTING_POINT_INITIALIZER,
+    ASCEND_GLOBAL_HASHTABLE_COLLECTION,
+    ASCEND_SPARSE_LOOKUP_ID_OFFSET,
+    ASCEND_SPARSE_LOOKUP_LOCAL_EMB,
+    ASCEND_TIMESTAMP,
+)
 from rec_estimator.embedding_variable import get_embedding_variable
 from rec_estimator.estimator import (
     BestExporter,
@@ -39,21 +46,19 @@ from rec_estimator.feature_column import (
     sparse_column_wth_embedding,
     weighted_categorical_column,
 )
+from rec_estimator.feature_spec import FeatureSpec, start_asc_pipeline
 from rec_estimator.features import EmbeddingFeature
-from rec_estimator.graph_modifier import (
-    GraphModifierHook,
-    get_initializer,
-    get_target_batch,
-    modify_graph_and_start_emb_cache,
-)
+from rec_estimator.graph_modifier import GraphModifierHook, modify_graph_and_start_emb_cache
 from rec_estimator.graph_optimizer import enable_sample_awared_graph_compression
 from rec_estimator.hooks import IncrementalSaverHook, ProgressHook
+from rec_estimator.insert_function import get_asc_insert_func
 from rec_estimator.lookup import (
     embedding_lookup,
     embedding_lookup_sparse,
     group_embedding_lookup_sparse,
     safe_embedding_lookup_sparse,
 )
+from rec_estimator.modified_input import get_initializer, get_target_batch
 from rec_estimator.options import (
     CacheStrategy,
     CBFFilter,
@@ -66,6 +71,15 @@ from rec_estimator.options import (
     StorageOption,
     StorageType,
 )
+from rec_estimator.runtime import (
+    ConfigInitializer,
+    get_local_rank_size,
+    get_rank_id,
+    get_rank_size,
+    get_use_dynamic_expansion,
+    init,
+    terminate_config_initializer,
+)
 from rec_estimator.saver import Saver
 from rec_estimator.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
 from rec_estimator.table_shard import SlotSpec, TableShard
@@ -74,11 +88,28 @@ from rec_estimator.warm_start import init_from_checkpoint
 
 __version__ = "0.1.0"
 
+
+def version() -> str:
+    """The version of this package.
+
+    Example:
+      >>> rec.version() == rec.__version__
+      True
+    """
+    return __version__
+
+
 __all__ = [
+    "ASCEND_CUTTING_POINT_INITIALIZER",
+    "ASCEND_GLOBAL_HASHTABLE_COLLECTION",
+    "ASCEND_SPARSE_LOOKUP_ID_OFFSET",
+    "ASCEND_SPARSE_LOOKUP_LOCAL_EMB",
+    "ASCEND_TIMESTAMP",
     "BestExporter",
     "CBFFilter",
     "CacheStrategy",
     "CheckpointOption",
+    "ConfigInitializer",
     "CounterFilter",
     "EMBEDDING_VARIABLES",
     "EmbeddingFeature",
@@ -86,6 +117,7 @@ __all__ = [
     "EmbeddingVariableOption",
     "EstimatorSpec",
     "EvalSpec",
+    "FeatureSpec",
     "FinalExporter",
     "GlobalStepEvict",
     "GraphModifierHook",
@@ -118,12 +150,18 @@ __all__ = [
     "enable_sample_awared_graph_compression",
     "export",
     "feature_column",
+    "get_asc_insert_func",
     "get_dense_and_sparse_variable",
     "get_embedding_variable",
     "get_initializer",
+    "get_local_rank_size",
+    "get_rank_id",
+    "get_rank_size",
     "get_target_batch",
+    "get_use_dynamic_expansion",
     "graph_optimizer",
     "group_embedding_lookup_sparse",
+    "init",
     "init_from_checkpoint",
     "inputs",
     "modify_graph_and_start_emb_cache",
@@ -133,6 +171,9 @@ __all__ = [
     "shared_embedding_columns",
     "sparse_column_with_embedding",
     "sparse_column_wth_embedding",
+    "start_asc_pipeline",
+    "terminate_config_initializer",
     "train_and_evaluate",
+    "version",
     "weighted_categorical_column",
 ]

@@ -89,6 +89,14 @@ def is_function_graph(graph) -> bool:
     return bool(getattr(graph, "building_function", False))
 
 
+def outermost_graph(graph):
+    """The graph that the function whose body is ``graph`` is made for; ``graph`` if it is none."""
+    # FuncGraph.outer_graph: what a dataset's function finds is for the lookups of the whole graph.
+    while is_function_graph(graph):
+        graph = graph.outer_graph
+    return graph
+
+
 def in_control_flow(op) -> bool:
     """Whether ``op`` is inside tf.cond or tf.while_loop, of either version."""
     # The v1 control flow context of an op has no public reader.

@@ -10,10 +10,8 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _tf_private
-from rec_estimator.graph_walk import ancestors
+from rec_estimator.graph_walk import GET_NEXT, ancestors, called_functions
 from rec_estimator.table import graph_tables
-
-GET_NEXT = "IteratorGetNext"
 
 _APPLY = "RecEstimator>TableApply"
 _LOOKUPS = ("RecEstimator>TableLookup", "RecEstimator>TableGroupLookup")
@@ -193,7 +191,7 @@ def _only_asserts(op: tf.Operation, functions: _Functions) -> bool:
     """Whether an op has state only because a batch that breaks an assertion must raise."""
     if op.type == "Assert":
         return True
-    called = _called(op.node_def)
+    called = called_functions(op.node_def)
     return bool(called) and all(
         node.op == "Assert"
         or (node.op not in _PLACEHOLDERS and not _tf_private.is_stateful_op_type(node.op))
@@ -206,20 +204,16 @@ def _functions(graph: tf.Graph) -> _Functions:
     return {body.signature.name: body for body in graph.as_graph_def().library.function}
 
 
-def _called(node: tf.NodeDef) -> List[str]:
-    """Names of the functions that an op calls: the branches of an If, the body of a While."""
-    single = [attr.func.name for attr in node.attr.values() if attr.HasField("func")]
-    return single + [func.name for attr in node.attr.values() for func in attr.list.func]
-
-
 def _calls_with_lookup(graph: tf.Graph) -> List[tf.Operation]:
     """The ops that call functions in which a table is looked up."""
     handles = [shard.handle for table in graph_tables(graph) for shard in table]
-    callers = [op for handle in handles for op in handle.consumers() if _called(op.node_def)]
+    callers = [
+        op for handle in handles for op in handle.consumers() if called_functions(op.node_def)
+    ]
     functions = _functions(graph) if callers else {}
 
     def looks_up(node: tf.NodeDef) -> bool:
-        bodies = [functions[name] for name in _called(node) if name in functions]
+        bodies = [functions[name] for name in called_functions(node) if name in functions]
         return node.op in _LOOKUPS or any(
             looks_up(inner) for body in bodies for inner in body.node_def
         )

@@ -13,13 +13,13 @@ are functions of the batch alone, and change nothing.
 After Rec SDK TensorFlow (mx_rec.graph.modifier).
 """
 
-import gc
 import os
-from typing import Any, List, Optional
+from typing import List, Optional
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _tf_private
+from rec_estimator.argument_checks import check_bool
+from rec_estimator.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from rec_estimator.graph_cut import Cut, KeyPath, find_cuts, find_key_paths
 from rec_estimator.iterator_swap import (
     build_iterator,
@@ -28,16 +28,8 @@ from rec_estimator.iterator_swap import (
     forward_replaced,
     initializers_of,
     put_in_place,
-    replaced_by,
 )
-
-# Collections of the IteratorGetNext ops that graph modification has made, and of the one op that
-# starts their iterators.
-_BATCHES = {True: "rec_estimator/training_batches", False: "rec_estimator/evaluation_batches"}
-_INITIALIZERS = {
-    True: "rec_estimator/training_initializer",
-    False: "rec_estimator/evaluation_initializer",
-}
+from rec_estimator.modified_input import BATCHES, INITIALIZERS
 
 # Where graphs are dumped, as Rec SDK does.
 _DUMP_FOLDER = "export_graph"
@@ -77,7 +69,7 @@ def modify_graph_and_start_emb_cache(
     """
     if not isinstance(full_graph, (tf.Graph, type(None))):
         raise ValueError(f"full_graph must be a tf.Graph or None, got {full_graph!r}")
-    _check_flag("dump_graph", dump_graph)
+    check_bool("dump_graph", dump_graph)
     graph = full_graph or tf.get_default_graph()
     forward_replaced(graph)
     move_key_paths(graph, find_key_paths(graph), dump_graph)
@@ -95,7 +87,7 @@ def move_key_paths(graph: tf.Graph, key_paths: List[KeyPath], dump_graph: bool =
       ValueError: As of modify_graph_and_start_emb_cache.
     """
     cuts = find_cuts(key_paths)
-    made = set(graph.get_collection(_BATCHES[True]) + graph.get_collection(_BATCHES[False]))
+    made = set(graph.get_collection(BATCHES[True]) + graph.get_collection(BATCHES[False]))
     # A graph may be modified again when it has got more lookups, or an optimizer.
     swapped = [cut for cut in cuts if cut.outputs or cut.get_next not in made]
     for cut in swapped:
@@ -110,7 +102,7 @@ def move_key_paths(graph: tf.Graph, key_paths: List[KeyPath], dump_graph: bool =
     for cut in cuts:
         old = cut.get_next
         get_next = put_in_place(iterators[old]) if old in iterators else old
-        for is_training, name in _BATCHES.items():
+        for is_training, name in BATCHES.items():
             batches = [op for op in graph.get_collection(name) if op is not old]
             if is_training == cut.is_training:
                 batches.append(get_next)
@@ -122,66 +114,15 @@ def move_key_paths(graph: tf.Graph, key_paths: List[KeyPath], dump_graph: bool =
 
 
 def _collect_initializers(graph: tf.Graph) -> None:
-    for is_training, name in _BATCHES.items():
+    all_starts = []
+    for is_training, name in BATCHES.items():
         batches = graph.get_collection(name)
         starts = [op for get_next in batches for op in initializers_of(get_next)]
         with graph.as_default(), tf.name_scope(None), tf.control_dependencies(None):
             start = [tf.group(starts, name="prepared_input_initializer")] if batches else []
-        graph.get_collection_ref(_INITIALIZERS[is_training])[:] = start
-
-
-def get_initializer(is_training: bool) -> tf.Operation:
-    """The op that starts the modified default graph's data, or starts them again.
-
-    Args:
-      is_training: True: data of the lookups whose table is trained; False: of all others.
-
-    Returns:
-      Runs all their iterators' initializers; placeholders of the datasets are fed to this run. It
-      does nothing for one-shot iterators, which start by themselves.
-
-    Raises:
-      ValueError: The graph was not modified, or has no such lookups.
-    """
-    _check_flag("is_training", is_training)
-    return _collected(_INITIALIZERS, is_training)[0]
-
-
-def get_target_batch(is_training: bool) -> Any:
-    """The batch that a step of the modified default graph takes.
-
-    The tensors of the batch that the model was built on are the same batch; this is for scripts
-    written for Rec SDK, where they are not.
-
-    Args:
-      is_training: True: of the lookups whose table is trained; False: of all others.
-
-    Returns:
-      The batch, in the structure of the dataset.
-
-    Raises:
-      ValueError: The graph was not modified, or has no such lookups, or several iterators for
-        them; or the iterator's Python object is gone, which alone knows the structure.
-    """
-    _check_flag("is_training", is_training)
-    batches = _collected(_BATCHES, is_training)
-    if len(batches) > 1:
-        raise ValueError(
-            f"the lookups must take their keys from one iterator to have one batch, got "
-            f"{len(batches)} iterators; fetch the tensors of your own batches, they stay valid"
-        )
-    old_handles = [get_next.inputs[0] for get_next in replaced_by(batches[0])]
-    # Neither graph nor ops know the structure of a batch, and an iterator is in no collection.
-    # type(): isinstance() would run code of whatever there is.
-    for found in gc.get_objects():
-        if type(found) is tf.data.Iterator and any(
-            _tf_private.iterator_resource(found) is handle for handle in old_handles
-        ):
-            return _tf_private.batch_of_tensors(found.element_spec, batches[0].outputs)
-    raise ValueError(
-        "the iterator of the batch must be kept by the script, got none; fetch the tensors that "
-        "its get_next() gave, they stay valid"
-    )
+        graph.get_collection_ref(INITIALIZERS[is_training])[:] = start
+        all_starts += [op for op in starts if op not in all_starts]
+    graph.get_collection_ref(ASCEND_CUTTING_POINT_INITIALIZER)[:] = all_starts
 
 
 class GraphModifierHook(tf.train.SessionRunHook):
@@ -204,8 +145,8 @@ class GraphModifierHook(tf.train.SessionRunHook):
     """
 
     def __init__(self, dump_graph: bool = False, modify_graph: bool = True) -> None:
-        _check_flag("dump_graph", dump_graph)
-        _check_flag("modify_graph", modify_graph)
+        check_bool("dump_graph", dump_graph)
+        check_bool("modify_graph", modify_graph)
         self._dump_graph = dump_graph
         self._modify_graph = modify_graph
 
@@ -213,22 +154,6 @@ class GraphModifierHook(tf.train.SessionRunHook):
         """Modifies the graph; called by TensorFlow when it is complete."""
         if self._modify_graph:
             modify_graph_and_start_emb_cache(dump_graph=self._dump_graph)
-
-
-def _check_flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
-
-
-def _collected(collections: Any, is_training: bool) -> List[Any]:
-    found = tf.get_collection(collections[is_training])
-    if not found:
-        kind = "training" if is_training else "evaluation"
-        raise ValueError(
-            f"the graph must be modified and have lookups of {kind}, got none; call "
-            "modify_graph_and_start_emb_cache() when the graph is complete, after minimize()"
-        )
-    return found
 
 
 def _dump(name: str, graph: tf.Graph) -> None:
