@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _ops, _tf_private, feature_spec, runtime
+from rec_estimator import _tf_private, feature_spec, runtime
 from rec_estimator.argument_checks import check_bool, check_int, check_text
 from rec_estimator.embedding_variable import (
     check_name_is_free,
