@@ -15,6 +15,7 @@ from rec_estimator.constants import (
     ASCEND_SPARSE_LOOKUP_LOCAL_EMB,
     ASCEND_TIMESTAMP,
 )
+from rec_estimator.create_table import SparseTable, create_table
 from rec_estimator.embedding_variable import get_embedding_variable
 from rec_estimator.estimator import (
     BestExporter,
@@ -81,6 +82,7 @@ from rec_estimator.runtime import (
     terminate_config_initializer,
 )
 from rec_estimator.saver import Saver
+from rec_estimator.sparse_lookup import sparse_lookup
 from rec_estimator.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
 from rec_estimator.table_shard import SlotSpec, TableShard
 from rec_estimator.variable import get_dense_and_sparse_variable
@@ -133,6 +135,7 @@ __all__ = [
     "Saver",
     "ServingInputReceiver",
     "SlotSpec",
+    "SparseTable",
     "StorageOption",
     "StorageType",
     "TableExport",
@@ -143,6 +146,7 @@ __all__ = [
     "build_parsing_serving_input_receiver_fn",
     "build_raw_serving_input_receiver_fn",
     "categorical_column_with_embedding",
+    "create_table",
     "compressed_serving_input_receiver_fn",
     "embedding_column",
     "embedding_lookup",

@@ -218,7 +218,8 @@ class SparseTable(EmbeddingTable):
         """
         if self.thresholds is None or not self.thresholds.eviction_threshold:
             return global_step
-        timestamp = feature_spec.batch_timestamp(self.graph)
+        keys = [lookup.keys for shard in self.shards for lookup in shard.lookups]
+        timestamp = feature_spec.batch_timestamp(self.graph, keys)
         if timestamp is None:
             raise ValueError(
                 f"the batch must have a timestamp, by which table {self.table_name!r} evicts, got "

@@ -121,7 +121,7 @@ def sparse_lookup(
         if spec is None:
             keys = _as_int64(ids)
         else:
-            keys = feature_spec.ids_of(spec, hashtable, is_train, batch)
+            keys = _as_int64(feature_spec.ids_of(spec, hashtable, is_train, batch))
         if is_train or thresholds is not None:
             hashtable.set_thresholds(thresholds or Thresholds())
         hashtable.num_lookups[is_train] += 1
@@ -164,15 +164,8 @@ def _warn_of_unknown(arguments: Dict[str, Any]) -> None:
 
 def _spec_of(ids: Any, modify_graph: bool) -> Optional[FeatureSpec]:
     """The FeatureSpec that ids is, or None if it is a tensor."""
-    if isinstance(ids, (list, tuple)) and any(isinstance(each, FeatureSpec) for each in ids):
-        if len(ids) != 1:
-            raise ValueError(
-                f"ids must be one FeatureSpec, got a list of {len(ids)}; look each of them up by "
-                "itself"
-            )
-        ids = ids[0]
-    if isinstance(ids, FeatureSpec):
-        return ids
+    if isinstance(ids, (FeatureSpec, list, tuple)):
+        return feature_spec.as_spec(ids)
     if isinstance(ids, tf.SparseTensor):
         raise ValueError(
             f"ids must be dense, got {ids!r}; use tf.sparse.to_dense(ids, default_value=-1)"

@@ -224,18 +224,31 @@ struct FilterSpec {
   double false_positive_rate = 0;  // At full load; in (0, 1) if the above is.
 };
 
+// What else is fixed about the rows of a table.
+struct RowRules {
+  int64_t max_rows = 0;  // 0: as many as there is memory for.
+  // Whether key EmbeddingTable::kPadding owns nothing: it reads the default
+  // vector, and applies neither store nor count it.
+  bool has_padding = false;
+  // Distinct keys whose values no apply changes; their slots it does.
+  std::vector<int64_t> frozen_keys;
+};
+
 class EmbeddingTable {
  public:
   static constexpr int kShards = 64;  // Internal shards, each with one lock.
+  static constexpr int64_t kPadding = -1;  // Of tables that have padding.
 
   explicit EmbeddingTable(int dim, float default_value = 0.0f,
-                          const FilterSpec& filter = {});
+                          const FilterSpec& filter = {},
+                          const RowRules& rules = {});
   ~EmbeddingTable();
   EmbeddingTable(const EmbeddingTable&) = delete;
   EmbeddingTable& operator=(const EmbeddingTable&) = delete;
 
   int dim() const;
   const FilterSpec& filter() const;
+  const RowRules& rules() const;
   std::vector<SlotSpec> slots() const;
   int row_floats() const;  // dim + the slots' widths.
 
@@ -301,13 +314,23 @@ class EmbeddingTable {
   // Precondition: slots() begins
   // with update's, in its widths (the kernel checks). Thread-safe;
   // bits do not depend on `parallel`. Returns false, with nothing changed,
-  // when memory for the batch cannot be had or n + m reaches 2^31.
+  // when memory for the batch cannot be had or n + m reaches 2^31; or when the
+  // table would have more rows than rules().max_rows: then *too_many, if given,
+  // says how many more, and is 0 otherwise.
   bool Apply(const Batch& batch, const RowUpdate& update,
-             const ParallelFor& parallel);
+             const ParallelFor& parallel, int64_t* too_many = nullptr);
+
+  // How many rows more than rules().max_rows an Apply of this batch would need,
+  // whose grads and version are not read. Changes nothing. False: no memory.
+  bool CountTooMany(const Batch& batch, const ParallelFor& parallel,
+                    int64_t* too_many);
 
   // out[i] = whether keys[i] owns a row, or would after an Apply of all keys
   // (n), in which repeats count. Changes nothing. False: no memory.
   bool Admits(const int64_t* keys, size_t n, bool* out) const;
+
+  // out[i] = whether keys[i] owns a row.
+  void Contains(const int64_t* keys, size_t n, bool* out) const;
 
   // Rows to insert or overwrite, as a checkpoint holds them. Of a key that is
   // there twice all the same, the last row stays.
