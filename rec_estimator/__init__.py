@@ -31,6 +31,7 @@ from rec_estimator.estimator import (
     WarmStartSettings,
     train_and_evaluate,
 )
+from rec_estimator.evict_hook import EvictHook
 from rec_estimator.export import (
     PredictOutput,
     ServingInputReceiver,
@@ -119,6 +120,7 @@ __all__ = [
     "EmbeddingVariableOption",
     "EstimatorSpec",
     "EvalSpec",
+    "EvictHook",
     "FeatureSpec",
     "FinalExporter",
     "GlobalStepEvict",

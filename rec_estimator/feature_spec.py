@@ -340,7 +340,9 @@ def _collect_once(collection: str, tensor: tf.Tensor) -> None:
         tensors.append(tensor)
 
 
-def batch_timestamp(graph: Optional[tf.Graph] = None) -> Optional[tf.Tensor]:
+def batch_timestamp(
+    graph: Optional[tf.Graph] = None, keys: Optional[Sequence[tf.Tensor]] = None
+) -> Optional[tf.Tensor]:
     """The timestamp of a training batch, which scripts name in one of two ways.
 
     By a FeatureSpec with is_timestamp, or by a tensor in the collection ``ASCEND_TIMESTAMP``. Where
@@ -348,6 +350,7 @@ def batch_timestamp(graph: Optional[tf.Graph] = None) -> Optional[tf.Tensor]:
 
     Args:
       graph: The graph. None: the default graph.
+      keys: Of these training lookups. None: of all of the graph's.
 
     Returns:
       int64 [], seconds, and InvalidArgument in the step if it is not above 0. None: the graph has
@@ -358,7 +361,7 @@ def batch_timestamp(graph: Optional[tf.Graph] = None) -> Optional[tf.Tensor]:
       EnvironmentError: The batch has several.
     """
     graph = graph or tf.get_default_graph()
-    found = _find_timestamp(graph)
+    found = _find_timestamp(graph, _training_keys(graph) if keys is None else keys)
     if found is None:
         return None
     with graph.as_default(), tf.name_scope("timestamp"):
@@ -368,14 +371,14 @@ def batch_timestamp(graph: Optional[tf.Graph] = None) -> Optional[tf.Tensor]:
             return tf.identity(time)
 
 
-def _find_timestamp(graph: tf.Graph) -> Optional[tf.Tensor]:
+def _find_timestamp(graph: tf.Graph, keys: Sequence[tf.Tensor]) -> Optional[tf.Tensor]:
     found: List[tf.Tensor] = []
     for collection in (_TIMESTAMPS, ASCEND_TIMESTAMP):
         for tensor in graph.get_collection(collection):
             if not any(tensor is other for other in found):
                 found.append(tensor)
     if len(found) > 1:
-        batches = _training_batches(graph)
+        batches = _batches_of(keys)
         found = [tensor for tensor in found if batches & _batches_of([tensor])]
     if not found:
         return None
@@ -388,16 +391,14 @@ def _find_timestamp(graph: tf.Graph) -> Optional[tf.Tensor]:
     return found[0]
 
 
-def _training_batches(graph: tf.Graph) -> Set[tf.Operation]:
-    return _batches_of(
-        [
-            lookup.keys
-            for table in graph_tables(graph)
-            for shard in table
-            for lookup in shard.lookups
-            if lookup.is_training
-        ]
-    )
+def _training_keys(graph: tf.Graph) -> List[tf.Tensor]:
+    return [
+        lookup.keys
+        for table in graph_tables(graph)
+        for shard in table
+        for lookup in shard.lookups
+        if lookup.is_training
+    ]
 
 
 def _batches_of(tensors: Sequence[tf.Tensor]) -> Set[tf.Operation]:
@@ -430,7 +431,8 @@ def start_asc_pipeline() -> None:
         for ids in tf.get_collection(collection):
             for get_next in _batches_of([ids]):
                 _check_mode(ids, get_next, is_training)
-    _find_timestamp(tf.get_default_graph())
+    graph = tf.get_default_graph()
+    _find_timestamp(graph, _training_keys(graph))
 
 
 def _check_mode(ids: tf.Tensor, get_next: tf.Operation, is_training: bool) -> None:

@@ -250,14 +250,21 @@ def test_the_graph_of_the_pipeline_is_dumped(tmp_path, monkeypatch):
     assert "rec_estimator_training_ids" in [node.name for node in graph_def.node]
 
 
-@pytest.mark.parametrize("columns", [{"user": IDS}, ({"user": IDS}, IDS), {"a": {"user": IDS}}])
+@pytest.mark.parametrize(
+    ("columns", "specs"),
+    [
+        ({"user": IDS}, SPEC),
+        (({"user": IDS}, IDS), SPEC),
+        ({"a": {"user": IDS}}, {"a": SPEC}),
+    ],
+)
 @pytest.mark.parametrize("one_shot", [False, True])
-def test_a_lookup_finds_its_ids_in_the_batch_or_in_the_part_that_it_is_given(columns, one_shot):
-    specs = {"a": SPEC} if "a" in columns else SPEC
+def test_a_lookup_finds_its_ids_in_the_batch_or_in_the_part_that_it_is_given(
+    columns, specs, one_shot
+):
     batch = batch_of(columns, specs, one_shot=one_shot)
-    parts = [batch, batch[0] if isinstance(batch, tuple) else batch]
-    parts.append(batch["a"] if "a" in batch else parts[1])
-    for part in parts:
+    parts = {tuple: lambda: batch[0], dict: lambda: batch.get("a", batch)}
+    for part in (batch, parts[type(batch)]()):
         vectors = rec.sparse_lookup(table_of(), copy.deepcopy(SPEC), batch=part)
         assert vectors.shape == [2, 2, 2]
     rec.start_asc_pipeline()
@@ -406,9 +413,10 @@ def test_specs_in_the_params_of_an_estimator_find_their_ids(tmp_path):
         assert copied is not spec
         vectors = rec.sparse_lookup(table_of(), [copied], is_train=is_train, batch=features)
         loss = tf.reduce_mean(tf.square(tf.reduce_sum(vectors, axis=[1, 2]) - labels))
-        train_op = rec.optimizers.lazy_adam.create_hash_optimizer(0.01).minimize(
-            loss, tf.train.get_global_step()
-        )
+        train_op = None
+        if is_train:
+            optimizer = rec.optimizers.lazy_adam.create_hash_optimizer(0.01)
+            train_op = optimizer.minimize(loss, tf.train.get_global_step())
         return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
     def input_fn(is_training):
