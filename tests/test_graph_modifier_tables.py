@@ -3,10 +3,13 @@
 import pathlib
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
-from modified_graphs import BATCH, QUICK
+from modified_graphs import BATCH, QUICK, STRUCTURES, assert_same, dataset_of, iterator_of
 
 import rec_estimator as rec
+from rec_estimator.graph_cut import find_key_paths
+from rec_estimator.graph_walk import ancestors
 
 ROWS = 512
 USER = {"access_threshold": 3, "eviction_threshold": 60}
@@ -175,3 +178,165 @@ def test_200_steps_with_admission_and_eviction_are_the_same_in_every_mode(tmp_pa
         assert other_files.keys() == files.keys()
         for name in files:
             assert other_files[name] == files[name], (label, name)
+
+
+def session_model(batch):
+    """Lookups of all columns of modified_graphs.py: (loss, what trains)."""
+    users = tf.strings.to_hash_bucket_fast(batch["user"], 50)
+    found = [
+        rec.sparse_lookup(
+            tables()[name],
+            ids,
+            modify_graph=True,
+            access_and_evict_config=config,
+        )
+        for name, ids, config in (
+            ("user", users[:, tf.newaxis], {"access_threshold": 2}),
+            ("item", batch["item"], None),
+            ("item", batch["history"], None),
+        )
+    ]
+    total = tf.add_n([tf.reduce_sum(vectors, axis=[1, 2]) for vectors in found])
+    loss = tf.reduce_mean(tf.square(total - batch["label"]))
+    optimizer = rec.optimizers.ftrl.create_hash_optimizer(0.1)
+    return loss, optimizer.minimize(loss, tf.train.get_or_create_global_step())
+
+
+def train_in_session(structure, kind, modified, steps=12):
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        iterator = iterator_of(dataset_of(structure), kind)
+        loss, train_op = session_model(STRUCTURES[structure][1](iterator.get_next()))
+        exports = [table.export() for table in tables().values()]
+        if modified:
+            rec.modify_graph_and_start_emb_cache()
+            step = {op.type for op in ancestors([train_op])}
+            assert not step & {"StringToHashBucketFast", "StridedSlice"}
+        with tf.Session(config=QUICK) as session:
+            if modified:
+                session.run(rec.get_initializer(True))
+            elif kind == "initializable":
+                session.run(iterator.initializer)
+            session.run(tf.global_variables_initializer())
+            losses = [session.run([loss, train_op])[0] for _ in range(steps)]
+            assert len(set(losses)) == steps
+            return losses, session.run(exports)
+
+
+@pytest.mark.parametrize(
+    ("structure", "kind"),
+    [
+        ("dict", "one-shot"),
+        ("tuple", "initializable"),
+        ("nested", "one-shot"),
+        ("namedtuple", "initializable"),
+    ],
+)
+def test_a_session_trains_the_same_bits_and_nothing_of_the_key_path_is_left_in_the_step(
+    structure, kind
+):
+    assert_same(train_in_session(structure, kind, True), train_in_session(structure, kind, False))
+
+
+def test_data_are_of_training_if_a_lookup_says_so():
+    graph = tf.get_default_graph()
+    batch = tf.data.make_one_shot_iterator(tf.data.Dataset.range(5)).get_next()
+    for is_train in (False, True):
+        rec.sparse_lookup(tables()["user"], batch, modify_graph=True, is_train=is_train)
+        assert [path.is_training for path in find_key_paths(graph)][-1] == is_train
+    rec.modify_graph_and_start_emb_cache()
+    assert rec.get_initializer(True).type == "NoOp"
+    with pytest.raises(ValueError, match="lookups of evaluation, got none"):
+        rec.get_initializer(False)
+
+
+def test_training_and_evaluation_share_a_graph_with_a_timestamp_each():
+    def both(modified):
+        with tf.Graph().as_default():
+            iterators, losses = {}, {}
+            for is_train in (True, False):
+                data = input_fn(is_train)().map(lambda features, _: features)
+                iterators[is_train] = tf.data.make_initializable_iterator(data)
+                batch = iterators[is_train].get_next()
+                total = tf.add_n(vectors_of(batch, is_train, by_spec=False))
+                losses[is_train] = tf.reduce_mean(
+                    tf.square(tf.reduce_sum(total, 1) - batch["label"])
+                )
+            optimizer = rec.optimizers.lazy_adam.create_hash_optimizer(0.01)
+            train_op = optimizer.minimize(losses[True])
+            size = tables()["user"].size()
+            if modified:
+                rec.modify_graph_and_start_emb_cache()
+            results = []
+            with tf.Session(config=QUICK) as session:
+                session.run(tf.global_variables_initializer())
+                for is_train in (True, False, False):
+                    start = iterators[is_train].initializer
+                    session.run(rec.get_initializer(is_train) if modified else start)
+                    for _ in range(10):
+                        fetched = (losses[True], train_op) if is_train else (losses[False],)
+                        results.append(session.run(fetched)[0])
+                results.append(session.run(size))
+            assert results[10:20] == results[20:30], "evaluation starts anew, and changes nothing"
+            assert results[-1] > 5
+            return results
+
+    assert both(True) == both(False)
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_the_hook_starts_data_that_nobody_else_starts_and_none_twice(is_listed):
+    starts = []
+
+    def examples():
+        starts.append(1)
+        yield from range(6)
+
+    data = tf.data.Dataset.from_generator(examples, tf.int64, []).batch(2)
+    iterator = tf.data.make_initializable_iterator(data)
+    if is_listed:
+        tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    ids = iterator.get_next()
+    vectors = rec.sparse_lookup(tables()["user"], ids * 3, modify_graph=True)
+    train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(tf.reduce_sum(vectors))
+    seen = []
+    with tf.train.MonitoredTrainingSession(hooks=[rec.GraphModifierHook()]) as session:
+        while not session.should_stop():
+            seen.append(session.run([ids, train_op])[0].tolist())
+    assert seen == [[0, 1], [2, 3], [4, 5]]
+    assert starts == [1]
+
+
+def test_the_hook_leaves_data_that_are_fed_to_the_script():
+    last = tf.placeholder(tf.int64, [])
+    iterator = tf.data.make_initializable_iterator(tf.data.Dataset.range(last))
+    ids = iterator.get_next()
+    rec.sparse_lookup(tables()["user"], ids * 3, modify_graph=True, is_train=False)
+    with tf.train.MonitoredSession(hooks=[rec.GraphModifierHook()]) as session:
+        session.run_step_fn(
+            lambda step_context: step_context.session.run(iterator.initializer, {last: 2})
+        )
+        assert [session.run(ids), session.run(ids)] == [0, 1]
+
+
+def test_lookups_that_were_to_be_modified_train_unmodified_as_well():
+    """In a MonitoredTrainingSession without a hook, where Rec SDK refuses to begin."""
+
+    def losses_of(hooks):
+        with tf.Graph().as_default():
+            tf.set_random_seed(1)
+            iterator = tf.data.make_initializable_iterator(dataset_of())
+            tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+            loss, train_op = session_model(iterator.get_next())
+            with tf.train.MonitoredTrainingSession(hooks=hooks, config=QUICK) as session:
+                return [session.run([loss, train_op])[0] for _ in range(8)]
+
+    assert losses_of([]) == losses_of([rec.GraphModifierHook()])
+
+
+def test_the_hook_that_modifies_nothing_checks_the_pipeline():
+    hook = rec.GraphModifierHook(modify_graph=False)
+    with pytest.raises(RuntimeError, match="table_info_list"):
+        hook.begin()
+    tables()
+    hook.begin()
