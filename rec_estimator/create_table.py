@@ -299,7 +299,8 @@ def create_table(
     the name. Key -1 is padding: it reads the default, and is neither stored nor counted.
 
     Args:
-      key_dtype: tf.int64 or tf.int32; ids of both types are taken.
+      key_dtype: tf.int64 or tf.int32, whose keys widen: the table's are int64, and ids of both
+        types are taken.
       dim: Elements of a row's value, in [1, 8192]: an int, or a tf.TensorShape of one dimension.
       name: 1 to 100 letters, digits, "_" and "."; each "." is left out, with a warning.
       emb_initializer: An instance of a TensorFlow initializer, of version 1 or 2.
@@ -362,7 +363,8 @@ def create_table(
         )
     refuse_eager_mode("create_table")
     settings = dict(
-        key_dtype=tf.as_dtype(key_dtype),
+        # int32 keys widen: Rec SDK's ids are int64 in any case.
+        key_dtype=tf.int64,
         dim=dim,
         num_shards=number_of_shards(tf.get_variable_scope().partitioner, dim),
         initializer=emb_initializer,

@@ -16,6 +16,7 @@ update is built, makes all of them parts of one question.
 Source: Rec SDK TensorFlow, ``mx_rec.core.embedding.sparse_lookup``.
 """
 
+import re
 from typing import Any, Dict, Optional, Sequence, Union
 
 import tensorflow.compat.v1 as tf
@@ -31,6 +32,9 @@ from rec_estimator.table_shard import LookupRecord, TableShard
 # Lookups of one table in one mode, at most, as in Rec SDK.
 _MAX_LOOKUPS = 128
 _MAX_NAME = 255
+
+# What a name scope of TensorFlow has not.
+_NOT_IN_SCOPES = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 
 # What callers in Rec SDK's style hand over beside the arguments.
 _IGNORED = ("dim", "feature_spec_name_ids_dict", "lookup_ids", "multi_lookup")
@@ -117,7 +121,7 @@ def sparse_lookup(
             f"{_MAX_LOOKUPS}, got one more; look up several ids at once"
         )
     name = name or f"sparse_lookup_{sum(hashtable.num_lookups.values())}"
-    with tf.name_scope(f"{hashtable.name}/{name}/"):
+    with tf.name_scope(f"{hashtable.name}/{_NOT_IN_SCOPES.sub('_', name)}/"):
         if spec is None:
             keys = _as_int64(ids)
         else:

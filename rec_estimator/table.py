@@ -16,6 +16,7 @@ from typing import (
     NamedTuple,
     NoReturn,
     Optional,
+    Tuple,
 )
 
 import tensorflow.compat.v1 as tf
@@ -69,6 +70,8 @@ class EmbeddingTable:
 
     # Rows that the table may have; 0: as many as there is memory for.
     max_rows = 0
+    # Keys whose rows keep their values in training.
+    padding_keys: Tuple[int, ...] = ()
 
     def __init__(
         self,

@@ -88,6 +88,9 @@ class TableUpdates:
     # Name of the rule in ops/core/row_update.h.
     table_rule: str
 
+    # Whether a factory of Rec SDK was asked for its fused rule, which has no padding_keys there.
+    is_fused = False
+
     # What the next _prepare needs: the step that rows are stamped with; None: nothing to stamp.
     _stamp: Optional[Any] = None
     _version: Optional[tf.Tensor] = None
@@ -178,7 +181,10 @@ class TableUpdates:
         its new keys are inserted.
 
         Args:
-          grads_and_vars: As compute_gradients() returns them.
+          grads_and_vars: As compute_gradients() returns them. Or, as scripts for Rec SDK's dynamic
+            expansion have it, gradients of the collection ASCEND_SPARSE_LOOKUP_LOCAL_EMB with the
+            members of ASCEND_SPARSE_LOOKUP_ID_OFFSET, which trains the tables as their own
+            gradients do.
           global_step: Incremented after all updates.
           name: Of the returned op.
           skip_gradients_aggregation: As TensorFlow's.
@@ -188,11 +194,18 @@ class TableUpdates:
 
         Raises:
           TypeError: The gradient of a table is not tf.IndexedSlices.
+          RuntimeError: A table with padding_keys gets no gradient, or one of a fused rule.
           ValueError: A second update of a table in this graph, one gradient for several shards, or
             a table that evicts by the global step where there is none.
         """
         pairs = list(self._shown_to_tensorflow(_with_tables(grads_and_vars)))
         tables = [v.shard.table for _, v in pairs if isinstance(v, _ShardVariable)]
+        for table in tables:
+            if table.padding_keys and self.is_fused:
+                raise RuntimeError(
+                    f"use_fusion_optim must be False for table {table.name!r}, which has "
+                    "padding_keys, got True; leave one out"
+                )
         if tables:
             stamp = graph_step(tables) if global_step is None else global_step
             self._stamp = NO_GLOBAL_STEP if stamp is None else stamp
@@ -228,6 +241,11 @@ class TableUpdates:
                 yield gradient, _ShardVariable(shards[0], variable, counted)
                 continue
             for shard in shards:
+                if shard.table.padding_keys:
+                    raise RuntimeError(
+                        f"table {shard.table.name!r}, which has padding_keys, must get a gradient "
+                        "in training, got none; leave them out, or look up with is_grad=True"
+                    )
                 counted = shard.counted_keys(None, self._step_ops)
                 if not counted:
                     continue
@@ -349,7 +367,8 @@ def _with_tables(pairs: Iterable[Tuple[Any, Any]]) -> Iterable[GradientAndVariab
         of_shard = gradients.setdefault(shard, [])
         if gradient is not None:
             of_shard.append((tf.convert_to_tensor(gradient), lookup))
-    made = {op: i for i, op in enumerate(tf.get_default_graph().get_operations())}
+    ops = tf.get_default_graph().get_operations() if gradients else ()
+    made = {op: i for i, op in enumerate(ops)}
     for shard, of_lookups in gradients.items():
         values, keys = [], []
         for gradient, lookup in sorted(of_lookups, key=lambda pair: made[pair[0].op]):
