@@ -67,6 +67,7 @@ from rec_estimator.options import (
     StorageType,
 )
 from rec_estimator.saver import Saver
+from rec_estimator.sparse_folders import export as export_tables
 from rec_estimator.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
 from rec_estimator.table_shard import SlotSpec, TableShard
 from rec_estimator.variable import get_dense_and_sparse_variable
@@ -117,6 +118,7 @@ __all__ = [
     "embedding_lookup_sparse",
     "enable_sample_awared_graph_compression",
     "export",
+    "export_tables",
     "feature_column",
     "get_dense_and_sparse_variable",
     "get_embedding_variable",
