@@ -83,6 +83,7 @@ from rec_estimator.runtime import (
     terminate_config_initializer,
 )
 from rec_estimator.saver import Saver
+from rec_estimator.sparse_folders import export as export_tables
 from rec_estimator.sparse_lookup import sparse_lookup
 from rec_estimator.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
 from rec_estimator.table_shard import SlotSpec, TableShard
@@ -155,6 +156,7 @@ __all__ = [
     "embedding_lookup_sparse",
     "enable_sample_awared_graph_compression",
     "export",
+    "export_tables",
     "feature_column",
     "get_asc_insert_func",
     "get_dense_and_sparse_variable",

@@ -265,9 +265,7 @@ def table_timestamp() -> tf.Variable:
         if variable.op.name == _TIMESTAMP:
             return variable
     with tf.init_scope(), tf.name_scope(None), tf.device("/device:CPU:0"):
-        return tf.Variable(
-            0, dtype=tf.int64, trainable=False, name=_TIMESTAMP, use_resource=True
-        )
+        return tf.Variable(0, dtype=tf.int64, trainable=False, name=_TIMESTAMP, use_resource=True)
 
 
 def create_table(

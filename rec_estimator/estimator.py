@@ -336,6 +336,8 @@ def _with_table_saver(spec: Any, config: Any) -> Any:
     else:
         saver = _EstimatorSaver(
             incremental=is_incremental,
+            # What evaluation or an export saves is no checkpoint of a training.
+            sparse_folders=spec.mode == ModeKeys.TRAIN,
             sharded=True,
             max_to_keep=config.keep_checkpoint_max,
             keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
