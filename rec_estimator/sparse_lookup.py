@@ -67,9 +67,9 @@ def sparse_lookup(
       name: 1 to 255 characters; None: ``sparse_lookup_<n>``.
       modify_graph: Must be True where ids is a tensor.
       batch: What the iterator gave, where ids is a FeatureSpec.
-      access_and_evict_config: Where ids is a tensor: a dict with some of ``access_threshold``,
-        ``eviction_threshold`` (both from -1, which is off, as None is) and ``faae_coefficient``
-        (from 1). The same in all training lookups of a table.
+      access_and_evict_config: A dict with some of ``access_threshold``, ``eviction_threshold``
+        (both from -1, which is off, as None is) and ``faae_coefficient`` (from 1). The same in all
+        training lookups of a table, and as the FeatureSpec has it where ids is one.
       is_grad: False: no gradient goes through; the keys are counted and admitted all the same.
       serving_default_value: What a key reads that has no row to read, as the module says: a tensor
         that broadcasts to [dim]. None: zeros.
@@ -105,15 +105,15 @@ def sparse_lookup(
     _check_send_count(hashtable, send_count)
     _warn_of_unknown(kwargs)
     spec = _spec_of(ids, modify_graph)
-    if spec is not None and access_and_evict_config is not None:
-        raise ValueError(
-            "access_and_evict_config must be None where ids is a FeatureSpec, got "
-            f"{access_and_evict_config!r}; a FeatureSpec has thresholds of its own"
-        )
-    config = access_and_evict_config
+    thresholds = _thresholds(access_and_evict_config)
     if spec is not None:
-        config = {field: getattr(spec, field) for field in Thresholds._fields}
-    thresholds = _thresholds(config)
+        config, thresholds = thresholds, _thresholds_of(spec)
+        # Scripts for both ways to give ids hand over both; what differs would be lost in silence.
+        if access_and_evict_config is not None and config != thresholds:
+            raise ValueError(
+                f"access_and_evict_config must be that of FeatureSpec {spec.name!r}, got {config} "
+                f"and {thresholds}; give the thresholds to the FeatureSpec"
+            )
     default = _default_vector(hashtable, serving_default_value)
     if hashtable.num_lookups[is_train] >= _MAX_LOOKUPS:
         raise RuntimeError(
@@ -225,6 +225,10 @@ def _thresholds(config: Any) -> Optional[Thresholds]:
             )
         return None
     return Thresholds(access, eviction if evicts else None, coefficient)
+
+
+def _thresholds_of(spec: FeatureSpec) -> Optional[Thresholds]:
+    return _thresholds({field: getattr(spec, field) for field in Thresholds._fields})
 
 
 def _default_vector(table: SparseTable, value: Any) -> Optional[tf.Tensor]:
