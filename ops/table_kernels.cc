@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/embedding_table.h"
+#include "absl/strings/str_join.h"
 #include "core/parallel.h"
 #include "table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -155,6 +156,10 @@ Status ReadFilter(OpKernelConstruction* context, FilterSpec* filter) {
   return Status();
 }
 
+std::string Listed(const std::vector<int64_t>& keys) {
+  return StrCat("[", absl::StrJoin(keys, ", "), "]");
+}
+
 // The handle's attributes that RowRules has.
 Status ReadRules(OpKernelConstruction* context, RowRules* rules) {
   TF_RETURN_IF_ERROR(context->GetAttr("max_rows", &rules->max_rows));
@@ -233,8 +238,8 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
       return must_be("has_padding_key", rules.has_padding, rules_.has_padding);
     }
     if (rules.frozen_keys != rules_.frozen_keys) {
-      return must_be("number of frozen_keys", rules.frozen_keys.size(),
-                     rules_.frozen_keys.size());
+      return must_be("frozen_keys", Listed(rules.frozen_keys),
+                     Listed(rules_.frozen_keys));
     }
     return Status();
   }

@@ -10,8 +10,8 @@ Step 3 of the data flow. It reads as lookup.py does and changes nothing either; 
 
 The default is serving_default_value, or zeros. Whether a key is admitted is judged with the whole
 step counted already, over all training lookups of the table; of the lookups that are still to come
-the first one knows nothing. So each asks for its own keys, and `join_admissions`, when the table's
-update is built, makes all of them parts of one question.
+the first one knows nothing. So each asks for its own keys, and when the table's update is built,
+TableShard.training_reads() makes all of them parts of one question.
 
 Source: Rec SDK TensorFlow, ``mx_rec.core.embedding.sparse_lookup``.
 """
@@ -258,7 +258,7 @@ def _read_in_training(
         admits = None
         if shard.table.filters_keys:
             asked = _ops.gen.rec_estimator_table_admits(shard.handle, keys)
-            # Where join_admissions() puts the answer to all lookups' question.
+            # Where training_reads() puts the answer to all lookups' question.
             admits = tf.identity(asked, name="admits")
     address = tf.identity(keys, name="id_offset")
     if shard.record_lookup(LookupRecord(keys, values.op, True, admits, address)):

@@ -189,36 +189,38 @@ class TableShard:
 
         return [tf.reshape(each.keys, [-1]) for each in self._lookups if is_counted(each)]
 
-    def join_admissions(self) -> List[tf.Operation]:
-        """Lets training lookups that ask which keys are admitted ask together.
+    def training_reads(self) -> List[tf.Operation]:
+        """The reads of the lookups that are counted in every step, which its update waits for.
 
-        Whether a key is admitted depends on its occurrences in all of the step's lookups, of which
-        each knew its own when it was built.
-
-        Returns:
-          What gives the answers; they must be read before the step changes the table.
+        So a step's lookups read the table as it was before the step, also where no gradient makes
+        the update wait for them. Those that ask which keys are admitted ask together from here on:
+        that depends on a key's occurrences in all of them, of which each knew its own.
 
         Raises:
-          ValueError: The keys of one lookup are computed from the values of another.
+          ValueError: The keys of one lookup are computed from the values of another that asks.
         """
-        asking = [lookup for lookup in self._lookups if lookup.admits is not None]
+        training = [lookup for lookup in self._lookups if lookup.is_training]
+        asking = [lookup for lookup in training if lookup.admits is not None]
         if len(asking) > 1:
-            upstream = ancestors([lookup.keys.op for lookup in asking])
-            for lookup in asking:
-                if lookup.admits.op in upstream:
-                    raise ValueError(
-                        f"ids of table {self.name!r}, which admits keys by a threshold, must not "
-                        f"depend on what {lookup.op.name!r} reads from it, got ids that do; use "
-                        "another table for one of the two"
-                    )
-            with tf.control_dependencies(None), _tf_private.colocate_with(self.handle):
-                keys = [tf.reshape(lookup.keys, [-1]) for lookup in asking]
-                admits = _ops.gen.rec_estimator_table_admits(self.handle, tf.concat(keys, axis=0))
-                sizes = tf.stack([tf.size(each) for each in keys])
-                for lookup, part in zip(asking, tf.split(admits, sizes, num=len(keys))):
-                    answer = tf.reshape(part, tf.shape(lookup.keys))
-                    _tf_private.update_input(lookup.admits.op, 0, answer)
-        return [lookup.admits.op for lookup in asking]
+            self._ask_together(asking)
+        return [lookup.op for lookup in training] + [lookup.admits.op for lookup in asking]
+
+    def _ask_together(self, asking: Sequence[LookupRecord]) -> None:
+        upstream = ancestors([lookup.keys.op for lookup in asking])
+        for lookup in asking:
+            if lookup.admits.op in upstream:
+                raise ValueError(
+                    f"ids of table {self.name!r}, which admits keys by a threshold, must not "
+                    f"depend on what {lookup.op.name!r} reads from it, got ids that do; use "
+                    "another table for one of the two"
+                )
+        with tf.control_dependencies(None), _tf_private.colocate_with(self.handle):
+            keys = [tf.reshape(lookup.keys, [-1]) for lookup in asking]
+            admits = _ops.gen.rec_estimator_table_admits(self.handle, tf.concat(keys, axis=0))
+            sizes = tf.stack([tf.size(each) for each in keys])
+            for lookup, part in zip(asking, tf.split(admits, sizes, num=len(keys))):
+                answer = tf.reshape(part, tf.shape(lookup.keys))
+                _tf_private.update_input(lookup.admits.op, 0, answer)
 
     def check_not_updated(self, optimizer_name: str) -> None:
         """Refuses a second update of the table in a step.

@@ -286,7 +286,7 @@ class TableUpdates:
         if not isinstance(handle, _ShardVariable):
             return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
         slots = self._slot_specs(handle.shard.dim)
-        with tf.control_dependencies(handle.shard.join_admissions()):
+        with tf.control_dependencies(handle.shard.training_reads()):
             return _ops.gen.rec_estimator_table_apply(
                 table=handle.handle,
                 keys=tf.cast(indices, tf.int64),

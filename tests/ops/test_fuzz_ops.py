@@ -49,13 +49,18 @@ VALID_CALLS = {
         "filter_coefficient": 2,
         "max_element_size": 1000,
         "false_positive_probability": 0.5,
+        "max_rows": 7,
+        "has_padding_key": True,
+        "frozen_keys": [5, 0],
     },
-    "table_initialize": {"table": Table(), "bank": BANK},
+    "table_initialize": {"table": Table(), "bank": BANK, "only_new": False},
     "table_is_initialized": {"table": Table()},
     "table_stats": {"table": Table()},
     "table_frequencies": {"table": Table(), "keys": KEYS},
     "table_versions": {"table": Table(), "keys": KEYS},
     "table_admits": {"table": Table("filtered"), "keys": KEYS},
+    "table_contains": {"table": Table("filtered"), "keys": KEYS},
+    "table_check_room": {"table": Table("limited"), "keys": KEYS, "counted_keys": KEYS},
     "table_evict": {
         "table": Table("filtered"),
         "global_step": np.int64(9),
@@ -135,8 +140,10 @@ STRINGS = [
     *("Adagrad", "Adam", "Ftrl", "GradientDescent", "Momentum", "adagrad", "t/part_0"),
     *("<checkpoint>", "<garbage>", "<folder>", "/nowhere/at/all", "a\0b"),
 ]
-TABLES = ["trained", "untrained", "uninitialized", "wide", "filtered", "bloom", "queue", "two"]
-FILTERS = {
+TABLES = ["trained", "untrained", "uninitialized", "wide", "filtered", "bloom", "limited"]
+HANDLES = [*TABLES, "queue", "two"]
+ATTRS = {
+    "limited": {"max_rows": 3, "has_padding_key": True, "frozen_keys": [5, -1]},
     "filtered": {"filter_freq": 3},
     "bloom": {"filter_freq": 3, "max_element_size": 2**40, "false_positive_probability": 0.01},
 }
@@ -163,7 +170,7 @@ def nonsense_array(rng, like):
 def nonsense(rng, value):
     """Something to give instead of a valid argument."""
     if isinstance(value, Table):
-        return Table(choose(rng, TABLES))
+        return Table(choose(rng, HANDLES))
     if isinstance(value, (np.ndarray, np.generic)):
         return nonsense_array(rng, value)
     if isinstance(value, list):
@@ -172,6 +179,8 @@ def nonsense(rng, value):
         return {"drop": value[1:], "empty": [], "double": value + value}.get(action, value)
     if isinstance(value, str):
         return choose(rng, STRINGS)
+    if isinstance(value, bool):
+        return choose(rng, [True, False, 2])
     return choose(rng, FLOATS if isinstance(value, float) else INTEGERS)
 
 
@@ -197,14 +206,16 @@ class Caller:
         self.gen, self.session, self.folder = gen, session, folder
         handles = {
             kind: gen.rec_estimator_table_handle(
-                shared_name=kind, dim=64 if kind == "wide" else DIM, **FILTERS.get(kind, {})
+                shared_name=kind, dim=64 if kind == "wide" else DIM, **ATTRS.get(kind, {})
             )
-            for kind in TABLES[:6]
+            for kind in TABLES
         }
-        for kind in ("trained", "untrained", "wide", "filtered", "bloom"):
+        for kind in TABLES:
+            if kind == "uninitialized":
+                continue
             bank = np.ones([2, 64 if kind == "wide" else DIM], np.float32)
             session.run(gen.rec_estimator_table_initialize(handles[kind], bank))
-        for kind in ("trained", "filtered", "bloom"):
+        for kind in ("trained", "filtered", "bloom", "limited"):
             step = {k: v for k, v in VALID_CALLS["table_apply"].items() if k != "table"}
             session.run(gen.rec_estimator_table_apply(handles[kind], **step))
         handles["queue"] = tf.raw_ops.FIFOQueueV2(component_types=[tf.int64])
