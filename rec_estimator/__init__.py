@@ -179,6 +179,7 @@ __all__ = [
     "shared_embedding_columns",
     "sparse_column_with_embedding",
     "sparse_column_wth_embedding",
+    "sparse_lookup",
     "start_asc_pipeline",
     "terminate_config_initializer",
     "train_and_evaluate",

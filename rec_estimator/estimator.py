@@ -14,6 +14,7 @@ from tensorflow_estimator import estimator as _estimator
 from rec_estimator import _tf_private, sample_compression, warm_start
 from rec_estimator import features as features_lib
 from rec_estimator import saver as saver_lib
+from rec_estimator.argument_checks import refuse_unsupported
 from rec_estimator.features import EmbeddingFeature
 from rec_estimator.graph_walk import ancestors
 from rec_estimator.hooks import IncrementalSaverHook
@@ -186,8 +187,8 @@ class RecEstimator(_WholeLoops):
         one of ours and updates all.
 
     Raises:
-      ValueError: A bad model_fn or declaration; while training, a looked-up table that no optimizer
-        covers.
+      ValueError: A bad model_fn or declaration; something of Keras; features that are no tensors;
+        while training, a looked-up table that no optimizer covers.
       TypeError: table_optimizer is not one of ours.
 
     Example:
@@ -212,6 +213,10 @@ class RecEstimator(_WholeLoops):
         embedding_features: Optional[Sequence[EmbeddingFeature]] = None,
         table_optimizer: Optional[Any] = None,
     ) -> None:
+        refuse_unsupported("model_fn", model_fn, "write a function that returns an EstimatorSpec")
+        refuse_unsupported(
+            "table_optimizer", table_optimizer, "give one of rec_estimator.optimizers"
+        )
         arguments = _arguments_of(model_fn, params)
         declarations = tuple(embedding_features or ())
         features_lib.check_declarations(declarations)
@@ -231,6 +236,7 @@ class RecEstimator(_WholeLoops):
                     f"{model_fn} with {sorted(arguments)}"
                 )
             features = sample_compression.with_open_rows(features)
+            _check_tensors(features)
             if declarations:
                 features = features_lib.lookup_features(features, declarations)
                 _check_labels(labels, {name: features[name] for name in embedded})
@@ -294,6 +300,16 @@ def _check_not_distributed(config: Any) -> None:
             f"train_distribute must be None, got {config.train_distribute!r}; tables are not "
             "spread over replicas yet"
         )
+
+
+def _check_tensors(features: Any) -> None:
+    """Refuses features that every step would see the same of, as TensorFlow lets them pass."""
+    for feature in tf.nest.flatten(features):
+        if not tf.is_tensor(feature):
+            raise ValueError(
+                f"input_fn must return a tf.data.Dataset, or tensors of one, got {feature!r} among "
+                "the features; begin with tf.data.Dataset.from_tensor_slices(features)"
+            )
 
 
 def _check_labels(labels: Any, vectors: Dict[str, tf.Tensor]) -> None:

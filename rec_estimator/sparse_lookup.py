@@ -22,7 +22,7 @@ from typing import Any, Dict, Optional, Sequence, Union
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops, _tf_private, feature_spec, runtime
-from rec_estimator.argument_checks import check_bool, check_int, check_text
+from rec_estimator.argument_checks import check_bool, check_int, check_text, refuse_unsupported
 from rec_estimator.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from rec_estimator.create_table import PADDING_KEY, SparseTable, Thresholds, table_timestamp
 from rec_estimator.feature_spec import FeatureSpec
@@ -89,6 +89,7 @@ def sparse_lookup(
       >>> rec.sparse_lookup(table, ids, modify_graph=True).shape
       TensorShape([2, 2, 2])
     """
+    refuse_unsupported("hashtable", hashtable, "tables come from create_table")
     if not isinstance(hashtable, SparseTable):
         raise ValueError(
             f"hashtable must be a table of create_table, got {hashtable!r}; tables of "
@@ -104,6 +105,7 @@ def sparse_lookup(
         check_text("name", name, _MAX_NAME)
     _check_send_count(hashtable, send_count)
     _warn_of_unknown(kwargs)
+    refuse_unsupported("ids", ids, "give a tensor of the batch, or its FeatureSpec")
     spec = _spec_of(ids, modify_graph)
     thresholds = _thresholds(access_and_evict_config)
     if spec is not None:
