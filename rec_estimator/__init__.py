@@ -31,6 +31,7 @@ from rec_estimator.estimator import (
     WarmStartSettings,
     train_and_evaluate,
 )
+from rec_estimator.evict_hook import EvictHook
 from rec_estimator.export import (
     PredictOutput,
     ServingInputReceiver,
@@ -82,6 +83,7 @@ from rec_estimator.runtime import (
     terminate_config_initializer,
 )
 from rec_estimator.saver import Saver
+from rec_estimator.sparse_folders import export as export_tables
 from rec_estimator.sparse_lookup import sparse_lookup
 from rec_estimator.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
 from rec_estimator.table_shard import SlotSpec, TableShard
@@ -119,6 +121,7 @@ __all__ = [
     "EmbeddingVariableOption",
     "EstimatorSpec",
     "EvalSpec",
+    "EvictHook",
     "FeatureSpec",
     "FinalExporter",
     "GlobalStepEvict",
@@ -153,6 +156,7 @@ __all__ = [
     "embedding_lookup_sparse",
     "enable_sample_awared_graph_compression",
     "export",
+    "export_tables",
     "feature_column",
     "get_asc_insert_func",
     "get_dense_and_sparse_variable",
@@ -175,6 +179,7 @@ __all__ = [
     "shared_embedding_columns",
     "sparse_column_with_embedding",
     "sparse_column_wth_embedding",
+    "sparse_lookup",
     "start_asc_pipeline",
     "terminate_config_initializer",
     "train_and_evaluate",

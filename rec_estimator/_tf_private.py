@@ -11,6 +11,7 @@ from tensorflow.python.data.util import structure as _structure
 from tensorflow.python.feature_column import feature_column as _feature_column
 from tensorflow.python.feature_column import feature_column_v2 as _feature_column_v2
 from tensorflow.python.feature_column import utils as _feature_column_utils
+from tensorflow.python.framework import dtypes as _dtypes
 from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import ops as _ops
 from tensorflow.python.ops import init_ops as _init_ops
@@ -139,3 +140,15 @@ def batch_of_tensors(element_spec, tensors):
     # SparseTensor and RaggedTensor leave an iterator as variants; only TF knows how to read them.
     count = len(_structure.get_flat_tensor_specs(element_spec))
     return _structure.from_compatible_tensor_list(element_spec, list(tensors)[:count])
+
+
+def has_kernel_state(op_type) -> bool:
+    """Whether ops of a type keep something between steps that no resource holds; or are unknown."""
+    # Random ops, for example, keep where their generator is in their kernel.
+    op_def = _op_def_registry.get(op_type)
+    if op_def is None:
+        return True
+    arguments = [*op_def.input_arg, *op_def.output_arg]
+    return op_def.is_stateful and not any(
+        argument.type in (_dtypes.resource, _dtypes.variant) for argument in arguments
+    )

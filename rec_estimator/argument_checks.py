@@ -42,3 +42,25 @@ def check_text(name: str, value: Any, longest: int) -> None:
         raise ValueError(
             f"{name} must be a string of 1 to {longest} characters, got {value!r}; give another"
         )
+
+
+def refuse_unsupported(name: str, value: Any, remedy: str) -> None:
+    """Refuses what is of Keras: a layer, a model, an optimizer, an initializer, a schedule.
+
+    Args:
+      name: Of the argument.
+      value: What was given; a method counts as what it is a method of.
+      remedy: What to give instead.
+
+    Raises:
+      ValueError: It is of Keras.
+    """
+    owner = getattr(value, "__self__", value)
+    kind = owner if isinstance(owner, type) else type(owner)
+    # By name: Keras is imported nowhere here, and comes as several packages.
+    if any("keras" in base.__module__.split(".") for base in kind.__mro__) or any(
+        base.__module__.startswith("tf_keras") for base in kind.__mro__
+    ):
+        raise ValueError(
+            f"{name} must not be of Keras, which is not supported, got {value!r}; {remedy}"
+        )

@@ -13,8 +13,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _ops, _tf_private, feature_spec, runtime
-from rec_estimator.argument_checks import check_bool, check_int, check_text
+from rec_estimator import _tf_private, feature_spec, runtime
+from rec_estimator.argument_checks import check_bool, check_int, check_text, refuse_unsupported
 from rec_estimator.embedding_variable import (
     check_name_is_free,
     check_same_settings,
@@ -265,9 +265,7 @@ def table_timestamp() -> tf.Variable:
         if variable.op.name == _TIMESTAMP:
             return variable
     with tf.init_scope(), tf.name_scope(None), tf.device("/device:CPU:0"):
-        return tf.Variable(
-            0, dtype=tf.int64, trainable=False, name=_TIMESTAMP, use_resource=True
-        )
+        return tf.Variable(0, dtype=tf.int64, trainable=False, name=_TIMESTAMP, use_resource=True)
 
 
 def create_table(
@@ -403,6 +401,9 @@ def _check_types(key_dtype: Any, value_dtype: Any, initializer: Any) -> None:
         if value not in allowed:
             names = " or ".join(f"tf.{dtype.name}" for dtype in allowed)
             raise ValueError(f"{name} must be {names}, got {value!r}; give one of these")
+    refuse_unsupported(
+        "emb_initializer", initializer, "use tf.compat.v1.truncated_normal_initializer and its like"
+    )
     if not isinstance(initializer, _tf_private.INITIALIZERS):
         raise ValueError(
             "emb_initializer must be an instance of a TensorFlow initializer, got "

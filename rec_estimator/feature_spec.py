@@ -341,15 +341,16 @@ def _collect_once(collection: str, tensor: tf.Tensor) -> None:
 
 
 def batch_timestamp(
-    graph: Optional[tf.Graph] = None, keys: Sequence[tf.Tensor] = ()
+    graph: Optional[tf.Graph] = None, keys: Optional[Sequence[tf.Tensor]] = None
 ) -> Optional[tf.Tensor]:
     """The timestamp of a training batch, which scripts name in one of two ways.
 
-    By a FeatureSpec with is_timestamp, or by a tensor in the collection ``ASCEND_TIMESTAMP``.
+    By a FeatureSpec with is_timestamp, or by a tensor in the collection ``ASCEND_TIMESTAMP``. Where
+    there are timestamps of several batches, that of the training lookups' batch counts.
 
     Args:
       graph: The graph. None: the default graph.
-      keys: Of lookups of training: where there are timestamps of several batches, that of theirs.
+      keys: Of these training lookups. None: of all of the graph's.
 
     Returns:
       int64 [], seconds, and InvalidArgument in the step if it is not above 0. None: the graph has
@@ -360,12 +361,23 @@ def batch_timestamp(
       EnvironmentError: The batch has several.
     """
     graph = graph or tf.get_default_graph()
+    found = _find_timestamp(graph, _training_keys(graph) if keys is None else keys)
+    if found is None:
+        return None
+    with graph.as_default(), tf.name_scope("timestamp"):
+        time = tf.cast(tf.ensure_shape(found, []), tf.int64)
+        message = [f"timestamp {found.name!r} must be above 0, got"]
+        with tf.control_dependencies([tf.debugging.Assert(time > 0, [*message, time])]):
+            return tf.identity(time)
+
+
+def _find_timestamp(graph: tf.Graph, keys: Sequence[tf.Tensor]) -> Optional[tf.Tensor]:
     found: List[tf.Tensor] = []
     for collection in (_TIMESTAMPS, ASCEND_TIMESTAMP):
         for tensor in graph.get_collection(collection):
             if not any(tensor is other for other in found):
                 found.append(tensor)
-    if len(found) > 1 and keys:
+    if len(found) > 1:
         batches = _batches_of(keys)
         found = [tensor for tensor in found if batches & _batches_of([tensor])]
     if not found:
@@ -375,13 +387,18 @@ def batch_timestamp(
             f"a batch of training must have one timestamp, got {[t.name for t in found]}; leave "
             f"one FeatureSpec with is_timestamp, or one tensor in {ASCEND_TIMESTAMP}"
         )
-    check_time(f"{ASCEND_TIMESTAMP}", found[0])
-    name = found[0].name
-    with graph.as_default(), tf.name_scope("timestamp"):
-        time = tf.cast(tf.ensure_shape(found[0], []), tf.int64)
-        message = [f"timestamp {name!r} must be above 0, got"]
-        with tf.control_dependencies([tf.debugging.Assert(time > 0, [*message, time])]):
-            return tf.identity(time)
+    check_time(ASCEND_TIMESTAMP, found[0])
+    return found[0]
+
+
+def _training_keys(graph: tf.Graph) -> List[tf.Tensor]:
+    return [
+        lookup.keys
+        for table in graph_tables(graph)
+        for shard in table
+        for lookup in shard.lookups
+        if lookup.is_training
+    ]
 
 
 def _batches_of(tensors: Sequence[tf.Tensor]) -> Set[tf.Operation]:
@@ -414,9 +431,8 @@ def start_asc_pipeline() -> None:
         for ids in tf.get_collection(collection):
             for get_next in _batches_of([ids]):
                 _check_mode(ids, get_next, is_training)
-    training_ids = tf.get_collection(_IDS[True])
-    if training_ids:
-        batch_timestamp(keys=training_ids)
+    graph = tf.get_default_graph()
+    _find_timestamp(graph, _training_keys(graph))
 
 
 def _check_mode(ids: tf.Tensor, get_next: tf.Operation, is_training: bool) -> None:

@@ -17,7 +17,7 @@ _APPLY = "RecEstimator>TableApply"
 _LOOKUPS = ("RecEstimator>TableLookup", "RecEstimator>TableGroupLookup")
 _LOOPS = ("Enter", "Exit", "LoopCond", "NextIteration", "RefEnter", "RefExit", "RefNextIteration")
 _MERGES = ("Merge", "RefMerge")
-_PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
+PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
 _SWITCHES = ("RefSwitch", "Switch")
 _VARIABLES = ("ReadVariableOp", "ResourceGather", "VarHandleOp", "Variable", "VariableV2")
 
@@ -55,7 +55,7 @@ class Cut(NamedTuple):
 def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
     """The key paths of all lookups of a graph.
 
-    A lookup is one of training if its batch is used to update a table.
+    A lookup is one of training if it says so, or if its batch is used to update a table.
 
     Args:
       graph: Any graph.
@@ -73,6 +73,13 @@ def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
         elif op.type == _APPLY:
             applies.append(op)
     trained = ancestors(applies)
+    said = {
+        lookup.op
+        for table in graph_tables(graph)
+        for shard in table
+        for lookup in shard.lookups
+        if lookup.is_training
+    }
     for op in [op for op in lookups if _tf_private.in_control_flow(op)] + _calls_with_lookup(graph):
         raise ValueError(
             "a lookup must be outside tf.cond, tf.while_loop and tf.function to have its keys "
@@ -83,7 +90,7 @@ def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
     for op in lookups:
         keys = tuple(tensor for tensor in op.inputs if tensor.dtype != tf.resource)
         sources = {step.op for step in _upstream(keys) if step.op.type == GET_NEXT}
-        paths.append(KeyPath(op.name, keys, bool(sources & trained)))
+        paths.append(KeyPath(op.name, keys, op in said or bool(sources & trained)))
     return paths
 
 
@@ -176,7 +183,7 @@ def _refuse_state(path: KeyPath, step: _Step, functions: _Functions) -> None:
 
 def _state_of(op: tf.Operation, functions: _Functions) -> Optional[str]:
     """What besides the batch the result of an op depends on, or what it changes; None: nothing."""
-    if op.type in _PLACEHOLDERS:
+    if op.type in PLACEHOLDERS:
         return "is fed while a step runs"
     if op.type in _VARIABLES:
         return "reads a variable"
@@ -194,7 +201,7 @@ def _only_asserts(op: tf.Operation, functions: _Functions) -> bool:
     called = called_functions(op.node_def)
     return bool(called) and all(
         node.op == "Assert"
-        or (node.op not in _PLACEHOLDERS and not _tf_private.is_stateful_op_type(node.op))
+        or (node.op not in PLACEHOLDERS and not _tf_private.is_stateful_op_type(node.op))
         for name in called
         for node in functions[name].node_def
     )

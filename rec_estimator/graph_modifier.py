@@ -14,13 +14,15 @@ After Rec SDK TensorFlow (mx_rec.graph.modifier).
 """
 
 import os
-from typing import List, Optional
+from typing import Any, List, Optional
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.argument_checks import check_bool
 from rec_estimator.constants import ASCEND_CUTTING_POINT_INITIALIZER
-from rec_estimator.graph_cut import Cut, KeyPath, find_cuts, find_key_paths
+from rec_estimator.feature_spec import start_asc_pipeline
+from rec_estimator.graph_cut import PLACEHOLDERS, Cut, KeyPath, find_cuts, find_key_paths
+from rec_estimator.graph_walk import ancestors
 from rec_estimator.iterator_swap import (
     build_iterator,
     check_swappable,
@@ -30,6 +32,11 @@ from rec_estimator.iterator_swap import (
     put_in_place,
 )
 from rec_estimator.modified_input import BATCHES, INITIALIZERS
+
+# The end of the name of an op that tells whether an iterator was started, and its attribute that
+# leaves states outside of the dataset out.
+_PROBE = "_is_started"
+_IGNORE = 1
 
 # Where graphs are dumped, as Rec SDK does.
 _DUMP_FOLDER = "export_graph"
@@ -129,15 +136,17 @@ class GraphModifierHook(tf.train.SessionRunHook):
     """Modifies the graph of an Estimator's call, or of a MonitoredTrainingSession.
 
     Give it to each of train(), evaluate(), predict(), TrainSpec and EvalSpec whose keys are to be
-    computed ahead of the step.
+    computed ahead of the step. It starts the modified graph's data if nobody else has, as nobody
+    does in a MonitoredTrainingSession; data that are fed when they start are left to the script.
 
     Args:
       dump_graph: As of modify_graph_and_start_emb_cache.
-      modify_graph: False: leave the graph as it is.
+      modify_graph: False: leave the graph as it is, and check it as start_asc_pipeline does.
 
     Raises:
       ValueError: An argument is no bool; when the call begins, as
-        modify_graph_and_start_emb_cache.
+        modify_graph_and_start_emb_cache and start_asc_pipeline.
+      RuntimeError: When the call begins, as start_asc_pipeline.
 
     Example:
       >>> hook = rec.GraphModifierHook()
@@ -152,8 +161,51 @@ class GraphModifierHook(tf.train.SessionRunHook):
 
     def begin(self) -> None:
         """Modifies the graph; called by TensorFlow when it is complete."""
-        if self._modify_graph:
-            modify_graph_and_start_emb_cache(dump_graph=self._dump_graph)
+        if not self._modify_graph:
+            start_asc_pipeline()
+            return
+        modify_graph_and_start_emb_cache(dump_graph=self._dump_graph)
+        for start in tf.get_collection(ASCEND_CUTTING_POINT_INITIALIZER):
+            _probe_of(start)
+
+    def after_create_session(self, session: tf.Session, coord: Any) -> None:
+        """Starts the data that nobody has started; called by TensorFlow."""
+        del coord
+        if not self._modify_graph:
+            return
+        for start in session.graph.get_collection(ASCEND_CUTTING_POINT_INITIALIZER):
+            if not _is_started(session, start) and not _is_fed(start):
+                session.run(start)
+
+
+def _probe_of(start: tf.Operation) -> tf.Operation:
+    """An op that fails if the iterator of its initializer `start` has not been started.
+
+    Nothing in TensorFlow tells it; but what has no dataset yet has no state to be written.
+    """
+    handle = start.inputs[1]
+    for op in handle.consumers():
+        if op.name.endswith(_PROBE):
+            return op
+    with tf.name_scope(None), tf.device(handle.device):
+        return tf.raw_ops.SerializeIterator(
+            resource_handle=handle, external_state_policy=_IGNORE, name=handle.op.name + _PROBE
+        ).op
+
+
+def _is_started(session: tf.Session, start: tf.Operation) -> bool:
+    try:
+        session.run(_probe_of(start))
+    except tf.errors.FailedPreconditionError:
+        return False
+    except tf.errors.OpError:
+        # It has a dataset, of a kind whose state cannot be written.
+        return True
+    return True
+
+
+def _is_fed(start: tf.Operation) -> bool:
+    return any(op.type in PLACEHOLDERS for op in ancestors([start]))
 
 
 def _dump(name: str, graph: tf.Graph) -> None:

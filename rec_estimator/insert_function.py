@@ -86,6 +86,11 @@ def get_asc_insert_func(
 
     @tf.autograph.experimental.do_not_convert
     def insert(*args: Any) -> Any:
+        if not _tf_private.is_function_graph(tf.get_default_graph()):
+            raise ValueError(
+                "the function of get_asc_insert_func must be called by tf.data, got a call outside "
+                "of a dataset; write dataset.map(get_asc_insert_func(...))"
+            )
         batch = args[0] if len(args) == 1 else args
         if args_index_list is not None:
             found = []

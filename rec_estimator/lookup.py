@@ -11,6 +11,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, U
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops, _tf_private
+from rec_estimator.argument_checks import refuse_unsupported
 from rec_estimator.graph_walk import ancestors
 from rec_estimator.table import BUCKETS, EmbeddingTable, as_keys, graph_tables
 from rec_estimator.table_shard import LookupRecord, TableShard
@@ -405,6 +406,7 @@ def _as_table(params: Params) -> EmbeddingTable:
             table = shards[0].table
             if list(shards) == table.shards:
                 return table
+    refuse_unsupported("params", params, "tables come from rec_estimator.get_embedding_variable")
     raise ValueError(
         f"params must be a table, or all shards of one in order, got {params!r}; tables come from "
         "rec_estimator.get_embedding_variable, variables go to tf.nn.embedding_lookup"

@@ -22,7 +22,7 @@ from typing import Any, Dict, Optional, Sequence, Union
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops, _tf_private, feature_spec, runtime
-from rec_estimator.argument_checks import check_bool, check_int, check_text
+from rec_estimator.argument_checks import check_bool, check_int, check_text, refuse_unsupported
 from rec_estimator.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from rec_estimator.create_table import PADDING_KEY, SparseTable, Thresholds, table_timestamp
 from rec_estimator.feature_spec import FeatureSpec
@@ -67,9 +67,9 @@ def sparse_lookup(
       name: 1 to 255 characters; None: ``sparse_lookup_<n>``.
       modify_graph: Must be True where ids is a tensor.
       batch: What the iterator gave, where ids is a FeatureSpec.
-      access_and_evict_config: Where ids is a tensor: a dict with some of ``access_threshold``,
-        ``eviction_threshold`` (both from -1, which is off, as None is) and ``faae_coefficient``
-        (from 1). The same in all training lookups of a table.
+      access_and_evict_config: A dict with some of ``access_threshold``, ``eviction_threshold``
+        (both from -1, which is off, as None is) and ``faae_coefficient`` (from 1). The same in all
+        training lookups of a table, and as the FeatureSpec has it where ids is one.
       is_grad: False: no gradient goes through; the keys are counted and admitted all the same.
       serving_default_value: What a key reads that has no row to read, as the module says: a tensor
         that broadcasts to [dim]. None: zeros.
@@ -89,6 +89,7 @@ def sparse_lookup(
       >>> rec.sparse_lookup(table, ids, modify_graph=True).shape
       TensorShape([2, 2, 2])
     """
+    refuse_unsupported("hashtable", hashtable, "tables come from create_table")
     if not isinstance(hashtable, SparseTable):
         raise ValueError(
             f"hashtable must be a table of create_table, got {hashtable!r}; tables of "
@@ -104,16 +105,17 @@ def sparse_lookup(
         check_text("name", name, _MAX_NAME)
     _check_send_count(hashtable, send_count)
     _warn_of_unknown(kwargs)
+    refuse_unsupported("ids", ids, "give a tensor of the batch, or its FeatureSpec")
     spec = _spec_of(ids, modify_graph)
-    if spec is not None and access_and_evict_config is not None:
-        raise ValueError(
-            "access_and_evict_config must be None where ids is a FeatureSpec, got "
-            f"{access_and_evict_config!r}; a FeatureSpec has thresholds of its own"
-        )
-    config = access_and_evict_config
+    thresholds = _thresholds(access_and_evict_config)
     if spec is not None:
-        config = {field: getattr(spec, field) for field in Thresholds._fields}
-    thresholds = _thresholds(config)
+        config, thresholds = thresholds, _thresholds_of(spec)
+        # Scripts for both ways to give ids hand over both; what differs would be lost in silence.
+        if access_and_evict_config is not None and config != thresholds:
+            raise ValueError(
+                f"access_and_evict_config must be that of FeatureSpec {spec.name!r}, got {config} "
+                f"and {thresholds}; give the thresholds to the FeatureSpec"
+            )
     default = _default_vector(hashtable, serving_default_value)
     if hashtable.num_lookups[is_train] >= _MAX_LOOKUPS:
         raise RuntimeError(
@@ -225,6 +227,10 @@ def _thresholds(config: Any) -> Optional[Thresholds]:
             )
         return None
     return Thresholds(access, eviction if evicts else None, coefficient)
+
+
+def _thresholds_of(spec: FeatureSpec) -> Optional[Thresholds]:
+    return _thresholds({field: getattr(spec, field) for field in Thresholds._fields})
 
 
 def _default_vector(table: SparseTable, value: Any) -> Optional[tf.Tensor]:

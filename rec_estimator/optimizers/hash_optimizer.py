@@ -32,7 +32,7 @@ def check_expansion(factory: str, is_by_address: bool) -> None:
     """
     try:
         has_expansion = runtime.ConfigInitializer.get_instance().use_dynamic_expansion
-    except EnvironmentError:
+    except OSError:
         return
     if has_expansion != is_by_address:
         remedy = (

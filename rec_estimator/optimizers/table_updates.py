@@ -27,6 +27,7 @@ from typing import (
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
+from rec_estimator.argument_checks import refuse_unsupported
 from rec_estimator.graph_walk import ancestors
 from rec_estimator.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table import NO_GLOBAL_STEP, EmbeddingTable, graph_step, graph_tables
@@ -52,8 +53,9 @@ def check_hyperparameter(
     """Refuses a number out of range; tensors and callables are known in a step only.
 
     Raises:
-      ValueError: value is a number, but not a finite one within the bounds.
+      ValueError: value is a number, but not a finite one within the bounds; or of Keras.
     """
+    refuse_unsupported(name, value, "use tf.compat.v1.train.exponential_decay and its like")
     if not isinstance(value, numbers.Real):
         return
     if math.isfinite(value) and at_least <= value <= at_most and above < value < below:
