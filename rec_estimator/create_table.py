@@ -175,7 +175,7 @@ class SparseTable(EmbeddingTable):
         )
 
     def capacity(self) -> tf.Tensor:
-        """Rows the table may have; where there is no limit, keys that fit before it grows, int64 []."""
+        """Rows the table may have; without a limit, keys that fit before it grows, int64 []."""
         if not self.max_rows:
             return super().capacity()
         return tf.constant(self.max_rows, tf.int64)

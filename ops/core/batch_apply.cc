@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "batch_room.h"
 #include "batch_scratch.h"
 #include "counting_bloom_filter.h"
 #include "cpu_memory.h"
@@ -140,7 +141,7 @@ class EmbeddingTable::Impl::BatchApply {
       for (int s = 0; s < kShards; ++s) {
         const uint32_t n = part_.size_of(s);
         dedup_[s] = nullptr;
-        if (n > kSmallDedup) layout->Add(&dedup_[s], DedupSize(n));
+        if (n > kSmallDedup) layout->Add(&dedup_[s], Partition::DedupSize(n));
       }
       const size_t dim = static_cast<size_t>(table_.dim);
       if (dim > kTileFloats) layout->Add(&wide_sums_, kShards * dim);
@@ -155,65 +156,12 @@ class EmbeddingTable::Impl::BatchApply {
     return true;
   }
 
-  // A power of two at least twice n.
-  static uint32_t DedupSize(uint32_t n) {
-    uint32_t size = 16;
-    while (size / 2 < n) size *= 2;
-    return size;
-  }
-
-  // Replaces the occurrences of shard s by its distinct keys, in order of first
-  // occurrence, and groups the occurrences by key, in batch order.
   void Deduplicate(int s) {
     const uint32_t begin = part_.begin[s];
-    const uint32_t n = part_.size_of(s);
-    int64_t* keys = key_ + begin;
-    uint32_t* id = id_ + begin;
-    uint32_t* end = end_ + begin;
     uint32_t small[2 * kSmallDedup];
-    uint32_t* table = dedup_[s] != nullptr ? dedup_[s] : small;
-    const uint32_t size = DedupSize(n);
-    std::fill(table, table + size, 0);
-
-    uint32_t unique = 0;
-    uint32_t j = 0;
-    part_.ForEachRun(s, [&](const Occurrence* one, uint32_t m) {
-      for (const Occurrence* stop = one + m; one < stop; ++one, ++j) {
-        const int64_t key = one->key;
-        uint32_t slot = one->hash & (size - 1);
-        for (;;) {
-          const uint32_t entry = table[slot];
-          if (entry == 0) {
-            keys[unique] = key;
-            end[unique] = 1;
-            id[j] = unique++;
-            table[slot] = unique;
-            break;
-          }
-          if (keys[entry - 1] == key) {
-            ++end[entry - 1];
-            id[j] = entry - 1;
-            break;
-          }
-          slot = (slot + 1) & (size - 1);
-        }
-      }
-    });
-    unique_[s] = unique;
-    uint32_t position = 0;
-    for (uint32_t u = 0; u < unique; ++u) {
-      const uint32_t count = end[u];
-      end[u] = position;
-      position += count;
-    }
-    // end[u] runs from the first to behind the last occurrence of u.
-    uint32_t* grouped = grouped_ + begin;
-    j = 0;
-    part_.ForEachRun(s, [&](const Occurrence* one, uint32_t m) {
-      for (const Occurrence* stop = one + m; one < stop; ++one, ++j) {
-        grouped[end[id[j]]++] = one->index;
-      }
-    });
+    unique_[s] = part_.Deduplicate(
+        s, {key_ + begin, id_ + begin, grouped_ + begin, end_ + begin},
+        dedup_[s] != nullptr ? dedup_[s] : small);
   }
 
   // Secures room for the new entries of shard s before anything changes. Mostly
@@ -610,45 +558,6 @@ class EmbeddingTable::Impl::BatchApply {
   std::array<uint32_t, kShards> promised_blocks_{};  // In Shard::bloom.
   std::atomic<uint64_t> refused_{0};  // Shards whose lock was not to be had.
   std::atomic<bool> failed_{false};
-};
-
-// While it lives, other applies do not take what this one was promised of the
-// rows that the table may have.
-class EmbeddingTable::Impl::RoomForBatch {
- public:
-  RoomForBatch(Impl* table, const Batch& batch) : table_(*table) {
-    if (table_.rules.max_rows == 0) return;
-    rows_ = static_cast<int64_t>(batch.n + batch.m);
-    table_.limit_mutex.lock_shared();
-    // Its rows are added before they are withdrawn from may_add: an apply that
-    // ends in between is counted twice rather than never.
-    const int64_t may_add = table_.may_add.fetch_add(rows_) + rows_;
-    if (table_.n_rows() + may_add <= table_.rules.max_rows) return;
-    table_.may_add.fetch_sub(rows_);
-    table_.limit_mutex.unlock_shared();
-    table_.limit_mutex.lock();
-    is_certain_ = false;
-  }
-  ~RoomForBatch() {
-    if (table_.rules.max_rows == 0) return;
-    if (is_certain_) {
-      table_.may_add.fetch_sub(rows_);
-      table_.limit_mutex.unlock_shared();
-    } else {
-      table_.limit_mutex.unlock();
-    }
-  }
-  RoomForBatch(const RoomForBatch&) = delete;
-  RoomForBatch& operator=(const RoomForBatch&) = delete;
-
-  // Whether there is room even if all occurrences are new keys. Otherwise no
-  // other apply runs, and what is new can be counted.
-  bool is_certain() const { return is_certain_; }
-
- private:
-  Impl& table_;
-  int64_t rows_ = 0;
-  bool is_certain_ = true;
 };
 
 bool EmbeddingTable::Apply(const Batch& batch, const RowUpdate& update,

@@ -57,6 +57,13 @@
 // and then changes; so Admits, which judges the same way, says what an Apply
 // will do. The gradients of keys without a row are left where they are.
 //
+// Rules of rows: padding never gets past the list of a batch's keys without a
+// row, and is told from other keys only where a lookup has missed, so tables
+// without it pay nothing. A frozen key's value is put aside before a shard's
+// rows are updated, and back afterwards. A table with a limit counts a batch's
+// new keys before anything changes, unless even as many as it has occurrences
+// would fit (batch_room.h).
+//
 // Eviction goes through a shard's buckets under its lock and erases in place. A
 // key that was counted in cells leaves an entry without a row, of count 0: its
 // cells are at the threshold for good, and it would come back at once.
@@ -81,9 +88,10 @@
 // does, with nothing changed.
 //
 // Where: embedding_table_impl.h has the shards, their locks and the steps of a
-// lookup; batch_apply.cc Apply, batch_insert.cc Insert and InsertFiltered, both
-// on batch_scratch.h; admits.cc Admits; evict.cc what takes keys away;
-// snapshot.cc what a save reads; embedding_table.cc all other methods.
+// lookup; batch_apply.cc Apply, with batch_room.h, batch_insert.cc Insert and
+// InsertFiltered, both on batch_scratch.h; admits.cc Admits; evict.cc what
+// takes keys away; snapshot.cc what a save reads; embedding_table.cc all other
+// methods.
 //
 // THREAD RULE
 //
@@ -103,9 +111,10 @@
 // for each other.) A lookup holds its locks for 4096 keys at a time: it reads
 // each row of one instant, not the whole batch. Who needs that takes a Reader.
 // A thread that holds a Reader or a Snapshot must not call what needs an
-// exclusive lock. MarkSaved changes bits under shared locks, and a mutex keeps
-// it and Snapshots of kChanged apart; that a save is committed before the next
-// one begins is up to who saves.
+// exclusive lock. An apply to a table with a limit takes limit_mutex before any
+// shard's lock, on the calling thread only. MarkSaved changes bits under shared
+// locks, and a mutex keeps it and Snapshots of kChanged apart; that a save is
+// committed before the next one begins is up to who saves.
 //
 // COSTS
 //
@@ -139,14 +148,16 @@
 //   apply, uniform           12 [23]      9.7 [18]     7.4 [15]
 //   apply, all keys new      5.5          4.5          1.6
 //
-// An Apply with a filter, as a share of one without, Zipf, one thread (the same
-// program; medians of ratios; a stream that still brings new keys / batches
-// that come again, 1M keys, threshold 3):
+// An Apply with a filter or another rule, as a share of one without, Zipf, one
+// thread (the same program; medians of ratios; a stream that still brings new
+// keys / batches that come again, 1M keys, threshold 3):
 //
 //   counter                            0.94 / 0.99
 //   Bloom for 1M keys, p = .01         0.92 / 1.06
 //   Bloom for 1M keys, p = .001        0.96 / 1.09
 //   Bloom for 100M keys, p = .01       1.22 / 1.18    (a new block a new key)
+//   padding and two frozen keys        1.00 / 1.01
+//   a limit that is far / near         1.00 / 1.00, 1.09 / 1.12
 //
 // Of the first figures the last line, and at 50M all, is bound by first touches
 // of memory, which are dear in a virtual machine: 5M rows make 1.9 in memory

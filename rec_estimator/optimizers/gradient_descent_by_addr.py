@@ -32,7 +32,8 @@ def create_hash_optimizer_by_addr(
       The optimizer.
 
     Raises:
-      ValueError: An argument of a wrong type or out of range; ``init(use_dynamic_expansion=False)``.
+      ValueError: An argument of a wrong type or out of range; or
+        ``init(use_dynamic_expansion=False)``.
 
     Example:
       >>> factory = rec.optimizers.gradient_descent_by_addr.create_hash_optimizer_by_addr
