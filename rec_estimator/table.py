@@ -68,6 +68,8 @@ class EmbeddingTable:
 
     _should_act_as_resource_variable = True
 
+    # Whether checkpoints have the table.
+    is_save = True
     # Rows that the table may have; 0: as many as there is memory for.
     max_rows = 0
     # Keys whose rows keep their values in training.

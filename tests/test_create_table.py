@@ -344,6 +344,10 @@ def test_a_session_that_restores_initializes_an_unsaved_table(tmp_path):
     assert (predicted["v"][0, 0] < 0).all() and (predicted["v"][0, 1] == 0).all()
     assert estimator.evaluate(input_fn)["loss"] == pytest.approx(predicted["v"].sum(), rel=1e-6)
 
+    warm = rec.RecEstimator(model_fn, str(tmp_path / "warm"), warm_start_from=estimator.model_dir)
+    warm.train(lambda: input_fn(1))
+    assert (warm.get_variable_value("kept-values") < predicted["v"][0, 0]).all()
+
     def serving_input_fn():
         ids = tf.placeholder(tf.int64, [None, 2])
         return rec.ServingInputReceiver({"ids": ids}, {"ids": ids})
