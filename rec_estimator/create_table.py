@@ -22,7 +22,7 @@ from rec_estimator.embedding_variable import (
     refuse_eager_mode,
     register_table,
 )
-from rec_estimator.options import CounterFilter, EmbeddingVariableOption
+from rec_estimator.options import MAX_FILTER_FREQ, CounterFilter, EmbeddingVariableOption
 from rec_estimator.table import EmbeddingTable, graph_tables
 
 # The key that fills up rows of ids; it owns nothing.
@@ -128,6 +128,9 @@ class SparseTable(EmbeddingTable):
             **super().handle_attrs(num_shards),
             "max_rows": -(-self.max_rows // num_shards),
             "has_padding_key": True,
+            # Until a lookup has said which keys are admitted, a restore admits none that the
+            # checkpoint has as counted only: a graph that does not train may not say it.
+            "filter_freq": MAX_FILTER_FREQ,
             "frozen_keys": list(self.padding_keys),
         }
 
@@ -216,7 +219,9 @@ class SparseTable(EmbeddingTable):
         Raises:
           ValueError: The table evicts, and the batch has no timestamp.
         """
-        if self.thresholds is None or not self.thresholds.eviction_threshold:
+        if self.thresholds is None:
+            self.set_thresholds(Thresholds())
+        if not self.thresholds.eviction_threshold:
             return global_step
         keys = [lookup.keys for shard in self.shards for lookup in shard.lookups]
         timestamp = feature_spec.batch_timestamp(self.graph, keys)

@@ -175,10 +175,11 @@ def test_admission_is_judged_over_all_training_lookups_of_the_step(run, num_shar
     step = update(*values)
     # 5 comes once in each lookup, 6 once in all: 4 and 2, where 4 admits.
     feeds = {first: [5, 6, -1], second: [5]}
-    read = run([*values, other, step], feeds)
+    before = run(other, feeds)
+    read = run([*values, step], feeds)
     np.testing.assert_array_equal(read[0], [[1, 1], [0, 0], [0, 0]])
     np.testing.assert_array_equal(read[1], [[[1, 1]]])
-    np.testing.assert_array_equal(read[2], np.zeros([3, 2]))
+    np.testing.assert_array_equal(before, np.zeros([3, 2]))
     np.testing.assert_array_equal(run(table.get_frequency([5, 6, -1])), [4, 2, 0])
     np.testing.assert_array_equal(run(other, feeds), [[0.5, 0.5], [0, 0], [0, 0]])
 
@@ -204,6 +205,37 @@ def test_ids_that_depend_on_the_same_table_are_refused_with_a_threshold():
     second = lookup(table, tf.cast(first[:, 0], tf.int64), **config)
     with pytest.raises(ValueError, match="ids of table 't', .* must not depend on what"):
         update(first, second)
+
+
+@pytest.mark.parametrize("says_thresholds", [True, False])
+def test_a_graph_that_does_not_train_admits_nothing_when_it_restores(tmp_path, says_thresholds):
+    config, ids = {CONFIG: {"access_threshold": 3}}, [5, 5, 5, 6, -1]
+    table = table_of()
+    step = update(lookup(table, tf.constant(ids, tf.int64), **config))
+    saver = tf.train.Saver()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(step)
+        path = saver.save(session, str(tmp_path / "model"))
+    with tf.Graph().as_default(), tf.Session() as session:
+        table = table_of()
+        values = lookup(
+            table,
+            tf.constant(ids, tf.int64),
+            is_train=False,
+            serving_default_value=NINES,
+            **(config if says_thresholds else {}),
+        )
+        tf.train.Saver().restore(session, path)
+        np.testing.assert_array_equal(session.run(values), [[-0.5, -0.5]] * 3 + [NINES] * 2)
+        assert session.run([table.size(), table.get_frequency([6])[0]]) == [1, 1]
+
+
+def test_a_table_may_be_read_by_embedding_lookup(run):
+    table, ids = table_of(), feed()
+    values = rec.embedding_lookup(table, ids)
+    run(update(values), {ids: [3, -1]})
+    np.testing.assert_array_equal(run(values, {ids: [3, 4, -1]}), [[0.5, 0.5], [1, 1], [0, 0]])
 
 
 def test_thresholds_that_are_off_add_nothing():
