@@ -491,10 +491,15 @@ def _is_filled_in(op: tf.Operation, output: int, grad: Any) -> bool:
 
 def _refuse_control_flow(op: tf.Operation) -> None:
     if _tf_private.in_control_flow(op):
-        raise _control_flow_error(op)
+        raise control_flow_error(op)
 
 
-def _control_flow_error(op: tf.Operation) -> ValueError:
+def control_flow_error(op: tf.Operation) -> ValueError:
+    """What is raised for a training lookup that is not a plain op of its graph.
+
+    Args:
+      op: The lookup, or what it is in.
+    """
     return ValueError(
         f"a training lookup must be outside tf.cond, tf.while_loop and tf.function, got "
         f"{op.name!r}; look the keys up before, and use the values inside"
@@ -523,4 +528,4 @@ def check_no_lookup_in_control_flow(loss: tf.Tensor, tables: Sequence[Params]) -
     if suspects:
         reached = suspects & ancestors([loss.op])
         if reached:
-            raise _control_flow_error(min(reached, key=lambda op: op.name))
+            raise control_flow_error(min(reached, key=lambda op: op.name))

@@ -26,7 +26,7 @@ from rec_estimator.argument_checks import check_bool, check_int, check_text, ref
 from rec_estimator.constants import ASCEND_SPARSE_LOOKUP_ID_OFFSET, ASCEND_SPARSE_LOOKUP_LOCAL_EMB
 from rec_estimator.create_table import PADDING_KEY, SparseTable, Thresholds, table_timestamp
 from rec_estimator.feature_spec import FeatureSpec
-from rec_estimator.lookup import read_shards
+from rec_estimator.lookup import control_flow_error, read_shards
 from rec_estimator.table_shard import LookupRecord, TableShard
 
 # Lookups of one table in one mode, at most, as in Rec SDK.
@@ -80,7 +80,7 @@ def sparse_lookup(
 
     Raises:
       ValueError: A bad argument, also one of the wrong type; thresholds that differ from those of
-        another lookup of the table.
+        another lookup of the table; a training lookup inside tf.cond, tf.while_loop or tf.function.
       RuntimeError: More than 128 lookups of the table in one mode; as of the FeatureSpec.
 
     Example:
@@ -263,9 +263,10 @@ def _read_in_training(
             # Where training_reads() puts the answer to all lookups' question.
             admits = tf.identity(asked, name="admits")
     address = tf.identity(keys, name="id_offset")
-    if shard.record_lookup(LookupRecord(keys, values.op, True, admits, address)):
-        tf.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, values)
-        tf.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, address)
+    if not shard.record_lookup(LookupRecord(keys, values.op, True, admits, address)):
+        raise control_flow_error(values.op)
+    tf.add_to_collection(ASCEND_SPARSE_LOOKUP_LOCAL_EMB, values)
+    tf.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, address)
     if admits is not None:
         return _where(admits, values, tf.zeros([shard.dim]) if default is None else default)
     # The op reads zeros for padding.

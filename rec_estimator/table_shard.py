@@ -134,9 +134,9 @@ class TableShard:
         Returns:
           Whether it can be: one inside of control flow cannot.
         """
-        op = lookup.keys.op
-        if op.graph is not self.graph or _tf_private.in_control_flow(op):
-            return False
+        for op in (lookup.op, lookup.keys.op):
+            if op.graph is not self.graph or _tf_private.in_control_flow(op):
+                return False
         self._lookups.append(lookup)
         return True
 
