@@ -433,7 +433,7 @@ class TableRestore {
   const KeyRules rules_;
   const std::vector<SlotSpec>& slots_;
   const EmbeddingTable::BloomLayout layout_;
-  EmbeddingTable* const table_;       // nullptr: only to see.
+  EmbeddingTable* const table_;  // nullptr: only to see.
   int64_t rows_ = 0;
   size_t num_slots_ = 0;              // The table's.
   std::vector<size_t> slot_numbers_;  // Of slots_ among the table's.

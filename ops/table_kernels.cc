@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "core/embedding_table.h"
 #include "absl/strings/str_join.h"
+#include "core/embedding_table.h"
 #include "core/parallel.h"
 #include "table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -405,8 +405,8 @@ class TableContainsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input("keys", &keys));
 
     Tensor* owns_row;
-    OP_REQUIRES_OK(
-        context, context->allocate_output("owns_row", keys->shape(), &owns_row));
+    OP_REQUIRES_OK(context, context->allocate_output("owns_row", keys->shape(),
+                                                     &owns_row));
 
     table->table().Contains(keys->flat<int64_t>().data(), keys->NumElements(),
                             owns_row->flat<bool>().data());
