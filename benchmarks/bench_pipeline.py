@@ -1,6 +1,7 @@
 """How much faster is an input-bound job with its keys computed ahead of the step?
 
-    python -m benchmarks.bench_pipeline [--rows 20000000] [--rounds 11] [--output FILE.json]
+    python -m benchmarks.bench_pipeline [--rows 20000000] [--rounds 11] \
+        [--output benchmarks/results/bench_pipeline.json] [--plot docs/pipeline.png]
 
 Workload: log lines of 26 string features, 2048 a batch, Zipf-distributed as in bench_table. The
 dataset reads and splits them, the model hashes them to keys, looks up values of 8 floats and trains
@@ -130,12 +131,33 @@ def report(seconds, rows, rounds, steps):
     }
 
 
+def plot(result, path):
+    """Draws the time of a step, with its quartiles over the rounds; needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panel = pyplot.subplots(figsize=(6.4, 2.6), layout="constrained")
+    for place, (variant, times) in enumerate(result["seconds_per_step"].items()):
+        low, middle, high = (1e3 * t for t in statistics.quantiles(times, n=4))
+        color = "tab:blue" if VARIANTS[variant][1] else "tab:gray"
+        panel.barh(place, middle, xerr=[[middle - low], [high - middle]], color=color)
+        if variant in result["speed_up"]:
+            panel.text(0, place, f" {result['speed_up'][variant]:.2f}x", va="center", color="w")
+    panel.set_yticks(range(len(VARIANTS)), result["seconds_per_step"])
+    panel.invert_yaxis()
+    panel.set_xlabel(f"ms a step, {result['rows']:,} rows: median and quartiles; x is the speed-up")
+    figure.savefig(path, dpi=110)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--steps", type=int, default=100, help="steps a round and variant")
     parser.add_argument("--output", help="file for the raw result, JSON")
+    parser.add_argument("--plot", metavar="FILE", help="where to draw them, PNG or SVG")
     args = parser.parse_args()
     systems = {variant: (_system, (variant, args.rows)) for variant in VARIANTS}
     seconds = rounds_lib.alternate(systems, ["train"], args.rounds, args.steps)
@@ -144,6 +166,8 @@ def main():
         with open(args.output, "w") as file:
             json.dump(result, file, indent=1)
             file.write("\n")
+    if args.plot:
+        plot(result, args.plot)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,12 @@ def test_a_table_has_rec_sdks_attributes():
     assert isinstance(table, rec.EmbeddingTable) and table.is_sparse_table
     assert (table.table_name, table.name, table.emb_size, table.dim) == ("user", "user", 4, 4)
     assert table.variable is table and table.emb_initializer is ZEROS
-    assert (table.is_save, table.init_param, table.is_grad, table.is_dp) == (True, 1.0, False, False)
+    assert (table.is_save, table.init_param, table.is_grad, table.is_dp) == (
+        True,
+        1.0,
+        False,
+        False,
+    )
     assert (table.is_hbm, table.send_count, table.rank_size) == (False, None, 1)
     assert table.slice_device_vocabulary_size == 10
     assert table.slice_host_vocabulary_size == 5

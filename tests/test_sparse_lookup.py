@@ -15,9 +15,7 @@ CONFIG = "access_and_evict_config"
 
 
 def table_of(name="t", dim=2, initializer=ONES, rows=1000, **kwargs):
-    return rec.create_table(
-        tf.int64, dim, name, initializer, device_vocabulary_size=rows, **kwargs
-    )
+    return rec.create_table(tf.int64, dim, name, initializer, device_vocabulary_size=rows, **kwargs)
 
 
 def lookup(table, ids, **kwargs):
@@ -95,7 +93,8 @@ def test_ids_may_have_any_shape_and_be_whole_floats(run):
         assert values.shape == shape and values.dtype == tf.float32
         assert run(values).shape == tuple(shape)
     np.testing.assert_array_equal(
-        run(lookup(table, tf.constant([[1.0, -1.0]]), serving_default_value=7)), [[[1] * 3, [7] * 3]]
+        run(lookup(table, tf.constant([[1.0, -1.0]]), serving_default_value=7)),
+        [[[1] * 3, [7] * 3]],
     )
 
 
@@ -396,7 +395,10 @@ def test_all_forms_train_to_the_same_bits(tmp_path, num_shards, threshold, rule)
         (dict(ids=np.array([1])), "ids must be a tf.Tensor or a FeatureSpec"),
         (dict(ids=lambda: tf.sparse.from_dense([[1]])), "use tf.sparse.to_dense"),
         (dict(ids=lambda: tf.ragged.constant([[1]])), r"use ids.to_tensor\(default_value=-1\)"),
-        (dict(ids=lambda: tf.constant(["a"])), "ids must be integers or floats, got string; hash strings"),
+        (
+            dict(ids=lambda: tf.constant(["a"])),
+            "ids must be integers or floats, got string; hash strings",
+        ),
         (dict(ids=lambda: tf.constant([True])), "ids must be integers or floats, got bool"),
         (dict(modify_graph=False), "'ids' is type of tf.Tensor, 'modify_graph' should be set to"),
         (dict(modify_graph=1), "modify_graph must be a bool"),

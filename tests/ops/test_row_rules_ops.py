@@ -181,7 +181,9 @@ def test_a_checkpoint_with_more_rows_than_the_limit_changes_nothing(make_table, 
     table = make_table(DIM, BANK + 1, max_rows=2)
     train(table, [8])
     before = table.export(SLOTS)
-    with pytest.raises(tf.errors.ResourceExhaustedError, match="at most 2 rows, got 3 in the check"):
+    with pytest.raises(
+        tf.errors.ResourceExhaustedError, match="at most 2 rows, got 3 in the check"
+    ):
         table.restore(tmp_path / "ckpt", BANK, slots=SLOTS)
     for name, value in table.export(SLOTS).items():
         np.testing.assert_array_equal(value, before[name])
@@ -196,7 +198,9 @@ def test_keys_that_a_lower_threshold_admits_count_for_the_limit(make_table, tmp_
     train(source, [1, 2, 3] * 2)
     source.save(tmp_path / "ckpt", slots=SLOTS)
     table = make_table(DIM, max_rows=2, filter_freq=2)
-    with pytest.raises(tf.errors.ResourceExhaustedError, match="at most 2 rows, got 3 in the check"):
+    with pytest.raises(
+        tf.errors.ResourceExhaustedError, match="at most 2 rows, got 3 in the check"
+    ):
         table.restore(tmp_path / "ckpt", BANK, slots=SLOTS)
     assert table.stats().total_count == 0
 
