@@ -268,6 +268,21 @@ def test_data_are_of_training_if_a_lookup_says_so():
         rec.get_initializer(False)
 
 
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (lambda ids: ids + tf.get_variable("shift", [], tf.int64), "ReadVariableOp.*reads a variable"),
+        (lambda ids: ids + tf.placeholder(tf.int64, [], "fed"), "'fed' .*is fed while a step runs"),
+        (lambda ids: tf.random.uniform([2], 0, 9, tf.int64) + ids, "RandomUniformInt.*has state"),
+    ],
+)
+def test_ids_that_depend_on_more_than_the_batch_are_refused_by_the_name_of_the_op(path, message):
+    batch = tf.data.make_one_shot_iterator(tf.data.Dataset.range(8).batch(2)).get_next()
+    rec.sparse_lookup(tables()["user"], path(batch), modify_graph=True)
+    with pytest.raises(ValueError, match=f"{message}.*; compute the ids in the dataset"):
+        rec.modify_graph_and_start_emb_cache()
+
+
 def test_training_and_evaluation_share_a_graph_with_a_timestamp_each():
     def both(modified):
         with tf.Graph().as_default():

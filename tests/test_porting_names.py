@@ -13,13 +13,14 @@ PAGE = pathlib.Path(__file__).resolve().parent.parent / "docs" / "porting.md"
 SECTIONS = ["Names: Rec SDK", "Names: DeepRec"]
 
 # Public names of this package that neither Rec SDK nor DeepRec has, or that TensorFlow has.
-OWN = set(
-    "BestExporter EmbeddingFeature EstimatorSpec EvalSpec FinalExporter IncrementalSaverHook "
-    "LatestExporter ModeKeys PredictOutput ProgressHook ServingInputReceiver SlotSpec TableExport "
-    "TableShard TrainSpec VocabInfo build_parsing_serving_input_receiver_fn train_and_evaluate "
-    "build_raw_serving_input_receiver_fn compressed_serving_input_receiver_fn export inputs "
-    "feature_column graph_optimizer optimizers".split()
-)
+OWN = {
+    *("BestExporter", "EmbeddingFeature", "EstimatorSpec", "EvalSpec", "FinalExporter"),
+    *("IncrementalSaverHook", "LatestExporter", "ModeKeys", "PredictOutput", "ProgressHook"),
+    *("ServingInputReceiver", "SlotSpec", "TableExport", "TableShard", "TrainSpec", "VocabInfo"),
+    *("build_parsing_serving_input_receiver_fn", "build_raw_serving_input_receiver_fn"),
+    *("compressed_serving_input_receiver_fn", "export", "feature_column", "graph_optimizer"),
+    *("inputs", "optimizers", "train_and_evaluate"),
+}
 
 
 def rows(section):
