@@ -66,6 +66,7 @@ class EmbeddingTable::Impl::BatchApply {
         table_.shards[s].lock.Unlock();
       }
     });
+    is_deduplicated_ = true;
     return rows;
   }
 
@@ -74,7 +75,7 @@ class EmbeddingTable::Impl::BatchApply {
     update_ = &update;
     parallel(kShards, per_shard_ * 30, [this](int64_t s, int64_t end) {
       for (; s < end; ++s) {
-        Deduplicate(static_cast<int>(s));
+        if (!is_deduplicated_) Deduplicate(static_cast<int>(s));
         Promise(static_cast<int>(s));
       }
     });
@@ -585,7 +586,8 @@ class EmbeddingTable::Impl::BatchApply {
   Impl& table_;
   const Batch& batch_;
   const RowUpdate* update_ = nullptr;
-  int64_t per_shard_ = 0;  // Occurrences, about.
+  int64_t per_shard_ = 0;         // Occurrences, about.
+  bool is_deduplicated_ = false;  // CountNewRows was here.
   Scratch scratch_{Scratch::kBatch};
   Scratch wide_scratch_{Scratch::kWide};
   Partition part_;
