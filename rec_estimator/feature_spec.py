@@ -374,6 +374,7 @@ def _find_timestamp(graph: tf.Graph, keys: Sequence[tf.Tensor]) -> Optional[tf.T
     found: List[tf.Tensor] = []
     for collection in (_TIMESTAMPS, ASCEND_TIMESTAMP):
         for tensor in graph.get_collection(collection):
+            check_time(ASCEND_TIMESTAMP, tensor)
             if not any(tensor is other for other in found):
                 found.append(tensor)
     if len(found) > 1:
@@ -386,7 +387,6 @@ def _find_timestamp(graph: tf.Graph, keys: Sequence[tf.Tensor]) -> Optional[tf.T
             f"a batch of training must have one timestamp, got {[t.name for t in found]}; leave "
             f"one FeatureSpec with is_timestamp, or one tensor in {ASCEND_TIMESTAMP}"
         )
-    check_time(ASCEND_TIMESTAMP, found[0])
     return found[0]
 
 
