@@ -58,9 +58,8 @@ def refuse_unsupported(name: str, value: Any, remedy: str) -> None:
     owner = getattr(value, "__self__", value)
     kind = owner if isinstance(owner, type) else type(owner)
     # By name: Keras is imported nowhere here, and comes as several packages.
-    if any("keras" in base.__module__.split(".") for base in kind.__mro__) or any(
-        base.__module__.startswith("tf_keras") for base in kind.__mro__
-    ):
+    packages = {package for base in kind.__mro__ for package in str(base.__module__).split(".")}
+    if packages & {"keras", "tf_keras"}:
         raise ValueError(
             f"{name} must not be of Keras, which is not supported, got {value!r}; {remedy}"
         )

@@ -133,6 +133,16 @@ class RunConfig(_estimator.RunConfig):
         return copied
 
 
+def _step_in(model_dir: str) -> int:
+    """The global step of the latest checkpoint, 0 if there is none."""
+    latest = tf.train.latest_checkpoint(model_dir)
+    if latest is None:
+        return 0
+    reader = tf.train.NewCheckpointReader(latest)
+    has_step = reader.has_tensor(tf.GraphKeys.GLOBAL_STEP)
+    return int(reader.get_tensor(tf.GraphKeys.GLOBAL_STEP)) if has_step else 0
+
+
 class _WholeLoops(_estimator.Estimator):
     """The Estimator, which trains whole loops only.
 
@@ -156,11 +166,7 @@ class _WholeLoops(_estimator.Estimator):
         """
         iterations = getattr(self.config, "iterations_per_loop", 1)
         if iterations > 1:
-            latest = tf.train.latest_checkpoint(self.model_dir)
-            start = 0
-            if max_steps is not None and latest is not None:
-                start = int(tf.train.load_variable(latest, tf.GraphKeys.GLOBAL_STEP))
-            check_steps(iterations, steps, max_steps, start)
+            check_steps(iterations, steps, max_steps, _step_in(self.model_dir))
         return super().train(input_fn, hooks, steps, max_steps, saving_listeners)
 
 

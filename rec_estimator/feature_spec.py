@@ -225,11 +225,11 @@ def as_spec(ids: Any) -> FeatureSpec:
     return ids
 
 
-def ids_of(ids: Any, table: Any, is_train: bool, batch: Any = None) -> tf.Tensor:
+def ids_of(spec: FeatureSpec, table: Any, is_train: bool, batch: Any = None) -> tf.Tensor:
     """The ids that a FeatureSpec names, in the batch of a step.
 
     Args:
-      ids: A FeatureSpec, or a list of one.
+      spec: Of a lookup.
       table: Has the table_name that the FeatureSpec must have.
       is_train: Whether this is a lookup of training, and so of a training dataset.
       batch: The batch, or the part of it that holds the ids. None, with
@@ -239,13 +239,12 @@ def ids_of(ids: Any, table: Any, is_train: bool, batch: Any = None) -> tf.Tensor
       Integers of any shape.
 
     Raises:
-      ValueError: Not one FeatureSpec; a timestamp; one of another table; no integers; no batch, and
-        not one iterator to take it from.
+      ValueError: A timestamp; a FeatureSpec of another table; no integers; no batch, and not one
+        iterator to take it from.
       RuntimeError: No dataset of this mode was mapped by an insert function with this FeatureSpec;
         or no batch, with dynamic shapes.
       KeyError: The batch has no such entry, or lacks the timestamp that its dataset has.
     """
-    spec = as_spec(ids)
     if spec.is_timestamp or spec.table_name != table.table_name:
         raise ValueError(
             f"FeatureSpec {spec.name!r} must name ids of table {table.table_name!r}, got "
@@ -375,6 +374,7 @@ def _find_timestamp(graph: tf.Graph, keys: Sequence[tf.Tensor]) -> Optional[tf.T
     found: List[tf.Tensor] = []
     for collection in (_TIMESTAMPS, ASCEND_TIMESTAMP):
         for tensor in graph.get_collection(collection):
+            check_time(ASCEND_TIMESTAMP, tensor)
             if not any(tensor is other for other in found):
                 found.append(tensor)
     if len(found) > 1:
@@ -387,7 +387,6 @@ def _find_timestamp(graph: tf.Graph, keys: Sequence[tf.Tensor]) -> Optional[tf.T
             f"a batch of training must have one timestamp, got {[t.name for t in found]}; leave "
             f"one FeatureSpec with is_timestamp, or one tensor in {ASCEND_TIMESTAMP}"
         )
-    check_time(ASCEND_TIMESTAMP, found[0])
     return found[0]
 
 

@@ -99,8 +99,10 @@ def get_asc_insert_func(
             found = _find_entries(tgt_key_specs, batch, ())
             ids = _checked_entries(found, is_training)
         count = tf.add_n([tf.zeros([], tf.int32), *(tf.size(tensor) for tensor in ids)])
-        result, inner = _with_entry(batch, tf.identity(count, name=MARKS[is_training]))
-        _record(found, inner, result, is_training)
+        with tf.name_scope(None):  # The caller's scopes would change the name.
+            count = tf.identity(count, name=MARKS[is_training])
+        result, is_first_part = _with_entry(batch, count)
+        _record(found, is_first_part, result, is_training)
         if dump_graph:
             graph = tf.get_default_graph()
             tf.io.write_graph(graph, _DUMP_FOLDER, _DUMP_FILE, as_text=False)
@@ -241,13 +243,13 @@ def _appended(batch: Any, count: tf.Tensor) -> Any:
     )
 
 
-def _record(found: List[_Found], is_moved: bool, result: Any, is_training: bool) -> None:
+def _record(found: List[_Found], is_first_part: bool, result: Any, is_training: bool) -> None:
     """Leaves what an insert function found where the graph's lookups look for it."""
     graph = _tf_private.outermost_graph(tf.get_default_graph())
     num_tensors = len(tf.nest.flatten(result))
     positions = tf.nest.pack_sequence_as(result, list(range(num_tensors)))
     for spec, path, tensor in found:
-        path = (0, *path) if is_moved else path
+        path = (0, *path) if is_first_part else path
         shape = tensor.shape.as_list() if tensor.shape.rank is not None else None
         entry = Entry(
             spec.name,

@@ -368,8 +368,3 @@ def _number(name: str, text: str, least: int) -> int:
             "it"
         )
     return int(text)
-
-
-# What other modules call them.
-dynamic_expansion = get_use_dynamic_expansion
-rank_size = get_rank_size

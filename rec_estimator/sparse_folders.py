@@ -145,12 +145,11 @@ def _write_table(bundle: Bundle, folder: str, table: Any, stored: StoredTable) -
     for slot, shards in stored.slots.items():
         name = names.get(slot, slot.replace("/", "_"))
         _copy(bundle, [f"{shard}-values" for shard in shards], os.path.join(folder, name))
-    access, eviction = (
-        getattr(table, name, None) for name in ("access_threshold", "eviction_threshold")
-    )
-    if access is not None and access >= 0:
-        thresholds = np.array([access, -1 if eviction is None else eviction, access > 0], np.int32)
-        _write_slice(os.path.join(folder, "table_2_threshold"), [thresholds], (3,), 4)
+    thresholds = getattr(table, "thresholds", None)
+    if thresholds is not None and thresholds.access_threshold is not None:
+        access, eviction = thresholds.access_threshold, thresholds.eviction_threshold
+        numbers = np.array([access, -1 if eviction is None else eviction, access > 0], np.int32)
+        _write_slice(os.path.join(folder, "table_2_threshold"), [numbers], (3,), 4)
         _write_history(bundle, os.path.join(folder, "history_record"), stored)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Optional, Set
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops, _tf_private
+from rec_estimator.graph_walk import ancestors
 
 # The most steps of a loop: what StepLoop takes.
 MOST_ITERATIONS = 1_000_000
@@ -27,9 +28,6 @@ _STEPS_PER_RUN = "rec_estimator/steps_per_run"
 
 # Stateful ops without a resource that keep nothing between steps.
 _WITHOUT_STATE = ("Assert", "EagerPyFunc", "PrintV2", "Print", "PyFunc", "Timestamp")
-
-# Resources that live for a step only, so that the function makes its own.
-_OF_A_STEP = ("Stack", "TensorArray")
 
 # What takes a resource outside of a step and neither reads its value nor a batch; all else waits
 # for the loop, too.
@@ -82,17 +80,16 @@ def check_steps(
     Raises:
       ValueError: As said.
     """
-    if steps is not None and steps % iterations:
+    if steps is not None and steps > 0 and steps % iterations:
         raise ValueError(
             f"steps must be a multiple of iterations_per_loop={iterations}, got {steps}; train "
-            f"{steps - steps % iterations} or {steps + iterations - steps % iterations}"
+            f"{steps + iterations - steps % iterations}"
         )
     left = 0 if max_steps is None else max_steps - start_step
     if left > 0 and left % iterations:
         raise ValueError(
             f"max_steps - current step must be a multiple of iterations_per_loop={iterations}, got "
-            f"{max_steps} - {start_step}; train to {max_steps - left % iterations} or "
-            f"{max_steps - left % iterations + iterations}"
+            f"{max_steps} - {start_step}; train to {max_steps - left % iterations + iterations}"
         )
 
 
@@ -187,7 +184,13 @@ class _Step:
             stack += [before for before in op.control_inputs if not _gives_from_outside(before)]
 
     def check(self) -> None:
-        for op in self.ops:
+        """Refuses what a function cannot do as the graph does it.
+
+        Raises:
+          ValueError: As of StepLoopHook.
+        """
+        # What makes a handle is run with every run of the session, fed or not.
+        for op in self.ops | ancestors(tensor.op for tensor in self.captured):
             if op.type == "Placeholder":
                 raise ValueError(
                     f"a step must need no feeding with iterations_per_loop, got placeholder "
@@ -229,11 +232,9 @@ def _is_from_outside(tensor: tf.Tensor) -> bool:
     op = tensor.op
     if op.type == "PlaceholderWithDefault":
         return True
-    return (
-        tensor.dtype == tf.resource
-        and not op.type.startswith(_OF_A_STEP)
-        and not _tf_private.in_control_flow(op)
-    )
+    # Functions and loops hand resources on, too.
+    is_source = not op.inputs or op.type.startswith("IteratorFromStringHandle")
+    return tensor.dtype == tf.resource and is_source and not _tf_private.in_control_flow(op)
 
 
 def _gives_from_outside(op: tf.Operation) -> bool:

@@ -403,6 +403,17 @@ def test_a_timestamp_in_the_collection_is_one_integer(time):
         batch_timestamp()
 
 
+def test_a_metagraph_holds_what_the_graph_knows_of_specs(caplog):
+    caplog.set_level("WARNING", logger="tensorflow")
+    batch = timed_batch(np.arange(1, 5))
+    rec.sparse_lookup(table_of(), SPEC, batch=batch)
+    graph = tf.get_default_graph()
+    names = {key for key in graph.get_all_collection_keys() if key.startswith("rec_estimator/")}
+    assert len(names) == 3
+    assert names <= set(tf.train.export_meta_graph().collection_def)
+    assert "rec_estimator/" not in caplog.text
+
+
 def test_specs_in_the_params_of_an_estimator_find_their_ids(tmp_path):
     """Estimator copies its params each time; the metagraph of a checkpoint holds the names."""
     spec = rec.FeatureSpec("user", access_threshold=2)

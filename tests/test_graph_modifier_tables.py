@@ -133,18 +133,22 @@ def checkpoints(folder):
     return found
 
 
-def run(folder, modified, by_spec=False, prefetch=None):
-    """Trains, stops in the middle with batches prefetched, goes on and evaluates."""
-    config = rec.RunConfig(
+def config_of(**kwargs):
+    return rec.RunConfig(
         tf_random_seed=1,
         session_config=QUICK,
         save_checkpoints_steps=50,
         keep_checkpoint_max=20,
         log_step_count_steps=1000,
+        **kwargs,
     )
+
+
+def run(folder, modified, by_spec=False, prefetch=None):
+    """Trains, stops in the middle with batches prefetched, goes on and evaluates."""
     watch = Losses()
     for max_steps in (130, 200):
-        estimator = rec.RecEstimator(model_fn, str(folder), config, {"by_spec": by_spec})
+        estimator = rec.RecEstimator(model_fn, str(folder), config_of(), {"by_spec": by_spec})
         modifier = rec.GraphModifierHook(modify_graph=modified)
         evict = rec.EvictHook(evict_enable=True, evict_step_interval=20)
         data = input_fn(True, prefetch, by_spec)
@@ -170,7 +174,6 @@ def test_200_steps_with_admission_and_eviction_are_the_same_in_every_mode(tmp_pa
         "prefetch 1": dict(modified=True, prefetch=1),
         "prefetch 100": dict(modified=True, prefetch=100),
         "FeatureSpec": dict(modified=False, by_spec=True),
-        "FeatureSpec, modified": dict(modified=True, by_spec=True),
     }.items():
         other_losses, other_results, other_files = run(tmp_path / label, **arguments)
         assert other_losses == losses, label
@@ -178,6 +181,21 @@ def test_200_steps_with_admission_and_eviction_are_the_same_in_every_mode(tmp_pa
         assert other_files.keys() == files.keys()
         for name in files:
             assert other_files[name] == files[name], (label, name)
+
+
+def test_loops_of_steps_in_the_graph_are_the_same_modified_too(tmp_path):
+    found = []
+    for modified, iterations in ((False, 1), (True, 10)):
+        folder, watch = tmp_path / str(iterations), Losses()
+        config = config_of(iterations_per_loop=iterations)
+        estimator = rec.RecEstimator(model_fn, str(folder), config, {"by_spec": False})
+        evict = rec.EvictHook(evict_enable=True, evict_step_interval=20)
+        hooks = [watch, rec.GraphModifierHook(modify_graph=modified), evict]
+        estimator.train(input_fn(True), max_steps=50, hooks=hooks)
+        assert len(watch.losses) == 50 // iterations
+        of_ten = 10 // iterations
+        found.append((watch.losses[of_ten - 1 :: of_ten], checkpoints(folder)))
+    assert found[0] == found[1]
 
 
 def session_model(batch):
@@ -248,6 +266,21 @@ def test_data_are_of_training_if_a_lookup_says_so():
     assert rec.get_initializer(True).type == "NoOp"
     with pytest.raises(ValueError, match="lookups of evaluation, got none"):
         rec.get_initializer(False)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (lambda ids: ids + tf.get_variable("shift", [], tf.int64), "ReadVariableOp.*reads a variable"),
+        (lambda ids: ids + tf.placeholder(tf.int64, [], "fed"), "'fed' .*is fed while a step runs"),
+        (lambda ids: tf.random.uniform([2], 0, 9, tf.int64) + ids, "RandomUniformInt.*has state"),
+    ],
+)
+def test_ids_that_depend_on_more_than_the_batch_are_refused_by_the_name_of_the_op(path, message):
+    batch = tf.data.make_one_shot_iterator(tf.data.Dataset.range(8).batch(2)).get_next()
+    rec.sparse_lookup(tables()["user"], path(batch), modify_graph=True)
+    with pytest.raises(ValueError, match=f"{message}.*; compute the ids in the dataset"):
+        rec.modify_graph_and_start_emb_cache()
 
 
 def test_training_and_evaluation_share_a_graph_with_a_timestamp_each():

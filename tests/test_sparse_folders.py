@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+import types
 
 import numpy as np
 import pytest
@@ -17,13 +18,11 @@ from rec_estimator import checkpoint_files, sparse_folders
 COUNTED = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(2))
 
 
-def as_created(table, name, is_save=True, **thresholds):
+def as_created(table, name, is_save=True):
     """Makes a table what create_table makes, as far as folders go."""
     table.is_sparse_table = True
     table.table_name = name
     table.is_save = is_save
-    for key, value in thresholds.items():
-        setattr(table, key, value)
     return table
 
 
@@ -127,7 +126,7 @@ def test_shards_are_joined_and_keys_are_int64(tmp_path, shards, key_dtype):
 
 def test_counts_and_thresholds_of_a_table_that_keeps_keys_out(tmp_path):
     table, keys, train = build(ev_option=COUNTED)
-    as_created(table, "user_table", access_threshold=2, eviction_threshold=60)
+    table.thresholds = types.SimpleNamespace(access_threshold=2, eviction_threshold=60)
     time = tf.get_variable("rec_estimator_timestamp", [], tf.int64, tf.constant_initializer(77))
     assert time in tf.global_variables()
     with tf.Session() as session:

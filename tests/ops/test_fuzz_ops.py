@@ -33,13 +33,29 @@ class Table:
         self.kind = kind
 
 
+class Function:
+    """Stands for a function of the graph."""
+
+
 NO_SLOTS = {"slot_names": [], "slot_widths": [], "slot_initials": []}
 ADAGRAD = {"slot_names": ["Adagrad"], "slot_widths": [DIM], "slot_initials": [0.1]}
 KEYS = np.array([5, 0, -1, 5], np.int64)
 BANK = np.ones([2, DIM], np.float32)
 INDICES = np.array([[0, 0], [0, 1], [2, 0], [2, 1]], np.int64)
 
+UNIFORM = tf.NodeDef(name="uniform", op="RandomUniform", input=["shape"])
+UNIFORM.attr["dtype"].type = tf.float32.as_datatype_enum
+UNIFORM.attr["T"].type = tf.int32.as_datatype_enum
+UNIFORM.attr["seed"].i, UNIFORM.attr["seed2"].i = 1, 2
+
 VALID_CALLS = {
+    "step_loop": {"count": np.int64(2), "captured": [Table()], "step": Function()},
+    "shared_kernel": {
+        "inputs": [np.array([2, 3], np.int32)],
+        "Toutputs": ["float32"],
+        "node": UNIFORM.SerializeToString(),
+        "shared_name": "uniform",
+    },
     "table_handle": {
         "shared_name": "new",
         "dim": DIM,
@@ -181,6 +197,8 @@ def nonsense(rng, value):
         return choose(rng, STRINGS)
     if isinstance(value, bool):
         return choose(rng, [True, False, 2])
+    if isinstance(value, bytes):
+        return bytes(rng.permutation(np.frombuffer(value, np.uint8))[: rng.integers(1, 99)])
     return choose(rng, FLOATS if isinstance(value, float) else INTEGERS)
 
 
@@ -224,6 +242,10 @@ class Caller:
             tf.stack([handles["trained"], handles["untrained"]]), shape=None
         )
         self.handles = handles
+        self.function = tf.wrap_function(
+            lambda table: gen.rec_estimator_table_stats(table).size,
+            [tf.TensorSpec([], tf.resource)],
+        )
 
     def write_files(self):
         """A good checkpoint and a bad one."""
@@ -256,6 +278,8 @@ class Caller:
     def _build(self, value, fed):
         if isinstance(value, Table):
             return self.handles[value.kind]
+        if isinstance(value, Function):
+            return self.function
         if isinstance(value, (np.ndarray, np.generic)):
             value = np.asarray(value)
             if value.dtype.kind in "USO":
