@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "core/crc32c.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/versions.h"
 #include "tensorflow/core/lib/core/coding.h"
@@ -343,7 +344,7 @@ Status RowStream::Read(int64_t n, void* rows) {
     TF_RETURN_IF_ERROR(ReadBytes(
         *piece.file, tensor_.name,
         piece.offset + (at_ - piece.begin) * tensor_.row_bytes, bytes, out));
-    checksum_ = tensorflow::crc32c::Extend(checksum_, out, bytes);
+    checksum_ = ExtendCrc32c(checksum_, out, bytes);
     at_ += taken;
     out += bytes;
     n -= taken;
