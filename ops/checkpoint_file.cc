@@ -300,10 +300,9 @@ Status CheckpointFile::ReadString(const std::string& name, std::string* value) {
   }
   std::copy_n(rest.data(), sizeof(length_checksum),
               reinterpret_cast<char*>(&length_checksum));
-  uint32_t checksum = tensorflow::crc32c::Value(
-      reinterpret_cast<const char*>(&length), sizeof(length));
+  uint32_t checksum = ExtendCrc32c(0, &length, sizeof(length));
   TF_RETURN_IF_ERROR(CompareChecksum(name, *file, length_checksum, checksum));
-  checksum = tensorflow::crc32c::Extend(checksum, rest.data(), rest.size());
+  checksum = ExtendCrc32c(checksum, rest.data(), rest.size());
   TF_RETURN_IF_ERROR(CompareChecksum(name, *file, entry.crc32c(), checksum));
   value->assign(rest.data() + sizeof(length_checksum), length);
   return Status();

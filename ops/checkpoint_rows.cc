@@ -172,6 +172,7 @@ RowReader::~RowReader() {
 }
 
 void RowReader::Start() {
+  waiting_.reserve(kAhead);  // The thread must not run out of memory there.
   thread_.reset(tensorflow::Env::Default()->StartThread(
       tensorflow::ThreadOptions(), "rec_estimator_checkpoint_reader",
       [this] { ReadAll(); }));
