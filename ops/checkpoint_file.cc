@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "core/crc32c.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/versions.h"
 #include "tensorflow/core/lib/core/coding.h"
@@ -299,10 +300,9 @@ Status CheckpointFile::ReadString(const std::string& name, std::string* value) {
   }
   std::copy_n(rest.data(), sizeof(length_checksum),
               reinterpret_cast<char*>(&length_checksum));
-  uint32_t checksum = tensorflow::crc32c::Value(
-      reinterpret_cast<const char*>(&length), sizeof(length));
+  uint32_t checksum = ExtendCrc32c(0, &length, sizeof(length));
   TF_RETURN_IF_ERROR(CompareChecksum(name, *file, length_checksum, checksum));
-  checksum = tensorflow::crc32c::Extend(checksum, rest.data(), rest.size());
+  checksum = ExtendCrc32c(checksum, rest.data(), rest.size());
   TF_RETURN_IF_ERROR(CompareChecksum(name, *file, entry.crc32c(), checksum));
   value->assign(rest.data() + sizeof(length_checksum), length);
   return Status();
@@ -343,7 +343,7 @@ Status RowStream::Read(int64_t n, void* rows) {
     TF_RETURN_IF_ERROR(ReadBytes(
         *piece.file, tensor_.name,
         piece.offset + (at_ - piece.begin) * tensor_.row_bytes, bytes, out));
-    checksum_ = tensorflow::crc32c::Extend(checksum_, out, bytes);
+    checksum_ = ExtendCrc32c(checksum_, out, bytes);
     at_ += taken;
     out += bytes;
     n -= taken;

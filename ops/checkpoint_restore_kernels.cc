@@ -232,6 +232,7 @@ class TableRestore {
   Status ReadErased(CheckpointFile* file, const StoredShard& shard) {
     RowReader reader(file, rules_, shard);
     TF_RETURN_IF_ERROR(reader.OpenKeys(shard.name + kKeysErased, ""));
+    reader.Start();
     int64_t count;
     return ForEachBatch(
         &reader,
@@ -254,6 +255,7 @@ class TableRestore {
     for (const SlotSpec& slot : slots_) {
       TF_RETURN_IF_ERROR(reader.OpenSlot(slot));
     }
+    reader.Start();
     // Keys of a file spread evenly over the shards they go into.
     if (table_ != nullptr) table_->Reserve(reader.rows() / rules_.num_parts);
     const int64_t before = table_ == nullptr ? 0 : table_->size();
@@ -301,6 +303,7 @@ class TableRestore {
     TF_RETURN_IF_ERROR(reader.OpenKeys(source + kKeys, source + kOffsets));
     TF_RETURN_IF_ERROR(
         reader.OpenValues(source, slots_[i].width, "width of the slot"));
+    reader.Start();
     int64_t count;
     return ForEachBatch(
         &reader,
@@ -320,6 +323,7 @@ class TableRestore {
     TF_RETURN_IF_ERROR(reader.OpenKeys(name, shard.name + kOffsetsFiltered));
     TF_RETURN_IF_ERROR(reader.OpenFreqs(shard.name + kFreqsFiltered));
     TF_RETURN_IF_ERROR(reader.OpenVersions(shard.name + kVersionsFiltered));
+    reader.Start();
     // A file with a Bloom filter has its counts there; keys of such a file are
     // those whose cells could not be taken back.
     const bool into_bloom =

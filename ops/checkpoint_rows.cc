@@ -25,6 +25,9 @@ namespace {
 constexpr int64_t kBatchBytes = int64_t{4} << 20;
 constexpr int64_t kBatchRows = int64_t{1} << 16;
 
+// Batches that are read before they are asked for.
+constexpr size_t kAhead = 3;
+
 // Keys of one bucket that are kept to find one that comes twice: 8 MiB.
 constexpr size_t kMostKeysOfBucket = size_t{1} << 20;
 
@@ -163,18 +166,59 @@ Status RowReader::OpenSlot(const SlotSpec& slot) {
   return Status();
 }
 
-Status RowReader::Next(RowBatch* batch) {
-  std::lock_guard<std::mutex> lock(mutex_);
-  batch->n = 0;
-  while (status_.ok() && batch->n == 0 && at_ < rows_) {
-    status_ = ReadBatch(batch);
+RowReader::~RowReader() {
+  Stop(tensorflow::errors::Cancelled("nobody reads on"));
+  thread_.reset();
+}
+
+void RowReader::Start() {
+  waiting_.reserve(kAhead);  // The thread must not run out of memory there.
+  thread_.reset(tensorflow::Env::Default()->StartThread(
+      tensorflow::ThreadOptions(), "rec_estimator_checkpoint_reader",
+      [this] { ReadAll(); }));
+}
+
+void RowReader::ReadAll() {
+  RowBatch batch;
+  while (at_ < rows_) {
+    const Status status =
+        OrResourceExhausted(shard_.name, [&] { return ReadBatch(&batch); });
+    std::unique_lock<std::mutex> lock(mutex_);
+    status_.Update(status);
+    changed_.wait(lock,
+                  [this] { return waiting_.size() < kAhead || !status_.ok(); });
+    if (!status_.ok()) break;
+    if (batch.n == 0) continue;
+    waiting_.push_back(std::move(batch));
+    batch = RowBatch();
+    if (!spare_.empty()) {
+      std::swap(batch, spare_.back());
+      spare_.pop_back();
+    }
+    changed_.notify_all();
   }
+  std::lock_guard<std::mutex> lock(mutex_);
+  all_read_ = true;
+  changed_.notify_all();
+}
+
+Status RowReader::Next(RowBatch* batch) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(
+      lock, [this] { return all_read_ || !waiting_.empty() || !status_.ok(); });
+  if (batch->n > 0) spare_.push_back(std::move(*batch));
+  *batch = RowBatch();
+  if (!status_.ok() || waiting_.empty()) return status_;
+  std::swap(*batch, waiting_.front());
+  waiting_.erase(waiting_.begin());
+  changed_.notify_all();
   return status_;
 }
 
 void RowReader::Stop(const Status& status) {
   std::lock_guard<std::mutex> lock(mutex_);
   status_.Update(status);
+  changed_.notify_all();
 }
 
 Status RowReader::ReadBatch(RowBatch* batch) {

@@ -175,10 +175,12 @@ class EmbeddingTable::Impl::BatchInsert {
       }
     }
     tracking_ = table_.tracking.load(std::memory_order_relaxed);
+    run_rows_ = 0;
     bool done = true;
     FindAll(s, [&](const Occurrence& one, Place place) {
       done = InsertOne(s, one.key, one.index, place) && done;
     });
+    for (; run_rows_ > 0; --run_rows_) table_.FreeRow(&shard, next_row_++);
     return done;
   }
 
@@ -197,12 +199,9 @@ class EmbeddingTable::Impl::BatchInsert {
                         shard.bloom.FindOrAdd(spot.block));
       return true;
     }
-    uint32_t first = 0;
     const int64_t present = shard.keys.load(std::memory_order_relaxed);
-    if (needs_row && shard.free_rows == 0) {
-      const uint64_t promised = promised_ > 0;
-      if (!table_.arena.Take(1, promised, &first)) return false;
-      promised_ -= promised;
+    if (needs_row && shard.free_rows == 0 && run_rows_ == 0 && !TakeRun(s)) {
+      return false;
     }
     const RowArena::View view = table_.arena.view();
     if (is_new) {
@@ -210,7 +209,10 @@ class EmbeddingTable::Impl::BatchInsert {
       shard.keys.store(present + 1, std::memory_order_release);
     }
     if (needs_row) {
-      place.row() = RowSource(&shard, view, first).Next();
+      const bool from_run = shard.free_rows == 0;
+      place.row() = RowSource(&shard, view, next_row_).Next();
+      next_row_ += from_run;
+      run_rows_ -= from_run;
       shard.rows.store(shard.rows.load(std::memory_order_relaxed) + 1,
                        std::memory_order_relaxed);
     }
@@ -220,6 +222,19 @@ class EmbeddingTable::Impl::BatchInsert {
     place.count() = count;
     place.version() = batch_.versions != nullptr ? batch_.versions[i] : -1;
     if (tracking_) place.MarkChanged();
+    return true;
+  }
+
+  // Takes the next rows of shard s, whose lock is held: several, as each time
+  // costs a lock that all shards share, but no more than what it was promised.
+  bool TakeRun(int s) {
+    constexpr uint32_t kRun = 16;
+    const uint32_t promised = std::min(kRun, new_rows_[s]);
+    const uint32_t n = std::max(promised, 1u);
+    if (!table_.arena.Take(n, promised, &next_row_)) return false;
+    new_rows_[s] -= promised;
+    promised_ -= promised;
+    run_rows_ = n;
     return true;
   }
 
@@ -246,9 +261,11 @@ class EmbeddingTable::Impl::BatchInsert {
   Scratch scratch_{Scratch::kBatch};
   Partition part_;
   std::array<uint32_t, kShards> new_keys_{};    // In Shard::promised.
-  std::array<uint32_t, kShards> new_rows_{};    // In the arena's promise.
+  std::array<uint32_t, kShards> new_rows_{};    // Left of promised_.
   std::array<uint32_t, kShards> new_blocks_{};  // In that of Shard::bloom.
   uint64_t promised_ = 0;  // What is left of the arena's promise.
+  uint32_t next_row_ = 0;  // Taken from the arena for the shard that is being
+  uint32_t run_rows_ = 0;  // written, and not used yet.
   bool tracking_ = false;  // Of the shard that is being written.
 };
 

@@ -48,6 +48,11 @@
 // and within a key the order is the batch's: bits do not depend on the number
 // of threads.
 //
+// Insert, what a restore does: sorted and promised room the same way; per shard
+// and lock, keys are found 16 at a time, and rows are taken from the arena in
+// runs of as many. (One by one, two threads that restore spent a sixth of their
+// time at the arena's lock.)
+//
 // Filters: FilterSpec says from which count on a key owns a row. Either a key
 // that is counted has an entry without a row, and gets the row when its count
 // is reached; or it has no entry, and its cells in a counting Bloom filter, one

@@ -472,6 +472,12 @@ struct EmbeddingTable::Impl {
     RowArena::View view_;
     uint32_t next_;
   };
+  // The reverse.
+  void FreeRow(Shard* shard, uint32_t row) const {
+    std::memcpy(arena.view().Row(row), &shard->free_row, sizeof(uint32_t));
+    shard->free_row = row;
+    ++shard->free_rows;
+  }
 
   bool has_bloom() const { return bloom.shard_blocks() > 0; }
   // Whether an entry is all that is left of a key that was evicted.

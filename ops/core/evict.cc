@@ -3,7 +3,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 
 #include "cpu_memory.h"
 #include "embedding_table.h"
@@ -59,10 +58,7 @@ void EmbeddingTable::Impl::TakeAway(Shard* shard, Place place,
   const int64_t key = place.key();
   if (has_row || !keep_entry) NoteErased(shard, key);
   if (has_row) {
-    std::memcpy(arena.view().Row(place.row()), &shard->free_row,
-                sizeof(uint32_t));
-    shard->free_row = place.row();
-    ++shard->free_rows;
+    FreeRow(shard, place.row());
     shard->rows.fetch_sub(1, std::memory_order_relaxed);
   }
   if (keep_entry) {

@@ -374,6 +374,25 @@ TEST(AKeyInsertedTwiceAtOnceIsThereOnce) {
   EXPECT_EQ(Read(table, 5)[0], 2.0f);
 }
 
+TEST(InsertingKeysThatAreThereTakesRowsForTheNewOnesOnly) {
+  EmbeddingTable table(16);
+  table.Reserve(20000);  // So that memory is rows and nothing else.
+  std::vector<int64_t> keys;
+  const auto insert = [&](int64_t more) {
+    for (; more > 0; --more) keys.push_back(static_cast<int64_t>(keys.size()));
+    EXPECT_TRUE(table.Insert(
+        {keys.data(), keys.size(), nullptr, {}, nullptr, nullptr}));
+  };
+  insert(10000);
+  const int64_t row_bytes = 16 * sizeof(float);
+  const int64_t before = table.memory_bytes();
+  for (int round = 0; round < 50; ++round) insert(10);
+  EXPECT_EQ(table.size(), 10500);
+  // A shard keeps what is left of a run for later.
+  const int64_t runs = EmbeddingTable::kShards * 16;
+  EXPECT_TRUE(table.memory_bytes() - before <= (500 + runs) * row_bytes);
+}
+
 TEST(AKeyCostsAtMostFortyBytesBeyondItsFloats) {
   for (const int dim : {1, 16}) {
     EmbeddingTable table(dim);
