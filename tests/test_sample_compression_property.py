@@ -14,13 +14,15 @@ _NO_GRAPPLER = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_paralleli
 _NO_GRAPPLER.graph_options.rewrite_options.disable_meta_optimizer = True
 
 
-def run_both(seed, exact):
+def run_both(seed, exact, stock_ops=False):
     """What one graph gives before the pass for repeated rows and after it for users' rows."""
     with tf.Graph().as_default():
         enable = sample_compression.enable_sample_awared_graph_compression
         users, items, item_size, kinds, tensors = random_graphs.build(
             seed, lambda *inputs: enable(*inputs, exact=exact)
         )
+        if stock_ops:
+            sample_compression.use_stock_ops()
         of_users, of_items, sizes = random_graphs.values(seed, users, items)
         feed = dict(zip(items, of_items))
         row = np.repeat(np.arange(len(sizes)), sizes)
@@ -34,8 +36,8 @@ def run_both(seed, exact):
     return kinds, expected, got
 
 
-def check(seed, exact):
-    kinds, expected, got = run_both(seed, exact)
+def check(seed, exact, stock_ops=False):
+    kinds, expected, got = run_both(seed, exact, stock_ops)
     names = ["input"] * (len(expected) - len(kinds)) + kinds
     for name, wanted, value in zip(names, expected, got):
         what = f"{name} of graph {seed} {kinds}"

@@ -26,6 +26,7 @@ from rec_estimator.sample_compression.regions import Region, Regions
 from rec_estimator.sample_compression.report import OpRecord
 from rec_estimator.sample_compression.rules import BROADCASTING, RULES, SHAPE_OPERANDS
 from rec_estimator.sample_compression.sizes import ONE, Sizes
+from rec_estimator.sample_compression.stock_expansion import StockExpansion
 from rec_estimator.sample_compression.values import Side, Stop, Value
 
 # Ops that make rows of something without rows, again for the users: shape and data to tensor.
@@ -44,6 +45,8 @@ class Rewrite:
       items: Such of N rows.
       item_size: int32 [B] or [1].
       regions: Pieces that are declared row-wise.
+      exact: Leaves the algebra out.
+      stock_ops: Adds no op of ours.
     """
 
     def __init__(
@@ -53,12 +56,14 @@ class Rewrite:
         item_size: tf.Tensor,
         regions: Sequence[Region] = (),
         exact: bool = False,
+        stock_ops: bool = False,
     ) -> None:
         # Before the pass adds ops of its own.
         self._order = _downstream([part for t in (*users, *items) for part in components(t)])
         self._regions = Regions(regions)
         self._is_row_wise: Dict[Region, bool] = {}
-        self.expansion = Expansion(users, items, item_size)
+        kind = StockExpansion if stock_ops else Expansion
+        self.expansion = kind(users, items, item_size)
         self._algebra = Algebra(self.expansion, self._repeated, exact)
         self.records: List[OpRecord] = []
         self._values: Dict[str, Value] = {}
@@ -146,12 +151,9 @@ class Rewrite:
         per_row = 1
         if value.per_row != ONE:
             per_row = sizes_lib.evaluate(value.per_row, rows)
-        index = self.expansion.index
         if value.entries is not None:
-            index = value.entries.places
-        elif is_broadcast:
-            index = self.expansion.broadcast_index
-        return repeat_rows(value.tensor, value.axis, rows, per_row, index)
+            return repeat_rows(value.tensor, value.axis, rows, per_row, value.entries.places)
+        return self.expansion.repeat(value.tensor, value.axis, per_row, is_broadcast)
 
     def _is_inside(self, op: tf.Operation) -> bool:
         """Whether an op belongs to regions only that are of users or of candidates as a whole."""
