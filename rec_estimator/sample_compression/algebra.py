@@ -15,7 +15,7 @@ from rec_estimator.sample_compression import sizes as sizes_lib
 from rec_estimator.sample_compression.expansion import Expansion
 from rec_estimator.sample_compression.forms import Flat, Parts, Product, Signed, Spread, Sum
 from rec_estimator.sample_compression.kernel_split import KernelSplit, Pieces
-from rec_estimator.sample_compression.sizes import BATCH, ONE, Size, Sizes
+from rec_estimator.sample_compression.sizes import BATCH, ONE, Sizes
 from rec_estimator.sample_compression.values import Side, Value
 
 

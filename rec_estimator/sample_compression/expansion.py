@@ -9,6 +9,7 @@ from rec_estimator import _ops
 # What RepeatRows has a gradient for, and UserMatMul multiplies.
 _PRODUCT_TYPES = (tf.float32, tf.float64)
 
+
 def components(tensor: Any) -> Tuple[tf.Tensor, ...]:
     """The dense tensors that a dense, sparse or ragged tensor consists of."""
     if isinstance(tensor, tf.SparseTensor):
@@ -127,7 +128,7 @@ def _is_plain(tensor: tf.Tensor) -> bool:
 
 
 def _rows_of(tensor: Any) -> Tuple[tf.Tensor, str]:
-    """What tells the number of rows of a dense, sparse or ragged tensor, and which of them it is."""
+    """What tells the number of rows of a tensor, and which kind of tensor it is."""
     if isinstance(tensor, tf.SparseTensor):
         return tensor.dense_shape, "sparse"
     if isinstance(tensor, tf.RaggedTensor):

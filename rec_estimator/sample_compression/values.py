@@ -33,8 +33,9 @@ class Value:
     Attributes:
       tensor: On the side of users, B rows; otherwise what the model as written computes.
       side: Where it is computed.
-      dims: Its shape. Exactly one has `is_batch` where the rows are known; an axis that is None may
-        be anything. None: the rank is not known, and the rows of a user's are on axis 0.
+      dims: Its shape; ListSizes: that of each element of a list. Exactly one has `is_batch` where
+        the rows are known; an axis that is None may be anything. None: the rank is not known, and
+        the rows of a user's are on axis 0.
       elements: Of an integer scalar or vector: what it says about sizes, with N rows.
       entries: Of a component of a user's sparse or ragged tensor: the rows of `dims` are not the
         users' but its entries, and each user has a number of them.
@@ -84,6 +85,8 @@ def known_dims(value: Value) -> Tuple[Size, ...]:
     """
     if value.repeat is not None:
         raise Stop("takes apart a sparse or ragged tensor")
+    if isinstance(value.dims, sizes_lib.ListSizes):
+        raise Stop("takes a list of tensors")
     if value.dims is None:
         raise Stop("takes a tensor of unknown rank")
     if None in value.dims:
