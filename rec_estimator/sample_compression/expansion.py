@@ -1,6 +1,6 @@
 """From one row per user to one per candidate: what item_size says, computed once per request."""
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -159,73 +159,3 @@ def repeat_rows(
     repeated = tf.gather(apart, index, axis=axis)
     count = tf.size(index) * per_row
     return tf.reshape(repeated, tf.concat([before, [count], after], axis=0))
-
-
-class Entries:
-    """Entries of which each user has a number: those of a sparse or ragged tensor.
-
-    Args:
-      expansion: Of the rows.
-      starts: int32 [B], the place of a row's first entry.
-      lengths: int32 [B], how many entries a row has, one behind the other.
-      order: int32 [n], where the entries are, in the order of rows; None: they are in that order.
-
-    Attributes:
-      count: int32 [], n.
-      places: int32 [m]: which entry each one of the candidates' is.
-      splits: int32 [N + 1], the row_splits of the candidates'.
-    """
-
-    def __init__(
-        self,
-        expansion: Any,
-        starts: tf.Tensor,
-        lengths: tf.Tensor,
-        order: Optional[tf.Tensor] = None,
-    ) -> None:
-        self._expansion = expansion
-        self.count = tf.reduce_sum(lengths)
-        starts, lengths = (tf.gather(x, expansion.index) for x in (starts, lengths))
-        self.splits, places = tf.raw_ops.RaggedRange(
-            starts=starts, limits=starts + lengths, deltas=tf.constant(1), Tsplits=tf.int32
-        )
-        self.places = places if order is None else tf.gather(order, places)
-
-    @classmethod
-    def of_sparse(cls, expansion: Any, indices: tf.Tensor, is_sorted: bool) -> "Entries":
-        """The entries of a SparseTensor of B rows, by its indices int64 [n, r]."""
-        row = tf.cast(indices[:, 0], tf.int32)
-        lengths = tf.math.unsorted_segment_sum(tf.ones_like(row), row, expansion.users)
-        # Stable: within a row the order stays.
-        order = None if is_sorted else tf.argsort(row, stable=True)
-        return cls(expansion, tf.cumsum(lengths, exclusive=True), lengths, order)
-
-    @classmethod
-    def of_ragged(cls, expansion: Any, row_splits: tf.Tensor) -> "Entries":
-        """The entries of a RaggedTensor of B rows, by its outermost row_splits."""
-        splits = tf.cast(row_splits, tf.int32)
-        return cls(expansion, splits[:-1], splits[1:] - splits[:-1])
-
-    def repeat_indices(self, indices: tf.Tensor) -> tf.Tensor:
-        """int64 [n, r], indices of a SparseTensor, with rows repeated and numbered."""
-        count = tf.range(tf.size(self.places))
-        rows = tf.raw_ops.UpperBound(
-            sorted_inputs=self.splits[tf.newaxis, 1:], values=count[tf.newaxis]
-        )[0]
-        rows = tf.cast(rows, indices.dtype)[:, tf.newaxis]
-        return tf.concat([rows, tf.gather(indices, self.places)[:, 1:]], axis=1)
-
-    def repeat_splits(self, splits: tf.Tensor) -> tf.Tensor:
-        """[N + 1], the row_splits of a RaggedTensor."""
-        return tf.cast(self.splits, splits.dtype)
-
-    def bounding_shape(self, shape: tf.Tensor) -> tf.Tensor:
-        """int64 [2], the shape of a RaggedTensor made sparse: its longest row may be left out."""
-        lengths = self.splits[1:] - self.splits[:-1]
-        longest = tf.maximum(tf.reduce_max(lengths), 0)  # The maximum of nothing is negative.
-        return tf.cast(tf.stack([self._expansion.items, longest]), shape.dtype)
-
-    def repeat_shape(self, shape: tf.Tensor) -> tf.Tensor:
-        """int64 [r], the dense_shape of a SparseTensor."""
-        rows = tf.cast(self._expansion.items, shape.dtype)
-        return tf.concat([rows[tf.newaxis], shape[1:]], axis=0)

@@ -16,13 +16,9 @@ from rec_estimator.sample_compression import sizes as sizes_lib
 from rec_estimator.sample_compression import values as values_lib
 from rec_estimator.sample_compression.algebra import Algebra
 from rec_estimator.sample_compression.elements import elements_of
+from rec_estimator.sample_compression.entries import Entries
 from rec_estimator.sample_compression.entry_rules import GROUP_LOOKUP, entries_made, looked_up
-from rec_estimator.sample_compression.expansion import (
-    Entries,
-    Expansion,
-    components,
-    repeat_rows,
-)
+from rec_estimator.sample_compression.expansion import Expansion, components, repeat_rows
 from rec_estimator.sample_compression.lists import LIST_RULES
 from rec_estimator.sample_compression.pieces import Piece, find_pieces
 from rec_estimator.sample_compression.regions import Region, Regions
@@ -217,6 +213,11 @@ class Rewrite:
         made = None if _tf_private.in_control_flow(op) else entries_made(self.expansion, op, inputs)
         if made is not None:
             self.records.append(OpRecord(op, True, None))
+            for index, value in enumerate(inputs):
+                tensor = value.computed()
+                if value.side != Side.USER and _has_rows(value.elements):
+                    tensor = self._shape_for_users(value)
+                self._connect(op, index, tensor)
             for tensor, value in zip(op.outputs, made):
                 self._learn(tensor, value)
             return
@@ -235,7 +236,8 @@ class Rewrite:
         if kinds - {None}:
             outs = None  # How many entries the candidates have is not followed.
         is_split = self._leave_with_candidates(op, inputs, outs)
-        if is_split or any(value.side == Side.USER for value in inputs):
+        is_followed = len(op.outputs) == 1 and self.value(op.outputs[0]).elements is not None
+        if is_split or (not is_followed and any(v.side == Side.USER for v in inputs)):
             dims = outs[0] if outs else None
             share = self._algebra.shares.get(op.name, 1.0)
             self.records.append(OpRecord(op, False, dims, "" if is_split else reason, share))
@@ -254,7 +256,7 @@ class Rewrite:
             if not decided or any(value.side != Side.USER for value in decided):
                 raise Stop("takes tensors of candidates too")
             bodies.follow_loop(piece.ops, found)
-            outs = {tensor: bodies.leaving(found[tensor.name], piece) for tensor in piece.outputs()}
+            outs = [(t, bodies.leaving(found[t.name], piece)) for t in piece.outputs()]
         except Stop as stop:
             self._stopped.update(dict.fromkeys(piece.ops, str(stop)))
             return False
