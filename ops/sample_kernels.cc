@@ -2,7 +2,7 @@
 // core/user_product.h's.
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
+#include <initializer_list>
 #include <limits>
 #include <string>
 #include <vector>
@@ -444,6 +444,108 @@ class UserMatMulGradOp : public OpKernel {
   }
 };
 
+// Checks what UserLayer and its gradient have in common.
+Status ReadLayer(OpKernelContext* context, UserRows* user_rows,
+                 LayerSizes* sizes) {
+  const Tensor& entries = context->input(0);
+  const Tensor& rows = context->input(1);
+  const Tensor& kernel = context->input(2);
+  TF_RETURN_IF_ERROR(ReadUserRows(context->input(3), user_rows));
+  TF_RETURN_IF_ERROR(CheckRows(rows, "rows", *user_rows));
+  const int64_t inner = rows.dim_size(1);
+  if (entries.dims() != 3 || entries.dim_size(0) != user_rows->users ||
+      entries.dim_size(2) != inner) {
+    return InvalidArgument("entries must be of shape [", user_rows->users,
+                           ", T, ", inner, "], got ",
+                           entries.shape().DebugString());
+  }
+  if (kernel.dims() != 2 || kernel.dim_size(0) != inner) {
+    return InvalidArgument("kernel must be of shape [", inner, ", H], got ",
+                           kernel.shape().DebugString());
+  }
+  *sizes = {entries.dim_size(1), inner, kernel.dim_size(1)};
+  return Status();
+}
+
+Status CheckShape(const Tensor& tensor, const char* name,
+                  const TensorShape& shape) {
+  if (tensor.shape() == shape) return Status();
+  return InvalidArgument(name, " must be of shape ", shape.DebugString(),
+                         ", got ", tensor.shape().DebugString());
+}
+
+Status MakeShape(std::initializer_list<int64_t> sizes, TensorShape* shape) {
+  for (const int64_t size : sizes) {
+    TF_RETURN_IF_ERROR(shape->AddDimWithStatus(size));
+  }
+  return Status();
+}
+
+template <typename T>
+class UserLayerOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    UserRows user_rows;
+    LayerSizes sizes;
+    OP_REQUIRES_OK(context, ReadLayer(context, &user_rows, &sizes));
+    TensorShape of_users, of_rows, shape;
+    OP_REQUIRES_OK(
+        context,
+        MakeShape({user_rows.users, sizes.entries, sizes.outer}, &of_users));
+    OP_REQUIRES_OK(context,
+                   MakeShape({user_rows.rows(), sizes.outer}, &of_rows));
+    OP_REQUIRES_OK(
+        context,
+        MakeShape({user_rows.rows(), sizes.entries, sizes.outer}, &shape));
+    const Tensor& user_bias = context->input(4);
+    const Tensor& row_bias = context->input(5);
+    OP_REQUIRES_OK(context, CheckShape(user_bias, "user_bias", of_users));
+    OP_REQUIRES_OK(context, CheckShape(row_bias, "row_bias", of_rows));
+    Tensor* out;
+    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
+    LayerByUser(user_rows, sizes, context->input(0).flat<T>().data(),
+                context->input(1).flat<T>().data(),
+                context->input(2).flat<T>().data(), user_bias.flat<T>().data(),
+                row_bias.flat<T>().data(), out->flat<T>().data(),
+                IntraOpThreads(context));
+  }
+};
+
+template <typename T>
+class UserLayerGradOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    UserRows user_rows;
+    LayerSizes sizes;
+    OP_REQUIRES_OK(context, ReadLayer(context, &user_rows, &sizes));
+    const Tensor& grads = context->input(4);
+    TensorShape of_grads, of_kernel;
+    OP_REQUIRES_OK(
+        context,
+        MakeShape({user_rows.rows(), sizes.entries, sizes.outer}, &of_grads));
+    OP_REQUIRES_OK(
+        context,
+        MakeShape({user_rows.users, sizes.inner, sizes.outer}, &of_kernel));
+    OP_REQUIRES_OK(context, CheckShape(grads, "grads", of_grads));
+    Tensor *entry_grads, *row_grads, *kernel_grads;
+    OP_REQUIRES_OK(context, context->allocate_output(
+                                0, context->input(0).shape(), &entry_grads));
+    OP_REQUIRES_OK(context, context->allocate_output(
+                                1, context->input(1).shape(), &row_grads));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(2, of_kernel, &kernel_grads));
+    LayerByUserGrad(user_rows, sizes, context->input(0).flat<T>().data(),
+                    context->input(1).flat<T>().data(),
+                    context->input(2).flat<T>().data(), grads.flat<T>().data(),
+                    entry_grads->flat<T>().data(), row_grads->flat<T>().data(),
+                    kernel_grads->flat<T>().data(), IntraOpThreads(context));
+  }
+};
+
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>SampleRows").Device(DEVICE_CPU),
                         SampleRowsOp);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>RepeatRows").Device(DEVICE_CPU),
@@ -461,7 +563,15 @@ REGISTER_KERNEL_BUILDER(Name("RecEstimator>RepeatRows").Device(DEVICE_CPU),
   REGISTER_KERNEL_BUILDER(Name("RecEstimator>UserMatMulGrad") \
                               .Device(DEVICE_CPU)             \
                               .TypeConstraint<T>("T"),        \
-                          UserMatMulGradOp<T>);
+                          UserMatMulGradOp<T>);               \
+  REGISTER_KERNEL_BUILDER(Name("RecEstimator>UserLayer")      \
+                              .Device(DEVICE_CPU)             \
+                              .TypeConstraint<T>("T"),        \
+                          UserLayerOp<T>);                    \
+  REGISTER_KERNEL_BUILDER(Name("RecEstimator>UserLayerGrad")  \
+                              .Device(DEVICE_CPU)             \
+                              .TypeConstraint<T>("T"),        \
+                          UserLayerGradOp<T>);
 
 REC_ESTIMATOR_REGISTER(float)
 REC_ESTIMATOR_REGISTER(double)

@@ -73,6 +73,45 @@ Status UserMatMulGradShape(InferenceContext* c) {
   return Status();
 }
 
+// What UserLayer and its gradient have in common.
+Status LayerDims(InferenceContext* c, DimensionHandle* entries,
+                 DimensionHandle* inner, DimensionHandle* outer) {
+  ShapeHandle matrices, rows, kernel, unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 3, &matrices));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &rows));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 2, &kernel));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 1, &unused));
+  *entries = c->Dim(matrices, 1);
+  *outer = c->Dim(kernel, 1);
+  TF_RETURN_IF_ERROR(c->Merge(c->Dim(matrices, 2), c->Dim(rows, 1), inner));
+  return c->Merge(*inner, c->Dim(kernel, 0), inner);
+}
+
+Status UserLayerShape(InferenceContext* c) {
+  DimensionHandle entries, inner, outer;
+  TF_RETURN_IF_ERROR(LayerDims(c, &entries, &inner, &outer));
+  ShapeHandle user_bias, row_bias;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 3, &user_bias));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(5), 2, &row_bias));
+  DimensionHandle rows;
+  TF_RETURN_IF_ERROR(
+      c->Merge(c->Dim(c->input(1), 0), c->Dim(row_bias, 0), &rows));
+  c->set_output(0, c->MakeShape({rows, entries, outer}));
+  return Status();
+}
+
+Status UserLayerGradShape(InferenceContext* c) {
+  DimensionHandle entries, inner, outer;
+  TF_RETURN_IF_ERROR(LayerDims(c, &entries, &inner, &outer));
+  ShapeHandle grads;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 3, &grads));
+  const DimensionHandle users = c->Dim(c->input(0), 0);
+  c->set_output(0, c->MakeShape({users, entries, inner}));
+  c->set_output(1, c->MakeShape({c->Dim(c->input(1), 0), inner}));
+  c->set_output(2, c->MakeShape({users, inner, outer}));
+  return Status();
+}
+
 REGISTER_OP("RecEstimator>SampleRows")
     .Input("item_size: Tsize")
     .Input("tensors: T")
@@ -134,7 +173,7 @@ The gradient of RepeatRows: the sum over each user's candidates.
 
 grads: [..., N * k, ...], or [..., k, ...] of one user's row that stayed one.
 row_splits: [B + 1], of SampleRows.
-shape: Of RepeatRows' values.
+shape: [rank], of RepeatRows' values.
 value_grads: [..., B * k, ...]; zeros for a user without candidates.
 axis: That of the rows.
 )doc");
@@ -170,6 +209,52 @@ rows: [N, K].
 grads: [N, M], of the products.
 row_splits: [B + 1], of SampleRows.
 matrix_grads: [B, K, M]; zeros for a user without candidates.
+)doc");
+
+REGISTER_OP("RecEstimator>UserLayer")
+    .Input("entries: T")
+    .Input("rows: T")
+    .Input("kernel: T")
+    .Input("row_splits: int32")
+    .Input("user_bias: T")
+    .Input("row_bias: T")
+    .Output("outputs: T")
+    .Attr("T: {float, double}")
+    .SetShapeFn(UserLayerShape)
+    .Doc(R"doc(
+A layer over the product of each candidate's row with each entry of her user: (e * r) × W + b.
+
+entries: [B, T, D], of users.
+rows: [N, D], of candidates.
+kernel: [D, H].
+row_splits: [B + 1], of SampleRows.
+user_bias: [B, T, H].
+row_bias: [N, H].
+outputs: [N, T, H].
+)doc");
+
+REGISTER_OP("RecEstimator>UserLayerGrad")
+    .Input("entries: T")
+    .Input("rows: T")
+    .Input("kernel: T")
+    .Input("row_splits: int32")
+    .Input("grads: T")
+    .Output("entry_grads: T")
+    .Output("row_grads: T")
+    .Output("kernel_grads: T")
+    .Attr("T: {float, double}")
+    .SetShapeFn(UserLayerGradShape)
+    .Doc(R"doc(
+The gradient of UserLayer for all but the biases.
+
+entries: [B, T, D], as in UserLayer.
+rows: [N, D].
+kernel: [D, H].
+row_splits: [B + 1], of SampleRows.
+grads: [N, T, H], of UserLayer's outputs.
+entry_grads: [B, T, D].
+row_grads: [N, D].
+kernel_grads: [B, D, H], the share of each user.
 )doc");
 
 }  // namespace

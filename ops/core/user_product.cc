@@ -91,7 +91,7 @@ template <typename T>
 void MultiplyLastColumns(const Strided<T>& a, int64_t rows, const T* b,
                          int64_t inner, int64_t outer, int64_t whole, T* out) {
   const int64_t rest = outer - whole;
-  std::vector<T> padded(kDepth * kColumns);
+  std::vector<T> padded(std::min(inner, kDepth) * kColumns);
   std::vector<T> products(kTurnRows * kColumns);
   for (int64_t first = 0; first < inner; first += kDepth) {
     const int64_t depth = std::min(kDepth, inner - first);
@@ -133,6 +133,33 @@ void Multiply(const Strided<T>& a, int64_t rows, const T* b, int64_t inner,
   }
 }
 
+// work(user, begin, end) for the rows [begin, end) of each user in a piece.
+template <typename Work>
+void ForUsers(const UserRows& user_rows, int64_t begin, int64_t end,
+              const Work& work) {
+  const int32_t* const splits = user_rows.splits;
+  // The user of the first row; those without rows are passed over.
+  const int32_t* const next =
+      std::upper_bound(splits, splits + user_rows.users + 1, begin);
+  for (int64_t user = next - splits - 1; begin < end; ++user) {
+    const int64_t stop = std::min<int64_t>(end, splits[user + 1]);
+    if (stop <= begin) continue;
+    work(user, begin, stop);
+    begin = stop;
+  }
+}
+
+// out[d, h] = row[d] * kernel[d, h].
+template <typename T>
+void Scale(const T* row, const T* kernel, int64_t inner, int64_t outer,
+           T* out) {
+  for (int64_t d = 0; d < inner; ++d) {
+    for (int64_t h = 0; h < outer; ++h) {
+      out[d * outer + h] = row[d] * kernel[d * outer + h];
+    }
+  }
+}
+
 int64_t CyclesPerRow(int64_t inner, int64_t outer) {
   return 1 + inner * outer / 8;
 }
@@ -148,22 +175,16 @@ void MultiplyByUser(const UserRows& user_rows, int64_t inner, int64_t outer,
     std::fill_n(out, user_rows.rows() * outer, T(0));
     return;
   }
-  const int32_t* const splits = user_rows.splits;
-  const int32_t* const last = splits + user_rows.users;
-  parallel_for(
-      user_rows.rows(), CyclesPerRow(inner, outer),
-      [&](int64_t begin, int64_t end) {
-        // The user of the first row; those without rows are passed over.
-        int64_t user = std::upper_bound(splits, last + 1, begin) - splits - 1;
-        for (; begin < end; ++user) {
-          const int64_t stop = std::min<int64_t>(end, splits[user + 1]);
-          if (stop <= begin) continue;
-          Multiply<T>({rows + begin * inner, inner, 1}, stop - begin,
-                      matrices + user * inner * outer, inner, outer,
-                      out + begin * outer);
-          begin = stop;
-        }
-      });
+  parallel_for(user_rows.rows(), CyclesPerRow(inner, outer),
+               [&](int64_t first, int64_t last) {
+                 ForUsers(user_rows, first, last,
+                          [&](int64_t user, int64_t begin, int64_t end) {
+                            Multiply<T>({rows + begin * inner, inner, 1},
+                                        end - begin,
+                                        matrices + user * inner * outer, inner,
+                                        outer, out + begin * outer);
+                          });
+               });
 }
 
 template <typename T>
@@ -187,6 +208,86 @@ void SumProductsByUser(const UserRows& user_rows, int64_t inner, int64_t outer,
                    Multiply<T>({rows + first * inner, 1, inner}, inner,
                                others + first * outer, count, outer, to);
                  }
+               });
+}
+
+template <typename T>
+void LayerByUser(const UserRows& user_rows, const LayerSizes& sizes,
+                 const T* entries, const T* rows, const T* kernel,
+                 const T* user_bias, const T* row_bias, T* out,
+                 const ParallelFor& parallel_for) {
+  const auto [count, inner, outer] = sizes;
+  if (count == 0 || outer == 0) return;
+  const auto work = [&, count = count, inner = inner, outer = outer](
+                        int64_t user, int64_t begin, int64_t end) {
+    std::vector<T> scaled(inner * outer);
+    const T* const shared = user_bias + user * count * outer;
+    for (int64_t n = begin; n < end; ++n) {
+      T* const to = out + n * count * outer;
+      const T* const own = row_bias + n * outer;
+      Scale(rows + n * inner, kernel, inner, outer, scaled.data());
+      if (inner == 0) {
+        std::fill_n(to, count * outer, T(0));
+      } else {
+        Multiply<T>({entries + user * count * inner, inner, 1}, count,
+                    scaled.data(), inner, outer, to);
+      }
+      for (int64_t t = 0; t < count; ++t) {
+        for (int64_t h = 0; h < outer; ++h) {
+          to[t * outer + h] += shared[t * outer + h] + own[h];
+        }
+      }
+    }
+  };
+  parallel_for(user_rows.rows(), count * CyclesPerRow(inner + 2, outer),
+               [&](int64_t first, int64_t last) {
+                 ForUsers(user_rows, first, last, work);
+               });
+}
+
+template <typename T>
+void LayerByUserGrad(const UserRows& user_rows, const LayerSizes& sizes,
+                     const T* entries, const T* rows, const T* kernel,
+                     const T* grads, T* entry_grads, T* row_grads,
+                     T* kernel_grads, const ParallelFor& parallel_for) {
+  const auto [count, inner, outer] = sizes;
+  const auto work = [&, count = count, inner = inner,
+                     outer = outer](int64_t user) {
+    const int64_t size = inner * outer;
+    std::vector<T> flipped(size), sums(size), products(count * inner);
+    const T* const mine = entries + user * count * inner;
+    T* const entry_sums = entry_grads + user * count * inner;
+    T* const kernel_sums = kernel_grads + user * size;
+    std::fill_n(entry_sums, count * inner, T(0));
+    std::fill_n(kernel_sums, size, T(0));
+    for (int64_t n = user_rows.splits[user]; n < user_rows.splits[user + 1];
+         ++n) {
+      const T* const row = rows + n * inner;
+      const T* const grad = grads + n * count * outer;
+      std::fill_n(row_grads + n * inner, inner, T(0));
+      if (count == 0 || outer == 0 || inner == 0) continue;
+      // [D, H], the sum over the entries; and [T, D], that over the units.
+      Multiply<T>({mine, 1, inner}, inner, grad, count, outer, sums.data());
+      for (int64_t d = 0; d < inner; ++d) {
+        T total = 0;
+        for (int64_t h = 0; h < outer; ++h) {
+          const int64_t at = d * outer + h;
+          total += kernel[at] * sums[at];
+          kernel_sums[at] += row[d] * sums[at];
+          flipped[h * inner + d] = row[d] * kernel[at];
+        }
+        row_grads[n * inner + d] = total;
+      }
+      Multiply<T>({grad, outer, 1}, count, flipped.data(), outer, inner,
+                  products.data());
+      for (int64_t i = 0; i < count * inner; ++i) entry_sums[i] += products[i];
+    }
+  };
+  const int64_t each = user_rows.rows() / std::max<int64_t>(1, user_rows.users);
+  parallel_for(user_rows.users,
+               (each + 1) * count * CyclesPerRow(2 * inner, outer),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t user = begin; user < end; ++user) work(user);
                });
 }
 
@@ -215,6 +316,12 @@ void TransposeByUser(int64_t users, int64_t inner, int64_t outer,
   template void SumProductsByUser<T>(const UserRows&, int64_t, int64_t,        \
                                      const T*, const T*, T*,                   \
                                      const ParallelFor&);                      \
+  template void LayerByUser<T>(const UserRows&, const LayerSizes&, const T*,   \
+                               const T*, const T*, const T*, const T*, T*,     \
+                               const ParallelFor&);                            \
+  template void LayerByUserGrad<T>(const UserRows&, const LayerSizes&,         \
+                                   const T*, const T*, const T*, const T*, T*, \
+                                   T*, T*, const ParallelFor&);                \
   template void TransposeByUser<T>(int64_t, int64_t, int64_t, const T*, T*,    \
                                    const ParallelFor&);
 

@@ -12,12 +12,19 @@
 // user's history is made of it: scores of T entries are a product with
 // [K, T], their weighted mean one with [T, D].
 //
-// Costs: 2 N K M operations. Four rows and 32 columns of the result at a time
-// stay in registers, in 24 rows' turns, so that the matrix comes from the cache
-// and the result is written in order. The kernel is compiled for AVX, for
-// AVX2 with FMA and for AVX-512, and the loader takes the CPU's. A result's
-// numbers are summed over K in order: their bits depend on the CPU, never on
-// the number of threads or on other users.
+// And of a layer over what each candidate has to do with each of the T entries
+// of her user's history, the product u[t] * i: (u[t] * i) × W = u[t] × (i * W),
+// with W scaled by the candidate's numbers, so that [N, T, D] is never made:
+//
+//   entries [B, T, D]      kernel of row n [D, H]      out [N, T, H]
+//   ┌ of the user ┐    ×   rows[n, d] * kernel[d, h]   =  T rows of n
+//
+// Costs of a product: 2 N K M operations. Four rows and 32 columns of the
+// result at a time stay in registers, in 24 rows' turns, so that the matrix
+// comes from the cache and the result is written in order. The kernel is
+// compiled for AVX, for AVX2 with FMA and for AVX-512, and the loader takes the
+// CPU's. A result's numbers are summed over K in order: their bits depend on
+// the CPU, never on the number of threads or on other users.
 #ifndef REC_ESTIMATOR_OPS_CORE_USER_PRODUCT_H_
 #define REC_ESTIMATOR_OPS_CORE_USER_PRODUCT_H_
 
@@ -48,6 +55,27 @@ template <typename T>
 void SumProductsByUser(const UserRows& user_rows, int64_t inner, int64_t outer,
                        const T* rows, const T* others, T* out,
                        const ParallelFor& parallel_for);
+
+// Sizes of a layer over products: T, D and H.
+struct LayerSizes {
+  int64_t entries, inner, outer;
+};
+
+// out[n, T, H] = (entries[user of n, T, D] * rows[n, D]) × kernel[D, H]
+//                + user_bias[user of n, T, H] + row_bias[n, H].
+template <typename T>
+void LayerByUser(const UserRows& user_rows, const LayerSizes& sizes,
+                 const T* entries, const T* rows, const T* kernel,
+                 const T* user_bias, const T* row_bias, T* out,
+                 const ParallelFor& parallel_for);
+
+// The gradients of the above for entries, rows and, [B, D, H], each user's
+// share of that for the kernel; grads are out's.
+template <typename T>
+void LayerByUserGrad(const UserRows& user_rows, const LayerSizes& sizes,
+                     const T* entries, const T* rows, const T* kernel,
+                     const T* grads, T* entry_grads, T* row_grads,
+                     T* kernel_grads, const ParallelFor& parallel_for);
 
 // out[b, M, K] = matrices[b, K, M].
 template <typename T>

@@ -1,6 +1,6 @@
 """From one row per user to one per candidate: what item_size says, computed once per request."""
 
-from typing import Any, List, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -99,6 +99,51 @@ class Expansion:
         return _ops.gen.rec_estimator_user_mat_mul(
             rows, matrices, self._row_splits, transpose_matrices=transpose
         )
+
+    def layer(
+        self,
+        entries: tf.Tensor,
+        rows: tf.Tensor,
+        kernel: tf.Tensor,
+        user_bias: Optional[tf.Tensor],
+        row_bias: Optional[tf.Tensor],
+    ) -> tf.Tensor:
+        """A layer over the product of each candidate's row with each entry of her user.
+
+        Args:
+          entries: [B, T, D], float32 or float64.
+          rows: [N, ..., D], D numbers for each candidate.
+          kernel: [D, H].
+          user_bias: [B, T, H], added to what is the user's; None: nothing.
+          row_bias: [N, H], added to what is the candidate's; None: nothing.
+
+        Returns:
+          [N, T, H]
+        """
+        count, inner, units = tf.shape(entries)[1], tf.shape(kernel)[0], tf.shape(kernel)[1]
+        if user_bias is None:
+            user_bias = tf.zeros(tf.stack([self.users, count, units]), kernel.dtype)
+        if row_bias is None:
+            row_bias = tf.zeros(tf.stack([self.items, units]), kernel.dtype)
+        rows = tf.reshape(rows, [-1, inner])
+        return _ops.gen.rec_estimator_user_layer(
+            entries, rows, kernel, self._row_splits, user_bias, row_bias
+        )
+
+
+@tf.RegisterGradient("RecEstimator>UserLayer")
+def _user_layer_grad(op: tf.Operation, grad: tf.Tensor) -> List[Any]:
+    entries, rows, kernel, row_splits, user_bias, _ = op.inputs
+    found = _ops.gen.rec_estimator_user_layer_grad(entries, rows, kernel, row_splits, grad)
+    user_bias_grads = _ops.gen.rec_estimator_repeat_rows_grad(grad, row_splits, tf.shape(user_bias))
+    return [
+        found.entry_grads,
+        found.row_grads,
+        tf.reduce_sum(found.kernel_grads, axis=0),
+        None,
+        user_bias_grads,
+        tf.reduce_sum(grad, axis=1),
+    ]
 
 
 @tf.RegisterGradient("RecEstimator>RepeatRows")

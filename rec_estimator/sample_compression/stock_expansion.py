@@ -1,6 +1,6 @@
 """From one row per user to one per candidate by TensorFlow's ops alone, for portable exports."""
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -84,6 +84,27 @@ class StockExpansion:
         outer = tf.shape(products)[2]
         flat = tf.reshape(products, tf.stack([self.users * self._most, outer]))
         return tf.gather(flat, self._places)
+
+    def layer(
+        self,
+        entries: tf.Tensor,
+        rows: tf.Tensor,
+        kernel: tf.Tensor,
+        user_bias: Optional[tf.Tensor],
+        row_bias: Optional[tf.Tensor],
+    ) -> tf.Tensor:
+        """As of Expansion: a user's entries make one matrix for all her candidates."""
+        (_, count, width), units = tf.unstack(tf.shape(entries), 3), tf.shape(kernel)[1]
+        matrices = tf.transpose(entries, [0, 2, 1])[..., tf.newaxis] * kernel[:, tf.newaxis]
+        rows = tf.reshape(rows, tf.stack([self.items, width]))
+        if user_bias is not None:
+            # One more row of the matrix, and a 1 for it, adds in the same pass.
+            matrices = tf.concat([matrices, user_bias[:, tf.newaxis]], axis=1)
+            rows = tf.pad(rows, [[0, 0], [0, 1]], constant_values=1)
+            width += 1
+        flat = tf.reshape(matrices, tf.stack([self.users, width, count * units]))
+        outputs = tf.reshape(self.multiply(rows, flat), tf.stack([self.items, count, units]))
+        return outputs if row_bias is None else outputs + row_bias[:, tf.newaxis]
 
 
 def _row_counts(tensors: Sequence[Any]) -> tf.Tensor:
