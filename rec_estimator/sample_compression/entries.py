@@ -1,6 +1,6 @@
 """Entries of sparse and ragged tensors, of which each user and so each candidate has a number."""
 
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -20,6 +20,8 @@ class Entries:
       rows: As given.
       has_all_rows: As given.
       is_sorted: Whether the entries are in the order of rows.
+      chosen: Those of the entries that a mask chooses, by the mask's name.
+      filled: The entries when empty rows got one each; None: nobody has asked.
       count: int32 [], n.
       places: int32 [m]: which entry each one of the candidates' is.
       splits: int32 [N + 1], the row_splits of the candidates'.
@@ -36,6 +38,8 @@ class Entries:
     ) -> None:
         self._expansion = expansion
         self.rows, self.has_all_rows, self.is_sorted = rows, has_all_rows, order is None
+        self.chosen: Dict[str, "Chosen"] = {}
+        self.filled: Optional["Entries"] = None
         self.count = tf.reduce_sum(lengths)
         starts, lengths = (tf.gather(x, expansion.index) for x in (starts, lengths))
         self.splits, places = tf.raw_ops.RaggedRange(

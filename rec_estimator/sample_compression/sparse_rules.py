@@ -143,7 +143,11 @@ def _where(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
     if not _have_entries(mask) or mask.dims != (BATCH,) or mask.tensor.dtype != tf.bool:
         return None
     (out,) = op.outputs
-    chosen = Chosen(expansion, mask.entries, mask.computed(), out)
+    # Ids and their weights are chosen by one mask, by a Where each.
+    masks, name = mask.entries.chosen, mask.computed().name
+    if name not in masks:
+        masks[name] = Chosen(expansion, mask.entries, mask.tensor, out)
+    chosen = masks[name]
     return [Value(out, Side.USER, (BATCH, ONE), None, chosen, chosen.repeat_positions)]
 
 
@@ -198,6 +202,17 @@ def _concat(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
     return [_entry_shape(op.outputs[0], entries, [*sizes, *more])]
 
 
+def _fill(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
+    """The same for each entry, as tf.ones_like has it."""
+    shape, filling = inputs
+    if shape.entry_shape is None or shape.entry_shape[1] or filling.side != Side.FIXED:
+        return None
+    entries = shape.entry_shape[0]
+    value = Value(op.outputs[0], Side.USER, (BATCH,), None, entries)
+    value.make = lambda: tf.fill(entries.count[tf.newaxis], filling.computed())
+    return [value]
+
+
 def _fill_empty_rows(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
     indices, values, shape, default = inputs
     if not are_indices(indices) or not are_keys(values) or values.entries is not indices.entries:
@@ -206,7 +221,10 @@ def _fill_empty_rows(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) 
         return None
     entries = indices.entries
     out_indices, out_values, are_empty, places = op.outputs
-    filled = Entries.of_rows(expansion, out_indices[:, 0], is_sorted=True, has_all_rows=True)
+    if entries.filled is None:
+        rows = out_indices[:, 0]
+        entries.filled = Entries.of_rows(expansion, rows, is_sorted=True, has_all_rows=True)
+    filled = entries.filled
 
     def repeat_places(_: tf.Tensor) -> tf.Tensor:
         rows = tf.cast(expansion.items, tf.int64)
@@ -324,6 +342,7 @@ _WITH_ROWS = {
 _RULES: Dict[str, Callable[[Any, tf.Operation, Sequence[Value]], _Made]] = {
     "Cast": _cast,
     "ConcatV2": _concat,
+    "Fill": _fill,
     "GatherV2": _gather,
     "Identity": _identity,
     "Reshape": _reshape,
