@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import sample_compression
 
 # Graphs per test: of `make test`, of CI, and of the run before a release, some hours on two cores.
-QUICK, CI, SLOW = 60, 500, 10_000
+QUICK, CI, SLOW = 30, 500, 10_000
 
 _NO_GRAPPLER = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
 _NO_GRAPPLER.graph_options.rewrite_options.disable_meta_optimizer = True
