@@ -50,6 +50,8 @@ COMPILE_FLAGS = (
 # Said for this source, so that it holds whatever CXX or COMPILE_FLAGS may enable one day.
 SOURCE_FLAGS: Dict[str, Sequence[str]] = {
     "ops/core/row_update.cc": ("-mno-fma", "-ffp-contract=off"),
+    # Products of matrices gain from multiplying and adding in one go.
+    "ops/core/user_product.cc": ("-ffp-contract=fast",),
 }
 
 # -z defs: a symbol that TensorFlow does not export fails here instead of at import.

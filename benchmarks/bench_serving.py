@@ -1,21 +1,23 @@
 """How fast does a compressed model answer beside the model as written and a graph made by hand?
 
-    python -m benchmarks.bench_serving [--rounds 200] [--output FILE.json]
+    python -m benchmarks.bench_serving [--rounds 200] [--output FILE.json] [--plot FILE.png]
+    python -m benchmarks.bench_serving --only_plot --output FILE.json --plot FILE.png
 
-Two models on looked-up vectors of 16 floats: DIN (attention over a history of 100, then 128 and 64
-units) and wide & deep (40 fields of the user, 10 of the candidate, 256 and 128 units). By hand
-means: what depends on the user runs once, first layers are split by block, there is one copy of the
-history. All graphs live in one process and take turns; what is compared is the median over rounds
-of the ratio of times within a round, because the machine's speed drifts.
+Four models on looked-up vectors of 16 floats: DIN (attention over a history of 100, then 128 and 64
+units), DIEN-like (the same over the states of a GRU), DSSM (towers of 256, 128 and 64 units, 40
+fields of the user, 10 of the candidate) and wide & deep (as many fields, 256 and 128 units). By
+hand means: what depends on the user runs once, first layers are split by block, there is one copy
+of the history. All graphs live in one process and take turns; what is compared is the median over
+rounds of the ratio of times within a round, because the machine's speed drifts.
 
-Columns: ms, median and 99th percentile; then the time of the model as written, and that of the
-graph by hand, over that of the compressed one.
+Columns: ms, median and 99th percentile; the median of the time over that of the compressed graph;
+KB of the request; the most MB that the ops of one request hold at a time, what is fed left out.
 """
 
 import argparse
-import datetime
 import json
 import os
+import pathlib
 import time
 from typing import Callable, Dict, List, NamedTuple
 
@@ -24,6 +26,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from benchmarks import rounds as rounds_lib
 from model_zoo import din, layers
 from rec_estimator import graph_optimizer
 
@@ -42,6 +45,14 @@ def _vectors(names_and_shapes):
         name: tf.placeholder(tf.bool if name == "mask" else tf.float32, [None, *shape], name=name)
         for name, shape in names_and_shapes.items()
     }
+
+
+class Graph(NamedTuple):
+    """A graph under test."""
+
+    call: Callable  # Answers the request once.
+    request_bytes: int
+    peak_bytes: int
 
 
 class Model(NamedTuple):
@@ -94,6 +105,55 @@ def din_by_hand(features, rows):
         return tf.squeeze(layers.dense(hidden, 1, "output"), -1)
 
 
+def _gru(steps):
+    """The states of a GRU over [B, T, D], [B, T, D]; written with tf.while_loop."""
+    with tf.variable_scope("gru"):
+        gates = tf.get_variable("gates", [2 * DIM, 2 * DIM])
+        candidate = tf.get_variable("candidate", [2 * DIM, DIM])
+    inputs = tf.TensorArray(tf.float32, HISTORY).unstack(tf.transpose(steps, [1, 0, 2]))
+
+    def step(time, state, states):
+        now = inputs.read(time)
+        reset, update = tf.split(
+            tf.sigmoid(tf.matmul(tf.concat([now, state], axis=1), gates)), 2, axis=1
+        )
+        new = tf.tanh(tf.matmul(tf.concat([now, reset * state], axis=1), candidate))
+        state = update * state + (1 - update) * new
+        return time + 1, state, states.write(time, state)
+
+    states = tf.TensorArray(tf.float32, HISTORY, element_shape=[None, DIM])
+    start = [0, tf.zeros([tf.shape(steps)[0], DIM]), states]
+    _, _, states = tf.while_loop(lambda time, *_: time < HISTORY, step, start)
+    states = tf.transpose(states.stack(), [1, 0, 2])
+    return tf.ensure_shape(states, [None, HISTORY, DIM])
+
+
+def dien_as_written(features):
+    return din_as_written({**features, "history": _gru(features["history"])})
+
+
+def dien_by_hand(features, rows):
+    return din_by_hand({**features, "history": _gru(features["history"])}, rows)
+
+
+def _tower(features, name):
+    with tf.variable_scope(name):
+        for number, units in enumerate((256, 128)):
+            features = layers.dense(features, units, f"hidden_{number}", tf.nn.relu)
+        return tf.nn.l2_normalize(layers.dense(features, 64, "output"), axis=1)
+
+
+def dssm_as_written(features):
+    user = tf.concat([features["user"], features["context"]], axis=1)
+    towers = _tower(user, "user"), _tower(features["item"], "item")
+    return tf.reduce_sum(towers[0] * towers[1], axis=1)
+
+
+def dssm_by_hand(features, rows):
+    user = tf.concat([features["user"], features["context"]], axis=1)
+    return tf.reduce_sum(rows(_tower(user, "user")) * _tower(features["item"], "item"), axis=1)
+
+
 def wide_and_deep_as_written(features):
     rows = [features[f"field_{i}"] for i in range(FIELDS)]
     deep = tf.concat([row[:, :-1] for row in rows], axis=1)
@@ -130,6 +190,14 @@ WIDE_AND_DEEP_USERS = {f"field_{i}": [DIM + 1] for i in range(FIELDS) if i % STE
 WIDE_AND_DEEP_ITEMS = {f"field_{i}": [DIM + 1] for i in range(0, FIELDS, STEP)}
 MODELS = (
     Model("DIN", DIN_USERS, {"item": [DIM]}, din_as_written, din_by_hand),
+    Model("DIEN-like", DIN_USERS, {"item": [DIM]}, dien_as_written, dien_by_hand),
+    Model(
+        "DSSM",
+        {"user": [40 * DIM], "context": [CONTEXT_WIDTH]},
+        {"item": [10 * DIM]},
+        dssm_as_written,
+        dssm_by_hand,
+    ),
     Model(
         "wide & deep",
         WIDE_AND_DEEP_USERS,
@@ -140,8 +208,8 @@ MODELS = (
 )
 
 
-def _call(model, kind, sizes, values):
-    """A function that answers the request once."""
+def _graph(model, kind, sizes, values):
+    """A graph that answers the request."""
     with tf.Graph().as_default():
         users, items = _vectors(model.users), _vectors(model.items)
         item_size = tf.placeholder(tf.int32, [None], name="item_size")
@@ -167,7 +235,27 @@ def _call(model, kind, sizes, values):
         keys = list(feed)
         run = session.make_callable(scores, keys)
         arguments = [feed[key] for key in keys]
-        return lambda: run(*arguments)
+        peak = _peak_bytes(session, scores, feed)
+        sent = sum(feed[key].nbytes for key in keys if kind != "as written" or key is not item_size)
+        return Graph(lambda: run(*arguments), sent, peak)
+
+
+def _peak_bytes(session, scores, feed):
+    """The most bytes that a step's ops hold at a time, by TensorFlow's record of allocations."""
+    peaks = []
+    for _ in range(15):  # Which ops run side by side differs from run to run.
+        metadata = tf.RunMetadata()
+        session.run(scores, feed, tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), metadata)
+        records = [
+            (record.alloc_micros, record.alloc_bytes)
+            for device in metadata.step_stats.dev_stats
+            for node in device.node_stats
+            for memory in node.memory
+            for record in memory.allocation_records
+        ]
+        held = np.cumsum([size for _, size in sorted(records)])
+        peaks.append(int(held.max(initial=0)))
+    return int(np.median(peaks))
 
 
 def _values(model, sizes):
@@ -181,55 +269,97 @@ def _values(model, sizes):
 
 
 def measure(model, sizes, rounds):
-    """Seconds of each graph in every round."""
+    """The graphs, and seconds of each in every round."""
     values = _values(model, sizes)
-    calls = {
-        kind: _call(model, kind, sizes, values) for kind in ("as written", "by hand", "compressed")
+    graphs = {
+        kind: _graph(model, kind, sizes, values) for kind in ("as written", "by hand", "compressed")
     }
-    answers = {kind: call() for kind, call in calls.items()}
+    answers = {kind: graph.call() for kind, graph in graphs.items()}
     for answer in answers.values():
         largest = np.abs(answers["as written"]).max()
         np.testing.assert_allclose(answer, answers["as written"], rtol=0, atol=1e-5 * largest)
-    seconds = {kind: [] for kind in calls}
+    seconds = {kind: [] for kind in graphs}
     for turn in range(rounds + 10):
-        for kind, call in calls.items():
+        for kind, graph in graphs.items():
             start = time.perf_counter()
-            call()
+            graph.call()
             if turn >= 10:
                 seconds[kind].append(time.perf_counter() - start)
-    return {kind: np.array(times) for kind, times in seconds.items()}
+    return graphs, {kind: np.array(times) for kind, times in seconds.items()}
+
+
+def plot(result, path):
+    """Draws one panel per model: the median latency of each graph, and its 99th percentile."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    points = result["points"]
+    models = list(dict.fromkeys(point["model"] for point in points))
+    figure, panels = pyplot.subplots(
+        1, len(models), figsize=(3.6 * len(models), 3.6), layout="constrained", squeeze=False
+    )
+    for panel, model in zip(panels[0], models):
+        mine = [point for point in points if point["model"] == model]
+        requests = list(dict.fromkeys(point["request"] for point in mine))
+        for shift, graph in enumerate(("as written", "by hand", "compressed")):
+            of_graph = [point for point in mine if point["graph"] == graph]
+            p50 = np.array([point["p50_ms"] for point in of_graph])
+            p99 = np.array([point["p99_ms"] for point in of_graph])
+            places = np.arange(len(requests)) + 0.27 * (shift - 1)
+            upper = np.maximum(p99 - p50, 0)
+            error = {"yerr": [np.zeros(len(p50)), upper], "error_kw": {"lw": 0.7, "capsize": 2}}
+            panel.bar(places, p50, width=0.25, label=graph, **error)
+        panel.set_xticks(range(len(requests)), requests, rotation=35, ha="right", fontsize=8)
+        panel.set_yscale("log")
+        panel.set_title(model)
+    panels[0][0].set_ylabel("ms a request: median, whisker to p99")
+    panels[0][0].legend(fontsize=8)
+    figure.savefig(path, dpi=110)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--output", help="file for the raw result, JSON")
+    parser.add_argument("--plot", help="file for a plot of it, PNG or SVG")
+    parser.add_argument("--only_plot", action="store_true", help="draw what --output holds")
     args = parser.parse_args()
+    if args.only_plot:
+        plot(json.loads(pathlib.Path(args.output).read_text()), args.plot)
+        return
     tf.logging.set_verbosity(tf.logging.ERROR)
     points = []
-    print(f"{'model':12}{'request':>15}{'graph':>12}{'p50 ms':>9}{'p99 ms':>9}{'ratio':>7}")
+    print(
+        f"{'model':12}{'request':>15}{'graph':>12}{'p50 ms':>9}{'p99 ms':>9}{'ratio':>7}"
+        f"{'KB sent':>9}{'peak MB':>9}"
+    )
     for model in MODELS:
         for request, sizes in REQUESTS.items():
-            seconds = measure(model, sizes, args.rounds)
+            graphs, seconds = measure(model, sizes, args.rounds)
             for kind, times in seconds.items():
-                ratio = float(np.median(times / seconds["compressed"]))
-                p50, p99 = (float(np.percentile(times, p)) * 1e3 for p in (50, 99))
-                print(f"{model.name:12}{request:>15}{kind:>12}{p50:9.2f}{p99:9.2f}{ratio:7.2f}")
-                points.append(
-                    dict(model=model.name, request=request, graph=kind, p50_ms=p50, p99_ms=p99)
+                point = {
+                    "model": model.name,
+                    "request": request,
+                    "graph": kind,
+                    "p50_ms": float(np.percentile(times, 50)) * 1e3,
+                    "p99_ms": float(np.percentile(times, 99)) * 1e3,
+                    "time_over_compressed": float(np.median(times / seconds["compressed"])),
+                    "request_bytes": graphs[kind].request_bytes,
+                    "peak_bytes": graphs[kind].peak_bytes,
+                }
+                points.append(point)
+                print(
+                    f"{model.name:12}{request:>15}{kind:>12}{point['p50_ms']:9.2f}"
+                    f"{point['p99_ms']:9.2f}{point['time_over_compressed']:7.2f}"
+                    f"{point['request_bytes'] / 1e3:9.0f}{point['peak_bytes'] / 1e6:9.2f}"
                 )
-                points[-1]["time_over_compressed"] = round(ratio, 3)
+    result = {**rounds_lib.provenance(), "rounds": args.rounds, "points": points}
     if args.output:
-        result = {
-            "date": datetime.date.today().isoformat(),
-            "cores": os.cpu_count(),
-            "tensorflow": tf.__version__,
-            "rounds": args.rounds,
-            "points": points,
-        }
-        with open(args.output, "w") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+        pathlib.Path(args.output).write_text(json.dumps(result, indent=1) + "\n")
+    if args.plot:
+        plot(result, args.plot)
 
 
 if __name__ == "__main__":

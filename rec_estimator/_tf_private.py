@@ -104,6 +104,22 @@ def in_control_flow(op) -> bool:
     return is_function_graph(op.graph) or op._get_control_flow_context() is not None
 
 
+def function_graph(graph, name):
+    """The graph of the function ``name`` that ``graph`` knows; None if it was loaded."""
+    # The bodies of tf.while_loop and tf.cond have no public reader.
+    function = graph._get_function(name)
+    return getattr(function, "graph", None)
+
+
+def outermost_control_flow(op):
+    """What names the outermost tf.while_loop or tf.cond (v1) around ``op``; None outside of any."""
+    # As in_control_flow; contexts are the same object for all ops of a loop.
+    context = op._get_control_flow_context()
+    while context is not None and context.outer_context is not None:
+        context = context.outer_context
+    return context
+
+
 def add_control_inputs(op, inputs) -> None:
     """Makes ``op``, which exists already, wait for the ops ``inputs``."""
     # tf.Graph.control_dependencies reaches new ops only; a stock train_op is there before ours.

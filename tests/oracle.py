@@ -46,6 +46,55 @@ def _sum(rows):
     return total
 
 
+# ------------------------------------------------------------------ users and candidates
+
+
+def repeat_rows(values, sizes, axis):
+    """Each user's places of an axis, again for each of her candidates."""
+    if not len(sizes):
+        return values
+    return np.concatenate(
+        [
+            np.tile(part, _times(values.ndim, axis, size))
+            for part, size in _parts(values, sizes, axis)
+        ],
+        axis=axis,
+    )
+
+
+def sum_rows(grads, values, sizes, axis):
+    """The gradient of repeat_rows."""
+    out, first = [], 0
+    for part, size in _parts(values, sizes, axis):
+        width = part.shape[axis]
+        places = np.arange(first, first + size * width)
+        mine = np.split(np.take(grads, places, axis), size, axis) if size else []
+        out.append(sum(mine, np.zeros_like(part)))
+        first += size * width
+    return np.concatenate(out, axis=axis) if out else values
+
+
+def multiply_by_user(rows, matrices, sizes):
+    """[N, M]: each candidate's row times the matrix of its user."""
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    return np.einsum("nk,nkm->nm", rows, matrices[owners])
+
+
+def layer_by_user(entries, rows, kernel, user_bias, row_bias, sizes):
+    """[N, T, H]: a layer over the product of each row with each entry of its user."""
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    products = entries[owners] * rows[:, np.newaxis]
+    return products @ kernel + user_bias[owners] + row_bias[:, np.newaxis]
+
+
+def _parts(values, sizes, axis):
+    return zip(np.split(values, len(sizes), axis) if len(sizes) else [], sizes)
+
+
+def _times(rank, axis, size):
+    return [size if place == axis else 1 for place in range(rank)]
+
+
 # ------------------------------------------------------------------ rules
 #
 # rule(hyper, grad, value, *slots) -> new value and slots, all float32 [dim].

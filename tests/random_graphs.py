@@ -6,8 +6,27 @@ shapes only, and those are the same.
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from random_structures import (
+    F,
+    branch_of_users,
+    cond,
+    distinct_ids,
+    entry_sizes,
+    function,
+    indicator,
+    integers,
+    loop_over_rows,
+    mixing_loop,
+    ragged_sum,
+    recurrent,
+    safe_lookup,
+    sparse_embedding,
+    sparse_sum,
+    weighted_lookup,
+    where_gather,
+    while_loop,
+)
 
-F, INT = tf.float64, tf.int64
 WIDTHS = (1, 2, 3, 4)
 
 
@@ -87,12 +106,6 @@ def reduction(function):
         return function(x, axis=axis, keepdims=bool(g.rng.randint(2)))
 
     return make
-
-
-def integers(g):
-    """Whole numbers well away from ties: 0, 1 or 2 for each element."""
-    x = g.dense(2)
-    return tf.cast(tf.floor(tf.math.floormod(tf.round(x * 1e3) + 0.5, 3.0)), INT)
 
 
 def dense_layer(g):
@@ -256,52 +269,6 @@ def einsum(g):
     return tf.einsum("btd,btd->bd", x, x * 0.5)
 
 
-def cond(g):
-    a, b = g.pair()
-    return tf.cond(tf.reduce_sum(a) > tf.reduce_sum(b) + 0.123, lambda: a * 1.0 + b, lambda: a - b)
-
-
-def while_loop(g):
-    x = g.dense(2)
-    return tf.while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, tf.tanh(y) + x), [0, x])[1]
-
-
-def sparse_sum(g):
-    x = g.dense(2)
-    sparse = tf.sparse.from_dense(tf.where(x > 0.05, x, tf.zeros_like(x)))
-    out = tf.sparse.reduce_sum(sparse, axis=1)
-    return tf.reshape(out, [-1])[:, tf.newaxis]
-
-
-def sparse_embedding(g):
-    ids = integers(g)
-    sparse = tf.sparse.from_dense(ids + tf.cast(tf.equal(ids, 0), INT) * 3)
-    return tf.nn.embedding_lookup_sparse(g.constant([4, 2]), sparse, None, combiner="mean")
-
-
-def where_gather(g):
-    x = g.dense(2)
-    places = tf.where(x > 0.05)
-    values = tf.gather_nd(x, places) * 2.0
-    out = tf.scatter_nd(places, values, tf.shape(x, out_type=INT))
-    out.set_shape(x.shape)
-    return out
-
-
-def entry_sizes(g):
-    x = g.dense(2)
-    values = tf.gather_nd(x, tf.where(tf.abs(x) < 1e300))  # All of them.
-    out = tf.reshape(tf.reshape(tf.sin(x), tf.shape(values)) * values, tf.shape(x))
-    out.set_shape(x.shape)
-    return out
-
-
-def ragged_sum(g):
-    x = g.dense(2)
-    ragged = tf.ragged.boolean_mask(x, x > 0.05)
-    return tf.reduce_sum(ragged, axis=1)[:, tf.newaxis]
-
-
 def split_parts(g):
     x = g.dense(2)
     first, second = tf.split(tf.concat([x, x], axis=1), 2, axis=1)
@@ -463,7 +430,9 @@ KINDS = {
             lookup_string, einsum, cond, while_loop, sparse_sum, sparse_embedding, where_gather,
             ragged_sum, split_parts, unstack, pad, pad_rows, tile, tile_rows, made_rows, conv,
             batch_norm, sequence_mask, top, argmax, sort_rows, select_v1, strided, every_other_row,
-            unknown_rank, identity_n, stack, scalar_of_rows,
+            unknown_rank, identity_n, stack, scalar_of_rows, safe_lookup, weighted_lookup,
+            indicator, distinct_ids, recurrent, loop_over_rows, mixing_loop, branch_of_users,
+            function,
         )
     },
 }  # fmt: skip

@@ -31,6 +31,7 @@ class _State:
     items: List[Any]
     item_size: tf.Tensor
     exact: bool
+    stock_ops: bool = False
     regions: List[Region] = dataclasses.field(default_factory=list)
     done: Optional[Rewrite] = None
 
@@ -121,7 +122,14 @@ def compress(fetches: Any) -> Any:
         for user in state.users:
             _check_open(user)
         with tf.name_scope("sample_compression"), tf.control_dependencies(None), tf.device(None):
-            rewrite = Rewrite(state.users, state.items, state.item_size, state.regions, state.exact)
+            rewrite = Rewrite(
+                state.users,
+                state.items,
+                state.item_size,
+                state.regions,
+                state.exact,
+                state.stock_ops,
+            )
             rewrite.run()
         state.done = rewrite
         tf.logging.info("%s", compression_report())
@@ -131,6 +139,16 @@ def compress(fetches: Any) -> Any:
             fetches,
             expand_composites=True,
         )
+
+
+def use_stock_ops() -> None:
+    """Makes the pass add TensorFlow's own ops only, if compression is enabled in the default graph.
+
+    For portable exports, before the model is compressed. Answers are the same; they come slower.
+    """
+    state = _state()
+    if state is not None:
+        state.stock_ops = True
 
 
 def with_open_rows(features: Any) -> Any:

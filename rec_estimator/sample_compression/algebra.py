@@ -15,7 +15,7 @@ from rec_estimator.sample_compression import sizes as sizes_lib
 from rec_estimator.sample_compression.expansion import Expansion
 from rec_estimator.sample_compression.forms import Flat, Parts, Product, Signed, Spread, Sum
 from rec_estimator.sample_compression.kernel_split import KernelSplit, Pieces
-from rec_estimator.sample_compression.sizes import BATCH, ONE, Size, Sizes
+from rec_estimator.sample_compression.sizes import BATCH, ONE, Sizes
 from rec_estimator.sample_compression.values import Side, Value
 
 
@@ -172,7 +172,7 @@ class Algebra:
             return
         axes = tf.get_static_value(inputs[1].tensor).reshape(-1) % 3
         user, item = form.user.dims, form.item.dims
-        if item[0] != BATCH:
+        if item[0] != BATCH or not self._expansion.multiplies(value.tensor.dtype):
             return
         if axes.tolist() == [1] and item[2] == ONE and item[:2] == user[:2]:
             flip = False  # [N, T, 1] weights of [B, T, D]
@@ -182,34 +182,13 @@ class Algebra:
             return
 
         def make() -> tf.Tensor:
-            products = self._by_group(
-                tf.squeeze(form.item.computed(), 1 if flip else 2),
-                form.user.computed(),
-                user[1] if not flip else user[2],
-                user[2] if not flip else user[1],
-                flip,
-            )
+            rows = tf.squeeze(form.item.computed(), 1 if flip else 2)
+            products = self._expansion.multiply(rows, form.user.computed(), transpose=flip)
             if not op.get_attr("keep_dims"):
                 return products
             return tf.expand_dims(products, 2 if flip else 1)
 
         value.make = make
-
-    def _by_group(
-        self, items: tf.Tensor, users: tf.Tensor, inner: Size, outer: Size, flip: bool
-    ) -> tf.Tensor:
-        """Multiplies each candidate's vector [N, inner] with its user's matrix, to [N, outer].
-
-        The candidates of a user stay together where all have as many: one product of matrices per
-        user, and no copy of the matrix.
-        """
-        rows, groups = self._expansion.items, self._expansion.groups
-        each = rows // tf.maximum(groups, 1)
-        width = sizes_lib.evaluate(inner, rows)
-        grouped = tf.reshape(items, tf.stack([groups, each, width]))
-        matrices = tf.gather(users, self._expansion.group_index)
-        products = tf.matmul(grouped, matrices, transpose_b=flip)
-        return tf.reshape(products, sizes_lib.reshape_target([BATCH, outer], rows))
 
     def _batch_matmul(self, op: tf.Operation, inputs: Sequence[Value], value: Value) -> None:
         a, b = inputs

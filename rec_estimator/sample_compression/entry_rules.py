@@ -4,50 +4,49 @@ Where and GatherNd take the ids out of a padded matrix, the lookups of tables co
 for a row's ids into one vector.
 """
 
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.sample_compression import sizes as sizes_lib
-from rec_estimator.sample_compression.expansion import Entries, Expansion
+from rec_estimator.sample_compression.entries import Entries
 from rec_estimator.sample_compression.sizes import BATCH
+from rec_estimator.sample_compression.sparse_rules import (
+    are_indices,
+    are_keys,
+    are_rows,
+    indices_of,
+    sparse_made,
+)
 from rec_estimator.sample_compression.values import Side, Value
 
 GROUP_LOOKUP = "RecEstimator>TableGroupLookup"
 
 
 def entries_made(
-    expansion: Expansion, op: tf.Operation, inputs: Sequence[Value]
+    expansion: Any, op: tf.Operation, inputs: Sequence[Value]
 ) -> Optional[List[Value]]:
     """The outputs of an op that takes entries out of users' rows; None where it is no such op."""
-    if op.type == "Where" and _are_rows(inputs[0]):
+    if op.type == "Where" and are_rows(inputs[0]):
         entries = Entries.of_sparse(expansion, op.outputs[0], is_sorted=True)
-        return [_indices(op.outputs[0], entries, len(inputs[0].dims))]
-    if op.type == "GatherNd" and _are_rows(inputs[0]) and _are_indices(inputs[1]):
+        return [indices_of(op.outputs[0], entries, len(inputs[0].dims))]
+    if op.type == "GatherNd" and are_rows(inputs[0]) and are_indices(inputs[1]):
         depth = inputs[1].dims[1].factor
         dims = (BATCH, *inputs[0].dims[depth:])
         return [Value(op.outputs[0], Side.USER, dims, None, inputs[1].entries)]
     if op.type == "RaggedTensorToSparse" and _are_ragged(inputs):
-        entries = inputs[1].entries
-        indices, out, shape = op.outputs
-        return [
-            _indices(indices, entries, 2),
-            Value(out, Side.USER, (BATCH,), None, entries),
-            Value(
-                shape,
-                Side.USER,
-                (sizes_lib.number(2),),
-                (BATCH, None),
-                entries,
-                entries.bounding_shape,
-            ),
-        ]
-    return None
+        return _ragged_to_sparse(op, inputs[1].entries)
+    return sparse_made(expansion, op, inputs)
 
 
-def _indices(tensor: tf.Tensor, entries: Entries, rank: int) -> Value:
-    dims = (BATCH, sizes_lib.number(rank))
-    return Value(tensor, Side.USER, dims, None, entries, entries.repeat_indices)
+def _ragged_to_sparse(op: tf.Operation, entries: Entries) -> List[Value]:
+    indices, values, shape = op.outputs
+    dims, elements = (sizes_lib.number(2),), (BATCH, None)
+    return [
+        indices_of(indices, entries, 2),
+        Value(values, Side.USER, (BATCH,), None, entries),
+        Value(shape, Side.USER, dims, elements, entries, entries.bounding_shape),
+    ]
 
 
 def looked_up(op: tf.Operation, inputs: Sequence[Value]) -> Tuple[List[Optional[Value]], List[int]]:
@@ -69,9 +68,9 @@ def looked_up(op: tf.Operation, inputs: Sequence[Value]) -> Tuple[List[Optional[
                 dims = (*keys.dims, width)
                 value = Value(op.outputs[i], Side.USER, dims, entries=keys.entries)
         elif (
-            _are_indices(indices)
+            are_indices(indices)
             and keys.entries is indices.entries
-            and _are_plain(keys)
+            and are_keys(keys)
             and (shape.elements or (None,))[0] == BATCH
         ):
             value = Value(op.outputs[i], Side.USER, (BATCH, width))
@@ -79,17 +78,6 @@ def looked_up(op: tf.Operation, inputs: Sequence[Value]) -> Tuple[List[Optional[
         if value is not None:
             of_users += [n * count + i for n in (1, 2, 3)]
     return outputs, of_users
-
-
-def _are_rows(value: Value) -> bool:
-    """Whether a tensor has a row per user along axis 0."""
-    return (
-        value.side == Side.USER
-        and value.entries is None
-        and value.repeat is None
-        and value.dims is not None
-        and value.dims[:1] == (BATCH,)
-    )
 
 
 def _are_ragged(inputs: Sequence[Value]) -> bool:
@@ -102,20 +90,5 @@ def _are_ragged(inputs: Sequence[Value]) -> bool:
         and values.entries is not None
         and values.entries is splits.entries
         and splits.repeat == splits.entries.repeat_splits
-        and _are_plain(values)
-    )
-
-
-def _are_plain(keys: Value) -> bool:
-    return keys.side == Side.USER and keys.repeat is None and keys.dims == (BATCH,)
-
-
-def _are_indices(value: Value) -> bool:
-    """Whether a tensor is the indices of a user's sparse tensor."""
-    return (
-        value.side == Side.USER
-        and value.entries is not None
-        and value.repeat == value.entries.repeat_indices
-        and value.dims is not None
-        and sizes_lib.is_number(value.dims[1])
+        and are_keys(values)
     )

@@ -6,26 +6,26 @@ row per user, or is what the model as written computes for each candidate.
 """
 
 import collections
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _tf_private
+from rec_estimator.sample_compression import bodies
 from rec_estimator.sample_compression import sizes as sizes_lib
 from rec_estimator.sample_compression import values as values_lib
 from rec_estimator.sample_compression.algebra import Algebra
 from rec_estimator.sample_compression.elements import elements_of
+from rec_estimator.sample_compression.entries import Entries
 from rec_estimator.sample_compression.entry_rules import GROUP_LOOKUP, entries_made, looked_up
-from rec_estimator.sample_compression.expansion import (
-    Entries,
-    Expansion,
-    components,
-    repeat_rows,
-)
+from rec_estimator.sample_compression.expansion import Expansion, components, repeat_rows
+from rec_estimator.sample_compression.lists import LIST_RULES
+from rec_estimator.sample_compression.pieces import Piece, find_pieces
 from rec_estimator.sample_compression.regions import Region, Regions
 from rec_estimator.sample_compression.report import OpRecord
 from rec_estimator.sample_compression.rules import BROADCASTING, RULES, SHAPE_OPERANDS
-from rec_estimator.sample_compression.sizes import ONE, Sizes
+from rec_estimator.sample_compression.sizes import ONE, ListSizes, Sizes
+from rec_estimator.sample_compression.stock_expansion import StockExpansion
 from rec_estimator.sample_compression.values import Side, Stop, Value
 
 # Ops that make rows of something without rows, again for the users: shape and data to tensor.
@@ -44,6 +44,8 @@ class Rewrite:
       items: Such of N rows.
       item_size: int32 [B] or [1].
       regions: Pieces that are declared row-wise.
+      exact: Leaves the algebra out.
+      stock_ops: Adds no op of ours.
     """
 
     def __init__(
@@ -53,17 +55,20 @@ class Rewrite:
         item_size: tf.Tensor,
         regions: Sequence[Region] = (),
         exact: bool = False,
+        stock_ops: bool = False,
     ) -> None:
         # Before the pass adds ops of its own.
         self._order = _downstream([part for t in (*users, *items) for part in components(t)])
         self._regions = Regions(regions)
         self._is_row_wise: Dict[Region, bool] = {}
-        self.expansion = Expansion(users, items, item_size)
+        kind = StockExpansion if stock_ops else Expansion
+        self.expansion = kind(users, items, item_size)
         self._algebra = Algebra(self.expansion, self._repeated, exact)
         self.records: List[OpRecord] = []
         self._values: Dict[str, Value] = {}
         self._full: Dict[Tuple[str, bool], tf.Tensor] = {}
         self._makers: Dict[str, tf.Operation] = {}
+        self._stopped: Dict[tf.Operation, str] = {}  # Why a piece stays, by op.
         self._made: Dict[str, tf.Tensor] = {}
         self._inputs: List[Tuple[tf.Operation, int, tf.Tensor]] = []
         for user in users:
@@ -81,8 +86,12 @@ class Rewrite:
 
     def run(self) -> None:
         """Decides on every op, then rewires the graph."""
-        for op in self._order:
-            self._visit(op)
+        for node in self._order:
+            if not isinstance(node, Piece):
+                self._visit(node)
+            elif not self._visit_piece(node):
+                for op in node.ops:
+                    self._visit(op)
         for op, index, tensor in self._inputs:
             # An op's inputs have no public setter, and what a model_fn has built is there already.
             _tf_private.update_input(op, index, tensor)
@@ -142,16 +151,26 @@ class Rewrite:
     def _repeat(self, value: Value, is_broadcast: bool) -> tf.Tensor:
         if value.repeat is not None:
             return value.repeat(value.tensor)
+        if isinstance(value.dims, ListSizes):
+            return self._repeat_list(value)
         rows = self.expansion.users if value.entries is None else value.entries.count
         per_row = 1
         if value.per_row != ONE:
             per_row = sizes_lib.evaluate(value.per_row, rows)
-        index = self.expansion.index
         if value.entries is not None:
-            index = value.entries.places
-        elif is_broadcast:
-            index = self.expansion.broadcast_index
-        return repeat_rows(value.tensor, value.axis, rows, per_row, index)
+            return repeat_rows(value.tensor, value.axis, rows, per_row, value.entries.places)
+        return self.expansion.repeat(value.tensor, value.axis, per_row, is_broadcast)
+
+    def _repeat_list(self, value: Value) -> tf.Tensor:
+        """A list of tensors with a row per candidate each."""
+        known = [size.factor if sizes_lib.is_number(size) else -1 for size in value.dims]
+        shape = tf.constant(known, tf.int32, shape=[len(known)])
+        stacked = tf.raw_ops.TensorListStack(
+            input_handle=value.tensor, element_shape=shape, element_dtype=value.dims.dtype
+        )
+        per_row = sizes_lib.evaluate(value.per_row, self.expansion.users)
+        repeated = self.expansion.repeat(stacked, value.axis + 1, per_row)
+        return tf.raw_ops.TensorListFromTensor(tensor=repeated, element_shape=shape)
 
     def _is_inside(self, op: tf.Operation) -> bool:
         """Whether an op belongs to regions only that are of users or of candidates as a whole."""
@@ -194,6 +213,11 @@ class Rewrite:
         made = None if _tf_private.in_control_flow(op) else entries_made(self.expansion, op, inputs)
         if made is not None:
             self.records.append(OpRecord(op, True, None))
+            for index, value in enumerate(inputs):
+                tensor = value.computed()
+                if value.side != Side.USER and _has_rows(value.elements):
+                    tensor = self._shape_for_users(value)
+                self._connect(op, index, tensor)
             for tensor, value in zip(op.outputs, made):
                 self._learn(tensor, value)
             return
@@ -212,18 +236,52 @@ class Rewrite:
         if kinds - {None}:
             outs = None  # How many entries the candidates have is not followed.
         is_split = self._leave_with_candidates(op, inputs, outs)
-        if is_split or any(value.side == Side.USER for value in inputs):
+        is_followed = len(op.outputs) == 1 and self.value(op.outputs[0]).elements is not None
+        if is_split or (not is_followed and any(v.side == Side.USER for v in inputs)):
             dims = outs[0] if outs else None
             share = self._algebra.shares.get(op.name, 1.0)
             self.records.append(OpRecord(op, False, dims, "" if is_split else reason, share))
         if outs and not rows and _has_rows(outs[0]):
             self._makers[op.outputs[0].name] = op
 
+    def _visit_piece(self, piece: Piece) -> bool:
+        """Puts control flow of the older kind on the users' side, if all of it may be there."""
+        found: Dict[str, Value] = {}
+        coming = list(piece.inputs())
+        try:
+            for _, _, tensor in coming:
+                found[tensor.name] = bodies.seeded(self.value(tensor))
+            rows = [self.value(t) for _, _, t in coming if found[t.name].axis is not None]
+            decided = [value for value in rows if value.tensor.name not in self._makers]
+            if not decided or any(value.side != Side.USER for value in decided):
+                raise Stop("takes tensors of candidates too")
+            bodies.follow_loop(piece.ops, found)
+            outs = [(t, bodies.leaving(found[t.name], piece)) for t in piece.outputs()]
+        except Stop as stop:
+            self._stopped.update(dict.fromkeys(piece.ops, str(stop)))
+            return False
+        for op, index, tensor in coming:
+            self._connect_user(op, index, self.value(tensor))
+        for op in piece.ops:
+            dims = found[op.outputs[0].name].dims if op.outputs else None
+            if any(found[tensor.name].axis is not None for tensor in op.inputs):
+                self.records.append(OpRecord(op, True, dims))
+        for tensor, dims in outs:
+            self._learn(tensor, Value(tensor, Side.USER if _has_rows(dims) else Side.ITEM, dims))
+        return True
+
     def _apply_rule(self, op: tf.Operation, inputs: Sequence[Value]) -> List[Sizes]:
-        if op.type not in RULES:
-            raise Stop("has no rule")
+        if op in self._stopped:
+            raise Stop(f"is in control flow that {self._stopped[op]}")
         if _tf_private.in_control_flow(op):
             raise Stop("is inside of control flow")
+        if op.type in bodies.CALLS:
+            return bodies.call(op, inputs)
+        is_of_lists = any(isinstance(value.dims, ListSizes) for value in inputs)
+        if op.type in LIST_RULES and not any(_has_rows(value.elements) for value in inputs):
+            return LIST_RULES[op.type](op, inputs)
+        if op.type not in RULES or (is_of_lists and op.type != "Identity"):
+            raise Stop("has no rule")
         if any(value.repeat is not None for value in inputs):
             raise Stop("takes apart a sparse or ragged tensor")
         has_entries = any(value.entries is not None for value in inputs)
@@ -279,17 +337,21 @@ class Rewrite:
     ) -> None:
         self.records.append(OpRecord(op, True, outs[0] if outs else None))
         for index, value in enumerate(inputs):
-            tensor = value.computed()
-            if SHAPE_OPERANDS.get(op.type) == index and _has_rows(value.elements):
-                tensor = self._shape_for_users(value)
-            elif tensor.name in self._makers:
-                tensor = self._made_for_users(self._makers[tensor.name])
-            self._connect(op, index, tensor)
+            self._connect_user(op, index, value)
         for dims, tensor in zip(outs, op.outputs):
             if dims is None or _has_rows(dims):
                 self._learn(tensor, Value(tensor, Side.USER, dims, entries=entries))
             else:
                 self._learn(tensor, Value(tensor, Side.ITEM, dims))
+
+    def _connect_user(self, op: tf.Operation, index: int, value: Value) -> None:
+        """Connects an op on the users' side."""
+        tensor = value.computed()
+        if SHAPE_OPERANDS.get(op.type) == index and _has_rows(value.elements):
+            tensor = self._shape_for_users(value)
+        elif tensor.name in self._makers:
+            tensor = self._made_for_users(self._makers[tensor.name])
+        self._connect(op, index, tensor)
 
     def _connect(self, op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
         if tensor.name != op.inputs[index].name:
@@ -347,42 +409,57 @@ def _has_rows(sizes: Sizes) -> bool:
     return sizes is not None and any(size is not None and size.is_batch for size in sizes)
 
 
-def _downstream(tensors: Sequence[tf.Tensor]) -> List[tf.Operation]:
-    """The ops that depend on the tensors, each after those it takes its inputs from.
-
-    The back edge of a tf.while_loop (v1) is left out: what is in the loop is of one side.
-    """
-    found: Dict[tf.Operation, int] = {}
+def _downstream(tensors: Sequence[tf.Tensor]) -> List[Union[tf.Operation, Piece]]:
+    """What depends on the tensors, ops and pieces, each after those it takes its inputs from."""
+    found: Set[tf.Operation] = set()
     stack = [op for tensor in tensors for op in tensor.consumers()]
     while stack:
         op = stack.pop()
         if op not in found:
-            found[op] = 0
+            found.add(op)
             stack.extend(consumer for tensor in op.outputs for consumer in tensor.consumers())
-    given: Set[str] = {tensor.name for tensor in tensors}
-
-    def awaited(op: tf.Operation) -> List[tf.Operation]:
-        return [
-            tensor.op
-            for tensor in op.inputs
-            if tensor.op in found and tensor.name not in given and tensor.op.type != "NextIteration"
-        ]
-
-    for op in found:
-        found[op] = len(awaited(op))
-    consumers: Dict[tf.Operation, List[tf.Operation]] = collections.defaultdict(list)
-    for op in found:
-        for source in awaited(op):
-            consumers[source].append(op)
-    # The order of creation among those that are ready, so that two exports are alike.
-    age = {op: i for i, op in enumerate(tensors[0].graph.get_operations())}
-    ready = collections.deque(sorted((op for op in found if not found[op]), key=age.get))
-    order: List[tf.Operation] = []
-    while ready:
-        op = ready.popleft()
-        order.append(op)
-        for consumer in consumers[op]:
-            found[consumer] -= 1
-            if not found[consumer]:
-                ready.append(consumer)
+    pieces = find_pieces(tensors[0].graph)
+    given = {tensor.name for tensor in tensors}
+    order, rest = _ordered(found, given, pieces)
+    if rest:
+        # Something between two halves of a piece: such are taken op by op.
+        cut = {node for node in rest if isinstance(node, Piece)}
+        pieces = {op: piece for op, piece in pieces.items() if piece not in cut}
+        order, _ = _ordered(found, given, pieces)
     return order
+
+
+def _ordered(
+    ops: Set[tf.Operation], given: Set[str], pieces: Dict[tf.Operation, Piece]
+) -> Tuple[List[Union[tf.Operation, Piece]], List[Union[tf.Operation, Piece]]]:
+    """Ops and pieces in order, and those that wait for each other.
+
+    The back edge of a tf.while_loop (v1) is left out: what is in the loop is of one side.
+    """
+    waits: Dict[Any, int] = {}
+    consumers: Dict[Any, List[Any]] = collections.defaultdict(list)
+    # The order of creation among those that are ready, so that two exports are alike.
+    age: Dict[Any, int] = {}
+    all_ops = next(iter(ops)).graph.get_operations() if ops else []
+    for number, op in enumerate(all_ops):
+        if op not in ops:
+            continue
+        node = pieces.get(op, op)
+        age.setdefault(node, number)
+        waits.setdefault(node, 0)
+        for tensor in op.inputs:
+            source = pieces.get(tensor.op, tensor.op)
+            is_awaited = tensor.op in ops and tensor.name not in given and source is not node
+            if is_awaited and tensor.op.type != "NextIteration":
+                waits[node] += 1
+                consumers[source].append(node)
+    ready = collections.deque(sorted((n for n, count in waits.items() if not count), key=age.get))
+    order = []
+    while ready:
+        node = ready.popleft()
+        order.append(node)
+        for consumer in consumers[node]:
+            waits[consumer] -= 1
+            if not waits[consumer]:
+                ready.append(consumer)
+    return order, [node for node, count in waits.items() if count]

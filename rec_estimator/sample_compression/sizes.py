@@ -55,6 +55,34 @@ REST = Size(factor=-1)
 Sizes = Optional[Tuple[Optional[Size], ...]]  # None inside: it may be anything
 
 
+class ListSizes(tuple):
+    """The shape of the elements of a list of tensors.
+
+    Attributes:
+      dtype: Of the elements.
+      is_set: Whether anything was written; otherwise their shape may still be any.
+    """
+
+    def __new__(cls, sizes: Sequence[Size], dtype: tf.DType, is_set: bool = True) -> "ListSizes":
+        """A tuple is made, not initialized."""
+        self = super().__new__(cls, sizes)
+        self.dtype, self.is_set = dtype, is_set
+        return self
+
+    def like(self, sizes: Sequence[Size]) -> "ListSizes":
+        """Another shape of the elements of such a list."""
+        return ListSizes(sizes, self.dtype, self.is_set)
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, ListSizes) and self.is_set == other.is_set
+        return same and tuple(self) == tuple(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None
+
+
 def number(value: int) -> Size:
     """A size that is known."""
     return Size(factor=int(value))

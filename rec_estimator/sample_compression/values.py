@@ -7,7 +7,6 @@ from typing import Any, Callable, List, Optional, Tuple
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.sample_compression import sizes as sizes_lib
-from rec_estimator.sample_compression.expansion import Entries
 from rec_estimator.sample_compression.sizes import Size, Sizes
 
 # Longest integer vector that is taken for a shape and followed element by element.
@@ -33,24 +32,29 @@ class Value:
     Attributes:
       tensor: On the side of users, B rows; otherwise what the model as written computes.
       side: Where it is computed.
-      dims: Its shape. Exactly one has `is_batch` where the rows are known; an axis that is None may
-        be anything. None: the rank is not known, and the rows of a user's are on axis 0.
+      dims: Its shape; ListSizes: that of each element of a list. Exactly one has `is_batch` where
+        the rows are known; an axis that is None may be anything. None: the rank is not known, and
+        the rows of a user's are on axis 0.
       elements: Of an integer scalar or vector: what it says about sizes, with N rows.
-      entries: Of a component of a user's sparse or ragged tensor: the rows of `dims` are not the
-        users' but its entries, and each user has a number of them.
+      entries: Entries or Distinct, of a component of a user's sparse or ragged tensor: the rows of
+        `dims` are not the users' but its entries, and each user has a number of them.
+      repeat: What repeats its rows, where that is neither the users' nor the entries' way.
       make: Computes the tensor in another way than the model as written; None: as it does.
       form: What algebra knows of it.
-      repeat: What repeats its rows, where that is neither the users' nor the entries' way.
+      meets: Of positions among distinct values: the Distinct they point into.
+      entry_shape: (entries, sizes): of a shape of a row for each entry, the sizes of other axes.
     """
 
     tensor: tf.Tensor
     side: Side
     dims: Sizes
     elements: Sizes = None
-    entries: Optional[Entries] = None
+    entries: Any = None
     repeat: Optional[Callable[[tf.Tensor], tf.Tensor]] = None
     make: Optional[Callable[[], tf.Tensor]] = None
     form: Any = None
+    meets: Any = None
+    entry_shape: Any = None
 
     def computed(self) -> tf.Tensor:
         """The tensor as the compressed graph computes it, on its side."""
@@ -84,6 +88,8 @@ def known_dims(value: Value) -> Tuple[Size, ...]:
     """
     if value.repeat is not None:
         raise Stop("takes apart a sparse or ragged tensor")
+    if isinstance(value.dims, sizes_lib.ListSizes):
+        raise Stop("takes a list of tensors")
     if value.dims is None:
         raise Stop("takes a tensor of unknown rank")
     if None in value.dims:

@@ -41,6 +41,7 @@ NO_SLOTS = {"slot_names": [], "slot_widths": [], "slot_initials": []}
 ADAGRAD = {"slot_names": ["Adagrad"], "slot_widths": [DIM], "slot_initials": [0.1]}
 KEYS = np.array([5, 0, -1, 5], np.int64)
 BANK = np.ones([2, DIM], np.float32)
+SPLITS = np.array([0, 1, 4], np.int32)
 INDICES = np.array([[0, 0], [0, 1], [2, 0], [2, 1]], np.int64)
 
 UNIFORM = tf.NodeDef(name="uniform", op="RandomUniform", input=["shape"])
@@ -55,6 +56,52 @@ VALID_CALLS = {
         "Toutputs": ["float32"],
         "node": UNIFORM.SerializeToString(),
         "shared_name": "uniform",
+    },
+    "sample_rows": {
+        "item_size": np.array([1, 3], np.int32),
+        "tensors": [np.ones([2, 3], np.float32), np.array([2, 5]), np.ones([4], np.float32)],
+        "kinds": ["dense", "sparse", "dense"],
+        "names": ["t", "u", "a b"],
+        "num_users": 2,
+        "size_name": "t",
+    },
+    "repeat_rows": {
+        "values": np.ones([2, 4], np.float32),
+        "row_splits": SPLITS,
+        "axis": 1,
+        "keep_one": False,
+    },
+    "repeat_rows_grad": {
+        "grads": np.ones([4, 3], np.float32),
+        "row_splits": SPLITS,
+        "shape": np.array([2, 3], np.int32),
+        "axis": 0,
+    },
+    "user_layer": {
+        "entries": np.ones([2, 3, 4], np.float32),
+        "rows": np.ones([4, 4], np.float32),
+        "kernel": np.ones([4, 3], np.float32),
+        "row_splits": SPLITS,
+        "user_bias": np.ones([2, 3, 3], np.float32),
+        "row_bias": np.ones([4, 3], np.float32),
+    },
+    "user_layer_grad": {
+        "entries": np.ones([2, 3, 4], np.float32),
+        "rows": np.ones([4, 4], np.float32),
+        "kernel": np.ones([4, 3], np.float32),
+        "row_splits": SPLITS,
+        "grads": np.ones([4, 3, 3], np.float32),
+    },
+    "user_mat_mul": {
+        "rows": np.ones([4, 3], np.float32),
+        "matrices": np.ones([2, 3, 5], np.float32),
+        "row_splits": SPLITS,
+        "transpose_matrices": False,
+    },
+    "user_mat_mul_grad": {
+        "rows": np.ones([4, 3], np.float32),
+        "grads": np.ones([4, 5], np.float32),
+        "row_splits": SPLITS,
     },
     "table_handle": {
         "shared_name": "new",
