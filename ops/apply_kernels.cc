@@ -135,8 +135,14 @@ class TableApplyOp : public OpKernel {
     batch.counted_keys = counted_keys->flat<int64_t>().data();
     batch.m = counted_keys->NumElements();
     batch.version = version->scalar<int64_t>()();
+    int64_t too_many;
+    const bool applied =
+        table.Apply(batch, *update, IntraOpThreads(context), &too_many);
+    OP_REQUIRES(context, too_many == 0,
+                TooManyRows(*resource, too_many,
+                            " with this step, nothing of which was applied"));
     OP_REQUIRES(
-        context, table.Apply(batch, *update, IntraOpThreads(context)),
+        context, applied,
         ResourceExhausted("table ", resource->name(),
                           " must fit into memory, got no memory for a step of ",
                           batch.n + batch.m, " keys over ", table.size(),
@@ -191,6 +197,39 @@ class TableApplyOp : public OpKernel {
   std::vector<SlotSpec> slots_;           // The rule's, in its order.
 };
 
+class TableCheckRoomOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    TablePtr resource;
+    OP_REQUIRES_OK(context, FindTable(context, &resource));
+    const Tensor *keys, *counted_keys;
+    OP_REQUIRES_OK(context, context->input("keys", &keys));
+    OP_REQUIRES_OK(context, context->input("counted_keys", &counted_keys));
+
+    EmbeddingTable::Batch batch = {};
+    batch.keys = keys->flat<int64_t>().data();
+    batch.n = keys->NumElements();
+    batch.counted_keys = counted_keys->flat<int64_t>().data();
+    batch.m = counted_keys->NumElements();
+    int64_t too_many;
+    OP_REQUIRES(
+        context,
+        resource->table().CountTooMany(batch, IntraOpThreads(context),
+                                       &too_many),
+        ResourceExhausted("keys of table ", resource->name(),
+                          " must be few enough to be counted, got no memory "
+                          "for ",
+                          batch.n + batch.m));
+    OP_REQUIRES(context, too_many == 0,
+                TooManyRows(*resource, too_many,
+                            " with this step, nothing of which was applied"));
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableCheckRoom").Device(DEVICE_CPU),
+                        TableCheckRoomOp);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableApply").Device(DEVICE_CPU),
                         TableApplyOp);
 

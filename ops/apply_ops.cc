@@ -40,7 +40,8 @@ REGISTER_OP("RecEstimator>TableApply")
     .SetIsStateful()
     .SetShapeFn(TableApplyShape)
     .Doc(R"doc(
-One training step of a table: counts, admits, inserts and updates its keys.
+One training step of a table: counts, admits, inserts and updates its keys; or, where that would
+give it more rows than it may have, fails and changes nothing.
 
 table: [].
 keys: [n]. Occurrences of keys; repeats are summed in order before the update.
@@ -52,6 +53,28 @@ rule: One of core/row_update.h.
 slot_names: The rule's slots, in its order; made in the table if it lacks them.
 slot_widths: Floats per row of each.
 slot_initials: What each starts from in a new row.
+)doc");
+
+Status TableCheckRoomShape(InferenceContext* c) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &unused));
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
+  return Status();
+}
+
+REGISTER_OP("RecEstimator>TableCheckRoom")
+    .Input("table: resource")
+    .Input("keys: int64")
+    .Input("counted_keys: int64")
+    .SetIsStateful()
+    .SetShapeFn(TableCheckRoomShape)
+    .Doc(R"doc(
+Fails as TableApply of these keys would, if the table may not have so many rows. Changes nothing.
+
+table: [].
+keys: [n]. As of TableApply.
+counted_keys: [m]. As of TableApply.
 )doc");
 
 }  // namespace

@@ -177,6 +177,9 @@ class TableRestore {
     return Status();
   }
 
+  // Rows that were read, those that a later checkpoint replaces included.
+  int64_t rows() const { return rows_; }
+
  private:
   // Calls take(batch), which returns false if there is no memory, for all that
   // the reader has, on several threads. `count`: how many keys that were.
@@ -259,6 +262,7 @@ class TableRestore {
     int64_t count;
     TF_RETURN_IF_ERROR(ForEachBatch(
         &reader, [&](RowBatch* batch) { return Insert(batch); }, &count));
+    rows_ += count;
     if (table_ != nullptr) {
       TF_RETURN_IF_ERROR(CheckDistinct(*file, shard.name + kKeys, reader,
                                        is_delta, count,
@@ -433,7 +437,8 @@ class TableRestore {
   const KeyRules rules_;
   const std::vector<SlotSpec>& slots_;
   const EmbeddingTable::BloomLayout layout_;
-  EmbeddingTable* const table_;       // nullptr: only to see.
+  EmbeddingTable* const table_;  // nullptr: only to see.
+  int64_t rows_ = 0;
   size_t num_slots_ = 0;              // The table's.
   std::vector<size_t> slot_numbers_;  // Of slots_ among the table's.
 };
@@ -502,6 +507,10 @@ class TableRestoreOp : public OpKernel {
     if (table.total_count() > 0 || (holds_counts && !is_new)) {
       TableRestore only_reads(context, *resource, rules_, slots_, nullptr);
       TF_RETURN_IF_ERROR(only_reads.Run(chain, tensor_name_));
+      // Of changes to a checkpoint it is not known yet how many rows they make.
+      if (chain.size() == 1) {
+        TF_RETURN_IF_ERROR(CheckRoom(*resource, only_reads.rows()));
+      }
     }
     const std::vector<float> old_bank = table.bank();
     table.Clear();
@@ -527,7 +536,16 @@ class TableRestoreOp : public OpKernel {
     }
     table.SetBank(bank, bank_rows);
     TableRestore restore(context, *resource, rules_, slots_, &table);
-    return restore.Run(chain, tensor_name_);
+    TF_RETURN_IF_ERROR(restore.Run(chain, tensor_name_));
+    // A checkpoint may be from a table that has no padding.
+    if (table.rules().has_padding) table.Erase(&EmbeddingTable::kPadding, 1);
+    return CheckRoom(*resource, table.size());
+  }
+
+  static Status CheckRoom(TableResource& resource, int64_t rows) {
+    const int64_t most = resource.table().rules().max_rows;
+    if (most == 0 || rows <= most) return Status();
+    return TooManyRows(resource, rows - most, " in the checkpoint");
   }
 
   // The bank of the last checkpoint that has one; left empty if none has.

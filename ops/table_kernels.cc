@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "core/embedding_table.h"
 #include "core/parallel.h"
 #include "table_resource.h"
@@ -100,6 +101,16 @@ Status ReadSlots(OpKernelConstruction* context, std::vector<SlotSpec>* slots) {
   return Status();
 }
 
+Status TooManyRows(TableResource& table, int64_t too_many,
+                   const char* what_is_left) {
+  const int64_t most = table.table().rules().max_rows;
+  return ResourceExhausted(
+      "table ", table.name(), " must have at most ", most, " rows, got ",
+      most + too_many, what_is_left,
+      "; make device_vocabulary_size or host_vocabulary_size of create_table "
+      "larger, or call init(use_dynamic_expansion=True)");
+}
+
 namespace {
 
 // Largest filter_freq and max_element_size, as in options.py.
@@ -145,6 +156,28 @@ Status ReadFilter(OpKernelConstruction* context, FilterSpec* filter) {
   return Status();
 }
 
+std::string Listed(const std::vector<int64_t>& keys) {
+  return StrCat("[", absl::StrJoin(keys, ", "), "]");
+}
+
+// The handle's attributes that RowRules has.
+Status ReadRules(OpKernelConstruction* context, RowRules* rules) {
+  TF_RETURN_IF_ERROR(context->GetAttr("max_rows", &rules->max_rows));
+  TF_RETURN_IF_ERROR(context->GetAttr("has_padding_key", &rules->has_padding));
+  TF_RETURN_IF_ERROR(context->GetAttr("frozen_keys", &rules->frozen_keys));
+  if (rules->max_rows < 0) {
+    return InvalidArgument("max_rows must be >= 0, got ", rules->max_rows);
+  }
+  std::set<int64_t> seen;
+  for (const int64_t key : rules->frozen_keys) {
+    if (!seen.insert(key).second) {
+      return InvalidArgument("frozen_keys must be distinct, got ", key,
+                             " twice");
+    }
+  }
+  return Status();
+}
+
 class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
  public:
   explicit TableHandleOp(OpKernelConstruction* context)
@@ -155,6 +188,7 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
         context, dim_ >= 1 && dim_ <= kMaxRowFloats,
         InvalidArgument("dim must be in [1, ", kMaxRowFloats, "], got ", dim_));
     OP_REQUIRES_OK(context, ReadFilter(context, &filter_));
+    OP_REQUIRES_OK(context, ReadRules(context, &rules_));
   }
 
  private:
@@ -162,7 +196,7 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
       TF_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return OrResourceExhausted(cinfo_.name(), [&] {
       *resource = new TableResource(cinfo_.name(), static_cast<int>(dim_),
-                                    default_value_, filter_);
+                                    default_value_, filter_, rules_);
       return Status();
     });
   }
@@ -196,17 +230,32 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
                      static_cast<float>(filter.false_positive_rate),
                      static_cast<float>(filter_.false_positive_rate));
     }
+    const RowRules& rules = table.rules();
+    if (rules.max_rows != rules_.max_rows) {
+      return must_be("max_rows", rules.max_rows, rules_.max_rows);
+    }
+    if (rules.has_padding != rules_.has_padding) {
+      return must_be("has_padding_key", rules.has_padding, rules_.has_padding);
+    }
+    if (rules.frozen_keys != rules_.frozen_keys) {
+      return must_be("frozen_keys", Listed(rules.frozen_keys),
+                     Listed(rules_.frozen_keys));
+    }
     return Status();
   }
 
   int64_t dim_ = 0;
   float default_value_ = 0.0f;
   FilterSpec filter_;
+  RowRules rules_;
 };
 
 class TableInitializeOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  explicit TableInitializeOp(OpKernelConstruction* context)
+      : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("only_new", &only_new_));
+  }
 
   void Compute(OpKernelContext* context) override {
     TablePtr table;
@@ -226,11 +275,15 @@ class TableInitializeOp : public OpKernel {
     OP_REQUIRES_OK(
         context, OrResourceExhausted(table->name(), [&] {
           std::lock_guard<std::shared_mutex> lock(table->replace_mutex());
+          if (only_new_ && table->table().bank_rows() > 0) return Status();
           table->table().SetBank(bank->flat<float>().data(), bank->dim_size(0));
           table->table().Clear();
           return Status();
         }));
   }
+
+ private:
+  bool only_new_ = false;
 };
 
 class TableIsInitializedOp : public OpKernel {
@@ -341,6 +394,25 @@ class TableAdmitsOp : public OpKernel {
   }
 };
 
+class TableContainsOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    TablePtr table;
+    OP_REQUIRES_OK(context, FindTable(context, &table));
+    const Tensor* keys;
+    OP_REQUIRES_OK(context, context->input("keys", &keys));
+
+    Tensor* owns_row;
+    OP_REQUIRES_OK(context, context->allocate_output("owns_row", keys->shape(),
+                                                     &owns_row));
+
+    table->table().Contains(keys->flat<int64_t>().data(), keys->NumElements(),
+                            owns_row->flat<bool>().data());
+  }
+};
+
 class TableEvictOp : public OpKernel {
  public:
   explicit TableEvictOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -400,6 +472,8 @@ class TableEvictOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableAdmits").Device(DEVICE_CPU),
                         TableAdmitsOp);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableContains").Device(DEVICE_CPU),
+                        TableContainsOp);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableEvict").Device(DEVICE_CPU),
                         TableEvictOp);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableHandle").Device(DEVICE_CPU),

@@ -55,6 +55,9 @@ REGISTER_OP("RecEstimator>TableHandle")
     .Attr("filter_coefficient: int >= 1 = 1")
     .Attr("max_element_size: int >= 0 = 0")
     .Attr("false_positive_probability: float = 0.0")
+    .Attr("max_rows: int >= 0 = 0")
+    .Attr("has_padding_key: bool = false")
+    .Attr("frozen_keys: list(int) = []")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -67,11 +70,15 @@ filter_freq: Count that admits a key, below 2^31; 0: every key at once.
 filter_coefficient: What one occurrence adds to the count, below 2^32.
 max_element_size: > 0: keys without a row are counted in a counting Bloom filter for so many keys, of all shards.
 false_positive_probability: The Bloom filter's, in (0, 1); 0 without one.
+max_rows: Rows that the table may have; 0: as many as there is memory for.
+has_padding_key: Whether key -1 is padding: it reads the default vector, and is neither stored nor counted.
+frozen_keys: Distinct keys whose rows keep their values when a step updates their slots.
 )doc");
 
 REGISTER_OP("RecEstimator>TableInitialize")
     .Input("table: resource")
     .Input("bank: float")
+    .Attr("only_new: bool = false")
     .SetIsStateful()
     .SetShapeFn(TableInitializeShape)
     .Doc(R"doc(
@@ -79,6 +86,7 @@ Empties the table and gives it its bank of initial vectors.
 
 table: [].
 bank: [b, dim], b >= 1. Key k starts from row floormod(k, b).
+only_new: Whether to leave a table that has its bank as it is.
 )doc");
 
 REGISTER_OP("RecEstimator>TableIsInitialized")
@@ -151,6 +159,20 @@ Whether each key owns a row, or will once these occurrences are applied. Counts 
 table: [].
 keys: Any shape. Repeats count: all occurrences of a key are of one answer.
 admits: Shape of keys.
+)doc");
+
+REGISTER_OP("RecEstimator>TableContains")
+    .Input("table: resource")
+    .Input("keys: int64")
+    .Output("owns_row: bool")
+    .SetIsStateful()
+    .SetShapeFn(PerKeyShape)
+    .Doc(R"doc(
+Whether each key owns a row. Changes nothing.
+
+table: [].
+keys: Any shape.
+owns_row: Shape of keys.
 )doc");
 
 REGISTER_OP("RecEstimator>TableEvict")

@@ -39,10 +39,10 @@ inline int64_t BucketOf(int64_t key) {
 class TableResource : public tensorflow::ResourceBase {
  public:
   TableResource(std::string name, int dim, float default_value,
-                const FilterSpec& filter)
+                const FilterSpec& filter, const RowRules& rules)
       : name_(std::move(name)),
         default_value_(default_value),
-        table_(dim, default_value, filter) {}
+        table_(dim, default_value, filter, rules) {}
 
   std::string DebugString() const override;
   int64_t MemoryUsed() const override { return table_.memory_bytes(); }
@@ -98,6 +98,10 @@ tensorflow::Status OrResourceExhausted(const std::string& table,
         "table ", table, " must fit into memory, got none from the system");
   }
 }
+
+// ResourceExhausted: the table would have `too_many` more rows than it may.
+tensorflow::Status TooManyRows(TableResource& table, int64_t too_many,
+                               const char* what_is_left);
 
 // The device's intra-op threads. The calling thread never waits for a piece
 // that has not begun, so it may hold locks of a table that pieces of another

@@ -8,6 +8,14 @@ optimizers update them, RecEstimator puts it together. See README.md and docs/ar
 
 from rec_estimator import _ops as _ops
 from rec_estimator import export, feature_column, graph_optimizer, inputs, optimizers
+from rec_estimator.constants import (
+    ASCEND_CUTTING_POINT_INITIALIZER,
+    ASCEND_GLOBAL_HASHTABLE_COLLECTION,
+    ASCEND_SPARSE_LOOKUP_ID_OFFSET,
+    ASCEND_SPARSE_LOOKUP_LOCAL_EMB,
+    ASCEND_TIMESTAMP,
+)
+from rec_estimator.create_table import SparseTable, create_table
 from rec_estimator.embedding_variable import get_embedding_variable
 from rec_estimator.estimator import (
     BestExporter,
@@ -23,6 +31,7 @@ from rec_estimator.estimator import (
     WarmStartSettings,
     train_and_evaluate,
 )
+from rec_estimator.evict_hook import EvictHook
 from rec_estimator.export import (
     PredictOutput,
     ServingInputReceiver,
@@ -39,21 +48,19 @@ from rec_estimator.feature_column import (
     sparse_column_wth_embedding,
     weighted_categorical_column,
 )
+from rec_estimator.feature_spec import FeatureSpec, start_asc_pipeline
 from rec_estimator.features import EmbeddingFeature
-from rec_estimator.graph_modifier import (
-    GraphModifierHook,
-    get_initializer,
-    get_target_batch,
-    modify_graph_and_start_emb_cache,
-)
+from rec_estimator.graph_modifier import GraphModifierHook, modify_graph_and_start_emb_cache
 from rec_estimator.graph_optimizer import enable_sample_awared_graph_compression
 from rec_estimator.hooks import IncrementalSaverHook, ProgressHook
+from rec_estimator.insert_function import get_asc_insert_func
 from rec_estimator.lookup import (
     embedding_lookup,
     embedding_lookup_sparse,
     group_embedding_lookup_sparse,
     safe_embedding_lookup_sparse,
 )
+from rec_estimator.modified_input import get_initializer, get_target_batch
 from rec_estimator.options import (
     CacheStrategy,
     CBFFilter,
@@ -66,7 +73,18 @@ from rec_estimator.options import (
     StorageOption,
     StorageType,
 )
+from rec_estimator.runtime import (
+    ConfigInitializer,
+    get_local_rank_size,
+    get_rank_id,
+    get_rank_size,
+    get_use_dynamic_expansion,
+    init,
+    terminate_config_initializer,
+)
 from rec_estimator.saver import Saver
+from rec_estimator.sparse_folders import export as export_tables
+from rec_estimator.sparse_lookup import sparse_lookup
 from rec_estimator.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
 from rec_estimator.table_shard import SlotSpec, TableShard
 from rec_estimator.variable import get_dense_and_sparse_variable
@@ -74,11 +92,28 @@ from rec_estimator.warm_start import init_from_checkpoint
 
 __version__ = "0.1.0"
 
+
+def version() -> str:
+    """The version of this package.
+
+    Example:
+      >>> rec.version() == rec.__version__
+      True
+    """
+    return __version__
+
+
 __all__ = [
+    "ASCEND_CUTTING_POINT_INITIALIZER",
+    "ASCEND_GLOBAL_HASHTABLE_COLLECTION",
+    "ASCEND_SPARSE_LOOKUP_ID_OFFSET",
+    "ASCEND_SPARSE_LOOKUP_LOCAL_EMB",
+    "ASCEND_TIMESTAMP",
     "BestExporter",
     "CBFFilter",
     "CacheStrategy",
     "CheckpointOption",
+    "ConfigInitializer",
     "CounterFilter",
     "EMBEDDING_VARIABLES",
     "EmbeddingFeature",
@@ -86,6 +121,8 @@ __all__ = [
     "EmbeddingVariableOption",
     "EstimatorSpec",
     "EvalSpec",
+    "EvictHook",
+    "FeatureSpec",
     "FinalExporter",
     "GlobalStepEvict",
     "GraphModifierHook",
@@ -101,6 +138,7 @@ __all__ = [
     "Saver",
     "ServingInputReceiver",
     "SlotSpec",
+    "SparseTable",
     "StorageOption",
     "StorageType",
     "TableExport",
@@ -111,19 +149,27 @@ __all__ = [
     "build_parsing_serving_input_receiver_fn",
     "build_raw_serving_input_receiver_fn",
     "categorical_column_with_embedding",
+    "create_table",
     "compressed_serving_input_receiver_fn",
     "embedding_column",
     "embedding_lookup",
     "embedding_lookup_sparse",
     "enable_sample_awared_graph_compression",
     "export",
+    "export_tables",
     "feature_column",
+    "get_asc_insert_func",
     "get_dense_and_sparse_variable",
     "get_embedding_variable",
     "get_initializer",
+    "get_local_rank_size",
+    "get_rank_id",
+    "get_rank_size",
     "get_target_batch",
+    "get_use_dynamic_expansion",
     "graph_optimizer",
     "group_embedding_lookup_sparse",
+    "init",
     "init_from_checkpoint",
     "inputs",
     "modify_graph_and_start_emb_cache",
@@ -133,6 +179,10 @@ __all__ = [
     "shared_embedding_columns",
     "sparse_column_with_embedding",
     "sparse_column_wth_embedding",
+    "sparse_lookup",
+    "start_asc_pipeline",
+    "terminate_config_initializer",
     "train_and_evaluate",
+    "version",
     "weighted_categorical_column",
 ]

@@ -11,8 +11,11 @@ from tensorflow.python.data.util import structure as _structure
 from tensorflow.python.feature_column import feature_column as _feature_column
 from tensorflow.python.feature_column import feature_column_v2 as _feature_column_v2
 from tensorflow.python.feature_column import utils as _feature_column_utils
+from tensorflow.python.framework import dtypes as _dtypes
 from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import ops as _ops
+from tensorflow.python.ops import init_ops as _init_ops
+from tensorflow.python.ops import init_ops_v2 as _init_ops_v2
 from tensorflow.python.trackable import base as _trackable
 from tensorflow.python.training import saver as _saver
 from tensorflow.python.training.saving import saveable_object as _saveable_object
@@ -22,6 +25,9 @@ from tensorflow.python.util import object_identity as _object_identity
 # behind a warning that would be the user's first impression; the placer does not know our ops'
 # colocation.
 colocate_with = _ops.colocate_with
+
+# What all of TensorFlow's initializers are instances of: tf.compat.v1's and tf's.
+INITIALIZERS = (_init_ops.Initializer, _init_ops_v2.Initializer)
 
 # What tf.compat.v1.train.Saver asks of an object in SAVEABLE_OBJECTS; TF exports only the Saver.
 SaveableObject = _saveable_object.SaveableObject
@@ -84,6 +90,14 @@ def is_function_graph(graph) -> bool:
     return bool(getattr(graph, "building_function", False))
 
 
+def outermost_graph(graph):
+    """The graph that the function whose body is ``graph`` is made for; ``graph`` if it is none."""
+    # FuncGraph.outer_graph: what a dataset's function finds is for the lookups of the whole graph.
+    while is_function_graph(graph):
+        graph = graph.outer_graph
+    return graph
+
+
 def in_control_flow(op) -> bool:
     """Whether ``op`` is inside tf.cond or tf.while_loop, of either version."""
     # The v1 control flow context of an op has no public reader.
@@ -142,3 +156,15 @@ def batch_of_tensors(element_spec, tensors):
     # SparseTensor and RaggedTensor leave an iterator as variants; only TF knows how to read them.
     count = len(_structure.get_flat_tensor_specs(element_spec))
     return _structure.from_compatible_tensor_list(element_spec, list(tensors)[:count])
+
+
+def has_kernel_state(op_type) -> bool:
+    """Whether ops of a type keep something between steps that no resource holds; or are unknown."""
+    # Random ops, for example, keep where their generator is in their kernel.
+    op_def = _op_def_registry.get(op_type)
+    if op_def is None:
+        return True
+    arguments = [*op_def.input_arg, *op_def.output_arg]
+    return op_def.is_stateful and not any(
+        argument.type in (_dtypes.resource, _dtypes.variant) for argument in arguments
+    )

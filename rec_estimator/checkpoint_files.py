@@ -6,6 +6,10 @@ by one with another n: its data files come beside the old ones, and the moment t
 renamed over the old one decides which of the two it is. Until then all is in a folder
 ``.rec_estimator-save-*`` beside it, locked by the process that writes it; the next save removes
 what a killed process left there.
+
+A folder ``sparse-model`` beside it, if there is one, holds the same tables as plain arrays:
+sparse_folders.py. It is put into place, whole, right after the index and is taken away before it:
+where the folder is, there is the checkpoint.
 """
 
 import contextlib
@@ -75,9 +79,37 @@ def size_of(prefix: str) -> int:
 
 def remove(prefix: str, meta_graph_suffix: str = "meta") -> None:
     """Removes a checkpoint: first its index, so that what is left of it is none."""
+    if is_local(prefix):
+        remove_folder(sparse_folder_of(prefix))
     for path in (f"{prefix}.index", *_data_files(prefix), f"{prefix}.{meta_graph_suffix}"):
         with contextlib.suppress(tf.errors.NotFoundError):
             tf.io.gfile.remove(path)
+
+
+def sparse_folder_of(prefix: str) -> str:
+    """Path of the folder with a checkpoint's tables as plain arrays."""
+    folder, base = os.path.split(prefix)
+    return os.path.join(folder, f"sparse-{base}")
+
+
+def place_folder(source: str, target: str) -> None:
+    """Makes a folder that is written be `target`, instead of what is there."""
+    remove_folder(target)
+    os.rename(source, target)
+    sync(os.path.dirname(target) or ".")
+
+
+def remove_folder(path: str) -> None:
+    """Removes a folder, if it is there, from one moment to the next."""
+    if not os.path.lexists(path):
+        return
+    away, lock = _make_locked_folder(os.path.dirname(path) or ".")
+    try:
+        os.rename(path, os.path.join(away, "removed"))
+        shutil.rmtree(away, ignore_errors=True)
+    finally:
+        if lock is not None:
+            os.close(lock)
 
 
 def _data_files(prefix: str) -> List[str]:
@@ -178,6 +210,7 @@ class PendingCheckpoint:
 
     Attributes:
       prefix: Where to write it meanwhile.
+      sparse_folder: Where to write, if at all, the folder with its tables as plain arrays.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -187,6 +220,7 @@ class PendingCheckpoint:
         _remove_what_killed_saves_left(self._folder)
         self._own_folder, self._lock = _make_locked_folder(self._folder)
         self.prefix = os.path.join(self._own_folder, self._base)
+        self.sparse_folder = os.path.join(self._own_folder, "sparse")
 
     def __enter__(self) -> "PendingCheckpoint":
         return self
@@ -205,7 +239,7 @@ class PendingCheckpoint:
         names, num_files = self._rename_to_final(merge)
         placed = os.path.join(self._own_folder, _PLACED)
         for name in names:
-            _sync(os.path.join(placed, name))
+            sync(os.path.join(placed, name))
         *data, index = names
         for name in data:
             source, target = os.path.join(placed, name), os.path.join(self._folder, name)
@@ -216,9 +250,15 @@ class PendingCheckpoint:
                 raise
             except OSError:  # a file system without links
                 os.rename(source, target)
-        _sync(self._folder)
+        sync(self._folder)
+        sparse_folder = os.path.join(self._folder, f"sparse-{self._base}")
+        has_folder = os.path.isdir(self.sparse_folder)
+        if not has_folder:
+            remove_folder(sparse_folder)
         os.replace(os.path.join(placed, index), os.path.join(self._folder, index))
-        _sync(self._folder)
+        sync(self._folder)
+        if has_folder:
+            place_folder(self.sparse_folder, sparse_folder)
         _remove_data_files_but(self._folder, self._base, num_files)
 
     def _rename_to_final(self, merge: Callable[[List[str], str], Any]) -> Tuple[List[str], int]:
@@ -316,7 +356,7 @@ def _remove_what_killed_saves_left(folder: str) -> None:
             os.close(lock)
 
 
-def _sync(path: str) -> None:
+def sync(path: str) -> None:
     """Waits until the disk has it: else a power cut could leave an index of missing data."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -21,7 +21,7 @@ from rec_estimator.options import (
     StorageType,
 )
 from rec_estimator.table import BUCKETS, EMBEDDING_VARIABLES, EmbeddingTable, graph_tables
-from rec_estimator.table_shard import InitializerEntry
+from rec_estimator.table_shard import InitializerEntry, LocalEntry, UnsavedEntry
 
 # What tf.name_scope takes: a table's name is the name of an op too.
 NAME_PATTERN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*")
@@ -106,14 +106,10 @@ def get_embedding_variable(
         raise TypeError(f"ev_option must be an EmbeddingVariableOption, got {ev_option!r}")
     ev_option = with_steps_to_live(ev_option, steps_to_live)
     _check_storage(ev_option)
-    if tf.executing_eagerly():
-        raise ValueError(
-            "get_embedding_variable must be called while a graph is built, got eager mode; call it "
-            "in a model_fn or under `with tf.Graph().as_default():`"
-        )
+    refuse_eager_mode("get_embedding_variable")
     scope = tf.get_variable_scope()
     full_name = f"{scope.name}/{name}" if scope.name else name
-    num_shards = _number_of_shards(partitioner or scope.partitioner, embedding_dim)
+    num_shards = number_of_shards(partitioner or scope.partitioner, embedding_dim)
     initializer = _choose_initializer(ev_option.init.initializer, initializer, scope.initializer)
     with tf.init_scope():
         return _find_or_make(
@@ -183,7 +179,32 @@ def _check_storage(option: EmbeddingVariableOption) -> None:
         )
 
 
-def _number_of_shards(partitioner: Any, dim: int) -> int:
+def refuse_eager_mode(function: str) -> None:
+    """Refuses to make a table outside of a graph.
+
+    Args:
+      function: What the user called.
+
+    Raises:
+      ValueError: No graph is being built.
+    """
+    if tf.executing_eagerly():
+        raise ValueError(
+            f"{function} must be called while a graph is built, got eager mode; call it in a "
+            "model_fn or under `with tf.Graph().as_default():`"
+        )
+
+
+def number_of_shards(partitioner: Any, dim: int) -> int:
+    """How many shards a partitioner cuts a table into.
+
+    Args:
+      partitioner: As of tf.get_variable; None: one shard.
+      dim: Elements of a row's value.
+
+    Raises:
+      ValueError: It cuts rows.
+    """
     if partitioner is None:
         return 1
     # Partitioners want a whole shape; rows move between shards by bucket, so buckets are the rows.
@@ -221,15 +242,32 @@ def _find_or_make(
             f"name must be that of a table made before, got {full_name!r} under reuse=True; make "
             "the table first, or use reuse=tf.AUTO_REUSE"
         )
-    _check_name_is_free(full_name)
+    check_name_is_free(full_name)
     table = EmbeddingTable(full_name, **settings)
     _log_filter_without_size(table)
-    tf.add_to_collections([EMBEDDING_VARIABLES, *collections], table)
-    for shard in table.shards:
-        tf.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, InitializerEntry(shard))
-        tf.add_to_collection(tf.GraphKeys.SAVEABLE_OBJECTS, shard.saveable)
+    register_table(table, collections)
     warm_start.initialize_as_option_says(table)
     return table
+
+
+def register_table(
+    table: EmbeddingTable, collections: Sequence[str], is_saved: bool = True
+) -> None:
+    """Lets the graph know a table: what looks for tables, initializes them and saves them.
+
+    Args:
+      table: A new table.
+      collections: Further collections to add it to.
+      is_saved: Whether checkpoints have it. If not, every session that begins draws it anew.
+    """
+    tf.add_to_collections([EMBEDDING_VARIABLES, *collections], table)
+    for shard in table.shards:
+        if is_saved:
+            tf.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, InitializerEntry(shard))
+            tf.add_to_collection(tf.GraphKeys.SAVEABLE_OBJECTS, shard.saveable)
+        else:
+            tf.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, UnsavedEntry(shard))
+            tf.add_to_collection(tf.GraphKeys.LOCAL_VARIABLES, LocalEntry(shard))
 
 
 def _log_filter_without_size(table: EmbeddingTable) -> None:
@@ -243,7 +281,15 @@ def _log_filter_without_size(table: EmbeddingTable) -> None:
         )
 
 
-def _check_name_is_free(full_name: str) -> None:
+def check_name_is_free(full_name: str) -> None:
+    """Refuses a table's name that a variable has.
+
+    Args:
+      full_name: Of the table.
+
+    Raises:
+      ValueError: A variable of the default graph has it.
+    """
     for variable in tf.global_variables():
         if variable.op.name == full_name:
             raise ValueError(
@@ -271,10 +317,12 @@ def check_same_settings(table: EmbeddingTable, **settings: Any) -> None:
         "trainable": table.trainable,
     }
     for setting, value in settings.items():
-        if _identity(setting, present[setting]) != _identity(setting, value):
+        # What a kind of table of its own is made with is an attribute of it.
+        there = present[setting] if setting in present else getattr(table, setting)
+        if _identity(setting, there) != _identity(setting, value):
             raise ValueError(
                 f"table {table.name!r} must have the settings it was made with, got {setting} = "
-                f"{value!r} after {present[setting]!r}; give the other table another name"
+                f"{value!r} after {there!r}; give the other table another name"
             )
 
 

@@ -14,9 +14,11 @@ from tensorflow_estimator import estimator as _estimator
 from rec_estimator import _tf_private, sample_compression, warm_start
 from rec_estimator import features as features_lib
 from rec_estimator import saver as saver_lib
+from rec_estimator.argument_checks import refuse_unsupported
 from rec_estimator.features import EmbeddingFeature
 from rec_estimator.graph_walk import ancestors
 from rec_estimator.hooks import IncrementalSaverHook
+from rec_estimator.step_loop import StepLoopHook, check_iterations, check_steps
 from rec_estimator.table import EmbeddingTable, graph_tables
 
 BestExporter = _estimator.BestExporter
@@ -39,19 +41,28 @@ _INCREMENTAL = ("save_incremental_checkpoints_secs", "save_incremental_checkpoin
 
 
 class RunConfig(_estimator.RunConfig):
-    """``tf.estimator.RunConfig`` that also says when to save what changed since the last save.
+    """``tf.estimator.RunConfig`` for incremental checkpoints, and for several steps a run.
 
     Full checkpoints are written when ``save_checkpoints_secs`` or ``save_checkpoints_steps`` say,
     incremental ones between them: dense variables, and of each table the keys that were touched.
+
+    With ``iterations_per_loop=N`` a run of the session does N training steps, input included, and
+    the numbers are those of N runs. Hooks are called once for the N, see tensors of the last of
+    them, and the global step moves by N; so what they do every so many steps falls on multiples of
+    N. It pays where a step takes less than a millisecond. When the data end within a loop, training
+    ends cleanly and the steps that were done stay; the loss in the log is the last whole loop's.
 
     Args:
       *args: As of ``tf.estimator.RunConfig``.
       save_incremental_checkpoints_secs: Seconds between two of them, above 0. None: none.
       save_incremental_checkpoints_steps: Steps between two of them, above 0. None: none.
+      iterations_per_loop: Training steps a run of the session, in [1, 1000000]. The steps to train
+        must be a multiple of it.
       **kwargs: As of ``tf.estimator.RunConfig``.
 
     Raises:
-      ValueError: Both are given, or one that is not above 0; else as of TensorFlow.
+      ValueError: Both are given, or one that is not above 0, or iterations_per_loop is out of
+        range; else as of TensorFlow.
 
     Example:
       >>> config = rec.RunConfig(
@@ -65,9 +76,11 @@ class RunConfig(_estimator.RunConfig):
         *args: Any,
         save_incremental_checkpoints_secs: Optional[float] = None,
         save_incremental_checkpoints_steps: Optional[int] = None,
+        iterations_per_loop: int = 1,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._iterations_per_loop = check_iterations(iterations_per_loop)
         self._set_incremental(
             save_incremental_checkpoints_secs=save_incremental_checkpoints_secs,
             save_incremental_checkpoints_steps=save_incremental_checkpoints_steps,
@@ -96,24 +109,68 @@ class RunConfig(_estimator.RunConfig):
         """Steps between two incremental checkpoints, None if they are not counted."""
         return self._save_incremental_checkpoints_steps
 
+    @property
+    def iterations_per_loop(self) -> int:
+        """Training steps a run of the session."""
+        return self._iterations_per_loop
+
     def replace(self, **kwargs: Any) -> "RunConfig":
         """A copy with other values.
 
         Args:
-          **kwargs: Properties that ``tf.estimator.RunConfig.replace`` takes, and
-            ``save_incremental_checkpoints_secs`` and ``_steps``.
+          **kwargs: Properties that ``tf.estimator.RunConfig.replace`` takes,
+            ``save_incremental_checkpoints_secs`` and ``_steps``, and ``iterations_per_loop``.
 
         Raises:
           ValueError: As of the constructor.
         """
         incremental = {name: getattr(self, name) for name in _INCREMENTAL}
         incremental.update({name: kwargs.pop(name) for name in _INCREMENTAL if name in kwargs})
+        iterations = check_iterations(kwargs.pop("iterations_per_loop", self.iterations_per_loop))
         copied = super().replace(**kwargs)
         copied._set_incremental(**incremental)
+        copied._iterations_per_loop = iterations
         return copied
 
 
-class RecEstimator(_estimator.Estimator):
+def _step_in(model_dir: str) -> int:
+    """The global step of the latest checkpoint, 0 if there is none."""
+    latest = tf.train.latest_checkpoint(model_dir)
+    if latest is None:
+        return 0
+    reader = tf.train.NewCheckpointReader(latest)
+    has_step = reader.has_tensor(tf.GraphKeys.GLOBAL_STEP)
+    return int(reader.get_tensor(tf.GraphKeys.GLOBAL_STEP)) if has_step else 0
+
+
+class _WholeLoops(_estimator.Estimator):
+    """The Estimator, which trains whole loops only.
+
+    A class of its own, because TensorFlow refuses an Estimator that overrides public methods
+    itself: they call each other. This one checks, then does what it always did.
+    """
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Optional[Sequence[Any]] = None,
+        steps: Optional[int] = None,
+        max_steps: Optional[int] = None,
+        saving_listeners: Optional[Sequence[Any]] = None,
+    ) -> Any:
+        """As of ``tf.estimator.Estimator``, which says what the arguments are.
+
+        Raises:
+          ValueError: With ``RunConfig(iterations_per_loop=N)``, ``steps``, or what is left to
+            ``max_steps``, is no multiple of N; else as of TensorFlow.
+        """
+        iterations = getattr(self.config, "iterations_per_loop", 1)
+        if iterations > 1:
+            check_steps(iterations, steps, max_steps, _step_in(self.model_dir))
+        return super().train(input_fn, hooks, steps, max_steps, saving_listeners)
+
+
+class RecEstimator(_WholeLoops):
     """Trains, evaluates, predicts with and exports a model with embedding tables.
 
     Args:
@@ -136,8 +193,8 @@ class RecEstimator(_estimator.Estimator):
         one of ours and updates all.
 
     Raises:
-      ValueError: A bad model_fn or declaration; while training, a looked-up table that no optimizer
-        covers.
+      ValueError: A bad model_fn or declaration; something of Keras; features that are no tensors;
+        while training, a looked-up table that no optimizer covers.
       TypeError: table_optimizer is not one of ours.
 
     Example:
@@ -162,6 +219,10 @@ class RecEstimator(_estimator.Estimator):
         embedding_features: Optional[Sequence[EmbeddingFeature]] = None,
         table_optimizer: Optional[Any] = None,
     ) -> None:
+        refuse_unsupported("model_fn", model_fn, "write a function that returns an EstimatorSpec")
+        refuse_unsupported(
+            "table_optimizer", table_optimizer, "give one of rec_estimator.optimizers"
+        )
         arguments = _arguments_of(model_fn, params)
         declarations = tuple(embedding_features or ())
         features_lib.check_declarations(declarations)
@@ -181,6 +242,7 @@ class RecEstimator(_estimator.Estimator):
                     f"{model_fn} with {sorted(arguments)}"
                 )
             features = sample_compression.with_open_rows(features)
+            _check_tensors(features)
             if declarations:
                 features = features_lib.lookup_features(features, declarations)
                 _check_labels(labels, {name: features[name] for name in embedded})
@@ -191,7 +253,8 @@ class RecEstimator(_estimator.Estimator):
             if mode == ModeKeys.TRAIN:
                 spec = _with_table_updates(spec, table_optimizer)
                 _let_the_global_step_wait(spec.train_op)
-            return _with_table_saver(sample_compression.compress_spec(spec), config)
+            spec = _with_table_saver(sample_compression.compress_spec(spec), config)
+            return _with_step_loop(spec, config)
 
         super().__init__(
             wrapped_model_fn,
@@ -243,6 +306,16 @@ def _check_not_distributed(config: Any) -> None:
             f"train_distribute must be None, got {config.train_distribute!r}; tables are not "
             "spread over replicas yet"
         )
+
+
+def _check_tensors(features: Any) -> None:
+    """Refuses features that every step would see the same of, as TensorFlow lets them pass."""
+    for feature in tf.nest.flatten(features):
+        if not tf.is_tensor(feature):
+            raise ValueError(
+                f"input_fn must return a tf.data.Dataset, or tensors of one, got {feature!r} among "
+                "the features; begin with tf.data.Dataset.from_tensor_slices(features)"
+            )
 
 
 def _check_labels(labels: Any, vectors: Dict[str, tf.Tensor]) -> None:
@@ -336,6 +409,8 @@ def _with_table_saver(spec: Any, config: Any) -> Any:
     else:
         saver = _EstimatorSaver(
             incremental=is_incremental,
+            # What evaluation or an export saves is no checkpoint of a training.
+            sparse_folders=spec.mode == ModeKeys.TRAIN,
             sharded=True,
             max_to_keep=config.keep_checkpoint_max,
             keep_checkpoint_every_n_hours=config.keep_checkpoint_every_n_hours,
@@ -356,6 +431,16 @@ def _with_table_saver(spec: Any, config: Any) -> Any:
         hooks = [*spec.training_chief_hooks, hook]
         spec = spec._replace(training_chief_hooks=hooks)
     return spec
+
+
+def _with_step_loop(spec: Any, config: Any) -> Any:
+    """Lets each run of a training loop do as many steps as the RunConfig says."""
+    iterations = getattr(config, "iterations_per_loop", 1)
+    if spec.mode != ModeKeys.TRAIN or iterations == 1:
+        return spec
+    # The last of the hooks: the graph is complete when it begins.
+    hook = StepLoopHook(spec.train_op, iterations)
+    return spec._replace(training_hooks=[*spec.training_hooks, hook])
 
 
 class _EstimatorSaver(saver_lib.Saver):

@@ -10,16 +10,14 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _tf_private
-from rec_estimator.graph_walk import ancestors
+from rec_estimator.graph_walk import GET_NEXT, ancestors, called_functions
 from rec_estimator.table import graph_tables
-
-GET_NEXT = "IteratorGetNext"
 
 _APPLY = "RecEstimator>TableApply"
 _LOOKUPS = ("RecEstimator>TableLookup", "RecEstimator>TableGroupLookup")
 _LOOPS = ("Enter", "Exit", "LoopCond", "NextIteration", "RefEnter", "RefExit", "RefNextIteration")
 _MERGES = ("Merge", "RefMerge")
-_PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
+PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
 _SWITCHES = ("RefSwitch", "Switch")
 _VARIABLES = ("ReadVariableOp", "ResourceGather", "VarHandleOp", "Variable", "VariableV2")
 
@@ -57,7 +55,7 @@ class Cut(NamedTuple):
 def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
     """The key paths of all lookups of a graph.
 
-    A lookup is one of training if its batch is used to update a table.
+    A lookup is one of training if it says so, or if its batch is used to update a table.
 
     Args:
       graph: Any graph.
@@ -75,6 +73,13 @@ def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
         elif op.type == _APPLY:
             applies.append(op)
     trained = ancestors(applies)
+    said = {
+        lookup.op
+        for table in graph_tables(graph)
+        for shard in table
+        for lookup in shard.lookups
+        if lookup.is_training
+    }
     for op in [op for op in lookups if _tf_private.in_control_flow(op)] + _calls_with_lookup(graph):
         raise ValueError(
             "a lookup must be outside tf.cond, tf.while_loop and tf.function to have its keys "
@@ -85,7 +90,7 @@ def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
     for op in lookups:
         keys = tuple(tensor for tensor in op.inputs if tensor.dtype != tf.resource)
         sources = {step.op for step in _upstream(keys) if step.op.type == GET_NEXT}
-        paths.append(KeyPath(op.name, keys, bool(sources & trained)))
+        paths.append(KeyPath(op.name, keys, op in said or bool(sources & trained)))
     return paths
 
 
@@ -178,7 +183,7 @@ def _refuse_state(path: KeyPath, step: _Step, functions: _Functions) -> None:
 
 def _state_of(op: tf.Operation, functions: _Functions) -> Optional[str]:
     """What besides the batch the result of an op depends on, or what it changes; None: nothing."""
-    if op.type in _PLACEHOLDERS:
+    if op.type in PLACEHOLDERS:
         return "is fed while a step runs"
     if op.type in _VARIABLES:
         return "reads a variable"
@@ -193,10 +198,10 @@ def _only_asserts(op: tf.Operation, functions: _Functions) -> bool:
     """Whether an op has state only because a batch that breaks an assertion must raise."""
     if op.type == "Assert":
         return True
-    called = _called(op.node_def)
+    called = called_functions(op.node_def)
     return bool(called) and all(
         node.op == "Assert"
-        or (node.op not in _PLACEHOLDERS and not _tf_private.is_stateful_op_type(node.op))
+        or (node.op not in PLACEHOLDERS and not _tf_private.is_stateful_op_type(node.op))
         for name in called
         for node in functions[name].node_def
     )
@@ -206,20 +211,16 @@ def _functions(graph: tf.Graph) -> _Functions:
     return {body.signature.name: body for body in graph.as_graph_def().library.function}
 
 
-def _called(node: tf.NodeDef) -> List[str]:
-    """Names of the functions that an op calls: the branches of an If, the body of a While."""
-    single = [attr.func.name for attr in node.attr.values() if attr.HasField("func")]
-    return single + [func.name for attr in node.attr.values() for func in attr.list.func]
-
-
 def _calls_with_lookup(graph: tf.Graph) -> List[tf.Operation]:
     """The ops that call functions in which a table is looked up."""
     handles = [shard.handle for table in graph_tables(graph) for shard in table]
-    callers = [op for handle in handles for op in handle.consumers() if _called(op.node_def)]
+    callers = [
+        op for handle in handles for op in handle.consumers() if called_functions(op.node_def)
+    ]
     functions = _functions(graph) if callers else {}
 
     def looks_up(node: tf.NodeDef) -> bool:
-        bodies = [functions[name] for name in _called(node) if name in functions]
+        bodies = [functions[name] for name in called_functions(node) if name in functions]
         return node.op in _LOOKUPS or any(
             looks_up(inner) for body in bodies for inner in body.node_def
         )

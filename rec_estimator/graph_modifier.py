@@ -13,14 +13,16 @@ are functions of the batch alone, and change nothing.
 After Rec SDK TensorFlow (mx_rec.graph.modifier).
 """
 
-import gc
 import os
 from typing import Any, List, Optional
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _tf_private
-from rec_estimator.graph_cut import Cut, KeyPath, find_cuts, find_key_paths
+from rec_estimator.argument_checks import check_bool
+from rec_estimator.constants import ASCEND_CUTTING_POINT_INITIALIZER
+from rec_estimator.feature_spec import start_asc_pipeline
+from rec_estimator.graph_cut import PLACEHOLDERS, Cut, KeyPath, find_cuts, find_key_paths
+from rec_estimator.graph_walk import ancestors
 from rec_estimator.iterator_swap import (
     build_iterator,
     check_swappable,
@@ -28,16 +30,13 @@ from rec_estimator.iterator_swap import (
     forward_replaced,
     initializers_of,
     put_in_place,
-    replaced_by,
 )
+from rec_estimator.modified_input import BATCHES, INITIALIZERS
 
-# Collections of the IteratorGetNext ops that graph modification has made, and of the one op that
-# starts their iterators.
-_BATCHES = {True: "rec_estimator/training_batches", False: "rec_estimator/evaluation_batches"}
-_INITIALIZERS = {
-    True: "rec_estimator/training_initializer",
-    False: "rec_estimator/evaluation_initializer",
-}
+# The end of the name of an op that tells whether an iterator was started, and its attribute that
+# leaves states outside of the dataset out.
+_PROBE = "_is_started"
+_IGNORE = 1
 
 # Where graphs are dumped, as Rec SDK does.
 _DUMP_FOLDER = "export_graph"
@@ -77,7 +76,7 @@ def modify_graph_and_start_emb_cache(
     """
     if not isinstance(full_graph, (tf.Graph, type(None))):
         raise ValueError(f"full_graph must be a tf.Graph or None, got {full_graph!r}")
-    _check_flag("dump_graph", dump_graph)
+    check_bool("dump_graph", dump_graph)
     graph = full_graph or tf.get_default_graph()
     forward_replaced(graph)
     move_key_paths(graph, find_key_paths(graph), dump_graph)
@@ -95,7 +94,7 @@ def move_key_paths(graph: tf.Graph, key_paths: List[KeyPath], dump_graph: bool =
       ValueError: As of modify_graph_and_start_emb_cache.
     """
     cuts = find_cuts(key_paths)
-    made = set(graph.get_collection(_BATCHES[True]) + graph.get_collection(_BATCHES[False]))
+    made = set(graph.get_collection(BATCHES[True]) + graph.get_collection(BATCHES[False]))
     # A graph may be modified again when it has got more lookups, or an optimizer.
     swapped = [cut for cut in cuts if cut.outputs or cut.get_next not in made]
     for cut in swapped:
@@ -110,7 +109,7 @@ def move_key_paths(graph: tf.Graph, key_paths: List[KeyPath], dump_graph: bool =
     for cut in cuts:
         old = cut.get_next
         get_next = put_in_place(iterators[old]) if old in iterators else old
-        for is_training, name in _BATCHES.items():
+        for is_training, name in BATCHES.items():
             batches = [op for op in graph.get_collection(name) if op is not old]
             if is_training == cut.is_training:
                 batches.append(get_next)
@@ -122,81 +121,32 @@ def move_key_paths(graph: tf.Graph, key_paths: List[KeyPath], dump_graph: bool =
 
 
 def _collect_initializers(graph: tf.Graph) -> None:
-    for is_training, name in _BATCHES.items():
+    all_starts = []
+    for is_training, name in BATCHES.items():
         batches = graph.get_collection(name)
         starts = [op for get_next in batches for op in initializers_of(get_next)]
         with graph.as_default(), tf.name_scope(None), tf.control_dependencies(None):
             start = [tf.group(starts, name="prepared_input_initializer")] if batches else []
-        graph.get_collection_ref(_INITIALIZERS[is_training])[:] = start
-
-
-def get_initializer(is_training: bool) -> tf.Operation:
-    """The op that starts the modified default graph's data, or starts them again.
-
-    Args:
-      is_training: True: data of the lookups whose table is trained; False: of all others.
-
-    Returns:
-      Runs all their iterators' initializers; placeholders of the datasets are fed to this run. It
-      does nothing for one-shot iterators, which start by themselves.
-
-    Raises:
-      ValueError: The graph was not modified, or has no such lookups.
-    """
-    _check_flag("is_training", is_training)
-    return _collected(_INITIALIZERS, is_training)[0]
-
-
-def get_target_batch(is_training: bool) -> Any:
-    """The batch that a step of the modified default graph takes.
-
-    The tensors of the batch that the model was built on are the same batch; this is for scripts
-    written for Rec SDK, where they are not.
-
-    Args:
-      is_training: True: of the lookups whose table is trained; False: of all others.
-
-    Returns:
-      The batch, in the structure of the dataset.
-
-    Raises:
-      ValueError: The graph was not modified, or has no such lookups, or several iterators for
-        them; or the iterator's Python object is gone, which alone knows the structure.
-    """
-    _check_flag("is_training", is_training)
-    batches = _collected(_BATCHES, is_training)
-    if len(batches) > 1:
-        raise ValueError(
-            f"the lookups must take their keys from one iterator to have one batch, got "
-            f"{len(batches)} iterators; fetch the tensors of your own batches, they stay valid"
-        )
-    old_handles = [get_next.inputs[0] for get_next in replaced_by(batches[0])]
-    # Neither graph nor ops know the structure of a batch, and an iterator is in no collection.
-    # type(): isinstance() would run code of whatever there is.
-    for found in gc.get_objects():
-        if type(found) is tf.data.Iterator and any(
-            _tf_private.iterator_resource(found) is handle for handle in old_handles
-        ):
-            return _tf_private.batch_of_tensors(found.element_spec, batches[0].outputs)
-    raise ValueError(
-        "the iterator of the batch must be kept by the script, got none; fetch the tensors that "
-        "its get_next() gave, they stay valid"
-    )
+        graph.get_collection_ref(INITIALIZERS[is_training])[:] = start
+        all_starts += [op for op in starts if op not in all_starts]
+    graph.get_collection_ref(ASCEND_CUTTING_POINT_INITIALIZER)[:] = all_starts
 
 
 class GraphModifierHook(tf.train.SessionRunHook):
     """Modifies the graph of an Estimator's call, or of a MonitoredTrainingSession.
 
     Give it to each of train(), evaluate(), predict(), TrainSpec and EvalSpec whose keys are to be
-    computed ahead of the step.
+    computed ahead of the step. It starts the modified graph's data if nobody else has, as nobody
+    does in a MonitoredTrainingSession; data that are fed when they start are left to the script.
 
     Args:
       dump_graph: As of modify_graph_and_start_emb_cache.
-      modify_graph: False: leave the graph as it is.
+      modify_graph: False: leave the graph as it is, and check it as start_asc_pipeline does.
 
     Raises:
       ValueError: An argument is no bool; when the call begins, as
-        modify_graph_and_start_emb_cache.
+        modify_graph_and_start_emb_cache and start_asc_pipeline.
+      RuntimeError: When the call begins, as start_asc_pipeline.
 
     Example:
       >>> hook = rec.GraphModifierHook()
@@ -204,31 +154,58 @@ class GraphModifierHook(tf.train.SessionRunHook):
     """
 
     def __init__(self, dump_graph: bool = False, modify_graph: bool = True) -> None:
-        _check_flag("dump_graph", dump_graph)
-        _check_flag("modify_graph", modify_graph)
+        check_bool("dump_graph", dump_graph)
+        check_bool("modify_graph", modify_graph)
         self._dump_graph = dump_graph
         self._modify_graph = modify_graph
 
     def begin(self) -> None:
         """Modifies the graph; called by TensorFlow when it is complete."""
-        if self._modify_graph:
-            modify_graph_and_start_emb_cache(dump_graph=self._dump_graph)
+        if not self._modify_graph:
+            start_asc_pipeline()
+            return
+        modify_graph_and_start_emb_cache(dump_graph=self._dump_graph)
+        for start in tf.get_collection(ASCEND_CUTTING_POINT_INITIALIZER):
+            _probe_of(start)
+
+    def after_create_session(self, session: tf.Session, coord: Any) -> None:
+        """Starts the data that nobody has started; called by TensorFlow."""
+        del coord
+        if not self._modify_graph:
+            return
+        for start in session.graph.get_collection(ASCEND_CUTTING_POINT_INITIALIZER):
+            if not _is_started(session, start) and not _is_fed(start):
+                session.run(start)
 
 
-def _check_flag(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
+def _probe_of(start: tf.Operation) -> tf.Operation:
+    """An op that fails if the iterator of its initializer `start` has not been started.
+
+    Nothing in TensorFlow tells it; but what has no dataset yet has no state to be written.
+    """
+    handle = start.inputs[1]
+    for op in handle.consumers():
+        if op.name.endswith(_PROBE):
+            return op
+    with tf.name_scope(None), tf.device(handle.device):
+        return tf.raw_ops.SerializeIterator(
+            resource_handle=handle, external_state_policy=_IGNORE, name=handle.op.name + _PROBE
+        ).op
 
 
-def _collected(collections: Any, is_training: bool) -> List[Any]:
-    found = tf.get_collection(collections[is_training])
-    if not found:
-        kind = "training" if is_training else "evaluation"
-        raise ValueError(
-            f"the graph must be modified and have lookups of {kind}, got none; call "
-            "modify_graph_and_start_emb_cache() when the graph is complete, after minimize()"
-        )
-    return found
+def _is_started(session: tf.Session, start: tf.Operation) -> bool:
+    try:
+        session.run(_probe_of(start))
+    except tf.errors.FailedPreconditionError:
+        return False
+    except tf.errors.OpError:
+        # It has a dataset, of a kind whose state cannot be written.
+        return True
+    return True
+
+
+def _is_fed(start: tf.Operation) -> bool:
+    return any(op.type in PLACEHOLDERS for op in ancestors([start]))
 
 
 def _dump(name: str, graph: tf.Graph) -> None:

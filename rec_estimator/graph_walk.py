@@ -1,8 +1,11 @@
 """Walks over a finished graph, for the passes that look at what a model_fn has built."""
 
-from typing import Iterable, Set
+from typing import Iterable, List, Set
 
 import tensorflow.compat.v1 as tf
+
+# The op that takes a batch from an iterator.
+GET_NEXT = "IteratorGetNext"
 
 
 def ancestors(ops: Iterable[tf.Operation]) -> Set[tf.Operation]:
@@ -23,3 +26,13 @@ def ancestors(ops: Iterable[tf.Operation]) -> Set[tf.Operation]:
             stack.extend(tensor.op for tensor in op.inputs)
             stack.extend(op.control_inputs)
     return seen
+
+
+def called_functions(node: tf.NodeDef) -> List[str]:
+    """Names of the functions that an op calls: a dataset's map, the branches of an If.
+
+    Args:
+      node: The op.
+    """
+    single = [attr.func.name for attr in node.attr.values() if attr.HasField("func")]
+    return single + [func.name for attr in node.attr.values() for func in attr.list.func]

@@ -7,6 +7,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tex
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.step_loop import steps_per_run
+
 _TERMINAL_SECONDS = 0.5  # between two rewrites of a line somebody watches
 _FILE_SECONDS = 10.0  # between two lines of a log
 _DEFAULT_WIDTH = 80  # of a terminal that does not tell
@@ -191,6 +193,7 @@ class _Loop:
     def __init__(self, graph: tf.Graph, settings: _Settings, metrics: Sequence[str]) -> None:
         self._settings = settings
         self._global_step = tf.train.get_global_step(graph)
+        self._steps_per_run = steps_per_run(graph)
         self._loss: Optional[tf.Tensor] = None
         self._metric_values: Dict[str, tf.Tensor] = {}
         if graph.get_collection(tf.GraphKeys.EVAL_STEP):  # made by Estimator for evaluate() only
@@ -204,7 +207,9 @@ class _Loop:
 
     def start(self, session: tf.Session, every_seconds: float) -> None:
         # Steps before the one whose loss the last line shows; exact where there is one worker.
-        self._last_count = (self._settings.max_steps or 0) - self._step(session) - 1
+        self._last_count = (
+            (self._settings.max_steps or 0) - self._step(session) - self._steps_per_run
+        )
         self._begun = time.monotonic()
         self._count = 0  # steps of this loop and this worker
         self._rate_from = self._shown = _Moment(self._begun, 0)
@@ -220,12 +225,13 @@ class _Loop:
 
     def count_step(self, loss: Optional[Any]) -> bool:
         """Takes note of a step, and of its loss where it was fetched; whether a line is due."""
-        self._count += 1
+        is_first = not self._count
+        self._count += self._steps_per_run
         if loss is not None:
             self._last_loss = float(loss)
-        if self._count == 1:
-            # The first step also places, allocates and fills the input's buffers: in no rate.
-            self._rate_from = self._shown = _Moment(time.monotonic(), 1)
+        if is_first:
+            # The first run also places, allocates and fills the input's buffers: in no rate.
+            self._rate_from = self._shown = _Moment(time.monotonic(), self._count)
         return self._is_due
 
     def wait(self, every_seconds: float) -> None:
@@ -246,9 +252,10 @@ class _Loop:
         if self._last_loss is not None:
             parts += _format_numbers({"loss": self._last_loss})
         parts += _format_numbers(metrics)
-        if max_steps is not None and step < max_steps and self._count > 1:
+        if max_steps is not None and step < max_steps and self._count > self._rate_from.count:
             # Mean over the loop: steadier than the last interval, which one checkpoint can double.
-            per_step = (now.seconds - self._rate_from.seconds) / (self._count - 1)
+            steps = self._count - self._rate_from.count
+            per_step = (now.seconds - self._rate_from.seconds) / steps
             parts.append(f"{_format_duration((max_steps - step) * per_step)} left")
         return parts
 

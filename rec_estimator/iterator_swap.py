@@ -11,7 +11,8 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _tf_private
-from rec_estimator.graph_cut import GET_NEXT, Cut
+from rec_estimator.graph_cut import Cut
+from rec_estimator.graph_walk import GET_NEXT
 
 # Batches that wait, keys computed, for their step. Rec SDK has 10.
 _PREFETCHED_BATCHES = 10

@@ -6,14 +6,15 @@ vector, or the default vector of a table with a filter. In training the gradient
 and inserts.
 """
 
-from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops, _tf_private
+from rec_estimator.argument_checks import refuse_unsupported
 from rec_estimator.graph_walk import ancestors
-from rec_estimator.table import BUCKETS, EmbeddingTable, as_keys
-from rec_estimator.table_shard import TableShard
+from rec_estimator.table import BUCKETS, EmbeddingTable, as_keys, graph_tables
+from rec_estimator.table_shard import LookupRecord, TableShard
 
 _COMBINERS = ("sum", "mean", "sqrtn")
 
@@ -299,7 +300,7 @@ def _run_fused(lookups: Sequence[_Lookup]) -> List[tf.Tensor]:
             unknowns=[_unknown(lookup.table) for lookup in lookups],
         )
     for lookup, value in zip(lookups, values):
-        lookup.table.shards[0].record_lookup(lookup.keys, value.op)
+        lookup.table.shards[0].record_lookup(LookupRecord(lookup.keys, value.op))
     return values
 
 
@@ -333,16 +334,34 @@ def _combine_unfused(lookup: _Lookup, max_norm: Optional[float]) -> tf.Tensor:
 
 
 def _lookup(table: EmbeddingTable, keys: tf.Tensor) -> tf.Tensor:
-    """keys of any shape to [keys.shape, dim], over all shards."""
+    """keys of any shape to [keys.shape, dim]."""
+    return read_shards(table, keys, _lookup_shard)
+
+
+def read_shards(
+    table: EmbeddingTable,
+    keys: tf.Tensor,
+    read: Callable[[TableShard, tf.Tensor], tf.Tensor],
+) -> tf.Tensor:
+    """What each shard of a table gives for its keys, put together.
+
+    Args:
+      table: The table.
+      keys: int64, any shape.
+      read: Of a shard and keys of any shape, their float32 [keys.shape, dim].
+
+    Returns:
+      float32 [keys.shape, dim].
+    """
     if len(table.shards) == 1:
-        return _lookup_shard(table.shards[0], keys)
+        return read(table.shards[0], keys)
     flat = tf.reshape(keys, [-1])
     shard_of_key = tf.cast(
         tf.math.floormod(tf.math.floormod(flat, BUCKETS), len(table.shards)), tf.int32
     )
     parts = tf.dynamic_partition(flat, shard_of_key, len(table.shards))
     positions = tf.dynamic_partition(tf.range(tf.size(flat)), shard_of_key, len(table.shards))
-    rows = [_lookup_shard(shard, part) for shard, part in zip(table.shards, parts)]
+    rows = [read(shard, part) for shard, part in zip(table.shards, parts)]
     values = tf.dynamic_stitch(positions, rows)
     values = tf.reshape(values, tf.concat([tf.shape(keys), [table.dim]], axis=0))
     values.set_shape(keys.shape.concatenate([table.dim]))
@@ -354,7 +373,7 @@ def _lookup_shard(shard: TableShard, keys: tf.Tensor) -> tf.Tensor:
         values = _ops.gen.rec_estimator_table_lookup(
             shard.handle, keys, dim=shard.dim, unknown=_unknown(shard.table)
         )
-    shard.record_lookup(keys, values.op)
+    shard.record_lookup(LookupRecord(keys, values.op))
     return values
 
 
@@ -387,6 +406,7 @@ def _as_table(params: Params) -> EmbeddingTable:
             table = shards[0].table
             if list(shards) == table.shards:
                 return table
+    refuse_unsupported("params", params, "tables come from rec_estimator.get_embedding_variable")
     raise ValueError(
         f"params must be a table, or all shards of one in order, got {params!r}; tables come from "
         "rec_estimator.get_embedding_variable, variables go to tf.nn.embedding_lookup"
@@ -423,7 +443,12 @@ def _as_sparse_pair(ids: Any, weights: Any) -> Tuple[tf.SparseTensor, Optional[t
 @tf.RegisterGradient("RecEstimator>TableLookup")
 def _table_lookup_grad(op: tf.Operation, grad: tf.Tensor) -> List[Any]:
     _refuse_control_flow(op)
-    return [_slices(op.inputs[1], grad, op.get_attr("dim")), None]
+    slices = _slices(op.inputs[1], grad, op.get_attr("dim"))
+    for table in graph_tables(op.graph):
+        for shard in table:
+            if shard.handle is op.inputs[0]:
+                shard.record_gradient(op, slices.indices)
+    return [slices, None]
 
 
 @tf.RegisterGradient("RecEstimator>TableGroupLookup")
@@ -466,10 +491,15 @@ def _is_filled_in(op: tf.Operation, output: int, grad: Any) -> bool:
 
 def _refuse_control_flow(op: tf.Operation) -> None:
     if _tf_private.in_control_flow(op):
-        raise _control_flow_error(op)
+        raise control_flow_error(op)
 
 
-def _control_flow_error(op: tf.Operation) -> ValueError:
+def control_flow_error(op: tf.Operation) -> ValueError:
+    """What is raised for a training lookup that is not a plain op of its graph.
+
+    Args:
+      op: The lookup, or what it is in.
+    """
     return ValueError(
         f"a training lookup must be outside tf.cond, tf.while_loop and tf.function, got "
         f"{op.name!r}; look the keys up before, and use the values inside"
@@ -498,4 +528,4 @@ def check_no_lookup_in_control_flow(loss: tf.Tensor, tables: Sequence[Params]) -
     if suspects:
         reached = suspects & ancestors([loss.op])
         if reached:
-            raise _control_flow_error(min(reached, key=lambda op: op.name))
+            raise control_flow_error(min(reached, key=lambda op: op.name))

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _tf_private, checkpoint, checkpoint_files
+from rec_estimator import _tf_private, checkpoint, checkpoint_files, sparse_folders
 from rec_estimator.checkpoint_files import Deltas, Family, PendingCheckpoint, Signature, is_one_path
 
 _LOGGED_SECONDS = 1.0  # a save that takes longer gets a line in the log
@@ -63,6 +63,10 @@ class Saver(tf.train.Saver):
       other variables whole. A delta is restored like any checkpoint, by any Saver. ``max_to_keep``
       does not delete what a kept delta needs.
 
+    * Beside each full checkpoint ``<base>-<step>`` of tables of ``create_table``, on a local disk,
+      there is a folder ``sparse-<base>-<step>`` with their keys, vectors and slots as plain arrays
+      (sparse_folders.py), deleted with it.
+
     A stock Saver reads and writes the same checkpoints, except for what follows: it copies the
     tables, it does not know the table object (leave ``var_list`` out), and it wants the tensor
     ``<table>/default_values``, which DeepRec does not write.
@@ -72,6 +76,8 @@ class Saver(tf.train.Saver):
         takes variables only. None: everything in the graph.
       incremental: Whether ``save()`` writes deltas.
       max_deltas: So many deltas, at least 1, follow each other; the next save is full.
+      sparse_folders: Whether to leave those folders, which take as much disk space and writing
+        again as the tables in the checkpoint.
       **kwargs: As of ``tf.compat.v1.train.Saver``.
 
     Raises:
@@ -96,6 +102,7 @@ class Saver(tf.train.Saver):
         *,
         incremental: bool = False,
         max_deltas: int = 20,
+        sparse_folders: bool = True,
         **kwargs: Any,
     ) -> None:
         if isinstance(var_list, (list, tuple, set)):
@@ -116,6 +123,7 @@ class Saver(tf.train.Saver):
             )
         self._incremental = incremental
         self._max_deltas = max_deltas
+        self._leaves_folders = sparse_folders
         self._pads_step = kwargs.get("pad_step_number", False)
         self._writes_relative_paths = kwargs.get("save_relative_paths", False)
         self._has_ops = False
@@ -258,6 +266,7 @@ class Saver(tf.train.Saver):
         is_there = has_step and step is not None and self._holds(session, prefix, step)
         if is_there and (not full or self._deltas.parent_of(prefix) is None):
             tf.logging.info("%s has step %d already and is not written again.", prefix, step)
+            self._leave_missing_folder(prefix)
             return
         begun = time.monotonic()
         chain = () if full else self._chain_before(session, prefix)
@@ -320,13 +329,35 @@ class Saver(tf.train.Saver):
             self._run(session, prefix, feeds)
             return
         self._forget_deltas_of(prefix)
+        tables = () if chain else self._tables_with_folders()
         with PendingCheckpoint(prefix) as pending:
             self._run(session, pending.prefix, feeds)
+            if tables:
+                sparse_folders.write(pending.prefix, pending.sparse_folder, tables)
             pending.place(
                 lambda prefixes, merged: session.run(
                     self._ops.merge, {self._ops.merge_from: prefixes, self._ops.merge_to: merged}
                 )
             )
+        if tables:
+            sparse_folders.remember(checkpoint_files.sparse_folder_of(prefix))
+
+    def _tables_with_folders(self) -> List[Any]:
+        if not self._leaves_folders or not self._is_streaming():
+            return []
+        return sparse_folders.tables_with_folders(self._ops.shards)
+
+    def _leave_missing_folder(self, prefix: str) -> None:
+        """Leaves the folder of a checkpoint that is there, if a kill or a stock Saver left none."""
+        tables = self._tables_with_folders()
+        if not tables or not checkpoint_files.is_local(prefix) or self._deltas.parent_of(prefix):
+            return
+        folder = checkpoint_files.sparse_folder_of(prefix)
+        if not os.path.isdir(folder):
+            with PendingCheckpoint(prefix) as pending:
+                sparse_folders.write(prefix, pending.sparse_folder, tables)
+                checkpoint_files.place_folder(pending.sparse_folder, folder)
+        sparse_folders.remember(folder)
 
     def _run(self, session: Any, prefix: str, feeds: Dict[Any, Any]) -> None:
         session.run(

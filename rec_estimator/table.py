@@ -9,12 +9,14 @@ optimizer's apply and a restore changes it.
 from typing import (
     Any,
     Callable,
+    Dict,
     Iterable,
     Iterator,
     List,
     NamedTuple,
     NoReturn,
     Optional,
+    Tuple,
 )
 
 import tensorflow.compat.v1 as tf
@@ -66,6 +68,13 @@ class EmbeddingTable:
 
     _should_act_as_resource_variable = True
 
+    # Whether checkpoints have the table.
+    is_save = True
+    # Rows that the table may have; 0: as many as there is memory for.
+    max_rows = 0
+    # Keys whose rows keep their values in training.
+    padding_keys: Tuple[int, ...] = ()
+
     def __init__(
         self,
         name: str,
@@ -98,13 +107,40 @@ class EmbeddingTable:
         shape = [self.ev_option.init.default_value_dim, self.dim]
         with tf.name_scope(None), tf.name_scope(f"{self.name}/default_values/"):
             with tf.device("/device:CPU:0"):
-                bank = tf.convert_to_tensor(initializer(shape, dtype=tf.float32))
+                bank = tf.convert_to_tensor(self._initial_vectors(initializer, shape))
         if bank.dtype != tf.float32 or bank.shape.as_list() != shape:
             raise ValueError(
                 f"initializer of table {self.name!r} must give float32 {shape}, got "
                 f"{bank.dtype.name} {bank.shape}; rows are [default_value_dim, dim]"
             )
         return bank
+
+    def _initial_vectors(self, initializer: Callable[..., Any], shape: List[int]) -> Any:
+        return initializer(shape, dtype=tf.float32)
+
+    def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
+        """Attributes of the op that makes a shard's handle.
+
+        Args:
+          num_shards: How many shards the table has.
+        """
+        del num_shards  # A Bloom filter's size is of the logical table, in every shard.
+        attrs = {"dim": self.dim, "default_value": self.ev_option.init.default_value_no_permission}
+        option = self.filter
+        if option is not None:
+            attrs["filter_freq"] = option.filter_freq
+        if isinstance(option, CBFFilter):
+            attrs["max_element_size"] = option.max_element_size
+            attrs["false_positive_probability"] = option.false_positive_probability
+        return attrs
+
+    def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:
+        """What a step stamps rows with.
+
+        Args:
+          global_step: int64 []. The step before its increment, -1 where there is none.
+        """
+        return global_step
 
     def __iter__(self) -> Iterator[TableShard]:
         return iter(self.shards)
@@ -247,10 +283,10 @@ class EmbeddingTable:
                 "for example GlobalStepEvict(steps_to_live=4000)"
             )
         if isinstance(rule, GlobalStepEvict):
-            step: Any = graph_step([self])
-            attrs = {"steps_to_live": rule.steps_to_live}
-        else:
-            step, attrs = NO_GLOBAL_STEP, {"l2_weight_threshold": rule.l2_weight_threshold}
+            return self._evict(graph_step([self]), steps_to_live=rule.steps_to_live)
+        return self._evict(NO_GLOBAL_STEP, l2_weight_threshold=rule.l2_weight_threshold)
+
+    def _evict(self, step: Any, **attrs: Any) -> tf.Tensor:
         step = tf.cast(tf.convert_to_tensor(step), tf.int64)
         counts = []
         for shard in self.shards:

@@ -4,12 +4,12 @@ Step 2 of the data flow, one task's side. table.py has the logical table that us
 """
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops, _tf_private, checkpoint
-from rec_estimator.options import CounterFilter, Filter
+from rec_estimator.graph_walk import ancestors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,26 @@ class SlotSpec:
     initial: float = 0.0
 
 
+class LookupRecord(NamedTuple):
+    """A lookup that training may count.
+
+    Attributes:
+      keys: int64, any shape.
+      op: What reads them.
+      is_training: Whether its keys are counted in every step, gradient or not; others are where
+        the loss depends on them.
+      admits: bool, the shape of keys: which of them own a row or get one in this step; None: the
+        lookup does not ask.
+      address: What scripts for dynamic expansion pair a gradient of the values with.
+    """
+
+    keys: tf.Tensor
+    op: tf.Operation
+    is_training: bool = False
+    admits: Optional[tf.Tensor] = None
+    address: Optional[tf.Tensor] = None
+
+
 class TableShard:
     """The part of a table that lives on one task; the whole table if it is not partitioned.
 
@@ -43,15 +63,12 @@ class TableShard:
         self.num_parts = num_parts
         self.name = table.name if num_parts == 1 else f"{table.name}/part_{part}"
         self.slots: Tuple[SlotSpec, ...] = ()
-        self._lookups: List[Tuple[tf.Tensor, tf.Operation]] = []
+        self._lookups: List[LookupRecord] = []
+        self._gradients: List[Tuple[tf.Operation, tf.Tensor]] = []
         self._updated_by: Optional[str] = None
         with tf.device("/device:CPU:0"), tf.name_scope(None):
             self.handle: tf.Tensor = _ops.gen.rec_estimator_table_handle(
-                shared_name=self.name,
-                dim=table.dim,
-                default_value=table.ev_option.init.default_value_no_permission,
-                name=self.name,
-                **_filter_attrs(table.filter),
+                shared_name=self.name, name=self.name, **table.handle_attrs(num_parts)
             )
         with _tf_private.colocate_with(self.handle), tf.name_scope(f"{self.handle.op.name}/"):
             self.initializer: tf.Operation = _ops.gen.rec_estimator_table_initialize(
@@ -108,15 +125,34 @@ class TableShard:
                 )
         self.slots = tuple(slots.values())
 
-    def record_lookup(self, keys: tf.Tensor, lookup: tf.Operation) -> None:
+    def record_lookup(self, lookup: LookupRecord) -> bool:
         """Remembers a lookup, so that its keys are counted even if no gradient reaches them.
 
         Args:
-          keys: int64, any shape.
-          lookup: The op that reads them.
+          lookup: Of this shard.
+
+        Returns:
+          Whether it can be: one inside of control flow cannot.
         """
-        if keys.graph is self.graph and not _tf_private.in_control_flow(keys.op):
-            self._lookups.append((keys, lookup))
+        for op in (lookup.op, lookup.keys.op):
+            if op.graph is not self.graph or _tf_private.in_control_flow(op):
+                return False
+        self._lookups.append(lookup)
+        return True
+
+    def record_gradient(self, op: tf.Operation, indices: tf.Tensor) -> None:
+        """Remembers that a gradient of a lookup was built.
+
+        Args:
+          op: The lookup.
+          indices: int64 [n]. The keys that the gradient has.
+        """
+        self._gradients.append((op, indices))
+
+    @property
+    def lookups(self) -> Tuple[LookupRecord, ...]:
+        """The lookups of this shard that training may count, in the order they were built."""
+        return tuple(self._lookups)
 
     @property
     def is_looked_up(self) -> bool:
@@ -128,21 +164,63 @@ class TableShard:
         """Name of the optimizer that updates this shard in this graph, if any."""
         return self._updated_by
 
-    def counted_keys(self, step: Optional[Set[tf.Operation]] = None) -> List[tf.Tensor]:
-        """Keys of the training lookups of a table that no gradient reaches.
+    def counted_keys(
+        self, gradient: Optional[tf.IndexedSlices], step: Optional[Set[tf.Operation]] = None
+    ) -> List[tf.Tensor]:
+        """Keys of the training lookups of the table that no gradient reaches.
 
         Args:
-          step: The ops that the loss depends on; lookups elsewhere, such as an eval tower's, are no
-            training lookups. None: all of the graph.
+          gradient: The shard's in this step, if it has one.
+          step: The ops that the loss depends on; lookups elsewhere are no training lookups, unless
+            they said so. None: all of the graph.
 
         Returns:
           One int64 [n] per lookup, repeats kept.
         """
-        return [
-            tf.reshape(keys, [-1])
-            for keys, lookup in self._lookups
-            if step is None or lookup in step
-        ]
+        reached: Set[tf.Operation] = set()
+        if gradient is not None and any(lookup.is_training for lookup in self._lookups):
+            upstream = ancestors([gradient.indices.op])
+            reached = {op for op, indices in self._gradients if indices.op in upstream}
+
+        def is_counted(lookup: LookupRecord) -> bool:
+            if lookup.is_training:
+                return lookup.op not in reached
+            return gradient is None and (step is None or lookup.op in step)
+
+        return [tf.reshape(each.keys, [-1]) for each in self._lookups if is_counted(each)]
+
+    def training_reads(self) -> List[tf.Operation]:
+        """The reads of the lookups that are counted in every step, which its update waits for.
+
+        So a step's lookups read the table as it was before the step, also where no gradient makes
+        the update wait for them. Those that ask which keys are admitted ask together from here on:
+        that depends on a key's occurrences in all of them, of which each knew its own.
+
+        Raises:
+          ValueError: The keys of one lookup are computed from the values of another that asks.
+        """
+        training = [lookup for lookup in self._lookups if lookup.is_training]
+        asking = [lookup for lookup in training if lookup.admits is not None]
+        if len(asking) > 1:
+            self._ask_together(asking)
+        return [lookup.op for lookup in training] + [lookup.admits.op for lookup in asking]
+
+    def _ask_together(self, asking: Sequence[LookupRecord]) -> None:
+        upstream = ancestors([lookup.keys.op for lookup in asking])
+        for lookup in asking:
+            if lookup.admits.op in upstream:
+                raise ValueError(
+                    f"ids of table {self.name!r}, which admits keys by a threshold, must not "
+                    f"depend on what {lookup.op.name!r} reads from it, got ids that do; use "
+                    "another table for one of the two"
+                )
+        with tf.control_dependencies(None), _tf_private.colocate_with(self.handle):
+            keys = [tf.reshape(lookup.keys, [-1]) for lookup in asking]
+            admits = _ops.gen.rec_estimator_table_admits(self.handle, tf.concat(keys, axis=0))
+            sizes = tf.stack([tf.size(each) for each in keys])
+            for lookup, part in zip(asking, tf.split(admits, sizes, num=len(keys))):
+                answer = tf.reshape(part, tf.shape(lookup.keys))
+                _tf_private.update_input(lookup.admits.op, 0, answer)
 
     def check_not_updated(self, optimizer_name: str) -> None:
         """Refuses a second update of the table in a step.
@@ -164,19 +242,6 @@ class TableShard:
 
     def __repr__(self) -> str:
         return f"<rec_estimator.TableShard {self.name!r} dim={self.dim}>"
-
-
-def _filter_attrs(filter_option: Optional[Filter]) -> Dict[str, Any]:
-    """The handle's attributes. A Bloom filter's size is of the logical table, in every shard."""
-    if filter_option is None:
-        return {}
-    if isinstance(filter_option, CounterFilter):
-        return {"filter_freq": filter_option.filter_freq}
-    return {
-        "filter_freq": filter_option.filter_freq,
-        "max_element_size": filter_option.max_element_size,
-        "false_positive_probability": filter_option.false_positive_probability,
-    }
 
 
 class InitializerEntry(_tf_private.Trackable):
@@ -222,3 +287,36 @@ class InitializerEntry(_tf_private.Trackable):
     def to_proto(self, export_scope: Optional[str] = None) -> None:
         """None: a MetaGraph leaves the entry out."""
         del export_scope
+
+
+class UnsavedEntry(InitializerEntry):
+    """The entry of a table that no checkpoint has.
+
+    tf.global_variables_initializer() fills it; but a session that restores runs no such op, and
+    must not wait for it: a LocalEntry makes it wait.
+    """
+
+    def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
+        return {}
+
+    def is_initialized(self, name: Optional[str] = None) -> tf.Tensor:
+        """True, bool []."""
+        return tf.constant(True, name=name)
+
+
+class LocalEntry(InitializerEntry):
+    """The entry in LOCAL_VARIABLES of a table that no checkpoint has.
+
+    Its initializer leaves a table that was initialized as it is: scripts run
+    tf.local_variables_initializer() again and again to reset metrics.
+    """
+
+    def __init__(self, shard: TableShard) -> None:
+        super().__init__(shard)
+        with _tf_private.colocate_with(shard.handle), tf.name_scope(f"{shard.handle.op.name}/"):
+            self.initializer = _ops.gen.rec_estimator_table_initialize(
+                shard.handle, shard.table.initial_value, only_new=True, name="InitializeNew"
+            )
+
+    def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
+        return {}

@@ -160,7 +160,9 @@ def _select(
     """What of `vars_to_warm_start` is TensorFlow's, and the tables with the slots to take."""
     if isinstance(chosen, str):
         # The trainable variables, and so no slots.
-        return chosen, [(t, []) for t in graph_tables() if t.trainable and _matches(chosen, t)]
+        return chosen, [
+            (t, []) for t in graph_tables() if t.trainable and t.is_save and _matches(chosen, t)
+        ]
     if not isinstance(chosen, list):
         return chosen, []
     if all(isinstance(each, str) for each in chosen):
@@ -173,7 +175,7 @@ def _select(
         found = [
             (table, [slot for slot in table.shards[0].slots if _matches_slot(chosen, table, slot)])
             for table in graph_tables()
-            if any(_matches(each, table) for each in chosen)
+            if table.is_save and any(_matches(each, table) for each in chosen)
         ]
         # Overlapping expressions give a variable twice, which TensorFlow takes for two parts of it.
         return list({id(variable): variable for variable in variables}.values()), found

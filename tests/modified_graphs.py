@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.graph_modifier import get_initializer
+from rec_estimator.modified_input import get_initializer
 
 # The optimizer of graphs takes longer than these small ones run.
 QUICK = tf.ConfigProto()

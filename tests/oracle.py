@@ -233,18 +233,37 @@ class Row:
     in_cells: bool = False  # Known to the Bloom filter only, which has a count and no version.
 
 
+PADDING = -1
+
+
+class TooManyRows(Exception):
+    """A step that a table has no room for; it has changed nothing."""
+
+
 class TableOracle:
     """A table as a dict from key to Row.
 
     A Bloom filter has no false positives here: give the real one room enough.
     """
 
-    def __init__(self, bank, default_value=0.0, threshold=0, coefficient=1, bloom=False):
+    def __init__(
+        self,
+        bank,
+        default_value=0.0,
+        threshold=0,
+        coefficient=1,
+        bloom=False,
+        max_rows=0,
+        has_padding=False,
+        frozen_keys=(),
+    ):
         self.bank = np.asarray(bank, np.float32)
         self.default_value = np.float32(default_value)
         self.threshold, self.coefficient = threshold, coefficient
         # Where every key is admitted at first sight nothing is counted without a row.
         self.bloom = bloom and threshold > 1
+        self.max_rows, self.has_padding = max_rows, has_padding
+        self.frozen_keys = set(frozen_keys)
         self.keys: Dict[int, Row] = {}
 
     @property
@@ -269,13 +288,18 @@ class TableOracle:
             if value is not None:
                 out[i] = value
             else:
-                out[i] = self.initial(int(key)) if unknown == "initial" else self.default_value
+                is_initial = unknown == "initial" and not self._is_padding(key)
+                out[i] = self.initial(int(key)) if is_initial else self.default_value
         return out.reshape([*keys.shape, self.bank.shape[1]])
 
     def apply(self, rule, hyper, keys, grads, counted_keys=(), version=-1):
         """One training step."""
+        self.check_room([*keys, *counted_keys])
         hyper = [np.float32(h) for h in hyper]
         spec = RULES[rule]
+        kept = [i for i, key in enumerate(keys) if not self._is_padding(key)]
+        keys, grads = [keys[i] for i in kept], [grads[i] for i in kept]
+        counted_keys = [key for key in counted_keys if not self._is_padding(key)]
         sums: Dict[int, List[np.ndarray]] = {}
         for key, grad in zip(map(int, keys), np.asarray(grads, np.float32)):
             if spec.per_occurrence:
@@ -296,8 +320,22 @@ class TableOracle:
                 row.slots.setdefault(name, np.full([width], initial, np.float32))
             for grad in steps:
                 slots = [row.slots[name] for name in spec.slots]
-                row.value, *slots = spec.step(hyper, grad, row.value, *slots)
+                value, *slots = spec.step(hyper, grad, row.value, *slots)
+                row.value = row.value if key in self.frozen_keys else value
                 row.slots.update(zip(spec.slots, slots))
+
+    def check_room(self, keys):
+        """Raises TooManyRows if a step of these keys would give the table more than max_rows."""
+        owners = {int(key) for key, admits in zip(keys, self.admits(keys)) if admits}
+        if self.max_rows and len(owners | set(self.rows)) > self.max_rows:
+            raise TooManyRows
+
+    def contains(self, keys):
+        """Whether each key owns a row."""
+        return np.vectorize(lambda key: self._row(key).value is not None, otypes=[bool])(keys)
+
+    def _is_padding(self, key):
+        return self.has_padding and key == PADDING
 
     def _admit(self):
         for key, row in self.keys.items():
@@ -313,7 +351,10 @@ class TableOracle:
         return np.vectorize(
             lambda key: (
                 self._row(key).value is not None
-                or self._row(key).freq + self.coefficient * count[key] >= self.threshold
+                or (
+                    self._row(key).freq + self.coefficient * count[key] >= self.threshold
+                    and not self._is_padding(key)
+                )
             ),
             otypes=[bool],
         )(keys)

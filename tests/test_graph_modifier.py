@@ -20,11 +20,8 @@ from modified_graphs import (
 )
 
 import rec_estimator as rec
-from rec_estimator.graph_modifier import (
-    get_initializer,
-    get_target_batch,
-    modify_graph_and_start_emb_cache,
-)
+from rec_estimator.graph_modifier import modify_graph_and_start_emb_cache
+from rec_estimator.modified_input import get_initializer, get_target_batch
 
 
 def model(batch):

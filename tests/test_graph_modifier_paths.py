@@ -14,7 +14,8 @@ from modified_graphs import (
 )
 
 import rec_estimator as rec
-from rec_estimator.graph_modifier import get_initializer, modify_graph_and_start_emb_cache
+from rec_estimator.graph_modifier import modify_graph_and_start_emb_cache
+from rec_estimator.modified_input import get_initializer
 
 
 def by_function(batch):

@@ -11,7 +11,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.graph_modifier import get_initializer, modify_graph_and_start_emb_cache
+from rec_estimator.graph_modifier import modify_graph_and_start_emb_cache
+from rec_estimator.modified_input import get_initializer
 
 HASH_BUCKETS = 2**63 - 1
 
@@ -266,11 +267,11 @@ def test_an_exception_of_a_generator_reaches_the_training_loop_at_once(tmp_path)
         (lambda: modify_graph_and_start_emb_cache(full_graph="g"), "full_graph must be a tf.Graph"),
         (
             lambda: modify_graph_and_start_emb_cache(dump_graph=1),
-            "dump_graph must be True or False",
+            "dump_graph must be a bool",
         ),
-        (lambda: rec.GraphModifierHook(dump_graph="yes"), "dump_graph must be True or False"),
-        (lambda: rec.GraphModifierHook(modify_graph=None), "modify_graph must be True or False"),
-        (lambda: get_initializer("train"), "is_training must be True or False, got 'train'"),
+        (lambda: rec.GraphModifierHook(dump_graph="yes"), "dump_graph must be a bool"),
+        (lambda: rec.GraphModifierHook(modify_graph=None), "modify_graph must be a bool"),
+        (lambda: get_initializer("train"), "is_training must be a bool, got 'train'"),
         (lambda: get_initializer(True), "modified and have lookups of training, got none"),
         (lambda: rec.get_target_batch(False), "modified and have lookups of evaluation, got none"),
     ],

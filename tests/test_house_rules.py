@@ -21,8 +21,14 @@ MAX_LINES = 600
 LONGER_FILES: dict = {}
 
 # Environment variables that change what rec_estimator does: DeepRec's one switch, documented in
-# checkpoint.py. TF_CONFIG is read by TensorFlow.
-ENVIRONMENT_VARIABLES = {"TF_CONFIG", "TF_EV_SAVE_FILTERED_FEATURES"}
+# checkpoint.py, and what an MPI launcher says of itself. TF_CONFIG is read by TensorFlow.
+ENVIRONMENT_VARIABLES = {
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "TF_CONFIG",
+    "TF_EV_SAVE_FILTERED_FEATURES",
+}
 
 # What such files are called tells a reader nothing.
 EMPTY_WORDS = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}

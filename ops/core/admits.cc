@@ -14,7 +14,8 @@ bool EmbeddingTable::Admits(const int64_t* keys, size_t n, bool* out) const {
   const uint32_t threshold = table.filter.threshold;
   // One occurrence is enough for every key.
   if (table.Added(1) >= threshold) {
-    std::fill(out, out + n, true);
+    std::transform(keys, keys + n, out,
+                   [&](int64_t key) { return !table.IsPadding(key); });
     return true;
   }
   if (n >= kMaxBatch) return false;
@@ -47,6 +48,10 @@ bool EmbeddingTable::Admits(const int64_t* keys, size_t n, bool* out) const {
   table.InspectLocked(keys, n, [&](size_t i, Place place) {
     if (place.found() && place.row() != HashIndex::kNoRow) {
       out[i] = true;
+      return;
+    }
+    if (table.IsPadding(keys[i])) {
+      out[i] = false;
       return;
     }
     const uint32_t count = table.Counted(keys[i], place);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "batch_room.h"
 #include "batch_scratch.h"
 #include "counting_bloom_filter.h"
 #include "cpu_memory.h"
@@ -31,6 +32,8 @@ constexpr uint32_t kCountsAhead = 16;
 constexpr uint32_t kToAdmit = HashIndex::kNoRow - 1;
 static_assert(kToAdmit >= HashIndex::kMaxRows, "no row's number");
 
+const ParallelFor kSerial = SerialFor;
+
 }  // namespace
 
 // One Apply, step by step. Each step is split by shard; steps that need a lock
@@ -38,22 +41,42 @@ static_assert(kToAdmit >= HashIndex::kMaxRows, "no row's number");
 // afterwards: see "Thread rule" in embedding_table.h.
 class EmbeddingTable::Impl::BatchApply {
  public:
-  BatchApply(Impl* table, const Batch& batch, const RowUpdate& update)
-      : table_(*table), batch_(batch), update_(update) {}
+  BatchApply(Impl* table, const Batch& batch) : table_(*table), batch_(batch) {}
 
-  bool Run(const ParallelFor& parallel) {
+  // Sorts the keys. False: no memory.
+  bool Prepare(const ParallelFor& parallel) {
     part_.head = batch_.keys;
     part_.n_head = batch_.n;
     part_.tail = batch_.counted_keys;
     part_.n = batch_.n + batch_.m;
     if (part_.n >= kMaxBatch || !Allocate()) return false;
     part_.Run(parallel);
-    if (!AllocateWide()) return false;
+    per_shard_ = static_cast<int64_t>(part_.n / kShards) + 1;
+    return AllocateWide();
+  }
 
-    const int64_t per_shard = static_cast<int64_t>(part_.n / kShards) + 1;
-    parallel(kShards, per_shard * 30, [this](int64_t s, int64_t end) {
+  // After Prepare: how many keys of the batch would get a row.
+  int64_t CountNewRows(const ParallelFor& parallel) {
+    std::atomic<int64_t> rows{0};
+    parallel(kShards, per_shard_ * 60, [&](int64_t s, int64_t end) {
       for (; s < end; ++s) {
         Deduplicate(static_cast<int>(s));
+        if (unique_[s] == 0) continue;
+        table_.shards[s].lock.LockShared();
+        rows += Look(static_cast<int>(s)).rows;
+        table_.shards[s].lock.Unlock();
+      }
+    });
+    is_deduplicated_ = true;
+    return rows;
+  }
+
+  // After Prepare. False: no memory, and nothing has changed.
+  bool Run(const RowUpdate& update, const ParallelFor& parallel) {
+    update_ = &update;
+    parallel(kShards, per_shard_ * 30, [this](int64_t s, int64_t end) {
+      for (; s < end; ++s) {
+        if (!is_deduplicated_) Deduplicate(static_cast<int>(s));
         Promise(static_cast<int>(s));
       }
     });
@@ -66,7 +89,7 @@ class EmbeddingTable::Impl::BatchApply {
     }
 
     const int64_t per_key = 100 + 8 * table_.dim;  // Cycles.
-    parallel(kShards, per_shard * per_key, [this](int64_t s, int64_t end) {
+    parallel(kShards, per_shard_ * per_key, [this](int64_t s, int64_t end) {
       for (; s < end; ++s) TryUpdate(static_cast<int>(s));
     });
     ForEach(&refused_, [this](int s) {
@@ -118,7 +141,7 @@ class EmbeddingTable::Impl::BatchApply {
       for (int s = 0; s < kShards; ++s) {
         const uint32_t n = part_.size_of(s);
         dedup_[s] = nullptr;
-        if (n > kSmallDedup) layout->Add(&dedup_[s], DedupSize(n));
+        if (n > kSmallDedup) layout->Add(&dedup_[s], Partition::DedupSize(n));
       }
       const size_t dim = static_cast<size_t>(table_.dim);
       if (dim > kTileFloats) layout->Add(&wide_sums_, kShards * dim);
@@ -133,65 +156,12 @@ class EmbeddingTable::Impl::BatchApply {
     return true;
   }
 
-  // A power of two at least twice n.
-  static uint32_t DedupSize(uint32_t n) {
-    uint32_t size = 16;
-    while (size / 2 < n) size *= 2;
-    return size;
-  }
-
-  // Replaces the occurrences of shard s by its distinct keys, in order of first
-  // occurrence, and groups the occurrences by key, in batch order.
   void Deduplicate(int s) {
     const uint32_t begin = part_.begin[s];
-    const uint32_t n = part_.size_of(s);
-    int64_t* keys = key_ + begin;
-    uint32_t* id = id_ + begin;
-    uint32_t* end = end_ + begin;
     uint32_t small[2 * kSmallDedup];
-    uint32_t* table = dedup_[s] != nullptr ? dedup_[s] : small;
-    const uint32_t size = DedupSize(n);
-    std::fill(table, table + size, 0);
-
-    uint32_t unique = 0;
-    uint32_t j = 0;
-    part_.ForEachRun(s, [&](const Occurrence* one, uint32_t m) {
-      for (const Occurrence* stop = one + m; one < stop; ++one, ++j) {
-        const int64_t key = one->key;
-        uint32_t slot = one->hash & (size - 1);
-        for (;;) {
-          const uint32_t entry = table[slot];
-          if (entry == 0) {
-            keys[unique] = key;
-            end[unique] = 1;
-            id[j] = unique++;
-            table[slot] = unique;
-            break;
-          }
-          if (keys[entry - 1] == key) {
-            ++end[entry - 1];
-            id[j] = entry - 1;
-            break;
-          }
-          slot = (slot + 1) & (size - 1);
-        }
-      }
-    });
-    unique_[s] = unique;
-    uint32_t position = 0;
-    for (uint32_t u = 0; u < unique; ++u) {
-      const uint32_t count = end[u];
-      end[u] = position;
-      position += count;
-    }
-    // end[u] runs from the first to behind the last occurrence of u.
-    uint32_t* grouped = grouped_ + begin;
-    j = 0;
-    part_.ForEachRun(s, [&](const Occurrence* one, uint32_t m) {
-      for (const Occurrence* stop = one + m; one < stop; ++one, ++j) {
-        grouped[end[id[j]]++] = one->index;
-      }
-    });
+    unique_[s] = part_.Deduplicate(
+        s, {key_ + begin, id_ + begin, grouped_ + begin, end_ + begin},
+        dedup_[s] != nullptr ? dedup_[s] : small);
   }
 
   // Secures room for the new entries of shard s before anything changes. Mostly
@@ -286,11 +256,66 @@ class EmbeddingTable::Impl::BatchApply {
   void Update(int s) {
     bool all_have_rows = true;
     if (AdmitAll(s, &all_have_rows)) {
+      // Values that must not change are put back.
+      ForFrozen(s, [&](float* row, float* kept) {
+        std::copy_n(row, table_.dim, kept);
+      });
       all_have_rows ? UpdateRows<true>(s) : UpdateRows<false>(s);
+      ForFrozen(s, [&](float* row, float* kept) {
+        std::copy_n(kept, table_.dim, row);
+      });
     } else {
       failed_.store(true);
     }
     ReleaseEntries(s);
+  }
+
+  // Calls visit(row, kept (dim)) for the frozen keys of shard s that own a row.
+  template <typename Visit>
+  void ForFrozen(int s, const Visit& visit) {
+    Frozen& frozen = table_.frozen[s];
+    const HashIndex& index = table_.shards[s].index;
+    for (size_t i = 0; i < frozen.keys.size(); ++i) {
+      const int64_t key = frozen.keys[i];
+      const Place place = index.Find(index.Home(MixKey(key)), key);
+      if (!place.found() || place.row() == HashIndex::kNoRow) continue;
+      visit(table_.arena.view().Row(place.row()),
+            frozen.values.data() + i * static_cast<size_t>(table_.dim));
+    }
+  }
+
+  // What keys without a row are going to take.
+  struct Needs {
+    uint32_t rows = 0;
+    uint32_t keys = 0;    // Entries.
+    uint32_t blocks = 0;  // Of the Bloom filter; those of two keys count twice.
+  };
+
+  // Finds the distinct keys of shard s, lists those without a row in id_, whose
+  // content is used up, and judges them. Padding is not listed. The lock is
+  // held, shared at least.
+  Needs Look(int s) {
+    const uint32_t begin = part_.begin[s];
+    const int64_t* keys = key_ + begin;
+    Place* places = place_ + begin;
+    uint32_t* rows = row_ + begin;
+    uint32_t* without_row = id_ + begin;
+    uint32_t n = 0;
+    table_.FindEach(table_.shards[s].index, keys, unique_[s],
+                    [&](uint32_t u, Place place) {
+                      places[u] = place;
+                      rows[u] = place.found() ? place.row() : HashIndex::kNoRow;
+                      without_row[n] = u;
+                      n += rows[u] == HashIndex::kNoRow;
+                    });
+    if (s == table_.padding_shard) {
+      n = static_cast<uint32_t>(
+          std::remove_if(without_row, without_row + n,
+                         [&](uint32_t u) { return keys[u] == kPadding; }) -
+          without_row);
+    }
+    n_without_[s] = n;
+    return Judge(s, without_row, n);
   }
 
   // False: no memory, although promised; only if another thread erased keys or
@@ -299,23 +324,13 @@ class EmbeddingTable::Impl::BatchApply {
     Shard& shard = table_.shards[s];
     const uint32_t begin = part_.begin[s];
     const int64_t* keys = key_ + begin;
-    const uint32_t unique = unique_[s];
     Place* places = place_ + begin;
     uint32_t* rows = row_ + begin;
-    uint32_t* without_row = id_ + begin;  // Its content is used up.
-    uint32_t n_without;
-    Needs needs;
-    const auto find = [&] {
-      n_without = 0;
-      table_.FindEach(shard.index, keys, unique, [&](uint32_t u, Place place) {
-        places[u] = place;
-        rows[u] = place.found() ? place.row() : HashIndex::kNoRow;
-        without_row[n_without] = u;
-        n_without += rows[u] == HashIndex::kNoRow;
-      });
-      needs = Judge(s, without_row, n_without);
-    };
-    find();
+    const uint32_t* without_row = id_ + begin;
+    Needs needs = Look(s);
+    const uint32_t n_without = n_without_[s];
+    // Padding has no row, and may have been left out.
+    *all_have_rows = needs.rows == n_without && s != table_.padding_shard;
     if (n_without == 0) return true;
 
     const int64_t present = shard.keys.load(std::memory_order_relaxed);
@@ -324,7 +339,7 @@ class EmbeddingTable::Impl::BatchApply {
         (needs.blocks > 0 && blocks > shard.bloom.capacity())) {
       if (!table_.ReserveEntries(s, present + needs.keys)) return false;
       if (!shard.bloom.Reserve(blocks, table_.stagger[s])) return false;
-      find();  // Entries and blocks have moved.
+      needs = Look(s);  // Entries and blocks have moved.
     }
     uint32_t first = 0;
     const uint32_t freed = std::min(shard.free_rows, needs.rows);
@@ -335,7 +350,6 @@ class EmbeddingTable::Impl::BatchApply {
       promised_rows_[s] -= promised;
     }
 
-    *all_have_rows = needs.rows == n_without;
     const RowArena::View view = table_.arena.view();
     RowSource source(&shard, view, first);
     const bool tracking = table_.tracking.load(std::memory_order_relaxed);
@@ -375,13 +389,6 @@ class EmbeddingTable::Impl::BatchApply {
     const uint32_t occurrences = u == 0 ? end[0] : end[u] - end[u - 1];
     return Saturated(uint64_t{count} + table_.Added(occurrences));
   }
-
-  // What keys without a row are going to take.
-  struct Needs {
-    uint32_t rows = 0;
-    uint32_t keys = 0;    // Entries.
-    uint32_t blocks = 0;  // Of the Bloom filter; those of two keys count twice.
-  };
 
   // Marks, of keys (n) without a row, those that get one by kToAdmit. With a
   // Bloom filter, remembers the estimates of those without an entry: no key
@@ -447,7 +454,7 @@ class EmbeddingTable::Impl::BatchApply {
     const int dim = table_.dim;
     const size_t stride = static_cast<size_t>(dim);
     const size_t row_bytes = table_.arena.row_floats() * sizeof(float);
-    const bool each = update_.per_occurrence();
+    const bool each = update_->per_occurrence();
     const uint64_t coefficient = table_.filter.coefficient;
     const bool tracking = table_.tracking.load(std::memory_order_relaxed);
 
@@ -460,7 +467,7 @@ class EmbeddingTable::Impl::BatchApply {
     const float* tile_grads[kTileRows];
     size_t filled = 0;
     const auto flush = [&] {
-      if (filled > 0) update_.Update(tile, tile_grads, filled, dim);
+      if (filled > 0) update_->Update(tile, tile_grads, filled, dim);
       filled = 0;
     };
 
@@ -526,7 +533,9 @@ class EmbeddingTable::Impl::BatchApply {
 
   Impl& table_;
   const Batch& batch_;
-  const RowUpdate& update_;
+  const RowUpdate* update_ = nullptr;
+  int64_t per_shard_ = 0;         // Occurrences, about.
+  bool is_deduplicated_ = false;  // CountNewRows was here.
   Scratch scratch_{Scratch::kBatch};
   Scratch wide_scratch_{Scratch::kWide};
   Partition part_;
@@ -543,6 +552,7 @@ class EmbeddingTable::Impl::BatchApply {
   float* wide_sums_ = nullptr;  // (kShards, dim) if dim > kTileFloats
 
   std::array<uint32_t, kShards> unique_{};
+  std::array<uint32_t, kShards> n_without_{};        // Keys without a row.
   std::array<uint32_t, kShards> promised_keys_{};    // In Shard::promised.
   std::array<uint32_t, kShards> promised_rows_{};    // In the arena.
   std::array<uint32_t, kShards> promised_blocks_{};  // In Shard::bloom.
@@ -551,12 +561,38 @@ class EmbeddingTable::Impl::BatchApply {
 };
 
 bool EmbeddingTable::Apply(const Batch& batch, const RowUpdate& update,
-                           const ParallelFor& parallel) {
+                           const ParallelFor& given, int64_t* too_many) {
+  if (too_many != nullptr) *too_many = 0;
   if (batch.n >= kMaxBatch || batch.m >= kMaxBatch) return false;
   if (batch.n + batch.m == 0) return true;
-  Impl::BatchApply apply(impl_, batch, update);
-  if (batch.n + batch.m < kSerialBelow) return apply.Run(SerialFor);
-  return apply.Run(parallel);
+  Impl::BatchApply apply(impl_, batch);
+  const bool is_small = batch.n + batch.m < kSerialBelow;
+  const ParallelFor& parallel = is_small ? kSerial : given;
+  const Impl::RoomForBatch room(impl_, batch);
+  if (!apply.Prepare(parallel)) return false;
+  if (!room.is_certain()) {
+    const int64_t rows = impl_->n_rows() + apply.CountNewRows(parallel);
+    if (rows > impl_->rules.max_rows) {
+      if (too_many != nullptr) *too_many = rows - impl_->rules.max_rows;
+      return false;
+    }
+  }
+  return apply.Run(update, parallel);
+}
+
+bool EmbeddingTable::CountTooMany(const Batch& batch, const ParallelFor& given,
+                                  int64_t* too_many) {
+  *too_many = 0;
+  if (batch.n >= kMaxBatch || batch.m >= kMaxBatch) return false;
+  const Impl::RoomForBatch room(impl_, batch);
+  if (room.is_certain()) return true;
+  Impl::BatchApply apply(impl_, batch);
+  const bool is_small = batch.n + batch.m < kSerialBelow;
+  const ParallelFor& parallel = is_small ? kSerial : given;
+  if (!apply.Prepare(parallel)) return false;
+  const int64_t rows = impl_->n_rows() + apply.CountNewRows(parallel);
+  *too_many = std::max<int64_t>(0, rows - impl_->rules.max_rows);
+  return true;
 }
 
 }  // namespace rec_estimator

@@ -70,4 +70,53 @@ void Partition::Run(const ParallelFor& parallel) {
   for (int s = 0; s < kShards; ++s) begin[s + 1] += begin[s];
 }
 
+uint32_t Partition::Deduplicate(int s, const Distinct& out,
+                                uint32_t* table) const {
+  int64_t* keys = out.keys;
+  uint32_t* id = out.id;
+  uint32_t* end = out.end;
+  const uint32_t size = DedupSize(size_of(s));
+  std::fill(table, table + size, 0);
+
+  uint32_t unique = 0;
+  uint32_t j = 0;
+  ForEachRun(s, [&](const Occurrence* one, uint32_t m) {
+    for (const Occurrence* stop = one + m; one < stop; ++one, ++j) {
+      const int64_t key = one->key;
+      uint32_t slot = one->hash & (size - 1);
+      for (;;) {
+        const uint32_t entry = table[slot];
+        if (entry == 0) {
+          keys[unique] = key;
+          end[unique] = 1;
+          id[j] = unique++;
+          table[slot] = unique;
+          break;
+        }
+        if (keys[entry - 1] == key) {
+          ++end[entry - 1];
+          id[j] = entry - 1;
+          break;
+        }
+        slot = (slot + 1) & (size - 1);
+      }
+    }
+  });
+  uint32_t position = 0;
+  for (uint32_t u = 0; u < unique; ++u) {
+    const uint32_t count = end[u];
+    end[u] = position;
+    position += count;
+  }
+  // end[u] runs from the first to behind the last occurrence of u.
+  uint32_t* grouped = out.grouped;
+  j = 0;
+  ForEachRun(s, [&](const Occurrence* one, uint32_t m) {
+    for (const Occurrence* stop = one + m; one < stop; ++one, ++j) {
+      grouped[end[id[j]]++] = one->index;
+    }
+  });
+  return unique;
+}
+
 }  // namespace rec_estimator

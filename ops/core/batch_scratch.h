@@ -114,6 +114,24 @@ struct Partition {
     }
   }
 
+  // The distinct keys of a shard, with their occurrences.
+  struct Distinct {
+    int64_t* keys;      // (unique), in order of first occurrence
+    uint32_t* id;       // (n) which of them an occurrence is of
+    uint32_t* grouped;  // (n) occurrences by distinct key, in batch order
+    uint32_t* end;      // (unique) end of each one's occurrences in grouped
+  };
+  // Entries of the hash table that Deduplicate needs for n occurrences: a power
+  // of two, at least 2 n.
+  static uint32_t DedupSize(uint32_t n) {
+    uint32_t size = 16;
+    while (size / 2 < n) size *= 2;
+    return size;
+  }
+  // After Run. Fills `out` for shard s and returns how many distinct keys there
+  // are. table: (DedupSize(size_of(s))), for the length of the call.
+  uint32_t Deduplicate(int s, const Distinct& out, uint32_t* table) const;
+
   void Sort(uint64_t block);
   void Run(const ParallelFor& parallel);
 };

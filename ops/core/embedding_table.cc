@@ -17,14 +17,16 @@ namespace rec_estimator {
 // The table as a whole
 
 EmbeddingTable::EmbeddingTable(int dim, float default_value,
-                               const FilterSpec& filter)
-    : impl_(new Impl(dim, default_value, filter)) {}
+                               const FilterSpec& filter, const RowRules& rules)
+    : impl_(new Impl(dim, default_value, filter, rules)) {}
 
 EmbeddingTable::~EmbeddingTable() { delete impl_; }
 
 int EmbeddingTable::dim() const { return impl_->dim; }
 
 const FilterSpec& EmbeddingTable::filter() const { return impl_->filter; }
+
+const RowRules& EmbeddingTable::rules() const { return impl_->rules; }
 
 void EmbeddingTable::Clear() {
   impl_->LockAll();
@@ -301,11 +303,13 @@ void EmbeddingTable::Versions(const int64_t* keys, size_t n,
   });
 }
 
-int64_t EmbeddingTable::size() const {
-  int64_t rows = 0;
-  for (const Shard& shard : impl_->shards) rows += shard.rows;
-  return rows;
+void EmbeddingTable::Contains(const int64_t* keys, size_t n, bool* out) const {
+  impl_->Inspect(keys, n, [&](size_t i, Place place) {
+    out[i] = place.found() && place.row() != HashIndex::kNoRow;
+  });
 }
+
+int64_t EmbeddingTable::size() const { return impl_->n_rows(); }
 
 int64_t EmbeddingTable::total_count() const {
   int64_t keys = 0;

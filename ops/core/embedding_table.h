@@ -62,6 +62,13 @@
 // and then changes; so Admits, which judges the same way, says what an Apply
 // will do. The gradients of keys without a row are left where they are.
 //
+// Rules of rows: padding never gets past the list of a batch's keys without a
+// row, and is told from other keys only where a lookup has missed, so tables
+// without it pay nothing. A frozen key's value is put aside before a shard's
+// rows are updated, and back afterwards. A table with a limit counts a batch's
+// new keys before anything changes, unless even as many as it has occurrences
+// would fit (batch_room.h).
+//
 // Eviction goes through a shard's buckets under its lock and erases in place. A
 // key that was counted in cells leaves an entry without a row, of count 0: its
 // cells are at the threshold for good, and it would come back at once.
@@ -86,9 +93,10 @@
 // does, with nothing changed.
 //
 // Where: embedding_table_impl.h has the shards, their locks and the steps of a
-// lookup; batch_apply.cc Apply, batch_insert.cc Insert and InsertFiltered, both
-// on batch_scratch.h; admits.cc Admits; evict.cc what takes keys away;
-// snapshot.cc what a save reads; embedding_table.cc all other methods.
+// lookup; batch_apply.cc Apply, with batch_room.h, batch_insert.cc Insert and
+// InsertFiltered, both on batch_scratch.h; admits.cc Admits; evict.cc what
+// takes keys away; snapshot.cc what a save reads; embedding_table.cc all other
+// methods.
 //
 // THREAD RULE
 //
@@ -108,9 +116,10 @@
 // for each other.) A lookup holds its locks for 4096 keys at a time: it reads
 // each row of one instant, not the whole batch. Who needs that takes a Reader.
 // A thread that holds a Reader or a Snapshot must not call what needs an
-// exclusive lock. MarkSaved changes bits under shared locks, and a mutex keeps
-// it and Snapshots of kChanged apart; that a save is committed before the next
-// one begins is up to who saves.
+// exclusive lock. An apply to a table with a limit takes limit_mutex before any
+// shard's lock, on the calling thread only. MarkSaved changes bits under shared
+// locks, and a mutex keeps it and Snapshots of kChanged apart; that a save is
+// committed before the next one begins is up to who saves.
 //
 // COSTS
 //
@@ -144,14 +153,16 @@
 //   apply, uniform           12 [23]      9.7 [18]     7.4 [15]
 //   apply, all keys new      5.5          4.5          1.6
 //
-// An Apply with a filter, as a share of one without, Zipf, one thread (the same
-// program; medians of ratios; a stream that still brings new keys / batches
-// that come again, 1M keys, threshold 3):
+// An Apply with a filter or another rule, as a share of one without, Zipf, one
+// thread (the same program; medians of ratios; a stream that still brings new
+// keys / batches that come again, 1M keys, threshold 3):
 //
 //   counter                            0.94 / 0.99
 //   Bloom for 1M keys, p = .01         0.92 / 1.06
 //   Bloom for 1M keys, p = .001        0.96 / 1.09
 //   Bloom for 100M keys, p = .01       1.22 / 1.18    (a new block a new key)
+//   padding and two frozen keys        1.00 / 1.01
+//   a limit that is far / near         1.00 / 1.00, 1.09 / 1.12
 //
 // Of the first figures the last line, and at 50M all, is bound by first touches
 // of memory, which are dear in a virtual machine: 5M rows make 1.9 in memory
@@ -229,18 +240,31 @@ struct FilterSpec {
   double false_positive_rate = 0;  // At full load; in (0, 1) if the above is.
 };
 
+// What else is fixed about the rows of a table.
+struct RowRules {
+  int64_t max_rows = 0;  // 0: as many as there is memory for.
+  // Whether key EmbeddingTable::kPadding owns nothing: it reads the default
+  // vector, and applies neither store nor count it.
+  bool has_padding = false;
+  // Distinct keys whose values no apply changes; their slots it does.
+  std::vector<int64_t> frozen_keys;
+};
+
 class EmbeddingTable {
  public:
   static constexpr int kShards = 64;  // Internal shards, each with one lock.
+  static constexpr int64_t kPadding = -1;  // Of tables that have padding.
 
   explicit EmbeddingTable(int dim, float default_value = 0.0f,
-                          const FilterSpec& filter = {});
+                          const FilterSpec& filter = {},
+                          const RowRules& rules = {});
   ~EmbeddingTable();
   EmbeddingTable(const EmbeddingTable&) = delete;
   EmbeddingTable& operator=(const EmbeddingTable&) = delete;
 
   int dim() const;
   const FilterSpec& filter() const;
+  const RowRules& rules() const;
   std::vector<SlotSpec> slots() const;
   int row_floats() const;  // dim + the slots' widths.
 
@@ -306,13 +330,23 @@ class EmbeddingTable {
   // Precondition: slots() begins
   // with update's, in its widths (the kernel checks). Thread-safe;
   // bits do not depend on `parallel`. Returns false, with nothing changed,
-  // when memory for the batch cannot be had or n + m reaches 2^31.
+  // when memory for the batch cannot be had or n + m reaches 2^31; or when the
+  // table would have more rows than rules().max_rows: then *too_many, if given,
+  // says how many more, and is 0 otherwise.
   bool Apply(const Batch& batch, const RowUpdate& update,
-             const ParallelFor& parallel);
+             const ParallelFor& parallel, int64_t* too_many = nullptr);
+
+  // How many rows more than rules().max_rows an Apply of this batch would need,
+  // whose grads and version are not read. Changes nothing. False: no memory.
+  bool CountTooMany(const Batch& batch, const ParallelFor& parallel,
+                    int64_t* too_many);
 
   // out[i] = whether keys[i] owns a row, or would after an Apply of all keys
   // (n), in which repeats count. Changes nothing. False: no memory.
   bool Admits(const int64_t* keys, size_t n, bool* out) const;
+
+  // out[i] = whether keys[i] owns a row.
+  void Contains(const int64_t* keys, size_t n, bool* out) const;
 
   // Rows to insert or overwrite, as a checkpoint holds them. Of a key that is
   // there twice all the same, the last row stays.

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <mutex>
+#include <shared_mutex>
 #include <thread>
 #include <vector>
 
@@ -169,9 +170,11 @@ struct EmbeddingTable::Shard {
 };
 
 struct EmbeddingTable::Impl {
-  Impl(int dim, float default_value, const FilterSpec& filter)
+  Impl(int dim, float default_value, const FilterSpec& filter,
+       const RowRules& rules)
       : dim(dim),
         filter(filter),
+        rules(rules),
         zeros(dim, 0.0f),
         defaults(dim, default_value),
         arena(static_cast<size_t>(dim)) {
@@ -183,11 +186,32 @@ struct EmbeddingTable::Impl {
       stagger[s] = Stagger(s);
       shards[s].bloom.SetGeometry(&bloom);
     }
+    if (rules.has_padding) padding_shard = ShardOf(MixKey(kPadding));
+    for (const int64_t key : rules.frozen_keys) {
+      Frozen& of_shard = frozen[ShardOf(MixKey(key))];
+      of_shard.keys.push_back(key);
+      of_shard.values.resize(of_shard.keys.size() * dim);
+    }
   }
   ~Impl() { FreeZeroed(bank, bank_bytes()); }
 
   const int dim;
   const FilterSpec filter;
+  const RowRules rules;
+  int padding_shard = -1;  // The shard that padding would be in, if it is kept.
+  // Of one shard: keys whose values no apply changes, and where one keeps these
+  // meanwhile, under the shard's lock.
+  struct Frozen {
+    std::vector<int64_t> keys;
+    std::vector<float> values;  // (keys, dim)
+  };
+  std::array<Frozen, kShards> frozen;
+  // Of tables with a limit. Applies that fit in whatever their keys turn out to
+  // be hold it shared, and say in may_add how many rows that could be; near the
+  // limit an apply holds it exclusively, to count first and change then.
+  std::shared_mutex limit_mutex;
+  std::atomic<int64_t> may_add{0};
+
   BloomGeometry bloom;  // Of no block if the filter keeps an entry a key.
   const std::vector<float> zeros;     // (dim); read before the first SetBank.
   const std::vector<float> defaults;  // (dim)
@@ -248,6 +272,16 @@ struct EmbeddingTable::Impl {
     return shards[ShardOf(hash)].index.Home(hash);
   }
 
+  bool IsPadding(int64_t key) const {
+    return key == kPadding && rules.has_padding;
+  }
+
+  int64_t n_rows() const {
+    int64_t rows = 0;
+    for (const Shard& shard : shards) rows += shard.rows;
+    return rows;
+  }
+
   // The vector that a new row of `key` starts from.
   const float* Initial(int64_t key) const {
     if (bank_rows == 0) return zeros.data();
@@ -277,7 +311,7 @@ struct EmbeddingTable::Impl {
     const auto resolve = [&](size_t i, Place place) {
       if (place.found() && place.row() != HashIndex::kNoRow) {
         rows[i] = view.Row(place.row());
-      } else if (unknown == UnknownKey::kInitial) {
+      } else if (unknown == UnknownKey::kInitial && !IsPadding(keys[i])) {
         rows[i] = Initial(keys[i]);
       } else {
         rows[i] = defaults.data();
@@ -497,6 +531,7 @@ struct EmbeddingTable::Impl {
   }
 
   class BatchApply;
+  class RoomForBatch;
   class BatchInsert;
 };
 

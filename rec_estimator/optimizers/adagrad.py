@@ -9,6 +9,7 @@ from typing import Any, Sequence
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.hash_optimizer import (
+    check_expansion,
     check_flag,
     check_float,
     check_learning_rate,
@@ -88,12 +89,23 @@ def create_hash_optimizer(
       The optimizer.
 
     Raises:
-      ValueError: An argument of a wrong type or out of range.
+      ValueError: An argument of a wrong type or out of range; ``init(use_dynamic_expansion=True)``.
 
     Example:
       >>> rec.optimizers.adagrad.create_hash_optimizer(learning_rate=0.01).get_name()
       'Adagrad'
     """
+    check_expansion("adagrad.create_hash_optimizer", is_by_address=False)
+    return make_hash_optimizer(learning_rate, initial_accumulator_value, use_locking, name)
+
+
+def make_hash_optimizer(
+    learning_rate: Hyperparameter,
+    initial_accumulator_value: float,
+    use_locking: bool,
+    name: str,
+) -> AdagradOptimizer:
+    """What both factories make; arguments and errors as of create_hash_optimizer."""
     check_learning_rate(learning_rate)
     check_float("initial_accumulator_value", initial_accumulator_value, above=0, at_most=1)
     check_flag("use_locking", use_locking)

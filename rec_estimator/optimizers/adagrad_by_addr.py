@@ -3,7 +3,8 @@
 Source: adagrad.py. Differs: Rec SDK adds 1e-7 to the accumulator under the root.
 """
 
-from rec_estimator.optimizers.adagrad import AdagradOptimizer, create_hash_optimizer
+from rec_estimator.optimizers.adagrad import AdagradOptimizer, make_hash_optimizer
+from rec_estimator.optimizers.hash_optimizer import check_expansion
 from rec_estimator.optimizers.table_updates import Hyperparameter
 
 
@@ -12,10 +13,13 @@ def create_hash_optimizer_by_address(
     initial_accumulator_value: float = 0.9,
     name: str = "Adagrad",
 ) -> AdagradOptimizer:
-    """``adagrad.create_hash_optimizer`` without use_locking; arguments and errors as there.
+    """``adagrad.create_hash_optimizer`` with ``init(use_dynamic_expansion=True)``, or no init().
+
+    It has no use_locking; else arguments and errors are as there.
 
     Example:
       >>> rec.optimizers.adagrad_by_addr.create_hash_optimizer_by_address(0.01).get_name()
       'Adagrad'
     """
-    return create_hash_optimizer(learning_rate, initial_accumulator_value, name=name)
+    check_expansion("create_hash_optimizer_by_address", is_by_address=True)
+    return make_hash_optimizer(learning_rate, initial_accumulator_value, False, name)

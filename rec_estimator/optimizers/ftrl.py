@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator.optimizers.hash_optimizer import (
     MAX_REGULARIZATION,
     MAX_SLOT_NAME,
+    check_expansion,
     check_flag,
     check_float,
     check_learning_rate,
@@ -143,12 +144,13 @@ def create_hash_optimizer(
       The optimizer.
 
     Raises:
-      ValueError: An argument of a wrong type or out of range.
+      ValueError: An argument of a wrong type or out of range; ``init(use_dynamic_expansion=True)``.
 
     Example:
       >>> rec.optimizers.ftrl.create_hash_optimizer(learning_rate=0.1).get_name()
       'Ftrl'
     """
+    check_expansion("ftrl.create_hash_optimizer", is_by_address=False)
     check_learning_rate(learning_rate)
     check_flag("use_locking", use_locking)
     check_name("name", name)

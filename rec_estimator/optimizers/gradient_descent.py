@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.dense_rows import DenseRows
 from rec_estimator.optimizers.hash_optimizer import (
+    check_expansion,
     check_flag,
     check_float,
     check_learning_rate,
@@ -140,12 +141,13 @@ def create_hash_optimizer(
       The optimizer.
 
     Raises:
-      ValueError: An argument of a wrong type or out of range.
+      ValueError: An argument of a wrong type or out of range; ``init(use_dynamic_expansion=True)``.
 
     Example:
       >>> rec.optimizers.gradient_descent.create_hash_optimizer(0.1, weight_decay=1e-4).get_name()
       'GradientDescent'
     """
+    check_expansion("gradient_descent.create_hash_optimizer", is_by_address=False)
     check_learning_rate(learning_rate)
     check_flag("use_locking", use_locking)
     check_name("name", name)

@@ -5,6 +5,7 @@ Source: gradient_descent.py.
 
 from rec_estimator.optimizers.gradient_descent import GradientDescentOptimizer
 from rec_estimator.optimizers.hash_optimizer import (
+    check_expansion,
     check_flag,
     check_float,
     check_learning_rate,
@@ -31,13 +32,15 @@ def create_hash_optimizer_by_addr(
       The optimizer.
 
     Raises:
-      ValueError: An argument of a wrong type or out of range.
+      ValueError: An argument of a wrong type or out of range; or
+        ``init(use_dynamic_expansion=False)``.
 
     Example:
       >>> factory = rec.optimizers.gradient_descent_by_addr.create_hash_optimizer_by_addr
       >>> factory(0.1).get_name()
       'GradientDescentByAddr'
     """
+    check_expansion("create_hash_optimizer_by_addr", is_by_address=True)
     check_learning_rate(learning_rate)
     check_float("weight_decay", weight_decay, at_least=0, at_most=1)
     check_flag("use_locking", use_locking)

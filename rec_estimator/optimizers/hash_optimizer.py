@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator import runtime
 from rec_estimator.optimizers.table_updates import Hyperparameter, check_hyperparameter
 
 # Rec SDK's greatest learning rate, and greatest L1, L2 and shrinkage of Ftrl.
@@ -17,6 +18,33 @@ MAX_REGULARIZATION = 1e4
 # Characters of a name.
 MAX_NAME = 200
 MAX_SLOT_NAME = 255
+
+
+def check_expansion(factory: str, is_by_address: bool) -> None:
+    """Refuses a factory that Rec SDK has for the other kind of tables; without init() both do.
+
+    Args:
+      factory: As the user calls it.
+      is_by_address: Whether it is for tables of dynamic expansion.
+
+    Raises:
+      ValueError: init() said otherwise.
+    """
+    try:
+        has_expansion = runtime.ConfigInitializer.get_instance().use_dynamic_expansion
+    except OSError:
+        return
+    if has_expansion != is_by_address:
+        remedy = (
+            "use the factory of the module without _by_addr"
+            if is_by_address
+            else "use one of lazy_adam_by_addr, adagrad_by_addr and gradient_descent_by_addr"
+        )
+        raise ValueError(
+            "The dynamic expansion mode is not compatible with the optimizer: "
+            f"init(use_dynamic_expansion=) must be {is_by_address} for {factory}, got "
+            f"{has_expansion}; {remedy}"
+        )
 
 
 def check_learning_rate(value: Hyperparameter) -> None:

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator.optimizers.adam import AdamOptimizer
 from rec_estimator.optimizers.dense_rows import DenseRows, adam_step
 from rec_estimator.optimizers.hash_optimizer import (
+    check_expansion,
     check_flag,
     check_float,
     check_learning_rate,
@@ -63,16 +64,31 @@ def create_hash_optimizer(
       The optimizer.
 
     Raises:
-      ValueError: An argument of a wrong type or out of range.
+      ValueError: An argument of a wrong type or out of range; ``init(use_dynamic_expansion=True)``.
 
     Example:
       >>> rec.optimizers.lazy_adam.create_hash_optimizer(learning_rate=0.01).get_name()
       'LazyAdam'
     """
+    check_expansion("lazy_adam.create_hash_optimizer", is_by_address=False)
+    return make_hash_optimizer(learning_rate, beta1, beta2, epsilon, name, use_fusion_optim)
+
+
+def make_hash_optimizer(
+    learning_rate: Hyperparameter,
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    name: str,
+    use_fusion_optim: bool,
+) -> LazyAdamOptimizer:
+    """What both factories make; arguments and errors as of create_hash_optimizer."""
     check_learning_rate(learning_rate)
     check_float("beta1", beta1, above=0, below=1)
     check_float("beta2", beta2, at_least=0, below=1)
     check_float("epsilon", epsilon, above=0, at_most=1)
     check_name("name", name)
     check_flag("use_fusion_optim", use_fusion_optim)
-    return LazyAdamOptimizer(learning_rate, beta1, beta2, epsilon, name=name)
+    optimizer = LazyAdamOptimizer(learning_rate, beta1, beta2, epsilon, name=name)
+    optimizer.is_fused = use_fusion_optim
+    return optimizer

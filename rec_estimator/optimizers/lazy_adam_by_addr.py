@@ -3,7 +3,8 @@
 Source: lazy_adam.py.
 """
 
-from rec_estimator.optimizers.lazy_adam import LazyAdamOptimizer, create_hash_optimizer
+from rec_estimator.optimizers.hash_optimizer import check_expansion
+from rec_estimator.optimizers.lazy_adam import LazyAdamOptimizer, make_hash_optimizer
 from rec_estimator.optimizers.table_updates import Hyperparameter
 
 
@@ -15,10 +16,13 @@ def create_hash_optimizer_by_address(
     name: str = "LazyAdamByAddress",
     use_fusion_optim: bool = False,
 ) -> LazyAdamOptimizer:
-    """``lazy_adam.create_hash_optimizer`` under another name; arguments and errors as there.
+    """``lazy_adam.create_hash_optimizer`` with ``init(use_dynamic_expansion=True)``, or no init().
+
+    Arguments and errors are as there.
 
     Example:
       >>> rec.optimizers.lazy_adam_by_addr.create_hash_optimizer_by_address(0.01).get_name()
       'LazyAdamByAddress'
     """
-    return create_hash_optimizer(learning_rate, beta1, beta2, epsilon, name, use_fusion_optim)
+    check_expansion("create_hash_optimizer_by_address", is_by_address=True)
+    return make_hash_optimizer(learning_rate, beta1, beta2, epsilon, name, use_fusion_optim)

@@ -10,6 +10,7 @@ from typing import Any, Sequence
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.hash_optimizer import (
+    check_expansion,
     check_flag,
     check_float,
     check_learning_rate,
@@ -91,12 +92,13 @@ def create_hash_optimizer(
       The optimizer.
 
     Raises:
-      ValueError: An argument of a wrong type or out of range.
+      ValueError: An argument of a wrong type or out of range; ``init(use_dynamic_expansion=True)``.
 
     Example:
       >>> rec.optimizers.momentum.create_hash_optimizer(mom=0.5).get_name()
       'momentum'
     """
+    check_expansion("momentum.create_hash_optimizer", is_by_address=False)
     check_learning_rate(learning_rate)
     check_float("mom", mom, at_least=0)
     check_flag("use_locking", use_locking)

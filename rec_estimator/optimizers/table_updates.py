@@ -27,10 +27,11 @@ from typing import (
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
+from rec_estimator.argument_checks import refuse_unsupported
 from rec_estimator.graph_walk import ancestors
 from rec_estimator.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table import NO_GLOBAL_STEP, EmbeddingTable, graph_step, graph_tables
-from rec_estimator.table_shard import SlotSpec, TableShard
+from rec_estimator.table_shard import LookupRecord, SlotSpec, TableShard
 
 # A number, or what TensorFlow's optimizers take for one.
 Hyperparameter = Union[float, tf.Tensor, Callable[[], Any]]
@@ -52,8 +53,9 @@ def check_hyperparameter(
     """Refuses a number out of range; tensors and callables are known in a step only.
 
     Raises:
-      ValueError: value is a number, but not a finite one within the bounds.
+      ValueError: value is a number, but not a finite one within the bounds; or of Keras.
     """
+    refuse_unsupported(name, value, "use tf.compat.v1.train.exponential_decay and its like")
     if not isinstance(value, numbers.Real):
         return
     if math.isfinite(value) and at_least <= value <= at_most and above < value < below:
@@ -87,6 +89,9 @@ class TableUpdates:
 
     # Name of the rule in ops/core/row_update.h.
     table_rule: str
+
+    # Whether a factory of Rec SDK was asked for its fused rule, which has no padding_keys there.
+    is_fused = False
 
     # What the next _prepare needs: the step that rows are stamped with; None: nothing to stamp.
     _stamp: Optional[Any] = None
@@ -178,7 +183,10 @@ class TableUpdates:
         its new keys are inserted.
 
         Args:
-          grads_and_vars: As compute_gradients() returns them.
+          grads_and_vars: As compute_gradients() returns them. Or, as scripts for Rec SDK's dynamic
+            expansion have it, gradients of the collection ASCEND_SPARSE_LOOKUP_LOCAL_EMB with the
+            members of ASCEND_SPARSE_LOOKUP_ID_OFFSET, which trains the tables as their own
+            gradients do.
           global_step: Incremented after all updates.
           name: Of the returned op.
           skip_gradients_aggregation: As TensorFlow's.
@@ -188,21 +196,30 @@ class TableUpdates:
 
         Raises:
           TypeError: The gradient of a table is not tf.IndexedSlices.
+          RuntimeError: A table with padding_keys gets no gradient, or one of a fused rule.
           ValueError: A second update of a table in this graph, one gradient for several shards, or
             a table that evicts by the global step where there is none.
         """
-        pairs = list(self._shown_to_tensorflow(grads_and_vars))
+        pairs = list(self._shown_to_tensorflow(_with_tables(grads_and_vars)))
         tables = [v.shard.table for _, v in pairs if isinstance(v, _ShardVariable)]
+        for table in tables:
+            if table.padding_keys and self.is_fused:
+                raise RuntimeError(
+                    f"use_fusion_optim must be False for table {table.name!r}, which has "
+                    "padding_keys, got True; leave one out"
+                )
         if tables:
             stamp = graph_step(tables) if global_step is None else global_step
             self._stamp = NO_GLOBAL_STEP if stamp is None else stamp
         try:
-            train_op = super().apply_gradients(
-                pairs,
-                global_step=global_step,
-                name=name,
-                skip_gradients_aggregation=skip_gradients_aggregation,
-            )
+            # Either all tables have room for the step, or nothing of it is applied.
+            with tf.control_dependencies(_check_room(pairs)):
+                train_op = super().apply_gradients(
+                    pairs,
+                    global_step=global_step,
+                    name=name,
+                    skip_gradients_aggregation=skip_gradients_aggregation,
+                )
         finally:
             self._stamp = self._version = None
         for _, variable in pairs:
@@ -222,10 +239,16 @@ class TableUpdates:
             shards = _shards(variable)
             if gradient is not None:
                 _check_gradient(gradient, variable)
-                yield gradient, _ShardVariable(shards[0], variable)
+                counted = shards[0].counted_keys(gradient)
+                yield gradient, _ShardVariable(shards[0], variable, counted)
                 continue
             for shard in shards:
-                counted = shard.counted_keys(self._step_ops)
+                if shard.table.padding_keys:
+                    raise RuntimeError(
+                        f"table {shard.table.name!r}, which has padding_keys, must get a gradient "
+                        "in training, got none; leave them out, or look up with is_grad=True"
+                    )
+                counted = shard.counted_keys(None, self._step_ops)
                 if not counted:
                     continue
                 if shard.table.name not in warned:
@@ -236,7 +259,7 @@ class TableUpdates:
                         shard.table.name,
                     )
                 nothing = tf.IndexedSlices(tf.zeros([0, shard.dim]), tf.zeros([0], tf.int64))
-                yield nothing, _ShardVariable(shard, variable, tf.concat(counted, axis=0))
+                yield nothing, _ShardVariable(shard, variable, counted)
 
     # ---- What tf.compat.v1.train.Optimizer calls, in this order.
 
@@ -265,18 +288,19 @@ class TableUpdates:
         if not isinstance(handle, _ShardVariable):
             return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
         slots = self._slot_specs(handle.shard.dim)
-        return _ops.gen.rec_estimator_table_apply(
-            table=handle.handle,
-            keys=tf.cast(indices, tf.int64),
-            grads=grad,
-            counted_keys=handle.counted_keys,
-            version=self._version,
-            hyper=[tf.cast(value, tf.float32) for value in self.table_hyperparameters(handle)],
-            rule=self.table_rule,
-            slot_names=[slot.name for slot in slots],
-            slot_widths=[slot.width for slot in slots],
-            slot_initials=[slot.initial for slot in slots],
-        )
+        with tf.control_dependencies(handle.shard.training_reads()):
+            return _ops.gen.rec_estimator_table_apply(
+                table=handle.handle,
+                keys=tf.cast(indices, tf.int64),
+                grads=grad,
+                counted_keys=handle.counted_keys,
+                version=handle.shard.table.version_of_step(self._version),
+                hyper=[tf.cast(value, tf.float32) for value in self.table_hyperparameters(handle)],
+                rule=self.table_rule,
+                slot_names=[slot.name for slot in slots],
+                slot_widths=[slot.width for slot in slots],
+                slot_initials=[slot.initial for slot in slots],
+            )
 
     def _slot_specs(self, dim: int) -> List[SlotSpec]:
         """The slots under the names TensorFlow gives them: Adam, Adam_1."""
@@ -300,11 +324,12 @@ class _ShardVariable:
     dtype = tf.float32
 
     def __init__(
-        self, shard: TableShard, given: Variable, counted_keys: Optional[tf.Tensor] = None
+        self, shard: TableShard, given: Variable, counted_keys: Sequence[tf.Tensor] = ()
     ) -> None:
         self.shard = shard
         self.given = given  # What the user named: the shard or its table.
-        self.counted_keys = tf.zeros([0], tf.int64) if counted_keys is None else counted_keys
+        nothing = tf.zeros([0], tf.int64)
+        self.counted_keys = tf.concat(counted_keys, axis=0) if counted_keys else nothing
         self.name = shard.name
         self.handle = shard.handle
         self.op = shard.handle.op
@@ -319,6 +344,52 @@ def table_of(variable: Any) -> Optional[EmbeddingTable]:
 
 def _shards(variable: Variable) -> List[TableShard]:
     return variable.shards if isinstance(variable, EmbeddingTable) else [variable]
+
+
+def _with_tables(pairs: Iterable[Tuple[Any, Any]]) -> Iterable[GradientAndVariable]:
+    """The pairs, with tables where a pair has the address of a lookup.
+
+    Scripts for dynamic expansion pair the gradients of looked-up values with what stands for their
+    keys. The gradients of a table are put together in the order in which tf.gradients made them,
+    which is the order they have in the gradient of the table.
+    """
+    addresses = {
+        id(lookup.address): (shard, lookup)
+        for table in graph_tables()
+        for shard in table
+        for lookup in shard.lookups
+        if lookup.address is not None
+    }
+    gradients: Dict[TableShard, List[Tuple[tf.Tensor, LookupRecord]]] = {}
+    for gradient, variable in pairs:
+        if id(variable) not in addresses:
+            yield gradient, variable
+            continue
+        shard, lookup = addresses[id(variable)]
+        of_shard = gradients.setdefault(shard, [])
+        if gradient is not None:
+            of_shard.append((tf.convert_to_tensor(gradient), lookup))
+    ops = tf.get_default_graph().get_operations() if gradients else ()
+    made = {op: i for i, op in enumerate(ops)}
+    for shard, of_lookups in gradients.items():
+        values, keys = [], []
+        for gradient, lookup in sorted(of_lookups, key=lambda pair: made[pair[0].op]):
+            values.append(tf.reshape(gradient, [-1, shard.dim]))
+            keys.append(tf.reshape(lookup.keys, [-1]))
+            shard.record_gradient(lookup.op, keys[-1])
+        slices = tf.IndexedSlices(tf.concat(values, 0), tf.concat(keys, 0)) if keys else None
+        yield slices, shard
+
+
+def _check_room(pairs: Iterable[Tuple[Any, Any]]) -> List[tf.Operation]:
+    """Ops that fail if a table's step would give it more rows than it may have."""
+    return [
+        _ops.gen.rec_estimator_table_check_room(
+            variable.handle, tf.cast(gradient.indices, tf.int64), variable.counted_keys
+        )
+        for gradient, variable in pairs
+        if isinstance(variable, _ShardVariable) and variable.shard.table.max_rows
+    ]
 
 
 def _check_gradient(gradient: Any, variable: Variable) -> None:

@@ -173,27 +173,35 @@ void Table(double millions, const ParallelFor& parallel) {
   std::fflush(stdout);
 }
 
-// CPU time of Zipf batches with filters as a share of the time without: of a
-// stream that still brings new keys all the time, and of batches that come
-// again, when most occurrences are of keys that own rows.
-void Filters(double millions) {
+// CPU time of Zipf batches with filters and other rules as a share of the time
+// without: of a stream that still brings new keys all the time, and of batches
+// that come again, when most occurrences are of keys that own rows.
+void Rules(double millions) {
   const uint64_t rows = static_cast<uint64_t>(millions * 1e6);
   const int64_t elements = static_cast<int64_t>(rows);
-  const FilterSpec specs[] = {{0, 1, 0, 0},
-                              {3, 1, 0, 0},
-                              {3, 1, elements, 0.01},
-                              {3, 1, elements, 0.001},
-                              {200, 1, elements, 0.01},
-                              {3, 1, elements * 100, 0.01}};
-  const char* names[] = {"none",          "counter 3",      "Bloom 3, .01",
-                         "Bloom 3, .001", "Bloom 200, .01", "Bloom 3, 100 n"};
-  constexpr size_t kSpecs = sizeof(specs) / sizeof(specs[0]);
+  struct Rule {
+    const char* name;
+    FilterSpec filter;
+    RowRules rows;
+  };
+  const Rule rules[] = {{"none", {0, 1, 0, 0}, {}},
+                        {"counter 3", {3, 1, 0, 0}, {}},
+                        {"Bloom 3, .01", {3, 1, elements, 0.01}, {}},
+                        {"Bloom 3, .001", {3, 1, elements, 0.001}, {}},
+                        {"Bloom 200, .01", {200, 1, elements, 0.01}, {}},
+                        {"Bloom 3, 100 n", {3, 1, elements * 100, 0.01}, {}},
+                        {"padding, 2 frozen", {}, {0, true, {5, 77}}},
+                        {"limit, far", {}, {elements * 10, true, {}}},
+                        // Never far enough for the batch not to be counted.
+                        {"limit, near", {}, {elements / 2, true, {}}}};
+  constexpr size_t kSpecs = sizeof(rules) / sizeof(rules[0]);
   constexpr int kFirst = 40;  // Batches before the clock is looked at.
   const AdagradLike rule(0.05f);
   const std::vector<float> grads(kBatch * kDim, 0.01f);
   std::vector<std::unique_ptr<EmbeddingTable>> tables;
-  for (const FilterSpec& spec : specs) {
-    tables.push_back(std::make_unique<EmbeddingTable>(kDim, 0.0f, spec));
+  for (const Rule& each : rules) {
+    tables.push_back(
+        std::make_unique<EmbeddingTable>(kDim, 0.0f, each.filter, each.rows));
     FillBank(tables.back().get());
     tables.back()->EnsureSlots({{"Adagrad", kDim, 0.1f}});
   }
@@ -225,17 +233,32 @@ void Filters(double millions) {
   for (int b = 0; b < kFirst + kBatches; ++b) {
     round(b, b < kFirst ? nullptr : again);
   }
+  // What a step asks of a table with a limit before it changes anything.
+  std::vector<double> counting;
+  for (int b = 0; b < kBatches; ++b) {
+    const EmbeddingTable::Batch batch = {
+        batches[b].data(), grads.data(), kBatch, nullptr, 0, b};
+    const double apply =
+        ThreadSeconds([&] { tables[0]->Apply(batch, rule, SerialFor); });
+    int64_t too_many;
+    counting.push_back(ThreadSeconds([&] {
+                         tables[kSpecs - 1]->CountTooMany(batch, SerialFor,
+                                                          &too_many);
+                       }) /
+                       apply);
+  }
   const auto median = [](std::vector<double> ratios) {
     std::sort(ratios.begin(), ratios.end());
     return ratios[ratios.size() / 2];
   };
-  std::printf("%5.1f M keys, Zipf; time with a filter / without\n", millions);
+  std::printf("%5.1f M keys, Zipf; time with a rule / without\n", millions);
   for (size_t t = 0; t < kSpecs; ++t) {
-    std::printf("  %-15s new keys %.2f   again %.2f   rows %8lld   %.0f MB\n",
-                names[t], median(fresh[t]), median(again[t]),
+    std::printf("  %-17s new keys %.2f   again %.2f   rows %8lld   %.0f MB\n",
+                rules[t].name, median(fresh[t]), median(again[t]),
                 static_cast<long long>(tables[t]->size()),
                 static_cast<double>(tables[t]->memory_bytes()) * 1e-6);
   }
+  std::printf("  counting alone, near the limit: %.2f\n", median(counting));
   std::fflush(stdout);
 }
 
@@ -249,6 +272,6 @@ int main(int argc, char** argv) {
   if (argc > 1) sizes.erase(sizes.begin() + 1);
   for (double millions : sizes) {
     rec_estimator::Table(millions, threads.parallel());
-    rec_estimator::Filters(millions);
+    rec_estimator::Rules(millions);
   }
 }

@@ -68,6 +68,12 @@ class SessionTable:
     def admits(self, keys):
         return self.call("admits", np.asarray(keys, np.int64))
 
+    def contains(self, keys):
+        return self.call("contains", np.asarray(keys, np.int64))
+
+    def check_room(self, keys, counted_keys=()):
+        self.call("check_room", np.asarray(keys, np.int64), np.asarray(counted_keys, np.int64))
+
     def evict(self, global_step=-1, **attrs):
         return self.call("evict", np.int64(global_step), **attrs)
 

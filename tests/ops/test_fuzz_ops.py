@@ -33,12 +33,21 @@ class Table:
         self.kind = kind
 
 
+class Function:
+    """Stands for a function of the graph."""
+
+
 NO_SLOTS = {"slot_names": [], "slot_widths": [], "slot_initials": []}
 ADAGRAD = {"slot_names": ["Adagrad"], "slot_widths": [DIM], "slot_initials": [0.1]}
 KEYS = np.array([5, 0, -1, 5], np.int64)
 BANK = np.ones([2, DIM], np.float32)
 SPLITS = np.array([0, 1, 4], np.int32)
 INDICES = np.array([[0, 0], [0, 1], [2, 0], [2, 1]], np.int64)
+
+UNIFORM = tf.NodeDef(name="uniform", op="RandomUniform", input=["shape"])
+UNIFORM.attr["dtype"].type = tf.float32.as_datatype_enum
+UNIFORM.attr["T"].type = tf.int32.as_datatype_enum
+UNIFORM.attr["seed"].i, UNIFORM.attr["seed2"].i = 1, 2
 
 VALID_CALLS = {
     "sample_rows": {
@@ -87,6 +96,13 @@ VALID_CALLS = {
         "grads": np.ones([4, 5], np.float32),
         "row_splits": SPLITS,
     },
+    "step_loop": {"count": np.int64(2), "captured": [Table()], "step": Function()},
+    "shared_kernel": {
+        "inputs": [np.array([2, 3], np.int32)],
+        "Toutputs": ["float32"],
+        "node": UNIFORM.SerializeToString(),
+        "shared_name": "uniform",
+    },
     "table_handle": {
         "shared_name": "new",
         "dim": DIM,
@@ -96,13 +112,18 @@ VALID_CALLS = {
         "filter_coefficient": 2,
         "max_element_size": 1000,
         "false_positive_probability": 0.5,
+        "max_rows": 7,
+        "has_padding_key": True,
+        "frozen_keys": [5, 0],
     },
-    "table_initialize": {"table": Table(), "bank": BANK},
+    "table_initialize": {"table": Table(), "bank": BANK, "only_new": False},
     "table_is_initialized": {"table": Table()},
     "table_stats": {"table": Table()},
     "table_frequencies": {"table": Table(), "keys": KEYS},
     "table_versions": {"table": Table(), "keys": KEYS},
     "table_admits": {"table": Table("filtered"), "keys": KEYS},
+    "table_contains": {"table": Table("filtered"), "keys": KEYS},
+    "table_check_room": {"table": Table("limited"), "keys": KEYS, "counted_keys": KEYS},
     "table_evict": {
         "table": Table("filtered"),
         "global_step": np.int64(9),
@@ -182,8 +203,10 @@ STRINGS = [
     *("Adagrad", "Adam", "Ftrl", "GradientDescent", "Momentum", "adagrad", "t/part_0"),
     *("<checkpoint>", "<garbage>", "<folder>", "/nowhere/at/all", "a\0b"),
 ]
-TABLES = ["trained", "untrained", "uninitialized", "wide", "filtered", "bloom", "queue", "two"]
-FILTERS = {
+TABLES = ["trained", "untrained", "uninitialized", "wide", "filtered", "bloom", "limited"]
+HANDLES = [*TABLES, "queue", "two"]
+ATTRS = {
+    "limited": {"max_rows": 3, "has_padding_key": True, "frozen_keys": [5, -1]},
     "filtered": {"filter_freq": 3},
     "bloom": {"filter_freq": 3, "max_element_size": 2**40, "false_positive_probability": 0.01},
 }
@@ -210,7 +233,7 @@ def nonsense_array(rng, like):
 def nonsense(rng, value):
     """Something to give instead of a valid argument."""
     if isinstance(value, Table):
-        return Table(choose(rng, TABLES))
+        return Table(choose(rng, HANDLES))
     if isinstance(value, (np.ndarray, np.generic)):
         return nonsense_array(rng, value)
     if isinstance(value, list):
@@ -219,6 +242,10 @@ def nonsense(rng, value):
         return {"drop": value[1:], "empty": [], "double": value + value}.get(action, value)
     if isinstance(value, str):
         return choose(rng, STRINGS)
+    if isinstance(value, bool):
+        return choose(rng, [True, False, 2])
+    if isinstance(value, bytes):
+        return bytes(rng.permutation(np.frombuffer(value, np.uint8))[: rng.integers(1, 99)])
     return choose(rng, FLOATS if isinstance(value, float) else INTEGERS)
 
 
@@ -244,14 +271,16 @@ class Caller:
         self.gen, self.session, self.folder = gen, session, folder
         handles = {
             kind: gen.rec_estimator_table_handle(
-                shared_name=kind, dim=64 if kind == "wide" else DIM, **FILTERS.get(kind, {})
+                shared_name=kind, dim=64 if kind == "wide" else DIM, **ATTRS.get(kind, {})
             )
-            for kind in TABLES[:6]
+            for kind in TABLES
         }
-        for kind in ("trained", "untrained", "wide", "filtered", "bloom"):
+        for kind in TABLES:
+            if kind == "uninitialized":
+                continue
             bank = np.ones([2, 64 if kind == "wide" else DIM], np.float32)
             session.run(gen.rec_estimator_table_initialize(handles[kind], bank))
-        for kind in ("trained", "filtered", "bloom"):
+        for kind in ("trained", "filtered", "bloom", "limited"):
             step = {k: v for k, v in VALID_CALLS["table_apply"].items() if k != "table"}
             session.run(gen.rec_estimator_table_apply(handles[kind], **step))
         handles["queue"] = tf.raw_ops.FIFOQueueV2(component_types=[tf.int64])
@@ -260,6 +289,10 @@ class Caller:
             tf.stack([handles["trained"], handles["untrained"]]), shape=None
         )
         self.handles = handles
+        self.function = tf.wrap_function(
+            lambda table: gen.rec_estimator_table_stats(table).size,
+            [tf.TensorSpec([], tf.resource)],
+        )
 
     def write_files(self):
         """A good checkpoint and a bad one."""
@@ -292,6 +325,8 @@ class Caller:
     def _build(self, value, fed):
         if isinstance(value, Table):
             return self.handles[value.kind]
+        if isinstance(value, Function):
+            return self.function
         if isinstance(value, (np.ndarray, np.generic)):
             value = np.asarray(value)
             if value.dtype.kind in "USO":

@@ -1,0 +1,129 @@
+"""How much faster is a small model with several steps in one run of the session?
+
+    python -m benchmarks.bench_step_loop [--rounds 15] [--output FILE.json]
+
+A model whose step takes less than 0.3 ms: 64 ids a batch, their vectors of 8 floats in a table of
+1000 rows, one dense layer, Adagrad; the input is a dataset of tensors in memory. It is trained as
+RecEstimator trains it, hooks included, with RunConfig(iterations_per_loop=N). Seconds are per step;
+the speed-up is that over N = 1, median over the rounds with the quartiles. How it is measured:
+rounds.py.
+"""
+
+import argparse
+import json
+import statistics
+import tempfile
+
+import numpy as np
+
+from benchmarks import rounds as rounds_lib
+
+BATCH, KEYS, DIM = 64, 1000, 8
+ITERATIONS = (1, 10, 50, 200)
+STEPS = 2000  # a round
+
+
+def _input_fn():
+    import tensorflow.compat.v1 as tf
+
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, KEYS, [64, BATCH])
+    labels = rng.random([64, BATCH]).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices(({"id": ids}, labels)).repeat().prefetch(8)
+
+
+def _model_fn(features, labels, mode):
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+
+    kernel = tf.get_variable("kernel", [DIM, 1])
+    logits = tf.matmul(features["id"], kernel)[:, 0]
+    loss = tf.losses.sigmoid_cross_entropy(labels, logits)
+    train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(
+        loss, global_step=tf.train.get_global_step()
+    )
+    return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def _system(iterations):
+    """What rounds.alternate times, in a process of its own: a step of a training under way."""
+    import queue
+    import threading
+
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+
+    wanted, done = queue.Queue(), queue.Queue()
+
+    class Turns(tf.train.SessionRunHook):
+        """Stops between two runs until a turn begins, and says when it is over."""
+
+        left = 0
+
+        def before_run(self, run_context):
+            if not self.left:
+                self.left = wanted.get()
+
+        def after_run(self, run_context, run_values):
+            self.left -= iterations
+            if not self.left:
+                done.put(True)
+
+    estimator = rec.RecEstimator(
+        _model_fn,
+        tempfile.mkdtemp(prefix="bench_step_loop-"),
+        rec.RunConfig(iterations_per_loop=iterations, save_checkpoints_steps=10**9),
+        embedding_features=[rec.EmbeddingFeature("id", dim=DIM)],
+    )
+    threading.Thread(
+        target=estimator.train, args=(_input_fn,), kwargs={"hooks": [Turns()]}, daemon=True
+    ).start()
+
+    def turn(steps):
+        wanted.put(steps)
+        done.get()
+
+    turn(400)  # The first runs place and compile.
+    return {"steps": lambda: turn(STEPS)}
+
+
+def report(seconds, rounds):
+    """Prints the table and returns all of it for the raw result."""
+    print(f"\nbatch {BATCH}, dim {DIM}, Adagrad; {STEPS} steps a round")
+    print(f"{'iterations_per_loop':20}{'us/step':>9}{'speed-up':>10}   quartiles")
+    speed_up = {}
+    for name, times in seconds.items():
+        low, middle, high = rounds_lib.ratios(seconds["1"], times)
+        speed_up[name] = round(middle, 3)
+        line = f"{name:20}{statistics.median(times) * 1e6:9.1f}"
+        print(line + ("" if name == "1" else f"{middle:10.2f}   {low:.2f} - {high:.2f}"))
+    return {
+        **rounds_lib.provenance(),
+        "batch": BATCH,
+        "dim": DIM,
+        "rounds": rounds,
+        "steps_per_round": STEPS,
+        "seconds_per_step": seconds,
+        "speed_up": speed_up,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--output", help="file for the raw result, JSON")
+    args = parser.parse_args()
+    systems = {str(n): (_system, (n,)) for n in ITERATIONS}
+    turns = rounds_lib.alternate(systems, ["steps"], args.rounds, 1)["steps"]
+    seconds = {name: [time / STEPS for time in times] for name, times in turns.items()}
+    result = report(seconds, args.rounds)
+    if args.output:
+        with open(args.output, "w") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
