@@ -82,6 +82,7 @@ from rec_estimator.runtime import (
     init,
     terminate_config_initializer,
 )
+from rec_estimator.sample_compression.training import SampleCompression
 from rec_estimator.saver import Saver
 from rec_estimator.sparse_folders import export as export_tables
 from rec_estimator.sparse_lookup import sparse_lookup
@@ -135,6 +136,7 @@ __all__ = [
     "ProgressHook",
     "RecEstimator",
     "RunConfig",
+    "SampleCompression",
     "Saver",
     "ServingInputReceiver",
     "SlotSpec",

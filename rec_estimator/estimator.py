@@ -11,13 +11,16 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 import tensorflow.compat.v1 as tf
 from tensorflow_estimator import estimator as _estimator
 
-from rec_estimator import _tf_private, sample_compression, warm_start
+from rec_estimator import _tf_private, warm_start
 from rec_estimator import features as features_lib
+from rec_estimator import portable as portable_lib
+from rec_estimator import sample_compression as compression_lib
 from rec_estimator import saver as saver_lib
 from rec_estimator.argument_checks import refuse_unsupported
 from rec_estimator.features import EmbeddingFeature
 from rec_estimator.graph_walk import ancestors
 from rec_estimator.hooks import IncrementalSaverHook
+from rec_estimator.sample_compression import training as compressed_training
 from rec_estimator.step_loop import StepLoopHook, check_iterations, check_steps
 from rec_estimator.table import EmbeddingTable, graph_tables
 
@@ -143,7 +146,7 @@ def _step_in(model_dir: str) -> int:
     return int(reader.get_tensor(tf.GraphKeys.GLOBAL_STEP)) if has_step else 0
 
 
-class _WholeLoops(_estimator.Estimator):
+class _WholeLoops(portable_lib.PortableExports):
     """The Estimator, which trains whole loops only.
 
     A class of its own, because TensorFlow refuses an Estimator that overrides public methods
@@ -191,11 +194,14 @@ class RecEstimator(_WholeLoops):
       table_optimizer: One of ``rec_estimator.optimizers``: updates the tables that the optimizer of
         model_fn does not, so that a stock model_fn needs no change. None: model_fn's optimizer is
         one of ours and updates all.
+      sample_compression: A SampleCompression: batches with a row per user, as
+        ``inputs.group_samples`` makes them, are trained on and evaluated as what they stand for.
 
     Raises:
       ValueError: A bad model_fn or declaration; something of Keras; features that are no tensors;
-        while training, a looked-up table that no optimizer covers.
-      TypeError: table_optimizer is not one of ours.
+        while training, a looked-up table that no optimizer covers, or a compressed model whose
+        gradients were built too early.
+      TypeError: table_optimizer is not one of ours, sample_compression no SampleCompression.
 
     Example:
       >>> def model_fn(features, labels, mode):
@@ -218,6 +224,7 @@ class RecEstimator(_WholeLoops):
         *,
         embedding_features: Optional[Sequence[EmbeddingFeature]] = None,
         table_optimizer: Optional[Any] = None,
+        sample_compression: Optional[compressed_training.SampleCompression] = None,
     ) -> None:
         refuse_unsupported("model_fn", model_fn, "write a function that returns an EstimatorSpec")
         refuse_unsupported(
@@ -233,6 +240,13 @@ class RecEstimator(_WholeLoops):
                 f"{table_optimizer!r}; TensorFlow's own cannot update a table"
             )
 
+        is_declared = isinstance(sample_compression, compressed_training.SampleCompression)
+        if sample_compression is not None and not is_declared:
+            raise TypeError(
+                f"sample_compression must be a SampleCompression, got {sample_compression!r}; for "
+                'example rec_estimator.SampleCompression(user=["user"])'
+            )
+
         def wrapped_model_fn(
             features: Any, labels: Any, mode: str, params: Any, config: Any
         ) -> Any:
@@ -241,7 +255,11 @@ class RecEstimator(_WholeLoops):
                     "model_fn must take labels where input_fn returns them, got "
                     f"{model_fn} with {sorted(arguments)}"
                 )
-            features = sample_compression.with_open_rows(features)
+            if sample_compression is not None:
+                features = sample_compression.enable(features, labels)
+            if portable_lib.is_exporting():
+                compression_lib.use_stock_ops()
+            features = compression_lib.with_open_rows(features)
             _check_tensors(features)
             if declarations:
                 features = features_lib.lookup_features(features, declarations)
@@ -251,9 +269,11 @@ class RecEstimator(_WholeLoops):
             if not isinstance(spec, EstimatorSpec):
                 raise ValueError(f"model_fn must return an EstimatorSpec, got {spec!r}")
             if mode == ModeKeys.TRAIN:
+                compressed_training.check_gradients_are_compressed(spec.train_op)
                 spec = _with_table_updates(spec, table_optimizer)
                 _let_the_global_step_wait(spec.train_op)
-            spec = _with_table_saver(sample_compression.compress_spec(spec), config)
+                compressed_training.check_nothing_is_built_after()
+            spec = _with_table_saver(compression_lib.compress_spec(spec), config)
             return _with_step_loop(spec, config)
 
         super().__init__(

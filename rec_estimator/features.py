@@ -249,12 +249,13 @@ def lookup_features(
         mask.set_shape([request.batch_size, feature.max_length])
         looked_up[feature.name] = padded
         looked_up[feature.mask_name] = mask
-    for feature in declarations:
+    for feature, request in zip(declarations, requests):
         names = (
             [feature.name] if feature.combiner is not None else [feature.name, feature.mask_name]
         )
         raw = [features[name] for name in (feature.name, feature.weight) if name is not None]
-        sample_compression.declare_row_wise(raw, [looked_up[name] for name in names])
+        keys = request.ids if request.sequences is None else request.sequences
+        sample_compression.declare_row_wise(raw, [looked_up[name] for name in names], keys)
     return looked_up
 
 

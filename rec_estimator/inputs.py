@@ -15,6 +15,9 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Set, Tuple, Union
 import numpy as np
 import tensorflow as tf
 
+from rec_estimator.grouped_files import grouped_tfrecord_input_fn as grouped_tfrecord_input_fn
+from rec_estimator.grouped_files import write_grouped_samples as write_grouped_samples
+from rec_estimator.grouped_samples import group_samples as group_samples
 from rec_estimator.memory_columns import Column
 from rec_estimator.row_files import BadRows, FilePass, RowFiles
 from rec_estimator.row_files import column_names as names_in_files

@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import _ops, _tf_private
 from rec_estimator.argument_checks import refuse_unsupported
 from rec_estimator.graph_walk import ancestors
+from rec_estimator.sample_compression import training
 from rec_estimator.table import BUCKETS, EmbeddingTable, as_keys, graph_tables
 from rec_estimator.table_shard import LookupRecord, TableShard
 
@@ -474,7 +475,9 @@ def _table_group_lookup_grad(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
 
 
 def _slices(keys: tf.Tensor, grad: Any, dim: int) -> tf.IndexedSlices:
-    return tf.IndexedSlices(tf.reshape(grad, [-1, dim]), tf.reshape(keys, [-1]))
+    slices = tf.IndexedSlices(tf.reshape(grad, [-1, dim]), tf.reshape(keys, [-1]))
+    training.note_gradient(keys, slices.indices)
+    return slices
 
 
 def _is_filled_in(op: tf.Operation, output: int, grad: Any) -> bool:

@@ -30,6 +30,7 @@ from rec_estimator import _ops
 from rec_estimator.argument_checks import refuse_unsupported
 from rec_estimator.graph_walk import ancestors
 from rec_estimator.lookup import check_no_lookup_in_control_flow
+from rec_estimator.sample_compression import training
 from rec_estimator.table import NO_GLOBAL_STEP, EmbeddingTable, graph_step, graph_tables
 from rec_estimator.table_shard import LookupRecord, SlotSpec, TableShard
 
@@ -156,19 +157,21 @@ class TableUpdates:
         )
         # Lookups outside of these are no training lookups.
         self._step_ops = ancestors([loss.op]) if isinstance(loss, tf.Tensor) else None
-        pairs = super().compute_gradients(
-            loss,
-            var_list=variables,
-            gate_gradients=gate_gradients,
-            aggregation_method=aggregation_method,
-            colocate_gradients_with_ops=colocate_gradients_with_ops,
-            grad_loss=grad_loss,
-        )
+        with training.gradients_of(loss) as loss:
+            pairs = super().compute_gradients(
+                loss,
+                var_list=variables,
+                gate_gradients=gate_gradients,
+                aggregation_method=aggregation_method,
+                colocate_gradients_with_ops=colocate_gradients_with_ops,
+                grad_loss=grad_loss,
+            )
         return [
             (gradient, variable.given if isinstance(variable, _ShardVariable) else variable)
             for gradient, variable in pairs
         ]
 
+    @training.own_ops()
     def apply_gradients(
         self,
         grads_and_vars: Iterable[GradientAndVariable],
@@ -288,12 +291,17 @@ class TableUpdates:
         if not isinstance(handle, _ShardVariable):
             return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
         slots = self._slot_specs(handle.shard.dim)
+        keys = tf.cast(indices, tf.int64)
+        counted_keys = handle.counted_keys
+        repeated = training.repeated_keys(keys)
+        if repeated:
+            counted_keys = tf.concat([counted_keys, *repeated], axis=0)
         with tf.control_dependencies(handle.shard.training_reads()):
             return _ops.gen.rec_estimator_table_apply(
                 table=handle.handle,
-                keys=tf.cast(indices, tf.int64),
+                keys=keys,
                 grads=grad,
-                counted_keys=handle.counted_keys,
+                counted_keys=counted_keys,
                 version=handle.shard.table.version_of_step(self._version),
                 hyper=[tf.cast(value, tf.float32) for value in self.table_hyperparameters(handle)],
                 rule=self.table_rule,
@@ -329,7 +337,8 @@ class _ShardVariable:
         self.shard = shard
         self.given = given  # What the user named: the shard or its table.
         nothing = tf.zeros([0], tf.int64)
-        self.counted_keys = tf.concat(counted_keys, axis=0) if counted_keys else nothing
+        counted = [training.flat_keys(keys) for keys in counted_keys]
+        self.counted_keys = tf.concat(counted, axis=0) if counted else nothing
         self.name = shard.name
         self.handle = shard.handle
         self.op = shard.handle.op

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional, Set
 import tensorflow.compat.v1 as tf
 from tensorflow_estimator import estimator as _estimator
 
+from rec_estimator import _tf_private
 from rec_estimator.sample_compression.expansion import components, tensor_name
 from rec_estimator.sample_compression.regions import Region
 from rec_estimator.sample_compression.report import CompressionReport, report
@@ -76,6 +77,11 @@ def enable_sample_awared_graph_compression(
       [8. 8. 8.]
     """
     graph = tf.get_default_graph()
+    if _tf_private.is_function_graph(graph):
+        raise ValueError(
+            "sample-aware compression must be enabled in the graph of the model, got a function's, "
+            "such as a dataset's map; give RecEstimator(sample_compression=) instead"
+        )
     users, items = _tensors("user_tensors", user_tensors), _tensors("item_tensors", item_tensors)
     item_size = _checked_size(item_size)
     if graph.get_collection(_STATE):
@@ -260,7 +266,7 @@ def compression_report(users: int = 1, items: int = 500) -> CompressionReport:
     return report(state.done.records, users, items)
 
 
-def declare_row_wise(inputs: Any, outputs: Any) -> None:
+def declare_row_wise(inputs: Any, outputs: Any, keys: Any = None) -> None:
     """Promises the pass that row i of each output depends on row i of the inputs only.
 
     For a piece of a model that is made of many ops, such as the lookup of a feature; the pass then
@@ -269,12 +275,30 @@ def declare_row_wise(inputs: Any, outputs: Any) -> None:
     Args:
       inputs: Tensors, SparseTensors and RaggedTensors with rows on axis 0.
       outputs: Tensors with the same rows on axis 0.
+      keys: SparseTensor or RaggedTensor of those rows, inside of the piece, that its lookups read.
     """
     state = _state()
     if state is not None:
         flat = tf.nest.flatten(inputs)
         if all(isinstance(x, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)) for x in flat):
-            state.regions.append(Region(flat, tf.nest.flatten(outputs)))
+            state.regions.append(Region(flat, tf.nest.flatten(outputs), keys))
+
+
+def is_enabled() -> bool:
+    """Whether compression is enabled in the default graph."""
+    return _state() is not None
+
+
+def done() -> Optional[Rewrite]:
+    """What the pass did to the default graph, None if it did not run."""
+    state = _state()
+    return None if state is None else state.done
+
+
+def given_tensors() -> List[tf.Tensor]:
+    """What the users' and items' tensors consist of."""
+    state = _state()
+    return [part for tensor in (*state.users, *state.items) for part in components(tensor)]
 
 
 def _state() -> Optional[_State]:

@@ -14,11 +14,16 @@ class Region:
     Args:
       inputs: Dense, sparse and ragged tensors with rows on axis 0.
       outputs: Tensors with the same rows on axis 0.
+      keys: SparseTensor or RaggedTensor of those rows, inside of the piece, that its lookups read;
+        None: it has no lookups.
     """
 
-    def __init__(self, inputs: Sequence[Any], outputs: Sequence[tf.Tensor]) -> None:
+    def __init__(
+        self, inputs: Sequence[Any], outputs: Sequence[tf.Tensor], keys: Any = None
+    ) -> None:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
+        self.keys = keys
 
     def ops(self) -> Set[tf.Operation]:
         """The ops between inputs and outputs."""

@@ -6,6 +6,7 @@ row per user, or is what the model as written computes for each candidate.
 """
 
 import collections
+import dataclasses
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import tensorflow.compat.v1 as tf
@@ -132,13 +133,33 @@ class Rewrite:
         Raises:
           ValueError: It is inside of a piece that is declared row-wise.
         """
-        inside = self._regions.of(tensor.op) and tensor.name not in self._given
-        if inside and all(self._is_row_wise.get(r) for r in self._regions.of(tensor.op)):
+        if self.regions_of(tensor):
             raise ValueError(
                 f"a compressed model must not give {tensor.name!r}, which is inside of the lookup "
                 "of a feature; give what model_fn finds under the feature's name"
             )
         return self._repeated(self.value(tensor), is_broadcast=False)
+
+    def regions_of(self, tensor: tf.Tensor) -> List[Region]:
+        """The declared pieces that a tensor is inside of, if they run as a whole."""
+        regions = [] if tensor.name in self._given else self._regions.of(tensor.op)
+        return regions if all(self._is_row_wise.get(region) for region in regions) else []
+
+    def knows(self, tensor: tf.Tensor) -> bool:
+        """Whether the pass met a tensor."""
+        return tensor.name in self._values
+
+    def is_of_users(self, tensor: tf.Tensor) -> bool:
+        """Whether the pass met a tensor, outside of pieces, and left it with a row per user."""
+        return self.knows(tensor) and self.value(tensor).side == Side.USER
+
+    def occurrences(self, tensor: tf.Tensor) -> tf.Tensor:
+        """int32 [n], how often the model as written has each of the elements of a user's tensor."""
+        count = tf.size(tensor)
+        places = tf.reshape(tf.range(count), tf.shape(tensor))
+        value = dataclasses.replace(self.value(tensor), tensor=places, make=None)
+        repeated = tf.reshape(self._repeat(value, is_broadcast=False), [-1])
+        return tf.math.unsorted_segment_sum(tf.ones_like(repeated), repeated, count)
 
     def _repeated(self, value: Value, is_broadcast: bool) -> tf.Tensor:
         if value.side != Side.USER:

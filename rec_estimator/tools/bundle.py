@@ -9,7 +9,7 @@ that whoever could read the original can read the copy.
 import contextlib
 import os
 import pathlib
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Tuple, Union
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -199,12 +199,24 @@ class NewBundle:
     def add_array(self, name: str, array: np.ndarray) -> None:
         """Writes a tensor that is in memory."""
         data = np.frombuffer(array.tobytes(), np.uint8)
+        self.add_stream(name, tf.as_dtype(array.dtype), array.shape, [data])
+
+    def add_stream(
+        self, name: str, dtype: tf.DType, shape: Sequence[int], chunks: Iterable[np.ndarray]
+    ) -> None:
+        """Writes a tensor of numbers from its bytes, arrays of uint8 one behind the other."""
         entry = BundleEntryProto(
-            dtype=tf.as_dtype(array.dtype).as_datatype_enum,
-            shape=tf.TensorShape(array.shape).as_proto(),
-            crc32c=masked(crc32c(data)),
+            dtype=dtype.as_datatype_enum, shape=tf.TensorShape(shape).as_proto()
         )
-        self.add(name.encode(), entry, [data])
+
+        def summed() -> Iterator[np.ndarray]:
+            crc = 0
+            for chunk in chunks:
+                crc = crc32c(chunk, crc)
+                yield chunk
+            entry.crc32c = masked(crc)  # Read when all chunks are written.
+
+        self.add(name.encode(), entry, summed())
 
     def _publish(self) -> None:
         header = [(b"", self._header.SerializeToString())]

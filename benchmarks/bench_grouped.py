@@ -1,0 +1,150 @@
+"""What grouping samples by user saves: bytes in files, and time to read them.
+
+    python -m benchmarks.bench_grouped --data_path purchases.csv.gz [--rows 200000] [--output FILE]
+
+Rows of Online Retail, as the model zoo makes them: one purchase, or an item that was not bought
+that day, with the customer's last 20 items. Flat: a tf.train.Example a row, read by
+inputs.tfrecord_input_fn. Grouped: a tf.train.SequenceExample for all rows of a customer at one
+time, within windows of 65,536 rows, read by inputs.grouped_tfrecord_input_fn. Batches of 512 rows;
+the reads take turns, the median of their ratios counts.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+
+import numpy as np
+
+from benchmarks import rounds as rounds_lib
+
+BATCH = 512
+WINDOW = 65_536
+
+
+def _write_flat(path, task, rows):
+    import tensorflow as tf
+
+    kind = "GZIP" if path.endswith(".gz") else ""
+    with tf.io.TFRecordWriter(path, tf.io.TFRecordOptions(compression_type=kind)) as writer:
+        for row in range(rows):
+            example = tf.train.Example()
+            for name, column in task.train.items():
+                values = column[row]
+                kept = [values] if column.ndim == 1 else values[values != -1]
+                example.features.feature[name].int64_list.value.extend(kept)
+            example.features.feature["label"].float_list.value.append(task.train_labels[row])
+            writer.write(example.SerializeToString())
+
+
+def _write_grouped(path, task, rows, users):
+    import rec_estimator as rec
+
+    def input_fn():
+        columns = {
+            name: column[:rows]
+            if column.ndim == 1
+            else [values[values != -1] for values in column[:rows]]
+            for name, column in task.train.items()
+        }
+        flat = rec.inputs.numpy_input_fn(columns, task.train_labels[:rows], batch_size=WINDOW)
+        return rec.inputs.group_samples(flat(), users)
+
+    return rec.inputs.write_grouped_samples(input_fn, path, users)
+
+
+def _features(task, names):
+    import tensorflow as tf
+
+    return {
+        column.name: tf.io.FixedLenFeature([], tf.int64)
+        if column.max_length == 1
+        else tf.io.RaggedFeature(tf.int64)
+        for column in task.columns
+        if column.name in names
+    }
+
+
+def _seconds(input_fn):
+    import tensorflow.compat.v1 as tf
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        iterator = tf.data.make_initializable_iterator(input_fn())
+        batch = iterator.get_next()
+        session.run(iterator.initializer)
+        start = time.perf_counter()
+        while True:
+            try:
+                session.run(batch)
+            except tf.errors.OutOfRangeError:
+                return time.perf_counter() - start
+
+
+def measure(data_path, rows, rounds):
+    """The figures, as a dict."""
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+    from model_zoo import data
+
+    tf.disable_eager_execution()
+    task = data.load("online_retail", data_path=data_path)
+    rows = min(rows, len(task.train_labels))
+    users = [column.name for column in task.columns if column.side != "item"]
+    items = [column.name for column in task.columns if column.side == "item"]
+    label = {"label": tf.io.FixedLenFeature([], tf.float32)}
+    figures = {"rows": rows}
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {
+            (kind, end): os.path.join(folder, kind + end)
+            for kind in ("flat", "grouped")
+            for end in ("", ".gz")
+        }
+        for end in ("", ".gz"):
+            _write_flat(paths["flat", end], task, rows)
+            start = time.perf_counter()
+            figures["groups"] = _write_grouped(paths["grouped", end], task, rows, users)
+            figures[f"grouped{end}_rows_written_a_second"] = rows / (time.perf_counter() - start)
+        for (kind, end), path in paths.items():
+            figures[f"{kind}{end}_bytes_a_row"] = os.path.getsize(path) / rows
+        flat = rec.inputs.tfrecord_input_fn(
+            paths["flat", ""],
+            {**_features(task, users + items), **label},
+            label_column="label",
+            batch_size=BATCH,
+        )
+        grouped = rec.inputs.grouped_tfrecord_input_fn(
+            paths["grouped", ""],
+            _features(task, users),
+            {**_features(task, items), **label},
+            label_column="label",
+            batch_size=BATCH,
+        )
+        times = [(_seconds(flat), _seconds(grouped)) for _ in range(rounds)]
+    figures["flat_rows_read_a_second"] = rows / statistics.median(t for t, _ in times)
+    figures["grouped_rows_read_a_second"] = rows / statistics.median(t for _, t in times)
+    figures["read_speed_up"] = float(np.median([a / b for a, b in times]))
+    return figures
+
+
+def main():
+    """Runs the command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data_path", required=True, help="CSV file of Online Retail")
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", help="JSON file to write")
+    options = parser.parse_args()
+    figures = measure(options.data_path, options.rows, options.rounds)
+    for name, value in figures.items():
+        print(f"{name}: {value:,.2f}")
+    if options.output:
+        with open(options.output, "w") as file:
+            json.dump({**rounds_lib.provenance(), **figures}, file, indent=2)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

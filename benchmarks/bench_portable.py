@@ -1,0 +1,185 @@
+"""What a portable SavedModel costs beside the one with our ops: bytes, memory, time.
+
+    python -m benchmarks.bench_portable [--rows 1000000] [--rounds 9] [--output FILE.json]
+
+A table of 1 M rows of 16 floats with random keys, and a model that averages the rows of 26 keys an
+example. Exports and loads run in processes of their own, whose resident memory is read before and
+at its peak; requests of 512 examples with known keys take turns in two processes.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import resource
+import statistics
+import tempfile
+import time
+
+import numpy as np
+
+from benchmarks import rounds as rounds_lib
+
+DIM = 16
+FIELDS = 26
+EXAMPLES = 512
+
+
+def _peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _keys(rows):
+    return np.random.default_rng(1).permutation(rows * 8)[:rows].astype(np.int64)
+
+
+def _model_fn(features, labels, mode):
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+
+    table = rec.get_embedding_variable("table", DIM)
+    values = rec.group_embedding_lookup_sparse([table], [features["ids"]], ["mean"])[0]
+    train_op = None
+    loss = tf.reduce_sum(values)
+    if mode == rec.ModeKeys.TRAIN:
+        step = tf.train.get_global_step()
+        train_op = rec.optimizers.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
+    return rec.EstimatorSpec(mode, predictions=values, loss=loss, train_op=train_op)
+
+
+def _estimator(folder):
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    return rec.RecEstimator(_model_fn, model_dir=os.path.join(folder, "model"))
+
+
+def _train(folder, rows, pipe):
+    import tensorflow as tf
+
+    def input_fn():
+        keys = _keys(rows)
+        ids = tf.RaggedTensor.from_uniform_row_length(keys[: rows // FIELDS * FIELDS], FIELDS)
+        return tf.data.Dataset.from_tensors(({"ids": ids}, 0.0))
+
+    _estimator(folder).train(input_fn)
+    pipe.send({})
+
+
+def _export(folder, is_portable, pipe):
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+
+    def receiver():
+        ids = tf.ragged.placeholder(tf.int64, 1, name="in")
+        ids = tf.RaggedTensor.from_row_splits(ids.flat_values, ids.row_splits)
+        parts = {"values": ids.flat_values, "splits": ids.row_splits}
+        return rec.ServingInputReceiver({"ids": ids}, parts)
+
+    estimator = _estimator(folder)
+    before, start = _peak(), time.perf_counter()
+    made = estimator.export_saved_model(
+        os.path.join(folder, "export"), receiver, portable=is_portable
+    )
+    seconds = time.perf_counter() - start
+    variables = os.path.join(made.decode(), "variables")
+    size = sum(os.path.getsize(os.path.join(variables, name)) for name in os.listdir(variables))
+    pipe.send(
+        {
+            "folder": made.decode(),
+            "s": seconds,
+            "peak_mb": (_peak() - before) / 1e6,
+            "mb": size / 1e6,
+        }
+    )
+
+
+def _load(folder, is_portable):
+    import tensorflow.compat.v1 as tf
+
+    if not is_portable:
+        import rec_estimator  # noqa: F401
+    session = tf.Session(graph=tf.Graph())
+    with session.graph.as_default():
+        signature = tf.saved_model.load(session, ["serve"], folder).signature_def["serving_default"]
+    (output,) = signature.outputs.values()
+    return session, signature, output
+
+
+def _measure_load(folder, is_portable, pipe):
+    import tensorflow.compat.v1 as tf
+
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    if not is_portable:
+        import rec_estimator  # noqa: F401
+    before, start = _peak(), time.perf_counter()
+    _load(folder, is_portable)
+    pipe.send({"s": time.perf_counter() - start, "peak_mb": (_peak() - before) / 1e6})
+
+
+def _serve(folder, is_portable, rows):
+    session, signature, output = _load(folder, is_portable)
+    keys = np.random.default_rng(2).choice(_keys(rows), EXAMPLES * FIELDS)
+    feed = {
+        signature.inputs["values"].name: keys,
+        signature.inputs["splits"].name: np.arange(EXAMPLES + 1) * FIELDS,
+    }
+    return {"request": lambda: session.run(output.name, feed)}
+
+
+def _in_process(function, *arguments):
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=function, args=(*arguments, theirs))
+    process.start()
+    theirs.close()
+    result = ours.recv()
+    process.join()
+    return result
+
+
+def measure(rows, rounds):
+    """The figures, as a dict."""
+    figures = {"rows": rows, "dim": DIM}
+    with tempfile.TemporaryDirectory() as folder:
+        _in_process(_train, folder, rows)
+        folders = {}
+        for name, is_portable in (("ours", False), ("portable", True)):
+            made = _in_process(_export, folder, is_portable)
+            folders[name] = made.pop("folder")
+            loads = [_in_process(_measure_load, folders[name], is_portable) for _ in range(3)]
+            figures[f"{name}_export"] = made
+            figures[f"{name}_load"] = {
+                what: statistics.median(load[what] for load in loads) for what in loads[0]
+            }
+        systems = {n: (_serve, (folders[n], n == "portable", rows)) for n in folders}
+        seconds = rounds_lib.alternate(systems, ["request"], rounds, 50)["request"]
+    for name in folders:
+        figures[f"{name}_request_ms"] = statistics.median(seconds[name]) * 1e3
+    figures["request_portable_over_ours"] = rounds_lib.ratios(seconds["portable"], seconds["ours"])
+    return figures
+
+
+def main():
+    """Runs the command."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--output", help="JSON file to write")
+    options = parser.parse_args()
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    figures = measure(options.rows, options.rounds)
+    for name, value in figures.items():
+        print(name, value)
+    if options.output:
+        with open(options.output, "w") as file:
+            json.dump({**rounds_lib.provenance(), **figures}, file, indent=2)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
