@@ -22,11 +22,10 @@ from rec_estimator.argument_checks import check_bool
 from rec_estimator.constants import ASCEND_CUTTING_POINT_INITIALIZER
 from rec_estimator.feature_spec import start_asc_pipeline
 from rec_estimator.graph_cut import PLACEHOLDERS, Cut, KeyPath, find_cuts, find_key_paths
-from rec_estimator.graph_walk import ancestors
+from rec_estimator.graph_walk import ancestors, graph_def_of
 from rec_estimator.iterator_swap import (
     build_iterator,
     check_swappable,
-    cut_graph_def,
     forward_replaced,
     initializers_of,
     put_in_place,
@@ -223,5 +222,5 @@ def _dump_cut(name: str, cut: Cut) -> None:
             for i, tensor in enumerate(cut.get_next.outputs)
             if any(consumer in cut.ops for consumer in tensor.consumers())
         }
-        tf.import_graph_def(cut_graph_def(cut), batch, name="key_path")
+        tf.import_graph_def(graph_def_of(cut.get_next.graph, cut.ops), batch, name="key_path")
     _dump(name, graph)

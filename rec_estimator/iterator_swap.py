@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _tf_private
 from rec_estimator.graph_cut import Cut
-from rec_estimator.graph_walk import GET_NEXT
+from rec_estimator.graph_walk import GET_NEXT, graph_def_of
 
 # Batches that wait, keys computed, for their step. Rec SDK has 10.
 _PREFETCHED_BATCHES = 10
@@ -176,32 +176,9 @@ def initializers_of(get_next: tf.Operation) -> List[tf.Operation]:
     return [op for op in get_next.inputs[0].consumers() if op.type == "MakeIterator"]
 
 
-def cut_graph_def(cut: Cut) -> tf.GraphDef:
-    """The ops of a cut as a graph of their own."""
-    graph_def = tf.GraphDef(versions=cut.get_next.graph.graph_def_versions)
-    names = {op.name for op in cut.ops}
-    has_functions = False
-    for op in cut.ops:
-        node = graph_def.node.add()
-        node.CopyFrom(op.node_def)
-        # A function of the input pipeline has no devices, and other neighbours.
-        node.device = ""
-        node.attr.pop("_class", None)
-        # What waited for the batch waits for the function's arguments now.
-        inputs = [name for name in node.input if not name.startswith("^") or name[1:] in names]
-        del node.input[:]
-        node.input.extend(inputs)
-        has_functions = has_functions or any(
-            attr.HasField("func") or attr.list.func for attr in node.attr.values()
-        )
-    if has_functions:
-        graph_def.library.CopyFrom(cut.get_next.graph.as_graph_def().library)
-    return graph_def
-
-
 def _prepared(cut: Cut, dataset: tf.Tensor) -> tf.Tensor:
     """A dataset [] (variant) of the batches of `dataset`, each with the outputs of the cut."""
-    graph_def = cut_graph_def(cut)
+    graph_def = graph_def_of(cut.get_next.graph, cut.ops)
     members = set(cut.ops)
     used = [
         i

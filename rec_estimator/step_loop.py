@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Set
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops, _tf_private
-from rec_estimator.graph_walk import ancestors
+from rec_estimator.graph_walk import ancestors, called_functions, graph_def_of
 
 # The most steps of a loop: what StepLoop takes.
 MOST_ITERATIONS = 1_000_000
@@ -212,18 +212,22 @@ class _Step:
 
     def generators(self) -> List[tf.Operation]:
         """Ops that remember something in their kernels."""
-        found = [op for op in self.ops if _remembers(op.type) and not _functions_of(op)]
+        found = [op for op in self.ops if _remembers(op.type) and not called_functions(op.node_def)]
         return sorted(found, key=lambda op: op.name)
 
     def _with_hidden_generators(self) -> Any:
         library: Dict[str, Any] = {}
         for op in self.ops:
-            if _functions_of(op) and not library:
+            if called_functions(op.node_def) and not library:
                 functions = self.train_op.graph.as_graph_def().library.function
                 library = {function.signature.name: function for function in functions}
-            if _remembers(op.type) and not _functions_of(op) and _tf_private.in_control_flow(op):
+            if (
+                _remembers(op.type)
+                and not called_functions(op.node_def)
+                and _tf_private.in_control_flow(op)
+            ):
                 yield op, op.type
-            for node_type in _node_types(_functions_of(op), library):
+            for node_type in _node_types(called_functions(op.node_def), library):
                 if _remembers(node_type):
                     yield op, node_type
 
@@ -245,18 +249,6 @@ def _remembers(op_type: str) -> bool:
     return op_type not in _WITHOUT_STATE and _tf_private.has_kernel_state(op_type)
 
 
-def _functions_of(op: tf.Operation) -> List[str]:
-    return _functions_in(op.node_def.attr)
-
-
-def _functions_in(attrs: Any) -> List[str]:
-    names = []
-    for attr in attrs.values():
-        functions = [*attr.list.func, *([attr.func] if attr.HasField("func") else [])]
-        names += [function.name for function in functions]
-    return names
-
-
 def _node_types(names: List[str], library: Dict[str, Any]) -> Set[str]:
     """Types of the ops in functions and in those that they call."""
     types, seen, stack = set(), set(), list(names)
@@ -266,7 +258,7 @@ def _node_types(names: List[str], library: Dict[str, Any]) -> Set[str]:
             continue
         seen.add(name)
         for node in library[name].node_def:
-            called = [*_functions_in(node.attr), *([node.op] if node.op in library else [])]
+            called = [*called_functions(node), *([node.op] if node.op in library else [])]
             stack += called
             if not called:
                 types.add(node.op)
@@ -296,20 +288,7 @@ def _share_kernel(op: tf.Operation) -> None:
 
 
 def _as_function(step: _Step) -> Any:
-    graph_def = tf.GraphDef(versions=step.train_op.graph.graph_def_versions)
-    names = {op.name for op in step.ops}
-    has_functions = False
-    for op in step.ops:
-        node = graph_def.node.add()
-        node.CopyFrom(op.node_def)
-        node.device = ""
-        node.attr.pop("_class", None)
-        inputs = [name for name in node.input if not name.startswith("^") or name[1:] in names]
-        del node.input[:]
-        node.input.extend(inputs)
-        has_functions = has_functions or bool(_functions_of(op))
-    if has_functions:
-        graph_def.library.CopyFrom(step.train_op.graph.as_graph_def().library)
+    graph_def = graph_def_of(step.train_op.graph, step.ops)
 
     def run_step(*captured: tf.Tensor) -> tf.Tensor:
         inputs = {tensor.name: value for tensor, value in zip(step.captured, captured)}

@@ -8,12 +8,12 @@ from typing import Any, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.argument_checks import check_bool, check_text
 from rec_estimator.optimizers.hash_optimizer import (
+    MAX_NAME,
     check_expansion,
-    check_flag,
     check_float,
     check_learning_rate,
-    check_name,
 )
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
@@ -108,6 +108,6 @@ def make_hash_optimizer(
     """What both factories make; arguments and errors as of create_hash_optimizer."""
     check_learning_rate(learning_rate)
     check_float("initial_accumulator_value", initial_accumulator_value, above=0, at_most=1)
-    check_flag("use_locking", use_locking)
-    check_name("name", name)
+    check_bool("use_locking", use_locking)
+    check_text("name", name, MAX_NAME)
     return AdagradOptimizer(learning_rate, initial_accumulator_value, use_locking, name)

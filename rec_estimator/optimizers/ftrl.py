@@ -8,14 +8,14 @@ from typing import Any, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.argument_checks import check_bool, check_text
 from rec_estimator.optimizers.hash_optimizer import (
+    MAX_NAME,
     MAX_REGULARIZATION,
     MAX_SLOT_NAME,
     check_expansion,
-    check_flag,
     check_float,
     check_learning_rate,
-    check_name,
 )
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
@@ -152,8 +152,8 @@ def create_hash_optimizer(
     """
     check_expansion("ftrl.create_hash_optimizer", is_by_address=False)
     check_learning_rate(learning_rate)
-    check_flag("use_locking", use_locking)
-    check_name("name", name)
+    check_bool("use_locking", use_locking)
+    check_text("name", name, MAX_NAME)
     check_float("learning_rate_power", learning_rate_power, at_most=0)
     check_float("initial_accumulator_value", initial_accumulator_value, above=0, at_most=1)
     for argument, value in (
@@ -164,7 +164,7 @@ def create_hash_optimizer(
         check_float(argument, value, at_least=0, at_most=MAX_REGULARIZATION)
     for argument, slot_name in (("accum_name", accum_name), ("linear_name", linear_name)):
         if slot_name is not None:
-            check_name(argument, slot_name, MAX_SLOT_NAME)
+            check_text(argument, slot_name, MAX_SLOT_NAME)
     return FtrlOptimizer(
         learning_rate,
         learning_rate_power=learning_rate_power,

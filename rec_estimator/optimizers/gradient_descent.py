@@ -10,13 +10,13 @@ from typing import Any, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.argument_checks import check_bool, check_text
 from rec_estimator.optimizers.dense_rows import DenseRows
 from rec_estimator.optimizers.hash_optimizer import (
+    MAX_NAME,
     check_expansion,
-    check_flag,
     check_float,
     check_learning_rate,
-    check_name,
 )
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
@@ -149,9 +149,9 @@ def create_hash_optimizer(
     """
     check_expansion("gradient_descent.create_hash_optimizer", is_by_address=False)
     check_learning_rate(learning_rate)
-    check_flag("use_locking", use_locking)
-    check_name("name", name)
-    check_flag("use_fusion_optim", use_fusion_optim)
+    check_bool("use_locking", use_locking)
+    check_text("name", name, MAX_NAME)
+    check_bool("use_fusion_optim", use_fusion_optim)
     if weight_decay is not None:
         check_float("weight_decay", weight_decay, at_least=1e-5, at_most=1e-2)
     return GradientDescentOptimizer(learning_rate, use_locking, name, weight_decay)

@@ -3,13 +3,13 @@
 Source: gradient_descent.py.
 """
 
+from rec_estimator.argument_checks import check_bool, check_text
 from rec_estimator.optimizers.gradient_descent import GradientDescentOptimizer
 from rec_estimator.optimizers.hash_optimizer import (
+    MAX_NAME,
     check_expansion,
-    check_flag,
     check_float,
     check_learning_rate,
-    check_name,
 )
 from rec_estimator.optimizers.table_updates import Hyperparameter
 
@@ -43,6 +43,6 @@ def create_hash_optimizer_by_addr(
     check_expansion("create_hash_optimizer_by_addr", is_by_address=True)
     check_learning_rate(learning_rate)
     check_float("weight_decay", weight_decay, at_least=0, at_most=1)
-    check_flag("use_locking", use_locking)
-    check_name("name", name)
+    check_bool("use_locking", use_locking)
+    check_text("name", name, MAX_NAME)
     return GradientDescentOptimizer(learning_rate, use_locking, name, weight_decay)

@@ -75,26 +75,3 @@ def check_float(
     if not isinstance(value, float):
         raise ValueError(f"{name} must be a float, got {value!r}; write 1.0 for 1")
     check_hyperparameter(name, value, at_least=at_least, at_most=at_most, above=above, below=below)
-
-
-def check_name(name: str, value: Any, longest: int = MAX_NAME) -> None:
-    """Refuses what is not a string of 1 to `longest` characters.
-
-    Raises:
-      ValueError: Says what it must be and what it is.
-    """
-    if not isinstance(value, str) or not 1 <= len(value) <= longest:
-        raise ValueError(
-            f"{name} must be a string of 1 to {longest} characters, got {value!r}; it names ops "
-            "and slots"
-        )
-
-
-def check_flag(name: str, value: Any) -> None:
-    """Refuses what is not a bool.
-
-    Raises:
-      ValueError: Says what it must be and what it is.
-    """
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be a bool, got {value!r}; write True or False")

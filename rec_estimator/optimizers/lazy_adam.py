@@ -5,14 +5,14 @@ Source: as adam.py; the lazy variant is that of TensorFlow 1's ``tf.contrib.opt.
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.argument_checks import check_bool, check_text
 from rec_estimator.optimizers.adam import AdamOptimizer
 from rec_estimator.optimizers.dense_rows import DenseRows, adam_step
 from rec_estimator.optimizers.hash_optimizer import (
+    MAX_NAME,
     check_expansion,
-    check_flag,
     check_float,
     check_learning_rate,
-    check_name,
 )
 from rec_estimator.optimizers.table_updates import Hyperparameter
 
@@ -87,8 +87,8 @@ def make_hash_optimizer(
     check_float("beta1", beta1, above=0, below=1)
     check_float("beta2", beta2, at_least=0, below=1)
     check_float("epsilon", epsilon, above=0, at_most=1)
-    check_name("name", name)
-    check_flag("use_fusion_optim", use_fusion_optim)
+    check_text("name", name, MAX_NAME)
+    check_bool("use_fusion_optim", use_fusion_optim)
     optimizer = LazyAdamOptimizer(learning_rate, beta1, beta2, epsilon, name=name)
     optimizer.is_fused = use_fusion_optim
     return optimizer

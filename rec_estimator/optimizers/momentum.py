@@ -9,12 +9,12 @@ from typing import Any, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.argument_checks import check_bool, check_text
 from rec_estimator.optimizers.hash_optimizer import (
+    MAX_NAME,
     check_expansion,
-    check_flag,
     check_float,
     check_learning_rate,
-    check_name,
 )
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
@@ -101,7 +101,7 @@ def create_hash_optimizer(
     check_expansion("momentum.create_hash_optimizer", is_by_address=False)
     check_learning_rate(learning_rate)
     check_float("mom", mom, at_least=0)
-    check_flag("use_locking", use_locking)
-    check_name("name", name)
-    check_flag("enable_nesterov", enable_nesterov)
+    check_bool("use_locking", use_locking)
+    check_text("name", name, MAX_NAME)
+    check_bool("enable_nesterov", enable_nesterov)
     return MomentumOptimizer(learning_rate, mom, use_locking, name, enable_nesterov)
