@@ -1,6 +1,7 @@
 """How fast does a compressed model answer beside the model as written and a graph made by hand?
 
-    python -m benchmarks.bench_serving [--rounds 200] [--output FILE.json]
+    python -m benchmarks.bench_serving [--rounds 200] [--output FILE.json] [--plot FILE.png]
+    python -m benchmarks.bench_serving --only_plot --output FILE.json --plot FILE.png
 
 Four models on looked-up vectors of 16 floats: DIN (attention over a history of 100, then 128 and 64
 units), DIEN-like (the same over the states of a GRU), DSSM (towers of 256, 128 and 64 units, 40
@@ -14,9 +15,9 @@ KB of the request; the most MB that the ops of one request hold at a time, what 
 """
 
 import argparse
-import datetime
 import json
 import os
+import pathlib
 import time
 from typing import Callable, Dict, List, NamedTuple
 
@@ -25,6 +26,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from benchmarks import rounds as rounds_lib
 from model_zoo import din, layers
 from rec_estimator import graph_optimizer
 
@@ -241,7 +243,7 @@ def _graph(model, kind, sizes, values):
 def _peak_bytes(session, scores, feed):
     """The most bytes that a step's ops hold at a time, by TensorFlow's record of allocations."""
     peaks = []
-    for _ in range(5):
+    for _ in range(15):  # Which ops run side by side differs from run to run.
         metadata = tf.RunMetadata()
         session.run(scores, feed, tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), metadata)
         records = [
@@ -286,11 +288,47 @@ def measure(model, sizes, rounds):
     return graphs, {kind: np.array(times) for kind, times in seconds.items()}
 
 
+def plot(result, path):
+    """Draws one panel per model: the median latency of each graph, and its 99th percentile."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    points = result["points"]
+    models = list(dict.fromkeys(point["model"] for point in points))
+    figure, panels = pyplot.subplots(
+        1, len(models), figsize=(3.6 * len(models), 3.6), layout="constrained", squeeze=False
+    )
+    for panel, model in zip(panels[0], models):
+        mine = [point for point in points if point["model"] == model]
+        requests = list(dict.fromkeys(point["request"] for point in mine))
+        for shift, graph in enumerate(("as written", "by hand", "compressed")):
+            of_graph = [point for point in mine if point["graph"] == graph]
+            p50 = np.array([point["p50_ms"] for point in of_graph])
+            p99 = np.array([point["p99_ms"] for point in of_graph])
+            places = np.arange(len(requests)) + 0.27 * (shift - 1)
+            upper = np.maximum(p99 - p50, 0)
+            error = {"yerr": [np.zeros(len(p50)), upper], "error_kw": {"lw": 0.7, "capsize": 2}}
+            panel.bar(places, p50, width=0.25, label=graph, **error)
+        panel.set_xticks(range(len(requests)), requests, rotation=35, ha="right", fontsize=8)
+        panel.set_yscale("log")
+        panel.set_title(model)
+    panels[0][0].set_ylabel("ms a request: median, whisker to p99")
+    panels[0][0].legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--output", help="file for the raw result, JSON")
+    parser.add_argument("--plot", help="file for a plot of it, PNG or SVG")
+    parser.add_argument("--only_plot", action="store_true", help="draw what --output holds")
     args = parser.parse_args()
+    if args.only_plot:
+        plot(json.loads(pathlib.Path(args.output).read_text()), args.plot)
+        return
     tf.logging.set_verbosity(tf.logging.ERROR)
     points = []
     print(
@@ -317,17 +355,11 @@ def main():
                     f"{point['p99_ms']:9.2f}{point['time_over_compressed']:7.2f}"
                     f"{point['request_bytes'] / 1e3:9.0f}{point['peak_bytes'] / 1e6:9.2f}"
                 )
+    result = {**rounds_lib.provenance(), "rounds": args.rounds, "points": points}
     if args.output:
-        result = {
-            "date": datetime.date.today().isoformat(),
-            "cores": os.cpu_count(),
-            "tensorflow": tf.__version__,
-            "rounds": args.rounds,
-            "points": points,
-        }
-        with open(args.output, "w") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+        pathlib.Path(args.output).write_text(json.dumps(result, indent=1) + "\n")
+    if args.plot:
+        plot(result, args.plot)
 
 
 if __name__ == "__main__":

@@ -140,6 +140,22 @@ def attention(g):
     return tf.reduce_sum(history * weights[..., tf.newaxis], axis=1)
 
 
+def product_layer(g):
+    """A layer over products of one entry or all of them with a query, and sums of these."""
+    history, query = g.dense(3), g.dense(2)
+    width = min(history.shape[2], query.shape[1])
+    history, query = history[:, :, :width], query[:, tf.newaxis, :width]
+    entries = [history, history[:, :1], history * 0.5][g.rng.randint(3)]
+    parts = [entries * query, history, query + history, query - entries * query]
+    parts = [parts[i] for i in g.rng.permutation(4)[: g.rng.randint(1, 5)]]
+    parts = [part + tf.zeros_like(history) if g.rng.randint(2) else part for part in parts]
+    parts = [part if part.shape[1] == history.shape[1] else part + history for part in parts]
+    kernel = g.kernel(width * len(parts))
+    return tf.tanh(
+        tf.tensordot(tf.concat(parts, axis=2), kernel, 1) + g.constant([kernel.shape[1]])
+    )
+
+
 def dot_products(g):
     history, query = g.dense(3), g.dense(2)
     width = min(history.shape[2], query.shape[1])
@@ -424,6 +440,7 @@ KINDS = {
     **{
         f.__name__: f
         for f in (
+            product_layer,
             attention, dot_products, pooling, difference_layer, einsum_layer, sum_of_many,
             shape_chain, entry_sizes, mixed_rows_reshape, filled, row_numbers, batch_mean, gram,
             time_major, matmul_rows, gather_embedding, gather_batch, gather_columns, one_hot,
@@ -460,8 +477,8 @@ def build(seed, enable=None, nodes=12):
     g.pool = [tf.identity(t, name="seed") for t in [*users, *items]]
     kinds = []
     # Where the algebra has most to do comes more often.
-    layers = ["attention", "concat_layer", "dense_layer", "difference_layer", "dot_products"]
-    names = sorted(KINDS) + 3 * [*layers, "einsum_layer", "pooling", "sum_of_many"]
+    layers = ["attention", "concat_layer", "dense_layer", "difference_layer", "product_layer"]
+    names = sorted(KINDS) + 3 * [*layers, "dot_products", "einsum_layer", "pooling", "sum_of_many"]
     for _ in range(nodes):
         kind = names[g.rng.randint(len(names))]
         made = KINDS[kind](g)

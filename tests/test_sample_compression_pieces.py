@@ -247,6 +247,17 @@ class TestSparseIds:
 
 
 class TestSmallGroups:
+    def test_a_product_with_one_entry_that_broadcasts_to_many(self):
+        def model(users, items):
+            pairs = users[0] * items[0][:, tf.newaxis] + users[1]
+            pairs = tf.concat([pairs, users[1]], axis=2)
+            return tf.einsum("btd,dh->bth", pairs, tf.constant(kernel))
+
+        kernel = uniform(6, 5)
+        users = [uniform(4, 1, 3), uniform(4, 7, 3)]
+        expected, got, _ = both(model, users, [uniform(6, 3)])
+        expect_equal(expected, got, 1e-12)
+
     def test_an_attention_layer_with_gradients_in_many_small_groups(self):
         def outputs(compressed):
             history, item = tf.placeholder(F, [None, 4, 3]), tf.placeholder(F, [None, 3])

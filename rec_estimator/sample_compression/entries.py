@@ -38,8 +38,8 @@ class Entries:
     ) -> None:
         self._expansion = expansion
         self.rows, self.has_all_rows, self.is_sorted = rows, has_all_rows, order is None
-        self.chosen: Dict[str, "Chosen"] = {}
-        self.filled: Optional["Entries"] = None
+        self.chosen: Dict[str, Chosen] = {}
+        self.filled: Optional[Entries] = None
         self.count = tf.reduce_sum(lengths)
         starts, lengths = (tf.gather(x, expansion.index) for x in (starts, lengths))
         self.splits, places = tf.raw_ops.RaggedRange(

@@ -144,8 +144,12 @@ class KernelSplit:
     def add(self, user: Optional[Value]) -> tf.Tensor:
         """[N, ..., H]: the rest, and `user`."""
         products = list(self._pieces.products.values())
-        by_user = len(products) == 1 and len(self._dims) == 3
-        by_user = by_user and self._expansion.multiplies(self._kernel().dtype)
+        by_user = (
+            len(products) == 1
+            and len(self._dims) == 3
+            and products[0][0].user.dims[1] == self._dims[1]
+            and self._expansion.multiplies(self._kernel().dtype)
+        )
         pieces = dict(self._pieces.items)
         total, dims = None, [ONE] * len(self._dims)
         if by_user:

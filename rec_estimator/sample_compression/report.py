@@ -43,7 +43,8 @@ class CompressionReport:
       left: (name, type, what stopped it) of those that take something of users and run for each
         candidate.
       flops_before: Of the model as written, of the ops that depend on users. Sizes that only a
-        request tells, but for the numbers of rows, count as 1.
+        request tells, but for the numbers of rows, count as 1; what is inside of functions, as
+        the rounds of a tf.while_loop (v2) are, is not counted.
       flops_after: Of the same ops compressed.
     """
 

@@ -22,7 +22,8 @@ Rule = Callable[[tf.Operation, Sequence[Value]], List[Sizes]]
 
 # What the rules say of each op. Left out on purpose: ops that hold state or draw random
 # numbers, ops that fail on a value (a row of a user without candidates must not fail a request),
-# ops that count, sort or sum over rows, and control flow.
+# ops that count, sort or sum over rows. Control flow is in bodies.py, lists of tensors in lists.py,
+# what sparse ids are looked up with in sparse_rules.py and entry_rules.py.
 RULES: Dict[str, Rule] = {}
 
 for _rule, _types in (

@@ -4,6 +4,9 @@ tf.nn.embedding_lookup_sparse, safe_embedding_lookup_sparse and the feature colu
 are not valid, fill empty rows, look every distinct id up once and sum over the row numbers of ids.
 A rule proves less than that any op is row-wise, but that these belong together: the row numbers
 are those of the entries that the ids are, the positions are into the distinct ones of these ids.
+
+One thing is other than in TensorFlow: its sums over row numbers end with the last row that has an
+id, so that a model fails if the last row of a batch has none; compressed, that row gives zeros.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Sequence

@@ -1,0 +1,102 @@
+"""How much faster do the models of the zoo answer when their exports are compressed?
+
+    python -m benchmarks.bench_serving_zoo [--rounds 100] [--items 500] [--output FILE.json]
+
+Each model is trained for a few steps on generated clicks and exported twice, as it is and
+compressed. Both SavedModels answer requests of one user with so many candidates, ids and lookups
+included, and take turns; the ratio is the median over rounds.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import tempfile
+import time
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from benchmarks import rounds as rounds_lib
+from model_zoo import data, run
+
+
+def _load(export_dir, request):
+    """A function that answers the request once."""
+    graph = tf.Graph()
+    config = tf.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)
+    session = tf.Session(graph=graph, config=config)
+    with graph.as_default():
+        model = tf.saved_model.load(session, ["serve"], tf.compat.as_str(export_dir))
+    signature = model.signature_def["serving_default"]
+    feed = {signature.inputs[name].name: value for name, value in request.items()}
+    fetches = {name: output.name for name, output in signature.outputs.items()}
+    return lambda: session.run(fetches, feed)
+
+
+def exports(model, task, folder):
+    """(export as it is, compressed, the sides of the columns) of a trained model."""
+    estimator = run.build_estimator(model, task, run.Settings(steps=20), f"{folder}/{model}")
+    rows = rec.inputs.numpy_input_fn(task.train, task.train_labels, batch_size=256, shuffle=False)
+    estimator.train(rows, steps=20)
+    embedded = {f.name: f for f in run.MODELS[model].embedding_features(task.columns, 16)}
+    sides = {column.name: column.side for column in task.columns}
+    receiver = rec.compressed_serving_input_receiver_fn(
+        user=[embedded[name] for name, side in sides.items() if side != "item"],
+        item=[embedded[name] for name, side in sides.items() if side == "item"],
+    )
+    plain = run.export(estimator, task, f"{folder}/{model}/plain")
+    return plain, estimator.export_savedmodel(f"{folder}/{model}/compressed", receiver), sides
+
+
+def measure(model, task, folder, items, rounds):
+    """What is printed and written of a model."""
+    plain, compressed, sides = exports(model, task, folder)
+    flat, small = {}, {"item_size": np.array([items], np.int32)}
+    for name, side in sides.items():
+        rows = task.train[name]
+        own = rows[:items] if side == "item" else rows[:1]
+        flat[name] = own if side == "item" else np.repeat(own, items, axis=0)
+        small[name] = own if own.ndim > 1 else own[:, np.newaxis]
+    calls = {"as written": _load(plain, flat), "compressed": _load(compressed, small)}
+    answers = [call()["probabilities"] for call in calls.values()]
+    np.testing.assert_allclose(*answers, rtol=1e-5, atol=1e-6)
+    seconds = {kind: [] for kind in calls}
+    for turn in range(rounds + 10):
+        for kind, call in calls.items():
+            start = time.perf_counter()
+            call()
+            if turn >= 10:
+                seconds[kind].append(time.perf_counter() - start)
+    before, after = (np.array(times) for times in seconds.values())
+    return {
+        "model": model,
+        "as_written_p50_ms": float(np.median(before)) * 1e3,
+        "compressed_p50_ms": float(np.median(after)) * 1e3,
+        "speed_up": float(np.median(before / after)),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--items", type=int, default=500, help="candidates of the one user")
+    parser.add_argument("--output", help="file for the raw result, JSON")
+    args = parser.parse_args()
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    task = data.load("generated")
+    points = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model in run.MODELS:
+            points.append(measure(model, task, folder, args.items, args.rounds))
+            print(points[-1], flush=True)
+    if args.output:
+        result = {**rounds_lib.provenance(), **vars(args), "points": points}
+        pathlib.Path(args.output).write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
