@@ -6,9 +6,10 @@
 Workload: log lines of a label and 26 strings, 2048 a batch, Zipf-distributed as in bench_table. The
 dataset reads them; the model splits them, strips and lowers each value, puts the field's name
 before it, as one table for all fields needs it, hashes that to a key, looks up values of 8 floats
-in a table of 20 M rows and trains a small network and the rows with Adagrad. Variants: a dataset that ends in prefetch, and
-one that does not; each unmodified and modified. How it is measured: rounds.py; the batches that a
-pipeline has prefetched while another one was measured are taken before the clock starts.
+in a table of 20 M rows and trains a small network and the rows with Adagrad. Variants: a dataset
+that ends in prefetch, and one that does not; each unmodified and modified. How it is measured:
+rounds.py; the batches that a pipeline has prefetched while another one was measured are taken
+before the clock starts.
 
 On two cores the step's own ops share both, so what is won is what the key path leaves idle: with S
 ms of it, which is serial, and P ms of the rest, at most (2 S + P) / (S + P).

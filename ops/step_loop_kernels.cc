@@ -1,6 +1,8 @@
 // Kernels of step_loop_ops.cc: run a step's function again and again, and keep
 // the kernels that remember something between steps.
+#include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -38,8 +40,8 @@ using ::tensorflow::errors::InvalidArgument;
 // More steps than that between two looks at a training are a mistake.
 constexpr int64_t kMaxCount = 1000000;
 
-// The steps of one run of the op. It owns itself: each step, when it is done,
-// starts the next, and the last one deletes it.
+// The steps of one run of the op. It owns itself: whoever sees the last step
+// done deletes it.
 class Steps {
  public:
   Steps(OpKernelContext* context, FunctionLibraryRuntime* library,
@@ -52,42 +54,57 @@ class Steps {
         captured_(std::move(captured)),
         done_(std::move(done)) {}
 
-  void Next() {
-    Status status;
-    if (left_ > 0 && context_->cancellation_manager() != nullptr &&
-        context_->cancellation_manager()->IsCancelled()) {
-      status = tensorflow::errors::Cancelled("the step loop was cancelled");
+  // Starts steps until one is not done at once. A step may be done in this
+  // thread before Run() returns, or later in another one: the second of the two
+  // to say so goes on, so that the stack stays as deep as it is.
+  void Go() {
+    while (Start()) {
+      has_one_said_so_ = false;
+      returned_.clear();
+      library_->Run(*options_, step_, captured_, &returned_,
+                    [this](const Status& status) {
+                      status_ = status;
+                      if (has_one_said_so_.exchange(true)) Go();
+                    });
+      if (!has_one_said_so_.exchange(true)) return;
     }
-    if (left_ == 0 || !status.ok()) return Finish(status);
+  }
+
+ private:
+  // Prepares the next step; finishes if there is none.
+  bool Start() {
+    container_.reset();
+    auto* cancellation = context_->cancellation_manager();
+    if (status_.ok() && left_ > 0 && cancellation != nullptr &&
+        cancellation->IsCancelled()) {
+      status_ = tensorflow::errors::Cancelled("the step loop was cancelled");
+    }
+    if (left_ == 0 || !status_.ok()) {
+      Finish();
+      return false;
+    }
     --left_;
-    FunctionLibraryRuntime::Options options;  // With a step id of its own.
-    options.rendezvous = context_->rendezvous();
-    options.cancellation_manager = context_->cancellation_manager();
-    options.collective_executor = context_->collective_executor();
-    options.stats_collector = context_->stats_collector();
-    options.runner = context_->runner();
-    options.source_device = library_->device()->name();
-    options.run_all_kernels_inline = context_->run_all_kernels_inline();
+    options_.emplace();  // With a new step id.
+    options_->rendezvous = context_->rendezvous();
+    options_->cancellation_manager = cancellation;
+    options_->collective_executor = context_->collective_executor();
+    options_->stats_collector = context_->stats_collector();
+    options_->runner = context_->runner();
+    options_->source_device = library_->device()->name();
+    options_->run_all_kernels_inline = context_->run_all_kernels_inline();
     // What lives for a step, such as the arrays of a loop within it, goes with
     // the step.
     auto* resources = context_->resource_manager();
     container_ = std::make_unique<ScopedStepContainer>(
-        options.step_id, [resources](const std::string& name) {
+        options_->step_id, [resources](const std::string& name) {
           resources->Cleanup(name).IgnoreError();
         });
-    options.step_container = container_.get();
-    returned_.clear();
-    library_->Run(options, step_, captured_, &returned_,
-                  [this](const Status& status) {
-                    if (!status.ok()) return Finish(status);
-                    Next();
-                  });
+    options_->step_container = container_.get();
+    return true;
   }
 
- private:
-  void Finish(const Status& status) {
-    container_.reset();
-    if (!status.ok()) context_->SetStatus(status);
+  void Finish() {
+    if (!status_.ok()) context_->SetStatus(status_);
     const AsyncOpKernel::DoneCallback done = std::move(done_);
     delete this;
     done();
@@ -98,8 +115,11 @@ class Steps {
   const FunctionLibraryRuntime::Handle step_;
   int64_t left_;
   const std::vector<Tensor> captured_;
+  std::optional<FunctionLibraryRuntime::Options> options_;
   std::vector<Tensor> returned_;
   std::unique_ptr<ScopedStepContainer> container_;
+  Status status_;  // Of the last step.
+  std::atomic<bool> has_one_said_so_{false};
   AsyncOpKernel::DoneCallback done_;
 };
 
@@ -134,7 +154,7 @@ class StepLoopOp : public AsyncOpKernel {
     (new Steps(context, library, handle, steps,
                std::vector<Tensor>(captured.begin(), captured.end()),
                std::move(done)))
-        ->Next();
+        ->Go();
   }
 
  private:

@@ -100,7 +100,9 @@ def export(table_list: Optional[Sequence[Any]] = None) -> List[str]:
       ValueError: table_list is neither None nor a list.
 
     Example:
-      >>> rec.export_tables(["user_table"])
+      >>> # After saver.save(session, "model", global_step=100):
+      >>> # rec.export_tables(["user_table"])
+      >>> rec.export_tables([])
       []
     """
     if table_list is not None and not isinstance(table_list, (list, tuple)):

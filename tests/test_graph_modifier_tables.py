@@ -271,7 +271,7 @@ def test_data_are_of_training_if_a_lookup_says_so():
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        (lambda ids: ids + tf.get_variable("shift", [], tf.int64), "ReadVariableOp.*reads a variable"),
+        (lambda ids: ids + tf.get_variable("shift", [], tf.int64), "ReadVar.*reads a variable"),
         (lambda ids: ids + tf.placeholder(tf.int64, [], "fed"), "'fed' .*is fed while a step runs"),
         (lambda ids: tf.random.uniform([2], 0, 9, tf.int64) + ids, "RandomUniformInt.*has state"),
     ],
