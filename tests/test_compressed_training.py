@@ -154,7 +154,15 @@ def small_model_fn(features, labels, mode, params):
     """A dense variable and a table, trained by what params say."""
     table = rec.get_embedding_variable("table", 1, initializer=tf.ones_initializer())
     weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
-    user = weight * features["user"] + rec.embedding_lookup(table, features["id"])
+    initializer = tf.ones_initializer()
+    made = rec.create_table(tf.int64, 1, "made", initializer, device_vocabulary_size=99)
+    created = rec.sparse_lookup(
+        made,
+        features["id"],
+        modify_graph=True,
+        access_and_evict_config=params.get("thresholds"),
+    )
+    user = weight * features["user"] + rec.embedding_lookup(table, features["id"]) + created
     scores = tf.nn.sigmoid(user * features["item"])
     loss = tf.identity(tf.reduce_mean(tf.square(scores - labels)), name="the_loss")
     return rec.EstimatorSpec(mode, loss=loss, train_op=params["train"](loss, user))
@@ -186,7 +194,7 @@ def ours_then_more(loss, user):
 LABELS = [[1.0], [0.0], [1.0]]
 
 
-def trained(train, folder, input_fn=None, is_flat=False, **arguments):
+def trained(train, folder, input_fn=None, is_flat=False, thresholds=None, **arguments):
     """Trains two steps; the prefix of the checkpoint and the losses."""
 
     def batches():
@@ -198,9 +206,8 @@ def trained(train, folder, input_fn=None, is_flat=False, **arguments):
 
     if not is_flat and input_fn is None:
         arguments["sample_compression"] = rec.SampleCompression(user=("user", "id"))
-    estimator = rec.RecEstimator(
-        small_model_fn, model_dir=str(folder), params={"train": train}, **arguments
-    )
+    params = {"train": train, "thresholds": thresholds}
+    estimator = rec.RecEstimator(small_model_fn, model_dir=str(folder), params=params, **arguments)
     hook = LossHook()
     estimator.train(input_fn or batches, hooks=[hook], steps=2)
     return str(estimator.latest_checkpoint()), hook.losses
@@ -230,7 +237,8 @@ def test_tables_are_trained_beside_another_optimizer(train, tmp_path):
     np.testing.assert_allclose(got, expected, rtol=1e-5)
     names = compare(flat, grouped)
     assert ("weight/Adagrad" in names) == (train is stock_after_compress)
-    assert tf.train.load_variable(grouped, "table-freqs").tolist() == [4, 2]
+    for table in ("table", "made"):
+        assert tf.train.load_variable(grouped, f"{table}-freqs").tolist() == [4, 2]
 
 
 def test_gradients_built_before_the_pass_are_refused(tmp_path):
@@ -242,6 +250,11 @@ def test_gradients_built_before_the_pass_are_refused(tmp_path):
 def test_what_is_built_on_users_rows_after_the_optimizer_is_refused(tmp_path):
     with pytest.raises(ValueError, match="must be used before the optimizer .* 'Mean_1'.* on 'add"):
         trained(ours_then_more, tmp_path)
+
+
+def test_a_table_that_judges_users_keys_before_the_step_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="'made', which admits keys by a threshold .* users' keys"):
+        trained(ours, tmp_path, thresholds={"access_threshold": 2})
 
 
 def test_a_user_without_samples_is_an_error(tmp_path):

@@ -16,6 +16,7 @@ from rec_estimator import sample_compression as compression
 from rec_estimator.graph_walk import ancestors
 from rec_estimator.sample_compression.expansion import components
 from rec_estimator.sample_compression.rewrite import Rewrite
+from rec_estimator.table import graph_tables
 
 _TRACES = ("rec_estimator", "sample_compression_training")
 
@@ -116,12 +117,16 @@ def gradients_of(loss: Any) -> Iterator[Any]:
 
     Yields:
       The loss of the compressed model.
+
+    Raises:
+      ValueError: A table judges keys of users by their occurrences in the batch.
     """
     if not compression.is_enabled() or not isinstance(loss, tf.Tensor):
         yield loss
         return
     is_first = compression.done() is None
     loss = compression.compress(loss)
+    _check_admissions()
     if is_first:
         _traces().pass_end = _count_ops()
     with own_ops():
@@ -135,6 +140,20 @@ def own_ops() -> Iterator[None]:
     yield
     if compression.is_enabled():
         _traces().own_ops.append((begin, _count_ops()))
+
+
+def _check_admissions() -> None:
+    """Refuses tables that ask before a step which keys it admits, and would ask for each once."""
+    for table in graph_tables():
+        for shard in table:
+            for lookup in shard.lookups:
+                if lookup.admits is not None and compression.done().is_of_users(lookup.keys):
+                    raise ValueError(
+                        f"table {table.name!r}, which admits keys by a threshold of sparse_lookup, "
+                        f"must not be read by users' keys in compressed training, got "
+                        f"{lookup.op.name!r}; use get_embedding_variable with a CounterFilter, or "
+                        "train on flat batches"
+                    )
 
 
 def _count_ops() -> int:
