@@ -32,6 +32,8 @@ def python_blocks(page: pathlib.Path):
 )
 def test_block_of_a_page_runs_alone_in_an_empty_folder(page, source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # This process is in graph mode already; disabled for good, other tests' threads would lose it.
+    monkeypatch.setattr(tf, "disable_eager_execution", lambda: None)
     exec(compile(source, str(page), "exec"), {"__name__": "__main__"})
 
 

@@ -16,7 +16,15 @@ SECTIONS = ["Names: Rec SDK", "Names: DeepRec"]
 OWN = {
     *("BestExporter", "EmbeddingFeature", "EstimatorSpec", "EvalSpec", "FinalExporter"),
     *("IncrementalSaverHook", "LatestExporter", "ModeKeys", "PredictOutput", "ProgressHook"),
-    *("ServingInputReceiver", "SlotSpec", "TableExport", "TableShard", "TrainSpec", "VocabInfo"),
+    *(
+        "SampleCompression",
+        "ServingInputReceiver",
+        "SlotSpec",
+        "TableExport",
+        "TableShard",
+        "TrainSpec",
+        "VocabInfo",
+    ),
     *("build_parsing_serving_input_receiver_fn", "build_raw_serving_input_receiver_fn"),
     *("compressed_serving_input_receiver_fn", "export", "feature_column", "graph_optimizer"),
     *("inputs", "optimizers", "train_and_evaluate"),
