@@ -33,10 +33,12 @@ from rec_estimator import graph_optimizer
 DIM, HISTORY = 16, 100
 USER_WIDTH, CONTEXT_WIDTH = 10 * DIM, DIM
 FIELDS, ITEM_FIELDS = 50, 10
-# 1 user, and 8 ragged ones, with so many candidates in all.
+# 1 user and 8 ragged ones, with so many candidates in all; and users with one each, where nothing
+# can be won.
 REQUESTS = {
     **{f"1 x {n}": [n] for n in (50, 100, 500, 1000)},
     "8 ragged, 500": [120, 10, 75, 40, 5, 130, 60, 60],
+    "256 x 1": [1] * 256,
 }
 
 

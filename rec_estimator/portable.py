@@ -21,6 +21,7 @@ from tensorflow.core.framework.variable_pb2 import VariableDef
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 from tensorflow_estimator import estimator as _estimator
 
+from rec_estimator.sample_compression.stock_expansion import KERNEL_ROWS
 from rec_estimator.stock_tables import HANDLE, LOOKUPS, StockTable, replace_lookups
 from rec_estimator.tools.bundle import Bundle, NewBundle
 from rec_estimator.tools.stored_tables import find_tables, tensors_of
@@ -47,8 +48,8 @@ _COLLECTIONS = (
     tf.saved_model.MAIN_OP_KEY,
 )
 
-# Needed to see whether an op is inside of control flow of TensorFlow 1.
-_CONTROL_FLOW = (tf.GraphKeys.COND_CONTEXT, tf.GraphKeys.WHILE_CONTEXT)
+# What is read here beyond that. Contexts tell whether an op is in TensorFlow 1's control flow.
+_READ_HERE = (tf.GraphKeys.COND_CONTEXT, tf.GraphKeys.WHILE_CONTEXT, KERNEL_ROWS)
 
 
 class PortableExports(_estimator.Estimator):
@@ -270,7 +271,7 @@ def _portable(source: Any, bundle: Bundle) -> Tuple[Any, List[StockTable]]:
     """
     wanted = _names_outside(source)
     with tf.Graph().as_default() as graph:
-        tf.train.import_meta_graph(_with_collections(source, (*_COLLECTIONS, *_CONTROL_FLOW)))
+        tf.train.import_meta_graph(_with_collections(source, (*_COLLECTIONS, *_READ_HERE)))
         nodes = {node.name: node for node in source.graph_def.node}
         needed = _needed(nodes, wanted)
         lookups = [op for op in graph.get_operations() if op.type in LOOKUPS and op.name in needed]
@@ -281,9 +282,13 @@ def _portable(source: Any, bundle: Bundle) -> Tuple[Any, List[StockTable]]:
         nodes = {node.name: node for node in graph_def.node}
         for name, tensors in values.items():
             _make_identity(nodes[name], tensors)
-        # The index is made of a variable: it is filled after the restore, with all initialization.
+        # What is made of variables is filled after the restore, with all initialization; a model's
+        # own local_init_op knows of neither the indices nor the kernels' rows.
         (main_op,) = source.collection_def[tf.saved_model.MAIN_OP_KEY].node_list.value
-        nodes[main_op].input.extend(f"^{table.initializer.name}" for table in tables)
+        filled = [table.initializer.name for table in tables]
+        filled += [tf.compat.as_str(name) for name in tf.get_collection(KERNEL_ROWS)]
+        present = set(nodes[main_op].input)
+        nodes[main_op].input.extend(f"^{name}" for name in filled if f"^{name}" not in present)
         made = [variable for table in tables for variable in table.variables]
         protos = [variable.to_proto().SerializeToString() for variable in made]
         wanted |= _names_in(protos)

@@ -5,6 +5,7 @@ All arithmetic is float32, in the order the kernels promise.
 
 import collections
 import dataclasses
+import functools
 from typing import Callable, Dict, List, Optional, Sequence
 
 import numpy as np
@@ -85,6 +86,15 @@ def layer_by_user(entries, rows, kernel, user_bias, row_bias, sizes):
     owners = np.repeat(np.arange(len(sizes)), sizes)
     products = entries[owners] * rows[:, np.newaxis]
     return products @ kernel + user_bias[owners] + row_bias[:, np.newaxis]
+
+
+def kernel_rows(kernel, blocks):
+    return np.concatenate(
+        [
+            functools.reduce(np.add, [sign * kernel[start : start + rows] for sign, start in terms])
+            for rows, terms in blocks
+        ]
+    )
 
 
 def _parts(values, sizes, axis):

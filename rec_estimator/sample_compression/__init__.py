@@ -151,6 +151,7 @@ def use_stock_ops() -> None:
     """Makes the pass add TensorFlow's own ops only, if compression is enabled in the default graph.
 
     For portable exports, before the model is compressed. Answers are the same; they come slower.
+    Rows of kernels become local variables, which are to be initialized after the restore.
     """
     state = _state()
     if state is not None:

@@ -1,6 +1,6 @@
 """From one row per user to one per candidate: what item_size says, computed once per request."""
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -24,6 +24,18 @@ def tensor_name(tensor: Any) -> str:
     if isinstance(tensor, tf.SparseTensor):
         return tensor.values.op.name
     return components(tensor)[0].op.name
+
+
+class KernelBlock(NamedTuple):
+    """Rows made of a kernel's.
+
+    Attributes:
+      rows: How many.
+      terms: (1 or -1, first row) of each of the kernel's blocks that are added up.
+    """
+
+    rows: int
+    terms: Sequence[Tuple[int, int]]
 
 
 class Expansion:
@@ -130,6 +142,62 @@ class Expansion:
             entries, rows, kernel, self._row_splits, user_bias, row_bias
         )
 
+    def kernel_rows(self, kernel: tf.Tensor, blocks: Sequence["KernelBlock"]) -> tf.Tensor:
+        """Blocks of a kernel's rows, one below the other.
+
+        Those of a variable are taken out of it once, not in every request.
+
+        Args:
+          kernel: [K, H], float32 or float64.
+          blocks: Which.
+
+        Returns:
+          [rows of all blocks, H]
+        """
+        if kernel.dtype not in _PRODUCT_TYPES:
+            return slice_kernel(kernel, blocks)
+        terms = [term for block in blocks for term in block.terms]
+        return _ops.gen.rec_estimator_kernel_rows(
+            kernel,
+            counts=[block.rows for block in blocks],
+            terms=[len(block.terms) for block in blocks],
+            starts=[start for _, start in terms],
+            signs=[sign for sign, _ in terms],
+            # The memory of a variable that is no resource is written to while others hold it.
+            keep=origin(kernel).type in ("Const", "ReadVariableOp"),
+        )
+
+
+@tf.RegisterGradient("RecEstimator>KernelRows")
+def _kernel_rows_grad(op: tf.Operation, grad: tf.Tensor) -> tf.Tensor:
+    """Each block's gradient in its place, between zeros."""
+    height, width = tf.unstack(tf.shape(op.inputs[0]))
+    starts, signs = op.get_attr("starts"), op.get_attr("signs")
+    pieces: List[Tuple[int, int, tf.Tensor]] = []  # First row, behind the last one, gradient.
+    row = 0
+    for count, terms in zip(op.get_attr("counts"), op.get_attr("terms")):
+        for _ in range(terms):
+            start, sign = starts[len(pieces)], signs[len(pieces)]
+            block = grad[row : row + count]
+            pieces.append((start, start + count, block if sign > 0 else -block))
+        row += count
+    total = None
+    pieces.sort(key=lambda piece: piece[:2])
+    while pieces:  # As many as do not overlap at a time.
+        parts, later, end = [], [], 0
+        for piece in pieces:
+            start, behind, block = piece
+            if start < end:
+                later.append(piece)
+                continue
+            parts += [tf.zeros(tf.stack([start - end, width]), grad.dtype), block]
+            end = behind
+        parts.append(tf.zeros(tf.stack([height - end, width]), grad.dtype))
+        layer = tf.concat(parts, axis=0)
+        total = layer if total is None else total + layer
+        pieces = later
+    return total
+
 
 @tf.RegisterGradient("RecEstimator>UserLayer")
 def _user_layer_grad(op: tf.Operation, grad: tf.Tensor) -> List[Any]:
@@ -179,6 +247,28 @@ def _rows_of(tensor: Any) -> Tuple[tf.Tensor, str]:
     if isinstance(tensor, tf.RaggedTensor):
         return tensor.row_splits, "ragged"
     return tensor, "dense"
+
+
+def origin(tensor: tf.Tensor) -> tf.Operation:
+    """The op that gives a tensor, Identity ops passed over."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor.op
+
+
+def slice_kernel(kernel: tf.Tensor, blocks: Sequence[KernelBlock]) -> tf.Tensor:
+    """What ``Expansion.kernel_rows`` gives, by TensorFlow's ops and in every request."""
+    rows = []
+    for block in blocks:
+        total = None
+        for sign, start in block.terms:
+            term = kernel[start : start + block.rows]
+            if total is None:
+                total = term if sign > 0 else -term
+            else:
+                total = total + term if sign > 0 else total - term
+        rows.append(total)
+    return rows[0] if len(rows) == 1 else tf.concat(rows, axis=0)
 
 
 def repeat_rows(

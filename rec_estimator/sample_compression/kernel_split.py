@@ -1,8 +1,7 @@
 """A product with a kernel as the sum of one on users' rows and one on candidates'.
 
-Rows of a kernel are taken out of it in each request. That costs at most 1.5 % of it, measured
-against kernels that are constants (benchmarks/bench_serving.py, wide & deep with 1 user), which a
-second copy of the variables, to be kept right through restores and training, is not worth.
+Rows that lie side by side in the kernel are read where they are. Others are put together once, when
+the kernel is first read, and again when it is another one: see ops/kernel_split_kernels.cc.
 """
 
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
@@ -10,21 +9,21 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.sample_compression import sizes as sizes_lib
-from rec_estimator.sample_compression.expansion import Expansion
+from rec_estimator.sample_compression.expansion import Expansion, KernelBlock
 from rec_estimator.sample_compression.forms import Parts, Product, Signed, Spread
 from rec_estimator.sample_compression.sizes import BATCH, ONE, Size
 from rec_estimator.sample_compression.values import Side, Value
 
-_Slices = List[Tuple[int, int]]  # (sign, first row) of pieces of a kernel that are summed
+_Terms = List[Tuple[int, int]]  # (sign, first row) of blocks of a kernel that are summed
 
 
 class Pieces:
     """What a tensor is a linear combination of, each with the pieces of the kernel it meets."""
 
     def __init__(self) -> None:
-        self.users: Dict[int, Tuple[Value, _Slices]] = {}
-        self.items: Dict[int, Tuple[Value, _Slices]] = {}
-        self.products: Dict[Tuple[int, int], Tuple[Product, _Slices]] = {}
+        self.users: Dict[int, Tuple[Value, _Terms]] = {}
+        self.items: Dict[int, Tuple[Value, _Terms]] = {}
+        self.products: Dict[Tuple[int, int], Tuple[Product, _Terms]] = {}
 
     def collect(self, value: Value, start: int, sign: int) -> bool:
         """Takes a value apart; False where a piece is not what the split can multiply."""
@@ -90,7 +89,6 @@ class KernelSplit:
         self._repeated = repeated
         self._pieces = pieces
         self._kernel = kernel.computed
-        self._width = kernel.dims[0].factor
         self._dims = dims
 
     def user(self) -> Optional[Value]:
@@ -99,47 +97,7 @@ class KernelSplit:
         if not pieces:
             return None
 
-        def make() -> tf.Tensor:
-            spaced = self._spaced(pieces)
-            return self._multiply(pieces) if spaced is None else spaced
-
-        return Value(None, Side.USER, self._dims_of(pieces), make=make)
-
-    def _spaced(self, pieces: Sequence[Tuple[Value, _Slices]]) -> Optional[tf.Tensor]:
-        """The product with the whole kernel, with zeros where the candidates' parts are.
-
-        For parts of users and candidates that take turns: for the few users' rows more numbers are
-        multiplied than must be, but the kernel's rows need not be copied together. None where the
-        parts are not so.
-        """
-        pieces = sorted(pieces, key=lambda piece: piece[1][0][1])
-        first = pieces[0][0]
-        total = sum(value.dims[-1].factor for value, _ in pieces)
-        if len({value.dims[:-1] for value, _ in pieces}) > 1 or 2 * total < self._width:
-            return None
-        lead = None
-        parts: List[tf.Tensor] = []
-        zeros: Dict[int, tf.Tensor] = {}
-        place = gaps = 0
-        for value, slices in [*pieces, (None, [(1, self._width)])]:
-            ((sign, start), *more) = slices
-            if more or sign < 0 or start < place:
-                return None
-            if start > place:
-                gaps += value is not None and place > 0
-                if lead is None:
-                    lead = tf.shape(first.computed())[:-1]
-                if start - place not in zeros:
-                    shape = tf.concat([lead, [start - place]], axis=0)
-                    zeros[start - place] = tf.zeros(shape, first.computed().dtype)
-                parts.append(zeros[start - place])
-            if value is not None:
-                parts.append(value.computed())
-                place = start + value.dims[-1].factor
-        if gaps == 0:
-            return None
-        data = tf.concat(parts, axis=-1)
-        return self._times(data, self._kernel(), first.dims)
+        return Value(None, Side.USER, self._dims_of(pieces), make=lambda: self._multiply(pieces))
 
     def add(self, user: Optional[Value]) -> tf.Tensor:
         """[N, ..., H]: the rest, and `user`."""
@@ -153,14 +111,14 @@ class KernelSplit:
         pieces = dict(self._pieces.items)
         total, dims = None, [ONE] * len(self._dims)
         if by_user:
-            form, slices = products[0]
+            form, terms = products[0]
             own = pieces.pop(id(form.item), (None, []))[1]
-            total, dims = self._multiply_by_user(form, slices, own, user), list(self._dims)
+            total, dims = self._multiply_by_user(form, terms, own, user), list(self._dims)
             user = None
         else:
-            for form, slices in products:
+            for form, terms in products:
                 value = Value(None, Side.ITEM, form.user.dims, make=self._product_of(form))
-                pieces[id(form)] = (value, slices)
+                pieces[id(form)] = (value, terms)
         if user is not None:
             total = self._repeated(user, True)
             _widen(dims, user.dims)
@@ -177,41 +135,37 @@ class KernelSplit:
         return lambda: self._repeated(form.user, True) * form.item.computed()
 
     def _multiply_by_user(
-        self, form: Product, slices: _Slices, own: _Slices, user: Optional[Value]
+        self, form: Product, terms: _Terms, own: _Terms, user: Optional[Value]
     ) -> tf.Tensor:
-        """(u * i) × slices + i × own + user, of u [B, T, D], i [N, 1, D], user [B, T, H]."""
+        """(u * i) × W(terms) + i × W(own) + user, of u [B, T, D], i [N, 1, D], user [B, T, H]."""
         width = form.user.dims[-1].factor
         entries, rows = form.user.computed(), tf.squeeze(form.item.computed(), 1)
         user_bias = None if user is None else user.computed()
         if user is not None and user.dims[1] != self._dims[1]:
             shape = tf.concat([tf.shape(entries)[:2], tf.shape(user_bias)[2:]], axis=0)
             user_bias = tf.broadcast_to(user_bias, shape)
-        row_bias = tf.matmul(rows, self._rows_of_kernel(own, width)) if own else None
-        kernel = self._rows_of_kernel(slices, width)
+        row_bias = tf.matmul(rows, self._rows_of_kernel(KernelBlock(width, own))) if own else None
+        kernel = self._rows_of_kernel(KernelBlock(width, terms))
         return self._expansion.layer(entries, rows, kernel, user_bias, row_bias)
 
-    def _dims_of(self, pieces: Sequence[Tuple[Value, _Slices]]) -> Tuple[Size, ...]:
+    def _dims_of(self, pieces: Sequence[Tuple[Value, _Terms]]) -> Tuple[Size, ...]:
         columns = [
             next((v.dims[axis] for v, _ in pieces if v.dims[axis] != ONE), ONE)
             for axis in range(len(self._dims) - 1)
         ]
         return (*columns, self._dims[-1])
 
-    def _rows_of_kernel(self, slices: _Slices, count: int) -> tf.Tensor:
-        kernel = self._kernel()
-        total = None
-        for sign, start in slices:
-            rows = kernel[start : start + count]
-            if total is None:
-                total = rows if sign > 0 else -rows
-            else:
-                total = total + rows if sign > 0 else total - rows
-        return total
+    def _rows_of_kernel(self, *blocks: KernelBlock) -> tf.Tensor:
+        if len(blocks) == 1 and len(blocks[0].terms) == 1:
+            ((sign, start),) = blocks[0].terms
+            if sign > 0:
+                return self._kernel()[start : start + blocks[0].rows]  # No copy.
+        return self._expansion.kernel_rows(self._kernel(), blocks)
 
-    def _multiply(self, pieces: Sequence[Tuple[Value, _Slices]]) -> tf.Tensor:
+    def _multiply(self, pieces: Sequence[Tuple[Value, _Terms]]) -> tf.Tensor:
         """The sum over the pieces of value × rows of the kernel, as one product where it can be."""
         pieces = sorted(pieces, key=lambda piece: piece[1][0][1])
-        by_axes: Dict[Tuple[Size, ...], List[Tuple[Value, _Slices]]] = {}
+        by_axes: Dict[Tuple[Size, ...], List[Tuple[Value, _Terms]]] = {}
         for piece in pieces:
             by_axes.setdefault(piece[0].dims[:-1], []).append(piece)
         total = None
@@ -236,19 +190,18 @@ class KernelSplit:
             shape = sizes_lib.reshape_target((*dims[:-1], self._dims[-1]), rows)
         return tf.reshape(tf.matmul(flat, kernel), shape)
 
-    def _stacked_kernel(self, pieces: Sequence[Tuple[Value, _Slices]]) -> tf.Tensor:
-        """Rows of the kernel for the pieces one below the other; neighbours stay one slice."""
-        runs: List[Tuple[_Slices, int]] = []
-        for value, slices in pieces:
-            width = value.dims[-1].factor
-            if runs and len(slices) == 1 == len(runs[-1][0]):
-                (sign, start), length = runs[-1][0][0], runs[-1][1]
-                if slices[0] == (sign, start + length):
-                    runs[-1] = (runs[-1][0], length + width)
+    def _stacked_kernel(self, pieces: Sequence[Tuple[Value, _Terms]]) -> tf.Tensor:
+        """Rows of the kernel for the pieces one below the other; neighbours are one block."""
+        blocks: List[KernelBlock] = []
+        for value, terms in pieces:
+            rows = value.dims[-1].factor
+            if blocks and len(terms) == 1 == len(blocks[-1].terms):
+                (sign, start), above = blocks[-1].terms[0], blocks[-1].rows
+                if terms[0] == (sign, start + above):
+                    blocks[-1] = KernelBlock(above + rows, blocks[-1].terms)
                     continue
-            runs.append((slices, width))
-        rows = [self._rows_of_kernel(slices, width) for slices, width in runs]
-        return rows[0] if len(rows) == 1 else tf.concat(rows, axis=0)
+            blocks.append(KernelBlock(rows, terms))
+        return self._rows_of_kernel(*blocks)
 
 
 def _widen(dims: List[Size], others: Sequence[Size]) -> None:

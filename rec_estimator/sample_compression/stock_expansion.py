@@ -5,7 +5,16 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.sample_compression.expansion import repeat_rows, tensor_name
+from rec_estimator.sample_compression.expansion import (
+    KernelBlock,
+    origin,
+    repeat_rows,
+    slice_kernel,
+    tensor_name,
+)
+
+# Collection of the names of ops that fill variables made of others, once those are restored.
+KERNEL_ROWS = "rec_estimator_kernel_rows"
 
 
 class StockExpansion:
@@ -105,6 +114,21 @@ class StockExpansion:
         flat = tf.reshape(matrices, tf.stack([self.users, width, count * units]))
         outputs = tf.reshape(self.multiply(rows, flat), tf.stack([self.items, count, units]))
         return outputs if row_bias is None else outputs + row_bias[:, tf.newaxis]
+
+    def kernel_rows(self, kernel: tf.Tensor, blocks: Sequence[KernelBlock]) -> tf.Tensor:
+        """As of Expansion: rows of a variable are one of their own, filled after the restore."""
+        rows = slice_kernel(kernel, blocks)
+        if origin(kernel).type not in ("ReadVariableOp", "VariableV2"):
+            return rows  # Of a constant TensorFlow slices them itself when it loads the graph.
+        variable = tf.Variable(
+            rows,
+            trainable=False,
+            collections=[tf.GraphKeys.LOCAL_VARIABLES],
+            name="kernel_rows",
+            use_resource=True,
+        )
+        tf.add_to_collection(KERNEL_ROWS, variable.initializer.name)
+        return variable.read_value()
 
 
 def _row_counts(tensors: Sequence[Any]) -> tf.Tensor:

@@ -77,6 +77,14 @@ VALID_CALLS = {
         "shape": np.array([2, 3], np.int32),
         "axis": 0,
     },
+    "kernel_rows": {
+        "kernel": np.ones([4, 3], np.float32),
+        "counts": [2, 1],
+        "terms": [2, 1],
+        "starts": [0, 2, 3],
+        "signs": [1, -1, 1],
+        "keep": True,
+    },
     "user_layer": {
         "entries": np.ones([2, 3, 4], np.float32),
         "rows": np.ones([4, 4], np.float32),
