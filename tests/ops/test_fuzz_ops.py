@@ -430,7 +430,9 @@ def test_every_op_says_the_shape_of_each_input_and_output():
         text = " ".join(getattr(_ops.gen, f"rec_estimator_{op}").__doc__.split())
         # TensorFlow writes "keys: A `Tensor` of type `int64`." and then our words.
         described = re.findall(
-            r"(\w*:? ?)A [^`]*(?:`\w+` [^`]*)?`Tensor`[^`]* type `\w+`\.(?=(.{20}))",
+            r"(\w*:? ?)A [^`]*(?:`\w+` [^`]*)?`Tensor`(?:[^`]* type `\w+`|"
+            r"\. (?:Must have|Has) the same type as `\w+`|"
+            r"\. Must be one of the following types: `\w+`(?:, `\w+`)*)\.(?=(.{20}))",
             text + " " * 20,
         )
         assert described, op
