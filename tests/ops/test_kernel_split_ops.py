@@ -1,5 +1,7 @@
 """KernelRows against its oracle, whatever is written to the kernel between two steps."""
 
+from concurrent import futures
+
 import numpy as np
 import oracle
 import pytest
@@ -97,6 +99,24 @@ def test_rows_are_those_of_the_kernel_as_it_is(seed):
             kernel, got = session.run([read, rows])
             for blocks, block_rows in zip(BLOCKS, got):
                 np.testing.assert_array_equal(block_rows, oracle.kernel_rows(kernel, blocks))
+
+
+def test_so_they_are_while_others_write():
+    value = tf.get_variable("kernel", initializer=random_kernel(), use_resource=True)
+    read = value.read_value()
+    fetches = [read, kernel_rows(read, keep=True)]
+    writes = [value.assign_add(tf.ones([K, H])), value.assign(-read)]
+    with tf.Session() as session, futures.ThreadPoolExecutor(4) as threads:
+        session.run(tf.global_variables_initializer())
+        readers, writers = [], []
+        for turn in range(100):
+            writers.append(threads.submit(session.run, writes[turn % 2]))
+            readers += [threads.submit(session.run, fetches) for _ in range(2)]
+        for reader in readers:
+            kernel, rows = reader.result()
+            np.testing.assert_array_equal(rows, oracle.kernel_rows(kernel, BLOCKS[2]))
+        for writer in writers:
+            writer.result()
 
 
 def allocations(session, fetch, op):
