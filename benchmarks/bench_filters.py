@@ -14,7 +14,6 @@ Memory: growth of a process's resident memory over 10 M keys, each trained once,
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
@@ -185,25 +184,22 @@ def main():
             print(line)
     print(f"\nmemory, {MEMORY_KEYS:,} keys, beyond a row's floats")
     memory = measure_memory()
-    if args.output:
-        result = {
-            **rounds_lib.provenance(),
-            "batch": [BATCH, FIELDS],
-            "dim": DIM,
-            "optimizer": "Adagrad",
-            "filter_freq": FILTER_FREQ,
-            "known_rows": KNOWN_ROWS,
-            "stream_zipf": {"s": STREAM_S, "q": STREAM_Q, "n": STREAM_N},
-            "rounds": args.rounds,
-            "steps_per_round": args.steps,
-            "seconds_per_step": seconds,
-            "cost": costs,
-            "memory_keys": MEMORY_KEYS,
-            "memory": memory,
-        }
-        with open(args.output, "w") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+    result = {
+        **rounds_lib.provenance(),
+        "batch": [BATCH, FIELDS],
+        "dim": DIM,
+        "optimizer": "Adagrad",
+        "filter_freq": FILTER_FREQ,
+        "known_rows": KNOWN_ROWS,
+        "stream_zipf": {"s": STREAM_S, "q": STREAM_Q, "n": STREAM_N},
+        "rounds": args.rounds,
+        "steps_per_round": args.steps,
+        "seconds_per_step": seconds,
+        "cost": costs,
+        "memory_keys": MEMORY_KEYS,
+        "memory": memory,
+    }
+    rounds_lib.write(args.output, result)
 
 
 if __name__ == "__main__":

@@ -121,11 +121,12 @@ class TableWarmStart(_estimator.WarmStartSettings):
         for table, slots in tables:
             source = previous.pop(table.name, table.name)
             for slot in table.shards[0].slots:
-                name = f"{table.name}/{slot.name}"
-                if previous.pop(name, f"{source}/{slot.name}") != f"{source}/{slot.name}":
+                name, expected = f"{table.name}/{slot.name}", f"{source}/{slot.name}"
+                given = previous.pop(name, expected)
+                if given != expected:
                     raise ValueError(
-                        f"var_name_to_prev_var_name of slot {name!r} must be "
-                        f"{source}/{slot.name!r}, got another name; slots come with their table"
+                        f"var_name_to_prev_var_name of slot {name!r} must be {expected!r}, got "
+                        f"{given!r}; slots come with their table"
                     )
             _check_source(prefix, source, table)
             initialize_table(table, prefix, source, slots)

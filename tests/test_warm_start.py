@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator import checkpoint
+from rec_estimator import checkpoint, warm_start
 
 ONES = rec.InitializerOption(tf.ones_initializer(), default_value_dim=2)
 
@@ -253,6 +253,7 @@ ROWS = ("user-keys", "user-values", "user-freqs", "user-versions")
         ),
         (["user$", "frozen"], [*ROWS, "frozen"], ["user/Adam-values", "bias"]),
         (["user", "user/", "bias:0"], [*ROWS, "user/Adam-values", "bias"], ["bias/Adam"]),
+        (["user:0$"], ROWS, ["user/Adam-values", "bias"]),
         ("none", [], [*ROWS, "bias", "frozen"]),
     ],
 )
@@ -267,6 +268,16 @@ def test_warm_start_chooses_as_tensorflow_does(source, tmp_path, settings, same,
     start = start_of(source, tmp_path, warm_start_from=warm)
     assert [name for name in same if not is_same(source, start, name)] == []
     assert [name for name in fresh if is_same(source, start, name)] == []
+
+
+@pytest.mark.parametrize("chosen", [".*", [".*"]], ids=["expression", "list"])
+def test_a_table_that_no_checkpoint_has_starts_afresh(source, chosen):
+    table = rec.create_table(tf.int64, 4, "unsaved", tf.ones_initializer(), is_save=False)
+    initializer = table.initializer
+    settings = rec.WarmStartSettings(source.latest_checkpoint(), vars_to_warm_start=chosen)
+    path, variables, _, _ = warm_start.as_settings(settings)
+    assert path == source.latest_checkpoint() and variables in (".*", [])
+    assert table.initializer is initializer
 
 
 def test_warm_start_maps_names_and_takes_saved_models(source, tmp_path):
@@ -318,7 +329,7 @@ def test_without_a_checkpoint_evaluation_and_prediction_warm_start_too(source, t
         (dict(var_name_to_prev_var_name={"usr": "user"}), "usr"),
         (
             dict(var_name_to_prev_var_name={"user/Adam": "other/Adam"}),
-            "var_name_to_prev_var_name of slot 'user/Adam'",
+            "of slot 'user/Adam' must be 'user/Adam', got 'other/Adam'; slots come with their table",
         ),
         (
             dict(var_name_to_vocab_info={"user": rec.VocabInfo("new", 1, 0, "old")}),

@@ -8,6 +8,7 @@ update is ours. So gating, name scopes, the step's order and the global step's i
 TensorFlow's, with tables as without.
 """
 
+import abc
 import math
 import numbers
 from typing import (
@@ -82,7 +83,7 @@ class TableSlot(NamedTuple):
     width: Optional[int] = None
 
 
-class TableUpdates:
+class TableUpdates(abc.ABC):
     """Teaches the ``tf.compat.v1.train.Optimizer`` that it is mixed into to train tables."""
 
     # RecEstimator(table_optimizer=) takes what has this.
@@ -105,13 +106,13 @@ class TableUpdates:
         """The rule's slots, in its order."""
         return ()
 
+    @abc.abstractmethod
     def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
         """The rule's hyperparameters in its order, scalars; called after ``_prepare()``.
 
         Args:
           variable: What is updated, as ``get_slot()`` takes it.
         """
-        raise NotImplementedError
 
     def compute_gradients(
         self,

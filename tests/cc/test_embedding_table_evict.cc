@@ -20,14 +20,6 @@
 namespace rec_estimator {
 namespace {
 
-bool ApplyOnes(EmbeddingTable* table, const std::vector<int64_t>& keys,
-               int64_t version = 0) {
-  const std::vector<float> grads(keys.size() * table->dim(), 1.0f);
-  return table->Apply(
-      {keys.data(), grads.data(), keys.size(), nullptr, 0, version}, AddSum(),
-      SerialFor);
-}
-
 TEST(EvictedRowsAreReusedAndStartAfresh) {
   for (const FilterSpec& filter :
        {FilterSpec{}, FilterSpec{2, 1, 0, 0}, FilterSpec{2, 1, 20000, 0.01}}) {
