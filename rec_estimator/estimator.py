@@ -231,8 +231,8 @@ class RecEstimator(_WholeLoops):
             "table_optimizer", table_optimizer, "give one of rec_estimator.optimizers"
         )
         arguments = _arguments_of(model_fn, params)
+        features_lib.check_declarations(embedding_features or ())
         declarations = tuple(embedding_features or ())
-        features_lib.check_declarations(declarations)
         embedded = [feature.name for feature in declarations]
         if table_optimizer is not None and not hasattr(table_optimizer, "updates_tables"):
             raise TypeError(

@@ -240,7 +240,8 @@ def numpy_input_fn(
     """
     if not isinstance(columns, Mapping) or not columns:
         raise ValueError(
-            f"columns must be a dict of name to array with one entry or more, got {columns!r}"
+            f"columns must be a dict of name to array with one entry or more, got {columns!r}; for "
+            'example {"user": users}'
         )
     dtypes = dict(dtypes or {})
     label_columns = {}

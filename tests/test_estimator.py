@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -145,7 +146,11 @@ def test_export_answers_in_a_fresh_process(tmp_path):
         """
     )
     result = subprocess.run(
-        [sys.executable, "-c", code, path], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, path],
+        cwd=pathlib.Path(rec.__file__).resolve().parent.parent,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     first, second = json.loads(result.stdout.splitlines()[-1])
     assert first == second and len(first) == 3

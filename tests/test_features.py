@@ -215,7 +215,7 @@ def sparse_floats(shape):
             {"f": 1},
             {},
             ValueError,
-            r"feature 'f' must have ids of shape .*got \w*Tensor of shape \(\)",
+            r"'f' must have ids of shape .*, got dense ids of shape \(\); batch the dataset",
         ),
         ({"f": [[[1]]]}, {}, ValueError, r"must have ids of shape .* of shape \(1, 1, 1\)"),
         (
@@ -373,9 +373,14 @@ def test_name_with_a_space_takes_a_table_of_another_name():
             ValueError,
             "must leave the name 'a_mask' to the mask of 'a'",
         ),
-        (lambda: ["a"], TypeError, "embedding_features must be EmbeddingFeature .*, got 'a'"),
+        (lambda: ["a"], TypeError, "embedding_features must be EmbeddingFeature .*, got 'a'; for"),
+        (
+            lambda: feature("a"),
+            TypeError,
+            r"must be a list .*, got EmbeddingFeature.*; write \[",
+        ),
     ],
-    ids=["name", "dim", "initializer", "option", "mask", "type"],
+    ids=["name", "dim", "initializer", "option", "mask", "type", "no list"],
 )
 def test_declarations_that_contradict_each_other_are_an_error(declarations, error, message):
     with pytest.raises(error, match=message):

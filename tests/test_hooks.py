@@ -230,7 +230,7 @@ class Terminal:
 
     def close(self):
         self.stream.close()
-        self._reader.join(timeout=10)
+        self._reader.join(timeout=60)
         os.close(self._master)
         return b"".join(self._written).decode()
 

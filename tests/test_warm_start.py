@@ -329,7 +329,7 @@ def test_without_a_checkpoint_evaluation_and_prediction_warm_start_too(source, t
         (dict(var_name_to_prev_var_name={"usr": "user"}), "usr"),
         (
             dict(var_name_to_prev_var_name={"user/Adam": "other/Adam"}),
-            "of slot 'user/Adam' must be 'user/Adam', got 'other/Adam'; slots come with their table",
+            "slot 'user/Adam' must be 'user/Adam', got 'other/Adam'; slots come with",
         ),
         (
             dict(var_name_to_vocab_info={"user": rec.VocabInfo("new", 1, 0, "old")}),
@@ -344,5 +344,8 @@ def test_bad_settings_are_errors(source, tmp_path, settings, message):
 
 
 def test_what_warm_start_from_cannot_be_is_an_error(tmp_path):
+    nothing = str(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="warm_start_from must be a checkpoint .*, got '.*nothing"):
+        estimator_in(tmp_path, warm_start_from=nothing).train(input_fn(), steps=1)
     with pytest.raises(ValueError, match="warm_start_from must be a string"):
         estimator_in(tmp_path, warm_start_from=3)
