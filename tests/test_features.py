@@ -100,6 +100,7 @@ def test_weights_belong_to_their_ids(combiner, divisor, form):
     else:
         weights = ids.with_values(tf.constant([3.0, 1.0, 2.0]))
     found = look_up({"f": ids, "w": weights}, feature(combiner=combiner, weight="w"))
+    # A few operations in float32.
     assert found["f"][0] == pytest.approx((3 * row(1) + row(4)) / divisor, rel=1e-6)
     assert found["f"][1].tolist() == [0, 0, 0]
     assert found["f"][2] == pytest.approx(row(7) * (2 if combiner == "sum" else 1), rel=1e-6)
