@@ -37,7 +37,6 @@ class Function:
     """Stands for a function of the graph."""
 
 
-NO_SLOTS = {"slot_names": [], "slot_widths": [], "slot_initials": []}
 ADAGRAD = {"slot_names": ["Adagrad"], "slot_widths": [DIM], "slot_initials": [0.1]}
 KEYS = np.array([5, 0, -1, 5], np.int64)
 BANK = np.ones([2, DIM], np.float32)
