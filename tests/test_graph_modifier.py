@@ -129,6 +129,20 @@ def test_the_moved_part_keeps_batches_in_order_whatever_the_options_of_the_datas
     assert maps == [b"true"]
 
 
+def test_the_hook_starts_data_only_where_nobody_has_started_them():
+    tf.set_random_seed(1)
+    batch = iterator_of(dataset_of("sparse"), "initializable").get_next()
+    rec.optimizers.AdagradOptimizer(0.1).minimize(model(batch)[0])
+    hook = rec.GraphModifierHook()
+    hook.begin()
+    with tf.Session() as session:
+        hook.after_create_session(session, None)
+        seen = [session.run(batch["user"]).tolist()]
+        hook.after_create_session(session, None)
+        seen.append(session.run(batch["user"]).tolist())
+    assert seen == unmodified_users("initializable", 2)
+
+
 def test_what_would_not_reach_the_moved_part_cannot_be_fed():
     iterator, batch, loss, keys, _ = modified_graph()
     with tf.Session() as session:
