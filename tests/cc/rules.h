@@ -1,5 +1,5 @@
-// Update rules for tests of the core: small ones, whose results can be told, and
-// a step by one of them.
+// Update rules for tests of the core: small ones, whose results can be told,
+// and a step by one of them.
 #ifndef REC_ESTIMATOR_TESTS_CC_RULES_H_
 #define REC_ESTIMATOR_TESTS_CC_RULES_H_
 

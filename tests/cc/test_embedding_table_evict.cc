@@ -59,6 +59,19 @@ TEST(EvictedRowsAreReusedAndStartAfresh) {
   }
 }
 
+TEST(WhatABloomFilterLeavesOfAnEvictedKeyIsNotEvictedAgain) {
+  EmbeddingTable table(1, 0.0f, {2, 1, 20000, 0.01});
+  const int64_t key = 7;
+  EXPECT_TRUE(ApplyOnes(&table, {key, key}, 1));
+  EXPECT_EQ(table.EvictOlder(2, 2), 1);
+  for (const int64_t version : {100, 200}) {
+    EXPECT_EQ(table.EvictOlder(version, version), 0);
+    int64_t stamp = 0;
+    table.Versions(&key, 1, &stamp);
+    EXPECT_EQ(stamp, -1);
+  }
+}
+
 TEST(EvictionByVersionHasEdges) {
   EmbeddingTable table(1, 0.0f, {2, 1, 0, 0});
   const std::vector<int64_t> keys = {kMin, -1, 0, kMax, 7};
