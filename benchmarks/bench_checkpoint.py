@@ -17,7 +17,6 @@ rounds with the quartiles.
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import statistics
@@ -226,10 +225,7 @@ def main():
             f"{what:8} of {table / MIB:.0f} MiB takes {extra / MIB:.1f} MiB beyond it, "
             f"{most / MIB:.1f} promised"
         )
-    if args.output:
-        with open(args.output, "w") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+    rounds_lib.write(args.output, result)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ the reads take turns, the median of their ratios counts.
 """
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -140,10 +139,7 @@ def main():
     figures = measure(options.data_path, options.rows, options.rounds)
     for name, value in figures.items():
         print(f"{name}: {value:,.2f}")
-    if options.output:
-        with open(options.output, "w") as file:
-            json.dump({**rounds_lib.provenance(), **figures}, file, indent=2)
-            file.write("\n")
+    rounds_lib.write(options.output, {**rounds_lib.provenance(), **figures})
 
 
 if __name__ == "__main__":

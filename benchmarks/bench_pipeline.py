@@ -23,11 +23,10 @@ from typing import Tuple
 import numpy as np
 
 from benchmarks import rounds as rounds_lib
-from benchmarks.bench_table import ZIPF_Q, ZIPF_S
+from benchmarks.bench_table import LEARNING_RATE, ZIPF_Q, ZIPF_S, fill_op
 
 BATCH, FIELDS, DIM = 2048, 26, 8
 NUM_BATCHES = 32  # Different ones; then they repeat.
-LEARNING_RATE = 0.05
 HASH_BUCKETS = 2**63 - 1
 # More than all prefetch buffers hold together.
 UNTIMED_STEPS = 30
@@ -86,18 +85,7 @@ def _build(lines, has_prefetch, is_modified):
     fed = tf.placeholder(tf.int64, [None])
     strings = "ID" + tf.strings.as_string(fed, width=8, fill="0")
     hashed = tf.reshape(_keys(tf.expand_dims(strings, 1)), [-1])
-    fill = rec._ops.gen.rec_estimator_table_apply(
-        table.handle,
-        hashed,
-        tf.zeros([tf.size(hashed), DIM]),
-        tf.zeros([0], tf.int64),
-        tf.constant(-1, tf.int64),
-        [tf.constant(LEARNING_RATE)],
-        rule="Adagrad",
-        slot_names=["Adagrad"],
-        slot_widths=[DIM],
-        slot_initials=[0.1],
-    )
+    fill = fill_op(table, hashed)
     return train, fill, fed
 
 
@@ -182,10 +170,7 @@ def main():
     result = report(seconds["train"], args.rows, args.rounds, args.steps)
     if args.plot:
         plot(result, args.plot)
-    if args.output:
-        with open(args.output, "w") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+    rounds_lib.write(args.output, result)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ at its peak; requests of 512 examples with known keys take turns in two processe
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import resource
@@ -175,10 +174,7 @@ def main():
     figures = measure(options.rows, options.rounds)
     for name, value in figures.items():
         print(name, value)
-    if options.output:
-        with open(options.output, "w") as file:
-            json.dump({**rounds_lib.provenance(), **figures}, file, indent=2)
-            file.write("\n")
+    rounds_lib.write(options.output, {**rounds_lib.provenance(), **figures})
 
 
 if __name__ == "__main__":

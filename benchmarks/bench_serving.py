@@ -358,8 +358,7 @@ def main():
                     f"{point['request_bytes'] / 1e3:9.0f}{point['peak_bytes'] / 1e6:9.2f}"
                 )
     result = {**rounds_lib.provenance(), "rounds": args.rounds, "points": points}
-    if args.output:
-        pathlib.Path(args.output).write_text(json.dumps(result, indent=1) + "\n")
+    rounds_lib.write(args.output, result)
     if args.plot:
         plot(result, args.plot)
 

@@ -8,9 +8,7 @@ included, and take turns; the ratio is the median over rounds.
 """
 
 import argparse
-import json
 import os
-import pathlib
 import tempfile
 import time
 
@@ -93,9 +91,8 @@ def main():
         for model in run.MODELS:
             points.append(measure(model, task, folder, args.items, args.rounds))
             print(points[-1], flush=True)
-    if args.output:
-        result = {**rounds_lib.provenance(), **vars(args), "points": points}
-        pathlib.Path(args.output).write_text(json.dumps(result, indent=1) + "\n")
+    sizes = {"rounds": args.rounds, "items": args.items}
+    rounds_lib.write(args.output, {**rounds_lib.provenance(), **sizes, "points": points})
 
 
 if __name__ == "__main__":

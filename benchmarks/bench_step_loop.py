@@ -10,7 +10,6 @@ rounds.py.
 """
 
 import argparse
-import json
 import statistics
 import tempfile
 
@@ -119,10 +118,7 @@ def main():
     turns = rounds_lib.alternate(systems, ["steps"], args.rounds, 1)["steps"]
     seconds = {name: [time / STEPS for time in times] for name, times in turns.items()}
     result = report(seconds, args.rounds)
-    if args.output:
-        with open(args.output, "w") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+    rounds_lib.write(args.output, result)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ the other system, median over the rounds with the quartiles.
 
 import argparse
 import importlib.util
-import json
 import statistics
 
 import numpy as np
@@ -69,6 +68,26 @@ def _dense(rows, batches):
     return ops, None
 
 
+def fill_op(table, keys):
+    """A step of Adagrad without gradient: gives each of the keys, int64 [n], a row."""
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+
+    return rec._ops.gen.rec_estimator_table_apply(
+        table.handle,
+        keys,
+        tf.zeros([tf.size(keys), table.dim]),
+        tf.zeros([0], tf.int64),
+        tf.constant(-1, tf.int64),
+        [tf.constant(LEARNING_RATE)],
+        rule="Adagrad",
+        slot_names=["Adagrad"],
+        slot_widths=[table.dim],
+        slot_initials=[0.1],
+    )
+
+
 def _rec_estimator(rows, batches):
     import tensorflow.compat.v1 as tf
 
@@ -81,18 +100,7 @@ def _rec_estimator(rows, batches):
     ops = _graph_of(lambda ids: (rec.embedding_lookup(table, ids), [table]), optimizer, batches)
     # Every row is there before the clock starts: one more step's worth of ops fills them.
     keys = tf.placeholder(tf.int64, [None])
-    fill = rec._ops.gen.rec_estimator_table_apply(
-        table.handle,
-        keys,
-        tf.zeros([tf.size(keys), DIM]),
-        tf.zeros([0], tf.int64),
-        tf.constant(-1, tf.int64),
-        [tf.constant(LEARNING_RATE)],
-        rule="Adagrad",
-        slot_names=["Adagrad"],
-        slot_widths=[DIM],
-        slot_initials=[0.1],
-    )
+    fill = fill_op(table, keys)
     return ops, lambda session: [
         session.run(fill, {keys: part}) for part in np.array_split(np.arange(rows), 20)
     ]
@@ -190,10 +198,7 @@ def main():
     )
     unique = statistics.mean(len(np.unique(batch)) / batch.size for batch in batches)
     result = report(seconds, unique, args.rows, args.rounds, args.steps)
-    if args.output:
-        with open(args.output, "w") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+    rounds_lib.write(args.output, result)
 
 
 if __name__ == "__main__":

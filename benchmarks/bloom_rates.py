@@ -9,7 +9,6 @@ admit at filter_freq=2 are the false positives. Both print as Markdown, as docs/
 """
 
 import argparse
-import json
 import math
 import os
 from typing import Dict, List
@@ -109,17 +108,14 @@ def main() -> None:
             f"| {one['asked']:g} | {one['hashes']} | {one['measured']:.3g} | "
             f"{one['bytes_per_key']:.1f} |"
         )
-    if options.output:
-        with open(options.output, "w") as file:
-            result = {
-                **rounds_lib.provenance(),
-                "plain_keys": PLAIN_KEYS,
-                "plain": plain,
-                "own_keys": OWN_KEYS,
-                "own": own,
-            }
-            json.dump(result, file, indent=1)
-            file.write("\n")
+    result = {
+        **rounds_lib.provenance(),
+        "plain_keys": PLAIN_KEYS,
+        "plain": plain,
+        "own_keys": OWN_KEYS,
+        "own": own,
+    }
+    rounds_lib.write(options.output, result)
 
 
 if __name__ == "__main__":

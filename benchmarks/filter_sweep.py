@@ -203,8 +203,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
         "settings": dataclasses.asdict(run.Settings()),
         "data": {task.name: sweep(task, all_settings) for task in tasks},
     }
-    if options.output:
-        pathlib.Path(options.output).write_text(json.dumps(result, indent=1) + "\n")
+    rounds_lib.write(options.output, result)
     if options.plot:
         plot(result, options.plot)
 

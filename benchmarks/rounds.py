@@ -5,14 +5,17 @@ process of its own; the rounds alternate between them; what is compared is the m
 the ratio of times within a round.
 """
 
+import contextlib
 import datetime
 import importlib.metadata
+import json
 import multiprocessing
 import os
+import pathlib
 import statistics
 import subprocess
 import time
-from typing import Any, Callable, Dict, Sequence, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 
 def _serve(build: Callable[..., Any], arguments: Tuple[Any, ...], pipe: Any) -> None:
@@ -83,6 +86,12 @@ def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Tuple[
     return tuple(statistics.quantiles([a / b for a, b in zip(numerators, denominators)], n=4))
 
 
+def write(path: Optional[str], result: Dict[str, Any]) -> None:
+    """Writes a raw result as JSON, if there is a path."""
+    if path:
+        pathlib.Path(path).write_text(json.dumps(result, indent=1) + "\n")
+
+
 def provenance() -> Dict[str, Any]:
     """When, of which commit and on what a result was measured."""
     return {
@@ -90,14 +99,25 @@ def provenance() -> Dict[str, Any]:
         "commit": _commit(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
-        "tensorflow": importlib.metadata.version("tensorflow-cpu"),
+        "tensorflow": _tensorflow(),
     }
+
+
+def _tensorflow() -> str:
+    for name in ("tensorflow-cpu", "tensorflow"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return "unknown"
 
 
 def _commit() -> str:
     try:
         return subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+            ["git", "rev-parse", "--short", "HEAD"],
+            cwd=pathlib.Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return "unknown"

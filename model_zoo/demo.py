@@ -1,4 +1,4 @@
-"""From real ratings to an answered request, in less than a minute: python -m model_zoo.demo."""
+"""From real ratings to an answered request: python -m model_zoo.demo."""
 
 import argparse
 import collections

@@ -551,30 +551,20 @@ REGISTER_KERNEL_BUILDER(Name("RecEstimator>SampleRows").Device(DEVICE_CPU),
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>RepeatRows").Device(DEVICE_CPU),
                         RepeatRowsOp);
 
-#define REC_ESTIMATOR_REGISTER(T)                             \
-  REGISTER_KERNEL_BUILDER(Name("RecEstimator>RepeatRowsGrad") \
-                              .Device(DEVICE_CPU)             \
-                              .TypeConstraint<T>("T"),        \
-                          RepeatRowsGradOp<T>);               \
-  REGISTER_KERNEL_BUILDER(Name("RecEstimator>UserMatMul")     \
-                              .Device(DEVICE_CPU)             \
-                              .TypeConstraint<T>("T"),        \
-                          UserMatMulOp<T>);                   \
-  REGISTER_KERNEL_BUILDER(Name("RecEstimator>UserMatMulGrad") \
-                              .Device(DEVICE_CPU)             \
-                              .TypeConstraint<T>("T"),        \
-                          UserMatMulGradOp<T>);               \
-  REGISTER_KERNEL_BUILDER(Name("RecEstimator>UserLayer")      \
-                              .Device(DEVICE_CPU)             \
-                              .TypeConstraint<T>("T"),        \
-                          UserLayerOp<T>);                    \
-  REGISTER_KERNEL_BUILDER(Name("RecEstimator>UserLayerGrad")  \
-                              .Device(DEVICE_CPU)             \
-                              .TypeConstraint<T>("T"),        \
-                          UserLayerGradOp<T>);
+// A kernel for each type of T.
+#define REC_ESTIMATOR_REGISTER(name, Kernel)                     \
+  REGISTER_KERNEL_BUILDER(                                       \
+      Name(name).Device(DEVICE_CPU).TypeConstraint<float>("T"),  \
+      Kernel<float>);                                            \
+  REGISTER_KERNEL_BUILDER(                                       \
+      Name(name).Device(DEVICE_CPU).TypeConstraint<double>("T"), \
+      Kernel<double>)
 
-REC_ESTIMATOR_REGISTER(float)
-REC_ESTIMATOR_REGISTER(double)
+REC_ESTIMATOR_REGISTER("RecEstimator>RepeatRowsGrad", RepeatRowsGradOp);
+REC_ESTIMATOR_REGISTER("RecEstimator>UserMatMul", UserMatMulOp);
+REC_ESTIMATOR_REGISTER("RecEstimator>UserMatMulGrad", UserMatMulGradOp);
+REC_ESTIMATOR_REGISTER("RecEstimator>UserLayer", UserLayerOp);
+REC_ESTIMATOR_REGISTER("RecEstimator>UserLayerGrad", UserLayerGradOp);
 #undef REC_ESTIMATOR_REGISTER
 
 }  // namespace

@@ -329,14 +329,12 @@ class TableStatsOp : public OpKernel {
   }
 };
 
-// Something of the table per key, by one of its const methods.
+// Something of the table per key.
+template <typename T>
 class PerKeyOp : public OpKernel {
  public:
-  using Method = void (EmbeddingTable::*)(const int64_t* keys, size_t n,
-                                          int64_t* out) const;
-
-  PerKeyOp(OpKernelConstruction* context, const char* output, Method method)
-      : OpKernel(context), output_(output), method_(method) {}
+  PerKeyOp(OpKernelConstruction* context, const char* output)
+      : OpKernel(context), output_(output) {}
 
   void Compute(OpKernelContext* context) override {
     TablePtr table;
@@ -348,68 +346,70 @@ class PerKeyOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    context->allocate_output(output_, keys->shape(), &out));
 
-    (table->table().*method_)(keys->flat<int64_t>().data(), keys->NumElements(),
-                              out->flat<int64_t>().data());
+    OP_REQUIRES_OK(context, Read(*table, keys->flat<int64_t>().data(),
+                                 keys->NumElements(), out->flat<T>().data()));
   }
 
  private:
+  virtual Status Read(TableResource& table,
+                      const int64_t* keys,  // (n)
+                      size_t n,
+                      T* out) const = 0;  // (n)
+
   const char* const output_;
-  const Method method_;
 };
 
-class TableFrequenciesOp : public PerKeyOp {
+class TableFrequenciesOp : public PerKeyOp<int64_t> {
  public:
   explicit TableFrequenciesOp(OpKernelConstruction* context)
-      : PerKeyOp(context, "frequencies", &EmbeddingTable::Frequencies) {}
-};
+      : PerKeyOp(context, "frequencies") {}
 
-class TableVersionsOp : public PerKeyOp {
- public:
-  explicit TableVersionsOp(OpKernelConstruction* context)
-      : PerKeyOp(context, "versions", &EmbeddingTable::Versions) {}
-};
-
-class TableAdmitsOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    TablePtr table;
-    OP_REQUIRES_OK(context, FindTable(context, &table));
-    const Tensor* keys;
-    OP_REQUIRES_OK(context, context->input("keys", &keys));
-
-    Tensor* admits;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output("admits", keys->shape(), &admits));
-
-    OP_REQUIRES(
-        context,
-        table->table().Admits(keys->flat<int64_t>().data(), keys->NumElements(),
-                              admits->flat<bool>().data()),
-        ResourceExhausted("keys of table ", table->name(),
-                          " must be few enough to be counted, got no "
-                          "memory for ",
-                          keys->NumElements()));
+ private:
+  Status Read(TableResource& table, const int64_t* keys, size_t n,
+              int64_t* frequencies) const override {
+    table.table().Frequencies(keys, n, frequencies);
+    return Status();
   }
 };
 
-class TableContainsOp : public OpKernel {
+class TableVersionsOp : public PerKeyOp<int64_t> {
  public:
-  using OpKernel::OpKernel;
+  explicit TableVersionsOp(OpKernelConstruction* context)
+      : PerKeyOp(context, "versions") {}
 
-  void Compute(OpKernelContext* context) override {
-    TablePtr table;
-    OP_REQUIRES_OK(context, FindTable(context, &table));
-    const Tensor* keys;
-    OP_REQUIRES_OK(context, context->input("keys", &keys));
+ private:
+  Status Read(TableResource& table, const int64_t* keys, size_t n,
+              int64_t* versions) const override {
+    table.table().Versions(keys, n, versions);
+    return Status();
+  }
+};
 
-    Tensor* owns_row;
-    OP_REQUIRES_OK(context, context->allocate_output("owns_row", keys->shape(),
-                                                     &owns_row));
+class TableAdmitsOp : public PerKeyOp<bool> {
+ public:
+  explicit TableAdmitsOp(OpKernelConstruction* context)
+      : PerKeyOp(context, "admits") {}
 
-    table->table().Contains(keys->flat<int64_t>().data(), keys->NumElements(),
-                            owns_row->flat<bool>().data());
+ private:
+  Status Read(TableResource& table, const int64_t* keys, size_t n,
+              bool* admits) const override {
+    if (table.table().Admits(keys, n, admits)) return Status();
+    return ResourceExhausted(
+        "keys of table ", table.name(),
+        " must be few enough to be counted, got no memory for ", n);
+  }
+};
+
+class TableContainsOp : public PerKeyOp<bool> {
+ public:
+  explicit TableContainsOp(OpKernelConstruction* context)
+      : PerKeyOp(context, "owns_row") {}
+
+ private:
+  Status Read(TableResource& table, const int64_t* keys, size_t n,
+              bool* owns_row) const override {
+    table.table().Contains(keys, n, owns_row);
+    return Status();
   }
 };
 

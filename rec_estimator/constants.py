@@ -1,6 +1,6 @@
 """Names of graph collections that scripts for Rec SDK use, with their values there.
 
-Source: Rec SDK TensorFlow, ``mx_rec.constants.constants``.
+Source: Rec SDK TensorFlow, ``mx_rec.constants.constants``. The variable's name is ours.
 """
 
 # The batch's timestamp: scripts put it here where no FeatureSpec names it.
@@ -15,3 +15,6 @@ ASCEND_SPARSE_LOOKUP_ID_OFFSET = "ASCEND_SPARSE_LOOKUP_ID_OFFSET"
 
 # What starts the data of a modified graph.
 ASCEND_CUTTING_POINT_INITIALIZER = "ASCEND_CUTTING_POINT_INITIALIZER"
+
+# The variable with the greatest timestamp of a batch that trained a table.
+TIMESTAMP_VARIABLE = "rec_estimator_timestamp"

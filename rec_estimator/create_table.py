@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _tf_private, feature_spec, runtime
 from rec_estimator.argument_checks import check_bool, check_int, check_text, refuse_unsupported
+from rec_estimator.constants import TIMESTAMP_VARIABLE
 from rec_estimator.embedding_variable import (
     check_name_is_free,
     check_same_settings,
@@ -35,9 +36,6 @@ _MAX_NAME = 100
 _MAX_INIT_PARAM = 10.0
 _NAME_PATTERN = re.compile(r"[0-9A-Za-z_.]+")
 _GRADIENT_OPS = ("sum_gradients", "sum_gradients_and_div_by_ranksize")
-
-# Where the greatest timestamp of the batches that trained a table is kept.
-_TIMESTAMP = "rec_estimator_timestamp"
 
 
 class Thresholds(NamedTuple):
@@ -267,10 +265,12 @@ def table_timestamp() -> tf.Variable:
     Made when it is first asked for; saved with the model.
     """
     for variable in tf.global_variables():
-        if variable.op.name == _TIMESTAMP:
+        if variable.op.name == TIMESTAMP_VARIABLE:
             return variable
     with tf.init_scope(), tf.name_scope(None), tf.device("/device:CPU:0"):
-        return tf.Variable(0, dtype=tf.int64, trainable=False, name=_TIMESTAMP, use_resource=True)
+        return tf.Variable(
+            0, dtype=tf.int64, trainable=False, name=TIMESTAMP_VARIABLE, use_resource=True
+        )
 
 
 def create_table(

@@ -180,7 +180,7 @@ def _check_storage(option: EmbeddingVariableOption) -> None:
 
 
 def refuse_eager_mode(function: str) -> None:
-    """Refuses to make a table outside of a graph.
+    """Refuses what is possible in a graph only.
 
     Args:
       function: What the user called.

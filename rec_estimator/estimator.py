@@ -227,25 +227,12 @@ class RecEstimator(_WholeLoops):
         sample_compression: Optional[compressed_training.SampleCompression] = None,
     ) -> None:
         refuse_unsupported("model_fn", model_fn, "write a function that returns an EstimatorSpec")
-        refuse_unsupported(
-            "table_optimizer", table_optimizer, "give one of rec_estimator.optimizers"
-        )
+        _check_additions(table_optimizer, sample_compression)
         arguments = _arguments_of(model_fn, params)
-        declarations = tuple(embedding_features or ())
+        is_one = isinstance(embedding_features, EmbeddingFeature)  # Which the check refuses.
+        declarations = embedding_features if is_one else tuple(embedding_features or ())
         features_lib.check_declarations(declarations)
         embedded = [feature.name for feature in declarations]
-        if table_optimizer is not None and not hasattr(table_optimizer, "updates_tables"):
-            raise TypeError(
-                "table_optimizer must be one of rec_estimator.optimizers, got "
-                f"{table_optimizer!r}; TensorFlow's own cannot update a table"
-            )
-
-        is_declared = isinstance(sample_compression, compressed_training.SampleCompression)
-        if sample_compression is not None and not is_declared:
-            raise TypeError(
-                f"sample_compression must be a SampleCompression, got {sample_compression!r}; for "
-                'example rec_estimator.SampleCompression(user=["user"])'
-            )
 
         def wrapped_model_fn(
             features: Any, labels: Any, mode: str, params: Any, config: Any
@@ -284,6 +271,22 @@ class RecEstimator(_WholeLoops):
             warm_start_from=warm_start.as_settings(warm_start_from),
         )
         _check_not_distributed(self.config)
+
+
+def _check_additions(table_optimizer: Any, sample_compression: Any) -> None:
+    """Refuses what cannot be added to a model_fn."""
+    refuse_unsupported("table_optimizer", table_optimizer, "give one of rec_estimator.optimizers")
+    if table_optimizer is not None and not hasattr(table_optimizer, "updates_tables"):
+        raise TypeError(
+            f"table_optimizer must be one of rec_estimator.optimizers, got {table_optimizer!r}; "
+            "TensorFlow's own cannot update a table"
+        )
+    is_declared = isinstance(sample_compression, compressed_training.SampleCompression)
+    if sample_compression is not None and not is_declared:
+        raise TypeError(
+            f"sample_compression must be a SampleCompression, got {sample_compression!r}; for "
+            'example rec_estimator.SampleCompression(user=["user"])'
+        )
 
 
 def _arguments_of(model_fn: Callable[..., Any], params: Optional[Dict[str, Any]]) -> Set[str]:

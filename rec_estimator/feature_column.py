@@ -26,7 +26,7 @@ from rec_estimator.embedding_variable import (
     get_embedding_variable,
     with_steps_to_live,
 )
-from rec_estimator.features import to_keys, without_padding
+from rec_estimator.features import check_name, to_keys, without_padding
 from rec_estimator.lookup import safe_embedding_lookup_sparse
 from rec_estimator.options import EmbeddingVariableOption
 from rec_estimator.table import BUCKETS, EmbeddingTable
@@ -309,7 +309,7 @@ def categorical_column_with_embedding(
       >>> user.name
       'user'
     """
-    _check_text("key", key)
+    check_name("key", key)
     try:
         dtype = tf.as_dtype(dtype)
     except TypeError:
@@ -423,7 +423,7 @@ def weighted_categorical_column(
       'tags_weighted_by_scores_embedding'
     """
     _source(categorical_column)
-    _check_text("weight_feature_key", weight_feature_key)
+    check_name("weight_feature_key", weight_feature_key)
     dtype = tf.as_dtype(dtype)
     if not (dtype.is_integer or dtype.is_floating):
         raise ValueError(f"dtype must be integer or floating point, got {dtype.name}")
@@ -522,7 +522,7 @@ def shared_embedding_columns(
     name = shared_embedding_collection_name
     if name is None:
         name = "_".join([*sorted(column.name for column in columns), "shared_embedding"])
-    _check_text("shared_embedding_collection_name", name)
+    check_name("shared_embedding_collection_name", name)
     return [
         _dense_column(column, dimension, combiner, initializer, max_norm, trainable, name)
         for column in columns
@@ -575,10 +575,3 @@ def _source(column: Any) -> EmbeddedCategoricalColumn:
 
 def _shared_settings(column: EmbeddedCategoricalColumn) -> Tuple[Any, ...]:
     return column.ev_option, column.partition_num, column.dtype == tf.string
-
-
-def _check_text(name: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a string, got {value!r}")
-    if not value:
-        raise ValueError(f"{name} must be a non-empty string, got {value!r}")

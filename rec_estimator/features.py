@@ -90,9 +90,9 @@ class EmbeddingFeature:
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        _check_text("name", self.name)
+        check_name("name", self.name)
         _check_positive("dim", self.dim)
-        _check_text("table", self.table)
+        check_name("table", self.table)
         if not NAME_PATTERN.fullmatch(self.table):
             raise ValueError(
                 f"table must be a name that TensorFlow takes for an op, {NAME_PATTERN.pattern}, "
@@ -115,7 +115,7 @@ class EmbeddingFeature:
                 f"combiner {self.combiner!r}; pass combiner=None for a sequence of vectors"
             )
         if self.weight is not None:
-            _check_text("weight", self.weight)
+            check_name("weight", self.weight)
             if self.combiner is None:
                 raise ValueError(
                     f"weight must be None where combiner is None, got {self.weight!r}; multiply "
@@ -157,12 +157,18 @@ def check_declarations(declarations: Sequence[EmbeddingFeature]) -> None:
     Example:
       >>> check_declarations([rec.EmbeddingFeature("user", 8), rec.EmbeddingFeature("item", 8)])
     """
+    if isinstance(declarations, EmbeddingFeature):
+        raise TypeError(
+            f"embedding_features must be a list of declarations, got {declarations!r}; write [ ] "
+            "around it"
+        )
     by_name: Dict[str, EmbeddingFeature] = {}
     by_table: Dict[str, EmbeddingFeature] = {}
     for feature in declarations:
         if not isinstance(feature, EmbeddingFeature):
             raise TypeError(
-                f"embedding_features must be EmbeddingFeature declarations, got {feature!r}"
+                f"embedding_features must be EmbeddingFeature declarations, got {feature!r}; for "
+                'example [rec_estimator.EmbeddingFeature("user", dim=16)]'
             )
         if feature.name in by_name:
             raise ValueError(
@@ -321,10 +327,11 @@ def _check_ids(feature: EmbeddingFeature, ids: Any) -> None:
     else:
         is_right = ids.shape.rank in (1, 2)
     if not is_right:
-        kind = type(ids).__name__
+        kind = "dense ids" if isinstance(ids, tf.Tensor) else f"a {type(ids).__name__}"
+        remedy = "reshape it" if ids.shape.rank else "batch the dataset: dataset.batch(512)"
         raise ValueError(
             f"feature {feature.name!r} must have ids of shape [B] or [B, k] (dense), or [B, k] "
-            f"(SparseTensor, RaggedTensor), got {kind} of shape {ids.shape}"
+            f"(SparseTensor, RaggedTensor), got {kind} of shape {ids.shape}; {remedy}"
         )
 
 
@@ -434,7 +441,8 @@ def _table_settings(feature: EmbeddingFeature) -> Dict[str, Any]:
     }
 
 
-def _check_text(name: str, value: Any) -> None:
+def check_name(name: str, value: Any) -> None:
+    """Refuses what is no string, TypeError, or an empty one, ValueError."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, got {value!r}")
     if not value:

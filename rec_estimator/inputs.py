@@ -59,8 +59,7 @@ def csv_input_fn(
 
     Fields may be quoted, with "" for a quote inside; a line break inside quotes is not supported,
     it makes a bad row. Empty fields take the column's default. Line ends may be \n or \r\n; a byte
-    order mark and blank lines are left out. Measured on two cores, 14 float and 26 string columns,
-    batches of 2048: 390,000 rows a second, 250,000 shuffled, 190,000 with on_bad_row="skip" too.
+    order mark and blank lines are left out.
 
     Args:
       file_pattern: Path or glob pattern, or several. Files are read in the order of the patterns,
@@ -241,7 +240,8 @@ def numpy_input_fn(
     """
     if not isinstance(columns, Mapping) or not columns:
         raise ValueError(
-            f"columns must be a dict of name to array with one entry or more, got {columns!r}"
+            f"columns must be a dict of name to array with one entry or more, got {columns!r}; for "
+            'example {"user": users}'
         )
     dtypes = dict(dtypes or {})
     label_columns = {}

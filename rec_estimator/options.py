@@ -454,7 +454,8 @@ class EmbeddingVariableOption:
             if not (isinstance(value, kinds) or (is_optional and value is None)):
                 rule = " or ".join(kind.__name__ for kind in kinds)
                 raise TypeError(
-                    f"{name} must be of type {rule}{' or None' * is_optional}, got {value!r}"
+                    f"{name} must be of type {rule}{' or None' * is_optional}, got {value!r}; give "
+                    "options by name, for example filter_option="
                 )
         if not _is_integer(self.ht_partition_num) or self.ht_partition_num < 1:
             raise ValueError(

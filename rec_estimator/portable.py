@@ -70,20 +70,11 @@ class PortableExports(_estimator.Estimator):
         *,
         portable: bool = False,
     ) -> bytes:
-        """Writes a SavedModel, as ``export_saved_model`` does.
+        """``export_saved_model`` under its older name, with the same arguments and one more.
 
         Args:
-          export_dir_base: As of ``export_saved_model``, like all that is not named here.
-          serving_input_receiver_fn: Likewise.
-          assets_extra: Likewise.
-          as_text: Likewise.
-          checkpoint_path: Likewise.
           strip_default_attrs: Whether to leave out what older TensorFlows may not know; a portable
             one always does.
-          portable: Likewise.
-
-        Returns:
-          The folder, of a time stamp, in export_dir_base.
         """
         arguments = (serving_input_receiver_fn, assets_extra, as_text, checkpoint_path)
         return export(
@@ -144,19 +135,11 @@ class PortableExports(_estimator.Estimator):
         *,
         portable: bool = False,
     ) -> bytes:
-        """Writes a SavedModel of several modes, as TensorFlow's method does.
+        """``export_saved_model`` of several modes, with the same arguments but one.
 
         Args:
-          export_dir_base: As of ``export_saved_model``, like all that is not named here.
           input_receiver_fn_map: What makes the receiver, by mode; ModeKeys.TRAIN cannot be
             portable.
-          assets_extra: Likewise.
-          as_text: Likewise.
-          checkpoint_path: Likewise.
-          portable: Likewise.
-
-        Returns:
-          The folder, of a time stamp, in export_dir_base.
         """
         arguments = (input_receiver_fn_map, assets_extra, as_text, checkpoint_path)
         return export(

@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import checkpoint_files
+from rec_estimator.constants import TIMESTAMP_VARIABLE
 from rec_estimator.tools.bundle import Bundle
 from rec_estimator.tools.stored_tables import StoredTable, find_tables
 
@@ -39,9 +40,6 @@ _SLOTS = {
     "Momentum": ("momentum",),
     "RowwiseAdagrad": ("accumulator",),
 }
-
-# Where the greatest timestamp of a batch is that a graph has trained with.
-_TIMESTAMP = "rec_estimator_timestamp"
 
 # The folder that the last save of this process left: what export() exports.
 _last_folder: Optional[str] = None
@@ -164,8 +162,8 @@ def _write_history(bundle: Bundle, folder: str, stored: StoredTable) -> None:
     ]
 
     def numbers() -> Iterator[np.ndarray]:
-        is_timed = _TIMESTAMP in bundle.tensors
-        yield from bundle.read_rows(_TIMESTAMP, 1) if is_timed else [np.zeros(1, np.int64)]
+        is_timed = TIMESTAMP_VARIABLE in bundle.tensors
+        yield from bundle.read_rows(TIMESTAMP_VARIABLE, 1) if is_timed else [np.zeros(1, np.int64)]
         for names in columns:
             for rows in zip(*(bundle.read_rows(name, _CHUNK // 24) for name in names)):
                 yield np.stack(rows, axis=1).astype(np.int64)

@@ -29,7 +29,7 @@ from rec_estimator.options import (
     Filter,
     GlobalStepEvict,
 )
-from rec_estimator.table_shard import TableShard
+from rec_estimator.table_shard import TableShard, not_for_tensorflow
 
 # Collection of the logical tables of a graph, under DeepRec's name.
 EMBEDDING_VARIABLES = "embedding_variables"
@@ -152,6 +152,11 @@ class EmbeddingTable:
                 f"{len(self.shards)}; use list(table)"
             )
         return self.shards[0]
+
+    @property
+    def _in_graph_mode(self) -> NoReturn:
+        # What TensorFlow's optimizers ask of a resource variable first.
+        raise AttributeError(not_for_tensorflow(self.name))
 
     @property
     def handle(self) -> tf.Tensor:

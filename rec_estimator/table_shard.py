@@ -4,7 +4,7 @@ Step 2 of the data flow, one task's side. table.py has the logical table that us
 """
 
 import dataclasses
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Set, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -48,6 +48,18 @@ class LookupRecord(NamedTuple):
     address: Optional[tf.Tensor] = None
 
 
+def not_for_tensorflow(name: str) -> str:
+    """What a class of TensorFlow's is told that takes a table for a resource variable.
+
+    Args:
+      name: Of the table.
+    """
+    return (
+        f"table {name!r} must be given to one of rec_estimator.optimizers, or to "
+        "rec_estimator.Saver, got one of TensorFlow's; use ours of the same name"
+    )
+
+
 class TableShard:
     """The part of a table that lives on one task; the whole table if it is not partitioned.
 
@@ -80,6 +92,11 @@ class TableShard:
     def dim(self) -> int:
         """Elements of a row's value."""
         return self.table.dim
+
+    @property
+    def _in_graph_mode(self) -> NoReturn:
+        # What TensorFlow's optimizers ask of a resource variable first.
+        raise AttributeError(not_for_tensorflow(self.name))
 
     @property
     def dtype(self) -> tf.DType:

@@ -47,7 +47,7 @@ def init_from_checkpoint(
       >>> rec.init_from_checkpoint(prefix, {"user": "visitor"})
     """
     pairs = list(assignment_map.items() if isinstance(assignment_map, Mapping) else assignment_map)
-    prefix = _find_checkpoint(ckpt_dir_or_file)
+    prefix = _find_checkpoint("ckpt_dir_or_file", ckpt_dir_or_file)
     by_name = {table.name: table for table in graph_tables()}
     sources: Dict[EmbeddingTable, str] = {}
     left = []
@@ -117,15 +117,16 @@ class TableWarmStart(_estimator.WarmStartSettings):
                     "table has keys and no vocabulary"
                 )
         if tables:
-            prefix = _find_checkpoint(self.ckpt_to_initialize_from)
+            prefix = _find_checkpoint("warm_start_from", self.ckpt_to_initialize_from)
         for table, slots in tables:
             source = previous.pop(table.name, table.name)
             for slot in table.shards[0].slots:
-                name = f"{table.name}/{slot.name}"
-                if previous.pop(name, f"{source}/{slot.name}") != f"{source}/{slot.name}":
+                name, expected = f"{table.name}/{slot.name}", f"{source}/{slot.name}"
+                given = previous.pop(name, expected)
+                if given != expected:
                     raise ValueError(
-                        f"var_name_to_prev_var_name of slot {name!r} must be "
-                        f"{source}/{slot.name!r}, got another name; slots come with their table"
+                        f"var_name_to_prev_var_name of slot {name!r} must be {expected!r}, got "
+                        f"{given!r}; slots come with their table"
                     )
             _check_source(prefix, source, table)
             initialize_table(table, prefix, source, slots)
@@ -222,11 +223,11 @@ def _tables_of_scope(
     }
 
 
-def _find_checkpoint(path: str) -> str:
+def _find_checkpoint(argument: str, path: str) -> str:
     prefix = checkpoint.latest_of(path)
     if prefix is None or not tf.io.gfile.exists(f"{prefix}.index"):
         raise ValueError(
-            f"ckpt_dir_or_file must be a checkpoint or a folder with one, got {path!r}; a "
+            f"{argument} must be a checkpoint or a folder with one, got {path!r}; a "
             "checkpoint is named without .index"
         )
     return prefix

@@ -278,6 +278,7 @@ def test_rows_of_padding_keys_keep_their_values_and_their_slots_go_on():
         np.testing.assert_array_equal(row7, [1, 1])
         assert (row3 < 1).all()
         moments = session.run(slots.slot_values)[0]
+        # 1 - beta1 in float32, times the gradient.
         np.testing.assert_allclose(moments, [[0.1, 0.1], [0.2, 0.2]], rtol=1e-6)
 
 
@@ -342,6 +343,7 @@ def test_a_session_that_restores_initializes_an_unsaved_table(tmp_path):
     predicted = next(estimator.predict(lambda: input_fn(1), yield_single_examples=False))
     np.testing.assert_array_equal(predicted["sizes"], [[0, 1]])
     assert (predicted["v"][0, 0] < 0).all() and (predicted["v"][0, 1] == 0).all()
+    # A float32 sum in NumPy's order.
     assert estimator.evaluate(input_fn)["loss"] == pytest.approx(predicted["v"].sum(), rel=1e-6)
 
     warm = rec.RecEstimator(model_fn, str(tmp_path / "warm"), warm_start_from=estimator.model_dir)

@@ -43,6 +43,20 @@ def test_readme_has_an_example_that_runs():
     )
 
 
+def test_architecture_names_every_module_and_no_file_that_is_not_there():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    named = {pathlib.PurePath(name).name for name in re.findall(r"`([\w/.]+\.(?:py|cc|h))`", text)}
+    there = {
+        path.name
+        for folder in ("rec_estimator", "ops", "tests")
+        for path in ROOT.glob(folder + "/**/*.*")
+    }
+    assert sorted(named - there) == []
+    modules = {path.name for path in ROOT.glob("rec_estimator/*.py")} - {"__init__.py"}
+    # Written by the build.
+    assert sorted(modules - named - {"_build_info.py"}) == []
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_in_docstrings_give_what_they_show(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

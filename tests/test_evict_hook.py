@@ -160,14 +160,35 @@ def test_what_went_comes_back_with_count_0_and_its_initial_vector():
     assert counts["b"][123] == 1
 
 
+def model_fn(features, mode):
+    is_train = mode == rec.ModeKeys.TRAIN
+    _, loss, train_op = model(features, is_train)
+    return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def stored_counts(folder, name):
+    """Counts of the keys of a table in the latest checkpoint, with a row or without."""
+    reader = tf.train.load_checkpoint(str(folder))
+    stored = {}
+    for kind in ("", "_filtered"):
+        keys = reader.get_tensor(f"{name}-keys{kind}").tolist()
+        stored.update(zip(keys, reader.get_tensor(f"{name}-freqs{kind}").tolist()))
+    return stored
+
+
+def test_of_a_loop_of_steps_that_passes_its_step_it_evicts_at_the_end(tmp_path):
+    config = rec.RunConfig(session_config=QUICK, iterations_per_loop=2)
+    estimator = rec.RecEstimator(model_fn, str(tmp_path), config)
+    # Steps 1 and 2, then 3 and 4, both of the third batch.
+    hook = rec.EvictHook(evict_enable=True, evict_step_interval=3)
+    estimator.train(lambda: dataset(3).concatenate(dataset(3).skip(2)), hooks=[hook])
+    for name in COUNTS:
+        assert not EVICTED[name] & set(stored_counts(tmp_path, name))
+
+
 def test_an_estimator_evicts_in_training_only_and_keeps_what_went_out_of_the_checkpoint(
     tmp_path, monkeypatch
 ):
-    def model_fn(features, mode):
-        is_train = mode == rec.ModeKeys.TRAIN
-        _, loss, train_op = model(features, is_train)
-        return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
-
     lines = []
     monkeypatch.setattr(tf.logging, "warning", lambda text, *values: lines.append(text % values))
     config = rec.RunConfig(session_config=QUICK)
@@ -179,13 +200,9 @@ def test_an_estimator_evicts_in_training_only_and_keeps_what_went_out_of_the_che
     assert [line for line in lines if "EvictHook" in line] == [
         "EvictHook: no table is trained here that has an eviction_threshold."
     ]
-    reader = tf.train.load_checkpoint(str(tmp_path))
     for name in COUNTS:
-        stored = {}
-        for kind in ("", "_filtered"):
-            keys = reader.get_tensor(f"{name}-keys{kind}").tolist()
-            stored.update(zip(keys, reader.get_tensor(f"{name}-freqs{kind}").tolist()))
-        assert stored == {k: n for k, n in without_evicted(name).items() if n}
+        counts = {key: count for key, count in without_evicted(name).items() if count}
+        assert stored_counts(tmp_path, name) == counts
     # The data's clock goes on where it was.
     estimator.train(lambda: dataset(4).skip(3), hooks=[hook])
     assert tf.train.load_variable(str(tmp_path), "rec_estimator_timestamp") == 108

@@ -100,6 +100,7 @@ def test_weights_belong_to_their_ids(combiner, divisor, form):
     else:
         weights = ids.with_values(tf.constant([3.0, 1.0, 2.0]))
     found = look_up({"f": ids, "w": weights}, feature(combiner=combiner, weight="w"))
+    # A few operations in float32.
     assert found["f"][0] == pytest.approx((3 * row(1) + row(4)) / divisor, rel=1e-6)
     assert found["f"][1].tolist() == [0, 0, 0]
     assert found["f"][2] == pytest.approx(row(7) * (2 if combiner == "sum" else 1), rel=1e-6)
@@ -215,7 +216,7 @@ def sparse_floats(shape):
             {"f": 1},
             {},
             ValueError,
-            r"feature 'f' must have ids of shape .*got \w*Tensor of shape \(\)",
+            r"'f' must have ids of shape .*, got dense ids of shape \(\); batch the dataset",
         ),
         ({"f": [[[1]]]}, {}, ValueError, r"must have ids of shape .* of shape \(1, 1, 1\)"),
         (
@@ -373,9 +374,14 @@ def test_name_with_a_space_takes_a_table_of_another_name():
             ValueError,
             "must leave the name 'a_mask' to the mask of 'a'",
         ),
-        (lambda: ["a"], TypeError, "embedding_features must be EmbeddingFeature .*, got 'a'"),
+        (lambda: ["a"], TypeError, "embedding_features must be EmbeddingFeature .*, got 'a'; for"),
+        (
+            lambda: feature("a"),
+            TypeError,
+            r"must be a list .*, got EmbeddingFeature.*; write \[",
+        ),
     ],
-    ids=["name", "dim", "initializer", "option", "mask", "type"],
+    ids=["name", "dim", "initializer", "option", "mask", "type", "no list"],
 )
 def test_declarations_that_contradict_each_other_are_an_error(declarations, error, message):
     with pytest.raises(error, match=message):

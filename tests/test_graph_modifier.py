@@ -118,6 +118,31 @@ def unmodified_users(kind, count):
             return [session.run(users).tolist() for _ in range(count)]
 
 
+def test_the_moved_part_keeps_batches_in_order_whatever_the_options_of_the_dataset_say():
+    # Threads overtake each other too seldom to be waited for.
+    modified_graph()
+    maps = [
+        op.get_attr("deterministic")
+        for op in tf.get_default_graph().get_operations()
+        if op.type == "ParallelMapDatasetV2" and "prepared_input" in op.name
+    ]
+    assert maps == [b"true"]
+
+
+def test_the_hook_starts_data_only_where_nobody_has_started_them():
+    tf.set_random_seed(1)
+    batch = iterator_of(dataset_of("sparse"), "initializable").get_next()
+    rec.optimizers.AdagradOptimizer(0.1).minimize(model(batch)[0])
+    hook = rec.GraphModifierHook()
+    hook.begin()
+    with tf.Session() as session:
+        hook.after_create_session(session, None)
+        seen = [session.run(batch["user"]).tolist()]
+        hook.after_create_session(session, None)
+        seen.append(session.run(batch["user"]).tolist())
+    assert seen == unmodified_users("initializable", 2)
+
+
 def test_what_would_not_reach_the_moved_part_cannot_be_fed():
     iterator, batch, loss, keys, _ = modified_graph()
     with tf.Session() as session:

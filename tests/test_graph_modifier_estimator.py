@@ -89,6 +89,7 @@ class Watch(tf.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         loss, labels, logits = run_values.results
+        # A float32 mean in NumPy's order.
         np.testing.assert_allclose(np.mean((logits - labels) ** 2), loss, rtol=1e-5)
         self.losses.append(loss)
 

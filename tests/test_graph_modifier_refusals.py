@@ -323,6 +323,6 @@ def test_a_script_that_stops_in_the_middle_of_its_data_ends_cleanly():
         cwd=pathlib.Path(rec.__file__).resolve().parent.parent,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr[-2000:]

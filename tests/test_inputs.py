@@ -372,6 +372,8 @@ def test_numpy_bad_argument_is_an_error():
         inputs.numpy_input_fn({"a": ["x"]}, dtypes={"a": tf.int64})
     with pytest.raises(ValueError, match="at least 4 rows, got 3: drop_remainder"):
         inputs.numpy_input_fn({"a": [1, 2, 3]}, batch_size=4, drop_remainder=True)
+    with pytest.raises(ValueError, match="at least 2 rows, got 1: drop_remainder"):
+        inputs.numpy_input_fn({"a": [1]}, batch_size=4, num_epochs=3, drop_remainder=True)
 
 
 class Series:

@@ -68,6 +68,7 @@ def test_the_auc_of_evaluation_is_the_exact_one(trained):
 
 def test_the_log_loss_of_evaluation_is_that_of_the_predictions(trained):
     truth = np.where(TASK.test_labels > 0.5, trained.probabilities, 1 - trained.probabilities)
+    # Logarithms of float32 probabilities instead of logits.
     assert trained.last["log_loss"] == pytest.approx(-np.mean(np.log(truth)), rel=1e-4)
 
 
@@ -93,6 +94,7 @@ def test_the_export_answers_as_predict_does(trained):
         signature = meta_graph.signature_def["serving_default"]
         feed = {signature.inputs[name].name: TASK.test[name] for name in TASK.test}
         served = session.run(signature.outputs["probabilities"].name, feed)
+    # Float32 sums in batches of another size.
     np.testing.assert_allclose(served, trained.probabilities, rtol=1e-5)
 
 
@@ -120,6 +122,7 @@ def test_pairwise_products_are_those_of_all_pairs():
     expected = [
         sum(float(row[i] @ row[j]) for i in range(4) for j in range(i + 1, 4)) for row in vectors
     ]
+    # A difference of float32 sums: digits cancel.
     np.testing.assert_allclose(
         evaluate(deepfm._pairwise_products(tf.constant(vectors))), expected, rtol=1e-4
     )
@@ -159,6 +162,7 @@ def test_a_dense_layer_of_more_axes_is_the_same_layer_on_each():
         first = layers.dense(tf.constant(inputs[:, 0]), 5, "layer", tf.nn.relu)
     outputs, first = evaluate([outputs, first])
     assert outputs.shape == (2, 3, 5)
+    # Float32 sums of another number of rows.
     np.testing.assert_allclose(outputs[:, 0], first, rtol=1e-6)
 
 
@@ -287,6 +291,7 @@ def test_a_request_gets_the_answer_of_the_model_and_the_wrong_one_a_reason(train
     answer = eagerly(score.score, din_export, request)
     assert len(answer["probabilities"]) == 3
     expected = train_once("din").probabilities[:3]
+    # Float32 sums in batches of another size.
     np.testing.assert_allclose(answer["probabilities"], expected, rtol=1e-5)
     assert answer["milliseconds"] > 0 and answer["load_seconds"] > 0
 

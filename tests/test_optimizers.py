@@ -342,6 +342,7 @@ def test_gradients_may_be_changed_between_computing_and_applying():
     with initialized_session() as session:
         assert session.run([norm, train])[0] == np.sqrt(np.float32(8))
         moved = bank - session.run(rows_of(table))
+    # Each float moves by 4e-4, of which a row of magnitude 1 keeps three digits.
     np.testing.assert_allclose(np.linalg.norm(moved), 1e-3, rtol=1e-3)
 
 
@@ -445,3 +446,16 @@ def test_a_hyperparameter_out_of_range_is_refused_when_the_object_is_built(
 ):
     with pytest.raises(ValueError, match=rf"^{argument} must be finite and {range_of_it}, got "):
         ours(ALL_RULES[rule], **{argument: value})
+
+
+def test_a_text_is_no_hyperparameter():
+    with pytest.raises(ValueError, match="learning_rate must be a number, .*, got '0.1'"):
+        rec.optimizers.AdagradOptimizer("0.1")
+
+
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_an_optimizer_of_tensorflow_that_gets_a_table_says_which_one_to_use(num_shards):
+    table = rec.get_embedding_variable("t", 2, partitioner=tf.fixed_size_partitioner(num_shards))
+    loss = tf.reduce_sum(rec.embedding_lookup(table, [1]))
+    with pytest.raises(AttributeError, match="table 't.*' must be given to one of rec_estimator"):
+        tf.train.AdagradOptimizer(0.1).minimize(loss, var_list=list(table))

@@ -185,6 +185,7 @@ def test_a_row_that_was_away_is_discounted_for_every_period_it_missed(version):
         before = session.run(rows_of(table, [0]))
         session.run(train_op, {key: [0]})  # The third ends: a = 10 / 8, then + 9.
         moved = before - session.run(rows_of(table, [0]))
+        # A difference of two float32 rows.
         np.testing.assert_allclose(moved, 3 / np.sqrt(10 / 8 + 9), rtol=1e-6)
         for _ in range(20):
             session.run(train_op, {key: [1]})

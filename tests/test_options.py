@@ -246,7 +246,7 @@ REFUSED = [
     (rec.StorageOption, {"cache_strategy": 1}, TypeError, "cache_strategy must be a CacheStrategy"),
     (rec.StorageOption, {"layout": "light"}, ValueError, "layout must be None, got 'light'"),
     *(
-        (rec.EmbeddingVariableOption, {name: 3}, TypeError, f"{name} must be of type .*, got 3")
+        (rec.EmbeddingVariableOption, {name: 3}, TypeError, f"{name} must be .*, got 3; .* by name")
         for name in (
             *("ht_type", "evict_option", "ckpt"),
             *("filter_option", "storage_option", "init_option"),

@@ -34,8 +34,8 @@ FEATURES = [
 ]
 
 
-def model_fn(features, labels, mode):
-    """Every kind of lookup, each an output of its own."""
+def model_fn(features, labels, mode, params):
+    """Every kind of lookup, each an output of its own, and one in a vocabulary file."""
     initializer = tf.random_uniform_initializer(1, 2, seed=5)
     whole = rec.get_embedding_variable("whole", 2, key_dtype=tf.int32, initializer=initializer)
     parts = rec.get_embedding_variable(
@@ -63,6 +63,14 @@ def model_fn(features, labels, mode):
             modify_graph=True,
             serving_default_value=default,
         )
+    # A training lookup by its op: it asks for initial vectors.
+    outputs["made_initial"] = rec.embedding_lookup(made, ids)
+    index = tf.lookup.TextFileIndex
+    lines = tf.lookup.TextFileInitializer(
+        params["vocabulary"], tf.string, index.WHOLE_LINE, tf.int64, index.LINE_NUMBER
+    )
+    line = tf.lookup.StaticHashTable(lines, -1).lookup(tf.strings.as_string(ids))
+    outputs["line"] = tf.cast(line, tf.float32)
     outputs["dense"] = tf.get_variable("dense", [3], initializer=tf.ones_initializer()) + 0.0
     loss = tf.add_n([tf.reduce_sum(tf.square(output)) for output in outputs.values()])
     train_op = None
@@ -105,10 +113,13 @@ def input_fn():
 
 @pytest.fixture(scope="module")
 def estimator(tmp_path_factory):
+    vocabulary = tmp_path_factory.mktemp("assets") / "vocabulary.txt"
+    vocabulary.write_text("".join(f"{id}\n" for id in (5, -1, 3)))
     made = rec.RecEstimator(
         model_fn,
         model_dir=str(tmp_path_factory.mktemp("model")),
         config=rec.RunConfig(tf_random_seed=3),
+        params={"vocabulary": str(vocabulary)},
         embedding_features=FEATURES,
     )
     made.train(input_fn, steps=2)
@@ -216,6 +227,7 @@ def test_all_that_is_left_is_of_tensorflow(exports):
     assert not [name for name in stored if name.endswith(("-values", "/default_values"))]
     extra = pathlib.Path(exports[1], "assets.extra", "more", "extra")
     assert extra.read_text() == "beside the model"
+    assert os.listdir(pathlib.Path(exports[1], "assets")) == ["vocabulary.txt"]
 
 
 def supervised(features, labels):

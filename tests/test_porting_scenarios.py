@@ -149,7 +149,7 @@ def test_an_error_in_a_thread_of_the_data_reaches_the_loop_with_its_cause(
     # A hang, not slowness, is what it would be.
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(timeout=60)
+    thread.join(timeout=600)
     assert not thread.is_alive()
     assert len(losses) == 30
     assert "ValueError: the data broke" in str(errors[0])

@@ -1,5 +1,6 @@
 """init() and what asks for it: Rec SDK's settings, their ranges and errors."""
 
+import pathlib
 import subprocess
 import sys
 
@@ -212,5 +213,10 @@ print(rec.ConfigInitializer.get_instance().max_steps)
 
 
 def test_a_script_that_forgets_to_end_what_init_began_ends_cleanly():
-    done = subprocess.run([sys.executable, "-c", FORGOTTEN], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FORGOTTEN],
+        cwd=pathlib.Path(rec.__file__).resolve().parent.parent,
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr

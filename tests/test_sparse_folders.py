@@ -85,9 +85,11 @@ def test_a_save_leaves_keys_vectors_and_slots_of_the_same_step(tmp_path):
     attribute = np.fromfile(folder / "user_table/embedding/slice.attribute", np.int64)
     assert attribute.tolist() == [3, 3, 4]
     assert np.fromfile(folder / "user_table/key/slice.attribute", np.int64).tolist() == [3, 8]
+    umask = os.umask(0)
+    os.umask(umask)
     for path in (folder, *folder.rglob("*")):
         mode = stat.S_IMODE(path.stat().st_mode)
-        assert mode == (0o750 if path.is_dir() else 0o640), path
+        assert mode == (0o750 if path.is_dir() else 0o640) & ~umask, path
     assert not [name for name in os.listdir(folder.parent) if name.startswith(".")]
 
 
@@ -383,6 +385,7 @@ def test_killed_at_every_moment_a_folder_is_whole_and_has_its_checkpoint(tmp_pat
             )
     done = subprocess.run(
         [sys.executable, "-c", KILLED_AT_EVERY_CALL, str(tmp_path), str(tmp_path / "model")],
+        cwd=pathlib.Path(rec.__file__).resolve().parent.parent,
         capture_output=True,
         text=True,
     )

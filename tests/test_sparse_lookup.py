@@ -265,6 +265,17 @@ def test_training_lookups_without_gradient_are_counted_and_admitted(run):
     np.testing.assert_array_equal(run(values), [[0, 0], [1, 1], [1, 1]])
 
 
+def test_the_update_waits_for_all_training_lookups_with_a_gradient_or_without(graph):
+    # What a step reads is the table before the step; which op a session runs first is chance.
+    table, ids, threshold = table_of(), feed(), {CONFIG: dict(access_threshold=2)}
+    update(lookup(table, ids, **threshold), lookup(table, ids, is_grad=False, **threshold))
+    ops = graph.get_operations()
+    (apply,) = (op for op in ops if op.type == "RecEstimator>TableApply")
+    reads = [op for op in ops if op.type == "RecEstimator>TableLookup"]
+    reads += [op for op in ops if op.name.endswith("/admits")]
+    assert len(reads) == 4 and set(reads) <= set(apply.control_inputs)
+
+
 def test_other_lookups_have_no_gradient_and_count_nothing(run):
     table, ids, other_ids = table_of(), feed(), feed()
     other = lookup(table, other_ids, is_train=False)
@@ -509,6 +520,7 @@ def test_static_shapes_need_a_send_count():
         small = table_of("small", rows=4, host_vocabulary_size=9)
         with pytest.raises(ValueError, match="device_vocabulary_size of table 'small' must be at"):
             lookup(small, feed(), send_count=5)
+        lookup(small, feed(), send_count=4)
     finally:
         rec.terminate_config_initializer()
 

@@ -1,6 +1,7 @@
 """get_embedding_variable and EmbeddingTable: names, settings, collections, initial vectors."""
 
 import copy
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -183,15 +184,29 @@ def test_options_survive_copy_and_pickle():
 
 
 def test_eager_mode_is_refused():
-    code = (
-        "import tensorflow as tf, rec_estimator as rec\n"
-        "try: rec.get_embedding_variable('t', 2)\n"
-        "except ValueError as e: print(e)"
-    )
+    code = """
+import tensorflow as tf, rec_estimator as rec
+for call in (
+    lambda: rec.get_embedding_variable("t", 2),
+    lambda: rec.optimizers.AdagradOptimizer(0.1).minimize(tf.constant(1.0)),
+):
+    try:
+        call()
+    except ValueError as error:
+        print(error)
+"""
     result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=pathlib.Path(rec.__file__).resolve().parent.parent,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert "must be called while a graph is built, got eager mode" in result.stdout
+    rule = "must be called while a graph is built, got eager mode"
+    assert [line.partition(rule)[0] for line in result.stdout.splitlines()] == [
+        "get_embedding_variable ",
+        "AdagradOptimizer.minimize ",
+    ]
 
 
 def test_table_is_in_two_collections_and_its_initializer_in_the_global_one():

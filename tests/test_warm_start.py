@@ -5,7 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator import checkpoint
+from rec_estimator import checkpoint, warm_start
 
 ONES = rec.InitializerOption(tf.ones_initializer(), default_value_dim=2)
 
@@ -123,7 +123,8 @@ def test_several_checkpoints_and_calls(tmp_path):
     rec.init_from_checkpoint(second, {"user": other})
     session, rows = initialized(user, item, other)
     assert rows == [first_rows, second_rows, second_rows]
-    assert np.allclose(session.run(weight), -0.2)
+    # Two steps of Adam, 0.1 each but for epsilon.
+    np.testing.assert_allclose(session.run(weight), [-0.2, -0.2], rtol=1e-5)
     session.close()
 
 
@@ -253,6 +254,7 @@ ROWS = ("user-keys", "user-values", "user-freqs", "user-versions")
         ),
         (["user$", "frozen"], [*ROWS, "frozen"], ["user/Adam-values", "bias"]),
         (["user", "user/", "bias:0"], [*ROWS, "user/Adam-values", "bias"], ["bias/Adam"]),
+        (["user:0$"], ROWS, ["user/Adam-values", "bias"]),
         ("none", [], [*ROWS, "bias", "frozen"]),
     ],
 )
@@ -267,6 +269,16 @@ def test_warm_start_chooses_as_tensorflow_does(source, tmp_path, settings, same,
     start = start_of(source, tmp_path, warm_start_from=warm)
     assert [name for name in same if not is_same(source, start, name)] == []
     assert [name for name in fresh if is_same(source, start, name)] == []
+
+
+@pytest.mark.parametrize("chosen", [".*", [".*"]], ids=["expression", "list"])
+def test_a_table_that_no_checkpoint_has_starts_afresh(source, chosen):
+    table = rec.create_table(tf.int64, 4, "unsaved", tf.ones_initializer(), is_save=False)
+    initializer = table.initializer
+    settings = rec.WarmStartSettings(source.latest_checkpoint(), vars_to_warm_start=chosen)
+    path, variables, _, _ = warm_start.as_settings(settings)
+    assert path == source.latest_checkpoint() and variables in (".*", [])
+    assert table.initializer is initializer
 
 
 def test_warm_start_maps_names_and_takes_saved_models(source, tmp_path):
@@ -308,7 +320,8 @@ def test_warm_start_yields_to_a_checkpoint_of_its_own(source, tmp_path):
 def test_without_a_checkpoint_evaluation_and_prediction_warm_start_too(source, tmp_path):
     cold = estimator_in(tmp_path, warm_start_from=source.model_dir)
     expected = source.evaluate(input_fn(), steps=1)["loss"]
-    assert np.isclose(cold.evaluate(input_fn(), steps=1)["loss"], expected - 4.0)  # frozen is not
+    loss = cold.evaluate(input_fn(), steps=1)["loss"]
+    assert loss == pytest.approx(expected - 4.0, rel=1e-5)  # frozen is not; float32
 
 
 @pytest.mark.parametrize(
@@ -318,7 +331,7 @@ def test_without_a_checkpoint_evaluation_and_prediction_warm_start_too(source, t
         (dict(var_name_to_prev_var_name={"usr": "user"}), "usr"),
         (
             dict(var_name_to_prev_var_name={"user/Adam": "other/Adam"}),
-            "var_name_to_prev_var_name of slot 'user/Adam'",
+            "slot 'user/Adam' must be 'user/Adam', got 'other/Adam'; slots come with",
         ),
         (
             dict(var_name_to_vocab_info={"user": rec.VocabInfo("new", 1, 0, "old")}),
@@ -333,5 +346,8 @@ def test_bad_settings_are_errors(source, tmp_path, settings, message):
 
 
 def test_what_warm_start_from_cannot_be_is_an_error(tmp_path):
+    nothing = str(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="warm_start_from must be a checkpoint .*, got '.*nothing"):
+        estimator_in(tmp_path, warm_start_from=nothing).train(input_fn(), steps=1)
     with pytest.raises(ValueError, match="warm_start_from must be a string"):
         estimator_in(tmp_path, warm_start_from=3)

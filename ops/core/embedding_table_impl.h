@@ -40,8 +40,8 @@ inline constexpr size_t kChunk = 16;
 // From here on a Reader locks every shard without hashing its keys first: fewer
 // keys than this would leave shards free.
 inline constexpr size_t kLockAllFrom = 512;
-// Keys that one set of locks serves: 64 locks cost 0.7 us, looking up 4096 keys
-// 70 us or more, and an apply waits no longer than that.
+// Keys that one set of locks serves: so many that their lookups cost far more
+// than 64 locks, and an apply waits no longer than these lookups take.
 inline constexpr size_t kLockBlock = 4096;
 // Below, splitting a batch over threads costs more than it gains.
 inline constexpr uint64_t kSerialBelow = 2048;

@@ -5,8 +5,9 @@
 namespace rec_estimator {
 namespace {
 
-// At this load 16 % of the keys live beyond their home bucket, and half of all
-// absent keys need a second look; at 0.74, the mean over growth, 10 % and 28 %.
+// At this load 15 % of the keys live beyond their home bucket, and half of all
+// absent keys need a second look; at 0.74, the mean over growth, 10 % and 27 %
+// (tests/cc/test_hash_index.cc).
 constexpr double kMaxLoad = 0.85;
 // Each growth moves all keys once, so a key moves 1 / (factor - 1) times in its
 // life, and the load averages 0.85 * log(factor) / (factor - 1).

@@ -16,6 +16,23 @@ from rec_estimator.optimizers.table_updates import (
 )
 
 
+def check_adam(
+    learning_rate: Hyperparameter,
+    beta1: Hyperparameter,
+    beta2: Hyperparameter,
+    epsilon: Hyperparameter,
+) -> None:
+    """Refuses hyperparameters of Adam that are out of range.
+
+    Raises:
+      ValueError: Says which.
+    """
+    check_hyperparameter("learning_rate", learning_rate, at_least=0)
+    check_hyperparameter("beta1", beta1, at_least=0, below=1)
+    check_hyperparameter("beta2", beta2, at_least=0, below=1)
+    check_hyperparameter("epsilon", epsilon, at_least=0)
+
+
 class AdamOptimizer(TableUpdates, tf.train.AdamOptimizer):
     """``tf.compat.v1.train.AdamOptimizer`` that also trains tables, lazily.
 
@@ -53,10 +70,7 @@ class AdamOptimizer(TableUpdates, tf.train.AdamOptimizer):
         use_locking: bool = False,
         name: str = "Adam",
     ) -> None:
-        check_hyperparameter("learning_rate", learning_rate, at_least=0)
-        check_hyperparameter("beta1", beta1, at_least=0, below=1)
-        check_hyperparameter("beta2", beta2, at_least=0, below=1)
-        check_hyperparameter("epsilon", epsilon, at_least=0)
+        check_adam(learning_rate, beta1, beta2, epsilon)
         super().__init__(
             learning_rate,
             beta1=beta1,

@@ -8,12 +8,12 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.optimizers.adam import check_adam
 from rec_estimator.optimizers.dense_rows import DenseRows, DenseSteps, adam_step, root
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
     TableSlot,
     TableUpdates,
-    check_hyperparameter,
     table_of,
 )
 
@@ -62,10 +62,7 @@ class AdamAsyncOptimizer(DenseSteps, TableUpdates, tf.train.Optimizer):
         apply_sparse_rmsprop: bool = False,
         name: str = "AdamAsync",
     ) -> None:
-        check_hyperparameter("learning_rate", learning_rate, at_least=0)
-        check_hyperparameter("beta1", beta1, at_least=0, below=1)
-        check_hyperparameter("beta2", beta2, at_least=0, below=1)
-        check_hyperparameter("epsilon", epsilon, at_least=0)
+        check_adam(learning_rate, beta1, beta2, epsilon)
         super().__init__(use_locking, name)
         self._given = (learning_rate, beta1, beta2, epsilon)
         self._tensors: Tuple[tf.Tensor, ...] = ()  # The same, made in _prepare().

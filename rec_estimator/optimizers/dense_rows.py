@@ -4,6 +4,7 @@ A rule is written once, in dense_step(), over the rows that a step changes: all 
 whose gradient is a tensor, the rows of the batch where it is tf.IndexedSlices.
 """
 
+import abc
 from typing import Any, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
@@ -45,11 +46,12 @@ class DenseRows:
         return tf.scatter_sub(variable, self._indices, rows, use_locking=self._use_locking)
 
 
-class DenseSteps:
+class DenseSteps(abc.ABC):
     """Gives the ``tf.compat.v1.train.Optimizer`` it is mixed into a step for dense variables."""
 
     _use_locking: bool
 
+    @abc.abstractmethod
     def dense_step(
         self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows
     ) -> List[tf.Tensor]:
@@ -63,7 +65,6 @@ class DenseSteps:
         Returns:
           What has to run.
         """
-        raise NotImplementedError
 
     def _step(
         self, gradient: tf.Tensor, variable: tf.Variable, indices: Optional[tf.Tensor] = None

@@ -8,6 +8,7 @@ update is ours. So gating, name scopes, the step's order and the global step's i
 TensorFlow's, with tables as without.
 """
 
+import abc
 import math
 import numbers
 from typing import (
@@ -28,6 +29,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
 from rec_estimator.argument_checks import refuse_unsupported
+from rec_estimator.embedding_variable import refuse_eager_mode
 from rec_estimator.graph_walk import ancestors
 from rec_estimator.lookup import check_no_lookup_in_control_flow
 from rec_estimator.sample_compression import training
@@ -54,9 +56,12 @@ def check_hyperparameter(
     """Refuses a number out of range; tensors and callables are known in a step only.
 
     Raises:
-      ValueError: value is a number, but not a finite one within the bounds; or of Keras.
+      ValueError: value is a number, but not a finite one within the bounds; a text or a list; or
+        of Keras.
     """
     refuse_unsupported(name, value, "use tf.compat.v1.train.exponential_decay and its like")
+    if isinstance(value, (str, bytes, list, tuple, dict)):
+        raise ValueError(f"{name} must be a number, a tensor or a function, got {value!r}")
     if not isinstance(value, numbers.Real):
         return
     if math.isfinite(value) and at_least <= value <= at_most and above < value < below:
@@ -82,7 +87,7 @@ class TableSlot(NamedTuple):
     width: Optional[int] = None
 
 
-class TableUpdates:
+class TableUpdates(abc.ABC):
     """Teaches the ``tf.compat.v1.train.Optimizer`` that it is mixed into to train tables."""
 
     # RecEstimator(table_optimizer=) takes what has this.
@@ -105,13 +110,13 @@ class TableUpdates:
         """The rule's slots, in its order."""
         return ()
 
+    @abc.abstractmethod
     def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
         """The rule's hyperparameters in its order, scalars; called after ``_prepare()``.
 
         Args:
           variable: What is updated, as ``get_slot()`` takes it.
         """
-        raise NotImplementedError
 
     def compute_gradients(
         self,
@@ -137,7 +142,11 @@ class TableUpdates:
           Pairs of gradient and variable. A table of one shard is in one pair, a partitioned table
           in one per shard; its gradient is tf.IndexedSlices (values [n, dim], keys int64 [n]) or
           None.
+
+        Raises:
+          ValueError: Eager mode; or a lookup of a table inside tf.cond or tf.while_loop.
         """
+        refuse_eager_mode(f"{type(self).__name__}.minimize")
         if var_list is None:
             var_list = [
                 *tf.trainable_variables(),

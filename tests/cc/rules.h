@@ -1,10 +1,14 @@
-// Update rules for tests of the core: small ones, whose results can be told.
+// Update rules for tests of the core: small ones, whose results can be told,
+// and a step by one of them.
 #ifndef REC_ESTIMATOR_TESTS_CC_RULES_H_
 #define REC_ESTIMATOR_TESTS_CC_RULES_H_
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
+#include "../../ops/core/embedding_table.h"
 #include "../../ops/core/row_update.h"
 
 namespace rec_estimator {
@@ -37,6 +41,15 @@ class AddSum : public RowUpdate {
     }
   }
 };
+
+// Adds 1 to every float of a key's value for each time it comes.
+inline bool ApplyOnes(EmbeddingTable* table, const std::vector<int64_t>& keys,
+                      int64_t version = 0) {
+  const std::vector<float> grads(keys.size() * table->dim(), 1.0f);
+  return table->Apply(
+      {keys.data(), grads.data(), keys.size(), nullptr, 0, version}, AddSum(),
+      SerialFor);
+}
 
 // slot += gradient^2; value -= rate * gradient / sqrt(slot).
 class AdagradLike : public RowUpdate {

@@ -23,14 +23,6 @@ constexpr int64_t kElements = 60000;  // About ten times slower there.
 constexpr int64_t kElements = 1000000;
 #endif
 
-bool ApplyOnes(EmbeddingTable* table, const std::vector<int64_t>& keys,
-               int64_t version = 0) {
-  const std::vector<float> grads(keys.size() * table->dim(), 1.0f);
-  return table->Apply(
-      {keys.data(), grads.data(), keys.size(), nullptr, 0, version}, AddSum(),
-      SerialFor);
-}
-
 TEST(TheGeometryHoldsWhatItPromises) {
   for (const uint32_t threshold : {2u, 15u, 16u, 255u, 256u, 65535u, 65536u}) {
     for (const double p : {0.5, 0.1, 0.01, 0.001, 1e-6}) {

@@ -29,14 +29,6 @@ std::vector<float> Read(const EmbeddingTable& table, int64_t key,
   return out;
 }
 
-bool ApplyOnes(EmbeddingTable* table, const std::vector<int64_t>& keys,
-               int64_t version = 0) {
-  const std::vector<float> grads(keys.size() * table->dim(), 1.0f);
-  return table->Apply(
-      {keys.data(), grads.data(), keys.size(), nullptr, 0, version}, AddSum(),
-      SerialFor);
-}
-
 TEST(AnEmptyTableIsSmall) {
   EmbeddingTable table(16);
   EXPECT_EQ(table.size(), 0);

@@ -20,14 +20,6 @@
 namespace rec_estimator {
 namespace {
 
-bool ApplyOnes(EmbeddingTable* table, const std::vector<int64_t>& keys,
-               int64_t version = 0) {
-  const std::vector<float> grads(keys.size() * table->dim(), 1.0f);
-  return table->Apply(
-      {keys.data(), grads.data(), keys.size(), nullptr, 0, version}, AddSum(),
-      SerialFor);
-}
-
 TEST(EvictedRowsAreReusedAndStartAfresh) {
   for (const FilterSpec& filter :
        {FilterSpec{}, FilterSpec{2, 1, 0, 0}, FilterSpec{2, 1, 20000, 0.01}}) {
@@ -64,6 +56,19 @@ TEST(EvictedRowsAreReusedAndStartAfresh) {
     EXPECT_EQ(table.EvictSmaller(8.0f), 0);
     EXPECT_EQ(table.EvictSmaller(std::nextafter(8.0f, 9.0f)), 10000);
     EXPECT_EQ(table.size(), 0);
+  }
+}
+
+TEST(WhatABloomFilterLeavesOfAnEvictedKeyIsNotEvictedAgain) {
+  EmbeddingTable table(1, 0.0f, {2, 1, 20000, 0.01});
+  const int64_t key = 7;
+  EXPECT_TRUE(ApplyOnes(&table, {key, key}, 1));
+  EXPECT_EQ(table.EvictOlder(2, 2), 1);
+  for (const int64_t version : {100, 200}) {
+    EXPECT_EQ(table.EvictOlder(version, version), 0);
+    int64_t stamp = 0;
+    table.Versions(&key, 1, &stamp);
+    EXPECT_EQ(stamp, -1);
   }
 }
 

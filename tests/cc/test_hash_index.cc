@@ -1,4 +1,6 @@
 // HashIndex against std::unordered_map: overflow counters, growth, erasure.
+#include <array>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <random>
@@ -200,6 +202,26 @@ TEST(SiblingsGrowAtDifferentSizesByThirtyPercent) {
   EXPECT_TRUE(a.Reserve(a.capacity() + 1, 0.0));
   const double factor = static_cast<double>(a.capacity()) / before;
   EXPECT_TRUE(factor > 1.29 && factor < 1.31);
+}
+
+// At full load and at the mean over growth: shares of the keys that live beyond
+// their home bucket, and of absent keys that are searched for there.
+TEST(AsManyKeysOverflowAsTheGrowthConstantsAreChosenFor) {
+  for (const auto& [load, beyond_share, searched_share] :
+       {std::array<double, 3>{0.85, 0.15, 0.5}, {0.74, 0.10, 0.27}}) {
+    HashIndex index;
+    EXPECT_TRUE(index.Reserve(200000, 0.0));
+    const double n = std::floor(load / 0.85 * double(index.capacity()));
+    int beyond = 0, searched = 0;
+    for (int64_t key = 0; key < n; ++key) Insert(&index, key, 0);
+    for (int64_t key = 0; key < n; ++key) {
+      beyond += Find(index, key).bucket() != index.Home(MixKey(key));
+      searched += index.Home(MixKey(~key))->overflow != 0;
+    }
+    // The figures are whole percents.
+    EXPECT_TRUE(std::abs(beyond / n - beyond_share) < 0.005);
+    EXPECT_TRUE(std::abs(searched / n - searched_share) < 0.005);
+  }
 }
 
 TEST(AReserveThatCannotBeHadChangesNothing) {

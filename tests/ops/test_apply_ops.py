@@ -327,7 +327,7 @@ def test_two_threads_lose_neither_update_nor_count(make_table, session):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=600)
     assert errors == [] and not any(thread.is_alive() for thread in threads)
     keys, counts = np.unique(np.concatenate(batches), return_counts=True)
     np.testing.assert_array_equal(table.frequencies(keys), counts)

@@ -467,7 +467,7 @@ def test_readers_beside_applies_see_whole_rows(make_table, session):
         for table in tables:
             table.apply("GradientDescent", [1.0], keys, -np.ones([2000, 16]))
     done.set()
-    reader.join(timeout=60)
+    reader.join(timeout=600)
     assert not reader.is_alive(), "a reader and an apply wait for each other"
     assert torn == []
     for table in tables:
