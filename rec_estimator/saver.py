@@ -23,6 +23,7 @@ class _Saved(NamedTuple):
 
     prefix: str
     signature: Signature
+    identity: Optional[str] = None  # By which a delta knows it; None: it was found.
 
     def is_there(self) -> bool:
         return checkpoint_files.signature_of(self.prefix) == self.signature
@@ -235,7 +236,12 @@ class Saver(tf.train.Saver):
 
         Raises:
           ValueError: save_path is no checkpoint.
+          tf.errors.NotFoundError: It is a delta, and a checkpoint that it builds on is gone.
+          tf.errors.DataLossError: Or is another one than it was.
         """
+        if self._is_streaming() and self._ops.shards and save_path is not None:
+            # TensorFlow restores variables and tables at once: before any of it is changed.
+            checkpoint_files.check_parents(tf.compat.as_str(save_path))
         _chains.pop(sess, None)
         self._held = None
         super().restore(sess, save_path)
@@ -271,15 +277,15 @@ class Saver(tf.train.Saver):
         begun = time.monotonic()
         chain = () if full else self._chain_before(session, prefix)
         try:
-            self._write(session, prefix, chain)
+            identity = self._write(session, prefix, chain)
         except tf.errors.FailedPreconditionError:
             # A table was emptied meanwhile, by an initializer or another Saver's restore: it has
             # noted nothing, and only a full save is right.
             if not chain:
                 raise
             chain = ()
-            self._write(session, prefix, chain)
-        saved = _Saved(prefix, checkpoint_files.signature_of(prefix))
+            identity = self._write(session, prefix, chain)
+        saved = _Saved(prefix, checkpoint_files.signature_of(prefix), identity)
         if self._incremental and self._is_streaming() and self._ops.shards:
             session.run(self._ops.commits)
             _chains[session] = _Chain(self, (*chain, saved))
@@ -300,7 +306,16 @@ class Saver(tf.train.Saver):
             # What is trained without counting steps differs under one step.
             and _counts_steps(session.graph)
             and held.saved.is_there()
+            and self._can_be_restored(prefix)
         )
+
+    def _can_be_restored(self, prefix: str) -> bool:
+        try:
+            checkpoint_files.check_parents(prefix)
+        except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
+            tf.logging.warning("%s is written again: %s", prefix, error.message)
+            return False
+        return True
 
     def _chain_before(self, session: Any, prefix: str) -> Tuple[_Saved, ...]:
         """The chain that a delta `prefix` can be added to; () if it must be full."""
@@ -316,31 +331,33 @@ class Saver(tf.train.Saver):
             return ()
         return chain.saved
 
-    def _write(self, session: Any, prefix: str, chain: Sequence[_Saved]) -> None:
-        """Writes a full checkpoint, or the delta of the end of `chain`."""
+    def _write(self, session: Any, prefix: str, chain: Sequence[_Saved]) -> Optional[str]:
+        """Writes a full checkpoint, or the delta of the end of `chain`; returns its identity."""
         feeds: Dict[Any, Any] = {}
         if self._is_streaming():
             if chain:
-                feeds[self._ops.delta_of] = os.path.basename(chain[-1].prefix)
+                parent = chain[-1]
+                feeds[self._ops.delta_of] = [os.path.basename(parent.prefix), parent.identity]
             else:
                 # Before what the old file holds is lost, and each delta stays what it was.
                 session.run(self._ops.evictions)
         if not self._is_streaming() or not checkpoint_files.is_local(prefix):
             self._run(session, prefix, feeds)
-            return
+            return checkpoint_files.identity_of(prefix)
         self._forget_deltas_of(prefix)
         tables = () if chain else self._tables_with_folders()
         with PendingCheckpoint(prefix) as pending:
             self._run(session, pending.prefix, feeds)
             if tables:
                 sparse_folders.write(pending.prefix, pending.sparse_folder, tables)
-            pending.place(
+            identity = pending.place(
                 lambda prefixes, merged: session.run(
                     self._ops.merge, {self._ops.merge_from: prefixes, self._ops.merge_to: merged}
                 )
             )
         if tables:
             sparse_folders.remember(checkpoint_files.sparse_folder_of(prefix))
+        return identity
 
     def _tables_with_folders(self) -> List[Any]:
         if not self._leaves_folders or not self._is_streaming():
