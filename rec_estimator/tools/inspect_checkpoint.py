@@ -362,7 +362,7 @@ def _notes(bundle: Bundle, table: StoredTable) -> Dict[str, str]:
         try:
             checkpoint_files.check_parents(bundle.prefix)
         except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
-            notes["not restorable"] = error.message
+            notes["problem"] = error.message
         notes["erased keys"] = f"{rows_of(bundle, table.shards, '-keys_erased'):,}"
     layouts = [f"{shard}-cbf_layout" for shard in table.shards]
     for name in [name for name in layouts if name in bundle.tensors][:1]:  # Shards have the same.
