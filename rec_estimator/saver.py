@@ -83,7 +83,7 @@ class Saver(tf.train.Saver):
 
     Raises:
       TypeError: A table in a dict.
-      ValueError: max_deltas is below 1, or as of TensorFlow.
+      ValueError: max_deltas is below 1, the tables are of an imported MetaGraph, or as of TensorFlow.
 
     Example:
       >>> table = rec.get_embedding_variable("user", embedding_dim=4)
@@ -122,6 +122,7 @@ class Saver(tf.train.Saver):
                 f"max_deltas must be >= 1, got {max_deltas}; incremental=False writes full "
                 "checkpoints only"
             )
+        self._given = var_list
         self._incremental = incremental
         self._max_deltas = max_deltas
         self._leaves_folders = sparse_folders
@@ -138,6 +139,8 @@ class Saver(tf.train.Saver):
 
     def build(self) -> None:
         """Adds the ops to the graph, where ``defer_build=True`` left it for later."""
+        if self.saver_def is None:
+            _check_not_imported(self._given)
         super().build()
         self._has_ops = True
         if self.saver_def is not None:
@@ -459,6 +462,18 @@ def _as_saveables(item: Any) -> List[Any]:
     if hasattr(table, "shards"):
         return [shard.saveable for shard in table.shards]
     return [item]
+
+
+def _check_not_imported(var_list: Any) -> None:
+    """Refuses the ops that an imported MetaGraph has in place of saveable tables."""
+    items = tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS) if var_list is None else var_list
+    for item in items:
+        if isinstance(item, tf.Operation):
+            raise ValueError(
+                f"var_list must be variables and tables that this program made, got op "
+                f"{item.name!r} of an imported MetaGraph; save and restore with the Saver that "
+                "tf.compat.v1.train.import_meta_graph() returned, or build the model anew"
+            )
 
 
 def _check_latest_filename(latest_filename: str, prefix: str) -> None:
