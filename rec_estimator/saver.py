@@ -83,7 +83,7 @@ class Saver(tf.train.Saver):
 
     Raises:
       TypeError: A table in a dict.
-      ValueError: max_deltas is below 1, the tables are of an imported MetaGraph, or as of TensorFlow.
+      ValueError: max_deltas is below 1, or tables are of an imported MetaGraph, or as of TensorFlow.
 
     Example:
       >>> table = rec.get_embedding_variable("user", embedding_dim=4)
