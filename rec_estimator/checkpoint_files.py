@@ -39,6 +39,16 @@ _EMPTY_INDEX = bytes.fromhex(
     "1608 230d" + "00" * 36 + "57fb808b247547db"  # the footer
 )
 
+# What helps against an error of the file system.
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room there or save elsewhere"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "change its mode or save elsewhere"),
+    errno.ENAMETOOLONG: "files have longer names than it: choose a shorter one",
+    errno.EEXIST: "another job may be writing it: give each a folder of its own",
+    errno.ENOTDIR: "save elsewhere",
+    errno.ENOENT: "save elsewhere",
+}
+
 _DATA_FILE = re.compile(r"\.data-(\d{5})-of-(\d{5})")
 
 
@@ -61,6 +71,31 @@ def signature_of(prefix: str) -> Optional[Signature]:
     except (OSError, tf.errors.OpError):
         return None
     return Signature(stat.length, stat.mtime_nsec, 0)
+
+
+@contextlib.contextmanager
+def explaining(prefix: str) -> Iterator[None]:
+    """Makes an error of the file system say which path it is about and what helps."""
+
+    def explained(error: Any, code: int) -> str:
+        return (
+            "save_path must be a prefix in a folder that can be written and has room, got "
+            f"{prefix!r}: {error}; {_REMEDIES[code]}"
+        )
+
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REMEDIES:
+            raise
+        raise type(error)(error.errno, explained(error, error.errno)) from error
+    except tf.errors.OpError as error:
+        # What C++ was told by the system it has in words only.
+        for code in _REMEDIES:
+            if f"; {os.strerror(code)}" in error.message:
+                message = explained(os.strerror(code), code)
+                raise type(error)(error.node_def, error.op, message) from error
+        raise
 
 
 def identity_of(prefix: str) -> Optional[str]:

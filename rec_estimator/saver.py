@@ -83,7 +83,7 @@ class Saver(tf.train.Saver):
 
     Raises:
       TypeError: A table in a dict.
-      ValueError: max_deltas is below 1, or tables are of an imported MetaGraph, or as of TensorFlow.
+      ValueError: max_deltas is below 1, or tables are of an imported MetaGraph, or as TensorFlow.
 
     Example:
       >>> table = rec.get_embedding_variable("user", embedding_dim=4)
@@ -203,6 +203,8 @@ class Saver(tf.train.Saver):
           TypeError: sess is no session.
           ValueError: A bad latest_filename, or full=False of a Saver that is not incremental.
           RuntimeError: The Saver's ops were not built.
+          OSError, tf.errors.OpError: The file system does not take it. Nothing is left of this save,
+            and what was there is whole.
         """
         if not self._has_ops and self.saver_def is None:
             raise RuntimeError("build() must be called before save() with defer_build=True")
@@ -344,15 +346,22 @@ class Saver(tf.train.Saver):
             else:
                 # Before what the old file holds is lost, and each delta stays what it was.
                 session.run(self._ops.evictions)
+        with checkpoint_files.explaining(prefix):
+            return self._write_files(session, prefix, feeds, is_full=not chain)
+
+    def _write_files(
+        self, session: Any, prefix: str, feeds: Dict[Any, Any], is_full: bool
+    ) -> Optional[str]:
         if not self._is_streaming() or not checkpoint_files.is_local(prefix):
             self._run(session, prefix, feeds)
             return checkpoint_files.identity_of(prefix)
-        self._forget_deltas_of(prefix)
-        tables = () if chain else self._tables_with_folders()
+        tables = self._tables_with_folders() if is_full else ()
         with PendingCheckpoint(prefix) as pending:
             self._run(session, pending.prefix, feeds)
             if tables:
                 sparse_folders.write(pending.prefix, pending.sparse_folder, tables)
+            # As late as can be: a save that fails until here has lost nothing.
+            self._forget_deltas_of(prefix)
             identity = pending.place(
                 lambda prefixes, merged: session.run(
                     self._ops.merge, {self._ops.merge_from: prefixes, self._ops.merge_to: merged}

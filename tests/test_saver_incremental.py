@@ -1,5 +1,6 @@
 """Incremental checkpoints: base and deltas restore to the bits of the live tables."""
 
+import errno
 import os
 import shutil
 
@@ -254,6 +255,24 @@ def test_a_save_that_fails_loses_no_changes(tmp_path, small, monkeypatch):
     assert save_some(model, session, saver, tmp_path, 1) == ["model-1"]
     expected = model.contents(session)
     saver.restore(session, str(tmp_path / "model-3"))
+    assert model.contents(session) == expected
+
+
+def test_a_rewrite_that_fails_leaves_the_deltas_of_what_is_there(tmp_path, small, monkeypatch):
+    model, session = small
+    save_some(model, session, rec.Saver(incremental=True), tmp_path, 3)
+    expected = model.contents(session)
+    again = rec.Saver(incremental=True)
+    with monkeypatch.context() as patch:
+
+        def fail(*arguments):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(os, "mkdir", fail)
+        with pytest.raises(OSError, match="save_path must be .* No space left .* make room"):
+            again.save(session, f"{tmp_path}/model", global_step=1)
+    model.train(session, [9])
+    again.restore(session, f"{tmp_path}/model-3")
     assert model.contents(session) == expected
 
 
