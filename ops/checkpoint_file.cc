@@ -15,6 +15,7 @@
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/strcat.h"
+#include "tensorflow/core/platform/stringprintf.h"
 #include "tensorflow/core/util/saved_tensor_slice_util.h"
 #include "tensorflow/core/util/tensor_bundle/naming.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
@@ -30,6 +31,7 @@ using ::tensorflow::DT_FLOAT;
 using ::tensorflow::DT_INT32;
 using ::tensorflow::DT_STRING;
 using ::tensorflow::Env;
+using ::tensorflow::RandomAccessFile;
 using ::tensorflow::Status;
 using ::tensorflow::StringPiece;
 using ::tensorflow::TensorShape;
@@ -41,18 +43,19 @@ using ::tensorflow::strings::StrCat;
 
 namespace {
 
-// n bytes of the file at an offset; they are inside it, or were when it was
-// opened.
-Status ReadBytes(const DataFile& file, const std::string& tensor,
-                 uint64_t offset, size_t n, char* bytes) {
+// n bytes of the file at an offset, which `what` is in; they are inside it, or
+// were when it was opened.
+Status ReadBytes(const RandomAccessFile& file, const std::string& file_name,
+                 const std::string& what, uint64_t offset, size_t n,
+                 char* bytes) {
   StringPiece read;
-  const Status status = file.file->Read(offset, n, &read, bytes);
+  const Status status = file.Read(offset, n, &read, bytes);
   if (read.size() != n) {
     if (!status.ok() && !tensorflow::errors::IsOutOfRange(status)) {
       return status;
     }
-    return DataLoss("tensor ", tensor, " must be in bytes [", offset, ", ",
-                    offset + n, ") of ", file.name, ", got ", read.size(),
+    return DataLoss(what, " must be in bytes [", offset, ", ", offset + n,
+                    ") of ", file_name, ", got ", read.size(),
                     " bytes; the file is damaged");
   }
   if (read.data() != bytes) std::copy_n(read.data(), n, bytes);
@@ -91,6 +94,7 @@ Status CheckpointFile::Open() {
   tensorflow::uint64 bytes;
   TF_RETURN_IF_ERROR(env->GetFileSize(name, &bytes));
   TF_RETURN_IF_ERROR(env->NewRandomAccessFile(name, &index_file_));
+  TF_RETURN_IF_ERROR(ReadIdentity(bytes));
   tensorflow::table::Table* index = nullptr;
   Status status = tensorflow::table::Table::Open(
       tensorflow::table::Options(), index_file_.get(), bytes, &index);
@@ -119,6 +123,22 @@ Status CheckpointFile::Open() {
   }
   status = entries_->status();
   return status.ok() ? status : damaged(status);
+}
+
+Status CheckpointFile::ReadIdentity(uint64_t bytes) {
+  constexpr uint64_t kChunk = uint64_t{1} << 20;
+  const std::string name = tensorflow::MetaFilename(prefix_);
+  std::string chunk(std::min(bytes, kChunk), '\0');
+  uint32_t checksum = 0;
+  for (uint64_t at = 0; at < bytes; at += chunk.size()) {
+    const size_t n = std::min<uint64_t>(chunk.size(), bytes - at);
+    TF_RETURN_IF_ERROR(
+        ReadBytes(*index_file_, name, "index", at, n, chunk.data()));
+    checksum = ExtendCrc32c(checksum, chunk.data(), n);
+  }
+  identity_ = tensorflow::strings::Printf(
+      "%llu-%08x", static_cast<unsigned long long>(bytes), checksum);
+  return Status();
 }
 
 bool CheckpointFile::Has(const std::string& name) const {
@@ -290,8 +310,8 @@ Status CheckpointFile::ReadString(const std::string& name, std::string* value) {
   TF_RETURN_IF_ERROR(OpenData(name, entry.shard_id(), &file));
   TF_RETURN_IF_ERROR(CheckInside(name, *file, entry));
   std::string bytes(entry.size(), '\0');
-  TF_RETURN_IF_ERROR(
-      ReadBytes(*file, name, entry.offset(), bytes.size(), bytes.data()));
+  TF_RETURN_IF_ERROR(ReadBytes(*file->file, file->name, "tensor " + name,
+                               entry.offset(), bytes.size(), bytes.data()));
   StringPiece rest = bytes;
   tensorflow::uint32 length, length_checksum;
   if (!tensorflow::core::GetVarint32(&rest, &length) ||
@@ -341,7 +361,7 @@ Status RowStream::Read(int64_t n, void* rows) {
     const int64_t taken = std::min(n, piece.end - at_);
     const size_t bytes = taken * tensor_.row_bytes;
     TF_RETURN_IF_ERROR(ReadBytes(
-        *piece.file, tensor_.name,
+        *piece.file->file, piece.file->name, "tensor " + tensor_.name,
         piece.offset + (at_ - piece.begin) * tensor_.row_bytes, bytes, out));
     checksum_ = ExtendCrc32c(checksum_, out, bytes);
     at_ += taken;

@@ -58,6 +58,11 @@ class CheckpointFile {
 
   const std::string& prefix() const { return prefix_; }
 
+  // What tells the index from any other one: its bytes and their CRC-32C, as
+  // "1234-9a8b7c6d". As the index has the checksums of all tensors, this goes
+  // for all that the checkpoint holds, and it is the same in a copy.
+  const std::string& identity() const { return identity_; }
+
   bool Has(const std::string& name) const;
 
   // Where the tensor is. It must be of one of the types, of rank 1 or 2, and
@@ -90,7 +95,11 @@ class CheckpointFile {
   tensorflow::Status Damaged(const std::string& name,
                              const std::string& rule) const;
 
+  // Computes identity_ of the index file, which has so many bytes.
+  tensorflow::Status ReadIdentity(uint64_t bytes);
+
   const std::string prefix_;
+  std::string identity_;
   int32_t num_data_files_ = 0;
   std::unique_ptr<tensorflow::RandomAccessFile> index_file_;
   std::unique_ptr<tensorflow::table::Table> index_;

@@ -33,9 +33,12 @@ constexpr char kBloomCounters[] = "-cbf_counters";
 constexpr char kBloomLayout[] = "-cbf_layout";
 constexpr int64_t kBloomLayoutSize = 4;
 // Of an incremental checkpoint only: which keys are gone, and the name of the
-// checkpoint beside it that the changes are to.
+// checkpoint beside it that the changes are to, with the identity of its index
+// (CheckpointFile::identity). Without the latter nobody would notice that a
+// checkpoint of that name is another one now.
 constexpr char kKeysErased[] = "-keys_erased";
 constexpr char kDeltaOf[] = "-delta_of";
+constexpr char kDeltaOfIndex[] = "-delta_of_index";
 // Behind the name of the logical table.
 constexpr char kBank[] = "/default_values";
 

@@ -64,7 +64,10 @@ Status TableExportShape(InferenceContext* c) {
 }
 
 Status TablesSaveShape(InferenceContext* c) {
-  return ScalarInputs(c, 0, c->num_inputs());
+  const int delta_of = c->num_inputs() - 1;
+  TF_RETURN_IF_ERROR(ScalarInputs(c, 0, delta_of));
+  ShapeHandle unused;
+  return c->WithRankAtMost(c->input(delta_of), 1, &unused);
 }
 
 Status TableCommitSaveShape(InferenceContext* c) {
@@ -148,8 +151,10 @@ With a Bloom filter: `<tensor_name>-cbf_blocks`, `-cbf_counters` and `-cbf_layou
 
 tables: Each [].
 prefix: []. Of the checkpoint that is written.
-delta_of: []. Empty: everything. Otherwise the name, without its folder, of the checkpoint before: what
-  has changed since then, `<tensor_name>-keys_erased` [e] and `<tensor_name>-delta_of` [].
+delta_of: [2]. The name, without its folder, of the checkpoint before and the identity of its index: bytes,
+  '-' and CRC-32C in hexadecimal. Written is what has changed since then, `<tensor_name>-keys_erased` [e],
+  `<tensor_name>-delta_of` [] and `<tensor_name>-delta_of_index` []. Empty strings: everything. In graphs of
+  older releases []: no identity.
 tensor_names: Per table its name in the checkpoint, that of the shard if there are several.
 key_dtypes: Per table the type of its keys in the checkpoint.
 bank_names: Per table the name of its bank of initial vectors; '': it is not written.
@@ -186,7 +191,7 @@ Replaces what the table holds by what a checkpoint holds of it, in little memory
 
 Reads `<tensor_name>-keys` or, written in shards, `<tensor_name>/part_<i>-keys` for i = 0, 1, …, and keeps
 the keys with floormod(key, 1000) % num_parts == part. Of an incremental checkpoint, those it builds on are
-read first. After an error the table is empty if it was empty (one that was not initialized may be so then),
+read first; one that is not the one it was is an error. After an error the table is empty if it was empty (one that was not initialized may be so then),
 and unchanged if it was not, unless memory ends or a key comes twice in a file that is not in order.
 
 table: [].

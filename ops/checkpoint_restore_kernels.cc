@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "checkpoint_chain.h"
 #include "checkpoint_file.h"
 #include "checkpoint_format.h"
 #include "checkpoint_rows.h"
@@ -18,7 +18,6 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/lib/io/path.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/logging.h"
 #include "tensorflow/core/platform/strcat.h"
@@ -36,100 +35,14 @@ using ::tensorflow::Tensor;
 using ::tensorflow::TensorShapeUtils;
 using ::tensorflow::tstring;
 using ::tensorflow::errors::DataLoss;
-using ::tensorflow::errors::NotFound;
 using ::tensorflow::errors::ResourceExhausted;
 using ::tensorflow::strings::StrCat;
-
-// More incremental checkpoints on one full one are refused.
-constexpr size_t kLongestChain = 10000;
 
 // Threads that read and insert, at most: each takes the memory of a batch.
 constexpr int64_t kWorkers = 4;
 
 // Blocks of a Bloom filter read at once take so many bytes.
 constexpr int64_t kBloomBytes = int64_t{4} << 20;
-
-// A table in a checkpoint: what the file calls its shards, and the checkpoint
-// that this one is a change to, or ''.
-struct StoredTable {
-  std::vector<StoredShard> shards;
-  std::string delta_of;
-};
-
-// DataLoss if a shard is missing, NotFound if all are.
-Status FindStored(CheckpointFile* file, const std::string& name,
-                  StoredTable* table) {
-  std::vector<StoredShard>& shards = table->shards;
-  if (file->Has(name + kKeys)) {
-    shards.push_back({name, 0, 1});
-  } else {
-    // More shards than buckets are never written.
-    for (int64_t part = 0; part < kBuckets; ++part) {
-      const std::string source = StrCat(name, "/part_", part);
-      if (!file->Has(source + kKeys)) continue;
-      if (part != static_cast<int64_t>(shards.size())) {
-        return DataLoss("tensor ", name, "/part_", shards.size(),
-                        "-keys must be in ", file->prefix(), " beside ", source,
-                        "-keys, got none; shards are missing");
-      }
-      shards.push_back({source, part, 0});
-    }
-  }
-  if (shards.empty()) {
-    return NotFound("table ", name, " must be in checkpoint ", file->prefix(),
-                    " as ", name, "-keys or ", name,
-                    "/part_0-keys, got a file with tables ",
-                    file->TableNames());
-  }
-  for (StoredShard& shard : shards) {
-    shard.count = shards.size();
-    std::string delta_of;
-    if (file->Has(shard.name + kDeltaOf)) {
-      TF_RETURN_IF_ERROR(file->ReadString(shard.name + kDeltaOf, &delta_of));
-    }
-    if (shard.number == 0) table->delta_of = delta_of;
-    if (delta_of != table->delta_of) {
-      return DataLoss("tensor ", shard.name, kDeltaOf, " of ", file->prefix(),
-                      " must be the same for all shards, '", table->delta_of,
-                      "', got '", delta_of, "'; the file is damaged");
-    }
-  }
-  return Status();
-}
-
-// The checkpoints that make up the table: the full one, then changes, in order.
-Status FindChain(const std::string& prefix, const std::string& name,
-                 std::vector<std::string>* chain) {
-  std::set<std::string> seen;
-  const std::string folder(tensorflow::io::Dirname(prefix));
-  std::string next = prefix;
-  for (;;) {
-    CheckpointFile file(next);
-    const Status status = file.Open();
-    if (!status.ok()) {
-      if (chain->empty() || !tensorflow::errors::IsNotFound(status)) {
-        return status;
-      }
-      return NotFound("checkpoint ", next, " must be there, as ", chain->back(),
-                      " holds the changes to it, got none; ", status.message());
-    }
-    StoredTable table;
-    TF_RETURN_IF_ERROR(FindStored(&file, name, &table));
-    chain->push_back(next);
-    seen.insert(std::string(tensorflow::io::Basename(next)));
-    if (table.delta_of.empty()) break;
-    if (table.delta_of.find('/') != std::string::npos ||
-        !seen.insert(table.delta_of).second || chain->size() > kLongestChain) {
-      return DataLoss("tensor ", table.shards[0].name, kDeltaOf, " of ", next,
-                      " must be one of at most ", kLongestChain,
-                      " checkpoints beside it that lead to a full one, got ",
-                      table.delta_of, "; the file is damaged");
-    }
-    next = tensorflow::io::JoinPath(folder, table.delta_of);
-  }
-  std::reverse(chain->begin(), chain->end());
-  return Status();
-}
 
 // Reads a chain of checkpoints into a table, which nobody else changes
 // meanwhile, or, without a table, to see whether they can be read: all but
@@ -156,10 +69,10 @@ class TableRestore {
     }
   }
 
-  Status Run(const std::vector<std::string>& chain, const std::string& name) {
-    for (const std::string& prefix : chain) {
-      CheckpointFile file(prefix);
-      TF_RETURN_IF_ERROR(file.Open());
+  Status Run(const std::vector<Link>& chain, const std::string& name) {
+    for (const Link& link : chain) {
+      CheckpointFile file(link.prefix);
+      TF_RETURN_IF_ERROR(OpenLink(link, &file));
       StoredTable stored;
       TF_RETURN_IF_ERROR(FindStored(&file, name, &stored));
       const bool is_delta = !stored.delta_of.empty();
@@ -491,7 +404,7 @@ class TableRestoreOp : public OpKernel {
                  const float* bank, int64_t bank_rows,
                  TableResource* resource) const {
     EmbeddingTable& table = resource->table();
-    std::vector<std::string> chain;
+    std::vector<Link> chain;
     TF_RETURN_IF_ERROR(FindChain(prefix, tensor_name_, &chain));
     std::vector<float> stored_bank;
     TF_RETURN_IF_ERROR(ReadBank(chain, table.dim(), &stored_bank));
@@ -524,7 +437,7 @@ class TableRestoreOp : public OpKernel {
     return status;
   }
 
-  Status Fill(OpKernelContext* context, const std::vector<std::string>& chain,
+  Status Fill(OpKernelContext* context, const std::vector<Link>& chain,
               const float* bank, int64_t bank_rows,
               TableResource* resource) const {
     EmbeddingTable& table = resource->table();
@@ -549,18 +462,18 @@ class TableRestoreOp : public OpKernel {
   }
 
   // The bank of the last checkpoint that has one; left empty if none has.
-  Status ReadBank(const std::vector<std::string>& chain, int64_t dim,
+  Status ReadBank(const std::vector<Link>& chain, int64_t dim,
                   std::vector<float>* bank) const {
     const std::string name = tensor_name_ + kBank;
-    for (auto prefix = chain.rbegin(); prefix != chain.rend(); ++prefix) {
-      CheckpointFile file(*prefix);
-      TF_RETURN_IF_ERROR(file.Open());
+    for (auto link = chain.rbegin(); link != chain.rend(); ++link) {
+      CheckpointFile file(link->prefix);
+      TF_RETURN_IF_ERROR(OpenLink(*link, &file));
       if (!file.Has(name)) continue;
       StoredTensor tensor;
       TF_RETURN_IF_ERROR(
           file.FindMatrix(name, dim, "dim of the table", &tensor));
       if (tensor.rows == 0) {
-        return DataLoss("tensor ", name, " of ", *prefix,
+        return DataLoss("tensor ", name, " of ", link->prefix,
                         " must have a row, got none; the file is damaged");
       }
       const int64_t rows = tensor.rows;

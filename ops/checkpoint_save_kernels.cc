@@ -62,6 +62,12 @@ struct TableNames {
   std::vector<SlotSpec> slots;
 };
 
+// The checkpoint that an incremental one holds the changes to.
+struct Parent {
+  std::string name;      // Empty: there is none.
+  std::string identity;  // Of its index; empty: not known.
+};
+
 // Writes one table.
 class TableSave {
  public:
@@ -77,16 +83,16 @@ class TableSave {
     }
   }
 
-  // delta_of: empty, or the checkpoint since which changes are written.
-  Status Run(const std::string& delta_of, bool track_changes) {
+  // parent: the checkpoint since which changes are written, if it has a name.
+  Status Run(const Parent& parent, bool track_changes) {
     EmbeddingTable& table = resource_.table();
-    const bool is_delta = !delta_of.empty();
+    const bool is_delta = !parent.name.empty();
     if (is_delta && !table.tracks_changes()) {
       return FailedPrecondition(
           "table ", resource_.name(),
           " must be saved in full, with track_changes, before its changes are, "
           "got delta_of = ",
-          delta_of);
+          parent.name);
     }
     // Now, so that nothing can change between this and the snapshot unnoticed.
     if (track_changes) table.TrackChanges();
@@ -99,7 +105,7 @@ class TableSave {
     }
     TF_RETURN_IF_ERROR(SaveEntries(snapshot));
     TF_RETURN_IF_ERROR(SaveBloom(snapshot));
-    if (is_delta) TF_RETURN_IF_ERROR(SaveErased(snapshot, delta_of));
+    if (is_delta) TF_RETURN_IF_ERROR(SaveErased(snapshot, parent));
     // A save that fails hereafter does no harm: pending changes are saved again
     // until they are committed.
     if (track_changes) snapshot.MarkSaved();
@@ -377,7 +383,7 @@ class TableSave {
     return status;
   }
 
-  Status SaveErased(const Snapshot& snapshot, const std::string& delta_of) {
+  Status SaveErased(const Snapshot& snapshot, const Parent& parent) {
     const std::vector<int64_t>& erased = snapshot.erased();
     const std::string name = names_.name + kKeysErased;
     const int64_t total = erased.size();
@@ -397,9 +403,19 @@ class TableSave {
       }
       TF_RETURN_IF_ERROR(writer_.Add({{name, total, at, keys}}));
     }
-    Tensor parent(DT_STRING, TensorShape({}));
-    parent.scalar<tstring>()() = delta_of;
-    return writer_.Add({{names_.name + kDeltaOf, 1, 0, parent}});
+    std::vector<TensorRows> strings = {
+        {names_.name + kDeltaOf, 1, 0, Scalar(parent.name)}};
+    if (!parent.identity.empty()) {
+      strings.push_back(
+          {names_.name + kDeltaOfIndex, 1, 0, Scalar(parent.identity)});
+    }
+    return writer_.Add(std::move(strings));
+  }
+
+  static Tensor Scalar(const std::string& value) {
+    Tensor tensor(DT_STRING, TensorShape({}));
+    tensor.scalar<tstring>()() = value;
+    return tensor;
   }
 
   OpKernelContext* const context_;
@@ -421,15 +437,12 @@ class TablesSaveOp : public OpKernel {
   void Compute(OpKernelContext* context) override {
     OpInputList handles;
     OP_REQUIRES_OK(context, context->input_list("tables", &handles));
-    std::string prefix, delta_of;
-    OP_REQUIRES_OK(context, ReadScalar(context, "prefix", &prefix));
-    OP_REQUIRES_OK(context, ReadScalar(context, "delta_of", &delta_of));
+    std::string prefix;
+    Parent parent;
+    OP_REQUIRES_OK(context, ReadPrefix(context, &prefix));
+    OP_REQUIRES_OK(context, ReadParent(context, &parent));
     OP_REQUIRES(context, !prefix.empty() && prefix.back() != '/',
                 InvalidArgument("prefix must name a file, got '", prefix, "'"));
-    OP_REQUIRES(context, delta_of.find('/') == std::string::npos,
-                InvalidArgument("delta_of must be the name of a checkpoint "
-                                "beside prefix, got ",
-                                delta_of));
     std::vector<TablePtr> tables(handles.size());
     for (int i = 0; i < handles.size(); ++i) {
       OP_REQUIRES_OK(context, FindTable(context, handles[i], &tables[i]));
@@ -440,7 +453,7 @@ class TablesSaveOp : public OpKernel {
     for (int i = 0; i < handles.size(); ++i) {
       TableSave save(context, tables[i].get(), names_[i], &writer);
       OP_REQUIRES_OK(context, OrResourceExhausted(tables[i]->name(), [&] {
-                       return save.Run(delta_of, track_changes_);
+                       return save.Run(parent, track_changes_);
                      }));
     }
     OP_REQUIRES_OK(context, writer.Finish());
@@ -500,16 +513,31 @@ class TablesSaveOp : public OpKernel {
     return Status();
   }
 
-  static Status ReadScalar(OpKernelContext* context, const char* name,
-                           std::string* value) {
+  static Status ReadPrefix(OpKernelContext* context, std::string* prefix) {
     const Tensor* tensor;
-    TF_RETURN_IF_ERROR(context->input(name, &tensor));
+    TF_RETURN_IF_ERROR(context->input("prefix", &tensor));
     if (!TensorShapeUtils::IsScalar(tensor->shape())) {
-      return InvalidArgument(name, " must be [], got shape ",
+      return InvalidArgument("prefix must be [], got shape ",
                              tensor->shape().DebugString());
     }
-    *value = tensor->scalar<tstring>()();
+    *prefix = tensor->scalar<tstring>()();
     return Status();
+  }
+
+  static Status ReadParent(OpKernelContext* context, Parent* parent) {
+    const Tensor* tensor;
+    TF_RETURN_IF_ERROR(context->input("delta_of", &tensor));
+    const bool has_identity = tensor->dims() == 1 && tensor->dim_size(0) == 2;
+    if (!has_identity && tensor->dims() != 0) {
+      return InvalidArgument("delta_of must be [] or [2], got shape ",
+                             tensor->shape().DebugString());
+    }
+    parent->name = tensor->flat<tstring>()(0);
+    if (has_identity) parent->identity = tensor->flat<tstring>()(1);
+    if (parent->name.find('/') == std::string::npos) return Status();
+    return InvalidArgument(
+        "delta_of must be the name of a checkpoint beside prefix, got ",
+        parent->name);
   }
 
   std::vector<TableNames> names_;

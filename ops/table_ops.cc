@@ -187,7 +187,7 @@ REGISTER_OP("RecEstimator>TableEvict")
 Takes away keys that were not trained for long, or rows whose values are small.
 
 table: [].
-global_step: []. Keys of version -1 are stamped with it.
+global_step: []. Keys of version -1, or of a larger one as after a warm start, are stamped with it.
 evicted: []. How many keys went, the counted ones among them.
 steps_to_live: >= 0: a key goes iff global_step - version is larger. -1: not by steps.
 l2_weight_threshold: > 0: a row goes iff half the sum of its squared values is smaller. -1: not by values.

@@ -3,8 +3,8 @@
 Per table and per slot nine tensors, named as DeepRec names them (``var-keys``, ``var-values``, …,
 ``var/Adagrad-values``, …); a shard is ``var/part_i``. ``var/default_values`` is the bank. A
 counting Bloom filter adds ``var-cbf_blocks``, ``var-cbf_counters`` and ``var-cbf_layout``; an
-incremental checkpoint ``var-keys_erased`` and ``var-delta_of``. An unmodified
-``tf.compat.v1.train.Saver`` writes and reads them, into any number of shards;
+incremental checkpoint ``var-keys_erased``, ``var-delta_of`` and ``var-delta_of_index``. An
+unmodified ``tf.compat.v1.train.Saver`` writes and reads them, into any number of shards;
 ``rec_estimator.Saver``, in saver.py, does it in little memory. While the environment variable
 TF_EV_SAVE_FILTERED_FEATURES is False, both leave the tensors of keys that own no row empty.
 """
@@ -287,7 +287,8 @@ class StreamingBuilder(_tf_private.SaverBuilder):
 
     Attributes:
       merge: Makes of the checkpoints ``merge_from``, string [n], the one ``merge_to``, string [].
-      delta_of: string []. Name of the checkpoint that a save is a delta of; "" by default.
+      delta_of: string [2]. Name and identity of the checkpoint that a save is a delta of; empty by
+        default.
       evictions: Ops to run before a full save.
       commits: Ops to run when the files of a save are in place.
       reloads: Ops to run after a restore: of tables that always start from another checkpoint.
@@ -336,7 +337,7 @@ class StreamingBuilder(_tf_private.SaverBuilder):
             return _merge(tf.stack(prefixes), filename_tensor)
 
     def _add_ops_beside_saves(self) -> None:
-        self.delta_of = tf.placeholder_with_default("", [], name="delta_of")
+        self.delta_of = tf.placeholder_with_default(["", ""], [2], name="delta_of")
         self.merge_from = tf.placeholder_with_default(
             tf.zeros([0], tf.string), [None], name="merge_from"
         )

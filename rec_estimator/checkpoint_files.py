@@ -23,6 +23,8 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.tools import index_file
+
 _FOLDER = ".rec_estimator-save-"
 
 # In that folder: the files that are linked into place, under the names they have there.
@@ -36,6 +38,16 @@ _EMPTY_INDEX = bytes.fromhex(
     "000002 0011 00000000 01000000 00 ccbf8b5d"  # the block above
     "1608 230d" + "00" * 36 + "57fb808b247547db"  # the footer
 )
+
+# What helps against an error of the file system.
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room there or save elsewhere"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "change its mode or save elsewhere"),
+    errno.ENAMETOOLONG: "files have longer names than it: choose a shorter one",
+    errno.EEXIST: "another job may be writing it: give each a folder of its own",
+    errno.ENOTDIR: "save elsewhere",
+    errno.ENOENT: "save elsewhere",
+}
 
 _DATA_FILE = re.compile(r"\.data-(\d{5})-of-(\d{5})")
 
@@ -59,6 +71,40 @@ def signature_of(prefix: str) -> Optional[Signature]:
     except (OSError, tf.errors.OpError):
         return None
     return Signature(stat.length, stat.mtime_nsec, 0)
+
+
+@contextlib.contextmanager
+def explaining(prefix: str) -> Iterator[None]:
+    """Makes an error of the file system say which path it is about and what helps."""
+
+    def explained(error: Any, code: int) -> str:
+        return (
+            "save_path must be a prefix in a folder that can be written and has room, got "
+            f"{prefix!r}: {error}; {_REMEDIES[code]}"
+        )
+
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REMEDIES:
+            raise
+        raise type(error)(error.errno, explained(error, error.errno)) from error
+    except tf.errors.OpError as error:
+        # What C++ was told by the system it has in words only.
+        for code in _REMEDIES:
+            if f"; {os.strerror(code)}" in error.message:
+                message = explained(os.strerror(code), code)
+                raise type(error)(error.node_def, error.op, message) from error
+        raise
+
+
+def identity_of(prefix: str) -> Optional[str]:
+    """What a checkpoint is known by to its deltas, None if there is no such checkpoint."""
+    try:
+        with tf.io.gfile.GFile(f"{prefix}.index", "rb") as file:
+            return index_file.identity_of(file.read())
+    except tf.errors.NotFoundError:
+        return None
 
 
 def is_one_path(path: str, other: str) -> bool:
@@ -129,6 +175,57 @@ def _named_data_files(folder: str, base: str) -> Iterator[Tuple[str, int]]:
             yield name, int(match.group(2))
 
 
+class Parent(NamedTuple):
+    """The checkpoint that a delta holds the changes to."""
+
+    prefix: str
+    identity: Optional[str]  # Of its index; None: written by an older release.
+
+
+def check_parents(prefix: str) -> None:
+    """Refuses a delta if one of the checkpoints that it builds on is not what it was.
+
+    The op that restores a table checks this as well; here is how to know it before anything is
+    changed.
+
+    Args:
+      prefix: Of a checkpoint; one that is whole passes.
+
+    Raises:
+      tf.errors.NotFoundError: One is gone.
+      tf.errors.DataLossError: One was written again, or is another one of that name.
+    """
+    seen: Set[str] = set()
+    parent = _read_parent(prefix)
+    while parent is not None and prefix not in seen:
+        seen.add(prefix)
+        identity = identity_of(parent.prefix)
+        if identity is None:
+            message = (
+                f"checkpoint {parent.prefix} must be there, as {prefix} holds the changes to it, "
+                "got none; copy its files beside or restore another checkpoint"
+            )
+            raise tf.errors.NotFoundError(None, None, message)
+        if parent.identity is None:
+            tf.logging.log_first_n(
+                tf.logging.WARN,
+                "%s does not say which %s it holds the changes to, as older releases' checkpoints "
+                "do not: another one of that name would not be noticed. Save in full.",
+                1,
+                prefix,
+                parent.prefix,
+            )
+        elif parent.identity != identity:
+            message = (
+                f"checkpoint {parent.prefix} must be the one that {prefix} holds the changes to, "
+                f"with an index of identity {parent.identity}, got {identity}; it was written "
+                "again or exchanged: bring back its files, or restore a checkpoint that does not "
+                "build on it"
+            )
+            raise tf.errors.DataLossError(None, None, message)
+        prefix, parent = parent.prefix, _read_parent(parent.prefix)
+
+
 class Deltas:
     """Which checkpoints of a folder are deltas, and of which parent.
 
@@ -136,7 +233,7 @@ class Deltas:
     """
 
     def __init__(self) -> None:
-        self._parents: Dict[str, Tuple[Signature, Optional[str]]] = {}
+        self._parents: Dict[str, Tuple[Signature, Optional[Parent]]] = {}
 
     def parent_of(self, prefix: str) -> Optional[str]:
         """Prefix of the checkpoint that this one is a delta of, None if it is whole or gone."""
@@ -147,7 +244,7 @@ class Deltas:
         if known is None or known[0] != signature:
             known = (signature, _read_parent(prefix))
             self._parents[prefix] = known
-        return known[1]
+        return known[1] and known[1].prefix
 
     def family_of(self, prefix: str) -> "Family":
         """The checkpoints in the folder of `prefix`, as they are now."""
@@ -188,12 +285,15 @@ class Family(NamedTuple):
         return False
 
 
-def _read_parent(prefix: str) -> Optional[str]:
+def _read_parent(prefix: str) -> Optional[Parent]:
     try:
         reader = tf.train.NewCheckpointReader(prefix)
         for name in reader.get_variable_to_shape_map():
             if name.endswith("-delta_of"):
-                return os.path.join(os.path.dirname(prefix), reader.get_tensor(name).decode())
+                parent = os.path.join(os.path.dirname(prefix), reader.get_tensor(name).decode())
+                has_identity = reader.has_tensor(f"{name}_index")
+                identity = reader.get_tensor(f"{name}_index").decode() if has_identity else None
+                return Parent(parent, identity)
     except (tf.errors.OpError, ValueError):
         # Damaged, or removed meanwhile: restoring it will say so.
         return None
@@ -230,14 +330,19 @@ class PendingCheckpoint:
         if self._lock is not None:
             os.close(self._lock)
 
-    def place(self, merge: Callable[[List[str], str], Any]) -> None:
+    def place(self, merge: Callable[[List[str], str], Any]) -> str:
         """Makes it the checkpoint `prefix`, from one moment to the next.
 
         Args:
           merge: Of prefixes and a new prefix: MergeV2Checkpoints.
+
+        Returns:
+          The identity of its index, as it was written here: another process may have written that
+          prefix since.
         """
         names, num_files = self._rename_to_final(merge)
         placed = os.path.join(self._own_folder, _PLACED)
+        identity = identity_of(os.path.join(placed, self._base))
         for name in names:
             sync(os.path.join(placed, name))
         *data, index = names
@@ -260,6 +365,7 @@ class PendingCheckpoint:
         if has_folder:
             place_folder(self.sparse_folder, sparse_folder)
         _remove_data_files_but(self._folder, self._base, num_files)
+        return identity
 
     def _rename_to_final(self, merge: Callable[[List[str], str], Any]) -> Tuple[List[str], int]:
         """Gives the files names that are free in their place; the index comes last."""

@@ -187,7 +187,9 @@ class GlobalStepEvict:
 
     Attributes:
       steps_to_live: A key whose last training step lies more than this many steps back is evicted,
-        counted keys included. None or 0 evicts nothing, as in DeepRec.
+        counted keys included. None or 0 evicts nothing, as in DeepRec. A key whose last training
+        step is ahead of the global step, because a warm start took it from another run, counts from
+        the first save on.
 
     Raises:
       ValueError: steps_to_live is neither None nor an integer >= 0.

@@ -23,6 +23,7 @@ class _Saved(NamedTuple):
 
     prefix: str
     signature: Signature
+    identity: Optional[str] = None  # By which a delta knows it; None: it was found.
 
     def is_there(self) -> bool:
         return checkpoint_files.signature_of(self.prefix) == self.signature
@@ -82,7 +83,7 @@ class Saver(tf.train.Saver):
 
     Raises:
       TypeError: A table in a dict.
-      ValueError: max_deltas is below 1, or as of TensorFlow.
+      ValueError: max_deltas is below 1, or tables are of an imported MetaGraph, or as TensorFlow.
 
     Example:
       >>> table = rec.get_embedding_variable("user", embedding_dim=4)
@@ -121,6 +122,7 @@ class Saver(tf.train.Saver):
                 f"max_deltas must be >= 1, got {max_deltas}; incremental=False writes full "
                 "checkpoints only"
             )
+        self._given = var_list
         self._incremental = incremental
         self._max_deltas = max_deltas
         self._leaves_folders = sparse_folders
@@ -137,6 +139,8 @@ class Saver(tf.train.Saver):
 
     def build(self) -> None:
         """Adds the ops to the graph, where ``defer_build=True`` left it for later."""
+        if self.saver_def is None:
+            _check_not_imported(self._given)
         super().build()
         self._has_ops = True
         if self.saver_def is not None:
@@ -199,6 +203,8 @@ class Saver(tf.train.Saver):
           TypeError: sess is no session.
           ValueError: A bad latest_filename, or full=False of a Saver that is not incremental.
           RuntimeError: The Saver's ops were not built.
+          OSError, tf.errors.OpError: The file system does not take it. This save leaves nothing, and
+            what was there is whole.
         """
         if not self._has_ops and self.saver_def is None:
             raise RuntimeError("build() must be called before save() with defer_build=True")
@@ -235,7 +241,12 @@ class Saver(tf.train.Saver):
 
         Raises:
           ValueError: save_path is no checkpoint.
+          tf.errors.NotFoundError: It is a delta, and a checkpoint that it builds on is gone.
+          tf.errors.DataLossError: Or is another one than it was.
         """
+        if self._is_streaming() and self._ops.shards and save_path is not None:
+            # TensorFlow restores variables and tables at once: before any of it is changed.
+            checkpoint_files.check_parents(tf.compat.as_str(save_path))
         _chains.pop(sess, None)
         self._held = None
         super().restore(sess, save_path)
@@ -271,15 +282,15 @@ class Saver(tf.train.Saver):
         begun = time.monotonic()
         chain = () if full else self._chain_before(session, prefix)
         try:
-            self._write(session, prefix, chain)
+            identity = self._write(session, prefix, chain)
         except tf.errors.FailedPreconditionError:
             # A table was emptied meanwhile, by an initializer or another Saver's restore: it has
             # noted nothing, and only a full save is right.
             if not chain:
                 raise
             chain = ()
-            self._write(session, prefix, chain)
-        saved = _Saved(prefix, checkpoint_files.signature_of(prefix))
+            identity = self._write(session, prefix, chain)
+        saved = _Saved(prefix, checkpoint_files.signature_of(prefix), identity)
         if self._incremental and self._is_streaming() and self._ops.shards:
             session.run(self._ops.commits)
             _chains[session] = _Chain(self, (*chain, saved))
@@ -300,7 +311,16 @@ class Saver(tf.train.Saver):
             # What is trained without counting steps differs under one step.
             and _counts_steps(session.graph)
             and held.saved.is_there()
+            and self._can_be_restored(prefix)
         )
+
+    def _can_be_restored(self, prefix: str) -> bool:
+        try:
+            checkpoint_files.check_parents(prefix)
+        except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
+            tf.logging.warning("%s is written again: %s", prefix, error.message)
+            return False
+        return True
 
     def _chain_before(self, session: Any, prefix: str) -> Tuple[_Saved, ...]:
         """The chain that a delta `prefix` can be added to; () if it must be full."""
@@ -316,31 +336,40 @@ class Saver(tf.train.Saver):
             return ()
         return chain.saved
 
-    def _write(self, session: Any, prefix: str, chain: Sequence[_Saved]) -> None:
-        """Writes a full checkpoint, or the delta of the end of `chain`."""
+    def _write(self, session: Any, prefix: str, chain: Sequence[_Saved]) -> Optional[str]:
+        """Writes a full checkpoint, or the delta of the end of `chain`; returns its identity."""
         feeds: Dict[Any, Any] = {}
         if self._is_streaming():
             if chain:
-                feeds[self._ops.delta_of] = os.path.basename(chain[-1].prefix)
+                parent = chain[-1]
+                feeds[self._ops.delta_of] = [os.path.basename(parent.prefix), parent.identity]
             else:
                 # Before what the old file holds is lost, and each delta stays what it was.
                 session.run(self._ops.evictions)
+        with checkpoint_files.explaining(prefix):
+            return self._write_files(session, prefix, feeds, is_full=not chain)
+
+    def _write_files(
+        self, session: Any, prefix: str, feeds: Dict[Any, Any], is_full: bool
+    ) -> Optional[str]:
         if not self._is_streaming() or not checkpoint_files.is_local(prefix):
             self._run(session, prefix, feeds)
-            return
-        self._forget_deltas_of(prefix)
-        tables = () if chain else self._tables_with_folders()
+            return checkpoint_files.identity_of(prefix)
+        tables = self._tables_with_folders() if is_full else ()
         with PendingCheckpoint(prefix) as pending:
             self._run(session, pending.prefix, feeds)
             if tables:
                 sparse_folders.write(pending.prefix, pending.sparse_folder, tables)
-            pending.place(
+            # As late as can be: a save that fails until here has lost nothing.
+            self._forget_deltas_of(prefix)
+            identity = pending.place(
                 lambda prefixes, merged: session.run(
                     self._ops.merge, {self._ops.merge_from: prefixes, self._ops.merge_to: merged}
                 )
             )
         if tables:
             sparse_folders.remember(checkpoint_files.sparse_folder_of(prefix))
+        return identity
 
     def _tables_with_folders(self) -> List[Any]:
         if not self._leaves_folders or not self._is_streaming():
@@ -442,6 +471,18 @@ def _as_saveables(item: Any) -> List[Any]:
     if hasattr(table, "shards"):
         return [shard.saveable for shard in table.shards]
     return [item]
+
+
+def _check_not_imported(var_list: Any) -> None:
+    """Refuses the ops that an imported MetaGraph has in place of saveable tables."""
+    items = tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS) if var_list is None else var_list
+    for item in items:
+        if isinstance(item, tf.Operation):
+            raise ValueError(
+                f"var_list must be variables and tables that this program made, got op "
+                f"{item.name!r} of an imported MetaGraph; save and restore with the Saver that "
+                "tf.compat.v1.train.import_meta_graph() returned, or build the model anew"
+            )
 
 
 def _check_latest_filename(latest_filename: str, prefix: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 from tensorflow_estimator import estimator as _estimator
 
-from rec_estimator import checkpoint
+from rec_estimator import checkpoint, checkpoint_files
 from rec_estimator.table import EmbeddingTable, graph_tables
 from rec_estimator.table_shard import InitializerEntry, SlotSpec
 
@@ -37,6 +37,8 @@ def init_from_checkpoint(
     Raises:
       ValueError: There is no such checkpoint, the checkpoint has no such table, or one of another
         dimension; else as of TensorFlow.
+      tf.errors.NotFoundError, tf.errors.DataLossError: It is incremental, and one that it builds on
+        is gone or is another one than it was.
 
     Example:
       >>> with tf.Graph().as_default(), tf.Session() as session:
@@ -235,6 +237,7 @@ def _find_checkpoint(argument: str, path: str) -> str:
 
 def _check_source(prefix: str, source: str, table: EmbeddingTable) -> None:
     """Refuses, before anything is built, a checkpoint that cannot fill the table."""
+    checkpoint_files.check_parents(prefix)
     shapes = tf.train.NewCheckpointReader(prefix).get_variable_to_shape_map()
     shape = next(
         (shapes[n] for n in (f"{source}-values", f"{source}/part_0-values") if n in shapes), None

@@ -373,7 +373,7 @@ class TableOracle:
         """How many keys go that were not applied for more than steps_to_live steps."""
         gone = []
         for key, row in self.keys.items():
-            if row.version == -1 and not row.in_cells:
+            if (row.version == -1 or row.version > global_step) and not row.in_cells:
                 row.version = global_step
             elif not row.in_cells and global_step - row.version > steps_to_live:
                 gone.append(key)

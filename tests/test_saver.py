@@ -1,6 +1,7 @@
 """rec_estimator.Saver: what it writes, where it puts it, what it keeps, and stock features."""
 
 import os
+import resource
 
 import numpy as np
 import pytest
@@ -321,6 +322,34 @@ def test_a_damaged_file_is_a_data_loss_that_names_it(tmp_path, trained, damage):
     assert errors
     assert all(str(tmp_path / "model") in error for error in errors)
     assert contents_of(session, table) == before
+
+
+@pytest.mark.parametrize(
+    "path, error, said, remedy",
+    [
+        ("/proc/nothing/model", FileNotFoundError, "No such file", "save elsewhere"),
+        ("file/model", FileExistsError, "File exists", "give each a folder of its own"),
+        ("file/folder/model", NotADirectoryError, "Not a directory", "save elsewhere"),
+        ("x" * 250, tf.errors.InvalidArgumentError, "File name too long", "choose a shorter one"),
+        ("model", tf.errors.OpError, "File too large", "make room there or save elsewhere"),
+    ],
+)
+def test_what_the_file_system_refuses_is_an_error_that_leaves_nothing(
+    tmp_path, trained, path, error, said, remedy
+):
+    (tmp_path / "file").touch()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if path == "model":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(error) as caught:
+            rec.Saver(incremental=True).save(trained[0], str(tmp_path / path), global_step=3)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "save_path must be a prefix in a folder that can be written" in str(caught.value)
+    assert f"got '{tmp_path / path}-3'" in str(caught.value)
+    assert said in str(caught.value) and remedy in str(caught.value)
+    assert names_in(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize(

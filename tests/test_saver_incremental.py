@@ -1,6 +1,8 @@
 """Incremental checkpoints: base and deltas restore to the bits of the live tables."""
 
+import errno
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from rec_estimator import checkpoint, checkpoint_files
+from rec_estimator.tools.shrink_ckpt_with_filtered_features import shrink
 
 TABLES = {
     "plain": rec.EmbeddingVariableOption(),
@@ -255,6 +258,24 @@ def test_a_save_that_fails_loses_no_changes(tmp_path, small, monkeypatch):
     assert model.contents(session) == expected
 
 
+def test_a_rewrite_that_fails_leaves_the_deltas_of_what_is_there(tmp_path, small, monkeypatch):
+    model, session = small
+    save_some(model, session, rec.Saver(incremental=True), tmp_path, 3)
+    expected = model.contents(session)
+    again = rec.Saver(incremental=True)
+    with monkeypatch.context() as patch:
+
+        def fail(*arguments):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patch.setattr(os, "mkdir", fail)
+        with pytest.raises(OSError, match="save_path must be .* No space left .* make room"):
+            again.save(session, f"{tmp_path}/model", global_step=1)
+    model.train(session, [9])
+    again.restore(session, f"{tmp_path}/model-3")
+    assert model.contents(session) == expected
+
+
 def test_a_chain_without_its_base_is_an_error_that_names_it(tmp_path, small):
     model, session = small
     saver = rec.Saver(incremental=True)
@@ -265,3 +286,100 @@ def test_a_chain_without_its_base_is_an_error_that_names_it(tmp_path, small):
         with pytest.raises((tf.errors.NotFoundError, tf.errors.DataLossError), match="model-1"):
             session.run(checkpoint.build_restore(shard, str(tmp_path / "model-3")))
     assert model.contents(session) == before
+
+
+def exchange_base(how, folder):
+    """Makes model-1 another checkpoint of that name."""
+    base = f"{folder}/model-1"
+    if how == "shrunk":
+        shrink(base, f"{folder}/small")
+        os.remove(f"{base}.data-00001-of-00002")
+        for file in ("index", "data-00000-of-00001"):
+            os.replace(f"{folder}/small.{file}", f"{base}.{file}")
+        return
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = Model({"emb": rec.EmbeddingVariableOption()})
+        session.run(tf.global_variables_initializer())
+        model.train(session, [3, 4])
+        saver = tf.train.Saver() if how == "stock" else rec.Saver()
+        where = f"{folder}/model" if how == "stock" else f"{folder}/other/model"
+        saver.save(session, where, global_step=1, write_state=False)
+    if how == "copied":
+        for file in os.listdir(f"{folder}/other"):
+            os.replace(f"{folder}/other/{file}", f"{folder}/{file}")
+
+
+@pytest.mark.parametrize("how", ["stock", "copied", "shrunk"])
+def test_changes_to_a_base_that_is_another_one_now_are_refused(tmp_path, small, how):
+    model, session = small
+    saver, stock = rec.Saver(incremental=True), tf.train.Saver()
+    save_some(model, session, saver, tmp_path, 3)
+    exchange_base(how, tmp_path)
+    model.train(session, [5])
+    before = model.contents(session)
+    message = f"{tmp_path}/model-1 must be the one that {tmp_path}/model-2 holds the changes to"
+    with pytest.raises(tf.errors.DataLossError, match=message):
+        saver.restore(session, f"{tmp_path}/model-3")
+    assert model.contents(session) == before
+    with pytest.raises(tf.errors.DataLossError, match=message):
+        stock.restore(session, f"{tmp_path}/model-2")
+    with pytest.raises(tf.errors.DataLossError, match=message):
+        rec.init_from_checkpoint(f"{tmp_path}/model-3", {"emb": "emb"})
+    # The next save owes nothing to what cannot be restored.
+    assert save_some(model, session, saver, tmp_path, 1) == [None]
+
+
+@pytest.mark.parametrize("how", [shutil.copytree, shutil.move])
+def test_changes_are_restored_from_a_folder_that_was_copied_or_moved(tmp_path, small, how):
+    model, session = small
+    saver = rec.Saver(incremental=True)
+    save_some(model, session, saver, tmp_path / "here", 3)
+    expected = model.contents(session)
+    how(tmp_path / "here", tmp_path / "there")
+    saver.restore(session, f"{tmp_path}/there/model-3")
+    assert model.contents(session) == expected
+
+
+def test_a_copy_without_the_parent_is_refused_before_anything_changes(tmp_path, small):
+    model, session = small
+    saver = rec.Saver(incremental=True)
+    save_some(model, session, saver, tmp_path, 2)
+    checkpoint_files.remove(f"{tmp_path}/model-1")
+    model.train(session, [5])
+    before = model.contents(session)
+    with pytest.raises(
+        tf.errors.NotFoundError, match="model-1 must be there, as .*model-2 .* copy"
+    ):
+        saver.restore(session, f"{tmp_path}/model-2")
+    assert model.contents(session) == before
+
+
+def test_a_held_checkpoint_whose_base_is_another_one_is_written_again(tmp_path, small):
+    model, session = small
+    saver = rec.Saver(incremental=True)
+    assert save_some(model, session, saver, tmp_path, 2) == [None, "model-1"]
+    exchange_base("stock", tmp_path)
+    prefix = saver.save(session, f"{tmp_path}/model", global_step=model.step)
+    assert prefix == f"{tmp_path}/model-2" and parent_of(prefix) is None
+    expected = model.contents(session)
+    saver.restore(session, prefix)
+    assert model.contents(session) == expected
+
+
+def test_changes_of_older_releases_restore_with_a_warning(tmp_path, small, monkeypatch):
+    model, session = small
+    place = checkpoint_files.PendingCheckpoint.place
+    with monkeypatch.context() as patch:
+        # Without it the kernel writes what older releases wrote.
+        patch.setattr(checkpoint_files.PendingCheckpoint, "place", lambda *a: place(*a) and "")
+        saver = rec.Saver(incremental=True)
+        assert save_some(model, session, saver, tmp_path, 3) == [None, "model-1", "model-2"]
+    assert not tf.train.NewCheckpointReader(f"{tmp_path}/model-3").has_tensor("emb-delta_of_index")
+    expected = model.contents(session)
+    calls = []
+    monkeypatch.setattr(tf.logging, "log_first_n", lambda *call: calls.append(call))
+    saver.restore(session, f"{tmp_path}/model-3")
+    assert model.contents(session) == expected
+    level, text, times, *names = calls[0]
+    assert (level, times) == (tf.logging.WARN, 1)
+    assert "model-3 does not say which" in text % tuple(names) and "Save in full" in text

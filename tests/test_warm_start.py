@@ -351,3 +351,33 @@ def test_what_warm_start_from_cannot_be_is_an_error(tmp_path):
         estimator_in(tmp_path, warm_start_from=nothing).train(input_fn(), steps=1)
     with pytest.raises(ValueError, match="warm_start_from must be a string"):
         estimator_in(tmp_path, warm_start_from=3)
+
+
+def test_rows_of_a_run_that_had_come_further_live_as_if_they_were_new(tmp_path):
+    def model():
+        rule = rec.EmbeddingVariableOption(evict_option=rec.GlobalStepEvict(steps_to_live=3))
+        table = rec.get_embedding_variable("user", 3, ev_option=rule)
+        keys = tf.placeholder(tf.int64, [None])
+        return table, keys, train_op_of([table], keys), tf.train.get_global_step()
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        table, keys, train, step = model()
+        session.run(tf.global_variables_initializer())
+        session.run(step.assign(1000))
+        session.run(train, {keys: [1, 2, 3]})
+        source = rec.Saver().save(session, str(tmp_path / "source"))
+    table, keys, train, step = model()
+    rec.init_from_checkpoint(source, {"user": "user"})
+    saver = rec.Saver(incremental=True)
+    kept = []
+    session, _ = initialized(table)
+    with session:
+        for _ in range(5):
+            # As an Estimator does it: the first save is before the first step.
+            saver.save(session, str(tmp_path / "own"), global_step=step, full=True)
+            kept.append(session.run(table.export()).keys.tolist())
+            session.run(train, {keys: [1]})
+        assert session.run(table.get_version([1])).tolist() == [4]
+        saver.restore(session, saver.last_checkpoints[-1])
+        assert session.run(table.export()).keys.tolist() == kept[-1]
+    assert kept == [[1, 2, 3]] * 4 + [[1]]

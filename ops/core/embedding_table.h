@@ -387,10 +387,12 @@ class EmbeddingTable {
   // rows are reused. Cells of a Bloom filter stay as they are.
   size_t Erase(const int64_t* keys, size_t n);
   // Evicts the keys, with and without a row, last applied at a version in
-  // [0, version), and stamps those never applied (-1) with `stamp`. Returns how
-  // many were evicted. Cells of a Bloom filter cannot be taken back: with one,
-  // an evicted key leaves an entry without a row, of count 0 and version -1,
-  // which counts from then on.
+  // [0, version), and stamps those never applied (-1), or applied at a version
+  // above `stamp`, with `stamp`: these come from a run that had come further
+  // than this one, and live as if they were new. Returns how many were evicted.
+  // Cells of a Bloom filter cannot be taken back: with one, an evicted key
+  // leaves an entry without a row, of count 0 and version -1, which counts from
+  // then on.
   int64_t EvictOlder(int64_t version, int64_t stamp);
   // Evicts the rows with 0.5 * sum(value^2), in float64 in order, < this.
   int64_t EvictSmaller(float half_squared_norm);

@@ -98,7 +98,8 @@ int64_t EmbeddingTable::EvictOlder(int64_t version, int64_t stamp) {
       if (place.version() >= 0 && place.version() < version) {
         table.TakeAway(&shard, place, table.has_bloom());
         ++evicted;
-      } else if (place.version() == -1 && !table.IsTrace(place)) {
+      } else if (place.version() > stamp ||
+                 (place.version() == -1 && !table.IsTrace(place))) {
         place.version() = stamp;
         if (tracking) place.MarkChanged();
       }

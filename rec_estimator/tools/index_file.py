@@ -33,6 +33,25 @@ class DamagedIndexError(Exception):
     """The bytes are not what a writer of indexes wrote; the message says where."""
 
 
+def identity_of(data: bytes) -> str:
+    """What tells an index file from any other one, and with it its checkpoint.
+
+    An index has the checksums of all tensors, so that two checkpoints with one identity hold the
+    same. Where a copy of the files lies does not matter.
+
+    Args:
+      data: The whole file.
+
+    Returns:
+      Its length in bytes and its CRC-32C, as incremental checkpoints store it of their parent.
+
+    Example:
+      >>> identity_of(b"123456789")
+      '9-e3069283'
+    """
+    return f"{len(data)}-{crc32c(np.frombuffer(data, np.uint8)):08x}"
+
+
 def parse_index(data: bytes) -> Iterator[Tuple[bytes, bytes]]:
     """Keys and values of an index file, in order.
 

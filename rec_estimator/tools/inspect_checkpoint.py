@@ -34,6 +34,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from rec_estimator import checkpoint_files
 from rec_estimator.tools.bundle import Bundle, format_bytes
 from rec_estimator.tools.frequency_histogram import FrequencyHistogram, draw
 from rec_estimator.tools.stored_tables import (
@@ -358,6 +359,10 @@ def _notes(bundle: Bundle, table: StoredTable) -> Dict[str, str]:
     parent = parent_of(bundle, table)
     if parent is not None:
         notes["changes since"] = parent
+        try:
+            checkpoint_files.check_parents(bundle.prefix)
+        except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
+            notes["problem"] = error.message
         notes["erased keys"] = f"{rows_of(bundle, table.shards, '-keys_erased'):,}"
     layouts = [f"{shard}-cbf_layout" for shard in table.shards]
     for name in [name for name in layouts if name in bundle.tensors][:1]:  # Shards have the same.

@@ -16,7 +16,7 @@ SUFFIXES = (
     *("-keys", "-values", "-freqs", "-versions", "-partition_offset"),
     *("-keys_filtered", "-freqs_filtered", "-versions_filtered", "-partition_filter_offset"),
     *("-cbf_blocks", "-cbf_counters", "-cbf_layout"),
-    *("-keys_erased", "-delta_of"),
+    *("-keys_erased", "-delta_of", "-delta_of_index"),
 )
 FILTERED = ("-keys_filtered", "-freqs_filtered", "-versions_filtered")
 BLOOM = ("-cbf_blocks", "-cbf_counters", "-cbf_layout")

@@ -35,8 +35,8 @@ TEST(EvictedRowsAreReusedAndStartAfresh) {
     int64_t full = 0;
     for (int64_t round = 1; round <= 10; ++round) {
       EXPECT_EQ(table.SetSlot(0, distinct.data(), 10000, dirt.data()), 10000u);
-      EXPECT_EQ(table.EvictOlder(round - 1, 0), 0);
-      EXPECT_EQ(table.EvictOlder(round, 0), 10000);
+      EXPECT_EQ(table.EvictOlder(round - 1, round), 0);
+      EXPECT_EQ(table.EvictOlder(round, round), 10000);
       EXPECT_EQ(table.size(), 0);
       EXPECT_EQ(table.total_count(), filter.max_elements > 0 ? 10000 : 0);
       EXPECT_TRUE(ApplyOnes(&table, keys, round));
@@ -80,14 +80,19 @@ TEST(EvictionByVersionHasEdges) {
   EXPECT_TRUE(table.InsertFiltered(keys.data(), 5, freqs.data(),
                                    versions.data(), false));
   EXPECT_EQ(table.size(), 3);
-  EXPECT_EQ(table.EvictOlder(0, 4), 0);  // Stamps -1 only.
+  EXPECT_EQ(table.EvictOlder(0, kMax), 0);  // Stamps -1 only.
   std::vector<int64_t> out(5);
   table.Versions(keys.data(), 5, out.data());
-  EXPECT_TRUE(out == std::vector<int64_t>({0, 4, kMax, kMin, 5}));
-  EXPECT_EQ(table.EvictOlder(5, 4), 2);
-  EXPECT_EQ(table.EvictOlder(kMax, 4), 1);
+  EXPECT_TRUE(out == std::vector<int64_t>({0, kMax, kMax, kMin, 5}));
+  EXPECT_EQ(table.EvictOlder(0, 6), 0);  // And what is ahead.
+  table.Versions(keys.data(), 5, out.data());
+  EXPECT_TRUE(out == std::vector<int64_t>({0, 6, 6, kMin, 5}));
+  EXPECT_EQ(table.EvictOlder(6, 6), 2);
   table.Frequencies(keys.data(), 5, out.data());
-  EXPECT_TRUE(out == std::vector<int64_t>({0, 0, 5, 5, 0}));
+  EXPECT_TRUE(out == std::vector<int64_t>({0, 1, 5, 5, 0}));
+  EXPECT_EQ(table.EvictOlder(kMax, kMax), 2);
+  table.Frequencies(keys.data(), 5, out.data());
+  EXPECT_TRUE(out == std::vector<int64_t>({0, 0, 0, 5, 0}));
 }
 
 TEST(ASnapshotListsAnyPartOfItsBuckets) {
@@ -153,7 +158,7 @@ TEST(AKeyThatGoesAndComesAgainIsNotedOnce) {
   table.TrackChanges();
   for (int round = 0; round < 3000; ++round) {
     EXPECT_TRUE(ApplyOnes(&table, {1, 2, 3}, round));
-    EXPECT_EQ(table.EvictOlder(round + 1, 0), 3);
+    EXPECT_EQ(table.EvictOlder(round + 1, round + 1), 3);
   }
   const Contents contents(table, Contents::Keys::kChanged);
   EXPECT_TRUE(contents.snapshot.erased() == std::vector<int64_t>({1, 2, 3}));

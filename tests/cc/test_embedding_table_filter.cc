@@ -123,6 +123,7 @@ class Oracle {
       if (entry->version >= 0 && entry->version < version) return true;
       const bool trace = bloom_ && entry->row.empty() && entry->count == 0;
       if (entry->version == -1 && !trace) entry->version = stamp;
+      entry->version = std::min(entry->version, stamp);
       return false;
     });
   }

@@ -340,7 +340,8 @@ void FilterUnderLoad(const FilterSpec& filter, bool evict) {
             [&](std::mt19937_64* random) {
               if (!evict) return;
               if ((*random)() % 2 == 0) {
-                table.EvictOlder(static_cast<int64_t>((*random)() % kSteps), 0);
+                table.EvictOlder(static_cast<int64_t>((*random)() % kSteps),
+                                 kSteps);
               } else {
                 table.EvictSmaller(static_cast<float>((*random)() % 100));
               }

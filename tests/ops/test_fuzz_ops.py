@@ -166,7 +166,7 @@ VALID_CALLS = {
     "tables_save": {
         "tables": [Table(), Table("untrained")],
         "prefix": np.array("<written>"),
-        "delta_of": np.array(""),
+        "delta_of": np.array(["", ""]),
         "tensor_names": ["t", "u"],
         "key_dtypes": ["int64", "int32"],
         "bank_names": ["t/default_values", ""],

@@ -281,18 +281,21 @@ def test_a_prefix_must_name_a_file(trained, prefix):
         trained.save(prefix)
 
 
-@pytest.mark.parametrize("name", ["prefix", "delta_of"])
-def test_prefix_and_parent_must_be_scalars(trained, name):
+@pytest.mark.parametrize("name, shape", [("prefix", [2]), ("delta_of", [3]), ("delta_of", [1, 2])])
+def test_prefix_and_parent_must_have_their_shapes(trained, name, shape):
     inputs = {"prefix": np.array("c"), "delta_of": np.array("")}
-    inputs[name] = np.array(["a", "b"])
+    inputs[name] = np.full(shape, "a")
     fed = {tf.placeholder(tf.string): value for value in inputs.values()}
     attrs = {"tensor_names": ["t"], "key_dtypes": [tf.int64], "bank_names": [""], "num_slots": [0]}
     attrs.update(slot_names=[], slot_widths=[], slot_initials=[])
     save = _ops.gen.rec_estimator_tables_save([trained.handle], *fed, **attrs)
-    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"{name} must be \[\], got shape \["):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=rf"{name} must be \[\].*, got shape \["
+    ):
         trained.session.run(save, fed)
-    with pytest.raises(ValueError, match="Shape must be rank 0"):
-        _ops.gen.rec_estimator_tables_save([trained.handle], **inputs, **attrs)
+    if shape != [3]:
+        with pytest.raises(ValueError, match="Shape must be (at most )?rank [01]"):
+            _ops.gen.rec_estimator_tables_save([trained.handle], **inputs, **attrs)
 
 
 def test_saving_before_initialization_names_table_and_remedy(make_table, tmp_path):
@@ -446,14 +449,15 @@ def test_a_change_holds_the_rows_and_keys_that_changed(make_table, tmp_path):
     table.save(tmp_path / "base", slots=ADAGRAD, track_changes=True)
     table.commit_save()
     train(table, [2, 4, 5], version=7)
-    table.save(tmp_path / "delta", slots=ADAGRAD, track_changes=True, delta_of="base")
+    parent = ["base", "12-0a1b2c3d"]
+    table.save(tmp_path / "delta", slots=ADAGRAD, track_changes=True, delta_of=parent)
     tensors = read(tmp_path / "delta")
     assert tensors["t-keys"].tolist() == tensors["t/Adagrad-keys"].tolist() == [2, 4]
     assert tensors["t-freqs"].tolist() == [3, 2] and tensors["t-versions"].tolist() == [7, 7]
     assert tensors["t-keys_filtered"].tolist() == [5]
     assert tensors["t-partition_offset"][[2, 3, 4, 5, 1000]].tolist() == [0, 1, 1, 2, 2]
     assert tensors["t-keys_erased"].shape == (0,)
-    assert tensors["t-delta_of"] == b"base"
+    assert [tensors["t-delta_of"], tensors["t-delta_of_index"]] == [b"base", b"12-0a1b2c3d"]
     whole = table.export(ADAGRAD)
     np.testing.assert_array_equal(tensors["t-values"], whole["values"][[1, 2]])
     np.testing.assert_array_equal(tensors["t/Adagrad-values"], whole["Adagrad"][[1, 2]])

@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 import rec_estimator as rec
 from rec_estimator.tools import inspect_checkpoint
 from rec_estimator.tools.bundle import Bundle, format_bytes
+from rec_estimator.tools.index_file import identity_of
 from rec_estimator.tools.inspect_checkpoint import (
     filtered_features,
     main,
@@ -287,6 +288,29 @@ def test_incremental_and_bloom_parts_are_shown(tmp_path, write_checkpoint, table
         f"Bloom filter {format_bytes(11 * (8 + 64) + 2 * 4 * 8)}",
     ):
         assert expected in [" ".join(line.split()) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("parent", "note"),
+    [
+        ("right", None),
+        ("another one", "{0}/m-1 must be the one that {0}/m-2 holds the changes to"),
+        ("none", "{0}/m-1 must be there, as {0}/m-2 holds the changes to it"),
+    ],
+)
+def test_changes_to_what_is_not_there_any_more_are_shown_as_such(
+    tmp_path, write_checkpoint, table_tensors, capsys, parent, note
+):
+    if parent != "none":
+        write_checkpoint(tmp_path / "m-1", table_tensors("t", [1], []))
+    identity = "12-0a1b2c3d"
+    if parent == "right":
+        identity = identity_of((tmp_path / "m-1.index").read_bytes())
+    tensors = {"t-delta_of": np.array(b"m-1"), "t-delta_of_index": np.array(identity.encode())}
+    prefix = write_checkpoint(tmp_path / "m-2", {**table_tensors("t", [2], []), **tensors})
+    notes = [line for line in run(capsys, prefix) if line.startswith("  problem")]
+    assert len(notes) == (note is not None)
+    assert not notes or note.format(tmp_path) in notes[0]
 
 
 def test_trained_table_is_shown_as_it_was_saved(tmp_path, capsys):
