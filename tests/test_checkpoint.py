@@ -254,13 +254,13 @@ TRAINER = textwrap.dedent(
     import tensorflow.compat.v1 as tf
     import rec_estimator as rec
 
-    folder, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     optimizers = {
         "momentum": lambda: rec.optimizers.MomentumOptimizer(0.01, 0.9),
         "adam": lambda: rec.optimizers.AdamOptimizer(0.01),
         "ftrl": lambda: rec.optimizers.FtrlOptimizer(0.05, l1_regularization_strength=0.001),
     }
-    for rule, optimizer in optimizers.items():
+
+    def train_and_save(rule, optimizer, folder, first, last):
         with tf.Graph().as_default(), tf.Session() as session:
             tf.set_random_seed(7)
             step = tf.train.get_or_create_global_step()
@@ -280,6 +280,10 @@ TRAINER = textwrap.dedent(
                 if first <= i < last:
                     session.run(train, {keys: batch})
             saver.save(session, f"{folder}/{rule}", global_step=last)
+
+    for folder, first, last in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
+        for rule, optimizer in optimizers.items():
+            train_and_save(rule, optimizer, folder, int(first), int(last))
     """
 )
 
@@ -288,9 +292,8 @@ TRAINER = textwrap.dedent(
 def trained_folders(tmp_path_factory):
     """Checkpoints of 200 steps in one process, and of 100 and 100 in two."""
     whole, halves = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("halves")
-    for folder, first, last in ((whole, 0, 200), (halves, 0, 100), (halves, 100, 200)):
-        command = [sys.executable, "-c", TRAINER, str(folder), str(first), str(last)]
-        subprocess.run(command, check=True)
+    for runs in ([whole, 0, 200, halves, 0, 100], [halves, 100, 200]):
+        subprocess.run([sys.executable, "-c", TRAINER, *map(str, runs)], check=True)
     return whole, halves
 
 

@@ -1,9 +1,8 @@
 """get_embedding_variable and EmbeddingTable: names, settings, collections, initial vectors."""
 
+import concurrent.futures
 import copy
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -183,15 +182,12 @@ def test_options_survive_copy_and_pickle():
 
 
 def test_eager_mode_is_refused():
-    code = (
-        "import tensorflow as tf, rec_estimator as rec\n"
-        "try: rec.get_embedding_variable('t', 2)\n"
-        "except ValueError as e: print(e)"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert "must be called while a graph is built, got eager mode" in result.stdout
+    # A thread of its own has no test's graph as its default.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        assert thread.submit(tf.executing_eagerly).result()
+        refused = thread.submit(rec.get_embedding_variable, "t", 2)
+    with pytest.raises(ValueError, match="must be called while a graph is built, got eager mode"):
+        refused.result()
 
 
 def test_table_is_in_two_collections_and_its_initializer_in_the_global_one():
