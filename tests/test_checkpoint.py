@@ -1,5 +1,6 @@
 """Checkpoints of tables: stock Saver and ours, other shard counts, other processes."""
 
+import functools
 import subprocess
 import sys
 import textwrap
@@ -86,28 +87,43 @@ def test_stock_saver_writes_nine_tensors_per_table_and_slot(tmp_path):
     assert expected == {name for name in shapes if not name.startswith("emb")}
 
 
+def continue_from(prefix, saver, sharded, shards):
+    """What a table has when it is restored, and three steps later."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        table, keys, train = build(shards)
+        saver(sharded=sharded).restore(session, prefix)
+        restored = contents_of(session, table)
+        for batch in batches(3, seed=1):
+            session.run(train, {keys: batch})
+        return restored, contents_of(session, table)
+
+
+@pytest.fixture(scope="module")
+def saved_and_continued(tmp_path_factory):
+    """(saver, sharded, shards) -> prefix, contents, contents three steps later; made once."""
+
+    @functools.lru_cache(None)
+    def make(saver, sharded, shards):
+        folder = tmp_path_factory.mktemp("saved")
+        prefix, contents = train_and_save(folder, shards, saver=saver, sharded=sharded)
+        return prefix, contents, continue_from(prefix, saver, sharded, shards)[1]
+
+    return make
+
+
 @pytest.mark.parametrize(
     "saver, sharded, from_shards, to_shards",
     [(tf.train.Saver, False, a, b) for a in (1, 3, 7) for b in (1, 3, 7)]
     + [(tf.train.Saver, True, 3, 1), (rec.Saver, False, 1, 3), (rec.Saver, True, 3, 7)],
 )
-def test_any_shard_count_restores_into_any_other(tmp_path, saver, sharded, from_shards, to_shards):
-    prefix, contents = train_and_save(tmp_path, from_shards, saver=saver, sharded=sharded)
-    further = batches(3, seed=1)
-
-    def continue_from(shards):
-        with tf.Graph().as_default(), tf.Session() as session:
-            table, keys, train = build(shards)
-            saver(sharded=sharded).restore(session, prefix)
-            restored = contents_of(session, table)
-            for batch in further:
-                session.run(train, {keys: batch})
-            return restored, contents_of(session, table)
-
-    restored, trained = continue_from(to_shards)
+def test_any_shard_count_restores_into_any_other(
+    saved_and_continued, saver, sharded, from_shards, to_shards
+):
+    prefix, contents, continued = saved_and_continued(saver, sharded, from_shards)
+    restored, trained = continue_from(prefix, saver, sharded, to_shards)
     assert restored == contents
     # The slots came along too, else the next steps would differ.
-    assert trained == continue_from(from_shards)[1]
+    assert trained == continued
 
 
 def test_restore_replaces_what_was_there(tmp_path):
