@@ -1,5 +1,6 @@
 """Checkpoints of tables: stock Saver and ours, other shard counts, other processes."""
 
+import functools
 import subprocess
 import sys
 import textwrap
@@ -86,28 +87,43 @@ def test_stock_saver_writes_nine_tensors_per_table_and_slot(tmp_path):
     assert expected == {name for name in shapes if not name.startswith("emb")}
 
 
+def continue_from(prefix, saver, sharded, shards):
+    """What a table has when it is restored, and three steps later."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        table, keys, train = build(shards)
+        saver(sharded=sharded).restore(session, prefix)
+        restored = contents_of(session, table)
+        for batch in batches(3, seed=1):
+            session.run(train, {keys: batch})
+        return restored, contents_of(session, table)
+
+
+@pytest.fixture(scope="module")
+def saved_and_continued(tmp_path_factory):
+    """(saver, sharded, shards) -> prefix, contents, contents three steps later; made once."""
+
+    @functools.lru_cache(None)
+    def make(saver, sharded, shards):
+        folder = tmp_path_factory.mktemp("saved")
+        prefix, contents = train_and_save(folder, shards, saver=saver, sharded=sharded)
+        return prefix, contents, continue_from(prefix, saver, sharded, shards)[1]
+
+    return make
+
+
 @pytest.mark.parametrize(
     "saver, sharded, from_shards, to_shards",
     [(tf.train.Saver, False, a, b) for a in (1, 3, 7) for b in (1, 3, 7)]
     + [(tf.train.Saver, True, 3, 1), (rec.Saver, False, 1, 3), (rec.Saver, True, 3, 7)],
 )
-def test_any_shard_count_restores_into_any_other(tmp_path, saver, sharded, from_shards, to_shards):
-    prefix, contents = train_and_save(tmp_path, from_shards, saver=saver, sharded=sharded)
-    further = batches(3, seed=1)
-
-    def continue_from(shards):
-        with tf.Graph().as_default(), tf.Session() as session:
-            table, keys, train = build(shards)
-            saver(sharded=sharded).restore(session, prefix)
-            restored = contents_of(session, table)
-            for batch in further:
-                session.run(train, {keys: batch})
-            return restored, contents_of(session, table)
-
-    restored, trained = continue_from(to_shards)
+def test_any_shard_count_restores_into_any_other(
+    saved_and_continued, saver, sharded, from_shards, to_shards
+):
+    prefix, contents, continued = saved_and_continued(saver, sharded, from_shards)
+    restored, trained = continue_from(prefix, saver, sharded, to_shards)
     assert restored == contents
     # The slots came along too, else the next steps would differ.
-    assert trained == continue_from(from_shards)[1]
+    assert trained == continued
 
 
 def test_restore_replaces_what_was_there(tmp_path):
@@ -254,13 +270,13 @@ TRAINER = textwrap.dedent(
     import tensorflow.compat.v1 as tf
     import rec_estimator as rec
 
-    folder, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     optimizers = {
         "momentum": lambda: rec.optimizers.MomentumOptimizer(0.01, 0.9),
         "adam": lambda: rec.optimizers.AdamOptimizer(0.01),
         "ftrl": lambda: rec.optimizers.FtrlOptimizer(0.05, l1_regularization_strength=0.001),
     }
-    for rule, optimizer in optimizers.items():
+
+    def train_and_save(rule, optimizer, folder, first, last):
         with tf.Graph().as_default(), tf.Session() as session:
             tf.set_random_seed(7)
             step = tf.train.get_or_create_global_step()
@@ -280,6 +296,10 @@ TRAINER = textwrap.dedent(
                 if first <= i < last:
                     session.run(train, {keys: batch})
             saver.save(session, f"{folder}/{rule}", global_step=last)
+
+    for folder, first, last in zip(sys.argv[1::3], sys.argv[2::3], sys.argv[3::3]):
+        for rule, optimizer in optimizers.items():
+            train_and_save(rule, optimizer, folder, int(first), int(last))
     """
 )
 
@@ -288,9 +308,8 @@ TRAINER = textwrap.dedent(
 def trained_folders(tmp_path_factory):
     """Checkpoints of 200 steps in one process, and of 100 and 100 in two."""
     whole, halves = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("halves")
-    for folder, first, last in ((whole, 0, 200), (halves, 0, 100), (halves, 100, 200)):
-        command = [sys.executable, "-c", TRAINER, str(folder), str(first), str(last)]
-        subprocess.run(command, check=True)
+    for runs in ([whole, 0, 200, halves, 0, 100], [halves, 100, 200]):
+        subprocess.run([sys.executable, "-c", TRAINER, *map(str, runs)], check=True)
     return whole, halves
 
 

@@ -123,10 +123,10 @@ def checkpoints(folder):
     return found
 
 
-def train_in_two_goes(folder, prefetch, modified):
+def train_in_two_goes(folder, stops, prefetch, modified):
     """Stops in the middle of the data, with batches prefetched, and goes on from the checkpoint."""
     watch = Watch()
-    for max_steps in (130, 200):
+    for max_steps in stops:
         estimator_in(folder).train(
             input_fn(prefetch), max_steps=max_steps, hooks=hooks_of(watch, modified)
         )
@@ -134,16 +134,27 @@ def train_in_two_goes(folder, prefetch, modified):
     return watch.losses, checkpoints(folder)
 
 
-def test_200_steps_give_the_losses_and_checkpoints_of_the_unmodified_graph(tmp_path):
-    losses, files = train_in_two_goes(tmp_path / "plain", None, False)
-    assert len(losses) == 200
-    names = ["model.ckpt-0", "model.ckpt-100", "model.ckpt-130", "model.ckpt-180"]
-    assert set(names) <= set(files)
-    counted = {name for name in files["model.ckpt-200"] if name.endswith("_filtered")}
-    assert counted
-    for prefetch in (1, 100):
+@pytest.mark.parametrize(
+    ("stops", "saved", "prefetches"),
+    [
+        pytest.param((70, 100), (0, 50, 70, 100), (100,), id="100_steps"),
+        pytest.param(
+            *((130, 200), (0, 100, 130, 180, 200), (1, 100)),
+            marks=pytest.mark.slow,
+            id="200_steps",
+        ),
+    ],
+)
+def test_losses_and_checkpoints_are_those_of_the_unmodified_graph(
+    stops, saved, prefetches, tmp_path
+):
+    losses, files = train_in_two_goes(tmp_path / "plain", stops, None, False)
+    assert len(losses) == stops[-1]
+    assert {f"model.ckpt-{step}" for step in saved} <= set(files)
+    assert [name for name in files[f"model.ckpt-{stops[-1]}"] if name.endswith("_filtered")]
+    for prefetch in prefetches:
         folder = tmp_path / f"prefetch_{prefetch}"
-        modified_losses, modified_files = train_in_two_goes(folder, prefetch, True)
+        modified_losses, modified_files = train_in_two_goes(folder, stops, prefetch, True)
         assert modified_losses == losses
         assert modified_files.keys() == files.keys()
         for name in files:

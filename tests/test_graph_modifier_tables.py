@@ -144,10 +144,10 @@ def config_of(**kwargs):
     )
 
 
-def run(folder, modified, by_spec=False, prefetch=None):
+def run(folder, stops, modified, by_spec=False, prefetch=None):
     """Trains, stops in the middle with batches prefetched, goes on and evaluates."""
     watch = Losses()
-    for max_steps in (130, 200):
+    for max_steps in stops:
         estimator = rec.RecEstimator(model_fn, str(folder), config_of(), {"by_spec": by_spec})
         modifier = rec.GraphModifierHook(modify_graph=modified)
         evict = rec.EvictHook(evict_enable=True, evict_step_interval=20)
@@ -158,24 +158,42 @@ def run(folder, modified, by_spec=False, prefetch=None):
     return watch.losses, results, checkpoints(folder)
 
 
-def test_200_steps_with_admission_and_eviction_are_the_same_in_every_mode(tmp_path, monkeypatch):
+FORMS = {
+    "prefetch_1": dict(modified=True, prefetch=1),
+    "prefetch_100": dict(modified=True, prefetch=100),
+    "FeatureSpec": dict(modified=False, by_spec=True),
+}
+
+
+@pytest.mark.parametrize(
+    ("stops", "saved", "forms"),
+    [
+        pytest.param(
+            *((70, 100), (0, 50, 70, 100), ("prefetch_100", "FeatureSpec")),
+            id="100_steps",
+        ),
+        pytest.param(
+            *((130, 200), (0, 50, 100, 130, 180, 200), tuple(FORMS)),
+            marks=pytest.mark.slow,
+            id="200_steps",
+        ),
+    ],
+)
+def test_training_with_admission_and_eviction_is_the_same_in_every_mode(
+    stops, saved, forms, tmp_path, monkeypatch
+):
     lines = []
     monkeypatch.setattr(tf.logging, "info", lambda text, *values: lines.append((text, values)))
-    losses, results, files = run(tmp_path / "plain", False)
-    assert len(losses) == 200 + ROWS // BATCH
-    assert results["global_step"] == 200
+    losses, results, files = run(tmp_path / "plain", stops, False)
+    assert len(losses) == stops[-1] + ROWS // BATCH
+    assert results["global_step"] == stops[-1]
     evictions = [values for text, values in lines if text.startswith("EvictHook")]
     for table in ("user", "item"):
         assert sum(count for count, name in evictions if name == table) > 20
-    names = {f"model.ckpt-{step}" for step in (0, 50, 100, 130, 180, 200)}
-    assert names <= set(files)
-    assert files["model.ckpt-200"]["user-keys_filtered"][1] > (20,)
-    for label, arguments in {
-        "prefetch 1": dict(modified=True, prefetch=1),
-        "prefetch 100": dict(modified=True, prefetch=100),
-        "FeatureSpec": dict(modified=False, by_spec=True),
-    }.items():
-        other_losses, other_results, other_files = run(tmp_path / label, **arguments)
+    assert {f"model.ckpt-{step}" for step in saved} <= set(files)
+    assert files[f"model.ckpt-{stops[-1]}"]["user-keys_filtered"][1] > (20,)
+    for label in forms:
+        other_losses, other_results, other_files = run(tmp_path / label, stops, **FORMS[label])
         assert other_losses == losses, label
         assert other_results == results, label
         assert other_files.keys() == files.keys()
