@@ -294,8 +294,9 @@ def _read_parent(prefix: str) -> Optional[Parent]:
                 has_identity = reader.has_tensor(f"{name}_index")
                 identity = reader.get_tensor(f"{name}_index").decode() if has_identity else None
                 return Parent(parent, identity)
-    except (tf.errors.OpError, ValueError):
-        # Damaged, or removed meanwhile: restoring it will say so.
+    except (tf.errors.OpError, IndexError, RuntimeError, ValueError):
+        # Damaged, or removed meanwhile: restoring it will say so. TensorFlow's reader has no class
+        # of its own for errors of the data files.
         return None
     return None
 

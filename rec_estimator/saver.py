@@ -203,7 +203,7 @@ class Saver(tf.train.Saver):
           TypeError: sess is no session.
           ValueError: A bad latest_filename, or full=False of a Saver that is not incremental.
           RuntimeError: The Saver's ops were not built.
-          OSError, tf.errors.OpError: The file system does not take it. This save leaves nothing, and
+          OSError, tf.errors.OpError: The file system does not take it. Nothing is left of the save;
             what was there is whole.
         """
         if not self._has_ops and self.saver_def is None:

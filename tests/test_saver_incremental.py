@@ -258,6 +258,18 @@ def test_a_save_that_fails_loses_no_changes(tmp_path, small, monkeypatch):
     assert model.contents(session) == expected
 
 
+@pytest.mark.parametrize("cut", [2, 3])
+def test_a_delta_that_is_cut_is_a_data_loss(tmp_path, small, cut):
+    model, session = small
+    saver = rec.Saver(incremental=True)
+    save_some(model, session, saver, tmp_path, 3)
+    for data in tmp_path.glob(f"model-{cut}.data-*"):
+        os.truncate(data, 1)
+    with pytest.raises((tf.errors.DataLossError, tf.errors.OutOfRangeError)):
+        saver.restore(session, f"{tmp_path}/model-3")
+    assert checkpoint_files.Deltas().parent_of(f"{tmp_path}/model-{cut}") is None
+
+
 def test_a_rewrite_that_fails_leaves_the_deltas_of_what_is_there(tmp_path, small, monkeypatch):
     model, session = small
     save_some(model, session, rec.Saver(incremental=True), tmp_path, 3)

@@ -130,8 +130,17 @@ class Bundle:
             yield np.frombuffer(bytes(pending), dtype)
 
     def read_string(self, name: str) -> str:
-        """A tensor of one string."""
-        value = tf.train.NewCheckpointReader(self.prefix).get_tensor(name)
+        """A tensor of one string.
+
+        Raises:
+          tf.errors.DataLossError: The file is missing or cut, or its checksum does not match.
+        """
+        try:
+            value = tf.train.NewCheckpointReader(self.prefix).get_tensor(name)
+        # TensorFlow's reader has no class of its own for errors of the data files.
+        except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
+            path = self._data_file(self.tensors[name].header.entry.shard_id)
+            raise _data_loss(path, error) from None
         return value.decode("utf-8", "backslashreplace")
 
     def _data_file(self, shard: int) -> str:

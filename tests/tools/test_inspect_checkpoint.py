@@ -313,6 +313,14 @@ def test_changes_to_what_is_not_there_any_more_are_shown_as_such(
     assert not notes or note.format(tmp_path) in notes[0]
 
 
+def test_changes_whose_data_are_cut_are_an_error(tmp_path, write_checkpoint, table_tensors, capsys):
+    tensors = {**table_tensors("t", [], []), "t-delta_of": np.array(b"m-1")}
+    prefix = write_checkpoint(tmp_path / "m-2", tensors)
+    os.truncate(tmp_path / "m-2.data-00000-of-00001", 0)
+    assert inspect_checkpoint.main([str(prefix)]) == 2
+    assert "m-2.data-00000-of-00001 is damaged" in capsys.readouterr().err
+
+
 def test_trained_table_is_shown_as_it_was_saved(tmp_path, capsys):
     table = rec.get_embedding_variable("emb", 3, partitioner=tf.fixed_size_partitioner(3))
     loss = tf.reduce_sum(rec.embedding_lookup(table, [5, 5, 5, -7, 9]))
