@@ -320,7 +320,7 @@ def _names_outside(meta: Any) -> Set[str]:
     # A model_fn may give one in every mode.
     if _TRAIN_OP in meta.collection_def and tf.saved_model.TRAINING in meta.meta_info_def.tags:
         names |= set(meta.collection_def[_TRAIN_OP].node_list.value)
-    names |= {asset.tensor_info.name for asset in meta.asset_file_def}
+    names |= {asset.tensor_info.name for asset in _assets(meta)}
     for signature in meta.signature_def.values():
         for info in (*signature.inputs.values(), *signature.outputs.values()):
             names |= set(_tensor_names(info))
@@ -328,6 +328,16 @@ def _names_outside(meta: Any) -> Set[str]:
         if key in meta.collection_def:
             names |= _names_in(meta.collection_def[key].bytes_list.value)
     return names
+
+
+def _assets(meta: Any) -> Iterator[Any]:
+    """AssetFileDefs: writers of SavedModels put them into a field or into a collection."""
+    yield from meta.asset_file_def
+    if tf.saved_model.ASSETS_KEY in meta.collection_def:
+        for packed in meta.collection_def[tf.saved_model.ASSETS_KEY].any_list.value:
+            asset = tf.MetaGraphDef().asset_file_def.add()
+            packed.Unpack(asset)
+            yield asset
 
 
 def _tensor_names(info: Any) -> Iterator[str]:
