@@ -41,7 +41,7 @@ format: $(VENV)/.lint ## rewrite Python and C++ in the style that lint checks
 	find ops tests -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format -i
 
 bench: library ## measure lookups and train steps against TensorFlow's own, about a minute
-	$(BIN)/python benchmarks/bench_table.py
+	$(BIN)/python -m benchmarks.bench_table
 
 library: $(VENV)/.installed ## build rec_estimator/_rec_ops.so where a C++ source changed
 	@$(BIN)/python setup.py --quiet build_ext --inplace
