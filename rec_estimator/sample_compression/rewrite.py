@@ -460,9 +460,15 @@ class Rewrite:
 
 def _awaited(tensor: tf.Tensor) -> Set[tf.Operation]:
     """What a tensor waits for, or the whole numbers that it is made of."""
-    found = set(tensor.op.control_inputs)
-    if tensor.dtype.is_integer:
-        found = found.union(*map(_awaited, tensor.op.inputs))
+    found: Set[tf.Operation] = set()
+    seen: Set[str] = set()
+    stack = [tensor]
+    while stack:
+        made = stack.pop()
+        found.update(made.op.control_inputs)
+        if made.dtype.is_integer and made.name not in seen:
+            seen.add(made.name)
+            stack += made.op.inputs
     return found
 
 

@@ -20,14 +20,18 @@ _ARITHMETIC: Dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def static_value(tensor: tf.Tensor) -> Any:
+# Longer arithmetic is no axis or permutation.
+_MOST_STEPS = 6
+
+
+def static_value(tensor: tf.Tensor, steps: int = _MOST_STEPS) -> Any:
     """What a tensor of whole numbers is before a request comes; None where only that tells."""
     found = tf.get_static_value(tensor)
     op = tensor.op
     is_folded = op.type in _ARITHMETIC or op.type in ("ConcatV2", "Pack", "Range")
-    if found is not None or not is_folded or not tensor.dtype.is_integer:
+    if found is not None or not is_folded or not tensor.dtype.is_integer or steps == 0:
         return found
-    parts = [static_value(part) for part in op.inputs]
+    parts = [static_value(part, steps - 1) for part in op.inputs]
     if any(part is None for part in parts):
         return None
     if op.type == "ConcatV2":
