@@ -78,6 +78,18 @@ class TestAlgebra:
         expected, got, _ = both(model, [uniform(4, 3)], [uniform(6, 3)])
         expect_equal(expected, got, 1e-12)
 
+    def test_long_arithmetic_on_constants_takes_no_time(self):
+        def model(users, items):
+            axis = tf.constant(0) + 1
+            for _ in range(60):
+                axis = axis + axis  # Each of them twice the work, if followed one by one.
+            with tf.control_dependencies([tf.debugging.assert_less(items[0], tf.constant(2.0, F))]):
+                twice = tf.concat([users[0], items[0], users[0]], axis=1)
+                return tf.tile(tf.matmul(twice, tf.constant(uniform(4, 2))), [1, 1 + 0 * axis])
+
+        expected, got, _ = both(model, [uniform(4, 1)], [uniform(6, 2)])
+        expect_equal(expected, got, 1e-12)
+
     def test_a_short_sum_is_split(self):
         def model(users, items):
             total = users[0] - items[0][:, tf.newaxis] + users[1]
@@ -249,15 +261,3 @@ class TestReport:
 
         _, _, report = both(model, [uniform(4, 2, 5)], [uniform(6, 1, 5)])
         assert report.split == ()
-
-    def test_long_arithmetic_on_constants_takes_no_time(self):
-        def model(users, items):
-            axis = tf.constant(0) + 1
-            for _ in range(60):
-                axis = axis + axis  # Each of them twice the work, if followed one by one.
-            with tf.control_dependencies([tf.debugging.assert_less(items[0], tf.constant(2.0, F))]):
-                twice = tf.concat([users[0], items[0], users[0]], axis=1)
-                return tf.tile(tf.matmul(twice, tf.constant(uniform(4, 2))), [1, 1 + 0 * axis])
-
-        expected, got, _ = both(model, [uniform(4, 1)], [uniform(6, 2)])
-        expect_equal(expected, got, 1e-12)
