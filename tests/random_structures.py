@@ -132,6 +132,56 @@ def branch_of_users(g):
     return tf.switch_case(which, [lambda: a + tf.sin(b), lambda: tf.reverse(b, [0]) + a * 0])
 
 
+def inner_softmax(g):
+    """As attention over entries has it: along an axis that is not the last one."""
+    x = g.dense(3)
+    return tf.reduce_sum(tf.nn.softmax(x, axis=1) * x, axis=1)
+
+
+def heads(g):
+    """Attention with two heads, of one tensor to another with as many entries."""
+    keys = g.dense(3)
+
+    def fits(t):
+        return t.dtype == F and t.shape.rank == 3 and t.shape.as_list() == keys.shape.as_list()
+
+    queries = g.take(fits) if any(map(fits, g.pool)) else keys
+    width = 2 * keys.shape[2]
+
+    def split(x):
+        x = tf.tensordot(x, g.constant([x.shape[2], width]), 1)
+        rows, length = tf.shape(x)[0], tf.shape(x)[1]
+        return tf.transpose(tf.reshape(x, [rows, length, 2, width // 2]), [0, 2, 1, 3])
+
+    weights = tf.nn.softmax(tf.matmul(split(queries), split(keys), transpose_b=True))
+    weights *= tf.linalg.band_part(tf.ones([keys.shape[1]] * 2, F), -1, 0)
+    out = tf.transpose(tf.matmul(weights, split(keys)), [0, 2, 1, 3])
+    out = tf.reshape(out, [tf.shape(out)[0], tf.shape(out)[1], width])
+    return tf.ensure_shape(out, [None, keys.shape[1], width])[:, :, :4]
+
+
+def reversed_history(g):
+    x = g.dense(3)
+    lengths = tf.minimum(integers(g)[:, 0], x.shape[1])
+    return tf.reverse_sequence(x, lengths, seq_axis=1)
+
+
+def masked_mean(g):
+    """As long a mask as the longest of the candidates' histories."""
+    x = g.dense(3)
+    lengths = 1 + tf.minimum(integers(g)[:, 0], x.shape[1] - 1)
+    mask = tf.cast(tf.sequence_mask(lengths), F)[..., tf.newaxis]
+    return tf.reduce_sum(x[:, : tf.shape(mask)[1]] * mask, axis=1) / tf.reduce_sum(mask, axis=1)
+
+
+def guarded(g):
+    """What an assertion guards."""
+    x = tf.concat([g.dense(2), g.dense(2)], axis=1)
+    kernel = g.kernel(x.shape[1])
+    with tf.control_dependencies([tf.debugging.assert_less(x, tf.constant(1e300, F))]):
+        return tf.tanh(tf.matmul(tf.concat([x, x], axis=1)[:, : x.shape[1]] * 1.0, kernel))
+
+
 def function(g):
     a, b = g.pair()
     return tf.function(lambda a, b: tf.tanh(a) * 2 + b)(a, b)

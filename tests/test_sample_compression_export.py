@@ -200,6 +200,40 @@ def test_every_export_compresses_where_the_receiver_asks_for_it(method, estimato
                 np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("portable", [False, True])
+def test_a_saved_model_says_what_does_not_fit(portable, estimator, whole, tmp_path):
+    exported = estimator.export_saved_model(str(tmp_path), pages_receiver(), portable=portable)
+    plain, request = requests()
+    expected = predict(whole, plain)
+    with tf.Session(graph=tf.Graph()) as session:
+        model = tf.saved_model.load(session, ["serve"], tf.compat.as_str(exported))
+        signature = model.signature_def["predict"]
+        outputs = {name: output.name for name, output in signature.outputs.items()}
+
+        def run(**changes):
+            values = {**request, **changes}
+            return session.run(
+                outputs, {signature.inputs[name].name: value for name, value in values.items()}
+            )
+
+        for changes, message in [
+            ({"item_size": [3, 0, 3]}, "item tensor.*in_item.*6.*7"),
+            ({"item_size": [3, 4]}, "user tensor.*in_user.*2.*3"),
+            ({"item_size": [8, -4, 3]}, "item_size.*-4"),
+            ({"age": request["age"][:2]}, "user tensor.*in_age.*3.*2"),
+            ({"price": request["price"][:5]}, "item tensor.*in_price.*7.*5"),
+        ]:
+            with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+                run(**changes)
+        feed = {signature.inputs[name].name: value for name, value in request.items()}
+        del feed[signature.inputs["item_size"].name]
+        with pytest.raises(tf.errors.InvalidArgumentError, match="'item_size'"):
+            session.run(outputs, feed)
+        # And goes on.
+        for name, value in run().items():
+            np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
+
+
 def test_exports_do_not_disturb_each_other(estimator, tmp_path):
     def broken():
         pages_receiver()()

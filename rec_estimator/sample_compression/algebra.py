@@ -7,7 +7,7 @@ something else than the algebra asks for it.
 """
 
 import itertools
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -15,8 +15,15 @@ from rec_estimator.sample_compression import sizes as sizes_lib
 from rec_estimator.sample_compression.expansion import Expansion
 from rec_estimator.sample_compression.forms import Flat, Parts, Product, Signed, Spread, Sum
 from rec_estimator.sample_compression.kernel_split import KernelSplit, Pieces
+from rec_estimator.sample_compression.rule_checks import static_value
 from rec_estimator.sample_compression.sizes import BATCH, ONE, Sizes
 from rec_estimator.sample_compression.values import Side, Value
+
+# Additions in another order agree well enough. Numbers of 16 bits are rounded by each addition.
+_TYPES = (tf.float32, tf.float64)
+
+# A product with each part of a longer sum costs more than adding up first.
+_MOST_TERMS = 16
 
 
 class Algebra:
@@ -67,12 +74,12 @@ class Algebra:
           value: The output's, with `dims` known.
         """
         transform = self._transforms.get(op.type)
-        if transform is not None and value.tensor.dtype.is_floating:
+        if transform is not None and value.tensor.dtype in _TYPES:
             transform(op, inputs, value)
 
     def _concat(self, op: tf.Operation, inputs: Sequence[Value], value: Value) -> None:
         parts = tuple(inputs[:-1])
-        axis = int(tf.get_static_value(inputs[-1].tensor)) % len(value.dims)
+        axis = int(static_value(inputs[-1].tensor)) % len(value.dims)
         runs = [
             (is_user, list(run))
             for is_user, run in itertools.groupby(parts, lambda part: part.side == Side.USER)
@@ -100,7 +107,9 @@ class Algebra:
         if self._add_to_sum(op, inputs, value) or not _last_axes_equal(a, b, value):
             return
         if Side.USER in (a.side, b.side) or a.form is not None or b.form is not None:
-            value.form = Signed(((1, a), (sign, b)))
+            terms = (*_terms(a, 1), *_terms(b, sign))
+            if len(terms) <= _MOST_TERMS:
+                value.form = Signed(terms)
 
     def _add_to_sum(self, op: tf.Operation, inputs: Sequence[Value], value: Value) -> bool:
         """Adds something without rows to the smaller part of a sum: a bias."""
@@ -151,7 +160,7 @@ class Algebra:
 
     def _transpose(self, op: tf.Operation, inputs: Sequence[Value], value: Value) -> None:
         # As tf.tensordot has it where nothing is to be transposed.
-        if tf.get_static_value(inputs[1].tensor).tolist() == list(range(len(value.dims))):
+        if static_value(inputs[1].tensor).tolist() == list(range(len(value.dims))):
             value.form, value.make = inputs[0].form, inputs[0].computed
 
     def _reshape(self, op: tf.Operation, inputs: Sequence[Value], value: Value) -> None:
@@ -170,7 +179,7 @@ class Algebra:
         form = inputs[0].form
         if not isinstance(form, Product) or len(inputs[0].dims) != 3:
             return
-        axes = tf.get_static_value(inputs[1].tensor).reshape(-1) % 3
+        axes = static_value(inputs[1].tensor).reshape(-1) % 3
         user, item = form.user.dims, form.item.dims
         if item[0] != BATCH or not self._expansion.multiplies(value.tensor.dtype):
             return
@@ -253,6 +262,12 @@ class Algebra:
             value.form, value.make = Flat(result), make
         else:
             value.form, value.make = result.form, result.computed
+
+
+def _terms(value: Value, sign: int) -> Tuple[Tuple[int, Value], ...]:
+    if not isinstance(value.form, Signed):
+        return ((sign, value),)
+    return tuple((sign * s, term) for s, term in value.form.terms)
 
 
 def _plus(user: Value, bias: Value) -> Value:

@@ -6,7 +6,7 @@ users. It may become the shape of something; a piece that makes anything else of
 candidates.
 """
 
-from typing import Callable, Container, Dict, Iterable, List, Sequence
+from typing import Callable, Container, Dict, Iterable, List, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -137,7 +137,11 @@ def _step(op: tf.Operation, inputs: Sequence[Value]) -> List[Value]:
             raise Stop(f"makes something of a number of rows by {op.type} inside")
         (tensor,) = op.outputs
         return [Value(tensor, Side.FIXED, values_lib.static_dims(tensor, symbols=True), elements)]
-    return [_value(tensor, dims) for tensor, dims in zip(op.outputs, _dims(op, inputs, counts))]
+    values = [_value(tensor, dims) for tensor, dims in zip(op.outputs, _dims(op, inputs, counts))]
+    if len(values) == 1 and values[0].elements is None and values[0].side == Side.FIXED:
+        # A size other than that of the rows, which a shape may be made of together with theirs.
+        values[0].elements = elements_of(op, inputs)
+    return values
 
 
 def _dims(op: tf.Operation, inputs: Sequence[Value], counts: Sequence[int]) -> List[Sizes]:
@@ -227,6 +231,18 @@ def _graph(op: tf.Operation, function: object) -> tf.Graph:
     if graph is None:
         raise Stop("calls a function that was loaded, not made here")
     return graph
+
+
+def graphs_of(op: tf.Operation) -> List[Optional[tf.Graph]]:
+    """The bodies of an op with bodies; None for those that were loaded, not made here."""
+    names = [op.get_attr(attribute) for attribute in ("cond", "body") if "While" in op.type]
+    if op.type.endswith("Case"):
+        names = op.get_attr("branches")
+    elif op.type.endswith("If"):
+        names = [op.get_attr("then_branch"), op.get_attr("else_branch")]
+    elif op.type.endswith("PartitionedCall"):
+        names = [op.get_attr("f")]
+    return [_tf_private.function_graph(op.graph, function.name) for function in names]
 
 
 def _while(op: tf.Operation, inputs: Sequence[Value]) -> List[Sizes]:

@@ -1,20 +1,18 @@
 """What the pass did: how much it moved, and what stopped it elsewhere."""
 
-import collections
 import dataclasses
 import math
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.sample_compression.sizes import Size, Sizes
-
-_PRODUCTS = ("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul")
+from rec_estimator.sample_compression.sizes import Sizes
+from rec_estimator.sample_compression.work import flops, has_rounds
 
 
 @dataclasses.dataclass(frozen=True)
 class OpRecord:
-    """One op that depends on users.
+    """One op that depends on users or candidates.
 
     Attributes:
       op: It.
@@ -22,6 +20,7 @@ class OpRecord:
       dims: The shape of its first output.
       reason: What stopped it; "": nothing.
       share: Which part of it still runs for each candidate, from 0 to 1.
+      is_split: Whether a part of it runs on a row per user.
     """
 
     op: tf.Operation
@@ -29,6 +28,7 @@ class OpRecord:
     dims: Sizes
     reason: str = ""
     share: float = 1.0
+    is_split: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,10 +42,11 @@ class CompressionReport:
       split: Names of the ops of which a part does.
       left: (name, type, what stopped it) of those that take something of users and run for each
         candidate.
-      flops_before: Of the model as written, of the ops that depend on users. Sizes that only a
-        request tells, but for the numbers of rows, count as 1; what is inside of functions, as
-        the rounds of a tf.while_loop (v2) are, is not counted.
-      flops_after: Of the same ops compressed.
+      flops_before: Of the model as written, of the ops that depend on users or candidates. Sizes
+        that only a request tells, but for the numbers of rows, count as 1, and so do the rounds of
+        a loop.
+      flops_after: Of the same ops compressed; also of those that algebra makes needless.
+      loops: Names of loops of which one round is counted.
     """
 
     users: int
@@ -55,53 +56,48 @@ class CompressionReport:
     left: Tuple[Tuple[str, str, str], ...]
     flops_before: int
     flops_after: int
+    loops: Tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        reasons = collections.Counter(f"{kind} {reason}" for _, kind, reason in self.left)
         lines = [
             f"Sample-aware compression: {len(self.moved)} ops moved to the users' rows, "
             f"{len(self.split)} split, {len(self.left)} left; for {self.users} user(s) with "
             f"{self.items} candidates {self.flops_before:,} FLOPs become {self.flops_after:,}"
         ]
-        lines += [f"  left: {count} x {reason}" for reason, count in sorted(reasons.items())]
+        if self.loops:
+            lines.append(f"  of loops one round is counted: {_some(self.loops)}")
+        reasons: Dict[str, List[str]] = {}
+        for name, kind, reason in self.left:
+            reasons.setdefault(f"{kind} {reason}", []).append(name)
+        lines += [
+            f"  left: {len(names)} x {reason}: {_some(names)}"
+            for reason, names in sorted(reasons.items())
+        ]
         return "\n".join(lines)
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names, so that a reader finds the place in the model."""
+    return ", ".join(names[:2]) + (", ..." if len(names) > 2 else "")
 
 
 def report(records: Sequence[OpRecord], users: int, items: int) -> CompressionReport:
     """Sums up what the pass noted."""
     before = after = 0
     for record in records:
-        before += _flops(record, items)
-        if record.is_moved:
-            after += _flops(record, users)
-        else:
-            share = record.share
-            after += math.ceil(_flops(record, items) * share)
-            after += math.ceil(_flops(record, users) * (1 - share))
-    is_split: List[OpRecord] = [r for r in records if not r.is_moved and not r.reason]
+        for_items = flops(record.op, record.dims, items)
+        share = 0.0 if record.is_moved else record.share
+        before += for_items
+        after += math.ceil(for_items * share)
+        if share < 1:
+            after += math.ceil(flops(record.op, record.dims, users) * (1 - share))
     return CompressionReport(
         users,
         items,
         tuple(record.op.name for record in records if record.is_moved),
-        tuple(record.op.name for record in is_split),
+        tuple(record.op.name for record in records if record.is_split),
         tuple((r.op.name, r.op.type, r.reason) for r in records if r.reason),
         before,
         after,
+        tuple(record.op.name for record in records if has_rounds(record.op)),
     )
-
-
-def _flops(record: OpRecord, rows: int) -> int:
-    if record.dims is None:
-        return 0
-    count = math.prod(_size(size, rows) for size in record.dims)
-    if record.op.type in _PRODUCTS:
-        flip = "transpose_a" if record.op.type == "MatMul" else "adj_x"
-        inner = record.op.inputs[0].shape[-2 if record.op.get_attr(flip) else -1]
-        count *= 2 * (tf.compat.dimension_value(inner) or 1)
-    return count
-
-
-def _size(size: Optional[Size], rows: int) -> int:
-    if size is None:
-        return 1
-    return size.factor * (rows if size.is_batch else 1)

@@ -36,6 +36,9 @@ _MAKERS: Dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
     "Tile": lambda shape, data: tf.tile(data, shape),
 }
 
+# What algebra may do in another way without a part of the work moving to the users' rows.
+_MOVES_ONLY = ("ConcatV2", "Reshape", "Transpose")
+
 
 class Rewrite:
     """One run of the pass over a graph.
@@ -71,6 +74,7 @@ class Rewrite:
         self._makers: Dict[str, tf.Operation] = {}
         self._stopped: Dict[tf.Operation, str] = {}  # Why a piece stays, by op.
         self._made: Dict[str, tf.Tensor] = {}
+        self._waits: Dict[str, Set[tf.Operation]] = {}  # Of tensors that have a form, by name.
         self._inputs: List[Tuple[tf.Operation, int, tf.Tensor]] = []
         for user in users:
             self._seed(user)
@@ -258,10 +262,11 @@ class Rewrite:
             outs = None  # How many entries the candidates have is not followed.
         is_split = self._leave_with_candidates(op, inputs, outs)
         is_followed = len(op.outputs) == 1 and self.value(op.outputs[0]).elements is not None
-        if is_split or (not is_followed and any(v.side == Side.USER for v in inputs)):
-            dims = outs[0] if outs else None
-            share = self._algebra.shares.get(op.name, 1.0)
-            self.records.append(OpRecord(op, False, dims, "" if is_split else reason, share))
+        if is_split or is_followed or not any(v.side == Side.USER for v in inputs):
+            reason = ""
+        share = self._algebra.shares.get(op.name, 1.0)
+        dims = outs[0] if outs else None
+        self.records.append(OpRecord(op, False, dims, reason, share, is_split))
         if outs and not rows and _has_rows(outs[0]):
             self._makers[op.outputs[0].name] = op
 
@@ -323,13 +328,40 @@ class Rewrite:
             value = values_lib.opaque(tensor)
             if outs is not None:
                 value.dims = outs[output]
+            elif all(v.axis is None and values_lib.is_known(v) for v in inputs):
+                # Made of no rows: whatever its size is, it is the same for users and candidates.
+                value.dims = values_lib.static_dims(tensor, symbols=True)
             if len(op.outputs) == 1:
                 value.elements = elements_of(op, inputs)
                 if outs is not None:
-                    self._algebra.improve(op, inputs, value)
-                    is_split = value.make is not None and op.type != "ConcatV2"
+                    self._improve(op, inputs, value)
+                    is_split = value.make is not None and op.type not in _MOVES_ONLY
             self._learn(tensor, value)
         return is_split
+
+    def _improve(self, op: tf.Operation, inputs: Sequence[Value], value: Value) -> None:
+        """Lets algebra know of an op; what it computes instead waits as the op does."""
+        self._algebra.improve(op, inputs, value)
+        # Taken apart past an op, a tensor waits for what that op waits for, as an assertion on it.
+        waits = set(op.control_inputs)
+        for known, tensor in zip(inputs, op.inputs):
+            waits |= self._waits.get(tensor.name, set())
+            if known.side == Side.FIXED:
+                # TensorFlow lets an op's constant wait, such as an axis, and not the op itself.
+                waits |= _awaited(tensor)
+        if not waits:
+            return
+        if value.form is not None:
+            self._waits[op.outputs[0].name] = waits
+        if value.make is not None:
+            make = value.make
+
+            def make_and_wait() -> tf.Tensor:
+                made = make()
+                with tf.control_dependencies(sorted(waits, key=lambda awaited: awaited.name)):
+                    return tf.identity(made)
+
+            value.make = make_and_wait
 
     def _visit_lookup(self, op: tf.Operation, inputs: Sequence[Value]) -> None:
         outputs, of_users = looked_up(op, inputs)
@@ -424,6 +456,20 @@ class Rewrite:
         if not answer.dims:
             return sizes_lib.evaluate(answer.elements[0], rows, dtype)
         return sizes_lib.evaluate_all(answer.elements, rows, dtype)
+
+
+def _awaited(tensor: tf.Tensor) -> Set[tf.Operation]:
+    """What a tensor waits for, or the whole numbers that it is made of."""
+    found: Set[tf.Operation] = set()
+    seen: Set[str] = set()
+    stack = [tensor]
+    while stack:
+        made = stack.pop()
+        found.update(made.op.control_inputs)
+        if made.dtype.is_integer and made.name not in seen:
+            seen.add(made.name)
+            stack += made.op.inputs
+    return found
 
 
 def _has_rows(sizes: Sizes) -> bool:

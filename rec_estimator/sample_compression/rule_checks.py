@@ -1,12 +1,46 @@
 """What rules of ops ask of the inputs, and Stop where it is not so."""
 
-from typing import Any, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.sample_compression import sizes as sizes_lib
 from rec_estimator.sample_compression.sizes import Size, Sizes
 from rec_estimator.sample_compression.values import Stop, Value, known_dims
+
+# What tf.get_static_value leaves out, and tf.nn.softmax along an inner axis transposes by.
+_ARITHMETIC: Dict[str, Callable[[Any, Any], Any]] = {
+    "Add": np.add,
+    "AddV2": np.add,
+    "Maximum": np.maximum,
+    "Minimum": np.minimum,
+    "Mul": np.multiply,
+    "Sub": np.subtract,
+}
+
+
+# Longer arithmetic is no axis or permutation.
+_MOST_STEPS = 6
+
+
+def static_value(tensor: tf.Tensor, steps: int = _MOST_STEPS) -> Any:
+    """What a tensor of whole numbers is before a request comes; None where only that tells."""
+    found = tf.get_static_value(tensor)
+    op = tensor.op
+    is_folded = op.type in _ARITHMETIC or op.type in ("ConcatV2", "Pack", "Range")
+    if found is not None or not is_folded or not tensor.dtype.is_integer or steps == 0:
+        return found
+    parts = [static_value(part, steps - 1) for part in op.inputs]
+    if any(part is None for part in parts):
+        return None
+    if op.type == "ConcatV2":
+        return np.concatenate(parts[:-1], axis=int(parts[-1]))
+    if op.type == "Pack":
+        return np.stack(parts, axis=op.get_attr("axis"))
+    if op.type == "Range":
+        return np.arange(*(int(part) for part in parts))
+    return _ARITHMETIC[op.type](*parts)
 
 
 def rank_of(value: Value) -> int:
@@ -23,7 +57,7 @@ def refuse_rows(value: Value, what: str) -> None:
 
 def constant(value: Value, what: str) -> Any:
     """What a parameter is before a request comes."""
-    found = tf.get_static_value(value.tensor)
+    found = static_value(value.tensor)
     if found is None:
         raise Stop(f"takes a {what} that only a request tells")
     return found

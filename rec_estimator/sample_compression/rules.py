@@ -21,7 +21,8 @@ from rec_estimator.sample_compression.values import Value
 Rule = Callable[[tf.Operation, Sequence[Value]], List[Sizes]]
 
 # What the rules say of each op. Left out on purpose: ops that hold state or draw random
-# numbers, ops that fail on a value (a row of a user without candidates must not fail a request),
+# numbers, ops that fail on a value (a row of a user without candidates must not fail a request;
+# but one with a place or length out of range, or a whole number divided by 0, does),
 # ops that count, sort or sum over rows. Control flow is in bodies.py, lists of tensors in lists.py,
 # what sparse ids are looked up with in sparse_rules.py and entry_rules.py.
 RULES: Dict[str, Rule] = {}
@@ -60,6 +61,7 @@ for _rule, _types in (
     (values.reduction, "All Any EuclideanNorm Max Mean Min Prod Sum"),
     (values.arg, "ArgMax ArgMin"),
     (values.along, "Cumprod Cumsum CumulativeLogsumexp ReverseV2"),
+    (values.reverse_sequence, "ReverseSequence"),
     (values.last_axis, "LogSoftmax Softmax"),
     (values.top, "TopKV2"),
     # Products.

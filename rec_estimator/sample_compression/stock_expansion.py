@@ -118,8 +118,11 @@ class StockExpansion:
     def kernel_rows(self, kernel: tf.Tensor, blocks: Sequence[KernelBlock]) -> tf.Tensor:
         """As of Expansion: rows of a variable are one of their own, filled after the restore."""
         rows = slice_kernel(kernel, blocks)
-        if origin(kernel).type not in ("ReadVariableOp", "VariableV2"):
+        source = origin(kernel)
+        if source.type not in ("ReadVariableOp", "VariableV2"):
             return rows  # Of a constant TensorFlow slices them itself when it loads the graph.
+        if source.control_inputs or kernel.op.control_inputs:
+            return rows  # It waits for something of a request, such as an assertion.
         variable = tf.Variable(
             rows,
             trainable=False,

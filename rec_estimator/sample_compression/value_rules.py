@@ -29,10 +29,13 @@ def each_element(op: tf.Operation, inputs: Sequence[Value]) -> List[Sizes]:
 
 
 def each_identity(op: tf.Operation, inputs: Sequence[Value]) -> List[Sizes]:
-    """Each output is one input: IdentityN."""
-    if len({value.side for value in inputs}) > 1:
+    """Each output is one input, with rows or without: IdentityN, as tf.custom_gradient adds it."""
+    if {Side.USER, Side.ITEM} <= {value.side for value in inputs}:
         raise Stop("takes tensors of users and of candidates")
-    return [each_element(op, [value])[0] for value in inputs]
+    return [
+        each_element(op, [value])[0] if value.side == Side.USER else known_dims(value)
+        for value in inputs
+    ]
 
 
 def broadcast(op: tf.Operation, inputs: Sequence[Value]) -> List[Sizes]:
@@ -138,6 +141,18 @@ def along(op: tf.Operation, inputs: Sequence[Value]) -> List[Sizes]:
     axes = constant(inputs[1], "axis").reshape(-1).tolist()
     not_the_rows(inputs[0], axes, "runs along")
     return [inputs[0].dims]
+
+
+def reverse_sequence(op: tf.Operation, inputs: Sequence[Value]) -> List[Sizes]:
+    """ReverseSequence: each row by its own length."""
+    data, lengths = inputs
+    not_the_rows(data, [op.get_attr("seq_dim")], "reverses")
+    if data.axis == op.get_attr("batch_dim") and lengths.axis is not None:
+        same_rows([data, lengths], [0])
+    else:
+        refuse_rows(lengths, "lengths")
+        not_the_rows(data, [op.get_attr("batch_dim")], "takes one length for each place of")
+    return [data.dims]
 
 
 def matmul(op: tf.Operation, inputs: Sequence[Value]) -> List[Sizes]:

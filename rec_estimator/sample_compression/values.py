@@ -97,6 +97,15 @@ def known_dims(value: Value) -> Tuple[Size, ...]:
     return value.dims
 
 
+def is_known(value: Value) -> bool:
+    """Whether all of the shape is known, and no part of a sparse or ragged tensor."""
+    try:
+        known_dims(value)
+    except Stop:
+        return False
+    return value.entries is None
+
+
 def fixed(tensor: tf.Tensor) -> Value:
     """A tensor that depends on neither users nor items."""
     return Value(tensor, Side.FIXED, static_dims(tensor, symbols=True), constant_elements(tensor))
