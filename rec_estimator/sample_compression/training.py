@@ -272,12 +272,14 @@ def repeat_for_what_is_built_after() -> None:
     operations = tf.get_default_graph().get_operations()
     for number in range(_traces().pass_end, len(operations)):
         op = operations[number]
-        if number in ours or "sample_compression" in op.name.split("/"):
+        is_of_gradients = _is_of_gradients(op)
+        is_of_pass = "sample_compression" in op.name.split("/") and not is_of_gradients
+        if number in ours or is_of_pass:
             continue
         for index, tensor in enumerate(op.inputs):
             if not rewrite.is_of_users(tensor):
                 continue
-            if _is_of_gradients(op):
+            if is_of_gradients:
                 raise ValueError(
                     "gradients of a compressed model must be built by optimizers of ours, got "
                     f"{op.name!r}, built after the first on {tensor.name!r}; build them before, or "
