@@ -303,12 +303,7 @@ def small_model_fn(features, labels, mode, params):
     weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
     initializer = tf.ones_initializer()
     made = rec.create_table(tf.int64, 1, "made", initializer, device_vocabulary_size=99)
-    created = rec.sparse_lookup(
-        made,
-        features["id"],
-        modify_graph=True,
-        access_and_evict_config=params.get("thresholds"),
-    )
+    created = rec.sparse_lookup(made, features["id"], modify_graph=True)
     user = weight * features["user"] + rec.embedding_lookup(table, features["id"]) + created
     scores = tf.nn.sigmoid(user * features["item"])
     loss = tf.reduce_mean(tf.square(scores - labels))
@@ -336,7 +331,7 @@ def only_the_step(loss, user):
 LABELS = [[1.0], [0.0], [1.0]]
 
 
-def trained(train, folder, input_fn=None, is_flat=False, thresholds=None, **arguments):
+def trained(train, folder, input_fn=None, is_flat=False, hooks=(), **arguments):
     """Trains two steps; the prefix of the checkpoint and the losses."""
 
     def batches():
@@ -348,10 +343,10 @@ def trained(train, folder, input_fn=None, is_flat=False, thresholds=None, **argu
 
     if not is_flat and input_fn is None:
         arguments["sample_compression"] = rec.SampleCompression(user=("user", "id"))
-    params = {"train": train, "thresholds": thresholds}
+    params = {"train": train}
     estimator = rec.RecEstimator(small_model_fn, model_dir=str(folder), params=params, **arguments)
     hook = LossHook()
-    estimator.train(input_fn or batches, hooks=[hook], steps=2)
+    estimator.train(input_fn or batches, hooks=[hook, *hooks], steps=2)
     return str(estimator.latest_checkpoint()), hook.losses
 
 
@@ -397,6 +392,32 @@ def ours_and_more_gradients(loss, user):
 def test_gradients_built_beside_those_of_our_optimizers_are_refused(tmp_path):
     with pytest.raises(ValueError, match="must be built by optimizers of ours, got 'gradients"):
         trained(ours_and_more_gradients, tmp_path)
+
+
+def test_batches_of_static_shapes_are_those_of_their_step(tmp_path):
+    """Their shape is hidden by placeholders, which neither a loop nor the dataset may feed."""
+
+    def input_fn():
+        other = {
+            **small_batch(),
+            "user": tf.constant([[3.0], [-1.0]]),
+            "id": tf.constant([9, 4], tf.int64),
+        }
+        batches = [tf.data.Dataset.from_tensors(each) for each in (small_batch(), other)]
+        return batches[0].concatenate(batches[1]).map(lambda batch: (batch, tf.constant(LABELS)))
+
+    compression = rec.SampleCompression(user=("user", "id"))
+    plain, _ = trained(ours, tmp_path / "plain", input_fn, sample_compression=compression)
+    looped, _ = trained(
+        ours,
+        tmp_path / "looped",
+        input_fn,
+        hooks=[rec.GraphModifierHook()],
+        config=rec.RunConfig(iterations_per_loop=2),
+        sample_compression=compression,
+    )
+    compare_bits(plain, looped)
+    assert tf.train.load_variable(plain, "table-keys").tolist() == [4, 7, 9]
 
 
 def test_warm_started_training_goes_on_alike(tmp_path):
