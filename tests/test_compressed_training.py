@@ -287,6 +287,19 @@ def test_a_killed_training_goes_on_from_a_delta_in_loops(runs, tmp_path):
     compare_bits(estimator.latest_checkpoint(), runs(True)[2])
 
 
+@pytest.mark.slow
+def test_two_trainings_of_100_steps_are_one_of_200(tmp_path):
+    def batches(start):
+        return lambda: input_fn(True)().repeat().skip(start)
+
+    whole = estimator_of(tmp_path / "whole", "adam")
+    whole.train(batches(0), steps=200)
+    for start in (0, 100):
+        halves = estimator_of(tmp_path / "halves", "adam")
+        halves.train(batches(start), steps=100)
+    compare_bits(whole.latest_checkpoint(), halves.latest_checkpoint())
+
+
 def small_batch(size=(2, 1)):
     """A compressed batch as tensors: three samples of two users."""
     return {

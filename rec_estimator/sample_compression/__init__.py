@@ -112,6 +112,9 @@ def enable_sample_awared_graph_compression(
 def compress(fetches: Any) -> Any:
     """Compresses the default graph, if that is enabled.
 
+    What is built afterwards on a tensor of the model that depends on users alone finds a row per
+    user; on what this function returns for it, a row per candidate.
+
     Args:
       fetches: A tensor, or a list, tuple or dict of tensors, SparseTensors and others, that the
         model gives.
