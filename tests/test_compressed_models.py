@@ -149,9 +149,9 @@ def test_every_optimizer_of_ours(tmp_path):
 def test_losses_regularizers_statistics_and_noise(tmp_path):
     def train(features):
         losses, label = [], features["label"]
+        _, _, score = vectors(features, "weighted")
         for name in ("SUM", "MEAN", "SUM_OVER_BATCH_SIZE", "SUM_BY_NONZERO_WEIGHTS", "NONE"):
             reduction = getattr(tf.losses.Reduction, name)
-            _, _, score = vectors(features, name)
             for weights in (features["importance"], features["importance"] * features["weight"]):
                 losses.append(
                     tf.losses.sigmoid_cross_entropy(label, score, weights, reduction=reduction)

@@ -277,6 +277,7 @@ class StopHook(tf.train.SessionRunHook):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_from_a_delta_in_loops(runs, tmp_path):
     config = dict(save_checkpoints_steps=100, save_incremental_checkpoints_steps=2)
     with pytest.raises(KeyboardInterrupt):
