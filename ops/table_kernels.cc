@@ -385,18 +385,43 @@ class TableVersionsOp : public PerKeyOp<int64_t> {
   }
 };
 
-class TableAdmitsOp : public PerKeyOp<bool> {
+class TableAdmitsOp : public OpKernel {
  public:
-  explicit TableAdmitsOp(OpKernelConstruction* context)
-      : PerKeyOp(context, "admits") {}
+  using OpKernel::OpKernel;
 
- private:
-  Status Read(TableResource& table, const int64_t* keys, size_t n,
-              bool* admits) const override {
-    if (table.table().Admits(keys, n, admits)) return Status();
-    return ResourceExhausted(
-        "keys of table ", table.name(),
-        " must be few enough to be counted, got no memory for ", n);
+  void Compute(OpKernelContext* context) override {
+    TablePtr table;
+    OP_REQUIRES_OK(context, FindTable(context, &table));
+    const Tensor *keys, *counted_keys;
+    OP_REQUIRES_OK(context, context->input("keys", &keys));
+    OP_REQUIRES_OK(context, context->input("counted_keys", &counted_keys));
+
+    Tensor* admits;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output("admits", keys->shape(), &admits));
+
+    const int64_t n = keys->NumElements(), m = counted_keys->NumElements();
+    const int64_t* all_keys = keys->flat<int64_t>().data();
+    bool* all_admits = admits->flat<bool>().data();
+    Tensor keys_and_counted, admits_and_counted;
+    if (m > 0) {
+      const TensorShape all({n + m});
+      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_INT64, all,
+                                                     &keys_and_counted));
+      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_BOOL, all,
+                                                     &admits_and_counted));
+      int64_t* copy = keys_and_counted.flat<int64_t>().data();
+      std::copy_n(all_keys, n, copy);
+      std::copy_n(counted_keys->flat<int64_t>().data(), m, copy + n);
+      all_keys = copy;
+      all_admits = admits_and_counted.flat<bool>().data();
+    }
+    OP_REQUIRES(context, table->table().Admits(all_keys, n + m, all_admits),
+                ResourceExhausted("keys of table ", table->name(),
+                                  " must be few enough to be counted, got no "
+                                  "memory for ",
+                                  n + m));
+    if (m > 0) std::copy_n(all_admits, n, admits->flat<bool>().data());
   }
 };
 

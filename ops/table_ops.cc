@@ -147,17 +147,25 @@ keys: Any shape.
 versions: Shape of keys. -1 for an unknown key and for one never applied.
 )doc");
 
+Status TableAdmitsShape(InferenceContext* c) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
+  return PerKeyShape(c);
+}
+
 REGISTER_OP("RecEstimator>TableAdmits")
     .Input("table: resource")
     .Input("keys: int64")
+    .Input("counted_keys: int64")
     .Output("admits: bool")
     .SetIsStateful()
-    .SetShapeFn(PerKeyShape)
+    .SetShapeFn(TableAdmitsShape)
     .Doc(R"doc(
 Whether each key owns a row, or will once these occurrences are applied. Counts nothing.
 
 table: [].
 keys: Any shape. Repeats count: all occurrences of a key are of one answer.
+counted_keys: [m]. Further occurrences, which are not asked about.
 admits: Shape of keys.
 )doc");
 

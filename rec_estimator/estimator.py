@@ -259,7 +259,7 @@ class RecEstimator(_WholeLoops):
                 compressed_training.check_gradients_are_compressed(spec.train_op)
                 spec = _with_table_updates(spec, table_optimizer)
                 _let_the_global_step_wait(spec.train_op)
-                compressed_training.check_nothing_is_built_after()
+                compressed_training.repeat_for_what_is_built_after()
             spec = _with_table_saver(compression_lib.compress_spec(spec), config)
             return _with_step_loop(spec, config)
 

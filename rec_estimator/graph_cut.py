@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _tf_private
-from rec_estimator.graph_walk import GET_NEXT, ancestors, called_functions
+from rec_estimator.graph_walk import GET_NEXT, ancestors, called_functions, has_batch_default
 from rec_estimator.table import graph_tables
 
 _APPLY = "RecEstimator>TableApply"
@@ -183,7 +183,7 @@ def _refuse_state(path: KeyPath, step: _Step, functions: _Functions) -> None:
 
 def _state_of(op: tf.Operation, functions: _Functions) -> Optional[str]:
     """What besides the batch the result of an op depends on, or what it changes; None: nothing."""
-    if op.type in PLACEHOLDERS:
+    if op.type in PLACEHOLDERS and not has_batch_default(op):
         return "is fed while a step runs"
     if op.type in _VARIABLES:
         return "reads a variable"

@@ -28,6 +28,17 @@ def ancestors(ops: Iterable[tf.Operation]) -> Set[tf.Operation]:
     return seen
 
 
+def has_batch_default(op: tf.Operation) -> bool:
+    """Whether an op is a placeholder for what a batch gives anyway, as one that hides a shape is.
+
+    Args:
+      op: Any op.
+    """
+    if op.type != "PlaceholderWithDefault":
+        return False
+    return any(source.type == GET_NEXT for source in ancestors([op]))
+
+
 def called_functions(node: tf.NodeDef) -> List[str]:
     """Names of the functions that an op calls: a dataset's map, the branches of an If.
 

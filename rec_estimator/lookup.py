@@ -476,7 +476,7 @@ def _table_group_lookup_grad(op: tf.Operation, *grads: tf.Tensor) -> List[Any]:
 
 def _slices(keys: tf.Tensor, grad: Any, dim: int) -> tf.IndexedSlices:
     slices = tf.IndexedSlices(tf.reshape(grad, [-1, dim]), tf.reshape(keys, [-1]))
-    training.note_gradient(keys, slices.indices)
+    training.note_gradient(keys, slices)
     return slices
 
 

@@ -259,7 +259,9 @@ def _read_in_training(
         )
         admits = None
         if shard.table.filters_keys:
-            asked = _ops.gen.rec_estimator_table_admits(shard.handle, keys)
+            # Compression puts here how often a user's keys come besides.
+            counted = tf.zeros([0], tf.int64)
+            asked = _ops.gen.rec_estimator_table_admits(shard.handle, keys, counted)
             # Where training_reads() puts the answer to all lookups' question.
             admits = tf.identity(asked, name="admits")
     address = tf.identity(keys, name="id_offset")

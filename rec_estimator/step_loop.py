@@ -18,7 +18,12 @@ from typing import Any, Dict, List, Optional, Set
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops, _tf_private
-from rec_estimator.graph_walk import ancestors, called_functions, graph_def_of
+from rec_estimator.graph_walk import (
+    ancestors,
+    called_functions,
+    graph_def_of,
+    has_batch_default,
+)
 
 # The most steps of a loop: what StepLoop takes.
 MOST_ITERATIONS = 1_000_000
@@ -235,7 +240,7 @@ class _Step:
 def _is_from_outside(tensor: tf.Tensor) -> bool:
     op = tensor.op
     if op.type == "PlaceholderWithDefault":
-        return True
+        return not has_batch_default(op)
     # Functions and loops hand resources on, too.
     is_source = not op.inputs or op.type.startswith("IteratorFromStringHandle")
     return tensor.dtype == tf.resource and is_source and not _tf_private.in_control_flow(op)

@@ -232,11 +232,16 @@ class TableShard:
                     "another table for one of the two"
                 )
         with tf.control_dependencies(None), _tf_private.colocate_with(self.handle):
-            keys = [tf.reshape(lookup.keys, [-1]) for lookup in asking]
-            admits = _ops.gen.rec_estimator_table_admits(self.handle, tf.concat(keys, axis=0))
+            # What each asks by now: compression may have given it other keys.
+            asked = [lookup.admits.op.inputs[0].op.inputs[1:] for lookup in asking]
+            keys = [tf.reshape(each, [-1]) for each, _ in asked]
+            admits = _ops.gen.rec_estimator_table_admits(
+                self.handle, tf.concat(keys, 0), tf.concat([counted for _, counted in asked], 0)
+            )
             sizes = tf.stack([tf.size(each) for each in keys])
-            for lookup, part in zip(asking, tf.split(admits, sizes, num=len(keys))):
-                answer = tf.reshape(part, tf.shape(lookup.keys))
+            parts = tf.split(admits, sizes, num=len(keys))
+            for lookup, (each, _), part in zip(asking, asked, parts):
+                answer = tf.reshape(part, tf.shape(each))
                 _tf_private.update_input(lookup.admits.op, 0, answer)
 
     def check_not_updated(self, optimizer_name: str) -> None:

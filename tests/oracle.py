@@ -354,10 +354,10 @@ class TableOracle:
             elif row.in_cells:
                 row.version = -1
 
-    def admits(self, keys):
+    def admits(self, keys, counted_keys=()):
         """Whether each key owns a row, or would after these occurrences."""
         keys = np.asarray(keys, np.int64)
-        count = collections.Counter(keys.flat)
+        count = collections.Counter([*keys.flat, *counted_keys])
         return np.vectorize(
             lambda key: (
                 self._row(key).value is not None

@@ -1,5 +1,6 @@
 """Training on compressed batches: losses, gradients, rows and counts of the flat batches."""
 
+import functools
 import re
 
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow.compat.v1 as tf
 import rec_estimator as rec
 from model_zoo import data, run
 
-USERS = ("user", "history", "words", "weights", "age")
+USERS = ("user", "user_id", "history", "recent", "words", "weights", "age")
 ROWS = 48
 
 
@@ -23,11 +24,14 @@ def samples(seed):
     weights = of_users.uniform(0.5, 1, (6, 3)).astype(np.float32)
     features = {
         "user": users,
+        "user_id": users,
         "history": histories[users],
+        "recent": histories[users, :2] % 7,
         "words": words[users],
         "weights": weights[users],
         "age": of_users.uniform(-1, 1, (6, 2)).astype(np.float32)[users],
         "item": random.randint(0, 12, ROWS),
+        "item_id": random.randint(0, 5, ROWS),
         "price": random.uniform(-1, 1, (ROWS, 2)).astype(np.float32),
     }
     return features, random.uniform(0, 1, ROWS).astype(np.float32)
@@ -41,29 +45,55 @@ FEATURES = [
 ]
 
 
+# Reached by some keys within a batch, by some in a later one, by some never.
+THRESHOLDS = {"access_threshold": 180, "faae_coefficient": 2}
+
+
 def model_fn(features, labels, mode, params):
     """Attention over the history, lookups of its own, and a table without a gradient."""
+    is_training = mode == rec.ModeKeys.TRAIN
     parts = rec.get_embedding_variable(
         "parts", 2, partitioner=tf.fixed_size_partitioner(3), initializer=tf.ones_initializer()
     )
     ids = tf.cast(features["age"] * 3, tf.int64)
     seen = rec.get_embedding_variable("seen", 2)
     unused = tf.stop_gradient(rec.embedding_lookup(seen, ids))
-    score = tf.reduce_sum(features["history"] * features["item"][:, None], axis=2)
+    normal = tf.random_normal_initializer(seed=2)
+    made = rec.create_table(tf.int64, 2, "made", normal, device_vocabulary_size=30)
+    lookup = functools.partial(
+        rec.sparse_lookup,
+        made,
+        modify_graph=True,
+        is_train=is_training,
+        access_and_evict_config=THRESHOLDS,
+    )
+    of_user = lookup(tf.strings.to_hash_bucket_fast(tf.as_string(features["user_id"]), 9))
+    of_user += tf.reduce_sum(lookup(features["recent"]), axis=1)
+    of_item = lookup(features["item_id"] % 5, is_grad=False)
+    history, item = features["history"], features["item"]
+    score = tf.reduce_sum(history * item[:, None], axis=2)
     weights = tf.nn.softmax(score) * tf.cast(features["history_mask"], tf.float32)
-    interest = tf.reduce_sum(features["history"] * weights[..., None], axis=1)
+    interest = tf.reduce_sum(history * weights[..., None], axis=1)
     inputs = [features[name] for name in ("user", "words", "item", "age", "price")]
-    inputs += [interest, tf.reduce_sum(rec.embedding_lookup(parts, ids), axis=1)]
+    inputs += [interest, tf.reduce_sum(rec.embedding_lookup(parts, ids), axis=1), of_user, of_item]
     inputs = tf.concat(inputs, axis=1)
     hidden = tf.nn.relu(tf.matmul(inputs, tf.get_variable("kernel", [inputs.shape[1], 5])))
     scores = tf.reduce_sum(hidden, axis=1) + 0.0 * tf.reduce_sum(unused, axis=[1, 2])
-    loss = tf.reduce_mean(tf.square(scores - labels))
     predictions = {"scores": scores, "user": features["user"]}
-    metrics = {"mean": tf.metrics.mean(scores), "age": tf.metrics.mean(features["age"])}
+    if mode == rec.ModeKeys.PREDICT:
+        return rec.EstimatorSpec(mode, predictions=predictions)
+    loss = tf.reduce_mean(tf.square(scores - labels))
     train_op = None
-    if mode == rec.ModeKeys.TRAIN:
+    if is_training:
         step = tf.train.get_global_step()
         train_op = params["optimizer"]().minimize(loss, global_step=step)
+    weight = tf.reduce_sum(features["weights"], axis=1)
+    metrics = {
+        "mean": tf.metrics.mean(scores),
+        "age": tf.metrics.mean(features["age"]),
+        "user": tf.metrics.mean(tf.reduce_sum(features["user"], axis=1), weights=weight),
+        "auc": tf.metrics.auc(labels > 0.5, tf.sigmoid(scores), weights=weight),
+    }
     return rec.EstimatorSpec(
         mode, predictions=predictions, loss=loss, train_op=train_op, eval_metric_ops=metrics
     )
@@ -83,13 +113,15 @@ class LossHook(tf.train.SessionRunHook):
         self.losses.append(run_values.results)
 
 
-def input_fn(is_grouped, kinds=None):
+def input_fn(is_grouped, start=0):
+    """Four batches, from one of them on."""
+
     def dataset():
         batches = [samples(seed) for seed in range(4)]
         columns = {name: np.concatenate([f[name] for f, _ in batches]) for name in batches[0][0]}
         labels = np.concatenate([label for _, label in batches])
         flat = tf.data.Dataset.from_tensor_slices((columns, labels)).batch(ROWS)
-        return rec.inputs.group_samples(flat, USERS) if is_grouped else flat
+        return (rec.inputs.group_samples(flat, USERS) if is_grouped else flat).skip(start)
 
     return dataset
 
@@ -128,33 +160,145 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_equals_flat_training(optimizer, tmp_path):
-    estimators, losses = {}, {}
-    for kind in ("flat", "grouped"):
-        estimators[kind] = rec.RecEstimator(
-            model_fn,
-            model_dir=str(tmp_path / kind),
-            config=rec.RunConfig(tf_random_seed=3),
-            params={"optimizer": OPTIMIZERS[optimizer]},
-            embedding_features=FEATURES,
-            sample_compression=rec.SampleCompression(user=USERS),
-        )
+def estimator_of(folder, optimizer="adagrad", **config):
+    return rec.RecEstimator(
+        model_fn,
+        model_dir=str(folder),
+        config=rec.RunConfig(tf_random_seed=3, **config),
+        params={"optimizer": OPTIMIZERS[optimizer]},
+        embedding_features=FEATURES,
+        sample_compression=rec.SampleCompression(user=USERS),
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A function that trains four steps once: (estimator, losses, prefix of the checkpoint)."""
+
+    @functools.cache
+    def run(is_grouped, optimizer="adagrad"):
+        estimator = estimator_of(tmp_path_factory.mktemp("run"), optimizer)
         hook = LossHook()
-        estimators[kind].train(input_fn(kind == "grouped"), hooks=[hook])
-        losses[kind] = hook.losses
-    assert len(losses["flat"]) == 4
-    np.testing.assert_allclose(losses["grouped"], losses["flat"], rtol=1e-5)
-    names = compare(*(str(estimators[kind].latest_checkpoint()) for kind in estimators))
+        estimator.train(input_fn(is_grouped), hooks=[hook])
+        return estimator, hook.losses, str(estimator.latest_checkpoint())
+
+    return run
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_equals_flat_training(optimizer, runs):
+    (flat, expected, prefix), (grouped, losses, of_grouped) = (
+        runs(is_grouped, optimizer) for is_grouped in (False, True)
+    )
+    assert len(expected) == 4
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    names = compare(prefix, of_grouped)
     assert {"user-keys_filtered", "seen-freqs", "parts/part_2-freqs", "item-freqs"} < set(names)
-    stored = tf.train.load_checkpoint(estimators["flat"].latest_checkpoint())
-    assert len(stored.get_tensor("seen-keys")) and len(stored.get_tensor("user-keys"))
+    stored = tf.train.load_checkpoint(prefix)
+    for name in ("seen-keys", "user-keys", "made-keys", "made-keys_filtered"):
+        assert len(stored.get_tensor(name)), name
     metrics = [
-        estimator.evaluate(input_fn(kind == "grouped")) for kind, estimator in estimators.items()
+        estimator.evaluate(input_fn(is_grouped))
+        for is_grouped, estimator in ((False, flat), (True, grouped))
     ]
-    assert metrics[0].keys() == metrics[1].keys()
+    assert metrics[0].keys() == metrics[1].keys() > {"auc", "user"}
     for name, value in metrics[0].items():
         np.testing.assert_allclose(metrics[1][name], value, rtol=1e-5, err_msg=name)
+
+
+def test_predictions_have_a_row_per_sample(runs):
+    rows = {}
+    for is_grouped in (False, True):
+        found = list(runs(is_grouped)[0].predict(input_fn(is_grouped)))
+        assert len(found) == 4 * ROWS
+        # Grouping changes the order.
+        rows[is_grouped] = sorted((float(row["scores"]), *row["user"].tolist()) for row in found)
+    np.testing.assert_allclose(rows[True], rows[False], rtol=1e-4, atol=1e-5)
+
+
+def compare_bits(first, second):
+    """All tensors of two checkpoints."""
+    names = dict(tf.train.list_variables(first))
+    assert names == dict(tf.train.list_variables(second))
+    for name in names:
+        values = [tf.train.load_variable(prefix, name) for prefix in (first, second)]
+        assert values[0].tobytes() == values[1].tobytes(), name
+
+
+def test_graph_modification_changes_no_bit(runs, tmp_path):
+    estimator, hooks = estimator_of(tmp_path), [rec.GraphModifierHook()]
+    estimator.train(input_fn(True), hooks=hooks)
+    compare_bits(estimator.latest_checkpoint(), runs(True)[2])
+    scores = [
+        [row["scores"] for row in each.predict(input_fn(True), hooks=hooks[:number])]
+        for number, each in enumerate((runs(True)[0], estimator))
+    ]
+    assert scores[0] == scores[1]
+
+
+def receiver_fn():
+    """Requests of the users and items that the model is trained on."""
+    side = {True: [], False: []}
+    flat, _ = input_fn(False)().element_spec
+    for name, spec in flat.items():
+        side[name in USERS].append(tf.TensorSpec([None, *spec.shape[1:]], spec.dtype, name))
+    return rec.compressed_serving_input_receiver_fn(user=side[True], item=side[False])()
+
+
+def test_train_and_evaluate_exports_a_model_trained_in_loops_with_graph_modification(
+    runs, tmp_path
+):
+    estimator, hooks = estimator_of(tmp_path, iterations_per_loop=2), [rec.GraphModifierHook()]
+    exporter = rec.LatestExporter("served", receiver_fn)
+    metrics, (folder,) = rec.train_and_evaluate(
+        estimator,
+        rec.TrainSpec(input_fn(True), max_steps=4, hooks=hooks),
+        rec.EvalSpec(input_fn(True), None, exporters=exporter, throttle_secs=0, hooks=hooks),
+    )
+    compare_bits(estimator.latest_checkpoint(), runs(True)[2])
+    assert metrics == runs(True)[0].evaluate(input_fn(True))
+    with tf.Session(graph=tf.Graph()) as session:
+        signature = tf.saved_model.load(session, ["serve"], folder).signature_def["serving_default"]
+        batch, _ = session.run(tf.data.make_one_shot_iterator(input_fn(True)()).get_next())
+        feed = {signature.inputs[name].name: value for name, value in batch.items()}
+        scores = session.run(signature.outputs["scores"].name, feed)
+    expected = [row["scores"] for row in estimator.predict(input_fn(True))][:ROWS]
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-6)
+
+
+class StopHook(tf.train.SessionRunHook):
+    """Kills the training at a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def after_run(self, run_context, run_values):
+        if run_context.session.run(tf.train.get_global_step()) == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on_from_a_delta_in_loops(runs, tmp_path):
+    config = dict(save_checkpoints_steps=100, save_incremental_checkpoints_steps=2)
+    with pytest.raises(KeyboardInterrupt):
+        estimator_of(tmp_path, **config).train(input_fn(True), hooks=[StopHook(3)])
+    estimator = estimator_of(tmp_path, iterations_per_loop=2, **config)
+    assert estimator.latest_checkpoint().endswith("-2")
+    estimator.train(input_fn(True, start=2))
+    compare_bits(estimator.latest_checkpoint(), runs(True)[2])
+
+
+@pytest.mark.slow
+def test_two_trainings_of_100_steps_are_one_of_200(tmp_path):
+    def batches(start):
+        return lambda: input_fn(True)().repeat().skip(start)
+
+    whole = estimator_of(tmp_path / "whole", "adam")
+    whole.train(batches(0), steps=200)
+    for start in (0, 100):
+        halves = estimator_of(tmp_path / "halves", "adam")
+        halves.train(batches(start), steps=100)
+    compare_bits(whole.latest_checkpoint(), halves.latest_checkpoint())
 
 
 def small_batch(size=(2, 1)):
@@ -173,12 +317,7 @@ def small_model_fn(features, labels, mode, params):
     weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
     initializer = tf.ones_initializer()
     made = rec.create_table(tf.int64, 1, "made", initializer, device_vocabulary_size=99)
-    created = rec.sparse_lookup(
-        made,
-        features["id"],
-        modify_graph=True,
-        access_and_evict_config=params.get("thresholds"),
-    )
+    created = rec.sparse_lookup(made, features["id"], modify_graph=True)
     user = weight * features["user"] + rec.embedding_lookup(table, features["id"]) + created
     scores = tf.nn.sigmoid(user * features["item"])
     loss = tf.reduce_mean(tf.square(scores - labels))
@@ -203,15 +342,10 @@ def only_the_step(loss, user):
     return tf.train.get_global_step().assign_add(1).op
 
 
-def ours_then_more(loss, user):
-    train_op = ours(loss, user)
-    return tf.group(train_op, tf.reduce_mean(user))
-
-
 LABELS = [[1.0], [0.0], [1.0]]
 
 
-def trained(train, folder, input_fn=None, is_flat=False, thresholds=None, **arguments):
+def trained(train, folder, input_fn=None, is_flat=False, hooks=(), **arguments):
     """Trains two steps; the prefix of the checkpoint and the losses."""
 
     def batches():
@@ -223,10 +357,10 @@ def trained(train, folder, input_fn=None, is_flat=False, thresholds=None, **argu
 
     if not is_flat and input_fn is None:
         arguments["sample_compression"] = rec.SampleCompression(user=("user", "id"))
-    params = {"train": train, "thresholds": thresholds}
+    params = {"train": train}
     estimator = rec.RecEstimator(small_model_fn, model_dir=str(folder), params=params, **arguments)
     hook = LossHook()
-    estimator.train(input_fn or batches, hooks=[hook], steps=2)
+    estimator.train(input_fn or batches, hooks=[hook, *hooks], steps=2)
     return str(estimator.latest_checkpoint()), hook.losses
 
 
@@ -264,14 +398,48 @@ def test_gradients_built_before_the_pass_are_refused(tmp_path):
         trained(stock, tmp_path, table_optimizer=optimizer)
 
 
-def test_what_is_built_on_users_rows_after_the_optimizer_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="must be used before the optimizer .* 'Mean_1'.* on 'add"):
-        trained(ours_then_more, tmp_path)
+def ours_and_more_gradients(loss, user):
+    train_op = ours(loss, user)
+    return tf.group(train_op, tf.gradients(loss, user))
 
 
-def test_a_table_that_judges_users_keys_before_the_step_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="'made', which admits keys by a threshold .* users' keys"):
-        trained(ours, tmp_path, thresholds={"access_threshold": 2})
+def test_gradients_built_beside_those_of_our_optimizers_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="must be built by optimizers of ours, got 'gradients"):
+        trained(ours_and_more_gradients, tmp_path)
+
+
+def test_batches_of_static_shapes_are_those_of_their_step(tmp_path):
+    """Their shape is hidden by placeholders, which neither a loop nor the dataset may feed."""
+
+    def input_fn():
+        other = {
+            **small_batch(),
+            "user": tf.constant([[3.0], [-1.0]]),
+            "id": tf.constant([9, 4], tf.int64),
+        }
+        batches = [tf.data.Dataset.from_tensors(each) for each in (small_batch(), other)]
+        return batches[0].concatenate(batches[1]).map(lambda batch: (batch, tf.constant(LABELS)))
+
+    compression = rec.SampleCompression(user=("user", "id"))
+    plain, _ = trained(ours, tmp_path / "plain", input_fn, sample_compression=compression)
+    looped, _ = trained(
+        ours,
+        tmp_path / "looped",
+        input_fn,
+        hooks=[rec.GraphModifierHook()],
+        config=rec.RunConfig(iterations_per_loop=2),
+        sample_compression=compression,
+    )
+    compare_bits(plain, looped)
+    assert tf.train.load_variable(plain, "table-keys").tolist() == [4, 7, 9]
+
+
+def test_warm_started_training_goes_on_alike(tmp_path):
+    source, _ = trained(ours, tmp_path / "source")
+    flat, _ = trained(ours, tmp_path / "flat", is_flat=True, warm_start_from=source)
+    grouped, _ = trained(ours, tmp_path / "grouped", warm_start_from=source)
+    compare(flat, grouped)
+    assert tf.train.load_variable(grouped, "table-freqs").tolist() == [8, 4]
 
 
 def test_a_user_without_samples_is_an_error(tmp_path):

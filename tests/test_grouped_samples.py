@@ -169,6 +169,60 @@ def test_single_samples_are_refused():
         rec.inputs.group_samples(tf.data.Dataset.from_tensors((1, 2, 3)), ["user"])
 
 
+def test_entries_of_sparse_features_may_come_in_any_order():
+    def sparse(rows):
+        return tf.SparseTensor([[row, 0] for row in rows], rows, [3, 1])
+
+    features = {"user": sparse([2, 0]), "item": sparse([1, 2, 0])}
+    flat = tf.data.Dataset.from_tensors((features, {"likes": sparse([1, 0])}))
+    ((found, labels),) = values(rec.inputs.group_samples(flat, ["user"]))
+    assert found["item_size"].tolist() == [1, 1, 1]
+    assert found["user"].indices.tolist() == [[0, 0], [2, 0]]
+    assert found["item"].values.tolist() == [0, 1, 2]
+    assert labels["likes"].values.tolist() == [0, 1]
+
+
+def test_a_feature_with_other_rows_is_an_error():
+    columns = {"user": [7, 9, 7], "item": [0, 1, 2]}
+    for more in ({"item": [0, 1, 2, 3]}, {"tags": tf.sparse.from_dense([[1], [2]])}):
+        flat = tf.data.Dataset.from_tensors({**columns, **more})
+        with pytest.raises(tf.errors.InvalidArgumentError, match="a row each for every sample"):
+            values(rec.inputs.group_samples(flat, ["user"]))
+    labelled = tf.data.Dataset.from_tensors((columns, [1.0, 2.0]))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="some of user, item and 1 labels"):
+        values(rec.inputs.group_samples(labelled, ["user"]))
+    scalar = tf.data.Dataset.from_tensors((columns, 1.0))
+    with pytest.raises(TypeError, match="labels must be a tensor with rows"):
+        rec.inputs.group_samples(scalar, ["user"])
+
+
+def test_labels_may_be_missing_and_batches_empty():
+    empty = {"user": np.zeros([0], np.int64), "item": np.zeros([0, 2])}
+    flat = tf.data.Dataset.from_tensors((empty, None))
+    batches = rec.inputs.group_samples(flat, ["user"])
+    assert batches.element_spec[0].keys() == {"user", "item", "item_size"}
+    assert values(batches.map(lambda features, labels: features)) == []
+
+
+def test_a_window_of_dense_features_goes_over_batches():
+    columns = {"user": [7, 9, 7, 7, 3], "item": [[0], [1], [2], [3], [4]]}
+    flat = tf.data.Dataset.from_tensor_slices(columns).batch(2)
+    found = values(rec.inputs.group_samples(flat.repeat(2), ["user"], batch_size=3, window=6))
+    assert [batch["user"].tolist() for batch in found] == [[7], [7, 9, 3], [9, 7], [3]]
+    assert [batch["item_size"].tolist() for batch in found] == [[3], [1, 1, 1], [1, 2], [1]]
+    assert np.concatenate([batch["item"][:, 0] for batch in found]).tolist() == (
+        [0, 2, 3, 0, 1, 4, 1, 2, 3, 4]
+    )
+
+
+@pytest.mark.parametrize("kind", [tf.bool, tf.uint32, tf.bfloat16, tf.complex64, tf.complex128])
+def test_features_of_any_type_are_grouped(kind):
+    features = {"user": tf.cast([[1], [0], [1]], kind), "item": tf.constant([1, 2, 3])}
+    flat = tf.data.Dataset.from_tensors(features)
+    (found,) = values(rec.inputs.group_samples(flat, ["user"]))
+    assert found["item"].tolist() == [1, 3, 2]
+
+
 READ_USER = {
     "age": tf.io.FixedLenFeature([2], tf.float32),
     "history": tf.io.RaggedFeature(tf.int64),

@@ -166,7 +166,7 @@ class TableUpdates(abc.ABC):
         )
         # Lookups outside of these are no training lookups.
         self._step_ops = ancestors([loss.op]) if isinstance(loss, tf.Tensor) else None
-        with training.gradients_of(loss) as loss:
+        with training.gradients_of(loss, grad_loss) as (loss, grad_loss):
             pairs = super().compute_gradients(
                 loss,
                 var_list=variables,
@@ -175,6 +175,7 @@ class TableUpdates(abc.ABC):
                 colocate_gradients_with_ops=colocate_gradients_with_ops,
                 grad_loss=grad_loss,
             )
+        training.note_gradients(gradient for gradient, _ in pairs)
         return [
             (gradient, variable.given if isinstance(variable, _ShardVariable) else variable)
             for gradient, variable in pairs
@@ -210,8 +211,10 @@ class TableUpdates(abc.ABC):
           TypeError: The gradient of a table is not tf.IndexedSlices.
           RuntimeError: A table with padding_keys gets no gradient, or one of a fused rule.
           ValueError: A second update of a table in this graph, one gradient for several shards, or
-            a table that evicts by the global step where there is none.
+            a table that evicts by the global step where there is none; in compressed training,
+            a norm of gradients with a slice per user.
         """
+        training.check_gradients()
         pairs = list(self._shown_to_tensorflow(_with_tables(grads_and_vars)))
         tables = [v.shard.table for _, v in pairs if isinstance(v, _ShardVariable)]
         for table in tables:
@@ -252,7 +255,8 @@ class TableUpdates(abc.ABC):
             if gradient is not None:
                 _check_gradient(gradient, variable)
                 counted = shards[0].counted_keys(gradient)
-                yield gradient, _ShardVariable(shards[0], variable, counted)
+                repeated = training.repeated_keys(gradient.indices)
+                yield gradient, _ShardVariable(shards[0], variable, counted, repeated)
                 continue
             for shard in shards:
                 if shard.table.padding_keys:
@@ -301,16 +305,12 @@ class TableUpdates(abc.ABC):
             return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
         slots = self._slot_specs(handle.shard.dim)
         keys = tf.cast(indices, tf.int64)
-        counted_keys = handle.counted_keys
-        repeated = training.repeated_keys(keys)
-        if repeated:
-            counted_keys = tf.concat([counted_keys, *repeated], axis=0)
         with tf.control_dependencies(handle.shard.training_reads()):
             return _ops.gen.rec_estimator_table_apply(
                 table=handle.handle,
                 keys=keys,
                 grads=grad,
-                counted_keys=counted_keys,
+                counted_keys=handle.counted_keys,
                 version=handle.shard.table.version_of_step(self._version),
                 hyper=[tf.cast(value, tf.float32) for value in self.table_hyperparameters(handle)],
                 rule=self.table_rule,
@@ -341,12 +341,17 @@ class _ShardVariable:
     dtype = tf.float32
 
     def __init__(
-        self, shard: TableShard, given: Variable, counted_keys: Sequence[tf.Tensor] = ()
+        self,
+        shard: TableShard,
+        given: Variable,
+        counted_keys: Sequence[tf.Tensor] = (),
+        repeated_keys: Sequence[tf.Tensor] = (),
     ) -> None:
         self.shard = shard
         self.given = given  # What the user named: the shard or its table.
         nothing = tf.zeros([0], tf.int64)
-        counted = [training.flat_keys(keys) for keys in counted_keys]
+        # What the step counts besides the keys of the gradient.
+        counted = [*map(training.flat_keys, counted_keys), *repeated_keys]
         self.counted_keys = tf.concat(counted, axis=0) if counted else nothing
         self.name = shard.name
         self.handle = shard.handle
@@ -392,9 +397,12 @@ def _with_tables(pairs: Iterable[Tuple[Any, Any]]) -> Iterable[GradientAndVariab
     for shard, of_lookups in gradients.items():
         values, keys = [], []
         for gradient, lookup in sorted(of_lookups, key=lambda pair: made[pair[0].op]):
+            # What the lookup reads by now: compression may have given it other keys.
+            _, read = lookup.op.inputs
             values.append(tf.reshape(gradient, [-1, shard.dim]))
-            keys.append(tf.reshape(lookup.keys, [-1]))
+            keys.append(tf.reshape(read, [-1]))
             shard.record_gradient(lookup.op, keys[-1])
+            training.note_gradient(read, tf.IndexedSlices(values[-1], keys[-1]))
         slices = tf.IndexedSlices(tf.concat(values, 0), tf.concat(keys, 0)) if keys else None
         yield slices, shard
 

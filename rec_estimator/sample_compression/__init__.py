@@ -14,6 +14,7 @@ from tensorflow_estimator import estimator as _estimator
 
 from rec_estimator import _tf_private
 from rec_estimator.sample_compression.expansion import components, tensor_name
+from rec_estimator.sample_compression.occurrences import Occurrences
 from rec_estimator.sample_compression.regions import Region
 from rec_estimator.sample_compression.report import CompressionReport, report
 from rec_estimator.sample_compression.rewrite import Rewrite
@@ -35,6 +36,7 @@ class _State:
     stock_ops: bool = False
     regions: List[Region] = dataclasses.field(default_factory=list)
     done: Optional[Rewrite] = None
+    occurrences: Optional[Occurrences] = None
 
 
 def enable_sample_awared_graph_compression(
@@ -110,6 +112,9 @@ def enable_sample_awared_graph_compression(
 def compress(fetches: Any) -> Any:
     """Compresses the default graph, if that is enabled.
 
+    What is built afterwards on a tensor of the model that depends on users alone finds a row per
+    user; on what this function returns for it, a row per candidate.
+
     Args:
       fetches: A tensor, or a list, tuple or dict of tensors, SparseTensors and others, that the
         model gives.
@@ -137,6 +142,8 @@ def compress(fetches: Any) -> Any:
                 state.stock_ops,
             )
             rewrite.run()
+            state.occurrences = Occurrences(rewrite)
+            state.occurrences.tell_admissions()
         state.done = rewrite
         tf.logging.info("%s", compression_report())
     with tf.name_scope("sample_compression"), tf.control_dependencies(None), tf.device(None):
@@ -294,6 +301,12 @@ def done() -> Optional[Rewrite]:
     """What the pass did to the default graph, None if it did not run."""
     state = _state()
     return None if state is None else state.done
+
+
+def occurrences() -> Optional[Occurrences]:
+    """How often the flat batch has keys, None if the pass did not run."""
+    state = _state()
+    return None if state is None else state.occurrences
 
 
 def given_tensors() -> List[tf.Tensor]:

@@ -91,7 +91,11 @@ for _rule, _types in (
     # Lookups: a result for each key.
     (shapes.gather, "Gather GatherV2"),
     (shapes.gather_nd, "GatherNd"),
-    (shapes.resource_gather, "RecEstimator>TableLookup ResourceGather"),
+    (
+        shapes.resource_gather,
+        "RecEstimator>TableContains RecEstimator>TableLookup ResourceGather",
+    ),
+    (shapes.admits, "RecEstimator>TableAdmits"),
     (shapes.find, "LookupTableFindV2"),
 ):
     RULES.update(dict.fromkeys(_types.split(), _rule))

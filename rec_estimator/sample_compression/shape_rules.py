@@ -199,6 +199,12 @@ def resource_gather(op: tf.Operation, inputs: Sequence[Value]) -> List[Sizes]:
     return [out_dims(op, 0, [*keys, *[None] * (rank - len(keys))])]
 
 
+def admits(op: tf.Operation, inputs: Sequence[Value]) -> List[Sizes]:
+    """Whether a table admits each key, which is judged by all of them: see occurrences.py."""
+    refuse_rows(inputs[2], "counted keys")
+    return resource_gather(op, inputs)
+
+
 def find(op: tf.Operation, inputs: Sequence[Value]) -> List[Sizes]:
     """LookupTableFindV2: a value for each key."""
     refuse_rows(inputs[2], "default")

@@ -8,20 +8,20 @@ given to the apply op as keys that are counted and have no gradient.
 
 import contextlib
 import dataclasses
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator import _tf_private
 from rec_estimator import sample_compression as compression
 from rec_estimator.graph_walk import ancestors
 from rec_estimator.sample_compression.expansion import components
-from rec_estimator.sample_compression.rewrite import Rewrite
-from rec_estimator.table import graph_tables
 
 _TRACES = ("rec_estimator", "sample_compression_training")
 
-# Ops that hand on keys one for one; the last is the values' input of RaggedTensorToSparse.
-_HAND_ON = {"Cast": 0, "Identity": 0, "Reshape": 0, "RaggedTensorToSparse": -1}
+# What may be done to slices that are sums over candidates: it can be done to the sums as well.
+_KEEP = frozenset({"Cast", "CheckNumerics", "ConcatV2", "Identity", "IdentityN", "Neg", "Reshape"})
+_SCALE = frozenset({"Div", "DivNoNan", "Mul", "RealDiv"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,11 +94,13 @@ class SampleCompression:
 class _Traces:
     """What a training graph shows of its compression."""
 
-    slices: List[Tuple[tf.Tensor, tf.Tensor]] = dataclasses.field(default_factory=list)
+    # Of each gradient of a lookup, what is looked up.
+    slices: List[Tuple[tf.Tensor, tf.IndexedSlices]] = dataclasses.field(default_factory=list)
+    # Gradients of which the flat batch has more slices.
+    of_users: List[tf.IndexedSlices] = dataclasses.field(default_factory=list)
     # Numbers of ops: those from `pass_end` on were built after the pass, where that ran unasked.
     pass_end: Optional[int] = None
     own_ops: List[Tuple[int, int]] = dataclasses.field(default_factory=list)
-    item_size: Optional[tf.Tensor] = None
 
 
 def _traces() -> _Traces:
@@ -109,28 +111,25 @@ def _traces() -> _Traces:
 
 
 @contextlib.contextmanager
-def gradients_of(loss: Any) -> Iterator[Any]:
+def gradients_of(loss: Any, grad_loss: Any) -> Iterator[Tuple[Any, Any]]:
     """While the gradients of a loss are built: compresses the model first, if that is enabled.
 
     Args:
       loss: What is minimized.
+      grad_loss: Its own gradient, None for ones.
 
     Yields:
-      The loss of the compressed model.
-
-    Raises:
-      ValueError: A table judges keys of users by their occurrences in the batch.
+      Both, of the compressed model.
     """
     if not compression.is_enabled() or not isinstance(loss, tf.Tensor):
-        yield loss
+        yield loss, grad_loss
         return
     is_first = compression.done() is None
-    loss = compression.compress(loss)
-    _check_admissions()
+    loss, grad_loss = compression.compress((loss, grad_loss))
     if is_first:
         _traces().pass_end = _count_ops()
     with own_ops():
-        yield loss
+        yield loss, grad_loss
 
 
 @contextlib.contextmanager
@@ -142,33 +141,70 @@ def own_ops() -> Iterator[None]:
         _traces().own_ops.append((begin, _count_ops()))
 
 
-def _check_admissions() -> None:
-    """Refuses tables that ask before a step which keys it admits, and would ask for each once."""
-    for table in graph_tables():
-        for shard in table:
-            for lookup in shard.lookups:
-                if lookup.admits is not None and compression.done().is_of_users(lookup.keys):
-                    raise ValueError(
-                        f"table {table.name!r}, which admits keys by a threshold of sparse_lookup, "
-                        f"must not be read by users' keys in compressed training, got "
-                        f"{lookup.op.name!r}; use get_embedding_variable with a CounterFilter, or "
-                        "train on flat batches"
-                    )
-
-
 def _count_ops() -> int:
     return len(tf.get_default_graph().get_operations())
 
 
-def note_gradient(keys: tf.Tensor, indices: tf.Tensor) -> None:
+def note_gradient(keys: tf.Tensor, slices: tf.IndexedSlices) -> None:
     """Remembers that the gradient of a lookup was built.
 
     Args:
       keys: What it reads, any shape.
-      indices: [n]. Its keys in the gradient.
+      slices: The gradient, a slice per key.
     """
     if compression.done() is not None:
-        _traces().slices.append((keys, indices))
+        _traces().slices.append((keys, slices))
+
+
+def note_gradients(gradients: Iterable[Any]) -> None:
+    """Remembers the gradients of variables that have a slice per user.
+
+    Args:
+      gradients: As compute_gradients() gives them.
+    """
+    occurrences = compression.occurrences()
+    if occurrences is not None:
+        found = [each for each in gradients if isinstance(each, tf.IndexedSlices)]
+        _traces().of_users += [each for each in found if occurrences.is_repeated(each.indices)]
+
+
+def check_gradients() -> None:
+    """Refuses what is made of gradients with a slice per user, if it is not linear in them.
+
+    The norm of such a gradient is another one than of slices per sample.
+
+    Raises:
+      ValueError: There is such an op.
+    """
+    parts = [part for each in _traces().of_users for part in (each.values, each.indices)]
+    derived = {part.name for part in parts}
+    ours = _own_numbers() if parts else set()
+    numbers = {op: i for i, op in enumerate(tf.get_default_graph().get_operations()) if parts}
+    while parts:
+        for op in parts.pop().consumers():
+            is_scaled = op.type in _SCALE and _may_scale(op, derived)
+            if is_scaled or op.type in _KEEP:
+                new = [tensor for tensor in op.outputs if tensor.name not in derived]
+                derived.update(tensor.name for tensor in new)
+                parts += new
+            elif numbers[op] not in ours:
+                raise ValueError(
+                    "gradients of what is looked up with users' ids must be taken as they are or "
+                    f"times a number in compressed training, got {op.name!r} ({op.type}): they "
+                    "have a slice per user and not per sample, which makes another norm; clip "
+                    "dense gradients only, or train on flat batches"
+                )
+
+
+def _may_scale(op: tf.Operation, derived: Set[str]) -> bool:
+    """Whether a product or quotient is a gradient's with something else."""
+    a, b = (tensor.name in derived for tensor in op.inputs)
+    return (a != b) if op.type == "Mul" else not b
+
+
+def _own_numbers() -> Set[int]:
+    """Numbers of the ops that optimizers of ours have built."""
+    return {number for begin, end in _traces().own_ops for number in range(begin, end)}
 
 
 def repeated_keys(indices: tf.Tensor) -> List[tf.Tensor]:
@@ -180,16 +216,13 @@ def repeated_keys(indices: tf.Tensor) -> List[tf.Tensor]:
     Returns:
       int64 vectors, one per lookup of users' keys.
     """
-    rewrite = compression.done()
-    if rewrite is None:
+    occurrences = compression.occurrences()
+    if occurrences is None:
         return []
     upstream = ancestors([indices.op])
-    found = []
-    for keys, of_lookup in _traces().slices:
-        counts = _counts(rewrite, keys) if of_lookup.op in upstream else None
-        if counts is not None:
-            found.append(_repeat(keys, counts - 1))
-    return found
+    of_lookups = [keys for keys, slices in _traces().slices if slices.indices.op in upstream]
+    found = [occurrences.further(keys) for keys in of_lookups]
+    return [keys for keys in found if keys is not None]
 
 
 def flat_keys(keys: tf.Tensor) -> tf.Tensor:
@@ -201,71 +234,8 @@ def flat_keys(keys: tf.Tensor) -> tf.Tensor:
     Returns:
       int64 [m].
     """
-    rewrite = compression.done()
-    counts = None if rewrite is None else _counts(rewrite, keys)
-    return keys if counts is None else _repeat(keys, counts)
-
-
-def _repeat(keys: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Each of the keys so many times, int64 [sum of counts]."""
-    ends = tf.cumsum(counts)
-    places = tf.range(tf.reduce_sum(counts))
-    index = tf.raw_ops.UpperBound(sorted_inputs=ends[tf.newaxis], values=places[tf.newaxis])[0]
-    return tf.gather(tf.reshape(keys, [-1]), index)
-
-
-def _counts(rewrite: Rewrite, keys: tf.Tensor) -> Optional[tf.Tensor]:
-    """int32 [n], how often the flat batch has each of a lookup's keys; None: once."""
-    if not rewrite.knows(keys) and keys.op.type in ("Reshape", "Identity"):
-        return _counts(rewrite, keys.op.inputs[0])  # Built after the pass.
-    regions = rewrite.regions_of(keys)
-    if not regions:
-        if not rewrite.is_of_users(keys):
-            return None
-        with tf.control_dependencies([_sizes()]):
-            return tf.identity(rewrite.occurrences(keys))
-    if not any(rewrite.is_of_users(part) for t in regions[0].inputs for part in components(t)):
-        return None
-    return _counts_inside({name: rows for r in regions for name, rows in _rows_in(r)}, keys)
-
-
-def _counts_inside(rows: Dict[str, tf.Tensor], keys: tf.Tensor) -> tf.Tensor:
-    """``_counts`` of keys inside of a declared piece, by the rows of the keys it was given."""
-    if keys.name in rows:
-        return tf.gather(_sizes(), rows[keys.name])
-    op = keys.op
-    if op.type in _HAND_ON:
-        return _counts_inside(rows, op.inputs[_HAND_ON[op.type]])
-    if op.type == "DynamicPartition":
-        counts = _counts_inside(rows, op.inputs[0])
-        return tf.dynamic_partition(counts, op.inputs[1], len(op.outputs))[keys.value_index]
-    raise ValueError(
-        f"keys of a lookup must come one for one from a feature's ids, got {op.type} {op.name!r}"
-    )
-
-
-def _rows_in(region: Any) -> List[Tuple[str, tf.Tensor]]:
-    """The keys that a piece has, and the row of each."""
-    keys = region.keys
-    if keys is None:
-        return []
-    if isinstance(keys, tf.SparseTensor):
-        return [(keys.values.name, keys.indices[:, 0])]
-    return [(keys.flat_values.name, keys.value_rowids())]
-
-
-def _sizes() -> tf.Tensor:
-    """int32 [B], how many candidates each user has."""
-    traces = _traces()
-    if traces.item_size is None:
-        expansion = compression.done().expansion
-        least = "a user must have a sample or more in training, got an item_size of 0; leave it out"
-        with tf.control_dependencies(None):
-            ones = tf.ones_like(expansion.index)
-            sizes = tf.math.unsorted_segment_sum(ones, expansion.index, expansion.users)
-            with tf.control_dependencies([tf.debugging.assert_positive(sizes, message=least)]):
-                traces.item_size = tf.identity(sizes)
-    return traces.item_size
+    occurrences = compression.occurrences()
+    return keys if occurrences is None else occurrences.all_of(keys)
 
 
 def check_gradients_are_compressed(train_op: Any) -> None:
@@ -288,29 +258,37 @@ def check_gradients_are_compressed(train_op: Any) -> None:
         )
 
 
-def check_nothing_is_built_after() -> None:
-    """Refuses what a model_fn computes from users' rows after its gradients were built.
-
-    It would see a row per user, where the model as written has one per candidate.
+def repeat_for_what_is_built_after() -> None:
+    """Gives a row per candidate to what a model_fn built on users' rows after its gradients.
 
     Raises:
-      ValueError: There is such an op.
+      ValueError: It built gradients itself, which have rows of users too; or a norm of such.
     """
     rewrite = compression.done()
     if rewrite is None or _traces().pass_end is None:
         return
-    ours: Set[int] = set()
-    for begin, end in _traces().own_ops:
-        ours.update(range(begin, end))
+    check_gradients()
+    ours = _own_numbers()
     operations = tf.get_default_graph().get_operations()
     for number in range(_traces().pass_end, len(operations)):
         op = operations[number]
-        if number in ours or "sample_compression" in op.name.split("/"):
+        is_of_gradients = _is_of_gradients(op)
+        is_of_pass = "sample_compression" in op.name.split("/") and not is_of_gradients
+        if number in ours or is_of_pass:
             continue
-        for tensor in op.inputs:
-            if rewrite.is_of_users(tensor):
+        for index, tensor in enumerate(op.inputs):
+            if not rewrite.is_of_users(tensor):
+                continue
+            if is_of_gradients:
                 raise ValueError(
-                    "what depends on users alone must be used before the optimizer builds "
-                    f"gradients, got {op.name!r}, built after it on {tensor.name!r}; build it "
-                    "before, or call rec_estimator.graph_optimizer.compress for the tensor"
+                    "gradients of a compressed model must be built by optimizers of ours, got "
+                    f"{op.name!r}, built after the first on {tensor.name!r}; build them before, or "
+                    "all of them on rec_estimator.graph_optimizer.compress(loss)"
                 )
+            _tf_private.update_input(op, index, compression.compress(tensor))
+
+
+def _is_of_gradients(op: tf.Operation) -> bool:
+    """Whether tf.gradients or a tape built an op, by the scopes that they use."""
+    scopes = op.name.split("/")[:-1]
+    return any(scope.endswith("_grad") or scope == "gradient_tape" for scope in scopes)

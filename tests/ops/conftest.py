@@ -65,8 +65,9 @@ class SessionTable:
     def versions(self, keys):
         return self.call("versions", np.asarray(keys, np.int64))
 
-    def admits(self, keys):
-        return self.call("admits", np.asarray(keys, np.int64))
+    def admits(self, keys, counted_keys=()):
+        counted_keys = np.asarray(counted_keys, np.int64)
+        return self.call("admits", np.asarray(keys, np.int64), counted_keys)
 
     def contains(self, keys):
         return self.call("contains", np.asarray(keys, np.int64))

@@ -59,8 +59,11 @@ COUNTERS = pytest.mark.parametrize("bloom", [False, True], ids=["counter", "bloo
 
 def test_admits_has_the_shape_of_keys_and_evicted_is_a_scalar():
     admits = _ops.gen.rec_estimator_table_admits
-    assert admits(handle(), tf.zeros([2, 0, 5], tf.int64)).shape == [2, 0, 5]
-    assert admits(handle(), tf.placeholder(tf.int64)).shape.rank is None
+    nothing = np.zeros([0], np.int64)
+    assert admits(handle(), tf.zeros([2, 0, 5], tf.int64), nothing).shape == [2, 0, 5]
+    assert admits(handle(), tf.placeholder(tf.int64), nothing).shape.rank is None
+    with pytest.raises(ValueError, match="Shape must be rank 1 but is rank 0"):
+        admits(handle(), nothing, np.int64(1))
     evict = _ops.gen.rec_estimator_table_evict
     assert evict(handle(), np.int64(3), steps_to_live=1).shape == []
     with pytest.raises(ValueError, match="Shape must be rank 0 but is rank 1"):
@@ -195,6 +198,9 @@ def test_admits_includes_the_batch_that_is_asked_about(make_table, bloom):
     assert admits([5, 6, 5]).tolist() == [True, False, True]
     assert admits([[5], [6]]).tolist() == [[False], [False]]
     assert admits(np.zeros([0, 2])).shape == (0, 2)
+    assert admits([5, 6], [5, 7, 7]).tolist() == [True, False]
+    assert admits([6, 7], [7]).tolist() == [False, True]
+    assert admits([], [5, 5]).tolist() == []
     assert pair.table.stats()[:2] == (0, 0), "asking counts nothing"
     pair.step([6])
     assert admits([5, 6]).tolist() == [False, True]
@@ -256,6 +262,9 @@ def test_a_large_batch_is_judged_like_many_small_ones(make_table, bloom):
     # What is asked about is large as well, with some keys twice.
     batch = rng.choice(keys, 20000)
     np.testing.assert_array_equal(pair.table.admits(batch), pair.oracle.admits(batch))
+    counted = rng.choice(keys, 20000)
+    expected = pair.oracle.admits(batch, counted)
+    np.testing.assert_array_equal(pair.table.admits(batch, counted), expected)
 
 
 # ------------------------------------------------------------------ eviction

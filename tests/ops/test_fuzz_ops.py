@@ -128,7 +128,7 @@ VALID_CALLS = {
     "table_stats": {"table": Table()},
     "table_frequencies": {"table": Table(), "keys": KEYS},
     "table_versions": {"table": Table(), "keys": KEYS},
-    "table_admits": {"table": Table("filtered"), "keys": KEYS},
+    "table_admits": {"table": Table("filtered"), "keys": KEYS, "counted_keys": KEYS},
     "table_contains": {"table": Table("filtered"), "keys": KEYS},
     "table_check_room": {"table": Table("limited"), "keys": KEYS, "counted_keys": KEYS},
     "table_evict": {

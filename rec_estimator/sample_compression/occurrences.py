@@ -1,0 +1,151 @@
+"""How often the flat batch has the keys of a lookup that a compressed model runs on users' rows.
+
+A key that is looked up once for a user with 50 candidates occurs 50 times in the flat batch. What
+counts keys, the apply of a table and the question which keys it admits, is told so: the other 49
+are given to it as keys that are counted and have no gradient.
+"""
+
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator import _tf_private
+from rec_estimator.sample_compression.entries import Distinct
+from rec_estimator.sample_compression.expansion import components
+from rec_estimator.sample_compression.regions import Region
+from rec_estimator.sample_compression.rewrite import Rewrite
+
+_ADMITS = "RecEstimator>TableAdmits"
+
+# Ops that hand on keys one for one; the last is the values' input of RaggedTensorToSparse.
+_HAND_ON = {"Cast": 0, "Identity": 0, "Reshape": 0, "RaggedTensorToSparse": -1}
+
+
+class Occurrences:
+    """The occurrences of keys in the flat batch.
+
+    Args:
+      rewrite: What the pass did.
+    """
+
+    def __init__(self, rewrite: Rewrite) -> None:
+        self._rewrite = rewrite
+        self._sizes: Optional[tf.Tensor] = None
+
+    def all_of(self, keys: tf.Tensor) -> tf.Tensor:
+        """The keys that a lookup of the flat batch reads.
+
+        Args:
+          keys: int64, any shape. Those of the lookup as the model_fn built it.
+
+        Returns:
+          int64 [m]; `keys` itself where they are no users'.
+        """
+        counts = self._counts(keys)
+        return keys if counts is None else _repeat(keys, counts)
+
+    def further(self, keys: tf.Tensor) -> Optional[tf.Tensor]:
+        """The occurrences of a lookup's keys in the flat batch beside those that it has itself.
+
+        Args:
+          keys: int64, any shape. Of the compressed model.
+
+        Returns:
+          int64 [m]; None: there are none.
+        """
+        counts = self._counts(keys)
+        return None if counts is None else _repeat(keys, counts - 1)
+
+    def is_repeated(self, keys: tf.Tensor) -> bool:
+        """Whether the flat batch may have some of a lookup's keys more often.
+
+        Args:
+          keys: Any shape. Of the compressed model, also put together of several lookups.
+        """
+        rewrite = self._rewrite
+        regions = rewrite.regions_of(keys)
+        if regions:
+            return _are_of_users(rewrite, regions)
+        if not rewrite.knows(keys):
+            is_handed_on = keys.op.type in ("ConcatV2", *_HAND_ON)
+            return is_handed_on and any(map(self.is_repeated, keys.op.inputs))
+        # Where each distinct key is looked up once, the flat batch does so too.
+        return rewrite.is_of_users(keys) and not isinstance(rewrite.value(keys).entries, Distinct)
+
+    def tell_admissions(self) -> None:
+        """Lets tables judge which of the users' keys they admit as in the flat batch."""
+        for op in tf.get_default_graph().get_operations():
+            if op.type == _ADMITS:
+                further = self.further(op.inputs[1])
+                if further is not None:
+                    _tf_private.update_input(op, 2, further)
+
+    def _counts(self, keys: tf.Tensor) -> Optional[tf.Tensor]:
+        """int32 [n], how often the flat batch has each of a lookup's keys; None: once."""
+        rewrite = self._rewrite
+        if not rewrite.knows(keys) and keys.op.type in ("Reshape", "Identity"):
+            return self._counts(keys.op.inputs[0])  # Built after the pass.
+        regions = rewrite.regions_of(keys)
+        if not regions:
+            if not rewrite.is_of_users(keys):
+                return None
+            with tf.control_dependencies([self._sizes_of_users()]):
+                return tf.identity(rewrite.occurrences(keys))
+        if not _are_of_users(rewrite, regions):
+            return None
+        return self._counts_inside(
+            {name: rows for r in regions for name, rows in _rows_in(r)}, keys
+        )
+
+    def _counts_inside(self, rows: Dict[str, tf.Tensor], keys: tf.Tensor) -> tf.Tensor:
+        """``_counts`` of keys inside of a declared piece, by the rows of the keys it was given."""
+        if keys.name in rows:
+            return tf.gather(self._sizes_of_users(), rows[keys.name])
+        op = keys.op
+        if op.type in _HAND_ON:
+            return self._counts_inside(rows, op.inputs[_HAND_ON[op.type]])
+        if op.type == "DynamicPartition":
+            counts = self._counts_inside(rows, op.inputs[0])
+            return tf.dynamic_partition(counts, op.inputs[1], len(op.outputs))[keys.value_index]
+        raise ValueError(
+            f"keys of a lookup must come one for one from a feature's ids, got {op.type} "
+            f"{op.name!r}"
+        )
+
+    def _sizes_of_users(self) -> tf.Tensor:
+        """int32 [B], how many candidates each user has."""
+        if self._sizes is None:
+            expansion = self._rewrite.expansion
+            least = (
+                "a user must have a sample or more in training, got an item_size of 0; leave it out"
+            )
+            with tf.control_dependencies(None):
+                ones = tf.ones_like(expansion.index)
+                sizes = tf.math.unsorted_segment_sum(ones, expansion.index, expansion.users)
+                with tf.control_dependencies([tf.debugging.assert_positive(sizes, message=least)]):
+                    self._sizes = tf.identity(sizes)
+        return self._sizes
+
+
+def _are_of_users(rewrite: Rewrite, regions: Sequence[Region]) -> bool:
+    """Whether a declared piece runs on users' rows."""
+    parts = [part for tensor in regions[0].inputs for part in components(tensor)]
+    return any(map(rewrite.is_of_users, parts))
+
+
+def _repeat(keys: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    """Each of the keys so many times, int64 [sum of counts]."""
+    ends = tf.cumsum(counts)
+    places = tf.range(tf.reduce_sum(counts))
+    index = tf.raw_ops.UpperBound(sorted_inputs=ends[tf.newaxis], values=places[tf.newaxis])[0]
+    return tf.gather(tf.reshape(keys, [-1]), index)
+
+
+def _rows_in(region: Any) -> List[Tuple[str, tf.Tensor]]:
+    """The keys that a piece has, and the row of each."""
+    keys = region.keys
+    if keys is None:
+        return []
+    if isinstance(keys, tf.SparseTensor):
+        return [(keys.values.name, keys.indices[:, 0])]
+    return [(keys.flat_values.name, keys.value_rowids())]
