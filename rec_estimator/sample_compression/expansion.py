@@ -142,7 +142,7 @@ class Expansion:
             entries, rows, kernel, self._row_splits, user_bias, row_bias
         )
 
-    def kernel_rows(self, kernel: tf.Tensor, blocks: Sequence["KernelBlock"]) -> tf.Tensor:
+    def kernel_rows(self, kernel: tf.Tensor, blocks: Sequence[KernelBlock]) -> tf.Tensor:
         """Blocks of a kernel's rows, one below the other.
 
         Those of a variable are taken out of it once, not in every request.
@@ -154,8 +154,6 @@ class Expansion:
         Returns:
           [rows of all blocks, H]
         """
-        if kernel.dtype not in _PRODUCT_TYPES:
-            return slice_kernel(kernel, blocks)
         terms = [term for block in blocks for term in block.terms]
         return _ops.gen.rec_estimator_kernel_rows(
             kernel,
@@ -164,7 +162,7 @@ class Expansion:
             starts=[start for _, start in terms],
             signs=[sign for sign, _ in terms],
             # The memory of a variable that is no resource is written to while others hold it.
-            keep=origin(kernel).type in ("Const", "ReadVariableOp"),
+            keep=handed_on(kernel)[-1].type in ("Const", "ReadVariableOp"),
         )
 
 
@@ -249,26 +247,12 @@ def _rows_of(tensor: Any) -> Tuple[tf.Tensor, str]:
     return tensor, "dense"
 
 
-def origin(tensor: tf.Tensor) -> tf.Operation:
-    """The op that gives a tensor, Identity ops passed over."""
-    while tensor.op.type == "Identity":
-        tensor = tensor.op.inputs[0]
-    return tensor.op
-
-
-def slice_kernel(kernel: tf.Tensor, blocks: Sequence[KernelBlock]) -> tf.Tensor:
-    """What ``Expansion.kernel_rows`` gives, by TensorFlow's ops and in every request."""
-    rows = []
-    for block in blocks:
-        total = None
-        for sign, start in block.terms:
-            term = kernel[start : start + block.rows]
-            if total is None:
-                total = term if sign > 0 else -term
-            else:
-                total = total + term if sign > 0 else total - term
-        rows.append(total)
-    return rows[0] if len(rows) == 1 else tf.concat(rows, axis=0)
+def handed_on(tensor: tf.Tensor) -> List[tf.Operation]:
+    """The Identity ops that hand a tensor on, the last first, and the op that it is of."""
+    ops = [tensor.op]
+    while ops[-1].type == "Identity":
+        ops.append(ops[-1].inputs[0].op)
+    return ops
 
 
 def repeat_rows(

@@ -7,9 +7,8 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator.sample_compression.expansion import (
     KernelBlock,
-    origin,
+    handed_on,
     repeat_rows,
-    slice_kernel,
     tensor_name,
 )
 
@@ -117,11 +116,11 @@ class StockExpansion:
 
     def kernel_rows(self, kernel: tf.Tensor, blocks: Sequence[KernelBlock]) -> tf.Tensor:
         """As of Expansion: rows of a variable are one of their own, filled after the restore."""
-        rows = slice_kernel(kernel, blocks)
-        source = origin(kernel)
-        if source.type not in ("ReadVariableOp", "VariableV2"):
+        rows = _slice_kernel(kernel, blocks)
+        ops = handed_on(kernel)
+        if ops[-1].type not in ("ReadVariableOp", "VariableV2"):
             return rows  # Of a constant TensorFlow slices them itself when it loads the graph.
-        if source.control_inputs or kernel.op.control_inputs:
+        if any(op.control_inputs for op in ops):
             return rows  # It waits for something of a request, such as an assertion.
         variable = tf.Variable(
             rows,
@@ -132,6 +131,15 @@ class StockExpansion:
         )
         tf.add_to_collection(KERNEL_ROWS, variable.initializer.name)
         return variable.read_value()
+
+
+def _slice_kernel(kernel: tf.Tensor, blocks: Sequence[KernelBlock]) -> tf.Tensor:
+    """``kernel_rows`` by slices, in every request."""
+    sums = [
+        tf.add_n([sign * kernel[start : start + block.rows] for sign, start in block.terms])
+        for block in blocks
+    ]
+    return sums[0] if len(sums) == 1 else tf.concat(sums, axis=0)
 
 
 def _row_counts(tensors: Sequence[Any]) -> tf.Tensor:
