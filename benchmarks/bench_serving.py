@@ -295,7 +295,7 @@ def plot(result, path):
     import matplotlib
 
     matplotlib.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     points = result["points"]
     models = list(dict.fromkeys(point["model"] for point in points))
@@ -315,6 +315,9 @@ def plot(result, path):
             panel.bar(places, p50, width=0.25, label=graph, **error)
         panel.set_xticks(range(len(requests)), requests, rotation=35, ha="right", fontsize=8)
         panel.set_yscale("log")
+        panel.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+        panel.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_minor_locator(ticker.NullLocator())
         panel.set_title(model)
     panels[0][0].set_ylabel("ms a request: median, whisker to p99")
     panels[0][0].legend(fontsize=8)

@@ -80,7 +80,7 @@ def measure(model, task, folder, items, rounds):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--items", type=int, default=500, help="candidates of the one user")
     parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
