@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 import rec_estimator as rec
 from model_zoo import data, run
 from rec_estimator import sample_compression
+from rec_estimator.graph_walk import ancestors
 
 SIZES = np.array([3, 0, 4], np.int32)
 ROW = np.repeat(np.arange(3), SIZES)
@@ -200,6 +201,21 @@ def test_every_export_compresses_where_the_receiver_asks_for_it(method, estimato
                 np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
 
 
+def expect_the_check_first(graph, signature):
+    """No op but those of the check meets two inputs that may not fit, or its error may be first."""
+    inputs = {graph.get_tensor_by_name(info.name).op for info in signature.inputs.values()}
+    kinds = ("Assert", "RecEstimator>SampleRows")
+    (check,) = (
+        op
+        for op in graph.get_operations()
+        if op.type in kinds and op.name.startswith("sample_compression/rows/")
+    )
+    before = ancestors([check])
+    outputs = [graph.get_tensor_by_name(info.name).op for info in signature.outputs.values()]
+    for op in ancestors(outputs) - before:
+        assert check in ancestors([op]) or len(inputs & ancestors([op])) <= 1, op.name
+
+
 @pytest.mark.parametrize("portable", [False, True])
 def test_a_saved_model_says_what_does_not_fit(portable, estimator, whole, tmp_path):
     exported = estimator.export_saved_model(str(tmp_path), pages_receiver(), portable=portable)
@@ -209,6 +225,7 @@ def test_a_saved_model_says_what_does_not_fit(portable, estimator, whole, tmp_pa
         model = tf.saved_model.load(session, ["serve"], tf.compat.as_str(exported))
         signature = model.signature_def["predict"]
         outputs = {name: output.name for name, output in signature.outputs.items()}
+        expect_the_check_first(session.graph, signature)
 
         def run(**changes):
             values = {**request, **changes}

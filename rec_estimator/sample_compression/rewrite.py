@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Un
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _tf_private
+from rec_estimator.graph_walk import GET_NEXT, ancestors
 from rec_estimator.sample_compression import bodies
 from rec_estimator.sample_compression import sizes as sizes_lib
 from rec_estimator.sample_compression import values as values_lib
@@ -62,7 +63,8 @@ class Rewrite:
         stock_ops: bool = False,
     ) -> None:
         # Before the pass adds ops of its own.
-        self._order = _downstream([part for t in (*users, *items) for part in components(t)])
+        self._request = [part for t in (*users, *items) for part in components(t)]
+        self._order = _downstream(self._request)
         self._regions = Regions(regions)
         self._is_row_wise: Dict[Region, bool] = {}
         kind = StockExpansion if stock_ops else Expansion
@@ -100,6 +102,21 @@ class Rewrite:
         for op, index, tensor in self._inputs:
             # An op's inputs have no public setter, and what a model_fn has built is there already.
             _tf_private.update_input(op, index, tensor)
+        self._let_model_wait()
+
+    def _let_model_wait(self) -> None:
+        """Lets what takes a request wait until it is known that its tensors fit together.
+
+        Otherwise another op may be first to fail on them, which says nothing of users and
+        candidates.
+        """
+        checked = self.expansion.users.op
+        before = ancestors([checked])
+        if any(op.type == GET_NEXT for op in before):
+            return  # Batches of a dataset: keys may move into it, and must wait for nothing then.
+        for op in {op for tensor in self._request for op in tensor.consumers()} - before:
+            if all(tensor.op is not checked for tensor in op.inputs):
+                _tf_private.add_control_inputs(op, [checked])
 
     def _seed(self, user: Any) -> None:
         """What is known of a user tensor's components."""
