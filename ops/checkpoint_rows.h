@@ -79,7 +79,7 @@ class DistinctKeys {
 // of the table's new pages, 0.1 checksums, 0.4 inserting; a plain read takes
 // 0.25. Least of six rounds each on a busy machine: cached 0.65 s, from the
 // disk 0.97 s beside 0.92 s of a plain read. Memory: kAhead batches, one that
-// is read and one for each thread that inserts; 27 MiB beyond the table.
+// is read and one for each thread that inserts; 26 MiB beyond the table.
 //
 // Tried and lost: reading where a batch is asked for, under a lock (1.13 s from
 // the disk); that, with the disk asked by posix_fadvise for the 8 batches to
