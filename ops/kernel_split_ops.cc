@@ -1,5 +1,8 @@
 // Op of a layer that is split into a part of users and one of candidates.
 // Kernel: kernel_split_kernels.cc. Python: sample_compression/kernel_split.py.
+#include <cstdint>
+#include <vector>
+
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -8,7 +11,6 @@ namespace {
 
 using ::tensorflow::Status;
 using ::tensorflow::errors::InvalidArgument;
-using ::tensorflow::shape_inference::DimensionHandle;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
 
