@@ -20,7 +20,8 @@
 // per block. Multiplying the whole kernel, with zeros between the users'
 // features, saved the slices, but made 256 users of one candidate each slower
 // than the model as written. Variables of slices, filled when a SavedModel is
-// loaded, would be wrong after the next restore into the same session.
+// loaded, would be wrong after the next restore into the same session; only
+// portable exports, which nothing writes to, have them.
 #include <cstdint>
 #include <mutex>
 #include <vector>

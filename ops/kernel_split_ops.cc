@@ -21,7 +21,6 @@ Status KernelRowsShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->GetAttr("counts", &counts));
   int64_t rows = 0;
   for (const int64_t count : counts) {
-    // So many that they overflow are the kernel's to refuse.
     if (count < 0 || __builtin_add_overflow(rows, count, &rows)) {
       return InvalidArgument("counts must be of rows of a kernel, got ", count);
     }
