@@ -7,6 +7,7 @@ shapes only, and those are the same.
 import numpy as np
 import tensorflow.compat.v1 as tf
 from random_structures import (
+    AWAY,
     F,
     branch_of_users,
     cond,
@@ -356,9 +357,9 @@ def top(g):
 
 def argmax(g):
     x = g.dense(2)
-    return tf.cast(tf.argmax(tf.round(x * 1e3) + tf.range(x.shape[1], dtype=F) * 0.1, axis=1), F)[
-        :, tf.newaxis
-    ]
+    return tf.cast(
+        tf.argmax(tf.round((x + AWAY) * 1e3) + tf.range(x.shape[1], dtype=F) * 0.1, axis=1), F
+    )[:, tf.newaxis]
 
 
 def sort_rows(g):
@@ -369,9 +370,9 @@ def select_v1(g):
     a, b = g.pair()
     same = a + b * 0
     return tf.raw_ops.Select(
-        condition=tf.reduce_any(same > 0.05, axis=list(range(1, same.shape.rank)) or None)
+        condition=tf.reduce_any(same > 0.05 + AWAY, axis=list(range(1, same.shape.rank)) or None)
         if same.shape.rank > 1
-        else same > 0.05,
+        else same > 0.05 + AWAY,
         x=same,
         y=same * 2,
     )
@@ -421,8 +422,8 @@ KINDS = {
     "multiply": binary(tf.multiply),
     "maximum": binary(tf.maximum),
     "squared_difference": binary(tf.math.squared_difference),
-    "where": binary(lambda a, b: tf.where_v2(a > b + 0.0123, a, b)),
-    "logical": binary(lambda a, b: tf.cast(tf.logical_and(a > 0.05, b < 0.5), F)),
+    "where": binary(lambda a, b: tf.where_v2(a > b + 0.0123 + AWAY, a, b)),
+    "logical": binary(lambda a, b: tf.cast(tf.logical_and(a > 0.05 + AWAY, b < 0.5 + AWAY), F)),
     "add_constant": with_constant(tf.add),
     "multiply_constant": with_constant(tf.multiply),
     "clip": lambda g: tf.clip_by_value(g.dense(), -0.7, 0.7),

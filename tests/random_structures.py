@@ -4,16 +4,22 @@ import tensorflow.compat.v1 as tf
 
 F, INT = tf.float64, tf.int64
 
+# Added to what is compared or rounded: no sum of products of short decimals lies there. Where one
+# did, on a tie of a rounding, additions in another order gave another whole number.
+AWAY = 1e-4 / 3.141592653589793
+
 
 def integers(g):
     """Whole numbers well away from ties: 0, 1 or 2 for each element."""
     x = g.dense(2)
-    return tf.cast(tf.floor(tf.math.floormod(tf.round(x * 1e3) + 0.5, 3.0)), INT)
+    return tf.cast(tf.floor(tf.math.floormod(tf.round((x + AWAY) * 1e3) + 0.5, 3.0)), INT)
 
 
 def cond(g):
     a, b = g.pair()
-    return tf.cond(tf.reduce_sum(a) > tf.reduce_sum(b) + 0.123, lambda: a * 1.0 + b, lambda: a - b)
+    return tf.cond(
+        tf.reduce_sum(a) > tf.reduce_sum(b) + 0.123 + AWAY, lambda: a * 1.0 + b, lambda: a - b
+    )
 
 
 def while_loop(g):
@@ -23,7 +29,7 @@ def while_loop(g):
 
 def sparse_sum(g):
     x = g.dense(2)
-    sparse = tf.sparse.from_dense(tf.where(x > 0.05, x, tf.zeros_like(x)))
+    sparse = tf.sparse.from_dense(tf.where(x > 0.05 + AWAY, x, tf.zeros_like(x)))
     out = tf.sparse.reduce_sum(sparse, axis=1)
     return tf.reshape(out, [-1])[:, tf.newaxis]
 
@@ -36,7 +42,7 @@ def sparse_embedding(g):
 
 def id_lists(g):
     """A sparse tensor of ids 0 to 3, -1 among them, some rows empty, and weights for it."""
-    ids = integers(g) - tf.cast(g.dense(2)[:, :1] > 0.4, INT)
+    ids = integers(g) - tf.cast(g.dense(2)[:, :1] > 0.4 + AWAY, INT)
     places = tf.where(ids < 2 + g.rng.randint(2))
     sparse = tf.SparseTensor(places, tf.gather_nd(ids, places), tf.shape(ids, out_type=INT))
     weights = 0.5 + tf.cast(tf.math.floormod(sparse.values, 2), F)
@@ -128,7 +134,7 @@ def mixing_loop(g):
 
 def branch_of_users(g):
     a, b = g.pair()
-    which = tf.cast(tf.reduce_max(a) > 0.3, tf.int32)
+    which = tf.cast(tf.reduce_max(a) > 0.3 + AWAY, tf.int32)
     return tf.switch_case(which, [lambda: a + tf.sin(b), lambda: tf.reverse(b, [0]) + a * 0])
 
 
@@ -189,7 +195,7 @@ def function(g):
 
 def where_gather(g):
     x = g.dense(2)
-    places = tf.where(x > 0.05)
+    places = tf.where(x > 0.05 + AWAY)
     values = tf.gather_nd(x, places) * 2.0
     out = tf.scatter_nd(places, values, tf.shape(x, out_type=INT))
     out.set_shape(x.shape)
@@ -206,5 +212,5 @@ def entry_sizes(g):
 
 def ragged_sum(g):
     x = g.dense(2)
-    ragged = tf.ragged.boolean_mask(x, x > 0.05)
+    ragged = tf.ragged.boolean_mask(x, x > 0.05 + AWAY)
     return tf.reduce_sum(ragged, axis=1)[:, tf.newaxis]
