@@ -40,3 +40,12 @@ def graph():
     with tf.Graph().as_default() as fresh:
         tf.set_random_seed(SEED)
         yield fresh
+
+
+@pytest.fixture(params=[1, 2])
+def version(request):
+    """Control flow of TensorFlow 1, written into the graph, or of 2, in functions."""
+    if request.param == 1:
+        tf.disable_control_flow_v2()
+    yield request.param
+    tf.enable_control_flow_v2()

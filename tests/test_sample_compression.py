@@ -350,13 +350,6 @@ class TestKinds:
 
 
 class TestControlFlow:
-    @pytest.fixture(params=[1, 2])
-    def version(self, request):
-        if request.param == 1:
-            tf.disable_control_flow_v2()
-        yield request.param
-        tf.enable_control_flow_v2()
-
     def test_cond_takes_a_row_per_candidate(self, version):
         def model(users, items):
             total = tf.reduce_sum(users[0]) + 10.0 * tf.cast(tf.shape(users[0])[0], F)

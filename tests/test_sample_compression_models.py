@@ -8,14 +8,6 @@ from compressed_runs import F, arrays, both, enable, expect_equal, uniform
 from rec_estimator import graph_optimizer, sample_compression
 
 
-@pytest.fixture(params=[1, 2])
-def version(request):
-    if request.param == 1:
-        tf.disable_control_flow_v2()
-    yield request.param
-    tf.enable_control_flow_v2()
-
-
 def types_left(report):
     return {kind for _, kind, _ in report.left}
 

@@ -9,14 +9,6 @@ import rec_estimator as rec
 from rec_estimator import graph_optimizer
 
 
-@pytest.fixture(params=[1, 2])
-def version(request):
-    if request.param == 1:
-        tf.disable_control_flow_v2()
-    yield request.param
-    tf.enable_control_flow_v2()
-
-
 def types(report):
     return {kind for _, kind, _ in report.left}
 

@@ -9,25 +9,9 @@ import threading
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from written_checkpoints import ADAGRAD, BANK, BLOOM, DIM, EDGE_KEYS, read, train
 
 from rec_estimator import _ops
-
-EDGE_KEYS = [0, -1, np.iinfo(np.int64).min, np.iinfo(np.int64).max]
-DIM = 3
-BANK = np.arange(5 * DIM, dtype=np.float32).reshape(5, DIM)
-ADAGRAD = [("Adagrad", DIM, 0.1)]
-BLOOM = {"filter_freq": 3, "max_element_size": 10000, "false_positive_probability": 0.001}
-
-
-def train(table, keys, version=0):
-    grads = np.random.default_rng(len(keys)).normal(size=[len(keys), DIM])
-    table.apply("Adagrad", [0.5], keys, grads, version=version, slots=ADAGRAD)
-
-
-def read(path):
-    """{name: array} of a checkpoint, as TensorFlow reads it."""
-    reader = tf.train.load_checkpoint(str(path))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def tensors_of(table, name="t", slots=ADAGRAD):
