@@ -27,8 +27,8 @@ test-slow: library ## run the slow Python tests too
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow or not slow"
 
 test-cc: ## run the C++ core's tests: plain, ASan + UBSan, TSan
-	$(MAKE) -C tests/cc -j2 binaries
-	$(MAKE) -C tests/cc plain asan tsan
+	$(MAKE) -C tests/ops/core -j2 binaries
+	$(MAKE) -C tests/ops/core plain asan tsan
 
 lint: $(VENV)/.lint ## check style and formatting of Python and C++
 	$(BIN)/ruff check .

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Metadata is in setup.cfg; here is what depends on the machine: the op library and TensorFlow.
 
 ``python setup.py build_ext --inplace`` builds the library in a checkout. It takes a second when

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PEP 517 and 660 build backend: setuptools, plus TensorFlow only where it is missing.
 
 A fixed ``tensorflow-cpu`` in pyproject.toml's build-system.requires would make pip unpack its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds rec_estimator/_rec_ops.so: one g++ a source file, in parallel, only what changed.
 
 The objects stay in build/objects/<hash of compiler, flags and TensorFlow>/: two environments with
@@ -49,9 +50,9 @@ COMPILE_FLAGS = (
 # Row updates must give TensorFlow's bits, and its kernels are built without fused multiply-add.
 # Said for this source, so that it holds whatever CXX or COMPILE_FLAGS may enable one day.
 SOURCE_FLAGS: Dict[str, Sequence[str]] = {
-    "ops/core/row_update.cc": ("-mno-fma", "-ffp-contract=off"),
+    "ops/core/math/row_update.cc": ("-mno-fma", "-ffp-contract=off"),
     # Products of matrices gain from multiplying and adding in one go.
-    "ops/core/user_product.cc": ("-ffp-contract=fast",),
+    "ops/core/math/segment_product.cc": ("-ffp-contract=fast",),
 }
 
 # -z defs: a symbol that TensorFlow does not export fails here instead of at import.
@@ -106,7 +107,7 @@ def build(root: pathlib.Path, package: pathlib.Path) -> pathlib.Path:
     ).hexdigest()[:12]
     with _lock(root / "build"):
         objects = root / "build" / "objects" / key
-        sources = sorted([*root.glob("ops/*.cc"), *root.glob("ops/core/*.cc")])
+        sources = sorted(root.glob("ops/**/*.cc"))
         if not sources:
             raise BuildError(f"{root / 'ops'} must hold the C++ sources, got none; clone it again")
         compiled = _compile(root, sources, objects, compiler, tensorflow)
@@ -136,7 +137,7 @@ def _compile(
             *COMPILE_FLAGS,
             *SOURCE_FLAGS.get(name, ()),
             # Relative to root, so that messages and dependency files are short.
-            "-Iops",
+            "-I.",
             "-isystem",
             str(tensorflow.folder / "include"),
             # Dependencies on our headers only: TensorFlow's are covered by the folder's hash.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which TensorFlow to build against, and which to require.
 
 Nothing here imports TensorFlow: under pip's build isolation the one of the target environment is on

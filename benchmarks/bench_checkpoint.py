@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast are a save and a restore beside a plain file, and how much memory do they take?
 
     python -m benchmarks.bench_checkpoint [--rows 4000000] [--rounds 9] [--output FILE.json]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a filter costs: time of a train step, and memory a key.
 
     python -m benchmarks.bench_filters [--rounds 15] [--output FILE.json]

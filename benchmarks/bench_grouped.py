@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What grouping samples by user saves: bytes in files, and time to read them.
 
     python -m benchmarks.bench_grouped --data_path purchases.csv.gz [--rows 200000] [--output FILE]

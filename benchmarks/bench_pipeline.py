@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much faster is an input-bound job with its keys computed ahead of the step?
 
     python -m benchmarks.bench_pipeline [--rows 20000000] [--rounds 11] [--output FILE.json]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a portable SavedModel costs beside the one with our ops: bytes, memory, time.
 
     python -m benchmarks.bench_portable [--rows 1000000] [--rounds 9] [--output FILE.json]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast does a compressed model answer beside the model as written and a graph made by hand?
 
     python -m benchmarks.bench_serving [--rounds 200] [--output FILE.json] [--plot FILE.png]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much faster do the models of the zoo answer when their exports are compressed?
 
     python -m benchmarks.bench_serving_zoo [--rounds 100] [--items 500] [--output FILE.json]

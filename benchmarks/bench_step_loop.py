@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much faster is a small model with several steps in one run of the session?
 
     python -m benchmarks.bench_step_loop [--rounds 15] [--output FILE.json]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How fast are a train step and a lookup beside a dense tf.Variable and TFRA?
 
     python -m benchmarks.bench_table [--rows 5000000] [--rounds 15] [--output FILE.json]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """False positive rates of counting Bloom filters: computed and measured.
 
     python -m benchmarks.bloom_rates [--output benchmarks/results/bloom_rates.json]

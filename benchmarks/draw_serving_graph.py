@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws the graph of DIN before and after compression, from real exports.
 
     python -m benchmarks.draw_serving_graph docs/serving_graph.png
@@ -17,12 +18,12 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from model_zoo import data, run
-from rec_estimator.graph_walk import ancestors
+from rec_estimator.graph_passes.walk import ancestors
 
 _HISTORY = 20
 _PROBE = np.array([5, 7, 11], np.int32)
 _SHOWN = np.array([500], np.int32)
-_PRODUCTS = ("MatMul", "RecEstimator>UserLayer", "RecEstimator>UserMatMul")
+_PRODUCTS = ("MatMul", "RecEstimator>UserLayer", "RecEstimator>SegmentMatMul")
 _DRAWN = (*_PRODUCTS, "RecEstimator>RepeatRows", "GatherV2", "Softmax", "Sigmoid", "Sum")
 _DRAWN_IF_FLOAT = ("ConcatV2", "Mul", "Sub", "BroadcastTo")
 _LOOKUP = "RecEstimator>TableGroupLookup"

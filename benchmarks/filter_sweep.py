@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 r"""What filter_freq does to a model: test AUC and rows of wide & deep, by threshold.
 
     python -m benchmarks.filter_sweep --data_path purchases.csv.gz --output \

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How every benchmark here measures: processes side by side, in rounds, judged by ratios.
 
 The machine's speed drifts, so absolute times of different runs say nothing. Every system works in a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every click model does with its logits: probabilities, loss, metrics, one training step."""
 
 from typing import Any, Dict, Optional

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepFM: a factorization machine and a network over the same vectors.
 
 Guo et al. (2017), DeepFM: A Factorization-Machine based Neural Network for CTR Prediction,

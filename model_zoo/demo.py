@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From real ratings to an answered request: python -m model_zoo.demo."""
 
 import argparse

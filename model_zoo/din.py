@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DIN: what a user liked before counts by how much it has to do with the item at hand.
 
 Zhou et al. (2018), Deep Interest Network for Click-Through Rate Prediction,

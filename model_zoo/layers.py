@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The few layers the models share, on plain variables."""
 
 from typing import Callable, Dict, List, Optional, Sequence, Tuple

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How well the models do: every model on every data set, over several seeds.
 
 python -m model_zoo.reach --data_path purchases.csv.gz --output benchmarks/results/model_zoo.json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a model of the zoo, evaluates it and exports it.
 
 python -m model_zoo.run din --data movielens_100k --export_dir /tmp/din

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Answers one request with an exported model, in a process that knows nothing else of it.
 
 python -m model_zoo.score EXPORT_DIR < request.json

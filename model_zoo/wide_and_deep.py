@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wide & deep: a linear model that remembers beside a network that generalizes.
 
 Cheng et al. (2016), Wide & Deep Learning for Recommender Systems, https://arxiv.org/abs/1606.07792.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Embedding tables without a fixed vocabulary for TensorFlow Estimators.
 
     import rec_estimator as rec
@@ -8,14 +9,9 @@ optimizers update them, RecEstimator puts it together. See README.md and docs/ar
 
 from rec_estimator import _ops as _ops
 from rec_estimator import export, feature_column, graph_optimizer, inputs, optimizers
-from rec_estimator.constants import (
-    ASCEND_CUTTING_POINT_INITIALIZER,
-    ASCEND_GLOBAL_HASHTABLE_COLLECTION,
-    ASCEND_SPARSE_LOOKUP_ID_OFFSET,
-    ASCEND_SPARSE_LOOKUP_LOCAL_EMB,
-    ASCEND_TIMESTAMP,
-)
-from rec_estimator.create_table import SparseTable, create_table
+from rec_estimator.checkpoint.saver import Saver
+from rec_estimator.checkpoint.sparse_folders import export as export_tables
+from rec_estimator.checkpoint.warm_start import init_from_checkpoint
 from rec_estimator.embedding_variable import get_embedding_variable
 from rec_estimator.estimator import (
     BestExporter,
@@ -31,7 +27,6 @@ from rec_estimator.estimator import (
     WarmStartSettings,
     train_and_evaluate,
 )
-from rec_estimator.evict_hook import EvictHook
 from rec_estimator.export import (
     PredictOutput,
     ServingInputReceiver,
@@ -48,19 +43,11 @@ from rec_estimator.feature_column import (
     sparse_column_wth_embedding,
     weighted_categorical_column,
 )
-from rec_estimator.feature_spec import FeatureSpec, start_asc_pipeline
 from rec_estimator.features import EmbeddingFeature
 from rec_estimator.graph_modifier import GraphModifierHook, modify_graph_and_start_emb_cache
+from rec_estimator.graph_modifier.prepared_input import get_initializer, get_target_batch
 from rec_estimator.graph_optimizer import enable_sample_awared_graph_compression
 from rec_estimator.hooks import IncrementalSaverHook, ProgressHook
-from rec_estimator.insert_function import get_asc_insert_func
-from rec_estimator.lookup import (
-    embedding_lookup,
-    embedding_lookup_sparse,
-    group_embedding_lookup_sparse,
-    safe_embedding_lookup_sparse,
-)
-from rec_estimator.modified_input import get_initializer, get_target_batch
 from rec_estimator.options import (
     CacheStrategy,
     CBFFilter,
@@ -73,7 +60,18 @@ from rec_estimator.options import (
     StorageOption,
     StorageType,
 )
-from rec_estimator.runtime import (
+from rec_estimator.rec_sdk.constants import (
+    ASCEND_CUTTING_POINT_INITIALIZER,
+    ASCEND_GLOBAL_HASHTABLE_COLLECTION,
+    ASCEND_SPARSE_LOOKUP_ID_OFFSET,
+    ASCEND_SPARSE_LOOKUP_LOCAL_EMB,
+    ASCEND_TIMESTAMP,
+)
+from rec_estimator.rec_sdk.create_table import SparseTable, create_table
+from rec_estimator.rec_sdk.evict_hook import EvictHook
+from rec_estimator.rec_sdk.feature_spec import FeatureSpec, start_asc_pipeline
+from rec_estimator.rec_sdk.insert_function import get_asc_insert_func
+from rec_estimator.rec_sdk.runtime import (
     ConfigInitializer,
     get_local_rank_size,
     get_rank_id,
@@ -82,14 +80,17 @@ from rec_estimator.runtime import (
     init,
     terminate_config_initializer,
 )
+from rec_estimator.rec_sdk.sparse_lookup import sparse_lookup
+from rec_estimator.rec_sdk.variables import get_dense_and_sparse_variable
 from rec_estimator.sample_compression.training import SampleCompression
-from rec_estimator.saver import Saver
-from rec_estimator.sparse_folders import export as export_tables
-from rec_estimator.sparse_lookup import sparse_lookup
-from rec_estimator.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
-from rec_estimator.table_shard import SlotSpec, TableShard
-from rec_estimator.variable import get_dense_and_sparse_variable
-from rec_estimator.warm_start import init_from_checkpoint
+from rec_estimator.table.lookup import (
+    embedding_lookup,
+    embedding_lookup_sparse,
+    group_embedding_lookup_sparse,
+    safe_embedding_lookup_sparse,
+)
+from rec_estimator.table.shard import SlotSpec, TableShard
+from rec_estimator.table.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
 
 __version__ = "0.1.0"
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loads the op library once, as ``gen``, and explains why it cannot be loaded.
 
 A process that runs a graph with our ops (a parameter server, a SavedModel loader) needs this module

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RecEstimator: an Estimator whose model_fn finds its features embedded and its tables trained.
 
 Step 5 of the data flow, and the one most users see. It is TensorFlow's V1 Estimator with the
@@ -11,18 +12,19 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set
 import tensorflow.compat.v1 as tf
 from tensorflow_estimator import estimator as _estimator
 
-from rec_estimator import _tf_private, warm_start
 from rec_estimator import features as features_lib
-from rec_estimator import portable as portable_lib
 from rec_estimator import sample_compression as compression_lib
-from rec_estimator import saver as saver_lib
-from rec_estimator.argument_checks import refuse_unsupported
+from rec_estimator._argument_checks import refuse_unsupported
+from rec_estimator._tensorflow import graphs
+from rec_estimator.checkpoint import saver as saver_lib
+from rec_estimator.checkpoint import warm_start
 from rec_estimator.features import EmbeddingFeature
-from rec_estimator.graph_walk import ancestors
+from rec_estimator.graph_passes.walk import ancestors
 from rec_estimator.hooks import IncrementalSaverHook
 from rec_estimator.sample_compression import training as compressed_training
-from rec_estimator.step_loop import StepLoopHook, check_iterations, check_steps
-from rec_estimator.table import EmbeddingTable, graph_tables
+from rec_estimator.serving import portable as portable_lib
+from rec_estimator.table.table import EmbeddingTable, graph_tables
+from rec_estimator.training.step_loop import StepLoopHook, check_iterations, check_steps
 
 BestExporter = _estimator.BestExporter
 EstimatorSpec = _estimator.EstimatorSpec
@@ -382,8 +384,8 @@ def _update_tables(spec: Any, tables: List[EmbeddingTable], optimizer: Any) -> t
     # model_fn's train_op changes, the global step among it, waits until they are used.
     needed_before = ancestors([table_op])
     for op in ancestors([train_op]) - needed_before:
-        if _changes_variable(op) and not _tf_private.in_control_flow(op):
-            _tf_private.add_control_inputs(op, [table_op])
+        if _changes_variable(op) and not graphs.in_control_flow(op):
+            graphs.add_control_inputs(op, [table_op])
     return tf.group(train_op, table_op)
 
 
@@ -404,8 +406,8 @@ def _let_the_global_step_wait(train_op: Any) -> None:
     for op in members - ancestors(applies):
         takes_step = any(tensor is handle for tensor in op.inputs)
         # A v1 loop takes no control edge from outside of its frame.
-        if takes_step and op.type not in _READS and not _tf_private.in_control_flow(op):
-            _tf_private.add_control_inputs(op, applies)
+        if takes_step and op.type not in _READS and not graphs.in_control_flow(op):
+            graphs.add_control_inputs(op, applies)
 
 
 def _changes_variable(op: tf.Operation) -> bool:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a model says and takes when it is exported: TensorFlow's classes, re-exported.
 
 ``RecEstimator.export_saved_model`` writes an ordinary SavedModel whose graph holds our ops: import
@@ -6,7 +7,7 @@
 
 from tensorflow_estimator import estimator as _estimator
 
-from rec_estimator.sample_compression.receiver import compressed_serving_input_receiver_fn
+from rec_estimator.serving.receiver import compressed_serving_input_receiver_fn
 
 ClassificationOutput = _estimator.export.ClassificationOutput
 ExportOutput = _estimator.export.ExportOutput

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feature columns over embedding tables, beside TensorFlow's own.
 
     columns = [
@@ -20,16 +21,13 @@ from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _tf_private
-from rec_estimator.embedding_variable import (
-    check_same_settings,
-    get_embedding_variable,
-    with_steps_to_live,
-)
+from rec_estimator._tensorflow import feature_columns
+from rec_estimator.embedding_variable import get_embedding_variable, with_steps_to_live
 from rec_estimator.features import check_name, to_keys, without_padding
-from rec_estimator.lookup import safe_embedding_lookup_sparse
 from rec_estimator.options import EmbeddingVariableOption
-from rec_estimator.table import BUCKETS, EmbeddingTable
+from rec_estimator.table.lookup import safe_embedding_lookup_sparse
+from rec_estimator.table.registration import check_same_settings
+from rec_estimator.table.table import BUCKETS, EmbeddingTable
 
 _COMBINERS = ("sum", "mean", "sqrtn")
 
@@ -43,7 +41,9 @@ _VARIABLE_COLLECTIONS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class EmbeddedCategoricalColumn(_tf_private.CategoricalColumn, _tf_private.CategoricalColumnV1):
+class EmbeddedCategoricalColumn(
+    feature_columns.CategoricalColumn, feature_columns.CategoricalColumnV1
+):
     """A feature whose ids are keys of a table; made by categorical_column_with_embedding.
 
     Attributes:
@@ -123,10 +123,10 @@ class EmbeddedCategoricalColumn(_tf_private.CategoricalColumn, _tf_private.Categ
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingColumn(
-    _tf_private.DenseColumn,
-    _tf_private.SequenceDenseColumn,
-    _tf_private.DenseColumnV1,
-    _tf_private.SequenceDenseColumnV1,
+    feature_columns.DenseColumn,
+    feature_columns.SequenceDenseColumn,
+    feature_columns.DenseColumnV1,
+    feature_columns.SequenceDenseColumnV1,
 ):
     """The vectors of a categorical column's ids; made by embedding_column.
 
@@ -219,7 +219,10 @@ class EmbeddingColumn(
         return self._sequence(pair, self._table(weight_collections, trainable))
 
     def _check_sequence(self, expected: bool) -> None:
-        if isinstance(self.categorical_column, _tf_private.SequenceCategoricalColumn) != expected:
+        if (
+            isinstance(self.categorical_column, feature_columns.SequenceCategoricalColumn)
+            != expected
+        ):
             kind = "a sequence" if expected else "no sequence"
             raise ValueError(
                 f"column {self.name!r} must be of {kind} here, got {self.categorical_column}; "
@@ -275,7 +278,7 @@ class EmbeddingColumn(
             )
 
     def _sequence(self, pair: Any, table: EmbeddingTable) -> Any:
-        lengths = _tf_private.sequence_length_from_sparse_tensor(pair.id_tensor)
+        lengths = feature_columns.sequence_length_from_sparse_tensor(pair.id_tensor)
         return self.TensorSequenceLengthPair(self._vectors(pair, table), lengths)
 
 
@@ -354,7 +357,7 @@ def sequence_categorical_column_with_embedding(
       >>> embedding_column(history, dimension=8).name
       'history_embedding'
     """
-    return _tf_private.SequenceCategoricalColumn(
+    return feature_columns.SequenceCategoricalColumn(
         categorical_column_with_embedding(key, dtype, partition_num, ev_option)
     )
 
@@ -427,7 +430,7 @@ def weighted_categorical_column(
     dtype = tf.as_dtype(dtype)
     if not (dtype.is_integer or dtype.is_floating):
         raise ValueError(f"dtype must be integer or floating point, got {dtype.name}")
-    return _tf_private.WeightedCategoricalColumn(categorical_column, weight_feature_key, dtype)
+    return feature_columns.WeightedCategoricalColumn(categorical_column, weight_feature_key, dtype)
 
 
 def embedding_column(
@@ -562,7 +565,8 @@ def _source(column: Any) -> EmbeddedCategoricalColumn:
     """
     given = column
     while isinstance(
-        column, (_tf_private.WeightedCategoricalColumn, _tf_private.SequenceCategoricalColumn)
+        column,
+        (feature_columns.WeightedCategoricalColumn, feature_columns.SequenceCategoricalColumn),
     ):
         column = column.categorical_column
     if isinstance(column, EmbeddedCategoricalColumn):

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Embedded features: what the user declares, and how a batch's ids become vectors.
 
 Step 1 of the data flow: **features name keys**, tables hold their rows, lookups read them.
@@ -12,8 +13,8 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import sample_compression
 from rec_estimator.embedding_variable import NAME_PATTERN, get_embedding_variable
-from rec_estimator.lookup import group_embedding_lookup_sparse
 from rec_estimator.options import EmbeddingVariableOption, EvictionRule, Filter
+from rec_estimator.table.lookup import group_embedding_lookup_sparse
 
 # The keys of string features: all of int64 but the negative half, as DeepRec's.
 _HASH_BUCKETS = 2**63 - 1

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sample-aware graph compression under the module's name in DeepRec, ``tf.graph_optimizer``."""
 
 from rec_estimator.sample_compression import (

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hooks for an Estimator's loops: they watch the data flow, save it, and change nothing in it."""
 
 import os
@@ -7,7 +8,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tex
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.step_loop import steps_per_run
+from rec_estimator.training.step_loop import steps_per_run
 
 _TERMINAL_SECONDS = 0.5  # between two rewrites of a line somebody watches
 _FILE_SECONDS = 10.0  # between two lines of a log

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a user can choose about a table: value objects, checked once, when they are built.
 
 The names and defaults are those of DeepRec's ``tf.EmbeddingVariableOption``. All of them are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a model uncompressed, on repeated rows, and compressed, for the tests of compression."""
 
 import numpy as np
@@ -101,3 +102,14 @@ def expect_equal(expected, got, tolerance=0.0):
 
 def uniform(*shape):
     return np.random.uniform(-1, 1, shape)
+
+
+def predict(export_dir, request, key="predict"):
+    """All outputs of a SavedModel for a request."""
+    with tf.Session(graph=tf.Graph()) as session:
+        model = tf.saved_model.load(session, ["serve"], tf.compat.as_str(export_dir))
+        signatures = model.signature_def
+        signature = signatures.get(key) or signatures["serving_default"]
+        assert set(signature.inputs) == set(request)
+        feed = {signature.inputs[name].name: value for name, value in request.items()}
+        return session.run({k: v.name for k, v in signature.outputs.items()}, feed)

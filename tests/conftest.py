@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every test starts with an empty graph and the same seeds, and tests this checkout."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the tests of graph modification train on: batches of every structure, and where they go."""
 
 import collections
@@ -6,7 +7,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.modified_input import get_initializer
+from rec_estimator.graph_modifier.prepared_input import get_initializer
 
 # The optimizer of graphs takes longer than these small ones run.
 QUICK = tf.ConfigProto()

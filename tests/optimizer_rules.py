@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The optimizer rules under test, the tables and batches they run on, and what each of them means.
 
 A new rule is a line in one of the two tables below, and runs every test that is parametrized with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every kernel means, in NumPy and dicts: slow, obvious, and the judge of ops/.
 
 All arithmetic is float32, in the order the kernels promise.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything a reader can copy runs: the pages' python blocks and the docstrings' examples."""
 
 import doctest

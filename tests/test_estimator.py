@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """RecEstimator from end to end: train, evaluate, predict, export, resume, and what it refuses."""
 
 import json
@@ -13,7 +14,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow_estimator import estimator as estimator_api
 
 import rec_estimator as rec
-from rec_estimator.graph_walk import ancestors
+from rec_estimator.graph_passes.walk import ancestors
 
 RUN_CONFIG = dict(tf_random_seed=1, save_checkpoints_steps=50, log_step_count_steps=1000)
 

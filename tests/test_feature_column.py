@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feature columns over tables: in TensorFlow's layers, beside TensorFlow's columns."""
 
 import numpy as np
@@ -6,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from rec_estimator import feature_column as fc
-from rec_estimator.table import graph_tables
+from rec_estimator.table.table import graph_tables
 
 BANK = np.arange(12, dtype=np.float32).reshape(6, 2) + 1
 INIT = rec.InitializerOption(tf.constant_initializer(BANK), default_value_dim=len(BANK))

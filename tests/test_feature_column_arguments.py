@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What columns over tables are as values, and the arguments they take."""
 
 import copy
@@ -8,7 +9,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from rec_estimator import feature_column as fc
-from rec_estimator.table import graph_tables
+from rec_estimator.table.table import graph_tables
 
 INIT = rec.InitializerOption(tf.ones_initializer())
 OPTION = rec.EmbeddingVariableOption(init_option=INIT, filter_option=rec.CounterFilter(2))

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """EmbeddingFeature declarations, and the vectors that lookup_features makes of a batch."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every measured figure of a page is that of a raw result in benchmarks/results, rounded.
 
 Who measures again writes the pages again: a figure that is left behind fails here by its line.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ProgressHook: what its line says, in a terminal and in a file, and what it costs."""
 
 import io

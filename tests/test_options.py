@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options: what they accept, refuse, and are called."""
 
 import copy

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Installing: which TensorFlow is asked for, what is packaged, and what a wrong set-up is told."""
 
 import importlib.util
@@ -138,7 +139,7 @@ def small_tree(tmp_path, target, monkeypatch):
     root = tmp_path / "tree"
     (root / "ops/core").mkdir(parents=True)
     (root / "ops/core/answer.h").write_text("inline int Answer() { return 42; }\n")
-    (root / "ops/answer.cc").write_text('#include "core/answer.h"\nint x = Answer();\n')
+    (root / "ops/answer.cc").write_text('#include "ops/core/answer.h"\nint x = Answer();\n')
     (root / "ops/other.cc").write_text("int y = 1;\n")
     # An empty library is enough for the linker.
     subprocess.run(
@@ -224,9 +225,9 @@ def test_another_platform_is_refused(small_tree, monkeypatch):
 
 
 def test_row_updates_are_built_without_fused_multiply_add():
-    flags = library.SOURCE_FLAGS["ops/core/row_update.cc"]
+    flags = library.SOURCE_FLAGS["ops/core/math/row_update.cc"]
     assert {"-mno-fma", "-ffp-contract=off"} <= set(flags)
-    assert (ROOT / "ops/core/row_update.cc").is_file()
+    assert (ROOT / "ops/core/math/row_update.cc").is_file()
     assert not [flag for flag in library.COMPILE_FLAGS if "native" in flag or "fast-math" in flag]
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model zoo's data sets, one file each, as click tasks in NumPy columns.
 
 Fetch MovieLens-100k once, into a cache folder:

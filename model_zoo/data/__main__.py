@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetches a data set into the cache folder and says whose it is: python -m model_zoo.data NAME."""
 
 import argparse

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A checkerboard of tastes, made on the spot: for tests, and where there is no network."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MovieLens-100k: 100,000 ratings of 1,682 films by 943 people. Fetched, never passed on."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Online Retail: a year of purchases of a UK shop. Read from a file the user got from UCI."""
 
 import csv

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a data set is to a model: keys by column, labels, and what is known of each column."""
 
 import dataclasses

@@ -1,10 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizers that train tables beside dense variables, named as in ``tf.compat.v1.train``.
 
 Step 4 of the data flow. ``AdagradOptimizer(0.05).minimize(loss)`` updates dense variables with
 TensorFlow's own kernels and each trainable table of the graph with one fused op. One module a
 rule; what they share is in table_updates.py and, for rules that TensorFlow lacks, dense_rows.py;
-the arithmetic on rows is in ops/core/row_update.cc. Rec SDK's factories, create_hash_optimizer()
-and its like, are in the modules that have their names.
+the arithmetic on rows is in ops/core/math/row_update.cc. Rec SDK's factories, such as
+create_hash_optimizer(), are in the modules that have their names.
 """
 
 from rec_estimator.optimizers import (

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adagrad.
 
 Source: J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods for Online Learning and
@@ -8,7 +9,7 @@ from typing import Any, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.argument_checks import check_bool, check_text
+from rec_estimator._argument_checks import check_bool, check_text
 from rec_estimator.optimizers.hash_optimizer import (
     MAX_NAME,
     check_expansion,

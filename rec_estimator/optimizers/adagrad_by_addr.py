@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rec SDK's Adagrad for tables of dynamic expansion, which are the same tables here.
 
 Source: adagrad.py. Differs: Rec SDK adds 1e-7 to the accumulator under the root.

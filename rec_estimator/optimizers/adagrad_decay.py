@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adagrad that forgets: sums of squared gradients are discounted period by period.
 
 Source: DeepRec, "AdagradDecay Optimizer" (docs/docs_en/AdagradDecay-Optimizer.md in its
@@ -17,7 +18,7 @@ from rec_estimator.optimizers.table_updates import (
     TableSlot,
     check_hyperparameter,
 )
-from rec_estimator.table import graph_step
+from rec_estimator.table.table import graph_step
 
 
 class AdagradDecayOptimizer(DenseSteps, AdagradOptimizer):

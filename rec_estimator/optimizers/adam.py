@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adam.
 
 Source: D. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, in the form

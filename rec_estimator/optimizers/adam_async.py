@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adam whose bias correction is of each table and variable, not of the model.
 
 Source: DeepRec, "AdamAsync Optimizer" (docs/docs_en/AdamAsync-Optimizer.md in its repository), and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adam with decoupled weight decay.
 
 Source: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, algorithm 2

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a rule that TensorFlow lacks needs to train dense variables: rows to read and to write.
 
 A rule is written once, in dense_step(), over the rows that a step changes: all rows of a variable

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Follow the regularized leader, proximal.
 
 Source: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013. Differs: L2
@@ -8,7 +9,7 @@ from typing import Any, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.argument_checks import check_bool, check_text
+from rec_estimator._argument_checks import check_bool, check_text
 from rec_estimator.optimizers.hash_optimizer import (
     MAX_NAME,
     MAX_REGULARIZATION,

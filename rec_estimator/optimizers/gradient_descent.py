@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradient descent, with weight decay if asked.
 
 Source: H. Robbins, S. Monro, "A Stochastic Approximation Method", Annals of Mathematical Statistics
@@ -10,7 +11,7 @@ from typing import Any, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.argument_checks import check_bool, check_text
+from rec_estimator._argument_checks import check_bool, check_text
 from rec_estimator.optimizers.dense_rows import DenseRows
 from rec_estimator.optimizers.hash_optimizer import (
     MAX_NAME,

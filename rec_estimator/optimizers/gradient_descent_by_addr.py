@@ -1,9 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rec SDK's gradient descent for tables of dynamic expansion, which are the same tables here.
 
 Source: gradient_descent.py.
 """
 
-from rec_estimator.argument_checks import check_bool, check_text
+from rec_estimator._argument_checks import check_bool, check_text
 from rec_estimator.optimizers.gradient_descent import GradientDescentOptimizer
 from rec_estimator.optimizers.hash_optimizer import (
     MAX_NAME,

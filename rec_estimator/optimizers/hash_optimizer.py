@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The arguments of Rec SDK's factories, create_hash_optimizer() and its like, and their ranges.
 
 Source: Rec SDK TensorFlow, "Optimizers" (docs/zh/tensorflow/tf_rec_v1/api/optimizers_apis.md in its
@@ -9,8 +10,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import runtime
 from rec_estimator.optimizers.table_updates import Hyperparameter, check_hyperparameter
+from rec_estimator.rec_sdk import runtime
 
 # Rec SDK's greatest learning rate, and greatest L1, L2 and shrinkage of Ftrl.
 MAX_LEARNING_RATE = 10.0

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adam that leaves rows alone which are not in the batch, in tables and dense variables.
 
 Source: as adam.py; the lazy variant is that of TensorFlow 1's ``tf.contrib.opt.LazyAdamOptimizer``.
@@ -5,7 +6,7 @@ Source: as adam.py; the lazy variant is that of TensorFlow 1's ``tf.contrib.opt.
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.argument_checks import check_bool, check_text
+from rec_estimator._argument_checks import check_bool, check_text
 from rec_estimator.optimizers.adam import AdamOptimizer
 from rec_estimator.optimizers.dense_rows import DenseRows, adam_step
 from rec_estimator.optimizers.hash_optimizer import (

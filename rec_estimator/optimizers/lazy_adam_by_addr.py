@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rec SDK's lazy Adam for tables of dynamic expansion, which are the same tables here.
 
 Source: lazy_adam.py.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradient descent with momentum, plain or Nesterov's.
 
 Source: B. Polyak, "Some methods of speeding up the convergence of iteration methods", USSR
@@ -9,7 +10,7 @@ from typing import Any, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.argument_checks import check_bool, check_text
+from rec_estimator._argument_checks import check_bool, check_text
 from rec_estimator.optimizers.hash_optimizer import (
     MAX_NAME,
     check_expansion,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adagrad with one accumulator a row: a quarter of the memory of Adagrad's at dim 4, a 16th at 16.
 
 Source: M. Gupta, S. Bengio, J. Weston, "Training Highly Multiclass Classifiers", JMLR 15, 2014;

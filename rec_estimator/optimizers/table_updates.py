@@ -1,7 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
 """What every optimizer needs to train tables: gradients, slots and the apply op.
 
 A rule is a class of its own on top of TableUpdates and TensorFlow's optimizer of that name. It adds
-three things: the rule's name in ops/core/row_update.h, its slots, its hyperparameters.
+three things: the rule's name in ops/core/math/row_update.h, its slots, its hyperparameters.
 
 TensorFlow's optimizer does the work: each shard is shown to it as a resource variable whose sparse
 update is ours. So gating, name scopes, the step's order and the global step's increment are
@@ -28,13 +29,13 @@ from typing import (
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
-from rec_estimator.argument_checks import refuse_unsupported
-from rec_estimator.embedding_variable import refuse_eager_mode
-from rec_estimator.graph_walk import ancestors
-from rec_estimator.lookup import check_no_lookup_in_control_flow
+from rec_estimator._argument_checks import refuse_unsupported
+from rec_estimator.graph_passes.walk import ancestors
 from rec_estimator.sample_compression import training
-from rec_estimator.table import NO_GLOBAL_STEP, EmbeddingTable, graph_step, graph_tables
-from rec_estimator.table_shard import LookupRecord, SlotSpec, TableShard
+from rec_estimator.table.lookup import check_no_lookup_in_control_flow
+from rec_estimator.table.registration import refuse_eager_mode
+from rec_estimator.table.shard import LookupRecord, SlotSpec, TableShard
+from rec_estimator.table.table import NO_GLOBAL_STEP, EmbeddingTable, graph_step, graph_tables
 
 # A number, or what TensorFlow's optimizers take for one.
 Hyperparameter = Union[float, tf.Tensor, Callable[[], Any]]
@@ -93,7 +94,7 @@ class TableUpdates(abc.ABC):
     # RecEstimator(table_optimizer=) takes what has this.
     updates_tables = True
 
-    # Name of the rule in ops/core/row_update.h.
+    # Name of the rule in ops/core/math/row_update.h.
     table_rule: str
 
     # Whether a factory of Rec SDK was asked for its fused rule, which has no padding_keys there.

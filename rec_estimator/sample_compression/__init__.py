@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sample-aware graph compression: what depends on the user alone is computed once per user.
 
 Candidates come with item features of one row each and user features of one row per user, and
@@ -12,12 +13,12 @@ from typing import Any, Dict, List, Optional, Set
 import tensorflow.compat.v1 as tf
 from tensorflow_estimator import estimator as _estimator
 
-from rec_estimator import _tf_private
-from rec_estimator.sample_compression.expansion import components, tensor_name
+from rec_estimator._tensorflow import graphs
 from rec_estimator.sample_compression.occurrences import Occurrences
 from rec_estimator.sample_compression.regions import Region
-from rec_estimator.sample_compression.report import CompressionReport, report
-from rec_estimator.sample_compression.rewrite import Rewrite
+from rec_estimator.sample_compression.report.report import CompressionReport, report
+from rec_estimator.sample_compression.rewrite.expansion import components, tensor_name
+from rec_estimator.sample_compression.rewrite.rewrite import Rewrite
 
 _export = _estimator.export
 
@@ -79,7 +80,7 @@ def enable_sample_awared_graph_compression(
       [8. 8. 8.]
     """
     graph = tf.get_default_graph()
-    if _tf_private.is_function_graph(graph):
+    if graphs.is_function_graph(graph):
         raise ValueError(
             "sample-aware compression must be enabled in the graph of the model, got a function's, "
             "such as a dataset's map; give RecEstimator(sample_compression=) instead"

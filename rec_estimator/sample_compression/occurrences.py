@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How often the flat batch has the keys of a lookup that a compressed model runs on users' rows.
 
 A key that is looked up once for a user with 50 candidates occurs 50 times in the flat batch. What
@@ -9,11 +10,11 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _tf_private
-from rec_estimator.sample_compression.entries import Distinct
-from rec_estimator.sample_compression.expansion import components
+from rec_estimator._tensorflow import graphs
+from rec_estimator.sample_compression.analysis.entries import Distinct
 from rec_estimator.sample_compression.regions import Region
-from rec_estimator.sample_compression.rewrite import Rewrite
+from rec_estimator.sample_compression.rewrite.expansion import components
+from rec_estimator.sample_compression.rewrite.rewrite import Rewrite
 
 _ADMITS = "RecEstimator>TableAdmits"
 
@@ -78,7 +79,7 @@ class Occurrences:
             if op.type == _ADMITS:
                 further = self.further(op.inputs[1])
                 if further is not None:
-                    _tf_private.update_input(op, 2, further)
+                    graphs.update_input(op, 2, further)
 
     def _counts(self, keys: tf.Tensor) -> Optional[tf.Tensor]:
         """int32 [n], how often the flat batch has each of a lookup's keys; None: once."""

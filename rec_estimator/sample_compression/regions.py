@@ -1,11 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pieces of a model that are declared row-wise, and need not be understood op by op."""
 
 from typing import Any, Dict, List, Sequence, Set
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.graph_walk import ancestors
-from rec_estimator.sample_compression.expansion import components
+from rec_estimator.graph_passes.walk import ancestors
+from rec_estimator.sample_compression.rewrite.expansion import components
 
 
 class Region:

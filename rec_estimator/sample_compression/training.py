@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training on compressed batches: gradients and counts of the flat batch, at the users' cost.
 
 The pass runs when an optimizer of ours asks for gradients: before, so that they are built on users'
@@ -12,10 +13,10 @@ from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, S
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _tf_private
 from rec_estimator import sample_compression as compression
-from rec_estimator.graph_walk import ancestors
-from rec_estimator.sample_compression.expansion import components
+from rec_estimator._tensorflow import graphs
+from rec_estimator.graph_passes.walk import ancestors
+from rec_estimator.sample_compression.rewrite.expansion import components
 
 _TRACES = ("rec_estimator", "sample_compression_training")
 
@@ -285,7 +286,7 @@ def repeat_for_what_is_built_after() -> None:
                     f"{op.name!r}, built after the first on {tensor.name!r}; build them before, or "
                     "all of them on rec_estimator.graph_optimizer.compress(loss)"
                 )
-            _tf_private.update_input(op, index, compression.compress(tensor))
+            graphs.update_input(op, index, compression.compress(tensor))
 
 
 def _is_of_gradients(op: tf.Operation) -> bool:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How often features occurred: counts of keys by powers of two, as text and as a picture."""
 
 import math

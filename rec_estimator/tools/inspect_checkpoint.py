@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shows what a checkpoint holds: tables, rows, filtered features and how often they occurred.
 
     inspect_checkpoint model/                                  # the latest checkpoint in a folder
@@ -34,16 +35,16 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import checkpoint_files
-from rec_estimator.tools.bundle import Bundle, format_bytes
-from rec_estimator.tools.frequency_histogram import FrequencyHistogram, draw
-from rec_estimator.tools.stored_tables import (
+from rec_estimator.checkpoint import files as checkpoint_files
+from rec_estimator.checkpoint.format.bundle import Bundle, format_bytes
+from rec_estimator.checkpoint.format.stored_tables import (
     StoredTable,
     find_tables,
     parent_of,
     rows_of,
     tensors_of,
 )
+from rec_estimator.tools.frequency_histogram import FrequencyHistogram, draw
 
 # Keys looked at together.
 _ROWS = 1 << 15

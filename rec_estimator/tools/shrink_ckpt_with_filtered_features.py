@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 r"""Copies a checkpoint without what is known of filtered features, for serving.
 
     shrink_ckpt_with_filtered_features \
@@ -27,8 +28,8 @@ from typing import Dict, List, NamedTuple, Optional, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.tools.bundle import Bundle, NewBundle, PathLike, format_bytes
-from rec_estimator.tools.stored_tables import (
+from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle, PathLike, format_bytes
+from rec_estimator.checkpoint.format.stored_tables import (
     BLOOM,
     FILTERED,
     StoredTable,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A table in a session, whose ops the tests call with NumPy arrays."""
 
 import numpy as np

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nothing that is fed to an op may crash the process: absurd shapes, types, values and attributes.
 
 Every op has a valid call below. A child process runs it as it is, then many times with one to three
@@ -99,13 +100,13 @@ VALID_CALLS = {
         "row_splits": SPLITS,
         "grads": np.ones([4, 3, 3], np.float32),
     },
-    "user_mat_mul": {
+    "segment_mat_mul": {
         "rows": np.ones([4, 3], np.float32),
         "matrices": np.ones([2, 3, 5], np.float32),
         "row_splits": SPLITS,
         "transpose_matrices": False,
     },
-    "user_mat_mul_grad": {
+    "segment_mat_mul_grad": {
         "rows": np.ones([4, 3], np.float32),
         "grads": np.ones([4, 5], np.float32),
         "row_splits": SPLITS,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The nine steps of Rec SDK's API call overview as one script, ported by changing its imports.
 
     python nine_steps.py --use_mode session|estimator --modify_graph 0|1 --output FILE.json

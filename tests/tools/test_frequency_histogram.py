@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buckets of frequencies, their bars and their picture."""
 
 import sys

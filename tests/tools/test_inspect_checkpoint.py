@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What inspect_checkpoint says of a checkpoint, against dicts; its files and its errors."""
 
 import csv
@@ -12,16 +13,16 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
+from rec_estimator.checkpoint.format.bundle import Bundle, format_bytes
+from rec_estimator.checkpoint.format.index_file import identity_of
+from rec_estimator.checkpoint.format.stored_tables import find_tables
 from rec_estimator.tools import inspect_checkpoint
-from rec_estimator.tools.bundle import Bundle, format_bytes
-from rec_estimator.tools.index_file import identity_of
 from rec_estimator.tools.inspect_checkpoint import (
     filtered_features,
     main,
     most_frequent,
     report,
 )
-from rec_estimator.tools.stored_tables import find_tables
 
 PARTS = {
     "scope/user": [f"scope/user/part_{part}" for part in range(3)],

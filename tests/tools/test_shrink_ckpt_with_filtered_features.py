@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The copy without filtered features: what goes, stays, is refused, and what a crash leaves."""
 
 import contextlib
@@ -14,7 +15,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.tools.bundle import Bundle
+from rec_estimator.checkpoint.format.bundle import Bundle
 from rec_estimator.tools.shrink_ckpt_with_filtered_features import ShrunkTable, main, shrink
 
 SHARDS = [f"scope/user/part_{i}{slot}" for i in range(3) for slot in ("", "/Adam", "/Adam_1")]

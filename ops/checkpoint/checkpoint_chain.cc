@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Follows the names of parents from a checkpoint to a full one.
+#include "ops/checkpoint/checkpoint_chain.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <utility>
+
+#include "ops/checkpoint/checkpoint_format.h"
+#include "ops/core/table/embedding_table.h"
+#include "tensorflow/core/lib/io/path.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/strcat.h"
+
+namespace rec_estimator {
+
+using ::tensorflow::Status;
+using ::tensorflow::errors::Aborted;
+using ::tensorflow::errors::DataLoss;
+using ::tensorflow::errors::NotFound;
+using ::tensorflow::strings::StrCat;
+
+namespace {
+
+// More incremental checkpoints on one full one are refused.
+constexpr size_t kLongestChain = 10000;
+
+// A string that all shards have, or none: '' then.
+Status ReadOfAllShards(CheckpointFile* file, const StoredShard& shard,
+                       const char* ending, std::string* value) {
+  const std::string name = shard.name + ending;
+  std::string read;
+  if (file->Has(name)) TF_RETURN_IF_ERROR(file->ReadString(name, &read));
+  if (shard.number == 0) *value = read;
+  if (read == *value) return Status();
+  return DataLoss("tensor ", name, " of ", file->prefix(),
+                  " must be the same for all shards, '", *value, "', got '",
+                  read, "'; the file is damaged");
+}
+
+// DataLoss unless the file is the one that the link before, of which `child` is
+// the table, holds the changes to.
+Status CheckParent(const CheckpointFile& file, const StoredTable& child,
+                   const Link& before) {
+  // Older releases wrote none: then the name has to do.
+  if (child.delta_of_index.empty() || child.delta_of_index == file.identity()) {
+    return Status();
+  }
+  return DataLoss(
+      "checkpoint ", file.prefix(), " must be the one that ", before.prefix,
+      " holds the changes to, with an index of identity ", child.delta_of_index,
+      ", got ", file.identity(),
+      "; it was written again or exchanged: bring back its files, or restore "
+      "a checkpoint that does not build on it");
+}
+
+}  // namespace
+
+Status FindStored(CheckpointFile* file, const std::string& name,
+                  StoredTable* table) {
+  std::vector<StoredShard>& shards = table->shards;
+  if (file->Has(name + kKeys)) {
+    shards.push_back({name, 0, 1});
+  } else {
+    // More shards than buckets are never written.
+    for (int64_t part = 0; part < kBuckets; ++part) {
+      const std::string source = StrCat(name, "/part_", part);
+      if (!file->Has(source + kKeys)) continue;
+      if (part != static_cast<int64_t>(shards.size())) {
+        return DataLoss("tensor ", name, "/part_", shards.size(),
+                        "-keys must be in ", file->prefix(), " beside ", source,
+                        "-keys, got none; shards are missing");
+      }
+      shards.push_back({source, part, 0});
+    }
+  }
+  if (shards.empty()) {
+    return NotFound("table ", name, " must be in checkpoint ", file->prefix(),
+                    " as ", name, "-keys or ", name,
+                    "/part_0-keys, got a file with tables ",
+                    file->TableNames());
+  }
+  for (StoredShard& shard : shards) {
+    shard.count = shards.size();
+    TF_RETURN_IF_ERROR(
+        ReadOfAllShards(file, shard, kDeltaOf, &table->delta_of));
+    TF_RETURN_IF_ERROR(
+        ReadOfAllShards(file, shard, kDeltaOfIndex, &table->delta_of_index));
+  }
+  return Status();
+}
+
+Status FindChain(const std::string& prefix, const std::string& name,
+                 std::vector<Link>* chain) {
+  std::set<std::string> seen;
+  const std::string folder(tensorflow::io::Dirname(prefix));
+  std::string next = prefix;
+  StoredTable child;
+  for (;;) {
+    CheckpointFile file(next);
+    const Status status = file.Open();
+    if (!status.ok()) {
+      if (chain->empty() || !tensorflow::errors::IsNotFound(status)) {
+        return status;
+      }
+      return NotFound("checkpoint ", next, " must be there, as ",
+                      chain->back().prefix,
+                      " holds the changes to it, got none; copy its files "
+                      "beside or restore another checkpoint; ",
+                      status.message());
+    }
+    if (!chain->empty()) {
+      TF_RETURN_IF_ERROR(CheckParent(file, child, chain->back()));
+    }
+    StoredTable table;
+    TF_RETURN_IF_ERROR(FindStored(&file, name, &table));
+    chain->push_back({next, file.identity()});
+    seen.insert(std::string(tensorflow::io::Basename(next)));
+    if (table.delta_of.empty()) break;
+    if (table.delta_of.find('/') != std::string::npos ||
+        !seen.insert(table.delta_of).second || chain->size() > kLongestChain) {
+      return DataLoss("tensor ", table.shards[0].name, kDeltaOf, " of ", next,
+                      " must be one of at most ", kLongestChain,
+                      " checkpoints beside it that lead to a full one, got ",
+                      table.delta_of, "; the file is damaged");
+    }
+    next = tensorflow::io::JoinPath(folder, table.delta_of);
+    child = std::move(table);
+  }
+  std::reverse(chain->begin(), chain->end());
+  return Status();
+}
+
+Status OpenLink(const Link& link, CheckpointFile* file) {
+  TF_RETURN_IF_ERROR(file->Open());
+  if (file->identity() == link.identity) return Status();
+  return Aborted("checkpoint ", link.prefix,
+                 " must stay as it is while it is restored, with an index of "
+                 "identity ",
+                 link.identity, ", got ", file->identity(), "; restore again");
+}
+
+}  // namespace rec_estimator

@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a restore believes of a checkpoint: nothing it has not checked.
+#include "ops/checkpoint/checkpoint_file.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "ops/core/base/crc32c.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/versions.h"
+#include "tensorflow/core/lib/core/coding.h"
+#include "tensorflow/core/lib/hash/crc32c.h"
+#include "tensorflow/core/lib/io/table_options.h"
+#include "tensorflow/core/platform/env.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/strcat.h"
+#include "tensorflow/core/platform/stringprintf.h"
+#include "tensorflow/core/util/saved_tensor_slice_util.h"
+#include "tensorflow/core/util/tensor_bundle/naming.h"
+#include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
+
+namespace rec_estimator {
+
+using ::tensorflow::BundleEntryProto;
+using ::tensorflow::BundleHeaderProto;
+using ::tensorflow::DataType;
+using ::tensorflow::DataTypeSize;
+using ::tensorflow::DataTypeString;
+using ::tensorflow::DT_FLOAT;
+using ::tensorflow::DT_INT32;
+using ::tensorflow::DT_STRING;
+using ::tensorflow::Env;
+using ::tensorflow::RandomAccessFile;
+using ::tensorflow::Status;
+using ::tensorflow::StringPiece;
+using ::tensorflow::TensorShape;
+using ::tensorflow::TensorSlice;
+using ::tensorflow::errors::DataLoss;
+using ::tensorflow::errors::InvalidArgument;
+using ::tensorflow::strings::StrAppend;
+using ::tensorflow::strings::StrCat;
+
+namespace {
+
+// n bytes of the file at an offset, which `what` is in; they are inside it, or
+// were when it was opened.
+Status ReadBytes(const RandomAccessFile& file, const std::string& file_name,
+                 const std::string& what, uint64_t offset, size_t n,
+                 char* bytes) {
+  StringPiece read;
+  const Status status = file.Read(offset, n, &read, bytes);
+  if (read.size() != n) {
+    if (!status.ok() && !tensorflow::errors::IsOutOfRange(status)) {
+      return status;
+    }
+    return DataLoss(what, " must be in bytes [", offset, ", ", offset + n,
+                    ") of ", file_name, ", got ", read.size(),
+                    " bytes; the file is damaged");
+  }
+  if (read.data() != bytes) std::copy_n(read.data(), n, bytes);
+  return Status();
+}
+
+// DataLoss if the entry's bytes are not all inside the file.
+Status CheckInside(const std::string& tensor, const DataFile& file,
+                   const BundleEntryProto& entry) {
+  const uint64_t offset = entry.offset();
+  const uint64_t size = entry.size();
+  if (offset <= file.bytes && size <= file.bytes - offset) return Status();
+  return DataLoss("tensor ", tensor, " must be in bytes [", offset, ", ",
+                  offset + size, ") of ", file.name, ", got a file of ",
+                  file.bytes, " bytes; the file is damaged");
+}
+
+Status CompareChecksum(const std::string& tensor, const DataFile& file,
+                       uint32_t stored, uint32_t computed) {
+  const uint32_t masked = tensorflow::crc32c::Mask(computed);
+  if (masked == stored) return Status();
+  return DataLoss("tensor ", tensor, " in ", file.name,
+                  " must have the checksum ", stored, ", got ", masked,
+                  "; the file is damaged");
+}
+
+}  // namespace
+
+Status CheckpointFile::Open() {
+  const std::string name = tensorflow::MetaFilename(prefix_);
+  const auto damaged = [&](const Status& status) {
+    return DataLoss("checkpoint ", prefix_, " must have an index in ", name,
+                    ", got ", status.message(), "; the file is damaged");
+  };
+  Env* env = Env::Default();
+  tensorflow::uint64 bytes;
+  TF_RETURN_IF_ERROR(env->GetFileSize(name, &bytes));
+  TF_RETURN_IF_ERROR(env->NewRandomAccessFile(name, &index_file_));
+  TF_RETURN_IF_ERROR(ReadIdentity(bytes));
+  tensorflow::table::Table* index = nullptr;
+  Status status = tensorflow::table::Table::Open(
+      tensorflow::table::Options(), index_file_.get(), bytes, &index);
+  if (!status.ok()) return damaged(status);
+  index_.reset(index);
+  entries_.reset(index_->NewIterator());
+
+  entries_->Seek(tensorflow::kHeaderEntryKey);
+  BundleHeaderProto header;
+  if (!entries_->Valid() || entries_->key() != tensorflow::kHeaderEntryKey ||
+      !header.ParseFromArray(entries_->value().data(),
+                             static_cast<int>(entries_->value().size())) ||
+      header.num_shards() < 1) {
+    return damaged(DataLoss("no header"));
+  }
+  num_data_files_ = header.num_shards();
+  TF_RETURN_IF_ERROR(tensorflow::CheckVersions(
+      header.version(), tensorflow::kTensorBundleVersion,
+      tensorflow::kTensorBundleMinProducer, "Checkpoint", "checkpoint"));
+  if (header.endianness() != BundleHeaderProto::LITTLE) {
+    return InvalidArgument("checkpoint ", prefix_,
+                           " must be written on a little-endian machine, got a "
+                           "big-endian one's");
+  }
+  for (; entries_->Valid(); entries_->Next()) {
+  }
+  status = entries_->status();
+  return status.ok() ? status : damaged(status);
+}
+
+Status CheckpointFile::ReadIdentity(uint64_t bytes) {
+  constexpr uint64_t kChunk = uint64_t{1} << 20;
+  const std::string name = tensorflow::MetaFilename(prefix_);
+  std::string chunk(std::min(bytes, kChunk), '\0');
+  uint32_t checksum = 0;
+  for (uint64_t at = 0; at < bytes; at += chunk.size()) {
+    const size_t n = std::min<uint64_t>(chunk.size(), bytes - at);
+    TF_RETURN_IF_ERROR(
+        ReadBytes(*index_file_, name, "index", at, n, chunk.data()));
+    checksum = ExtendCrc32c(checksum, chunk.data(), n);
+  }
+  identity_ = tensorflow::strings::Printf(
+      "%llu-%08x", static_cast<unsigned long long>(bytes), checksum);
+  return Status();
+}
+
+bool CheckpointFile::Has(const std::string& name) const {
+  if (name.empty()) return false;  // The header.
+  entries_->Seek(name);
+  return entries_->Valid() && entries_->key() == name;
+}
+
+Status CheckpointFile::Damaged(const std::string& name,
+                               const std::string& rule) const {
+  return DataLoss("tensor ", name, " of ", prefix_, " must ", rule,
+                  "; the file is damaged");
+}
+
+Status CheckpointFile::FindEntry(const std::string& key,
+                                 const std::string& name,
+                                 BundleEntryProto* entry) const {
+  if (Has(key) &&
+      entry->ParseFromArray(entries_->value().data(),
+                            static_cast<int>(entries_->value().size()))) {
+    return Status();
+  }
+  return Damaged(name,
+                 "have a valid entry in the index, got one that cannot "
+                 "be read");
+}
+
+Status CheckpointFile::Find(const std::string& name,
+                            const std::vector<DataType>& dtypes, int rank,
+                            StoredTensor* tensor) {
+  BundleEntryProto entry;
+  TF_RETURN_IF_ERROR(FindEntry(name, name, &entry));
+  TensorShape shape;
+  if (!TensorShape::BuildTensorShape(entry.shape(), &shape).ok()) {
+    return Damaged(name, "have a valid entry in the index, got a bad shape");
+  }
+  if (std::find(dtypes.begin(), dtypes.end(), entry.dtype()) == dtypes.end()) {
+    return InvalidArgument("tensor ", name, " of ", prefix_, " must be ",
+                           DataTypeString(dtypes[0]), ", got ",
+                           DataTypeString(entry.dtype()));
+  }
+  if (shape.dims() != rank) {
+    return InvalidArgument("tensor ", name, " of ", prefix_,
+                           " must be of rank ", rank, ", got shape ",
+                           shape.DebugString());
+  }
+  tensor->name = name;
+  tensor->dtype = entry.dtype();
+  tensor->rows = shape.dim_size(0);
+  tensor->width = rank == 2 ? shape.dim_size(1) : 1;
+  tensor->row_bytes = 0;
+  tensor->pieces.clear();
+  const uint64_t element_bytes = DataTypeSize(tensor->dtype);
+  if (shape.num_elements() == 0) return Status();
+  // A row of more than an exabyte is in no file, and this cannot overflow then.
+  if (static_cast<uint64_t>(shape.num_elements()) >
+      std::numeric_limits<int64_t>::max() / element_bytes) {
+    return Damaged(name,
+                   StrCat("fit into a file, got shape ", shape.DebugString()));
+  }
+  tensor->row_bytes = tensor->width * element_bytes;
+  if (entry.slices_size() > 0) return AddSlices(entry, rank, tensor);
+  return AddPiece(entry, 0, tensor->rows, tensor);
+}
+
+Status CheckpointFile::FindMatrix(const std::string& name, int64_t width,
+                                  const char* what, StoredTensor* tensor) {
+  TF_RETURN_IF_ERROR(Find(name, {DT_FLOAT}, 2, tensor));
+  if (tensor->width == width) return Status();
+  return InvalidArgument("tensor ", name, " of ", prefix_, " must have ", width,
+                         " columns, the ", what, ", got ", tensor->width);
+}
+
+Status CheckpointFile::AddPiece(const BundleEntryProto& entry, int64_t begin,
+                                int64_t end, StoredTensor* tensor) {
+  const DataFile* file;
+  TF_RETURN_IF_ERROR(OpenData(tensor->name, entry.shard_id(), &file));
+  const uint64_t size = (end - begin) * tensor->row_bytes;
+  if (static_cast<uint64_t>(entry.size()) != size) {
+    return Damaged(tensor->name,
+                   StrCat("take ", size, " bytes for its rows ", begin, " to ",
+                          end, ", got ", entry.size()));
+  }
+  TF_RETURN_IF_ERROR(CheckInside(tensor->name, *file, entry));
+  tensor->pieces.push_back({begin, end, file,
+                            static_cast<uint64_t>(entry.offset()),
+                            entry.crc32c()});
+  return Status();
+}
+
+Status CheckpointFile::AddSlices(const BundleEntryProto& entry, int rank,
+                                 StoredTensor* tensor) {
+  const std::string& name = tensor->name;
+  for (const tensorflow::TensorSliceProto& proto : entry.slices()) {
+    TensorSlice slice;
+    if (!TensorSlice::BuildTensorSlice(proto, &slice).ok() ||
+        slice.dims() != rank) {
+      return Damaged(name, "have valid slices, got one that cannot be read");
+    }
+    if (rank == 2 && !slice.IsFullAt(1) &&
+        (slice.start(1) != 0 || slice.length(1) != tensor->width)) {
+      return InvalidArgument("tensor ", name, " of ", prefix_,
+                             " must be cut between rows only, got a slice ",
+                             slice.DebugString());
+    }
+    const int64_t begin = slice.start(0);
+    const int64_t length = slice.IsFullAt(0) ? tensor->rows : slice.length(0);
+    if (begin < 0 || length < 0 || begin > tensor->rows ||
+        length > tensor->rows - begin) {
+      return Damaged(name, StrCat("have slices of its ", tensor->rows,
+                                  " rows, got ", slice.DebugString()));
+    }
+    if (length == 0) continue;
+    BundleEntryProto part;
+    TF_RETURN_IF_ERROR(
+        FindEntry(tensorflow::checkpoint::EncodeTensorNameSlice(name, slice),
+                  name, &part));
+    TF_RETURN_IF_ERROR(AddPiece(part, begin, begin + length, tensor));
+  }
+  std::vector<StoredTensor::Piece>& pieces = tensor->pieces;
+  std::sort(pieces.begin(), pieces.end(),
+            [](const auto& a, const auto& b) { return a.begin < b.begin; });
+  int64_t end = 0;
+  size_t good = 0;
+  for (; good < pieces.size() && pieces[good].begin == end; ++good) {
+    end = pieces[good].end;
+  }
+  if (good == pieces.size() && end == tensor->rows) return Status();
+  return Damaged(name, StrCat("have each of its ", tensor->rows,
+                              " rows in one slice, got a gap or an overlap at "
+                              "row ",
+                              end));
+}
+
+Status CheckpointFile::OpenData(const std::string& tensor, int32_t number,
+                                const DataFile** file) {
+  if (number < 0 || number >= num_data_files_) {
+    return Damaged(tensor, StrCat("be in one of ", num_data_files_,
+                                  " data files, got number ", number));
+  }
+  auto it = data_files_.find(number);
+  if (it == data_files_.end()) {
+    DataFile opened;
+    opened.name = tensorflow::DataFilename(prefix_, number, num_data_files_);
+    Env* env = Env::Default();
+    tensorflow::uint64 bytes;
+    TF_RETURN_IF_ERROR(env->GetFileSize(opened.name, &bytes));
+    opened.bytes = bytes;
+    TF_RETURN_IF_ERROR(env->NewRandomAccessFile(opened.name, &opened.file));
+    it = data_files_.emplace(number, std::move(opened)).first;
+  }
+  *file = &it->second;
+  return Status();
+}
+
+// In the file: length as varint | masked CRC-32C of the length as fixed 32 bits
+// | the bytes. The entry's checksum goes over the fixed length, the masked
+// checksum and the bytes (tensor_bundle.cc, WriteStringTensor).
+Status CheckpointFile::ReadString(const std::string& name, std::string* value) {
+  constexpr int64_t kLongest = 4096;
+  BundleEntryProto entry;
+  TF_RETURN_IF_ERROR(FindEntry(name, name, &entry));
+  if (entry.dtype() != DT_STRING || entry.shape().dim_size() != 0 ||
+      entry.slices_size() != 0 || entry.size() > kLongest || entry.size() < 5) {
+    return Damaged(name, StrCat("be a string of shape [] and at most ",
+                                kLongest, " bytes, got another tensor"));
+  }
+  const DataFile* file;
+  TF_RETURN_IF_ERROR(OpenData(name, entry.shard_id(), &file));
+  TF_RETURN_IF_ERROR(CheckInside(name, *file, entry));
+  std::string bytes(entry.size(), '\0');
+  TF_RETURN_IF_ERROR(ReadBytes(*file->file, file->name, "tensor " + name,
+                               entry.offset(), bytes.size(), bytes.data()));
+  StringPiece rest = bytes;
+  tensorflow::uint32 length, length_checksum;
+  if (!tensorflow::core::GetVarint32(&rest, &length) ||
+      rest.size() != sizeof(length_checksum) + length) {
+    return Damaged(name, "have the length that is stored with it");
+  }
+  std::copy_n(rest.data(), sizeof(length_checksum),
+              reinterpret_cast<char*>(&length_checksum));
+  uint32_t checksum = ExtendCrc32c(0, &length, sizeof(length));
+  TF_RETURN_IF_ERROR(CompareChecksum(name, *file, length_checksum, checksum));
+  checksum = ExtendCrc32c(checksum, rest.data(), rest.size());
+  TF_RETURN_IF_ERROR(CompareChecksum(name, *file, entry.crc32c(), checksum));
+  value->assign(rest.data() + sizeof(length_checksum), length);
+  return Status();
+}
+
+std::string CheckpointFile::TableNames() const {
+  const std::string suffix = "-keys";
+  std::set<std::string> names;
+  for (entries_->Seek(""); entries_->Valid(); entries_->Next()) {
+    std::string name(entries_->key());
+    if (name.size() <= suffix.size() ||
+        name.compare(name.size() - suffix.size(), suffix.size(), suffix) != 0) {
+      continue;
+    }
+    name.resize(name.size() - suffix.size());
+    names.insert(name.substr(0, name.find("/part_")));
+  }
+  std::string list;
+  int listed = 0;
+  for (const std::string& name : names) {
+    // table/slot has keys as well, and is no table.
+    const size_t slash = name.rfind('/');
+    if (slash != std::string::npos && names.count(name.substr(0, slash))) {
+      continue;
+    }
+    if (++listed > 8) return list + ", ...";
+    StrAppend(&list, list.empty() ? "" : ", ", name);
+  }
+  return list.empty() ? "none" : list;
+}
+
+Status RowStream::Read(int64_t n, void* rows) {
+  char* out = static_cast<char*>(rows);
+  while (n > 0) {
+    const StoredTensor::Piece& piece = tensor_.pieces[piece_];
+    const int64_t taken = std::min(n, piece.end - at_);
+    const size_t bytes = taken * tensor_.row_bytes;
+    TF_RETURN_IF_ERROR(ReadBytes(
+        *piece.file->file, piece.file->name, "tensor " + tensor_.name,
+        piece.offset + (at_ - piece.begin) * tensor_.row_bytes, bytes, out));
+    checksum_ = ExtendCrc32c(checksum_, out, bytes);
+    at_ += taken;
+    out += bytes;
+    n -= taken;
+    if (at_ < piece.end) continue;
+    TF_RETURN_IF_ERROR(
+        CompareChecksum(tensor_.name, *piece.file, piece.checksum, checksum_));
+    checksum_ = 0;
+    ++piece_;
+  }
+  return Status();
+}
+
+Status RowStream::ReadIntegers(int64_t n, int64_t* integers) {
+  if (tensor_.dtype != DT_INT32) return Read(n, integers);
+  narrow_.resize(n);
+  TF_RETURN_IF_ERROR(Read(n, narrow_.data()));
+  std::copy(narrow_.begin(), narrow_.end(), integers);
+  return Status();
+}
+
+}  // namespace rec_estimator

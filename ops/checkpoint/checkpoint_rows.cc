@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batches of rows from a checkpoint.
+#include "ops/checkpoint/checkpoint_rows.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "ops/table/table_resource.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/strcat.h"
+
+namespace rec_estimator {
+
+using ::tensorflow::DT_INT32;
+using ::tensorflow::DT_INT64;
+using ::tensorflow::Status;
+using ::tensorflow::errors::DataLoss;
+using ::tensorflow::errors::InvalidArgument;
+using ::tensorflow::strings::StrCat;
+
+namespace {
+
+// What a batch takes in memory, unless one row takes more. Larger ones are not
+// faster.
+constexpr int64_t kBatchBytes = int64_t{4} << 20;
+constexpr int64_t kBatchRows = int64_t{1} << 16;
+
+// Batches that are read before they are asked for.
+constexpr size_t kAhead = 3;
+
+// Keys of one bucket that are kept to find one that comes twice: 8 MiB.
+constexpr size_t kMostKeysOfBucket = size_t{1} << 20;
+
+// Moves rows kept[i] of (n, width) to i and shrinks to them; kept ascends.
+template <typename T>
+void KeepRows(const std::vector<int64_t>& kept, int64_t width,
+              std::vector<T>* rows) {
+  if (rows->empty()) return;
+  T* data = rows->data();
+  for (size_t i = 0; i < kept.size(); ++i) {
+    if (kept[i] == static_cast<int64_t>(i)) continue;
+    std::copy_n(data + kept[i] * width, width, data + i * width);
+  }
+  rows->resize(kept.size() * width);
+}
+
+}  // namespace
+
+bool DistinctKeys::Add(int64_t key, int64_t bucket) {
+  if (!by_bucket_) return true;
+  if (bucket != bucket_) {
+    if (!Finish()) return false;
+    by_bucket_ = by_bucket_ && bucket > bucket_;
+    bucket_ = bucket;
+  } else if (key <= last_) {
+    ascends_ = false;
+  }
+  last_ = key;
+  if (keys_.size() <= kMostKeysOfBucket) keys_.push_back(key);
+  return true;
+}
+
+bool DistinctKeys::Finish() {
+  if (!ascends_) {
+    std::sort(keys_.begin(), keys_.end());
+    const auto it = std::adjacent_find(keys_.begin(), keys_.end());
+    if (it != keys_.end()) {
+      repeated_ = *it;
+      return false;
+    }
+    if (keys_.size() > kMostKeysOfBucket) by_bucket_ = false;
+  }
+  keys_.clear();
+  ascends_ = true;
+  return true;
+}
+
+Status RowReader::OpenKeys(const std::string& name,
+                           const std::string& offsets) {
+  StoredTensor tensor;
+  TF_RETURN_IF_ERROR(file_.Find(name, {DT_INT64, DT_INT32}, 1, &tensor));
+  rows_ = tensor.rows;
+  row_bytes_ = sizeof(int64_t);
+  keys_.emplace(std::move(tensor));
+  return CheckOffsets(offsets);
+}
+
+Status RowReader::CheckOffsets(const std::string& name) {
+  if (!file_.Has(name)) return Status();
+  StoredTensor tensor;
+  TF_RETURN_IF_ERROR(file_.Find(name, {DT_INT32}, 1, &tensor));
+  const int64_t size = tensor.rows;
+  std::vector<int64_t> offsets;
+  if (size == kBuckets + 1) {
+    offsets.resize(size);
+    RowStream stream(std::move(tensor));
+    TF_RETURN_IF_ERROR(stream.ReadIntegers(size, offsets.data()));
+    if (offsets.front() == 0 && offsets.back() == rows_ &&
+        std::is_sorted(offsets.begin(), offsets.end())) {
+      return Status();
+    }
+  }
+  return DataLoss("tensor ", name, " of ", file_.prefix(), " must be ",
+                  kBuckets + 1, " offsets from 0 to ", rows_, ", got ", size,
+                  offsets.empty() ? "" : StrCat(" up to ", offsets.back()),
+                  "; the file is damaged");
+}
+
+Status RowReader::CheckRows(const StoredTensor& tensor) const {
+  if (tensor.rows == rows_) return Status();
+  return DataLoss("tensor ", tensor.name, " of ", file_.prefix(), " must have ",
+                  rows_, " rows, one per key, got ", tensor.rows,
+                  "; the file is damaged");
+}
+
+Status RowReader::OpenPerKey(const std::string& name,
+                             std::optional<RowStream>* stream) {
+  if (!file_.Has(name)) return Status();
+  StoredTensor tensor;
+  TF_RETURN_IF_ERROR(file_.Find(name, {DT_INT64}, 1, &tensor));
+  if (tensor.rows == 0) return Status();
+  TF_RETURN_IF_ERROR(CheckRows(tensor));
+  row_bytes_ += sizeof(int64_t);
+  stream->emplace(std::move(tensor));
+  return Status();
+}
+
+Status RowReader::OpenFreqs(const std::string& name) {
+  return OpenPerKey(name, &freqs_);
+}
+
+Status RowReader::OpenVersions(const std::string& name) {
+  return OpenPerKey(name, &versions_);
+}
+
+Status RowReader::OpenValues(const std::string& source, int64_t width,
+                             const char* what) {
+  const std::string name = source + "-values";
+  if (!file_.Has(name)) {
+    return DataLoss("tensor ", name, " must be in ", file_.prefix(), " beside ",
+                    source, "-keys, got none; the file is damaged");
+  }
+  StoredTensor tensor;
+  TF_RETURN_IF_ERROR(file_.FindMatrix(name, width, what, &tensor));
+  TF_RETURN_IF_ERROR(CheckRows(tensor));
+  row_bytes_ += tensor.row_bytes;
+  values_.emplace(std::move(tensor));
+  return Status();
+}
+
+Status RowReader::OpenSlot(const SlotSpec& slot) {
+  slots_.emplace_back();
+  Slot& opened = slots_.back();
+  const std::string source = StrCat(shard_.name, "/", slot.name);
+  if (!file_.Has(source + "-keys")) return Status();
+  // Checks all that can be checked before a row is read.
+  RowReader alone(&file_, rules_, shard_);
+  TF_RETURN_IF_ERROR(
+      alone.OpenKeys(source + "-keys", source + "-partition_offset"));
+  TF_RETURN_IF_ERROR(alone.OpenValues(source, slot.width, "width of the slot"));
+  opened.differs = alone.rows_ != rows_;
+  if (opened.differs) return Status();
+  opened.keys = std::move(alone.keys_);
+  opened.values = std::move(alone.values_);
+  row_bytes_ += alone.row_bytes_;
+  return Status();
+}
+
+RowReader::~RowReader() {
+  Stop(tensorflow::errors::Cancelled("nobody reads on"));
+  thread_.reset();
+}
+
+void RowReader::Start() {
+  waiting_.reserve(kAhead);  // The thread must not run out of memory there.
+  thread_.reset(tensorflow::Env::Default()->StartThread(
+      tensorflow::ThreadOptions(), "rec_estimator_checkpoint_reader",
+      [this] { ReadAll(); }));
+}
+
+void RowReader::ReadAll() {
+  RowBatch batch;
+  while (at_ < rows_) {
+    const Status status =
+        OrResourceExhausted(shard_.name, [&] { return ReadBatch(&batch); });
+    std::unique_lock<std::mutex> lock(mutex_);
+    status_.Update(status);
+    changed_.wait(lock,
+                  [this] { return waiting_.size() < kAhead || !status_.ok(); });
+    if (!status_.ok()) break;
+    if (batch.n == 0) continue;
+    waiting_.push_back(std::move(batch));
+    batch = RowBatch();
+    if (!spare_.empty()) {
+      std::swap(batch, spare_.back());
+      spare_.pop_back();
+    }
+    changed_.notify_all();
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  all_read_ = true;
+  changed_.notify_all();
+}
+
+Status RowReader::Next(RowBatch* batch) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(
+      lock, [this] { return all_read_ || !waiting_.empty() || !status_.ok(); });
+  if (batch->n > 0) spare_.push_back(std::move(*batch));
+  *batch = RowBatch();
+  if (!status_.ok() || waiting_.empty()) return status_;
+  std::swap(*batch, waiting_.front());
+  waiting_.erase(waiting_.begin());
+  changed_.notify_all();
+  return status_;
+}
+
+void RowReader::Stop(const Status& status) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  status_.Update(status);
+  changed_.notify_all();
+}
+
+Status RowReader::ReadBatch(RowBatch* batch) {
+  const int64_t n =
+      std::min(rows_ - at_,
+               std::clamp<int64_t>(kBatchBytes / row_bytes_, 1, kBatchRows));
+  batch->keys.resize(n);
+  TF_RETURN_IF_ERROR(keys_->ReadIntegers(n, batch->keys.data()));
+  TF_RETURN_IF_ERROR(CheckKeys(batch->keys));
+  const auto read = [n](std::optional<RowStream>* stream, auto* out) -> Status {
+    if (!stream->has_value()) {
+      out->clear();
+      return Status();
+    }
+    out->resize(n * (*stream)->tensor().width);
+    return (*stream)->Read(n, out->data());
+  };
+  TF_RETURN_IF_ERROR(read(&freqs_, &batch->freqs));
+  TF_RETURN_IF_ERROR(read(&versions_, &batch->versions));
+  TF_RETURN_IF_ERROR(read(&values_, &batch->values));
+  batch->slots.resize(slots_.size());
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    if (slot.keys.has_value() && !slot.differs) {
+      slot_keys_.resize(n);
+      TF_RETURN_IF_ERROR(slot.keys->ReadIntegers(n, slot_keys_.data()));
+      slot.differs = slot_keys_ != batch->keys;
+      // Read by itself when the rows are there.
+      if (slot.differs) slot.values.reset();
+    }
+    TF_RETURN_IF_ERROR(read(&slot.values, &batch->slots[i]));
+  }
+  at_ += n;
+  if (at_ == rows_ && !distinct_.Finish()) return Repeated();
+  batch->n = n;
+  if (kept_.size() == static_cast<size_t>(n)) return Status();
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (batch->slots[i].empty()) continue;
+    KeepRows(kept_, slots_[i].values->tensor().width, &batch->slots[i]);
+  }
+  if (values_.has_value()) {
+    KeepRows(kept_, values_->tensor().width, &batch->values);
+  }
+  KeepRows(kept_, 1, &batch->freqs);
+  KeepRows(kept_, 1, &batch->versions);
+  KeepRows(kept_, 1, &batch->keys);
+  batch->n = kept_.size();
+  return Status();
+}
+
+// Fills kept_. A file without its last shards looks like one cut into fewer,
+// but its keys are then in the wrong ones.
+Status RowReader::CheckKeys(const std::vector<int64_t>& keys) {
+  const std::string& name = keys_->tensor().name;
+  kept_.clear();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const int64_t key = keys[i];
+    const int64_t bucket = BucketOf(key);
+    if (shard_.count > 1 && bucket % shard_.count != shard_.number) {
+      return DataLoss("tensor ", name, " must hold keys with floormod(",
+                      "key, 1000) % ", shard_.count, " == ", shard_.number,
+                      ", got ", key, "; shards are missing in ",
+                      file_.prefix());
+    }
+    if (rules_.key_dtype == DT_INT32 &&
+        key != static_cast<int64_t>(static_cast<int32_t>(key))) {
+      return InvalidArgument("tensor ", name, " of ", file_.prefix(),
+                             " must have keys that fit into int32, got ", key,
+                             "; make the table with int64 keys");
+    }
+    if (!distinct_.Add(key, bucket)) return Repeated();
+    if (rules_.num_parts == 1 || bucket % rules_.num_parts == rules_.part) {
+      kept_.push_back(i);
+    }
+  }
+  return Status();
+}
+
+Status RowReader::Repeated() const {
+  return DataLoss("tensor ", keys_->tensor().name, " of ", file_.prefix(),
+                  " must have distinct keys, got ", distinct_.repeated(),
+                  " twice; the file is damaged");
+}
+
+}  // namespace rec_estimator

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slices to a BundleWriter, one after the other, on a thread of their own.
+#include "ops/checkpoint/checkpoint_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "ops/table/table_resource.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/framework/tensor_slice.h"
+#include "tensorflow/core/lib/io/path.h"
+#include "tensorflow/core/util/tensor_bundle/naming.h"
+
+namespace rec_estimator {
+
+using ::tensorflow::Env;
+using ::tensorflow::Status;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+using ::tensorflow::TensorSlice;
+
+namespace {
+
+// Bytes after which the disk is asked to begin with what it was given.
+constexpr int64_t kWritebackBytes = int64_t{32} << 20;
+
+}  // namespace
+
+CheckpointWriter::CheckpointWriter(const std::string& prefix)
+    : prefix_(prefix),
+      writer_(Env::Default(), prefix),
+      status_(writer_.status()) {
+  const std::vector<std::string> files =
+      Unfinished(tensorflow::DataFilename(prefix_, 0, 1));
+  if (files.size() == 1) data_file_ = open(files[0].c_str(), O_WRONLY);
+  thread_.reset(Env::Default()->StartThread(tensorflow::ThreadOptions(),
+                                            "rec_estimator_checkpoint_writer",
+                                            [this] { WriteSlices(); }));
+}
+
+CheckpointWriter::~CheckpointWriter() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.clear();
+  }
+  Join();
+  if (data_file_ >= 0) close(data_file_);
+  if (!finished_) RemoveFiles(/*placed=*/false);
+}
+
+Status CheckpointWriter::Add(std::vector<TensorRows> slices) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return waiting_.empty() || !status_.ok(); });
+  TF_RETURN_IF_ERROR(status_);
+  waiting_ = std::move(slices);
+  changed_.notify_all();
+  return Status();
+}
+
+void CheckpointWriter::WriteSlices() {
+  for (;;) {
+    std::vector<TensorRows> slices;
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [this] { return !waiting_.empty() || no_more_; });
+      if (waiting_.empty() || !status_.ok()) return;
+      slices.swap(waiting_);
+      changed_.notify_all();
+    }
+    for (const TensorRows& slice : slices) {
+      const Status status =
+          OrResourceExhausted(slice.name, [&] { return Write(slice); });
+      unflushed_ += static_cast<int64_t>(slice.rows.TotalBytes());
+      if (unflushed_ >= kWritebackBytes) StartWriteback();
+      if (status.ok()) continue;
+      std::lock_guard<std::mutex> lock(mutex_);
+      status_ = status;
+      changed_.notify_all();
+      return;
+    }
+  }
+}
+
+Status CheckpointWriter::Write(const TensorRows& slice) {
+  const int64_t n = slice.rows.dims() == 0 ? 1 : slice.rows.dim_size(0);
+  // So that a tensor of one slice is stored as anyone stores it.
+  if (n == slice.total) return writer_.Add(slice.name, slice.rows);
+  TensorShape shape = slice.rows.shape();
+  shape.set_dim(0, slice.total);
+  TensorSlice place(shape.dims());
+  place.set_start(0, slice.begin);
+  place.set_length(0, n);
+  return writer_.AddSlice(slice.name, shape, place, slice.rows);
+}
+
+// Else the disk has nothing to do until the whole file is there and the Saver
+// waits for it: Linux starts by itself only at a share of all memory.
+void CheckpointWriter::StartWriteback() {
+  unflushed_ = 0;
+#if defined(SYNC_FILE_RANGE_WRITE)
+  // Only a hint; an error of the disk comes back from the write or the fsync.
+  if (data_file_ >= 0) {
+    sync_file_range(data_file_, 0, 0, SYNC_FILE_RANGE_WRITE);
+  }
+#endif
+}
+
+void CheckpointWriter::Join() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    no_more_ = true;
+  }
+  changed_.notify_all();
+  thread_.reset();
+}
+
+Status CheckpointWriter::Finish() {
+  Join();
+  TF_RETURN_IF_ERROR(status_);
+  const Status status = writer_.Finish();
+  finished_ = true;
+  // It may have put the data file in place, but not the index.
+  if (!status.ok()) RemoveFiles(/*placed=*/true);
+  return status;
+}
+
+std::vector<std::string> CheckpointWriter::Unfinished(
+    const std::string& file) const {
+  std::string folder(tensorflow::io::Dirname(file));
+  if (folder.empty()) folder = ".";
+  const std::string begin =
+      std::string(tensorflow::io::Basename(file)) + ".tempstate";
+  std::vector<std::string> names, files;
+  Env::Default()->GetChildren(folder, &names).IgnoreError();
+  for (const std::string& name : names) {
+    if (name.compare(0, begin.size(), begin) == 0) {
+      files.push_back(tensorflow::io::JoinPath(folder, name));
+    }
+  }
+  return files;
+}
+
+void CheckpointWriter::RemoveFiles(bool placed) {
+  Env* env = Env::Default();
+  for (const std::string& file : {tensorflow::MetaFilename(prefix_),
+                                  tensorflow::DataFilename(prefix_, 0, 1)}) {
+    for (const std::string& unfinished : Unfinished(file)) {
+      env->DeleteFile(unfinished).IgnoreError();
+    }
+    if (placed) env->DeleteFile(file).IgnoreError();
+  }
+}
+
+}  // namespace rec_estimator

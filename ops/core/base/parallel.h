@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the core asks for threads without knowing whose they are.
+#ifndef REC_ESTIMATOR_OPS_CORE_BASE_PARALLEL_H_
+#define REC_ESTIMATOR_OPS_CORE_BASE_PARALLEL_H_
+
+#include <cstdint>
+#include <functional>
+
+namespace rec_estimator {
+
+// Runs work(begin, end) over a partition of [0, total), in any order and on any
+// threads, and returns when all of it is done. `cycles_per_unit` is the
+// estimated cost of one unit, by which the owner of the threads decides how far
+// to split. Kernels pass the intra-op pool of their device, tests std::thread.
+using ParallelFor = std::function<void(
+    int64_t total, int64_t cycles_per_unit,
+    const std::function<void(int64_t begin, int64_t end)>& work)>;
+
+// Everything on the calling thread.
+inline void SerialFor(int64_t total, int64_t /*cycles_per_unit*/,
+                      const std::function<void(int64_t, int64_t)>& work) {
+  if (total > 0) work(0, total);
+}
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_BASE_PARALLEL_H_

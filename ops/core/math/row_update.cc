@@ -1,0 +1,469 @@
+// SPDX-License-Identifier: Apache-2.0
+// The optimizer rules. A rule is one struct with its published formula; it is
+// written once over a lane type and runs on eight floats at a time and on the
+// rest of the row one by one.
+//
+// Bits. Training a table must equal training a dense variable with TensorFlow's
+// own optimizer bit for bit (GradientDescent, Momentum, Adagrad, Ftrl; wheel
+// 2.15). TensorFlow computes these rules with Eigen built for AVX without FMA:
+// every operation is rounded on its own, in the order its kernels write them.
+// So
+//  * this unit is compiled with -mavx -mno-fma -ffp-contract=off, whatever the
+//    rest is compiled with: one fused multiply-add changes the last bit;
+//  * the order of operations below is that of TensorFlow's sparse kernels
+//    (core/kernels/training_ops.cc), brackets included;
+//  * where Eigen has its own function for eight lanes (reciprocal square root,
+//    power) and the C library's for the rest, so have we: the first
+//    8 * floor(dim / 8) elements of a row and its tail take different ones;
+//  * rows of one float take the scalar formulas that TensorFlow keeps for them.
+// rsqrtps gives other bits on other CPU makes; both sides then change together.
+// Rules that TensorFlow lacks use operations that IEEE 754 rounds correctly, so
+// that NumPy has their bits.
+// Built without AVX (another architecture) the rules are right, but only as
+// close to TensorFlow as rounding allows.
+#include "ops/core/math/row_update.h"
+
+#include <cmath>
+
+#include "ops/core/math/lanes.h"
+
+namespace rec_estimator {
+namespace {
+
+// ------------------------------------------------------------------- rules
+//
+// BeginRow sees a row as a whole before its lanes do and may change what the
+// row has once. Step<V> changes one lane group of a row: *value and
+// slots[0 .. kLaneSlots). A rule whose rows of one float are computed
+// differently has SingleStep for those.
+
+// A rule that treats every element of a row alike.
+template <int kSlotCount>
+struct ElementWise {
+  static constexpr int kSlots = kSlotCount;
+  static constexpr int kLaneSlots = kSlotCount;
+  static constexpr bool kPerOccurrence = false;
+  static int SlotWidth(int, int dim) { return dim; }
+  void BeginRow(const float*, float*, int) {}
+};
+
+// H. Robbins, S. Monro, "A Stochastic Approximation Method", 1951.
+struct GradientDescent : ElementWise<0> {
+  // TensorFlow scatters -lr*g of every occurrence instead of summing first.
+  static constexpr bool kPerOccurrence = true;
+
+  explicit GradientDescent(const float* hyper) : learning_rate(hyper[0]) {}
+
+  template <typename V>
+  void Step(V grad, V* value, V*) const {
+    *value = *value - grad * learning_rate;
+  }
+
+  float learning_rate;
+};
+
+// The same with an L2 penalty of weight_decay / 2 * value^2 on rows of the
+// batch.
+struct GradientDescentWeightDecay : ElementWise<0> {
+  explicit GradientDescentWeightDecay(const float* hyper)
+      : learning_rate(hyper[0]), weight_decay(hyper[1]) {}
+
+  template <typename V>
+  void Step(V grad, V* value, V*) const {
+    *value = *value - (grad + *value * weight_decay) * learning_rate;
+  }
+
+  float learning_rate, weight_decay;
+};
+
+// B. Polyak, "Some methods of speeding up the convergence of iteration
+// methods", 1964; nesterov: I. Sutskever et al., "On the importance of
+// initialization and momentum in deep learning", 2013, as TensorFlow rearranges
+// it.
+// slots[0]: the running sum of gradients.
+struct Momentum : ElementWise<1> {
+  explicit Momentum(const float* hyper)
+      : learning_rate(hyper[0]),
+        momentum(hyper[1]),
+        use_nesterov(hyper[2] != 0.0f) {}
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    const V sum = slots[0] * momentum + grad;
+    slots[0] = sum;
+    if (use_nesterov) {
+      *value =
+          *value - (grad * learning_rate + sum * (learning_rate * momentum));
+    } else {
+      *value = *value - sum * learning_rate;
+    }
+  }
+
+  float learning_rate, momentum;
+  bool use_nesterov;
+};
+
+// J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods for Online
+// Learning and Stochastic Optimization", 2011.
+// slots[0]: the sum of squared gradients.
+struct Adagrad : ElementWise<1> {
+  explicit Adagrad(const float* hyper) : learning_rate(hyper[0]) {}
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    slots[0] = slots[0] + grad * grad;
+    *value = *value - (grad * learning_rate) * Rsqrt(slots[0]);
+  }
+
+  void SingleStep(float grad, float* value, float* slots) const {
+    slots[0] = slots[0] + grad * grad;
+    *value = *value - (grad * learning_rate) / Sqrt(slots[0]);
+  }
+
+  float learning_rate;
+};
+
+// Adagrad whose sums are discounted whenever a period of global steps ends, and
+// never fall below what they start from: DeepRec, "AdagradDecay Optimizer"
+// (docs/docs_en/AdagradDecay-Optimizer.md). A row catches up with all periods
+// that ended since its last step, as the page's formula has it for every
+// element.
+// slots[0]: the sum of squared gradients; slots[1]: how many periods it is
+// discounted for, in its first float. V2 has no other floats there.
+template <bool kPowerOfRow>
+struct AdagradDecay {
+  static constexpr int kSlots = 2;
+  static constexpr int kLaneSlots = 1;
+  static constexpr bool kPerOccurrence = false;
+  static int SlotWidth(int slot, int dim) {
+    return slot == 1 && kPowerOfRow ? 1 : dim;
+  }
+
+  explicit AdagradDecay(const float* hyper)
+      : learning_rate(hyper[0]),
+        decay_rate(hyper[1]),
+        baseline(hyper[2]),
+        periods(hyper[3]) {}
+
+  void BeginRow(const float*, float* row, int dim) {
+    float* const power = row + 2 * dim;
+    decays = *power < periods;
+    if (!decays) return;
+    // At the baseline, whatever is due changes nothing: so one factor is the
+    // same as a step for each period.
+    discount = static_cast<float>(
+        std::pow(static_cast<double>(decay_rate),
+                 static_cast<double>(periods) - static_cast<double>(*power)));
+    *power = periods;
+  }
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    V sum = slots[0];
+    if (decays) sum = AtLeast(sum * discount, baseline);
+    sum = sum + grad * grad;
+    slots[0] = sum;
+    *value = *value - (grad * learning_rate) / Sqrt(sum);
+  }
+
+  float learning_rate, decay_rate, baseline, periods;
+  bool decays = false;  // This and the next are of the row at hand.
+  float discount = 1.0f;
+};
+
+// Adagrad with one sum a row, of the mean of its squared gradients: M. Gupta,
+// S. Bengio, J. Weston, "Training Highly Multiclass Classifiers", 2014;
+// D. Mudigere et al., "Software-Hardware Co-design for Fast and Scalable
+// Training of Deep Learning Recommendation Models", 2022.
+// The one float of its slot: the sum of mean squared gradients.
+struct RowwiseAdagrad {
+  static constexpr int kSlots = 1;
+  static constexpr int kLaneSlots = 0;
+  static constexpr bool kPerOccurrence = false;
+  static int SlotWidth(int, int) { return 1; }
+
+  explicit RowwiseAdagrad(const float* hyper) : learning_rate(hyper[0]) {}
+
+  void BeginRow(const float* grad, float* row, int dim) {
+    // A square is exact in float64, and so, nearly, is the sum: its order
+    // leaves no trace in the float32 mean.
+    constexpr int kParts = 4;
+    double parts[kParts] = {};
+    int i = 0;
+    for (; i + kParts <= dim; i += kParts) {
+      for (int p = 0; p < kParts; ++p) {
+        const double g = grad[i + p];
+        parts[p] += g * g;
+      }
+    }
+    for (; i < dim; ++i) {
+      const double g = grad[i];
+      parts[0] += g * g;
+    }
+    const double squares = (parts[0] + parts[1]) + (parts[2] + parts[3]);
+    row[dim] += static_cast<float>(squares / dim);
+    scale = learning_rate / Sqrt(row[dim]);
+  }
+
+  template <typename V>
+  void Step(V grad, V* value, V*) const {
+    *value = *value - grad * scale;
+  }
+
+  float learning_rate;
+  float scale = 0.0f;  // Of the row at hand.
+};
+
+// D. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", 2015, the
+// form before section 2.1 (epsilon outside the correction). Lazy: a row that is
+// not in the batch keeps its moments, where the paper decays them.
+// slots[0], slots[1]: first and second moment.
+struct Adam : ElementWise<2> {
+  explicit Adam(const float* hyper)
+      : beta1(hyper[1]),
+        beta2(hyper[2]),
+        epsilon(hyper[3]),
+        // hyper[4], hyper[5]: beta1 and beta2 to the power of the step, from 1.
+        corrected_rate(hyper[0] * std::sqrt(1.0f - hyper[5]) /
+                       (1.0f - hyper[4])) {}
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    *value = *value - Difference(grad, slots);
+  }
+
+  // What to subtract; moves the moments.
+  template <typename V>
+  V Difference(V grad, V* slots) const {
+    slots[0] = slots[0] * beta1 + grad * (1.0f - beta1);
+    slots[1] = slots[1] * beta2 + (grad * grad) * (1.0f - beta2);
+    return (slots[0] * corrected_rate) / (Sqrt(slots[1]) + epsilon);
+  }
+
+  float beta1, beta2, epsilon, corrected_rate;
+};
+
+// I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", 2019,
+// algorithm 2 with a schedule multiplier of 1: the decay knows neither gradient
+// nor learning rate. Lazy, as Adam above.
+struct AdamW : Adam {
+  explicit AdamW(const float* hyper) : Adam(hyper), weight_decay(hyper[6]) {}
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    *value = *value - (*value * weight_decay + Difference(grad, slots));
+  }
+
+  float weight_decay;
+};
+
+// What DeepRec's AdamAsync does to sparse gradients with apply_sparse_rmsprop
+// (docs/docs_en/AdamAsync-Optimizer.md and the kernels): RMSProp of T.
+// Tieleman, G. Hinton, 2012, with momentum and no correction of the bias.
+// slots[0]: momentum, slots[1]: mean square.
+struct AdamAsyncRmsprop : ElementWise<2> {
+  explicit AdamAsyncRmsprop(const float* hyper)
+      : learning_rate(hyper[0]),
+        beta1(hyper[1]),
+        beta2(hyper[2]),
+        epsilon(hyper[3]) {}
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    slots[1] = slots[1] * beta2 + (grad * grad) * (1.0f - beta2);
+    slots[0] =
+        slots[0] * beta1 + (grad * learning_rate) / Sqrt(slots[1] + epsilon);
+    *value = *value - slots[0];
+  }
+
+  float learning_rate, beta1, beta2, epsilon;
+};
+
+// H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", 2013;
+// learning_rate_power -1/2 is the paper's. l2_shrinkage is TensorFlow's: a
+// gradient penalty on the value, left out of the accumulator. The paper's beta
+// comes as a part of l2 (beta / (2 learning_rate)), as TensorFlow passes it.
+// slots[0]: the sum of squared gradients, slots[1]: the paper's z.
+struct Ftrl : ElementWise<2> {
+  explicit Ftrl(const float* hyper)
+      : learning_rate(hyper[0]),
+        power(-hyper[1]),
+        l1(hyper[2]),
+        l2(2.0f * hyper[3]),
+        l2_shrinkage(2.0f * hyper[4]) {}
+
+  template <typename V>
+  V Shrunk(V grad, V value) const {
+    return l2_shrinkage > 0.0f ? grad + value * l2_shrinkage : grad;
+  }
+
+  template <typename V>
+  V Root(V accumulated) const {
+    return power == 0.5f ? Sqrt(accumulated) : Pow(accumulated, power);
+  }
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    const V accumulated = slots[0] + grad * grad;
+    const V root = Root(accumulated);
+    const V sigma = (root - Root(slots[0])) / learning_rate;
+    const V z = slots[1] + (Shrunk(grad, *value) - sigma * *value);
+    *value = (Clamp(z, l1) - z) / (root / learning_rate + l2);
+    slots[0] = accumulated;
+    slots[1] = z;
+  }
+
+  // Takes powers also where the power is 1/2, and adds in another order.
+  void SingleStep(float grad, float* value, float* slots) const {
+    const float accumulated = slots[0] + grad * grad;
+    const float sigma =
+        (Pow(accumulated, power) - Pow(slots[0], power)) / learning_rate;
+    const float z = (slots[1] + Shrunk(grad, *value)) - sigma * *value;
+    *value = (Clamp(z, l1) - z) / (Root(accumulated) / learning_rate + l2);
+    slots[0] = accumulated;
+    slots[1] = z;
+  }
+
+  float learning_rate, power, l1, l2, l2_shrinkage;
+};
+
+// ------------------------------------------------------------ rows by a rule
+
+template <typename Rule>
+class RuleRowUpdate final : public RowUpdate {
+ public:
+  explicit RuleRowUpdate(const float* hyper) : rule_(hyper) {}
+
+  int slots() const override { return Rule::kSlots; }
+  int slot_width(int slot, int dim) const override {
+    return Rule::SlotWidth(slot, dim);
+  }
+  bool per_occurrence() const override { return Rule::kPerOccurrence; }
+
+  void Update(float* const* rows, const float* const* grads, size_t n,
+              int dim) const override {
+    Rule rule = rule_;  // In registers: rows might alias *this.
+    if (dim == 1) {
+      for (size_t r = 0; r < n; ++r) {
+        rule.BeginRow(grads[r], rows[r], 1);
+        SingleStep(rule, *grads[r], rows[r], 0);
+      }
+      return;
+    }
+    for (size_t r = 0; r < n; ++r) {
+      float* const row = rows[r];
+      const float* const grad = grads[r];
+      rule.BeginRow(grad, row, dim);
+      int i = 0;
+#if defined(__AVX__)
+      for (; i + kLanes <= dim; i += kLanes) {
+        Step<Lanes>(rule, grad + i, row + i, dim);
+      }
+#endif
+      for (; i < dim; ++i) Step<float>(rule, grad + i, row + i, dim);
+    }
+  }
+
+ private:
+  template <typename V>
+  static void Step(const Rule& rule, const float* grad, float* row, int dim) {
+    V value = Load<V>(row);
+    V slots[Rule::kLaneSlots + 1];  // One more: no array of none.
+    for (int s = 0; s < Rule::kLaneSlots; ++s) {
+      slots[s] = Load<V>(row + (s + 1) * dim);
+    }
+    rule.Step(Load<V>(grad), &value, slots);
+    Store(value, row);
+    for (int s = 0; s < Rule::kLaneSlots; ++s) {
+      Store(slots[s], row + (s + 1) * dim);
+    }
+  }
+
+  // Chosen where the rule has one: int is a better match for 0 than long.
+  template <typename R>
+  static auto SingleStep(const R& rule, float grad, float* row,
+                         int) -> decltype(rule.SingleStep(grad, row, row + 1)) {
+    rule.SingleStep(grad, row, row + 1);
+  }
+  template <typename R>
+  static void SingleStep(const R& rule, float grad, float* row, long) {
+    rule.template Step<float>(grad, row, row + 1);
+  }
+
+  const Rule rule_;
+};
+
+template <typename Rule>
+std::unique_ptr<RowUpdate> Make(const float* hyper) {
+  return std::unique_ptr<RowUpdate>(new RuleRowUpdate<Rule>(hyper));
+}
+
+struct Entry {
+  const char* name;
+  std::vector<std::string> hyper;
+  std::unique_ptr<RowUpdate> (*make)(const float* hyper);
+};
+
+const std::vector<Entry>& Entries() {
+  static const auto* const entries = new std::vector<Entry>{
+      {"GradientDescent", {"learning_rate"}, Make<GradientDescent>},
+      {"GradientDescentWeightDecay",
+       {"learning_rate", "weight_decay"},
+       Make<GradientDescentWeightDecay>},
+      {"Momentum",
+       {"learning_rate", "momentum", "use_nesterov"},
+       Make<Momentum>},
+      {"Adagrad", {"learning_rate"}, Make<Adagrad>},
+      {"AdagradDecay",
+       {"learning_rate", "decay_rate", "baseline", "periods"},
+       Make<AdagradDecay<false>>},
+      {"AdagradDecayV2",
+       {"learning_rate", "decay_rate", "baseline", "periods"},
+       Make<AdagradDecay<true>>},
+      {"RowwiseAdagrad", {"learning_rate"}, Make<RowwiseAdagrad>},
+      {"Adam",
+       {"learning_rate", "beta1", "beta2", "epsilon", "beta1_power",
+        "beta2_power"},
+       Make<Adam>},
+      {"AdamW",
+       {"learning_rate", "beta1", "beta2", "epsilon", "beta1_power",
+        "beta2_power", "weight_decay"},
+       Make<AdamW>},
+      {"AdamAsyncRmsprop",
+       {"learning_rate", "beta1", "beta2", "epsilon"},
+       Make<AdamAsyncRmsprop>},
+      {"Ftrl",
+       {"learning_rate", "learning_rate_power", "l1", "l2", "l2_shrinkage"},
+       Make<Ftrl>},
+  };
+  return *entries;
+}
+
+const Entry* Find(const std::string& rule) {
+  for (const Entry& entry : Entries()) {
+    if (rule == entry.name) return &entry;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<std::string> HyperparameterNames(const std::string& rule) {
+  const Entry* const entry = Find(rule);
+  return entry == nullptr ? std::vector<std::string>() : entry->hyper;
+}
+
+std::vector<std::string> RowUpdateRules() {
+  std::vector<std::string> names;
+  for (const Entry& entry : Entries()) names.push_back(entry.name);
+  return names;
+}
+
+std::unique_ptr<RowUpdate> MakeRowUpdate(const std::string& rule,
+                                         const std::vector<float>& hyper) {
+  const Entry* const entry = Find(rule);
+  if (entry == nullptr || hyper.size() != entry->hyper.size()) return nullptr;
+  return entry->make(hyper.data());
+}
+
+}  // namespace rec_estimator

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/core/table/batch_scratch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ops/core/table/hash_index.h"
+
+namespace rec_estimator {
+
+thread_local std::array<Scratch::Kept, Scratch::kUses> Scratch::all_kept_;
+
+Scratch::Scratch(Use use) : kept_(&all_kept_[use]) {
+  std::swap(memory_, kept_->memory);
+  std::swap(bytes_, kept_->bytes);
+}
+
+Scratch::~Scratch() {
+  // Something is kept only if the call was made from within another one.
+  if (bytes_ > kKeepBytes || kept_->memory != nullptr) {
+    FreeZeroed(memory_, bytes_);
+  } else {
+    kept_->memory = memory_;
+    kept_->bytes = bytes_;
+  }
+}
+
+char* Scratch::Get(size_t bytes) {
+  if (bytes > bytes_) {
+    FreeZeroed(memory_, bytes_);
+    bytes_ = bytes + bytes / 4;
+    memory_ = AllocateZeroed(bytes_, Pages::kHuge);
+    if (memory_ == nullptr) bytes_ = 0;
+  }
+  return static_cast<char*>(memory_);
+}
+
+void Partition::Sort(uint64_t block) {
+  const uint64_t first = block * kPartitionBlock;
+  const uint64_t end = std::min(n, first + kPartitionBlock);
+  uint32_t next[kShards] = {};
+  for (uint64_t i = first; i < end; ++i) {
+    const uint64_t mixed = MixKey(Key(i));
+    hash[i] = static_cast<uint32_t>(mixed);
+    ++next[ShardOf(mixed)];
+  }
+  uint32_t* start = starts + block * (kShards + 1);
+  uint32_t position = static_cast<uint32_t>(first);
+  for (int s = 0; s < kShards; ++s) {
+    start[s] = position;
+    position += next[s];
+    next[s] = start[s];
+  }
+  start[kShards] = position;
+  for (uint64_t i = first; i < end; ++i) {
+    sorted[next[ShardOf(hash[i])]++] = {Key(i), static_cast<uint32_t>(i),
+                                        hash[i] >> kShardBits};
+  }
+}
+
+void Partition::Run(const ParallelFor& parallel) {
+  const int64_t units = static_cast<int64_t>(blocks());
+  parallel(units, kPartitionBlock * 16, [this](int64_t b, int64_t e) {
+    for (; b < e; ++b) Sort(static_cast<uint64_t>(b));
+  });
+  begin.fill(0);
+  for (int64_t b = 0; b < units; ++b) {
+    const uint32_t* start = starts + b * (kShards + 1);
+    for (int s = 0; s < kShards; ++s) begin[s + 1] += start[s + 1] - start[s];
+  }
+  for (int s = 0; s < kShards; ++s) begin[s + 1] += begin[s];
+}
+
+uint32_t Partition::Deduplicate(int s, const Distinct& out,
+                                uint32_t* table) const {
+  int64_t* keys = out.keys;
+  uint32_t* id = out.id;
+  uint32_t* end = out.end;
+  const uint32_t size = DedupSize(size_of(s));
+  std::fill(table, table + size, 0);
+
+  uint32_t unique = 0;
+  uint32_t j = 0;
+  ForEachRun(s, [&](const Occurrence* one, uint32_t m) {
+    for (const Occurrence* stop = one + m; one < stop; ++one, ++j) {
+      const int64_t key = one->key;
+      uint32_t slot = one->hash & (size - 1);
+      for (;;) {
+        const uint32_t entry = table[slot];
+        if (entry == 0) {
+          keys[unique] = key;
+          end[unique] = 1;
+          id[j] = unique++;
+          table[slot] = unique;
+          break;
+        }
+        if (keys[entry - 1] == key) {
+          ++end[entry - 1];
+          id[j] = entry - 1;
+          break;
+        }
+        slot = (slot + 1) & (size - 1);
+      }
+    }
+  });
+  uint32_t position = 0;
+  for (uint32_t u = 0; u < unique; ++u) {
+    const uint32_t count = end[u];
+    end[u] = position;
+    position += count;
+  }
+  // end[u] runs from the first to behind the last occurrence of u.
+  uint32_t* grouped = out.grouped;
+  j = 0;
+  ForEachRun(s, [&](const Occurrence* one, uint32_t m) {
+    for (const Occurrence* stop = one + m; one < stop; ++one, ++j) {
+      grouped[end[id[j]]++] = one->index;
+    }
+  });
+  return unique;
+}
+
+}  // namespace rec_estimator

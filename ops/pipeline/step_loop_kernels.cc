@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of step_loop_ops.cc: run a step's function again and again, and keep
+// the kernels that remember something between steps.
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "tensorflow/core/framework/device.h"
+#include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/platform/errors.h"
+#include "tensorflow/core/platform/mutex.h"
+
+namespace rec_estimator {
+namespace {
+
+using ::tensorflow::AsyncOpKernel;
+using ::tensorflow::DataTypeVector;
+using ::tensorflow::DataTypeVectorString;
+using ::tensorflow::DEVICE_CPU;
+using ::tensorflow::FunctionLibraryRuntime;
+using ::tensorflow::NameAttrList;
+using ::tensorflow::NodeDef;
+using ::tensorflow::OpInputList;
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::ResourceBase;
+using ::tensorflow::ScopedStepContainer;
+using ::tensorflow::Status;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShapeUtils;
+using ::tensorflow::errors::InvalidArgument;
+
+// More steps than that between two looks at a training are a mistake.
+constexpr int64_t kMaxCount = 1000000;
+
+// The steps of one run of the op. It owns itself: whoever sees the last step
+// done deletes it.
+class Steps {
+ public:
+  Steps(OpKernelContext* context, FunctionLibraryRuntime* library,
+        FunctionLibraryRuntime::Handle step, int64_t count,
+        std::vector<Tensor> captured, AsyncOpKernel::DoneCallback done)
+      : context_(context),
+        library_(library),
+        step_(step),
+        left_(count),
+        captured_(std::move(captured)),
+        done_(std::move(done)) {}
+
+  // Starts steps until one is not done at once. A step may be done in this
+  // thread before Run() returns, or later in another one: the second of the two
+  // to say so goes on, so that the stack stays as deep as it is.
+  void Go() {
+    while (Start()) {
+      has_one_said_so_ = false;
+      returned_.clear();
+      library_->Run(*options_, step_, captured_, &returned_,
+                    [this](const Status& status) {
+                      status_ = status;
+                      if (has_one_said_so_.exchange(true)) Go();
+                    });
+      if (!has_one_said_so_.exchange(true)) return;
+    }
+  }
+
+ private:
+  // Prepares the next step; finishes if there is none.
+  bool Start() {
+    container_.reset();
+    auto* cancellation = context_->cancellation_manager();
+    if (status_.ok() && left_ > 0 && cancellation != nullptr &&
+        cancellation->IsCancelled()) {
+      status_ = tensorflow::errors::Cancelled("the step loop was cancelled");
+    }
+    if (left_ == 0 || !status_.ok()) {
+      Finish();
+      return false;
+    }
+    --left_;
+    options_.emplace();  // With a new step id.
+    options_->rendezvous = context_->rendezvous();
+    options_->cancellation_manager = cancellation;
+    options_->collective_executor = context_->collective_executor();
+    options_->stats_collector = context_->stats_collector();
+    options_->runner = context_->runner();
+    options_->source_device = library_->device()->name();
+    options_->run_all_kernels_inline = context_->run_all_kernels_inline();
+    // What lives for a step, such as the arrays of a loop within it, goes with
+    // the step.
+    auto* resources = context_->resource_manager();
+    container_ = std::make_unique<ScopedStepContainer>(
+        options_->step_id, [resources](const std::string& name) {
+          resources->Cleanup(name).IgnoreError();
+        });
+    options_->step_container = container_.get();
+    return true;
+  }
+
+  void Finish() {
+    if (!status_.ok()) context_->SetStatus(status_);
+    const AsyncOpKernel::DoneCallback done = std::move(done_);
+    delete this;
+    done();
+  }
+
+  OpKernelContext* const context_;
+  FunctionLibraryRuntime* const library_;
+  const FunctionLibraryRuntime::Handle step_;
+  int64_t left_;
+  const std::vector<Tensor> captured_;
+  std::optional<FunctionLibraryRuntime::Options> options_;
+  std::vector<Tensor> returned_;
+  std::unique_ptr<ScopedStepContainer> container_;
+  Status status_;  // Of the last step.
+  std::atomic<bool> has_one_said_so_{false};
+  AsyncOpKernel::DoneCallback done_;
+};
+
+class StepLoopOp : public AsyncOpKernel {
+ public:
+  explicit StepLoopOp(OpKernelConstruction* context) : AsyncOpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("step", &step_));
+  }
+
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+    const Tensor& count = context->input(0);
+    OP_REQUIRES_ASYNC(context, TensorShapeUtils::IsScalar(count.shape()),
+                      InvalidArgument("count must be a scalar, got shape ",
+                                      count.shape().DebugString()),
+                      done);
+    const int64_t steps = count.scalar<int64_t>()();
+    OP_REQUIRES_ASYNC(
+        context, steps >= 0 && steps <= kMaxCount,
+        InvalidArgument("count must be in [0, ", kMaxCount, "], got ", steps),
+        done);
+    if (steps == 0) return done();
+    OpInputList captured;
+    OP_REQUIRES_OK_ASYNC(context, context->input_list("captured", &captured),
+                         done);
+    FunctionLibraryRuntime* library = context->function_library();
+    OP_REQUIRES_ASYNC(context, library != nullptr,
+                      tensorflow::errors::Internal("no function library"),
+                      done);
+    FunctionLibraryRuntime::Handle handle;
+    OP_REQUIRES_OK_ASYNC(context, HandleOfStep(library, captured, &handle),
+                         done);
+    (new Steps(context, library, handle, steps,
+               std::vector<Tensor>(captured.begin(), captured.end()),
+               std::move(done)))
+        ->Go();
+  }
+
+ private:
+  Status HandleOfStep(FunctionLibraryRuntime* library,
+                      const OpInputList& captured,
+                      FunctionLibraryRuntime::Handle* handle) {
+    // A session has a library for each set of fetches, and one kernel for all.
+    tensorflow::mutex_lock lock(mutex_);
+    const auto found = handles_.find(library);
+    if (found != handles_.end()) {
+      *handle = found->second;
+      return Status();
+    }
+    const tensorflow::FunctionDef* function =
+        library->GetFunctionLibraryDefinition()->Find(step_.name());
+    if (function == nullptr) {
+      return InvalidArgument("step must be a function, got ", step_.name());
+    }
+    DataTypeVector types, arguments;
+    for (const auto& argument : function->signature().input_arg()) {
+      arguments.push_back(argument.type());
+    }
+    for (const Tensor& tensor : captured) types.push_back(tensor.dtype());
+    if (arguments != types) {
+      return InvalidArgument("captured must be the arguments of ", step_.name(),
+                             ", ", DataTypeVectorString(arguments), ", got ",
+                             DataTypeVectorString(types));
+    }
+    FunctionLibraryRuntime::InstantiateOptions options;
+    options.target = library->device()->name();
+    // As a function of several devices it gets the optimizations of a whole
+    // graph, without which its numbers could differ in the last bit: oneDNN's
+    // kernels are put into place there.
+    options.is_multi_device_function = true;
+    options.input_devices.assign(types.size(), options.target);
+    TF_RETURN_IF_ERROR(library->Instantiate(
+        step_.name(), tensorflow::AttrSlice(&step_.attr()), options, handle));
+    handles_[library] = *handle;
+    return Status();
+  }
+
+  NameAttrList step_;
+  tensorflow::mutex mutex_;
+  std::unordered_map<FunctionLibraryRuntime*, FunctionLibraryRuntime::Handle>
+      handles_;
+};
+
+// A kernel that several ops run.
+class KernelResource : public ResourceBase {
+ public:
+  KernelResource(std::string node, std::unique_ptr<OpKernel> kernel)
+      : node_(std::move(node)), kernel_(std::move(kernel)) {}
+
+  std::string DebugString() const override {
+    return kernel_->type_string() + " of " + kernel_->name();
+  }
+
+  const std::string& node() const { return node_; }
+  OpKernel* kernel() const { return kernel_.get(); }
+
+ private:
+  const std::string node_;  // Serialized.
+  const std::unique_ptr<OpKernel> kernel_;
+};
+
+class SharedKernelOp : public OpKernel {
+ public:
+  explicit SharedKernelOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("node", &serialized_));
+    OP_REQUIRES_OK(context, context->GetAttr("shared_name", &shared_name_));
+    OP_REQUIRES(context, !shared_name_.empty(),
+                InvalidArgument("shared_name must not be empty"));
+    OP_REQUIRES(context, node_.ParseFromString(serialized_),
+                InvalidArgument("node must be a serialized NodeDef"));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    KernelResource* resource = nullptr;
+    auto* resources = context->resource_manager();
+    OP_REQUIRES_OK(context, resources->LookupOrCreate<KernelResource>(
+                                resources->default_container(),
+                                "rec_estimator_kernel/" + shared_name_,
+                                &resource, [&](KernelResource** made) {
+                                  return Make(context, made);
+                                }));
+    const tensorflow::core::ScopedUnref unref(resource);
+    OP_REQUIRES(context, resource->node() == serialized_,
+                InvalidArgument("node must be that of the other ops of name ",
+                                shared_name_));
+    const OpKernel& kernel = *resource->kernel();
+    OP_REQUIRES(context,
+                kernel.input_types() == input_types() &&
+                    kernel.output_types() == output_types(),
+                InvalidArgument("inputs and outputs must be those of ",
+                                kernel.type_string()));
+    resource->kernel()->Compute(context);
+  }
+
+ private:
+  Status Make(OpKernelContext* context, KernelResource** made) {
+    if (node_.op() == type_string()) {
+      return InvalidArgument("node must be another op, got ", node_.op());
+    }
+    Status status;
+    std::unique_ptr<OpKernel> kernel = tensorflow::CreateOpKernel(
+        tensorflow::DeviceType(DEVICE_CPU), context->device(),
+        context->device()->GetAllocator({}), node_,
+        context->function_library()->graph_def_version(), &status);
+    TF_RETURN_IF_ERROR(status);
+    if (kernel->AsAsync() != nullptr) {
+      return InvalidArgument("node must be of a kernel that waits for nothing,",
+                             " got ", node_.op());
+    }
+    *made = new KernelResource(serialized_, std::move(kernel));
+    return Status();
+  }
+
+  std::string serialized_;
+  std::string shared_name_;
+  NodeDef node_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>StepLoop").Device(DEVICE_CPU),
+                        StepLoopOp);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>SharedKernel").Device(DEVICE_CPU),
+                        SharedKernelOp);
+
+}  // namespace
+}  // namespace rec_estimator

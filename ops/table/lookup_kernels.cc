@@ -1,0 +1,548 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of lookup_ops.cc: reading rows, one lookup or many at once.
+//
+// Several lookups are one flat range of units, cut into pieces for the threads
+// without regard to where one lookup ends and the next begins. A piece locks
+// the shards of one lookup's keys at a time and sums rows straight from the
+// table; the [keys, dim] tensor between a gather and a segment sum is never
+// made.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/core/base/parallel.h"
+#include "ops/core/table/embedding_table.h"
+#include "ops/table/table_resource.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/platform/errors.h"
+
+namespace rec_estimator {
+namespace {
+
+using ::tensorflow::DEVICE_CPU;
+using ::tensorflow::OpInputList;
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::OpOutputList;
+using ::tensorflow::Status;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+using ::tensorflow::TensorShapeUtils;
+using ::tensorflow::errors::InvalidArgument;
+
+// keys.shape + [dim].
+Status ValuesShape(const Tensor& keys, int dim, TensorShape* shape) {
+  *shape = keys.shape();
+  return shape->AddDimWithStatus(dim);
+}
+
+UnknownKey UnknownKeyOf(const std::string& name) {
+  return name == "default" ? UnknownKey::kDefault : UnknownKey::kInitial;
+}
+
+// Cycles to read the row of one key: about 100 for the probe, two cache misses
+// that prefetching overlaps, and half a cycle for each float added or copied.
+int64_t CyclesPerKey(int dim) { return 100 + dim / 2; }
+
+class TableLookupOp : public OpKernel {
+ public:
+  explicit TableLookupOp(OpKernelConstruction* context) : OpKernel(context) {
+    std::string unknown;
+    OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
+    OP_REQUIRES_OK(context, context->GetAttr("unknown", &unknown));
+    unknown_ = UnknownKeyOf(unknown);
+  }
+
+  void Compute(OpKernelContext* context) override {
+    TablePtr table;
+    OP_REQUIRES_OK(context, FindTable(context, &table));
+    const Tensor* keys;
+    OP_REQUIRES_OK(context, context->input("keys", &keys));
+
+    OP_REQUIRES_OK(context, CheckDim(*table, dim_));
+    OP_REQUIRES_OK(context, CheckInitialized(*table, "it is read"));
+
+    TensorShape shape;
+    OP_REQUIRES_OK(context, ValuesShape(*keys, table->table().dim(), &shape));
+    Tensor* values;
+    OP_REQUIRES_OK(context, context->allocate_output("values", shape, &values));
+
+    table->table().Lookup(keys->flat<int64_t>().data(), keys->NumElements(),
+                          unknown_, values->flat<float>().data(),
+                          IntraOpThreads(context));
+  }
+
+ private:
+  int64_t dim_ = 0;
+  UnknownKey unknown_ = UnknownKey::kInitial;
+};
+
+enum class Combiner { kNone, kSum, kMean, kSqrtn };
+
+Status ReadCombiners(OpKernelConstruction* context, bool none_is_allowed,
+                     std::vector<Combiner>* combiners) {
+  int64_t n;
+  std::vector<std::string> names;
+  TF_RETURN_IF_ERROR(context->GetAttr("N", &n));
+  TF_RETURN_IF_ERROR(context->GetAttr("combiners", &names));
+  if (static_cast<int64_t>(names.size()) != n) {
+    return InvalidArgument("combiners must be of length N = ", n, ", got ",
+                           names.size());
+  }
+  for (const std::string& name : names) {
+    if (name == "sum") {
+      combiners->push_back(Combiner::kSum);
+    } else if (name == "mean") {
+      combiners->push_back(Combiner::kMean);
+    } else if (name == "sqrtn") {
+      combiners->push_back(Combiner::kSqrtn);
+    } else if (name == "none" && none_is_allowed) {
+      combiners->push_back(Combiner::kNone);
+    } else {
+      return InvalidArgument(
+          "combiners must each be 'sum', 'mean'",
+          none_is_allowed ? ", 'sqrtn' or 'none'" : " or 'sqrtn'", ", got '",
+          name, "'");
+    }
+  }
+  return Status();
+}
+
+// Column 0 of a SparseTensor's indices (n, rank): the row of each key.
+struct RowIds {
+  const int64_t* indices = nullptr;
+  int64_t n = 0;
+  int64_t rank = 1;
+
+  int64_t operator[](int64_t i) const { return indices[i * rank]; }
+
+  // First key of the row that key i is in.
+  int64_t Begin(int64_t i) const {
+    while (i > 0 && (*this)[i - 1] == (*this)[i]) --i;
+    return i;
+  }
+
+  // One past the last key of the row that key i is in.
+  int64_t End(int64_t i) const {
+    const int64_t row = (*this)[i];
+    do {
+      ++i;
+    } while (i < n && (*this)[i] == row);
+    return i;
+  }
+};
+
+// InvalidArgument unless the ids are in [0, rows) and do not decrease. `entry`:
+// which lookup it is, for the message.
+Status CheckRowIds(const RowIds& ids, int64_t rows, int entry) {
+  int64_t previous = 0;
+  for (int64_t i = 0; i < ids.n; ++i) {
+    const int64_t row = ids[i];
+    if (row < previous || row >= rows) {
+      return InvalidArgument("indices of lookup ", entry,
+                             " must have rows in [0, ", rows,
+                             ") that do not decrease, got ", row, " at ", i,
+                             i > 0 ? " after " : "; ",
+                             i > 0 ? std::to_string(previous) + "; " : "",
+                             "tf.sparse.reorder sorts a SparseTensor");
+    }
+    previous = row;
+  }
+  return Status();
+}
+
+// Whether row i holds key i alone, for every row.
+bool HasOneKeyPerRow(const RowIds& ids, int64_t rows) {
+  if (ids.n != rows) return false;
+  for (int64_t i = 0; i < ids.n; ++i) {
+    if (ids[i] != i) return false;
+  }
+  return true;
+}
+
+void CopyRow(const float* row, int dim, float* out) {
+  int d = 0;
+  // A constant size becomes one vector move; memcpy of `dim` floats is a call.
+  for (; d + 8 <= dim; d += 8) std::memcpy(out + d, row + d, 8 * sizeof(float));
+  for (; d < dim; ++d) out[d] = row[d];
+}
+
+// The rows that consecutive keys of one lookup read, a window at a time: what
+// Rows() prefetches should still be in the first-level cache when it is read.
+class RowWindow {
+ public:
+  static constexpr int64_t kKeys = 128;
+
+  RowWindow(const EmbeddingTable::Reader& reader, const int64_t* keys,
+            int64_t begin, int64_t end, UnknownKey unknown)
+      : reader_(reader),
+        keys_(keys),
+        limit_(end),
+        unknown_(unknown),
+        begin_(begin),
+        end_(begin) {}
+
+  // Rows of keys [i, i + count), count <= kKeys; i never decreases.
+  const float* const* At(int64_t i, int64_t count) {
+    if (i + count > end_) {
+      begin_ = i;
+      end_ = std::min(limit_, i + kKeys);
+      reader_.Rows(keys_ + begin_, end_ - begin_, unknown_, rows_);
+    }
+    return rows_ + (i - begin_);
+  }
+
+ private:
+  const EmbeddingTable::Reader& reader_;
+  const int64_t* const keys_;  // All of the lookup's.
+  const int64_t limit_;        // Keys from here on are not the reader's.
+  const UnknownKey unknown_;
+  int64_t begin_;  // rows_ holds keys [begin_, end_).
+  int64_t end_;
+  const float* rows_[kKeys];
+};
+
+// One of the lookups of a TableGroupLookup.
+struct Lookup {
+  TablePtr table;
+  int dim = 0;
+  Combiner combiner = Combiner::kNone;
+  UnknownKey unknown = UnknownKey::kInitial;
+  const int64_t* keys = nullptr;  // (n)
+  int64_t n = 0;
+  RowIds ids;        // Unless kNone.
+  int64_t rows = 0;  // Of the output.
+  bool one_key_per_row = false;
+  float* out = nullptr;  // (rows, dim)
+};
+
+// out = the combination of keys [begin, end), one row's, by the operations of
+// tf.nn.embedding_lookup_sparse (TF's SparseSegmentSum, Mean and SqrtN), so
+// that the bits are the same: it adds first the keys beyond a multiple of eight
+// (eight if there are none, nine if there is one), then the rest in eights,
+// each summed before it is added; and divides from ten keys on, but multiplies
+// by the reciprocal below.
+void CombineRow(const Lookup& lookup, int64_t begin, int64_t end,
+                RowWindow* window, float* __restrict out) {
+  const int dim = lookup.dim;
+  const int64_t n = end - begin;
+  if (n == 1) {
+    CopyRow(*window->At(begin, 1), dim, out);
+    return;
+  }
+  const int64_t beyond = n % 8;
+  int64_t head = beyond == 0 ? 8 : beyond == 1 ? 9 : beyond;
+  const float* const* r = window->At(begin, head);
+  for (int d = 0; d < dim; ++d) out[d] = r[0][d] + r[1][d];
+  for (int64_t i = 2; i < head; ++i) {
+    const float* row = r[i];
+    for (int d = 0; d < dim; ++d) out[d] += row[d];
+  }
+  for (int64_t i = begin + head; i < end; i += 8) {
+    r = window->At(i, 8);
+    const float *r0 = r[0], *r1 = r[1], *r2 = r[2], *r3 = r[3];
+    const float *r4 = r[4], *r5 = r[5], *r6 = r[6], *r7 = r[7];
+    for (int d = 0; d < dim; ++d) {
+      out[d] += r0[d] + r1[d] + r2[d] + r3[d] + r4[d] + r5[d] + r6[d] + r7[d];
+    }
+  }
+  if (lookup.combiner == Combiner::kSum) return;
+  const float divisor =
+      lookup.combiner == Combiner::kMean
+          ? static_cast<float>(n)
+          : static_cast<float>(std::sqrt(static_cast<double>(n)));
+  if (n < 10) {
+    const float factor = 1.0f / divisor;
+    for (int d = 0; d < dim; ++d) out[d] *= factor;
+  } else {
+    for (int d = 0; d < dim; ++d) out[d] /= divisor;
+  }
+}
+
+// Units [begin, end) of a lookup: unit i < n is key i, unit n the empty rows
+// after the last key. A row, and the empty rows before it, belong to the piece
+// that its first key is in.
+void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
+  const int64_t dim = lookup.dim;
+  const bool has_last_unit = end > lookup.n;
+  end = std::min(end, lookup.n);
+  if (lookup.one_key_per_row) {
+    if (begin >= end) return;
+    const EmbeddingTable::Reader reader(lookup.table->table(),
+                                        lookup.keys + begin, end - begin);
+    RowWindow window(reader, lookup.keys, begin, end, lookup.unknown);
+    for (int64_t i = begin; i < end; ++i) {
+      CopyRow(*window.At(i, 1), lookup.dim, lookup.out + i * dim);
+    }
+    return;
+  }
+  if (begin > 0 && begin < end && lookup.ids[begin - 1] == lookup.ids[begin]) {
+    begin = lookup.ids.End(begin);
+  }
+  if (begin < end) {
+    end = lookup.ids.End(end - 1);
+    const EmbeddingTable::Reader reader(lookup.table->table(),
+                                        lookup.keys + begin, end - begin);
+    RowWindow window(reader, lookup.keys, begin, end, lookup.unknown);
+    int64_t next_row = begin == 0 ? 0 : lookup.ids[begin - 1] + 1;
+    while (begin < end) {
+      const int64_t row = lookup.ids[begin];
+      const int64_t row_end = lookup.ids.End(begin);
+      std::fill(lookup.out + next_row * dim, lookup.out + row * dim, 0.0f);
+      CombineRow(lookup, begin, row_end, &window, lookup.out + row * dim);
+      next_row = row + 1;
+      begin = row_end;
+    }
+  }
+  if (has_last_unit) {
+    const int64_t next_row = lookup.n == 0 ? 0 : lookup.ids[lookup.n - 1] + 1;
+    std::fill(lookup.out + next_row * dim, lookup.out + lookup.rows * dim,
+              0.0f);
+  }
+}
+
+// Runs work(i, begin, end) over pieces of sizes[i] units of each i at once.
+void ForAllUnits(
+    const std::vector<int64_t>& sizes, int64_t cycles_per_unit,
+    const ParallelFor& parallel,
+    const std::function<void(size_t i, int64_t begin, int64_t end)>& work) {
+  std::vector<int64_t> ends;  // Of each i in the flat range.
+  int64_t total = 0;
+  for (int64_t size : sizes) ends.push_back(total += size);
+  parallel(total, cycles_per_unit, [&](int64_t begin, int64_t end) {
+    size_t i = std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin();
+    while (begin < end) {
+      const int64_t first = ends[i] - sizes[i];
+      const int64_t stop = std::min(end, ends[i]);
+      if (begin < stop) work(i, begin - first, stop - first);
+      begin = stop;
+      ++i;
+    }
+  });
+}
+
+class TableGroupLookupOp : public OpKernel {
+ public:
+  explicit TableGroupLookupOp(OpKernelConstruction* context)
+      : OpKernel(context) {
+    int64_t n;
+    OP_REQUIRES_OK(context, context->GetAttr("N", &n));
+    OP_REQUIRES_OK(context, context->GetAttr("dims", &dims_));
+    OP_REQUIRES(context, static_cast<int64_t>(dims_.size()) == n,
+                InvalidArgument("dims must be of length N = ", n, ", got ",
+                                dims_.size()));
+    OP_REQUIRES_OK(context, ReadCombiners(context, true, &combiners_));
+    std::vector<std::string> unknowns;
+    OP_REQUIRES_OK(context, context->GetAttr("unknowns", &unknowns));
+    OP_REQUIRES(context, static_cast<int64_t>(unknowns.size()) == n,
+                InvalidArgument("unknowns must be of length N = ", n, ", got ",
+                                unknowns.size()));
+    for (const std::string& name : unknowns) {
+      unknowns_.push_back(UnknownKeyOf(name));
+    }
+  }
+
+  void Compute(OpKernelContext* context) override {
+    OpInputList tables, keys, indices, dense_shapes;
+    OP_REQUIRES_OK(context, context->input_list("tables", &tables));
+    OP_REQUIRES_OK(context, context->input_list("keys", &keys));
+    OP_REQUIRES_OK(context, context->input_list("indices", &indices));
+    OP_REQUIRES_OK(context, context->input_list("dense_shapes", &dense_shapes));
+
+    const int n = static_cast<int>(dims_.size());
+    std::vector<Lookup> lookups(n);
+    std::vector<TensorShape> shapes(n);
+    for (int i = 0; i < n; ++i) {
+      Lookup& lookup = lookups[i];
+      OP_REQUIRES_OK(context, FindTable(context, tables[i], &lookup.table));
+      OP_REQUIRES_OK(context, CheckDim(*lookup.table, dims_[i]));
+      OP_REQUIRES_OK(context, CheckInitialized(*lookup.table, "it is read"));
+      lookup.dim = lookup.table->table().dim();
+      lookup.combiner = combiners_[i];
+      lookup.unknown = unknowns_[i];
+      lookup.keys = keys[i].flat<int64_t>().data();
+      lookup.n = keys[i].NumElements();
+      if (lookup.combiner == Combiner::kNone) {
+        lookup.rows = lookup.n;
+        lookup.one_key_per_row = true;
+        OP_REQUIRES_OK(context, ValuesShape(keys[i], lookup.dim, &shapes[i]));
+      } else {
+        OP_REQUIRES_OK(context, CheckSparse(i, keys[i], indices[i],
+                                            dense_shapes[i], &lookup));
+        OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
+                                    {lookup.rows, lookup.dim}, &shapes[i]));
+      }
+    }
+
+    OpOutputList values;
+    OP_REQUIRES_OK(context, context->output_list("values", &values));
+    for (int i = 0; i < n; ++i) {
+      Tensor* out;
+      OP_REQUIRES_OK(context, values.allocate(i, shapes[i], &out));
+      lookups[i].out = out->flat<float>().data();
+    }
+
+    std::vector<int64_t> units;
+    double cycles = 0, total = 0;
+    for (const Lookup& lookup : lookups) {
+      units.push_back(lookup.n + 1);
+      total += lookup.n + 1;
+      cycles += (lookup.n + 1.0) * CyclesPerKey(lookup.dim);
+    }
+    ForAllUnits(units, static_cast<int64_t>(cycles / total),
+                IntraOpThreads(context),
+                [&](size_t i, int64_t begin, int64_t end) {
+                  ReadUnits(lookups[i], begin, end);
+                });
+  }
+
+ private:
+  // Checks the SparseTensor of lookup i and takes its rows.
+  static Status CheckSparse(int i, const Tensor& keys, const Tensor& indices,
+                            const Tensor& dense_shape, Lookup* lookup) {
+    if (!TensorShapeUtils::IsVector(keys.shape())) {
+      return InvalidArgument("keys of lookup ", i, " must be [n], got shape ",
+                             keys.shape().DebugString());
+    }
+    if (!TensorShapeUtils::IsMatrix(indices.shape()) ||
+        indices.dim_size(0) != lookup->n || indices.dim_size(1) < 1) {
+      return InvalidArgument(
+          "indices of lookup ", i, " must be [n, r], n = ", lookup->n,
+          ", r >= 1, got shape ", indices.shape().DebugString());
+    }
+    if (!TensorShapeUtils::IsVector(dense_shape.shape()) ||
+        dense_shape.dim_size(0) != indices.dim_size(1)) {
+      return InvalidArgument("dense_shapes of lookup ", i,
+                             " must be [r], r = ", indices.dim_size(1),
+                             ", got shape ", dense_shape.shape().DebugString());
+    }
+    lookup->rows = dense_shape.flat<int64_t>()(0);
+    if (lookup->rows < 0) {
+      return InvalidArgument("dense_shapes of lookup ", i,
+                             " must begin with a number of rows >= 0, got ",
+                             lookup->rows);
+    }
+    lookup->ids.indices = indices.flat<int64_t>().data();
+    lookup->ids.n = lookup->n;
+    lookup->ids.rank = indices.dim_size(1);
+    TF_RETURN_IF_ERROR(CheckRowIds(lookup->ids, lookup->rows, i));
+    lookup->one_key_per_row = HasOneKeyPerRow(lookup->ids, lookup->rows);
+    return Status();
+  }
+
+  std::vector<int64_t> dims_;
+  std::vector<Combiner> combiners_;
+  std::vector<UnknownKey> unknowns_;
+};
+
+class TableGroupLookupGradOp : public OpKernel {
+ public:
+  explicit TableGroupLookupGradOp(OpKernelConstruction* context)
+      : OpKernel(context) {
+    OP_REQUIRES_OK(context, ReadCombiners(context, false, &combiners_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    OpInputList indices, grads;
+    OP_REQUIRES_OK(context, context->input_list("indices", &indices));
+    OP_REQUIRES_OK(context, context->input_list("grads", &grads));
+
+    const int n = static_cast<int>(combiners_.size());
+    std::vector<Spread> spreads(n);
+    for (int i = 0; i < n; ++i) {
+      OP_REQUIRES(context,
+                  TensorShapeUtils::IsMatrix(indices[i].shape()) &&
+                      indices[i].dim_size(1) >= 1,
+                  InvalidArgument("indices of lookup ", i,
+                                  " must be [n, r], r >= 1, got shape ",
+                                  indices[i].shape().DebugString()));
+      OP_REQUIRES(context, TensorShapeUtils::IsMatrix(grads[i].shape()),
+                  InvalidArgument("grads of lookup ", i,
+                                  " must be [rows, dim], got shape ",
+                                  grads[i].shape().DebugString()));
+      spreads[i].combiner = combiners_[i];
+      spreads[i].dim = grads[i].dim_size(1);
+      spreads[i].grads = grads[i].flat<float>().data();
+      spreads[i].ids.indices = indices[i].flat<int64_t>().data();
+      spreads[i].ids.n = indices[i].dim_size(0);
+      spreads[i].ids.rank = indices[i].dim_size(1);
+      OP_REQUIRES_OK(context,
+                     CheckRowIds(spreads[i].ids, grads[i].dim_size(0), i));
+    }
+
+    OpOutputList key_grads;
+    OP_REQUIRES_OK(context, context->output_list("key_grads", &key_grads));
+    for (int i = 0; i < n; ++i) {
+      TensorShape shape;
+      OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
+                                  {spreads[i].ids.n, spreads[i].dim}, &shape));
+      Tensor* out;
+      OP_REQUIRES_OK(context, key_grads.allocate(i, shape, &out));
+      spreads[i].out = out->flat<float>().data();
+    }
+
+    std::vector<int64_t> units;
+    double cycles = 0, total = 0;
+    for (const Spread& spread : spreads) {
+      units.push_back(spread.ids.n);
+      total += spread.ids.n;
+      // Half a cycle a float, 10 to find the row.
+      cycles += static_cast<double>(spread.ids.n) * (10 + spread.dim / 2);
+    }
+    ForAllUnits(units, static_cast<int64_t>(cycles / std::max(total, 1.0)),
+                IntraOpThreads(context),
+                [&](size_t i, int64_t begin, int64_t end) {
+                  SpreadUnits(spreads[i], begin, end);
+                });
+  }
+
+ private:
+  // One lookup's gradient on its way to its keys.
+  struct Spread {
+    Combiner combiner = Combiner::kSum;
+    RowIds ids;
+    int64_t dim = 0;
+    const float* grads = nullptr;  // (rows, dim)
+    float* out = nullptr;          // (ids.n, dim)
+  };
+
+  // Units are keys. Multiplies by 1/n or 1/sqrt(n), rounded to float, as TF's
+  // SparseSegmentMeanGrad does: the same bits.
+  static void SpreadUnits(const Spread& spread, int64_t begin, int64_t end) {
+    const int64_t dim = spread.dim;
+    while (begin < end) {
+      const int64_t row_end = spread.ids.End(begin);
+      const double n = row_end - spread.ids.Begin(begin);
+      const float scale = spread.combiner == Combiner::kMean
+                              ? static_cast<float>(1.0 / n)
+                          : spread.combiner == Combiner::kSqrtn
+                              ? static_cast<float>(1.0 / std::sqrt(n))
+                              : 1.0f;
+      const float* grad = spread.grads + spread.ids[begin] * dim;
+      for (const int64_t stop = std::min(end, row_end); begin < stop; ++begin) {
+        float* __restrict out = spread.out + begin * dim;
+        for (int64_t d = 0; d < dim; ++d) out[d] = grad[d] * scale;
+      }
+    }
+  }
+
+  std::vector<Combiner> combiners_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableLookup").Device(DEVICE_CPU),
+                        TableLookupOp);
+REGISTER_KERNEL_BUILDER(
+    Name("RecEstimator>TableGroupLookup").Device(DEVICE_CPU),
+    TableGroupLookupOp);
+REGISTER_KERNEL_BUILDER(
+    Name("RecEstimator>TableGroupLookupGrad").Device(DEVICE_CPU),
+    TableGroupLookupGradOp);
+
+}  // namespace
+}  // namespace rec_estimator

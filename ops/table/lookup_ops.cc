@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ops that read rows. None of them changes a table.
+// Kernels: lookup_kernels.cc. Python: lookup.py.
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+
+namespace rec_estimator {
+namespace {
+
+using ::tensorflow::Status;
+using ::tensorflow::shape_inference::DimensionHandle;
+using ::tensorflow::shape_inference::InferenceContext;
+using ::tensorflow::shape_inference::ShapeHandle;
+
+Status TableLookupShape(InferenceContext* c) {
+  ShapeHandle unused, values;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+  int64_t dim;
+  TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+  TF_RETURN_IF_ERROR(c->Concatenate(c->input(1), c->Vector(dim), &values));
+  c->set_output(0, values);
+  return Status();
+}
+
+Status TableGroupLookupShape(InferenceContext* c) {
+  std::vector<int64_t> dims;
+  std::vector<std::string> combiners, unknowns;
+  int n;
+  TF_RETURN_IF_ERROR(c->GetAttr("N", &n));
+  TF_RETURN_IF_ERROR(c->GetAttr("dims", &dims));
+  TF_RETURN_IF_ERROR(c->GetAttr("combiners", &combiners));
+  TF_RETURN_IF_ERROR(c->GetAttr("unknowns", &unknowns));
+  if (static_cast<int>(dims.size()) != n ||
+      static_cast<int>(combiners.size()) != n ||
+      static_cast<int>(unknowns.size()) != n) {
+    return tensorflow::errors::InvalidArgument(
+        "dims, combiners and unknowns must be of length N, got ", dims.size(),
+        ", ", combiners.size(), " and ", unknowns.size(), " for N = ", n);
+  }
+  for (int i = 0; i < n; ++i) {
+    if (dims[i] < 1) {
+      return tensorflow::errors::InvalidArgument("dims must be >= 1, got ",
+                                                 dims[i], " at ", i);
+    }
+    ShapeHandle unused, keys, indices, dense_shape, values;
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(2 * n + i), 2, &indices));
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(3 * n + i), 1, &dense_shape));
+    keys = c->input(n + i);
+    if (combiners[i] == "none") {
+      TF_RETURN_IF_ERROR(c->Concatenate(keys, c->Vector(dims[i]), &values));
+    } else {
+      TF_RETURN_IF_ERROR(c->WithRank(keys, 1, &keys));
+      DimensionHandle same;
+      TF_RETURN_IF_ERROR(c->Merge(c->Dim(keys, 0), c->Dim(indices, 0), &same));
+      TF_RETURN_IF_ERROR(
+          c->Merge(c->Dim(indices, 1), c->Dim(dense_shape, 0), &same));
+      ShapeHandle full;
+      TF_RETURN_IF_ERROR(c->MakeShapeFromShapeTensor(3 * n + i, &full));
+      values =
+          c->Matrix(c->RankKnown(full) && c->Rank(full) > 0 ? c->Dim(full, 0)
+                                                            : c->UnknownDim(),
+                    dims[i]);
+    }
+    c->set_output(i, values);
+  }
+  return Status();
+}
+
+Status TableGroupLookupGradShape(InferenceContext* c) {
+  int n;
+  TF_RETURN_IF_ERROR(c->GetAttr("N", &n));
+  for (int i = 0; i < n; ++i) {
+    ShapeHandle indices, grads;
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 2, &indices));
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(n + i), 2, &grads));
+    c->set_output(i, c->Matrix(c->Dim(indices, 0), c->Dim(grads, 1)));
+  }
+  return Status();
+}
+
+REGISTER_OP("RecEstimator>TableLookup")
+    .Input("table: resource")
+    .Input("keys: int64")
+    .Output("values: float")
+    .Attr("dim: int >= 1")
+    .Attr("unknown: {'initial', 'default'} = 'initial'")
+    .SetIsStateful()
+    .SetShapeFn(TableLookupShape)
+    .Doc(R"doc(
+Reads one row per key and changes nothing.
+
+table: [].
+keys: Any shape; repeats allowed.
+values: [keys.shape, dim].
+dim: The table's.
+unknown: What a key without a row reads: its initial vector, or the default vector.
+)doc");
+
+REGISTER_OP("RecEstimator>TableGroupLookup")
+    .Input("tables: N * resource")
+    .Input("keys: N * int64")
+    .Input("indices: N * int64")
+    .Input("dense_shapes: N * int64")
+    .Output("values: N * float")
+    .Attr("N: int >= 1")
+    .Attr("dims: list(int)")
+    .Attr("combiners: list(string)")
+    .Attr("unknowns: list({'initial', 'default'})")
+    .SetIsStateful()
+    .SetShapeFn(TableGroupLookupShape)
+    .Doc(R"doc(
+Reads and combines the rows of several lookups in one op. Changes nothing.
+
+tables: Each []. One table may come several times.
+keys: Each [n], the values of a SparseTensor; of any shape for the combiner "none".
+indices: Each [n, r], r >= 1, the SparseTensor's indices, column 0 not decreasing; [0, 1] for "none".
+dense_shapes: Each [r], the SparseTensor's dense_shape; [1] for "none", where it is not read.
+values: Each [dense_shape[0], dim]; zeros for a row without keys. [keys.shape, dim] for "none".
+dims: The tables'.
+combiners: Each "sum", "mean", "sqrtn" or "none".
+unknowns: What each lookup reads for a key without a row: its initial vector, or the default vector.
+)doc");
+
+REGISTER_OP("RecEstimator>TableGroupLookupGrad")
+    .Input("indices: N * int64")
+    .Input("grads: N * float")
+    .Output("key_grads: N * float")
+    .Attr("N: int >= 1")
+    .Attr("combiners: list(string)")
+    .SetShapeFn(TableGroupLookupGradShape)
+    .Doc(R"doc(
+The gradient of TableGroupLookup for each occurrence of a key.
+
+indices: Each [n, r], as in TableGroupLookup.
+grads: Each [rows, dim], of the combined values.
+key_grads: Each [n, dim]: grads[indices[j, 0]], over the row's length for "mean", its root for "sqrtn".
+combiners: Each "sum", "mean" or "sqrtn".
+)doc");
+
+}  // namespace
+}  // namespace rec_estimator

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sorted table of keys and values that a checkpoint's ``.index`` file is.
+
+    block* · metaindex block (empty) · index block · footer
+
+A block holds entries (length shared with the key before, length of the rest, length of the value,
+rest of the key, value), the positions of entries that share nothing, and their number; a byte for
+its compression and a masked CRC-32C follow. The index block has the last key of each block and
+where the block is; the footer has where the index block is.
+
+Source: LevelDB, doc/table_format.md (https://github.com/google/leveldb); TensorFlow writes it
+uncompressed.
+"""
+
+import struct
+from typing import Iterable, Iterator, List, Tuple
+
+import numpy as np
+
+from rec_estimator.checkpoint.format.crc32c import crc32c, masked
+
+_MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
+_FOOTER = 48  # Bytes: two places of at most 20 each, and the magic number.
+_TRAILER = 5  # Bytes after a block: compression and checksum.
+
+# Bytes of entries after which a block ends. Readers load a block at a time.
+_BLOCK = 1 << 16
+
+# Entries after which one has its whole key again.
+_SHARING = 16
+
+
+class DamagedIndexError(Exception):
+    """The bytes are not what a writer of indexes wrote; the message says where."""
+
+
+def identity_of(data: bytes) -> str:
+    """What tells an index file from any other one, and with it its checkpoint.
+
+    An index has the checksums of all tensors, so that two checkpoints with one identity hold the
+    same. Where a copy of the files lies does not matter.
+
+    Args:
+      data: The whole file.
+
+    Returns:
+      Its length in bytes and its CRC-32C, as incremental checkpoints store it of their parent.
+
+    Example:
+      >>> identity_of(b"123456789")
+      '9-e3069283'
+    """
+    return f"{len(data)}-{crc32c(np.frombuffer(data, np.uint8)):08x}"
+
+
+def parse_index(data: bytes) -> Iterator[Tuple[bytes, bytes]]:
+    """Keys and values of an index file, in order.
+
+    Args:
+      data: The whole file.
+
+    Yields:
+      (key, value).
+
+    Raises:
+      DamagedIndexError: The file is cut, altered or compressed.
+
+    Example:
+      >>> list(parse_index(build_index([(b"a", b"1"), (b"ab", b"2")])))
+      [(b'a', b'1'), (b'ab', b'2')]
+    """
+    if len(data) < _FOOTER or not data.endswith(_MAGIC):
+        raise DamagedIndexError("it does not end as an index does")
+    try:
+        metaindex, position = _parse_place(data, len(data) - _FOOTER)
+        for _ in _parse_block(data, *metaindex):
+            raise DamagedIndexError("its metaindex must be empty")
+        place, _ = _parse_place(data, position)
+        for _, value in _parse_block(data, *place):
+            place, _ = _parse_place(value, 0)
+            yield from _parse_block(data, *place)
+    except IndexError:
+        raise DamagedIndexError("an entry does not end") from None
+
+
+def build_index(entries: Iterable[Tuple[bytes, bytes]]) -> bytes:
+    """An index file.
+
+    Args:
+      entries: (key, value), keys in ascending order of their bytes.
+
+    Returns:
+      The whole file.
+    """
+    file, places = bytearray(), []
+    block: List[Tuple[bytes, bytes]] = []
+    size = 0
+    for key, value in entries:
+        block.append((key, value))
+        size += len(key) + len(value)
+        if size >= _BLOCK:
+            places.append((key, _append_block(file, block)))
+            block, size = [], 0
+    if block:
+        places.append((block[-1][0], _append_block(file, block)))
+    footer = _append_block(file, []) + _append_block(file, places)
+    return bytes(file) + footer.ljust(_FOOTER - len(_MAGIC), b"\0") + _MAGIC
+
+
+def _parse_block(data: bytes, offset: int, size: int) -> Iterator[Tuple[bytes, bytes]]:
+    block = data[offset : offset + size + 1]
+    trailer = data[offset + size : offset + size + _TRAILER]
+    if len(trailer) < _TRAILER or size < 4:
+        raise DamagedIndexError("a block lies outside of the file")
+    if masked(crc32c(np.frombuffer(block, np.uint8))) != struct.unpack("<I", trailer[1:])[0]:
+        raise DamagedIndexError(f"the checksum of the block at byte {offset} does not match")
+    if trailer[0]:
+        raise DamagedIndexError("it is compressed, which TensorFlow's own never are")
+    restarts = struct.unpack_from("<I", block, size - 4)[0]
+    end = size - 4 - 4 * restarts
+    key, position = b"", 0
+    while position < end:
+        shared, position = _parse_varint(block, position)
+        rest, position = _parse_varint(block, position)
+        length, position = _parse_varint(block, position)
+        key = key[:shared] + block[position : position + rest]
+        position += rest
+        yield key, block[position : position + length]
+        position += length
+
+
+def _append_block(file: bytearray, entries: List[Tuple[bytes, bytes]]) -> bytes:
+    """Appends a block; returns its place, encoded."""
+    # Readers want one position at least.
+    block, positions, before = bytearray(), [0], b""
+    for number, (key, value) in enumerate(entries):
+        if number and not number % _SHARING:
+            positions.append(len(block))
+            before = b""
+        both = min(len(before), len(key))
+        shared = next((i for i in range(both) if before[i] != key[i]), both)
+        block += _varint(shared) + _varint(len(key) - shared) + _varint(len(value))
+        block += key[shared:] + value
+        before = key
+    block += struct.pack(f"<{len(positions) + 1}I", *positions, len(positions))
+    place = _varint(len(file)) + _varint(len(block))
+    block += b"\0"  # No compression.
+    file += block + struct.pack("<I", masked(crc32c(np.frombuffer(block, np.uint8))))
+    return place
+
+
+def _parse_place(data: bytes, position: int) -> Tuple[Tuple[int, int], int]:
+    offset, position = _parse_varint(data, position)
+    size, position = _parse_varint(data, position)
+    return (offset, size), position
+
+
+def _parse_varint(data: bytes, position: int) -> Tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Automatic graph modification: the keys of lookups are computed ahead of the step that needs them.
+
+Step 1a of the data flow, between inputs and lookups. What a model computes its keys with (string
+hashing, padding, splitting) is found in the finished graph, moved into the input pipeline, and run
+there while the step before is still training. The numbers are the same, bit for bit: the moved ops
+are functions of the batch alone, and change nothing.
+
+    modify_graph_and_start_emb_cache()                     # with a tf.Session, after minimize()
+    session.run(get_initializer(True))
+
+    estimator.train(input_fn, hooks=[GraphModifierHook()])  # with an Estimator
+
+After Rec SDK TensorFlow (mx_rec.graph.modifier).
+"""
+
+import os
+from typing import Any, List, Optional
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator._argument_checks import check_bool
+from rec_estimator.graph_modifier.cut import PLACEHOLDERS, Cut, KeyPath, find_cuts, find_key_paths
+from rec_estimator.graph_modifier.iterator_swap import (
+    build_iterator,
+    check_swappable,
+    forward_replaced,
+    initializers_of,
+    put_in_place,
+)
+from rec_estimator.graph_modifier.prepared_input import BATCHES, INITIALIZERS
+from rec_estimator.graph_passes.walk import ancestors, graph_def_of
+from rec_estimator.rec_sdk.constants import ASCEND_CUTTING_POINT_INITIALIZER
+
+# The end of the name of an op that tells whether an iterator was started, and its attribute that
+# leaves states outside of the dataset out.
+_PROBE = "_is_started"
+_IGNORE = 1
+
+# Where graphs are dumped, as Rec SDK does.
+_DUMP_FOLDER = "export_graph"
+
+
+def modify_graph_and_start_emb_cache(
+    full_graph: Optional[tf.Graph] = None, dump_graph: bool = False
+) -> None:
+    """Moves the computation of all lookups' keys from the graph's steps into its input pipelines.
+
+    Call it when the graph is complete, after ``minimize()``, and before a session runs it. The
+    data start with ``session.run(get_initializer(True))``, and with False for evaluation;
+    ``iterator.initializer`` does the same. Tensors of the old batch stay valid: fetched beside a
+    step, they are those of its batch.
+
+    Args:
+      full_graph: The graph. None: the default graph.
+      dump_graph: Whether to write the graph before and after, and what was moved, to
+        ``./export_graph``: ``old_graph``, ``cut_graph_<train or eval>_<n>``, ``new_graph``, each
+        as ``<name>.pbtxt`` and as a folder of that name for TensorBoard.
+
+    Raises:
+      ValueError: An argument of another type. Keys depend on more than the batch: on a variable, a
+        placeholder, other state or a second iterator. A lookup is inside tf.cond,
+        tf.while_loop or tf.function. An iterator cannot be replaced.
+
+    Example:
+      >>> data = tf.data.Dataset.from_tensors({"user": ["ada", "bob"]}).repeat()
+      >>> batch = tf.data.make_one_shot_iterator(data).get_next()
+      >>> keys = tf.strings.to_hash_bucket_fast(batch["user"], 2**63 - 1)
+      >>> table = rec.get_embedding_variable("user", embedding_dim=2)
+      >>> loss = tf.reduce_sum(rec.embedding_lookup(table, keys))
+      >>> train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
+      >>> rec.modify_graph_and_start_emb_cache()
+      >>> rec.get_initializer(True).type
+      'NoOp'
+    """
+    if not isinstance(full_graph, (tf.Graph, type(None))):
+        raise ValueError(f"full_graph must be a tf.Graph or None, got {full_graph!r}")
+    check_bool("dump_graph", dump_graph)
+    graph = full_graph or tf.get_default_graph()
+    forward_replaced(graph)
+    move_key_paths(graph, find_key_paths(graph), dump_graph)
+
+
+def move_key_paths(graph: tf.Graph, key_paths: List[KeyPath], dump_graph: bool = False) -> None:
+    """Moves key paths of a graph into its input pipelines: all of them, or none and an error.
+
+    Args:
+      graph: The graph.
+      key_paths: The keys to be computed ahead, and whether they are those of training.
+      dump_graph: As of modify_graph_and_start_emb_cache.
+
+    Raises:
+      ValueError: As of modify_graph_and_start_emb_cache.
+    """
+    cuts = find_cuts(key_paths)
+    made = set(graph.get_collection(BATCHES[True]) + graph.get_collection(BATCHES[False]))
+    # A graph may be modified again when it has got more lookups, or an optimizer.
+    swapped = [cut for cut in cuts if cut.outputs or cut.get_next not in made]
+    for cut in swapped:
+        check_swappable(cut)
+    if not cuts:
+        tf.logging.warning("No lookup takes its keys from a dataset: nothing to modify.")
+    if dump_graph:
+        _dump("old_graph", graph)
+        for i, cut in enumerate(swapped):
+            _dump_cut(f"cut_graph_{'train' if cut.is_training else 'eval'}_{i}", cut)
+    iterators = {cut.get_next: build_iterator(cut) for cut in swapped}
+    for cut in cuts:
+        old = cut.get_next
+        get_next = put_in_place(iterators[old]) if old in iterators else old
+        for is_training, name in BATCHES.items():
+            batches = [op for op in graph.get_collection(name) if op is not old]
+            if is_training == cut.is_training:
+                batches.append(get_next)
+            graph.get_collection_ref(name)[:] = batches
+    if cuts:
+        _collect_initializers(graph)
+    if dump_graph:
+        _dump("new_graph", graph)
+
+
+def _collect_initializers(graph: tf.Graph) -> None:
+    all_starts = []
+    for is_training, name in BATCHES.items():
+        batches = graph.get_collection(name)
+        starts = [op for get_next in batches for op in initializers_of(get_next)]
+        with graph.as_default(), tf.name_scope(None), tf.control_dependencies(None):
+            start = [tf.group(starts, name="prepared_input_initializer")] if batches else []
+        graph.get_collection_ref(INITIALIZERS[is_training])[:] = start
+        all_starts += [op for op in starts if op not in all_starts]
+    graph.get_collection_ref(ASCEND_CUTTING_POINT_INITIALIZER)[:] = all_starts
+
+
+class GraphModifierHook(tf.train.SessionRunHook):
+    """Modifies the graph of an Estimator's call, or of a MonitoredTrainingSession.
+
+    Give it to each of train(), evaluate(), predict(), TrainSpec and EvalSpec whose keys are to be
+    computed ahead of the step. It starts the modified graph's data if nobody else has, as nobody
+    does in a MonitoredTrainingSession; data that are fed when they start are left to the script.
+
+    Args:
+      dump_graph: As of modify_graph_and_start_emb_cache.
+      modify_graph: False: leave the graph as it is, and check it as start_asc_pipeline does.
+
+    Raises:
+      ValueError: An argument is no bool; when the call begins, as
+        modify_graph_and_start_emb_cache and start_asc_pipeline.
+      RuntimeError: When the call begins, as start_asc_pipeline.
+
+    Example:
+      >>> hook = rec.GraphModifierHook()
+      >>> # estimator.train(input_fn, hooks=[hook])
+    """
+
+    def __init__(self, dump_graph: bool = False, modify_graph: bool = True) -> None:
+        check_bool("dump_graph", dump_graph)
+        check_bool("modify_graph", modify_graph)
+        self._dump_graph = dump_graph
+        self._modify_graph = modify_graph
+
+    def begin(self) -> None:
+        """Modifies the graph; called by TensorFlow when it is complete."""
+        if not self._modify_graph:
+            from rec_estimator.rec_sdk.feature_spec import start_asc_pipeline
+
+            start_asc_pipeline()
+            return
+        modify_graph_and_start_emb_cache(dump_graph=self._dump_graph)
+        for start in tf.get_collection(ASCEND_CUTTING_POINT_INITIALIZER):
+            _probe_of(start)
+
+    def after_create_session(self, session: tf.Session, coord: Any) -> None:
+        """Starts the data that nobody has started; called by TensorFlow."""
+        del coord
+        if not self._modify_graph:
+            return
+        for start in session.graph.get_collection(ASCEND_CUTTING_POINT_INITIALIZER):
+            if not _is_started(session, start) and not _is_fed(start):
+                session.run(start)
+
+
+def _probe_of(start: tf.Operation) -> tf.Operation:
+    """An op that fails if the iterator of its initializer `start` has not been started.
+
+    Nothing in TensorFlow tells it; but what has no dataset yet has no state to be written.
+    """
+    handle = start.inputs[1]
+    for op in handle.consumers():
+        if op.name.endswith(_PROBE):
+            return op
+    with tf.name_scope(None), tf.device(handle.device):
+        return tf.raw_ops.SerializeIterator(
+            resource_handle=handle, external_state_policy=_IGNORE, name=handle.op.name + _PROBE
+        ).op
+
+
+def _is_started(session: tf.Session, start: tf.Operation) -> bool:
+    try:
+        session.run(_probe_of(start))
+    except tf.errors.FailedPreconditionError:
+        return False
+    except tf.errors.OpError:
+        # It has a dataset, of a kind whose state cannot be written.
+        return True
+    return True
+
+
+def _is_fed(start: tf.Operation) -> bool:
+    return any(op.type in PLACEHOLDERS for op in ancestors([start]))
+
+
+def _dump(name: str, graph: tf.Graph) -> None:
+    tf.io.write_graph(graph, _DUMP_FOLDER, f"{name}.pbtxt")
+    with tf.Graph().as_default():
+        writer = tf.summary.FileWriter(os.path.join(_DUMP_FOLDER, name))
+    writer.add_graph(graph)
+    writer.close()
+
+
+def _dump_cut(name: str, cut: Cut) -> None:
+    with tf.Graph().as_default() as graph:
+        batch = {
+            tensor.name: tf.placeholder(tensor.dtype, tensor.shape, name=f"batch_{i}")
+            for i, tensor in enumerate(cut.get_next.outputs)
+            if any(consumer in cut.ops for consumer in tensor.consumers())
+        }
+        tf.import_graph_def(graph_def_of(cut.get_next.graph, cut.ops), batch, name="key_path")
+    _dump(name, graph)

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What graph modification takes out of a step: the ops between a batch and the keys of its lookups.
+
+A key path is all that a lookup's keys are computed from, up to the IteratorGetNext that the batch
+comes from. It may run ahead of the step if it is a function of the batch alone; what is not is
+refused here, before anything is changed.
+"""
+
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator._tensorflow import graphs
+from rec_estimator.graph_passes.walk import GET_NEXT, ancestors, called_functions, has_batch_default
+from rec_estimator.table.table import graph_tables
+
+_APPLY = "RecEstimator>TableApply"
+_LOOKUPS = ("RecEstimator>TableLookup", "RecEstimator>TableGroupLookup")
+_LOOPS = ("Enter", "Exit", "LoopCond", "NextIteration", "RefEnter", "RefExit", "RefNextIteration")
+_MERGES = ("Merge", "RefMerge")
+PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
+_SWITCHES = ("RefSwitch", "Switch")
+_VARIABLES = ("ReadVariableOp", "ResourceGather", "VarHandleOp", "Variable", "VariableV2")
+
+_WAY_OUT = (
+    "compute the ids in the dataset (dataset.map), or leave the graph as it is: no "
+    "modify_graph_and_start_emb_cache(), GraphModifierHook(modify_graph=False)"
+)
+
+
+# Bodies of a graph's functions by name.
+_Functions = Dict[str, Any]
+
+
+class KeyPath(NamedTuple):
+    """The keys of one lookup, which are to be computed ahead of the step that looks them up.
+
+    This is the one thing that graph modification is asked with; whoever builds lookups may make
+    some of their own.
+    """
+
+    lookup: str  # What messages call the lookup.
+    keys: Tuple[tf.Tensor, ...]  # All that the lookup reads and that its batch gives.
+    is_training: bool  # Whether get_initializer(True) starts its data, or get_initializer(False).
+
+
+class Cut(NamedTuple):
+    """What is moved from one IteratorGetNext to its dataset."""
+
+    get_next: tf.Operation
+    ops: List[tf.Operation]  # In the order they were made; constants and assertions included.
+    outputs: List[tf.Tensor]  # Of `ops`, what the rest of the graph takes.
+    is_training: bool
+
+
+def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
+    """The key paths of all lookups of a graph.
+
+    A lookup is one of training if it says so, or if its batch is used to update a table.
+
+    Args:
+      graph: Any graph.
+
+    Returns:
+      One for each lookup op; none for a lookup of constants.
+
+    Raises:
+      ValueError: A lookup is inside tf.cond, tf.while_loop or tf.function.
+    """
+    lookups, applies = [], []
+    for op in graph.get_operations():
+        if op.type in _LOOKUPS:
+            lookups.append(op)
+        elif op.type == _APPLY:
+            applies.append(op)
+    trained = ancestors(applies)
+    said = {
+        lookup.op
+        for table in graph_tables(graph)
+        for shard in table
+        for lookup in shard.lookups
+        if lookup.is_training
+    }
+    for op in [op for op in lookups if graphs.in_control_flow(op)] + _calls_with_lookup(graph):
+        raise ValueError(
+            "a lookup must be outside tf.cond, tf.while_loop and tf.function to have its keys "
+            f"moved, got {op.name!r}; look the keys up before, or leave the graph as it is: "
+            "GraphModifierHook(modify_graph=False)"
+        )
+    paths = []
+    for op in lookups:
+        keys = tuple(tensor for tensor in op.inputs if tensor.dtype != tf.resource)
+        sources = {step.op for step in _upstream(keys) if step.op.type == GET_NEXT}
+        paths.append(KeyPath(op.name, keys, op in said or bool(sources & trained)))
+    return paths
+
+
+def find_cuts(key_paths: Sequence[KeyPath]) -> List[Cut]:
+    """What is to be moved so that the keys are computed ahead of their step.
+
+    Args:
+      key_paths: Of one graph.
+
+    Returns:
+      One for each IteratorGetNext. Keys that depend on no batch and no state stay where they are.
+
+    Raises:
+      ValueError: Keys depend on a variable, a placeholder, other state, or two iterators.
+    """
+    if not key_paths:
+        return []
+    functions = _functions(key_paths[0].keys[0].graph)
+    members: Dict[tf.Operation, Set[tf.Operation]] = {}
+    is_training: Dict[tf.Operation, bool] = {}
+    for path in key_paths:
+        get_next, ops = _check(path, functions)
+        if get_next is not None:
+            members.setdefault(get_next, set()).update(ops)
+            is_training[get_next] = is_training.get(get_next, False) or path.is_training
+    cuts = []
+    for get_next, ops in members.items():
+        ordered = [op for op in get_next.graph.get_operations() if op in ops]
+        outputs = _outputs(get_next, ops, ordered)
+        # Without outputs the keys are entries of the batch themselves.
+        cuts.append(Cut(get_next, ordered if outputs else [], outputs, is_training[get_next]))
+    return cuts
+
+
+class _Step(NamedTuple):
+    """An op of a key path, and what is computed from it or waits for it."""
+
+    op: tf.Operation
+    needed_by: Optional[tf.Operation]
+    by_control_edge: bool
+
+
+def _upstream(keys: Iterable[tf.Tensor]) -> Iterator[_Step]:
+    """All that keys are computed from; nothing that IteratorGetNext is."""
+    seen: Set[tf.Operation] = set()
+    stack = [_Step(tensor.op, None, False) for tensor in keys]
+    while stack:
+        step = stack.pop()
+        if step.op in seen:
+            continue
+        seen.add(step.op)
+        yield step
+        if step.op.type != GET_NEXT:
+            stack.extend(_Step(tensor.op, step.op, False) for tensor in step.op.inputs)
+            stack.extend(_Step(op, step.op, True) for op in step.op.control_inputs)
+
+
+def _check(
+    path: KeyPath, functions: _Functions
+) -> Tuple[Optional[tf.Operation], List[tf.Operation]]:
+    """The IteratorGetNext of a key path, if it has one, and its other ops."""
+    get_next: Optional[tf.Operation] = None
+    ops = []
+    for step in _upstream(path.keys):
+        if step.op.type != GET_NEXT:
+            _refuse_state(path, step, functions)
+            ops.append(step.op)
+        elif get_next is None:
+            get_next = step.op
+        else:
+            raise ValueError(
+                f"keys of lookup {path.lookup!r} must come from one iterator, got those of "
+                f"{get_next.name!r} and {step.op.name!r}; zip the datasets with tf.data.Dataset.zip"
+            )
+    return get_next, ops
+
+
+def _refuse_state(path: KeyPath, step: _Step, functions: _Functions) -> None:
+    reason = _state_of(step.op, functions)
+    if reason is None:
+        return
+    where = "on their path"
+    if step.by_control_edge:
+        where = f"which {step.needed_by.name!r} waits for by a control dependency"
+    raise ValueError(
+        f"keys of lookup {path.lookup!r} must be computed from the batch alone to be moved ahead "
+        f"of the step, got {step.op.name!r} ({step.op.type}), {where}, which {reason}; {_WAY_OUT}"
+    )
+
+
+def _state_of(op: tf.Operation, functions: _Functions) -> Optional[str]:
+    """What besides the batch the result of an op depends on, or what it changes; None: nothing."""
+    if op.type in PLACEHOLDERS and not has_batch_default(op):
+        return "is fed while a step runs"
+    if op.type in _VARIABLES:
+        return "reads a variable"
+    if op.type in _LOOPS:
+        return "is part of a loop"
+    if op.op_def.is_stateful and not _only_asserts(op, functions):
+        return "has state or side effects"
+    return None
+
+
+def _only_asserts(op: tf.Operation, functions: _Functions) -> bool:
+    """Whether an op has state only because a batch that breaks an assertion must raise."""
+    if op.type == "Assert":
+        return True
+    called = called_functions(op.node_def)
+    return bool(called) and all(
+        node.op == "Assert"
+        or (node.op not in PLACEHOLDERS and not graphs.is_stateful_op_type(node.op))
+        for name in called
+        for node in functions[name].node_def
+    )
+
+
+def _functions(graph: tf.Graph) -> _Functions:
+    return {body.signature.name: body for body in graph.as_graph_def().library.function}
+
+
+def _calls_with_lookup(graph: tf.Graph) -> List[tf.Operation]:
+    """The ops that call functions in which a table is looked up."""
+    handles = [shard.handle for table in graph_tables(graph) for shard in table]
+    callers = [
+        op for handle in handles for op in handle.consumers() if called_functions(op.node_def)
+    ]
+    functions = _functions(graph) if callers else {}
+
+    def looks_up(node: tf.NodeDef) -> bool:
+        bodies = [functions[name] for name in called_functions(node) if name in functions]
+        return node.op in _LOOKUPS or any(
+            looks_up(inner) for body in bodies for inner in body.node_def
+        )
+
+    return [op for op in callers if looks_up(op.node_def)]
+
+
+def _outputs(
+    get_next: tf.Operation, ops: Set[tf.Operation], ordered: Sequence[tf.Operation]
+) -> List[tf.Tensor]:
+    """What the rest of the graph takes of the ops that depend on the batch."""
+    # Of a tf.cond only one branch has values; its ops stay for those who take them.
+    given = _descendants(get_next, ops) - _branches(ordered)
+    return [
+        tensor
+        for op in ordered
+        if op in given
+        for tensor in op.outputs
+        if any(consumer not in ops for consumer in tensor.consumers())
+    ]
+
+
+def _descendants(get_next: tf.Operation, ops: Set[tf.Operation]) -> Set[tf.Operation]:
+    """Those of `ops` that are computed from what `get_next` gives."""
+    found: Set[tf.Operation] = set()
+    stack = [get_next]
+    while stack:
+        for tensor in stack.pop().outputs:
+            for consumer in tensor.consumers():
+                if consumer in ops and consumer not in found:
+                    found.add(consumer)
+                    stack.append(consumer)
+    return found
+
+
+def _branches(ops: Sequence[tf.Operation]) -> Set[tf.Operation]:
+    """Those of `ops` that run in one branch of a tf.cond (v1) only, in which they do not end."""
+    found: Set[tf.Operation] = set()
+    size = -1
+    while len(found) > size:
+        size = len(found)
+        for op in ops:
+            before = [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
+            if op.type in _SWITCHES or (op.type not in _MERGES and found.intersection(before)):
+                found.add(op)
+    return found

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a record of a file becomes features and labels, and what is wrong with one that does not.
+
+What row_files.py reads with and inputs.py checks its arguments with. A record is a line of a CSV
+file or a serialized tf.train.Example.
+"""
+
+import csv
+import dataclasses
+import re
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
+
+import tensorflow as tf
+
+_CSV_DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64, tf.string)
+
+
+@dataclasses.dataclass(frozen=True)
+class CsvRows:
+    """How a line becomes features and labels. The arguments are those of inputs.csv_input_fn."""
+
+    names: Tuple[str, ...]  # of all columns, in the order of the file
+    features: Tuple[str, ...]
+    labels: Union[str, Tuple[str, ...], None]
+    dtypes: Mapping[str, tf.DType]  # by column, all of features and labels
+    defaults: Mapping[str, Any]  # by column; a label without one must be given
+    multi_valued: Tuple[str, ...]
+    delimiter: str
+    value_delimiter: str
+    header: bool
+
+    number_name = "line"
+
+    def parse(self, lines: tf.Tensor) -> Any:
+        """string [n] as features, or (features, labels)."""
+        defaults = []
+        for name in self.names:
+            if name in self.multi_valued or name not in self.dtypes:
+                # Columns that nobody asked for are decoded too: else a row with too many or too few
+                # fields would pass.
+                defaults.append(tf.constant([""]))
+            else:
+                default = self.defaults.get(name)
+                values = [] if default is None else [default]
+                defaults.append(tf.constant(values, self.dtypes[name]))
+        columns = dict(zip(self.names, tf.io.decode_csv(lines, defaults, self.delimiter)))
+        for name in self.multi_valued:
+            split = tf.compat.v1.string_split(columns[name], self.value_delimiter, skip_empty=True)
+            values = split.values
+            if self.dtypes[name] != tf.string:
+                values = tf.strings.to_number(values, self.dtypes[name])
+            columns[name] = tf.RaggedTensor.from_value_rowids(
+                values, split.indices[:, 0], nrows=split.dense_shape[0], validate=False
+            )
+        return with_labels({name: columns[name] for name in self.features}, self.labels, columns)
+
+    def records(self, path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+        """The lines of a file below its header."""
+        lines = tf.data.TextLineDataset(path, compression_type=compression)
+        return lines.skip(1) if self.header else lines
+
+    def explain(self, line: bytes) -> str:
+        """What is wrong with a line that parse refuses."""
+        text = _shortened(line)
+        generic = (
+            f'row must be CSV with quotes around whole fields only, and "" in them, got {text}'
+        )
+        try:
+            fields = next(csv.reader([line.decode(errors="replace")], delimiter=self.delimiter))
+        except (csv.Error, StopIteration):
+            return generic
+        if len(fields) != len(self.names):
+            return f"row must have {len(self.names)} fields, got {len(fields)} in {text}"
+        for name, field in zip(self.names, fields):
+            dtype = self.dtypes.get(name, tf.string)
+            if not field and name not in self.multi_valued:
+                if name in self.dtypes and self.defaults.get(name) is None:
+                    return f"column {name!r} must not be empty, got {text}"
+                continue
+            values = [field]
+            if name in self.multi_valued:
+                values = [value for value in field.split(self.value_delimiter) if value]
+            for value in values:
+                if not _is_readable(value, dtype):
+                    return f"column {name!r} must be {dtype.name}, got {value!r} in {text}"
+        return generic
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleRows:
+    """How a serialized tf.train.Example becomes features and labels."""
+
+    features: Mapping[str, Any]  # tf.io features by name, labels included
+    labels: Union[str, Tuple[str, ...], None]
+
+    number_name = "record"
+    header = False
+
+    def parse(self, records: tf.Tensor) -> Any:
+        """string [n] as features, or (features, labels)."""
+        columns = tf.io.parse_example(records, self.features)
+        labels = {self.labels} if isinstance(self.labels, str) else set(self.labels or ())
+        features = {name: value for name, value in columns.items() if name not in labels}
+        return with_labels(features, self.labels, columns)
+
+    def records(self, path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+        """The records of a file."""
+        return tf.data.TFRecordDataset(path, compression_type=compression)
+
+    def explain(self, record: bytes) -> str:
+        """What is wrong with a record that parse refuses."""
+        try:
+            example = tf.train.Example.FromString(record)
+        except Exception:
+            # protobuf has no one class of errors over its versions.
+            return f"record must be a tf.train.Example, got {len(record)} other bytes"
+        kinds = {"bytes_list": tf.string, "float_list": tf.float32, "int64_list": tf.int64}
+        for name, spec in self.features.items():
+            if not hasattr(spec, "dtype") or isinstance(spec, tf.io.SparseFeature):
+                continue
+            key = getattr(spec, "value_key", None) or name
+            # Indexing a protobuf map adds what is not there: to this copy only.
+            kind = example.features.feature[key].WhichOneof("kind")
+            is_fixed = isinstance(spec, tf.io.FixedLenFeature)
+            if kind is None:
+                if is_fixed and spec.default_value is None:
+                    there = sorted(set(example.features.feature) - {key})
+                    return f"feature {name!r} must be in the record, got {there}"
+                continue
+            if kinds[kind] != spec.dtype:
+                return f"feature {name!r} must be {spec.dtype.name}, got a {kind}"
+            length = len(getattr(example.features.feature[key], kind).value)
+            if is_fixed and length != tf.TensorShape(spec.shape).num_elements():
+                return (
+                    f"feature {name!r} must have the shape {list(spec.shape)}, got {length} values"
+                )
+        return "record must have the declared features, got others"
+
+
+def with_labels(features: Dict[str, Any], labels: Any, columns: Mapping[str, Any]) -> Any:
+    """Features alone, or with the one label or the dict of labels named."""
+    if not labels:
+        return features
+    if isinstance(labels, str):
+        return features, columns[labels]
+    return features, {name: columns[name] for name in labels}
+
+
+def csv_rows(
+    names: Tuple[str, ...],
+    *,
+    features: Optional[Sequence[str]],
+    labels: Any,
+    dtypes: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    multi_valued: Sequence[str],
+    delimiter: str,
+    value_delimiter: str,
+    header: bool,
+) -> CsvRows:
+    """Checks the arguments of inputs.csv_input_fn against the names of the columns.
+
+    Raises:
+      ValueError: No such column, or a default that is not of its column's dtype.
+    """
+    label_names = as_names("label_column", labels)
+    check_known("label_column", label_names, names)
+    feature_names = as_names("columns", features)
+    if features is None:
+        feature_names = tuple(name for name in names if name not in label_names)
+    check_known("columns", feature_names, names)
+    check_known("dtypes", dtypes, names)
+    check_known("defaults", defaults, names)
+    check_known("multi_valued", as_names("multi_valued", multi_valued), names)
+    both = [name for name in feature_names if name in label_names]
+    if both:
+        raise ValueError(f"columns must leave out the labels, got {both}")
+    types, values = {}, {}
+    for name in [*feature_names, *label_names]:
+        types[name] = _csv_dtype(name, dtypes, defaults, name in label_names)
+        values[name] = defaults.get(name)
+        if values[name] is None and name not in label_names:
+            values[name] = types[name].as_numpy_dtype() if types[name] != tf.string else ""
+        if values[name] is not None and not _fits(values[name], types[name]):
+            raise ValueError(
+                f"defaults must be of their columns' dtypes, got {values[name]!r} for {name!r}, "
+                f"which is {types[name].name}"
+            )
+    return CsvRows(
+        names=names,
+        features=feature_names,
+        labels=labels if labels is None or isinstance(labels, str) else label_names,
+        dtypes=types,
+        defaults=values,
+        multi_valued=tuple(n for n in as_names("multi_valued", multi_valued) if n in types),
+        delimiter=delimiter,
+        value_delimiter=value_delimiter,
+        header=header,
+    )
+
+
+def as_names(argument: str, names: Any) -> Tuple[str, ...]:
+    """One name, several or None, as a tuple."""
+    if names is None:
+        return ()
+    names = (names,) if isinstance(names, str) else tuple(names)
+    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
+        raise ValueError(f"{argument} must be names, each once, got {names}")
+    return names
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raises unless value is an integer of 1 or more."""
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
+        raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
+
+
+def check_known(argument: str, names: Any, known: Any) -> None:
+    """Raises a ValueError that lists what there is."""
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"{argument} must name columns that there are, got {name!r}; there are "
+                f"{list(known)}"
+            )
+
+
+def _csv_dtype(
+    name: str, dtypes: Mapping[str, Any], defaults: Mapping[str, Any], is_label: bool
+) -> tf.DType:
+    if name in dtypes:
+        try:
+            dtype = tf.as_dtype(dtypes[name])
+        except TypeError:
+            dtype = None
+        if dtype not in _CSV_DTYPES:
+            raise ValueError(
+                f"dtypes must be of {', '.join(t.name for t in _CSV_DTYPES)}, got {dtypes[name]!r} "
+                f"for {name!r}"
+            )
+        return dtype
+    default = defaults.get(name)
+    if default is None:
+        return tf.float32 if is_label else tf.string
+    if isinstance(default, (str, bytes)):
+        return tf.string
+    # Keys are int64, the rest of a model float32.
+    return tf.int64 if hasattr(default, "__index__") else tf.float32
+
+
+def _fits(value: Any, dtype: tf.DType) -> bool:
+    if isinstance(value, (str, bytes)) or dtype == tf.string:
+        return isinstance(value, (str, bytes)) and dtype == tf.string
+    return _is_readable(str(value), dtype)
+
+
+def _is_readable(text: str, dtype: tf.DType) -> bool:
+    """Whether tf.io.decode_csv takes a text, which is stricter than int() and float()."""
+    if dtype == tf.string:
+        return True
+    if dtype.is_integer:
+        is_number = re.fullmatch(r"\s*-?[0-9]+\s*", text)
+        return bool(is_number) and dtype.min <= int(text) <= dtype.max
+    exponent = r"(e[+-]?[0-9]+)?"
+    number = rf"([0-9]+\.?[0-9]*{exponent}|\.[0-9]+{exponent}|inf|nan)"
+    return bool(re.fullmatch(rf"\s*[+-]?{number}\s*", text, re.IGNORECASE))
+
+
+def _shortened(record: bytes) -> str:
+    text = record.decode(errors="replace")
+    return repr(text if len(text) <= 200 else text[:200] + "…")

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What FeatureSpec mode maps a dataset with: it checks ids and remembers where they are.
+
+Step 1a of the data flow, the dataset's side of feature_spec.py.
+
+Source: Rec SDK TensorFlow, ``mx_rec.core.asc.helper``.
+"""
+
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator._argument_checks import check_bool
+from rec_estimator._tensorflow import graphs
+from rec_estimator.rec_sdk.feature_spec import (
+    MARKS,
+    PIPELINES,
+    Entry,
+    FeatureSpec,
+    Path,
+    check_ids,
+    check_time,
+    entries_of,
+    follow,
+    names_of,
+)
+from rec_estimator.rec_sdk.runtime import is_static
+
+_DUMP_FOLDER = "export_graph"
+_DUMP_FILE = "pipeline_graph.pb"
+
+
+def get_asc_insert_func(
+    tgt_key_specs: Any = None,
+    args_index_list: Optional[Sequence[int]] = None,
+    table_names: Optional[Sequence[str]] = None,
+    *,
+    is_training: bool = True,
+    dump_graph: bool = False,
+) -> Callable[..., Any]:
+    """A function for ``dataset.map`` that checks the ids of a batch and lets lookups find them.
+
+    As Rec SDK's, it adds one entry to the batch: the number of ids in it, int32 []. A dict gets it
+    as ``<last key>_read_emb_key``, a tensor or a tuple at its end, a pair of features (a dict or a
+    tuple) and labels in the features.
+
+    Args:
+      tgt_key_specs: A FeatureSpec, a list of them, or the structure of the batch, or its outer
+        part, with FeatureSpecs in it.
+      args_index_list: Instead of them, the positions of ids among the tensors of a batch, from 0.
+      table_names: With args_index_list, the table of each.
+      is_training: Whether lookups of training take their ids from this dataset.
+      dump_graph: Whether to write the graph of this function to
+        ``./export_graph/pipeline_graph.pb``.
+
+    Returns:
+      A function of a batch that returns the batch with that entry.
+
+    Raises:
+      ValueError: Both or none of tgt_key_specs and args_index_list; empty lists, or elements of
+        another type; table_names with tgt_key_specs. When the dataset is mapped: an entry that is
+        no dense tensor of integers, a timestamp that is no scalar; with
+        ``init(use_dynamic=False)`` also ids that are a scalar or change their shape.
+      RuntimeError: args_index_list without table_names.
+      KeyError: When the dataset is mapped: the batch has no such entry.
+      EnvironmentError: When the dataset is mapped: a batch of another structure, or two timestamps
+        in training.
+
+    Example:
+      >>> spec = rec.FeatureSpec("user_ids", table_name="user")
+      >>> dataset = tf.data.Dataset.from_tensors({"user_ids": [7, 9, 9]})
+      >>> dataset = dataset.map(rec.get_asc_insert_func(tgt_key_specs=spec))
+      >>> sorted(dataset.element_spec)
+      ['user_ids', 'user_ids_read_emb_key']
+    """
+    check_bool("is_training", is_training)
+    check_bool("dump_graph", dump_graph)
+    if (tgt_key_specs is None) == (args_index_list is None):
+        raise ValueError(
+            "exactly one of tgt_key_specs and args_index_list must be given, got "
+            f"{tgt_key_specs!r} and {args_index_list!r}; give the FeatureSpecs of the batch"
+        )
+    if args_index_list is not None:
+        _check_indices(args_index_list, table_names)
+    else:
+        _check_specs(tgt_key_specs, table_names)
+
+    @tf.autograph.experimental.do_not_convert
+    def insert(*args: Any) -> Any:
+        if not graphs.is_function_graph(tf.get_default_graph()):
+            raise ValueError(
+                "the function of get_asc_insert_func must be called by tf.data, got a call outside "
+                "of a dataset; write dataset.map(get_asc_insert_func(...))"
+            )
+        batch = args[0] if len(args) == 1 else args
+        if args_index_list is not None:
+            found = []
+            ids = _ids_at(args_index_list, batch)
+        else:
+            found = _find_entries(tgt_key_specs, batch, ())
+            ids = _checked_entries(found, is_training)
+        count = tf.add_n([tf.zeros([], tf.int32), *(tf.size(tensor) for tensor in ids)])
+        with tf.name_scope(None):  # The caller's scopes would change the name.
+            count = tf.identity(count, name=MARKS[is_training])
+        result, is_first_part = _with_entry(batch, count)
+        _record(found, is_first_part, result, is_training)
+        if dump_graph:
+            graph = tf.get_default_graph()
+            tf.io.write_graph(graph, _DUMP_FOLDER, _DUMP_FILE, as_text=False)
+        return result
+
+    return insert
+
+
+def _check_indices(indices: Any, table_names: Any) -> None:
+    if table_names is None:
+        raise RuntimeError(
+            "table_names must be given with args_index_list, got None; give one name for each "
+            "position"
+        )
+    for name, values, kind in (
+        ("args_index_list", indices, int),
+        ("table_names", table_names, str),
+    ):
+        if (
+            not isinstance(values, (list, tuple))
+            or not values
+            or not all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
+        ):
+            raise ValueError(
+                f"{name} must be a list of {kind.__name__}, not empty, got {values!r}; one for "
+                "each tensor of ids"
+            )
+    if len(indices) != len(table_names) or min(indices) < 0:
+        raise ValueError(
+            "args_index_list must be positions from 0, one for each of table_names, got "
+            f"{indices!r} and {table_names!r}; give as many"
+        )
+
+
+def _check_specs(specs: Any, table_names: Any) -> None:
+    if table_names is not None:
+        raise ValueError(
+            f"table_names must be None where tgt_key_specs is given, got {table_names!r}; a "
+            "FeatureSpec has a table_name"
+        )
+    leaves = tf.nest.flatten(specs)
+    if not leaves or not all(isinstance(leaf, FeatureSpec) for leaf in leaves):
+        raise ValueError(
+            f"tgt_key_specs must be FeatureSpecs, at least one, got {specs!r}; give a list of them"
+        )
+
+
+class _Found(NamedTuple):
+    """A FeatureSpec's entry of a batch."""
+
+    spec: FeatureSpec
+    path: Path
+    tensor: Any
+
+
+def _find_entries(specs: Any, batch: Any, path: Path) -> List[_Found]:
+    """The entries that `specs` name, in order: `batch` is what is at `path`."""
+    if isinstance(specs, FeatureSpec):
+        inner, tensor = _find_entry(specs, batch)
+        return [_Found(specs, (*path, *inner), tensor)]
+    if not isinstance(specs, dict) and all(isinstance(spec, FeatureSpec) for spec in specs):
+        return [found for spec in specs for found in _find_entries(spec, batch, path)]
+    parts = specs.items() if isinstance(specs, dict) else enumerate(specs)
+    found = []
+    for key, part in parts:
+        try:
+            inner_batch = follow(batch, (key,))
+        except LookupError:
+            raise KeyError(
+                f"the batch must have what tgt_key_specs has at {(*path, key)}, got "
+                f"{names_of(batch)}; give tgt_key_specs the structure of the batch"
+            ) from None
+        found += _find_entries(part, inner_batch, (*path, key))
+    return found
+
+
+def _find_entry(spec: FeatureSpec, batch: Any) -> Tuple[Path, Any]:
+    if not isinstance(batch, (dict, tuple)):
+        return (), batch
+    # Of features and labels, the features.
+    for path in ((spec.index_key,), (0, spec.index_key)):
+        try:
+            return path, follow(batch, path)
+        except LookupError:
+            continue
+    raise KeyError(
+        f"index_key of FeatureSpec {spec.name!r} must name an entry of the batch, got "
+        f"{spec.index_key!r}, and the batch has {names_of(batch)}; give index_key="
+    )
+
+
+def _checked_entries(found: List[_Found], is_training: bool) -> List[tf.Tensor]:
+    """The ids among the entries."""
+    times = [entry.spec.name for entry in found if entry.spec.is_timestamp]
+    if is_training and len(times) > 1:
+        raise OSError(
+            f"a batch of training must have one timestamp, got {times}; leave is_timestamp to one "
+            "FeatureSpec"
+        )
+    for entry in found:
+        name = f"FeatureSpec {entry.spec.name!r}"
+        if entry.spec.is_timestamp:
+            check_time(name, entry.tensor)
+        else:
+            check_ids(name, entry.tensor)
+    return [entry.tensor for entry in found if not entry.spec.is_timestamp]
+
+
+def _ids_at(positions: Sequence[int], batch: Any) -> List[tf.Tensor]:
+    tensors = tf.nest.flatten(batch)
+    if max(positions) >= len(tensors):
+        raise ValueError(
+            f"args_index_list must be positions in a batch of {len(tensors)} tensors, got "
+            f"{list(positions)}; the first is 0"
+        )
+    for position in positions:
+        check_ids(f"args_index_list {position}", tensors[position])
+    return [tensors[position] for position in positions]
+
+
+def _with_entry(batch: Any, count: tf.Tensor) -> Tuple[Any, bool]:
+    """The batch with one more entry, and whether the batch became the first part of a pair."""
+    if isinstance(batch, tf.Tensor):
+        return (batch, count), True
+    if type(batch) is tuple and len(batch) == 2 and isinstance(batch[0], (dict, tuple)):
+        return (_appended(batch[0], count), batch[1]), False
+    return _appended(batch, count), False
+
+
+def _appended(batch: Any, count: tf.Tensor) -> Any:
+    if type(batch) is tuple:
+        return (*batch, count)
+    if isinstance(batch, dict) and all(isinstance(key, str) for key in batch):
+        return {**batch, f"{max(batch)}_read_emb_key": count}
+    raise OSError(
+        "a batch must be a tensor, a tuple, a dict with strings for keys, or a pair of features "
+        f"and labels to get one more entry, got {batch!r}; map it into a dict before"
+    )
+
+
+def _record(found: List[_Found], is_first_part: bool, result: Any, is_training: bool) -> None:
+    """Leaves what an insert function found where the graph's lookups look for it."""
+    graph = graphs.outermost_graph(tf.get_default_graph())
+    num_tensors = len(tf.nest.flatten(result))
+    positions = tf.nest.pack_sequence_as(result, list(range(num_tensors)))
+    for spec, path, tensor in found:
+        path = (0, *path) if is_first_part else path
+        shape = tensor.shape.as_list() if tensor.shape.rank is not None else None
+        entry = Entry(
+            spec.name,
+            path,
+            follow(positions, path),
+            num_tensors,
+            bool(spec.is_timestamp),
+            shape,
+        )
+        _check_same_shape(graph, entry)
+        entries = graph.get_collection_ref(PIPELINES[is_training])
+        if entry.to_json() not in entries:
+            entries.append(entry.to_json())
+
+
+def _check_same_shape(graph: tf.Graph, entry: Entry) -> None:
+    if not is_static():
+        return
+    for is_training in PIPELINES:
+        for other in entries_of(graph, is_training):
+            if (other.name, other.path) == (entry.name, entry.path) and other.shape != entry.shape:
+                raise ValueError(
+                    f"FeatureSpec {entry.name!r} must have one shape with init(use_dynamic=False), "
+                    f"got {entry.shape} after {other.shape}; batch both alike, or "
+                    "init(use_dynamic=True)"
+                )

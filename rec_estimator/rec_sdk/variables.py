@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a script in Rec SDK's style trains: its dense variables and its tables, apart.
+
+Source: Rec SDK TensorFlow, ``get_dense_and_sparse_variable``.
+"""
+
+from typing import List, Tuple, Union
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.table.shard import TableShard
+from rec_estimator.table.table import EmbeddingTable, graph_tables
+
+
+def get_dense_and_sparse_variable() -> Tuple[
+    List[tf.Variable], List[Union[EmbeddingTable, TableShard]]
+]:
+    """The trainable variables of the default graph, and its trainable tables.
+
+    Returns:
+      The graph's TRAINABLE_VARIABLES, and its tables in the order they were made: a partitioned one
+      as its shards, as ``tf.gradients`` and ``apply_gradients()`` take it.
+
+    Example:
+      >>> table = rec.get_embedding_variable("user", 4)
+      >>> bias = tf.get_variable("bias", [])
+      >>> loss = tf.reduce_sum(rec.embedding_lookup(table, [7, 9])) * bias
+      >>> dense_variables, sparse_variables = rec.get_dense_and_sparse_variable()
+      >>> grads = tf.gradients(loss, sparse_variables)
+      >>> optimizer = rec.optimizers.lazy_adam.create_hash_optimizer(learning_rate=0.001)
+      >>> train_op = optimizer.apply_gradients(zip(grads, sparse_variables))
+    """
+    sparse: List[Union[EmbeddingTable, TableShard]] = []
+    for table in graph_tables():
+        if table.trainable:
+            sparse.extend([table] if len(table.shards) == 1 else table.shards)
+    return list(tf.trainable_variables()), sparse

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many floating-point operations an op takes, for the report.
+
+An element that is computed counts as one, a product of matrices as a multiplication and an addition
+for each pair. What only moves, picks or compares numbers, whole numbers and text count as nothing.
+"""
+
+import math
+from typing import Callable, Dict, List, Optional
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.sample_compression.analysis.sizes import BATCH, Size, Sizes, number
+from rec_estimator.sample_compression.rules import control_flow_v2 as bodies
+
+_MOVES_TEXT = """
+    BroadcastTo Case ConcatV2 ConjugateTranspose EnsureShape Enter Exit ExpandDims Fill Gather
+    GatherNd GatherV2 Identity IdentityN If LoopCond MatrixBandPart Merge MirrorPad NextIteration
+    OnesLike Pack Pad PadV2 PartitionedCall Placeholder PlaceholderWithDefault PreventGradient
+    RecEstimator>TableGroupLookup RecEstimator>TableLookup Reshape ResourceGather ReverseV2 Select
+    SelectV2 Slice SparseToDense Split SplitV Squeeze StatefulPartitionedCall StatelessCase
+    StatelessIf StatelessWhile StopGradient StridedSlice Switch TensorArrayGatherV3
+    TensorArrayReadV3 TensorArrayScatterV3 TensorArrayV3 TensorArrayWriteV3 TensorListGetItem
+    TensorListStack Tile TopKV2 Transpose Unpack While ZerosLike
+"""
+_MOVES = frozenset(_MOVES_TEXT.split())
+
+
+def flops(op: tf.Operation, dims: Sizes, rows: int) -> int:
+    """The floating-point operations of an op.
+
+    Args:
+      op: It.
+      dims: The shape of its first output; None: the static shape tells what is known of it.
+      rows: How many rows it has. Sizes that only a request tells otherwise count as 1.
+
+    Returns:
+      Their number; of an op with bodies that of one round or of the largest branch.
+    """
+    if op.type in bodies.CALLS:
+        found = [_of_graph(graph, rows) for graph in bodies.graphs_of(op)]
+        return sum(found) if "While" in op.type else max(found)
+    if op.type in _MOVES or not op.outputs or not op.outputs[0].dtype.is_floating:
+        return 0
+    if op.type == "Const" or (dims is None and op.outputs[0].shape.rank is None):
+        return 0
+    count = math.prod(_size(size, rows) for size in _with_rows(op, dims))
+    return count * _PER_ELEMENT.get(op.type, _one)(op)
+
+
+def has_rounds(op: tf.Operation) -> bool:
+    """Whether an op is a loop, or of one, whose rounds are not counted."""
+    return "While" in op.type or op.type == "NextIteration"
+
+
+def _of_graph(graph: Optional[tf.Graph], rows: int) -> int:
+    return 0 if graph is None else sum(flops(op, None, rows) for op in graph.get_operations())
+
+
+def _with_rows(op: tf.Operation, dims: Sizes) -> List[Size]:
+    """The shape, the first size that is not known taken for the number of rows, if none is."""
+    sizes: List[Optional[Size]] = list(dims if dims is not None else ())
+    if dims is None:
+        sizes = [None if n is None else number(n) for n in op.outputs[0].shape.as_list()]
+    if None in sizes and not any(size is not None and size.is_batch for size in sizes):
+        sizes[sizes.index(None)] = BATCH
+    return [size for size in sizes if size is not None]
+
+
+def _size(size: Size, rows: int) -> int:
+    return size.factor * (rows if size.is_batch else 1)
+
+
+def _one(op: tf.Operation) -> int:
+    return 1
+
+
+def _known(tensor: tf.Tensor, axis: int) -> int:
+    if tensor.shape.rank is None:
+        return 1
+    return tf.compat.dimension_value(tensor.shape[axis]) or 1
+
+
+def _matmul(op: tf.Operation) -> int:
+    flip = op.get_attr("transpose_a" if op.type == "MatMul" else "adj_x")
+    return 2 * _known(op.inputs[0], -2 if flip else -1)
+
+
+def _einsum(op: tf.Operation) -> int:
+    left, right = op.get_attr("equation").decode().replace(" ", "").split("->")
+    sizes: Dict[str, int] = {}
+    for tensor, term in zip(op.inputs, left.split(",")):
+        if "." not in term:
+            for axis, label in enumerate(term):
+                sizes[label] = max(sizes.get(label, 1), _known(tensor, axis))
+    summed = math.prod(size for label, size in sizes.items() if label not in right)
+    return (2 if "," in left else 1) * summed
+
+
+def _reduction(op: tf.Operation) -> int:
+    axes = tf.get_static_value(op.inputs[1])
+    if axes is None or op.inputs[0].shape.rank is None:
+        return 1
+    return math.prod(_known(op.inputs[0], int(axis)) for axis in np.reshape(axes, [-1]))
+
+
+def _convolution(op: tf.Operation) -> int:
+    kernel = op.inputs[1]
+    if kernel.shape.rank is None:
+        return 2
+    axes = range(kernel.shape.rank - (2 if op.type.startswith("Depthwise") else 1))
+    return 2 * math.prod(_known(kernel, axis) for axis in axes)
+
+
+_PER_ELEMENT: Dict[str, Callable[[tf.Operation], int]] = {
+    **dict.fromkeys(["BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "MatMul"], _matmul),
+    **dict.fromkeys(["Conv2D", "Conv3D", "DepthwiseConv2dNative"], _convolution),
+    **dict.fromkeys(["EuclideanNorm", "Max", "Mean", "Min", "Prod", "Sum"], _reduction),
+    "Einsum": _einsum,
+}

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pieces of a graph that run on one side as a whole: loops and branches of the older kind.
+
+Control flow v1 writes a tf.while_loop or tf.cond into the graph itself. What belongs together is
+everything inside of the outermost one, and what touches a TensorArray that is used there.
+"""
+
+from typing import Any, Dict, Iterable, List, Set
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator._tensorflow import graphs
+
+# Ops that hand a TensorArray's handle on.
+_PASSES_ON = frozenset({"Enter", "Identity", "Switch"})
+
+
+class Piece:
+    """Ops that run on one side as a whole.
+
+    Args:
+      ops: All of them.
+
+    Attributes:
+      ops: The inputs of each before it, but for the NextIteration of a Merge.
+    """
+
+    def __init__(self, ops: Set[tf.Operation]) -> None:
+        self.ops: List[tf.Operation] = []
+        seen: Set[tf.Operation] = set()
+        # By name, so that two exports are alike.
+        stack = sorted(ops, key=lambda op: op.name, reverse=True)
+        while stack:
+            op = stack[-1]
+            before = [
+                tensor.op
+                for tensor in op.inputs
+                if tensor.op in ops and tensor.op not in seen and tensor.op.type != "NextIteration"
+            ]
+            if op in seen or not before:
+                stack.pop()
+                if op not in seen:
+                    self.ops.append(op)
+                    seen.add(op)
+            else:
+                stack += before
+        self._ops = seen
+
+    def __contains__(self, op: tf.Operation) -> bool:
+        return op in self._ops
+
+    def inputs(self) -> Iterable[Any]:
+        """(op, index, tensor) of what comes into the piece."""
+        for op in self.ops:
+            for index, tensor in enumerate(op.inputs):
+                if tensor.op not in self._ops:
+                    yield op, index, tensor
+
+    def outputs(self) -> Iterable[tf.Tensor]:
+        """What something outside takes, and what a session may fetch."""
+        for op in self.ops:
+            is_inside = graphs.in_control_flow(op) and op.type != "Exit"
+            for tensor in op.outputs:
+                if not is_inside or any(user not in self._ops for user in tensor.consumers()):
+                    yield tensor
+
+
+def find_pieces(graph: tf.Graph) -> Dict[tf.Operation, Piece]:
+    """The piece of each op that is in one."""
+    groups: Dict[Any, Set[tf.Operation]] = {}
+    names: Dict[tf.Operation, Any] = {}
+
+    def put(op: tf.Operation, name: Any) -> None:
+        old = names.get(op, name)
+        for member in groups.pop(old, set()) if old != name else set():
+            names[member] = name
+            groups.setdefault(name, set()).add(member)
+        names[op] = name
+        groups.setdefault(name, set()).add(op)
+
+    ops = graph.get_operations()
+    for op in ops:
+        context = graphs.outermost_control_flow(op)
+        if context is not None:
+            put(op, context)
+    for op in ops:
+        if op.type == "Merge" and op not in names:
+            for tensor in op.inputs:
+                if tensor.op in names:
+                    put(op, names[tensor.op])
+        if op.type == "TensorArrayV3":
+            for user in _touching(op):
+                put(user, names.setdefault(op, op))
+    pieces = {name: Piece(group) for name, group in groups.items()}
+    return {op: pieces[name] for op, name in names.items() if name in pieces}
+
+
+def _touching(array: tf.Operation) -> Iterable[tf.Operation]:
+    stack, seen = [array.outputs[0]], {array}
+    yield array
+    while stack:
+        for op in stack.pop().consumers():
+            if op not in seen:
+                seen.add(op)
+                yield op
+                if op.type in _PASSES_ON:
+                    stack += op.outputs

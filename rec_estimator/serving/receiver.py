@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The serving receiver of a compressed model, written for the user."""
+
+from typing import Any, Callable, Dict, Sequence, Tuple, Union
+
+import tensorflow.compat.v1 as tf
+from tensorflow_estimator import estimator as _estimator
+
+from rec_estimator.features import EmbeddingFeature
+from rec_estimator.sample_compression import enable_sample_awared_graph_compression
+
+_Feature = Union[EmbeddingFeature, tf.TensorSpec]
+
+
+def compressed_serving_input_receiver_fn(
+    user: Sequence[_Feature],
+    item: Sequence[_Feature],
+    *,
+    serialized: bool = False,
+    exact: bool = False,
+) -> Callable[[], Any]:
+    """Builds a serving_input_receiver_fn of requests with one user's row and many candidates.
+
+    The SavedModel takes a tensor per feature, of B rows for users and N rows for candidates, and
+    "item_size", int32 [B] or [1]. An EmbeddingFeature's ids are [rows, k], padded with -1 or "",
+    its weights float32 of that shape. With ``serialized`` it takes "examples" instead, string [B],
+    one tf.train.SequenceExample a request: its context holds the user's features, its feature lists
+    those of the candidates, one entry each.
+
+    Args:
+      user: What there is once per user: EmbeddingFeature declarations, and tf.TensorSpec with a
+        name and a shape [None, ...] for the rest.
+      item: Such of the candidates.
+      serialized: Whether requests are SequenceExamples.
+      exact: As of enable_sample_awared_graph_compression.
+
+    Returns:
+      A function for RecEstimator's exports.
+
+    Raises:
+      TypeError: Something that declares no feature.
+      ValueError: No user's or no candidate's feature, a name given twice, or a shape without an
+        open first axis.
+
+    Example:
+      >>> from rec_estimator.serving import receiver
+      >>> receiver_fn = receiver.compressed_serving_input_receiver_fn(
+      ...     user=[rec.EmbeddingFeature("user", dim=8)],
+      ...     item=[rec.EmbeddingFeature("item", dim=8), tf.TensorSpec([None, 2], name="price")])
+      >>> sorted(receiver_fn().receiver_tensors)
+      ['item', 'item_size', 'price', 'user']
+    """
+    user_specs, item_specs = _specs("user", user), _specs("item", item)
+    twice = sorted(set(user_specs) & set(item_specs))
+    if twice:
+        raise ValueError(f"features must be of the user or of the item, got {twice[0]!r} for both")
+    if "item_size" in {**user_specs, **item_specs}:
+        raise ValueError("features must leave the name 'item_size' to the number of candidates")
+
+    def receiver() -> Any:
+        # In a scope: a variable may be named like a feature, and must find its name free.
+        with tf.name_scope("serving_input"):
+            if serialized:
+                users, items, item_size, tensors = _parse(user_specs, item_specs)
+            else:
+                users, items = _placeholders(user_specs), _placeholders(item_specs)
+                item_size = tf.placeholder(tf.int32, [None], name="item_size")
+                tensors = {**users, **items, "item_size": item_size}
+            enable_sample_awared_graph_compression(users, items, item_size, exact)
+        return _estimator.export.ServingInputReceiver({**users, **items}, tensors)
+
+    return receiver
+
+
+def _specs(side: str, features: Sequence[_Feature]) -> Dict[str, Tuple[tf.TensorSpec, bool]]:
+    """By name the tensor, and whether it is a list of ids or weights of any length."""
+    specs: Dict[str, Tuple[tf.TensorSpec, bool]] = {}
+    for feature in features:
+        if isinstance(feature, EmbeddingFeature):
+            found = [(feature.name, feature.dtype, True)]
+            if feature.weight is not None:
+                found.append((feature.weight, tf.float32, True))
+            declared = [(tf.TensorSpec([None, None], t, name), ids) for name, t, ids in found]
+        elif isinstance(feature, tf.TensorSpec) and feature.name:
+            declared = [(feature, False)]
+        else:
+            raise TypeError(
+                f"{side} must list EmbeddingFeature and named tf.TensorSpec, got {feature!r}"
+            )
+        for spec, is_list in declared:
+            if not spec.shape.rank or spec.shape[0] is not None:
+                raise ValueError(
+                    f"{side} feature {spec.name!r} must be of shape [None, ...], got {spec.shape}"
+                )
+            if spec.name in specs:
+                raise ValueError(f"{side} must name each feature once, got {spec.name!r} twice")
+            specs[spec.name] = (spec, is_list)
+    if not specs:
+        raise ValueError(f"{side} must list at least one feature, got none")
+    return specs
+
+
+def _placeholders(specs: Dict[str, Tuple[tf.TensorSpec, bool]]) -> Dict[str, tf.Tensor]:
+    return {
+        name: tf.placeholder(spec.dtype, spec.shape, name=name) for name, (spec, _) in specs.items()
+    }
+
+
+def _parse(
+    user_specs: Dict[str, Tuple[tf.TensorSpec, bool]],
+    item_specs: Dict[str, Tuple[tf.TensorSpec, bool]],
+) -> Tuple[Dict[str, Any], Dict[str, Any], tf.Tensor, Dict[str, tf.Tensor]]:
+    """(users, items, item_size, receiver tensors) of serialized SequenceExamples."""
+    examples = tf.placeholder(tf.string, [None], name="examples")
+    context = {
+        name: tf.io.RaggedFeature(_stored(spec.dtype), row_splits_dtype=tf.int64)
+        if is_list
+        else tf.io.FixedLenFeature(spec.shape[1:], _stored(spec.dtype))
+        for name, (spec, is_list) in user_specs.items()
+    }
+    lists = {
+        name: tf.io.RaggedFeature(_stored(spec.dtype), row_splits_dtype=tf.int64)
+        if is_list
+        else tf.io.FixedLenSequenceFeature(spec.shape[1:], _stored(spec.dtype))
+        for name, (spec, is_list) in item_specs.items()
+    }
+    parsed, sequences, lengths = tf.io.parse_sequence_example(examples, context, lists)
+    users = {name: tf.cast(parsed[name], spec.dtype) for name, (spec, _) in user_specs.items()}
+    counts = {
+        name: sequences[name].row_lengths() if is_list else lengths[name]
+        for name, (_, is_list) in item_specs.items()
+    }
+    first, *others = counts
+    item_size = tf.cast(counts[first], tf.int32)
+    same = [
+        tf.debugging.assert_equal(
+            item_size,
+            tf.cast(counts[name], tf.int32),
+            message=f"feature lists {first!r} and {name!r} must be of one length in a request",
+        )
+        for name in others
+    ]
+    with tf.control_dependencies(same):
+        item_size = tf.identity(item_size, name="item_size")
+    items: Dict[str, Any] = {}
+    for name, (spec, is_list) in item_specs.items():
+        value = sequences[name]
+        if not is_list:
+            mask = tf.sequence_mask(lengths[name], tf.shape(value)[1])
+            value = tf.boolean_mask(value, mask)
+        else:
+            value = value.values
+        items[name] = tf.cast(value, spec.dtype)
+    return users, items, item_size, {"examples": examples}
+
+
+def _stored(dtype: tf.DType) -> tf.DType:
+    """As which type an example stores it."""
+    if dtype == tf.string:
+        return tf.string
+    return tf.int64 if dtype.is_integer or dtype.is_bool else tf.float32

@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Embedding tables: keys to rows, growing as new keys are trained.
+
+Step 2 of the data flow: features name keys, **tables hold their rows**, lookups read them,
+optimizers apply gradients. A table is not a ``tf.Variable``: it has no fixed first dimension, it
+is in the collections ``EMBEDDING_VARIABLES`` and ``SAVEABLE_OBJECTS`` only, and nothing but an
+optimizer's apply and a restore changes it.
+"""
+
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    NoReturn,
+    Optional,
+    Tuple,
+)
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator import _ops
+from rec_estimator._tensorflow import graphs
+from rec_estimator.options import (
+    CBFFilter,
+    CounterFilter,
+    EmbeddingVariableOption,
+    Filter,
+    GlobalStepEvict,
+)
+from rec_estimator.table import saveable
+from rec_estimator.table.shard import TableShard, not_for_tensorflow
+
+# Collection of the logical tables of a graph, under DeepRec's name.
+EMBEDDING_VARIABLES = "embedding_variables"
+
+# Keys are spread over shards and checkpoint offsets by floormod(key, BUCKETS), as in DeepRec.
+BUCKETS = 1000
+
+# The version of a row in a graph that counts no steps.
+NO_GLOBAL_STEP = -1
+
+
+class TableExport(NamedTuple):
+    """The rows of a table as tensors of one instant, by floormod(key, 1000), then key."""
+
+    keys: tf.Tensor  # int64 [n]
+    values: tf.Tensor  # float32 [n, dim]
+    versions: tf.Tensor  # int64 [n]
+    freqs: tf.Tensor  # int64 [n]
+
+
+class EmbeddingTable:
+    """A logical table: one shard, or several with ``partitioner=``.
+
+    Made by ``get_embedding_variable``. ``list(table)`` gives the shards. With one shard the table
+    has the shard's attributes itself, and ``tf.gradients(loss, table)`` works.
+
+    Attributes:
+      name: Full name, variable scopes included; the checkpoint's tensors begin with it.
+      dim: Elements of a row's value.
+      key_dtype: tf.int64 or tf.int32: the ids it takes and the keys' type in a checkpoint.
+      shards: The parts, keys spread by ``floormod(key, 1000) % len(shards)``.
+      initial_value: float32 [default_value_dim, dim]. The bank of initial vectors.
+      ev_option: Everything else about the table.
+      trainable: Whether optimizers update the table unasked.
+    """
+
+    _should_act_as_resource_variable = True
+
+    # Whether checkpoints have the table.
+    is_save = True
+    # Rows that the table may have; 0: as many as there is memory for.
+    max_rows = 0
+    # Keys whose rows keep their values in training.
+    padding_keys: Tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        *,
+        key_dtype: tf.DType,
+        num_shards: int,
+        initializer: Callable[..., Any],
+        ev_option: EmbeddingVariableOption,
+        trainable: bool,
+    ) -> None:
+        self.name = name
+        self.dim = dim
+        self.key_dtype = key_dtype
+        self.ev_option = ev_option
+        self.trainable = trainable
+        self.initializer_of_rows = initializer
+        self.initial_value = self._make_bank(initializer)
+        self.shards: List[TableShard] = [TableShard(self, i, num_shards) for i in range(num_shards)]
+        with tf.name_scope(None):
+            # With several shards this op also gives collections of the graph a node by the table's
+            # name, which is how a MetaGraph writes them.
+            self.initializer: tf.Operation = (
+                self.shards[0].initializer
+                if num_shards == 1
+                else tf.group([shard.initializer for shard in self.shards], name=name)
+            )
+
+    def _make_bank(self, initializer: Callable[..., Any]) -> tf.Tensor:
+        shape = [self.ev_option.init.default_value_dim, self.dim]
+        with tf.name_scope(None), tf.name_scope(f"{self.name}/default_values/"):
+            with tf.device("/device:CPU:0"):
+                bank = tf.convert_to_tensor(self._initial_vectors(initializer, shape))
+        if bank.dtype != tf.float32 or bank.shape.as_list() != shape:
+            raise ValueError(
+                f"initializer of table {self.name!r} must give float32 {shape}, got "
+                f"{bank.dtype.name} {bank.shape}; rows are [default_value_dim, dim]"
+            )
+        return bank
+
+    def _initial_vectors(self, initializer: Callable[..., Any], shape: List[int]) -> Any:
+        return initializer(shape, dtype=tf.float32)
+
+    def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
+        """Attributes of the op that makes a shard's handle.
+
+        Args:
+          num_shards: How many shards the table has.
+        """
+        del num_shards  # A Bloom filter's size is of the logical table, in every shard.
+        attrs = {"dim": self.dim, "default_value": self.ev_option.init.default_value_no_permission}
+        option = self.filter
+        if option is not None:
+            attrs["filter_freq"] = option.filter_freq
+        if isinstance(option, CBFFilter):
+            attrs["max_element_size"] = option.max_element_size
+            attrs["false_positive_probability"] = option.false_positive_probability
+        return attrs
+
+    def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:
+        """What a step stamps rows with.
+
+        Args:
+          global_step: int64 []. The step before its increment, -1 where there is none.
+        """
+        return global_step
+
+    def __iter__(self) -> Iterator[TableShard]:
+        return iter(self.shards)
+
+    def _only_shard(self, what: str) -> TableShard:
+        if len(self.shards) > 1:
+            raise ValueError(
+                f"table must have one shard to have {what}, got {self.name!r} with "
+                f"{len(self.shards)}; use list(table)"
+            )
+        return self.shards[0]
+
+    @property
+    def _in_graph_mode(self) -> NoReturn:
+        # What TensorFlow's optimizers ask of a resource variable first.
+        raise AttributeError(not_for_tensorflow(self.name))
+
+    @property
+    def handle(self) -> tf.Tensor:
+        """Resource handle [] of the only shard."""
+        return self._only_shard("a handle").handle
+
+    @property
+    def op(self) -> tf.Operation:
+        """The op of the only shard's handle."""
+        return self._only_shard("an op").op
+
+    @property
+    def device(self) -> str:
+        """Device of the only shard."""
+        return self._only_shard("a device").device
+
+    @property
+    def graph(self) -> tf.Graph:
+        """The graph the table was made in."""
+        return self.shards[0].graph
+
+    @property
+    def dtype(self) -> tf.DType:
+        """Type of the values: float32."""
+        return tf.float32
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """[dim], as DeepRec has it: the number of rows is not static."""
+        return tf.TensorShape([self.dim])
+
+    @property
+    def filter(self) -> Optional[Filter]:
+        """The rule that keeps keys out, None if there is none or its filter_freq is 0.
+
+        A CBFFilter without a size is the CounterFilter that it behaves as.
+        """
+        option = self.ev_option.filter_option
+        if option is None or option.filter_freq == 0:
+            return None
+        if isinstance(option, CBFFilter) and not option.has_size:
+            return CounterFilter(option.filter_freq)
+        return option
+
+    def _sum_of_stat(self, output: str) -> tf.Tensor:
+        stats = []
+        for shard in self.shards:
+            with graphs.colocate_with(shard.handle):
+                stats.append(getattr(_ops.gen.rec_estimator_table_stats(shard.handle), output))
+        return tf.add_n(stats)
+
+    def size(self) -> tf.Tensor:
+        """Number of keys that own a row, int64 []."""
+        return self._sum_of_stat("size")
+
+    def total_count(self) -> tf.Tensor:
+        """Number of keys that own a row or are counted by a filter, int64 [].
+
+        A Bloom filter does not know how many keys it counted; those are left out.
+        """
+        return self._sum_of_stat("total_count")
+
+    def capacity(self) -> tf.Tensor:
+        """Number of keys that fit before some internal shard grows, int64 []."""
+        return self._sum_of_stat("capacity")
+
+    def memory_bytes(self) -> tf.Tensor:
+        """Bytes allocated for keys and rows, int64 []."""
+        return self._sum_of_stat("memory_bytes")
+
+    def get_dynamic_shape(self) -> tf.Tensor:
+        """[size, dim] now, int32 [2]."""
+        return tf.stack([tf.cast(self.size(), tf.int32), tf.constant(self.dim, tf.int32)])
+
+    def get_frequency(self, keys: Any) -> tf.Tensor:
+        """How often each key was trained, whether a filter admitted it or not.
+
+        Args:
+          keys: int64 or int32, any shape.
+
+        Returns:
+          int64, the shape of keys; 0 for a key the table does not know, which stays unknown. For a
+          key that a Bloom filter keeps out, its estimate: rarely above the count, never below.
+        """
+        keys = as_keys(self, keys, "keys")
+        counts = []
+        for shard in self.shards:
+            with graphs.colocate_with(shard.handle):
+                counts.append(_ops.gen.rec_estimator_table_frequencies(shard.handle, keys))
+        return tf.add_n(counts)
+
+    def get_version(self, keys: Any) -> tf.Tensor:
+        """The global step at which each key was last trained.
+
+        Args:
+          keys: int64 or int32, any shape.
+
+        Returns:
+          int64, the shape of keys; -1 for a key the table does not know and for one never trained.
+        """
+        keys = as_keys(self, keys, "keys")
+        versions = []
+        for shard in self.shards:
+            with graphs.colocate_with(shard.handle):
+                versions.append(_ops.gen.rec_estimator_table_versions(shard.handle, keys))
+        return tf.reduce_max(tf.stack(versions), axis=0)
+
+    def evict(self) -> tf.Tensor:
+        """Takes away the keys that ``ev_option.evict_option`` names, as each full save does.
+
+        An evicted key starts from count 0, its initial vector and fresh slots.
+
+        Returns:
+          int64 []. How many keys went, counted only ones included.
+
+        Raises:
+          ValueError: The table has no eviction rule, or one by steps in a graph without a global
+            step.
+
+        Example:
+          >>> option = rec.EmbeddingVariableOption(evict_option=rec.L2WeightEvict(0.5))
+          >>> rec.get_embedding_variable("user", 4, ev_option=option).evict().dtype
+          tf.int64
+        """
+        rule = self.ev_option.evict_option
+        if rule is None or not rule.is_on:
+            raise ValueError(
+                f"evict_option of table {self.name!r} must be a rule that evicts, got {rule!r}; "
+                "for example GlobalStepEvict(steps_to_live=4000)"
+            )
+        if isinstance(rule, GlobalStepEvict):
+            return self._evict(graph_step([self]), steps_to_live=rule.steps_to_live)
+        return self._evict(NO_GLOBAL_STEP, l2_weight_threshold=rule.l2_weight_threshold)
+
+    def _evict(self, step: Any, **attrs: Any) -> tf.Tensor:
+        step = tf.cast(tf.convert_to_tensor(step), tf.int64)
+        counts = []
+        for shard in self.shards:
+            with graphs.colocate_with(shard.handle):
+                counts.append(_ops.gen.rec_estimator_table_evict(shard.handle, step, **attrs))
+        return tf.add_n(counts)
+
+    def export(self) -> TableExport:
+        """All rows, shard after shard, each shard of one instant.
+
+        Returns:
+          A TableExport of tensors.
+        """
+        parts = []
+        for shard in self.shards:
+            with graphs.colocate_with(shard.handle):
+                parts.append(saveable.export_shard(shard, slots=()))
+        return TableExport(
+            *(
+                tf.concat([getattr(part, field) for part in parts], axis=0)
+                for field in TableExport._fields
+            )
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<rec_estimator.EmbeddingTable {self.name!r} dim={self.dim} shards={len(self.shards)}>"
+        )
+
+
+def _refuse_conversion(
+    value: Any, dtype: Any = None, name: Optional[str] = None, as_ref: bool = False
+) -> NoReturn:
+    del dtype, name, as_ref
+    raise TypeError(
+        f"a tensor must be given, got table {value.name!r}, which has no value as a whole; read "
+        "rows with rec_estimator.embedding_lookup(table, ids), all of them with table.export()"
+    )
+
+
+for _kind in (EmbeddingTable, TableShard):
+    tf.register_tensor_conversion_function(_kind, _refuse_conversion)
+
+
+def graph_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:
+    """The tables of a graph, in the order they were made.
+
+    Args:
+      graph: The default graph if None.
+    """
+    tables = (graph or tf.get_default_graph()).get_collection(EMBEDDING_VARIABLES)
+    # A graph read from a MetaGraph has plain ops there instead.
+    return [table for table in tables if isinstance(table, EmbeddingTable)]
+
+
+def graph_step(tables: Iterable[EmbeddingTable]) -> Optional[tf.Variable]:
+    """The default graph's global step, if it has one.
+
+    Args:
+      tables: What needs it.
+
+    Raises:
+      ValueError: There is none, and a table evicts by it.
+    """
+    # tf.train.get_global_step() raises TypeError where a resource variable of that name is not in
+    # the collection.
+    steps = tf.get_collection(tf.GraphKeys.GLOBAL_STEP) or [
+        variable for variable in tf.global_variables() if variable.op.name == "global_step"
+    ]
+    if steps:
+        return steps[0]
+    for table in tables:
+        rule = table.ev_option.evict_option
+        if isinstance(rule, GlobalStepEvict) and rule.is_on:
+            raise ValueError(
+                f"the graph must have a global step, by which table {table.name!r} evicts, got "
+                "none; call tf.train.get_or_create_global_step() before"
+            )
+    return None
+
+
+def as_keys(table: EmbeddingTable, ids: Any, argument: str) -> tf.Tensor:
+    """Ids of a table as its ops take them.
+
+    Args:
+      table: The table.
+      ids: int64 or int32, any shape; int32 only if that is the table's key_dtype.
+      argument: What the caller calls them, for the message.
+
+    Returns:
+      int64, the shape of ids.
+
+    Raises:
+      TypeError: ids are of another type.
+    """
+    keys = tf.convert_to_tensor(ids, name="ids")
+    if keys.dtype == tf.int64 and table.key_dtype == tf.int32:
+        raise TypeError(
+            f"{argument} must be int32, the key_dtype of table {table.name!r}, got int64; make "
+            "the table with key_dtype=tf.int64"
+        )
+    if keys.dtype == tf.int32:
+        return tf.cast(keys, tf.int64)
+    if keys.dtype != tf.int64:
+        remedy = (
+            "hash strings with tf.strings.to_hash_bucket_fast(values, 2**63 - 1)"
+            if keys.dtype == tf.string
+            else "cast them, if they are whole numbers"
+        )
+        raise TypeError(f"{argument} must be int64 or int32, got {keys.dtype.name}; {remedy}")
+    return keys

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoint files: checksums and indexes against TensorFlow's, pieces, damage."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle
+from rec_estimator.checkpoint.format.crc32c import crc32c
+from rec_estimator.checkpoint.format.index_file import DamagedIndexError, build_index, parse_index
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+        (bytes(range(31, -1, -1)), 0x113FDB5C),
+        (b"", 0),
+    ],
+    ids=["zeros", "ones", "ascending", "descending", "empty"],
+)
+def test_checksum_gives_the_vectors_of_rfc_3720(data, expected):
+    assert crc32c(np.frombuffer(data, np.uint8)) == expected
+
+
+@pytest.mark.parametrize("size", [1, 8191, 8192, 8193, 16384, 100_000])
+def test_checksum_of_a_whole_is_the_checksum_byte_by_byte(size):
+    data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    expected = 0xFFFFFFFF
+    for byte in data.tolist():
+        expected ^= byte
+        for _ in range(8):
+            expected = expected >> 1 ^ (0x82F63B78 if expected & 1 else 0)
+    assert crc32c(data) == expected ^ 0xFFFFFFFF
+
+
+@pytest.mark.parametrize("cut", [0, 1, 8192, 20_001, 49_999, 50_000])
+def test_checksum_goes_on_after_other_bytes(cut):
+    data = np.random.default_rng(0).integers(0, 256, 50_000, dtype=np.uint8)
+    assert crc32c(data[cut:], crc32c(data[:cut])) == crc32c(data)
+
+
+def test_index_of_many_blocks_is_read_back():
+    rng = np.random.default_rng(0)
+    entries = sorted((rng.bytes(20), rng.bytes(int(rng.integers(0, 300)))) for _ in range(2000))
+    file = build_index([(b"", b"header"), *entries])
+    assert list(parse_index(file)) == [(b"", b"header"), *entries]
+
+
+@pytest.mark.parametrize("where", range(40))
+def test_index_with_a_flipped_bit_is_never_read_as_another(where):
+    entries = [(b"", b"header"), *((b"key%04d" % i, b"value%d" % i) for i in range(30))]
+    file = bytearray(build_index(entries))
+    # The padding between the places and the magic number of the footer means nothing.
+    rng = np.random.default_rng(where)
+    file[int(rng.integers(0, len(file) - 40))] ^= 1 << int(rng.integers(0, 8))
+    with pytest.raises(DamagedIndexError):
+        list(parse_index(bytes(file)))
+
+
+@pytest.mark.parametrize("size", [0, 1, 47, 48, 100, -1, -8, -60])
+def test_cut_index_is_an_error(size):
+    file = build_index([(b"a", b"1"), (b"b", b"2" * 500)])
+    with pytest.raises(DamagedIndexError):
+        list(parse_index(file[:size]))
+
+
+def test_every_tensor_is_found_with_its_bytes(checkpoint):
+    prefix, tensors = checkpoint
+    bundle = Bundle(prefix)
+    assert set(bundle.tensors) == set(tensors)
+    for name, array in tensors.items():
+        tensor = bundle.tensors[name]
+        assert tensor.shape == np.shape(array)
+        read = [chunk for piece in tensor.pieces for chunk in bundle.read(piece)]
+        if tensor.dtype != tf.string:
+            assert tensor.dtype == tf.as_dtype(np.asarray(array).dtype)
+            # Slices are of whole rows here, so that their bytes in order are the tensor's.
+            assert b"".join(chunk.tobytes() for chunk in read) == np.asarray(array).tobytes()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 100, 10_000])
+def test_rows_come_in_arrays_of_the_asked_length(checkpoint, rows):
+    prefix, tensors = checkpoint
+    expected = tensors["item-keys"]
+    arrays = list(Bundle(prefix).read_rows("item-keys", rows))
+    assert [len(array) for array in arrays[:-1]] == [rows] * (len(arrays) - 1)
+    np.testing.assert_array_equal(np.concatenate(arrays), expected)
+    assert arrays[0].dtype == np.int32
+
+
+def test_slices_across_columns_and_of_large_tensors_are_found(tmp_path):
+    # Lengths and starts that take one, two and three bytes in the keys of slices.
+    with tf.Graph().as_default(), tf.Session() as session:
+        for name, shape, axis, parts in (
+            ("rows", [20_000, 2], 0, 3),
+            ("columns", [3, 20_000], 1, 4),
+            ("few", [5, 1, 2], 0, 5),
+            ("halves", [128], 0, 2),
+        ):
+            partitioner = tf.fixed_size_partitioner(parts, axis=axis)
+            tf.get_variable(name, shape, partitioner=partitioner)
+        session.run(tf.global_variables_initializer())
+        prefix = tf.train.Saver(sharded=True).save(session, str(tmp_path / "model"))
+    tensors = Bundle(prefix).tensors
+    assert {name: len(tensor.pieces) for name, tensor in tensors.items()} == {
+        "rows": 3,
+        "columns": 4,
+        "few": 5,
+        "halves": 2,
+    }
+
+
+@pytest.mark.parametrize("count", [1, 3000], ids=["one", "many"])
+def test_tensorflow_reads_what_is_written(tmp_path, checkpoint_files, count):
+    version = Bundle(checkpoint_files["slices"] / "model.ckpt-100").header.version
+    arrays = {f"tensor/{'x' * (i % 50)}{i}": np.arange(i % 9) + i for i in range(count)}
+    prefix = str(tmp_path / "model")
+    with NewBundle(prefix, version) as new:
+        for name, array in arrays.items():
+            new.add_array(name, array)
+    reader = tf.train.load_checkpoint(prefix)
+    assert set(reader.get_variable_to_shape_map()) == set(arrays)
+    for name in list(arrays)[:100]:
+        np.testing.assert_array_equal(reader.get_tensor(name), arrays[name])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "model.data-00000-of-00001",
+        "model.index",
+    ]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_flipped_bit_in_a_tensor_is_a_data_loss_that_names_the_file(tmp_path, checkpoint, seed):
+    prefix, _ = checkpoint
+    path = pathlib.Path(prefix + ".data-00000-of-00001")
+    rng = np.random.default_rng(seed)
+    bundle = Bundle(prefix)
+    tensor = bundle.tensors["scope/user/part_1-values"]
+    piece = tensor.pieces[int(rng.integers(len(tensor.pieces)))]
+    data = bytearray(path.read_bytes())
+    data[piece.entry.offset + int(rng.integers(piece.entry.size))] ^= 1 << int(rng.integers(8))
+    path.write_bytes(data)
+    with pytest.raises(tf.errors.DataLossError, match=r"data-00000-of-00001 is damaged.*checksum"):
+        list(bundle.read(piece))
+
+
+def test_cut_and_missing_data_files_are_a_data_loss(checkpoint):
+    prefix, _ = checkpoint
+    path = pathlib.Path(prefix + ".data-00000-of-00001")
+    bundle = Bundle(prefix)
+    last = max(
+        (piece for tensor in bundle.tensors.values() for piece in tensor.pieces),
+        key=lambda piece: piece.entry.offset + piece.entry.size,
+    )
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(tf.errors.DataLossError, match="damaged: it ends too early"):
+        list(bundle.read(last))
+    path.unlink()
+    with pytest.raises(tf.errors.DataLossError, match="damaged: it is missing"):
+        list(bundle.read(last))
+
+
+def test_damaged_index_is_a_data_loss_that_names_it(checkpoint):
+    prefix, _ = checkpoint
+    path = pathlib.Path(prefix + ".index")
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(tf.errors.DataLossError, match=r"model.ckpt-100.index is damaged"):
+        Bundle(prefix)

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of admitted and of counted keys when a checkpoint meets another table.
+
+Oracle: counts per key. Admitted keys stay admitted; counted ones are judged by the new threshold.
+"""
+
+import collections
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+
+INITIAL = rec.InitializerOption(tf.constant_initializer(7.0), default_value_dim=3)
+FILTERS = {
+    "none": None,
+    "counter 3": rec.CounterFilter(3),
+    "counter 5": rec.CounterFilter(5),
+    "bloom 3": rec.CBFFilter(3, max_element_size=4000, false_positive_probability=1e-4),
+    "bloom 5": rec.CBFFilter(5, max_element_size=4000, false_positive_probability=1e-4),
+    "other bloom 3": rec.CBFFilter(3, max_element_size=900, false_positive_probability=1e-5),
+}
+SHARDS = [(a, b) for a in (1, 3, 7) for b in (1, 3, 7)]
+EDGES = [0, -1, 2**63 - 1, -(2**63)]
+
+
+class Model:
+    """Filtered tables under training by Adagrad, each with the same keys."""
+
+    def __init__(self, filters, shards, key_dtype=tf.int64):
+        """By name of the table: name of the filter, number of shards."""
+        self.tables = {}
+        self.keys = tf.placeholder(key_dtype, [None])
+        for (name, filter_name), number in zip(filters.items(), shards):
+            option = rec.EmbeddingVariableOption(
+                init_option=INITIAL, filter_option=FILTERS[filter_name]
+            )
+            partitioner = tf.fixed_size_partitioner(number) if number > 1 else None
+            self.tables[name] = rec.get_embedding_variable(
+                name, 2, key_dtype=key_dtype, partitioner=partitioner, ev_option=option
+            )
+        loss = tf.add_n(
+            [tf.reduce_sum(rec.embedding_lookup(t, self.keys)) for t in self.tables.values()]
+        )
+        step = tf.train.get_or_create_global_step()
+        optimizer = rec.optimizers.AdagradOptimizer(0.1, initial_accumulator_value=0.5)
+        self.train_op = optimizer.minimize(loss, global_step=step)
+        self._exports = {name: table.export() for name, table in self.tables.items()}
+
+    def train(self, session, batches):
+        for batch in batches:
+            session.run(self.train_op, {self.keys: batch})
+
+    def all_rows(self, session):
+        """{table: {key: (value, frequency, version)}} of keys that own a row."""
+        found = {}
+        for name, export in session.run(self._exports).items():
+            columns = zip(export.keys, export.values, export.freqs, export.versions)
+            found[name] = {key: (value.tobytes(), n, step) for key, value, n, step in columns}
+        return found
+
+    def rows(self, session):
+        """Those of the only table."""
+        return self.all_rows(session)["emb"]
+
+    def total_count(self, session):
+        return session.run({name: t.total_count() for name, t in self.tables.items()})
+
+
+def model_of(filter_name, shards, key_dtype=tf.int64):
+    return Model({"emb": filter_name}, [shards], key_dtype)
+
+
+def batches(seed, edges=EDGES, low=-400):
+    """Keys that come 1 to 8 times in all, each at steps of its own."""
+    rng = np.random.default_rng(seed)
+    keys = np.concatenate([rng.choice(np.arange(low, 400), 150, replace=False), edges])
+    occurrences = np.repeat(keys, rng.integers(1, 9, len(keys)))
+    return np.array_split(rng.permutation(occurrences), 4)
+
+
+def counts_of(parts):
+    return collections.Counter(np.concatenate(parts).tolist())
+
+
+def threshold_of(filter_name):
+    return getattr(FILTERS[filter_name], "filter_freq", 0)
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory):
+    """Checkpoints of a table with CounterFilter(3) by number of shards: (prefix, rows)."""
+    made = {}
+    for shards in (1, 3, 7):
+        folder = tmp_path_factory.mktemp("source")
+        with tf.Graph().as_default(), tf.Session() as session:
+            model = model_of("counter 3", shards)
+            session.run(tf.global_variables_initializer())
+            model.train(session, batches(0))
+            prefix = rec.Saver().save(session, str(folder / "model"))
+            made[shards] = prefix, model.rows(session)
+    return made
+
+
+def known_counts(before, after, counts, admitted):
+    """The counts that the table has after the restore."""
+    # Bloom filters of one size understand each other, whatever the threshold.
+    forgets = "bloom" in before and before.rstrip(" 35") != after.rstrip(" 35")
+    return {key: n for key, n in counts.items() if key in admitted or not forgets}
+
+
+@pytest.mark.parametrize("before", FILTERS)
+def test_each_filter_meets_every_other(tmp_path, before):
+    # One table per filter that it meets, cut and cut anew in all ways over the six tests.
+    names = {after.replace(" ", "_"): after for after in FILTERS}
+    first = list(FILTERS).index(before)
+    cuts = [SHARDS[(first + 4 * i) % len(SHARDS)] for i in range(len(FILTERS))]
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = Model(dict.fromkeys(names, before), [cut[0] for cut in cuts])
+        session.run(tf.global_variables_initializer())
+        model.train(session, batches(0))
+        prefix = rec.Saver().save(session, str(tmp_path / "model"))
+        saved = model.all_rows(session)
+    with tf.Session() as session:
+        model = Model(names, [cut[1] for cut in cuts])
+        rec.Saver().restore(session, prefix)
+        restored, totals = model.all_rows(session), model.total_count(session)
+        expected = {
+            name: check_restored(before, after, saved[name], restored[name], totals[name])
+            for name, after in names.items()
+        }
+        # Counting goes on from there.
+        model.train(session, batches(1))
+        trained = model.all_rows(session)
+    for name, after in names.items():
+        counts = known_counts(before, after, counts_of(batches(0)), saved[name])
+        for key, n in counts_of(batches(1)).items():
+            if counts.get(key, 0) + n >= threshold_of(after):
+                expected[name].add(key)
+        assert set(trained[name]) == expected[name], (before, after)
+
+
+def check_restored(before, after, saved, restored, total):
+    """Compares a table with the oracle; returns the keys that own rows."""
+    counts = counts_of(batches(0))
+    assert set(saved) == {key for key, n in counts.items() if n >= threshold_of(before)}
+    # What a Bloom filter counted is judged when the key comes again.
+    judged = {key for key, n in counts.items() if n >= threshold_of(after)}
+    expected = set(saved) | (set() if "bloom" in before else judged)
+    assert set(restored) == expected, (before, after)
+    assert {key: restored[key] for key in saved} == saved
+    initial = np.full(2, 7.0, np.float32).tobytes()
+    for key in expected - set(saved):
+        assert restored[key][:2] == (initial, counts[key])
+    is_counted = "bloom" not in before and "bloom" not in after
+    assert total == (len(counts) if is_counted else len(expected))
+    return expected
+
+
+@pytest.mark.parametrize("saver", [tf.train.Saver, rec.Saver], ids=["stock", "rec"])
+@pytest.mark.parametrize("value", ["False", "false", "0", "1"])
+@pytest.mark.parametrize("filter_name", ["counter 3", "bloom 3"])
+def test_filtered_features_can_be_left_out(tmp_path, monkeypatch, saver, value, filter_name):
+    monkeypatch.setenv("TF_EV_SAVE_FILTERED_FEATURES", value)
+    with tf.Session() as session:
+        model = model_of(filter_name, 1)
+        session.run(tf.global_variables_initializer())
+        model.train(session, batches(0))
+        prefix = saver().save(session, str(tmp_path / "model"))
+    reader = tf.train.NewCheckpointReader(prefix)
+    counts = counts_of(batches(0))
+    filtered = sum(n < 3 for n in counts.values())
+    kept = filtered if value == "1" and filter_name == "counter 3" else 0
+    for suffix in ("keys", "freqs", "versions"):
+        assert reader.get_tensor(f"emb-{suffix}_filtered").shape == (kept,)
+    assert reader.get_tensor("emb-partition_filter_offset")[-1] == kept
+    assert reader.get_tensor("emb-keys").shape == (len(counts) - filtered,)
+    assert reader.has_tensor("emb-cbf_blocks") == (filter_name == "bloom 3")
+
+
+def copy_without(prefix, path, is_left_out):
+    """The checkpoint again without some tensors, as another writer may leave them out."""
+    reader = tf.train.NewCheckpointReader(prefix)
+    names = [name for name in reader.get_variable_to_shape_map() if not is_left_out(name)]
+    with tf.Graph().as_default(), tf.Session() as session:
+        save = tf.raw_ops.SaveV2(
+            prefix=str(path),
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[reader.get_tensor(name) for name in names],
+        )
+        session.run(save)
+    return str(path)
+
+
+@pytest.mark.parametrize("shards", [(1, 3), (7, 1)])
+@pytest.mark.parametrize("after", ["none", "counter 5", "bloom 5"])
+def test_without_freqs_all_are_admitted_with_a_count_that_admits(counted, tmp_path, after, shards):
+    prefix, rows = counted[shards[0]]
+    bare = copy_without(prefix, tmp_path / "bare", lambda name: name.endswith("-freqs"))
+    with tf.Session() as session:
+        model = model_of(after, shards[1])
+        rec.Saver().restore(session, bare)
+        restored = model.rows(session)
+        assert {restored[key][1] for key in rows} == {max(1, threshold_of(after))}
+        assert {key: restored[key][0] for key in rows} == {k: row[0] for k, row in rows.items()}
+
+
+@pytest.mark.parametrize("suffixes", [("_filtered",), ("_offset",), ("_filtered", "_offset")])
+def test_without_filtered_keys_or_offsets_the_rest_restores(counted, tmp_path, suffixes):
+    prefix, rows = counted[3]
+    bare = copy_without(prefix, tmp_path / "bare", lambda name: name.endswith(suffixes))
+    with tf.Session() as session:
+        model = model_of("counter 3", 7)
+        rec.Saver().restore(session, bare)
+        assert model.rows(session) == rows
+        known = len(rows) if "_filtered" in suffixes else len(counts_of(batches(0)))
+        assert model.total_count(session) == {"emb": known}
+
+
+def train_and_save_as(folder, key_dtype, parts):
+    with tf.Graph().as_default(), tf.Session() as session:
+        model = model_of("counter 3", 1, key_dtype)
+        session.run(tf.global_variables_initializer())
+        model.train(session, parts)
+        return rec.Saver().save(session, str(folder / "model")), model.rows(session)
+
+
+@pytest.mark.parametrize("saver", [tf.train.Saver, rec.Saver], ids=["stock", "rec"])
+@pytest.mark.parametrize("before, after", [(tf.int32, tf.int64), (tf.int64, tf.int32)])
+def test_key_types_widen_and_narrow(tmp_path, before, after, saver):
+    parts = batches(0, edges=[0, -1, 2**31 - 1, -(2**31)])
+    prefix, rows = train_and_save_as(tmp_path, before, parts)
+    assert tf.train.load_variable(prefix, "emb-keys").dtype == before.as_numpy_dtype
+    with tf.Session() as session:
+        model = model_of("counter 3", 3, after)
+        saver().restore(session, prefix)
+        assert model.rows(session) == rows
+        again = saver().save(session, str(tmp_path / "again"))
+    reader = tf.train.NewCheckpointReader(again)
+    assert reader.get_tensor("emb/part_0-keys").dtype == after.as_numpy_dtype
+
+
+@pytest.mark.parametrize("occurrences", [1, 3], ids=["filtered", "admitted"])
+def test_a_key_that_does_not_fit_is_an_error_that_names_it(tmp_path, occurrences):
+    prefix, _ = train_and_save_as(tmp_path, tf.int64, [[5] * 3 + [2**31] * occurrences])
+    with tf.Session() as session:
+        model = model_of("counter 3", 1, tf.int32)
+        session.run(tf.global_variables_initializer())
+        model.train(session, [[1, 1, 1]])
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"emb-keys.*2147483648|2147483648.*emb-keys"
+        ):
+            rec.Saver().restore(session, prefix)
+        assert set(model.rows(session)) == {1}

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graphs with tables that tf.train.import_meta_graph reads from the .meta beside a checkpoint."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+
+KEYS = [1, 2, 3, -9, 77]
+
+
+def write_with_session(folder, saver_of):
+    """Trains, saves and trains on and saves: (prefix, what the model says)."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        option = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(2))
+        table = rec.get_embedding_variable(
+            "user", 3, ev_option=option, partitioner=tf.fixed_size_partitioner(2)
+        )
+        keys = tf.placeholder(tf.int64, [None], name="keys")
+        weight = tf.get_variable("weight", [3], initializer=tf.ones_initializer())
+        vectors = tf.multiply(rec.embedding_lookup(table, keys), weight, name="vectors")
+        step = tf.train.get_or_create_global_step()
+        loss = tf.reduce_sum(tf.square(vectors - 1.0))
+        train = rec.optimizers.AdamOptimizer(0.1).minimize(loss, global_step=step)
+        tf.add_to_collection("train", train)
+        saver = saver_of()
+        session.run(tf.global_variables_initializer())
+        for batch in ([1, 1, 2, 3, -9, -9], [1, 2]):
+            session.run(train, {keys: batch})
+            prefix = saver.save(session, f"{folder}/model", global_step=step)
+        return prefix, session.run(vectors, {keys: KEYS})
+
+
+SAVERS = {
+    "ours": rec.Saver,
+    "sharded": lambda: rec.Saver(sharded=True),
+    "incremental": lambda: rec.Saver(incremental=True),
+    "stock": tf.train.Saver,
+}
+
+
+@pytest.mark.parametrize("scope", [None, "a/b"])
+@pytest.mark.parametrize("kind", SAVERS)
+def test_an_imported_graph_restores_its_tables_and_trains_on(tmp_path, kind, scope):
+    prefix, expected = write_with_session(tmp_path, SAVERS[kind])
+    inside = f"{scope}/" if scope else ""
+    with tf.Graph().as_default(), tf.Session() as session:
+        saver = tf.train.import_meta_graph(f"{prefix}.meta", clear_devices=True, import_scope=scope)
+        saver.restore(session, prefix)
+        keys, vectors = f"{inside}keys:0", f"{inside}vectors:0"
+        np.testing.assert_array_equal(session.run(vectors, {keys: KEYS}), expected)
+        session.run(tf.get_collection("train")[0], {keys: [1]})
+        trained = session.run(vectors, {keys: KEYS})
+        assert (trained[0] != expected[0]).all()
+        again = saver.save(session, str(tmp_path / "again"))
+        session.run(tf.get_collection("train")[0], {keys: [1]})
+        saver.restore(session, again)
+        np.testing.assert_array_equal(session.run(vectors, {keys: KEYS}), trained)
+
+
+def test_the_graph_of_an_estimator_restores_its_tables(tmp_path):
+    def model_fn(features, labels, mode):
+        loss = tf.reduce_sum(tf.square(features["user"] - labels[:, None]))
+        optimizer = rec.optimizers.AdamOptimizer(0.1)
+        train_op = optimizer.minimize(loss, global_step=tf.train.get_global_step())
+        return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def input_fn():
+        batch = {"user": np.array([1, 2, 3, 3])}, np.ones(4, np.float32)
+        return tf.data.Dataset.from_tensors(batch).repeat(3)
+
+    features = [rec.EmbeddingFeature("user", dim=4)]
+    estimator = rec.RecEstimator(model_fn, str(tmp_path), embedding_features=features)
+    estimator.train(input_fn)
+    prefix = estimator.latest_checkpoint()
+    with tf.Graph().as_default(), tf.Session() as session:
+        saver = tf.train.import_meta_graph(f"{prefix}.meta")
+        saver.restore(session, prefix)
+        again = saver.save(session, str(tmp_path / "again"))
+    found, expected = (tf.train.load_checkpoint(path) for path in (again, prefix))
+    names = expected.get_variable_to_shape_map()
+    assert "user-values" in names and names.keys() == found.get_variable_to_shape_map().keys()
+    for name in names:
+        np.testing.assert_array_equal(found.get_tensor(name), expected.get_tensor(name))
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_new_saver_of_imported_tables_is_an_error_that_names_the_other(tmp_path, deferred):
+    prefix, _ = write_with_session(tmp_path, rec.Saver)
+    with tf.Graph().as_default() as graph:
+        tf.train.import_meta_graph(f"{prefix}.meta")
+        before = len(graph.get_operations())
+        message = "var_list must be .*, got op 'user/part_0' of an imported MetaGraph; .* returned"
+        with pytest.raises(ValueError, match=message):
+            rec.Saver(defer_build=deferred).build()
+        with pytest.raises(ValueError, match=message):
+            rec.Saver(tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS))
+        assert len(graph.get_operations()) == before

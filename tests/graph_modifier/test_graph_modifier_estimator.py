@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GraphModifierHook with an Estimator: the same losses, rows, counts and checkpoints as without."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+
+ROWS = 512
+BATCH = 16
+
+EVICTED = rec.EmbeddingVariableOption(evict_option=rec.GlobalStepEvict(steps_to_live=40))
+
+FEATURES = [
+    rec.EmbeddingFeature("user", 4, dtype=tf.string, filter_option=rec.CounterFilter(3)),
+    rec.EmbeddingFeature("item", 4, ev_option=EVICTED),
+    rec.EmbeddingFeature(
+        "history", 4, table="item", combiner=None, max_length=3, ev_option=EVICTED
+    ),
+    rec.EmbeddingFeature("tags", 4, combiner="sum", weight="tag_weight"),
+]
+
+
+def input_fn(prefetch=None, seed=0, epochs=None, with_labels=True):
+    """Dense strings, dense ids with padding, sparse ids with weights; ever new users."""
+
+    def build():
+        rng = np.random.default_rng(seed)
+        history = rng.integers(0, 30, [ROWS, 5]) * rng.integers(0, 2, [ROWS, 5]) - 1
+        weight = rng.random([ROWS, 3]).astype(np.float32) * rng.integers(0, 2, [ROWS, 3])
+        tag = np.where(weight > 0, rng.integers(1, 9, [ROWS, 3]), 0)
+        features = {
+            "user": (rng.zipf(1.2, ROWS) % 200).astype(str).astype(object),
+            "item": np.concatenate(
+                [rng.integers(0, 30, ROWS // 2), rng.integers(20, 60, ROWS // 2)]
+            ),
+            "history": history,
+            "tags": tf.sparse.from_dense(tag),
+            "tag_weight": tf.sparse.from_dense(weight.astype(np.float32)),
+        }
+        labels = rng.random(ROWS).astype(np.float32)
+        columns = (features, labels) if with_labels else features
+        data = tf.data.Dataset.from_tensor_slices(columns)
+        data = data.shuffle(64, seed=5).repeat(epochs).batch(BATCH)
+        return data.prefetch(prefetch) if prefetch else data
+
+    return build
+
+
+def model_fn(features, labels, mode):
+    dense = tf.get_variable("dense", [4], initializer=tf.ones_initializer())
+    history = tf.reduce_sum(features["history"], axis=1)
+    total = features["user"] + features["item"] + history + features["tags"]
+    logits = tf.reduce_sum(total * dense, axis=1)
+    if mode == rec.ModeKeys.PREDICT:
+        return rec.EstimatorSpec(mode, predictions={"logits": logits})
+    errors = tf.square(logits - labels)
+    loss = tf.reduce_mean(errors)
+    tf.add_to_collection("watched", loss)
+    tf.add_to_collection("watched", labels)
+    tf.add_to_collection("watched", logits)
+    train_op = rec.optimizers.AdagradOptimizer(0.05).minimize(
+        loss, global_step=tf.train.get_global_step()
+    )
+    metrics = {"error": tf.metrics.mean(errors)}
+    return rec.EstimatorSpec(mode, loss=loss, train_op=train_op, eval_metric_ops=metrics)
+
+
+class Watch(tf.train.SessionRunHook):
+    """Fetches the loss and, straight from the batch that model_fn got, the labels."""
+
+    def __init__(self):
+        self.losses = []
+        self.modified = []
+        # By graph: train_and_evaluate evaluates in the middle of its training loop.
+        self.tensors = {}
+
+    def begin(self):
+        self.tensors[tf.get_default_graph()] = tf.get_collection("watched")
+
+    def after_create_session(self, session, coord):
+        operations = session.graph.get_operations()
+        self.modified.append(any(op.name.startswith("prepared_input/") for op in operations))
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs(self.tensors[run_context.session.graph])
+
+    def after_run(self, run_context, run_values):
+        loss, labels, logits = run_values.results
+        # A float32 mean in NumPy's order.
+        np.testing.assert_allclose(np.mean((logits - labels) ** 2), loss, rtol=1e-5)
+        self.losses.append(loss)
+
+
+def estimator_in(folder):
+    # The optimizer of graphs takes longer than these small ones run.
+    session_config = tf.ConfigProto()
+    session_config.graph_options.rewrite_options.disable_meta_optimizer = True
+    config = rec.RunConfig(
+        tf_random_seed=1,
+        session_config=session_config,
+        save_checkpoints_steps=50,
+        keep_checkpoint_max=20,
+        log_step_count_steps=1000,
+    )
+    return rec.RecEstimator(model_fn, str(folder), config, embedding_features=FEATURES)
+
+
+def hooks_of(watch, modified):
+    # Before the modification: what it found is rewired beneath it.
+    return [watch, rec.GraphModifierHook()] if modified else [watch]
+
+
+def checkpoints(folder):
+    """{checkpoint: {tensor: its type, shape and bytes}} of all that are left."""
+    found = {}
+    for index in sorted(pathlib.Path(folder).glob("model.ckpt-*.index")):
+        reader = tf.train.load_checkpoint(str(index.with_suffix("")))
+        tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        found[index.stem] = {k: (v.dtype, v.shape, v.tobytes()) for k, v in tensors.items()}
+    return found
+
+
+def train_in_two_goes(folder, stops, prefetch, modified):
+    """Stops in the middle of the data, with batches prefetched, and goes on from the checkpoint."""
+    watch = Watch()
+    for max_steps in stops:
+        estimator_in(folder).train(
+            input_fn(prefetch), max_steps=max_steps, hooks=hooks_of(watch, modified)
+        )
+    assert watch.modified == [modified] * 2
+    return watch.losses, checkpoints(folder)
+
+
+@pytest.mark.parametrize(
+    ("stops", "saved", "prefetches"),
+    [
+        pytest.param((70, 100), (0, 50, 70, 100), (100,), id="100_steps"),
+        pytest.param(
+            *((130, 200), (0, 100, 130, 180, 200), (1, 100)),
+            marks=pytest.mark.slow,
+            id="200_steps",
+        ),
+    ],
+)
+def test_losses_and_checkpoints_are_those_of_the_unmodified_graph(
+    stops, saved, prefetches, tmp_path
+):
+    losses, files = train_in_two_goes(tmp_path / "plain", stops, None, False)
+    assert len(losses) == stops[-1]
+    assert {f"model.ckpt-{step}" for step in saved} <= set(files)
+    assert [name for name in files[f"model.ckpt-{stops[-1]}"] if name.endswith("_filtered")]
+    for prefetch in prefetches:
+        folder = tmp_path / f"prefetch_{prefetch}"
+        modified_losses, modified_files = train_in_two_goes(folder, stops, prefetch, True)
+        assert modified_losses == losses
+        assert modified_files.keys() == files.keys()
+        for name in files:
+            assert modified_files[name] == files[name], name
+
+
+@pytest.fixture(name="trained", scope="module")
+def trained_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        hook = rec.GraphModifierHook(dump_graph=True)
+        estimator_in(folder).train(input_fn(), steps=30, hooks=[hook])
+    return folder
+
+
+def test_the_hook_dumps_the_graphs(trained):
+    dumped = sorted(path.name for path in (trained / "export_graph").glob("*.pbtxt"))
+    assert dumped == ["cut_graph_train_0.pbtxt", "new_graph.pbtxt", "old_graph.pbtxt"]
+
+
+def test_evaluate_gives_the_metrics_of_the_unmodified_graph(trained):
+    results = []
+    for modified in (False, True):
+        watch = Watch()
+        hooks = hooks_of(watch, modified)
+        results.append(estimator_in(trained).evaluate(input_fn(epochs=1, seed=1), hooks=hooks))
+        assert watch.modified == [modified]
+        assert len(watch.losses) == ROWS // BATCH
+    assert results[0] == results[1]
+    assert results[0]["global_step"] == 30
+
+
+def test_predict_gives_the_predictions_of_the_unmodified_graph(trained):
+    data = input_fn(epochs=1, seed=1, with_labels=False)
+    plain, modified = (
+        [p["logits"] for p in estimator_in(trained).predict(data, hooks=hooks)]
+        for hooks in ([], [rec.GraphModifierHook()])
+    )
+    assert len(plain) == ROWS
+    assert modified == plain
+
+
+def test_train_and_evaluate_with_one_hook_object_in_both_specs(tmp_path):
+    results = []
+    for modified in (False, True):
+        watch = Watch()
+        hooks = hooks_of(watch, modified)
+        result, _ = rec.train_and_evaluate(
+            estimator_in(tmp_path / str(modified)),
+            rec.TrainSpec(input_fn(), max_steps=20, hooks=hooks),
+            rec.EvalSpec(input_fn(epochs=1, seed=1), steps=None, hooks=hooks, throttle_secs=0),
+        )
+        assert set(watch.modified) == {modified}
+        results.append((result, watch.losses))
+    assert results[0] == results[1]
+
+
+def test_an_input_fn_may_return_tensors_and_training_takes_all_of_its_data(tmp_path):
+    def tensors():
+        return tf.data.make_one_shot_iterator(input_fn(epochs=1)()).get_next()
+
+    runs = []
+    for modified in (False, True):
+        watch = Watch()
+        estimator_in(tmp_path / str(modified)).train(tensors, hooks=hooks_of(watch, modified))
+        assert watch.modified == [modified]
+        runs.append(watch.losses)
+    assert len(runs[0]) == ROWS // BATCH
+    assert runs[0] == runs[1]
+
+
+def test_the_hook_can_be_told_to_leave_the_graph_alone(tmp_path):
+    watch = Watch()
+    hooks = [watch, rec.GraphModifierHook(modify_graph=False)]
+    estimator_in(tmp_path).train(input_fn(), steps=1, hooks=hooks)
+    assert watch.modified == [False]

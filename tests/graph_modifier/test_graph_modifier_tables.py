@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Graph modification of sparse_lookup: with admission, eviction and timestamps, bit for bit."""
+
+import pathlib
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from modified_graphs import BATCH, QUICK, STRUCTURES, assert_same, dataset_of, iterator_of
+
+import rec_estimator as rec
+from rec_estimator.graph_modifier.cut import find_key_paths
+from rec_estimator.graph_passes.walk import ancestors
+
+ROWS = 512
+USER = {"access_threshold": 3, "eviction_threshold": 60}
+ITEM = {"access_threshold": 1, "eviction_threshold": 25}
+SPECS = [
+    rec.FeatureSpec("user", **USER),
+    rec.FeatureSpec("item", index_key="item_ids", **ITEM),
+    rec.FeatureSpec("history", "item", **ITEM),
+    rec.FeatureSpec("time", is_timestamp=True),
+]
+
+
+def columns(seed):
+    """Ever new users, two waves of items, histories with padding, and seconds."""
+    rng = np.random.default_rng(seed)
+    items = np.concatenate([rng.integers(0, 30, ROWS // 2), rng.integers(20, 60, ROWS // 2)])
+    return {
+        "user": rng.zipf(1.2, [ROWS, 1]) % 200,
+        "item_ids": np.stack([items, np.full(ROWS, -1)], axis=1),
+        "history": rng.integers(0, 30, [ROWS, 5]) * rng.integers(0, 2, [ROWS, 5]) - 1,
+        "time": np.arange(ROWS),
+        "label": rng.random(ROWS).astype(np.float32),
+    }
+
+
+def input_fn(is_training, prefetch=None, by_spec=False):
+    """The clock of the data goes on with its epochs, a second in 16 examples."""
+
+    def later(epoch):
+        data = tf.data.Dataset.from_tensor_slices(columns(0 if is_training else 1))
+
+        def shifted(row):
+            time = (row["time"] + epoch * ROWS) // 16 + 1
+            return {**row, "user": row["user"] + epoch * 60, "time": time}
+
+        return data.map(shifted)
+
+    def build():
+        data = tf.data.Dataset.range(20 if is_training else 1).flat_map(later).batch(BATCH)
+        data = data.map(lambda batch: {**batch, "time": tf.reduce_max(batch["time"])})
+        if by_spec:
+            data = data.map(rec.get_asc_insert_func(tgt_key_specs=SPECS, is_training=is_training))
+        data = data.prefetch(prefetch) if prefetch else data
+        return data.map(lambda batch: (batch, batch["label"]))
+
+    return build
+
+
+def tables():
+    initializer = tf.random_normal_initializer(seed=7)
+    return {
+        name: rec.create_table(tf.int64, 4, name, initializer, device_vocabulary_size=2000)
+        for name in ("user", "item")
+    }
+
+
+def as_text_and_back(ids):
+    return tf.strings.to_number(tf.strings.as_string(ids), tf.int64)
+
+
+def vectors_of(features, is_train, by_spec):
+    """One lookup of users, two of items of which one takes no part in the gradient."""
+    if not by_spec:
+        tf.add_to_collection(rec.ASCEND_TIMESTAMP, features["time"])
+    found = []
+    for spec, config in zip(SPECS, (USER, ITEM, ITEM)):
+        how = {"batch": features} if by_spec else {"modify_graph": True}
+        if not by_spec:
+            how["access_and_evict_config"] = config
+        ids = spec if by_spec else as_text_and_back(features[spec.index_key])
+        vectors = rec.sparse_lookup(
+            tables()[spec.table_name],
+            ids,
+            is_train=is_train,
+            is_grad=spec.name != "history",
+            serving_default_value=tf.fill([4], 0.25),
+            **how,
+        )
+        found.append(tf.reduce_sum(vectors, axis=1))
+    return found
+
+
+def model_fn(features, labels, mode, params):
+    is_train = mode == rec.ModeKeys.TRAIN
+    dense = tf.get_variable("dense", [4], initializer=tf.ones_initializer())
+    total = tf.add_n(vectors_of(features, is_train, params["by_spec"]))
+    errors = tf.square(tf.reduce_sum(total * dense, axis=1) - labels)
+    loss = tf.reduce_mean(errors)
+    tf.add_to_collection("watched", loss)
+    train_op = None
+    if is_train:
+        optimizer = rec.optimizers.lazy_adam.create_hash_optimizer(0.01)
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+    metrics = {"error": tf.metrics.mean(errors)}
+    return rec.EstimatorSpec(mode, loss=loss, train_op=train_op, eval_metric_ops=metrics)
+
+
+class Losses(tf.train.SessionRunHook):
+    def __init__(self):
+        self.losses = []
+        self.modified = []
+
+    def after_create_session(self, session, coord):
+        operations = session.graph.get_operations()
+        self.modified.append(any(op.name.startswith("prepared_input/") for op in operations))
+
+    def before_run(self, run_context):
+        return tf.train.SessionRunArgs(run_context.session.graph.get_collection("watched"))
+
+    def after_run(self, run_context, run_values):
+        self.losses += run_values.results
+
+
+def checkpoints(folder):
+    """{checkpoint: {tensor: its type, shape and bytes}} of all that are left."""
+    found = {}
+    for index in sorted(pathlib.Path(folder).glob("model.ckpt-*.index")):
+        reader = tf.train.load_checkpoint(str(index.with_suffix("")))
+        tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        found[index.stem] = {k: (v.dtype, v.shape, v.tobytes()) for k, v in tensors.items()}
+    return found
+
+
+def config_of(**kwargs):
+    return rec.RunConfig(
+        tf_random_seed=1,
+        session_config=QUICK,
+        save_checkpoints_steps=50,
+        keep_checkpoint_max=20,
+        log_step_count_steps=1000,
+        **kwargs,
+    )
+
+
+def run(folder, stops, modified, by_spec=False, prefetch=None):
+    """Trains, stops in the middle with batches prefetched, goes on and evaluates."""
+    watch = Losses()
+    for max_steps in stops:
+        estimator = rec.RecEstimator(model_fn, str(folder), config_of(), {"by_spec": by_spec})
+        modifier = rec.GraphModifierHook(modify_graph=modified)
+        evict = rec.EvictHook(evict_enable=True, evict_step_interval=20)
+        data = input_fn(True, prefetch, by_spec)
+        estimator.train(data, max_steps=max_steps, hooks=[watch, modifier, evict])
+    results = estimator.evaluate(input_fn(False, prefetch, by_spec), hooks=[watch, modifier])
+    assert watch.modified == [modified] * 3
+    return watch.losses, results, checkpoints(folder)
+
+
+FORMS = {
+    "prefetch_1": dict(modified=True, prefetch=1),
+    "prefetch_100": dict(modified=True, prefetch=100),
+    "FeatureSpec": dict(modified=False, by_spec=True),
+}
+
+
+@pytest.mark.parametrize(
+    ("stops", "saved", "forms"),
+    [
+        pytest.param(
+            *((70, 100), (0, 50, 70, 100), ("prefetch_100", "FeatureSpec")),
+            id="100_steps",
+        ),
+        pytest.param(
+            *((130, 200), (0, 50, 100, 130, 180, 200), tuple(FORMS)),
+            marks=pytest.mark.slow,
+            id="200_steps",
+        ),
+    ],
+)
+def test_training_with_admission_and_eviction_is_the_same_in_every_mode(
+    stops, saved, forms, tmp_path, monkeypatch
+):
+    lines = []
+    monkeypatch.setattr(tf.logging, "info", lambda text, *values: lines.append((text, values)))
+    losses, results, files = run(tmp_path / "plain", stops, False)
+    assert len(losses) == stops[-1] + ROWS // BATCH
+    assert results["global_step"] == stops[-1]
+    evictions = [values for text, values in lines if text.startswith("EvictHook")]
+    for table in ("user", "item"):
+        assert sum(count for count, name in evictions if name == table) > 20
+    assert {f"model.ckpt-{step}" for step in saved} <= set(files)
+    assert files[f"model.ckpt-{stops[-1]}"]["user-keys_filtered"][1] > (20,)
+    for label in forms:
+        other_losses, other_results, other_files = run(tmp_path / label, stops, **FORMS[label])
+        assert other_losses == losses, label
+        assert other_results == results, label
+        assert other_files.keys() == files.keys()
+        for name in files:
+            assert other_files[name] == files[name], (label, name)
+
+
+def test_loops_of_steps_in_the_graph_are_the_same_modified_too(tmp_path):
+    found = []
+    for modified, iterations in ((False, 1), (True, 10)):
+        folder, watch = tmp_path / str(iterations), Losses()
+        config = config_of(iterations_per_loop=iterations)
+        estimator = rec.RecEstimator(model_fn, str(folder), config, {"by_spec": False})
+        evict = rec.EvictHook(evict_enable=True, evict_step_interval=20)
+        hooks = [watch, rec.GraphModifierHook(modify_graph=modified), evict]
+        estimator.train(input_fn(True), max_steps=50, hooks=hooks)
+        assert len(watch.losses) == 50 // iterations
+        of_ten = 10 // iterations
+        found.append((watch.losses[of_ten - 1 :: of_ten], checkpoints(folder)))
+    assert found[0] == found[1]
+
+
+def session_model(batch):
+    """Lookups of all columns of modified_graphs.py: (loss, what trains)."""
+    users = tf.strings.to_hash_bucket_fast(batch["user"], 50)
+    found = [
+        rec.sparse_lookup(
+            tables()[name],
+            ids,
+            modify_graph=True,
+            access_and_evict_config=config,
+        )
+        for name, ids, config in (
+            ("user", users[:, tf.newaxis], {"access_threshold": 2}),
+            ("item", batch["item"], None),
+            ("item", batch["history"], None),
+        )
+    ]
+    total = tf.add_n([tf.reduce_sum(vectors, axis=[1, 2]) for vectors in found])
+    loss = tf.reduce_mean(tf.square(total - batch["label"]))
+    optimizer = rec.optimizers.ftrl.create_hash_optimizer(0.1)
+    return loss, optimizer.minimize(loss, tf.train.get_or_create_global_step())
+
+
+def train_in_session(structure, kind, modified, steps=12):
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        iterator = iterator_of(dataset_of(structure), kind)
+        loss, train_op = session_model(STRUCTURES[structure][1](iterator.get_next()))
+        exports = [table.export() for table in tables().values()]
+        if modified:
+            rec.modify_graph_and_start_emb_cache()
+            step = {op.type for op in ancestors([train_op])}
+            assert not step & {"StringToHashBucketFast", "StridedSlice"}
+        with tf.Session(config=QUICK) as session:
+            if modified:
+                session.run(rec.get_initializer(True))
+            elif kind == "initializable":
+                session.run(iterator.initializer)
+            session.run(tf.global_variables_initializer())
+            losses = [session.run([loss, train_op])[0] for _ in range(steps)]
+            assert len(set(losses)) == steps
+            return losses, session.run(exports)
+
+
+@pytest.mark.parametrize(
+    ("structure", "kind"),
+    [
+        ("dict", "one-shot"),
+        ("tuple", "initializable"),
+        ("nested", "one-shot"),
+        ("namedtuple", "initializable"),
+    ],
+)
+def test_a_session_trains_the_same_bits_and_nothing_of_the_key_path_is_left_in_the_step(
+    structure, kind
+):
+    assert_same(train_in_session(structure, kind, True), train_in_session(structure, kind, False))
+
+
+def test_data_are_of_training_if_a_lookup_says_so():
+    graph = tf.get_default_graph()
+    batch = tf.data.make_one_shot_iterator(tf.data.Dataset.range(5)).get_next()
+    for is_train in (False, True):
+        rec.sparse_lookup(tables()["user"], batch, modify_graph=True, is_train=is_train)
+        assert [path.is_training for path in find_key_paths(graph)][-1] == is_train
+    rec.modify_graph_and_start_emb_cache()
+    assert rec.get_initializer(True).type == "NoOp"
+    with pytest.raises(ValueError, match="lookups of evaluation, got none"):
+        rec.get_initializer(False)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (lambda ids: ids + tf.get_variable("shift", [], tf.int64), "ReadVar.*reads a variable"),
+        (lambda ids: ids + tf.placeholder(tf.int64, [], "fed"), "'fed' .*is fed while a step runs"),
+        (lambda ids: tf.random.uniform([2], 0, 9, tf.int64) + ids, "RandomUniformInt.*has state"),
+    ],
+)
+def test_ids_that_depend_on_more_than_the_batch_are_refused_by_the_name_of_the_op(path, message):
+    batch = tf.data.make_one_shot_iterator(tf.data.Dataset.range(8).batch(2)).get_next()
+    rec.sparse_lookup(tables()["user"], path(batch), modify_graph=True)
+    with pytest.raises(ValueError, match=f"{message}.*; compute the ids in the dataset"):
+        rec.modify_graph_and_start_emb_cache()
+
+
+def test_training_and_evaluation_share_a_graph_with_a_timestamp_each():
+    def both(modified):
+        with tf.Graph().as_default():
+            iterators, losses = {}, {}
+            for is_train in (True, False):
+                data = input_fn(is_train)().map(lambda features, _: features)
+                iterators[is_train] = tf.data.make_initializable_iterator(data)
+                batch = iterators[is_train].get_next()
+                total = tf.add_n(vectors_of(batch, is_train, by_spec=False))
+                losses[is_train] = tf.reduce_mean(
+                    tf.square(tf.reduce_sum(total, 1) - batch["label"])
+                )
+            optimizer = rec.optimizers.lazy_adam.create_hash_optimizer(0.01)
+            train_op = optimizer.minimize(losses[True])
+            size = tables()["user"].size()
+            if modified:
+                rec.modify_graph_and_start_emb_cache()
+            results = []
+            with tf.Session(config=QUICK) as session:
+                session.run(tf.global_variables_initializer())
+                for is_train in (True, False, False):
+                    start = iterators[is_train].initializer
+                    session.run(rec.get_initializer(is_train) if modified else start)
+                    for _ in range(10):
+                        fetched = (losses[True], train_op) if is_train else (losses[False],)
+                        results.append(session.run(fetched)[0])
+                results.append(session.run(size))
+            assert results[10:20] == results[20:30], "evaluation starts anew, and changes nothing"
+            assert results[-1] > 5
+            return results
+
+    assert both(True) == both(False)
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+def test_the_hook_starts_data_that_nobody_else_starts_and_none_twice(is_listed):
+    starts = []
+
+    def examples():
+        starts.append(1)
+        yield from range(6)
+
+    data = tf.data.Dataset.from_generator(examples, tf.int64, []).batch(2)
+    iterator = tf.data.make_initializable_iterator(data)
+    if is_listed:
+        tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    ids = iterator.get_next()
+    vectors = rec.sparse_lookup(tables()["user"], ids * 3, modify_graph=True)
+    train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(tf.reduce_sum(vectors))
+    seen = []
+    with tf.train.MonitoredTrainingSession(hooks=[rec.GraphModifierHook()]) as session:
+        while not session.should_stop():
+            seen.append(session.run([ids, train_op])[0].tolist())
+    assert seen == [[0, 1], [2, 3], [4, 5]]
+    assert starts == [1]
+
+
+def test_the_hook_leaves_data_that_are_fed_to_the_script():
+    last = tf.placeholder(tf.int64, [])
+    iterator = tf.data.make_initializable_iterator(tf.data.Dataset.range(last))
+    ids = iterator.get_next()
+    rec.sparse_lookup(tables()["user"], ids * 3, modify_graph=True, is_train=False)
+    with tf.train.MonitoredSession(hooks=[rec.GraphModifierHook()]) as session:
+        session.run_step_fn(
+            lambda step_context: step_context.session.run(iterator.initializer, {last: 2})
+        )
+        assert [session.run(ids), session.run(ids)] == [0, 1]
+
+
+def test_lookups_that_were_to_be_modified_train_unmodified_as_well():
+    """In a MonitoredTrainingSession without a hook, where Rec SDK refuses to begin."""
+
+    def losses_of(hooks):
+        with tf.Graph().as_default():
+            tf.set_random_seed(1)
+            iterator = tf.data.make_initializable_iterator(dataset_of())
+            tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+            loss, train_op = session_model(iterator.get_next())
+            with tf.train.MonitoredTrainingSession(hooks=hooks, config=QUICK) as session:
+                return [session.run([loss, train_op])[0] for _ in range(8)]
+
+    assert losses_of([]) == losses_of([rec.GraphModifierHook()])
+
+
+def test_the_hook_that_modifies_nothing_checks_the_pipeline():
+    hook = rec.GraphModifierHook(modify_graph=False)
+    with pytest.raises(RuntimeError, match="table_info_list"):
+        hook.begin()
+    tables()
+    hook.begin()

@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""input_fn builders: the batches they give, and what they say of rows they cannot read."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from input_batches import batches, column, labels, numbered, read
+
+import rec_estimator as rec
+from rec_estimator import inputs
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write_file(name, content):
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return str(path)
+
+    return write_file
+
+
+# CSV: fields.
+
+
+def test_csv_columns_have_their_declared_types_and_labels_are_apart(write):
+    path = write("a.csv", "user,price,n,liked\n7,0.5,3,1\n8,1.5,4,0\n")
+    input_fn = inputs.csv_input_fn(
+        path, label_column="liked", dtypes={"price": tf.float32, "n": tf.int64}
+    )
+    [(features, liked)] = batches(input_fn)
+    assert sorted(features) == ["n", "price", "user"]
+    assert features["user"].tolist() == [b"7", b"8"]
+    assert features["price"].dtype == np.float32 and features["price"].tolist() == [0.5, 1.5]
+    assert features["n"].dtype == np.int64 and features["n"].tolist() == [3, 4]
+    assert liked.dtype == np.float32 and liked.tolist() == [1, 0]
+
+
+def test_csv_without_labels_gives_features_alone(write):
+    [features] = batches(inputs.csv_input_fn(write("a.csv", "a,b\n1,2\n")))
+    assert features["b"].tolist() == [b"2"]
+
+
+def test_csv_with_several_labels_gives_a_dict_of_them(write):
+    path = write("a.csv", "a,click,buy\n1,1,0\n")
+    input_fn = inputs.csv_input_fn(path, label_column=["click", "buy"], dtypes={"buy": tf.int64})
+    [(features, found)] = batches(input_fn)
+    assert sorted(features) == ["a"]
+    assert found["click"].tolist() == [1.0] and found["buy"].dtype == np.int64
+
+
+def test_csv_empty_fields_read_their_defaults(write):
+    path = write("a.csv", "s,f,i,d\n,,,\nx,1,2,3\n")
+    input_fn = inputs.csv_input_fn(
+        path, dtypes={"f": tf.float32, "i": tf.int32}, defaults={"d": -7, "s": "none"}
+    )
+    [features] = batches(input_fn)
+    assert features["s"].tolist() == [b"none", b"x"]
+    assert features["f"].tolist() == [0, 1] and features["i"].tolist() == [0, 2]
+    assert features["d"].dtype == np.int64 and features["d"].tolist() == [-7, 3]
+
+
+def test_csv_quoted_fields_keep_delimiters_and_quotes(write):
+    path = write("a.csv", 'a,b\n"x,y","say ""hi"""\n')
+    [features] = batches(inputs.csv_input_fn(path))
+    assert features["a"].tolist() == [b"x,y"] and features["b"].tolist() == [b'say "hi"']
+
+
+def test_csv_multi_valued_columns_are_ragged(write):
+    path = write("a.csv", "genres,ids,label\nwar|drama,3|-4,1\n,,0\n|x||,5,1\n")
+    input_fn = read(path, multi_valued=["genres", "ids"], dtypes={"ids": tf.int64})
+    found = batches(input_fn)
+    assert column(found, "genres") == [[b"war", b"drama"], [], [b"x"]]
+    assert column(found, "ids") == [[3, -4], [], [5]]
+
+
+def test_csv_reads_the_chosen_columns_only(write):
+    path = write("a.csv", "a,b,label\n1,2,3\n")
+    [(features, _)] = batches(read(path, columns=["b"]))
+    assert sorted(features) == ["b"]
+
+
+@pytest.mark.parametrize("header", [True, False], ids=["header", "no header"])
+def test_csv_line_ends_marks_and_blank_lines_are_no_part_of_a_row(write, tmp_path, header):
+    forms = [
+        "user,label\nu0,0\nu1,1\n",
+        "user,label\r\nu0,0\r\nu1,1\r\n",
+        "\ufeffuser,label\nu0,0\nu1,1\n",
+        "user,label\nu0,0\nu1,1",
+        "user,label\n\nu0,0\n\n\r\nu1,1\n\n",
+    ]
+    for number, form in enumerate(forms):
+        write(f"{number}.csv", form if header else form.replace("user,label", "u9,9"))
+    names = {} if header else {"header": False, "column_names": ["user", "label"]}
+    found = batches(read(str(tmp_path / "*.csv"), **names))
+    assert column(found, "user") == (([] if header else [b"u9"]) + [b"u0", b"u1"]) * len(forms)
+    assert labels(found) == (([] if header else [9]) + [0, 1]) * len(forms)
+
+
+def test_csv_delimiter_is_free(write):
+    path = write("a.csv", numbered(3).replace(",", "\t"))
+    assert column(batches(read(path, delimiter="\t")), "user") == [b"u0", b"u1", b"u2"]
+
+
+# CSV: files, order and batches.
+
+
+def test_csv_files_are_read_in_the_order_of_their_names_each_with_its_header(write, tmp_path):
+    for name, start in (("b", 10), ("a", 0), ("empty", None), ("c", 20)):
+        write(f"{name}.csv", "" if start is None else numbered(5, start))
+    found = batches(read(str(tmp_path / "*.csv")))
+    assert labels(found) == [*range(5), *range(10, 15), *range(20, 25)]
+    assert [len(label) for _, label in found] == [4, 4, 4, 3]
+
+
+def test_csv_files_read_in_parallel_give_the_same_order_every_time(write, tmp_path):
+    for i in range(3):
+        write(f"{i}.csv", numbered(1500, 10000 * i))
+    input_fn = read(str(tmp_path / "*.csv"), num_parallel_reads=3, batch_size=500)
+    first = labels(batches(input_fn))
+    assert first[1024] == 10000, "blocks of 1024 rows are taken from the files in turn"
+    assert sorted(first) == [10000 * i + row for i in range(3) for row in range(1500)]
+    assert first == labels(batches(input_fn))
+
+
+def test_repeated_passes_follow_each_other_inside_a_batch(write):
+    found = batches(read(write("a.csv", numbered(5)), num_epochs=3))
+    assert labels(found) == [0, 1, 2, 3, 4] * 3
+    assert [len(label) for _, label in found] == [4, 4, 4, 3]
+
+
+def test_no_number_of_passes_means_without_end(write):
+    found = batches(read(write("a.csv", numbered(5)), num_epochs=None), limit=50)
+    assert labels(found) == [0, 1, 2, 3, 4] * 40
+
+
+@pytest.mark.parametrize("shuffle", [False, True], ids=["in order", "shuffled"])
+def test_drop_remainder_leaves_out_the_last_short_batch_and_fixes_the_shape(write, shuffle):
+    input_fn = read(write("a.csv", numbered(6)), drop_remainder=True, shuffle=shuffle)
+    assert [len(label) for _, label in batches(input_fn)] == [4]
+    features, label = tf.data.make_initializable_iterator(input_fn()).get_next()
+    assert features["user"].shape.as_list() == [4] and label.shape.as_list() == [4]
+
+
+def file_rows(write, **kwargs):
+    return read(write("a.csv", numbered(200)), batch_size=50, **kwargs)
+
+
+def memory_rows(write, **kwargs):
+    numbers = np.arange(200.0)
+    return inputs.numpy_input_fn({"user": numbers}, numbers, batch_size=50, **kwargs)
+
+
+BUILDERS = pytest.mark.parametrize("make", [file_rows, memory_rows], ids=["files", "memory"])
+
+
+@BUILDERS
+def test_shuffled_passes_have_each_row_once_and_an_order_of_their_own(write, make):
+    order = labels(batches(make(write, shuffle=True, seed=3, num_epochs=2)))
+    first, second = order[:200], order[200:]
+    assert sorted(first) == sorted(second) == list(range(200))
+    assert first != second and first != sorted(first)
+
+
+@BUILDERS
+def test_seed_decides_the_order(write, make):
+    orders = [labels(batches(make(write, shuffle=True, seed=seed))) for seed in (3, 3, -3)]
+    assert orders[0] == orders[1] != orders[2]
+
+
+@BUILDERS
+def test_without_a_seed_the_seed_of_the_graph_decides_the_order(write, make):
+    first, second = [labels(batches(make(write, shuffle=True))) for _ in range(2)]
+    assert first == second
+
+
+def test_shuffle_buffer_bounds_how_far_a_row_moves_ahead(write):
+    order = labels(batches(file_rows(write, shuffle=10, seed=1)))
+    assert sorted(order) == list(range(200)) != order
+    assert all(row < place + 10 for place, row in enumerate(order))
+
+
+# CSV: arguments.
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"batch_size": 0}, "batch_size must be an integer >= 1, got 0"),
+        ({"batch_size": 2.5}, "batch_size must be an integer >= 1, got 2.5"),
+        ({"num_epochs": 0}, "num_epochs must be an integer >= 1, got 0"),
+        ({"shuffle": -5}, "shuffle must be True, False or a number of rows >= 1, got -5"),
+        ({"seed": "a"}, "seed must be an integer or None, got 'a'"),
+        ({"prefetch": -2}, "prefetch must be a number of batches >= 0 or tf.data.AUTOTUNE, got -2"),
+        ({"drop_remainder": "no"}, "drop_remainder must be True or False, got 'no'"),
+        ({"num_parallel_reads": 0}, "num_parallel_reads must be an integer >= 1, got 0"),
+        ({"on_bad_row": "ignore"}, 'on_bad_row must be "error" or "skip", got \'ignore\''),
+        ({"compression_type": "zip"}, 'compression_type must be None, "", "GZIP" or "ZLIB"'),
+        ({"delimiter": "::"}, "delimiter must be one ASCII character, got '::'"),
+        ({"value_delimiter": ""}, "value_delimiter must be one ASCII character, got ''"),
+        ({"label_column": "clicks"}, r"label_column .*'clicks'.*\['label', 'user', 'price'\]"),
+        ({"columns": ["label"]}, r"columns must leave out the labels, got \['label'\]"),
+        ({"columns": ["item"]}, "columns must name columns that there are, got 'item'"),
+        ({"dtypes": {"item": tf.int64}}, "dtypes must name columns that there are, got 'item'"),
+        ({"dtypes": {"user": tf.bool}}, "dtypes must be of float32, .* for 'user'"),
+        ({"defaults": {"item": 1}}, "defaults must name columns that there are, got 'item'"),
+        (
+            {"defaults": {"price": "x"}, "dtypes": {"price": tf.float32}},
+            "defaults must be of their columns' dtypes, got 'x' for 'price', which is float32",
+        ),
+        ({"multi_valued": ["tags"]}, "multi_valued must name columns that there are, got 'tags'"),
+        ({"header": False}, "column_names must be given where the files have no header, got None"),
+        ({"column_names": ["a", "b", "c"]}, "header must name the columns of column_names"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_csv_bad_argument_is_an_error_where_the_input_fn_is_made(write, arguments, message):
+    path = write("a.csv", numbered(3))
+    with pytest.raises(ValueError, match=message):
+        read(path, **arguments)
+
+
+@pytest.mark.parametrize("build", [read, lambda p: inputs.tfrecord_input_fn(p, {"a": None})])
+def test_pattern_without_a_file_is_an_error_that_names_it(tmp_path, build):
+    with pytest.raises(ValueError, match=r"file_pattern must match a file, got '.*nothing-\*"):
+        build(str(tmp_path / "nothing-*"))
+
+
+@pytest.mark.parametrize("pattern", [[], None, 3, [3], ""], ids=repr)
+def test_pattern_must_be_text(pattern):
+    with pytest.raises(ValueError, match="file_pattern must be a path or pattern, or several, got"):
+        read(pattern)
+
+
+def test_files_of_different_columns_are_an_error_that_names_both(write, tmp_path):
+    write("a.csv", "label,user\n1,2\n")
+    write("b.csv", "user,label\n1,2\n")
+    with pytest.raises(ValueError, match=r"b\.csv, line 1: header must name .*a\.csv"):
+        read(str(tmp_path / "*.csv"))
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("", "file_pattern must match a file with a header, got empty files only"),
+        ("\n1,2\n", "line 1: header must name the columns, got a blank line"),
+        ("a,a\n1,2\n", "line 1: header must name each column once"),
+    ],
+    ids=["empty file", "blank line", "name twice"],
+)
+def test_csv_without_a_proper_header_is_an_error(write, content, message):
+    with pytest.raises(ValueError, match=message):
+        inputs.csv_input_fn(write("a.csv", content))
+
+
+def test_path_with_brackets_is_a_path(write):
+    path = write("a[1].csv", numbered(2))
+    assert labels(batches(read(path))) == [0, 1]
+
+
+# Columns in memory.
+
+
+def test_numpy_columns_keep_types_and_shapes():
+    columns = {
+        "id": np.arange(5),
+        "price": np.linspace(0, 1, 5),
+        "vector": np.ones([5, 3], np.float32),
+        "name": np.array(list("abcdé")),
+        "text": ["x", b"y", "z", "", "é"],
+        "flag": np.array([True, False] * 2 + [True]),
+    }
+    found = batches(inputs.numpy_input_fn(columns, np.arange(5), batch_size=2))
+    assert [len(label) for _, label in found] == [2, 2, 1]
+    first = found[0][0]
+    assert first["vector"].shape == (2, 3)
+    assert [first[name].dtype for name in ("id", "price", "vector", "flag")] == [
+        np.int64,
+        np.float64,
+        np.float32,
+        bool,
+    ]
+    assert column(found, "name") == [b"a", b"b", b"c", b"d", "é".encode()]
+    assert column(found, "text") == [b"x", b"y", b"z", b"", "é".encode()]
+
+
+@pytest.mark.parametrize("shuffle", [False, True], ids=["in order", "shuffled"])
+def test_numpy_lists_of_lists_are_ragged_and_stay_with_their_row(shuffle):
+    lists = [list(range(n % 4)) for n in range(50)]
+    words = [[f"w{n}"] * (n % 3) for n in range(50)]
+    columns = {"n": np.arange(50), "lists": lists, "words": words}
+    found = batches(
+        inputs.numpy_input_fn(columns, np.arange(50), batch_size=7, shuffle=shuffle, num_epochs=2)
+    )
+    order = column(found, "n")
+    assert order == labels(found)
+    assert column(found, "lists") == [lists[n] for n in order]
+    assert column(found, "words") == [[w.encode() for w in words[n]] for n in order]
+
+
+def test_numpy_lists_of_one_length_are_ragged_too_and_arrays_are_not():
+    columns = {"lists": [[1, 2], [3, 4]], "array": np.array([[1, 2], [3, 4]])}
+    [features] = batches(inputs.numpy_input_fn(columns))
+    assert features["lists"].to_list() == [[1, 2], [3, 4]]
+    assert features["array"].tolist() == [[1, 2], [3, 4]]
+
+
+def test_numpy_labels_may_be_none_or_several_and_dtypes_cast_them():
+    columns = {"a": np.arange(3)}
+    assert list(batches(inputs.numpy_input_fn(columns))[0]) == ["a"]
+    both = {"click": [1, 0, 1], "buy": np.array([0.5, 0, 1])}
+    [(features, found)] = batches(
+        inputs.numpy_input_fn(columns, both, dtypes={"buy": tf.float32, "a": tf.int32})
+    )
+    assert features["a"].dtype == np.int32
+    assert found["click"].tolist() == [1, 0, 1] and found["buy"].dtype == np.float32
+
+
+def test_numpy_batches_of_a_fixed_size_have_a_static_shape():
+    columns = {"a": np.arange(9), "l": [[1]] * 9}
+    input_fn = inputs.numpy_input_fn(columns, np.arange(9), batch_size=4, drop_remainder=True)
+    features, label = tf.data.make_initializable_iterator(input_fn()).get_next()
+    assert features["a"].shape.as_list() == [4] and label.shape.as_list() == [4]
+    assert [len(value) for _, value in batches(input_fn)] == [4, 4]
+
+
+def test_numpy_columns_are_not_copied_into_the_graph():
+    with tf.Graph().as_default() as graph:
+        inputs.numpy_input_fn({"a": np.zeros(1_000_000)}, shuffle=True)()
+        assert graph.as_graph_def().ByteSize() < 100_000
+
+
+@pytest.mark.parametrize(
+    "columns, label, error, message",
+    [
+        ({}, None, ValueError, "columns must be a dict of name to array"),
+        ([1, 2], None, ValueError, "columns must be a dict of name to array"),
+        ({"a": []}, None, ValueError, r"columns must have at least one row, got none in \['a'\]"),
+        ({"a": [1], "b": [1, 2]}, None, ValueError, r"of one length, got {'a': 1, 'b': 2}"),
+        ({"a": [1]}, [1, 2], ValueError, r"of one length, got {'a': 1, 'labels': 2}"),
+        ({"a": 3}, None, ValueError, "column 'a' must be an array or list of rows, got array.3"),
+        ({"a": ["x", None]}, None, TypeError, "column 'a' must be .*, got None in row 1; fill in"),
+        ({"a": [[1], 2]}, None, ValueError, "column 'a' must hold a flat list in .* 2 in row 1"),
+        ({"a": [[[1]]]}, None, ValueError, "column 'a' must hold a flat list in every row"),
+        ({"a": np.array(["2020"], "M8")}, None, TypeError, "column 'a' must be numbers, strings"),
+        ({3: [1]}, None, TypeError, "columns must have strings as names, got 3"),
+    ],
+    ids=[
+        "none",
+        "list",
+        "empty",
+        "lengths",
+        "label",
+        "scalar",
+        "None",
+        "mixed",
+        "deep",
+        "date",
+        "name",
+    ],
+)
+def test_numpy_bad_column_is_an_error_that_names_it(columns, label, error, message):
+    with pytest.raises(error, match=message):
+        inputs.numpy_input_fn(columns, label)
+
+
+def test_numpy_bad_argument_is_an_error():
+    with pytest.raises(ValueError, match="batch_size must be an integer >= 1, got -1"):
+        inputs.numpy_input_fn({"a": [1]}, batch_size=-1)
+    with pytest.raises(ValueError, match="dtypes must name columns that there are, got 'b'"):
+        inputs.numpy_input_fn({"a": [1]}, dtypes={"b": tf.int64})
+    with pytest.raises(TypeError, match="dtypes must turn numbers into numbers, got int64 for 'a'"):
+        inputs.numpy_input_fn({"a": ["x"]}, dtypes={"a": tf.int64})
+    with pytest.raises(ValueError, match="at least 4 rows, got 3: drop_remainder"):
+        inputs.numpy_input_fn({"a": [1, 2, 3]}, batch_size=4, drop_remainder=True)
+    with pytest.raises(ValueError, match="at least 2 rows, got 1: drop_remainder"):
+        inputs.numpy_input_fn({"a": [1]}, batch_size=4, num_epochs=3, drop_remainder=True)
+
+
+class Series:
+    """What pandas_input_fn asks of a Series: that NumPy can read it."""
+
+    def __init__(self, values):
+        self._values = np.asarray(values)
+
+    def __array__(self, dtype=None, copy=None):
+        return self._values
+
+
+class DataFrame:
+    """What pandas_input_fn asks of a DataFrame: keys() and columns by name."""
+
+    def __init__(self, **columns):
+        self._columns = columns
+
+    def keys(self):
+        return list(self._columns)
+
+    def __getitem__(self, name):
+        return Series(self._columns[name])
+
+
+@pytest.mark.parametrize("kind", [dict, DataFrame], ids=["dict", "DataFrame"])
+def test_pandas_columns_become_features_and_labels(kind):
+    lists = np.empty(3, object)
+    lists[:] = [[1], [], [2, 3]]
+    frame = kind(user=["a", "b", "c"], tags=lists, liked=[1, 0, 1], bought=[0, 0, 1])
+    found = batches(inputs.pandas_input_fn(frame, "liked", dtypes={"liked": tf.float32}))
+    assert sorted(found[0][0]) == ["bought", "tags", "user"]
+    assert column(found, "user") == [b"a", b"b", b"c"]
+    assert column(found, "tags") == [[1], [], [2, 3]]
+    assert found[0][1].dtype == np.float32 and labels(found) == [1, 0, 1]
+    [(_, both)] = batches(inputs.pandas_input_fn(frame, ["liked", "bought"]))
+    assert both["bought"].tolist() == [0, 0, 1]
+
+
+def test_pandas_bad_argument_is_an_error():
+    with pytest.raises(TypeError, match="dataframe must be a DataFrame or a mapping, got 3"):
+        inputs.pandas_input_fn(3)
+    with pytest.raises(ValueError, match=r"label_column .* got 'y'; there are \['a'\]"):
+        inputs.pandas_input_fn({"a": [1]}, "y")
+
+
+# In an Estimator.
+
+
+def test_estimator_trains_evaluates_and_predicts_from_a_file(write, tmp_path):
+    path = write("a.csv", "user,tags,label\n" + "".join(f"{i},t{i}|x,{i % 2}\n" for i in range(64)))
+
+    def input_fn(**kwargs):
+        return read(path, dtypes={"user": tf.int64}, multi_valued=["tags"], batch_size=16, **kwargs)
+
+    def model_fn(features, labels, mode):
+        logits = tf.reduce_sum(features["user"] + features["tags"], 1)
+        if mode == rec.ModeKeys.PREDICT:
+            return rec.EstimatorSpec(mode, predictions={"logits": logits})
+        loss = tf.losses.sigmoid_cross_entropy(labels, logits)
+        step = tf.train.get_global_step()
+        train_op = rec.optimizers.AdagradOptimizer(0.5).minimize(loss, global_step=step)
+        return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    estimator = rec.RecEstimator(
+        model_fn,
+        str(tmp_path / "model"),
+        embedding_features=[
+            rec.EmbeddingFeature("user", 4),
+            rec.EmbeddingFeature("tags", 4, dtype=tf.string),
+        ],
+    )
+    estimator.train(input_fn(shuffle=True, num_epochs=None), steps=60)
+    assert estimator.evaluate(input_fn())["loss"] < 0.3
+    assert len(list(estimator.predict(input_fn()))) == 64

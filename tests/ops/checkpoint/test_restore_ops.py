@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables from a checkpoint file by TableRestore: filters, other tables, damage of every kind."""
+
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from written_checkpoints import (
+    ADAGRAD,
+    BANK,
+    BLOOM,
+    DIM,
+    EDGE_KEYS,
+    SAVE,
+    contents,
+    read,
+    rows_of,
+    train,
+    write,
+)
+
+from rec_estimator import _ops
+from rec_estimator.checkpoint.format.index_file import identity_of
+
+
+@pytest.fixture
+def trained(make_table):
+    """A table whose keys were seen one to nine times, and the edge keys once."""
+    table = make_table(DIM, BANK, name="trained", filter_freq=3)
+    keys = np.repeat(np.arange(-40, 40), np.arange(80) % 9 + 1)
+    for version, part in enumerate(np.array_split(np.random.default_rng(0).permutation(keys), 4)):
+        train(table, part, version)
+    train(table, EDGE_KEYS[2:], version=9)
+    return table
+
+
+# ------------------------------------------------------------------ filters
+
+
+@pytest.mark.parametrize("threshold", [0, 1, 2, 3, 5, 1000])
+def test_admitted_keys_stay_and_filtered_ones_are_judged_anew(
+    make_table, trained, tmp_path, threshold
+):
+    trained.save(tmp_path / "c", slots=ADAGRAD)
+    before = trained.export(ADAGRAD)
+    table = make_table(DIM, BANK, filter_freq=threshold)
+    table.restore(tmp_path / "c", BANK + 1, slots=ADAGRAD)
+    after = table.export(ADAGRAD)
+    rows = {key: i for i, key in enumerate(after["keys"])}
+    stay = [rows.pop(key) for key in before["keys"]]
+    for name in ("values", "Adagrad", "freqs", "versions"):
+        np.testing.assert_array_equal(after[name][stay], before[name], err_msg=name)
+    counted = before["freqs_filtered"]
+    anew = counted >= threshold
+    assert sorted(rows) == sorted(before["keys_filtered"][anew])
+    for key, freq, version in zip(
+        before["keys_filtered"][anew], counted[anew], before["versions_filtered"][anew]
+    ):
+        assert (after["freqs"][rows[key]], after["versions"][rows[key]]) == (freq, version)
+        np.testing.assert_array_equal(after["values"][rows[key]], BANK[key % len(BANK)])
+        np.testing.assert_array_equal(after["Adagrad"][rows[key]], np.full(DIM, 0.1, np.float32))
+    for name in ("keys_filtered", "freqs_filtered", "versions_filtered"):
+        np.testing.assert_array_equal(after[name], before[name][~anew], err_msg=name)
+
+
+@pytest.mark.parametrize("threshold, freq", [(0, 1), (1, 1), (7, 7)])
+def test_keys_without_counts_are_admitted_as_if_just_counted(make_table, tmp_path, threshold, freq):
+    path = write(tmp_path / "c", {**rows_of([4, 5]), "t-freqs": np.zeros([0], np.int64)})
+    table = make_table(DIM, filter_freq=threshold)
+    table.restore(path, BANK)
+    out = table.export()
+    assert out["freqs"].tolist() == [freq] * 2 and out["versions"].tolist() == [-1] * 2
+
+
+def test_filtered_keys_without_counts_start_from_none(make_table, tmp_path):
+    tensors = {**rows_of([4]), "t-keys_filtered": np.array([6, 5])}
+    table = make_table(DIM, filter_freq=2)
+    table.restore(write(tmp_path / "c", tensors), BANK)
+    out = table.export()
+    assert out["keys_filtered"].tolist() == [5, 6]
+    assert out["freqs_filtered"].tolist() == [0, 0]
+    assert out["versions_filtered"].tolist() == [-1, -1]
+
+
+def test_counts_of_a_counter_filter_go_into_the_bloom_filter(make_table, trained, tmp_path):
+    trained.save(tmp_path / "c", slots=ADAGRAD)
+    table = make_table(DIM, **BLOOM)
+    table.restore(tmp_path / "c", BANK, slots=ADAGRAD)
+    before, after = trained.export(ADAGRAD), table.export(ADAGRAD)
+    for name in ("keys", "values", "Adagrad", "freqs", "versions"):
+        np.testing.assert_array_equal(after[name], before[name], err_msg=name)
+    assert after["keys_filtered"].size == 0
+    # With room for 10000 keys, eighty do not get into each other's way.
+    np.testing.assert_array_equal(
+        table.frequencies(before["keys_filtered"]), before["freqs_filtered"]
+    )
+
+
+def bloom_tables(make_table, shards):
+    """Shards of a logical table, trained each with its keys; and all keys."""
+    keys = np.random.default_rng(1).permutation(np.repeat(np.arange(300), np.arange(300) % 4 + 1))
+    tables = [make_table(DIM, BANK, name=f"shard{i}", **BLOOM) for i in range(shards)]
+    for i, table in enumerate(tables):
+        train(table, keys[keys % 1000 % shards == i], version=2)
+    return tables, np.arange(300)
+
+
+@pytest.mark.parametrize("then, now", [(1, 1), (1, 3), (3, 1), (2, 5)])
+def test_bloom_filters_of_any_shards_merge_into_those_of_any_other(make_table, tmp_path, then, now):
+    tables, keys = bloom_tables(make_table, then)
+    names = ["t"] if then == 1 else [f"t/part_{i}" for i in range(then)]
+    tables[0].save(tmp_path / "c", others=tables[1:], names=names, slots=ADAGRAD)
+    for part in range(now):
+        table = make_table(DIM, name=f"now{part}", **BLOOM)
+        table.restore(tmp_path / "c", BANK, part=part, num_parts=now, slots=ADAGRAD)
+        mine = keys[keys % 1000 % now == part]
+        np.testing.assert_array_equal(table.frequencies(mine), mine % 4 + 1)
+        np.testing.assert_array_equal(np.sort(table.export()["keys"]), mine[mine % 4 >= 2])
+
+
+def test_a_second_restore_does_not_double_the_counts(make_table, tmp_path):
+    (table,), keys = bloom_tables(make_table, 1)
+    table.save(tmp_path / "c", slots=ADAGRAD)
+    for _ in range(2):
+        table.restore(tmp_path / "c", BANK, slots=ADAGRAD)
+        np.testing.assert_array_equal(table.frequencies(keys), keys % 4 + 1)
+
+
+def test_an_evicted_key_of_a_bloom_filter_stays_an_entry(make_table, tmp_path):
+    (table,), keys = bloom_tables(make_table, 1)
+    train(table, [2], version=50)
+    assert table.evict(global_step=50, steps_to_live=10) > 0
+    train(table, [3, 3], version=51)
+    table.save(tmp_path / "c", slots=ADAGRAD)
+    restored = make_table(DIM, name="r", **BLOOM)
+    restored.restore(tmp_path / "c", BANK, slots=ADAGRAD)
+    assert contents(restored) == contents(table)
+    assert table.export()["keys_filtered"].size > 0
+    np.testing.assert_array_equal(restored.frequencies(keys), table.frequencies(keys))
+    restored.restore(tmp_path / "c", BANK, slots=ADAGRAD)
+    assert contents(restored) == contents(table)
+
+
+@pytest.mark.parametrize(
+    "filter_attrs",
+    [
+        {},
+        {"filter_freq": 3},
+        {**BLOOM, "max_element_size": 20000},
+        {**BLOOM, "filter_freq": 100},
+        {**BLOOM, "false_positive_probability": 0.1},
+    ],
+    ids=["no filter", "counter", "size", "freq", "probability"],
+)
+def test_cells_of_another_geometry_are_dropped(make_table, tmp_path, filter_attrs):
+    (table,), keys = bloom_tables(make_table, 1)
+    table.save(tmp_path / "c", slots=ADAGRAD)
+    restored = make_table(DIM, name="r", **filter_attrs)
+    restored.restore(tmp_path / "c", BANK, slots=ADAGRAD)
+    assert contents(restored) == contents(table)
+    expected = np.where(keys % 4 >= 2, keys % 4 + 1, 0)
+    np.testing.assert_array_equal(restored.frequencies(keys), expected)
+
+
+def damaged_bloom(tensors):
+    blocks, cells, layout = (tensors[f"t-cbf_{name}"] for name in ("blocks", "counters", "layout"))
+    return {
+        "a layout of three": {"t-cbf_layout": layout[:3]},
+        "a flat layout": {"t-cbf_layout": layout.reshape(2, 2)},
+        "a block too many": {"t-cbf_blocks": np.append(blocks, 0)},
+        "a block out of range": {"t-cbf_blocks": np.append(blocks[:-1], layout[0])},
+        "a negative block": {"t-cbf_blocks": np.append([-1], blocks[1:])},
+        "narrow blocks": {"t-cbf_counters": cells[:, :-1]},
+        "a count too large": {"t-cbf_counters": cells + np.uint8(2 ** layout[3] - 1)},
+        "wide counts": {"t-cbf_counters": cells.astype(np.uint16)},
+        "no blocks": {"t-cbf_blocks": None},
+        "no counts": {"t-cbf_counters": None},
+    }
+
+
+def test_a_damaged_bloom_filter_is_an_error_that_leaves_the_table_empty(make_table, tmp_path):
+    (table,), keys = bloom_tables(make_table, 1)
+    table.save(tmp_path / "c", slots=ADAGRAD)
+    tensors = read(tmp_path / "c")
+    restored = make_table(DIM, BANK, name="r", **BLOOM)
+    for what, changed in damaged_bloom(tensors).items():
+        bad = {k: v for k, v in {**tensors, **changed}.items() if v is not None}
+        path = write(tmp_path / "bad", bad)
+        with pytest.raises((tf.errors.DataLossError, tf.errors.InvalidArgumentError), match="cbf"):
+            restored.restore(path, BANK, slots=ADAGRAD)
+        assert restored.size() == 0, what
+        assert not restored.frequencies(keys).any(), what
+
+
+# ------------------------------------------------------------------ keys
+
+
+def test_a_key_that_does_not_fit_the_type_of_the_table_is_an_error(make_table, tmp_path):
+    table = make_table(DIM, BANK)
+    for key in (2**31, -(2**31) - 1):
+        for tensors in (rows_of([1, key]), {**rows_of([1]), "t-keys_filtered": np.array([key])}):
+            path = write(tmp_path / "c", tensors)
+            with pytest.raises(
+                tf.errors.InvalidArgumentError, match=f"t-keys.* fit into int32, got {key};"
+            ):
+                table.restore(path, BANK, key_dtype=tf.int32)
+            assert table.stats().total_count == 0
+    fits = [-(2**31), 2**31 - 1]
+    table.restore(write(tmp_path / "c", rows_of(fits)), BANK, key_dtype=tf.int32)
+    np.testing.assert_array_equal(np.sort(table.export()["keys"]), fits)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [[5, 1005, 6, 5], [6, 5, 6], [1005, 5, 1005], [5, 5], [3, 2, 1, 1002, 2]],
+    ids=str,
+)
+@pytest.mark.parametrize("ending", ["keys", "keys_filtered"])
+def test_keys_that_come_twice_are_data_loss_in_any_order(make_table, tmp_path, keys, ending):
+    tensors = rows_of(keys) if ending == "keys" else rows_of([77])
+    tensors[f"t-{ending}"] = np.array(keys)
+    table = make_table(DIM, BANK, filter_freq=1000)
+    with pytest.raises(tf.errors.DataLossError, match=f"t-{ending} .* must have distinct keys"):
+        table.restore(write(tmp_path / "c", tensors), BANK)
+    assert table.stats().total_count == 0
+
+
+def test_a_key_that_is_admitted_and_filtered_is_data_loss(make_table, tmp_path):
+    # Out of order, so that only the table can tell.
+    tensors = {**rows_of([5, 6]), "t-keys_filtered": np.array([9, 6, 5])}
+    with pytest.raises(tf.errors.DataLossError, match="t-keys_filtered .* got 3 of which 1 are"):
+        make_table(DIM, BANK).restore(write(tmp_path / "c", tensors), BANK)
+
+
+def test_deeprecs_order_within_a_bucket_is_restored(make_table, tmp_path):
+    keys = np.array([2000, 0, 1000, 3001, 1, 2], np.int64)
+    offsets = np.searchsorted(keys % 1000, np.arange(1001)).astype(np.int32)
+    tensors = {**rows_of(keys), "t-partition_offset": offsets}
+    for empty in ("freqs", "versions"):
+        tensors[f"t-{empty}"] = np.zeros([0], np.int64)
+    table = make_table(DIM)
+    table.restore(write(tmp_path / "c", tensors), BANK)
+    np.testing.assert_array_equal(table.lookup(keys), tensors["t-values"])
+
+
+# ------------------------------------------------------------------ slices
+
+
+@pytest.mark.parametrize(
+    "name, slices, kind, message",
+    [
+        ("t-values", ["9 3 0,4:0,3", "9 3 5,4:0,3"], "DataLoss", "a gap or an overlap at row 4"),
+        ("t-values", ["9 3 0,4:0,3"], "DataLoss", "a gap or an overlap at row 4"),
+        ("t-values", ["9 3 1,8:0,3"], "DataLoss", "a gap or an overlap at row 0"),
+        ("t-values", ["9 3 0,9:0,2", "9 3 0,9:2,1"], "InvalidArgument", "between rows only"),
+        ("t-keys", ["9 0,2", "9 3,6"], "DataLoss", "t-keys .* a gap or an overlap at row 2"),
+    ],
+)
+def test_slices_that_are_not_all_rows_once_are_an_error(
+    make_table, tmp_path, name, slices, kind, message
+):
+    path = write(tmp_path / "c", rows_of(np.arange(9)), {name: slices})
+    table = make_table(DIM, BANK)
+    with pytest.raises(getattr(tf.errors, f"{kind}Error"), match=message):
+        table.restore(path, BANK)
+    assert table.size() == 0
+
+
+def test_slices_come_in_any_order_and_width(make_table, tmp_path):
+    tensors = rows_of(np.arange(9))
+    slices = {
+        "t-values": ["9 3 6,3:0,3", "9 3 0,1:0,3", "9 3 1,5:0,3"],
+        "t-keys": ["9 5,4", "9 0,5"],
+    }
+    table = make_table(DIM)
+    table.restore(write(tmp_path / "c", tensors, slices), BANK)
+    np.testing.assert_array_equal(table.lookup(np.arange(9)), tensors["t-values"])
+
+
+# ------------------------------------------------------------------ damage
+
+
+@pytest.fixture
+def stored(make_table, tmp_path):
+    """A folder with a chain of two checkpoints, slices among them, and what it restores to."""
+    table = make_table(DIM, BANK, name="stored", **BLOOM)
+    keys = np.random.default_rng(0).integers(-(2**62), 2**62, 60000)
+    train(table, np.concatenate([keys] * 3 + [EDGE_KEYS]))
+    table.save(tmp_path / "a", **SAVE)
+    table.commit_save()
+    train(table, [*keys[:100], *range(50)], version=3)
+    identity = identity_of((tmp_path / "a.index").read_bytes())
+    table.save(tmp_path / "b", **SAVE, delta_of=["a", identity])
+    return tmp_path, contents(table)
+
+
+def damages(rng, good):
+    size = len(good)
+    for cut_at in [0, 1, *rng.integers(0, size, 3), size - 1]:
+        yield good[:cut_at]
+    for at in [0, *rng.integers(0, size, 25), size - 1]:
+        yield good[:at] + bytes([good[at] ^ (1 << int(rng.integers(8)))]) + good[at + 1 :]
+
+
+@pytest.mark.parametrize("file", ["a.index", "b.index", "b.data-00000-of-00001"])
+def test_damage_anywhere_is_an_error_or_does_no_harm(make_table, stored, file):
+    folder, expected = stored
+    empty = make_table(DIM, BANK, name="empty", **BLOOM)
+    good = (folder / file).read_bytes()
+    refused = 0
+    for bad in damages(np.random.default_rng(1), good):
+        (folder / file).write_bytes(bad)
+        try:
+            empty.restore(folder / "b", BANK, slots=ADAGRAD)
+        except tf.errors.DataLossError as error:
+            assert str(folder) in str(error)
+            refused += 1
+            assert empty.stats().total_count == 0
+            continue
+        # A bit of a tensor that is not read, as the counts of a slot, or of padding.
+        assert contents(empty) == expected
+        empty.initialize(BANK)
+    assert refused > 10
+
+
+def test_damage_of_a_large_file_is_found_before_a_row_is_lost(make_table, stored):
+    folder, expected = stored
+    full = make_table(DIM, BANK, name="full", **BLOOM)
+    train(full, [1, 1, 1, 2])
+    before = contents(full)
+    rng = np.random.default_rng(2)
+    data = folder / "a.data-00000-of-00001"
+    size = data.stat().st_size
+    with open(data, "r+b") as file:
+        # The file begins with the bank, which is read first of all.
+        for at in [0, 30, *rng.integers(size // 100, size, 6)]:
+            file.seek(int(at))
+            good = file.read(1)
+            file.seek(int(at))
+            file.write(bytes([good[0] ^ 64]))
+            file.flush()
+            try:
+                full.restore(folder / "b", BANK, slots=ADAGRAD)
+            except tf.errors.DataLossError as error:
+                assert f"{data}" in str(error)
+                assert contents(full) == before
+            else:
+                assert contents(full) == expected
+                full.initialize(BANK)
+                train(full, [1, 1, 1, 2])
+            file.seek(int(at))
+            file.write(good)
+            file.flush()
+    with open(data, "r+b") as file:
+        file.truncate(size - 1)
+    with pytest.raises(tf.errors.DataLossError, match=rf"{data}, got a file of {size - 1} bytes"):
+        full.restore(folder / "b", BANK, slots=ADAGRAD)
+    assert contents(full) == before
+
+
+NONSENSE = [
+    np.zeros([0], np.int64),
+    np.zeros([0, 0], np.float32),
+    np.zeros([3, 0], np.float32),
+    np.zeros([1001], np.int32),
+    np.full([1001], -1, np.int32),
+    np.full([2], 2**62),
+    np.full([5], -(2**63)),
+    np.full([4], 2**63 - 1),
+    np.full([2, DIM], np.nan, np.float32),
+    np.zeros([1, 2**16], np.float32),
+    np.array(2**40),
+    np.array("a"),
+    np.array(["x", "y"]),
+    np.zeros([1, 1, 1], np.complex64),
+]
+
+
+def test_nonsense_in_place_of_any_tensor_is_an_error_or_a_table(make_table, tmp_path):
+    table = make_table(DIM, BANK, name="stored", **BLOOM)
+    train(table, [1, 1, 1, 2, 3, 1002])
+    table.save(tmp_path / "a", **SAVE)
+    table.commit_save()
+    train(table, [2, 2, 2, 4])
+    table.save(tmp_path / "b", **SAVE, delta_of="a")
+    good = read(tmp_path / "b")
+    empty = make_table(DIM, BANK, name="empty", **BLOOM)
+    refused = set()
+    rng = np.random.default_rng(0)
+    for name in good:
+        for i in rng.choice(len(NONSENSE), 6, replace=False):
+            nonsense = NONSENSE[i]
+            path = write(tmp_path / "c", {**good, name: nonsense})
+            try:
+                empty.restore(path, BANK, slots=ADAGRAD)
+            except tf.errors.OpError as error:
+                assert name in str(error) or "t-" in str(error)
+                assert empty.stats().total_count == 0
+                refused.add(name)
+            empty.initialize(BANK)
+    # Of a slot, counts and versions are not read: they are the row's.
+    assert {name for name in good if "Adagrad" not in name} == refused - {
+        name for name in refused if "Adagrad" in name
+    }
+    assert {"t/Adagrad-keys", "t/Adagrad-values", "t/Adagrad-partition_offset"} <= refused
+
+
+def test_a_missing_data_file_is_an_error_naming_it(make_table, stored):
+    folder, _ = stored
+    (folder / "a.data-00000-of-00001").unlink()
+    with pytest.raises(tf.errors.NotFoundError, match="a.data-00000-of-00001"):
+        make_table(DIM, BANK, **BLOOM).restore(folder / "b", BANK, slots=ADAGRAD)
+
+
+def test_files_of_a_merged_checkpoint_are_read(make_table, session, trained, tmp_path):
+    trained.save(tmp_path / "t0", slots=ADAGRAD, names=["t"])
+    write(tmp_path / "other", {"dense": np.ones([3])})
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    merge = tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=[str(tmp_path / "other"), str(tmp_path / "t0")],
+        destination_prefix=str(tmp_path / "merged"),
+        delete_old_dirs=False,
+    )
+    session.run(merge)
+    table = make_table(DIM, filter_freq=3)
+    table.restore(tmp_path / "merged", BANK, slots=ADAGRAD)
+    assert contents(table) == contents(trained)
+    table.restore(tmp_path / "copy" / "t0", BANK, slots=ADAGRAD)
+    assert contents(table) == contents(trained)
+
+
+def test_a_table_of_a_checkpoint_that_fails_midway_keeps_its_bank(make_table, tmp_path):
+    # Out of order, so that the key that comes twice is found at the end.
+    path = write(tmp_path / "c", {**rows_of([5, 4, 5]), "t/default_values": BANK + 7})
+    table = make_table(DIM, BANK)
+    with pytest.raises(tf.errors.DataLossError, match="distinct"):
+        table.restore(path, BANK + 3)
+    assert table.size() == 0
+    np.testing.assert_array_equal(table.lookup([4, 5]), BANK[[4, 0]])
+
+
+def test_restore_knows_its_key_types():
+    handle = _ops.gen.rec_estimator_table_handle(shared_name="t", dim=DIM)
+    with pytest.raises(TypeError, match="key_dtype"):
+        _ops.gen.rec_estimator_table_restore(
+            handle, "p", BANK, tensor_name="t", part=0, num_parts=1, key_dtype=tf.float32,
+            slot_names=[], slot_widths=[], slot_initials=[],
+        )  # fmt: skip

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast is the embedding table by itself, and what does a key cost?
+//
+// Workload: 26 x 4096 = 106,496 keys a batch, Zipf with exponent 1.1 over the
+// table's keys, dim 16, one slot, an Adagrad-like rule; two threads by
+// the clock and, in brackets, one thread by its own CPU time. Every figure is a
+// median of 21 batches (all different) after a warm-up. Then what a filter
+// costs: tables without and with one are given the same batches in turn, and
+// each figure is the median of the ratios to the one without.
+//   make -C tests/ops/core bench                    1M and 5M rows, about 10 s
+//   build/cc/plain/bench_embedding_table 50   1M and 50M rows (9 GB), a minute
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "ops/core/table/embedding_table.h"
+#include "tests/ops/core/table/rules.h"
+#include "tests/ops/core/threads.h"
+
+namespace rec_estimator {
+namespace {
+
+constexpr size_t kBatch = 26 * 4096;
+constexpr int kDim = 16;
+constexpr int kBatches = 21;
+
+// Keys are no small numbers in a row, as hashed strings are none.
+int64_t KeyOf(uint64_t rank) {
+  return static_cast<int64_t>(rank * 0x9E3779B97F4A7C15u);
+}
+
+// Ranks 1..n with probability ~ 1 / rank^s, by inversion of the continuous
+// distribution: the tail is right, and the head is close enough.
+class Zipf {
+ public:
+  Zipf(double n, double s) : s_(s), range_(std::pow(n + 1, 1 - s) - 1) {}
+  uint64_t operator()(std::mt19937_64* random) const {
+    const double u = static_cast<double>((*random)() >> 11) * 0x1p-53;
+    return static_cast<uint64_t>(std::pow(1 + u * range_, 1 / (1 - s_)));
+  }
+
+ private:
+  double s_;
+  double range_;
+};
+
+// CPU time of this thread in seconds: what a busy machine disturbs least.
+double ThreadSeconds(const std::function<void()>& work) {
+  const auto now = [] {
+    timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * time.tv_nsec;
+  };
+  const double start = now();
+  work();
+  return now() - start;
+}
+
+double Seconds(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  const std::chrono::duration<double> time =
+      std::chrono::steady_clock::now() - start;
+  return time.count();
+}
+
+// Median over kBatches calls of work(batch), in M keys/s.
+template <typename Clock>
+double Rate(size_t keys, const Clock& clock,
+            const std::function<void(int batch)>& work) {
+  std::vector<double> times;
+  for (int b = 0; b < kBatches + 3; ++b) {
+    const double time = clock([&] { work(b); });
+    if (b >= 3) times.push_back(time);
+  }
+  std::sort(times.begin(), times.end());
+  return static_cast<double>(keys) / times[times.size() / 2] * 1e-6;
+}
+
+void FillBank(EmbeddingTable* table) {
+  std::vector<float> bank(4096 * static_cast<size_t>(table->dim()));
+  for (size_t i = 0; i < bank.size(); ++i) bank[i] = 0.001f * (i % 1000);
+  table->SetBank(bank.data(), 4096);
+}
+
+void Table(double millions, const ParallelFor& parallel) {
+  const uint64_t rows = static_cast<uint64_t>(millions * 1e6);
+  EmbeddingTable table(kDim);
+  FillBank(&table);
+  table.EnsureSlots({{"Adagrad", kDim, 0.1f}});
+  const AdagradLike rule(0.05f);
+  std::vector<float> grads(kBatch * kDim, 0.01f);
+  std::vector<float> out(kBatch * kDim);
+
+  std::vector<int64_t> keys(kBatch);
+  std::vector<double> growth_bytes;
+  std::vector<double> insert_rates;
+  for (uint64_t first = 1; first <= rows; first += kBatch) {
+    for (size_t i = 0; i < kBatch; ++i) keys[i] = KeyOf(first + i);
+    const double time = ThreadSeconds([&] {
+      if (!table.Apply({keys.data(), grads.data(), kBatch, nullptr, 0, 1}, rule,
+                       SerialFor)) {
+        std::abort();
+      }
+    });
+    insert_rates.push_back(kBatch / time * 1e-6);
+    const double n = static_cast<double>(table.size());
+    growth_bytes.push_back(static_cast<double>(table.memory_bytes()) / n -
+                           table.row_floats() * sizeof(float));
+  }
+  std::sort(insert_rates.begin(), insert_rates.end());
+  const auto widest =
+      std::max_element(growth_bytes.begin(), growth_bytes.end());
+  double mean = 0;
+  for (double bytes : growth_bytes) mean += bytes / growth_bytes.size();
+
+  std::mt19937_64 random(7);
+  const Zipf zipf(static_cast<double>(rows), 1.1);
+  std::vector<std::vector<int64_t>> batches(kBatches + 3);
+  for (auto& batch : batches) {
+    for (size_t i = 0; i < kBatch; ++i) batch.push_back(KeyOf(zipf(&random)));
+  }
+  std::vector<int64_t> sorted = batches[0];
+  std::sort(sorted.begin(), sorted.end());
+  const double unique = static_cast<double>(
+      std::unique(sorted.begin(), sorted.end()) - sorted.begin());
+  const auto lookup = [&](const auto& clock, const ParallelFor& threads) {
+    return Rate(kBatch, clock, [&](int b) {
+      table.Lookup(batches[b].data(), kBatch, UnknownKey::kInitial, out.data(),
+                   threads);
+    });
+  };
+  const auto apply = [&](const auto& clock, const ParallelFor& threads) {
+    return Rate(kBatch, clock, [&](int b) {
+      table.Apply({batches[b].data(), grads.data(), kBatch, nullptr, 0, b},
+                  rule, threads);
+    });
+  };
+  const double lookup_all = lookup(Seconds, parallel);
+  const double lookup_one = lookup(ThreadSeconds, SerialFor);
+  const double apply_all = apply(Seconds, parallel);
+  const double apply_one = apply(ThreadSeconds, SerialFor);
+  const double small = Rate(64, ThreadSeconds, [&](int b) {
+    table.Lookup(batches[b].data(), 64, UnknownKey::kInitial, out.data(),
+                 SerialFor);
+  });
+  for (auto& batch : batches) {
+    for (int64_t& key : batch) key = KeyOf(1 + random() % rows);
+  }
+  const double uniform_lookup = lookup(Seconds, parallel);
+  const double uniform_lookup_one = lookup(ThreadSeconds, SerialFor);
+  const double uniform_apply = apply(Seconds, parallel);
+  const double uniform_apply_one = apply(ThreadSeconds, SerialFor);
+  std::printf(
+      "%5.1f M rows, %2.0f %% of a batch distinct; M keys/s, in brackets: of "
+      "one "
+      "thread's CPU time\n"
+      "  Zipf keys      lookup %6.1f (%5.1f)   apply %6.1f (%5.1f)   lookup of "
+      "64 (%5.1f)\n"
+      "  uniform keys   lookup %6.1f (%5.1f)   apply %6.1f (%5.1f)\n"
+      "  new keys       apply        (%5.1f), slowest batch (%.1f)\n"
+      "  bytes per key beyond its floats: mean %.1f, most %.1f, now %.1f\n",
+      millions, 100 * unique / kBatch, lookup_all, lookup_one, apply_all,
+      apply_one, small, uniform_lookup, uniform_lookup_one, uniform_apply,
+      uniform_apply_one, insert_rates[insert_rates.size() / 2], insert_rates[0],
+      mean, *widest, growth_bytes.back());
+  std::fflush(stdout);
+}
+
+// CPU time of Zipf batches with filters and other rules as a share of the time
+// without: of a stream that still brings new keys all the time, and of batches
+// that come again, when most occurrences are of keys that own rows.
+void Rules(double millions) {
+  const uint64_t rows = static_cast<uint64_t>(millions * 1e6);
+  const int64_t elements = static_cast<int64_t>(rows);
+  struct Rule {
+    const char* name;
+    FilterSpec filter;
+    RowRules rows;
+  };
+  const Rule rules[] = {{"none", {0, 1, 0, 0}, {}},
+                        {"counter 3", {3, 1, 0, 0}, {}},
+                        {"Bloom 3, .01", {3, 1, elements, 0.01}, {}},
+                        {"Bloom 3, .001", {3, 1, elements, 0.001}, {}},
+                        {"Bloom 200, .01", {200, 1, elements, 0.01}, {}},
+                        {"Bloom 3, 100 n", {3, 1, elements * 100, 0.01}, {}},
+                        {"padding, 2 frozen", {}, {0, true, {5, 77}}},
+                        {"limit, far", {}, {elements * 10, true, {}}},
+                        // Never far enough for the batch not to be counted.
+                        {"limit, near", {}, {elements / 2, true, {}}}};
+  constexpr size_t kSpecs = sizeof(rules) / sizeof(rules[0]);
+  constexpr int kFirst = 40;  // Batches before the clock is looked at.
+  const AdagradLike rule(0.05f);
+  const std::vector<float> grads(kBatch * kDim, 0.01f);
+  std::vector<std::unique_ptr<EmbeddingTable>> tables;
+  for (const Rule& each : rules) {
+    tables.push_back(
+        std::make_unique<EmbeddingTable>(kDim, 0.0f, each.filter, each.rows));
+    FillBank(tables.back().get());
+    tables.back()->EnsureSlots({{"Adagrad", kDim, 0.1f}});
+  }
+  std::mt19937_64 random(7);
+  const Zipf zipf(static_cast<double>(rows), 1.1);
+  std::vector<std::vector<int64_t>> batches;
+  std::vector<double> fresh[kSpecs], again[kSpecs];
+  const auto round = [&](int b, std::vector<double>* ratios) {
+    double times[kSpecs];
+    for (size_t i = 0; i < kSpecs; ++i) {
+      const size_t t = (i + static_cast<size_t>(b)) % kSpecs;
+      times[t] = ThreadSeconds([&] {
+        tables[t]->Apply(
+            {batches[b].data(), grads.data(), kBatch, nullptr, 0, b}, rule,
+            SerialFor);
+      });
+    }
+    for (size_t t = 0; ratios != nullptr && t < kSpecs; ++t) {
+      ratios[t].push_back(times[t] / times[0]);
+    }
+  };
+  for (int b = 0; b < kFirst + kBatches; ++b) {
+    batches.emplace_back();
+    for (size_t i = 0; i < kBatch; ++i) {
+      batches.back().push_back(KeyOf(zipf(&random)));
+    }
+    round(b, b < kFirst ? nullptr : fresh);
+  }
+  for (int b = 0; b < kFirst + kBatches; ++b) {
+    round(b, b < kFirst ? nullptr : again);
+  }
+  // What a step asks of a table with a limit before it changes anything.
+  std::vector<double> counting;
+  for (int b = 0; b < kBatches; ++b) {
+    const EmbeddingTable::Batch batch = {
+        batches[b].data(), grads.data(), kBatch, nullptr, 0, b};
+    const double apply =
+        ThreadSeconds([&] { tables[0]->Apply(batch, rule, SerialFor); });
+    int64_t too_many;
+    counting.push_back(ThreadSeconds([&] {
+                         tables[kSpecs - 1]->CountTooMany(batch, SerialFor,
+                                                          &too_many);
+                       }) /
+                       apply);
+  }
+  const auto median = [](std::vector<double> ratios) {
+    std::sort(ratios.begin(), ratios.end());
+    return ratios[ratios.size() / 2];
+  };
+  std::printf("%5.1f M keys, Zipf; time with a rule / without\n", millions);
+  for (size_t t = 0; t < kSpecs; ++t) {
+    std::printf("  %-17s new keys %.2f   again %.2f   rows %8lld   %.0f MB\n",
+                rules[t].name, median(fresh[t]), median(again[t]),
+                static_cast<long long>(tables[t]->size()),
+                static_cast<double>(tables[t]->memory_bytes()) * 1e-6);
+  }
+  std::printf("  counting alone, near the limit: %.2f\n", median(counting));
+  std::fflush(stdout);
+}
+
+}  // namespace
+}  // namespace rec_estimator
+
+int main(int argc, char** argv) {
+  rec_estimator::Threads threads(2);
+  std::vector<double> sizes = {1, 5};
+  for (int i = 1; i < argc; ++i) sizes.push_back(std::atof(argv[i]));
+  if (argc > 1) sizes.erase(sizes.begin() + 1);
+  for (double millions : sizes) {
+    rec_estimator::Table(millions, threads.parallel());
+    rec_estimator::Rules(millions);
+  }
+}

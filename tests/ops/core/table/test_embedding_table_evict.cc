@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Eviction, what a snapshot lists, and what an EmbeddingTable takes of memory
+// or does without, one by one.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "ops/core/table/embedding_table.h"
+#include "ops/core/table/hash_index.h"
+#include "tests/ops/core/edges.h"
+#include "tests/ops/core/table/contents.h"
+#include "tests/ops/core/table/rules.h"
+#include "tests/ops/core/testing.h"
+
+namespace rec_estimator {
+namespace {
+
+TEST(EvictedRowsAreReusedAndStartAfresh) {
+  for (const FilterSpec& filter :
+       {FilterSpec{}, FilterSpec{2, 1, 0, 0}, FilterSpec{2, 1, 20000, 0.01}}) {
+    EmbeddingTable table(4, 0.0f, filter);
+    EXPECT_TRUE(table.EnsureSlots({{"a", 4, 0.5f}}));
+    std::vector<int64_t> keys;
+    for (int64_t key = 0; key < 20000; ++key) keys.push_back(key / 2);
+    EXPECT_TRUE(ApplyOnes(&table, keys, 0));
+    EXPECT_EQ(table.size(), 10000);
+    const std::vector<float> dirt(10000 * 4, 9.0f);
+    std::vector<int64_t> distinct;
+    for (int64_t key = 0; key < 10000; ++key) distinct.push_back(key);
+    int64_t full = 0;
+    for (int64_t round = 1; round <= 10; ++round) {
+      EXPECT_EQ(table.SetSlot(0, distinct.data(), 10000, dirt.data()), 10000u);
+      EXPECT_EQ(table.EvictOlder(round - 1, round), 0);
+      EXPECT_EQ(table.EvictOlder(round, round), 10000);
+      EXPECT_EQ(table.size(), 0);
+      EXPECT_EQ(table.total_count(), filter.max_elements > 0 ? 10000 : 0);
+      EXPECT_TRUE(ApplyOnes(&table, keys, round));
+      EXPECT_EQ(table.size(), 10000);
+      // With a Bloom filter the index has room for one more batch.
+      if (round == 1) full = table.memory_bytes();
+      EXPECT_EQ(table.memory_bytes(), full);
+      const Contents contents(table);
+      for (const auto& entry : contents.admitted) {
+        EXPECT_EQ(entry.row[3], 2.0f);
+        EXPECT_EQ(entry.row[7], 0.5f);
+        EXPECT_EQ(entry.freq, 2);
+        EXPECT_EQ(entry.version, round);
+      }
+    }
+    // Rows are 2.0f four times: half the squared norm is 8.
+    EXPECT_EQ(table.EvictSmaller(8.0f), 0);
+    EXPECT_EQ(table.EvictSmaller(std::nextafter(8.0f, 9.0f)), 10000);
+    EXPECT_EQ(table.size(), 0);
+  }
+}
+
+TEST(WhatABloomFilterLeavesOfAnEvictedKeyIsNotEvictedAgain) {
+  EmbeddingTable table(1, 0.0f, {2, 1, 20000, 0.01});
+  const int64_t key = 7;
+  EXPECT_TRUE(ApplyOnes(&table, {key, key}, 1));
+  EXPECT_EQ(table.EvictOlder(2, 2), 1);
+  for (const int64_t version : {100, 200}) {
+    EXPECT_EQ(table.EvictOlder(version, version), 0);
+    int64_t stamp = 0;
+    table.Versions(&key, 1, &stamp);
+    EXPECT_EQ(stamp, -1);
+  }
+}
+
+TEST(EvictionByVersionHasEdges) {
+  EmbeddingTable table(1, 0.0f, {2, 1, 0, 0});
+  const std::vector<int64_t> keys = {kMin, -1, 0, kMax, 7};
+  const std::vector<int64_t> versions = {0, -1, kMax, kMin, 5};
+  const std::vector<int64_t> freqs = {1, 1, 5, 5, 5};
+  EXPECT_TRUE(table.InsertFiltered(keys.data(), 5, freqs.data(),
+                                   versions.data(), false));
+  EXPECT_EQ(table.size(), 3);
+  EXPECT_EQ(table.EvictOlder(0, kMax), 0);  // Stamps -1 only.
+  std::vector<int64_t> out(5);
+  table.Versions(keys.data(), 5, out.data());
+  EXPECT_TRUE(out == std::vector<int64_t>({0, kMax, kMax, kMin, 5}));
+  EXPECT_EQ(table.EvictOlder(0, 6), 0);  // And what is ahead.
+  table.Versions(keys.data(), 5, out.data());
+  EXPECT_TRUE(out == std::vector<int64_t>({0, 6, 6, kMin, 5}));
+  EXPECT_EQ(table.EvictOlder(6, 6), 2);
+  table.Frequencies(keys.data(), 5, out.data());
+  EXPECT_TRUE(out == std::vector<int64_t>({0, 1, 5, 5, 0}));
+  EXPECT_EQ(table.EvictOlder(kMax, kMax), 2);
+  table.Frequencies(keys.data(), 5, out.data());
+  EXPECT_TRUE(out == std::vector<int64_t>({0, 0, 0, 5, 0}));
+}
+
+TEST(ASnapshotListsAnyPartOfItsBuckets) {
+  EmbeddingTable table(1, 0.0f, {2, 1, 0, 0});
+  std::mt19937_64 random(3);
+  std::vector<int64_t> keys = {kMin, kMax, 0, -1, -1000, 999};
+  for (int i = 0; i < 5000; ++i) {
+    keys.push_back(static_cast<int64_t>(random()));
+    if (i % 3 == 0) keys.push_back(keys.back());
+  }
+  EXPECT_TRUE(ApplyOnes(&table, keys));
+  const Contents whole(table);
+  EXPECT_TRUE(whole.admitted.size() > 1000 && whole.filtered.size() > 1000);
+  const auto& of_rows = whole.snapshot.admitted_offsets();
+  const auto& of_counts = whole.snapshot.filtered_offsets();
+  EXPECT_EQ(of_rows.size(), 1001u);
+  EXPECT_EQ(of_rows[1000], static_cast<int64_t>(whole.admitted.size()));
+  EXPECT_EQ(of_counts[1000], static_cast<int64_t>(whole.filtered.size()));
+  for (const int64_t step : {1, 7, 333, 1000}) {
+    std::vector<EmbeddingTable::Snapshot::Entry> rows, counts;
+    for (int64_t b = 0; b < 1000; b += step) {
+      const int64_t end = std::min<int64_t>(1000, b + step);
+      whole.snapshot.List(b, end, SerialFor, &rows, &counts);
+      EXPECT_EQ(static_cast<int64_t>(rows.size()), of_rows[end] - of_rows[b]);
+      EXPECT_EQ(static_cast<int64_t>(counts.size()),
+                of_counts[end] - of_counts[b]);
+      whole.snapshot.Prefetch(rows.data(), std::min<size_t>(64, rows.size()));
+      for (size_t i = 0; i < rows.size(); ++i) {
+        EXPECT_EQ(rows[i].key, whole.admitted[of_rows[b] + i].key);
+        EXPECT_TRUE(whole.snapshot.Row(rows[i]) ==
+                    whole.admitted[of_rows[b] + i].row);
+      }
+      for (size_t i = 0; i < counts.size(); ++i) {
+        EXPECT_EQ(counts[i].key, whole.filtered[of_counts[b] + i].key);
+        EXPECT_EQ(FloorMod(counts[i].key, 1000) / step, b / step);
+      }
+    }
+    whole.snapshot.List(step, step, SerialFor, &rows, &counts);
+    EXPECT_EQ(rows.size() + counts.size(), 0u);
+  }
+}
+
+TEST(AKeyWithoutARowCostsAtMostFortyBytes) {
+  EmbeddingTable table(16, 0.0f, {2, 1, 0, 0});
+  double sum = 0;
+  int samples = 0;
+  std::vector<int64_t> keys;
+  int64_t next = 0;
+  for (double n = 20000; n < 400000; n *= 1.05) {
+    keys.clear();
+    while (next < static_cast<int64_t>(n)) keys.push_back(next++);
+    EXPECT_TRUE(ApplyOnes(&table, keys));
+    sum += static_cast<double>(table.memory_bytes()) /
+           static_cast<double>(table.total_count());
+    ++samples;
+  }
+  EXPECT_EQ(table.size(), 0);
+  EXPECT_TRUE(sum / samples < 36);
+}
+
+TEST(AKeyThatGoesAndComesAgainIsNotedOnce) {
+  EmbeddingTable table(1);
+  table.TrackChanges();
+  for (int round = 0; round < 3000; ++round) {
+    EXPECT_TRUE(ApplyOnes(&table, {1, 2, 3}, round));
+    EXPECT_EQ(table.EvictOlder(round + 1, round + 1), 3);
+  }
+  const Contents contents(table, Contents::Keys::kChanged);
+  EXPECT_TRUE(contents.snapshot.erased() == std::vector<int64_t>({1, 2, 3}));
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Sanitizers reserve terabytes of address space, which a limit would forbid.
+std::vector<float> Read(const EmbeddingTable& table, int64_t key) {
+  std::vector<float> out(table.dim());
+  table.Lookup(&key, 1, UnknownKey::kInitial, out.data(), SerialFor);
+  return out;
+}
+
+void RunOutOfMemory(const FilterSpec& filter, int dim, rlim_t step) {
+  EmbeddingTable table(dim, 0.0f, filter);
+  std::vector<int64_t> keys;
+  for (int64_t key = 0; key < 3000; ++key) keys.push_back(key);
+  const int first_count = filter.threshold == 0 ? 1 : 2;
+  for (int i = 0; i < first_count; ++i) EXPECT_TRUE(ApplyOnes(&table, keys));
+  for (int64_t key = 3000; key < 600000; ++key) keys.push_back(key);
+  const std::vector<float> grads(keys.size() * static_cast<size_t>(dim), 1.0f);
+  const std::vector<int64_t> freqs(keys.size(), 1);
+  const int64_t bytes = table.memory_bytes();
+  const auto cells = [&table] {
+    const EmbeddingTable::Snapshot snapshot(table);
+    uint64_t sum = 0;
+    const int width = table.bloom_layout().cells_per_block;
+    snapshot.ForEachBloomBlock([&](int64_t, const uint32_t* of_block) {
+      sum = std::accumulate(of_block, of_block + width, sum);
+    });
+    return sum;
+  };
+  const uint64_t cells_before = cells();
+
+  rlimit before;
+  EXPECT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  int refused = 0;
+  bool done = false;
+  // Ever more memory, so that each allocation is the first to fail once.
+  for (rlim_t megabytes = 1; !done && megabytes < 600; megabytes += step) {
+    std::FILE* file = std::fopen("/proc/self/statm", "r");
+    unsigned long pages = 0;
+    EXPECT_EQ(std::fscanf(file, "%lu", &pages), 1);
+    std::fclose(file);
+    rlimit limit = before;
+    limit.rlim_cur = pages * 4096 + (megabytes << 20);
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    const bool inserted =
+        megabytes % 2 == 1 ? table.Apply({keys.data(), grads.data(),
+                                          keys.size(), nullptr, 0, 1},
+                                         AddSum(), SerialFor)
+        : filter.threshold == 0
+            ? table.Insert(
+                  {keys.data(), keys.size(), nullptr, {}, nullptr, nullptr})
+            : table.InsertFiltered(keys.data(), keys.size(), freqs.data(),
+                                   nullptr, true);
+    EXPECT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+    done = inserted;
+    if (done) break;
+    ++refused;
+    EXPECT_EQ(table.size(), 3000);
+    EXPECT_EQ(table.total_count(), 3000);
+    EXPECT_EQ(cells(), cells_before);
+    EXPECT_EQ(Read(table, 7).back(), 1.0f);
+    int64_t count;
+    table.Frequencies(&keys[7], 1, &count);
+    EXPECT_EQ(count, first_count);
+  }
+  EXPECT_TRUE(done);
+  EXPECT_TRUE(refused > 1);
+  if (filter.threshold == 0) {
+    EXPECT_EQ(table.size(), static_cast<int64_t>(keys.size()));
+  } else if (filter.max_elements == 0) {
+    EXPECT_EQ(table.total_count(), static_cast<int64_t>(keys.size()));
+  }
+  EXPECT_TRUE(table.memory_bytes() > bytes);
+  // Nothing stays promised: there is room for as much as the keys need.
+  EXPECT_TRUE(ApplyOnes(&table, keys));
+}
+
+TEST(WithoutMemoryAnApplyAndAnInsertChangeNothing) {
+  RunOutOfMemory({}, 64, 7);
+}
+
+TEST(WithoutMemoryAnApplyWithACounterFilterChangesNothing) {
+  RunOutOfMemory({2, 1, 0, 0}, 1, 3);
+}
+
+TEST(WithoutMemoryAnApplyWithABloomFilterChangesNothing) {
+  RunOutOfMemory({2, 1, int64_t{1} << 30, 0.01}, 1, 3);
+}
+#endif
+
+}  // namespace
+}  // namespace rec_estimator
+
+RUN_ALL_TESTS()

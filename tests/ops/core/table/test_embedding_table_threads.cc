@@ -1,0 +1,440 @@
+// SPDX-License-Identifier: Apache-2.0
+// EmbeddingTable by several callers at once: no update, no count is lost, no
+// row is read half written, nobody waits for ever. Meant for TSan, run by all.
+//
+// Gradients are small integers, equal in all elements of a row, under a rule
+// that adds: sums are exact in any order, and a row with unequal elements is
+// torn.
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "ops/core/table/embedding_table.h"
+#include "tests/ops/core/table/contents.h"
+#include "tests/ops/core/table/rules.h"
+#include "tests/ops/core/testing.h"
+#include "tests/ops/core/threads.h"
+
+namespace rec_estimator {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kSteps = 12;  // About ten times slower there.
+#else
+constexpr int kSteps = 60;
+#endif
+
+constexpr int kDim = 19;  // Two whole vectors and an overlapping one.
+
+void RunAll(const std::vector<std::function<void()>>& bodies) {
+  std::vector<std::thread> threads;
+  for (const auto& body : bodies) threads.emplace_back(body);
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Runs the workers to their end, and each of the others again and again until
+// then, at least once.
+void RunWhile(
+    const std::vector<std::function<void()>>& workers,
+    const std::vector<std::function<void(std::mt19937_64*)>>& others) {
+  std::atomic<size_t> working{workers.size()};
+  std::vector<std::function<void()>> bodies;
+  for (const auto& worker : workers) {
+    bodies.push_back([&working, &worker] {
+      worker();
+      --working;
+    });
+  }
+  for (size_t i = 0; i < others.size(); ++i) {
+    bodies.push_back([&working, &others, i] {
+      std::mt19937_64 random(i);
+      do {
+        others[i](&random);
+        std::this_thread::yield();
+      } while (working > 0);
+    });
+  }
+  RunAll(bodies);
+}
+
+bool IsWhole(const float* row) {
+  for (int d = 1; d < kDim; ++d) {
+    if (row[d] != row[0]) return false;
+  }
+  return true;
+}
+
+// Applies `steps` batches of n keys next(), each gradient `gradient`.
+void ApplySteps(EmbeddingTable* table, int steps, size_t n, float gradient,
+                const ParallelFor& parallel,
+                const std::function<int64_t()>& next) {
+  std::vector<int64_t> keys(n);
+  const std::vector<float> grads(n * kDim, gradient);
+  for (int step = 0; step < steps; ++step) {
+    for (int64_t& key : keys) key = next();
+    EXPECT_TRUE(table->Apply({keys.data(), grads.data(), n, nullptr, 0, step},
+                             AddSum(), parallel));
+  }
+}
+
+void LookupSome(const EmbeddingTable& table, int64_t keys_below, size_t n,
+                const ParallelFor& parallel, std::mt19937_64* random) {
+  std::vector<int64_t> keys(n);
+  for (int64_t& key : keys) {
+    key = static_cast<int64_t>((*random)() % static_cast<uint64_t>(keys_below));
+  }
+  std::vector<float> out(n * kDim);
+  table.Lookup(keys.data(), n, UnknownKey::kInitial, out.data(), parallel);
+  for (size_t i = 0; i < n; ++i) EXPECT_TRUE(IsWhole(&out[i * kDim]));
+}
+
+void ReadSome(const EmbeddingTable& table, int64_t keys_below, size_t n,
+              std::mt19937_64* random) {
+  std::vector<int64_t> keys(n);
+  for (int64_t& key : keys) {
+    key = static_cast<int64_t>((*random)() % static_cast<uint64_t>(keys_below));
+  }
+  std::vector<const float*> rows(n);
+  const EmbeddingTable::Reader reader(table, keys.data(), n);
+  reader.Rows(keys.data(), n, UnknownKey::kInitial, rows.data());
+  for (const float* row : rows) EXPECT_TRUE(IsWhole(row));
+}
+
+TEST(OverlappingAppliesLoseNoUpdateAndNoCount) {
+  constexpr int kThreads = 3;
+  constexpr size_t kBatch = 3000;
+  constexpr int64_t kKeys = 5000;
+  EmbeddingTable table(kDim);
+  Threads pool(2);
+  std::vector<std::vector<int64_t>> used(kThreads);
+  std::vector<std::function<void()>> workers;
+  for (int t = 0; t < kThreads; ++t) {
+    workers.push_back([&, t] {
+      std::mt19937_64 random(100 + t);
+      ApplySteps(&table, kSteps, kBatch, static_cast<float>(t + 1),
+                 t == 0 ? pool.parallel() : ParallelFor(SerialFor), [&] {
+                   const int64_t key = static_cast<int64_t>(
+                       random() % 10 == 0 ? 0 : random() % kKeys);
+                   used[t].push_back(key);
+                   return key;
+                 });
+    });
+  }
+  RunWhile(workers, {[&](std::mt19937_64* random) {
+                       LookupSome(table, kKeys + 100, 5000, SerialFor, random);
+                       ReadSome(table, kKeys, 50, random);
+                     },
+                     [&](std::mt19937_64*) {
+                       const Contents snapshot(table);
+                       for (const auto& entry : snapshot.admitted) {
+                         EXPECT_TRUE(IsWhole(entry.row));
+                       }
+                     }});
+  std::vector<float> sums(kKeys, 0);
+  std::vector<int64_t> counts(kKeys, 0);
+  for (int t = 0; t < kThreads; ++t) {
+    for (int64_t key : used[t]) {
+      sums[key] += static_cast<float>(t + 1);
+      ++counts[key];
+    }
+  }
+  std::vector<int64_t> keys(kKeys), stored(kKeys);
+  for (int64_t key = 0; key < kKeys; ++key) keys[key] = key;
+  std::vector<float> out(kKeys * kDim);
+  table.Lookup(keys.data(), kKeys, UnknownKey::kInitial, out.data(), SerialFor);
+  table.Frequencies(keys.data(), kKeys, stored.data());
+  for (int64_t key = 0; key < kKeys; ++key) {
+    EXPECT_EQ(out[key * kDim], sums[key]);
+    EXPECT_TRUE(IsWhole(&out[key * kDim]));
+    EXPECT_EQ(stored[key], counts[key]);
+  }
+}
+
+TEST(DisjointKeysGrowTheTableWhileItIsRead) {
+  constexpr size_t kBatch = 2500;
+  EmbeddingTable table(kDim);
+  const int64_t most = 3 * kSteps * static_cast<int64_t>(kBatch);
+  std::vector<std::function<void()>> workers;
+  for (int t = 0; t < 3; ++t) {
+    workers.push_back([&, t] {
+      int64_t next = t;
+      ApplySteps(&table, kSteps, kBatch, 1.0f, SerialFor, [&] {
+        const int64_t key = next;
+        next += 3;
+        return key;
+      });
+    });
+  }
+  RunWhile(workers, {[&](std::mt19937_64* random) {
+                       LookupSome(table, most, 3000, SerialFor, random);
+                       EXPECT_TRUE(table.size() <= table.capacity() + 64);
+                       EXPECT_TRUE(table.memory_bytes() >= 0);
+                     },
+                     [&](std::mt19937_64* random) {
+                       ReadSome(table, most, 2000, random);
+                       std::vector<int64_t> keys(600), out(600);
+                       for (int64_t& key : keys) {
+                         key = static_cast<int64_t>((*random)() % most);
+                       }
+                       table.Frequencies(keys.data(), keys.size(), out.data());
+                       for (int64_t count : out)
+                         EXPECT_TRUE(count == 0 || count == 1);
+                       table.Versions(keys.data(), keys.size(), out.data());
+                       for (int64_t version : out)
+                         EXPECT_TRUE(version < kSteps);
+                     }});
+  EXPECT_EQ(table.size(), most);
+  const Contents snapshot(table);
+  for (const auto& entry : snapshot.admitted) {
+    EXPECT_EQ(entry.row[0], 1.0f);
+    EXPECT_EQ(entry.freq, 1);
+  }
+}
+
+TEST(RowsStayWholeUnderEraseInsertAndNewSlots) {
+  constexpr int64_t kKeys = 4000;
+  EmbeddingTable table(kDim);
+  std::vector<std::function<void()>> workers;
+  for (int t = 0; t < 2; ++t) {
+    workers.push_back([&, t] {
+      std::mt19937_64 random(t);
+      ApplySteps(&table, kSteps, 2500, 1.0f, SerialFor,
+                 [&] { return static_cast<int64_t>(random() % kKeys); });
+    });
+  }
+  int slots = 0;
+  RunWhile(
+      workers,
+      {[&](std::mt19937_64* random) {
+         LookupSome(table, kKeys, 3000, SerialFor, random);
+         ReadSome(table, kKeys, 40, random);
+       },
+       [&](std::mt19937_64* random) {
+         std::vector<int64_t> keys(500);
+         for (int64_t& key : keys) {
+           key = static_cast<int64_t>((*random)() % kKeys);
+         }
+         table.Erase(keys.data(), keys.size());
+         const std::vector<float> values(keys.size() * kDim, 3.0f);
+         EXPECT_TRUE(table.Insert(
+             {keys.data(), keys.size(), values.data(), {}, nullptr, nullptr}));
+       },
+       [&](std::mt19937_64* random) {
+         switch ((*random)() % 4) {
+           case 0:
+             if (slots < 3) {
+               EXPECT_TRUE(table.EnsureSlots(
+                   {{std::string(1, static_cast<char>('a' + slots++)), kDim,
+                     0.0f}}));
+             }
+             break;
+           case 1: {
+             const std::vector<float> bank(64 * kDim, 2.0f);
+             table.SetBank(bank.data(), 64);
+             EXPECT_EQ(table.bank()[0], 2.0f);
+             break;
+           }
+           case 2:
+             if ((*random)() % 8 == 0) table.Clear();
+             break;
+           default: {
+             const Contents snapshot(table);
+             for (const auto& entry : snapshot.admitted) {
+               EXPECT_TRUE(IsWhole(entry.row));
+             }
+           }
+         }
+       }});
+  EXPECT_EQ(table.row_floats(), kDim * (1 + slots));
+  EXPECT_EQ(table.size(), table.total_count());
+  EXPECT_EQ(static_cast<size_t>(table.size()), Contents(table).admitted.size());
+}
+
+// What an insertion made room for may be gone when it begins.
+TEST(AnInsertionFindsRoomAlthoughTheTableIsClearedMeanwhile) {
+  EmbeddingTable table(1);
+  const float bank = 1.0f;
+  table.SetBank(&bank, 1);
+  std::vector<int64_t> keys(20000);
+  for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<int64_t>(i);
+  EmbeddingTable::Rows rows{};
+  rows.keys = keys.data();
+  rows.n = keys.size();
+  RunWhile({[&] {
+             for (int step = 0; step < kSteps; ++step) {
+               EXPECT_TRUE(table.Insert(rows));
+             }
+           }},
+           {[&](std::mt19937_64*) { table.Clear(); }});
+  EXPECT_TRUE(table.Insert(rows));
+  EXPECT_EQ(table.size(), static_cast<int64_t>(keys.size()));
+}
+
+// Everything at once with a filter: what was saved piece by piece is what the
+// table holds when all is quiet, and no count was lost.
+void FilterUnderLoad(const FilterSpec& filter, bool evict) {
+  constexpr int64_t kKeys = 6000;
+  EmbeddingTable table(kDim, 0.0f, filter);
+  Threads pool(2);
+  std::vector<std::atomic<int64_t>> counts(kKeys);
+  std::vector<std::function<void()>> workers;
+  for (int t = 0; t < 2; ++t) {
+    workers.push_back([&, t] {
+      std::mt19937_64 random(t);
+      ApplySteps(&table, kSteps, 2500, 1.0f,
+                 t == 0 ? pool.parallel() : ParallelFor(SerialFor), [&] {
+                   const uint64_t range = random() % 2 == 0 ? 50 : kKeys;
+                   const int64_t key = static_cast<int64_t>(random() % range);
+                   ++counts[key];
+                   return key;
+                 });
+    });
+  }
+  EmbeddingTable copy(kDim, 0.0f, filter);
+  bool saved = false;
+  const auto save = [&] {
+    {
+      const Contents::Keys keys =
+          saved ? Contents::Keys::kChanged : Contents::Keys::kAll;
+      Contents contents(table, keys);
+      table.TrackChanges();
+      contents.snapshot.MarkSaved();
+      saved = true;
+      const std::vector<int64_t>& erased = contents.snapshot.erased();
+      copy.Erase(erased.data(), erased.size());
+      const auto play = [](const Contents::Entry& entry, const auto& insert) {
+        insert(&entry.key, &entry.freq, &entry.version);
+      };
+      for (const Contents::Entry& entry : contents.admitted) {
+        EXPECT_TRUE(IsWhole(entry.row));
+        play(entry, [&](auto key, auto freq, auto version) {
+          EXPECT_TRUE(copy.Insert({key, 1, entry.row, {}, freq, version}));
+        });
+      }
+      for (const Contents::Entry& entry : contents.filtered) {
+        play(entry, [&](auto key, auto freq, auto version) {
+          EXPECT_TRUE(copy.InsertFiltered(key, 1, freq, version, false));
+        });
+      }
+      contents.snapshot.ForEachBloomBlock(
+          [&](int64_t number, const uint32_t* cells) {
+            EXPECT_TRUE(copy.MergeBloom(&number, 1, cells));
+          });
+    }
+    table.CommitSaved();
+  };
+  RunWhile(workers,
+           {[&](std::mt19937_64* random) {
+              LookupSome(table, kKeys, 3000, pool.parallel(), random);
+              std::vector<int64_t> keys(500), out(500);
+              for (int64_t& key : keys) {
+                key = static_cast<int64_t>((*random)() % kKeys);
+              }
+              bool admits[500];
+              EXPECT_TRUE(table.Admits(keys.data(), keys.size(), admits));
+              table.Frequencies(keys.data(), keys.size(), out.data());
+              EXPECT_TRUE(table.memory_bytes() >= 0);
+            },
+            [&](std::mt19937_64* random) {
+              if (!evict) return;
+              if ((*random)() % 2 == 0) {
+                table.EvictOlder(static_cast<int64_t>((*random)() % kSteps),
+                                 kSteps);
+              } else {
+                table.EvictSmaller(static_cast<float>((*random)() % 100));
+              }
+            },
+            [&](std::mt19937_64*) { save(); }});
+  save();
+  const Contents live(table);
+  const Contents copied(copy);
+  EXPECT_EQ(live.admitted.size(), copied.admitted.size());
+  EXPECT_EQ(live.filtered.size(), copied.filtered.size());
+  EXPECT_EQ(live.snapshot.bloom_blocks(), copied.snapshot.bloom_blocks());
+  for (size_t i = 0; i < live.admitted.size(); ++i) {
+    EXPECT_EQ(live.admitted[i].key, copied.admitted[i].key);
+    EXPECT_EQ(live.admitted[i].freq, copied.admitted[i].freq);
+    EXPECT_EQ(live.admitted[i].row[0], copied.admitted[i].row[0]);
+  }
+  if (evict) return;
+  std::vector<int64_t> keys(kKeys), stored(kKeys);
+  for (int64_t key = 0; key < kKeys; ++key) keys[key] = key;
+  table.Frequencies(keys.data(), kKeys, stored.data());
+  for (int64_t key = 0; key < kKeys; ++key) {
+    const int64_t most = static_cast<int64_t>(filter.threshold);
+    if (filter.max_elements == 0 || counts[key] >= most) {
+      // A Bloom filter may only have said too much, before admission.
+      EXPECT_TRUE(stored[key] == counts[key] ||
+                  (filter.max_elements > 0 && stored[key] > counts[key]));
+    } else {
+      EXPECT_TRUE(stored[key] >= counts[key]);
+    }
+  }
+}
+
+TEST(ACounterFilterLosesNoCountUnderLoad) {
+  FilterUnderLoad({5, 1, 0, 0}, false);
+}
+TEST(ABloomFilterLosesNoCountUnderLoad) {
+  FilterUnderLoad({5, 1, 3000, 0.05}, false);
+}
+TEST(EvictionsWithACounterFilterAreSavedUnderLoad) {
+  FilterUnderLoad({5, 1, 0, 0}, true);
+}
+TEST(EvictionsWithABloomFilterAreSavedUnderLoad) {
+  FilterUnderLoad({5, 1, int64_t{1} << 30, 0.05}, true);
+}
+
+// A save copies rows with the pool's threads while it holds every read lock.
+// Were a unit of an apply or a lookup to wait for a lock in the pool, the save
+// would wait for it, and it for the save.
+TEST(ASnapshotMayWaitForThePoolThatAppliesUse) {
+  constexpr int64_t kKeys = 20000;
+  EmbeddingTable table(kDim);
+  Threads pool(2);
+  RunWhile({[&] {
+             std::mt19937_64 random(1);
+             ApplySteps(&table, kSteps, 4000, 1.0f, pool.parallel(),
+                        [&] { return static_cast<int64_t>(random() % kKeys); });
+           }},
+           {[&](std::mt19937_64* random) {
+              LookupSome(table, kKeys, 9000, pool.parallel(), random);
+            },
+            [&](std::mt19937_64*) {
+              const Contents snapshot(table);
+              const auto& entries = snapshot.admitted;
+              pool.parallel()(static_cast<int64_t>(entries.size()), 100,
+                              [&](int64_t begin, int64_t end) {
+                                for (int64_t i = begin; i < end; ++i) {
+                                  EXPECT_TRUE(IsWhole(entries[i].row));
+                                }
+                              });
+              // What a save asks for meanwhile takes no shard's lock twice.
+              table.slots();
+              table.bank();
+              table.row_floats();
+              table.size();
+            }});
+}
+
+TEST(LookupsThatNeverPauseDoNotStarveAnApply) {
+  constexpr int64_t kKeys = 20000;
+  EmbeddingTable table(kDim);
+  const auto look = [&](std::mt19937_64* random) {
+    LookupSome(table, kKeys, 20000, SerialFor, random);
+  };
+  RunWhile({[&] {
+             std::mt19937_64 random(1);
+             ApplySteps(&table, kSteps / 4, 3000, 1.0f, SerialFor,
+                        [&] { return static_cast<int64_t>(random() % kKeys); });
+           }},
+           {look, look, look});
+}
+
+}  // namespace
+}  // namespace rec_estimator
+
+RUN_ALL_TESTS()

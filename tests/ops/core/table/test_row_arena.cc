@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// RowArena: rows never move, promises are kept.
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "ops/core/table/row_arena.h"
+#include "tests/ops/core/testing.h"
+
+namespace rec_estimator {
+namespace {
+
+TEST(RowsKeepTheirAddressesAndDoNotOverlap) {
+  for (const size_t floats : {size_t{1}, size_t{33}, size_t{700000}}) {
+    RowArena arena(floats);
+    const uint32_t rows = floats > 1000 ? 5 : 200000;
+    std::vector<float*> addresses;
+    while (addresses.size() < rows) {
+      uint32_t first;
+      EXPECT_TRUE(arena.Take(rows / 5, 0, &first));
+      EXPECT_EQ(first, addresses.size());
+      const RowArena::View view = arena.view();
+      for (uint32_t r = first; r < first + rows / 5; ++r) {
+        addresses.push_back(view.Row(r));
+        view.Row(r)[0] = static_cast<float>(r);
+        view.Row(r)[floats - 1] = static_cast<float>(r);
+      }
+    }
+    const RowArena::View view = arena.view();
+    for (uint32_t r = 0; r < rows; ++r) {
+      EXPECT_TRUE(view.Row(r) == addresses[r]);
+      EXPECT_EQ(addresses[r][0], static_cast<float>(r));
+      EXPECT_EQ(addresses[r][floats - 1], static_cast<float>(r));
+    }
+    EXPECT_EQ(arena.taken(), rows);
+    EXPECT_EQ(arena.bytes(), rows * floats * sizeof(float));
+  }
+}
+
+TEST(RowsThatFillCacheLinesAreAlignedToThem) {
+  RowArena arena(32);
+  uint32_t first;
+  EXPECT_TRUE(arena.Take(50000, 0, &first));
+  for (uint32_t r = 0; r < 50000; ++r) {
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(arena.view().Row(r)) % 64, 0u);
+  }
+}
+
+TEST(APromiseTakesNoRowAndIsRefusedBeyondTheLimit) {
+  RowArena arena(4);
+  EXPECT_TRUE(arena.Promise(1000));
+  EXPECT_EQ(arena.taken(), 0u);
+  uint32_t first;
+  EXPECT_TRUE(arena.Take(400, 400, &first));
+  EXPECT_EQ(first, 0u);
+  arena.Release(600);
+  EXPECT_FALSE(arena.Promise(uint64_t{1} << 31));
+  EXPECT_FALSE(arena.Take(uint64_t{1} << 31, 0, &first));
+  EXPECT_EQ(arena.taken(), 400u);
+}
+
+TEST(ClearGivesBackWhatWasTaken) {
+  RowArena arena(4);
+  uint32_t first;
+  EXPECT_TRUE(arena.Take(300000, 0, &first));
+  arena.Clear();
+  EXPECT_EQ(arena.taken(), 0u);
+  EXPECT_TRUE(arena.Take(1, 0, &first));
+  EXPECT_EQ(first, 0u);
+}
+
+TEST(ThreadsTakeDisjointRows) {
+  RowArena arena(3);
+  constexpr uint32_t kRows = 50000;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&arena, t] {
+      for (uint32_t i = 0; i < kRows; i += 10) {
+        uint32_t first;
+        EXPECT_TRUE(arena.Promise(10));
+        EXPECT_TRUE(arena.Take(10, 10, &first));
+        const RowArena::View view = arena.view();
+        for (uint32_t r = first; r < first + 10; ++r) {
+          EXPECT_EQ(view.Row(r)[0], 0.0f);
+          view.Row(r)[0] = static_cast<float>(t + 1);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::vector<uint32_t> taken(5, 0);
+  for (uint32_t r = 0; r < 4 * kRows; ++r) {
+    ++taken[static_cast<size_t>(arena.view().Row(r)[0])];
+  }
+  for (int t = 1; t <= 4; ++t) EXPECT_EQ(taken[t], kRows);
+}
+
+}  // namespace
+}  // namespace rec_estimator
+
+RUN_ALL_TESTS()

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// As much of a test framework as the core's tests need; g++ is all it takes.
+//
+//   TEST(LookupNeverInserts) { ...; EXPECT_EQ(table.size(), 0); }
+//   RUN_ALL_TESTS()
+//
+// Each test runs in order; a failed expectation is printed and the test goes
+// on. `binary [part of a name]` runs the tests that contain it. The last line
+// is "N passed, N failed"; the exit code is 0 only if none failed.
+#ifndef REC_ESTIMATOR_TESTS_OPS_CORE_TESTING_H_
+#define REC_ESTIMATOR_TESTS_OPS_CORE_TESTING_H_
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <sstream>
+#include <vector>
+
+namespace rec_estimator {
+namespace testing {
+
+// A test that hangs (a deadlock) is killed after this time, in seconds: longer
+// than any takes under TSan on a machine that does much else.
+constexpr unsigned kDeadline = 600;
+
+struct Test {
+  const char* name;
+  void (*body)();
+};
+
+inline std::vector<Test>& Tests() {
+  static std::vector<Test> tests;
+  return tests;
+}
+
+// Failed expectations of the running test; those of other threads count too.
+inline std::atomic<int>& Failures() {
+  static std::atomic<int> failures{0};
+  return failures;
+}
+
+struct Registration {
+  Registration(const char* name, void (*body)()) {
+    Tests().push_back({name, body});
+  }
+};
+
+inline void Fail(const char* file, int line, const std::string& what) {
+  // Of a loop that fails everywhere the first failures say enough.
+  if (++Failures() > 10) return;
+  std::ostringstream text;
+  text << file << ":" << line << ": " << what << "\n";
+  std::cerr << text.str() << std::flush;
+}
+
+template <typename A, typename B>
+void ExpectEqual(const A& a, const B& b, const char* a_text, const char* b_text,
+                 const char* file, int line) {
+  if (a == b) return;
+  std::ostringstream what;
+  what.precision(9);
+  what << a_text << " must equal " << b_text << ", got " << a << " and " << b;
+  Fail(file, line, what.str());
+}
+
+inline int RunAll(int argc, char** argv) {
+  int passed = 0, failed = 0;
+  for (const Test& test : Tests()) {
+    if (argc > 1 && std::strstr(test.name, argv[1]) == nullptr) continue;
+    std::printf("%s ", test.name);
+    std::fflush(stdout);
+    Failures() = 0;
+    alarm(kDeadline);
+    test.body();
+    alarm(0);
+    const bool good = Failures() == 0;
+    std::printf("%s\n", good ? "ok" : "FAILED");
+    ++(good ? passed : failed);
+  }
+  std::printf("%d passed, %d failed\n", passed, failed);
+  return failed == 0 && passed > 0 ? 0 : 1;
+}
+
+}  // namespace testing
+}  // namespace rec_estimator
+
+#define TEST(name)                                                    \
+  static void Test##name();                                           \
+  static const ::rec_estimator::testing::Registration register##name( \
+      #name, &Test##name);                                            \
+  static void Test##name()
+
+#define EXPECT_TRUE(condition)                                 \
+  do {                                                         \
+    if (!(condition)) {                                        \
+      ::rec_estimator::testing::Fail(__FILE__, __LINE__,       \
+                                     #condition " must hold"); \
+    }                                                          \
+  } while (false)
+#define EXPECT_FALSE(condition) EXPECT_TRUE(!(condition))
+#define EXPECT_EQ(a, b) \
+  ::rec_estimator::testing::ExpectEqual((a), (b), #a, #b, __FILE__, __LINE__)
+
+#define RUN_ALL_TESTS()                                  \
+  int main(int argc, char** argv) {                      \
+    return ::rec_estimator::testing::RunAll(argc, argv); \
+  }
+
+#endif  // REC_ESTIMATOR_TESTS_OPS_CORE_TESTING_H_

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters, admission and eviction in the kernels, against the oracle."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from oracle import RULES, TableOracle
+
+from rec_estimator import _ops
+
+EDGE_KEYS = [0, -1, np.iinfo(np.int64).min, np.iinfo(np.int64).max]
+BANK = np.arange(12, dtype=np.float32).reshape(4, 3) + 1
+# Room for many more keys than a test has: no false positives.
+BLOOM = {"max_element_size": 10**6, "false_positive_probability": 1e-6}
+DEFAULT = -7.0
+
+
+def handle(**attrs):
+    return _ops.gen.rec_estimator_table_handle(**{"shared_name": "t", "dim": 3, **attrs})
+
+
+class Pair:
+    """A table and its oracle, to which the same is done."""
+
+    def __init__(self, make_table, threshold, coefficient=1, bloom=False):
+        attrs = {"filter_freq": threshold, "filter_coefficient": coefficient}
+        self.table = make_table(3, BANK, default_value=DEFAULT, **attrs, **(BLOOM if bloom else {}))
+        self.oracle = TableOracle(BANK, DEFAULT, threshold, coefficient, bloom)
+        self.cells = bloom
+
+    def step(self, keys, grads=None, counted_keys=(), version=0, rule="Adagrad"):
+        grads = np.ones([len(keys), 3], np.float32) if grads is None else grads
+        slots = RULES[rule].slots_of(3)
+        self.table.apply(rule, [0.5], keys, grads, counted_keys, version, slots)
+        self.oracle.apply(rule, [0.5], keys, grads, counted_keys, version)
+
+    def check(self, keys):
+        table, oracle = self.table, self.oracle
+        for unknown in ("initial", "default"):
+            np.testing.assert_array_equal(table.lookup(keys, unknown), oracle.lookup(keys, unknown))
+        np.testing.assert_array_equal(table.frequencies(keys), oracle.frequencies(keys))
+        np.testing.assert_array_equal(table.versions(keys), oracle.versions(keys))
+        np.testing.assert_array_equal(table.admits(keys), oracle.admits(keys))
+        stats = table.stats()
+        assert stats.size == len(oracle.rows)
+        assert stats.total_count == len(oracle.rows) + len(oracle.filtered)
+        slots = [("Adagrad", 3, 0.1)]
+        wide = self.cells and oracle.threshold > 255
+        cell_type = {"bloom_type": tf.uint16 if oracle.threshold < 65536 else tf.uint32}
+        exported = table.export(slots, **(cell_type if wide else {}))
+        expected = oracle.export(slots)
+        for name, value in expected.items():
+            np.testing.assert_array_equal(exported[name], value, err_msg=name)
+
+
+COUNTERS = pytest.mark.parametrize("bloom", [False, True], ids=["counter", "bloom"])
+
+# ------------------------------------------------------------------ shape functions and attributes
+
+
+def test_admits_has_the_shape_of_keys_and_evicted_is_a_scalar():
+    admits = _ops.gen.rec_estimator_table_admits
+    nothing = np.zeros([0], np.int64)
+    assert admits(handle(), tf.zeros([2, 0, 5], tf.int64), nothing).shape == [2, 0, 5]
+    assert admits(handle(), tf.placeholder(tf.int64), nothing).shape.rank is None
+    with pytest.raises(ValueError, match="Shape must be rank 1 but is rank 0"):
+        admits(handle(), nothing, np.int64(1))
+    evict = _ops.gen.rec_estimator_table_evict
+    assert evict(handle(), np.int64(3), steps_to_live=1).shape == []
+    with pytest.raises(ValueError, match="Shape must be rank 0 but is rank 1"):
+        evict(handle(), np.zeros([1], np.int64), steps_to_live=1)
+
+
+@pytest.mark.parametrize("attr", ["filter_freq", "max_element_size"])
+def test_negative_numbers_are_refused_when_the_graph_is_built(attr):
+    with pytest.raises(ValueError, match=attr):
+        handle(**{attr: -1})
+
+
+@pytest.mark.parametrize(
+    "attrs, message",
+    [
+        ({"filter_freq": 2**31}, r"filter_freq must be in \[0, 2147483647\], got 2147483648"),
+        ({"filter_coefficient": 2**31}, r"filter_coefficient must be in \[1, 2147483647\]"),
+        ({**BLOOM, "max_element_size": 2**40 + 1}, r"max_element_size must be in \[0, 10995"),
+        ({"max_element_size": 5}, "false_positive_probability must be in .* got 0 with 5"),
+        ({"false_positive_probability": 0.5}, "got 0.5 with 0"),
+        ({**BLOOM, "false_positive_probability": 1.0}, "got 1 with 1000000"),
+        ({**BLOOM, "false_positive_probability": -1.0}, "got -1 with 1000000"),
+        ({**BLOOM, "false_positive_probability": float("nan")}, "got -?nan with 1000000"),
+        (BLOOM, "filter_freq must be >= 1 with a max_element_size, got 0 with 1000000"),
+    ],
+    ids=str,
+)
+def test_a_filter_that_cannot_be_is_an_error(session, attrs, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        session.run(handle(**attrs).op)
+
+
+@pytest.mark.parametrize(
+    "attrs, message",
+    [
+        ({"filter_freq": 4}, "filter_freq of table t must be 3,.* got 4"),
+        ({"filter_coefficient": 2}, "filter_coefficient of table t must be 1,.* got 2"),
+        ({"max_element_size": 9}, "max_element_size of table t must be 1000000,.* got 9"),
+        (
+            {"false_positive_probability": 0.25},
+            "false_positive_probability of table t must be 1e-06,.* got 0.25",
+        ),
+    ],
+    ids=str,
+)
+def test_one_name_with_two_filters_is_an_error_with_both(session, attrs, message):
+    session.run(handle(filter_freq=3, **BLOOM).op)
+    session.run(handle(filter_freq=3, **BLOOM).op)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        session.run(handle(**{"filter_freq": 3, **BLOOM, **attrs}).op)
+
+
+@pytest.mark.parametrize(
+    "attrs, step, message",
+    [
+        ({}, 3, "steps_to_live or l2_weight_threshold must be given, and not both, got -1 and -1"),
+        ({"steps_to_live": 3, "l2_weight_threshold": 0.5}, 3, "not both, got 3 and 0.5"),
+        ({"steps_to_live": -2}, 3, "steps_to_live must be >= 0, got -2"),
+        ({"l2_weight_threshold": 0.0}, 3, "l2_weight_threshold must be finite and above 0, got 0"),
+        ({"l2_weight_threshold": float("inf")}, 3, "finite and above 0, got inf"),
+        ({"l2_weight_threshold": float("nan")}, 3, "finite and above 0, got -?nan"),
+        ({"steps_to_live": 3}, -1, "global_step must be >= 0 to evict by it, got -1"),
+    ],
+    ids=str,
+)
+def test_an_eviction_that_cannot_be_is_an_error_that_evicts_nothing(
+    make_table, attrs, step, message
+):
+    pair = Pair(make_table, 0)
+    pair.step([1, 2])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        pair.table.evict(step, **attrs)
+    pair.check([1, 2])
+
+
+def test_global_step_must_be_a_scalar(make_table):
+    table = make_table(3, BANK)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"global_step must be \[\], got"):
+        table.call("evict", np.zeros([2], np.int64), steps_to_live=1)
+
+
+# ------------------------------------------------------------------ admission
+
+
+@COUNTERS
+def test_a_key_is_admitted_by_the_step_that_reaches_the_threshold(make_table, bloom):
+    pair = Pair(make_table, 3, bloom=bloom)
+    for step in range(5):
+        pair.step([7], version=step)
+        pair.check([7, 8])
+        assert pair.table.size() == (step >= 2)
+    # Counts go on after admission.
+    assert pair.table.frequencies([7]).tolist() == [5]
+
+
+@COUNTERS
+def test_occurrences_of_one_batch_are_all_counted(make_table, bloom):
+    pair = Pair(make_table, 3, bloom=bloom)
+    pair.step([1] * 4 + [2] * 3 + [3] * 2 + [4])
+    pair.check([1, 2, 3, 4, 5])
+    assert pair.table.size() == 2
+    pair.step([3], counted_keys=[4, 4, 1])
+    pair.check([1, 2, 3, 4, 5])
+    assert pair.table.size() == 4
+
+
+@COUNTERS
+def test_edge_keys_are_counted_like_any_other(make_table, bloom):
+    pair = Pair(make_table, 2, bloom=bloom)
+    pair.step(EDGE_KEYS)
+    pair.check(EDGE_KEYS)
+    pair.step(EDGE_KEYS[1:3])
+    pair.check(EDGE_KEYS)
+    assert pair.table.size() == 2
+
+
+def test_the_coefficient_weighs_each_occurrence(make_table):
+    pair = Pair(make_table, 7, coefficient=3)
+    pair.step([1, 1, 2])
+    pair.check([1, 2])
+    assert pair.table.frequencies([1, 2]).tolist() == [6, 3]
+    pair.step([1])
+    assert pair.table.frequencies([1]).tolist() == [9]
+    pair.check([1, 2])
+
+
+@COUNTERS
+def test_admits_includes_the_batch_that_is_asked_about(make_table, bloom):
+    """Rec SDK's timing: the batch that reaches the threshold reads the row already."""
+    pair = Pair(make_table, 4, coefficient=2, bloom=bloom)
+    admits = pair.table.admits
+    assert admits([5, 6, 5]).tolist() == [True, False, True]
+    assert admits([[5], [6]]).tolist() == [[False], [False]]
+    assert admits(np.zeros([0, 2])).shape == (0, 2)
+    assert admits([5, 6], [5, 7, 7]).tolist() == [True, False]
+    assert admits([6, 7], [7]).tolist() == [False, True]
+    assert admits([], [5, 5]).tolist() == []
+    assert pair.table.stats()[:2] == (0, 0), "asking counts nothing"
+    pair.step([6])
+    assert admits([5, 6]).tolist() == [False, True]
+    pair.step([6, 5])
+    assert admits([5, 6]).tolist() == [True, True]
+    pair.check([5, 6, 7])
+
+
+def test_a_table_without_a_filter_admits_everything(make_table):
+    assert make_table(3, BANK).admits(EDGE_KEYS).all()
+
+
+def test_the_largest_counts_saturate(make_table):
+    pair = Pair(make_table, 2**31 - 1, coefficient=2**31 - 1)
+    pair.step([1])
+    pair.step([1])
+    pair.check([1])
+    pair.step([1])
+    assert pair.table.frequencies([1]).tolist() == [2**32 - 1]
+    pair.step([1, 1, 1])
+    pair.check([1])
+    assert pair.table.frequencies([1]).tolist() == [2**32 - 1]
+
+
+@COUNTERS
+@pytest.mark.parametrize("threshold", [0, 1, 2, 20, 300, 70000])
+def test_random_steps_equal_the_oracle(make_table, bloom, threshold):
+    bloom = bloom and threshold > 0
+    # Thresholds on both sides of what 4, 8, 16 bits hold; the coefficient makes them reachable.
+    coefficient = max(1, threshold // 7)
+    pair = Pair(make_table, threshold, coefficient, bloom)
+    rng = np.random.default_rng(threshold)
+    keys = np.concatenate([EDGE_KEYS, rng.integers(-(2**62), 2**62, 40), np.arange(-20, 20)])
+    for step in range(25):
+        batch = rng.choice(keys, rng.integers(0, 60))
+        # Whole numbers: sums are the same in any order.
+        grads = rng.integers(-3, 4, [len(batch), 3]).astype(np.float32)
+        counted = rng.choice(keys, rng.integers(0, 5))
+        pair.step(batch, grads, counted, version=step, rule="GradientDescent")
+        if step == 12:
+            pair.table.evict(step, steps_to_live=3)
+            pair.oracle.evict_older(3, step)
+        if step == 18:
+            pair.table.evict(l2_weight_threshold=20.0)
+            pair.oracle.evict_smaller(20.0)
+        pair.check(keys)
+
+
+@COUNTERS
+def test_a_large_batch_is_judged_like_many_small_ones(make_table, bloom):
+    pair = Pair(make_table, 3, bloom=bloom)
+    rng = np.random.default_rng(5)
+    keys = np.arange(-8000, 8000)
+    for step in range(3):
+        batch = rng.choice(keys, 20000)
+        grads = rng.integers(-3, 4, [len(batch), 3])
+        pair.step(batch, grads, version=step, rule="GradientDescent")
+    pair.check(keys)
+    # What is asked about is large as well, with some keys twice.
+    batch = rng.choice(keys, 20000)
+    np.testing.assert_array_equal(pair.table.admits(batch), pair.oracle.admits(batch))
+    counted = rng.choice(keys, 20000)
+    expected = pair.oracle.admits(batch, counted)
+    np.testing.assert_array_equal(pair.table.admits(batch, counted), expected)
+
+
+# ------------------------------------------------------------------ eviction
+
+
+@COUNTERS
+def test_eviction_by_steps_takes_rows_and_counted_keys(make_table, bloom):
+    pair = Pair(make_table, 2, bloom=bloom)
+    pair.step([1, 1, 2], version=3)
+    pair.step([3, 3, 4], version=5)
+    # 5 steps from 3 to 8 are not more than 5.
+    assert pair.table.evict(8, steps_to_live=5) == pair.oracle.evict_older(5, 8) == 0
+    expected = pair.oracle.evict_older(5, 9)
+    assert pair.table.evict(9, steps_to_live=5) == expected
+    # A key in the cells of a Bloom filter has no version and stays.
+    assert expected == (1 if bloom else 2)
+    pair.check([1, 2, 3, 4])
+    assert pair.table.size() == 1
+
+
+@COUNTERS
+def test_an_evicted_key_starts_anew(make_table, bloom):
+    pair = Pair(make_table, 2, bloom=bloom)
+    for step in range(3):
+        pair.step([1, 2], version=step)
+    assert pair.table.evict(9, steps_to_live=1) == pair.oracle.evict_older(1, 9) == 2
+    assert pair.table.frequencies([1, 2]).tolist() == [0, 0]
+    for step in range(10, 13):
+        pair.step([1], version=step)
+        pair.check([1, 2])
+    # The accumulator began at its initial value again, and the key at its initial vector: one step
+    # of Adagrad from there was the first, at the threshold, and one more followed.
+    assert pair.table.frequencies([1]).tolist() == [3]
+
+
+def test_keys_never_trained_are_stamped_instead_of_evicted(make_table):
+    pair = Pair(make_table, 0)
+    pair.step([1], version=-1)
+    pair.step([2], version=4)
+    assert pair.table.evict(6, steps_to_live=1) == pair.oracle.evict_older(1, 6) == 1
+    assert pair.table.versions([1, 2]).tolist() == [6, -1]
+    pair.check([1, 2])
+    assert pair.table.evict(8, steps_to_live=1) == 1
+
+
+@pytest.mark.parametrize("bloom", [False, True])
+def test_keys_of_a_run_that_had_come_further_live_as_if_they_were_new(make_table, bloom):
+    pair = Pair(make_table, 2, bloom=bloom)
+    pair.step([1, 1, 2], version=1000)
+    pair.step([3, 3], version=7)
+    assert pair.table.evict(5, steps_to_live=3) == pair.oracle.evict_older(3, 5) == 0
+    pair.check([1, 2, 3])
+    assert pair.table.versions([1, 3]).tolist() == [5, 5]
+    pair.step([3], version=6)
+    assert pair.table.evict(8, steps_to_live=3) == pair.oracle.evict_older(3, 8) == 0
+    assert pair.table.evict(9, steps_to_live=3) == pair.oracle.evict_older(3, 9) == 2 - bloom
+    pair.check([1, 2, 3])
+
+
+def test_steps_to_live_of_zero_keeps_the_keys_of_this_very_step(make_table):
+    pair = Pair(make_table, 0)
+    pair.step([1], version=4)
+    assert pair.table.evict(4, steps_to_live=0) == 0
+    assert pair.table.evict(5, steps_to_live=0) == 1
+
+
+@pytest.mark.parametrize("steps", [0, 2**62, 2**63 - 1])
+def test_no_number_of_steps_overflows(make_table, steps):
+    pair = Pair(make_table, 0)
+    pair.step([1], version=2**63 - 1)
+    assert pair.table.evict(2**63 - 1, steps_to_live=steps) == 0
+    assert pair.table.evict(0, steps_to_live=steps) == pair.oracle.evict_older(steps, 0) == 0
+    pair.check([1])
+
+
+def test_eviction_by_values_compares_half_the_squared_norm(make_table):
+    pair = Pair(make_table, 2)
+    # Rows 0 and 1 of the bank less 0.5 in each place: half squared norms 4.375 and 37.4 or so.
+    pair.step([0, 0, 1, 1, 2], grads=np.full([5, 3], 0.5), rule="GradientDescent")
+    squares = 0.5 * np.square(pair.table.lookup([0, 1])).sum(axis=1)
+    assert pair.table.evict(l2_weight_threshold=squares[0]) == 0, "equal is not smaller"
+    above = float(np.nextafter(squares[0], np.float32(np.inf)))
+    assert pair.table.evict(l2_weight_threshold=above) == pair.oracle.evict_smaller(above) == 1
+    pair.check([0, 1, 2])
+    assert pair.table.frequencies([2]).tolist() == [1], "counted keys have no value"
+
+
+def test_slots_do_not_count_for_the_norm_and_are_reused_fresh(make_table):
+    pair = Pair(make_table, 0)
+    pair.step([0], grads=np.full([1, 3], 100.0))  # A large accumulator.
+    assert pair.table.evict(l2_weight_threshold=50.0) == pair.oracle.evict_smaller(50.0) == 1
+    pair.step([4])  # The same initial vector, likely in the same place.
+    pair.check([0, 4])

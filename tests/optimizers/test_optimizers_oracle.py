@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that are not TensorFlow's beside what they mean in NumPy: tables and dense variables."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from optimizer_rules import (
+    DIMS,
+    LAZY_RULES,
+    OWN_RULES,
+    RuleOracle,
+    assert_same_bits,
+    initial_vectors,
+    initialized_session,
+    ours,
+    placeholders,
+    random_batches,
+    rows_of,
+    rules,
+    table_from,
+)
+
+import rec_estimator as rec
+
+
+def assert_within_2_ulp(actual, expected):
+    # On this side TensorFlow's kernels and graph rewrites do the arithmetic. Where they round each
+    # operation once, as NumPy does, the bits are equal; they promise to be close only.
+    np.testing.assert_array_max_ulp(actual, expected, maxulp=2)
+
+
+def train(rule, loss):
+    step = tf.train.get_or_create_global_step()
+    return ours(rule).minimize(loss, global_step=step)
+
+
+def oracle_and_trained(rule, bank, read, train_op, keys, weights):
+    oracle = RuleOracle(rule, bank)
+    with initialized_session() as session:
+        for batch_keys, batch_weights in random_batches(bank.shape[1]):
+            session.run(train_op, {keys: batch_keys, weights: batch_weights})
+            oracle.step(batch_keys, batch_weights)
+        actual = session.run(read)
+    assert not np.array_equal(actual, bank)
+    return oracle.value, actual
+
+
+@pytest.mark.parametrize("dim", DIMS)
+@rules({**LAZY_RULES, **OWN_RULES})
+def test_training_a_table_equals_the_oracle(rule, dim):
+    bank = initial_vectors(dim)
+    table = table_from(bank)
+    keys, weights = placeholders(dim)
+    loss = tf.reduce_sum(rec.embedding_lookup(table, keys) * weights)
+    train_op = train(rule, loss)
+    # Equal bits, more than the 2 ulp that are promised: every operation is IEEE 754's.
+    assert_same_bits(*oracle_and_trained(rule, bank, rows_of(table), train_op, keys, weights))
+
+
+@pytest.mark.parametrize(("dim", "use_resource"), [(5, True), (16, False)], ids=["resource", "ref"])
+@rules({"lazy_adam": LAZY_RULES["lazy_adam"], **OWN_RULES})
+def test_sparse_gradients_move_the_rows_of_a_dense_variable_as_a_tables(rule, dim, use_resource):
+    bank = initial_vectors(dim)
+    dense = tf.get_variable("dense", initializer=bank, use_resource=use_resource)
+    keys, weights = placeholders(dim)
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(dense, keys) * weights)
+    train_op = train(rule, loss)
+    assert_within_2_ulp(*oracle_and_trained(rule, bank, dense, train_op, keys, weights))
+
+
+@pytest.mark.parametrize(
+    ("shape", "use_resource"),
+    [([], True), ([6], False), ([6, 5], True), ([3, 2, 4], False)],
+    ids=["scalar", "vector", "matrix", "cube"],
+)
+@rules(OWN_RULES)
+def test_dense_gradients_move_all_rows(rule, shape, use_resource):
+    random = np.random.RandomState(0)
+    bank = np.asarray(random.randn(*shape), np.float32)
+    rows = np.reshape(bank, [shape[0] if shape else 1, -1])
+    dense = tf.get_variable("dense", initializer=bank, use_resource=use_resource)
+    weights = tf.placeholder(tf.float32, shape)
+    train_op = train(rule, tf.reduce_sum(dense * weights))
+    oracle = RuleOracle(rule, rows)
+    with initialized_session() as session:
+        for _ in range(20):
+            batch = np.asarray(random.randn(*shape), np.float32)
+            session.run(train_op, {weights: batch})
+            oracle.step(np.arange(len(rows)), batch.reshape(rows.shape), dense=True)
+        actual = session.run(dense)
+    assert actual.shape == bank.shape and not np.array_equal(actual, bank)
+    assert_within_2_ulp(actual.reshape(rows.shape), oracle.value)
+
+
+# ---- Checkpoints.
+
+
+@rules(OWN_RULES)
+def test_training_goes_on_from_a_checkpoint_as_if_never_stopped(rule, tmp_path):
+    bank = initial_vectors(5)
+    batches = list(random_batches(5, steps=12))
+
+    def run(batches, shards, saver_class=rec.Saver, restore=None, save=None):
+        with tf.Graph().as_default():
+            partitioner = tf.fixed_size_partitioner(shards) if shards > 1 else None
+            table = table_from(bank, partitioner=partitioner)
+            dense = tf.get_variable("dense", initializer=bank)
+            keys, weights = placeholders(5)
+            vectors = rec.embedding_lookup(table, keys) + tf.nn.embedding_lookup(dense, keys)
+            train_op = train(rule, tf.reduce_sum(vectors * weights))
+            saver = saver_class()
+            with initialized_session() as session:
+                if restore:
+                    saver.restore(session, restore)
+                for batch in batches:
+                    session.run(train_op, dict(zip((keys, weights), batch)))
+                if save:
+                    return saver.save(session, save)
+                return session.run([rows_of(table), dense])
+
+    prefix = run(batches[:6], 1, save=str(tmp_path / "model"))
+    never_stopped = run(batches, 1)
+    for shards, saver_class in ((1, tf.train.Saver), (3, rec.Saver)):
+        stopped = run(batches[6:], shards, saver_class, restore=prefix)
+        for actual, expected in zip(stopped, never_stopped):
+            assert_same_bits(actual, expected)
+
+
+SLOTS_IN_CHECKPOINT = {
+    "adagrad_decay": {"AdagradDecay": 5, "AdagradDecay_1": 5},
+    "adagrad_decay_v2": {"AdagradDecay": 5, "AdagradDecay_1": 1},
+    "rowwise_adagrad": {"RowwiseAdagrad": 1},
+    "adam_async": {"AdamAsync": 5, "AdamAsync_1": 5},
+    "adam_w": {"AdamW": 5, "AdamW_1": 5},
+    "weight_decay": {},
+}
+
+
+@pytest.mark.parametrize("name", SLOTS_IN_CHECKPOINT)
+def test_a_checkpoint_has_the_slots_under_deeprecs_names_in_their_widths(name, tmp_path):
+    table = table_from(initial_vectors(5))
+    train_op = train(OWN_RULES[name], tf.reduce_sum(rows_of(table, [3, 4])))
+    with initialized_session() as session:
+        session.run(train_op)
+        prefix = tf.train.Saver().save(session, str(tmp_path / "model"))
+    shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    slots = {
+        tensor[len("table/") : -len("-values")]: shape
+        for tensor, shape in shapes.items()
+        if tensor.startswith("table/") and tensor.endswith("-values")
+    }
+    assert slots == {slot: [2, width] for slot, width in SLOTS_IN_CHECKPOINT[name].items()}
+
+
+@rules({name: OWN_RULES[name] for name in ("adagrad_decay", "adagrad_decay_v2", "rowwise_adagrad")})
+def test_slots_start_afresh_after_an_eviction(rule):
+    table = table_from(np.ones([1, 5], np.float32), evict_option=rec.L2WeightEvict(1e9))
+    train_op = train(rule, tf.reduce_sum(rows_of(table, [7])))
+    evict, row = table.evict(), rows_of(table, [7])
+    with initialized_session() as session:
+        session.run(train_op)
+        once = session.run(row)
+        session.run(train_op)
+        assert session.run(evict) == 1
+        session.run(train_op)
+        assert_same_bits(session.run(row), once)
+
+
+# ---- What a rule does besides.
+
+
+@pytest.mark.parametrize("version", ["AdagradDecayOptimizer", "AdagradDecayOptimizerV2"])
+def test_a_row_that_was_away_is_discounted_for_every_period_it_missed(version):
+    table = table_from(np.zeros([2, 1], np.float32))
+    step = tf.train.get_or_create_global_step()
+    key = tf.placeholder(tf.int64, [1])
+    optimizer = getattr(rec.optimizers, version)(
+        1.0, step, 1.0, accumulator_decay_step=2, accumulator_decay_rate=0.5
+    )
+    loss = 3.0 * tf.reduce_sum(rec.embedding_lookup(table, key))
+    train_op = optimizer.minimize(loss, global_step=step)
+    with initialized_session() as session:
+        session.run(train_op, {key: [0]})  # a = 1 + 9
+        for _ in range(4):  # Steps 2 to 5: two periods end.
+            session.run(train_op, {key: [1]})
+        before = session.run(rows_of(table, [0]))
+        session.run(train_op, {key: [0]})  # The third ends: a = 10 / 8, then + 9.
+        moved = before - session.run(rows_of(table, [0]))
+        # A difference of two float32 rows.
+        np.testing.assert_allclose(moved, 3 / np.sqrt(10 / 8 + 9), rtol=1e-6)
+        for _ in range(20):
+            session.run(train_op, {key: [1]})
+        before = session.run(rows_of(table, [0]))
+        session.run(train_op, {key: [0]})  # Never below where it began: a = 1 + 9.
+        moved = before - session.run(rows_of(table, [0]))
+        np.testing.assert_allclose(moved, 3 / np.sqrt(10), rtol=1e-6)
+
+
+@pytest.mark.parametrize("of_graph", [True, False], ids=["graph", "given"])
+def test_periods_are_of_the_step_that_is_given_or_else_the_graphs(of_graph, tmp_path):
+    table = table_from(np.zeros([1, 1], np.float32))
+    if of_graph:
+        step, given = tf.train.create_global_step(), None
+        start = step.assign(1000)
+    else:
+        step = given = tf.Variable(1000, name="mine", trainable=False)
+        start = tf.no_op()
+    optimizer = rec.optimizers.AdagradDecayOptimizer(1.0, given, 1.0, 500, 0.5)
+    train_op = optimizer.minimize(tf.reduce_sum(rows_of(table, [0])), global_step=step)
+    with initialized_session() as session:
+        session.run(start)
+        session.run(train_op)
+        prefix = tf.train.Saver().save(session, str(tmp_path / "model"))
+    ended = tf.train.load_checkpoint(prefix).get_tensor("table/AdagradDecay_1-values")
+    np.testing.assert_array_equal(ended, [[2.0]])
+
+
+def test_adagrad_decay_without_a_global_step_is_refused():
+    table = table_from(np.zeros([1, 1], np.float32))
+    optimizer = rec.optimizers.AdagradDecayOptimizer(1.0)
+    with pytest.raises(ValueError, match=r"global_step of 'AdagradDecay' must be given or be in"):
+        optimizer.minimize(tf.reduce_sum(rows_of(table, [0])))
+
+
+def test_adam_async_counts_the_steps_of_each_table_and_variable_by_itself():
+    tables = [
+        table_from(np.zeros([1, 1], np.float32), "whole"),
+        table_from(np.zeros([1, 1], np.float32), "parts", partitioner=tf.fixed_size_partitioner(2)),
+    ]
+    dense = tf.get_variable("dense", initializer=1.0)
+    optimizer = rec.optimizers.AdamAsyncOptimizer(beta1=0.5, beta2=0.25)
+    train_ops = [
+        optimizer.minimize(tf.reduce_sum(rows_of(tables[0], [0])) * dense, var_list=[tables[0]]),
+        optimizer.minimize(
+            tf.reduce_sum(rows_of(tables[1], [0, 1])) * dense, var_list=[tables[1], dense]
+        ),
+    ]
+    powers = {v.op.name: v for v in tf.global_variables() if v.op.name[-2:] in ("_2", "_3")}
+    with initialized_session() as session:
+        for train_op in (*train_ops, train_ops[1]):
+            session.run(train_op)
+        assert session.run(powers) == {
+            "whole/AdamAsync_2": 0.5**2,
+            "whole/AdamAsync_3": 0.25**2,
+            "parts/AdamAsync_2": 0.5**3,
+            "parts/AdamAsync_3": 0.25**3,
+            "dense/AdamAsync_2": 0.5**3,
+            "dense/AdamAsync_3": 0.25**3,
+        }
+
+
+WITH_WEIGHT_DECAY = {name: OWN_RULES[name] for name in ("weight_decay", "adam_w")}
+
+
+@rules(WITH_WEIGHT_DECAY)
+def test_weight_decay_may_be_zero(rule):
+    bank = initial_vectors(3)
+    tables = [table_from(bank, name) for name in ("decayed", "plain")]
+    plain = "LazyAdamOptimizer" if rule[0] == "AdamWOptimizer" else rule[0]
+    optimizers = [
+        ours(rule, weight_decay=0.0),
+        getattr(rec.optimizers, plain)(rule[1]["learning_rate"]),
+    ]
+    train_ops = [
+        optimizer.minimize(tf.reduce_sum(tf.square(rows_of(table, [1, 2, 1]))), var_list=[table])
+        for optimizer, table in zip(optimizers, tables)
+    ]
+    with initialized_session() as session:
+        session.run(train_ops)
+        assert_same_bits(*session.run([rows_of(table) for table in tables]))
+
+
+@rules(WITH_WEIGHT_DECAY)
+def test_weight_decay_is_a_tensor_or_a_function_as_well(rule):
+    bank = initial_vectors(3)
+    tables = [table_from(bank, name) for name in ("number", "tensor", "function")]
+    tensor = tf.constant(0.01, tf.float64)
+    train_ops = [
+        ours(rule, weight_decay=weight_decay).minimize(
+            tf.reduce_sum(tf.square(rows_of(table))), var_list=[table]
+        )
+        for weight_decay, table in zip((0.01, tensor, lambda: tensor), tables)
+    ]
+    with initialized_session() as session:
+        session.run(train_ops)
+        number, *others = session.run([rows_of(table) for table in tables])
+    for other in others:
+        assert_same_bits(other, number)
+
+
+@pytest.mark.parametrize(
+    ("rule", "argument", "value", "range_of_it"),
+    [
+        ("weight_decay", "weight_decay", -0.1, "finite and >= 0"),
+        ("weight_decay", "weight_decay", float("nan"), "finite and >= 0"),
+        ("adagrad_decay", "learning_rate", -1, "finite and >= 0"),
+        ("adagrad_decay", "initial_accumulator_value", 0, "finite and > 0"),
+        ("adagrad_decay", "accumulator_decay_step", 0, "finite and >= 1"),
+        ("adagrad_decay", "accumulator_decay_step", 2**70, "finite and >= 1"),
+        ("adagrad_decay", "accumulator_decay_step", "9", "an integer"),
+        ("adagrad_decay", "accumulator_decay_step", float("nan"), "an integer"),
+        ("adagrad_decay", "accumulator_decay_step", 2.5, "an integer"),
+        ("adagrad_decay_v2", "accumulator_decay_rate", 1.0, "finite and > 0 and < 1"),
+        ("adagrad_decay_v2", "accumulator_decay_rate", 0, "finite and > 0 and < 1"),
+        ("rowwise_adagrad", "learning_rate", float("inf"), "finite and >= 0"),
+        ("rowwise_adagrad", "initial_accumulator_value", 0.0, "finite and > 0"),
+        ("adam_async", "learning_rate", -1, "finite and >= 0"),
+        ("adam_async", "beta1", 1.0, "finite and >= 0 and < 1"),
+        ("adam_async_rmsprop", "beta2", -0.1, "finite and >= 0 and < 1"),
+        ("adam_async_rmsprop", "epsilon", -1, "finite and >= 0"),
+        ("adam_w", "weight_decay", -1, "finite and >= 0"),
+        ("adam_w", "beta2", 1, "finite and >= 0 and < 1"),
+    ],
+)
+def test_a_hyperparameter_out_of_range_is_refused_when_the_object_is_built(
+    rule, argument, value, range_of_it
+):
+    with pytest.raises(ValueError, match=rf"^{argument} must be {range_of_it}.*, got "):
+        ours(OWN_RULES[rule], **{argument: value})

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nine steps of Rec SDK's overview: the same numbers in every mode, in fresh processes."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "tests" / "porting" / "nine_steps.py"
+MODES = [(mode, modified) for mode in ("session", "estimator") for modified in (0, 1)]
+# A hang, not slowness, is what it would be.
+TIMEOUT_SECONDS = 300
+
+
+class Script:
+    """A run of the script in a process and a folder of its own; several may run beside another."""
+
+    def __init__(self, folder, mode, modified, *arguments):
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+        self._output = folder / f"numbers_{len(list(folder.glob('numbers_*')))}.json"
+        command = [sys.executable, str(SCRIPT), "--use_mode", mode]
+        command += ["--modify_graph", str(modified), "--output", str(self._output), *arguments]
+        self._process = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait(self):
+        """The exit code and what it said."""
+        try:
+            _, said = self._process.communicate(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+        return self._process.returncode, said
+
+    def numbers(self):
+        """The losses of training and of evaluation."""
+        code, said = self.wait()
+        assert code == 0, said[-4000:]
+        numbers = json.loads(self._output.read_text())
+        return numbers["losses"], numbers["eval_losses"]
+
+
+def last_checkpoint(folder, step):
+    """{tensor: its type, shape and bytes}."""
+    (index,) = (folder / "saved-model").glob(f"model*-{step}.index")
+    reader = tf.train.load_checkpoint(str(index.with_suffix("")))
+    tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    return {name: (t.dtype, t.shape, t.tobytes()) for name, t in tensors.items()}
+
+
+def test_a_session_that_stops_and_resumes_gives_the_numbers_of_an_estimator(tmp_path):
+    steps = ["--max_steps", "12", "--interval", "6"]
+    # One that forgets terminate_config_initializer.
+    first = Script(tmp_path / "s", "session", 1, *steps, "--stop_at", "6", "--forget_to_terminate")
+    whole = Script(tmp_path / "e", "estimator", 0, *steps)
+    losses, evaluated = first.numbers()
+    assert len(losses) == 6
+    more_losses, more_evaluated = Script(
+        tmp_path / "s", "session", 1, *steps, "--start_at", "6"
+    ).numbers()
+    whole_losses, whole_evaluated = whole.numbers()
+    assert losses + more_losses == whole_losses
+    assert evaluated + more_evaluated == whole_evaluated
+    assert len({loss for loss, _ in whole_losses}) == 12
+    files = last_checkpoint(tmp_path / "s", 12)
+    assert files == last_checkpoint(tmp_path / "e", 12)
+    assert {"user_table-keys_filtered", "item_table/LazyAdam-values"} <= set(files)
+    assert (tmp_path / "s/saved-model/sparse-model-0-12/user_table/key/slice.data").exists()
+
+
+@pytest.mark.slow
+def test_all_modes_train_evaluate_save_stop_and_resume_with_the_same_numbers(tmp_path):
+    expected = None
+    for mode, modified in MODES:
+        whole = Script(tmp_path / f"{mode}_{modified}", mode, modified)
+        in_two = tmp_path / f"{mode}_{modified}_in_two"
+        losses, evaluated = Script(in_two, mode, modified, "--stop_at", "100").numbers()
+        assert len(losses) == 100
+        more_losses, more_evaluated = Script(in_two, mode, modified, "--start_at", "100").numbers()
+        found = whole.numbers()
+        assert (losses + more_losses, evaluated + more_evaluated) == found
+        found = (*found, last_checkpoint(whole.folder, 200))
+        assert last_checkpoint(in_two, 200) == found[2]
+        expected = expected or found
+        assert found == expected
+    assert len(expected[0]) == 200
+    assert len(expected[1]) == 4 * 10
+    trained = [loss for loss, _ in expected[0]]
+    assert np.mean(trained[-20:]) < np.mean(trained[:20])
+
+
+@pytest.mark.slow
+def test_an_error_in_the_data_ends_every_mode_with_its_cause(tmp_path):
+    for mode, modified in MODES:
+        script = Script(tmp_path / f"{mode}_{modified}", mode, modified, "--raise_at", "7")
+        code, said = script.wait()
+        assert code == 1
+        assert "ValueError: the data broke at batch 7" in said

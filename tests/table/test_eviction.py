@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Eviction on demand: which keys go, what is counted, and that they start anew."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+
+BANK = np.ones([4, 2], np.float32)
+ALSO_PARTITIONED = pytest.mark.parametrize("shards", [1, 3])
+
+
+def make_table(evict_option, shards=1, filter_option=None, bank=BANK, **arguments):
+    option = rec.EmbeddingVariableOption(
+        evict_option=evict_option,
+        filter_option=filter_option,
+        init_option=rec.InitializerOption(tf.constant_initializer(bank), len(bank)),
+    )
+    partitioner = tf.fixed_size_partitioner(shards) if shards > 1 else None
+    return rec.get_embedding_variable(
+        "t", 2, ev_option=option, partitioner=partitioner, **arguments
+    )
+
+
+def trainer(table, optimizer=None):
+    """A function of session and keys that trains them for a step with gradient 1."""
+    keys = tf.placeholder(tf.int64, [None])
+    loss = tf.reduce_sum(rec.embedding_lookup(table, keys))
+    optimizer = optimizer or rec.optimizers.GradientDescentOptimizer(0.5)
+    train = optimizer.minimize(loss, global_step=tf.train.get_or_create_global_step())
+    return lambda session, batch: session.run(train, {keys: batch})
+
+
+def initialized_session():
+    session = tf.Session()
+    session.run(tf.global_variables_initializer())
+    return session
+
+
+# ------------------------------------------------------------------ by steps
+
+
+@ALSO_PARTITIONED
+def test_version_is_the_global_step_before_its_increment(shards):
+    table = make_table(rec.GlobalStepEvict(5), shards)
+    train = trainer(table)
+    with initialized_session() as session:
+        for _ in range(4):
+            train(session, [1, -2])
+        train(session, [7])
+        assert session.run(table.get_version([1, -2, 7, 8])).tolist() == [3, 3, 4, -1]
+        assert session.run(tf.train.get_global_step()) == 5
+
+
+@ALSO_PARTITIONED
+def test_keys_go_when_more_than_steps_to_live_have_passed(shards):
+    table = make_table(rec.GlobalStepEvict(2), shards)
+    train, evict = trainer(table), table.evict()
+    with initialized_session() as session:
+        train(session, [1, 2, 3, 4])  # Version 0.
+        train(session, [2])  # Version 1.
+        assert session.run(evict) == 0, "global_step 2 is 2 steps from version 0, not more"
+        train(session, [3])
+        assert session.run(evict) == 2
+        assert sorted(session.run(table.export()).keys) == [2, 3]
+        assert session.run([table.size(), table.total_count()]) == [2, 2]
+        assert session.run(evict) == 0
+
+
+@ALSO_PARTITIONED
+def test_counted_keys_go_by_steps_as_well(shards):
+    table = make_table(rec.GlobalStepEvict(1), shards, filter_option=rec.CounterFilter(2))
+    train, evict = trainer(table), table.evict()
+    with initialized_session() as session:
+        train(session, [1, 1, 2, 3])
+        train(session, [3])
+        assert session.run([table.size(), table.total_count()]) == [2, 3]
+        assert session.run(evict) == 2
+        assert session.run(table.get_frequency([1, 2, 3])).tolist() == [0, 0, 2]
+        # From count 0: two more steps are needed, not one.
+        train(session, [2])
+        assert session.run(table.size()) == 1
+        train(session, [2])
+        assert session.run(table.size()) == 2
+
+
+def test_evicted_key_starts_from_its_initial_vector_and_fresh_slots():
+    table = make_table(rec.GlobalStepEvict(1))
+    train = trainer(table, rec.optimizers.AdagradOptimizer(0.5))
+    evict, values = table.evict(), rec.embedding_lookup(table, tf.constant([1], tf.int64))
+    with initialized_session() as session:
+        train(session, [1])
+        first = session.run(values)
+        for _ in range(3):
+            train(session, [1])
+        assert not np.array_equal(session.run(values), first)
+        for _ in range(2):
+            train(session, [2])
+        assert session.run(evict) == 1
+        np.testing.assert_array_equal(session.run(values), BANK[1:2])
+        assert session.run([table.get_frequency([1]), table.get_version([1])]) == [[0], [-1]]
+        train(session, [1])
+        np.testing.assert_array_equal(session.run(values), first)
+
+
+@pytest.mark.parametrize("initial_step", [0, 100])
+def test_key_without_a_version_is_stamped_instead_of_evicted(initial_step):
+    """A table trained without a global step gets one: its rows live from then on."""
+    table = make_table(rec.L2WeightEvict(0.1))  # Takes no global step.
+    keys = tf.constant([1, 2], tf.int64)
+    train = rec.optimizers.GradientDescentOptimizer(0.0).minimize(
+        tf.reduce_sum(rec.embedding_lookup(table, keys))
+    )
+    evict = [
+        rec._ops.gen.rec_estimator_table_evict(
+            table.handle, np.int64(initial_step + passed), steps_to_live=5
+        )
+        for passed in (0, 5, 6)
+    ]
+    with initialized_session() as session:
+        session.run(train)
+        assert session.run(table.get_version([1, 2])).tolist() == [-1, -1]
+        assert session.run(evict[0]) == 0
+        assert session.run(table.get_version([1, 2])).tolist() == [initial_step] * 2
+        assert [session.run(each) for each in evict[1:]] == [0, 2]
+
+
+# ------------------------------------------------------------------ by values
+
+
+@ALSO_PARTITIONED
+def test_rows_with_small_values_go(shards):
+    table = make_table(rec.L2WeightEvict(0.9), shards)
+    train, evict = trainer(table), table.evict()
+    with initialized_session() as session:
+        train(session, [0, 1, 2])  # 0.5 in both places: half the squared norm is 0.25.
+        train(session, [3])
+        assert session.run(evict) == 4
+        assert session.run(table.size()) == 0
+        train(session, [1, 5])
+        assert session.run(table.get_frequency([1, 2])).tolist() == [1, 0]
+
+
+def test_rows_that_ftrl_made_zero_go_and_read_their_initial_vector_again():
+    """As DeepRec's test: threshold 0.9, keys 0 and 1 stay, key 2 reads ones again."""
+    table = make_table(rec.L2WeightEvict(0.9))
+    optimizer = rec.optimizers.FtrlOptimizer(0.5, l1_regularization_strength=2.0)
+    values = rec.embedding_lookup(table, tf.range(3))
+    gradient = tf.IndexedSlices(tf.constant([[-9.0, -9], [-20, -9], [1, 1]]), tf.range(3))
+    train = optimizer.apply_gradients([(gradient, table)])
+    with initialized_session() as session:
+        session.run(train)
+        assert session.run(values)[2].tolist() == [0, 0]
+        assert session.run(table.evict()) == 1
+        assert sorted(session.run(table.export()).keys) == [0, 1]
+        assert session.run(values)[2].tolist() == [1, 1]
+
+
+def test_threshold_is_compared_with_half_the_squared_norm():
+    bank = np.array([[1.0, 2.0], [1.0, 1.0], [3.0, 0.0], [0.0, 0.0]], np.float32)
+    table = make_table(rec.L2WeightEvict(1.5), bank=bank)
+    train = trainer(table, rec.optimizers.GradientDescentOptimizer(1e-30))  # Moves nothing.
+    with initialized_session() as session:
+        train(session, [0, 1, 2, 3])
+        assert session.run(table.evict()) == 2
+        assert sorted(session.run(table.export()).keys) == [0, 2]  # 2.5 and 4.5.
+
+
+def test_keys_that_a_filter_keeps_out_stay():
+    table = make_table(rec.L2WeightEvict(100.0), filter_option=rec.CounterFilter(2))
+    train = trainer(table)
+    with initialized_session() as session:
+        train(session, [1, 1, 2])
+        assert session.run(table.evict()) == 1
+        assert session.run(table.get_frequency([1, 2])).tolist() == [0, 1]
+
+
+# ------------------------------------------------------------------ settings
+
+
+@pytest.mark.parametrize("rule", [None, rec.GlobalStepEvict(), rec.L2WeightEvict()], ids=str)
+def test_table_without_a_rule_cannot_evict(rule):
+    with pytest.raises(ValueError, match="evict_option of table 't' must be a rule that evicts"):
+        make_table(rule).evict()
+
+
+def test_eviction_by_steps_without_a_global_step_is_an_error_where_it_is_needed():
+    table = make_table(rec.GlobalStepEvict(5))
+    message = "the graph must have a global step, by which table 't' evicts, got none"
+    with pytest.raises(ValueError, match=message):
+        table.evict()
+    loss = tf.reduce_sum(rec.embedding_lookup(table, tf.constant([1], tf.int64)))
+    optimizer = rec.optimizers.GradientDescentOptimizer(0.1)
+    with pytest.raises(ValueError, match=message):
+        optimizer.minimize(loss)
+    # Neither attempt left a claim on the table.
+    step = tf.train.get_or_create_global_step()
+    rec.optimizers.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
+    assert table.evict().dtype == tf.int64
+
+
+def test_other_tables_of_a_graph_need_no_global_step():
+    make_table(rec.GlobalStepEvict(5))
+    other = rec.get_embedding_variable("other", 2)
+    loss = tf.reduce_sum(rec.embedding_lookup(other, tf.constant([1], tf.int64)))
+    rec.optimizers.GradientDescentOptimizer(0.1).minimize(loss)
+
+
+def test_steps_to_live_is_an_older_way_to_say_it(monkeypatch):
+    table = rec.get_embedding_variable("t", 2, steps_to_live=7)
+    assert table.ev_option.evict == rec.GlobalStepEvict(7)
+    same = rec.EmbeddingVariableOption(evict_option=rec.GlobalStepEvict(7))
+    assert rec.get_embedding_variable("t", 2, ev_option=same) is table
+    told = []
+    monkeypatch.setattr(tf.logging, "warning", lambda text, *values: told.append(text % values))
+    assert rec.get_embedding_variable("t", 2, steps_to_live=9, ev_option=same) is table
+    assert told == ["evict_option=GlobalStepEvict(steps_to_live=7) goes before steps_to_live=9."]
+
+
+def test_step_and_value_eviction_together_are_an_error():
+    option = rec.EmbeddingVariableOption(evict_option=rec.L2WeightEvict(0.5))
+    with pytest.raises(ValueError, match="cannot be enabled at the same time"):
+        rec.get_embedding_variable("t", 2, steps_to_live=5, ev_option=option)
+    off = rec.EmbeddingVariableOption(evict_option=rec.L2WeightEvict())
+    table = rec.get_embedding_variable("t", 2, steps_to_live=5, ev_option=off)
+    assert table.ev_option.evict == rec.GlobalStepEvict(5)
+    other = rec.get_embedding_variable("u", 2, steps_to_live=0, ev_option=option)
+    assert other.ev_option.evict == rec.L2WeightEvict(0.5)
+
+
+def test_same_name_with_another_rule_is_an_error():
+    make_table(rec.GlobalStepEvict(5))
+    with pytest.raises(ValueError, match="table 't' must have the settings it was made with"):
+        make_table(rec.GlobalStepEvict(6))
