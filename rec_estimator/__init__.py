@@ -67,7 +67,7 @@ from rec_estimator.rec_sdk.constants import (
     ASCEND_SPARSE_LOOKUP_LOCAL_EMB,
     ASCEND_TIMESTAMP,
 )
-from rec_estimator.rec_sdk.create_table import SparseTable, create_table
+from rec_estimator.rec_sdk.create_table import create_table
 from rec_estimator.rec_sdk.evict_hook import EvictHook
 from rec_estimator.rec_sdk.feature_spec import FeatureSpec, start_asc_pipeline
 from rec_estimator.rec_sdk.insert_function import get_asc_insert_func
@@ -81,6 +81,7 @@ from rec_estimator.rec_sdk.runtime import (
     terminate_config_initializer,
 )
 from rec_estimator.rec_sdk.sparse_lookup import sparse_lookup
+from rec_estimator.rec_sdk.sparse_table import SparseTable
 from rec_estimator.rec_sdk.variables import get_dense_and_sparse_variable
 from rec_estimator.sample_compression.training import SampleCompression
 from rec_estimator.table.lookup import (

@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Rec SDK's functions check what they are given: whatever is wrong is a ValueError.
-
-A wrong type included; a bool is no integer there.
-"""
+"""Argument checks of Rec SDK's functions. Every bad argument is a ValueError, also a wrong type."""
 
 from typing import Any
 
-# Rec SDK's greatest number.
+# The greatest integer that Rec SDK accepts.
 MAX_INT32 = 2**31 - 1
 
 
 def check_int(name: str, value: Any, least: int, most: int = MAX_INT32) -> None:
-    """Refuses what is no integer within the bounds; a bool is none.
+    """Checks that a value is an integer within the bounds. A bool is not an integer.
 
     Raises:
-      ValueError: Says what it must be and what it is.
+      ValueError: It is not.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ValueError(
@@ -24,20 +21,20 @@ def check_int(name: str, value: Any, least: int, most: int = MAX_INT32) -> None:
 
 
 def check_bool(name: str, value: Any) -> None:
-    """Refuses what is no bool.
+    """Checks that a value is a bool.
 
     Raises:
-      ValueError: Says what it must be and what it is.
+      ValueError: It is not.
     """
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be a bool, got {value!r}; write True or False")
 
 
 def check_text(name: str, value: Any, longest: int) -> None:
-    """Refuses what is not a string of 1 to `longest` characters.
+    """Checks that a value is a string of 1 to `longest` characters.
 
     Raises:
-      ValueError: Says what it must be and what it is.
+      ValueError: It is not.
     """
     if not isinstance(value, str) or not 1 <= len(value) <= longest:
         raise ValueError(
@@ -46,19 +43,19 @@ def check_text(name: str, value: Any, longest: int) -> None:
 
 
 def refuse_unsupported(name: str, value: Any, remedy: str) -> None:
-    """Refuses what is of Keras: a layer, a model, an optimizer, an initializer, a schedule.
+    """Checks that a value is not a Keras layer, model, optimizer, initializer or schedule.
 
     Args:
-      name: Of the argument.
-      value: What was given; a method counts as what it is a method of.
-      remedy: What to give instead.
+      name: Name of the argument.
+      value: The argument. For a method its object is checked.
+      remedy: What the user should pass instead, for the message.
 
     Raises:
-      ValueError: It is of Keras.
+      ValueError: It is one.
     """
     owner = getattr(value, "__self__", value)
     kind = owner if isinstance(owner, type) else type(owner)
-    # By name: Keras is imported nowhere here, and comes as several packages.
+    # By name, because this package does not import Keras, and Keras comes as several packages.
     packages = {package for base in kind.__mro__ for package in str(base.__module__).split(".")}
     if packages & {"keras", "tf_keras"}:
         raise ValueError(

@@ -12,7 +12,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAYERS = (
     ("_build_info", "_tensorflow"),
     ("_ops",),
-    ("_argument_checks", "options"),
+    ("_argument_checks", "_init_settings", "options"),
     ("graph_passes",),
     ("table",),
     ("checkpoint", "optimizers", "inputs"),

@@ -1,26 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Automatic graph modification: the keys of lookups are computed ahead of the step that needs them.
+"""Automatic graph modification: computes the keys of lookups ahead of the step that needs them.
 
-Step 1a of the data flow, between inputs and lookups. What a model computes its keys with (string
-hashing, padding, splitting) is found in the finished graph, moved into the input pipeline, and run
-there while the step before is still training. The numbers are the same, bit for bit: the moved ops
-are functions of the batch alone, and change nothing.
+Step 1a of the data flow, between inputs and lookups. A model computes its keys from the batch, by
+string hashing, padding or splitting. Graph modification finds these ops in the finished graph and
+moves them into the input pipeline. There they run while the previous step is still training. All
+results stay the same, bit for bit: the moved ops depend on the batch alone and change no state.
 
     modify_graph_and_start_emb_cache()                     # with a tf.Session, after minimize()
     session.run(get_initializer(True))
 
     estimator.train(input_fn, hooks=[GraphModifierHook()])  # with an Estimator
 
-After Rec SDK TensorFlow (mx_rec.graph.modifier).
+Read the package in this order:
+
+    __init__.py          what scripts call, and the order of the work
+    cut.py               finds the ops between a batch and the keys; refuses what cannot be moved
+    iterator_swap.py     builds a dataset that runs these ops; its iterator replaces the old one
+    ops/pipeline/same_batch_pass.cc   keeps tensors of the old batch valid in each step
+    prepared_input.py    what scripts ask for afterwards: the data's initializer, the batch
+
+declared_inputs.py is for graphs that are not modified: it checks ids that a dataset declares.
+
+Source: Rec SDK TensorFlow, ``mx_rec.graph.modifier``.
 """
 
 import os
-from typing import Any, List, Optional
+from typing import List, Optional
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._argument_checks import check_bool
 from rec_estimator.graph_modifier.cut import PLACEHOLDERS, Cut, KeyPath, find_cuts, find_key_paths
+from rec_estimator.graph_modifier.declared_inputs import check_declared_inputs
 from rec_estimator.graph_modifier.iterator_swap import (
     build_iterator,
     check_swappable,
@@ -28,39 +39,42 @@ from rec_estimator.graph_modifier.iterator_swap import (
     initializers_of,
     put_in_place,
 )
-from rec_estimator.graph_modifier.prepared_input import BATCHES, INITIALIZERS
+from rec_estimator.graph_modifier.prepared_input import (
+    ASCEND_CUTTING_POINT_INITIALIZER,
+    BATCHES,
+    INITIALIZERS,
+)
 from rec_estimator.graph_passes.walk import ancestors, graph_def_of
-from rec_estimator.rec_sdk.constants import ASCEND_CUTTING_POINT_INITIALIZER
 
-# The end of the name of an op that tells whether an iterator was started, and its attribute that
-# leaves states outside of the dataset out.
+# End of the name of the op that fails unless an iterator was started.
 _PROBE = "_is_started"
-_IGNORE = 1
+# SerializeIterator's external_state_policy "ignore": state outside of the dataset is not an error.
+_IGNORE_EXTERNAL_STATE = 1
 
-# Where graphs are dumped, as Rec SDK does.
+# Folder of the dumped graphs, as in Rec SDK.
 _DUMP_FOLDER = "export_graph"
 
 
 def modify_graph_and_start_emb_cache(
     full_graph: Optional[tf.Graph] = None, dump_graph: bool = False
 ) -> None:
-    """Moves the computation of all lookups' keys from the graph's steps into its input pipelines.
+    """Moves the ops that compute the keys of lookups into the input pipelines of a graph.
 
-    Call it when the graph is complete, after ``minimize()``, and before a session runs it. The
-    data start with ``session.run(get_initializer(True))``, and with False for evaluation;
-    ``iterator.initializer`` does the same. Tensors of the old batch stay valid: fetched beside a
-    step, they are those of its batch.
+    Call it when the graph is complete, after ``minimize()``, and before a session runs it.
+    ``session.run(get_initializer(True))`` then starts the data of training, False that of
+    evaluation; ``iterator.initializer`` does the same. Tensors of the old batch stay valid: a step
+    that fetches them gets their values of its own batch.
 
     Args:
       full_graph: The graph. None: the default graph.
-      dump_graph: Whether to write the graph before and after, and what was moved, to
+      dump_graph: Whether to write the graph before and after, and the moved ops, to
         ``./export_graph``: ``old_graph``, ``cut_graph_<train or eval>_<n>``, ``new_graph``, each
         as ``<name>.pbtxt`` and as a folder of that name for TensorBoard.
 
     Raises:
-      ValueError: An argument of another type. Keys depend on more than the batch: on a variable, a
-        placeholder, other state or a second iterator. A lookup is inside tf.cond,
-        tf.while_loop or tf.function. An iterator cannot be replaced.
+      ValueError: An argument has a wrong type. Keys depend on more than the batch: on a variable, a
+        placeholder, other state or a second iterator. A lookup is inside tf.cond, tf.while_loop or
+        tf.function. An iterator cannot be replaced.
 
     Example:
       >>> data = tf.data.Dataset.from_tensors({"user": ["ada", "bob"]}).repeat()
@@ -82,20 +96,20 @@ def modify_graph_and_start_emb_cache(
 
 
 def move_key_paths(graph: tf.Graph, key_paths: List[KeyPath], dump_graph: bool = False) -> None:
-    """Moves key paths of a graph into its input pipelines: all of them, or none and an error.
+    """Moves key paths of a graph into its input pipelines. After an error none was moved.
 
     Args:
       graph: The graph.
-      key_paths: The keys to be computed ahead, and whether they are those of training.
-      dump_graph: As of modify_graph_and_start_emb_cache.
+      key_paths: The keys to compute ahead of the step.
+      dump_graph: See modify_graph_and_start_emb_cache.
 
     Raises:
-      ValueError: As of modify_graph_and_start_emb_cache.
+      ValueError: See modify_graph_and_start_emb_cache.
     """
     cuts = find_cuts(key_paths)
-    made = set(graph.get_collection(BATCHES[True]) + graph.get_collection(BATCHES[False]))
-    # A graph may be modified again when it has got more lookups, or an optimizer.
-    swapped = [cut for cut in cuts if cut.outputs or cut.get_next not in made]
+    replacements = set(graph.get_collection(BATCHES[True]) + graph.get_collection(BATCHES[False]))
+    # A graph may be modified again, after more lookups or an optimizer were added.
+    swapped = [cut for cut in cuts if cut.outputs or cut.get_next not in replacements]
     for cut in swapped:
         check_swappable(cut)
     if not cuts:
@@ -132,20 +146,21 @@ def _collect_initializers(graph: tf.Graph) -> None:
 
 
 class GraphModifierHook(tf.train.SessionRunHook):
-    """Modifies the graph of an Estimator's call, or of a MonitoredTrainingSession.
+    """Modifies the graph of an Estimator call, or of a MonitoredTrainingSession.
 
-    Give it to each of train(), evaluate(), predict(), TrainSpec and EvalSpec whose keys are to be
-    computed ahead of the step. It starts the modified graph's data if nobody else has, as nobody
-    does in a MonitoredTrainingSession; data that are fed when they start are left to the script.
+    Pass it to each train(), evaluate(), predict(), TrainSpec and EvalSpec whose keys are to be
+    computed ahead of the step. It also starts an iterator that nothing else has started, which is
+    the case in a MonitoredTrainingSession. It does not start a dataset that is fed through
+    placeholders: the script must.
 
     Args:
-      dump_graph: As of modify_graph_and_start_emb_cache.
-      modify_graph: False: leave the graph as it is, and check it as start_asc_pipeline does.
+      dump_graph: See modify_graph_and_start_emb_cache.
+      modify_graph: False: only check the graph, as start_asc_pipeline does.
 
     Raises:
-      ValueError: An argument is no bool; when the call begins, as
+      ValueError: An argument is not a bool. When the call begins: see
         modify_graph_and_start_emb_cache and start_asc_pipeline.
-      RuntimeError: When the call begins, as start_asc_pipeline.
+      RuntimeError: When the call begins: see start_asc_pipeline.
 
     Example:
       >>> hook = rec.GraphModifierHook()
@@ -159,18 +174,16 @@ class GraphModifierHook(tf.train.SessionRunHook):
         self._modify_graph = modify_graph
 
     def begin(self) -> None:
-        """Modifies the graph; called by TensorFlow when it is complete."""
+        """Modifies or checks the graph. TensorFlow calls this when the graph is complete."""
         if not self._modify_graph:
-            from rec_estimator.rec_sdk.feature_spec import start_asc_pipeline
-
-            start_asc_pipeline()
+            check_declared_inputs(tf.get_default_graph())
             return
         modify_graph_and_start_emb_cache(dump_graph=self._dump_graph)
         for start in tf.get_collection(ASCEND_CUTTING_POINT_INITIALIZER):
-            _probe_of(start)
+            _probe_of(start)  # A graph is final once a session runs it.
 
-    def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Starts the data that nobody has started; called by TensorFlow."""
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        """Starts the iterators that nothing else has started. TensorFlow calls this."""
         del coord
         if not self._modify_graph:
             return
@@ -180,9 +193,10 @@ class GraphModifierHook(tf.train.SessionRunHook):
 
 
 def _probe_of(start: tf.Operation) -> tf.Operation:
-    """An op that fails if the iterator of its initializer `start` has not been started.
+    """An op that fails unless the iterator of an initializer was started.
 
-    Nothing in TensorFlow tells it; but what has no dataset yet has no state to be written.
+    TensorFlow has no op that asks this. But the state of an iterator without a dataset cannot be
+    serialized, so SerializeIterator fails.
     """
     handle = start.inputs[1]
     for op in handle.consumers():
@@ -190,7 +204,9 @@ def _probe_of(start: tf.Operation) -> tf.Operation:
             return op
     with tf.name_scope(None), tf.device(handle.device):
         return tf.raw_ops.SerializeIterator(
-            resource_handle=handle, external_state_policy=_IGNORE, name=handle.op.name + _PROBE
+            resource_handle=handle,
+            external_state_policy=_IGNORE_EXTERNAL_STATE,
+            name=handle.op.name + _PROBE,
         ).op
 
 
@@ -200,12 +216,13 @@ def _is_started(session: tf.Session, start: tf.Operation) -> bool:
     except tf.errors.FailedPreconditionError:
         return False
     except tf.errors.OpError:
-        # It has a dataset, of a kind whose state cannot be written.
+        # The iterator has a dataset, but one whose state cannot be serialized.
         return True
     return True
 
 
 def _is_fed(start: tf.Operation) -> bool:
+    """Whether the dataset of an initializer depends on a placeholder."""
     return any(op.type in PLACEHOLDERS for op in ancestors([start]))
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What graph modification takes out of a step: the ops between a batch and the keys of its lookups.
+"""Finds what graph modification moves: the ops between a batch and the keys of its lookups.
 
-A key path is all that a lookup's keys are computed from, up to the IteratorGetNext that the batch
-comes from. It may run ahead of the step if it is a function of the batch alone; what is not is
-refused here, before anything is changed.
+A key path is every op from which the keys of a lookup are computed, up to the IteratorGetNext of
+their batch. It may run ahead of the step if it depends on the batch alone. All other key paths are
+refused here, before the graph is changed. The next step is iterator_swap.py.
 """
 
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -28,41 +28,37 @@ _WAY_OUT = (
 )
 
 
-# Bodies of a graph's functions by name.
+# The functions of a graph by name: FunctionDef messages, which TensorFlow does not export.
 _Functions = Dict[str, Any]
 
 
 class KeyPath(NamedTuple):
-    """The keys of one lookup, which are to be computed ahead of the step that looks them up.
+    """The keys of one lookup: the only input of graph modification."""
 
-    This is the one thing that graph modification is asked with; whoever builds lookups may make
-    some of their own.
-    """
-
-    lookup: str  # What messages call the lookup.
-    keys: Tuple[tf.Tensor, ...]  # All that the lookup reads and that its batch gives.
-    is_training: bool  # Whether get_initializer(True) starts its data, or get_initializer(False).
+    lookup: str  # Name of the lookup, for messages.
+    keys: Tuple[tf.Tensor, ...]  # All inputs of the lookup op but the table.
+    is_training: bool  # Whether get_initializer(True) or get_initializer(False) starts its data.
 
 
 class Cut(NamedTuple):
-    """What is moved from one IteratorGetNext to its dataset."""
+    """The ops that move from behind one IteratorGetNext into its dataset."""
 
     get_next: tf.Operation
-    ops: List[tf.Operation]  # In the order they were made; constants and assertions included.
-    outputs: List[tf.Tensor]  # Of `ops`, what the rest of the graph takes.
+    ops: List[tf.Operation]  # In the order they were made, with constants and assertions.
+    outputs: List[tf.Tensor]  # The outputs of `ops` that other ops take.
     is_training: bool
 
 
 def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
-    """The key paths of all lookups of a graph.
+    """Finds the key paths of all lookups of a graph.
 
-    A lookup is one of training if it says so, or if its batch is used to update a table.
+    A lookup is one of training if it was built as one, or if its batch is used to update a table.
 
     Args:
       graph: Any graph.
 
     Returns:
-      One for each lookup op; none for a lookup of constants.
+      One key path for each lookup op.
 
     Raises:
       ValueError: A lookup is inside tf.cond, tf.while_loop or tf.function.
@@ -74,7 +70,7 @@ def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
         elif op.type == _APPLY:
             applies.append(op)
     trained = ancestors(applies)
-    said = {
+    built_for_training = {
         lookup.op
         for table in graph_tables(graph)
         for shard in table
@@ -84,25 +80,25 @@ def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
     for op in [op for op in lookups if graphs.in_control_flow(op)] + _calls_with_lookup(graph):
         raise ValueError(
             "a lookup must be outside tf.cond, tf.while_loop and tf.function to have its keys "
-            f"moved, got {op.name!r}; look the keys up before, or leave the graph as it is: "
+            f"moved, got {op.name!r}; look the keys up outside, or leave the graph as it is: "
             "GraphModifierHook(modify_graph=False)"
         )
     paths = []
     for op in lookups:
         keys = tuple(tensor for tensor in op.inputs if tensor.dtype != tf.resource)
         sources = {step.op for step in _upstream(keys) if step.op.type == GET_NEXT}
-        paths.append(KeyPath(op.name, keys, op in said or bool(sources & trained)))
+        paths.append(KeyPath(op.name, keys, op in built_for_training or bool(sources & trained)))
     return paths
 
 
 def find_cuts(key_paths: Sequence[KeyPath]) -> List[Cut]:
-    """What is to be moved so that the keys are computed ahead of their step.
+    """Finds the ops to move so that the keys are computed ahead of their step.
 
     Args:
-      key_paths: Of one graph.
+      key_paths: Key paths of one graph.
 
     Returns:
-      One for each IteratorGetNext. Keys that depend on no batch and no state stay where they are.
+      One cut for each IteratorGetNext. Keys that depend on neither a batch nor state stay in place.
 
     Raises:
       ValueError: Keys depend on a variable, a placeholder, other state, or two iterators.
@@ -118,26 +114,25 @@ def find_cuts(key_paths: Sequence[KeyPath]) -> List[Cut]:
             members.setdefault(get_next, set()).update(ops)
             is_training[get_next] = is_training.get(get_next, False) or path.is_training
     cuts = []
-    for get_next, ops in members.items():
-        ordered = [op for op in get_next.graph.get_operations() if op in ops]
-        outputs = _outputs(get_next, ops, ordered)
-        # Without outputs the keys are entries of the batch themselves.
+    for get_next, path_ops in members.items():
+        ordered = [op for op in get_next.graph.get_operations() if op in path_ops]
+        outputs = _outputs(get_next, path_ops, ordered)
+        # Without outputs the keys are entries of the batch themselves: nothing is to be moved.
         cuts.append(Cut(get_next, ordered if outputs else [], outputs, is_training[get_next]))
     return cuts
 
 
 class _Step(NamedTuple):
-    """An op of a key path, and what is computed from it or waits for it."""
+    """An op of a key path."""
 
     op: tf.Operation
-    needed_by: Optional[tf.Operation]
-    by_control_edge: bool
+    waiting: Optional[tf.Operation] = None  # The op that waits for it by a control dependency.
 
 
 def _upstream(keys: Iterable[tf.Tensor]) -> Iterator[_Step]:
-    """All that keys are computed from; nothing that IteratorGetNext is."""
+    """All ops that keys depend on, up to and with IteratorGetNext."""
     seen: Set[tf.Operation] = set()
-    stack = [_Step(tensor.op, None, False) for tensor in keys]
+    stack = [_Step(tensor.op) for tensor in keys]
     while stack:
         step = stack.pop()
         if step.op in seen:
@@ -145,14 +140,14 @@ def _upstream(keys: Iterable[tf.Tensor]) -> Iterator[_Step]:
         seen.add(step.op)
         yield step
         if step.op.type != GET_NEXT:
-            stack.extend(_Step(tensor.op, step.op, False) for tensor in step.op.inputs)
-            stack.extend(_Step(op, step.op, True) for op in step.op.control_inputs)
+            stack.extend(_Step(tensor.op) for tensor in step.op.inputs)
+            stack.extend(_Step(op, waiting=step.op) for op in step.op.control_inputs)
 
 
 def _check(
     path: KeyPath, functions: _Functions
 ) -> Tuple[Optional[tf.Operation], List[tf.Operation]]:
-    """The IteratorGetNext of a key path, if it has one, and its other ops."""
+    """Checks a key path; returns its IteratorGetNext, None for constants, and its other ops."""
     get_next: Optional[tf.Operation] = None
     ops = []
     for step in _upstream(path.keys):
@@ -174,8 +169,8 @@ def _refuse_state(path: KeyPath, step: _Step, functions: _Functions) -> None:
     if reason is None:
         return
     where = "on their path"
-    if step.by_control_edge:
-        where = f"which {step.needed_by.name!r} waits for by a control dependency"
+    if step.waiting is not None:
+        where = f"which {step.waiting.name!r} waits for by a control dependency"
     raise ValueError(
         f"keys of lookup {path.lookup!r} must be computed from the batch alone to be moved ahead "
         f"of the step, got {step.op.name!r} ({step.op.type}), {where}, which {reason}; {_WAY_OUT}"
@@ -183,7 +178,7 @@ def _refuse_state(path: KeyPath, step: _Step, functions: _Functions) -> None:
 
 
 def _state_of(op: tf.Operation, functions: _Functions) -> Optional[str]:
-    """What besides the batch the result of an op depends on, or what it changes; None: nothing."""
+    """Why an op is not a function of the batch alone, for the message; None: it is one."""
     if op.type in PLACEHOLDERS and not has_batch_default(op):
         return "is fed while a step runs"
     if op.type in _VARIABLES:
@@ -196,7 +191,7 @@ def _state_of(op: tf.Operation, functions: _Functions) -> Optional[str]:
 
 
 def _only_asserts(op: tf.Operation, functions: _Functions) -> bool:
-    """Whether an op has state only because a batch that breaks an assertion must raise."""
+    """Whether the only side effect of an op is that an assertion may fail."""
     if op.type == "Assert":
         return True
     called = called_functions(op.node_def)
@@ -213,7 +208,7 @@ def _functions(graph: tf.Graph) -> _Functions:
 
 
 def _calls_with_lookup(graph: tf.Graph) -> List[tf.Operation]:
-    """The ops that call functions in which a table is looked up."""
+    """The ops that call a function with a lookup in it."""
     handles = [shard.handle for table in graph_tables(graph) for shard in table]
     callers = [
         op for handle in handles for op in handle.consumers() if called_functions(op.node_def)
@@ -232,20 +227,21 @@ def _calls_with_lookup(graph: tf.Graph) -> List[tf.Operation]:
 def _outputs(
     get_next: tf.Operation, ops: Set[tf.Operation], ordered: Sequence[tf.Operation]
 ) -> List[tf.Tensor]:
-    """What the rest of the graph takes of the ops that depend on the batch."""
-    # Of a tf.cond only one branch has values; its ops stay for those who take them.
-    given = _descendants(get_next, ops) - _branches(ordered)
+    """The tensors that other ops take from those of `ops` that depend on the batch."""
+    # A step runs only one branch of a tf.cond, so the dataset cannot return tensors of a branch.
+    # Ops outside that take one still get it from the old op, which stays in the graph.
+    returnable = _descendants(get_next, ops) - _branches(ordered)
     return [
         tensor
         for op in ordered
-        if op in given
+        if op in returnable
         for tensor in op.outputs
         if any(consumer not in ops for consumer in tensor.consumers())
     ]
 
 
 def _descendants(get_next: tf.Operation, ops: Set[tf.Operation]) -> Set[tf.Operation]:
-    """Those of `ops` that are computed from what `get_next` gives."""
+    """Those of `ops` that depend on an output of `get_next`."""
     found: Set[tf.Operation] = set()
     stack = [get_next]
     while stack:
@@ -258,7 +254,7 @@ def _descendants(get_next: tf.Operation, ops: Set[tf.Operation]) -> Set[tf.Opera
 
 
 def _branches(ops: Sequence[tf.Operation]) -> Set[tf.Operation]:
-    """Those of `ops` that run in one branch of a tf.cond (v1) only, in which they do not end."""
+    """Those of `ops` inside a branch of a tf.cond (control flow v1); Merge is outside."""
     found: Set[tf.Operation] = set()
     size = -1
     while len(found) > size:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives a step another iterator, whose dataset computes the keys of the lookups ahead of it.
+"""Replaces the iterator of a step by one whose dataset computes the keys of lookups ahead.
 
-The old dataset is mapped by the cut (graph_cut.py) and prefetched; the op that starts the old
-iterator starts the new one from then on; all that took a tensor of the old batch, or one of the
-cut, takes the new iterator's. Only the user's own tensors of the old batch still name the old
-IteratorGetNext: ops/pipeline/same_batch_pass.cc makes that one an identity of the new one.
+The new dataset maps the ops of a cut (cut.py) over the old one, and prefetches. The op that started
+the old iterator then starts the new one. Every op that took a tensor of the old batch, or an output
+of the cut, takes it from the new iterator. Only the script's own tensors of the old batch still
+come from the old IteratorGetNext: ops/pipeline/same_batch_pass.cc turns that op into an identity of
+the new one when a step runs.
 """
 
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -15,20 +16,20 @@ from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_modifier.cut import Cut
 from rec_estimator.graph_passes.walk import GET_NEXT, graph_def_of
 
-# Batches that wait, keys computed, for their step. Rec SDK has 10.
+# How many batches with computed keys may wait for their step. The same number as in Rec SDK.
 _PREFETCHED_BATCHES = 10
 
-# ops/pipeline/same_batch_pass.cc looks for these attributes: an IteratorGetNext with the first
-# one gives the batch of its control input, which has the second one.
+# ops/pipeline/same_batch_pass.cc reads these attributes of IteratorGetNext ops: an op with the
+# first returns the batch of its control input that has the second.
 _REPLACED = "_rec_estimator_replaced"
 _REPLACEMENT = "_rec_estimator_replacement"
 
-# Where TensorFlow keeps the iterators that an input pipeline's checkpoint holds.
+# TensorFlow's collection of the iterators that a checkpoint of the input pipeline holds.
 _GLOBAL_ITERATORS = "iterators"
 
 _ONE_SHOT = "OneShotIterator"
 
-# What may be done with an iterator besides taking batches: it is done with the new one then. Every
+# Ops that may use an iterator besides IteratorGetNext; they use the new one afterwards. Every
 # tf.data.Iterator has an IteratorToStringHandle.
 _OTHER_USES = (
     "DeserializeIterator",
@@ -40,14 +41,14 @@ _OTHER_USES = (
 
 
 def check_swappable(cut: Cut) -> None:
-    """Refuses an iterator that cannot be given another dataset.
+    """Checks that the iterator of a cut can be replaced.
 
     Args:
-      cut: What is to be moved into its dataset.
+      cut: The ops to move into its dataset.
 
     Raises:
-      ValueError: It is neither one-shot nor initializable in this graph, or something else takes
-        batches from it.
+      ValueError: The iterator is neither one-shot nor initializable in this graph, or another op
+        takes batches from it.
     """
     handle = cut.get_next.inputs[0]
     for op in handle.consumers():
@@ -55,7 +56,7 @@ def check_swappable(cut: Cut) -> None:
             raise ValueError(
                 f"iterator {handle.op.name!r} must give its batches to one get_next() to be "
                 f"replaced, got {op.name!r} ({op.type}) beside {cut.get_next.name!r}; call "
-                "get_next() once and use its tensors in all places"
+                "get_next() once and use its tensors everywhere"
             )
     if handle.op.type != _ONE_SHOT and not initializers_of(cut.get_next):
         raise ValueError(
@@ -66,7 +67,7 @@ def check_swappable(cut: Cut) -> None:
 
 
 def forward_replaced(graph: tf.Graph) -> None:
-    """Gives what was built on batches that are replaced by now the batches in their place.
+    """Rewires ops that were built on a batch after it was replaced: they take the new batch.
 
     Args:
       graph: A graph that may have been modified before.
@@ -81,7 +82,7 @@ def forward_replaced(graph: tf.Graph) -> None:
 
 
 def replaced_by(get_next: tf.Operation) -> List[tf.Operation]:
-    """The IteratorGetNext ops in whose place one is, directly or one after the other.
+    """Returns the IteratorGetNext ops that one has replaced, in one or several modifications.
 
     Args:
       get_next: From put_in_place().
@@ -101,26 +102,26 @@ def _has(op: tf.Operation, attribute: str) -> bool:
 
 
 class NewIterator(NamedTuple):
-    """An iterator in the place of a cut's, built beside it."""
+    """An iterator that is to replace the one of a cut."""
 
     cut: Cut
-    batch: List[tf.Tensor]  # As the old batch, then the outputs of the cut.
-    datasets: Dict[tf.Operation, tf.Tensor]  # By the MakeIterator that is to start with it.
+    batch: List[tf.Tensor]  # The tensors of the old batch, then the outputs of the cut.
+    datasets: Dict[tf.Operation, tf.Tensor]  # By the MakeIterator op that shall use it.
 
 
 def build_iterator(cut: Cut) -> NewIterator:
-    """Builds what replaces the iterator of a cut, and changes nothing of what is there.
+    """Builds the iterator that replaces the one of a cut. Changes no op that is in the graph.
 
     Args:
-      cut: What is moved; checked by check_swappable().
+      cut: The ops to move; check_swappable() has accepted it.
     """
     old = cut.get_next
     datasets = {}
-    # Neither the caller's scopes nor its control dependencies are the pipeline's.
+    # The pipeline must not be in the scopes and control dependencies of the caller.
     with old.graph.as_default(), tf.name_scope(None), tf.control_dependencies(None):
         old_iterator = old.inputs[0].op
         with tf.device(old_iterator.device or "/device:CPU:0"), tf.name_scope("prepared_input"):
-            # What the old ops waited for, the new ones wait for.
+            # The new ops wait for the same ops as the old ones.
             with tf.control_dependencies(old_iterator.control_inputs):
                 if old_iterator.type == _ONE_SHOT:
                     handle = _one_shot_iterator(cut)
@@ -134,7 +135,7 @@ def build_iterator(cut: Cut) -> NewIterator:
 
 
 def put_in_place(new: NewIterator) -> tf.Operation:
-    """Gives the new iterator's batches to all that took the old one's.
+    """Rewires every op that took tensors of the old iterator to the new one.
 
     Args:
       new: From build_iterator().
@@ -146,7 +147,7 @@ def put_in_place(new: NewIterator) -> tf.Operation:
     old, source = cut.get_next, batch[0].op
     old_handle, handle = old.inputs[0], source.inputs[0]
     for maker, dataset in new.datasets.items():
-        # The user's own `iterator.initializer`, which hooks and collections may hold.
+        # This is the script's `iterator.initializer`; hooks and collections may hold it.
         graphs.update_input(maker, 0, dataset)
     others = [consumer for consumer in old_handle.consumers() if consumer is not old]
     _replace_input(others, old_handle, handle)
@@ -154,11 +155,11 @@ def put_in_place(new: NewIterator) -> tf.Operation:
     iterators[:] = [handle if iterator is old_handle else iterator for iterator in iterators]
     moved = set(cut.ops)
     for tensor, replacement in zip([*old.outputs, *cut.outputs], batch):
-        # The ops of the cut stay, fed with the new batch, for those who fetch from them.
-        stays = tensor.op is not old
-        takers = [op for op in tensor.consumers() if not (stays and op in moved)]
+        # The old ops of the cut stay in the graph, on the new batch: a script may fetch them.
+        is_of_cut = tensor.op is not old
+        takers = [op for op in tensor.consumers() if not (is_of_cut and op in moved)]
         _replace_input(takers, tensor, replacement)
-    # Fed values would not reach what was moved: a session refuses them from now on.
+    # A fed value would not reach the moved ops. A session refuses to feed these tensors now.
     for op in [old, *cut.ops]:
         for tensor in op.outputs:
             old.graph.prevent_feeding(tensor)
@@ -169,7 +170,7 @@ def put_in_place(new: NewIterator) -> tf.Operation:
 
 
 def initializers_of(get_next: tf.Operation) -> List[tf.Operation]:
-    """The ops that start the iterator of an IteratorGetNext; none for a one-shot iterator.
+    """Returns the ops that start the iterator of an IteratorGetNext; none for a one-shot one.
 
     Args:
       get_next: Any IteratorGetNext.
@@ -178,7 +179,7 @@ def initializers_of(get_next: tf.Operation) -> List[tf.Operation]:
 
 
 def _prepared(cut: Cut, dataset: tf.Tensor) -> tf.Tensor:
-    """A dataset [] (variant) of the batches of `dataset`, each with the outputs of the cut."""
+    """A dataset, variant [], that appends the outputs of the cut to each batch of `dataset`."""
     graph_def = graph_def_of(cut.get_next.graph, cut.ops)
     members = set(cut.ops)
     used = [
@@ -187,7 +188,7 @@ def _prepared(cut: Cut, dataset: tf.Tensor) -> tf.Tensor:
         if any(consumer in members for consumer in tensor.consumers())
     ]
 
-    def prepare(*batch: tf.Tensor) -> Any:
+    def prepare(*batch: tf.Tensor) -> Tuple[tf.Tensor, ...]:
         inputs = {cut.get_next.outputs[i].name: batch[i] for i in used}
         results = tf.import_graph_def(
             graph_def, inputs, [tensor.name for tensor in cut.outputs], name="key_path"
@@ -200,8 +201,7 @@ def _prepared(cut: Cut, dataset: tf.Tensor) -> tf.Tensor:
     structure = tuple(tf.TensorSpec(shape, dtype) for shape, dtype in zip(shapes, types))
     batches = tf.data.experimental.from_variant(dataset, structure)
     if cut.outputs:
-        # In order, whatever the dataset's options say: the batches are those of the unmodified
-        # graph.
+        # The order must be that of the unmodified graph, whatever the dataset's options say.
         batches = batches.map(prepare, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
     return tf.data.experimental.to_variant(batches.prefetch(_PREFETCHED_BATCHES))
 
@@ -210,8 +210,8 @@ def _batch_types(cut: Cut) -> Sequence[tf.DType]:
     return [tf.as_dtype(dtype) for dtype in cut.get_next.get_attr("output_types")]
 
 
-def _types_of(cut: Cut) -> Any:
-    """Attributes of an iterator of batches that have the outputs of the cut, too."""
+def _types_of(cut: Cut) -> Dict[str, List[Any]]:
+    """Type attributes of an iterator whose batches have the outputs of the cut at their end."""
     shapes = [tf.TensorShape(shape) for shape in cut.get_next.get_attr("output_shapes")]
     return {
         "output_types": [*_batch_types(cut), *(tensor.dtype for tensor in cut.outputs)],

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The input of a modified graph: what starts it, and the batch that a step takes.
+"""The input of a modified graph: the op that starts the data, and the batch of a step.
 
-Beside the data flow. graph_modifier.py leaves both in collections; scripts ask for them here.
+The last part of graph modification. __init__.py leaves both in collections of the graph; scripts
+ask for them here.
 """
 
 import gc
-from typing import Any, List
+from typing import Any, Dict, List, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -13,29 +14,32 @@ from rec_estimator._argument_checks import check_bool
 from rec_estimator._tensorflow import datasets
 from rec_estimator.graph_modifier.iterator_swap import replaced_by
 
-# Collections of the IteratorGetNext ops that graph modification has made, and of the one op that
-# starts their iterators.
+# By mode, True for training: the collection of the IteratorGetNext ops that graph modification has
+# made, and the collection of the one op that starts their iterators.
 BATCHES = {True: "rec_estimator/training_batches", False: "rec_estimator/evaluation_batches"}
 INITIALIZERS = {
     True: "rec_estimator/training_initializer",
     False: "rec_estimator/evaluation_initializer",
 }
 
+# Collection of the initializers of all these iterators, under Rec SDK's name.
+ASCEND_CUTTING_POINT_INITIALIZER = "ASCEND_CUTTING_POINT_INITIALIZER"
+
 
 def is_modified() -> bool:
-    """Whether lookups of the default graph take their keys from prepared batches."""
+    """Returns whether a lookup of the default graph takes its keys from a prepared batch."""
     return any(tf.get_collection(name) for name in BATCHES.values())
 
 
 def get_initializer(is_training: bool) -> tf.Operation:
-    """The op that starts the modified default graph's data, or starts them again.
+    """Returns the op that starts, or restarts, the data of the modified default graph.
 
     Args:
-      is_training: True: data of the lookups whose table is trained; False: of all others.
+      is_training: True: the data of training lookups. False: the data of all other lookups.
 
     Returns:
-      Runs all their iterators' initializers; placeholders of the datasets are fed to this run. It
-      does nothing for one-shot iterators, which start by themselves.
+      An op that runs the initializers of these iterators. If their datasets have placeholders, feed
+      them when you run it. It does nothing for one-shot iterators, which start by themselves.
 
     Raises:
       ValueError: The graph was not modified, or has no such lookups.
@@ -45,20 +49,20 @@ def get_initializer(is_training: bool) -> tf.Operation:
 
 
 def get_target_batch(is_training: bool) -> Any:
-    """The batch that a step of the modified default graph takes.
+    """Returns the batch that a step of the modified default graph takes.
 
-    The tensors of the batch that the model was built on are the same batch; this is for scripts
-    written for Rec SDK, where they are not.
+    A script does not need it: the tensors on which the model was built stay valid, and have the
+    same values. Scripts for Rec SDK call it because there they are not.
 
     Args:
-      is_training: True: of the lookups whose table is trained; False: of all others.
+      is_training: True: the batch of training lookups. False: the batch of all other lookups.
 
     Returns:
       The batch, in the structure of the dataset.
 
     Raises:
-      ValueError: The graph was not modified, or has no such lookups, or several iterators for
-        them; or the iterator's Python object is gone, which alone knows the structure.
+      ValueError: The graph was not modified, has no such lookups, or has several iterators for
+        them; or the script has not kept the iterator.
     """
     check_bool("is_training", is_training)
     batches = _collected(BATCHES, is_training)
@@ -67,21 +71,40 @@ def get_target_batch(is_training: bool) -> Any:
             f"the lookups must take their keys from one iterator to have one batch, got "
             f"{len(batches)} iterators; fetch the tensors of your own batches, they stay valid"
         )
-    old_handles = [get_next.inputs[0] for get_next in replaced_by(batches[0])]
-    # Neither graph nor ops know the structure of a batch, and an iterator is in no collection.
-    # type(): isinstance() would run code of whatever there is.
+    structure = _element_spec([op.inputs[0] for op in replaced_by(batches[0])])
+    return datasets.batch_of_tensors(structure, batches[0].outputs)
+
+
+def _element_spec(handles: Sequence[tf.Tensor]) -> Any:
+    """The structure of the elements of an iterator.
+
+    The graph does not have it: IteratorGetNext has a flat list of types and shapes, without the
+    keys of dicts, the nesting, and which variants are SparseTensors or RaggedTensors. Only the
+    Python object that make_initializable_iterator or make_one_shot_iterator returned has it. No
+    object of TensorFlow refers to that one: its handle is in the collection "iterators", but a
+    handle does not refer to its iterator. Scripts make it with TensorFlow's functions, so no code
+    of this package sees it either. The garbage collector's list is therefore the only way to it, as
+    long as the script keeps the object.
+
+    Args:
+      handles: Resource handles under which the iterator may be known.
+
+    Raises:
+      ValueError: The script has not kept the iterator.
+    """
     for found in gc.get_objects():
-        if type(found) is tf.data.Iterator and any(
-            datasets.iterator_resource(found) is handle for handle in old_handles
-        ):
-            return datasets.batch_of_tensors(found.element_spec, batches[0].outputs)
+        # isinstance() would call __class__ of every object, which may be code of the script.
+        if type(found) is tf.data.Iterator:
+            handle_of_found = datasets.iterator_resource(found)
+            if any(handle_of_found is handle for handle in handles):
+                return found.element_spec
     raise ValueError(
-        "the iterator of the batch must be kept by the script, got none; fetch the tensors that "
-        "its get_next() gave, they stay valid"
+        "the iterator of the batch must be kept by the script, got none; keep it in a variable, or "
+        "fetch the tensors that its get_next() returned, they stay valid"
     )
 
 
-def _collected(collections: Any, is_training: bool) -> List[Any]:
+def _collected(collections: Dict[bool, str], is_training: bool) -> List[tf.Operation]:
     found = tf.get_collection(collections[is_training])
     if not found:
         kind = "training" if is_training else "evaluation"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rec SDK's Adagrad for tables of dynamic expansion, which are the same tables here.
+"""Rec SDK's Adagrad for tables with dynamic expansion. Here all tables are of one kind.
 
 Source: adagrad.py. Differs: Rec SDK adds 1e-7 to the accumulator under the root.
 """
@@ -14,9 +14,10 @@ def create_hash_optimizer_by_address(
     initial_accumulator_value: float = 0.9,
     name: str = "Adagrad",
 ) -> AdagradOptimizer:
-    """``adagrad.create_hash_optimizer`` with ``init(use_dynamic_expansion=True)``, or no init().
+    """Same as ``adagrad.create_hash_optimizer``, for ``init(use_dynamic_expansion=True)``.
 
-    It has no use_locking; else arguments and errors are as there.
+    It may also be called without init(). It has no use_locking. The other arguments and the errors
+    are the same.
 
     Example:
       >>> rec.optimizers.adagrad_by_addr.create_hash_optimizer_by_address(0.01).get_name()

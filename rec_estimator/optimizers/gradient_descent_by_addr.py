@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rec SDK's gradient descent for tables of dynamic expansion, which are the same tables here.
+"""Rec SDK's gradient descent for tables with dynamic expansion. Here all tables are of one kind.
 
 Source: gradient_descent.py.
 """
@@ -21,20 +21,20 @@ def create_hash_optimizer_by_addr(
     use_locking: bool = False,
     name: str = "GradientDescentByAddr",
 ) -> GradientDescentOptimizer:
-    """Rec SDK's factory, whose weight decay is not 0 unless asked.
+    """Makes a gradient descent optimizer; unlike elsewhere the default weight decay is not 0.
 
     Args:
       learning_rate: In [0, 10], or a tensor.
       weight_decay: In [0, 1].
-      use_locking: For dense variables.
+      use_locking: Whether updates of dense variables take a lock.
       name: 1 to 200 characters.
 
     Returns:
       The optimizer.
 
     Raises:
-      ValueError: An argument of a wrong type or out of range; or
-        ``init(use_dynamic_expansion=False)``.
+      ValueError: An argument has a wrong type or is out of range; or init() was called with
+        ``use_dynamic_expansion=False``.
 
     Example:
       >>> factory = rec.optimizers.gradient_descent_by_addr.create_hash_optimizer_by_addr

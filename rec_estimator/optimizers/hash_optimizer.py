@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of Rec SDK's factories, create_hash_optimizer() and its like, and their ranges.
+"""Argument checks shared by Rec SDK's optimizer factories, such as create_hash_optimizer().
+
+As in Rec SDK every bad argument is a ValueError, also one of a wrong type.
 
 Source: Rec SDK TensorFlow, "Optimizers" (docs/zh/tensorflow/tf_rec_v1/api/optimizers_apis.md in its
-repository). As there, whatever is wrong with an argument is a ValueError, a wrong type included.
+repository).
 """
 
 import math
@@ -10,31 +12,30 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator._init_settings import init_settings
 from rec_estimator.optimizers.table_updates import Hyperparameter, check_hyperparameter
-from rec_estimator.rec_sdk import runtime
 
-# Rec SDK's greatest learning rate, and greatest L1, L2 and shrinkage of Ftrl.
+# Rec SDK's limits: the learning rate; L1, L2 and shrinkage of Ftrl; characters of names.
 MAX_LEARNING_RATE = 10.0
 MAX_REGULARIZATION = 1e4
-# Characters of a name.
 MAX_NAME = 200
 MAX_SLOT_NAME = 255
 
 
 def check_expansion(factory: str, is_by_address: bool) -> None:
-    """Refuses a factory that Rec SDK has for the other kind of tables; without init() both do.
+    """Checks that a factory fits init(use_dynamic_expansion=). Without init() every factory does.
 
     Args:
-      factory: As the user calls it.
-      is_by_address: Whether it is for tables of dynamic expansion.
+      factory: Name of the factory, for the message.
+      is_by_address: Whether Rec SDK has it for tables with dynamic expansion.
 
     Raises:
-      ValueError: init() said otherwise.
+      ValueError: The factory is for the other kind of tables.
     """
-    try:
-        has_expansion = runtime.ConfigInitializer.get_instance().use_dynamic_expansion
-    except OSError:
+    settings = init_settings()
+    if settings is None:
         return
+    has_expansion = settings.use_dynamic_expansion
     if has_expansion != is_by_address:
         remedy = (
             "use the factory of the module without _by_addr"
@@ -49,10 +50,10 @@ def check_expansion(factory: str, is_by_address: bool) -> None:
 
 
 def check_learning_rate(value: Hyperparameter) -> None:
-    """Refuses what is neither a float in [0, 10] nor known in a step only.
+    """Checks a learning rate. The value of a tensor, variable or callable is not checked.
 
     Raises:
-      ValueError: Says what it must be and what it is.
+      ValueError: It is not a float in [0, 10].
     """
     if isinstance(value, (tf.Tensor, tf.Variable)) or callable(value):
         return
@@ -68,10 +69,10 @@ def check_float(
     above: float = -math.inf,
     below: float = math.inf,
 ) -> None:
-    """Refuses what is not a Python float within the bounds.
+    """Checks that a value is a Python float within the bounds.
 
     Raises:
-      ValueError: Says what it must be and what it is.
+      ValueError: It is not.
     """
     if not isinstance(value, float):
         raise ValueError(f"{name} must be a float, got {value!r}; write 1.0 for 1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rec SDK's lazy Adam for tables of dynamic expansion, which are the same tables here.
+"""Rec SDK's lazy Adam for tables with dynamic expansion. Here all tables are of one kind.
 
 Source: lazy_adam.py.
 """
@@ -17,9 +17,9 @@ def create_hash_optimizer_by_address(
     name: str = "LazyAdamByAddress",
     use_fusion_optim: bool = False,
 ) -> LazyAdamOptimizer:
-    """``lazy_adam.create_hash_optimizer`` with ``init(use_dynamic_expansion=True)``, or no init().
+    """Same as ``lazy_adam.create_hash_optimizer``, for ``init(use_dynamic_expansion=True)``.
 
-    Arguments and errors are as there.
+    It may also be called without init(). Arguments and errors are the same.
 
     Example:
       >>> rec.optimizers.lazy_adam_by_addr.create_hash_optimizer_by_address(0.01).get_name()

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of graph collections that scripts for Rec SDK use, with their values there.
+"""Names of the graph collections that scripts for Rec SDK use.
 
-Source: Rec SDK TensorFlow, ``mx_rec.constants.constants``. The variable's name is ours.
+Source: Rec SDK TensorFlow, ``mx_rec.constants.constants``, which has the same names and values.
+TIMESTAMP_VARIABLE is ours.
 """
 
-# The batch's timestamp: scripts put it here where no FeatureSpec names it.
-ASCEND_TIMESTAMP = "ASCEND_TIMESTAMP"
+# Graph modification fills and reads two of these collections, so it defines their names:
+# the ops that start the data of a modified graph, and the timestamp of the batch.
+from rec_estimator.graph_modifier.declared_inputs import ASCEND_TIMESTAMP as ASCEND_TIMESTAMP
+from rec_estimator.graph_modifier.prepared_input import (
+    ASCEND_CUTTING_POINT_INITIALIZER as ASCEND_CUTTING_POINT_INITIALIZER,
+)
 
-# The graph's create_table tables; init()'s ConfigInitializer can choose another collection.
+# The create_table tables of a graph. ConfigInitializer can choose another collection.
 ASCEND_GLOBAL_HASHTABLE_COLLECTION = "ASCEND_GLOBAL_HASHTABLE_COLLECTION"
 
-# With dynamic expansion: what tf.gradients is asked for, and what apply_gradients() is given.
+# With dynamic expansion scripts pass the first to tf.gradients, the second to apply_gradients():
+# the vectors that training lookups read, and their keys.
 ASCEND_SPARSE_LOOKUP_LOCAL_EMB = "ASCEND_SPARSE_LOOKUP_LOCAL_EMB"
 ASCEND_SPARSE_LOOKUP_ID_OFFSET = "ASCEND_SPARSE_LOOKUP_ID_OFFSET"
 
-# What starts the data of a modified graph.
-ASCEND_CUTTING_POINT_INITIALIZER = "ASCEND_CUTTING_POINT_INITIALIZER"
-
-# The variable with the greatest timestamp of a batch that trained a table.
+# Variable with the greatest timestamp of all batches that trained a table.
 TIMESTAMP_VARIABLE = "rec_estimator_timestamp"

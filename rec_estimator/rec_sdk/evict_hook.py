@@ -1,38 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EvictHook: takes rows away while training goes on, by the data's own clock.
+"""EvictHook: evicts keys during training, by the timestamps of the data.
 
-Beside the data flow, step 4. A key goes when the greatest timestamp that its table has seen is
-``eviction_threshold`` seconds or more beyond that of the batch that trained it last.
+Beside the data flow, after the update of a step. A table evicts a key when the greatest timestamp
+of its training batches is at least ``eviction_threshold`` seconds above the timestamp of the last
+batch that trained the key.
 
 Source: Rec SDK TensorFlow, ``mx_rec.core.feature_process.EvictHook``.
 """
 
 import time
-from typing import Any, Dict, Optional
+from typing import Dict, List, Optional
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._argument_checks import check_bool, check_int
-from rec_estimator.rec_sdk.create_table import SparseTable
+from rec_estimator.rec_sdk.sparse_table import SparseTable
 from rec_estimator.table.table import graph_tables
 
 
 class EvictHook(tf.train.SessionRunHook):
-    """Evicts from the tables of ``create_table`` keys that were not trained for long, now and then.
+    """Regularly evicts keys that were not trained for long from tables of ``create_table``.
 
-    Takes part in training only, and only tables whose lookups have an ``eviction_threshold``: the
-    batch must have a timestamp then. What goes starts from count 0, its initial vector and fresh
-    slots when it comes back.
+    It acts in training only, and only on tables whose lookups have an ``eviction_threshold``. Their
+    batches must have a timestamp. An evicted key that comes back starts from count 0, its initial
+    vector and fresh slots.
 
     Args:
       evict_enable: False: do nothing.
-      evict_time_interval: Seconds by the clock on the wall between two evictions, from 1.
-      evict_step_interval: Steps between two evictions, from 1: at the global steps that are
-        multiples of it. None: by time only.
+      evict_time_interval: Seconds of the clock between two evictions, from 1.
+      evict_step_interval: Steps between two evictions, from 1: evict when the global step is a
+        multiple of it. None: evict by time only.
 
     Raises:
-      ValueError: An argument of another type or out of its range; when training begins, steps are
-        to be counted in a graph without a global step.
+      ValueError: An argument has a wrong type or is out of range. When training begins: the graph
+        has no global step, and evict_step_interval is given.
 
     Example:
       >>> hook = rec.EvictHook(evict_enable=True, evict_step_interval=1000)
@@ -52,18 +53,16 @@ class EvictHook(tf.train.SessionRunHook):
         self._is_enabled = evict_enable
         self._seconds = evict_time_interval
         self._steps = evict_step_interval
-        # By graph: train_and_evaluate in one process evaluates in the middle of its training loop.
+        # By graph, because train_and_evaluate in one process evaluates inside the training loop.
         self._evictions: Dict[tf.Graph, Dict[str, tf.Tensor]] = {}
 
     def begin(self) -> None:
-        """Builds the evictions; called by TensorFlow when the graph is complete."""
+        """Builds the eviction ops. TensorFlow calls this when the graph is complete."""
         if not self._is_enabled:
             return
-        tables = [table for table in graph_tables() if _is_evicted_from(table)]
+        tables = _evicting_tables()
         if not tables:
-            tf.logging.warning(
-                "EvictHook: no table is trained here that has an eviction_threshold."
-            )
+            tf.logging.warning("EvictHook: this graph trains no table with an eviction_threshold.")
             return
         if self._steps is not None:
             self._global_step = tf.train.get_global_step()
@@ -76,42 +75,46 @@ class EvictHook(tf.train.SessionRunHook):
             table.table_name: table.evict() for table in tables
         }
 
-    def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Counts time and steps from here on; called again when a lost session was replaced."""
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        """Counts time and steps from here on. TensorFlow calls this for every new session."""
         del coord
         if session.graph in self._evictions:
             self._evicted_at = time.monotonic()
             self._evicted_step = self._step(session)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Evicts if it is time."""
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        """Evicts if an interval is over. TensorFlow calls this after each run."""
         del run_values
         session = run_context.session
         evictions = self._evictions.get(session.graph)
         if evictions is None:
             return
         step = self._step(session)
-        # Of a loop in the graph, which makes several steps at once, each step may be the one.
+        # A run may make several steps: see iterations_per_loop.
         is_at_step = self._steps is not None and (
             step // self._steps > self._evicted_step // self._steps
         )
         if is_at_step or time.monotonic() - self._evicted_at > self._seconds:
             self._evicted_at, self._evicted_step = time.monotonic(), step
             for name, count in session.run(evictions).items():
-                tf.logging.info("EvictHook: %d keys of table %r went.", count, name)
+                tf.logging.info("EvictHook: evicted %d keys of table %r.", count, name)
 
     def end(self, session: tf.Session) -> None:
-        """Forgets the graph."""
+        """Drops the eviction ops of the graph. TensorFlow calls this at the end of the session."""
         self._evictions.pop(session.graph, None)
 
     def _step(self, session: tf.Session) -> int:
         return 0 if self._steps is None else int(session.run(self._global_step))
 
 
-def _is_evicted_from(table: Any) -> bool:
-    return (
-        isinstance(table, SparseTable)
-        and table.thresholds is not None
-        and bool(table.thresholds.eviction_threshold)
+def _evicting_tables() -> List[SparseTable]:
+    """The tables that the default graph trains and evicts from."""
+    return [
+        table
+        for table in graph_tables()
+        if isinstance(table, SparseTable)
+        and table.evicts
         and any(shard.updated_by is not None for shard in table)
-    )
+    ]

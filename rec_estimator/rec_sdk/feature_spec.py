@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FeatureSpec mode: which entries of a batch are ids, declared by name, checked in the dataset.
+"""FeatureSpec mode: a dataset declares by name which entries of a batch are ids.
 
 Step 1a of the data flow, as scripts for Rec SDK write it without graph modification:
 
@@ -9,8 +9,9 @@ Step 1a of the data flow, as scripts for Rec SDK write it without graph modifica
     vectors = sparse_lookup(table, specs[0], batch=batch)
     start_asc_pipeline()
 
-A FeatureSpec is a value: what a lookup is given may be a copy of what the dataset was given, as
-Estimator makes of its params. They meet by the name, in the graph's collections.
+This module has the lookup's side; insert_function.py has the dataset's side. A lookup may get a
+copy of the FeatureSpec that the dataset got, because Estimator copies its params. Both sides
+therefore find each other by the spec's name, in collections of the graph.
 
 Source: Rec SDK TensorFlow, ``mx_rec.core.asc``.
 """
@@ -18,55 +19,49 @@ Source: Rec SDK TensorFlow, ``mx_rec.core.asc``.
 import dataclasses
 import json
 import re
-from typing import Any, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._argument_checks import check_bool, check_int, check_text
-from rec_estimator.graph_passes.walk import GET_NEXT, ancestors, called_functions
-from rec_estimator.rec_sdk.constants import ASCEND_TIMESTAMP
+from rec_estimator.graph_modifier.declared_inputs import (
+    check_declared_inputs,
+    find_timestamp,
+    get_nexts_of_mode,
+    record_ids,
+    record_timestamp,
+)
 from rec_estimator.rec_sdk.runtime import is_static
-from rec_estimator.table.table import graph_tables
+from rec_estimator.table.table import EmbeddingTable
 
-# Collections of what insert functions found in a graph's datasets: one JSON text per entry, which
-# a MetaGraph can hold.
+# By mode, True for training: the collection of the entries that insert functions found in datasets.
+# Each is a JSON text, which a MetaGraph can hold.
 PIPELINES = {True: "rec_estimator/training_pipeline", False: "rec_estimator/evaluation_pipeline"}
 
-# Names an insert function gives to the op that it adds, by which datasets are recognised.
-MARKS = {True: "rec_estimator_training_ids", False: "rec_estimator_evaluation_ids"}
-
-# The ids that lookups by FeatureSpec took.
-_IDS = {True: "rec_estimator/training_ids", False: "rec_estimator/evaluation_ids"}
-
-# The timestamp of the batches that FeatureSpec lookups of training took.
-_TIMESTAMPS = "rec_estimator/timestamps"
-
-# Rec SDK's bounds.
+# Rec SDK's limits.
 _MAX_NAME = 255
 _MAX_INDEX = 255
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSpec:
-    """An entry of a batch: the ids of one lookup, or the batch's timestamp.
+    """Declares an entry of a batch: the ids of one lookup, or the timestamp of the batch.
 
     Attributes:
-      name: 1 to 255 characters, by which a lookup finds what the dataset was told. Several may
-        share it.
-      table_name: Table of the ids. None: the name. Other characters than letters, digits and "_"
-        are left out.
-      index_key: Which entry of the batch: its key, or its position from 0 to 255. None: the name.
-      access_threshold: Occurrences in training that admit a key; from -1, which is none. None: as
-        -1.
+      name: 1 to 255 characters. A lookup finds its entry by this name; several specs may share it.
+      table_name: Table of the ids. None: the name. Characters other than letters, digits and "_"
+        are removed.
+      index_key: The entry of the batch: its key, or its position from 0 to 255. None: the name.
+      access_threshold: Occurrences in training that admit a key, from 0. -1 or None: no admission.
       eviction_threshold: Seconds of the data's timestamps after which a key that was not trained is
-        evicted; from -1, which is never. It needs an access_threshold.
-      is_timestamp: Whether this is the batch's timestamp: one integer above 0, in seconds.
-      batch_size: From 1; kept, and not needed.
-      faae_coefficient: What one occurrence counts for, from 1.
-      feat_count: Of Rec SDK's older scripts; checked, and not needed.
+        evicted. -1 or None: never. Requires an access_threshold.
+      is_timestamp: Whether this is the timestamp of the batch: one integer above 0, in seconds.
+      batch_size: From 1. Without effect.
+      faae_coefficient: What one occurrence adds to a key's count, from 1.
+      feat_count: From 1. Without effect; older scripts for Rec SDK pass it.
 
     Raises:
-      ValueError: A value of another type or out of its range.
+      ValueError: A value has a wrong type or is out of range.
 
     Example:
       >>> spec = rec.FeatureSpec("user_ids", table_name="user", access_threshold=3)
@@ -97,8 +92,8 @@ class FeatureSpec:
                 check_int(name, getattr(self, name), -1)
         if self.eviction_threshold is not None and self.access_threshold is None:
             raise ValueError(
-                "access_threshold must be given where eviction_threshold is, got None; 0 admits "
-                "every key"
+                "access_threshold must be given with eviction_threshold, got None; 0 admits every "
+                "key"
             )
         if self.is_timestamp is not None:
             check_bool("is_timestamp", self.is_timestamp)
@@ -117,61 +112,59 @@ class FeatureSpec:
             object.__setattr__(self, "index_key", self.name)
 
 
-# Where an entry of a batch is: keys and positions, from the outermost structure inwards.
+# The place of an entry in a batch: keys and positions, from the outermost structure inwards.
 Path = Tuple[Union[str, int], ...]
 
 
 class Entry(NamedTuple):
-    """What an insert function found of one FeatureSpec."""
+    """An entry of a batch that an insert function found for a FeatureSpec."""
 
-    name: str
+    name: str  # Of the FeatureSpec.
     path: Path
-    position: int  # Among the tensors that an iterator gives.
-    num_tensors: int  # That it gives.
+    position: int  # Among the tensors of the batch.
+    num_tensors: int  # Of the batch.
     is_timestamp: bool
     shape: Optional[Sequence[Optional[int]]]
 
     def to_json(self) -> str:
-        """The text in the collection."""
+        """Returns the text for the collection."""
         return json.dumps(self)
 
     @staticmethod
     def from_json(text: str) -> "Entry":
-        """The entry that a text in the collection is of."""
+        """Reads a text of the collection."""
         name, path, *rest = json.loads(text)
         return Entry(name, tuple(path), *rest)
 
 
 def follow(structure: Any, path: Path) -> Any:
-    """What is at `path` of a batch, or of a part of one.
+    """Returns the part of a batch at `path`.
 
     Raises:
-      LookupError: Nothing is there.
+      LookupError: The batch has no such part.
     """
     for key in path:
-        if isinstance(structure, dict) or (
-            isinstance(structure, (list, tuple)) and isinstance(key, int)
-        ):
-            structure = structure[key]
-        else:
+        is_sequence = isinstance(structure, (list, tuple)) and isinstance(key, int)
+        if not is_sequence and not isinstance(structure, dict):
             raise LookupError(key)
+        structure = structure[key]
     return structure
 
 
-def names_of(batch: Any) -> str:
-    """What a message says of the entries that a batch has."""
+def describe(batch: Any) -> str:
+    """Describes the entries of a batch, for a message."""
     if isinstance(batch, dict):
         return f"the keys {sorted(batch, key=str)}"
     if isinstance(batch, (list, tuple)):
-        return f"{len(batch)} parts"
+        return f"{len(batch)} entries"
     return f"one tensor, {batch!r}"
 
 
 def check_ids(name: str, tensor: Any) -> None:
-    """Refuses what cannot be ids.
+    """Checks that a tensor can be ids.
 
     Raises:
-      ValueError: No dense tensor of integers; a scalar, where shapes are static.
+      ValueError: It is not a dense tensor of integers; or it is a scalar, and shapes are static.
     """
     if not isinstance(tensor, tf.Tensor) or not tensor.dtype.is_integer:
         raise ValueError(
@@ -182,40 +175,23 @@ def check_ids(name: str, tensor: Any) -> None:
     if is_static() and tensor.shape.rank == 0:
         raise ValueError(
             f"{name} must have at least one dimension with init(use_dynamic=False), got a scalar; "
-            "batch the dataset before, or init(use_dynamic=True)"
-        )
-
-
-def check_time(name: str, tensor: Any) -> None:
-    """Refuses what cannot be a timestamp.
-
-    Raises:
-      ValueError: Not one integer for the whole batch.
-    """
-    if (
-        not isinstance(tensor, tf.Tensor)
-        or not tensor.dtype.is_integer
-        or tensor.shape.rank not in (None, 0)
-    ):
-        raise ValueError(
-            f"{name} must be a timestamp, one integer for the whole batch, got {tensor!r}; for "
-            "example tf.reduce_max(times)"
+            "batch the dataset first, or call init(use_dynamic=True)"
         )
 
 
 def entries_of(graph: tf.Graph, is_training: bool) -> List[Entry]:
-    """What insert functions found in the datasets of one mode of a graph."""
+    """Returns the entries that insert functions found in the datasets of one mode."""
     return [Entry.from_json(text) for text in graph.get_collection(PIPELINES[is_training])]
 
 
 def as_spec(ids: Any) -> FeatureSpec:
-    """The one FeatureSpec that a lookup was given, by itself or in a list.
+    """Returns the FeatureSpec that a lookup got, by itself or in a list of one.
 
     Args:
-      ids: As of sparse_lookup.
+      ids: Argument of sparse_lookup.
 
     Raises:
-      ValueError: ids is something else, or a list of several.
+      ValueError: ids is anything else, also a list of several.
     """
     if isinstance(ids, (list, tuple)) and len(ids) == 1:
         ids = ids[0]
@@ -226,29 +202,31 @@ def as_spec(ids: Any) -> FeatureSpec:
     return ids
 
 
-def ids_of(spec: FeatureSpec, table: Any, is_train: bool, batch: Any = None) -> tf.Tensor:
-    """The ids that a FeatureSpec names, in the batch of a step.
+def ids_of(
+    spec: FeatureSpec, table: EmbeddingTable, is_train: bool, batch: Any = None
+) -> tf.Tensor:
+    """Returns the ids that a FeatureSpec names in the batch of a step.
 
     Args:
-      spec: Of a lookup.
-      table: Has the table_name that the FeatureSpec must have.
-      is_train: Whether this is a lookup of training, and so of a training dataset.
+      spec: The FeatureSpec of a lookup.
+      table: The table that is looked up. Its name must be the spec's table_name.
+      is_train: Whether the lookup is one of training. Its dataset must be one of training then.
       batch: The batch, or the part of it that holds the ids. None, with
-        ``init(use_dynamic=False)``: that of the graph's only iterator over a dataset of this mode.
+        ``init(use_dynamic=False)``: the batch of the only iterator over a dataset of this mode.
 
     Returns:
       Integers of any shape.
 
     Raises:
-      ValueError: A timestamp; a FeatureSpec of another table; no integers; no batch, and not one
-        iterator to take it from.
-      RuntimeError: No dataset of this mode was mapped by an insert function with this FeatureSpec;
-        or no batch, with dynamic shapes.
-      KeyError: The batch has no such entry, or lacks the timestamp that its dataset has.
+      ValueError: The FeatureSpec is a timestamp, or names another table; the entry is not integers;
+        no batch was given, and the graph does not have exactly one iterator of this mode.
+      RuntimeError: No insert function mapped a dataset of this mode with this FeatureSpec; or no
+        batch was given, and shapes are dynamic.
+      KeyError: The batch has no such entry, or lacks the timestamp of its dataset.
     """
-    if spec.is_timestamp or spec.table_name != table.table_name:
+    if spec.is_timestamp or spec.table_name != table.name:
         raise ValueError(
-            f"FeatureSpec {spec.name!r} must name ids of table {table.table_name!r}, got "
+            f"FeatureSpec {spec.name!r} must name ids of table {table.name!r}, got "
             f"table_name={spec.table_name!r}, is_timestamp={spec.is_timestamp}; give "
             "FeatureSpec(table_name=)"
         )
@@ -261,7 +239,7 @@ def ids_of(spec: FeatureSpec, table: Any, is_train: bool, batch: Any = None) -> 
             f"{sorted({entry.name for entry in entries})}; call dataset.map(get_asc_insert_func("
             f"tgt_key_specs=..., is_training={is_train})) with it before the lookup"
         )
-    # Several may share a name: that of this entry first.
+    # Several specs may share a name: the one with this index_key comes first.
     named.sort(key=lambda entry: entry.path[-1:] != (spec.index_key,))
     if batch is None:
         batch = _batch_of_iterator(spec, is_train)
@@ -269,8 +247,8 @@ def ids_of(spec: FeatureSpec, table: Any, is_train: bool, batch: Any = None) -> 
     check_ids(f"FeatureSpec {spec.name!r}", tensor)
     times = [entry for entry in entries if entry.is_timestamp]
     if is_train and times:
-        _collect_once(_TIMESTAMPS, _read(times, batch))
-    _collect_once(_IDS[is_train], tensor)
+        record_timestamp(_read(times, batch))
+    record_ids(tensor, is_train)
     return tensor
 
 
@@ -278,15 +256,10 @@ def _batch_of_iterator(spec: FeatureSpec, is_train: bool) -> List[tf.Tensor]:
     """The tensors of the only iterator over datasets of a mode."""
     if not is_static():
         raise RuntimeError(
-            f"batch must be given to look FeatureSpec {spec.name!r} up, got None; give the batch "
-            "that get_next() or input_fn gave, or init(use_dynamic=False)"
+            f"batch must be given to look up FeatureSpec {spec.name!r}, got None; give the batch "
+            "that get_next() or input_fn returned, or call init(use_dynamic=False)"
         )
-    graph = tf.get_default_graph()
-    found = [
-        op
-        for op in graph.get_operations()
-        if op.type == GET_NEXT and MARKS[is_train] in _nodes_of_dataset(op)
-    ]
+    found = get_nexts_of_mode(tf.get_default_graph(), is_train)
     if len(found) != 1:
         raise ValueError(
             "batch must be given where not exactly one get_next() is of a dataset with "
@@ -296,31 +269,12 @@ def _batch_of_iterator(spec: FeatureSpec, is_train: bool) -> List[tf.Tensor]:
     return found[0].outputs
 
 
-def _nodes_of_dataset(get_next: tf.Operation) -> Set[str]:
-    """Names of all ops in the functions of the datasets that an iterator gives batches of."""
-    iterator = get_next.inputs[0].op
-    makers = [op for op in iterator.outputs[0].consumers() if op.type == "MakeIterator"]
-    bodies = {body.signature.name: body for body in get_next.graph.as_graph_def().library.function}
-    called = [
-        name for op in ancestors([iterator, *makers]) for name in called_functions(op.node_def)
-    ]
-    seen: Set[str] = set()
-    nodes: Set[str] = set()
-    while called:
-        name = called.pop()
-        if name in bodies and name not in seen:
-            seen.add(name)
-            for node in bodies[name].node_def:
-                nodes.add(node.name)
-                called.extend(called_functions(node))
-    return nodes
-
-
 def _read(entries: Sequence[Entry], batch: Any) -> Any:
-    """The tensor of the first of the entries that is in a batch, or in a part of one."""
+    """The tensor of the first entry that a batch, or a part of a batch, has."""
     for entry in entries:
         if isinstance(batch, list) and len(batch) == entry.num_tensors:
             return batch[entry.position]
+        # A part of a batch lacks the outermost keys of the path.
         for start in range(len(entry.path) + 1):
             try:
                 tensor = follow(batch, entry.path[start:])
@@ -330,38 +284,29 @@ def _read(entries: Sequence[Entry], batch: Any) -> Any:
                 return tensor
     raise KeyError(
         f"batch must hold FeatureSpec {entries[0].name!r} at {entries[0].path}, got "
-        f"{names_of(batch)}; give the whole batch"
+        f"{describe(batch)}; give the whole batch"
     )
-
-
-def _collect_once(collection: str, tensor: tf.Tensor) -> None:
-    tensors = tf.get_collection_ref(collection)
-    if not any(tensor is other for other in tensors):
-        tensors.append(tensor)
 
 
 def batch_timestamp(
     graph: Optional[tf.Graph] = None, keys: Optional[Sequence[tf.Tensor]] = None
 ) -> Optional[tf.Tensor]:
-    """The timestamp of a training batch, which scripts name in one of two ways.
-
-    By a FeatureSpec with is_timestamp, or by a tensor in the collection ``ASCEND_TIMESTAMP``. Where
-    there are timestamps of several batches, that of the training lookups' batch counts.
+    """Returns the timestamp of the training batch, checked in each step.
 
     Args:
       graph: The graph. None: the default graph.
-      keys: Of these training lookups. None: of all of the graph's.
+      keys: Keys of training lookups. None: of all training lookups of the graph.
 
     Returns:
-      int64 [], seconds, and InvalidArgument in the step if it is not above 0. None: the graph has
-      none.
+      int64 [], seconds. A step fails with InvalidArgument unless it is above 0. None: the graph has
+      no timestamp.
 
     Raises:
-      ValueError: It is not one integer for the whole batch.
-      EnvironmentError: The batch has several.
+      ValueError: A timestamp is not one integer for the whole batch.
+      EnvironmentError: The batch has several timestamps.
     """
     graph = graph or tf.get_default_graph()
-    found = _find_timestamp(graph, _training_keys(graph) if keys is None else keys)
+    found = find_timestamp(graph, keys)
     if found is None:
         return None
     with graph.as_default(), tf.name_scope("timestamp"):
@@ -371,76 +316,20 @@ def batch_timestamp(
             return tf.identity(time)
 
 
-def _find_timestamp(graph: tf.Graph, keys: Sequence[tf.Tensor]) -> Optional[tf.Tensor]:
-    found: List[tf.Tensor] = []
-    for collection in (_TIMESTAMPS, ASCEND_TIMESTAMP):
-        for tensor in graph.get_collection(collection):
-            check_time(ASCEND_TIMESTAMP, tensor)
-            if not any(tensor is other for other in found):
-                found.append(tensor)
-    if len(found) > 1:
-        batches = _batches_of(keys)
-        found = [tensor for tensor in found if batches & _batches_of([tensor])]
-    if not found:
-        return None
-    if len(found) > 1:
-        raise OSError(
-            f"a batch of training must have one timestamp, got {[t.name for t in found]}; leave "
-            f"one FeatureSpec with is_timestamp, or one tensor in {ASCEND_TIMESTAMP}"
-        )
-    return found[0]
-
-
-def _training_keys(graph: tf.Graph) -> List[tf.Tensor]:
-    return [
-        lookup.keys
-        for table in graph_tables(graph)
-        for shard in table
-        for lookup in shard.lookups
-        if lookup.is_training
-    ]
-
-
-def _batches_of(tensors: Sequence[tf.Tensor]) -> Set[tf.Operation]:
-    ops = ancestors([tensor.op for tensor in tensors])
-    return {op for op in ops if op.type == GET_NEXT}
-
-
 def start_asc_pipeline() -> None:
-    """Checks a graph in FeatureSpec mode: every lookup's ids come from a dataset of its mode.
+    """Checks a graph in FeatureSpec mode: every lookup takes its ids from a dataset of its mode.
 
-    Call it when the graph is complete, before a session runs it; again after changes, if you like.
-    There is nothing to start: a dataset starts with its iterator.
+    Call it when the graph is complete, before a session runs it. It may be called again after the
+    graph has changed. It starts nothing: a dataset starts with its iterator.
 
     Raises:
       RuntimeError: The graph has no table; or a lookup by FeatureSpec takes its ids from a dataset
-        that was not mapped by a function of get_asc_insert_func with its is_training.
+        that no function of get_asc_insert_func with its is_training mapped.
       ValueError: The timestamp is not one integer for the whole batch.
-      EnvironmentError: A batch of training has several timestamps.
+      EnvironmentError: A training batch has several timestamps.
 
     Example:
       >>> table = rec.get_embedding_variable("user", embedding_dim=4)
       >>> rec.start_asc_pipeline()
     """
-    if not graph_tables():
-        raise RuntimeError(
-            "the graph must have a table to start its pipeline, got an empty table_info_list; call "
-            "create_table before start_asc_pipeline"
-        )
-    for is_training, collection in _IDS.items():
-        for ids in tf.get_collection(collection):
-            for get_next in _batches_of([ids]):
-                _check_mode(ids, get_next, is_training)
-    graph = tf.get_default_graph()
-    _find_timestamp(graph, _training_keys(graph))
-
-
-def _check_mode(ids: tf.Tensor, get_next: tf.Operation, is_training: bool) -> None:
-    nodes = _nodes_of_dataset(get_next)
-    # Nothing is known of an iterator that is started outside of this graph.
-    if nodes and MARKS[is_training] not in nodes:
-        raise RuntimeError(
-            f"the ids of a lookup with is_train={is_training} must come from a dataset mapped by "
-            f"get_asc_insert_func(is_training={is_training}), got {ids.name!r} of "
-            f"{get_next.name!r}; give the lookup the batch of its mode"
-        )
+    check_declared_inputs(tf.get_default_graph())

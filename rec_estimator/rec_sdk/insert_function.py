@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FeatureSpec mode maps a dataset with: it checks ids and remembers where they are.
+"""get_asc_insert_func: the function with which FeatureSpec mode maps a dataset.
 
-Step 1a of the data flow, the dataset's side of feature_spec.py.
+Step 1a of the data flow, the dataset's side of feature_spec.py. The function checks the ids of a
+batch, and records their place in the batch for the lookups of the graph.
 
 Source: Rec SDK TensorFlow, ``mx_rec.core.asc.helper``.
 """
@@ -12,17 +13,16 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._argument_checks import check_bool
 from rec_estimator._tensorflow import graphs
+from rec_estimator.graph_modifier.declared_inputs import MARKS, check_timestamp
 from rec_estimator.rec_sdk.feature_spec import (
-    MARKS,
     PIPELINES,
     Entry,
     FeatureSpec,
     Path,
     check_ids,
-    check_time,
+    describe,
     entries_of,
     follow,
-    names_of,
 )
 from rec_estimator.rec_sdk.runtime import is_static
 
@@ -38,33 +38,34 @@ def get_asc_insert_func(
     is_training: bool = True,
     dump_graph: bool = False,
 ) -> Callable[..., Any]:
-    """A function for ``dataset.map`` that checks the ids of a batch and lets lookups find them.
+    """Returns a function for ``dataset.map`` that checks ids and records where a batch has them.
 
-    As Rec SDK's, it adds one entry to the batch: the number of ids in it, int32 []. A dict gets it
-    as ``<last key>_read_emb_key``, a tensor or a tuple at its end, a pair of features (a dict or a
-    tuple) and labels in the features.
+    As in Rec SDK the function adds one entry to the batch: the number of its ids, int32 []. A dict
+    gets it under the key ``<last key>_read_emb_key``, a tensor or tuple as its last entry. In a
+    pair of features (a dict or tuple) and labels the features get it.
 
     Args:
-      tgt_key_specs: A FeatureSpec, a list of them, or the structure of the batch, or its outer
-        part, with FeatureSpecs in it.
-      args_index_list: Instead of them, the positions of ids among the tensors of a batch, from 0.
-      table_names: With args_index_list, the table of each.
-      is_training: Whether lookups of training take their ids from this dataset.
+      tgt_key_specs: A FeatureSpec, a list of them, or a structure of them like that of the batch or
+        of its outer part.
+      args_index_list: Instead of tgt_key_specs: the positions of ids among the tensors of the
+        batch, from 0.
+      table_names: With args_index_list: the table of each position.
+      is_training: Whether training lookups take their ids from this dataset.
       dump_graph: Whether to write the graph of this function to
         ``./export_graph/pipeline_graph.pb``.
 
     Returns:
-      A function of a batch that returns the batch with that entry.
+      A function that takes a batch and returns it with the additional entry.
 
     Raises:
-      ValueError: Both or none of tgt_key_specs and args_index_list; empty lists, or elements of
-        another type; table_names with tgt_key_specs. When the dataset is mapped: an entry that is
-        no dense tensor of integers, a timestamp that is no scalar; with
-        ``init(use_dynamic=False)`` also ids that are a scalar or change their shape.
-      RuntimeError: args_index_list without table_names.
+      ValueError: Both or none of tgt_key_specs and args_index_list are given; a list is empty or
+        has elements of a wrong type; table_names is given with tgt_key_specs. When the dataset is
+        mapped: an entry is not a dense tensor of integers; a timestamp is not a scalar; with
+        ``init(use_dynamic=False)``, ids are a scalar or change their shape.
+      RuntimeError: args_index_list is given without table_names.
       KeyError: When the dataset is mapped: the batch has no such entry.
-      EnvironmentError: When the dataset is mapped: a batch of another structure, or two timestamps
-        in training.
+      EnvironmentError: When the dataset is mapped: the batch has a structure that cannot get an
+        entry; or it has two timestamps, in training.
 
     Example:
       >>> spec = rec.FeatureSpec("user_ids", table_name="user")
@@ -100,7 +101,7 @@ def get_asc_insert_func(
             found = _find_entries(tgt_key_specs, batch, ())
             ids = _checked_entries(found, is_training)
         count = tf.add_n([tf.zeros([], tf.int32), *(tf.size(tensor) for tensor in ids)])
-        with tf.name_scope(None):  # The caller's scopes would change the name.
+        with tf.name_scope(None):  # A scope of the caller would change the name.
             count = tf.identity(count, name=MARKS[is_training])
         result, is_first_part = _with_entry(batch, count)
         _record(found, is_first_part, result, is_training)
@@ -128,31 +129,31 @@ def _check_indices(indices: Any, table_names: Any) -> None:
             or not all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
         ):
             raise ValueError(
-                f"{name} must be a list of {kind.__name__}, not empty, got {values!r}; one for "
+                f"{name} must be a non-empty list of {kind.__name__}, got {values!r}; give one for "
                 "each tensor of ids"
             )
     if len(indices) != len(table_names) or min(indices) < 0:
         raise ValueError(
             "args_index_list must be positions from 0, one for each of table_names, got "
-            f"{indices!r} and {table_names!r}; give as many"
+            f"{indices!r} and {table_names!r}; give as many names as positions"
         )
 
 
 def _check_specs(specs: Any, table_names: Any) -> None:
     if table_names is not None:
         raise ValueError(
-            f"table_names must be None where tgt_key_specs is given, got {table_names!r}; a "
-            "FeatureSpec has a table_name"
+            f"table_names must be None with tgt_key_specs, got {table_names!r}; give each "
+            "FeatureSpec its table_name"
         )
     leaves = tf.nest.flatten(specs)
     if not leaves or not all(isinstance(leaf, FeatureSpec) for leaf in leaves):
         raise ValueError(
-            f"tgt_key_specs must be FeatureSpecs, at least one, got {specs!r}; give a list of them"
+            f"tgt_key_specs must be one or more FeatureSpecs, got {specs!r}; give a list of them"
         )
 
 
 class _Found(NamedTuple):
-    """A FeatureSpec's entry of a batch."""
+    """The entry of a batch that a FeatureSpec names."""
 
     spec: FeatureSpec
     path: Path
@@ -160,7 +161,7 @@ class _Found(NamedTuple):
 
 
 def _find_entries(specs: Any, batch: Any, path: Path) -> List[_Found]:
-    """The entries that `specs` name, in order: `batch` is what is at `path`."""
+    """The entries that `specs` name, in order. `batch` is the part of the batch at `path`."""
     if isinstance(specs, FeatureSpec):
         inner, tensor = _find_entry(specs, batch)
         return [_Found(specs, (*path, *inner), tensor)]
@@ -173,40 +174,43 @@ def _find_entries(specs: Any, batch: Any, path: Path) -> List[_Found]:
             inner_batch = follow(batch, (key,))
         except LookupError:
             raise KeyError(
-                f"the batch must have what tgt_key_specs has at {(*path, key)}, got "
-                f"{names_of(batch)}; give tgt_key_specs the structure of the batch"
+                f"the batch must have an entry at {(*path, key)}, where tgt_key_specs has one, got "
+                f"{describe(batch)}; give tgt_key_specs the structure of the batch"
             ) from None
         found += _find_entries(part, inner_batch, (*path, key))
     return found
 
 
 def _find_entry(spec: FeatureSpec, batch: Any) -> Tuple[Path, Any]:
+    """The entry that one FeatureSpec names in a part of a batch, and its place in there."""
     if not isinstance(batch, (dict, tuple)):
         return (), batch
-    # Of features and labels, the features.
-    for path in ((spec.index_key,), (0, spec.index_key)):
+    key = spec.name if spec.index_key is None else spec.index_key
+    # The second path is for a pair of features and labels.
+    paths: List[Path] = [(key,), (0, key)]
+    for path in paths:
         try:
             return path, follow(batch, path)
         except LookupError:
             continue
     raise KeyError(
         f"index_key of FeatureSpec {spec.name!r} must name an entry of the batch, got "
-        f"{spec.index_key!r}, and the batch has {names_of(batch)}; give index_key="
+        f"{key!r}, and the batch has {describe(batch)}; give index_key="
     )
 
 
 def _checked_entries(found: List[_Found], is_training: bool) -> List[tf.Tensor]:
-    """The ids among the entries."""
+    """Checks the entries. Returns those that are ids."""
     times = [entry.spec.name for entry in found if entry.spec.is_timestamp]
     if is_training and len(times) > 1:
         raise OSError(
-            f"a batch of training must have one timestamp, got {times}; leave is_timestamp to one "
-            "FeatureSpec"
+            f"a training batch must have one timestamp, got {times}; set is_timestamp in one "
+            "FeatureSpec only"
         )
     for entry in found:
         name = f"FeatureSpec {entry.spec.name!r}"
         if entry.spec.is_timestamp:
-            check_time(name, entry.tensor)
+            check_timestamp(name, entry.tensor)
         else:
             check_ids(name, entry.tensor)
     return [entry.tensor for entry in found if not entry.spec.is_timestamp]
@@ -225,7 +229,7 @@ def _ids_at(positions: Sequence[int], batch: Any) -> List[tf.Tensor]:
 
 
 def _with_entry(batch: Any, count: tf.Tensor) -> Tuple[Any, bool]:
-    """The batch with one more entry, and whether the batch became the first part of a pair."""
+    """Adds an entry to a batch. Also returns whether the batch became the first of a pair."""
     if isinstance(batch, tf.Tensor):
         return (batch, count), True
     if type(batch) is tuple and len(batch) == 2 and isinstance(batch[0], (dict, tuple)):
@@ -240,12 +244,12 @@ def _appended(batch: Any, count: tf.Tensor) -> Any:
         return {**batch, f"{max(batch)}_read_emb_key": count}
     raise OSError(
         "a batch must be a tensor, a tuple, a dict with strings for keys, or a pair of features "
-        f"and labels to get one more entry, got {batch!r}; map it into a dict before"
+        f"and labels to get one more entry, got {batch!r}; map it into a dict first"
     )
 
 
 def _record(found: List[_Found], is_first_part: bool, result: Any, is_training: bool) -> None:
-    """Leaves what an insert function found where the graph's lookups look for it."""
+    """Records the found entries in the graph that has the lookups."""
     graph = graphs.outermost_graph(tf.get_default_graph())
     num_tensors = len(tf.nest.flatten(result))
     positions = tf.nest.pack_sequence_as(result, list(range(num_tensors)))
@@ -274,6 +278,6 @@ def _check_same_shape(graph: tf.Graph, entry: Entry) -> None:
             if (other.name, other.path) == (entry.name, entry.path) and other.shape != entry.shape:
                 raise ValueError(
                     f"FeatureSpec {entry.name!r} must have one shape with init(use_dynamic=False), "
-                    f"got {entry.shape} after {other.shape}; batch both alike, or "
+                    f"got {entry.shape} after {other.shape}; batch both alike, or call "
                     "init(use_dynamic=True)"
                 )

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """sparse_lookup: the rows of a create_table table, as scripts for Rec SDK read them.
 
-Step 3 of the data flow. It reads as lookup.py does and changes nothing either; what is its own:
+Step 3 of the data flow. Like the lookups of table/lookup.py it never changes a table. It reads:
 
-    key                       training lookup             other lookup
-    owns a row                its value                   its value
-    owns none                 its initial vector          the default
-    not admitted in this step the default                 the default
-    -1, padding               the default                 the default
+    key                             training lookup             other lookup
+    owns a row                      its value                   its value
+    owns no row                     its initial vector          the default
+    is not admitted in this step    the default                 the default
+    -1, the padding key             the default                 the default
 
-The default is serving_default_value, or zeros. Whether a key is admitted is judged with the whole
-step counted already, over all training lookups of the table; of the lookups that are still to come
-the first one knows nothing. So each asks for its own keys, and when the table's update is built,
-TableShard.training_reads() makes all of them parts of one question.
+The default is serving_default_value, or zeros. A step first counts the keys of all training lookups
+of the table, and then decides which keys are admitted. When a lookup is built, later lookups are
+not yet known. Each lookup therefore builds an admission op for its own keys only. When the update
+of the table is built, TableShard.training_reads() replaces them by one op for all lookups.
 
 Source: Rec SDK TensorFlow, ``mx_rec.core.embedding.sparse_lookup``.
 """
@@ -30,19 +30,19 @@ from rec_estimator.rec_sdk.constants import (
     ASCEND_SPARSE_LOOKUP_ID_OFFSET,
     ASCEND_SPARSE_LOOKUP_LOCAL_EMB,
 )
-from rec_estimator.rec_sdk.create_table import PADDING_KEY, SparseTable, Thresholds, table_timestamp
 from rec_estimator.rec_sdk.feature_spec import FeatureSpec
+from rec_estimator.rec_sdk.sparse_table import PADDING_KEY, SparseTable, Thresholds, table_timestamp
 from rec_estimator.table.lookup import control_flow_error, read_shards
 from rec_estimator.table.shard import LookupRecord, TableShard
 
-# Lookups of one table in one mode, at most, as in Rec SDK.
+# Rec SDK's limits: lookups of one table in one mode; characters of a name.
 _MAX_LOOKUPS = 128
 _MAX_NAME = 255
 
-# What a name scope of TensorFlow has not.
+# Characters that TensorFlow does not allow in name scopes.
 _NOT_IN_SCOPES = re.compile(r"[^A-Za-z0-9_.\\/>-]")
 
-# What callers in Rec SDK's style hand over beside the arguments.
+# Further keywords that scripts for Rec SDK pass.
 _IGNORED = ("dim", "feature_spec_name_ids_dict", "lookup_ids", "multi_lookup")
 
 
@@ -61,33 +61,35 @@ def sparse_lookup(
 ) -> tf.Tensor:
     """Reads one row per id of a table of ``create_table``.
 
-    A training lookup's keys are counted in each step that updates the table, and those admitted get
-    a row; no lookup changes the table by itself.
+    No lookup changes the table. Each step that updates the table counts the keys of its training
+    lookups, and gives a row to those that are admitted.
 
     Args:
       hashtable: The table.
-      ids: Integers of any shape, or floats that are whole; or the FeatureSpec of an entry of the
-        batch, or a list of one.
-      send_count: From 1, or None; must be given after ``init(use_dynamic=False)``; without effect.
-      is_train: Whether this is a lookup of training. No gradient goes through another one.
-      name: 1 to 255 characters; None: ``sparse_lookup_<n>``.
-      modify_graph: Must be True where ids is a tensor.
-      batch: What the iterator gave, where ids is a FeatureSpec.
-      access_and_evict_config: A dict with some of ``access_threshold``, ``eviction_threshold``
-        (both from -1, which is off, as None is) and ``faae_coefficient`` (from 1). The same in all
-        training lookups of a table, and as the FeatureSpec has it where ids is one.
-      is_grad: False: no gradient goes through; the keys are counted and admitted all the same.
-      serving_default_value: What a key reads that has no row to read, as the module says: a tensor
-        that broadcasts to [dim]. None: zeros.
-      **kwargs: Ignored, as in Rec SDK; a warning names those that are not known.
+      ids: Integers of any shape, or floats with integer values; or the FeatureSpec of an entry of
+        the batch, or a list of one FeatureSpec.
+      send_count: From 1, or None. Required after ``init(use_dynamic=False)``. Without effect.
+      is_train: Whether this is a training lookup. No gradient goes through other lookups.
+      name: 1 to 255 characters. None: ``sparse_lookup_<n>``.
+      modify_graph: Must be True if ids is a tensor.
+      batch: If ids is a FeatureSpec: the batch that the iterator returned.
+      access_and_evict_config: A dict with any of ``access_threshold``, ``eviction_threshold`` (from
+        -1; -1 and None mean off) and ``faae_coefficient`` (from 1). All training lookups of a table
+        must have the same, and so must the FeatureSpec if ids is one.
+      is_grad: False: no gradient goes through this lookup; its keys are still counted and admitted.
+      serving_default_value: The default of the table above: a tensor that broadcasts to [dim].
+        None: zeros.
+      **kwargs: Ignored, as in Rec SDK. A warning names those that Rec SDK does not know.
 
     Returns:
       float32 [ids.shape, dim].
 
     Raises:
-      ValueError: A bad argument, also one of the wrong type; thresholds that differ from those of
-        another lookup of the table; a training lookup inside tf.cond, tf.while_loop or tf.function.
-      RuntimeError: More than 128 lookups of the table in one mode; as of the FeatureSpec.
+      ValueError: An argument has a wrong type or value; thresholds differ from those of another
+        lookup of the table; a training lookup is inside tf.cond, tf.while_loop or tf.function.
+      RuntimeError: The table has more than 128 lookups in one mode; or no dataset of this mode
+        declares the FeatureSpec.
+      KeyError: The batch has no entry of the FeatureSpec.
 
     Example:
       >>> table = rec.create_table(tf.int64, 2, "item", tf.zeros_initializer())
@@ -116,7 +118,7 @@ def sparse_lookup(
     thresholds = _thresholds(access_and_evict_config)
     if spec is not None:
         config, thresholds = thresholds, _thresholds_of(spec)
-        # Scripts for both ways to give ids hand over both; what differs would be lost in silence.
+        # Scripts that support tensors and FeatureSpecs pass both. A difference must not be ignored.
         if access_and_evict_config is not None and config != thresholds:
             raise ValueError(
                 f"access_and_evict_config must be that of FeatureSpec {spec.name!r}, got {config} "
@@ -139,8 +141,8 @@ def sparse_lookup(
         hashtable.num_lookups[is_train] += 1
         hashtable.send_count = send_count
         hashtable.is_grad |= is_train and is_grad
-        if is_train and hashtable.thresholds.eviction_threshold:
-            table_timestamp()  # So that it is initialized with the other variables.
+        if is_train and hashtable.evicts:
+            table_timestamp()  # Made here to be initialized with the other variables.
         read = _read_in_training if is_train else _read
         values = read_shards(hashtable, keys, lambda shard, part: read(shard, part, default))
     return values if is_train and is_grad else tf.stop_gradient(values)
@@ -175,7 +177,7 @@ def _warn_of_unknown(arguments: Dict[str, Any]) -> None:
 
 
 def _spec_of(ids: Any, modify_graph: bool) -> Optional[FeatureSpec]:
-    """The FeatureSpec that ids is, or None if it is a tensor."""
+    """Checks ids. Returns their FeatureSpec, or None if they are a tensor."""
     if isinstance(ids, (FeatureSpec, list, tuple)):
         return feature_spec.as_spec(ids)
     if isinstance(ids, tf.SparseTensor):
@@ -203,20 +205,20 @@ def _as_int64(ids: Any) -> tf.Tensor:
             "hash strings with tf.strings.to_hash_bucket_fast(ids, 2**63 - 1), or read numbers "
             "with tf.strings.to_number(ids, tf.int64)"
             if ids.dtype == tf.string
-            else "cast them, if they are whole numbers"
+            else "cast them to tf.int64"
         )
         raise ValueError(f"ids must be integers or floats, got {ids.dtype.name}; {remedy}")
     return tf.cast(ids, tf.int64)
 
 
 def _thresholds(config: Any) -> Optional[Thresholds]:
-    """What a lookup says; None if it says nothing of admission."""
+    """Checks the thresholds of a lookup; None if they define no admission."""
     if config is None:
         return None
     if not isinstance(config, dict) or set(config) - set(Thresholds._fields):
         raise ValueError(
-            "access_and_evict_config must be a dict with none but "
-            f"{', '.join(Thresholds._fields)}, got {config!r}"
+            "access_and_evict_config must be a dict with no keys but "
+            f"{', '.join(Thresholds._fields)}, got {config!r}; remove the others"
         )
     access, eviction = config.get("access_threshold"), config.get("eviction_threshold")
     coefficient = config.get("faae_coefficient", 1)
@@ -265,11 +267,11 @@ def _read_in_training(
         )
         admits = None
         if shard.table.filters_keys:
-            # Compression puts here how often a user's keys come besides.
+            # Sample compression replaces this by further occurrences of keys.
             counted = tf.zeros([0], tf.int64)
-            asked = _ops.gen.rec_estimator_table_admits(shard.handle, keys, counted)
-            # Where training_reads() puts the answer to all lookups' question.
-            admits = tf.identity(asked, name="admits")
+            own = _ops.gen.rec_estimator_table_admits(shard.handle, keys, counted)
+            # training_reads() replaces the input of this op.
+            admits = tf.identity(own, name="admits")
     address = tf.identity(keys, name="id_offset")
     if not shard.record_lookup(LookupRecord(keys, values.op, True, admits, address)):
         raise control_flow_error(values.op)
@@ -277,7 +279,7 @@ def _read_in_training(
     tf.add_to_collection(ASCEND_SPARSE_LOOKUP_ID_OFFSET, address)
     if admits is not None:
         return _where(admits, values, tf.zeros([shard.dim]) if default is None else default)
-    # The op reads zeros for padding.
+    # The lookup op reads zeros for the padding key.
     return values if default is None else _where(tf.not_equal(keys, PADDING_KEY), values, default)
 
 

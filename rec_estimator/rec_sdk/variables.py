@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a script in Rec SDK's style trains: its dense variables and its tables, apart.
+"""The trainable dense variables and tables of a graph, in two lists as in Rec SDK.
 
 Source: Rec SDK TensorFlow, ``get_dense_and_sparse_variable``.
 """
@@ -15,11 +15,11 @@ from rec_estimator.table.table import EmbeddingTable, graph_tables
 def get_dense_and_sparse_variable() -> Tuple[
     List[tf.Variable], List[Union[EmbeddingTable, TableShard]]
 ]:
-    """The trainable variables of the default graph, and its trainable tables.
+    """Returns the trainable variables and the trainable tables of the default graph.
 
     Returns:
-      The graph's TRAINABLE_VARIABLES, and its tables in the order they were made: a partitioned one
-      as its shards, as ``tf.gradients`` and ``apply_gradients()`` take it.
+      TRAINABLE_VARIABLES, and the tables in the order they were made. For a partitioned table the
+      list has its shards, because ``tf.gradients`` and ``apply_gradients()`` take shards.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SparseTable: the table that create_table makes.
+
+Step 2 of the data flow. It is the table of table/table.py with Rec SDK's additions: a row limit, a
+padding key, rows that training does not change, and thresholds. The thresholds say which keys are
+admitted and when they are evicted; they come from the lookups of the table.
+
+Source: Rec SDK TensorFlow, ``mx_rec.core.embedding``.
+"""
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator._tensorflow import graphs
+from rec_estimator.options import MAX_FILTER_FREQ, CounterFilter, EmbeddingVariableOption
+from rec_estimator.rec_sdk import feature_spec, runtime
+from rec_estimator.rec_sdk.constants import TIMESTAMP_VARIABLE
+from rec_estimator.table.table import EmbeddingTable
+
+# The key that fills up rows of ids. It never owns a row.
+PADDING_KEY = -1
+
+
+class Thresholds(NamedTuple):
+    """When keys of a table are admitted and evicted.
+
+    Attributes:
+      access_threshold: A key owns a row once its count reaches this number. 0: every key owns one,
+        and is counted. None: the table has no admission.
+      eviction_threshold: A key is evicted after this many seconds, by the data's timestamps,
+        without training. None: no key is evicted.
+      faae_coefficient: What one occurrence adds to a key's count.
+    """
+
+    access_threshold: Optional[int] = None
+    eviction_threshold: Optional[int] = None
+    faae_coefficient: int = 1
+
+
+class SparseTable(EmbeddingTable):
+    """A table of ``create_table``. It has these attributes beside those of EmbeddingTable:
+
+    Attributes:
+      table_name: The name of the table.
+      variable: The table itself.
+      emb_size: ``dim``.
+      emb_initializer: The argument of create_table.
+      init_param: Factor of every initial vector.
+      is_save: Whether checkpoints contain the table.
+      is_dp: The argument of create_table; without effect in one process.
+      max_rows: The most rows the table may have; 0: as many as fit into memory.
+      device_vocabulary_size, host_vocabulary_size, ssd_vocabulary_size, ssd_data_path: The
+        arguments of create_table.
+      padding_keys: Keys whose values training does not change, ascending.
+      is_grad: Whether a gradient goes through any training lookup.
+      send_count: The argument of the last lookup.
+      thresholds: When keys are admitted and evicted; None until a lookup has set them.
+    """
+
+    is_sparse_table = True
+
+    def __init__(
+        self,
+        name: str,
+        dim: int,
+        *,
+        key_dtype: tf.DType,
+        num_shards: int,
+        initializer: Callable[..., Any],
+        init_param: float,
+        is_save: bool,
+        sizes: Sequence[int],
+        padding_keys: Sequence[int],
+        given: Dict[str, Any],
+    ) -> None:
+        self.table_name = name
+        self.emb_initializer = initializer
+        self.init_param = init_param
+        self.is_save = is_save
+        self.sizes = tuple(sizes)
+        self.device_vocabulary_size, self.host_vocabulary_size, self.ssd_vocabulary_size = sizes
+        self.max_rows = 0 if runtime.get_use_dynamic_expansion() else sum(sizes[:2])
+        self.padding_keys = tuple(padding_keys)
+        self.is_dp: bool = given["is_dp"]
+        self.ssd_data_path: Tuple[str, ...] = tuple(given["ssd_data_path"])
+        self.given = given
+        self.is_grad = False
+        self.send_count: Optional[int] = None
+        self.rank_size = runtime.get_rank_size()
+        self.thresholds: Optional[Thresholds] = None
+        self.num_lookups = {True: 0, False: 0}  # By mode, True for training.
+        super().__init__(
+            name,
+            dim,
+            key_dtype=key_dtype,
+            num_shards=num_shards,
+            initializer=initializer,
+            ev_option=EmbeddingVariableOption(),
+            trainable=True,
+        )
+
+    def _initial_vectors(self, initializer: Callable[..., Any], shape: List[int]) -> Any:
+        vectors = super()._initial_vectors(initializer, shape)
+        return vectors if self.init_param == 1 else vectors * self.init_param
+
+    def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
+        """Same as for EmbeddingTable, with the row limit of one shard, padding and frozen keys."""
+        return {
+            **super().handle_attrs(num_shards),
+            "max_rows": -(-self.max_rows // num_shards),
+            "has_padding_key": True,
+            # A graph that does not train may have no lookup that sets the thresholds. Until one
+            # does, a restore admits no key that is only counted in the checkpoint.
+            "filter_freq": MAX_FILTER_FREQ,
+            "frozen_keys": list(self.padding_keys),
+        }
+
+    @property
+    def variable(self) -> "SparseTable":
+        """The table itself; a tf.Variable in Rec SDK."""
+        return self
+
+    @property
+    def emb_size(self) -> int:
+        """Number of elements of a row's value."""
+        return self.dim
+
+    @property
+    def is_hbm(self) -> bool:
+        """Whether the table has only one tier, which Rec SDK calls HBM."""
+        return self.host_vocabulary_size == 0
+
+    @property
+    def slice_device_vocabulary_size(self) -> int:
+        """Rows of the device tier in this process."""
+        return self.device_vocabulary_size
+
+    @property
+    def slice_host_vocabulary_size(self) -> int:
+        """Rows of the host tier in this process."""
+        return self.host_vocabulary_size
+
+    @property
+    def slice_ssd_vocabulary_size(self) -> int:
+        """Rows of the SSD tier in this process."""
+        return self.ssd_vocabulary_size
+
+    @property
+    def filter(self) -> Optional[CounterFilter]:
+        """The filter that the thresholds define; None without an access_threshold."""
+        threshold = self.thresholds.access_threshold if self.thresholds else None
+        return CounterFilter(threshold) if threshold else None
+
+    @property
+    def filters_keys(self) -> bool:
+        """Whether one occurrence is not enough to admit a key."""
+        return (
+            self.thresholds is not None
+            and self.filter is not None
+            and self.thresholds.faae_coefficient < self.filter.filter_freq
+        )
+
+    @property
+    def evicts(self) -> bool:
+        """Whether a lookup has set an eviction_threshold."""
+        return self.thresholds is not None and bool(self.thresholds.eviction_threshold)
+
+    def capacity(self) -> tf.Tensor:
+        """The most rows the table may have; without a limit, keys that fit until it grows.
+
+        Returns:
+          int64 [].
+        """
+        if not self.max_rows:
+            return super().capacity()
+        return tf.constant(self.max_rows, tf.int64)
+
+    def set_thresholds(self, thresholds: Thresholds) -> None:
+        """Sets the thresholds of the table. Every lookup that does must set the same.
+
+        Args:
+          thresholds: The thresholds of a lookup.
+
+        Raises:
+          ValueError: Another lookup has set other thresholds.
+        """
+        if self.thresholds is None:
+            self.thresholds = thresholds
+            for shard in self.shards:
+                for name, value in (
+                    ("filter_freq", thresholds.access_threshold or 0),
+                    ("filter_coefficient", thresholds.faae_coefficient),
+                ):
+                    graphs.set_attr(shard.op, name, tf.AttrValue(i=value))
+        elif self.thresholds != thresholds:
+            raise ValueError(
+                "the access and evict threshold param must be same in all lookups of table "
+                f"{self.table_name!r}, got {thresholds} after {self.thresholds}; give each the "
+                "same access_and_evict_config, or FeatureSpecs with the same thresholds"
+            )
+
+    def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:
+        """Returns the version that a step writes into rows: the timestamp, if the table evicts.
+
+        Args:
+          global_step: int64 []. The version of a table that does not evict.
+
+        Returns:
+          int64 []. ``table_timestamp()`` is up to date once it has been computed.
+
+        Raises:
+          ValueError: The table evicts, and the batch has no timestamp.
+        """
+        if self.thresholds is None:
+            self.set_thresholds(Thresholds())
+        if not self.evicts:
+            return global_step
+        keys = [lookup.keys for shard in self.shards for lookup in shard.lookups]
+        timestamp = feature_spec.batch_timestamp(self.graph, keys)
+        if timestamp is None:
+            raise ValueError(
+                f"the batch must have a timestamp, by which table {self.table_name!r} evicts, got "
+                "none; add FeatureSpec(..., is_timestamp=True) to those of the dataset, or add the "
+                "tensor to the collection ASCEND_TIMESTAMP"
+            )
+        latest = table_timestamp()
+        advance = tf.assign(latest, tf.maximum(latest.read_value(), timestamp))
+        with tf.control_dependencies([advance]):
+            return tf.identity(timestamp)
+
+    def evict(self) -> tf.Tensor:
+        """Evicts the keys that were not trained for ``eviction_threshold`` seconds.
+
+        The data's timestamps count, not the clock. An evicted key starts again from count 0, its
+        initial vector and fresh slots.
+
+        Returns:
+          int64 []. The number of evicted keys, with those that were only counted.
+
+        Raises:
+          ValueError: No lookup of the table has an eviction_threshold.
+        """
+        threshold = self.thresholds.eviction_threshold if self.thresholds else None
+        if not threshold:
+            raise ValueError(
+                f"table {self.table_name!r} must have an eviction_threshold, got {self.thresholds}"
+                "; give it in access_and_evict_config or in the FeatureSpec"
+            )
+        # The op evicts a key iff timestamp - version > steps_to_live.
+        return self._evict(table_timestamp().read_value(), steps_to_live=threshold - 1)
+
+    def __repr__(self) -> str:
+        return f"<rec_estimator.SparseTable {self.name!r} dim={self.dim} max_rows={self.max_rows}>"
+
+
+def table_timestamp() -> tf.Variable:
+    """Returns the variable with the greatest timestamp of all batches that trained a table.
+
+    The first call in a graph makes it. Checkpoints contain it.
+
+    Returns:
+      int64 [], of the default graph.
+    """
+    for variable in tf.global_variables():
+        if variable.op.name == TIMESTAMP_VARIABLE:
+            return variable
+    with tf.init_scope(), tf.name_scope(None), tf.device("/device:CPU:0"):
+        return tf.Variable(
+            0, dtype=tf.int64, trainable=False, name=TIMESTAMP_VARIABLE, use_resource=True
+        )
