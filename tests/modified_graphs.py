@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of graph modification train on: batches of every structure, and where they go."""
+"""Data and tables for the tests of graph modification: batches of every structure."""
 
 import collections
+import pathlib
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -9,7 +10,7 @@ import tensorflow.compat.v1 as tf
 import rec_estimator as rec
 from rec_estimator.graph_modifier.prepared_input import get_initializer
 
-# The optimizer of graphs takes longer than these small ones run.
+# Optimizing these small graphs takes longer than running them.
 QUICK = tf.ConfigProto()
 QUICK.graph_options.rewrite_options.disable_meta_optimizer = True
 
@@ -42,7 +43,7 @@ def ragged(history):
     return tf.RaggedTensor.from_tensor(history, padding=0)
 
 
-# How a dataset's examples are structured: from the columns to a batch, and back to a dict.
+# By name of a structure: a function from columns to the structure, and one from a batch to a dict.
 STRUCTURES = {
     "dict": (lambda c: c, lambda b: b),
     "tuple": (
@@ -91,6 +92,16 @@ def start(session, iterator, kind, modified):
     elif kind == "initializable":
         session.run(iterator.initializer)
     session.run(tf.global_variables_initializer())
+
+
+def checkpoints(folder):
+    """{checkpoint: {tensor: its type, shape and bytes}} of the checkpoints in a folder."""
+    found = {}
+    for index in sorted(pathlib.Path(folder).glob("model.ckpt-*.index")):
+        reader = tf.train.load_checkpoint(str(index.with_suffix("")))
+        tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+        found[index.stem] = {k: (v.dtype, v.shape, v.tobytes()) for k, v in tensors.items()}
+    return found
 
 
 def assert_same(first, second):

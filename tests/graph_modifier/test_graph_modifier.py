@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graph modification: the same bits as without, in a session, for every kind of batch."""
+"""Graph modification in a session: the same bits as without it, for every structure of batch."""
 
+import gc
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ from rec_estimator.graph_modifier.prepared_input import get_initializer, get_tar
 
 
 def model(batch):
-    """Two tables, four lookups of all kinds: (loss, keys of the users)."""
+    """Two tables and lookups of every kind: (loss, keys of the users)."""
     user, item = table_of("user"), table_of("item")
     users = tf.strings.to_hash_bucket_fast(tf.strings.join([batch["user"], "@"]), HASH_BUCKETS)
     history = batch["history"]
@@ -47,7 +49,7 @@ def model(batch):
 
 
 def train(structure, kind, modified, steps=20):
-    """Losses, and what the tables hold at the end."""
+    """Losses, and the tables at the end."""
     with tf.Graph().as_default():
         tf.set_random_seed(1)
         iterator = iterator_of(dataset_of(structure), kind)
@@ -86,7 +88,7 @@ def modified_graph(kind="initializable"):
 
 
 @pytest.mark.parametrize("kind", ["initializable", "one-shot"])
-def test_what_is_fetched_from_the_old_batch_is_of_the_same_batch(kind):
+def test_tensors_of_the_old_batch_have_the_values_of_the_batch_of_the_step(kind):
     iterator, batch, loss, keys, train_op = modified_graph(kind)
     lookups = [op for op in keys.graph.get_operations() if op.type == "RecEstimator>TableLookup"]
     key_of_step = next(op.inputs[1] for op in lookups if op.inputs[0].op.name == "user")
@@ -102,7 +104,7 @@ def test_what_is_fetched_from_the_old_batch_is_of_the_same_batch(kind):
             np.testing.assert_array_equal(hashed_now, new_keys)
             assert history.dense_shape[0] == len(users) == BATCH
             seen.append(users.tolist())
-            # By name, and without anything else of the step: the next batch, as ever.
+            # Fetched alone, by name: it takes the next batch, as without modification.
             seen.append(session.run(batch["user"].name).tolist())
         session.run(train_op)
     assert seen == unmodified_users(kind, len(seen))
@@ -119,8 +121,8 @@ def unmodified_users(kind, count):
             return [session.run(users).tolist() for _ in range(count)]
 
 
-def test_the_moved_part_keeps_batches_in_order_whatever_the_options_of_the_dataset_say():
-    # Threads overtake each other too seldom to be waited for.
+def test_the_map_of_the_moved_ops_is_deterministic_whatever_the_options_of_the_dataset_say():
+    # Batches change their order too rarely for a test of the order itself.
     modified_graph()
     maps = [
         op.get_attr("deterministic")
@@ -130,7 +132,7 @@ def test_the_moved_part_keeps_batches_in_order_whatever_the_options_of_the_datas
     assert maps == [b"true"]
 
 
-def test_the_hook_starts_data_only_where_nobody_has_started_them():
+def test_the_hook_starts_an_iterator_only_once():
     tf.set_random_seed(1)
     batch = iterator_of(dataset_of("sparse"), "initializable").get_next()
     rec.optimizers.AdagradOptimizer(0.1).minimize(model(batch)[0])
@@ -144,7 +146,7 @@ def test_the_hook_starts_data_only_where_nobody_has_started_them():
     assert seen == unmodified_users("initializable", 2)
 
 
-def test_what_would_not_reach_the_moved_part_cannot_be_fed():
+def test_tensors_that_the_moved_ops_would_not_see_cannot_be_fed():
     iterator, batch, loss, keys, _ = modified_graph()
     with tf.Session() as session:
         start(session, iterator, "initializable", modified=True)
@@ -167,7 +169,7 @@ def test_a_modified_graph_can_be_written_and_read_again():
     np.testing.assert_array_equal(users, step_users)
 
 
-def test_steps_of_several_threads_never_mix_their_batches():
+def test_concurrent_steps_never_mix_their_batches():
     iterator, batch, _, keys, train_op = modified_graph()
     step_keys = get_target_batch(True)["user"]
     mixed, steps = [], []
@@ -203,7 +205,7 @@ def test_get_target_batch_has_the_structure_of_the_dataset():
         assert_same(*session.run([target, old]))
 
 
-def test_get_target_batch_says_what_to_do_when_nobody_kept_the_iterator():
+def test_get_target_batch_refuses_an_iterator_that_the_script_has_dropped():
     batch = tf.data.make_one_shot_iterator(dataset_of()).get_next()
     loss, _ = model(batch)
     rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
@@ -212,7 +214,21 @@ def test_get_target_batch_says_what_to_do_when_nobody_kept_the_iterator():
         get_target_batch(True)
 
 
-def test_training_and_evaluation_share_a_graph_and_evaluation_starts_anew():
+@pytest.mark.parametrize(
+    "make", [tf.data.make_initializable_iterator, tf.data.make_one_shot_iterator]
+)
+def test_tensorflow_keeps_no_iterator_that_the_script_has_dropped(make):
+    """So nothing that the graph refers to knows the structure of a batch. See prepared_input.py."""
+    iterator = make(dataset_of("nested"))
+    batch = iterator.get_next()
+    reference = weakref.ref(iterator)
+    del iterator
+    gc.collect()
+    assert reference() is None
+    assert batch[1].graph is tf.get_default_graph()
+
+
+def test_training_and_evaluation_share_a_graph_and_evaluation_restarts():
     def run(modified):
         with tf.Graph().as_default():
             tf.set_random_seed(1)
@@ -247,7 +263,7 @@ def test_training_and_evaluation_share_a_graph_and_evaluation_starts_anew():
     assert run(True) == run(False)
 
 
-def test_the_users_own_initializer_starts_the_new_iterator_and_is_fed_with_its_files():
+def test_the_initializer_of_the_script_starts_the_new_iterator_and_can_be_fed():
     chosen = tf.placeholder(tf.string, [None])
     data = tf.data.Dataset.from_tensor_slices(chosen).batch(2)
     iterator = tf.data.make_initializable_iterator(data)
@@ -262,7 +278,7 @@ def test_the_users_own_initializer_starts_the_new_iterator_and_is_fed_with_its_f
         assert session.run(values).shape == (1, 4)
 
 
-def test_an_iterator_of_several_datasets_keeps_all_of_them():
+def test_an_iterator_keeps_its_initializers_for_several_datasets():
     first, second = dataset_of(seed=1), dataset_of(seed=2)
     iterator = tf.data.Iterator.from_structure(
         tf.data.get_output_types(first), tf.data.get_output_shapes(first)
@@ -306,7 +322,7 @@ def test_a_monitored_session_starts_the_new_iterator_from_the_table_initializers
     assert run(True) == run(False)
 
 
-def test_modifying_twice_changes_nothing_and_new_lookups_are_moved_by_the_second_time():
+def test_a_second_modification_only_moves_lookups_that_were_added():
     iterator = tf.data.make_initializable_iterator(dataset_of())
     batch = iterator.get_next()
     loss, _ = model(batch)
@@ -332,7 +348,7 @@ def test_modifying_twice_changes_nothing_and_new_lookups_are_moved_by_the_second
         assert_same(*again)
 
 
-def test_an_iterator_may_wait_for_another_ones_batch():
+def test_an_iterator_may_wait_for_the_batch_of_another_iterator():
     first = tf.data.make_one_shot_iterator(tf.data.Dataset.range(100)).get_next()
     with tf.control_dependencies([first]):
         second = tf.data.make_one_shot_iterator(tf.data.Dataset.range(200, 300)).get_next()
@@ -342,12 +358,12 @@ def test_an_iterator_may_wait_for_another_ones_batch():
         session.run(tf.global_variables_initializer())
         for i in range(3):
             assert session.run([first, second, values])[:2] == [i, 200 + i]
-        # The first one is taken with the second one, as ever.
+        # Each batch of the second also takes one of the first, as without modification.
         assert session.run(second) == 203
         assert session.run(first) == 4
 
 
-def test_a_graph_that_gets_its_optimizer_after_the_modification_is_one_of_training():
+def test_an_optimizer_added_after_the_modification_makes_the_data_those_of_training():
     iterator = tf.data.make_initializable_iterator(dataset_of())
     loss, _ = model(iterator.get_next())
     modify_graph_and_start_emb_cache()
@@ -381,7 +397,7 @@ def test_the_state_of_the_input_pipeline_is_saved_and_restored_between_steps(tmp
         assert [session.run([key, values])[0] for _ in range(3)] == [3, 4, 5]
 
 
-def test_the_graphs_are_dumped_for_tensorboard(tmp_path, monkeypatch):
+def test_dump_graph_writes_the_graphs_for_tensorboard(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     iterator = tf.data.make_initializable_iterator(dataset_of("ragged"))
     loss, _ = model(iterator.get_next())

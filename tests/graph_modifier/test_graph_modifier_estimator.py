@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GraphModifierHook with an Estimator: the same losses, rows, counts and checkpoints as without."""
-
-import pathlib
+"""GraphModifierHook in an Estimator: the same losses and checkpoints as without it."""
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from modified_graphs import QUICK, checkpoints
 
 import rec_estimator as rec
 
@@ -25,7 +24,7 @@ FEATURES = [
 
 
 def input_fn(prefetch=None, seed=0, epochs=None, with_labels=True):
-    """Dense strings, dense ids with padding, sparse ids with weights; ever new users."""
+    """Dense strings, dense ids with padding, sparse ids with weights; new users in each epoch."""
 
     def build():
         rng = np.random.default_rng(seed)
@@ -70,12 +69,12 @@ def model_fn(features, labels, mode):
 
 
 class Watch(tf.train.SessionRunHook):
-    """Fetches the loss and, straight from the batch that model_fn got, the labels."""
+    """Fetches the loss, and the labels from the batch that model_fn got."""
 
     def __init__(self):
         self.losses = []
         self.modified = []
-        # By graph: train_and_evaluate evaluates in the middle of its training loop.
+        # By graph, because train_and_evaluate evaluates inside the training loop.
         self.tensors = {}
 
     def begin(self):
@@ -96,12 +95,9 @@ class Watch(tf.train.SessionRunHook):
 
 
 def estimator_in(folder):
-    # The optimizer of graphs takes longer than these small ones run.
-    session_config = tf.ConfigProto()
-    session_config.graph_options.rewrite_options.disable_meta_optimizer = True
     config = rec.RunConfig(
         tf_random_seed=1,
-        session_config=session_config,
+        session_config=QUICK,
         save_checkpoints_steps=50,
         keep_checkpoint_max=20,
         log_step_count_steps=1000,
@@ -110,22 +106,12 @@ def estimator_in(folder):
 
 
 def hooks_of(watch, modified):
-    # Before the modification: what it found is rewired beneath it.
+    # Watch finds its tensors before the modification rewires their inputs.
     return [watch, rec.GraphModifierHook()] if modified else [watch]
 
 
-def checkpoints(folder):
-    """{checkpoint: {tensor: its type, shape and bytes}} of all that are left."""
-    found = {}
-    for index in sorted(pathlib.Path(folder).glob("model.ckpt-*.index")):
-        reader = tf.train.load_checkpoint(str(index.with_suffix("")))
-        tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-        found[index.stem] = {k: (v.dtype, v.shape, v.tobytes()) for k, v in tensors.items()}
-    return found
-
-
 def train_in_two_goes(folder, stops, prefetch, modified):
-    """Stops in the middle of the data, with batches prefetched, and goes on from the checkpoint."""
+    """Trains, stops while batches are prefetched, and resumes from the checkpoint."""
     watch = Watch()
     for max_steps in stops:
         estimator_in(folder).train(
@@ -146,7 +132,7 @@ def train_in_two_goes(folder, stops, prefetch, modified):
         ),
     ],
 )
-def test_losses_and_checkpoints_are_those_of_the_unmodified_graph(
+def test_losses_and_checkpoints_equal_those_of_the_unmodified_graph(
     stops, saved, prefetches, tmp_path
 ):
     losses, files = train_in_two_goes(tmp_path / "plain", stops, None, False)
@@ -177,7 +163,7 @@ def test_the_hook_dumps_the_graphs(trained):
     assert dumped == ["cut_graph_train_0.pbtxt", "new_graph.pbtxt", "old_graph.pbtxt"]
 
 
-def test_evaluate_gives_the_metrics_of_the_unmodified_graph(trained):
+def test_evaluate_returns_the_metrics_of_the_unmodified_graph(trained):
     results = []
     for modified in (False, True):
         watch = Watch()
@@ -189,7 +175,7 @@ def test_evaluate_gives_the_metrics_of_the_unmodified_graph(trained):
     assert results[0]["global_step"] == 30
 
 
-def test_predict_gives_the_predictions_of_the_unmodified_graph(trained):
+def test_predict_returns_the_predictions_of_the_unmodified_graph(trained):
     data = input_fn(epochs=1, seed=1, with_labels=False)
     plain, modified = (
         [p["logits"] for p in estimator_in(trained).predict(data, hooks=hooks)]
@@ -214,7 +200,7 @@ def test_train_and_evaluate_with_one_hook_object_in_both_specs(tmp_path):
     assert results[0] == results[1]
 
 
-def test_an_input_fn_may_return_tensors_and_training_takes_all_of_its_data(tmp_path):
+def test_training_takes_all_data_of_an_input_fn_that_returns_tensors(tmp_path):
     def tensors():
         return tf.data.make_one_shot_iterator(input_fn(epochs=1)()).get_next()
 
@@ -228,7 +214,7 @@ def test_an_input_fn_may_return_tensors_and_training_takes_all_of_its_data(tmp_p
     assert runs[0] == runs[1]
 
 
-def test_the_hook_can_be_told_to_leave_the_graph_alone(tmp_path):
+def test_the_hook_with_modify_graph_false_does_not_modify_the_graph(tmp_path):
     watch = Watch()
     hooks = [watch, rec.GraphModifierHook(modify_graph=False)]
     estimator_in(tmp_path).train(input_fn(), steps=1, hooks=hooks)

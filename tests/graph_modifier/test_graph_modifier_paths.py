@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any function of the batch can be on the way to the keys: chosen ones, and random graphs."""
+"""Every op that depends on the batch alone moves: chosen key paths, and random graphs."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ def by_stateless_numbers(batch):
 
 @pytest.mark.parametrize("path", [by_function, by_loops, by_branch, by_stateless_numbers])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_any_function_of_the_batch_moves(path, shards):
+def test_every_function_of_the_batch_moves(path, shards):
     iterator = tf.data.make_initializable_iterator(dataset_of())
     keys = path(iterator.get_next())
     with tf.variable_scope("", partitioner=tf.fixed_size_partitioner(shards)):
@@ -78,7 +78,7 @@ def test_lookups_of_feature_columns_move():
 
 
 def random_graph(seed, modified, steps=4):
-    """What every tensor of a random graph of ops and lookups is in each step."""
+    """The tensors of a random graph of ops and lookups in each step, and the tables at the end."""
     rng = np.random.default_rng(seed)
     with tf.Graph().as_default():
         tf.set_random_seed(1)
@@ -108,9 +108,9 @@ def random_graph(seed, modified, steps=4):
             else:
                 table = tables[rng.integers(2)]
                 vectors.append(tf.reduce_sum(rec.embedding_lookup(table, first)))
-                # Something of the step that takes what is moved, too.
+                # An op of the step that takes a tensor of the key path.
                 vectors.append(tf.cast(tf.reduce_sum(second % 7), tf.float32))
-        # Not tf.add_n, which begins with whichever of its inputs nothing else needs by then.
+        # tf.add_n would not do: the order in which it adds depends on what is fetched.
         loss = sum(vectors, tf.reduce_sum(batch["label"]))
         fetched = [*ids, *vectors, batch["user"], batch["label"], batch["history"].indices, loss]
         lookups = [op for op in loss.graph.get_operations() if op.type.endswith(">TableLookup")]
@@ -130,13 +130,13 @@ def random_graph(seed, modified, steps=4):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_graphs_give_the_same_tensors_whatever_is_fetched(seed):
+def test_random_graphs_compute_the_same_tensors_whatever_is_fetched(seed):
     assert_same(random_graph(seed, True), random_graph(seed, False))
 
 
 @pytest.mark.parametrize("is_optimized", [True, False])
 def test_keys_of_rounded_numbers_are_the_same_bits(is_optimized):
-    """TensorFlow's optimizer of graphs regroups products: in the step and in the dataset alike."""
+    """Grappler regroups products, in the graph of the step and in that of the dataset alike."""
     config = tf.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = not is_optimized
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What graph modification refuses, and how errors in the moved part come out."""
+"""Key paths that graph modification refuses, and errors that moved ops raise."""
 
 import pathlib
 import subprocess
@@ -106,11 +106,11 @@ def test_keys_that_depend_on_more_than_the_batch_are_refused(path, message):
     before = tf.get_default_graph().as_graph_def()
     with pytest.raises(ValueError, match=message) as caught:
         modify_graph_and_start_emb_cache()
-    # Where to go from here.
+    # The message says what to do instead, and names the lookup.
     assert "dataset.map" in str(caught.value)
     assert "GraphModifierHook(modify_graph=False)" in str(caught.value)
     assert "EmbeddingLookup" in str(caught.value) or "embedding_lookup" in str(caught.value)
-    assert tf.get_default_graph().as_graph_def() == before, "nothing must be half done"
+    assert tf.get_default_graph().as_graph_def() == before, "a refused graph must not be changed"
 
 
 def two_iterators():
@@ -170,7 +170,7 @@ def keys_of_a_loop():
         (keys_of_a_loop, "climb.*is part of a loop"),
     ],
 )
-def test_what_cannot_be_moved_is_refused(build, message):
+def test_lookups_that_cannot_move_are_refused(build, message):
     build()
     before = tf.get_default_graph().as_graph_def()
     with pytest.raises(ValueError, match=message):
@@ -178,7 +178,7 @@ def test_what_cannot_be_moved_is_refused(build, message):
     assert tf.get_default_graph().as_graph_def() == before
 
 
-def test_lookups_of_constants_stay_beside_those_that_move():
+def test_lookups_of_constants_stay_in_the_step():
     table_values = look_up(tf.constant([1, 2], tf.int64))
     moved = look_up(batch_of_ids()["id"] % 5)
     modify_graph_and_start_emb_cache()
@@ -188,7 +188,7 @@ def test_lookups_of_constants_stay_beside_those_that_move():
     np.testing.assert_array_equal(constant_rows, rows[1:3])
 
 
-def test_a_table_may_be_asked_for_its_size_inside_of_tf_cond():
+def test_table_size_may_be_inside_tf_cond():
     ids = batch_of_ids()["id"]
     values = look_up(ids + 1)
     table = rec.get_embedding_variable("table", 2)
@@ -221,7 +221,7 @@ def test_assertions_move_and_raise_in_the_step_of_their_batch(is_v2):
             session.run(values)
 
 
-def test_a_bad_value_raises_with_its_cause_and_the_next_batch_follows():
+def test_a_bad_value_raises_its_own_error_and_the_next_step_takes_the_next_batch():
     data = tf.data.Dataset.from_tensor_slices(["1", "2", "three", "4"]).batch(1)
     iterator = tf.data.make_initializable_iterator(data)
     ids = tf.strings.to_number(iterator.get_next(), tf.int64)
@@ -236,7 +236,7 @@ def test_a_bad_value_raises_with_its_cause_and_the_next_batch_follows():
     assert seen == [1, 2, 4]
 
 
-def test_an_exception_of_a_generator_reaches_the_training_loop_at_once(tmp_path):
+def test_an_exception_of_a_generator_ends_the_training_loop(tmp_path):
     def broken():
         yield np.int64(1), np.float32(1.0)
         raise RuntimeError("the disk is on fire")
@@ -258,7 +258,7 @@ def test_an_exception_of_a_generator_reaches_the_training_loop_at_once(tmp_path)
     begin = time.monotonic()
     with pytest.raises(tf.errors.UnknownError, match="the disk is on fire"):
         estimator.train(input_fn, hooks=[rec.GraphModifierHook()])
-    # A hang, not slowness, is what this looks for.
+    # The bound detects a hang, not a slow machine.
     assert time.monotonic() - begin < 60
 
 
@@ -282,7 +282,7 @@ def test_bad_calls_are_refused(call, message):
         call()
 
 
-def test_a_graph_without_lookups_is_left_alone_with_a_warning(monkeypatch):
+def test_a_graph_without_lookups_is_not_changed_with_a_warning(monkeypatch):
     batch_of_ids()
     warnings = []
     monkeypatch.setattr(tf.logging, "warning", warnings.append)
@@ -292,7 +292,7 @@ def test_a_graph_without_lookups_is_left_alone_with_a_warning(monkeypatch):
     assert warnings == ["No lookup takes its keys from a dataset: nothing to modify."]
 
 
-def test_another_graph_than_the_default_one_can_be_modified():
+def test_a_graph_that_is_not_the_default_graph_can_be_modified():
     with tf.Graph().as_default() as other:
         values = look_up(batch_of_ids()["id"] * 3)
     modify_graph_and_start_emb_cache(full_graph=other)

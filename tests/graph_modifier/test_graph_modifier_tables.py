@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graph modification of sparse_lookup: with admission, eviction and timestamps, bit for bit."""
-
-import pathlib
+"""Graph modification of sparse_lookup: the same bits with admission, eviction and timestamps."""
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from modified_graphs import BATCH, QUICK, STRUCTURES, assert_same, dataset_of, iterator_of
+from modified_graphs import (
+    BATCH,
+    QUICK,
+    STRUCTURES,
+    assert_same,
+    checkpoints,
+    dataset_of,
+    iterator_of,
+)
 
 import rec_estimator as rec
 from rec_estimator.graph_modifier.cut import find_key_paths
@@ -24,7 +30,7 @@ SPECS = [
 
 
 def columns(seed):
-    """Ever new users, two waves of items, histories with padding, and seconds."""
+    """User ids, items that change in the middle, histories with padding, and seconds."""
     rng = np.random.default_rng(seed)
     items = np.concatenate([rng.integers(0, 30, ROWS // 2), rng.integers(20, 60, ROWS // 2)])
     return {
@@ -37,7 +43,7 @@ def columns(seed):
 
 
 def input_fn(is_training, prefetch=None, by_spec=False):
-    """The clock of the data goes on with its epochs, a second in 16 examples."""
+    """Each epoch has new users. The timestamp advances one second in 16 examples."""
 
     def later(epoch):
         data = tf.data.Dataset.from_tensor_slices(columns(0 if is_training else 1))
@@ -72,7 +78,7 @@ def as_text_and_back(ids):
 
 
 def vectors_of(features, is_train, by_spec):
-    """One lookup of users, two of items of which one takes no part in the gradient."""
+    """One lookup of users, and two of items, of which one has no gradient."""
     if not by_spec:
         tf.add_to_collection(rec.ASCEND_TIMESTAMP, features["time"])
     found = []
@@ -124,16 +130,6 @@ class Losses(tf.train.SessionRunHook):
         self.losses += run_values.results
 
 
-def checkpoints(folder):
-    """{checkpoint: {tensor: its type, shape and bytes}} of all that are left."""
-    found = {}
-    for index in sorted(pathlib.Path(folder).glob("model.ckpt-*.index")):
-        reader = tf.train.load_checkpoint(str(index.with_suffix("")))
-        tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-        found[index.stem] = {k: (v.dtype, v.shape, v.tobytes()) for k, v in tensors.items()}
-    return found
-
-
 def config_of(**kwargs):
     return rec.RunConfig(
         tf_random_seed=1,
@@ -146,7 +142,7 @@ def config_of(**kwargs):
 
 
 def run(folder, stops, modified, by_spec=False, prefetch=None):
-    """Trains, stops in the middle with batches prefetched, goes on and evaluates."""
+    """Trains, stops while batches are prefetched, resumes and evaluates."""
     watch = Losses()
     for max_steps in stops:
         estimator = rec.RecEstimator(model_fn, str(folder), config_of(), {"by_spec": by_spec})
@@ -180,7 +176,7 @@ FORMS = {
         ),
     ],
 )
-def test_training_with_admission_and_eviction_is_the_same_in_every_mode(
+def test_training_with_admission_and_eviction_is_the_same_in_every_form(
     stops, saved, forms, tmp_path, monkeypatch
 ):
     lines = []
@@ -202,7 +198,7 @@ def test_training_with_admission_and_eviction_is_the_same_in_every_mode(
             assert other_files[name] == files[name], (label, name)
 
 
-def test_loops_of_steps_in_the_graph_are_the_same_modified_too(tmp_path):
+def test_iterations_per_loop_is_the_same_in_a_modified_graph(tmp_path):
     found = []
     for modified, iterations in ((False, 1), (True, 10)):
         folder, watch = tmp_path / str(iterations), Losses()
@@ -218,7 +214,7 @@ def test_loops_of_steps_in_the_graph_are_the_same_modified_too(tmp_path):
 
 
 def session_model(batch):
-    """Lookups of all columns of modified_graphs.py: (loss, what trains)."""
+    """Lookups of all columns of modified_graphs.py: (loss, train op)."""
     users = tf.strings.to_hash_bucket_fast(batch["user"], 50)
     found = [
         rec.sparse_lookup(
@@ -269,13 +265,11 @@ def train_in_session(structure, kind, modified, steps=12):
         ("namedtuple", "initializable"),
     ],
 )
-def test_a_session_trains_the_same_bits_and_nothing_of_the_key_path_is_left_in_the_step(
-    structure, kind
-):
+def test_a_session_trains_the_same_bits_without_the_key_path_in_the_step(structure, kind):
     assert_same(train_in_session(structure, kind, True), train_in_session(structure, kind, False))
 
 
-def test_data_are_of_training_if_a_lookup_says_so():
+def test_data_are_those_of_training_if_one_lookup_is_a_training_lookup():
     graph = tf.get_default_graph()
     batch = tf.data.make_one_shot_iterator(tf.data.Dataset.range(5)).get_next()
     for is_train in (False, True):
@@ -295,7 +289,7 @@ def test_data_are_of_training_if_a_lookup_says_so():
         (lambda ids: tf.random.uniform([2], 0, 9, tf.int64) + ids, "RandomUniformInt.*has state"),
     ],
 )
-def test_ids_that_depend_on_more_than_the_batch_are_refused_by_the_name_of_the_op(path, message):
+def test_ids_that_depend_on_more_than_the_batch_are_refused_with_the_name_of_the_op(path, message):
     batch = tf.data.make_one_shot_iterator(tf.data.Dataset.range(8).batch(2)).get_next()
     rec.sparse_lookup(tables()["user"], path(batch), modify_graph=True)
     with pytest.raises(ValueError, match=f"{message}.*; compute the ids in the dataset"):
@@ -329,7 +323,7 @@ def test_training_and_evaluation_share_a_graph_with_a_timestamp_each():
                         fetched = (losses[True], train_op) if is_train else (losses[False],)
                         results.append(session.run(fetched)[0])
                 results.append(session.run(size))
-            assert results[10:20] == results[20:30], "evaluation starts anew, and changes nothing"
+            assert results[10:20] == results[20:30], "evaluation restarts, and changes no table"
             assert results[-1] > 5
             return results
 
@@ -337,7 +331,7 @@ def test_training_and_evaluation_share_a_graph_with_a_timestamp_each():
 
 
 @pytest.mark.parametrize("is_listed", [False, True])
-def test_the_hook_starts_data_that_nobody_else_starts_and_none_twice(is_listed):
+def test_the_hook_starts_each_iterator_exactly_once(is_listed):
     starts = []
 
     def examples():
@@ -359,7 +353,7 @@ def test_the_hook_starts_data_that_nobody_else_starts_and_none_twice(is_listed):
     assert starts == [1]
 
 
-def test_the_hook_leaves_data_that_are_fed_to_the_script():
+def test_the_hook_does_not_start_a_dataset_that_is_fed():
     last = tf.placeholder(tf.int64, [])
     iterator = tf.data.make_initializable_iterator(tf.data.Dataset.range(last))
     ids = iterator.get_next()
@@ -371,8 +365,8 @@ def test_the_hook_leaves_data_that_are_fed_to_the_script():
         assert [session.run(ids), session.run(ids)] == [0, 1]
 
 
-def test_lookups_that_were_to_be_modified_train_unmodified_as_well():
-    """In a MonitoredTrainingSession without a hook, where Rec SDK refuses to begin."""
+def test_lookups_with_modify_graph_also_train_unmodified():
+    """Rec SDK refuses a MonitoredTrainingSession without the hook."""
 
     def losses_of(hooks):
         with tf.Graph().as_default():
@@ -386,7 +380,7 @@ def test_lookups_that_were_to_be_modified_train_unmodified_as_well():
     assert losses_of([]) == losses_of([rec.GraphModifierHook()])
 
 
-def test_the_hook_that_modifies_nothing_checks_the_pipeline():
+def test_the_hook_with_modify_graph_false_checks_the_pipeline():
     hook = rec.GraphModifierHook(modify_graph=False)
     with pytest.raises(RuntimeError, match="table_info_list"):
         hook.begin()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nine steps of Rec SDK's overview: the same numbers in every mode, in fresh processes."""
+"""The nine steps of Rec SDK's overview give the same numbers in every mode, in new processes."""
 
 import json
 import os
@@ -19,7 +19,7 @@ TIMEOUT_SECONDS = 300
 
 
 class Script:
-    """A run of the script in a process and a folder of its own; several may run beside another."""
+    """A run of the script in its own process and folder. Several may run at the same time."""
 
     def __init__(self, folder, mode, modified, *arguments):
         self.folder = folder
@@ -37,7 +37,7 @@ class Script:
         )
 
     def wait(self):
-        """The exit code and what it said."""
+        """The exit code and the output."""
         try:
             _, said = self._process.communicate(timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -63,7 +63,7 @@ def last_checkpoint(folder, step):
 
 def test_a_session_that_stops_and_resumes_gives_the_numbers_of_an_estimator(tmp_path):
     steps = ["--max_steps", "12", "--interval", "6"]
-    # One that forgets terminate_config_initializer.
+    # The first run does not call terminate_config_initializer.
     first = Script(tmp_path / "s", "session", 1, *steps, "--stop_at", "6", "--forget_to_terminate")
     whole = Script(tmp_path / "e", "estimator", 0, *steps)
     losses, evaluated = first.numbers()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Rec SDK's training scenarios rule out: Keras, input beside tf.data; and data that break."""
+"""Inputs that Rec SDK's training scenarios exclude (Keras, no tf.data), and errors in the data."""
 
 import threading
 
@@ -13,7 +13,7 @@ import rec_estimator as rec
 
 
 class Tower(tf2.keras.Model):
-    """A user's own model."""
+    """A Keras model of the user."""
 
     def call(self, features):
         return features
@@ -47,7 +47,7 @@ def table_of():
         ),
     ],
 )
-def test_what_is_of_keras_is_refused_by_name(call):
+def test_keras_objects_are_refused_with_the_name_of_the_argument(call):
     with pytest.raises(ValueError, match="must not be of Keras, which is not supported, got .*; "):
         call()
 
@@ -62,13 +62,13 @@ def model_fn(features, mode):
 @pytest.mark.parametrize(
     "features", [{"user": np.arange(3)}, {"user": [1, 2, 3]}, {"user": iter([[1]])}]
 )
-def test_features_that_are_no_tensors_are_refused(features, tmp_path):
+def test_features_that_are_not_tensors_are_refused(features, tmp_path):
     estimator = rec.RecEstimator(model_fn, str(tmp_path))
     with pytest.raises(ValueError, match="input_fn must return a tf.data.Dataset, or tensors of"):
         estimator.train(lambda: features, steps=1)
 
 
-def test_an_insert_function_is_for_datasets_only():
+def test_an_insert_function_outside_of_a_dataset_is_refused():
     insert = rec.get_asc_insert_func(tgt_key_specs=rec.FeatureSpec("user"))
     with pytest.raises(ValueError, match="must be called by tf.data, got a call outside"):
         insert({"user": tf.constant([1])})
@@ -136,7 +136,7 @@ def train_with_estimator(read, modified, folder, losses):
 @pytest.mark.parametrize("train", [train_with_session, train_with_estimator])
 @pytest.mark.parametrize("modified", [False, True])
 @pytest.mark.parametrize("read", [by_generator, by_function])
-def test_an_error_in_a_thread_of_the_data_reaches_the_loop_with_its_cause(
+def test_an_error_in_a_thread_of_the_dataset_ends_the_loop_with_its_cause(
     train, modified, read, tmp_path
 ):
     losses, errors = [], []
@@ -147,7 +147,7 @@ def test_an_error_in_a_thread_of_the_data_reaches_the_loop_with_its_cause(
         except tf.errors.OpError as error:
             errors.append(error)
 
-    # A hang, not slowness, is what it would be.
+    # The bound detects a hang, not a slow machine.
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(timeout=600)

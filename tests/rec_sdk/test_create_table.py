@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""create_table: arguments, reuse, limits, frozen rows, and who saves and initializes a table."""
+"""create_table: arguments, reuse, row limits, frozen rows, saving and initialization."""
 
 import os
 
@@ -32,7 +32,7 @@ def expansion():
 # ------------------------------------------------------------------ arguments
 
 
-def test_a_table_has_rec_sdks_attributes():
+def test_a_table_has_the_attributes_of_rec_sdk():
     table = table_of("user", tf.TensorShape([4]), device_vocabulary_size=10, host_vocabulary_size=5)
     assert isinstance(table, rec.EmbeddingTable) and table.is_sparse_table
     assert (table.table_name, table.name, table.emb_size, table.dim) == ("user", "user", 4, 4)
@@ -107,14 +107,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("changed, message", REFUSED.values(), ids=REFUSED)
-def test_a_bad_argument_is_a_value_error_and_leaves_the_graph_as_it_is(changed, message):
+def test_a_bad_argument_is_a_value_error_and_does_not_change_the_graph(changed, message):
     arguments = dict(key_dtype=tf.int64, dim=2, name="t", emb_initializer=ZEROS)
     with pytest.raises(ValueError, match=message):
         rec.create_table(**{**arguments, **changed})
     assert not tf.get_default_graph().get_operations()
 
 
-def test_errors_of_other_classes():
+def test_some_bad_arguments_are_type_or_runtime_errors_as_in_rec_sdk():
     for keys in ("3", 3.0, [True], (3,), {3}):
         with pytest.raises(TypeError, match="padding_keys must be an integer or a list"):
             table_of(padding_keys=keys, padding_keys_mask=True, padding_keys_len=1)
@@ -124,13 +124,13 @@ def test_errors_of_other_classes():
         table_of(enable_merge=True)
 
 
-def test_the_ssd_tier_is_checked_and_then_refused(tmp_path):
+def test_arguments_of_the_ssd_tier_are_checked_before_it_is_refused(tmp_path):
     tiers = dict(host_vocabulary_size=1, ssd_vocabulary_size=1)
-    with pytest.raises(ValueError, match="the SSD tier is not there yet"):
+    with pytest.raises(ValueError, match="there is no SSD tier yet"):
         table_of(**tiers, ssd_data_path=[str(tmp_path)])
     os.symlink(tmp_path, tmp_path / "link")
     for path in (tmp_path / "none", tmp_path / "link", tmp_path / ".." / tmp_path.name):
-        with pytest.raises(ValueError, match="ssd_data_path must be folders that exist"):
+        with pytest.raises(ValueError, match="ssd_data_path must be existing folders"):
             table_of(**tiers, ssd_data_path=[str(path)])
 
 
@@ -146,7 +146,7 @@ def test_the_ssd_tier_is_checked_and_then_refused(tmp_path):
     ids=["constant", "constant of 2", "ones", "ones of 2", "uniform of 2"],
 )
 @pytest.mark.parametrize("init_param", [1.0, -2.0])
-def test_any_initializer_is_honoured_and_multiplied(initializer, expected, init_param):
+def test_every_initializer_is_used_and_multiplied_by_init_param(initializer, expected, init_param):
     values = read(table_of(initializer=initializer, init_param=init_param), [5, 7])
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
@@ -156,7 +156,7 @@ def test_any_initializer_is_honoured_and_multiplied(initializer, expected, init_
 # ------------------------------------------------------------------ names and reuse
 
 
-def test_dots_are_left_out_of_a_name(caplog):
+def test_dots_are_removed_from_a_name(caplog):
     tf.get_logger().setLevel("WARNING")
     try:
         assert table_of("user.id.table").table_name == "useridtable"
@@ -165,7 +165,7 @@ def test_dots_are_left_out_of_a_name(caplog):
     assert "'user.id.table' becomes 'useridtable'" in caplog.text
 
 
-def test_the_same_call_gives_the_same_table_in_any_scope():
+def test_the_same_call_returns_the_same_table_in_every_scope():
     table = table_of(initializer=tf.truncated_normal_initializer(seed=3))
     with tf.variable_scope("model"), tf.name_scope("tower"):
         again = table_of(initializer=tf.truncated_normal_initializer(seed=3))
@@ -191,7 +191,7 @@ def test_a_name_with_other_settings_is_refused(changed):
         table_of(**changed)
 
 
-def test_a_name_that_something_else_has_is_refused():
+def test_a_name_that_is_already_used_is_refused():
     rec.get_embedding_variable("deep", 2)
     tf.get_variable("dense", [])
     with pytest.raises(ValueError, match="must not be that of a table of get_embedding_variable"):
@@ -208,7 +208,7 @@ def train_op(*values, optimizer=None):
     return optimizer.minimize(tf.add_n([tf.reduce_sum(value) for value in values]))
 
 
-def test_a_step_beyond_a_limit_changes_nothing_at_all():
+def test_a_step_that_exceeds_the_row_limit_changes_no_table():
     ids = tf.placeholder(tf.int64, [None])
     small = table_of("small", device_vocabulary_size=2, host_vocabulary_size=1)
     large = table_of("large", device_vocabulary_size=100)
@@ -232,7 +232,7 @@ def test_a_step_beyond_a_limit_changes_nothing_at_all():
         assert session.run([small.capacity(), large.capacity()]) == [3, 100]
 
 
-def test_a_limit_is_cut_for_shards():
+def test_the_row_limit_is_divided_among_shards():
     with tf.variable_scope("", partitioner=tf.fixed_size_partitioner(2)):
         table = table_of(device_vocabulary_size=3)
     ids = tf.placeholder(tf.int64, [None])
@@ -267,7 +267,7 @@ def test_no_op_is_added_for_tables_without_a_limit(expansion):
 PADDING = dict(padding_keys=[7, 8], padding_keys_mask=True, padding_keys_len=2)
 
 
-def test_rows_of_padding_keys_keep_their_values_and_their_slots_go_on():
+def test_padding_keys_keep_their_values_while_their_slots_are_updated():
     table = table_of(initializer=tf.ones_initializer(), device_vocabulary_size=9, **PADDING)
     values = read(table, [7, 3, 7])
     optimizer = rec.optimizers.lazy_adam.create_hash_optimizer(0.1)
@@ -295,7 +295,7 @@ def test_padding_keys_need_a_gradient_and_no_fused_adam():
         train_op(bias)
 
 
-# ------------------------------------------------------------------ who saves and initializes
+# ------------------------------------------------------------------ saving and initialization
 
 
 def test_an_unsaved_table_is_in_no_checkpoint(tmp_path):
@@ -312,7 +312,7 @@ def test_an_unsaved_table_is_in_no_checkpoint(tmp_path):
             assert "kept-keys" in names
             assert not [name for name in names if "unsaved" in name]
             saver.restore(session, path)
-        # Scripts reset their metrics by this.
+        # Scripts reset their metrics with this.
         session.run(tf.local_variables_initializer())
         assert session.run([table.size(), kept.size()]) == [1, 1]
         session.run(tf.global_variables_initializer())
@@ -367,7 +367,7 @@ def test_a_session_that_restores_initializes_an_unsaved_table(tmp_path):
     np.testing.assert_array_equal(served[[0, 1], [1, 0]], np.zeros([2, 2]))
 
 
-def test_a_checkpoint_beyond_the_limit_is_refused(tmp_path):
+def test_a_checkpoint_with_more_rows_than_the_limit_is_refused(tmp_path):
     step = train_op(read(table_of(device_vocabulary_size=9), [1, 2, 3]))
     saver = rec.Saver()
     with tf.Session() as session:

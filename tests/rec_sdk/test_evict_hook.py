@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EvictHook: Rec SDK's eviction vectors, its triggers, and what it leaves alone."""
+"""EvictHook: eviction examples of Rec SDK, triggers, and cases in which nothing is evicted."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ MAX = 2**31 - 1
 
 # Tables A and B: admitted from 2 and 3 occurrences, evicted after 5 and 7 seconds.
 THRESHOLDS = {"a": (2, 5), "b": (3, 7)}
-# Of each step: the timestamp, and the keys of each table with how often each position counts.
+# For each step: the timestamp, and for each table the keys and how often each of them counts.
 STEPS = [
     (
         100,
@@ -30,7 +30,7 @@ STEPS = [
             "b": ([125, 121, 122, 212, 211], [1, 2, 1, 3, 1]),
         },
     ),
-    # The evicted ones again: each once.
+    # The evicted keys again, each once.
     (108, {"a": ([12, 21, 11], [1, 1, 1]), "b": ([123], [1])}),
 ]
 # Keys that a step does not admit.
@@ -76,7 +76,7 @@ def table_of(name):
 
 
 def model(batch, is_train=True):
-    """What the keys read, by table, and the op that trains."""
+    """The values that the keys read, by table, and the train op."""
     vectors = {
         spec.name: rec.sparse_lookup(table_of(spec.name), spec, is_train=is_train, batch=batch)
         for spec in specs()
@@ -90,7 +90,7 @@ def model(batch, is_train=True):
 
 
 def train(hook, num_steps):
-    """What each step read, and the counts after the last one, in a MonitoredTrainingSession."""
+    """The values that each step reads, and the last counts, in a MonitoredTrainingSession."""
     batch = tf.data.make_one_shot_iterator(dataset(num_steps)).get_next()
     vectors, _, train_op = model(batch)
     counts = {name: table_of(name).get_frequency(list(COUNTS[name])) for name in COUNTS}
@@ -108,7 +108,7 @@ def without_evicted(name):
 
 
 class Clock:
-    """Ten seconds a step."""
+    """A clock that advances ten seconds in each step."""
 
     def __init__(self):
         self.seconds = 0.0
@@ -118,7 +118,7 @@ class Clock:
         return self.seconds
 
 
-def test_nothing_goes_without_the_hook_or_before_it_is_due(monkeypatch):
+def test_no_key_is_evicted_without_the_hook_or_before_the_interval_is_over(monkeypatch):
     reads, counts = train(rec.EvictHook(), 3)
     assert counts == COUNTS
     for (_, keys), refused, read in zip(STEPS, REFUSED, reads):
@@ -138,20 +138,20 @@ def test_nothing_goes_without_the_hook_or_before_it_is_due(monkeypatch):
     "arguments",
     [{"evict_step_interval": 3}, {"evict_step_interval": 1}, {"evict_time_interval": 9}],
 )
-def test_what_was_not_trained_for_the_threshold_of_its_table_goes(arguments, monkeypatch):
+def test_keys_not_trained_for_the_threshold_of_their_table_are_evicted(arguments, monkeypatch):
     monkeypatch.setattr(evict_hook, "time", Clock())
     lines = []
     monkeypatch.setattr(tf.logging, "info", lambda text, *values: lines.append(text % values))
     _, counts = train(rec.EvictHook(evict_enable=True, **arguments), 3)
     assert counts == {name: without_evicted(name) for name in COUNTS}
-    went = [line for line in lines if line.startswith("EvictHook: ") and ": 0 " not in line]
-    assert went == [
-        "EvictHook: 2 keys of table 'a' went.",
-        "EvictHook: 1 keys of table 'b' went.",
+    evicted = [line for line in lines if line.startswith("EvictHook: ") and " 0 " not in line]
+    assert evicted == [
+        "EvictHook: evicted 2 keys of table 'a'.",
+        "EvictHook: evicted 1 keys of table 'b'.",
     ]
 
 
-def test_what_went_comes_back_with_count_0_and_its_initial_vector():
+def test_an_evicted_key_comes_back_with_count_0_and_its_initial_vector():
     reads, counts = train(rec.EvictHook(evict_enable=True, evict_step_interval=3), 4)
     # 12 was admitted before: now it is not, nor are the two others.
     assert not reads[3]["a"][0, :2].any()
@@ -168,7 +168,7 @@ def model_fn(features, mode):
 
 
 def stored_counts(folder, name):
-    """Counts of the keys of a table in the latest checkpoint, with a row or without."""
+    """Counts of all keys of a table in the latest checkpoint, with and without a row."""
     reader = tf.train.load_checkpoint(str(folder))
     stored = {}
     for kind in ("", "_filtered"):
@@ -177,7 +177,7 @@ def stored_counts(folder, name):
     return stored
 
 
-def test_of_a_loop_of_steps_that_passes_its_step_it_evicts_at_the_end(tmp_path):
+def test_a_loop_of_steps_that_passes_an_interval_evicts_at_its_end(tmp_path):
     config = rec.RunConfig(session_config=QUICK, iterations_per_loop=2)
     estimator = rec.RecEstimator(model_fn, str(tmp_path), config)
     # Steps 1 and 2, then 3 and 4, both of the third batch.
@@ -187,9 +187,7 @@ def test_of_a_loop_of_steps_that_passes_its_step_it_evicts_at_the_end(tmp_path):
         assert not EVICTED[name] & set(stored_counts(tmp_path, name))
 
 
-def test_an_estimator_evicts_in_training_only_and_keeps_what_went_out_of_the_checkpoint(
-    tmp_path, monkeypatch
-):
+def test_an_estimator_evicts_in_training_only_and_saves_no_evicted_key(tmp_path, monkeypatch):
     lines = []
     monkeypatch.setattr(tf.logging, "warning", lambda text, *values: lines.append(text % values))
     config = rec.RunConfig(session_config=QUICK)
@@ -199,12 +197,12 @@ def test_an_estimator_evicts_in_training_only_and_keeps_what_went_out_of_the_che
     assert not [line for line in lines if "EvictHook" in line]
     estimator.evaluate(lambda: dataset(3, is_training=False), hooks=[hook])
     assert [line for line in lines if "EvictHook" in line] == [
-        "EvictHook: no table is trained here that has an eviction_threshold."
+        "EvictHook: this graph trains no table with an eviction_threshold."
     ]
     for name in COUNTS:
         counts = {key: count for key, count in without_evicted(name).items() if count}
         assert stored_counts(tmp_path, name) == counts
-    # The data's clock goes on where it was.
+    # The timestamps go on where they stopped.
     estimator.train(lambda: dataset(4).skip(3), hooks=[hook])
     assert tf.train.load_variable(str(tmp_path), "rec_estimator_timestamp") == 108
 
@@ -225,7 +223,7 @@ def test_bad_arguments_are_refused(arguments, message):
         rec.EvictHook(**arguments)
 
 
-def test_steps_are_counted_only_where_there_is_a_global_step():
+def test_evict_step_interval_requires_a_global_step():
     batch = tf.data.make_one_shot_iterator(dataset(1)).get_next()
     vectors = rec.sparse_lookup(table_of("a"), specs()[0], batch=batch)
     rec.optimizers.AdagradOptimizer(0.1).minimize(tf.reduce_sum(vectors))

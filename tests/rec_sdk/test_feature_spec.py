@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FeatureSpec mode: values, their ranges, and how a lookup finds its ids in a batch."""
+"""FeatureSpec mode: ranges of a spec's values, and how a lookup finds its ids in a batch."""
 
 import copy
 import pickle
@@ -48,14 +48,14 @@ def run(fetches):
 IDS = np.arange(8, dtype=np.int64).reshape(4, 2)
 
 
-def test_a_spec_has_defaults_as_in_rec_sdk():
+def test_a_spec_has_the_default_values_of_rec_sdk():
     spec = rec.FeatureSpec("user.ids")
     assert (spec.name, spec.table_name, spec.index_key) == ("user.ids", "userids", "user.ids")
     assert (spec.access_threshold, spec.eviction_threshold) == (None, None)
     assert (spec.is_timestamp, spec.batch_size, spec.faae_coefficient) == (None, None, 1)
 
 
-def test_a_spec_is_a_value_that_cannot_be_changed_and_survives_copies():
+def test_a_spec_is_immutable_and_equal_to_its_copies():
     spec = rec.FeatureSpec("user", "table", 3, 1, 2, batch_size=9, faae_coefficient=4)
     for other in (copy.copy(spec), copy.deepcopy([spec])[0], pickle.loads(pickle.dumps(spec))):
         assert other == spec
@@ -81,7 +81,7 @@ def test_a_spec_is_a_value_that_cannot_be_changed_and_survives_copies():
         ({"access_threshold": -2}, "access_threshold must be an integer in .-1, "),
         ({"access_threshold": MAX + 1}, "access_threshold must be an integer"),
         ({"access_threshold": 1, "eviction_threshold": -2}, "eviction_threshold must be an int"),
-        ({"eviction_threshold": 5}, "access_threshold must be given where eviction_threshold is"),
+        ({"eviction_threshold": 5}, "access_threshold must be given with eviction_threshold"),
         ({"is_timestamp": 1}, "is_timestamp must be a bool"),
         ({"batch_size": 0}, "batch_size must be an integer in .1,"),
         ({"faae_coefficient": 0}, "faae_coefficient must be an integer in .1,"),
@@ -94,7 +94,7 @@ def test_a_bad_spec_is_refused(arguments, message):
         rec.FeatureSpec(**{"name": "user", **arguments})
 
 
-def test_the_bounds_of_a_spec_are_inside():
+def test_a_spec_accepts_the_least_and_the_greatest_values():
     assert rec.FeatureSpec("x" * 255, "y" * 255, 255, -1, -1).index_key == 255
     assert (
         rec.FeatureSpec("u", access_threshold=0, eviction_threshold=MAX).eviction_threshold == MAX
@@ -117,16 +117,24 @@ SPEC = rec.FeatureSpec("user")
         (
             {"tgt_key_specs": SPEC, "table_names": ["user"]},
             ValueError,
-            "table_names must be None where tgt_key_specs",
+            "table_names must be None with tgt_key_specs",
         ),
-        ({"tgt_key_specs": []}, ValueError, "tgt_key_specs must be FeatureSpecs, at least one"),
-        ({"tgt_key_specs": ["user"]}, ValueError, "tgt_key_specs must be FeatureSpecs"),
-        ({"tgt_key_specs": {"a": [SPEC, 3]}}, ValueError, "tgt_key_specs must be FeatureSpecs"),
-        ({"args_index_list": [], "table_names": []}, ValueError, "args_index_list must be a list"),
+        ({"tgt_key_specs": []}, ValueError, "tgt_key_specs must be one or more FeatureSpecs"),
+        ({"tgt_key_specs": ["user"]}, ValueError, "must be one or more FeatureSpecs"),
+        ({"tgt_key_specs": {"a": [SPEC, 3]}}, ValueError, "must be one or more FeatureSpecs"),
+        ({"args_index_list": [], "table_names": []}, ValueError, "args_index_list must be a non-"),
         ({"args_index_list": ["0"], "table_names": ["u"]}, ValueError, "args_index_list must be a"),
         ({"args_index_list": [True], "table_names": ["u"]}, ValueError, "args_index_list must be"),
-        ({"args_index_list": [0], "table_names": [0]}, ValueError, "table_names must be a list of"),
-        ({"args_index_list": [0], "table_names": "u"}, ValueError, "table_names must be a list of"),
+        (
+            {"args_index_list": [0], "table_names": [0]},
+            ValueError,
+            "table_names must be a non-empty list of",
+        ),
+        (
+            {"args_index_list": [0], "table_names": "u"},
+            ValueError,
+            "table_names must be a non-empty list of",
+        ),
         (
             {"args_index_list": [0, 1], "table_names": ["u"]},
             ValueError,
@@ -170,7 +178,7 @@ COUNT = np.int32(4)
         ((IDS, IDS, IDS), [2, 0], lambda b: (b, b, b, np.int32(8))),
     ],
 )
-def test_a_batch_gets_one_entry_more_the_number_of_its_ids(columns, specs, expected):
+def test_an_insert_function_adds_the_number_of_ids_to_the_batch(columns, specs, expected):
     data = tf.data.Dataset.from_tensor_slices(columns).batch(2)
     if specs == [2, 0]:
         insert = rec.get_asc_insert_func(args_index_list=specs, table_names=["user", "item"])
@@ -192,9 +200,9 @@ def with_timestamp(name, value):
     ("columns", "specs", "error", "message"),
     [
         ({"item": IDS}, SPEC, KeyError, r"got 'user', and the batch has the keys \['item'\]"),
-        ((IDS, IDS, IDS), SPEC, KeyError, "got 'user', and the batch has 3 parts"),
+        ((IDS, IDS, IDS), SPEC, KeyError, "got 'user', and the batch has 3 entries"),
         ((IDS, IDS), rec.FeatureSpec("user", index_key=2), KeyError, "got 2, and the batch has 2"),
-        ({"a": IDS}, {"b": SPEC}, KeyError, "the batch must have what tgt_key_specs has at"),
+        ({"a": IDS}, {"b": SPEC}, KeyError, "must have an entry at .'b',., where tgt_key_specs"),
         ({"user": IDS * 0.5}, SPEC, ValueError, "'user' must be a dense tensor of integers"),
         ({"user": IDS.astype(str)}, SPEC, ValueError, "'user' must be a dense tensor of integers"),
         (
@@ -205,9 +213,7 @@ def with_timestamp(name, value):
         ({3: IDS}, rec.FeatureSpec("user", index_key=3), EnvironmentError, "strings for keys"),
     ],
 )
-def test_what_is_wrong_with_a_batch_is_said_when_the_dataset_is_mapped(
-    columns, specs, error, message
-):
+def test_mapping_a_dataset_refuses_a_batch_that_does_not_fit(columns, specs, error, message):
     data = tf.data.Dataset.from_tensor_slices(columns).batch(2)
     with pytest.raises(error, match=message):
         data.map(rec.get_asc_insert_func(tgt_key_specs=specs))
@@ -243,7 +249,7 @@ def test_static_shapes_allow_no_scalar_and_no_second_shape():
         tf.data.Dataset.from_tensors({"user": IDS[:2]}).map(insert)
 
 
-def test_the_graph_of_the_pipeline_is_dumped(tmp_path, monkeypatch):
+def test_dump_graph_writes_the_graph_of_the_insert_function(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     insert = rec.get_asc_insert_func(tgt_key_specs=SPEC, dump_graph=True)
     tf.data.Dataset.from_tensors({"user": IDS}).map(insert)
@@ -260,9 +266,7 @@ def test_the_graph_of_the_pipeline_is_dumped(tmp_path, monkeypatch):
     ],
 )
 @pytest.mark.parametrize("one_shot", [False, True])
-def test_a_lookup_finds_its_ids_in_the_batch_or_in_the_part_that_it_is_given(
-    columns, specs, one_shot
-):
+def test_a_lookup_finds_its_ids_in_a_batch_or_in_a_part_of_it(columns, specs, one_shot):
     batch = batch_of(columns, specs, one_shot=one_shot)
     parts = {tuple: lambda: batch[0], dict: lambda: batch.get("a", batch)}
     for part in (batch, parts[type(batch)]()):
@@ -288,7 +292,7 @@ def test_specs_that_share_a_name_read_their_own_entries():
 
 
 @pytest.mark.usefixtures("static")
-def test_static_shapes_need_no_batch_where_one_iterator_has_the_ids():
+def test_static_shapes_need_no_batch_if_one_iterator_has_the_ids():
     batch_of({"user": IDS}, [SPEC])
     other = batch_of({"user": IDS + 50}, [SPEC], is_training=False, one_shot=True)
     train = rec.sparse_lookup(table_of(), [SPEC], send_count=9)
@@ -304,7 +308,7 @@ def test_static_shapes_need_no_batch_where_one_iterator_has_the_ids():
 
 def test_dynamic_shapes_need_the_batch():
     batch_of({"user": IDS}, SPEC)
-    with pytest.raises(RuntimeError, match="batch must be given to look FeatureSpec 'user' up"):
+    with pytest.raises(RuntimeError, match="batch must be given to look up FeatureSpec 'user'"):
         rec.sparse_lookup(table_of(), SPEC)
 
 
@@ -338,12 +342,12 @@ def test_a_lookup_by_a_spec_that_does_not_fit_is_refused(spec, is_train, error, 
         rec.sparse_lookup(table_of(), [SPEC, SPEC], batch=batch)
 
 
-def test_the_pipeline_needs_a_table():
+def test_start_asc_pipeline_refuses_a_graph_without_tables():
     with pytest.raises(RuntimeError, match="table_info_list"):
         rec.start_asc_pipeline()
 
 
-def test_a_lookup_given_the_batch_of_the_other_mode_is_found_when_the_pipeline_starts():
+def test_start_asc_pipeline_refuses_a_lookup_of_the_batch_of_the_other_mode():
     train = batch_of({"user": IDS}, SPEC)
     evaluation = batch_of({"user": IDS}, SPEC, is_training=False)
     rec.sparse_lookup(table_of(), SPEC, batch=train)
@@ -361,7 +365,7 @@ def timed_batch(times, is_training=True):
     return tf.data.make_one_shot_iterator(data).get_next()
 
 
-def test_the_timestamp_of_a_batch_is_that_of_the_spec_and_above_0():
+def test_batch_timestamp_is_the_entry_of_the_spec_and_must_be_above_0():
     assert batch_timestamp() is None
     batch = timed_batch(np.array([7, 2**40, 0, -1]))
     rec.sparse_lookup(table_of(), SPEC, batch=batch)
@@ -377,13 +381,13 @@ def test_the_timestamp_of_a_batch_is_that_of_the_spec_and_above_0():
             assert f"[{bad}]" in str(info.value)
 
 
-def test_the_timestamp_may_be_in_the_collection_of_rec_sdk():
+def test_batch_timestamp_may_come_from_the_collection_of_rec_sdk():
     tf.add_to_collection(rec.ASCEND_TIMESTAMP, tf.constant(9, tf.int32))
     assert batch_timestamp().dtype == tf.int64
     assert run(batch_timestamp()) == 9
 
 
-def test_of_several_timestamps_that_of_the_training_batch_is_taken():
+def test_batch_timestamp_is_that_of_the_training_batch_among_several():
     batches = []
     for start in (10, 20):
         data = tf.data.Dataset.from_tensor_slices({"user": IDS, "time": np.arange(4) + start})
@@ -398,13 +402,13 @@ def test_of_several_timestamps_that_of_the_training_batch_is_taken():
 
 
 @pytest.mark.parametrize("time", [np.array([1, 2]), np.float32(1), "1"])
-def test_a_timestamp_in_the_collection_is_one_integer(time):
+def test_a_timestamp_in_the_collection_must_be_one_integer(time):
     tf.add_to_collection(rec.ASCEND_TIMESTAMP, tf.constant(time))
     with pytest.raises(ValueError, match="ASCEND_TIMESTAMP must be a timestamp, one integer"):
         batch_timestamp()
 
 
-def test_a_metagraph_holds_what_the_graph_knows_of_specs(caplog):
+def test_a_metagraph_contains_the_recorded_entries_of_specs(caplog):
     caplog.set_level("WARNING", logger="tensorflow")
     batch = timed_batch(np.arange(1, 5))
     rec.sparse_lookup(table_of(), SPEC, batch=batch)
@@ -416,7 +420,7 @@ def test_a_metagraph_holds_what_the_graph_knows_of_specs(caplog):
 
 
 def test_specs_in_the_params_of_an_estimator_find_their_ids(tmp_path):
-    """Estimator copies its params each time; the metagraph of a checkpoint holds the names."""
+    """Estimator copies its params in each call; lookups find their ids by the spec's name."""
     spec = rec.FeatureSpec("user", access_threshold=2)
 
     def model_fn(features, labels, mode, params):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""init() and what asks for it: Rec SDK's settings, their ranges and errors."""
+"""init() and the functions that read its settings: ranges, default values and errors."""
 
 import pathlib
 import subprocess
@@ -13,7 +13,7 @@ from rec_estimator.rec_sdk import runtime
 
 
 @pytest.fixture(autouse=True)
-def ended():
+def terminated():
     yield
     runtime._forget()
 
@@ -26,7 +26,7 @@ def log_of_init(monkeypatch):
     return lines
 
 
-def test_without_init_everything_has_its_default():
+def test_settings_have_default_values_without_init():
     assert rec.get_use_dynamic_expansion() is False
     assert runtime.is_static() is False
     assert runtime.hashtable_collection() == rec.ASCEND_GLOBAL_HASHTABLE_COLLECTION
@@ -34,8 +34,8 @@ def test_without_init_everything_has_its_default():
         rec.ConfigInitializer.get_instance()
 
 
-def test_init_keeps_what_it_is_told():
-    told = dict(
+def test_get_instance_returns_the_settings_of_init():
+    given = dict(
         max_steps=200,
         train_steps=100,
         eval_steps=10,
@@ -49,11 +49,11 @@ def test_init_keeps_what_it_is_told():
         restore_model_version=7,
         recent_key_count_threshold=2,
     )
-    rec.init(**told)
+    rec.init(**given)
     config = rec.ConfigInitializer.get_instance()
     assert config.use_static is True
-    assert {name: getattr(config, name) for name in told if name != "use_dynamic"} == {
-        name: value for name, value in told.items() if name != "use_dynamic"
+    assert {name: getattr(config, name) for name in given if name != "use_dynamic"} == {
+        name: value for name, value in given.items() if name != "use_dynamic"
     }
     assert rec.get_use_dynamic_expansion() is True
     assert runtime.is_static() is True
@@ -100,7 +100,7 @@ STEPS = ("max_steps", "train_steps", "eval_steps", "save_steps")
         ),
     ],
 )
-def test_a_bad_setting_is_refused_and_leaves_init_uncalled(settings, message):
+def test_init_refuses_a_bad_setting_and_keeps_none(settings, message):
     with pytest.raises(ValueError, match=message):
         rec.init(**settings)
     with pytest.raises(EnvironmentError):
@@ -109,12 +109,12 @@ def test_a_bad_setting_is_refused_and_leaves_init_uncalled(settings, message):
 
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("value", [-1, 0, MAX])
-def test_the_bounds_of_steps_are_inside(name, value):
+def test_init_accepts_the_least_and_the_greatest_number_of_steps(name, value):
     rec.init(**{name: value})
     assert getattr(rec.ConfigInitializer.get_instance(), name) == value
 
 
-def test_a_second_init_is_refused_until_the_first_is_ended():
+def test_a_second_init_is_refused_until_the_first_is_terminated():
     rec.init(max_steps=5)
     with pytest.raises(EnvironmentError, match="init.. must be called once"):
         rec.init(max_steps=6)
@@ -124,7 +124,7 @@ def test_a_second_init_is_refused_until_the_first_is_ended():
     assert rec.ConfigInitializer.get_instance().max_steps == 6
 
 
-def test_ending_twice_or_without_init_only_warns(log):
+def test_terminating_twice_or_without_init_only_warns(log):
     rec.terminate_config_initializer()
     assert len(log) == 1
     assert "init() was not called" in log[0]
@@ -135,14 +135,14 @@ def test_ending_twice_or_without_init_only_warns(log):
     assert len(log) == 2
 
 
-def test_switches_without_effect_and_unknown_names_are_said_once(log):
+def test_init_logs_switches_without_effect_and_unknown_names(log):
     rec.init(bind_cpu=True, use_lccl=False, use_shm_swap=True, prefetch_batch_number=3)
     assert len(log) == 2
     assert log[0] == "init: without effect on a CPU: bind_cpu, use_lccl, use_shm_swap"
     assert log[1].startswith("init: unknown and ignored: prefetch_batch_number; known are max_")
 
 
-def test_if_load_may_be_set_afterwards():
+def test_if_load_may_be_set_after_init():
     rec.init()
     config = rec.ConfigInitializer.get_instance()
     config.if_load = True
@@ -166,7 +166,7 @@ def test_train_params_config_has_the_members_of_rec_sdk():
     params.ascend_global_hashtable_collection = "x" * 255
 
 
-def test_the_initializer_and_the_batch_of_a_modified_graph_are_there_under_both_names():
+def test_train_params_config_returns_the_initializer_and_the_batch_of_a_modified_graph():
     rec.init()
     config = rec.ConfigInitializer.get_instance()
     iterator = tf.data.make_initializable_iterator(tf.data.Dataset.range(5).batch(2))
@@ -184,7 +184,7 @@ def test_the_initializer_and_the_batch_of_a_modified_graph_are_there_under_both_
         assert session.run(batch).tolist() == [0, 1]
 
 
-def test_ranks_are_those_of_the_launcher(monkeypatch):
+def test_ranks_are_read_from_the_variables_of_the_mpi_launcher(monkeypatch):
     ranks = rec.get_rank_id, rec.get_rank_size, rec.get_local_rank_size
     variables = [f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_SIZE")]
     for variable in variables:
@@ -200,10 +200,10 @@ def test_ranks_are_those_of_the_launcher(monkeypatch):
                 rank()
 
 
-def test_several_processes_are_told_that_each_has_tables_of_its_own(monkeypatch, log):
+def test_a_launch_of_several_processes_warns_that_each_trains_its_own_tables(monkeypatch, log):
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     rec.init()
-    assert log == ["init: 2 processes were launched; each trains tables of its own"]
+    assert log == ["init: 2 processes were launched; each trains its own tables"]
 
 
 FORGOTTEN = """
@@ -213,7 +213,7 @@ print(rec.ConfigInitializer.get_instance().max_steps)
 """
 
 
-def test_a_script_that_forgets_to_end_what_init_began_ends_cleanly():
+def test_a_script_without_terminate_config_initializer_ends_cleanly():
     done = subprocess.run(
         [sys.executable, "-c", FORGOTTEN],
         cwd=pathlib.Path(rec.__file__).resolve().parent.parent,

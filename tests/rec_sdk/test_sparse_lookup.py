@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sparse_lookup: what keys read, which are counted and admitted and when, and the gradient."""
+"""sparse_lookup: the values that keys read, counts, admission, and the gradient."""
 
 import collections
 
@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.rec_sdk.create_table import table_timestamp
+from rec_estimator.rec_sdk.sparse_table import table_timestamp
 
 ONES = tf.ones_initializer()
 NINES = [9.0, 9.0]
@@ -35,7 +35,7 @@ def update(*values, rate=0.5):
 
 @pytest.fixture
 def run():
-    """run(fetches, feeds): in one session, which initializes when it is first used."""
+    """run(fetches, feeds) in one session. The first call initializes the variables."""
     sessions = []
 
     def call(fetches, feeds=None):
@@ -59,7 +59,7 @@ def shards(number):
 @pytest.mark.parametrize("num_shards", [1, 3])
 @pytest.mark.parametrize("default", [None, NINES], ids=["zeros", "given"])
 @pytest.mark.parametrize("threshold", [None, 0, 1, 3])
-def test_what_keys_read(run, num_shards, default, threshold):
+def test_keys_read_their_value_or_the_default(run, num_shards, default, threshold):
     with shards(num_shards):
         table = table_of()
     config = {CONFIG: None if threshold is None else {"access_threshold": threshold}}
@@ -82,7 +82,7 @@ def test_what_keys_read(run, num_shards, default, threshold):
     assert run(table.size()) == (2 if has_row else 1)
 
 
-def test_ids_may_have_any_shape_and_be_whole_floats(run):
+def test_ids_may_have_any_shape_and_be_floats_with_integer_values(run):
     table = rec.create_table(tf.int32, 3, "t", ONES)
     for ids, shape in (
         (tf.constant(5), [3]),
@@ -121,7 +121,7 @@ STEPS = {
 }
 
 
-def test_rec_sdks_vectors_of_counts_admissions_and_evictions(run):
+def test_examples_of_rec_sdk_for_counts_admission_and_eviction(run):
     ids, values, tables = {}, {}, {}
     time = tf.placeholder(tf.int64, [])
     tf.add_to_collection(rec.ASCEND_TIMESTAMP, time)
@@ -163,7 +163,7 @@ def test_rec_sdks_vectors_of_counts_admissions_and_evictions(run):
 
 
 @pytest.mark.parametrize("num_shards", [1, 2])
-def test_admission_is_judged_over_all_training_lookups_of_the_step(run, num_shards):
+def test_admission_counts_the_keys_of_all_training_lookups_of_the_step(run, num_shards):
     with shards(num_shards):
         table = table_of()
     config = {CONFIG: {"access_threshold": 4, "faae_coefficient": 2}}
@@ -174,7 +174,7 @@ def test_admission_is_judged_over_all_training_lookups_of_the_step(run, num_shar
     ]
     other = lookup(table, first, is_train=False, **config)
     step = update(*values)
-    # 5 comes once in each lookup, 6 once in all: 4 and 2, where 4 admits.
+    # With a coefficient of 2, key 5 (in both lookups) counts 4 and key 6 (in one) counts 2.
     feeds = {first: [5, 6, -1], second: [5]}
     before = run(other, feeds)
     read = run([*values, step], feeds)
@@ -200,7 +200,7 @@ def test_lookups_of_a_table_must_agree_on_thresholds():
     assert table.num_lookups == {True: 2, False: 1}
 
 
-def test_ids_that_depend_on_the_same_table_are_refused_with_a_threshold():
+def test_a_table_with_a_threshold_refuses_ids_that_depend_on_itself():
     table, config = table_of(), {CONFIG: {"access_threshold": 2}}
     first = lookup(table, feed(), **config)
     second = lookup(table, tf.cast(first[:, 0], tf.int64), **config)
@@ -209,7 +209,7 @@ def test_ids_that_depend_on_the_same_table_are_refused_with_a_threshold():
 
 
 @pytest.mark.parametrize("says_thresholds", [True, False])
-def test_a_graph_that_does_not_train_admits_nothing_when_it_restores(tmp_path, says_thresholds):
+def test_a_graph_that_does_not_train_admits_no_key_at_restore(tmp_path, says_thresholds):
     config, ids = {CONFIG: {"access_threshold": 3}}, [5, 5, 5, 6, -1]
     table = table_of()
     step = update(lookup(table, tf.constant(ids, tf.int64), **config))
@@ -239,7 +239,7 @@ def test_a_table_may_be_read_by_embedding_lookup(run):
     np.testing.assert_array_equal(run(values, {ids: [3, 4, -1]}), [[0.5, 0.5], [1, 1], [0, 0]])
 
 
-def test_thresholds_that_are_off_add_nothing():
+def test_thresholds_that_are_off_add_no_op():
     for name, config in enumerate(({}, {"access_threshold": -1}, {"access_threshold": None})):
         table = table_of(f"t{name}")
         lookup(table, feed(), **{CONFIG: {**config, "eviction_threshold": 0}})
@@ -256,18 +256,18 @@ def test_training_lookups_without_gradient_are_counted_and_admitted(run):
     with_grad = lookup(table, ids)
     without = lookup(table, more, is_grad=False)
     same_ids = lookup(table, ids, is_grad=False)
-    lookup(table, unused)  # Its value goes nowhere.
+    lookup(table, unused)  # Nothing uses its value.
     step = update(with_grad, without, same_ids)
     late = feed()
-    lookup(table, late)  # Too late for this step.
+    lookup(table, late)  # Built after the update, so this step does not count it.
     run(step, {ids: [1, 1], more: [2], unused: [3], late: [4]})
     np.testing.assert_array_equal(run(table.get_frequency([1, 2, 3, 4])), [4, 1, 1, 0])
     values = lookup(table, tf.constant([1, 2, 3], tf.int64), is_train=False)
     np.testing.assert_array_equal(run(values), [[0, 0], [1, 1], [1, 1]])
 
 
-def test_the_update_waits_for_all_training_lookups_with_a_gradient_or_without(graph):
-    # What a step reads is the table before the step; which op a session runs first is chance.
+def test_the_update_waits_for_all_training_lookups_with_and_without_gradient(graph):
+    # A step reads the table as it was before the step. Without the edge the order would be random.
     table, ids, threshold = table_of(), feed(), {CONFIG: dict(access_threshold=2)}
     update(lookup(table, ids, **threshold), lookup(table, ids, is_grad=False, **threshold))
     ops = graph.get_operations()
@@ -277,7 +277,7 @@ def test_the_update_waits_for_all_training_lookups_with_a_gradient_or_without(gr
     assert len(reads) == 4 and set(reads) <= set(apply.control_inputs)
 
 
-def test_other_lookups_have_no_gradient_and_count_nothing(run):
+def test_lookups_outside_of_training_have_no_gradient_and_count_no_key(run):
     table, ids, other_ids = table_of(), feed(), feed()
     other = lookup(table, other_ids, is_train=False)
     assert tf.gradients(tf.reduce_sum(other), table) == [None]
@@ -286,7 +286,7 @@ def test_other_lookups_have_no_gradient_and_count_nothing(run):
     np.testing.assert_array_equal(run(table.get_frequency([1, 2])), [1, 0])
 
 
-def test_a_table_of_lookups_without_gradient_only_is_counted_with_a_warning(run, caplog):
+def test_a_table_with_no_gradient_is_counted_with_a_warning(run, caplog):
     table, ids = table_of(), feed()
     value = lookup(table, ids, is_grad=False)
     tf.get_logger().setLevel("WARNING")
@@ -336,16 +336,18 @@ def test_an_evicted_key_starts_from_count_0_its_initial_vector_and_fresh_slots(r
     assert run([evict, latest]) == [1, 105]
     assert run(table.get_frequency([1]))[0] == 0
     run(step, {ids: [1], time: 106})
-    np.testing.assert_array_equal(run(values, {ids: [1]}), [[1, 1]])  # Admitted if it came.
+    np.testing.assert_array_equal(
+        run(values, {ids: [1]}), [[1, 1]]
+    )  # A step with this key would admit it.
     assert run(table.size()) == 1
     run(step, {ids: [1], time: 107})
     np.testing.assert_array_less(run(values, {ids: [1]}), [[1, 1]])
-    run(step, {ids: [1], time: 90})  # Time never goes back.
+    run(step, {ids: [1], time: 90})  # The greatest timestamp never decreases.
     assert run(latest) == 107 and run(table.get_version([1]))[0] == 90
     assert trained[0] < 1
 
 
-def test_a_table_that_evicts_needs_a_timestamp_and_others_do_not(run):
+def test_only_a_table_that_evicts_requires_a_timestamp(run):
     table, ids = table_of("free"), feed()
     step = update(lookup(table, ids))
     with pytest.raises(ValueError, match="table 'free' must have an eviction_threshold"):
@@ -379,7 +381,7 @@ def test_the_timestamp_is_saved_with_the_model(run, tmp_path):
 
 
 def model(values, weights):
-    """A loss in which lookups meet in several ways, so that gradients differ and are summed."""
+    """A loss that uses lookups in several ways, so that their gradients differ and are summed."""
     joined = tf.concat([values[0], values[1]], axis=1)
     hidden = tf.tanh(tf.matmul(joined, weights)) + values[2]
     return tf.reduce_sum(tf.square(hidden)) + tf.reduce_sum(tf.nn.sigmoid(values[1]) * values[2])
@@ -388,7 +390,7 @@ def model(values, weights):
 @pytest.mark.parametrize("num_shards", [1, 2])
 @pytest.mark.parametrize("threshold", [None, 2])
 @pytest.mark.parametrize("rule", ["LazyAdamOptimizer", "GradientDescentOptimizer"])
-def test_all_forms_train_to_the_same_bits(tmp_path, num_shards, threshold, rule):
+def test_all_forms_of_a_model_train_to_the_same_bits(tmp_path, num_shards, threshold, rule):
     rng = np.random.default_rng(5)
     batches = rng.integers(-1, 12, size=[6, 3, 16])
     config = {CONFIG: {"access_threshold": threshold}} if threshold else {}
@@ -456,7 +458,7 @@ def test_all_forms_train_to_the_same_bits(tmp_path, num_shards, threshold, rule)
         (dict(serving_default_value=[1.0] * 3), r"must be numbers that broadcast to \[2\]"),
         (dict(serving_default_value=[[1.0, 2.0]]), r"must be numbers that broadcast to \[2\]"),
         ({CONFIG: 3}, "access_and_evict_config must be a dict"),
-        ({CONFIG: {"access": 3}}, "must be a dict with none but access_threshold, eviction_thr"),
+        ({CONFIG: {"access": 3}}, "must be a dict with no keys but access_threshold, eviction_thr"),
         ({CONFIG: {"access_threshold": -2}}, r"access_threshold must be an integer in \[-1,"),
         ({CONFIG: {"access_threshold": 1.0}}, "access_threshold must be an integer in"),
         ({CONFIG: {"eviction_threshold": 5}}, "must be configured before eviction_threshold"),
@@ -471,7 +473,7 @@ def test_all_forms_train_to_the_same_bits(tmp_path, num_shards, threshold, rule)
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(map(str, value)),
 )
-def test_a_bad_argument_is_a_value_error_and_no_lookup(changed, message):
+def test_a_bad_argument_is_a_value_error_and_builds_no_lookup(changed, message):
     table = table_of()
     arguments = dict(hashtable=table, ids=feed(), modify_graph=True)
     changed = {name: value() if callable(value) else value for name, value in changed.items()}
@@ -481,7 +483,7 @@ def test_a_bad_argument_is_a_value_error_and_no_lookup(changed, message):
 
 
 @pytest.mark.parametrize("version", ["enable_control_flow_v2", "disable_control_flow_v2"])
-def test_a_training_lookup_inside_of_control_flow_is_refused(version):
+def test_a_training_lookup_inside_control_flow_is_refused(version):
     getattr(tf, version)()
     try:
         table, ids = table_of(), feed()
@@ -526,7 +528,7 @@ def test_static_shapes_need_a_send_count():
         rec.terminate_config_initializer()
 
 
-def test_factories_know_the_expansion_mode():
+def test_optimizer_factories_check_the_expansion_mode():
     ordinary = [
         getattr(rec.optimizers, name).create_hash_optimizer
         for name in ("lazy_adam", "adagrad", "ftrl", "gradient_descent", "momentum")
