@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Argument checks of Rec SDK's functions. Every bad argument is a ValueError, also a wrong type."""
 
-from typing import Any
-
 # The greatest integer that Rec SDK accepts.
 MAX_INT32 = 2**31 - 1
 
 
-def check_int(name: str, value: Any, least: int, most: int = MAX_INT32) -> None:
+def check_int(name: str, value: object, least: int, most: int = MAX_INT32) -> None:
     """Checks that a value is an integer within the bounds. A bool is not an integer.
 
     Raises:
@@ -20,7 +18,7 @@ def check_int(name: str, value: Any, least: int, most: int = MAX_INT32) -> None:
         )
 
 
-def check_bool(name: str, value: Any) -> None:
+def check_bool(name: str, value: object) -> None:
     """Checks that a value is a bool.
 
     Raises:
@@ -30,7 +28,7 @@ def check_bool(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a bool, got {value!r}; write True or False")
 
 
-def check_text(name: str, value: Any, longest: int) -> None:
+def check_text(name: str, value: object, longest: int) -> None:
     """Checks that a value is a string of 1 to `longest` characters.
 
     Raises:
@@ -42,7 +40,7 @@ def check_text(name: str, value: Any, longest: int) -> None:
         )
 
 
-def refuse_unsupported(name: str, value: Any, remedy: str) -> None:
+def refuse_unsupported(name: str, value: object, remedy: str) -> None:
     """Checks that a value is not a Keras layer, model, optimizer, initializer or schedule.
 
     Args:

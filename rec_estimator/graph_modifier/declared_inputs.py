@@ -6,7 +6,7 @@ lookup by FeatureSpec records the ids that it takes. This module checks that bot
 the timestamp of a training batch. rec_sdk/feature_spec.py has the functions that scripts call.
 """
 
-from typing import Any, List, Optional, Sequence, Set
+from typing import List, Optional, Sequence, Set
 
 import tensorflow.compat.v1 as tf
 
@@ -52,7 +52,7 @@ def _collect_once(collection: str, tensor: tf.Tensor) -> None:
         tensors.append(tensor)
 
 
-def check_timestamp(name: str, tensor: Any) -> None:
+def check_timestamp(name: str, tensor: object) -> None:
     """Checks that a tensor can be a timestamp.
 
     Args:

@@ -8,7 +8,7 @@ Source: Rec SDK TensorFlow, ``mx_rec.core.embedding.create_table``.
 
 import os
 import re
-from typing import Any, Dict, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -38,7 +38,7 @@ def create_table(
     key_dtype: tf.DType,
     dim: Union[int, tf.TensorShape],
     name: str,
-    emb_initializer: Any,
+    emb_initializer: Callable[..., tf.Tensor],
     device_vocabulary_size: int = 1,
     host_vocabulary_size: int = 0,
     ssd_vocabulary_size: int = 0,
@@ -102,22 +102,22 @@ def create_table(
       >>> table.table_name, table.emb_size, table.max_rows
       ('user_table', 4, 1000)
     """
-    given = {
-        "is_dp": is_dp,
-        "ssd_data_path": ssd_data_path,
-        "all2all_gradients_op": all2all_gradients_op,
-        "enable_merge": enable_merge,
-        "shard_num": shard_num,
-        "fusion_optimizer_var": fusion_optimizer_var,
-        "hashtable_threshold": hashtable_threshold,
-    }
     sizes = (device_vocabulary_size, host_vocabulary_size, ssd_vocabulary_size)
     _check_types(key_dtype, value_dtype, emb_initializer)
     dim = _checked_dim(dim)
     name = _checked_name(name)
     check_bool("is_save", is_save)
     _check_init_param(init_param)
-    _check_switches(given)
+    for argument, value in (
+        ("is_dp", is_dp),
+        ("enable_merge", enable_merge),
+        ("fusion_optimizer_var", fusion_optimizer_var),
+    ):
+        check_bool(argument, value)
+    check_int("shard_num", shard_num, 1, 8192)
+    check_int("hashtable_threshold", hashtable_threshold, 0)
+    _check_gradients_op(all2all_gradients_op)
+    _check_enable_merge(enable_merge)
     _check_sizes(sizes, ssd_data_path)
     frozen = _checked_padding_keys(padding_keys, padding_keys_mask, padding_keys_len)
     if frozen and is_dp:
@@ -125,7 +125,7 @@ def create_table(
             f"is_dp must be False with padding_keys, got True for table {name!r}; leave one out"
         )
     refuse_eager_mode("create_table")
-    settings = dict(
+    settings: Dict[str, Any] = dict(
         # int32 keys are widened. Rec SDK's ids are always int64.
         key_dtype=tf.int64,
         dim=dim,
@@ -137,10 +137,16 @@ def create_table(
         padding_keys=tuple(sorted(set(frozen))),
     )
     with tf.init_scope():
-        return _find_or_make(name, settings, given)
+        table = _existing_table(name, settings)
+        if table is None:
+            check_name_is_free(name)
+            table = SparseTable(name, is_dp=is_dp, ssd_data_path=ssd_data_path, **settings)
+            register_table(table, [runtime.hashtable_collection()], is_saved=is_save)
+        return table
 
 
-def _find_or_make(name: str, settings: Dict[str, Any], given: Dict[str, Any]) -> SparseTable:
+def _existing_table(name: str, settings: Dict[str, Any]) -> Optional[SparseTable]:
+    """The table of this name; None if the graph has none. Refuses other settings."""
     for table in graph_tables():
         if table.name != name:
             continue
@@ -151,13 +157,10 @@ def _find_or_make(name: str, settings: Dict[str, Any], given: Dict[str, Any]) ->
             )
         check_same_settings(table, **settings)
         return table
-    check_name_is_free(name)
-    table = SparseTable(name, given=given, **settings)
-    register_table(table, [runtime.hashtable_collection()], is_saved=table.is_save)
-    return table
+    return None
 
 
-def _check_types(key_dtype: Any, value_dtype: Any, initializer: Any) -> None:
+def _check_types(key_dtype: object, value_dtype: object, initializer: object) -> None:
     for name, value, allowed in (
         ("key_dtype", key_dtype, (tf.int64, tf.int32)),
         ("value_dtype", value_dtype, (tf.float32,)),
@@ -176,7 +179,7 @@ def _check_types(key_dtype: Any, value_dtype: Any, initializer: Any) -> None:
         )
 
 
-def _checked_dim(dim: Any) -> int:
+def _checked_dim(dim: Union[int, tf.TensorShape]) -> int:
     if isinstance(dim, tf.TensorShape):
         if dim.rank != 1 or dim[0] is None:
             raise ValueError(f"dim can only be one dim shape, got {dim}; give tf.TensorShape([8])")
@@ -186,7 +189,7 @@ def _checked_dim(dim: Any) -> int:
     return dim
 
 
-def _checked_name(name: Any) -> str:
+def _checked_name(name: str) -> str:
     check_text("name", name, _MAX_NAME)
     if not _NAME_PATTERN.fullmatch(name):
         raise ValueError(
@@ -202,7 +205,7 @@ def _checked_name(name: Any) -> str:
     return kept
 
 
-def _check_init_param(value: Any) -> None:
+def _check_init_param(value: object) -> None:
     # The comparison also refuses NaN.
     if not isinstance(value, float) or not -_MAX_INIT_PARAM <= value <= _MAX_INIT_PARAM:
         raise ValueError(
@@ -211,24 +214,23 @@ def _check_init_param(value: Any) -> None:
         )
 
 
-def _check_switches(given: Dict[str, Any]) -> None:
-    for name in ("is_dp", "enable_merge", "fusion_optimizer_var"):
-        check_bool(name, given[name])
-    check_int("shard_num", given["shard_num"], 1, 8192)
-    check_int("hashtable_threshold", given["hashtable_threshold"], 0)
-    if given["all2all_gradients_op"] not in _GRADIENT_OPS:
+def _check_gradients_op(value: object) -> None:
+    if value not in _GRADIENT_OPS:
         raise ValueError(
-            f"all2all_gradients_op should be one of {', '.join(_GRADIENT_OPS)}, got "
-            f"{given['all2all_gradients_op']!r}; in one process both do the same"
+            f"all2all_gradients_op should be one of {', '.join(_GRADIENT_OPS)}, got {value!r}; in "
+            "one process both do the same"
         )
-    if given["enable_merge"] and not runtime.get_use_dynamic_expansion():
+
+
+def _check_enable_merge(value: bool) -> None:
+    if value and not runtime.get_use_dynamic_expansion():
         raise RuntimeError(
             "enable_merge requires dynamic expansion mode, got True without it; call "
             "init(use_dynamic_expansion=True) first"
         )
 
 
-def _check_sizes(sizes: Sequence[int], paths: Any) -> None:
+def _check_sizes(sizes: Sequence[int], paths: Sequence[str]) -> None:
     device, host, ssd = sizes
     check_int("device_vocabulary_size", device, 1, _MAX_ROWS)
     check_int("host_vocabulary_size", host, 0, _MAX_ROWS)
@@ -261,7 +263,9 @@ def _check_sizes(sizes: Sequence[int], paths: Any) -> None:
     )
 
 
-def _checked_padding_keys(keys: Any, mask: Any, length: Any) -> List[int]:
+def _checked_padding_keys(
+    keys: Optional[Union[int, Sequence[int]]], mask: bool, length: Optional[int]
+) -> List[int]:
     check_bool("padding_keys_mask", mask)
     if length is not None:
         check_int("padding_keys_len", length, 0)

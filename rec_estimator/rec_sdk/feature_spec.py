@@ -160,7 +160,7 @@ def describe(batch: Any) -> str:
     return f"one tensor, {batch!r}"
 
 
-def check_ids(name: str, tensor: Any) -> None:
+def check_ids(name: str, tensor: object) -> None:
     """Checks that a tensor can be ids.
 
     Raises:
@@ -184,7 +184,7 @@ def entries_of(graph: tf.Graph, is_training: bool) -> List[Entry]:
     return [Entry.from_json(text) for text in graph.get_collection(PIPELINES[is_training])]
 
 
-def as_spec(ids: Any) -> FeatureSpec:
+def as_spec(ids: object) -> FeatureSpec:
     """Returns the FeatureSpec that a lookup got, by itself or in a list of one.
 
     Args:

@@ -113,7 +113,7 @@ def get_asc_insert_func(
     return insert
 
 
-def _check_indices(indices: Any, table_names: Any) -> None:
+def _check_indices(indices: Sequence[int], table_names: Optional[Sequence[str]]) -> None:
     if table_names is None:
         raise RuntimeError(
             "table_names must be given with args_index_list, got None; give one name for each "
@@ -139,7 +139,7 @@ def _check_indices(indices: Any, table_names: Any) -> None:
         )
 
 
-def _check_specs(specs: Any, table_names: Any) -> None:
+def _check_specs(specs: Any, table_names: object) -> None:
     if table_names is not None:
         raise ValueError(
             f"table_names must be None with tgt_key_specs, got {table_names!r}; give each "

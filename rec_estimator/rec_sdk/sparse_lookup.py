@@ -18,7 +18,7 @@ Source: Rec SDK TensorFlow, ``mx_rec.core.embedding.sparse_lookup``.
 """
 
 import re
-from typing import Any, Dict, Optional, Sequence, Union
+from typing import Any, Dict, Iterable, Optional, Sequence, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -148,7 +148,7 @@ def sparse_lookup(
     return values if is_train and is_grad else tf.stop_gradient(values)
 
 
-def _check_send_count(table: SparseTable, send_count: Any) -> None:
+def _check_send_count(table: SparseTable, send_count: Optional[int]) -> None:
     if not runtime.is_static():
         if send_count is not None:
             check_int("send_count", send_count, 1)
@@ -170,13 +170,13 @@ def _check_send_count(table: SparseTable, send_count: Any) -> None:
             )
 
 
-def _warn_of_unknown(arguments: Dict[str, Any]) -> None:
+def _warn_of_unknown(arguments: Iterable[str]) -> None:
     unknown = sorted(set(arguments) - set(_IGNORED))
     if unknown:
         tf.logging.warning("sparse_lookup: unknown and ignored: %s", ", ".join(unknown))
 
 
-def _spec_of(ids: Any, modify_graph: bool) -> Optional[FeatureSpec]:
+def _spec_of(ids: object, modify_graph: bool) -> Optional[FeatureSpec]:
     """Checks ids. Returns their FeatureSpec, or None if they are a tensor."""
     if isinstance(ids, (FeatureSpec, list, tuple)):
         return feature_spec.as_spec(ids)

@@ -8,7 +8,7 @@ admitted and when they are evicted; they come from the lookups of the table.
 Source: Rec SDK TensorFlow, ``mx_rec.core.embedding``.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -67,12 +67,13 @@ class SparseTable(EmbeddingTable):
         *,
         key_dtype: tf.DType,
         num_shards: int,
-        initializer: Callable[..., Any],
+        initializer: Callable[..., tf.Tensor],
         init_param: float,
         is_save: bool,
         sizes: Sequence[int],
         padding_keys: Sequence[int],
-        given: Dict[str, Any],
+        is_dp: bool,
+        ssd_data_path: Sequence[str],
     ) -> None:
         self.table_name = name
         self.emb_initializer = initializer
@@ -82,9 +83,8 @@ class SparseTable(EmbeddingTable):
         self.device_vocabulary_size, self.host_vocabulary_size, self.ssd_vocabulary_size = sizes
         self.max_rows = 0 if runtime.get_use_dynamic_expansion() else sum(sizes[:2])
         self.padding_keys = tuple(padding_keys)
-        self.is_dp: bool = given["is_dp"]
-        self.ssd_data_path: Tuple[str, ...] = tuple(given["ssd_data_path"])
-        self.given = given
+        self.is_dp = is_dp
+        self.ssd_data_path = tuple(ssd_data_path)
         self.is_grad = False
         self.send_count: Optional[int] = None
         self.rank_size = runtime.get_rank_size()
@@ -100,7 +100,9 @@ class SparseTable(EmbeddingTable):
             trainable=True,
         )
 
-    def _initial_vectors(self, initializer: Callable[..., Any], shape: List[int]) -> Any:
+    def _initial_vectors(
+        self, initializer: Callable[..., tf.Tensor], shape: List[int]
+    ) -> tf.Tensor:
         vectors = super()._initial_vectors(initializer, shape)
         return vectors if self.init_param == 1 else vectors * self.init_param
 
