@@ -8,7 +8,6 @@ repository).
 """
 
 import math
-from typing import Any
 
 import tensorflow.compat.v1 as tf
 
@@ -62,7 +61,7 @@ def check_learning_rate(value: Hyperparameter) -> None:
 
 def check_float(
     name: str,
-    value: Any,
+    value: object,
     *,
     at_least: float = -math.inf,
     at_most: float = math.inf,

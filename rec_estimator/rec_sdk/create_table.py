@@ -119,8 +119,8 @@ def create_table(
     _check_gradients_op(all2all_gradients_op)
     _check_enable_merge(enable_merge)
     _check_sizes(sizes, ssd_data_path)
-    frozen = _checked_padding_keys(padding_keys, padding_keys_mask, padding_keys_len)
-    if frozen and is_dp:
+    padding = _checked_padding_keys(padding_keys, padding_keys_mask, padding_keys_len)
+    if padding and is_dp:
         raise RuntimeError(
             f"is_dp must be False with padding_keys, got True for table {name!r}; leave one out"
         )
@@ -134,7 +134,7 @@ def create_table(
         init_param=init_param,
         is_save=is_save,
         sizes=sizes,
-        padding_keys=tuple(sorted(set(frozen))),
+        padding_keys=tuple(sorted(set(padding))),
     )
     with tf.init_scope():
         table = _existing_table(name, settings)

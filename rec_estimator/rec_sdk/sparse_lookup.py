@@ -53,7 +53,7 @@ def sparse_lookup(
     is_train: bool = True,
     name: Optional[str] = None,
     modify_graph: bool = False,
-    batch: Optional[Dict[str, tf.Tensor]] = None,
+    batch: Any = None,
     access_and_evict_config: Optional[Dict[str, Any]] = None,
     is_grad: bool = True,
     serving_default_value: Any = None,
@@ -115,15 +115,7 @@ def sparse_lookup(
     _warn_of_unknown(kwargs)
     refuse_unsupported("ids", ids, "give a tensor of the batch, or its FeatureSpec")
     spec = _spec_of(ids, modify_graph)
-    thresholds = _thresholds(access_and_evict_config)
-    if spec is not None:
-        config, thresholds = thresholds, _thresholds_of(spec)
-        # Scripts that support tensors and FeatureSpecs pass both. A difference must not be ignored.
-        if access_and_evict_config is not None and config != thresholds:
-            raise ValueError(
-                f"access_and_evict_config must be that of FeatureSpec {spec.name!r}, got {config} "
-                f"and {thresholds}; give the thresholds to the FeatureSpec"
-            )
+    thresholds = _thresholds_of(spec, access_and_evict_config)
     default = _default_vector(hashtable, serving_default_value)
     if hashtable.num_lookups[is_train] >= _MAX_LOOKUPS:
         raise RuntimeError(
@@ -237,8 +229,21 @@ def _thresholds(config: Any) -> Optional[Thresholds]:
     return Thresholds(access, eviction if evicts else None, coefficient)
 
 
-def _thresholds_of(spec: FeatureSpec) -> Optional[Thresholds]:
-    return _thresholds({field: getattr(spec, field) for field in Thresholds._fields})
+def _thresholds_of(
+    spec: Optional[FeatureSpec], config: Optional[Dict[str, Any]]
+) -> Optional[Thresholds]:
+    """The thresholds of a lookup: those of its FeatureSpec if it has one, or its argument."""
+    given = _thresholds(config)
+    if spec is None:
+        return given
+    of_spec = _thresholds({field: getattr(spec, field) for field in Thresholds._fields})
+    # Scripts that support tensors and FeatureSpecs pass both. A difference must not be ignored.
+    if config is not None and given != of_spec:
+        raise ValueError(
+            f"access_and_evict_config must be that of FeatureSpec {spec.name!r}, got {given} and "
+            f"{of_spec}; give the thresholds to the FeatureSpec"
+        )
+    return of_spec
 
 
 def _default_vector(table: SparseTable, value: Any) -> Optional[tf.Tensor]:

@@ -3,10 +3,10 @@
 
     python nine_steps.py --use_mode session|estimator --modify_graph 0|1 --output FILE.json
 
-Train, evaluate, save, stop (--stop_at) and resume (--start_at). What differs from the overview:
-imports, `tf.TensorShape` (a slip there), rec_estimator.Saver in place of the patched
-tf.compat.v1.train.Saver, no options of an NPU in the session's configuration; and seeds, so that
-all modes begin with the same weights.
+The script trains, evaluates, saves, stops (--stop_at) and resumes (--start_at). It differs from the
+overview in the imports, in `tf.TensorShape` (misspelt there), in rec_estimator.Saver instead of the
+patched tf.compat.v1.train.Saver, and in a session configuration without NPU options. It sets seeds,
+so that all modes begin with the same weights.
 """
 
 import argparse
@@ -311,7 +311,7 @@ def train_with_session():
         saver.save(sess, f"./saved-model/model-{rank_id}", global_step=i)
 
 
-# The same with an Estimator.
+# Steps 5 to 8 with an Estimator.
 class LossHook(tf.compat.v1.train.SessionRunHook):
     def __init__(self, log):
         self._log = log
