@@ -9,6 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
+from rec_estimator._init_settings import init_settings
 from rec_estimator.rec_sdk import runtime
 
 
@@ -133,6 +134,17 @@ def test_terminating_twice_or_without_init_only_warns(log):
     assert len(log) == 1
     rec.terminate_config_initializer()
     assert len(log) == 2
+
+
+def test_init_settings_are_kept_between_init_and_terminate():
+    assert init_settings() is None
+    rec.init(max_steps=5, use_dynamic_expansion=True)
+    settings = init_settings()
+    assert (settings.max_steps, settings.use_dynamic_expansion) == (5, True)
+    with pytest.raises(AttributeError):
+        settings.max_steps = 6
+    rec.terminate_config_initializer()
+    assert init_settings() is None
 
 
 def test_init_logs_switches_without_effect_and_unknown_names(log):
