@@ -36,7 +36,7 @@ def check_text(name: str, value: object, longest: int) -> None:
     """
     if not isinstance(value, str) or not 1 <= len(value) <= longest:
         raise ValueError(
-            f"{name} must be a string of 1 to {longest} characters, got {value!r}; give another"
+            f"{name} must be a string of 1 to {longest} characters, got {value!r}; give a string"
         )
 
 
@@ -57,5 +57,5 @@ def refuse_unsupported(name: str, value: object, remedy: str) -> None:
     packages = {package for base in kind.__mro__ for package in str(base.__module__).split(".")}
     if packages & {"keras", "tf_keras"}:
         raise ValueError(
-            f"{name} must not be of Keras, which is not supported, got {value!r}; {remedy}"
+            f"{name} must not be a Keras object, got {value!r}; Keras is not supported, {remedy}"
         )

@@ -17,7 +17,7 @@ Read the package in this order:
     cut.py               finds the ops between a batch and the keys; refuses what cannot be moved
     iterator_swap.py     builds a dataset that runs these ops; its iterator replaces the old one
     ops/pipeline/same_batch_pass.cc   keeps tensors of the old batch valid in each step
-    prepared_input.py    what scripts ask for afterwards: the data's initializer, the batch
+    prepared_input.py    what scripts use afterwards: the initializer of the data, the batch
 
 declared_inputs.py is for graphs that are not modified: it checks ids that a dataset declares.
 
@@ -195,7 +195,7 @@ class GraphModifierHook(tf.train.SessionRunHook):
 def _probe_of(start: tf.Operation) -> tf.Operation:
     """An op that fails unless the iterator of an initializer was started.
 
-    TensorFlow has no op that asks this. But the state of an iterator without a dataset cannot be
+    TensorFlow has no op for this. But the state of an iterator without a dataset cannot be
     serialized, so SerializeIterator fails.
     """
     handle = start.inputs[1]

@@ -72,7 +72,7 @@ def create_table(
       host_vocabulary_size: In [0, 1e9]. More rows; they are in the same memory.
       ssd_vocabulary_size: Must be 0: tables have no SSD tier yet.
       ssd_data_path: With ssd_vocabulary_size > 0: existing folders, without links and "..".
-      is_save: Whether checkpoints contain the table. False: each session initializes it anew.
+      is_save: Whether checkpoints contain the table. False: each session initializes it.
       is_dp: Without effect in one process.
       init_param: In [-10, 10]. Factor of every initial vector.
       all2all_gradients_op: "sum_gradients" or "sum_gradients_and_div_by_ranksize", which are the

@@ -101,7 +101,7 @@ def sparse_lookup(
     if not isinstance(hashtable, SparseTable):
         raise ValueError(
             f"hashtable must be a table of create_table, got {hashtable!r}; tables of "
-            "get_embedding_variable go to embedding_lookup"
+            "get_embedding_variable are read by embedding_lookup"
         )
     for argument, value in (
         ("is_train", is_train),
@@ -179,7 +179,9 @@ def _spec_of(ids: object, modify_graph: bool) -> Optional[FeatureSpec]:
     if isinstance(ids, tf.RaggedTensor):
         raise ValueError(f"ids must be dense, got {ids!r}; use ids.to_tensor(default_value=-1)")
     if not isinstance(ids, (tf.Tensor, tf.Variable)):
-        raise ValueError(f"ids must be a tf.Tensor or a FeatureSpec, got {ids!r}")
+        raise ValueError(
+            f"ids must be a tf.Tensor or a FeatureSpec, got {ids!r}; take a tensor of the batch"
+        )
     if not modify_graph:
         raise ValueError(
             "'ids' is type of tf.Tensor, 'modify_graph' should be set to True, got False; or give "

@@ -2,8 +2,8 @@
 """SparseTable: the table that create_table makes.
 
 Step 2 of the data flow. It is the table of table/table.py with Rec SDK's additions: a row limit, a
-padding key, rows that training does not change, and thresholds. The thresholds say which keys are
-admitted and when they are evicted; they come from the lookups of the table.
+padding key, rows that training does not change, and thresholds. The thresholds define which keys
+are admitted and when they are evicted. The lookups of the table set them.
 
 Source: Rec SDK TensorFlow, ``mx_rec.core.embedding``.
 """

@@ -68,7 +68,7 @@ def train(structure, kind, modified, steps=20):
 def test_training_gives_the_same_bits_as_without(structure):
     plain = train(structure, "initializable", False)
     assert_same(train(structure, "initializable", True), plain)
-    assert len(set(plain[0])) == len(plain[0]), "every step must have had a loss of its own"
+    assert len(set(plain[0])) == len(plain[0]), "the losses of all steps must differ"
 
 
 @pytest.mark.parametrize("structure", ["nested", "sparse"])

@@ -39,16 +39,16 @@ class Script:
     def wait(self):
         """The exit code and the output."""
         try:
-            _, said = self._process.communicate(timeout=TIMEOUT_SECONDS)
+            _, output = self._process.communicate(timeout=TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             raise
-        return self._process.returncode, said
+        return self._process.returncode, output
 
     def numbers(self):
         """The losses of training and of evaluation."""
-        code, said = self.wait()
-        assert code == 0, said[-4000:]
+        code, output = self.wait()
+        assert code == 0, output[-4000:]
         numbers = json.loads(self._output.read_text())
         return numbers["losses"], numbers["eval_losses"]
 
@@ -106,6 +106,6 @@ def test_all_modes_train_evaluate_save_stop_and_resume_with_the_same_numbers(tmp
 def test_an_error_in_the_data_ends_every_mode_with_its_cause(tmp_path):
     for mode, modified in MODES:
         script = Script(tmp_path / f"{mode}_{modified}", mode, modified, "--raise_at", "7")
-        code, said = script.wait()
+        code, output = script.wait()
         assert code == 1
-        assert "ValueError: the data broke at batch 7" in said
+        assert "ValueError: the data broke at batch 7" in output

@@ -48,7 +48,9 @@ def table_of():
     ],
 )
 def test_keras_objects_are_refused_with_the_name_of_the_argument(call):
-    with pytest.raises(ValueError, match="must not be of Keras, which is not supported, got .*; "):
+    with pytest.raises(
+        ValueError, match="must not be a Keras object, got .*; Keras is not supported, "
+    ):
         call()
 
 
