@@ -57,7 +57,7 @@ def rows_and_filtered(name, keys, filtered, dim=4, seed=0, dtype=np.int64):
     keys = in_bucket_order(np.asarray(keys, dtype))
     filtered = in_bucket_order(np.asarray(filtered, dtype))
     versions = rng.integers(0, 100, len(keys))
-    versions[:1] = -1  # Never updated.
+    versions[:1] = -1  # Not updated.
     return {
         f"{name}-keys": keys,
         f"{name}-values": rng.standard_normal((len(keys), dim)).astype(np.float32),
@@ -94,7 +94,7 @@ def two_tables(seed=0):
             "names": np.array([b"a", b"", b"long" * 100]),
             "half": np.arange(6, dtype=np.float16).reshape(2, 3),
             "empty": np.zeros([0, 3], np.float32),
-            # No table: floats for keys, lengths that differ, no values, a matrix.
+            # Not tables: float keys, different lengths, no values, a matrix of keys.
             "tower-keys": np.ones([3], np.float32),
             "tower-values": np.ones([3, 2], np.float32),
             "uneven-keys": np.arange(3),
@@ -105,6 +105,21 @@ def two_tables(seed=0):
         }
     )
     return tensors
+
+
+def copy_without(prefix, path, is_left_out):
+    """Copies the checkpoint without some tensors, which another writer may leave out."""
+    reader = tf.train.NewCheckpointReader(prefix)
+    names = [name for name in reader.get_variable_to_shape_map() if not is_left_out(name)]
+    with tf.Graph().as_default(), tf.Session() as session:
+        save = tf.raw_ops.SaveV2(
+            prefix=str(path),
+            tensor_names=names,
+            shape_and_slices=[""] * len(names),
+            tensors=[reader.get_tensor(name) for name in names],
+        )
+        session.run(save)
+    return str(path)
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the ops of ``rec_estimator.Saver``, which write tables slice by slice."""
+"""Builds the ops of ``rec_estimator.Saver``, which write and read tables slice by slice."""
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -16,39 +16,41 @@ from rec_estimator.table.saveable import (
     slot_attrs,
     streaming,
 )
+from rec_estimator.table.shard import TableShard
+from rec_estimator.table.table import EmbeddingTable
 
 
 def latest_of(path: str) -> Optional[str]:
-    """A checkpoint's prefix as it is, a folder's latest one, None of a folder without any."""
+    """Returns the latest checkpoint of a folder, None if it has none; a prefix as it is."""
     return tf.train.latest_checkpoint(path) if tf.io.gfile.isdir(path) else path
 
 
-def source_of_option(table: Any) -> Optional[Tuple[str, str]]:
-    """The checkpoint, and the table's name in it, that its CheckpointOption says; None if none."""
+def source_of_option(table: EmbeddingTable) -> Optional[Tuple[str, str]]:
+    """Returns the checkpoint that a table's CheckpointOption names, and the table's name in it."""
     option = table.ev_option.ckpt
     if option is None or option.ckpt_to_load_from is None:
         return None
-    # An empty folder is an error where it is read, not in a graph that resumes from elsewhere.
+    # An empty folder is an error only when it is read: a resumed run does not read it.
     prefix = latest_of(option.ckpt_to_load_from) or option.ckpt_to_load_from
     return prefix, option.tensor_name_in_ckpt or table.name
 
 
 class StreamingBuilder(saving.SaverBuilder):
-    """Builds the ops of a Saver that writes tables slice by slice and reads them itself.
+    """Builds ops that write tables slice by slice, and that restore tables without RestoreV2.
 
-    The ops write a whole checkpoint at the prefix they are fed, so that a Saver that TensorFlow
-    makes from a MetaGraph of them works. Once built, the attributes tell what else may be run.
+    The save op writes a complete checkpoint at the prefix that it is fed. So it also works in a
+    Saver that TensorFlow makes from an imported MetaGraph. The attributes are set when the ops are
+    built.
 
     Args:
-      track_changes: Whether saves note what changes afterwards, for incremental ones.
+      track_changes: Whether tables note the changes after a save, for incremental saves.
 
     Attributes:
-      merge: Makes of the checkpoints ``merge_from``, string [n], the one ``merge_to``, string [].
-      delta_of: string [2]. Name and identity of the checkpoint that a save is a delta of; empty by
-        default.
+      merge: Merges the checkpoints ``merge_from``, string [n], into ``merge_to``, string [].
+      delta_of: string [2]. Name and identity of the parent of a delta; empty for a full save.
       evictions: Ops to run before a full save.
-      commits: Ops to run when the files of a save are in place.
-      reloads: Ops to run after a restore: of tables that always start from another checkpoint.
+      commits: Ops to run after the files of a save were placed.
+      reloads: Ops to run after a restore, for tables that always load another checkpoint.
       shards: The shards that are saved.
     """
 
@@ -62,16 +64,18 @@ class StreamingBuilder(saving.SaverBuilder):
         self.evictions: List[tf.Tensor] = []
         self.commits: List[tf.Operation] = []
         self.reloads: List[tf.Operation] = []
-        self.shards: List[Any] = []
+        self.shards: List[TableShard] = []
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """While the ops are built, tables give no copies of their rows to write."""
+        """Keeps tables, while the ops are built, from exporting their rows as tensors."""
         with streaming():
             yield
 
-    def save_op(self, filename_tensor: tf.Tensor, saveables: Sequence[Any]) -> tf.Operation:
-        """Builds what writes some saveables: all, or those of a device if the Saver is sharded."""
+    def save_op(
+        self, filename_tensor: tf.Tensor, saveables: Sequence[saving.SaveableObject]
+    ) -> tf.Operation:
+        """Builds the op that writes some saveables: all, or those of one device if sharded."""
         shards = [s.shard for s in saveables if isinstance(s, TableSaveable)]
         others = [s for s in saveables if not isinstance(s, TableSaveable)]
         if self.merge is None:
@@ -98,7 +102,7 @@ class StreamingBuilder(saving.SaverBuilder):
         self.merge_to = tf.placeholder_with_default("", [], name="merge_to")
         self.merge = _merge(self.merge_from, self.merge_to)
 
-    def _save_tables(self, prefix: tf.Tensor, shards: Sequence[Any]) -> tf.Operation:
+    def _save_tables(self, prefix: tf.Tensor, shards: Sequence[TableShard]) -> tf.Operation:
         slots = [slot for shard in shards for slot in shard.slots]
         with graphs.colocate_with(shards[0].handle):
             return _ops.gen.rec_estimator_tables_save(
@@ -113,15 +117,15 @@ class StreamingBuilder(saving.SaverBuilder):
                 **slot_attrs(slots),
             )
 
-    def _add_ops_of_tables(self, shards: Sequence[Any]) -> None:
+    def _add_ops_of_tables(self, shards: Sequence[TableShard]) -> None:
         known = {shard.table for shard in self.shards}
         self.evictions += build_evictions([s for s in shards if s.table not in known])
         for shard in shards:
-            if (
-                shard.table.ev_option.ckpt
-                and shard.table.ev_option.ckpt.always_load_from_specific_ckpt
-            ):
-                self.reloads.append(build_restore(shard, *source_of_option(shard.table), slots=()))
+            option = shard.table.ev_option.ckpt
+            source = source_of_option(shard.table)
+            if source is not None and option.always_load_from_specific_ckpt:
+                prefix, name = source
+                self.reloads.append(build_restore(shard, prefix, name, slots=()))
         if self._track_changes:
             for shard in shards:
                 with graphs.colocate_with(shard.handle):
@@ -131,11 +135,11 @@ class StreamingBuilder(saving.SaverBuilder):
     def bulk_restore(
         self,
         filename_tensor: tf.Tensor,
-        saveables: Sequence[Any],
+        saveables: Sequence[saving.SaveableObject],
         preferred_shard: int,
         restore_sequentially: bool,
-    ) -> List[Any]:
-        """Asks RestoreV2 for nothing of the tables'."""
+    ) -> List[Optional[tf.Tensor]]:
+        """Reads variables with RestoreV2; the tables' own ops read their rows."""
         others = [saveable for saveable in saveables if not isinstance(saveable, TableSaveable)]
         restored = iter(
             super().bulk_restore(filename_tensor, others, preferred_shard, restore_sequentially)
@@ -149,8 +153,8 @@ class StreamingBuilder(saving.SaverBuilder):
         ]
 
 
-def _by_device(shards: Sequence[Any]) -> List[List[Any]]:
-    groups: Dict[str, List[Any]] = {}
+def _by_device(shards: Sequence[TableShard]) -> List[List[TableShard]]:
+    groups: Dict[str, List[TableShard]] = {}
     for shard in shards:
         groups.setdefault(shard.device, []).append(shard)
     return list(groups.values())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder ``sparse-<checkpoint>/`` beside a checkpoint: tables as plain arrays, as in Rec SDK.
+"""Writes the folder ``sparse-<checkpoint>/``: tables as plain arrays, in Rec SDK's layout.
 
-    model-100.index, model-100.data-…   the checkpoint: all that restore reads
+    model-100.index, model-100.data-…   the checkpoint; restores read nothing else
     sparse-model-100/<table>/
         key/slice.data                  int64 [n]: keys that own a row, in the checkpoint's order
         embedding/slice.data            float32 [n, dim]: their vectors
@@ -9,31 +9,46 @@
         table_2_threshold/slice.data    int32 [3]: access and eviction threshold, whether it counts
         history_record/slice.data       int64: the table's time, then (key, count, time) of each key
 
-Beside each ``slice.data`` a ``slice.attribute``: its shape, then bytes per number, int64. The last
-two are of tables that keep keys out. Scripts test whether the folder exists, other programs read
-it; this package reads it nowhere but in export().
+Each ``slice.data`` has a ``slice.attribute`` beside it: the shape and the bytes per number, int64.
+Only tables with an access threshold have the last two folders. Rec SDK's scripts test whether the
+folder exists, and other programs read it. This package reads it only in export().
 
-The rows are copied from the checkpoint's files by the kernel, so a folder costs no memory and holds
-what the checkpoint holds. Where it is put when: checkpoint_files.py.
+The kernel copies the rows from the checkpoint's files. So a folder needs no memory, and its content
+is the checkpoint's. pending.py places the folder.
 """
 
 import contextlib
 import os
-from typing import IO, Any, Dict, Iterable, Iterator, List, Optional, Sequence
+from typing import (
+    IO,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+    Union,
+    runtime_checkable,
+)
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.checkpoint import files as checkpoint_files
-from rec_estimator.checkpoint.format.bundle import Bundle
-from rec_estimator.checkpoint.format.stored_tables import StoredTable, find_tables
-from rec_estimator.rec_sdk.constants import TIMESTAMP_VARIABLE
+from rec_estimator.checkpoint.format.bundle import Bundle, sync
+from rec_estimator.checkpoint.format.stored_tables import (
+    TIMESTAMP_VARIABLE,
+    StoredTable,
+    find_tables,
+)
+from rec_estimator.table.shard import TableShard
 
-# Bytes that are in memory at once where they are not copied as they are.
+# Bytes in memory at once, for arrays that must be converted.
 _CHUNK = 1 << 20
 
-# What the slots of a rule hold, in its order; rules of one prefix have the same.
-_SLOTS = {
+# Names of the slots of a rule, in the rule's order. Rules are found by the start of their name.
+_SLOTS: Dict[str, Tuple[str, ...]] = {
     "AdagradDecay": ("accumulator", "power"),
     "Adagrad": ("accumulator",),
     "Adam": ("momentum", "velocity"),
@@ -42,58 +57,78 @@ _SLOTS = {
     "RowwiseAdagrad": ("accumulator",),
 }
 
-# The folder that the last save of this process left: what export() exports.
+# The folder of the last save of this process, which export() reads.
 _last_folder: Optional[str] = None
 
 
-def tables_with_folders(shards: Iterable[Any]) -> List[Any]:
-    """The tables of ``create_table`` among those that a Saver saves.
+class Thresholds(Protocol):
+    """The thresholds of a table, as ``table_2_threshold`` stores them."""
+
+    @property
+    def access_threshold(self) -> Optional[int]:
+        """Occurrences that admit a key; 0 admits every key, None is not set."""
+
+    @property
+    def eviction_threshold(self) -> Optional[int]:
+        """Seconds without training after which a key is evicted; None is not set."""
+
+
+@runtime_checkable
+class FolderTable(Protocol):
+    """A table of ``create_table``, which has a folder."""
+
+    is_sparse_table: bool
+    is_save: bool
+    name: str  # In the checkpoint.
+    table_name: str  # Of the folder.
+    shards: List[TableShard]
+    thresholds: Optional[Thresholds]
+
+
+def tables_with_folders(shards: Iterable[TableShard]) -> List[FolderTable]:
+    """Returns the tables that have a folder, in the order of their first shard.
 
     Args:
-      shards: TableShards.
-
-    Returns:
-      Tables, in the order of their first shard.
+      shards: The shards that a Saver saves.
     """
     tables = dict.fromkeys(shard.table for shard in shards)
-    return [t for t in tables if getattr(t, "is_sparse_table", False) and t.is_save]
+    return [table for table in tables if isinstance(table, FolderTable) and table.is_save]
 
 
-def write(prefix: str, folder: str, tables: Sequence[Any]) -> None:
-    """Writes a checkpoint's tables as a folder.
+def write(prefix: str, folder: str, tables: Sequence[FolderTable]) -> None:
+    """Writes the folder of a checkpoint.
 
     Args:
-      prefix: Of the full checkpoint, on a local disk, that holds the tables.
-      folder: Path of the folder; it is made.
-      tables: What tables_with_folders() gives.
+      prefix: Prefix of a full checkpoint on a local disk that holds the tables.
+      folder: Path of the new folder.
+      tables: The tables to write, from tables_with_folders().
     """
     bundle = Bundle(prefix)
     stored = find_tables(bundle)
     _make_folder(folder)
     for table in tables:
         _write_table(bundle, os.path.join(folder, _name_of(table)), table, stored[table.name])
-    checkpoint_files.sync(folder)
+    sync(folder)
 
 
 def remember(folder: str) -> None:
-    """Makes a folder, which is in its place, the one of the last save."""
+    """Records the folder of the last save, for export()."""
     global _last_folder
     _last_folder = os.path.abspath(folder)
 
 
-def export(table_list: Optional[Sequence[Any]] = None) -> List[str]:
-    """Writes the tables of the last save as NumPy files, as Rec SDK's ``export`` does.
+def export(table_list: Optional[Sequence[Union[str, FolderTable]]] = None) -> List[str]:
+    """Writes the tables of the last save as NumPy files, like Rec SDK's ``export``.
 
-    ``<folder of the last save>/<table>/key-emb.npy`` is an array [n] with the fields ``key``,
-    int64, and ``embedding``, float32 [dim]. ``np.load(path)`` reads it; no pickle is in it.
+    The file ``sparse-<checkpoint>/<table>/key-emb.npy`` is an array [n] with the fields ``key``,
+    int64, and ``embedding``, float32 [dim]. ``np.load(path)`` reads it; it contains no pickle.
 
     Args:
-      table_list: Tables of ``create_table`` or their names; of one that the folder does not have a
-        warning is logged. None: all.
+      table_list: Tables of ``create_table``, or their names. None: all tables of the last save.
 
     Returns:
-      Paths of the files. With no folder, because nothing was saved or it was removed since, none,
-      and a warning is logged.
+      Paths of the files. Logs a warning and skips a table that the last save does not have. Logs a
+      warning and returns [] if nothing was saved or if the folder was removed since.
 
     Raises:
       ValueError: table_list is neither None nor a list.
@@ -121,17 +156,17 @@ def export(table_list: Optional[Sequence[Any]] = None) -> List[str]:
     paths = []
     for name in names:
         if name not in present:
-            tf.logging.warning("Table %r is not exported: %s has none.", name, _last_folder)
+            tf.logging.warning("Table %r is not exported: it is not in %s.", name, _last_folder)
             continue
         paths.append(_export_table(os.path.join(_last_folder, name)))
     return paths
 
 
-def _name_of(table: Any) -> str:
+def _name_of(table: Union[str, FolderTable]) -> str:
     return table if isinstance(table, str) else table.table_name
 
 
-def _write_table(bundle: Bundle, folder: str, table: Any, stored: StoredTable) -> None:
+def _write_table(bundle: Bundle, folder: str, table: FolderTable, stored: StoredTable) -> None:
     _make_folder(folder)
     keys = [f"{shard}-keys" for shard in stored.shards]
     if stored.key_dtype == tf.int64:
@@ -146,7 +181,7 @@ def _write_table(bundle: Bundle, folder: str, table: Any, stored: StoredTable) -
     for slot, shards in stored.slots.items():
         name = names.get(slot, slot.replace("/", "_"))
         _copy(bundle, [f"{shard}-values" for shard in shards], os.path.join(folder, name))
-    thresholds = getattr(table, "thresholds", None)
+    thresholds = table.thresholds
     if thresholds is not None and thresholds.access_threshold is not None:
         access, eviction = thresholds.access_threshold, thresholds.eviction_threshold
         numbers = np.array([access, -1 if eviction is None else eviction, access > 0], np.int32)
@@ -155,7 +190,7 @@ def _write_table(bundle: Bundle, folder: str, table: Any, stored: StoredTable) -
 
 
 def _write_history(bundle: Bundle, folder: str, stored: StoredTable) -> None:
-    """Writes the table's time and the counts of its keys, those without a row at the end."""
+    """Writes the table's time and the counts of its keys; keys without a row come last."""
     columns = [
         [f"{shard}-{what}{kind}" for what in ("keys", "freqs", "versions")]
         for kind in ("", "_filtered")
@@ -173,14 +208,14 @@ def _write_history(bundle: Bundle, folder: str, stored: StoredTable) -> None:
     _write_slice(folder, numbers(), (1 + 3 * records,), 8)
 
 
-def _slot_folders(table: Any) -> Dict[str, str]:
-    """Names of folders by those of the slots in the checkpoint, where the rule is known."""
+def _slot_folders(table: FolderTable) -> Dict[str, str]:
+    """Returns folder names by slot name; {} if the graph does not update the table."""
     shard = table.shards[0]
     names = [slot.name for slot in shard.slots]
     for op in shard.handle.consumers():
         if op.type == "RecEstimator>TableApply":
             rule = op.get_attr("rule").decode()
-            words = next((slots for name, slots in _SLOTS.items() if rule.startswith(name)), ())
+            words = next((_SLOTS[name] for name in _SLOTS if rule.startswith(name)), ())
             return {name: f"{shard.updated_by}_{word}" for name, word in zip(names, words)}
     return {}
 
@@ -190,11 +225,11 @@ def _rows_of(bundle: Bundle, names: Sequence[str]) -> int:
 
 
 def _copy(bundle: Bundle, names: Sequence[str], folder: str) -> None:
-    """Writes tensors of one width, one after the other, byte by byte."""
+    """Writes the bytes of tensors of equal width, one tensor after the other."""
     first = bundle.tensors[names[0]]
     _make_folder(folder)
     with _new_file(os.path.join(folder, "slice.data")) as file:
-        for entry in (piece.entry for name in names for piece in bundle.tensors[name].pieces):
+        for entry in (part.entry for name in names for part in bundle.tensors[name].ranges):
             _append_range(bundle.files[1 + entry.shard_id], entry.offset, entry.size, file)
     _write_attribute(folder, (_rows_of(bundle, names), *first.shape[1:]), first.dtype.size)
 
@@ -203,7 +238,7 @@ def _append_range(path: str, offset: int, size: int, file: IO[bytes]) -> None:
     with open(path, "rb") as source:
         end = offset + size
         while offset < end:
-            # Within the kernel: no byte of it comes into this process.
+            # The kernel copies the bytes; they do not pass through this process.
             sent = os.sendfile(file.fileno(), source.fileno(), offset, end - offset)
             if not sent:
                 raise OSError(f"{path} ends before byte {end}")
@@ -223,7 +258,7 @@ def _write_slice(
 def _write_attribute(folder: str, shape: Sequence[int], size: int) -> None:
     with _new_file(os.path.join(folder, "slice.attribute")) as file:
         file.write(np.array([*shape, size], np.int64).tobytes())
-    checkpoint_files.sync(folder)
+    sync(folder)
 
 
 def _make_folder(path: str) -> None:
@@ -232,7 +267,7 @@ def _make_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def _new_file(path: str) -> Iterator[IO[bytes]]:
-    """A file that is on the disk when the context ends."""
+    """Opens a new file, which is on the disk when the ``with`` block ends."""
     with open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o640)) as file:
         yield file
         file.flush()
@@ -250,7 +285,7 @@ def _export_table(folder: str) -> str:
             stack.enter_context(open(os.path.join(folder, name, "slice.data"), "rb"))
             for name in ("key", "embedding")
         )
-        with contextlib.suppress(FileNotFoundError):  # of a run that was killed
+        with contextlib.suppress(FileNotFoundError):  # Left by a killed run.
             os.remove(unfinished)
         file = stack.enter_context(_new_file(unfinished))
         np.lib.format.write_array_header_1_0(

@@ -1,47 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that start from rows of another checkpoint: init_from_checkpoint, warm_start_from.
+"""Initializes tables from the rows of another checkpoint: init_from_checkpoint, warm_start_from.
 
-As with TensorFlow's variables, a table's initializer is replaced by one that reads the checkpoint:
-it runs where the initializer would have run, and not where training resumes from a checkpoint of
-its own. Rows, counts, versions and the bank of initial vectors are taken, from any number of
-shards; keys that a filter kept out there are judged by the filter here; optimizer slots start
-fresh, unless warm_start_from asks for them.
+As for TensorFlow's variables, the table gets an initializer that reads the checkpoint. It runs
+wherever the initializer would have run; a training that resumes from its own checkpoint does not
+run it. It restores rows, counts, versions and the bank of initial vectors, from any number of
+shards. The filter of this graph decides again about keys that were filtered in the checkpoint.
+Optimizer slots start fresh, unless warm_start_from selects them.
 """
 
 import os
 import re
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 from tensorflow_estimator import estimator as _estimator
 
-from rec_estimator.checkpoint import builder
-from rec_estimator.checkpoint import files as checkpoint_files
+from rec_estimator.checkpoint import builder, deltas
 from rec_estimator.table import saveable
 from rec_estimator.table.shard import InitializerEntry, SlotSpec
 from rec_estimator.table.table import EmbeddingTable, graph_tables
 
 
 def init_from_checkpoint(
-    ckpt_dir_or_file: str, assignment_map: Union[Mapping[str, Any], Sequence[Tuple[str, Any]]]
+    ckpt_dir_or_file: str, assignment_map: Union[Mapping[str, object], Sequence[Tuple[str, object]]]
 ) -> None:
-    """``tf.compat.v1.train.init_from_checkpoint`` that knows tables as well as variables.
+    """``tf.compat.v1.train.init_from_checkpoint`` for variables and tables.
 
-    Of a table its rows with their counts and versions are taken, but no optimizer slots, which
-    start fresh. Filters may differ: keys that own a row there own one here, others are judged anew
-    by their counts. It may be called several times, with several checkpoints.
+    A table takes the rows of the checkpoint with their counts and versions; its optimizer slots
+    start fresh. Filters may differ: keys that own a row in the checkpoint own one here, and the
+    filter of this table decides about the others by their counts. The function may be called
+    several times, with different checkpoints.
 
     Args:
-      ckpt_dir_or_file: Prefix of a checkpoint, or a folder whose latest one is meant.
-      assignment_map: Names in the checkpoint to what is initialized from them, as a dict or pairs:
-        ``"old"`` to ``"new"``, to the table or to the list of its shards; ``"old_scope/"`` to
+      ckpt_dir_or_file: Prefix of a checkpoint, or a folder, which stands for its latest checkpoint.
+      assignment_map: What to initialize from which name in the checkpoint, as a dict or as pairs:
+        ``"old"`` to ``"new"``, to a table or to the list of its shards; or ``"old_scope/"`` to
         ``"scope/"``, where ``"/"`` is the root.
 
     Raises:
-      ValueError: There is no such checkpoint, the checkpoint has no such table, or one of another
-        dimension; else as of TensorFlow.
-      tf.errors.NotFoundError, tf.errors.DataLossError: It is incremental, and one that it builds on
-        is gone or is another one than it was.
+      ValueError: There is no such checkpoint, or it has no such table, or its table has another
+        dimension. Also raises whatever TensorFlow's function raises.
+      tf.errors.NotFoundError: The checkpoint is a delta and a parent checkpoint is missing.
+      tf.errors.DataLossError: The checkpoint is a delta and a parent checkpoint was overwritten.
 
     Example:
       >>> with tf.Graph().as_default(), tf.Session() as session:
@@ -75,13 +75,13 @@ def init_from_checkpoint(
 def initialize_table(
     table: EmbeddingTable, prefix: str, source: str, slots: Sequence[SlotSpec] = ()
 ) -> None:
-    """Makes a table's initializer read a checkpoint.
+    """Replaces a table's initializer by one that reads a checkpoint.
 
     Args:
       table: The table.
-      prefix: Of the checkpoint, which is read when the initializer runs.
+      prefix: Prefix of the checkpoint, which is read when the initializer runs.
       source: Name of the table in the checkpoint.
-      slots: Those of the table's slots to take as well.
+      slots: The slots to read, too; other slots start fresh.
     """
     entries = {
         entry.op: entry for entry in tf.global_variables() if isinstance(entry, InitializerEntry)
@@ -89,7 +89,7 @@ def initialize_table(
     for shard in table.shards:
         with tf.init_scope(), tf.name_scope(None), tf.name_scope(f"{shard.op.name}/"):
             shard.initializer = saveable.build_restore(shard, prefix, source, slots)
-        # Of several graphs' tables, those of this graph are in its collection.
+        # A table of another graph has no entry in this graph's collection.
         if shard.op in entries:
             entries[shard.op].initializer = shard.initializer
     with tf.name_scope(None):
@@ -98,21 +98,21 @@ def initialize_table(
 
 
 def initialize_as_option_says(table: EmbeddingTable) -> None:
-    """Makes a new table start from the checkpoint of its CheckpointOption, if it has one."""
+    """Initializes a new table from the checkpoint of its CheckpointOption, if it has one."""
     source = builder.source_of_option(table)
     if source is not None:
         initialize_table(table, *source)
 
 
 class TableWarmStart(_estimator.WarmStartSettings):
-    """WarmStartSettings that take the tables out before TensorFlow sees the rest.
+    """WarmStartSettings for variables and tables.
 
-    An Estimator hands its settings on as ``tf.compat.v1.train.warm_start(*settings)``, in each
-    graph that starts without a checkpoint, when the model_fn has built it. To be unpacked there is
-    what this class answers: the tables get their initializers, and TensorFlow gets variables only.
+    After the model_fn has built a graph that starts without a checkpoint, an Estimator calls
+    ``tf.compat.v1.train.warm_start(*settings)``. The iterator of this class serves that call: it
+    initializes the tables and returns settings for the variables only.
     """
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         previous = dict(self.var_name_to_prev_var_name)
         variables, tables = _select(self.vars_to_warm_start)
         for table in graph_tables():
@@ -141,15 +141,15 @@ class TableWarmStart(_estimator.WarmStartSettings):
         )
 
 
-def as_settings(warm_start_from: Any) -> Any:
-    """What RecEstimator's ``warm_start_from`` means, in a form that TensorFlow takes.
+def as_settings(warm_start_from: object) -> object:
+    """Converts RecEstimator's ``warm_start_from`` to settings that TensorFlow accepts.
 
     Args:
-      warm_start_from: Prefix of a checkpoint, a folder with one, a SavedModel's folder,
+      warm_start_from: Prefix of a checkpoint, a folder with checkpoints, a SavedModel's folder,
         WarmStartSettings, or None.
 
     Returns:
-      A TableWarmStart, or what is none of those as it is.
+      A TableWarmStart; None and objects of other classes unchanged, for the Estimator to check.
     """
     if isinstance(warm_start_from, (str, bytes, os.PathLike)):
         path = tf.compat.as_str(os.fspath(warm_start_from))
@@ -161,11 +161,11 @@ def as_settings(warm_start_from: Any) -> Any:
 
 
 def _select(
-    chosen: Any,
-) -> Tuple[Any, List[Tuple[EmbeddingTable, List[SlotSpec]]]]:
-    """What of `vars_to_warm_start` is TensorFlow's, and the tables with the slots to take."""
+    chosen: object,
+) -> Tuple[object, List[Tuple[EmbeddingTable, List[SlotSpec]]]]:
+    """Splits `vars_to_warm_start` into TensorFlow's part and tables, with the slots to read."""
     if isinstance(chosen, str):
-        # The trainable variables, and so no slots.
+        # A string selects trainable variables only, and therefore no slots.
         return chosen, [
             (t, []) for t in graph_tables() if t.trainable and t.is_save and _matches(chosen, t)
         ]
@@ -183,7 +183,7 @@ def _select(
             for table in graph_tables()
             if table.is_save and any(_matches(each, table) for each in chosen)
         ]
-        # Overlapping expressions give a variable twice, which TensorFlow takes for two parts of it.
+        # Without duplicates: TensorFlow takes a variable that is listed twice for two parts of it.
         return list({id(variable): variable for variable in variables}.values()), found
     by_name = {table.name: table for table in graph_tables()}
     tables = [_as_table(each, by_name) for each in chosen if not isinstance(each, str)]
@@ -201,12 +201,12 @@ def _matches_slot(expressions: Sequence[str], table: EmbeddingTable, slot: SlotS
 
 
 def _matches_name(expression: str, name: str) -> bool:
-    # TensorFlow compares with a variable's name, which ends in ":0".
+    # TensorFlow matches the variable's name, which ends in ":0".
     return bool(re.match(expression, name) or re.match(expression, f"{name}:0"))
 
 
-def _as_table(item: Any, by_name: Mapping[str, EmbeddingTable]) -> Optional[EmbeddingTable]:
-    """The table that an item of an assignment map stands for, None if it stands for none."""
+def _as_table(item: object, by_name: Mapping[str, EmbeddingTable]) -> Optional[EmbeddingTable]:
+    """Returns the table that an item of an assignment map names, None if it is no table."""
     if isinstance(item, str):
         return by_name.get(item)
     if isinstance(item, list) and item:
@@ -230,7 +230,7 @@ def _tables_of_scope(
 
 def _find_checkpoint(argument: str, path: str) -> str:
     prefix = builder.latest_of(path)
-    if prefix is None or not tf.io.gfile.exists(f"{prefix}.index"):
+    if not prefix or not tf.io.gfile.exists(f"{prefix}.index"):
         raise ValueError(
             f"{argument} must be a checkpoint or a folder with one, got {path!r}; a "
             "checkpoint is named without .index"
@@ -239,8 +239,8 @@ def _find_checkpoint(argument: str, path: str) -> str:
 
 
 def _check_source(prefix: str, source: str, table: EmbeddingTable) -> None:
-    """Refuses, before anything is built, a checkpoint that cannot fill the table."""
-    checkpoint_files.check_parents(prefix)
+    """Checks, before anything is built, that the table can be restored from the checkpoint."""
+    deltas.check_parents(prefix)
     shapes = tf.train.NewCheckpointReader(prefix).get_variable_to_shape_map()
     shape = next(
         (shapes[n] for n in (f"{source}-values", f"{source}/part_0-values") if n in shapes), None
@@ -251,7 +251,7 @@ def _check_source(prefix: str, source: str, table: EmbeddingTable) -> None:
         )
         raise ValueError(
             f"table {source!r} must be in checkpoint {prefix}, got one with tables {tables}; "
-            f"name the one that {table.name!r} starts from"
+            f"name the table that initializes {table.name!r}"
         )
     if shape[1:] != [table.dim]:
         raise ValueError(

@@ -2,7 +2,6 @@
 """Names of the graph collections that scripts for Rec SDK use.
 
 Source: Rec SDK TensorFlow, ``mx_rec.constants.constants``, which has the same names and values.
-TIMESTAMP_VARIABLE is ours.
 """
 
 # Graph modification fills and reads two of these collections, so it defines their names:
@@ -19,6 +18,3 @@ ASCEND_GLOBAL_HASHTABLE_COLLECTION = "ASCEND_GLOBAL_HASHTABLE_COLLECTION"
 # the vectors that training lookups read, and their keys.
 ASCEND_SPARSE_LOOKUP_LOCAL_EMB = "ASCEND_SPARSE_LOOKUP_LOCAL_EMB"
 ASCEND_SPARSE_LOOKUP_ID_OFFSET = "ASCEND_SPARSE_LOOKUP_ID_OFFSET"
-
-# Variable with the greatest timestamp of all batches that trained a table.
-TIMESTAMP_VARIABLE = "rec_estimator_timestamp"

@@ -13,9 +13,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
+from rec_estimator.checkpoint.format.stored_tables import TIMESTAMP_VARIABLE
 from rec_estimator.options import MAX_FILTER_FREQ, CounterFilter, EmbeddingVariableOption
 from rec_estimator.rec_sdk import feature_spec, runtime
-from rec_estimator.rec_sdk.constants import TIMESTAMP_VARIABLE
 from rec_estimator.table.table import EmbeddingTable
 
 # The key that fills up rows of ids. It never owns a row.

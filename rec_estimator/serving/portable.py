@@ -240,7 +240,7 @@ def _write_variables(bundle: Bundle, tables: Iterable[StockTable], prefix: str) 
                 continue
             if tensor.header.entry.slices:
                 copy.add_header(tensor.header)
-            for piece in tensor.pieces:
+            for piece in tensor.ranges:
                 copy.add(piece.key, piece.entry, bundle.read(piece))
         for table in tables:
             table.write(copy)

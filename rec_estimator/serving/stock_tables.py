@@ -147,7 +147,7 @@ class StockTable:
             yield keys.astype(np.int64).view(np.uint8)
 
     def _row_bytes(self) -> Iterator[np.ndarray]:
-        for piece in (*self._values.pieces, *self._bank.pieces):
+        for piece in (*self._values.ranges, *self._bank.ranges):
             yield from self._bundle.read(piece)
         yield self._default_row.view(np.uint8).reshape(-1)
 

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often features occurred: counts of keys by powers of two, as text and as a picture."""
+"""Counts keys by frequency, in buckets of powers of two, and draws them as text or as a picture."""
 
 import math
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-# Lower ends of the buckets after the first, which holds what never occurred.
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Lower ends of all buckets but the first, which holds frequency 0.
 _POWERS = 2 ** np.arange(63, dtype=np.int64)
 
-# So many labels fit under a panel, and letters beside its legend.
+# The most labels that fit under a panel, and the most letters that fit beside its legend.
 _MAX_TICKS = 11
 _MAX_TITLE = 32
 
 
 class Bucket(NamedTuple):
-    """Keys whose frequency is in [low, high]."""
+    """The number of keys with a frequency in [low, high]."""
 
     low: int
     high: int
@@ -23,13 +26,13 @@ class Bucket(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The frequencies, for people."""
+        """The range of frequencies, in few characters."""
         low, high = _short(self.low), _short(self.high)
         return low if self.low == self.high else f"{low}-{high}"
 
 
 class FrequencyHistogram:
-    r"""Keys by frequency: 0, 1, 2-3, 4-7, …
+    r"""A histogram of keys by frequency: 0, 1, 2-3, 4-7, …
 
     Example:
       >>> histogram = FrequencyHistogram()
@@ -43,12 +46,12 @@ class FrequencyHistogram:
         self._keys = np.zeros(len(_POWERS) + 1, np.int64)
 
     def add(self, frequencies: np.ndarray) -> None:
-        """Counts keys of these frequencies, int64 [n]."""
+        """Adds keys with these frequencies, int64 [n]."""
         found = np.searchsorted(_POWERS, frequencies, side="right")
         self._keys += np.bincount(found, minlength=len(self._keys))
 
     def buckets(self) -> List[Bucket]:
-        """From the first bucket with a key to the last."""
+        """Returns the buckets from the first to the last one that has keys."""
         filled = np.flatnonzero(self._keys)
         if not len(filled):
             return []
@@ -60,28 +63,28 @@ class FrequencyHistogram:
         ]
 
     def lines(self, columns: int) -> Iterator[str]:
-        """A bar per bucket, in ASCII, at most ``columns`` wide if the numbers leave space."""
+        """Yields a line with an ASCII bar for each bucket, ``columns`` wide where numbers allow."""
         buckets = self.buckets()
         labels = [(bucket.label, f"{bucket.keys:,}") for bucket in buckets]
         widths = [max(map(len, column)) for column in zip(*labels)]
         most = max((bucket.keys for bucket in buckets), default=0)
         for bucket, (label, keys) in zip(buckets, labels):
             space = max(columns - sum(widths) - 4, 1)
-            # Rounded up: a single key can be seen.
+            # Rounded up, so that a single key is visible.
             bar = "#" * -(-bucket.keys * space // most)
             yield f"{label:>{widths[0]}}  {keys:>{widths[1]}}  {bar}".rstrip()
 
 
-# Frequencies of rows and of filtered keys; None: the checkpoint has none.
+# Frequencies of rows and of filtered keys; None: the checkpoint did not record them.
 Pair = Tuple[Optional[FrequencyHistogram], Optional[FrequencyHistogram]]
 
 
 def draw(path: str, tables: Dict[str, Pair]) -> None:
-    """Writes a PNG with the frequencies of each table.
+    """Writes a PNG file with one panel for each table.
 
     Args:
-      path: File to write.
-      tables: Frequencies of rows and of filtered keys, by the table's name.
+      path: Path of the file.
+      tables: By table, the frequencies of its rows and of its filtered keys.
 
     Raises:
       ImportError: matplotlib is not installed.
@@ -104,14 +107,14 @@ def draw(path: str, tables: Dict[str, Pair]) -> None:
     figure.savefig(path, format="png", dpi=100)
 
 
-def _draw_panel(axes: Any, pair: Pair) -> None:
+def _draw_panel(axes: "Axes", pair: Pair) -> None:
     found = [histogram.buckets() if histogram else [] for histogram in pair]
     lows = sorted({bucket.low for buckets in found for bucket in buckets})
     if not lows:
         axes.text(0.5, 0.5, "no frequencies recorded", ha="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
-    # A bucket's place is the number of bits of its frequencies.
+    # The place of a bucket on the axis is the number of bits of its frequencies.
     styles = ((-0.2, "rows", "C0"), (0.2, "filtered keys", "C1"))
     for buckets, (offset, label, color) in zip(found, styles):
         places = [bucket.low.bit_length() + offset for bucket in buckets]
@@ -121,14 +124,14 @@ def _draw_panel(axes: Any, pair: Pair) -> None:
     ticks = lows[:: math.ceil(len(lows) / _MAX_TICKS)]
     axes.set_xticks([low.bit_length() for low in ticks], [_short(low) for low in ticks])
     axes.set_yscale("log")
-    axes.set_ylim(bottom=0.7)  # A single key has a bar.
+    axes.set_ylim(bottom=0.7)  # So that a single key has a bar.
     axes.set_xlabel("frequency, from this to twice as much")
     axes.set_ylabel("keys")
     axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False)
 
 
 def _short(count: int) -> str:
-    """A frequency in few characters: 8191, 16k, 1.0M."""
+    """Formats a frequency in few characters: 8191, 16k, 1.0M."""
     if count < 10_000:
         return str(count)
     thousands = (len(str(count)) - 1) // 3

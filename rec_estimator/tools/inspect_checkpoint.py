@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows what a checkpoint holds: tables, rows, filtered features and how often they occurred.
+"""Prints the content of a checkpoint: tables, rows, filtered features and their frequencies.
 
     inspect_checkpoint model/                                  # the latest checkpoint in a folder
     inspect_checkpoint model/model.ckpt-1000 --table user      # one table of one checkpoint
@@ -7,7 +7,8 @@
     inspect_checkpoint model/ --filtered --csv filtered.csv    # all of them
     inspect_checkpoint model/ --csv frequencies.csv --png frequencies.png
 
-(or ``python -m rec_estimator.tools.inspect_checkpoint …``) prints, for each table,
+The command also runs as ``python -m rec_estimator.tools.inspect_checkpoint``. For each table it
+prints
 
     user: dim 16, int64 keys, 3 shards
       rows            4,021
@@ -21,8 +22,9 @@
         8-15  1,410  ########################
         …
 
-Checkpoints of DeepRec are read as well. Values are not read at all, and beyond TensorFlow itself it
-takes a few megabytes of memory, whatever the size. Files must be on a local or mounted file system.
+It also reads DeepRec's checkpoints. It does not read vectors, and needs a few megabytes of memory
+beyond TensorFlow itself, whatever the size of the checkpoint. The files must be on a local or
+mounted file system.
 """
 
 import argparse
@@ -35,7 +37,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.checkpoint import files as checkpoint_files
+from rec_estimator.checkpoint import deltas
 from rec_estimator.checkpoint.format.bundle import Bundle, format_bytes
 from rec_estimator.checkpoint.format.stored_tables import (
     StoredTable,
@@ -46,12 +48,12 @@ from rec_estimator.checkpoint.format.stored_tables import (
 )
 from rec_estimator.tools.frequency_histogram import FrequencyHistogram, draw
 
-# Keys looked at together.
+# Keys in memory at once.
 _ROWS = 1 << 15
 
 _BLOOM = "Bloom filter"
 
-# What the tensors of a table are for, by suffix; those of its slots are counted by slot.
+# The part of the report that counts a table's tensor, by suffix. Slots have parts of their own.
 _PARTS = {
     "-values": "values",
     "-keys": "keys",
@@ -70,7 +72,7 @@ _PARTS = {
 
 
 class FilteredFeature(NamedTuple):
-    """A key without a row; None is what the checkpoint did not record."""
+    """A key without a row. None: the checkpoint did not record the number."""
 
     key: int
     frequency: Optional[int]
@@ -78,14 +80,14 @@ class FilteredFeature(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """Global steps at which rows were last updated; None if no row ever was."""
+    """The range of global steps at which rows were last updated; None if no row was updated."""
 
     oldest: Optional[int]
     newest: Optional[int]
 
 
 class TableReport(NamedTuple):
-    """What a checkpoint holds of a table; None is what it did not record."""
+    """The content of a table in a checkpoint. None: the checkpoint did not record it."""
 
     table: StoredTable
     rows: int
@@ -94,18 +96,18 @@ class TableReport(NamedTuple):
     filtered_frequencies: Optional[FrequencyHistogram]
     versions: Optional[Versions]  # Of rows.
     nbytes: Dict[str, int]  # By part.
-    notes: Dict[str, str]  # On what few tables have.
+    notes: Dict[str, str]  # About deltas and Bloom filters, by label.
 
 
 def report(bundle: Bundle, table: StoredTable) -> TableReport:
-    """Reads what a checkpoint holds of a table.
+    """Reads the content of a table.
 
     Args:
       bundle: The checkpoint.
-      table: One that ``find_tables(bundle)`` gave.
+      table: One of ``find_tables(bundle)``.
 
     Returns:
-      Its numbers.
+      The report.
 
     Raises:
       tf.errors.DataLossError: The checkpoint is damaged.
@@ -123,14 +125,14 @@ def report(bundle: Bundle, table: StoredTable) -> TableReport:
 
 
 def filtered_features(bundle: Bundle, table: StoredTable) -> Iterator[FilteredFeature]:
-    """All filtered features of a table, shard by shard."""
+    """Yields all filtered features of a table, shard by shard."""
     for columns in _filtered_columns(bundle, table):
         for feature in zip(*(_listed(column, len(columns[0])) for column in columns)):
             yield FilteredFeature(*feature)
 
 
 def most_frequent(bundle: Bundle, table: StoredTable, top: int) -> List[FilteredFeature]:
-    """The ``top`` filtered features that occurred most, most frequent first, then by key."""
+    """Returns the ``top`` most frequent filtered features, most frequent first, then by key."""
     best: List[FilteredFeature] = []
     for keys, frequencies, versions in _filtered_columns(bundle, table):
         order = np.lexsort((keys,) if frequencies is None else (keys, -frequencies))[:top]
@@ -144,15 +146,15 @@ def most_frequent(bundle: Bundle, table: StoredTable, top: int) -> List[Filtered
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Runs the command; returns its exit code, 2 if a file or an argument is not as it must be."""
+    """Runs the command and returns its exit code, 2 if a file or an argument is invalid."""
     parser = argparse.ArgumentParser(
         prog="inspect_checkpoint",
-        description="Shows what a checkpoint holds: tables, rows, filtered features.",
+        description="Prints the content of a checkpoint: tables, rows, filtered features.",
     )
-    parser.add_argument("checkpoint", help="its path without .index, or a folder: the latest in it")
+    parser.add_argument("checkpoint", help="path without .index, or a folder, for its latest")
     parser.add_argument("--table", metavar="NAME", help="this table only")
     parser.add_argument("--filtered", action="store_true", help="list filtered features")
-    parser.add_argument("--top", type=int, default=20, metavar="N", help="so many of them, or 20")
+    parser.add_argument("--top", type=int, default=20, metavar="N", help="how many (default: 20)")
     parser.add_argument(
         "--csv", metavar="FILE", help="write frequencies; with --filtered: all filtered features"
     )
@@ -167,13 +169,13 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         for line in lines:
             print(line)
         sys.stdout.flush()
-    except BrokenPipeError:  # Piped into head: the reader has seen enough.
+    except BrokenPipeError:  # The reader, such as head, has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
 def _run(options: argparse.Namespace) -> List[str]:
-    """Reads, writes files, and returns what to print: nothing is shown if something fails."""
+    """Writes the files and returns the lines to print, so that a failure prints nothing."""
     if options.top < 1:
         raise ValueError(f"--top must be >= 1, got {options.top}")
     prefix = options.checkpoint
@@ -241,7 +243,7 @@ def _report_lines(found: TableReport, columns: int) -> Iterator[str]:
     ):
         if keys and histogram is None:
             yield f"  {title}: not recorded"
-        elif keys:
+        elif keys and histogram is not None:
             yield f"  {title}"
             yield from (f"    {line}" for line in histogram.lines(columns - 4))
 
@@ -262,14 +264,14 @@ def _filtered_lines(features: List[FilteredFeature], found: TableReport) -> Iter
         return
     is_whole = len(features) == found.filtered_keys
     yield "  filtered features" if is_whole else "  most frequent filtered features"
-    cells = [("key", "frequency", "version")]
+    cells: List[Tuple[str, ...]] = [("key", "frequency", "version")]
     cells += [tuple("-" if x is None else f"{x}" for x in feature) for feature in features]
     widths = [max(map(len, column)) for column in zip(*cells)]
     for row in cells:
         yield "    " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths))
 
 
-def _bucket_rows(reports: List[TableReport]) -> Iterator[tuple]:
+def _bucket_rows(reports: List[TableReport]) -> Iterator[Tuple[object, ...]]:
     yield ("table", "kind", "frequency_from", "frequency_to", "keys")
     for found in reports:
         for kind, histogram in (
@@ -280,34 +282,39 @@ def _bucket_rows(reports: List[TableReport]) -> Iterator[tuple]:
                 yield (found.table.name, kind, *bucket)
 
 
-def _feature_rows(bundle: Bundle, tables: Dict[str, StoredTable]) -> Iterator[tuple]:
+def _feature_rows(bundle: Bundle, tables: Dict[str, StoredTable]) -> Iterator[Tuple[object, ...]]:
     yield ("table", *FilteredFeature._fields)
     for table in tables.values():
         for feature in filtered_features(bundle, table):
-            yield (table.name, *feature)  # None is an empty cell.
+            yield (table.name, *feature)  # csv writes None as an empty cell.
 
 
 def _filtered_columns(
     bundle: Bundle, table: StoredTable
 ) -> Iterator[Tuple[np.ndarray, Optional[np.ndarray], Optional[np.ndarray]]]:
-    """Keys, frequencies and versions of filtered features, so many at once."""
+    """Yields keys, frequencies and versions of filtered features, _ROWS at once."""
     for shard in table.shards:
-        columns = []
-        for part in ("keys", "freqs", "versions"):
-            name = f"{shard}-{part}_filtered"
-            is_recorded = _is_recorded(bundle, name, f"{shard}-keys_filtered")
-            columns.append(bundle.read_rows(name, _ROWS) if is_recorded else None)
-        if columns[0] is not None:
-            for keys in columns[0]:
-                yield keys, *(column and next(column) for column in columns[1:])
+        keys_name = f"{shard}-keys_filtered"
+        if keys_name not in bundle.tensors:
+            continue
+        frequencies, versions = (
+            bundle.read_rows(name, _ROWS) if _is_recorded(bundle, name, keys_name) else None
+            for name in (f"{shard}-freqs_filtered", f"{shard}-versions_filtered")
+        )
+        for keys in bundle.read_rows(keys_name, _ROWS):
+            yield (
+                keys,
+                None if frequencies is None else next(frequencies),
+                None if versions is None else next(versions),
+            )
 
 
-def _listed(column: Optional[np.ndarray], rows: int) -> list:
+def _listed(column: Optional[np.ndarray], rows: int) -> List[Optional[int]]:
     return [None] * rows if column is None else column.tolist()
 
 
 def _is_recorded(bundle: Bundle, name: str, keys: str) -> bool:
-    """Whether a tensor has an element for each key; what DeepRec did not count, it leaves empty."""
+    """Returns whether a tensor has an element for each key; DeepRec may leave it empty."""
     tensors = bundle.tensors
     return name in tensors and keys in tensors and tensors[name].shape == tensors[keys].shape
 
@@ -361,7 +368,7 @@ def _notes(bundle: Bundle, table: StoredTable) -> Dict[str, str]:
     if parent is not None:
         notes["changes since"] = parent
         try:
-            checkpoint_files.check_parents(bundle.prefix)
+            deltas.check_parents(bundle.prefix)
         except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
             notes["problem"] = error.message
         notes["erased keys"] = f"{rows_of(bundle, table.shards, '-keys_erased'):,}"

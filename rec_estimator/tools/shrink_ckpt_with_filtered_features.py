@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Copies a checkpoint without what is known of filtered features, for serving.
+r"""Copies a checkpoint without its filtered features, for serving.
 
     shrink_ckpt_with_filtered_features \
         --input_checkpoint model/model.ckpt-1000 --output_checkpoint serving/model.ckpt
 
-(or ``python -m rec_estimator.tools.shrink_ckpt_with_filtered_features …``) prints
+prints
 
     user: 812,345 rows kept, 3,456,789 filtered keys dropped
     serving/model.ckpt: 104.5 MB, was 187.4 MB
 
-Of every table, and of its slots, the tensors ``-keys_filtered``, ``-freqs_filtered`` and
-``-versions_filtered`` become empty and ``-partition_filter_offset`` zero; those of a Bloom filter,
-``-cbf_…``, are left out. All else is copied bit for bit, in the form it is stored in: frequencies
-and versions of rows, slots, variables. So DeepRec's checkpoints can be shrunk for DeepRec as well.
+The command also runs as ``python -m rec_estimator.tools.shrink_ckpt_with_filtered_features``.
 
-Beyond TensorFlow itself it takes a few megabytes of memory, whatever the size of the checkpoint and
-of its tensors. The copy appears whole or not at all, and checksums are checked on the way. The
-folder's ``checkpoint`` file is left alone: training does not resume from the copy by accident.
-Files must be on a local or mounted file system.
+In the copy, the tensors ``-keys_filtered``, ``-freqs_filtered`` and ``-versions_filtered`` of each
+table and slot are empty, ``-partition_filter_offset`` is zero, and the tensors of Bloom filters,
+``-cbf_…``, are left out. All other tensors are copied bit for bit and keep their slices. So DeepRec
+can restore the copy of a DeepRec checkpoint.
+
+The command needs a few megabytes of memory beyond TensorFlow itself, whatever the size of the
+checkpoint. It verifies checksums, and the copy appears whole or not at all. It does not change the
+``checkpoint`` file of the folder, so that training does not resume from the copy by accident. The
+files must be on a local or mounted file system.
 """
 
 import argparse
 import os
 import sys
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -40,37 +42,38 @@ from rec_estimator.checkpoint.format.stored_tables import (
 
 
 class ShrunkTable(NamedTuple):
-    """What became of a table."""
+    """What was kept and dropped of a table."""
 
     name: str
-    rows: int
+    rows: int  # Kept.
     filtered_keys: int  # Dropped.
 
 
 class Shrunk(NamedTuple):
-    """What ``shrink`` did; bytes are of all files of a checkpoint."""
+    """The result of ``shrink``."""
 
     tables: List[ShrunkTable]
-    bytes_before: int
+    bytes_before: int  # Of all files of the checkpoint.
     bytes_after: int
 
 
 def shrink(input_checkpoint: PathLike, output_checkpoint: PathLike) -> Shrunk:
-    """Copies a checkpoint without what is known of filtered features.
+    """Copies a checkpoint without its filtered features.
 
     Args:
       input_checkpoint: Prefix of a checkpoint of this package or of DeepRec.
-      output_checkpoint: Prefix of the copy, in a folder that exists.
+      output_checkpoint: Prefix of the copy, in an existing folder.
 
     Returns:
-      Rows kept and keys dropped by table, and bytes.
+      The rows kept and keys dropped of each table, and the sizes.
 
     Raises:
-      FileNotFoundError, IsADirectoryError: The input or the output's folder does not exist, or a
-        folder stands in place of a prefix.
-      FileExistsError: The output exists already.
-      ValueError: Input and output are one, or the input is incremental or not a V2 checkpoint.
-      tf.errors.DataLossError: The input is damaged. There is no output then.
+      FileNotFoundError: The input or the folder of the output does not exist.
+      IsADirectoryError: The input or the output is a folder.
+      FileExistsError: The output exists.
+      ValueError: The output is empty or equals the input, or the input is a delta or not a V2
+        checkpoint.
+      tf.errors.DataLossError: The input is damaged. No output was written.
 
     Example:
       >>> table = rec.get_embedding_variable("user", embedding_dim=4)
@@ -88,22 +91,23 @@ def shrink(input_checkpoint: PathLike, output_checkpoint: PathLike) -> Shrunk:
         if parent is not None:
             raise ValueError(
                 f"input_checkpoint must be a full checkpoint, got {source.prefix}, which has what "
-                f"changed in {table.name!r} since {parent}; restore it and save in "
-                "full"
+                f"changed in {table.name!r} since {parent}; restore it and save in full"
             )
     replaced = _replacements(source, tables)
     with NewBundle(output_checkpoint, source.header.version) as copy:
-        pieces = []
+        ranges = []
         for name, tensor in source.tensors.items():
             if name not in replaced:
-                pieces += tensor.pieces
+                ranges += tensor.ranges
                 if tensor.header.entry.slices:
                     copy.add_header(tensor.header)
-            elif replaced[name] is not None:
-                copy.add_array(name, replaced[name])
-        # As they lie on the disk.
-        for piece in sorted(pieces, key=lambda piece: (piece.entry.shard_id, piece.entry.offset)):
-            copy.add(piece.key, piece.entry, source.read(piece))
+                continue
+            replacement = replaced[name]
+            if replacement is not None:
+                copy.add_array(name, replacement)
+        # In the order of the disk.
+        for part in sorted(ranges, key=lambda part: (part.entry.shard_id, part.entry.offset)):
+            copy.add(part.key, part.entry, source.read(part))
     return Shrunk(
         [
             ShrunkTable(
@@ -119,14 +123,16 @@ def shrink(input_checkpoint: PathLike, output_checkpoint: PathLike) -> Shrunk:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Runs the command; returns its exit code, 2 if a file is not as it must be."""
+    """Runs the command and returns its exit code, 2 if a file or an argument is invalid."""
     parser = argparse.ArgumentParser(
         prog="shrink_ckpt_with_filtered_features",
-        description="Copies a checkpoint without what is known of filtered features.",
+        description="Copies a checkpoint without its filtered features.",
     )
-    prefix = dict(required=True, metavar="PREFIX")
-    parser.add_argument("--input_checkpoint", help="path without .index", **prefix)
-    parser.add_argument("--output_checkpoint", help="path of the copy, likewise", **prefix)
+    for argument, text in (
+        ("--input_checkpoint", "path of the checkpoint without .index"),
+        ("--output_checkpoint", "path of the copy without .index"),
+    ):
+        parser.add_argument(argument, required=True, metavar="PREFIX", help=text)
     options = parser.parse_args(arguments)
     try:
         done = shrink(options.input_checkpoint, options.output_checkpoint)
@@ -151,13 +157,15 @@ def _check_output(source: str, output: str) -> None:
     rule = "output_checkpoint must be a prefix of files that do not exist"
     if _real(source) == _real(output):
         raise ValueError(f"output_checkpoint must differ from input_checkpoint, got {output} twice")
+    if not output:
+        raise ValueError(f"{rule}, got {output!r}; pass model.ckpt for the working folder")
     if os.path.isdir(output) or not os.path.basename(output):
         raise IsADirectoryError(
             f"{rule}, got {output!r}, a folder; pass {os.path.join(output, 'model.ckpt')}"
         )
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{rule}, got {output!r}; make its folder first: mkdir -p {folder}")
-    # Data without an index is what a killed run may leave.
+    # A data file without an index, which a killed run may leave, is overwritten.
     if os.path.lexists(output + ".index"):
         raise FileExistsError(f"{rule}, got {output!r}; remove them or pass another")
 
@@ -169,11 +177,11 @@ def _real(prefix: str) -> str:
 def _replacements(
     source: Bundle, tables: Dict[str, StoredTable]
 ) -> Dict[str, Optional[np.ndarray]]:
-    """What takes the place of tensors on filtered features, by name; None: nothing does."""
+    """Returns by name the tensors that replace those of filtered features; None: left out."""
     replaced: Dict[str, Optional[np.ndarray]] = {}
     for table in tables.values():
         for name in [*table.shards, *(name for names in table.slots.values() for name in names)]:
-            shapes = {suffix: [0] for suffix in FILTERED}
+            shapes: Dict[str, Tuple[int, ...]] = dict.fromkeys(FILTERED, (0,))
             offset = source.tensors.get(f"{name}-partition_filter_offset")
             if offset is not None:
                 shapes["-partition_filter_offset"] = offset.shape

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of tables: stock Saver and ours, other shard counts, other processes."""
+"""Checkpoints of tables with the stock Saver and ours, other shard counts, other processes."""
 
 import functools
 import subprocess
@@ -9,6 +9,7 @@ import textwrap
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from stored_checkpoints import copy_without
 
 import rec_estimator as rec
 
@@ -89,7 +90,7 @@ def test_stock_saver_writes_nine_tensors_per_table_and_slot(tmp_path):
 
 
 def continue_from(prefix, saver, sharded, shards):
-    """What a table has when it is restored, and three steps later."""
+    """The contents of a table after the restore and after three more steps."""
     with tf.Graph().as_default(), tf.Session() as session:
         table, keys, train = build(shards)
         saver(sharded=sharded).restore(session, prefix)
@@ -123,7 +124,7 @@ def test_any_shard_count_restores_into_any_other(
     prefix, contents, continued = saved_and_continued(saver, sharded, from_shards)
     restored, trained = continue_from(prefix, saver, sharded, to_shards)
     assert restored == contents
-    # The slots came along too, else the next steps would differ.
+    # The next steps are equal only if the slots were restored, too.
     assert trained == continued
 
 
@@ -202,21 +203,6 @@ def test_our_saver_draws_a_bank_where_the_checkpoint_has_none(tmp_path):
         rec.Saver().restore(session, bare)
         assert contents_of(session, table) == contents
         assert np.std(session.run(rec.embedding_lookup(table, [10**12]))) > 0
-
-
-def copy_without(prefix, path, is_left_out):
-    """The checkpoint again without some tensors, as another writer may leave them out."""
-    reader = tf.train.NewCheckpointReader(prefix)
-    names = [name for name in reader.get_variable_to_shape_map() if not is_left_out(name)]
-    with tf.Graph().as_default(), tf.Session() as session:
-        save = tf.raw_ops.SaveV2(
-            prefix=str(path),
-            tensor_names=names,
-            shape_and_slices=[""] * len(names),
-            tensors=[reader.get_tensor(name) for name in names],
-        )
-        session.run(save)
-    return str(path)
 
 
 @pytest.mark.parametrize("suffix", ["freqs", "versions", "partition_offset", "keys_filtered"])

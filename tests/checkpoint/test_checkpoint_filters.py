@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of admitted and of counted keys when a checkpoint meets another table.
+"""Admitted and filtered keys after a restore into a table with another filter or key type.
 
-Oracle: counts per key. Admitted keys stay admitted; counted ones are judged by the new threshold.
+Oracle: counts per key. Admitted keys stay admitted; the new filter decides about filtered keys.
 """
 
 import collections
@@ -9,6 +9,7 @@ import collections
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from stored_checkpoints import copy_without
 
 import rec_estimator as rec
 
@@ -29,7 +30,7 @@ class Model:
     """Filtered tables under training by Adagrad, each with the same keys."""
 
     def __init__(self, filters, shards, key_dtype=tf.int64):
-        """By name of the table: name of the filter, number of shards."""
+        """Args: table name to (filter name, number of shards)."""
         self.tables = {}
         self.keys = tf.placeholder(key_dtype, [None])
         for (name, filter_name), number in zip(filters.items(), shards):
@@ -61,7 +62,7 @@ class Model:
         return found
 
     def rows(self, session):
-        """Those of the only table."""
+        """The rows of the only table."""
         return self.all_rows(session)["emb"]
 
     def total_count(self, session):
@@ -73,7 +74,7 @@ def model_of(filter_name, shards, key_dtype=tf.int64):
 
 
 def batches(seed, edges=EDGES, low=-400):
-    """Keys that come 1 to 8 times in all, each at steps of its own."""
+    """Batches in which keys occur 1 to 8 times in all, each key in other steps."""
     rng = np.random.default_rng(seed)
     keys = np.concatenate([rng.choice(np.arange(low, 400), 150, replace=False), edges])
     occurrences = np.repeat(keys, rng.integers(1, 9, len(keys)))
@@ -104,15 +105,15 @@ def counted(tmp_path_factory):
 
 
 def known_counts(before, after, counts, admitted):
-    """The counts that the table has after the restore."""
-    # Bloom filters of one size understand each other, whatever the threshold.
+    """The expected counts after the restore."""
+    # Counts move between Bloom filters of equal size, whatever their thresholds.
     forgets = "bloom" in before and before.rstrip(" 35") != after.rstrip(" 35")
     return {key: n for key, n in counts.items() if key in admitted or not forgets}
 
 
 @pytest.mark.parametrize("before", FILTERS)
-def test_each_filter_meets_every_other(tmp_path, before):
-    # One table per filter that it meets, cut and cut anew in all ways over the six tests.
+def test_checkpoint_of_each_filter_restores_under_every_other_filter(tmp_path, before):
+    # One table per filter to restore into. The six tests together cover all pairs of shard counts.
     names = {after.replace(" ", "_"): after for after in FILTERS}
     first = list(FILTERS).index(before)
     cuts = [SHARDS[(first + 4 * i) % len(SHARDS)] for i in range(len(FILTERS))]
@@ -130,7 +131,7 @@ def test_each_filter_meets_every_other(tmp_path, before):
             name: check_restored(before, after, saved[name], restored[name], totals[name])
             for name, after in names.items()
         }
-        # Counting goes on from there.
+        # Counting continues from the restored counts.
         model.train(session, batches(1))
         trained = model.all_rows(session)
     for name, after in names.items():
@@ -145,7 +146,7 @@ def check_restored(before, after, saved, restored, total):
     """Compares a table with the oracle; returns the keys that own rows."""
     counts = counts_of(batches(0))
     assert set(saved) == {key for key, n in counts.items() if n >= threshold_of(before)}
-    # What a Bloom filter counted is judged when the key comes again.
+    # A key in a Bloom filter is admitted at its next occurrence, not by the restore.
     judged = {key for key, n in counts.items() if n >= threshold_of(after)}
     expected = set(saved) | (set() if "bloom" in before else judged)
     assert set(restored) == expected, (before, after)
@@ -179,24 +180,11 @@ def test_filtered_features_can_be_left_out(tmp_path, monkeypatch, saver, value, 
     assert reader.has_tensor("emb-cbf_blocks") == (filter_name == "bloom 3")
 
 
-def copy_without(prefix, path, is_left_out):
-    """The checkpoint again without some tensors, as another writer may leave them out."""
-    reader = tf.train.NewCheckpointReader(prefix)
-    names = [name for name in reader.get_variable_to_shape_map() if not is_left_out(name)]
-    with tf.Graph().as_default(), tf.Session() as session:
-        save = tf.raw_ops.SaveV2(
-            prefix=str(path),
-            tensor_names=names,
-            shape_and_slices=[""] * len(names),
-            tensors=[reader.get_tensor(name) for name in names],
-        )
-        session.run(save)
-    return str(path)
-
-
 @pytest.mark.parametrize("shards", [(1, 3), (7, 1)])
 @pytest.mark.parametrize("after", ["none", "counter 5", "bloom 5"])
-def test_without_freqs_all_are_admitted_with_a_count_that_admits(counted, tmp_path, after, shards):
+def test_without_freqs_every_key_is_admitted_with_a_count_that_suffices(
+    counted, tmp_path, after, shards
+):
     prefix, rows = counted[shards[0]]
     bare = copy_without(prefix, tmp_path / "bare", lambda name: name.endswith("-freqs"))
     with tf.Session() as session:

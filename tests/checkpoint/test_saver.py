@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rec_estimator.Saver: what it writes, where it puts it, what it keeps, and stock features."""
+"""rec_estimator.Saver: what it writes, where, what it keeps, and the stock Saver's features."""
 
 import os
 import resource
@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.checkpoint import files as checkpoint_files
+from rec_estimator.checkpoint import pending
 from rec_estimator.checkpoint import saver as saver_lib
 from rec_estimator.table import saveable
 
@@ -28,7 +28,7 @@ def build(shards=1, ev_option=FILTER, name="emb"):
 
 
 def contents_of(session, table):
-    """Everything a table holds, slots included, as bytes."""
+    """The rows, slots, counts and versions of a table as bytes."""
     exports = session.run([saveable.export_shard(shard, shard.slots) for shard in table])
     return [array.tobytes() for array in tf.nest.flatten(exports)]
 
@@ -44,7 +44,7 @@ def names_in(folder):
 
 @pytest.fixture
 def trained():
-    """A session with three trained steps: (session, table, keys, train op)."""
+    """A session after three training steps: (session, table, keys, train op)."""
     table, keys, train = build(shards=2)
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
@@ -82,8 +82,8 @@ def test_saves_to_one_path_replace_each_other_and_leave_nothing_else(
     assert contents_of(session, table) == before
 
 
-def test_the_empty_bundle_is_what_tensorflow_takes_for_one(tmp_path):
-    (tmp_path / "empty.index").write_bytes(checkpoint_files._EMPTY_INDEX)
+def test_tensorflow_reads_our_index_of_an_empty_bundle(tmp_path):
+    (tmp_path / "empty.index").write_bytes(pending._EMPTY_INDEX)
     assert tf.train.list_variables(str(tmp_path / "empty")) == []
 
 
@@ -138,14 +138,14 @@ def test_a_prefix_that_holds_the_step_is_not_written_again(tmp_path, trained):
     saver.save(session, str(tmp_path / "model"), global_step=3)
     assert inode() == first
     assert tf.train.latest_checkpoint(str(tmp_path)) == prefix
-    # Another Saver knows nothing of it, and a step later it is another checkpoint.
+    # Another Saver does not know that checkpoint, and the next step is a new checkpoint.
     rec.Saver().save(session, str(tmp_path / "model"), global_step=step)
     assert inode() != first
     session.run(train, {keys: [1]})
     assert saver.save(session, str(tmp_path / "model"), global_step=step).endswith("-4")
 
 
-def test_what_is_trained_without_counting_steps_is_written_again(tmp_path):
+def test_checkpoint_is_written_again_if_training_does_not_count_steps(tmp_path):
     step = tf.train.get_or_create_global_step()
     weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())
     saver = rec.Saver()
@@ -174,7 +174,7 @@ def test_max_to_keep_deletes_the_oldest(tmp_path, trained):
     }
 
 
-def test_every_hours_a_checkpoint_is_kept(tmp_path, trained):
+def test_keep_checkpoint_every_n_hours_keeps_checkpoints(tmp_path, trained):
     session = trained[0]
     saver = rec.Saver(max_to_keep=1, keep_checkpoint_every_n_hours=1e-9)
     for i in range(3):
@@ -267,7 +267,7 @@ def test_full_saves_evict_first(tmp_path):
         assert tensors_of(prefix)["emb-keys"].tolist() == [4]
 
 
-def test_eviction_by_steps_rests_where_no_step_is_counted(tmp_path):
+def test_eviction_by_steps_is_skipped_without_a_global_step(tmp_path):
     option = rec.EmbeddingVariableOption(evict_option=rec.GlobalStepEvict(steps_to_live=2))
     table = rec.get_embedding_variable("emb", 3, ev_option=option)
     with tf.Session() as session:
@@ -277,7 +277,7 @@ def test_eviction_by_steps_rests_where_no_step_is_counted(tmp_path):
     assert table.name == "emb"
 
 
-def test_an_option_can_name_the_checkpoint_that_the_table_always_starts_from(tmp_path):
+def test_checkpoint_option_initializes_a_table_and_can_override_restores(tmp_path):
     with tf.Graph().as_default(), tf.Session() as session:
         table, keys, train = build(ev_option=None, name="old")
         session.run(tf.global_variables_initializer())
@@ -313,8 +313,8 @@ def test_a_damaged_file_is_a_data_loss_that_names_it(tmp_path, trained, damage):
     else:
         middle = len(whole) // 2
         path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 4]) + whole[middle + 1 :])
-    # The table's own ops, because TensorFlow reads the dense variables at the same time. A shard
-    # reads its own part of the file: the flipped byte is in one of them, or in two.
+    # Runs the table's restore ops alone: with restore(), TensorFlow's error for the variables may
+    # come first. Each shard reads its own rows, so that the flipped bit fails one or two of them.
     errors = []
     for shard in table:
         try:
@@ -330,13 +330,13 @@ def test_a_damaged_file_is_a_data_loss_that_names_it(tmp_path, trained, damage):
     "path, error, said, remedy",
     [
         ("/proc/nothing/model", FileNotFoundError, "No such file", "save elsewhere"),
-        ("file/model", FileExistsError, "File exists", "give each a folder of its own"),
+        ("file/model", FileExistsError, "File exists", "give each job its own folder"),
         ("file/folder/model", NotADirectoryError, "Not a directory", "save elsewhere"),
         ("x" * 250, tf.errors.InvalidArgumentError, "File name too long", "choose a shorter one"),
-        ("model", tf.errors.OpError, "File too large", "make room there or save elsewhere"),
+        ("model", tf.errors.OpError, "File too large", "free space there or save elsewhere"),
     ],
 )
-def test_what_the_file_system_refuses_is_an_error_that_leaves_nothing(
+def test_file_system_error_names_path_and_remedy_and_leaves_no_files(
     tmp_path, trained, path, error, said, remedy
 ):
     (tmp_path / "file").touch()
@@ -348,7 +348,7 @@ def test_what_the_file_system_refuses_is_an_error_that_leaves_nothing(
             rec.Saver(incremental=True).save(trained[0], str(tmp_path / path), global_step=3)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert "save_path must be a prefix in a folder that can be written" in str(caught.value)
+    assert "save_path must be in a writable folder with free space" in str(caught.value)
     assert f"got '{tmp_path / path}-3'" in str(caught.value)
     assert said in str(caught.value) and remedy in str(caught.value)
     assert names_in(tmp_path) == ["file"]
@@ -370,6 +370,111 @@ def test_bad_arguments_of_save_are_errors_and_write_nothing(
     with pytest.raises(error, match=message):
         saver.save(**{"sess": trained[0], "save_path": str(tmp_path / "model"), **arguments})
     assert names_in(tmp_path) == []
+
+
+# For such a save_path, a stock Saver writes hidden files, or files that are named like a folder.
+@pytest.mark.parametrize(
+    "save_path, step, got",
+    [
+        ("", None, "''"),
+        ("", 3, "''"),
+        ("folder", None, "'folder', a folder"),
+        ("folder/", None, "'folder/'"),
+        ("folder/", 3, "'folder/'"),
+        ("new/", None, "'new/'"),
+        (".", None, "'.', a folder"),
+        ("folder/..", None, "'folder/..', a folder"),
+        (b"folder", None, "'folder', a folder"),
+        ("parent/folder-3", None, "'parent/folder-3', a folder"),
+        ("parent/folder", 3, "'parent/folder-3', a folder"),
+        ("ram://folder/", None, "'ram://folder/'"),
+    ],
+)
+@pytest.mark.parametrize("arguments", [{}, {"incremental": True}, {"sharded": True}])
+def test_save_path_without_a_file_name_is_refused_before_anything_is_written(
+    tmp_path, trained, monkeypatch, save_path, step, got, arguments
+):
+    (tmp_path / "work" / "folder").mkdir(parents=True)
+    (tmp_path / "work" / "parent" / "folder-3").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "work")
+    before = sorted(tmp_path.rglob("*"))
+    saver = rec.Saver(**arguments)
+    with pytest.raises(ValueError) as caught:
+        saver.save(trained[0], save_path, global_step=step)
+    assert str(caught.value).startswith("save_path must be the prefix of the checkpoint's files")
+    assert f", got {got}; " in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert saver.last_checkpoints == []
+
+
+def test_save_path_of_a_saver_of_nothing_is_checked_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with tf.Session() as session:
+        with pytest.raises(ValueError, match="save_path must be .*, got ''; "):
+            rec.Saver(allow_empty=True).save(session, "")
+    assert names_in(tmp_path) == []
+
+
+def test_save_path_may_lack_a_folder_or_share_the_stem_of_one(tmp_path, trained, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    saver = rec.Saver()
+    for save_path, step, prefix in [
+        ("bare", None, "bare"),
+        ("model", 3, "model-3"),
+        ("new/folder/model", None, "new/folder/model"),
+        (".hidden", None, ".hidden"),
+    ]:
+        assert saver.save(trained[0], save_path, global_step=step) == prefix
+        saver.restore(trained[0], prefix)
+    assert names_in(tmp_path / "model") == []
+
+
+@pytest.mark.parametrize(
+    "save_path, got",
+    [
+        ("", "''; pass the path that save() returned"),
+        ("folder", "'folder', a folder; pass folder/model-3"),
+        ("folder/", "'folder/', a folder; pass folder/model-3"),
+        ("empty", "'empty', a folder; no file 'checkpoint' in it names one"),
+        ("nothing", "'nothing'; nothing.index does not exist"),
+        ("folder/model-3.index", "'folder/model-3.index', one of its files; pass folder/model-3"),
+    ],
+)
+def test_restore_path_that_is_no_prefix_is_refused_and_changes_nothing(
+    tmp_path, trained, monkeypatch, save_path, got
+):
+    session, table, keys, train = trained
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    saver = rec.Saver()
+    saver.save(session, "folder/model", global_step=3)
+    session.run(train, {keys: [1]})
+    before = contents_of(session, table)
+    with pytest.raises(ValueError, match="save_path must be the prefix of a checkpoint") as caught:
+        saver.restore(session, save_path)
+    assert f", got {got}" in str(caught.value)
+    assert contents_of(session, table) == before
+
+
+def test_restore_takes_the_checkpoint_beside_a_folder_of_its_name(tmp_path, trained):
+    prefix = rec.Saver().save(trained[0], str(tmp_path / "model"))
+    (tmp_path / "model").mkdir()
+    rec.Saver().restore(trained[0], prefix)
+    with pytest.raises(ValueError, match="save_path must be .*, a folder; "):
+        rec.Saver().save(trained[0], prefix)
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_variables_restore_from_tensorflows_v1_format_as_with_a_stock_saver(tmp_path, sharded):
+    weight = tf.get_variable("weight", [2], initializer=tf.zeros_initializer())
+    stock = tf.train.Saver(write_version=tf.train.SaverDef.V1, sharded=sharded)
+    with tf.Session() as session:
+        weight.load([1.0, 2.0], session)
+        prefix = stock.save(session, str(tmp_path / "model"))
+        weight.load([0.0, 0.0], session)
+        rec.Saver().restore(session, prefix)
+        assert session.run(weight).tolist() == [1.0, 2.0]
 
 
 def test_bad_construction_is_an_error(tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that is killed while it saves leaves the last checkpoint whole, and no litter."""
+"""A process that is killed during a save leaves the last checkpoint whole and no other files."""
 
 import subprocess
 import sys
@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.checkpoint import files as checkpoint_files
+from rec_estimator.checkpoint import pending
 
-# Forks before TensorFlow has made a thread, so that a child costs milliseconds. Prints the moments.
+# Forks before TensorFlow starts threads, so that a child takes milliseconds. Prints the number of
+# moments.
 KILLED_AT_EVERY_CALL = textwrap.dedent(
     """
     import os, pathlib, shutil, signal, sys
     import tensorflow.compat.v1 as tf
-    from rec_estimator.checkpoint.files import PendingCheckpoint
+    from rec_estimator.checkpoint.pending import PendingCheckpoint
 
     sources, folder = map(pathlib.Path, sys.argv[1:])
-    # What changes files: to be killed before each call and after it.
+    # The calls that change files; children are killed before and after each call.
     CALLS = ("fsync", "link", "mkdir", "remove", "rename", "replace", "rmdir", "unlink")
 
     def kill_at(moment):
@@ -86,7 +87,7 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
 
 
 def write_sources(folder):
-    """Checkpoints "1", "2", "3" of two data files, and their indices with three in the header."""
+    """Writes checkpoints 1, 2 and 3 with two data files each, and an index of each for n = 3."""
     with tf.Graph().as_default(), tf.Session() as session:
 
         def merge(parts, prefix):
@@ -112,7 +113,7 @@ def write_sources(folder):
         for value in (1, 2, 3):
             write(f"{folder}/{value}", value)
             write(f"{folder}/again", value)
-            (folder / "filler.index").write_bytes(checkpoint_files._EMPTY_INDEX)
+            (folder / "filler.index").write_bytes(pending._EMPTY_INDEX)
             merge([f"{folder}/again", f"{folder}/filler"], f"{folder}/{value}-of-3")
 
 
@@ -140,7 +141,7 @@ KILLED_AT_RANDOM = textwrap.dedent(
     folder, kills, rows = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 
     def train_until_killed(mode, ready):
-        # A row grows by 1 in each fourth step; so each step has one right content.
+        # A row grows by 1 in every fourth step, so that the step determines all rows.
         step = tf.train.get_or_create_global_step()
         zeros = tf.zeros_initializer()
         table = rec.get_embedding_variable(
@@ -184,7 +185,7 @@ KILLED_AT_RANDOM = textwrap.dedent(
                 os._exit(1)
         os.close(ready)
         assert os.read(at_end, 1) == b"r", f"job {i} could not resume"
-        # Just resumed, or so many saves later.
+        # Kills the child right after it resumed, or after up to three saves.
         for _ in range(random.randrange(4) if i else 3):
             begun = time.monotonic()
             assert os.read(at_end, 1) == b"s", f"job {i} could not save"
@@ -206,7 +207,7 @@ def kill_at_random(folder, kills, rows, seed):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    # The jobs between the kills did train and save.
+    # The jobs trained and saved between the kills.
     assert int(done.stdout) > kills / 4
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RecEstimator's checkpoints: which are full, which are deltas, and what resumes from them."""
+"""RecEstimator's checkpoints: which are full, which are deltas, and resumed training."""
 
 import os
 
@@ -8,7 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.checkpoint import files as checkpoint_files
+from rec_estimator.checkpoint.deltas import Deltas
 
 
 def model_fn(features, labels, mode):
@@ -35,8 +35,8 @@ def estimator_in(folder, **config):
 
 
 def kinds_of(folder):
-    """{step: step of the parent, None of a full checkpoint}."""
-    deltas = checkpoint_files.Deltas()
+    """{step: step of the parent, or None for a full checkpoint}."""
+    deltas = Deltas()
     kinds = {}
     for path in sorted(folder.glob("*.index")):
         prefix = str(path)[: -len(".index")]
@@ -51,7 +51,7 @@ def test_deltas_are_written_between_the_full_checkpoints(tmp_path):
     estimator.train(input_fn, steps=20)
     deltas = {3: 0, 6: 3, 9: 6, 12: 10, 15: 12, 18: 15}
     assert kinds_of(tmp_path) == {0: None, 10: None, 20: None, **deltas}
-    # The same run without deltas ends in the same bits, and a delta is as good as a full one.
+    # A run without deltas ends with the same bits, and a delta restores like a full checkpoint.
     plain = estimator_in(tmp_path / "plain", save_checkpoints_steps=9)
     plain.train(input_fn, steps=20)
     for name in plain.get_variable_names():

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.checkpoint import files as checkpoint_files
+from rec_estimator.checkpoint import deltas, files, pending
 from rec_estimator.table import saveable
 from rec_estimator.tools.shrink_ckpt_with_filtered_features import shrink
 
@@ -33,7 +33,7 @@ class Model:
     def __init__(self, options=TABLES, shards=2):
         self.step = tf.train.get_or_create_global_step()
         self.keys = tf.placeholder(tf.int64, [None])
-        # A shard takes the other shards' Bloom cells along, so that bits are kept by one alone.
+        # One shard only: a restored shard has the Bloom cells of all shards, and thus other bits.
         cuts = {
             name: tf.fixed_size_partitioner(1 if name == "bloom" else shards) for name in options
         }
@@ -58,7 +58,7 @@ class Model:
         """All bits of rows, slots, counts, versions, filtered keys, Bloom cells and the weight."""
         exports, *dense = session.run([self._exports, self.weight, self.step])
         for i, export in enumerate(exports):
-            # The Bloom filter's blocks come in no order.
+            # The order of Bloom blocks is undefined.
             order = np.argsort(export.bloom_blocks)
             exports[i] = export._replace(
                 bloom_blocks=export.bloom_blocks[order],
@@ -68,7 +68,7 @@ class Model:
 
 
 def parent_of(prefix):
-    parent = checkpoint_files.Deltas().parent_of(prefix)
+    parent = deltas.Deltas().parent_of(prefix)
     return parent and os.path.basename(parent)
 
 
@@ -130,7 +130,7 @@ def test_a_delta_holds_what_was_touched_or_erased_and_no_more(tmp_path):
 
 
 def save_some(model, session, saver, folder, steps, full=None):
-    """Trains and saves so many times; the basenames of the parents, None for full ones."""
+    """Trains and saves `steps` times; returns the names of the parents, None for full saves."""
     parents = []
     for _ in range(steps):
         model.train(session, [1, 2])
@@ -181,7 +181,7 @@ def test_without_a_known_parent_the_save_is_full(tmp_path, small, change):
     elif change == "other saver":
         other.save(session, str(tmp_path / "other"))
     elif change == "parent is gone":
-        checkpoint_files.remove(str(tmp_path / "model-1"))
+        files.remove(str(tmp_path / "model-1"))
     elif change == "other folder":
         folder = tmp_path / "other"
     if change != "session":
@@ -190,7 +190,7 @@ def test_without_a_known_parent_the_save_is_full(tmp_path, small, change):
         with tf.Session() as again:
             saver.restore(again, str(tmp_path / "model-2"))
             assert save_some(model, again, saver, folder, 2) == [None, "model-3"]
-        # The first session's files are what they were.
+        # The first session's files are unchanged.
         assert save_some(model, session, saver, folder, 1) == ["model-2"]
 
 
@@ -215,7 +215,7 @@ def test_max_to_keep_keeps_what_a_kept_delta_needs(tmp_path, small):
     assert sorted(path.name for path in tmp_path.glob("*.index")) == [
         f"model-{i}.index" for i in (5, 6, 7, 8, 9)
     ]
-    # A Saver of another process, and one that writes no deltas, go on from there.
+    # A Saver of another process that writes no deltas continues from these checkpoints.
     after = rec.Saver(max_to_keep=1)
     state = tf.train.get_checkpoint_state(str(tmp_path))
     after.recover_last_checkpoints(state.all_model_checkpoint_paths)
@@ -269,7 +269,7 @@ def test_a_delta_that_is_cut_is_a_data_loss(tmp_path, small, cut):
         os.truncate(data, 1)
     with pytest.raises((tf.errors.DataLossError, tf.errors.OutOfRangeError)):
         saver.restore(session, f"{tmp_path}/model-3")
-    assert checkpoint_files.Deltas().parent_of(f"{tmp_path}/model-{cut}") is None
+    assert deltas.Deltas().parent_of(f"{tmp_path}/model-{cut}") is None
 
 
 def test_a_rewrite_that_fails_leaves_the_deltas_of_what_is_there(tmp_path, small, monkeypatch):
@@ -283,18 +283,18 @@ def test_a_rewrite_that_fails_leaves_the_deltas_of_what_is_there(tmp_path, small
             raise OSError(errno.ENOSPC, "No space left on device")
 
         patch.setattr(os, "mkdir", fail)
-        with pytest.raises(OSError, match="save_path must be .* No space left .* make room"):
+        with pytest.raises(OSError, match="save_path must be .* No space left .* free space"):
             again.save(session, f"{tmp_path}/model", global_step=1)
     model.train(session, [9])
     again.restore(session, f"{tmp_path}/model-3")
     assert model.contents(session) == expected
 
 
-def test_a_chain_without_its_base_is_an_error_that_names_it(tmp_path, small):
+def test_delta_with_a_missing_base_is_an_error_that_names_the_base(tmp_path, small):
     model, session = small
     saver = rec.Saver(incremental=True)
     save_some(model, session, saver, tmp_path, 3)
-    checkpoint_files.remove(str(tmp_path / "model-1"))
+    files.remove(str(tmp_path / "model-1"))
     before = model.contents(session)
     for shard in model.tables[0]:
         with pytest.raises((tf.errors.NotFoundError, tf.errors.DataLossError), match="model-1"):
@@ -303,7 +303,7 @@ def test_a_chain_without_its_base_is_an_error_that_names_it(tmp_path, small):
 
 
 def exchange_base(how, folder):
-    """Makes model-1 another checkpoint of that name."""
+    """Overwrites model-1 by another checkpoint."""
     base = f"{folder}/model-1"
     if how == "shrunk":
         shrink(base, f"{folder}/small")
@@ -324,7 +324,7 @@ def exchange_base(how, folder):
 
 
 @pytest.mark.parametrize("how", ["stock", "copied", "shrunk"])
-def test_changes_to_a_base_that_is_another_one_now_are_refused(tmp_path, small, how):
+def test_delta_of_an_overwritten_base_is_refused(tmp_path, small, how):
     model, session = small
     saver, stock = rec.Saver(incremental=True), tf.train.Saver()
     save_some(model, session, saver, tmp_path, 3)
@@ -339,12 +339,12 @@ def test_changes_to_a_base_that_is_another_one_now_are_refused(tmp_path, small, 
         stock.restore(session, f"{tmp_path}/model-2")
     with pytest.raises(tf.errors.DataLossError, match=message):
         rec.init_from_checkpoint(f"{tmp_path}/model-3", {"emb": "emb"})
-    # The next save owes nothing to what cannot be restored.
+    # The next save is full, because the chain cannot be restored.
     assert save_some(model, session, saver, tmp_path, 1) == [None]
 
 
 @pytest.mark.parametrize("how", [shutil.copytree, shutil.move])
-def test_changes_are_restored_from_a_folder_that_was_copied_or_moved(tmp_path, small, how):
+def test_deltas_restore_from_a_copied_or_moved_folder(tmp_path, small, how):
     model, session = small
     saver = rec.Saver(incremental=True)
     save_some(model, session, saver, tmp_path / "here", 3)
@@ -354,11 +354,11 @@ def test_changes_are_restored_from_a_folder_that_was_copied_or_moved(tmp_path, s
     assert model.contents(session) == expected
 
 
-def test_a_copy_without_the_parent_is_refused_before_anything_changes(tmp_path, small):
+def test_delta_without_its_parent_is_refused_before_anything_changes(tmp_path, small):
     model, session = small
     saver = rec.Saver(incremental=True)
     save_some(model, session, saver, tmp_path, 2)
-    checkpoint_files.remove(f"{tmp_path}/model-1")
+    files.remove(f"{tmp_path}/model-1")
     model.train(session, [5])
     before = model.contents(session)
     with pytest.raises(
@@ -368,7 +368,7 @@ def test_a_copy_without_the_parent_is_refused_before_anything_changes(tmp_path, 
     assert model.contents(session) == before
 
 
-def test_a_held_checkpoint_whose_base_is_another_one_is_written_again(tmp_path, small):
+def test_current_delta_with_an_overwritten_base_is_written_again_in_full(tmp_path, small):
     model, session = small
     saver = rec.Saver(incremental=True)
     assert save_some(model, session, saver, tmp_path, 2) == [None, "model-1"]
@@ -380,12 +380,12 @@ def test_a_held_checkpoint_whose_base_is_another_one_is_written_again(tmp_path, 
     assert model.contents(session) == expected
 
 
-def test_changes_of_older_releases_restore_with_a_warning(tmp_path, small, monkeypatch):
+def test_deltas_of_older_releases_restore_with_a_warning(tmp_path, small, monkeypatch):
     model, session = small
-    place = checkpoint_files.PendingCheckpoint.place
+    place = pending.PendingCheckpoint.place
     with monkeypatch.context() as patch:
-        # Without it the kernel writes what older releases wrote.
-        patch.setattr(checkpoint_files.PendingCheckpoint, "place", lambda *a: place(*a) and "")
+        # Without the identity, the kernel writes deltas as older releases did.
+        patch.setattr(pending.PendingCheckpoint, "place", lambda *a: place(*a) and "")
         saver = rec.Saver(incremental=True)
         assert save_some(model, session, saver, tmp_path, 3) == [None, "model-1", "model-2"]
     assert not tf.train.NewCheckpointReader(f"{tmp_path}/model-3").has_tensor("emb-delta_of_index")
@@ -396,4 +396,5 @@ def test_changes_of_older_releases_restore_with_a_warning(tmp_path, small, monke
     assert model.contents(session) == expected
     level, text, times, *names = calls[0]
     assert (level, times) == (tf.logging.WARN, 1)
-    assert "model-3 does not say which" in text % tuple(names) and "Save in full" in text
+    assert "model-3 was written by an older release" in text % tuple(names)
+    assert "Save a full checkpoint" in text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs with tables that tf.train.import_meta_graph reads from the .meta beside a checkpoint."""
+"""Graphs with tables that tf.train.import_meta_graph() imports from a checkpoint's .meta file."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ KEYS = [1, 2, 3, -9, 77]
 
 
 def write_with_session(folder, saver_of):
-    """Trains, saves and trains on and saves: (prefix, what the model says)."""
+    """Trains, saves, trains and saves again: (prefix, output of the model)."""
     with tf.Graph().as_default(), tf.Session() as session:
         option = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(2))
         table = rec.get_embedding_variable(

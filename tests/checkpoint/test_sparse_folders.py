@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder sparse-<base>-<step>/ that rec_estimator.Saver leaves for tables of create_table."""
+"""The folder sparse-<base>-<step>/ that rec_estimator.Saver writes for tables of create_table."""
 
 import os
 import pathlib
@@ -14,17 +14,17 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.checkpoint import files as checkpoint_files
-from rec_estimator.checkpoint import sparse_folders
+from rec_estimator.checkpoint import files, pending, sparse_folders
 
 COUNTED = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(2))
 
 
 def as_created(table, name, is_save=True):
-    """Makes a table what create_table makes, as far as folders go."""
+    """Gives a table the attributes of create_table that folders need."""
     table.is_sparse_table = True
     table.table_name = name
     table.is_save = is_save
+    table.thresholds = None
     return table
 
 
@@ -49,7 +49,7 @@ def build(optimizer=None, shards=1, key_dtype=tf.int64, **options):
 
 
 def read_folder(folder):
-    """{path below: array} of a folder's slices, each in the shape that its attribute says."""
+    """Reads a folder: {path below it: array in the shape that slice.attribute says}."""
     arrays = {}
     for path in sorted(pathlib.Path(folder).rglob("slice.data")):
         *shape, size = np.fromfile(path.parent / "slice.attribute", np.int64)
@@ -60,7 +60,7 @@ def read_folder(folder):
 
 
 def assert_is_of(prefix, folder, table="user", shards=("user",)):
-    """Checks that keys and vectors are the checkpoint's, in its order."""
+    """Checks that a folder has the keys and vectors of a checkpoint, in its order."""
     reader = tf.train.NewCheckpointReader(prefix)
     arrays = read_folder(folder)
     for suffix, name in (("keys", "key"), ("values", "embedding")):
@@ -69,7 +69,7 @@ def assert_is_of(prefix, folder, table="user", shards=("user",)):
     return arrays
 
 
-def test_a_save_leaves_keys_vectors_and_slots_of_the_same_step(tmp_path):
+def test_save_writes_keys_vectors_and_slots_of_one_step(tmp_path):
     _, keys, train = build()
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
@@ -128,7 +128,7 @@ def test_shards_are_joined_and_keys_are_int64(tmp_path, shards, key_dtype):
     assert len(arrays["user_table/LazyAdam_momentum"]) == 5500
 
 
-def test_counts_and_thresholds_of_a_table_that_keeps_keys_out(tmp_path):
+def test_table_with_an_access_threshold_writes_counts_and_thresholds(tmp_path):
     table, keys, train = build(ev_option=COUNTED)
     table.thresholds = types.SimpleNamespace(access_threshold=2, eviction_threshold=60)
     time = tf.get_variable("rec_estimator_timestamp", [], tf.int64, tf.constant_initializer(77))
@@ -146,7 +146,7 @@ def test_counts_and_thresholds_of_a_table_that_keeps_keys_out(tmp_path):
     assert np.reshape(records, (-1, 3)).tolist() == [[4, 3, 1], [8, 1, 1], [9, 1, 0]]
 
 
-def test_tables_without_rows_are_there_and_tables_not_to_save_are_not(tmp_path):
+def test_empty_tables_are_written_and_tables_with_is_save_false_are_not(tmp_path):
     build()
     other = as_created(rec.get_embedding_variable("other", 2), "other_table", is_save=False)
     rec.get_embedding_variable("third", 2)
@@ -170,7 +170,7 @@ def test_tables_without_rows_are_there_and_tables_not_to_save_are_not(tmp_path):
     ]
 
 
-def test_the_overviews_script_finds_the_folder_and_resumes(tmp_path, monkeypatch):
+def test_rec_sdk_script_finds_the_folder_and_resumes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def run(batches, rank_id=0):
@@ -197,16 +197,16 @@ def test_the_overviews_script_finds_the_folder_and_resumes(tmp_path, monkeypatch
     assert sorted(name for name in os.listdir("saved-model") if name.startswith("sparse")) == [
         f"sparse-model-0-{step}" for step in (0, 2, 3)
     ]
-    # The ordinary checkpoint is all that restore needs.
+    # A restore needs only the ordinary checkpoint.
     for step in (0, 2, 3):
-        checkpoint_files.remove_folder(f"saved-model/sparse-model-0-{step}")
+        files.remove_folder(f"saved-model/sparse-model-0-{step}")
     table, _, _ = build()
     with tf.Session() as session:
         rec.Saver().restore(session, "./saved-model/model-0-3")
         assert session.run(table.size()) == 4
 
 
-def test_max_to_keep_takes_folders_away_and_a_save_of_a_step_replaces_its_folder(tmp_path):
+def test_max_to_keep_deletes_folders_and_a_second_save_replaces_its_folder(tmp_path):
     _, keys, train = build()
     saver = rec.Saver(max_to_keep=2)
 
@@ -223,20 +223,20 @@ def test_max_to_keep_takes_folders_away_and_a_save_of_a_step_replaces_its_folder
         assert saver.save(session, str(tmp_path / "model"), global_step=4) == prefix
         arrays = assert_is_of(prefix, tmp_path / "sparse-model-4")
         assert len(arrays["user_table/key"]) == 6
-        # Of a table that is now another one, the old folder would be a lie.
+        # Without folders, a save removes the old folder, which would not match the new tables.
         session.run(train, {keys: [70]})
         rec.Saver(sparse_folders=False).save(session, str(tmp_path / "model"), global_step=4)
         assert folders() == ["sparse-model-3"]
 
 
-def test_a_folder_that_a_kill_left_out_comes_with_the_next_save_of_its_step(tmp_path):
+def test_next_save_of_a_step_adds_the_folder_that_a_kill_left_out(tmp_path):
     _, keys, train = build()
     saver = rec.Saver()
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         session.run(train, {keys: [1, 2]})
         prefix = saver.save(session, str(tmp_path / "model"), global_step=1)
-        checkpoint_files.remove_folder(str(tmp_path / "sparse-model-1"))
+        files.remove_folder(str(tmp_path / "sparse-model-1"))
         saver.restore(session, prefix)
         inode = os.stat(f"{prefix}.index").st_ino
         saver.save(session, str(tmp_path / "model"), global_step=1)
@@ -280,8 +280,7 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
     """
     import os, pathlib, shutil, signal, sys
     import numpy as np
-    from rec_estimator.checkpoint import files as checkpoint_files
-    from rec_estimator.checkpoint import sparse_folders
+    from rec_estimator.checkpoint import files, pending, sparse_folders
 
     sources, folder = map(pathlib.Path, sys.argv[1:])
     CALLS = ("fsync", "link", "mkdir", "open", "remove", "rename", "replace", "rmdir", "sendfile",
@@ -294,6 +293,7 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
             class handle:
                 consumers = staticmethod(list)
         shards = [shards_0]
+        thresholds = None
 
     def kill_at(moment):
         count = [0]
@@ -311,11 +311,11 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
         def merge(prefixes, merged):
             os.rename(f"{prefixes[0]}.data-00000-of-00001", f"{merged}.data-00000-of-00002")
             shutil.copy(sources / f"{value}-of-2.index", f"{merged}.index")
-        with checkpoint_files.PendingCheckpoint(str(folder / "model")) as pending:
+        with pending.PendingCheckpoint(str(folder / "model")) as checkpoint:
             for suffix in ("index", "data-00000-of-00001"):
-                shutil.copy(sources / f"{value}.{suffix}", f"{pending.prefix}.{suffix}")
-            sparse_folders.write(pending.prefix, pending.sparse_folder, [Table])
-            pending.place(merge)
+                shutil.copy(sources / f"{value}.{suffix}", f"{checkpoint.prefix}.{suffix}")
+            sparse_folders.write(checkpoint.prefix, checkpoint.sparse_folder, [Table])
+            checkpoint.place(merge)
 
     def value_of():
         index = (folder / "model.index").read_bytes()
@@ -345,7 +345,7 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
         if child == 0:
             kill_at(moment)
             save(2)
-            checkpoint_files.remove(str(folder / "model"))
+            files.remove(str(folder / "model"))
             os._exit(0)
         status = os.waitpid(child, 0)[1]
         is_there = (folder / "model.index").exists()
@@ -356,7 +356,7 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
         assert value_of() == folder_value() == 3
         names = sorted(os.listdir(folder))
         assert len(names) == 3 and names[1:] == ["model.index", "sparse-model"], names
-    # Never a folder without a checkpoint; an older one for the two calls in which they change.
+    # Never a folder without a checkpoint; an older folder only between the two renames.
     assert seen == {(1, 1), (2, 1), (2, None), (2, 2), (0, None)}, seen
     print(moment)
     """
@@ -378,7 +378,7 @@ def test_killed_at_every_moment_a_folder_is_whole_and_has_its_checkpoint(tmp_pat
                         tensors=list(tables_of.values()),
                     )
                 )
-            (tmp_path / "filler.index").write_bytes(checkpoint_files._EMPTY_INDEX)
+            (tmp_path / "filler.index").write_bytes(pending._EMPTY_INDEX)
             session.run(
                 tf.raw_ops.MergeV2Checkpoints(
                     checkpoint_prefixes=[f"{tmp_path}/again", f"{tmp_path}/filler"],
@@ -396,7 +396,7 @@ def test_killed_at_every_moment_a_folder_is_whole_and_has_its_checkpoint(tmp_pat
     assert int(done.stdout) > 30
 
 
-def test_a_training_of_rec_estimator_leaves_folders_and_an_evaluation_and_export_do_not(tmp_path):
+def test_rec_estimator_writes_folders_in_training_only(tmp_path):
     def model_fn(features, labels, mode):
         table = as_created(rec.get_embedding_variable("user", 3), "user_table")
         loss = tf.reduce_sum(tf.square(rec.embedding_lookup(table, features["user"]) - 1.0))
@@ -446,7 +446,7 @@ def test_export_writes_vectors_by_key_that_numpy_reads_without_pickle(tmp_path, 
     assert len(os.listdir(os.path.dirname(path))) == 5
 
 
-def test_export_warns_of_what_is_not_there(tmp_path, monkeypatch):
+def test_export_warns_about_missing_tables_and_folders(tmp_path, monkeypatch):
     messages = []
     monkeypatch.setattr(
         tf.logging, "warning", lambda text, *arguments: messages.append(text % arguments)
@@ -458,11 +458,11 @@ def test_export_warns_of_what_is_not_there(tmp_path, monkeypatch):
         session.run(tf.global_variables_initializer())
         rec.Saver().save(session, str(tmp_path / "model"))
     assert len(rec.export_tables(["nobody", "user_table"])) == 1
-    checkpoint_files.remove_folder(str(tmp_path / "sparse-model"))
+    files.remove_folder(str(tmp_path / "sparse-model"))
     assert rec.export_tables(["user_table"]) == []
     nothing, nobody, removed = messages
     assert "no rec_estimator.Saver has saved tables of create_table" in nothing
-    assert "'nobody' is not exported" in nobody
+    assert "'nobody' is not exported: it is not in " in nobody
     assert "sparse-model was removed" in removed
     with pytest.raises(ValueError, match="table_list must be a list .* got 'user_table'"):
         rec.export_tables("user_table")

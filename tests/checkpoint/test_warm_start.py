@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that start from another checkpoint: init_from_checkpoint and warm_start_from."""
+"""Initializing tables from another checkpoint: init_from_checkpoint and warm_start_from."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def train_op_of(tables, keys, variables=()):
 
 
 def write_source(path, scope="", shards=1, filter_freq=0, batch=(1, 1, 2, -3), dim=3):
-    """A checkpoint with tables user and item and variable weight: (prefix, rows of user)."""
+    """Writes a checkpoint with tables user and item and a variable: (prefix, rows of user)."""
     with tf.Graph().as_default(), tf.Session() as session:
         with tf.variable_scope(scope) if scope else tf.name_scope(None):
             tables = [make_table(name, shards, dim, filter_freq) for name in ("user", "item")]
@@ -99,7 +99,7 @@ def test_init_from_checkpoint_takes_the_rows_into_any_shards(tmp_path, form, sha
     assert items == (expected if form in ("pairs", "scope") else {})
     values = session.run(weight)
     assert (np.abs(values + 0.2) < 1e-4).all() == (form == "scope")
-    # The bank came along: an unknown key reads what it read there.
+    # The bank was restored: an unknown key reads the same vector as in the source.
     assert session.run(rec.embedding_lookup(user, [77])).tolist() == [[1, 1, 1]]
     session.close()
 
@@ -125,14 +125,14 @@ def test_several_checkpoints_and_calls(tmp_path):
     rec.init_from_checkpoint(second, {"user": other})
     session, rows = initialized(user, item, other)
     assert rows == [first_rows, second_rows, second_rows]
-    # Two steps of Adam, 0.1 each but for epsilon.
+    # Two steps of Adam, each 0.1 up to epsilon.
     np.testing.assert_allclose(session.run(weight), [-0.2, -0.2], rtol=1e-5)
     session.close()
 
 
 @pytest.mark.parametrize("filter_freq, admitted, filtered", [(0, 4, 0), (3, 3, 1), (2, 4, 0)])
 def test_filters_are_judged_anew(tmp_path, filter_freq, admitted, filtered):
-    # Counts 8, 4, 2: with filter_freq=4 the last key is kept out there.
+    # Counts 8, 4, 2: with filter_freq=4 the source filters the last key.
     prefix, rows = write_source(
         tmp_path / "model", filter_freq=4, batch=(1, 1, 1, 1, 2, 2, 3, 4, 4)
     )
@@ -157,7 +157,7 @@ def test_slots_start_fresh_and_training_goes_on(tmp_path):
     session.run(train)
     assert set(rows_of(session, user)) == {1, 2, -3, 9}
     assert session.run(user.get_frequency([1, 9])).tolist() == [5, 1]
-    # Run again, the initializer starts from the checkpoint again.
+    # Running the initializer again restores the checkpoint again.
     session.run(tf.global_variables_initializer())
     assert rows_of(session, user) == expected
     session.close()
@@ -171,15 +171,23 @@ def test_slots_start_fresh_and_training_goes_on(tmp_path):
         ({"user": "nothing"}, "nothing|scope"),
     ],
 )
-def test_bad_maps_are_errors_and_change_nothing(tmp_path, mapping, message):
+def test_invalid_maps_are_errors_and_change_nothing(tmp_path, mapping, message):
     prefix, _ = write_source(tmp_path / "model")
     user, wide = make_table("user"), make_table("wide", dim=5)
     before = [user.initializer, wide.initializer]
     with pytest.raises(ValueError, match=message):
         rec.init_from_checkpoint(prefix, mapping)
     assert [user.initializer, wide.initializer] == before
+
+
+@pytest.mark.parametrize("path", ["", "nothing", "nothing/", "empty", "empty/"])
+def test_a_path_without_a_checkpoint_is_an_error(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / ".index").touch()
+    make_table("user")
     with pytest.raises(ValueError, match="ckpt_dir_or_file must be a checkpoint or a folder"):
-        rec.init_from_checkpoint(str(tmp_path / "nothing"), {"user": "user"})
+        rec.init_from_checkpoint(path, {"user": "user"})
 
 
 # Estimators.
@@ -221,7 +229,7 @@ def source(tmp_path_factory):
 
 
 def start_of(source, tmp_path, table="user", **kwargs):
-    """What an Estimator starts from: its variables after a step that changes nothing of it."""
+    """The initial state of an Estimator: its variables after a step that changes none of them."""
     estimator = estimator_in(tmp_path, table, **kwargs)
 
     class StopAtOnce(tf.train.SessionRunHook):
@@ -308,7 +316,7 @@ def test_warm_start_maps_names_and_takes_saved_models(source, tmp_path):
         assert is_same(source, mapped, f"visitor{suffix}", f"user{suffix}")
 
 
-def test_warm_start_yields_to_a_checkpoint_of_its_own(source, tmp_path):
+def test_resumed_training_does_not_warm_start(source, tmp_path):
     own = estimator_in(tmp_path, warm_start_from=source.model_dir)
     own.train(input_fn(keys=(8, 8)), steps=2)
     keys = set(own.get_variable_value("user-keys"))
@@ -323,7 +331,7 @@ def test_without_a_checkpoint_evaluation_and_prediction_warm_start_too(source, t
     cold = estimator_in(tmp_path, warm_start_from=source.model_dir)
     expected = source.evaluate(input_fn(), steps=1)["loss"]
     loss = cold.evaluate(input_fn(), steps=1)["loss"]
-    assert loss == pytest.approx(expected - 4.0, rel=1e-5)  # frozen is not; float32
+    assert loss == pytest.approx(expected - 4.0, rel=1e-5)  # Without `frozen`; in float32.
 
 
 @pytest.mark.parametrize(
@@ -347,15 +355,17 @@ def test_bad_settings_are_errors(source, tmp_path, settings, message):
         estimator_in(tmp_path, warm_start_from=warm).train(input_fn(), steps=1)
 
 
-def test_what_warm_start_from_cannot_be_is_an_error(tmp_path):
+def test_invalid_warm_start_from_is_an_error(tmp_path):
     nothing = str(tmp_path / "nothing")
     with pytest.raises(ValueError, match="warm_start_from must be a checkpoint .*, got '.*nothing"):
         estimator_in(tmp_path, warm_start_from=nothing).train(input_fn(), steps=1)
     with pytest.raises(ValueError, match="warm_start_from must be a string"):
         estimator_in(tmp_path, warm_start_from=3)
+    with pytest.raises(ValueError, match="ckpt_to_initialize_from"):
+        estimator_in(tmp_path, warm_start_from="").train(input_fn(), steps=1)
 
 
-def test_rows_of_a_run_that_had_come_further_live_as_if_they_were_new(tmp_path):
+def test_warm_started_rows_from_a_later_step_count_as_new_for_eviction(tmp_path):
     def model():
         rule = rec.EmbeddingVariableOption(evict_option=rec.GlobalStepEvict(steps_to_live=3))
         table = rec.get_embedding_variable("user", 3, ev_option=rule)

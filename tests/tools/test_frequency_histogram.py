@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets of frequencies, their bars and their picture."""
+"""The frequency histogram: buckets, text bars and PNG."""
 
 import sys
 
@@ -32,7 +32,7 @@ def test_buckets_are_those_of_counting_one_by_one():
 @pytest.mark.parametrize("power", [0, 1, 10, 31, 32, 62])
 def test_powers_of_two_begin_their_bucket(power):
     edge = 2**power
-    # 2**53 and more are not exact as floats: no logarithm is taken.
+    # Powers from 2**53 on: a logarithm in floats would be inexact.
     found = histogram_of([edge, 2 * edge - 1]).buckets()
     assert found == [Bucket(edge, 2 * edge - 1, 2)]
     assert histogram_of([edge - 1]).buckets() == [Bucket(edge // 2, edge - 1, 1)]
@@ -42,7 +42,7 @@ def test_keys_that_never_occurred_have_a_bucket():
     assert histogram_of([0, 0, 1]).buckets() == [Bucket(0, 0, 2), Bucket(1, 1, 1)]
 
 
-def test_buckets_between_others_are_there_though_empty():
+def test_empty_buckets_between_others_are_listed():
     assert [bucket.keys for bucket in histogram_of([1, 9]).buckets()] == [1, 0, 0, 1]
 
 
@@ -58,12 +58,12 @@ def test_bars_fill_the_terminal_and_no_more(columns):
     assert all(line.isascii() for line in lines)
     bars = [line.count("#") for line in lines]
     assert bars[1] == -(-bars[0] // 2)
-    # A single key is seen, an empty bucket has no bar.
+    # A bucket with a single key has a bar, an empty one has none.
     assert bars[2] == bars[-1] == 1
     assert set(bars[3:-1]) == {0}
 
 
-def test_numbers_are_whole_in_a_terminal_without_space():
+def test_numbers_are_not_cut_in_a_narrow_terminal():
     lines = list(histogram_of([1] * 1000 + [3]).lines(columns=1))
     assert [line.split() for line in lines] == [["1", "1,000", "#"], ["2-3", "1", "#"]]
 
@@ -90,7 +90,7 @@ def test_picture_has_a_panel_for_each_table(tmp_path, tables, shape):
 
 
 def colors_of(path):
-    """Which of the colors of rows and of filtered keys are in a picture."""
+    """Which colors are in a picture: that of rows, that of filtered keys."""
     pixels = (image.imread(path)[..., :3] * 255).round().astype(int)
     found = {tuple(pixel) for pixel in pixels.reshape(-1, 3).tolist()}
     colors = {"rows": (0x1F, 0x77, 0xB4), "filtered keys": (0xFF, 0x7F, 0x0E)}

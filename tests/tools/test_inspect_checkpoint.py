@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What inspect_checkpoint says of a checkpoint, against dicts; its files and its errors."""
+"""inspect_checkpoint: its numbers against dicts, its output, its files and its errors."""
 
 import csv
 import os
@@ -252,7 +252,7 @@ def deeprec_tensors(table_tensors):
     return tensors
 
 
-def test_what_deeprec_did_not_record_is_said(tmp_path, write_checkpoint, table_tensors, capsys):
+def test_output_says_what_deeprec_did_not_record(tmp_path, write_checkpoint, table_tensors, capsys):
     tensors = deeprec_tensors(table_tensors)
     prefix = write_checkpoint(tmp_path / "m", tensors)
     arguments = ("--filtered", "--csv", tmp_path / "a.csv", "--png", tmp_path / "a.png")
@@ -299,7 +299,7 @@ def test_incremental_and_bloom_parts_are_shown(tmp_path, write_checkpoint, table
         ("none", "{0}/m-1 must be there, as {0}/m-2 holds the changes to it"),
     ],
 )
-def test_changes_to_what_is_not_there_any_more_are_shown_as_such(
+def test_delta_with_a_missing_or_overwritten_parent_shows_the_problem(
     tmp_path, write_checkpoint, table_tensors, capsys, parent, note
 ):
     if parent != "none":
@@ -314,7 +314,7 @@ def test_changes_to_what_is_not_there_any_more_are_shown_as_such(
     assert not notes or note.format(tmp_path) in notes[0]
 
 
-def test_changes_whose_data_are_cut_are_an_error(tmp_path, write_checkpoint, table_tensors, capsys):
+def test_delta_with_a_cut_data_file_is_an_error(tmp_path, write_checkpoint, table_tensors, capsys):
     tensors = {**table_tensors("t", [], []), "t-delta_of": np.array(b"m-1")}
     prefix = write_checkpoint(tmp_path / "m-2", tensors)
     os.truncate(tmp_path / "m-2.data-00000-of-00001", 0)
@@ -338,7 +338,7 @@ def test_trained_table_is_shown_as_it_was_saved(tmp_path, capsys):
     assert lines[5].split() == ["versions", "3", "to", "3"]
     assert any(line.startswith("    slot Adagrad ") for line in lines)
     assert any(line.startswith("    initial values ") for line in lines)
-    # Twice 4 occurrences, once 12.
+    # Two keys with 4 occurrences, one with 12.
     assert [(row["frequency_from"], row["keys"]) for row in rows_of(tmp_path / "a.csv")] == [
         ("4", "2"),
         ("8", "1"),
@@ -361,6 +361,7 @@ def test_empty_table_is_shown(tmp_path, write_checkpoint, table_tensors, capsys)
     ("arguments", "message"),
     [
         (["nowhere"], "nowhere.index does not exist"),
+        ([""], "checkpoint must be the prefix of a checkpoint, as model.ckpt-100 of"),
         (["."], "a folder; no file 'checkpoint' in it names one"),
         (["model.ckpt-100.index"], "one of its files; pass model.ckpt-100"),
         (["model.ckpt-100", "--table", "user"], r"one of ['item', 'scope/user'], got 'user'"),
@@ -397,7 +398,7 @@ def test_damaged_frequencies_are_an_error_and_no_file_is_written(checkpoint, tmp
     prefix, _ = checkpoint
     path = pathlib.Path(prefix + ".data-00000-of-00001")
     data = bytearray(path.read_bytes())
-    data[Bundle(prefix).tensors["item-freqs_filtered"].pieces[-1].entry.offset] ^= 1
+    data[Bundle(prefix).tensors["item-freqs_filtered"].ranges[-1].entry.offset] ^= 1
     path.write_bytes(data)
     assert main([prefix, "--filtered", "--csv", str(tmp_path / "a.csv")]) == 2
     shown = capsys.readouterr()
@@ -406,7 +407,7 @@ def test_damaged_frequencies_are_an_error_and_no_file_is_written(checkpoint, tmp
     assert not (tmp_path / "a.csv").exists()
 
 
-def test_reader_that_closes_the_pipe_is_no_error(checkpoint, monkeypatch):
+def test_closed_pipe_is_not_an_error(checkpoint, monkeypatch):
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as closed:
@@ -440,5 +441,5 @@ def test_memory_is_a_few_megabytes(tmp_path, write_checkpoint, table_tensors):
         tracemalloc.stop()
     assert (found.rows, found.filtered_keys) == (800_000, 800_000)
     assert [feature.frequency for feature in best] == [4] * 20
-    # 40 MB of keys, counts and versions go by, a chunk of three columns at a time.
+    # Reads 40 MB of keys, counts and versions, one chunk of three columns at a time.
     assert peak < 12 << 20

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The copy without filtered features: what goes, stays, is refused, and what a crash leaves."""
+"""shrink_ckpt_with_filtered_features: what it drops and keeps, its errors, and crashes."""
 
 import contextlib
 import importlib
@@ -39,7 +39,7 @@ def plain(array):
 
 
 def without_filtered(tensors, shards):
-    """The oracle: what a shrunk checkpoint holds."""
+    """The oracle: the tensors of a shrunk checkpoint."""
     shrunk = dict(tensors)
     for shard in shards:
         for part in ("keys", "freqs", "versions"):
@@ -51,7 +51,7 @@ def without_filtered(tensors, shards):
     return shrunk
 
 
-def test_filtered_parts_go_and_all_else_stays(checkpoint, tmp_path):
+def test_filtered_features_are_dropped_and_all_else_is_kept(checkpoint, tmp_path):
     prefix, _ = checkpoint
     before = tensors_of(prefix)
     output = str(tmp_path / "shrunk")
@@ -76,7 +76,7 @@ def test_tensors_keep_the_form_in_which_they_are_stored(checkpoint, tmp_path):
     before, after = (Bundle(path).tensors for path in (prefix, tmp_path / "shrunk"))
     for name in ("item-keys", "scope/user/part_1/Adam-values", "half", "names"):
         sums = [
-            [(piece.key, piece.begin, piece.entry.crc32c) for piece in tensors[name].pieces]
+            [(piece.key, piece.begin, piece.entry.crc32c) for piece in tensors[name].ranges]
             for tensors in (before, after)
         ]
         assert sums[0] == sums[1]
@@ -87,7 +87,7 @@ def test_bloom_filters_are_left_out(tmp_path, write_checkpoint, table_tensors):
     tensors["emb-cbf_blocks"] = np.arange(5)
     tensors["emb-cbf_counters"] = np.ones([5, 64], np.uint8)
     tensors["emb-cbf_layout"] = np.array([1000, 64, 7, 8])
-    tensors["other-cbf_blocks"] = np.arange(5)  # Of no table.
+    tensors["other-cbf_blocks"] = np.arange(5)  # Belongs to no table.
     prefix = write_checkpoint(tmp_path / "model", tensors)
     shrink(prefix, tmp_path / "shrunk")
     assert_same_tensors(tensors_of(str(tmp_path / "shrunk")), without_filtered(tensors, ["emb"]))
@@ -100,7 +100,7 @@ def test_checkpoint_from_before_filters_is_copied(tmp_path, write_checkpoint):
     assert_same_tensors(tensors_of(str(tmp_path / "shrunk")), tensors)
 
 
-def test_shrunk_twice_is_shrunk_once(checkpoint, tmp_path):
+def test_shrinking_twice_equals_shrinking_once(checkpoint, tmp_path):
     prefix, _ = checkpoint
     shrink(prefix, tmp_path / "once")
     shrink(tmp_path / "once", tmp_path / "twice")
@@ -177,7 +177,7 @@ def test_memory_is_a_few_megabytes_whatever_the_form(tmp_path, write_checkpoint,
     prefix = write_checkpoint(
         tmp_path / "model", table_tensors("emb", range(150_000), range(150_000, 250_000), dim=64)
     )
-    shrink(prefix, tmp_path / "warm")  # The tables of checksums are made once.
+    shrink(prefix, tmp_path / "warm")  # Makes the checksum tables, which stay.
     tracemalloc.start()
     try:
         done = shrink(prefix, tmp_path / "shrunk")
@@ -285,6 +285,8 @@ def delta(write):
         ),
         (None, "model/model.ckpt-1", "model", IsADirectoryError, "pass model/model.ckpt"),
         (None, "model/model.ckpt-1", "model/", IsADirectoryError, "pass model/model.ckpt"),
+        (None, "model/model.ckpt-1", "", ValueError, "got ''; pass model.ckpt"),
+        (None, "model", "out", IsADirectoryError, "got 'model', a folder; no file 'checkpoint'"),
         (None, "model/model.ckpt-1", "no/out", FileNotFoundError, "mkdir -p /.*/no"),
         (
             delta,
@@ -346,8 +348,8 @@ def test_killed_at_any_step_it_leaves_a_whole_checkpoint_or_none(small, function
     expected = without_filtered(tensors_of(small), ["emb"])
     child = os.fork()
     if not child:
-        signal.alarm(60)  # Not to be waited for, whatever happens.
-        # As kill -9 just before that call: nothing is cleaned up.
+        signal.alarm(60)  # So that a hanging child ends.
+        # Like kill -9 just before that call: no cleanup runs.
         original, left = getattr(os, function), [call]
 
         def killed(*arguments):

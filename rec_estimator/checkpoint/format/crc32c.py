@@ -1,44 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CRC-32C (Castagnoli) over arrays, fast enough to check a checkpoint while it is read.
+"""Computes CRC-32C (Castagnoli) with NumPy, fast enough to check a checkpoint while reading it.
 
-TensorFlow stores one with every tensor and every block of an index, but has no Python function for
-it. The sum is linear over GF(2), so many stretches of the data are summed side by side, two bytes a
-step, and their sums are joined in pairs.
+TensorFlow stores this checksum with every tensor and every index block, but has no Python function
+for it. The checksum is linear over GF(2). So the data are divided into equal stretches. All
+stretches advance together, two bytes a step, and their checksums are then joined in pairs.
 
 Sources: RFC 3720 appendix B.4 (polynomial, test vectors); M. Adler, crc32_combine of zlib 1.2.
 """
 
 import functools
+from typing import List
 
 import numpy as np
 
 _POLYNOMIAL = 0x82F63B78  # 0x1EDC6F41, lowest bit first.
 
-# Stretches summed side by side: enough to hide NumPy's cost per call, few enough for the cache.
+# Number of stretches: enough to amortize NumPy's cost per call, few enough for the cache.
 _STRETCHES = 4096
 
 
 def crc32c(data: np.ndarray, before: int = 0) -> int:
-    """Sum of the bytes of ``data`` after others.
+    """Returns the checksum of ``data``, or of earlier bytes followed by ``data``.
 
     Args:
       data: uint8 [n].
-      before: Sum of the bytes before these; 0 if there are none.
+      before: Checksum of the earlier bytes; 0 if there are none.
 
     Returns:
-      CRC-32C of all of them, in [0, 2**32).
+      CRC-32C of all bytes, in [0, 2**32).
 
     Example:
       >>> hex(crc32c(np.frombuffer(b"123456789", np.uint8)))
       '0xe3069283'
     """
-    # A register of all ones before, inverted after: as the standard has it.
+    # The standard starts with a register of ones and inverts the result.
     register = before ^ 0xFFFFFFFF
     words = len(data) // (2 * _STRETCHES)
     if words:
         wide = words * 2 * _STRETCHES
         sums = _stretch_sums(data[:wide].view("<u2").reshape(_STRETCHES, words))
-        register = int(_shift(np.uint32([register]), wide)[0]) ^ _join(sums, 2 * words)
+        register = int(_shift(np.array([register], np.uint32), wide)[0]) ^ _join(sums, 2 * words)
         data = data[wide:]
     table = _byte_table()
     for byte in data.tolist():
@@ -47,12 +48,15 @@ def crc32c(data: np.ndarray, before: int = 0) -> int:
 
 
 def masked(crc: int) -> int:
-    """The form in which TensorFlow stores a sum: a sum over stored sums would be a weak one."""
+    """Returns the form in which TensorFlow stores a checksum.
+
+    A checksum over bytes that contain plain checksums would be weak.
+    """
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def _stretch_sums(words: np.ndarray) -> np.ndarray:
-    """Register, from zero, of each row of uint16 [stretches, words]."""
+    """Returns the register of each row of uint16 [stretches, words], starting from 0."""
     table = _word_table()
     sums = np.zeros(len(words), np.uint32)
     for column in np.ascontiguousarray(words.T):
@@ -61,7 +65,7 @@ def _stretch_sums(words: np.ndarray) -> np.ndarray:
 
 
 def _join(sums: np.ndarray, width: int) -> int:
-    """Register of stretches of ``width`` bytes one after the other."""
+    """Returns the register of consecutive stretches of ``width`` bytes."""
     while len(sums) > 1:
         sums = _shift(sums[0::2], width) ^ sums[1::2]
         width *= 2
@@ -69,7 +73,7 @@ def _join(sums: np.ndarray, width: int) -> int:
 
 
 def _shift(registers: np.ndarray, count: int) -> np.ndarray:
-    """Registers uint32 [n] after ``count`` bytes of zeros."""
+    """Returns registers, uint32 [n], after ``count`` more bytes of zeros."""
     for power in range(count.bit_length()):
         if count >> power & 1:
             table = _shift_table(power)
@@ -83,8 +87,8 @@ def _shift(registers: np.ndarray, count: int) -> np.ndarray:
 
 
 @functools.cache
-def _byte_table() -> list:
-    """Register after each byte, from zero: 256 ints."""
+def _byte_table() -> List[int]:
+    """Returns the register after each of the 256 bytes, starting from 0."""
     registers = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         registers = np.where(registers & 1, registers >> 1 ^ _POLYNOMIAL, registers >> 1)
@@ -93,7 +97,7 @@ def _byte_table() -> list:
 
 @functools.cache
 def _word_table() -> np.ndarray:
-    """Register after each two bytes, from zero: uint32 [65536]."""
+    """Returns the register after each pair of bytes, starting from 0: uint32 [65536]."""
     table = np.array(_byte_table(), np.uint32)
     once = table[np.arange(1 << 16) & 0xFF] ^ (np.arange(1 << 16, dtype=np.uint32) >> 8)
     return table[once & 0xFF] ^ (once >> 8)
@@ -101,7 +105,7 @@ def _word_table() -> np.ndarray:
 
 @functools.cache
 def _shift_table(power: int) -> np.ndarray:
-    """Register after 2**power zeros, from each byte of a register: uint32 [4, 256]."""
+    """Returns the register after 2**power zeros for each byte of a register: uint32 [4, 256]."""
     if power == 0:
         registers = np.arange(256, dtype=np.uint32) << (8 * np.arange(4, dtype=np.uint32)[:, None])
         return np.array(_byte_table(), np.uint32)[registers & 0xFF] ^ (registers >> 8)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sorted table of keys and values that a checkpoint's ``.index`` file is.
+"""Parses and builds a checkpoint's ``.index`` file, a sorted table of keys and values.
 
     block* · metaindex block (empty) · index block · footer
 
-A block holds entries (length shared with the key before, length of the rest, length of the value,
-rest of the key, value), the positions of entries that share nothing, and their number; a byte for
-its compression and a masked CRC-32C follow. The index block has the last key of each block and
-where the block is; the footer has where the index block is.
+    block     entry* · position* · number of positions · compression, 1 byte · masked CRC-32C
+    entry     length shared with the previous key · length of the rest · length of the value
+              · rest of the key · value
+    position  where an entry with its whole key begins
+
+The index block maps the last key of each block to the block's place. The footer holds the place of
+the index block.
 
 Source: LevelDB, doc/table_format.md (https://github.com/google/leveldb); TensorFlow writes it
 uncompressed.
@@ -20,31 +23,31 @@ import numpy as np
 from rec_estimator.checkpoint.format.crc32c import crc32c, masked
 
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)
-_FOOTER = 48  # Bytes: two places of at most 20 each, and the magic number.
+_FOOTER = 48  # Bytes: two places of at most 20 bytes each, and the magic number.
 _TRAILER = 5  # Bytes after a block: compression and checksum.
 
-# Bytes of entries after which a block ends. Readers load a block at a time.
+# Bytes of entries in a block. Readers load one block at a time.
 _BLOCK = 1 << 16
 
-# Entries after which one has its whole key again.
+# Every so many entries, one stores its whole key.
 _SHARING = 16
 
 
 class DamagedIndexError(Exception):
-    """The bytes are not what a writer of indexes wrote; the message says where."""
+    """The bytes are not a valid index; the message says where."""
 
 
 def identity_of(data: bytes) -> str:
-    """What tells an index file from any other one, and with it its checkpoint.
+    """Returns the identity of a checkpoint, which incremental checkpoints store of their parent.
 
-    An index has the checksums of all tensors, so that two checkpoints with one identity hold the
-    same. Where a copy of the files lies does not matter.
+    The index contains the checksums of all tensors. So checkpoints of equal identity have equal
+    content. A copy of a checkpoint has the same identity.
 
     Args:
-      data: The whole file.
+      data: The whole index file.
 
     Returns:
-      Its length in bytes and its CRC-32C, as incremental checkpoints store it of their parent.
+      The length in bytes and the CRC-32C of the file.
 
     Example:
       >>> identity_of(b"123456789")
@@ -54,7 +57,7 @@ def identity_of(data: bytes) -> str:
 
 
 def parse_index(data: bytes) -> Iterator[Tuple[bytes, bytes]]:
-    """Keys and values of an index file, in order.
+    """Yields the keys and values of an index file in order.
 
     Args:
       data: The whole file.
@@ -63,7 +66,7 @@ def parse_index(data: bytes) -> Iterator[Tuple[bytes, bytes]]:
       (key, value).
 
     Raises:
-      DamagedIndexError: The file is cut, altered or compressed.
+      DamagedIndexError: The file is cut, changed or compressed.
 
     Example:
       >>> list(parse_index(build_index([(b"a", b"1"), (b"ab", b"2")])))
@@ -84,10 +87,10 @@ def parse_index(data: bytes) -> Iterator[Tuple[bytes, bytes]]:
 
 
 def build_index(entries: Iterable[Tuple[bytes, bytes]]) -> bytes:
-    """An index file.
+    """Builds an index file.
 
     Args:
-      entries: (key, value), keys in ascending order of their bytes.
+      entries: (key, value), sorted by the bytes of the key.
 
     Returns:
       The whole file.
@@ -115,7 +118,7 @@ def _parse_block(data: bytes, offset: int, size: int) -> Iterator[Tuple[bytes, b
     if masked(crc32c(np.frombuffer(block, np.uint8))) != struct.unpack("<I", trailer[1:])[0]:
         raise DamagedIndexError(f"the checksum of the block at byte {offset} does not match")
     if trailer[0]:
-        raise DamagedIndexError("it is compressed, which TensorFlow's own never are")
+        raise DamagedIndexError("it is compressed, which an index of TensorFlow never is")
     restarts = struct.unpack_from("<I", block, size - 4)[0]
     end = size - 4 - 4 * restarts
     key, position = b"", 0
@@ -130,8 +133,8 @@ def _parse_block(data: bytes, offset: int, size: int) -> Iterator[Tuple[bytes, b
 
 
 def _append_block(file: bytearray, entries: List[Tuple[bytes, bytes]]) -> bytes:
-    """Appends a block; returns its place, encoded."""
-    # Readers want one position at least.
+    """Appends a block and returns its encoded place."""
+    # Readers require at least one position.
     block, positions, before = bytearray(), [0], b""
     for number, (key, value) in enumerate(entries):
         if number and not number % _SHARING:

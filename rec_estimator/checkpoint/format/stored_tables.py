@@ -1,49 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tensors of a checkpoint are whose: tables, their shards and slots, and the rest.
+"""Finds the tables in a checkpoint, with their shards and slots, by the names of tensors.
 
-A table is what has ``<name>-keys`` int [N] and ``<name>-values`` float [N, dim]; a variable that
-merely has such a word in its name is none. DeepRec's checkpoints have the same names.
+A table has the tensors ``<name>-keys``, int [N], and ``<name>-values``, float [N, dim]. A variable
+may have such a name without being a table's. DeepRec's checkpoints use the same names.
 """
 
 import re
-from typing import Dict, Iterator, List, NamedTuple, Optional
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.format.bundle import Bundle, StoredTensor
 
-# What a checkpoint may hold of a shard or of one of its slots, after its name.
-SUFFIXES = (
-    *("-keys", "-values", "-freqs", "-versions", "-partition_offset"),
-    *("-keys_filtered", "-freqs_filtered", "-versions_filtered", "-partition_filter_offset"),
-    *("-cbf_blocks", "-cbf_counters", "-cbf_layout"),
-    *("-keys_erased", "-delta_of", "-delta_of_index"),
-)
+# The tensors of a shard or of a slot have its name and one of these suffixes.
 FILTERED = ("-keys_filtered", "-freqs_filtered", "-versions_filtered")
 BLOOM = ("-cbf_blocks", "-cbf_counters", "-cbf_layout")
+SUFFIXES = (
+    *("-keys", "-values", "-freqs", "-versions", "-partition_offset"),
+    *(*FILTERED, "-partition_filter_offset"),
+    *BLOOM,
+    *("-keys_erased", "-delta_of", "-delta_of_index"),
+)
+
+# The variable with the greatest timestamp of any batch that trained a table of create_table.
+TIMESTAMP_VARIABLE = "rec_estimator_timestamp"
 
 
 class StoredTable(NamedTuple):
-    """A table as a checkpoint has it."""
+    """A table in a checkpoint."""
 
     name: str
     dim: int
     key_dtype: tf.DType
-    shards: List[str]  # Names under which the shards' tensors are.
-    slots: Dict[str, List[str]]  # Names likewise, by the slot's name.
+    shards: List[str]  # Names of the shards, to which SUFFIXES are added.
+    slots: Dict[str, List[str]]  # By slot, the name of the slot in each shard.
 
 
 def find_tables(bundle: Bundle) -> Dict[str, StoredTable]:
-    """The tables of a checkpoint by name, shards in order."""
+    """Returns the tables of a checkpoint by name, each with its shards in order."""
     tensors = bundle.tensors
     named = [name[: -len("-keys")] for name in tensors if name.endswith("-keys")]
     tables: Dict[str, StoredTable] = {}
-    shards: Dict[str, str] = {}  # Name of the table by the name of the shard.
-    # A slot comes after the shard it belongs to: its name is longer.
+    shards: Dict[str, str] = {}  # Shard to table.
+    # Visits a shard before its slots, whose names are longer.
     for name in sorted(filter(lambda name: _has_rows(tensors, name), named), key=_shard_order):
         base = re.sub(r"/part_\d+$", "", name)
         owner = next((shard for shard in _scopes(name) if shard in shards), None)
-        # A table may be named as if it was a slot; only tables of ours have a bank.
+        # A table may have a name like a slot's, but only a table has a bank.
         if owner is not None and f"{base}/default_values" not in tensors:
             slots = tables[shards[owner]].slots
             slots.setdefault(name[len(owner) + 1 :], []).append(name)
@@ -56,20 +59,20 @@ def find_tables(bundle: Bundle) -> Dict[str, StoredTable]:
 
 
 def tensors_of(bundle: Bundle, name: str) -> Iterator[StoredTensor]:
-    """Tensors of a shard or of one of its slots."""
+    """Yields the tensors of a shard or of a slot."""
     for suffix in SUFFIXES:
         if name + suffix in bundle.tensors:
             yield bundle.tensors[name + suffix]
 
 
 def rows_of(bundle: Bundle, names: List[str], suffix: str) -> int:
-    """Elements of a tensor over several shards."""
+    """Returns the number of elements of a tensor of rank 1, summed over shards."""
     found = [bundle.tensors[name + suffix] for name in names if name + suffix in bundle.tensors]
     return sum(tensor.shape[0] for tensor in found if len(tensor.shape) == 1)
 
 
 def parent_of(bundle: Bundle, table: StoredTable) -> Optional[str]:
-    """The checkpoint since which this one has the changes; None if it is a full one."""
+    """Returns the name of the checkpoint that a delta builds on, None for a full checkpoint."""
     names = (f"{shard}-delta_of" for shard in table.shards)
     name = next((name for name in names if name in bundle.tensors), None)
     return None if name is None else bundle.read_string(name)
@@ -88,12 +91,13 @@ def _has_rows(tensors: Dict[str, StoredTensor], name: str) -> bool:
 
 
 def _scopes(name: str) -> Iterator[str]:
-    """a/b, a of a/b/c."""
+    """Yields the scopes of a name: a/b and a for a/b/c."""
     while "/" in name:
         name = name.rpartition("/")[0]
         yield name
 
 
-def _shard_order(name: str) -> tuple:
+def _shard_order(name: str) -> Tuple[int, str, int]:
+    """Returns a sort key: by depth, then table, then number of the shard."""
     part = re.search(r"/part_(\d+)$", name)
     return (name.count("/"), name[: part.start()] if part else name, int(part[1]) if part else 0)

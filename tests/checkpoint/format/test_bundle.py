@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoint files: checksums and indexes against TensorFlow's, pieces, damage."""
+"""Checkpoint files: checksums, indexes and byte ranges as TensorFlow's, and damage."""
 
 import pathlib
 
@@ -55,7 +55,7 @@ def test_index_of_many_blocks_is_read_back():
 def test_index_with_a_flipped_bit_is_never_read_as_another(where):
     entries = [(b"", b"header"), *((b"key%04d" % i, b"value%d" % i) for i in range(30))]
     file = bytearray(build_index(entries))
-    # The padding between the places and the magic number of the footer means nothing.
+    # The footer's padding, between the places and the magic number, is not checked.
     rng = np.random.default_rng(where)
     file[int(rng.integers(0, len(file) - 40))] ^= 1 << int(rng.integers(0, 8))
     with pytest.raises(DamagedIndexError):
@@ -76,10 +76,10 @@ def test_every_tensor_is_found_with_its_bytes(checkpoint):
     for name, array in tensors.items():
         tensor = bundle.tensors[name]
         assert tensor.shape == np.shape(array)
-        read = [chunk for piece in tensor.pieces for chunk in bundle.read(piece)]
+        read = [chunk for part in tensor.ranges for chunk in bundle.read(part)]
         if tensor.dtype != tf.string:
             assert tensor.dtype == tf.as_dtype(np.asarray(array).dtype)
-            # Slices are of whole rows here, so that their bytes in order are the tensor's.
+            # Slices have whole rows here, so that their bytes in order are the tensor's.
             assert b"".join(chunk.tobytes() for chunk in read) == np.asarray(array).tobytes()
 
 
@@ -94,7 +94,7 @@ def test_rows_come_in_arrays_of_the_asked_length(checkpoint, rows):
 
 
 def test_slices_across_columns_and_of_large_tensors_are_found(tmp_path):
-    # Lengths and starts that take one, two and three bytes in the keys of slices.
+    # Lengths and starts that need one, two and three bytes in the slices' keys.
     with tf.Graph().as_default(), tf.Session() as session:
         for name, shape, axis, parts in (
             ("rows", [20_000, 2], 0, 3),
@@ -107,7 +107,7 @@ def test_slices_across_columns_and_of_large_tensors_are_found(tmp_path):
         session.run(tf.global_variables_initializer())
         prefix = tf.train.Saver(sharded=True).save(session, str(tmp_path / "model"))
     tensors = Bundle(prefix).tensors
-    assert {name: len(tensor.pieces) for name, tensor in tensors.items()} == {
+    assert {name: len(tensor.ranges) for name, tensor in tensors.items()} == {
         "rows": 3,
         "columns": 4,
         "few": 5,
@@ -140,12 +140,12 @@ def test_flipped_bit_in_a_tensor_is_a_data_loss_that_names_the_file(tmp_path, ch
     rng = np.random.default_rng(seed)
     bundle = Bundle(prefix)
     tensor = bundle.tensors["scope/user/part_1-values"]
-    piece = tensor.pieces[int(rng.integers(len(tensor.pieces)))]
+    part = tensor.ranges[int(rng.integers(len(tensor.ranges)))]
     data = bytearray(path.read_bytes())
-    data[piece.entry.offset + int(rng.integers(piece.entry.size))] ^= 1 << int(rng.integers(8))
+    data[part.entry.offset + int(rng.integers(part.entry.size))] ^= 1 << int(rng.integers(8))
     path.write_bytes(data)
     with pytest.raises(tf.errors.DataLossError, match=r"data-00000-of-00001 is damaged.*checksum"):
-        list(bundle.read(piece))
+        list(bundle.read(part))
 
 
 def test_cut_and_missing_data_files_are_a_data_loss(checkpoint):
@@ -153,8 +153,8 @@ def test_cut_and_missing_data_files_are_a_data_loss(checkpoint):
     path = pathlib.Path(prefix + ".data-00000-of-00001")
     bundle = Bundle(prefix)
     last = max(
-        (piece for tensor in bundle.tensors.values() for piece in tensor.pieces),
-        key=lambda piece: piece.entry.offset + piece.entry.size,
+        (part for tensor in bundle.tensors.values() for part in tensor.ranges),
+        key=lambda part: part.entry.offset + part.entry.size,
     )
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(tf.errors.DataLossError, match="damaged: it ends too early"):

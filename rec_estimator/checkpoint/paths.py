@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the path arguments of ``Saver.save`` and ``Saver.restore`` and explains their errors.
+
+For a path without a file name, a stock Saver writes hidden files, such as ``.index``, or files that
+are named like a folder. ``rec_estimator.Saver`` refuses such paths before it writes anything.
+"""
+
+import contextlib
+import errno
+import os
+from typing import Iterator
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.checkpoint.format.bundle import check_prefix
+
+_RULE = "save_path must be the prefix of the checkpoint's files, as dir/model of dir/model.index"
+
+# Remedies for errors of the file system.
+_REMEDIES = {
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free space there or save elsewhere"
+    ),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "change its mode or save elsewhere"),
+    errno.ENAMETOOLONG: "the checkpoint's file names are longer: choose a shorter one",
+    errno.EEXIST: "another job may be writing it: give each job its own folder",
+    errno.ENOTDIR: "save elsewhere",
+    errno.ENOENT: "save elsewhere",
+}
+
+
+def check_save_path(save_path: str) -> None:
+    """Checks that a ``save_path`` has a file name."""
+    if not os.path.basename(save_path):
+        raise ValueError(
+            f"{_RULE}, got {save_path!r}; add a file name, as in "
+            f"{os.path.join(save_path, 'model')!r}"
+        )
+
+
+def check_save_prefix(prefix: str) -> None:
+    """Checks that a ``save_path``, with the step appended, is not a folder."""
+    if tf.io.gfile.isdir(prefix):
+        raise ValueError(
+            f"{_RULE}, got {prefix!r}, a folder; pass {os.path.join(prefix, 'model')!r}"
+        )
+
+
+def check_restore_path(path: str) -> None:
+    """Checks that the ``save_path`` of a restore is the prefix of a checkpoint."""
+    try:
+        check_prefix("save_path", path, allows_v1=True)
+    except OSError as error:  # A stock Saver raises ValueError.
+        raise ValueError(str(error)) from None
+
+
+def check_latest_filename(latest_filename: str, prefix: str) -> None:
+    """Checks the name of the checkpoint state file of a save to ``prefix``."""
+    if os.path.basename(latest_filename) != latest_filename:
+        raise ValueError(
+            f"latest_filename must be a name without a folder, got {latest_filename!r}; the file "
+            "is written beside the checkpoint"
+        )
+    if os.path.basename(prefix) == latest_filename:
+        raise ValueError(
+            f"latest_filename must differ from the checkpoint's name, got {latest_filename!r} for "
+            f"{prefix!r}; save to another name"
+        )
+
+
+@contextlib.contextmanager
+def explaining(prefix: str) -> Iterator[None]:
+    """Adds the path and a remedy to the file system's errors in a ``with`` block."""
+
+    def explain(error: object, code: int) -> str:
+        return (
+            "save_path must be in a writable folder with free space, got "
+            f"{prefix!r}: {error}; {_REMEDIES[code]}"
+        )
+
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REMEDIES:
+            raise
+        raise type(error)(error.errno, explain(error, error.errno)) from error
+    except tf.errors.OpError as error:
+        # TensorFlow keeps of errno only the system's text for it.
+        for code in _REMEDIES:
+            if f"; {os.strerror(code)}" in error.message:
+                message = explain(os.strerror(code), code)
+                raise type(error)(error.node_def, error.op, message) from error
+        raise
