@@ -83,13 +83,13 @@ from rec_estimator.rec_sdk.runtime import (
 from rec_estimator.rec_sdk.sparse_lookup import sparse_lookup
 from rec_estimator.rec_sdk.sparse_table import SparseTable
 from rec_estimator.rec_sdk.variables import get_dense_and_sparse_variable
-from rec_estimator.sample_compression.training import SampleCompression
-from rec_estimator.table.lookup import (
-    embedding_lookup,
+from rec_estimator.sample_compression import SampleCompression
+from rec_estimator.table.combined_lookup import (
     embedding_lookup_sparse,
     group_embedding_lookup_sparse,
     safe_embedding_lookup_sparse,
 )
+from rec_estimator.table.lookup import embedding_lookup
 from rec_estimator.table.shard import SlotSpec, TableShard
 from rec_estimator.table.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
 

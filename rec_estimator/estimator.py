@@ -19,6 +19,7 @@ from rec_estimator._tensorflow import graphs
 from rec_estimator.checkpoint import saver as saver_lib
 from rec_estimator.checkpoint import warm_start
 from rec_estimator.features import EmbeddingFeature
+from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.walk import ancestors
 from rec_estimator.hooks import IncrementalSaverHook
 from rec_estimator.sample_compression import training as compressed_training
@@ -226,7 +227,7 @@ class RecEstimator(_WholeLoops):
         *,
         embedding_features: Optional[Sequence[EmbeddingFeature]] = None,
         table_optimizer: Optional[Any] = None,
-        sample_compression: Optional[compressed_training.SampleCompression] = None,
+        sample_compression: Optional[compression_lib.SampleCompression] = None,
     ) -> None:
         refuse_unsupported("model_fn", model_fn, "write a function that returns an EstimatorSpec")
         _check_additions(table_optimizer, sample_compression)
@@ -261,7 +262,7 @@ class RecEstimator(_WholeLoops):
                 compressed_training.check_gradients_are_compressed(spec.train_op)
                 spec = _with_table_updates(spec, table_optimizer)
                 _let_the_global_step_wait(spec.train_op)
-                compressed_training.repeat_for_what_is_built_after()
+                compressed_training.repeat_for_ops_built_later()
             spec = _with_table_saver(compression_lib.compress_spec(spec), config)
             return _with_step_loop(spec, config)
 
@@ -283,7 +284,7 @@ def _check_additions(table_optimizer: Any, sample_compression: Any) -> None:
             f"table_optimizer must be one of rec_estimator.optimizers, got {table_optimizer!r}; "
             "TensorFlow's own cannot update a table"
         )
-    is_declared = isinstance(sample_compression, compressed_training.SampleCompression)
+    is_declared = isinstance(sample_compression, compression_lib.SampleCompression)
     if sample_compression is not None and not is_declared:
         raise TypeError(
             f"sample_compression must be a SampleCompression, got {sample_compression!r}; for "
@@ -399,7 +400,7 @@ def _let_the_global_step_wait(train_op: Any) -> None:
     if step is None or train_op is None:
         return
     members = ancestors([train_op.op if isinstance(train_op, tf.Tensor) else train_op])
-    applies = [op for op in members if op.type == "RecEstimator>TableApply"]
+    applies = [op for op in members if op.type in op_registry.UPDATES]
     if not applies:
         return
     handle = step.op.outputs[0]

@@ -25,7 +25,7 @@ from rec_estimator._tensorflow import feature_columns
 from rec_estimator.embedding_variable import get_embedding_variable, with_steps_to_live
 from rec_estimator.features import check_name, to_keys, without_padding
 from rec_estimator.options import EmbeddingVariableOption
-from rec_estimator.table.lookup import safe_embedding_lookup_sparse
+from rec_estimator.table.combined_lookup import safe_embedding_lookup_sparse
 from rec_estimator.table.registration import check_same_settings
 from rec_estimator.table.table import BUCKETS, EmbeddingTable
 

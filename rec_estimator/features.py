@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embedded features: what the user declares, and how a batch's ids become vectors.
+"""Embedded features: their declarations, and the lookup that turns ids of a batch into vectors.
 
 Step 1 of the data flow: **features name keys**, tables hold their rows, lookups read them.
-RecEstimator calls lookup_features on each batch, so that a model_fn finds vectors where input_fn
-put ids.
+RecEstimator calls lookup_features on every batch. The model_fn then finds vectors under the names
+under which input_fn returned ids.
 """
 
 import dataclasses
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import sample_compression
 from rec_estimator.embedding_variable import NAME_PATTERN, get_embedding_variable
+from rec_estimator.graph_passes.observers import observers
 from rec_estimator.options import EmbeddingVariableOption, EvictionRule, Filter
-from rec_estimator.table.lookup import group_embedding_lookup_sparse
+from rec_estimator.table.combined_lookup import group_embedding_lookup_sparse
+from rec_estimator.table.table import EmbeddingTable
 
-# The keys of string features: all of int64 but the negative half, as DeepRec's.
+# String ids are hashed to the non-negative half of int64, as in DeepRec.
 _HASH_BUCKETS = 2**63 - 1
 
 _COMBINERS = ("sum", "mean", "sqrtn", None)
@@ -27,25 +28,26 @@ _Ids = Union[tf.SparseTensor, tf.RaggedTensor]
 
 @dataclasses.dataclass(frozen=True, init=False)
 class EmbeddingFeature:
-    """A feature whose ids are looked up in an embedding table.
+    """Declares a feature whose ids are looked up in an embedding table.
 
     Attributes:
-      name: Its entry in the features that input_fn gives, and then in those that model_fn gets.
+      name: Name of the feature. input_fn returns its ids, and model_fn gets its vectors, under this
+        name.
       dim: Floats per vector.
-      table: Name of the table; None: the feature's own name. Features may share a table, then with
-        one dim, initializer and ev_option.
-      combiner: "mean", "sum" or "sqrtn" make one vector of all the ids of an example, zeros where
-        there is none. None keeps them apart, as a sequence of max_length.
-      max_length: Vectors per example with combiner=None; more ids are cut off at the end.
-      dtype: tf.int64, tf.int32 or tf.string. Integers are the keys; strings are hashed to them.
-      weight: Entry of the features that holds one weight per id, for the combiner.
+      table: Name of the table; None: the name of the feature. Features may share a table if they
+        have the same dim, initializer and ev_option.
+      combiner: "mean", "sum" or "sqrtn" combine the vectors of an example into one; an example
+        without ids gets zeros. None keeps a sequence of max_length vectors.
+      max_length: Vectors per example if combiner is None. Further ids are cut off.
+      dtype: tf.int64, tf.int32 or tf.string. Integers are keys; strings are hashed to keys.
+      weight: Name of the entry of the features that holds one weight per id, for the combiner.
       initializer: TensorFlow initializer of new rows, as in get_embedding_variable.
-      ev_option: EmbeddingVariableOption of the table. ``filter_option=`` and ``evict_option=`` are
-        shorthands: they are put into it, and cannot be given beside one that has them.
+      ev_option: EmbeddingVariableOption of the table. The arguments ``filter_option=`` and
+        ``evict_option=`` set these two fields of it; a field can be set in one way only.
 
     Raises:
-      TypeError: A setting of the wrong type.
-      ValueError: A setting out of range.
+      TypeError: A setting has the wrong type.
+      ValueError: A setting is out of range.
 
     Example:
       >>> rec.EmbeddingFeature("user", dim=16).table
@@ -63,7 +65,7 @@ class EmbeddingFeature:
     max_length: Optional[int]
     dtype: tf.DType
     weight: Optional[str]
-    initializer: Any
+    initializer: Optional[Callable[..., tf.Tensor]]
     ev_option: Optional[EmbeddingVariableOption]
 
     def __init__(
@@ -76,7 +78,7 @@ class EmbeddingFeature:
         max_length: Optional[int] = None,
         dtype: Any = tf.int64,
         weight: Optional[str] = None,
-        initializer: Any = None,
+        initializer: Optional[Callable[..., tf.Tensor]] = None,
         ev_option: Optional[EmbeddingVariableOption] = None,
         filter_option: Optional[Filter] = None,
         evict_option: Optional[EvictionRule] = None,
@@ -86,7 +88,7 @@ class EmbeddingFeature:
             ev_option, filter_option=filter_option, evict_option=evict_option
         )
         for field in dataclasses.fields(self):
-            # Frozen: this is how a dataclass itself sets its fields.
+            # The class is frozen; a dataclass sets its own fields in this way as well.
             object.__setattr__(self, field.name, values[field.name])
         self.__post_init__()
 
@@ -96,8 +98,8 @@ class EmbeddingFeature:
         check_name("table", self.table)
         if not NAME_PATTERN.fullmatch(self.table):
             raise ValueError(
-                f"table must be a name that TensorFlow takes for an op, {NAME_PATTERN.pattern}, "
-                f"got {self.table!r}; pass table= beside the feature's name"
+                f"table must be a name that TensorFlow accepts for an op, {NAME_PATTERN.pattern}, "
+                f"got {self.table!r}; pass table= in addition to the feature's name"
             )
         if self.combiner not in _COMBINERS:
             raise ValueError(
@@ -141,19 +143,19 @@ class EmbeddingFeature:
 
     @property
     def mask_name(self) -> str:
-        """With combiner=None, the entry that tells vectors from padding."""
+        """With combiner=None, the name of the mask that marks padding with False."""
         return f"{self.name}_mask"
 
 
 def check_declarations(declarations: Sequence[EmbeddingFeature]) -> None:
-    """Checks declarations against each other.
+    """Checks that the declarations of a model fit together.
 
     Args:
       declarations: The embedded features of one model.
 
     Raises:
-      TypeError: Something else than an EmbeddingFeature.
-      ValueError: Two features of one name, or of one table and different settings.
+      TypeError: A declaration is not an EmbeddingFeature.
+      ValueError: Two features have the same name, or share a table with different settings.
 
     Example:
       >>> check_declarations([rec.EmbeddingFeature("user", 8), rec.EmbeddingFeature("item", 8)])
@@ -173,7 +175,7 @@ def check_declarations(declarations: Sequence[EmbeddingFeature]) -> None:
             )
         if feature.name in by_name:
             raise ValueError(
-                f"embedding_features must be of different names, got {feature.name!r} twice"
+                f"embedding_features must have different names, got {feature.name!r} twice"
             )
         by_name[feature.name] = feature
         first = by_table.setdefault(feature.table, feature)
@@ -197,24 +199,24 @@ def lookup_features(
 ) -> Dict[str, Any]:
     """Looks up all declared features of a batch in one fused op.
 
-    Ids may be dense [B] or [B, k], SparseTensor [B, k] or RaggedTensor [B, (k)]. In dense ids -1
-    and "" are padding, as in TensorFlow's feature columns: they are dropped, and neither counted
-    nor inserted by training. In sparse and ragged ids every value is a key.
+    Ids may be dense [B] or [B, k], SparseTensor [B, k] or RaggedTensor [B, (k)]. In dense ids, -1
+    and "" are padding, as in TensorFlow's feature columns; training neither counts nor inserts
+    padding. In sparse and ragged ids, every value is a key.
 
     Args:
-      features: The batch: name to tensor.
-      declarations: The embedded features. Entries of other names pass unchanged.
+      features: The batch, a dict from names to tensors.
+      declarations: The embedded features. Other entries of the batch are returned unchanged.
 
     Returns:
-      A new dict in which each declared name holds float32 [B, dim]; for combiner=None, float32
-      [B, max_length, dim], zeros where an example has fewer ids, and beside it "<name>_mask", bool
-      [B, max_length], True where there was an id.
+      A new dict in which each declared name has float32 [B, dim]. With combiner=None, it has
+      float32 [B, max_length, dim], with zeros where an example has fewer ids; and "<name>_mask" has
+      bool [B, max_length], True for each id.
 
     Raises:
-      TypeError: features is not a dict, or ids or weights are of the wrong type.
-      ValueError: A declared feature or weight is missing, or has the wrong shape.
-      tf.errors.InvalidArgumentError: Ids and weights of different sizes, or sparse indices out of
-        order (while running).
+      TypeError: features is not a dict, or ids or weights have the wrong type.
+      ValueError: A declared feature or weight is missing or has the wrong shape.
+      tf.errors.InvalidArgumentError: Ids and weights differ in size, or sparse indices are not
+        sorted (while running).
 
     Example:
       >>> batch = {"user": tf.constant([7, 8], tf.int64), "price": tf.constant([1.0, 2.0])}
@@ -245,14 +247,15 @@ def lookup_features(
         sp_weights=[request.weights for request in requests],
     )
     for feature, request, result in zip(declarations, requests, vectors):
-        if feature.combiner is not None:
+        sequences = request.sequences
+        if sequences is None:
             result.set_shape([request.batch_size, feature.dim])
             looked_up[feature.name] = result
             continue
-        padded = request.sequences.with_flat_values(result).to_tensor(
+        padded = sequences.with_flat_values(result).to_tensor(
             shape=[request.batch_size, feature.max_length, feature.dim]
         )
-        mask = tf.sequence_mask(request.sequences.row_lengths(), feature.max_length)
+        mask = tf.sequence_mask(sequences.row_lengths(), feature.max_length)
         mask.set_shape([request.batch_size, feature.max_length])
         looked_up[feature.name] = padded
         looked_up[feature.mask_name] = mask
@@ -262,17 +265,26 @@ def lookup_features(
         )
         raw = [features[name] for name in (feature.name, feature.weight) if name is not None]
         keys = request.ids if request.sequences is None else request.sequences
-        sample_compression.declare_row_wise(raw, [looked_up[name] for name in names], keys)
+        for observer in observers():
+            observer.features_looked_up(raw, [looked_up[name] for name in names], keys)
     return looked_up
 
 
 class _Request(NamedTuple):
-    """What the fused lookup is asked for one feature."""
+    """The lookup of one feature.
 
-    ids: Any  # int64: sparse or ragged [B, (k)] to combine, or dense [n], the values of `sequences`
-    weights: Optional[_Ids]  # float32, shaped as ids
-    sequences: Optional[tf.RaggedTensor]  # int64 [B, (<= max_length)] where combiner is None
-    batch_size: Optional[int]  # B where the graph knows it
+    Attributes:
+      ids: int64. Sparse or ragged [B, (k)] if there is a combiner; else dense [n], the flat values
+        of sequences.
+      weights: float32, of the structure of ids.
+      sequences: int64 [B, (<= max_length)] if there is no combiner.
+      batch_size: B, if it is static.
+    """
+
+    ids: Union[_Ids, tf.Tensor]
+    weights: Optional[_Ids]
+    sequences: Optional[tf.RaggedTensor]
+    batch_size: Optional[int]
 
 
 def _request(feature: EmbeddingFeature, features: Mapping[str, Any]) -> _Request:
@@ -289,11 +301,11 @@ def _request(feature: EmbeddingFeature, features: Mapping[str, Any]) -> _Request
     if feature.combiner is not None:
         return _Request(ids, weights, None, batch_size)
     if isinstance(ids, tf.SparseTensor):
-        # Values move to the front of their row: padding inside an example leaves no hole.
+        # Ragged rows have no gaps: ids behind padding move to the front.
         ids = tf.RaggedTensor.from_value_rowids(
             ids.values, ids.indices[:, 0], nrows=ids.dense_shape[0]
         )
-    # Cut before the lookup: what is cut off is neither counted nor inserted.
+    # Cut before the lookup, so that training neither counts nor inserts what is cut off.
     ids = ids[:, : feature.max_length]
     return _Request(ids.flat_values, None, ids, batch_size)
 
@@ -353,17 +365,18 @@ def _check_weights(what: str, weights: Any, ids: Any) -> None:
 
 
 def without_padding(ids: Any, weights: Any) -> Tuple[_Ids, Optional[_Ids]]:
-    """Ids and weights as SparseTensor or RaggedTensor; dense ones lose -1 and "".
+    """Removes the padding, -1 and "", from dense ids.
 
     Args:
       ids: int64, int32 or string: dense, SparseTensor or RaggedTensor.
-      weights: Float, of the kind of ids, or None.
+      weights: float weights of the same kind as ids, or None.
 
     Returns:
-      The ids that are left, sparse or ragged, and their weights, float32.
+      The remaining ids as a SparseTensor or RaggedTensor, and their float32 weights.
 
     Raises:
-      tf.errors.InvalidArgumentError: Weights in other places than the ids (while running).
+      tf.errors.InvalidArgumentError: The weights are not at the positions of the ids (while
+        running).
     """
     if weights is not None:
         weights = tf.cast(weights, tf.float32)
@@ -395,13 +408,13 @@ def without_padding(ids: Any, weights: Any) -> Tuple[_Ids, Optional[_Ids]]:
 
 
 def to_keys(values: tf.Tensor) -> tf.Tensor:
-    """int64 keys of int64, int32 or string ids, of the same shape; strings are hashed."""
+    """Converts int64, int32 or string ids to int64 keys of the same shape. Hashes strings."""
     if values.dtype == tf.string:
         return tf.strings.to_hash_bucket_fast(values, _HASH_BUCKETS)
     return tf.cast(values, tf.int64)
 
 
-def _table_of(feature: EmbeddingFeature) -> Any:
+def _table_of(feature: EmbeddingFeature) -> EmbeddingTable:
     return get_embedding_variable(
         feature.table,
         feature.dim,
@@ -413,7 +426,7 @@ def _table_of(feature: EmbeddingFeature) -> Any:
 def _with_shorthands(
     option: Optional[EmbeddingVariableOption], **shorthands: Any
 ) -> Optional[EmbeddingVariableOption]:
-    """The option with the shorthands that were given put into it."""
+    """The option, with the shorthands that were given as its fields."""
     given = {name: value for name, value in shorthands.items() if value is not None}
     if not given or not isinstance(option, (EmbeddingVariableOption, type(None))):
         return option
@@ -428,11 +441,11 @@ def _with_shorthands(
 
 
 def _table_settings(feature: EmbeddingFeature) -> Dict[str, Any]:
-    """What features that share a table must agree on."""
+    """The settings that features must have in common to share a table."""
     option = feature.ev_option or EmbeddingVariableOption()
-    initializer = option.init_option.initializer or feature.initializer
+    initializer: Any = option.init_option.initializer or feature.initializer
     if hasattr(initializer, "get_config"):
-        # Initializers are compared by what they do: each declaration may build its own.
+        # Compared by configuration, because each declaration may build its own initializer.
         initializer = (type(initializer).__name__, sorted(initializer.get_config().items()))
     init_option = dataclasses.replace(option.init_option, initializer=None)
     return {
@@ -443,7 +456,7 @@ def _table_settings(feature: EmbeddingFeature) -> Dict[str, Any]:
 
 
 def check_name(name: str, value: Any) -> None:
-    """Refuses what is no string, TypeError, or an empty one, ValueError."""
+    """Refuses a value that is not a string (TypeError) or is empty (ValueError)."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a string, got {value!r}")
     if not value:

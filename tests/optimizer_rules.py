@@ -18,7 +18,8 @@ VOCABULARY = 40
 STEPS = 50
 DIMS = [1, 5, 8, 16, 33]
 
-# Rules that equal TensorFlow's bit for bit: class here and in tf.compat.v1.train, its arguments.
+# Rules that equal TensorFlow's bit for bit: name of the class here and in tf.compat.v1.train, and
+# its arguments.
 EXACT_RULES = {
     "gradient_descent": ("GradientDescentOptimizer", {"learning_rate": 0.1}),
     "momentum": ("MomentumOptimizer", {"learning_rate": 0.1, "momentum": 0.9}),
@@ -57,7 +58,7 @@ EXACT_RULES = {
     "ftrl_whole_power": ("FtrlOptimizer", {"learning_rate": 0.1, "learning_rate_power": -1.0}),
 }
 
-# Rules that are lazy where TensorFlow's are not: class, its arguments.
+# Rules that are lazy, unlike TensorFlow's: name of the class, and its arguments.
 LAZY_RULES = {
     "adam": ("AdamOptimizer", {"learning_rate": 0.01}),
     "adam_betas": (
@@ -67,7 +68,7 @@ LAZY_RULES = {
     "lazy_adam": ("LazyAdamOptimizer", {"learning_rate": 0.01}),
 }
 
-# Rules that TensorFlow lacks.
+# Rules that TensorFlow does not have.
 OWN_RULES = {
     "weight_decay": ("GradientDescentOptimizer", {"learning_rate": 0.1, "weight_decay": 0.01}),
     "adagrad_decay": (
@@ -111,7 +112,7 @@ def initial_vectors(dim, rows=VOCABULARY):
 
 
 def table_from(bank, name="table", evict_option=None, **arguments):
-    """A table whose key k starts from bank[k % len(bank)]."""
+    """A table in which the initial vector of key k is bank[k % len(bank)]."""
     init = rec.InitializerOption(tf.constant_initializer(bank), default_value_dim=len(bank))
     option = rec.EmbeddingVariableOption(init_option=init, evict_option=evict_option)
     return rec.get_embedding_variable(name, bank.shape[1], ev_option=option, **arguments)
@@ -123,7 +124,7 @@ def rows_of(table, keys=None):
 
 
 def random_batches(dim, steps=STEPS, seed=7):
-    """Keys with repeats, some far more often than others, and weights of mixed size."""
+    """Batches of keys, some far more frequent than others, and weights of mixed size."""
     random = np.random.RandomState(seed)
     for _ in range(steps):
         n = random.randint(1, 64)
@@ -160,7 +161,7 @@ class RuleOracle:
         self._betas, self._powers = betas, list(betas)
 
     def step(self, keys, gradients, dense=False):
-        """One step; dense: of all rows of a variable whose gradient is a tensor."""
+        """Runs one step; dense: for a variable whose gradient is a tensor."""
         self._step += 1
         self._table.apply(*self._rule(dense), keys, gradients)
         self._powers = [power * beta for power, beta in zip(self._powers, self._betas)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every kernel means, in NumPy and dicts: slow, obvious, and the judge of ops/.
+"""A NumPy reference implementation of every kernel in ops/: slow and simple.
 
-All arithmetic is float32, in the order the kernels promise.
+All arithmetic is float32, in the order that the kernels guarantee.
 """
 
 import collections
@@ -15,11 +15,12 @@ BUCKETS = 1000
 
 
 def combine(rows, row_ids, num_rows, combiner):
-    """[num_rows, dim]: the sum, mean or sqrtn of the rows [n, dim] of each row id.
+    """[num_rows, dim]. The sum, mean or sqrtn of the rows [n, dim] with the same row id.
 
-    The operations are those of tf.nn.embedding_lookup_sparse. It adds the rows beyond a multiple of
-    eight first (8 if none is, 9 if one is), then eights, each summed before it is added; and it
-    divides from ten rows on, but multiplies by the reciprocal below.
+    The order of operations is that of tf.nn.embedding_lookup_sparse. First it adds the remainder of
+    the rows modulo eight (8 rows if the remainder is 0, 9 if it is 1). Then it adds groups of eight
+    rows, each summed on its own. It divides if there are ten rows or more, and multiplies by the
+    reciprocal if there are fewer.
     """
     out = np.zeros([num_rows, rows.shape[1]], np.float32)
     for row_id in np.unique(row_ids):
@@ -35,7 +36,7 @@ def combine(rows, row_ids, num_rows, combiner):
 
 
 def spread(grads, row_ids, combiner):
-    """[n, dim]: the gradient of each row that `combine` added, from that of its results."""
+    """[n, dim]. The gradient of the rows of `combine`, given the gradient of its results."""
     counts = np.bincount(row_ids, minlength=len(grads))[row_ids]
     scale = {"sum": np.ones(len(row_ids)), "mean": 1 / counts, "sqrtn": 1 / np.sqrt(counts)}
     return grads[row_ids] * scale[combiner].astype(np.float32)[:, np.newaxis]
@@ -52,7 +53,7 @@ def _sum(rows):
 
 
 def repeat_rows(values, sizes, axis):
-    """Each user's places of an axis, again for each of her candidates."""
+    """Repeats each user's part of an axis for each candidate of the user."""
     if not len(sizes):
         return values
     return np.concatenate(
@@ -77,13 +78,13 @@ def sum_rows(grads, values, sizes, axis):
 
 
 def multiply_by_user(rows, matrices, sizes):
-    """[N, M]: each candidate's row times the matrix of its user."""
+    """[N, M]. The row of each candidate times the matrix of its user."""
     owners = np.repeat(np.arange(len(sizes)), sizes)
     return np.einsum("nk,nkm->nm", rows, matrices[owners])
 
 
 def layer_by_user(entries, rows, kernel, user_bias, row_bias, sizes):
-    """[N, T, H]: a layer over the product of each row with each entry of its user."""
+    """[N, T, H]. A layer over the product of each row with each entry of its user."""
     owners = np.repeat(np.arange(len(sizes)), sizes)
     products = entries[owners] * rows[:, np.newaxis]
     return products @ kernel + user_bias[owners] + row_bias[:, np.newaxis]
@@ -186,7 +187,7 @@ def ftrl(hyper, grad, value, squares, linear):
     root, old_root = new_squares**-power, squares**-power
     shrunk = grad + two * shrinkage * value
     moved = (root - old_root) / learning_rate * value
-    # TensorFlow has a kernel of its own for rows of one float, which adds in another order.
+    # For rows of one float TensorFlow has another kernel, which adds in another order.
     linear = linear + shrunk - moved if len(value) == 1 else linear + (shrunk - moved)
     value = (np.clip(linear, -l1, l1) - linear) / (root / learning_rate + two * l2)
     return value, new_squares, linear
@@ -241,20 +242,20 @@ class Row:
     slots: Dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # float32 [width]
     freq: int = 0  # Occurrences applied, times the filter's coefficient; saturates.
     version: int = -1  # Global step of the last apply.
-    in_cells: bool = False  # Known to the Bloom filter only, which has a count and no version.
+    in_cells: bool = False  # Only in the Bloom filter, which has no version.
 
 
 PADDING = -1
 
 
 class TooManyRows(Exception):
-    """A step that a table has no room for; it has changed nothing."""
+    """A table has no room for a step. The step has changed nothing."""
 
 
 class TableOracle:
     """A table as a dict from key to Row.
 
-    A Bloom filter has no false positives here: give the real one room enough.
+    The Bloom filter here has no false positives: make the real one large enough.
     """
 
     def __init__(
@@ -271,7 +272,7 @@ class TableOracle:
         self.bank = np.asarray(bank, np.float32)
         self.default_value = np.float32(default_value)
         self.threshold, self.coefficient = threshold, coefficient
-        # Where every key is admitted at first sight nothing is counted without a row.
+        # With a threshold of 1 or less every key is admitted at once, so the filter counts nothing.
         self.bloom = bloom and threshold > 1
         self.max_rows, self.has_padding = max_rows, has_padding
         self.frozen_keys = set(frozen_keys)
@@ -291,7 +292,7 @@ class TableOracle:
         return self.bank[key % len(self.bank)].copy()
 
     def lookup(self, keys, unknown="initial"):
-        """keys.shape + [dim]. Changes nothing."""
+        """[keys.shape, dim]. The values of keys. Changes nothing."""
         keys = np.asarray(keys, np.int64)
         out = np.empty([keys.size, self.bank.shape[1]], np.float32)
         for i, key in enumerate(keys.flat):
@@ -356,7 +357,7 @@ class TableOracle:
                 row.version = -1
 
     def admits(self, keys, counted_keys=()):
-        """Whether each key owns a row, or would after these occurrences."""
+        """Whether each key owns a row, or would own one after these occurrences."""
         keys = np.asarray(keys, np.int64)
         count = collections.Counter([*keys.flat, *counted_keys])
         return np.vectorize(
@@ -371,7 +372,7 @@ class TableOracle:
         )(keys)
 
     def evict_older(self, steps_to_live, global_step):
-        """How many keys go that were not applied for more than steps_to_live steps."""
+        """Evicts the keys that no step applied for more than steps_to_live; returns how many."""
         gone = []
         for key, row in self.keys.items():
             if (row.version == -1 or row.version > global_step) and not row.in_cells:
@@ -381,7 +382,7 @@ class TableOracle:
         return self._evict(gone)
 
     def evict_smaller(self, threshold):
-        """How many rows go with half their squared norm below the threshold."""
+        """Evicts the rows with half their squared norm below the threshold; returns how many."""
         squares = {key: np.square(row.value.astype(np.float64)) for key, row in self.rows.items()}
         return self._evict(
             [key for key, each in squares.items() if 0.5 * sum(each) < np.float32(threshold)]
@@ -391,7 +392,7 @@ class TableOracle:
         for key in gone:
             del self.keys[key]
             if self.bloom:
-                # Its cells cannot be taken back: from now on it is counted by itself.
+                # The cells of the Bloom filter cannot be undone, so the key gets an exact count.
                 self.keys[key] = Row()
         return len(gone)
 
@@ -405,7 +406,7 @@ class TableOracle:
         return self.keys.get(int(key), Row())
 
     def export(self, slots=()):
-        """Tensors of the checkpoint by suffix, and of each (name, width, initial) slot by name."""
+        """The tensors of a checkpoint by suffix; those of (name, width, initial) slots by name."""
         out = {"bank": self.bank}
         for suffix, offset, held in (
             ("", "partition_offset", self.rows),
@@ -427,7 +428,7 @@ class TableOracle:
 
     @classmethod
     def restore(cls, tensors, tensor_name, part, num_parts, slots, bank, threshold=0):
-        """The table that a checkpoint {name: array} restores to."""
+        """Restores a table from a checkpoint {name: array}."""
         table = cls(tensors.get(f"{tensor_name}/default_values", bank), threshold=threshold)
         sources = [tensor_name]
         if f"{tensor_name}-keys" not in tensors:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EmbeddingFeature declarations, and the vectors that lookup_features makes of a batch."""
+"""EmbeddingFeature declarations, and the vectors that lookup_features returns for a batch."""
 
 import copy
 import pickle
@@ -15,7 +15,7 @@ DIM, VOCABULARY = 3, 11
 
 
 def row(key):
-    """The initial vector of a key: no two of 0..10 are alike, none is zero."""
+    """The initial vector of a key. Keys 0 to 10 have different vectors, none of them zero."""
     return np.array([1, key % VOCABULARY + 1, (key % VOCABULARY + 1) ** 2], np.float32)
 
 
@@ -61,13 +61,13 @@ ANY_FORM = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 
 @ANY_FORM
 @pytest.mark.parametrize("dtype", [tf.int64, tf.int32], ids=["int64", "int32"])
-def test_ids_of_every_form_are_combined_per_example_and_padding_counts_for_nothing(form, dtype):
+def test_ids_of_every_form_are_combined_per_example_and_padding_is_ignored(form, dtype):
     found = look_up({"f": form(dtype)}, feature(dtype=dtype))
     assert found["f"].tolist() == [mean(1, 4), mean(), mean(7)]
 
 
 @ANY_FORM
-def test_without_combiner_vectors_stand_at_the_front_of_zeros_and_a_mask_tells_them(form):
+def test_without_combiner_vectors_are_padded_with_zeros_and_have_a_mask(form):
     found = look_up({"f": form(tf.int64)}, feature(combiner=None, max_length=3))
     none = [0.0] * DIM
     assert found["f"].tolist() == [[mean(1), mean(4), none], [none] * 3, [mean(7), none, none]]
@@ -75,7 +75,7 @@ def test_without_combiner_vectors_stand_at_the_front_of_zeros_and_a_mask_tells_t
 
 
 @ANY_FORM
-def test_without_combiner_what_is_longer_than_max_length_is_cut_off_at_the_end(form):
+def test_without_combiner_ids_beyond_max_length_are_cut_off(form):
     found = look_up({"f": form(tf.int64)}, feature(combiner=None, max_length=1))
     assert found["f"].tolist() == [[mean(1)], [mean()], [mean(7)]]
     assert found["f_mask"].tolist() == [[True], [False], [True]]
@@ -121,7 +121,7 @@ def test_strings_are_hashed_to_keys_and_empty_ones_are_padding(combiner):
         assert found.tolist() == [[mean(x), mean(y)], [mean(), mean()]]
 
 
-def test_other_entries_pass_and_the_given_dict_is_left_alone():
+def test_other_entries_pass_and_the_given_dict_does_not_change():
     batch = {"f": tf.constant([1], tf.int64), "price": tf.constant([2.5])}
     ids = batch["f"]
     found = look_up(batch, feature())
@@ -171,7 +171,7 @@ def test_training_inserts_the_real_ids_only(combiner):
     assert dict(zip(keys.tolist(), counts.tolist()))[1] == 2
 
 
-def test_shapes_are_known_in_the_graph_as_far_as_the_batch_is():
+def test_shapes_are_as_static_as_those_of_the_batch():
     batch = {
         "one": tf.placeholder(tf.int64, [5]),
         "many": tf.placeholder(tf.int64, [None, 4]),
@@ -276,7 +276,7 @@ def test_ragged_ids_of_rank_three_and_unknown_dense_rank_are_errors():
 
 
 @pytest.mark.parametrize("kind", ["ragged", "sparse"])
-def test_weights_of_other_places_than_their_ids_are_an_error(kind):
+def test_weights_at_other_positions_than_their_ids_are_an_error(kind):
     ids, weights = (
         tf.ragged.constant([[1], [2, 3]], tf.int64),
         tf.ragged.constant([[1.0, 2.0], [3.0]]),
@@ -351,7 +351,7 @@ def test_name_with_a_space_takes_a_table_of_another_name():
 @pytest.mark.parametrize(
     "declarations, error, message",
     [
-        (lambda: [feature("a"), feature("a")], ValueError, "of different names, got 'a' twice"),
+        (lambda: [feature("a"), feature("a")], ValueError, "different names, got 'a' twice"),
         (
             lambda: [feature("a", table="t"), feature("b", dim=4, table="t")],
             ValueError,

@@ -3,9 +3,17 @@
 Checked on TensorFlow 2.15.
 """
 
+from tensorflow.python.eager import backprop as _backprop
 from tensorflow.python.framework import dtypes as _dtypes
 from tensorflow.python.framework import op_def_registry as _op_def_registry
 from tensorflow.python.framework import ops as _ops
+from tensorflow.python.ops import gradients_impl as _gradients
+
+# The files of these functions, as call stacks name them. Every function of the first one builds
+# gradients.
+_GRADIENTS_FILE = _gradients.gradients.__code__.co_filename
+_TAPE_METHODS = ("batch_jacobian", "gradient", "jacobian")
+_TAPE_FILE = _backprop.GradientTape.gradient.__code__.co_filename
 
 # Places an op beside a table's rows. The public tf.compat.v1.colocate_with is the same function
 # behind a warning that would be the user's first impression; the placer does not know our ops'
@@ -65,6 +73,25 @@ def set_attr(op, name, value) -> None:
     """Sets an attribute of ``op``, which exists already, to the tf.AttrValue ``value``."""
     # Attributes can be given to an op that a user has made in no other way.
     op._set_attr(name, value)
+
+
+def is_of_gradients(op: _ops.Operation) -> bool:
+    """Whether tf.gradients or a tf.GradientTape built ``op``.
+
+    TensorFlow keeps the Python call stack in which an op was built. An op belongs to gradients if
+    a call of tf.gradients or of a tape's gradient() or jacobian() is on that stack. This includes
+    the sums, ones and zeros that lie between the gradients of single ops.
+
+    An op that was imported (from a GraphDef, a MetaGraph or a SavedModel) has no stack: whether it
+    was once part of gradients cannot be known.
+    """
+    # Operation._original_op is set by tf.gradients only, not by tapes, and not on sums, ones and
+    # zeros. Name scopes ("x_grad", "gradient_tape") may also be the user's own.
+    return any(
+        frame.filename == _GRADIENTS_FILE
+        or (frame.filename == _TAPE_FILE and frame.name in _TAPE_METHODS)
+        for frame in op.traceback or ()
+    )
 
 
 def is_stateful_op_type(op_type) -> bool:

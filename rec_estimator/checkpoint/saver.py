@@ -18,6 +18,7 @@ from rec_estimator._tensorflow import saving
 from rec_estimator.checkpoint import builder, deltas, files, paths, sparse_folders
 from rec_estimator.checkpoint.files import is_same_path
 from rec_estimator.checkpoint.pending import PendingCheckpoint
+from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.table.shard import TableShard
 
 _LOGGED_SECONDS = 1.0  # Saves that take longer are logged.
@@ -269,7 +270,7 @@ class Saver(tf.train.Saver):
             sess.run(self._ops.reloads)
         prefix = tf.compat.as_str(save_path)
         signature = files.signature_of(prefix)
-        step = _step_variable(sess.graph)
+        step = find_global_step(sess.graph)
         if signature is None or step is None:
             return
         reader = tf.train.NewCheckpointReader(prefix)
@@ -518,14 +519,9 @@ def _check_not_imported(var_list: Any) -> None:
             )
 
 
-def _step_variable(graph: tf.Graph) -> Optional[tf.Variable]:
-    steps = graph.get_collection(tf.GraphKeys.GLOBAL_STEP)
-    return steps[0] if steps else None
-
-
 def _step_of(session: tf.Session) -> Optional[int]:
     """Returns the session's global step, None if there is none or it is not initialized."""
-    step = _step_variable(session.graph)
+    step = find_global_step(session.graph)
     if step is None:
         return None
     try:
@@ -536,7 +532,7 @@ def _step_of(session: tf.Session) -> Optional[int]:
 
 def _counts_steps(graph: tf.Graph) -> bool:
     """Returns whether an op of the graph increments the global step."""
-    step = _step_variable(graph)
+    step = find_global_step(graph)
     if step is None:
         return False
     handle = step.op.outputs[0]

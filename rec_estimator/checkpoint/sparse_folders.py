@@ -42,6 +42,7 @@ from rec_estimator.checkpoint.format.stored_tables import (
     StoredTable,
     find_tables,
 )
+from rec_estimator.graph_passes import op_registry
 from rec_estimator.table.shard import TableShard
 
 # Bytes in memory at once, for arrays that must be converted.
@@ -213,7 +214,7 @@ def _slot_folders(table: FolderTable) -> Dict[str, str]:
     shard = table.shards[0]
     names = [slot.name for slot in shard.slots]
     for op in shard.handle.consumers():
-        if op.type == "RecEstimator>TableApply":
+        if op.type == op_registry.TABLE_APPLY:
             rule = op.get_attr("rule").decode()
             words = next((_SLOTS[name] for name in _SLOTS if rule.startswith(name)), ())
             return {name: f"{shard.updated_by}_{word}" for name, word in zip(names, words)}

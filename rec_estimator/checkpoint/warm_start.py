@@ -17,7 +17,8 @@ from tensorflow_estimator import estimator as _estimator
 
 from rec_estimator.checkpoint import builder, deltas
 from rec_estimator.table import saveable
-from rec_estimator.table.shard import InitializerEntry, SlotSpec
+from rec_estimator.table.initializer_entries import InitializerEntry
+from rec_estimator.table.shard import SlotSpec
 from rec_estimator.table.table import EmbeddingTable, graph_tables
 
 

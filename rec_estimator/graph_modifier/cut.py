@@ -11,11 +11,10 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
+from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.walk import GET_NEXT, ancestors, called_functions, has_batch_default
 from rec_estimator.table.table import graph_tables
 
-_APPLY = "RecEstimator>TableApply"
-_LOOKUPS = ("RecEstimator>TableLookup", "RecEstimator>TableGroupLookup")
 _LOOPS = ("Enter", "Exit", "LoopCond", "NextIteration", "RefEnter", "RefExit", "RefNextIteration")
 _MERGES = ("Merge", "RefMerge")
 PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
@@ -65,9 +64,9 @@ def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
     """
     lookups, applies = [], []
     for op in graph.get_operations():
-        if op.type in _LOOKUPS:
+        if op.type in op_registry.LOOKUPS:
             lookups.append(op)
-        elif op.type == _APPLY:
+        elif op.type in op_registry.UPDATES:
             applies.append(op)
     trained = ancestors(applies)
     built_for_training = {
@@ -217,7 +216,7 @@ def _calls_with_lookup(graph: tf.Graph) -> List[tf.Operation]:
 
     def looks_up(node: tf.NodeDef) -> bool:
         bodies = [functions[name] for name in called_functions(node) if name in functions]
-        return node.op in _LOOKUPS or any(
+        return node.op in op_registry.LOOKUPS or any(
             looks_up(inner) for body in bodies for inner in body.node_def
         )
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Walks over a finished graph, for the passes that look at what a model_fn has built."""
+"""What many modules ask of a graph: what an op depends on, which ops are new, the global step."""
 
-from typing import Collection, Iterable, List, Set
+import contextlib
+from typing import Collection, Iterable, Iterator, List, Optional, Set
 
 import tensorflow.compat.v1 as tf
 
@@ -10,13 +11,13 @@ GET_NEXT = "IteratorGetNext"
 
 
 def ancestors(ops: Iterable[tf.Operation]) -> Set[tf.Operation]:
-    """The ops and all that must run before them, by data and by control edges.
+    """The given ops and all ops that must run before them.
 
     Args:
       ops: Where to start.
 
     Returns:
-      The ops themselves included.
+      All ops that are reached over data and control edges, the given ops included.
     """
     seen: Set[tf.Operation] = set()
     stack = list(ops)
@@ -29,8 +30,26 @@ def ancestors(ops: Iterable[tf.Operation]) -> Set[tf.Operation]:
     return seen
 
 
+@contextlib.contextmanager
+def collect_new_ops() -> Iterator[List[tf.Operation]]:
+    """Collects the ops that are added to the default graph inside the block.
+
+    Yields:
+      A list, which has the ops after the block.
+    """
+    graph = tf.get_default_graph()
+    begin = len(graph.get_operations())
+    ops: List[tf.Operation] = []
+    try:
+        yield ops
+    finally:
+        ops += graph.get_operations()[begin:]
+
+
 def has_batch_default(op: tf.Operation) -> bool:
-    """Whether an op is a placeholder for what a batch gives anyway, as one that hides a shape is.
+    """Whether an op is a placeholder whose default value comes from a batch.
+
+    Such a placeholder hides a static shape; nobody feeds it.
 
     Args:
       op: Any op.
@@ -40,8 +59,25 @@ def has_batch_default(op: tf.Operation) -> bool:
     return any(source.type == GET_NEXT for source in ancestors([op]))
 
 
+def find_global_step(graph: Optional[tf.Graph] = None) -> Optional[tf.Variable]:
+    """The global step of a graph; None: it has none.
+
+    Args:
+      graph: The default graph if None.
+    """
+    graph = graph or tf.get_default_graph()
+    # tf.train.get_global_step() raises a TypeError if a resource variable of that name is not in
+    # the collection.
+    steps = graph.get_collection(tf.GraphKeys.GLOBAL_STEP) or [
+        variable
+        for variable in graph.get_collection(tf.GraphKeys.GLOBAL_VARIABLES)
+        if variable.op.name == "global_step"
+    ]
+    return steps[0] if steps else None
+
+
 def called_functions(node: tf.NodeDef) -> List[str]:
-    """Names of the functions that an op calls: a dataset's map, the branches of an If.
+    """The names of the functions that an op calls, such as the branches of an If.
 
     Args:
       node: The op.
@@ -51,14 +87,14 @@ def called_functions(node: tf.NodeDef) -> List[str]:
 
 
 def graph_def_of(graph: tf.Graph, ops: Collection[tf.Operation]) -> tf.GraphDef:
-    """Some ops of a graph, to be imported into a function.
+    """Exports some ops of a graph, so that they can be imported into a function.
 
     Args:
-      graph: Theirs.
-      ops: The ops. What they wait for outside of them is left out.
+      graph: The graph of the ops.
+      ops: The ops. Control inputs from other ops are left out.
 
     Returns:
-      Their nodes in the order of ops, without devices and colocation, and with the functions they
+      The nodes in the order of ops, without devices and colocation, and the functions that they
       call.
     """
     graph_def = tf.GraphDef(versions=graph.graph_def_versions)
@@ -67,10 +103,10 @@ def graph_def_of(graph: tf.Graph, ops: Collection[tf.Operation]) -> tf.GraphDef:
     for op in ops:
         node = graph_def.node.add()
         node.CopyFrom(op.node_def)
-        # A function has no devices, and other neighbours.
+        # Devices and colocation mean nothing inside a function.
         node.device = ""
         node.attr.pop("_class", None)
-        # What waited for an op outside waits for the function's arguments now.
+        # Inside the function these ops wait for its arguments, and so for the ops left out.
         inputs = [name for name in node.input if not name.startswith("^") or name[1:] in names]
         del node.input[:]
         node.input.extend(inputs)

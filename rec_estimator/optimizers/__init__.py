@@ -2,10 +2,10 @@
 """Optimizers that train tables beside dense variables, named as in ``tf.compat.v1.train``.
 
 Step 4 of the data flow. ``AdagradOptimizer(0.05).minimize(loss)`` updates dense variables with
-TensorFlow's own kernels and each trainable table of the graph with one fused op. One module a
-rule; what they share is in table_updates.py and, for rules that TensorFlow lacks, dense_rows.py;
-the arithmetic on rows is in ops/core/math/row_update.cc. Rec SDK's factories, such as
-create_hash_optimizer(), are in the modules that have their names.
+TensorFlow's own kernels and each trainable table of the graph with one fused op. Each rule has a
+module. All rules share table_updates.py; rules that TensorFlow does not have also share
+dense_rows.py. The arithmetic on rows is in ops/core/math/row_update.cc. Rec SDK's factories, such
+as create_hash_optimizer(), are in the modules of the same names as in Rec SDK.
 """
 
 from rec_estimator.optimizers import (

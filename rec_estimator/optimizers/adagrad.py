@@ -5,7 +5,7 @@ Source: J. Duchi, E. Hazan, Y. Singer, "Adaptive Subgradient Methods for Online 
 Stochastic Optimization", JMLR 12, 2011.
 """
 
-from typing import Any, Sequence
+from typing import Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -18,6 +18,8 @@ from rec_estimator.optimizers.hash_optimizer import (
 )
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
+    RuleVariable,
+    Scalar,
     TableSlot,
     TableUpdates,
     check_hyperparameter,
@@ -27,17 +29,17 @@ from rec_estimator.optimizers.table_updates import (
 class AdagradOptimizer(TableUpdates, tf.train.AdagradOptimizer):
     """``tf.compat.v1.train.AdagradOptimizer`` that also trains tables.
 
-    Per key of the batch, g the sum over its occurrences: ``a += g**2``,
+    For each key of the batch, where g is the sum over its occurrences: ``a += g**2``,
     ``value -= learning_rate * g / sqrt(a)``.
 
     Args:
       learning_rate: At least 0.
-      initial_accumulator_value: What ``a`` starts from; above 0.
+      initial_accumulator_value: Initial value of ``a``; above 0.
       use_locking: For dense variables; updates of tables always lock.
-      name: Of the ops and of the slot.
+      name: Name of the ops and of the slot.
 
     Raises:
-      ValueError: A number out of range.
+      ValueError: A number is out of range.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)
@@ -67,7 +69,7 @@ class AdagradOptimizer(TableUpdates, tf.train.AdagradOptimizer):
         """The sum of squared gradients."""
         return (TableSlot(self.get_name(), self._initial_accumulator_value),)
 
-    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
+    def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
         """The learning rate."""
         return (self._learning_rate_tensor,)
 
@@ -82,7 +84,7 @@ def create_hash_optimizer(
 
     Args:
       learning_rate: In [0, 10], or a tensor.
-      initial_accumulator_value: In (0, 1]. Rec SDK starts some tables from 0 all the same.
+      initial_accumulator_value: In (0, 1]. Rec SDK itself starts some tables from 0.
       use_locking: For dense variables.
       name: 1 to 200 characters.
 
@@ -90,7 +92,8 @@ def create_hash_optimizer(
       The optimizer.
 
     Raises:
-      ValueError: An argument of a wrong type or out of range; ``init(use_dynamic_expansion=True)``.
+      ValueError: An argument has the wrong type or is out of range; or
+        ``init(use_dynamic_expansion=True)`` was called.
 
     Example:
       >>> rec.optimizers.adagrad.create_hash_optimizer(learning_rate=0.01).get_name()
@@ -106,7 +109,7 @@ def make_hash_optimizer(
     use_locking: bool,
     name: str,
 ) -> AdagradOptimizer:
-    """What both factories make; arguments and errors as of create_hash_optimizer."""
+    """Makes the optimizer of both factories. Arguments and errors: see create_hash_optimizer."""
     check_learning_rate(learning_rate)
     check_float("initial_accumulator_value", initial_accumulator_value, above=0, at_most=1)
     check_bool("use_locking", use_locking)

@@ -1,47 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adagrad that forgets: sums of squared gradients are discounted period by period.
+"""Adagrad with decay: sums of squared gradients are discounted once per period.
 
 Source: DeepRec, "AdagradDecay Optimizer" (docs/docs_en/AdagradDecay-Optimizer.md in its
-repository). Differs from its kernels, not from its formula: a row that was away for several
-periods is discounted for all of them when it comes back, not for one a step.
+repository). Differs from its kernels, but not from its formula: a row that was not trained for
+several periods is discounted for all of them in its next step, instead of once per step.
 """
 
 import numbers
-from typing import Any, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.optimizers.adagrad import AdagradOptimizer
 from rec_estimator.optimizers.dense_rows import DenseRows, DenseSteps, per_row, root
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
+    RuleVariable,
+    Scalar,
     TableSlot,
     check_hyperparameter,
 )
-from rec_estimator.table.table import graph_step
 
 
 class AdagradDecayOptimizer(DenseSteps, AdagradOptimizer):
     """DeepRec's ``tf.train.AdagradDecayOptimizer``, for tables and dense variables.
 
-    With t the step from 1, T = accumulator_decay_step and g the sum over a key's occurrences: where
-    T divides t, ``a = max(accumulator_decay_rate * a, initial_accumulator_value)``, in all rows;
-    then, in the rows of the batch, ``a += g**2`` and ``value -= learning_rate * g / sqrt(a)``.
+    Let t be the step, counted from 1, T = accumulator_decay_step, and g the sum over the
+    occurrences of a key. If T divides t, in all rows:
+    ``a = max(accumulator_decay_rate * a, initial_accumulator_value)``. Then, in the rows of the
+    batch: ``a += g**2`` and ``value -= learning_rate * g / sqrt(a)``.
 
-    Slots: ``<name>`` is a, ``<name>_1`` how many periods a is discounted for. The latter is as wide
-    as the row, as in DeepRec's checkpoints; AdagradDecayOptimizerV2 has one float a row.
+    Slots: ``<name>`` is a; ``<name>_1`` is the number of periods that a is discounted for. The
+    latter has as many floats per row as the value, as in DeepRec's checkpoints; in
+    AdagradDecayOptimizerV2 it has one.
 
     Args:
       learning_rate: At least 0.
-      global_step: Counts the steps; None: the graph's.
-      initial_accumulator_value: What a starts from and never falls below; above 0.
-      accumulator_decay_step: T, in steps; an integer above 0. At most 2**24 periods are told apart.
+      global_step: The variable that counts the steps; None: the global step of the graph.
+      initial_accumulator_value: Initial value and lower bound of a; above 0.
+      accumulator_decay_step: T, in steps; an integer above 0. Up to 2**24 periods are counted.
       accumulator_decay_rate: In (0, 1).
       use_locking: For dense variables; updates of tables always lock.
-      name: Of the ops and of the slots.
+      name: Name of the ops and of the slots.
 
     Raises:
-      ValueError: A number out of range; or, when gradients are applied, no global step.
+      ValueError: A number is out of range; or there is no global step when gradients are applied.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)
@@ -53,8 +57,12 @@ class AdagradDecayOptimizer(DenseSteps, AdagradOptimizer):
 
     table_rule = "AdagradDecay"
 
-    # Floats of slot <name>_1 in a row; None: as many as the value has.
+    # Floats per row in slot <name>_1; None: the dim of the table.
     _power_width: Optional[int] = None
+
+    _global_step: Optional[tf.Variable]
+    _decay_step: int
+    _decay_rate: float
 
     def __init__(
         self,
@@ -79,14 +87,14 @@ class AdagradDecayOptimizer(DenseSteps, AdagradOptimizer):
         self._global_step = global_step
         self._decay_step = int(accumulator_decay_step)
         self._decay_rate = accumulator_decay_rate
-        self._periods: Optional[tf.Tensor] = None  # That have ended; made in _prepare().
+        self._periods: Optional[tf.Tensor] = None  # The number of ended periods, set in _prepare().
 
     def table_slots(self) -> Sequence[TableSlot]:
-        """The sum of squared gradients, and how many periods it is discounted for."""
+        """The sum of squared gradients, and the number of periods it is discounted for."""
         return (*super().table_slots(), TableSlot(self.get_name(), 0.0, self._power_width))
 
-    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
-        """Learning rate, decay rate, least accumulator, periods that have ended."""
+    def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
+        """Learning rate, decay rate, lower bound of the accumulator, number of ended periods."""
         return (
             *super().table_hyperparameters(variable),
             self._decay_rate,
@@ -96,7 +104,7 @@ class AdagradDecayOptimizer(DenseSteps, AdagradOptimizer):
 
     def _prepare(self) -> None:
         super()._prepare()
-        step = graph_step(()) if self._global_step is None else self._global_step
+        step = find_global_step() if self._global_step is None else self._global_step
         if step is None:
             raise ValueError(
                 f"global_step of {self.get_name()!r} must be given or be in the graph, got "
@@ -120,7 +128,7 @@ class AdagradDecayOptimizer(DenseSteps, AdagradOptimizer):
     def dense_step(
         self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows
     ) -> List[tf.Tensor]:
-        """The same step on rows of a dense variable."""
+        """The same step for rows of a dense variable."""
         rate, decay_rate, baseline, _ = (
             tf.cast(value, gradient.dtype) for value in self.table_hyperparameters(variable)
         )
@@ -143,10 +151,10 @@ class AdagradDecayOptimizer(DenseSteps, AdagradOptimizer):
 
 
 class AdagradDecayOptimizerV2(AdagradDecayOptimizer):
-    """AdagradDecayOptimizer that counts a row's periods in one float a row, not one an element.
+    """AdagradDecayOptimizer with one float per row, instead of one per element, to count periods.
 
-    DeepRec's ``tf.train.AdagradDecayOptimizerV2``: the same steps in less memory. Arguments and
-    errors are those of AdagradDecayOptimizer.
+    The counterpart of DeepRec's ``tf.train.AdagradDecayOptimizerV2``: the same steps in less
+    memory. Arguments and errors are those of AdagradDecayOptimizer.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)

@@ -2,15 +2,17 @@
 """Adam.
 
 Source: D. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", ICLR 2015, in the form
-before section 2.1. Differs on tables: only the rows of the batch move and decay.
+before section 2.1. Differs for tables: a step changes only the rows of the batch.
 """
 
-from typing import Any, Sequence
+from typing import Sequence
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
+    RuleVariable,
+    Scalar,
     TableSlot,
     TableUpdates,
     check_hyperparameter,
@@ -26,7 +28,7 @@ def check_adam(
     """Refuses hyperparameters of Adam that are out of range.
 
     Raises:
-      ValueError: Says which.
+      ValueError: One of them is out of range.
     """
     check_hyperparameter("learning_rate", learning_rate, at_least=0)
     check_hyperparameter("beta1", beta1, at_least=0, below=1)
@@ -37,11 +39,12 @@ def check_adam(
 class AdamOptimizer(TableUpdates, tf.train.AdamOptimizer):
     """``tf.compat.v1.train.AdamOptimizer`` that also trains tables, lazily.
 
-    Per key of the batch, g the sum over its occurrences and t the step from 1:
+    For each key of the batch, where g is the sum over its occurrences and t the step, counted from
+    1:
     ``m = beta1 * m + (1 - beta1) * g``, ``v = beta2 * v + (1 - beta2) * g**2``,
     ``value -= learning_rate * sqrt(1 - beta2**t) / (1 - beta1**t) * m / (sqrt(v) + epsilon)``.
-    Rows that are not in the batch keep value, m and v. Dense variables are TensorFlow's: there, a
-    sparse gradient moves all rows; LazyAdamOptimizer treats both alike.
+    Rows that are not in the batch keep value, m and v. Dense variables are updated as TensorFlow
+    does: a sparse gradient changes all rows. LazyAdamOptimizer treats both alike.
 
     Args:
       learning_rate: At least 0.
@@ -49,10 +52,10 @@ class AdamOptimizer(TableUpdates, tf.train.AdamOptimizer):
       beta2: In [0, 1).
       epsilon: At least 0.
       use_locking: For dense variables; updates of tables always lock.
-      name: Of the ops and of the slots.
+      name: Name of the ops and of the slots.
 
     Raises:
-      ValueError: A number out of range.
+      ValueError: A number is out of range.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)
@@ -82,11 +85,11 @@ class AdamOptimizer(TableUpdates, tf.train.AdamOptimizer):
         )
 
     def table_slots(self) -> Sequence[TableSlot]:
-        """First and second moment."""
+        """The first and the second moment."""
         return (TableSlot(self.get_name(), 0.0), TableSlot(self.get_name(), 0.0))
 
-    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
-        """Learning rate, betas, epsilon, betas to the power of the step."""
+    def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
+        """Learning rate, betas, epsilon, and the betas to the power of the step."""
         return (
             self._lr_t,
             self._beta1_t,
@@ -95,9 +98,9 @@ class AdamOptimizer(TableUpdates, tf.train.AdamOptimizer):
             *self._get_beta_accumulators(),
         )
 
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
+    def _create_slots(self, var_list: Sequence[RuleVariable]) -> None:
         super()._create_slots(var_list)
-        # TensorFlow has just made these beside the first dense variable, unless there is none.
+        # TensorFlow has made these variables already if there is a dense variable.
         first = min(var_list, key=lambda variable: variable.name)
         for name, beta in (("beta1_power", self._beta1), ("beta2_power", self._beta2)):
             self._create_non_slot_variable(beta, name=name, colocate_with=first)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adam whose bias correction is of each table and variable, not of the model.
+"""Adam with a bias correction for each table and variable instead of one for the model.
 
 Source: DeepRec, "AdamAsync Optimizer" (docs/docs_en/AdamAsync-Optimizer.md in its repository), and
-its kernels for apply_sparse_rmsprop, which the page only names.
+its kernels for apply_sparse_rmsprop, which the page mentions without a formula.
 """
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -13,27 +13,29 @@ from rec_estimator.optimizers.adam import check_adam
 from rec_estimator.optimizers.dense_rows import DenseRows, DenseSteps, adam_step, root
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
+    RuleVariable,
+    Scalar,
     TableSlot,
     TableUpdates,
     table_of,
 )
 
 
-class AdamAsyncOptimizer(DenseSteps, TableUpdates, tf.train.Optimizer):
+class AdamAsyncOptimizer(DenseSteps, TableUpdates):
     """DeepRec's ``tf.train.AdamAsyncOptimizer``, for tables and dense variables.
 
-    Per key of the batch, g the sum over its occurrences, it is Adam:
+    For each key of the batch, where g is the sum over its occurrences, the step is that of Adam:
     ``m = beta1 * m + (1 - beta1) * g``, ``v = beta2 * v + (1 - beta2) * g**2``,
     ``value -= learning_rate * sqrt(1 - beta2**t) / (1 - beta1**t) * m / (sqrt(v) + epsilon)``,
-    with t the steps of this table or variable. Rows that are not in the batch keep value, m and v,
-    of dense variables as well.
+    where t counts the steps of this table or variable. Rows that are not in the batch keep value, m
+    and v, also in dense variables.
 
-    With apply_sparse_rmsprop, tables and sparse gradients take another step, which has no t:
+    With apply_sparse_rmsprop, tables and sparse gradients take another step, without t:
     ``v = beta2 * v + (1 - beta2) * g**2``,
     ``m = beta1 * m + learning_rate * g / sqrt(v + epsilon)``, ``value -= m``.
 
     Slots: ``<name>`` is m, ``<name>_1`` is v. The variables ``<table>/<name>_2`` and ``_3`` hold
-    the powers of the betas, once for all shards of a table.
+    the powers of the betas. All shards of a table share them.
 
     Args:
       learning_rate: At least 0.
@@ -41,11 +43,11 @@ class AdamAsyncOptimizer(DenseSteps, TableUpdates, tf.train.Optimizer):
       beta2: In [0, 1).
       epsilon: At least 0.
       use_locking: For dense variables; updates of tables always lock.
-      apply_sparse_rmsprop: Whether sparse gradients take RMSProp's step with momentum.
-      name: Of the ops and of the slots.
+      apply_sparse_rmsprop: Whether sparse gradients take the step of RMSProp with momentum.
+      name: Name of the ops and of the slots.
 
     Raises:
-      ValueError: A number out of range.
+      ValueError: A number is out of range.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)
@@ -66,18 +68,18 @@ class AdamAsyncOptimizer(DenseSteps, TableUpdates, tf.train.Optimizer):
         check_adam(learning_rate, beta1, beta2, epsilon)
         super().__init__(use_locking, name)
         self._given = (learning_rate, beta1, beta2, epsilon)
-        self._tensors: Tuple[tf.Tensor, ...] = ()  # The same, made in _prepare().
+        self._tensors: Tuple[tf.Tensor, ...] = ()  # The tensors, set in _prepare().
         self._sparse_rmsprop = apply_sparse_rmsprop
         self.table_rule = "AdamAsyncRmsprop" if apply_sparse_rmsprop else "Adam"
-        # Powers of the betas that this step uses and then advances, by their owner's name.
+        # The powers of the betas that this step uses and then advances, by the name of the first.
         self._used: Dict[str, Tuple[tf.Variable, tf.Variable]] = {}
 
     def table_slots(self) -> Sequence[TableSlot]:
-        """Momentum, or first moment, and second moment."""
+        """The momentum or first moment, and the second moment."""
         return (TableSlot(self.get_name(), 0.0), TableSlot(self.get_name(), 0.0))
 
-    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
-        """Learning rate, betas, epsilon and, of Adam, betas to the power of the step."""
+    def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
+        """Learning rate, betas, epsilon and, for Adam, the betas to the power of the step."""
         if self._sparse_rmsprop:
             return self._tensors
         return (*self._tensors, *self._use_powers(variable))
@@ -91,7 +93,7 @@ class AdamAsyncOptimizer(DenseSteps, TableUpdates, tf.train.Optimizer):
         )
         self._used = {}
 
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
+    def _create_slots(self, var_list: Sequence[RuleVariable]) -> None:
         super()._create_slots(var_list)
         for variable in var_list:
             for name, beta in zip(self._power_names(variable), self._given[1:3]):
@@ -103,13 +105,13 @@ class AdamAsyncOptimizer(DenseSteps, TableUpdates, tf.train.Optimizer):
             self._zeros_slot(variable, "m", self.get_name())
             self._zeros_slot(variable, "v", self.get_name())
 
-    def _power_names(self, variable: Any) -> List[str]:
-        # A shard's powers are its table's, so that any number of shards restores into any other.
+    def _power_names(self, variable: RuleVariable) -> List[str]:
+        # Named after the table, so that a checkpoint restores into any number of shards.
         table = table_of(variable)
         owner = variable.op.name if table is None else table.name
         return [f"{owner}/{self.get_name()}_{i}" for i in (2, 3)]
 
-    def _use_powers(self, variable: Any) -> Tuple[tf.Variable, tf.Variable]:
+    def _use_powers(self, variable: RuleVariable) -> Tuple[tf.Variable, tf.Variable]:
         names = self._power_names(variable)
         powers = tuple(self._get_non_slot_variable(name, variable.graph) for name in names)
         self._used[names[0]] = powers
@@ -118,7 +120,7 @@ class AdamAsyncOptimizer(DenseSteps, TableUpdates, tf.train.Optimizer):
     def dense_step(
         self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows
     ) -> List[tf.Tensor]:
-        """The same step on rows of a dense variable."""
+        """The same step for rows of a dense variable."""
         m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
         if rows.are_all or not self._sparse_rmsprop:
             adam = (*self._tensors, *self._use_powers(variable))

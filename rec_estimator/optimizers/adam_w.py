@@ -2,37 +2,42 @@
 """Adam with decoupled weight decay.
 
 Source: I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, algorithm 2
-with a schedule multiplier of 1, over Adam as in adam.py. So weight_decay is not multiplied by the
-learning rate: what other libraries call weight_decay may be.
+with a schedule multiplier of 1, on top of Adam as in adam.py. Note that weight_decay is not
+multiplied by the learning rate; some other libraries do that.
 """
 
-from typing import Any, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.adam import AdamOptimizer
 from rec_estimator.optimizers.dense_rows import DenseRows, DenseSteps, adam_step
-from rec_estimator.optimizers.table_updates import Hyperparameter, check_hyperparameter
+from rec_estimator.optimizers.table_updates import (
+    Hyperparameter,
+    RuleVariable,
+    Scalar,
+    check_hyperparameter,
+)
 
 
 class AdamWOptimizer(DenseSteps, AdamOptimizer):
     """DeepRec's ``tf.train.AdamWOptimizer``, for tables and dense variables.
 
-    Per key of the batch: ``value -= weight_decay * value + d`` with d the step of AdamOptimizer.
-    Rows that are not in the batch keep value, m and v, of dense variables as well.
+    For each key of the batch: ``value -= weight_decay * value + d``, where d is the step of
+    AdamOptimizer. Rows that are not in the batch keep value, m and v, also in dense variables.
 
     Args:
-      weight_decay: The part of a value that goes in a step, at least 0. With a schedule for the
-        learning rate, give it the same one.
+      weight_decay: The fraction of a value that a step removes; at least 0. If the learning rate
+        has a schedule, use the same schedule here.
       learning_rate: At least 0.
       beta1: In [0, 1).
       beta2: In [0, 1).
       epsilon: At least 0.
       use_locking: For dense variables; updates of tables always lock.
-      name: Of the ops and of the slots.
+      name: Name of the ops and of the slots.
 
     Raises:
-      ValueError: A number out of range.
+      ValueError: A number is out of range.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)
@@ -55,10 +60,10 @@ class AdamWOptimizer(DenseSteps, AdamOptimizer):
         check_hyperparameter("weight_decay", weight_decay, at_least=0)
         super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
         self._weight_decay = weight_decay
-        self._weight_decay_t: Optional[tf.Tensor] = None  # The same, made in _prepare().
+        self._weight_decay_t: Optional[tf.Tensor] = None  # The tensor, set in _prepare().
 
-    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
-        """Those of Adam, weight decay."""
+    def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
+        """The hyperparameters of Adam, and weight decay."""
         return (*super().table_hyperparameters(variable), self._weight_decay_t)
 
     def _prepare(self) -> None:
@@ -69,7 +74,7 @@ class AdamWOptimizer(DenseSteps, AdamOptimizer):
     def dense_step(
         self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows
     ) -> List[tf.Tensor]:
-        """The same step on rows of a dense variable."""
+        """The same step for rows of a dense variable."""
         *adam, weight_decay = self.table_hyperparameters(variable)
         m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
         step, moments = adam_step(gradient, m, v, rows, adam)

@@ -1,54 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule that TensorFlow lacks needs to train dense variables: rows to read and to write.
+"""Base class of rules that TensorFlow does not have, for training dense variables.
 
-A rule is written once, in dense_step(), over the rows that a step changes: all rows of a variable
-whose gradient is a tensor, the rows of the batch where it is tf.IndexedSlices.
+Such a rule is written once, as dense_step(), for the rows that a step changes. If the gradient is a
+tensor, these are all rows of the variable; if it is tf.IndexedSlices, the rows of the batch.
 """
 
 import abc
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
+
+from rec_estimator.optimizers.table_updates import Scalar
 
 
 class DenseRows:
     """The rows of a dense variable, and of its slots, that a step changes.
 
     Args:
-      indices: [n], distinct. None: all rows.
-      use_locking: Whether writes lock, which variables that are no resources do only if asked.
+      indices: [n]. Distinct row numbers; None: all rows.
+      use_locking: Whether writes lock. Only matters for ref variables; resource variables always
+        lock.
     """
 
     def __init__(self, indices: Optional[tf.Tensor], use_locking: bool) -> None:
         self._indices = indices
-        self._use_locking: Any = use_locking
+        self._use_locking = use_locking
 
     @property
     def are_all(self) -> bool:
-        """Whether these are all rows."""
+        """Whether the step changes all rows."""
         return self._indices is None
 
     def read(self, variable: tf.Variable) -> tf.Tensor:
-        """[n, ...] or, of all rows, the value of variable."""
+        """Reads the rows [n, ...] of variable."""
         if self._indices is None:
             return tf.convert_to_tensor(variable)
         return tf.gather(variable, self._indices)
 
     def write(self, variable: tf.Variable, rows: tf.Tensor) -> tf.Tensor:
-        """Replaces the rows by [n, ...]."""
+        """Replaces the rows of variable by rows [n, ...]."""
         if self._indices is None:
             return tf.assign(variable, rows, use_locking=self._use_locking)
         return tf.scatter_update(variable, self._indices, rows, use_locking=self._use_locking)
 
     def subtract(self, variable: tf.Variable, rows: tf.Tensor) -> tf.Tensor:
-        """Subtracts [n, ...] from the rows."""
+        """Subtracts rows [n, ...] from the rows of variable."""
         if self._indices is None:
             return tf.assign_sub(variable, rows, use_locking=self._use_locking)
         return tf.scatter_sub(variable, self._indices, rows, use_locking=self._use_locking)
 
 
 class DenseSteps(abc.ABC):
-    """Gives the ``tf.compat.v1.train.Optimizer`` it is mixed into a step for dense variables."""
+    """Adds a step for dense variables to a ``tf.compat.v1.train.Optimizer``."""
 
     _use_locking: bool
 
@@ -56,15 +59,15 @@ class DenseSteps(abc.ABC):
     def dense_step(
         self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows
     ) -> List[tf.Tensor]:
-        """Builds the step of some rows of variable.
+        """Builds the step for some rows of a variable.
 
         Args:
-          gradient: [n, ...], of the rows.
+          gradient: [n, ...]. The gradient of the rows.
           variable: A dense variable.
-          rows: Those that the step changes.
+          rows: The rows.
 
         Returns:
-          What has to run.
+          The tensors to run.
         """
 
     def _step(
@@ -73,7 +76,7 @@ class DenseSteps(abc.ABC):
         rows = DenseRows(indices, self._use_locking)
         return tf.group(*self.dense_step(gradient, variable, rows))
 
-    # ---- What tf.compat.v1.train.Optimizer calls; the indices it gives are distinct.
+    # ---- Methods that tf.compat.v1.train.Optimizer calls, with distinct indices.
 
     def _apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
         return self._step(grad, var)
@@ -95,19 +98,19 @@ def adam_step(
     m: tf.Variable,
     v: tf.Variable,
     rows: DenseRows,
-    hyperparameters: Sequence[Any],
+    hyperparameters: Sequence[Scalar],
 ) -> Tuple[tf.Tensor, List[tf.Tensor]]:
-    """Adam's step of some rows.
+    """Builds the step of Adam for some rows.
 
     Args:
       gradient: [n, ...].
       m: The first moment.
       v: The second moment.
-      rows: Those that move.
-      hyperparameters: Adam's six, in the order of AdamOptimizer.table_hyperparameters().
+      rows: The rows that the step changes.
+      hyperparameters: The six values of AdamOptimizer.table_hyperparameters().
 
     Returns:
-      What to subtract from the rows, [n, ...], and what writes the moments.
+      The amount to subtract from the rows, [n, ...], and the tensors that write the moments.
     """
     rate, beta1, beta2, epsilon, beta1_power, beta2_power = (
         tf.cast(value, gradient.dtype) for value in hyperparameters
@@ -120,14 +123,14 @@ def adam_step(
 
 
 def per_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """[n] as [n, 1, ...], of the rank of like; scalars stay scalars."""
+    """Reshapes [n] to [n, 1, ...] with the rank of `like`. Scalars stay scalars."""
     return tf.reshape(values, tf.concat([tf.shape(values), tf.ones_like(tf.shape(like)[1:])], 0))
 
 
 def root(x: tf.Tensor) -> tf.Tensor:
-    """sqrt(x), rounded correctly also where something is divided by it.
+    """sqrt(x), correctly rounded even if it is used as a divisor.
 
-    Grappler turns a division by Sqrt into a product with Rsqrt, which is an approximation. It does
-    not see through the casts, and the way over float64 rounds like a direct one.
+    Grappler turns a division by Sqrt into a product with Rsqrt, which is an approximation. The
+    casts prevent that; the detour over float64 does not change the rounding.
     """
     return tf.cast(tf.sqrt(tf.cast(x, tf.float64)), x.dtype)

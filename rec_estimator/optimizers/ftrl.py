@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follow the regularized leader, proximal.
+"""FTRL-Proximal (follow the regularized leader).
 
 Source: H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", KDD 2013. Differs: L2
-shrinkage, a penalty on the value in the gradient, is TensorFlow's.
+shrinkage, which adds a penalty on the value to the gradient, comes from TensorFlow.
 """
 
-from typing import Any, Optional, Sequence
+from typing import Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -20,6 +20,8 @@ from rec_estimator.optimizers.hash_optimizer import (
 )
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
+    RuleVariable,
+    Scalar,
     TableSlot,
     TableUpdates,
     check_hyperparameter,
@@ -29,26 +31,27 @@ from rec_estimator.optimizers.table_updates import (
 class FtrlOptimizer(TableUpdates, tf.train.FtrlOptimizer):
     """``tf.compat.v1.train.FtrlOptimizer`` that also trains tables.
 
-    Per key of the batch, g the sum over its occurrences, p = -learning_rate_power:
+    For each key of the batch, where g is the sum over its occurrences and
+    p = -learning_rate_power:
     ``n' = n + g**2``,
     ``z += g + 2 * l2_shrinkage * value - (n'**p - n**p) / learning_rate * value``,
     ``value = (clip(z, -l1, l1) - z) / ((beta + n'**p) / learning_rate + 2 * l2)``.
 
     Args:
       learning_rate: At least 0.
-      learning_rate_power: At most 0; -0.5 is the paper's.
-      initial_accumulator_value: What ``n`` starts from; at least 0.
+      learning_rate_power: At most 0. The paper uses -0.5.
+      initial_accumulator_value: Initial value of ``n``; at least 0.
       l1_regularization_strength: At least 0.
       l2_regularization_strength: At least 0.
       use_locking: For dense variables; updates of tables always lock.
-      name: Of the ops, and of the slots that have no name.
-      accum_name: Of the slot ``n``.
-      linear_name: Of the slot ``z``.
+      name: Name of the ops, and of the slots that are not named.
+      accum_name: Name of the slot ``n``.
+      linear_name: Name of the slot ``z``.
       l2_shrinkage_regularization_strength: At least 0.
-      beta: The paper's beta; None is 0.
+      beta: The beta of the paper. None means 0.
 
     Raises:
-      ValueError: A number out of range.
+      ValueError: A number is out of range.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)
@@ -98,14 +101,14 @@ class FtrlOptimizer(TableUpdates, tf.train.FtrlOptimizer):
         )
 
     def table_slots(self) -> Sequence[TableSlot]:
-        """The sum of squared gradients and the paper's z."""
+        """The sum of squared gradients, and z of the paper."""
         return (
             TableSlot(self._accum_name or self.get_name(), self._initial_accumulator_value),
             TableSlot(self._linear_name or self.get_name(), 0.0),
         )
 
-    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
-        """Learning rate and its power, l1, l2 with beta's part, l2 shrinkage."""
+    def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
+        """Learning rate and its power, L1, L2 including the term of beta, L2 shrinkage."""
         return (
             self._learning_rate_tensor,
             self._learning_rate_power_tensor,
@@ -127,7 +130,7 @@ def create_hash_optimizer(
     accum_name: Optional[str] = None,
     linear_name: Optional[str] = None,
 ) -> FtrlOptimizer:
-    """Rec SDK's factory of FTRL for tables, with the paper's formula in every branch.
+    """Rec SDK's factory of FTRL for tables. All settings use the formula of the paper.
 
     Args:
       learning_rate: In [0, 10], or a tensor.
@@ -145,7 +148,8 @@ def create_hash_optimizer(
       The optimizer.
 
     Raises:
-      ValueError: An argument of a wrong type or out of range; ``init(use_dynamic_expansion=True)``.
+      ValueError: An argument has the wrong type or is out of range; or
+        ``init(use_dynamic_expansion=True)`` was called.
 
     Example:
       >>> rec.optimizers.ftrl.create_hash_optimizer(learning_rate=0.1).get_name()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient descent, with weight decay if asked.
+"""Gradient descent, optionally with weight decay.
 
 Source: H. Robbins, S. Monro, "A Stochastic Approximation Method", Annals of Mathematical Statistics
 22(3), 1951; weight decay: A. Krogh, J. Hertz, "A Simple Weight Decay Can Improve Generalization",
@@ -7,7 +7,7 @@ NIPS 1991.
 """
 
 import numbers
-from typing import Any, Optional, Sequence
+from typing import Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -21,6 +21,8 @@ from rec_estimator.optimizers.hash_optimizer import (
 )
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
+    RuleVariable,
+    Scalar,
     TableUpdates,
     check_hyperparameter,
     table_of,
@@ -30,19 +32,20 @@ from rec_estimator.optimizers.table_updates import (
 class GradientDescentOptimizer(TableUpdates, tf.train.GradientDescentOptimizer):
     """``tf.compat.v1.train.GradientDescentOptimizer`` that also trains tables.
 
-    Per occurrence of a key, in batch order: ``value -= learning_rate * g``. With weight_decay, per
-    key of the batch, g the sum over its occurrences:
-    ``value -= learning_rate * (g + weight_decay * value)``, of dense variables as well, and there
-    too only in the rows of the batch where the gradient is sparse.
+    For each occurrence of a key, in the order of the batch: ``value -= learning_rate * g``.
+
+    With weight_decay, once for each key of the batch, where g is the sum over its occurrences:
+    ``value -= learning_rate * (g + weight_decay * value)``. Dense variables decay as well; if the
+    gradient is sparse, only the rows of the batch do.
 
     Args:
       learning_rate: At least 0.
       use_locking: For dense variables; updates of tables always lock.
-      name: Of the ops.
-      weight_decay: At least 0; None and 0: none.
+      name: Name of the ops.
+      weight_decay: At least 0. None and 0 mean no decay.
 
     Raises:
-      ValueError: A number out of range.
+      ValueError: A number is out of range.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)
@@ -60,15 +63,15 @@ class GradientDescentOptimizer(TableUpdates, tf.train.GradientDescentOptimizer):
         check_hyperparameter("learning_rate", learning_rate, at_least=0)
         check_hyperparameter("weight_decay", weight_decay, at_least=0)
         super().__init__(learning_rate, use_locking=use_locking, name=name)
-        # 0 is none: occurrences are then subtracted one by one, as TensorFlow does.
+        # Without decay, occurrences are subtracted one by one, as TensorFlow does.
         is_zero = isinstance(weight_decay, numbers.Real) and weight_decay == 0
         self._weight_decay = None if is_zero else weight_decay
-        self._weight_decay_t: Optional[tf.Tensor] = None  # The same, made in _prepare().
+        self._weight_decay_t: Optional[tf.Tensor] = None  # The tensor, set in _prepare().
         decays = self._weight_decay is not None
         self.table_rule = "GradientDescentWeightDecay" if decays else "GradientDescent"
 
-    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
-        """The learning rate and, if there is one, the weight decay."""
+    def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
+        """Learning rate and, if given, weight decay."""
         if self._weight_decay is None:
             return (self._learning_rate_tensor,)
         return (self._learning_rate_tensor, self._weight_decay_t)
@@ -84,8 +87,8 @@ class GradientDescentOptimizer(TableUpdates, tf.train.GradientDescentOptimizer):
             return gradient
         return gradient + value * tf.cast(self._weight_decay_t, gradient.dtype)
 
-    # ---- What tf.compat.v1.train.Optimizer calls for dense variables. With decay, repeated indices
-    # are summed as its other rules do, so that a row decays once.
+    # ---- Methods that tf.compat.v1.train.Optimizer calls for dense variables. With decay, the
+    # gradients of repeated indices are summed first, so that a row decays once.
 
     def _apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
         return super()._apply_dense(self._decayed(grad, var), var)
@@ -101,7 +104,7 @@ class GradientDescentOptimizer(TableUpdates, tf.train.GradientDescentOptimizer):
         return tf.train.Optimizer._apply_sparse_duplicate_indices(self, grad, var)
 
     def _resource_apply_sparse_duplicate_indices(
-        self, grad: tf.Tensor, handle: Any, indices: tf.Tensor
+        self, grad: tf.Tensor, handle: RuleVariable, indices: tf.Tensor
     ) -> tf.Operation:
         if self._weight_decay is None or table_of(handle) is not None:
             return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
@@ -115,7 +118,7 @@ class GradientDescentOptimizer(TableUpdates, tf.train.GradientDescentOptimizer):
     def _resource_apply_sparse(
         self, grad: tf.Tensor, handle: tf.Variable, indices: tf.Tensor
     ) -> tf.Operation:
-        """One step with decay of the rows `indices` [n], which are distinct."""
+        """Updates the rows `indices` [n], which are distinct, with weight decay."""
         rows = DenseRows(indices, self._use_locking)
         step = self._decayed(grad, rows.read(handle))
         step *= tf.cast(self._learning_rate_tensor, grad.dtype)
@@ -135,14 +138,15 @@ def create_hash_optimizer(
       learning_rate: In [0, 10], or a tensor.
       use_locking: For dense variables.
       name: 1 to 200 characters.
-      use_fusion_optim: Without effect: every update of a table is one op.
-      weight_decay: In [1e-5, 1e-2], or None.
+      use_fusion_optim: Ignored. Every update of a table is one op.
+      weight_decay: In [1e-5, 1e-2], or None for no decay.
 
     Returns:
       The optimizer.
 
     Raises:
-      ValueError: An argument of a wrong type or out of range; ``init(use_dynamic_expansion=True)``.
+      ValueError: An argument has the wrong type or is out of range; or
+        ``init(use_dynamic_expansion=True)`` was called.
 
     Example:
       >>> rec.optimizers.gradient_descent.create_hash_optimizer(0.1, weight_decay=1e-4).get_name()

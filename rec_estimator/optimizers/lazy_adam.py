@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adam that leaves rows alone which are not in the batch, in tables and dense variables.
+"""Lazy Adam: a step changes only the rows of the batch, in tables and in dense variables.
 
-Source: as adam.py; the lazy variant is that of TensorFlow 1's ``tf.contrib.opt.LazyAdamOptimizer``.
+Source: see adam.py; the lazy variant is ``tf.contrib.opt.LazyAdamOptimizer`` of TensorFlow 1.
 """
 
 import tensorflow.compat.v1 as tf
@@ -19,10 +19,10 @@ from rec_estimator.optimizers.table_updates import Hyperparameter
 
 
 class LazyAdamOptimizer(AdamOptimizer):
-    """AdamOptimizer whose lazy rule also holds for dense variables with sparse gradients.
+    """AdamOptimizer that is also lazy for dense variables with sparse gradients.
 
-    Of a ``tf.Variable`` read by ``tf.gather`` or ``tf.nn.embedding_lookup``, only the rows of the
-    batch move and decay. Arguments and errors are those of AdamOptimizer.
+    If ``tf.gather`` or ``tf.nn.embedding_lookup`` reads a ``tf.Variable``, a step changes only the
+    rows of the batch. Arguments and errors are those of AdamOptimizer.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)
@@ -36,7 +36,7 @@ class LazyAdamOptimizer(AdamOptimizer):
     def _resource_apply_sparse(
         self, grad: tf.Tensor, var: tf.Variable, indices: tf.Tensor
     ) -> tf.Operation:
-        """One step of the rows `indices` [n], which are distinct, by their gradients [n, ...]."""
+        """Updates the rows `indices` [n], which are distinct, by their gradients [n, ...]."""
         rows = DenseRows(indices, self._use_locking)
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
         step, moments = adam_step(grad, m, v, rows, self.table_hyperparameters(var))
@@ -56,16 +56,18 @@ def create_hash_optimizer(
     Args:
       learning_rate: In [0, 10], or a tensor.
       beta1: In (0, 1).
-      beta2: In [0, 1). Rec SDK also takes 1, with which nothing is ever learned.
+      beta2: In [0, 1). Rec SDK also accepts 1, with which the model learns nothing.
       epsilon: In (0, 1].
       name: 1 to 200 characters.
-      use_fusion_optim: Without effect: every update of a table is one op.
+      use_fusion_optim: If True, tables with padding_keys are refused, as in Rec SDK. Nothing else
+        changes: every update of a table is one op.
 
     Returns:
       The optimizer.
 
     Raises:
-      ValueError: An argument of a wrong type or out of range; ``init(use_dynamic_expansion=True)``.
+      ValueError: An argument has the wrong type or is out of range; or
+        ``init(use_dynamic_expansion=True)`` was called.
 
     Example:
       >>> rec.optimizers.lazy_adam.create_hash_optimizer(learning_rate=0.01).get_name()
@@ -83,7 +85,7 @@ def make_hash_optimizer(
     name: str,
     use_fusion_optim: bool,
 ) -> LazyAdamOptimizer:
-    """What both factories make; arguments and errors as of create_hash_optimizer."""
+    """Makes the optimizer of both factories. Arguments and errors: see create_hash_optimizer."""
     check_learning_rate(learning_rate)
     check_float("beta1", beta1, above=0, below=1)
     check_float("beta2", beta2, at_least=0, below=1)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradient descent with momentum, plain or Nesterov's.
+"""Gradient descent with momentum, optionally Nesterov momentum.
 
 Source: B. Polyak, "Some methods of speeding up the convergence of iteration methods", USSR
 Computational Mathematics 4(5), 1964; I. Sutskever et al., "On the importance of initialization and
 momentum in deep learning", ICML 2013.
 """
 
-from typing import Any, Sequence
+from typing import Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -19,6 +19,8 @@ from rec_estimator.optimizers.hash_optimizer import (
 )
 from rec_estimator.optimizers.table_updates import (
     Hyperparameter,
+    RuleVariable,
+    Scalar,
     TableSlot,
     TableUpdates,
     check_hyperparameter,
@@ -28,19 +30,19 @@ from rec_estimator.optimizers.table_updates import (
 class MomentumOptimizer(TableUpdates, tf.train.MomentumOptimizer):
     """``tf.compat.v1.train.MomentumOptimizer`` that also trains tables.
 
-    Per key of the batch, g the sum over its occurrences: ``m = momentum * m + g``, then
-    ``value -= learning_rate * m``, or with use_nesterov
+    For each key of the batch, where g is the sum over its occurrences: ``m = momentum * m + g``,
+    then ``value -= learning_rate * m``. With use_nesterov:
     ``value -= learning_rate * (g + momentum * m)``.
 
     Args:
       learning_rate: At least 0.
       momentum: At least 0.
       use_locking: For dense variables; updates of tables always lock.
-      name: Of the ops and of the slot.
-      use_nesterov: Whether the gradient is taken to be that of the point after the step.
+      name: Name of the ops and of the slot.
+      use_nesterov: Whether to use Nesterov momentum.
 
     Raises:
-      ValueError: A number out of range.
+      ValueError: A number is out of range.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)
@@ -65,11 +67,11 @@ class MomentumOptimizer(TableUpdates, tf.train.MomentumOptimizer):
         )
 
     def table_slots(self) -> Sequence[TableSlot]:
-        """The running sum of gradients."""
+        """The decaying sum of gradients."""
         return (TableSlot(self.get_name(), 0.0),)
 
-    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
-        """Learning rate, momentum, whether Nesterov's."""
+    def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
+        """Learning rate, momentum, and 1 for Nesterov momentum."""
         return (self._learning_rate_tensor, self._momentum_tensor, float(self._use_nesterov))
 
 
@@ -80,20 +82,21 @@ def create_hash_optimizer(
     name: str = "momentum",
     enable_nesterov: bool = False,
 ) -> MomentumOptimizer:
-    """Rec SDK's factory of momentum for tables, which its first versions had.
+    """The factory of momentum for tables in the first versions of Rec SDK.
 
     Args:
       learning_rate: In [0, 10], or a tensor.
       mom: The momentum, at least 0.
       use_locking: For dense variables.
       name: 1 to 200 characters.
-      enable_nesterov: Whether the gradient is taken to be that of the point after the step.
+      enable_nesterov: Whether to use Nesterov momentum.
 
     Returns:
       The optimizer.
 
     Raises:
-      ValueError: An argument of a wrong type or out of range; ``init(use_dynamic_expansion=True)``.
+      ValueError: An argument has the wrong type or is out of range; or
+        ``init(use_dynamic_expansion=True)`` was called.
 
     Example:
       >>> rec.optimizers.momentum.create_hash_optimizer(mom=0.5).get_name()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adagrad with one accumulator a row: a quarter of the memory of Adagrad's at dim 4, a 16th at 16.
+"""Adagrad with one accumulator per row. At dim 16 it needs 1/16 of the slot memory of Adagrad.
 
 Source: M. Gupta, S. Bengio, J. Weston, "Training Highly Multiclass Classifiers", JMLR 15, 2014;
 D. Mudigere et al., "Software-Hardware Co-design for Fast and Scalable Training of Deep Learning
@@ -17,20 +17,20 @@ from rec_estimator.optimizers.table_updates import Hyperparameter, TableSlot
 
 
 class RowwiseAdagradOptimizer(DenseSteps, AdagradOptimizer):
-    """Adagrad that keeps the sum of mean squared gradients, one float a row.
+    """Adagrad that keeps the sum of mean squared gradients, one float per row.
 
-    Per key of the batch, g the sum over its occurrences: ``a += mean(g**2)``,
-    ``value -= learning_rate / sqrt(a) * g``. A row of a dense variable is what its first axis
-    counts, so that of a vector every element has its own.
+    For each key of the batch, where g is the sum over its occurrences: ``a += mean(g**2)``,
+    ``value -= learning_rate / sqrt(a) * g``. The rows of a dense variable are along its first axis;
+    in a vector, every element is a row.
 
     Args:
       learning_rate: At least 0.
-      initial_accumulator_value: What ``a`` starts from; above 0.
+      initial_accumulator_value: Initial value of ``a``; above 0.
       use_locking: For dense variables; updates of tables always lock.
-      name: Of the ops and of the slot.
+      name: Name of the ops and of the slot.
 
     Raises:
-      ValueError: A number out of range.
+      ValueError: A number is out of range.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)
@@ -68,10 +68,10 @@ class RowwiseAdagradOptimizer(DenseSteps, AdagradOptimizer):
     def dense_step(
         self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows
     ) -> List[tf.Tensor]:
-        """The same step on rows of a dense variable."""
+        """The same step for rows of a dense variable."""
         (rate,) = (tf.cast(x, gradient.dtype) for x in self.table_hyperparameters(variable))
         accumulator = self.get_slot(variable, "accumulator")
-        # In float64 the order of the sum leaves no trace in what is kept.
+        # In float64, the order of the sum does not change the rounded result.
         squares = tf.square(tf.cast(gradient, tf.float64))
         axes = list(range(1, variable.shape.rank))
         mean = tf.cast(tf.reduce_mean(squares, axes, keepdims=True), gradient.dtype)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every optimizer needs to train tables: gradients, slots and the apply op.
+"""TableUpdates: the base class of all optimizers that train tables.
 
-A rule is a class of its own on top of TableUpdates and TensorFlow's optimizer of that name. It adds
-three things: the rule's name in ops/core/math/row_update.h, its slots, its hyperparameters.
+A rule is a class that derives from TableUpdates and from TensorFlow's optimizer of that name. It
+adds three things: the name of the rule in ops/core/math/row_update.h, its slots and its
+hyperparameters.
 
-TensorFlow's optimizer does the work: each shard is shown to it as a resource variable whose sparse
-update is ours. So gating, name scopes, the step's order and the global step's increment are
-TensorFlow's, with tables as without.
+TensorFlow's optimizer does the work. Each shard is passed to it as a resource variable whose sparse
+update is ours. Gating, name scopes, the order of a step and the increment of the global step are
+therefore those of TensorFlow, with and without tables.
 """
 
 import abc
@@ -30,19 +31,27 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
 from rec_estimator._argument_checks import refuse_unsupported
+from rec_estimator.graph_passes.observers import building_optimizer_ops, observers
 from rec_estimator.graph_passes.walk import ancestors
-from rec_estimator.sample_compression import training
+from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table.registration import refuse_eager_mode
 from rec_estimator.table.shard import LookupRecord, SlotSpec, TableShard
 from rec_estimator.table.table import NO_GLOBAL_STEP, EmbeddingTable, graph_step, graph_tables
 
-# A number, or what TensorFlow's optimizers take for one.
-Hyperparameter = Union[float, tf.Tensor, Callable[[], Any]]
+# The value of a hyperparameter in a step.
+Scalar = Union[float, tf.Tensor]
 
-# What a user may give as a variable, and pair a gradient with.
+# A number, or what TensorFlow's optimizers accept instead.
+Hyperparameter = Union[Scalar, Callable[[], Scalar]]
+
+# What var_list may contain, and what a gradient may be paired with.
 Variable = Union[tf.Variable, EmbeddingTable, TableShard]
-GradientAndVariable = Tuple[Optional[Union[tf.Tensor, tf.IndexedSlices]], Variable]
+Gradient = Optional[Union[tf.Tensor, tf.IndexedSlices]]
+GradientAndVariable = Tuple[Gradient, Variable]
+
+# What TensorFlow's optimizer passes to a rule: a dense variable, or a shard in place of one.
+RuleVariable = Union[tf.Variable, "ShardVariable"]
 
 
 def check_hyperparameter(
@@ -54,18 +63,19 @@ def check_hyperparameter(
     above: float = -math.inf,
     below: float = math.inf,
 ) -> None:
-    """Refuses a number out of range; tensors and callables are known in a step only.
+    """Refuses a number out of range. Tensors and callables pass: their value is not known yet.
 
     Raises:
-      ValueError: value is a number, but not a finite one within the bounds; a text or a list; or
-        of Keras.
+      ValueError: value is a number that is not finite or not within the bounds; or it is a string,
+        a list, a dict or an object of Keras.
     """
-    refuse_unsupported(name, value, "use tf.compat.v1.train.exponential_decay and its like")
+    refuse_unsupported(name, value, "use tf.compat.v1.train.exponential_decay or the like")
     if isinstance(value, (str, bytes, list, tuple, dict)):
         raise ValueError(f"{name} must be a number, a tensor or a function, got {value!r}")
     if not isinstance(value, numbers.Real):
         return
-    if math.isfinite(value) and at_least <= value <= at_most and above < value < below:
+    number = float(value)
+    if math.isfinite(number) and at_least <= number <= at_most and above < number < below:
         return
     bounds = {">=": at_least, ">": above, "<=": at_most, "<": below}
     rule = " and ".join(
@@ -75,12 +85,13 @@ def check_hyperparameter(
 
 
 class TableSlot(NamedTuple):
-    """A slot of a rule, before it is known which table carries it.
+    """A slot of a rule. ``SlotSpec`` is the same slot in a particular table.
 
     Attributes:
-      scope: The name it is scoped by, as in TensorFlow; the second of a name becomes ``<name>_1``.
-      initial: What the slot of a new row starts from.
-      width: Floats per row; None: the table's dim.
+      scope: The name scope of the slot, as in TensorFlow. A second slot with the same scope is
+        called ``<scope>_1``.
+      initial: Value of the slot in a new row.
+      width: Floats per row; None: the dim of the table.
     """
 
     scope: str
@@ -88,64 +99,62 @@ class TableSlot(NamedTuple):
     width: Optional[int] = None
 
 
-class TableUpdates(abc.ABC):
-    """Teaches the ``tf.compat.v1.train.Optimizer`` that it is mixed into to train tables."""
+class TableUpdates(tf.train.Optimizer, abc.ABC):
+    """Makes the ``tf.compat.v1.train.Optimizer`` that it is combined with train tables as well."""
 
-    # RecEstimator(table_optimizer=) takes what has this.
+    # RecEstimator(table_optimizer=) accepts objects with this attribute.
     updates_tables = True
 
     # Name of the rule in ops/core/math/row_update.h.
     table_rule: str
 
-    # Whether a factory of Rec SDK was asked for its fused rule, which has no padding_keys there.
+    # Whether a Rec SDK factory was called with use_fusion_optim=True, which forbids padding_keys.
     is_fused = False
 
-    # What the next _prepare needs: the step that rows are stamped with; None: nothing to stamp.
-    _stamp: Optional[Any] = None
+    # The global step for the versions of rows, or NO_GLOBAL_STEP; set while gradients are applied.
+    _stamp: Optional[Union[int, tf.Variable]] = None
     _version: Optional[tf.Tensor] = None
 
-    # What the loss of the last compute_gradients() depends on; None: not known.
+    # The ops that the loss of the last compute_gradients() depends on; None: not known.
     _step_ops: Optional[Set[tf.Operation]] = None
 
     def table_slots(self) -> Sequence[TableSlot]:
-        """The rule's slots, in its order."""
+        """The slots, in the order of the rule."""
         return ()
 
     @abc.abstractmethod
-    def table_hyperparameters(self, variable: Any) -> Sequence[Any]:
-        """The rule's hyperparameters in its order, scalars; called after ``_prepare()``.
+    def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
+        """The hyperparameters as scalars, in the order of the rule. Called after ``_prepare()``.
 
         Args:
-          variable: What is updated, as ``get_slot()`` takes it.
+          variable: The variable to update, as ``get_slot()`` takes it.
         """
 
     def compute_gradients(
         self,
         loss: tf.Tensor,
-        var_list: Optional[Any] = None,
+        var_list: Optional[Union[Variable, Sequence[Variable]]] = None,
         gate_gradients: int = tf.train.Optimizer.GATE_OP,
         aggregation_method: Optional[int] = None,
         colocate_gradients_with_ops: bool = False,
         grad_loss: Optional[tf.Tensor] = None,
     ) -> List[GradientAndVariable]:
-        """Computes the gradients of loss, as TensorFlow's method does, also for tables.
+        """Computes the gradients of loss with respect to variables and tables.
+
+        Arguments that are not described here are those of ``tf.compat.v1.train.Optimizer``.
 
         Args:
-          loss: float32, as TensorFlow's.
-          var_list: Variables, tables and shards. None: the graph's trainable variables and its
-            trainable tables.
-          gate_gradients: As TensorFlow's.
-          aggregation_method: As TensorFlow's.
-          colocate_gradients_with_ops: As TensorFlow's.
-          grad_loss: As TensorFlow's.
+          loss: float32. The tensor to minimize.
+          var_list: Variables, tables and shards. None: the trainable variables and the trainable
+            tables of the graph.
 
         Returns:
-          Pairs of gradient and variable. A table of one shard is in one pair, a partitioned table
-          in one per shard; its gradient is tf.IndexedSlices (values [n, dim], keys int64 [n]) or
-          None.
+          Pairs of gradient and variable. A table with one shard is in one pair, a partitioned table
+          in one pair per shard. Its gradient is tf.IndexedSlices (values [n, dim], indices
+          int64 [n], the keys) or None.
 
         Raises:
-          ValueError: Eager mode; or a lookup of a table inside tf.cond or tf.while_loop.
+          ValueError: Eager mode; or a table is looked up inside tf.cond or tf.while_loop.
         """
         refuse_eager_mode(f"{type(self).__name__}.minimize")
         if var_list is None:
@@ -154,20 +163,22 @@ class TableUpdates(abc.ABC):
                 *tf.get_collection(tf.GraphKeys.TRAINABLE_RESOURCE_VARIABLES),
                 *(table for table in graph_tables() if table.trainable),
             ]
-        variables: List[Any] = []
+        variables: List[RuleVariable] = []
         for variable in tf.nest.flatten(var_list):
             if isinstance(variable, EmbeddingTable) and len(variable.shards) > 1:
-                variables.extend(_ShardVariable(shard, shard) for shard in variable.shards)
+                variables.extend(ShardVariable(shard, shard) for shard in variable.shards)
             elif isinstance(variable, (EmbeddingTable, TableShard)):
-                variables.append(_ShardVariable(_shards(variable)[0], variable))
+                variables.append(ShardVariable(_shards(variable)[0], variable))
             else:
                 variables.append(variable)
         check_no_lookup_in_control_flow(
-            loss, [v.shard for v in variables if isinstance(v, _ShardVariable)]
+            loss, [v.shard for v in variables if isinstance(v, ShardVariable)]
         )
-        # Lookups outside of these are no training lookups.
+        # Only lookups among these ops train.
         self._step_ops = ancestors([loss.op]) if isinstance(loss, tf.Tensor) else None
-        with training.gradients_of(loss, grad_loss) as (loss, grad_loss):
+        for observer in observers():
+            loss, grad_loss = observer.before_gradients(loss, grad_loss)
+        with building_optimizer_ops():
             pairs = super().compute_gradients(
                 loss,
                 var_list=variables,
@@ -176,13 +187,14 @@ class TableUpdates(abc.ABC):
                 colocate_gradients_with_ops=colocate_gradients_with_ops,
                 grad_loss=grad_loss,
             )
-        training.note_gradients(gradient for gradient, _ in pairs)
+        for observer in observers():
+            observer.gradients_built([gradient for gradient, _ in pairs])
         return [
-            (gradient, variable.given if isinstance(variable, _ShardVariable) else variable)
+            (gradient, variable.given if isinstance(variable, ShardVariable) else variable)
             for gradient, variable in pairs
         ]
 
-    @training.own_ops()
+    @building_optimizer_ops()
     def apply_gradients(
         self,
         grads_and_vars: Iterable[GradientAndVariable],
@@ -190,34 +202,33 @@ class TableUpdates(abc.ABC):
         name: Optional[str] = None,
         skip_gradients_aggregation: bool = False,
     ) -> tf.Operation:
-        """Applies gradients, as TensorFlow's method does, also to tables.
+        """Applies gradients to variables and tables.
 
-        Rows are stamped with the global step as it is before its increment: of global_step, else
-        the graph's, else -1. A table without gradient whose rows the graph looks up is counted and
-        its new keys are inserted.
+        The version of a trained row is the global step before its increment: the value of
+        global_step, else of the global step of the graph, else -1. If a table is looked up and has
+        no gradient, its keys are counted and new keys are inserted.
 
         Args:
-          grads_and_vars: As compute_gradients() returns them. Or, as scripts for Rec SDK's dynamic
-            expansion have it, gradients of the collection ASCEND_SPARSE_LOOKUP_LOCAL_EMB with the
-            members of ASCEND_SPARSE_LOOKUP_ID_OFFSET, which trains the tables as their own
-            gradients do.
-          global_step: Incremented after all updates.
-          name: Of the returned op.
-          skip_gradients_aggregation: As TensorFlow's.
+          grads_and_vars: Pairs as compute_gradients() returns them. Scripts for Rec SDK's dynamic
+            expansion may pass gradients of ASCEND_SPARSE_LOOKUP_LOCAL_EMB paired with the members
+            of ASCEND_SPARSE_LOOKUP_ID_OFFSET; this trains the tables in the same way.
+          global_step: The variable to increment after all updates.
+          name: The name of the returned op.
 
         Returns:
-          The op that does the step.
+          The op that runs the step.
 
         Raises:
           TypeError: The gradient of a table is not tf.IndexedSlices.
-          RuntimeError: A table with padding_keys gets no gradient, or one of a fused rule.
-          ValueError: A second update of a table in this graph, one gradient for several shards, or
-            a table that evicts by the global step where there is none; in compressed training,
-            a norm of gradients with a slice per user.
+          RuntimeError: A table with padding_keys gets no gradient, or use_fusion_optim is True.
+          ValueError: The graph already updates a table; one gradient is given for several shards; a
+            table has GlobalStepEvict, and there is no global step; or an observer of the graph,
+            such as sample-aware compression, refuses what was made of the gradients.
         """
-        training.check_gradients()
+        for observer in observers():
+            observer.before_updates()
         pairs = list(self._shown_to_tensorflow(_with_tables(grads_and_vars)))
-        tables = [v.shard.table for _, v in pairs if isinstance(v, _ShardVariable)]
+        tables = [v.shard.table for _, v in pairs if isinstance(v, ShardVariable)]
         for table in tables:
             if table.padding_keys and self.is_fused:
                 raise RuntimeError(
@@ -228,7 +239,7 @@ class TableUpdates(abc.ABC):
             stamp = graph_step(tables) if global_step is None else global_step
             self._stamp = NO_GLOBAL_STEP if stamp is None else stamp
         try:
-            # Either all tables have room for the step, or nothing of it is applied.
+            # If any table lacks room for the step, nothing of the step is applied.
             with tf.control_dependencies(_check_room(pairs)):
                 train_op = super().apply_gradients(
                     pairs,
@@ -239,14 +250,14 @@ class TableUpdates(abc.ABC):
         finally:
             self._stamp = self._version = None
         for _, variable in pairs:
-            if isinstance(variable, _ShardVariable):
+            if isinstance(variable, ShardVariable):
                 variable.shard.mark_updated(self.get_name())
         return train_op
 
     def _shown_to_tensorflow(
         self, grads_and_vars: Iterable[GradientAndVariable]
-    ) -> Iterable[Tuple[Any, Any]]:
-        """The pairs, with shards as variables and nothing for TensorFlow to leave out."""
+    ) -> Iterable[Tuple[Gradient, RuleVariable]]:
+        """Replaces tables by shards. A shard that only counts keys gets an empty gradient."""
         warned = set()
         for gradient, variable in grads_and_vars:
             if not isinstance(variable, (EmbeddingTable, TableShard)):
@@ -255,9 +266,8 @@ class TableUpdates(abc.ABC):
             shards = _shards(variable)
             if gradient is not None:
                 _check_gradient(gradient, variable)
-                counted = shards[0].counted_keys(gradient)
-                repeated = training.repeated_keys(gradient.indices)
-                yield gradient, _ShardVariable(shards[0], variable, counted, repeated)
+                counted = _counted_keys(shards[0].counted_keys(gradient), gradient.indices)
+                yield gradient, ShardVariable(shards[0], variable, counted)
                 continue
             for shard in shards:
                 if shard.table.padding_keys:
@@ -276,33 +286,33 @@ class TableUpdates(abc.ABC):
                         shard.table.name,
                     )
                 nothing = tf.IndexedSlices(tf.zeros([0, shard.dim]), tf.zeros([0], tf.int64))
-                yield nothing, _ShardVariable(shard, variable, counted)
+                yield nothing, ShardVariable(shard, variable, _counted_keys(counted))
 
-    # ---- What tf.compat.v1.train.Optimizer calls, in this order.
+    # ---- Methods that tf.compat.v1.train.Optimizer calls, in this order.
 
-    def _create_slots(self, var_list: Sequence[Any]) -> None:
+    def _create_slots(self, var_list: Sequence[RuleVariable]) -> None:
         for variable in var_list:
-            if isinstance(variable, _ShardVariable):
+            if isinstance(variable, ShardVariable):
                 variable.shard.check_not_updated(self.get_name())
                 variable.shard.add_slots(self._slot_specs(variable.shard.dim))
-        dense = [variable for variable in var_list if not isinstance(variable, _ShardVariable)]
+        dense = [variable for variable in var_list if not isinstance(variable, ShardVariable)]
         if dense:
             self._create_dense_slots(dense)
 
     def _create_dense_slots(self, var_list: Sequence[tf.Variable]) -> None:
-        """Slots of dense variables: TensorFlow's, if it has the rule."""
+        """Makes the slots of dense variables. By default, as TensorFlow's optimizer does."""
         super()._create_slots(var_list)
 
     def _prepare(self) -> None:
         super()._prepare()
         if self._stamp is not None:
-            # The step's increment waits for the updates, which wait for this read.
+            # The increment of the global step waits for the updates, which wait for this read.
             self._version = tf.cast(tf.convert_to_tensor(self._stamp), tf.int64, name="version")
 
     def _resource_apply_sparse_duplicate_indices(
-        self, grad: tf.Tensor, handle: Any, indices: tf.Tensor
+        self, grad: tf.Tensor, handle: RuleVariable, indices: tf.Tensor
     ) -> tf.Operation:
-        if not isinstance(handle, _ShardVariable):
+        if not isinstance(handle, ShardVariable):
             return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
         slots = self._slot_specs(handle.shard.dim)
         keys = tf.cast(indices, tf.int64)
@@ -321,7 +331,7 @@ class TableUpdates(abc.ABC):
             )
 
     def _slot_specs(self, dim: int) -> List[SlotSpec]:
-        """The slots under the names TensorFlow gives them: Adam, Adam_1."""
+        """The slots of the rule with the names that TensorFlow gives them: Adam, Adam_1."""
         specs: List[SlotSpec] = []
         uses: Dict[str, int] = {}
         for scope, initial, width in self.table_slots():
@@ -332,11 +342,11 @@ class TableUpdates(abc.ABC):
         return specs
 
 
-class _ShardVariable:
-    """A shard with the attributes by which TensorFlow's optimizer knows a resource variable."""
+class ShardVariable:
+    """A shard with the attributes that TensorFlow's optimizer reads of a resource variable."""
 
     _should_act_as_resource_variable = True
-    # Not a VarHandleOp, so the op's type is not asked.
+    # False, because TensorFlow checks for a VarHandleOp if it is True.
     _in_graph_mode = False
     constraint = None
     dtype = tf.float32
@@ -346,14 +356,12 @@ class _ShardVariable:
         shard: TableShard,
         given: Variable,
         counted_keys: Sequence[tf.Tensor] = (),
-        repeated_keys: Sequence[tf.Tensor] = (),
     ) -> None:
         self.shard = shard
-        self.given = given  # What the user named: the shard or its table.
+        self.given = given  # The shard or its table, as the user passed it.
+        # The keys that the step counts besides those of the gradient.
         nothing = tf.zeros([0], tf.int64)
-        # What the step counts besides the keys of the gradient.
-        counted = [*map(training.flat_keys, counted_keys), *repeated_keys]
-        self.counted_keys = tf.concat(counted, axis=0) if counted else nothing
+        self.counted_keys = tf.concat(counted_keys, axis=0) if counted_keys else nothing
         self.name = shard.name
         self.handle = shard.handle
         self.op = shard.handle.op
@@ -361,21 +369,21 @@ class _ShardVariable:
         self.device = shard.device
 
 
-def table_of(variable: Any) -> Optional[EmbeddingTable]:
-    """The table whose shard TensorFlow's optimizer sees as this variable; None: it is dense."""
-    return variable.shard.table if isinstance(variable, _ShardVariable) else None
+def table_of(variable: RuleVariable) -> Optional[LogicalTable]:
+    """The table of a variable that TensorFlow's optimizer passes on; None for a dense one."""
+    return variable.shard.table if isinstance(variable, ShardVariable) else None
 
 
 def _shards(variable: Variable) -> List[TableShard]:
     return variable.shards if isinstance(variable, EmbeddingTable) else [variable]
 
 
-def _with_tables(pairs: Iterable[Tuple[Any, Any]]) -> Iterable[GradientAndVariable]:
-    """The pairs, with tables where a pair has the address of a lookup.
+def _with_tables(pairs: Iterable[GradientAndVariable]) -> Iterable[GradientAndVariable]:
+    """Replaces pairs with the address of a lookup by pairs with its shard.
 
-    Scripts for dynamic expansion pair the gradients of looked-up values with what stands for their
-    keys. The gradients of a table are put together in the order in which tf.gradients made them,
-    which is the order they have in the gradient of the table.
+    Scripts for dynamic expansion pair the gradients of looked-up values with addresses, which stand
+    for the keys. The gradients of a shard are concatenated in the order in which tf.gradients built
+    them. This is their order in the gradient of the shard itself.
     """
     addresses = {
         id(lookup.address): (shard, lookup)
@@ -398,28 +406,40 @@ def _with_tables(pairs: Iterable[Tuple[Any, Any]]) -> Iterable[GradientAndVariab
     for shard, of_lookups in gradients.items():
         values, keys = [], []
         for gradient, lookup in sorted(of_lookups, key=lambda pair: made[pair[0].op]):
-            # What the lookup reads by now: compression may have given it other keys.
+            # The current input of the op: a graph pass may have replaced the keys.
             _, read = lookup.op.inputs
             values.append(tf.reshape(gradient, [-1, shard.dim]))
             keys.append(tf.reshape(read, [-1]))
             shard.record_gradient(lookup.op, keys[-1])
-            training.note_gradient(read, tf.IndexedSlices(values[-1], keys[-1]))
+            for observer in observers():
+                observer.lookup_gradient_built(read, tf.IndexedSlices(values[-1], keys[-1]))
         slices = tf.IndexedSlices(tf.concat(values, 0), tf.concat(keys, 0)) if keys else None
         yield slices, shard
 
 
-def _check_room(pairs: Iterable[Tuple[Any, Any]]) -> List[tf.Operation]:
-    """Ops that fail if a table's step would give it more rows than it may have."""
+def _counted_keys(
+    others: List[tf.Tensor], gradient_keys: Optional[tf.Tensor] = None
+) -> List[tf.Tensor]:
+    """The keys that a step counts besides those of the gradient, corrected by the observers."""
+    for observer in observers():
+        others = observer.counted_keys(gradient_keys, others)
+    return others
+
+
+def _check_room(pairs: Iterable[Tuple[Gradient, RuleVariable]]) -> List[tf.Operation]:
+    """Ops that fail if a step would give a table more rows than it may have."""
     return [
         _ops.gen.rec_estimator_table_check_room(
             variable.handle, tf.cast(gradient.indices, tf.int64), variable.counted_keys
         )
         for gradient, variable in pairs
-        if isinstance(variable, _ShardVariable) and variable.shard.table.max_rows
+        if isinstance(variable, ShardVariable)
+        and isinstance(gradient, tf.IndexedSlices)
+        and variable.shard.table.max_rows
     ]
 
 
-def _check_gradient(gradient: Any, variable: Variable) -> None:
+def _check_gradient(gradient: Gradient, variable: Variable) -> None:
     if not isinstance(gradient, tf.IndexedSlices):
         raise TypeError(
             f"gradient of table {variable.name!r} must be tf.IndexedSlices, got {gradient!r}; "

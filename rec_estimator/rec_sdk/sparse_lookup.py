@@ -273,7 +273,7 @@ def _read_in_training(
             shard.handle, keys, dim=shard.dim, unknown="initial"
         )
         admits = None
-        if shard.table.filters_keys:
+        if isinstance(shard.table, SparseTable) and shard.table.filters_keys:
             # Sample compression replaces this by further occurrences of keys.
             counted = tf.zeros([0], tf.int64)
             own = _ops.gen.rec_estimator_table_admits(shard.handle, keys, counted)

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often the flat batch has the keys of a lookup that a compressed model runs on users' rows.
+"""Counts each key as often as the uncompressed batch would.
 
-A key that is looked up once for a user with 50 candidates occurs 50 times in the flat batch. What
-counts keys, the apply of a table and the question which keys it admits, is told so: the other 49
-are given to it as keys that are counted and have no gradient.
+A compressed model looks a key up once for a user with 50 candidates; in the uncompressed batch this
+key occurs 50 times. The ops that count keys, which are the apply of a table and the op that asks
+which keys are admitted, receive the other 49 occurrences as keys that have no gradient.
 """
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
+from rec_estimator.graph_passes import op_registry
 from rec_estimator.sample_compression.analysis.entries import Distinct
 from rec_estimator.sample_compression.regions import Region
 from rec_estimator.sample_compression.rewrite.expansion import components
 from rec_estimator.sample_compression.rewrite.rewrite import Rewrite
 
-_ADMITS = "RecEstimator>TableAdmits"
-
-# Ops that hand on keys one for one; the last is the values' input of RaggedTensorToSparse.
+# Ops that return keys one for one, and the index of the input that has the keys. The values of
+# RaggedTensorToSparse are its last input.
 _HAND_ON = {"Cast": 0, "Identity": 0, "Reshape": 0, "RaggedTensorToSparse": -1}
 
 
 class Occurrences:
-    """The occurrences of keys in the flat batch.
+    """The occurrences of keys in the uncompressed batch.
 
     Args:
       rewrite: What the pass did.
@@ -34,34 +34,34 @@ class Occurrences:
         self._sizes: Optional[tf.Tensor] = None
 
     def all_of(self, keys: tf.Tensor) -> tf.Tensor:
-        """The keys that a lookup of the flat batch reads.
+        """The keys that a lookup reads in the uncompressed batch.
 
         Args:
-          keys: int64, any shape. Those of the lookup as the model_fn built it.
+          keys: int64, any shape. The keys that the lookup reads in the compressed model.
 
         Returns:
-          int64 [m]; `keys` itself where they are no users'.
+          int64 [m]. `keys` itself if the lookup runs on candidates' rows.
         """
         counts = self._counts(keys)
         return keys if counts is None else _repeat(keys, counts)
 
     def further(self, keys: tf.Tensor) -> Optional[tf.Tensor]:
-        """The occurrences of a lookup's keys in the flat batch beside those that it has itself.
+        """The occurrences that only the uncompressed batch has.
 
         Args:
-          keys: int64, any shape. Of the compressed model.
+          keys: int64, any shape. The keys that a lookup reads in the compressed model.
 
         Returns:
-          int64 [m]; None: there are none.
+          int64 [m]. None if there are none.
         """
         counts = self._counts(keys)
         return None if counts is None else _repeat(keys, counts - 1)
 
     def is_repeated(self, keys: tf.Tensor) -> bool:
-        """Whether the flat batch may have some of a lookup's keys more often.
+        """Whether a key may occur more often in the uncompressed batch.
 
         Args:
-          keys: Any shape. Of the compressed model, also put together of several lookups.
+          keys: Any shape. The keys of one or several lookups of the compressed model.
         """
         rewrite = self._rewrite
         regions = rewrite.regions_of(keys)
@@ -70,19 +70,19 @@ class Occurrences:
         if not rewrite.knows(keys):
             is_handed_on = keys.op.type in ("ConcatV2", *_HAND_ON)
             return is_handed_on and any(map(self.is_repeated, keys.op.inputs))
-        # Where each distinct key is looked up once, the flat batch does so too.
+        # A lookup of distinct keys reads each key once in both batches.
         return rewrite.is_of_users(keys) and not isinstance(rewrite.value(keys).entries, Distinct)
 
-    def tell_admissions(self) -> None:
-        """Lets tables judge which of the users' keys they admit as in the flat batch."""
+    def update_admissions(self) -> None:
+        """Makes tables decide which users' keys they admit as in the uncompressed batch."""
         for op in tf.get_default_graph().get_operations():
-            if op.type == _ADMITS:
+            if op.type == op_registry.TABLE_ADMITS:
                 further = self.further(op.inputs[1])
                 if further is not None:
                     graphs.update_input(op, 2, further)
 
     def _counts(self, keys: tf.Tensor) -> Optional[tf.Tensor]:
-        """int32 [n], how often the flat batch has each of a lookup's keys; None: once."""
+        """int32 [n]. How often each key occurs in the uncompressed batch; None: once."""
         rewrite = self._rewrite
         if not rewrite.knows(keys) and keys.op.type in ("Reshape", "Identity"):
             return self._counts(keys.op.inputs[0])  # Built after the pass.
@@ -99,7 +99,7 @@ class Occurrences:
         )
 
     def _counts_inside(self, rows: Dict[str, tf.Tensor], keys: tf.Tensor) -> tf.Tensor:
-        """``_counts`` of keys inside of a declared piece, by the rows of the keys it was given."""
+        """``_counts`` for keys in a region, given the rows of the keys that the region reads."""
         if keys.name in rows:
             return tf.gather(self._sizes_of_users(), rows[keys.name])
         op = keys.op
@@ -114,7 +114,7 @@ class Occurrences:
         )
 
     def _sizes_of_users(self) -> tf.Tensor:
-        """int32 [B], how many candidates each user has."""
+        """int32 [B]. The number of candidates of each user."""
         if self._sizes is None:
             expansion = self._rewrite.expansion
             least = (
@@ -129,21 +129,21 @@ class Occurrences:
 
 
 def _are_of_users(rewrite: Rewrite, regions: Sequence[Region]) -> bool:
-    """Whether a declared piece runs on users' rows."""
+    """Whether the regions of a lookup run on users' rows."""
     parts = [part for tensor in regions[0].inputs for part in components(tensor)]
     return any(map(rewrite.is_of_users, parts))
 
 
 def _repeat(keys: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """Each of the keys so many times, int64 [sum of counts]."""
+    """int64 [sum of counts]. Each key as often as its count."""
     ends = tf.cumsum(counts)
     places = tf.range(tf.reduce_sum(counts))
     index = tf.raw_ops.UpperBound(sorted_inputs=ends[tf.newaxis], values=places[tf.newaxis])[0]
     return tf.gather(tf.reshape(keys, [-1]), index)
 
 
-def _rows_in(region: Any) -> List[Tuple[str, tf.Tensor]]:
-    """The keys that a piece has, and the row of each."""
+def _rows_in(region: Region) -> List[Tuple[str, tf.Tensor]]:
+    """The name of the keys of a region, and the row of each key."""
     keys = region.keys
     if keys is None:
         return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of a model that are declared row-wise, and need not be understood op by op."""
+"""Parts of a model that are declared to be row-wise. The pass does not analyse their ops."""
 
 from typing import Any, Dict, List, Sequence, Set
 
@@ -10,13 +10,13 @@ from rec_estimator.sample_compression.rewrite.expansion import components
 
 
 class Region:
-    """A piece of the graph of which row i of each output depends on row i of the inputs only.
+    """A part of the graph in which row i of each output depends on row i of the inputs only.
 
     Args:
       inputs: Dense, sparse and ragged tensors with rows on axis 0.
       outputs: Tensors with the same rows on axis 0.
-      keys: SparseTensor or RaggedTensor of those rows, inside of the piece, that its lookups read;
-        None: it has no lookups.
+      keys: The SparseTensor or RaggedTensor with those rows that the lookups of the region read;
+        None: there are no lookups.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Regions:
         self._owners: Dict[tf.Operation, List[Region]] = {}
         inner = [(region, region.ops()) for region in regions]
         everywhere = set().union(*(ops for _, ops in inner))
-        # The op of one region's output may have another region's output too.
+        # One op may have outputs of several regions.
         outputs = {tensor.name for region in regions for tensor in region.outputs}
         for region, ops in inner:
             outside = {
@@ -60,12 +60,13 @@ class Regions:
                 for consumer in tensor.consumers()
             }
             outside -= everywhere
-            # What goes nowhere, as a size that an assertion did not need, belongs to the region;
-            # a region that is looked into from outside is taken op by op.
+            # Ops outside whose results are unused, such as the size for an assertion that was
+            # static, belong to the region. If other ops use inner results, the pass analyses the
+            # region op by op.
             if not any(tensor.consumers() for op in outside for tensor in op.outputs):
                 for op in ops | outside:
                     self._owners.setdefault(op, []).append(region)
 
     def of(self, op: tf.Operation) -> List[Region]:
-        """The regions that an op belongs to; a lookup may be of several."""
+        """The regions of an op. A fused lookup may belong to several."""
         return self._owners.get(op, [])

@@ -1,257 +1,163 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training on compressed batches: gradients and counts of the flat batch, at the users' cost.
+"""Training on compressed batches: the gradients and counts of the uncompressed batch.
 
-The pass runs when an optimizer of ours asks for gradients: before, so that they are built on users'
-rows, whose gradients are then sums over the candidates by themselves. Counts are not: a key that is
-looked up once for a user with 50 candidates occurs 50 times in the flat batch. The other 49 are
-given to the apply op as keys that are counted and have no gradient.
+The pass runs just before an optimizer of ours builds gradients. Gradients are then built on the
+users' rows and sum over the candidates by themselves. Counts do not: a key that is looked up once
+for a user with 50 candidates occurs 50 times in the uncompressed batch. The apply op receives the
+other 49 occurrences as keys that are counted and have no gradient.
 """
 
-import contextlib
-import dataclasses
-from typing import Any, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, List, Optional, Sequence, Set, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import sample_compression as compression
 from rec_estimator._tensorflow import graphs
+from rec_estimator.graph_passes.observers import GraphObserver, observers
 from rec_estimator.graph_passes.walk import ancestors
+from rec_estimator.sample_compression.regions import Region
 from rec_estimator.sample_compression.rewrite.expansion import components
+from rec_estimator.sample_compression.state import State, compress, current_state
 
-_TRACES = ("rec_estimator", "sample_compression_training")
-
-# What may be done to slices that are sums over candidates: it can be done to the sums as well.
+# Ops that are linear in a gradient: applied to the sum over a user's candidates, they give the sum
+# of what they give for each candidate.
 _KEEP = frozenset({"Cast", "CheckNumerics", "ConcatV2", "Identity", "IdentityN", "Neg", "Reshape"})
 _SCALE = frozenset({"Div", "DivNoNan", "Mul", "RealDiv"})
 
 
-@dataclasses.dataclass(frozen=True)
-class SampleCompression:
-    """Which features of a compressed batch, as ``inputs.group_samples`` makes them, are of users.
+class CompressionObserver(GraphObserver):
+    """Compresses a graph before its gradients, and corrects what its optimizers count.
 
-    For RecEstimator(sample_compression=): it compresses the model on batches that have the number
-    of samples of each user, and leaves it as it is on others.
-
-    Attributes:
-      user: Names of the features with a row per user; all others, and labels, are of candidates.
-      item_size: Name of the feature with the number of candidates of each user, int32 or int64 [B].
-      exact: As of ``enable_sample_awared_graph_compression``.
-
-    Raises:
-      ValueError: No user feature, or a name that is no string.
-
-    Example:
-      >>> compression = rec.SampleCompression(user=["user", "history"])
-      >>> compression.item_size
-      'item_size'
+    Args:
+      state: The state of the graph.
     """
 
-    user: Sequence[str]
-    item_size: str = "item_size"
-    exact: bool = False
+    def __init__(self, state: State) -> None:
+        self._state = state
+        # The keys and the gradient of each lookup.
+        self._lookups: List[Tuple[tf.Tensor, tf.IndexedSlices]] = []
+        # The gradients that have one slice per user, not one per sample.
+        self._user_gradients: List[tf.IndexedSlices] = []
+        # The number of ops in the graph when an optimizer had made the pass run.
+        self._pass_end: Optional[int] = None
+        # The ops that optimizers of ours have built.
+        self._optimizer_ops: Set[tf.Operation] = set()
 
-    def __post_init__(self) -> None:
-        names = [self.user] if isinstance(self.user, str) else list(self.user)
-        if not names or not all(isinstance(name, str) for name in (*names, self.item_size)):
-            raise ValueError(
-                f"user and item_size must be names of features, got {self.user!r} and "
-                f"{self.item_size!r}"
-            )
-        object.__setattr__(self, "user", tuple(names))
+    def features_looked_up(self, inputs: Any, outputs: Any, keys: Any) -> None:
+        """Declares the ops between inputs and outputs to be row-wise."""
+        flat = tf.nest.flatten(inputs)
+        if all(isinstance(x, (tf.Tensor, tf.SparseTensor, tf.RaggedTensor)) for x in flat):
+            self._state.regions.append(Region(flat, tf.nest.flatten(outputs), keys))
 
-    def enable(self, features: Any, labels: Any) -> Any:
-        """Enables compression in the default graph if the batch is a compressed one.
+    def before_gradients(self, loss: Any, grad_loss: Any) -> Tuple[Any, Any]:
+        """Compresses the model."""
+        if not isinstance(loss, tf.Tensor):
+            return loss, grad_loss
+        is_first = self._state.rewrite is None
+        compressed = compress((loss, grad_loss))
+        if is_first:
+            self._pass_end = len(tf.get_default_graph().get_operations())
+        return compressed
 
-        Args:
-          features: Of the batch.
-          labels: Likewise.
+    def lookup_gradient_built(self, keys: tf.Tensor, slices: tf.IndexedSlices) -> None:
+        """Remembers the gradient of a lookup."""
+        if self._state.rewrite is not None:
+            self._lookups.append((keys, slices))
 
-        Returns:
-          The features, without the number of candidates.
+    def gradients_built(self, gradients: Sequence[Any]) -> None:
+        """Remembers the gradients that have one slice per user."""
+        occurrences = self._state.occurrences
+        if occurrences is not None:
+            found = [each for each in gradients if isinstance(each, tf.IndexedSlices)]
+            self._user_gradients += [g for g in found if occurrences.is_repeated(g.indices)]
 
-        Raises:
-          ValueError: A user feature is missing.
+    def before_updates(self) -> None:
+        """Refuses ops on gradients with one slice per user that are not linear in them.
+
+        The norm of such a gradient, for example, differs from that of one slice per sample.
         """
-        if not isinstance(features, Mapping) or self.item_size not in features:
-            return features
-        rest = {name: value for name, value in features.items() if name != self.item_size}
-        for name in self.user:
-            if name not in rest:
-                raise ValueError(
-                    f"user feature {name!r} of sample_compression must be in the batch, got "
-                    f"{sorted(rest)}"
-                )
-        users = [rest[name] for name in self.user]
-        items = [value for name, value in rest.items() if name not in self.user]
-        items += [label for label in tf.nest.flatten(labels) if label is not None]
-        unique = {components(item)[0].name: item for item in tf.nest.flatten(items)}
-        compression.enable_sample_awared_graph_compression(
-            users, list(unique.values()), features[self.item_size], self.exact
-        )
-        return rest
+        parts = [part for each in self._user_gradients for part in (each.values, each.indices)]
+        derived = {part.name for part in parts}
+        while parts:
+            for op in parts.pop().consumers():
+                is_scaled = op.type in _SCALE and _may_scale(op, derived)
+                if is_scaled or op.type in _KEEP:
+                    new = [tensor for tensor in op.outputs if tensor.name not in derived]
+                    derived.update(tensor.name for tensor in new)
+                    parts += new
+                elif op not in self._optimizer_ops:
+                    raise ValueError(
+                        "gradients of rows that are looked up for users must be used unchanged or "
+                        f"times a number in compressed training, got {op.name!r} ({op.type}): they "
+                        "have a slice per user and not per sample, so that their norm differs; "
+                        "clip dense gradients only, or train on uncompressed batches"
+                    )
 
+    def counted_keys(
+        self, gradient_keys: Optional[tf.Tensor], others: List[tf.Tensor]
+    ) -> List[tf.Tensor]:
+        """Adds the occurrences that only the uncompressed batch has."""
+        occurrences = self._state.occurrences
+        if occurrences is None:
+            return others
+        counted = [occurrences.all_of(keys) for keys in others]
+        if gradient_keys is not None:
+            upstream = ancestors([gradient_keys.op])
+            for keys, slices in self._lookups:
+                if slices.indices.op in upstream:
+                    further = occurrences.further(keys)
+                    if further is not None:
+                        counted.append(further)
+        return counted
 
-@dataclasses.dataclass
-class _Traces:
-    """What a training graph shows of its compression."""
+    def optimizer_ops_built(self, ops: Sequence[tf.Operation]) -> None:
+        """Remembers the ops, which keep the users' rows."""
+        self._optimizer_ops.update(ops)
 
-    # Of each gradient of a lookup, what is looked up.
-    slices: List[Tuple[tf.Tensor, tf.IndexedSlices]] = dataclasses.field(default_factory=list)
-    # Gradients of which the flat batch has more slices.
-    of_users: List[tf.IndexedSlices] = dataclasses.field(default_factory=list)
-    # Numbers of ops: those from `pass_end` on were built after the pass, where that ran unasked.
-    pass_end: Optional[int] = None
-    own_ops: List[Tuple[int, int]] = dataclasses.field(default_factory=list)
+    def repeat_for_ops_built_later(self) -> None:
+        """Gives one row per candidate to the ops that a model_fn built after its gradients.
 
-
-def _traces() -> _Traces:
-    graph = tf.get_default_graph()
-    if not graph.get_collection(_TRACES):
-        graph.add_to_collection(_TRACES, _Traces())
-    return graph.get_collection(_TRACES)[0]
-
-
-@contextlib.contextmanager
-def gradients_of(loss: Any, grad_loss: Any) -> Iterator[Tuple[Any, Any]]:
-    """While the gradients of a loss are built: compresses the model first, if that is enabled.
-
-    Args:
-      loss: What is minimized.
-      grad_loss: Its own gradient, None for ones.
-
-    Yields:
-      Both, of the compressed model.
-    """
-    if not compression.is_enabled() or not isinstance(loss, tf.Tensor):
-        yield loss, grad_loss
-        return
-    is_first = compression.done() is None
-    loss, grad_loss = compression.compress((loss, grad_loss))
-    if is_first:
-        _traces().pass_end = _count_ops()
-    with own_ops():
-        yield loss, grad_loss
-
-
-@contextlib.contextmanager
-def own_ops() -> Iterator[None]:
-    """While an optimizer of ours builds ops, which know what has a row per user."""
-    begin = _count_ops()
-    yield
-    if compression.is_enabled():
-        _traces().own_ops.append((begin, _count_ops()))
-
-
-def _count_ops() -> int:
-    return len(tf.get_default_graph().get_operations())
-
-
-def note_gradient(keys: tf.Tensor, slices: tf.IndexedSlices) -> None:
-    """Remembers that the gradient of a lookup was built.
-
-    Args:
-      keys: What it reads, any shape.
-      slices: The gradient, a slice per key.
-    """
-    if compression.done() is not None:
-        _traces().slices.append((keys, slices))
-
-
-def note_gradients(gradients: Iterable[Any]) -> None:
-    """Remembers the gradients of variables that have a slice per user.
-
-    Args:
-      gradients: As compute_gradients() gives them.
-    """
-    occurrences = compression.occurrences()
-    if occurrences is not None:
-        found = [each for each in gradients if isinstance(each, tf.IndexedSlices)]
-        _traces().of_users += [each for each in found if occurrences.is_repeated(each.indices)]
-
-
-def check_gradients() -> None:
-    """Refuses what is made of gradients with a slice per user, if it is not linear in them.
-
-    The norm of such a gradient is another one than of slices per sample.
-
-    Raises:
-      ValueError: There is such an op.
-    """
-    parts = [part for each in _traces().of_users for part in (each.values, each.indices)]
-    derived = {part.name for part in parts}
-    ours = _own_numbers() if parts else set()
-    numbers = {op: i for i, op in enumerate(tf.get_default_graph().get_operations()) if parts}
-    while parts:
-        for op in parts.pop().consumers():
-            is_scaled = op.type in _SCALE and _may_scale(op, derived)
-            if is_scaled or op.type in _KEEP:
-                new = [tensor for tensor in op.outputs if tensor.name not in derived]
-                derived.update(tensor.name for tensor in new)
-                parts += new
-            elif numbers[op] not in ours:
-                raise ValueError(
-                    "gradients of what is looked up with users' ids must be taken as they are or "
-                    f"times a number in compressed training, got {op.name!r} ({op.type}): they "
-                    "have a slice per user and not per sample, which makes another norm; clip "
-                    "dense gradients only, or train on flat batches"
-                )
+        Those ops were built on tensors of the model that the pass has reduced to one row per user.
+        The ops of the pass and of our optimizers allow for that and keep the users' rows.
+        """
+        rewrite = self._state.rewrite
+        if rewrite is None or self._pass_end is None:
+            return
+        self.before_updates()
+        for op in tf.get_default_graph().get_operations()[self._pass_end :]:
+            if op in self._optimizer_ops or op in self._state.own_ops:
+                continue
+            for index, tensor in enumerate(op.inputs):
+                if not rewrite.is_of_users(tensor):
+                    continue
+                if graphs.is_of_gradients(op):
+                    raise ValueError(
+                        "gradients of a compressed model must be built by optimizers of ours, got "
+                        f"{op.name!r}, built after the first on {tensor.name!r}; build them "
+                        "before, or all of them on rec_estimator.graph_optimizer.compress(loss)"
+                    )
+                graphs.update_input(op, index, compress(tensor))
 
 
 def _may_scale(op: tf.Operation, derived: Set[str]) -> bool:
-    """Whether a product or quotient is a gradient's with something else."""
+    """Whether a product or quotient has a gradient as one operand only, and as the dividend."""
     a, b = (tensor.name in derived for tensor in op.inputs)
     return (a != b) if op.type == "Mul" else not b
-
-
-def _own_numbers() -> Set[int]:
-    """Numbers of the ops that optimizers of ours have built."""
-    return {number for begin, end in _traces().own_ops for number in range(begin, end)}
-
-
-def repeated_keys(indices: tf.Tensor) -> List[tf.Tensor]:
-    """Occurrences of keys in the flat batch beside those that a gradient has.
-
-    Args:
-      indices: int64 [n]. The keys of a gradient, of one or several lookups.
-
-    Returns:
-      int64 vectors, one per lookup of users' keys.
-    """
-    occurrences = compression.occurrences()
-    if occurrences is None:
-        return []
-    upstream = ancestors([indices.op])
-    of_lookups = [keys for keys, slices in _traces().slices if slices.indices.op in upstream]
-    found = [occurrences.further(keys) for keys in of_lookups]
-    return [keys for keys in found if keys is not None]
-
-
-def flat_keys(keys: tf.Tensor) -> tf.Tensor:
-    """The keys that a lookup of the flat batch reads.
-
-    Args:
-      keys: int64 [n]. Those of the lookup as the model_fn built it.
-
-    Returns:
-      int64 [m].
-    """
-    occurrences = compression.occurrences()
-    return keys if occurrences is None else occurrences.all_of(keys)
 
 
 def check_gradients_are_compressed(train_op: Any) -> None:
     """Refuses a step whose gradients were built before the model was compressed.
 
     Args:
-      train_op: Of the model_fn.
+      train_op: The train_op of the model_fn.
 
     Raises:
-      ValueError: An optimizer of TensorFlow's built them.
+      ValueError: An optimizer of TensorFlow built the gradients.
     """
-    if not compression.is_enabled() or compression.done() is not None or train_op is None:
+    state = current_state()
+    if state is None or state.rewrite is not None or train_op is None:
         return
-    step = ancestors([train_op.op if isinstance(train_op, tf.Tensor) else train_op])
-    if step & {tensor.op for tensor in compression.given_tensors()}:
+    given = {part.op for tensor in (*state.users, *state.items) for part in components(tensor)}
+    if given & ancestors([train_op.op if isinstance(train_op, tf.Tensor) else train_op]):
         raise ValueError(
             "the model must be compressed before its gradients are built, got a train_op of an "
             "optimizer that is not ours; minimize rec_estimator.graph_optimizer.compress(loss), or "
@@ -259,37 +165,13 @@ def check_gradients_are_compressed(train_op: Any) -> None:
         )
 
 
-def repeat_for_what_is_built_after() -> None:
-    """Gives a row per candidate to what a model_fn built on users' rows after its gradients.
+def repeat_for_ops_built_later() -> None:
+    """Gives one row per candidate to the ops that a model_fn built after its gradients.
 
     Raises:
-      ValueError: It built gradients itself, which have rows of users too; or a norm of such.
+      ValueError: The model_fn built further gradients on users' rows, or an op on gradients that is
+        not linear in them.
     """
-    rewrite = compression.done()
-    if rewrite is None or _traces().pass_end is None:
-        return
-    check_gradients()
-    ours = _own_numbers()
-    operations = tf.get_default_graph().get_operations()
-    for number in range(_traces().pass_end, len(operations)):
-        op = operations[number]
-        is_of_gradients = _is_of_gradients(op)
-        is_of_pass = "sample_compression" in op.name.split("/") and not is_of_gradients
-        if number in ours or is_of_pass:
-            continue
-        for index, tensor in enumerate(op.inputs):
-            if not rewrite.is_of_users(tensor):
-                continue
-            if is_of_gradients:
-                raise ValueError(
-                    "gradients of a compressed model must be built by optimizers of ours, got "
-                    f"{op.name!r}, built after the first on {tensor.name!r}; build them before, or "
-                    "all of them on rec_estimator.graph_optimizer.compress(loss)"
-                )
-            graphs.update_input(op, index, compression.compress(tensor))
-
-
-def _is_of_gradients(op: tf.Operation) -> bool:
-    """Whether tf.gradients or a tape built an op, by the scopes that they use."""
-    scopes = op.name.split("/")[:-1]
-    return any(scope.endswith("_grad") or scope == "gradient_tape" for scope in scopes)
+    for observer in observers():
+        if isinstance(observer, CompressionObserver):
+            observer.repeat_for_ops_built_later()

@@ -24,10 +24,9 @@ from tensorflow_estimator import estimator as _estimator
 
 from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle
 from rec_estimator.checkpoint.format.stored_tables import find_tables, tensors_of
+from rec_estimator.graph_passes import op_registry
 from rec_estimator.sample_compression.rewrite.stock_expansion import KERNEL_ROWS
-from rec_estimator.serving.stock_tables import HANDLE, LOOKUPS, StockTable, replace_lookups
-
-_OURS = "RecEstimator>"
+from rec_estimator.serving.stock_tables import StockTable, replace_lookups
 
 # Whether the graphs that are built in this thread are for a portable SavedModel.
 _is_exporting: contextvars.ContextVar = contextvars.ContextVar("is_exporting", default=False)
@@ -258,7 +257,11 @@ def _portable(source: Any, bundle: Bundle) -> Tuple[Any, List[StockTable]]:
         tf.train.import_meta_graph(_with_collections(source, (*_COLLECTIONS, *_READ_HERE)))
         nodes = {node.name: node for node in source.graph_def.node}
         needed = _needed(nodes, wanted)
-        lookups = [op for op in graph.get_operations() if op.type in LOOKUPS and op.name in needed]
+        lookups = [
+            op
+            for op in graph.get_operations()
+            if op.type in op_registry.WITH_STOCK_FORM and op.name in needed
+        ]
         tables, values = replace_lookups(lookups, bundle)
         saver = tf.train.Saver(tf.global_variables(), name="portable", allow_empty=True)
         saver_def = saver.as_saver_def() if tf.global_variables() else None
@@ -443,16 +446,16 @@ def _check_stock(graph_def: tf.GraphDef) -> None:
         (node, where)
         for where, nodes in (*bodies, ("", graph_def.node))
         for node in nodes
-        if node.op.startswith(_OURS)
+        if node.op.startswith(op_registry.PREFIX)
     ]
     if not left:
         return
     # What uses a table says more than the table.
-    node, where = min(left, key=lambda found: found[0].op == HANDLE)
+    node, where = min(left, key=lambda found: found[0].op == op_registry.TABLE_HANDLE)
     remedy = "export a graph that does not train, with signatures that only read"
-    if node.op in LOOKUPS:
+    if node.op in op_registry.WITH_STOCK_FORM:
         remedy = "look keys up outside of tf.cond, tf.while_loop and tf.function"
     raise ValueError(
         "a portable SavedModel must be of TensorFlow's own ops, got "
-        f"{node.op.removeprefix(_OURS)} {node.name!r}{where}; {remedy}"
+        f"{node.op.removeprefix(op_registry.PREFIX)} {node.name!r}{where}; {remedy}"
     )

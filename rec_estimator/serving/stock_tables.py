@@ -29,15 +29,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
 from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle, StoredTensor
-
-# The op that makes a table's handle, and those that read rows.
-HANDLE = "RecEstimator>TableHandle"
-LOOKUPS = (
-    "RecEstimator>TableLookup",
-    "RecEstimator>TableGroupLookup",
-    "RecEstimator>TableContains",
-)
-_LOOKUP, _GROUP_LOOKUP, _CONTAINS = LOOKUPS
+from rec_estimator.graph_passes import op_registry
 
 _SEGMENT_OPS = {
     "sum": tf.raw_ops.SparseSegmentSumWithNumSegments,
@@ -170,7 +162,8 @@ def replace_lookups(
     outside = [
         op
         for op in lookups
-        if not graphs.in_control_flow(op) and all(h.type == HANDLE for h in _handles(op))
+        if not graphs.in_control_flow(op)
+        and all(h.type == op_registry.TABLE_HANDLE for h in _handles(op))
     ]
     handles = dict.fromkeys(handle for op in outside for handle in _handles(op))
     tables = {handle: StockTable(handle, bundle) for handle in handles}
@@ -182,9 +175,9 @@ def replace_lookups(
 
 
 def _looked_up(op: tf.Operation, tables: Sequence[StockTable]) -> List[tf.Tensor]:
-    if op.type == _LOOKUP:
+    if op.type == op_registry.TABLE_LOOKUP:
         return [tables[0].lookup(op.inputs[1], _unknowns(op)[0])]
-    if op.type == _CONTAINS:
+    if op.type == op_registry.TABLE_CONTAINS:
         return [tables[0].contains(op.inputs[1])]
     count = len(tables)
     columns = [op.inputs[i * count : (i + 1) * count] for i in (1, 2, 3)]
@@ -200,12 +193,14 @@ def _looked_up(op: tf.Operation, tables: Sequence[StockTable]) -> List[tf.Tensor
 
 
 def _handles(op: tf.Operation) -> List[tf.Operation]:
-    count = op.get_attr("N") if op.type == _GROUP_LOOKUP else 1
+    count = op.get_attr("N") if op.type == op_registry.TABLE_GROUP_LOOKUP else 1
     return [tensor.op for tensor in op.inputs[:count]]
 
 
 def _unknowns(op: tf.Operation) -> List[str]:
-    found = [op.get_attr("unknown")] if op.type == _LOOKUP else op.get_attr("unknowns")
+    found = (
+        [op.get_attr("unknown")] if op.type == op_registry.TABLE_LOOKUP else op.get_attr("unknowns")
+    )
     return [tf.compat.as_str(unknown) for unknown in found]
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embedding tables in the graph: the table, its shards, lookups and their gradients."""
+"""Embedding tables in the graph: tables and their shards, lookups, and what checkpoints save."""

@@ -1,22 +1,23 @@
-"""Adds tables to a graph: checks of a new table's name and settings, and its collections.
+# SPDX-License-Identifier: Apache-2.0
+"""Adds tables to a graph: checks the name and settings of a table, and fills the collections.
 
 Shared by ``get_embedding_variable`` and ``create_table``.
 """
 
 import dataclasses
-from typing import Any, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.table.shard import InitializerEntry, LocalEntry, UnsavedEntry
+from rec_estimator.table.initializer_entries import InitializerEntry, LocalEntry, UnsavedEntry
 from rec_estimator.table.table import BUCKETS, EMBEDDING_VARIABLES, EmbeddingTable
 
 
 def refuse_eager_mode(function: str) -> None:
-    """Refuses what is possible in a graph only.
+    """Refuses eager mode.
 
     Args:
-      function: What the user called.
+      function: The function that the user called.
 
     Raises:
       ValueError: No graph is being built.
@@ -28,19 +29,20 @@ def refuse_eager_mode(function: str) -> None:
         )
 
 
-def number_of_shards(partitioner: Any, dim: int) -> int:
-    """How many shards a partitioner cuts a table into.
+def number_of_shards(partitioner: Optional[Callable[..., Sequence[int]]], dim: int) -> int:
+    """The number of shards that a partitioner cuts a table into.
 
     Args:
-      partitioner: As of tf.get_variable; None: one shard.
-      dim: Elements of a row's value.
+      partitioner: A partitioner, as tf.get_variable takes it; None: one shard.
+      dim: Number of floats in the value of a row.
 
     Raises:
-      ValueError: It cuts rows.
+      ValueError: The partitioner cuts rows.
     """
     if partitioner is None:
         return 1
-    # Partitioners want a whole shape; rows move between shards by bucket, so buckets are the rows.
+    # A partitioner needs a fully defined shape. Rows go to shards by bucket, so the buckets are
+    # partitioned.
     cuts = list(partitioner(shape=tf.TensorShape([BUCKETS, dim]), dtype=tf.float32))
     if len(cuts) != 2 or cuts[1] != 1 or cuts[0] < 1:
         raise ValueError(
@@ -53,12 +55,12 @@ def number_of_shards(partitioner: Any, dim: int) -> int:
 def register_table(
     table: EmbeddingTable, collections: Sequence[str], is_saved: bool = True
 ) -> None:
-    """Lets the graph know a table: what looks for tables, initializes them and saves them.
+    """Adds a new table to the collections through which a graph finds, initializes and saves it.
 
     Args:
       table: A new table.
-      collections: Further collections to add it to.
-      is_saved: Whether checkpoints have it. If not, every session that begins draws it anew.
+      collections: Further collections to add the table to.
+      is_saved: Whether checkpoints contain the table. If not, every new session initializes it.
     """
     tf.add_to_collections([EMBEDDING_VARIABLES, *collections], table)
     for shard in table.shards:
@@ -71,13 +73,13 @@ def register_table(
 
 
 def check_name_is_free(full_name: str) -> None:
-    """Refuses a table's name that a variable has.
+    """Refuses the name of a variable.
 
     Args:
-      full_name: Of the table.
+      full_name: The name of the table.
 
     Raises:
-      ValueError: A variable of the default graph has it.
+      ValueError: A variable of the default graph has this name.
     """
     for variable in tf.global_variables():
         if variable.op.name == full_name:
@@ -88,14 +90,15 @@ def check_name_is_free(full_name: str) -> None:
 
 
 def check_same_settings(table: EmbeddingTable, **settings: Any) -> None:
-    """Refuses to take a table for one of other settings; initializers are compared by what they do.
+    """Refuses to reuse a table with settings that differ from its own.
 
     Args:
-      table: What is there.
-      **settings: Among dim, key_dtype, num_shards, initializer, ev_option and trainable.
+      table: The existing table.
+      **settings: Any of dim, key_dtype, num_shards, initializer, ev_option and trainable, and of
+        the attributes that a subclass of EmbeddingTable adds.
 
     Raises:
-      ValueError: One of the settings is another one.
+      ValueError: A setting differs.
     """
     present = {
         "dim": table.dim,
@@ -106,7 +109,6 @@ def check_same_settings(table: EmbeddingTable, **settings: Any) -> None:
         "trainable": table.trainable,
     }
     for setting, value in settings.items():
-        # What a kind of table of its own is made with is an attribute of it.
         there = present[setting] if setting in present else getattr(table, setting)
         if _identity(setting, there) != _identity(setting, value):
             raise ValueError(
@@ -116,9 +118,9 @@ def check_same_settings(table: EmbeddingTable, **settings: Any) -> None:
 
 
 def _identity(setting: str, value: Any) -> Any:
-    """What two settings are compared by: initializers by what they do, not by object."""
+    """The value by which a setting is compared: two initializers are equal if they do the same."""
     if setting == "ev_option":
-        # The initializer is compared on its own, after precedence.
+        # The initializer is compared as a setting of its own: another argument may override it.
         init = value.init_option
         value = dataclasses.replace(value, init_option=dataclasses.replace(init, initializer=None))
         return value
@@ -129,7 +131,7 @@ def _identity(setting: str, value: Any) -> Any:
     if not hasattr(value, "__code__"):
         return value
     captured = [cell.cell_contents for cell in value.__closure__ or ()]
-    # Numbers and names are compared by value, all else by identity: an array has no one truth.
+    # Other captured objects, such as arrays, are compared by identity: == may not give a bool.
     simple = (bool, int, float, str, bytes, type(None))
     return (
         value.__code__,

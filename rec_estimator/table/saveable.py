@@ -1,28 +1,33 @@
-"""What a Saver sees of a table: the tensors of one shard in a TensorFlow V2 checkpoint.
+# SPDX-License-Identifier: Apache-2.0
+"""The SaveableObject of a shard: its tensors in a TensorFlow V2 checkpoint.
 
-Per table and per slot nine tensors, named as DeepRec names them (``var-keys``, ``var-values``, …,
-``var/Adagrad-values``, …); a shard is ``var/part_i``. ``var/default_values`` is the bank. A
-counting Bloom filter adds ``var-cbf_blocks``, ``var-cbf_counters`` and ``var-cbf_layout``; an
-incremental checkpoint ``var-keys_erased``, ``var-delta_of`` and ``var-delta_of_index``. An
-unmodified ``tf.compat.v1.train.Saver`` writes and reads them, into any number of shards;
-``rec_estimator.Saver`` does it in little memory (checkpoint/saver.py). While the environment
-variable TF_EV_SAVE_FILTERED_FEATURES is False, both leave the tensors of keys that own no row
-empty.
+A table and each of its slots have nine tensors, with the names that DeepRec uses: ``var-keys``,
+``var-values``, …, ``var/Adagrad-values``, …. A shard is called ``var/part_i``, and the bank
+``var/default_values``. A counting Bloom filter adds ``var-cbf_blocks``, ``var-cbf_counters`` and
+``var-cbf_layout``; an incremental checkpoint adds ``var-keys_erased``, ``var-delta_of`` and
+``var-delta_of_index``.
+
+An unmodified ``tf.compat.v1.train.Saver`` writes these tensors, and restores them into any number
+of shards. ``rec_estimator.Saver`` (checkpoint/saver.py) does the same in little memory. Both leave
+the tensors of filtered keys empty while the environment variable TF_EV_SAVE_FILTERED_FEATURES is
+False.
 """
 
 import contextlib
 import contextvars
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
+from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.options import CBFFilter, GlobalStepEvict
+from rec_estimator.table.interfaces import SavedShard, SlotSpec
 
 
 class ShardExport(NamedTuple):
-    """All of a shard as tensors of one instant; shapes as in the TableExport op."""
+    """The whole content of a shard at one instant. The op TableExport documents the shapes."""
 
     keys: tf.Tensor
     freqs: tf.Tensor
@@ -40,7 +45,7 @@ class ShardExport(NamedTuple):
     bloom_layout: tf.Tensor
 
 
-# The tensors of a table and of each of its slots that say which keys the rows belong to.
+# The tensors of a table, and of each of its slots, that say which key each row belongs to.
 _KEY_TENSORS = (
     "keys",
     "freqs",
@@ -52,20 +57,20 @@ _KEY_TENSORS = (
     "partition_filter_offset",
 )
 
-# Those of a table with a counting Bloom filter, and the outputs of TableExport that they are.
+# The tensors of a counting Bloom filter, and the output of TableExport that each of them holds.
 _BLOOM_TENSORS = {
     "cbf_blocks": "bloom_blocks",
     "cbf_counters": "bloom_counters",
     "cbf_layout": "bloom_layout",
 }
 
-# Whether the Saver whose ops are being built in this thread writes tables itself.
+# Whether the Saver that builds ops in this thread writes tables itself.
 _streams: contextvars.ContextVar = contextvars.ContextVar("streams", default=False)
 
 
 @contextlib.contextmanager
 def streaming() -> Iterator[None]:
-    """While a Saver that writes tables itself builds its ops: no copies of rows are built."""
+    """Builds no ops that copy rows. For a Saver that writes tables itself."""
     token = _streams.set(True)
     try:
         yield
@@ -73,8 +78,8 @@ def streaming() -> Iterator[None]:
         _streams.reset(token)
 
 
-def slot_attrs(slots: Sequence[Any]) -> Dict[str, List[Any]]:
-    """Attributes by which the ops of a checkpoint know a table's slots."""
+def slot_attrs(slots: Sequence[SlotSpec]) -> Dict[str, List[Any]]:
+    """The attributes that describe slots to the ops of a checkpoint."""
     return {
         "slot_names": [slot.name for slot in slots],
         "slot_widths": [slot.width for slot in slots],
@@ -82,15 +87,15 @@ def slot_attrs(slots: Sequence[Any]) -> Dict[str, List[Any]]:
     }
 
 
-def export_shard(shard: Any, slots: Sequence[Any]) -> ShardExport:
-    """Copies a shard's rows out.
+def export_shard(shard: SavedShard, slots: Sequence[SlotSpec]) -> ShardExport:
+    """Copies the rows of a shard.
 
     Args:
-      shard: A TableShard.
-      slots: SlotSpecs of the slots to copy.
+      shard: The shard.
+      slots: The slots to copy.
 
     Returns:
-      Tensors of one instant.
+      Tensors that belong to one instant.
     """
     return ShardExport(
         *_ops.gen.rec_estimator_table_export(
@@ -103,52 +108,50 @@ def export_shard(shard: Any, slots: Sequence[Any]) -> ShardExport:
     )
 
 
-def _bloom_type(shard: Any) -> tf.DType:
-    """The least type that holds a cell of the shard's filter: cells count to filter_freq."""
-    most = shard.table.filter.filter_freq if _has_bloom_filter(shard) else 0
+def _bloom_type(shard: SavedShard) -> tf.DType:
+    """The smallest type for a cell of the shard's filter. Cells count up to filter_freq."""
+    option = shard.table.filter
+    most = option.filter_freq if isinstance(option, CBFFilter) else 0
     return tf.uint8 if most < 2**8 else tf.uint16 if most < 2**16 else tf.uint32
 
 
-def _has_bloom_filter(shard: Any) -> bool:
+def _has_bloom_filter(shard: SavedShard) -> bool:
     return isinstance(shard.table.filter, CBFFilter)
 
 
-def build_evictions(shards: Sequence[Any]) -> List[tf.Tensor]:
-    """Ops that evict what the tables' rules say, as every full save does first.
+def build_evictions(shards: Sequence[SavedShard]) -> List[tf.Tensor]:
+    """Builds the evictions that every full save runs first.
 
     Args:
-      shards: The shards that are saved; of a table that is in several, the rule is run once.
+      shards: The shards to save. The rule of a table runs once, however many shards it has.
 
     Returns:
-      One per table with a rule. A rule by steps needs a global step, and rests in a graph that has
-      none, such as one that only predicts.
+      One tensor per table with an eviction rule. In a graph without a global step, such as one that
+      only predicts, GlobalStepEvict evicts nothing.
     """
-    has_step = bool(tf.get_collection(tf.GraphKeys.GLOBAL_STEP)) or any(
-        variable.op.name == "global_step" for variable in tf.global_variables()
-    )
     evictions = []
     for table in dict.fromkeys(shard.table for shard in shards):
         rule = table.ev_option.evict_option
         if rule is None or not rule.is_on:
             continue
-        if has_step or not isinstance(rule, GlobalStepEvict):
+        if not isinstance(rule, GlobalStepEvict) or find_global_step() is not None:
             evictions.append(table.evict())
     return evictions
 
 
 def build_restore(
-    shard: Any,
-    prefix: Any,
+    shard: SavedShard,
+    prefix: Union[str, tf.Tensor],
     tensor_name: Optional[str] = None,
-    slots: Optional[Sequence[Any]] = None,
+    slots: Optional[Sequence[SlotSpec]] = None,
 ) -> tf.Operation:
-    """Builds the op that replaces a shard's rows by a checkpoint's.
+    """Builds the op that replaces the rows of a shard by those of a checkpoint.
 
     Args:
-      shard: A TableShard.
-      prefix: string []. Of the checkpoint.
-      tensor_name: Name of the table in the checkpoint. None: as it is called here.
-      slots: SlotSpecs of the slots to read; others start fresh. None: the shard's.
+      shard: The shard.
+      prefix: string []. The prefix of the checkpoint.
+      tensor_name: The name of the table in the checkpoint. None: the name of the shard's table.
+      slots: The slots to read; all other slots start fresh. None: all slots of the shard.
 
     Returns:
       The op.
@@ -167,15 +170,15 @@ def build_restore(
 
 
 class TableSaveable(saving.SaveableObject):
-    """What a Saver sees of one shard.
+    """The object through which a Saver saves and restores one shard.
 
-    A Saver asks for ``specs`` once to build its save ops and once to build its restore ops.
-    RestoreV2's tensor names are fixed when the graph is built, while the shards of the checkpoint
-    are known only when it is read: so a restoring Saver is given the bank alone, and the restore
-    op reads the rows from the file itself.
+    A Saver asks for ``specs`` once to build its save ops and once to build its restore ops. The
+    tensor names of RestoreV2 are fixed when the graph is built, but the shards of a checkpoint are
+    known only when it is read. So a restoring Saver gets the bank alone, and the restore op reads
+    the rows from the file itself.
     """
 
-    def __init__(self, shard: Any) -> None:
+    def __init__(self, shard: SavedShard) -> None:
         self._shard = shard
         self.op = shard.handle
         # tf.saved_model.load looks this name up among the graph's ops.
@@ -189,19 +192,18 @@ class TableSaveable(saving.SaveableObject):
         return self._shard.device
 
     @property
-    def shard(self) -> Any:
+    def shard(self) -> SavedShard:
         """The shard."""
         return self._shard
 
     @property
     def specs(self) -> List[Any]:
-        """SaveSpecs of what a Saver writes or, once it has built that, of what it reads."""
+        """The SaveSpecs to write. Once a Saver has its save ops, those to read."""
         shard = self._shard
         graph = tf.get_default_graph()
         scope = graph.get_name_scope()
         if _streams.get() or _restore_is_being_built(graph, scope):
-            # A stock Saver cannot restore nothing at all, and the bank is in every checkpoint of
-            # ours.
+            # A stock Saver must restore at least one tensor. Every checkpoint of ours has the bank.
             return [self._spec(shard.table.initial_value, bank_name(shard))]
         key = (graph, scope)
         if key not in self._save_specs:
@@ -213,7 +215,7 @@ class TableSaveable(saving.SaveableObject):
 
     def _build_save_specs(self) -> List[Any]:
         shard = self._shard
-        # All shards wait for all evictions of the table: each key is in one of them only.
+        # table.evict() evicts from all shards, so each shard waits for the evictions of all.
         with tf.control_dependencies(self._evictions_of_save()):
             with graphs.colocate_with(shard.handle):
                 parts = export_shard(shard, shard.slots)
@@ -238,7 +240,7 @@ class TableSaveable(saving.SaveableObject):
         return specs
 
     def _evictions_of_save(self) -> List[tf.Tensor]:
-        """Those of the Saver whose ops are being built, once for all shards of the table."""
+        """The evictions of the Saver that is being built, once for all shards of the table."""
         key = (tf.get_default_graph(), tf.get_default_graph().get_name_scope())
         first = self._shard.table.shards[0].saveable
         if key not in first._evictions:
@@ -248,7 +250,7 @@ class TableSaveable(saving.SaveableObject):
     def restore(
         self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Optional[Sequence[Any]]
     ) -> tf.Operation:
-        """Builds the op that replaces the shard's rows by the checkpoint's."""
+        """Builds the op that replaces the rows of the shard by those of the checkpoint."""
         del restored_tensors, restored_shapes  # The op reads the file itself.
         graph = tf.get_default_graph()
         return build_restore(
@@ -256,13 +258,13 @@ class TableSaveable(saving.SaveableObject):
         )
 
 
-def bank_name(shard: Any) -> str:
-    """Name of the table's bank of initial vectors in a checkpoint."""
+def bank_name(shard: SavedShard) -> str:
+    """The name that the bank of a shard's table has in a checkpoint."""
     return f"{shard.table.name}/default_values"
 
 
 def _restore_is_being_built(graph: tf.Graph, scope: str) -> bool:
-    """Whether the Saver of this name scope has its save ops, and so builds restore ops now."""
+    """Whether the Saver of this name scope has its save ops, and now builds its restore ops."""
 
     def exists(op: str) -> bool:
         try:
@@ -271,5 +273,5 @@ def _restore_is_being_built(graph: tf.Graph, scope: str) -> bool:
             return False
         return True
 
-    # A sharded Saver writes one SaveV2 a device, then merges; another one has a single SaveV2.
+    # A sharded Saver has one SaveV2 per device and then merges; any other Saver has one SaveV2.
     return exists("MergeV2Checkpoints") or (exists("SaveV2") and not exists("ShardedFilename"))

@@ -2,9 +2,10 @@
 """Embedding tables: keys to rows, growing as new keys are trained.
 
 Step 2 of the data flow: features name keys, **tables hold their rows**, lookups read them,
-optimizers apply gradients. A table is not a ``tf.Variable``: it has no fixed first dimension, it
-is in the collections ``EMBEDDING_VARIABLES`` and ``SAVEABLE_OBJECTS`` only, and nothing but an
-optimizer's apply and a restore changes it.
+optimizers apply gradients. A table is not a ``tf.Variable``: its first dimension is not fixed, and
+only an initializer, an apply, an eviction and a restore change it. ``EMBEDDING_VARIABLES`` has the
+table. ``SAVEABLE_OBJECTS`` has one object per shard to save it, and ``GLOBAL_VARIABLES`` one entry
+per shard to initialize it.
 """
 
 from typing import (
@@ -18,12 +19,14 @@ from typing import (
     NoReturn,
     Optional,
     Tuple,
+    Union,
 )
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs
+from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.options import (
     CBFFilter,
     CounterFilter,
@@ -32,20 +35,21 @@ from rec_estimator.options import (
     GlobalStepEvict,
 )
 from rec_estimator.table import saveable
+from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.shard import TableShard, not_for_tensorflow
 
-# Collection of the logical tables of a graph, under DeepRec's name.
+# The collection of the logical tables of a graph, under the name that DeepRec uses.
 EMBEDDING_VARIABLES = "embedding_variables"
 
-# Keys are spread over shards and checkpoint offsets by floormod(key, BUCKETS), as in DeepRec.
+# floormod(key, BUCKETS) determines the shard of a key and its place in a checkpoint, as in DeepRec.
 BUCKETS = 1000
 
-# The version of a row in a graph that counts no steps.
+# The version of a row in a graph without a global step.
 NO_GLOBAL_STEP = -1
 
 
 class TableExport(NamedTuple):
-    """The rows of a table as tensors of one instant, by floormod(key, 1000), then key."""
+    """The rows of a table, ordered by floormod(key, 1000) and then by key."""
 
     keys: tf.Tensor  # int64 [n]
     values: tf.Tensor  # float32 [n, dim]
@@ -54,28 +58,28 @@ class TableExport(NamedTuple):
 
 
 class EmbeddingTable:
-    """A logical table: one shard, or several with ``partitioner=``.
+    """A logical table with one shard, or with several shards if ``partitioner=`` was given.
 
-    Made by ``get_embedding_variable``. ``list(table)`` gives the shards. With one shard the table
-    has the shard's attributes itself, and ``tf.gradients(loss, table)`` works.
+    ``get_embedding_variable`` makes it. ``list(table)`` gives the shards. A table with one shard
+    has the attributes of that shard, and ``tf.gradients(loss, table)`` works.
 
     Attributes:
-      name: Full name, variable scopes included; the checkpoint's tensors begin with it.
-      dim: Elements of a row's value.
-      key_dtype: tf.int64 or tf.int32: the ids it takes and the keys' type in a checkpoint.
-      shards: The parts, keys spread by ``floormod(key, 1000) % len(shards)``.
+      name: Full name, including variable scopes. The names of the checkpoint's tensors begin so.
+      dim: Number of floats in the value of a row.
+      key_dtype: tf.int64 or tf.int32. The type of the ids, and of the keys in a checkpoint.
+      shards: The shards. A key is in shard ``floormod(key, 1000) % len(shards)``.
       initial_value: float32 [default_value_dim, dim]. The bank of initial vectors.
-      ev_option: Everything else about the table.
-      trainable: Whether optimizers update the table unasked.
+      ev_option: All other settings of the table.
+      trainable: Whether optimizers update the table without being given it in var_list.
     """
 
     _should_act_as_resource_variable = True
 
-    # Whether checkpoints have the table.
+    # Whether checkpoints contain the table.
     is_save = True
-    # Rows that the table may have; 0: as many as there is memory for.
+    # The most rows that the table may have; 0: as many as fit into memory.
     max_rows = 0
-    # Keys whose rows keep their values in training.
+    # Keys whose rows training does not change.
     padding_keys: Tuple[int, ...] = ()
 
     def __init__(
@@ -85,7 +89,7 @@ class EmbeddingTable:
         *,
         key_dtype: tf.DType,
         num_shards: int,
-        initializer: Callable[..., Any],
+        initializer: Callable[..., tf.Tensor],
         ev_option: EmbeddingVariableOption,
         trainable: bool,
     ) -> None:
@@ -98,15 +102,15 @@ class EmbeddingTable:
         self.initial_value = self._make_bank(initializer)
         self.shards: List[TableShard] = [TableShard(self, i, num_shards) for i in range(num_shards)]
         with tf.name_scope(None):
-            # With several shards this op also gives collections of the graph a node by the table's
-            # name, which is how a MetaGraph writes them.
+            # A MetaGraph writes a member of a collection as the name of an op. With several shards,
+            # this is the op with the table's name.
             self.initializer: tf.Operation = (
                 self.shards[0].initializer
                 if num_shards == 1
                 else tf.group([shard.initializer for shard in self.shards], name=name)
             )
 
-    def _make_bank(self, initializer: Callable[..., Any]) -> tf.Tensor:
+    def _make_bank(self, initializer: Callable[..., tf.Tensor]) -> tf.Tensor:
         shape = [self.ev_option.init.default_value_dim, self.dim]
         with tf.name_scope(None), tf.name_scope(f"{self.name}/default_values/"):
             with tf.device("/device:CPU:0"):
@@ -114,20 +118,22 @@ class EmbeddingTable:
         if bank.dtype != tf.float32 or bank.shape.as_list() != shape:
             raise ValueError(
                 f"initializer of table {self.name!r} must give float32 {shape}, got "
-                f"{bank.dtype.name} {bank.shape}; rows are [default_value_dim, dim]"
+                f"{bank.dtype.name} {bank.shape}; the shape is [default_value_dim, dim]"
             )
         return bank
 
-    def _initial_vectors(self, initializer: Callable[..., Any], shape: List[int]) -> Any:
+    def _initial_vectors(
+        self, initializer: Callable[..., tf.Tensor], shape: List[int]
+    ) -> tf.Tensor:
         return initializer(shape, dtype=tf.float32)
 
     def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
-        """Attributes of the op that makes a shard's handle.
+        """The attributes of the op that makes the handle of a shard.
 
         Args:
-          num_shards: How many shards the table has.
+          num_shards: The number of shards of the table.
         """
-        del num_shards  # A Bloom filter's size is of the logical table, in every shard.
+        del num_shards  # Every shard has a Bloom filter of the size for the whole table.
         attrs = {"dim": self.dim, "default_value": self.ev_option.init.default_value_no_permission}
         option = self.filter
         if option is not None:
@@ -138,10 +144,10 @@ class EmbeddingTable:
         return attrs
 
     def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:
-        """What a step stamps rows with.
+        """The version that a step gives to the rows that it trains.
 
         Args:
-          global_step: int64 []. The step before its increment, -1 where there is none.
+          global_step: int64 []. The global step before its increment; -1 if there is none.
         """
         return global_step
 
@@ -158,44 +164,44 @@ class EmbeddingTable:
 
     @property
     def _in_graph_mode(self) -> NoReturn:
-        # What TensorFlow's optimizers ask of a resource variable first.
+        # The first attribute that TensorFlow's optimizers read of a resource variable.
         raise AttributeError(not_for_tensorflow(self.name))
 
     @property
     def handle(self) -> tf.Tensor:
-        """Resource handle [] of the only shard."""
+        """resource []. The handle of the only shard."""
         return self._only_shard("a handle").handle
 
     @property
     def op(self) -> tf.Operation:
-        """The op of the only shard's handle."""
+        """The op that makes the handle of the only shard."""
         return self._only_shard("an op").op
 
     @property
     def device(self) -> str:
-        """Device of the only shard."""
+        """The device of the only shard."""
         return self._only_shard("a device").device
 
     @property
     def graph(self) -> tf.Graph:
-        """The graph the table was made in."""
+        """The graph of the table."""
         return self.shards[0].graph
 
     @property
     def dtype(self) -> tf.DType:
-        """Type of the values: float32."""
+        """The type of the values: float32."""
         return tf.float32
 
     @property
     def shape(self) -> tf.TensorShape:
-        """[dim], as DeepRec has it: the number of rows is not static."""
+        """[dim], as in DeepRec. The number of rows is not static."""
         return tf.TensorShape([self.dim])
 
     @property
     def filter(self) -> Optional[Filter]:
-        """The rule that keeps keys out, None if there is none or its filter_freq is 0.
+        """The filter; None if there is none or its filter_freq is 0.
 
-        A CBFFilter without a size is the CounterFilter that it behaves as.
+        A CBFFilter without a size counts exactly, so the property returns a CounterFilter for it.
         """
         option = self.ev_option.filter_option
         if option is None or option.filter_freq == 0:
@@ -212,37 +218,37 @@ class EmbeddingTable:
         return tf.add_n(stats)
 
     def size(self) -> tf.Tensor:
-        """Number of keys that own a row, int64 []."""
+        """int64 []. The number of keys that own a row."""
         return self._sum_of_stat("size")
 
     def total_count(self) -> tf.Tensor:
-        """Number of keys that own a row or are counted by a filter, int64 [].
+        """int64 []. The number of keys that own a row or that a filter counts.
 
-        A Bloom filter does not know how many keys it counted; those are left out.
+        A Bloom filter does not know how many keys it has counted, so those are not included.
         """
         return self._sum_of_stat("total_count")
 
     def capacity(self) -> tf.Tensor:
-        """Number of keys that fit before some internal shard grows, int64 []."""
+        """int64 []. The number of keys that fit before an internal shard grows."""
         return self._sum_of_stat("capacity")
 
     def memory_bytes(self) -> tf.Tensor:
-        """Bytes allocated for keys and rows, int64 []."""
+        """int64 []. The bytes that are allocated for keys and rows."""
         return self._sum_of_stat("memory_bytes")
 
     def get_dynamic_shape(self) -> tf.Tensor:
-        """[size, dim] now, int32 [2]."""
+        """int32 [2]. The current [size, dim]."""
         return tf.stack([tf.cast(self.size(), tf.int32), tf.constant(self.dim, tf.int32)])
 
     def get_frequency(self, keys: Any) -> tf.Tensor:
-        """How often each key was trained, whether a filter admitted it or not.
+        """How often each key was trained, including the steps before a filter admitted it.
 
         Args:
           keys: int64 or int32, any shape.
 
         Returns:
-          int64, the shape of keys; 0 for a key the table does not know, which stays unknown. For a
-          key that a Bloom filter keeps out, its estimate: rarely above the count, never below.
+          int64, the shape of keys. 0 for an unknown key, which stays unknown. For a key that a
+          Bloom filter has not admitted, an estimate that is never below the count and rarely above.
         """
         keys = as_keys(self, keys, "keys")
         counts = []
@@ -258,7 +264,7 @@ class EmbeddingTable:
           keys: int64 or int32, any shape.
 
         Returns:
-          int64, the shape of keys; -1 for a key the table does not know and for one never trained.
+          int64, the shape of keys. -1 for an unknown key and for a key that was never trained.
         """
         keys = as_keys(self, keys, "keys")
         versions = []
@@ -268,16 +274,17 @@ class EmbeddingTable:
         return tf.reduce_max(tf.stack(versions), axis=0)
 
     def evict(self) -> tf.Tensor:
-        """Takes away the keys that ``ev_option.evict_option`` names, as each full save does.
+        """Evicts the keys that ``ev_option.evict_option`` selects, as every full save does.
 
-        An evicted key starts from count 0, its initial vector and fresh slots.
+        If an evicted key is trained again, it starts from count 0, its initial vector and fresh
+        slots.
 
         Returns:
-          int64 []. How many keys went, counted only ones included.
+          int64 []. The number of evicted keys, including keys that a filter only counted.
 
         Raises:
-          ValueError: The table has no eviction rule, or one by steps in a graph without a global
-            step.
+          ValueError: The table has no eviction rule; or it has GlobalStepEvict, and the graph has
+            no global step.
 
         Example:
           >>> option = rec.EmbeddingVariableOption(evict_option=rec.L2WeightEvict(0.5))
@@ -294,7 +301,9 @@ class EmbeddingTable:
             return self._evict(graph_step([self]), steps_to_live=rule.steps_to_live)
         return self._evict(NO_GLOBAL_STEP, l2_weight_threshold=rule.l2_weight_threshold)
 
-    def _evict(self, step: Any, **attrs: Any) -> tf.Tensor:
+    def _evict(
+        self, step: Optional[Union[int, tf.Variable]], **attrs: Optional[float]
+    ) -> tf.Tensor:
         step = tf.cast(tf.convert_to_tensor(step), tf.int64)
         counts = []
         for shard in self.shards:
@@ -303,7 +312,7 @@ class EmbeddingTable:
         return tf.add_n(counts)
 
     def export(self) -> TableExport:
-        """All rows, shard after shard, each shard of one instant.
+        """Reads all rows, one shard after the other. The rows of a shard belong to one instant.
 
         Returns:
           A TableExport of tensors.
@@ -340,55 +349,50 @@ for _kind in (EmbeddingTable, TableShard):
 
 
 def graph_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:
-    """The tables of a graph, in the order they were made.
+    """The tables of a graph, in the order in which they were made.
 
     Args:
       graph: The default graph if None.
     """
     tables = (graph or tf.get_default_graph()).get_collection(EMBEDDING_VARIABLES)
-    # A graph read from a MetaGraph has plain ops there instead.
+    # A graph that was imported from a MetaGraph has ops there instead.
     return [table for table in tables if isinstance(table, EmbeddingTable)]
 
 
-def graph_step(tables: Iterable[EmbeddingTable]) -> Optional[tf.Variable]:
-    """The default graph's global step, if it has one.
+def graph_step(tables: Iterable[LogicalTable]) -> Optional[tf.Variable]:
+    """The global step of the default graph, if it has one.
 
     Args:
-      tables: What needs it.
+      tables: The tables that need it.
 
     Raises:
-      ValueError: There is none, and a table evicts by it.
+      ValueError: There is none, and one of the tables has GlobalStepEvict.
     """
-    # tf.train.get_global_step() raises TypeError where a resource variable of that name is not in
-    # the collection.
-    steps = tf.get_collection(tf.GraphKeys.GLOBAL_STEP) or [
-        variable for variable in tf.global_variables() if variable.op.name == "global_step"
-    ]
-    if steps:
-        return steps[0]
-    for table in tables:
-        rule = table.ev_option.evict_option
-        if isinstance(rule, GlobalStepEvict) and rule.is_on:
-            raise ValueError(
-                f"the graph must have a global step, by which table {table.name!r} evicts, got "
-                "none; call tf.train.get_or_create_global_step() before"
-            )
-    return None
+    step = find_global_step()
+    if step is None:
+        for table in tables:
+            rule = table.ev_option.evict_option
+            if isinstance(rule, GlobalStepEvict) and rule.is_on:
+                raise ValueError(
+                    f"the graph must have a global step, by which table {table.name!r} evicts, got "
+                    "none; call tf.train.get_or_create_global_step() before"
+                )
+    return step
 
 
 def as_keys(table: EmbeddingTable, ids: Any, argument: str) -> tf.Tensor:
-    """Ids of a table as its ops take them.
+    """Converts ids to the keys that the ops of a table take.
 
     Args:
       table: The table.
-      ids: int64 or int32, any shape; int32 only if that is the table's key_dtype.
-      argument: What the caller calls them, for the message.
+      ids: int32 of any shape; also int64 if that is the key_dtype of the table.
+      argument: The caller's name for ids, for error messages.
 
     Returns:
       int64, the shape of ids.
 
     Raises:
-      TypeError: ids are of another type.
+      TypeError: ids have another type.
     """
     keys = tf.convert_to_tensor(ids, name="ids")
     if keys.dtype == tf.int64 and table.key_dtype == tf.int32:

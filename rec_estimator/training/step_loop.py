@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs
+from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.walk import (
     ancestors,
     called_functions,
@@ -45,9 +46,7 @@ _NO_READS = (
     "IteratorToStringHandle",
     "IteratorToStringHandleV2",
     "MakeIterator",
-    "RecEstimator>TableInitialize",
-    "RecEstimator>TableIsInitialized",
-    "RecEstimator>TableRestore",
+    *op_registry.OUTSIDE_STEPS,
     "VarIsInitializedOp",
 )
 
@@ -317,5 +316,5 @@ def _waiting(step: _Step) -> Set[tf.Operation]:
     }
     for tensor in step.captured:
         takers = {op for op in tensor.consumers() if op in step.ops or op.type not in _NO_READS}
-        waiting |= {op for op in takers if op.type != "RecEstimator>StepLoop"}
+        waiting |= {op for op in takers if op.type != op_registry.STEP_LOOP}
     return waiting

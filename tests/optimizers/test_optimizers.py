@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizers: tables beside dense variables under TensorFlow's own, rule by rule."""
+"""The optimizers compared, rule by rule, with TensorFlow's optimizers on dense variables."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def loss_of(vectors, weights):
 
 
 def table_and_dense_variable(rule, dim):
-    """Both from the same vectors, what trains them on a batch, and the batch's placeholders."""
+    """A table and a variable with the same vectors, their train ops, and the placeholders."""
     bank = initial_vectors(dim)
     table, dense = table_from(bank), tf.get_variable("dense", initializer=bank)
     keys, weights = placeholders(dim)
@@ -134,7 +134,7 @@ def test_adam_moves_all_rows_of_a_dense_variable_as_tensorflows_does():
         assert_same_bits(*session.run(variables))
 
 
-# ---- Tables without anything else, and what there is once.
+# ---- Graphs with tables only; variables that exist once.
 
 
 @rules(ALL_RULES)
@@ -192,7 +192,7 @@ def test_every_update_reads_the_global_step_before_it_is_incremented(use_resourc
     dense = tf.get_variable("dense", initializer=1.0)
     loss = dense * sum(tf.reduce_sum(rows_of(table, [1])) for table in tables)
     increment = rec.optimizers.AdagradOptimizer(0.1).minimize(loss, global_step=step)
-    # Not by luck: the increment waits for the updates, and each of them for its read of the step.
+    # The graph guarantees it: the increment waits for the updates, and they wait for the read.
     before = ancestors(increment)
     updates = [op for op in before if op.type == "RecEstimator>TableApply"]
     assert len(updates) == len(tables)
@@ -271,7 +271,7 @@ def test_compute_gradients_gives_a_whole_table_once_and_a_partitioned_one_by_sha
     assert all(isinstance(gradient, tf.IndexedSlices) for gradient, _ in pairs[1:])
 
 
-# ---- What the user may ask for.
+# ---- Arguments.
 
 
 def test_var_list_says_which_tables_and_shards_are_trained():
@@ -319,7 +319,7 @@ def test_learning_rate_is_a_tensor_or_a_function_as_well(rule, given):
 def test_gates_do_not_change_what_a_step_does(gate):
     bank = initial_vectors(4)
     table = table_from(bank)
-    # Where one gradient needs the other variable's value, GATE_NONE may give it the new one.
+    # If a gradient needs the value of the other variable, GATE_NONE may read the new value.
     loss = 2.0 * tf.reduce_sum(rows_of(table)) + tf.get_variable("dense", initializer=1.0)
     train = rec.optimizers.GradientDescentOptimizer(0.5).minimize(
         loss,
@@ -343,7 +343,7 @@ def test_gradients_may_be_changed_between_computing_and_applying():
     with initialized_session() as session:
         assert session.run([norm, train])[0] == np.sqrt(np.float32(8))
         moved = bank - session.run(rows_of(table))
-    # Each float moves by 4e-4, of which a row of magnitude 1 keeps three digits.
+    # Each float changes by 4e-4. A value near 1 keeps three digits of that.
     np.testing.assert_allclose(np.linalg.norm(moved), 1e-3, rtol=1e-3)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rec SDK's factories, and its way of training dense variables and tables apart."""
+"""Rec SDK's factories, and its way to train dense variables and tables separately."""
 
 import importlib
 import inspect
@@ -17,8 +17,8 @@ from optimizer_rules import (
 
 import rec_estimator as rec
 
-# Module: its factory, the defaults that Rec SDK documents (... where there is none), the optimizer
-# that a call with learning_rate=0.1 and these makes.
+# By module: the factory, the defaults that Rec SDK documents (... if there is none), and the
+# optimizer that a call with learning_rate=0.1 and these defaults makes.
 optimizers = rec.optimizers
 ADAM = {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 FACTORIES = {
@@ -107,7 +107,7 @@ def factory(module):
 
 
 def step_of(optimizer):
-    """Two steps from the same vectors, and the slots' names."""
+    """Trains two steps from the same vectors; (values, names of the slots)."""
     with tf.Graph().as_default():
         table = table_from(initial_vectors(5))
         train_op = optimizer.minimize(tf.reduce_sum(tf.square(rows_of(table, [1, 2, 1]))))

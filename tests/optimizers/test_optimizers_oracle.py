@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that are not TensorFlow's beside what they mean in NumPy: tables and dense variables."""
+"""Rules that TensorFlow does not have, compared with NumPy, on tables and dense variables."""
 
 import numpy as np
 import pytest
@@ -24,8 +24,8 @@ import rec_estimator as rec
 
 
 def assert_within_2_ulp(actual, expected):
-    # On this side TensorFlow's kernels and graph rewrites do the arithmetic. Where they round each
-    # operation once, as NumPy does, the bits are equal; they promise to be close only.
+    # Here TensorFlow's kernels and graph rewrites do the arithmetic. The bits are equal if these
+    # round each operation once, as NumPy does; TensorFlow does not guarantee that.
     np.testing.assert_array_max_ulp(actual, expected, maxulp=2)
 
 
@@ -53,7 +53,7 @@ def test_training_a_table_equals_the_oracle(rule, dim):
     keys, weights = placeholders(dim)
     loss = tf.reduce_sum(rec.embedding_lookup(table, keys) * weights)
     train_op = train(rule, loss)
-    # Equal bits, more than the 2 ulp that are promised: every operation is IEEE 754's.
+    # Equal bits, although only 2 ulp are guaranteed: every operation is one of IEEE 754.
     assert_same_bits(*oracle_and_trained(rule, bank, rows_of(table), train_op, keys, weights))
 
 
@@ -166,7 +166,7 @@ def test_slots_start_afresh_after_an_eviction(rule):
         assert_same_bits(session.run(row), once)
 
 
-# ---- What a rule does besides.
+# ---- Properties of single rules.
 
 
 @pytest.mark.parametrize("version", ["AdagradDecayOptimizer", "AdagradDecayOptimizerV2"])

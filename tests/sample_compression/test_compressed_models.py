@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What models do to users' rows in training, compressed and flat: one step is the same step."""
+"""Training steps of various models are the same on compressed and on flat batches."""
 
 import numpy as np
 import pytest
@@ -8,12 +8,12 @@ import tensorflow.compat.v1 as tf
 import rec_estimator as rec
 from rec_estimator import graph_optimizer
 
-# Candidates of each user by batch; one user alone broadcasts.
+# The number of candidates of each user, by batch. A batch with one user may broadcast.
 SIZES = [[3, 1, 4, 2], [6], [1, 2]]
 
 
 def batch(seed):
-    """(users' features, candidates' features, sizes)."""
+    """(features of users, features of candidates, sizes)."""
     sizes, random = SIZES[seed], np.random.RandomState(seed)
     users, items = len(sizes), sum(sizes)
     of_users = {
@@ -65,7 +65,7 @@ def run(train, is_grouped, folder):
 
 
 def check_same(train, folder):
-    """Compares what is fetched, and all that is saved; returns the checkpoint's prefix."""
+    """Compares the fetched values and the checkpoints; returns the prefix of the checkpoint."""
     (expected, flat), (got, grouped) = (run(train, is_grouped, folder) for is_grouped in (0, 1))
     for wanted, value in zip(tf.nest.flatten(expected), tf.nest.flatten(got)):
         assert np.shape(wanted) == np.shape(value)
@@ -91,7 +91,7 @@ def table(name, **settings):
 
 
 def vectors(features, name):
-    """(the user's vector, the item's vector, a score) by tables of their own."""
+    """(vector of the user, vector of the item, score), each from a table of its own."""
     user = rec.embedding_lookup(table(f"{name}_user"), features["user"])
     item = rec.embedding_lookup(table(f"{name}_item"), features["item"])
     return user, item, tf.reduce_sum(user * item, axis=1)
@@ -122,7 +122,7 @@ OPTIMIZERS = {
 
 
 def test_every_optimizer_of_ours(tmp_path):
-    """Each with a table, whose rows users and candidates share, and a variable, in one graph."""
+    """Every optimizer trains a variable and a table that users and candidates share."""
 
     def train(features):
         losses, pairs = [], {}
@@ -226,7 +226,7 @@ def test_gradients_within_a_model_and_loops_over_the_history(tmp_path):
 
 
 def test_scripts_for_dynamic_expansion(tmp_path):
-    """The gradients of looked-up values, paired with what stands for their keys."""
+    """Pairs the gradients of looked-up values with the addresses of their keys."""
 
     def train(features):
         made = rec.create_table(tf.int64, 3, "made", normal(), device_vocabulary_size=20)

@@ -7,6 +7,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from compressed_runs import predict
 
 import rec_estimator as rec
 from model_zoo import data, run
@@ -46,12 +47,12 @@ FEATURES = [
 ]
 
 
-# Reached by some keys within a batch, by some in a later one, by some never.
+# Some keys reach the threshold within a batch, some in a later batch, some never.
 THRESHOLDS = {"access_threshold": 180, "faae_coefficient": 2}
 
 
 def model_fn(features, labels, mode, params):
-    """Attention over the history, lookups of its own, and a table without a gradient."""
+    """A model with attention over the history, own lookups, and a table without a gradient."""
     is_training = mode == rec.ModeKeys.TRAIN
     parts = rec.get_embedding_variable(
         "parts", 2, partitioner=tf.fixed_size_partitioner(3), initializer=tf.ones_initializer()
@@ -107,7 +108,7 @@ class LossHook(tf.train.SessionRunHook):
         self.losses = []
 
     def before_run(self, run_context):
-        # Where Estimator puts what the model_fn gives as its loss.
+        # Estimator adds the loss of the model_fn to this collection.
         return tf.train.SessionRunArgs(tf.get_collection(tf.GraphKeys.LOSSES)[-1])
 
     def after_run(self, run_context, run_values):
@@ -115,7 +116,7 @@ class LossHook(tf.train.SessionRunHook):
 
 
 def input_fn(is_grouped, start=0):
-    """Four batches, from one of them on."""
+    """The batches from number `start` on; there are four."""
 
     def dataset():
         batches = [samples(seed) for seed in range(4)]
@@ -128,7 +129,7 @@ def input_fn(is_grouped, start=0):
 
 
 def compare(flat, grouped):
-    """All tensors of two checkpoints: rows, slots, counts, versions, filtered keys, variables."""
+    """Compares all tensors of two checkpoints; returns their names."""
     names = dict(tf.train.list_variables(flat))
     assert names.keys() == dict(tf.train.list_variables(grouped)).keys()
     readers = [tf.train.load_checkpoint(prefix) for prefix in (flat, grouped)]
@@ -142,7 +143,7 @@ def compare(flat, grouped):
 
 
 def compare_slots(flat, grouped):
-    """Of two checkpoints all whole numbers, and Adam's slots, to 1e-5 of the largest of each."""
+    """Compares integers, and Adam's slots to 1e-5 of their largest value; returns the slots."""
     slots = []
     for name, _ in tf.train.list_variables(flat):
         expected, got = (tf.train.load_variable(prefix, name) for prefix in (flat, grouped))
@@ -187,7 +188,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_equals_flat_training(optimizer, runs):
+def test_training_equals_flat_training(optimizer, runs):
     (flat, expected, prefix), (grouped, losses, of_grouped) = (
         runs(is_grouped, optimizer) for is_grouped in (False, True)
     )
@@ -218,7 +219,7 @@ def test_predictions_have_a_row_per_sample(runs):
 
 
 def compare_bits(first, second):
-    """All tensors of two checkpoints."""
+    """Compares all tensors of two checkpoints bit for bit."""
     names = dict(tf.train.list_variables(first))
     assert names == dict(tf.train.list_variables(second))
     for name in names:
@@ -313,7 +314,7 @@ def small_batch(size=(2, 1)):
 
 
 def small_model_fn(features, labels, mode, params):
-    """A dense variable and a table, trained by what params say."""
+    """A model with a dense variable and a table, trained by params["train"]."""
     table = rec.get_embedding_variable("table", 1, initializer=tf.ones_initializer())
     weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
     initializer = tf.ones_initializer()
@@ -347,7 +348,7 @@ LABELS = [[1.0], [0.0], [1.0]]
 
 
 def trained(train, folder, input_fn=None, is_flat=False, hooks=(), **arguments):
-    """Trains two steps; the prefix of the checkpoint and the losses."""
+    """Trains two steps; returns the prefix of the checkpoint and the losses."""
 
     def batches():
         batch = {**small_batch()}
@@ -365,11 +366,11 @@ def trained(train, folder, input_fn=None, is_flat=False, hooks=(), **arguments):
     return str(estimator.latest_checkpoint()), hook.losses
 
 
-def test_enabled_by_the_input_fn(tmp_path):
+def test_an_input_fn_may_enable_compression(tmp_path):
     def input_fn():
         batch = small_batch()
         size, labels = batch.pop("item_size"), tf.constant(LABELS)
-        # Shapes that say nothing, as those of a dataset.
+        # Unknown batch sizes, as in the shapes of a dataset.
         batch = {k: tf.placeholder_with_default(v, [None, *v.shape[1:]]) for k, v in batch.items()}
         users = [batch["user"], batch["id"]]
         rec.enable_sample_awared_graph_compression(users, [batch["item"], labels], size)
@@ -409,8 +410,99 @@ def test_gradients_built_beside_those_of_our_optimizers_are_refused(tmp_path):
         trained(ours_and_more_gradients, tmp_path)
 
 
-def test_batches_of_static_shapes_are_those_of_their_step(tmp_path):
-    """Their shape is hidden by placeholders, which neither a loop nor the dataset may feed."""
+# Scopes that TensorFlow's gradients and the pass use for their own ops.
+SCOPES = ["my_grad", "gradients/my_grad", "gradient_tape", "head/sample_compression"]
+
+
+def scores_of(user, item, scope):
+    """A head in a scope that the model chose, built on a tensor that depends on users alone."""
+    with tf.name_scope(f"{scope}/"):  # Not my_grad_1 the second time.
+        return tf.nn.sigmoid(user * item)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_scopes_of_ops_built_after_the_gradients_do_not_matter(scope, tmp_path):
+    def train(loss, user):
+        train_op = ours(loss, user)
+        scores = scores_of(user, tf.constant([[3.0], [4.0], [5.0]]), scope)
+        # An assertion, because TensorFlow does not compute results that nothing uses.
+        return tf.group(train_op, tf.debugging.assert_non_negative(scores))
+
+    flat, expected = trained(train, tmp_path / "flat", is_flat=True)
+    grouped, got = trained(train, tmp_path / "grouped")
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    compare(flat, grouped)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_scopes_of_a_model_do_not_matter_in_training_and_in_exports(scope, tmp_path):
+    """The head is built before the gradients, and once more after them."""
+
+    def model_fn(features, labels, mode):
+        weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
+        user = weight * features["user"]
+        scores = scores_of(user, features["item"], scope)
+        if mode == rec.ModeKeys.PREDICT:
+            return rec.EstimatorSpec(mode, predictions={"scores": scores, "user": user})
+        loss, train_op = tf.reduce_mean(tf.square(scores - labels)), None
+        if mode == rec.ModeKeys.TRAIN:
+            train_op = ours(loss, user)
+        again = scores_of(user, features["item"], scope)
+        metrics = {"scores": tf.metrics.mean(again)}
+        with tf.control_dependencies([tf.debugging.assert_non_negative(again)]):
+            loss = tf.identity(loss)
+        return rec.EstimatorSpec(mode, loss=loss, train_op=train_op, eval_metric_ops=metrics)
+
+    def batches():
+        batch = {name: small_batch()[name] for name in ("user", "item", "item_size")}
+        return tf.data.Dataset.from_tensors((batch, tf.constant(LABELS))).repeat(2)
+
+    estimator = rec.RecEstimator(
+        model_fn,
+        model_dir=str(tmp_path / "model"),
+        sample_compression=rec.SampleCompression(user=["user"]),
+    )
+    estimator.train(batches)
+    metrics = estimator.evaluate(batches)
+    tensors = [tf.TensorSpec([None, 1], tf.float32, name) for name in ("user", "item")]
+    receiver_fn = rec.compressed_serving_input_receiver_fn(user=tensors[:1], item=tensors[1:])
+    folder = estimator.export_savedmodel(str(tmp_path / "served"), receiver_fn)
+    request = {"user": [[1.0], [2.0]], "item": [[3.0], [4.0], [5.0]], "item_size": [2, 1]}
+    served = predict(folder, request, key="serving_default")
+    np.testing.assert_allclose(served["scores"].mean(), metrics["scores"], rtol=1e-6)
+    np.testing.assert_allclose(served["user"][:, 0], np.ravel(served["user"])[[0, 0, 2]])
+
+
+def gradients_of_a_tape(loss, user):
+    train_op = ours(loss, user)
+    with tf.GradientTape() as tape:
+        tape.watch(user)
+        square = tf.reduce_sum(tf.square(user))
+    return tf.group(train_op, tape.gradient(square, user))
+
+
+def gradients_in_a_scope_of_the_pass(loss, user):
+    train_op = ours(loss, user)
+    with tf.name_scope("sample_compression"):
+        return tf.group(train_op, tf.gradients(loss, user))
+
+
+def gradients_of_ones(loss, user):
+    """Here tf.gradients only builds ones, outside of any scope of an op's gradient."""
+    train_op = ours(loss, user)
+    return tf.group(train_op, tf.gradients(user, user))
+
+
+@pytest.mark.parametrize(
+    "train", [gradients_of_a_tape, gradients_in_a_scope_of_the_pass, gradients_of_ones]
+)
+def test_all_gradients_built_beside_those_of_our_optimizers_are_refused(train, tmp_path):
+    with pytest.raises(ValueError, match="gradients of a compressed model must be built by opt"):
+        trained(train, tmp_path)
+
+
+def test_batches_of_static_shapes_are_read_anew_in_every_step(tmp_path):
+    """Placeholders with defaults hide the static shapes. A loop must not freeze their values."""
 
     def input_fn():
         other = {
@@ -435,7 +527,7 @@ def test_batches_of_static_shapes_are_those_of_their_step(tmp_path):
     assert tf.train.load_variable(plain, "table-keys").tolist() == [4, 7, 9]
 
 
-def test_warm_started_training_goes_on_alike(tmp_path):
+def test_warm_started_training_equals_flat_training(tmp_path):
     source, _ = trained(ours, tmp_path / "source")
     flat, _ = trained(ours, tmp_path / "flat", is_flat=True, warm_start_from=source)
     grouped, _ = trained(ours, tmp_path / "grouped", warm_start_from=source)
@@ -459,7 +551,7 @@ def test_a_user_without_samples_is_an_error(tmp_path):
 
 
 def test_bad_declarations_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="must be names of features, got"):
+    with pytest.raises(ValueError, match="must be feature names, got"):
         rec.SampleCompression(user=[])
     with pytest.raises(TypeError, match="must be a SampleCompression, got 'user'"):
         rec.RecEstimator(small_model_fn, params={}, sample_compression="user")
@@ -471,7 +563,7 @@ def test_bad_declarations_are_refused(tmp_path):
         rec.SampleCompression(user="user").enable(batch, None)
         return batch
 
-    with pytest.raises(ValueError, match="in the graph of the model, got a function's"):
+    with pytest.raises(ValueError, match="in the graph of the model, got the graph of a function"):
         flat.map(enable)
 
 
@@ -502,8 +594,9 @@ def test_models_of_the_zoo_train_the_same(model, tmp_path):
         prefixes[is_grouped] = str(estimator.latest_checkpoint())
         estimator.train(input_fn, hooks=[hook])
         losses[is_grouped] = hook.losses
-    # After one step Adam's slots are the gradients and their squares. The weights say less: Adam
-    # makes whole steps of gradients that are rounding only, as a bias below a softmax has.
+    # After one step, Adam's slots are the gradients and their squares. The weights are no measure:
+    # Adam also makes full steps for gradients that are rounding errors, as those of a bias below a
+    # softmax.
     slots = compare_slots(*prefixes.values())
     assert "deep/hidden_0/kernel/Adam" in slots and "item/Adam-values" in slots
     assert tf.train.load_variable(prefixes[True], "item-freqs").sum() > 128

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Eviction on demand: which keys go, what is counted, and that they start anew."""
+"""Eviction on demand: which keys are evicted, the returned count, and how they start again."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def make_table(evict_option, shards=1, filter_option=None, bank=BANK, **argument
 
 
 def trainer(table, optimizer=None):
-    """A function of session and keys that trains them for a step with gradient 1."""
+    """Returns a function of a session and keys that trains the keys by one step of gradient 1."""
     keys = tf.placeholder(tf.int64, [None])
     loss = tf.reduce_sum(rec.embedding_lookup(table, keys))
     optimizer = optimizer or rec.optimizers.GradientDescentOptimizer(0.5)
@@ -54,7 +54,7 @@ def test_version_is_the_global_step_before_its_increment(shards):
 
 
 @ALSO_PARTITIONED
-def test_keys_go_when_more_than_steps_to_live_have_passed(shards):
+def test_keys_are_evicted_when_more_than_steps_to_live_have_passed(shards):
     table = make_table(rec.GlobalStepEvict(2), shards)
     train, evict = trainer(table), table.evict()
     with initialized_session() as session:
@@ -69,7 +69,7 @@ def test_keys_go_when_more_than_steps_to_live_have_passed(shards):
 
 
 @ALSO_PARTITIONED
-def test_counted_keys_go_by_steps_as_well(shards):
+def test_counted_keys_are_evicted_by_steps_as_well(shards):
     table = make_table(rec.GlobalStepEvict(1), shards, filter_option=rec.CounterFilter(2))
     train, evict = trainer(table), table.evict()
     with initialized_session() as session:
@@ -78,7 +78,7 @@ def test_counted_keys_go_by_steps_as_well(shards):
         assert session.run([table.size(), table.total_count()]) == [2, 3]
         assert session.run(evict) == 2
         assert session.run(table.get_frequency([1, 2, 3])).tolist() == [0, 0, 2]
-        # From count 0: two more steps are needed, not one.
+        # The count starts from 0 again, so two more steps are needed.
         train(session, [2])
         assert session.run(table.size()) == 1
         train(session, [2])
@@ -106,7 +106,7 @@ def test_evicted_key_starts_from_its_initial_vector_and_fresh_slots():
 
 @pytest.mark.parametrize("initial_step", [0, 100])
 def test_key_without_a_version_is_stamped_instead_of_evicted(initial_step):
-    """A table trained without a global step gets one: its rows live from then on."""
+    """The rows of a table that was trained without a global step get a version at the next step."""
     table = make_table(rec.L2WeightEvict(0.1))  # Takes no global step.
     keys = tf.constant([1, 2], tf.int64)
     train = rec.optimizers.GradientDescentOptimizer(0.0).minimize(
@@ -130,7 +130,7 @@ def test_key_without_a_version_is_stamped_instead_of_evicted(initial_step):
 
 
 @ALSO_PARTITIONED
-def test_rows_with_small_values_go(shards):
+def test_rows_with_small_values_are_evicted(shards):
     table = make_table(rec.L2WeightEvict(0.9), shards)
     train, evict = trainer(table), table.evict()
     with initialized_session() as session:
@@ -142,8 +142,8 @@ def test_rows_with_small_values_go(shards):
         assert session.run(table.get_frequency([1, 2])).tolist() == [1, 0]
 
 
-def test_rows_that_ftrl_made_zero_go_and_read_their_initial_vector_again():
-    """As DeepRec's test: threshold 0.9, keys 0 and 1 stay, key 2 reads ones again."""
+def test_rows_that_ftrl_made_zero_are_evicted_and_read_their_initial_vector_again():
+    """As in DeepRec's test: threshold 0.9, keys 0 and 1 stay, key 2 reads ones again."""
     table = make_table(rec.L2WeightEvict(0.9))
     optimizer = rec.optimizers.FtrlOptimizer(0.5, l1_regularization_strength=2.0)
     values = rec.embedding_lookup(table, tf.range(3))
@@ -167,7 +167,7 @@ def test_threshold_is_compared_with_half_the_squared_norm():
         assert sorted(session.run(table.export()).keys) == [0, 2]  # 2.5 and 4.5.
 
 
-def test_keys_that_a_filter_keeps_out_stay():
+def test_keys_without_a_row_are_not_evicted_by_value():
     table = make_table(rec.L2WeightEvict(100.0), filter_option=rec.CounterFilter(2))
     train = trainer(table)
     with initialized_session() as session:
@@ -194,7 +194,7 @@ def test_eviction_by_steps_without_a_global_step_is_an_error_where_it_is_needed(
     optimizer = rec.optimizers.GradientDescentOptimizer(0.1)
     with pytest.raises(ValueError, match=message):
         optimizer.minimize(loss)
-    # Neither attempt left a claim on the table.
+    # Both failed attempts left the table free for an update.
     step = tf.train.get_or_create_global_step()
     rec.optimizers.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
     assert table.evict().dtype == tf.int64
@@ -207,7 +207,7 @@ def test_other_tables_of_a_graph_need_no_global_step():
     rec.optimizers.GradientDescentOptimizer(0.1).minimize(loss)
 
 
-def test_steps_to_live_is_an_older_way_to_say_it(monkeypatch):
+def test_steps_to_live_is_an_older_name_of_the_option(monkeypatch):
     table = rec.get_embedding_variable("t", 2, steps_to_live=7)
     assert table.ev_option.evict == rec.GlobalStepEvict(7)
     same = rec.EmbeddingVariableOption(evict_option=rec.GlobalStepEvict(7))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feature filters end to end: what a key reads, when it is admitted, what counts."""
+"""Feature filters end to end: what a key reads, when it is admitted, which occurrences count."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def initialized_session():
 
 
 def state(session, table, keys):
-    """All that can be known of the table."""
+    """Everything that a table reports."""
     return session.run(
         {
             "values": rec.embedding_lookup(table, tf.constant(keys, tf.int64)),
@@ -63,7 +63,7 @@ def state(session, table, keys):
 def test_fourth_lookup_reads_the_row_that_the_third_step_trained(make_filter, shards):
     table = make_table(make_filter(3), shards)
     values = rec.embedding_lookup(table, tf.constant([5], tf.int64))
-    # The gradient of a step is its number, so that the row tells which were applied.
+    # The gradient of step n is n, so the row shows which steps were applied.
     train = minimize(tf.reduce_sum(values) * tf.placeholder_with_default(1.0, [], "g"))
     read = []
     with initialized_session() as session:
@@ -144,12 +144,12 @@ def test_gradient_is_that_of_the_occurrences_of_the_admitted_keys_only(make_filt
 
 @BOTH
 def test_slots_begin_at_the_step_that_admits(make_filter):
-    """Adagrad's accumulator has the gradients from the threshold step on, as a dense variable."""
+    """Adagrad's accumulator sums the gradients from the step that admits the key."""
     table = make_table(make_filter(3))
     dense = tf.get_variable("dense", initializer=BANK)
     step = tf.train.get_or_create_global_step()
     sparse_loss = tf.reduce_sum(tf.square(rec.embedding_lookup(table, tf.constant([2], tf.int64))))
-    # What the forward of the third step saw was no permission.
+    # In the third step the lookup still read default_value_no_permission.
     seen = tf.placeholder_with_default(dense[2], [2])
     gradient = tf.IndexedSlices(2.0 * seen[tf.newaxis], tf.constant([2]))
     train = rec.optimizers.AdagradOptimizer(0.1).minimize(sparse_loss, global_step=step)
@@ -249,7 +249,7 @@ def test_evaluate_predict_export_and_serving_change_nothing(tmp_path):
     for _ in range(2):
         estimator.evaluate(input_fn, steps=2)
         predictions = estimator.predict(lambda: input_fn().take(2))
-        # Nobody has permission yet: the model saw zeros.
+        # No key is admitted yet: the model read zeros.
         assert [p["logits"] for p in predictions] == [0.0] * 6
         receiver = rec.build_raw_serving_input_receiver_fn(
             {"user": tf.placeholder(tf.int64, [None], name="user")}

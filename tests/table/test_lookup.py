@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups beside TensorFlow's own on a dense variable that holds the same rows."""
+"""Lookups compared with TensorFlow's lookups of a dense variable with the same rows."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ VOCABULARY, DIM = 50, 5
 
 
 def make_pair(shards=1, dim=DIM, name="t"):
-    """(table, variable) whose keys 0..VOCABULARY-1 have the same vectors."""
+    """(table, variable) with the same vectors for keys 0 to VOCABULARY-1."""
     rows = np.random.default_rng(0).normal(size=(VOCABULARY, dim)).astype(np.float32)
     init = rec.InitializerOption(tf.constant_initializer(rows), default_value_dim=VOCABULARY)
     table = rec.get_embedding_variable(

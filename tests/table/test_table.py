@@ -58,7 +58,7 @@ def test_bank_equals_a_dense_variable_with_the_same_seeded_initializer():
     np.testing.assert_array_equal(bank, expected)
 
 
-def test_initializer_of_the_option_goes_before_the_argument_and_the_scope():
+def test_initializer_of_the_option_takes_precedence_over_the_argument_and_the_scope():
     option = rec.EmbeddingVariableOption(
         init_option=rec.InitializerOption(tf.ones_initializer, default_value_dim=2)
     )
@@ -183,7 +183,7 @@ def test_options_survive_copy_and_pickle():
 
 
 def test_eager_mode_is_refused():
-    # A thread of its own has no test's graph as its default.
+    # A new thread does not have the graph of the test as its default.
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         assert thread.submit(tf.executing_eagerly).result()
         get = thread.submit(rec.get_embedding_variable, "t", 2)
@@ -267,7 +267,7 @@ def test_lookups_that_the_loss_does_not_reach_are_not_counted():
         assert session.run(table.size()) == 2
 
 
-def test_failed_update_leaves_no_claim_on_the_table():
+def test_failed_update_leaves_the_table_free_for_another():
     table = rec.get_embedding_variable("t", 2)
     optimizer = rec.optimizers.AdagradOptimizer(0.1)
     keys = tf.constant([1], tf.int64)
@@ -297,7 +297,7 @@ def test_custom_gradients_work_beside_a_table():
     (actual,) = tf.gradients(tf.reduce_sum(tf.nn.swish(values)), table)
     (expected,) = tf.gradients(tf.reduce_sum(values * tf.sigmoid(values)), table)
     with initialized_session() as session:
-        # One formula in two orders of operations.
+        # The same formula in two orders of operations.
         np.testing.assert_allclose(*session.run([actual.values, expected.values]), rtol=1e-5)
 
 
@@ -322,7 +322,7 @@ def test_name_that_tensorflow_does_not_take_is_an_error(name):
         rec.get_embedding_variable(name, 2)
 
 
-def test_functions_of_one_code_and_other_values_are_other_initializers():
+def test_initializers_differ_if_the_values_they_capture_differ():
     def constant(value):
         return lambda shape, dtype: tf.fill(shape, tf.constant(value, dtype))
 
@@ -450,7 +450,7 @@ def test_int32_table_takes_int32_only():
     with initialized_session() as session:
         found = session.run(lookups_of(table, tf.constant([2**31 - 1, -(2**31)], tf.int32)))
         np.testing.assert_array_equal(found[0], bank[[3, 0]])
-        # A Python list has no type of its own.
+        # A Python list has no dtype.
         assert session.run(table.get_frequency([[1, 2], [3, 4]])).tolist() == [[0, 0], [0, 0]]
     wide = tf.constant([3], tf.int64)
     for call in (

@@ -11,6 +11,7 @@ from typing import Callable, Dict, List, Optional
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.graph_passes.op_registry import LOOKUPS
 from rec_estimator.sample_compression.analysis.sizes import BATCH, Size, Sizes, number
 from rec_estimator.sample_compression.rules import control_flow_v2 as bodies
 
@@ -18,13 +19,13 @@ _MOVES_TEXT = """
     BroadcastTo Case ConcatV2 ConjugateTranspose EnsureShape Enter Exit ExpandDims Fill Gather
     GatherNd GatherV2 Identity IdentityN If LoopCond MatrixBandPart Merge MirrorPad NextIteration
     OnesLike Pack Pad PadV2 PartitionedCall Placeholder PlaceholderWithDefault PreventGradient
-    RecEstimator>TableGroupLookup RecEstimator>TableLookup Reshape ResourceGather ReverseV2 Select
+    Reshape ResourceGather ReverseV2 Select
     SelectV2 Slice SparseToDense Split SplitV Squeeze StatefulPartitionedCall StatelessCase
     StatelessIf StatelessWhile StopGradient StridedSlice Switch TensorArrayGatherV3
     TensorArrayReadV3 TensorArrayScatterV3 TensorArrayV3 TensorArrayWriteV3 TensorListGetItem
     TensorListStack Tile TopKV2 Transpose Unpack While ZerosLike
 """
-_MOVES = frozenset(_MOVES_TEXT.split())
+_MOVES = LOOKUPS.union(_MOVES_TEXT.split())
 
 
 def flops(op: tf.Operation, dims: Sizes, rows: int) -> int:

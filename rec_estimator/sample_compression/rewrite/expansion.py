@@ -6,6 +6,7 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
+from rec_estimator.graph_passes import op_registry
 
 # What RepeatRows has a gradient for, and SegmentMatMul multiplies.
 _PRODUCT_TYPES = (tf.float32, tf.float64)
@@ -167,7 +168,7 @@ class Expansion:
         )
 
 
-@tf.RegisterGradient("RecEstimator>KernelRows")
+@tf.RegisterGradient(op_registry.KERNEL_ROWS)
 def _kernel_rows_grad(op: tf.Operation, grad: tf.Tensor) -> tf.Tensor:
     """Each block's gradient in its place, between zeros."""
     height, width = tf.unstack(tf.shape(op.inputs[0]))
@@ -198,7 +199,7 @@ def _kernel_rows_grad(op: tf.Operation, grad: tf.Tensor) -> tf.Tensor:
     return total
 
 
-@tf.RegisterGradient("RecEstimator>UserLayer")
+@tf.RegisterGradient(op_registry.USER_LAYER)
 def _user_layer_grad(op: tf.Operation, grad: tf.Tensor) -> List[Any]:
     entries, rows, kernel, row_splits, user_bias, _ = op.inputs
     found = _ops.gen.rec_estimator_user_layer_grad(entries, rows, kernel, row_splits, grad)
@@ -213,7 +214,7 @@ def _user_layer_grad(op: tf.Operation, grad: tf.Tensor) -> List[Any]:
     ]
 
 
-@tf.RegisterGradient("RecEstimator>RepeatRows")
+@tf.RegisterGradient(op_registry.REPEAT_ROWS)
 def _repeat_rows_grad(op: tf.Operation, grad: tf.Tensor) -> List[Any]:
     values, row_splits = op.inputs
     if values.dtype not in _PRODUCT_TYPES:
@@ -224,7 +225,7 @@ def _repeat_rows_grad(op: tf.Operation, grad: tf.Tensor) -> List[Any]:
     return [sums, None]
 
 
-@tf.RegisterGradient("RecEstimator>SegmentMatMul")
+@tf.RegisterGradient(op_registry.SEGMENT_MAT_MUL)
 def _segment_mat_mul_grad(op: tf.Operation, grad: tf.Tensor) -> List[Any]:
     rows, matrices, row_splits = op.inputs
     flip = op.get_attr("transpose_matrices")

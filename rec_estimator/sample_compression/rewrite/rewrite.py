@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple, Un
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
+from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.walk import GET_NEXT, ancestors
 from rec_estimator.sample_compression.analysis import sizes as sizes_lib
 from rec_estimator.sample_compression.analysis import values as values_lib
@@ -27,7 +28,7 @@ from rec_estimator.sample_compression.rewrite.linear_split import Algebra
 from rec_estimator.sample_compression.rewrite.stock_expansion import StockExpansion
 from rec_estimator.sample_compression.rules import control_flow_v2 as bodies
 from rec_estimator.sample_compression.rules.control_flow_v1 import Piece, find_pieces
-from rec_estimator.sample_compression.rules.entry import GROUP_LOOKUP, entries_made, looked_up
+from rec_estimator.sample_compression.rules.entry import entries_made, looked_up
 from rec_estimator.sample_compression.rules.lists import LIST_RULES
 from rec_estimator.sample_compression.rules.table import BROADCASTING, RULES, SHAPE_OPERANDS
 
@@ -250,7 +251,7 @@ class Rewrite:
         inputs = [self.value(tensor) for tensor in op.inputs]
         if all(value.side == Side.FIXED for value in inputs) or self._follows_shape(op, inputs):
             return
-        if op.type == GROUP_LOOKUP and not graphs.in_control_flow(op):
+        if op.type == op_registry.TABLE_GROUP_LOOKUP and not graphs.in_control_flow(op):
             self._visit_lookup(op, inputs)
             return
         made = None if graphs.in_control_flow(op) else entries_made(self.expansion, op, inputs)

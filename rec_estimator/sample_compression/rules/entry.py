@@ -21,8 +21,6 @@ from rec_estimator.sample_compression.rules.sparse import (
     sparse_made,
 )
 
-GROUP_LOOKUP = "RecEstimator>TableGroupLookup"
-
 
 def entries_made(
     expansion: Any, op: tf.Operation, inputs: Sequence[Value]

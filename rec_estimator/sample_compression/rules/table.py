@@ -14,6 +14,7 @@ from typing import Callable, Dict, List, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.graph_passes import op_registry
 from rec_estimator.sample_compression.analysis.sizes import Sizes
 from rec_estimator.sample_compression.analysis.values import Value
 from rec_estimator.sample_compression.rules import shape as shapes
@@ -92,11 +93,8 @@ for _rule, _types in (
     # Lookups: a result for each key.
     (shapes.gather, "Gather GatherV2"),
     (shapes.gather_nd, "GatherNd"),
-    (
-        shapes.resource_gather,
-        "RecEstimator>TableContains RecEstimator>TableLookup ResourceGather",
-    ),
-    (shapes.admits, "RecEstimator>TableAdmits"),
+    (shapes.resource_gather, " ".join(("ResourceGather", *op_registry.ROW_WISE))),
+    (shapes.admits, op_registry.TABLE_ADMITS),
     (shapes.find, "LookupTableFindV2"),
 ):
     RULES.update(dict.fromkeys(_types.split(), _rule))

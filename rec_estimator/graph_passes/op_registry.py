@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The op types of our library, and how graph passes treat each of them.
+
+Every op type has one entry in OPS. No other module spells the name of an op type: a new op that
+reads tables is one entry here, and all passes know it.
+"""
+
+import dataclasses
+import enum
+from typing import FrozenSet, Tuple
+
+# What the names of our op types begin with.
+PREFIX = "RecEstimator>"
+
+TABLE_ADMITS = "RecEstimator>TableAdmits"
+TABLE_APPLY = "RecEstimator>TableApply"
+TABLE_CONTAINS = "RecEstimator>TableContains"
+TABLE_GROUP_LOOKUP = "RecEstimator>TableGroupLookup"
+TABLE_HANDLE = "RecEstimator>TableHandle"
+TABLE_LOOKUP = "RecEstimator>TableLookup"
+KERNEL_ROWS = "RecEstimator>KernelRows"
+REPEAT_ROWS = "RecEstimator>RepeatRows"
+SEGMENT_MAT_MUL = "RecEstimator>SegmentMatMul"
+STEP_LOOP = "RecEstimator>StepLoop"
+USER_LAYER = "RecEstimator>UserLayer"
+
+
+class Reads(enum.Enum):
+    """What an op reads of a table."""
+
+    NOTHING = enum.auto()
+    KEYS = enum.auto()  # Whether a table has or admits keys, and their counts and versions.
+    ROWS = enum.auto()  # The values of keys: a lookup.
+    TABLE = enum.auto()  # All keys, or numbers about the whole table.
+
+
+@dataclasses.dataclass(frozen=True)
+class OpEntry:
+    """One op type.
+
+    Attributes:
+      name: The op type.
+      reads: What it reads of a table. Graph modification moves the keys of an op that reads rows
+        into the dataset, and refuses such an op inside control flow.
+      is_update: Whether it updates a table in a training step. The increment of the global step
+        waits for it. Graph modification takes a batch that it depends on for one of training.
+      is_row_wise: Whether its only result has one row for each of its keys, which are input 1.
+        Sample-aware compression runs such an op on the users' keys.
+      is_outside_steps: Whether it fills or checks a table before the first step. A step loop need
+        not wait for it.
+      has_stock_form: Whether a portable export replaces it by ops of TensorFlow.
+    """
+
+    name: str
+    reads: Reads = Reads.NOTHING
+    is_update: bool = False
+    is_row_wise: bool = False
+    is_outside_steps: bool = False
+    has_stock_form: bool = False
+
+
+OPS: Tuple[OpEntry, ...] = (
+    # Tables.
+    OpEntry(TABLE_HANDLE),
+    OpEntry("RecEstimator>TableInitialize", is_outside_steps=True),
+    OpEntry("RecEstimator>TableIsInitialized", is_outside_steps=True),
+    OpEntry("RecEstimator>TableStats", Reads.TABLE),
+    OpEntry("RecEstimator>TableFrequencies", Reads.KEYS),
+    OpEntry("RecEstimator>TableVersions", Reads.KEYS),
+    OpEntry(TABLE_ADMITS, Reads.KEYS),
+    OpEntry(TABLE_CONTAINS, Reads.KEYS, is_row_wise=True, has_stock_form=True),
+    OpEntry("RecEstimator>TableEvict"),
+    # Lookups.
+    OpEntry(TABLE_LOOKUP, Reads.ROWS, is_row_wise=True, has_stock_form=True),
+    OpEntry(TABLE_GROUP_LOOKUP, Reads.ROWS, has_stock_form=True),
+    OpEntry("RecEstimator>TableGroupLookupGrad"),
+    # Updates.
+    OpEntry(TABLE_APPLY, is_update=True),
+    OpEntry("RecEstimator>TableCheckRoom", Reads.KEYS),
+    # Checkpoints.
+    OpEntry("RecEstimator>TableExport", Reads.TABLE),
+    OpEntry("RecEstimator>TablesSave", Reads.TABLE),
+    OpEntry("RecEstimator>TableCommitSave"),
+    OpEntry("RecEstimator>TableRestore", is_outside_steps=True),
+    # Sample-aware compression.
+    OpEntry("RecEstimator>SampleRows"),
+    OpEntry(REPEAT_ROWS),
+    OpEntry("RecEstimator>RepeatRowsGrad"),
+    OpEntry(SEGMENT_MAT_MUL),
+    OpEntry("RecEstimator>SegmentMatMulGrad"),
+    OpEntry(USER_LAYER),
+    OpEntry("RecEstimator>UserLayerGrad"),
+    OpEntry(KERNEL_ROWS),
+    # The input pipeline and the step.
+    OpEntry("RecEstimator>SharedKernel"),
+    OpEntry(STEP_LOOP),
+)
+
+LOOKUPS: FrozenSet[str] = frozenset(op.name for op in OPS if op.reads is Reads.ROWS)
+UPDATES: FrozenSet[str] = frozenset(op.name for op in OPS if op.is_update)
+ROW_WISE: FrozenSet[str] = frozenset(op.name for op in OPS if op.is_row_wise)
+OUTSIDE_STEPS: FrozenSet[str] = frozenset(op.name for op in OPS if op.is_outside_steps)
+WITH_STOCK_FORM: FrozenSet[str] = frozenset(op.name for op in OPS if op.has_stock_form)

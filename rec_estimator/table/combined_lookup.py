@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lookups that combine the rows of each example, and groups of lookups in one op.
+
+Step 3 of the data flow, as in lookup.py. Lookups without weights run in one fused op per device;
+lookups with weights, with max_norm or of partitioned tables are made of TensorFlow's ops.
+"""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator import _ops
+from rec_estimator._tensorflow import graphs
+from rec_estimator.graph_passes import op_registry
+from rec_estimator.table.lookup import (
+    Params,
+    as_table,
+    clip,
+    gradient_slices,
+    read_of_unknown_keys,
+    read_table,
+    refuse_control_flow,
+)
+from rec_estimator.table.shard import LookupRecord
+from rec_estimator.table.table import EmbeddingTable, as_keys
+
+_COMBINERS = ("sum", "mean", "sqrtn")
+
+# Ids of examples, or their weights.
+SparseIds = Union[tf.SparseTensor, tf.RaggedTensor]
+
+
+def embedding_lookup_sparse(
+    params: Params,
+    sp_ids: SparseIds,
+    sp_weights: Optional[SparseIds] = None,
+    partition_strategy: str = "mod",
+    name: Optional[str] = None,
+    combiner: Optional[str] = None,
+    max_norm: Optional[float] = None,
+) -> tf.Tensor:
+    """Reads and combines the rows of each example, like ``tf.nn.embedding_lookup_sparse``.
+
+    Args:
+      params: The table.
+      sp_ids: int64 or int32 SparseTensor [batch, …] or RaggedTensor [batch, None].
+      sp_weights: float weights of the ids, of the same structure; None: all weights are 1.
+      partition_strategy: Ignored.
+      name: Op name.
+      combiner: "sum", "mean" (weighted, the default) or "sqrtn" (the weighted sum divided by the
+        square root of the sum of the squared weights).
+      max_norm: If given, a row with a greater L2 norm is scaled down to it before it is combined.
+
+    Returns:
+      float32 [batch, dim]. Zeros for an example without ids. TensorFlow's function returns no rows
+      for such examples at the end of the batch.
+
+    Raises:
+      TypeError: sp_ids is neither sparse nor ragged, or not of integers.
+      ValueError: The combiner is unknown, or the weights do not match the ids.
+
+    Example:
+      >>> table = rec.get_embedding_variable("tag", embedding_dim=2)
+      >>> tags = tf.sparse.from_dense(tf.constant([[3, 5], [7, 0], [0, 0]], tf.int64))
+      >>> rec.embedding_lookup_sparse(table, tags, combiner="sum").shape
+      TensorShape([3, 2])
+    """
+    del partition_strategy
+    with tf.name_scope(name, "embedding_lookup_sparse"):
+        return _combine(_as_request(params, sp_ids, sp_weights, combiner or "mean"), max_norm)
+
+
+def safe_embedding_lookup_sparse(
+    embedding_weights: Params,
+    sparse_ids: SparseIds,
+    sparse_weights: Optional[SparseIds] = None,
+    combiner: str = "mean",
+    default_id: Optional[int] = None,
+    name: Optional[str] = None,
+    partition_strategy: str = "div",
+    max_norm: Optional[float] = None,
+    prune: bool = True,
+) -> tf.Tensor:
+    """Like ``embedding_lookup_sparse``, for examples without ids and for invalid ids.
+
+    The counterpart of ``tf.nn.safe_embedding_lookup_sparse``.
+
+    Args:
+      embedding_weights: The table.
+      sparse_ids: int64 or int32 SparseTensor [d0, …, dn] or RaggedTensor.
+      sparse_weights: float weights of the ids, of the same structure; None: all weights are 1.
+      combiner: "sum", "mean" or "sqrtn".
+      default_id: The id to look up for an example without ids. None: such an example gives zeros
+        and counts nothing.
+      name: Op name.
+      partition_strategy: Ignored.
+      max_norm: If given, a row with a greater L2 norm is scaled down to it before it is combined.
+      prune: Whether to drop ids below 0 and, unless combiner is "sum", ids with a weight <= 0, as
+        TensorFlow does. Pass False if negative ids are keys.
+
+    Returns:
+      float32 [d0, …, dn-1, dim].
+
+    Raises:
+      TypeError: sparse_ids is neither sparse nor ragged, or not of integers.
+      ValueError: The combiner is unknown, or the weights do not match the ids.
+    """
+    del partition_strategy
+    with tf.name_scope(name, "safe_embedding_lookup_sparse"):
+        ids, weights = _as_sparse_pair(sparse_ids, sparse_weights)
+        leading_shape = ids.dense_shape[:-1]
+        static_leading = ids.shape[:-1]
+        table = as_table(embedding_weights)
+        keys = as_keys(table, ids.values, "sparse_ids")
+        ids = tf.sparse.reshape(
+            tf.SparseTensor(ids.indices, keys, ids.dense_shape),
+            tf.stack([tf.reduce_prod(leading_shape), ids.dense_shape[-1]]),
+        )
+        if weights is not None:
+            weights = tf.SparseTensor(ids.indices, weights.values, ids.dense_shape)
+        if prune:
+            ids, weights = _prune(ids, weights, combiner)
+        if default_id is not None:
+            ids, is_empty = tf.sparse.fill_empty_rows(ids, tf.constant(default_id, tf.int64))
+            del is_empty
+            if weights is not None:
+                weights, _ = tf.sparse.fill_empty_rows(weights, tf.ones([], weights.dtype))
+        values = _combine(_combined(table, ids, weights, combiner or "mean"), max_norm)
+        if static_leading.rank == 1:
+            values.set_shape(static_leading.concatenate(values.shape[1:]))
+            return values
+        values_shape = tf.concat([tf.cast(leading_shape, tf.int32), tf.shape(values)[1:]], axis=0)
+        reshaped = tf.reshape(values, values_shape)
+        reshaped.set_shape(static_leading.concatenate(values.shape[1:]))
+        return reshaped
+
+
+def group_embedding_lookup_sparse(
+    params: Sequence[Params],
+    sp_ids: Sequence[Union[SparseIds, tf.Tensor]],
+    combiners: Sequence[Optional[str]],
+    partition_strategy: str = "mod",
+    sp_weights: Optional[Sequence[Optional[SparseIds]]] = None,
+    name: Optional[str] = None,
+) -> List[tf.Tensor]:
+    """Runs several lookups in one op. Looking up 26 features then takes one op instead of 26.
+
+    Args:
+      params: One table per lookup. A table may occur several times.
+      sp_ids: One SparseTensor or RaggedTensor of ids per lookup; a dense tensor of any shape if the
+        combiner is None.
+      combiners: One per lookup: "sum", "mean", "sqrtn", or None to read without combining.
+      partition_strategy: Ignored.
+      sp_weights: The weights of each lookup, or None if all are 1; None: no lookup has weights.
+      name: Op name.
+
+    Returns:
+      One tensor per lookup: the result of embedding_lookup_sparse, or of embedding_lookup if the
+      combiner is None.
+
+    Raises:
+      TypeError: Ids have the wrong kind or type.
+      ValueError: The lists differ in length, or a combiner is unknown.
+
+    Example:
+      >>> tables = [rec.get_embedding_variable(n, embedding_dim=2) for n in ("user", "tag")]
+      >>> tags = tf.ragged.constant([[1, 2], []], dtype=tf.int64)
+      >>> user, tag = rec.group_embedding_lookup_sparse(
+      ...     tables, [tf.constant([4, 5], tf.int64), tags], combiners=[None, "mean"])
+      >>> user.shape, tag.shape
+      (TensorShape([2, 2]), TensorShape([2, 2]))
+    """
+    del partition_strategy
+    weights = list(sp_weights) if sp_weights is not None else [None] * len(params)
+    if not len(params) == len(sp_ids) == len(combiners) == len(weights):
+        raise ValueError(
+            "params, sp_ids, combiners and sp_weights must be of one length, got "
+            f"{len(params)}, {len(sp_ids)}, {len(combiners)} and {len(weights)}"
+        )
+    if not params:
+        return []
+    with tf.name_scope(name, "group_embedding_lookup"):
+        return _run_lookups(
+            [_as_request(*request) for request in zip(params, sp_ids, weights, combiners)]
+        )
+
+
+class _Request(NamedTuple):
+    """One checked lookup: `keys` [n] with the `indices` and `dense_shape` of a SparseTensor.
+
+    Without a combiner: `keys` of any shape, `indices` [0, 1], `dense_shape` [1].
+    """
+
+    table: EmbeddingTable
+    keys: tf.Tensor
+    indices: tf.Tensor
+    dense_shape: tf.Tensor
+    weights: Optional[tf.Tensor]
+    combiner: Optional[str]
+
+
+def _as_request(
+    params: Params,
+    ids: Union[SparseIds, tf.Tensor],
+    weights: Optional[SparseIds],
+    combiner: Optional[str],
+) -> _Request:
+    table = as_table(params)
+    if combiner is None:
+        if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
+            raise TypeError(
+                f"sp_ids must be dense where the combiner is None, got {type(ids).__name__}; "
+                "pass a combiner, or use embedding_lookup on a RaggedTensor"
+            )
+        if weights is not None:
+            raise ValueError("sp_weights must be None where the combiner is None, got weights")
+        keys = as_keys(table, ids, "sp_ids")
+        nothing = tf.zeros([0, 1], tf.int64), tf.zeros([1], tf.int64)
+        return _Request(table, keys, *nothing, None, None)
+    sparse, sparse_weights = _as_sparse_pair(ids, weights)
+    keys = as_keys(table, sparse.values, "sp_ids")
+    keys = tf.SparseTensor(sparse.indices, keys, sparse.dense_shape)
+    return _combined(table, keys, sparse_weights, combiner)
+
+
+def _combined(
+    table: EmbeddingTable, keys: tf.SparseTensor, weights: Optional[tf.SparseTensor], combiner: str
+) -> _Request:
+    if combiner not in _COMBINERS:
+        raise ValueError(f"combiner must be one of {', '.join(_COMBINERS)}, got {combiner!r}")
+    weights = None if weights is None else tf.cast(weights.values, tf.float32)
+    return _Request(table, keys.values, keys.indices, keys.dense_shape, weights, combiner)
+
+
+def _combine(request: _Request, max_norm: Optional[float]) -> tf.Tensor:
+    """Runs one lookup, in the fused op unless values must be clipped before they are combined."""
+    if max_norm is not None:
+        return _combine_unfused(request, max_norm)
+    return _run_lookups([request])[0]
+
+
+def _run_lookups(requests: Sequence[_Request]) -> List[tf.Tensor]:
+    """Runs lookups in one op per device; weighted and partitioned ones run on their own."""
+    results: List[Optional[tf.Tensor]] = [None] * len(requests)
+    fused: Dict[str, List[int]] = {}
+    for i, request in enumerate(requests):
+        if request.weights is None and len(request.table.shards) == 1:
+            fused.setdefault(request.table.device, []).append(i)
+        elif request.combiner is None:
+            results[i] = read_table(request.table, request.keys)
+        else:
+            results[i] = _combine_unfused(request, max_norm=None)
+    for members in fused.values():
+        values = _run_fused([requests[i] for i in members])
+        for i, value in zip(members, values):
+            results[i] = value
+    return results
+
+
+def _run_fused(requests: Sequence[_Request]) -> List[tf.Tensor]:
+    with graphs.colocate_with(requests[0].table.handle):
+        values = _ops.gen.rec_estimator_table_group_lookup(
+            tables=[request.table.handle for request in requests],
+            keys=[request.keys for request in requests],
+            indices=[request.indices for request in requests],
+            dense_shapes=[request.dense_shape for request in requests],
+            dims=[request.table.dim for request in requests],
+            combiners=[request.combiner or "none" for request in requests],
+            unknowns=[read_of_unknown_keys(request.table) for request in requests],
+        )
+    for request, value in zip(requests, values):
+        request.table.shards[0].record_lookup(LookupRecord(request.keys, value.op))
+    return values
+
+
+def _combine_unfused(request: _Request, max_norm: Optional[float]) -> tf.Tensor:
+    """Looks up, clips, weighs and combines with TensorFlow's ops, which have gradients."""
+    values = clip(read_table(request.table, request.keys), max_norm)
+    rows = request.indices[:, 0]
+    num_rows = request.dense_shape[0]
+    weights = request.weights
+    if weights is None:
+        weights = tf.ones(tf.shape(request.keys), tf.float32)
+    else:
+        one_each = tf.debugging.assert_equal(
+            tf.shape(weights),
+            tf.shape(request.keys),
+            message="sp_weights must have one weight per id",
+        )
+        # unsorted_segment_sum silently ignores negative rows.
+        rows_exist = tf.debugging.assert_non_negative(rows, message="sp_ids must have indices >= 0")
+        with tf.control_dependencies([one_each, rows_exist]):
+            weights = tf.identity(weights)
+        values *= weights[:, tf.newaxis]
+    total = tf.math.unsorted_segment_sum(values, rows, num_rows)
+    if request.combiner == "sum":
+        return total
+    if request.combiner == "mean":
+        divisor = tf.math.unsorted_segment_sum(weights, rows, num_rows)
+    else:
+        divisor = tf.sqrt(tf.math.unsorted_segment_sum(tf.square(weights), rows, num_rows))
+    return tf.math.divide_no_nan(total, divisor[:, tf.newaxis])
+
+
+def _prune(
+    ids: tf.SparseTensor, weights: Optional[tf.SparseTensor], combiner: str
+) -> Tuple[tf.SparseTensor, Optional[tf.SparseTensor]]:
+    """Drops ids below 0 and, unless combiner is "sum", ids with a weight <= 0."""
+    valid = tf.greater_equal(ids.values, 0)
+    if weights is not None and combiner != "sum":
+        valid = tf.logical_and(valid, tf.greater(weights.values, 0))
+    ids = tf.sparse.retain(ids, valid)
+    return ids, None if weights is None else tf.sparse.retain(weights, valid)
+
+
+def _as_sparse(value: Any, argument: str) -> tf.SparseTensor:
+    if isinstance(value, tf.RaggedTensor):
+        return value.to_sparse()
+    if isinstance(value, tf.SparseTensor):
+        return value
+    raise TypeError(
+        f"{argument} must be a SparseTensor or RaggedTensor, got {value!r}; dense ids go to "
+        "embedding_lookup"
+    )
+
+
+def _as_sparse_pair(
+    ids: SparseIds, weights: Optional[SparseIds]
+) -> Tuple[tf.SparseTensor, Optional[tf.SparseTensor]]:
+    """Converts ids and weights to SparseTensors and checks that they match."""
+    sparse_ids = _as_sparse(ids, "sp_ids")
+    if weights is None:
+        return sparse_ids, None
+    sparse_weights = _as_sparse(weights, "sp_weights")
+    if not sparse_weights.dtype.is_floating:
+        raise TypeError(f"sp_weights must be float, got {sparse_weights.dtype.name}")
+    if not sparse_ids.values.shape.is_compatible_with(sparse_weights.values.shape):
+        raise ValueError(
+            f"sp_weights must have one weight per id, got {sparse_weights.values.shape} for "
+            f"{sparse_ids.values.shape}"
+        )
+    return sparse_ids, sparse_weights
+
+
+@tf.RegisterGradient(op_registry.TABLE_GROUP_LOOKUP)
+def _table_group_lookup_grad(
+    op: tf.Operation, *grads: tf.Tensor
+) -> List[Optional[tf.IndexedSlices]]:
+    refuse_control_flow(op)
+    count, dims = op.get_attr("N"), op.get_attr("dims")
+    combiners = [combiner.decode() for combiner in op.get_attr("combiners")]
+    keys, indices = op.inputs[count : 2 * count], op.inputs[2 * count : 3 * count]
+    reached = [i for i in range(count) if not _is_filled_in(op, i, grads[i])]
+    combined = [i for i in reached if combiners[i] != "none"]
+    key_grads = dict(enumerate(grads))
+    if combined:
+        spread = _ops.gen.rec_estimator_table_group_lookup_grad(
+            indices=[indices[i] for i in combined],
+            grads=[tf.convert_to_tensor(grads[i]) for i in combined],
+            combiners=[combiners[i] for i in combined],
+        )
+        key_grads.update(zip(combined, spread))
+    slices = [
+        gradient_slices(keys[i], key_grads[i], dims[i]) if i in reached else None
+        for i in range(count)
+    ]
+    return slices + [None] * (3 * count)
+
+
+def _is_filled_in(op: tf.Operation, output: int, grad: Any) -> bool:
+    """Whether tf.gradients passes zeros because the loss does not depend on an output.
+
+    The keys of that output do not train: they must not be counted, nor moved by a momentum slot.
+    """
+    return (
+        isinstance(grad, tf.Tensor)
+        and grad.op.type == "ZerosLike"
+        and grad.op.inputs[0] is op.outputs[output]
+    )

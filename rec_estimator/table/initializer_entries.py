@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The entries of a table in GLOBAL_VARIABLES and LOCAL_VARIABLES, which initialize its shards."""
+
+from typing import Any, Dict, Optional
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator import _ops
+from rec_estimator._tensorflow import graphs, saving
+from rec_estimator.table.shard import TableShard
+
+
+class InitializerEntry(saving.Trackable):
+    """The entry of a shard in GLOBAL_VARIABLES: its initializer, and whether that has run.
+
+    With it, tf.global_variables_initializer() fills the bank and empties the table, and
+    tf.report_uninitialized_variables() and MonitoredSession include the table. A Saver of
+    tf.global_variables() finds the SaveableObject of the shard here. A MetaGraph leaves the entry
+    out.
+    """
+
+    def __init__(self, shard: TableShard) -> None:
+        self.name = shard.name
+        self.op = shard.op
+        self.device = shard.device
+        self.graph = shard.graph
+        self.dtype = shard.dtype
+        self.shape = shard.table.shape
+        self.trainable = False
+        self.initializer = shard.initializer
+        self.saveable = shard.saveable
+        self._handle = shard.handle
+
+    def ref(self) -> Any:
+        """A hashable reference, as tf.Variable.ref() returns."""
+        return saving.Reference(self)
+
+    def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
+        # The same object as in SAVEABLE_OBJECTS, so that a Saver that finds both saves it once.
+        return {"rows": self.saveable}
+
+    def __repr__(self) -> str:
+        return f"<initializer of rec_estimator table {self.name!r}>"
+
+    def get_shape(self) -> tf.TensorShape:
+        """[dim]."""
+        return self.shape
+
+    def is_initialized(self, name: Optional[str] = None) -> tf.Tensor:
+        """bool []. Whether the shard has its bank."""
+        with graphs.colocate_with(self._handle):
+            return _ops.gen.rec_estimator_table_is_initialized(self._handle, name=name)
+
+    def to_proto(self, export_scope: Optional[str] = None) -> None:
+        """None, so that a MetaGraph leaves the entry out."""
+        del export_scope
+
+
+class UnsavedEntry(InitializerEntry):
+    """The entry in GLOBAL_VARIABLES of a table that is not saved.
+
+    tf.global_variables_initializer() fills the table. A session that restores a checkpoint does not
+    run that op and must not wait for it; it waits for the LocalEntry.
+    """
+
+    def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
+        return {}
+
+    def is_initialized(self, name: Optional[str] = None) -> tf.Tensor:
+        """bool []. Always True."""
+        return tf.constant(True, name=name)
+
+
+class LocalEntry(InitializerEntry):
+    """The entry in LOCAL_VARIABLES of a table that is not saved.
+
+    Its initializer does nothing if the table is already initialized, because scripts run
+    tf.local_variables_initializer() again and again to reset metrics.
+    """
+
+    def __init__(self, shard: TableShard) -> None:
+        super().__init__(shard)
+        with graphs.colocate_with(shard.handle), tf.name_scope(f"{shard.handle.op.name}/"):
+            self.initializer = _ops.gen.rec_estimator_table_initialize(
+                shard.handle, shard.table.initial_value, only_new=True, name="InitializeNew"
+            )
+
+    def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
+        return {}

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the modules of this package know of tables and shards that are defined above them."""
+
+import dataclasses
+from typing import Any, Dict, Optional, Protocol, Sequence, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.options import EmbeddingVariableOption, Filter
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotSpec:
+    """One optimizer slot of every row of a table.
+
+    Attributes:
+      name: TensorFlow's name of the slot, e.g. "Adagrad" or "Adam_1". A checkpoint stores the slot
+        as ``<table>/<name>``.
+      width: Floats per row.
+      initial: Value of the slot in a new row.
+    """
+
+    name: str
+    width: int
+    initial: float = 0.0
+
+
+class LogicalTable(Protocol):
+    """A table, as its shards see it. ``table.EmbeddingTable`` documents the members."""
+
+    name: str
+    dim: int
+    key_dtype: tf.DType
+    ev_option: EmbeddingVariableOption
+    trainable: bool
+    initial_value: tf.Tensor
+    max_rows: int
+    padding_keys: Tuple[int, ...]
+
+    @property
+    def filter(self) -> Optional[Filter]:
+        """See EmbeddingTable."""
+
+    @property
+    def shape(self) -> tf.TensorShape:
+        """See EmbeddingTable."""
+
+    @property
+    def shards(self) -> Sequence["SavedShard"]:
+        """See EmbeddingTable."""
+
+    def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
+        """See EmbeddingTable."""
+
+    def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:
+        """See EmbeddingTable."""
+
+    def evict(self) -> tf.Tensor:
+        """See EmbeddingTable."""
+
+
+class SavedShard(Protocol):
+    """A shard, as its SaveableObject sees it. ``shard.TableShard`` documents the members."""
+
+    name: str
+    part: int
+    num_parts: int
+    slots: Tuple[SlotSpec, ...]
+    handle: tf.Tensor
+
+    @property
+    def table(self) -> LogicalTable:
+        """See TableShard."""
+
+    @property
+    def dim(self) -> int:
+        """See TableShard."""
+
+    @property
+    def device(self) -> str:
+        """See TableShard."""
+
+    @property
+    def saveable(self) -> Any:
+        """See TableShard."""
