@@ -3,30 +3,30 @@
 
     import rec_estimator as rec
 
-The modules follow the data: features and inputs name keys, tables hold rows, lookups read them,
-optimizers update them, RecEstimator puts it together. See README.md and docs/architecture.md.
+The modules follow the data: inputs and features produce keys, tables hold rows, lookups read rows,
+optimizers update them, and RecEstimator combines all of this. See README.md and
+docs/architecture.md.
 """
 
 from rec_estimator import _ops as _ops
 from rec_estimator import export, feature_column, graph_optimizer, inputs, optimizers
-from rec_estimator.checkpoint.saver import Saver
-from rec_estimator.checkpoint.sparse_folders import export as export_tables
-from rec_estimator.checkpoint.warm_start import init_from_checkpoint
-from rec_estimator.embedding_variable import get_embedding_variable
-from rec_estimator.estimator import (
+from rec_estimator._tensorflow.estimator import (
     BestExporter,
     EstimatorSpec,
     EvalSpec,
     FinalExporter,
     LatestExporter,
     ModeKeys,
-    RecEstimator,
-    RunConfig,
     TrainSpec,
     VocabInfo,
     WarmStartSettings,
     train_and_evaluate,
 )
+from rec_estimator.checkpoint.saver import Saver
+from rec_estimator.checkpoint.sparse_folders import export as export_tables
+from rec_estimator.checkpoint.warm_start import init_from_checkpoint
+from rec_estimator.embedding_variable import get_embedding_variable
+from rec_estimator.estimator import RecEstimator
 from rec_estimator.export import (
     PredictOutput,
     ServingInputReceiver,
@@ -92,12 +92,13 @@ from rec_estimator.table.combined_lookup import (
 from rec_estimator.table.lookup import embedding_lookup
 from rec_estimator.table.shard import SlotSpec, TableShard
 from rec_estimator.table.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
+from rec_estimator.training.run_config import RunConfig
 
 __version__ = "0.1.0"
 
 
 def version() -> str:
-    """The version of this package.
+    """Returns the version of this package.
 
     Example:
       >>> rec.version() == rec.__version__
@@ -107,10 +108,10 @@ def version() -> str:
 
 
 __all__ = [
-    # Features that a user declares, and input_fn builders.
+    # Feature declarations and input_fn builders.
     "EmbeddingFeature",
     "inputs",
-    # The Estimator, and what goes with it.
+    # The Estimator and the objects that configure it.
     "RecEstimator",
     "RunConfig",
     "EstimatorSpec",
@@ -121,12 +122,12 @@ __all__ = [
     "WarmStartSettings",
     "VocabInfo",
     "SampleCompression",
-    # Hooks for its calls.
+    # Session hooks.
     "ProgressHook",
     "IncrementalSaverHook",
     "GraphModifierHook",
     "EvictHook",
-    # Tables and lookups under DeepRec's names.
+    # Tables and lookups, under DeepRec's names.
     "get_embedding_variable",
     "EmbeddingTable",
     "TableShard",
@@ -137,7 +138,7 @@ __all__ = [
     "embedding_lookup_sparse",
     "safe_embedding_lookup_sparse",
     "group_embedding_lookup_sparse",
-    # What can be chosen about a table.
+    # Options of a table, under DeepRec's names.
     "EmbeddingVariableOption",
     "InitializerOption",
     "CounterFilter",
@@ -148,7 +149,7 @@ __all__ = [
     "StorageOption",
     "StorageType",
     "CacheStrategy",
-    # Feature columns.
+    # Feature columns, under DeepRec's names.
     "feature_column",
     "categorical_column_with_embedding",
     "sequence_categorical_column_with_embedding",
@@ -157,13 +158,13 @@ __all__ = [
     "weighted_categorical_column",
     "embedding_column",
     "shared_embedding_columns",
-    # Training.
+    # Optimizers.
     "optimizers",
     # Checkpoints.
     "Saver",
     "init_from_checkpoint",
     "export_tables",
-    # Exports and serving.
+    # Export and serving.
     "export",
     "ServingInputReceiver",
     "PredictOutput",
@@ -175,7 +176,7 @@ __all__ = [
     "BestExporter",
     "FinalExporter",
     "LatestExporter",
-    # Rec SDK's names.
+    # Tables, lookups, graph modification and the runtime, under Rec SDK's names.
     "create_table",
     "SparseTable",
     "sparse_lookup",
@@ -198,6 +199,6 @@ __all__ = [
     "ASCEND_SPARSE_LOOKUP_ID_OFFSET",
     "ASCEND_SPARSE_LOOKUP_LOCAL_EMB",
     "ASCEND_TIMESTAMP",
-    # This package.
+    # The package itself.
     "version",
 ]

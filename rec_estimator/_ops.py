@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the op library once, as ``gen``, and explains why it cannot be loaded.
+"""Loads the op library as ``gen``, or raises an ImportError that explains what to do.
 
-A process that runs a graph with our ops (a parameter server, a SavedModel loader) needs this module
-imported and nothing else. TensorFlow's C++ interface differs between releases, so the library is
-loaded only into the TensorFlow that it was built against.
+A process that only runs graphs with our ops, such as a parameter server or a SavedModel loader,
+needs no other module. TensorFlow's C++ interface differs between releases, so the library is loaded
+only with the TensorFlow release that it was built for.
 """
 
 import importlib.metadata
@@ -51,7 +51,7 @@ def _build_command() -> str:
 
 
 def _tensorflow_distribution(built_against: str) -> str:
-    # The one that is installed: tensorflow and tensorflow-cpu overwrite each other's files.
+    # The installed distribution is replaced: tensorflow and tensorflow-cpu contain the same files.
     for name in ("tensorflow", "tensorflow-cpu"):
         try:
             importlib.metadata.distribution(name)
@@ -61,5 +61,6 @@ def _tensorflow_distribution(built_against: str) -> str:
     return built_against
 
 
-# The generated functions: op "RecEstimator>TableHandle" is gen.rec_estimator_table_handle.
+# The generated Python functions: that of op "RecEstimator>TableHandle" is
+# gen.rec_estimator_table_handle.
 gen = _load()

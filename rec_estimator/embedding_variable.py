@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""get_embedding_variable: makes a table, or finds the one of that name.
+"""get_embedding_variable: makes a table, or returns the existing one with the same name.
 
-Step 2 of the data flow, its door: all that a user says about a table is checked here, before
-anything of it is in the graph. table.py has the table itself.
+It validates every argument before it adds an op. The table itself is in table/table.py.
 """
 
 import dataclasses
@@ -30,8 +29,11 @@ from rec_estimator.table.registration import (
 )
 from rec_estimator.table.table import EmbeddingTable, graph_tables
 
-# What tf.name_scope takes: a table's name is the name of an op too.
+# The names that tf.name_scope accepts: the name of a table is also the name of an op.
 NAME_PATTERN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*")
+
+# An initializer or its class, or a function of shape and dtype.
+_Initializer = Callable[..., Any]
 
 
 def get_embedding_variable(
@@ -39,46 +41,48 @@ def get_embedding_variable(
     embedding_dim: int,
     key_dtype: tf.DType = tf.int64,
     value_dtype: Optional[tf.DType] = None,
-    initializer: Any = None,
-    regularizer: Any = None,
+    initializer: Optional[_Initializer] = None,
+    regularizer: None = None,
     trainable: bool = True,
     collections: Optional[Sequence[str]] = None,
-    caching_device: Any = None,
-    partitioner: Any = None,
+    caching_device: None = None,
+    partitioner: Optional[Callable[..., Sequence[int]]] = None,
     validate_shape: bool = True,
-    custom_getter: Any = None,
-    constraint: Any = None,
+    custom_getter: None = None,
+    constraint: None = None,
     steps_to_live: Optional[int] = None,
-    init_data_source: Any = None,
+    init_data_source: None = None,
     ev_option: Optional[EmbeddingVariableOption] = None,
 ) -> EmbeddingTable:
-    """Makes an embedding table without a fixed vocabulary, or finds the one of that name.
+    """Makes an embedding table without a fixed vocabulary, or returns the existing one.
 
-    DeepRec's ``tf.get_embedding_variable``: scripts change the import. Lookups never change a
-    table; a training step's apply counts the keys of its lookups and inserts those that the filter
-    admits. A key without a row reads its initial vector, or with a filter
-    ``default_value_no_permission``.
+    This is DeepRec's ``tf.get_embedding_variable``; to port a script, change the import. Lookups
+    never change a table. The apply of a training step counts the keys of the step's lookups and
+    inserts the keys that the filter admits. A key without a row reads its initial vector; with a
+    filter it reads ``default_value_no_permission``.
 
     Args:
-      name: Name under the current variable scopes. The same name and settings again in one graph
-        give the same table.
-      embedding_dim: Elements of a row's value, at least 1.
+      name: Name in the current variable scope. A second call in a graph with the same name and
+        settings returns the same table.
+      embedding_dim: Number of elements of a vector, at least 1.
       key_dtype: tf.int64, or tf.int32 for a table that takes int32 ids only.
       value_dtype: tf.float32 or None.
       initializer: TensorFlow initializer of the initial vectors, called once with shape
-        ``[default_value_dim, embedding_dim]``; ``ev_option.init_option.initializer`` goes before
-        it. None: the variable scope's, then truncated_normal_initializer().
-      regularizer: Must be None: a table has no dense tensor to regularize.
-      trainable: Whether optimizers update the table unasked.
-      collections: Further collections to add the table to.
+        ``[default_value_dim, embedding_dim]``; ``ev_option.init_option.initializer`` takes
+        precedence. None: the initializer of the variable scope, else
+        truncated_normal_initializer().
+      regularizer: Must be None; a table has no dense tensor to regularize.
+      trainable: Whether optimizers update the table by default.
+      collections: Additional collections to add the table to.
       caching_device: Must be None.
-      partitioner: For example ``tf.fixed_size_partitioner(4)``: cuts the table into that many
-        shards by ``floormod(key, 1000) % 4``, at most 1000. None: the variable scope's.
+      partitioner: For example ``tf.fixed_size_partitioner(4)``. It divides the table into 4 shards
+        by ``floormod(key, 1000) % 4``; at most 1000 shards are possible. None: the partitioner of
+        the variable scope.
       validate_shape: Must be True.
       custom_getter: Must be None.
       constraint: Must be None.
-      steps_to_live: An older way to say ``evict_option=GlobalStepEvict(steps_to_live)``, which goes
-        before it.
+      steps_to_live: DeepRec's older form of ``evict_option=GlobalStepEvict(steps_to_live)``, which
+        takes precedence.
       init_data_source: Must be None.
       ev_option: Filter, eviction, checkpoint, storage and initial vectors.
 
@@ -86,8 +90,9 @@ def get_embedding_variable(
       The table.
 
     Raises:
-      ValueError: A bad argument, eager mode, or a table of that name with other settings.
-      TypeError: An argument of the wrong type.
+      ValueError: An argument is out of range, eager mode is on, or a table with this name has other
+        settings.
+      TypeError: An argument has the wrong type.
 
     Example:
       >>> table = rec.get_embedding_variable("user", embedding_dim=4)
@@ -105,12 +110,14 @@ def get_embedding_variable(
     ):
         if value is not expected:
             raise ValueError(
-                f"{argument} must be {expected}, got {value!r}; a table grows by rows and has no "
-                "use for it"
+                f"{argument} must be {expected}, got {value!r}; tables do not support it"
             )
     ev_option = EmbeddingVariableOption() if ev_option is None else ev_option
     if not isinstance(ev_option, EmbeddingVariableOption):
-        raise TypeError(f"ev_option must be an EmbeddingVariableOption, got {ev_option!r}")
+        raise TypeError(
+            f"ev_option must be an EmbeddingVariableOption, got {ev_option!r}; for example "
+            "EmbeddingVariableOption(filter_option=CounterFilter(3))"
+        )
     ev_option = with_steps_to_live(ev_option, steps_to_live)
     _check_storage(ev_option)
     refuse_eager_mode("get_embedding_variable")
@@ -134,40 +141,49 @@ def get_embedding_variable(
 
 def _check_arguments(name: Any, dim: Any, key_dtype: Any, value_dtype: Any) -> None:
     if not isinstance(name, str) or not name:
-        raise ValueError(f"name must be a non-empty string, got {name!r}")
+        raise ValueError(f"name must be a non-empty string, got {name!r}; name the table")
     if not NAME_PATTERN.fullmatch(name):
         raise ValueError(
-            f"name must be one that TensorFlow takes for an op, {NAME_PATTERN.pattern}, got "
-            f"{name!r}"
+            f"name must be one that TensorFlow accepts for an op, {NAME_PATTERN.pattern}, got "
+            f"{name!r}; replace its other characters"
         )
     if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)) or dim < 1:
-        raise ValueError(f"embedding_dim must be an integer >= 1, got {dim!r}")
+        raise ValueError(
+            f"embedding_dim must be an integer >= 1, got {dim!r}; it is the length of a vector"
+        )
     if tf.as_dtype(key_dtype) not in (tf.int64, tf.int32):
         raise ValueError(
             f"key_dtype must be int64 or int32, got {tf.as_dtype(key_dtype).name}; hash strings "
             "with tf.strings.to_hash_bucket_fast(values, 2**63 - 1)"
         )
     if value_dtype is not None and tf.as_dtype(value_dtype) != tf.float32:
-        raise ValueError(f"value_dtype must be float32, got {tf.as_dtype(value_dtype).name}")
+        raise ValueError(
+            f"value_dtype must be float32, got {tf.as_dtype(value_dtype).name}; omit it"
+        )
 
 
 def with_steps_to_live(
     option: EmbeddingVariableOption, steps_to_live: Optional[int]
 ) -> EmbeddingVariableOption:
-    """The option with DeepRec's older argument in it.
+    """Adds DeepRec's older argument steps_to_live to an option.
 
     Args:
-      option: Of the table.
-      steps_to_live: None, or that of a GlobalStepEvict.
+      option: The option of a table.
+      steps_to_live: None, or the number of steps of a GlobalStepEvict.
+
+    Returns:
+      The option with the eviction rule.
 
     Raises:
-      ValueError: steps_to_live is out of range, or the option evicts by values.
+      ValueError: steps_to_live is out of range, or the option has an L2WeightEvict.
     """
     if steps_to_live is None:
         return option
     rule, present = GlobalStepEvict(steps_to_live), option.evict_option
     if isinstance(present, GlobalStepEvict):
-        tf.logging.warning("evict_option=%r goes before steps_to_live=%r.", present, steps_to_live)
+        tf.logging.warning(
+            "evict_option=%r takes precedence over steps_to_live=%r.", present, steps_to_live
+        )
         return option
     if isinstance(present, L2WeightEvict) and present.is_on and rule.is_on:
         raise ValueError(
@@ -181,26 +197,26 @@ def _check_storage(option: EmbeddingVariableOption) -> None:
     kind = option.storage_option.storage_type
     if kind not in (None, StorageType.DEFAULT, StorageType.DRAM):
         raise ValueError(
-            f"storage_type must be DEFAULT or DRAM, got {kind.name}; rows live in memory, other "
-            "tiers are refused"
+            f"storage_type must be DEFAULT or DRAM, got {kind.name}; other tiers are refused"
         )
 
 
-def _choose_initializer(*candidates: Any) -> Callable[..., Any]:
+def _choose_initializer(*candidates: Optional[_Initializer]) -> _Initializer:
+    """The first initializer that is not None; a class is instantiated."""
     for initializer in candidates:
         if initializer is None:
             continue
         if not callable(initializer):
             raise TypeError(
                 "initializer must be a TensorFlow initializer or a function of shape and dtype, "
-                f"got {initializer!r}; for given values use tf.constant_initializer(values)"
+                f"got {initializer!r}; for fixed values use tf.constant_initializer(values)"
             )
         return initializer() if isinstance(initializer, type) else initializer
     return tf.truncated_normal_initializer()
 
 
 def _find_or_make(
-    full_name: str, scope: Any, collections: Sequence[str], **settings: Any
+    full_name: str, scope: tf.VariableScope, collections: Sequence[str], **settings: Any
 ) -> EmbeddingTable:
     for table in graph_tables():
         if table.name == full_name:
@@ -208,8 +224,8 @@ def _find_or_make(
             return table
     if scope.reuse is True:
         raise ValueError(
-            f"name must be that of a table made before, got {full_name!r} under reuse=True; make "
-            "the table first, or use reuse=tf.AUTO_REUSE"
+            f"name must be that of an existing table, got {full_name!r} under reuse=True; make the "
+            "table first, or use reuse=tf.AUTO_REUSE"
         )
     check_name_is_free(full_name)
     table = EmbeddingTable(full_name, **settings)
@@ -223,7 +239,7 @@ def _log_filter_without_size(table: EmbeddingTable) -> None:
     option = table.ev_option.filter_option
     if isinstance(option, CBFFilter) and isinstance(table.filter, CounterFilter):
         tf.logging.warning(
-            "Table %r: %r has no max_element_size and behaves as %r.",
+            "Table %r: %r has no max_element_size and behaves like %r.",
             table.name,
             option,
             table.filter,

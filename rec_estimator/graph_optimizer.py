@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sample-aware graph compression under the module's name in DeepRec, ``tf.graph_optimizer``."""
+"""Sample-aware graph compression, under the name of DeepRec's module ``tf.graph_optimizer``."""
 
 from rec_estimator.sample_compression import (
     CompressionReport,

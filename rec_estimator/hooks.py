@@ -1,45 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks for an Estimator's loops: they watch the data flow, save it, and change nothing in it."""
+"""Session hooks that show progress and save incremental checkpoints."""
 
 import os
 import sys
 import time
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, TextIO, Tuple
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, TextIO, Tuple
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.checkpoint.saver import Saver
 from rec_estimator.training.step_loop import steps_per_run
 
-_TERMINAL_SECONDS = 0.5  # between two rewrites of a line somebody watches
+_TERMINAL_SECONDS = 0.5  # between two updates of a terminal's line
 _FILE_SECONDS = 10.0  # between two lines of a log
-_DEFAULT_WIDTH = 80  # of a terminal that does not tell
+_DEFAULT_WIDTH = 80  # characters, for a terminal of unknown width
 _SEPARATOR = " | "
 
 
 class ProgressHook(tf.train.SessionRunHook):
-    """Says how far training, evaluation or prediction has come, and how fast it goes.
+    """Shows the progress and the speed of training, evaluation and prediction.
 
-    In a terminal one line is rewritten, cut to the terminal's width; in a file or a pipe a whole
-    line is written now and then:
+    In a terminal it updates one line, cut to the terminal's width. In a file or a pipe it writes a
+    new line at intervals:
 
         train 1,250/3,000 (42 %) | 183,000 samples/s | loss 0.5523 | auc 0.7912 | 0:12 left
         evaluated at step 3,000 | auc 0.7950 | 59 batches in 0.4 s
 
-    Between two lines a step costs two Python calls; the loss is fetched for the steps that are
-    shown only. One hook may serve several calls, one after the other: given to evaluate() too, it
-    prints the metrics of each evaluation and then repeats them while training goes on.
+    A step that shows no line costs two Python calls: the loss is fetched only for steps that are
+    shown. You can pass one hook to several calls. If train() and evaluate() share it, it prints the
+    metrics of each evaluation and repeats them in the lines of the training that follows.
 
     Args:
-      max_steps: Global step at which training ends, as in ``train(max_steps=...)``. None: unknown,
-        and no time left is shown.
-      batch_size: Examples per step and worker. None: the rate is in steps/s.
+      max_steps: Global step at which training ends, as in ``train(max_steps=...)``. None: unknown;
+        the remaining time is not shown.
+      batch_size: Examples per step and worker. None: the rate is shown in steps/s.
       metrics: Names of the evaluation metrics to show, as given to
-        ``tf.compat.v1.metrics.auc(name=)``. Names that the model does not have are left out.
-      every_seconds: Time between two lines. None: 0.5 s in a terminal, 10 s in a log.
-      stream: Where to write. None: ``sys.stderr``, as it is when a loop begins.
+        ``tf.compat.v1.metrics.auc(name=)``. Metrics that the model does not have are not shown.
+      every_seconds: Seconds between two lines. None: 0.5 in a terminal, 10 in a log.
+      stream: File to write to. None: ``sys.stderr``, read when a loop begins.
 
     Raises:
-      ValueError: A number that is not above 0.
+      ValueError: max_steps, batch_size or every_seconds is not above 0.
 
     Example:
       >>> hook = rec.ProgressHook(max_steps=3000, batch_size=512)
@@ -62,13 +63,13 @@ class ProgressHook(tf.train.SessionRunHook):
             ("every_seconds", every_seconds),
         ):
             if value is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0, got {value}; leave it out where unknown")
+                raise ValueError(f"{name} must be above 0, got {value}; omit it if unknown")
         self._settings = _Settings(max_steps, batch_size, every_seconds)
         self._metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         self._stream = stream
-        # By graph: train_and_evaluate in one process evaluates in the middle of its training loop.
+        # By graph: train_and_evaluate evaluates during its training loop, in the same process.
         self._loops: Dict[tf.Graph, _Loop] = {}
-        self._last_metrics: Dict[str, float] = {}  # of the last evaluation this hook saw
+        self._last_metrics: Dict[str, float] = {}  # of the last evaluation with this hook
 
     def begin(self) -> None:
         """Finds the tensors to show; called by TensorFlow when the graph is complete."""
@@ -77,24 +78,28 @@ class ProgressHook(tf.train.SessionRunHook):
             self._line = _ProgressLine(self._stream or sys.stderr, self._settings.every_seconds)
         self._loops[graph] = _Loop(graph, self._settings, self._metrics)
 
-    def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Starts to count; called again when a lost session was replaced."""
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        """Starts to count; called again after a lost session was replaced."""
         del coord
         self._loops[session.graph].start(session, self._line.every_seconds)
 
-    def before_run(self, run_context: Any) -> Optional[tf.train.SessionRunArgs]:
-        """Asks for the loss if a line is due, or training ends with this step."""
+    def before_run(
+        self, run_context: tf.train.SessionRunContext
+    ) -> Optional[tf.train.SessionRunArgs]:
+        """Fetches the loss if a line is due or if this is the last step of the training."""
         return self._loops[run_context.session.graph].fetches()
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Counts the step and writes the line if it is due."""
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        """Counts the step and writes a line if one is due."""
         loop = self._loops[run_context.session.graph]
         if loop.count_step(run_values.results):
             self._line.write(loop.parts(run_context.session, self._last_metrics))
             loop.wait(self._line.every_seconds)
 
     def end(self, session: tf.Session) -> None:
-        """Writes the last line, which stays."""
+        """Writes the last line, which is not updated any more."""
         loop = self._loops.pop(session.graph)
         parts, metrics = loop.last_parts(session, self._last_metrics)
         self._last_metrics = metrics
@@ -102,19 +107,21 @@ class ProgressHook(tf.train.SessionRunHook):
 
 
 class IncrementalSaverHook(tf.train.SessionRunHook):
-    """Saves what changed since the last save, every so many seconds or steps.
+    """Saves an incremental checkpoint every ``save_secs`` seconds or ``save_steps`` steps.
 
-    RecEstimator adds it where ``RunConfig(save_incremental_checkpoints_secs=...)`` asks for it.
+    RecEstimator adds this hook if its RunConfig has ``save_incremental_checkpoints_secs`` or
+    ``save_incremental_checkpoints_steps``.
 
     Args:
       checkpoint_dir: Folder of the checkpoints.
       saver: A ``rec_estimator.Saver(incremental=True)``.
-      save_secs: Seconds between two saves, above 0; exactly one of the two is given.
+      save_secs: Seconds between two saves, above 0. Give either save_secs or save_steps.
       save_steps: Steps between two saves, above 0.
-      checkpoint_basename: What the checkpoints' names begin with.
+      checkpoint_basename: First part of the checkpoints' names.
 
     Raises:
-      ValueError: As said above.
+      ValueError: The saver is not incremental, an interval is not above 0, or not exactly one
+        interval is given.
 
     Example:
       >>> table = rec.get_embedding_variable("user", embedding_dim=4)
@@ -125,7 +132,7 @@ class IncrementalSaverHook(tf.train.SessionRunHook):
     def __init__(
         self,
         checkpoint_dir: str,
-        saver: Any,
+        saver: Saver,
         *,
         save_secs: Optional[float] = None,
         save_steps: Optional[int] = None,
@@ -133,17 +140,19 @@ class IncrementalSaverHook(tf.train.SessionRunHook):
     ) -> None:
         if not getattr(saver, "is_incremental", False):
             raise ValueError(
-                f"saver must be a rec_estimator.Saver(incremental=True), got {saver!r}; another "
-                "one writes full checkpoints only"
+                f"saver must be a rec_estimator.Saver(incremental=True), got {saver!r}; other "
+                "Savers write full checkpoints only"
             )
         if (save_secs is None) == (save_steps is None):
             raise ValueError(
                 f"exactly one of save_secs and save_steps must be given, got {save_secs} and "
-                f"{save_steps}; give the one that fits"
+                f"{save_steps}; give only one of them"
             )
         for name, value in (("save_secs", save_secs), ("save_steps", save_steps)):
             if value is not None and not value > 0:
-                raise ValueError(f"{name} must be above 0, got {value}; leave the hook out")
+                raise ValueError(
+                    f"{name} must be above 0, got {value}; to save nothing, omit the hook"
+                )
         self._path = os.path.join(checkpoint_dir, checkpoint_basename)
         self._saver = saver
         self._timer = tf.train.SecondOrStepTimer(every_secs=save_secs, every_steps=save_steps)
@@ -157,18 +166,20 @@ class IncrementalSaverHook(tf.train.SessionRunHook):
                 "tf.train.get_or_create_global_step()"
             )
 
-    def after_create_session(self, session: tf.Session, coord: Any) -> None:
-        """Counts from here on; what there is now is saved by others, in full."""
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        """Starts to count; the state at this moment is in a full checkpoint of another hook."""
         del coord
         self._timer.update_last_triggered_step(session.run(self._step))
 
-    def before_run(self, run_context: Any) -> tf.train.SessionRunArgs:
-        """Asks for the global step, which may or may not have been counted on when it is read."""
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
+        """Fetches the global step. It may be read before or after this step increments it."""
         del run_context
         return tf.train.SessionRunArgs(self._step)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        """Saves if it is time."""
+    def after_run(
+        self, run_context: tf.train.SessionRunContext, run_values: tf.train.SessionRunValues
+    ) -> None:
+        """Saves if a save is due."""
         if not self._timer.should_trigger_for_step(run_values.results + 1):
             return
         session = run_context.session
@@ -181,7 +192,7 @@ class IncrementalSaverHook(tf.train.SessionRunHook):
 
 
 class _Settings(NamedTuple):
-    """What a ProgressHook was told."""
+    """The numbers a ProgressHook was constructed with."""
 
     max_steps: Optional[int]
     batch_size: Optional[int]
@@ -189,7 +200,7 @@ class _Settings(NamedTuple):
 
 
 class _Loop:
-    """One training, evaluation or prediction: how far it is and what there is to say of it."""
+    """The progress of one training, evaluation or prediction, and the texts that show it."""
 
     def __init__(self, graph: tf.Graph, settings: _Settings, metrics: Sequence[str]) -> None:
         self._settings = settings
@@ -197,23 +208,24 @@ class _Loop:
         self._steps_per_run = steps_per_run(graph)
         self._loss: Optional[tf.Tensor] = None
         self._metric_values: Dict[str, tf.Tensor] = {}
-        if graph.get_collection(tf.GraphKeys.EVAL_STEP):  # made by Estimator for evaluate() only
+        if graph.get_collection(tf.GraphKeys.EVAL_STEP):  # Estimator adds it only in evaluate().
             self._name = "evaluate"
             self._metric_values = _metric_values(graph, metrics)
         else:
-            # Estimator adds the spec's loss last, behind those that tf.losses collected on the way.
+            # Estimator adds the loss of the spec last, after those that tf.losses has collected.
             losses = graph.get_collection(tf.GraphKeys.LOSSES)
             self._loss = losses[-1] if losses else None
             self._name = "train" if losses else "predict"
 
     def start(self, session: tf.Session, every_seconds: float) -> None:
-        # Steps before the one whose loss the last line shows; exact where there is one worker.
+        # Number of steps before the last one, whose loss the last line shows. With several workers
+        # it is an upper bound.
         self._last_count = (
             (self._settings.max_steps or 0) - self._step(session) - self._steps_per_run
         )
         self._begun = time.monotonic()
         self._count = 0  # steps of this loop and this worker
-        self._rate_from = self._shown = _Moment(self._begun, 0)
+        self._rate_from = self._shown = _Point(self._begun, 0)
         self._last_loss: Optional[float] = None
         self._due = self._begun + every_seconds
         self._is_due = False
@@ -224,25 +236,30 @@ class _Loop:
             return tf.train.SessionRunArgs(self._loss)
         return None
 
-    def count_step(self, loss: Optional[Any]) -> bool:
-        """Takes note of a step, and of its loss where it was fetched; whether a line is due."""
+    def count_step(self, loss: Optional[float]) -> bool:
+        """Records a step, and its loss if it was fetched; returns whether a line is due."""
         is_first = not self._count
         self._count += self._steps_per_run
         if loss is not None:
             self._last_loss = float(loss)
         if is_first:
-            # The first run also places, allocates and fills the input's buffers: in no rate.
-            self._rate_from = self._shown = _Moment(time.monotonic(), self._count)
+            # The first run also places ops, allocates and fills input buffers: no rate includes it.
+            self._rate_from = self._shown = _Point(time.monotonic(), self._count)
         return self._is_due
 
     def wait(self, every_seconds: float) -> None:
-        """Makes the next line due after that time."""
-        self._shown = _Moment(time.monotonic(), self._count)
+        """Schedules the next line."""
+        self._shown = _Point(time.monotonic(), self._count)
         self._due = self._shown.seconds + every_seconds
 
     def parts(self, session: tf.Session, metrics: Mapping[str, float]) -> List[str]:
-        """The parts of a line, most important first; `metrics` are those of the last evaluation."""
-        now = _Moment(time.monotonic(), self._count)
+        """The parts of a line, most important first.
+
+        Args:
+          session: Holds the global step.
+          metrics: Of the last evaluation.
+        """
+        now = _Point(time.monotonic(), self._count)
         if self._name != "train":
             return [f"{self._name} {self._count:,} batches", *self._rate(now)]
         step, max_steps = self._step(session), self._settings.max_steps
@@ -253,9 +270,9 @@ class _Loop:
         if self._last_loss is not None:
             parts += _format_numbers({"loss": self._last_loss})
         parts += _format_numbers(metrics)
-        if max_steps is not None and step < max_steps and self._count > self._rate_from.count:
-            # Mean over the loop: steadier than the last interval, which one checkpoint can double.
-            steps = self._count - self._rate_from.count
+        steps = self._count - self._rate_from.steps
+        if max_steps is not None and step < max_steps and steps > 0:
+            # The mean over the loop: one checkpoint can double the time of the last interval.
             per_step = (now.seconds - self._rate_from.seconds) / steps
             parts.append(f"{_format_duration((max_steps - step) * per_step)} left")
         return parts
@@ -265,7 +282,7 @@ class _Loop:
     ) -> Tuple[List[str], Dict[str, float]]:
         """The parts of the last line, and the metrics of the last evaluation."""
         if self._name != "evaluate":
-            self._shown = self._rate_from  # the last line tells the rate of the whole loop
+            self._shown = self._rate_from  # The last line shows the rate of the whole loop.
             return self.parts(session, metrics), dict(metrics)
         values = session.run(self._metric_values)
         parts = [f"evaluated at step {self._step(session):,}", *_format_numbers(values)]
@@ -276,9 +293,9 @@ class _Loop:
     def _step(self, session: tf.Session) -> int:
         return 0 if self._global_step is None else int(session.run(self._global_step))
 
-    def _rate(self, now: "_Moment") -> List[str]:
-        """Since the last line."""
-        seconds, steps = now.seconds - self._shown.seconds, now.count - self._shown.count
+    def _rate(self, now: "_Point") -> List[str]:
+        """The rate since the last line; [] if it is not known."""
+        seconds, steps = now.seconds - self._shown.seconds, now.steps - self._shown.steps
         if not seconds > 0.0 or not steps:
             return []
         batch_size = self._settings.batch_size
@@ -287,39 +304,39 @@ class _Loop:
         return [f"{_round_to_3_digits(steps * batch_size / seconds):,} samples/s"]
 
 
-class _Moment(NamedTuple):
+class _Point(NamedTuple):
     """A point of a loop."""
 
     seconds: float  # time.monotonic()
-    count: int  # steps behind it
+    steps: int  # done before it
 
 
 class _ProgressLine:
-    """One line, rewritten in a terminal and repeated elsewhere."""
+    """Writes lines to a stream; in a terminal each line replaces the one before."""
 
     def __init__(self, stream: TextIO, every_seconds: Optional[float]) -> None:
         self._stream = stream
         try:
             self._is_terminal = bool(stream.isatty())
-        except (AttributeError, ValueError):  # something that only writes, or is closed
+        except (AttributeError, ValueError):  # A stream without isatty, or a closed one.
             self._is_terminal = False
         self.every_seconds = every_seconds or (
             _TERMINAL_SECONDS if self._is_terminal else _FILE_SECONDS
         )
-        self._shown_length = 0  # characters of the terminal's line that are in use
+        self._shown_length = 0  # characters of the line in the terminal
 
     def write(self, parts: Sequence[str]) -> None:
-        """Shows what is true now."""
+        """Shows a line that a later one replaces."""
         self._put(parts, is_last=False)
 
     def finish(self, parts: Sequence[str]) -> None:
-        """Shows what is true at the end and moves to a new line."""
+        """Shows the last line and moves to a new one."""
         self._put(parts, is_last=True)
 
     def _put(self, parts: Sequence[str], *, is_last: bool) -> None:
         text = _SEPARATOR.join(parts) + "\n"
         if self._is_terminal:
-            # The last column stays free: some terminals wrap as soon as it is written.
+            # Some terminals wrap as soon as the last column is written, so it stays empty.
             line = _fit(parts, _width(self._stream) - 1)
             text = "\r" + line.ljust(self._shown_length) + ("\n" if is_last else "")
             self._shown_length = 0 if is_last else len(line)
@@ -327,12 +344,12 @@ class _ProgressLine:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            # The reader of the pipe is gone: that must not end hours of training.
+            # The reader of a pipe has exited. That must not end a training.
             self.every_seconds = float("inf")
 
 
 def _fit(parts: Sequence[str], width: int) -> str:
-    """As many parts as fit, from the first on; the first is cut if it must be."""
+    """Joins as many parts as fit, from the first on; cuts the first if it is too long."""
     kept = list(parts)
     while len(kept) > 1 and len(_SEPARATOR.join(kept)) > width:
         kept.pop()
@@ -347,8 +364,8 @@ def _width(stream: TextIO) -> int:
 
 
 def _metric_values(graph: tf.Graph, names: Sequence[str]) -> Dict[str, tf.Tensor]:
-    """The value tensors of those tf.metrics that the graph has."""
-    # A tf.metrics function names its value "value", inside a scope of the metric's name.
+    """The value tensors of the named tf.metrics that the graph has."""
+    # A tf.metrics function names its value "value", in a name scope with the metric's name.
     ops = {op.name: op for op in graph.get_operations()}
     return {name: ops[f"{name}/value"].outputs[0] for name in names if f"{name}/value" in ops}
 
@@ -358,13 +375,13 @@ def _format_numbers(numbers: Mapping[str, float]) -> List[str]:
 
 
 def _round_to_3_digits(rate: float) -> float:
-    """Of a rate, more is noise: 183,412 -> 183,000; 7.1239 -> 7.12."""
+    """Rounds a rate, whose further digits are noise: 183,412 -> 183,000; 7.1239 -> 7.12."""
     rounded = float(f"{rate:.3g}")
     return int(rounded) if rounded >= 100 else rounded
 
 
 def _format_duration(seconds: float) -> str:
-    """`0:07`, `12:40` or `3:02:09`."""
+    """Formats a duration, as in `0:07`, `12:40` or `3:02:09`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

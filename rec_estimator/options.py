@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user can choose about a table: value objects, checked once, when they are built.
+"""Options of a table: initial vectors, filters, eviction, checkpoint and storage.
 
-The names and defaults are those of DeepRec's ``tf.EmbeddingVariableOption``. All of them are
-frozen, compare by value, and survive copying and pickling.
+Names and defaults are those of DeepRec's ``tf.EmbeddingVariableOption``. Each option is a frozen
+dataclass that checks its values when it is constructed. Options compare by value and can be copied
+and pickled.
 """
 
 import dataclasses
 import enum
 import math
 import numbers
-from typing import Any, Optional, Sequence, Union
+from typing import Any, Callable, Optional, Sequence, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-# The kernels hold a threshold in 32 bits, an op's attribute in a signed integer.
+# The kernels store a threshold in 32 bits, and the attribute of an op is signed.
 MAX_FILTER_FREQ = 2**31 - 1
 
-# Bloom filters of more keys would need more than 2^63 bits at the least rate.
+# A Bloom filter for more keys would need more than 2^63 bits at the lowest rate.
 MAX_ELEMENT_SIZE = 2**40
 
-# Largest count that each type of DeepRec's Bloom counters holds. Ours hold min(count, filter_freq)
-# in the fewest bits that do; the type bounds filter_freq only.
+# The largest count of each type of DeepRec's Bloom counters. It only limits filter_freq here: our
+# counters store min(count, filter_freq) in as few bits as possible.
 _COUNTER_LIMITS = {
     tf.uint8: 2**8 - 1,
     tf.uint16: 2**16 - 1,
@@ -30,31 +31,35 @@ _COUNTER_LIMITS = {
     tf.int64: 2**63 - 1,
 }
 
-# DeepRec's false_positive_probability that is not set.
+# The value of false_positive_probability that means "not set" in DeepRec.
 _NOT_SET = -1.0
 
 
 @dataclasses.dataclass(frozen=True)
 class InitializerOption:
-    """How the vector of a new key starts.
+    """The initial vectors of new keys.
 
-    The initializer is called once per table with shape ``[default_value_dim, dim]``; key ``k``
-    starts from row ``floormod(k, default_value_dim)`` of the result.
+    The initializer is called once per table with shape ``[default_value_dim, dim]``. The initial
+    vector of key ``k`` is row ``floormod(k, default_value_dim)`` of the result.
 
     Attributes:
-      initializer: A TensorFlow initializer (instance, class or function of shape and dtype). None
-        leaves it to ``get_embedding_variable(initializer=)``, then to the variable scope, then to
-        ``tf.compat.v1.truncated_normal_initializer()``.
+      initializer: A TensorFlow initializer: an instance, a class or a function of shape and dtype.
+        None: ``get_embedding_variable(initializer=)``, else the initializer of the variable scope,
+        else ``tf.compat.v1.truncated_normal_initializer()``.
       default_value_dim: Number of distinct initial vectors, at least 1.
-      default_value_no_permission: Every element of the vector that a key reads while a filter keeps
-        it out.
+      default_value_no_permission: The value of every element that a lookup reads for a key that the
+        filter has not admitted.
+
+    Raises:
+      TypeError: initializer is not callable.
+      ValueError: default_value_dim or default_value_no_permission is out of range.
 
     Example:
       >>> rec.InitializerOption(tf.zeros_initializer(), default_value_dim=1).default_value_dim
       1
     """
 
-    initializer: Any = None
+    initializer: Optional[Callable[..., Any]] = None
     default_value_dim: int = 4096
     default_value_no_permission: float = 0.0
 
@@ -62,7 +67,7 @@ class InitializerOption:
         if self.initializer is not None and not callable(self.initializer):
             raise TypeError(
                 "initializer must be a TensorFlow initializer or a function of shape and dtype, "
-                f"got {self.initializer!r}; for given values use tf.constant_initializer(values)"
+                f"got {self.initializer!r}; for fixed values use tf.constant_initializer(values)"
             )
         if not _is_integer(self.default_value_dim) or self.default_value_dim < 1:
             raise ValueError(
@@ -71,21 +76,24 @@ class InitializerOption:
             )
         value = self.default_value_no_permission
         if not _is_number(value) or not math.isfinite(value):
-            raise ValueError(f"default_value_no_permission must be a finite number, got {value!r}")
+            raise ValueError(
+                f"default_value_no_permission must be a finite number, got {value!r}; the default "
+                "is 0.0"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
 class CounterFilter:
-    """Lets a key own a row once it was trained often enough; counts every key exactly.
+    """Admits a key after ``filter_freq`` occurrences in training; counts every key exactly.
 
-    A key that is not admitted costs at most 40 bytes, and its count is in the checkpoint.
+    A key that is not admitted takes at most 40 bytes. Checkpoints contain its count.
 
     Attributes:
-      filter_freq: Occurrences in training that admit a key: the step that reaches them gives the
-        key its row and applies its gradient. In [0, 2**31 - 1]; 0 is no filter.
+      filter_freq: Number of occurrences, in [0, 2**31 - 1]. The step in which a key reaches it
+        gives the key a row and applies the key's gradient. 0: no filter.
 
     Raises:
-      ValueError: filter_freq is no integer in its range.
+      ValueError: filter_freq is not an integer in its range.
 
     Example:
       >>> option = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(filter_freq=3))
@@ -101,22 +109,24 @@ class CounterFilter:
 
 @dataclasses.dataclass(frozen=True)
 class CBFFilter:
-    """A filter that counts the keys without a row in a counting Bloom filter.
+    """Admits a key after about ``filter_freq`` occurrences; counts keys in a counting Bloom filter.
 
-    It never admits a key late; one in 1 / false_positive_probability of the keys it should keep out
-    it admits early, once max_element_size keys were seen. Memory is taken as keys are met.
+    The filter never admits a key late. It admits a key early with probability
+    ``false_positive_probability`` once ``max_element_size`` keys were counted. Its memory grows as
+    new keys occur, up to a fixed size.
 
     Attributes:
-      filter_freq: As CounterFilter's.
-      max_element_size: Number of distinct keys expected, over all shards of the table. 0 without a
-        probability: the filter behaves as a CounterFilter, as DeepRec's does.
-      false_positive_probability: In (0, 1); -1.0: not set, for max_element_size=0 only.
-      counter_type: tf.uint8, uint16, uint32, uint64 or int64: the largest filter_freq it holds is
-        the largest allowed. Counters take as few bits as filter_freq needs in any case.
+      filter_freq: As in CounterFilter.
+      max_element_size: Expected number of distinct keys, over all shards of the table. 0, without a
+        probability: the filter behaves like a CounterFilter, as in DeepRec.
+      false_positive_probability: In (0, 1). -1.0: not set, allowed with max_element_size=0 only.
+      counter_type: tf.uint8, uint16, uint32, uint64 or int64. filter_freq must be at most the
+        largest number of this type. It does not change the memory: counters always have as few bits
+        as filter_freq needs.
 
     Raises:
-      ValueError: A value out of its range, or one of max_element_size and
-        false_positive_probability without the other.
+      ValueError: A value is out of range, or only one of max_element_size and
+        false_positive_probability is given.
 
     Example:
       >>> bloom = rec.CBFFilter(
@@ -135,39 +145,8 @@ class CBFFilter:
 
     def __post_init__(self) -> None:
         _check_filter_freq(self.filter_freq)
-        probability, size = self.false_positive_probability, self.max_element_size
-        # What rounds to 0 or 1 is neither.
-        if not _is_number(probability) or not (
-            probability == _NOT_SET or 0 < _float32(probability) < 1
-        ):
-            raise ValueError(
-                "false_positive_probability must be in (0, 1), or -1.0 where it is not set, got "
-                f"{probability!r}; 0.01 is a usual one"
-            )
-        if not _is_integer(size) or not 0 <= size <= MAX_ELEMENT_SIZE:
-            raise ValueError(
-                f"max_element_size must be an integer in [0, {MAX_ELEMENT_SIZE}], got {size!r}; it "
-                "is the number of distinct keys expected"
-            )
-        if probability != _NOT_SET and size == 0:
-            raise ValueError(
-                "max_element_size must be larger than 0 with a false_positive_probability, got 0 "
-                f"with {probability!r}; give the number of distinct keys expected"
-            )
-        if probability == _NOT_SET and size > 0:
-            raise ValueError(
-                f"max_element_size must be 0 without a false_positive_probability, got {size}; "
-                "give a probability as well, for example 0.01"
-            )
-        try:
-            counter_type = tf.as_dtype(self.counter_type)
-        except TypeError:
-            counter_type = None
-        if counter_type not in _COUNTER_LIMITS:
-            raise ValueError(
-                "counter_type must be tf.uint8, uint16, uint32, uint64 or int64, got "
-                f"{self.counter_type!r}"
-            )
+        self._check_size()
+        counter_type = self._checked_counter_type()
         object.__setattr__(self, "counter_type", counter_type)
         limit = _COUNTER_LIMITS[counter_type]
         if self.filter_freq > limit:
@@ -176,21 +155,59 @@ class CBFFilter:
                 f"{self.filter_freq}; choose a wider counter_type"
             )
 
+    def _check_size(self) -> None:
+        probability, size = self.false_positive_probability, self.max_element_size
+        # The kernels use float32, so a number that rounds to 0 or 1 is refused.
+        if not _is_number(probability) or not (
+            probability == _NOT_SET or 0 < _float32(probability) < 1
+        ):
+            raise ValueError(
+                "false_positive_probability must be in (0, 1), or -1.0 if it is not set, got "
+                f"{probability!r}; for example 0.01"
+            )
+        if not _is_integer(size) or not 0 <= size <= MAX_ELEMENT_SIZE:
+            raise ValueError(
+                f"max_element_size must be an integer in [0, {MAX_ELEMENT_SIZE}], got {size!r}; it "
+                "is the expected number of distinct keys"
+            )
+        if probability != _NOT_SET and size == 0:
+            raise ValueError(
+                "max_element_size must be larger than 0 with a false_positive_probability, got 0 "
+                f"with {probability!r}; pass the expected number of distinct keys"
+            )
+        if probability == _NOT_SET and size > 0:
+            raise ValueError(
+                f"max_element_size must be 0 without a false_positive_probability, got {size}; "
+                "pass a probability too, for example 0.01"
+            )
+
+    def _checked_counter_type(self) -> tf.DType:
+        try:
+            counter_type = tf.as_dtype(self.counter_type)
+        except TypeError:
+            counter_type = None
+        if counter_type not in _COUNTER_LIMITS:
+            raise ValueError(
+                "counter_type must be tf.uint8, uint16, uint32, uint64 or int64, got "
+                f"{self.counter_type!r}; the default is tf.uint64"
+            )
+        return counter_type
+
     @property
     def has_size(self) -> bool:
-        """Whether there is a Bloom filter at all; without a size this is a CounterFilter."""
+        """Whether max_element_size is set. Otherwise the filter behaves like a CounterFilter."""
         return self.max_element_size > 0
 
 
 @dataclasses.dataclass(frozen=True)
 class GlobalStepEvict:
-    """Takes away keys that were not trained for a number of steps, at each full save.
+    """Evicts keys that were not trained for a number of steps, at each full save.
 
     Attributes:
-      steps_to_live: A key whose last training step lies more than this many steps back is evicted,
-        counted keys included. None or 0 evicts nothing, as in DeepRec. A key whose last training
-        step is ahead of the global step, because a warm start took it from another run, counts from
-        the first save on.
+      steps_to_live: A key is evicted if its last training step was more than this many steps ago.
+        That includes keys without a row, which a filter only counts. None or 0: nothing is evicted,
+        as in DeepRec. After a warm start from another run, the last training step of a key may be
+        ahead of the global step; its steps are then counted from the first save.
 
     Raises:
       ValueError: steps_to_live is neither None nor an integer >= 0.
@@ -212,17 +229,17 @@ class GlobalStepEvict:
 
     @property
     def is_on(self) -> bool:
-        """Whether it can evict anything."""
+        """Whether the rule can evict any row."""
         return bool(self.steps_to_live)
 
 
 @dataclasses.dataclass(frozen=True)
 class L2WeightEvict:
-    """Takes away rows whose values are small, at each full save.
+    """Evicts rows with small values, at each full save.
 
     Attributes:
-      l2_weight_threshold: A row is evicted if half the sum of its squared values is below this;
-        above 0. -1.0 evicts nothing.
+      l2_weight_threshold: Above 0. A row is evicted if half the sum of its squared values is below
+        this threshold. -1.0: nothing is evicted.
 
     Raises:
       ValueError: l2_weight_threshold is neither -1.0 nor a finite number above 0.
@@ -244,24 +261,24 @@ class L2WeightEvict:
 
     @property
     def is_on(self) -> bool:
-        """Whether it can evict anything."""
+        """Whether the rule can evict any row."""
         return self.l2_weight_threshold > 0
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointOption:
-    """Which checkpoint the rows of a new table start from.
+    """The checkpoint that the rows of a new table are loaded from.
 
     Attributes:
       ckpt_to_load_from: Prefix of a checkpoint, or a folder with one. None: the table starts empty.
-      tensor_name_in_ckpt: Name of the table there. None: its own name.
-      always_load_from_specific_ckpt: Whether to load it also where training resumes from a
+      tensor_name_in_ckpt: Name of the table in the checkpoint. None: the name of this table.
+      always_load_from_specific_ckpt: Whether to load the rows even if training resumes from a
         checkpoint of its own.
-      init_data_source: Must be None: DeepRec has it for a closed system.
+      init_data_source: Must be None. In DeepRec it names a source in a system that is not public.
 
     Raises:
-      TypeError: A name that is no string.
-      ValueError: An empty name, or one of the others without ckpt_to_load_from.
+      TypeError: A name is not a string.
+      ValueError: A name is empty, or another attribute is given without ckpt_to_load_from.
 
     Example:
       >>> rec.CheckpointOption("model.ckpt-100", "item").tensor_name_in_ckpt
@@ -279,11 +296,11 @@ class CheckpointOption:
         if not isinstance(self.always_load_from_specific_ckpt, bool):
             raise TypeError(
                 "always_load_from_specific_ckpt must be True or False, got "
-                f"{self.always_load_from_specific_ckpt!r}"
+                f"{self.always_load_from_specific_ckpt!r}; it is not a path"
             )
         if self.init_data_source is not None:
             raise ValueError(
-                f"init_data_source must be None, got {self.init_data_source!r}; give a checkpoint "
+                f"init_data_source must be None, got {self.init_data_source!r}; pass a checkpoint "
                 "as ckpt_to_load_from"
             )
         if self.ckpt_to_load_from is None and (
@@ -297,7 +314,7 @@ class CheckpointOption:
 
 
 class StorageType(enum.IntEnum):
-    """Where rows live, by DeepRec's names and numbers: one tier, or several from fast to slow.
+    """The tiers that store rows, from fast to slow, with DeepRec's names and numbers.
 
     Example:
       >>> rec.StorageType.DRAM_SSDHASH.value
@@ -320,7 +337,7 @@ class StorageType(enum.IntEnum):
 
     @property
     def has_files(self) -> bool:
-        """Whether rows are kept in files, which need a path."""
+        """Whether a tier stores rows in files, which need a path."""
         return "SSDHASH" in self.name or "LEVELDB" in self.name
 
     @property
@@ -330,7 +347,7 @@ class StorageType(enum.IntEnum):
 
 
 class CacheStrategy(enum.IntEnum):
-    """Which rows leave the fast tier first, by DeepRec's names and numbers.
+    """The rule for moving rows out of the fast tier, with DeepRec's names and numbers.
 
     Example:
       >>> rec.CacheStrategy.LFU.value
@@ -343,20 +360,20 @@ class CacheStrategy(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class StorageOption:
-    """Where the rows of a table live.
+    """The storage of a table's rows.
 
     Attributes:
-      storage_type: None is DEFAULT. A table is made with DEFAULT and DRAM only.
-      storage_path: Folder of the tiers that keep files; it is not created here.
-      storage_size: Bytes of each tier but the last, from fast to slow; a list of 1 to 4 integers,
-        kept as a tuple.
-      cache_strategy: Which rows leave the fast tier first.
-      layout: Must be None: rows have one layout.
+      storage_type: None means DEFAULT. get_embedding_variable accepts DEFAULT and DRAM only.
+      storage_path: Folder of the tiers that store rows in files. The option does not create it.
+      storage_size: Bytes of each tier except the last, from fast to slow. A list of 1 to 4
+        integers, stored as a tuple.
+      cache_strategy: The rule for moving rows out of the fast tier.
+      layout: Must be None; rows have only one layout.
 
     Raises:
-      TypeError: A value of the wrong type.
-      ValueError: A path without a type, a type that keeps files without a path, or storage_size
-        that is no list of positive integers.
+      TypeError: A value has the wrong type.
+      ValueError: storage_path is given without storage_type, a storage_type with files is given
+        without storage_path, or storage_size is not a list of positive integers.
 
     Example:
       >>> rec.StorageOption(rec.StorageType.DRAM).storage_size
@@ -372,15 +389,21 @@ class StorageOption:
     def __post_init__(self) -> None:
         kind = self.storage_type
         if kind is not None and not isinstance(kind, StorageType):
-            raise TypeError(f"storage_type must be a StorageType or None, got {kind!r}")
+            raise TypeError(
+                f"storage_type must be a StorageType or None, got {kind!r}; for example "
+                "StorageType.DRAM"
+            )
         if not isinstance(self.cache_strategy, CacheStrategy):
-            raise TypeError(f"cache_strategy must be a CacheStrategy, got {self.cache_strategy!r}")
+            raise TypeError(
+                f"cache_strategy must be a CacheStrategy, got {self.cache_strategy!r}; for example "
+                "CacheStrategy.LFU"
+            )
         if self.layout is not None:
-            raise ValueError(f"layout must be None, got {self.layout!r}; rows have one layout")
+            raise ValueError(f"layout must be None, got {self.layout!r}; rows have only one layout")
         _check_optional_text("storage_path", self.storage_path)
         if kind is None and self.storage_path is not None:
             raise ValueError(
-                f"storage_type must be given with a storage_path, got None with "
+                "storage_type must be given with a storage_path, got None with "
                 f"{self.storage_path!r}; for example StorageType.DRAM_SSDHASH"
             )
         if kind is not None and kind.has_files and self.storage_path is None:
@@ -395,10 +418,10 @@ class StorageOption:
             or not all(_is_integer(size) and size > 0 for size in sizes)
         ):
             raise ValueError(
-                f"storage_size must be a list of 1 to 4 positive integers, got {sizes!r}; it is "
-                "the bytes of each tier but the last"
+                f"storage_size must be a list of 1 to 4 positive integers, got {sizes!r}; they are "
+                "the bytes of each tier except the last"
             )
-        # A copy, hashable: the user's list stays as it is.
+        # A tuple is hashable, and independent of the user's list.
         object.__setattr__(self, "storage_size", tuple(sizes))
 
 
@@ -408,20 +431,21 @@ EvictionRule = Union[GlobalStepEvict, L2WeightEvict]
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingVariableOption:
-    """Everything about a table but its name and dimension.
+    """All options of a table.
 
     Attributes:
-      ht_type: Not used; of DeepRec's hash tables.
-      ht_partition_num: Not used; of DeepRec's hash tables.
-      evict_option: GlobalStepEvict or L2WeightEvict; None: no key is ever taken away.
-      ckpt: CheckpointOption that a new table starts from; None: it starts empty.
-      filter_option: CounterFilter or CBFFilter; None: every key owns a row at once.
-      storage_option: Where rows live.
-      init_option: How the vector of a new key starts.
+      ht_type: Not used; it selects a hash table in DeepRec.
+      ht_partition_num: Not used; it belongs to DeepRec's hash tables.
+      evict_option: GlobalStepEvict or L2WeightEvict. None: no row is evicted.
+      ckpt: CheckpointOption of a new table. None: the table starts empty.
+      filter_option: CounterFilter or CBFFilter. None: every key is admitted at once.
+      storage_option: The storage of the rows.
+      init_option: The initial vectors of new keys.
 
     Raises:
-      TypeError: An option of another type.
-      ValueError: Several eviction rules, or a CBFFilter over several tiers or files.
+      TypeError: An option has the wrong type.
+      ValueError: evict_option is a list, ht_partition_num is below 1, or a CBFFilter is combined
+        with several tiers or files.
 
     Example:
       >>> init = rec.InitializerOption(default_value_dim=8)
@@ -457,12 +481,13 @@ class EmbeddingVariableOption:
             if not (isinstance(value, kinds) or (is_optional and value is None)):
                 rule = " or ".join(kind.__name__ for kind in kinds)
                 raise TypeError(
-                    f"{name} must be of type {rule}{' or None' * is_optional}, got {value!r}; give "
+                    f"{name} must be of type {rule}{' or None' * is_optional}, got {value!r}; pass "
                     "options by name, for example filter_option="
                 )
         if not _is_integer(self.ht_partition_num) or self.ht_partition_num < 1:
             raise ValueError(
-                f"ht_partition_num must be an integer >= 1, got {self.ht_partition_num!r}"
+                f"ht_partition_num must be an integer >= 1, got {self.ht_partition_num!r}; it is "
+                "not used, omit it"
             )
         kind = self.storage_option.storage_type or StorageType.DEFAULT
         if isinstance(self.filter_option, CBFFilter) and (kind.has_tiers or kind.has_files):
@@ -473,17 +498,17 @@ class EmbeddingVariableOption:
 
     @property
     def evict(self) -> Optional[EvictionRule]:
-        """DeepRec's name of ``evict_option``."""
+        """Same as ``evict_option``, under DeepRec's name."""
         return self.evict_option
 
     @property
     def filter_strategy(self) -> Optional[Filter]:
-        """DeepRec's name of ``filter_option``."""
+        """Same as ``filter_option``, under DeepRec's name."""
         return self.filter_option
 
     @property
     def init(self) -> InitializerOption:
-        """DeepRec's name of ``init_option``."""
+        """Same as ``init_option``, under DeepRec's name."""
         return self.init_option
 
 
@@ -497,13 +522,13 @@ def _check_filter_freq(value: Any) -> None:
 
 def _check_optional_text(name: str, value: Any) -> None:
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"{name} must be a string or None, got {value!r}")
+        raise TypeError(f"{name} must be a string or None, got {value!r}; pass a string")
     if value == "":
-        raise ValueError(f"{name} must be a non-empty string or None, got ''")
+        raise ValueError(f"{name} must be a non-empty string or None, got ''; omit it")
 
 
 def _float32(value: Any) -> np.float32:
-    """A number as the kernels get it."""
+    """Rounds a number as the kernels do."""
     with np.errstate(over="ignore"):
         return np.float32(value)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RecEstimator from end to end: train, evaluate, predict, export, resume, and what it refuses."""
+"""Tests of RecEstimator: train, evaluate, predict, export, resume, and its errors."""
 
 import json
 import os
@@ -20,7 +20,7 @@ RUN_CONFIG = dict(tf_random_seed=1, save_checkpoints_steps=50, log_step_count_st
 
 
 def columns(rows=256, seed=0):
-    """Users like the items of their own parity: learnable from two tables."""
+    """Users like items with the parity of their own id, which two tables can learn."""
     rng = np.random.default_rng(seed)
     user, item = rng.integers(0, 20, rows), rng.integers(0, 30, rows)
     return {"user": user, "item": item}, ((user + item) % 2 == 0).astype(np.float32)
@@ -108,7 +108,7 @@ def test_trains_evaluates_predicts_exports_and_serves(tmp_path, kind):
     before = estimator.evaluate(input_fn(num_epochs=1, seed=0))
     assert before["global_step"] == 150
     assert before["auc"] > 0.9
-    # Evaluation changed nothing, and a second process finds what the first one left.
+    # Evaluation changed nothing, and a second Estimator finds the state of the first.
     assert make().evaluate(input_fn(num_epochs=1, seed=0)) == before
     estimator.train(input_fn(), steps=20)
     assert estimator.evaluate(input_fn(num_epochs=1))["global_step"] == 170
@@ -128,7 +128,7 @@ def test_trains_evaluates_predicts_exports_and_serves(tmp_path, kind):
             feed = {signature.inputs[name].name: features[name] for name in ("user", "item")}
             results.append(session.run(signature.outputs["probability"].name, feed))
     np.testing.assert_array_equal(*results)
-    # The order of predict() is the shuffled one, and its batches are smaller: float32 sums differ.
+    # predict() has another order and smaller batches, so float32 sums differ.
     np.testing.assert_allclose(np.sort(results[0]), np.sort(predicted), rtol=1e-6)
 
 
@@ -158,10 +158,10 @@ def test_export_answers_in_a_fresh_process(tmp_path):
     assert first == second and len(first) == 3
 
 
-def test_interrupted_training_equals_uninterrupted(tmp_path):
+def test_resumed_training_equals_uninterrupted_training(tmp_path):
     def checkpoint(folder, *steps):
         for some in steps:
-            # Batches do not depend on where a run begins: every step sees the same ones.
+            # Every step sees the same batch, wherever a run begins.
             data = lambda: tf.data.Dataset.from_tensors(columns(64)).repeat()  # noqa: E731
             ESTIMATORS["stock model_fn"](str(tmp_path / folder)).train(data, steps=some)
         return tf.train.NewCheckpointReader(tf.train.latest_checkpoint(str(tmp_path / folder)))
@@ -204,8 +204,8 @@ def test_features_share_a_table(tmp_path):
 
 
 @pytest.mark.parametrize("use_resource", [True, False])
-def test_table_optimizer_updates_from_the_values_of_the_steps_beginning(tmp_path, use_resource):
-    """The dense update of the stock optimizer must not be seen by the tables' gradient."""
+def test_table_optimizer_uses_the_values_from_before_the_step(tmp_path, use_resource):
+    """The gradient of tables must not see the dense update of the stock optimizer."""
     data = lambda: tf.data.Dataset.from_tensors(({"user": [1]}, [1.0])).repeat()  # noqa: E731
 
     def model_fn(features, labels, mode):
@@ -219,7 +219,7 @@ def test_table_optimizer_updates_from_the_values_of_the_steps_beginning(tmp_path
         return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
     class Order(tf.train.SessionRunHook):
-        """Which op a session runs first is chance: what the dense update waits for is not."""
+        """The order in which a session runs ops is random; control inputs are not."""
 
         def begin(self):
             ops = tf.get_default_graph().get_operations()
@@ -367,12 +367,12 @@ def test_bad_construction_is_an_error_that_names_what_is_wrong(tmp_path, argumen
         rec.RecEstimator(**arguments)
 
 
-def test_labels_without_a_place_in_model_fn_are_an_error(tmp_path):
+def test_labels_are_an_error_if_model_fn_does_not_take_them(tmp_path):
     def model_fn(features, mode):
         return spec_of(features, None, mode, None)
 
     estimator = rec.RecEstimator(model_fn, str(tmp_path), embedding_features=FEATURES)
-    with pytest.raises(ValueError, match="model_fn must take labels where input_fn returns them"):
+    with pytest.raises(ValueError, match="model_fn must take labels if input_fn returns them"):
         estimator.train(input_fn(), steps=1)
 
 

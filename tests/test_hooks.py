@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ProgressHook: what its line says, in a terminal and in a file, and what it costs."""
+"""Tests of ProgressHook: its lines in a terminal and in a file, and its cost."""
 
 import io
 import os
@@ -62,7 +62,7 @@ def test_a_number_that_is_not_above_0_is_refused_by_name(arguments):
         rec.ProgressHook(**arguments)
 
 
-def test_a_line_tells_step_rate_loss_and_time_left(estimator):
+def test_a_line_shows_step_rate_and_loss(estimator):
     lines = lines_of_training(
         estimator, max_steps=5, every_seconds=ALWAYS, batch_size=2
     )  # the hook's max_steps is not given: see the next test
@@ -70,7 +70,7 @@ def test_a_line_tells_step_rate_loss_and_time_left(estimator):
     assert re.fullmatch(r"train 3 \| [\d,.]+ samples/s \| loss 2\.0000", lines[2])
 
 
-def test_with_max_steps_the_line_tells_share_and_time_left(estimator):
+def test_with_max_steps_a_line_shows_share_and_time_left(estimator):
     stream = io.StringIO()
     hook = rec.ProgressHook(max_steps=4, stream=stream, every_seconds=ALWAYS)
     estimator.train(input_fn(), max_steps=4, hooks=[hook])
@@ -81,20 +81,20 @@ def test_with_max_steps_the_line_tells_share_and_time_left(estimator):
     assert "left" not in lines[-1]
 
 
-def test_the_last_line_tells_the_last_loss_however_short_training_was(estimator):
+def test_the_last_line_shows_the_last_loss_even_after_a_short_training(estimator):
     stream = io.StringIO()
     hook = rec.ProgressHook(max_steps=4, stream=stream, every_seconds=NEVER)
     estimator.train(input_fn(), max_steps=4, hooks=[hook])
     assert stream.getvalue().endswith("| loss 3.0000\n")
 
 
-def test_training_that_goes_on_from_a_checkpoint_counts_from_there(estimator):
+def test_resumed_training_counts_from_the_checkpoint(estimator):
     lines_of_training(estimator, max_steps=3)
     assert lines_of_training(estimator, max_steps=5, every_seconds=ALWAYS)[0].startswith("train 4")
 
 
 class Clock(tf.train.SessionRunHook):
-    """A clock that only steps move, by one second each, the first one by more."""
+    """A clock that each step advances by one second, the first step by more."""
 
     def __init__(self, first=1.0):
         self._seconds, self._next = 0.0, first
@@ -114,7 +114,7 @@ def test_a_log_gets_a_line_every_10_seconds_and_one_at_the_end(estimator, monkey
     assert lines == ["train 11", "train 22", "train 25"]
 
 
-def test_the_first_step_which_also_sets_up_is_in_no_rate(estimator, monkeypatch):
+def test_no_rate_includes_the_first_step(estimator, monkeypatch):
     clock, stream = Clock(first=100.0), io.StringIO()
     monkeypatch.setattr(rec.hooks, "time", clock)
     hook = rec.ProgressHook(stream=stream, every_seconds=NEVER, batch_size=2)
@@ -122,7 +122,7 @@ def test_the_first_step_which_also_sets_up_is_in_no_rate(estimator, monkeypatch)
     assert stream.getvalue() == "train 5 | 2.0 samples/s\n"
 
 
-def test_the_loss_is_fetched_for_shown_steps_only(estimator):
+def test_the_loss_is_fetched_only_for_shown_steps(estimator):
     fetched = []
 
     class Spy(rec.ProgressHook):
@@ -137,7 +137,7 @@ def test_the_loss_is_fetched_for_shown_steps_only(estimator):
     assert fetched == [False] * 3 + [True] * 3
 
 
-def test_evaluation_tells_the_metrics_that_the_model_has_and_training_repeats_them(estimator):
+def test_evaluation_shows_the_metrics_of_the_model_and_training_repeats_them(estimator):
     stream = io.StringIO()
     hook = rec.ProgressHook(
         metrics=("auc", "mean_score", "ndcg"), stream=stream, every_seconds=ALWAYS
@@ -181,7 +181,7 @@ def test_one_hook_serves_a_training_that_is_interrupted_by_evaluations(tmp_path)
     assert re.search(r"^train 2/4 .* loss 1\.0000 \| auc 1\.0000 \| \d:\d\d left$", after)
 
 
-def test_prediction_tells_how_many_batches(estimator):
+def test_prediction_shows_the_number_of_batches(estimator):
     lines_of_training(estimator, max_steps=1)
     stream = io.StringIO()
     hook = rec.ProgressHook(stream=stream, every_seconds=ALWAYS)
@@ -206,7 +206,7 @@ def test_a_closed_stream_does_not_end_training(estimator):
 
 
 class Terminal:
-    """A pseudo-terminal of some width, and what was written to it."""
+    """A pseudo-terminal of a given width, and the text written to it."""
 
     def __init__(self, columns):
         import fcntl
@@ -223,7 +223,7 @@ class Terminal:
         while True:
             try:
                 written = os.read(self._master, 4096)
-            except OSError:  # how Linux says that the other end is closed
+            except OSError:  # Linux: the other end is closed.
                 return
             if not written:
                 return
@@ -247,10 +247,10 @@ def test_a_terminal_gets_one_line_that_fits(estimator, columns):
     assert len(shown) == 3 + 1
     assert all(len(line) < columns for line in shown)
     assert shown[-1].startswith("train 3/3 (100%)"[: columns - 1])
-    assert ("loss" in shown[1]) == (columns == 100)  # what does not fit is left out as a whole
+    assert ("loss" in shown[1]) == (columns == 100)  # A part that does not fit is not shown.
 
 
-def test_a_shorter_line_leaves_nothing_of_the_longer_one_before_it():
+def test_a_shorter_line_erases_the_longer_one_before_it():
     terminal = Terminal(80)
     line = rec.hooks._ProgressLine(terminal.stream, None)
     line.write(["a long line"])
@@ -258,7 +258,7 @@ def test_a_shorter_line_leaves_nothing_of_the_longer_one_before_it():
     assert terminal.close().replace("\r\n", "\n") == "\ra long line\rshort      \n"
 
 
-def test_the_stream_is_standard_error_as_it_is_when_the_loop_begins(estimator, capsys):
+def test_the_default_stream_is_sys_stderr_when_the_loop_begins(estimator, capsys):
     hook = rec.ProgressHook()
     estimator.train(input_fn(), max_steps=1, hooks=[hook])
     captured = capsys.readouterr()
@@ -286,7 +286,7 @@ def test_a_step_that_shows_nothing_fetches_and_writes_nothing(estimator):
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0.4, "0:00"), (59.6, "1:00"), (760, "12:40"), (10929, "3:02:09")]
 )
-def test_durations_read_as_a_clock(seconds, text):
+def test_durations_are_formatted_like_a_clock(seconds, text):
     assert rec.hooks._format_duration(seconds) == text
 
 

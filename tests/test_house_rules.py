@@ -148,6 +148,21 @@ def test_private_tensorflow_is_imported_in_one_file_only():
     )
 
 
+def test_the_estimator_package_is_imported_in_one_module_only():
+    found = [
+        where(path, node)
+        for path in sources("rec_estimator/**/*.py", "model_zoo/**/*.py", "benchmarks/**/*.py")
+        if path != ROOT / "rec_estimator" / "_tensorflow" / "estimator.py"
+        for node, name in imported_names(ast.parse(path.read_text()))
+        if name.partition(".")[0] == "tensorflow_estimator"
+    ]
+    expect_none(
+        found,
+        "newer TensorFlow releases need a workaround to import tensorflow_estimator: import its "
+        "names from rec_estimator/_tensorflow/estimator.py",
+    )
+
+
 def test_no_keras_is_used():
     found = []
     for path in sources("rec_estimator/**/*.py", "model_zoo/**/*.py"):

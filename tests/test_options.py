@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options: what they accept, refuse, and are called."""
+"""Tests of options: their names, and the values that they accept and refuse."""
 
 import copy
 import dataclasses
@@ -33,11 +33,11 @@ OPTIONS = {
 }
 
 
-# ------------------------------------------------------------------ what they are called
+# ------------------------------------------------------------------ names
 
 
 @pytest.mark.parametrize("option", OPTIONS.values(), ids=OPTIONS)
-def test_options_cannot_be_changed_and_survive_copies(option):
+def test_options_are_frozen_and_can_be_copied(option):
     assert copy.deepcopy(option) == option
     assert pickle.loads(pickle.dumps(option)) == option
     assert hash(copy.copy(option)) == hash(option)
@@ -111,17 +111,17 @@ def test_example_of_the_page_on_filters_is_accepted():
 @pytest.mark.parametrize(
     "counter_type, largest", [(tf.uint8, 255), (tf.uint16, 65535), (tf.uint32, 2**31 - 1)]
 )
-def test_counter_type_bounds_the_frequency(counter_type, largest):
+def test_counter_type_limits_filter_freq(counter_type, largest):
     rec.CBFFilter(**{**BLOOM, "filter_freq": largest, "counter_type": counter_type})
     with pytest.raises(ValueError, match=f"filter_freq must be .*, got {largest + 1}"):
         rec.CBFFilter(**{**BLOOM, "filter_freq": largest + 1, "counter_type": counter_type})
 
 
-def test_counter_type_may_be_named():
+def test_counter_type_may_be_a_name():
     assert rec.CBFFilter(**BLOOM, counter_type="uint8").counter_type is tf.uint8
 
 
-def test_storage_size_of_the_user_is_copied():
+def test_storage_size_is_copied():
     sizes = [1, 2]
     option = rec.StorageOption(storage_size=sizes)
     sizes.append(3)
@@ -137,11 +137,11 @@ def test_storage_path_is_not_created(tmp_path):
 
 
 @pytest.mark.parametrize("option", [rec.GlobalStepEvict(), rec.GlobalStepEvict(0)], ids=str)
-def test_no_steps_to_live_evict_nothing(option):
+def test_steps_to_live_of_none_or_zero_evicts_nothing(option):
     assert not option.is_on
 
 
-# ------------------------------------------------------------------ what they refuse
+# ------------------------------------------------------------------ errors
 
 FILES = [kind for kind in rec.StorageType if "SSDHASH" in kind.name or "LEVELDB" in kind.name]
 TIERS = [kind for kind in rec.StorageType if "_" in kind.name and not kind.name.startswith("PMEM")]
@@ -169,7 +169,7 @@ REFUSED = [
             ValueError,
             r"false_positive_probability must be in \(0, 1\), or -1.0 .*, got",
         )
-        # The last two are 0 and 1 as a float32.
+        # As float32, the last two are 0 and 1.
         for value in (0, 1, 1.5, -0.5, -2.0, NAN, INF, "0.1", None, True, 1e-60, 1 - 1e-12)
     ),
     *(
@@ -284,13 +284,13 @@ REFUSED = [
     REFUSED,
     ids=[f"{option.__name__}-{arguments}"[:80] for option, arguments, _, _ in REFUSED],
 )
-def test_bad_value_is_an_error_where_the_option_is_built(option, arguments, error, message):
+def test_bad_value_is_an_error_when_the_option_is_built(option, arguments, error, message):
     with pytest.raises(error, match=message):
         option(**arguments)
 
 
 @pytest.mark.parametrize("kind", sorted({*FILES, *TIERS}), ids=lambda kind: kind.name)
-def test_counter_filter_goes_with_every_storage_type(kind):
+def test_counter_filter_is_accepted_with_every_storage_type(kind):
     rec.EmbeddingVariableOption(
         filter_option=rec.CounterFilter(3), storage_option=rec.StorageOption(kind, "/tmp/rows")
     )

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only package that imports ``tensorflow.python``.
+"""The only package that imports ``tensorflow.python`` and ``tensorflow_estimator``.
 
-One module for each subject; each private name has its reason. A new TensorFlow release is first
-tried against these modules.
+Each module covers one subject, names the TensorFlow releases it was checked on, and gives the
+reason for each private name. To support a new TensorFlow release, check these modules first.
 """

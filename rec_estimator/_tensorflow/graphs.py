@@ -1,8 +1,12 @@
-"""Private names about graphs and ops: placement, control flow, rewiring.
+# SPDX-License-Identifier: Apache-2.0
+"""Private names for graphs and ops: placement, control flow, rewiring.
 
 Checked on TensorFlow 2.15.
 """
 
+from typing import Iterable, Optional
+
+import tensorflow.compat.v1 as tf
 from tensorflow.python.eager import backprop as _backprop
 from tensorflow.python.framework import dtypes as _dtypes
 from tensorflow.python.framework import op_def_registry as _op_def_registry
@@ -15,63 +19,69 @@ _GRADIENTS_FILE = _gradients.gradients.__code__.co_filename
 _TAPE_METHODS = ("batch_jacobian", "gradient", "jacobian")
 _TAPE_FILE = _backprop.GradientTape.gradient.__code__.co_filename
 
-# Places an op beside a table's rows. The public tf.compat.v1.colocate_with is the same function
-# behind a warning that would be the user's first impression; the placer does not know our ops'
-# colocation.
+# Places an op on the device of a table's rows. TensorFlow's placer knows no colocation for our ops,
+# and the public name of this function, tf.compat.v1.colocate_with, logs a deprecation warning.
 colocate_with = _ops.colocate_with
 
 
-def is_function_graph(graph) -> bool:
+def is_function_graph(graph: tf.Graph) -> bool:
     """Whether ``graph`` is the body of a function (tf.data map, tf.cond v2, tf.while_loop v2)."""
-    # FuncGraph is private; TF itself tells them apart by this attribute (tf.Graph has False).
+    # FuncGraph is private. TensorFlow tests the same attribute; it is False in a tf.Graph.
     return bool(getattr(graph, "building_function", False))
 
 
-def outermost_graph(graph):
-    """The graph that the function whose body is ``graph`` is made for; ``graph`` if it is none."""
-    # FuncGraph.outer_graph: what a dataset's function finds is for the lookups of the whole graph.
+def outermost_graph(graph: tf.Graph) -> tf.Graph:
+    """Returns the graph that contains the function with body ``graph``, or ``graph`` itself.
+
+    Functions inside functions are resolved up to the outermost graph.
+    """
+    # FuncGraph.outer_graph has no public reader.
     while is_function_graph(graph):
         graph = graph.outer_graph
     return graph
 
 
-def in_control_flow(op) -> bool:
-    """Whether ``op`` is inside tf.cond or tf.while_loop, of either version."""
-    # The v1 control flow context of an op has no public reader.
+def in_control_flow(op: tf.Operation) -> bool:
+    """Whether ``op`` is inside tf.cond or tf.while_loop, control flow v1 or v2."""
+    # The control flow v1 context of an op has no public reader.
     return is_function_graph(op.graph) or op._get_control_flow_context() is not None
 
 
-def function_graph(graph, name):
-    """The graph of the function ``name`` that ``graph`` knows; None if it was loaded."""
+def function_graph(graph: tf.Graph, name: str) -> Optional[tf.Graph]:
+    """Returns the body of the function ``name`` of ``graph``, or None if it was loaded."""
     # The bodies of tf.while_loop and tf.cond have no public reader.
     function = graph._get_function(name)
     return getattr(function, "graph", None)
 
 
-def outermost_control_flow(op):
-    """What names the outermost tf.while_loop or tf.cond (v1) around ``op``; None outside of any."""
-    # As in_control_flow; contexts are the same object for all ops of a loop.
+def outermost_control_flow(op: tf.Operation) -> Optional[object]:
+    """Returns a token for the outermost control flow v1 loop or condition around ``op``.
+
+    All ops of one loop or condition give the same token. None: ``op`` is in none.
+    """
+    # As in in_control_flow. The token is the context itself.
     context = op._get_control_flow_context()
     while context is not None and context.outer_context is not None:
         context = context.outer_context
     return context
 
 
-def add_control_inputs(op, inputs) -> None:
-    """Makes ``op``, which exists already, wait for the ops ``inputs``."""
-    # tf.Graph.control_dependencies reaches new ops only; a stock train_op is there before ours.
+def add_control_inputs(op: tf.Operation, inputs: Iterable[tf.Operation]) -> None:
+    """Makes the existing op ``op`` wait for the ops ``inputs``."""
+    # tf.Graph.control_dependencies affects new ops only; the train_op of a stock optimizer exists
+    # before our ops.
     op._add_control_inputs(list(inputs))
 
 
-def update_input(op, index, tensor) -> None:
-    """Makes ``tensor`` the input ``index`` of ``op``, which exists already."""
-    # A graph is rewired in place: what a user holds of it stays valid.
+def update_input(op: tf.Operation, index: int, tensor: tf.Tensor) -> None:
+    """Replaces the input ``index`` of the existing op ``op`` by ``tensor``."""
+    # A graph is rewired in place, so that a user's references to its ops stay valid.
     op._update_input(index, tensor)
 
 
-def set_attr(op, name, value) -> None:
-    """Sets an attribute of ``op``, which exists already, to the tf.AttrValue ``value``."""
-    # Attributes can be given to an op that a user has made in no other way.
+def set_attr(op: tf.Operation, name: str, value: tf.AttrValue) -> None:
+    """Sets an attribute of the existing op ``op``."""
+    # There is no public way to change an attribute of an op that a user has built.
     op._set_attr(name, value)
 
 
@@ -94,16 +104,19 @@ def is_of_gradients(op: _ops.Operation) -> bool:
     )
 
 
-def is_stateful_op_type(op_type) -> bool:
-    """Whether ops of a type keep or read state; unknown types do."""
-    # Bodies of functions name their ops' types only.
+def is_stateful_op_type(op_type: str) -> bool:
+    """Whether ops of a type read or keep state. True for unknown types."""
+    # Inside a function only the types of its ops are known, as strings.
     op_def = _op_def_registry.get(op_type)
     return op_def is None or op_def.is_stateful
 
 
-def has_kernel_state(op_type) -> bool:
-    """Whether ops of a type keep something between steps that no resource holds; or are unknown."""
-    # Random ops, for example, keep where their generator is in their kernel.
+def has_kernel_state(op_type: str) -> bool:
+    """Whether ops of a type keep state in their kernel and not in a resource.
+
+    Random ops, for example, keep their generator in the kernel. True for unknown types.
+    """
+    # As in is_stateful_op_type.
     op_def = _op_def_registry.get(op_type)
     if op_def is None:
         return True

@@ -1,10 +1,10 @@
-"""Private names about checkpoints and Savers.
-
-Checked on TensorFlow 2.15.
-"""
+# SPDX-License-Identifier: Apache-2.0
+"""Private names for checkpoints and Savers. Checked on TensorFlow 2.15."""
 
 import contextlib
+from typing import Any, ContextManager
 
+import tensorflow.compat.v1 as tf
 from tensorflow.python.checkpoint import checkpoint_management as _checkpoint_management
 from tensorflow.python.client import session as _session
 from tensorflow.python.trackable import base as _trackable
@@ -12,39 +12,39 @@ from tensorflow.python.training import saver as _saver
 from tensorflow.python.training.saving import saveable_object as _saveable_object
 from tensorflow.python.util import object_identity as _object_identity
 
-# What tf.compat.v1.train.Saver asks of an object in SAVEABLE_OBJECTS; TF exports only the Saver.
+# The interface that tf.compat.v1.train.Saver needs from objects in SAVEABLE_OBJECTS.
 SaveableObject = _saveable_object.SaveableObject
 SaveSpec = _saveable_object.SaveSpec
 
-# What tf.compat.v1.train.Saver.save() takes: a session, a debugger's wrapper of one, but no
-# MonitoredSession, whose hooks would run within a hook.
+# The class that tf.compat.v1.train.Saver.save() checks its session for. A debugger's wrapper of a
+# session passes; a MonitoredSession does not, because its hooks would run within a hook.
 SessionInterface = _session.SessionInterface
 
-# The public update_checkpoint_state() warns that it is deprecated on each save.
+# Same as the public update_checkpoint_state(), which logs a deprecation warning on each save.
 write_checkpoint_state = _checkpoint_management.update_checkpoint_state_internal
 
 
 class SaverBuilder(_saver.BulkSaverBuilder):
-    """The builder behind tf.compat.v1.train.Saver, which calls a method without public name.
+    """The builder behind tf.compat.v1.train.Saver.
 
-    Ours reads tables itself instead of through RestoreV2, whose tensor names are fixed when the
-    graph is built.
+    A Saver calls its private method ``_build_internal``. Our builder restores tables itself:
+    RestoreV2 fixes the names of its tensors when the graph is built.
     """
 
-    def building(self):
-        """A context that a build happens in; for subclasses to override."""
+    def building(self) -> ContextManager[None]:
+        """Returns the context in which the ops are built; subclasses may override it."""
         return contextlib.nullcontext()
 
-    def _build_internal(self, *args, **kwargs):
+    def _build_internal(self, *args: Any, **kwargs: Any) -> tf.train.SaverDef:
         with self.building():
             return super()._build_internal(*args, **kwargs)
 
 
-# In GLOBAL_VARIABLES a Saver asks a Trackable what to save instead of taking it for a tensor: so a
-# table's initializer can be run by global_variables_initializer() and reported by
-# report_uninitialized_variables() without a tensor of its own in the checkpoint.
+# The base class of a table's entry in GLOBAL_VARIABLES. A Saver asks a Trackable for its saveables;
+# it would treat any other object as a tensor. So global_variables_initializer() initializes a table
+# and report_uninitialized_variables() reports it, without one more tensor in the checkpoint.
 Trackable = _trackable.Trackable
 
-# What tf.Variable.ref() returns; tf.custom_gradient (and with it tf.nn.swish) asks every member of
-# GLOBAL_VARIABLES for one.
+# The class that tf.Variable.ref() returns. tf.custom_gradient, which tf.nn.swish uses, calls ref()
+# on every member of GLOBAL_VARIABLES.
 Reference = _object_identity.Reference

@@ -13,8 +13,8 @@ import re
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
-from tensorflow_estimator import estimator as _estimator
 
+from rec_estimator._tensorflow import estimator as _estimator
 from rec_estimator.checkpoint import builder, deltas
 from rec_estimator.table import saveable
 from rec_estimator.table.initializer_entries import InitializerEntry

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed batches in TFRecord files: one tf.train.SequenceExample per group.
+"""Writes and reads grouped samples in TFRecord files: one tf.train.SequenceExample per group.
 
-Its context holds the user's features, its feature lists those of the candidates and their labels,
-one entry each: the form that ``compressed_serving_input_receiver_fn(serialized=True)`` serves. A
-user's history is stored, read and parsed once for all of her candidates.
+The context of the SequenceExample holds the features of the user. Its feature lists hold the
+features and labels of the candidates, one entry per candidate. It is the format that
+``compressed_serving_input_receiver_fn(serialized=True)`` serves. The history of a user is stored,
+read and parsed once for all candidates.
 """
 
 import os
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
@@ -18,8 +19,13 @@ from rec_estimator.inputs.row_parsers import as_names, check_count, check_known
 
 _Feature = Union[tf.io.FixedLenFeature, tf.io.RaggedFeature]
 
-# Records parsed at once.
+_Tensor = Union[tf.Tensor, tf.SparseTensor, tf.RaggedTensor]
+
+# Number of records parsed at once.
 _RECORDS = 256
+
+# (values, row splits) of a feature of a batch.
+_Flat = Tuple[np.ndarray, np.ndarray]
 
 
 def write_grouped_samples(
@@ -30,26 +36,26 @@ def write_grouped_samples(
     label: str = "label",
     compression_type: Optional[str] = None,
 ) -> int:
-    """Writes compressed batches into a TFRecord file.
+    """Writes grouped batches to a TFRecord file.
 
-    A group that goes on in the next batch becomes two records: group with ``batch_size=None``, and
-    a window as large as memory allows. Integers and bools are stored as int64, floats of up to 32
-    bits as float32. Of a SparseTensor [rows, k] the values are stored, not their places in a row.
+    A group that is continued in the next batch becomes two records. To avoid this, group with
+    ``batch_size=None`` and with a window as large as memory allows. Integers and bools are stored
+    as int64, floats of up to 32 bits as float32. Of a SparseTensor [rows, k], the values are stored
+    without their column indices.
 
     Args:
-      input_fn: Makes a dataset as ``group_samples`` returns it.
-      path: Of the file; what was there is replaced.
-      user: Names of the features of the user, as given to ``group_samples``.
-      label: Name under which labels that are a single tensor are stored; those in a dict have
-        names.
-      compression_type: "GZIP", "ZLIB" or "" for none; None: "GZIP" for a name that ends in .gz.
+      input_fn: Makes a dataset of ``group_samples``.
+      path: The file to write. An existing file is replaced.
+      user: Names of the features of the user, as passed to ``group_samples``.
+      label: Name under which labels are stored if they are one tensor and not a dict.
+      compression_type: "GZIP", "ZLIB" or "" for none. None: "GZIP" if the name ends in .gz.
 
     Returns:
       The number of records.
 
     Raises:
-      TypeError: A feature of another type or of more axes than can be stored.
-      ValueError: A user feature or the number of samples is missing, or a name is used twice.
+      TypeError: A feature has a type or a rank that cannot be stored.
+      ValueError: A user feature or "item_size" is missing, or a name is used twice.
 
     Example:
       >>> import tensorflow as tf2
@@ -60,7 +66,7 @@ def write_grouped_samples(
       2
     """
     user = as_names("user", user)
-    files = RowFiles([os.fspath(path)], compression_type, 1, "error")
+    files = RowFiles(path, compression_type, 1, "error")
     count = 0
     with tf.Graph().as_default():
         dataset = input_fn()
@@ -70,24 +76,30 @@ def write_grouped_samples(
         for name in labels:
             if name in features:
                 raise ValueError(
-                    f"label must be a name that no feature has, got {name!r}; give label="
+                    f"label must be a name that no feature has, got {name!r}; pass another label="
                 )
-        fetched = {**features, **labels}
-        parts = {name: _parts(name, value) for name, value in fetched.items()}
+        flat = {name: _flat(name, value) for name, value in {**features, **labels}.items()}
         options = tf.io.TFRecordOptions(compression_type=files.compression(os.fspath(path)))
         with (
             tf.compat.v1.Session() as session,
             tf.io.TFRecordWriter(os.fspath(path), options) as writer,
         ):
             session.run([batch.initializer, tf.compat.v1.tables_initializer()])
-            while True:
-                try:
-                    values = session.run(parts)
-                except tf.errors.OutOfRangeError:
-                    return count
+            for values in _runs(session, flat):
                 for record in _records(values, user):
                     writer.write(record)
                     count += 1
+    return count
+
+
+def _runs(session: tf.compat.v1.Session, fetches: Any) -> Iterator[Any]:
+    """Runs a session until the input ends."""
+    while True:
+        try:
+            values = session.run(fetches)
+        except tf.errors.OutOfRangeError:
+            return
+        yield values
 
 
 def grouped_tfrecord_input_fn(
@@ -104,31 +116,31 @@ def grouped_tfrecord_input_fn(
     prefetch: int = 2,
     compression_type: Optional[str] = None,
 ) -> Callable[[], tf.data.Dataset]:
-    """Reads TFRecord files of groups, as ``write_grouped_samples`` writes them.
+    """Builds an input_fn that reads the files of ``write_grouped_samples``.
 
     Args:
       file_pattern: Path or glob pattern, or several.
-      user: tf.io.FixedLenFeature or RaggedFeature without partitions of each user feature to read.
-      item: Likewise of each item feature and label, as it is of one candidate; the first one's
-        entries say how many candidates there are.
-      label_column: Name of the label among item, or several: labels are then a dict too.
-      batch_size: Samples, that is items, in a batch. Only the last batch has fewer.
-      shuffle: Groups to draw the next one from; 0: in the order of the files.
-      seed: Makes the order repeatable; None: the graph's seed if it has one.
-      num_epochs: Passes over the data; None: without end.
-      drop_remainder: Whether to leave out a last batch that is not full.
-      prefetch: Batches made ahead of their use.
+      user: {name: tf.io.FixedLenFeature or RaggedFeature without partitions} of the user features.
+      item: The same for the features and labels of one candidate. The entries of the first one are
+        counted to get the number of candidates.
+      label_column: Name of the label in item, or several names; labels are then a dict.
+      batch_size: Samples (candidates) per batch. Only the last batch may have fewer.
+      shuffle: Number of groups in the shuffle buffer. 0: groups keep the order of the files.
+      seed: Makes the order reproducible. None: the seed of the graph, if it has one.
+      num_epochs: Passes over the data. None: unlimited.
+      drop_remainder: Whether to drop a last batch that is not full.
+      prefetch: Number of batches made in advance.
       compression_type: As in csv_input_fn.
 
     Returns:
-      An input_fn of compressed batches, as ``group_samples`` makes them. Without a label of
-      features alone.
+      An input_fn of grouped batches, as ``group_samples`` makes them. Without label_column, its
+      elements are features only.
 
     Raises:
-      TypeError: A feature of another kind.
-      ValueError: An argument out of range, or no such file.
-      tf.errors.InvalidArgumentError: A record without a feature, or whose features have different
-        numbers of candidates (while running).
+      TypeError: A feature is of another class.
+      ValueError: An argument is out of range, or a file does not exist.
+      tf.errors.InvalidArgumentError: While running, if a record lacks a feature or its features
+        have different numbers of candidates.
 
     Example:
       >>> open("groups.tfrecord", "w").close()
@@ -161,7 +173,7 @@ def grouped_tfrecord_input_fn(
         )
         nothing = tf.zeros([0], tf.string), tf.zeros([], tf.int64)
         windows = chunks.scan(nothing, lambda *step: _window(parser, batch_size, *step))
-        # No record at all is not parsed.
+        # A window without records cannot be parsed.
         windows = windows.filter(lambda records, begin, end: begin < end)
         return (
             windows.map(parser.parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
@@ -173,10 +185,17 @@ def grouped_tfrecord_input_fn(
 
 
 def _window(parser: "_Parser", batch_size: int, state: Any, chunk: Any) -> Any:
-    """Full batches of what was left over and of a chunk, all at the end; and what is left over.
+    """Appends a chunk to the remaining records, and splits off those of as many batches as it can.
 
-    Both are records, string [n], with the number of samples of the first one that are used up; of
-    the window also where its last sample is.
+    Args:
+      parser: Counts the samples of records.
+      batch_size: Samples per batch.
+      state: (remaining records string [n], number of samples of the first that are used already).
+      chunk: (records to append string [n], whether the chunk is the last one).
+
+    Returns:
+      The new state; and the window (records string [m], index of its first sample, index after its
+      last sample). The last window contains all samples.
     """
     (left, skip), (added, is_last) = state, chunk
     records = tf.concat([left, added], axis=0)
@@ -190,7 +209,18 @@ def _window(parser: "_Parser", batch_size: int, state: Any, chunk: Any) -> Any:
 
 
 class _Parser:
-    """Parses records of groups."""
+    """Parses records of groups.
+
+    Args:
+      user: The user features.
+      item: The features and labels of a candidate.
+      labels: The names of the labels among item.
+      is_one: Whether labels are one tensor and not a dict.
+
+    Raises:
+      TypeError: A feature is of another class.
+      ValueError: user or item is empty.
+    """
 
     def __init__(
         self,
@@ -203,27 +233,27 @@ class _Parser:
             if not isinstance(features, Mapping) or not features:
                 raise ValueError(
                     f"{side} must be a dict of name to tf.io feature with one entry or more, got "
-                    f"{features!r}"
+                    f"{features!r}; declare a feature"
                 )
             for name, feature in features.items():
                 is_plain = isinstance(feature, tf.io.RaggedFeature) and not feature.partitions
                 if not is_plain and not isinstance(feature, tf.io.FixedLenFeature):
                     raise TypeError(
                         f"{side} feature {name!r} must be a tf.io.FixedLenFeature or a "
-                        f"RaggedFeature without partitions, got {feature!r}"
+                        f"RaggedFeature without partitions, got {feature!r}; use one of them"
                     )
         self._user, self._item = dict(user), dict(item)
         self._labels, self._is_one = labels, is_one
 
     def count(self, records: tf.Tensor) -> tf.Tensor:
-        """int64 [n], how many samples each record has."""
+        """The number of samples of each record, int64 [n]."""
         name = next(iter(self._item))
         kind = tf.io.RaggedFeature(self._item[name].dtype, row_splits_dtype=tf.int64)
         _, lists, _ = tf.io.parse_sequence_example(records, sequence_features={name: kind})
         return lists[name].row_lengths()
 
     def parse(self, records: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> Any:
-        """The arguments of ``cut`` for the samples from begin to end."""
+        """Returns the arguments of ``cut`` for the samples from begin to end."""
         lists = {
             name: tf.io.RaggedFeature(feature.dtype, row_splits_dtype=tf.int64)
             if isinstance(feature, tf.io.RaggedFeature)
@@ -232,7 +262,7 @@ class _Parser:
         }
         users, lists, lengths = tf.io.parse_sequence_example(records, self._user, lists)
         counts: Dict[str, tf.Tensor] = {}
-        items: Dict[str, Any] = {}
+        items: Dict[str, _Tensor] = {}
         for name, value in lists.items():
             if isinstance(value, tf.RaggedTensor):
                 counts[name], items[name] = value.row_lengths(), value.values
@@ -257,41 +287,44 @@ class _Parser:
         return users, (items, labels), rows[begin:end], samples[begin:end]
 
 
-def _split(element: Any, label: str) -> Tuple[Dict[str, Any], Dict[str, Any]]:
-    """Features and labels by name."""
+def _split(element: Any, label: str) -> Tuple[Dict[str, _Tensor], Dict[str, _Tensor]]:
+    """Returns the features and the labels of an element, both as dicts."""
     features, labels = element if isinstance(element, tuple) else (element, {})
-    return features, labels if isinstance(labels, Mapping) else {label: labels}
+    return features, dict(labels) if isinstance(labels, Mapping) else {label: labels}
 
 
-def _parts(name: str, value: Any) -> Tuple[tf.Tensor, ...]:
-    """(values, row splits) of a tensor, flat."""
+def _flat(name: str, value: _Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Returns the values of a tensor in one axis, and their row splits."""
     if isinstance(value, tf.SparseTensor) and value.shape.rank == 2:
         value = tf.RaggedTensor.from_value_rowids(
             value.values, value.indices[:, 0], nrows=value.dense_shape[0]
         )
     if isinstance(value, tf.SparseTensor) or value.dtype in (tf.float64, tf.complex64):
         raise TypeError(
-            f"feature {name!r} must be of a type and shape that an example stores, got "
-            f"{value.dtype.name} {value.shape}; cast float64 to float32, make sparse ones dense"
+            f"feature {name!r} must be of a type and shape that a tf.train.Example can store, got "
+            f"{value.dtype.name} {value.shape}; cast float64 to float32, make sparse tensors dense"
         )
     if not isinstance(value, tf.RaggedTensor):
         rows = tf.shape(value, tf.int64)[0]
         width = tf.reduce_prod(tf.shape(value, tf.int64)[1:])
         return tf.reshape(value, [-1]), tf.range(rows + 1) * width
     if value.ragged_rank > 1 or value.flat_values.shape.rank > 1:
-        raise TypeError(f"feature {name!r} must be [rows, (k)] where it is ragged, got {value!r}")
+        raise TypeError(
+            f"feature {name!r} must be [rows, (k)] if it is ragged, got {value!r}; flatten its rows"
+        )
     return value.flat_values, tf.cast(value.row_splits, tf.int64)
 
 
-def _records(parts: Dict[str, Any], user: Sequence[str]) -> List[bytes]:
-    """Serialized SequenceExamples of a batch."""
-    parts = dict(parts)
-    sizes, _ = parts.pop(ITEM_SIZE)
+def _records(batch: Dict[str, _Flat], user: Sequence[str]) -> List[bytes]:
+    """Serializes a batch to SequenceExamples, one per group."""
+    sizes, _ = batch[ITEM_SIZE]
     ends = np.cumsum(sizes)
     records = []
     for row, end in enumerate(ends):
         example = tf.train.SequenceExample()
-        for name, (values, splits) in parts.items():
+        for name, (values, splits) in batch.items():
+            if name == ITEM_SIZE:
+                continue
             if name in user:
                 _fill(example.context.feature[name], values[splits[row] : splits[row + 1]])
                 continue

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flat samples as compressed batches: a user's row once, beside all of her candidates.
+"""Groups flat samples by user: one row of user features for all candidates of the user.
 
-Training data names the user in every sample, with the same history and profile each time. Grouped,
-a batch holds the user's features once and says how many of its samples are hers, which is what
-sample-aware graph compression computes with:
+Flat training data repeats the features of a user, such as the history, in every sample. A grouped
+batch contains them once, with the number of the user's samples. Sample-aware graph compression
+trains on such batches:
 
     flat      user  item  label          grouped   user  item_size    item  label
               7     1     0                        7     2            1     0
               9     5     1              ──▶       9     1            4     1
               7     4     1                                           5     1
 
-What is grouped is equal to the bit: samples of a user whose history has grown in between stay
-apart. So the order of the samples changes, and nothing else.
+Only samples whose user features are equal bit by bit are grouped: if the history of a user grows
+between two samples, they stay in different groups. So grouping changes the order of the samples and
+nothing else.
 """
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
@@ -20,10 +21,11 @@ import tensorflow as tf
 
 from rec_estimator.inputs.row_parsers import as_names, check_count
 
-# Under which a batch says how many samples each user has.
+# Name of the feature with the number of samples of each group.
 ITEM_SIZE = "item_size"
 
 _Names = Union[str, Sequence[str], None]
+_Tensor = Union[tf.Tensor, tf.SparseTensor, tf.RaggedTensor]
 
 
 def group_samples(
@@ -36,39 +38,39 @@ def group_samples(
     window: Optional[int] = None,
     drop_remainder: bool = False,
 ) -> tf.data.Dataset:
-    """Turns flat samples into compressed batches.
+    """Converts flat samples to grouped batches.
 
-    Samples whose user features and key are all equal, bit by bit, share one row of user features;
-    a key alone never makes two different rows one. Groups come in the order of their first sample,
-    samples of a group in theirs. No sample is lost or doubled; a group that ends a batch goes on in
-    the next one.
+    Samples with the same user features and key, bit by bit, share one row of user features. Equal
+    keys alone do not join samples. Groups are ordered by their first sample; samples of a group
+    keep their order. No sample is lost or repeated. A group that does not fit in a batch is
+    continued in the next.
 
     Args:
-      dataset: Batches of rows on axis 0, of any number each: (features, labels), or features, a
-        dict of name to dense, sparse or ragged tensor. They need not be sorted; where they are not,
-        a window finds more that belong together.
-      user: Names of the features that are of the user.
-      item: Names of those of the candidate; None: all others but the key. Features in neither are
-        left out. Labels are of the candidate.
-      key: Names of features that samples of a group have in common too, such as the number of a
-        request; they may be in user, in item or in neither.
-      batch_size: Samples, that is items, in a batch; the last batch of a window may have fewer.
-        None: all of a window.
-      window: Samples within which groups are looked for, a multiple of batch_size. None: within
-        each batch of the dataset.
-      drop_remainder: Whether to leave out batches with fewer than batch_size samples.
+      dataset: Batches of any number of rows, on axis 0: features, or (features, labels). Features
+        are a dict of name to dense, sparse or ragged tensor. The samples need not be sorted; if
+        they are not, a larger window finds more samples of a group.
+      user: Names of the features of the user.
+      item: Names of the features of the candidate. None: all other features except the key.
+        Features in neither list are dropped. Labels belong to the candidate.
+      key: Names of further features that must be equal in a group, such as a request id. They may
+        also be in user or in item.
+      batch_size: Samples per batch; the last batch of a window may have fewer. None: all samples of
+        a window.
+      window: Number of samples within which groups are formed, a multiple of batch_size. None: each
+        batch of the dataset is a window.
+      drop_remainder: Whether to drop batches with fewer than batch_size samples.
 
     Returns:
-      A dataset of (features, labels), or of features: those of the user with a row per group,
-      those of the item and labels with a row per sample, and "item_size", int32, how many samples
-      each group has. RecEstimator(sample_compression=) trains on it.
+      A dataset of features or (features, labels). User features have a row per group; item features
+      and labels have a row per sample. "item_size", int32, is the number of samples of each group.
+      RecEstimator(sample_compression=) trains on it.
 
     Raises:
-      ValueError: No user or no item feature, a name that there is not, or twice, or a number out of
-        range.
-      TypeError: Elements that are no batches of a dict of tensors.
-      tf.errors.InvalidArgumentError: Features or labels with different numbers of rows (while
-        running).
+      ValueError: There is no user or no item feature, a name does not exist or is given twice, or a
+        number is out of range.
+      TypeError: The elements of the dataset are not batches of a dict of tensors.
+      tf.errors.InvalidArgumentError: While running, if features or labels have different numbers of
+        rows.
 
     Example:
       >>> flat = tf.data.Dataset.from_tensor_slices(
@@ -92,11 +94,13 @@ def group_samples(
             check_count(name, value)
     if window is not None and batch_size is not None and window % batch_size:
         raise ValueError(
-            f"window must be a multiple of batch_size, got {window} and {batch_size}; else each "
-            "window ends with a batch that is not full"
+            f"window must be a multiple of batch_size, got {window} and {batch_size}; otherwise "
+            "each window would end with a batch that is not full"
         )
     if drop_remainder and batch_size is None:
-        raise ValueError("batch_size must be given where drop_remainder is True, got None")
+        raise ValueError(
+            "batch_size must be given if drop_remainder is True, got None; pass both or neither"
+        )
     if window is not None:
         dataset = _in_windows(dataset, window)
 
@@ -117,7 +121,7 @@ def group_samples(
 
 
 def cut(
-    users: Dict[str, Any],
+    users: Dict[str, _Tensor],
     items: Any,
     user_rows: tf.Tensor,
     item_rows: tf.Tensor,
@@ -125,19 +129,19 @@ def cut(
     batch_size: Optional[int],
     drop_remainder: bool,
 ) -> tf.data.Dataset:
-    """Cuts samples into compressed batches.
+    """Cuts grouped samples into batches.
 
     Args:
-      users: Tensors by name, of user features.
-      items: (tensors by name, labels), () for no labels.
-      user_rows: int64 [n], of each sample the row in `users`; those of a group are equal, one after
-        the other, and different from those of the next.
-      item_rows: int64 [n], of each sample the row in `items`.
-      batch_size: Samples in a batch; None: all.
-      drop_remainder: Whether to leave out a last batch that is not full.
+      users: {name: tensor} of the user features.
+      items: ({name: tensor} of the item features, labels). Labels are () if there are none.
+      user_rows: int64 [n]. The row of each sample in `users`. The samples of a group follow each
+        other and have the same row, which differs from that of the next group.
+      item_rows: int64 [n]. The row of each sample in `items`.
+      batch_size: Samples per batch. None: all samples.
+      drop_remainder: Whether to drop a last batch that is not full.
 
     Returns:
-      A dataset as of ``group_samples``.
+      A dataset as in ``group_samples``.
     """
     count = tf.size(user_rows, tf.int64)
     size = tf.maximum(count, 1) if batch_size is None else tf.constant(batch_size, tf.int64)
@@ -158,26 +162,31 @@ def cut(
     return tf.data.Dataset.range(batches).map(batch)
 
 
-def take(value: Any, rows: tf.Tensor) -> Any:
-    """Some rows, int64 [n], of a dense, ragged or sorted sparse tensor; of None, None."""
+def take(value: Optional[_Tensor], rows: tf.Tensor) -> Optional[_Tensor]:
+    """Takes rows of a dense, ragged or sorted sparse tensor. None gives None.
+
+    Args:
+      value: The tensor, or None.
+      rows: int64 [n]. The rows to take.
+    """
     if value is None:
         return None
     if not isinstance(value, tf.SparseTensor):
         return tf.gather(value, rows)
     begins = tf.searchsorted(value.indices[:, 0], rows, side="left")
     ends = tf.searchsorted(value.indices[:, 0], rows, side="right")
-    places = tf.ragged.range(begins, ends)
-    indices = tf.gather(value.indices, places.flat_values)
-    of_rows = tf.cast(places.value_rowids(), tf.int64)[:, tf.newaxis]
+    entries = tf.ragged.range(begins, ends)
+    indices = tf.gather(value.indices, entries.flat_values)
+    of_rows = tf.cast(entries.value_rowids(), tf.int64)[:, tf.newaxis]
     return tf.SparseTensor(
         tf.concat([of_rows, indices[:, 1:]], axis=1),
-        tf.gather(value.values, places.flat_values),
+        tf.gather(value.values, entries.flat_values),
         tf.concat([tf.size(rows, tf.int64)[tf.newaxis], value.dense_shape[1:]], axis=0),
     )
 
 
 def _in_windows(dataset: tf.data.Dataset, window: int) -> tf.data.Dataset:
-    """Batches of `window` rows each, but for the last one."""
+    """Batches of `window` rows each; the last one may have fewer."""
     specs = tf.nest.flatten(dataset.element_spec)
     if all(
         isinstance(spec, tf.TensorSpec)
@@ -185,31 +194,31 @@ def _in_windows(dataset: tf.data.Dataset, window: int) -> tf.data.Dataset:
         and spec.shape[1:].is_fully_defined()
         for spec in specs
     ):
-        return dataset.rebatch(window)  # No sample is taken apart, which is much faster.
+        return dataset.rebatch(window)  # Much faster, because it does not unbatch samples.
     return dataset.unbatch().ragged_batch(window)
 
 
-def _in_order(features: Dict[str, Any], labels: Any) -> Any:
-    """(features, labels), as many rows of each, entries of sparse ones in the order of rows."""
+def _in_order(features: Dict[str, _Tensor], labels: Any) -> Tuple[Dict[str, _Tensor], Any]:
+    """Returns (features, labels) with checked numbers of rows and sorted sparse tensors."""
     flat = [value for value in tf.nest.flatten((features, labels)) if value is not None]
     counts = tf.stack([_count_rows(value) for value in flat])
     message = (
-        "features and labels must have a row each for every sample, got other numbers of rows for "
-        f"some of {', '.join(features)} and {len(flat) - len(features)} labels"
+        "features and labels must have one row per sample, got different numbers of rows among "
+        f"{', '.join(features)} and {len(flat) - len(features)} labels"
     )
     same = tf.debugging.assert_equal(counts, counts[:1], message=message)
     with tf.control_dependencies([same]):
         return tf.nest.map_structure(_with_sorted_entries, (features, labels))
 
 
-def _with_sorted_entries(value: Any) -> Any:
+def _with_sorted_entries(value: Optional[_Tensor]) -> Optional[_Tensor]:
     if isinstance(value, tf.SparseTensor):
         return tf.sparse.reorder(value)
     return None if value is None else tf.identity(value)
 
 
-def _count_rows(value: Any) -> tf.Tensor:
-    """int64 [] of a dense, sparse or ragged tensor."""
+def _count_rows(value: _Tensor) -> tf.Tensor:
+    """The number of rows of a dense, sparse or ragged tensor, int64 []."""
     if isinstance(value, tf.SparseTensor):
         return value.dense_shape[0]
     if isinstance(value, tf.RaggedTensor):
@@ -217,34 +226,34 @@ def _count_rows(value: Any) -> tf.Tensor:
     return tf.shape(value, tf.int64)[0]
 
 
-def _groups(features: Sequence[Any]) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Sorts samples so that those with equal rows of all features follow each other.
+def _groups(features: Sequence[_Tensor]) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Sorts samples so that those of a group, whose rows are equal, follow each other.
 
     Returns:
-      int64 [n], the samples, groups in the order of their first one; and int64 [n], the first
-      sample of the group of each of them.
+      int64 [n], the sorted samples, with groups in the order of their first sample; and int64 [n],
+      for each of them the first sample of its group.
     """
     group = _row_ids(tf.stack([_row_ids(feature) for feature in features], axis=1))
     count = tf.size(group, tf.int64)
     samples = tf.range(count)
-    # No two are equal, so that there is one order.
+    # All numbers to sort are distinct, so the order is unique.
     order = tf.sort(group * count + samples) % tf.maximum(count, 1)
     first = tf.math.unsorted_segment_min(samples, group, count)
     return order, tf.gather(first, tf.gather(group, order))
 
 
-def _row_ids(value: Any) -> tf.Tensor:
-    """int64 [n]: equal for equal rows and for no others, counting up in the order they come."""
+def _row_ids(value: _Tensor) -> tf.Tensor:
+    """Numbers distinct rows from 0 in the order of their first occurrence, int64 [n]."""
     if isinstance(value, tf.SparseTensor):
         entries = tf.concat([value.indices[:, 1:], _row_ids(value.values)[:, tf.newaxis]], axis=1)
         value = tf.RaggedTensor.from_value_rowids(
             _row_ids(entries), value.indices[:, 0], nrows=value.dense_shape[0]
         )
     if isinstance(value, tf.RaggedTensor):
-        # Ids are not negative.
+        # Ids are not negative, so -1 marks the end of a row.
         value = value.with_values(_row_ids(value.values)).to_tensor(-1)
     if value.dtype.is_floating or value.dtype.is_complex:
-        # Bit by bit: NaN is equal to itself, 0.0 not to -0.0.
+        # Compares bits: NaN equals itself, and 0.0 differs from -0.0.
         kinds = {2: tf.int16, 4: tf.int32, 8: tf.int64, 16: tf.int64}
         value = tf.bitcast(value, kinds[value.dtype.size])
     elements = tf.unique(tf.reshape(value, [-1]), tf.int64).idx
@@ -255,7 +264,7 @@ def _row_ids(value: Any) -> tf.Tensor:
 
 
 class _Sides(NamedTuple):
-    """Names of features by what they are of."""
+    """Names of the features of the user and of the candidate, and of the key."""
 
     user: List[str]
     item: List[str]
@@ -264,7 +273,7 @@ class _Sides(NamedTuple):
     @classmethod
     def of(
         cls,
-        features: Mapping[str, Any],
+        features: Mapping[str, tf.TypeSpec],
         user: Sequence[str],
         item: Optional[Sequence[str]],
         key: Sequence[str],
@@ -277,41 +286,46 @@ class _Sides(NamedTuple):
             for name in names:
                 if name not in features:
                     raise ValueError(
-                        f"{side} must name features of the dataset, got {name!r}, which is none of "
+                        f"{side} must name features of the dataset, got {name!r}; there are "
                         f"{', '.join(map(repr, features))}"
                     )
             if side != "key" and not names:
-                raise ValueError(f"{side} must name at least one feature, got none")
+                raise ValueError(f"{side} must name at least one feature, got none; name one")
         both = sorted(set(user) & set(item))
         if both:
-            raise ValueError(f"a feature must be of user or of item, got {both[0]!r} in both")
+            raise ValueError(
+                f"a feature must be in user or in item, got {both[0]!r} in both; remove one"
+            )
         if ITEM_SIZE in (*user, *item):
             raise ValueError(
-                f"features must leave the name {ITEM_SIZE!r} to the number of samples; rename it"
+                f"features must leave the name {ITEM_SIZE!r} to the number of samples, got a "
+                "feature of that name; rename it"
             )
         return cls(list(user), list(item), list(key))
 
 
-def _features_of(spec: Any) -> Any:
-    """(features' specs, whether there are labels) of a dataset's element."""
+def _features_of(spec: Any) -> Tuple[Mapping[str, tf.TypeSpec], bool]:
+    """Returns the specs of the features of a dataset's element, and whether it has labels."""
     has_labels = isinstance(spec, tuple)
     if has_labels and len(spec) != 2:
         raise TypeError(
-            f"dataset must be of features or of (features, labels), got a tuple of {len(spec)}"
+            f"dataset must have elements features or (features, labels), got a tuple of "
+            f"{len(spec)}; map it first"
         )
     features = spec[0] if has_labels else spec
     if not isinstance(features, Mapping):
         raise TypeError(
-            f"dataset must be of features as a dict of name to tensor, got {features!r}"
+            f"dataset must have features as a dict of name to tensor, got {features!r}; map it "
+            "first"
         )
     for name, feature in features.items():
         _check_rows(f"feature {name!r}", feature)
     return features, has_labels
 
 
-def _check_rows(what: str, spec: Any) -> None:
+def _check_rows(what: str, spec: tf.TypeSpec) -> None:
     if getattr(spec, "shape", tf.TensorShape([])).rank == 0:
         raise TypeError(
-            f"{what} must be a tensor with rows on axis 0, got {spec!r}; batch the dataset before, "
+            f"{what} must be a tensor with rows on axis 0, got {spec!r}; batch the dataset first, "
             "for example with dataset.batch(512)"
         )

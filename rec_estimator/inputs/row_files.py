@@ -1,65 +1,56 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of files: found, numbered, told apart from damage, and named when they are bad.
+"""Finds files, reads their records, and reports bad rows with their file and number.
 
-What inputs.py builds its file input_fns on. A file is read in blocks of records; a record's place
-(its file and number) stays with it through shuffling, so that a row that cannot be parsed is named.
-Parsing is one TensorFlow op per batch. That op says no more of a bad row than an error, so a batch
-is parsed in a dataset of its own, where an error can be caught; only a batch that fails is gone
-through row by row.
+The file input_fns of this package are built on it. A file is read in blocks of records. Each record
+has a location (its file and number) that stays with it through shuffling, so that an error message
+can name a row that cannot be parsed.
+
+Parsing is one TensorFlow op per batch, and this op does not say which row is bad. So each batch is
+parsed in a dataset of its own, in which errors can be caught. Only a batch that fails is parsed row
+by row.
 """
 
-import csv
 import dataclasses
-import gzip
-import io
 import os
-import zlib
-from typing import (
-    Any,
-    BinaryIO,
-    Dict,
-    Iterator,
-    List,
-    Optional,
-    Sequence,
-    Set,
-    Tuple,
-    Union,
-)
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
 
-from rec_estimator.inputs.row_parsers import CsvRows, ExampleRows, as_names, check_count
+from rec_estimator.inputs.compressed_files import is_complete
+from rec_estimator.inputs.row_parsers import CsvRows, ExampleRows, check_count
 
 _Dataset = tf.data.Dataset
+_Path = Union[str, "os.PathLike[str]"]
 
-# Records that are numbered and checked at once: enough to hide the cost of a function call per
-# block.
+# Records per block: enough to hide the cost of the function calls per block.
 _BLOCK = 1024
 
-# A record's place is one int64: index of its file, then its number in the file in the low 40 bits.
+# The location of a record is one int64: its number in the file in the low 40 bits, the index of the
+# file in the bits above.
 _NUMBER_BITS = 40
 
-_BAD_ROW_REMEDY = 'correct it, or pass on_bad_row="skip" to leave such rows out and count them'
+_BAD_ROW_REMEDY = 'correct it, or pass on_bad_row="skip" to skip and count such rows'
 
-# Place of the record that stands after the last one of a pass.
+# Location of the record that marks the end of a pass.
 _END_OF_PASS = -1
 
-# Stands after the last record of a file. The random part keeps it apart from anything in a file.
+# The record that marks the end of a file. Its random part makes it different from all records.
 _END_OF_FILE = b"end of file " + os.urandom(16)
 
-# Bytes around every record of a TFRecord file: length and its checksum, checksum of the data.
+# Bytes around each record of a TFRecord file: its length, a checksum of the length, and a checksum
+# of the data.
 _FRAME_BYTES = 8 + 4 + 4
 
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+# The first bytes of some UTF-8 text files.
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class BadRows:
-    """Counts the rows that an input_fn left out, and says so in the log.
+    """Counts the rows that an input_fn has skipped, and logs them.
 
     Attributes:
-      count: Rows left out so far, in all passes.
+      count: Number of rows skipped so far, over all passes.
     """
 
     def __init__(self) -> None:
@@ -67,69 +58,78 @@ class BadRows:
         self._count_before_pass = 0
 
     def add(self, messages: Sequence[str]) -> None:
-        """Counts one row per message; the first of a pass is a warning at once."""
+        """Counts one row per message; logs the first message of a pass as a warning."""
         if messages and self.count == self._count_before_pass:
-            tf.compat.v1.logging.warning("Bad rows are left out. The first: %s", messages[0])
+            tf.compat.v1.logging.warning("Bad rows are skipped. The first: %s", messages[0])
         self.count += len(messages)
 
     def end_pass(self, num_rows: int) -> int:
-        """Warns of the rows left out beside `num_rows` good ones, and returns how many."""
+        """Logs and returns the number of rows skipped in a pass with `num_rows` good rows."""
         skipped = self.count - self._count_before_pass
         self._count_before_pass = self.count
         if skipped:
             tf.compat.v1.logging.warning(
-                "%d bad rows of this pass were left out, %d rows were read.", skipped, num_rows
+                "%d bad rows of this pass were skipped, %d rows were read.", skipped, num_rows
             )
         return skipped
 
 
 @dataclasses.dataclass(frozen=True)
 class RowFiles:
-    """Which files to read, and how.
+    """The files of an input_fn, and how to read them.
+
+    Args:
+      file_pattern: Path or glob pattern, or several.
 
     Attributes:
-      patterns: Paths or glob patterns.
-      compression_type: "GZIP", "ZLIB", "" or None to go by the name.
-      num_parallel_reads: Files read at once.
+      patterns: Paths and glob patterns.
+      compression_type: "GZIP", "ZLIB", "" for none, or None to decide by the name of each file.
+      num_parallel_reads: Number of files read at the same time.
       on_bad_row: "error" or "skip".
+
+    Raises:
+      ValueError: A value is out of range.
     """
 
-    patterns: Any
+    file_pattern: dataclasses.InitVar[Union[_Path, Sequence[_Path]]]
     compression_type: Optional[str]
     num_parallel_reads: int
     on_bad_row: str
+    patterns: Tuple[str, ...] = dataclasses.field(init=False)
 
-    def __post_init__(self) -> None:
-        patterns = self.patterns
-        if isinstance(patterns, (str, os.PathLike)):
-            patterns = [patterns]
+    def __post_init__(self, file_pattern: Union[_Path, Sequence[_Path]]) -> None:
+        given = [file_pattern] if isinstance(file_pattern, (str, os.PathLike)) else file_pattern
         try:
-            patterns = tuple(os.fspath(pattern) for pattern in patterns)
+            patterns = tuple(os.fspath(pattern) for pattern in given)
         except TypeError:
             patterns = ()
         if not patterns or not all(isinstance(p, str) and p for p in patterns):
             raise ValueError(
-                f"file_pattern must be a path or pattern, or several, got {self.patterns!r}"
+                "file_pattern must be a path or pattern, or several, got "
+                f'{file_pattern!r}; for example "data/*.csv"'
             )
         object.__setattr__(self, "patterns", patterns)
         if self.compression_type not in (None, "", "GZIP", "ZLIB"):
             raise ValueError(
                 'compression_type must be None, "", "GZIP" or "ZLIB", got '
-                f"{self.compression_type!r}"
+                f"{self.compression_type!r}; None decides by the name of each file"
             )
         check_count("num_parallel_reads", self.num_parallel_reads)
         if self.on_bad_row not in ("error", "skip"):
-            raise ValueError(f'on_bad_row must be "error" or "skip", got {self.on_bad_row!r}')
+            raise ValueError(
+                f'on_bad_row must be "error" or "skip", got {self.on_bad_row!r}; the default is '
+                '"error"'
+            )
 
     def find(self) -> List[str]:
-        """The paths, in the order of the patterns and of the names within a pattern.
+        """Returns the paths, ordered by pattern, and by name within a pattern.
 
         Raises:
-          ValueError: A pattern without a file.
+          ValueError: A pattern matches no file.
         """
         paths: Dict[str, None] = {}
         for pattern in self.patterns:
-            # A path that is there is not a pattern, whatever brackets it has.
+            # An existing path is not a pattern, even if it contains brackets.
             found = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
             found = [path for path in sorted(found) if not tf.io.gfile.isdir(path)]
             if not found:
@@ -141,20 +141,21 @@ class RowFiles:
         return list(paths)
 
     def compression(self, path: str) -> str:
-        """What a path is compressed with: "GZIP", "ZLIB" or "" for nothing."""
+        """Returns the compression of a file: "GZIP", "ZLIB" or "" for none."""
         if self.compression_type is not None:
             return self.compression_type
         return "GZIP" if path.endswith(".gz") else ""
 
 
 class FilePass:
-    """The files of one call of an input_fn, as datasets.
+    """Makes the datasets of one call of an input_fn.
 
     Args:
-      files: Which files.
-      rows: How a record is parsed: CsvRows or ExampleRows.
-      bad_rows: Where rows that are left out are counted.
-      whole_files: (path, bytes, time of change) of compressed files seen to be whole; added to.
+      files: The files.
+      rows: The parser of records.
+      bad_rows: The counter of skipped rows.
+      complete_files: (path, bytes, time of change) of each compressed file that was checked and is
+        complete. The pass adds the files that it checks.
     """
 
     def __init__(
@@ -162,24 +163,29 @@ class FilePass:
         files: RowFiles,
         rows: Union[CsvRows, ExampleRows],
         bad_rows: BadRows,
-        whole_files: Set[Tuple[str, int, int]],
+        complete_files: Set[Tuple[str, int, int]],
     ) -> None:
         self._files = files
         self._rows = rows
         self._bad_rows = bad_rows
-        self._whole_files = whole_files
+        self._complete_files = complete_files
         self._paths = files.find()
         self._skips = files.on_bad_row == "skip"
-        # Where rows are left out already, there is nothing to advise.
+        # With on_bad_row="skip" there is nothing to advise.
         self._remedy = "" if self._skips else f"; {_BAD_ROW_REMEDY}"
 
-    def blocks(self, shuffle_seed: Optional[int], is_shuffled: bool, least_rows: int) -> Any:
-        """One pass: (records string [n], places int64 [n]), n up to 1024.
+    def blocks(
+        self, shuffle_seed: Optional[int], is_shuffled: bool, least_rows: int
+    ) -> tf.data.Dataset:
+        """Makes a dataset of one pass over the files.
 
         Args:
           shuffle_seed: Seed of the order of the files.
-          is_shuffled: Whether the files come in a new order each time.
-          least_rows: Rows that a pass must have: fewer are an error at its end.
+          is_shuffled: Whether each pass reads the files in a new order.
+          least_rows: Least number of rows of a pass. A pass with fewer rows ends with an error.
+
+        Returns:
+          A dataset of (records string [n], locations int64 [n]), with n up to 1024.
         """
         compressions = [self._files.compression(path) for path in self._paths]
         files = _Dataset.from_tensor_slices(
@@ -201,9 +207,9 @@ class FilePass:
         blocks = blocks.concatenate(_Dataset.from_tensors(end))
 
         def count(total: tf.Tensor, block: Any) -> Any:
-            records, places = block
-            is_end = tf.reduce_any(tf.equal(places, _END_OF_PASS))
-            size = tf.size(places, tf.int64) - tf.cast(is_end, tf.int64)
+            records, locations = block
+            is_end = tf.reduce_any(tf.equal(locations, _END_OF_PASS))
+            size = tf.size(locations, tf.int64) - tf.cast(is_end, tf.int64)
             tf.cond(
                 is_end,
                 lambda: tf.numpy_function(
@@ -211,33 +217,33 @@ class FilePass:
                 ),
                 lambda: tf.constant(0, tf.int64),
             )
-            return total + size, (records[:size], places[:size])
+            return total + size, (records[:size], locations[:size])
 
         return blocks.scan(tf.constant(0, tf.int64), count)
 
-    def parse(self, records: tf.Tensor, places: tf.Tensor) -> Any:
-        """A batch as features, or (features, labels); a bad row is an error that names it."""
+    def parse(self, records: tf.Tensor, locations: tf.Tensor) -> Any:
+        """Parses a batch to features or (features, labels); an error names a bad row."""
         if self._skips:
-            return self._rows.parse(records)  # blocks() gives good rows only
+            return self._rows.parse(records)  # blocks() has skipped the bad rows.
         parsed, is_good = self._try_parse(records)
-        tf.cond(is_good, lambda: tf.constant(0, tf.int64), lambda: self._report(records, places))
+        tf.cond(is_good, lambda: tf.constant(0, tf.int64), lambda: self._report(records, locations))
         for tensor in tf.nest.flatten(parsed):
             if isinstance(tensor, tf.Tensor):
-                # Known where drop_remainder is set; the dataset of a failure, with no rows, hid it.
+                # The batch size is known with drop_remainder; _try_parse loses it.
                 tensor.set_shape([records.shape[0], *tensor.shape[1:]])
         return parsed
 
     def _try_parse(self, records: tf.Tensor) -> Tuple[Any, tf.Tensor]:
-        """(parsed, True), or (no rows, False) where a row is bad."""
+        """Returns (parsed, True), or (no rows, False) if a row is bad."""
         good = _Dataset.from_tensors(records).map(lambda r: (self._rows.parse(r), True))
         bad = _Dataset.from_tensors((self._rows.parse(records[:0]), False))
         return good.ignore_errors().concatenate(bad).take(1).get_single_element()
 
     def _good_rows(self, records: tf.Tensor) -> tf.Tensor:
-        """int64 [m]: which records parse on their own."""
+        """Returns the indices of the records that can be parsed, int64 [m]."""
 
         def parse_one(index: tf.Tensor, record: tf.Tensor) -> Any:
-            # The parsed row is returned, though not used: else it would not be computed.
+            # The parsed row is not used, but TensorFlow would not compute it otherwise.
             return index, self._rows.parse(tf.expand_dims(record, 0))
 
         indices = tf.range(tf.size(records, tf.int64))
@@ -246,29 +252,31 @@ class FilePass:
             tf.zeros([0], tf.int64), lambda found, row: tf.concat([found, row[:1]], 0)
         )
 
-    def _without_bad_rows(self, records: tf.Tensor, places: tf.Tensor) -> Any:
+    def _without_bad_rows(self, records: tf.Tensor, locations: tf.Tensor) -> Any:
         _, is_good = self._try_parse(records)
 
         def skip() -> Any:
             good = self._good_rows(records)
-            self._report(records, places, good)
-            return tf.gather(records, good), tf.gather(places, good)
+            self._report(records, locations, good)
+            return tf.gather(records, good), tf.gather(locations, good)
 
-        return tf.cond(is_good, lambda: (records, places), skip)
+        return tf.cond(is_good, lambda: (records, locations), skip)
 
     def _report(
-        self, records: tf.Tensor, places: tf.Tensor, good: Optional[tf.Tensor] = None
+        self, records: tf.Tensor, locations: tf.Tensor, good: Optional[tf.Tensor] = None
     ) -> tf.Tensor:
         if good is None:
             good = self._good_rows(records)
-        return tf.numpy_function(self._report_bad_rows, [records, places, good], tf.int64)
+        return tf.numpy_function(self._report_bad_rows, [records, locations, good], tf.int64)
 
-    def _report_bad_rows(self, records: Any, places: Any, good: Any) -> np.int64:
+    def _report_bad_rows(
+        self, records: np.ndarray, locations: np.ndarray, good: np.ndarray
+    ) -> np.int64:
         bad = np.setdiff1d(np.arange(len(records)), good)
         messages = []
         for index in bad[: None if self._skips else 1]:
-            path = self._paths[places[index] >> _NUMBER_BITS]
-            number = places[index] & ((1 << _NUMBER_BITS) - 1)
+            path = self._paths[locations[index] >> _NUMBER_BITS]
+            number = locations[index] & ((1 << _NUMBER_BITS) - 1)
             what = self._rows.explain(records[index])
             messages.append(f"{path}, {self._rows.number_name} {number}: {what}{self._remedy}")
         if not self._skips:
@@ -281,44 +289,46 @@ class FilePass:
         if num_rows < least_rows:
             raise ValueError(
                 f"file_pattern must match files with at least {least_rows} good rows, got "
-                f"{num_rows} good and {skipped} bad rows in {len(self._paths)} files, the first "
+                f"{num_rows} good and {skipped} bad rows in {len(self._paths)} files; the first is "
                 f"{self._paths[0]}"
             )
         return np.int64(skipped)
 
-    def _blocks_of_file(self, path: tf.Tensor, file: tf.Tensor, compression: tf.Tensor) -> Any:
-        opened = tf.numpy_function(self._open, [path, compression], tf.int64)
+    def _blocks_of_file(
+        self, path: tf.Tensor, file: tf.Tensor, compression: tf.Tensor
+    ) -> tf.data.Dataset:
+        opened = tf.numpy_function(self._check_file, [path, compression], tf.int64)
         with tf.control_dependencies([opened]):
             path = tf.identity(path)
         is_text = isinstance(self._rows, CsvRows)
         split = self._blocks_of_text if is_text else self._blocks_of_tfrecords
         first_number = tf.bitwise.left_shift(file, _NUMBER_BITS) + (2 if self._rows.header else 1)
 
-        def with_places(first: tf.Tensor, records: tf.Tensor) -> Any:
-            places = first_number + first + tf.range(tf.size(records, tf.int64))
+        def with_locations(first: tf.Tensor, records: tf.Tensor) -> Any:
+            locations = first_number + first + tf.range(tf.size(records, tf.int64))
             if not is_text:
-                return records, places
+                return records, locations
             if not self._rows.header:
                 records = tf.cond(
                     tf.equal(first, 0), lambda: _without_mark(records), lambda: records
                 )
-            is_row = tf.strings.length(records) > 0  # blank lines are no rows
-            return tf.boolean_mask(records, is_row), tf.boolean_mask(places, is_row)
+            is_row = tf.strings.length(records) > 0  # Blank lines are not rows.
+            return tf.boolean_mask(records, is_row), tf.boolean_mask(locations, is_row)
 
-        return split(path, compression).map(with_places)
+        return split(path, compression).map(with_locations)
 
     def _blocks_of_text(self, path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
-        """(index of its first line, lines) of each block."""
+        """A dataset of blocks, each (index of its first line, lines)."""
         lines = self._rows.records(path, compression)
         return _Dataset.zip((_Dataset.range(0, tf.int64.max, _BLOCK), lines.batch(_BLOCK)))
 
     def _blocks_of_tfrecords(self, path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
-        """(index of its first record, records) of each block.
+        """A dataset of blocks, each (index of its first record, records).
 
-        The reader ends a file at a damaged record, with an error that names neither. Here that
-        error is dropped with the block it is in, which leaves a gap in the numbers of the blocks:
-        the end of the file comes with the number after the next. The block is then read again for
-        the records before the damage.
+        At a damaged record, TensorFlow's reader ends the file with an error that names neither the
+        file nor the record. Here the error and the block in which it occurs are dropped. The block
+        with the end marker then has an unexpected number, which reveals the damage, and the dropped
+        block is read again up to the damage.
         """
         end = _Dataset.from_tensors(_END_OF_FILE)
         blocks = self._rows.records(path, compression).concatenate(end).batch(_BLOCK)
@@ -353,16 +363,17 @@ class FilePass:
         start = (tf.constant(0, tf.int64), tf.constant(0, tf.int64))
         return blocks.enumerate().ignore_errors().scan(start, check)
 
-    def _open(self, path: bytes, compression: bytes) -> np.int64:
+    def _check_file(self, path: bytes, compression: bytes) -> np.int64:
         name = path.decode()
-        # A file that is gone would have the reader of TFRecords, which goes on after errors, try
-        # for ever.
+        # ignore_errors() would retry a TFRecord file that does not exist for ever.
         if not tf.io.gfile.exists(name):
-            raise ValueError(f"{name} must be there until training ends, got no such file")
-        if isinstance(self._rows, CsvRows) and not self._is_whole(name, compression.decode()):
             raise ValueError(
-                f"{name} must be a whole {compression.decode()} file, got one that is cut short or "
-                "damaged; write the file anew"
+                f"{name} must exist until training ends, got no such file; restore the file"
+            )
+        if isinstance(self._rows, CsvRows) and not self._is_complete(name, compression.decode()):
+            raise ValueError(
+                f"{name} must be a complete {compression.decode()} file, got one that is cut short "
+                "or damaged; write the file again"
             )
         return np.int64(0)
 
@@ -371,131 +382,34 @@ class FilePass:
     ) -> np.int64:
         name = path.decode()
         if not is_damaged:
-            # The reader takes a file cut inside a record's length for one that ends before it.
+            # The reader sees no error in a file that is cut within the length of a record.
             if compression:
-                is_damaged = not self._is_whole(name, compression.decode())
+                is_damaged = not self._is_complete(name, compression.decode())
             else:
                 is_damaged = tf.io.gfile.stat(name).length != num_bytes
         if is_damaged:
             message = (
-                f"{name}, record {num_records + 1}: file must be whole TFRecords, got a damaged or "
-                f"cut record{self._remedy}"
+                f"{name}, record {num_records + 1}: file must contain complete TFRecords, got a "
+                f"damaged or cut record{self._remedy}"
             )
             if not self._skips:
                 raise ValueError(message)
             self._bad_rows.add([message])
         return np.int64(0)
 
-    def _is_whole(self, path: str, compression: str) -> bool:
-        """Whether a compressed file is complete; others are taken to be."""
+    def _is_complete(self, path: str, compression: str) -> bool:
+        """Whether a compressed file is complete; True for files without compression."""
         if not compression:
             return True
         stat = tf.io.gfile.stat(path)
         key = (path, stat.length, stat.mtime_nsec)
-        if key not in self._whole_files:
-            try:
-                with _open_uncompressed(path, compression) as stream:
-                    while stream.read(1 << 20):
-                        pass
-            except (EOFError, OSError, zlib.error):
+        if key not in self._complete_files:
+            if not is_complete(path, compression):
                 return False
-            self._whole_files.add(key)
+            self._complete_files.add(key)
         return True
 
 
 def _without_mark(lines: tf.Tensor) -> tf.Tensor:
-    first = tf.strings.regex_replace(lines[:1], f"^{_BYTE_ORDER_MARK.decode()}", "")
+    first = tf.strings.regex_replace(lines[:1], f"^{BYTE_ORDER_MARK.decode()}", "")
     return tf.concat([first, lines[1:]], 0)
-
-
-def _header_names(path: str, compression: str, delimiter: str) -> Optional[Tuple[str, ...]]:
-    """The names in the first line of a CSV file; None: the file is empty.
-
-    Raises:
-      ValueError: Not a header, or a name twice.
-    """
-    try:
-        with _open_uncompressed(path, compression) as stream:
-            line = stream.readline()
-    except (EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"{path} must be a readable file, got {error}") from error
-    text = line[len(_BYTE_ORDER_MARK) :] if line.startswith(_BYTE_ORDER_MARK) else line
-    text = text.rstrip(b"\r\n")
-    if not text:
-        if line:
-            raise ValueError(
-                f"{path}, line 1: header must name the columns, got a blank line; "
-                "pass header=False and column_names= for files without one"
-            )
-        return None
-    names = tuple(next(csv.reader([text.decode(errors="replace")], delimiter=delimiter)))
-    if len(set(names)) != len(names):
-        raise ValueError(f"{path}, line 1: header must name each column once, got {names}")
-    return names
-
-
-def _open_uncompressed(path: str, compression: str) -> BinaryIO:
-    """A stream of what a file holds; raises EOFError, OSError or zlib.error where it is damaged."""
-    file = tf.io.gfile.GFile(path, "rb")
-    if compression == "GZIP":
-        return gzip.GzipFile(fileobj=file)
-    if compression == "ZLIB":
-        return io.BufferedReader(_ZlibStream(file))
-    return file
-
-
-class _ZlibStream(io.RawIOBase):
-    """What gzip.GzipFile is for gzip: the standard library has none for bare zlib."""
-
-    def __init__(self, file: Any) -> None:
-        self._chunks = self._decompress(file)
-        self._rest = b""
-
-    @staticmethod
-    def _decompress(file: Any) -> Iterator[bytes]:
-        stream = zlib.decompressobj()
-        while chunk := file.read(1 << 16):
-            yield stream.decompress(chunk)
-        yield stream.flush()
-        if not stream.eof:
-            raise EOFError("the compressed stream is cut short")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._rest = chunk
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
-        return size
-
-
-def column_names(
-    files: RowFiles, given: Optional[Sequence[str]], header: bool, delimiter: str
-) -> Tuple[str, ...]:
-    """The names of the columns of CSV files, which must be the same in all of them.
-
-    Raises:
-      ValueError: Headers that differ, or none at all.
-    """
-    names, source = given, "column_names"
-    for path in files.find() if header else []:
-        found = _header_names(path, files.compression(path), delimiter)
-        if found is None:
-            continue
-        if names is not None and found != tuple(names):
-            raise ValueError(
-                f"{path}, line 1: header must name the columns of {source}, {list(names)}, got "
-                f"{list(found)}"
-            )
-        names, source = found, path
-    if names is None:
-        raise ValueError(
-            "file_pattern must match a file with a header, got empty files only for "
-            f"{list(files.patterns)}"
-        )
-    return as_names("column_names", names)

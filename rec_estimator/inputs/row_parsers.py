@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a record of a file becomes features and labels, and what is wrong with one that does not.
+"""Parses records of files to features and labels, and explains why a record cannot be parsed.
 
-What row_files.py reads with and inputs.py checks its arguments with. A record is a line of a CSV
-file or a serialized tf.train.Example.
+A record is a line of a CSV file or a serialized tf.train.Example.
 """
 
 import csv
 import dataclasses
 import re
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Collection, Dict, Iterable, Mapping, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
 _CSV_DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64, tf.string)
 
+# One label, several labels as a dict, or no label.
+_Labels = Union[str, Sequence[str], None]
+
 
 @dataclasses.dataclass(frozen=True)
 class CsvRows:
-    """How a line becomes features and labels. The arguments are those of inputs.csv_input_fn."""
+    """Parses lines of CSV files. The attributes are arguments of inputs.csv_input_fn."""
 
-    names: Tuple[str, ...]  # of all columns, in the order of the file
+    names: Tuple[str, ...]  # all columns, in the order of the file
     features: Tuple[str, ...]
-    labels: Union[str, Tuple[str, ...], None]
-    dtypes: Mapping[str, tf.DType]  # by column, all of features and labels
-    defaults: Mapping[str, Any]  # by column; a label without one must be given
+    labels: _Labels
+    dtypes: Mapping[str, tf.DType]  # {column: type} of all features and labels
+    defaults: Mapping[str, Any]  # {column: value}; None: the field must not be empty
     multi_valued: Tuple[str, ...]
     delimiter: str
     value_delimiter: str
@@ -32,12 +34,12 @@ class CsvRows:
     number_name = "line"
 
     def parse(self, lines: tf.Tensor) -> Any:
-        """string [n] as features, or (features, labels)."""
+        """Parses lines, string [n], to features or (features, labels)."""
         defaults = []
         for name in self.names:
             if name in self.multi_valued or name not in self.dtypes:
-                # Columns that nobody asked for are decoded too: else a row with too many or too few
-                # fields would pass.
+                # Columns that are not used are decoded too, so that a row with a wrong number of
+                # fields is an error.
                 defaults.append(tf.constant([""]))
             else:
                 default = self.defaults.get(name)
@@ -55,15 +57,15 @@ class CsvRows:
         return with_labels({name: columns[name] for name in self.features}, self.labels, columns)
 
     def records(self, path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
-        """The lines of a file below its header."""
+        """The lines of a file after its header."""
         lines = tf.data.TextLineDataset(path, compression_type=compression)
         return lines.skip(1) if self.header else lines
 
     def explain(self, line: bytes) -> str:
-        """What is wrong with a line that parse refuses."""
+        """Says what is wrong with a line that parse() cannot parse."""
         text = _shortened(line)
         generic = (
-            f'row must be CSV with quotes around whole fields only, and "" in them, got {text}'
+            f'row must be CSV with quotes around whole fields only, and "" for a quote, got {text}'
         )
         try:
             fields = next(csv.reader([line.decode(errors="replace")], delimiter=self.delimiter))
@@ -72,32 +74,39 @@ class CsvRows:
         if len(fields) != len(self.names):
             return f"row must have {len(self.names)} fields, got {len(fields)} in {text}"
         for name, field in zip(self.names, fields):
-            dtype = self.dtypes.get(name, tf.string)
-            if not field and name not in self.multi_valued:
-                if name in self.dtypes and self.defaults.get(name) is None:
-                    return f"column {name!r} must not be empty, got {text}"
-                continue
-            values = [field]
-            if name in self.multi_valued:
-                values = [value for value in field.split(self.value_delimiter) if value]
-            for value in values:
-                if not _is_readable(value, dtype):
-                    return f"column {name!r} must be {dtype.name}, got {value!r} in {text}"
+            problem = self._explain_field(name, field)
+            if problem:
+                return f"column {name!r} must {problem}{text}"
         return generic
+
+    def _explain_field(self, name: str, field: str) -> str:
+        """Says what is wrong with a field; "" if nothing is."""
+        dtype = self.dtypes.get(name, tf.string)
+        if name in self.multi_valued:
+            values = [value for value in field.split(self.value_delimiter) if value]
+        elif field:
+            values = [field]
+        else:
+            is_required = name in self.dtypes and self.defaults.get(name) is None
+            return "not be empty, got " if is_required else ""
+        for value in values:
+            if not _is_readable(value, dtype):
+                return f"be {dtype.name}, got {value!r} in "
+        return ""
 
 
 @dataclasses.dataclass(frozen=True)
 class ExampleRows:
-    """How a serialized tf.train.Example becomes features and labels."""
+    """Parses serialized tf.train.Examples."""
 
-    features: Mapping[str, Any]  # tf.io features by name, labels included
-    labels: Union[str, Tuple[str, ...], None]
+    features: Mapping[str, Any]  # {name: tf.io feature} of all features and labels
+    labels: _Labels
 
     number_name = "record"
     header = False
 
     def parse(self, records: tf.Tensor) -> Any:
-        """string [n] as features, or (features, labels)."""
+        """Parses records, string [n], to features or (features, labels)."""
         columns = tf.io.parse_example(records, self.features)
         labels = {self.labels} if isinstance(self.labels, str) else set(self.labels or ())
         features = {name: value for name, value in columns.items() if name not in labels}
@@ -108,18 +117,18 @@ class ExampleRows:
         return tf.data.TFRecordDataset(path, compression_type=compression)
 
     def explain(self, record: bytes) -> str:
-        """What is wrong with a record that parse refuses."""
+        """Says what is wrong with a record that parse() cannot parse."""
         try:
             example = tf.train.Example.FromString(record)
         except Exception:
-            # protobuf has no one class of errors over its versions.
+            # The class of this error differs between releases of protobuf.
             return f"record must be a tf.train.Example, got {len(record)} other bytes"
         kinds = {"bytes_list": tf.string, "float_list": tf.float32, "int64_list": tf.int64}
         for name, spec in self.features.items():
             if not hasattr(spec, "dtype") or isinstance(spec, tf.io.SparseFeature):
                 continue
             key = getattr(spec, "value_key", None) or name
-            # Indexing a protobuf map adds what is not there: to this copy only.
+            # Indexing a protobuf map adds missing entries; this changes only our copy.
             kind = example.features.feature[key].WhichOneof("kind")
             is_fixed = isinstance(spec, tf.io.FixedLenFeature)
             if kind is None:
@@ -137,8 +146,14 @@ class ExampleRows:
         return "record must have the declared features, got others"
 
 
-def with_labels(features: Dict[str, Any], labels: Any, columns: Mapping[str, Any]) -> Any:
-    """Features alone, or with the one label or the dict of labels named."""
+def with_labels(features: Dict[str, Any], labels: _Labels, columns: Mapping[str, Any]) -> Any:
+    """Returns features, or (features, label), or (features, dict of labels).
+
+    Args:
+      features: The features.
+      labels: The name or names of labels, or None.
+      columns: The columns that contain the labels.
+    """
     if not labels:
         return features
     if isinstance(labels, str):
@@ -150,7 +165,7 @@ def csv_rows(
     names: Tuple[str, ...],
     *,
     features: Optional[Sequence[str]],
-    labels: Any,
+    labels: _Labels,
     dtypes: Mapping[str, Any],
     defaults: Mapping[str, Any],
     multi_valued: Sequence[str],
@@ -158,10 +173,13 @@ def csv_rows(
     value_delimiter: str,
     header: bool,
 ) -> CsvRows:
-    """Checks the arguments of inputs.csv_input_fn against the names of the columns.
+    """Makes the parser of inputs.csv_input_fn, whose arguments it checks.
+
+    Args:
+      names: All columns, in the order of the file. The other arguments are those of csv_input_fn.
 
     Raises:
-      ValueError: No such column, or a default that is not of its column's dtype.
+      ValueError: A column does not exist, or a default does not have the type of its column.
     """
     label_names = as_names("label_column", labels)
     check_known("label_column", label_names, names)
@@ -174,7 +192,7 @@ def csv_rows(
     check_known("multi_valued", as_names("multi_valued", multi_valued), names)
     both = [name for name in feature_names if name in label_names]
     if both:
-        raise ValueError(f"columns must leave out the labels, got {both}")
+        raise ValueError(f"columns must leave out the labels, got {both}; remove them")
     types, values = {}, {}
     for name in [*feature_names, *label_names]:
         types[name] = _csv_dtype(name, dtypes, defaults, name in label_names)
@@ -184,7 +202,7 @@ def csv_rows(
         if values[name] is not None and not _fits(values[name], types[name]):
             raise ValueError(
                 f"defaults must be of their columns' dtypes, got {values[name]!r} for {name!r}, "
-                f"which is {types[name].name}"
+                f"which is {types[name].name}; correct it or set dtypes"
             )
     return CsvRows(
         names=names,
@@ -199,29 +217,42 @@ def csv_rows(
     )
 
 
-def as_names(argument: str, names: Any) -> Tuple[str, ...]:
-    """One name, several or None, as a tuple."""
+def as_names(argument: str, names: _Labels) -> Tuple[str, ...]:
+    """Converts one name, several names or None to a tuple.
+
+    Args:
+      argument: Name of the user's argument, for the error message.
+      names: The names.
+
+    Raises:
+      ValueError: A name is not a string or is given twice.
+    """
     if names is None:
         return ()
     names = (names,) if isinstance(names, str) else tuple(names)
     if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
-        raise ValueError(f"{argument} must be names, each once, got {names}")
+        raise ValueError(f"{argument} must be distinct names, got {names}; pass strings")
     return names
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raises unless value is an integer of 1 or more."""
+    """Raises a ValueError unless value is an integer >= 1."""
     if isinstance(value, bool) or not hasattr(value, "__index__") or value < 1:
-        raise ValueError(f"{name} must be an integer >= 1, got {value!r}")
+        raise ValueError(f"{name} must be an integer >= 1, got {value!r}; pass a positive integer")
 
 
-def check_known(argument: str, names: Any, known: Any) -> None:
-    """Raises a ValueError that lists what there is."""
+def check_known(argument: str, names: Iterable[str], known: Collection[str]) -> None:
+    """Raises a ValueError unless all names are known.
+
+    Args:
+      argument: Name of the user's argument.
+      names: The names to check.
+      known: The columns that exist.
+    """
     for name in names:
         if name not in known:
             raise ValueError(
-                f"{argument} must name columns that there are, got {name!r}; there are "
-                f"{list(known)}"
+                f"{argument} must name columns that exist, got {name!r}; there are {list(known)}"
             )
 
 
@@ -235,8 +266,8 @@ def _csv_dtype(
             dtype = None
         if dtype not in _CSV_DTYPES:
             raise ValueError(
-                f"dtypes must be of {', '.join(t.name for t in _CSV_DTYPES)}, got {dtypes[name]!r} "
-                f"for {name!r}"
+                f"dtypes must be {', '.join(t.name for t in _CSV_DTYPES)}, got {dtypes[name]!r} "
+                f"for {name!r}; choose the nearest"
             )
         return dtype
     default = defaults.get(name)
@@ -244,7 +275,7 @@ def _csv_dtype(
         return tf.float32 if is_label else tf.string
     if isinstance(default, (str, bytes)):
         return tf.string
-    # Keys are int64, the rest of a model float32.
+    # An integer default suggests a column of keys, which are int64; other numbers are float32.
     return tf.int64 if hasattr(default, "__index__") else tf.float32
 
 
@@ -255,7 +286,7 @@ def _fits(value: Any, dtype: tf.DType) -> bool:
 
 
 def _is_readable(text: str, dtype: tf.DType) -> bool:
-    """Whether tf.io.decode_csv takes a text, which is stricter than int() and float()."""
+    """Whether tf.io.decode_csv accepts a text. It is stricter than int() and float()."""
     if dtype == tf.string:
         return True
     if dtype.is_integer:

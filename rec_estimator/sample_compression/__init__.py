@@ -10,8 +10,7 @@ The outputs are those of the model as written.
 
 from typing import Any
 
-from tensorflow_estimator import estimator as _estimator
-
+from rec_estimator._tensorflow import estimator as _export
 from rec_estimator.sample_compression.enabling import (
     SampleCompression,
     enable_sample_awared_graph_compression,
@@ -30,8 +29,6 @@ __all__ = [
     "use_stock_ops",
     "with_open_rows",
 ]
-
-_export = _estimator.export
 
 
 def use_stock_ops() -> None:

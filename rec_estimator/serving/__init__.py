@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serving: receivers of requests, and exports that need TensorFlow only."""
+"""Serving: receivers of compressed requests, and portable SavedModels."""

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The serving receiver of a compressed model, written for the user."""
+"""Builds the serving_input_receiver_fn of a model with sample-aware compression."""
 
-from typing import Any, Callable, Dict, Sequence, Tuple, Union
+from typing import Callable, Dict, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
-from tensorflow_estimator import estimator as _estimator
 
+from rec_estimator._tensorflow.estimator import ServingInputReceiver
 from rec_estimator.features import EmbeddingFeature
 from rec_estimator.sample_compression import enable_sample_awared_graph_compression
 
 _Feature = Union[EmbeddingFeature, tf.TensorSpec]
+_Tensor = Union[tf.Tensor, tf.RaggedTensor]
 
 
 def compressed_serving_input_receiver_fn(
@@ -18,29 +19,32 @@ def compressed_serving_input_receiver_fn(
     *,
     serialized: bool = False,
     exact: bool = False,
-) -> Callable[[], Any]:
-    """Builds a serving_input_receiver_fn of requests with one user's row and many candidates.
+) -> Callable[[], ServingInputReceiver]:
+    """Builds a serving_input_receiver_fn for requests with one row per user and many candidates.
 
-    The SavedModel takes a tensor per feature, of B rows for users and N rows for candidates, and
-    "item_size", int32 [B] or [1]. An EmbeddingFeature's ids are [rows, k], padded with -1 or "",
-    its weights float32 of that shape. With ``serialized`` it takes "examples" instead, string [B],
-    one tf.train.SequenceExample a request: its context holds the user's features, its feature lists
-    those of the candidates, one entry each.
+    The SavedModel has one input per feature and the input "item_size", int32 [B] or [1], the number
+    of candidates of each user. The features of the B users have B rows, those of the N candidates
+    N rows. The ids of an EmbeddingFeature have shape [rows, k], padded with -1 or ""; its weights
+    are float32 of the same shape.
+
+    With ``serialized`` the only input is "examples", string [B]: one tf.train.SequenceExample per
+    user. Its context holds the user's features; each of its feature lists holds one feature of the
+    candidates, with one entry per candidate.
 
     Args:
-      user: What there is once per user: EmbeddingFeature declarations, and tf.TensorSpec with a
-        name and a shape [None, ...] for the rest.
-      item: Such of the candidates.
+      user: Features of users: EmbeddingFeature declarations, and a tf.TensorSpec with a name and a
+        shape [None, ...] for each other feature.
+      item: Features of candidates, declared in the same way.
       serialized: Whether requests are SequenceExamples.
-      exact: As of enable_sample_awared_graph_compression.
+      exact: As in enable_sample_awared_graph_compression.
 
     Returns:
       A function for RecEstimator's exports.
 
     Raises:
-      TypeError: Something that declares no feature.
-      ValueError: No user's or no candidate's feature, a name given twice, or a shape without an
-        open first axis.
+      TypeError: An element is neither an EmbeddingFeature nor a named tf.TensorSpec.
+      ValueError: user or item is empty, a name is given twice, or the first axis of a shape is
+        fixed.
 
     Example:
       >>> from rec_estimator.serving import receiver
@@ -53,12 +57,15 @@ def compressed_serving_input_receiver_fn(
     user_specs, item_specs = _specs("user", user), _specs("item", item)
     twice = sorted(set(user_specs) & set(item_specs))
     if twice:
-        raise ValueError(f"features must be of the user or of the item, got {twice[0]!r} for both")
+        raise ValueError(f"features must be in user or in item, got {twice[0]!r} for both")
     if "item_size" in {**user_specs, **item_specs}:
-        raise ValueError("features must leave the name 'item_size' to the number of candidates")
+        raise ValueError(
+            "features must leave the name 'item_size' to the number of candidates, got a "
+            "feature with that name; rename it"
+        )
 
-    def receiver() -> Any:
-        # In a scope: a variable may be named like a feature, and must find its name free.
+    def receiver() -> ServingInputReceiver:
+        # The scope keeps the names of features free for variables of the model.
         with tf.name_scope("serving_input"):
             if serialized:
                 users, items, item_size, tensors = _parse(user_specs, item_specs)
@@ -67,13 +74,13 @@ def compressed_serving_input_receiver_fn(
                 item_size = tf.placeholder(tf.int32, [None], name="item_size")
                 tensors = {**users, **items, "item_size": item_size}
             enable_sample_awared_graph_compression(users, items, item_size, exact)
-        return _estimator.export.ServingInputReceiver({**users, **items}, tensors)
+        return ServingInputReceiver({**users, **items}, tensors)
 
     return receiver
 
 
 def _specs(side: str, features: Sequence[_Feature]) -> Dict[str, Tuple[tf.TensorSpec, bool]]:
-    """By name the tensor, and whether it is a list of ids or weights of any length."""
+    """{name: (tensor, whether it is a list of ids or weights of any length)}."""
     specs: Dict[str, Tuple[tf.TensorSpec, bool]] = {}
     for feature in features:
         if isinstance(feature, EmbeddingFeature):
@@ -90,7 +97,7 @@ def _specs(side: str, features: Sequence[_Feature]) -> Dict[str, Tuple[tf.Tensor
         for spec, is_list in declared:
             if not spec.shape.rank or spec.shape[0] is not None:
                 raise ValueError(
-                    f"{side} feature {spec.name!r} must be of shape [None, ...], got {spec.shape}"
+                    f"{side} feature {spec.name!r} must have a shape [None, ...], got {spec.shape}"
                 )
             if spec.name in specs:
                 raise ValueError(f"{side} must name each feature once, got {spec.name!r} twice")
@@ -109,8 +116,8 @@ def _placeholders(specs: Dict[str, Tuple[tf.TensorSpec, bool]]) -> Dict[str, tf.
 def _parse(
     user_specs: Dict[str, Tuple[tf.TensorSpec, bool]],
     item_specs: Dict[str, Tuple[tf.TensorSpec, bool]],
-) -> Tuple[Dict[str, Any], Dict[str, Any], tf.Tensor, Dict[str, tf.Tensor]]:
-    """(users, items, item_size, receiver tensors) of serialized SequenceExamples."""
+) -> Tuple[Dict[str, _Tensor], Dict[str, _Tensor], tf.Tensor, Dict[str, tf.Tensor]]:
+    """Parses SequenceExamples to (users, items, item_size, receiver tensors)."""
     examples = tf.placeholder(tf.string, [None], name="examples")
     context = {
         name: tf.io.RaggedFeature(_stored(spec.dtype), row_splits_dtype=tf.int64)
@@ -142,7 +149,7 @@ def _parse(
     ]
     with tf.control_dependencies(same):
         item_size = tf.identity(item_size, name="item_size")
-    items: Dict[str, Any] = {}
+    items: Dict[str, _Tensor] = {}
     for name, (spec, is_list) in item_specs.items():
         value = sequences[name]
         if not is_list:
@@ -155,7 +162,7 @@ def _parse(
 
 
 def _stored(dtype: tf.DType) -> tf.DType:
-    """As which type an example stores it."""
+    """The type in which a tf.train.SequenceExample stores values of a type."""
     if dtype == tf.string:
         return tf.string
     return tf.int64 if dtype.is_integer or dtype.is_bool else tf.float32

@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables made of TensorFlow's own ops, for SavedModels that any TensorFlow runtime serves.
+"""Read-only tables made of TensorFlow's own ops, for portable SavedModels.
 
-A table that is only read needs no growing rows, no counts and no filter: its keys are known. So it
-is a hash table from the key to a place, and one variable of rows:
+The keys of a read-only table are known, so it needs no growing rows, no counts and no filter. It
+consists of a hash table from keys to positions and one variable of rows:
 
     keys     int64 [n]          rows     float32 [n + bank + 1, dim]
     ┌─────┐                     ┌──────────────────────────────┐
-    │  17 │ ── hash table ──▶ 0 │ the row of key 17            │
-    │ -3  │                   1 │ the row of key -3            │
+    │  17 │ ── hash table ──▶ 0 │ row of key 17                │
+    │ -3  │                   1 │ row of key -3                │
     └─────┘                     ├──────────────────────────────┤
-    a key that is not there   n │ its initial vector, by       │
-                                │ floormod(key, bank), or      │
+    an unknown key reads      n │ its initial vector, at       │
+                                │ n + floormod(key, bank), or  │
                                 ├──────────────────────────────┤
-                                │ what keys read that a filter │
-                                │ keeps out                    │
+                                │ the default of keys that are │
+                                │ not admitted                 │
                                 └──────────────────────────────┘
 
-Costs, beside the rows: 8 bytes a key for ``keys``, and for the hash table, which is built when the
-model is loaded, 17 bytes a place (key, row and control byte of a flat_hash_map) of which 7/16 to
-7/8 are taken: 20 to 40 a key.
+Memory beyond the rows: 8 bytes per key for ``keys``, and 20 to 40 bytes per key for the hash table,
+which is built when the model is loaded. It is a flat_hash_map of 17 bytes per slot (key, position,
+control byte), and 7/16 to 7/8 of its slots are in use.
 """
 
 import re
@@ -37,30 +37,30 @@ _SEGMENT_OPS = {
     "sqrtn": tf.raw_ops.SparseSegmentSqrtNWithNumSegments,
 }
 
-# The key that is padding, in a table that has it: no row, and the vector of keys kept out.
+# The padding key, in tables that have one. It owns no row and reads the default row.
 _PADDING = -1
 
-# The place of a key without a row.
+# The position of a key without a row.
 _NOWHERE = -1
 
-# Keys widened at once where the table has int32 ones.
+# Number of int32 keys that are converted to int64 at once.
 _KEYS_AT_ONCE = 1 << 18
 
 
 class StockTable:
-    """One shard of a table, made of TensorFlow's ops in the default graph.
+    """One shard of a table, built of TensorFlow's ops in the default graph.
 
     Args:
       handle: The op that makes the shard's handle.
-      bundle: The checkpoint with its rows.
+      bundle: The checkpoint with the shard's rows.
 
     Attributes:
-      name: The shard's.
-      initializer: Fills the index; to be run once the variables are restored.
-      variables: What the index and the rows are restored into.
+      name: Name of the shard.
+      initializer: The op that fills the hash table. Run it after the variables are restored.
+      variables: The variables that hold the keys and the rows.
 
     Raises:
-      ValueError: The checkpoint has not the table.
+      ValueError: The checkpoint does not contain the table.
     """
 
     def __init__(self, handle: tf.Operation, bundle: Bundle) -> None:
@@ -72,7 +72,7 @@ class StockTable:
         )
         self._has_padding = handle.get_attr("has_padding_key")
         count = self._keys.shape[0]
-        # Places behind the rows of keys.
+        # The positions that follow the rows of keys.
         self._first_initial = count
         self._default = count + self._bank.shape[0]
         with tf.device("/device:CPU:0"), tf.name_scope(f"{self.name}/stock/"):
@@ -81,18 +81,18 @@ class StockTable:
             self._index = tf.raw_ops.HashTableV2(
                 key_dtype=tf.int64, value_dtype=tf.int64, shared_name=f"{self.name}/stock/index"
             )
-            places = tf.range(count, dtype=tf.int64)
+            positions = tf.range(count, dtype=tf.int64)
             known = keys.read_value()
-            if not count:  # A hash table must not be filled with nothing.
-                known, places = tf.zeros([1], tf.int64), tf.constant([_NOWHERE], tf.int64)
+            if not count:  # TensorFlow refuses to initialize a hash table without keys.
+                known, positions = tf.zeros([1], tf.int64), tf.constant([_NOWHERE], tf.int64)
             self.initializer: tf.Operation = tf.raw_ops.InitializeTableV2(
-                table_handle=self._index, keys=known, values=places
+                table_handle=self._index, keys=known, values=positions
             )
         self.variables = (keys, self._rows)
 
     def lookup(self, keys: tf.Tensor, unknown: str) -> tf.Tensor:
-        """Reads a row per key: int64 of any shape to float32 [keys.shape, dim]."""
-        return tf.gather(self._rows, self._places(keys, unknown))
+        """Reads one row per key. Keys are int64 of any shape; returns float32 [keys.shape, dim]."""
+        return tf.gather(self._rows, self._positions(keys, unknown))
 
     def combine(
         self,
@@ -102,16 +102,16 @@ class StockTable:
         unknown: str,
         combiner: str,
     ) -> tf.Tensor:
-        """Reads and combines the rows of a SparseTensor of keys: float32 [dense_shape[0], dim]."""
+        """Combines the rows of the keys of each example; returns float32 [dense_shape[0], dim]."""
         return _SEGMENT_OPS[combiner](
             data=self._rows.read_value(),
-            indices=self._places(keys, unknown),
+            indices=self._positions(keys, unknown),
             segment_ids=indices[:, 0],
             num_segments=dense_shape[0],
         )
 
     def contains(self, keys: tf.Tensor) -> tf.Tensor:
-        """Whether each key, int64 of any shape, owns a row."""
+        """Whether each key owns a row. Keys are int64 of any shape."""
         return tf.not_equal(self._find(keys), _NOWHERE)
 
     def _find(self, keys: tf.Tensor) -> tf.Tensor:
@@ -119,18 +119,18 @@ class StockTable:
             table_handle=self._index, keys=keys, default_value=tf.constant(_NOWHERE, tf.int64)
         )
 
-    def _places(self, keys: tf.Tensor, unknown: str) -> tf.Tensor:
-        places = self._find(keys)
+    def _positions(self, keys: tf.Tensor, unknown: str) -> tf.Tensor:
+        positions = self._find(keys)
         other = tf.constant(self._default, tf.int64)
         if unknown == "initial":
             initial = self._first_initial + tf.math.floormod(keys, self._bank.shape[0])
             if self._has_padding:
                 initial = tf.where_v2(tf.equal(keys, _PADDING), other, initial)
             other = initial
-        return tf.where_v2(tf.equal(places, _NOWHERE), other, places)
+        return tf.where_v2(tf.equal(positions, _NOWHERE), other, positions)
 
     def write(self, copy: NewBundle) -> None:
-        """Writes the variables into a checkpoint, piece by piece."""
+        """Writes the variables into a checkpoint, in parts of bounded size."""
         for variable, chunks in zip(self.variables, (self._key_bytes(), self._row_bytes())):
             copy.add_stream(variable.op.name, variable.dtype, variable.shape, chunks)
 
@@ -147,14 +147,14 @@ class StockTable:
 def replace_lookups(
     lookups: Sequence[tf.Operation], bundle: Bundle
 ) -> Tuple[List[StockTable], Dict[str, List[tf.Tensor]]]:
-    """Adds ops of TensorFlow that read what lookups read.
+    """Adds TensorFlow's own ops that read the same rows as some lookups.
 
     Args:
-      lookups: Ops of the default graph. Those inside of control flow are left out.
+      lookups: Ops of the default graph. Lookups inside control flow are ignored.
       bundle: The checkpoint with the rows.
 
     Returns:
-      The tables, and by the name of each lookup the tensors that it gives.
+      The tables, and {name of a lookup: tensors that replace its outputs}.
 
     Raises:
       ValueError: The checkpoint does not have a table.
@@ -205,19 +205,20 @@ def _unknowns(op: tf.Operation) -> List[str]:
 
 
 def _stored(bundle: Bundle, shard: str) -> Tuple[StoredTensor, StoredTensor, StoredTensor]:
-    """A shard's keys, values and bank."""
+    """The keys, values and bank of a shard."""
+    # A partitioned table has one bank, which is not stored under the name of a shard.
     for table in (shard, re.sub(r"/part_\d+$", "", shard)):
-        names = (f"{shard}-keys", f"{shard}-values", f"{table}/default_values")
-        if all(name in bundle.tensors for name in names):
-            return tuple(bundle.tensors[name] for name in names)
+        keys, values, bank = f"{shard}-keys", f"{shard}-values", f"{table}/default_values"
+        if all(name in bundle.tensors for name in (keys, values, bank)):
+            return bundle.tensors[keys], bundle.tensors[values], bundle.tensors[bank]
     raise ValueError(
         f"the Saver of a portable SavedModel must save table {shard!r}, got one that leaves it "
-        "out; leave the Saver to RecEstimator, and make the table with is_save=True"
+        "out; do not set a Saver in the model_fn, and make the table with is_save=True"
     )
 
 
 def _variable(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
-    """A variable that gets its value from a checkpoint."""
+    """A variable whose value is restored from a checkpoint."""
     return tf.Variable(
         lambda: tf.zeros(shape, dtype), name=name, trainable=False, use_resource=True
     )

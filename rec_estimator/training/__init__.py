@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training loop inside one session.run."""
+"""Settings of a training run, and several training steps in one session.run."""

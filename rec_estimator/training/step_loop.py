@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several training steps in one run of the session, input included: iterations_per_loop.
+"""Several training steps in one run of the session, including their input: iterations_per_loop.
 
-Step 5a of the data flow, around a finished training graph. A run of a session costs Python and
-TensorFlow some hundred microseconds, more than the step of a small model. So of N steps, N - 1 are
-done by one op, StepLoop, which calls the step as a function; the last one is the graph's own:
+One session.run costs some hundred microseconds in Python and TensorFlow, more than a step of a
+small model. This module changes a complete training graph so that one run does N steps. The op
+StepLoop does the first N - 1: it calls the step as a function. The ops of the graph do the last:
 
     hook feeds N - 1 ──▶ StepLoop ┄┄▶ IteratorGetNext ──▶ model ──▶ train_op
                             └ N - 1 times the same step, on the same tables, variables, iterator
 
-What a hook fetches beside the train_op is of the last step, because all that reads state waits for
-the loop. A run that nobody feeds, such as a hook's own, does no step more than it ever did. Numbers
-are those of N runs, bit for bit: the function has the step's ops, and a random op, whose generator
-is in its kernel, shares that kernel with its copy (SharedKernel).
+All ops that read state wait for the loop, so a hook that fetches other tensors gets those of the
+last step. A run without this feed, such as a hook's own session.run, does no additional step.
+
+The results are those of N runs, bit for bit. The function has the same ops as the step. A random op
+keeps its generator in its kernel; the op SharedKernel lets it share this kernel with its copy in
+the function.
 """
 
-from typing import Any, Dict, List, Optional, Set
+from typing import Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 import tensorflow.compat.v1 as tf
+from tensorflow.core.framework.function_pb2 import FunctionDef
 
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs
@@ -28,17 +31,17 @@ from rec_estimator.graph_passes.walk import (
     has_batch_default,
 )
 
-# The most steps of a loop: what StepLoop takes.
+# The most steps of a loop that the op StepLoop accepts.
 MOST_ITERATIONS = 1_000_000
 
-# Collection of the number of steps of a run, where it is not 1.
+# Collection with the number of steps per run, if it is not 1.
 _STEPS_PER_RUN = "rec_estimator/steps_per_run"
 
-# Stateful ops without a resource that keep nothing between steps.
+# Stateful ops without a resource that keep no state between steps.
 _WITHOUT_STATE = ("Assert", "EagerPyFunc", "PrintV2", "Print", "PyFunc", "Timestamp")
 
-# What takes a resource outside of a step and neither reads its value nor a batch; all else waits
-# for the loop, too.
+# Ops that use a resource outside a step but read neither its value nor a batch. All other users of
+# a resource wait for the loop.
 _NO_READS = (
     "AssignVariableOp",
     "DestroyResourceOp",
@@ -51,23 +54,20 @@ _NO_READS = (
 )
 
 
-def check_iterations(iterations: Any) -> int:
-    """Checks a number of steps for a run.
+def check_iterations(iterations: int) -> int:
+    """Checks and returns a number of steps per run.
 
     Args:
-      iterations: What the user gave.
-
-    Returns:
-      The number.
+      iterations: The argument of the user.
 
     Raises:
-      ValueError: It is no integer in [1, 1000000].
+      ValueError: iterations is not an integer in [1, 1000000].
     """
     is_int = isinstance(iterations, int) and not isinstance(iterations, bool)
     if not is_int or not 1 <= iterations <= MOST_ITERATIONS:
         raise ValueError(
             f"iterations_per_loop must be an integer in [1, {MOST_ITERATIONS}], got "
-            f"{iterations!r}; 1 runs each step by itself"
+            f"{iterations!r}; 1 does one step per run"
         )
     return iterations
 
@@ -75,23 +75,25 @@ def check_iterations(iterations: Any) -> int:
 def check_steps(
     iterations: int, steps: Optional[int], max_steps: Optional[int], start_step: int
 ) -> None:
-    """Refuses a number of steps to train that does not divide into whole loops.
+    """Checks that the number of steps to train is a multiple of ``iterations``.
 
     Args:
-      iterations: Steps a loop.
-      steps: Steps to train, if that is given.
-      max_steps: Global step to train to, if that is given.
-      start_step: The global step that training starts from.
+      iterations: Steps per loop.
+      steps: Number of steps to train, or None.
+      max_steps: Global step at which training ends, or None.
+      start_step: Global step at which training starts.
 
     Raises:
-      ValueError: As said.
+      ValueError: The number of steps is not a multiple of iterations.
     """
     if steps is not None and steps > 0 and steps % iterations:
         raise ValueError(
             f"steps must be a multiple of iterations_per_loop={iterations}, got {steps}; train "
             f"{steps + iterations - steps % iterations}"
         )
-    left = 0 if max_steps is None else max_steps - start_step
+    if max_steps is None:
+        return
+    left = max_steps - start_step
     if left > 0 and left % iterations:
         raise ValueError(
             f"max_steps - current step must be a multiple of iterations_per_loop={iterations}, got "
@@ -100,55 +102,54 @@ def check_steps(
 
 
 def steps_per_run(graph: tf.Graph) -> int:
-    """How many training steps a run of a training graph does.
+    """Returns how many training steps one run of a graph does; 1 without StepLoopHook.
 
     Args:
-      graph: Of a call of RecEstimator.train(), or any other.
+      graph: Any graph.
     """
     return next(iter(graph.get_collection(_STEPS_PER_RUN)), 1)
 
 
 class StepLoopHook(tf.train.SessionRunHook):
-    """Makes each run of a training loop do several steps; the last hook of all.
+    """Makes each run of a training loop do several steps. It must be the last hook.
 
-    ``RunConfig(iterations_per_loop=)`` adds it.
+    RecEstimator adds it for ``RunConfig(iterations_per_loop=)``.
 
     Args:
-      train_op: What does a step: an op or its tensor.
-      iterations: Steps a run, above 1.
+      train_op: The op that does a step, or its output.
+      iterations: Steps per run, above 1.
 
     Raises:
-      ValueError: When training begins: the step needs a fed placeholder, a variable that is no
-        resource, or draws random numbers within control flow or a function.
+      ValueError: When training begins, if the step needs a fed placeholder, uses a variable that is
+        not a resource, or draws random numbers inside control flow or a function.
     """
 
-    def __init__(self, train_op: Any, iterations: int) -> None:
-        self._train_op = train_op
+    def __init__(self, train_op: Union[tf.Operation, tf.Tensor], iterations: int) -> None:
+        self._train_op = train_op.op if isinstance(train_op, tf.Tensor) else train_op
         self._iterations = iterations
         self._train_op.graph.add_to_collection(_STEPS_PER_RUN, iterations)
 
     def begin(self) -> None:
-        """Adds the loop to the graph; called by TensorFlow when it is complete."""
-        train_op = self._train_op
-        self._count = add_step_loop(train_op.op if isinstance(train_op, tf.Tensor) else train_op)
+        """Adds the loop to the graph; called by TensorFlow when the graph is complete."""
+        self._count = add_step_loop(self._train_op)
 
-    def before_run(self, run_context: Any) -> Any:
-        """Asks for the steps before the one that the run does anyway."""
+    def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
+        """Feeds the number of additional steps; the run itself does one more."""
         del run_context
         return tf.train.SessionRunArgs(None, {self._count: self._iterations - 1})
 
 
 def add_step_loop(train_op: tf.Operation) -> tf.Tensor:
-    """Lets other steps run before the one of a graph.
+    """Adds an op to the graph that does additional steps before the step of a run.
 
     Args:
-      train_op: What does the step.
+      train_op: The op that does the step.
 
     Returns:
-      int64 [], 0 unless fed: how many steps a run of the session does before the step.
+      int64 []. The number of additional steps per run; 0 unless it is fed.
 
     Raises:
-      ValueError: As of StepLoopHook.
+      ValueError: As in StepLoopHook.
     """
     graph = train_op.graph
     step = _Step(train_op)
@@ -168,7 +169,7 @@ def add_step_loop(train_op: tf.Operation) -> tf.Tensor:
 
 
 class _Step:
-    """A training step: its ops, and the tensors from outside that it is done with."""
+    """A training step: its ops, and the tensors from outside the step that it captures."""
 
     def __init__(self, train_op: tf.Operation) -> None:
         self.train_op = train_op
@@ -190,16 +191,16 @@ class _Step:
             stack += [before for before in op.control_inputs if not _gives_from_outside(before)]
 
     def check(self) -> None:
-        """Refuses what a function cannot do as the graph does it.
+        """Refuses steps that a function cannot do exactly as the graph does them.
 
         Raises:
-          ValueError: As of StepLoopHook.
+          ValueError: As in StepLoopHook.
         """
-        # What makes a handle is run with every run of the session, fed or not.
+        # The ops that make the captured handles are checked too: each run executes them.
         for op in self.ops | ancestors(tensor.op for tensor in self.captured):
             if op.type == "Placeholder":
                 raise ValueError(
-                    f"a step must need no feeding with iterations_per_loop, got placeholder "
+                    "a step must need no feeding with iterations_per_loop, got placeholder "
                     f"{op.name!r}; take the value from the dataset or from "
                     "tf.placeholder_with_default"
                 )
@@ -217,32 +218,36 @@ class _Step:
             )
 
     def generators(self) -> List[tf.Operation]:
-        """Ops that remember something in their kernels."""
-        found = [op for op in self.ops if _remembers(op.type) and not called_functions(op.node_def)]
+        """The ops that keep state in their kernels, such as random ops."""
+        found = [
+            op for op in self.ops if _keeps_state(op.type) and not called_functions(op.node_def)
+        ]
         return sorted(found, key=lambda op: op.name)
 
-    def _with_hidden_generators(self) -> Any:
-        library: Dict[str, Any] = {}
+    def _with_hidden_generators(self) -> Iterator[Tuple[tf.Operation, str]]:
+        """(op, type of the random op) of each random op that SharedKernel cannot replace."""
+        library: Dict[str, FunctionDef] = {}
         for op in self.ops:
             if called_functions(op.node_def) and not library:
                 functions = self.train_op.graph.as_graph_def().library.function
                 library = {function.signature.name: function for function in functions}
             if (
-                _remembers(op.type)
+                _keeps_state(op.type)
                 and not called_functions(op.node_def)
                 and graphs.in_control_flow(op)
             ):
                 yield op, op.type
             for node_type in _node_types(called_functions(op.node_def), library):
-                if _remembers(node_type):
+                if _keeps_state(node_type):
                     yield op, node_type
 
 
 def _is_from_outside(tensor: tf.Tensor) -> bool:
+    """Whether a step captures a tensor instead of computing it: resources and fed defaults."""
     op = tensor.op
     if op.type == "PlaceholderWithDefault":
         return not has_batch_default(op)
-    # Functions and loops hand resources on, too.
+    # Functions and loops also return resources; such an op is part of the step.
     is_source = not op.inputs or op.type.startswith("IteratorFromStringHandle")
     return tensor.dtype == tf.resource and is_source and not graphs.in_control_flow(op)
 
@@ -251,12 +256,12 @@ def _gives_from_outside(op: tf.Operation) -> bool:
     return bool(op.outputs) and all(_is_from_outside(tensor) for tensor in op.outputs)
 
 
-def _remembers(op_type: str) -> bool:
+def _keeps_state(op_type: str) -> bool:
     return op_type not in _WITHOUT_STATE and graphs.has_kernel_state(op_type)
 
 
-def _node_types(names: List[str], library: Dict[str, Any]) -> Set[str]:
-    """Types of the ops in functions and in those that they call."""
+def _node_types(names: List[str], library: Dict[str, FunctionDef]) -> Set[str]:
+    """The types of the ops in some functions, and in the functions that these call."""
     types, seen, stack = set(), set(), list(names)
     while stack:
         name = stack.pop()
@@ -272,7 +277,7 @@ def _node_types(names: List[str], library: Dict[str, Any]) -> Set[str]:
 
 
 def _share_kernel(op: tf.Operation) -> None:
-    """Puts an op in the place of another one whose copies go on where it left off."""
+    """Replaces an op by a SharedKernel op, whose copies share one kernel and its state."""
     node = tf.NodeDef()
     node.CopyFrom(op.node_def)
     node.device = ""
@@ -293,7 +298,8 @@ def _share_kernel(op: tf.Operation) -> None:
                     graphs.update_input(consumer, position, shared)
 
 
-def _as_function(step: _Step) -> Any:
+def _as_function(step: _Step) -> Callable[..., tf.Tensor]:
+    """Returns the step as a TensorFlow function of its captured tensors."""
     graph_def = graph_def_of(step.train_op.graph, step.ops)
 
     def run_step(*captured: tf.Tensor) -> tf.Tensor:
@@ -307,8 +313,8 @@ def _as_function(step: _Step) -> Any:
 
 
 def _waiting(step: _Step) -> Set[tf.Operation]:
-    """The ops that must not start before the loop is done."""
-    # Within control flow they start behind others; generators there were refused.
+    """The ops that must wait for the loop."""
+    # Ops inside control flow start after ops that wait; check() refused generators among them.
     waiting = {
         op
         for op in step.ops

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of input_fns read with, and a file of numbered rows to read."""
+"""Functions that run input_fns, and a file of numbered rows for them."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -8,13 +8,13 @@ from rec_estimator import inputs
 
 
 def batches(input_fn, limit=1000):
-    """The values of the batches that an input_fn gives in a graph and session of its own."""
+    """Runs an input_fn in its own graph and session; returns the values of its batches."""
     with tf.Graph().as_default():
         tf.set_random_seed(5)
         iterator = tf.data.make_initializable_iterator(input_fn())
         batch = iterator.get_next()
         found = []
-        # The optimizer of graphs takes longer than these small ones run.
+        # Optimizing these small graphs takes longer than running them.
         config = tf.ConfigProto()
         config.graph_options.rewrite_options.disable_meta_optimizer = True
         with tf.Session(config=config) as session:
@@ -28,7 +28,7 @@ def batches(input_fn, limit=1000):
 
 
 def column(found, name):
-    """A feature over all batches."""
+    """The values of a feature in all batches."""
     values = [features[name] for features, _ in found]
     if hasattr(values[0], "to_list"):
         return [row for value in values for row in value.to_list()]
@@ -40,7 +40,7 @@ def labels(found):
 
 
 def numbered(count, start=0):
-    """A CSV file of `count` rows; the label of a row is its number."""
+    """Writes a CSV file with `count` rows; the label of a row is its number."""
     rows = [f"{i},u{i},{i / 2}" for i in range(start, start + count)]
     return "\n".join(["label,user,price", *rows]) + "\n"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flat samples as compressed batches: none lost, none doubled, none mixed with another."""
+"""Tests of grouped samples: group_samples, and the files of groups."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ import rec_estimator as rec
 
 
 def values(dataset):
-    """All elements, composites as tf.compat.v1 values."""
+    """The elements of a dataset; sparse and ragged tensors are tf.compat.v1 values."""
     step = tf.data.make_one_shot_iterator(dataset).get_next()
     found = []
     with tf.Session() as session:
@@ -21,7 +21,7 @@ def values(dataset):
 
 
 def rows_of(value):
-    """A list with the rows of a dense, sparse or ragged value as something that can be compared."""
+    """The rows of a dense, sparse or ragged value, as a list of comparable objects."""
     if isinstance(value, tf.compat.v1.ragged.RaggedTensorValue):
         return [repr(row) for row in value.to_list()]
     if isinstance(value, tf.SparseTensorValue):
@@ -33,7 +33,7 @@ def rows_of(value):
 
 
 def flat_rows(element):
-    """(features, labels) or features as tuples, one per sample, users' rows repeated."""
+    """Converts a grouped batch to one tuple per sample; rows of users are repeated."""
     features, labels = element if isinstance(element, tuple) else (element, None)
     features = dict(features)
     sizes = features.pop("item_size", None)
@@ -54,7 +54,7 @@ USERS = ("age", "history", "name", "words", "weights")
 
 
 def flat_batches(random, rows, most_users):
-    """Features of every kind, of a few users; some share a name and not a history."""
+    """Features of every kind for a few users. Some have equal ids and different histories."""
     users = random.randint(0, most_users, rows)
     of_users = np.random.RandomState(7)
     ages = of_users.choice([0.0, -0.0, np.nan, 1.5], (most_users, 2)).astype(np.float32)
@@ -75,7 +75,7 @@ def flat_batches(random, rows, most_users):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_sample_is_lost_doubled_or_mixed_with_another(seed):
+def test_grouping_keeps_every_sample_exactly_once(seed):
     random = np.random.RandomState(seed)
     rows, batch, most_users = (int(n) for n in random.randint(1, [60, 9, 12]))
     flat = flat_batches(random, rows, most_users).batch(int(random.randint(1, 20)))
@@ -94,13 +94,13 @@ def test_no_sample_is_lost_doubled_or_mixed_with_another(seed):
 
 
 def grouped(columns, user, **settings):
-    """Batches of columns in memory, which are one flat batch."""
+    """Groups columns in memory that are one flat batch."""
     flat = tf.data.Dataset.from_tensors({name: np.array(rows) for name, rows in columns.items()})
     found = values(rec.inputs.group_samples(flat, user, **settings))
     return [{name: value.tolist() for name, value in batch.items()} for batch in found]
 
 
-def test_groups_come_in_the_order_of_their_first_sample_and_may_go_on_in_the_next_batch():
+def test_groups_are_ordered_by_their_first_sample_and_continue_in_the_next_batch():
     columns = {"user": [7, 9, 7, 3, 7], "item": [0, 1, 2, 3, 4]}
     assert grouped(columns, ["user"], batch_size=2) == [
         {"user": [7], "item": [0, 2], "item_size": [2]},
@@ -110,14 +110,14 @@ def test_groups_come_in_the_order_of_their_first_sample_and_may_go_on_in_the_nex
     assert len(grouped(columns, ["user"], batch_size=2, drop_remainder=True)) == 2
 
 
-def test_a_key_never_makes_different_rows_one():
+def test_equal_keys_do_not_join_different_rows():
     columns = {"user": [7, 7, 7], "age": [1, 2, 1], "item": [0, 1, 2]}
     assert grouped(columns, ["age"], key="user") == [
         {"age": [1, 2], "item": [0, 2, 1], "item_size": [2, 1]}
     ]
 
 
-def test_a_key_keeps_equal_rows_apart():
+def test_different_keys_separate_equal_rows():
     columns = {"request": [1, 2, 1], "age": [5, 5, 5], "item": [0, 1, 2]}
     expected = {"age": [5, 5], "item": [0, 2, 1], "item_size": [2, 1]}
     assert grouped(columns, ["age"], key="request") == [expected]
@@ -125,7 +125,7 @@ def test_a_key_keeps_equal_rows_apart():
     assert both == {**expected, "request": [1, 1, 2]}
 
 
-def test_an_empty_batch_is_no_batch():
+def test_an_empty_batch_gives_no_batch():
     assert grouped({"user": np.zeros([0]), "item": np.zeros([0])}, ["user"]) == []
 
 
@@ -183,14 +183,14 @@ def test_entries_of_sparse_features_may_come_in_any_order():
     assert labels["likes"].values.tolist() == [0, 1]
 
 
-def test_a_feature_with_other_rows_is_an_error():
+def test_a_feature_with_a_different_number_of_rows_is_an_error():
     columns = {"user": [7, 9, 7], "item": [0, 1, 2]}
     for more in ({"item": [0, 1, 2, 3]}, {"tags": tf.sparse.from_dense([[1], [2]])}):
         flat = tf.data.Dataset.from_tensors({**columns, **more})
-        with pytest.raises(tf.errors.InvalidArgumentError, match="a row each for every sample"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="one row per sample"):
             values(rec.inputs.group_samples(flat, ["user"]))
     labelled = tf.data.Dataset.from_tensors((columns, [1.0, 2.0]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="some of user, item and 1 labels"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="among user, item and 1 labels"):
         values(rec.inputs.group_samples(labelled, ["user"]))
     scalar = tf.data.Dataset.from_tensors((columns, 1.0))
     with pytest.raises(TypeError, match="labels must be a tensor with rows"):
@@ -205,7 +205,7 @@ def test_labels_may_be_missing_and_batches_empty():
     assert values(batches.map(lambda features, labels: features)) == []
 
 
-def test_a_window_of_dense_features_goes_over_batches():
+def test_a_window_of_dense_features_spans_batches():
     columns = {"user": [7, 9, 7, 7, 3], "item": [[0], [1], [2], [3], [4]]}
     flat = tf.data.Dataset.from_tensor_slices(columns).batch(2)
     found = values(rec.inputs.group_samples(flat.repeat(2), ["user"], batch_size=3, window=6))
@@ -238,7 +238,7 @@ READ_ITEM = {
 
 
 def written(path, rows=70, **settings):
-    """Writes groups of flat samples; returns the flat samples and the number of records."""
+    """Groups and writes flat samples; returns the flat samples and the number of records."""
 
     def flat():
         batches = flat_batches(np.random.RandomState(3), rows, 9).batch(30)
@@ -259,7 +259,7 @@ def written(path, rows=70, **settings):
 
 
 @pytest.mark.parametrize(("name", "batch_size"), [("groups", 7), ("groups.gz", 200)])
-def test_groups_come_back_from_files(name, batch_size, tmp_path):
+def test_groups_read_from_files_equal_those_written(name, batch_size, tmp_path):
     expected, records = written(str(tmp_path / name))
     assert 9 <= records < 70
     input_fn = rec.inputs.grouped_tfrecord_input_fn(
@@ -276,7 +276,7 @@ def test_groups_come_back_from_files(name, batch_size, tmp_path):
     assert [len(rows) for rows in batches] == [batch_size] * full + [rest] * bool(rest)
 
 
-def test_groups_are_shuffled_as_wholes_and_repeatably(tmp_path):
+def test_groups_are_shuffled_as_units_and_reproducibly(tmp_path):
     expected, _ = written(str(tmp_path / "groups"))
 
     def read(seed):
@@ -297,7 +297,7 @@ def test_groups_are_shuffled_as_wholes_and_repeatably(tmp_path):
     assert sorted(first) == sorted(other) == sorted(expected)
 
 
-def test_what_a_file_cannot_hold_is_refused(tmp_path):
+def test_features_that_a_file_cannot_store_are_refused(tmp_path):
     def write(features, labels, **settings):
         def input_fn():
             made = {name: f() if callable(f) else f for name, f in features.items()}
@@ -309,7 +309,7 @@ def test_what_a_file_cannot_hold_is_refused(tmp_path):
     group = {"item_size": [1], "user": [1]}
     with pytest.raises(TypeError, match="'price' must be of a type .* float64"):
         write({**group, "price": np.zeros([1])}, [1])
-    with pytest.raises(TypeError, match=r"'tags' must be \[rows, \(k\)\] where it is ragged"):
+    with pytest.raises(TypeError, match=r"'tags' must be \[rows, \(k\)\] if it is ragged"):
         write({**group, "tags": lambda: tf.ragged.constant([[[1], [2, 3]]])}, [1])
     with pytest.raises(ValueError, match="got 'item_size'; there are"):
         write({"user": [1]}, [1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""input_fn builders: the batches they give, and what they say of rows they cannot read."""
+"""Tests of the input_fn builders: their batches, and the errors for bad arguments."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def write(tmp_path):
 # CSV: fields.
 
 
-def test_csv_columns_have_their_declared_types_and_labels_are_apart(write):
+def test_csv_columns_have_their_declared_types_and_labels_are_separate(write):
     path = write("a.csv", "user,price,n,liked\n7,0.5,3,1\n8,1.5,4,0\n")
     input_fn = inputs.csv_input_fn(
         path, label_column="liked", dtypes={"price": tf.float32, "n": tf.int64}
@@ -36,7 +36,7 @@ def test_csv_columns_have_their_declared_types_and_labels_are_apart(write):
     assert liked.dtype == np.float32 and liked.tolist() == [1, 0]
 
 
-def test_csv_without_labels_gives_features_alone(write):
+def test_csv_without_labels_gives_features_only(write):
     [features] = batches(inputs.csv_input_fn(write("a.csv", "a,b\n1,2\n")))
     assert features["b"].tolist() == [b"2"]
 
@@ -74,14 +74,14 @@ def test_csv_multi_valued_columns_are_ragged(write):
     assert column(found, "ids") == [[3, -4], [], [5]]
 
 
-def test_csv_reads_the_chosen_columns_only(write):
+def test_csv_reads_only_the_chosen_columns(write):
     path = write("a.csv", "a,b,label\n1,2,3\n")
     [(features, _)] = batches(read(path, columns=["b"]))
     assert sorted(features) == ["b"]
 
 
 @pytest.mark.parametrize("header", [True, False], ids=["header", "no header"])
-def test_csv_line_ends_marks_and_blank_lines_are_no_part_of_a_row(write, tmp_path, header):
+def test_csv_line_ends_byte_order_marks_and_blank_lines_are_ignored(write, tmp_path, header):
     forms = [
         "user,label\nu0,0\nu1,1\n",
         "user,label\r\nu0,0\r\nu1,1\r\n",
@@ -97,7 +97,7 @@ def test_csv_line_ends_marks_and_blank_lines_are_no_part_of_a_row(write, tmp_pat
     assert labels(found) == (([] if header else [9]) + [0, 1]) * len(forms)
 
 
-def test_csv_delimiter_is_free(write):
+def test_csv_delimiter_can_be_chosen(write):
     path = write("a.csv", numbered(3).replace(",", "\t"))
     assert column(batches(read(path, delimiter="\t")), "user") == [b"u0", b"u1", b"u2"]
 
@@ -105,7 +105,7 @@ def test_csv_delimiter_is_free(write):
 # CSV: files, order and batches.
 
 
-def test_csv_files_are_read_in_the_order_of_their_names_each_with_its_header(write, tmp_path):
+def test_csv_files_are_read_by_name_each_with_its_header(write, tmp_path):
     for name, start in (("b", 10), ("a", 0), ("empty", None), ("c", 20)):
         write(f"{name}.csv", "" if start is None else numbered(5, start))
     found = batches(read(str(tmp_path / "*.csv")))
@@ -123,19 +123,19 @@ def test_csv_files_read_in_parallel_give_the_same_order_every_time(write, tmp_pa
     assert first == labels(batches(input_fn))
 
 
-def test_repeated_passes_follow_each_other_inside_a_batch(write):
+def test_a_batch_may_span_two_passes(write):
     found = batches(read(write("a.csv", numbered(5)), num_epochs=3))
     assert labels(found) == [0, 1, 2, 3, 4] * 3
     assert [len(label) for _, label in found] == [4, 4, 4, 3]
 
 
-def test_no_number_of_passes_means_without_end(write):
+def test_num_epochs_none_means_unlimited(write):
     found = batches(read(write("a.csv", numbered(5)), num_epochs=None), limit=50)
     assert labels(found) == [0, 1, 2, 3, 4] * 40
 
 
 @pytest.mark.parametrize("shuffle", [False, True], ids=["in order", "shuffled"])
-def test_drop_remainder_leaves_out_the_last_short_batch_and_fixes_the_shape(write, shuffle):
+def test_drop_remainder_drops_the_last_short_batch_and_fixes_the_shape(write, shuffle):
     input_fn = read(write("a.csv", numbered(6)), drop_remainder=True, shuffle=shuffle)
     assert [len(label) for _, label in batches(input_fn)] == [4]
     features, label = tf.data.make_initializable_iterator(input_fn()).get_next()
@@ -155,7 +155,7 @@ BUILDERS = pytest.mark.parametrize("make", [file_rows, memory_rows], ids=["files
 
 
 @BUILDERS
-def test_shuffled_passes_have_each_row_once_and_an_order_of_their_own(write, make):
+def test_each_shuffled_pass_has_every_row_once_in_a_new_order(write, make):
     order = labels(batches(make(write, shuffle=True, seed=3, num_epochs=2)))
     first, second = order[:200], order[200:]
     assert sorted(first) == sorted(second) == list(range(200))
@@ -163,18 +163,18 @@ def test_shuffled_passes_have_each_row_once_and_an_order_of_their_own(write, mak
 
 
 @BUILDERS
-def test_seed_decides_the_order(write, make):
+def test_seed_determines_the_order(write, make):
     orders = [labels(batches(make(write, shuffle=True, seed=seed))) for seed in (3, 3, -3)]
     assert orders[0] == orders[1] != orders[2]
 
 
 @BUILDERS
-def test_without_a_seed_the_seed_of_the_graph_decides_the_order(write, make):
+def test_without_a_seed_the_graph_seed_determines_the_order(write, make):
     first, second = [labels(batches(make(write, shuffle=True))) for _ in range(2)]
     assert first == second
 
 
-def test_shuffle_buffer_bounds_how_far_a_row_moves_ahead(write):
+def test_shuffle_buffer_limits_how_far_a_row_moves_forward(write):
     order = labels(batches(file_rows(write, shuffle=10, seed=1)))
     assert sorted(order) == list(range(200)) != order
     assert all(row < place + 10 for place, row in enumerate(order))
@@ -200,21 +200,21 @@ def test_shuffle_buffer_bounds_how_far_a_row_moves_ahead(write):
         ({"value_delimiter": ""}, "value_delimiter must be one ASCII character, got ''"),
         ({"label_column": "clicks"}, r"label_column .*'clicks'.*\['label', 'user', 'price'\]"),
         ({"columns": ["label"]}, r"columns must leave out the labels, got \['label'\]"),
-        ({"columns": ["item"]}, "columns must name columns that there are, got 'item'"),
-        ({"dtypes": {"item": tf.int64}}, "dtypes must name columns that there are, got 'item'"),
-        ({"dtypes": {"user": tf.bool}}, "dtypes must be of float32, .* for 'user'"),
-        ({"defaults": {"item": 1}}, "defaults must name columns that there are, got 'item'"),
+        ({"columns": ["item"]}, "columns must name columns that exist, got 'item'"),
+        ({"dtypes": {"item": tf.int64}}, "dtypes must name columns that exist, got 'item'"),
+        ({"dtypes": {"user": tf.bool}}, "dtypes must be float32, .* for 'user'"),
+        ({"defaults": {"item": 1}}, "defaults must name columns that exist, got 'item'"),
         (
             {"defaults": {"price": "x"}, "dtypes": {"price": tf.float32}},
             "defaults must be of their columns' dtypes, got 'x' for 'price', which is float32",
         ),
-        ({"multi_valued": ["tags"]}, "multi_valued must name columns that there are, got 'tags'"),
-        ({"header": False}, "column_names must be given where the files have no header, got None"),
+        ({"multi_valued": ["tags"]}, "multi_valued must name columns that exist, got 'tags'"),
+        ({"header": False}, "column_names must be given if the files have no header, got None"),
         ({"column_names": ["a", "b", "c"]}, "header must name the columns of column_names"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_csv_bad_argument_is_an_error_where_the_input_fn_is_made(write, arguments, message):
+def test_csv_bad_argument_is_an_error_when_the_input_fn_is_built(write, arguments, message):
     path = write("a.csv", numbered(3))
     with pytest.raises(ValueError, match=message):
         read(path, **arguments)
@@ -232,7 +232,7 @@ def test_pattern_must_be_text(pattern):
         read(pattern)
 
 
-def test_files_of_different_columns_are_an_error_that_names_both(write, tmp_path):
+def test_files_with_different_columns_are_an_error_that_names_both(write, tmp_path):
     write("a.csv", "label,user\n1,2\n")
     write("b.csv", "user,label\n1,2\n")
     with pytest.raises(ValueError, match=r"b\.csv, line 1: header must name .*a\.csv"):
@@ -253,7 +253,7 @@ def test_csv_without_a_proper_header_is_an_error(write, content, message):
         inputs.csv_input_fn(write("a.csv", content))
 
 
-def test_path_with_brackets_is_a_path(write):
+def test_existing_path_with_brackets_is_not_a_pattern(write):
     path = write("a[1].csv", numbered(2))
     assert labels(batches(read(path))) == [0, 1]
 
@@ -298,7 +298,7 @@ def test_numpy_lists_of_lists_are_ragged_and_stay_with_their_row(shuffle):
     assert column(found, "words") == [[w.encode() for w in words[n]] for n in order]
 
 
-def test_numpy_lists_of_one_length_are_ragged_too_and_arrays_are_not():
+def test_numpy_lists_of_equal_length_are_ragged_and_arrays_are_dense():
     columns = {"lists": [[1, 2], [3, 4]], "array": np.array([[1, 2], [3, 4]])}
     [features] = batches(inputs.numpy_input_fn(columns))
     assert features["lists"].to_list() == [[1, 2], [3, 4]]
@@ -336,8 +336,8 @@ def test_numpy_columns_are_not_copied_into_the_graph():
         ({}, None, ValueError, "columns must be a dict of name to array"),
         ([1, 2], None, ValueError, "columns must be a dict of name to array"),
         ({"a": []}, None, ValueError, r"columns must have at least one row, got none in \['a'\]"),
-        ({"a": [1], "b": [1, 2]}, None, ValueError, r"of one length, got {'a': 1, 'b': 2}"),
-        ({"a": [1]}, [1, 2], ValueError, r"of one length, got {'a': 1, 'labels': 2}"),
+        ({"a": [1], "b": [1, 2]}, None, ValueError, r"the same length, got {'a': 1, 'b': 2}"),
+        ({"a": [1]}, [1, 2], ValueError, r"the same length, got {'a': 1, 'labels': 2}"),
         ({"a": 3}, None, ValueError, "column 'a' must be an array or list of rows, got array.3"),
         ({"a": ["x", None]}, None, TypeError, "column 'a' must be .*, got None in row 1; fill in"),
         ({"a": [[1], 2]}, None, ValueError, "column 'a' must hold a flat list in .* 2 in row 1"),
@@ -367,18 +367,20 @@ def test_numpy_bad_column_is_an_error_that_names_it(columns, label, error, messa
 def test_numpy_bad_argument_is_an_error():
     with pytest.raises(ValueError, match="batch_size must be an integer >= 1, got -1"):
         inputs.numpy_input_fn({"a": [1]}, batch_size=-1)
-    with pytest.raises(ValueError, match="dtypes must name columns that there are, got 'b'"):
+    with pytest.raises(ValueError, match="dtypes must name columns that exist, got 'b'"):
         inputs.numpy_input_fn({"a": [1]}, dtypes={"b": tf.int64})
-    with pytest.raises(TypeError, match="dtypes must turn numbers into numbers, got int64 for 'a'"):
+    with pytest.raises(
+        TypeError, match="dtypes must convert numbers to numbers, got int64 for 'a'"
+    ):
         inputs.numpy_input_fn({"a": ["x"]}, dtypes={"a": tf.int64})
-    with pytest.raises(ValueError, match="at least 4 rows, got 3: drop_remainder"):
+    with pytest.raises(ValueError, match="at least 4 rows, got 3; drop_remainder"):
         inputs.numpy_input_fn({"a": [1, 2, 3]}, batch_size=4, drop_remainder=True)
-    with pytest.raises(ValueError, match="at least 2 rows, got 1: drop_remainder"):
+    with pytest.raises(ValueError, match="at least 2 rows, got 1; drop_remainder"):
         inputs.numpy_input_fn({"a": [1]}, batch_size=4, num_epochs=3, drop_remainder=True)
 
 
 class Series:
-    """What pandas_input_fn asks of a Series: that NumPy can read it."""
+    """The part of a Series that pandas_input_fn needs: NumPy can read it."""
 
     def __init__(self, values):
         self._values = np.asarray(values)
@@ -388,7 +390,7 @@ class Series:
 
 
 class DataFrame:
-    """What pandas_input_fn asks of a DataFrame: keys() and columns by name."""
+    """The part of a DataFrame that pandas_input_fn needs: keys() and columns by name."""
 
     def __init__(self, **columns):
         self._columns = columns

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of files: what is said of those that cannot be read, what is left when they are skipped."""
+"""Tests of files with bad rows: the error messages, and the rows that are left after skipping."""
 
 import gzip
 import zlib
@@ -45,7 +45,7 @@ PRICE = {"price": tf.float32}
 
 
 def parser(names, **kwargs):
-    """What explains the rows of a CSV file with these columns."""
+    """The parser of a CSV file with these columns."""
     arguments = {"features": None, "labels": None, "dtypes": {}, "defaults": {}, "multi_valued": ()}
     separators = {"delimiter": ",", "value_delimiter": "|", "header": True}
     return row_parsers.csv_rows(tuple(names), **{**arguments, **separators, **kwargs})
@@ -65,7 +65,7 @@ def test_csv_bad_row_is_an_error_with_its_file_line_and_reason(write):
         batches(read(path, dtypes=PRICE))
 
 
-def test_csv_bad_rows_are_left_out_counted_and_said(write, log):
+def test_csv_bad_rows_are_skipped_counted_and_logged(write, log):
     bad = [row for row, _ in BAD_ROWS.values()]
     path = write("bad.csv", numbered(3) + "\n".join([*bad, "4,u4,2", *bad, "5,u5,3"]))
     input_fn = read(path, dtypes=PRICE, on_bad_row="skip", num_epochs=2)
@@ -74,10 +74,10 @@ def test_csv_bad_rows_are_left_out_counted_and_said(write, log):
     assert input_fn.bad_rows == 2 * 2 * len(bad)
     assert len(log) == 4 and log[:2] == log[2:]
     assert "bad.csv, line 5: row must have 3 fields" in log[0]
-    assert log[1] == f"{2 * len(bad)} bad rows of this pass were left out, 5 rows were read."
+    assert log[1] == f"{2 * len(bad)} bad rows of this pass were skipped, 5 rows were read."
 
 
-def test_csv_place_of_a_bad_row_counts_headers_blank_lines_and_blocks(write, tmp_path):
+def test_csv_line_number_of_a_bad_row_counts_headers_and_blank_lines(write, tmp_path):
     write("a.csv", numbered(2000))
     write("b.csv", numbered(1500) + "\n\nx,u,1\n")
     input_fn = read(str(tmp_path / "?.csv"), num_parallel_reads=2, shuffle=50)
@@ -96,7 +96,7 @@ def test_csv_skipping_many_rows_keeps_batches_full(write, log):
 
 
 def test_csv_numbers_that_do_not_fit_their_column_are_bad_rows(write, log):
-    """TensorFlow says which rows are bad, rec_estimator why: they must agree."""
+    """TensorFlow decides which rows are bad, rec_estimator explains why: they must agree."""
     dtypes = {"a": tf.int32, "b": tf.int64, "c": tf.float32, "d": tf.float64}
     bad = [
         "2147483648,,,",
@@ -119,7 +119,7 @@ def test_csv_numbers_that_do_not_fit_their_column_are_bad_rows(write, log):
         assert f"column {name!r} must be {dtypes[name].name}" in rows.explain(row.encode())
 
 
-def test_csv_bad_value_among_several_is_named(write):
+def test_csv_bad_value_in_a_multi_valued_field_is_named(write):
     path = write("a.csv", "ids,label\n1|2,1\n3|x,0\n")
     input_fn = read(path, multi_valued=["ids"], dtypes={"ids": tf.int64})
     message = "a.csv, line 3: column 'ids' must be int64, got 'x'"
@@ -127,7 +127,7 @@ def test_csv_bad_value_among_several_is_named(write):
         batches(input_fn)
 
 
-def test_csv_text_of_a_bad_row_may_be_any_bytes(write):
+def test_csv_bad_row_may_contain_any_bytes(write):
     path = write("a.csv", b"n\n1\n\xff\x00\xc3\xa9\n")
     with pytest.raises(tf.errors.InvalidArgumentError, match="a.csv, line 3: column 'n' must be"):
         batches(inputs.csv_input_fn(path, dtypes={"n": tf.int64}))
@@ -154,11 +154,11 @@ def test_csv_too_few_rows_for_one_full_batch_are_an_error(write):
 )
 def test_csv_damaged_compressed_file_is_an_error_that_names_it(write, damage):
     path = write("a.csv.gz", damage(gzip.compress(numbered(3000).encode())))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="a.csv.gz must be a whole GZIP"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a.csv.gz must be a complete GZIP"):
         batches(read(path, on_bad_row="skip"))
 
 
-def test_csv_file_that_is_gone_is_an_error_that_names_it(write, tmp_path):
+def test_csv_missing_file_is_an_error_that_names_it(write, tmp_path):
     path = write("a.csv", numbered(3))
     dataset = read(path)
     (tmp_path / "a.csv").unlink()
@@ -179,7 +179,7 @@ COMPRESSED = [
     COMPRESSED,
     ids=["gzip by name", "zlib", "not in spite of the name", "two members"],
 )
-def test_csv_compressed_files_read_the_same(write, name, compress, compression_type):
+def test_csv_compressed_files_give_the_same_rows(write, name, compress, compression_type):
     path = write(name, compress(numbered(3000).encode()))
     found = batches(read(path, compression_type=compression_type, batch_size=1000))
     assert labels(found) == list(range(3000))
@@ -228,7 +228,7 @@ def test_tfrecord_examples_are_parsed_as_declared(tmp_path, compression):
     assert isinstance(found[0][0]["words"], tf.SparseTensorValue)
 
 
-def test_tfrecord_files_of_any_number_of_blocks_are_read_whole(tmp_path):
+def test_tfrecord_files_of_any_number_of_blocks_are_read_completely(tmp_path):
     for count in (1, 1023, 1024, 1025, 2048):
         write_records(tmp_path / str(count), [example(i) for i in range(count)])
     found = batches(read_records(str(tmp_path / "*"), batch_size=500, shuffle=True))
@@ -266,7 +266,7 @@ def test_tfrecord_bad_record_is_an_error_with_its_file_number_and_reason(tmp_pat
         batches(read_records(path, batch_size=100))
 
 
-def test_tfrecord_bad_records_are_left_out_counted_and_said(tmp_path, log):
+def test_tfrecord_bad_records_are_skipped_counted_and_logged(tmp_path, log):
     records = [record for bad, _ in BAD_EXAMPLES for record in (bad, example(3))]
     path = write_records(tmp_path / "a", [example(0), *records])
     input_fn = read_records(path, on_bad_row="skip")
@@ -287,7 +287,7 @@ DAMAGES = {
 
 @pytest.fixture
 def damaged(tmp_path):
-    """The paths of files that are damaged in all the ways."""
+    """The paths of files with each kind of damage."""
     path = write_records(tmp_path / "whole", map(example, range(1100)))
     whole = (tmp_path / "whole").read_bytes()
     for name, (change, _) in DAMAGES.items():
@@ -296,12 +296,14 @@ def damaged(tmp_path):
 
 
 def test_tfrecord_damage_is_an_error_with_its_file_and_record(damaged):
-    message = "cut in length, record 1100: file must be whole TFRecords, got a damaged or cut"
+    message = (
+        "cut in length, record 1100: file must contain complete TFRecords, got a damaged or cut"
+    )
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         batches(read_records(damaged[1], batch_size=500))
 
 
-def test_tfrecord_damage_ends_its_file_and_is_said(damaged, monkeypatch):
+def test_tfrecord_damage_ends_its_file_and_is_logged(damaged, monkeypatch):
     said = []
     monkeypatch.setattr(row_files.BadRows, "add", lambda self, messages: said.extend(messages))
     found = batches(read_records(damaged, batch_size=500, on_bad_row="skip"))
@@ -309,14 +311,16 @@ def test_tfrecord_damage_ends_its_file_and_is_said(damaged, monkeypatch):
     assert labels(found) == [i for rest in rests for i in rest] + [*range(1100)]
     assert len(said) == len(DAMAGES)
     for message, (name, (_, number)) in zip(said, DAMAGES.items()):
-        assert f"{name}, record {number}: file must be whole TFRecords" in message
+        assert f"{name}, record {number}: file must contain complete TFRecords" in message
 
 
 def test_tfrecord_compressed_file_cut_short_is_an_error(tmp_path):
     path = write_records(tmp_path / "a.gz", [example(i) for i in range(2000)], "GZIP")
     whole = (tmp_path / "a.gz").read_bytes()
     (tmp_path / "a.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"a.gz, record \d+: file must be"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"a.gz, record \d+: file must contain"
+    ):
         batches(read_records(path))
 
 
@@ -326,7 +330,7 @@ def test_tfrecord_files_without_records_are_an_error(tmp_path):
         batches(read_records(path, num_epochs=None))
 
 
-def test_tfrecord_file_that_goes_while_it_is_used_is_an_error_and_not_a_hang(tmp_path):
+def test_tfrecord_file_deleted_during_use_is_an_error_and_not_a_hang(tmp_path):
     path = write_records(tmp_path / "a", [example(0)])
     dataset = read_records(path, num_epochs=None, prefetch=0)()
     batch = tf.data.make_initializable_iterator(dataset)
@@ -343,7 +347,7 @@ def test_tfrecord_file_that_goes_while_it_is_used_is_an_error_and_not_a_hang(tmp
     "features, label, message",
     [
         ({}, None, "features must be a dict of name to tf.io feature"),
-        (SPEC, "clicks", "label_column must name columns that there are, got 'clicks'"),
+        (SPEC, "clicks", "label_column must name columns that exist, got 'clicks'"),
     ],
     ids=["no features", "no such label"],
 )

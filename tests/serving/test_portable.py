@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Portable SavedModels: the same answers from TensorFlow's own ops alone."""
+"""Portable SavedModels: the same predictions with TensorFlow's own ops only."""
 
 import json
 import os
@@ -36,7 +36,7 @@ FEATURES = [
 
 
 def model_fn(features, labels, mode, params):
-    """Every kind of lookup, each an output of its own, and one in a vocabulary file."""
+    """Every kind of lookup, each with its own output, and one behind a vocabulary file."""
     initializer = tf.random_uniform_initializer(1, 2, seed=5)
     whole = rec.get_embedding_variable("whole", 2, key_dtype=tf.int32, initializer=initializer)
     parts = rec.get_embedding_variable(
@@ -64,7 +64,7 @@ def model_fn(features, labels, mode, params):
             modify_graph=True,
             serving_default_value=default,
         )
-    # A training lookup by its op: it asks for initial vectors.
+    # The op of a training lookup, which reads initial vectors.
     outputs["made_initial"] = rec.embedding_lookup(made, ids)
     index = tf.lookup.TextFileIndex
     lines = tf.lookup.TextFileInitializer(
@@ -72,7 +72,7 @@ def model_fn(features, labels, mode, params):
     )
     line = tf.lookup.StaticHashTable(lines, -1).lookup(tf.strings.as_string(ids))
     outputs["line"] = tf.cast(line, tf.float32)
-    # No op reads this one; a loader asks for its tensor all the same.
+    # No op reads this variable, but a loader looks its tensor up.
     tf.add_to_collection(tf.GraphKeys.ASSET_FILEPATHS, tf.constant(params["vocabulary"]))
     outputs["dense"] = tf.get_variable("dense", [3], initializer=tf.ones_initializer()) + 0.0
     loss = tf.add_n([tf.reduce_sum(tf.square(output)) for output in outputs.values()])
@@ -148,7 +148,7 @@ def exports(estimator, tmp_path_factory):
 
 
 def request():
-    """Known, unknown and filtered keys, the least and the greatest of all, and rows of none."""
+    """Known, unknown and filtered keys, the least and the greatest key, and rows without keys."""
     features = batch(12, low=-5, high=20)
     for name in ("user", "ids", "tag"):
         features[name].flat[:2] = [LEAST, MOST] if name != "ids" else [-(2**31), 2**31 - 1]
@@ -169,7 +169,7 @@ def names_of(folder):
 
 
 @pytest.mark.parametrize("loader", ["v1", "v2", "c"])
-def test_is_served_without_our_library(loader, exports, tmp_path):
+def test_portable_export_is_served_without_our_library(loader, exports, tmp_path):
     ours, portable = exports
     expected = predict(ours, request())
     np.savez(tmp_path / "request.npz", **request())
@@ -189,7 +189,7 @@ def test_is_served_without_our_library(loader, exports, tmp_path):
         np.testing.assert_allclose(got[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
-def test_a_model_of_the_zoo_answers_the_same_compressed(tmp_path):
+def test_compressed_portable_export_of_a_zoo_model_gives_equal_predictions(tmp_path):
     task = data.load("generated")
     settings = run.Settings(embedding_dim=4, hidden_units=(8, 4))
     estimator = run.build_estimator("din", task, settings, str(tmp_path / "model"))
@@ -221,7 +221,7 @@ def ops_of(folder):
     return {node.op for nodes in (*bodies, definition.node) for node in nodes}
 
 
-def test_all_that_is_left_is_of_tensorflow(exports):
+def test_portable_export_contains_only_tensorflow_ops(exports):
     ours, portable = (ops_of(folder) for folder in exports)
     assert any(op.startswith("RecEstimator>") for op in ours)
     assert not [op for op in portable if op.startswith("RecEstimator>")]
@@ -235,14 +235,14 @@ def test_all_that_is_left_is_of_tensorflow(exports):
 
 
 def supervised(features, labels):
-    """A receiver of a mode with labels."""
+    """A receiver with labels."""
     return tf.estimator.experimental.build_raw_supervised_input_receiver_fn(
         {name: tf.convert_to_tensor(value) for name, value in features.items()},
         tf.convert_to_tensor(labels),
     )
 
 
-def test_several_modes_as_text(estimator, exports, tmp_path):
+def test_several_modes_are_exported_as_text(estimator, exports, tmp_path):
     labelled = supervised(batch(1), np.zeros(1, np.float32))
     receivers = {rec.ModeKeys.PREDICT: receiver, rec.ModeKeys.EVAL: labelled}
     portable = estimator.experimental_export_all_saved_models(
@@ -257,7 +257,7 @@ def test_several_modes_as_text(estimator, exports, tmp_path):
 
 
 class TestRefusals:
-    """What cannot be made of TensorFlow's ops is named, and nothing is left behind."""
+    """Ops that cannot be replaced are an error that names them, and no file remains."""
 
     def export(self, tmp_path, outputs_of, mode=rec.ModeKeys.PREDICT):
         def model_fn(features, labels, mode):
@@ -304,7 +304,7 @@ class TestRefusals:
             self.export(tmp_path, outputs_of)
         assert self.left == []
 
-    def test_what_only_a_table_knows(self, tmp_path):
+    def test_an_output_that_needs_the_table(self, tmp_path):
         with pytest.raises(ValueError, match="got TableFrequencies .* signatures that only read"):
             self.export(tmp_path, lambda table, ids: table.get_frequency(ids))
 

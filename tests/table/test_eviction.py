@@ -215,7 +215,9 @@ def test_steps_to_live_is_an_older_name_of_the_option(monkeypatch):
     told = []
     monkeypatch.setattr(tf.logging, "warning", lambda text, *values: told.append(text % values))
     assert rec.get_embedding_variable("t", 2, steps_to_live=9, ev_option=same) is table
-    assert told == ["evict_option=GlobalStepEvict(steps_to_live=7) goes before steps_to_live=9."]
+    assert told == [
+        "evict_option=GlobalStepEvict(steps_to_live=7) takes precedence over steps_to_live=9."
+    ]
 
 
 def test_step_and_value_eviction_together_are_an_error():

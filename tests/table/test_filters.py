@@ -299,7 +299,7 @@ def test_bloom_filter_without_a_size_counts_exactly_and_says_so_once(monkeypatch
     for _ in range(2):
         table = make_table(rec.CBFFilter(3))
     (message,) = told
-    assert "'t'" in message and "behaves as CounterFilter(filter_freq=3)" in message
+    assert "'t'" in message and "behaves like CounterFilter(filter_freq=3)" in message
     train = minimize(tf.reduce_sum(rec.embedding_lookup(table, tf.constant([4], tf.int64))))
     with initialized_session() as session:
         session.run(train)

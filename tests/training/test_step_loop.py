@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RunConfig(iterations_per_loop=N): N steps in a run of the session, with the numbers of N runs."""
+"""Tests of RunConfig(iterations_per_loop=N): one run gives the results of N runs."""
 
 import pathlib
 
@@ -35,7 +35,7 @@ def columns():
 
 
 def input_fn(epochs=None):
-    """A dataset, which Estimator makes an initializable iterator of."""
+    """A dataset; Estimator makes an initializable iterator for it."""
     return lambda: data_of(epochs)
 
 
@@ -45,7 +45,7 @@ def data_of(epochs):
 
 
 def model_fn(features, labels, mode, params):
-    """Dropout, moving averages, a decayed rate, both kinds of loops, and all our features."""
+    """Dropout, moving averages, a decaying rate, control flow v1 and v2, all our features."""
     step = tf.train.get_global_step()
     vectors = tf.concat([features[feature.name] for feature in FEATURES], axis=1)
     mean = tf.get_variable("mean", [12], initializer=tf.zeros_initializer(), trainable=False)
@@ -104,9 +104,9 @@ def small_model_fn(features, labels, mode):
 
 
 def estimator_in(folder, iterations, params=None, optimized=False, **config):
-    """An Estimator of the large model, or of the small one where params is None."""
+    """An Estimator of the large model, or of the small one if params is None."""
     session_config = tf.ConfigProto()
-    # The optimizer of graphs takes longer than these small ones run.
+    # Optimizing these small graphs takes longer than running them.
     session_config.graph_options.rewrite_options.disable_meta_optimizer = not optimized
     defaults = dict(
         keep_checkpoint_max=20, save_checkpoints_steps=10, session_config=session_config
@@ -121,7 +121,7 @@ def estimator_in(folder, iterations, params=None, optimized=False, **config):
 
 
 def checkpoints(folder):
-    """{checkpoint: {tensor: its bytes}} of all that are left."""
+    """{checkpoint: {tensor: its bytes}} of all checkpoints in the folder."""
     found = {}
     for index in sorted(pathlib.Path(folder).glob("model.ckpt-*.index")):
         reader = tf.train.load_checkpoint(str(index.with_suffix("")))
@@ -131,7 +131,7 @@ def checkpoints(folder):
 
 
 def v1_loop(*arguments):
-    """A loop of Switch and Merge ops, as scripts from before functional control flow have."""
+    """A control flow v1 loop, made of Switch and Merge ops."""
     tf.disable_control_flow_v2()
     try:
         return tf.while_loop(*arguments)
@@ -139,7 +139,7 @@ def v1_loop(*arguments):
         tf.enable_control_flow_v2()
 
 
-def test_losses_rows_slots_counts_and_checkpoints_are_those_of_single_steps(tmp_path):
+def test_losses_rows_slots_counts_and_checkpoints_equal_those_of_single_steps(tmp_path):
     watches = {1: Watch(), 5: Watch()}
     for iterations, watch in watches.items():
         estimator = estimator_in(tmp_path / str(iterations), iterations, {}, optimized=True)
@@ -152,7 +152,7 @@ def test_losses_rows_slots_counts_and_checkpoints_are_those_of_single_steps(tmp_
     assert ours == checkpoints(tmp_path / "1")
 
 
-def test_modified_graphs_and_v1_loops_have_the_same_numbers(tmp_path):
+def test_modified_graphs_and_v1_loops_give_equal_results(tmp_path):
     runs, files = {}, {}
     for name, iterations, hooks in (
         ("one", 1, []),
@@ -167,7 +167,7 @@ def test_modified_graphs_and_v1_loops_have_the_same_numbers(tmp_path):
     assert files["loop"] == files["modified"] == files["one"]
 
 
-def test_a_one_shot_iterator_of_few_threads_has_the_same_numbers(tmp_path):
+def test_a_one_shot_iterator_with_few_threads_gives_equal_results(tmp_path):
     def one_shot():
         return tf.data.make_one_shot_iterator(data_of(None)).get_next()
 
@@ -179,7 +179,7 @@ def test_a_one_shot_iterator_of_few_threads_has_the_same_numbers(tmp_path):
     assert checkpoints(tmp_path / "1") == checkpoints(tmp_path / "5")
 
 
-def test_steps_done_stay_when_the_data_end_within_a_loop(tmp_path):
+def test_steps_are_kept_when_the_data_end_within_a_loop(tmp_path):
     watches = {1: Watch(), 10: Watch()}
     for iterations, watch in watches.items():
         estimator = estimator_in(tmp_path / str(iterations), iterations, {})
@@ -188,7 +188,7 @@ def test_steps_done_stay_when_the_data_end_within_a_loop(tmp_path):
     assert watches[10].runs == watches[1].runs[9:10]
     ours = checkpoints(tmp_path / "10")
     assert ours == checkpoints(tmp_path / "1") and "model.ckpt-14.index" in ours
-    # And then training goes on from there.
+    # Training resumes from that step.
     estimator.train(input_fn(), steps=10)
     assert estimator.get_variable_value("global_step") == 24
 
@@ -206,7 +206,7 @@ def test_train_and_evaluate_evaluates_between_loops(tmp_path):
     assert steps - {0} == {10, 20}
 
 
-def test_a_run_of_a_hooks_own_does_one_step(tmp_path):
+def test_a_hooks_own_run_does_one_step(tmp_path):
     class Extra(tf.train.SessionRunHook):
         def after_run(self, run_context, run_values):
             session = run_context.session
@@ -244,7 +244,7 @@ def test_the_progress_line_counts_steps_and_not_runs(tmp_path, capsys):
         ),
     ],
 )
-def test_steps_that_are_no_whole_loops_are_refused_before_the_first(tmp_path, arguments, message):
+def test_steps_that_are_not_a_multiple_are_refused_before_training(tmp_path, arguments, message):
     def no_input():
         raise AssertionError("no step is prepared")
 
@@ -265,17 +265,17 @@ def test_max_steps_is_counted_from_the_checkpoint_that_training_resumes_from(tmp
         estimator.train(input_fn(), max_steps=10)
     estimator.train(input_fn(), max_steps=13)
     assert estimator.get_variable_value("global_step") == 13
-    # As TensorFlow has it: nothing is left to do.
+    # As in TensorFlow, there is nothing to do.
     estimator.train(input_fn(), max_steps=12)
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.0, True, "2", None, 1_000_001])
-def test_bad_numbers_of_iterations_are_errors(value):
+def test_iterations_out_of_range_are_an_error(value):
     with pytest.raises(ValueError, match="iterations_per_loop must be an integer in .1, 1000000"):
         rec.RunConfig(iterations_per_loop=value)
 
 
-def test_run_configs_are_replaced_with_their_iterations():
+def test_replace_keeps_or_changes_iterations_per_loop():
     config = rec.RunConfig(iterations_per_loop=7).replace(model_dir="a")
     assert config.iterations_per_loop == 7
     assert config.replace(iterations_per_loop=3).iterations_per_loop == 3
@@ -313,7 +313,7 @@ def of_a_reference(x):
         (of_a_reference, "variables must be resources .* tf.enable_resource_variables"),
     ],
 )
-def test_what_a_loop_cannot_do_is_refused_with_the_remedy(part, message):
+def test_unsupported_steps_are_refused_with_a_remedy(part, message):
     x = tf.get_variable("x", [2])
     loss = tf.reduce_sum(part(x * tf.ones([])))
     train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
@@ -323,7 +323,7 @@ def test_what_a_loop_cannot_do_is_refused_with_the_remedy(part, message):
     assert len(tf.get_default_graph().get_operations()) == operations
 
 
-def test_steps_beside_each_other_draw_one_sequence():
+def test_loop_and_graph_steps_share_one_random_sequence():
     x = tf.get_variable("x", [], initializer=tf.zeros_initializer())
     drawn = tf.random.uniform([], seed=7)
     train_op = x.assign_add(drawn)
@@ -333,7 +333,7 @@ def test_steps_beside_each_other_draw_one_sequence():
     count = step_loop.add_step_loop(train_op.op)
     with tf.Session() as session:
         session.run(x.initializer)
-        # Fetches of other tensors are other graphs to TensorFlow, but the sequence goes on.
+        # TensorFlow prunes a graph for each set of fetches, but all share the sequence.
         found = [session.run(train_op, {count: 1}), session.run([train_op, count])[0]]
         found += [session.run(train_op, {count: 2})]
     assert found == [expected[1], expected[2], expected[5]]

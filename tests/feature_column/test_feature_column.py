@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feature columns over tables: in TensorFlow's layers, beside TensorFlow's columns."""
+"""Tests of feature columns that read tables, in TensorFlow's layers, with TensorFlow's columns."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def minimize(loss, learning_rate=1.0):
 
 
 def hashed(values):
-    """The keys that strings become, as DeepRec's."""
+    """The keys of strings, as in DeepRec."""
     return run(tf.strings.to_hash_bucket_fast(values, 2**63 - 1))
 
 
@@ -83,14 +83,14 @@ def test_vectors_equal_those_of_tensorflows_column(combiner, weighted):
             tf.feature_column.input_layer(batches[form], [each]) for each in (ours, theirs)
         ]
     for (form, max_norm, shards), (found, expected) in run(built).items():
-        # What is weighted, clipped or put together from shards is summed in another order.
+        # Weights, norms and shards change the order of summation.
         exact = not weighted and max_norm is None and shards is None
         np.testing.assert_allclose(
             found, expected, rtol=0 if exact else 1e-6, err_msg=str((form, max_norm, shards))
         )
 
 
-def test_columns_of_both_kinds_stand_in_one_layer():
+def test_one_layer_takes_columns_of_both_kinds():
     batch = {
         "f": tf.constant([[1, 2], [3, -1]], tf.int64),
         "price": tf.constant([0.5, 1.5]),
@@ -106,7 +106,7 @@ def test_columns_of_both_kinds_stand_in_one_layer():
         tf.feature_column.indicator_column(kind),
     ]
     found = input_layer(batch, columns)
-    # In the order of names: city_embedding, f_embedding, kind_indicator, price.
+    # Ordered by name: city_embedding, f_embedding, kind_indicator, price.
     assert found.shape == (2, 3 + 2 + 3 + 1)
     np.testing.assert_array_equal(found[:, 3:5], [(BANK[1] + BANK[2]) / 2, BANK[3]])
     np.testing.assert_array_equal(found[:, 5:], [[1, 0, 0, 0.5], [0, 0, 1, 1.5]])
@@ -116,7 +116,7 @@ def test_columns_of_both_kinds_stand_in_one_layer():
 
 
 def test_training_equals_that_of_tensorflows_column():
-    # No id twice: TensorFlow sums its gradients before it subtracts them.
+    # Distinct ids: TensorFlow would sum the gradients of equal ids before it subtracts them.
     ids = tf.constant([[1, 2, -1], [3, 4, -1], [-1, -1, -1], [0, -1, 5]], tf.int64)
     theirs = tf.feature_column.embedding_column(
         tf.feature_column.categorical_column_with_identity("f", len(BANK)),
@@ -184,7 +184,7 @@ def test_padding_is_neither_counted_nor_inserted():
         assert frequencies.tolist() == [0, 1, 1, 1, 2, 1, 1]
 
 
-def test_filter_of_the_option_is_in_force():
+def test_filter_of_the_option_is_applied():
     ids = tf.constant([[1, 1], [2, -1]], tf.int64)
     net = tf.feature_column.input_layer(
         {"f": ids}, [fc.embedding_column(column(ev_option=FILTERED), 2)]
@@ -194,11 +194,11 @@ def test_filter_of_the_option_is_in_force():
         session.run(tf.global_variables_initializer())
         assert session.run(net).tolist() == [[0, 0], [0, 0]]
         session.run(train)
-        # Two occurrences of weight 1/2 each.
+        # Two occurrences with weight 1/2 each.
         np.testing.assert_array_equal(session.run(net), [BANK[1] - 0.5, [0, 0]])
 
 
-def test_weights_in_other_places_than_the_ids_are_an_error():
+def test_weights_with_other_indices_than_the_ids_are_an_error():
     batch = {
         "f": tf.sparse.from_dense(tf.constant([[1, 2], [0, 3]], tf.int64)),
         "w": tf.sparse.from_dense([[1.0, 0.0], [2.0, 3.0]]),
@@ -211,7 +211,7 @@ def test_weights_in_other_places_than_the_ids_are_an_error():
 # ------------------------------------------------------------------ tables
 
 
-def test_table_is_named_as_tensorflow_names_the_variable():
+def test_table_has_the_name_of_tensorflows_variable():
     batch = {"f": tf.constant([1], tf.int64)}
     with tf.variable_scope("tower"):
         tf.feature_column.input_layer(batch, [dense()], weight_collections=["mine"])
@@ -222,7 +222,7 @@ def test_table_is_named_as_tensorflow_names_the_variable():
     assert table.ev_option == OPTION
 
 
-def test_partition_num_cuts_the_table_and_none_leaves_it_to_the_scope():
+def test_partition_num_or_else_the_scope_determines_the_shards():
     batch = {key: tf.constant([1], tf.int64) for key in "fg"}
     with tf.variable_scope("s", partitioner=tf.fixed_size_partitioner(4)):
         tf.feature_column.input_layer(
@@ -237,7 +237,7 @@ def test_partition_num_cuts_the_table_and_none_leaves_it_to_the_scope():
 @pytest.mark.parametrize(
     "arguments, given", [({"trainable": False}, True), ({"trainable": True}, False)]
 )
-def test_table_that_is_not_trainable_is_left_alone(arguments, given):
+def test_table_that_is_not_trainable_is_not_updated(arguments, given):
     batch = {"f": tf.constant([1], tf.int64)}
     net = tf.feature_column.input_layer(batch, [dense(**arguments)], trainable=given)
     (table,) = graph_tables()
@@ -250,7 +250,7 @@ def test_table_that_is_not_trainable_is_left_alone(arguments, given):
         assert session.run(table.size()) == 0
 
 
-def test_initializer_of_the_option_goes_before_that_of_the_column_and_tensorflows():
+def test_initializer_of_the_option_takes_precedence_over_that_of_the_column():
     batch = {key: tf.constant([1], tf.int64) for key in "abc"}
     none = rec.EmbeddingVariableOption()
     columns = [
@@ -306,7 +306,7 @@ def test_shared_name_is_shared_by_several_layers_of_a_graph():
         tf.feature_column.input_layer(batch, other)
 
 
-def test_shared_name_of_something_else_is_an_error():
+def test_shared_name_of_another_collection_is_an_error():
     tf.add_to_collection("ab", tf.constant(1))
     columns = fc.shared_embedding_columns([column("a")], 2, shared_embedding_collection_name="ab")
     with pytest.raises(ValueError, match="must name a collection of one table, got .* in 'ab'"):
@@ -331,7 +331,7 @@ def test_shared_columns_may_be_weighted():
     ids=["type", "shards", "option"],
 )
 def test_columns_that_cannot_share_a_table_are_an_error(other):
-    with pytest.raises(ValueError, match="categorical_columns must be of one ev_option"):
+    with pytest.raises(ValueError, match="categorical_columns must have the same ev_option"):
         fc.shared_embedding_columns([column("a"), other], 2)
 
 
@@ -339,12 +339,12 @@ def test_columns_that_cannot_share_a_table_are_an_error(other):
 
 
 def sequence_layer(features, columns):
-    """TensorFlow's own layer for sequences; nothing else of it takes them."""
+    """TensorFlow's layer for sequence columns, the only one that accepts them."""
     layer = tf.keras.experimental.SequenceFeatures(columns)
     return layer(features)
 
 
-def test_sequence_keeps_the_vectors_apart():
+def test_sequence_gives_one_vector_per_id():
     ids = tf.sparse.from_dense(tf.constant([[3, 1, 4], [0, 0, 0], [5, 0, 0]], tf.int64))
     history = fc.sequence_categorical_column_with_embedding("f", tf.int64, ev_option=OPTION)
     vectors, lengths = sequence_layer({"f": ids}, [fc.embedding_column(history, 2)])
@@ -380,19 +380,19 @@ def test_sequence_shares_its_table_with_a_single_id():
     np.testing.assert_array_equal(found[1], [BANK[[2, 1]]])
 
 
-def test_sequences_and_single_ids_go_to_their_own_layers():
+def test_sequence_columns_in_other_layers_are_an_error():
     batch = {"f": tf.constant([[1, 2]], tf.int64)}
     history = fc.sequence_categorical_column_with_embedding("f", tf.int64)
-    with pytest.raises(ValueError, match="column 'f_embedding' must be of no sequence here"):
+    with pytest.raises(ValueError, match="column 'f_embedding' must be no sequence column here"):
         tf.feature_column.input_layer(batch, [fc.embedding_column(history, 2)])
-    with pytest.raises(ValueError, match="column 'f_embedding' must be of a sequence here"):
+    with pytest.raises(ValueError, match="column 'f_embedding' must be a sequence column here"):
         sequence_layer(batch, [dense()])
 
 
 # ------------------------------------------------------------------ linear models, model functions
 
 
-def test_embedding_column_stands_in_a_linear_model():
+def test_linear_model_takes_an_embedding_column():
     batch = {"f": tf.constant([1, 2], tf.int64), "price": tf.constant([0.5, 1.5])}
     logits = tf.feature_column.linear_model(
         batch, [dense(), tf.feature_column.numeric_column("price")]
@@ -420,7 +420,7 @@ def test_embedding_column_stands_in_a_linear_model():
     ],
     ids=["linear_model", "embedding_column", "indicator_column"],
 )
-def test_where_tensorflow_needs_a_vocabulary_the_error_has_the_remedy(use):
+def test_use_that_needs_a_vocabulary_is_an_error_with_a_remedy(use):
     with pytest.raises(ValueError, match="column 'f' must be in a rec_estimator.feature_column"):
         use({"f": tf.constant([1], tf.int64)})
 

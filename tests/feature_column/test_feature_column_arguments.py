@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What columns over tables are as values, and the arguments they take."""
+"""Tests of feature columns that read tables: equality, copies and arguments."""
 
 import copy
 import pickle
@@ -33,11 +33,11 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("make", COLUMNS.values(), ids=COLUMNS)
-def test_columns_are_values(make):
+def test_columns_are_hashable_copyable_values(make):
     one, other = make(), make()
     assert one == other and hash(one) == hash(other)
     assert copy.copy(one) == one
-    # An initializer has no equality of its own.
+    # Initializers compare by identity, so this column has none.
     plain = fc.embedding_column(fc.categorical_column_with_embedding("f"), 2)
     assert copy.deepcopy(plain) == plain
     assert pickle.loads(pickle.dumps(plain)) == plain
@@ -46,7 +46,7 @@ def test_columns_are_values(make):
     assert sorted([dense("b"), dense("a")])[0].name == "a_embedding"
 
 
-def test_deep_copies_make_the_same_table():
+def test_deep_copies_share_the_table():
     one = dense()
     batch = {"f": tf.constant([1], tf.int64)}
     layer = tf.make_template("net", tf.feature_column.input_layer)
@@ -55,7 +55,7 @@ def test_deep_copies_make_the_same_table():
     assert len(graph_tables()) == 1
 
 
-def test_sparse_column_is_the_name_in_contrib_and_on_the_page():
+def test_sparse_column_is_an_alias_under_contribs_names():
     assert fc.sparse_column_wth_embedding is fc.sparse_column_with_embedding
     option = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(filter_freq=3))
     page = rec.sparse_column_wth_embedding("var", ev_option=option)
@@ -86,7 +86,7 @@ def test_sparse_column_is_the_name_in_contrib_and_on_the_page():
                 tf.feature_column.categorical_column_with_hash_bucket("f", 3), 2
             ),
             TypeError,
-            "categorical_column must come from .*; columns of TensorFlow go to",
+            "categorical_column must come from .*; use tf.feature_column's functions",
         ),
         (
             lambda: fc.weighted_categorical_column(
@@ -120,6 +120,6 @@ def test_sparse_column_is_the_name_in_contrib_and_on_the_page():
         ),
     ],
 )
-def test_bad_argument_is_an_error_where_the_column_is_made(call, error, message):
+def test_bad_argument_is_an_error_when_the_column_is_made(call, error, message):
     with pytest.raises(error, match=message):
         call()

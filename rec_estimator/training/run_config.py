@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""RunConfig: TensorFlow's, with incremental checkpoints and several training steps per run."""
+
+from typing import Any, Optional
+
+from rec_estimator._tensorflow import estimator as _estimator
+from rec_estimator.training.step_loop import check_iterations
+
+_INCREMENTAL = ("save_incremental_checkpoints_secs", "save_incremental_checkpoints_steps")
+
+
+class RunConfig(_estimator.RunConfig):
+    """``tf.estimator.RunConfig`` with incremental checkpoints and several steps per run.
+
+    Full checkpoints are written as ``save_checkpoints_secs`` or ``save_checkpoints_steps`` say.
+    Incremental checkpoints are written between them: they hold the dense variables, and of each
+    table only the keys that were touched since the last checkpoint.
+
+    With ``iterations_per_loop=N`` one run of the session does N training steps, including their
+    input. The results are those of N separate runs. It pays if a step takes less than a
+    millisecond. Hooks are called once per run: they see the tensors of the last of the N steps, and
+    the global step advances by N. An action that a hook does every few steps therefore happens at
+    multiples of N. If the data end within a run, training ends normally and keeps the steps that
+    were done; the loss in the log is that of the last complete run.
+
+    Args:
+      *args: As in ``tf.estimator.RunConfig``.
+      save_incremental_checkpoints_secs: Seconds between two incremental checkpoints, above 0. None:
+        not timed.
+      save_incremental_checkpoints_steps: Steps between two incremental checkpoints, above 0. None:
+        not counted.
+      iterations_per_loop: Training steps per run of the session, in [1, 1000000]. The number of
+        steps to train must be a multiple of it.
+      **kwargs: As in ``tf.estimator.RunConfig``.
+
+    Raises:
+      ValueError: Both intervals of incremental checkpoints are given, one is not above 0, or
+        iterations_per_loop is out of range. Also whatever ``tf.estimator.RunConfig`` raises.
+
+    Example:
+      >>> config = rec.RunConfig(
+      ...     save_checkpoints_secs=3600, save_incremental_checkpoints_secs=60)
+      >>> config.save_incremental_checkpoints_secs
+      60
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        save_incremental_checkpoints_secs: Optional[float] = None,
+        save_incremental_checkpoints_steps: Optional[int] = None,
+        iterations_per_loop: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._iterations_per_loop = check_iterations(iterations_per_loop)
+        self._set_incremental(save_incremental_checkpoints_secs, save_incremental_checkpoints_steps)
+
+    def _set_incremental(self, secs: Optional[float], steps: Optional[int]) -> None:
+        for name, value in zip(_INCREMENTAL, (secs, steps)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} must be above 0, got {value}; None switches it off")
+        if secs is not None and steps is not None:
+            raise ValueError(
+                "one of save_incremental_checkpoints_secs and save_incremental_checkpoints_steps "
+                f"must be None, got {secs} and {steps}; give only one of them"
+            )
+        self._save_incremental_checkpoints_secs = secs
+        self._save_incremental_checkpoints_steps = steps
+
+    @property
+    def save_incremental_checkpoints_secs(self) -> Optional[float]:
+        """Seconds between two incremental checkpoints; None if they are not timed."""
+        return self._save_incremental_checkpoints_secs
+
+    @property
+    def save_incremental_checkpoints_steps(self) -> Optional[int]:
+        """Steps between two incremental checkpoints; None if they are not counted."""
+        return self._save_incremental_checkpoints_steps
+
+    @property
+    def iterations_per_loop(self) -> int:
+        """Training steps per run of the session."""
+        return self._iterations_per_loop
+
+    def replace(self, **kwargs: Any) -> "RunConfig":
+        """Returns a copy with other values.
+
+        Args:
+          **kwargs: The properties that ``tf.estimator.RunConfig.replace`` takes,
+            ``save_incremental_checkpoints_secs``, ``save_incremental_checkpoints_steps`` and
+            ``iterations_per_loop``.
+
+        Raises:
+          ValueError: As in the constructor.
+        """
+        secs, steps = (kwargs.pop(name, getattr(self, name)) for name in _INCREMENTAL)
+        iterations = check_iterations(kwargs.pop("iterations_per_loop", self.iterations_per_loop))
+        copied = super().replace(**kwargs)
+        copied._set_incremental(secs, steps)
+        copied._iterations_per_loop = iterations
+        return copied
