@@ -3,10 +3,10 @@
 
     python -m benchmarks.draw_serving_graph docs/serving_graph.png
 
-Exports the model zoo's DIN twice, loads both SavedModels, and draws the ops that do the work. How
-many rows an op has is not told but measured: the graph is run for 3 users with 5, 7 and 11
-candidates, and an op with a multiple of 23 rows works for each candidate. What is written beside an
-op is of another run: 1 user, 500 candidates. Needs matplotlib.
+Exports the model zoo's DIN twice, loads both SavedModels, and draws the ops that do the work. The
+rows of an op are measured: the graph is run for 3 users with 5, 7 and 11 candidates, and an op with
+a multiple of 23 rows works for each candidate. The shapes in the boxes come from another run, for 1
+user and 500 candidates. Needs matplotlib.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def request(sizes: np.ndarray, is_compressed: bool) -> Dict[str, np.ndarray]:
 
 
 def nodes_of(folder: str) -> Tuple[List[Node], Set[Tuple[str, str]]]:
-    """What to draw of a SavedModel: boxes, and pairs of names of tensors that they are made of."""
+    """The boxes of a SavedModel, and its edges as pairs of tensor names: source and consumer."""
     with tf.Session(graph=tf.Graph()) as session:
         signature = tf.saved_model.load(session, ["serve"], folder).signature_def["serving_default"]
         (output,) = (session.graph.get_tensor_by_name(o.name) for o in signature.outputs.values())
@@ -117,7 +117,7 @@ def _side(shape: Tuple[int, ...]) -> str:
 
 
 def _edges(tensors: List[tf.Tensor]) -> Set[Tuple[str, str]]:
-    """Which drawn tensors each is made of, ops that are not drawn passed over."""
+    """Pairs of names of drawn tensors: source and consumer. Other ops are passed over."""
     names = {tensor.name for tensor in tensors}
     edges = set()
     for tensor in tensors:
@@ -135,7 +135,7 @@ def _edges(tensors: List[tf.Tensor]) -> Set[Tuple[str, str]]:
 
 
 def _layers(nodes: List[Node], edges: Set[Tuple[str, str]]) -> Dict[str, int]:
-    """How many boxes are above each, by the longest way."""
+    """The layer of each box: the length of the longest path to it."""
     layer: Dict[str, int] = {}
     for node in nodes * len(nodes):  # The graph of one export may list ops in any order.
         sources = [source for source, target in edges if target == node.tensor.name]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a model uncompressed, on repeated rows, and compressed, for the tests of compression."""
+"""Runs a model uncompressed on repeated rows, and compressed on users' rows."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -44,12 +44,12 @@ def both(model, users, items, sizes=SIZES, exact=False):
     """Runs a model uncompressed on repeated rows, and compressed.
 
     Args:
-      model: From lists of users' and items' tensors to what to fetch.
-      users: Per input an array of a row per user; or a list of lists with a function that makes the
-        placeholder and one that makes the value to feed.
-      items: Arrays of a row per candidate.
-      sizes: Of the request.
-      exact: As of enable_sample_awared_graph_compression.
+      model: Takes lists of user and item tensors; returns the fetches.
+      users: For each input, an array with a row per user; or (list of lists, function that makes
+        the placeholder, function that makes the value to feed).
+      items: Arrays with a row per candidate.
+      sizes: How many candidates each user has.
+      exact: See enable_sample_awared_graph_compression.
 
     Returns:
       (uncompressed, compressed, CompressionReport)

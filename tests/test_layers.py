@@ -102,3 +102,22 @@ def test_no_import_is_in_a_cycle():
 
     for module in MODULES:
         visit(module, [])
+
+
+# Inside of sample_compression, from the bottom to the top.
+COMPRESSION_LAYERS = ("analysis", "rules", "report", "regions", "rewrite", "occurrences")
+
+
+def test_the_parts_of_sample_compression_import_downwards():
+    """A part imports neither an upper part nor the package itself."""
+    level = {name: i for i, name in enumerate(COMPRESSION_LAYERS)}
+    package = "rec_estimator.sample_compression"
+    upwards, count = [], 0
+    for module, imported in EDGES:
+        parts = [name[len(package) + 1 :].split(".")[0] for name in (module, imported)]
+        if parts[0] in level and imported.startswith(package):
+            count += 1
+            if level.get(parts[1], len(level)) > level[parts[0]]:
+                upwards.append(f"{module} imports {imported}")
+    assert count > 30, "the imports of the pass were not found"
+    assert not upwards, "a lower part must not know an upper one:\n  " + "\n  ".join(upwards)

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes import observers
-from rec_estimator.sample_compression.rewrite.expansion import components, tensor_name
+from rec_estimator.sample_compression.analysis.components import components, tensor_name
 from rec_estimator.sample_compression.state import State, current_state, set_state
 from rec_estimator.sample_compression.training import CompressionObserver
 

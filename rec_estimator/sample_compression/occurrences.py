@@ -12,9 +12,9 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes import op_registry
+from rec_estimator.sample_compression.analysis.components import components
 from rec_estimator.sample_compression.analysis.entries import Distinct
 from rec_estimator.sample_compression.regions import Region
-from rec_estimator.sample_compression.rewrite.expansion import components
 from rec_estimator.sample_compression.rewrite.rewrite import Rewrite
 
 # Ops that return keys one for one, and the index of the input that has the keys. The values of

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence, Set
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.graph_passes.walk import ancestors
-from rec_estimator.sample_compression.rewrite.expansion import components
+from rec_estimator.sample_compression.analysis.components import components
 
 
 class Region:

@@ -8,10 +8,10 @@ from typing import Any, Iterator, List, Optional, Set
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.graph_passes.walk import collect_new_ops
+from rec_estimator.sample_compression.analysis.components import tensor_name
 from rec_estimator.sample_compression.occurrences import Occurrences
 from rec_estimator.sample_compression.regions import Region
 from rec_estimator.sample_compression.report.report import report
-from rec_estimator.sample_compression.rewrite.expansion import tensor_name
 from rec_estimator.sample_compression.rewrite.rewrite import Rewrite
 
 # A tuple: TensorFlow writes only collections with a string as name into a MetaGraph.

@@ -14,8 +14,8 @@ import tensorflow.compat.v1 as tf
 from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes.observers import GraphObserver, observers
 from rec_estimator.graph_passes.walk import ancestors
+from rec_estimator.sample_compression.analysis.components import components
 from rec_estimator.sample_compression.regions import Region
-from rec_estimator.sample_compression.rewrite.expansion import components
 from rec_estimator.sample_compression.state import State, compress, current_state
 
 # Ops that are linear in a gradient: applied to the sum over a user's candidates, they give the sum

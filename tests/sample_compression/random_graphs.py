@@ -38,7 +38,7 @@ WIDTHS = (1, 2, 3, 4)
 
 
 class Graph:
-    """The graph under construction: `pool` holds what was made so far."""
+    """The graph under construction. `pool` holds its tensors."""
 
     def __init__(self, seed):
         self.rng = np.random.RandomState(seed)
@@ -47,12 +47,12 @@ class Graph:
     def take(self, test=lambda t: True):
         found = [t for t in self.pool if test(t)]
         assert found
-        # The younger ones more often: graphs grow deep.
+        # Newer tensors are taken more often, so that graphs grow deep.
         weights = np.arange(1, len(found) + 1, dtype=float)
         return found[self.rng.choice(len(found), p=weights / weights.sum())]
 
     def dense(self, rank=None, static=True):
-        """A float tensor with unknown rows on axis 0 and, if static, the rest known."""
+        """A float tensor with unknown rows on axis 0; if static, its other sizes are known."""
 
         def fits(t):
             if t.dtype != F or t.shape.rank is None or t.shape.rank < 1:
@@ -148,7 +148,7 @@ def attention(g):
 
 
 def product_layer(g):
-    """A layer over products of one entry or all of them with a query, and sums of these."""
+    """A layer over products of entries with a query, and over sums of such products."""
     history, query = g.dense(3), g.dense(2)
     width = min(history.shape[2], query.shape[1])
     history, query = history[:, :, :width], query[:, tf.newaxis, :width]
@@ -181,7 +181,7 @@ def difference_layer(g):
     a, b = g.pair()
     if a.shape.rank == 1:
         a, b = a[:, tf.newaxis], b[:, tf.newaxis]
-    a += tf.zeros_like(b)  # b may be the wider one
+    a += tf.zeros_like(b)  # b may be the wider one.
     x = tf.concat([a - b, a, b + a, g.constant([]) * a], axis=-1)
     return tf.tanh(tf.tensordot(x, g.kernel(x.shape[-1]), 1) + g.constant([]))
 
@@ -463,14 +463,14 @@ KINDS = {
 
 
 def build(seed, enable=None, nodes=12):
-    """The graph of a seed.
+    """Builds the graph of a seed.
 
     Args:
-      seed: Of everything drawn.
+      seed: Of all random choices.
       enable: Called with (users, items, item_size) before the model is built.
 
     Returns:
-      (users, items, item_size, kinds used, the tensors made)
+      (users, items, item_size, the kinds used, the tensors built)
     """
     g = Graph(seed)
     item_size = tf.placeholder(tf.int32, [None], name="item_size")
@@ -483,7 +483,7 @@ def build(seed, enable=None, nodes=12):
         enable(users, items, item_size)
     g.pool = [tf.identity(t, name="seed") for t in [*users, *items]]
     kinds = []
-    # Where the algebra has most to do comes more often.
+    # Layers that the linear split works on come more often.
     layers = ["attention", "concat_layer", "dense_layer", "difference_layer", "product_layer"]
     names = sorted(KINDS) + 3 * [*layers, "dot_products", "einsum_layer", "pooling", "sum_of_many"]
     for _ in range(nodes):
@@ -495,7 +495,7 @@ def build(seed, enable=None, nodes=12):
 
 
 def values(seed, users, items):
-    """(feed of the users' tensors, feed of the items', item_size) for a graph."""
+    """(values of user tensors, values of item tensors, item_size) for a graph."""
     rng = np.random.RandomState(seed + 10**6)
     count = int(rng.choice([1, 1, 2, 3, 4]))
     sizes = rng.choice([0, 1, 1, 2, 3, 5], count)

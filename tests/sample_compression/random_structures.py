@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of random_graphs.py that are more than one op: loops, branches, sparse and ragged ids."""
+"""Parts of random graphs that consist of many ops: loops, branches, sparse and ragged ids."""
 
 import tensorflow.compat.v1 as tf
 
 F, INT = tf.float64, tf.int64
 
-# Added to what is compared or rounded: no sum of products of short decimals lies there. Where one
-# did, on a tie of a rounding, additions in another order gave another whole number.
+# Added before a comparison or a rounding, so that no sum of products of short decimals lies on a
+# tie: there, additions in another order would give another integer.
 AWAY = 1e-4 / 3.141592653589793
 
 
 def integers(g):
-    """Whole numbers well away from ties: 0, 1 or 2 for each element."""
+    """An integer for each element, 0, 1 or 2, of a number that is far from a tie."""
     x = g.dense(2)
     return tf.cast(tf.floor(tf.math.floormod(tf.round((x + AWAY) * 1e3) + 0.5, 3.0)), INT)
 
@@ -42,7 +42,7 @@ def sparse_embedding(g):
 
 
 def id_lists(g):
-    """A sparse tensor of ids 0 to 3, -1 among them, some rows empty, and weights for it."""
+    """A sparse tensor of ids from -1 to 3 with some empty rows, and its weights."""
     ids = integers(g) - tf.cast(g.dense(2)[:, :1] > 0.4 + AWAY, INT)
     places = tf.where(ids < 2 + g.rng.randint(2))
     sparse = tf.SparseTensor(places, tf.gather_nd(ids, places), tf.shape(ids, out_type=INT))
@@ -62,7 +62,7 @@ def safe_lookup(g):
 
 
 def weighted_lookup(g):
-    # As a user's ids are: none missing, so that the op gives a row for the last of them.
+    # No row is empty, so that the op returns a row for the last user.
     ids = tf.abs(integers(g))
     places = tf.where(ids >= 0)
     values = tf.gather_nd(ids, places)
@@ -88,7 +88,7 @@ def distinct_ids(g):
 
 
 def recurrent(g):
-    """A network over time, as tf.nn.dynamic_rnn has it."""
+    """A recurrent network, as tf.nn.dynamic_rnn builds it."""
     x = g.dense(3)
     length, width = x.shape[1:]
     steps = tf.TensorArray(F, length).unstack(tf.transpose(x, [1, 0, 2]))
@@ -110,7 +110,7 @@ def recurrent(g):
 
 
 def loop_over_rows(g):
-    """As many rounds as there are rows: what the users' rows must not decide."""
+    """A loop of as many rounds as rows: it must not run on users' rows."""
     x = g.dense(2)
     _, out = tf.while_loop(
         lambda i, y: i < tf.minimum(tf.shape(x)[0], 5),
@@ -140,13 +140,13 @@ def branch_of_users(g):
 
 
 def inner_softmax(g):
-    """As attention over entries has it: along an axis that is not the last one."""
+    """A softmax along an axis that is not the last one, as in attention over entries."""
     x = g.dense(3)
     return tf.reduce_sum(tf.nn.softmax(x, axis=1) * x, axis=1)
 
 
 def heads(g):
-    """Attention with two heads, of one tensor to another with as many entries."""
+    """Attention with two heads between two tensors of equally many entries."""
     keys = g.dense(3)
 
     def fits(t):
@@ -174,7 +174,7 @@ def reversed_history(g):
 
 
 def masked_mean(g):
-    """As long a mask as the longest of the candidates' histories."""
+    """A mask as long as the longest history of all rows."""
     x = g.dense(3)
     lengths = 1 + tf.minimum(integers(g)[:, 0], x.shape[1] - 1)
     mask = tf.cast(tf.sequence_mask(lengths), F)[..., tf.newaxis]
@@ -182,7 +182,7 @@ def masked_mean(g):
 
 
 def guarded(g):
-    """What an assertion guards."""
+    """A tensor that waits for an assertion."""
     x = tf.concat([g.dense(2), g.dense(2)], axis=1)
     kernel = g.kernel(x.shape[1])
     with tf.control_dependencies([tf.debugging.assert_less(x, tf.constant(1e300, F))]):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels taken apart: their rows are put together once, and never those of an older kernel."""
+"""Split kernels: their rows are copied once, and again after every write to the kernel."""
 
 import numpy as np
 import pytest
@@ -10,10 +10,10 @@ import rec_estimator as rec
 from rec_estimator import graph_optimizer
 from rec_estimator.graph_passes.walk import ancestors
 
-# A layer of 24 float32 products of numbers below 1, added in another order: some ulps of the sum.
+# The split adds 24 float32 products of numbers below 1 in another order: some ulps of the sum.
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 WIDTH, UNITS, SIZES = 4, 3, np.array([3, 0, 2], np.int32)
-FIELDS = [f"field_{i}" for i in range(6)]  # Of users and candidates in turn.
+FIELDS = [f"field_{i}" for i in range(6)]  # Users' and candidates' fields alternate.
 USERS, ITEMS = FIELDS[::2], FIELDS[1::2]
 
 
@@ -31,7 +31,7 @@ def expected(values, kernel):
 
 
 def compressed(use_resource):
-    """A layer over fields of users and candidates in turn, its kernel, its inputs and item_size."""
+    """A layer over alternating fields, its kernel, its inputs and item_size."""
     fields = {name: tf.placeholder(tf.float32, [None, WIDTH]) for name in FIELDS}
     item_size = enable([fields[n] for n in USERS], [fields[n] for n in ITEMS])
     shape = [len(FIELDS) * WIDTH, UNITS]
@@ -41,7 +41,7 @@ def compressed(use_resource):
 
 
 @pytest.mark.parametrize("use_resource", [False, True])
-def test_after_any_write_the_layer_is_that_of_the_new_kernel(use_resource, tmp_path):
+def test_every_write_to_the_kernel_reaches_the_layer(use_resource, tmp_path):
     layer, kernel, fields, item_size = compressed(use_resource)
     rows = [op for op in tf.get_default_graph().get_operations() if op.type.endswith("KernelRows")]
     assert [op.get_attr("keep") for op in rows] == [use_resource] * 2  # Users' and candidates'.
@@ -66,7 +66,7 @@ def test_after_any_write_the_layer_is_that_of_the_new_kernel(use_resource, tmp_p
 
 
 def model_fn(features, labels, mode):
-    """With a local variable, and a local_init_op that knows no other."""
+    """A model with a local variable, and a local_init_op that initializes only this one."""
     local = tf.get_variable(
         "local", [], initializer=tf.ones_initializer(), collections=[tf.GraphKeys.LOCAL_VARIABLES]
     )
@@ -83,7 +83,7 @@ def model_fn(features, labels, mode):
     )
 
 
-def test_a_portable_model_fills_the_rows_when_it_is_loaded(tmp_path):
+def test_a_portable_model_fills_the_kernel_rows_when_it_is_loaded(tmp_path):
     estimator = rec.RecEstimator(model_fn, str(tmp_path / "model"))
     ones = {name: np.ones([5, WIDTH], np.float32) for name in FIELDS}
     estimator.train(lambda: tf.data.Dataset.from_tensors((ones, np.zeros(5))))
@@ -101,4 +101,4 @@ def test_a_portable_model_fills_the_rows_when_it_is_loaded(tmp_path):
         output = model.signature_def["serving_default"].outputs["layer"].name
         read = ancestors([session.graph.get_tensor_by_name(output).op])
     names = {op.name.rpartition("/")[2] for op in read if op.type == "VarHandleOp"}
-    assert names == {"local", "kernel_rows", "kernel_rows_1"}  # And not the kernel.
+    assert names == {"local", "kernel_rows", "kernel_rows_1"}  # Not the kernel.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sample-aware compression: what is checked, what is moved, and that outputs stay what they are."""
+"""Sample-aware compression: what it checks, what it moves, and that outputs stay the same."""
 
 import numpy as np
 import pytest
@@ -61,12 +61,12 @@ class TestChecks:
             enable([user], [foreign])
 
     @pytest.mark.parametrize("side", ["user", "item"])
-    def test_no_tensor_is_refused(self, side):
+    def test_an_empty_list_is_refused(self, side):
         user, item = self.inputs()
         with pytest.raises(ValueError, match=f"{side}_tensors must name at least one tensor"):
             enable([] if side == "user" else [user], [] if side == "item" else [item])
 
-    def test_what_is_no_tensor_is_refused(self):
+    def test_other_objects_than_tensors_are_refused(self):
         user, item = self.inputs()
         with pytest.raises(TypeError, match="user_tensors must be Tensors"):
             enable([user, "user"], [item])
@@ -100,7 +100,7 @@ class TestChecks:
         with pytest.raises(ValueError, match="got a second call"):
             enable([user], [item])
 
-    def test_a_refused_call_leaves_the_graph_free_for_a_right_one(self):
+    def test_a_correct_call_may_follow_a_refused_one(self):
         user, item = self.inputs()
         with pytest.raises(ValueError, match="not given before"):
             enable([user, user], [item])
@@ -154,7 +154,7 @@ class TestChecks:
             (4, 2, [2**31 - 1, 2**31 - 1, 2, 2], "item tensor.*item.*4294967298.*2"),
         ],
     )
-    def test_a_request_that_does_not_fit_is_an_error_with_both_numbers(
+    def test_sizes_that_do_not_fit_are_an_error_with_both_numbers(
         self, user_rows, item_rows, item_size, message
     ):
         user, item = self.inputs()
@@ -210,7 +210,7 @@ class TestRequests:
             got = session.run(sums, {user: [1, 2], item: np.zeros(3), item_size: [1, 2]})
         np.testing.assert_array_equal(got, [1, 4, 4])
 
-    def test_what_depends_on_users_alone_comes_back_with_a_row_per_candidate(self):
+    def test_outputs_that_depend_on_users_alone_have_a_row_per_candidate(self):
         expected, got, report = both(self.model, [uniform(4, 3)], [uniform(6, 2)])
         expect_equal(expected, got, 1e-12)
         assert got["hidden"].shape == (6, 4)
@@ -219,7 +219,7 @@ class TestRequests:
 
 
 class TestKinds:
-    """User tensors that are not plain floats, lookups, and what is made of them."""
+    """User tensors of other kinds than floats, and lookups."""
 
     @pytest.mark.parametrize("make", [sparse_input, ragged_input])
     @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
@@ -234,11 +234,16 @@ class TestKinds:
         expect_equal(expected, got, 1e-6)
         assert any("TableGroupLookup" in name for name in report.moved)
 
-    def test_a_ragged_tensor_made_sparse_has_the_shape_of_its_candidates_rows(self):
+    def test_a_ragged_tensor_made_sparse_is_as_wide_as_the_candidates_rows(self):
         def model(users, items):
             return users[0].to_sparse(), items[0]
 
-        lists = [[1, 2], [1, 2, 3, 4], [], [5, 6, 7]]  # The longest row is that of no candidate.
+        lists = [
+            [1, 2],
+            [1, 2, 3, 4],
+            [],
+            [5, 6, 7],
+        ]  # The user with the longest row has no candidates.
         expected, got, report = both(model, [ragged_input(lists)], [uniform(6)])
         expect_equal(tuple(expected[0]), tuple(got[0]))
         assert got[0].dense_shape.tolist() == [6, 3]
@@ -372,7 +377,7 @@ class TestControlFlow:
         expect_equal(expected, got, 1e-12)
 
 
-class TestAlgebra:
+class TestLinearSplit:
     def attention(self, users, items):
         history, query = users[0], items[0]
         queries = tf.broadcast_to(query[:, tf.newaxis, :], tf.shape(history))
@@ -427,7 +432,7 @@ class TestAlgebra:
         assert set(report.split) == {"MatMul", "BiasAdd"}
         assert report.flops_after < report.flops_before / 2
 
-    def test_exact_leaves_the_algebra_out_and_every_bit_in_place(self):
+    def test_exact_splits_no_layer_and_keeps_every_bit(self):
         users, items = [uniform(4, 3), uniform(4, 2)], [uniform(6, 4)]
         expected, got, report = both(self.dense, users, items, exact=True)
         expect_equal(expected, got)
@@ -453,7 +458,7 @@ class TestAlgebra:
 
 
 class TestReport:
-    def test_it_says_what_stopped_an_op(self):
+    def test_it_gives_the_reason_why_an_op_stayed(self):
         def model(users, items):
             ranks = tf.argsort(users[0], axis=0)
             return tf.cast(tf.gather(users[0], ranks[:, 0]), F) + items[0]

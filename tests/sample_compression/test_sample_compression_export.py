@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed exports of RecEstimator: the models of the zoo, receivers, and what they take."""
+"""Compressed exports of RecEstimator: models of the zoo, receivers, and their requests."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def task():
 
 
 def request_of(task):
-    """(columns' values of users, of candidates) for SIZES."""
+    """(values of the users' columns, of the candidates' columns) for SIZES."""
     users, items = {}, {}
     for column in task.columns:
         rows = task.train[column.name]
@@ -33,7 +33,7 @@ def request_of(task):
 
 
 @pytest.mark.parametrize("model", sorted(run.MODELS))
-def test_models_of_the_zoo_answer_the_same_compressed(model, task, tmp_path):
+def test_compressed_models_of_the_zoo_give_the_same_scores(model, task, tmp_path):
     settings = run.Settings(steps=2, embedding_dim=4, hidden_units=(8, 4))
     estimator = run.build_estimator(model, task, settings, str(tmp_path / "model"))
     batch = rec.inputs.numpy_input_fn(task.train, task.train_labels, batch_size=64, shuffle=False)
@@ -124,7 +124,7 @@ def plain_receiver():
 
 
 def pages_receiver(exact=False, shapes=()):
-    """The receiver as DeepRec's page writes it; `shapes` replaces some of PLACEHOLDERS'."""
+    """The receiver of DeepRec's documentation. `shapes` replaces some shapes of PLACEHOLDERS."""
 
     def receiver():
         item_size = tf.placeholder(tf.int32, [None], name="item_size")
@@ -159,12 +159,12 @@ def estimator(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(estimator, tmp_path_factory):
-    """The SavedModel of the model as written."""
+    """The SavedModel of the uncompressed model."""
     return estimator.export_saved_model(str(tmp_path_factory.mktemp("whole")), plain_receiver)
 
 
 def requests():
-    """(plain, compressed) requests of the same rows."""
+    """The same rows as (plain, compressed) requests."""
     users = {name: value for name, value in batch(3).items() if name in USER_NAMES}
     items = {name: value for name, value in batch(7).items() if name not in USER_NAMES}
     repeated = {name: value[ROW] for name, value in users.items()}
@@ -174,7 +174,7 @@ def requests():
 @pytest.mark.parametrize(
     "method", ["export_savedmodel", "export_saved_model", "experimental_export_all_saved_models"]
 )
-def test_every_export_compresses_where_the_receiver_asks_for_it(method, estimator, whole, tmp_path):
+def test_every_export_compresses_if_the_receiver_enables_it(method, estimator, whole, tmp_path):
     receiver = pages_receiver()
     if method == "experimental_export_all_saved_models":
         receiver = {rec.ModeKeys.PREDICT: receiver}
@@ -193,7 +193,7 @@ def test_every_export_compresses_where_the_receiver_asks_for_it(method, estimato
 
 
 def expect_the_check_first(graph, signature):
-    """No op but those of the check meets two inputs that may not fit, or its error may be first."""
+    """Only the check may meet inputs that do not fit; otherwise another error may come first."""
     inputs = {graph.get_tensor_by_name(info.name).op for info in signature.inputs.values()}
     kinds = ("Assert", "RecEstimator>SampleRows")
     (check,) = (
@@ -208,7 +208,7 @@ def expect_the_check_first(graph, signature):
 
 
 @pytest.mark.parametrize("portable", [False, True])
-def test_a_saved_model_says_what_does_not_fit(portable, estimator, whole, tmp_path):
+def test_a_saved_model_names_the_tensor_that_does_not_fit(portable, estimator, whole, tmp_path):
     exported = estimator.export_saved_model(str(tmp_path), pages_receiver(), portable=portable)
     plain, request = requests()
     expected = predict(whole, plain)
@@ -237,7 +237,7 @@ def test_a_saved_model_says_what_does_not_fit(portable, estimator, whole, tmp_pa
         del feed[signature.inputs["item_size"].name]
         with pytest.raises(tf.errors.InvalidArgumentError, match="'item_size'"):
             session.run(outputs, feed)
-        # And goes on.
+        # The model still works.
         for name, value in run().items():
             np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
 
@@ -267,14 +267,14 @@ def test_exports_do_not_disturb_each_other(estimator, tmp_path):
         {"user": [], "history": [5]},
     ],
 )
-def test_user_tensors_of_one_request_need_no_open_batch_axis(shapes, estimator, whole, tmp_path):
+def test_user_tensors_of_a_single_user_need_no_open_batch_axis(shapes, estimator, whole, tmp_path):
     one = {name: value for name, value in batch(3).items() if name in USER_NAMES}
     one = {name: value[:1] for name, value in one.items()}
     items = {name: value for name, value in batch(7).items() if name not in USER_NAMES}
     plain = {**{name: np.repeat(value, 7, axis=0) for name, value in one.items()}, **items}
     fed = {name: value.reshape(shapes.get(name, value.shape)) for name, value in one.items()}
     if shapes.get("age") == [1]:
-        fed["age"] = one["age"]  # [1] is the row [0.5] of one user or the column of one: given.
+        fed["age"] = one["age"]  # [1] may be the row or the column of one user.
         shapes = {name: shape for name, shape in shapes.items() if name != "age"}
     small = estimator.export_saved_model(str(tmp_path / "2"), pages_receiver(shapes=shapes))
     got = predict(small, {**fed, **items, "item_size": np.array([7], np.int32)})
@@ -283,9 +283,7 @@ def test_user_tensors_of_one_request_need_no_open_batch_axis(shapes, estimator, 
         np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
 
 
-def test_a_user_tensor_of_fixed_size_that_the_receiver_computes_with_is_refused(
-    estimator, tmp_path
-):
+def test_a_user_tensor_of_fixed_size_must_not_be_used_by_the_receiver(estimator, tmp_path):
     def receiver():
         made = pages_receiver(shapes={"age": [1, 1]})()
         made.features["age"] + 1.0
@@ -317,7 +315,7 @@ def sequence_example(user, items):
 
 def test_requests_as_sequence_examples(estimator, whole, tmp_path):
     plain, compressed = requests()
-    # Where a word is missing its weight is missing too.
+    # A missing word has no weight either.
     for request in (plain, compressed):
         request["word"] = np.where(request["word"] == "", "d", request["word"])
     ends = np.cumsum(SIZES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs that compression must leave as they are, or take with care: outputs stay the same."""
+"""Graphs in which ops mix rows, or may seem to: outputs must stay the same."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sample-aware compression of what models are written with: it holds, and does not stay behind."""
+"""Sample-aware compression of common parts of models: outputs stay the same, and ops move."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def types_left(report):
 
 
 class TestAssertions:
-    """What an assertion guards must not be computed past it."""
+    """A tensor must not be computed before the assertion that guards it."""
 
     def model(self, user, item, kernel):
         twice = user * 2
@@ -23,7 +23,7 @@ class TestAssertions:
             guarded = tf.concat([user, item, twice], axis=1)
         return tf.matmul(guarded, kernel)
 
-    def test_a_layer_over_guarded_parts_waits(self):
+    def test_a_split_layer_waits_for_the_assertion_on_its_parts(self):
         user, item = tf.placeholder(F, [None, 3]), tf.placeholder(F, [None, 2])
         item_size = enable([user], [item])
         out = graph_optimizer.compress(self.model(user, item, tf.constant(uniform(8, 3))))
@@ -34,7 +34,7 @@ class TestAssertions:
             with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
                 session.run(out, {**feed, item: [[0, 0], [0, 9]]})
 
-    def test_rows_of_a_kernel_that_waits_are_not_read_when_it_is_loaded(self):
+    def test_a_kernel_that_waits_is_read_in_every_request(self):
         user, item = tf.placeholder(F, [None, 3]), tf.placeholder(F, [None, 2])
         item_size = enable([user], [item])
         sample_compression.use_stock_ops()
@@ -50,9 +50,9 @@ class TestAssertions:
             assert session.run(out, feed).shape == (2, 3)
 
 
-class TestAlgebra:
+class TestLinearSplit:
     @pytest.mark.parametrize("dtype", [tf.float16, tf.bfloat16])
-    def test_numbers_of_16_bits_are_added_in_the_models_order(self, dtype):
+    def test_16_bit_layers_are_not_split(self, dtype):
         def model(users, items):
             x = tf.concat([tf.cast(users[0], dtype), tf.cast(items[0], dtype)], axis=1)
             y = tf.nn.relu(tf.matmul(x, tf.cast(tf.constant(uniform(24, 8)), dtype)))
@@ -61,7 +61,7 @@ class TestAlgebra:
         expected, got, _ = both(model, [uniform(4, 16)], [uniform(6, 8)])
         expect_equal(expected, got)
 
-    def test_a_long_sum_is_no_deep_one(self):
+    def test_a_long_sum_is_not_split(self):
         def model(users, items):
             total = users[0]
             for _ in range(1200):
@@ -75,7 +75,7 @@ class TestAlgebra:
         def model(users, items):
             axis = tf.constant(0) + 1
             for _ in range(60):
-                axis = axis + axis  # Each of them twice the work, if followed one by one.
+                axis = axis + axis  # A walk without a limit would take twice the time for each.
             with tf.control_dependencies([tf.debugging.assert_less(items[0], tf.constant(2.0, F))]):
                 twice = tf.concat([users[0], items[0], users[0]], axis=1)
                 return tf.tile(tf.matmul(twice, tf.constant(uniform(4, 2))), [1, 1 + 0 * axis])
@@ -95,11 +95,11 @@ class TestAlgebra:
 
 
 class TestHistories:
-    """Layers over a user's history that must run on the users' rows."""
+    """Layers over the history of a user, which must run on users' rows."""
 
     def test_softmax_along_an_inner_axis(self, version):
         def routed(history):
-            """Capsules of interests: their weights are normalized over interests."""
+            """Interest capsules: weights are normalized over the interests."""
 
             def step(i, logits):
                 capsules = tf.tanh(tf.matmul(tf.nn.softmax(logits, axis=1), history))
@@ -134,7 +134,7 @@ class TestHistories:
         expect_equal(expected, got, 1e-12)
         assert not types_left(report) & {"ReverseSequence", "StatelessWhile", "While", "Merge"}
 
-    def test_reversed_sequences_whose_lengths_are_not_the_rows_stay(self):
+    def test_a_reversed_sequence_with_other_lengths_than_the_rows_stays(self):
         def model(users, items):
             by_entry = tf.reverse_sequence(users[0], [1, 2, 3, 1, 2], seq_axis=2, batch_axis=1)
             rows = tf.reverse_sequence(users[0], [tf.shape(items[0])[0]] * 5, 0, batch_axis=1)
@@ -152,7 +152,7 @@ class TestHistories:
             history = users[0][:, : tf.shape(mask)[1]]
             return tf.reduce_sum(history * mask, axis=1) * items[0], tf.shape(mask)
 
-        # The longest history is that of a user without candidates.
+        # The user with the longest history has no candidates.
         users = [uniform(4, 5, 2), np.array([2, 5, 1, 3])]
         expected, got, report = both(model, users, [uniform(6, 2)])
         expect_equal(expected, got, 1e-12)
@@ -173,7 +173,7 @@ class TestFunctions:
         expect_equal(expected, got)
         assert types_left(report) == {"Mul"}
 
-    def test_gradients_of_ones_own(self):
+    def test_custom_gradients(self):
         @tf.custom_gradient
         def layer(x, kernel):
             return tf.matmul(x, kernel), lambda grad: (grad, grad)
@@ -185,12 +185,12 @@ class TestFunctions:
 
         expected, got, report = both(model, [uniform(4, 3)], [uniform(6, 2)])
         expect_equal(expected, got, 1e-12)
-        assert {"Mul", "IdentityN"} == types_left(report)  # The one of unknown rank stays.
+        assert {"Mul", "IdentityN"} == types_left(report)  # The Mul of unknown rank stays.
 
 
 class TestReport:
     def flops(self, model, users, items):
-        """FLOPs before and after, of 1 user with 10 candidates."""
+        """FLOPs before and after, for 1 user with 10 candidates."""
         with tf.Graph().as_default():
             users = [tf.placeholder(F, [None, *shape]) for shape in users]
             items = [tf.placeholder(F, [None, *shape]) for shape in items]
@@ -199,7 +199,7 @@ class TestReport:
             report = graph_optimizer.compression_report(users=1, items=10)
         return report.flops_before, report.flops_after
 
-    def test_products_sums_and_convolutions_count_what_they_add_up(self):
+    def test_products_sums_and_convolutions_count_their_additions(self):
         found = self.flops(
             lambda u, i: tf.einsum("btd,dh->bth", u[0], tf.ones([4, 5], F)) * i[0],
             [[3, 4]],
@@ -215,7 +215,7 @@ class TestReport:
         )
         assert images == (10 * 48 * 2 * 4 + 10 * 48, 48 * 2 * 4 + 10 * 48)
 
-    def test_what_moves_numbers_counts_nothing(self):
+    def test_ops_that_move_numbers_count_as_nothing(self):
         def model(users, items):
             x = tf.transpose(tf.reshape(users[0], [-1, 2, 2]), [0, 2, 1])
             return tf.concat([x, items[0]], axis=1)
@@ -247,7 +247,7 @@ class TestReport:
         expect_equal(list(arrays(expected)), list(arrays(got)), 1e-12)
         assert "1 x Cumsum runs along the axis of the rows: my_sum" in str(report)
 
-    def test_what_only_moves_is_not_reported_as_split(self):
+    def test_an_op_that_only_moves_numbers_is_not_reported_as_split(self):
         def model(users, items):
             both = tf.concat([users[0], items[0]], axis=1)
             return tf.tensordot(tf.exp(both), tf.constant(uniform(5, 2)), 1)

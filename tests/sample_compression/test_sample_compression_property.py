@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sample-aware compression against the uncompressed graph, over random graphs and requests."""
+"""Compressed against uncompressed outputs, over random graphs and requests."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import sample_compression
 
-# Graphs per test: of `make test`, of CI, and of the run before a release, some hours on two cores.
+# Graphs per test: in `make test`, in CI, and before a release (some hours on two cores).
 QUICK, CI, SLOW = 30, 500, 10_000
 
 _NO_GRAPPLER = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
@@ -16,7 +16,7 @@ _NO_GRAPPLER.graph_options.rewrite_options.disable_meta_optimizer = True
 
 
 def run_both(seed, exact, stock_ops=False):
-    """What one graph gives before the pass for repeated rows and after it for users' rows."""
+    """Outputs of a graph before the pass, on repeated rows, and after it, on users' rows."""
     with tf.Graph().as_default():
         enable = sample_compression.enable_sample_awared_graph_compression
         users, items, item_size, kinds, tensors = random_graphs.build(
@@ -41,7 +41,7 @@ def run_both(seed, exact, stock_ops=False):
 
 
 def check(seed, exact, stock_ops=False):
-    # The older kind of tf.while_loop and tf.cond is another graph.
+    # Control flow v1 builds other graphs.
     if seed % 3 == 0:
         tf.disable_control_flow_v2()
     try:
@@ -58,25 +58,25 @@ def check(seed, exact, stock_ops=False):
 
 
 @pytest.mark.parametrize("exact", [False, True])
-def test_random_graphs_give_what_they_give_uncompressed(exact):
+def test_outputs_of_random_graphs_stay_the_same(exact):
     used = set()
     for seed in range(exact * QUICK, exact * QUICK + QUICK):
         used.update(check(seed, exact))
     assert len(used) >= 60
 
 
-def test_so_they_do_by_tensorflows_own_ops_alone():
+def test_random_graphs_stay_the_same_by_stock_ops_alone():
     for seed in range(5000, 5000 + QUICK // 3):
         check(seed, exact=False, stock_ops=True)
 
 
 @pytest.mark.slow
-def test_five_hundred_random_graphs_give_what_they_give_uncompressed():
+def test_outputs_of_five_hundred_random_graphs_stay_the_same():
     for seed in range(10**4, 10**4 + CI):
         check(seed, exact=bool(seed % 2))
 
 
 @pytest.mark.slow
-def test_ten_thousand_random_graphs_give_what_they_give_uncompressed():
+def test_outputs_of_ten_thousand_random_graphs_stay_the_same():
     for seed in range(10**5, 10**5 + SLOW):
         check(seed, exact=False)

@@ -1,36 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of sparse and ragged tensors, of which each user and so each candidate has a number."""
+"""Entries of sparse and ragged tensors: each user, and so each candidate, has some number of them.
 
-from typing import Any, Dict, Optional
+The classes repeat what belongs to the entries: a candidate gets a copy of each entry of its user.
+"""
+
+from typing import Dict, Optional, Protocol
 
 import tensorflow.compat.v1 as tf
 
 
+class Rows(Protocol):
+    """The rows of a request; Expansion and StockExpansion are such.
+
+    Attributes:
+      users: int32 [], B.
+      items: int32 [], N.
+      index: int32 [N], the user of each candidate.
+    """
+
+    users: tf.Tensor
+    items: tf.Tensor
+    index: tf.Tensor
+
+
 class Entries:
-    """Entries of which each user has a number: those of a sparse or ragged tensor.
+    """The entries of a sparse or ragged tensor of users.
 
     Args:
-      expansion: Of the rows.
+      expansion: The rows of the request.
       rows: int32 [n], the user of each entry.
-      starts: int32 [B], the place of a row's first entry.
-      lengths: int32 [B], how many entries a row has, one behind the other.
-      order: int32 [n], where the entries are, in the order of rows; None: they are in that order.
-      has_all_rows: Whether each user is certain to have an entry.
+      starts: int32 [B], the position of each user's first entry.
+      lengths: int32 [B], how many consecutive entries each user has.
+      order: int32 [n], the positions of the entries sorted by user; None: they are sorted already.
+      has_all_rows: Whether every user is certain to have an entry.
 
     Attributes:
       rows: As given.
       has_all_rows: As given.
-      is_sorted: Whether the entries are in the order of rows.
-      chosen: Those of the entries that a mask chooses, by the mask's name.
-      filled: The entries when empty rows got one each; None: nobody has asked.
+      is_sorted: Whether the entries are sorted by user.
+      chosen: Subsets of the entries, by the name of the mask that selects them.
+      filled: The entries after empty rows got one entry each; None: no op needs them yet.
       count: int32 [], n.
-      places: int32 [m]: which entry each one of the candidates' is.
-      splits: int32 [N + 1], the row_splits of the candidates'.
+      places: int32 [m], for each entry of the candidates the user's entry it is a copy of.
+      splits: int32 [N + 1], the row_splits of the candidates' entries.
     """
 
     def __init__(
         self,
-        expansion: Any,
+        expansion: Rows,
         rows: tf.Tensor,
         starts: tf.Tensor,
         lengths: tf.Tensor,
@@ -50,27 +67,27 @@ class Entries:
 
     @classmethod
     def of_rows(
-        cls, expansion: Any, rows: tf.Tensor, is_sorted: bool, has_all_rows: bool = False
+        cls, expansion: Rows, rows: tf.Tensor, is_sorted: bool, has_all_rows: bool = False
     ) -> "Entries":
-        """Entries by the user of each, [n]."""
+        """The entries whose users are `rows`, [n]."""
         rows = tf.cast(rows, tf.int32)
         lengths = tf.math.unsorted_segment_sum(tf.ones_like(rows), rows, expansion.users)
-        # Stable: within a row the order stays.
+        # Stable, so that the entries of one user keep their order.
         order = None if is_sorted else tf.argsort(rows, stable=True)
         starts = tf.cumsum(lengths, exclusive=True)
-        return cls(expansion, rows, starts, lengths, order, has_all_rows)
+        return Entries(expansion, rows, starts, lengths, order, has_all_rows)
 
     @classmethod
-    def of_sparse(cls, expansion: Any, indices: tf.Tensor, is_sorted: bool) -> "Entries":
+    def of_sparse(cls, expansion: Rows, indices: tf.Tensor, is_sorted: bool) -> "Entries":
         """The entries of a SparseTensor of B rows, by its indices int64 [n, r]."""
         return cls.of_rows(expansion, indices[:, 0], is_sorted)
 
     @classmethod
-    def of_ragged(cls, expansion: Any, row_splits: tf.Tensor) -> "Entries":
+    def of_ragged(cls, expansion: Rows, row_splits: tf.Tensor) -> "Entries":
         """The entries of a RaggedTensor of B rows, by its outermost row_splits."""
         splits = tf.cast(row_splits, tf.int32)
         rows = tf.ragged.row_splits_to_segment_ids(splits, out_type=tf.int32)
-        return cls(expansion, rows, splits[:-1], splits[1:] - splits[:-1])
+        return Entries(expansion, rows, splits[:-1], splits[1:] - splits[:-1])
 
     def repeat_rows(self, rows: tf.Tensor) -> tf.Tensor:
         """[m], the candidate of each entry."""
@@ -81,41 +98,44 @@ class Entries:
         return tf.cast(found, rows.dtype)
 
     def repeat_indices(self, indices: tf.Tensor) -> tf.Tensor:
-        """int64 [m, r], indices of a SparseTensor, with rows repeated and numbered."""
+        """int64 [m, r], the indices of a SparseTensor of N rows."""
         rows = self.repeat_rows(indices)[:, tf.newaxis]
         return tf.concat([rows, tf.gather(indices, self.places)[:, 1:]], axis=1)
 
     def repeat_splits(self, splits: tf.Tensor) -> tf.Tensor:
-        """[N + 1], the row_splits of a RaggedTensor."""
+        """[N + 1], the row_splits of a RaggedTensor of N rows."""
         return tf.cast(self.splits, splits.dtype)
 
+    def repeat_shape(self, shape: tf.Tensor) -> tf.Tensor:
+        """int64 [r], the dense_shape of a SparseTensor of N rows."""
+        rows = tf.cast(self._expansion.items, shape.dtype)
+        return tf.concat([rows[tf.newaxis], shape[1:]], axis=0)
+
     def bounding_shape(self, shape: tf.Tensor) -> tf.Tensor:
-        """int64 [2], the shape of a RaggedTensor made sparse: its longest row may be left out."""
+        """int64 [2], the shape of a RaggedTensor of N rows as RaggedTensorToSparse gives it.
+
+        The longest row of the users may have no candidates, so the width is computed anew.
+        """
         lengths = self.splits[1:] - self.splits[:-1]
         longest = tf.maximum(tf.reduce_max(lengths), 0)  # The maximum of nothing is negative.
         return tf.cast(tf.stack([self._expansion.items, longest]), shape.dtype)
 
-    def repeat_shape(self, shape: tf.Tensor) -> tf.Tensor:
-        """int64 [r], the dense_shape of a SparseTensor."""
-        rows = tf.cast(self._expansion.items, shape.dtype)
-        return tf.concat([rows[tf.newaxis], shape[1:]], axis=0)
-
 
 class Chosen(Entries):
-    """Those of some entries that a mask chooses, as Where has it.
+    """The entries that a mask selects, as the Where op finds them.
 
     Args:
-      expansion: Of the rows.
-      source: The entries.
+      expansion: The rows of the request.
+      source: The entries before the selection.
       mask: bool [n].
-      positions: int64 [k, 1], of those chosen.
+      positions: int64 [k, 1], the positions of the selected entries.
 
     Attributes:
       source: As given.
     """
 
     def __init__(
-        self, expansion: Any, source: Entries, mask: tf.Tensor, positions: tf.Tensor
+        self, expansion: Rows, source: Entries, mask: tf.Tensor, positions: tf.Tensor
     ) -> None:
         rows = tf.gather(source.rows, positions[:, 0])
         chosen = Entries.of_rows(expansion, rows, source.is_sorted)
@@ -123,25 +143,25 @@ class Chosen(Entries):
         self.source, self._mask = source, mask
 
     def repeat_positions(self, positions: tf.Tensor) -> tf.Tensor:
-        """int64, of those that the mask chooses of the candidates' entries."""
+        """int64, the positions that the mask selects among the candidates' entries."""
         found = tf.where(tf.gather(self._mask, self.source.places))
         return found if positions.shape.rank == 2 else tf.reshape(found, [-1])
 
 
 class Distinct:
-    """The distinct ones of some entries' values, as Unique has it.
+    """The distinct values of entries, as the Unique op finds them.
 
-    Not each user has a number of them; but the candidates' are those that one of their entries has.
+    A distinct value belongs to no single user. The candidates have those that their entries have.
 
     Args:
       entries: The entries.
       distinct: [u], the values.
-      positions: [n], which of the values each entry has.
+      positions: [n], the position of each entry's value in `distinct`.
 
     Attributes:
       entries: As given.
       count: int32 [], u.
-      places: int32 [v]: which of the users' values each one of the candidates' is.
+      places: int32 [v], for each distinct value of the candidates its position in `distinct`.
     """
 
     def __init__(self, entries: Entries, distinct: tf.Tensor, positions: tf.Tensor) -> None:
@@ -151,5 +171,5 @@ class Distinct:
         self.places, self._positions = found.y, found.idx
 
     def repeat_positions(self, positions: tf.Tensor) -> tf.Tensor:
-        """[m], which of the candidates' values each of their entries has."""
+        """[m], the position of each candidate entry's value among the candidates' values."""
         return tf.cast(self._positions, positions.dtype)

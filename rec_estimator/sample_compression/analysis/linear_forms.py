@@ -1,57 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the algebra remembers of how a tensor on the candidates' side is made: its form."""
+"""Forms: how a tensor on the candidates' side is made, as far as the linear split needs it."""
 
 import dataclasses
 from typing import Callable, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.sample_compression.analysis.values import Value
+from rec_estimator.sample_compression.analysis.values import DenseValue, Form, Value
 
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
+class Concatenation(Form):
     """A concatenation along the last axis."""
 
     parts: Tuple[Value, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Signed:
-    """A sum or difference of tensors that broadcast, their last axes equal."""
+class SignedSum(Form):
+    """A sum or difference of tensors that broadcast and have equal last axes.
+
+    Attributes:
+      terms: (1 or -1, tensor) of each.
+    """
 
     terms: Tuple[Tuple[int, Value], ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Product:
-    """A user's tensor times a candidate's, element by element."""
+class Product(Form):
+    """The product of a tensor of users and one of candidates, element by element."""
 
     user: Value
-    item: Value
+    item: DenseValue
 
 
 @dataclasses.dataclass(frozen=True)
-class Spread:
-    """A tensor broadcast along axes where it has size 1, not the last one."""
+class Broadcast(Form):
+    """A tensor that is broadcast along axes of size 1, but not along the last axis."""
 
-    source: Value
-
-
-@dataclasses.dataclass(frozen=True)
-class Flat:
-    """A tensor whose axes but the last one are merged."""
-
-    source: Value
+    source: DenseValue
 
 
 @dataclasses.dataclass(frozen=True)
-class Sum:
+class Flattened(Form):
+    """A tensor whose axes are merged, except the last one."""
+
+    source: DenseValue
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitSum(Form):
     """A tensor of candidates plus one of users, [B, ...] of the same rank, that broadcasts.
 
     Attributes:
-      user: What is added, None: nothing.
-      add: Computes the sum for any such `user`.
+      user: The tensor of users; None: there is none.
+      add: Builds the sum for any `user`.
     """
 
     user: Optional[Value]

@@ -1,21 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of tensors as the pass knows them: numbers, sizes only a request tells, numbers of rows."""
+"""Sizes of tensors as the pass knows them: numbers, unknown sizes, and numbers of rows."""
 
-from typing import Any, NamedTuple, Optional, Sequence, Tuple
+import dataclasses
+from typing import List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
 
 class Symbol(NamedTuple):
-    """A size that the graph does not know, and that is the same for users and for candidates.
+    """A size that is known at run time only, and is the same for users and candidates.
 
     Attributes:
-      key: What tells it from others: (name of the tensor, axis).
+      key: (name of the tensor, axis). Symbols with equal keys are equal.
       tensor: The tensor.
     """
 
     key: Tuple[str, int]
-    tensor: Any
+    tensor: tf.Tensor
 
     def evaluate(self, dtype: tf.DType) -> tf.Tensor:
         """The size as a scalar of the graph."""
@@ -32,11 +33,11 @@ class Symbol(NamedTuple):
 
 
 class Size(NamedTuple):
-    """factor × the symbols, and × the number of rows where `is_batch`.
+    """A product: factor × all symbols, × the number of rows if `is_batch`.
 
     Attributes:
-      is_batch: Whether the number of rows (users or candidates) is one of the factors.
-      factor: int; -1 as the Reshape op has it stands for "the rest".
+      is_batch: Whether the number of rows (users or candidates) is a factor.
+      factor: int. -1 means "the rest", as in a Reshape.
       symbols: Sorted by key.
     """
 
@@ -53,66 +54,64 @@ BATCH = Size(is_batch=True)
 ONE = Size()
 REST = Size(factor=-1)
 
-Sizes = Optional[Tuple[Optional[Size], ...]]  # None inside: it may be anything
+# Sizes of all axes. None: the rank is unknown; None inside: the pass knows nothing of that axis.
+Sizes = Optional[Tuple[Optional[Size], ...]]
 
 
-class ListSizes(tuple):
-    """The shape of the elements of a list of tensors.
+@dataclasses.dataclass(frozen=True)
+class ListSizes:
+    """The shape of every element of a list of tensors.
 
     Attributes:
+      sizes: Of each axis of an element.
       dtype: Of the elements.
-      is_set: Whether anything was written; otherwise their shape may still be any.
+      is_set: False while nothing was written: `sizes` is then (), and any shape may follow.
     """
 
-    def __new__(cls, sizes: Sequence[Size], dtype: tf.DType, is_set: bool = True) -> "ListSizes":
-        """A tuple is made, not initialized."""
-        self = super().__new__(cls, sizes)
-        self.dtype, self.is_set = dtype, is_set
-        return self
+    sizes: Tuple[Size, ...]
+    dtype: tf.DType = dataclasses.field(compare=False)
+    is_set: bool = True
 
-    def like(self, sizes: Sequence[Size]) -> "ListSizes":
-        """Another shape of the elements of such a list."""
-        return ListSizes(sizes, self.dtype, self.is_set)
 
-    def __eq__(self, other: object) -> bool:
-        same = isinstance(other, ListSizes) and self.is_set == other.is_set
-        return same and tuple(self) == tuple(other)
+Shape = Union[Sizes, ListSizes]  # Of a tensor, or of the elements of a list of tensors.
 
-    def __ne__(self, other: object) -> bool:
-        return not self == other
 
-    __hash__ = None
+def has_rows(shape: Shape) -> bool:
+    """Whether one of the axes is known to hold the rows."""
+    sizes = shape.sizes if isinstance(shape, ListSizes) else shape
+    return sizes is not None and any(size is not None and size.is_batch for size in sizes)
 
 
 def number(value: int) -> Size:
-    """A size that is known."""
+    """A size that is known when the graph is built."""
     return Size(factor=int(value))
 
 
 def is_number(size: Optional[Size]) -> bool:
-    """Whether a size is known before a request comes."""
+    """Whether a size is known when the graph is built."""
     return size is not None and not size.is_batch and not size.symbols
 
 
 def unknown(tensor: tf.Tensor, axis: int) -> Size:
-    """The size of an axis that only a request tells."""
+    """The size of an axis that is known at run time only."""
     return Size(symbols=(Symbol((tensor.name, axis), tensor),))
 
 
 def product(sizes: Sequence[Optional[Size]]) -> Optional[Size]:
-    """The product, None where a factor may be anything or the rows would come in twice."""
-    is_batch, factor, symbols = False, 1, []
+    """The product; None if a factor is unknown, or if the number of rows would be squared."""
+    is_batch, factor = False, 1
+    symbols: List[Symbol] = []
     for size in sizes:
         if size is None or (is_batch and size.is_batch) or size.factor < 0:
             return None
         is_batch |= size.is_batch
         factor *= size.factor
-        symbols += size.symbols
+        symbols.extend(size.symbols)
     return Size(is_batch, factor, tuple(sorted(symbols, key=lambda s: s.key)))
 
 
 def quotient(size: Optional[Size], divisor: Optional[Size]) -> Optional[Size]:
-    """size / divisor where that is certain to be whole, otherwise None."""
+    """size / divisor; None if the result may not be a whole number."""
     if size is None or divisor is None or divisor.is_batch > size.is_batch:
         return None
     if divisor.factor <= 0 or size.factor % divisor.factor:
@@ -127,7 +126,7 @@ def quotient(size: Optional[Size], divisor: Optional[Size]) -> Optional[Size]:
 
 
 def evaluate(size: Size, rows: tf.Tensor, dtype: tf.DType = tf.int32) -> tf.Tensor:
-    """The size as a scalar of the graph, for so many rows."""
+    """The size as a scalar of the graph, for `rows` rows."""
     factors = [symbol.evaluate(dtype) for symbol in size.symbols]
     if size.is_batch:
         factors.append(tf.cast(rows, dtype))
@@ -140,14 +139,14 @@ def evaluate(size: Size, rows: tf.Tensor, dtype: tf.DType = tf.int32) -> tf.Tens
 
 
 def evaluate_all(sizes: Sequence[Size], rows: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Several sizes as a vector of the graph, for so many rows."""
+    """Several sizes as a vector of the graph, for `rows` rows."""
     if not any(size.is_batch or size.symbols for size in sizes):
         return tf.constant([size.factor for size in sizes], dtype, shape=[len(sizes)])
     return tf.stack([evaluate(size, rows, dtype) for size in sizes])
 
 
 def reshape_target(sizes: Sequence[Size], rows: tf.Tensor) -> tf.Tensor:
-    """Several sizes as the shape for a Reshape, a constant where all but the rows are known."""
+    """The second input of a Reshape: a constant if only the number of rows is unknown."""
     others = [size for size in sizes if not size.is_batch]
     if all(is_number(size) and size.factor > 0 for size in others) and len(others) < len(sizes):
         return tf.constant([-1 if size.is_batch else size.factor for size in sizes], tf.int32)

@@ -1,124 +1,362 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pass knows of a tensor: on which side it is computed, and where its rows are."""
+"""What the pass knows of a tensor: a Value, which is dense, sparse or a list.
+
+DenseValue    a tensor; its rows, if it has any, are users or candidates
+SparseValue   a component of a sparse or ragged tensor of users, or made of one
+  EntryRows     one row for each entry: the ids and weights, and whatever is computed from them
+  Indices, RowNumbers, DenseShape, RowSplits, ChosenPositions, DistinctPositions, EntryShape,
+  Component     numbers that describe the entries; each class knows how to repeat itself
+ListValue     a list of tensors of one shape (TensorList, or the flow of a TensorArray)
+"""
 
 import dataclasses
 import enum
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Callable, List, Optional, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.sample_compression.analysis import sizes as sizes_lib
-from rec_estimator.sample_compression.analysis.sizes import Size, Sizes
+from rec_estimator.sample_compression.analysis.entries import Chosen, Distinct, Entries
+from rec_estimator.sample_compression.analysis.sizes import ListSizes, Shape, Size, Sizes
 
-# Longest integer vector that is taken for a shape and followed element by element.
+# Longest integer vector that may be a shape, and is followed element by element.
 _MAX_SHAPE_LENGTH = 16
 
 
 class Side(enum.Enum):
     """Where a tensor is computed."""
 
-    FIXED = "neither user nor item"
-    USER = "a row for each user"
-    ITEM = "a row for each candidate"
+    FIXED = "depends on neither users nor candidates"
+    USER = "one row per user"
+    ITEM = "one row per candidate"
 
 
-class Stop(Exception):
-    """Why an op cannot run on a row for each user; the text completes "stays because it …"."""
+class CannotMove(Exception):
+    """Why an op cannot run on one row per user. The text completes "stays because it …"."""
 
 
-@dataclasses.dataclass(eq=False)
+class Form:
+    """How a tensor of candidates is made; see linear_forms.py."""
+
+
+class Deferred:
+    """A tensor that is built when it is needed, and once.
+
+    Args:
+      build: Builds it.
+    """
+
+    def __init__(self, build: Callable[[], tf.Tensor]) -> None:
+        self._build = build
+        self._tensor: Optional[tf.Tensor] = None
+
+    def __call__(self) -> tf.Tensor:
+        """The tensor."""
+        if self._tensor is None:
+            self._tensor = self._build()
+        return self._tensor
+
+
 class Value:
-    """A tensor of the model after the pass.
+    """What the pass knows of a tensor; one of DenseValue, SparseValue and ListValue.
 
     Attributes:
-      tensor: On the side of users, B rows; otherwise what the model as written computes.
+      tensor: The tensor of the model. None: the model has no such tensor; see `computed`.
       side: Where it is computed.
-      dims: Its shape; ListSizes: that of each element of a list. Exactly one has `is_batch` where
-        the rows are known; an axis that is None may be anything. None: the rank is not known, and
-        the rows of a user's are on axis 0.
-      elements: Of an integer scalar or vector: what it says about sizes, with N rows.
-      entries: Entries or Distinct, of a component of a user's sparse or ragged tensor: the rows of
-        `dims` are not the users' but its entries, and each user has a number of them.
-      repeat: What repeats its rows, where that is neither the users' nor the entries' way.
-      make: Computes the tensor in another way than the model as written; None: as it does.
-      form: What algebra knows of it.
-      meets: Of positions among distinct values: the Distinct they point into.
-      entry_shape: (entries, sizes): of a shape of a row for each entry, the sizes of other axes.
+      dims: Its shape; of a list, the shape of an element. At most one axis has `is_batch`: that of
+        the rows. None: the rank is unknown, and rows of users are on axis 0.
+      entries: What the rows are. None: users or candidates.
+    """
+
+    tensor: tf.Tensor
+    side: Side
+    dims: Shape
+    entries: Optional[Union[Entries, Distinct]]
+
+    def known_dims(self) -> Tuple[Size, ...]:
+        """The shape, if the pass knows all of it.
+
+        Raises:
+          CannotMove: It does not.
+        """
+        raise NotImplementedError
+
+    def computed(self) -> tf.Tensor:
+        """The tensor of the compressed graph, on its side."""
+        return self.tensor
+
+    @property
+    def axis(self) -> Optional[int]:
+        """The axis of the rows. None: it has no rows, or the axis is unknown."""
+        sizes = self.dims.sizes if isinstance(self.dims, ListSizes) else self.dims
+        if sizes is None:
+            return 0 if self.side == Side.USER else None
+        return next((i for i, size in enumerate(sizes) if size is not None and size.is_batch), None)
+
+    @property
+    def per_row(self) -> Size:
+        """How many consecutive places of the axis belong to one row."""
+        sizes = self.dims.sizes if isinstance(self.dims, ListSizes) else self.dims
+        size = None if sizes is None or self.axis is None else sizes[self.axis]
+        return sizes_lib.ONE if size is None else size.per_row()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DenseValue(Value):
+    """A tensor whose rows, if it has any, are users or candidates.
+
+    Attributes:
+      tensor: See Value.
+      side: See Value.
+      dims: See Value.
+      elements: The elements of an integer scalar or vector, as sizes, with N rows. None: unknown.
+      form: How it is made, if the linear split may use that.
+      make: Builds the tensor in another way than the model. None: the model's tensor is used.
+      entries: None.
     """
 
     tensor: tf.Tensor
     side: Side
     dims: Sizes
     elements: Sizes = None
-    entries: Any = None
-    repeat: Optional[Callable[[tf.Tensor], tf.Tensor]] = None
-    make: Optional[Callable[[], tf.Tensor]] = None
-    form: Any = None
-    meets: Any = None
-    entry_shape: Any = None
+    form: Optional[Form] = None
+    make: Optional[Deferred] = None
+    entries: None = dataclasses.field(default=None, init=False)
+
+    def known_dims(self) -> Tuple[Size, ...]:
+        """The shape; see Value."""
+        return _all_known(self.dims)
 
     def computed(self) -> tf.Tensor:
-        """The tensor as the compressed graph computes it, on its side."""
-        if self.make is not None:
-            self.tensor, self.make = self.make(), None
-        return self.tensor
+        """The tensor of the compressed graph, on its side."""
+        return self.tensor if self.make is None else self.make()
 
-    @property
-    def axis(self) -> Optional[int]:
-        """The axis of the rows, None where there is none or it is not known."""
-        if self.dims is None:
-            return 0 if self.side == Side.USER else None
-        for axis, size in enumerate(self.dims):
-            if size is not None and size.is_batch:
-                return axis
-        return None
-
-    @property
-    def per_row(self) -> Optional[Size]:
-        """How many consecutive places of the axis belong to one row."""
-        if self.dims is None or self.axis is None:
-            return sizes_lib.ONE
-        return self.dims[self.axis].per_row()
+    def made_by(self, build: Callable[[], tf.Tensor]) -> "DenseValue":
+        """The same value, built by `build` when it is needed."""
+        return dataclasses.replace(self, make=Deferred(build))
 
 
-def known_dims(value: Value) -> Tuple[Size, ...]:
-    """The shape where all of it is known.
+@dataclasses.dataclass(frozen=True, eq=False)
+class ListValue(Value):
+    """A list of tensors of one shape.
 
-    Raises:
-      Stop: It is not.
+    Attributes:
+      tensor: The handle of a TensorList, or the flow of a TensorArray.
+      side: USER if the elements have rows of users.
+      dims: The shape of the elements.
+      entries: None.
     """
-    if value.repeat is not None:
-        raise Stop("takes apart a sparse or ragged tensor")
-    if isinstance(value.dims, sizes_lib.ListSizes):
-        raise Stop("takes a list of tensors")
-    if value.dims is None:
-        raise Stop("takes a tensor of unknown rank")
-    if None in value.dims:
-        raise Stop("takes a tensor whose rows are not known")
-    return value.dims
+
+    tensor: tf.Tensor
+    side: Side
+    dims: ListSizes
+    entries: None = dataclasses.field(default=None, init=False)
+
+    def known_dims(self) -> Tuple[Size, ...]:
+        """Raises CannotMove: a list has no shape."""
+        raise CannotMove("takes a list of tensors")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SparseValue(Value):
+    """A component of a sparse or ragged tensor of users, or a tensor made of one.
+
+    Attributes:
+      tensor: See Value.
+      dims: See Value. The rows are the entries.
+      entries: The entries. None: they are not followed.
+      side: USER.
+    """
+
+    tensor: tf.Tensor
+    dims: Sizes
+    entries: Optional[Union[Entries, Distinct]]
+    side: Side = dataclasses.field(default=Side.USER, init=False)
+
+    def known_dims(self) -> Tuple[Size, ...]:
+        """Raises CannotMove: the numbers would not mean the same to an op that has no rule."""
+        raise CannotMove("takes a component of a sparse or ragged tensor")
+
+    def repeated(self) -> tf.Tensor:
+        """The same component of the sparse or ragged tensor of N rows."""
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EntryRows(SparseValue):
+    """One row on axis 0 for each entry, or for each distinct value.
+
+    Attributes:
+      tensor: [n, …].
+      entries: What the rows are.
+      make: See DenseValue.
+    """
+
+    entries: Union[Entries, Distinct]
+    make: Optional[Deferred] = None
+
+    def known_dims(self) -> Tuple[Size, ...]:
+        """The shape; see Value."""
+        return _all_known(self.dims)
+
+    def computed(self) -> tf.Tensor:
+        """The tensor of the compressed graph."""
+        return self.tensor if self.make is None else self.make()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Indices(SparseValue):
+    """The indices of a SparseTensor, int64 [n, r]."""
+
+    entries: Entries
+
+    def repeated(self) -> tf.Tensor:
+        """int64 [m, r]."""
+        return self.entries.repeat_indices(self.tensor)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowNumbers(SparseValue):
+    """The user of each entry, [n]: the first column of the indices."""
+
+    entries: Entries
+
+    def repeated(self) -> tf.Tensor:
+        """[m], the candidate of each entry."""
+        return self.entries.repeat_rows(self.tensor)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowSplits(SparseValue):
+    """The outermost row_splits of a RaggedTensor, [B + 1]."""
+
+    entries: Entries
+
+    def repeated(self) -> tf.Tensor:
+        """[N + 1]."""
+        return self.entries.repeat_splits(self.tensor)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DenseShape(SparseValue):
+    """The dense_shape of a SparseTensor, int64 [r].
+
+    Attributes:
+      elements: See DenseValue. The first one is the number of rows.
+      is_bounding: Whether the width is that of the longest row, as RaggedTensorToSparse gives it.
+    """
+
+    entries: Entries
+    elements: Tuple[Optional[Size], ...]
+    is_bounding: bool = False
+
+    def repeated(self) -> tf.Tensor:
+        """int64 [r]."""
+        if self.is_bounding:
+            return self.entries.bounding_shape(self.tensor)
+        return self.entries.repeat_shape(self.tensor)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ChosenPositions(SparseValue):
+    """The positions of the entries that a mask selects, int64 [k] or [k, 1]."""
+
+    entries: Chosen
+
+    def repeated(self) -> tf.Tensor:
+        """The positions of the candidates' entries that the mask selects."""
+        return self.entries.repeat_positions(self.tensor)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DistinctPositions(SparseValue):
+    """The position of each entry's value among the distinct values, [n].
+
+    Attributes:
+      entries: The entries.
+      distinct: The distinct values.
+    """
+
+    entries: Entries
+    distinct: Distinct
+
+    def repeated(self) -> tf.Tensor:
+        """[m]."""
+        return self.distinct.repeat_positions(self.tensor)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EntryShape(SparseValue):
+    """The shape of a tensor of one row for each entry, [1 + len(sizes)].
+
+    Attributes:
+      entries: The entries.
+      sizes: Of the axes after the first one.
+    """
+
+    entries: Entries
+    sizes: Tuple[Size, ...]
+
+    def repeated(self) -> tf.Tensor:
+        """The shape of the same tensor of the candidates' entries."""
+        count = tf.cast(tf.size(self.entries.places), self.tensor.dtype)
+        return tf.concat([count[tf.newaxis], self.tensor[1:]], axis=0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Component(SparseValue):
+    """Any other component, which no rule takes.
+
+    Attributes:
+      repeat: Builds the same component of the tensor of N rows.
+    """
+
+    repeat: Callable[[], tf.Tensor]
+
+    def repeated(self) -> tf.Tensor:
+        """As `repeat` builds it."""
+        return self.repeat()
+
+
+def value_of(tensor: tf.Tensor, side: Side, shape: Shape, elements: Sizes = None) -> Value:
+    """A ListValue if the shape is that of a list's elements, otherwise a DenseValue."""
+    if isinstance(shape, ListSizes):
+        return ListValue(tensor, side, shape)
+    return DenseValue(tensor, side, shape, elements)
+
+
+def elements_in(value: Value) -> Sizes:
+    """What an integer tensor says about sizes; None where that is not followed."""
+    return value.elements if isinstance(value, (DenseValue, DenseShape)) else None
 
 
 def is_known(value: Value) -> bool:
-    """Whether all of the shape is known, and no part of a sparse or ragged tensor."""
-    try:
-        known_dims(value)
-    except Stop:
-        return False
-    return value.entries is None
+    """Whether a value is dense and the pass knows all of its shape."""
+    return isinstance(value, DenseValue) and value.dims is not None and None not in value.dims
 
 
-def fixed(tensor: tf.Tensor) -> Value:
-    """A tensor that depends on neither users nor items."""
-    return Value(tensor, Side.FIXED, static_dims(tensor, symbols=True), constant_elements(tensor))
+def _all_known(dims: Sizes) -> Tuple[Size, ...]:
+    if dims is None:
+        raise CannotMove("takes a tensor of unknown rank")
+    known = tuple(size for size in dims if size is not None)
+    if len(known) < len(dims):
+        raise CannotMove("takes a tensor whose rows are not known")
+    return known
 
 
-def opaque(tensor: tf.Tensor) -> Value:
-    """A tensor of the candidates' side of which only the static shape is known."""
-    return Value(tensor, Side.ITEM, static_dims(tensor, symbols=False))
+def fixed(tensor: tf.Tensor) -> DenseValue:
+    """The value of a tensor that depends on neither users nor candidates."""
+    dims = static_dims(tensor, symbols=True)
+    return DenseValue(tensor, Side.FIXED, dims, constant_elements(tensor))
+
+
+def opaque(tensor: tf.Tensor) -> DenseValue:
+    """The value of a candidates' tensor of which only the static shape is known."""
+    return DenseValue(tensor, Side.ITEM, static_dims(tensor, symbols=False))
 
 
 def static_dims(tensor: tf.Tensor, symbols: bool) -> Sizes:
-    """The static shape; what it leaves open is a symbol each, or None."""
+    """The static shape. An open axis is a symbol of its own if `symbols`, otherwise None."""
     if tensor.shape.rank is None:
         return None
     dims: List[Optional[Size]] = []
@@ -143,7 +381,7 @@ def rows_dims(tensor: tf.Tensor) -> Sizes:
 
 
 def constant_elements(tensor: tf.Tensor) -> Sizes:
-    """The numbers of a small integer constant."""
+    """The elements of a small integer constant."""
     if not tensor.dtype.is_integer or tensor.shape.rank not in (0, 1):
         return None
     length = tensor.shape.num_elements()

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports what the compression pass moved, and the FLOPs it saved."""
+"""What the pass did to a graph, and how much work that saves."""

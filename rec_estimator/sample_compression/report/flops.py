@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many floating-point operations an op takes, for the report.
+"""Counts the floating-point operations of an op, for the report.
 
-An element that is computed counts as one, a product of matrices as a multiplication and an addition
-for each pair. What only moves, picks or compares numbers, whole numbers and text count as nothing.
+An op counts as one operation for each element it computes. A matrix product counts as one
+multiplication and one addition for each pair of numbers. Ops that only move, select or compare
+numbers count as 0; so do ops on integers and strings.
 """
 
 import math
@@ -12,8 +13,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.graph_passes.op_registry import LOOKUPS
-from rec_estimator.sample_compression.analysis.sizes import BATCH, Size, Sizes, number
-from rec_estimator.sample_compression.rules import control_flow_v2 as bodies
+from rec_estimator.sample_compression.analysis.sizes import BATCH, ListSizes, Shape, Size, number
+from rec_estimator.sample_compression.rules import control_flow
 
 _MOVES_TEXT = """
     BroadcastTo Case ConcatV2 ConjugateTranspose EnsureShape Enter Exit ExpandDims Fill Gather
@@ -28,19 +29,19 @@ _MOVES_TEXT = """
 _MOVES = LOOKUPS.union(_MOVES_TEXT.split())
 
 
-def flops(op: tf.Operation, dims: Sizes, rows: int) -> int:
+def flops(op: tf.Operation, dims: Shape, rows: int) -> int:
     """The floating-point operations of an op.
 
     Args:
-      op: It.
-      dims: The shape of its first output; None: the static shape tells what is known of it.
-      rows: How many rows it has. Sizes that only a request tells otherwise count as 1.
+      op: The op.
+      dims: The shape of its first output. None: the static shape is used.
+      rows: The number of rows. Other sizes that are unknown count as 1.
 
     Returns:
-      Their number; of an op with bodies that of one round or of the largest branch.
+      Their number. Of a loop, that of one round; of a branch, that of the largest one.
     """
-    if op.type in bodies.CALLS:
-        found = [_of_graph(graph, rows) for graph in bodies.graphs_of(op)]
+    if op.type in control_flow.CALL_RULES:
+        found = [_of_graph(graph, rows) for graph in control_flow.graphs_of(op)]
         return sum(found) if "While" in op.type else max(found)
     if op.type in _MOVES or not op.outputs or not op.outputs[0].dtype.is_floating:
         return 0
@@ -51,7 +52,7 @@ def flops(op: tf.Operation, dims: Sizes, rows: int) -> int:
 
 
 def has_rounds(op: tf.Operation) -> bool:
-    """Whether an op is a loop, or of one, whose rounds are not counted."""
+    """Whether an op is a loop or belongs to one, so that one round is counted."""
     return "While" in op.type or op.type == "NextIteration"
 
 
@@ -59,10 +60,14 @@ def _of_graph(graph: Optional[tf.Graph], rows: int) -> int:
     return 0 if graph is None else sum(flops(op, None, rows) for op in graph.get_operations())
 
 
-def _with_rows(op: tf.Operation, dims: Sizes) -> List[Size]:
-    """The shape, the first size that is not known taken for the number of rows, if none is."""
-    sizes: List[Optional[Size]] = list(dims if dims is not None else ())
-    if dims is None:
+def _with_rows(op: tf.Operation, dims: Shape) -> List[Size]:
+    """The shape. If no axis has rows, the first unknown size is taken as the number of rows."""
+    sizes: List[Optional[Size]]
+    if isinstance(dims, ListSizes):
+        sizes = list(dims.sizes)
+    elif dims is not None:
+        sizes = list(dims)
+    else:
         sizes = [None if n is None else number(n) for n in op.outputs[0].shape.as_list()]
     if None in sizes and not any(size is not None and size.is_batch for size in sizes):
         sizes[sizes.index(None)] = BATCH

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pass did: how much it moved, and what stopped it elsewhere."""
+"""The report of the pass: which ops it moved, which it left and why, and how much work it saves."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ from typing import Dict, List, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.sample_compression.analysis.sizes import Sizes
+from rec_estimator.sample_compression.analysis.sizes import Shape
 from rec_estimator.sample_compression.report.flops import flops, has_rounds
 
 
@@ -16,17 +16,17 @@ class OpRecord:
     """One op that depends on users or candidates.
 
     Attributes:
-      op: It.
-      is_moved: Whether it runs on a row per user.
+      op: The op.
+      is_moved: Whether it runs on one row per user.
       dims: The shape of its first output.
-      reason: What stopped it; "": nothing.
-      share: Which part of it still runs for each candidate, from 0 to 1.
-      is_split: Whether a part of it runs on a row per user.
+      reason: Why it stays with the candidates; "": it does not, or there is nothing to move.
+      share: The part of it that still runs for each candidate, from 0 to 1.
+      is_split: Whether a part of it runs on one row per user.
     """
 
     op: tf.Operation
     is_moved: bool
-    dims: Sizes
+    dims: Shape
     reason: str = ""
     share: float = 1.0
     is_split: bool = False
@@ -39,15 +39,14 @@ class CompressionReport:
     Attributes:
       users: B.
       items: N.
-      moved: Names of the ops that run on a row per user.
-      split: Names of the ops of which a part does.
-      left: (name, type, what stopped it) of those that take something of users and run for each
+      moved: Names of the ops that run on one row per user.
+      split: Names of the ops of which a part runs on one row per user.
+      left: (name, type, reason) of the ops that take tensors of users and still run for each
         candidate.
-      flops_before: Of the model as written, of the ops that depend on users or candidates. Sizes
-        that only a request tells, but for the numbers of rows, count as 1, and so do the rounds of
-        a loop.
-      flops_after: Of the same ops compressed; also of those that algebra makes needless.
-      loops: Names of loops of which one round is counted.
+      flops_before: Of the original model, over the ops that depend on users or candidates. Other
+        unknown sizes than the numbers of rows count as 1, and of a loop one round counts.
+      flops_after: Of the same ops after the pass, including those that a split makes unnecessary.
+      loops: Names of the loops of which one round is counted.
     """
 
     users: int
@@ -78,12 +77,12 @@ class CompressionReport:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first names, so that a reader finds the place in the model."""
+    """The first names, which lead a reader to the place in the model."""
     return ", ".join(names[:2]) + (", ..." if len(names) > 2 else "")
 
 
 def report(records: Sequence[OpRecord], users: int, items: int) -> CompressionReport:
-    """Sums up what the pass noted."""
+    """The report of what the pass recorded, for a request of that size."""
     before = after = 0
     for record in records:
         for_items = flops(record.op, record.dims, items)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the compressed graph."""
+"""What the pass puts in the place of ops: repeated rows, split layers, rewired inputs."""

@@ -1,44 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one row per user to one per candidate by TensorFlow's ops alone, for portable exports."""
+"""Repeats rows of users for candidates by TensorFlow's ops alone, for portable exports."""
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.sample_compression.rewrite.expansion import (
-    KernelBlock,
-    handed_on,
-    repeat_rows,
-    tensor_name,
-)
+from rec_estimator.sample_compression.analysis.components import AnyTensor, tensor_name
+from rec_estimator.sample_compression.rewrite.expansion import KernelBlock, identities, repeat_rows
 
-# Collection of the names of ops that fill variables made of others, once those are restored.
+# Collection: names of the ops that fill the variables of kernel_rows, after a restore.
 KERNEL_ROWS = "rec_estimator_kernel_rows"
 
 
 class StockExpansion:
-    """The rows of users for candidates: what Expansion is, without an op of ours.
+    """A RowExpansion without an op of ours.
 
     Args:
       users: Dense, sparse and ragged tensors of B rows.
-      items: Such of N rows.
+      items: Dense, sparse and ragged tensors of N rows.
       item_size: int32 or int64 [B] or [1].
-
-    Attributes:
-      users: int32 [], B.
-      items: int32 [], N.
-      index: int32 [N]: which user's row each candidate has.
     """
 
-    def __init__(self, users: Sequence[Any], items: Sequence[Any], item_size: tf.Tensor) -> None:
+    def __init__(
+        self, users: Sequence[AnyTensor], items: Sequence[AnyTensor], item_size: tf.Tensor
+    ) -> None:
         with tf.name_scope("rows"):
             rows = _row_counts([*users, *items])
             length = tf.size(item_size)
             # One element stands for all users.
             is_one = tf.equal(length, 1)
             expected = tf.where(is_one, rows[0], length)
-            # Wide: sizes whose sum overflows must not pass for right ones.
+            # int64, so that a sum that overflows int32 is not taken for a correct one.
             sizes = tf.cast(item_size, tf.int64)
             total = tf.reduce_sum(sizes) * tf.cast(tf.where(is_one, expected, 1), tf.int64)
             check = _check(
@@ -60,31 +53,35 @@ class StockExpansion:
                 item_size = tf.cast(item_size, tf.int32)
                 sizes = tf.broadcast_to(item_size, self.users[tf.newaxis])
             self._ends = tf.cumsum(sizes)
-            # How many users end at or before a candidate: those without candidates are passed over.
+            # The number of users that end at or before a candidate, so users without are skipped.
             self.index = tf.raw_ops.UpperBound(
                 sorted_inputs=self._ends[tf.newaxis],
                 values=tf.range(self.items)[tf.newaxis],
             )[0]
             is_one = tf.equal(self.users, 1)
             self._one_or_all = self.index[: tf.where(is_one, 1, self.items)]
-            # A candidate's place where each user has room for as many as any.
+            # The place of each candidate if every user has room for the largest number.
             self._most = tf.maximum(tf.reduce_max(sizes), 0)
             begins = tf.gather(self._ends - sizes, self.index)
             self._places = self.index * self._most + tf.range(self.items) - begins
 
     def repeat(
-        self, tensor: tf.Tensor, axis: int, per_row: Any = 1, keep_one: bool = False
+        self,
+        tensor: tf.Tensor,
+        axis: int,
+        per_row: Union[int, tf.Tensor] = 1,
+        keep_one: bool = False,
     ) -> tf.Tensor:
-        """As of Expansion."""
+        """See RowExpansion."""
         index = self._one_or_all if keep_one else self.index
         return repeat_rows(tensor, axis, self.users, per_row, index)
 
     def multiplies(self, dtype: tf.DType) -> bool:
-        """As of Expansion."""
+        """See RowExpansion."""
         return dtype.is_floating
 
     def multiply(self, rows: tf.Tensor, matrices: tf.Tensor, transpose: bool = False) -> tf.Tensor:
-        """As of Expansion, by one product per user, padded to the most candidates."""
+        """See RowExpansion. One product per user, padded to the largest number of candidates."""
         width = tf.shape(rows)[1]
         shape = tf.stack([self.users * self._most, width])
         padded = tf.scatter_nd(self._places[:, tf.newaxis], rows, shape)
@@ -102,12 +99,12 @@ class StockExpansion:
         user_bias: Optional[tf.Tensor],
         row_bias: Optional[tf.Tensor],
     ) -> tf.Tensor:
-        """As of Expansion: a user's entries make one matrix for all her candidates."""
+        """See RowExpansion. The entries of a user make one matrix for all candidates."""
         (_, count, width), units = tf.unstack(tf.shape(entries), 3), tf.shape(kernel)[1]
         matrices = tf.transpose(entries, [0, 2, 1])[..., tf.newaxis] * kernel[:, tf.newaxis]
         rows = tf.reshape(rows, tf.stack([self.items, width]))
         if user_bias is not None:
-            # One more row of the matrix, and a 1 for it, adds in the same pass.
+            # One more row of the matrix, multiplied by 1, adds the bias in the same product.
             matrices = tf.concat([matrices, user_bias[:, tf.newaxis]], axis=1)
             rows = tf.pad(rows, [[0, 0], [0, 1]], constant_values=1)
             width += 1
@@ -116,13 +113,13 @@ class StockExpansion:
         return outputs if row_bias is None else outputs + row_bias[:, tf.newaxis]
 
     def kernel_rows(self, kernel: tf.Tensor, blocks: Sequence[KernelBlock]) -> tf.Tensor:
-        """As of Expansion: rows of a variable are one of their own, filled after the restore."""
+        """See RowExpansion. The rows of a variable get a variable, filled after a restore."""
         rows = _slice_kernel(kernel, blocks)
-        ops = handed_on(kernel)
+        ops = identities(kernel)
         if ops[-1].type not in ("ReadVariableOp", "VariableV2"):
-            return rows  # Of a constant TensorFlow slices them itself when it loads the graph.
+            return rows  # TensorFlow slices a constant once, when it loads the graph.
         if any(op.control_inputs for op in ops):
-            return rows  # It waits for something of a request, such as an assertion.
+            return rows  # It waits for an op of the request, such as an assertion.
         variable = tf.Variable(
             rows,
             trainable=False,
@@ -143,7 +140,7 @@ def _slice_kernel(kernel: tf.Tensor, blocks: Sequence[KernelBlock]) -> tf.Tensor
     return sums[0] if len(sums) == 1 else tf.concat(sums, axis=0)
 
 
-def _row_counts(tensors: Sequence[Any]) -> tf.Tensor:
+def _row_counts(tensors: Sequence[AnyTensor]) -> tf.Tensor:
     """int32 [len(tensors)], the number of rows of each, in as few ops as there are dtypes."""
     counts: Dict[int, tf.Tensor] = {}
     alike: Dict[tf.DType, List[int]] = {}
@@ -166,7 +163,7 @@ def _row_counts(tensors: Sequence[Any]) -> tf.Tensor:
         first = np.cumsum([0] + [tensors[place].shape.rank for place in order])[:-1]
         rows = tf.unstack(tf.gather(tf.concat(shapes, axis=0), first)) if counts else None
         if rows is None:
-            # All dense, as mostly: back into the order of the tensors.
+            # All are dense, as in most requests: one gather restores the order.
             return tf.gather(tf.concat(shapes, axis=0), first[np.argsort(order)])
         counts.update(zip(order, rows))
     return tf.stack([counts[place] for place in range(len(tensors))])
@@ -179,18 +176,18 @@ def _check(
     found: tf.Tensor,
     wanted: tf.Tensor,
 ) -> tf.Operation:
-    """Fails with the first of the tensors that has not the rows it must have, or on a size < 0.
+    """Fails on the first tensor with a wrong number of rows, or on a negative size.
 
     Args:
-      users: What to say of the users' tensors.
-      items: What to say of the items' tensors.
+      users: The error text of each user tensor.
+      items: The error text of each item tensor.
       item_size: [B] or [1].
       found: int32, the rows of all tensors.
-      wanted: int64 [2], the rows that users' and items' tensors must have.
+      wanted: int64 [2], the rows that user and item tensors must have.
     """
     least = f"item_size {item_size.op.name} must not be below"
     rules = tf.constant([*users, *items, least])
-    # One check for all: a tf.debugging.Assert each would cost more than many a small model.
+    # One check for all: an Assert for each tensor would cost more than a small model.
     kinds = tf.constant([0] * len(users) + [1] * len(items) + [2])
     lowest = tf.cast(tf.minimum(tf.reduce_min(item_size), 0), tf.int64)
     found = tf.concat([tf.cast(found, tf.int64), lowest[tf.newaxis]], axis=0)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ops are row-wise: one module for each kind of op."""
+"""What each op type does to rows: one file for each kind of op, and op_rules.py lists them all."""

@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of a graph that run on one side as a whole: loops and branches of the older kind.
+"""Finds the loops and branches of control flow v1, which run on one side as a whole.
 
-Control flow v1 writes a tf.while_loop or tf.cond into the graph itself. What belongs together is
-everything inside of the outermost one, and what touches a TensorArray that is used there.
+Control flow v1 writes the ops of a tf.while_loop or tf.cond into the graph itself. A subgraph is
+everything inside of the outermost loop or branch, and every op that uses a TensorArray of it.
 """
 
-from typing import Any, Dict, Iterable, List, Set
+from typing import Dict, Iterable, List, Set, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
 
-# Ops that hand a TensorArray's handle on.
+# Ops that pass on the handle of a TensorArray.
 _PASSES_ON = frozenset({"Enter", "Identity", "Switch"})
 
 
-class Piece:
+class Subgraph:
     """Ops that run on one side as a whole.
 
     Args:
       ops: All of them.
 
     Attributes:
-      ops: The inputs of each before it, but for the NextIteration of a Merge.
+      ops: Sorted: each op comes after its inputs, except a Merge before its NextIteration.
     """
 
     def __init__(self, ops: Set[tf.Operation]) -> None:
@@ -49,15 +49,15 @@ class Piece:
     def __contains__(self, op: tf.Operation) -> bool:
         return op in self._ops
 
-    def inputs(self) -> Iterable[Any]:
-        """(op, index, tensor) of what comes into the piece."""
+    def inputs(self) -> Iterable[Tuple[tf.Operation, int, tf.Tensor]]:
+        """(op, index, tensor) of each input that comes from outside."""
         for op in self.ops:
             for index, tensor in enumerate(op.inputs):
                 if tensor.op not in self._ops:
                     yield op, index, tensor
 
     def outputs(self) -> Iterable[tf.Tensor]:
-        """What something outside takes, and what a session may fetch."""
+        """The tensors that ops outside take, and those that a session may fetch."""
         for op in self.ops:
             is_inside = graphs.in_control_flow(op) and op.type != "Exit"
             for tensor in op.outputs:
@@ -65,12 +65,12 @@ class Piece:
                     yield tensor
 
 
-def find_pieces(graph: tf.Graph) -> Dict[tf.Operation, Piece]:
-    """The piece of each op that is in one."""
-    groups: Dict[Any, Set[tf.Operation]] = {}
-    names: Dict[tf.Operation, Any] = {}
+def find_subgraphs(graph: tf.Graph) -> Dict[tf.Operation, Subgraph]:
+    """The subgraph of each op that is in one."""
+    groups: Dict[object, Set[tf.Operation]] = {}  # By what names the subgraph: context or array.
+    names: Dict[tf.Operation, object] = {}
 
-    def put(op: tf.Operation, name: Any) -> None:
+    def put(op: tf.Operation, name: object) -> None:
         old = names.get(op, name)
         for member in groups.pop(old, set()) if old != name else set():
             names[member] = name
@@ -89,13 +89,14 @@ def find_pieces(graph: tf.Graph) -> Dict[tf.Operation, Piece]:
                 if tensor.op in names:
                     put(op, names[tensor.op])
         if op.type == "TensorArrayV3":
-            for user in _touching(op):
+            for user in _ops_on_array(op):
                 put(user, names.setdefault(op, op))
-    pieces = {name: Piece(group) for name, group in groups.items()}
-    return {op: pieces[name] for op, name in names.items() if name in pieces}
+    subgraphs = {name: Subgraph(group) for name, group in groups.items()}
+    return {op: subgraphs[name] for op, name in names.items() if name in subgraphs}
 
 
-def _touching(array: tf.Operation) -> Iterable[tf.Operation]:
+def _ops_on_array(array: tf.Operation) -> Iterable[tf.Operation]:
+    """The ops that use a TensorArray, itself included."""
     stack, seen = [array.outputs[0]], {array}
     yield array
     while stack:

@@ -1,59 +1,105 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of the ops that make entries of users' rows, and rows of entries: sparse features.
+"""Rules of the ops that turn rows into entries and entries into rows.
 
-Where and GatherNd take the ids out of a padded matrix, the lookups of tables combine what they find
-for a row's ids into one vector.
+Where and GatherNd take the ids out of a padded matrix. The lookups of our tables combine what they
+find for the ids of a row into one vector. sparse.py has the ops in between.
 """
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.sample_compression.analysis import sizes as sizes_lib
-from rec_estimator.sample_compression.analysis.entries import Entries
+from rec_estimator.sample_compression.analysis.entries import Entries, Rows
 from rec_estimator.sample_compression.analysis.sizes import BATCH
-from rec_estimator.sample_compression.analysis.values import Side, Value
+from rec_estimator.sample_compression.analysis.values import (
+    DenseShape,
+    DenseValue,
+    EntryRows,
+    Indices,
+    RowSplits,
+    Side,
+    Value,
+    elements_in,
+)
 from rec_estimator.sample_compression.rules.sparse import (
-    are_indices,
-    are_keys,
+    SPARSE_RULES,
+    EntryOutputs,
+    EntryRule,
+    are_ids,
     are_rows,
+    columns_of,
     indices_of,
-    sparse_made,
 )
 
 
-def entries_made(
-    expansion: Any, op: tf.Operation, inputs: Sequence[Value]
-) -> Optional[List[Value]]:
-    """The outputs of an op that takes entries out of users' rows; None where it is no such op."""
-    if op.type == "Where" and are_rows(inputs[0]):
-        entries = Entries.of_sparse(expansion, op.outputs[0], is_sorted=True)
-        return [indices_of(op.outputs[0], entries, len(inputs[0].dims))]
-    if op.type == "GatherNd" and are_rows(inputs[0]) and are_indices(inputs[1]):
-        depth = inputs[1].dims[1].factor
-        dims = (BATCH, *inputs[0].dims[depth:])
-        return [Value(op.outputs[0], Side.USER, dims, None, inputs[1].entries)]
-    if op.type == "RaggedTensorToSparse" and _are_ragged(inputs):
-        return _ragged_to_sparse(op, inputs[1].entries)
-    return sparse_made(expansion, op, inputs)
+def entry_outputs(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
+    """The outputs of an op that makes or takes entries of users.
+
+    Args:
+      expansion: The rows of the request.
+      op: Outside of control flow.
+      inputs: The values of its inputs.
+
+    Returns:
+      One value for each output; None if no rule of this file or of sparse.py holds.
+    """
+    for rules in (ENTRY_RULES, SPARSE_RULES):
+        rule = rules.get(op.type)
+        if rule is not None and any(value.side == Side.USER for value in inputs):
+            outputs = rule(expansion, op, inputs)
+            if outputs is not None:
+                return outputs
+    return None
 
 
-def _ragged_to_sparse(op: tf.Operation, entries: Entries) -> List[Value]:
+def _where(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
+    """The positions in a matrix where a condition holds."""
+    if not are_rows(inputs[0]):
+        return None
+    entries = Entries.of_sparse(expansion, op.outputs[0], is_sorted=True)
+    return [indices_of(op.outputs[0], entries, len(inputs[0].known_dims()))]
+
+
+def _gather_nd(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
+    """The numbers at positions of a matrix."""
+    data, indices = inputs
+    depth = columns_of(indices)
+    if not are_rows(data) or not isinstance(indices, Indices) or depth is None:
+        return None
+    return [EntryRows(op.outputs[0], (BATCH, *data.known_dims()[depth:]), indices.entries)]
+
+
+def _ragged_to_sparse(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
+    splits, *_, ids = inputs
+    if len(inputs) != 2 or not isinstance(splits, RowSplits):
+        return None
+    if not are_ids(ids) or ids.entries is not splits.entries:
+        return None
     indices, values, shape = op.outputs
-    dims, elements = (sizes_lib.number(2),), (BATCH, None)
+    two, entries = (sizes_lib.number(2),), splits.entries
     return [
         indices_of(indices, entries, 2),
-        Value(values, Side.USER, (BATCH,), None, entries),
-        Value(shape, Side.USER, dims, elements, entries, entries.bounding_shape),
+        EntryRows(values, (BATCH,), entries),
+        DenseShape(shape, two, entries, elements=(BATCH, None), is_bounding=True),
     ]
 
 
-def looked_up(op: tf.Operation, inputs: Sequence[Value]) -> Tuple[List[Optional[Value]], List[int]]:
-    """The outputs of a fused lookup, each of which depends on its own inputs only.
+ENTRY_RULES: Dict[str, EntryRule] = {
+    "GatherNd": _gather_nd,
+    "RaggedTensorToSparse": _ragged_to_sparse,
+    "Where": _where,
+}
+
+
+def lookup_outputs(
+    op: tf.Operation, inputs: Sequence[Value]
+) -> Tuple[List[Optional[Value]], List[int]]:
+    """The outputs of a fused lookup. Each output depends on its own inputs only.
 
     Returns:
-      The outputs, None for those that stay on the candidates' side, and which inputs belong to the
-      others.
+      The outputs, None for each that stays on the candidates' side; and the inputs that belong to
+      the other outputs.
     """
     count = op.get_attr("N")
     outputs: List[Optional[Value]] = []
@@ -61,33 +107,20 @@ def looked_up(op: tf.Operation, inputs: Sequence[Value]) -> Tuple[List[Optional[
     for i, (dim, combiner) in enumerate(zip(op.get_attr("dims"), op.get_attr("combiners"))):
         keys, indices, shape = (inputs[n * count + i] for n in (1, 2, 3))
         width = sizes_lib.number(dim)
-        value = None
+        value: Optional[Value] = None
         if combiner == b"none":
-            if keys.side == Side.USER and keys.repeat is None and keys.dims is not None:
-                dims = (*keys.dims, width)
-                value = Value(op.outputs[i], Side.USER, dims, entries=keys.entries)
+            if isinstance(keys, EntryRows) and keys.dims is not None:
+                value = EntryRows(op.outputs[i], (*keys.dims, width), keys.entries)
+            elif isinstance(keys, DenseValue) and keys.side == Side.USER and keys.dims is not None:
+                value = DenseValue(op.outputs[i], Side.USER, (*keys.dims, width))
         elif (
-            are_indices(indices)
+            columns_of(indices) is not None
             and keys.entries is indices.entries
-            and are_keys(keys)
-            and (shape.elements or (None,))[0] == BATCH
+            and are_ids(keys)
+            and (elements_in(shape) or (None,))[0] == BATCH
         ):
-            value = Value(op.outputs[i], Side.USER, (BATCH, width))
+            value = DenseValue(op.outputs[i], Side.USER, (BATCH, width))
         outputs.append(value)
         if value is not None:
             of_users += [n * count + i for n in (1, 2, 3)]
     return outputs, of_users
-
-
-def _are_ragged(inputs: Sequence[Value]) -> bool:
-    """Whether the inputs are the row_splits and the values of a user's ragged tensor."""
-    if len(inputs) != 2:
-        return False
-    splits, values = inputs
-    return (
-        values.side == splits.side == Side.USER
-        and values.entries is not None
-        and values.entries is splits.entries
-        and splits.repeat == splits.entries.repeat_splits
-        and are_keys(values)
-    )

@@ -1,114 +1,121 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of what TensorFlow's lookups of sparse ids are made of.
+"""Rules of the ops that TensorFlow's lookups of sparse ids consist of.
 
-tf.nn.embedding_lookup_sparse, safe_embedding_lookup_sparse and the feature columns drop ids that
-are not valid, fill empty rows, look every distinct id up once and sum over the row numbers of ids.
-A rule proves less than that any op is row-wise, but that these belong together: the row numbers
-are those of the entries that the ids are, the positions are into the distinct ones of these ids.
+tf.nn.embedding_lookup_sparse, safe_embedding_lookup_sparse and the feature columns drop invalid
+ids, fill empty rows, look up every distinct id once, and sum over the row numbers of the ids. These
+rules match known op patterns; they do not prove that an op is row-wise. They check that the inputs
+belong together: that row numbers are those of the same entries as the ids, and that positions point
+into the distinct values of these ids.
 
-One thing is other than in TensorFlow: its sums over row numbers end with the last row that has an
-id, so that a model fails if the last row of a batch has none; compressed, that row gives zeros.
+One result differs from TensorFlow's. Its sums over row numbers end with the last row that has an
+id, so a model fails if the last row of a batch has none. Compressed, that row gives zeros.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Sequence
+import dataclasses
+from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.sample_compression.analysis import sizes as sizes_lib
-from rec_estimator.sample_compression.analysis.entries import Chosen, Distinct, Entries
-from rec_estimator.sample_compression.analysis.sizes import BATCH, ONE
-from rec_estimator.sample_compression.analysis.values import Side, Value, rows_dims
+from rec_estimator.sample_compression.analysis.entries import Chosen, Distinct, Entries, Rows
+from rec_estimator.sample_compression.analysis.sizes import BATCH, ONE, ListSizes, Size
+from rec_estimator.sample_compression.analysis.values import (
+    ChosenPositions,
+    Component,
+    Deferred,
+    DenseShape,
+    DenseValue,
+    DistinctPositions,
+    EntryRows,
+    EntryShape,
+    Indices,
+    RowNumbers,
+    Side,
+    SparseValue,
+    Value,
+    elements_in,
+    is_known,
+    rows_dims,
+)
 
-_Made = Optional[List[Value]]
+# One value for each output of an op; None if the rule does not hold.
+EntryOutputs = Optional[List[Value]]
+EntryRule = Callable[[Rows, tf.Operation, Sequence[Value]], EntryOutputs]
 
 
-def sparse_made(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
-    """The outputs of an op on the entries of users; None where the rules do not hold."""
-    rule = _RULES.get(op.type)
-    if rule is None or all(value.side != Side.USER for value in inputs):
-        return None
-    return rule(expansion, op, inputs)
-
-
-def indices_of(tensor: tf.Tensor, entries: Entries, rank: int) -> Value:
-    """The indices of a user's sparse tensor."""
-    dims = (BATCH, sizes_lib.number(rank))
-    return Value(tensor, Side.USER, dims, None, entries, entries.repeat_indices)
+def indices_of(tensor: tf.Tensor, entries: Entries, rank: int) -> Indices:
+    """The indices of a sparse tensor of users of a known rank."""
+    return Indices(tensor, (BATCH, sizes_lib.number(rank)), entries)
 
 
 def are_rows(value: Value) -> bool:
-    """Whether a tensor has a row per user along axis 0."""
+    """Whether a tensor has one row per user on axis 0."""
     return (
-        value.side == Side.USER
-        and value.entries is None
-        and value.repeat is None
-        and value.dims is not None
-        and value.dims[:1] == (BATCH,)
+        isinstance(value, DenseValue)
+        and value.side == Side.USER
+        and is_known(value)
+        and value.known_dims()[:1] == (BATCH,)
     )
 
 
-def are_keys(value: Value) -> bool:
-    """Whether a tensor has one number or text per entry, or per user."""
-    return value.side == Side.USER and value.repeat is None and value.dims == (BATCH,)
+def are_ids(value: Value) -> bool:
+    """Whether a tensor has one number or string for each entry, or for each user."""
+    is_user = isinstance(value, DenseValue) and value.side == Side.USER
+    return (is_user or isinstance(value, EntryRows)) and value.dims == (BATCH,)
 
 
-def are_indices(value: Value) -> bool:
-    """Whether a tensor is the indices of a user's sparse tensor."""
-    return (
-        value.side == Side.USER
-        and isinstance(value.entries, Entries)
-        and value.repeat == value.entries.repeat_indices
-        and value.dims is not None
-        and sizes_lib.is_number(value.dims[1])
-    )
+def columns_of(value: Value) -> Optional[int]:
+    """The rank of the sparse tensor that a tensor is the indices of; None if it is no such."""
+    if not isinstance(value, Indices) or value.dims is None:
+        return None
+    width = value.dims[1]
+    return width.factor if width is not None and sizes_lib.is_number(width) else None
 
 
-def _have_entries(value: Value) -> bool:
-    """Whether a tensor has a row per entry along axis 0."""
-    return (
-        value.side == Side.USER
-        and isinstance(value.entries, Entries)
-        and value.repeat is None
-        and value.dims is not None
-        and None not in value.dims
-        and value.dims[:1] == (BATCH,)
-    )
+def _rows_of_entries(value: Value) -> Optional[Tuple[Size, ...]]:
+    """The shape of a tensor that has one row for each entry on axis 0; None if it is no such."""
+    if not isinstance(value, EntryRows) or not isinstance(value.entries, Entries):
+        return None
+    return _shape_by_entry(value)
 
 
-def _are_row_numbers(value: Value, entries: Entries) -> bool:
-    return value.entries is entries and value.repeat == entries.repeat_rows
+def _shape_by_entry(value: EntryRows) -> Optional[Tuple[Size, ...]]:
+    if value.dims is None or None in value.dims or value.dims[:1] != (BATCH,):
+        return None
+    return value.known_dims()
+
+
+def _are_row_numbers(value: Value, entries: Optional[Entries]) -> bool:
+    return isinstance(value, RowNumbers) and value.entries is entries
 
 
 def _is_shape(value: Value) -> bool:
-    """Whether a tensor says the shape of a sparse tensor, its rows and otherwise the same."""
-    is_followed = value.elements is not None and value.elements[:1] == (BATCH,)
-    if value.side != Side.USER:
-        return is_followed
-    return is_followed and value.repeat == value.entries.repeat_shape
+    """Whether a tensor is the dense_shape of a sparse tensor with the users' rows."""
+    if value.side == Side.USER and not (isinstance(value, DenseShape) and not value.is_bounding):
+        return False
+    return (elements_in(value) or ())[:1] == (BATCH,)
 
 
-def _identity(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
+def _identity(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
     (value,) = inputs
-    if value.repeat is None or not isinstance(value.entries, Entries):
+    if not isinstance(value, SparseValue) or isinstance(value, EntryRows):
         return None
-    (out,) = op.outputs
-    elements, entries = value.elements, value.entries
-    return [Value(out, Side.USER, value.dims, elements, entries, value.repeat, meets=value.meets)]
+    if not isinstance(value.entries, Entries):
+        return None
+    return [dataclasses.replace(value, tensor=op.outputs[0])]
 
 
-def _cast(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
+def _cast(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
     (value,) = inputs
-    integers = value.tensor.dtype.is_integer and op.outputs[0].dtype in (tf.int32, tf.int64)
-    if not integers or value.repeat is None or not isinstance(value.entries, Entries):
-        return None
-    if not _are_row_numbers(value, value.entries):
+    if not isinstance(value, RowNumbers) or op.outputs[0].dtype not in (tf.int32, tf.int64):
         return None
     return _identity(expansion, op, inputs)
 
 
-def _column(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
+def _column(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
     """The row numbers: indices[:, 0]."""
-    if not are_indices(inputs[0]):
+    indices = inputs[0]
+    if not isinstance(indices, Indices) or columns_of(indices) is None:
         return None
     limits = [tf.get_static_value(value.tensor) for value in inputs[1:]]
     masks = [
@@ -120,108 +127,100 @@ def _column(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
     begin, _, strides = limits
     if not (masks[0] & masks[1] & 1) or begin[1] != 0 or strides.tolist() != [1, 1]:
         return None
-    entries = inputs[0].entries
-    return [Value(op.outputs[0], Side.USER, (BATCH,), None, entries, entries.repeat_rows)]
+    return [RowNumbers(op.outputs[0], (BATCH,), indices.entries)]
 
 
-def _reshape_sparse(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
-    """SparseReshape from a matrix to one of as many rows: nothing changes."""
+def _reshape_sparse(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
+    """SparseReshape from a matrix to a matrix of as many rows: nothing changes."""
     indices, shape, target = inputs
-    if not are_indices(indices) or indices.dims[1] != sizes_lib.number(2):
+    if not isinstance(indices, Indices) or columns_of(indices) != 2:
         return None
-    if not _is_shape(shape) or not _is_shape(target) or len(target.elements) != 2:
+    if not _is_shape(shape) or not _is_shape(target) or len(elements_in(target) or ()) != 2:
         return None
     if shape.side == Side.USER and shape.entries is not indices.entries:
         return None
-    entries = indices.entries
-    dims, elements = (sizes_lib.number(2),), (BATCH, None)
+    two, entries = (sizes_lib.number(2),), indices.entries
     return [
         indices_of(op.outputs[0], entries, 2),
-        Value(op.outputs[1], Side.USER, dims, elements, entries, entries.repeat_shape),
+        DenseShape(op.outputs[1], two, entries, elements=(BATCH, None)),
     ]
 
 
-def _where(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
-    """Which entries a mask chooses."""
+def _where(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
+    """The positions of the entries that a mask selects."""
     (mask,) = inputs
-    if not _have_entries(mask) or mask.dims != (BATCH,) or mask.tensor.dtype != tf.bool:
+    if not isinstance(mask, EntryRows) or not isinstance(mask.entries, Entries):
+        return None
+    if mask.dims != (BATCH,) or op.inputs[0].dtype != tf.bool:
         return None
     (out,) = op.outputs
-    # Ids and their weights are chosen by one mask, by a Where each.
-    masks, name = mask.entries.chosen, mask.computed().name
-    if name not in masks:
-        masks[name] = Chosen(expansion, mask.entries, mask.tensor, out)
-    chosen = masks[name]
-    return [Value(out, Side.USER, (BATCH, ONE), None, chosen, chosen.repeat_positions)]
+    # One mask selects ids and their weights, in two Where ops.
+    masks, tensor = mask.entries.chosen, mask.computed()
+    if tensor.name not in masks:
+        masks[tensor.name] = Chosen(expansion, mask.entries, tensor, out)
+    return [ChosenPositions(out, (BATCH, ONE), masks[tensor.name])]
 
 
-def _reshape(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
+def _reshape(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
     data, shape = inputs
-    if isinstance(data.entries, Chosen) and data.repeat == data.entries.repeat_positions:
+    (out,) = op.outputs
+    if isinstance(data, ChosenPositions):
         target = tf.get_static_value(shape.tensor)
         if target is None or target.tolist() != [-1]:
             return None
-        entries = data.entries
-        (out,) = op.outputs
-        return [Value(out, Side.USER, (BATCH,), None, entries, entries.repeat_positions)]
-    if shape.entry_shape is None or not _have_entries(data):
+        return [ChosenPositions(out, (BATCH,), data.entries)]
+    if not isinstance(shape, EntryShape) or not isinstance(data, EntryRows):
         return None
-    entries, sizes = shape.entry_shape
-    if entries is not data.entries or data.dims != (BATCH,) or any(size != ONE for size in sizes):
+    if data.entries is not shape.entries or data.dims != (BATCH,):
         return None
-    wide = [-1, *[1] * len(sizes)]
-    value = Value(op.outputs[0], Side.USER, (BATCH, *sizes), None, entries)
-    value.make = lambda: tf.reshape(data.computed(), wide)
-    return [value]
+    if any(size != ONE for size in shape.sizes):
+        return None
+    wide = [-1, *[1] * len(shape.sizes)]
+    make = Deferred(lambda: tf.reshape(data.computed(), wide))
+    return [EntryRows(out, (BATCH, *shape.sizes), shape.entries, make)]
 
 
-def _shape_of(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
-    """The shape of a vector of entries, which a reshape may give more axes."""
+def _shape_of(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
+    """The shape of a vector of entries. A Reshape may add axes of size 1 by it."""
     (value,) = inputs
-    if not _have_entries(value) or value.dims != (BATCH,):
+    if not isinstance(value, EntryRows) or not isinstance(value.entries, Entries):
         return None
-    return [_entry_shape(op.outputs[0], value.entries, ())]
+    return [_entry_shape(op.outputs[0], value.entries, ())] if value.dims == (BATCH,) else None
 
 
-def _entry_shape(tensor: tf.Tensor, entries: Entries, sizes: Sequence[sizes_lib.Size]) -> Value:
-    def repeat(shape: tf.Tensor) -> tf.Tensor:
-        count = tf.cast(tf.size(entries.places), shape.dtype)
-        return tf.concat([count[tf.newaxis], shape[1:]], axis=0)
-
-    dims = (sizes_lib.number(1 + len(sizes)),)
-    value = Value(tensor, Side.USER, dims, None, entries, repeat)
-    value.entry_shape = (entries, tuple(sizes))
-    return value
+def _entry_shape(tensor: tf.Tensor, entries: Entries, sizes: Sequence[Size]) -> EntryShape:
+    return EntryShape(tensor, (sizes_lib.number(1 + len(sizes)),), entries, sizes=tuple(sizes))
 
 
-def _concat(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
+def _concat(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
     first, *others, _ = inputs
-    if first.entry_shape is None:
+    if not isinstance(first, EntryShape):
         return None
     rest = [tf.get_static_value(value.tensor) for value in others]
     if any(value is None for value in rest):
         return None
-    entries, sizes = first.entry_shape
     more = [sizes_lib.number(size) for value in rest for size in value.reshape(-1).tolist()]
-    return [_entry_shape(op.outputs[0], entries, [*sizes, *more])]
+    return [_entry_shape(op.outputs[0], first.entries, [*first.sizes, *more])]
 
 
-def _fill(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
-    """The same for each entry, as tf.ones_like has it."""
+def _fill(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
+    """The same number for each entry, as tf.ones_like makes it."""
     shape, filling = inputs
-    if shape.entry_shape is None or shape.entry_shape[1] or filling.side != Side.FIXED:
+    if not isinstance(shape, EntryShape) or shape.sizes or filling.side != Side.FIXED:
         return None
-    entries = shape.entry_shape[0]
-    value = Value(op.outputs[0], Side.USER, (BATCH,), None, entries)
-    value.make = lambda: tf.fill(entries.count[tf.newaxis], filling.computed())
-    return [value]
+    count = shape.entries.count
+    make = Deferred(lambda: tf.fill(count[tf.newaxis], filling.computed()))
+    return [EntryRows(op.outputs[0], (BATCH,), shape.entries, make)]
 
 
-def _fill_empty_rows(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
+def _fill_empty_rows(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
     indices, values, shape, default = inputs
-    if not are_indices(indices) or not are_keys(values) or values.entries is not indices.entries:
+    rank = columns_of(indices)
+    if not isinstance(indices, Indices) or rank is None or not are_ids(values):
         return None
-    if (shape.elements or (None,))[0] != BATCH or default.side != Side.FIXED:
+    if values.entries is not indices.entries or default.side != Side.FIXED:
+        return None
+    if (elements_in(shape) or (None,))[0] != BATCH:
         return None
     entries = indices.entries
     out_indices, out_values, are_empty, places = op.outputs
@@ -230,7 +229,7 @@ def _fill_empty_rows(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) 
         entries.filled = Entries.of_rows(expansion, rows, is_sorted=True, has_all_rows=True)
     filled = entries.filled
 
-    def repeat_places(_: tf.Tensor) -> tf.Tensor:
+    def repeat_places() -> tf.Tensor:
         rows = tf.cast(expansion.items, tf.int64)
         return tf.raw_ops.SparseFillEmptyRows(
             indices=entries.repeat_indices(indices.computed()),
@@ -240,101 +239,99 @@ def _fill_empty_rows(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) 
         ).reverse_index_map
 
     return [
-        indices_of(out_indices, filled, indices.dims[1].factor),
-        Value(out_values, Side.USER, (BATCH,), None, filled),
-        Value(are_empty, Side.USER, (BATCH,)),
-        Value(places, Side.USER, (BATCH,), None, entries, repeat_places),
+        indices_of(out_indices, filled, rank),
+        EntryRows(out_values, (BATCH,), filled),
+        DenseValue(are_empty, Side.USER, (BATCH,)),
+        Component(places, (BATCH,), entries, repeat=repeat_places),
     ]
 
 
-def _unique(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
+def _unique(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
     (values,) = inputs
-    if not are_keys(values) or not isinstance(values.entries, Entries):
+    if not are_ids(values) or not isinstance(values.entries, Entries):
         return None
     distinct, positions = op.outputs
     found = Distinct(values.entries, distinct, positions)
-    dims = (BATCH,)
     return [
-        Value(distinct, Side.USER, dims, None, found),
-        Value(positions, Side.USER, dims, None, found.entries, found.repeat_positions, meets=found),
+        EntryRows(distinct, (BATCH,), found),
+        DistinctPositions(positions, (BATCH,), values.entries, distinct=found),
     ]
 
 
-def _gather(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
+def _gather(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
     params, places = inputs[:2]
     if op.type == "GatherV2":
         axis = tf.get_static_value(inputs[2].tensor)
         if axis is None or int(axis) != 0 or op.get_attr("batch_dims"):
             return None
     (out,) = op.outputs
-    if places.meets is not None and _points_into(places, params):
-        return [Value(out, Side.USER, params.dims, None, places.entries)]
-    chosen = places.entries
-    if not isinstance(chosen, Chosen) or places.repeat != chosen.repeat_positions:
+    if isinstance(places, DistinctPositions):
+        dims = _rows_of_distinct(places, params)
+        return None if dims is None else [EntryRows(out, dims, places.entries)]
+    if not isinstance(places, ChosenPositions) or places.dims != (BATCH,):
         return None
-    if places.dims != (BATCH,) or params.entries is not chosen.source:
+    if params.entries is not places.entries.source:
         return None
-    if are_indices(params):
-        return [indices_of(out, chosen, params.dims[1].factor)]
-    return [Value(out, Side.USER, params.dims, None, chosen)] if _have_entries(params) else None
+    rank, dims = columns_of(params), _rows_of_entries(params)
+    if rank is not None:
+        return [indices_of(out, places.entries, rank)]
+    return None if dims is None else [EntryRows(out, dims, places.entries)]
 
 
-def _points_into(places: Value, params: Value) -> bool:
-    """Whether positions are into rows of which each distinct value has one."""
-    return (
-        places.repeat == places.meets.repeat_positions
-        and params.entries is places.meets
-        and params.repeat is None
-        and params.side == Side.USER
-        and params.dims is not None
-        and None not in params.dims
-        and params.dims[:1] == (BATCH,)
-    )
+def _rows_of_distinct(places: DistinctPositions, params: Value) -> Optional[Tuple[Size, ...]]:
+    """The shape of params that have one row for each distinct value; None if they have not."""
+    if not isinstance(params, EntryRows) or params.entries is not places.distinct:
+        return None
+    return _shape_by_entry(params)
 
 
-def _sparse_segment(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
+def _sparse_segment(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
     data, places, rows = inputs
-    if places.meets is not None:
-        if not _points_into(places, data):
-            return None
-    elif not are_keys(places) or data.side != Side.FIXED or data.tensor.shape.rank is None:
+    entries, dims = places.entries, data.dims
+    if isinstance(places, DistinctPositions):
+        dims = _rows_of_distinct(places, data)
+    elif not are_ids(places) or data.side != Side.FIXED:
         return None
-    entries = places.entries
+    if dims is None or isinstance(dims, ListSizes):
+        return None
     if not isinstance(entries, Entries) or not _are_row_numbers(rows, entries):
         return None
-    # The dims of data are (BATCH, ...) or those of what has no rows.
-    value = Value(op.outputs[0], Side.USER, (BATCH, *data.dims[1:]))
+    # Axis 0 of the data is replaced by the users.
+    value = DenseValue(op.outputs[0], Side.USER, (BATCH, *dims[1:]))
     if not entries.has_all_rows:
-        # TensorFlow's op leaves the last rows out if they are empty.
+        # TensorFlow's op leaves out the last rows if they are empty.
         make = _WITH_ROWS[op.type]
-        value.make = lambda: make(
-            data=data.computed(),
-            indices=places.computed(),
-            segment_ids=rows.computed(),
-            num_segments=expansion.users,
+        value = value.made_by(
+            lambda: make(
+                data=data.computed(),
+                indices=places.computed(),
+                segment_ids=rows.computed(),
+                num_segments=expansion.users,
+            )
         )
     return [value]
 
 
-def _segment_sum(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
+def _segment_sum(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
     data, rows = inputs
-    if not _have_entries(data) or not _are_row_numbers(rows, data.entries):
+    dims = _rows_of_entries(data)
+    if dims is None or not isinstance(rows, RowNumbers) or rows.entries is not data.entries:
         return None
-    value = Value(op.outputs[0], Side.USER, data.dims)
-    if not data.entries.has_all_rows:
-        value.make = lambda: tf.math.unsorted_segment_sum(
-            data.computed(), rows.computed(), expansion.users
+    value = DenseValue(op.outputs[0], Side.USER, dims)
+    if not rows.entries.has_all_rows:
+        value = value.made_by(
+            lambda: tf.math.unsorted_segment_sum(data.computed(), rows.computed(), expansion.users)
         )
     return [value]
 
 
-def _to_dense(expansion: Any, op: tf.Operation, inputs: Sequence[Value]) -> _Made:
+def _to_dense(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
     indices, shape, values, default = inputs
-    if not are_indices(indices) or not are_keys(values) or values.entries is not indices.entries:
+    if columns_of(indices) is None or not are_ids(values) or not _is_shape(shape):
         return None
-    if not _is_shape(shape) or default.side != Side.FIXED:
+    if values.entries is not indices.entries or default.side != Side.FIXED:
         return None
-    return [Value(op.outputs[0], Side.USER, rows_dims(op.outputs[0]))]
+    return [DenseValue(op.outputs[0], Side.USER, rows_dims(op.outputs[0]))]
 
 
 _WITH_ROWS = {
@@ -343,7 +340,7 @@ _WITH_ROWS = {
     "SparseSegmentSum": tf.raw_ops.SparseSegmentSumWithNumSegments,
 }
 
-_RULES: Dict[str, Callable[[Any, tf.Operation, Sequence[Value]], _Made]] = {
+SPARSE_RULES: Dict[str, EntryRule] = {
     "Cast": _cast,
     "ConcatV2": _concat,
     "Fill": _fill,

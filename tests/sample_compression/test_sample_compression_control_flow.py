@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces that run on users' rows as a whole: loops, branches, functions, lookups of sparse ids."""
+"""What moves to users' rows as a whole: loops, branches, functions, lookups of sparse ids."""
 
 import numpy as np
 import pytest
@@ -38,9 +38,9 @@ class TestLoops:
 
         expected, got, report = both(model, [uniform(4, 5, 3)], [uniform(6, 3)])
         expect_equal(expected, got, 1e-12)
-        assert types(report) == {"Mul"}  # Where it meets the candidates.
+        assert types(report) == {"Mul"}  # The op where users meet candidates.
 
-    def test_its_first_state_may_be_made_of_the_number_of_candidates(self, version):
+    def test_the_first_state_may_be_filled_by_the_number_of_candidates(self, version):
         def model(users, items):
             return recurrent(users[0], tf.shape(items[0])[0])
 
@@ -48,7 +48,7 @@ class TestLoops:
         expect_equal(expected, got, 1e-12)
         assert not report.left
 
-    def test_a_loop_that_candidates_take_part_in_stays(self, version):
+    def test_a_loop_that_takes_candidates_stays(self, version):
         def model(users, items):
             steps = tf.TensorArray(F, 5).unstack(tf.transpose(users[0], [1, 0, 2]))
             return tf.while_loop(
@@ -83,7 +83,7 @@ class TestLoops:
         kind = "StatelessWhile" if version == 2 else "Enter"
         assert kind in types(report)
 
-    def test_as_many_rounds_as_rows_are_those_of_candidates(self, version):
+    def test_a_loop_of_as_many_rounds_as_rows_stays(self, version):
         def model(users, items):
             rows = tf.shape(users[0])[0]
             return tf.while_loop(lambda i, _: i < rows, lambda i, y: (i + 1, y + 1), [0, users[0]])
@@ -188,7 +188,7 @@ class TestSparseIds:
         assert types(report) <= {"ConcatV2", "GatherV2"}
         assert any(name.endswith("/Unique") for name in report.moved)
 
-    def test_ids_that_are_dropped_and_rows_without_any(self):
+    def test_invalid_ids_are_dropped_and_rows_may_be_empty(self):
         def model(users, items):
             rows = tf.get_variable("rows", [10, 3], F, tf.random_normal_initializer())
             vectors = tf.nn.safe_embedding_lookup_sparse(rows, users[0], combiner="mean")
@@ -209,7 +209,7 @@ class TestSparseIds:
             got, table = session.run([scores, rows], feed)
         np.testing.assert_array_equal(got, [table[1], *np.zeros([3, 2])])
 
-    def test_the_distinct_ids_of_candidates_alone(self):
+    def test_distinct_ids_are_those_of_the_candidates(self):
         def model(users, items):
             distinct, places = tf.unique(users[0].values)
             return distinct, tf.gather(distinct * 2, places), places, tf.size(distinct)
@@ -236,11 +236,11 @@ class TestSparseIds:
         prices = uniform(6, 2).astype(np.float32)
         expected, got, report = both(model, [words, numbers], [prices])
         expect_equal(expected, got, 1e-6)
-        assert types(report) == {"ConcatV2"}  # Where it meets the candidates.
+        assert types(report) == {"ConcatV2"}  # The op where users meet candidates.
 
 
 class TestSmallGroups:
-    def test_a_product_with_one_entry_that_broadcasts_to_many(self):
+    def test_a_product_with_one_entry_that_broadcasts(self):
         def model(users, items):
             pairs = users[0] * items[0][:, tf.newaxis] + users[1]
             pairs = tf.concat([pairs, users[1]], axis=2)
@@ -270,7 +270,7 @@ class TestSmallGroups:
             with tf.Session() as session:
                 session.run(tf.global_variables_initializer())
                 got = session.run([loss, history_grads, *grads], feed)
-            if not compressed:  # A user's gradient is the sum over her candidates.
+            if not compressed:  # The gradient of a user is the sum over the candidates.
                 rows = np.repeat(range(4), sizes)
                 got[1] = np.array([got[1][rows == user].sum(0) for user in range(4)])
             return got
