@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
+from rec_estimator.table.interfaces import LogicalTable, SavedShard
 from rec_estimator.table.saveable import (
     TableSaveable,
     bank_name,
@@ -16,8 +17,6 @@ from rec_estimator.table.saveable import (
     slot_attrs,
     streaming,
 )
-from rec_estimator.table.shard import TableShard
-from rec_estimator.table.table import EmbeddingTable
 
 
 def latest_of(path: str) -> Optional[str]:
@@ -25,7 +24,7 @@ def latest_of(path: str) -> Optional[str]:
     return tf.train.latest_checkpoint(path) if tf.io.gfile.isdir(path) else path
 
 
-def source_of_option(table: EmbeddingTable) -> Optional[Tuple[str, str]]:
+def source_of_option(table: LogicalTable) -> Optional[Tuple[str, str]]:
     """Returns the checkpoint that a table's CheckpointOption names, and the table's name in it."""
     option = table.ev_option.ckpt
     if option is None or option.ckpt_to_load_from is None:
@@ -64,7 +63,7 @@ class StreamingBuilder(saving.SaverBuilder):
         self.evictions: List[tf.Tensor] = []
         self.commits: List[tf.Operation] = []
         self.reloads: List[tf.Operation] = []
-        self.shards: List[TableShard] = []
+        self.shards: List[SavedShard] = []
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
@@ -102,7 +101,7 @@ class StreamingBuilder(saving.SaverBuilder):
         self.merge_to = tf.placeholder_with_default("", [], name="merge_to")
         self.merge = _merge(self.merge_from, self.merge_to)
 
-    def _save_tables(self, prefix: tf.Tensor, shards: Sequence[TableShard]) -> tf.Operation:
+    def _save_tables(self, prefix: tf.Tensor, shards: Sequence[SavedShard]) -> tf.Operation:
         slots = [slot for shard in shards for slot in shard.slots]
         with graphs.colocate_with(shards[0].handle):
             return _ops.gen.rec_estimator_tables_save(
@@ -117,13 +116,13 @@ class StreamingBuilder(saving.SaverBuilder):
                 **slot_attrs(slots),
             )
 
-    def _add_ops_of_tables(self, shards: Sequence[TableShard]) -> None:
+    def _add_ops_of_tables(self, shards: Sequence[SavedShard]) -> None:
         known = {shard.table for shard in self.shards}
         self.evictions += build_evictions([s for s in shards if s.table not in known])
         for shard in shards:
             option = shard.table.ev_option.ckpt
             source = source_of_option(shard.table)
-            if source is not None and option.always_load_from_specific_ckpt:
+            if option and source and option.always_load_from_specific_ckpt:
                 prefix, name = source
                 self.reloads.append(build_restore(shard, prefix, name, slots=()))
         if self._track_changes:
@@ -153,8 +152,8 @@ class StreamingBuilder(saving.SaverBuilder):
         ]
 
 
-def _by_device(shards: Sequence[TableShard]) -> List[List[TableShard]]:
-    groups: Dict[str, List[TableShard]] = {}
+def _by_device(shards: Sequence[SavedShard]) -> List[List[SavedShard]]:
+    groups: Dict[str, List[SavedShard]] = {}
     for shard in shards:
         groups.setdefault(shard.device, []).append(shard)
     return list(groups.values())

@@ -19,7 +19,7 @@ from rec_estimator.checkpoint import builder, deltas, files, paths, sparse_folde
 from rec_estimator.checkpoint.files import is_same_path
 from rec_estimator.checkpoint.pending import PendingCheckpoint
 from rec_estimator.graph_passes.walk import find_global_step
-from rec_estimator.table.shard import TableShard
+from rec_estimator.table.interfaces import SavedShard
 
 _LOGGED_SECONDS = 1.0  # Saves that take longer are logged.
 
@@ -323,7 +323,7 @@ class Saver(tf.train.Saver):
         return ops if isinstance(ops, builder.StreamingBuilder) and ops.merge is not None else None
 
     @property
-    def _shards(self) -> List[TableShard]:
+    def _shards(self) -> List[SavedShard]:
         """The shards that our ops save."""
         return [] if self._ops is None else self._ops.shards
 
@@ -539,7 +539,7 @@ def _counts_steps(graph: tf.Graph) -> bool:
     return any(op.type.startswith("AssignAdd") for op in handle.consumers())
 
 
-def _log(prefix: str, seconds: float, shards: Sequence[TableShard]) -> None:
+def _log(prefix: str, seconds: float, shards: Sequence[SavedShard]) -> None:
     if seconds < _LOGGED_SECONDS:
         return
     shapes = tf.train.NewCheckpointReader(prefix).get_variable_to_shape_map()

@@ -43,7 +43,7 @@ from rec_estimator.checkpoint.format.stored_tables import (
     find_tables,
 )
 from rec_estimator.graph_passes import op_registry
-from rec_estimator.table.shard import TableShard
+from rec_estimator.table.interfaces import SavedShard
 
 # Bytes in memory at once, for arrays that must be converted.
 _CHUNK = 1 << 20
@@ -82,11 +82,11 @@ class FolderTable(Protocol):
     is_save: bool
     name: str  # In the checkpoint.
     table_name: str  # Of the folder.
-    shards: List[TableShard]
+    shards: List[SavedShard]
     thresholds: Optional[Thresholds]
 
 
-def tables_with_folders(shards: Iterable[TableShard]) -> List[FolderTable]:
+def tables_with_folders(shards: Iterable[SavedShard]) -> List[FolderTable]:
     """Returns the tables that have a folder, in the order of their first shard.
 
     Args:

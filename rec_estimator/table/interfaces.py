@@ -81,5 +81,9 @@ class SavedShard(Protocol):
         """See TableShard."""
 
     @property
+    def updated_by(self) -> Optional[str]:
+        """See TableShard."""
+
+    @property
     def saveable(self) -> Any:
         """See TableShard."""

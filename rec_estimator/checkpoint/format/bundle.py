@@ -27,9 +27,7 @@ from typing import (
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-
-# protobuf is distributed without types.
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError
 from tensorflow.core.framework.tensor_slice_pb2 import TensorSliceProto
 from tensorflow.core.framework.versions_pb2 import VersionDef
 
