@@ -23,7 +23,7 @@ from rec_estimator.graph_passes.walk import ancestors
 _HISTORY = 20
 _PROBE = np.array([5, 7, 11], np.int32)
 _SHOWN = np.array([500], np.int32)
-_PRODUCTS = ("MatMul", "RecEstimator>UserLayer", "RecEstimator>SegmentMatMul")
+_PRODUCTS = ("MatMul", "RecEstimator>SegmentLayer", "RecEstimator>SegmentMatMul")
 _DRAWN = (*_PRODUCTS, "RecEstimator>RepeatRows", "GatherV2", "Softmax", "Sigmoid", "Sum")
 _DRAWN_IF_FLOAT = ("ConcatV2", "Mul", "Sub", "BroadcastTo")
 _LOOKUP = "RecEstimator>TableGroupLookup"

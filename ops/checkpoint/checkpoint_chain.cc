@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Follows the names of parents from a checkpoint to a full one.
+// Implements checkpoint_chain.h: follows parents from a checkpoint to the full
+// one.
 #include "ops/checkpoint/checkpoint_chain.h"
 
 #include <algorithm>
@@ -23,13 +24,14 @@ using ::tensorflow::strings::StrCat;
 
 namespace {
 
-// More incremental checkpoints on one full one are refused.
-constexpr size_t kLongestChain = 10000;
+// Longer chains are an error.
+constexpr size_t kMaxChainLength = 10000;
 
-// A string that all shards have, or none: '' then.
-Status ReadOfAllShards(CheckpointFile* file, const StoredShard& shard,
-                       const char* ending, std::string* value) {
-  const std::string name = shard.name + ending;
+// Reads a string of one shard, '' if the shard has none. DataLoss unless it
+// equals that of the first shard, which is stored in `value`.
+Status ReadSharedString(CheckpointFile* file, const StoredShard& shard,
+                        const char* suffix, std::string* value) {
+  const std::string name = shard.name + suffix;
   std::string read;
   if (file->Has(name)) TF_RETURN_IF_ERROR(file->ReadString(name, &read));
   if (shard.number == 0) *value = read;
@@ -39,31 +41,31 @@ Status ReadOfAllShards(CheckpointFile* file, const StoredShard& shard,
                   read, "'; the file is damaged");
 }
 
-// DataLoss unless the file is the one that the link before, of which `child` is
-// the table, holds the changes to.
+// DataLoss unless `file` is the parent of the delta `link`, in which the table
+// is `child`.
 Status CheckParent(const CheckpointFile& file, const StoredTable& child,
-                   const Link& before) {
-  // Older releases wrote none: then the name has to do.
+                   const Link& link) {
+  // Older releases stored no identity. Then only the name can be checked.
   if (child.delta_of_index.empty() || child.delta_of_index == file.identity()) {
     return Status();
   }
   return DataLoss(
-      "checkpoint ", file.prefix(), " must be the one that ", before.prefix,
+      "checkpoint ", file.prefix(), " must be the one that ", link.prefix,
       " holds the changes to, with an index of identity ", child.delta_of_index,
       ", got ", file.identity(),
-      "; it was written again or exchanged: bring back its files, or restore "
-      "a checkpoint that does not build on it");
+      "; it was overwritten or replaced: bring back its files, or restore a "
+      "checkpoint that does not build on it");
 }
 
 }  // namespace
 
-Status FindStored(CheckpointFile* file, const std::string& name,
-                  StoredTable* table) {
+Status FindStoredTable(CheckpointFile* file, const std::string& name,
+                       StoredTable* table) {
   std::vector<StoredShard>& shards = table->shards;
   if (file->Has(name + kKeys)) {
     shards.push_back({name, 0, 1});
   } else {
-    // More shards than buckets are never written.
+    // A table never has more shards than buckets.
     for (int64_t part = 0; part < kBuckets; ++part) {
       const std::string source = StrCat(name, "/part_", part);
       if (!file->Has(source + kKeys)) continue;
@@ -84,9 +86,9 @@ Status FindStored(CheckpointFile* file, const std::string& name,
   for (StoredShard& shard : shards) {
     shard.count = shards.size();
     TF_RETURN_IF_ERROR(
-        ReadOfAllShards(file, shard, kDeltaOf, &table->delta_of));
+        ReadSharedString(file, shard, kDeltaOf, &table->delta_of));
     TF_RETURN_IF_ERROR(
-        ReadOfAllShards(file, shard, kDeltaOfIndex, &table->delta_of_index));
+        ReadSharedString(file, shard, kDeltaOfIndex, &table->delta_of_index));
   }
   return Status();
 }
@@ -106,24 +108,27 @@ Status FindChain(const std::string& prefix, const std::string& name,
       }
       return NotFound("checkpoint ", next, " must be there, as ",
                       chain->back().prefix,
-                      " holds the changes to it, got none; copy its files "
-                      "beside or restore another checkpoint; ",
+                      " holds the changes to it, got none; copy its files into "
+                      "that folder or restore another checkpoint; ",
                       status.message());
     }
     if (!chain->empty()) {
       TF_RETURN_IF_ERROR(CheckParent(file, child, chain->back()));
     }
     StoredTable table;
-    TF_RETURN_IF_ERROR(FindStored(&file, name, &table));
+    TF_RETURN_IF_ERROR(FindStoredTable(&file, name, &table));
     chain->push_back({next, file.identity()});
     seen.insert(std::string(tensorflow::io::Basename(next)));
     if (table.delta_of.empty()) break;
     if (table.delta_of.find('/') != std::string::npos ||
-        !seen.insert(table.delta_of).second || chain->size() > kLongestChain) {
-      return DataLoss("tensor ", table.shards[0].name, kDeltaOf, " of ", next,
-                      " must be one of at most ", kLongestChain,
-                      " checkpoints beside it that lead to a full one, got ",
-                      table.delta_of, "; the file is damaged");
+        !seen.insert(table.delta_of).second ||
+        chain->size() > kMaxChainLength) {
+      return DataLoss(
+          "tensor ", table.shards[0].name, kDeltaOf, " of ", next,
+          " must name a checkpoint in the same folder that leads to "
+          "a full one in at most ",
+          kMaxChainLength, " steps, got ", table.delta_of,
+          "; the file is damaged");
     }
     next = tensorflow::io::JoinPath(folder, table.delta_of);
     child = std::move(table);
@@ -136,7 +141,7 @@ Status OpenLink(const Link& link, CheckpointFile* file) {
   TF_RETURN_IF_ERROR(file->Open());
   if (file->identity() == link.identity) return Status();
   return Aborted("checkpoint ", link.prefix,
-                 " must stay as it is while it is restored, with an index of "
+                 " must not change while it is restored, with an index of "
                  "identity ",
                  link.identity, ", got ", file->identity(), "; restore again");
 }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which checkpoints make up a table: a full one and, where it was saved
-// incrementally, the changes to it, each of which names the one before.
+// Restore, step 1: finds the checkpoints that make up a table. These are a full
+// checkpoint and the deltas that incremental saves wrote after it. Each delta
+// names its parent.
 //
 //   model-100 <-- model-110 <-- model-120        -delta_of: model-110
 //    (full)        (delta)       (delta)         -delta_of_index: 1234-9a8b7c6d
 //
-// A name is not enough: whoever writes model-100 anew, without knowing of the
-// others, would make their rows a mixture. So each says as well what the index
-// of the one before was, and a chain whose links do not fit is an error.
+// The name alone is not enough: if model-100 is overwritten, its deltas would
+// be applied to the wrong rows. Therefore each delta also stores the identity
+// of its parent's index, and a chain with a mismatch is an error.
 #ifndef REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_CHAIN_H_
 #define REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_CHAIN_H_
 
@@ -20,31 +21,31 @@
 
 namespace rec_estimator {
 
-// A table in a checkpoint: what the file calls its shards, the checkpoint that
-// this one is a change to, or '', and the identity of that one's index, '' in
-// files that were written before there was any.
+// A table in a checkpoint.
 struct StoredTable {
   std::vector<StoredShard> shards;
-  std::string delta_of;
-  std::string delta_of_index;
+  std::string delta_of;        // Name of the parent; '' in a full checkpoint.
+  std::string delta_of_index;  // Identity of the parent's index; '' if unknown.
 };
 
-// A checkpoint of a chain, as it was when the chain was found.
+// A checkpoint of a chain and its identity when the chain was found.
 struct Link {
   std::string prefix;
   std::string identity;
 };
 
-// The table's shards in an open file. DataLoss if one is missing, NotFound if
-// all are.
-tensorflow::Status FindStored(CheckpointFile* file, const std::string& name,
-                              StoredTable* table);
+// Finds the table's shards in an open file. DataLoss if some are missing,
+// NotFound if all are.
+tensorflow::Status FindStoredTable(CheckpointFile* file,
+                                   const std::string& name, StoredTable* table);
 
-// The checkpoints that make up the table: the full one, then changes, in order.
+// Finds the checkpoints that make up the table: the full one first, then the
+// deltas in the order in which they are applied.
 tensorflow::Status FindChain(const std::string& prefix, const std::string& name,
                              std::vector<Link>* chain);
 
-// Opens a link of a chain again, which must not have been written meanwhile.
+// Opens a checkpoint of a chain again. Aborted if it was overwritten since
+// FindChain.
 tensorflow::Status OpenLink(const Link& link, CheckpointFile* file);
 
 }  // namespace rec_estimator

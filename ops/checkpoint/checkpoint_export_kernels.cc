@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel of TableExport: a whole table to tensors of one instant, which a stock
-// Saver writes.
+// Save by a stock Saver, the only step: TableExport copies a whole table to
+// tensors at one instant, and the Saver writes them.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -9,6 +9,8 @@
 
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/table/intra_op_threads.h"
+#include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -70,7 +72,8 @@ class TableExportOp : public OpKernel {
                 const EmbeddingTable::BloomLayout& layout) const {
     const EmbeddingTable& table = resource.table();
     const Snapshot snapshot(table);
-    // Of the snapshot's instant: both change under every shard's lock.
+    // Bank and slots change only under the locks of all shards, so they belong
+    // to the instant of the snapshot.
     const std::vector<float> bank = table.bank();
     std::vector<SlotPlace> places;
     TF_RETURN_IF_ERROR(FindSlots(resource, slots_, &places));
@@ -110,15 +113,13 @@ class TableExportOp : public OpKernel {
                                  "freqs_filtered", "versions_filtered"));
     std::copy(bank.begin(), bank.end(), bank_out->flat<float>().data());
     float* values_out = values->flat<float>().data();
-    // A miss for the row, then about a cycle a float: memory is the limit.
+    // A cache miss for the row, then about a cycle per float: memory bandwidth
+    // is the limit.
     IntraOpThreads(context)(
         n, 200 + table.row_floats(), [&](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i) {
-            const float* row = snapshot.Row(admitted[i]);
-            std::copy_n(row, dim_, values_out + i * dim_);
-            for (size_t s = 0; s < places.size(); ++s) {
-              CopySlot(row, places[s], slot_outs[s] + i * places[s].slot.width);
-            }
+            CopyRowAndSlots(snapshot.Row(admitted[i]), i, dim_, places,
+                            values_out, slot_outs);
           }
         });
     return Status();
@@ -169,9 +170,7 @@ class TableExportOp : public OpKernel {
       Counter* out = counters->flat<Counter>().data();
       snapshot.ForEachBloomBlock([&](int64_t number, const uint32_t* cells) {
         *number_out++ = number;
-        out = std::transform(cells, cells + width, out, [](uint32_t cell) {
-          return static_cast<Counter>(cell);
-        });
+        out = CopyCells(cells, width, out);
       });
     });
     return Status();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a restore believes of a checkpoint: nothing it has not checked.
+// Implements checkpoint_file.h: checks all that it reads.
 #include "ops/checkpoint/checkpoint_file.h"
 
 #include <algorithm>
@@ -44,8 +44,8 @@ using ::tensorflow::strings::StrCat;
 
 namespace {
 
-// n bytes of the file at an offset, which `what` is in; they are inside it, or
-// were when it was opened.
+// Reads n bytes at an offset. `what` is what they hold, for messages. They were
+// inside the file when it was opened.
 Status ReadBytes(const RandomAccessFile& file, const std::string& file_name,
                  const std::string& what, uint64_t offset, size_t n,
                  char* bytes) {
@@ -63,7 +63,7 @@ Status ReadBytes(const RandomAccessFile& file, const std::string& file_name,
   return Status();
 }
 
-// DataLoss if the entry's bytes are not all inside the file.
+// DataLoss unless all bytes of the entry are inside the file.
 Status CheckInside(const std::string& tensor, const DataFile& file,
                    const BundleEntryProto& entry) {
   const uint64_t offset = entry.offset();
@@ -143,7 +143,7 @@ Status CheckpointFile::ReadIdentity(uint64_t bytes) {
 }
 
 bool CheckpointFile::Has(const std::string& name) const {
-  if (name.empty()) return false;  // The header.
+  if (name.empty()) return false;  // The empty key is the header.
   entries_->Seek(name);
   return entries_->Valid() && entries_->key() == name;
 }
@@ -191,10 +191,10 @@ Status CheckpointFile::Find(const std::string& name,
   tensor->rows = shape.dim_size(0);
   tensor->width = rank == 2 ? shape.dim_size(1) : 1;
   tensor->row_bytes = 0;
-  tensor->pieces.clear();
+  tensor->ranges.clear();
   const uint64_t element_bytes = DataTypeSize(tensor->dtype);
   if (shape.num_elements() == 0) return Status();
-  // A row of more than an exabyte is in no file, and this cannot overflow then.
+  // No file has 2^63 bytes. After this check the product cannot overflow.
   if (static_cast<uint64_t>(shape.num_elements()) >
       std::numeric_limits<int64_t>::max() / element_bytes) {
     return Damaged(name,
@@ -202,7 +202,7 @@ Status CheckpointFile::Find(const std::string& name,
   }
   tensor->row_bytes = tensor->width * element_bytes;
   if (entry.slices_size() > 0) return AddSlices(entry, rank, tensor);
-  return AddPiece(entry, 0, tensor->rows, tensor);
+  return AddRange(entry, 0, tensor->rows, tensor);
 }
 
 Status CheckpointFile::FindMatrix(const std::string& name, int64_t width,
@@ -213,7 +213,7 @@ Status CheckpointFile::FindMatrix(const std::string& name, int64_t width,
                          " columns, the ", what, ", got ", tensor->width);
 }
 
-Status CheckpointFile::AddPiece(const BundleEntryProto& entry, int64_t begin,
+Status CheckpointFile::AddRange(const BundleEntryProto& entry, int64_t begin,
                                 int64_t end, StoredTensor* tensor) {
   const DataFile* file;
   TF_RETURN_IF_ERROR(OpenData(tensor->name, entry.shard_id(), &file));
@@ -224,7 +224,7 @@ Status CheckpointFile::AddPiece(const BundleEntryProto& entry, int64_t begin,
                           end, ", got ", entry.size()));
   }
   TF_RETURN_IF_ERROR(CheckInside(tensor->name, *file, entry));
-  tensor->pieces.push_back({begin, end, file,
+  tensor->ranges.push_back({begin, end, file,
                             static_cast<uint64_t>(entry.offset()),
                             entry.crc32c()});
   return Status();
@@ -257,17 +257,17 @@ Status CheckpointFile::AddSlices(const BundleEntryProto& entry, int rank,
     TF_RETURN_IF_ERROR(
         FindEntry(tensorflow::checkpoint::EncodeTensorNameSlice(name, slice),
                   name, &part));
-    TF_RETURN_IF_ERROR(AddPiece(part, begin, begin + length, tensor));
+    TF_RETURN_IF_ERROR(AddRange(part, begin, begin + length, tensor));
   }
-  std::vector<StoredTensor::Piece>& pieces = tensor->pieces;
-  std::sort(pieces.begin(), pieces.end(),
+  std::vector<StoredTensor::ByteRange>& ranges = tensor->ranges;
+  std::sort(ranges.begin(), ranges.end(),
             [](const auto& a, const auto& b) { return a.begin < b.begin; });
   int64_t end = 0;
   size_t good = 0;
-  for (; good < pieces.size() && pieces[good].begin == end; ++good) {
-    end = pieces[good].end;
+  for (; good < ranges.size() && ranges[good].begin == end; ++good) {
+    end = ranges[good].end;
   }
-  if (good == pieces.size() && end == tensor->rows) return Status();
+  if (good == ranges.size() && end == tensor->rows) return Status();
   return Damaged(name, StrCat("have each of its ", tensor->rows,
                               " rows in one slice, got a gap or an overlap at "
                               "row ",
@@ -295,17 +295,19 @@ Status CheckpointFile::OpenData(const std::string& tensor, int32_t number,
   return Status();
 }
 
-// In the file: length as varint | masked CRC-32C of the length as fixed 32 bits
-// | the bytes. The entry's checksum goes over the fixed length, the masked
-// checksum and the bytes (tensor_bundle.cc, WriteStringTensor).
+// The file holds: length (varint), masked CRC-32C of the length (fixed 32), and
+// the bytes. The checksum of the entry covers the length as fixed 32, the
+// masked checksum and the bytes. Source: WriteStringTensor in TensorFlow's
+// tensor_bundle.cc.
 Status CheckpointFile::ReadString(const std::string& name, std::string* value) {
-  constexpr int64_t kLongest = 4096;
+  constexpr int64_t kMaxBytes = 4096;
   BundleEntryProto entry;
   TF_RETURN_IF_ERROR(FindEntry(name, name, &entry));
   if (entry.dtype() != DT_STRING || entry.shape().dim_size() != 0 ||
-      entry.slices_size() != 0 || entry.size() > kLongest || entry.size() < 5) {
+      entry.slices_size() != 0 || entry.size() > kMaxBytes ||
+      entry.size() < 5) {
     return Damaged(name, StrCat("be a string of shape [] and at most ",
-                                kLongest, " bytes, got another tensor"));
+                                kMaxBytes, " bytes, got another tensor"));
   }
   const DataFile* file;
   TF_RETURN_IF_ERROR(OpenData(name, entry.shard_id(), &file));
@@ -344,7 +346,7 @@ std::string CheckpointFile::TableNames() const {
   std::string list;
   int listed = 0;
   for (const std::string& name : names) {
-    // table/slot has keys as well, and is no table.
+    // A slot, <table>/<slot>, has keys too but is not a table.
     const size_t slash = name.rfind('/');
     if (slash != std::string::npos && names.count(name.substr(0, slash))) {
       continue;
@@ -358,21 +360,22 @@ std::string CheckpointFile::TableNames() const {
 Status RowStream::Read(int64_t n, void* rows) {
   char* out = static_cast<char*>(rows);
   while (n > 0) {
-    const StoredTensor::Piece& piece = tensor_.pieces[piece_];
-    const int64_t taken = std::min(n, piece.end - at_);
-    const size_t bytes = taken * tensor_.row_bytes;
-    TF_RETURN_IF_ERROR(ReadBytes(
-        *piece.file->file, piece.file->name, "tensor " + tensor_.name,
-        piece.offset + (at_ - piece.begin) * tensor_.row_bytes, bytes, out));
-    checksum_ = ExtendCrc32c(checksum_, out, bytes);
-    at_ += taken;
-    out += bytes;
-    n -= taken;
-    if (at_ < piece.end) continue;
+    const StoredTensor::ByteRange& range = tensor_.ranges[range_];
+    const int64_t rows_read = std::min(n, range.end - next_row_);
+    const size_t bytes = rows_read * tensor_.row_bytes;
     TF_RETURN_IF_ERROR(
-        CompareChecksum(tensor_.name, *piece.file, piece.checksum, checksum_));
+        ReadBytes(*range.file->file, range.file->name, "tensor " + tensor_.name,
+                  range.offset + (next_row_ - range.begin) * tensor_.row_bytes,
+                  bytes, out));
+    checksum_ = ExtendCrc32c(checksum_, out, bytes);
+    next_row_ += rows_read;
+    out += bytes;
+    n -= rows_read;
+    if (next_row_ < range.end) continue;
+    TF_RETURN_IF_ERROR(
+        CompareChecksum(tensor_.name, *range.file, range.checksum, checksum_));
     checksum_ = 0;
-    ++piece_;
+    ++range_;
   }
   return Status();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TensorFlow V2 checkpoint as TableRestore reads it: piece by piece, in
-// bounded memory, and believing nothing.
+// Restore, step 2: a validating reader for untrusted TensorFlow V2 checkpoints.
+// Finds tensors in the index and reads their rows in bounded memory.
 #ifndef REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_FILE_H_
 #define REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_FILE_H_
 
@@ -20,75 +20,78 @@
 
 namespace rec_estimator {
 
-// One of the files prefix.data-00000-of-00002 that hold the bytes of tensors.
+// A file <prefix>.data-00000-of-00002, which holds the bytes of tensors.
 struct DataFile {
   std::string name;
   std::unique_ptr<tensorflow::RandomAccessFile> file;
   uint64_t bytes;
 };
 
-// Where the rows of a tensor are, a vector being a matrix of width 1. Rows lie
-// in one piece if the tensor was written at once, or in many if it was written
-// in slices; each piece has its own checksum.
+// Where the rows of a tensor are stored. A vector is a matrix of width 1. A
+// tensor that was written at once is one byte range, and one that was written
+// in slices is several. Each range has its own checksum.
 struct StoredTensor {
-  struct Piece {
-    int64_t begin, end;  // Rows.
+  struct ByteRange {
+    int64_t begin, end;  // Rows in the range.
     const DataFile* file;
-    uint64_t offset;    // Of row `begin`.
-    uint32_t checksum;  // Masked CRC-32C of the whole piece.
+    uint64_t offset;    // Position of row `begin` in the file.
+    uint32_t checksum;  // Masked CRC-32C of the whole range.
   };
 
   std::string name;
   tensorflow::DataType dtype;
   int64_t rows;
-  int64_t width;  // Elements in a row.
+  int64_t width;  // Elements per row.
   uint64_t row_bytes;
-  std::vector<Piece> pieces;  // In order, without gaps, none empty.
+  std::vector<ByteRange> ranges;  // Ordered, without gaps, none empty.
 };
 
-// The index of one checkpoint. A damaged file is DataLoss, one with other
-// tensors than ours InvalidArgument, each naming tensor and file. Used by one
-// thread; the DataFiles by any.
+// The index of one checkpoint. A damaged file is a DataLoss error, and a tensor
+// of unexpected type or shape is InvalidArgument. Messages name the tensor and
+// the file. For use by one thread; any thread may read the DataFiles.
 class CheckpointFile {
  public:
   explicit CheckpointFile(const std::string& prefix) : prefix_(prefix) {}
 
-  // Opens the index and reads all of it once, so that a damaged one is not
-  // taken for one with fewer tensors. The other methods need it to be OK.
+  // Opens the index and reads all of it once; otherwise damage could look like
+  // missing tensors. The other methods require that Open() returned OK.
   tensorflow::Status Open();
 
   const std::string& prefix() const { return prefix_; }
 
-  // What tells the index from any other one: its bytes and their CRC-32C, as
-  // "1234-9a8b7c6d". As the index has the checksums of all tensors, this goes
-  // for all that the checkpoint holds, and it is the same in a copy.
+  // Identifies the index by its size in bytes and CRC-32C, for example
+  // "1234-9a8b7c6d". The index holds the checksums of all tensors, so the
+  // identity covers the whole checkpoint. A copy has the same identity.
   const std::string& identity() const { return identity_; }
 
   bool Has(const std::string& name) const;
 
-  // Where the tensor is. It must be of one of the types, of rank 1 or 2, and
-  // its bytes inside the data files; they are not read yet.
+  // Finds a tensor of one of the types and of the rank, 1 or 2. Checks that its
+  // bytes are inside the data files. Does not read them.
   tensorflow::Status Find(const std::string& name,
                           const std::vector<tensorflow::DataType>& dtypes,
                           int rank, StoredTensor* tensor);
 
-  // Find() of float [rows, width]. `what` says in messages what width is.
+  // Find() of a float tensor [rows, width]. `what` describes the width in
+  // messages.
   tensorflow::Status FindMatrix(const std::string& name, int64_t width,
                                 const char* what, StoredTensor* tensor);
 
-  // The value of a string [], 4 KiB at most.
+  // Reads a scalar string of at most 4 KiB.
   tensorflow::Status ReadString(const std::string& name, std::string* value);
 
-  // Names of what looks like a table, "a, b"; at most eight, or "none".
+  // Names of the tables in the file for messages: "a, b", at most eight, or
+  // "none".
   std::string TableNames() const;
 
  private:
   tensorflow::Status OpenData(const std::string& tensor, int32_t number,
                               const DataFile** file);
-  // The entry of the index under `key`; `name`: the tensor, for messages.
+  // Finds the entry of the index under `key`. `name` is the tensor, for
+  // messages.
   tensorflow::Status FindEntry(const std::string& key, const std::string& name,
                                tensorflow::BundleEntryProto* entry) const;
-  tensorflow::Status AddPiece(const tensorflow::BundleEntryProto& entry,
+  tensorflow::Status AddRange(const tensorflow::BundleEntryProto& entry,
                               int64_t begin, int64_t end, StoredTensor* tensor);
   tensorflow::Status AddSlices(const tensorflow::BundleEntryProto& entry,
                                int rank, StoredTensor* tensor);
@@ -96,7 +99,7 @@ class CheckpointFile {
   tensorflow::Status Damaged(const std::string& name,
                              const std::string& rule) const;
 
-  // Computes identity_ of the index file, which has so many bytes.
+  // Computes identity_ of the index file. `bytes` is its size.
   tensorflow::Status ReadIdentity(uint64_t bytes);
 
   const std::string prefix_;
@@ -108,26 +111,26 @@ class CheckpointFile {
   std::map<int32_t, DataFile> data_files_;
 };
 
-// Reads a tensor's rows from first to last. The checksum of each piece is
-// compared when its last row is read. Used by one thread at a time, while the
-// CheckpointFile lives.
+// Reads a tensor's rows from first to last. Compares the checksum of a byte
+// range when its last row is read. For use by one thread at a time, during the
+// lifetime of the CheckpointFile.
 class RowStream {
  public:
   explicit RowStream(StoredTensor tensor) : tensor_(std::move(tensor)) {}
 
   const StoredTensor& tensor() const { return tensor_; }
 
-  // The next n rows, which must be there, as they are stored.
+  // Reads the next n rows as they are stored. Requires n rows to be left.
   tensorflow::Status Read(int64_t n, void* rows);
 
-  // The same of a vector of int32 or int64, widened.
+  // Reads the next n elements of a vector of int32 or int64 as int64.
   tensorflow::Status ReadIntegers(int64_t n, int64_t* integers);
 
  private:
   StoredTensor tensor_;
-  size_t piece_ = 0;
-  int64_t at_ = 0;         // First row that has not been read.
-  uint32_t checksum_ = 0;  // Of the rows of the piece before it, not masked.
+  size_t range_ = 0;       // The byte range that holds the next row.
+  int64_t next_row_ = 0;   // The first row that has not been read.
+  uint32_t checksum_ = 0;  // Unmasked CRC-32C of the range before next_row_.
   std::vector<int32_t> narrow_;
 };
 

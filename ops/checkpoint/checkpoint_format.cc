@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules of the checkpoint format that several kernels keep.
+// Implements checkpoint_format.h.
 #include "ops/checkpoint/checkpoint_format.h"
 
-#include <algorithm>
 #include <limits>
-#include <set>
 
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/util/env_var.h"
@@ -15,10 +13,11 @@ using ::tensorflow::Status;
 using ::tensorflow::errors::InvalidArgument;
 using ::tensorflow::errors::ResourceExhausted;
 
-Status FindSlots(TableResource& resource, const std::vector<SlotSpec>& wanted,
+Status FindSlots(TableResource& resource,
+                 const std::vector<SlotSpec>& requested,
                  std::vector<SlotPlace>* places) {
   const std::vector<SlotSpec> present = resource.table().slots();
-  for (const SlotSpec& slot : wanted) {
+  for (const SlotSpec& slot : requested) {
     int offset = resource.table().dim();
     auto it = present.begin();
     for (; it != present.end() && it->name != slot.name; ++it) {
@@ -34,44 +33,29 @@ Status FindSlots(TableResource& resource, const std::vector<SlotSpec>& wanted,
   return Status();
 }
 
-Status CheckSlots(const std::vector<std::string>& names,
-                  const std::vector<int64_t>& widths,
-                  const std::vector<float>& initials, size_t begin, size_t end,
-                  std::vector<SlotSpec>* slots) {
-  std::set<std::string> seen;
-  int64_t floats = 0;
-  for (size_t i = begin; i < end; ++i) {
-    if (names[i].empty() || !seen.insert(names[i]).second) {
-      return InvalidArgument("slot_names must be distinct and not empty, got '",
-                             names[i], "' at ", i);
+void CopyRowAndSlots(const float* row, int64_t i, int64_t dim,
+                     const std::vector<SlotPlace>& places, float* values,
+                     const std::vector<float*>& slots) {
+  std::copy_n(row, dim, values + i * dim);
+  for (size_t s = 0; s < places.size(); ++s) {
+    const SlotPlace& place = places[s];
+    const int width = place.slot.width;
+    float* const out = slots[s] + i * width;
+    if (place.offset < 0) {
+      std::fill_n(out, width, place.slot.initial);
+    } else {
+      std::copy_n(row + place.offset, width, out);
     }
-    // Bounds each width before the sum, which therefore cannot overflow.
-    if (widths[i] < 1 || widths[i] > kMaxRowFloats ||
-        (floats += widths[i]) > kMaxRowFloats) {
-      return InvalidArgument("slot_widths must be >= 1 and at most ",
-                             kMaxRowFloats, " in sum, got ", widths[i],
-                             " for slot ", names[i]);
-    }
-    slots->push_back({names[i], static_cast<int>(widths[i]), initials[i]});
-  }
-  return Status();
-}
-
-void CopySlot(const float* row, const SlotPlace& place, float* out) {
-  if (place.offset < 0) {
-    std::fill_n(out, place.slot.width, place.slot.initial);
-  } else {
-    std::copy_n(row + place.offset, place.slot.width, out);
   }
 }
 
 Status CheckCountable(const std::string& table,
                       const EmbeddingTable::Snapshot& snapshot) {
-  const int64_t most = std::numeric_limits<int32_t>::max();
+  const int64_t limit = std::numeric_limits<int32_t>::max();
   const int64_t n = std::max(snapshot.admitted_offsets().back(),
                              snapshot.filtered_offsets().back());
-  if (n <= most) return Status();
-  return ResourceExhausted("rows of table ", table, " must be <= ", most,
+  if (n <= limit) return Status();
+  return ResourceExhausted("rows of table ", table, " must be <= ", limit,
                            " to be saved, got ", n,
                            "; cut the table into more shards");
 }

@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tensors of a table in a checkpoint are called and when they are
-// there; the same for the kernels that write and those that read.
+// Save and restore, shared: names and layout of a table's tensors in a
+// checkpoint. Read this file first.
+//
+//   TableExport (stock Saver)  checkpoint_export_kernels
+//   TablesSave                 checkpoint_save_kernels -> checkpoint_writer
+//   TableRestore               checkpoint_chain -> checkpoint_file
+//                              -> checkpoint_rows -> checkpoint_restore_kernels
 #ifndef REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_FORMAT_H_
 #define REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_FORMAT_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "ops/core/base/key_hash.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/types.h"
@@ -15,9 +22,9 @@
 
 namespace rec_estimator {
 
-// Endings behind the name of a shard, e.g. user/part_0, or of one of its
-// slots, user/part_0/Adagrad. Those up to partition_filter_offset are DeepRec's
-// nine; the others are for the shard alone.
+// Suffixes of tensor names. They follow the name of a shard, for example
+// user/part_0, or of one of its slots, user/part_0/Adagrad. The nine suffixes
+// up to partition_filter_offset are DeepRec's. The others follow shards only.
 constexpr char kKeys[] = "-keys";
 constexpr char kValues[] = "-values";
 constexpr char kFreqs[] = "-freqs";
@@ -27,62 +34,67 @@ constexpr char kFreqsFiltered[] = "-freqs_filtered";
 constexpr char kVersionsFiltered[] = "-versions_filtered";
 constexpr char kOffsets[] = "-partition_offset";
 constexpr char kOffsetsFiltered[] = "-partition_filter_offset";
-// The counting Bloom filter: numbers of blocks, their cells unpacked, and its
-// geometry: blocks, cells per block, hashes, bits of a cell.
+// The counting Bloom filter: block numbers, the unpacked cells of these blocks,
+// and the layout (blocks, cells per block, hashes, bits per cell).
 constexpr char kBloomBlocks[] = "-cbf_blocks";
 constexpr char kBloomCounters[] = "-cbf_counters";
 constexpr char kBloomLayout[] = "-cbf_layout";
 constexpr int64_t kBloomLayoutSize = 4;
-// Of an incremental checkpoint only: which keys are gone, and the name of the
-// checkpoint beside it that the changes are to, with the identity of its index
-// (CheckpointFile::identity). Without the latter nobody would notice that a
-// checkpoint of that name is another one now.
+// Incremental checkpoints (deltas) only: the erased keys, the name of the
+// parent checkpoint in the same folder, and the identity of the parent's index
+// (CheckpointFile::identity). The identity detects a parent that was
+// overwritten by another checkpoint of the same name.
 constexpr char kKeysErased[] = "-keys_erased";
 constexpr char kDeltaOf[] = "-delta_of";
 constexpr char kDeltaOfIndex[] = "-delta_of_index";
-// Behind the name of the logical table.
+// Follows the name of the logical table, not of a shard.
 constexpr char kBank[] = "/default_values";
 
-// Where in a row the slots that an op asks for are.
+// Position of a requested slot in the table's rows.
 struct SlotPlace {
   SlotSpec slot;
-  int offset;  // Floats from the row's begin; -1: the table has no such slot.
+  int offset;  // In floats from the start of the row. -1: no such slot.
 };
 
-// InvalidArgument if the table has one of the slots with another width.
+// Finds the requested slots in the table's rows. InvalidArgument if the table
+// has one of them with another width.
 tensorflow::Status FindSlots(TableResource& resource,
-                             const std::vector<SlotSpec>& wanted,
+                             const std::vector<SlotSpec>& requested,
                              std::vector<SlotPlace>* places);
 
-// The slots of a table from lists of names, widths and initial values, checked
-// as ReadSlots does. `begin` and `end`: which of the lists' elements.
-tensorflow::Status CheckSlots(const std::vector<std::string>& names,
-                              const std::vector<int64_t>& widths,
-                              const std::vector<float>& initials, size_t begin,
-                              size_t end, std::vector<SlotSpec>* slots);
+// Copies one row to row i of `values` (n, dim) and of `slots`, one (n, width)
+// per place. A slot that the table does not have gets its initial value.
+void CopyRowAndSlots(const float* row, int64_t i, int64_t dim,
+                     const std::vector<SlotPlace>& places, float* values,
+                     const std::vector<float*>& slots);
 
-// Copies row[offset, offset + width), or the slot's initial value if the table
-// has no such slot.
-void CopySlot(const float* row, const SlotPlace& place, float* out);
-
-// ResourceExhausted if there are more keys than the offsets, int32 as
-// DeepRec's are, can count.
+// ResourceExhausted if there are more keys than the offsets can count. They
+// are int32, as DeepRec's are.
 tensorflow::Status CheckCountable(const std::string& table,
                                   const EmbeddingTable::Snapshot& snapshot);
 
-// Whether keys that own no row are written: unless the environment variable
-// TF_EV_SAVE_FILTERED_FEATURES says False, false or 0.
+// Whether keys without a row are written: true unless the environment variable
+// TF_EV_SAVE_FILTERED_FEATURES is False, false or 0.
 bool SavesFilteredKeys();
 
-// The four numbers of the layout tensor.
+// Writes the kBloomLayoutSize numbers of the layout tensor.
 void CopyLayout(const EmbeddingTable::BloomLayout& layout, int64_t* out);
 
-// Of the counters tensor: the least type that holds a cell; uint8 without a
-// filter.
+// Copies n cells to the type of the counters tensor. Returns the end of `out`.
+template <typename Counter>
+Counter* CopyCells(const uint32_t* cells, int64_t n, Counter* out) {
+  return std::transform(cells, cells + n, out, [](uint32_t cell) {
+    return static_cast<Counter>(cell);
+  });
+}
+
+// Type of the counters tensor: the smallest that holds a cell. uint8 without a
+// Bloom filter.
 tensorflow::DataType BloomCounterType(
     const EmbeddingTable::BloomLayout& layout);
 
-// Calls work(static_cast<T*>(nullptr)) with the C++ type of the counters.
+// Calls work(static_cast<T*>(nullptr)), where T is the C++ type of the
+// counters.
 template <typename Work>
 auto WithCounterType(tensorflow::DataType type, const Work& work) {
   switch (type) {

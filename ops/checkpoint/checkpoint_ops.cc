@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that write tables to checkpoints and read them. Kernels:
-// checkpoint_export_kernels.cc, checkpoint_save_kernels.cc,
-// checkpoint_restore_kernels.cc. Python: checkpoint.py.
+// Save and restore, the ops: TableExport, TablesSave and TableCommitSave write
+// tables, TableRestore reads one. Kernels: checkpoint_export_kernels.cc,
+// checkpoint_save_kernels.cc, checkpoint_restore_kernels.cc. Python:
+// rec_estimator/table/saveable.py and rec_estimator/checkpoint/.
 #include <cstdint>
 #include <vector>
 
@@ -106,27 +107,27 @@ REGISTER_OP("RecEstimator>TableExport")
     .SetIsStateful()
     .SetShapeFn(TableExportShape)
     .Doc(R"doc(
-Copies the whole table out as of one instant, by bucket floormod(key, 1000), then key.
+Copies a whole table to tensors. All of them belong to one instant.
 
-The tensors of keys without a row are empty while the environment variable
-TF_EV_SAVE_FILTERED_FEATURES is False, false or 0.
+Rows are ordered by bucket, floormod(key, 1000), then by key. The tensors of filtered keys are empty if
+the environment variable TF_EV_SAVE_FILTERED_FEATURES is False, false or 0.
 
 table: [].
 keys: [n]. Keys that own a row.
-freqs: [n]. Occurrences applied.
+freqs: [n]. Number of applied occurrences.
 versions: [n]. Global step of the last apply, or -1.
-keys_filtered: [f]. Keys that are counted and own no row.
+keys_filtered: [f]. Keys that are counted and do not own a row.
 freqs_filtered: [f].
 versions_filtered: [f].
 partition_offset: [1001]. Bucket i holds rows [partition_offset[i], partition_offset[i+1]).
 partition_filter_offset: [1001]. The same for the filtered keys.
 bank: [b, dim]. Initial vectors.
 values: [n, dim].
-slot_values: Per slot [n, width]. The slot's initial value where the table has no such slot.
-bloom_blocks: [c]. Numbers of the Bloom filter's blocks that were ever touched.
-bloom_counters: [c, w]. Their cells; [0, 0] without a Bloom filter.
-bloom_layout: [4]. Blocks in all, cells per block w, hashes, bits per cell; zeros without one.
-bloom_type: The least type that holds a cell: of a filter_freq up to 255 uint8, 65535 uint16.
+slot_values: Per slot [n, width]. The slot's initial value if the table does not have the slot.
+bloom_blocks: [c]. Numbers of the Bloom filter's blocks that were ever changed.
+bloom_counters: [c, w]. The cells of these blocks. [0, 0] without a Bloom filter.
+bloom_layout: [4]. Number of blocks, cells per block w, hashes, bits per cell. Zeros without a Bloom filter.
+bloom_type: The smallest type that holds a cell: uint8 for filter_freq <= 255, uint16 for <= 65535.
 )doc");
 
 REGISTER_OP("RecEstimator>TablesSave")
@@ -145,23 +146,24 @@ REGISTER_OP("RecEstimator>TablesSave")
     .SetIsStateful()
     .SetShapeFn(TablesSaveShape)
     .Doc(R"doc(
-Writes tables to a V2 checkpoint as TableExport and SaveV2 would, in slices, in little memory.
+Writes tables to a V2 checkpoint, as TableExport and SaveV2 would, but in slices of bounded memory.
 
-Each table is written as of one instant, one after the other. A save that fails removes its files.
-With a Bloom filter: `<tensor_name>-cbf_blocks`, `-cbf_counters` and `-cbf_layout` as well.
+The tables are written one after the other, each at one instant. A failed save removes its files. A table
+with a Bloom filter also writes `<tensor_name>-cbf_blocks`, `-cbf_counters` and `-cbf_layout`.
 
 tables: Each [].
-prefix: []. Of the checkpoint that is written.
-delta_of: [2]. The name, without its folder, of the checkpoint before and the identity of its index: bytes,
-  '-' and CRC-32C in hexadecimal. Written is what has changed since then, `<tensor_name>-keys_erased` [e],
-  `<tensor_name>-delta_of` [] and `<tensor_name>-delta_of_index` []. Empty strings: everything. In graphs of
-  older releases []: no identity.
-tensor_names: Per table its name in the checkpoint, that of the shard if there are several.
-key_dtypes: Per table the type of its keys in the checkpoint.
-bank_names: Per table the name of its bank of initial vectors; '': it is not written.
-num_slots: Per table how many slots are written.
-slot_names: Of all tables, one after the other; likewise slot_widths and slot_initials.
-track_changes: Notes from now on what changes, for incremental saves.
+prefix: []. Prefix of the new checkpoint.
+delta_of: [2]. For an incremental save, the parent checkpoint: its name without the folder, and the
+  identity of its index, which is its size in bytes, '-' and its CRC-32C in hexadecimal. Then only changes
+  since the parent are written, with `<tensor_name>-keys_erased` [e], `<tensor_name>-delta_of` [] and
+  `<tensor_name>-delta_of_index` []. Two empty strings mean a full save. Graphs of older releases pass [],
+  the name alone.
+tensor_names: Name of each table in the checkpoint; the name of the shard if there are several.
+key_dtypes: Type of each table's keys in the checkpoint.
+bank_names: Name of each table's bank of initial vectors. The bank is not written if the name is ''.
+num_slots: Number of slots to write of each table.
+slot_names: Slots of all tables, one table after the other. slot_widths and slot_initials likewise.
+track_changes: Whether to record changes from now on, as incremental saves require.
 )doc");
 
 REGISTER_OP("RecEstimator>TableCommitSave")
@@ -169,7 +171,7 @@ REGISTER_OP("RecEstimator>TableCommitSave")
     .SetIsStateful()
     .SetShapeFn(TableCommitSaveShape)
     .Doc(R"doc(
-Says that the table's last TablesSave with track_changes is safe: the next one leaves its changes out.
+Confirms the table's last TablesSave with track_changes. The next incremental save omits its changes.
 
 table: [].
 )doc");
@@ -188,20 +190,22 @@ REGISTER_OP("RecEstimator>TableRestore")
     .SetIsStateful()
     .SetShapeFn(TableRestoreShape)
     .Doc(R"doc(
-Replaces what the table holds by what a checkpoint holds of it, in little memory.
+Replaces the contents of a table by those in a checkpoint, in bounded memory.
 
-Reads `<tensor_name>-keys` or, written in shards, `<tensor_name>/part_<i>-keys` for i = 0, 1, …, and keeps
-the keys with floormod(key, 1000) % num_parts == part. Of an incremental checkpoint, those it builds on are
-read first; one that is not the one it was is an error. After an error the table is empty if it was empty (one that was not initialized may be so then),
-and unchanged if it was not, unless memory ends or a key comes twice in a file that is not in order.
+Reads `<tensor_name>-keys` or, if it was saved in shards, `<tensor_name>/part_<i>-keys` for i = 0, 1, ….
+Keeps the keys with floormod(key, 1000) % num_parts == part. The parents of an incremental checkpoint are
+read first. It is an error if a parent was overwritten since.
+
+After an error, an empty table is empty again; it may have become initialized. A table with contents is
+unchanged, except if memory runs out, an unordered file has a repeated key, or deltas exceed max_rows.
 
 table: [].
-prefix: []. Of a V2 checkpoint.
-bank: [b, dim]. Used where the checkpoint has no `<tensor_name>/default_values`.
+prefix: []. Prefix of a V2 checkpoint.
+bank: [b, dim]. Used if the checkpoint has no `<tensor_name>/default_values`.
 tensor_name: Name of the logical table in the checkpoint.
-part: Which shard of the logical table this is.
-num_parts: Into how many shards the logical table is cut now.
-key_dtype: Type of the table's keys; one in the checkpoint that does not fit is an error.
+part: Number of this shard of the logical table.
+num_parts: Current number of shards of the logical table.
+key_dtype: Type of the table's keys. A key in the checkpoint that does not fit is an error.
 )doc");
 
 }  // namespace

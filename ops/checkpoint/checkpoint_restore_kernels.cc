@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel of TableRestore: a table from a checkpoint and those it builds on, by
-// way of little memory.
+// Restore, step 4: TableRestore replaces a table by the contents of a chain of
+// checkpoints, in bounded memory. Step 1 (checkpoint_chain) finds the chain,
+// steps 2 and 3 (checkpoint_file, checkpoint_rows) read it.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -15,6 +16,9 @@
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/checkpoint/checkpoint_rows.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/table/input_checks.h"
+#include "ops/table/intra_op_threads.h"
+#include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -33,21 +37,21 @@ using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Status;
 using ::tensorflow::Tensor;
-using ::tensorflow::TensorShapeUtils;
 using ::tensorflow::tstring;
 using ::tensorflow::errors::DataLoss;
 using ::tensorflow::errors::ResourceExhausted;
 using ::tensorflow::strings::StrCat;
 
-// Threads that read and insert, at most: each takes the memory of a batch.
+// Most threads that insert. Each needs the memory of a batch.
 constexpr int64_t kWorkers = 4;
 
-// Blocks of a Bloom filter read at once take so many bytes.
+// Bytes of Bloom filter blocks that are read at once.
 constexpr int64_t kBloomBytes = int64_t{4} << 20;
 
-// Reads a chain of checkpoints into a table, which nobody else changes
-// meanwhile, or, without a table, to see whether they can be read: all but
-// whether keys that do not come by bucket are distinct, which takes a table.
+// Reads a chain of checkpoints into a table that no other thread changes
+// meanwhile. Without a table it only checks that the chain can be read. That
+// check does not detect repeats among keys that are not ordered by bucket,
+// which only a table can.
 class TableRestore {
  public:
   TableRestore(OpKernelContext* context, TableResource& resource,
@@ -70,15 +74,17 @@ class TableRestore {
     }
   }
 
+  // Reads the table `name` from the chain. To be called once.
   Status Run(const std::vector<Link>& chain, const std::string& name) {
     for (const Link& link : chain) {
       CheckpointFile file(link.prefix);
       TF_RETURN_IF_ERROR(OpenLink(link, &file));
       StoredTable stored;
-      TF_RETURN_IF_ERROR(FindStored(&file, name, &stored));
+      TF_RETURN_IF_ERROR(FindStoredTable(&file, name, &stored));
       const bool is_delta = !stored.delta_of.empty();
       for (const StoredShard& shard : stored.shards) {
-        // Cut as the table is: another shard has nothing for this one.
+        // If the numbers of shards are equal, only one shard has keys for
+        // `part`.
         if (shard.count == rules_.num_parts && shard.number != rules_.part) {
           continue;
         }
@@ -91,16 +97,18 @@ class TableRestore {
     return Status();
   }
 
-  // Rows that were read, those that a later checkpoint replaces included.
+  // Number of rows read, including rows that a later checkpoint replaces.
   int64_t rows() const { return rows_; }
 
  private:
-  // Calls take(batch), which returns false if there is no memory, for all that
-  // the reader has, on several threads. `count`: how many keys that were.
-  template <typename Take>
-  Status ForEachBatch(RowReader* reader, const Take& take, int64_t* count) {
-    std::atomic<int64_t> taken{0};
-    // Dear enough that each worker is a piece of work of its own.
+  // Calls insert(batch) for each batch of the reader, on several threads.
+  // insert() returns false if there is no memory. `count` gets the number of
+  // keys. Without a table the batches are only read.
+  template <typename InsertBatch>
+  Status ForEachBatch(RowReader* reader, const InsertBatch& insert,
+                      int64_t* count) {
+    std::atomic<int64_t> keys{0};
+    // So expensive that each worker becomes a separate block of the loop.
     constexpr int64_t kCycles = int64_t{1} << 30;
     IntraOpThreads(context_)(kWorkers, kCycles, [&](int64_t, int64_t) {
       RowBatch batch;
@@ -108,16 +116,16 @@ class TableRestore {
       do {
         status = OrResourceExhausted(resource_.name(), [&]() -> Status {
           TF_RETURN_IF_ERROR(reader->Next(&batch));
-          if (table_ != nullptr && batch.n > 0 && !take(&batch)) {
+          if (table_ != nullptr && batch.n > 0 && !insert(&batch)) {
             return NoMemory(batch.n);
           }
           return Status();
         });
-        taken += batch.n;
+        keys += batch.n;
       } while (status.ok() && batch.n > 0);
       reader->Stop(status);
     });
-    *count = taken;
+    *count = keys;
     RowBatch none;
     return reader->Next(&none);
   }
@@ -128,11 +136,12 @@ class TableRestore {
                              " rows of the checkpoint");
   }
 
-  // Whether `inserted` keys made `grown` more, unless the reader knows it.
+  // DataLoss unless all keys were distinct. If the reader cannot tell, they
+  // were if the table has grown by as many keys as were inserted.
   static Status CheckDistinct(const CheckpointFile& file,
                               const std::string& name, const RowReader& reader,
-                              bool is_delta, int64_t inserted, int64_t grown) {
-    if (reader.distinct() || (!is_delta && inserted == grown)) return Status();
+                              bool is_delta, int64_t inserted, int64_t growth) {
+    if (reader.distinct() || (!is_delta && inserted == growth)) return Status();
     if (is_delta) {
       return DataLoss("tensor ", name, " of ", file.prefix(),
                       " must be ordered by floormod(key, 1000), got another "
@@ -140,9 +149,10 @@ class TableRestore {
     }
     return DataLoss("tensor ", name, " of ", file.prefix(),
                     " must have distinct keys, got ", inserted, " of which ",
-                    grown, " are; the file is damaged");
+                    growth, " are; the file is damaged");
   }
 
+  // Reads the erased keys of a delta.
   Status ReadErased(CheckpointFile* file, const StoredShard& shard) {
     RowReader reader(file, rules_, shard);
     TF_RETURN_IF_ERROR(reader.OpenKeys(shard.name + kKeysErased, ""));
@@ -170,7 +180,7 @@ class TableRestore {
       TF_RETURN_IF_ERROR(reader.OpenSlot(slot));
     }
     reader.Start();
-    // Keys of a file spread evenly over the shards they go into.
+    // The keys of a file spread evenly over the shards of the table.
     if (table_ != nullptr) table_->Reserve(reader.rows() / rules_.num_parts);
     const int64_t before = table_ == nullptr ? 0 : table_->size();
     int64_t count;
@@ -191,7 +201,7 @@ class TableRestore {
   }
 
   bool Insert(RowBatch* batch) {
-    // Whoever did not count has admitted them all.
+    // A checkpoint without frequencies: all its keys were admitted.
     if (batch->freqs.empty()) {
       batch->freqs.assign(batch->n,
                           std::max<int64_t>(1, table_->filter().threshold));
@@ -210,7 +220,8 @@ class TableRestore {
     return table_->Insert(rows);
   }
 
-  // A slot with other keys than the rows: those that own a row.
+  // Reads a slot that is stored under other keys than the rows. Keys without a
+  // row are ignored.
   Status ReadSlot(CheckpointFile* file, const StoredShard& shard, size_t i) {
     const std::string source = StrCat(shard.name, "/", slots_[i].name);
     RowReader reader(file, rules_, shard);
@@ -238,8 +249,8 @@ class TableRestore {
     TF_RETURN_IF_ERROR(reader.OpenFreqs(shard.name + kFreqsFiltered));
     TF_RETURN_IF_ERROR(reader.OpenVersions(shard.name + kVersionsFiltered));
     reader.Start();
-    // A file with a Bloom filter has its counts there; keys of such a file are
-    // those whose cells could not be taken back.
+    // If the file has a Bloom filter, it holds the counts. Its filtered keys
+    // are then those that could not be removed from the cells.
     const bool into_bloom =
         layout_.blocks > 0 && !file->Has(shard.name + kBloomLayout);
     const int64_t before = table_ == nullptr ? 0 : table_->total_count();
@@ -254,7 +265,7 @@ class TableRestore {
               into_bloom);
         },
         &count));
-    // In the Bloom filter a key that comes twice does no harm.
+    // A repeated key in a Bloom filter does no harm.
     if (table_ == nullptr || into_bloom) return Status();
     return CheckDistinct(*file, name, reader, is_delta, count,
                          table_->total_count() - before);
@@ -262,7 +273,7 @@ class TableRestore {
 
   Status ReadBloom(CheckpointFile* file, const StoredShard& shard) {
     const std::string name = shard.name + kBloomLayout;
-    // Without a Bloom filter here its counts are forgotten.
+    // A table without a Bloom filter drops the counts.
     if (layout_.blocks == 0 || !file->Has(name)) return Status();
     StoredTensor tensor;
     TF_RETURN_IF_ERROR(file->Find(name, {DT_INT64}, 1, &tensor));
@@ -277,14 +288,13 @@ class TableRestore {
     CopyLayout(layout_, here);
     if (!std::equal(here, here + kBloomLayoutSize, there)) {
       if (table_ != nullptr) {
-        LOG(WARNING) << "Counts of keys of table " << resource_.name()
-                     << " that are not admitted are dropped: its Bloom filter "
-                        "has "
-                     << here[0] << " blocks of " << here[1] << " cells of "
-                     << here[3] << " bits and " << here[2]
-                     << " hashes, that in " << file->prefix() << " has "
-                     << there[0] << ", " << there[1] << ", " << there[3]
-                     << " and " << there[2];
+        LOG(WARNING) << "The counts of the filtered keys of table "
+                     << resource_.name()
+                     << " are dropped: its Bloom filter has " << here[0]
+                     << " blocks of " << here[1] << " cells of " << here[3]
+                     << " bits and " << here[2] << " hashes, that in "
+                     << file->prefix() << " has " << there[0] << ", "
+                     << there[1] << ", " << there[3] << " and " << there[2];
       }
       return Status();
     }
@@ -351,10 +361,10 @@ class TableRestore {
   const KeyRules rules_;
   const std::vector<SlotSpec>& slots_;
   const EmbeddingTable::BloomLayout layout_;
-  EmbeddingTable* const table_;  // nullptr: only to see.
+  EmbeddingTable* const table_;  // nullptr: only check.
   int64_t rows_ = 0;
-  size_t num_slots_ = 0;              // The table's.
-  std::vector<size_t> slot_numbers_;  // Of slots_ among the table's.
+  size_t num_slots_ = 0;              // Number of slots of the table.
+  std::vector<size_t> slot_numbers_;  // Position of each of slots_ among them.
 };
 
 class TableRestoreOp : public OpKernel {
@@ -378,18 +388,8 @@ class TableRestoreOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input("prefix", &prefix));
     OP_REQUIRES_OK(context, context->input("bank", &bank));
 
-    const int dim = resource->table().dim();
-    OP_REQUIRES(
-        context, TensorShapeUtils::IsScalar(prefix->shape()),
-        tensorflow::errors::InvalidArgument("prefix must be [], got shape ",
-                                            prefix->shape().DebugString()));
-    OP_REQUIRES(context,
-                TensorShapeUtils::IsMatrix(bank->shape()) &&
-                    bank->dim_size(0) >= 1 && bank->dim_size(1) == dim,
-                tensorflow::errors::InvalidArgument(
-                    "bank of table ", resource->name(),
-                    " must be [b, dim], b >= 1, dim = ", dim, ", got shape ",
-                    bank->shape().DebugString()));
+    OP_REQUIRES_OK(context, CheckRank(*prefix, 0, "prefix", "[]"));
+    OP_REQUIRES_OK(context, CheckBank(*resource, *bank));
     std::vector<SlotPlace> places;
     OP_REQUIRES_OK(context, FindSlots(*resource, slots_, &places));
 
@@ -415,15 +415,17 @@ class TableRestoreOp : public OpKernel {
     }
 
     std::lock_guard<std::shared_mutex> lock(resource->replace_mutex());
-    // What counts in a Bloom filter cannot be seen from outside.
-    const bool holds_counts = table.bloom_layout().blocks > 0;
+    // A table that is not empty must survive a damaged checkpoint, so the whole
+    // chain is checked first. total_count() does not include the counts in a
+    // Bloom filter.
+    const bool has_bloom = table.bloom_layout().blocks > 0;
     const bool is_new = table.bank_rows() == 0;
-    if (table.total_count() > 0 || (holds_counts && !is_new)) {
-      TableRestore only_reads(context, *resource, rules_, slots_, nullptr);
-      TF_RETURN_IF_ERROR(only_reads.Run(chain, tensor_name_));
-      // Of changes to a checkpoint it is not known yet how many rows they make.
+    if (table.total_count() > 0 || (has_bloom && !is_new)) {
+      TableRestore check(context, *resource, rules_, slots_, nullptr);
+      TF_RETURN_IF_ERROR(check.Run(chain, tensor_name_));
+      // With deltas, the final number of rows is not known yet.
       if (chain.size() == 1) {
-        TF_RETURN_IF_ERROR(CheckRoom(*resource, only_reads.rows()));
+        TF_RETURN_IF_ERROR(CheckRoom(*resource, check.rows()));
       }
     }
     const std::vector<float> old_bank = table.bank();
@@ -442,7 +444,7 @@ class TableRestoreOp : public OpKernel {
               const float* bank, int64_t bank_rows,
               TableResource* resource) const {
     EmbeddingTable& table = resource->table();
-    // While there is no row yet, so that none has to move.
+    // Before the first row is inserted, so that no row has to move.
     if (!table.EnsureSlots(slots_)) {
       return ResourceExhausted("table ", resource->name(),
                                " must fit into memory with its slots, got no "
@@ -451,18 +453,19 @@ class TableRestoreOp : public OpKernel {
     table.SetBank(bank, bank_rows);
     TableRestore restore(context, *resource, rules_, slots_, &table);
     TF_RETURN_IF_ERROR(restore.Run(chain, tensor_name_));
-    // A checkpoint may be from a table that has no padding.
+    // The checkpoint may come from a table without a padding key.
     if (table.rules().has_padding) table.Erase(&EmbeddingTable::kPadding, 1);
     return CheckRoom(*resource, table.size());
   }
 
   static Status CheckRoom(TableResource& resource, int64_t rows) {
-    const int64_t most = resource.table().rules().max_rows;
-    if (most == 0 || rows <= most) return Status();
-    return TooManyRows(resource, rows - most, " in the checkpoint");
+    const int64_t limit = resource.table().rules().max_rows;
+    if (limit == 0 || rows <= limit) return Status();
+    return TooManyRows(resource, rows - limit, " in the checkpoint");
   }
 
-  // The bank of the last checkpoint that has one; left empty if none has.
+  // Reads the bank of the last checkpoint that has one. Leaves `bank` empty if
+  // there is none.
   Status ReadBank(const std::vector<Link>& chain, int64_t dim,
                   std::vector<float>* bank) const {
     const std::string name = tensor_name_ + kBank;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches of rows from a checkpoint.
+// Implements checkpoint_rows.h.
 #include "ops/checkpoint/checkpoint_rows.h"
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
+#include "ops/checkpoint/checkpoint_format.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/strcat.h"
@@ -21,18 +22,19 @@ using ::tensorflow::strings::StrCat;
 
 namespace {
 
-// What a batch takes in memory, unless one row takes more. Larger ones are not
-// faster.
+// Size of a batch in memory, unless a single row is larger. Larger batches are
+// not faster.
 constexpr int64_t kBatchBytes = int64_t{4} << 20;
 constexpr int64_t kBatchRows = int64_t{1} << 16;
 
-// Batches that are read before they are asked for.
-constexpr size_t kAhead = 3;
+// Batches that are read before Next() asks for them.
+constexpr size_t kReadAhead = 3;
 
-// Keys of one bucket that are kept to find one that comes twice: 8 MiB.
-constexpr size_t kMostKeysOfBucket = size_t{1} << 20;
+// Most keys of a bucket that are kept to detect repeats: 8 MiB.
+constexpr size_t kMaxKeysOfBucket = size_t{1} << 20;
 
-// Moves rows kept[i] of (n, width) to i and shrinks to them; kept ascends.
+// Moves row kept[i] of `rows` (n, width) to row i and drops the others. `kept`
+// ascends.
 template <typename T>
 void KeepRows(const std::vector<int64_t>& kept, int64_t width,
               std::vector<T>* rows) {
@@ -57,7 +59,7 @@ bool DistinctKeys::Add(int64_t key, int64_t bucket) {
     ascends_ = false;
   }
   last_ = key;
-  if (keys_.size() <= kMostKeysOfBucket) keys_.push_back(key);
+  if (keys_.size() <= kMaxKeysOfBucket) keys_.push_back(key);
   return true;
 }
 
@@ -69,7 +71,7 @@ bool DistinctKeys::Finish() {
       repeated_ = *it;
       return false;
     }
-    if (keys_.size() > kMostKeysOfBucket) by_bucket_ = false;
+    if (keys_.size() > kMaxKeysOfBucket) by_bucket_ = false;
   }
   keys_.clear();
   ascends_ = true;
@@ -136,10 +138,10 @@ Status RowReader::OpenVersions(const std::string& name) {
 
 Status RowReader::OpenValues(const std::string& source, int64_t width,
                              const char* what) {
-  const std::string name = source + "-values";
+  const std::string name = source + kValues;
   if (!file_.Has(name)) {
     return DataLoss("tensor ", name, " must be in ", file_.prefix(), " beside ",
-                    source, "-keys, got none; the file is damaged");
+                    source, kKeys, ", got none; the file is damaged");
   }
   StoredTensor tensor;
   TF_RETURN_IF_ERROR(file_.FindMatrix(name, width, what, &tensor));
@@ -153,27 +155,28 @@ Status RowReader::OpenSlot(const SlotSpec& slot) {
   slots_.emplace_back();
   Slot& opened = slots_.back();
   const std::string source = StrCat(shard_.name, "/", slot.name);
-  if (!file_.Has(source + "-keys")) return Status();
-  // Checks all that can be checked before a row is read.
-  RowReader alone(&file_, rules_, shard_);
+  if (!file_.Has(source + kKeys)) return Status();
+  // A reader of the slot alone checks all that can be checked before a row is
+  // read.
+  RowReader slot_reader(&file_, rules_, shard_);
+  TF_RETURN_IF_ERROR(slot_reader.OpenKeys(source + kKeys, source + kOffsets));
   TF_RETURN_IF_ERROR(
-      alone.OpenKeys(source + "-keys", source + "-partition_offset"));
-  TF_RETURN_IF_ERROR(alone.OpenValues(source, slot.width, "width of the slot"));
-  opened.differs = alone.rows_ != rows_;
+      slot_reader.OpenValues(source, slot.width, "width of the slot"));
+  opened.differs = slot_reader.rows_ != rows_;
   if (opened.differs) return Status();
-  opened.keys = std::move(alone.keys_);
-  opened.values = std::move(alone.values_);
-  row_bytes_ += alone.row_bytes_;
+  opened.keys = std::move(slot_reader.keys_);
+  opened.values = std::move(slot_reader.values_);
+  row_bytes_ += slot_reader.row_bytes_;
   return Status();
 }
 
 RowReader::~RowReader() {
-  Stop(tensorflow::errors::Cancelled("nobody reads on"));
+  Stop(tensorflow::errors::Cancelled("the reader was destroyed"));
   thread_.reset();
 }
 
 void RowReader::Start() {
-  waiting_.reserve(kAhead);  // The thread must not run out of memory there.
+  ready_.reserve(kReadAhead);  // The thread does not handle a bad_alloc there.
   thread_.reset(tensorflow::Env::Default()->StartThread(
       tensorflow::ThreadOptions(), "rec_estimator_checkpoint_reader",
       [this] { ReadAll(); }));
@@ -181,16 +184,16 @@ void RowReader::Start() {
 
 void RowReader::ReadAll() {
   RowBatch batch;
-  while (at_ < rows_) {
+  while (next_key_ < rows_) {
     const Status status =
         OrResourceExhausted(shard_.name, [&] { return ReadBatch(&batch); });
     std::unique_lock<std::mutex> lock(mutex_);
     status_.Update(status);
-    changed_.wait(lock,
-                  [this] { return waiting_.size() < kAhead || !status_.ok(); });
+    changed_.wait(
+        lock, [this] { return ready_.size() < kReadAhead || !status_.ok(); });
     if (!status_.ok()) break;
     if (batch.n == 0) continue;
-    waiting_.push_back(std::move(batch));
+    ready_.push_back(std::move(batch));
     batch = RowBatch();
     if (!spare_.empty()) {
       std::swap(batch, spare_.back());
@@ -206,12 +209,12 @@ void RowReader::ReadAll() {
 Status RowReader::Next(RowBatch* batch) {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(
-      lock, [this] { return all_read_ || !waiting_.empty() || !status_.ok(); });
+      lock, [this] { return all_read_ || !ready_.empty() || !status_.ok(); });
   if (batch->n > 0) spare_.push_back(std::move(*batch));
   *batch = RowBatch();
-  if (!status_.ok() || waiting_.empty()) return status_;
-  std::swap(*batch, waiting_.front());
-  waiting_.erase(waiting_.begin());
+  if (!status_.ok() || ready_.empty()) return status_;
+  std::swap(*batch, ready_.front());
+  ready_.erase(ready_.begin());
   changed_.notify_all();
   return status_;
 }
@@ -224,7 +227,7 @@ void RowReader::Stop(const Status& status) {
 
 Status RowReader::ReadBatch(RowBatch* batch) {
   const int64_t n =
-      std::min(rows_ - at_,
+      std::min(rows_ - next_key_,
                std::clamp<int64_t>(kBatchBytes / row_bytes_, 1, kBatchRows));
   batch->keys.resize(n);
   TF_RETURN_IF_ERROR(keys_->ReadIntegers(n, batch->keys.data()));
@@ -247,13 +250,13 @@ Status RowReader::ReadBatch(RowBatch* batch) {
       slot_keys_.resize(n);
       TF_RETURN_IF_ERROR(slot.keys->ReadIntegers(n, slot_keys_.data()));
       slot.differs = slot_keys_ != batch->keys;
-      // Read by itself when the rows are there.
+      // The caller then reads the slot after the rows.
       if (slot.differs) slot.values.reset();
     }
     TF_RETURN_IF_ERROR(read(&slot.values, &batch->slots[i]));
   }
-  at_ += n;
-  if (at_ == rows_ && !distinct_.Finish()) return Repeated();
+  next_key_ += n;
+  if (next_key_ == rows_ && !distinct_.Finish()) return RepeatedKey();
   batch->n = n;
   if (kept_.size() == static_cast<size_t>(n)) return Status();
   for (size_t i = 0; i < slots_.size(); ++i) {
@@ -270,8 +273,9 @@ Status RowReader::ReadBatch(RowBatch* batch) {
   return Status();
 }
 
-// Fills kept_. A file without its last shards looks like one cut into fewer,
-// but its keys are then in the wrong ones.
+// Checks the keys and fills kept_. If the last shards of a checkpoint are
+// missing, it looks like one with fewer shards, but its keys are then in the
+// wrong shards.
 Status RowReader::CheckKeys(const std::vector<int64_t>& keys) {
   const std::string& name = keys_->tensor().name;
   kept_.clear();
@@ -290,7 +294,7 @@ Status RowReader::CheckKeys(const std::vector<int64_t>& keys) {
                              " must have keys that fit into int32, got ", key,
                              "; make the table with int64 keys");
     }
-    if (!distinct_.Add(key, bucket)) return Repeated();
+    if (!distinct_.Add(key, bucket)) return RepeatedKey();
     if (rules_.num_parts == 1 || bucket % rules_.num_parts == rules_.part) {
       kept_.push_back(i);
     }
@@ -298,7 +302,7 @@ Status RowReader::CheckKeys(const std::vector<int64_t>& keys) {
   return Status();
 }
 
-Status RowReader::Repeated() const {
+Status RowReader::RepeatedKey() const {
   return DataLoss("tensor ", keys_->tensor().name, " of ", file_.prefix(),
                   " must have distinct keys, got ", distinct_.repeated(),
                   " twice; the file is damaged");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys, and what a checkpoint holds for each, in batches of bounded size.
+// Restore, step 3: reads the keys of a shard with their rows, in batches of
+// bounded size, and checks the keys.
 #ifndef REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_ROWS_H_
 #define REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_ROWS_H_
 
@@ -20,73 +21,81 @@
 
 namespace rec_estimator {
 
-// Which keys of a checkpoint a table takes, and what they must be.
+// Which keys of a checkpoint belong to a shard of the table: those with
+// BucketOf(key) % num_parts == part.
 struct KeyRules {
-  int64_t part;  // The table's: takes keys with BucketOf(key) % num_parts ==
-  int64_t num_parts;               // part.
-  tensorflow::DataType key_dtype;  // Each key must fit.
+  int64_t part;
+  int64_t num_parts;
+  tensorflow::DataType key_dtype;  // A key that does not fit is an error.
 };
 
-// A shard as the checkpoint has it, the number-th of `count`.
+// A shard of the table as it was saved.
 struct StoredShard {
   std::string name;
-  int64_t number;
-  int64_t count;
+  int64_t number;  // In [0, count).
+  int64_t count;   // Shards in the checkpoint.
 };
 
 struct RowBatch {
   size_t n = 0;
-  std::vector<int64_t> keys;
-  std::vector<int64_t> freqs;     // (n); empty: not in the file.
-  std::vector<int64_t> versions;  // (n); empty: not in the file.
-  std::vector<float> values;      // (n, width); empty: not asked for.
-  // Per slot asked for (n, width); empty: other keys than the rows, or none.
+  std::vector<int64_t> keys;      // (n)
+  std::vector<int64_t> freqs;     // (n), or empty if not in the file.
+  std::vector<int64_t> versions;  // (n), or empty if not in the file.
+  std::vector<float> values;      // (n, width), or empty if not opened.
+  // Per opened slot (n, width), or empty if the file does not have the slot or
+  // stores it under other keys.
   std::vector<std::vector<float>> slots;
 };
 
-// Notices a key that comes twice, as long as the keys come by bucket. Within
-// one they need not be sorted: DeepRec's are not.
+// Detects repeated keys, provided that the keys come in order of their buckets.
+// Within a bucket any order is allowed, because DeepRec does not sort keys.
 class DistinctKeys {
  public:
-  // Takes the next key; false: it, or one of its bucket before, came twice.
+  // Adds the next key. Returns false if the bucket before has a repeated key.
   bool Add(int64_t key, int64_t bucket);
-  // The same for the end of all keys.
+  // Ends the last bucket. Returns false if it has a repeated key.
   bool Finish();
-  // Whether all that came came by bucket; if not, some may have come twice.
+  // Whether all keys came in order of their buckets. If not, repeats may have
+  // been missed.
   bool by_bucket() const { return by_bucket_; }
-  int64_t repeated() const { return repeated_; }  // After a false.
+  // A repeated key, after Add() or Finish() returned false.
+  int64_t repeated() const { return repeated_; }
 
  private:
   bool by_bucket_ = true;
   int64_t bucket_ = -1;
-  bool ascends_ = true;        // In the bucket so far.
-  std::vector<int64_t> keys_;  // Of the bucket, those up to a limit.
+  bool ascends_ = true;        // Whether the keys of the bucket ascend so far.
+  std::vector<int64_t> keys_;  // Keys of the bucket, up to a limit.
   int64_t last_ = 0;
   int64_t repeated_ = 0;
 };
 
-// Reads keys and, in step with them, what else is opened. Open what is wanted
-// and Start(), on one thread; then Next() on any.
+// Reads keys and the tensors that belong to them. Open the tensors and call
+// Start() on one thread, then call Next() on any threads.
 //
-//   disk --> kernel's pages --> thread: copies, --kAhead--> threads: Next(),
-//            some MiB ahead     sums, checks      batches  insert
+//   disk --> page cache: ------> reader thread: ---------> inserting threads:
+//            some MiB            copies, computes          Next(), insert
+//            read ahead          checksums, checks;
+//                                kReadAhead batches
 //
-// A thread of its own reads, so that the disk is never idle while all others
-// insert: the kernel alone is 8 MiB ahead where it is set up well, which a disk
-// of 1.5 GB/s has read in the time of a batch.
+// A separate thread reads, so that the disk is not idle while all other threads
+// insert. The kernel's own read-ahead of at most 8 MiB is not enough: a disk of
+// 1.5 GB/s reads that in the time in which one batch is inserted.
 //
-// Costs of a restore, 4M rows of dim 32 with Adam's slots, 1.8 GB, two virtual
-// cores: 1.2 core-seconds, 0.25 of them the kernel's copies, 0.3 its clearing
-// of the table's new pages, 0.1 checksums, 0.4 inserting; a plain read takes
-// 0.25. Least of six rounds each on a busy machine: cached 0.65 s, from the
-// disk 0.97 s beside 0.92 s of a plain read. Memory: kAhead batches, one that
-// is read and one for each thread that inserts; 26 MiB beyond the table.
+// Cost of a restore of 4M rows of dim 32 with Adam's slots (1.8 GB) on two
+// virtual cores: 1.2 core-seconds, of which copies of the kernel take 0.25,
+// clearing the table's new pages 0.3, checksums 0.1 and inserting 0.4. A plain
+// read takes 0.25 core-seconds. Wall time, minimum of six runs on a busy
+// machine: 0.65 s from the page cache; 0.97 s from disk, where a plain read
+// takes 0.92 s. Memory beyond the table: 26 MiB, for kReadAhead batches, the
+// one that is read and one per inserting thread.
 //
-// Tried and lost: reading where a batch is asked for, under a lock (1.13 s from
-// the disk); that, with the disk asked by posix_fadvise for the 8 batches to
-// come (1.06 s, but 0.2 core-seconds more: pages that are asked for come one by
-// one, while those of a run the kernel noticed come in large folios); batches
-// of 1 MiB, 512 and 256 KiB (no difference beyond the noise).
+// Alternatives that were measured and rejected:
+// * Reading in Next(), under a lock: 1.13 s from disk.
+// * The same with posix_fadvise for the next 8 batches: 1.06 s, and 0.2
+//   core-seconds more, because requested pages arrive one by one while the
+//   kernel's read-ahead uses large folios.
+// * Batches of 1 MiB, 512 KiB and 256 KiB: no measurable difference.
 class RowReader {
  public:
   RowReader(CheckpointFile* file, const KeyRules& rules,
@@ -96,40 +105,41 @@ class RowReader {
   RowReader(const RowReader&) = delete;
   RowReader& operator=(const RowReader&) = delete;
 
-  // The tensor of keys, and that of their bucket offsets, which is checked if
-  // the file has it; empty: there are none. First of all.
+  // Opens the tensor of keys. Must be the first call. `offsets` is the tensor
+  // of bucket offsets, which is checked if the file has it, or empty.
   tensorflow::Status OpenKeys(const std::string& name,
                               const std::string& offsets);
-  // One integer per key. Nothing is read if the file does not have it, or has
-  // it as [0].
+  // Opens one integer per key. Nothing is read if the tensor is missing or
+  // empty.
   tensorflow::Status OpenFreqs(const std::string& name);
   tensorflow::Status OpenVersions(const std::string& name);
-  // One row of floats per key. `what`: what width is, for messages.
+  // Opens one row of floats per key. `what` describes the width in messages.
   tensorflow::Status OpenValues(const std::string& source, int64_t width,
                                 const char* what);
-  // A slot, whose part of the file has keys of its own: usually the same, but
-  // not in what DeepRec writes while workers train.
+  // Opens a slot. A slot is stored with its own keys. They usually equal those
+  // of the rows, but not if DeepRec saved while workers trained.
   tensorflow::Status OpenSlot(const SlotSpec& slot);
 
-  // After the last Open: begins to read.
+  // Starts to read. Must be called after the last Open...().
   void Start();
-  // The next keys that the table takes; batch->n == 0: there are no more.
-  // Takes the batch's memory for another one. Returns the same error again
-  // after one.
+  // Returns the next keys that belong to the table; none if batch->n == 0.
+  // Reuses the memory of the passed batch. After an error, each call returns
+  // the same error.
   tensorflow::Status Next(RowBatch* batch);
   // Makes Next() return this error.
   void Stop(const tensorflow::Status& status);
 
-  int64_t rows() const { return rows_; }  // Keys in the file; after OpenKeys().
+  // Number of keys in the file. Valid after OpenKeys().
+  int64_t rows() const { return rows_; }
 
-  // After the last Next(): whether no key can have come twice.
+  // Whether all keys are known to be distinct. Valid after the last Next().
   bool distinct() const { return distinct_.by_bucket(); }
-  // Whether slot i, in the order they were opened, has other keys.
+  // Whether slot i, in the order of OpenSlot(), has other keys than the rows.
   bool slot_differs(size_t i) const { return slots_[i].differs; }
 
  private:
   struct Slot {
-    // nullopt: not in the file, or they differ.
+    // nullopt if not in the file or if the keys differ.
     std::optional<RowStream> keys;
     std::optional<RowStream> values;
     bool differs = false;
@@ -139,33 +149,33 @@ class RowReader {
                                 std::optional<RowStream>* stream);
   tensorflow::Status CheckOffsets(const std::string& name);
   tensorflow::Status CheckRows(const StoredTensor& tensor) const;
-  void ReadAll();  // The thread.
+  void ReadAll();  // Runs on the reader thread.
   tensorflow::Status ReadBatch(RowBatch* batch);
   tensorflow::Status CheckKeys(const std::vector<int64_t>& keys);
-  tensorflow::Status Repeated() const;
+  tensorflow::Status RepeatedKey() const;
 
   CheckpointFile& file_;
   const KeyRules rules_;
   const StoredShard shard_;
-  std::optional<RowStream> keys_;  // Never nullopt after OpenKeys().
+  std::optional<RowStream> keys_;  // Set by OpenKeys().
   std::optional<RowStream> freqs_;
   std::optional<RowStream> versions_;
   std::optional<RowStream> values_;
   std::vector<Slot> slots_;
   int64_t rows_ = 0;       // Keys in the file.
-  int64_t row_bytes_ = 0;  // Of all that is read for a key.
+  int64_t row_bytes_ = 0;  // Bytes read per key, over all opened tensors.
 
-  // The thread's, until Next() has said that there are no more.
-  int64_t at_ = 0;  // First key that has not been read.
+  // Used by the reader thread until Next() has returned an empty batch.
+  int64_t next_key_ = 0;  // The first key that has not been read.
   DistinctKeys distinct_;
-  std::vector<int64_t> kept_;  // Rows of the batch that the table takes.
+  std::vector<int64_t> kept_;  // Rows of the batch that belong to the table.
   std::vector<int64_t> slot_keys_;
 
-  std::mutex mutex_;  // Guards what follows.
+  std::mutex mutex_;  // Guards the members below.
   std::condition_variable changed_;
   tensorflow::Status status_;
-  std::vector<RowBatch> waiting_;  // Read, in order.
-  std::vector<RowBatch> spare_;    // Memory of those before.
+  std::vector<RowBatch> ready_;  // Read and not yet returned, in order.
+  std::vector<RowBatch> spare_;  // Memory of returned batches.
   bool all_read_ = false;
   std::unique_ptr<tensorflow::Thread> thread_;  // Last: it uses the others.
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of TablesSave and TableCommitSave: tables to one checkpoint file, by
-// way of little memory.
+// Save by rec_estimator.Saver, step 1: TablesSave takes a snapshot of each
+// table and gathers it in slices of bounded size, which CheckpointWriter (step
+// 2) writes. TableCommitSave (step 3) marks the saved changes as safe.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -14,6 +15,9 @@
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/checkpoint/checkpoint_writer.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/table/input_checks.h"
+#include "ops/table/intra_op_threads.h"
+#include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -37,7 +41,6 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
-using ::tensorflow::TensorShapeUtils;
 using ::tensorflow::tstring;
 using ::tensorflow::errors::FailedPrecondition;
 using ::tensorflow::errors::InvalidArgument;
@@ -46,30 +49,30 @@ using ::tensorflow::strings::StrCat;
 using Snapshot = EmbeddingTable::Snapshot;
 using Entries = std::vector<Snapshot::Entry>;
 
-// Bytes of the rows that are gathered at once. Three such chunks are alive: one
-// is gathered, one waits, one is being written.
+// Bytes of rows in a chunk. Three chunks exist at a time: one is gathered, one
+// waits, and one is written.
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
 
-// Bytes of the keys that are listed at once, and the share of the table's bytes
-// that may be added. A listing goes over the whole index, so that few are good.
+// Memory for one list of keys: kListedBytes plus a share of the table's memory.
+// Each listing scans the whole index, so there should be few of them.
 constexpr int64_t kListedBytes = int64_t{20} << 20;
-constexpr int64_t kListedShare = 200;  // 0.5 %
+constexpr int64_t kListedShare = 200;  // 1/200 = 0.5 %.
 
-// How an op calls a table in the file.
+// What is saved of a table, and under which names.
 struct TableNames {
-  std::string name;  // Of the shard.
+  std::string name;  // Name of the shard.
   std::string bank;  // Empty: the bank is not written.
   DataType key_dtype;
   std::vector<SlotSpec> slots;
 };
 
-// The checkpoint that an incremental one holds the changes to.
+// The checkpoint to which an incremental checkpoint holds the changes.
 struct Parent {
-  std::string name;      // Empty: there is none.
-  std::string identity;  // Of its index; empty: not known.
+  std::string name;      // Empty: none, the save is full.
+  std::string identity;  // Identity of its index. Empty: unknown.
 };
 
-// Writes one table.
+// Saves one table.
 class TableSave {
  public:
   TableSave(OpKernelContext* context, TableResource* resource,
@@ -84,7 +87,7 @@ class TableSave {
     }
   }
 
-  // parent: the checkpoint since which changes are written, if it has a name.
+  // Saves the changes since `parent`, or the whole table if it has no name.
   Status Run(const Parent& parent, bool track_changes) {
     EmbeddingTable& table = resource_.table();
     const bool is_delta = !parent.name.empty();
@@ -95,7 +98,7 @@ class TableSave {
           "got delta_of = ",
           parent.name);
     }
-    // Now, so that nothing can change between this and the snapshot unnoticed.
+    // Before the snapshot, so that no later change is missed.
     if (track_changes) table.TrackChanges();
     Snapshot snapshot(
         table, is_delta ? Snapshot::Keys::kChanged : Snapshot::Keys::kAll);
@@ -107,8 +110,8 @@ class TableSave {
     TF_RETURN_IF_ERROR(SaveEntries(snapshot));
     TF_RETURN_IF_ERROR(SaveBloom(snapshot));
     if (is_delta) TF_RETURN_IF_ERROR(SaveErased(snapshot, parent));
-    // A save that fails hereafter does no harm: pending changes are saved again
-    // until they are committed.
+    // The save may still fail after this call: changes that are not committed
+    // are saved again by the next save.
     if (track_changes) snapshot.MarkSaved();
     return Status();
   }
@@ -140,38 +143,40 @@ class TableSave {
              snapshot.filtered_offsets()[end] -
              snapshot.filtered_offsets()[begin];
     };
-    Entries with_row, without;
-    // For good: a vector that grows takes twice what it needs, or more.
+    Entries with_row, without_row;
+    // Reserved once: a vector that grows needs up to twice the memory.
     with_row.reserve(std::min(most, admitted.back()));
-    without.reserve(std::min(most, snapshot.filtered_offsets().back()));
+    without_row.reserve(std::min(most, snapshot.filtered_offsets().back()));
     for (int64_t begin = 0, end; begin < kBuckets; begin = end) {
       end = begin + 1;
       while (end < kBuckets && listed(begin, end + 1) <= most) ++end;
       if (listed(begin, end) == 0) continue;
-      snapshot.List(begin, end, IntraOpThreads(context_), &with_row, &without);
+      snapshot.List(begin, end, IntraOpThreads(context_), &with_row,
+                    &without_row);
       TF_RETURN_IF_ERROR(SaveList(snapshot, with_row, admitted[begin],
                                   admitted.back(), /*with_row=*/true));
       if (!saves_filtered) continue;
-      TF_RETURN_IF_ERROR(SaveList(snapshot, without, filtered[begin],
+      TF_RETURN_IF_ERROR(SaveList(snapshot, without_row, filtered[begin],
                                   filtered.back(), /*with_row=*/false));
     }
     return Status();
   }
 
-  // Offsets of the table and of each slot, which has the same keys.
-  Status SaveOffsets(const char* ending, const std::vector<int64_t>& offsets) {
+  // Saves the offsets of the table and of each slot, which has the same keys.
+  Status SaveOffsets(const char* suffix, const std::vector<int64_t>& offsets) {
     const int64_t n = offsets.size();
     Tensor tensor;
     TF_RETURN_IF_ERROR(Allocate(DT_INT32, TensorShape({n}), &tensor));
     std::copy(offsets.begin(), offsets.end(), tensor.flat<int32_t>().data());
     std::vector<TensorRows> slices;
     for (const std::string& source : sources_) {
-      slices.push_back({source + ending, n, 0, tensor});
+      slices.push_back({source + suffix, n, 0, tensor});
     }
     return writer_.Add(std::move(slices));
   }
 
-  // Keys begin, begin + 1, … of `total`, those with or without a row.
+  // Saves entries that are keys [begin, begin + entries.size()) of `total`. All
+  // keys own a row, or none does.
   Status SaveList(const Snapshot& snapshot, const Entries& entries,
                   int64_t begin, int64_t total, bool with_row) {
     int64_t bytes_per_key = 3 * sizeof(int64_t);
@@ -194,7 +199,7 @@ class TableSave {
   Status SaveChunk(const Snapshot& snapshot, const Snapshot::Entry* entries,
                    int64_t n, int64_t begin, int64_t total, bool with_row) {
     Chunk* chunk;
-    TF_RETURN_IF_ERROR(TakeChunk(n, with_row, &chunk));
+    TF_RETURN_IF_ERROR(AcquireChunk(n, with_row, &chunk));
     Tensor keys = chunk->keys.Slice(0, n);
     Tensor freqs = chunk->freqs.Slice(0, n);
     Tensor versions = chunk->versions.Slice(0, n);
@@ -213,27 +218,25 @@ class TableSave {
     }
     int64_t* freq_out = freqs.flat<int64_t>().data();
     int64_t* version_out = versions.flat<int64_t>().data();
-    // A miss for the entry and one for the row, then about a cycle a float.
+    // A cache miss for the entry and one for the row, then about a cycle per
+    // float.
     IntraOpThreads(context_)(
         n, 300 + resource_.table().row_floats(),
         [&](int64_t first, int64_t end) {
-          constexpr int64_t kAhead = 32;
+          constexpr int64_t kPrefetched = 32;
           for (int64_t i = first; i < end; ++i) {
-            if ((i - first) % kAhead == 0) {
-              snapshot.Prefetch(entries + i, std::min(kAhead, end - i));
+            if ((i - first) % kPrefetched == 0) {
+              snapshot.Prefetch(entries + i, std::min(kPrefetched, end - i));
             }
             freq_out[i] = snapshot.Freq(entries[i]);
             version_out[i] = snapshot.Version(entries[i]);
             if (!with_row) continue;
-            const float* row = snapshot.Row(entries[i]);
-            std::copy_n(row, dim, value_out + i * dim);
-            for (size_t s = 0; s < places_.size(); ++s) {
-              CopySlot(row, places_[s],
-                       slot_outs[s] + i * places_[s].slot.width);
-            }
+            CopyRowAndSlots(snapshot.Row(entries[i]), i, dim, places_,
+                            value_out, slot_outs);
           }
         });
-    TF_RETURN_IF_ERROR(CopyKeys(entries, n, &keys));
+    TF_RETURN_IF_ERROR(
+        CopyKeys(n, [&](int64_t i) { return entries[i].key; }, &keys));
 
     std::vector<TensorRows> slices;
     for (size_t s = 0; s < sources_.size(); ++s) {
@@ -252,13 +255,13 @@ class TableSave {
     return writer_.Add(std::move(slices));
   }
 
-  // Memory of a chunk, used again once the writer is done with it: freed and
-  // allocated for each, it would be scattered over the heap.
+  // Memory of a chunk. It is reused when the writer has released it; allocating
+  // and freeing it for each chunk would fragment the heap.
   struct Chunk {
     int64_t rows = -1;
     Tensor keys, freqs, versions;
-    Tensor values;              // Of keys with a row.
-    std::vector<Tensor> slots;  // The same.
+    Tensor values;              // Only for keys with a row.
+    std::vector<Tensor> slots;  // Only for keys with a row.
 
     bool IsFree() const {
       const auto is_free = [](const Tensor& tensor) {
@@ -270,7 +273,8 @@ class TableSave {
     }
   };
 
-  Status TakeChunk(int64_t n, bool with_row, Chunk** chunk) {
+  // Finds or allocates a free chunk of at least n rows.
+  Status AcquireChunk(int64_t n, bool with_row, Chunk** chunk) {
     std::vector<Chunk>& chunks = chunks_[with_row];
     auto it = std::find_if(chunks.begin(), chunks.end(),
                            [](const Chunk& each) { return each.IsFree(); });
@@ -294,25 +298,26 @@ class TableSave {
     return Status();
   }
 
-  Status CopyKeys(const Snapshot::Entry* entries, int64_t n,
-                  Tensor* keys) const {
+  // Copies key_at(i) for i in [0, n) to `keys`, in its dtype. InvalidArgument
+  // if a key does not fit.
+  template <typename KeyAt>
+  Status CopyKeys(int64_t n, const KeyAt& key_at, Tensor* keys) const {
     if (keys->dtype() == DT_INT64) {
       int64_t* out = keys->flat<int64_t>().data();
-      for (int64_t i = 0; i < n; ++i) out[i] = entries[i].key;
+      for (int64_t i = 0; i < n; ++i) out[i] = key_at(i);
       return Status();
     }
     int32_t* out = keys->flat<int32_t>().data();
     for (int64_t i = 0; i < n; ++i) {
-      out[i] = static_cast<int32_t>(entries[i].key);
-      if (out[i] != entries[i].key) return NotInt32(entries[i].key);
+      const int64_t key = key_at(i);
+      out[i] = static_cast<int32_t>(key);
+      if (out[i] != key) {
+        return InvalidArgument("keys of table ", resource_.name(),
+                               " must fit into int32 to be saved so, got ", key,
+                               "; save it with int64 keys");
+      }
     }
     return Status();
-  }
-
-  Status NotInt32(int64_t key) const {
-    return InvalidArgument("keys of table ", resource_.name(),
-                           " must fit into int32 to be saved so, got ", key,
-                           "; save it with int64 keys");
   }
 
   Status SaveMatrix(const std::string& name, const std::vector<float>& matrix,
@@ -354,9 +359,9 @@ class TableSave {
         std::max<int64_t>(1, kChunkBytes / (width * sizeof(Counter)));
     Status status;
     Tensor numbers, counters;
-    int64_t begin = 0;  // Of the chunk.
-    int64_t n = 0;      // Its blocks.
-    int64_t filled = 0;
+    int64_t begin = 0;   // First block of the chunk.
+    int64_t n = 0;       // Blocks in the chunk.
+    int64_t filled = 0;  // Blocks copied to the chunk so far.
     const auto open = [&]() -> Status {
       n = std::min(most, total - begin);
       filled = 0;
@@ -373,9 +378,7 @@ class TableSave {
     snapshot.ForEachBloomBlock([&](int64_t number, const uint32_t* cells) {
       if (!status.ok() || begin + filled == total) return;
       numbers.flat<int64_t>().data()[filled] = number;
-      Counter* out = counters.flat<Counter>().data() + filled * width;
-      std::transform(cells, cells + width, out,
-                     [](uint32_t cell) { return static_cast<Counter>(cell); });
+      CopyCells(cells, width, counters.flat<Counter>().data() + filled * width);
       if (++filled < n) return;
       status = close();
       begin += n;
@@ -393,15 +396,8 @@ class TableSave {
       const int64_t n = std::min(most, total - at);
       Tensor keys;
       TF_RETURN_IF_ERROR(Allocate(names_.key_dtype, TensorShape({n}), &keys));
-      for (int64_t i = 0; i < n; ++i) {
-        const int64_t key = erased[at + i];
-        if (keys.dtype() == DT_INT64) {
-          keys.flat<int64_t>()(i) = key;
-          continue;
-        }
-        keys.flat<int32_t>()(i) = static_cast<int32_t>(key);
-        if (keys.flat<int32_t>()(i) != key) return NotInt32(key);
-      }
+      TF_RETURN_IF_ERROR(
+          CopyKeys(n, [&](int64_t i) { return erased[at + i]; }, &keys));
       TF_RETURN_IF_ERROR(writer_.Add({{name, total, at, keys}}));
     }
     std::vector<TensorRows> strings = {
@@ -423,9 +419,9 @@ class TableSave {
   TableResource& resource_;
   const TableNames& names_;
   CheckpointWriter& writer_;
-  std::vector<std::string> sources_;  // The shard and its slots.
+  std::vector<std::string> sources_;  // Names of the shard and of its slots.
   std::vector<SlotPlace> places_;
-  std::array<std::vector<Chunk>, 2> chunks_;  // [1]: of keys with a row.
+  std::array<std::vector<Chunk>, 2> chunks_;  // [1]: for keys with a row.
 };
 
 class TablesSaveOp : public OpKernel {
@@ -437,11 +433,15 @@ class TablesSaveOp : public OpKernel {
 
   void Compute(OpKernelContext* context) override {
     OpInputList handles;
+    const Tensor *prefix_in, *delta_of;
     OP_REQUIRES_OK(context, context->input_list("tables", &handles));
-    std::string prefix;
+    OP_REQUIRES_OK(context, context->input("prefix", &prefix_in));
+    OP_REQUIRES_OK(context, context->input("delta_of", &delta_of));
+
+    OP_REQUIRES_OK(context, CheckRank(*prefix_in, 0, "prefix", "[]"));
+    const std::string prefix = prefix_in->scalar<tstring>()();
     Parent parent;
-    OP_REQUIRES_OK(context, ReadPrefix(context, &prefix));
-    OP_REQUIRES_OK(context, ReadParent(context, &parent));
+    OP_REQUIRES_OK(context, ReadParent(*delta_of, &parent));
     OP_REQUIRES(context, !prefix.empty() && prefix.back() != '/',
                 InvalidArgument("prefix must name a file, got '", prefix, "'"));
     std::vector<TablePtr> tables(handles.size());
@@ -462,18 +462,16 @@ class TablesSaveOp : public OpKernel {
 
  private:
   Status ReadTables(OpKernelConstruction* context) {
-    std::vector<std::string> names, banks, slot_names;
+    std::vector<std::string> names, banks;
     std::vector<DataType> key_dtypes;
-    std::vector<int64_t> num_slots, slot_widths;
-    std::vector<float> slot_initials;
+    std::vector<int64_t> num_slots;
+    SlotAttrs attrs;
     TF_RETURN_IF_ERROR(context->GetAttr("tensor_names", &names));
     TF_RETURN_IF_ERROR(context->GetAttr("key_dtypes", &key_dtypes));
     TF_RETURN_IF_ERROR(context->GetAttr("bank_names", &banks));
     TF_RETURN_IF_ERROR(context->GetAttr("num_slots", &num_slots));
-    TF_RETURN_IF_ERROR(context->GetAttr("slot_names", &slot_names));
-    TF_RETURN_IF_ERROR(context->GetAttr("slot_widths", &slot_widths));
-    TF_RETURN_IF_ERROR(context->GetAttr("slot_initials", &slot_initials));
-    const size_t tables = context->num_inputs() - 2;
+    TF_RETURN_IF_ERROR(attrs.Read(context));
+    const size_t tables = context->num_inputs() - 2;  // prefix and delta_of.
     if (names.size() != tables || key_dtypes.size() != tables ||
         banks.size() != tables || num_slots.size() != tables) {
       return InvalidArgument(
@@ -484,18 +482,17 @@ class TablesSaveOp : public OpKernel {
     }
     size_t slots = 0;
     for (const int64_t n : num_slots) {
-      if (n < 0 || static_cast<size_t>(n) > slot_names.size() - slots) {
+      if (n < 0 || static_cast<size_t>(n) > attrs.names.size() - slots) {
         return InvalidArgument("num_slots must be >= 0 and in sum the length ",
-                               slot_names.size(), " of slot_names, got ", n);
+                               attrs.names.size(), " of slot_names, got ", n);
       }
       slots += n;
     }
-    if (slot_names.size() != slots || slot_widths.size() != slots ||
-        slot_initials.size() != slots) {
+    if (!attrs.HaveLength(slots)) {
       return InvalidArgument(
           "slot_names, slot_widths and slot_initials must be of length ", slots,
-          ", the sum of num_slots, got ", slot_names.size(), ", ",
-          slot_widths.size(), " and ", slot_initials.size());
+          ", the sum of num_slots, got ", attrs.names.size(), ", ",
+          attrs.widths.size(), " and ", attrs.initials.size());
     }
     std::set<std::string> seen;
     slots = 0;
@@ -506,38 +503,25 @@ class TablesSaveOp : public OpKernel {
             "' at ", i);
       }
       names_.push_back({names[i], banks[i], key_dtypes[i], {}});
-      TF_RETURN_IF_ERROR(CheckSlots(slot_names, slot_widths, slot_initials,
-                                    slots, slots + num_slots[i],
-                                    &names_.back().slots));
+      TF_RETURN_IF_ERROR(
+          attrs.AppendTo(slots, slots + num_slots[i], &names_.back().slots));
       slots += num_slots[i];
     }
     return Status();
   }
 
-  static Status ReadPrefix(OpKernelContext* context, std::string* prefix) {
-    const Tensor* tensor;
-    TF_RETURN_IF_ERROR(context->input("prefix", &tensor));
-    if (!TensorShapeUtils::IsScalar(tensor->shape())) {
-      return InvalidArgument("prefix must be [], got shape ",
-                             tensor->shape().DebugString());
-    }
-    *prefix = tensor->scalar<tstring>()();
-    return Status();
-  }
-
-  static Status ReadParent(OpKernelContext* context, Parent* parent) {
-    const Tensor* tensor;
-    TF_RETURN_IF_ERROR(context->input("delta_of", &tensor));
-    const bool has_identity = tensor->dims() == 1 && tensor->dim_size(0) == 2;
-    if (!has_identity && tensor->dims() != 0) {
+  static Status ReadParent(const Tensor& delta_of, Parent* parent) {
+    const bool has_identity = delta_of.dims() == 1 && delta_of.dim_size(0) == 2;
+    if (!has_identity && delta_of.dims() != 0) {
       return InvalidArgument("delta_of must be [] or [2], got shape ",
-                             tensor->shape().DebugString());
+                             delta_of.shape().DebugString());
     }
-    parent->name = tensor->flat<tstring>()(0);
-    if (has_identity) parent->identity = tensor->flat<tstring>()(1);
+    parent->name = delta_of.flat<tstring>()(0);
+    if (has_identity) parent->identity = delta_of.flat<tstring>()(1);
     if (parent->name.find('/') == std::string::npos) return Status();
     return InvalidArgument(
-        "delta_of must be the name of a checkpoint beside prefix, got ",
+        "delta_of must be the name of a checkpoint in the folder of prefix, "
+        "got ",
         parent->name);
   }
 

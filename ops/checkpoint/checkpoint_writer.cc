@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slices to a BundleWriter, one after the other, on a thread of their own.
+// Implements checkpoint_writer.h on TensorFlow's BundleWriter.
 #include "ops/checkpoint/checkpoint_writer.h"
 
 #include <fcntl.h>
@@ -23,7 +23,7 @@ using ::tensorflow::TensorSlice;
 
 namespace {
 
-// Bytes after which the disk is asked to begin with what it was given.
+// Bytes after which the kernel is asked to start writing them to the disk.
 constexpr int64_t kWritebackBytes = int64_t{32} << 20;
 
 }  // namespace
@@ -33,7 +33,7 @@ CheckpointWriter::CheckpointWriter(const std::string& prefix)
       writer_(Env::Default(), prefix),
       status_(writer_.status()) {
   const std::vector<std::string> files =
-      Unfinished(tensorflow::DataFilename(prefix_, 0, 1));
+      TemporaryFiles(tensorflow::DataFilename(prefix_, 0, 1));
   if (files.size() == 1) data_file_ = open(files[0].c_str(), O_WRONLY);
   thread_.reset(Env::Default()->StartThread(tensorflow::ThreadOptions(),
                                             "rec_estimator_checkpoint_writer",
@@ -85,7 +85,7 @@ void CheckpointWriter::WriteSlices() {
 
 Status CheckpointWriter::Write(const TensorRows& slice) {
   const int64_t n = slice.rows.dims() == 0 ? 1 : slice.rows.dim_size(0);
-  // So that a tensor of one slice is stored as anyone stores it.
+  // A tensor of one slice is stored without slices, as a stock Saver does.
   if (n == slice.total) return writer_.Add(slice.name, slice.rows);
   TensorShape shape = slice.rows.shape();
   shape.set_dim(0, slice.total);
@@ -95,12 +95,13 @@ Status CheckpointWriter::Write(const TensorRows& slice) {
   return writer_.AddSlice(slice.name, shape, place, slice.rows);
 }
 
-// Else the disk has nothing to do until the whole file is there and the Saver
-// waits for it: Linux starts by itself only at a share of all memory.
+// Linux starts writing by itself only when dirty pages reach a share of all
+// memory. Without this call the disk would be idle until the whole file is
+// written, and the Saver would then wait for it.
 void CheckpointWriter::StartWriteback() {
   unflushed_ = 0;
 #if defined(SYNC_FILE_RANGE_WRITE)
-  // Only a hint; an error of the disk comes back from the write or the fsync.
+  // Only a hint. A disk error is returned by the write or the fsync.
   if (data_file_ >= 0) {
     sync_file_range(data_file_, 0, 0, SYNC_FILE_RANGE_WRITE);
   }
@@ -121,21 +122,21 @@ Status CheckpointWriter::Finish() {
   TF_RETURN_IF_ERROR(status_);
   const Status status = writer_.Finish();
   finished_ = true;
-  // It may have put the data file in place, but not the index.
+  // BundleWriter may have placed the data file but not the index.
   if (!status.ok()) RemoveFiles(/*placed=*/true);
   return status;
 }
 
-std::vector<std::string> CheckpointWriter::Unfinished(
+std::vector<std::string> CheckpointWriter::TemporaryFiles(
     const std::string& file) const {
   std::string folder(tensorflow::io::Dirname(file));
   if (folder.empty()) folder = ".";
-  const std::string begin =
+  const std::string start =
       std::string(tensorflow::io::Basename(file)) + ".tempstate";
   std::vector<std::string> names, files;
   Env::Default()->GetChildren(folder, &names).IgnoreError();
   for (const std::string& name : names) {
-    if (name.compare(0, begin.size(), begin) == 0) {
+    if (name.compare(0, start.size(), start) == 0) {
       files.push_back(tensorflow::io::JoinPath(folder, name));
     }
   }
@@ -146,8 +147,8 @@ void CheckpointWriter::RemoveFiles(bool placed) {
   Env* env = Env::Default();
   for (const std::string& file : {tensorflow::MetaFilename(prefix_),
                                   tensorflow::DataFilename(prefix_, 0, 1)}) {
-    for (const std::string& unfinished : Unfinished(file)) {
-      env->DeleteFile(unfinished).IgnoreError();
+    for (const std::string& temporary : TemporaryFiles(file)) {
+      env->DeleteFile(temporary).IgnoreError();
     }
     if (placed) env->DeleteFile(file).IgnoreError();
   }

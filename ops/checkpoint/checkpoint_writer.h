@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A TensorFlow V2 checkpoint as TablesSave writes it: in slices of tensors, by
-// a thread of its own while the next slice is being gathered.
+// Save by rec_estimator.Saver, step 2: writes slices of tensors to a TensorFlow
+// V2 checkpoint. A separate thread writes while the caller gathers the next
+// slices.
 #ifndef REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_WRITER_H_
 #define REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_WRITER_H_
 
@@ -18,8 +19,8 @@
 
 namespace rec_estimator {
 
-// Rows [begin, begin + dim 0 of `rows`) of a tensor of `total` rows. A scalar
-// is one row.
+// A slice: rows [begin, begin + rows.dim_size(0)) of a tensor of `total` rows.
+// A scalar counts as one row.
 struct TensorRows {
   std::string name;
   int64_t total;
@@ -27,41 +28,43 @@ struct TensorRows {
   tensorflow::Tensor rows;
 };
 
+// Writes one checkpoint. Add() and Finish() are called by one thread.
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(const std::string& prefix);
-  // Removes what has been written, unless Finish() returned OK.
+  // Removes the written files unless Finish() returned OK.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Writes these, in any order; all of an empty tensor must be added too.
-  // Returns when what was added before is being written. May return the error
-  // of an earlier call.
+  // Queues slices for writing, in any order. A tensor without rows needs one
+  // empty slice. Waits until the thread has taken the slices of the previous
+  // call. Returns the first error of the thread so far.
   tensorflow::Status Add(std::vector<TensorRows> slices);
 
-  // Waits until all is written and puts the files in place.
+  // Waits until all slices are written and moves the files into place.
   tensorflow::Status Finish();
 
  private:
-  void WriteSlices();  // The thread.
+  void WriteSlices();  // Runs on the thread.
   tensorflow::Status Write(const TensorRows& slice);
   void StartWriteback();
   void Join();
-  // Files that BundleWriter has not finished: <file>.tempstate<number>.
-  std::vector<std::string> Unfinished(const std::string& file) const;
+  // Temporary files of BundleWriter: <file>.tempstate<number>.
+  std::vector<std::string> TemporaryFiles(const std::string& file) const;
+  // Removes the temporary files and, if `placed`, the final ones.
   void RemoveFiles(bool placed);
 
   const std::string prefix_;
-  int data_file_ = -1;     // Its descriptor; -1: not on a local disk.
-  int64_t unflushed_ = 0;  // Bytes written since the last StartWriteback.
-  tensorflow::BundleWriter writer_;  // The thread's, while there is one.
+  int data_file_ = -1;     // File descriptor; -1 if not on a local disk.
+  int64_t unflushed_ = 0;  // Bytes written since the last StartWriteback().
+  tensorflow::BundleWriter writer_;  // Used by the thread until it ends.
   bool finished_ = false;
-  std::mutex mutex_;  // Guards what follows.
+  std::mutex mutex_;  // Guards the members below.
   std::condition_variable changed_;
-  std::vector<TensorRows> waiting_;
-  bool no_more_ = false;
-  tensorflow::Status status_;                   // Of the thread.
+  std::vector<TensorRows> waiting_;  // Added and not yet taken by the thread.
+  bool no_more_ = false;             // No Add() follows.
+  tensorflow::Status status_;        // First error of the thread.
   std::unique_ptr<tensorflow::Thread> thread_;  // Last: it uses the others.
 };
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where graph modification has given a step another IteratorGetNext, the old
-// one is still in the graph, and a user may fetch from it. Before placement
-// this pass puts an identity of the new one's first outputs in its place, so
-// that such a fetch sees the batch of its step.
-
+// A graph pass that lets fetches from a replaced IteratorGetNext see the batch
+// of their step.
+//
+// Graph modification replaces an IteratorGetNext by a new one, but the old node
+// stays in the graph and can still be fetched. Before placement, this pass
+// replaces the old node by an identity of the new node's first outputs.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -20,8 +21,9 @@ using tensorflow::Graph;
 using tensorflow::Node;
 using tensorflow::Status;
 
-// Both in rec_estimator/graph_modifier/iterator_swap.py: on an IteratorGetNext
-// that is replaced, and on the one it waits for, which replaces it.
+// Attributes that rec_estimator/graph_modifier/iterator_swap.py sets: the first
+// on the replaced IteratorGetNext, the second on its replacement. The replaced
+// node has a control edge from its replacement.
 constexpr char kReplaced[] = "_rec_estimator_replaced";
 constexpr char kReplacement[] = "_rec_estimator_replacement";
 constexpr char kGetNext[] = "IteratorGetNext";
@@ -31,14 +33,13 @@ bool IsReplaced(const Node& node) {
          node.attrs().Find(kReplaced) != nullptr;
 }
 
-// The IteratorGetNext that gives the batch of `node`, which is replaced; null
-// if there is none.
-Node* SourceOf(Node* node) {
-  // A graph may be modified again: then what replaced `node` is replaced, too.
+// Finds the IteratorGetNext that replaces `node`. nullptr if there is none.
+Node* FindReplacement(Node* node) {
+  // If the graph was modified again, the replacement may be replaced too.
   while (node != nullptr && IsReplaced(*node)) {
     Node* next = nullptr;
     for (const Edge* edge : node->in_edges()) {
-      // It may wait for another user's batch, too.
+      // The node may have other control inputs.
       const Node& before = *edge->src();
       if (edge->IsControlEdge() && before.attrs().Find(kReplacement) != nullptr)
         next = edge->src();
@@ -48,6 +49,7 @@ Node* SourceOf(Node* node) {
   return node;
 }
 
+// Replaces `node` by an IdentityN of the first outputs of `source`.
 Status ReplaceByIdentity(Graph* graph, Node* node, Node* source) {
   if (source == nullptr || source->num_outputs() < node->num_outputs()) {
     return tensorflow::errors::Internal(
@@ -87,7 +89,7 @@ class SameBatchPass : public tensorflow::GraphOptimizationPass {
     Graph* graph = options.graph->get();
     std::vector<std::pair<Node*, Node*>> replaced;
     for (Node* node : graph->op_nodes()) {
-      if (IsReplaced(*node)) replaced.emplace_back(node, SourceOf(node));
+      if (IsReplaced(*node)) replaced.emplace_back(node, FindReplacement(node));
     }
     for (const auto& [node, source] : replaced) {
       TF_RETURN_IF_ERROR(ReplaceByIdentity(graph, node, source));

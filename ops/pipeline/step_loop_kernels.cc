@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of step_loop_ops.cc: run a step's function again and again, and keep
-// the kernels that remember something between steps.
+// Kernels of step_loop_ops.cc: run the function of a step repeatedly, and share
+// kernels that keep state between steps.
 #include <atomic>
 #include <memory>
 #include <optional>
@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/table/input_checks.h"
 #include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/node_def.pb.h"
@@ -35,57 +36,58 @@ using ::tensorflow::ResourceBase;
 using ::tensorflow::ScopedStepContainer;
 using ::tensorflow::Status;
 using ::tensorflow::Tensor;
-using ::tensorflow::TensorShapeUtils;
 using ::tensorflow::errors::InvalidArgument;
 
-// More steps than that between two looks at a training are a mistake.
+// Most steps in one run. A larger count is probably a mistake.
 constexpr int64_t kMaxCount = 1000000;
 
-// The steps of one run of the op. It owns itself: whoever sees the last step
-// done deletes it.
-class Steps {
+// The steps of one run of StepLoop. Deletes itself after the last step.
+class StepSequence {
  public:
-  Steps(OpKernelContext* context, FunctionLibraryRuntime* library,
-        FunctionLibraryRuntime::Handle step, int64_t count,
-        std::vector<Tensor> captured, AsyncOpKernel::DoneCallback done)
+  StepSequence(OpKernelContext* context, FunctionLibraryRuntime* library,
+               FunctionLibraryRuntime::Handle step, int64_t count,
+               std::vector<Tensor> captured, AsyncOpKernel::DoneCallback done)
       : context_(context),
         library_(library),
         step_(step),
-        left_(count),
+        steps_left_(count),
         captured_(std::move(captured)),
         done_(std::move(done)) {}
 
-  // Starts steps until one is not done at once. A step may be done in this
-  // thread before Run() returns, or later in another one: the second of the two
-  // to say so goes on, so that the stack stays as deep as it is.
-  void Go() {
-    while (Start()) {
-      has_one_said_so_ = false;
+  // Runs steps until one of them finishes asynchronously.
+  //
+  // The callback of a step is called either in this thread, before Run()
+  // returns, or in another thread. The second of the two events, callback and
+  // return of Run(), continues with the next step. So the stack does not grow
+  // with the number of steps.
+  void RunSteps() {
+    while (PrepareStep()) {
+      first_event_ = false;
       returned_.clear();
       library_->Run(*options_, step_, captured_, &returned_,
                     [this](const Status& status) {
                       status_ = status;
-                      if (has_one_said_so_.exchange(true)) Go();
+                      if (first_event_.exchange(true)) RunSteps();
                     });
-      if (!has_one_said_so_.exchange(true)) return;
+      if (!first_event_.exchange(true)) return;
     }
   }
 
  private:
-  // Prepares the next step; finishes if there is none.
-  bool Start() {
+  // Prepares the next step. If there is none, calls Finish() and returns false.
+  bool PrepareStep() {
     container_.reset();
     auto* cancellation = context_->cancellation_manager();
-    if (status_.ok() && left_ > 0 && cancellation != nullptr &&
+    if (status_.ok() && steps_left_ > 0 && cancellation != nullptr &&
         cancellation->IsCancelled()) {
       status_ = tensorflow::errors::Cancelled("the step loop was cancelled");
     }
-    if (left_ == 0 || !status_.ok()) {
+    if (steps_left_ == 0 || !status_.ok()) {
       Finish();
       return false;
     }
-    --left_;
-    options_.emplace();  // With a new step id.
+    --steps_left_;
+    options_.emplace();  // Has a new step id.
     options_->rendezvous = context_->rendezvous();
     options_->cancellation_manager = cancellation;
     options_->collective_executor = context_->collective_executor();
@@ -93,8 +95,8 @@ class Steps {
     options_->runner = context_->runner();
     options_->source_device = library_->device()->name();
     options_->run_all_kernels_inline = context_->run_all_kernels_inline();
-    // What lives for a step, such as the arrays of a loop within it, goes with
-    // the step.
+    // Releases resources of the step, such as the TensorArrays of a loop in it,
+    // when the step ends.
     auto* resources = context_->resource_manager();
     container_ = std::make_unique<ScopedStepContainer>(
         options_->step_id, [resources](const std::string& name) {
@@ -114,13 +116,14 @@ class Steps {
   OpKernelContext* const context_;
   FunctionLibraryRuntime* const library_;
   const FunctionLibraryRuntime::Handle step_;
-  int64_t left_;
+  int64_t steps_left_;
   const std::vector<Tensor> captured_;
   std::optional<FunctionLibraryRuntime::Options> options_;
   std::vector<Tensor> returned_;
   std::unique_ptr<ScopedStepContainer> container_;
-  Status status_;  // Of the last step.
-  std::atomic<bool> has_one_said_so_{false};
+  Status status_;  // Status of the last step.
+  // Whether the first of the two events of this step has happened.
+  std::atomic<bool> first_event_{false};
   AsyncOpKernel::DoneCallback done_;
 };
 
@@ -131,38 +134,40 @@ class StepLoopOp : public AsyncOpKernel {
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    const Tensor& count = context->input(0);
-    OP_REQUIRES_ASYNC(context, TensorShapeUtils::IsScalar(count.shape()),
-                      InvalidArgument("count must be a scalar, got shape ",
-                                      count.shape().DebugString()),
-                      done);
-    const int64_t steps = count.scalar<int64_t>()();
+    const Tensor* count;
+    OpInputList captured;
+    OP_REQUIRES_OK_ASYNC(context, context->input("count", &count), done);
+    OP_REQUIRES_OK_ASYNC(context, context->input_list("captured", &captured),
+                         done);
+
+    OP_REQUIRES_OK_ASYNC(context, CheckRank(*count, 0, "count", "[]"), done);
+    const int64_t steps = count->scalar<int64_t>()();
     OP_REQUIRES_ASYNC(
         context, steps >= 0 && steps <= kMaxCount,
         InvalidArgument("count must be in [0, ", kMaxCount, "], got ", steps),
         done);
     if (steps == 0) return done();
-    OpInputList captured;
-    OP_REQUIRES_OK_ASYNC(context, context->input_list("captured", &captured),
-                         done);
     FunctionLibraryRuntime* library = context->function_library();
     OP_REQUIRES_ASYNC(context, library != nullptr,
-                      tensorflow::errors::Internal("no function library"),
+                      tensorflow::errors::Internal(
+                          "the device must have a function library, got none"),
                       done);
+
     FunctionLibraryRuntime::Handle handle;
-    OP_REQUIRES_OK_ASYNC(context, HandleOfStep(library, captured, &handle),
+    OP_REQUIRES_OK_ASYNC(context, InstantiateStep(library, captured, &handle),
                          done);
-    (new Steps(context, library, handle, steps,
-               std::vector<Tensor>(captured.begin(), captured.end()),
-               std::move(done)))
-        ->Go();
+    (new StepSequence(context, library, handle, steps,
+                      std::vector<Tensor>(captured.begin(), captured.end()),
+                      std::move(done)))
+        ->RunSteps();
   }
 
  private:
-  Status HandleOfStep(FunctionLibraryRuntime* library,
-                      const OpInputList& captured,
-                      FunctionLibraryRuntime::Handle* handle) {
-    // A session has a library for each set of fetches, and one kernel for all.
+  // Instantiates the step's function once per library.
+  Status InstantiateStep(FunctionLibraryRuntime* library,
+                         const OpInputList& captured,
+                         FunctionLibraryRuntime::Handle* handle) {
+    // A session has one library per set of fetches, but only one kernel.
     tensorflow::mutex_lock lock(mutex_);
     const auto found = handles_.find(library);
     if (found != handles_.end()) {
@@ -186,9 +191,9 @@ class StepLoopOp : public AsyncOpKernel {
     }
     FunctionLibraryRuntime::InstantiateOptions options;
     options.target = library->device()->name();
-    // As a function of several devices it gets the optimizations of a whole
-    // graph, without which its numbers could differ in the last bit: oneDNN's
-    // kernels are put into place there.
+    // Multi-device functions get the same optimizations as a whole graph, for
+    // example oneDNN kernels. Without them, results could differ in the last
+    // bit.
     options.is_multi_device_function = true;
     options.input_devices.assign(types.size(), options.target);
     TF_RETURN_IF_ERROR(library->Instantiate(
@@ -203,7 +208,7 @@ class StepLoopOp : public AsyncOpKernel {
       handles_;
 };
 
-// A kernel that several ops run.
+// A kernel that several SharedKernel ops run.
 class KernelResource : public ResourceBase {
  public:
   KernelResource(std::string node, std::unique_ptr<OpKernel> kernel)
@@ -217,7 +222,7 @@ class KernelResource : public ResourceBase {
   OpKernel* kernel() const { return kernel_.get(); }
 
  private:
-  const std::string node_;  // Serialized.
+  const std::string node_;  // Serialized NodeDef.
   const std::unique_ptr<OpKernel> kernel_;
 };
 
@@ -227,9 +232,10 @@ class SharedKernelOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("node", &serialized_));
     OP_REQUIRES_OK(context, context->GetAttr("shared_name", &shared_name_));
     OP_REQUIRES(context, !shared_name_.empty(),
-                InvalidArgument("shared_name must not be empty"));
+                InvalidArgument("shared_name must not be empty, got ''"));
     OP_REQUIRES(context, node_.ParseFromString(serialized_),
-                InvalidArgument("node must be a serialized NodeDef"));
+                InvalidArgument("node must be a serialized NodeDef, got ",
+                                serialized_.size(), " other bytes"));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -239,23 +245,29 @@ class SharedKernelOp : public OpKernel {
                                 resources->default_container(),
                                 "rec_estimator_kernel/" + shared_name_,
                                 &resource, [&](KernelResource** made) {
-                                  return Make(context, made);
+                                  return CreateKernel(context, made);
                                 }));
     const tensorflow::core::ScopedUnref unref(resource);
     OP_REQUIRES(context, resource->node() == serialized_,
-                InvalidArgument("node must be that of the other ops of name ",
-                                shared_name_));
+                InvalidArgument("node must be that of the other ops of "
+                                "shared_name ",
+                                shared_name_, ", got another ", node_.op()));
     const OpKernel& kernel = *resource->kernel();
-    OP_REQUIRES(context,
-                kernel.input_types() == input_types() &&
-                    kernel.output_types() == output_types(),
-                InvalidArgument("inputs and outputs must be those of ",
-                                kernel.type_string()));
+    OP_REQUIRES(
+        context,
+        kernel.input_types() == input_types() &&
+            kernel.output_types() == output_types(),
+        InvalidArgument("inputs and outputs must have the types of ",
+                        kernel.type_string(), ", ",
+                        DataTypeVectorString(kernel.input_types()), " and ",
+                        DataTypeVectorString(kernel.output_types()), ", got ",
+                        DataTypeVectorString(input_types()), " and ",
+                        DataTypeVectorString(output_types())));
     resource->kernel()->Compute(context);
   }
 
  private:
-  Status Make(OpKernelContext* context, KernelResource** made) {
+  Status CreateKernel(OpKernelContext* context, KernelResource** created) {
     if (node_.op() == type_string()) {
       return InvalidArgument("node must be another op, got ", node_.op());
     }
@@ -266,10 +278,10 @@ class SharedKernelOp : public OpKernel {
         context->function_library()->graph_def_version(), &status);
     TF_RETURN_IF_ERROR(status);
     if (kernel->AsAsync() != nullptr) {
-      return InvalidArgument("node must be of a kernel that waits for nothing,",
-                             " got ", node_.op());
+      return InvalidArgument("node must have a synchronous kernel, got ",
+                             node_.op());
     }
-    *made = new KernelResource(serialized_, std::move(kernel));
+    *created = new KernelResource(serialized_, std::move(kernel));
     return Status();
   }
 

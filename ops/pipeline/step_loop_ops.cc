@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that do several training steps within one run of a session. Kernels:
-// step_loop_kernels.cc. Python: step_loop.py.
+// Ops that run several training steps in one session run.
+// Kernels: step_loop_kernels.cc. Python: rec_estimator/training/step_loop.py.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -25,12 +25,14 @@ REGISTER_OP("RecEstimator>StepLoop")
     .SetIsStateful()
     .SetShapeFn(StepLoopShape)
     .Doc(R"doc(
-Runs a training step several times, one after the other. The first error, such as the end of the
-input, ends the loop and is the op's; the steps before it stay done.
+Runs a training step several times in sequence.
 
-count: []. How many steps, in [0, 1000000].
-captured: Any shape. What the step takes from outside: the handles of variables, tables, iterators.
-step: Does one step. Its arguments are `captured`; what it returns is dropped.
+The first error, such as the end of the input, ends the loop and is the error of the op. Steps before it
+keep their effects.
+
+count: []. Number of steps, in [0, 1000000].
+captured: Any shape. Arguments of the step: handles of variables, tables and iterators.
+step: Function that runs one step with `captured` as arguments. Its results are ignored.
 )doc");
 
 REGISTER_OP("RecEstimator>SharedKernel")
@@ -43,13 +45,14 @@ REGISTER_OP("RecEstimator>SharedKernel")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::UnknownShape)
     .Doc(R"doc(
-Computes what another op computes, with one kernel for all ops of a name: so numbers drawn in a
-loop and beside it are of one sequence.
+Runs another op with a kernel that all SharedKernel ops of the same name share.
 
-inputs: Any shape. Those of the other op.
-outputs: Any shape. Those of the other op.
+A random op draws one sequence of numbers this way, whether it runs inside a step loop or outside.
+
+inputs: Any shape. The inputs of the other op.
+outputs: Any shape. The outputs of the other op.
 node: The other op, a serialized NodeDef.
-shared_name: Of the kernel, within the session.
+shared_name: Name of the kernel in the session.
 )doc");
 
 }  // namespace

@@ -1,28 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel of kernel_split_ops.cc.
+// Kernel of kernel_split_ops.cc: caches the selected rows of a variable.
 //
 // A variable is sliced when a step first reads it, not in every request:
 //
-//   variable ──▶ [ K, H ] ◀── source_         same buffer: rows_ are still
-//   right
+//   variable ──▶ [ K, H ] ◀── source_      same buffer: rows_ are valid
 //                    │
-//                    └─ blocks copied ──▶ rows_ ──▶ this step and the next ones
+//                    └─ blocks copied ──▶ rows_ ──▶ this step and later ones
 //
-// How can rows_ be known to be right? TensorFlow writes into the buffer of a
-// resource variable only if nobody else holds it; otherwise the variable moves
-// to a new one. source_ holds the buffer: if the kernel that comes has that
-// buffer, nobody has written to it since. Checking it costs two pointers.
+// Why rows_ are known to be valid: TensorFlow writes into the buffer of a
+// resource variable only if no one else holds a reference; otherwise the
+// variable gets a new buffer. source_ holds a reference. So if the input still
+// has this buffer, it has not been written to. The check compares two pointers.
 //
-// Costs: a second copy of the rows, mostly most of the kernel. And one copy of
-// the variable when it is trained, which then must move: so a kernel that is
-// another one each time, as in training, is soon not kept any more.
+// Costs: a second copy of the selected rows, usually most of the kernel. And
+// one copy of the variable per update, because source_ forces it to a new
+// buffer. Therefore a kernel that changes in every step, as in training, is no
+// longer kept after kMaxMisses steps.
 //
-// Tried and lost: slicing in every request, by TensorFlow's ops, took a node
-// per block. Multiplying the whole kernel, with zeros between the users'
-// features, saved the slices, but made 256 users of one candidate each slower
-// than the model as written. Variables of slices, filled when a SavedModel is
-// loaded, would be wrong after the next restore into the same session; only
-// portable exports, which nothing writes to, have them.
+// Alternatives that were tried and rejected:
+// * Slicing in every request with TensorFlow's ops: one node per block.
+// * Multiplying the whole kernel, with zeros between the users' features: no
+//   slices, but 256 users of one candidate each became slower than the original
+//   model.
+// * Variables that hold the slices, filled when a SavedModel is loaded: wrong
+//   after the next restore into the same session. Only portable exports use
+//   them, because nothing writes to their variables.
 #include <cstdint>
 #include <mutex>
 #include <vector>
@@ -44,7 +46,7 @@ using ::tensorflow::TensorShape;
 using ::tensorflow::TensorShapeUtils;
 using ::tensorflow::errors::InvalidArgument;
 
-// Kernels that come one after the other, each another one, until none is kept.
+// Consecutive steps with a changed kernel after which no kernel is kept.
 constexpr int kMaxMisses = 4;
 
 template <typename T>
@@ -60,45 +62,50 @@ class KernelRowsOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor& kernel = context->input(0);
+    const Tensor* kernel;
+    OP_REQUIRES_OK(context, context->input("kernel", &kernel));
     Tensor rows;
-    if (keep_ && Find(kernel, &rows)) {
-      context->set_output(0, rows);
+    if (keep_ && FindKept(*kernel, &rows)) {
+      OP_REQUIRES_OK(context, context->set_output("rows", rows));
       return;
     }
-    OP_REQUIRES_OK(context, CheckKernel(kernel));
+
+    OP_REQUIRES_OK(context, CheckKernel(*kernel));
+
     TensorShape shape;
-    OP_REQUIRES_OK(context, shape.AddDimWithStatus(height_));
-    OP_REQUIRES_OK(context, shape.AddDimWithStatus(kernel.dim_size(1)));
+    OP_REQUIRES_OK(context, shape.AddDimWithStatus(num_rows_));
+    OP_REQUIRES_OK(context, shape.AddDimWithStatus(kernel->dim_size(1)));
     OP_REQUIRES_OK(context,
-                   context->allocate_temp(kernel.dtype(), shape, &rows));
-    Copy(kernel.flat<T>().data(), kernel.dim_size(1), rows.flat<T>().data());
-    if (keep_) Keep(kernel, rows);
-    context->set_output(0, rows);
+                   context->allocate_temp(kernel->dtype(), shape, &rows));
+
+    SumBlocks(kernel->flat<T>().data(), kernel->dim_size(1),
+              rows.flat<T>().data());
+    if (keep_) Keep(*kernel, rows);
+    OP_REQUIRES_OK(context, context->set_output("rows", rows));
   }
 
  private:
   Status CheckAttrs() {
     for (const int64_t count : counts_) {
-      if (count < 0 || __builtin_add_overflow(height_, count, &height_)) {
-        return InvalidArgument("counts must be of rows of a kernel, got ",
-                               count);
+      if (count < 0 || __builtin_add_overflow(num_rows_, count, &num_rows_)) {
+        return InvalidArgument(
+            "counts must be >= 0 with a sum below 2^63, got ", count);
       }
     }
     int64_t terms = 0;
     for (const int64_t count : terms_) {
       if (count < 1 || __builtin_add_overflow(terms, count, &terms)) {
-        return InvalidArgument("terms must be at least 1, got ", count);
+        return InvalidArgument("terms must be >= 1, got ", count);
       }
     }
     if (counts_.size() != terms_.size() ||
         terms != static_cast<int64_t>(starts_.size()) ||
         starts_.size() != signs_.size()) {
       return InvalidArgument(
-          "terms must be one for each of ", counts_.size(),
-          " counts, and their sum that of starts and of signs, got ",
-          terms_.size(), " of sum ", terms, " for ", starts_.size(), " and ",
-          signs_.size());
+          "terms must be of the length of counts, ", counts_.size(),
+          ", and sum to the lengths of starts and signs, got length ",
+          terms_.size(), " and sum ", terms, " for ", starts_.size(),
+          " starts and ", signs_.size(), " signs");
     }
     for (const int64_t sign : signs_) {
       if (sign != 1 && sign != -1) {
@@ -110,7 +117,7 @@ class KernelRowsOp : public OpKernel {
 
   Status CheckKernel(const Tensor& kernel) const {
     if (!TensorShapeUtils::IsMatrix(kernel.shape())) {
-      return InvalidArgument("kernel must be of shape [K, H], got ",
+      return InvalidArgument("kernel must be [K, H], got shape ",
                              kernel.shape().DebugString());
     }
     size_t term = 0;
@@ -118,16 +125,16 @@ class KernelRowsOp : public OpKernel {
       for (int64_t i = 0; i < terms_[block]; ++i, ++term) {
         if (starts_[term] < 0 || counts_[block] > kernel.dim_size(0) ||
             starts_[term] > kernel.dim_size(0) - counts_[block]) {
-          return InvalidArgument("blocks must be of the kernel's ",
-                                 kernel.dim_size(0), " rows, got ",
-                                 counts_[block], " from ", starts_[term]);
+          return InvalidArgument(
+              "blocks must be inside the kernel's ", kernel.dim_size(0),
+              " rows, got ", counts_[block], " rows from row ", starts_[term]);
         }
       }
     }
     return Status();
   }
 
-  void Copy(const T* kernel, int64_t width, T* rows) const {
+  void SumBlocks(const T* kernel, int64_t width, T* rows) const {
     size_t term = 0;
     for (size_t block = 0; block < counts_.size(); ++block) {
       const int64_t size = counts_[block] * width;
@@ -144,7 +151,8 @@ class KernelRowsOp : public OpKernel {
     }
   }
 
-  bool Find(const Tensor& kernel, Tensor* rows) {
+  // Returns the kept rows if they belong to this kernel.
+  bool FindKept(const Tensor& kernel, Tensor* rows) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!kernel.SharesBufferWith(source_) ||
         kernel.tensor_data().data() != source_.tensor_data().data() ||
@@ -169,10 +177,10 @@ class KernelRowsOp : public OpKernel {
 
   std::vector<int64_t> counts_, terms_, starts_, signs_;
   bool keep_ = false;
-  int64_t height_ = 0;  // Rows of all blocks.
-  std::mutex mutex_;
-  Tensor source_, rows_;  // Guarded by mutex_, like misses_.
-  int misses_ = 0;        // Since a kernel came that was kept.
+  int64_t num_rows_ = 0;  // Sum of counts_.
+  std::mutex mutex_;      // Guards the members below.
+  Tensor source_, rows_;
+  int misses_ = 0;  // Steps since the kept rows were last found.
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>KernelRows")

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Op of a layer that is split into a part of users and one of candidates.
-// Kernel: kernel_split_kernels.cc. Python: sample_compression/kernel_split.py.
+// KernelRows: the rows of a layer's kernel that belong to users or to
+// candidates, for a layer that is split into a part for each.
+// Kernel: kernel_split_kernels.cc. Python:
+// rec_estimator/sample_compression/rewrite/kernel_split.py.
 #include <cstdint>
 #include <vector>
 
@@ -23,7 +25,8 @@ Status KernelRowsShape(InferenceContext* c) {
   int64_t rows = 0;
   for (const int64_t count : counts) {
     if (count < 0 || __builtin_add_overflow(rows, count, &rows)) {
-      return InvalidArgument("counts must be of rows of a kernel, got ", count);
+      return InvalidArgument("counts must be >= 0 with a sum below 2^63, got ",
+                             count);
     }
   }
   c->set_output(0, c->Matrix(rows, c->Dim(kernel, 1)));
@@ -41,16 +44,16 @@ REGISTER_OP("RecEstimator>KernelRows")
     .Attr("keep: bool = false")
     .SetShapeFn(KernelRowsShape)
     .Doc(R"doc(
-Blocks of a kernel's rows, one below the other; each a sum or difference of such blocks.
+Concatenates blocks of rows. Each block is a signed sum of equally high blocks of a kernel's rows.
 
 kernel: [K, H].
 rows: [sum of counts, H].
-counts: Of each block, how many rows it has.
-terms: Of each block, how many blocks of the kernel are added to make it.
-starts: Of each of those, in order, its first row in the kernel.
-signs: And 1, or -1 where it is subtracted.
-keep: Whether rows are kept for the next step, which is right as long as the kernel's memory is not
-  written to while somebody holds it, as that of a resource variable is not.
+counts: Number of rows of each output block.
+terms: Number of kernel blocks that are summed for each output block.
+starts: First row in the kernel of each kernel block, in order.
+signs: 1 for each kernel block that is added, -1 for each that is subtracted.
+keep: Whether to reuse the rows in the next step if the kernel has not changed. Requires that no op writes
+  to the kernel's buffer while another holds it, as is true for resource variables.
 )doc");
 
 }  // namespace

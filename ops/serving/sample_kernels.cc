@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of sample_ops.cc. Rows are copied and summed here, the products are
-// core/segment_product.h's.
+// Kernels of sample_ops.cc: assign candidates to users, repeat the users' rows
+// and sum their gradients.
 #include <algorithm>
 #include <cstdint>
-#include <initializer_list>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "ops/core/base/parallel.h"
-#include "ops/core/math/segment_product.h"
-#include "ops/table/table_resource.h"
+#include "ops/serving/user_rows.h"
+#include "ops/table/input_checks.h"
+#include "ops/table/intra_op_threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/platform/errors.h"
@@ -37,8 +37,8 @@ constexpr int64_t kMaxRows = std::numeric_limits<int32_t>::max();
 
 enum class Kind { kDense, kSparse, kRagged };
 
-// The number of rows that a tensor has or, as a dense_shape or row_splits,
-// speaks of.
+// Counts the rows of a dense, sparse or ragged tensor. `tensor` is the
+// dense_shape of a sparse one and the row_splits of a ragged one.
 Status CountRows(const Tensor& tensor, Kind kind, const std::string& name,
                  int64_t* rows) {
   if (tensor.dims() < 1 || (kind != Kind::kDense && tensor.dims() != 1)) {
@@ -49,7 +49,7 @@ Status CountRows(const Tensor& tensor, Kind kind, const std::string& name,
   *rows = kind == Kind::kRagged ? size - 1 : size;
   if (kind == Kind::kRagged && size == 0) {
     return InvalidArgument("row_splits of ", name,
-                           " must not be empty, got none");
+                           " must be [B + 1], got shape [0]");
   }
   if (kind != Kind::kSparse) return Status();
   if (tensor.dtype() != tensorflow::DT_INT64 || size == 0) {
@@ -76,7 +76,7 @@ class SampleRowsOp : public OpKernel {
                     num_users_ <= static_cast<int64_t>(types.size()),
                 InvalidArgument(
                     "kinds and names must be of the length of tensors, ",
-                    types.size(), ", and num_users at most that, got ",
+                    types.size(), ", and num_users must be <= it, got ",
                     kinds.size(), ", ", names_.size(), " and ", num_users_));
     for (const std::string& kind : kinds) {
       kinds_.push_back(kind == "dense"    ? Kind::kDense
@@ -86,17 +86,21 @@ class SampleRowsOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    std::vector<int64_t> sizes;
-    OP_REQUIRES_OK(context, ReadSizes(context->input(0), &sizes));
+    const Tensor* item_size;
     OpInputList tensors;
+    OP_REQUIRES_OK(context, context->input("item_size", &item_size));
     OP_REQUIRES_OK(context, context->input_list("tensors", &tensors));
+
+    std::vector<int64_t> sizes;
+    OP_REQUIRES_OK(context, ReadSizes(*item_size, &sizes));
     std::vector<int64_t> rows(tensors.size());
     for (int i = 0; i < tensors.size(); ++i) {
       OP_REQUIRES_OK(context,
                      CountRows(tensors[i], kinds_[i], names_[i], &rows[i]));
     }
-    const bool is_one = sizes.size() == 1 && num_users_ > 0;
-    const int64_t users = is_one ? rows[0] : sizes.size();
+    // A single size holds for all users, whose number the tensors then tell.
+    const bool is_shared = sizes.size() == 1 && num_users_ > 0;
+    const int64_t users = is_shared ? rows[0] : sizes.size();
     for (int i = 0; i < tensors.size() && i < num_users_; ++i) {
       OP_REQUIRES(context, rows[i] == users,
                   InvalidArgument("user tensor ", names_[i],
@@ -107,10 +111,10 @@ class SampleRowsOp : public OpKernel {
         context, users >= 0 && users < kMaxRows,
         InvalidArgument("users must be below ", kMaxRows, ", got ", users));
     OP_REQUIRES_OK(context, CheckSizes(sizes));
-    // No overflow: each is below 2^31, and so is their number.
+    // Cannot overflow: each size and the number of sizes are below 2^31.
     int64_t items = 0;
     for (const int64_t size : sizes) items += size;
-    if (is_one) items *= users;
+    if (is_shared) items *= users;
     for (int i = num_users_; i < tensors.size(); ++i) {
       OP_REQUIRES(
           context, rows[i] == items,
@@ -120,14 +124,16 @@ class SampleRowsOp : public OpKernel {
     OP_REQUIRES(context, items < kMaxRows,
                 InvalidArgument("the sum of ", size_name_, " must be below ",
                                 kMaxRows, ", got ", items));
-    Write(context, sizes, users, items);
+
+    WriteRows(context, sizes, users, items);
   }
 
  private:
+  // Reads item_size as int64.
   Status ReadSizes(const Tensor& item_size, std::vector<int64_t>* sizes) const {
     if (!TensorShapeUtils::IsVector(item_size.shape()) ||
         item_size.NumElements() >= kMaxRows) {
-      return InvalidArgument(size_name_, " must be of shape [B] or [1], got ",
+      return InvalidArgument(size_name_, " must be [B] or [1], got shape ",
                              item_size.shape().DebugString());
     }
     sizes->resize(item_size.NumElements());
@@ -150,13 +156,16 @@ class SampleRowsOp : public OpKernel {
     return Status();
   }
 
-  void Write(OpKernelContext* context, const std::vector<int64_t>& sizes,
-             int64_t users, int64_t items) const {
+  // Allocates and writes the outputs.
+  void WriteRows(OpKernelContext* context, const std::vector<int64_t>& sizes,
+                 int64_t users, int64_t items) const {
     Tensor *users_out, *items_out, *splits, *index;
-    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &users_out));
-    OP_REQUIRES_OK(context, context->allocate_output(1, {}, &items_out));
-    OP_REQUIRES_OK(context, context->allocate_output(2, {users + 1}, &splits));
-    OP_REQUIRES_OK(context, context->allocate_output(3, {items}, &index));
+    OP_REQUIRES_OK(context, context->allocate_output("users", {}, &users_out));
+    OP_REQUIRES_OK(context, context->allocate_output("items", {}, &items_out));
+    OP_REQUIRES_OK(
+        context, context->allocate_output("row_splits", {users + 1}, &splits));
+    OP_REQUIRES_OK(context, context->allocate_output("index", {items}, &index));
+
     users_out->scalar<int32_t>()() = static_cast<int32_t>(users);
     items_out->scalar<int32_t>()() = static_cast<int32_t>(items);
     int32_t* const ends = splits->flat<int32_t>().data();
@@ -175,35 +184,16 @@ class SampleRowsOp : public OpKernel {
   int64_t num_users_ = 0;
 };
 
-// What row_splits says, checked: it may come from anywhere.
-Status ReadUserRows(const Tensor& row_splits, UserRows* user_rows) {
-  if (!TensorShapeUtils::IsVector(row_splits.shape()) ||
-      row_splits.NumElements() == 0) {
-    return InvalidArgument("row_splits must be of shape [B + 1], got ",
-                           row_splits.shape().DebugString());
-  }
-  const auto splits = row_splits.flat<int32_t>();
-  for (int64_t user = 0; user < splits.size(); ++user) {
-    if (user == 0 ? splits(0) != 0 : splits(user) < splits(user - 1)) {
-      return InvalidArgument(
-          "row_splits must begin with 0 and not decrease, got ", splits(user),
-          " at ", user);
-    }
-  }
-  user_rows->splits = splits.data();
-  user_rows->users = splits.size() - 1;
-  return Status();
-}
-
-// A tensor [before, B * per_row, after], seen from its axis of rows.
-struct Places {
+// The shape of a user tensor, collapsed to [before, B * per_user, after] around
+// the axis of its rows.
+struct AxisShape {
   int64_t before = 1;
-  int64_t per_row = 0;
+  int64_t per_user = 0;
   int64_t after = 1;
 };
 
-Status ReadPlaces(const TensorShape& shape, int64_t axis, int64_t users,
-                  Places* places) {
+Status CollapseShape(const TensorShape& shape, int64_t axis, int64_t users,
+                     AxisShape* collapsed) {
   if (axis >= shape.dims()) {
     return InvalidArgument("axis must be below the rank, got ", axis,
                            " for shape ", shape.DebugString());
@@ -214,14 +204,14 @@ Status ReadPlaces(const TensorShape& shape, int64_t axis, int64_t users,
                            " users, got shape ", shape.DebugString());
   }
   for (int64_t i = 0; i < shape.dims(); ++i) {
-    if (i < axis) places->before *= shape.dim_size(i);
-    if (i > axis) places->after *= shape.dim_size(i);
+    if (i < axis) collapsed->before *= shape.dim_size(i);
+    if (i > axis) collapsed->after *= shape.dim_size(i);
   }
-  places->per_row = users == 0 ? 0 : size / users;
+  collapsed->per_user = users == 0 ? 0 : size / users;
   return Status();
 }
 
-// Copies from [before, B, width] to [before, N, width].
+// Repeats the rows of `from` [before, B, width] to `to` [before, N, width].
 template <typename T>
 void Repeat(const UserRows& user_rows, int64_t before, int64_t width,
             const T* from, T* to, const ParallelFor& parallel_for) {
@@ -258,37 +248,44 @@ class RepeatRowsOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor& values = context->input(0);
+    const Tensor *values, *row_splits;
+    OP_REQUIRES_OK(context, context->input("values", &values));
+    OP_REQUIRES_OK(context, context->input("row_splits", &row_splits));
+
     UserRows user_rows;
-    Places places;
-    OP_REQUIRES_OK(context, ReadUserRows(context->input(1), &user_rows));
-    OP_REQUIRES_OK(context,
-                   ReadPlaces(values.shape(), axis_, user_rows.users, &places));
+    AxisShape axis_shape;
+    OP_REQUIRES_OK(context, ReadUserRows(*row_splits, &user_rows));
+    OP_REQUIRES_OK(context, CollapseShape(values->shape(), axis_,
+                                          user_rows.users, &axis_shape));
     if (user_rows.users == 1 && (keep_one_ || user_rows.rows() == 1)) {
-      context->set_output(0, values);
+      OP_REQUIRES_OK(context, context->set_output("repeated", *values));
       return;
     }
-    TensorShape shape = values.shape();
+
+    TensorShape shape = values->shape();
     OP_REQUIRES_OK(context, shape.SetDimWithStatus(axis_, 0));
-    // Multiplied with care: k places may be many, and so may the rows.
-    const int64_t places_out =
-        tensorflow::MultiplyWithoutOverflow(user_rows.rows(), places.per_row);
-    OP_REQUIRES(context, places_out >= 0,
+    const int64_t size = tensorflow::MultiplyWithoutOverflow(
+        user_rows.rows(), axis_shape.per_user);
+    OP_REQUIRES(context, size >= 0,
                 InvalidArgument("axis ", axis_, " must not overflow, got ",
-                                user_rows.rows(), " rows of ", places.per_row));
-    OP_REQUIRES_OK(context, shape.SetDimWithStatus(axis_, places_out));
+                                user_rows.rows(), " candidates with ",
+                                axis_shape.per_user, " rows each"));
+    OP_REQUIRES_OK(context, shape.SetDimWithStatus(axis_, size));
     Tensor* repeated;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &repeated));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output("repeated", shape, &repeated));
+
     if (shape.num_elements() == 0) return;
-    const int64_t width = places.per_row * places.after;
+    const int64_t width = axis_shape.per_user * axis_shape.after;
     const ParallelFor parallel_for = IntraOpThreads(context);
-    if (values.dtype() == tensorflow::DT_STRING) {
-      Repeat(user_rows, places.before, width, values.flat<tstring>().data(),
-             repeated->flat<tstring>().data(), parallel_for);
+    if (values->dtype() == tensorflow::DT_STRING) {
+      Repeat(user_rows, axis_shape.before, width,
+             values->flat<tstring>().data(), repeated->flat<tstring>().data(),
+             parallel_for);
     } else {
-      Repeat(user_rows, places.before,
-             width * tensorflow::DataTypeSize(values.dtype()),
-             values.tensor_data().data(),
+      Repeat(user_rows, axis_shape.before,
+             width * tensorflow::DataTypeSize(values->dtype()),
+             values->tensor_data().data(),
              const_cast<char*>(repeated->tensor_data().data()), parallel_for);
     }
   }
@@ -306,44 +303,49 @@ class RepeatRowsGradOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
-    const Tensor& grads = context->input(0);
-    const Tensor& sizes = context->input(2);
+    const Tensor *grads, *row_splits, *shape_in;
+    OP_REQUIRES_OK(context, context->input("grads", &grads));
+    OP_REQUIRES_OK(context, context->input("row_splits", &row_splits));
+    OP_REQUIRES_OK(context, context->input("shape", &shape_in));
+
     UserRows user_rows;
-    Places places;
+    AxisShape axis_shape;
     TensorShape shape;
-    OP_REQUIRES_OK(context, ReadUserRows(context->input(1), &user_rows));
-    OP_REQUIRES(context, TensorShapeUtils::IsVector(sizes.shape()),
-                InvalidArgument("shape must be a vector, got ",
-                                sizes.shape().DebugString()));
+    OP_REQUIRES_OK(context, ReadUserRows(*row_splits, &user_rows));
+    OP_REQUIRES_OK(context, CheckRank(*shape_in, 1, "shape", "[rank]"));
+    OP_REQUIRES_OK(
+        context, TensorShapeUtils::MakeShape(shape_in->flat<int32_t>().data(),
+                                             shape_in->NumElements(), &shape));
     OP_REQUIRES_OK(context,
-                   TensorShapeUtils::MakeShape(sizes.flat<int32_t>().data(),
-                                               sizes.NumElements(), &shape));
-    OP_REQUIRES_OK(context, ReadPlaces(shape, axis_, user_rows.users, &places));
-    if (grads.shape() == shape && user_rows.users == 1) {
-      context->set_output(0, grads);
+                   CollapseShape(shape, axis_, user_rows.users, &axis_shape));
+    if (grads->shape() == shape && user_rows.users == 1) {
+      OP_REQUIRES_OK(context, context->set_output("value_grads", *grads));
       return;
     }
-    TensorShape wanted = shape;
-    const int64_t places_in =
-        tensorflow::MultiplyWithoutOverflow(user_rows.rows(), places.per_row);
-    OP_REQUIRES_OK(context, wanted.SetDimWithStatus(
-                                axis_, std::max<int64_t>(places_in, 0)));
-    OP_REQUIRES(context, places_in >= 0 && grads.shape() == wanted,
-                InvalidArgument("grads must be of shape ", wanted.DebugString(),
-                                ", got ", grads.shape().DebugString()));
+    TensorShape grads_shape = shape;
+    const int64_t size = tensorflow::MultiplyWithoutOverflow(
+        user_rows.rows(), axis_shape.per_user);
+    OP_REQUIRES_OK(context, grads_shape.SetDimWithStatus(
+                                axis_, std::max<int64_t>(size, 0)));
+    OP_REQUIRES(context, size >= 0 && grads->shape() == grads_shape,
+                InvalidArgument("grads must be ", grads_shape.DebugString(),
+                                ", got shape ", grads->shape().DebugString()));
+
     Tensor* sums;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &sums));
-    Sum(user_rows, places, grads.flat<T>().data(), sums->flat<T>().data(),
-        IntraOpThreads(context));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output("value_grads", shape, &sums));
+
+    SumRows(user_rows, axis_shape, grads->flat<T>().data(),
+            sums->flat<T>().data(), IntraOpThreads(context));
   }
 
  private:
-  void Sum(const UserRows& user_rows, const Places& places, const T* from,
-           T* to, const ParallelFor& parallel_for) const {
+  void SumRows(const UserRows& user_rows, const AxisShape& axis_shape,
+               const T* from, T* to, const ParallelFor& parallel_for) const {
     const int64_t users = user_rows.users, rows = user_rows.rows();
-    const int64_t width = places.per_row * places.after;
+    const int64_t width = axis_shape.per_user * axis_shape.after;
     const int64_t each = users == 0 ? 0 : rows / users;
-    parallel_for(places.before * users, 20 + (each + 1) * width / 8,
+    parallel_for(axis_shape.before * users, 20 + (each + 1) * width / 8,
                  [&](int64_t begin, int64_t end) {
                    for (int64_t i = begin; i < end; ++i) {
                      const int64_t first = i / users * rows;
@@ -362,211 +364,19 @@ class RepeatRowsGradOp : public OpKernel {
   int64_t axis_ = 0;
 };
 
-// InvalidArgument unless the rows are as many as row_splits says.
-Status CheckRows(const Tensor& rows, const char* name,
-                 const UserRows& user_rows) {
-  if (!TensorShapeUtils::IsMatrix(rows.shape()) ||
-      rows.dim_size(0) != user_rows.rows()) {
-    return InvalidArgument(name, " must be of shape [", user_rows.rows(),
-                           ", K], got ", rows.shape().DebugString());
-  }
-  return Status();
-}
-
-template <typename T>
-class SegmentMatMulOp : public OpKernel {
- public:
-  explicit SegmentMatMulOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context,
-                   context->GetAttr("transpose_matrices", &transpose_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    const Tensor& rows = context->input(0);
-    const Tensor& matrices = context->input(1);
-    UserRows user_rows;
-    OP_REQUIRES_OK(context, ReadUserRows(context->input(2), &user_rows));
-    OP_REQUIRES_OK(context, CheckRows(rows, "rows", user_rows));
-    const int64_t inner = rows.dim_size(1);
-    OP_REQUIRES(context,
-                matrices.dims() == 3 &&
-                    matrices.dim_size(0) == user_rows.users &&
-                    matrices.dim_size(transpose_ ? 2 : 1) == inner,
-                InvalidArgument("matrices must be one for each of ",
-                                user_rows.users, " users, for rows of ", inner,
-                                ", got ", matrices.shape().DebugString()));
-    const int64_t outer = matrices.dim_size(transpose_ ? 1 : 2);
-    TensorShape shape;
-    OP_REQUIRES_OK(context, shape.AddDimWithStatus(user_rows.rows()));
-    OP_REQUIRES_OK(context, shape.AddDimWithStatus(outer));
-    Tensor* products;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &products));
-    const ParallelFor parallel_for = IntraOpThreads(context);
-    const T* data = matrices.flat<T>().data();
-    Tensor transposed;
-    if (transpose_) {
-      OP_REQUIRES_OK(context,
-                     context->allocate_temp(matrices.dtype(), matrices.shape(),
-                                            &transposed));
-      TransposeByUser(user_rows.users, outer, inner, data,
-                      transposed.flat<T>().data(), parallel_for);
-      data = transposed.flat<T>().data();
-    }
-    MultiplyByUser(user_rows, inner, outer, rows.flat<T>().data(), data,
-                   products->flat<T>().data(), parallel_for);
-  }
-
- private:
-  bool transpose_ = false;
-};
-
-template <typename T>
-class SegmentMatMulGradOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    const Tensor& rows = context->input(0);
-    const Tensor& grads = context->input(1);
-    UserRows user_rows;
-    OP_REQUIRES_OK(context, ReadUserRows(context->input(2), &user_rows));
-    OP_REQUIRES_OK(context, CheckRows(rows, "rows", user_rows));
-    OP_REQUIRES_OK(context, CheckRows(grads, "grads", user_rows));
-    TensorShape shape;
-    for (const int64_t size :
-         {user_rows.users, rows.dim_size(1), grads.dim_size(1)}) {
-      OP_REQUIRES_OK(context, shape.AddDimWithStatus(size));
-    }
-    Tensor* sums;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &sums));
-    SumProductsByUser(user_rows, rows.dim_size(1), grads.dim_size(1),
-                      rows.flat<T>().data(), grads.flat<T>().data(),
-                      sums->flat<T>().data(), IntraOpThreads(context));
-  }
-};
-
-// Checks what UserLayer and its gradient have in common.
-Status ReadLayer(OpKernelContext* context, UserRows* user_rows,
-                 LayerSizes* sizes) {
-  const Tensor& entries = context->input(0);
-  const Tensor& rows = context->input(1);
-  const Tensor& kernel = context->input(2);
-  TF_RETURN_IF_ERROR(ReadUserRows(context->input(3), user_rows));
-  TF_RETURN_IF_ERROR(CheckRows(rows, "rows", *user_rows));
-  const int64_t inner = rows.dim_size(1);
-  if (entries.dims() != 3 || entries.dim_size(0) != user_rows->users ||
-      entries.dim_size(2) != inner) {
-    return InvalidArgument("entries must be of shape [", user_rows->users,
-                           ", T, ", inner, "], got ",
-                           entries.shape().DebugString());
-  }
-  if (kernel.dims() != 2 || kernel.dim_size(0) != inner) {
-    return InvalidArgument("kernel must be of shape [", inner, ", H], got ",
-                           kernel.shape().DebugString());
-  }
-  *sizes = {entries.dim_size(1), inner, kernel.dim_size(1)};
-  return Status();
-}
-
-Status CheckShape(const Tensor& tensor, const char* name,
-                  const TensorShape& shape) {
-  if (tensor.shape() == shape) return Status();
-  return InvalidArgument(name, " must be of shape ", shape.DebugString(),
-                         ", got ", tensor.shape().DebugString());
-}
-
-Status MakeShape(std::initializer_list<int64_t> sizes, TensorShape* shape) {
-  for (const int64_t size : sizes) {
-    TF_RETURN_IF_ERROR(shape->AddDimWithStatus(size));
-  }
-  return Status();
-}
-
-template <typename T>
-class UserLayerOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    UserRows user_rows;
-    LayerSizes sizes;
-    OP_REQUIRES_OK(context, ReadLayer(context, &user_rows, &sizes));
-    TensorShape of_users, of_rows, shape;
-    OP_REQUIRES_OK(
-        context,
-        MakeShape({user_rows.users, sizes.entries, sizes.outer}, &of_users));
-    OP_REQUIRES_OK(context,
-                   MakeShape({user_rows.rows(), sizes.outer}, &of_rows));
-    OP_REQUIRES_OK(
-        context,
-        MakeShape({user_rows.rows(), sizes.entries, sizes.outer}, &shape));
-    const Tensor& user_bias = context->input(4);
-    const Tensor& row_bias = context->input(5);
-    OP_REQUIRES_OK(context, CheckShape(user_bias, "user_bias", of_users));
-    OP_REQUIRES_OK(context, CheckShape(row_bias, "row_bias", of_rows));
-    Tensor* out;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &out));
-    LayerByUser(user_rows, sizes, context->input(0).flat<T>().data(),
-                context->input(1).flat<T>().data(),
-                context->input(2).flat<T>().data(), user_bias.flat<T>().data(),
-                row_bias.flat<T>().data(), out->flat<T>().data(),
-                IntraOpThreads(context));
-  }
-};
-
-template <typename T>
-class UserLayerGradOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    UserRows user_rows;
-    LayerSizes sizes;
-    OP_REQUIRES_OK(context, ReadLayer(context, &user_rows, &sizes));
-    const Tensor& grads = context->input(4);
-    TensorShape of_grads, of_kernel;
-    OP_REQUIRES_OK(
-        context,
-        MakeShape({user_rows.rows(), sizes.entries, sizes.outer}, &of_grads));
-    OP_REQUIRES_OK(
-        context,
-        MakeShape({user_rows.users, sizes.inner, sizes.outer}, &of_kernel));
-    OP_REQUIRES_OK(context, CheckShape(grads, "grads", of_grads));
-    Tensor *entry_grads, *row_grads, *kernel_grads;
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                0, context->input(0).shape(), &entry_grads));
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                1, context->input(1).shape(), &row_grads));
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(2, of_kernel, &kernel_grads));
-    LayerByUserGrad(user_rows, sizes, context->input(0).flat<T>().data(),
-                    context->input(1).flat<T>().data(),
-                    context->input(2).flat<T>().data(), grads.flat<T>().data(),
-                    entry_grads->flat<T>().data(), row_grads->flat<T>().data(),
-                    kernel_grads->flat<T>().data(), IntraOpThreads(context));
-  }
-};
-
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>SampleRows").Device(DEVICE_CPU),
                         SampleRowsOp);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>RepeatRows").Device(DEVICE_CPU),
                         RepeatRowsOp);
 
-// A kernel for each type of T.
-#define REC_ESTIMATOR_REGISTER(name, Kernel)                     \
-  REGISTER_KERNEL_BUILDER(                                       \
-      Name(name).Device(DEVICE_CPU).TypeConstraint<float>("T"),  \
-      Kernel<float>);                                            \
-  REGISTER_KERNEL_BUILDER(                                       \
-      Name(name).Device(DEVICE_CPU).TypeConstraint<double>("T"), \
-      Kernel<double>)
-
-REC_ESTIMATOR_REGISTER("RecEstimator>RepeatRowsGrad", RepeatRowsGradOp);
-REC_ESTIMATOR_REGISTER("RecEstimator>SegmentMatMul", SegmentMatMulOp);
-REC_ESTIMATOR_REGISTER("RecEstimator>SegmentMatMulGrad", SegmentMatMulGradOp);
-REC_ESTIMATOR_REGISTER("RecEstimator>UserLayer", UserLayerOp);
-REC_ESTIMATOR_REGISTER("RecEstimator>UserLayerGrad", UserLayerGradOp);
-#undef REC_ESTIMATOR_REGISTER
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>RepeatRowsGrad")
+                            .Device(DEVICE_CPU)
+                            .TypeConstraint<float>("T"),
+                        RepeatRowsGradOp<float>);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>RepeatRowsGrad")
+                            .Device(DEVICE_CPU)
+                            .TypeConstraint<double>("T"),
+                        RepeatRowsGradOp<double>);
 
 }  // namespace
 }  // namespace rec_estimator

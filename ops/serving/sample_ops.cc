@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops of a compressed model: rows of users for candidates.
-// Kernels: sample_kernels.cc. Python: sample_compression/expansion.py.
+// Ops of a compressed model. User tensors have one row per user, [B, ...], and
+// candidate tensors one row per candidate, [N, ...]. The candidates of a user
+// are consecutive rows, a segment, which row_splits [B + 1] delimits.
+// Products of segments are in segment_product_ops.cc. Kernels:
+// sample_kernels.cc. Python:
+// rec_estimator/sample_compression/rewrite/expansion.py.
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -8,8 +12,6 @@ namespace rec_estimator {
 namespace {
 
 using ::tensorflow::Status;
-using ::tensorflow::errors::InvalidArgument;
-using ::tensorflow::shape_inference::DimensionHandle;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
 
@@ -47,72 +49,6 @@ Status RepeatRowsGradShape(InferenceContext* c) {
   return Status();
 }
 
-Status SegmentMatMulShape(InferenceContext* c) {
-  ShapeHandle rows, matrices, unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &rows));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 3, &matrices));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
-  bool transpose;
-  TF_RETURN_IF_ERROR(c->GetAttr("transpose_matrices", &transpose));
-  DimensionHandle inner;
-  TF_RETURN_IF_ERROR(
-      c->Merge(c->Dim(rows, 1), c->Dim(matrices, transpose ? 2 : 1), &inner));
-  c->set_output(
-      0, c->Matrix(c->Dim(rows, 0), c->Dim(matrices, transpose ? 1 : 2)));
-  return Status();
-}
-
-Status SegmentMatMulGradShape(InferenceContext* c) {
-  ShapeHandle rows, grads, unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &rows));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &grads));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
-  DimensionHandle same;
-  TF_RETURN_IF_ERROR(c->Merge(c->Dim(rows, 0), c->Dim(grads, 0), &same));
-  c->set_output(
-      0, c->MakeShape({c->UnknownDim(), c->Dim(rows, 1), c->Dim(grads, 1)}));
-  return Status();
-}
-
-// What UserLayer and its gradient have in common.
-Status LayerDims(InferenceContext* c, DimensionHandle* entries,
-                 DimensionHandle* inner, DimensionHandle* outer) {
-  ShapeHandle matrices, rows, kernel, unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 3, &matrices));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 2, &rows));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 2, &kernel));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 1, &unused));
-  *entries = c->Dim(matrices, 1);
-  *outer = c->Dim(kernel, 1);
-  TF_RETURN_IF_ERROR(c->Merge(c->Dim(matrices, 2), c->Dim(rows, 1), inner));
-  return c->Merge(*inner, c->Dim(kernel, 0), inner);
-}
-
-Status UserLayerShape(InferenceContext* c) {
-  DimensionHandle entries, inner, outer;
-  TF_RETURN_IF_ERROR(LayerDims(c, &entries, &inner, &outer));
-  ShapeHandle user_bias, row_bias;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 3, &user_bias));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(5), 2, &row_bias));
-  DimensionHandle rows;
-  TF_RETURN_IF_ERROR(
-      c->Merge(c->Dim(c->input(1), 0), c->Dim(row_bias, 0), &rows));
-  c->set_output(0, c->MakeShape({rows, entries, outer}));
-  return Status();
-}
-
-Status UserLayerGradShape(InferenceContext* c) {
-  DimensionHandle entries, inner, outer;
-  TF_RETURN_IF_ERROR(LayerDims(c, &entries, &inner, &outer));
-  ShapeHandle grads;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(4), 3, &grads));
-  const DimensionHandle users = c->Dim(c->input(0), 0);
-  c->set_output(0, c->MakeShape({users, entries, inner}));
-  c->set_output(1, c->MakeShape({c->Dim(c->input(1), 0), inner}));
-  c->set_output(2, c->MakeShape({users, inner, outer}));
-  return Status();
-}
-
 REGISTER_OP("RecEstimator>SampleRows")
     .Input("item_size: Tsize")
     .Input("tensors: T")
@@ -128,19 +64,19 @@ REGISTER_OP("RecEstimator>SampleRows")
     .Attr("size_name: string")
     .SetShapeFn(SampleRowsShape)
     .Doc(R"doc(
-Says which candidate is whose, and fails where a request does not fit together.
+Assigns candidates to users. Fails if the numbers of rows in a request are inconsistent.
 
-item_size: [B], the number of candidates of each user; [1]: the same number for each user.
-tensors: Those of users first. What has rows: a dense tensor, a SparseTensor's dense_shape, or a
-  RaggedTensor's row_splits.
-users: [], B.
-items: [], N.
-row_splits: [B + 1]: user b has the candidates from row_splits[b] to row_splits[b + 1].
-index: [N], the user of each candidate.
-kinds: What each of tensors is.
-names: What an error calls each of tensors.
-num_users: How many of tensors have a row per user; the others have one per candidate.
-size_name: What an error calls item_size.
+item_size: [B]. Number of candidates of each user. [1]: the same number for each user.
+tensors: One tensor per input of the request, user tensors first: a dense tensor, the dense_shape of a
+  SparseTensor, or the row_splits of a RaggedTensor.
+users: []. B.
+items: []. N.
+row_splits: [B + 1]. User b has the candidates [row_splits[b], row_splits[b + 1]).
+index: [N]. The user of each candidate.
+kinds: Kind of each of `tensors`.
+names: Name of each of `tensors` in messages.
+num_users: Number of user tensors. The other tensors have one row per candidate.
+size_name: Name of item_size in messages.
 )doc");
 
 REGISTER_OP("RecEstimator>RepeatRows")
@@ -152,13 +88,13 @@ REGISTER_OP("RecEstimator>RepeatRows")
     .Attr("keep_one: bool = false")
     .SetShapeFn(RepeatRowsShape)
     .Doc(R"doc(
-Repeats each user's row for each candidate.
+Repeats each user's rows for each of its candidates.
 
-values: [..., B * k, ...], k consecutive places of an axis for each user.
-row_splits: [B + 1], of SampleRows.
+values: [..., B * k, ...]. Each user has k consecutive rows along the axis.
+row_splits: [B + 1]. From SampleRows.
 repeated: [..., N * k, ...].
-axis: That of the rows.
-keep_one: Whether the only row of one user stays one, as is enough for what broadcasts.
+axis: Axis of the rows.
+keep_one: Whether to return the rows of a single user once, for ops that broadcast them.
 )doc");
 
 REGISTER_OP("RecEstimator>RepeatRowsGrad")
@@ -170,92 +106,13 @@ REGISTER_OP("RecEstimator>RepeatRowsGrad")
     .Attr("axis: int >= 0 = 0")
     .SetShapeFn(RepeatRowsGradShape)
     .Doc(R"doc(
-The gradient of RepeatRows: the sum over each user's candidates.
+Computes the gradient of RepeatRows: the sum over each user's candidates.
 
-grads: [..., N * k, ...], or [..., k, ...] of one user's row that stayed one.
-row_splits: [B + 1], of SampleRows.
-shape: [rank], of RepeatRows' values.
-value_grads: [..., B * k, ...]; zeros for a user without candidates.
-axis: That of the rows.
-)doc");
-
-REGISTER_OP("RecEstimator>SegmentMatMul")
-    .Input("rows: T")
-    .Input("matrices: T")
-    .Input("row_splits: int32")
-    .Output("products: T")
-    .Attr("T: {float, double}")
-    .Attr("transpose_matrices: bool = false")
-    .SetShapeFn(SegmentMatMulShape)
-    .Doc(R"doc(
-Multiplies each candidate's row with the matrix of its user, without a copy of the matrix.
-
-rows: [N, K].
-matrices: [B, K, M]; [B, M, K] if transpose_matrices.
-row_splits: [B + 1], of SampleRows.
-products: [N, M].
-)doc");
-
-REGISTER_OP("RecEstimator>SegmentMatMulGrad")
-    .Input("rows: T")
-    .Input("grads: T")
-    .Input("row_splits: int32")
-    .Output("matrix_grads: T")
-    .Attr("T: {float, double}")
-    .SetShapeFn(SegmentMatMulGradShape)
-    .Doc(R"doc(
-The gradient of SegmentMatMul for the matrices.
-
-rows: [N, K].
-grads: [N, M], of the products.
-row_splits: [B + 1], of SampleRows.
-matrix_grads: [B, K, M]; zeros for a user without candidates.
-)doc");
-
-REGISTER_OP("RecEstimator>UserLayer")
-    .Input("entries: T")
-    .Input("rows: T")
-    .Input("kernel: T")
-    .Input("row_splits: int32")
-    .Input("user_bias: T")
-    .Input("row_bias: T")
-    .Output("outputs: T")
-    .Attr("T: {float, double}")
-    .SetShapeFn(UserLayerShape)
-    .Doc(R"doc(
-A layer over the product of each candidate's row with each entry of her user: (e * r) × W + b.
-
-entries: [B, T, D], of users.
-rows: [N, D], of candidates.
-kernel: [D, H].
-row_splits: [B + 1], of SampleRows.
-user_bias: [B, T, H].
-row_bias: [N, H].
-outputs: [N, T, H].
-)doc");
-
-REGISTER_OP("RecEstimator>UserLayerGrad")
-    .Input("entries: T")
-    .Input("rows: T")
-    .Input("kernel: T")
-    .Input("row_splits: int32")
-    .Input("grads: T")
-    .Output("entry_grads: T")
-    .Output("row_grads: T")
-    .Output("kernel_grads: T")
-    .Attr("T: {float, double}")
-    .SetShapeFn(UserLayerGradShape)
-    .Doc(R"doc(
-The gradient of UserLayer for all but the biases.
-
-entries: [B, T, D], as in UserLayer.
-rows: [N, D].
-kernel: [D, H].
-row_splits: [B + 1], of SampleRows.
-grads: [N, T, H], of UserLayer's outputs.
-entry_grads: [B, T, D].
-row_grads: [N, D].
-kernel_grads: [B, D, H], the share of each user.
+grads: [..., N * k, ...]. Or [..., k, ...] if RepeatRows returned the rows of a single user once.
+row_splits: [B + 1]. From SampleRows.
+shape: [rank]. Shape of the values of RepeatRows.
+value_grads: [..., B * k, ...]. Zeros for a user without candidates.
+axis: Axis of the rows.
 )doc");
 
 }  // namespace

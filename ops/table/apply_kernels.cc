@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernel of apply_ops.cc: checks a training step and hands it to the table.
+// Kernels of apply_ops.cc: check a training step and pass it to the table.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -7,12 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "ops/core/math/row_update.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/table/input_checks.h"
+#include "ops/table/intra_op_threads.h"
+#include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/errors.h"
-#include "tensorflow/core/platform/strcat.h"
 
 namespace rec_estimator {
 namespace {
@@ -27,23 +30,18 @@ using ::tensorflow::Tensor;
 using ::tensorflow::TensorShapeUtils;
 using ::tensorflow::errors::InvalidArgument;
 using ::tensorflow::errors::ResourceExhausted;
-using ::tensorflow::strings::StrAppend;
 
-std::string Listed(const std::vector<std::string>& names) {
-  std::string list;
-  for (const std::string& name : names) {
-    StrAppend(&list, list.empty() ? "" : ", ", name);
-  }
-  return list.empty() ? "none" : list;
+std::string ListOf(const std::vector<std::string>& names) {
+  return names.empty() ? "none" : absl::StrJoin(names, ", ");
 }
 
-std::vector<std::string> Names(const std::vector<SlotSpec>& slots) {
+std::vector<std::string> NamesOf(const std::vector<SlotSpec>& slots) {
   std::vector<std::string> names;
   for (const SlotSpec& slot : slots) names.push_back(slot.name);
   return names;
 }
 
-// Whether the first n slots of both are the same, initial values aside.
+// Whether the first n slots of both have the same names and widths.
 bool SameSlots(const std::vector<SlotSpec>& a, const std::vector<SlotSpec>& b,
                size_t n) {
   return a.size() >= n && b.size() >= n &&
@@ -61,7 +59,7 @@ class TableApplyOp : public OpKernel {
     const std::vector<std::string> rules = RowUpdateRules();
     OP_REQUIRES(context,
                 std::find(rules.begin(), rules.end(), rule_) != rules.end(),
-                InvalidArgument("rule must be one of ", Listed(rules),
+                InvalidArgument("rule must be one of ", ListOf(rules),
                                 ", got '", rule_, "'"));
     int64_t num_hyper;
     OP_REQUIRES_OK(context, context->GetAttr("num_hyper", &num_hyper));
@@ -69,12 +67,12 @@ class TableApplyOp : public OpKernel {
     OP_REQUIRES(context, static_cast<int64_t>(hyper_names_.size()) == num_hyper,
                 InvalidArgument("hyper of ", rule_, " must be ",
                                 hyper_names_.size(), " tensors (",
-                                Listed(hyper_names_), "), got ", num_hyper));
-    // Made to be asked only; every step makes its own.
+                                ListOf(hyper_names_), "), got ", num_hyper));
+    // Constructed only to ask how many slots the rule has. Each step constructs
+    // one with its own hyperparameters.
     const std::unique_ptr<RowUpdate> update =
         MakeRowUpdate(rule_, std::vector<float>(hyper_names_.size(), 0.0f));
-    OP_REQUIRES(context, update != nullptr,
-                tensorflow::errors::Internal("rule ", rule_, " is not made"));
+    OP_REQUIRES(context, update != nullptr, NoRowUpdate());
     OP_REQUIRES(context, static_cast<int>(slots_.size()) == update->slots(),
                 InvalidArgument("slot_names must be the ", update->slots(),
                                 " slots of ", rule_, ", got ", slots_.size()));
@@ -93,9 +91,7 @@ class TableApplyOp : public OpKernel {
 
     EmbeddingTable& table = resource->table();
     OP_REQUIRES_OK(context, CheckInitialized(*resource, "it is trained"));
-    OP_REQUIRES(context, TensorShapeUtils::IsVector(keys->shape()),
-                InvalidArgument("keys must be [n], got shape ",
-                                keys->shape().DebugString()));
+    OP_REQUIRES_OK(context, CheckRank(*keys, 1, "keys", "[n]"));
     OP_REQUIRES(context,
                 TensorShapeUtils::IsMatrix(grads->shape()) &&
                     grads->dim_size(0) == keys->dim_size(0) &&
@@ -104,12 +100,8 @@ class TableApplyOp : public OpKernel {
                                 " must be [n, dim] = [", keys->dim_size(0), ",",
                                 table.dim(), "], got shape ",
                                 grads->shape().DebugString()));
-    OP_REQUIRES(context, TensorShapeUtils::IsVector(counted_keys->shape()),
-                InvalidArgument("counted_keys must be [m], got shape ",
-                                counted_keys->shape().DebugString()));
-    OP_REQUIRES(context, TensorShapeUtils::IsScalar(version->shape()),
-                InvalidArgument("version must be [], got shape ",
-                                version->shape().DebugString()));
+    OP_REQUIRES_OK(context, CheckRank(*counted_keys, 1, "counted_keys", "[m]"));
+    OP_REQUIRES_OK(context, CheckRank(*version, 0, "version", "[]"));
     std::vector<float> hyper;
     for (const Tensor& value : hyper_list) {
       OP_REQUIRES(
@@ -122,8 +114,8 @@ class TableApplyOp : public OpKernel {
                                   " must be finite, got ", hyper.back()));
     }
     const std::unique_ptr<RowUpdate> update = MakeRowUpdate(rule_, hyper);
-    OP_REQUIRES(context, update != nullptr,
-                tensorflow::errors::Internal("rule ", rule_, " is not made"));
+    OP_REQUIRES(context, update != nullptr, NoRowUpdate());
+
     std::shared_lock<std::shared_mutex> lock(resource->replace_mutex());
     OP_REQUIRES_OK(context, OrResourceExhausted(resource->name(), [&] {
                      return PrepareSlots(*update, *resource);
@@ -134,7 +126,7 @@ class TableApplyOp : public OpKernel {
     batch.grads = grads->flat<float>().data();
     batch.n = keys->NumElements();
     batch.counted_keys = counted_keys->flat<int64_t>().data();
-    batch.m = counted_keys->NumElements();
+    batch.n_counted = counted_keys->NumElements();
     batch.version = version->scalar<int64_t>()();
     int64_t too_many;
     const bool applied =
@@ -142,21 +134,27 @@ class TableApplyOp : public OpKernel {
     OP_REQUIRES(context, too_many == 0,
                 TooManyRows(*resource, too_many,
                             " with this step, nothing of which was applied"));
-    OP_REQUIRES(
-        context, applied,
-        ResourceExhausted("table ", resource->name(),
-                          " must fit into memory, got no memory for a step of ",
-                          batch.n + batch.m, " keys over ", table.size(),
-                          " rows; nothing of the step was applied"));
+    OP_REQUIRES(context, applied,
+                ResourceExhausted(
+                    "table ", resource->name(),
+                    " must fit into memory, got no memory for a step of ",
+                    batch.n + batch.n_counted, " keys over ", table.size(),
+                    " rows; nothing of the step was applied"));
   }
 
  private:
-  // Makes the table's rows begin with the rule's slots, or says why they
-  // cannot.
+  Status NoRowUpdate() const {
+    return tensorflow::errors::Internal("rule ", rule_,
+                                        " must have a RowUpdate, got none");
+  }
+
+  // Adds the rule's slots to the table if it has none. An error if it has the
+  // slots of another rule.
   Status PrepareSlots(const RowUpdate& update, TableResource& resource) const {
     EmbeddingTable& table = resource.table();
     const size_t n = slots_.size();
-    // Also where the table has the slots: a restore may have made them wider.
+    // Checked even if the table has the slots: a restore may have made them
+    // wider.
     for (size_t s = 0; s < n; ++s) {
       const int width = update.slot_width(static_cast<int>(s), table.dim());
       if (slots_[s].width != width) {
@@ -174,8 +172,8 @@ class TableApplyOp : public OpKernel {
                    })) {
       return Status();
     }
-    // Checked before, so that a refused step leaves no slots behind, and after,
-    // since another step may have made its slots in between.
+    // Checked before EnsureSlots, so that a refused step adds no slots, and
+    // after it, because another step may have added its slots in between.
     if (SameSlots(present, slots_, std::min(n, present.size()))) {
       const bool ensured = table.EnsureSlots(slots_);
       present = table.slots();
@@ -189,13 +187,13 @@ class TableApplyOp : public OpKernel {
     }
     return InvalidArgument(
         "slots of table ", resource.name(), " must be those of ", rule_, " (",
-        Listed(Names(slots_)), "), got ", Listed(Names(present)),
+        ListOf(NamesOf(slots_)), "), got ", ListOf(NamesOf(present)),
         "; one table has one optimizer");
   }
 
   std::string rule_;
-  std::vector<std::string> hyper_names_;  // Of the rule.
-  std::vector<SlotSpec> slots_;           // The rule's, in its order.
+  std::vector<std::string> hyper_names_;  // The rule's hyperparameters.
+  std::vector<SlotSpec> slots_;           // The rule's slots, in its order.
 };
 
 class TableCheckRoomOp : public OpKernel {
@@ -213,16 +211,13 @@ class TableCheckRoomOp : public OpKernel {
     batch.keys = keys->flat<int64_t>().data();
     batch.n = keys->NumElements();
     batch.counted_keys = counted_keys->flat<int64_t>().data();
-    batch.m = counted_keys->NumElements();
+    batch.n_counted = counted_keys->NumElements();
     int64_t too_many;
-    OP_REQUIRES(
-        context,
-        resource->table().CountTooMany(batch, IntraOpThreads(context),
-                                       &too_many),
-        ResourceExhausted("keys of table ", resource->name(),
-                          " must be few enough to be counted, got no memory "
-                          "for ",
-                          batch.n + batch.m));
+    OP_REQUIRES(context,
+                resource->table().CountTooMany(batch, IntraOpThreads(context),
+                                               &too_many),
+                NoMemoryToCount(*resource, keys->NumElements() +
+                                               counted_keys->NumElements()));
     OP_REQUIRES(context, too_many == 0,
                 TooManyRows(*resource, too_many,
                             " with this step, nothing of which was applied"));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one op that changes a table in training.
-// Kernel: apply_kernels.cc. Rules: core/row_update.h. Python: optimizers/.
+// Ops of a training step: TableApply, the only op that trains a table, and
+// TableCheckRoom, which checks the row limit before it.
+// Kernels: apply_kernels.cc. Rules: ops/core/math/row_update.h. Python:
+// rec_estimator/optimizers/.
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -41,19 +43,20 @@ REGISTER_OP("RecEstimator>TableApply")
     .SetIsStateful()
     .SetShapeFn(TableApplyShape)
     .Doc(R"doc(
-One training step of a table: counts, admits, inserts and updates its keys; or, where that would
-give it more rows than it may have, fails and changes nothing.
+Applies one training step to a table: counts, admits, inserts and updates its keys.
+
+Fails and changes nothing if the step would exceed the table's row limit.
 
 table: [].
-keys: [n]. Occurrences of keys; repeats are summed in order before the update.
-grads: [n, dim]. Of each occurrence.
+keys: [n]. Occurrences of keys. The gradients of a repeated key are summed in order before the update.
+grads: [n, dim]. The gradient of each occurrence.
 counted_keys: [m]. Occurrences that are counted and inserted but have no gradient.
-version: []. Global step, stamped on every key; -1 where there is none.
+version: []. The global step, stored with every key; -1 if there is none.
 hyper: Each []. The rule's hyperparameters, in its order.
-rule: One of core/row_update.h.
-slot_names: The rule's slots, in its order; made in the table if it lacks them.
-slot_widths: Floats per row of each.
-slot_initials: What each starts from in a new row.
+rule: A rule of ops/core/math/row_update.h.
+slot_names: The rule's slots, in its order. Added to the table if it has no slots yet.
+slot_widths: Floats per row of each slot.
+slot_initials: Initial value of each slot in a new row.
 )doc");
 
 Status TableCheckRoomShape(InferenceContext* c) {
@@ -71,11 +74,11 @@ REGISTER_OP("RecEstimator>TableCheckRoom")
     .SetIsStateful()
     .SetShapeFn(TableCheckRoomShape)
     .Doc(R"doc(
-Fails as TableApply of these keys would, if the table may not have so many rows. Changes nothing.
+Fails if TableApply of these keys would exceed the table's row limit. Changes nothing.
 
 table: [].
-keys: [n]. As of TableApply.
-counted_keys: [m]. As of TableApply.
+keys: [n]. The keys of TableApply.
+counted_keys: [m]. The counted_keys of TableApply.
 )doc");
 
 }  // namespace

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// IntraOpThreads of table_resource.h: TensorFlow's intra-op pool as the core's
-// ParallelFor.
+// Implements intra_op_threads.h by work stealing.
 //
-//   pieces   | caller's queue                  | 1st helper's queue  | ...
-//            | takes from here ->   <- robbed |
+//   blocks   | caller's queue                  | 1st helper's queue  | ...
+//            | owner takes here ->  <- stolen |
 //
-// The units are cut into pieces, the pieces into queues, one a thread. A thread
-// takes pieces from the front of its own queue and, once that is empty, from
-// the back of the others'. So threads end together, although pieces cost
-// differently; and of two loops over the same units the same thread does mostly
-// the same ones: what an apply deduplicated is still in that core's cache when
-// it updates.
+// The units are cut into blocks, and the blocks are divided into one queue per
+// thread. A thread takes blocks from the front of its own queue. When that is
+// empty, it steals from the back of the other queues. So all threads finish at
+// about the same time, even if blocks differ in cost. Two loops over the same
+// units run mostly on the same threads: keys that an apply has deduplicated are
+// still in that core's cache when it updates them.
 //
-// ThreadPool::ParallelFor will not do: its caller waits for pieces still in the
-// queue. If it holds a shard's lock meanwhile and another op's pieces fill the
-// pool waiting for that lock, neither goes on. Here the caller waits only for
-// pieces that have begun.
+// ThreadPool::ParallelFor cannot be used: its caller waits for blocks that are
+// still in the pool's queue. If the caller holds a shard's lock and blocks of
+// another op occupy the whole pool waiting for that lock, both ops deadlock.
+// Here the caller waits only for blocks that have started.
+#include "ops/table/intra_op_threads.h"
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -26,35 +27,32 @@
 #include <vector>
 
 #include "ops/core/base/cpu_memory.h"
-#include "ops/core/base/parallel.h"
-#include "ops/table/table_resource.h"
-#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/lib/core/threadpool.h"
 
 namespace rec_estimator {
 namespace {
 
-// A piece must be worth waking a thread for: some 10 µs.
-constexpr int64_t kMinPieceCycles = 30000;
-constexpr int64_t kPiecesPerThread = 16;
+// Least cost of a block, about 10 µs: less is not worth waking a thread for.
+constexpr int64_t kMinBlockCycles = 30000;
+constexpr int64_t kBlocksPerThread = 16;
 
-// Pieces [begin, end) that nobody has taken yet, in one word.
-class alignas(kCacheLine) PieceQueue {
+// The blocks [begin, end) that no thread has taken yet, packed into one word.
+class alignas(kCacheLine) BlockQueue {
  public:
   void Fill(uint32_t begin, uint32_t end) { range_.store(Pack(begin, end)); }
-  bool TakeFirst(uint32_t* piece) {
+  bool TakeFirst(uint32_t* block) {
     uint64_t range = range_.load(std::memory_order_relaxed);
     while (Begin(range) < End(range)) {
-      *piece = Begin(range);
+      *block = Begin(range);
       if (Exchange(&range, Pack(Begin(range) + 1, End(range)))) return true;
     }
     return false;
   }
-  bool TakeLast(uint32_t* piece) {
+  bool TakeLast(uint32_t* block) {
     uint64_t range = range_.load(std::memory_order_relaxed);
     while (Begin(range) < End(range)) {
-      *piece = End(range) - 1;
-      if (Exchange(&range, Pack(Begin(range), *piece))) return true;
+      *block = End(range) - 1;
+      if (Exchange(&range, Pack(Begin(range), *block))) return true;
     }
     return false;
   }
@@ -75,62 +73,63 @@ class alignas(kCacheLine) PieceQueue {
   std::atomic<uint64_t> range_{0};
 };
 
-// One call of IntraOpThreads' function. Kept alive by the threads that were
-// asked to help, some of which may begin only when all is done.
+// One parallel loop. The threads that were asked to help share its ownership,
+// because some of them may start only after all blocks are done.
 class Loop {
  public:
-  Loop(int64_t total, int64_t pieces, int64_t queues,
+  Loop(int64_t total, int64_t blocks, int64_t queues,
        const std::function<void(int64_t, int64_t)>& work)
-      : total_(total), pieces_(pieces), work_(work), queues_(queues) {
-    for (int64_t l = 0; l < queues; ++l) {
-      queues_[l].Fill(static_cast<uint32_t>(pieces * l / queues),
-                      static_cast<uint32_t>(pieces * (l + 1) / queues));
+      : total_(total), blocks_(blocks), work_(work), queues_(queues) {
+    for (int64_t q = 0; q < queues; ++q) {
+      queues_[q].Fill(static_cast<uint32_t>(blocks * q / queues),
+                      static_cast<uint32_t>(blocks * (q + 1) / queues));
     }
   }
 
-  // Does pieces until none is left to take. `work_` is alive while there is
-  // one: the caller of Finish() waits for every piece taken.
+  // Runs blocks until all are taken. `work_` is valid as long as a block can be
+  // taken, because the caller waits in Finish() for every block.
   void Help() {
     const size_t queues = queues_.size();
-    const size_t mine = arrived_.fetch_add(1, std::memory_order_relaxed);
+    const size_t mine = helpers_.fetch_add(1, std::memory_order_relaxed);
     int64_t done = 0;
-    uint32_t piece;
-    while (queues_[mine].TakeFirst(&piece)) done += Do(piece);
+    uint32_t block;
+    while (queues_[mine].TakeFirst(&block)) done += Run(block);
     for (size_t other = mine + 1; other < mine + queues; ++other) {
-      while (queues_[other % queues].TakeLast(&piece)) done += Do(piece);
+      while (queues_[other % queues].TakeLast(&block)) done += Run(block);
     }
     if (done == 0) return;
     std::lock_guard<std::mutex> lock(mutex_);
     done_ += done;
-    if (done_ == pieces_) all_done_.notify_one();
+    if (done_ == blocks_) all_done_.notify_one();
   }
 
-  // Helps, then waits until the pieces that others took are done as well.
+  // Helps, then waits for the blocks that other threads have taken.
   void Finish() {
     Help();
     std::unique_lock<std::mutex> lock(mutex_);
-    all_done_.wait(lock, [this] { return done_ == pieces_; });
+    all_done_.wait(lock, [this] { return done_ == blocks_; });
   }
 
  private:
-  int64_t Do(int64_t piece) {
-    work_(Begin(piece), Begin(piece + 1));
+  int64_t Run(int64_t block) {
+    work_(Begin(block), Begin(block + 1));
     return 1;
   }
 
-  // First unit of a piece; sizes differ by at most one. No overflow.
-  int64_t Begin(int64_t piece) const {
-    return total_ / pieces_ * piece + std::min(piece, total_ % pieces_);
+  // First unit of a block. Block sizes differ by at most one. The products
+  // cannot overflow.
+  int64_t Begin(int64_t block) const {
+    return total_ / blocks_ * block + std::min(block, total_ % blocks_);
   }
 
   const int64_t total_;
-  const int64_t pieces_;
-  const std::function<void(int64_t, int64_t)>& work_;  // The caller's.
-  std::vector<PieceQueue> queues_;
-  std::atomic<size_t> arrived_{0};  // Threads that have begun to help.
+  const int64_t blocks_;
+  const std::function<void(int64_t, int64_t)>& work_;  // Owned by the caller.
+  std::vector<BlockQueue> queues_;
+  std::atomic<size_t> helpers_{0};  // Threads that have started to help.
   std::mutex mutex_;
   std::condition_variable all_done_;
-  int64_t done_ = 0;  // Pieces done; guarded by mutex_.
+  int64_t done_ = 0;  // Finished blocks. Guarded by mutex_.
 };
 
 }  // namespace
@@ -142,16 +141,16 @@ ParallelFor IntraOpThreads(tensorflow::OpKernelContext* context) {
   return [pool, threads](int64_t total, int64_t cycles_per_unit,
                          const std::function<void(int64_t, int64_t)>& work) {
     if (total <= 0) return;
-    const int64_t units_per_piece = std::max<int64_t>(
-        1, kMinPieceCycles / std::max<int64_t>(1, cycles_per_unit));
-    const int64_t pieces =
-        std::min(total / units_per_piece, threads * kPiecesPerThread);
-    if (pieces <= 1 || threads <= 1) {
+    const int64_t units_per_block = std::max<int64_t>(
+        1, kMinBlockCycles / std::max<int64_t>(1, cycles_per_unit));
+    const int64_t blocks =
+        std::min(total / units_per_block, threads * kBlocksPerThread);
+    if (blocks <= 1 || threads <= 1) {
       work(0, total);
       return;
     }
-    const int64_t queues = std::min(threads, pieces);
-    auto loop = std::make_shared<Loop>(total, pieces, queues, work);
+    const int64_t queues = std::min(threads, blocks);
+    auto loop = std::make_shared<Loop>(total, blocks, queues, work);
     for (int64_t i = queues - 1; i > 0; --i) {
       pool->Schedule([loop] { loop->Help(); });
     }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of lookup_ops.cc: reading rows, one lookup or many at once.
+// Kernels of lookup_ops.cc: read the rows of one lookup or of many.
 //
-// Several lookups are one flat range of units, cut into pieces for the threads
-// without regard to where one lookup ends and the next begins. A piece locks
-// the shards of one lookup's keys at a time and sums rows straight from the
-// table; the [keys, dim] tensor between a gather and a segment sum is never
-// made.
+// The units of all lookups form one flat range, which is split over the threads
+// regardless of where one lookup ends and the next begins. A thread locks the
+// shards of one lookup's keys at a time and sums rows directly from the table.
+// The [keys, dim] tensor between a gather and a segment sum never exists.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "ops/core/base/float8.h"
 #include "ops/core/base/parallel.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/table/intra_op_threads.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -46,8 +46,8 @@ UnknownKey UnknownKeyOf(const std::string& name) {
   return name == "default" ? UnknownKey::kDefault : UnknownKey::kInitial;
 }
 
-// Cycles to read the row of one key: about 100 for the probe, two cache misses
-// that prefetching overlaps, and half a cycle for each float added or copied.
+// Cycles to read the row of one key: about 100 for the probe with its two
+// prefetched cache misses, and half a cycle per float to add or copy.
 int64_t CyclesPerKey(int dim) { return 100 + dim / 2; }
 
 class TableLookupOp : public OpKernel {
@@ -85,7 +85,7 @@ class TableLookupOp : public OpKernel {
 
 enum class Combiner { kNone, kSum, kMean, kSqrtn };
 
-Status ReadCombiners(OpKernelConstruction* context, bool none_is_allowed,
+Status ReadCombiners(OpKernelConstruction* context, bool allows_none,
                      std::vector<Combiner>* combiners) {
   int64_t n;
   std::vector<std::string> names;
@@ -102,19 +102,19 @@ Status ReadCombiners(OpKernelConstruction* context, bool none_is_allowed,
       combiners->push_back(Combiner::kMean);
     } else if (name == "sqrtn") {
       combiners->push_back(Combiner::kSqrtn);
-    } else if (name == "none" && none_is_allowed) {
+    } else if (name == "none" && allows_none) {
       combiners->push_back(Combiner::kNone);
     } else {
       return InvalidArgument(
           "combiners must each be 'sum', 'mean'",
-          none_is_allowed ? ", 'sqrtn' or 'none'" : " or 'sqrtn'", ", got '",
-          name, "'");
+          allows_none ? ", 'sqrtn' or 'none'" : " or 'sqrtn'", ", got '", name,
+          "'");
     }
   }
   return Status();
 }
 
-// Column 0 of a SparseTensor's indices (n, rank): the row of each key.
+// The row of each key: column 0 of a SparseTensor's indices (n, rank).
 struct RowIds {
   const int64_t* indices = nullptr;
   int64_t n = 0;
@@ -122,13 +122,13 @@ struct RowIds {
 
   int64_t operator[](int64_t i) const { return indices[i * rank]; }
 
-  // First key of the row that key i is in.
+  // First key in the row of key i.
   int64_t Begin(int64_t i) const {
     while (i > 0 && (*this)[i - 1] == (*this)[i]) --i;
     return i;
   }
 
-  // One past the last key of the row that key i is in.
+  // One past the last key in the row of key i.
   int64_t End(int64_t i) const {
     const int64_t row = (*this)[i];
     do {
@@ -138,14 +138,14 @@ struct RowIds {
   }
 };
 
-// InvalidArgument unless the ids are in [0, rows) and do not decrease. `entry`:
-// which lookup it is, for the message.
-Status CheckRowIds(const RowIds& ids, int64_t rows, int entry) {
+// InvalidArgument unless the ids are in [0, rows) and do not decrease. `lookup`
+// is the number of the lookup, for the message.
+Status CheckRowIds(const RowIds& ids, int64_t rows, int lookup) {
   int64_t previous = 0;
   for (int64_t i = 0; i < ids.n; ++i) {
     const int64_t row = ids[i];
     if (row < previous || row >= rows) {
-      return InvalidArgument("indices of lookup ", entry,
+      return InvalidArgument("indices of lookup ", lookup,
                              " must have rows in [0, ", rows,
                              ") that do not decrease, got ", row, " at ", i,
                              i > 0 ? " after " : "; ",
@@ -157,7 +157,7 @@ Status CheckRowIds(const RowIds& ids, int64_t rows, int entry) {
   return Status();
 }
 
-// Whether row i holds key i alone, for every row.
+// Whether each row i consists of key i alone.
 bool HasOneKeyPerRow(const RowIds& ids, int64_t rows) {
   if (ids.n != rows) return false;
   for (int64_t i = 0; i < ids.n; ++i) {
@@ -166,15 +166,9 @@ bool HasOneKeyPerRow(const RowIds& ids, int64_t rows) {
   return true;
 }
 
-void CopyRow(const float* row, int dim, float* out) {
-  int d = 0;
-  // A constant size becomes one vector move; memcpy of `dim` floats is a call.
-  for (; d + 8 <= dim; d += 8) std::memcpy(out + d, row + d, 8 * sizeof(float));
-  for (; d < dim; ++d) out[d] = row[d];
-}
-
-// The rows that consecutive keys of one lookup read, a window at a time: what
-// Rows() prefetches should still be in the first-level cache when it is read.
+// Finds the rows of consecutive keys of one lookup, a window of keys at a time.
+// The window is small enough that rows prefetched by Rows() are still in the
+// first-level cache when they are read.
 class RowWindow {
  public:
   static constexpr int64_t kKeys = 128;
@@ -188,7 +182,8 @@ class RowWindow {
         begin_(begin),
         end_(begin) {}
 
-  // Rows of keys [i, i + count), count <= kKeys; i never decreases.
+  // Rows of keys [i, i + count). Requires count <= kKeys and an i that is not
+  // below that of the previous call.
   const float* const* At(int64_t i, int64_t count) {
     if (i + count > end_) {
       begin_ = i;
@@ -200,15 +195,15 @@ class RowWindow {
 
  private:
   const EmbeddingTable::Reader& reader_;
-  const int64_t* const keys_;  // All of the lookup's.
-  const int64_t limit_;        // Keys from here on are not the reader's.
+  const int64_t* const keys_;  // All keys of the lookup.
+  const int64_t limit_;        // End of the keys that the reader covers.
   const UnknownKey unknown_;
-  int64_t begin_;  // rows_ holds keys [begin_, end_).
+  int64_t begin_;  // rows_ holds the rows of keys [begin_, end_).
   int64_t end_;
   const float* rows_[kKeys];
 };
 
-// One of the lookups of a TableGroupLookup.
+// One lookup of a TableGroupLookup.
 struct Lookup {
   TablePtr table;
   int dim = 0;
@@ -216,18 +211,20 @@ struct Lookup {
   UnknownKey unknown = UnknownKey::kInitial;
   const int64_t* keys = nullptr;  // (n)
   int64_t n = 0;
-  RowIds ids;        // Unless kNone.
-  int64_t rows = 0;  // Of the output.
+  RowIds ids;        // Empty for kNone.
+  int64_t rows = 0;  // Rows of the output.
   bool one_key_per_row = false;
   float* out = nullptr;  // (rows, dim)
 };
 
-// out = the combination of keys [begin, end), one row's, by the operations of
-// tf.nn.embedding_lookup_sparse (TF's SparseSegmentSum, Mean and SqrtN), so
-// that the bits are the same: it adds first the keys beyond a multiple of eight
-// (eight if there are none, nine if there is one), then the rest in eights,
-// each summed before it is added; and divides from ten keys on, but multiplies
-// by the reciprocal below.
+// Combines keys [begin, end), which are one row, into `out`.
+//
+// The result has the bits of tf.nn.embedding_lookup_sparse, so the operations
+// are those of TensorFlow's SparseSegmentSum, SparseSegmentMean and
+// SparseSegmentSqrtN, in their order. The first n % 8 keys are added first
+// (eight if n % 8 is 0, nine if it is 1). The rest follows in groups of eight,
+// each summed before it is added. The sum is divided if n >= 10, and multiplied
+// by the reciprocal otherwise.
 void CombineRow(const Lookup& lookup, int64_t begin, int64_t end,
                 RowWindow* window, float* __restrict out) {
   const int dim = lookup.dim;
@@ -236,8 +233,8 @@ void CombineRow(const Lookup& lookup, int64_t begin, int64_t end,
     CopyRow(*window->At(begin, 1), dim, out);
     return;
   }
-  const int64_t beyond = n % 8;
-  int64_t head = beyond == 0 ? 8 : beyond == 1 ? 9 : beyond;
+  const int64_t remainder = n % 8;
+  const int64_t head = remainder == 0 ? 8 : remainder == 1 ? 9 : remainder;
   const float* const* r = window->At(begin, head);
   for (int d = 0; d < dim; ++d) out[d] = r[0][d] + r[1][d];
   for (int64_t i = 2; i < head; ++i) {
@@ -265,9 +262,9 @@ void CombineRow(const Lookup& lookup, int64_t begin, int64_t end,
   }
 }
 
-// Units [begin, end) of a lookup: unit i < n is key i, unit n the empty rows
-// after the last key. A row, and the empty rows before it, belong to the piece
-// that its first key is in.
+// Computes units [begin, end) of a lookup. Unit i < n is key i; unit n stands
+// for the empty rows after the last key. A row, with the empty rows before it,
+// belongs to the range that contains its first key.
 void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
   const int64_t dim = lookup.dim;
   const bool has_last_unit = end > lookup.n;
@@ -307,12 +304,13 @@ void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
   }
 }
 
-// Runs work(i, begin, end) over pieces of sizes[i] units of each i at once.
+// Runs work(i, begin, end) in parallel over ranges [begin, end) that partition
+// [0, sizes[i]) for each i.
 void ForAllUnits(
     const std::vector<int64_t>& sizes, int64_t cycles_per_unit,
     const ParallelFor& parallel,
     const std::function<void(size_t i, int64_t begin, int64_t end)>& work) {
-  std::vector<int64_t> ends;  // Of each i in the flat range.
+  std::vector<int64_t> ends;  // End of each i in the flat range.
   int64_t total = 0;
   for (int64_t size : sizes) ends.push_back(total += size);
   parallel(total, cycles_per_unit, [&](int64_t begin, int64_t end) {
@@ -403,7 +401,7 @@ class TableGroupLookupOp : public OpKernel {
   }
 
  private:
-  // Checks the SparseTensor of lookup i and takes its rows.
+  // Checks the SparseTensor of lookup i and stores its rows in `lookup`.
   static Status CheckSparse(int i, const Tensor& keys, const Tensor& indices,
                             const Tensor& dense_shape, Lookup* lookup) {
     if (!TensorShapeUtils::IsVector(keys.shape())) {
@@ -425,7 +423,7 @@ class TableGroupLookupOp : public OpKernel {
     lookup->rows = dense_shape.flat<int64_t>()(0);
     if (lookup->rows < 0) {
       return InvalidArgument("dense_shapes of lookup ", i,
-                             " must begin with a number of rows >= 0, got ",
+                             " must start with a number of rows >= 0, got ",
                              lookup->rows);
     }
     lookup->ids.indices = indices.flat<int64_t>().data();
@@ -492,7 +490,7 @@ class TableGroupLookupGradOp : public OpKernel {
     for (const Spread& spread : spreads) {
       units.push_back(spread.ids.n);
       total += spread.ids.n;
-      // Half a cycle a float, 10 to find the row.
+      // Half a cycle per float and 10 cycles to find the row.
       cycles += static_cast<double>(spread.ids.n) * (10 + spread.dim / 2);
     }
     ForAllUnits(units, static_cast<int64_t>(cycles / std::max(total, 1.0)),
@@ -503,7 +501,7 @@ class TableGroupLookupGradOp : public OpKernel {
   }
 
  private:
-  // One lookup's gradient on its way to its keys.
+  // The gradient of one lookup's rows, to be spread over its keys.
   struct Spread {
     Combiner combiner = Combiner::kSum;
     RowIds ids;
@@ -512,8 +510,9 @@ class TableGroupLookupGradOp : public OpKernel {
     float* out = nullptr;          // (ids.n, dim)
   };
 
-  // Units are keys. Multiplies by 1/n or 1/sqrt(n), rounded to float, as TF's
-  // SparseSegmentMeanGrad does: the same bits.
+  // Computes the gradients of keys [begin, end). Multiplies by 1/n or 1/sqrt(n)
+  // rounded to float, as TensorFlow's SparseSegmentMeanGrad does, so that the
+  // bits are the same.
   static void SpreadUnits(const Spread& spread, int64_t begin, int64_t end) {
     const int64_t dim = spread.dim;
     while (begin < end) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that read rows. None of them changes a table.
-// Kernels: lookup_kernels.cc. Python: lookup.py.
+// Ops that read rows, and their gradient. They never change a table.
+// Kernels: lookup_kernels.cc. Python: rec_estimator/table/lookup.py.
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -88,13 +88,13 @@ REGISTER_OP("RecEstimator>TableLookup")
     .SetIsStateful()
     .SetShapeFn(TableLookupShape)
     .Doc(R"doc(
-Reads one row per key and changes nothing.
+Reads one row per key. Changes nothing.
 
 table: [].
-keys: Any shape; repeats allowed.
+keys: Any shape. Repeats are allowed.
 values: [keys.shape, dim].
-dim: The table's.
-unknown: What a key without a row reads: its initial vector, or the default vector.
+dim: Dimension of the table.
+unknown: What a key without a row reads: its initial vector or the default vector.
 )doc");
 
 REGISTER_OP("RecEstimator>TableGroupLookup")
@@ -112,14 +112,14 @@ REGISTER_OP("RecEstimator>TableGroupLookup")
     .Doc(R"doc(
 Reads and combines the rows of several lookups in one op. Changes nothing.
 
-tables: Each []. One table may come several times.
-keys: Each [n], the values of a SparseTensor; of any shape for the combiner "none".
-indices: Each [n, r], r >= 1, the SparseTensor's indices, column 0 not decreasing; [0, 1] for "none".
-dense_shapes: Each [r], the SparseTensor's dense_shape; [1] for "none", where it is not read.
-values: Each [dense_shape[0], dim]; zeros for a row without keys. [keys.shape, dim] for "none".
-dims: The tables'.
+tables: Each []. A table may occur several times.
+keys: Each [n], the values of a SparseTensor. Any shape if the combiner is "none".
+indices: Each [n, r], r >= 1, the indices of the SparseTensor. Column 0 must not decrease. [0, 1] for "none".
+dense_shapes: Each [r], the dense_shape of the SparseTensor. [1] for "none", which ignores it.
+values: Each [dense_shape[0], dim]. Zeros for a row without keys. [keys.shape, dim] for "none".
+dims: Dimension of each table.
 combiners: Each "sum", "mean", "sqrtn" or "none".
-unknowns: What each lookup reads for a key without a row: its initial vector, or the default vector.
+unknowns: What each lookup reads for a key without a row: its initial vector or the default vector.
 )doc");
 
 REGISTER_OP("RecEstimator>TableGroupLookupGrad")
@@ -130,11 +130,12 @@ REGISTER_OP("RecEstimator>TableGroupLookupGrad")
     .Attr("combiners: list(string)")
     .SetShapeFn(TableGroupLookupGradShape)
     .Doc(R"doc(
-The gradient of TableGroupLookup for each occurrence of a key.
+Computes the gradient of TableGroupLookup for each occurrence of a key.
 
 indices: Each [n, r], as in TableGroupLookup.
-grads: Each [rows, dim], of the combined values.
-key_grads: Each [n, dim]: grads[indices[j, 0]], over the row's length for "mean", its root for "sqrtn".
+grads: Each [rows, dim], the gradient of the combined values.
+key_grads: Each [n, dim]. Row j is grads[indices[j, 0]], divided by the number of keys in that row for
+  "mean" and by its square root for "sqrtn".
 combiners: Each "sum", "mean" or "sqrtn".
 )doc");
 

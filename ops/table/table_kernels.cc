@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of table_ops.cc but those that read and write checkpoints, and what
-// table_resource.h declares.
+// Kernels of table_ops.cc: create, initialize, inspect and evict a table.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,16 +10,17 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "ops/core/base/parallel.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/table/input_checks.h"
+#include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/strcat.h"
 
 namespace rec_estimator {
+namespace {
 
 using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::OpKernel;
@@ -29,96 +29,14 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
-using ::tensorflow::TensorShapeUtils;
-using ::tensorflow::errors::FailedPrecondition;
 using ::tensorflow::errors::InvalidArgument;
-using ::tensorflow::errors::ResourceExhausted;
 using ::tensorflow::strings::StrCat;
 
-std::string TableResource::DebugString() const {
-  return StrCat("table ", name_, ": dim ", table_.dim(), ", ", table_.size(),
-                " rows, ", table_.memory_bytes(), " bytes");
-}
-
-Status FindTable(OpKernelContext* context, const Tensor& handle,
-                 TablePtr* table) {
-  if (handle.dtype() != tensorflow::DT_RESOURCE ||
-      !TensorShapeUtils::IsScalar(handle.shape())) {
-    return InvalidArgument("table must be a handle of shape [], got shape ",
-                           handle.shape().DebugString());
-  }
-  return tensorflow::LookupResource(
-      context, handle.scalar<tensorflow::ResourceHandle>()(), table);
-}
-
-Status FindTable(OpKernelContext* context, TablePtr* table) {
-  const Tensor* handle;
-  TF_RETURN_IF_ERROR(context->input("table", &handle));
-  return FindTable(context, *handle, table);
-}
-
-Status CheckInitialized(TableResource& table, const char* use) {
-  if (table.table().bank_rows() > 0) return Status();
-  return FailedPrecondition(
-      "table ", table.name(), " must be initialized before ", use,
-      ", got a table without initial vectors; run "
-      "tf.compat.v1.global_variables_initializer() or restore a checkpoint");
-}
-
-Status CheckDim(TableResource& table, int64_t dim) {
-  if (dim == table.table().dim()) return Status();
-  return InvalidArgument("dim must be that of table ", table.name(), ", ",
-                         table.table().dim(), ", got ", dim);
-}
-
-Status ReadSlots(OpKernelConstruction* context, std::vector<SlotSpec>* slots) {
-  std::vector<std::string> names;
-  std::vector<int64_t> widths;
-  std::vector<float> initials;
-  TF_RETURN_IF_ERROR(context->GetAttr("slot_names", &names));
-  TF_RETURN_IF_ERROR(context->GetAttr("slot_widths", &widths));
-  TF_RETURN_IF_ERROR(context->GetAttr("slot_initials", &initials));
-  if (widths.size() != names.size() || initials.size() != names.size()) {
-    return InvalidArgument(
-        "slot_names, slot_widths and slot_initials must be of one length, got ",
-        names.size(), ", ", widths.size(), " and ", initials.size());
-  }
-  std::set<std::string> seen;
-  int64_t floats = 0;
-  for (size_t i = 0; i < names.size(); ++i) {
-    if (names[i].empty() || !seen.insert(names[i]).second) {
-      return InvalidArgument("slot_names must be distinct and not empty, got '",
-                             names[i], "' at ", i);
-    }
-    // Bounds each width before the sum, which therefore cannot overflow.
-    if (widths[i] < 1 || widths[i] > kMaxRowFloats ||
-        (floats += widths[i]) > kMaxRowFloats) {
-      return InvalidArgument("slot_widths must be >= 1 and at most ",
-                             kMaxRowFloats, " in sum, got ", widths[i],
-                             " for slot ", names[i]);
-    }
-    slots->push_back({names[i], static_cast<int>(widths[i]), initials[i]});
-  }
-  return Status();
-}
-
-Status TooManyRows(TableResource& table, int64_t too_many,
-                   const char* what_is_left) {
-  const int64_t most = table.table().rules().max_rows;
-  return ResourceExhausted(
-      "table ", table.name(), " must have at most ", most, " rows, got ",
-      most + too_many, what_is_left,
-      "; make device_vocabulary_size or host_vocabulary_size of create_table "
-      "larger, or call init(use_dynamic_expansion=True)");
-}
-
-namespace {
-
-// Largest filter_freq and max_element_size, as in options.py.
+// Largest filter_freq and max_element_size. options.py has the same limits.
 constexpr int64_t kMaxFilterFreq = (int64_t{1} << 31) - 1;
 constexpr int64_t kMaxElementSize = int64_t{1} << 40;
 
-// The handle's attributes that say which keys own rows.
+// Reads and checks the handle's attributes of the filter.
 Status ReadFilter(OpKernelConstruction* context, FilterSpec* filter) {
   int64_t freq, coefficient, size;
   float probability;
@@ -141,14 +59,15 @@ Status ReadFilter(OpKernelConstruction* context, FilterSpec* filter) {
   }
   if (size == 0 ? probability != 0 : !(probability > 0 && probability < 1)) {
     return InvalidArgument(
-        "false_positive_probability must be in (0, 1) with a max_element_size "
-        "above 0, and 0 without, got ",
-        probability, " with ", size);
+        "false_positive_probability must be in (0, 1) if max_element_size is "
+        "> 0, and 0 otherwise, got ",
+        probability, " with max_element_size ", size);
   }
   if (size > 0 && freq == 0) {
     return InvalidArgument(
-        "filter_freq must be >= 1 with a max_element_size, got 0 with ", size,
-        "; where every key is admitted nothing is counted");
+        "filter_freq must be >= 1 if max_element_size is > 0, got 0 with "
+        "max_element_size ",
+        size, "; without a threshold there is nothing to count");
   }
   filter->threshold = static_cast<uint32_t>(freq);
   filter->coefficient = static_cast<uint32_t>(coefficient);
@@ -161,7 +80,7 @@ std::string Listed(const std::vector<int64_t>& keys) {
   return StrCat("[", absl::StrJoin(keys, ", "), "]");
 }
 
-// The handle's attributes that RowRules has.
+// Reads and checks the handle's attributes that RowRules holds.
 Status ReadRules(OpKernelConstruction* context, RowRules* rules) {
   TF_RETURN_IF_ERROR(context->GetAttr("max_rows", &rules->max_rows));
   TF_RETURN_IF_ERROR(context->GetAttr("has_padding_key", &rules->has_padding));
@@ -206,10 +125,11 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
     const EmbeddingTable& table = resource->table();
     const auto must_be = [&](const char* attr, auto present, auto given) {
       return InvalidArgument(attr, " of table ", resource->name(), " must be ",
-                             present, ", as it was made with, got ", given);
+                             present, ", the value it was created with, got ",
+                             given);
     };
     if (table.dim() != dim_) return must_be("dim", table.dim(), dim_);
-    // Bits, not ==: a NaN equals itself here.
+    // Compares bits, so that a NaN equals itself.
     const float present = resource->default_value();
     if (std::memcmp(&present, &default_value_, sizeof(float)) != 0) {
       return must_be("default_value", present, default_value_);
@@ -264,14 +184,7 @@ class TableInitializeOp : public OpKernel {
     const Tensor* bank;
     OP_REQUIRES_OK(context, context->input("bank", &bank));
 
-    OP_REQUIRES(context,
-                TensorShapeUtils::IsMatrix(bank->shape()) &&
-                    bank->dim_size(0) >= 1 &&
-                    bank->dim_size(1) == table->table().dim(),
-                InvalidArgument(
-                    "bank of table ", table->name(),
-                    " must be [b, dim], b >= 1, dim = ", table->table().dim(),
-                    ", got shape ", bank->shape().DebugString()));
+    OP_REQUIRES_OK(context, CheckBank(*table, *bank));
 
     OP_REQUIRES_OK(
         context, OrResourceExhausted(table->name(), [&] {
@@ -330,10 +243,11 @@ class TableStatsOp : public OpKernel {
   }
 };
 
-// Something of the table per key.
+// Base of the ops that read one number of each key.
 template <typename T>
 class PerKeyOp : public OpKernel {
  public:
+  // `output`: name of the op's output.
   PerKeyOp(OpKernelConstruction* context, const char* output)
       : OpKernel(context), output_(output) {}
 
@@ -347,15 +261,15 @@ class PerKeyOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    context->allocate_output(output_, keys->shape(), &out));
 
-    OP_REQUIRES_OK(context, Read(*table, keys->flat<int64_t>().data(),
-                                 keys->NumElements(), out->flat<T>().data()));
+    Read(table->table(), keys->flat<int64_t>().data(), keys->NumElements(),
+         out->flat<T>().data());
   }
 
  private:
-  virtual Status Read(TableResource& table,
-                      const int64_t* keys,  // (n)
-                      size_t n,
-                      T* out) const = 0;  // (n)
+  virtual void Read(const EmbeddingTable& table,
+                    const int64_t* keys,  // (n)
+                    size_t n,
+                    T* out) const = 0;  // (n)
 
   const char* const output_;
 };
@@ -366,10 +280,9 @@ class TableFrequenciesOp : public PerKeyOp<int64_t> {
       : PerKeyOp(context, "frequencies") {}
 
  private:
-  Status Read(TableResource& table, const int64_t* keys, size_t n,
-              int64_t* frequencies) const override {
-    table.table().Frequencies(keys, n, frequencies);
-    return Status();
+  void Read(const EmbeddingTable& table, const int64_t* keys, size_t n,
+            int64_t* frequencies) const override {
+    table.Frequencies(keys, n, frequencies);
   }
 };
 
@@ -379,10 +292,9 @@ class TableVersionsOp : public PerKeyOp<int64_t> {
       : PerKeyOp(context, "versions") {}
 
  private:
-  Status Read(TableResource& table, const int64_t* keys, size_t n,
-              int64_t* versions) const override {
-    table.table().Versions(keys, n, versions);
-    return Status();
+  void Read(const EmbeddingTable& table, const int64_t* keys, size_t n,
+            int64_t* versions) const override {
+    table.Versions(keys, n, versions);
   }
 };
 
@@ -397,32 +309,30 @@ class TableAdmitsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input("keys", &keys));
     OP_REQUIRES_OK(context, context->input("counted_keys", &counted_keys));
 
+    const int64_t n = keys->NumElements();
+    const int64_t n_counted = counted_keys->NumElements();
+    const int64_t n_all = n + n_counted;
     Tensor* admits;
     OP_REQUIRES_OK(context,
                    context->allocate_output("admits", keys->shape(), &admits));
-
-    const int64_t n = keys->NumElements(), m = counted_keys->NumElements();
-    const int64_t* all_keys = keys->flat<int64_t>().data();
-    bool* all_admits = admits->flat<bool>().data();
-    Tensor keys_and_counted, admits_and_counted;
-    if (m > 0) {
-      const TensorShape all({n + m});
-      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_INT64, all,
-                                                     &keys_and_counted));
-      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_BOOL, all,
-                                                     &admits_and_counted));
-      int64_t* copy = keys_and_counted.flat<int64_t>().data();
-      std::copy_n(all_keys, n, copy);
-      std::copy_n(counted_keys->flat<int64_t>().data(), m, copy + n);
-      all_keys = copy;
-      all_admits = admits_and_counted.flat<bool>().data();
+    Tensor all_keys = *keys, all_admits = *admits;
+    if (n_counted > 0) {
+      const TensorShape shape({n_all});
+      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_INT64,
+                                                     shape, &all_keys));
+      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_BOOL, shape,
+                                                     &all_admits));
+      int64_t* copy = all_keys.flat<int64_t>().data();
+      copy = std::copy_n(keys->flat<int64_t>().data(), n, copy);
+      std::copy_n(counted_keys->flat<int64_t>().data(), n_counted, copy);
     }
-    OP_REQUIRES(context, table->table().Admits(all_keys, n + m, all_admits),
-                ResourceExhausted("keys of table ", table->name(),
-                                  " must be few enough to be counted, got no "
-                                  "memory for ",
-                                  n + m));
-    if (m > 0) std::copy_n(all_admits, n, admits->flat<bool>().data());
+
+    bool* const out = all_admits.flat<bool>().data();
+    OP_REQUIRES(
+        context,
+        table->table().Admits(all_keys.flat<int64_t>().data(), n_all, out),
+        NoMemoryToCount(*table, n_all));
+    if (n_counted > 0) std::copy_n(out, n, admits->flat<bool>().data());
   }
 };
 
@@ -432,10 +342,9 @@ class TableContainsOp : public PerKeyOp<bool> {
       : PerKeyOp(context, "owns_row") {}
 
  private:
-  Status Read(TableResource& table, const int64_t* keys, size_t n,
-              bool* owns_row) const override {
-    table.table().Contains(keys, n, owns_row);
-    return Status();
+  void Read(const EmbeddingTable& table, const int64_t* keys, size_t n,
+            bool* owns_row) const override {
+    table.Contains(keys, n, owns_row);
   }
 };
 
@@ -447,17 +356,16 @@ class TableEvictOp : public OpKernel {
                    context->GetAttr("l2_weight_threshold", &threshold_));
     const bool by_steps = steps_to_live_ != -1, by_values = threshold_ != -1;
     OP_REQUIRES(context, by_steps != by_values,
-                InvalidArgument("steps_to_live or l2_weight_threshold must be "
-                                "given, and not both, got ",
+                InvalidArgument("exactly one of steps_to_live and "
+                                "l2_weight_threshold must be given, got ",
                                 steps_to_live_, " and ", threshold_));
     OP_REQUIRES(
         context, !by_steps || steps_to_live_ >= 0,
         InvalidArgument("steps_to_live must be >= 0, got ", steps_to_live_));
-    OP_REQUIRES(context,
-                !by_values || (threshold_ > 0 && std::isfinite(threshold_)),
-                InvalidArgument("l2_weight_threshold must be finite and above "
-                                "0, got ",
-                                threshold_));
+    OP_REQUIRES(
+        context, !by_values || (threshold_ > 0 && std::isfinite(threshold_)),
+        InvalidArgument("l2_weight_threshold must be finite and > 0, got ",
+                        threshold_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -466,13 +374,12 @@ class TableEvictOp : public OpKernel {
     const Tensor* global_step;
     OP_REQUIRES_OK(context, context->input("global_step", &global_step));
 
-    OP_REQUIRES(context, TensorShapeUtils::IsScalar(global_step->shape()),
-                InvalidArgument("global_step must be [], got shape ",
-                                global_step->shape().DebugString()));
+    OP_REQUIRES_OK(context, CheckRank(*global_step, 0, "global_step", "[]"));
     const int64_t step = global_step->scalar<int64_t>()();
-    OP_REQUIRES(
-        context, steps_to_live_ == -1 || step >= 0,
-        InvalidArgument("global_step must be >= 0 to evict by it, got ", step));
+    OP_REQUIRES(context, steps_to_live_ == -1 || step >= 0,
+                InvalidArgument("global_step must be >= 0 for eviction by "
+                                "steps_to_live, got ",
+                                step));
 
     Tensor* evicted;
     OP_REQUIRES_OK(context, context->allocate_output("evicted", TensorShape({}),
@@ -481,8 +388,8 @@ class TableEvictOp : public OpKernel {
     OP_REQUIRES_OK(
         context, OrResourceExhausted(table->name(), [&] {
           std::shared_lock<std::shared_mutex> lock(table->replace_mutex());
-          // Both are >= 0, so that their difference does not overflow. Versions
-          // below it are more than steps_to_live steps old.
+          // step and steps_to_live are >= 0, so the difference cannot overflow.
+          // A smaller version is more than steps_to_live steps old.
           evicted->scalar<int64_t>()() =
               steps_to_live_ == -1
                   ? table->table().EvictSmaller(threshold_)

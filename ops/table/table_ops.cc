@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops on a table as a whole: make it, empty it, ask it. Kernels:
-// table_kernels.cc. Python: table.py.
+// Ops that create, initialize, inspect and evict a table.
+// Kernels: table_kernels.cc. Python: rec_estimator/table/shard.py.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -9,20 +9,13 @@ namespace rec_estimator {
 namespace {
 
 using ::tensorflow::Status;
-using ::tensorflow::shape_inference::DimensionHandle;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
 
-// table: [], bank: [b, dim].
-Status TableAndBankShape(InferenceContext* c, int bank_input) {
+Status TableInitializeShape(InferenceContext* c) {
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(bank_input), 2, &unused));
-  return Status();
-}
-
-Status TableInitializeShape(InferenceContext* c) {
-  return TableAndBankShape(c, 1);
+  return c->WithRank(c->input(1), 2, &unused);
 }
 
 Status TableStatsShape(InferenceContext* c) {
@@ -38,7 +31,7 @@ Status TableEvictShape(InferenceContext* c) {
   return TableStatsShape(c);
 }
 
-// One scalar of the key's metadata per key.
+// The output has the shape of keys.
 Status PerKeyShape(InferenceContext* c) {
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
@@ -62,18 +55,19 @@ REGISTER_OP("RecEstimator>TableHandle")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
-Handle of the table named `shared_name`, made empty the first time it is asked for.
+Returns a handle of the table named `shared_name`. The first call creates the table, empty.
 
 table: [].
-dim: Elements of a row's value.
-default_value: Every element of the vector that a key without permission reads.
-filter_freq: Count that admits a key, below 2^31; 0: every key at once.
-filter_coefficient: What one occurrence adds to the count, below 2^32.
-max_element_size: > 0: keys without a row are counted in a counting Bloom filter for so many keys, of all shards.
-false_positive_probability: The Bloom filter's, in (0, 1); 0 without one.
-max_rows: Rows that the table may have; 0: as many as there is memory for.
-has_padding_key: Whether key -1 is padding: it reads the default vector, and is neither stored nor counted.
-frozen_keys: Distinct keys whose rows keep their values when a step updates their slots.
+dim: Floats in the value of a row.
+default_value: Every element of the default vector, which keys that are not admitted read.
+filter_freq: Threshold: the count that admits a key, < 2^31. 0 admits every key at once.
+filter_coefficient: What one occurrence adds to the count, in [1, 2^31).
+max_element_size: If > 0, keys without a row are counted in a counting Bloom filter that is sized for this
+  many keys over all shards.
+false_positive_probability: False-positive rate of the Bloom filter, in (0, 1). 0 without a Bloom filter.
+max_rows: Row limit of the table. 0 means no limit.
+has_padding_key: Whether key -1 is padding. Padding reads the default vector and is neither stored nor counted.
+frozen_keys: Distinct keys whose values never change. A step still updates their slots.
 )doc");
 
 REGISTER_OP("RecEstimator>TableInitialize")
@@ -83,11 +77,11 @@ REGISTER_OP("RecEstimator>TableInitialize")
     .SetIsStateful()
     .SetShapeFn(TableInitializeShape)
     .Doc(R"doc(
-Empties the table and gives it its bank of initial vectors.
+Removes all keys from the table and sets its bank of initial vectors.
 
 table: [].
-bank: [b, dim], b >= 1. Key k starts from row floormod(k, b).
-only_new: Whether to leave a table that has its bank as it is.
+bank: [b, dim], b >= 1. The initial vector of key k is row floormod(k, b).
+only_new: If true, a table that already has a bank is left unchanged.
 )doc");
 
 REGISTER_OP("RecEstimator>TableIsInitialized")
@@ -96,7 +90,7 @@ REGISTER_OP("RecEstimator>TableIsInitialized")
     .SetIsStateful()
     .SetShapeFn(TableStatsShape)
     .Doc(R"doc(
-Whether the table has its bank, from TableInitialize or TableRestore.
+Returns whether the table has a bank, set by TableInitialize or TableRestore.
 
 table: [].
 is_initialized: [].
@@ -111,13 +105,13 @@ REGISTER_OP("RecEstimator>TableStats")
     .SetIsStateful()
     .SetShapeFn(TableStatsShape)
     .Doc(R"doc(
-How large the table is.
+Returns the size of the table.
 
 table: [].
-size: []. Keys that own a row.
-total_count: []. Those and the keys that are only counted.
-capacity: []. Keys that fit before some internal shard grows.
-memory_bytes: []. Allocated for keys and rows.
+size: []. Number of keys that own a row.
+total_count: []. `size` plus the number of keys that are only counted.
+capacity: []. Number of keys that fit before an internal shard grows.
+memory_bytes: []. Bytes allocated for keys and rows.
 )doc");
 
 REGISTER_OP("RecEstimator>TableFrequencies")
@@ -127,7 +121,7 @@ REGISTER_OP("RecEstimator>TableFrequencies")
     .SetIsStateful()
     .SetShapeFn(PerKeyShape)
     .Doc(R"doc(
-How often each key was applied. Inserts nothing.
+Returns how often each key was applied. Changes nothing.
 
 table: [].
 keys: Any shape.
@@ -141,11 +135,11 @@ REGISTER_OP("RecEstimator>TableVersions")
     .SetIsStateful()
     .SetShapeFn(PerKeyShape)
     .Doc(R"doc(
-The global step of each key's last apply. Inserts nothing.
+Returns the global step of each key's last apply. Changes nothing.
 
 table: [].
 keys: Any shape.
-versions: Shape of keys. -1 for an unknown key and for one never applied.
+versions: Shape of keys. -1 for an unknown key and for a key that was never applied.
 )doc");
 
 Status TableAdmitsShape(InferenceContext* c) {
@@ -162,11 +156,11 @@ REGISTER_OP("RecEstimator>TableAdmits")
     .SetIsStateful()
     .SetShapeFn(TableAdmitsShape)
     .Doc(R"doc(
-Whether each key owns a row, or will once these occurrences are applied. Counts nothing.
+Returns whether each key owns a row or would own one after these occurrences are applied. Changes nothing.
 
 table: [].
-keys: Any shape. Repeats count: all occurrences of a key are of one answer.
-counted_keys: [m]. Further occurrences, which are not asked about.
+keys: Any shape. Each repeat counts. All occurrences of a key get the same answer.
+counted_keys: [m]. Further occurrences to count. The output has no element for them.
 admits: Shape of keys.
 )doc");
 
@@ -177,7 +171,7 @@ REGISTER_OP("RecEstimator>TableContains")
     .SetIsStateful()
     .SetShapeFn(PerKeyShape)
     .Doc(R"doc(
-Whether each key owns a row. Changes nothing.
+Returns whether each key owns a row. Changes nothing.
 
 table: [].
 keys: Any shape.
@@ -193,13 +187,13 @@ REGISTER_OP("RecEstimator>TableEvict")
     .SetIsStateful()
     .SetShapeFn(TableEvictShape)
     .Doc(R"doc(
-Takes away keys that were not trained for long, or rows whose values are small.
+Evicts keys that were not trained for many steps, or rows whose values are small.
 
 table: [].
-global_step: []. Keys of version -1, or of a larger one as after a warm start, are stamped with it.
-evicted: []. How many keys went, the counted ones among them.
-steps_to_live: >= 0: a key goes iff global_step - version is larger. -1: not by steps.
-l2_weight_threshold: > 0: a row goes iff half the sum of its squared values is smaller. -1: not by values.
+global_step: []. Keys get this version if theirs is -1 or larger, as it can be after a warm start.
+evicted: []. Number of evicted keys, including keys that were only counted.
+steps_to_live: If >= 0, evicts keys with global_step - version > steps_to_live. -1 disables this rule.
+l2_weight_threshold: If > 0, evicts rows whose squared values, summed and halved, are below it. -1 disables this rule.
 )doc");
 
 }  // namespace

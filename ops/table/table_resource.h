@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernels share: the table as TensorFlow's resource manager holds it,
-// how a kernel finds it, and the threads it works with.
+// The table as a TensorFlow resource, and the checks that all kernels on tables
+// share.
 #ifndef REC_ESTIMATOR_OPS_TABLE_TABLE_RESOURCE_H_
 #define REC_ESTIMATOR_OPS_TABLE_TABLE_RESOURCE_H_
 
@@ -10,9 +10,7 @@
 #include <shared_mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
-#include "ops/core/base/parallel.h"
 #include "ops/core/table/embedding_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
@@ -23,20 +21,7 @@
 
 namespace rec_estimator {
 
-// Longest row in floats, value and slots together: 64 MiB. The core counts a
-// row's floats in an int and allocates many rows at once.
-constexpr int64_t kMaxRowFloats = int64_t{1} << 24;
-
-// Checkpoints and shards sort keys into this many buckets, as DeepRec's do.
-constexpr int64_t kBuckets = 1000;
-
-// Bucket of a key: floormod(key, kBuckets), so 999 for -1.
-inline int64_t BucketOf(int64_t key) {
-  const int64_t bucket = key % kBuckets;
-  return bucket < 0 ? bucket + kBuckets : bucket;
-}
-
-// A table in a session's resource manager. Thread-safe as the table is.
+// A table in a session's resource manager. As thread-safe as EmbeddingTable.
 class TableResource : public tensorflow::ResourceBase {
  public:
   TableResource(std::string name, int dim, float default_value,
@@ -52,9 +37,10 @@ class TableResource : public tensorflow::ResourceBase {
   float default_value() const { return default_value_; }
   EmbeddingTable& table() { return table_; }
 
-  // Exclusive while all rows are replaced, which takes several calls of the
-  // table, shared by training steps: a step is applied to the rows from before
-  // or to those from after, and two restores do not leave the rows of both.
+  // Held exclusively while all rows are replaced, which takes several calls of
+  // the table; held shared by training steps and evictions. So a step applies
+  // either to the old rows or to the new ones, and two concurrent restores
+  // never mix their rows.
   std::shared_mutex& replace_mutex() { return replace_mutex_; }
 
  private:
@@ -66,7 +52,7 @@ class TableResource : public tensorflow::ResourceBase {
 
 using TablePtr = tensorflow::core::RefCountPtr<TableResource>;
 
-// The table behind a handle, kept alive by `table`.
+// Finds the table of a handle. `table` keeps it alive.
 tensorflow::Status FindTable(tensorflow::OpKernelContext* context,
                              const tensorflow::Tensor& handle, TablePtr* table);
 
@@ -74,21 +60,20 @@ tensorflow::Status FindTable(tensorflow::OpKernelContext* context,
 tensorflow::Status FindTable(tensorflow::OpKernelContext* context,
                              TablePtr* table);
 
-// FailedPrecondition if the table has no bank yet. `use`: what the caller was
-// about to do, as in "it is read".
+// FailedPrecondition if the table has no bank yet. `use` completes the message,
+// for example "it is read".
 tensorflow::Status CheckInitialized(TableResource& table, const char* use);
 
-// InvalidArgument if attr dim is not the table's.
+// InvalidArgument unless attribute dim is the table's.
 tensorflow::Status CheckDim(TableResource& table, int64_t dim);
 
-// Reads slot_names, slot_widths and slot_initials, checked: of one length,
-// names distinct and not empty, widths that fit a row.
-tensorflow::Status ReadSlots(tensorflow::OpKernelConstruction* context,
-                             std::vector<SlotSpec>* slots);
+// InvalidArgument unless the bank is [b, dim] with b >= 1.
+tensorflow::Status CheckBank(TableResource& table,
+                             const tensorflow::Tensor& bank);
 
-// work(), whose status it returns, or ResourceExhausted if it throws
-// std::bad_alloc, which would end the process: what the core cannot do without
-// memory and has no other way to say (a new table, bank or slots, a snapshot).
+// Returns work(), or ResourceExhausted if it throws std::bad_alloc, which would
+// otherwise end the process. For the calls of the core that report a failed
+// allocation in no other way: a new table, bank, slots or snapshot.
 template <typename Work>
 tensorflow::Status OrResourceExhausted(const std::string& table,
                                        const Work& work) {
@@ -96,18 +81,19 @@ tensorflow::Status OrResourceExhausted(const std::string& table,
     return work();
   } catch (const std::bad_alloc&) {
     return tensorflow::errors::ResourceExhausted(
-        "table ", table, " must fit into memory, got none from the system");
+        "table ", table,
+        " must fit into memory, got a failed allocation; give the process more "
+        "memory or cut the table into more shards");
   }
 }
 
-// ResourceExhausted: the table would have `too_many` more rows than it may.
-tensorflow::Status TooManyRows(TableResource& table, int64_t too_many,
-                               const char* what_is_left);
+// ResourceExhausted: the table would exceed its row limit by `excess` rows.
+// `suffix` completes the message after the number of rows.
+tensorflow::Status TooManyRows(TableResource& table, int64_t excess,
+                               const char* suffix);
 
-// The device's intra-op threads. The calling thread never waits for a piece
-// that has not begun, so it may hold locks of a table that pieces of another
-// op, running in the same pool, wait for. Valid during Compute.
-ParallelFor IntraOpThreads(tensorflow::OpKernelContext* context);
+// ResourceExhausted: there is no memory to count the occurrences of n keys.
+tensorflow::Status NoMemoryToCount(TableResource& table, int64_t n);
 
 }  // namespace rec_estimator
 

@@ -22,7 +22,7 @@ KERNEL_ROWS = "RecEstimator>KernelRows"
 REPEAT_ROWS = "RecEstimator>RepeatRows"
 SEGMENT_MAT_MUL = "RecEstimator>SegmentMatMul"
 STEP_LOOP = "RecEstimator>StepLoop"
-USER_LAYER = "RecEstimator>UserLayer"
+SEGMENT_LAYER = "RecEstimator>SegmentLayer"
 
 
 class Reads(enum.Enum):
@@ -88,8 +88,8 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry("RecEstimator>RepeatRowsGrad"),
     OpEntry(SEGMENT_MAT_MUL),
     OpEntry("RecEstimator>SegmentMatMulGrad"),
-    OpEntry(USER_LAYER),
-    OpEntry("RecEstimator>UserLayerGrad"),
+    OpEntry(SEGMENT_LAYER),
+    OpEntry("RecEstimator>SegmentLayerGrad"),
     OpEntry(KERNEL_ROWS),
     # The input pipeline and the step.
     OpEntry("RecEstimator>SharedKernel"),

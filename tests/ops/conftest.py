@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table in a session, whose ops the tests call with NumPy arrays."""
+"""SessionTable: a table in a session whose ops tests call with NumPy arrays."""
 
 import numpy as np
 import pytest
@@ -9,10 +9,10 @@ from rec_estimator import _ops
 
 
 class SessionTable:
-    """One handle in the default graph and the session it lives in.
+    """A handle in the default graph, and its session.
 
-    Inputs go through placeholders of unknown shape, so that shape functions let everything pass and
-    the kernels see it. Each op is built once and run many times.
+    Inputs are placeholders of unknown shape, so that shape functions accept everything and the
+    kernels must check it. Each op is built once and run many times.
     """
 
     def __init__(self, session, dim, name="t", default_value=0.0, **filter_attrs):
@@ -24,7 +24,7 @@ class SessionTable:
         self._built = {}
 
     def call(self, op, *inputs, **attrs):
-        """Runs gen.rec_estimator_table_<op>(handle, *inputs, **attrs); a list is a list input."""
+        """Runs gen.rec_estimator_table_<op>(handle, *inputs, **attrs). A list is a list input."""
         shape = [len(value) if isinstance(value, list) else -1 for value in inputs]
         key = (op, str(shape), str(attrs))
         if key not in self._built:
@@ -86,7 +86,7 @@ class SessionTable:
         return self.stats().size
 
     def export(self, slots=(), **attrs):
-        """{output: array}, slot values under the slots' names, as TableOracle.export."""
+        """Returns {output: array}, as TableOracle.export does; slots are under their names."""
         attrs = {**slot_attrs(slots), **attrs}
         out = self.call("export", dim=self.dim, num_slots=len(slots), **attrs)
         out = {name: array for name, array in out._asdict().items() if "bloom" not in name}
@@ -106,7 +106,7 @@ class SessionTable:
         )
 
     def save(self, prefix, *, others=(), names=("t",), slots=(), delta_of="", **attrs):
-        """Writes this table, and others of its session, each with these slots and its bank."""
+        """Saves this table and others of its session, each with these slots and its bank."""
         tables = [self, *others]
         attrs = {
             "tensor_names": list(names),
@@ -135,7 +135,7 @@ def placeholder_like(value):
 
 
 def slot_attrs(slots):
-    """The three attrs of (name, width, initial) slots."""
+    """Returns the three attributes that describe (name, width, initial) slots."""
     return {
         "slot_names": [name for name, _, _ in slots],
         "slot_widths": [width for _, width, _ in slots],
@@ -153,7 +153,7 @@ def session(graph):
 def make_table(session):
     """make_table(dim, bank=None, name="t", default_value=0, filter_freq=0, …).
 
-    Initialized if there is a bank.
+    Returns a SessionTable, which is initialized if a bank is given.
     """
 
     def make(dim, bank=None, **kwargs):

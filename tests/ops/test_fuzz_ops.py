@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing that is fed to an op may crash the process: absurd shapes, types, values and attributes.
+"""Fuzzes all ops: no shape, type, value or attribute may crash the process.
 
-Every op has a valid call below. A child process runs it as it is, then many times with one to three
-arguments replaced by nonsense; each call must return or raise a Python exception. A new op that has
-no valid call fails the tests.
+Every op has a valid call below. A child process runs the valid call, then many calls in which one
+to three arguments are replaced by nonsense. Each call must return or raise a Python exception. The
+tests fail if a new op has no valid call.
 """
 
 import json
@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 CASES = 40  # Per op.
-# Enough for TensorFlow, too little for absurd shapes: allocations fail instead of swapping.
+# Enough for TensorFlow, too little for absurd shapes: their allocation fails instead of swapping.
 ADDRESS_SPACE_BYTES = 12 << 30
 DIM = 3
 
@@ -28,14 +28,14 @@ DIM = 3
 
 
 class Table:
-    """Stands for a resource handle; `kind` says of what."""
+    """Placeholder for a resource handle. ``kind`` is the kind of resource."""
 
     def __init__(self, kind="trained"):
         self.kind = kind
 
 
 class Function:
-    """Stands for a function of the graph."""
+    """Placeholder for a function of the graph."""
 
 
 ADAGRAD = {"slot_names": ["Adagrad"], "slot_widths": [DIM], "slot_initials": [0.1]}
@@ -85,7 +85,7 @@ VALID_CALLS = {
         "signs": [1, -1, 1],
         "keep": True,
     },
-    "user_layer": {
+    "segment_layer": {
         "entries": np.ones([2, 3, 4], np.float32),
         "rows": np.ones([4, 4], np.float32),
         "kernel": np.ones([4, 3], np.float32),
@@ -93,7 +93,7 @@ VALID_CALLS = {
         "user_bias": np.ones([2, 3, 3], np.float32),
         "row_bias": np.ones([4, 3], np.float32),
     },
-    "user_layer_grad": {
+    "segment_layer_grad": {
         "entries": np.ones([2, 3, 4], np.float32),
         "rows": np.ones([4, 4], np.float32),
         "kernel": np.ones([4, 3], np.float32),
@@ -239,7 +239,7 @@ def nonsense_array(rng, like):
 
 
 def nonsense(rng, value):
-    """Something to give instead of a valid argument."""
+    """Returns a replacement for a valid argument."""
     if isinstance(value, Table):
         return Table(choose(rng, HANDLES))
     if isinstance(value, (np.ndarray, np.generic)):
@@ -261,7 +261,7 @@ def nonsense(rng, value):
 
 
 def op_names(gen):
-    """Names of the library's functions for ops, without the package's prefix."""
+    """Returns the names of the op functions of the library, without the package's prefix."""
     prefix = "rec_estimator_"
     return sorted(
         name[len(prefix) :]
@@ -273,7 +273,7 @@ def op_names(gen):
 
 
 class Caller:
-    """Calls ops in one graph and session, where tables of all kinds live."""
+    """Calls ops in one graph and session that has tables of all kinds."""
 
     def __init__(self, gen, session, folder):
         self.gen, self.session, self.folder = gen, session, folder
@@ -292,7 +292,7 @@ class Caller:
             step = {k: v for k, v in VALID_CALLS["table_apply"].items() if k != "table"}
             session.run(gen.rec_estimator_table_apply(handles[kind], **step))
         handles["queue"] = tf.raw_ops.FIFOQueueV2(component_types=[tf.int64])
-        # Through a placeholder, so that its static shape is unknown.
+        # A placeholder hides the static shape.
         handles["two"] = tf.placeholder_with_default(
             tf.stack([handles["trained"], handles["untrained"]]), shape=None
         )
@@ -303,7 +303,7 @@ class Caller:
         )
 
     def write_files(self):
-        """A good checkpoint and a bad one."""
+        """Writes a valid checkpoint and a damaged one."""
         out = self.session.run(
             self.gen.rec_estimator_table_export(
                 self.handles["trained"],
@@ -326,7 +326,7 @@ class Caller:
         fed = {}
         built = {name: self._build(value, fed) for name, value in arguments.items()}
         outputs = getattr(self.gen, f"rec_estimator_{op}")(**built)
-        if op == "table_handle":  # A handle is no NumPy array.
+        if op == "table_handle":  # A handle is not a NumPy array.
             outputs = outputs.op
         self.session.run(outputs, fed)
 
@@ -355,13 +355,13 @@ class Caller:
 
 
 def run_child(gen):
-    """Fuzzes every op; a line for each call before it is made, and one for each op afterwards."""
+    """Fuzzes every op. Prints a line before each call and one with the result after each op."""
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, hard))
     with tempfile.TemporaryDirectory() as parent:
         folder = pathlib.Path(parent, "folder")
         folder.mkdir()
-        os.chdir(folder)  # Some names of checkpoints are relative.
+        os.chdir(folder)  # Some checkpoint names are relative.
         for number, op in enumerate(op_names(gen)):
             if op in VALID_CALLS:
                 print(json.dumps(fuzz(gen, op, number, folder)), flush=True)
@@ -371,7 +371,7 @@ def run_child(gen):
 def fuzz(gen, op, seed, folder):
     rng = np.random.default_rng(seed)
     result = {"op": op, "returned": 0, "raised": 0, "unexpected": []}
-    # Each thread takes address space: on a machine of many cores the limit would be one on threads.
+    # Threads use address space: on a machine with many cores they alone could reach the limit.
     config = tf.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)
     with tf.Graph().as_default(), tf.Session(config=config) as session:
         caller = Caller(gen, session, folder)
@@ -382,18 +382,18 @@ def fuzz(gen, op, seed, folder):
             changed = rng.permutation(list(arguments))[: choose(rng, [1, 1, 1, 2, 3])]
             arguments.update({name: nonsense(rng, arguments[name]) for name in changed})
             if op == "table_export":
-                # TensorFlow makes as many outputs before anything of ours is asked, 2^31 included.
+                # TensorFlow creates this many outputs, up to 2^31, before it calls our code.
                 arguments["num_slots"] = min(arguments["num_slots"], 1000)
-            told = {name: getattr(arguments[name], "kind", arguments[name]) for name in changed}
-            print(f"case {case} of {op}: {str(told)[:2000]!r}", flush=True)
+            shown = {name: getattr(arguments[name], "kind", arguments[name]) for name in changed}
+            print(f"case {case} of {op}: {str(shown)[:2000]!r}", flush=True)
             try:
                 caller.call(op, arguments)
                 result["returned"] += 1
             except (tf.errors.OpError, ValueError, TypeError):
                 result["raised"] += 1
             except Exception as error:
-                result["unexpected"].append(f"{told}: {error!r}")
-        # And the tables still work.
+                result["unexpected"].append(f"{shown}: {error!r}")
+        # The tables must still work.
         caller.call("table_lookup", VALID_CALLS["table_lookup"])
     return result
 
@@ -407,14 +407,14 @@ def test_every_op_has_a_valid_call_to_start_from():
     assert op_names(_ops.gen) == sorted(VALID_CALLS)
 
 
-def test_no_call_crashes_the_process_or_raises_something_strange():
+def test_no_call_crashes_the_process_or_raises_an_unexpected_error():
     root = pathlib.Path(__file__).resolve().parents[2]
     child = subprocess.run(
         [sys.executable, __file__], cwd=root, capture_output=True, text=True, timeout=900
     )
     lines = child.stdout.splitlines()
-    last_words = "\n".join(lines[-1:] + child.stderr.splitlines()[-20:])
-    assert child.returncode == 0, f"the process ended with {child.returncode} in\n{last_words}"
+    last_lines = "\n".join(lines[-1:] + child.stderr.splitlines()[-20:])
+    assert child.returncode == 0, f"the process ended with {child.returncode} in\n{last_lines}"
     assert lines[-1] == "finished"
     results = {r["op"]: r for r in (json.loads(line) for line in lines if line.startswith("{"))}
     assert sorted(results) == sorted(VALID_CALLS)
@@ -424,13 +424,13 @@ def test_no_call_crashes_the_process_or_raises_something_strange():
         assert result["raised"] > 0, f"no call of {op} was refused: is anything fuzzed?"
 
 
-def test_every_op_says_the_shape_of_each_input_and_output():
+def test_every_op_documents_the_shape_of_each_input_and_output():
     from rec_estimator import _ops
 
-    silent = []
+    undocumented = []
     for op in op_names(_ops.gen):
         text = " ".join(getattr(_ops.gen, f"rec_estimator_{op}").__doc__.split())
-        # TensorFlow writes "keys: A `Tensor` of type `int64`." and then our words.
+        # TensorFlow writes "keys: A `Tensor` of type `int64`." and then the text of .Doc.
         described = re.findall(
             r"(\w*:? ?)A [^`]*(?:`\w+` [^`]*)?`Tensor`(?:[^`]* type `\w+`|"
             r"\. (?:Must have|Has) the same type as `\w+`|"
@@ -440,8 +440,8 @@ def test_every_op_says_the_shape_of_each_input_and_output():
         assert described, op
         for name, words in described:
             if not re.match(r" (\[|Each \[|Per slot \[|Any shape|Shape of )", words):
-                silent.append(f"{op}, {name}{words}")
-    assert silent == []
+                undocumented.append(f"{op}, {name}{words}")
+    assert undocumented == []
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kSmallPage = size_t{4} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-// From here on straight from the kernel: malloc would keep what is freed, and a
-// growing table frees a long series of ever larger blocks.
+// Blocks of this size and above are mapped directly. malloc would keep freed
+// memory, and a growing table frees a long series of ever larger blocks.
 constexpr size_t kMapFrom = size_t{256} << 10;
 
 size_t RoundUp(size_t bytes, size_t unit) {
@@ -22,33 +22,34 @@ size_t RoundUp(size_t bytes, size_t unit) {
 
 }  // namespace
 
-void* AllocateZeroed(size_t bytes, Pages pages) {
+ZeroedMemory AllocateZeroed(size_t bytes, Pages pages) {
+  const ZeroedDeleter deleter{bytes};
   if (bytes > PTRDIFF_MAX - kHugePage) return nullptr;
   if (bytes < kMapFrom) {
     const size_t size = RoundUp(bytes, kCacheLine);
     void* memory = std::aligned_alloc(kCacheLine, size);
     if (memory != nullptr) std::memset(memory, 0, size);
-    return memory;
+    return ZeroedMemory(memory, deleter);
   }
   const size_t size = RoundUp(bytes, kSmallPage);
-  // mmap aligns to 4 KiB only: map 2 MiB more, cut off what lies outside.
+  // mmap aligns to 4 KiB only: map 2 MiB more and unmap what is not needed.
   const size_t spare = size >= kHugePage ? kHugePage - kSmallPage : 0;
   void* mapped = mmap(nullptr, size + spare, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
-  if (spare == 0) return mapped;
+  if (spare == 0) return ZeroedMemory(mapped, deleter);
   char* begin = static_cast<char*>(mapped);
   const size_t before = RoundUp(reinterpret_cast<uintptr_t>(begin), kHugePage) -
                         reinterpret_cast<uintptr_t>(begin);
   if (before > 0) munmap(begin, before);
   if (spare > before) munmap(begin + before + size, spare - before);
-  // Only a hint: without huge pages everything works, more slowly.
+  // Only a hint: without huge pages everything works, but more slowly.
   if (pages == Pages::kHuge) madvise(begin + before, size, MADV_HUGEPAGE);
-  return begin + before;
+  return ZeroedMemory(begin + before, deleter);
 }
 
 void Populate(void* memory, size_t bytes) {
-  if (bytes < kMapFrom) return;  // Zeroed by writing.
+  if (bytes < kMapFrom) return;  // Zeroed, so touched.
 #if defined(MADV_POPULATE_WRITE)
   // Since Linux 5.14.
   if (madvise(memory, RoundUp(bytes, kSmallPage), MADV_POPULATE_WRITE) == 0) {
@@ -59,8 +60,7 @@ void Populate(void* memory, size_t bytes) {
   for (size_t at = 0; at < bytes; at += kSmallPage) page[at] = 0;
 }
 
-void FreeZeroed(void* memory, size_t bytes) {
-  if (memory == nullptr) return;
+void ZeroedDeleter::operator()(void* memory) const {
   if (bytes < kMapFrom) {
     std::free(memory);
   } else {

@@ -1,37 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory as the machine gives it: zeroed, aligned to cache lines, in huge pages
-// where that pays, and back to the operating system as soon as it is freed.
+// Zeroed memory aligned to cache lines, in huge pages where they pay. Freed
+// memory goes back to the operating system at once.
 #ifndef REC_ESTIMATOR_OPS_CORE_BASE_CPU_MEMORY_H_
 #define REC_ESTIMATOR_OPS_CORE_BASE_CPU_MEMORY_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace rec_estimator {
 
-constexpr size_t kCacheLine = 64;  // Bytes; every x86 and most ARM servers.
+// Bytes; of every x86 and most ARM servers.
+inline constexpr size_t kCacheLine = 64;
 
 enum class Pages {
-  kSmall,  // 4 KiB: memory that may stay mostly untouched.
+  kSmall,  // 4 KiB: for memory that may stay mostly untouched.
   kHuge,   // 2 MiB where the block is that large: a TLB entry covers 512 times
            // as much, and random reads of a large table miss the TLB each time.
 };
 
-// Zeroed memory aligned to a cache line (to 2 MiB from 2 MiB on); nullptr if
-// there is none. bytes >= 1. Large blocks take memory only where touched.
-void* AllocateZeroed(size_t bytes, Pages pages);
+// Frees the memory of AllocateZeroed.
+struct ZeroedDeleter {
+  void operator()(void* memory) const;
+  size_t bytes = 0;  // As allocated.
+};
+using ZeroedMemory = std::unique_ptr<void, ZeroedDeleter>;
 
-// Takes the memory of a block at once that is about to be used all over:
-// cheaper than a fault per page, and much cheaper than faults that read first.
+// Zeroed memory aligned to a cache line (to 2 MiB from 2 MiB on); null if there
+// is none. bytes >= 1. Large blocks occupy memory only where they are touched.
+ZeroedMemory AllocateZeroed(size_t bytes, Pages pages);
+
+// Bytes that were asked for; 0 for null.
+inline size_t BytesOf(const ZeroedMemory& memory) {
+  return memory == nullptr ? 0 : memory.get_deleter().bytes;
+}
+
+// Maps all pages of a block that will soon be written everywhere. This is
+// cheaper than one page fault per page, and much cheaper than faults in memory
+// that is read before it is written.
 void Populate(void* memory, size_t bytes);
-
-// Gives back what AllocateZeroed(bytes, ...) returned; nullptr is allowed.
-void FreeZeroed(void* memory, size_t bytes);
 
 inline void PrefetchLine(const void* address) { __builtin_prefetch(address); }
 
 // Prefetches the lines of [address, address + bytes), at most `max_lines` of
-// them: the hardware follows a longer run by itself.
+// them: the hardware prefetches a longer run on its own.
 inline void PrefetchLines(const void* address, size_t bytes,
                           size_t max_lines = 8) {
   const char* line = reinterpret_cast<const char*>(

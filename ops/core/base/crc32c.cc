@@ -11,10 +11,10 @@ namespace rec_estimator {
 namespace {
 
 constexpr uint32_t kPolynomial = 0x82F63B78;  // Reflected.
-// Bytes of a lane: the shifts of a block cost a twentieth of its bytes.
+// Bytes of a lane. The shifts of a block cost a twentieth of its time.
 constexpr size_t kLane = 1024;
 
-// Of a register, after a zero byte for each byte of this index.
+// Entry b: the register b after one zero byte.
 using Table = std::array<uint32_t, 256>;
 
 constexpr Table MakeByteTable() {
@@ -32,7 +32,7 @@ constexpr Table kByte = MakeByteTable();
 
 #if defined(__SSE4_2__)
 
-// Column b of a linear map of registers: what bit b becomes.
+// A linear map of registers: column b is the image of bit b.
 using Columns = std::array<uint32_t, 32>;
 
 constexpr uint32_t Apply(const Columns& columns, uint32_t crc) {
@@ -43,7 +43,7 @@ constexpr uint32_t Apply(const Columns& columns, uint32_t crc) {
   return result;
 }
 
-// kLane zero bytes: one, squared until it is so many.
+// The map of kLane zero bytes: that of one byte, squared repeatedly.
 constexpr Columns MakeShift() {
   Columns columns{};
   for (int bit = 0; bit < 32; ++bit) {

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// CRC-32C as checkpoints have it: Castagnoli's polynomial, reflected, inverted
+// CRC-32C as checkpoints use it: Castagnoli's polynomial, reflected, inverted
 // before and after.
 //
-// The processor's instruction takes 8 bytes, and waits three cycles for its own
-// last result. So three lanes of a block run side by side, each with a register
-// of its own, and are put together:
+// The CPU's instruction takes 8 bytes and waits three cycles for its own last
+// result. So three lanes of a block are computed side by side, each in its own
+// register, and are then combined:
 //
 //   block  |lane a, kLane bytes |lane b             |lane c             |
-//   crc    = shift(shift(a) ^ b) ^ c     shift: kLane zero bytes more
+//   crc    = shift(shift(a) ^ b) ^ c     shift: appends kLane zero bytes
 //
-// A shift is linear: four look-ups in tables of 256 words, 4 KiB made by the
-// compiler. 20 GB/s of what is in the second-level cache, three times what one
-// lane reads. Processors without the instruction go byte by byte.
+// A shift is linear. It takes four reads from tables of 256 words, 4 KiB in
+// all, which the compiler computes. The speed is 20 GB/s for data in the
+// second-level cache, three times that of one lane. CPUs without the
+// instruction work byte by byte.
 #ifndef REC_ESTIMATOR_OPS_CORE_BASE_CRC32C_H_
 #define REC_ESTIMATOR_OPS_CORE_BASE_CRC32C_H_
 
@@ -20,8 +21,8 @@
 
 namespace rec_estimator {
 
-// The CRC of some bytes and then `bytes` (n), `crc` being that of the first;
-// 0: there are none before.
+// Extends `crc`, the CRC of some bytes, by `bytes` (n). The CRC of no bytes is
+// 0.
 uint32_t ExtendCrc32c(uint32_t crc, const void* bytes, size_t n);
 
 }  // namespace rec_estimator

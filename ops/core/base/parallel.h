@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the core asks for threads without knowing whose they are.
+// The interface through which the core uses threads that it does not own.
 #ifndef REC_ESTIMATOR_OPS_CORE_BASE_PARALLEL_H_
 #define REC_ESTIMATOR_OPS_CORE_BASE_PARALLEL_H_
 
@@ -10,13 +10,14 @@ namespace rec_estimator {
 
 // Runs work(begin, end) over a partition of [0, total), in any order and on any
 // threads, and returns when all of it is done. `cycles_per_unit` is the
-// estimated cost of one unit, by which the owner of the threads decides how far
-// to split. Kernels pass the intra-op pool of their device, tests std::thread.
+// estimated cost of one unit; from it the owner of the threads decides into how
+// many parts to split the loop. Kernels pass the intra-op pool of their device,
+// tests pass std::thread.
 using ParallelFor = std::function<void(
     int64_t total, int64_t cycles_per_unit,
     const std::function<void(int64_t begin, int64_t end)>& work)>;
 
-// Everything on the calling thread.
+// Runs everything on the calling thread.
 inline void SerialFor(int64_t total, int64_t /*cycles_per_unit*/,
                       const std::function<void(int64_t, int64_t)>& work) {
   if (total > 0) work(0, total);

@@ -8,21 +8,20 @@
 #include <cstdint>
 
 #include "ops/core/base/cpu_memory.h"
-#include "ops/core/table/shard.h"
+#include "ops/core/base/float8.h"
 
 namespace rec_estimator {
 
-// Distance, in gradients, at which a sum prefetches.
+// The distance, in gradients, at which a sum prefetches.
 inline constexpr uint32_t kGradsAhead = 16;
 
-// sum = (((+0 + g0) + g1) + ...), with g_j = row occurrences[j] of grads,
-// (dim). The leading +0 turns a lone -0 into +0, as TensorFlow's segment sum
+// sum (dim) = (((+0 + g0) + g1) + ...), where g_j is row occurrences[j] of
+// grads. The leading +0 turns a lone -0 into +0, as TensorFlow's segment sum
 // does.
 inline void SumOccurrences(const float* grads, const uint32_t* occurrences,
                            size_t n, int dim, float* sum) {
-  constexpr int kWide = 8;
   const size_t stride = static_cast<size_t>(dim);
-  if (dim < kWide) {
+  if (dim < kFloat8) {
     for (int d = 0; d < dim; ++d) sum[d] = 0.0f;
     for (size_t j = 0; j < n; ++j) {
       const float* grad = grads + occurrences[j] * stride;
@@ -31,28 +30,28 @@ inline void SumOccurrences(const float* grads, const uint32_t* occurrences,
     return;
   }
   int d = 0;
-  for (; d + 2 * kWide <= dim; d += 2 * kWide) {
-    Vector sum0 = {}, sum1 = {};
+  for (; d + 2 * kFloat8 <= dim; d += 2 * kFloat8) {
+    Float8 sum0 = {}, sum1 = {};
     for (size_t j = 0; j < n; ++j) {
       if (j + kGradsAhead < n) {
         PrefetchLine(grads + occurrences[j + kGradsAhead] * stride + d);
       }
       const float* grad = grads + occurrences[j] * stride + d;
-      sum0 += VectorAt(grad);
-      sum1 += VectorAt(grad + kWide);
+      sum0 += LoadFloat8(grad);
+      sum1 += LoadFloat8(grad + kFloat8);
     }
-    VectorAt(sum + d) = sum0;
-    VectorAt(sum + d + kWide) = sum1;
+    StoreFloat8(sum0, sum + d);
+    StoreFloat8(sum1, sum + d + kFloat8);
   }
-  // What is left, at most twice; the last one overlaps floats already summed.
+  // The rest, at most two Float8s; the last may overlap floats already summed.
   while (d < dim) {
-    d = std::min(d, dim - kWide);
-    Vector sum0 = {};
+    d = std::min(d, dim - kFloat8);
+    Float8 sum0 = {};
     for (size_t j = 0; j < n; ++j) {
-      sum0 += VectorAt(grads + occurrences[j] * stride + d);
+      sum0 += LoadFloat8(grads + occurrences[j] * stride + d);
     }
-    VectorAt(sum + d) = sum0;
-    d += kWide;
+    StoreFloat8(sum0, sum + d);
+    d += kFloat8;
   }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One float and eight floats at a time, with TensorFlow's bits: the arithmetic
-// that row_update.cc writes its rules in, and why it is as it is.
+// The arithmetic of row_update.cc on one float and on eight floats, with
+// TensorFlow's bits.
 #ifndef REC_ESTIMATOR_OPS_CORE_MATH_LANES_H_
 #define REC_ESTIMATOR_OPS_CORE_MATH_LANES_H_
 
@@ -12,9 +12,11 @@
 #include <immintrin.h>
 #endif
 
+#include "ops/core/base/float8.h"
+
 namespace rec_estimator {
-// Unnamed, so that the linker never lets a unit that is built with other flags
-// stand in for these: it would round differently.
+// Unnamed, so that the linker cannot replace these functions by those of a unit
+// that is compiled with other flags, which would round differently.
 namespace {
 
 // ---------------------------------------------------------------- one float
@@ -31,9 +33,9 @@ inline void Store(float value, float* to) { *to = value; }
 inline float Sqrt(float x) { return std::sqrt(x); }
 inline float Rsqrt(float x) { return 1.0f / std::sqrt(x); }
 inline float Pow(float x, float exponent) { return std::pow(x, exponent); }
-// The greater; NaN stays NaN.
+// max(x, bound); NaN stays NaN.
 inline float AtLeast(float x, float bound) { return x < bound ? bound : x; }
-// x into [-bound, bound]; NaN stays NaN.
+// Limits x to [-bound, bound]; NaN stays NaN.
 inline float Clamp(float x, float bound) {
   const float below = bound < x ? bound : x;
   return below < -bound ? -bound : below;
@@ -43,12 +45,11 @@ inline float Clamp(float x, float bound) {
 
 #if defined(__AVX__)
 
-constexpr int kLanes = 8;
-// The compiler's vector type: + - * / work, a float operand is broadcast.
-using Lanes = __m256;
+constexpr int kLanes = kFloat8;
+using Lanes = Float8;
 
 inline Lanes All(float x) { return _mm256_set1_ps(x); }
-// Not blendv: without AVX2, GCC 12 takes that apart into eight branches.
+// Not blendv: without AVX2, GCC 12 splits it into eight branches.
 inline Lanes Select(Lanes mask, Lanes yes, Lanes no) {
   return _mm256_or_ps(_mm256_and_ps(mask, yes), _mm256_andnot_ps(mask, no));
 }
@@ -58,15 +59,15 @@ inline Lanes Equal(Lanes a, Lanes b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
 
 template <>
 inline Lanes Load<Lanes>(const float* from) {
-  return _mm256_loadu_ps(from);
+  return LoadFloat8(from);
 }
 
-inline void Store(Lanes value, float* to) { _mm256_storeu_ps(to, value); }
+inline void Store(Lanes value, float* to) { StoreFloat8(value, to); }
 inline Lanes Sqrt(Lanes x) { return _mm256_sqrt_ps(x); }
 
-// The CPU's 12-bit estimate and one Newton step, y - y/2 * (x*y*y - 1); at 0
-// and infinity, where the step gives NaN, the estimate itself.
-// As Eigen's generic_rsqrt_newton_step (MathFunctionsImpl.h).
+// The CPU's 12-bit estimate and one Newton step, y - y/2 * (x*y*y - 1). At 0
+// and infinity the step gives NaN, so the result is the estimate.
+// Source: Eigen's generic_rsqrt_newton_step (MathFunctionsImpl.h).
 inline Lanes Rsqrt(Lanes x) {
   const Lanes estimate = _mm256_rsqrt_ps(x);
   const Lanes error = (x * estimate) * estimate + -1.0f;
@@ -74,7 +75,7 @@ inline Lanes Rsqrt(Lanes x) {
   return Select(_mm256_cmp_ps(better, better, _CMP_UNORD_Q), estimate, better);
 }
 
-// min and max return their second operand if either is NaN.
+// The instructions return their second operand if either operand is NaN.
 inline Lanes AtLeast(Lanes x, float bound) {
   return _mm256_max_ps(All(bound), x);
 }
@@ -83,8 +84,8 @@ inline Lanes Clamp(Lanes x, float bound) {
 }
 
 // A number as the unevaluated sum of two floats, |lo| <= ulp(hi) / 2. The
-// operations are those of J.-M. Muller, "Elementary Functions", 3rd edition,
-// 2016, chapter 2, in the variants Eigen picks.
+// operations are from J.-M. Muller, "Elementary Functions", 3rd edition, 2016,
+// chapter 2, in the variants that Eigen uses.
 struct TwoFloats {
   Lanes hi, lo;
 };
@@ -110,7 +111,7 @@ inline TwoFloats Sum(const TwoFloats& a, const TwoFloats& b) {
       Select(a_greater, (b.lo + ab.lo) + a.lo, (a.lo + ba.lo) + b.lo));
 }
 
-// Two halves of 12 bits each (Veltkamp).
+// Splits each float into two halves of 12 bits (Veltkamp).
 inline TwoFloats Split(Lanes x) {
   const Lanes scaled = x * 4097.0f;  // 2^12 + 1
   const Lanes hi = (x - scaled) + scaled;
@@ -135,7 +136,7 @@ inline TwoFloats Product(const TwoFloats& a, Lanes b) {
   return FastSum(sum.hi, sum.lo + product.lo);
 }
 
-// Half away from zero.
+// Rounds half away from zero.
 inline Lanes Round(Lanes x) {
   const Lanes half = _mm256_or_ps(_mm256_and_ps(x, All(-0.0f)),
                                   All(0.49999997f));  // just below 1/2
@@ -187,8 +188,9 @@ inline Lanes Scale(Lanes x, Lanes exponent) {
   return ((x * quarter) * quarter) * quarter * rest;
 }
 
-// log2 of m in [sqrt(1/2), sqrt(2)]. Minimax polynomial of log2(1 + x) / x; the
-// four leading coefficients and the evaluation from there on have two floats.
+// log2 of m in [sqrt(1/2), sqrt(2)]: a minimax polynomial of log2(1 + x) / x.
+// The last four coefficients, and the evaluation from there on, have two
+// floats.
 inline TwoFloats Log2(Lanes m) {
   const Lanes x = m - 1.0f;
   const Lanes x2 = x * x;
@@ -235,9 +237,9 @@ inline Lanes WholePow(Lanes x, float exponent) {
   return odd_factors * x;
 }
 
-// x^exponent, x >= 0 and finite exponent >= 0 (others give some number, in
-// bounded time): 2^(exponent * log2(x)) with log2(x) in two floats. The steps
-// and constants of Eigen's generic_pow_impl and unary_pow_impl
+// x^exponent for x >= 0 and a finite exponent >= 0; other arguments give an
+// unspecified number in bounded time. Computes 2^(exponent * log2(x)) with
+// log2(x) in two floats. Source: Eigen's generic_pow_impl and unary_pow_impl
 // (GenericPacketMathFunctions.h) on a CPU without FMA.
 inline Lanes Pow(Lanes x, float exponent) {
   if (std::isfinite(exponent) && std::floor(exponent) == exponent) {

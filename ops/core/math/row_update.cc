@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizer rules. A rule is one struct with its published formula; it is
-// written once over a lane type and runs on eight floats at a time and on the
-// rest of the row one by one.
+// The optimizer rules. Each rule is a struct with its published formula. The
+// formula is written once, over a lane type, and runs on eight floats at a time
+// and then on the remaining floats of the row one by one.
 //
 // Bits. Training a table must equal training a dense variable with TensorFlow's
 // own optimizer bit for bit (GradientDescent, Momentum, Adagrad, Ftrl; wheel
-// 2.15). TensorFlow computes these rules with Eigen built for AVX without FMA:
-// every operation is rounded on its own, in the order its kernels write them.
-// So
-//  * this unit is compiled with -mavx -mno-fma -ffp-contract=off, whatever the
-//    rest is compiled with: one fused multiply-add changes the last bit;
-//  * the order of operations below is that of TensorFlow's sparse kernels
-//    (core/kernels/training_ops.cc), brackets included;
-//  * where Eigen has its own function for eight lanes (reciprocal square root,
-//    power) and the C library's for the rest, so have we: the first
-//    8 * floor(dim / 8) elements of a row and its tail take different ones;
-//  * rows of one float take the scalar formulas that TensorFlow keeps for them.
-// rsqrtps gives other bits on other CPU makes; both sides then change together.
-// Rules that TensorFlow lacks use operations that IEEE 754 rounds correctly, so
-// that NumPy has their bits.
-// Built without AVX (another architecture) the rules are right, but only as
-// close to TensorFlow as rounding allows.
+// 2.15). TensorFlow computes these rules with Eigen, built for AVX without FMA:
+// each operation is rounded separately, in the order of the kernel's source.
+// Therefore:
+//  * this unit is always compiled with -mavx -mno-fma -ffp-contract=off, since
+//    one fused multiply-add changes the last bit;
+//  * the order of operations below, including parentheses, is that of
+//    TensorFlow's sparse kernels (core/kernels/training_ops.cc);
+//  * the first 8 * floor(dim / 8) elements of a row use Eigen's functions for
+//    reciprocal square root and power, and the tail uses the C library's;
+//  * rows of one float use the scalar formulas that TensorFlow has for them.
+// rsqrtps has different bits on CPUs of different vendors, but then
+// TensorFlow's result differs in the same way. Rules that TensorFlow lacks use
+// only operations that IEEE 754 rounds correctly, so NumPy computes the same
+// bits. Without AVX (on another architecture) the rules are correct, but agree
+// with TensorFlow only up to rounding.
 #include "ops/core/math/row_update.h"
 
 #include <cmath>
@@ -32,12 +31,12 @@ namespace {
 
 // ------------------------------------------------------------------- rules
 //
-// BeginRow sees a row as a whole before its lanes do and may change what the
-// row has once. Step<V> changes one lane group of a row: *value and
-// slots[0 .. kLaneSlots). A rule whose rows of one float are computed
-// differently has SingleStep for those.
+// BeginRow is called once per row, before Step, and may change slots of width
+// 1. Step<V> updates one lane group of a row: *value and slots[0 ..
+// kLaneSlots). A rule that computes rows of one float differently has a
+// SingleStep for them.
 
-// A rule that treats every element of a row alike.
+// The base of rules that treat all elements of a row alike.
 template <int kSlotCount>
 struct ElementWise {
   static constexpr int kSlots = kSlotCount;
@@ -62,8 +61,8 @@ struct GradientDescent : ElementWise<0> {
   float learning_rate;
 };
 
-// The same with an L2 penalty of weight_decay / 2 * value^2 on rows of the
-// batch.
+// GradientDescent with an L2 penalty of weight_decay / 2 * value^2 on the rows
+// of the batch.
 struct GradientDescentWeightDecay : ElementWise<0> {
   explicit GradientDescentWeightDecay(const float* hyper)
       : learning_rate(hyper[0]), weight_decay(hyper[1]) {}
@@ -124,12 +123,11 @@ struct Adagrad : ElementWise<1> {
 };
 
 // Adagrad whose sums are discounted whenever a period of global steps ends, and
-// never fall below what they start from: DeepRec, "AdagradDecay Optimizer"
+// never fall below their initial value: DeepRec, "AdagradDecay Optimizer"
 // (docs/docs_en/AdagradDecay-Optimizer.md). A row catches up with all periods
-// that ended since its last step, as the page's formula has it for every
-// element.
-// slots[0]: the sum of squared gradients; slots[1]: how many periods it is
-// discounted for, in its first float. V2 has no other floats there.
+// that ended since its last step, according to the formula on that page.
+// slots[0]: the sum of squared gradients. slots[1]: the number of periods for
+// which it has been discounted, in the first float; V2 has only that float.
 template <bool kPowerOfRow>
 struct AdagradDecay {
   static constexpr int kSlots = 2;
@@ -149,8 +147,8 @@ struct AdagradDecay {
     float* const power = row + 2 * dim;
     decays = *power < periods;
     if (!decays) return;
-    // At the baseline, whatever is due changes nothing: so one factor is the
-    // same as a step for each period.
+    // A sum at the baseline stays there, so one factor for all periods gives
+    // the same result as one step per period.
     discount = static_cast<float>(
         std::pow(static_cast<double>(decay_rate),
                  static_cast<double>(periods) - static_cast<double>(*power)));
@@ -167,7 +165,7 @@ struct AdagradDecay {
   }
 
   float learning_rate, decay_rate, baseline, periods;
-  bool decays = false;  // This and the next are of the row at hand.
+  bool decays = false;  // These two are of the current row.
   float discount = 1.0f;
 };
 
@@ -185,8 +183,8 @@ struct RowwiseAdagrad {
   explicit RowwiseAdagrad(const float* hyper) : learning_rate(hyper[0]) {}
 
   void BeginRow(const float* grad, float* row, int dim) {
-    // A square is exact in float64, and so, nearly, is the sum: its order
-    // leaves no trace in the float32 mean.
+    // A square is exact in float64 and the sum nearly so: its order does not
+    // affect the float32 mean.
     constexpr int kParts = 4;
     double parts[kParts] = {};
     int i = 0;
@@ -211,12 +209,12 @@ struct RowwiseAdagrad {
   }
 
   float learning_rate;
-  float scale = 0.0f;  // Of the row at hand.
+  float scale = 0.0f;  // Of the current row.
 };
 
 // D. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", 2015, the
-// form before section 2.1 (epsilon outside the correction). Lazy: a row that is
-// not in the batch keeps its moments, where the paper decays them.
+// form before section 2.1 (epsilon outside the correction). Lazy: the moments
+// of a row that is not in the batch do not decay, unlike in the paper.
 // slots[0], slots[1]: first and second moment.
 struct Adam : ElementWise<2> {
   explicit Adam(const float* hyper)
@@ -232,7 +230,7 @@ struct Adam : ElementWise<2> {
     *value = *value - Difference(grad, slots);
   }
 
-  // What to subtract; moves the moments.
+  // Updates the moments and returns what to subtract from the value.
   template <typename V>
   V Difference(V grad, V* slots) const {
     slots[0] = slots[0] * beta1 + grad * (1.0f - beta1);
@@ -244,8 +242,8 @@ struct Adam : ElementWise<2> {
 };
 
 // I. Loshchilov, F. Hutter, "Decoupled Weight Decay Regularization", 2019,
-// algorithm 2 with a schedule multiplier of 1: the decay knows neither gradient
-// nor learning rate. Lazy, as Adam above.
+// algorithm 2 with a schedule multiplier of 1: the decay depends neither on the
+// gradient nor on the learning rate. Lazy like Adam.
 struct AdamW : Adam {
   explicit AdamW(const float* hyper) : Adam(hyper), weight_decay(hyper[6]) {}
 
@@ -257,9 +255,9 @@ struct AdamW : Adam {
   float weight_decay;
 };
 
-// What DeepRec's AdamAsync does to sparse gradients with apply_sparse_rmsprop
+// DeepRec's AdamAsync for sparse gradients with apply_sparse_rmsprop
 // (docs/docs_en/AdamAsync-Optimizer.md and the kernels): RMSProp of T.
-// Tieleman, G. Hinton, 2012, with momentum and no correction of the bias.
+// Tieleman, G. Hinton, 2012, with momentum and without bias correction.
 // slots[0]: momentum, slots[1]: mean square.
 struct AdamAsyncRmsprop : ElementWise<2> {
   explicit AdamAsyncRmsprop(const float* hyper)
@@ -280,9 +278,9 @@ struct AdamAsyncRmsprop : ElementWise<2> {
 };
 
 // H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", 2013;
-// learning_rate_power -1/2 is the paper's. l2_shrinkage is TensorFlow's: a
-// gradient penalty on the value, left out of the accumulator. The paper's beta
-// comes as a part of l2 (beta / (2 learning_rate)), as TensorFlow passes it.
+// learning_rate_power is -1/2 in the paper. l2_shrinkage is TensorFlow's: an L2
+// penalty in the gradient that the accumulator leaves out. TensorFlow passes
+// the paper's beta as a part of l2, beta / (2 learning_rate).
 // slots[0]: the sum of squared gradients, slots[1]: the paper's z.
 struct Ftrl : ElementWise<2> {
   explicit Ftrl(const float* hyper)
@@ -313,7 +311,7 @@ struct Ftrl : ElementWise<2> {
     slots[1] = z;
   }
 
-  // Takes powers also where the power is 1/2, and adds in another order.
+  // Unlike Step, calls Pow even for a power of 1/2, and adds in another order.
   void SingleStep(float grad, float* value, float* slots) const {
     const float accumulated = slots[0] + grad * grad;
     const float sigma =
@@ -342,7 +340,7 @@ class RuleRowUpdate final : public RowUpdate {
 
   void Update(float* const* rows, const float* const* grads, size_t n,
               int dim) const override {
-    Rule rule = rule_;  // In registers: rows might alias *this.
+    Rule rule = rule_;  // A copy stays in registers: rows might alias *this.
     if (dim == 1) {
       for (size_t r = 0; r < n; ++r) {
         rule.BeginRow(grads[r], rows[r], 1);
@@ -368,7 +366,7 @@ class RuleRowUpdate final : public RowUpdate {
   template <typename V>
   static void Step(const Rule& rule, const float* grad, float* row, int dim) {
     V value = Load<V>(row);
-    V slots[Rule::kLaneSlots + 1];  // One more: no array of none.
+    V slots[Rule::kLaneSlots + 1];  // One more: no empty array.
     for (int s = 0; s < Rule::kLaneSlots; ++s) {
       slots[s] = Load<V>(row + (s + 1) * dim);
     }
@@ -379,7 +377,7 @@ class RuleRowUpdate final : public RowUpdate {
     }
   }
 
-  // Chosen where the rule has one: int is a better match for 0 than long.
+  // Chosen if the rule has a SingleStep: 0 converts better to int than to long.
   template <typename R>
   static auto SingleStep(const R& rule, float grad, float* row,
                          int) -> decltype(rule.SingleStep(grad, row, row + 1)) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See segment_product.h.
 #include "ops/core/math/segment_product.h"
 
 #include <algorithm>
@@ -8,7 +7,8 @@
 
 #include "ops/core/base/parallel.h"
 
-// The sanitizers cannot run what the loader calls to choose between versions.
+// The sanitizers cannot run the resolvers that the loader calls to select a
+// version.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define REC_ESTIMATOR_FOR_EACH_CPU \
@@ -20,12 +20,12 @@
 namespace rec_estimator {
 namespace {
 
-constexpr int kColumns = 32;       // Of the result, in registers.
-constexpr int kRows = 4;           // Of the result, in registers.
-constexpr int64_t kTurnRows = 24;  // For which a matrix is read again.
-constexpr int64_t kDepth = 256;    // Of the last columns, copied at a time.
+constexpr int kColumns = 32;        // Of a tile of the result, in registers.
+constexpr int kRows = 4;            // Of a tile of the result, in registers.
+constexpr int64_t kBlockRows = 24;  // Rows per pass over a matrix.
+constexpr int64_t kDepth = 256;     // Rows of padded columns copied at a time.
 
-// A matrix whose numbers (i, j) are row_stride * i + column_stride * j apart.
+// A matrix with element (i, j) at data[row_stride * i + column_stride * j].
 template <typename T>
 struct Strided {
   const T* data;
@@ -35,8 +35,8 @@ struct Strided {
   const T* Row(int64_t i) const { return data + row_stride * i; }
 };
 
-// out[R, kColumns] = a[R, inner] × b[inner, kColumns]; inlined, so that it is
-// compiled for the CPU of its caller.
+// out[R, kColumns] = a[R, inner] × b[inner, kColumns]. Always inlined, so that
+// it is compiled for the same CPU as its caller.
 template <typename T, int R>
 __attribute__((always_inline)) inline void Tile(const T* a, int64_t row_stride,
                                                 int64_t column_stride,
@@ -86,21 +86,21 @@ void ColumnsOf(const Strided<double>& a, int64_t rows, const double* b,
   Columns<double>(a, rows, b, b_stride, inner, out, out_stride);
 }
 
-// The columns of out[rows, outer] from `whole` on, fewer than kColumns: those
-// of b are copied together with zeros, kDepth numbers of each at a time.
+// Computes the columns of out[rows, outer] from `whole` on, which are fewer
+// than kColumns. Copies those of b, padded with zeros, kDepth rows at a time.
 template <typename T>
 void MultiplyLastColumns(const Strided<T>& a, int64_t rows, const T* b,
                          int64_t inner, int64_t outer, int64_t whole, T* out) {
   const int64_t rest = outer - whole;
   std::vector<T> padded(std::min(inner, kDepth) * kColumns);
-  std::vector<T> products(kTurnRows * kColumns);
+  std::vector<T> products(kBlockRows * kColumns);
   for (int64_t first = 0; first < inner; first += kDepth) {
     const int64_t depth = std::min(kDepth, inner - first);
     for (int64_t k = 0; k < depth; ++k) {
       std::copy_n(b + (first + k) * outer + whole, rest, &padded[k * kColumns]);
     }
-    for (int64_t begin = 0; begin < rows; begin += kTurnRows) {
-      const int64_t count = std::min(kTurnRows, rows - begin);
+    for (int64_t begin = 0; begin < rows; begin += kBlockRows) {
+      const int64_t count = std::min(kBlockRows, rows - begin);
       ColumnsOf(Strided<T>{a.Row(begin) + first * a.column_stride, a.row_stride,
                            a.column_stride},
                 count, padded.data(), kColumns, depth, products.data(),
@@ -121,8 +121,8 @@ template <typename T>
 void Multiply(const Strided<T>& a, int64_t rows, const T* b, int64_t inner,
               int64_t outer, T* out) {
   const int64_t whole = outer - outer % kColumns;
-  for (int64_t begin = 0; begin < rows; begin += kTurnRows) {
-    const int64_t count = std::min(kTurnRows, rows - begin);
+  for (int64_t begin = 0; begin < rows; begin += kBlockRows) {
+    const int64_t count = std::min(kBlockRows, rows - begin);
     const Strided<T> turn = {a.Row(begin), a.row_stride, a.column_stride};
     for (int64_t j = 0; j < whole; j += kColumns) {
       ColumnsOf(turn, count, b + j, outer, inner, out + begin * outer + j,
@@ -134,12 +134,12 @@ void Multiply(const Strided<T>& a, int64_t rows, const T* b, int64_t inner,
   }
 }
 
-// work(user, begin, end) for the rows [begin, end) of each user in a piece.
+// Calls work(user, begin, end) for the rows of each user within [begin, end).
 template <typename Work>
 void ForUsers(const UserRows& user_rows, int64_t begin, int64_t end,
               const Work& work) {
   const int32_t* const splits = user_rows.splits;
-  // The user of the first row; those without rows are passed over.
+  // The user of the first row. Users without rows are skipped.
   const int32_t* const next =
       std::upper_bound(splits, splits + user_rows.users + 1, begin);
   for (int64_t user = next - splits - 1; begin < end; ++user) {
@@ -267,7 +267,7 @@ void LayerByUserGrad(const UserRows& user_rows, const LayerSizes& sizes,
       const T* const grad = grads + n * count * outer;
       std::fill_n(row_grads + n * inner, inner, T(0));
       if (count == 0 || outer == 0 || inner == 0) continue;
-      // [D, H], the sum over the entries; and [T, D], that over the units.
+      // sums [D, H] is over the entries, products [T, D] over the units.
       Multiply<T>({mine, 1, inner}, inner, grad, count, outer, sums.data());
       for (int64_t d = 0; d < inner; ++d) {
         T total = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of each candidate's row with the matrix of its user.
+// Matrix products in which each candidate's row meets the matrix of its user.
 //
 //   row_splits 0 2 5       rows [N, K]      matrices [B, K, M]    out [N, M]
 //                          ┌ row 0 ┐
@@ -8,24 +8,26 @@
 //   user 1: rows 2, 3, 4   │ row 3 │   ×    ┌ matrix 1 ┐      =   3 rows
 //                          └ row 4 ┘
 //
-// What a batched product over copies of the matrices computes, without the
-// copies: a matrix is read once for all rows of its user. Attention over a
-// user's history is made of it: scores of T entries are a product with
-// [K, T], their weighted mean one with [T, D].
+// The result is that of a batched product over copies of the matrices, but
+// nothing is copied: a matrix is read once for all rows of its user. Attention
+// over a user's history consists of two such products: the scores of T entries
+// are a product with a [K, T] matrix, and their weighted mean is a product with
+// a [T, D] matrix.
 //
-// And of a layer over what each candidate has to do with each of the T entries
-// of her user's history, the product u[t] * i: (u[t] * i) × W = u[t] × (i * W),
-// with W scaled by the candidate's numbers, so that [N, T, D] is never made:
+// LayerByUser is a dense layer over the products of each candidate's row with
+// each of the T entries of the user's history. Since
+// (u[t] * i) × W = u[t] × (i * W), it scales W by the candidate's row and never
+// builds the [N, T, D] products:
 //
 //   entries [B, T, D]      kernel of row n [D, H]      out [N, T, H]
 //   ┌ of the user ┐    ×   rows[n, d] * kernel[d, h]   =  T rows of n
 //
-// Costs of a product: 2 N K M operations. Four rows and 32 columns of the
-// result at a time stay in registers, in 24 rows' turns, so that the matrix
-// comes from the cache and the result is written in order. The kernel is
-// compiled for AVX, for AVX2 with FMA and for AVX-512, and the loader takes the
-// CPU's. A result's numbers are summed over K in order: their bits depend on
-// the CPU, never on the number of threads or on other users.
+// A product costs 2 N K M operations. A tile of 4 rows and 32 columns of the
+// result stays in registers. Rows are processed in blocks of 24, so that the
+// matrix is read from the cache and the result is written in order. The kernel
+// is compiled for AVX, for AVX2 with FMA and for AVX-512; the loader selects
+// the version for the CPU. Sums over K are in order, so the bits of a result
+// depend on the CPU, but not on the number of threads or on other users.
 #ifndef REC_ESTIMATOR_OPS_CORE_MATH_SEGMENT_PRODUCT_H_
 #define REC_ESTIMATOR_OPS_CORE_MATH_SEGMENT_PRODUCT_H_
 
@@ -35,8 +37,8 @@
 
 namespace rec_estimator {
 
-// What belongs to whom: user b has rows [splits[b], splits[b + 1]), splits[0]
-// is 0, and splits do not decrease.
+// The rows of each user: user b has rows [splits[b], splits[b + 1]). splits[0]
+// is 0, and splits never decrease.
 struct UserRows {
   const int32_t* splits = nullptr;
   int64_t users = 0;
@@ -51,13 +53,14 @@ void MultiplyByUser(const UserRows& user_rows, int64_t inner, int64_t outer,
                     const ParallelFor& parallel_for);
 
 // out[b, K, M] = the sum over user b's rows n of rows[n, K] ⊗ others[n, M];
-// zeros for a user without rows. The gradient of the above for the matrices.
+// zeros for a user without rows. This is the gradient of MultiplyByUser with
+// respect to the matrices.
 template <typename T>
 void SumProductsByUser(const UserRows& user_rows, int64_t inner, int64_t outer,
                        const T* rows, const T* others, T* out,
                        const ParallelFor& parallel_for);
 
-// Sizes of a layer over products: T, D and H.
+// The sizes T, D and H of LayerByUser.
 struct LayerSizes {
   int64_t entries, inner, outer;
 };
@@ -70,8 +73,9 @@ void LayerByUser(const UserRows& user_rows, const LayerSizes& sizes,
                  const T* user_bias, const T* row_bias, T* out,
                  const ParallelFor& parallel_for);
 
-// The gradients of the above for entries, rows and, [B, D, H], each user's
-// share of that for the kernel; grads are out's.
+// The gradients of LayerByUser with respect to entries, rows and the kernel.
+// kernel_grads [B, D, H] holds each user's part of the last. grads are those of
+// `out`.
 template <typename T>
 void LayerByUserGrad(const UserRows& user_rows, const LayerSizes& sizes,
                      const T* entries, const T* rows, const T* kernel,

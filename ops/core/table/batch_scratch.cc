@@ -4,38 +4,31 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/core/table/hash_index.h"
+#include "ops/core/base/key_hash.h"
 
 namespace rec_estimator {
 
-thread_local std::array<Scratch::Kept, Scratch::kUses> Scratch::all_kept_;
+thread_local std::array<ZeroedMemory, Scratch::kUses> Scratch::all_kept_;
 
-Scratch::Scratch(Use use) : kept_(&all_kept_[use]) {
-  std::swap(memory_, kept_->memory);
-  std::swap(bytes_, kept_->bytes);
-}
+Scratch::Scratch(Use use)
+    : kept_(all_kept_[use]), memory_(std::move(all_kept_[use])) {}
 
 Scratch::~Scratch() {
-  // Something is kept only if the call was made from within another one.
-  if (bytes_ > kKeepBytes || kept_->memory != nullptr) {
-    FreeZeroed(memory_, bytes_);
-  } else {
-    kept_->memory = memory_;
-    kept_->bytes = bytes_;
+  // kept_ is not null if this call was made from within another one.
+  if (BytesOf(memory_) <= kKeepBytes && kept_ == nullptr) {
+    kept_ = std::move(memory_);
   }
 }
 
 char* Scratch::Get(size_t bytes) {
-  if (bytes > bytes_) {
-    FreeZeroed(memory_, bytes_);
-    bytes_ = bytes + bytes / 4;
-    memory_ = AllocateZeroed(bytes_, Pages::kHuge);
-    if (memory_ == nullptr) bytes_ = 0;
+  if (bytes > BytesOf(memory_)) {
+    memory_.reset();
+    memory_ = AllocateZeroed(bytes + bytes / 4, Pages::kHuge);
   }
-  return static_cast<char*>(memory_);
+  return static_cast<char*>(memory_.get());
 }
 
-void Partition::Sort(uint64_t block) {
+void Partition::SortBlock(uint64_t block) {
   const uint64_t first = block * kPartitionBlock;
   const uint64_t end = std::min(n, first + kPartitionBlock);
   uint32_t next[kShards] = {};
@@ -61,7 +54,7 @@ void Partition::Sort(uint64_t block) {
 void Partition::Run(const ParallelFor& parallel) {
   const int64_t units = static_cast<int64_t>(blocks());
   parallel(units, kPartitionBlock * 16, [this](int64_t b, int64_t e) {
-    for (; b < e; ++b) Sort(static_cast<uint64_t>(b));
+    for (; b < e; ++b) SortBlock(static_cast<uint64_t>(b));
   });
   begin.fill(0);
   for (int64_t b = 0; b < units; ++b) {
@@ -72,12 +65,12 @@ void Partition::Run(const ParallelFor& parallel) {
 }
 
 uint32_t Partition::Deduplicate(int s, const Distinct& out,
-                                uint32_t* table) const {
+                                uint32_t* slots) const {
   int64_t* keys = out.keys;
   uint32_t* id = out.id;
   uint32_t* end = out.end;
-  const uint32_t size = DedupSize(size_of(s));
-  std::fill(table, table + size, 0);
+  const uint32_t size = DedupSlots(size_of(s));
+  std::fill(slots, slots + size, 0);
 
   uint32_t unique = 0;
   uint32_t j = 0;
@@ -86,17 +79,17 @@ uint32_t Partition::Deduplicate(int s, const Distinct& out,
       const int64_t key = one->key;
       uint32_t slot = one->hash & (size - 1);
       for (;;) {
-        const uint32_t entry = table[slot];
-        if (entry == 0) {
+        const uint32_t used = slots[slot];  // 1 + position in keys.
+        if (used == 0) {
           keys[unique] = key;
           end[unique] = 1;
           id[j] = unique++;
-          table[slot] = unique;
+          slots[slot] = unique;
           break;
         }
-        if (keys[entry - 1] == key) {
-          ++end[entry - 1];
-          id[j] = entry - 1;
+        if (keys[used - 1] == key) {
+          ++end[used - 1];
+          id[j] = used - 1;
           break;
         }
         slot = (slot + 1) & (size - 1);
@@ -109,7 +102,7 @@ uint32_t Partition::Deduplicate(int s, const Distinct& out,
     end[u] = position;
     position += count;
   }
-  // end[u] runs from the first to behind the last occurrence of u.
+  // end[u] moves from the first to behind the last occurrence of key u.
   uint32_t* grouped = out.grouped;
   j = 0;
   ForEachRun(s, [&](const Occurrence* one, uint32_t m) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Internal to EmbeddingTable: what Apply and Insert need for the length of one
-// batch, its memory and its occurrences sorted by shard.
+// What Apply, Insert and Admits need for one batch: scratch memory, and the
+// batch's occurrences sorted by shard.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_BATCH_SCRATCH_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_BATCH_SCRATCH_H_
 
@@ -10,48 +10,17 @@
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/parallel.h"
-#include "ops/core/table/shard.h"
+#include "ops/core/table/shard_set.h"
 
 namespace rec_estimator {
 
-// Occurrences that one unit of the partition sorts.
+// Occurrences that one unit of the parallel sort handles.
 inline constexpr uint64_t kPartitionBlock = 8192;
 // Occurrences are numbered in 32 bits.
 inline constexpr uint64_t kMaxBatch = uint64_t{1} << 31;
 
-// Memory a thread keeps from batch to batch, so that a step costs no page
-// faults. Taken out of the thread for the length of a call.
-class Scratch {
- public:
-  // Each use of a call has memory of its own: of one size from step to step.
-  enum Use { kBatch, kWide, kUses };
-
-  explicit Scratch(Use use);
-  ~Scratch();
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  // At least `bytes`, contents unspecified, cache line aligned; nullptr: no
-  // memory.
-  char* Get(size_t bytes);
-
- private:
-  // A batch of 800,000 occurrences; what a larger one took is given back.
-  static constexpr size_t kKeepBytes = size_t{32} << 20;
-
-  struct Kept {
-    ~Kept() { FreeZeroed(memory, bytes); }
-    void* memory = nullptr;
-    size_t bytes = 0;
-  };
-  static thread_local std::array<Kept, kUses> all_kept_;
-
-  Kept* kept_;
-  void* memory_ = nullptr;
-  size_t bytes_ = 0;
-};
-
-// Lays arrays out one behind the other: once to learn the size, once for real.
+// Places arrays one behind another, each on its own cache lines. The first
+// pass, over a null base, computes the size; the second one sets the pointers.
 class Layout {
  public:
   explicit Layout(char* base) : base_(base), bytes_(0) {}
@@ -67,27 +36,67 @@ class Layout {
   size_t bytes_;
 };
 
-// A key where it is in a batch.
+// Memory that a thread keeps from batch to batch, so that a step has no page
+// faults. A Scratch takes the memory from its thread and returns it when
+// destroyed.
+class Scratch {
+ public:
+  // Each use has its own memory, so that its size is stable over steps.
+  enum Use { kBatch, kWide, kUses };
+
+  explicit Scratch(Use use);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  // Calls lay(&layout), which adds arrays, and gives them memory with
+  // unspecified contents. False: no memory.
+  template <typename Lay>
+  bool Allocate(const Lay& lay) {
+    Layout size(nullptr);
+    lay(&size);
+    if (size.bytes() == 0) return true;
+    char* memory = Get(size.bytes());
+    if (memory == nullptr) return false;
+    Layout layout(memory);
+    lay(&layout);
+    return true;
+  }
+
+ private:
+  // A batch of 800,000 occurrences. The memory of a larger one is freed.
+  static constexpr size_t kKeepBytes = size_t{32} << 20;
+
+  // At least `bytes`, aligned to a cache line. nullptr: no memory.
+  char* Get(size_t bytes);
+
+  static thread_local std::array<ZeroedMemory, kUses> all_kept_;
+
+  ZeroedMemory& kept_;
+  ZeroedMemory memory_;
+};
+
+// A key and its position in a batch.
 struct Occurrence {
   int64_t key;
   uint32_t index;  // In the batch.
-  // Bits that neither the shard nor the bucket depends on most: enough for a
-  // hash table of the keys of a shard of the largest batch.
+  // Bits of the key's hash that do not choose the shard and hardly the bucket:
+  // enough for a hash table of the keys of a shard of the largest batch.
   uint32_t hash;
 };
 
-// Occurrences sorted by shard, stably: within a shard in batch order. Each
-// block of the batch is sorted by itself, so that one pass is enough; a shard
-// is one run of every block.
+// Occurrences sorted by shard; within a shard they keep the order of the batch.
+// Each block of the batch is sorted by itself, so one pass is enough, and a
+// shard has one run in every block.
 struct Partition {
-  const int64_t* head;  // (n_head): the batch is head, then tail.
+  const int64_t* head;  // (n_head); the batch is head followed by tail.
   uint64_t n_head;
   const int64_t* tail;  // (n - n_head)
   uint64_t n;
 
-  uint32_t* hash;      // (n) lowest bits of each key's, in batch order
-  uint32_t* starts;    // (blocks, kShards + 1) where a block's runs begin
-  Occurrence* sorted;  // (n) block by block, within it by shard
+  uint32_t* hash;      // (n) lowest bits of the hashes, in batch order
+  uint32_t* starts;    // (blocks, kShards + 1) beginnings of the runs
+  Occurrence* sorted;  // (n) by block, then by shard
   // Shard s has begin[s + 1] - begin[s] occurrences.
   std::array<uint32_t, kShards + 1> begin;
 
@@ -115,26 +124,27 @@ struct Partition {
     }
   }
 
-  // The distinct keys of a shard, with their occurrences.
+  // The distinct keys of a shard and their occurrences.
   struct Distinct {
     int64_t* keys;      // (unique), in order of first occurrence
-    uint32_t* id;       // (n) which of them an occurrence is of
+    uint32_t* id;       // (n) the position in keys of each occurrence's key
     uint32_t* grouped;  // (n) occurrences by distinct key, in batch order
-    uint32_t* end;      // (unique) end of each one's occurrences in grouped
+    uint32_t* end;      // (unique) end of each key's occurrences in grouped
   };
-  // Entries of the hash table that Deduplicate needs for n occurrences: a power
+  // Slots of the hash table that Deduplicate needs for n occurrences: a power
   // of two, at least 2 n.
-  static uint32_t DedupSize(uint32_t n) {
+  static uint32_t DedupSlots(uint32_t n) {
     uint32_t size = 16;
     while (size / 2 < n) size *= 2;
     return size;
   }
-  // After Run. Fills `out` for shard s and returns how many distinct keys there
-  // are. table: (DedupSize(size_of(s))), for the length of the call.
-  uint32_t Deduplicate(int s, const Distinct& out, uint32_t* table) const;
+  // Fills `out` for shard s, after Run, and returns the number of distinct
+  // keys. slots: (DedupSlots(size_of(s))), used during the call only.
+  uint32_t Deduplicate(int s, const Distinct& out, uint32_t* slots) const;
 
-  void Sort(uint64_t block);
+  // Sorts all blocks.
   void Run(const ParallelFor& parallel);
+  void SortBlock(uint64_t block);
 };
 
 }  // namespace rec_estimator

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 #include <vector>
 
 namespace rec_estimator {
@@ -12,32 +13,32 @@ namespace {
 
 constexpr int kHeaderBytes = offsetof(BloomShard::Block, cells);
 
-// A table of blocks is at most this full and grows by this factor; from this
-// share of all blocks on it is an array.
+// A table of blocks is at most this full and grows by this factor. It becomes
+// an array when it would have this share of all blocks.
 constexpr double kMaxLoad = 0.7;
 constexpr double kGrowth = 1.5;
 constexpr double kArrayFrom = 0.6;
 constexpr double kFirstSlots = 8;
 
-// A block's number has 48 bits, and the bytes of a shard fit a size_t.
+// A block number has 48 bits, and the bytes of a shard fit in a size_t.
 constexpr double kMaxShardBlocks = 0x1p40;
 
-// Lines that a block may have.
+// The possible numbers of lines in a block.
 constexpr int kLines[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
-// Cells beyond those of a filter without blocks, in exchange for fewer lines.
+// Allowed cells relative to a filter without blocks: more cells, fewer lines.
 constexpr double kMoreCells = 1.25;
-// What blocks of finite number and length may add to the asked rate.
+// Allowed rate relative to the requested one.
 constexpr double kRate = 1.2;
 
-// The false positive rate of a block of so many cells, by the number of keys in
-// it: element j = the chance that `hashes` throws hit only cells that the
-// throws of j keys have hit. Exact: a Markov chain over the cells hit.
-std::vector<double> RatesByKeys(int cells, int hashes, int most_keys) {
-  std::vector<double> hit(cells + 1, 0.0);  // hit[x]: chance of x cells hit
+// The false positive rate of a block by the number of keys in it. Element j is
+// the probability that `hashes` throws hit only cells that the throws of j keys
+// have hit. Computed exactly, by a Markov chain over the number of cells hit.
+std::vector<double> RatesByKeys(int cells, int hashes, int max_keys) {
+  std::vector<double> hit(cells + 1, 0.0);  // hit[x] = P(x cells hit)
   hit[0] = 1;
-  int low = 0, high = 0;  // Chances outside are nothing.
+  int low = 0, high = 0;  // hit is 0 outside [low, high].
   std::vector<double> rates = {0.0};
-  for (int j = 1; j <= most_keys; ++j) {
+  for (int j = 1; j <= max_keys; ++j) {
     for (int h = 0; h < hashes; ++h) {
       high = std::min(high + 1, cells);
       for (int x = high; x > low; --x) {
@@ -66,10 +67,10 @@ double Rate(const std::vector<double>& rates, double mean) {
   return rate;
 }
 
-// The cells a key needs for `rate`, at least `cells_per_key`, if a block has
-// `cells`.
+// The cells per key that `rate` needs in blocks of `cells` cells, at least
+// `cells_per_key`.
 double CellsPerKey(int cells, int hashes, double rate, double cells_per_key) {
-  // More keys than that in a block, and hardly a cell would be free.
+  // With more keys in a block, hardly any cell would be free.
   double most = std::min(cells / cells_per_key, 4.0 * cells);
   const std::vector<double> rates = RatesByKeys(
       cells, hashes, static_cast<int>(most + 10 * std::sqrt(most) + 20));
@@ -86,7 +87,7 @@ double CellsPerKey(int cells, int hashes, double rate, double cells_per_key) {
 
 BloomGeometry::BloomGeometry(int shards, uint32_t threshold,
                              int64_t max_elements, double false_positive_rate)
-    : most_(threshold) {
+    : max_count_(threshold) {
   cell_bits_ = 4;
   while (cell_bits_ < 32 && threshold >> cell_bits_ != 0) cell_bits_ *= 2;
   const double p = false_positive_rate;
@@ -134,7 +135,7 @@ void Set(uint8_t* cells, int cell, uint32_t value) {
   }
 }
 
-// Calls work with the bits of a cell as a type.
+// Calls work with the width of a cell as a type.
 template <int kBits>
 struct Bits {
   static constexpr int value = kBits;
@@ -171,7 +172,7 @@ uint32_t BloomShard::Estimate(const Block& block, uint64_t seed) const {
 void BloomShard::Raise(uint64_t seed, uint32_t count, bool tracking,
                        Block* block) const {
   const BloomGeometry& geometry = *geometry_;
-  const uint32_t least = std::min(count, geometry.most());
+  const uint32_t least = std::min(count, geometry.max_count());
   const int hashes = geometry.hashes();
   ByBits(geometry.cell_bits(), [&](auto bits) {
     constexpr int kBits = decltype(bits)::value;
@@ -198,7 +199,7 @@ void BloomShard::Merge(const uint32_t* cells, bool tracking,
   ByBits(geometry_->cell_bits(), [&](auto bits) {
     constexpr int kBits = decltype(bits)::value;
     for (int c = 0; c < geometry_->cells(); ++c) {
-      const uint32_t least = std::min(cells[c], geometry_->most());
+      const uint32_t least = std::min(cells[c], geometry_->max_count());
       if (Get<kBits>(block->cells, c) < least) {
         Set<kBits>(block->cells, c, least);
       }
@@ -207,24 +208,24 @@ void BloomShard::Merge(const uint32_t* cells, bool tracking,
   if (tracking) block->changes |= 1;
 }
 
-void BloomShard::Prefetch(const Spot& spot) const {
+void BloomShard::Prefetch(const BloomIndex& index) const {
   if (n_slots_ == 0) return;
-  const char* block = memory_ + Home(spot.block) * geometry_->block_bytes();
+  const char* block = begin() + Home(index.block) * geometry_->block_bytes();
   const int lines = geometry_->lines();
-  // In a table, the next place as well: there it is, or the end of the search.
+  // In a table the next slot too: a search that goes on mostly ends there.
   if (!is_array_) PrefetchLine(block + geometry_->block_bytes());
   if (lines <= 4) return PrefetchLines(block, geometry_->block_bytes());
   PrefetchLine(block);
   const int hashes = geometry_->hashes();
   for (int i = 0; i < hashes; ++i) {
-    const int bit = geometry_->Cell(spot.seed, i) * geometry_->cell_bits();
+    const int bit = geometry_->Cell(index.seed, i) * geometry_->cell_bits();
     PrefetchLine(block + kHeaderBytes + bit / 8);
   }
 }
 
 BloomShard::Block* BloomShard::Find(uint64_t number) const {
   if (n_slots_ == 0) return nullptr;
-  // There is always an empty place, or the block's own.
+  // Ends: a table always has an empty slot, an array the block's own.
   for (uint64_t slot = Home(number);;) {
     Block* block = At(slot);
     if (block->used == 0) return nullptr;
@@ -260,27 +261,25 @@ bool BloomShard::Reserve(int64_t blocks, double stagger) {
   const bool is_array = slots >= kArrayFrom * all;
   const uint64_t n_slots = static_cast<uint64_t>(is_array ? all : slots);
   const size_t bytes = n_slots * geometry_->block_bytes();
-  char* memory = static_cast<char*>(AllocateZeroed(bytes, Pages::kHuge));
+  ZeroedMemory memory = AllocateZeroed(bytes, Pages::kHuge);
   if (memory == nullptr) return false;
-  Populate(memory, bytes);
+  Populate(memory.get(), bytes);
 
   BloomShard old;
   old.geometry_ = geometry_;
-  old.memory_ = memory_;
-  old.bytes_ = bytes_;
+  old.memory_ = std::move(memory_);
   old.n_slots_ = n_slots_;
-  memory_ = memory;
-  bytes_ = bytes;
+  memory_ = std::move(memory);
   n_slots_ = n_slots;
   is_array_ = is_array;
-  // Only read if it is no array, which a shard of one block always is.
+  // An array does not use it. A shard of one block is always an array.
   scale_ = is_array ? 0 : UINT64_MAX / static_cast<uint64_t>(all);
   used_.store(0, std::memory_order_relaxed);
   old.ForEach([this](const Block* block) {
     std::memcpy(static_cast<void*>(FindOrAdd(block->number())), block,
                 geometry_->block_bytes());
   });
-  // A block that is there already needs no room, and all of them have it.
+  // An array has room for every block, also for those that are stored already.
   capacity_.store(is_array ? std::numeric_limits<int64_t>::max() / 2
                            : static_cast<int64_t>(slots * kMaxLoad),
                   std::memory_order_release);
@@ -288,9 +287,7 @@ bool BloomShard::Reserve(int64_t blocks, double stagger) {
 }
 
 void BloomShard::Clear() {
-  FreeZeroed(memory_, bytes_);
-  memory_ = nullptr;
-  bytes_ = 0;
+  memory_.reset();
   n_slots_ = 0;
   is_array_ = false;
   used_ = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts of keys that own no row, in a fixed number of small cells instead of
-// an entry for each key: never too low, and too high for few.
+// A counting Bloom filter for keys that own no row: a fixed number of small
+// cells instead of an entry per key. A count is never too low, and it is too
+// high for few keys.
 //
 // DESIGN
 //
@@ -13,31 +14,31 @@
 //                                        ^             ^             ^
 //                     estimate of a key: the least of its `hashes` cells
 //
-// A counting Bloom filter (L. Fan et al., "Summary Cache", 2000): each key has
-// k cells, chosen by hashing, and its count is at most the least of them; other
-// keys that share all k make it too high. All k are in one block (F. Putze et
-// al., "Cache-, Hash- and Space-Efficient Bloom Filters", 2007), so that a key
-// costs a line or two of memory instead of k. An update is conservative (C.
-// Estan, G. Varghese, "New Directions in Traffic Measurement and Accounting",
-// 2002): a count that grows from e to e + n raises the cells below e + n to it
-// and leaves the others, so that a cell is never above the count of all keys
-// that share it taken for one. Cells stop at the threshold, beyond which nobody
-// asks, and are the least of 4, 8, 16 and 32 bits that hold it.
+// Each key has k cells, chosen by hashing, and its count is at most the least
+// of them. The least is too high only if other keys share all k (L. Fan et al.,
+// "Summary Cache", 2000). All k cells are in one block, so a key costs a line
+// or two of memory instead of k (F. Putze et al., "Cache-, Hash- and
+// Space-Efficient Bloom Filters", 2007). An update is conservative: when a
+// count grows from e to e + n, only the cells below e + n are raised, to e + n
+// (C. Estan, G. Varghese, "New Directions in Traffic Measurement and
+// Accounting", 2002). So a cell never exceeds the sum of the counts of the keys
+// that share it. Cells saturate at the threshold, beyond which no count is
+// needed. They have the smallest of 4, 8, 16 and 32 bits that holds it.
 //
-// Blocking has its price: keys spread over blocks by chance, and a block that
-// got more than its share answers worse than one that got less answers better.
-// BloomGeometry knows the rate exactly, as the mean over a Poisson number of
-// keys in a block of the chance that k throws hit what they occupy, and makes
-// the blocks as many and as long as 1.2 times the asked rate needs. Narrow
-// blocks need more cells, wide ones more lines a key: it takes the narrowest
-// that need at most a quarter more cells than a filter without blocks, n *
-// |ln p| / ln(2)^2.
+// Blocks raise the error rate. Keys spread over blocks at random, and a block
+// with more keys than its share loses more accuracy than a block with fewer
+// keys gains. BloomGeometry computes the rate exactly: the mean, over a Poisson
+// number of keys in a block, of the probability that k throws hit only occupied
+// cells. It sizes the blocks for 1.2 times the requested rate. Narrow blocks
+// need more cells; wide blocks touch more lines per key. It takes the narrowest
+// blocks that need at most a quarter more cells than a filter without blocks,
+// n * |ln p| / ln(2)^2.
 //
-// A filter for a billion keys takes memory as keys come: each shard holds the
-// blocks that were touched in an open-addressing table, in order of number
-// (FastRange again), until that would be as large as all blocks, which it holds
-// as an array from then on. Blocks of one shard have consecutive numbers, so
-// they have one owner and one lock, and a walk by shard is a walk by number.
+// A filter for a billion keys occupies memory only as keys arrive. Each shard
+// holds the touched blocks in an open-addressing table, ordered by number
+// (FastRange). Once that table would be as large as all blocks together, the
+// shard holds them in an array. The blocks of a shard have consecutive numbers,
+// so they have one owner and one lock, and a walk by shard is a walk by number.
 //
 // COSTS
 //
@@ -48,25 +49,17 @@
 //      <= 255   .01       7      120, 8        2       10.6        11.3
 //      <= 65535 .01       7       60, 16       2       12.0        25.5
 //
-// at full load. The rate measured there is 1.1 to 1.27 p
+// The figures are for full load, where the measured rate is 1.1 to 1.27 p
 // (tests/ops/core/table/test_counting_bloom_filter.cc). A block that a single
-// key touched costs all its lines, and a table of blocks that grows is 0.47 to
-// 0.7 full. An apply reads a block twice, first to judge all keys of the shard
-// and then to raise, the second time from the nearest cache. To find the
-// geometry takes under a millisecond for rates that anyone would ask for.
+// key touched occupies all its lines, and a growing table of blocks is 0.47 to
+// 0.7 full. An apply reads a block twice: once to decide on all keys of the
+// shard and once to raise cells, the second time from the first-level cache.
+// Finding the geometry takes less than a millisecond for common rates.
 //
-// Cells cannot be given back: an evicted key would take the counts of others
-// with it. The table keeps an entry for it instead.
+// Cells cannot be lowered: lowering those of an evicted key would change the
+// counts of other keys. The table keeps an entry for that key instead.
 //
-// WHAT WAS TRIED AND LOST (an Apply's time as a share of one without a filter;
-// embedding_table.h says how it is measured)
-//
-// * As many cells as the formula without blocks gives, in one line or two: the
-//   rate at p = .01 is 2.6 p and 1.7 p with cells of 8 bits.
-// * A table of blocks that doubles instead of growing by half: 1.45 / 1.32
-//   against 1.47 / 1.29 for 100M keys, which is noise, and 11 % more memory.
-// * Prefetching a key's entry in the index where its cells are going to be
-//   raised, needed or not: 1.07 / 1.12 against 1.05 / 1.11.
+// docs/core_measurements.md lists the alternatives that were slower.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_COUNTING_BLOOM_FILTER_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_COUNTING_BLOOM_FILTER_H_
 
@@ -76,17 +69,17 @@
 #include <vector>
 
 #include "ops/core/base/cpu_memory.h"
-#include "ops/core/table/hash_index.h"
+#include "ops/core/base/key_hash.h"
 
 namespace rec_estimator {
 
-// How large a filter is and where a key's cells are. Immutable.
+// The size of a filter and the cells of each key. Immutable.
 class BloomGeometry {
  public:
-  // No filter at all.
+  // No filter.
   BloomGeometry() = default;
-  // For `max_elements` >= 1 distinct keys in `shards` shards, of which counts
-  // up to `threshold` matter, at a false positive rate in (0, 1).
+  // A filter for `max_elements` >= 1 distinct keys in `shards` shards. It
+  // counts up to `threshold` and has a false positive rate in (0, 1).
   BloomGeometry(int shards, uint32_t threshold, int64_t max_elements,
                 double false_positive_rate);
 
@@ -95,7 +88,7 @@ class BloomGeometry {
   int cells() const { return cells_; }                    // Of a block.
   int cell_bits() const { return cell_bits_; }
   int hashes() const { return static_cast<int>(multipliers_.size()); }
-  uint32_t most() const { return most_; }  // What a cell holds at most.
+  uint32_t max_count() const { return max_count_; }  // A cell's maximum.
 
   size_t block_bytes() const { return lines_ * kCacheLine; }
   // Cell i of a key.
@@ -109,82 +102,86 @@ class BloomGeometry {
   int lines_ = 0;
   int cells_ = 0;
   int cell_bits_ = 0;
-  uint32_t most_ = 0;
+  uint32_t max_count_ = 0;
   std::vector<uint64_t> multipliers_;  // (hashes), odd
 };
 
-// The blocks of one shard. Needs a lock around it as HashIndex does, but for
-// Promise and Withdraw.
+// Where the cells of a key are.
+struct BloomIndex {
+  uint64_t block;  // Number in the shard.
+  uint64_t seed;
+};
+
+// The blocks of one shard.
+//
+// Thread rule: as HashIndex, except that ReserveQuota and ReleaseQuota need no
+// lock.
 class BloomShard {
  public:
   struct Block {
     uint32_t number_low;  // Of the block in its shard.
     uint16_t number_high;
-    uint8_t used;     // 0: an empty place.
-    uint8_t changes;  // Bit 0: changed since the last save; bit 1: before, but
-                      // that save is not committed yet.
-    uint8_t cells[kCacheLine - 8];  // And on to the block's end.
+    uint8_t used;     // 0: no block is stored here.
+    uint8_t changes;  // Bit 0: changed since the last save. Bit 1: changed
+                      // before that save, which is not committed yet.
+    uint8_t cells[kCacheLine - 8];  // Continues to the end of the block.
 
     uint64_t number() const { return uint64_t{number_high} << 32 | number_low; }
   };
   static_assert(sizeof(Block) == kCacheLine, "cells begin at byte 8");
 
-  // Where a key's cells are.
-  struct Spot {
-    uint64_t block;
-    uint64_t seed;
-  };
-
   BloomShard() = default;
-  ~BloomShard() { Clear(); }
   BloomShard(const BloomShard&) = delete;
   BloomShard& operator=(const BloomShard&) = delete;
 
-  // Before all else. `geometry` outlives this.
+  // Must be called first. `geometry` outlives this object.
   void SetGeometry(const BloomGeometry* geometry) { geometry_ = geometry; }
+  // Whether the table has a Bloom filter.
+  bool is_enabled() const { return geometry_->shard_blocks() > 0; }
 
-  Spot SpotOf(uint64_t hash) const {  // hash: MixKey of the key.
+  BloomIndex IndexOf(uint64_t hash) const {  // hash: MixKey of the key.
     return {FastRange(hash, static_cast<uint64_t>(geometry_->shard_blocks())),
             MixKey(static_cast<int64_t>(hash))};
   }
-  void Prefetch(const Spot& spot) const;
+  void Prefetch(const BloomIndex& index) const;
 
-  Block* Find(uint64_t number) const;  // nullptr: no key of it was counted.
-  // The same; adds it if it is not there. There must be room.
+  // nullptr: no key of this block was counted.
+  Block* Find(uint64_t number) const;
+  // Adds the block if it is absent. The caller has reserved room.
   Block* FindOrAdd(uint64_t number);
 
   // The least of a key's cells.
   uint32_t Estimate(const Block& block, uint64_t seed) const;
-  // Raises the cells of a key that are below `count`, or the filter's most, to
-  // it.
+  // Raises the cells of a key to min(count, max_count) where they are lower.
   void Raise(uint64_t seed, uint32_t count, bool tracking, Block* block) const;
-  // All cells of a block, as numbers (cells).
+  // Writes all cells of a block to cells (geometry.cells()).
   void Unpack(const Block& block, uint32_t* cells) const;
-  // Raises all cells to at least those.
+  // Raises all cells of a block to at least `cells`.
   void Merge(const uint32_t* cells, bool tracking, Block* block) const;
 
-  // Makes room for so many blocks; blocks move. `stagger` as in HashIndex.
-  // False, with nothing changed: no memory.
+  // Makes room for this many blocks. Blocks move. `stagger` as in HashIndex.
+  // Returns false and changes nothing if there is no memory.
   bool Reserve(int64_t blocks, double stagger);
 
-  // Room that a batch may use later. Promise tells whether it is there; if not,
-  // Reserve(used() + promised()) under the lock makes it. Both without lock.
-  bool Promise(int64_t blocks) {
-    const int64_t promised =
-        promised_.fetch_add(blocks, std::memory_order_acq_rel) + blocks;
-    return used_.load(std::memory_order_acquire) + promised <=
+  // Reserves room that a batch may use later. Returns whether there is room
+  // now; if not, the caller makes it by Reserve(used() + quota()) under the
+  // lock, or releases the quota.
+  bool ReserveQuota(int64_t blocks) {
+    const int64_t quota =
+        quota_.fetch_add(blocks, std::memory_order_acq_rel) + blocks;
+    return used_.load(std::memory_order_acquire) + quota <=
            capacity_.load(std::memory_order_acquire);
   }
-  void Withdraw(int64_t blocks) {
-    promised_.fetch_sub(blocks, std::memory_order_acq_rel);
+  void ReleaseQuota(int64_t blocks) {
+    quota_.fetch_sub(blocks, std::memory_order_acq_rel);
   }
 
   int64_t used() const { return used_.load(std::memory_order_relaxed); }
-  int64_t promised() const { return promised_.load(std::memory_order_relaxed); }
+  int64_t quota() const { return quota_.load(std::memory_order_relaxed); }
   int64_t capacity() const { return capacity_.load(std::memory_order_relaxed); }
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const { return BytesOf(memory_); }
 
-  // Takes all blocks away and gives the memory back; promises stay.
+  // Removes all blocks and frees the memory. Quotas stay.
   void Clear();
 
   // Calls visit(&block) for every block.
@@ -196,29 +193,29 @@ class BloomShard {
     }
   }
 
-  // As HashIndex has it.
+  // As in HashIndex.
   void MarkPending();
   void ForgetPending();
   static bool Changed(const Block& block) { return block.changes != 0; }
 
  private:
   Block* At(uint64_t slot) const {
-    return reinterpret_cast<Block*>(memory_ + slot * geometry_->block_bytes());
+    return reinterpret_cast<Block*>(begin() + slot * geometry_->block_bytes());
   }
-  // Where a block is looked for first.
+  char* begin() const { return static_cast<char*>(memory_.get()); }
+  // The slot in which the search for a block begins.
   uint64_t Home(uint64_t number) const {
     return is_array_ ? number : FastRange(number * scale_, n_slots_);
   }
 
   const BloomGeometry* geometry_ = nullptr;
-  char* memory_ = nullptr;
-  size_t bytes_ = 0;
+  ZeroedMemory memory_;
   uint64_t n_slots_ = 0;
-  uint64_t scale_ = 0;     // 2^64 / blocks of the shard: a number's hash.
-  bool is_array_ = false;  // Every block has its place.
+  uint64_t scale_ = 0;     // 2^64 / blocks of the shard; makes numbers hashes.
+  bool is_array_ = false;  // Block i is in slot i.
   std::atomic<int64_t> used_{0};
   std::atomic<int64_t> capacity_{0};
-  std::atomic<int64_t> promised_{0};
+  std::atomic<int64_t> quota_{0};  // Blocks that batches may still add.
 };
 
 }  // namespace rec_estimator

@@ -3,335 +3,349 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
+#include <cmath>
 #include <functional>
 #include <mutex>
 #include <new>
+#include <shared_mutex>
+#include <utility>
 
 #include "ops/core/base/cpu_memory.h"
-#include "ops/core/table/hash_index.h"
-#include "ops/core/table/row_arena.h"
+#include "ops/core/table/batch_admission.h"
+#include "ops/core/table/batch_apply.h"
+#include "ops/core/table/batch_insert.h"
+#include "ops/core/table/batch_scratch.h"
+#include "ops/core/table/row_limit.h"
+#include "ops/core/table/row_lookup.h"
+#include "ops/core/table/row_store.h"
 #include "ops/core/table/shard.h"
+#include "ops/core/table/shard_set.h"
 
 namespace rec_estimator {
-// ---------------------------------------------------------------------------
-// The table as a whole
+namespace {
+
+// Splitting a smaller batch over threads costs more than it gains.
+constexpr uint64_t kSerialBelow = 2048;
+
+// Whether the occurrences of a batch can be numbered.
+bool FitsBatch(const EmbeddingTable::Batch& batch) {
+  return batch.n < kMaxBatch && batch.n_counted < kMaxBatch;
+}
+
+int64_t Occurrences(const EmbeddingTable::Batch& batch) {
+  return static_cast<int64_t>(batch.n + batch.n_counted);
+}
+
+}  // namespace
 
 EmbeddingTable::EmbeddingTable(int dim, float default_value,
                                const FilterSpec& filter, const RowRules& rules)
-    : impl_(new Impl(dim, default_value, filter, rules)) {}
+    : dim_(dim),
+      filter_(filter),
+      rules_(rules),
+      admission_(filter),
+      store_(new RowStore(dim, default_value)),
+      shards_(new ShardSet(store_.get(), filter, rules)),
+      limit_(new RowLimit(*shards_, rules.max_rows)) {}
 
-EmbeddingTable::~EmbeddingTable() { delete impl_; }
-
-int EmbeddingTable::dim() const { return impl_->dim; }
-
-const FilterSpec& EmbeddingTable::filter() const { return impl_->filter; }
-
-const RowRules& EmbeddingTable::rules() const { return impl_->rules; }
+EmbeddingTable::~EmbeddingTable() = default;
 
 void EmbeddingTable::Clear() {
-  impl_->LockAll();
-  for (Shard& shard : impl_->shards) {
-    shard.index.Clear();
-    shard.keys = 0;
-    shard.rows = 0;
-    shard.capacity = 0;
-    shard.free_row = HashIndex::kNoRow;
-    shard.free_rows = 0;
-    shard.bloom.Clear();
-    shard.erased = {};
-    shard.n_erased_pending = 0;
-  }
-  impl_->tracking = false;
-  impl_->arena.Clear();
-  impl_->UnlockAll();
+  const AllLocks locks(*shards_);
+  for (Shard& shard : *shards_) shard.Clear();
+  shards_->set_tracks_changes(false);
+  store_->Clear();
 }
 
-// ---------------------------------------------------------------------------
-// Lookup
+// --------------------------------------------------------------------- lookup
 
 EmbeddingTable::Reader::Reader(const EmbeddingTable& table, const int64_t* keys,
                                size_t n)
-    : table_(table), locked_(Impl::ShardsOf(keys, n)) {
-  table_.impl_->LockShared(locked_);
+    : table_(table), locked_(ShardSet::MaskOf(keys, n)) {
+  table_.shards_->LockShared(locked_);
 }
 
-EmbeddingTable::Reader::~Reader() { table_.impl_->UnlockShared(locked_); }
+EmbeddingTable::Reader::~Reader() { table_.shards_->UnlockShared(locked_); }
 
 void EmbeddingTable::Reader::Rows(const int64_t* keys, size_t n,
                                   UnknownKey unknown,
                                   const float** rows) const {
-  table_.impl_->Rows(keys, n, unknown, rows);
+  RowLookup(*table_.shards_, *table_.store_, unknown).Find(keys, n, rows);
 }
 
 void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
                             float* out, const ParallelFor& parallel) const {
-  const Impl& table = *impl_;
   if (n < kSerialBelow) {
-    const uint64_t mask = Impl::ShardsOf(keys, n);
-    table.LockShared(mask);
-    table.Lookup(keys, n, unknown, out);
-    table.UnlockShared(mask);
+    const SharedLocks locks(*shards_, ShardSet::MaskOf(keys, n));
+    RowLookup(*shards_, *store_, unknown).Copy(keys, n, out);
     return;
   }
   const int64_t blocks =
       static_cast<int64_t>((n + kLockBlock - 1) / kLockBlock);
-  const int64_t per_key = 60 + table.dim;  // Cycles.
+  const int64_t per_key = 60 + dim_;  // Cycles.
   const auto read = [&](int64_t block, int64_t end) {
     for (; block < end; ++block) {
       const size_t at = static_cast<size_t>(block) * kLockBlock;
-      table.LockShared(kAllShards);
-      table.Lookup(keys + at, std::min(kLockBlock, n - at), unknown,
-                   out + at * static_cast<size_t>(table.dim));
-      table.UnlockShared(kAllShards);
+      const SharedLocks locks(*shards_, kAllShards);
+      RowLookup(*shards_, *store_, unknown)
+          .Copy(keys + at, std::min(kLockBlock, n - at),
+                out + at * static_cast<size_t>(dim_));
     }
   };
-  // By reference: a function object of this size would be allocated.
+  // By reference: std::function would allocate memory for this closure.
   parallel(blocks, static_cast<int64_t>(kLockBlock) * per_key, std::cref(read));
 }
 
+// ---------------------------------------------------------------------- apply
+
+bool EmbeddingTable::Apply(const Batch& batch, const RowUpdate& update,
+                           const ParallelFor& given, int64_t* excess_rows) {
+  if (excess_rows != nullptr) *excess_rows = 0;
+  if (!FitsBatch(batch)) return false;
+  if (Occurrences(batch) == 0) return true;
+  const ParallelFor serial = SerialFor;
+  const ParallelFor& parallel =
+      batch.n + batch.n_counted < kSerialBelow ? serial : given;
+  BatchApply apply(shards_.get(), store_.get(), admission_, batch);
+  const RowLimit::Claim claim(limit_.get(), Occurrences(batch));
+  if (!apply.Prepare(parallel)) return false;
+  if (!claim.is_certain()) {
+    const int64_t excess = limit_->Excess(apply.CountNewRows(parallel));
+    if (excess > 0) {
+      if (excess_rows != nullptr) *excess_rows = excess;
+      return false;
+    }
+  }
+  return apply.Run(update, parallel);
+}
+
+bool EmbeddingTable::CountTooMany(const Batch& batch, const ParallelFor& given,
+                                  int64_t* excess_rows) {
+  *excess_rows = 0;
+  if (!FitsBatch(batch)) return false;
+  const RowLimit::Claim claim(limit_.get(), Occurrences(batch));
+  if (claim.is_certain()) return true;
+  const ParallelFor serial = SerialFor;
+  const ParallelFor& parallel =
+      batch.n + batch.n_counted < kSerialBelow ? serial : given;
+  BatchApply apply(shards_.get(), store_.get(), admission_, batch);
+  if (!apply.Prepare(parallel)) return false;
+  *excess_rows = limit_->Excess(apply.CountNewRows(parallel));
+  return true;
+}
+
+bool EmbeddingTable::Admits(const int64_t* keys, size_t n, bool* out) const {
+  return AdmitsAfterBatch(*shards_, admission_, keys, n, out);
+}
+
+// --------------------------------------------------------- restore and
+// eviction
+
+void EmbeddingTable::Reserve(int64_t keys) {
+  if (keys <= 0) return;
+  const int64_t each = keys / kShards + 1;
+  // Keys spread at random: the mean and five standard deviations.
+  const double spare = 5 * std::sqrt(static_cast<double>(each));
+  for (Shard& shard : *shards_) {
+    const std::unique_lock<SharedMutex> lock(shard.mutex());
+    shard.GrowToQuota(each + static_cast<int64_t>(spare));
+  }
+}
+
+bool EmbeddingTable::Insert(const Rows& rows) {
+  if (rows.n == 0) return true;
+  return BatchInsert(shards_.get(), store_.get(), admission_, rows,
+                     BatchInsert::kRows)
+      .Run();
+}
+
+bool EmbeddingTable::InsertFiltered(const int64_t* keys, size_t n,
+                                    const int64_t* freqs,
+                                    const int64_t* versions, bool into_bloom) {
+  if (n == 0) return true;
+  return BatchInsert(shards_.get(), store_.get(), admission_,
+                     {keys, n, nullptr, {}, freqs, versions},
+                     into_bloom && shards_->has_bloom()
+                         ? BatchInsert::kFilteredIntoBloom
+                         : BatchInsert::kFiltered)
+      .Run();
+}
+
+size_t EmbeddingTable::SetSlot(size_t slot, const int64_t* keys, size_t n,
+                               const float* values) {
+  size_t set = 0;
+  shards_->VisitExclusively(keys, n, [&](Shard* shard, size_t i) {
+    const size_t width = static_cast<size_t>(store_->slots()[slot].width);
+    set += shard->SetSlot(slot, keys[i], values + i * width);
+  });
+  return set;
+}
+
+size_t EmbeddingTable::Erase(const int64_t* keys, size_t n) {
+  size_t erased = 0;
+  shards_->VisitExclusively(keys, n, [&](Shard* shard, size_t i) {
+    erased += shard->Erase(keys[i]);
+  });
+  return erased;
+}
+
+int64_t EmbeddingTable::EvictOlder(int64_t version, int64_t stamp) {
+  int64_t evicted = 0;
+  for (Shard& shard : *shards_) {
+    const std::unique_lock<SharedMutex> lock(shard.mutex());
+    evicted += shard.EvictOlder(version, stamp);
+  }
+  return evicted;
+}
+
+int64_t EmbeddingTable::EvictSmaller(float half_squared_norm) {
+  int64_t evicted = 0;
+  for (Shard& shard : *shards_) {
+    const std::unique_lock<SharedMutex> lock(shard.mutex());
+    evicted += shard.EvictSmaller(half_squared_norm);
+  }
+  return evicted;
+}
+
 EmbeddingTable::BloomLayout EmbeddingTable::bloom_layout() const {
-  const BloomGeometry& bloom = impl_->bloom;
+  const BloomGeometry& bloom = shards_->bloom();
   return {bloom.shard_blocks() * kShards, bloom.cells(), bloom.hashes(),
           bloom.cell_bits()};
 }
 
 bool EmbeddingTable::MergeBloom(const int64_t* blocks, size_t n,
                                 const uint32_t* cells) {
-  Impl& table = *impl_;
-  const int64_t shard_blocks = table.bloom.shard_blocks();
-  // Calls visit(shard, begin, end) for runs of blocks of one shard, locked;
-  // stops when that is false.
+  const int64_t shard_blocks = shards_->bloom().shard_blocks();
+  const auto number = [&](size_t i) {  // In its shard.
+    return static_cast<uint64_t>(blocks[i] % shard_blocks);
+  };
+  // Calls visit(s, begin, end) for runs of blocks of one shard, locked, until
+  // it returns false.
   const auto for_runs = [&](const auto& visit) {
     for (size_t begin = 0, end; begin < n; begin = end) {
       const int64_t s = blocks[begin] / shard_blocks;
       end = begin + 1;
       while (end < n && blocks[end] / shard_blocks == s) ++end;
-      const ExclusiveLock lock(&table.shards[s].lock);
+      const std::unique_lock<SharedMutex> lock(
+          (*shards_)[static_cast<int>(s)].mutex());
       if (!visit(static_cast<int>(s), begin, end)) return false;
     }
     return true;
   };
-  const auto lacking = [&](int s, size_t begin, size_t end) {
-    BloomShard& bloom = table.shards[s].bloom;
-    int64_t count = 0;
+  const auto count_new = [&](const Shard& shard, size_t begin, size_t end) {
+    uint32_t count = 0;
     for (size_t i = begin; i < end; ++i) {
-      count += bloom.Find(static_cast<uint64_t>(blocks[i] % shard_blocks)) ==
-               nullptr;
+      count += shard.bloom().Find(number(i)) == nullptr;
     }
     return count;
   };
-  std::array<int64_t, kShards> promised{};
+  std::array<int64_t, kShards> quota{};
   bool merged = for_runs([&](int s, size_t begin, size_t end) {
-    BloomShard& bloom = table.shards[s].bloom;
-    const int64_t more = lacking(s, begin, end);
-    promised[s] += more;
-    return bloom.Promise(more) ||
-           bloom.Reserve(bloom.used() + bloom.promised(), table.stagger[s]);
+    Shard& shard = (*shards_)[s];
+    const int64_t new_blocks = count_new(shard, begin, end);
+    quota[s] += new_blocks;
+    return shard.ReserveQuota(0, new_blocks) || shard.GrowToQuota();
   });
-  const size_t width = static_cast<size_t>(table.bloom.cells());
-  merged =
-      merged && for_runs([&](int s, size_t begin, size_t end) {
-        BloomShard& bloom = table.shards[s].bloom;
-        // There is room, unless another thread cleared the table since.
-        if (!bloom.Reserve(bloom.used() + lacking(s, begin, end),
-                           table.stagger[s])) {
-          return false;
-        }
-        const bool tracking = table.tracking.load(std::memory_order_relaxed);
-        for (size_t i = begin; i < end; ++i) {
-          bloom.Merge(
-              cells + i * width, tracking,
-              bloom.FindOrAdd(static_cast<uint64_t>(blocks[i] % shard_blocks)));
-        }
-        return true;
-      });
-  for (int s = 0; s < kShards; ++s) {
-    table.shards[s].bloom.Withdraw(promised[s]);
-  }
+  const size_t width = static_cast<size_t>(shards_->bloom().cells());
+  merged = merged && for_runs([&](int s, size_t begin, size_t end) {
+             Shard& shard = (*shards_)[s];
+             // There is room, unless another thread cleared the table since.
+             if (!shard.MakeRoom({0, 0, count_new(shard, begin, end)})) {
+               return false;
+             }
+             for (size_t i = begin; i < end; ++i) {
+               shard.MergeBlock(number(i), cells + i * width);
+             }
+             return true;
+           });
+  for (int s = 0; s < kShards; ++s) (*shards_)[s].ReleaseQuota(0, quota[s]);
   return merged;
 }
 
-// ---------------------------------------------------------------------------
-// Bank and slots
+// -------------------------------------------------------------- bank and slots
 
 std::vector<SlotSpec> EmbeddingTable::slots() const {
-  std::lock_guard<std::mutex> lock(impl_->metadata_mutex);
-  return impl_->slots;
+  return store_->CopySlots();
 }
 
-int EmbeddingTable::row_floats() const {
-  std::lock_guard<std::mutex> lock(impl_->metadata_mutex);
-  return impl_->dim + static_cast<int>(impl_->slot_initials.size());
-}
+int EmbeddingTable::row_floats() const { return store_->row_floats(); }
 
 void EmbeddingTable::SetBank(const float* bank, int64_t rows) {
-  Impl& table = *impl_;
-  const size_t floats = static_cast<size_t>(rows) * table.dim;
-  float* copy =
-      static_cast<float*>(AllocateZeroed(floats * sizeof(float), Pages::kHuge));
+  const size_t floats = static_cast<size_t>(rows) * static_cast<size_t>(dim_);
+  ZeroedMemory copy = AllocateZeroed(floats * sizeof(float), Pages::kHuge);
   if (copy == nullptr) throw std::bad_alloc();
-  std::copy_n(bank, floats, copy);
-  table.LockAll();
-  {
-    std::lock_guard<std::mutex> lock(table.metadata_mutex);
-    FreeZeroed(table.bank, table.bank_bytes());
-    table.bank = copy;
-    table.bank_rows = rows;
-    table.bank_mask = (rows & (rows - 1)) == 0 ? rows - 1 : -1;
-  }
-  table.UnlockAll();
+  std::copy_n(bank, floats, static_cast<float*>(copy.get()));
+  const AllLocks locks(*shards_);
+  store_->SetBank(std::move(copy), rows);
 }
 
-int64_t EmbeddingTable::bank_rows() const {
-  std::lock_guard<std::mutex> lock(impl_->metadata_mutex);
-  return impl_->bank_rows;
-}
+int64_t EmbeddingTable::bank_rows() const { return store_->bank_rows(); }
 
-std::vector<float> EmbeddingTable::bank() const {
-  std::lock_guard<std::mutex> lock(impl_->metadata_mutex);
-  return std::vector<float>(impl_->bank,
-                            impl_->bank + impl_->bank_bytes() / sizeof(float));
-}
+std::vector<float> EmbeddingTable::bank() const { return store_->CopyBank(); }
 
 bool EmbeddingTable::EnsureSlots(const std::vector<SlotSpec>& wanted) {
-  Impl& table = *impl_;
-  {
-    // Mostly they are there, and no lock of a shard is needed.
-    std::lock_guard<std::mutex> lock(table.metadata_mutex);
-    const bool present =
-        std::all_of(wanted.begin(), wanted.end(), [&](const SlotSpec& spec) {
-          return std::any_of(table.slots.begin(), table.slots.end(),
-                             [&](const SlotSpec& slot) {
-                               return slot.name == spec.name &&
-                                      slot.width == spec.width &&
-                                      slot.initial == spec.initial;
-                             });
-        });
-    if (present) return true;
-  }
-  // What the slots would be; false: a width differs.
-  std::vector<SlotSpec> slots;
-  const auto merge = [&] {
-    slots = table.slots;
-    for (const SlotSpec& spec : wanted) {
-      if (spec.width < 1) return false;
-      const auto same = std::find_if(
-          slots.begin(), slots.end(),
-          [&](const SlotSpec& slot) { return slot.name == spec.name; });
-      if (same == slots.end()) {
-        slots.push_back(spec);
-      } else if (same->width != spec.width) {
-        return false;
-      } else {
-        same->initial = spec.initial;
-      }
-    }
-    return true;
-  };
-  const auto initials = [&] {
-    std::vector<float> floats;
-    for (const SlotSpec& slot : slots) {
-      floats.insert(floats.end(), static_cast<size_t>(slot.width),
-                    slot.initial);
-    }
-    return floats;
-  };
-
-  struct AllLocks {
-    explicit AllLocks(Impl* table) : table(table) { table->LockAll(); }
-    ~AllLocks() { table->UnlockAll(); }
-    Impl* table;
-  } locks(&table);
-  if (!merge()) return false;
-  std::vector<float> floats = initials();
-  const size_t old_floats = table.arena.row_floats();
-  const size_t new_floats = static_cast<size_t>(table.dim) + floats.size();
-  if (new_floats > old_floats) {
-    const uint64_t rows = table.arena.taken();
-    RowArena arena(new_floats);
-    uint32_t first;
-    if (!arena.Take(rows, 0, &first)) return false;
-    // New slots go behind the old ones, so a row keeps its number and its
-    // beginning; free rows keep their list with it.
-    const RowArena::View from = table.arena.view();
-    const RowArena::View to = arena.view();
-    const std::vector<float> added(
-        floats.begin() + static_cast<std::ptrdiff_t>(old_floats - table.dim),
-        floats.end());
-    for (uint64_t r = 0; r < rows; ++r) {
-      const float* old_row = from.Row(static_cast<uint32_t>(r));
-      float* row = to.Row(static_cast<uint32_t>(r));
-      std::copy(old_row, old_row + old_floats, row);
-      std::copy(added.begin(), added.end(), row + old_floats);
-    }
-    table.arena.Swap(&arena);
-  }
-  std::lock_guard<std::mutex> lock(table.metadata_mutex);
-  table.slots.swap(slots);
-  table.slot_initials.swap(floats);
-  return true;
+  // The common case needs no shard's lock.
+  if (store_->HasSlots(wanted)) return true;
+  const AllLocks locks(*shards_);
+  return store_->EnsureSlots(wanted);
 }
 
-// ---------------------------------------------------------------------------
-// Inspection
-
-// Calls visit(i, place) for keys (n); place.found() or not.
-template <typename Visit>
-void EmbeddingTable::Impl::Inspect(const int64_t* keys, size_t n,
-                                   const Visit& visit) const {
-  for (size_t at = 0; at < n; at += kLockBlock) {
-    const size_t size = std::min(kLockBlock, n - at);
-    const uint64_t mask = ShardsOf(keys + at, size);
-    LockShared(mask);
-    InspectLocked(keys + at, size,
-                  [&](size_t i, Place place) { visit(at + i, place); });
-    UnlockShared(mask);
-  }
-}
+// ----------------------------------------------------------------- inspection
 
 void EmbeddingTable::Frequencies(const int64_t* keys, size_t n,
                                  int64_t* out) const {
-  impl_->Inspect(keys, n, [&](size_t i, Place place) {
-    out[i] = impl_->Counted(keys[i], place);
+  shards_->Inspect(keys, n, [&](size_t i, EntryRef entry) {
+    out[i] = shards_->Of(keys[i]).CountOf(keys[i], entry);
   });
 }
 
 void EmbeddingTable::Versions(const int64_t* keys, size_t n,
                               int64_t* out) const {
-  impl_->Inspect(keys, n, [&](size_t i, Place place) {
-    out[i] = place.found() ? place.version() : -1;
+  shards_->Inspect(keys, n, [&](size_t i, EntryRef entry) {
+    out[i] = entry.found() ? entry.version() : -1;
   });
 }
 
 void EmbeddingTable::Contains(const int64_t* keys, size_t n, bool* out) const {
-  impl_->Inspect(keys, n, [&](size_t i, Place place) {
-    out[i] = place.found() && place.row() != HashIndex::kNoRow;
+  shards_->Inspect(keys, n, [&](size_t i, EntryRef entry) {
+    out[i] = entry.found() && entry.has_row();
   });
 }
 
-int64_t EmbeddingTable::size() const { return impl_->n_rows(); }
+int64_t EmbeddingTable::size() const { return shards_->n_rows(); }
 
 int64_t EmbeddingTable::total_count() const {
   int64_t keys = 0;
-  for (const Shard& shard : impl_->shards) keys += shard.keys;
+  for (const Shard& shard : *shards_) keys += shard.keys();
   return keys;
 }
 
 int64_t EmbeddingTable::capacity() const {
   int64_t keys = 0;
-  for (const Shard& shard : impl_->shards) keys += shard.capacity;
+  for (const Shard& shard : *shards_) keys += shard.capacity();
   return keys;
 }
 
 int64_t EmbeddingTable::memory_bytes() const {
-  size_t bytes = impl_->arena.bytes();
-  for (const Shard& shard : impl_->shards) {
-    shard.lock.LockShared();
-    bytes += shard.index.bytes() + shard.bloom.bytes();
-    shard.lock.Unlock();
+  size_t bytes = store_->arena().bytes();
+  for (const Shard& shard : *shards_) {
+    const std::shared_lock<SharedMutex> lock(shard.mutex());
+    bytes += shard.bytes();
   }
   return static_cast<int64_t>(bytes);
+}
+
+void EmbeddingTable::TrackChanges() { shards_->set_tracks_changes(true); }
+
+bool EmbeddingTable::tracks_changes() const {
+  return shards_->tracks_changes();
+}
+
+void EmbeddingTable::CommitSaved() {
+  for (Shard& shard : *shards_) {
+    const std::unique_lock<SharedMutex> lock(shard.mutex());
+    shard.CommitSaved();
+  }
 }
 
 }  // namespace rec_estimator

@@ -6,12 +6,13 @@
 namespace rec_estimator {
 namespace {
 
-// At this load 15 % of the keys live beyond their home bucket, and half of all
-// absent keys need a second look; at 0.74, the mean over growth, 10 % and 27 %
+// At this load 15 % of the keys live beyond their home bucket, and the search
+// for half of all absent keys reads a second bucket. At 0.74, the mean over
+// growth, the shares are 10 % and 27 %
 // (tests/ops/core/table/test_hash_index.cc).
 constexpr double kMaxLoad = 0.85;
-// Each growth moves all keys once, so a key moves 1 / (factor - 1) times in its
-// life, and the load averages 0.85 * log(factor) / (factor - 1).
+// Each growth moves all keys once, so a key moves 1 / (factor - 1) times on
+// average, and the mean load is 0.85 * log(factor) / (factor - 1).
 constexpr double kGrowth = 1.3;
 
 constexpr uint64_t kMaxBuckets = uint64_t{1} << 40;
@@ -19,43 +20,42 @@ constexpr uint64_t kMaxBuckets = uint64_t{1} << 40;
 // The bits of Bucket::changes.
 constexpr uint32_t kAllChanged = (1u << HashIndex::kEntries) - 1;
 
-// What an index without keys reads. Never written: its capacity is 0.
+// The bucket of every empty index. Never written: the capacity is 0.
 const HashIndex::Bucket kEmpty = {};
 
 }  // namespace
 
-void HashIndex::Forget() {
+void HashIndex::SetEmpty() {
   buckets_ = const_cast<Bucket*>(&kEmpty);
   n_buckets_ = 1;
   capacity_ = 0;
-  bytes_ = 0;
 }
 
 void HashIndex::Clear() {
-  if (capacity_ != 0) FreeZeroed(buckets_, bytes_);
-  Forget();
+  SetEmpty();
+  memory_.reset();
 }
 
-HashIndex::Place HashIndex::Insert(Bucket* home, int64_t key) {
+HashIndex::EntryRef HashIndex::Insert(Bucket* home, int64_t key) {
   constexpr uint32_t kFull = (1u << kEntries) - 1;
   Bucket* bucket = home;
   while (bucket->used == kFull) {
     if (bucket->overflow != UINT8_MAX) ++bucket->overflow;
     bucket = Next(bucket);
   }
-  const int entry = __builtin_ctz(~static_cast<uint32_t>(bucket->used));
-  bucket->used = static_cast<uint8_t>(bucket->used | (1u << entry));
-  bucket->row[entry] = kNoRow;
-  bucket->key[entry] = key;
-  bucket->version[entry] = -1;
-  bucket->count[entry] = 0;
-  bucket->changes &= ~((1u | 1u << kEntries) << entry);
-  return Place(bucket, entry);
+  const int free = __builtin_ctz(~static_cast<uint32_t>(bucket->used));
+  bucket->used = static_cast<uint8_t>(bucket->used | (1u << free));
+  bucket->row[free] = kNoRow;
+  bucket->key[free] = key;
+  bucket->version[free] = -1;
+  bucket->count[free] = 0;
+  bucket->changes &= ~((1u | 1u << kEntries) << free);
+  return EntryRef(bucket, free);
 }
 
-void HashIndex::Erase(Bucket* home, Place place) {
-  Bucket* last = place.bucket();
-  last->used = static_cast<uint8_t>(last->used & ~(1u << place.entry()));
+void HashIndex::Erase(Bucket* home, EntryRef entry) {
+  Bucket* last = entry.bucket();
+  last->used = static_cast<uint8_t>(last->used & ~(1u << entry.entry()));
   for (Bucket* bucket = home; bucket != last; bucket = Next(bucket)) {
     if (bucket->overflow != UINT8_MAX) --bucket->overflow;
   }
@@ -78,24 +78,22 @@ bool HashIndex::Reserve(uint64_t keys, double stagger) {
   } while (capacity < keys);
 
   const size_t bytes = n_buckets * sizeof(Bucket);
-  void* memory = AllocateZeroed(bytes, Pages::kHuge);
+  ZeroedMemory memory = AllocateZeroed(bytes, Pages::kHuge);
   if (memory == nullptr) return false;
-  Populate(memory, bytes);
+  Populate(memory.get(), bytes);
   Bucket* old = buckets_;
   const uint64_t old_n = capacity_ == 0 ? 0 : n_buckets_;
-  const size_t old_bytes = bytes_;
-  buckets_ = static_cast<Bucket*>(memory);
+  memory_.swap(memory);  // `memory` frees the old buckets.
+  buckets_ = static_cast<Bucket*>(memory_.get());
   n_buckets_ = n_buckets;
   capacity_ = capacity;
-  bytes_ = bytes;
-  // Old order is hash order, which is new order: both arrays stream.
+  // Both arrays are in hash order, so both are read and written in sequence.
   for (uint64_t b = 0; b < old_n; ++b) {
     for (uint32_t used = old[b].used; used != 0; used &= used - 1) {
-      const Place from(old + b, __builtin_ctz(used));
-      from.MoveTo(Insert(Home(MixKey(from.key())), from.key()));
+      const EntryRef from(old + b, __builtin_ctz(used));
+      from.CopyTo(Insert(Home(MixKey(from.key())), from.key()));
     }
   }
-  if (old_n != 0) FreeZeroed(old, old_bytes);
   return true;
 }
 

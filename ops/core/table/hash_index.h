@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One internal shard's index: key -> row, count, version. Open addressing over
-// buckets of two cache lines; embedding_table.h says how it fits in.
+// The index of one shard: key -> row, count, version. Open addressing over
+// buckets of two cache lines; embedding_table.h has the overall design.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_HASH_INDEX_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_HASH_INDEX_H_
 
@@ -11,68 +11,47 @@
 #endif
 
 #include "ops/core/base/cpu_memory.h"
+#include "ops/core/base/key_hash.h"
 
 namespace rec_estimator {
 
-// Mixes a key so that every bit of it moves every bit of the result. A
-// bijection: two keys never share all 64 bits, so that any set of keys spreads.
-// Source: "moremur", Pelle Evensen 2019, a tuned murmur3 finalizer.
-inline uint64_t MixKey(int64_t key) {
-  uint64_t x = static_cast<uint64_t>(key);
-  x ^= x >> 27;
-  x *= 0x3C79AC492BA7B653u;
-  x ^= x >> 33;
-  x *= 0x1C69B3F74AC4AE35u;
-  x ^= x >> 27;
-  return x;
-}
-
-// Maps a hash onto [0, n) by its high bits, monotonically: any n will do, and a
-// walk in bucket order is a walk in hash order.
-// Source: D. Lemire, "Fast random integer generation in an interval", 2019.
-inline uint64_t FastRange(uint64_t hash, uint64_t n) {
-  __extension__ using Uint128 = unsigned __int128;
-  return static_cast<uint64_t>((static_cast<Uint128>(hash) * n) >> 64);
-}
-
-// a modulo m as Python has it: in [0, m) for negative a too. m >= 1.
-inline int64_t FloorMod(int64_t a, int64_t m) {
-  const int64_t r = a % m;
-  return r < 0 ? r + m : r;
-}
-
+// Thread rule: const methods need the shard's lock, shared at least; all others
+// need it exclusively.
 class HashIndex {
  public:
   static constexpr int kEntries = 5;  // What two cache lines hold.
 
-  // Row word of a key that is counted but owns no row. The top bit of all
-  // others is clear and kept for the tier a row lives in.
+  // Row word of a key that is counted but owns no row. All other row words
+  // have a clear top bit, which is reserved for the row's tier.
   static constexpr uint32_t kNoRow = 0xFFFFFFFFu;
   static constexpr uint64_t kMaxRows = uint64_t{1} << 31;
 
   struct alignas(kCacheLine) Bucket {
     // First line: all that a lookup reads.
     uint8_t used;      // Bit e: entry e holds a key.
-    uint8_t overflow;  // Keys that hash here or before and live further on; 255
-                       // means "255 or more" and is never counted down again.
+    uint8_t overflow;  // Keys whose home is this bucket or an earlier one and
+                       // that live in a later one. 255 means "255 or more" and
+                       // is never decremented.
     uint16_t spare;
     uint32_t row[kEntries];
     int64_t key[kEntries];
-    // Second line: what only an apply, a save or an eviction needs.
+    // Second line: only applies, saves and evictions use it.
     int64_t version[kEntries];  // global_step of the last apply; -1: never.
-    uint32_t count[kEntries];   // What was counted; stays at 2^32 - 1.
-    // For incremental saves: bit e, entry e changed since the last one; bit
-    // kEntries + e, it changed before, but that save is not committed yet.
+    uint32_t count[kEntries];   // Saturates at 2^32 - 1.
+    // For incremental saves. Bit e: entry e changed since the last save. Bit
+    // kEntries + e: it changed before that save, which is not committed yet.
     uint32_t changes;
   };
   static_assert(sizeof(Bucket) == 2 * kCacheLine, "a bucket is two lines");
-  static_assert(offsetof(Bucket, version) == kCacheLine, "metadata apart");
+  static_assert(offsetof(Bucket, version) == kCacheLine,
+                "a lookup reads one line");
 
-  // An entry, as a pointer to its bucket with its number in the low bits.
-  class Place {
+  // Refers to an entry: a pointer to its bucket, with the number of the entry
+  // in the low bits. Valid until the index grows.
+  class EntryRef {
    public:
-    Place() : word_(0) {}
-    Place(Bucket* bucket, int entry)
+    EntryRef() : word_(0) {}
+    EntryRef(Bucket* bucket, int entry)
         : word_(reinterpret_cast<uintptr_t>(bucket) |
                 static_cast<uintptr_t>(entry)) {}
     bool found() const { return word_ != 0; }
@@ -82,14 +61,15 @@ class HashIndex {
     int entry() const { return static_cast<int>(word_ & (kCacheLine - 1)); }
     int64_t key() const { return bucket()->key[entry()]; }
     uint32_t& row() const { return bucket()->row[entry()]; }
+    bool has_row() const { return row() != kNoRow; }
     uint32_t& count() const { return bucket()->count[entry()]; }
     int64_t& version() const { return bucket()->version[entry()]; }
     void MarkChanged() const { bucket()->changes |= 1u << entry(); }
     bool changed() const {  // Or pending.
       return (bucket()->changes & (kChangedAndPending << entry())) != 0;
     }
-    // What is beside the entry's key goes to `other`.
-    void MoveTo(const Place& other) const {
+    // Copies all but the key to `other`.
+    void CopyTo(const EntryRef& other) const {
       other.row() = row();
       other.count() = count();
       other.version() = version();
@@ -97,9 +77,9 @@ class HashIndex {
       other.bucket()->changes |= bits << other.entry();
     }
 
-    // As a pointer, for who may not know what an entry is.
+    // The same as a pointer, for callers that do not know this class.
     const void* opaque() const { return reinterpret_cast<void*>(word_); }
-    explicit Place(const void* opaque)
+    explicit EntryRef(const void* opaque)
         : word_(reinterpret_cast<uintptr_t>(opaque)) {}
 
    private:
@@ -108,15 +88,14 @@ class HashIndex {
     uintptr_t word_;
   };
 
-  HashIndex() { Forget(); }
-  ~HashIndex() { Clear(); }
+  HashIndex() { SetEmpty(); }
   HashIndex(const HashIndex&) = delete;
   HashIndex& operator=(const HashIndex&) = delete;
 
   // Compares the keys of a bucket. Bit e: entry e is used and holds `key`.
   using Matcher = uint32_t(const Bucket* bucket, int64_t key);
 
-  // On any processor that TensorFlow runs on.
+  // Runs on every CPU that TensorFlow runs on.
   static uint32_t Match(const Bucket* bucket, int64_t key) {
 #if defined(__SSE4_1__)
     // As 128-bit words, a bucket's first line is: head and rows, the last row
@@ -138,8 +117,8 @@ class HashIndex {
   }
 
 #if defined(__SSE4_1__)
-  // With AVX-512, for a caller of the same target that asked HasWideMatch():
-  // the whole line at once.
+  // Compares the whole line in one AVX-512 instruction. The caller is compiled
+  // for the same target and has checked HasWideMatch().
   __attribute__((target("avx512f"))) static inline uint32_t MatchWide(
       const Bucket* bucket, int64_t key) {
     const __mmask8 equal = _mm512_cmpeq_epi64_mask(_mm512_load_si512(bucket),
@@ -149,79 +128,81 @@ class HashIndex {
   static bool HasWideMatch() { return __builtin_cpu_supports("avx512f"); }
 #endif
 
-  // Where a key with this hash is looked for first.
+  // The bucket in which the search for a key with this hash begins.
   Bucket* Home(uint64_t hash) const {
     return buckets_ + FastRange(hash, n_buckets_);
   }
 
   // The entry of `key`, whose home is `home`.
-  Place Find(Bucket* home, int64_t key) const {
-    Place place;
-    if (!FindAtHome<Match>(home, key, &place)) place = FindBeyond(home, key);
-    return place;
+  EntryRef Find(Bucket* home, int64_t key) const {
+    EntryRef entry;
+    if (!FindAtHome<Match>(home, key, &entry)) entry = FindBeyond(home, key);
+    return entry;
   }
 
-  // The first step of Find. False: *place is not known yet, FindBeyond finds
-  // it. The line that it needs is on its way then.
+  // The first step of Find. If false, *entry is not known yet: FindBeyond finds
+  // it, and the line that it needs is being prefetched.
   template <Matcher* kMatch>
   inline __attribute__((always_inline)) bool FindAtHome(Bucket* home,
                                                         int64_t key,
-                                                        Place* place) const {
+                                                        EntryRef* entry) const {
     const uint32_t match = kMatch(home, key);
     if (match != 0) {
-      *place = Place(home, __builtin_ctz(match));
+      *entry = EntryRef(home, __builtin_ctz(match));
       return true;
     }
     if (home->overflow == 0) {
-      *place = Place();
+      *entry = EntryRef();
       return true;
     }
     PrefetchLine(Next(home));
     return false;
   }
-  Place FindBeyond(Bucket* home, int64_t key) const {
-    // Back at home: all counters of a small or saturated index may be above 0.
+  EntryRef FindBeyond(Bucket* home, int64_t key) const {
+    // Stops at `home`: all counters of a small or saturated index may be above
+    // 0.
     for (Bucket* bucket = Next(home); bucket != home; bucket = Next(bucket)) {
       const uint32_t match = Match(bucket, key);
-      if (match != 0) return Place(bucket, __builtin_ctz(match));
+      if (match != 0) return EntryRef(bucket, __builtin_ctz(match));
       if (bucket->overflow == 0) break;
     }
-    return Place();
+    return EntryRef();
   }
 
-  // Adds a key that is not there: no row, count 0, version -1, not changed. The
-  // caller keeps the number of keys within capacity().
-  Place Insert(Bucket* home, int64_t key);
+  // Adds a key that is absent, with no row, count 0, version -1 and not marked
+  // as changed. The caller keeps the number of keys within capacity().
+  EntryRef Insert(Bucket* home, int64_t key);
 
-  // Takes away what Find(home, key) found. No tombstone: the counters on the
-  // way from home tell a later Find where to stop.
-  void Erase(Bucket* home, Place place);
+  // Removes the entry that Find(home, key) found. It leaves no tombstone: the
+  // overflow counters tell a later Find where to stop.
+  void Erase(Bucket* home, EntryRef entry);
 
-  // Makes room for `keys` keys; entries move. `stagger` in [0, 1) shifts the
-  // sizes at which this index grows against those of its siblings. False, with
-  // nothing changed: no memory.
+  // Makes room for `keys` keys. Entries move. `stagger` in [0, 1) shifts the
+  // sizes at which this index grows against those of its siblings. Returns
+  // false and changes nothing if there is no memory.
   bool Reserve(uint64_t keys, double stagger);
 
-  // Takes all keys away and gives the memory back.
+  // Removes all keys and frees the memory.
   void Clear();
 
   // Keys that fit without growing: 85 % of the entries.
   uint64_t capacity() const { return capacity_; }
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const { return BytesOf(memory_); }
 
-  // Calls visit(place) for every key; visit may erase it.
+  // Calls visit(entry) for every key; visit may erase it.
   template <typename Visit>
   void ForEach(const Visit& visit) const {
     if (capacity_ == 0) return;
     for (Bucket* bucket = buckets_; bucket != buckets_ + n_buckets_; ++bucket) {
       for (uint32_t used = bucket->used; used != 0; used &= used - 1) {
-        visit(Place(bucket, __builtin_ctz(used)));
+        visit(EntryRef(bucket, __builtin_ctz(used)));
       }
     }
   }
 
-  // Changed becomes pending, and pending is forgotten, for every key.
+  // For every key: the change mark becomes a pending mark.
   void MarkPending();
+  // Clears the pending mark of every key.
   void ForgetPending();
 
  private:
@@ -229,12 +210,12 @@ class HashIndex {
     return ++bucket == buckets_ + n_buckets_ ? buckets_ : bucket;
   }
 
-  void Forget();
+  void SetEmpty();
 
-  Bucket* buckets_;  // Never null: an empty index has one bucket it shares.
+  Bucket* buckets_;  // Never null: all empty indexes share one bucket.
   uint64_t n_buckets_;
-  uint64_t capacity_;  // 0: buckets_ is the shared empty one.
-  size_t bytes_;       // Of buckets_ if it is owned.
+  uint64_t capacity_;    // 0: buckets_ is the shared bucket.
+  ZeroedMemory memory_;  // Owns buckets_; null if that is the shared bucket.
 };
 
 }  // namespace rec_estimator

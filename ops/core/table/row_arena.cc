@@ -2,7 +2,6 @@
 #include "ops/core/table/row_arena.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 #include <utility>
 
@@ -12,13 +11,13 @@
 namespace rec_estimator {
 namespace {
 
-constexpr size_t kBlockBytes = size_t{2}
-                               << 20;     // At least, unless one row is more.
+// At least, unless one row is more.
+constexpr size_t kBlockBytes = size_t{2} << 20;
 constexpr uint64_t kFirstDirectory = 64;  // Blocks; 512 bytes.
 
-// Several blocks are mapped at a time, an eighth of what there is and at most
-// 32: huge pages then cross block borders, and a process may have only 65,530
-// mappings. Untouched blocks take no memory.
+// Several blocks are mapped at a time: an eighth of those mapped, at most 32.
+// Huge pages then cross block borders, and the mappings stay far below the
+// 65,530 that a process may have. Untouched blocks occupy no memory.
 constexpr uint64_t kExtentShare = 8;
 constexpr uint64_t kMaxExtent = 32;
 
@@ -26,31 +25,32 @@ constexpr uint64_t kMaxExtent = 32;
 
 // One allocation: blocks of rows, or a directory.
 struct RowArena::Extent {
-  void* memory;
-  size_t bytes;
-  Extent* next;
+  ZeroedMemory memory;
+  Extents next;
 };
 
 RowArena::RowArena(size_t row_floats) : row_floats_(row_floats), shift_(0) {
   while ((row_floats_ * sizeof(float) << shift_) < kBlockBytes) ++shift_;
 }
 
-bool RowArena::Promise(uint64_t rows) {
+RowArena::~RowArena() { Clear(); }
+
+bool RowArena::ReserveQuota(uint64_t rows) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!Grow(next_ + promised_ + rows)) return false;
-  promised_ += rows;
+  if (!Grow(next_ + quota_ + rows)) return false;
+  quota_ += rows;
   return true;
 }
 
-void RowArena::Release(uint64_t rows) {
+void RowArena::ReleaseQuota(uint64_t rows) {
   std::lock_guard<std::mutex> lock(mutex_);
-  promised_ -= rows;
+  quota_ -= rows;
 }
 
-bool RowArena::Take(uint64_t rows, uint64_t promised, uint32_t* first) {
+bool RowArena::Take(uint64_t rows, uint64_t from_quota, uint32_t* first) {
   std::lock_guard<std::mutex> lock(mutex_);
-  if (!Grow(next_ + promised_ - promised + rows)) return false;
-  promised_ -= promised;
+  if (!Grow(next_ + quota_ - from_quota + rows)) return false;
+  quota_ -= from_quota;
   *first = static_cast<uint32_t>(next_);
   next_ += rows;
   return true;
@@ -63,6 +63,18 @@ uint64_t RowArena::taken() const {
 
 size_t RowArena::bytes() const { return taken() * row_floats_ * sizeof(float); }
 
+RowArena::Extents RowArena::Allocate(size_t bytes, Pages pages) {
+  Extents extent(new (std::nothrow) Extent);
+  if (extent == nullptr) return nullptr;
+  extent->memory = AllocateZeroed(bytes, pages);
+  return extent->memory == nullptr ? nullptr : std::move(extent);
+}
+
+void RowArena::Keep(Extents extent) {
+  extent->next = std::move(extents_);
+  extents_ = std::move(extent);
+}
+
 bool RowArena::Grow(uint64_t rows) {
   if (rows > HashIndex::kMaxRows) return false;
   while ((blocks_ << shift_) < rows) {
@@ -71,48 +83,32 @@ bool RowArena::Grow(uint64_t rows) {
     uint64_t blocks =
         std::min(wanted, std::min(kMaxExtent, blocks_ / kExtentShare + 1));
     blocks = std::max(blocks, std::min(kMaxExtent, blocks_ / kExtentShare));
-    const size_t bytes = (row_floats_ * sizeof(float) * blocks) << shift_;
-    Extent* extent = new (std::nothrow) Extent;
-    if (extent == nullptr) return false;
     // The first block of a table that stays small is touched in few places.
-    extent->memory =
-        AllocateZeroed(bytes, blocks_ == 0 ? Pages::kSmall : Pages::kHuge);
-    extent->bytes = bytes;
-    if (extent->memory == nullptr ||
-        !Publish(static_cast<float*>(extent->memory), blocks)) {
-      FreeZeroed(extent->memory, bytes);
-      delete extent;
-      return false;
-    }
-    extent->next = extents_;
-    extents_ = extent;
+    Extents extent = Allocate((row_floats_ * sizeof(float) * blocks) << shift_,
+                              blocks_ == 0 ? Pages::kSmall : Pages::kHuge);
+    if (extent == nullptr || !Publish(std::move(extent), blocks)) return false;
   }
   return true;
 }
 
-bool RowArena::Publish(float* memory, uint64_t blocks) {
+bool RowArena::Publish(Extents extent, uint64_t blocks) {
   float** directory = directory_.load(std::memory_order_relaxed);
   if (blocks_ + blocks > directory_size_) {
     const uint64_t size = std::max(
         kFirstDirectory, std::max(blocks_ + blocks, 2 * directory_size_));
-    Extent* extent = new (std::nothrow) Extent;
-    if (extent == nullptr) return false;
-    extent->bytes = size * sizeof(float*);
-    extent->memory = AllocateZeroed(extent->bytes, Pages::kSmall);
-    if (extent->memory == nullptr) {
-      delete extent;
-      return false;
-    }
-    extent->next = extents_;
-    extents_ = extent;
-    float** copy = static_cast<float**>(extent->memory);
+    Extents larger = Allocate(size * sizeof(float*), Pages::kSmall);
+    if (larger == nullptr) return false;
+    float** copy = static_cast<float**>(larger->memory.get());
     if (blocks_ > 0) std::copy(directory, directory + blocks_, copy);
+    Keep(std::move(larger));
     directory = copy;
     directory_size_ = size;
   }
+  float* memory = static_cast<float*>(extent->memory.get());
   for (uint64_t b = 0; b < blocks; ++b) {
     directory[blocks_ + b] = memory + ((row_floats_ * b) << shift_);
   }
+  Keep(std::move(extent));
   blocks_ += blocks;
   directory_.store(directory, std::memory_order_release);
   return true;
@@ -120,12 +116,8 @@ bool RowArena::Publish(float* memory, uint64_t blocks) {
 
 void RowArena::Clear() {
   std::lock_guard<std::mutex> lock(mutex_);
-  while (extents_ != nullptr) {
-    Extent* extent = extents_;
-    extents_ = extent->next;
-    FreeZeroed(extent->memory, extent->bytes);
-    delete extent;
-  }
+  // One by one: the destructor of a long list would recurse.
+  while (extents_ != nullptr) extents_ = std::move(extents_->next);
   directory_.store(nullptr, std::memory_order_relaxed);
   directory_size_ = 0;
   blocks_ = 0;

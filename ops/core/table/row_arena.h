@@ -1,35 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the rows of one table live: blocks that never move, numbered rows.
+// The memory of a table's rows: numbered rows in blocks that never move.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_ROW_ARENA_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_ROW_ARENA_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
+
+#include "ops/core/base/cpu_memory.h"
 
 namespace rec_estimator {
 
 // Row r is row r % 2^k of block r / 2^k; a block holds 2 to 4 MiB (one row if
-// that is more). A directory maps blocks to addresses; it grows by being
-// copied, and old copies live until Clear, so that View needs no lock.
+// that is more). A directory maps blocks to addresses. It grows by being
+// copied, and old copies live until Clear, so a View needs no lock.
 //
-// Rows are handed out in order and never given back one by one: who took a row
-// keeps it for reuse. `Promise` first, so that a later `Take` cannot fail.
+// Rows are handed out in order and are never given back one by one: the caller
+// keeps a free row for reuse. After ReserveQuota, a Take from the quota cannot
+// fail.
 //
-// Thread rule: Promise, Release, Take and bytes from any thread; view() from a
-// thread that is synchronized with the Take of each row it reads (a shard's
-// lock does that); Clear, Swap from one thread while no other uses the arena.
+// Thread rule: ReserveQuota, ReleaseQuota, Take and bytes may be called from
+// any thread. view() is for threads that are synchronized with the Take of each
+// row they read, which a shard's lock ensures. Clear and Swap need that no
+// other thread uses the arena.
 class RowArena {
  public:
   explicit RowArena(size_t row_floats);  // row_floats >= 1
-  ~RowArena() { Clear(); }
+  ~RowArena();
   RowArena(const RowArena&) = delete;
   RowArena& operator=(const RowArena&) = delete;
 
   size_t row_floats() const { return row_floats_; }
 
-  // Addresses of rows, for use in a loop.
+  // The addresses of rows, for use in a loop.
   class View {
    public:
     float* Row(uint32_t row) const {
@@ -52,40 +57,47 @@ class RowArena {
     return view;
   }
 
-  // Sees to it that `rows` rows can be taken later; false: no memory.
-  bool Promise(uint64_t rows);
-  // Takes back what is left of a promise.
-  void Release(uint64_t rows);
-  // Hands out rows *first, *first + 1, ...; `promised` of them out of the
-  // caller's promise. False, nothing changed: no memory. Uninitialized.
-  bool Take(uint64_t rows, uint64_t promised, uint32_t* first);
+  // Ensures that `rows` rows can be taken later; false if there is no memory.
+  bool ReserveQuota(uint64_t rows);
+  // Returns the unused rest of a quota.
+  void ReleaseQuota(uint64_t rows);
+  // Hands out rows *first, *first + 1, ..., uninitialized; `from_quota` of them
+  // are charged to the caller's quota. Returns false and changes nothing if
+  // there is no memory.
+  bool Take(uint64_t rows, uint64_t from_quota, uint32_t* first);
 
   uint64_t taken() const;  // Rows handed out.
   size_t bytes() const;    // Of the rows handed out.
 
-  // Gives all memory back; rows and views are gone.
+  // Frees all memory; rows and views become invalid.
   void Clear();
 
-  // Exchanges contents with an arena of another row size. Promises stay.
+  // Exchanges rows with an arena of another row size. Quotas stay.
   void Swap(RowArena* other);
 
  private:
   struct Extent;
+  // A list, newest first: extending it allocates nothing but the element.
+  using Extents = std::unique_ptr<Extent>;
 
-  // Both: mutex_ is held.
+  static Extents Allocate(size_t bytes, Pages pages);  // Null: no memory.
+  void Keep(Extents extent);
+
+  // mutex_ is held for both.
   bool Grow(uint64_t rows);
-  bool Publish(float* memory, uint64_t blocks);
+  bool Publish(Extents extent, uint64_t blocks);
 
   size_t row_floats_;
   uint32_t shift_;  // log2 of the rows of a block.
   std::atomic<float**> directory_{nullptr};
 
-  mutable std::mutex mutex_;  // Guards what follows, and writes to the above.
+  // Guards the members below, and writes to those above.
+  mutable std::mutex mutex_;
   uint64_t directory_size_ = 0;  // Blocks that fit into directory_.
   uint64_t blocks_ = 0;          // Blocks that are mapped.
   uint64_t next_ = 0;            // Rows handed out.
-  uint64_t promised_ = 0;        // Rows that may still be asked for.
-  Extent* extents_ = nullptr;    // What is to be freed, newest first.
+  uint64_t quota_ = 0;           // Rows reserved and not taken yet.
+  Extents extents_;              // Owns blocks and directories.
 };
 
 }  // namespace rec_estimator

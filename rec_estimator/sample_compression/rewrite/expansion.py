@@ -177,7 +177,7 @@ class Expansion:
         if row_bias is None:
             row_bias = tf.zeros(tf.stack([self.items, units]), kernel.dtype)
         rows = tf.reshape(rows, [-1, inner])
-        return _ops.gen.rec_estimator_user_layer(
+        return _ops.gen.rec_estimator_segment_layer(
             entries, rows, kernel, self._row_splits, user_bias, row_bias
         )
 
@@ -228,10 +228,10 @@ def _kernel_rows_grad(op: tf.Operation, grad: tf.Tensor) -> tf.Tensor:
     return total
 
 
-@tf.RegisterGradient(op_registry.USER_LAYER)
-def _user_layer_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
+@tf.RegisterGradient(op_registry.SEGMENT_LAYER)
+def _segment_layer_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
     entries, rows, kernel, row_splits, user_bias, _ = op.inputs
-    found = _ops.gen.rec_estimator_user_layer_grad(entries, rows, kernel, row_splits, grad)
+    found = _ops.gen.rec_estimator_segment_layer_grad(entries, rows, kernel, row_splits, grad)
     user_bias_grads = _ops.gen.rec_estimator_repeat_rows_grad(grad, row_splits, tf.shape(user_bias))
     return [
         found.entry_grads,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chains of a full checkpoint and the changes to it, as TableRestore follows them."""
+"""TableRestore from a chain: a full checkpoint and the deltas after it."""
 
 import itertools
 import os
@@ -21,7 +21,7 @@ def chain(table, folder, names):
         table.commit_save()
 
 
-def test_a_chain_that_is_broken_is_an_error_naming_the_file(make_table, tmp_path):
+def test_a_broken_chain_is_an_error_that_names_the_file(make_table, tmp_path):
     table = make_table(DIM, BANK)
     chain(table, tmp_path, ["a", "b", "c"])
     target = make_table(DIM, BANK, name="r")
@@ -45,7 +45,7 @@ def test_a_parent_must_be_a_name(make_table, tmp_path, parent):
     write(tmp_path / "c", {**rows_of([1]), "t-delta_of": parent})
     table = make_table(DIM, BANK)
     if parent.dtype.kind == "S":
-        table.restore(tmp_path / "c", BANK)  # Of nothing: a full one.
+        table.restore(tmp_path / "c", BANK)  # An empty parent name means a full checkpoint.
         assert table.size() == 1
         return
     with pytest.raises(tf.errors.DataLossError, match="t-delta_of .* string of shape .. and at mo"):
@@ -61,14 +61,14 @@ def test_shards_must_build_on_the_same_checkpoint(make_table, tmp_path):
 
 
 def exchange(folder, name, tensors):
-    """Makes a checkpoint another one, from one moment to the next as its readers see it."""
+    """Atomically replaces a checkpoint by another one of the same name."""
     path = write(folder / "exchange", tensors)
     path.with_name("exchange.data-00000-of-00001").replace(folder / f"{name}.data-00000-of-00001")
     path.with_name("exchange.index").replace(folder / f"{name}.index")
 
 
 def save_chain(table, folder, names):
-    """Saves a chain whose links know their parents; the tables' contents at each."""
+    """Saves a chain with the identities of the parents. Returns the contents at each save."""
     found = {}
     for name, parent in zip(names, [None, *names]):
         identity = parent and identity_of((folder / f"{parent}.index").read_bytes())
@@ -80,7 +80,7 @@ def save_chain(table, folder, names):
 
 
 @pytest.mark.parametrize("exchanged", ["a", "b"])
-def test_a_parent_that_was_written_again_is_an_error_naming_both(make_table, tmp_path, exchanged):
+def test_an_overwritten_parent_is_an_error_that_names_both(make_table, tmp_path, exchanged):
     saved = save_chain(make_table(DIM, BANK), tmp_path, ["a", "b", "c", "d"])
     target = make_table(DIM, BANK, name="r")
     target.restore(tmp_path / "d", BANK, slots=ADAGRAD)
@@ -99,9 +99,9 @@ def test_a_parent_that_was_written_again_is_an_error_naming_both(make_table, tmp
     assert target.size() == 2
 
 
-def test_a_parent_written_again_while_its_changes_are_restored_never_mixes(make_table, tmp_path):
+def test_a_parent_overwritten_during_a_restore_never_mixes_rows(make_table, tmp_path):
     saved = save_chain(make_table(DIM, BANK), tmp_path, ["a", "b"])["b"]
-    # Data files of other names, as rec_estimator.Saver gives them, so that the index alone decides.
+    # The data files have other names, as those of rec_estimator.Saver, so only the index decides.
     with tf.Graph().as_default(), tf.Session() as session:
         write(tmp_path / "other", rows_of(np.arange(60)))
         write(tmp_path / "dense", {"w": np.ones(3, np.float32)})
@@ -146,7 +146,7 @@ def test_an_identity_must_be_a_string(make_table, tmp_path, identity):
         make_table(DIM, BANK).restore(tmp_path / "c", BANK)
 
 
-def test_changes_must_come_in_order(make_table, tmp_path):
+def test_keys_of_a_delta_must_be_ordered(make_table, tmp_path):
     write(tmp_path / "a", rows_of([1, 2, 3]))
     tensors = {**rows_of([3, 2]), "t-delta_of": np.array("a"), "t-keys_erased": np.array([9])}
     write(tmp_path / "c", tensors)

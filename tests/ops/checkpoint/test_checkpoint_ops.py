@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A table out to tensors and back from a checkpoint file."""
+"""TableExport, and TableRestore from checkpoints that SaveV2 writes."""
 
 import threading
 
@@ -7,77 +7,38 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from oracle import BUCKETS, TableOracle
+from written_checkpoints import (
+    ADAGRAD,
+    BANK,
+    DIM,
+    EDGE_KEYS,
+    assert_same,
+    rows_of,
+    tensors_of,
+    train,
+    train_randomly,
+    write,
+)
 
 from rec_estimator import _ops
 
-EDGE_KEYS = [0, -1, np.iinfo(np.int64).min, np.iinfo(np.int64).max]
-DIM = 3
-BANK = np.arange(5 * DIM, dtype=np.float32).reshape(5, DIM)
-ADAGRAD = [("Adagrad", DIM, 0.1)]
 
-
-def train(table, keys, version=0, rule="Adagrad"):
-    grads = np.random.default_rng(len(keys)).normal(size=[len(keys), DIM])
-    table.apply(
-        rule, [0.5], keys, grads, version=version, slots=ADAGRAD if rule == "Adagrad" else ()
-    )
-
-
-def write(session, path, tensors, slices=()):
-    """Writes {name: array} as a checkpoint; `slices`: names to write in two pieces."""
-    names, pieces, arrays = [], [], []
-    for name, array in tensors.items():
-        array = np.asarray(array)
-        if name in slices:
-            rows, rest = len(array), [f"0,{width}" for width in array.shape[1:]]
-            shape = " ".join(map(str, array.shape))
-            for begin, end in ((0, rows // 3), (rows // 3, rows)):
-                names.append(name)
-                pieces.append(f"{shape} {':'.join([f'{begin},{end - begin}', *rest])}")
-                arrays.append(array[begin:end])
-        else:
-            names.append(name)
-            pieces.append("")
-            arrays.append(array)
-    session.run(
-        tf.raw_ops.SaveV2(
-            prefix=str(path), tensor_names=names, shape_and_slices=pieces, tensors=arrays
-        )
-    )
-    return path
-
-
-def tensors_of(table, name="t", slots=ADAGRAD):
-    """The checkpoint of a table as checkpoint.py writes it, {name: array}."""
-    out = table.export(slots)
-    tensors = {f"{name}/default_values": out.pop("bank")}
-    slot_values = {slot: out.pop(slot) for slot, _, _ in slots}
-    values = out.pop("values")
-    for source, rows in {
-        name: values,
-        **{f"{name}/{s}": v for s, v in slot_values.items()},
-    }.items():
-        tensors[f"{source}-values"] = rows
-        tensors.update({f"{source}-{suffix}": array for suffix, array in out.items()})
-    return tensors
+def two_slices(array):
+    """Returns two slices of an array, a third and the rest of its rows, in SaveV2's notation."""
+    shape = " ".join(map(str, array.shape))
+    columns = "".join(f":0,{width}" for width in array.shape[1:])
+    rows, third = len(array), len(array) // 3
+    return [f"{shape} 0,{third}{columns}", f"{shape} {third},{rows - third}{columns}"]
 
 
 def assert_same_export(table, oracle, slots=()):
-    actual, expected = table.export(slots), oracle.export(slots)
-    assert actual.keys() == expected.keys()
-    for name, array in expected.items():
-        assert actual[name].dtype == array.dtype, name
-        np.testing.assert_array_equal(actual[name], array, err_msg=name)
+    assert_same(table.export(slots), oracle.export(slots))
 
 
 @pytest.fixture
 def trained(make_table):
-    """A table with 300 keys, edge keys among them, and Adagrad slots."""
-    table = make_table(DIM, BANK)
-    rng = np.random.default_rng(0)
-    for step in range(3):
-        train(table, [*rng.integers(-3000, 3000, 100), *EDGE_KEYS], version=step)
-    return table
+    """A table with Adagrad slots and about 300 keys, including the edge keys."""
+    return train_randomly(make_table(DIM, BANK))
 
 
 @pytest.fixture
@@ -157,7 +118,7 @@ def test_export_with_another_dim_is_an_error(trained):
 
 def test_lists_of_different_lengths_are_an_error(session):
     with pytest.raises(
-        tf.errors.InvalidArgumentError, match="must be of one length, got 1, 1 and 0"
+        tf.errors.InvalidArgumentError, match="must be of equal length, got 1, 1 and 0"
     ):
         session.run(export_op(slot_initials=[]).keys)
 
@@ -191,20 +152,20 @@ def test_random_training_exports_the_bits_of_the_oracle(make_table):
     assert_same_export(table, oracle, [])
 
 
-def test_a_slot_that_the_table_has_not_is_exported_as_its_initial_value(trained):
+def test_a_missing_slot_is_exported_as_its_initial_value(trained):
     out = trained.export([("other", 2, 0.75), *ADAGRAD])
     np.testing.assert_array_equal(out["other"], np.full([len(out["keys"]), 2], 0.75))
     np.testing.assert_array_equal(out["Adagrad"], trained.export(ADAGRAD)["Adagrad"])
 
 
-def test_an_export_beside_applies_is_of_one_instant_per_row(make_table):
-    # Every apply adds the same to value and slot, so a row caught halfway would differ.
+def test_an_export_during_applies_is_consistent_per_row(make_table):
+    # Value and slot of a row follow from the number of applies, so a torn row is detected.
     table = make_table(DIM, np.zeros([1, DIM]))
     slots = [("Momentum", DIM, 0.0)]
     keys = np.arange(3000)
 
     def step():
-        # Momentum 1 without decay: after n steps of -1 the slot is -n, the value n (n + 1) / 2.
+        # Momentum 1 without decay: after n steps of -1, the slot is -n and the value n (n + 1) / 2.
         table.apply("Momentum", [1.0, 1.0, 0.0], keys, -np.ones([3000, DIM]), slots=slots)
 
     step()
@@ -231,25 +192,25 @@ def test_a_missing_file_is_not_found(make_table, tmp_path):
 
 
 def test_a_missing_table_is_not_found_and_the_error_lists_what_is_there(
-    make_table, session, tmp_path, tensors
+    make_table, tmp_path, tensors
 ):
-    path = write(session, tmp_path / "c", tensors)
+    path = write(tmp_path / "c", tensors)
     message = "table u must be in checkpoint .*c as u-keys or u/part_0-keys, got .* tables t\n"
     with pytest.raises(tf.errors.NotFoundError, match=message):
         make_table(DIM, BANK, name="u").restore(path, BANK, tensor_name="u")
 
 
-def test_the_list_of_tables_has_an_end(make_table, session, tmp_path):
+def test_the_list_of_tables_in_an_error_is_bounded(make_table, tmp_path):
     tensors = {f"table{i}/part_{j}-keys": [0] for i in range(12) for j in range(2)}
-    path = write(session, tmp_path / "c", {**tensors, "dense": [0]})
+    path = write(tmp_path / "c", {**tensors, "dense": [0]})
     with pytest.raises(tf.errors.NotFoundError, match=r"tables (table\d+, ){8}\.\.\.\n"):
         make_table(DIM, BANK).restore(path, BANK)
-    path = write(session, tmp_path / "d", {"dense": [0]})
+    path = write(tmp_path / "d", {"dense": [0]})
     with pytest.raises(tf.errors.NotFoundError, match="tables none\n"):
         make_table(DIM, BANK).restore(path, BANK)
 
 
-N = 204  # Not the number of keys of `tensors`.
+N = 204  # Differs from the number of keys in `tensors`.
 
 FILE_ERRORS = {
     "values of another dim": (
@@ -303,11 +264,11 @@ FILE_ERRORS = {
 
 
 @pytest.mark.parametrize("changed, kind, message", FILE_ERRORS.values(), ids=FILE_ERRORS)
-def test_a_file_that_does_not_fit_is_an_error_and_the_table_stays(
-    make_table, session, tmp_path, tensors, changed, kind, message
+def test_an_inconsistent_file_is_an_error_and_leaves_the_table_unchanged(
+    make_table, tmp_path, tensors, changed, kind, message
 ):
     tensors.update(changed)
-    path = write(session, tmp_path / "c", {k: v for k, v in tensors.items() if v is not None})
+    path = write(tmp_path / "c", {k: v for k, v in tensors.items() if v is not None})
     table = make_table(DIM, BANK + 1, name="u")
     train(table, [3, 4])
     before = table.export(ADAGRAD)
@@ -318,13 +279,6 @@ def test_a_file_that_does_not_fit_is_an_error_and_the_table_stays(
         np.testing.assert_array_equal(before[name], after[name])
 
 
-def rows_of(keys, source="t"):
-    """The least that is a table, without offsets: DeepRec's old form."""
-    keys = np.asarray(keys)
-    values = np.arange(len(keys) * DIM, dtype=np.float32).reshape(-1, DIM)
-    return {f"{source}-keys": keys, f"{source}-values": values}
-
-
 @pytest.mark.parametrize(
     "tensors",
     [
@@ -333,8 +287,8 @@ def rows_of(keys, source="t"):
     ],
     ids=["in one part", "in a slot"],
 )
-def test_a_key_that_comes_twice_is_data_loss(make_table, session, tmp_path, tensors):
-    path = write(session, tmp_path / "c", tensors)
+def test_a_repeated_key_is_data_loss(make_table, tmp_path, tensors):
+    path = write(tmp_path / "c", tensors)
     with pytest.raises(
         tf.errors.DataLossError, match="distinct keys, got (3 of which 2 are|6 twice)"
     ):
@@ -342,8 +296,8 @@ def test_a_key_that_comes_twice_is_data_loss(make_table, session, tmp_path, tens
 
 
 @pytest.mark.parametrize("shape", [[0, DIM], [2, DIM + 1], [DIM], []], ids=str)
-def test_a_bank_of_the_wrong_shape_is_an_error(make_table, session, tmp_path, shape):
-    path = write(session, tmp_path / "c", rows_of([1]))
+def test_a_bank_of_the_wrong_shape_is_an_error(make_table, tmp_path, shape):
+    path = write(tmp_path / "c", rows_of([1]))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"bank of table t must be \[b, dim\]"):
         make_table(DIM, BANK).restore(path, np.zeros(shape))
 
@@ -364,15 +318,15 @@ def test_a_part_beyond_the_parts_is_an_error(session):
         session.run(restore_op(part=2, num_parts=2))
 
 
-def test_a_slot_that_the_table_has_with_another_width_is_an_error(trained, session, tmp_path):
-    path = write(session, tmp_path / "c", rows_of([1]))
+def test_a_slot_that_the_table_has_with_another_width_is_an_error(trained, tmp_path):
+    path = write(tmp_path / "c", rows_of([1]))
     message = "slot_widths must be those of table t, 3 for slot Adagrad, got 1"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         trained.restore(path, BANK, slots=[("Adagrad", 1, 0.1)])
 
 
-def test_a_damaged_file_is_an_error_wherever_the_damage_is(make_table, session, tmp_path, tensors):
-    write(session, tmp_path / "c", tensors)
+def test_a_damaged_file_is_an_error_wherever_the_damage_is(make_table, tmp_path, tensors):
+    write(tmp_path / "c", tensors)
     table = make_table(DIM, BANK, name="u")
     rng = np.random.default_rng(0)
     for file in sorted(tmp_path.glob("c.*")):
@@ -389,7 +343,7 @@ def test_a_damaged_file_is_an_error_wherever_the_damage_is(make_table, session, 
                 table.restore(tmp_path / "c", BANK, tensor_name="t", slots=ADAGRAD)
             except tf.errors.OpError:
                 continue
-            # A bit of padding, of another tensor or of the footer: then all rows are right.
+            # The bit belongs to padding, another tensor or the footer: all rows must be right.
             assert_same_export(
                 table, TableOracle.restore(tensors, "t", 0, 1, ADAGRAD, BANK), ADAGRAD
             )
@@ -402,26 +356,24 @@ def test_a_damaged_file_is_an_error_wherever_the_damage_is(make_table, session, 
 @pytest.mark.parametrize(
     "slots", [[], ADAGRAD, [("new", 2, 0.5), *ADAGRAD]], ids=["none", "one", "two"]
 )
-def test_restore_replaces_what_the_table_held(make_table, session, tmp_path, tensors, slots):
-    path = write(session, tmp_path / "c", tensors)
+def test_restore_replaces_what_the_table_held(make_table, tmp_path, tensors, slots):
+    path = write(tmp_path / "c", tensors)
     table = make_table(DIM, BANK + 1, name="u")
     table.apply("GradientDescent", [1.0], [123456, 5], np.ones([2, DIM]))
     table.restore(path, BANK + 2, slots=slots)
     assert_same_export(table, TableOracle.restore(tensors, "t", 0, 1, slots, BANK), slots)
 
 
-def test_restore_initializes_a_table(make_table, session, tmp_path):
-    path = write(session, tmp_path / "c", rows_of([1]))
+def test_restore_initializes_a_table(make_table, tmp_path):
+    path = write(tmp_path / "c", rows_of([1]))
     table = make_table(DIM)
     table.restore(path, BANK)
     assert table.call("is_initialized")
     np.testing.assert_array_equal(table.lookup([1, 7]), [[0, 1, 2], BANK[2]])
 
 
-def test_training_goes_on_from_a_restore_as_if_nothing_had_happened(
-    make_table, session, tmp_path, trained
-):
-    path = write(session, tmp_path / "c", tensors_of(trained))
+def test_training_goes_on_from_a_restore_as_if_nothing_had_happened(make_table, tmp_path, trained):
+    path = write(tmp_path / "c", tensors_of(trained))
     restored = make_table(DIM, name="u")
     restored.restore(path, BANK, slots=ADAGRAD)
     for table in (trained, restored):
@@ -433,9 +385,7 @@ def test_training_goes_on_from_a_restore_as_if_nothing_had_happened(
 
 @pytest.mark.parametrize("now", [1, 2, 3, 1000, 1500])
 @pytest.mark.parametrize("then", [1, 2, 5])
-def test_any_number_of_parts_restores_into_any_other(
-    make_table, session, tmp_path, tensors, then, now
-):
+def test_any_number_of_parts_restores_into_any_other(make_table, tmp_path, tensors, then, now):
     whole = TableOracle.restore(tensors, "t", 0, 1, ADAGRAD, BANK)
     split = tensors
     if then > 1:
@@ -448,7 +398,7 @@ def test_any_number_of_parts_restores_into_any_other(
                 split[f"t/part_{part}{suffix}-values"] = rows
                 for name, array in out.items():
                     split[f"t/part_{part}{suffix}-{name}"] = array
-    path = write(session, tmp_path / "c", split)
+    path = write(tmp_path / "c", split)
     keys = np.array(list(whole.rows))
     restored = []
     for part in sorted({0, 1 % now, now // 2, now - 1}):
@@ -462,16 +412,14 @@ def test_any_number_of_parts_restores_into_any_other(
         np.testing.assert_array_equal(np.sort(restored), np.sort(keys))
 
 
-def test_slots_are_matched_by_key_and_start_fresh_where_they_are_missing(
-    make_table, session, tmp_path
-):
+def test_slots_are_matched_by_key_and_start_fresh_where_they_are_missing(make_table, tmp_path):
     tensors = {
         **rows_of([3, 1, 2]),
         "t/Adagrad-keys": np.array([2, 9, 3]),
         "t/Adagrad-values": np.array([[2] * 3, [9] * 3, [3] * 3], np.float32),
     }
     table = make_table(DIM)
-    table.restore(write(session, tmp_path / "c", tensors), BANK, slots=ADAGRAD)
+    table.restore(write(tmp_path / "c", tensors), BANK, slots=ADAGRAD)
     out = table.export(ADAGRAD)
     np.testing.assert_array_equal(out["keys"], [1, 2, 3])
     fresh = np.float32(0.1)
@@ -480,63 +428,59 @@ def test_slots_are_matched_by_key_and_start_fresh_where_they_are_missing(
 
 @pytest.mark.parametrize("empty", [{}, {"t-freqs": [], "t-versions": []}], ids=["absent", "empty"])
 def test_without_frequencies_and_versions_keys_are_admitted_and_counted_once(
-    make_table, session, tmp_path, empty
+    make_table, tmp_path, empty
 ):
     empty = {name: np.zeros([0], np.int64) for name in empty}
     table = make_table(DIM)
-    table.restore(write(session, tmp_path / "c", {**rows_of([4, 5]), **empty}), BANK)
+    table.restore(write(tmp_path / "c", {**rows_of([4, 5]), **empty}), BANK)
     out = table.export()
     np.testing.assert_array_equal(out["freqs"], [1, 1])
     np.testing.assert_array_equal(out["versions"], [-1, -1])
 
 
-def test_int32_keys_widen(make_table, session, tmp_path):
+def test_int32_keys_widen(make_table, tmp_path):
     keys = np.array([-5, 2**31 - 1, -(2**31)], np.int32)
     table = make_table(DIM)
-    table.restore(write(session, tmp_path / "c", rows_of(keys)), BANK)
+    table.restore(write(tmp_path / "c", rows_of(keys)), BANK)
     np.testing.assert_array_equal(np.sort(table.export()["keys"]), np.sort(keys))
     np.testing.assert_array_equal(table.lookup(keys), rows_of(keys)["t-values"])
 
 
-def test_tensors_written_in_slices_read_like_whole_ones(make_table, session, tmp_path, tensors):
-    path = write(
-        session,
-        tmp_path / "c",
-        tensors,
-        slices=["t-keys", "t-values", "t-freqs", "t/Adagrad-values"],
-    )
+def test_tensors_written_in_slices_read_like_whole_ones(make_table, tmp_path, tensors):
+    names = ["t-keys", "t-values", "t-freqs", "t/Adagrad-values"]
+    path = write(tmp_path / "c", tensors, {name: two_slices(tensors[name]) for name in names})
     table = make_table(DIM, name="u")
     table.restore(path, BANK, slots=ADAGRAD)
     assert_same_export(table, TableOracle.restore(tensors, "t", 0, 1, ADAGRAD, BANK), ADAGRAD)
 
 
-def test_an_empty_table_restores(make_table, session, tmp_path):
+def test_an_empty_table_restores(make_table, tmp_path):
     empty = tensors_of(make_table(DIM, BANK))
     table = make_table(DIM, BANK + 1, name="u")
     train(table, [1, 2])
-    table.restore(write(session, tmp_path / "c", empty), BANK, slots=ADAGRAD)
+    table.restore(write(tmp_path / "c", empty), BANK, slots=ADAGRAD)
     assert table.size() == 0
     np.testing.assert_array_equal(table.lookup([1]), BANK[1:2])
 
 
-def test_a_table_without_a_filter_admits_filtered_keys_anew(make_table, session, tmp_path, tensors):
+def test_a_table_without_a_filter_admits_filtered_keys_anew(make_table, tmp_path, tensors):
     tensors["t-keys_filtered"] = np.array([7777777])
     tensors["t-freqs_filtered"] = tensors["t-versions_filtered"] = np.array([1])
     del tensors["t-partition_filter_offset"]
     table = make_table(DIM, name="u")
-    table.restore(write(session, tmp_path / "c", tensors), BANK)
+    table.restore(write(tmp_path / "c", tensors), BANK)
     out = table.export()
     (at,) = np.flatnonzero(out["keys"] == 7777777)
     assert out["freqs"][at] == out["versions"][at] == 1
     np.testing.assert_array_equal(out["values"][at], BANK[7777777 % len(BANK)])
 
 
-def test_a_large_table_comes_back_whole(make_table, session, tmp_path):
+def test_a_large_table_comes_back_whole(make_table, tmp_path):
     table = make_table(DIM, BANK)
     train(table, np.random.default_rng(0).integers(-(2**62), 2**62, 50000), version=1)
     tensors = tensors_of(table)
     again = make_table(DIM, name="u")
-    again.restore(write(session, tmp_path / "c", tensors), BANK, slots=ADAGRAD)
+    again.restore(write(tmp_path / "c", tensors), BANK, slots=ADAGRAD)
     for name, array in tensors_of(again).items():
         np.testing.assert_array_equal(array, tensors[name], err_msg=name)
 
@@ -544,11 +488,9 @@ def test_a_large_table_comes_back_whole(make_table, session, tmp_path):
 # ------------------------------------------------------------------ threads
 
 
-def test_a_restore_beside_training_takes_each_step_whole_or_not_at_all(
-    make_table, session, tmp_path
-):
+def test_a_restore_during_training_includes_each_step_fully_or_not_at_all(make_table, tmp_path):
     keys = np.arange(5000)
-    path = write(session, tmp_path / "c", rows_of(keys))
+    path = write(tmp_path / "c", rows_of(keys))
     table = make_table(DIM)
     table.restore(path, BANK)
 
@@ -563,6 +505,6 @@ def test_a_restore_beside_training_takes_each_step_whole_or_not_at_all(
         trainer.join()
         out = table.export()
         assert len(out["keys"]) == 5000
-        # How many steps came after the restore is chance, but it is the same for every key.
+        # The number of steps after the restore varies, but it is the same for every key.
         (steps,) = set(out["freqs"] - 1)
         np.testing.assert_array_equal(out["values"], rows_of(keys)["t-values"][out["keys"]] - steps)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables from a checkpoint file by TableRestore: filters, other tables, damage of every kind."""
+"""TableRestore: filters, keys, slices, damaged and merged checkpoints."""
 
 import shutil
 
@@ -26,7 +26,7 @@ from rec_estimator.checkpoint.format.index_file import identity_of
 
 @pytest.fixture
 def trained(make_table):
-    """A table whose keys were seen one to nine times, and the edge keys once."""
+    """A table whose keys occurred one to nine times, and the edge keys once."""
     table = make_table(DIM, BANK, name="trained", filter_freq=3)
     keys = np.repeat(np.arange(-40, 40), np.arange(80) % 9 + 1)
     for version, part in enumerate(np.array_split(np.random.default_rng(0).permutation(keys), 4)):
@@ -39,7 +39,7 @@ def trained(make_table):
 
 
 @pytest.mark.parametrize("threshold", [0, 1, 2, 3, 5, 1000])
-def test_admitted_keys_stay_and_filtered_ones_are_judged_anew(
+def test_admitted_keys_stay_and_filtered_keys_meet_the_new_threshold(
     make_table, trained, tmp_path, threshold
 ):
     trained.save(tmp_path / "c", slots=ADAGRAD)
@@ -65,7 +65,9 @@ def test_admitted_keys_stay_and_filtered_ones_are_judged_anew(
 
 
 @pytest.mark.parametrize("threshold, freq", [(0, 1), (1, 1), (7, 7)])
-def test_keys_without_counts_are_admitted_as_if_just_counted(make_table, tmp_path, threshold, freq):
+def test_keys_without_counts_are_admitted_with_the_threshold_as_count(
+    make_table, tmp_path, threshold, freq
+):
     path = write(tmp_path / "c", {**rows_of([4, 5]), "t-freqs": np.zeros([0], np.int64)})
     table = make_table(DIM, filter_freq=threshold)
     table.restore(path, BANK)
@@ -73,7 +75,7 @@ def test_keys_without_counts_are_admitted_as_if_just_counted(make_table, tmp_pat
     assert out["freqs"].tolist() == [freq] * 2 and out["versions"].tolist() == [-1] * 2
 
 
-def test_filtered_keys_without_counts_start_from_none(make_table, tmp_path):
+def test_filtered_keys_without_counts_start_from_zero(make_table, tmp_path):
     tensors = {**rows_of([4]), "t-keys_filtered": np.array([6, 5])}
     table = make_table(DIM, filter_freq=2)
     table.restore(write(tmp_path / "c", tensors), BANK)
@@ -91,14 +93,14 @@ def test_counts_of_a_counter_filter_go_into_the_bloom_filter(make_table, trained
     for name in ("keys", "values", "Adagrad", "freqs", "versions"):
         np.testing.assert_array_equal(after[name], before[name], err_msg=name)
     assert after["keys_filtered"].size == 0
-    # With room for 10000 keys, eighty do not get into each other's way.
+    # The filter has room for 10000 keys, so 80 keys do not collide.
     np.testing.assert_array_equal(
         table.frequencies(before["keys_filtered"]), before["freqs_filtered"]
     )
 
 
 def bloom_tables(make_table, shards):
-    """Shards of a logical table, trained each with its keys; and all keys."""
+    """Returns the shards of a logical table, each trained with its keys, and all keys."""
     keys = np.random.default_rng(1).permutation(np.repeat(np.arange(300), np.arange(300) % 4 + 1))
     tables = [make_table(DIM, BANK, name=f"shard{i}", **BLOOM) for i in range(shards)]
     for i, table in enumerate(tables):
@@ -153,7 +155,7 @@ def test_an_evicted_key_of_a_bloom_filter_stays_an_entry(make_table, tmp_path):
     ],
     ids=["no filter", "counter", "size", "freq", "probability"],
 )
-def test_cells_of_another_geometry_are_dropped(make_table, tmp_path, filter_attrs):
+def test_bloom_cells_of_another_layout_are_dropped(make_table, tmp_path, filter_attrs):
     (table,), keys = bloom_tables(make_table, 1)
     table.save(tmp_path / "c", slots=ADAGRAD)
     restored = make_table(DIM, name="r", **filter_attrs)
@@ -217,7 +219,7 @@ def test_a_key_that_does_not_fit_the_type_of_the_table_is_an_error(make_table, t
     ids=str,
 )
 @pytest.mark.parametrize("ending", ["keys", "keys_filtered"])
-def test_keys_that_come_twice_are_data_loss_in_any_order(make_table, tmp_path, keys, ending):
+def test_repeated_keys_are_data_loss_in_any_order(make_table, tmp_path, keys, ending):
     tensors = rows_of(keys) if ending == "keys" else rows_of([77])
     tensors[f"t-{ending}"] = np.array(keys)
     table = make_table(DIM, BANK, filter_freq=1000)
@@ -227,7 +229,7 @@ def test_keys_that_come_twice_are_data_loss_in_any_order(make_table, tmp_path, k
 
 
 def test_a_key_that_is_admitted_and_filtered_is_data_loss(make_table, tmp_path):
-    # Out of order, so that only the table can tell.
+    # The keys are not ordered, so only the table can detect the repeats.
     tensors = {**rows_of([5, 6]), "t-keys_filtered": np.array([9, 6, 5])}
     with pytest.raises(tf.errors.DataLossError, match="t-keys_filtered .* got 3 of which 1 are"):
         make_table(DIM, BANK).restore(write(tmp_path / "c", tensors), BANK)
@@ -257,7 +259,7 @@ def test_deeprecs_order_within_a_bucket_is_restored(make_table, tmp_path):
         ("t-keys", ["9 0,2", "9 3,6"], "DataLoss", "t-keys .* a gap or an overlap at row 2"),
     ],
 )
-def test_slices_that_are_not_all_rows_once_are_an_error(
+def test_slices_with_gaps_or_overlaps_are_an_error(
     make_table, tmp_path, name, slices, kind, message
 ):
     path = write(tmp_path / "c", rows_of(np.arange(9)), {name: slices})
@@ -283,7 +285,7 @@ def test_slices_come_in_any_order_and_width(make_table, tmp_path):
 
 @pytest.fixture
 def stored(make_table, tmp_path):
-    """A folder with a chain of two checkpoints, slices among them, and what it restores to."""
+    """A folder with a chain of two checkpoints, written in slices, and the restored contents."""
     table = make_table(DIM, BANK, name="stored", **BLOOM)
     keys = np.random.default_rng(0).integers(-(2**62), 2**62, 60000)
     train(table, np.concatenate([keys] * 3 + [EDGE_KEYS]))
@@ -318,13 +320,13 @@ def test_damage_anywhere_is_an_error_or_does_no_harm(make_table, stored, file):
             refused += 1
             assert empty.stats().total_count == 0
             continue
-        # A bit of a tensor that is not read, as the counts of a slot, or of padding.
+        # The bit belongs to padding or to a tensor that is not read, such as a slot's counts.
         assert contents(empty) == expected
         empty.initialize(BANK)
     assert refused > 10
 
 
-def test_damage_of_a_large_file_is_found_before_a_row_is_lost(make_table, stored):
+def test_damage_of_a_large_file_is_detected_before_a_row_is_lost(make_table, stored):
     folder, expected = stored
     full = make_table(DIM, BANK, name="full", **BLOOM)
     train(full, [1, 1, 1, 2])
@@ -333,7 +335,7 @@ def test_damage_of_a_large_file_is_found_before_a_row_is_lost(make_table, stored
     data = folder / "a.data-00000-of-00001"
     size = data.stat().st_size
     with open(data, "r+b") as file:
-        # The file begins with the bank, which is read first of all.
+        # The file starts with the bank, which is read first.
         for at in [0, 30, *rng.integers(size // 100, size, 6)]:
             file.seek(int(at))
             good = file.read(1)
@@ -377,7 +379,7 @@ NONSENSE = [
 ]
 
 
-def test_nonsense_in_place_of_any_tensor_is_an_error_or_a_table(make_table, tmp_path):
+def test_a_tensor_replaced_by_nonsense_is_an_error_or_ignored(make_table, tmp_path):
     table = make_table(DIM, BANK, name="stored", **BLOOM)
     train(table, [1, 1, 1, 2, 3, 1002])
     table.save(tmp_path / "a", **SAVE)
@@ -399,7 +401,7 @@ def test_nonsense_in_place_of_any_tensor_is_an_error_or_a_table(make_table, tmp_
                 assert empty.stats().total_count == 0
                 refused.add(name)
             empty.initialize(BANK)
-    # Of a slot, counts and versions are not read: they are the row's.
+    # The counts and versions of a slot are not read, because the row has its own.
     assert {name for name in good if "Adagrad" not in name} == refused - {
         name for name in refused if "Adagrad" in name
     }
@@ -430,8 +432,8 @@ def test_files_of_a_merged_checkpoint_are_read(make_table, session, trained, tmp
     assert contents(table) == contents(trained)
 
 
-def test_a_table_of_a_checkpoint_that_fails_midway_keeps_its_bank(make_table, tmp_path):
-    # Out of order, so that the key that comes twice is found at the end.
+def test_a_failed_restore_keeps_the_bank(make_table, tmp_path):
+    # The keys are not ordered, so the repeated key is detected at the end.
     path = write(tmp_path / "c", {**rows_of([5, 4, 5]), "t/default_values": BANK + 7})
     table = make_table(DIM, BANK)
     with pytest.raises(tf.errors.DataLossError, match="distinct"):
@@ -440,7 +442,7 @@ def test_a_table_of_a_checkpoint_that_fails_midway_keeps_its_bank(make_table, tm
     np.testing.assert_array_equal(table.lookup([4, 5]), BANK[[4, 0]])
 
 
-def test_restore_knows_its_key_types():
+def test_restore_refuses_other_key_types():
     handle = _ops.gen.rec_estimator_table_handle(shared_name="t", dim=DIM)
     with pytest.raises(TypeError, match="key_dtype"):
         _ops.gen.rec_estimator_table_restore(

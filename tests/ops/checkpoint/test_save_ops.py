@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables to a checkpoint file by TablesSave: in full, and what has changed since."""
+"""TablesSave: full and incremental saves, errors, and the memory they take."""
 
 import json
 import pathlib
@@ -10,36 +10,24 @@ import threading
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from written_checkpoints import ADAGRAD, BANK, BLOOM, DIM, EDGE_KEYS, read, train
+from written_checkpoints import (
+    ADAGRAD,
+    BANK,
+    BLOOM,
+    DIM,
+    assert_same,
+    read,
+    tensors_of,
+    train,
+    train_randomly,
+)
 
 from rec_estimator import _ops
 
 
-def tensors_of(table, name="t", slots=ADAGRAD):
-    """The checkpoint of a table without a Bloom filter as checkpoint.py writes it."""
-    out = table.export(slots)
-    tensors = {f"{name}/default_values": out.pop("bank"), f"{name}-values": out.pop("values")}
-    for slot, _, _ in slots:
-        tensors[f"{name}/{slot}-values"] = out.pop(slot)
-    for source in [name, *(f"{name}/{slot}" for slot, _, _ in slots)]:
-        tensors.update({f"{source}-{suffix}": array for suffix, array in out.items()})
-    return tensors
-
-
-def assert_same(actual, expected):
-    assert actual.keys() == expected.keys()
-    for name, array in expected.items():
-        assert actual[name].dtype == array.dtype, name
-        np.testing.assert_array_equal(actual[name], array, err_msg=name)
-
-
 @pytest.fixture
 def trained(make_table):
-    table = make_table(DIM, BANK)
-    rng = np.random.default_rng(0)
-    for step in range(3):
-        train(table, [*rng.integers(-3000, 3000, 100), *EDGE_KEYS], version=step)
-    return table
+    return train_randomly(make_table(DIM, BANK))
 
 
 # ------------------------------------------------------------------ full saves
@@ -63,9 +51,9 @@ def test_a_table_of_many_slices_reads_like_one_of_a_stock_saver(make_table, sess
     table.save(tmp_path / "c", slots=ADAGRAD)
     expected = tensors_of(table)
     whole, sliced = (len(files(tmp_path)[f"{name}.index"]) for name in ("empty", "c"))
-    assert sliced > 1.5 * whole, "there are no slices in it"
+    assert sliced > 1.5 * whole, "the index must have entries of slices"
     assert_same(read(tmp_path / "c"), expected)
-    # And in parts, which a Saver of partitioned variables asks for.
+    # A slice can be restored too, as a Saver of partitioned variables does.
     values = expected["t-values"]
     n = len(values)
     part = tf.raw_ops.RestoreV2(
@@ -77,7 +65,7 @@ def test_a_table_of_many_slices_reads_like_one_of_a_stock_saver(make_table, sess
     np.testing.assert_array_equal(session.run(part)[0], values[1000 : n - 1000])
 
 
-def test_a_slot_that_the_table_has_not_is_saved_as_its_initial_value(trained, tmp_path):
+def test_a_missing_slot_is_saved_as_its_initial_value(trained, tmp_path):
     slots = [("other", 2, 0.75), *ADAGRAD]
     trained.save(tmp_path / "c", slots=slots)
     assert_same(read(tmp_path / "c"), tensors_of(trained, slots=slots))
@@ -120,8 +108,8 @@ def test_filtered_keys_are_saved_unless_the_environment_says_no(
         assert tensors[f"{source}-partition_filter_offset"][-1] == len(filtered)
 
 
-def test_keys_listed_in_several_turns_are_all_there_in_order(make_table, tmp_path):
-    # More than fit into one listing. They own no rows, so that the table stays small.
+def test_keys_listed_in_several_parts_are_complete_and_ordered(make_table, tmp_path):
+    # More keys than one list holds. They do not own rows, so the table stays small.
     n = 2_700_000
     table = make_table(DIM, BANK, filter_freq=2)
     keys = np.random.default_rng(0).integers(-(2**62), 2**62, n)
@@ -151,7 +139,7 @@ def test_a_bloom_filter_is_saved_as_its_touched_blocks(make_table, tmp_path, fre
     assert cells.shape == (len(numbers), layout[1])
     assert 1 <= len(numbers) <= 3 and (np.diff(numbers) > 0).all()
     assert numbers[0] >= 0 and numbers[-1] < layout[0]
-    # Each key raises its hashes' cells to its count; two may share one.
+    # Each key raises the cells of its hashes to its count. Two keys may share a cell.
     assert cells.max() == 2 and 0 < np.count_nonzero(cells) <= 3 * layout[2]
     export = table.call(
         "export", dim=DIM, num_slots=0, slot_names=[], slot_widths=[], slot_initials=[],
@@ -170,14 +158,14 @@ def test_an_export_with_counters_of_another_type_is_an_error(make_table):
         table.export()
 
 
-def test_a_save_beside_applies_is_of_one_instant_per_row(make_table, tmp_path):
-    # Every apply adds the same to value and slot, so a row caught halfway would differ.
+def test_a_save_during_applies_is_consistent_per_row(make_table, tmp_path):
+    # Value and slot of a row follow from the number of applies, so a torn row is detected.
     table = make_table(DIM, np.zeros([1, DIM]))
     slots = [("Momentum", DIM, 0.0)]
     keys = np.arange(3000)
 
     def step():
-        # Momentum 1 without decay: after n steps of -1 the slot is -n, the value n (n + 1) / 2.
+        # Momentum 1 without decay: after n steps of -1, the slot is -n and the value n (n + 1) / 2.
         table.apply("Momentum", [1.0, 1.0, 0.0], keys, -np.ones([3000, DIM]), slots=slots)
 
     step()
@@ -195,8 +183,8 @@ def test_a_save_beside_applies_is_of_one_instant_per_row(make_table, tmp_path):
     assert torn == 0
 
 
-def test_saves_restores_and_applies_at_once_all_come_to_an_end(make_table, tmp_path):
-    # A save holds every lock of the table, a restore waits for them on threads of the same pool.
+def test_concurrent_saves_restores_and_applies_do_not_deadlock(make_table, tmp_path):
+    # A save holds all locks of the table. A restore waits for them on threads of the same pool.
     table = make_table(DIM, BANK)
     keys = np.arange(40000)
     train(table, keys)
@@ -210,7 +198,7 @@ def test_saves_restores_and_applies_at_once_all_come_to_an_end(make_table, tmp_p
         lambda: table.lookup(keys),
     ]
     for work in works:
-        work()  # Builds its op: a graph is not for several threads.
+        work()  # Builds the op now, because threads must not change a graph at the same time.
     done = []
 
     def repeat(work):
@@ -250,11 +238,14 @@ def files(folder):
         ({"slot_widths": [4]}, "slot_widths must be those of table t, 3 for slot Adagrad, got 4"),
         ({"slot_names": [""]}, "slot_names must be distinct and not empty, got '' at 0"),
         ({"names": [""]}, "tensor_names must be distinct and not empty, got '' at 0"),
-        ({"delta_of": "../c"}, "delta_of must be the name of a checkpoint beside prefix, got ../c"),
+        (
+            {"delta_of": "../c"},
+            "delta_of must be the name of a checkpoint in the folder of prefix, got ../c",
+        ),
     ],
     ids=str,
 )
-def test_what_does_not_fit_is_an_error_and_no_file_is_left(trained, tmp_path, attrs, message):
+def test_invalid_arguments_are_an_error_and_leave_no_file(trained, tmp_path, attrs, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         trained.save(tmp_path / "c", **{"slots": ADAGRAD, **attrs})
     assert files(tmp_path) == {}
@@ -305,7 +296,7 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_as_it_was(make_table, tr
     assert files(tmp_path) == before
 
 
-def test_a_folder_that_cannot_be_made_is_an_error(trained, tmp_path):
+def test_a_folder_that_cannot_be_created_is_an_error(trained, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(tf.errors.OpError, match="file"):
         trained.save(tmp_path / "file" / "c")
@@ -359,7 +350,7 @@ def bytes_of(name):
     return int(session.run(gen.rec_estimator_table_stats(handle(name)).memory_bytes))
 
 def growth(work):
-    # Peak of the process's memory during work() above what it has before, in bytes.
+    # Peak memory of the process during work() minus its memory before, in bytes.
     def field(name):
         lines = pathlib.Path("/proc/self/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(name)) << 10
@@ -369,14 +360,14 @@ def growth(work):
     return field("VmHWM") - before
 
 fill(1500000)
-save()  # What TensorFlow needs the first time apart.
+save()  # The first call also allocates memory that TensorFlow keeps.
 print(json.dumps({
     "saving": growth(save),
     "restoring": growth(lambda: restore("u")),
     "table": bytes_of("t"),
     "restored": bytes_of("u"),
 }))
-# A limit on the size of files, which holds for a whole process, stands for a full disk.
+# Simulates a full disk by a limit on the size of files. The limit holds for the whole process.
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10 << 20, resource.RLIM_INFINITY))
 before = sorted(os.listdir(folder))
@@ -390,7 +381,7 @@ except tf.errors.OpError as error:
 
 @pytest.fixture(scope="module")
 def large_table(tmp_path_factory):
-    """What a process of its own says of saving and restoring a table of 250 MB."""
+    """Memory and errors of saving and restoring a table of 250 MB, measured in a subprocess."""
     folder = tmp_path_factory.mktemp("large")
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(folder)],
@@ -419,7 +410,7 @@ def test_a_full_disk_is_an_error_that_leaves_what_was_there(large_table):
 # ------------------------------------------------------------------ changes
 
 
-def test_changes_of_a_table_that_never_was_saved_in_full_are_refused(trained, tmp_path):
+def test_an_incremental_save_before_a_full_one_is_refused(trained, tmp_path):
     message = "table t must be saved in full, with track_changes, before its changes .* = base"
     with pytest.raises(tf.errors.FailedPreconditionError, match=message):
         trained.save(tmp_path / "c", delta_of="base")
@@ -428,7 +419,7 @@ def test_changes_of_a_table_that_never_was_saved_in_full_are_refused(trained, tm
         trained.save(tmp_path / "c", delta_of="base")
 
 
-def test_a_change_holds_the_rows_and_keys_that_changed(make_table, tmp_path):
+def test_a_delta_holds_the_changed_rows_and_keys(make_table, tmp_path):
     table = make_table(DIM, BANK, filter_freq=2)
     train(table, [1, 1, 2, 2, 3, 4], version=1)
     table.save(tmp_path / "base", slots=ADAGRAD, track_changes=True)
@@ -460,7 +451,8 @@ def test_changes_are_saved_again_until_they_are_committed(make_table, tmp_path):
         table.save(tmp_path / "delta", **save, delta_of="base")
         tensors = read(tmp_path / "delta")
         if expected == [2]:
-            # Nothing was old enough; now it is, and what was erased is listed until committed too.
+            # The first eviction erased nothing. This one does, and the erased keys are saved until
+            # they are committed.
             table.evict(global_step=100, steps_to_live=3)
             train(table, [3], version=100)
     assert tensors["t-keys_erased"].tolist() == [1, 2]
@@ -474,7 +466,7 @@ def test_changes_are_saved_again_until_they_are_committed(make_table, tmp_path):
 @pytest.mark.parametrize(
     "filter_attrs", [{}, {"filter_freq": 3}, BLOOM], ids=["none", "counter", "bloom"]
 )
-def test_a_chain_of_changes_restores_the_bits_of_the_live_table(make_table, tmp_path, filter_attrs):
+def test_a_chain_of_deltas_restores_the_bits_of_the_live_table(make_table, tmp_path, filter_attrs):
     table = make_table(DIM, BANK, **filter_attrs)
     rng = np.random.default_rng(3)
     save = {"slots": ADAGRAD, "track_changes": True}

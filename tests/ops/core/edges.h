@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The edges of the keys, and floats compared to the bit, for tests of the core.
+// Edge keys, and a bitwise comparison of floats, for tests of the core.
 #ifndef REC_ESTIMATOR_TESTS_OPS_CORE_EDGES_H_
 #define REC_ESTIMATOR_TESTS_OPS_CORE_EDGES_H_
 

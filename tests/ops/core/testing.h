@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// As much of a test framework as the core's tests need; g++ is all it takes.
+// A small test framework for the core. It needs only g++.
 //
 //   TEST(LookupNeverInserts) { ...; EXPECT_EQ(table.size(), 0); }
 //   RUN_ALL_TESTS()
 //
-// Each test runs in order; a failed expectation is printed and the test goes
+// Tests run in order. A failed expectation is printed, and the test goes
 // on. `binary [part of a name]` runs the tests that contain it. The last line
 // is "N passed, N failed"; the exit code is 0 only if none failed.
 #ifndef REC_ESTIMATOR_TESTS_OPS_CORE_TESTING_H_
@@ -22,8 +22,8 @@
 namespace rec_estimator {
 namespace testing {
 
-// A test that hangs (a deadlock) is killed after this time, in seconds: longer
-// than any takes under TSan on a machine that does much else.
+// A test that hangs (a deadlock) is killed after this time, in seconds. No test
+// takes as long, even under TSan on a busy machine.
 constexpr unsigned kDeadline = 600;
 
 struct Test {
@@ -36,7 +36,7 @@ inline std::vector<Test>& Tests() {
   return tests;
 }
 
-// Failed expectations of the running test; those of other threads count too.
+// Failed expectations of the running test, in all of its threads.
 inline std::atomic<int>& Failures() {
   static std::atomic<int> failures{0};
   return failures;
@@ -49,7 +49,7 @@ struct Registration {
 };
 
 inline void Fail(const char* file, int line, const std::string& what) {
-  // Of a loop that fails everywhere the first failures say enough.
+  // The first failures of a loop are enough.
   if (++Failures() > 10) return;
   std::ostringstream text;
   text << file << ":" << line << ": " << what << "\n";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Threads for tests and benchmarks of the core, in TensorFlow's place.
+// Threads for tests and benchmarks of the core, instead of TensorFlow's.
 #ifndef REC_ESTIMATOR_TESTS_OPS_CORE_THREADS_H_
 #define REC_ESTIMATOR_TESTS_OPS_CORE_THREADS_H_
 
@@ -15,9 +15,9 @@
 
 namespace rec_estimator {
 
-// A fixed set of threads behind a ParallelFor. One caller at a time: others
-// wait for it. Splits into about four pieces a thread, as TensorFlow's pool
-// does.
+// A fixed set of threads behind a ParallelFor. It serves one caller at a time;
+// others wait. Splits a loop into about four parts per thread, as TensorFlow's
+// pool does.
 class Threads {
  public:
   // The calling thread works too, so `threads` - 1 are started.
@@ -52,18 +52,18 @@ class Threads {
     work_ = &work;
     total_ = total;
     next_ = 0;
-    piece_ = std::max<int64_t>(1, total / (4 * threads_));
+    part_size_ = std::max<int64_t>(1, total / (4 * threads_));
     wake_.notify_all();
-    Pieces(&lock);
+    RunParts(&lock);
     done_.wait(lock, [this] { return running_ == 0; });
     work_ = nullptr;
   }
 
-  // Takes pieces until none is left; the lock is held around each take.
-  void Pieces(std::unique_lock<std::mutex>* lock) {
+  // Runs parts until none is left. The lock is held except while a part runs.
+  void RunParts(std::unique_lock<std::mutex>* lock) {
     while (work_ != nullptr && next_ < total_) {
       const int64_t begin = next_;
-      const int64_t end = std::min(total_, begin + piece_);
+      const int64_t end = std::min(total_, begin + part_size_);
       const Function& work = *work_;
       next_ = end;
       ++running_;
@@ -78,7 +78,7 @@ class Threads {
   void Work() {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!stopping_) {
-      Pieces(&lock);
+      RunParts(&lock);
       wake_.wait(lock, [this] {
         return stopping_ || (work_ != nullptr && next_ < total_);
       });
@@ -93,8 +93,8 @@ class Threads {
   const Function* work_ = nullptr;
   int64_t total_ = 0;
   int64_t next_ = 0;
-  int64_t piece_ = 1;
-  int running_ = 0;  // Pieces being worked on.
+  int64_t part_size_ = 1;
+  int running_ = 0;  // Parts that are running.
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };

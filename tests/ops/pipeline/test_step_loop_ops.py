@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""StepLoop and SharedKernel: how often a step runs, what ends it, what is refused."""
+"""StepLoop and SharedKernel: number of steps, errors, and random sequences."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from rec_estimator import _ops
 
 @pytest.fixture
 def counter():
-    """A variable in a session: (session, variable, function that counts it up to at most 5)."""
+    """(session, variable, step function). A step adds 1 to the variable and fails from 5 on."""
     variable = tf.get_variable("count", [], tf.int64, tf.zeros_initializer(), use_resource=True)
 
     def count_up(handle):
@@ -37,7 +37,7 @@ def test_a_step_runs_as_often_as_asked(counter, count):
         assert session.run(variable) == 2
 
 
-def test_many_steps_in_the_callers_thread_need_no_deep_stack():
+def test_many_steps_in_the_callers_thread_do_not_deepen_the_stack():
     variable = tf.get_variable("many", [], tf.int64, tf.zeros_initializer(), use_resource=True)
 
     def count_up(handle):
@@ -66,7 +66,7 @@ def test_an_error_ends_the_loop_and_the_steps_before_it_stay(counter):
     [
         (np.int64(-1), r"count must be in \[0, 1000000\], got -1"),
         (np.int64(1_000_001), "count must be in .* got 1000001"),
-        (np.zeros([2], np.int64), r"count must be a scalar, got shape \[2\]"),
+        (np.zeros([2], np.int64), r"count must be \[\], got shape \[2\]"),
     ],
 )
 def test_bad_counts_are_errors(counter, count, message):
@@ -79,7 +79,7 @@ def test_bad_counts_are_errors(counter, count, message):
 
 
 @pytest.mark.parametrize("captured", [[], [tf.int64], [tf.resource, tf.resource]])
-def test_what_is_captured_must_be_the_arguments_of_the_step(counter, captured):
+def test_captured_must_match_the_arguments_of_the_step(counter, captured):
     session, variable, step = counter
     tensors = [
         variable.handle if dtype == tf.resource else tf.zeros([], dtype) for dtype in captured
@@ -125,20 +125,20 @@ def test_ops_of_one_name_draw_one_sequence():
         (lambda: shared(b"\xff\xff"), "node must be a serialized NodeDef"),
         (lambda: shared(node_of(), name=""), "shared_name must not be empty"),
         (lambda: shared(node_of(op="Nonsense")), "Nonsense"),
-        (lambda: shared(node_of(), dtype=tf.int64), "inputs and outputs must be those of"),
-        (lambda: shared(node_of(), inputs=[]), "inputs and outputs must be those of"),
+        (lambda: shared(node_of(), dtype=tf.int64), "inputs and outputs must have the types of"),
+        (lambda: shared(node_of(), inputs=[]), "inputs and outputs must have the types of"),
         (
             lambda: shared(node_of(op="RecEstimator>SharedKernel")),
             "RecEstimator>SharedKernel",
         ),
     ],
 )
-def test_nodes_that_cannot_be_shared_are_errors(build, message):
+def test_nodes_that_cannot_be_shared_are_an_error(build, message):
     with tf.Session() as session, pytest.raises(tf.errors.OpError, match=message):
         session.run(build())
 
 
-def test_one_name_is_of_one_node():
+def test_one_shared_name_with_two_nodes_is_an_error():
     ops = shared(node_of()), shared(node_of(seed=5))
     with tf.Session() as session:
         session.run(ops[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KernelRows against its oracle, whatever is written to the kernel between two steps."""
+"""KernelRows: agreement with the oracle, also if the kernel is written between two steps."""
 
 from concurrent import futures
 
@@ -35,7 +35,7 @@ def kernel_rows(kernel, blocks=BLOCKS[2], **attrs):
 
 
 def slices(kernel, blocks):
-    """The same by TensorFlow's own ops."""
+    """Computes the same with TensorFlow's ops."""
     return tf.concat(
         [
             tf.add_n([sign * kernel[start : start + block.rows] for sign, start in block.terms])
@@ -51,7 +51,7 @@ def random_kernel(dtype=np.float32):
 
 @pytest.mark.parametrize("blocks", BLOCKS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_blocks_are_those_of_the_oracle(blocks, dtype):
+def test_blocks_equal_the_oracle(blocks, dtype):
     kernel = random_kernel(dtype)
     fed = tf.placeholder(dtype)
     with tf.Session() as session:
@@ -62,7 +62,7 @@ def test_blocks_are_those_of_the_oracle(blocks, dtype):
 
 
 @pytest.mark.parametrize("blocks", BLOCKS)
-def test_the_gradient_is_that_of_slices(blocks):
+def test_the_gradient_equals_that_of_slices(blocks):
     kernel = tf.placeholder(tf.float64, [None, H])
     weights = np.random.uniform(-1, 1, (sum(block.rows for block in blocks), H))
     grads = [
@@ -74,7 +74,7 @@ def test_the_gradient_is_that_of_slices(blocks):
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-14)  # Sums of a few numbers below 4.
 
 
-# What may be done to a variable between two steps. Each returns an op, of what is fed.
+# Writes to a variable. Each function returns an op that takes the fed tensor.
 WRITES = {
     "assign": lambda v, x: v.assign(x),
     "assign_add": lambda v, x: v.assign_add(x),
@@ -93,9 +93,9 @@ WRITES = {
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_are_those_of_the_kernel_as_it_is(seed):
+def test_kept_rows_follow_every_write_to_the_kernel(seed):
     random = np.random.RandomState(seed)
-    # The last kinds read a variable by copies from the first time on, so not all runs have them.
+    # Once used, the last kinds make every read copy the variable, so only some runs include them.
     names = list(WRITES)[: random.randint(1, len(WRITES) + 1)]
     value = tf.get_variable("kernel", initializer=random_kernel(), use_resource=True)
     fed = tf.placeholder(tf.float32, [K, H])
@@ -112,7 +112,7 @@ def test_rows_are_those_of_the_kernel_as_it_is(seed):
                 np.testing.assert_array_equal(block_rows, oracle.kernel_rows(kernel, blocks))
 
 
-def test_so_they_are_while_others_write():
+def test_kept_rows_match_the_kernel_during_concurrent_writes():
     value = tf.get_variable("kernel", initializer=random_kernel(), use_resource=True)
     read = value.read_value()
     fetches = [read, kernel_rows(read, keep=True)]
@@ -131,7 +131,7 @@ def test_so_they_are_while_others_write():
 
 
 def allocations(session, fetch, op):
-    """Bytes that an op allocates in a step."""
+    """Returns the bytes that an op allocates in a step."""
     metadata = tf.RunMetadata()
     options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
     session.run(fetch.op, options=options, run_metadata=metadata)
@@ -146,7 +146,7 @@ def allocations(session, fetch, op):
     )
 
 
-def test_rows_of_a_kernel_that_stays_are_made_once():
+def test_rows_of_an_unchanged_kernel_are_computed_once():
     value = tf.get_variable("kernel", initializer=random_kernel(), use_resource=True)
     kept = kernel_rows(value, keep=True, name="kept")
     made = kernel_rows(value, keep=False, name="made")
@@ -160,8 +160,8 @@ def test_rows_of_a_kernel_that_stays_are_made_once():
             assert [allocations(session, kept, "kept") > 0 for _ in range(2)] == [True, False]
 
 
-def test_a_kernel_that_is_another_one_each_time_is_not_held():
-    """Or each training step would copy it, to leave what is held alone."""
+def test_a_kernel_that_changes_in_every_step_is_not_kept():
+    """A kept kernel would force each training step to copy the variable."""
     value = tf.get_variable("kernel", initializer=random_kernel(), use_resource=True)
     kept = kernel_rows(value, keep=True, name="kept")
     add = value.assign_add(tf.fill([K, H], tf.reduce_sum(kept)))
@@ -174,21 +174,27 @@ def test_a_kernel_that_is_another_one_each_time_is_not_held():
 @pytest.mark.parametrize(
     ("changed", "match"),
     [
-        ({"counts": [3, 1]}, "terms must be one for each of 2 counts"),
-        ({"terms": [2, 1, 2]}, "sum that of starts and of signs, got 3 of sum 5 for 4 and 4"),
-        ({"terms": [4, 0, 0]}, "terms must be at least 1, got 0"),
+        ({"counts": [3, 1]}, "terms must be of the length of counts, 2,"),
+        ({"terms": [2, 1, 2]}, "starts and signs, got length 3 and sum 5 for 4 starts and 4 signs"),
+        ({"terms": [4, 0, 0]}, "terms must be >= 1, got 0"),
         ({"signs": [1, 1, 1, 2]}, "signs must be 1 or -1, got 2"),
-        ({"starts": [0, 10, 11, 12]}, "blocks must be of the kernel's 12 rows, got 3 from 10"),
-        ({"starts": [0, -1, 11, 12]}, "blocks must be of the kernel's 12 rows, got 3 from -1"),
+        (
+            {"starts": [0, 10, 11, 12]},
+            "blocks must be inside the kernel's 12 rows, got 3 rows from row 10",
+        ),
+        (
+            {"starts": [0, -1, 11, 12]},
+            "blocks must be inside the kernel's 12 rows, got 3 rows from row -1",
+        ),
     ],
 )
-def test_blocks_that_are_not_of_the_kernel_are_refused(changed, match):
+def test_invalid_blocks_are_refused(changed, match):
     with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match=match):
         session.run(kernel_rows(tf.placeholder_with_default(random_kernel(), None), **changed))
 
 
-def test_a_kernel_that_is_no_matrix_is_refused():
+def test_a_kernel_of_another_rank_is_refused():
     fed = tf.placeholder(tf.float32)
     with tf.Session() as session:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="must be of shape .K, H., got"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must be .K, H., got shape"):
             session.run(kernel_rows(fed), {fed: np.ones([12], np.float32)})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops of a compressed model against their oracle, their gradients, and what they refuse."""
+"""The ops of a compressed model: agreement with the oracle, gradients and errors."""
 
 import numpy as np
 import oracle
@@ -17,7 +17,7 @@ def splits_of(sizes):
 
 
 def fed(*arrays):
-    """Placeholders of no static shape, so that the kernels see everything, and their feed."""
+    """Returns placeholders without static shape, so that only the kernels check, and their feed."""
     arrays = [np.asarray(array) for array in arrays]
     kinds = [tf.string if a.dtype == object else tf.as_dtype(a.dtype) for a in arrays]
     tensors = [tf.placeholder(kind) for kind in kinds]
@@ -38,7 +38,7 @@ def refused(op, arrays, match, **attrs):
 class TestRepeatRows:
     @pytest.mark.parametrize("sizes", SIZES)
     @pytest.mark.parametrize(("axis", "per_row"), [(0, 1), (1, 1), (0, 3), (1, 2)])
-    def test_it_is_the_oracles_for_numbers_and_strings(self, sizes, axis, per_row):
+    def test_equals_the_oracle_for_numbers_and_strings(self, sizes, axis, per_row):
         shape = [2, 3]
         shape.insert(axis, len(sizes) * per_row)
         numbers = np.arange(np.prod(shape)).reshape(shape)
@@ -50,7 +50,7 @@ class TestRepeatRows:
         got = run("repeat_rows", [numbers.astype(str).astype(object), splits], axis=axis)
         np.testing.assert_array_equal(got.astype(str), expected.astype(str))
 
-    def test_the_row_of_one_user_may_stay_one(self):
+    def test_keep_one_returns_the_row_of_a_single_user_once(self):
         values = np.ones([1, 3], np.float32)
         assert run("repeat_rows", [values, splits_of([7])], keep_one=True).shape == (1, 3)
         assert run("repeat_rows", [values, splits_of([7])]).shape == (7, 3)
@@ -68,7 +68,7 @@ class TestRepeatRows:
             got = session.run(tf.gradients(repeated, tensors[0], tensors[1])[0], feed)
         np.testing.assert_allclose(got, oracle.sum_rows(grads, values, sizes, axis), rtol=1e-12)
 
-    def test_the_gradient_of_a_row_that_stayed_one_is_its_own(self):
+    def test_the_gradient_of_a_row_returned_once_is_unchanged(self):
         grads = np.arange(3.0)[np.newaxis]
         shape = np.array([1, 3], np.int32)
         got = run("repeat_rows_grad", [grads, splits_of([7]), shape])
@@ -79,19 +79,23 @@ class TestRepeatRows:
         refused("repeat_rows", [values, splits_of([1, 1, 1])], "multiple of 3 users")
         refused("repeat_rows", [values, splits_of([])], "multiple of 0 users")
         refused("repeat_rows", [values, splits_of([1, 1])], "below the rank, got 2", axis=2)
-        refused("repeat_rows", [values, np.zeros([0], np.int32)], r"of shape \[B \+ 1\]")
-        refused("repeat_rows", [values, np.array([1, 2], np.int32)], "begin with 0")
+        refused("repeat_rows", [values, np.zeros([0], np.int32)], r"row_splits must be \[B \+ 1\]")
+        refused("repeat_rows", [values, np.array([1, 2], np.int32)], "start with 0")
         refused("repeat_rows", [values, np.array([0, 2, 1], np.int32)], "decrease, got 1 at 2")
         shape = np.array([2, 2], np.int32)
-        refused("repeat_rows_grad", [values, splits_of([1, 2]), shape], "grads must be of shape")
-        refused("repeat_rows_grad", [values, splits_of([1, 2]), shape[:1, None]], "a vector")
+        refused("repeat_rows_grad", [values, splits_of([1, 2]), shape], r"grads must be \[")
+        refused(
+            "repeat_rows_grad",
+            [values, splits_of([1, 2]), shape[:1, None]],
+            r"shape must be \[rank\]",
+        )
 
 
 class TestSegmentMatMul:
     @pytest.mark.parametrize("sizes", SIZES)
     @pytest.mark.parametrize(("inner", "outer"), [(0, 2), (1, 1), (3, 5), (20, 70)])
     @pytest.mark.parametrize("flip", [False, True])
-    def test_it_and_its_gradients_are_the_oracles(self, sizes, inner, outer, flip):
+    def test_output_and_gradients_equal_the_oracle(self, sizes, inner, outer, flip):
         rows = np.random.uniform(-1, 1, [sum(sizes), inner])
         matrices = np.random.uniform(-1, 1, [len(sizes), inner, outer])
         grads = np.random.uniform(-1, 1, [sum(sizes), outer])
@@ -115,17 +119,15 @@ class TestSegmentMatMul:
     def test_bad_input_is_refused(self):
         rows, matrices = np.ones([3, 2]), np.ones([2, 2, 4])
         splits = splits_of([1, 2])
-        refused("segment_mat_mul", [rows[:2], matrices, splits], r"rows must be of shape \[3, K\]")
+        refused("segment_mat_mul", [rows[:2], matrices, splits], r"rows must be \[3, K\]")
         refused("segment_mat_mul", [rows, matrices[:1], splits], "one for each of 2 users")
-        refused("segment_mat_mul", [rows, matrices[:, :1], splits], "for rows of 2, got")
+        refused("segment_mat_mul", [rows, matrices[:, :1], splits], "for rows of 2 columns, got")
         refused("segment_mat_mul", [rows, matrices, splits], "got", transpose_matrices=True)
         refused("segment_mat_mul", [rows, matrices[0], splits], "got")
-        refused(
-            "segment_mat_mul_grad", [rows, rows[:2], splits], r"grads must be of shape \[3, K\]"
-        )
+        refused("segment_mat_mul_grad", [rows, rows[:2], splits], r"grads must be \[3, K\]")
 
 
-class TestUserLayer:
+class TestSegmentLayer:
     def arrays(self, sizes, count, inner, outer):
         users, rows = len(sizes), sum(sizes)
         shapes = (
@@ -141,10 +143,10 @@ class TestUserLayer:
     @pytest.mark.parametrize(
         ("count", "inner", "outer"), [(0, 2, 3), (1, 1, 1), (5, 3, 32), (30, 7, 40), (2, 0, 3)]
     )
-    def test_it_and_its_gradients_are_the_oracles(self, sizes, count, inner, outer):
+    def test_output_and_gradients_equal_the_oracle(self, sizes, count, inner, outer):
         arrays = self.arrays(sizes, count, inner, outer)
         tensors, feed = fed(*arrays)
-        outputs = _ops.gen.rec_estimator_user_layer(
+        outputs = _ops.gen.rec_estimator_segment_layer(
             *tensors[:3], splits_of(sizes), user_bias=tensors[3], row_bias=tensors[4]
         )
         grads = np.random.uniform(-1, 1, [sum(sizes), count, outer])
@@ -172,16 +174,16 @@ class TestUserLayer:
         splits = splits_of(sizes)
 
         def layer(match, *arrays):
-            refused("user_layer", arrays, match)
+            refused("segment_layer", arrays, match)
 
-        layer(r"rows must be of shape \[3, K\]", entries, rows[:2], kernel, splits, *biases)
+        layer(r"rows must be \[3, K\]", entries, rows[:2], kernel, splits, *biases)
         layer(r"entries .* \[2, T, 3\]", entries[:1], rows, kernel, splits, *biases)
         layer(r"entries .* \[2, T, 3\]", entries[0], rows, kernel, splits, *biases)
         layer(r"kernel must .* \[3, H\]", entries, rows, kernel[:2], splits, *biases)
         layer(r"user_bias .* \[2,4,5\]", entries, rows, kernel, splits, *biases[::-1])
         layer("row_bias", entries, rows, kernel, splits, biases[0], biases[1][:1])
         grads = np.zeros([3, 4, 1])
-        refused("user_layer_grad", [entries, rows, kernel, splits, grads], "grads must be")
+        refused("segment_layer_grad", [entries, rows, kernel, splits, grads], "grads must be")
 
 
 class TestSampleRows:
@@ -199,7 +201,7 @@ class TestSampleRows:
             return session.run(outputs, feed)
 
     @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-    def test_it_says_whose_each_candidate_is(self, dtype):
+    def test_assigns_each_candidate_to_its_user(self, dtype):
         sparse, ragged = np.array([3, 9]), np.array([0, 5, 5, 7])
         tensors = [sparse, ragged, np.zeros([3, 2]), np.array(["x"] * 5, object)]
         kinds = ["sparse", "ragged", "dense", "dense"]
@@ -208,7 +210,7 @@ class TestSampleRows:
         np.testing.assert_array_equal(got.row_splits, [0, 2, 2, 5])
         np.testing.assert_array_equal(got.index, [0, 0, 2, 2, 2])
 
-    def test_one_size_stands_for_all_users(self):
+    def test_a_single_size_holds_for_all_users(self):
         got = self.rows(np.array([2], np.int32), [np.zeros(3), np.zeros(6)], ["dense"] * 2)
         np.testing.assert_array_equal(got.row_splits, [0, 2, 4, 6])
 
@@ -218,7 +220,7 @@ class TestSampleRows:
             ([2, 1], [np.zeros(3), np.zeros(3)], "dd", "user tensor t0 .* sizes, 2, got 3"),
             ([2, 1], [np.zeros(2), np.zeros(4)], "dd", "item tensor t1 .* rows, 3, got 4"),
             ([2, -1], [np.zeros(2), np.zeros(1)], "dd", "below 0 .* got -1 of user 1"),
-            ([[2]], [np.zeros(1), np.zeros(2)], "dd", r"sizes must be of shape \[B\] or \[1\]"),
+            ([[2]], [np.zeros(1), np.zeros(2)], "dd", r"sizes must be \[B\] or \[1\]"),
             ([1], [np.float64(1), np.zeros(1)], "dd", "t0 must have rows"),
             ([1], [np.zeros([0], np.int64), np.zeros(1)], "sd", "dense_shape of t0"),
             ([1], [np.zeros([1]), np.zeros(1)], "sd", "dense_shape of t0"),
@@ -227,12 +229,12 @@ class TestSampleRows:
             ([2**31 - 1] * 2, [np.zeros(2), np.zeros(1)], "dd", "rows, 4294967294, got 1"),
         ],
     )
-    def test_a_request_that_does_not_fit_is_refused(self, item_size, tensors, kinds, match):
+    def test_an_inconsistent_request_is_refused(self, item_size, tensors, kinds, match):
         names = {"d": "dense", "s": "sparse", "r": "ragged"}
         with pytest.raises(tf.errors.InvalidArgumentError, match=match):
             self.rows(np.array(item_size, np.int32), tensors, [names[kind] for kind in kinds])
 
-    def test_attributes_that_do_not_fit_are_refused(self):
+    def test_inconsistent_attributes_are_refused(self):
         with pytest.raises(tf.errors.InvalidArgumentError, match="kinds and names must be of"):
             self.rows(np.array([1], np.int32), [np.zeros(1)], ["dense", "dense"])
         with pytest.raises(tf.errors.InvalidArgumentError, match="num_users"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training step of a table: what is counted, inserted and updated."""
+"""TableApply: what a training step counts, inserts and updates."""
 
 import threading
 
@@ -27,8 +27,8 @@ HYPER = {
     "Ftrl": [0.1, -0.5, 0.01, 0.02, 0.0],
 }
 
-# Rules that take a square root or reciprocal of eight floats at a time as the CPU approximates it
-# (two steps of rounding) where NumPy rounds once; what follows from it grows with the steps.
+# Rules that use the CPU's approximate square root or reciprocal for eight floats at a time. It
+# rounds twice, NumPy once, and the difference grows with the number of steps.
 RELATIVE_ERROR = {"Adagrad": 2e-6}
 
 
@@ -87,7 +87,7 @@ ATTR_ERRORS = {
     "no slot": ({"rule": "Adagrad"}, "slot_names must be the 1 slots of Adagrad, got 0"),
     "widths missing": (
         {"rule": "Adagrad", "slot_names": ["a"], "slot_initials": [0.0]},
-        "slot_names, slot_widths and slot_initials must be of one length, got 1, 0 and 1",
+        "slot_names, slot_widths and slot_initials must be of equal length, got 1, 0 and 1",
     ),
     "width zero": (
         {"rule": "Adagrad", "slot_names": ["a"], "slot_widths": [0], "slot_initials": [0.0]},
@@ -105,7 +105,7 @@ ATTR_ERRORS = {
 
 
 @pytest.mark.parametrize("changed, message", ATTR_ERRORS.values(), ids=ATTR_ERRORS)
-def test_an_op_that_no_table_can_run_says_why(session, changed, message):
+def test_invalid_attributes_are_an_error(session, changed, message):
     op = apply_op(keys=[1], grads=[[1.0] * 3], counted_keys=[], **changed)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         session.run(op)
@@ -224,7 +224,7 @@ def test_repeats_are_summed_before_a_rule_with_slots_updates(make_table):
 
 
 def test_gradient_descent_subtracts_each_occurrence_as_tensorflow_does(make_table):
-    # 1 - 2^-25 rounds to 1 in float32, so eight such steps leave 1 and their sum does not.
+    # 1 - 2^-25 rounds to 1 in float32, so eight such steps keep 1. Subtracting their sum would not.
     table = make_table(1, np.ones([1, 1]))
     table.apply("GradientDescent", [1.0], [4] * 8, np.full([8, 1], 2.0**-25))
     np.testing.assert_array_equal(table.lookup([4]), [[1.0]])
@@ -253,7 +253,7 @@ def test_edge_keys_train_like_any_other(make_table):
     assert table.size() == 4
 
 
-def test_a_gradient_that_is_no_number_reaches_its_own_row_only(make_table):
+def test_a_nan_gradient_changes_only_its_own_row(make_table):
     table = make_table(2, np.zeros([1, 2]))
     table.apply("GradientDescent", [1.0], [1, 2, 3], [[np.nan, 1], [1, 1], [np.inf, 1]])
     np.testing.assert_array_equal(table.lookup([1, 2, 3]), [[np.nan, -1], [-1, -1], [-np.inf, -1]])
@@ -307,11 +307,11 @@ def test_slots_that_come_later_start_from_their_initial_value(make_table):
 
 
 def test_two_threads_lose_neither_update_nor_count(make_table, session):
-    # Whole numbers up to 2^24 add exactly in any order, so that the sum tells what was lost.
+    # Integers up to 2^24 add exactly in any order, so a wrong sum reveals a lost update.
     table = make_table(8, np.zeros([1, 8]))
     rng = np.random.default_rng(0)
     batches = [rng.integers(0, 3000, [20, 4000]) for _ in range(2)]
-    table.apply("GradientDescent", [1.0], [], np.zeros([0, 8]))  # Builds the op.
+    table.apply("GradientDescent", [1.0], [], np.zeros([0, 8]))  # Builds the op before the threads.
     table.lookup([0])
     errors = []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Filters, admission and eviction in the kernels, against the oracle."""
+"""Filters, admission and eviction: agreement of the kernels with the oracle, and errors."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from rec_estimator import _ops
 
 EDGE_KEYS = [0, -1, np.iinfo(np.int64).min, np.iinfo(np.int64).max]
 BANK = np.arange(12, dtype=np.float32).reshape(4, 3) + 1
-# Room for many more keys than a test has: no false positives.
+# The filter has room for many more keys than a test uses, so there are no false positives.
 BLOOM = {"max_element_size": 10**6, "false_positive_probability": 1e-6}
 DEFAULT = -7.0
 
@@ -20,7 +20,7 @@ def handle(**attrs):
 
 
 class Pair:
-    """A table and its oracle, to which the same is done."""
+    """A table and its oracle. Each step is applied to both."""
 
     def __init__(self, make_table, threshold, coefficient=1, bloom=False):
         attrs = {"filter_freq": threshold, "filter_coefficient": coefficient}
@@ -83,16 +83,22 @@ def test_negative_numbers_are_refused_when_the_graph_is_built(attr):
         ({"filter_freq": 2**31}, r"filter_freq must be in \[0, 2147483647\], got 2147483648"),
         ({"filter_coefficient": 2**31}, r"filter_coefficient must be in \[1, 2147483647\]"),
         ({**BLOOM, "max_element_size": 2**40 + 1}, r"max_element_size must be in \[0, 10995"),
-        ({"max_element_size": 5}, "false_positive_probability must be in .* got 0 with 5"),
-        ({"false_positive_probability": 0.5}, "got 0.5 with 0"),
-        ({**BLOOM, "false_positive_probability": 1.0}, "got 1 with 1000000"),
-        ({**BLOOM, "false_positive_probability": -1.0}, "got -1 with 1000000"),
-        ({**BLOOM, "false_positive_probability": float("nan")}, "got -?nan with 1000000"),
-        (BLOOM, "filter_freq must be >= 1 with a max_element_size, got 0 with 1000000"),
+        (
+            {"max_element_size": 5},
+            "false_positive_probability must be in .* got 0 with max_element_size 5",
+        ),
+        ({"false_positive_probability": 0.5}, "got 0.5 with max_element_size 0"),
+        ({**BLOOM, "false_positive_probability": 1.0}, "got 1 with max_element_size 1000000"),
+        ({**BLOOM, "false_positive_probability": -1.0}, "got -1 with max_element_size 1000000"),
+        (
+            {**BLOOM, "false_positive_probability": float("nan")},
+            "got -?nan with max_element_size 1000000",
+        ),
+        (BLOOM, "filter_freq must be >= 1 if max_element_size is > 0, got 0 with .* 1000000"),
     ],
     ids=str,
 )
-def test_a_filter_that_cannot_be_is_an_error(session, attrs, message):
+def test_an_invalid_filter_is_an_error(session, attrs, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         session.run(handle(**attrs).op)
 
@@ -120,19 +126,25 @@ def test_one_name_with_two_filters_is_an_error_with_both(session, attrs, message
 @pytest.mark.parametrize(
     "attrs, step, message",
     [
-        ({}, 3, "steps_to_live or l2_weight_threshold must be given, and not both, got -1 and -1"),
-        ({"steps_to_live": 3, "l2_weight_threshold": 0.5}, 3, "not both, got 3 and 0.5"),
+        (
+            {},
+            3,
+            "exactly one of steps_to_live and l2_weight_threshold must be given, got -1 and -1",
+        ),
+        ({"steps_to_live": 3, "l2_weight_threshold": 0.5}, 3, "must be given, got 3 and 0.5"),
         ({"steps_to_live": -2}, 3, "steps_to_live must be >= 0, got -2"),
-        ({"l2_weight_threshold": 0.0}, 3, "l2_weight_threshold must be finite and above 0, got 0"),
-        ({"l2_weight_threshold": float("inf")}, 3, "finite and above 0, got inf"),
-        ({"l2_weight_threshold": float("nan")}, 3, "finite and above 0, got -?nan"),
-        ({"steps_to_live": 3}, -1, "global_step must be >= 0 to evict by it, got -1"),
+        ({"l2_weight_threshold": 0.0}, 3, "l2_weight_threshold must be finite and > 0, got 0"),
+        ({"l2_weight_threshold": float("inf")}, 3, "finite and > 0, got inf"),
+        ({"l2_weight_threshold": float("nan")}, 3, "finite and > 0, got -?nan"),
+        (
+            {"steps_to_live": 3},
+            -1,
+            "global_step must be >= 0 for eviction by steps_to_live, got -1",
+        ),
     ],
     ids=str,
 )
-def test_an_eviction_that_cannot_be_is_an_error_that_evicts_nothing(
-    make_table, attrs, step, message
-):
+def test_an_invalid_eviction_is_an_error_and_evicts_nothing(make_table, attrs, step, message):
     pair = Pair(make_table, 0)
     pair.step([1, 2])
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
@@ -156,12 +168,12 @@ def test_a_key_is_admitted_by_the_step_that_reaches_the_threshold(make_table, bl
         pair.step([7], version=step)
         pair.check([7, 8])
         assert pair.table.size() == (step >= 2)
-    # Counts go on after admission.
+    # Counting continues after admission.
     assert pair.table.frequencies([7]).tolist() == [5]
 
 
 @COUNTERS
-def test_occurrences_of_one_batch_are_all_counted(make_table, bloom):
+def test_all_occurrences_in_a_batch_are_counted(make_table, bloom):
     pair = Pair(make_table, 3, bloom=bloom)
     pair.step([1] * 4 + [2] * 3 + [3] * 2 + [4])
     pair.check([1, 2, 3, 4, 5])
@@ -192,8 +204,8 @@ def test_the_coefficient_weighs_each_occurrence(make_table):
 
 
 @COUNTERS
-def test_admits_includes_the_batch_that_is_asked_about(make_table, bloom):
-    """Rec SDK's timing: the batch that reaches the threshold reads the row already."""
+def test_admits_counts_the_occurrences_in_its_input(make_table, bloom):
+    """Rec SDK's timing: the batch that reaches the threshold already reads the row."""
     pair = Pair(make_table, 4, coefficient=2, bloom=bloom)
     admits = pair.table.admits
     assert admits([5, 6, 5]).tolist() == [True, False, True]
@@ -202,7 +214,7 @@ def test_admits_includes_the_batch_that_is_asked_about(make_table, bloom):
     assert admits([5, 6], [5, 7, 7]).tolist() == [True, False]
     assert admits([6, 7], [7]).tolist() == [False, True]
     assert admits([], [5, 5]).tolist() == []
-    assert pair.table.stats()[:2] == (0, 0), "asking counts nothing"
+    assert pair.table.stats()[:2] == (0, 0), "admits must not count"
     pair.step([6])
     assert admits([5, 6]).tolist() == [False, True]
     pair.step([6, 5])
@@ -230,7 +242,7 @@ def test_the_largest_counts_saturate(make_table):
 @pytest.mark.parametrize("threshold", [0, 1, 2, 20, 300, 70000])
 def test_random_steps_equal_the_oracle(make_table, bloom, threshold):
     bloom = bloom and threshold > 0
-    # Thresholds on both sides of what 4, 8, 16 bits hold; the coefficient makes them reachable.
+    # Thresholds below and above what 4, 8 and 16 bits hold. The coefficient makes them reachable.
     coefficient = max(1, threshold // 7)
     pair = Pair(make_table, threshold, coefficient, bloom)
     rng = np.random.default_rng(threshold)
@@ -251,7 +263,7 @@ def test_random_steps_equal_the_oracle(make_table, bloom, threshold):
 
 
 @COUNTERS
-def test_a_large_batch_is_judged_like_many_small_ones(make_table, bloom):
+def test_admits_of_a_large_batch_equals_the_oracle(make_table, bloom):
     pair = Pair(make_table, 3, bloom=bloom)
     rng = np.random.default_rng(5)
     keys = np.arange(-8000, 8000)
@@ -260,7 +272,7 @@ def test_a_large_batch_is_judged_like_many_small_ones(make_table, bloom):
         grads = rng.integers(-3, 4, [len(batch), 3])
         pair.step(batch, grads, version=step, rule="GradientDescent")
     pair.check(keys)
-    # What is asked about is large as well, with some keys twice.
+    # The queried batch is large too, with some keys twice.
     batch = rng.choice(keys, 20000)
     np.testing.assert_array_equal(pair.table.admits(batch), pair.oracle.admits(batch))
     counted = rng.choice(keys, 20000)
@@ -276,18 +288,18 @@ def test_eviction_by_steps_takes_rows_and_counted_keys(make_table, bloom):
     pair = Pair(make_table, 2, bloom=bloom)
     pair.step([1, 1, 2], version=3)
     pair.step([3, 3, 4], version=5)
-    # 5 steps from 3 to 8 are not more than 5.
+    # From step 3 to step 8 are 5 steps, which is not more than steps_to_live.
     assert pair.table.evict(8, steps_to_live=5) == pair.oracle.evict_older(5, 8) == 0
     expected = pair.oracle.evict_older(5, 9)
     assert pair.table.evict(9, steps_to_live=5) == expected
-    # A key in the cells of a Bloom filter has no version and stays.
+    # A key in the cells of a Bloom filter has no version, so it is not evicted.
     assert expected == (1 if bloom else 2)
     pair.check([1, 2, 3, 4])
     assert pair.table.size() == 1
 
 
 @COUNTERS
-def test_an_evicted_key_starts_anew(make_table, bloom):
+def test_an_evicted_key_starts_from_its_initial_vector(make_table, bloom):
     pair = Pair(make_table, 2, bloom=bloom)
     for step in range(3):
         pair.step([1, 2], version=step)
@@ -296,12 +308,12 @@ def test_an_evicted_key_starts_anew(make_table, bloom):
     for step in range(10, 13):
         pair.step([1], version=step)
         pair.check([1, 2])
-    # The accumulator began at its initial value again, and the key at its initial vector: one step
-    # of Adagrad from there was the first, at the threshold, and one more followed.
+    # Value and accumulator started from their initial values. The step that reached the threshold
+    # was the first update, and one more followed.
     assert pair.table.frequencies([1]).tolist() == [3]
 
 
-def test_keys_never_trained_are_stamped_instead_of_evicted(make_table):
+def test_eviction_sets_the_version_of_keys_without_one(make_table):
     pair = Pair(make_table, 0)
     pair.step([1], version=-1)
     pair.step([2], version=4)
@@ -312,7 +324,7 @@ def test_keys_never_trained_are_stamped_instead_of_evicted(make_table):
 
 
 @pytest.mark.parametrize("bloom", [False, True])
-def test_keys_of_a_run_that_had_come_further_live_as_if_they_were_new(make_table, bloom):
+def test_eviction_resets_versions_above_the_global_step(make_table, bloom):
     pair = Pair(make_table, 2, bloom=bloom)
     pair.step([1, 1, 2], version=1000)
     pair.step([3, 3], version=7)
@@ -325,7 +337,7 @@ def test_keys_of_a_run_that_had_come_further_live_as_if_they_were_new(make_table
     pair.check([1, 2, 3])
 
 
-def test_steps_to_live_of_zero_keeps_the_keys_of_this_very_step(make_table):
+def test_steps_to_live_of_zero_keeps_the_keys_of_the_current_step(make_table):
     pair = Pair(make_table, 0)
     pair.step([1], version=4)
     assert pair.table.evict(4, steps_to_live=0) == 0
@@ -343,7 +355,7 @@ def test_no_number_of_steps_overflows(make_table, steps):
 
 def test_eviction_by_values_compares_half_the_squared_norm(make_table):
     pair = Pair(make_table, 2)
-    # Rows 0 and 1 of the bank less 0.5 in each place: half squared norms 4.375 and 37.4 or so.
+    # Rows 0 and 1 of the bank minus 0.5 in each element: half squared norms 4.375 and about 37.4.
     pair.step([0, 0, 1, 1, 2], grads=np.full([5, 3], 0.5), rule="GradientDescent")
     squares = 0.5 * np.square(pair.table.lookup([0, 1])).sum(axis=1)
     assert pair.table.evict(l2_weight_threshold=squares[0]) == 0, "equal is not smaller"
@@ -353,9 +365,9 @@ def test_eviction_by_values_compares_half_the_squared_norm(make_table):
     assert pair.table.frequencies([2]).tolist() == [1], "counted keys have no value"
 
 
-def test_slots_do_not_count_for_the_norm_and_are_reused_fresh(make_table):
+def test_slots_are_ignored_by_the_norm_and_reset_on_reuse(make_table):
     pair = Pair(make_table, 0)
     pair.step([0], grads=np.full([1, 3], 100.0))  # A large accumulator.
     assert pair.table.evict(l2_weight_threshold=50.0) == pair.oracle.evict_smaller(50.0) == 1
-    pair.step([4])  # The same initial vector, likely in the same place.
+    pair.step([4])  # The same initial vector, probably in the same memory.
     pair.check([0, 4])

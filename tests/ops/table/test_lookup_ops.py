@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading rows: one lookup, several combined at once, and the gradient of that."""
+"""TableLookup, TableGroupLookup and its gradient."""
 
 import threading
 
@@ -23,19 +23,19 @@ def random_bank(rows, dim, seed=0):
 
 
 def row_ids_of(lengths):
-    """Row ids of rows with so many keys each: [2, 0, 1] gives [0, 0, 2]."""
+    """Returns the row of each key, for rows of the given lengths: [2, 0, 1] gives [0, 0, 2]."""
     return np.repeat(np.arange(len(lengths)), lengths).astype(np.int64)
 
 
 def indices_of(row_ids, rank=2):
-    """Indices [n, rank] with the row ids in column 0 and junk beside it."""
+    """Returns indices [n, rank] with the row ids in column 0 and arbitrary numbers elsewhere."""
     indices = np.full([len(row_ids), rank], -7, np.int64)
     indices[:, 0] = row_ids
     return indices
 
 
 class Group:
-    """Inputs of a group lookup, one entry after the other."""
+    """Collects the inputs of a group lookup, one lookup at a time."""
 
     def __init__(self):
         self.handles, self.dims, self.combiners, self.unknowns = [], [], [], []
@@ -109,7 +109,7 @@ def group_lookup(**changed):
     return _ops.gen.rec_estimator_table_group_lookup(**inputs)
 
 
-def test_group_lookup_knows_dim_and_where_it_is_constant_the_number_of_rows():
+def test_group_lookup_infers_dim_and_constant_row_counts():
     assert group_lookup()[0].shape.as_list() == [None, 3]
     constant = [tf.constant([4, 9], tf.int64)]
     assert group_lookup(dense_shapes=constant)[0].shape.as_list() == [4, 3]
@@ -189,7 +189,7 @@ GROUP_ERRORS = {
 
 
 @pytest.mark.parametrize("name, value, message", GROUP_ERRORS.values(), ids=GROUP_ERRORS)
-def test_group_lookup_says_what_is_wrong_with_which_lookup(
+def test_group_lookup_errors_name_the_lookup_and_the_problem(
     make_table, session, name, value, message
 ):
     table = make_table(3, np.zeros([1, 3]))
@@ -223,7 +223,7 @@ GRAD_ERRORS = {
 
 
 @pytest.mark.parametrize("indices, grads, message", GRAD_ERRORS.values(), ids=GRAD_ERRORS)
-def test_group_lookup_grad_says_what_is_wrong(session, indices, grads, message):
+def test_group_lookup_grad_errors_name_the_problem(session, indices, grads, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         run_grad(session, indices, grads, "sum")
 
@@ -246,13 +246,13 @@ def test_lookup_reads_keys_of_any_shape(make_table, shape):
 
 
 @pytest.mark.parametrize("bank_rows", [1, 4, 7])
-def test_unknown_keys_read_their_row_of_the_bank_also_below_zero(make_table, bank_rows):
+def test_unknown_keys_read_their_bank_row_including_negative_keys(make_table, bank_rows):
     bank = random_bank(bank_rows, 3)
     keys = EDGE_KEYS + list(range(-10, 10))
     np.testing.assert_array_equal(make_table(3, bank).lookup(keys), TableOracle(bank).lookup(keys))
 
 
-def test_unknown_keys_read_the_default_vector_when_asked_to(make_table, session):
+def test_unknown_keys_read_the_default_vector_if_requested(make_table, session):
     table = make_table(3, np.ones([1, 3]), default_value=0.25)
     table.apply("GradientDescent", [1.0], [5], np.ones([1, 3]))
     expected = [[0.25] * 3, [0.0] * 3, [0.25] * 3]
@@ -295,7 +295,7 @@ def test_a_lookup_large_enough_for_threads_gives_every_key_its_row(make_table, s
 
 # ------------------------------------------------------------------ combined lookups
 
-# Rows of 0 to 40 keys: every remainder by eight, where TensorFlow changes its order of adding.
+# Rows of 0 to 40 keys include every remainder by eight: TensorFlow's order of adding depends on it.
 LENGTHS = {
     "nothing at all": [],
     "empty rows only": [0, 0, 0],
@@ -348,7 +348,7 @@ def test_many_lookups_of_all_kinds_at_once_do_not_mix(make_table, session):
     banks = {dim: random_bank(100, dim, seed=dim) for dim in (1, 8, 20)}
     tables = {dim: make_table(dim, bank, name=f"t{dim}") for dim, bank in banks.items()}
     group, expected = Group(), []
-    for i in range(40):  # Several of each table, and enough keys to keep all threads busy.
+    for i in range(40):  # Several lookups per table, and enough keys to keep all threads busy.
         dim = int(rng.choice(list(banks)))
         combiner = ["none", *COMBINERS][i % 4]
         lengths = rng.integers(0, 5, rng.integers(0, 800))
@@ -403,7 +403,7 @@ def run_grad(session, indices, grads, combiner):
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 @pytest.mark.parametrize("combiner", COMBINERS)
-def test_each_key_gets_its_part_of_its_rows_gradient(session, lengths, combiner):
+def test_each_key_gets_its_share_of_the_gradient_of_its_row(session, lengths, combiner):
     row_ids = row_ids_of(lengths)
     grads = random_bank(len(lengths), 5)
     actual = run_grad(session, indices_of(row_ids), grads, combiner)
@@ -415,7 +415,7 @@ def test_key_gradients_have_the_bits_of_tensorflow(session, combiner):
     lengths = [0, *range(1, 41), 0, 1]
     row_ids = row_ids_of(lengths)
     grads = random_bank(43, 5)
-    # Every key once, so that TensorFlow's gradient of the variable is that of the occurrences.
+    # Every key occurs once, so TensorFlow's gradient of the variable is that of the occurrences.
     dense = tf.constant(random_bank(len(row_ids), 5))
     combined = tf.nn.embedding_lookup_sparse(
         dense,
@@ -442,9 +442,9 @@ def test_a_gradient_large_enough_for_threads_is_the_same(session, combiner):
 # ------------------------------------------------------------------ threads
 
 
-def test_readers_beside_applies_see_whole_rows(make_table, session):
-    # Every apply moves all elements of a row by the same, so a torn row would have two
-    # values. Each table comes in several entries of one group.
+def test_concurrent_readers_see_whole_rows(make_table, session):
+    # Every apply changes all elements of a row by the same amount, so a torn row has two values.
+    # Each table occurs several times in a group.
     tables = [make_table(16, np.zeros([1, 16]), name=name) for name in ("a", "b")]
     keys = np.arange(2000)
     group = Group()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table may hold, in the kernels: limits, the padding key, frozen keys; with the oracle."""
+"""Row limits, the padding key and frozen keys: agreement of the kernels with the oracle."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def train(table, keys, counted_keys=(), **kwargs):
 
 
 class Pair:
-    """A table and its oracle, to which the same is done."""
+    """A table and its oracle. Each step is applied to both."""
 
     def __init__(self, make_table, max_rows=0, frozen=(), threshold=0, coefficient=1):
         self.table = make_table(
@@ -45,7 +45,7 @@ class Pair:
         )
 
     def step(self, keys, grads, counted_keys, version, rule="Adagrad"):
-        """Whether there was room for the step."""
+        """Applies a step to both. Returns whether there was room for it."""
         step = [rule, [0.5], keys, grads, counted_keys, version]
         try:
             self.oracle.check_room([*keys, *counted_keys])
@@ -105,7 +105,7 @@ def test_a_step_of_many_keys_is_refused_as_one(make_table):
     np.testing.assert_array_equal(table.frequencies([7, 25_000, 45_000]), [1, 1, 0])
     train(table, np.arange(20_000, 50_000), counted_keys=[-1, 7])
     assert table.stats().size == 50_000
-    train(table, np.arange(50_000))  # Full, and no key is new.
+    train(table, np.arange(50_000))  # The table is full, but no key is new.
     with pytest.raises(tf.errors.ResourceExhaustedError, match="got 50001"):
         train(table, [50_000])
 
@@ -192,7 +192,7 @@ def test_a_checkpoint_with_more_rows_than_the_limit_changes_nothing(make_table, 
     assert roomy.stats().size == 3
 
 
-def test_keys_that_a_lower_threshold_admits_count_for_the_limit(make_table, tmp_path):
+def test_keys_admitted_by_a_lower_threshold_count_for_the_limit(make_table, tmp_path):
     source = make_table(DIM, BANK, name="source", filter_freq=5)
     train(source, [1, 2, 3] * 2)
     source.save(tmp_path / "ckpt", slots=SLOTS)
@@ -202,7 +202,7 @@ def test_keys_that_a_lower_threshold_admits_count_for_the_limit(make_table, tmp_
     assert table.stats().total_count == 0
 
 
-def test_padding_is_left_in_a_checkpoint_that_has_it_as_a_key(make_table, tmp_path):
+def test_a_padding_key_in_a_checkpoint_is_not_restored(make_table, tmp_path):
     source = make_table(DIM, BANK, name="source")
     train(source, [-1, 5])
     source.save(tmp_path / "ckpt", slots=SLOTS)
@@ -245,7 +245,7 @@ def test_bad_attributes_are_refused(session):
     ],
     ids=["max_rows", "has_padding_key", "frozen_keys"],
 )
-def test_a_table_has_the_rules_it_was_made_with(session, first, second, message):
+def test_one_name_with_two_row_rules_is_an_error_with_both(session, first, second, message):
     session.run(handle(**first).op)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         session.run(handle(**second).op)

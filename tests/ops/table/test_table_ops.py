@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handle of a table, its initialization, and what can be asked of it."""
+"""The handle of a table, its initialization, statistics, frequencies and versions."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_handle_and_stats_are_scalars():
 
 
 @pytest.mark.parametrize("op", ["frequencies", "versions"])
-def test_what_is_asked_per_key_has_the_shape_of_keys(op):
+def test_per_key_outputs_have_the_shape_of_keys(op):
     function = getattr(_ops.gen, f"rec_estimator_table_{op}")
     assert function(handle(), tf.zeros([2, 0, 5], tf.int64)).shape == [2, 0, 5]
     assert function(handle(), tf.placeholder(tf.int64)).shape.rank is None
@@ -80,7 +80,7 @@ def test_a_refused_handle_leaves_the_table_as_it_was(make_table):
     np.testing.assert_array_equal(table.lookup([1]), BANK[1:2])
 
 
-def test_a_dim_that_no_row_can_have_is_an_error(session):
+def test_a_dim_above_the_limit_is_an_error(session):
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"dim must be in \[1, 16777216\]"):
         session.run(handle(dim=2**31).op)
 
@@ -160,7 +160,7 @@ def test_initializing_again_empties_the_table_and_takes_the_new_bank(make_table)
     np.testing.assert_array_equal(table.versions([1, 2]), [-1, -1])
 
 
-def test_stats_count_the_rows_and_the_memory_of_them(make_table):
+def test_stats_count_rows_and_their_memory(make_table):
     table = make_table(3, BANK)
     empty = table.stats()
     assert empty[:2] == (0, 0)
@@ -168,7 +168,7 @@ def test_stats_count_the_rows_and_the_memory_of_them(make_table):
     stats = table.stats()
     assert stats.size == stats.total_count == 20000
     assert stats.capacity >= 20000
-    assert stats.memory_bytes >= 20000 * (3 * 4 + 24)  # Values, and what a key needs at least.
+    assert stats.memory_bytes >= 20000 * (3 * 4 + 24)  # Values, and 24 bytes per key at least.
 
 
 # ------------------------------------------------------------------ frequencies and versions
@@ -191,7 +191,7 @@ def test_frequencies_count_occurrences_and_versions_are_the_last(make_table):
     np.testing.assert_array_equal(table.versions([5, 6, 7]), [8, 1, -1])
 
 
-def test_asking_for_unknown_keys_inserts_nothing(make_table):
+def test_reading_unknown_keys_inserts_nothing(make_table):
     table = make_table(3, BANK)
     np.testing.assert_array_equal(table.frequencies(EDGE_KEYS), [0] * 4)
     np.testing.assert_array_equal(table.versions(EDGE_KEYS), [-1] * 4)
@@ -207,7 +207,7 @@ def test_edge_keys_are_keys_like_any_other(make_table):
     assert table.size() == 4
 
 
-def test_a_large_batch_is_answered_like_many_small_ones(make_table):
+def test_frequencies_of_a_large_batch_are_exact(make_table):
     table = make_table(3, BANK)
     keys = np.random.default_rng(0).integers(-50, 50, 5000)
     train(table, keys, version=1)

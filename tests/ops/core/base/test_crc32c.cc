@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ExtendCrc32c against the standard's own values and bit by bit.
+// ExtendCrc32c, compared with values of the standard and with its definition.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace rec_estimator {
 namespace {
 
-// As the polynomial is defined, a bit at a time.
+// The definition of the polynomial, one bit at a time.
 uint32_t Slowly(uint32_t crc, const std::vector<unsigned char>& bytes,
                 size_t begin, size_t end) {
   crc = ~crc;
@@ -23,7 +23,7 @@ uint32_t Slowly(uint32_t crc, const std::vector<unsigned char>& bytes,
   return ~crc;
 }
 
-TEST(KnownStringsHaveTheStandardsValues) {
+TEST(KnownStringsHaveTheValuesOfTheStandard) {
   // RFC 3720, B.4.
   EXPECT_EQ(ExtendCrc32c(0, std::string(32, '\0').data(), 32), 0x8A9136AAu);
   EXPECT_EQ(ExtendCrc32c(0, std::string(32, '\xFF').data(), 32), 0x62A8AB43u);
@@ -31,7 +31,7 @@ TEST(KnownStringsHaveTheStandardsValues) {
   EXPECT_EQ(ExtendCrc32c(7, nullptr, 0), 7u);
 }
 
-TEST(AnyLengthAtAnyAddressIsAsBitByBit) {
+TEST(EveryLengthAndAlignmentMatchesTheBitwiseDefinition) {
   std::vector<unsigned char> bytes(20000);
   uint32_t random = 1;
   for (unsigned char& byte : bytes) {
@@ -51,7 +51,7 @@ TEST(AnyLengthAtAnyAddressIsAsBitByBit) {
   }
 }
 
-TEST(PiecesMakeTheWhole) {
+TEST(ExtendingByPartsEqualsOneCall) {
   std::vector<unsigned char> bytes(10000);
   for (size_t i = 0; i < bytes.size(); ++i) {
     bytes[i] = static_cast<unsigned char>(i * i >> 3);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizer rules one row at a time: where they write, what a row's
-// neighbours and the batch have to do with it, and the rules that look at a row
-// as a whole. That the numbers are right is checked against NumPy and
-// TensorFlow by tests/ops/table/test_apply_ops.py and
-// tests/test_optimizers*.py.
+// The optimizer rules, one row at a time: where they write, independence from
+// neighbouring rows and from the batch, and rules that use a row as a whole.
+// tests/ops/table/test_apply_ops.py and tests/optimizers compare the numbers
+// with NumPy and TensorFlow.
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -21,7 +20,7 @@ namespace {
 
 const std::vector<int> kDims = {1, 2, 5, 7, 8, 9, 15, 16, 17, 24, 33};
 
-// Hyperparameters in range for every rule: all 0.5 but the exponent of Ftrl.
+// Valid hyperparameters of a rule: 0.5 each, except the exponent of Ftrl.
 std::vector<float> SomeHyper(const std::string& rule) {
   std::vector<float> hyper;
   for (const std::string& name : HyperparameterNames(rule)) {
@@ -44,7 +43,7 @@ std::vector<float> RandomFloats(size_t n, unsigned seed) {
   return floats;
 }
 
-// One row on the heap, of its exact size, so that ASan sees what is beside it.
+// The row is on the heap with its exact size, so ASan sees accesses beside it.
 std::vector<float> Updated(const RowUpdate& update, std::vector<float> row,
                            const std::vector<float>& grad) {
   float* const rows[] = {row.data()};
@@ -53,7 +52,7 @@ std::vector<float> Updated(const RowUpdate& update, std::vector<float> row,
   return row;
 }
 
-TEST(AnUnknownRuleOrAWrongNumberOfHyperparametersMakesNothing) {
+TEST(UnknownRuleOrWrongHyperparameterCountGivesNull) {
   EXPECT_TRUE(MakeRowUpdate("Magic", {0.5f}) == nullptr);
   EXPECT_TRUE(HyperparameterNames("Magic").empty());
   for (const std::string& rule : RowUpdateRules()) {
@@ -65,7 +64,7 @@ TEST(AnUnknownRuleOrAWrongNumberOfHyperparametersMakesNothing) {
   }
 }
 
-TEST(ARowsResultDoesNotDependOnTheBatchItIsIn) {
+TEST(UpdateOfARowDoesNotDependOnItsBatch) {
   for (const std::string& rule : RowUpdateRules()) {
     const auto update = MakeRowUpdate(rule, SomeHyper(rule));
     for (const int dim : kDims) {
@@ -94,7 +93,7 @@ TEST(ARowsResultDoesNotDependOnTheBatchItIsIn) {
   }
 }
 
-TEST(ASlotIsAsWideAsTheRowOrOneFloat) {
+TEST(SlotWidthIsDimOrOne) {
   for (const std::string& rule : RowUpdateRules()) {
     const auto update = MakeRowUpdate(rule, SomeHyper(rule));
     for (int s = 0; s < update->slots(); ++s) {
@@ -120,7 +119,7 @@ TEST(RowwiseAdagradAddsTheMeanSquare) {
   }
 }
 
-TEST(AdagradDecayDiscountsOncePerPeriodHoweverLongTheRowWasAway) {
+TEST(AdagradDecayDiscountsOncePerPeriodAfterAnyPause) {
   for (const char* rule : {"AdagradDecay", "AdagradDecayV2"}) {
     for (const int dim : kDims) {
       const std::vector<float> grad(static_cast<size_t>(dim), 0.0f);
@@ -147,7 +146,7 @@ TEST(AdagradDecayDiscountsOncePerPeriodHoweverLongTheRowWasAway) {
   }
 }
 
-TEST(NoNumberInAGradientStaysInItsElementUnlessTheRuleTakesTheMean) {
+TEST(NanInAGradientStaysInItsElementUnlessTheRuleTakesTheMean) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const std::string& rule : RowUpdateRules()) {
     const auto update = MakeRowUpdate(rule, SomeHyper(rule));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by user against loops in the order of the definition.
+// Products by user, compared with loops that follow the definition.
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -12,7 +12,7 @@
 namespace rec_estimator {
 namespace {
 
-// Whole numbers, so that every order of additions gives the same bits.
+// Integers, so every order of additions gives the same bits.
 template <typename T>
 std::vector<T> Draw(size_t count, std::mt19937* random) {
   std::vector<T> drawn(count);
@@ -59,7 +59,7 @@ void Check(const std::vector<int32_t>& sizes, int64_t inner, int64_t outer,
   EXPECT_TRUE(transposed == flipped);
 }
 
-// The layer and its gradients, for which the loops are written out once more.
+// The layer and its gradients, compared with plain loops.
 template <typename T>
 void CheckLayer(const std::vector<int32_t>& sizes, const LayerSizes& layer,
                 const ParallelFor& parallel_for) {
@@ -108,7 +108,7 @@ void CheckLayer(const std::vector<int32_t>& sizes, const LayerSizes& layer,
   EXPECT_TRUE(got_w == dw);
 }
 
-TEST(LayersAreThoseOfTheDefinition) {
+TEST(LayersMatchTheDefinition) {
   for (const std::vector<int32_t>& sizes :
        std::vector<std::vector<int32_t>>{{}, {0}, {3}, {0, 2, 0, 5, 1}, {30}}) {
     for (const LayerSizes& layer : std::vector<LayerSizes>{{1, 1, 1},
@@ -123,7 +123,7 @@ TEST(LayersAreThoseOfTheDefinition) {
   }
 }
 
-TEST(ProductsAreThoseOfTheDefinition) {
+TEST(ProductsMatchTheDefinition) {
   const std::vector<std::vector<int32_t>> requests = {
       {}, {0}, {1}, {5}, {60}, {0, 3, 0, 0, 27, 1, 0}, {4, 4, 4}};
   for (const std::vector<int32_t>& sizes : requests) {
@@ -136,7 +136,7 @@ TEST(ProductsAreThoseOfTheDefinition) {
   }
 }
 
-TEST(ThreadsDoNotChangeABit) {
+TEST(BitsDoNotDependOnThreads) {
   Threads threads(4);
   Check<float>({7, 0, 900, 55, 1}, 17, 70, threads.parallel());
   Check<double>(std::vector<int32_t>(200, 3), 5, 40, threads.parallel());

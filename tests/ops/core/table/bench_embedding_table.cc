@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast is the embedding table by itself, and what does a key cost?
+// How fast is the embedding table by itself, and how much memory does a key
+// cost?
 //
-// Workload: 26 x 4096 = 106,496 keys a batch, Zipf with exponent 1.1 over the
-// table's keys, dim 16, one slot, an Adagrad-like rule; two threads by
-// the clock and, in brackets, one thread by its own CPU time. Every figure is a
-// median of 21 batches (all different) after a warm-up. Then what a filter
-// costs: tables without and with one are given the same batches in turn, and
-// each figure is the median of the ratios to the one without.
-//   make -C tests/ops/core bench                    1M and 5M rows, about 10 s
-//   build/cc/plain/bench_embedding_table 50   1M and 50M rows (9 GB), a minute
+// Workload: 26 x 4096 = 106,496 keys per batch, Zipf with exponent 1.1 over the
+// table's keys, dim 16, one slot, an Adagrad-like rule. Wall time of two
+// threads and, in brackets, CPU time of one thread. Every figure is a median
+// over 21 different batches after a warm-up. The second part is the cost of
+// filters: tables with and without a filter get the same batches in turn, and a
+// figure is the median of the ratios to the table without.
+//   make -C tests/ops/core bench          1M and 5M rows, about 30 s
+//   build/cc/plain/tests/ops/core/table/bench_embedding_table 50
+//                                         1M and 50M rows, 9 GB, some minutes
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -31,13 +33,13 @@ constexpr size_t kBatch = 26 * 4096;
 constexpr int kDim = 16;
 constexpr int kBatches = 21;
 
-// Keys are no small numbers in a row, as hashed strings are none.
+// Spreads keys over all of int64, as hashed strings are.
 int64_t KeyOf(uint64_t rank) {
   return static_cast<int64_t>(rank * 0x9E3779B97F4A7C15u);
 }
 
-// Ranks 1..n with probability ~ 1 / rank^s, by inversion of the continuous
-// distribution: the tail is right, and the head is close enough.
+// Draws ranks 1..n with probability ~ 1 / rank^s by inversion of the continuous
+// distribution, which is exact in the tail and close enough in the head.
 class Zipf {
  public:
   Zipf(double n, double s) : s_(s), range_(std::pow(n + 1, 1 - s) - 1) {}
@@ -51,7 +53,7 @@ class Zipf {
   double range_;
 };
 
-// CPU time of this thread in seconds: what a busy machine disturbs least.
+// CPU time of this thread in seconds, which other processes disturb least.
 double ThreadSeconds(const std::function<void()>& work) {
   const auto now = [] {
     timespec time;
@@ -174,9 +176,9 @@ void Table(double millions, const ParallelFor& parallel) {
   std::fflush(stdout);
 }
 
-// CPU time of Zipf batches with filters and other rules as a share of the time
-// without: of a stream that still brings new keys all the time, and of batches
-// that come again, when most occurrences are of keys that own rows.
+// CPU time of Zipf batches with filters and other rules, relative to the time
+// without. First for a stream that still brings new keys, then for repeated
+// batches, in which most occurrences are of keys that own rows.
 void Rules(double millions) {
   const uint64_t rows = static_cast<uint64_t>(millions * 1e6);
   const int64_t elements = static_cast<int64_t>(rows);
@@ -193,10 +195,10 @@ void Rules(double millions) {
                         {"Bloom 3, 100 n", {3, 1, elements * 100, 0.01}, {}},
                         {"padding, 2 frozen", {}, {0, true, {5, 77}}},
                         {"limit, far", {}, {elements * 10, true, {}}},
-                        // Never far enough for the batch not to be counted.
+                        // So near that every batch is counted.
                         {"limit, near", {}, {elements / 2, true, {}}}};
   constexpr size_t kSpecs = sizeof(rules) / sizeof(rules[0]);
-  constexpr int kFirst = 40;  // Batches before the clock is looked at.
+  constexpr int kFirst = 40;  // Batches before the first measured one.
   const AdagradLike rule(0.05f);
   const std::vector<float> grads(kBatch * kDim, 0.01f);
   std::vector<std::unique_ptr<EmbeddingTable>> tables;
@@ -234,7 +236,7 @@ void Rules(double millions) {
   for (int b = 0; b < kFirst + kBatches; ++b) {
     round(b, b < kFirst ? nullptr : again);
   }
-  // What a step asks of a table with a limit before it changes anything.
+  // The count that a step makes in a table near its limit.
   std::vector<double> counting;
   for (int b = 0; b < kBatches; ++b) {
     const EmbeddingTable::Batch batch = {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that a table holds, spelled out, for tests of the core.
+// The full contents of a table, for tests of the core.
 #ifndef REC_ESTIMATOR_TESTS_OPS_CORE_TABLE_CONTENTS_H_
 #define REC_ESTIMATOR_TESTS_OPS_CORE_TABLE_CONTENTS_H_
 
@@ -10,7 +10,7 @@
 
 namespace rec_estimator {
 
-// Rows are the table's own: it is locked while this lives.
+// Locks the table while it lives; rows point into the table.
 struct Contents {
   using Keys = EmbeddingTable::Snapshot::Keys;
 
@@ -18,14 +18,13 @@ struct Contents {
     int64_t key;
     int64_t version;
     int64_t freq;
-    const float* row;  // nullptr: counted only.
+    const float* row;  // nullptr: no row.
   };
 
   explicit Contents(const EmbeddingTable& table, Keys keys = Keys::kAll)
       : snapshot(table, keys) {
     std::vector<EmbeddingTable::Snapshot::Entry> with_row, without;
-    snapshot.List(0, EmbeddingTable::Snapshot::kBuckets, SerialFor, &with_row,
-                  &without);
+    snapshot.List(0, kBuckets, SerialFor, &with_row, &without);
     for (const auto& entry : with_row) {
       admitted.push_back({entry.key, snapshot.Version(entry),
                           snapshot.Freq(entry), snapshot.Row(entry)});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Update rules for tests of the core: small ones, whose results can be told,
-// and a step by one of them.
+// Small update rules with predictable results, and a step with one of them, for
+// tests of the core.
 #ifndef REC_ESTIMATOR_TESTS_OPS_CORE_TABLE_RULES_H_
 #define REC_ESTIMATOR_TESTS_OPS_CORE_TABLE_RULES_H_
 
@@ -31,7 +31,7 @@ class SgdEach : public RowUpdate {
   float rate_;
 };
 
-// value += summed gradient: exact for integers, in any order of batches.
+// value += summed gradient. Exact for integers, in any order of batches.
 class AddSum : public RowUpdate {
  public:
   int slots() const override { return 0; }
@@ -43,7 +43,7 @@ class AddSum : public RowUpdate {
   }
 };
 
-// Adds 1 to every float of a key's value for each time it comes.
+// Adds 1 to every float of a key's value for each occurrence.
 inline bool ApplyOnes(EmbeddingTable* table, const std::vector<int64_t>& keys,
                       int64_t version = 0) {
   const std::vector<float> grads(keys.size() * table->dim(), 1.0f);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The counting Bloom filter: its geometry, how often it is wrong, and what it
-// takes; by itself and behind an EmbeddingTable.
+// The counting Bloom filter: geometry, error rate and memory, by itself and as
+// part of an EmbeddingTable.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ops/core/base/key_hash.h"
 #include "ops/core/table/counting_bloom_filter.h"
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/edges.h"
@@ -24,7 +25,7 @@ constexpr int64_t kElements = 60000;  // About ten times slower there.
 constexpr int64_t kElements = 1000000;
 #endif
 
-TEST(TheGeometryHoldsWhatItPromises) {
+TEST(GeometryMeetsItsSpecification) {
   for (const uint32_t threshold : {2u, 15u, 16u, 255u, 256u, 65535u, 65536u}) {
     for (const double p : {0.5, 0.1, 0.01, 0.001, 1e-6}) {
       for (const int64_t n : {int64_t{1}, int64_t{1000}, int64_t{1} << 30}) {
@@ -51,14 +52,14 @@ TEST(TheGeometryHoldsWhatItPromises) {
       }
     }
   }
-  // One line is enough where most filters are.
+  // One line is enough for common filters.
   EXPECT_EQ(BloomGeometry(64, 15, 1 << 20, 0.01).lines(), 1);
-  // What nobody should ask for gives some filter all the same.
+  // Absurd specifications give a filter, too.
   EXPECT_TRUE(BloomGeometry(64, 3, kMax, 1e-300).shard_blocks() > 0);
   EXPECT_EQ(BloomGeometry(64, 3, 1, 1 - 1e-16).shard_blocks(), 1);
 }
 
-TEST(ThePromisedRateHoldsAtFullLoad) {
+TEST(FalsePositiveRateHoldsAtFullLoad) {
   struct Case {
     uint32_t threshold;
     int64_t elements;
@@ -67,8 +68,8 @@ TEST(ThePromisedRateHoldsAtFullLoad) {
        {Case{3, kElements}, Case{200, kElements}, Case{3000, kElements / 8},
         Case{70000, kElements / 8}}) {
     for (const double p : {0.1, 0.01, 0.001}) {
-      // Full load: every key is one occurrence short of a row, so that every
-      // cell they share admits a key that never was there.
+      // Full load: every key is one occurrence short of a row, so an unknown
+      // key is admitted if all of its cells are shared.
       EmbeddingTable table(1, 0.0f, {c.threshold, 1, c.elements, p});
       std::mt19937_64 random(c.threshold);
       const size_t n = static_cast<size_t>(c.elements);
@@ -101,8 +102,8 @@ TEST(ThePromisedRateHoldsAtFullLoad) {
   }
 }
 
-// Some keys come often, most seldom; far more than the filter is made for.
-TEST(NoKeyIsAdmittedLateHoweverFullTheFilterIs) {
+// A few frequent and many rare keys, far more than the filter is made for.
+TEST(OverfullFilterAdmitsNoKeyLate) {
   for (const FilterSpec& filter :
        {FilterSpec{3, 1, 300, 0.3}, FilterSpec{17, 2, 500, 0.1},
         FilterSpec{300, 40, 100, 0.5}, FilterSpec{70000, 9999, 50, 0.2}}) {
@@ -137,7 +138,7 @@ TEST(NoKeyIsAdmittedLateHoweverFullTheFilterIs) {
   }
 }
 
-TEST(AFilterForABillionKeysTakesWhatIsTouched) {
+TEST(LargeFilterOccupiesTouchedBlocksOnly) {
   EmbeddingTable table(1, 0.0f, {10, 1, int64_t{1} << 30, 0.01});
   EXPECT_TRUE(table.bloom_layout().blocks > 50'000'000);
   EXPECT_EQ(table.memory_bytes(), 0);
@@ -145,7 +146,7 @@ TEST(AFilterForABillionKeysTakesWhatIsTouched) {
   for (int64_t key = 0; key < 20000; ++key) keys.push_back(key * 7919);
   EXPECT_TRUE(ApplyOnes(&table, keys));
   EXPECT_EQ(table.total_count(), 0);
-  // A line for each key, in a table half full or more.
+  // One line per key, in a table that is at least half full.
   EXPECT_TRUE(table.memory_bytes() < 4 << 20);
   {
     const EmbeddingTable::Snapshot snapshot(table);
@@ -159,7 +160,7 @@ TEST(AFilterForABillionKeysTakesWhatIsTouched) {
   EXPECT_EQ(count, 0);
 }
 
-TEST(ASmallFilterEndsAsLargeAsItWasMadeFor) {
+TEST(SmallFilterGrowsToItsGeometryAndNoFurther) {
   EmbeddingTable table(1, 0.0f, {10, 1, 20000, 0.01});
   const EmbeddingTable::BloomLayout layout = table.bloom_layout();
   for (int64_t first = 0; first < 200000; first += 10000) {
@@ -167,14 +168,14 @@ TEST(ASmallFilterEndsAsLargeAsItWasMadeFor) {
     for (int64_t key = 0; key < 10000; ++key) keys.push_back(first + key);
     EXPECT_TRUE(ApplyOnes(&table, keys));
   }
-  // What the index takes for keys admitted early is counted besides.
+  // The index entries of keys that are admitted early come on top.
   const EmbeddingTable::Snapshot snapshot(table);
   EXPECT_EQ(snapshot.bloom_blocks(), layout.blocks);
   EXPECT_TRUE(table.memory_bytes() - 60 * table.total_count() <
               layout.blocks * 64 + (1 << 20));
 }
 
-TEST(BlocksMergeByTheLargerCell) {
+TEST(MergedBlocksHoldTheLargerCell) {
   const FilterSpec filter = {100, 1, 5000, 0.01};
   EmbeddingTable a(1, 0.0f, filter), b(1, 0.0f, filter);
   std::vector<int64_t> keys, freqs_a, freqs_b;
@@ -200,7 +201,7 @@ TEST(BlocksMergeByTheLargerCell) {
   std::vector<int64_t> blocks;
   std::vector<uint32_t> cells;
   blocks_of(b, &blocks, &cells);
-  // In any order, and what no cell can hold stops at the threshold.
+  // Blocks come in any order, and cells saturate at the threshold.
   std::vector<int64_t> shuffled(blocks.rbegin(), blocks.rend());
   const size_t width = static_cast<size_t>(b.bloom_layout().cells_per_block);
   std::vector<uint32_t> shuffled_cells;
@@ -232,14 +233,14 @@ TEST(BlocksMergeByTheLargerCell) {
   });
 }
 
-TEST(AnEvictedKeyCountsFromNothingThoughItsCellsStay) {
+TEST(EvictedKeyCountsFromZeroAlthoughItsCellsStay) {
   EmbeddingTable table(1, 0.0f, {3, 1, 1000, 0.01});
   EXPECT_TRUE(ApplyOnes(&table, {5, 5, 5}, 1));
   EXPECT_EQ(table.size(), 1);
   EXPECT_EQ(table.EvictOlder(2, 9), 1);
   EXPECT_EQ(table.size(), 0);
   EXPECT_EQ(table.total_count(), 1);
-  EXPECT_EQ(table.EvictOlder(100, 9), 0);  // Nothing is left to evict.
+  EXPECT_EQ(table.EvictOlder(100, 9), 0);  // No row is left to evict.
   EXPECT_TRUE(ApplyOnes(&table, {5, 5}, 3));
   EXPECT_EQ(table.size(), 0);
   EXPECT_EQ(table.EvictOlder(4, 9), 1);  // Two occurrences.

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddingTable by one caller, what it promises one by one.
+// EmbeddingTable with one caller, one behaviour per test.
 #include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <random>
 #include <vector>
 
+#include "ops/core/base/key_hash.h"
 #include "ops/core/table/embedding_table.h"
-#include "ops/core/table/hash_index.h"
+#include "ops/core/table/shard_set.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/table/contents.h"
 #include "tests/ops/core/table/rules.h"
@@ -30,7 +31,7 @@ std::vector<float> Read(const EmbeddingTable& table, int64_t key,
   return out;
 }
 
-TEST(AnEmptyTableIsSmall) {
+TEST(EmptyTableIsSmall) {
   EmbeddingTable table(16);
   EXPECT_EQ(table.size(), 0);
   EXPECT_EQ(table.total_count(), 0);
@@ -38,7 +39,7 @@ TEST(AnEmptyTableIsSmall) {
   EXPECT_TRUE(table.memory_bytes() < 100 << 10);
 }
 
-TEST(NothingMayBeGivenForNothing) {
+TEST(EmptyBatchesAreAccepted) {
   EmbeddingTable table(4);
   table.Lookup(nullptr, 0, UnknownKey::kInitial, nullptr, SerialFor);
   EXPECT_TRUE(
@@ -76,7 +77,7 @@ TEST(LookupsInsertNothing) {
   EXPECT_EQ(table.memory_bytes(), 0);
 }
 
-TEST(EdgeKeysOwnRowsOfTheirOwn) {
+TEST(EdgeKeysOwnDistinctRows) {
   EmbeddingTable table(1);
   const std::vector<int64_t> keys = {0, -1, kMin, kMax, 0, kMin};
   EXPECT_TRUE(ApplyOnes(&table, keys, 3));
@@ -89,8 +90,8 @@ TEST(EdgeKeysOwnRowsOfTheirOwn) {
   EXPECT_EQ(table.size(), 0);
 }
 
-TEST(ALoneNegativeZeroGradientIsSummedToPositiveZero) {
-  // 1 / gradient tells the zeros apart.
+TEST(LoneNegativeZeroGradientIsSummedToPositiveZero) {
+  // 1 / gradient distinguishes the zeros.
   class Reciprocal : public AddSum {
     void Update(float* const* rows, const float* const* grads, size_t n,
                 int dim) const override {
@@ -111,7 +112,7 @@ TEST(ALoneNegativeZeroGradientIsSummedToPositiveZero) {
   }
 }
 
-TEST(CountsStopAtTheLargestAndVersionsStamp) {
+TEST(CountsSaturateAndVersionsAreStamped) {
   EmbeddingTable table(1);
   const int64_t keys[] = {1, 2};
   const int64_t freqs[] = {int64_t{UINT32_MAX} - 1, -5};
@@ -150,7 +151,7 @@ TEST(CountedKeysAreInsertedAndStampedButNotUpdated) {
   EXPECT_EQ(out[1], 8);
 }
 
-TEST(APerOccurrenceRuleGetsRawGradientsInOrderOfOccurrence) {
+TEST(PerOccurrenceRuleGetsRawGradientsInOrder) {
   // value = value * 2 + gradient: any other order or a sum gives another value.
   class Horner : public RowUpdate {
     int slots() const override { return 0; }
@@ -182,7 +183,7 @@ TEST(APerOccurrenceRuleGetsRawGradientsInOrderOfOccurrence) {
   }
 }
 
-// Every way to split work that a ParallelFor may choose.
+// Different ways in which a ParallelFor may split work.
 std::vector<ParallelFor> Splits(Threads* threads) {
   return {SerialFor,
           [](int64_t total, int64_t, const auto& work) {
@@ -231,7 +232,7 @@ TEST(BitsDoNotDependOnHowWorkIsSplit) {
   }
 }
 
-TEST(LargeLookupsReadTheSameHoweverTheyAreSplit) {
+TEST(LargeLookupsDoNotDependOnHowWorkIsSplit) {
   EmbeddingTable table(3);
   const std::vector<float> bank = Bank(100, 3);
   table.SetBank(bank.data(), 100);
@@ -256,7 +257,7 @@ TEST(LargeLookupsReadTheSameHoweverTheyAreSplit) {
 TEST(OneShardMayHoldTheWholeBatch) {
   std::vector<int64_t> keys;
   for (int64_t key = 0; keys.size() < 12000; ++key) {
-    if (MixKey(key) % EmbeddingTable::kShards == 17) keys.push_back(key);
+    if (MixKey(key) % kShards == 17) keys.push_back(key);
   }
   std::vector<int64_t> batch = keys;
   batch.insert(batch.end(), keys.begin(), keys.end());
@@ -298,7 +299,7 @@ TEST(GrowthKeepsEveryRowAndItsAddress) {
   }
 }
 
-TEST(AReaderOfSomeShardsLetsTheOthersGrow) {
+TEST(ReaderOfSomeShardsLetsTheOthersGrow) {
   EmbeddingTable table(2);
   const int64_t key = 0;  // Shard 0.
   EXPECT_TRUE(ApplyOnes(&table, {key}));
@@ -307,7 +308,7 @@ TEST(AReaderOfSomeShardsLetsTheOthersGrow) {
   reader.Rows(&key, 1, UnknownKey::kInitial, &row);
   std::vector<int64_t> others;
   for (int64_t k = 1; others.size() < 100000; ++k) {
-    if (MixKey(k) % EmbeddingTable::kShards != 0) others.push_back(k);
+    if (MixKey(k) % kShards != 0) others.push_back(k);
   }
   EXPECT_TRUE(ApplyOnes(&table, others));
   EXPECT_EQ(row[0], 1.0f);
@@ -316,7 +317,7 @@ TEST(AReaderOfSomeShardsLetsTheOthersGrow) {
   EXPECT_TRUE(row == again);
 }
 
-TEST(ErasedRowsAreReusedAndStartAfresh) {
+TEST(ErasedRowsAreReusedAndInitialized) {
   EmbeddingTable table(4);
   EXPECT_TRUE(table.EnsureSlots({{"a", 4, 0.5f}}));
   std::vector<int64_t> keys;
@@ -330,7 +331,8 @@ TEST(ErasedRowsAreReusedAndStartAfresh) {
     EXPECT_TRUE(ApplyOnes(&table, keys));
     EXPECT_EQ(Read(table, keys[5])[3], 1.0f);
   }
-  // Shards differ in size from round to round, so some take a few rows more.
+  // Shard sizes differ from round to round, so some shards take a few more
+  // rows.
   EXPECT_TRUE(table.memory_bytes() < full + full / 4);
   const Contents snapshot(table);
   for (const auto& entry : snapshot.admitted) {
@@ -352,13 +354,13 @@ TEST(EnsureSlotsAddsOnceAndRefusesAnotherWidth) {
   EXPECT_EQ(table.slots().size(), 2u);
   EXPECT_TRUE(ApplyOnes(&table, {2}));
   const Contents snapshot(table);
-  EXPECT_EQ(snapshot.admitted[0].row[4], 1.0f);  // Key 1 was there before.
+  EXPECT_EQ(snapshot.admitted[0].row[4], 1.0f);  // Key 1 existed before.
   EXPECT_EQ(snapshot.admitted[1].row[4], 3.0f);
   EXPECT_EQ(snapshot.admitted[1].row[8], 2.0f);
   EXPECT_EQ(snapshot.admitted[1].row[0], 1.0f);
 }
 
-TEST(AKeyInsertedTwiceAtOnceIsThereOnce) {
+TEST(KeyInsertedTwiceInABatchIsStoredOnce) {
   EmbeddingTable table(1);
   const int64_t keys[] = {5, 5, 6};
   const float values[] = {1, 2, 3};
@@ -367,9 +369,9 @@ TEST(AKeyInsertedTwiceAtOnceIsThereOnce) {
   EXPECT_EQ(Read(table, 5)[0], 2.0f);
 }
 
-TEST(InsertingKeysThatAreThereTakesRowsForTheNewOnesOnly) {
+TEST(InsertTakesRowsForNewKeysOnly) {
   EmbeddingTable table(16);
-  table.Reserve(20000);  // So that memory is rows and nothing else.
+  table.Reserve(20000);  // So that only rows take new memory.
   std::vector<int64_t> keys;
   const auto insert = [&](int64_t more) {
     for (; more > 0; --more) keys.push_back(static_cast<int64_t>(keys.size()));
@@ -381,12 +383,12 @@ TEST(InsertingKeysThatAreThereTakesRowsForTheNewOnesOnly) {
   const int64_t before = table.memory_bytes();
   for (int round = 0; round < 50; ++round) insert(10);
   EXPECT_EQ(table.size(), 10500);
-  // A shard keeps what is left of a run for later.
-  const int64_t runs = EmbeddingTable::kShards * 16;
+  // A shard keeps the rest of a run for later.
+  const int64_t runs = kShards * 16;
   EXPECT_TRUE(table.memory_bytes() - before <= (500 + runs) * row_bytes);
 }
 
-TEST(AKeyCostsAtMostFortyBytesBeyondItsFloats) {
+TEST(KeyCostsAtMostFortyBytesBeyondItsFloats) {
   for (const int dim : {1, 16}) {
     EmbeddingTable table(dim);
     double sum = 0;
@@ -411,7 +413,7 @@ TEST(AKeyCostsAtMostFortyBytesBeyondItsFloats) {
   }
 }
 
-TEST(ABatchThatCannotBeNumberedIsRefused) {
+TEST(BatchWithTooManyOccurrencesIsRefused) {
   EmbeddingTable table(1);
   const size_t n = size_t{1} << 31;
   EXPECT_FALSE(

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Eviction, what a snapshot lists, and what an EmbeddingTable takes of memory
-// or does without, one by one.
+// EmbeddingTable: eviction, snapshots, memory use and lack of memory.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -11,8 +10,8 @@
 #include <random>
 #include <vector>
 
+#include "ops/core/base/key_hash.h"
 #include "ops/core/table/embedding_table.h"
-#include "ops/core/table/hash_index.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/table/contents.h"
 #include "tests/ops/core/table/rules.h"
@@ -21,7 +20,7 @@
 namespace rec_estimator {
 namespace {
 
-TEST(EvictedRowsAreReusedAndStartAfresh) {
+TEST(EvictedRowsAreReusedAndInitialized) {
   for (const FilterSpec& filter :
        {FilterSpec{}, FilterSpec{2, 1, 0, 0}, FilterSpec{2, 1, 20000, 0.01}}) {
     EmbeddingTable table(4, 0.0f, filter);
@@ -60,7 +59,7 @@ TEST(EvictedRowsAreReusedAndStartAfresh) {
   }
 }
 
-TEST(WhatABloomFilterLeavesOfAnEvictedKeyIsNotEvictedAgain) {
+TEST(EntryKeptForAnEvictedKeyIsNotEvictedAgain) {
   EmbeddingTable table(1, 0.0f, {2, 1, 20000, 0.01});
   const int64_t key = 7;
   EXPECT_TRUE(ApplyOnes(&table, {key, key}, 1));
@@ -73,7 +72,7 @@ TEST(WhatABloomFilterLeavesOfAnEvictedKeyIsNotEvictedAgain) {
   }
 }
 
-TEST(EvictionByVersionHasEdges) {
+TEST(EvictionByVersionTreatsItsBoundsAsDocumented) {
   EmbeddingTable table(1, 0.0f, {2, 1, 0, 0});
   const std::vector<int64_t> keys = {kMin, -1, 0, kMax, 7};
   const std::vector<int64_t> versions = {0, -1, kMax, kMin, 5};
@@ -81,11 +80,11 @@ TEST(EvictionByVersionHasEdges) {
   EXPECT_TRUE(table.InsertFiltered(keys.data(), 5, freqs.data(),
                                    versions.data(), false));
   EXPECT_EQ(table.size(), 3);
-  EXPECT_EQ(table.EvictOlder(0, kMax), 0);  // Stamps -1 only.
+  EXPECT_EQ(table.EvictOlder(0, kMax), 0);  // Stamps only version -1.
   std::vector<int64_t> out(5);
   table.Versions(keys.data(), 5, out.data());
   EXPECT_TRUE(out == std::vector<int64_t>({0, kMax, kMax, kMin, 5}));
-  EXPECT_EQ(table.EvictOlder(0, 6), 0);  // And what is ahead.
+  EXPECT_EQ(table.EvictOlder(0, 6), 0);  // And later versions.
   table.Versions(keys.data(), 5, out.data());
   EXPECT_TRUE(out == std::vector<int64_t>({0, 6, 6, kMin, 5}));
   EXPECT_EQ(table.EvictOlder(6, 6), 2);
@@ -96,7 +95,7 @@ TEST(EvictionByVersionHasEdges) {
   EXPECT_TRUE(out == std::vector<int64_t>({0, 0, 0, 5, 0}));
 }
 
-TEST(ASnapshotListsAnyPartOfItsBuckets) {
+TEST(SnapshotListsAnyRangeOfBuckets) {
   EmbeddingTable table(1, 0.0f, {2, 1, 0, 0});
   std::mt19937_64 random(3);
   std::vector<int64_t> keys = {kMin, kMax, 0, -1, -1000, 999};
@@ -136,7 +135,7 @@ TEST(ASnapshotListsAnyPartOfItsBuckets) {
   }
 }
 
-TEST(AKeyWithoutARowCostsAtMostFortyBytes) {
+TEST(KeyWithoutARowCostsAtMostFortyBytes) {
   EmbeddingTable table(16, 0.0f, {2, 1, 0, 0});
   double sum = 0;
   int samples = 0;
@@ -154,7 +153,7 @@ TEST(AKeyWithoutARowCostsAtMostFortyBytes) {
   EXPECT_TRUE(sum / samples < 36);
 }
 
-TEST(AKeyThatGoesAndComesAgainIsNotedOnce) {
+TEST(RepeatedlyErasedKeyIsListedOnce) {
   EmbeddingTable table(1);
   table.TrackChanges();
   for (int round = 0; round < 3000; ++round) {
@@ -166,7 +165,7 @@ TEST(AKeyThatGoesAndComesAgainIsNotedOnce) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Sanitizers reserve terabytes of address space, which a limit would forbid.
+// Not under sanitizers: they reserve terabytes of address space.
 std::vector<float> Read(const EmbeddingTable& table, int64_t key) {
   std::vector<float> out(table.dim());
   table.Lookup(&key, 1, UnknownKey::kInitial, out.data(), SerialFor);
@@ -198,7 +197,7 @@ void RunOutOfMemory(const FilterSpec& filter, int dim, rlim_t step) {
   EXPECT_EQ(getrlimit(RLIMIT_AS, &before), 0);
   int refused = 0;
   bool done = false;
-  // Ever more memory, so that each allocation is the first to fail once.
+  // The limit rises step by step, so each allocation fails first once.
   for (rlim_t megabytes = 1; !done && megabytes < 600; megabytes += step) {
     std::FILE* file = std::fopen("/proc/self/statm", "r");
     unsigned long pages = 0;
@@ -236,19 +235,17 @@ void RunOutOfMemory(const FilterSpec& filter, int dim, rlim_t step) {
     EXPECT_EQ(table.total_count(), static_cast<int64_t>(keys.size()));
   }
   EXPECT_TRUE(table.memory_bytes() > bytes);
-  // Nothing stays promised: there is room for as much as the keys need.
+  // No quota is left over: there is room for what the keys need.
   EXPECT_TRUE(ApplyOnes(&table, keys));
 }
 
-TEST(WithoutMemoryAnApplyAndAnInsertChangeNothing) {
-  RunOutOfMemory({}, 64, 7);
-}
+TEST(ApplyAndInsertWithoutMemoryChangeNothing) { RunOutOfMemory({}, 64, 7); }
 
-TEST(WithoutMemoryAnApplyWithACounterFilterChangesNothing) {
+TEST(ApplyWithACounterFilterWithoutMemoryChangesNothing) {
   RunOutOfMemory({2, 1, 0, 0}, 1, 3);
 }
 
-TEST(WithoutMemoryAnApplyWithABloomFilterChangesNothing) {
+TEST(ApplyWithABloomFilterWithoutMemoryChangesNothing) {
   RunOutOfMemory({2, 1, int64_t{1} << 30, 0.01}, 1, 3);
 }
 #endif

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddingTable with a filter, evictions and incremental saves, by one caller,
-// against an oracle, bit for bit.
+// EmbeddingTable with a filter, evictions and incremental saves, compared with
+// an oracle bit for bit. One caller.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ops/core/base/key_hash.h"
 #include "ops/core/table/embedding_table.h"
-#include "ops/core/table/hash_index.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/table/contents.h"
 #include "tests/ops/core/table/rules.h"
@@ -30,8 +30,8 @@ constexpr int kDim = 3;
 constexpr int kSlot = 2;  // Width of the one slot.
 constexpr float kSlotInitial = 0.5f;
 
-// What a table with a filter means, one key at a time. A Bloom filter is exact
-// here; the tables that are compared have one so large that it is.
+// The definition of a table with a filter, one key at a time. Here a Bloom
+// filter is exact; those of the compared tables are large enough to be exact.
 class Oracle {
  public:
   struct Entry {
@@ -69,7 +69,8 @@ class Oracle {
     std::unordered_map<int64_t, int64_t> occurrences;
     std::unordered_map<int64_t, std::vector<float>> sums;
     for (size_t i = 0; i < batch.n; ++i) ++occurrences[batch.keys[i]];
-    for (size_t i = 0; i < batch.m; ++i) ++occurrences[batch.counted_keys[i]];
+    for (size_t i = 0; i < batch.n_counted; ++i)
+      ++occurrences[batch.counted_keys[i]];
     for (const auto& [key, n] : occurrences) {
       const int64_t count = Grown(key, n);
       const bool admitted = count >= filter_.threshold;
@@ -182,13 +183,13 @@ std::unique_ptr<EmbeddingTable> NewTable(const FilterSpec& filter) {
   return table;
 }
 
-// What a checkpoint would hold, as a table that saves are played into.
+// The contents of a checkpoint, as a table into which saves are restored.
 class Copy {
  public:
   explicit Copy(const FilterSpec& filter) : table_(NewTable(filter)) {}
 
-  // Saves what changed since the last save, or everything. `fails`: at the end,
-  // so that nothing is played back and nothing is committed.
+  // Saves the changes since the last save, or everything. `fails`: the save
+  // fails at its end, so nothing is restored and nothing is committed.
   void Save(EmbeddingTable* live, Contents::Keys keys, bool fails) {
     {
       Contents contents(*live, keys);
@@ -277,7 +278,7 @@ void ExpectSame(const EmbeddingTable& a, const EmbeddingTable& b) {
   EXPECT_TRUE(cells(of_a, width) == cells(of_b, width));
 }
 
-// A table, its oracle and its saves, given the same random operations.
+// A table, its oracle and its saves, with the same random operations.
 class Trial {
  public:
   Trial(const FilterSpec& filter, uint64_t seed, const ParallelFor& parallel)
@@ -345,7 +346,7 @@ class Trial {
  private:
   uint64_t Random(uint64_t below) { return random_() % below; }
 
-  // Some often, most seldom, and the edges.
+  // A few frequent keys, many rare ones, and the edge keys.
   int64_t RandomKey() {
     static const int64_t kEdges[] = {0, -1, 1, kMin, kMax, kMin + 1, kMax - 1};
     switch (Random(8)) {
@@ -381,7 +382,7 @@ class Trial {
     const EmbeddingTable::Batch batch = {keys.data(),    grads.data(),
                                          keys.size(),    counted.data(),
                                          counted.size(), ++version_};
-    // What is said to be admitted is.
+    // Admits predicts the apply.
     std::vector<int64_t> all = keys;
     all.insert(all.end(), counted.begin(), counted.end());
     std::unique_ptr<bool[]> admits(new bool[all.size()]);
@@ -395,7 +396,7 @@ class Trial {
 
   void Erase() {
     const std::vector<int64_t> keys = DistinctKeys(Most());
-    // In a Bloom filter their cells stay.
+    // The cells of a Bloom filter stay.
     size_t erased = 0;
     for (int64_t key : keys) erased += oracle_.entries.erase(key);
     EXPECT_EQ(table_->Erase(keys.data(), keys.size()), erased);
@@ -510,7 +511,7 @@ class Trial {
   std::unique_ptr<EmbeddingTable> table_;
   Oracle oracle_;
   Copy copy_;
-  bool copied_ = false;  // The copy is of these rows: deltas may follow.
+  bool copied_ = false;  // The copy has these rows: deltas may follow.
   int64_t version_ = 0;
 };
 
@@ -533,7 +534,7 @@ TEST(RandomOperationsAgreeWithTheOracleWithACounterFilter) {
 }
 
 TEST(RandomOperationsAgreeWithTheOracleWithALargeBloomFilter) {
-  // So large that no key meets another one in all of its cells.
+  // So large that no two keys share all cells.
   RunTrials({{2, 1, 1 << 20, 1e-6},
              {3, 1, 1 << 20, 1e-7},
              {20, 3, 1 << 18, 1e-6},

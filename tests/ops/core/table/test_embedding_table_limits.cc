@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddingTable with RowRules: padding, frozen keys and a limit, by one caller
-// and by several at once.
+// EmbeddingTable with RowRules: padding, frozen keys and a row limit, with one
+// caller and with several.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace {
 constexpr int kDim = 5;
 constexpr int64_t kPadding = EmbeddingTable::kPadding;
 
-// A step whose gradients are all 1, under a rule that adds.
+// A step with a rule that adds gradients, all of which are 1.
 bool Step(EmbeddingTable* table, const std::vector<int64_t>& keys,
           const std::vector<int64_t>& counted, int64_t* too_many,
           const ParallelFor& parallel = SerialFor) {
@@ -60,7 +60,7 @@ TEST(PaddingReadsTheDefaultAndIsNeitherStoredNorCounted) {
     const std::vector<float> bank(kDim, 8.0f);
     table.SetBank(bank.data(), 1);
     int64_t too_many;
-    // Alone, beside others, among many of the same shard's.
+    // Alone, beside other keys, and among many keys of the same shard.
     for (const auto& keys :
          {std::vector<int64_t>{kPadding},
           std::vector<int64_t>{7, kPadding, 7, kPadding}, Range(-3000, 3000)}) {
@@ -88,7 +88,7 @@ TEST(PaddingReadsTheDefaultAndIsNeitherStoredNorCounted) {
   }
 }
 
-TEST(FrozenKeysKeepTheirValuesWhileTheirSlotsGoOn) {
+TEST(FrozenKeysKeepTheirValuesWhileTheirSlotsChange) {
   RowRules rules;
   rules.frozen_keys = {3, kPadding, INT64_MIN};
   EmbeddingTable table(kDim, 0.0f, {}, rules);
@@ -113,7 +113,7 @@ TEST(FrozenKeysKeepTheirValuesWhileTheirSlotsGoOn) {
   }
 }
 
-TEST(AStepBeyondTheLimitChangesNothing) {
+TEST(StepBeyondTheLimitChangesNothing) {
   for (const uint32_t threshold : {0u, 2u}) {
     RowRules rules;
     rules.max_rows = 5000;
@@ -144,7 +144,7 @@ TEST(AStepBeyondTheLimitChangesNothing) {
   }
 }
 
-TEST(KeysThatTheFilterKeepsOutNeedNoRoom) {
+TEST(UnadmittedKeysDoNotCountTowardsTheLimit) {
   RowRules rules;
   rules.max_rows = 2;
   EmbeddingTable table(kDim, 0.0f, {3, 1, 0, 0}, rules);
@@ -198,9 +198,9 @@ void RunAll(const std::vector<std::function<void()>>& bodies) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// All workers train the same keys, and the table may have exactly these: no
-// step of any of them may be refused, whoever is first.
-TEST(StepsThatFitAreNeverRefusedWhoeverElseTrains) {
+// All workers train the same keys, and the limit is exactly their number: no
+// step may be refused, in whatever order the workers run.
+TEST(ConcurrentStepsThatFitAreNeverRefused) {
   constexpr int64_t kKeys = 3000;
   RowRules rules;
   rules.max_rows = kKeys;
@@ -228,9 +228,9 @@ TEST(StepsThatFitAreNeverRefusedWhoeverElseTrains) {
   EXPECT_EQ(static_cast<int64_t>(sum), trained.load());
 }
 
-// Workers bring keys of their own, more than fit; the table is never larger
-// than it may be, and what was refused has left no trace.
-TEST(TheLimitHoldsAgainstSeveralCallers) {
+// Each worker has its own keys, and together they do not fit. The table never
+// exceeds the limit, and a refused step changes nothing.
+TEST(ConcurrentStepsNeverExceedTheLimit) {
   RowRules rules;
   rules.max_rows = 4000;
   rules.frozen_keys = {1, 1000001};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddingTable by one caller, against a std::unordered_map, bit for bit.
+// EmbeddingTable with one caller, compared with a std::unordered_map bit for
+// bit.
 #include <algorithm>
 #include <cstdint>
 #include <random>
@@ -7,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ops/core/base/key_hash.h"
 #include "ops/core/table/embedding_table.h"
-#include "ops/core/table/hash_index.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/table/contents.h"
 #include "tests/ops/core/table/rules.h"
@@ -18,7 +19,7 @@
 namespace rec_estimator {
 namespace {
 
-// What an EmbeddingTable means, one key at a time.
+// The definition of an EmbeddingTable, one key at a time.
 class Oracle {
  public:
   struct Row {
@@ -78,7 +79,7 @@ class Oracle {
       sum.resize(dim_, 0.0f);
       for (int d = 0; d < dim_; ++d) sum[d] = sum[d] + grad[d];
     }
-    for (size_t i = 0; i < batch.m; ++i) touch(batch.counted_keys[i]);
+    for (size_t i = 0; i < batch.n_counted; ++i) touch(batch.counted_keys[i]);
     for (const auto& sum : sums) {
       float* row = rows[sum.first].floats.data();
       const float* grad = sum.second.data();
@@ -105,7 +106,7 @@ class Oracle {
   std::vector<SlotSpec> slots_;
 };
 
-// A table and its oracle, given the same operations.
+// A table and its oracle, with the same operations.
 class Pair {
  public:
   Pair(int dim, uint64_t seed, const ParallelFor& parallel)
@@ -137,7 +138,7 @@ class Pair {
   std::vector<float> RandomFloats(size_t n) {
     std::vector<float> floats(n);
     for (float& f : floats) {
-      // -0 too, which a sum from +0 must turn into +0.
+      // Includes -0, which a sum from +0 must turn into +0.
       f = random_() % 16 == 0
               ? -0.0f
               : static_cast<float>(random_() % 4001) * 1e-3f - 2;
@@ -304,7 +305,7 @@ void RandomOperations(int dim, int slots, bool each, uint64_t seed) {
   pair.CheckReads(20);  // Before the first bank: zeros.
   pair.SetBank(64);
   for (int step = 0; step < 120; ++step) {
-    // Of wide rows fewer, or TSan takes minutes for their floats.
+    // Fewer keys for wide rows, which take TSan minutes otherwise.
     const size_t many = dim < 1000 ? 4000 : 400;
     const size_t most = random() % 3 == 0 ? many : 60;
     switch (random() % 10) {
@@ -331,7 +332,7 @@ void RandomOperations(int dim, int slots, bool each, uint64_t seed) {
       default:
         pair.Apply(most, update, step % 2 == 0);
     }
-    if (step == 60) {  // Mid-way: rows are laid out anew.
+    if (step == 60) {  // Rows get a new layout halfway.
       EXPECT_TRUE(pair.table.EnsureSlots(specs));
       pair.oracle.EnsureSlots(specs);
     }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddingTable by several callers at once: no update, no count is lost, no
-// row is read half written, nobody waits for ever. Meant for TSan, run by all.
+// EmbeddingTable with several concurrent callers: no update and no count is
+// lost, no row is read half written, and no call waits forever. Written for
+// TSan, but run in every variant.
 //
-// Gradients are small integers, equal in all elements of a row, under a rule
-// that adds: sums are exact in any order, and a row with unequal elements is
+// Gradients are small integers, equal in all elements of a row, and the rule
+// adds them. So sums are exact in any order, and a row with unequal elements is
 // torn.
 #include <atomic>
 #include <cstdint>
@@ -35,8 +36,8 @@ void RunAll(const std::vector<std::function<void()>>& bodies) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Runs the workers to their end, and each of the others again and again until
-// then, at least once.
+// Runs the workers to their end. Until then, repeats each of the others, at
+// least once.
 void RunWhile(
     const std::vector<std::function<void()>>& workers,
     const std::vector<std::function<void(std::mt19937_64*)>>& others) {
@@ -67,7 +68,7 @@ bool IsWhole(const float* row) {
   return true;
 }
 
-// Applies `steps` batches of n keys next(), each gradient `gradient`.
+// Applies `steps` batches of n keys from next(); every gradient is `gradient`.
 void ApplySteps(EmbeddingTable* table, int steps, size_t n, float gradient,
                 const ParallelFor& parallel,
                 const std::function<int64_t()>& next) {
@@ -153,7 +154,7 @@ TEST(OverlappingAppliesLoseNoUpdateAndNoCount) {
   }
 }
 
-TEST(DisjointKeysGrowTheTableWhileItIsRead) {
+TEST(TableGrowsWhileItIsRead) {
   constexpr size_t kBatch = 2500;
   EmbeddingTable table(kDim);
   const int64_t most = 3 * kSteps * static_cast<int64_t>(kBatch);
@@ -194,7 +195,7 @@ TEST(DisjointKeysGrowTheTableWhileItIsRead) {
   }
 }
 
-TEST(RowsStayWholeUnderEraseInsertAndNewSlots) {
+TEST(RowsAreNotTornByEraseInsertAndNewSlots) {
   constexpr int64_t kKeys = 4000;
   EmbeddingTable table(kDim);
   std::vector<std::function<void()>> workers;
@@ -253,8 +254,8 @@ TEST(RowsStayWholeUnderEraseInsertAndNewSlots) {
   EXPECT_EQ(static_cast<size_t>(table.size()), Contents(table).admitted.size());
 }
 
-// What an insertion made room for may be gone when it begins.
-TEST(AnInsertionFindsRoomAlthoughTheTableIsClearedMeanwhile) {
+// The room that an insertion has reserved may be gone when it begins.
+TEST(InsertFindsRoomAlthoughTheTableIsClearedMeanwhile) {
   EmbeddingTable table(1);
   const float bank = 1.0f;
   table.SetBank(&bank, 1);
@@ -273,8 +274,8 @@ TEST(AnInsertionFindsRoomAlthoughTheTableIsClearedMeanwhile) {
   EXPECT_EQ(table.size(), static_cast<int64_t>(keys.size()));
 }
 
-// Everything at once with a filter: what was saved piece by piece is what the
-// table holds when all is quiet, and no count was lost.
+// All operations at once, with a filter. In the end the incremental saves add
+// up to the contents of the table, and no count is lost.
 void FilterUnderLoad(const FilterSpec& filter, bool evict) {
   constexpr int64_t kKeys = 6000;
   EmbeddingTable table(kDim, 0.0f, filter);
@@ -366,7 +367,7 @@ void FilterUnderLoad(const FilterSpec& filter, bool evict) {
   for (int64_t key = 0; key < kKeys; ++key) {
     const int64_t most = static_cast<int64_t>(filter.threshold);
     if (filter.max_elements == 0 || counts[key] >= most) {
-      // A Bloom filter may only have said too much, before admission.
+      // Before admission a Bloom filter may only overestimate.
       EXPECT_TRUE(stored[key] == counts[key] ||
                   (filter.max_elements > 0 && stored[key] > counts[key]));
     } else {
@@ -375,10 +376,10 @@ void FilterUnderLoad(const FilterSpec& filter, bool evict) {
   }
 }
 
-TEST(ACounterFilterLosesNoCountUnderLoad) {
+TEST(CounterFilterLosesNoCountUnderLoad) {
   FilterUnderLoad({5, 1, 0, 0}, false);
 }
-TEST(ABloomFilterLosesNoCountUnderLoad) {
+TEST(BloomFilterLosesNoCountUnderLoad) {
   FilterUnderLoad({5, 1, 3000, 0.05}, false);
 }
 TEST(EvictionsWithACounterFilterAreSavedUnderLoad) {
@@ -388,10 +389,10 @@ TEST(EvictionsWithABloomFilterAreSavedUnderLoad) {
   FilterUnderLoad({5, 1, int64_t{1} << 30, 0.05}, true);
 }
 
-// A save copies rows with the pool's threads while it holds every read lock.
-// Were a unit of an apply or a lookup to wait for a lock in the pool, the save
-// would wait for it, and it for the save.
-TEST(ASnapshotMayWaitForThePoolThatAppliesUse) {
+// A save copies rows on the pool's threads while it holds every shared lock. If
+// a unit of an apply or a lookup waited for a lock on the pool, the save would
+// wait for that unit, and the unit for the save.
+TEST(SnapshotMayWaitForThePoolThatAppliesUse) {
   constexpr int64_t kKeys = 20000;
   EmbeddingTable table(kDim);
   Threads pool(2);
@@ -412,7 +413,7 @@ TEST(ASnapshotMayWaitForThePoolThatAppliesUse) {
                                   EXPECT_TRUE(IsWhole(entries[i].row));
                                 }
                               });
-              // What a save asks for meanwhile takes no shard's lock twice.
+              // Methods that a save calls meanwhile take no shard's lock twice.
               table.slots();
               table.bank();
               table.row_floats();
@@ -420,7 +421,7 @@ TEST(ASnapshotMayWaitForThePoolThatAppliesUse) {
             }});
 }
 
-TEST(LookupsThatNeverPauseDoNotStarveAnApply) {
+TEST(ContinuousLookupsDoNotStarveAnApply) {
   constexpr int64_t kKeys = 20000;
   EmbeddingTable table(kDim);
   const auto look = [&](std::mt19937_64* random) {

@@ -15,9 +15,9 @@ namespace rec_estimator {
 namespace {
 
 using Bucket = HashIndex::Bucket;
-using Place = HashIndex::Place;
+using EntryRef = HashIndex::EntryRef;
 
-// The key whose hash is `hash`: MixKey backwards.
+// The inverse of MixKey.
 int64_t UnmixKey(uint64_t hash) {
   const auto unshift = [](uint64_t x, int by) {
     uint64_t result = x;
@@ -36,7 +36,7 @@ int64_t UnmixKey(uint64_t hash) {
   return static_cast<int64_t>(unshift(x, 27));
 }
 
-Place Find(const HashIndex& index, int64_t key) {
+EntryRef Find(const HashIndex& index, int64_t key) {
   return index.Find(index.Home(MixKey(key)), key);
 }
 
@@ -56,7 +56,7 @@ TEST(MixKeyIsABijection) {
   }
 }
 
-TEST(FloorModIsPythons) {
+TEST(FloorModMatchesPython) {
   EXPECT_EQ(FloorMod(7, 5), 2);
   EXPECT_EQ(FloorMod(-7, 5), 3);
   EXPECT_EQ(FloorMod(-5, 5), 0);
@@ -75,23 +75,23 @@ TEST(FastRangeCoversTheRangeMonotonically) {
   }
 }
 
-TEST(AnEmptyIndexFindsNothingAndTakesNoMemory) {
+TEST(EmptyIndexFindsNothingAndOccupiesNoMemory) {
   HashIndex index;
   EXPECT_FALSE(Find(index, 0).found());
   EXPECT_FALSE(Find(index, -1).found());
   EXPECT_EQ(index.capacity(), 0u);
   EXPECT_EQ(index.bytes(), 0u);
   index.Clear();
-  index.ForEach([](const Place&) { EXPECT_TRUE(false); });
+  index.ForEach([](const EntryRef&) { EXPECT_TRUE(false); });
 }
 
-TEST(ANewEntryIsCountedNeverAndOwnsNoRow) {
+TEST(NewEntryHasNoCountAndNoRow) {
   HashIndex index;
   EXPECT_TRUE(index.Reserve(1, 0.0));
-  const Place place = index.Insert(index.Home(MixKey(0)), 0);
-  EXPECT_EQ(place.row(), HashIndex::kNoRow);
-  EXPECT_EQ(place.count(), 0u);
-  EXPECT_EQ(place.version(), -1);
+  const EntryRef entry = index.Insert(index.Home(MixKey(0)), 0);
+  EXPECT_EQ(entry.row(), HashIndex::kNoRow);
+  EXPECT_EQ(entry.count(), 0u);
+  EXPECT_EQ(entry.version(), -1);
   EXPECT_TRUE(Find(index, 0).found());
 }
 
@@ -103,10 +103,10 @@ TEST(RandomOperationsAgreeWithUnorderedMap) {
       std::unordered_map<int64_t, uint32_t> oracle;
       for (uint32_t i = 0; i < 120000; ++i) {
         const int64_t key = static_cast<int64_t>(random() % universe) - 5;
-        const Place place = Find(index, key);
+        const EntryRef entry = Find(index, key);
         const auto known = oracle.find(key);
-        EXPECT_EQ(place.found(), known != oracle.end());
-        if (known != oracle.end()) EXPECT_EQ(place.row(), known->second);
+        EXPECT_EQ(entry.found(), known != oracle.end());
+        if (known != oracle.end()) EXPECT_EQ(entry.row(), known->second);
         // Waves of growing and shrinking.
         const bool insert = random() % 100 < (i / 20000 % 2 == 0 ? 70u : 30u);
         if (insert && known == oracle.end()) {
@@ -119,21 +119,21 @@ TEST(RandomOperationsAgreeWithUnorderedMap) {
         }
       }
       size_t seen = 0;
-      index.ForEach([&](const Place& place) {
+      index.ForEach([&](const EntryRef& entry) {
         ++seen;
-        const auto known = oracle.find(place.key());
-        EXPECT_TRUE(known != oracle.end() && known->second == place.row());
+        const auto known = oracle.find(entry.key());
+        EXPECT_TRUE(known != oracle.end() && known->second == entry.row());
       });
       EXPECT_EQ(seen, oracle.size());
     }
   }
 }
 
-// Keys that hash into the last part of the hash space: one bucket of any index
-// with fewer buckets than 2^20.
+// Keys whose hashes are at the end of the hash space: one bucket of any index
+// with fewer than 2^20 buckets.
 int64_t CrowdedKey(uint64_t i) { return UnmixKey(~uint64_t{0} - (i << 6)); }
 
-TEST(CountersReturnToZeroWhenAllOverflownKeysAreErased) {
+TEST(OverflowCountersReturnToZeroWhenKeysAreErased) {
   HashIndex index;
   EXPECT_TRUE(index.Reserve(400, 0.25));
   for (uint64_t i = 0; i < 200; ++i) {
@@ -153,7 +153,7 @@ TEST(CountersReturnToZeroWhenAllOverflownKeysAreErased) {
   }
 }
 
-TEST(ASaturatedCounterStaysAndKeysAreStillFound) {
+TEST(SaturatedCounterStaysAndKeysAreStillFound) {
   HashIndex index;
   EXPECT_TRUE(index.Reserve(1200, 0.0));
   for (uint64_t i = 0; i < 1000; ++i) {
@@ -167,26 +167,26 @@ TEST(ASaturatedCounterStaysAndKeysAreStillFound) {
     EXPECT_EQ(Find(index, CrowdedKey(i)).row(), i);
   }
   EXPECT_FALSE(Find(index, CrowdedKey(0)).found());
-  // Growth counts afresh.
+  // Growth recomputes the counters.
   const uint64_t before = index.capacity();
   EXPECT_TRUE(index.Reserve(before + 1, 0.0));
   EXPECT_EQ(index.Home(MixKey(CrowdedKey(0)))->overflow, 5);
 }
 
-TEST(ASearchForAnAbsentKeyEndsWhenEveryCounterIsAboveZero) {
+TEST(SearchForAnAbsentKeyEndsWhenEveryCounterIsAboveZero) {
   HashIndex index;
   EXPECT_TRUE(index.Reserve(6, 0.0));
   // Two buckets, 8 of 10 entries allowed.
   EXPECT_EQ(index.bytes(), 2 * sizeof(Bucket));
   const auto low = [](uint64_t i) { return UnmixKey(i << 6); };
   const auto high = CrowdedKey;
-  for (uint64_t i = 0; i < 6; ++i) Insert(&index, low(i), 0);  // One moves on.
+  for (uint64_t i = 0; i < 6; ++i) Insert(&index, low(i), 0);  // One overflows.
   for (uint64_t i = 0; i < 2; ++i) Erase(&index, low(i));
   for (uint64_t i = 0; i < 4; ++i) Insert(&index, high(i), 0);
   EXPECT_EQ(index.Home(MixKey(low(0)))->overflow, 1);
   Insert(&index, low(0), 0);
   Erase(&index, low(2));
-  Insert(&index, high(4), 0);  // The high bucket is full: to the low one.
+  Insert(&index, high(4), 0);  // The high bucket is full: wraps to the low one.
   EXPECT_TRUE(index.Home(MixKey(low(0)))->overflow > 0);
   EXPECT_TRUE(index.Home(MixKey(high(0)))->overflow > 0);
   EXPECT_FALSE(Find(index, low(100)).found());
@@ -205,9 +205,9 @@ TEST(SiblingsGrowAtDifferentSizesByThirtyPercent) {
   EXPECT_TRUE(factor > 1.29 && factor < 1.31);
 }
 
-// At full load and at the mean over growth: shares of the keys that live beyond
-// their home bucket, and of absent keys that are searched for there.
-TEST(AsManyKeysOverflowAsTheGrowthConstantsAreChosenFor) {
+// At full load and at the mean load over growth: the shares of keys outside
+// their home bucket, and of absent keys that are searched beyond it.
+TEST(OverflowRatesMatchTheGrowthConstants) {
   for (const auto& [load, beyond_share, searched_share] :
        {std::array<double, 3>{0.85, 0.15, 0.5}, {0.74, 0.10, 0.27}}) {
     HashIndex index;
@@ -225,7 +225,7 @@ TEST(AsManyKeysOverflowAsTheGrowthConstantsAreChosenFor) {
   }
 }
 
-TEST(AReserveThatCannotBeHadChangesNothing) {
+TEST(RefusedReserveChangesNothing) {
   HashIndex index;
   EXPECT_TRUE(index.Reserve(10, 0.0));
   Insert(&index, 7, 70);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RowArena: rows never move, promises are kept.
+// RowArena: rows never move, and quotas are honoured.
 #include <cstdint>
 #include <thread>
 #include <vector>
@@ -46,20 +46,20 @@ TEST(RowsThatFillCacheLinesAreAlignedToThem) {
   }
 }
 
-TEST(APromiseTakesNoRowAndIsRefusedBeyondTheLimit) {
+TEST(QuotaTakesNoRowAndIsRefusedBeyondTheLimit) {
   RowArena arena(4);
-  EXPECT_TRUE(arena.Promise(1000));
+  EXPECT_TRUE(arena.ReserveQuota(1000));
   EXPECT_EQ(arena.taken(), 0u);
   uint32_t first;
   EXPECT_TRUE(arena.Take(400, 400, &first));
   EXPECT_EQ(first, 0u);
-  arena.Release(600);
-  EXPECT_FALSE(arena.Promise(uint64_t{1} << 31));
+  arena.ReleaseQuota(600);
+  EXPECT_FALSE(arena.ReserveQuota(uint64_t{1} << 31));
   EXPECT_FALSE(arena.Take(uint64_t{1} << 31, 0, &first));
   EXPECT_EQ(arena.taken(), 400u);
 }
 
-TEST(ClearGivesBackWhatWasTaken) {
+TEST(ClearFreesAllRows) {
   RowArena arena(4);
   uint32_t first;
   EXPECT_TRUE(arena.Take(300000, 0, &first));
@@ -77,7 +77,7 @@ TEST(ThreadsTakeDisjointRows) {
     threads.emplace_back([&arena, t] {
       for (uint32_t i = 0; i < kRows; i += 10) {
         uint32_t first;
-        EXPECT_TRUE(arena.Promise(10));
+        EXPECT_TRUE(arena.ReserveQuota(10));
         EXPECT_TRUE(arena.Take(10, 10, &first));
         const RowArena::View view = arena.view();
         for (uint32_t r = first; r < first + 10; ++r) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddingTable::Snapshot, what a save reads, and the changes since the last.
+// EmbeddingTable::Snapshot: what a save reads.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -8,42 +8,38 @@
 #include <vector>
 
 #include "ops/core/base/cpu_memory.h"
+#include "ops/core/base/key_hash.h"
 #include "ops/core/table/counting_bloom_filter.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/hash_index.h"
 #include "ops/core/table/row_arena.h"
+#include "ops/core/table/row_store.h"
 #include "ops/core/table/shard.h"
+#include "ops/core/table/shard_set.h"
 
 namespace rec_estimator {
 
 EmbeddingTable::Snapshot::Snapshot(const EmbeddingTable& table, Keys keys)
     : table_(table), only_changed_(keys == Keys::kChanged) {
-  Impl& impl = *table_.impl_;
-  // Before the locks of the shards: who has it may be waiting for none.
-  if (only_changed_) save_lock_ = std::unique_lock<std::mutex>(impl.save_mutex);
-  impl.LockShared(kAllShards);
-  only_changed_ = only_changed_ && impl.tracking;
-  try {
-    Count();
-  } catch (...) {
-    // No memory; a destructor would not run.
-    impl.UnlockShared(kAllShards);
-    throw;
+  const ShardSet& shards = *table_.shards_;
+  // Before the shards' locks: its holder must not wait for any of those.
+  if (only_changed_) {
+    save_lock_ = std::unique_lock<std::mutex>(shards.save_mutex());
   }
+  locks_ = std::make_unique<const SharedLocks>(shards, kAllShards);
+  only_changed_ = only_changed_ && shards.tracks_changes();
+  Count();
 }
 
-EmbeddingTable::Snapshot::~Snapshot() {
-  table_.impl_->UnlockShared(kAllShards);
-}
+EmbeddingTable::Snapshot::~Snapshot() = default;
 
-// Calls visit(place, bucket of the checkpoint, has a row) for what is asked
-// for of a shard.
+// Calls visit(entry, bucket, has a row) for the entries of a shard that belong
+// to the snapshot.
 template <typename Visit>
-void EmbeddingTable::Snapshot::Walk(int s, const Visit& visit) const {
-  table_.impl_->shards[s].index.ForEach([&](Place place) {
-    if (only_changed_ && !place.changed()) return;
-    visit(place, FloorMod(place.key(), kBuckets),
-          place.row() != HashIndex::kNoRow);
+void EmbeddingTable::Snapshot::ForEachEntry(int s, const Visit& visit) const {
+  (*table_.shards_)[s].index().ForEach([&](EntryRef entry) {
+    if (only_changed_ && !entry.changed()) return;
+    visit(entry, BucketOf(entry.key()), entry.has_row());
   });
 }
 
@@ -51,7 +47,7 @@ void EmbeddingTable::Snapshot::Count() {
   admitted_offsets_.assign(kBuckets + 1, 0);
   filtered_offsets_.assign(kBuckets + 1, 0);
   for (int s = 0; s < kShards; ++s) {
-    Walk(s, [this](Place, int64_t bucket, bool has_row) {
+    ForEachEntry(s, [this](EntryRef, int64_t bucket, bool has_row) {
       ++(has_row ? admitted_offsets_ : filtered_offsets_)[bucket + 1];
     });
   }
@@ -59,14 +55,14 @@ void EmbeddingTable::Snapshot::Count() {
     admitted_offsets_[b + 1] += admitted_offsets_[b];
     filtered_offsets_[b + 1] += filtered_offsets_[b];
   }
-  for (const Shard& shard : table_.impl_->shards) {
-    shard.bloom.ForEach([&](const BloomShard::Block* block) {
+  for (const Shard& shard : *table_.shards_) {
+    shard.bloom().ForEach([&](const BloomShard::Block* block) {
       bloom_blocks_ += !only_changed_ || BloomShard::Changed(*block);
     });
   }
   if (!only_changed_) return;
-  for (const Shard& shard : table_.impl_->shards) {
-    erased_.insert(erased_.end(), shard.erased.begin(), shard.erased.end());
+  for (const Shard& shard : *table_.shards_) {
+    erased_.insert(erased_.end(), shard.erased().begin(), shard.erased().end());
   }
   std::sort(erased_.begin(), erased_.end());
   erased_.erase(std::unique(erased_.begin(), erased_.end()), erased_.end());
@@ -89,14 +85,14 @@ void EmbeddingTable::Snapshot::List(int64_t begin_bucket, int64_t end_bucket,
       }
       this->entries.resize(static_cast<size_t>(offsets[end] - first));
     }
-    // From any thread: the sort makes an order of it.
-    void Add(int64_t bucket, Place place) {
+    // Any thread may call it: SortByKey makes the order deterministic.
+    void Add(int64_t bucket, EntryRef entry) {
       const int64_t at = next[static_cast<size_t>(bucket)].fetch_add(
           1, std::memory_order_relaxed);
-      entries[static_cast<size_t>(at)] = {place.key(), place.opaque()};
+      entries[static_cast<size_t>(at)] = {entry.key(), entry.opaque()};
     }
     void SortByKey(int64_t bucket) {
-      // Ends of buckets, as Add has left them.
+      // After all calls of Add, next holds the ends of the buckets.
       const auto end_of = [this](int64_t b) {
         return b < 0 ? 0 : next[static_cast<size_t>(b)].load();
       };
@@ -113,9 +109,10 @@ void EmbeddingTable::Snapshot::List(int64_t begin_bucket, int64_t end_bucket,
   const int64_t keys = table_.total_count();
   parallel(kShards, keys / kShards * 10, [&](int64_t s, int64_t end) {
     for (; s < end; ++s) {
-      Walk(static_cast<int>(s), [&](Place place, int64_t bucket, bool has_row) {
+      ForEachEntry(static_cast<int>(s), [&](EntryRef entry, int64_t bucket,
+                                            bool has_row) {
         if (bucket < begin_bucket || bucket >= end_bucket) return;
-        (has_row ? with_row : without).Add(bucket - begin_bucket, place);
+        (has_row ? with_row : without).Add(bucket - begin_bucket, entry);
       });
     }
   });
@@ -132,52 +129,50 @@ void EmbeddingTable::Snapshot::List(int64_t begin_bucket, int64_t end_bucket,
 }
 
 void EmbeddingTable::Snapshot::Prefetch(const Entry* entries, size_t n) const {
-  const RowArena::View view = table_.impl_->arena.view();
-  const size_t bytes = table_.impl_->arena.row_floats() * sizeof(float);
+  const RowArena::View view = table_.store_->view();
+  const size_t bytes = table_.store_->row_bytes();
   for (size_t i = 0; i < n; ++i) {
-    PrefetchLines(Place(entries[i].place).bucket(), sizeof(Bucket));
+    PrefetchLines(EntryRef(entries[i].ref).bucket(), sizeof(Bucket));
   }
   for (size_t i = 0; i < n; ++i) {
-    const uint32_t row = Place(entries[i].place).row();
+    const uint32_t row = EntryRef(entries[i].ref).row();
     if (row != HashIndex::kNoRow) PrefetchLines(view.Row(row), bytes);
   }
 }
 
 const float* EmbeddingTable::Snapshot::Row(const Entry& entry) const {
-  return table_.impl_->arena.view().Row(Place(entry.place).row());
+  return table_.store_->view().Row(EntryRef(entry.ref).row());
 }
 
 int64_t EmbeddingTable::Snapshot::Freq(const Entry& entry) const {
-  return Place(entry.place).count();
+  return EntryRef(entry.ref).count();
 }
 
 int64_t EmbeddingTable::Snapshot::Version(const Entry& entry) const {
-  return Place(entry.place).version();
+  return EntryRef(entry.ref).version();
 }
 
 void EmbeddingTable::Snapshot::MarkSaved() {
-  Impl& impl = *table_.impl_;
-  std::unique_lock<std::mutex> lock(impl.save_mutex, std::defer_lock);
+  std::unique_lock<std::mutex> lock(table_.shards_->save_mutex(),
+                                    std::defer_lock);
   if (!save_lock_.owns_lock()) lock.lock();
-  for (Shard& shard : impl.shards) {
-    shard.index.MarkPending();
-    shard.bloom.MarkPending();
-    shard.n_erased_pending = shard.erased.size();
-  }
+  for (Shard& shard : *table_.shards_) shard.MarkSaved();
 }
 
 void EmbeddingTable::Snapshot::ForEachBloomBlock(
     const std::function<void(int64_t number, const uint32_t* cells)>& visit)
     const {
-  const Impl& impl = *table_.impl_;
-  std::vector<uint32_t> cells(static_cast<size_t>(impl.bloom.cells()));
+  const ShardSet& shards = *table_.shards_;
+  const BloomGeometry& geometry = shards.bloom();
+  std::vector<uint32_t> cells(static_cast<size_t>(geometry.cells()));
   std::vector<const BloomShard::Block*> blocks;
   for (int s = 0; s < kShards; ++s) {
-    const BloomShard& bloom = impl.shards[s].bloom;
+    const BloomShard& bloom = shards[s].bloom();
     blocks.clear();
     bloom.ForEach([&](const BloomShard::Block* block) {
-      if (!only_changed_ || BloomShard::Changed(*block))
+      if (!only_changed_ || BloomShard::Changed(*block)) {
         blocks.push_back(block);
+      }
     });
     std::sort(blocks.begin(), blocks.end(),
               [](const BloomShard::Block* a, const BloomShard::Block* b) {
@@ -185,26 +180,9 @@ void EmbeddingTable::Snapshot::ForEachBloomBlock(
               });
     for (const BloomShard::Block* block : blocks) {
       bloom.Unpack(*block, cells.data());
-      visit(
-          s * impl.bloom.shard_blocks() + static_cast<int64_t>(block->number()),
-          cells.data());
+      visit(s * geometry.shard_blocks() + static_cast<int64_t>(block->number()),
+            cells.data());
     }
-  }
-}
-
-void EmbeddingTable::TrackChanges() { impl_->tracking = true; }
-
-bool EmbeddingTable::tracks_changes() const { return impl_->tracking; }
-
-void EmbeddingTable::CommitSaved() {
-  for (Shard& shard : impl_->shards) {
-    const ExclusiveLock lock(&shard.lock);
-    shard.index.ForgetPending();
-    shard.bloom.ForgetPending();
-    shard.erased.erase(shard.erased.begin(),
-                       shard.erased.begin() +
-                           static_cast<std::ptrdiff_t>(shard.n_erased_pending));
-    shard.n_erased_pending = 0;
   }
 }
 

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which keys of a batch an Apply would admit.
+#ifndef REC_ESTIMATOR_OPS_CORE_TABLE_BATCH_ADMISSION_H_
+#define REC_ESTIMATOR_OPS_CORE_TABLE_BATCH_ADMISSION_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/core/table/admission.h"
+#include "ops/core/table/shard_set.h"
+
+namespace rec_estimator {
+
+// EmbeddingTable::Admits.
+bool AdmitsAfterBatch(const ShardSet& shards, const Admission& admission,
+                      const int64_t* keys, size_t n, bool* out);
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_TABLE_BATCH_ADMISSION_H_

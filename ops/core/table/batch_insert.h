@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// EmbeddingTable::Insert and InsertFiltered: keys as a checkpoint holds them.
+#ifndef REC_ESTIMATOR_OPS_CORE_TABLE_BATCH_INSERT_H_
+#define REC_ESTIMATOR_OPS_CORE_TABLE_BATCH_INSERT_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "ops/core/base/cpu_memory.h"
+#include "ops/core/base/key_hash.h"
+#include "ops/core/table/admission.h"
+#include "ops/core/table/batch_scratch.h"
+#include "ops/core/table/embedding_table.h"
+#include "ops/core/table/row_store.h"
+#include "ops/core/table/shard.h"
+#include "ops/core/table/shard_set.h"
+
+namespace rec_estimator {
+
+class BatchInsert {
+ public:
+  // kRows: every key gets a row. Otherwise the keys that are admitted do; the
+  // others get an entry or, with kFilteredIntoBloom, raise cells.
+  enum Mode { kRows, kFiltered, kFilteredIntoBloom };
+
+  // All of these outlive the object.
+  BatchInsert(ShardSet* shards, RowStore* store, const Admission& admission,
+              const EmbeddingTable::Rows& batch, Mode mode)
+      : shards_(*shards),
+        store_(*store),
+        admission_(admission),
+        batch_(batch),
+        mode_(mode) {}
+
+  // Returns false and changes nothing if there is no memory.
+  bool Run();
+
+ private:
+  // Keys that are found together.
+  static constexpr uint32_t kFound = 16;
+
+  uint32_t CountAt(uint32_t i) const {
+    return Admission::CountOf(batch_.freqs != nullptr ? batch_.freqs[i] : 0);
+  }
+  bool OwnsRow(uint32_t count) const {
+    return mode_ == kRows || admission_.DecideAdmission(count);
+  }
+  bool CountsInCells(bool owns_row) const {
+    return mode_ == kFilteredIntoBloom && !owns_row;
+  }
+  // Whether every key gets an entry. Then, if there is room, all keys may be
+  // treated as new ones, and none has to be searched.
+  bool AllGetEntries() const { return mode_ != kFilteredIntoBloom; }
+
+  // The methods below need the exclusive lock of shard s.
+
+  // Calls visit(occurrence, entry) for the keys of shard s, in batch order.
+  template <typename Visit>
+  void FindAll(int s, const Visit& visit) const;
+  // What the keys of shard s will occupy, at most.
+  ShardNeeds CountNeeds(int s) const;
+  // Reserves room for the keys of shard s. False: no memory.
+  bool ReserveQuota(int s);
+  // Inserts one key after the other: of a key given twice, the last row wins.
+  bool InsertAll(int s);
+  // `entry`: what FindAll found, before the keys of this run were inserted.
+  bool InsertOne(int s, int64_t key, uint32_t i, EntryRef entry);
+  // Takes several rows from the arena, whose lock all shards share, but no more
+  // than the quota of shard s.
+  bool TakeRun(int s);
+  // Writes the given values and the initial values of the rest.
+  void SetRow(int64_t key, uint32_t i, float* row) const;
+
+  ShardSet& shards_;
+  RowStore& store_;
+  const Admission admission_;
+  const EmbeddingTable::Rows& batch_;
+  const Mode mode_;
+  Scratch scratch_{Scratch::kBatch};
+  Partition part_;
+  std::array<ShardNeeds, kShards> quota_{};  // What is left, per shard.
+  uint64_t row_quota_ = 0;                   // What is left in the arena.
+  // Rows that were taken from the arena for the current shard and not used yet.
+  uint32_t next_row_ = 0;
+  uint32_t run_rows_ = 0;
+  bool tracking_ = false;  // Of the current shard.
+};
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_TABLE_BATCH_INSERT_H_

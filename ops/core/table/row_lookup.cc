@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/core/table/row_lookup.h"
+
+#include <algorithm>
+
+#include "ops/core/base/cpu_memory.h"
+#include "ops/core/base/float8.h"
+
+namespace rec_estimator {
+
+void RowLookup::PrefetchHomes(const int64_t* keys, size_t n,
+                              Bucket** homes) const {
+  for (size_t i = 0; i < n; ++i) {
+    homes[i] = shards_.Home(keys[i]);
+    PrefetchLine(homes[i]);
+  }
+}
+
+template <HashIndex::Matcher* kMatch>
+inline __attribute__((always_inline)) void RowLookup::FindChunkWith(
+    const int64_t* keys, size_t n, Bucket* const* homes,
+    const float** rows) const {
+  const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
+  const auto resolve = [&](size_t i, EntryRef entry) {
+    if (entry.found() && entry.has_row()) {
+      rows[i] = view_.Row(entry.row());
+    } else if (unknown_ == UnknownKey::kInitial &&
+               !shards_.IsPadding(keys[i])) {
+      rows[i] = initial_.Of(keys[i]);
+    } else {
+      rows[i] = default_vector_;
+    }
+    PrefetchLines(rows[i], bytes);
+  };
+  // A tenth of the keys is not in its home bucket. The other keys are resolved
+  // while the next lines of these are fetched.
+  uint8_t beyond[kChunk];
+  size_t n_beyond = 0;
+  for (size_t i = 0; i < n; ++i) {
+    EntryRef entry;
+    if (shards_.Of(keys[i]).index().FindAtHome<kMatch>(homes[i], keys[i],
+                                                       &entry)) {
+      resolve(i, entry);
+    } else {
+      beyond[n_beyond++] = static_cast<uint8_t>(i);
+    }
+  }
+  for (size_t b = 0; b < n_beyond; ++b) {
+    const size_t i = beyond[b];
+    resolve(i, shards_.Of(keys[i]).index().FindBeyond(homes[i], keys[i]));
+  }
+}
+
+#if defined(__SSE4_1__)
+__attribute__((target("avx512f"))) void RowLookup::FindChunkWide(
+    const int64_t* keys, size_t n, Bucket* const* homes,
+    const float** rows) const {
+  FindChunkWith<HashIndex::MatchWide>(keys, n, homes, rows);
+}
+#endif
+
+void RowLookup::FindChunk(const int64_t* keys, size_t n, Bucket* const* homes,
+                          const float** rows) const {
+#if defined(__SSE4_1__)
+  if (HashIndex::HasWideMatch()) return FindChunkWide(keys, n, homes, rows);
+#endif
+  FindChunkWith<HashIndex::Match>(keys, n, homes, rows);
+}
+
+void RowLookup::Find(const int64_t* keys, size_t n, const float** rows) const {
+  Bucket* homes[2][kChunk];
+  size_t now = std::min(n, kChunk);
+  PrefetchHomes(keys, now, homes[0]);
+  for (int turn = 0; now > 0; turn ^= 1) {
+    const size_t next = std::min(n - now, kChunk);
+    PrefetchHomes(keys + now, next, homes[turn ^ 1]);
+    FindChunk(keys, now, homes[turn], rows);
+    keys += now;
+    rows += now;
+    n -= now;
+    now = next;
+  }
+}
+
+void RowLookup::Copy(const int64_t* keys, size_t n, float* out) const {
+  const size_t stride = static_cast<size_t>(dim_);
+  Bucket* homes[2][kChunk];
+  const float* rows[2][kChunk];
+  const size_t chunks = (n + kChunk - 1) / kChunk;
+  const auto size = [&](size_t c) {
+    return c + 1 == chunks ? n - c * kChunk : kChunk;
+  };
+  // Three steps are in flight: the buckets of chunk c and the rows of c - 1 are
+  // fetched while c - 2 is copied.
+  for (size_t c = 0; c < chunks + 2; ++c) {
+    if (c < chunks) PrefetchHomes(keys + c * kChunk, size(c), homes[c % 2]);
+    if (c >= 1 && c - 1 < chunks) {
+      FindChunk(keys + (c - 1) * kChunk, size(c - 1), homes[(c - 1) % 2],
+                rows[(c - 1) % 2]);
+    }
+    if (c >= 2) {
+      float* to = out + (c - 2) * kChunk * stride;
+      const size_t copied = size(c - 2);
+      for (size_t i = 0; i < copied; ++i, to += stride) {
+        CopyRow(rows[c % 2][i], dim_, to);
+      }
+    }
+  }
+}
+
+}  // namespace rec_estimator

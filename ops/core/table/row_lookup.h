@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loops of a lookup: from keys to the vectors they read.
+#ifndef REC_ESTIMATOR_OPS_CORE_TABLE_ROW_LOOKUP_H_
+#define REC_ESTIMATOR_OPS_CORE_TABLE_ROW_LOOKUP_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/core/table/row_arena.h"
+#include "ops/core/table/row_store.h"
+#include "ops/core/table/shard_set.h"
+#include "ops/core/table/table_spec.h"
+
+namespace rec_estimator {
+
+// Made and used while the shards of the keys are locked, shared at least.
+class RowLookup {
+ public:
+  RowLookup(const ShardSet& shards, const RowStore& store, UnknownKey unknown)
+      : shards_(shards),
+        view_(store.view()),
+        initial_(store.initial()),
+        default_vector_(store.default_vector()),
+        dim_(store.dim()),
+        unknown_(unknown) {}
+
+  // rows[i] = the dim floats that keys[i] reads. Prefetches them.
+  void Find(const int64_t* keys, size_t n, const float** rows) const;
+
+  // out (n, dim) = what keys (n) read.
+  void Copy(const int64_t* keys, size_t n, float* out) const;
+
+ private:
+  // The steps of both, for n <= kChunk keys.
+  void PrefetchHomes(const int64_t* keys, size_t n, Bucket** homes) const;
+  void FindChunk(const int64_t* keys, size_t n, Bucket* const* homes,
+                 const float** rows) const;
+  template <HashIndex::Matcher* kMatch>
+  void FindChunkWith(const int64_t* keys, size_t n, Bucket* const* homes,
+                     const float** rows) const;
+#if defined(__SSE4_1__)
+  __attribute__((target("avx512f"))) void FindChunkWide(
+      const int64_t* keys, size_t n, Bucket* const* homes,
+      const float** rows) const;
+#endif
+
+  const ShardSet& shards_;
+  const RowArena::View view_;
+  const InitialVectors initial_;
+  const float* const default_vector_;
+  const int dim_;
+  const UnknownKey unknown_;
+};
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_TABLE_ROW_LOOKUP_H_

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/core/table/shard.h"
+
+#include <array>
+
+namespace rec_estimator {
+
+void Shard::Initialize(RowStore* rows, const BloomGeometry* bloom,
+                       const std::atomic<bool>* tracks_changes,
+                       double stagger) {
+  store_ = rows;
+  tracks_changes_ = tracks_changes;
+  stagger_ = stagger;
+  bloom_.SetGeometry(bloom);
+}
+
+void Shard::AddFrozenKey(int64_t key) {
+  frozen_keys_.push_back(key);
+  frozen_values_.resize(frozen_keys_.size() *
+                        static_cast<size_t>(store_->dim()));
+}
+
+// ----------------------------------------------------------------------- room
+
+bool Shard::ReserveEntries(int64_t entries) {
+  if (entries <= capacity_.load(std::memory_order_relaxed)) return true;
+  const bool reserved =
+      index_.Reserve(static_cast<uint64_t>(entries), stagger_);
+  capacity_.store(static_cast<int64_t>(index_.capacity()),
+                  std::memory_order_release);
+  return reserved;
+}
+
+bool Shard::GrowToQuota(int64_t more_entries) {
+  return ReserveEntries(n_keys() + quota_.load(std::memory_order_acquire) +
+                        more_entries) &&
+         bloom_.Reserve(bloom_.used() + bloom_.quota(), stagger_);
+}
+
+bool Shard::MakeRoom(const ShardNeeds& needs) {
+  return ReserveEntries(n_keys() + needs.entries) &&
+         bloom_.Reserve(bloom_.used() + needs.blocks, stagger_);
+}
+
+// --------------------------------------------------------------- single rows
+
+void Shard::FreeRow(uint32_t row) {
+  std::memcpy(store_->view().Row(row), &first_free_row_, sizeof(uint32_t));
+  first_free_row_ = row;
+  ++n_free_rows_;
+}
+
+template <typename Visit>
+void Shard::ForEachFrozen(const Visit& visit) {
+  for (size_t i = 0; i < frozen_keys_.size(); ++i) {
+    const EntryRef entry = Find(frozen_keys_[i]);
+    if (!entry.found() || !entry.has_row()) continue;
+    visit(store_->view().Row(entry.row()),
+          frozen_values_.data() + i * static_cast<size_t>(store_->dim()));
+  }
+}
+
+void Shard::SaveFrozenValues() {
+  ForEachFrozen([this](const float* row, float* saved) {
+    std::copy_n(row, store_->dim(), saved);
+  });
+}
+
+void Shard::RestoreFrozenValues() {
+  ForEachFrozen([this](float* row, const float* saved) {
+    std::copy_n(saved, store_->dim(), row);
+  });
+}
+
+bool Shard::SetSlot(size_t slot, int64_t key, const float* values) {
+  const EntryRef entry = Find(key);
+  if (!entry.found() || !entry.has_row()) return false;
+  const std::vector<SlotSpec>& slots = store_->slots();
+  float* to = store_->view().Row(entry.row()) + store_->dim();
+  for (size_t s = 0; s < slot; ++s) to += slots[s].width;
+  std::copy_n(values, slots[slot].width, to);
+  if (tracks_changes()) entry.MarkChanged();
+  return true;
+}
+
+// ------------------------------------------------------------------- eviction
+
+void Shard::NoteErased(int64_t key) {
+  if (!tracks_changes()) return;
+  if (erased_.size() == erased_.capacity()) {
+    // A key that is erased again and again is listed once.
+    const auto begin =
+        erased_.begin() + static_cast<std::ptrdiff_t>(n_erased_pending_);
+    std::sort(begin, erased_.end());
+    erased_.erase(std::unique(begin, erased_.end()), erased_.end());
+    if (erased_.size() > erased_.capacity() / 2) {
+      erased_.reserve(2 * erased_.capacity());
+    }
+  }
+  erased_.push_back(key);
+}
+
+void Shard::Evict(EntryRef entry, bool keep_entry) {
+  const bool had_row = entry.has_row();
+  const int64_t key = entry.key();
+  if (had_row || !keep_entry) NoteErased(key);
+  if (had_row) {
+    FreeRow(entry.row());
+    rows_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  if (keep_entry) {
+    entry.row() = HashIndex::kNoRow;
+    entry.count() = 0;
+    entry.version() = -1;
+    if (tracks_changes()) entry.MarkChanged();
+  } else {
+    index_.Erase(index_.Home(MixKey(key)), entry);
+    keys_.fetch_sub(1, std::memory_order_acq_rel);
+  }
+}
+
+bool Shard::Erase(int64_t key) {
+  const EntryRef entry = Find(key);
+  if (entry.found()) Evict(entry, /*keep_entry=*/false);
+  return entry.found();
+}
+
+int64_t Shard::EvictOlder(int64_t version, int64_t stamp) {
+  int64_t evicted = 0;
+  const bool tracking = tracks_changes();
+  index_.ForEach([&](EntryRef entry) {
+    if (entry.version() >= 0 && entry.version() < version) {
+      Evict(entry, has_bloom());
+      ++evicted;
+    } else if (entry.version() > stamp ||
+               (entry.version() == -1 && !IsEvicted(entry))) {
+      entry.version() = stamp;
+      if (tracking) entry.MarkChanged();
+    }
+  });
+  return evicted;
+}
+
+int64_t Shard::EvictSmaller(float half_squared_norm) {
+  const double limit = 2 * static_cast<double>(half_squared_norm);
+  const RowArena::View view = store_->view();
+  const int dim = store_->dim();
+  int64_t evicted = 0;
+  const auto evict_if_small = [&](EntryRef entry) {
+    const float* row = view.Row(entry.row());
+    double sum = 0;
+    for (int d = 0; d < dim; ++d) {
+      sum += static_cast<double>(row[d]) * static_cast<double>(row[d]);
+    }
+    if (!(sum < limit)) return;
+    Evict(entry, has_bloom());
+    ++evicted;
+  };
+  // Entries wait here while their rows are prefetched.
+  constexpr size_t kAhead = 16;
+  std::array<EntryRef, kAhead> waiting;
+  size_t n = 0;
+  index_.ForEach([&](EntryRef entry) {
+    if (!entry.has_row()) return;
+    PrefetchLines(view.Row(entry.row()),
+                  static_cast<size_t>(dim) * sizeof(float));
+    EntryRef& oldest = waiting[n++ % kAhead];
+    if (oldest.found()) evict_if_small(oldest);
+    oldest = entry;
+  });
+  for (const EntryRef entry : waiting) {
+    if (entry.found()) evict_if_small(entry);
+  }
+  return evicted;
+}
+
+void Shard::Clear() {
+  index_.Clear();
+  keys_ = 0;
+  rows_ = 0;
+  capacity_ = 0;
+  first_free_row_ = HashIndex::kNoRow;
+  n_free_rows_ = 0;
+  bloom_.Clear();
+  erased_ = {};
+  n_erased_pending_ = 0;
+}
+
+// ---------------------------------------------------------------------- saves
+
+void Shard::MarkSaved() {
+  index_.MarkPending();
+  bloom_.MarkPending();
+  n_erased_pending_ = erased_.size();
+}
+
+void Shard::CommitSaved() {
+  index_.ForgetPending();
+  bloom_.ForgetPending();
+  erased_.erase(erased_.begin(), erased_.begin() + static_cast<std::ptrdiff_t>(
+                                                       n_erased_pending_));
+  n_erased_pending_ = 0;
+}
+
+}  // namespace rec_estimator

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+// The 64 shards of one table: which key is where, and locks on several shards.
+#ifndef REC_ESTIMATOR_OPS_CORE_TABLE_SHARD_SET_H_
+#define REC_ESTIMATOR_OPS_CORE_TABLE_SHARD_SET_H_
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+#include "ops/core/base/cpu_memory.h"
+#include "ops/core/base/key_hash.h"
+#include "ops/core/base/shared_mutex.h"
+#include "ops/core/table/counting_bloom_filter.h"
+#include "ops/core/table/row_store.h"
+#include "ops/core/table/shard.h"
+#include "ops/core/table/table_spec.h"
+
+namespace rec_estimator {
+
+inline constexpr int kShards = 64;
+// Lowest bits of a hash that choose the shard.
+inline constexpr int kShardBits = 6;
+static_assert(kShards == 1 << kShardBits, "64 shards");
+// Sets of shards are 64-bit masks: bit s stands for shard s.
+inline constexpr uint64_t kAllShards = ~uint64_t{0};
+
+// From this many keys on, a Reader locks every shard without hashing the keys
+// first: fewer keys would leave shards unlocked.
+inline constexpr size_t kLockAllFrom = 512;
+// Keys that are read under one set of locks. Their lookups cost far more than
+// 64 locks, and an apply waits no longer than these lookups take.
+inline constexpr size_t kLockBlock = 4096;
+
+inline int ShardOf(uint64_t hash) { return static_cast<int>(hash % kShards); }
+
+class ShardSet {
+ public:
+  // `store` outlives this.
+  ShardSet(RowStore* store, const FilterSpec& filter, const RowRules& rules);
+  ShardSet(const ShardSet&) = delete;
+  ShardSet& operator=(const ShardSet&) = delete;
+
+  // Bit s of the result: a key belongs to shard s, or n >= kLockAllFrom.
+  static uint64_t MaskOf(const int64_t* keys, size_t n);
+
+  Shard& operator[](int s) { return shards_[s]; }
+  const Shard& operator[](int s) const { return shards_[s]; }
+  auto begin() { return shards_.begin(); }
+  auto end() { return shards_.end(); }
+  auto begin() const { return shards_.begin(); }
+  auto end() const { return shards_.end(); }
+  const Shard& Of(int64_t key) const { return shards_[ShardOf(MixKey(key))]; }
+  Bucket* Home(int64_t key) const {
+    const uint64_t hash = MixKey(key);
+    return shards_[ShardOf(hash)].index().Home(hash);
+  }
+
+  // The geometry of the Bloom filter; without one it has no blocks.
+  const BloomGeometry& bloom() const { return bloom_; }
+  bool has_bloom() const { return bloom_.shard_blocks() > 0; }
+
+  // Whether a key is padding, which owns nothing.
+  bool IsPadding(int64_t key) const {
+    return key == kPaddingKey && padding_shard_ >= 0;
+  }
+  // The shard that padding would be in; -1 if the table has no padding.
+  int padding_shard() const { return padding_shard_; }
+
+  int64_t n_rows() const {
+    int64_t rows = 0;
+    for (const Shard& shard : shards_) rows += shard.rows();
+    return rows;
+  }
+
+  // Locks in ascending order, which every caller that holds several locks keeps
+  // to. Unlock with the same mask.
+  void LockShared(uint64_t mask) const {
+    for (; mask != 0; mask &= mask - 1) {
+      shards_[__builtin_ctzll(mask)].mutex().lock_shared();
+    }
+  }
+  void UnlockShared(uint64_t mask) const {
+    for (; mask != 0; mask &= mask - 1) {
+      shards_[__builtin_ctzll(mask)].mutex().unlock_shared();
+    }
+  }
+
+  // Whether changes are recorded for incremental saves. Read under a lock.
+  bool tracks_changes() const { return tracks_changes_; }
+  void set_tracks_changes(bool tracks) { tracks_changes_ = tracks; }
+  // Taken before the lock of a shard or beside shared locks. Guards the change
+  // marks and the lists of erased keys against others that hold shared locks.
+  std::mutex& save_mutex() const { return save_mutex_; }
+
+  // Calls visit(i, entry) for keys (n) under shared locks.
+  template <typename Visit>
+  void Inspect(const int64_t* keys, size_t n, const Visit& visit) const;
+  // The same; the shards are locked already.
+  template <typename Visit>
+  void InspectLocked(const int64_t* keys, size_t n, const Visit& visit) const;
+  // Calls visit(&shard, i) for keys (n) under the exclusive lock of the shard,
+  // shard by shard.
+  template <typename Visit>
+  void VisitExclusively(const int64_t* keys, size_t n, const Visit& visit);
+
+ private:
+  int padding_shard_ = -1;
+  std::atomic<bool> tracks_changes_{false};
+  mutable std::mutex save_mutex_;
+  BloomGeometry bloom_;
+  std::array<Shard, kShards> shards_;
+};
+
+// Holds shared locks on some shards.
+class SharedLocks {
+ public:
+  SharedLocks(const ShardSet& shards, uint64_t mask)
+      : shards_(shards), mask_(mask) {
+    shards_.LockShared(mask_);
+  }
+  ~SharedLocks() { shards_.UnlockShared(mask_); }
+  SharedLocks(const SharedLocks&) = delete;
+  SharedLocks& operator=(const SharedLocks&) = delete;
+
+ private:
+  const ShardSet& shards_;
+  const uint64_t mask_;
+};
+
+// Holds exclusive locks on all shards.
+class AllLocks {
+ public:
+  explicit AllLocks(const ShardSet& shards) : shards_(shards) {
+    for (const Shard& shard : shards_) shard.mutex().lock();
+  }
+  ~AllLocks() {
+    for (const Shard& shard : shards_) shard.mutex().unlock();
+  }
+  AllLocks(const AllLocks&) = delete;
+  AllLocks& operator=(const AllLocks&) = delete;
+
+ private:
+  const ShardSet& shards_;
+};
+
+template <typename Visit>
+void ShardSet::Inspect(const int64_t* keys, size_t n,
+                       const Visit& visit) const {
+  for (size_t at = 0; at < n; at += kLockBlock) {
+    const size_t size = std::min(kLockBlock, n - at);
+    const SharedLocks locks(*this, MaskOf(keys + at, size));
+    InspectLocked(keys + at, size,
+                  [&](size_t i, EntryRef entry) { visit(at + i, entry); });
+  }
+}
+
+template <typename Visit>
+void ShardSet::InspectLocked(const int64_t* keys, size_t n,
+                             const Visit& visit) const {
+  for (size_t at = 0; at < n; at += kChunk) {
+    const size_t end = std::min(n, at + kChunk);
+    Bucket* homes[kChunk];
+    for (size_t i = at; i < end; ++i) {
+      homes[i - at] = Home(keys[i]);
+      PrefetchLines(homes[i - at], sizeof(Bucket));
+    }
+    for (size_t i = at; i < end; ++i) {
+      visit(i, Of(keys[i]).index().Find(homes[i - at], keys[i]));
+    }
+  }
+}
+
+template <typename Visit>
+void ShardSet::VisitExclusively(const int64_t* keys, size_t n,
+                                const Visit& visit) {
+  for (size_t at = 0; at < n; at += kLockBlock) {
+    // A counting sort of the block by shard.
+    const size_t size = std::min(kLockBlock, n - at);
+    std::array<uint32_t, kShards + 1> start{};
+    uint8_t shard_of[kLockBlock];
+    uint16_t order[kLockBlock];
+    for (size_t i = 0; i < size; ++i) {
+      shard_of[i] = static_cast<uint8_t>(ShardOf(MixKey(keys[at + i])));
+      ++start[shard_of[i] + 1];
+    }
+    for (int s = 0; s < kShards; ++s) start[s + 1] += start[s];
+    std::array<uint32_t, kShards + 1> next = start;
+    for (size_t i = 0; i < size; ++i) {
+      order[next[shard_of[i]]++] = static_cast<uint16_t>(i);
+    }
+    for (int s = 0; s < kShards; ++s) {
+      if (start[s] == start[s + 1]) continue;
+      const std::unique_lock<SharedMutex> lock(shards_[s].mutex());
+      for (uint32_t o = start[s]; o < start[s + 1]; ++o) {
+        visit(&shards_[s], at + order[o]);
+      }
+    }
+  }
+}
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_TABLE_SHARD_SET_H_

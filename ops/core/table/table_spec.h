@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is fixed about an embedding table when it is made: slots, filter, rules.
+#ifndef REC_ESTIMATOR_OPS_CORE_TABLE_TABLE_SPEC_H_
+#define REC_ESTIMATOR_OPS_CORE_TABLE_TABLE_SPEC_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace rec_estimator {
+
+// One optimizer slot of every row, e.g. {"Adagrad", dim, 0.1f}.
+struct SlotSpec {
+  std::string name;
+  int width;      // Floats: the table's dim, or 1 for row-wise rules.
+  float initial;  // Every float of the slot in a new row.
+};
+
+// What a lookup reads for a key without a row.
+enum class UnknownKey {
+  kInitial,  // Its initial vector: row floormod(key, bank rows) of the bank.
+  kDefault,  // The default vector: every element `default_value`.
+};
+
+// Which keys own rows.
+struct FilterSpec {
+  uint32_t threshold = 0;    // Count that admits a key; 0: every key at once.
+  uint32_t coefficient = 1;  // What one occurrence adds to a key's count.
+  // Above 0: keys without a row are counted in a counting Bloom filter that is
+  // made for this many distinct keys. A threshold of 0 or 1 needs no filter.
+  int64_t max_elements = 0;
+  double false_positive_rate = 0;  // At full load; in (0, 1) if the above is.
+};
+
+// The key that tables with padding reserve.
+inline constexpr int64_t kPaddingKey = -1;
+
+// Other rules for the rows of a table.
+struct RowRules {
+  int64_t max_rows = 0;  // 0: limited by memory only.
+  // Whether kPaddingKey is padding: it reads the default
+  // vector, and an apply neither stores nor counts it.
+  bool has_padding = false;
+  // Distinct keys whose values no apply changes. Their slots do change.
+  std::vector<int64_t> frozen_keys;
+};
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_TABLE_TABLE_SPEC_H_

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements table_resource.h.
+#include "ops/table/table_resource.h"
+
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/platform/strcat.h"
+
+namespace rec_estimator {
+
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Status;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShapeUtils;
+using ::tensorflow::errors::FailedPrecondition;
+using ::tensorflow::errors::InvalidArgument;
+using ::tensorflow::errors::ResourceExhausted;
+using ::tensorflow::strings::StrCat;
+
+std::string TableResource::DebugString() const {
+  return StrCat("table ", name_, ": dim ", table_.dim(), ", ", table_.size(),
+                " rows, ", table_.memory_bytes(), " bytes");
+}
+
+Status FindTable(OpKernelContext* context, const Tensor& handle,
+                 TablePtr* table) {
+  if (handle.dtype() != tensorflow::DT_RESOURCE ||
+      !TensorShapeUtils::IsScalar(handle.shape())) {
+    return InvalidArgument("table must be a handle of shape [], got shape ",
+                           handle.shape().DebugString());
+  }
+  return tensorflow::LookupResource(
+      context, handle.scalar<tensorflow::ResourceHandle>()(), table);
+}
+
+Status FindTable(OpKernelContext* context, TablePtr* table) {
+  const Tensor* handle;
+  TF_RETURN_IF_ERROR(context->input("table", &handle));
+  return FindTable(context, *handle, table);
+}
+
+Status CheckInitialized(TableResource& table, const char* use) {
+  if (table.table().bank_rows() > 0) return Status();
+  return FailedPrecondition(
+      "table ", table.name(), " must be initialized before ", use,
+      ", got a table without initial vectors; run "
+      "tf.compat.v1.global_variables_initializer() or restore a checkpoint");
+}
+
+Status CheckDim(TableResource& table, int64_t dim) {
+  if (dim == table.table().dim()) return Status();
+  return InvalidArgument("dim must be that of table ", table.name(), ", ",
+                         table.table().dim(), ", got ", dim);
+}
+
+Status CheckBank(TableResource& table, const Tensor& bank) {
+  const int64_t dim = table.table().dim();
+  if (TensorShapeUtils::IsMatrix(bank.shape()) && bank.dim_size(0) >= 1 &&
+      bank.dim_size(1) == dim) {
+    return Status();
+  }
+  return InvalidArgument("bank of table ", table.name(),
+                         " must be [b, dim], b >= 1, dim = ", dim,
+                         ", got shape ", bank.shape().DebugString());
+}
+
+Status TooManyRows(TableResource& table, int64_t excess, const char* suffix) {
+  const int64_t limit = table.table().rules().max_rows;
+  return ResourceExhausted(
+      "table ", table.name(), " must have at most ", limit, " rows, got ",
+      limit + excess, suffix,
+      "; make device_vocabulary_size or host_vocabulary_size of create_table "
+      "larger, or call init(use_dynamic_expansion=True)");
+}
+
+Status NoMemoryToCount(TableResource& table, int64_t n) {
+  return ResourceExhausted("keys of table ", table.name(),
+                           " must fit into memory to be counted, got no memory "
+                           "for ",
+                           n, " keys; make the batch smaller");
+}
+
+}  // namespace rec_estimator
