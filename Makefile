@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # `make help` lists what there is. Every target sets up .venv by itself the first time.
 
 # TensorFlow 2.15 has wheels for Python 3.9 to 3.11 only.
@@ -6,15 +7,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 
-# Formatters change their mind between releases, so lint asks for exactly these.
+# Linters change their rules between releases, so these versions are exact.
 RUFF := ruff==0.17.5
 CLANG_FORMAT := clang-format==18.1.8
+MYPY := mypy==2.4.1; python_version >= '3.10'
+PRE_COMMIT := pre-commit==4.3.0
 
-# Each process starts with half of the tests in order, so files with fixtures of their own stay whole
-# but for the few tests that one who is done early takes over.
+# Each of two processes starts with one half of the tests, in order, so that most files with fixtures
+# of their own stay in one process. A process that finishes early takes tests from the other.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo test test-slow test-cc lint format bench library clean help
+.PHONY: demo test test-slow test-cc lint format hooks bench docs library clean help
 .DEFAULT_GOAL := help
 
 demo: library ## train a model on real ratings, evaluate, export, answer one request
@@ -30,15 +33,30 @@ test-cc: ## run the C++ core's tests: plain, ASan + UBSan, TSan
 	$(MAKE) -C tests/ops/core -j2 binaries
 	$(MAKE) -C tests/ops/core plain asan tsan
 
-lint: $(VENV)/.lint ## check style and formatting of Python and C++
+# mypy reads the sources of NumPy, so it needs the library's environment.
+lint: $(VENV)/.lint $(VENV)/.installed ## check style, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	find ops tests -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format --dry-run --Werror
+	@if test -x $(BIN)/mypy; then echo "$(BIN)/mypy"; $(BIN)/mypy; else \
+	  echo "types are not checked: this release of mypy needs Python 3.10 or later"; fi
 
 format: $(VENV)/.lint ## rewrite Python and C++ in the style that lint checks
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	find ops tests -name '*.cc' -o -name '*.h' | xargs $(BIN)/clang-format -i
+
+hooks: $(VENV)/.lint ## check style, formatting and types of what each git commit changes
+	@$(PIP) $(PRE_COMMIT)
+	$(BIN)/pre-commit install
+
+docs: library ## write the pages' figures and pictures again, from benchmarks/results
+	$(BIN)/python -m benchmarks.figures
+	$(BIN)/python -m benchmarks.bench_pipeline --only_plot --output benchmarks/results/bench_pipeline.json --plot docs/pipeline.png
+	$(BIN)/python -m benchmarks.filter_sweep --only_plot --output benchmarks/results/filter_sweep.json --plot docs/filter_sweep.png
+	$(BIN)/python -m benchmarks.bench_serving --only_plot --output benchmarks/results/bench_serving.json --plot docs/serving_latency.png
+	$(BIN)/python -m benchmarks.draw_serving_graph docs/serving_graph.png
+	$(BIN)/python -m benchmarks.draw_compression_stages docs/sample_compression.png
 
 bench: library ## measure lookups and train steps against TensorFlow's own, about a minute
 	$(BIN)/python -m benchmarks.bench_table
@@ -55,7 +73,7 @@ $(VENV)/.installed: setup.py setup.cfg pyproject.toml $(wildcard _build/*.py) | 
 	@touch $@
 
 $(VENV)/.lint: Makefile | $(BIN)/python
-	@$(PIP) $(RUFF) $(CLANG_FORMAT)
+	@$(PIP) $(RUFF) $(CLANG_FORMAT) "$(MYPY)"
 	@touch $@
 
 $(BIN)/python:
@@ -65,7 +83,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 clean: ## remove everything built, but not .venv
-	rm -rf build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	rm -f rec_estimator/_rec_ops.so rec_estimator/_build_info.py
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

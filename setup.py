@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metadata is in setup.cfg; here is what depends on the machine: the op library and TensorFlow.
+"""Builds the op library and requires its TensorFlow; all other metadata is in setup.cfg.
 
-``python setup.py build_ext --inplace`` builds the library in a checkout. It takes a second when
-nothing changed, and several people may call it at once.
+``python setup.py build_ext --inplace`` builds the library in a checkout. It takes a second if
+nothing changed. Several processes may call it at the same time.
 """
 
 import pathlib
@@ -22,7 +22,7 @@ import tensorflow_dist  # noqa: E402
 
 
 class BuildFromNothing(build_py):
-    """Copies the Python files into an empty folder: a deleted one must not be in the next wheel."""
+    """Copies the Python files to an empty folder, so that a wheel has no deleted file."""
 
     def run(self) -> None:
         shutil.rmtree(self.build_lib, ignore_errors=True)
@@ -30,7 +30,7 @@ class BuildFromNothing(build_py):
 
 
 class BuildOps(build_ext):
-    """Builds the op library with g++ directly: it is no Python module and needs no Python.h."""
+    """Builds the op library with g++ directly; it is not a Python module."""
 
     def run(self) -> None:
         package = ROOT if self.inplace else pathlib.Path(self.build_lib)
@@ -53,14 +53,13 @@ class BuildOps(build_ext):
 _BUILT = (library.LIBRARY, library.BUILD_INFO)
 
 setup(
-    # Listed so that the wheel gets a platform tag; BuildOps finds the sources itself.
+    # Gives the wheel a platform tag; BuildOps finds the sources itself.
     ext_modules=[Extension("rec_estimator._rec_ops", sources=[])],
     cmdclass={"build_py": BuildFromNothing, "build_ext": BuildOps},
     install_requires=[
         tensorflow_dist.requirement(),
         "tensorflow-estimator==2.15.0",
-        "absl-py>=1.0",
-        # TensorFlow 2.15 is built against NumPy 1; 1.23.5 is its own lower bound.
+        # TensorFlow 2.15 requires NumPy 1, from 1.23.5 on.
         "numpy>=1.23.5,<2",
     ],
 )

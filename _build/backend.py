@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PEP 517 and 660 build backend: setuptools, plus TensorFlow only where it is missing.
+"""PEP 517 and 660 build backend: setuptools, and TensorFlow if the target environment has none.
 
-A fixed ``tensorflow-cpu`` in pyproject.toml's build-system.requires would make pip unpack its
-1.3 GB into the build environment even where the target environment has it.
+If pyproject.toml listed ``tensorflow-cpu`` in build-system.requires, pip would unpack its 1.3 GB
+into the build environment even if the target environment has it.
 """
 
 import os
@@ -25,12 +25,12 @@ Settings = Optional[Dict[str, Any]]
 
 
 def get_requires_for_build_sdist(config_settings: Settings = None) -> List[str]:
-    """A source distribution contains no compiled code, so it needs no TensorFlow."""
+    """Requirements of a source distribution, which needs no TensorFlow: it has no compiled code."""
     return build_meta.get_requires_for_build_sdist(config_settings)
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> List[str]:
-    """TensorFlow, if the target environment has none to build against."""
+    """Requirements of a wheel: TensorFlow, if the target environment has none."""
     return [
         *build_meta.get_requires_for_build_wheel(config_settings),
         *tensorflow_dist.build_requirements(),
@@ -38,7 +38,7 @@ def get_requires_for_build_wheel(config_settings: Settings = None) -> List[str]:
 
 
 def get_requires_for_build_editable(config_settings: Settings = None) -> List[str]:
-    """As for a wheel."""
+    """Requirements of an editable install: those of a wheel."""
     return [
         *build_meta.get_requires_for_build_editable(config_settings),
         *tensorflow_dist.build_requirements(),

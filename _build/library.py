@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds rec_estimator/_rec_ops.so: one g++ a source file, in parallel, only what changed.
+"""Builds rec_estimator/_rec_ops.so: compiles changed source files in parallel, then links.
 
-The objects stay in build/objects/<hash of compiler, flags and TensorFlow>/: two environments with
-the same TensorFlow share them, and a changed flag starts afresh. A lock makes builds of one
-checkout take turns. The library is replaced in one step: who has it loaded keeps the old one.
+Object files stay in build/objects/<hash of compiler, flags and TensorFlow>/. Environments with the
+same TensorFlow share them; a changed flag compiles everything again. A lock serializes builds of
+one checkout. The library is replaced atomically: a process that has loaded it keeps the old one.
 """
 
 import concurrent.futures
@@ -30,55 +30,55 @@ BUILD_INFO = "_build_info.py"
 COMPILE_FLAGS = (
     "-std=c++17",
     "-O3",
-    # What TensorFlow's own wheels ask of a CPU. Never -march=native: an installed library is copied
-    # to other machines, and row updates would get other bits than TensorFlow's.
+    # TensorFlow's wheels require AVX. Never -march=native: an installed library is copied to other
+    # machines, and row updates would no longer have TensorFlow's bits.
     "-mavx",
-    # A contracted multiply-add rounds once instead of twice. Code dispatched to AVX-512 at run time
-    # would contract, and the same program would give other bits on another CPU.
+    # A contracted multiply-add rounds once instead of twice. Code that is dispatched to AVX-512 at
+    # run time would contract, so the same program would give other bits on another CPU.
     "-ffp-contract=off",
     "-DNDEBUG",
     "-fPIC",
-    # Other op libraries in the process may have classes of the same name.
+    # Another op library in the process may have a class of the same name.
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",
-    # As TensorFlow's wheels are built; another value changes the layout of its classes.
+    # The values of TensorFlow's wheels; others change the layout of its classes.
     "-D_GLIBCXX_USE_CXX11_ABI=1",
     "-DEIGEN_MAX_ALIGN_BYTES=64",
 )
 
-# Row updates must give TensorFlow's bits, and its kernels are built without fused multiply-add.
-# Said for this source, so that it holds whatever CXX or COMPILE_FLAGS may enable one day.
+# Row updates must give the bits of TensorFlow's kernels, built without fused multiply-add. These
+# flags come last, so they win over CXX and COMPILE_FLAGS.
 SOURCE_FLAGS: Dict[str, Sequence[str]] = {
     "ops/core/math/row_update.cc": ("-mno-fma", "-ffp-contract=off"),
-    # Products of matrices gain from multiplying and adding in one go.
+    # Matrix products are faster with fused multiply-add.
     "ops/core/math/segment_product.cc": ("-ffp-contract=fast",),
 }
 
-# -z defs: a symbol that TensorFlow does not export fails here instead of at import.
+# -z defs: a symbol that TensorFlow does not export is a link error instead of an import error.
 LINK_FLAGS = ("-shared", "-Wl,-z,defs")
 
-# One g++ on a kernel takes up to 0.7 GB, so more at a time could exhaust a small machine's memory.
+# g++ needs up to 0.7 GB for a kernel; more processes could exhaust the memory of a small machine.
 MAX_JOBS = 4
 
 
 class BuildError(Exception):
-    """The library could not be built; the text has the command, its output and the remedy."""
+    """The library could not be built. The message has the command, its output and the remedy."""
 
 
 def build(root: pathlib.Path, package: pathlib.Path) -> pathlib.Path:
-    """Brings the library and its build info in the folder ``package`` up to date.
+    """Updates the library and its build info in the folder ``package``.
 
     Args:
       root: The source tree, with ``ops/``; objects go to its ``build/``.
-      package: Folder that gets the library: ``rec_estimator/``, or its copy that goes in a wheel.
+      package: Folder to write to: ``rec_estimator/``, or its copy in a wheel.
 
     Returns:
-      The library's path.
+      The path of the library.
 
     Raises:
-      BuildError: No compiler, or a compile or link fails.
-      tensorflow_dist.TensorFlowNotUsable: No TensorFlow to build against.
+      BuildError: There is no compiler, or it fails.
+      tensorflow_dist.TensorFlowNotUsable: There is no usable TensorFlow.
     """
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise BuildError(
@@ -140,13 +140,13 @@ def _compile(
             "-I.",
             "-isystem",
             str(tensorflow.folder / "include"),
-            # Dependencies on our headers only: TensorFlow's are covered by the folder's hash.
+            # -MMD lists our headers only; the hash in the folder's name covers TensorFlow's.
             *("-MMD", "-MF", str(target.with_suffix(".d")), "-MT", "object"),
             *("-c", name, "-o", str(unfinished)),
         ]
         started = time.time()
         output = _run(command, root)
-        # Dated by its start, so that a source saved while it compiles is compiled again.
+        # The time of the start: a source that is saved during its compilation is compiled again.
         os.utime(unfinished, (started, started))
         os.replace(unfinished, target)
         return output
@@ -174,7 +174,7 @@ def _is_stale(root: pathlib.Path, source: pathlib.Path, target: pathlib.Path) ->
         return True
     try:
         rule = target.with_suffix(".d").read_text().replace("\\\n", " ").partition(":")[2]
-        newest = max(os.stat(root / name).st_mtime for name in [source, *shlex.split(rule)])
+        newest = max(os.stat(root / name).st_mtime for name in [str(source), *shlex.split(rule)])
     except FileNotFoundError:
         return True  # A header was renamed or removed.
     return newest >= target.stat().st_mtime
@@ -207,7 +207,7 @@ def _link(
 
 
 def _run(command: Sequence[str], folder: pathlib.Path) -> str:
-    # C.UTF-8 keeps compiler messages in one language, whatever the locale.
+    # With C.UTF-8, compiler messages are in English in every locale.
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     try:
         done = subprocess.run(
@@ -225,7 +225,7 @@ def _run(command: Sequence[str], folder: pathlib.Path) -> str:
         return done.stdout
     remedy = ""
     if done.returncode < 0 or "Killed" in done.stdout:
-        remedy = "\nThe compiler was killed, as happens when memory runs out; set MAX_JOBS=1."
+        remedy = "\nThe compiler was killed, probably for lack of memory; set MAX_JOBS=1."
     raise BuildError(
         f"a build command failed with status {done.returncode}:\n"
         f"  (in {folder}) {shlex.join(command)}\n{done.stdout}{remedy}"
@@ -282,7 +282,7 @@ def _replace(path: pathlib.Path, content: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
-        # mkstemp makes files private to their owner; an installed one is for everyone.
+        # mkstemp creates files that only their owner can read.
         os.chmod(unfinished, 0o755 if path.suffix == ".so" else 0o644)
         os.replace(unfinished, path)
     except BaseException:

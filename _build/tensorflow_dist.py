@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which TensorFlow to build against, and which to require.
+"""Chooses the TensorFlow to build against and to require.
 
-Nothing here imports TensorFlow: under pip's build isolation the one of the target environment is on
-disk but not on ``sys.path``, and importing it would cost 3 s.
+This module does not import TensorFlow. In an isolated build of pip, the target environment's
+TensorFlow is on disk but not on ``sys.path``; importing it would take 3 s.
 """
 
 import dataclasses
@@ -15,12 +15,12 @@ import sys
 import sysconfig
 from typing import Dict, List, Optional, Sequence
 
-# tensorflow and tensorflow-cpu are two distributions of the same files: the CPU one when there is a
-# choice (0.2 GB instead of 0.5 GB), because the kernels run on the CPU only.
+# Two distributions of the same files. The default is the smaller one (0.2 GB instead of 0.5 GB),
+# because the kernels run on the CPU only.
 DEFAULT_DISTRIBUTION = "tensorflow-cpu"
 DISTRIBUTIONS = ("tensorflow", DEFAULT_DISTRIBUTION)
 
-# TensorFlow's C++ symbols change with every minor release, and rec_estimator is tested on this one.
+# TensorFlow's C++ symbols change with every minor release; rec_estimator is tested on this one.
 SERIES = "2.15"
 SUPPORTED = f">={SERIES},<2.16"
 
@@ -29,7 +29,7 @@ _VERSION_SUFFIX = re.compile(r'^#define TF_VERSION_SUFFIX "([^"]*)"', re.MULTILI
 
 
 class TensorFlowNotUsable(Exception):
-    """No TensorFlow to build against, or two that overwrite each other; the text has the remedy."""
+    """There is no TensorFlow, or two that overwrite each other. The message has the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,9 +38,9 @@ class TensorFlowDist:
 
     Attributes:
       distribution: "tensorflow" or "tensorflow-cpu".
-      release: The distribution's version, which a requirement pins ("2.15.0.post1").
-      version: What ``tensorflow.__version__`` says, read from version.h ("2.15.0").
-      folder: The package's folder, with ``include/`` and ``libtensorflow_framework.so.2``.
+      release: The version of the distribution, for requirements ("2.15.0.post1").
+      version: The value of ``tensorflow.__version__``, read from version.h ("2.15.0").
+      folder: The folder of the package, with ``include/`` and ``libtensorflow_framework.so.2``.
     """
 
     distribution: str
@@ -50,22 +50,22 @@ class TensorFlowDist:
 
 
 def target_folders() -> List[pathlib.Path]:
-    """Folders of the environment that pip installs into, isolated build or not."""
-    # Isolation hides them from sys.path, but sysconfig still answers for the interpreter. User site
-    # packages count only where Python itself would use them.
-    folders = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    """Folders of the environment that pip installs into, also in an isolated build."""
+    # Isolation hides them from sys.path, but not from sysconfig. User site packages count only if
+    # Python uses them.
+    folders: List[Optional[str]] = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
     return _unique(folders)
 
 
 def build_folders() -> List[pathlib.Path]:
-    """Folders to look for headers in: the target environment, then what the build itself got."""
+    """Folders to search for headers: the target environment, then the build environment."""
     return _unique([*target_folders(), *(entry for entry in sys.path if entry)])
 
 
 def installed(folders: Sequence[pathlib.Path]) -> Dict[str, str]:
-    """The version of each TensorFlow distribution found in ``folders``, by name."""
+    """Versions of the TensorFlow distributions in ``folders``, by name."""
     found: Dict[str, str] = {}
     for folder in folders:
         for metadata in importlib.metadata.distributions(path=[str(folder)]):
@@ -76,7 +76,7 @@ def installed(folders: Sequence[pathlib.Path]) -> Dict[str, str]:
 
 
 def find(folders: Optional[Sequence[pathlib.Path]] = None) -> Optional[TensorFlowDist]:
-    """The TensorFlow to build against: the first supported one with headers, or None.
+    """Returns the TensorFlow to build against: the first supported one with headers, or None.
 
     Raises:
       TensorFlowNotUsable: One folder holds both distributions.
@@ -100,12 +100,12 @@ def find(folders: Optional[Sequence[pathlib.Path]] = None) -> Optional[TensorFlo
 
 
 def is_supported(release: str) -> bool:
-    """Whether this release is one that rec_estimator builds against."""
+    """Whether rec_estimator supports this release."""
     return release == SERIES or release.startswith(SERIES + ".")
 
 
 def header_version(package: pathlib.Path) -> str:
-    """The version that the headers in ``package`` declare, as ``tensorflow.__version__`` has it."""
+    """The version in the headers of ``package``, in the form of ``tensorflow.__version__``."""
     text = (package / "include/tensorflow/core/public/version.h").read_text()
     parts = dict(_VERSION_PART.findall(text))
     suffix = _VERSION_SUFFIX.search(text)
@@ -113,10 +113,10 @@ def header_version(package: pathlib.Path) -> str:
 
 
 def requirement() -> str:
-    """What the installed rec_estimator requires: the TensorFlow it was built against, exactly.
+    """The requirement of an installed rec_estimator: exactly the TensorFlow it was built against.
 
-    Named ``tensorflow`` where the target environment has that, so that pip never adds
-    ``tensorflow-cpu`` beside it.
+    The name is ``tensorflow`` if the target environment has that distribution, so that pip never
+    installs ``tensorflow-cpu`` beside it.
     """
     in_target = installed(target_folders())
     found = find()
@@ -129,7 +129,7 @@ def requirement() -> str:
 
 
 def build_requirements() -> List[str]:
-    """What an isolated build must install besides setuptools: nothing if the target has it."""
+    """Requirements of an isolated build: none if the target environment has a TensorFlow."""
     return [] if find(target_folders()) else [DEFAULT_DISTRIBUTION + SUPPORTED]
 
 
@@ -138,5 +138,5 @@ def _unique(folders: Sequence[Optional[str]]) -> List[pathlib.Path]:
 
 
 if __name__ == "__main__":
-    # The Makefile installs this before the package, whose build would else unpack its own copy.
+    # The Makefile installs this before the package; otherwise the build would unpack its own copy.
     print(*build_requirements())

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast are a save and a restore beside a plain file, and how much memory do they take?
+"""Measures the speed of a save and a restore against a plain file, and their memory.
 
     python -m benchmarks.bench_checkpoint [--rows 4000000] [--rounds 9] [--output FILE.json]
 
 A table of 4 M rows of 32 floats with Adam's two slots, saved and restored by rec_estimator.Saver,
 against a file of as many bytes as the checkpoint, written and read in chunks of 8 MiB on the same
-disk. The rounds alternate between them (rounds.py says how). Both wait until the disk has what they
-wrote (fsync); before each read both ask the system to forget the files it has in memory, so that
-the disk is read; "cached" is the same without that.
+disk. The rounds alternate between them (rounds.py says how). Both call fsync after writing. Before
+each read, both ask the system to drop the files from its cache; "cached" is the same without that.
 
 Memory: in a process of its own, the peak of the resident memory during the call, over the resident
 memory before a save, and over that before plus the table's own after a restore. At most 64 MiB and
@@ -17,15 +16,25 @@ Columns: MB/s, median; ratio, that of the plain file's seconds over the Saver's,
 rounds with the quartiles.
 """
 
+from __future__ import annotations
+
 import argparse
 import multiprocessing
 import os
 import statistics
 import tempfile
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, Callable, Dict, Tuple
 
 import numpy as np
 
 from benchmarks import rounds as rounds_lib
+
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+
 
 DIM = 32
 CHUNK = 8 << 20  # bytes
@@ -33,7 +42,7 @@ FILL = 200_000  # rows a step
 MIB = 1 << 20
 
 
-def _graph():
+def _graph() -> Tuple[rec.EmbeddingTable, tf.Tensor, tf.Operation, rec.Saver]:
     import tensorflow.compat.v1 as tf
 
     import rec_estimator as rec
@@ -45,15 +54,15 @@ def _graph():
     return table, keys, train, rec.Saver(sharded=True)
 
 
-def _fill(session, keys, train, rows):
-    """Keys as hashed strings are: no small numbers in a row."""
+def _fill(session: tf.Session, keys: tf.Tensor, train: tf.Operation, rows: int) -> None:
+    """Inserts `rows` keys that are spread like hashed strings."""
     all_keys = np.arange(rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for begin in range(0, rows, FILL):
         session.run(train, {keys: all_keys[begin : begin + FILL].astype(np.int64)})
 
 
-def _forget(folder):
-    """Asks the system to drop the folder's files from its memory."""
+def _forget(folder: str) -> None:
+    """Asks the system to drop the files of a folder from its cache."""
     for name in os.listdir(folder):
         descriptor = os.open(os.path.join(folder, name), os.O_RDONLY)
         os.fsync(descriptor)
@@ -61,13 +70,13 @@ def _forget(folder):
         os.close(descriptor)
 
 
-def _size(folder):
+def _size(folder: str) -> int:
     names = [name for name in os.listdir(folder) if ".data-" in name or name.endswith(".index")]
     return sum(os.path.getsize(os.path.join(folder, name)) for name in names)
 
 
-def _saver(folder, rows):
-    """Save and restore, in a process that holds the table."""
+def _saver(folder: str, rows: int) -> Dict[str, Callable[[], Any]]:
+    """Builds save and restore for rounds.alternate, in the process that holds the table."""
     import tensorflow.compat.v1 as tf
 
     table, keys, train, saver = _graph()
@@ -76,14 +85,14 @@ def _saver(folder, rows):
     _fill(session, keys, train, rows)
     prefix = os.path.join(folder, "model")
 
-    def save():
+    def save() -> None:
         saver.save(session, prefix, write_meta_graph=False)
 
-    def empty():
-        # As where training resumes; a table that holds rows first sees whether the file is whole.
+    def empty() -> None:
+        # As in a resumed training. A restore into a table with rows would check the file first.
         session.run(table.initializer)
 
-    def forget():
+    def forget() -> None:
         empty()
         _forget(folder)
 
@@ -97,21 +106,21 @@ def _saver(folder, rows):
     }
 
 
-def _plain_file(folder, size_of):
+def _plain_file(folder: str, size_of: str) -> Dict[str, Callable[[], Any]]:
     size = _size(size_of)
     path = os.path.join(folder, "file")
     chunk = np.random.default_rng(0).integers(0, 256, CHUNK, np.uint8).tobytes()
     buffer = bytearray(CHUNK)
 
-    def write():
-        # Beside the old file and in its place, as the Saver's.
+    def write() -> None:
+        # Writes a new file and renames it, as the Saver does.
         with open(f"{path}.new", "wb", buffering=0) as file:
             for begin in range(0, size, CHUNK):
                 file.write(chunk[: size - begin])
             os.fsync(file.fileno())
         os.replace(f"{path}.new", path)
 
-    def read():
+    def read() -> None:
         with open(path, "rb", buffering=0) as file:
             while file.readinto(buffer):
                 pass
@@ -125,12 +134,12 @@ def _plain_file(folder, size_of):
     }
 
 
-def measure_speed(folder, rows, rounds):
-    """Seconds, {what: {system: [one per round]}}, and the checkpoint's bytes."""
+def measure_speed(folder: str, rows: int, rounds: int) -> Tuple[rounds_lib.Seconds, int]:
+    """Returns the seconds and the size of the checkpoint in bytes."""
     folders = [os.path.join(folder, name) for name in ("saver", "file")]
     for each in folders:
         os.mkdir(each)
-    systems = {
+    systems: Dict[str, Tuple[Callable[..., Any], Tuple[Any, ...]]] = {
         "saver": (_saver, (folders[0], rows)),
         "plain file": (_plain_file, (folders[1], folders[0])),
     }
@@ -138,22 +147,22 @@ def measure_speed(folder, rows, rounds):
     return rounds_lib.alternate(systems, whats, rounds, steps=1), _size(folders[0])
 
 
-def _memory(name):
-    """A line of the process's status, in bytes."""
+def _memory(name: str) -> int:
+    """Returns a line of the status of the process, in bytes."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(name))
 
 
-def _peak_during(call):
-    """(resident before, peak during), in bytes."""
+def _peak_during(call: Callable[[], Any]) -> Tuple[int, int]:
+    """Returns (resident memory before the call, peak during it), in bytes."""
     with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # Forgets the peak so far.
+        file.write("5")  # Resets the peak.
     before = _memory("VmRSS")
     call()
     return before, _memory("VmHWM")
 
 
-def _measure_memory(folder, rows, what, pipe):
+def _measure_memory(folder: str, rows: int, what: str, pipe: Connection) -> None:
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import tensorflow.compat.v1 as tf
 
@@ -175,8 +184,8 @@ def _measure_memory(folder, rows, what, pipe):
         pipe.send((int(session.run(table.memory_bytes())), int(extra)))
 
 
-def measure_memory(folder, rows):
-    """{what: (bytes of the table, bytes beyond it)}."""
+def measure_memory(folder: str, rows: int) -> Dict[str, Tuple[int, int]]:
+    """Returns {what: (bytes of the table, bytes beyond it)}."""
     result = {}
     context = multiprocessing.get_context("spawn")
     for what in ("save", "restore"):
@@ -189,7 +198,7 @@ def measure_memory(folder, rows):
     return result
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=4_000_000)
     parser.add_argument("--rounds", type=int, default=9)

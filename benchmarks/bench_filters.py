@@ -1,29 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a filter costs: time of a train step, and memory a key.
+"""Measures the cost of a filter: time of a train step and memory per key.
 
     python -m benchmarks.bench_filters [--rounds 15] [--output FILE.json]
 
-Train steps of 4096 x 26 keys, values of 16 floats, Adagrad, filter_freq 3, against the same table
-without a filter (rounds.py says how), on two workloads:
+Train steps of 4096 x 26 keys, rows of 16 floats, Adagrad, filter_freq 3, against the same table
+without a filter (rounds.py describes the measurement), with two workloads:
 
-* known: every key of a batch owns a row, Zipf over 5 M rows as in bench_table.py.
-* stream: keys as the click log's field C12 has them (p(rank) ~ (rank + 1.41)^-1.087 over 1.36e9
-  ranks; of as many draws as the log has rows, 45.8 M, 83 % of the distinct ones come once), every
-  batch new, after 60 batches to warm up. Here a filter also saves work: without one every new key
-  gets a row.
+* known: every key of a batch owns a row; Zipf over 5 M rows as in bench_table.py.
+* stream: keys distributed as in field C12 of the click log: p(rank) ~ (rank + 1.41)^-1.087 over
+  1.36e9 ranks. Of 45.8 M draws, the number of rows of the log, 83 % of the distinct keys occur
+  once. Every batch is new, after 60 batches of warm-up. Here a filter also saves work: without it
+  every new key gets a row.
 
-Memory: growth of a process's resident memory over 10 M keys, each trained once, per key.
+Memory: growth of the resident memory of a process over 10 M keys, each trained once, per key.
 """
+
+from __future__ import annotations
 
 import argparse
 import multiprocessing
 import os
 import statistics
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
 from benchmarks import rounds as rounds_lib
 from benchmarks.bench_table import BATCH, DIM, FIELDS, LEARNING_RATE, NUM_BATCHES, zipf_batches
+
+if TYPE_CHECKING:
+    from rec_estimator.options import Filter
+
 
 FILTER_FREQ = 3
 KNOWN_ROWS = 5_000_000
@@ -40,11 +48,11 @@ def stream_batch(number: int) -> np.ndarray:
     power = 1 - STREAM_S
     low, high = (1 + STREAM_Q) ** power, (STREAM_N + 1 + STREAM_Q) ** power
     ranks = (low + uniform * (high - low)) ** (1 / power) - STREAM_Q
-    # Keys are no small numbers in a row, as hashed strings are none.
+    # Spreads the keys like hashed strings.
     return (ranks.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).astype(np.int64)
 
 
-def _filter(name, expected_keys):
+def _filter(name: str, expected_keys: int) -> Optional[Filter]:
     import rec_estimator as rec
 
     if name == "counter":
@@ -55,9 +63,9 @@ def _filter(name, expected_keys):
 
 
 class _Trainer:
-    """A table and its train step, fed with keys [n]."""
+    """A table and its train step, which is fed keys [n]."""
 
-    def __init__(self, filter_option):
+    def __init__(self, filter_option: Optional[Filter]) -> None:
         import tensorflow.compat.v1 as tf
 
         import rec_estimator as rec
@@ -77,12 +85,12 @@ class _Trainer:
         self.step = self.session.make_callable(tf.group(train, values), [keys])
         self._stats = table.size(), table.total_count(), table.memory_bytes()
 
-    def stats(self):
-        """Keys with a row, keys in the table, bytes."""
+    def stats(self) -> List[int]:
+        """Returns the number of rows, the number of keys, and the bytes of the table."""
         return [int(value) for value in self.session.run(self._stats)]
 
 
-def _build(name, steps):
+def _build(name: str, steps: int) -> Dict[str, Callable[[], Any]]:
     trainer = _Trainer(_filter(name, 20_000_000))
     known = [batch.reshape(-1) for batch in zipf_batches(KNOWN_ROWS)]
     for part in np.array_split(np.arange(KNOWN_ROWS), 20):
@@ -93,7 +101,7 @@ def _build(name, steps):
     stream = [stream_batch(STREAM_WARM_UP + number) for number in range(steps)]
     turns = {"known": 0, "stream": 0}
 
-    def run(what, batches):
+    def run(what: str, batches: Sequence[np.ndarray]) -> None:
         trainer.step(batches[turns[what] % len(batches)])
         turns[what] += 1
 
@@ -102,13 +110,13 @@ def _build(name, steps):
     return {"known": lambda: run("known", known), "stream": lambda: run("stream", stream)}
 
 
-def _resident_bytes():
+def _resident_bytes() -> int:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _memory(case, pipe):
-    """Bytes a key of one case, in a process of its own."""
+def _memory(case: str, pipe: Connection) -> None:
+    """Sends the bytes per key of one case; runs in its own process."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import tensorflow.compat.v1 as tf
 
@@ -125,7 +133,7 @@ def _memory(case, pipe):
     trainer = _Trainer(option)
     keys = (np.arange(MEMORY_KEYS).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
     parts = np.array_split(keys, 100)
-    trainer.step(parts[0])  # TensorFlow's own buffers are in the first reading.
+    trainer.step(parts[0])  # TensorFlow allocates its buffers before the first reading.
     before = _resident_bytes()
     for part in parts[1:]:
         trainer.step(part)
@@ -142,8 +150,8 @@ def _memory(case, pipe):
     )
 
 
-def measure_memory():
-    """{case: what _memory sends}."""
+def measure_memory() -> Dict[str, Dict[str, Any]]:
+    """Returns the result of _memory for each case."""
     context = multiprocessing.get_context("spawn")
     results = {}
     for case in (
@@ -161,7 +169,7 @@ def measure_memory():
     return results
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=10, help="steps a round and filter")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much faster is an input-bound job with its keys computed ahead of the step?
+"""Measures graph modification on an input-bound job.
 
     python -m benchmarks.bench_pipeline [--rows 20000000] [--rounds 11] [--output FILE.json]
                                         [--plot FILE.png] [--only_plot]
@@ -16,15 +16,21 @@ On two cores the step's own ops share both, so what is won is what the key path 
 ms of it, which is serial, and P ms of the rest, at most (2 S + P) / (S + P).
 """
 
+from __future__ import annotations
+
 import argparse
 import json
 import statistics
-from typing import Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 import numpy as np
 
 from benchmarks import rounds as rounds_lib
 from benchmarks.bench_table import LEARNING_RATE, ZIPF_Q, ZIPF_S, fill_op
+
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
+
 
 BATCH, FIELDS, DIM = 2048, 26, 8
 NUM_BATCHES = 32  # Different ones; then they repeat.
@@ -43,7 +49,7 @@ VARIANTS = {
 
 
 def log_lines(values: int, seed: int = 0) -> Tuple[np.ndarray, np.ndarray]:
-    """Lines of 26 strings, each of so many values, and labels: [NUM_BATCHES * BATCH]."""
+    """Returns lines of 26 strings, each of `values` values, and labels: [NUM_BATCHES * BATCH]."""
     rng = np.random.default_rng(seed)
     weights = (np.arange(1, values + 1) + ZIPF_Q) ** -ZIPF_S
     cumulative = np.cumsum(weights / weights.sum())
@@ -52,16 +58,18 @@ def log_lines(values: int, seed: int = 0) -> Tuple[np.ndarray, np.ndarray]:
     return np.array(lines, dtype=object), rng.integers(0, 2, len(ranks)).astype(np.float32)
 
 
-def _keys(values):
-    """Keys of strings [n, 26], int64."""
+def _keys(values: tf.Tensor) -> tf.Tensor:
+    """Returns the keys of strings [n, 26], int64."""
     import tensorflow.compat.v1 as tf
 
     values = tf.strings.lower(tf.strings.strip(values))
     return tf.strings.to_hash_bucket_fast(tf.constant(NAMES) + values, HASH_BUCKETS)
 
 
-def _build(lines, has_prefetch, is_modified):
-    """The training op of one variant, and what fills its table."""
+def _build(
+    lines: Tuple[np.ndarray, np.ndarray], has_prefetch: bool, is_modified: bool
+) -> Tuple[tf.Operation, tf.Operation, tf.Tensor]:
+    """Returns the training op of one variant, the op that fills its table, and its placeholder."""
     import tensorflow.compat.v1 as tf
 
     import rec_estimator as rec
@@ -90,8 +98,8 @@ def _build(lines, has_prefetch, is_modified):
     return train, fill, fed
 
 
-def _system(variant, rows):
-    """What rounds.alternate times, in a process of its own."""
+def _system(variant: str, rows: int) -> Dict[str, Callable[[], Any]]:
+    """Builds a system for rounds.alternate, in its own process."""
     import tensorflow.compat.v1 as tf
 
     train, fill, fed = _build(log_lines(rows // FIELDS), *VARIANTS[variant])
@@ -103,8 +111,8 @@ def _system(variant, rows):
     return {"train": step, "before train": lambda: [step() for _ in range(UNTIMED_STEPS)]}
 
 
-def report(seconds, rows, rounds, steps):
-    """Prints the table and returns all of it for the raw result."""
+def report(seconds: Dict[str, List[float]], rows: int, rounds: int, steps: int) -> Dict[str, Any]:
+    """Prints the table and returns the raw result."""
     print(f"\n{rows:,} rows, {BATCH} x {FIELDS} strings, dim {DIM}, Adagrad")
     print(f"{'variant':20}{'ms/step':>9}{'speed-up':>10}   quartiles")
     speed_up = {}
@@ -128,7 +136,7 @@ def report(seconds, rows, rounds, steps):
     }
 
 
-def plot(result, path):
+def plot(result: Dict[str, Any], path: str) -> None:
     """Draws a raw result: ms a step of each variant, its median and quartiles."""
     import matplotlib
 
@@ -153,7 +161,7 @@ def plot(result, path):
     figure.savefig(path, dpi=120)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--rounds", type=int, default=11)

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a portable SavedModel costs beside the one with our ops: bytes, memory, time.
+"""Measures the size, memory and time of a portable SavedModel against one with our ops.
 
     python -m benchmarks.bench_portable [--rows 1000000] [--rounds 9] [--output FILE.json]
 
-A table of 1 M rows of 16 floats with random keys, and a model that averages the rows of 26 keys an
-example. Exports and loads run in processes of their own, whose resident memory is read before and
-at its peak; requests of 512 examples with known keys take turns in two processes.
+A table of 1 M rows of 16 floats with random keys; the model averages the rows of 26 keys per
+example. Each export and load runs in its own process; its memory is the peak of the resident memory
+minus the resident memory before. Requests of 512 examples with known keys alternate between two
+processes.
 """
+
+from __future__ import annotations
 
 import argparse
 import multiprocessing
@@ -15,25 +18,33 @@ import resource
 import statistics
 import tempfile
 import time
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, Callable, Dict, Tuple
 
 import numpy as np
 
 from benchmarks import rounds as rounds_lib
+
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+
 
 DIM = 16
 FIELDS = 26
 EXAMPLES = 512
 
 
-def _peak():
+def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _keys(rows):
+def _keys(rows: int) -> np.ndarray:
     return np.random.default_rng(1).permutation(rows * 8)[:rows].astype(np.int64)
 
 
-def _model_fn(features, labels, mode):
+def _model_fn(features: Dict[str, Any], labels: tf.Tensor, mode: str) -> rec.EstimatorSpec:
     import tensorflow.compat.v1 as tf
 
     import rec_estimator as rec
@@ -48,7 +59,7 @@ def _model_fn(features, labels, mode):
     return rec.EstimatorSpec(mode, predictions=values, loss=loss, train_op=train_op)
 
 
-def _estimator(folder):
+def _estimator(folder: str) -> rec.RecEstimator:
     import tensorflow.compat.v1 as tf
 
     import rec_estimator as rec
@@ -57,10 +68,10 @@ def _estimator(folder):
     return rec.RecEstimator(_model_fn, model_dir=os.path.join(folder, "model"))
 
 
-def _train(folder, rows, pipe):
+def _train(folder: str, rows: int, pipe: Connection) -> None:
     import tensorflow as tf
 
-    def input_fn():
+    def input_fn() -> tf.data.Dataset:
         keys = _keys(rows)
         ids = tf.RaggedTensor.from_uniform_row_length(keys[: rows // FIELDS * FIELDS], FIELDS)
         return tf.data.Dataset.from_tensors(({"ids": ids}, 0.0))
@@ -69,12 +80,12 @@ def _train(folder, rows, pipe):
     pipe.send({})
 
 
-def _export(folder, is_portable, pipe):
+def _export(folder: str, is_portable: bool, pipe: Connection) -> None:
     import tensorflow.compat.v1 as tf
 
     import rec_estimator as rec
 
-    def receiver():
+    def receiver() -> rec.ServingInputReceiver:
         ids = tf.ragged.placeholder(tf.int64, 1, name="in")
         ids = tf.RaggedTensor.from_row_splits(ids.flat_values, ids.row_splits)
         parts = {"values": ids.flat_values, "splits": ids.row_splits}
@@ -98,7 +109,7 @@ def _export(folder, is_portable, pipe):
     )
 
 
-def _load(folder, is_portable):
+def _load(folder: str, is_portable: bool) -> Tuple[tf.Session, Any, Any]:
     import tensorflow.compat.v1 as tf
 
     if not is_portable:
@@ -110,7 +121,7 @@ def _load(folder, is_portable):
     return session, signature, output
 
 
-def _measure_load(folder, is_portable, pipe):
+def _measure_load(folder: str, is_portable: bool, pipe: Connection) -> None:
     import tensorflow.compat.v1 as tf
 
     tf.logging.set_verbosity(tf.logging.ERROR)
@@ -121,7 +132,7 @@ def _measure_load(folder, is_portable, pipe):
     pipe.send({"s": time.perf_counter() - start, "peak_mb": (_peak() - before) / 1e6})
 
 
-def _serve(folder, is_portable, rows):
+def _serve(folder: str, is_portable: bool, rows: int) -> Dict[str, Callable[[], Any]]:
     session, signature, output = _load(folder, is_portable)
     keys = np.random.default_rng(2).choice(_keys(rows), EXAMPLES * FIELDS)
     feed = {
@@ -131,7 +142,7 @@ def _serve(folder, is_portable, rows):
     return {"request": lambda: session.run(output.name, feed)}
 
 
-def _in_process(function, *arguments):
+def _in_process(function: Callable[..., None], *arguments: Any) -> Dict[str, Any]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=function, args=(*arguments, theirs))
@@ -142,9 +153,9 @@ def _in_process(function, *arguments):
     return result
 
 
-def measure(rows, rounds):
-    """The figures, as a dict."""
-    figures = {"rows": rows, "dim": DIM}
+def measure(rows: int, rounds: int) -> Dict[str, Any]:
+    """Returns the figures by name."""
+    figures: Dict[str, Any] = {"rows": rows, "dim": DIM}
     with tempfile.TemporaryDirectory() as folder:
         _in_process(_train, folder, rows)
         folders = {}
@@ -164,7 +175,7 @@ def measure(rows, rounds):
     return figures
 
 
-def main():
+def main() -> None:
     """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000)

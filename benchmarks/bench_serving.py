@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast does a compressed model answer beside the model as written and a graph made by hand?
+"""Measures a compressed model against the model as written and a graph made by hand.
 
     python -m benchmarks.bench_serving [--rounds 200] [--output FILE.json] [--plot FILE.png]
     python -m benchmarks.bench_serving --only_plot --output FILE.json --plot FILE.png
@@ -7,12 +7,12 @@
 Four models on looked-up vectors of 16 floats: DIN (attention over a history of 100, then 128 and 64
 units), DIEN-like (the same over the states of a GRU), DSSM (towers of 256, 128 and 64 units, 40
 fields of the user, 10 of the candidate) and wide & deep (as many fields, 256 and 128 units). By
-hand means: what depends on the user runs once, first layers are split by block, there is one copy
-of the history. All graphs live in one process and take turns; what is compared is the median over
-rounds of the ratio of times within a round, because the machine's speed drifts.
+hand means: the ops that depend on the user run once, first layers are split by block, and there is
+one copy of the history. All graphs are in one process and alternate; the figure is the median over
+rounds of the ratio of times within a round, because the speed of the machine drifts.
 
-Columns: ms, median and 99th percentile; the median of the time over that of the compressed graph;
-KB of the request; the most MB that the ops of one request hold at a time, what is fed left out.
+Columns: ms, median and 99th percentile; median of the time over that of the compressed graph; KB of
+the request; peak MB that the ops of one request hold, without the fed tensors.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import json
 import os
 import pathlib
 import time
-from typing import Callable, Dict, List, NamedTuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -34,8 +34,7 @@ from rec_estimator import graph_optimizer
 DIM, HISTORY = 16, 100
 USER_WIDTH, CONTEXT_WIDTH = 10 * DIM, DIM
 FIELDS, ITEM_FIELDS = 50, 10
-# 1 user and 8 ragged ones, with so many candidates in all; and users with one each, where nothing
-# can be won.
+# Candidates per user. With one candidate per user there is nothing to gain.
 REQUESTS = {
     **{f"1 x {n}": [n] for n in (50, 100, 500, 1000)},
     "8 ragged, 500": [120, 10, 75, 40, 5, 130, 60, 60],
@@ -43,7 +42,12 @@ REQUESTS = {
 }
 
 
-def _vectors(names_and_shapes):
+Features = Dict[str, tf.Tensor]
+# Repeats rows of users for their candidates.
+Rows = Callable[[tf.Tensor], tf.Tensor]
+
+
+def _vectors(names_and_shapes: Dict[str, List[int]]) -> Features:
     return {
         name: tf.placeholder(tf.bool if name == "mask" else tf.float32, [None, *shape], name=name)
         for name, shape in names_and_shapes.items()
@@ -68,14 +72,14 @@ class Model(NamedTuple):
     by_hand: Callable
 
 
-def din_as_written(features):
+def din_as_written(features: Features) -> tf.Tensor:
     item = features["item"]
     interest = din.attend(features["history"], features["mask"], item)
     parts = [features["user"], item, features["context"], interest, interest * item]
     return layers.tower(tf.concat(parts, axis=1), (128, 64), "deep")
 
 
-def din_by_hand(features, rows):
+def din_by_hand(features: Features, rows: Rows) -> tf.Tensor:
     history, mask, item = features["history"], features["mask"], features["item"]
     with tf.variable_scope("attention"), tf.variable_scope("hidden_0"):
         kernel = tf.get_variable("kernel", [4 * DIM, 32])
@@ -108,14 +112,16 @@ def din_by_hand(features, rows):
         return tf.squeeze(layers.dense(hidden, 1, "output"), -1)
 
 
-def _gru(steps):
-    """The states of a GRU over [B, T, D], [B, T, D]; written with tf.while_loop."""
+def _gru(steps: tf.Tensor) -> tf.Tensor:
+    """Returns the states [B, T, D] of a GRU over [B, T, D], in a tf.while_loop."""
     with tf.variable_scope("gru"):
         gates = tf.get_variable("gates", [2 * DIM, 2 * DIM])
         candidate = tf.get_variable("candidate", [2 * DIM, DIM])
     inputs = tf.TensorArray(tf.float32, HISTORY).unstack(tf.transpose(steps, [1, 0, 2]))
 
-    def step(time, state, states):
+    def step(
+        time: tf.Tensor, state: tf.Tensor, states: tf.TensorArray
+    ) -> Tuple[tf.Tensor, tf.Tensor, tf.TensorArray]:
         now = inputs.read(time)
         reset, update = tf.split(
             tf.sigmoid(tf.matmul(tf.concat([now, state], axis=1), gates)), 2, axis=1
@@ -131,44 +137,44 @@ def _gru(steps):
     return tf.ensure_shape(states, [None, HISTORY, DIM])
 
 
-def dien_as_written(features):
+def dien_as_written(features: Features) -> tf.Tensor:
     return din_as_written({**features, "history": _gru(features["history"])})
 
 
-def dien_by_hand(features, rows):
+def dien_by_hand(features: Features, rows: Rows) -> tf.Tensor:
     return din_by_hand({**features, "history": _gru(features["history"])}, rows)
 
 
-def _tower(features, name):
+def _tower(features: tf.Tensor, name: str) -> tf.Tensor:
     with tf.variable_scope(name):
         for number, units in enumerate((256, 128)):
             features = layers.dense(features, units, f"hidden_{number}", tf.nn.relu)
         return tf.nn.l2_normalize(layers.dense(features, 64, "output"), axis=1)
 
 
-def dssm_as_written(features):
+def dssm_as_written(features: Features) -> tf.Tensor:
     user = tf.concat([features["user"], features["context"]], axis=1)
     towers = _tower(user, "user"), _tower(features["item"], "item")
     return tf.reduce_sum(towers[0] * towers[1], axis=1)
 
 
-def dssm_by_hand(features, rows):
+def dssm_by_hand(features: Features, rows: Rows) -> tf.Tensor:
     user = tf.concat([features["user"], features["context"]], axis=1)
     return tf.reduce_sum(rows(_tower(user, "user")) * _tower(features["item"], "item"), axis=1)
 
 
-def wide_and_deep_as_written(features):
+def wide_and_deep_as_written(features: Features) -> tf.Tensor:
     rows = [features[f"field_{i}"] for i in range(FIELDS)]
     deep = tf.concat([row[:, :-1] for row in rows], axis=1)
     return tf.add_n([row[:, -1] for row in rows]) + layers.tower(deep, (256, 128), "deep")
 
 
-def wide_and_deep_by_hand(features, rows):
+def wide_and_deep_by_hand(features: Features, rows: Rows) -> tf.Tensor:
     with tf.variable_scope("deep"), tf.variable_scope("hidden_0"):
         kernels = tf.split(tf.get_variable("kernel", [FIELDS * DIM, 256]), FIELDS)
         bias = tf.get_variable("bias", [256])
 
-    def share(names):
+    def share(names: Iterable[str]) -> Tuple[tf.Tensor, tf.Tensor]:
         inputs = tf.concat([features[name][:, :-1] for name in names], axis=1)
         kernel = tf.concat([kernels[int(name.partition("_")[2])] for name in names], axis=0)
         return tf.matmul(inputs, kernel), tf.add_n([features[name][:, -1] for name in names])
@@ -211,8 +217,8 @@ MODELS = (
 )
 
 
-def _graph(model, kind, sizes, values):
-    """A graph that answers the request."""
+def _graph(model: Model, kind: str, sizes: List[int], values: Dict[str, np.ndarray]) -> Graph:
+    """Builds a graph that answers the request."""
     with tf.Graph().as_default():
         users, items = _vectors(model.users), _vectors(model.items)
         item_size = tf.placeholder(tf.int32, [None], name="item_size")
@@ -243,10 +249,10 @@ def _graph(model, kind, sizes, values):
         return Graph(lambda: run(*arguments), sent, peak)
 
 
-def _peak_bytes(session, scores, feed):
-    """The most bytes that a step's ops hold at a time, by TensorFlow's record of allocations."""
+def _peak_bytes(session: tf.Session, scores: tf.Tensor, feed: Dict[tf.Tensor, np.ndarray]) -> int:
+    """Returns the peak bytes that the ops of a step hold, from TensorFlow's allocation records."""
     peaks = []
-    for _ in range(15):  # Which ops run side by side differs from run to run.
+    for _ in range(15):  # The ops that run at the same time differ between runs.
         metadata = tf.RunMetadata()
         session.run(scores, feed, tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), metadata)
         records = [
@@ -261,7 +267,7 @@ def _peak_bytes(session, scores, feed):
     return int(np.median(peaks))
 
 
-def _values(model, sizes):
+def _values(model: Model, sizes: List[int]) -> Dict[str, np.ndarray]:
     random = np.random.RandomState(0)
     found = {}
     for shapes, rows in ((model.users, len(sizes)), (model.items, sum(sizes))):
@@ -271,8 +277,10 @@ def _values(model, sizes):
     return found
 
 
-def measure(model, sizes, rounds):
-    """The graphs, and seconds of each in every round."""
+def measure(
+    model: Model, sizes: List[int], rounds: int
+) -> Tuple[Dict[str, Graph], Dict[str, np.ndarray]]:
+    """Returns the graphs, and the seconds of each in every round."""
     values = _values(model, sizes)
     graphs = {
         kind: _graph(model, kind, sizes, values) for kind in ("as written", "by hand", "compressed")
@@ -281,7 +289,7 @@ def measure(model, sizes, rounds):
     for answer in answers.values():
         largest = np.abs(answers["as written"]).max()
         np.testing.assert_allclose(answer, answers["as written"], rtol=0, atol=1e-5 * largest)
-    seconds = {kind: [] for kind in graphs}
+    seconds: Dict[str, List[float]] = {kind: [] for kind in graphs}
     for turn in range(rounds + 10):
         for kind, graph in graphs.items():
             start = time.perf_counter()
@@ -291,7 +299,7 @@ def measure(model, sizes, rounds):
     return graphs, {kind: np.array(times) for kind, times in seconds.items()}
 
 
-def plot(result, path):
+def plot(result: Dict[str, Any], path: str) -> None:
     """Draws one panel per model: the median latency of each graph, and its 99th percentile."""
     import matplotlib
 
@@ -325,7 +333,7 @@ def plot(result, path):
     figure.savefig(path, dpi=110)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--output", help="file for the raw result, JSON")
@@ -345,7 +353,7 @@ def main():
         for request, sizes in REQUESTS.items():
             graphs, seconds = measure(model, sizes, args.rounds)
             for kind, times in seconds.items():
-                point = {
+                point: Dict[str, Any] = {
                     "model": model.name,
                     "request": request,
                     "graph": kind,

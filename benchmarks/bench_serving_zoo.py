@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much faster do the models of the zoo answer when their exports are compressed?
+"""Measures compressed exports of the model zoo against uncompressed ones.
 
     python -m benchmarks.bench_serving_zoo [--rounds 100] [--items 500] [--output FILE.json]
 
-Each model is trained for a few steps on generated clicks and exported twice, as it is and
-compressed. Both SavedModels answer requests of one user with so many candidates, ids and lookups
-included, and take turns; the ratio is the median over rounds.
+Each model is trained for a few steps on generated clicks and exported twice, uncompressed and
+compressed. Both SavedModels answer requests of one user with --items candidates, including lookups.
+They alternate; the ratio is the median over rounds.
 """
 
 import argparse
 import os
 import tempfile
 import time
+from typing import Any, Callable, Dict, List, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -23,8 +24,8 @@ from benchmarks import rounds as rounds_lib
 from model_zoo import data, run
 
 
-def _load(export_dir, request):
-    """A function that answers the request once."""
+def _load(export_dir: Any, request: Dict[str, np.ndarray]) -> Callable[[], Dict[str, np.ndarray]]:
+    """Returns a function that answers the request once."""
     graph = tf.Graph()
     config = tf.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)
     session = tf.Session(graph=graph, config=config)
@@ -36,8 +37,8 @@ def _load(export_dir, request):
     return lambda: session.run(fetches, feed)
 
 
-def exports(model, task, folder):
-    """(export as it is, compressed, the sides of the columns) of a trained model."""
+def exports(model: str, task: data.Task, folder: str) -> Tuple[str, bytes, Dict[str, str]]:
+    """Trains a model; returns (uncompressed export, compressed export, sides of the columns)."""
     estimator = run.build_estimator(model, task, run.Settings(steps=20), f"{folder}/{model}")
     rows = rec.inputs.numpy_input_fn(task.train, task.train_labels, batch_size=256, shuffle=False)
     estimator.train(rows, steps=20)
@@ -51,8 +52,8 @@ def exports(model, task, folder):
     return plain, estimator.export_savedmodel(f"{folder}/{model}/compressed", receiver), sides
 
 
-def measure(model, task, folder, items, rounds):
-    """What is printed and written of a model."""
+def measure(model: str, task: data.Task, folder: str, items: int, rounds: int) -> Dict[str, Any]:
+    """Returns the figures of a model by name."""
     plain, compressed, sides = exports(model, task, folder)
     flat, small = {}, {"item_size": np.array([items], np.int32)}
     for name, side in sides.items():
@@ -61,9 +62,9 @@ def measure(model, task, folder, items, rounds):
         flat[name] = own if side == "item" else np.repeat(own, items, axis=0)
         small[name] = own if own.ndim > 1 else own[:, np.newaxis]
     calls = {"as written": _load(plain, flat), "compressed": _load(compressed, small)}
-    answers = [call()["probabilities"] for call in calls.values()]
-    np.testing.assert_allclose(*answers, rtol=1e-5, atol=1e-6)
-    seconds = {kind: [] for kind in calls}
+    written, answered = (call()["probabilities"] for call in calls.values())
+    np.testing.assert_allclose(written, answered, rtol=1e-5, atol=1e-6)
+    seconds: Dict[str, List[float]] = {kind: [] for kind in calls}
     for turn in range(rounds + 10):
         for kind, call in calls.items():
             start = time.perf_counter()
@@ -79,7 +80,7 @@ def measure(model, task, folder, items, rounds):
     }
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--items", type=int, default=500, help="candidates of the one user")

@@ -1,31 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast are a train step and a lookup beside a dense tf.Variable and TFRA?
+"""Measures a train step and a lookup against a dense tf.Variable and TFRA.
 
     python -m benchmarks.bench_table [--rows 5000000] [--rounds 15] [--output FILE.json]
 
 Workload: batches of 4096 x 26 ids, Zipf-distributed as fitted to click logs (p(rank) ~ (rank +
 q)^-s), ranks shuffled over the table's rows, values of 16 floats, Adagrad. All systems get the same
-batches. How it is measured: rounds.py.
-TFRA is measured where it is installed:
+batches. rounds.py describes the measurement.
+TFRA is measured if it is installed:
 
     pip install --no-deps tensorflow-recommenders-addons==0.7.2 typeguard==2.13.3 packaging
 
-Columns: M ids/s, millions of looked-up ids per second, median; ratio, that of rec_estimator over
-the other system, median over the rounds with the quartiles.
+Columns: M ids/s: millions of looked-up ids per second, median. ratio: speed of rec_estimator over
+that of the other system, median over the rounds, with quartiles.
 """
+
+from __future__ import annotations
 
 import argparse
 import importlib.util
 import statistics
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
 from benchmarks import rounds as rounds_lib
 
+if TYPE_CHECKING:
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+
+
 BATCH, FIELDS, DIM = 4096, 26, 16
 ZIPF_S, ZIPF_Q = 1.1, 2.0  # Between Criteo's C4 and C21.
 LEARNING_RATE = 0.05
 NUM_BATCHES = 16
+
+# (train, lookup) ops, and a function that fills the table, given a session.
+System = Tuple[Tuple[Any, Any], Optional[Callable[[Any], Any]]]
 
 
 def zipf_batches(rows: int, seed: int = 0) -> np.ndarray:
@@ -37,8 +49,12 @@ def zipf_batches(rows: int, seed: int = 0) -> np.ndarray:
     return rng.permutation(rows)[np.minimum(ranks, rows - 1)].astype(np.int64)
 
 
-def _graph_of(embed, optimizer, batches):
-    """Ops (train, lookup) of one system, on one batch after the other."""
+def _graph_of(
+    embed: Callable[[tf.Tensor], Tuple[tf.Tensor, List[Any]]],
+    optimizer: tf.train.Optimizer,
+    batches: np.ndarray,
+) -> Tuple[tf.Operation, tf.Operation]:
+    """Returns the (train, lookup) ops of one system; each run takes the next batch."""
     import tensorflow.compat.v1 as tf
 
     next_batch = tf.get_local_variable(
@@ -48,11 +64,11 @@ def _graph_of(embed, optimizer, batches):
     values, variables = embed(ids)
     gradient = np.random.default_rng(1).normal(size=(BATCH, FIELDS, DIM)).astype(np.float32)
     loss = tf.reduce_sum(values * gradient)
-    # The gradient does not need the values, so that TensorFlow might leave the lookup out.
+    # The gradient does not need the values, so TensorFlow could prune the lookup.
     return tf.group(optimizer.minimize(loss, var_list=variables), values), values.op
 
 
-def _dense(rows, batches):
+def _dense(rows: int, batches: np.ndarray) -> System:
     import tensorflow.compat.v1 as tf
 
     table = tf.get_variable(
@@ -69,8 +85,8 @@ def _dense(rows, batches):
     return ops, None
 
 
-def fill_op(table, keys):
-    """A step of Adagrad without gradient: gives each of the keys, int64 [n], a row."""
+def fill_op(table: rec.EmbeddingTable, keys: tf.Tensor) -> tf.Operation:
+    """Returns a step of Adagrad with zero gradients; it inserts a row for each key, int64 [n]."""
     import tensorflow.compat.v1 as tf
 
     import rec_estimator as rec
@@ -89,7 +105,7 @@ def fill_op(table, keys):
     )
 
 
-def _rec_estimator(rows, batches):
+def _rec_estimator(rows: int, batches: np.ndarray) -> System:
     import tensorflow.compat.v1 as tf
 
     import rec_estimator as rec
@@ -99,7 +115,7 @@ def _rec_estimator(rows, batches):
     )
     optimizer = rec.optimizers.AdagradOptimizer(LEARNING_RATE)
     ops = _graph_of(lambda ids: (rec.embedding_lookup(table, ids), [table]), optimizer, batches)
-    # Every row is there before the clock starts: one more step's worth of ops fills them.
+    # All rows are inserted before the measurement.
     keys = tf.placeholder(tf.int64, [None])
     fill = fill_op(table, keys)
     return ops, lambda session: [
@@ -107,7 +123,7 @@ def _rec_estimator(rows, batches):
     ]
 
 
-def _tfra(rows, batches):
+def _tfra(rows: int, batches: np.ndarray) -> System:
     import tensorflow.compat.v1 as tf
     import tensorflow_recommenders_addons.dynamic_embedding as de
 
@@ -115,7 +131,7 @@ def _tfra(rows, batches):
         "table", dim=DIM, initializer=tf.random_uniform_initializer(-0.05, 0.05), init_size=2 * rows
     )
 
-    def embed(ids):
+    def embed(ids: tf.Tensor) -> Tuple[tf.Tensor, List[Any]]:
         values, trainable = de.embedding_lookup_unique(table, ids, return_trainable=True)
         return values, [trainable]
 
@@ -132,8 +148,8 @@ def _tfra(rows, batches):
 SYSTEMS = {"dense": _dense, "rec_estimator": _rec_estimator, "tfra": _tfra}
 
 
-def _build(system, rows, batches):
-    """What rounds.alternate times, in a process of its own."""
+def _build(system: str, rows: int, batches: np.ndarray) -> Dict[str, Callable[[], Any]]:
+    """Builds a system for rounds.alternate, in its own process."""
     import tensorflow.compat.v1 as tf
 
     (train, lookup), fill = SYSTEMS[system](rows, batches)
@@ -148,8 +164,10 @@ def _build(system, rows, batches):
     return run
 
 
-def report(seconds, unique, rows, rounds, steps):
-    """Prints the table and returns all of it for the raw result."""
+def report(
+    seconds: rounds_lib.Seconds, unique: float, rows: int, rounds: int, steps: int
+) -> Dict[str, Any]:
+    """Prints the table and returns the raw result."""
     ids = BATCH * FIELDS
     result = {
         **rounds_lib.provenance(),
@@ -178,7 +196,7 @@ def report(seconds, unique, rows, rounds, steps):
     return result
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--rounds", type=int, default=15)
@@ -189,7 +207,7 @@ def main():
     if importlib.util.find_spec("tensorflow_recommenders_addons"):
         systems.append("tfra")
     else:
-        print("tensorflow_recommenders_addons is not installed: left out")
+        print("tensorflow_recommenders_addons is not installed: not measured")
     batches = zipf_batches(args.rows)
     seconds = rounds_lib.alternate(
         {system: (_build, (system, args.rows, batches)) for system in systems},

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""False positive rates of counting Bloom filters: computed and measured.
+"""Computes and measures false positive rates of counting Bloom filters.
 
     python -m benchmarks.bloom_rates [--output benchmarks/results/bloom_rates.json]
 
-First a filter without blocks, m cells for n keys and k hashes, as the usual table has it: computed,
-(1 - e^(-kn/m))^k, and measured on a filter in NumPy. Then the table's own filter, by the rate asked
-for: n keys are counted once, and of as many keys never seen before those that one occurrence would
-admit at filter_freq=2 are the false positives. Both print as Markdown, as docs/filters.md shows it.
+First a filter without blocks, with m cells for n keys and k hashes: the computed rate (1 -
+e^(-kn/m))^k, and the rate of a filter in NumPy. Then the filter of our tables, for several
+requested rates: n keys are counted once; of n new keys, those that one occurrence admits at
+filter_freq=2 are false positives. `make docs` writes both to docs/filters.md.
 """
 
 import argparse
@@ -31,12 +31,12 @@ OWN_RATES = (0.1, 0.01, 0.001)
 
 
 def computed_rate(cells_per_key: int, hashes: int) -> float:
-    """The textbook's rate of a Bloom filter without blocks."""
+    """Returns the computed rate of a Bloom filter without blocks."""
     return (1 - math.exp(-hashes / cells_per_key)) ** hashes
 
 
 def measured_rate(cells_per_key: int, hashes: int) -> float:
-    """The rate of such a filter with PLAIN_KEYS keys, on as many other keys."""
+    """Returns the measured rate of such a filter with PLAIN_KEYS keys, on as many new keys."""
     random = np.random.default_rng([cells_per_key, hashes])
     cells = cells_per_key * PLAIN_KEYS
     taken = np.zeros(cells, bool)
@@ -45,7 +45,7 @@ def measured_rate(cells_per_key: int, hashes: int) -> float:
 
 
 def own_rate(rate: float) -> Dict[str, float]:
-    """What the table's filter does at full load, and the memory it takes for that."""
+    """Returns the rate of a table's filter at full load, and its memory."""
     with tf.Graph().as_default(), tf.Session() as session:
         option = rec.CBFFilter(2, OWN_KEYS, rate)
         table = rec.get_embedding_variable(

@@ -52,7 +52,7 @@ def exports(folder: str) -> Tuple[str, str]:
     for column in task.columns:
         sides["item" if column.side == "item" else "user"].append(features[column.name])
     compressed = estimator.export_saved_model(
-        f"{folder}/after", rec.compressed_serving_input_receiver_fn(**sides)
+        f"{folder}/after", rec.compressed_serving_input_receiver_fn(sides["user"], sides["item"])
     )
     return run.export(estimator, task, f"{folder}/before"), tf.compat.as_str(compressed)
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""What filter_freq does to a model: test AUC and rows of wide & deep, by threshold.
+r"""Measures the test AUC and the rows of wide & deep for several values of filter_freq.
 
     python -m benchmarks.filter_sweep --data_path purchases.csv.gz --output \
         benchmarks/results/filter_sweep.json --plot docs/filter_sweep.png
 
-Data: MovieLens-100k, Online Retail (left out without --data_path) and `clicks`, generated here:
-six fields whose keys are distributed as those of the Criteo Kaggle log, each key with an effect of
-its own on the click. AUC is the exact one; rows and filtered keys are those of the last checkpoint,
-all tables together. Drawing needs matplotlib.
+Data: MovieLens-100k, Online Retail (only with --data_path) and `clicks`, which are generated here:
+six fields with keys distributed as in the Criteo Kaggle log; each key has its own effect on the
+click. The AUC is exact. Rows and filtered keys are counted in the last checkpoint, over all tables.
+Plots need matplotlib.
 """
 
 import argparse
@@ -90,9 +90,9 @@ def _keys_of(model_dir: str) -> Dict[str, int]:
 
 def measure(task: data.Task, filter_freq: int, settings: run.Settings) -> Dict[str, float]:
     """Trains wide & deep once, every table behind a CounterFilter(filter_freq)."""
-    option = rec.CounterFilter(filter_freq)
+    option = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(filter_freq))
     features = [
-        dataclasses.replace(feature, filter_option=option)
+        dataclasses.replace(feature, ev_option=option)
         for feature in wide_and_deep.embedding_features(task.columns, settings.embedding_dim)
     ]
     start = time.monotonic()

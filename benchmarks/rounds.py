@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How every benchmark here measures: processes side by side, in rounds, judged by ratios.
+"""Measures systems in alternating rounds and compares them by ratios within a round.
 
-The machine's speed drifts, so absolute times of different runs say nothing. Every system works in a
-process of its own; the rounds alternate between them; what is compared is the median over rounds of
+The speed of a machine drifts, so absolute times of different runs cannot be compared. Each system
+runs in its own process. Each round runs every system once. The figure is the median over rounds of
 the ratio of times within a round.
 """
 
@@ -16,11 +16,14 @@ import pathlib
 import statistics
 import subprocess
 import time
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+# {what: {system: seconds per call, one per round}}
+Seconds = Dict[str, Dict[str, List[float]]]
 
 
 def _serve(build: Callable[..., Any], arguments: Tuple[Any, ...], pipe: Any) -> None:
-    """A process: builds a system, then times what it is asked for."""
+    """Runs in a process: builds a system, then times it on request."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import tensorflow.compat.v1 as tf
 
@@ -44,19 +47,19 @@ def alternate(
     whats: Sequence[str],
     rounds: int,
     steps: int,
-) -> Dict[str, Dict[str, Sequence[float]]]:
+) -> Seconds:
     """Times systems in alternating rounds.
 
     Args:
-      systems: By name a function at the top of a module and its arguments. It is called in a
-        process of its own and returns a dict of functions without arguments, one per `what`, and
-        under "before <what>" what is done before the clock starts.
-      whats: What to time, one after the other.
-      rounds: How often each system has its turn.
-      steps: Calls a turn.
+      systems: By name, a top-level function of a module and its arguments. It is called in its own
+        process and returns functions without arguments: one for each of `whats`, and optionally
+        "before <what>", which runs before the measured time.
+      whats: Names of the functions to time, one after the other.
+      rounds: Number of rounds.
+      steps: Calls per round and system.
 
     Returns:
-      Seconds a call, {what: {system: [one per round]}}.
+      Seconds per call, {what: {system: [one per round]}}.
     """
     context = multiprocessing.get_context("spawn")
     pipes, processes = {}, []
@@ -68,7 +71,7 @@ def alternate(
         theirs.close()
         print(f"{system}: {pipes[system].recv()}", flush=True)
     names = list(systems)
-    seconds = {what: {system: [] for system in names} for what in whats}
+    seconds: Seconds = {what: {system: [] for system in names} for what in whats}
     for what in whats:
         for number in range(rounds):
             for i in range(len(names)):
@@ -83,18 +86,18 @@ def alternate(
 
 
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Tuple[float, ...]:
-    """Lower quartile, median and upper quartile of the ratios within rounds."""
+    """Returns the lower quartile, median and upper quartile of the ratios within rounds."""
     return tuple(statistics.quantiles([a / b for a, b in zip(numerators, denominators)], n=4))
 
 
 def write(path: Optional[str], result: Dict[str, Any]) -> None:
-    """Writes a raw result as JSON, if there is a path."""
+    """Writes a raw result as JSON, unless path is None or empty."""
     if path:
         pathlib.Path(path).write_text(json.dumps(result, indent=1) + "\n")
 
 
 def provenance() -> Dict[str, Any]:
-    """When, of which commit and on what a result was measured."""
+    """Returns the date, commit, machine and TensorFlow release of a measurement."""
     return {
         "date": datetime.date.today().isoformat(),
         "commit": _commit(),

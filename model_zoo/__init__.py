@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models on RecEstimator, one file each, with their data and their runner. See README.md."""
+"""Click models for RecEstimator, one file each, with data sets and a runner. See README.md."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every click model does with its logits: probabilities, loss, metrics, one training step."""
+"""The head of every click model: probabilities, loss, metrics and the training step."""
 
 from typing import Any, Dict, Optional
 
@@ -7,23 +7,24 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 
-# Of the ROC curve that the AUC is taken from: within 2e-4 of the exact one (tests compare them).
+# Thresholds of the AUC metric, which is then within 2e-4 of the exact AUC (tests compare them).
 _THRESHOLDS = 2000
 
 
 def click_spec(
     logits: tf.Tensor, labels: Optional[tf.Tensor], mode: str, params: Dict[str, Any]
 ) -> rec.EstimatorSpec:
-    """Completes a model_fn.
+    """Returns the EstimatorSpec of a click model.
 
     Args:
       logits: float32 [B].
-      labels: float32 [B], 0 or 1; None while predicting.
+      labels: float32 [B], 0 or 1; None in prediction.
       mode: One of rec.ModeKeys.
-      params: "learning_rate" of LazyAdam, which trains dense variables and tables alike.
+      params: "learning_rate" of LazyAdam, which trains dense variables and tables.
 
     Returns:
-      An EstimatorSpec with {"probabilities": [B]}, mean log loss, and the metrics auc and log_loss.
+      An EstimatorSpec with the predictions {"probabilities": [B]}, the mean log loss, and the
+      metrics auc and log_loss.
     """
     probabilities = tf.sigmoid(logits)
     predictions = {"probabilities": probabilities}

@@ -2,8 +2,8 @@
 """DeepFM: a factorization machine and a network over the same vectors.
 
 Guo et al. (2017), DeepFM: A Factorization-Machine based Neural Network for CTR Prediction,
-https://arxiv.org/abs/1703.04247. Differs: no dropout (little training, early stop); a field of
-several keys, like the history, is the mean of their vectors.
+https://arxiv.org/abs/1703.04247. Differences: no dropout, because training is short; a field
+with several keys, such as the history, is the mean of their vectors.
 """
 
 from typing import Any, Dict, List, Optional, Sequence
@@ -17,7 +17,7 @@ from model_zoo.data import Column
 
 
 def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """A row per key: its vector and, last, its first-order weight."""
+    """One row per key: a vector, then the first-order weight as the last element."""
     return layers.declare(columns, dim)
 
 
@@ -27,11 +27,11 @@ def model_fn(
     mode: str,
     params: Dict[str, Any],
 ) -> rec.EstimatorSpec:
-    """The model.
+    """Returns the EstimatorSpec of DeepFM.
 
     Args:
       features: float32 [B, dim] by column name.
-      labels: float32 [B], 0 or 1; None while predicting.
+      labels: float32 [B], 0 or 1; None in prediction.
       mode: One of rec.ModeKeys.
       params: "columns", "hidden_units" and "learning_rate".
     """

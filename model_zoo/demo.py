@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From real ratings to an answered request: python -m model_zoo.demo."""
+"""Trains DIN on real ratings, exports it and answers a request: python -m model_zoo.demo."""
 
 import argparse
 import collections
@@ -12,7 +12,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-# Read by TensorFlow when it is imported: warnings about missing GPUs would hide what is shown.
+# TensorFlow reads this at import. Its warnings about missing GPUs would hide the output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
@@ -22,15 +22,15 @@ from model_zoo import data, run
 
 _CANDIDATES = 100
 _SHOWN = 10
-_WIDTH = 54  # of an item's name: a line stays within 80 characters
-_LEAST_LIKED = 10  # items in the history of the user, so that there is something to show
+_WIDTH = 54  # maximum width of an item's name; a line has at most 80 characters
+_LEAST_LIKED = 10  # minimum number of items in the history of the shown user
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the demo; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m model_zoo.demo", description=__doc__)
     parser.add_argument("--data", choices=("movielens_100k", "generated"), default="movielens_100k")
-    parser.add_argument("--cache_dir", metavar="DIR", help="where fetched data is kept")
+    parser.add_argument("--cache_dir", metavar="DIR", help="folder for downloaded data")
     parser.add_argument("--epochs", type=int, default=4, help="default: %(default)s")
     options = parser.parse_args(arguments)
     tf.logging.set_verbosity(tf.logging.ERROR)
@@ -45,9 +45,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             export_dir = _export(estimator, task, os.path.join(folder, "export"))
             request = choose_request(task)
             _answer(task, request, export_dir)
-        print(
-            "\nTo keep the model: python -m model_zoo.run din --export_dir DIR (--help says more)"
-        )
+        print("\nTo keep the model: python -m model_zoo.run din --export_dir DIR (see --help)")
     except (OSError, ValueError) as error:
         print(f"model_zoo.demo: {error}", file=sys.stderr)
         return 1
@@ -59,7 +57,7 @@ def _load(name: str, cache_dir: Optional[str]) -> data.Task:
     try:
         task = data.load(name, cache_dir=cache_dir)
     except data.DataUnavailableError as error:
-        print(f"{error}\n\nGoing on with generated data.")
+        print(f"{error}\n\nThe demo continues with generated data.")
         task = data.load("generated")
     print(
         f"{task.name}: {len(task.train_labels):,} rows to train on, {len(task.test_labels):,} "
@@ -76,16 +74,16 @@ def _train(estimator: Any, task: data.Task, settings: run.Settings) -> None:
     seconds = time.monotonic() - start
     best = "" if task.attainable_auc is None else f", {task.attainable_auc:.4f} is attainable"
     print(
-        f"Test AUC {metrics['auc']:.4f} (a coin has 0.5{best}), "
+        f"Test AUC {metrics['auc']:.4f} (chance is 0.5{best}), "
         f"log loss {metrics['log_loss']:.4f}, after {seconds:.0f} s"
     )
     sizes = ", ".join(f"{name} {rows:,}" for name, rows in _table_sizes(estimator).items())
-    print(f"Nobody said how many keys there are. Rows the tables grew to:\n{sizes}")
+    print(f"Table sizes after training (no vocabulary was configured):\n{sizes}")
 
 
 def _table_sizes(estimator: Any) -> Dict[str, int]:
-    """Rows per table in the last checkpoint."""
-    suffix = "-keys"  # of the tensor that lists a table's keys; a slot's has a slash before it
+    """Number of rows per table in the last checkpoint."""
+    suffix = "-keys"  # the tensor with the keys of a table; names of slots contain a slash
     return {
         name[: -len(suffix)]: shape[0]
         for name, shape in tf.train.list_variables(estimator.latest_checkpoint())
@@ -103,23 +101,23 @@ def _export(estimator: Any, task: data.Task, folder: str) -> str:
 
 
 class Request(NamedTuple):
-    """One user against many items, as the user was before the test rows."""
+    """A request: one user, before the test rows, and many candidate items."""
 
     user: int
     liked: List[int]  # items, most recent first
     items: np.ndarray  # int64 [n]
-    later: Dict[int, bool]  # of the items that have a test row: whether the user liked them
-    columns: Dict[str, np.ndarray]  # what the model is asked, [n, ...] each
+    later: Dict[int, bool]  # for items with a test row: whether the user liked them
+    columns: Dict[str, np.ndarray]  # the input of the model, [n, ...] each
 
 
 def choose_request(task: data.Task) -> Request:
-    """A user of the test rows and 100 items, those that the user judged later first.
+    """Chooses a user of the test rows and 100 items, first those that the user rated later.
 
-    It is the first user with so many, else the one with the most; the rest are then the most
-    frequent items that the user has no row of.
+    The user is the first with 100 test rows, else the user with the most. The remaining items are
+    the most frequent ones without a row of the user.
 
     Raises:
-      ValueError: No user of the test rows liked enough before.
+      ValueError: No user of the test rows has enough history.
     """
     first, rows = _user_to_ask_about(task)
     user = int(task.test["user"][first])
@@ -144,7 +142,7 @@ def choose_request(task: data.Task) -> Request:
 
 
 def _user_to_ask_about(task: data.Task) -> Tuple[int, np.ndarray]:
-    """The first test row of the user, and all test rows of the user."""
+    """Chooses a user; returns the first and all of the user's test rows."""
     users, firsts, counts = np.unique(task.test["user"], return_index=True, return_counts=True)
     liked = np.sum(task.test["history"][firsts] != data.PADDING, axis=1)
     counts = np.where(liked >= _LEAST_LIKED, counts, 0)
@@ -158,7 +156,7 @@ def _user_to_ask_about(task: data.Task) -> Tuple[int, np.ndarray]:
 
 
 def _rows_by_item(task: data.Task) -> Dict[int, Dict[str, Any]]:
-    """Per item, the keys of some row it is in: those of its own columns are the same in all."""
+    """Per item, the keys of one of its rows; the columns of the item are equal in all of them."""
     found: Dict[int, Dict[str, Any]] = {}
     for part in (task.test, task.train):
         items, index = np.unique(part["item"], return_index=True)
@@ -168,7 +166,7 @@ def _rows_by_item(task: data.Task) -> Dict[int, Dict[str, Any]]:
 
 
 def _answer(task: data.Task, request: Request, export_dir: str) -> None:
-    what = f"user {request.user} against {len(request.items)} items"
+    what = f"{len(request.items)} items for user {request.user}"
     _title(f"4. Serving: a new process scores {what}")
     answer = _score_in_new_process(export_dir, request)
     print(
@@ -182,7 +180,7 @@ def _answer(task: data.Task, request: Request, export_dir: str) -> None:
     names = [task.item_name(item) for item, _ in ranked[:_SHOWN]]
     names = [name if len(name) <= _WIDTH else name[: _WIDTH - 3] + "..." for name in names]
     width = max(map(len, names))
-    print(f"\nThe model's choice, beside what the user thought of it later:\n{'score':>7}")
+    print(f"\nThe items with the highest scores, and the user's later rating:\n{'score':>7}")
     for name, (item, probability) in zip(names, ranked):
         verdict = {True: "liked it", False: "did not like it", None: "(no rating)"}
         print(f"  {probability:.3f}  {name:<{width}}  {verdict[request.later.get(item)]}")
@@ -195,7 +193,7 @@ def _answer(task: data.Task, request: Request, export_dir: str) -> None:
 
 
 def _score_in_new_process(export_dir: str, request: Request) -> Dict[str, Any]:
-    """What ``python -m model_zoo.score`` answers."""
+    """Returns the answer of ``python -m model_zoo.score``."""
     result = subprocess.run(
         [sys.executable, "-m", "model_zoo.score", export_dir],
         input=json.dumps({name: keys.tolist() for name, keys in request.columns.items()}),
@@ -210,7 +208,7 @@ def _score_in_new_process(export_dir: str, request: Request) -> Dict[str, Any]:
 
 
 def rank(request: Request, probabilities: Sequence[float]) -> List[Tuple[int, float]]:
-    """Items and their probabilities, best first."""
+    """Returns items and their probabilities, highest first."""
     order = np.argsort(-np.asarray(probabilities), kind="stable")
     return [(int(request.items[place]), float(probabilities[place])) for place in order]
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DIN: what a user liked before counts by how much it has to do with the item at hand.
+"""DIN: attention of the candidate item over the items that the user liked before.
 
 Zhou et al. (2018), Deep Interest Network for Click-Through Rate Prediction,
 https://arxiv.org/abs/1706.06978. The attention network sees (h, q, h - q, h * q) for each item h of
-the history and the candidate q. Differs: attention is normalized with a softmax, as in the authors'
-code (https://github.com/zhougr1993/DeepInterestNetwork) and unlike the paper's text, and the
-network also gets the product of interest and candidate; both were chosen as README.md says. ReLU
+the history and the candidate q. Differences: a softmax normalizes the attention, as in the authors'
+code (https://github.com/zhougr1993/DeepInterestNetwork) and unlike the text of the paper. The
+network also gets the product of interest and candidate; README.md says how both were chosen. ReLU
 instead of Dice, no mini-batch aware regularization.
 """
 
@@ -19,11 +19,11 @@ from model_zoo.click_head import click_spec
 from model_zoo.data import Column
 
 _ATTENTION_UNITS = (32, 16)
-_MASKED = -1e9  # a score that a softmax turns into 0, yet finite where all of a row is masked
+_MASKED = -1e9  # becomes 0 in a softmax; finite, because a whole row may be masked
 
 
 def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """A vector per key; those of the history stay apart, and share the rows of the candidates."""
+    """One vector per key; the history is not combined and shares the table of the candidates."""
     declared = {feature.name: feature for feature in layers.declare(columns, dim)}
     (history,) = (column for column in columns if column.name == "history")
     declared["history"] = rec.EmbeddingFeature(
@@ -43,12 +43,12 @@ def model_fn(
     mode: str,
     params: Dict[str, Any],
 ) -> rec.EstimatorSpec:
-    """The model.
+    """Returns the EstimatorSpec of DIN.
 
     Args:
       features: float32 [B, dim] by column name; "history" float32 [B, max_length, dim] with
         "history_mask" bool [B, max_length].
-      labels: float32 [B], 0 or 1; None while predicting.
+      labels: float32 [B], 0 or 1; None in prediction.
       mode: One of rec.ModeKeys.
       params: "columns", "hidden_units" and "learning_rate".
     """
@@ -60,21 +60,21 @@ def model_fn(
 
 
 def attend(history: tf.Tensor, mask: tf.Tensor, query: tf.Tensor) -> tf.Tensor:
-    """The mean of the history, weighted by what each part has to do with the query.
+    """Returns the mean of the history, weighted by attention to the query.
 
     Args:
       history: float32 [B, T, dim].
-      mask: bool [B, T]. False: padding, which weighs nothing.
+      mask: bool [B, T]. False: padding, with weight 0.
       query: float32 [B, dim].
 
     Returns:
-      float32 [B, dim]; zeros where there is no history.
+      float32 [B, dim]; zeros for an empty history.
     """
     queries = tf.broadcast_to(query[:, tf.newaxis, :], tf.shape(history))
     queries.set_shape(history.shape)
     pairs = tf.concat([history, queries, history - queries, history * queries], axis=-1)
     scores = layers.tower(pairs, _ATTENTION_UNITS, "attention")
     weights = tf.nn.softmax(tf.where(mask, scores, tf.fill(tf.shape(scores), _MASKED)))
-    # Where nothing is there the softmax is uniform: the mask makes it 0.
+    # The softmax of an empty history is uniform; the mask makes it 0.
     weights *= tf.cast(mask, tf.float32)
     return tf.reduce_sum(history * weights[..., tf.newaxis], axis=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few layers the models share, on plain variables."""
+"""Layers that the models share, with tf.get_variable."""
 
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -8,17 +8,17 @@ import tensorflow.compat.v1 as tf
 import rec_estimator as rec
 from model_zoo.data import Column
 
-_ROW_STDDEV = 0.05  # of new rows; the first dense layer rescales whatever it gets
+_ROW_STDDEV = 0.05  # of initial vectors; the first dense layer learns the scale
 
 
 def declare(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """One embedded feature per column; several keys of an example are averaged.
+    """Declares one embedded feature per column; several keys of an example are averaged.
 
     Args:
-      columns: Of the task.
+      columns: The columns of the task.
       dim: Floats per row, the same in every table.
     """
-    # One object: features that share a table must agree on its initializer.
+    # Features that share a table must have the same initializer object.
     initializer = tf.truncated_normal_initializer(stddev=_ROW_STDDEV)
     return [
         rec.EmbeddingFeature(
@@ -31,13 +31,13 @@ def declare(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
 def split_linear(
     features: Dict[str, tf.Tensor], columns: Sequence[Column]
 ) -> Tuple[tf.Tensor, List[tf.Tensor]]:
-    """Takes rows apart into a linear weight, their last float, and a vector, the rest.
+    """Splits each row into a vector and a linear weight, its last element.
 
-    So one lookup serves both the linear and the deep part of a model.
+    So one lookup serves the linear and the deep part of a model.
 
     Args:
       features: float32 [B, dim] by column name.
-      columns: Which to take.
+      columns: The columns to use.
 
     Returns:
       [B], the sum of the weights, and one [B, dim - 1] per column.
@@ -54,9 +54,9 @@ def dense(
 ) -> tf.Tensor:
     """A fully connected layer over the last axis: [..., n] -> [..., units]."""
     with tf.variable_scope(name):
-        kernel = tf.get_variable("kernel", [inputs.shape[-1], units])  # Glorot's uniform
+        kernel = tf.get_variable("kernel", [inputs.shape[-1], units])  # Glorot uniform
         bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
-    # One matrix product also where there are more axes; the inner one is static.
+    # One matrix product for any number of axes; the last axis is static.
     flat = tf.reshape(inputs, [-1, inputs.shape[-1]])
     outputs = tf.nn.bias_add(tf.matmul(flat, kernel), bias)
     if inputs.shape.rank != 2:
@@ -66,7 +66,7 @@ def dense(
 
 
 def tower(inputs: tf.Tensor, hidden_units: Sequence[int], name: str) -> tf.Tensor:
-    """ReLU layers of `hidden_units`, then one linear unit: [..., n] -> [...]."""
+    """ReLU layers with `hidden_units`, then one linear unit: [..., n] -> [...]."""
     with tf.variable_scope(name):
         for number, units in enumerate(hidden_units):
             inputs = dense(inputs, units, f"hidden_{number}", tf.nn.relu)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well the models do: every model on every data set, over several seeds.
+"""Measures the test AUC of every model on every data set, over several seeds.
 
 python -m model_zoo.reach --data_path purchases.csv.gz --output benchmarks/results/model_zoo.json
 
-AUC is the exact one, from ranks. Online Retail is left out without --data_path.
+The AUC is exact, computed from ranks. Without --data_path, Online Retail is omitted.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
-# Read by TensorFlow when it is imported.
+# TensorFlow reads this at import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
@@ -26,7 +26,7 @@ import tensorflow.compat.v1 as tf
 import rec_estimator as rec
 from model_zoo import data, run
 
-# Test AUC, mean of the seeds, that a change must not fall below.
+# Minimum test AUC, mean over the seeds.
 LEAST_AUC = {
     ("wide_and_deep", "movielens_100k"): 0.788,
     ("din", "movielens_100k"): 0.785,
@@ -36,7 +36,7 @@ LEAST_AUC = {
 
 
 def measure(model: str, task: data.Task, settings: run.Settings) -> Dict[str, float]:
-    """Trains once; returns the exact test AUC, that of the metric, log loss and seconds."""
+    """Trains once; returns the exact test AUC, the AUC of the metric, log loss and seconds."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as model_dir:
         estimator = run.build_estimator(model, task, settings, model_dir)
@@ -79,13 +79,13 @@ def _line(summary: Dict[str, Any]) -> str:
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Runs the command; returns 1 where an AUC is too low."""
+    """Runs the command; returns 1 if an AUC is too low."""
     parser = argparse.ArgumentParser(
         prog="python -m model_zoo.reach", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--models", nargs="+", choices=run.MODELS, default=list(run.MODELS))
     parser.add_argument("--data_path", metavar="FILE", help="purchases of Online Retail, as CSV")
-    parser.add_argument("--cache_dir", metavar="DIR", help="where fetched data is kept")
+    parser.add_argument("--cache_dir", metavar="DIR", help="folder for downloaded data")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--output", metavar="FILE", help="where to write the results as JSON")
     options = parser.parse_args(arguments)

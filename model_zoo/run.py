@@ -13,7 +13,7 @@ import sys
 import tempfile
 from typing import Any, Callable, Dict, Optional, Sequence
 
-# Read by TensorFlow when it is imported: warnings about missing GPUs would hide the progress line.
+# TensorFlow reads this at import. Its warnings about missing GPUs would hide the progress line.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow.compat.v1 as tf
@@ -29,19 +29,19 @@ _SETTINGS_FILE = "model_zoo.json"  # in model_dir: which model its checkpoints a
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How to train a model; the defaults are those of the README's table.
+    """Settings of a training run; README.md shows the results of the defaults.
 
     Attributes:
       embedding_dim: Floats per row.
-      hidden_units: Of the network's layers.
-      learning_rate: Of LazyAdam.
+      hidden_units: Units of the hidden layers.
+      learning_rate: Learning rate of LazyAdam.
       batch_size: Examples per step.
-      epochs: Passes over the training rows, where steps is None.
-      steps: Training steps; None: as many as epochs make.
-      seed: Of initial values and of the order of the rows.
+      epochs: Passes over the training rows if steps is None.
+      steps: Number of training steps; None: epochs decides.
+      seed: Seed of initial values and of the order of rows.
 
     Raises:
-      ValueError: A number out of range.
+      ValueError: A number is out of range.
     """
 
     embedding_dim: int = 16
@@ -65,23 +65,23 @@ class Settings:
             raise ValueError(f"seed must be from 0 to 2**31 - 1, got {self.seed}")
 
     def steps_for(self, rows: int) -> int:
-        """Training steps for so many rows: the last batch of all epochs may be cut."""
+        """Returns the number of training steps for a number of training rows."""
         return self.steps or max(1, self.epochs * rows // self.batch_size)
 
 
 def build_estimator(
     model: str, task: data.Task, settings: Settings, model_dir: Optional[str] = None
 ) -> rec.RecEstimator:
-    """An Estimator of a model of the zoo for a task.
+    """Returns an Estimator with a model of the zoo for a task.
 
     Args:
       model: A key of MODELS.
-      task: Its columns are the model's features.
-      settings: Of the model.
-      model_dir: Folder of checkpoints. None: a temporary one.
+      task: The task; its columns are the features of the model.
+      settings: The settings of the model.
+      model_dir: Folder for checkpoints. None: a temporary folder.
 
     Raises:
-      ValueError: An unknown model.
+      ValueError: The model is unknown.
     """
     if model not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
@@ -101,7 +101,7 @@ def build_estimator(
 def train_and_test(
     estimator: rec.RecEstimator, task: data.Task, settings: Settings
 ) -> Dict[str, Any]:
-    """Trains, showing progress, and returns the metrics on the test rows."""
+    """Trains, shows progress, and returns the metrics on the test rows."""
     train_fn = rec.inputs.numpy_input_fn(
         task.train,
         task.train_labels,
@@ -120,14 +120,14 @@ def train_and_test(
 
 
 def test_input_fn(task: data.Task) -> Callable[[], tf.data.Dataset]:
-    """The test rows with their labels, once, in order."""
+    """Returns the input_fn of the test rows and labels, in order, one pass."""
     return rec.inputs.numpy_input_fn(task.test, task.test_labels, batch_size=_EVALUATION_BATCH)
 
 
 def serving_input_receiver_fn(
     columns: Sequence[data.Column],
 ) -> Callable[[], rec.ServingInputReceiver]:
-    """What the exported model takes: int64 [B], or [B, k] padded with -1, by column name."""
+    """Returns the receiver of an export: int64 [B], or [B, k] padded with -1, by column name."""
 
     def receiver() -> rec.ServingInputReceiver:
         placeholders = {
@@ -142,13 +142,13 @@ def serving_input_receiver_fn(
 
 
 def export(estimator: rec.RecEstimator, task: data.Task, export_dir: str) -> str:
-    """Writes a SavedModel into a new folder of `export_dir`; returns the folder."""
+    """Writes a SavedModel to a new folder in `export_dir`; returns that folder."""
     receiver = serving_input_receiver_fn(task.columns)
     return tf.compat.as_str(estimator.export_saved_model(export_dir, receiver))
 
 
 def _check_model_dir(model_dir: str, model: str, task: data.Task, settings: Settings) -> None:
-    """Refuses the checkpoints of another model, in better words than TensorFlow's."""
+    """Refuses checkpoints of another model; TensorFlow's error would not say why."""
     wanted = {
         "model": model,
         "data": task.name,
@@ -171,7 +171,7 @@ def _check_model_dir(model_dir: str, model: str, task: data.Task, settings: Sett
 
 
 def parse_arguments(arguments: Optional[Sequence[str]] = None) -> argparse.Namespace:
-    """Reads the command line, or exits with the reason why it cannot."""
+    """Parses the command line; exits with a message if it is invalid."""
     defaults = Settings()
     parser = argparse.ArgumentParser(
         prog="python -m model_zoo.run", description=__doc__.splitlines()[0]
@@ -180,8 +180,8 @@ def parse_arguments(arguments: Optional[Sequence[str]] = None) -> argparse.Names
     add("model", choices=MODELS)
     add("--data", choices=data.DATA_SETS, default="movielens_100k", help="default: %(default)s")
     add("--data_path", metavar="FILE", help="CSV file, for online_retail")
-    add("--cache_dir", metavar="DIR", help="where fetched data is kept")
-    add("--steps", type=int, help="training steps (default: those of --epochs)")
+    add("--cache_dir", metavar="DIR", help="folder for downloaded data")
+    add("--steps", type=int, help="training steps (default: --epochs decides)")
     add("--epochs", type=int, default=defaults.epochs, help="default: %(default)s")
     add("--batch_size", type=int, default=defaults.batch_size, help="default: %(default)s")
     add("--learning_rate", type=float, default=defaults.learning_rate, help="default: %(default)s")
@@ -194,8 +194,8 @@ def parse_arguments(arguments: Optional[Sequence[str]] = None) -> argparse.Names
         help=f"default: {' '.join(map(str, defaults.hidden_units))}",
     )
     add("--seed", type=int, default=defaults.seed, help="default: %(default)s")
-    add("--model_dir", metavar="DIR", help="checkpoints; training goes on from the last one")
-    add("--export_dir", metavar="DIR", help="where to write a SavedModel (default: nowhere)")
+    add("--model_dir", metavar="DIR", help="checkpoints; training continues from the last one")
+    add("--export_dir", metavar="DIR", help="folder for a SavedModel (default: none is written)")
     return parser.parse_args(arguments)
 
 
@@ -210,7 +210,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         with tempfile.TemporaryDirectory() as scratch:
             model_dir = options.model_dir or scratch
             _check_model_dir(model_dir, options.model, task, settings)
-            if options.export_dir:  # known before training, not after it
+            if options.export_dir:  # fails before training, not after it
                 os.makedirs(options.export_dir, exist_ok=True)
             _run(options, task, settings, model_dir)
     except (data.DataUnavailableError, OSError, ValueError) as error:

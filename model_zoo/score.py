@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers one request with an exported model, in a process that knows nothing else of it.
+"""Answers one request with an exported model, in a new process.
 
 python -m model_zoo.score EXPORT_DIR < request.json
 
-The request is {column: keys}, one list entry per example; the answer is {"probabilities": [...]}
-with the time it took.
+The request is {column: keys}, one list entry per example. The answer has "probabilities" and the
+times of loading and answering.
 """
 
 import argparse
@@ -15,14 +15,14 @@ import sys
 import time
 from typing import Any, Dict, Mapping, Optional, Sequence
 
-# Read by TensorFlow when it is imported: the answer is to be all that is printed.
+# TensorFlow reads this at import. Nothing but the answer may be printed.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow as tf
 
 import rec_estimator as rec
 
-_REPEATS = 20  # of the request, to time it
+_REPEATS = 20  # requests to time
 
 
 def score(export_dir: str, request: Mapping[str, Any]) -> Dict[str, Any]:
@@ -36,7 +36,7 @@ def score(export_dir: str, request: Mapping[str, Any]) -> Dict[str, Any]:
       "probabilities": B floats; "load_seconds"; "milliseconds", the median time of the request.
 
     Raises:
-      ValueError: No model there, or a request with other columns or shapes than the model's.
+      ValueError: There is no model, or the request has other columns or shapes than the model.
     """
     start = time.perf_counter()
     try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wide & deep: a linear model that remembers beside a network that generalizes.
+"""Wide & deep: a linear model and a network over vectors, trained together.
 
 Cheng et al. (2016), Wide & Deep Learning for Recommender Systems, https://arxiv.org/abs/1606.07792.
-Differs: the wide part has one weight per key and no crossed features; one optimizer trains both
-parts (the paper: FTRL with L1 the wide one, AdaGrad the deep one). The history is one more feature,
-the mean of its items.
+Differences: the wide part has one weight per key and no crossed features. One optimizer trains both
+parts; the paper uses FTRL with L1 for the wide part and AdaGrad for the deep part. The history is
+an additional feature, the mean of its items.
 """
 
 from typing import Any, Dict, List, Optional, Sequence
@@ -18,7 +18,7 @@ from model_zoo.data import Column
 
 
 def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """A row per key: its vector of the deep part and, last, its weight of the wide part."""
+    """One row per key: the vector of the deep part, then the weight of the wide part."""
     return layers.declare(columns, dim)
 
 
@@ -28,11 +28,11 @@ def model_fn(
     mode: str,
     params: Dict[str, Any],
 ) -> rec.EstimatorSpec:
-    """The model.
+    """Returns the EstimatorSpec of wide & deep.
 
     Args:
       features: float32 [B, dim] by column name.
-      labels: float32 [B], 0 or 1; None while predicting.
+      labels: float32 [B], 0 or 1; None in prediction.
       mode: One of rec.ModeKeys.
       params: "columns", "hidden_units" and "learning_rate".
     """

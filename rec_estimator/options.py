@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import math
 import numbers
-from typing import Any, Callable, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Optional, Sequence, Union, get_args
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -106,6 +106,10 @@ class CounterFilter:
     def __post_init__(self) -> None:
         _check_filter_freq(self.filter_freq)
 
+    def handle_attrs(self) -> Dict[str, Any]:
+        """Attributes of the filter in the op that makes a table's handle."""
+        return {"filter_freq": self.filter_freq}
+
 
 @dataclasses.dataclass(frozen=True)
 class CBFFilter:
@@ -197,6 +201,12 @@ class CBFFilter:
     def has_size(self) -> bool:
         """Whether max_element_size is set. Otherwise the filter behaves like a CounterFilter."""
         return self.max_element_size > 0
+
+    def handle_attrs(self) -> Dict[str, Any]:
+        """Attributes of the filter in the op that makes a table's handle."""
+        size = {"max_element_size": self.max_element_size}
+        probability = {"false_positive_probability": self.false_positive_probability}
+        return {"filter_freq": self.filter_freq, **size, **probability}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -425,6 +435,7 @@ class StorageOption:
         object.__setattr__(self, "storage_size", tuple(sizes))
 
 
+# All filters; each has filter_freq and handle_attrs.
 Filter = Union[CounterFilter, CBFFilter]
 EvictionRule = Union[GlobalStepEvict, L2WeightEvict]
 
@@ -473,7 +484,7 @@ class EmbeddingVariableOption:
             ("ht_type", (str,), False),
             ("evict_option", (GlobalStepEvict, L2WeightEvict), True),
             ("ckpt", (CheckpointOption,), True),
-            ("filter_option", (CounterFilter, CBFFilter), True),
+            ("filter_option", get_args(Filter), True),
             ("storage_option", (StorageOption,), False),
             ("init_option", (InitializerOption,), False),
         ):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every test starts with an empty graph and the same seeds, and tests this checkout."""
+"""Every test starts with an empty graph and the same seeds, and leaves no file behind."""
 
 import importlib.util
 import os
 import pathlib
 import random
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
@@ -13,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
-# The checkout first, also where another copy is installed; tests/ for `import oracle`.
+# The checkout comes first, even if another copy is installed; tests/ is for `import oracle`.
 sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT))
 
@@ -23,6 +24,9 @@ import tensorflow.compat.v1 as tf
 
 SEED = 2024
 
+# Folders in which programs keep caches and builds.
+CACHES = {".git", ".venv", "build", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
+
 
 def pytest_configure(config):
     tf.get_logger().setLevel("ERROR")
@@ -31,6 +35,44 @@ def pytest_configure(config):
         raise pytest.UsageError(
             f"rec_estimator must be the one in {ROOT}, got {found}; uninstall it or run make test"
         )
+
+
+def files_in(*roots):
+    """Paths of all files below some folders, without caches and builds. Takes milliseconds."""
+    found = set()
+    for root in roots:
+        for folder, folders, names in os.walk(root):
+            folders[:] = [name for name in folders if name not in CACHES]
+            found.update(os.path.join(folder, name) for name in names)
+    return found
+
+
+def pytest_sessionstart(session):
+    # Programs that a developer starts beside the tests also write into the checkout; the working
+    # folder is watched too, in case it is another one.
+    session.watched = (str(ROOT), os.getcwd())
+    session.files = files_in(*session.watched)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_teardown(item):
+    """Fails a test that left a file in the checkout or the working folder."""
+    outcome = yield
+    before, item.session.files = item.session.files, files_in(*item.session.watched)
+    left = sorted(item.session.files - before)
+    if left and outcome.excinfo is None:
+        text = f"a test must write to tmp_path only, got {left}; use monkeypatch.chdir(tmp_path)"
+        outcome.force_exception(pytest.fail.Exception(text, pytrace=False))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def temporary_files(tmp_path_factory):
+    """Moves the system's temporary folder, which Estimator writes to, beside tmp_path."""
+    folder = str(tmp_path_factory.mktemp("tempfile"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +87,7 @@ def graph():
 
 @pytest.fixture(params=[1, 2])
 def version(request):
-    """Control flow of TensorFlow 1, written into the graph, or of 2, in functions."""
+    """The version of control flow: 1 is ops of the graph, 2 is functions."""
     if request.param == 1:
         tf.disable_control_flow_v2()
     yield request.param

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizer rules under test, the tables and batches they run on, and what each of them means.
+"""The optimizers under test, and the tables and batches that they train.
 
-A new rule is a line in one of the two tables below, and runs every test that is parametrized with
-it.
+A new optimizer is one line in one of the three dictionaries below. Every test that is parametrized
+with the dictionary then runs it. OWN_RULES and LAZY_RULES are compared with oracle.RULES.
 """
 
 import inspect
@@ -10,7 +10,7 @@ import inspect
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from oracle import TableOracle
+from oracle import RULES, TableOracle
 
 import rec_estimator as rec
 
@@ -150,8 +150,10 @@ class RuleOracle:
     """A rule of LAZY_RULES or OWN_RULES in NumPy, float32, for rows of one table or variable."""
 
     def __init__(self, rule, bank):
-        self._class, given = rule
-        constructor = inspect.signature(getattr(rec.optimizers, self._class))
+        with tf.Graph().as_default():
+            self._name = ours(rule).table_rule
+        class_name, given = rule
+        constructor = inspect.signature(getattr(rec.optimizers, class_name))
         defaults = {name: each.default for name, each in constructor.parameters.items()}
         self._arguments = {**defaults, **given}
         self._table = TableOracle(bank)
@@ -169,24 +171,16 @@ class RuleOracle:
     def _rule(self, dense):
         """The rule's name in oracle.RULES and its hyperparameters in this step."""
         arguments = self._arguments
-
-        def chosen(*names):
-            return [arguments[name] for name in names]
-
-        if self._class == "GradientDescentOptimizer":
-            return "GradientDescentWeightDecay", chosen("learning_rate", "weight_decay")
-        if self._class == "RowwiseAdagradOptimizer":
-            return "RowwiseAdagrad", chosen("learning_rate")
-        if self._class.startswith("AdagradDecay"):
-            periods = self._step // arguments["accumulator_decay_step"]
-            hyper = chosen("learning_rate", "accumulator_decay_rate", "initial_accumulator_value")
-            return self._class.replace("Optimizer", ""), [*hyper, periods]
-        hyper = chosen("learning_rate", "beta1", "beta2", "epsilon")
-        if arguments.get("apply_sparse_rmsprop") and not dense:
-            return "AdamAsyncRmsprop", hyper
-        if self._class == "AdamWOptimizer":
-            return "AdamW", [*hyper, *self._powers, arguments["weight_decay"]]
-        return "Adam", [*hyper, *self._powers]
+        name = self._name
+        if name == "AdamAsyncRmsprop" and dense:
+            name = "Adam"
+        # Hyperparameters that are not arguments of the class under the same name.
+        derived = {f"beta{i}_power": power for i, power in enumerate(self._powers, 1)}
+        if "accumulator_decay_step" in arguments:
+            derived["decay_rate"] = arguments["accumulator_decay_rate"]
+            derived["baseline"] = arguments["initial_accumulator_value"]
+            derived["periods"] = self._step // arguments["accumulator_decay_step"]
+        return name, [{**arguments, **derived}[hyper] for hyper in RULES[name].hyper]
 
     @property
     def value(self):

@@ -198,10 +198,16 @@ class Rule:
     """One row of the table of rules."""
 
     step: Callable
+    hyper: Dict[str, float]  # The hyperparameters in their order, with values for tests.
     slots: Sequence[str] = ()  # TensorFlow's names.
     initials: Sequence[float] = ()  # Of the slots, for tests.
     row_slots: Sequence[str] = ()  # Those that have one float a row.
     per_occurrence: bool = False  # A step per occurrence instead of one with the sum.
+
+    @property
+    def example(self):
+        """Values of the hyperparameters for tests."""
+        return list(self.hyper.values())
 
     def slots_of(self, dim):
         """(name, width, initial value) of each slot."""
@@ -211,22 +217,33 @@ class Rule:
         ]
 
 
+RATE = {"learning_rate": 0.1}
+DECAY = {**RATE, "decay_rate": 0.9, "baseline": 0.1, "periods": 3.0}
 DECAY_SLOTS = ("AdagradDecay", "AdagradDecay_1")
+BETAS = {**RATE, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
+POWERS = {**BETAS, "beta1_power": 0.81, "beta2_power": 0.998}
+FTRL = {**RATE, "learning_rate_power": -0.5, "l1": 0.01, "l2": 0.02, "l2_shrinkage": 0.0}
 
 RULES: Dict[str, Rule] = {
-    "GradientDescent": Rule(gradient_descent, per_occurrence=True),
-    "GradientDescentWeightDecay": Rule(gradient_descent_weight_decay),
-    "Momentum": Rule(momentum, ("Momentum",), (0.0,)),
-    "Adagrad": Rule(adagrad, ("Adagrad",), (0.1,)),
-    "AdagradDecay": Rule(adagrad_decay, DECAY_SLOTS, (0.1, 0.0)),
-    "AdagradDecayV2": Rule(adagrad_decay, DECAY_SLOTS, (0.1, 0.0), row_slots=DECAY_SLOTS[1:]),
-    "RowwiseAdagrad": Rule(
-        rowwise_adagrad, ("RowwiseAdagrad",), (0.1,), row_slots=("RowwiseAdagrad",)
+    "GradientDescent": Rule(gradient_descent, {"learning_rate": 0.5}, per_occurrence=True),
+    "GradientDescentWeightDecay": Rule(
+        gradient_descent_weight_decay, {"learning_rate": 0.5, "weight_decay": 0.01}
     ),
-    "Adam": Rule(adam, ("Adam", "Adam_1"), (0.0, 0.0)),
-    "AdamW": Rule(adam_w, ("AdamW", "AdamW_1"), (0.0, 0.0)),
-    "AdamAsyncRmsprop": Rule(adam_async_rmsprop, ("AdamAsync", "AdamAsync_1"), (0.0, 0.0)),
-    "Ftrl": Rule(ftrl, ("Ftrl", "Ftrl_1"), (0.1, 0.1)),
+    "Momentum": Rule(
+        momentum, {**RATE, "momentum": 0.9, "use_nesterov": 0.0}, ("Momentum",), (0.0,)
+    ),
+    "Adagrad": Rule(adagrad, RATE, ("Adagrad",), (0.1,)),
+    "AdagradDecay": Rule(adagrad_decay, DECAY, DECAY_SLOTS, (0.1, 0.0)),
+    "AdagradDecayV2": Rule(
+        adagrad_decay, DECAY, DECAY_SLOTS, (0.1, 0.0), row_slots=DECAY_SLOTS[1:]
+    ),
+    "RowwiseAdagrad": Rule(
+        rowwise_adagrad, RATE, ("RowwiseAdagrad",), (0.1,), row_slots=("RowwiseAdagrad",)
+    ),
+    "Adam": Rule(adam, POWERS, ("Adam", "Adam_1"), (0.0, 0.0)),
+    "AdamW": Rule(adam_w, {**POWERS, "weight_decay": 0.01}, ("AdamW", "AdamW_1"), (0.0, 0.0)),
+    "AdamAsyncRmsprop": Rule(adam_async_rmsprop, BETAS, ("AdamAsync", "AdamAsync_1"), (0.0, 0.0)),
+    "Ftrl": Rule(ftrl, FTRL, ("Ftrl", "Ftrl_1"), (0.1, 0.1)),
 }
 
 

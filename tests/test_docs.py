@@ -11,7 +11,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted(
+    page for pattern in ("*.md", "docs/**/*.md", "model_zoo/*.md") for page in ROOT.glob(pattern)
+)
 MODULES = sorted(
     path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
     for path in ROOT.glob("rec_estimator/**/*.py")
@@ -44,18 +46,58 @@ def test_readme_has_an_example_that_runs():
     )
 
 
-def test_architecture_names_every_module_and_no_file_that_is_not_there():
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    named = {pathlib.PurePath(name).name for name in re.findall(r"`([\w/.]+\.(?:py|cc|h))`", text)}
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+
+
+def folders_with(pattern: str, *roots: str):
+    """Folders that hold a file of this pattern themselves, with a slash at the end."""
+    return sorted(
+        {
+            path.parent.relative_to(ROOT).as_posix() + "/"
+            for root in roots
+            for path in ROOT.glob(f"{root}/**/{pattern}")
+            if path.name != "__init__.py"
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [*folders_with("*.py", "rec_estimator"), *folders_with("*.cc", "ops")],
+)
+def test_architecture_names_every_folder(folder):
+    # A path to one of its files names a folder, too.
+    named = re.findall(r"`([\w/.]+)", ARCHITECTURE.read_text())
+    assert [name for name in named if name.startswith(folder)], (
+        f"docs/architecture.md must say when to look into {folder}"
+    )
+
+
+def test_architecture_names_every_top_level_module():
+    modules = {path.name for path in ROOT.glob("rec_estimator/*.py")}
+    # _build_info.py is written by the build.
+    modules -= {"__init__.py", "_build_info.py"}
+    named = re.findall(r"`(?:rec_estimator/)?(\w+\.py)`", ARCHITECTURE.read_text())
+    assert sorted(modules - set(named)) == []
+
+
+@pytest.mark.parametrize("page", [ARCHITECTURE, ROOT / "CONTRIBUTING.md"], ids=lambda p: p.name)
+def test_page_names_no_file_that_is_not_there(page):
+    text = page.read_text()
     there = {
         path.name
         for folder in ("rec_estimator", "ops", "tests")
         for path in ROOT.glob(folder + "/**/*.*")
     }
-    assert sorted(named - there) == []
-    modules = {path.name for path in ROOT.glob("rec_estimator/*.py")} - {"__init__.py"}
-    # Written by the build.
-    assert sorted(modules - named - {"_build_info.py"}) == []
+    named = re.findall(r"`([\w/.]+(?:\.(?:py|cc|h)|/))`", text)
+    assert len(named) > 20
+    assert [n for n in named if not ((ROOT / n).exists() if "/" in n else n in there)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_of_a_page_lead_to_files(page):
+    links = re.findall(r"\]\(([^)#:\s]+)(?:#[\w-]*)?\)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of this code as tests. A failure says what the rule is for and what to do instead."""
+"""The rules of this repository as tests. A failure gives the reason and the remedy."""
 
 import ast
 import collections
@@ -15,14 +15,34 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Longest a source file may be: what one sitting can read. A longer one is split by what it does.
+# What the root of the repository holds, and nothing else. A new name needs a reason here.
+ROOT_NAMES = {
+    # The layout.
+    *("_build", "benchmarks", "docs", "model_zoo", "ops", "rec_estimator", "tests"),
+    # Setuptools: build backend and linter settings, metadata, platform, contents of an sdist.
+    *("pyproject.toml", "setup.cfg", "setup.py", "MANIFEST.in"),
+    # People.
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile"),
+    # Tools that look for their configuration in the root.
+    *(".ci", ".clang-format", ".github", ".gitignore", ".pre-commit-config.yaml"),
+}
+
+# Maximum number of lines of a source file. Split a longer file by what its parts do.
 MAX_LINES = 600
-# Files above MAX_LINES that existed when the rule was made, with their length. Entries may only
-# shrink or go: never raise a number, never add a file.
+# Files that were longer when the rule was made, with their numbers of lines. Never raise a number,
+# never add a file.
 LONGER_FILES: dict = {}
 
-# Environment variables that change what rec_estimator does: DeepRec's one switch, documented in
-# checkpoint.py, and what an MPI launcher says of itself. TF_CONFIG is read by TensorFlow.
+# Folders of rec_estimator without a folder in tests/, and the reason. Never add one.
+TESTED_ELSEWHERE = {
+    "sample_compression/analysis": "one pass, tested as a whole in tests/sample_compression/",
+    "sample_compression/report": "one pass, tested as a whole in tests/sample_compression/",
+    "sample_compression/rewrite": "one pass, tested as a whole in tests/sample_compression/",
+    "sample_compression/rules": "one pass, tested as a whole in tests/sample_compression/",
+}
+
+# Environment variables that change what rec_estimator does: DeepRec's switch, documented in
+# docs/checkpoints.md, and the variables that an MPI launcher sets. TensorFlow reads TF_CONFIG.
 ENVIRONMENT_VARIABLES = {
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "OMPI_COMM_WORLD_RANK",
@@ -31,7 +51,7 @@ ENVIRONMENT_VARIABLES = {
     "TF_EV_SAVE_FILTERED_FEATURES",
 }
 
-# What such files are called tells a reader nothing.
+# A file name with one of these words does not say what the file is for.
 EMPTY_WORDS = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
 
 
@@ -41,8 +61,14 @@ def sources(*patterns):
     return found
 
 
+def tracked():
+    """Paths of all files that git knows, relative to the root."""
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
 def expect_none(found, why):
-    """Fails with the reason of the rule and every place that breaks it."""
+    """Fails if anything was found, with the reason of the rule and each place."""
     assert not found, "\n  ".join([why, *found])
 
 
@@ -69,6 +95,49 @@ def imported_names(tree):
                 yield node, f"{node.module or ''}.{alias.name}"
 
 
+def test_the_root_holds_exactly_the_names_it_should():
+    found = {path.partition("/")[0] for path in tracked()}
+    assert sorted(found - ROOT_NAMES) == [], "the root is the first page: put the file in a folder"
+    assert sorted(ROOT_NAMES - found) == [], "take the name off ROOT_NAMES"
+
+
+def test_every_source_file_names_its_license_first():
+    source = re.compile(r"(\.(py|cc|h|toml|cfg|ya?ml)|(^|/)(Makefile|run))$")
+    found = [
+        path
+        for path in tracked()
+        if source.search(path)
+        and (ROOT / path).is_file()
+        # A script's first line names its interpreter.
+        and "SPDX-License-Identifier: Apache-2.0"
+        not in "\n".join((ROOT / path).read_text().splitlines()[:2])
+    ]
+    expect_none(found, "a copied file must say its license: begin with the SPDX line of the others")
+
+
+def test_commit_hooks_run_the_commands_of_make_lint():
+    hooks = re.findall(r"entry: \.venv/bin/(.*)", (ROOT / ".pre-commit-config.yaml").read_text())
+    lint = re.search(r"^lint:.*?^$", (ROOT / "Makefile").read_text(), re.MULTILINE | re.DOTALL)
+    commands = re.findall(r"\$\(BIN\)/([a-z-]+(?: (?:check|format))?(?: --[\w-]+)*)", lint.group())
+    assert sorted({hook.replace(" --force-exclude", "") for hook in hooks}) == sorted({*commands})
+
+
+@pytest.mark.parametrize(
+    ("tree", "pattern"), [("rec_estimator", "*.py"), ("ops", "*.cc")], ids=["Python", "C++"]
+)
+def test_tests_mirror_the_trees(tree, pattern):
+    folders = {
+        path.parent.relative_to(ROOT / tree).as_posix()
+        for path in sources(f"{tree}/*/**/{pattern}")
+        if path.name != "__init__.py"
+    }
+    tests = ROOT / "tests" if tree == "rec_estimator" else ROOT / "tests" / tree
+    missing = [name for name in sorted(folders) if not list((tests / name).glob("test_*.*"))]
+    assert missing == (sorted(TESTED_ELSEWHERE) if tree == "rec_estimator" else []), (
+        f"the tests of {tree}/<folder> are in {tests.relative_to(ROOT)}/<folder>"
+    )
+
+
 IMPORT_EFFECTS = """
 import json, sys, types
 import tensorflow.compat.v1 as tf
@@ -91,7 +160,7 @@ import rec_estimator
 after = attributes()
 known = {name for name in before}
 owners = {name.rpartition(".")[0] for name in before}
-# What a submodule loaded later adds to its parent is Python's doing, and so are caches of types.
+# Python itself adds submodules to their parents and fills caches of types.
 hidden = ("__warningregistry__", "_abc_impl", "__abstractmethods__")
 print(json.dumps({
     "patched": sorted(
@@ -118,8 +187,8 @@ def import_effects():
 def test_importing_rec_estimator_changes_nothing_in_tensorflow(import_effects):
     expect_none(
         import_effects["patched"],
-        "importing rec_estimator must leave TensorFlow as it was, so that code beside it never has "
-        "to know of it; subclass or wrap instead of assigning to TensorFlow's attributes",
+        "importing rec_estimator must not change TensorFlow, because it would affect other code in "
+        "the process; subclass or wrap instead of assigning to TensorFlow's attributes",
     )
 
 
@@ -127,11 +196,12 @@ def test_importing_rec_estimator_loads_no_keras_of_its_own(import_effects):
     # TensorFlow 2.15 and tensorflow_estimator load Keras modules themselves; later ones do not.
     expect_none(
         import_effects["keras"],
-        "rec_estimator must work with Keras 2, Keras 3 and without: use tf.get_variable and tf.nn",
+        "rec_estimator must work with Keras 2, with Keras 3 and without Keras: use "
+        "tf.get_variable and tf.nn",
     )
 
 
-def test_private_tensorflow_is_imported_in_one_file_only():
+def test_private_tensorflow_is_imported_in_one_package_only():
     found = [
         where(path, node)
         for path in sources(
@@ -174,7 +244,7 @@ def test_no_keras_is_used():
             if "keras" in (getattr(node, "attr", None) or getattr(node, "id", None) or "").lower()
         ]
     expect_none(
-        found, "TensorFlow 2.16 and later bring another Keras: use tf.get_variable and tf.nn"
+        found, "TensorFlow 2.16 and later have another Keras: use tf.get_variable and tf.nn"
     )
 
 
@@ -188,8 +258,8 @@ def test_core_includes_neither_tensorflow_nor_abseil():
     ]
     expect_none(
         found,
-        "ops/core builds alone, in seconds, under sanitizers: pass what it needs as arguments "
-        "(as ParallelFor in parallel.h does for threads)",
+        "ops/core is built without TensorFlow, also under sanitizers: pass such objects as "
+        "arguments, like ParallelFor in parallel.h for threads",
     )
 
 
@@ -203,12 +273,10 @@ def registered_ops():
 
 def test_ops_are_named_after_this_package():
     found = [name for _, name, _ in registered_ops() if not name.startswith("RecEstimator>")]
-    expect_none(
-        found, "an op's name is global in a process: REGISTER_OP must say RecEstimator>Name"
-    )
+    expect_none(found, "the name of an op is global in a process: register it as RecEstimator>Name")
 
 
-def test_every_op_says_its_shapes_and_what_it_does():
+def test_every_op_has_documentation_and_a_shape_function():
     found = []
     for _, name, text in registered_ops():
         doc = "".join(re.findall(r'\.Doc\(R"doc\((.*?)\)doc"\)', text, re.DOTALL))
@@ -220,7 +288,7 @@ def test_every_op_says_its_shapes_and_what_it_does():
             for tensor in tensors
             if not re.search(rf"^{tensor}: ", doc, re.MULTILINE)
         ]
-    expect_none(found, "a reader of the op needs one line for each tensor, with its shape")
+    expect_none(found, "the documentation of an op has one line for each tensor, with its shape")
 
 
 def test_every_registered_op_is_in_the_library_with_its_documentation():
@@ -275,9 +343,7 @@ def _is_own(member):
 
 def test_every_public_name_has_a_docstring():
     found = [name for name, value in public_objects().items() if not inspect.getdoc(value)]
-    expect_none(
-        found, "help(rec_estimator) is the reference: Google style, shapes, errors, example"
-    )
+    expect_none(found, "help(rec_estimator) is the API reference: write a Google-style docstring")
 
 
 def test_every_public_signature_is_annotated():
@@ -299,7 +365,7 @@ def test_every_public_signature_is_annotated():
         ]
         if signature.return_annotation is signature.empty and function.__name__ != "__init__":
             found.append(f"{name} -> ?")
-    expect_none(found, "an editor shows the signature first: say the type of every argument")
+    expect_none(found, "annotate every argument and the result of a public function")
 
 
 def test_file_names_say_what_is_in_them():
@@ -308,10 +374,10 @@ def test_file_names_say_what_is_in_them():
         for path in code_and_text()
         if EMPTY_WORDS & set(re.split(r"[_.]", path.name.lower()))
     ]
-    expect_none(found, f"name a file after the one thing it does; none of {sorted(EMPTY_WORDS)}")
+    expect_none(found, f"name a file after its content; the words {sorted(EMPTY_WORDS)} are empty")
 
 
-def test_behaviour_comes_from_arguments_not_from_the_environment():
+def test_behavior_comes_from_arguments_not_from_the_environment():
     found = []
     for path in sources("rec_estimator/**/*.py"):
         tree = ast.parse(path.read_text())
@@ -338,12 +404,12 @@ def test_behaviour_comes_from_arguments_not_from_the_environment():
     ]
     expect_none(
         found,
-        "what a program does must be readable in the program: take an argument or an op attribute; "
+        "a program must show what it does: use an argument or an op attribute; "
         f"the documented exceptions are {sorted(ENVIRONMENT_VARIABLES)}",
     )
 
 
-def test_files_can_be_read_in_one_sitting():
+def test_no_file_is_too_long():
     lengths = {
         str(path.relative_to(ROOT)): len(path.read_text().splitlines())
         for path in code_and_text()
@@ -354,9 +420,9 @@ def test_files_can_be_read_in_one_sitting():
         for name, lines in lengths.items()
         if lines > max(MAX_LINES, LONGER_FILES.get(name, 0))
     ]
-    expect_none(found, f"split by what the parts do; at most {MAX_LINES} lines a file")
+    expect_none(found, f"a file has at most {MAX_LINES} lines: split it by what its parts do")
     assert [name for name in LONGER_FILES if lengths.get(name, 0) <= MAX_LINES] == [], (
-        "short enough now, well done: take it off LONGER_FILES"
+        "the file is short enough now: remove it from LONGER_FILES"
     )
 
 
@@ -368,7 +434,7 @@ def test_nothing_is_left_for_later():
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if pattern.search(line)
     ]
-    expect_none(found, "do it now, or open an issue: nobody finds a note in a file")
+    expect_none(found, "do it now or open an issue")
 
 
 def test_no_test_is_switched_off():
@@ -381,7 +447,7 @@ def test_no_test_is_switched_off():
         and node.attr in off
         and ast.unparse(node).partition(".")[0] in ("pytest", "unittest", "self")
     ]
-    expect_none(found, "a test that does not run proves nothing: repair it or delete it")
+    expect_none(found, "a test that does not run proves nothing: fix it or delete it")
 
 
 def test_test_names_are_unique_in_their_file():
@@ -392,4 +458,4 @@ def test_test_names_are_unique_in_their_file():
                 names = [node.name for node in scope.body if isinstance(node, ast.FunctionDef)]
                 repeated = [name for name, n in collections.Counter(names).items() if n > 1]
                 found += [f"{path.relative_to(ROOT)}: {name}" for name in repeated]
-    expect_none(found, "of two functions with one name Python keeps the last: the first never runs")
+    expect_none(found, "Python keeps the last of two functions with one name; the first never runs")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports run downwards: a module imports from layers below its own, or from its own package."""
+"""A module imports only from layers below its own, or from its own package."""
 
 import ast
 import pathlib
@@ -41,7 +41,7 @@ MODULES = modules()
 
 
 def imports_of(path):
-    """Modules of rec_estimator that a file imports, wherever in the file it does."""
+    """Modules of rec_estimator that a file imports, at the top or inside a function."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
@@ -53,7 +53,7 @@ def imports_of(path):
 
 
 def part_of(module):
-    """The module or package of rec_estimator that a module is in: `a` of `rec_estimator.a.b`."""
+    """The top-level module or package of a module: `a` for `rec_estimator.a.b`."""
     names = module.split(".")
     return names[1] if len(names) > 1 else "__init__"
 
@@ -83,13 +83,13 @@ def test_imports_run_downwards(name):
         and LAYER[part_of(imported)] >= LAYER[name]
     ]
     assert not upwards, (
-        "move what both need to a lower layer, or let the lower layer offer a protocol that the "
-        "upper one registers with:\n  " + "\n  ".join(upwards)
+        "move the shared code to a lower layer, or define a protocol in the lower layer and let "
+        "the upper layer register an implementation:\n  " + "\n  ".join(upwards)
     )
 
 
 def test_no_import_is_in_a_cycle():
-    """Neither between packages nor inside one."""
+    """Neither between packages nor inside a package."""
     below = {module: {b for a, b in EDGES if a == module} for module in MODULES}
     done = set()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Installing: which TensorFlow is asked for, what is packaged, and what a wrong set-up is told."""
+"""Installation: the required TensorFlow, the packaged files, the errors of a wrong environment."""
 
 import importlib.util
 import os
@@ -29,7 +29,7 @@ VERSION_H = """
 
 @pytest.fixture
 def target(tmp_path, monkeypatch):
-    """The site-packages of an empty environment that pip would install into."""
+    """The empty site-packages of the environment that pip installs into."""
     folder = tmp_path / "target"
     folder.mkdir()
     monkeypatch.setattr(tensorflow_dist, "target_folders", lambda: [folder])
@@ -47,7 +47,7 @@ def overlay(tmp_path, monkeypatch, target):
 
 
 def install(folder, name, release, header=("2", "15", "1", "")):
-    """Puts what matters of a TensorFlow wheel in ``folder``."""
+    """Writes the relevant files of a TensorFlow wheel to ``folder``."""
     metadata = folder / f"{name.replace('-', '_')}-{release}.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {release}\n")
@@ -66,12 +66,12 @@ def test_empty_environment_builds_against_and_requires_tensorflow_cpu(target):
 def test_isolated_build_pins_the_tensorflow_it_was_given(target, overlay):
     install(overlay, "tensorflow-cpu", "2.15.1")
     assert tensorflow_dist.requirement() == "tensorflow-cpu==2.15.1"
-    # Asked again in the same build, pip must get the same answer as before it installed it.
+    # pip asks again in the same build and must get the same answer as before the installation.
     assert tensorflow_dist.build_requirements() == ["tensorflow-cpu>=2.15,<2.16"]
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "tensorflow-cpu"])
-def test_tensorflow_of_the_target_is_used_and_kept(target, overlay, name):
+def test_tensorflow_of_the_target_is_used_and_required(target, overlay, name):
     install(target, name, "2.15.1")
     assert tensorflow_dist.build_requirements() == []
     assert tensorflow_dist.requirement() == f"{name}==2.15.1"
@@ -134,7 +134,7 @@ def test_missing_compiler_is_named_with_the_remedy(target, tmp_path, monkeypatch
 
 @pytest.fixture
 def small_tree(tmp_path, target, monkeypatch):
-    """A source tree whose library takes no time: one source, one header, one fake TensorFlow."""
+    """A source tree that builds fast: two sources, one header and a fake TensorFlow."""
     install(target, "tensorflow-cpu", "2.15.1")
     root = tmp_path / "tree"
     (root / "ops/core").mkdir(parents=True)
@@ -155,13 +155,13 @@ def small_tree(tmp_path, target, monkeypatch):
 
 
 def build_small(root, capsys):
-    """What the build says it compiles."""
+    """Returns the sources that the build compiles, from its output."""
     assert library.build(root, root / "package") == root / "package" / "_rec_ops.so"
     return [line.split()[1] for line in capsys.readouterr().out.splitlines() if "] " in line]
 
 
 def later(path):
-    """Dates ``path`` as if it were saved in ten seconds: no file system is that coarse."""
+    """Sets the time of ``path`` to ten seconds from now; no file system is that coarse."""
     date = path.stat().st_mtime + 10
     os.utime(path, (date, date))
 
@@ -232,7 +232,7 @@ def test_row_updates_are_built_without_fused_multiply_add():
 
 
 def load_ops_from(folder):
-    """Imports a copy of _ops.py as if the package were in ``folder``."""
+    """Imports a copy of _ops.py from ``folder``."""
     copy = shutil.copy(ROOT / "rec_estimator/_ops.py", folder)
     spec = importlib.util.spec_from_file_location("ops_under_test", copy)
     spec.loader.exec_module(importlib.util.module_from_spec(spec))
@@ -269,7 +269,7 @@ def test_library_that_cannot_be_loaded_is_explained(tmp_path):
 
 @pytest.fixture
 def built_for_another_tensorflow(tmp_path):
-    """A copy of the package whose build info is that of TensorFlow 2.15.99."""
+    """A copy of the package with the build info of TensorFlow 2.15.99."""
     package = tmp_path / "rec_estimator"
     shutil.copytree(ROOT / "rec_estimator", package, ignore=shutil.ignore_patterns("__pycache__"))
     info = package / "_build_info.py"
@@ -298,22 +298,26 @@ def test_import_with_another_tensorflow_says_both_versions_and_the_command(
     )
 
 
+def tracked_files():
+    """Paths of all files that git knows and that are there."""
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    return {name for name in done.stdout.splitlines() if (ROOT / name).is_file()}
+
+
 @pytest.fixture
 def source_copy(tmp_path):
-    """The checkout without what was built in it."""
+    """The files that git knows, in an empty folder."""
     copy = tmp_path / "source"
-    shutil.copytree(
-        ROOT,
-        copy,
-        ignore=shutil.ignore_patterns(
-            *("build", "dist", ".git", ".venv", "*.so", "_build_info.py", "*.egg-info"),
-            *("__pycache__", ".pytest_cache", ".ruff_cache"),
-        ),
-    )
+    for name in tracked_files():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, copy / name)
     return copy
 
 
-def test_source_distribution_has_all_that_a_build_needs(source_copy):
+def test_source_distribution_has_the_files_that_git_knows(source_copy):
+    # What the build writes is not in it.
+    (source_copy / "rec_estimator/_rec_ops.so").touch()
+    (source_copy / "rec_estimator/_build_info.py").touch()
     subprocess.run(
         [sys.executable, "setup.py", "--quiet", "sdist"],
         cwd=source_copy,
@@ -322,15 +326,32 @@ def test_source_distribution_has_all_that_a_build_needs(source_copy):
     )
     (archive,) = (source_copy / "dist").glob("*.tar.gz")
     with tarfile.open(archive) as file:
-        names = {name.partition("/")[2] for name in file.getnames()}
-    needed = [
-        path.relative_to(source_copy).as_posix()
-        for pattern in ("_build/*.py", "ops/**/*.cc", "ops/**/*.h", "rec_estimator/**/*.py")
-        for path in source_copy.glob(pattern)
-    ]
-    assert len(needed) > 10
-    assert set(needed) | {"pyproject.toml", "setup.py", "setup.cfg", "LICENSE"} <= names
-    assert not [name for name in names if name.endswith((".so", "_build_info.py"))]
+        names = {each.name.partition("/")[2] for each in file if each.isfile()}
+    # Setuptools' own.
+    names = {name for name in names if ".egg-info/" not in name} - {"PKG-INFO"}
+    assert sorted(tracked_files() - names) == [], "add the files to MANIFEST.in"
+    assert sorted(names - tracked_files()) == [], "exclude the files in MANIFEST.in"
+
+
+def test_wheel_has_every_package(source_copy):
+    names = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            "from setuptools import Distribution; d = Distribution(); d.parse_config_files(); "
+            "print(*d.packages)",
+        ],
+        cwd=source_copy,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    folders = {
+        path.parent.relative_to(ROOT).as_posix().replace("/", ".")
+        for package in ("rec_estimator", "model_zoo")
+        for path in ROOT.glob(f"{package}/**/*.py")
+    }
+    assert "rec_estimator.checkpoint.format" in folders
+    assert sorted(names) == sorted(folders), "a folder with modules needs an __init__.py"
 
 
 @pytest.mark.slow
@@ -363,7 +384,7 @@ def test_installed_in_a_fresh_environment_it_trains_a_table(source_copy, tmp_pat
         "tensorflow-cpu==2.15.1"
     ]
 
-    # Again, editable: TensorFlow is there, so the build gets no copy of its own.
+    # The editable install finds TensorFlow, so its build environment gets no copy.
     log = run(python, "-m", "pip", "install", "-v", "-e", str(source_copy))
     assert "tensorflow_cpu" not in log
     size, folder = run(python, "-c", program).split()

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model zoo's data sets, one file each, as click tasks in NumPy columns.
+"""Data sets of the model zoo, one file each, as click tasks in NumPy columns.
 
-Fetch MovieLens-100k once, into a cache folder:
+Download MovieLens-100k once, to a cache folder:
 
     python -m model_zoo.data movielens_100k
 
-``load`` returns a Task: keys of every feature for the rows to train on and the rows to test on, and
-what a model must know about each column. Nothing here needs TensorFlow.
+``load`` returns a Task: the keys of each feature in training and test rows, and a description of
+each column. Nothing here needs TensorFlow.
 """
 
 from typing import Optional
@@ -50,12 +50,11 @@ def load(name: str, *, data_path: Optional[str] = None, cache_dir: Optional[str]
     Args:
       name: One of DATA_SETS.
       data_path: The CSV file, for online_retail only.
-      cache_dir: Folder of fetched data, for movielens_100k only. None: rec_estimator in the user's
-        cache folder.
+      cache_dir: Folder for downloaded data, for movielens_100k only. None: default_cache_dir().
 
     Raises:
-      ValueError: An unknown name, or a path missing or not wanted.
-      DataUnavailableError: The data is not on this machine and cannot be fetched.
+      ValueError: The name is unknown, or data_path is missing or must be omitted.
+      DataUnavailableError: The data are not on this machine and the download failed.
     """
     if name not in DATA_SETS:
         raise ValueError(f"data must be one of {', '.join(DATA_SETS)}, got {name!r}")

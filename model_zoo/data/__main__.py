@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetches a data set into the cache folder and says whose it is: python -m model_zoo.data NAME."""
+"""Downloads a data set and prints its license: python -m model_zoo.data NAME."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m model_zoo.data", description=__doc__)
     parser.add_argument("name", choices=["movielens_100k"])
     parser.add_argument(
-        "--cache_dir", metavar="DIR", help=f"where to keep it, instead of {default_cache_dir()}"
+        "--cache_dir", metavar="DIR", help=f"folder for the data (default: {default_cache_dir()})"
     )
     options = parser.parse_args(arguments)
     try:

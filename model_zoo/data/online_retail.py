@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Online Retail: a year of purchases of a UK shop. Read from a file the user got from UCI."""
+"""Online Retail: a year of purchases in a UK shop, read from a file that the user downloaded."""
 
 import csv
 import gzip
@@ -30,29 +30,29 @@ _RETAIL_HEADER = (
     "CustomerID",
     "Country",
 )
-_RECENT_LINES = 20_000  # negatives are drawn from what was bought lately: popularity tells nothing
+_RECENT_LINES = 20_000  # negatives are recent purchases, so popularity alone predicts nothing
 _NEGATIVES = 2  # per purchase
-_MOST_DRAWS = 1000  # of one negative; in the real data 5 are enough
+_MOST_DRAWS = 1000  # for one negative; the real data need at most 5
 _TRAIN_FROM, _TEST_FROM = np.datetime64("2011-01-15"), np.datetime64("2011-11-01")
 
 
 def load_online_retail(path: Union[str, pathlib.Path], *, seed: int = 1) -> Task:
-    """Will this customer buy this item now?
+    """Loads the task: will this customer buy this item now?
 
-    Each purchase is one positive with two negatives, drawn from the items of the 20,000 lines
-    before it that are not in the same invoice, so an item's popularity alone scores AUC 0.5.
-    History: the items of the customer's earlier invoices, the last 20. Train: 2011-01-15 to
-    2011-10-31, test: the rest.
+    Each purchase is one positive row with two negative rows. The negatives are drawn from the items
+    of the 20,000 lines before it that are not in the same invoice, so the popularity of an item
+    alone has AUC 0.5. The history is the last 20 items of the customer's earlier invoices. Training
+    rows are from 2011-01-15 to 2011-10-31, test rows are later.
 
     Args:
       path: A CSV file, or .csv.gz, with the columns of the UCI data set (Description may be
         missing) and dates like 2010-12-01 08:26:00. Lines without customer, cancellations, prices
-        and quantities of 0 and codes that are not items are left out.
-      seed: Of the negatives.
+        and quantities of 0 and codes that are not items are skipped.
+      seed: Seed of the negatives.
 
     Raises:
-      DataUnavailableError: There is no such file; the text names the page where anyone gets it.
-      ValueError: The file is not what was described; the text names the line.
+      DataUnavailableError: The file does not exist; the message names its page.
+      ValueError: The file has another form; the message names the line.
     """
     lines = _retail_lines(pathlib.Path(path))
     items, item = np.unique(lines["StockCode"], return_inverse=True)
@@ -103,7 +103,7 @@ def load_online_retail(path: Union[str, pathlib.Path], *, seed: int = 1) -> Task
 
 
 def _retail_lines(path: pathlib.Path) -> Dict[str, np.ndarray]:
-    """The purchases in order of time, one array per column."""
+    """Returns the purchases in order of time, one array per column."""
     if not path.is_file():
         raise DataUnavailableError(
             f"data_path must be a CSV file of purchases, got {path}, which does not exist; "
@@ -113,7 +113,7 @@ def _retail_lines(path: pathlib.Path) -> Dict[str, np.ndarray]:
     seen = set()
     for number, row in _csv_rows(path):
         try:
-            if None in row or None in row.values():  # how csv marks too many and too few
+            if None in row or None in row.values():  # csv marks too many and too few fields by None
                 raise ValueError("as many fields as the header has are needed")
             pair = (row["InvoiceNo"], row["StockCode"])
             if not _is_purchase(row) or pair in seen:
@@ -162,7 +162,7 @@ def _csv_rows(path: pathlib.Path) -> Iterator[Tuple[int, Dict[str, str]]]:
 
 
 def _is_purchase(row: Mapping[str, str]) -> bool:
-    """Whether a customer bought, and did not return, something that has a stock code."""
+    """Whether a line is a purchase of an item by a known customer, not a return."""
     return (
         bool(row["CustomerID"])
         and not row["InvoiceNo"].startswith("C")
@@ -173,7 +173,7 @@ def _is_purchase(row: Mapping[str, str]) -> bool:
 
 
 def _invoice_history(customer: np.ndarray, invoice: np.ndarray, item: np.ndarray) -> np.ndarray:
-    """int64 [lines, 20]: the last items of the customer's earlier invoices."""
+    """Returns int64 [lines, 20]: the last items of the customer's earlier invoices."""
     history = np.full((len(item), HISTORY_LENGTH), PADDING, np.int64)
     order = np.argsort(invoice, kind="stable")
     starts = np.unique(invoice[order], return_index=True)[1]
@@ -191,7 +191,7 @@ def _invoice_history(customer: np.ndarray, invoice: np.ndarray, item: np.ndarray
 def _draw_negatives(
     item: np.ndarray, invoice: np.ndarray, positives: np.ndarray, random: np.random.Generator
 ) -> List[np.ndarray]:
-    """Per negative, an item for each of the lines `positives`, bought lately but not with it."""
+    """Draws per negative a recent item for each line in `positives`, not of the same invoice."""
     item_count = int(item.max()) + 1
     in_invoice = np.unique(invoice * item_count + item)
     drawn = []

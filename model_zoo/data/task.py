@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a data set is to a model: keys by column, labels, and what is known of each column."""
+"""A task: keys by column, labels, and a description of each column."""
 
 import dataclasses
 import hashlib
@@ -8,23 +8,24 @@ from typing import Dict, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 HISTORY_LENGTH = 20  # keys, most recent first
-PADDING = -1  # in columns of several keys; no row of a table belongs to it
+PADDING = -1  # in columns with several keys; no table has a row for it
 
 Columns = Dict[str, np.ndarray]
 
 
 class DataUnavailableError(RuntimeError):
-    """The data set is not here and could not be fetched; the text says why, and what to do."""
+    """The data set is absent and the download failed. The message has the reason and the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """What a model must know about one feature.
+    """The description of one feature.
 
     Attributes:
-      name: Of the feature.
-      side: Whom the keys describe: "user", "item" or "context" (the moment of the request).
-      table: The column whose keys these are too, and so whose rows they share. None: its own.
+      name: Name of the feature.
+      side: What the keys describe: "user", "item" or "context" (the time of the request).
+      table: The column whose table this column shares, because both have the same keys. None: a
+        table of its own.
       max_length: Keys per example. 1: int64 [n]; more: int64 [n, max_length], padded with -1.
     """
 
@@ -42,19 +43,19 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A binary task: will this user like (buy, click) this item now?
+    """A binary task: whether a user likes (buys, clicks) an item now.
 
     Attributes:
-      name: Of the data set.
+      name: Name of the data set.
       columns: One per feature. Every task has "user", "item" and "history", the items this user
         liked before, most recent first.
-      train: int64 keys by column name, rows in time order.
+      train: int64 keys by column name, rows in order of time.
       train_labels: float32 [n], 0 or 1.
-      test: As train; no row is earlier than the same user's training rows.
+      test: As train; no row is earlier than the training rows of the same user.
       test_labels: As train_labels.
-      item_names: What to print for an item's key; empty where the key is all there is.
-      attainable_auc: Test AUC of a model that knows the true probabilities. None: nobody knows.
-      credit: Whose data it is; to be shown to the user.
+      item_names: Names of items by key, for output; may be empty.
+      attainable_auc: Test AUC of a model that knows the true probabilities. None: unknown.
+      credit: The owner and the license of the data, to be shown to the user.
     """
 
     name: str
@@ -68,16 +69,16 @@ class Task:
     credit: str = ""
 
     def item_name(self, key: int) -> str:
-        """What to print for an item."""
+        """Returns the name of an item, for output."""
         return self.item_names.get(int(key), f"item {key}")
 
 
 def exact_auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """The area under the ROC curve, from ranks: no thresholds, ties count one half.
+    """Returns the area under the ROC curve, computed from ranks; a tie counts one half.
 
     Args:
       labels: [n], 0 or 1, both present.
-      scores: [n]. Only their order matters.
+      scores: [n]. Only their order counts.
 
     Raises:
       ValueError: The lengths differ, or all labels are equal.
@@ -96,13 +97,13 @@ def exact_auc(labels: np.ndarray, scores: np.ndarray) -> float:
     if not positives or not negatives:
         raise ValueError(f"labels must hold both 0 and 1, got {positives} ones of {len(labels)}")
     _, group, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    mean_ranks = np.cumsum(counts) - (counts - 1) / 2.0  # from 1; equal scores share their mean
+    mean_ranks = np.cumsum(counts) - (counts - 1) / 2.0  # from 1; equal scores get their mean rank
     rank_sum = float(np.sum(mean_ranks[group][labels > 0.5]))
     return (rank_sum - positives * (positives + 1) / 2.0) / (positives * negatives)
 
 
 def hash_key(value: str) -> int:
-    """A key in [0, 2**63) for a string value, the same on every machine and in every run.
+    """Returns a key in [0, 2**63) for a string, the same on every machine and in every run.
 
     Example:
       >>> hash_key("technician") == hash_key("technician") != hash_key("writer")
@@ -112,7 +113,7 @@ def hash_key(value: str) -> int:
 
 
 def to_arrays(table: Mapping[str, Sequence], columns: Sequence[Column]) -> Columns:
-    """int64 [n] or [n, max_length] per column, short rows padded."""
+    """Returns int64 [n] or [n, max_length] per column, padded with -1."""
     arrays = {}
     for column in columns:
         values = table[column.name]

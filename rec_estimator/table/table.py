@@ -137,10 +137,7 @@ class EmbeddingTable:
         attrs = {"dim": self.dim, "default_value": self.ev_option.init.default_value_no_permission}
         option = self.filter
         if option is not None:
-            attrs["filter_freq"] = option.filter_freq
-        if isinstance(option, CBFFilter):
-            attrs["max_element_size"] = option.max_element_size
-            attrs["false_positive_probability"] = option.false_positive_probability
+            attrs.update(option.handle_attrs())
         return attrs
 
     def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model zoo's data: what the loaders make of files small enough to check by hand."""
+"""Loaders of the model zoo's data sets, with files that are small enough to check by hand."""
 
 import gzip
 import hashlib
@@ -43,7 +43,7 @@ FILES = {
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """A small wheel, whose SHA-256 counts as the right one."""
+    """A small wheel whose SHA-256 is accepted."""
     path = tmp_path / "index" / "recbole-1.2.1-py3-none-any.whl"
     path.parent.mkdir()
     with zipfile.ZipFile(path, "w") as archive:
@@ -58,7 +58,7 @@ def wheel(tmp_path, monkeypatch):
 
 @pytest.fixture
 def pip(monkeypatch):
-    """Stands for pip: copies the file it is set to, or fails with the text it is set to."""
+    """Replaces pip: copies a given file, or fails with a given text."""
 
     class Pip:
         calls = 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every model of the zoo passes the same tests; then its layers, the runner and the demo.
+"""Contract tests of every model of the zoo; tests of its layers, the runner and the demo.
 
-All data is generated: a checkerboard of tastes whose attainable AUC is 0.85.
+All data are generated; the attainable AUC is 0.85.
 """
 
 import concurrent.futures
@@ -23,8 +23,13 @@ SETTINGS = run.Settings(
 )
 
 
+def test_the_page_has_a_row_for_every_model():
+    page = pathlib.Path(run.__file__).with_name("README.md").read_text()
+    assert [name for name in run.MODELS if f"| [{name}]({name}.py) |" not in page] == []
+
+
 class Trained:
-    """A model, and what it says of the test rows."""
+    """A trained model and its predictions for the test rows."""
 
     def __init__(self, model, folder):
         tf.logging.set_verbosity(tf.logging.ERROR)
@@ -48,7 +53,7 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def train_once(tmp_path_factory):
-    """Model name -> Trained, the same in every test."""
+    """Returns a function from a model name to Trained; each model is trained once."""
     return functools.lru_cache(None)(lambda name: Trained(name, tmp_path_factory.mktemp(name)))
 
 
@@ -172,7 +177,7 @@ def test_a_dense_layer_of_more_axes_is_the_same_layer_on_each():
 
 @pytest.fixture
 def small_data(monkeypatch):
-    """Whatever data is asked for, the small task is loaded."""
+    """Loads the small task in place of any data set."""
     monkeypatch.setattr(data, "load", lambda *_, **__: TASK)
 
 
@@ -266,7 +271,7 @@ def test_without_network_the_demo_says_so_and_goes_on(monkeypatch, capsys):
     assert demo._load("movielens_100k", None) is TASK
     said = capsys.readouterr().out
     assert "no connection to the package index" in said
-    assert "Going on with generated data." in said
+    assert "The demo continues with generated data." in said
 
 
 def test_the_demo_runs_from_data_to_an_answered_request(small_data, capfd):
@@ -281,7 +286,7 @@ def test_the_demo_runs_from_data_to_an_answered_request(small_data, capfd):
 
 
 def eagerly(function, *arguments):
-    """Runs it in a thread of its own, where no test's graph is the default."""
+    """Runs a function in a new thread, which has no default graph of a test."""
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
         return thread.submit(function, *arguments).result()
 

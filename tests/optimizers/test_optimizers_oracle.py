@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from optimizer_rules import (
+    ALL_RULES,
     DIMS,
     LAZY_RULES,
     OWN_RULES,
@@ -19,6 +20,7 @@ from optimizer_rules import (
     rules,
     table_from,
 )
+from oracle import RULES
 
 import rec_estimator as rec
 
@@ -27,6 +29,11 @@ def assert_within_2_ulp(actual, expected):
     # Here TensorFlow's kernels and graph rewrites do the arithmetic. The bits are equal if these
     # round each operation once, as NumPy does; TensorFlow does not guarantee that.
     np.testing.assert_array_max_ulp(actual, expected, maxulp=2)
+
+
+def test_every_optimizer_is_among_the_rules_under_test():
+    names = [name for name in rec.optimizers.__all__ if name.endswith(("Optimizer", "OptimizerV2"))]
+    assert sorted({name for name, _ in ALL_RULES.values()}) == names
 
 
 def train(rule, loss):
@@ -126,19 +133,18 @@ def test_training_goes_on_from_a_checkpoint_as_if_never_stopped(rule, tmp_path):
             assert_same_bits(actual, expected)
 
 
-SLOTS_IN_CHECKPOINT = {
-    "adagrad_decay": {"AdagradDecay": 5, "AdagradDecay_1": 5},
-    "adagrad_decay_v2": {"AdagradDecay": 5, "AdagradDecay_1": 1},
-    "rowwise_adagrad": {"RowwiseAdagrad": 1},
-    "adam_async": {"AdamAsync": 5, "AdamAsync_1": 5},
-    "adam_w": {"AdamW": 5, "AdamW_1": 5},
-    "weight_decay": {},
-}
+# Slots that are not called as oracle.RULES calls them.
+SLOT_NAMES = {"adam_async": {"Adam": "AdamAsync", "Adam_1": "AdamAsync_1"}}
 
 
-@pytest.mark.parametrize("name", SLOTS_IN_CHECKPOINT)
+@pytest.mark.parametrize("name", OWN_RULES)
 def test_a_checkpoint_has_the_slots_under_deeprecs_names_in_their_widths(name, tmp_path):
     table = table_from(initial_vectors(5))
+    renamed = SLOT_NAMES.get(name, {})
+    expected = {
+        renamed.get(slot, slot): [2, width]
+        for slot, width, _ in RULES[ours(OWN_RULES[name]).table_rule].slots_of(5)
+    }
     train_op = train(OWN_RULES[name], tf.reduce_sum(rows_of(table, [3, 4])))
     with initialized_session() as session:
         session.run(train_op)
@@ -149,7 +155,7 @@ def test_a_checkpoint_has_the_slots_under_deeprecs_names_in_their_widths(name, t
         for tensor, shape in shapes.items()
         if tensor.startswith("table/") and tensor.endswith("-values")
     }
-    assert slots == {slot: [2, width] for slot, width in SLOTS_IN_CHECKPOINT[name].items()}
+    assert slots == expected
 
 
 @rules({name: OWN_RULES[name] for name in ("adagrad_decay", "adagrad_decay_v2", "rowwise_adagrad")})

@@ -12,21 +12,6 @@ from rec_estimator import _ops
 
 EDGE_KEYS = [0, -1, np.iinfo(np.int64).min, np.iinfo(np.int64).max]
 
-# Hyperparameters of each rule, in its order.
-HYPER = {
-    "GradientDescent": [0.5],
-    "GradientDescentWeightDecay": [0.5, 0.01],
-    "Momentum": [0.1, 0.9, 0.0],
-    "Adagrad": [0.1],
-    "AdagradDecay": [0.1, 0.9, 0.1, 3.0],
-    "AdagradDecayV2": [0.1, 0.9, 0.1, 3.0],
-    "RowwiseAdagrad": [0.1],
-    "Adam": [0.1, 0.9, 0.999, 1e-8, 0.81, 0.998],
-    "AdamW": [0.1, 0.9, 0.999, 1e-8, 0.81, 0.998, 0.01],
-    "AdamAsyncRmsprop": [0.1, 0.9, 0.999, 1e-8],
-    "Ftrl": [0.1, -0.5, 0.01, 0.02, 0.0],
-}
-
 # Rules that use the CPU's approximate square root or reciprocal for eight floats at a time. It
 # rounds twice, NumPy once, and the difference grows with the number of steps.
 RELATIVE_ERROR = {"Adagrad": 2e-6}
@@ -79,7 +64,7 @@ def test_shapes_are_checked_when_the_graph_is_built(changed, message):
 # ------------------------------------------------------------------ run-time errors
 
 ATTR_ERRORS = {
-    "unknown rule": ({"rule": "Magic"}, "rule must be one of .*Adagrad.*, got 'Magic'"),
+    "unknown rule": ({"rule": "Magic"}, f"rule must be one of {', '.join(RULES)}, got 'Magic'"),
     "two hyperparameters": (
         {"hyper": [0.5, 0.5]},
         r"hyper of GradientDescent must be 1 tensors \(learning_rate\), got 2",
@@ -107,6 +92,15 @@ ATTR_ERRORS = {
 @pytest.mark.parametrize("changed, message", ATTR_ERRORS.values(), ids=ATTR_ERRORS)
 def test_invalid_attributes_are_an_error(session, changed, message):
     op = apply_op(keys=[1], grads=[[1.0] * 3], counted_keys=[], **changed)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        session.run(op)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_has_the_hyperparameters_of_its_oracle_in_their_order(session, rule):
+    hyper = list(RULES[rule].hyper)
+    op = apply_op(keys=[1], grads=[[1.0] * 3], counted_keys=[], rule=rule, hyper=[0.5] * 9)
+    message = rf"hyper of {rule} must be {len(hyper)} tensors \({', '.join(hyper)}\), got 9"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         session.run(op)
 
@@ -178,7 +172,7 @@ def test_a_second_optimizer_is_an_error_and_leaves_the_slots_alone(make_table):
     before = table.export(slots_of("Adagrad", 3))
     message = r"slots of table t must be those of Adam \(Adam, Adam_1\), got Adagrad"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        table.apply("Adam", HYPER["Adam"], [1], np.ones([1, 3]), slots=slots_of("Adam", 3))
+        table.apply("Adam", RULES["Adam"].example, [1], np.ones([1, 3]), slots=slots_of("Adam", 3))
     table.apply("Adagrad", [0.5], [], np.ones([0, 3]), slots=slots_of("Adagrad", 3))
     after = table.export(slots_of("Adagrad", 3))
     for name in before:
@@ -199,7 +193,7 @@ def test_an_optimizer_without_slots_may_follow_one_with_slots(make_table):
 @pytest.mark.parametrize("rule", RULES)
 def test_an_empty_batch_changes_nothing(make_table, rule):
     table = make_table(3, np.zeros([1, 3]))
-    table.apply(rule, HYPER[rule], [], np.zeros([0, 3]), slots=slots_of(rule, 3))
+    table.apply(rule, RULES[rule].example, [], np.zeros([0, 3]), slots=slots_of(rule, 3))
     assert table.stats()[:2] == (0, 0)
 
 
@@ -208,8 +202,8 @@ def test_one_key_takes_one_step_from_its_initial_vector(make_table, rule):
     bank = np.arange(15, dtype=np.float32).reshape(5, 3)
     table, oracle = make_table(3, bank), TableOracle(bank)
     grads = np.array([[1, -2, 3]], np.float32)
-    table.apply(rule, HYPER[rule], [12], grads, version=7, slots=slots_of(rule, 3))
-    oracle.apply(rule, HYPER[rule], [12], grads, version=7)
+    table.apply(rule, RULES[rule].example, [12], grads, version=7, slots=slots_of(rule, 3))
+    oracle.apply(rule, RULES[rule].example, [12], grads, version=7)
     np.testing.assert_array_equal(table.lookup([12]), oracle.lookup([12]))
     assert (table.lookup([12]) != bank[2]).all()
 
@@ -280,8 +274,8 @@ def test_random_steps_agree_with_the_oracle(make_table, rule, dim):
         keys = rng.integers(-40, 40, rng.choice([0, 1, 30, 300]))
         counted = rng.integers(-60, 60, rng.choice([0, 5]))
         grads = rng.normal(size=[len(keys), dim]).astype(np.float32)
-        table.apply(rule, HYPER[rule], keys, grads, counted, version=step, slots=slots)
-        oracle.apply(rule, HYPER[rule], keys, grads, counted, version=step)
+        table.apply(rule, RULES[rule].example, keys, grads, counted, version=step, slots=slots)
+        oracle.apply(rule, RULES[rule].example, keys, grads, counted, version=step)
     actual, expected = table.export(slots), oracle.export(slots)
     assert actual.keys() == expected.keys()
     for name, array in expected.items():

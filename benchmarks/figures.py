@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the measured figures of the pages from the raw results in benchmarks/results.
+
+    python -m benchmarks.figures    # `make docs` runs it
+
+A page has a block between two markers; everything between them is generated:
+
+    <!-- figures: NAME -->
+    …
+    <!-- end -->
+
+To add a block, write a function that returns its text, add it to FIGURES and put the markers into
+the page. After a new measurement, run `make docs`. tests/test_figures.py fails if a page is stale.
+"""
+
+import json
+import pathlib
+import re
+from typing import Any, Callable, Dict, Iterable, List, Sequence
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(^<!-- end -->$)", re.DOTALL | re.MULTILINE)
+
+
+def result(name: str) -> Dict[str, Any]:
+    """The raw result that benchmarks/<name>.py, or model_zoo.reach, wrote."""
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in (header, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
+
+
+def signed(percent: float) -> str:
+    """+3.5 % or −29.9 %."""
+    return f"{percent:+.1f} %".replace("-", "\u2212")
+
+
+def table_speed() -> str:
+    """README.md: the table against a dense variable and TFRA."""
+    ratios = result("bench_table")["ratios"]
+    rows = (("train step, Adagrad", "train"), ("lookup alone", "lookup"))
+    return table(
+        ["", "dense `tf.Variable`", "TFRA 0.7.2"],
+        [
+            [words, *(f"{ratios[f'{what}/{other}']:.2f}× as fast" for other in ("dense", "tfra"))]
+            for words, what in rows
+        ],
+    )
+
+
+def filter_costs() -> str:
+    """docs/filters.md: time and memory of a filter against the same table without one."""
+    found = result("bench_filters")
+    cost, memory = found["cost"], found["memory"]
+    kinds = ("counter", "bloom")
+    return table(
+        ["cost", "`CounterFilter`", "`CBFFilter`, p = 0.01"],
+        [
+            [
+                "bytes for a key that is not admitted",
+                *(
+                    f"{memory[f'not admitted, {kind}']['beyond_floats']:.1f}"
+                    for kind in ("CounterFilter", "CBFFilter of 10 M")
+                ),
+            ],
+            ["train step, known keys", *(signed(100 * cost[f"known/{kind}"]) for kind in kinds)],
+            [
+                "train step, a stream of new keys",
+                *(signed(100 * cost[f"stream/{kind}"]) for kind in kinds),
+            ],
+        ],
+    )
+
+
+def bloom_plain() -> str:
+    """docs/filters.md: false positive rates of a Bloom filter without blocks."""
+    points: Dict[int, Dict[int, str]] = {}
+    for one in result("bloom_rates")["plain"]:
+        rates = (f"{float(f'{one[kind]:.2g}'):g}" for kind in ("computed", "measured"))
+        points.setdefault(one["cells_per_key"], {})[one["hashes"]] = " / ".join(rates)
+    hashes = next(iter(points.values()))
+    return table(
+        ["m/n", *(f"k = {k}" for k in hashes)],
+        [[str(cells), *(rates[k] for k in hashes)] for cells, rates in points.items()],
+    )
+
+
+def bloom_blocks() -> str:
+    """docs/filters.md: false positive rates of this library's blocked filter at full load."""
+    return table(
+        ["asked for", "k", "measured", "bytes a key"],
+        [
+            [
+                f"{one['asked']:g}",
+                str(one["hashes"]),
+                f"{one['measured']:.3g}",
+                f"{one['bytes_per_key']:.1f}",
+            ]
+            for one in result("bloom_rates")["own"]
+        ],
+    )
+
+
+def filter_sweep() -> str:
+    """docs/filters.md: what thresholds do to generated clicks."""
+    runs = result("filter_sweep")["data"]["clicks"]
+    return table(
+        ["generated clicks: `filter_freq`", "rows left", "test AUC"],
+        [
+            [
+                str(run["filter_freq"]),
+                f"{100 * run['rows'] / (run['rows'] + run['filtered']):.0f} %",
+                f"{run['auc']:.3f}",
+            ]
+            for run in runs
+        ],
+    )
+
+
+def checkpoint() -> str:
+    """docs/checkpoints.md: speed and memory of a save and a restore."""
+    found = result("bench_checkpoint")
+    return table(
+        ["", "speed of a plain file of that size", "memory beyond the table"],
+        [
+            [
+                words,
+                f"{found['ratios'][what]:.2f}",
+                f"{found['memory'][what]['beyond'] / 2**20:.0f} MiB",
+            ]
+            for words, what in (("save", "save"), ("restore, nothing cached", "restore"))
+        ],
+    )
+
+
+def _serving(graph: str, request: str) -> Dict[str, Dict[str, Any]]:
+    """Points of a graph and request, by model."""
+    points = result("bench_serving")["points"]
+    return {p["model"]: p for p in points if (p["graph"], p["request"]) == (graph, request)}
+
+
+def serving_time() -> str:
+    """docs/serving.md: time of uncompressed and hand-written graphs over the compressed one's."""
+    models = {
+        "DIN": "DIN, history of 100",
+        "DIEN-like": "DIEN-like, a GRU over the history",
+        "DSSM": "DSSM",
+        "wide & deep": "wide & deep",
+    }
+
+    def ratio(graph: str, request: str, model: str) -> str:
+        return f"{_serving(graph, request)[model]['time_over_compressed']:.1f}"
+
+    users = [f"1 x {candidates}" for candidates in (50, 500, 1000)]
+    return table(
+        [
+            "time over the compressed graph's",
+            "as written, 1 user × 50 / 500 / 1000 candidates",
+            "by hand, the same",
+            "as written, 256 users × 1",
+        ],
+        [
+            [
+                words,
+                *(
+                    " / ".join(ratio(graph, request, model) for request in users)
+                    for graph in ("as written", "by hand")
+                ),
+                ratio("as written", "256 x 1", model),
+            ]
+            for model, words in models.items()
+        ],
+    )
+
+
+def serving_bytes() -> str:
+    """docs/serving.md: what a request of 500 candidates takes."""
+    return table(
+        ["DIN, 1 user × 500 candidates", "request", "memory at its peak"],
+        [
+            [
+                graph,
+                f"{_serving(graph, '1 x 500')['DIN']['request_bytes'] / 1e3:.0f} KB",
+                f"{_serving(graph, '1 x 500')['DIN']['peak_bytes'] / 1e6:.0f} MB",
+            ]
+            for graph in ("as written", "compressed")
+        ],
+    )
+
+
+def serving_zoo() -> str:
+    """docs/serving.md: compressed exports of the model zoo."""
+    names = {"wide_and_deep": "wide & deep", "deepfm": "DeepFM", "din": "DIN"}
+    points = result("bench_serving_zoo")["points"]
+    return table(
+        ["model zoo, 1 user × 500 candidates", *(names[point["model"]] for point in points)],
+        [["times as fast as uncompressed", *(f"{point['speed_up']:.2f}" for point in points)]],
+    )
+
+
+def portable() -> str:
+    """docs/serving.md: what a portable export costs."""
+    found = result("bench_portable")
+    kinds = ("ours", "portable")
+
+    def cells(what: str) -> List[str]:
+        points = (found[f"{kind}_{what}"] for kind in kinds)
+        return [f"{one['s']:.1f} s, {one['peak_mb']:.0f} MB" for one in points]
+
+    least, middle, most = sorted(found["request_portable_over_ours"])
+    ours, theirs = (f"{found[f'{kind}_request_ms']:.1f} ms" for kind in kinds)
+    return table(
+        ["", "with our ops", "portable"],
+        [
+            ["variables on disk", *(f"{found[f'{kind}_export']['mb']:.0f} MB" for kind in kinds)],
+            ["export, memory beyond the process", *cells("export")],
+            ["load, memory beyond the process", *cells("load")],
+            ["request", ours, f"{theirs}, {middle:.1f} times ({least:.1f} to {most:.1f})"],
+        ],
+    )
+
+
+def grouped() -> str:
+    """docs/serving.md: files of grouped samples."""
+    found = result("bench_grouped")
+
+    def thousands(rate: float) -> str:
+        return f"{rate / 1000:.0f},000"
+
+    def bytes_a_row(suffix: str) -> List[str]:
+        return [f"{found[f'{kind}{suffix}_bytes_a_row']:.1f}" for kind in ("flat", "grouped")]
+
+    def rate(kind: str, what: str) -> str:
+        return thousands(found[f"{kind}_rows_{what}_a_second"])
+
+    return table(
+        ["", "flat `tf.train.Example`", "grouped `tf.train.SequenceExample`"],
+        [
+            ["bytes a row", *bytes_a_row("")],
+            ["bytes a row, GZIP", *bytes_a_row(".gz")],
+            [
+                "rows read a second, batches of 512",
+                rate("flat", "read"),
+                f"{rate('grouped', 'read')}, {found['read_speed_up']:.2f} times",
+            ],
+            ["rows written a second, in Python", "", rate("grouped", "written")],
+            ["rows written a second, GZIP", "", rate("grouped.gz", "written")],
+        ],
+    )
+
+
+def pipeline() -> str:
+    """docs/porting.md: speed of modified graphs."""
+    found = result("bench_pipeline")["speed_up"]
+    return (
+        f"The modified graph is {found['modified']:.2f} times as fast, and "
+        f"{found['modified, prefetch']:.2f} times where the dataset ends in `prefetch`."
+    )
+
+
+def zoo() -> str:
+    """model_zoo/README.md: test AUC of the models."""
+    points: Dict[str, Dict[str, str]] = {}
+    for one in result("model_zoo")["results"]:
+        auc = "{auc_mean:.4f} ({auc_least:.4f}\u2013{auc_most:.4f})".format(**one)
+        points.setdefault(one["model"], {})[one["data"]] = auc
+    return table(
+        ["model", "MovieLens-100k", "Online Retail"],
+        [[name, found["movielens_100k"], found["online_retail"]] for name, found in points.items()],
+    )
+
+
+FIGURES: Dict[str, Callable[[], str]] = {
+    "table-speed": table_speed,
+    "filter-costs": filter_costs,
+    "bloom-plain": bloom_plain,
+    "bloom-blocks": bloom_blocks,
+    "filter-sweep": filter_sweep,
+    "checkpoint": checkpoint,
+    "serving-time": serving_time,
+    "serving-bytes": serving_bytes,
+    "serving-zoo": serving_zoo,
+    "portable": portable,
+    "grouped": grouped,
+    "pipeline": pipeline,
+    "model-zoo": zoo,
+}
+
+
+def pages() -> List[pathlib.Path]:
+    """Every page that may have figures."""
+    return sorted(p for pattern in ("*.md", "docs/*.md", "*/README.md") for p in ROOT.glob(pattern))
+
+
+def names_in(text: str) -> List[str]:
+    """Names of the blocks of a page."""
+    return [match.group(2) for match in BLOCK.finditer(text)]
+
+
+def generate(text: str) -> str:
+    """The text of a page with all its blocks written again.
+
+    Raises:
+      ValueError: A block has a name that FIGURES lacks.
+    """
+
+    def block(match: "re.Match[str]") -> str:
+        begin, name, end = match.groups()
+        if name not in FIGURES:
+            raise ValueError(f"figures must be one of {sorted(FIGURES)}, got {name!r}")
+        return f"{begin}\n{FIGURES[name]()}\n\n{end}"
+
+    return BLOCK.sub(block, text)
+
+
+def main() -> None:
+    """Runs the command."""
+    for page in pages():
+        text = page.read_text()
+        written = generate(text)
+        if written != text:
+            page.write_text(written)
+            print(f"{page.relative_to(ROOT)}: figures written")
+
+
+if __name__ == "__main__":
+    main()
