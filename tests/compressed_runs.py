@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a model uncompressed on repeated rows, and compressed on users' rows."""
 
+import re
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -113,3 +115,31 @@ def predict(export_dir, request, key="predict"):
         assert set(signature.inputs) == set(request)
         feed = {signature.inputs[name].name: value for name, value in request.items()}
         return session.run({k: v.name for k, v in signature.outputs.items()}, feed)
+
+
+class LossHook(tf.train.SessionRunHook):
+    """Keeps the losses of all steps."""
+
+    def __init__(self):
+        self.losses = []
+
+    def before_run(self, run_context):
+        # Estimator adds the loss of the model_fn to this collection.
+        return tf.train.SessionRunArgs(tf.get_collection(tf.GraphKeys.LOSSES)[-1])
+
+    def after_run(self, run_context, run_values):
+        self.losses.append(run_values.results)
+
+
+def compare_slots(flat, grouped):
+    """Compares integers, and Adam's slots to 1e-5 of their largest value; returns the slots."""
+    slots = []
+    for name, _ in tf.train.list_variables(flat):
+        expected, got = (tf.train.load_variable(prefix, name) for prefix in (flat, grouped))
+        if expected.dtype.kind != "f":
+            np.testing.assert_array_equal(got, expected, err_msg=name)
+        elif re.search(r"/Adam(_1)?(-values)?$", name):
+            slots.append(name)
+            largest = max(np.abs(expected).max(initial=0), 1e-4 if name[-2:] != "_1" else 1e-8)
+            np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5 * largest, err_msg=name)
+    return slots

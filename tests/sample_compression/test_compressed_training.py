@@ -2,15 +2,13 @@
 """Training on compressed batches: losses, gradients, rows and counts of the flat batches."""
 
 import functools
-import re
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from compressed_runs import predict
+from compressed_runs import LossHook, predict
 
 import rec_estimator as rec
-from model_zoo import data, run
 
 USERS = ("user", "user_id", "history", "recent", "words", "weights", "age")
 ROWS = 48
@@ -101,20 +99,6 @@ def model_fn(features, labels, mode, params):
     )
 
 
-class LossHook(tf.train.SessionRunHook):
-    """Keeps the losses of all steps."""
-
-    def __init__(self):
-        self.losses = []
-
-    def before_run(self, run_context):
-        # Estimator adds the loss of the model_fn to this collection.
-        return tf.train.SessionRunArgs(tf.get_collection(tf.GraphKeys.LOSSES)[-1])
-
-    def after_run(self, run_context, run_values):
-        self.losses.append(run_values.results)
-
-
 def input_fn(is_grouped, start=0):
     """The batches from number `start` on; there are four."""
 
@@ -140,20 +124,6 @@ def compare(flat, grouped):
         else:
             np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5, err_msg=name)
     return names
-
-
-def compare_slots(flat, grouped):
-    """Compares integers, and Adam's slots to 1e-5 of their largest value; returns the slots."""
-    slots = []
-    for name, _ in tf.train.list_variables(flat):
-        expected, got = (tf.train.load_variable(prefix, name) for prefix in (flat, grouped))
-        if expected.dtype.kind != "f":
-            np.testing.assert_array_equal(got, expected, err_msg=name)
-        elif re.search(r"/Adam(_1)?(-values)?$", name):
-            slots.append(name)
-            largest = max(np.abs(expected).max(initial=0), 1e-4 if name[-2:] != "_1" else 1e-8)
-            np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5 * largest, err_msg=name)
-    return slots
 
 
 OPTIMIZERS = {
@@ -565,40 +535,3 @@ def test_bad_declarations_are_refused(tmp_path):
 
     with pytest.raises(ValueError, match="in the graph of the model, got the graph of a function"):
         flat.map(enable)
-
-
-@pytest.mark.parametrize("model", ["din", pytest.param("wide_and_deep", marks=pytest.mark.slow)])
-def test_models_of_the_zoo_train_the_same(model, tmp_path):
-    task = data.load("generated")
-    users = [column.name for column in task.columns if column.side != "item"]
-    kept = {name: rows[-512:] for name, rows in task.train.items()}
-    for name in users:  # Few users, as where candidates are logged.
-        kept[name] = kept[name][np.arange(512) % 37]
-    prefixes, losses = {}, {}
-    for is_grouped in (False, True):
-
-        def input_fn(is_grouped=is_grouped):
-            flat = rec.inputs.numpy_input_fn(kept, task.train_labels[:512], batch_size=128)()
-            return rec.inputs.group_samples(flat, users) if is_grouped else flat
-
-        estimator = rec.RecEstimator(
-            run.MODELS[model].model_fn,
-            model_dir=str(tmp_path / str(is_grouped)),
-            config=rec.RunConfig(tf_random_seed=1),
-            params={"columns": task.columns, "hidden_units": (8, 4), "learning_rate": 1e-3},
-            embedding_features=run.MODELS[model].embedding_features(task.columns, 4),
-            sample_compression=rec.SampleCompression(user=users),
-        )
-        hook = LossHook()
-        estimator.train(input_fn, hooks=[hook], steps=1)
-        prefixes[is_grouped] = str(estimator.latest_checkpoint())
-        estimator.train(input_fn, hooks=[hook])
-        losses[is_grouped] = hook.losses
-    # After one step, Adam's slots are the gradients and their squares. The weights are no measure:
-    # Adam also makes full steps for gradients that are rounding errors, as those of a bias below a
-    # softmax.
-    slots = compare_slots(*prefixes.values())
-    assert "deep/hidden_0/kernel/Adam" in slots and "item/Adam-values" in slots
-    assert tf.train.load_variable(prefixes[True], "item-freqs").sum() > 128
-    np.testing.assert_allclose(losses[True], losses[False], rtol=1e-5)
-    assert len(losses[True]) == 5
