@@ -8,7 +8,7 @@
 
 namespace rec_estimator {
 
-bool AdmitsAfterBatch(const ShardSet& shards, const Admission& admission,
+bool AdmitsAfterBatch(const ShardSet& shards, Admission admission,
                       const int64_t* keys, size_t n, bool* out) {
   // One occurrence may be enough for every key.
   if (admission.DecideAdmission(admission.CountAfterBatch(0, 1))) {
@@ -26,9 +26,9 @@ bool AdmitsAfterBatch(const ShardSet& shards, const Admission& admission,
     return size;
   };
   Scratch scratch(Scratch::kBatch);
-  uint32_t* undecided;  // (n) positions in keys
-  uint32_t* counts;     // (n) their counts so far
-  uint32_t* slots;      // 1 + position in undecided, or 0
+  uint32_t* undecided = nullptr;  // (n) positions in keys
+  uint32_t* counts = nullptr;     // (n) their counts so far
+  uint32_t* slots = nullptr;      // 1 + position in undecided, or 0
   const bool has_memory = scratch.Allocate([&](Layout* layout) {
     layout->Add(&undecided, n);
     layout->Add(&counts, n);

@@ -12,7 +12,7 @@
 namespace rec_estimator {
 
 // EmbeddingTable::Admits.
-bool AdmitsAfterBatch(const ShardSet& shards, const Admission& admission,
+bool AdmitsAfterBatch(const ShardSet& shards, Admission admission,
                       const int64_t* keys, size_t n, bool* out);
 
 }  // namespace rec_estimator

@@ -155,9 +155,9 @@ void BatchApply::ReserveQuota(int s) {
 
 void BatchApply::GrowToQuota(int s) {
   Shard& shard = shards_[s];
-  // With a Bloom filter few of the keys enter the index. If room were made for
-  // new keys only, there would hardly ever be room for all, and every batch
-  // would have to count.
+  // With a Bloom filter few keys enter the index, so room for the new keys of
+  // this batch would be too little for all keys of the next one, and every
+  // batch would have to count. Therefore all keys get room.
   if (!shards_.has_bloom()) {
     uint32_t keys = 0;
     uint32_t rows = 0;
@@ -222,7 +222,9 @@ bool BatchApply::InsertAdmitted(int s, bool* all_have_rows) {
   const int64_t* keys = key_ + begin;
   EntryRef* entries = entry_ + begin;
   uint32_t* rows = row_ + begin;
+  const uint32_t* end = end_ + begin;
   const uint32_t* without_row = id_ + begin;
+  const Admission admission = admission_;
   ShardNeeds needs = Classify(s);
   const uint32_t n = n_without_row_[s];
   // Padding has no row and is not in the list.
@@ -255,8 +257,9 @@ bool BatchApply::InsertAdmitted(int s, bool* all_have_rows) {
     const uint32_t u = without_row[i];
     if (!entries[u].found()) {
       if (has_bloom) {
-        shard.CountInCells(keys[u], CountAfterBatch(s, u, estimate_[begin + u]),
-                           tracking);
+        const uint32_t count = admission.CountAfterBatch(estimate_[begin + u],
+                                                         Occurrences(end, u));
+        shard.CountInCells(keys[u], count, tracking);
         if (rows[u] != kToAdmit) continue;
       }
       entries[u] = shard.Insert(keys[u]);
@@ -279,8 +282,10 @@ ShardNeeds BatchApply::DecideAdmission(int s, const uint32_t* without_row,
   const int64_t* keys = key_ + part_.begin[s];
   const EntryRef* entries = entry_ + part_.begin[s];
   uint32_t* rows = row_ + part_.begin[s];
+  const uint32_t* end = end_ + part_.begin[s];
+  const Admission admission = admission_;
   ShardNeeds needs;
-  if (admission_.admits_all()) {
+  if (admission.admits_all()) {
     for (uint32_t i = 0; i < n; ++i) {
       rows[without_row[i]] = kToAdmit;
       needs.entries += !entries[without_row[i]].found();
@@ -311,8 +316,8 @@ ShardNeeds BatchApply::DecideAdmission(int s, const uint32_t* without_row,
       if (block != nullptr) count = cells.Estimate(*block, index.seed);
       estimate_[part_.begin[s] + u] = count;
     }
-    const bool admitted =
-        admission_.DecideAdmission(CountAfterBatch(s, u, count));
+    const bool admitted = admission.DecideAdmission(
+        admission.CountAfterBatch(count, Occurrences(end, u)));
     if (admitted) rows[u] = kToAdmit;
     needs.rows += admitted;
     needs.entries += !found && (admitted || !has_bloom);

@@ -61,11 +61,9 @@ class BatchApply {
   // Bloom filter, records the estimates of those without an entry, so that no
   // key counts what another key of this batch adds.
   ShardNeeds DecideAdmission(int s, const uint32_t* without_row, uint32_t n);
-  // The count of distinct key u of shard s after the batch.
-  uint32_t CountAfterBatch(int s, uint32_t u, uint32_t count) const {
-    const uint32_t* end = end_ + part_.begin[s];
-    const uint32_t occurrences = u == 0 ? end[0] : end[u] - end[u - 1];
-    return admission_.CountAfterBatch(count, occurrences);
+  // The occurrences of distinct key u of a shard whose part of end_ is `end`.
+  static uint32_t Occurrences(const uint32_t* end, uint32_t u) {
+    return u == 0 ? end[0] : end[u] - end[u - 1];
   }
 
   // Finds or inserts the keys of shard s, then updates their rows. The lock is

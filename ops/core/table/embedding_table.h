@@ -39,9 +39,8 @@
 // new keys (see below). Then, under one exclusive lock per shard, all keys are
 // found or inserted, and 64 rows at a time are summed and updated. All steps
 // are split by shard and keep the batch's order within a key, so the bits do
-// not depend on the number of threads.
-//
-// Insert (batch_insert.h): what a restore does; sorted the same way.
+// not depend on the number of threads. Insert (batch_insert.h), which a restore
+// uses, sorts and reserves room in the same way.
 //
 // Filters: Admission has the rule. A key that is counted but not admitted has
 // either an entry without a row or, with a Bloom filter, cells in its shard's
@@ -64,14 +63,12 @@
 // delta: erase, insert rows, insert counted keys, merge blocks.
 //
 // Out of memory: an apply first reserves quotas of entries, rows and Bloom
-// blocks for its distinct keys. Mostly there is room, and a quota is one atomic
-// addition. If not, the index grows under the lock; without a Bloom filter the
-// keys that are really new are counted first. No row is touched before all
-// quotas are granted, so Apply and Insert that return false have changed
-// nothing. One exception: if another thread erases keys of the batch or clears
-// the table meanwhile, and memory then runs out, whole shards are skipped.
-// SetBank, EnsureSlots, bank, slots and Snapshot throw std::bad_alloc and then
-// have changed nothing.
+// blocks for its distinct keys. Mostly a quota is one atomic addition; if there
+// is no room, the index grows under the lock. No row is touched before all
+// quotas are granted, so Apply and Insert change nothing if they return false.
+// The exception: another thread erases keys of the batch or clears the table
+// meanwhile, and memory then runs out. Then whole shards are skipped. SetBank,
+// EnsureSlots, bank, slots and Snapshot throw std::bad_alloc instead.
 //
 // THREAD RULE
 //
@@ -94,22 +91,17 @@
 // COSTS
 //
 // Memory beyond a row's floats: 25.6 bytes per entry, 34.5 per key averaged
-// over growth (0.74 load). An empty table takes 12 KiB and two vectors. Growing
-// a shard needs its old and new array at once. Erased rows are reused by their
-// shard; only Clear frees memory. Each applying thread keeps up to 32 MiB of
-// scratch memory, about 45 bytes per occurrence. Tracking changes costs 8 to 16
-// bytes per erased key. A Snapshot takes 16 KiB, 8 bytes per Bloom block of one
-// shard, and 16 bytes per listed key.
-//
-// Cache misses: a lookup reads 1.1 lines of index (1.3 for an absent key) and
-// the lines of the value; an apply one more line of index and the slots.
+// over growth (0.74 load). An empty table takes 25 KiB. Growing a shard needs
+// its old and new array at once. Erased rows are reused by their shard; only
+// Clear frees memory. A lookup reads 1.1 lines of index per key (1.3 for an
+// absent key) and the lines of the value; an apply one more line of index and
+// the slots. docs/core_measurements.md has speeds, and the alternatives that
+// were slower.
 //
 // Weak points: a call per key is slow (an apply takes 0.5 us), so every method
 // takes a batch. A batch whose keys are in one shard runs on one thread. The
 // hash function is fixed, so an adversary can fill one bucket, where searches
 // become linear.
-//
-// Speeds, and alternatives that were slower: docs/core_measurements.md.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_EMBEDDING_TABLE_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_EMBEDDING_TABLE_H_
 

@@ -79,7 +79,7 @@ class Shard {
   // Makes room for all quotas and `more_entries`. False: no memory.
   bool GrowToQuota(int64_t more_entries = 0);
 
-  // Whether this fits besides what the shard holds, regardless of quotas.
+  // Whether this fits in addition to what the shard holds. Ignores quotas.
   bool HasRoom(const ShardNeeds& needs) const {
     return n_keys() + needs.entries <=
                capacity_.load(std::memory_order_relaxed) &&
@@ -254,12 +254,13 @@ class Shard {
   double stagger_ = 0;
 
   std::vector<int64_t> erased_;
-  size_t n_erased_pending_ = 0;  // Entries of erased_ at the last MarkSaved.
-  std::vector<int64_t> frozen_keys_;
-  std::vector<float> frozen_values_;  // (frozen_keys_, dim); used by an apply.
+  size_t n_erased_pending_ = 0;  // Size of erased_ at the last MarkSaved.
 
   // The cells of keys without an entry.
   alignas(kCacheLine) BloomShard bloom_;
+
+  std::vector<int64_t> frozen_keys_;
+  std::vector<float> frozen_values_;  // (frozen_keys_, dim); used by an apply.
 };
 
 }  // namespace rec_estimator

@@ -4,6 +4,10 @@
 namespace rec_estimator {
 namespace {
 
+// From this many keys on, every shard is locked without hashing the keys first:
+// they belong to nearly all shards anyway.
+constexpr size_t kLockAllFrom = 512;
+
 // Where shard s is in its growth cycle: 0, 1/64, ... The bits of s are
 // reversed, so that neighbours differ and memory grows steadily instead of in
 // steps of 30 %.

@@ -27,9 +27,6 @@ static_assert(kShards == 1 << kShardBits, "64 shards");
 // Sets of shards are 64-bit masks: bit s stands for shard s.
 inline constexpr uint64_t kAllShards = ~uint64_t{0};
 
-// From this many keys on, a Reader locks every shard without hashing the keys
-// first: fewer keys would leave shards unlocked.
-inline constexpr size_t kLockAllFrom = 512;
 // Keys that are read under one set of locks. Their lookups cost far more than
 // 64 locks, and an apply waits no longer than these lookups take.
 inline constexpr size_t kLockBlock = 4096;
@@ -43,7 +40,7 @@ class ShardSet {
   ShardSet(const ShardSet&) = delete;
   ShardSet& operator=(const ShardSet&) = delete;
 
-  // Bit s of the result: a key belongs to shard s, or n >= kLockAllFrom.
+  // The shards to lock for keys (n): all that they belong to, or simply all.
   static uint64_t MaskOf(const int64_t* keys, size_t n);
 
   Shard& operator[](int s) { return shards_[s]; }

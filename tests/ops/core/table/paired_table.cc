@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compiled once per tree: TABLE_HEADER is the tree's embedding_table.h, and
+// MAKE_TABLE is MakeBase or MakeNew.
+#include "tests/ops/core/table/paired_table.h"
+
+#include <memory>
+#include <vector>
+
+#include TABLE_HEADER
+
+namespace paired {
+namespace {
+
+using ::rec_estimator::EmbeddingTable;
+using ::rec_estimator::SerialFor;
+using ::rec_estimator::UnknownKey;
+
+class TreeTable : public Table {
+ public:
+  explicit TreeTable(const Spec& spec)
+      : table_(kDim, 0.0f,
+               {spec.threshold, 1, spec.max_elements, spec.false_positive_rate},
+               {spec.max_rows, spec.has_padding_and_frozen_keys,
+                spec.has_padding_and_frozen_keys ? std::vector<int64_t>{5, 77}
+                                                 : std::vector<int64_t>{}}),
+        rule_(rec_estimator::MakeRowUpdate("Adagrad", {0.05f})) {
+    std::vector<float> bank(4096 * kDim);
+    for (size_t i = 0; i < bank.size(); ++i) bank[i] = 0.001f * (i % 1000);
+    table_.SetBank(bank.data(), 4096);
+    table_.EnsureSlots({{"Adagrad", kDim, 0.1f}});
+  }
+
+  bool Apply(const int64_t* keys, const float* grads, size_t n,
+             int64_t version) override {
+    return table_.Apply({keys, grads, n, nullptr, 0, version}, *rule_,
+                        SerialFor);
+  }
+  void Lookup(const int64_t* keys, size_t n, float* out) override {
+    table_.Lookup(keys, n, UnknownKey::kInitial, out, SerialFor);
+  }
+  void Read(const int64_t* keys, size_t n, const float** rows) override {
+    const EmbeddingTable::Reader reader(table_, keys, n);
+    reader.Rows(keys, n, UnknownKey::kInitial, rows);
+  }
+  bool Insert(const int64_t* keys, const float* values, size_t n) override {
+    return table_.Insert({keys, n, values, {}, nullptr, nullptr});
+  }
+  bool Admits(const int64_t* keys, size_t n, bool* out) override {
+    return table_.Admits(keys, n, out);
+  }
+  int64_t CountTooMany(const int64_t* keys, size_t n) override {
+    int64_t rows;
+    table_.CountTooMany({keys, nullptr, n, nullptr, 0, 0}, SerialFor, &rows);
+    return rows;
+  }
+  void Frequencies(const int64_t* keys, size_t n, int64_t* out) override {
+    table_.Frequencies(keys, n, out);
+  }
+  size_t ListSnapshot() override {
+    const EmbeddingTable::Snapshot snapshot(table_);
+    std::vector<EmbeddingTable::Snapshot::Entry> admitted, filtered;
+    snapshot.List(0, 1000, SerialFor, &admitted, &filtered);
+    return admitted.size() + filtered.size();
+  }
+  int64_t memory_bytes() override { return table_.memory_bytes(); }
+
+ private:
+  EmbeddingTable table_;
+  const std::unique_ptr<rec_estimator::RowUpdate> rule_;
+};
+
+}  // namespace
+
+std::unique_ptr<Table> MAKE_TABLE(const Spec& spec) {
+  return std::make_unique<TreeTable>(spec);
+}
+
+}  // namespace paired
