@@ -156,7 +156,8 @@ def test_a_saver_of_the_model_fn_must_write_deltas(tmp_path):
         rec.RunConfig(save_incremental_checkpoints_steps=5),
         embedding_features=[rec.EmbeddingFeature("user", dim=4)],
     )
-    with pytest.raises(ValueError, match="Saver must be rec_estimator.Saver.incremental=True"):
+    message = r"Saver of model_fn must be rec_estimator\.Saver\(incremental=True\)"
+    with pytest.raises(ValueError, match=message):
         estimator.train(input_fn)
 
 

@@ -66,7 +66,7 @@ def model_fn(features, mode):
 )
 def test_features_that_are_not_tensors_are_refused(features, tmp_path):
     estimator = rec.RecEstimator(model_fn, str(tmp_path))
-    with pytest.raises(ValueError, match="input_fn must return a tf.data.Dataset, or tensors of"):
+    with pytest.raises(ValueError, match="input_fn must return a tf.data.Dataset or tensors, got"):
         estimator.train(lambda: features, steps=1)
 
 
