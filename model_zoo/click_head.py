@@ -6,9 +6,7 @@ from typing import Any, Dict, Optional
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-
-# Thresholds of the AUC metric, which is then within 2e-4 of the exact AUC (tests compare them).
-_THRESHOLDS = 2000
+from model_zoo.auc import auc_of_logits
 
 
 def click_spec(
@@ -24,7 +22,7 @@ def click_spec(
 
     Returns:
       An EstimatorSpec with the predictions {"probabilities": [B]}, the mean log loss, and the
-      metrics auc and log_loss.
+      metrics auc, auc_error (the bound that auc.py states) and log_loss.
     """
     probabilities = tf.sigmoid(logits)
     predictions = {"probabilities": probabilities}
@@ -35,8 +33,10 @@ def click_spec(
     losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
     loss = tf.reduce_mean(losses)
     if mode == rec.ModeKeys.EVAL:
-        auc = tf.metrics.auc(labels, probabilities, num_thresholds=_THRESHOLDS, name="auc")
-        metrics = {"auc": auc, "log_loss": tf.metrics.mean(losses, name="log_loss")}
+        metrics = {
+            **auc_of_logits(labels, logits),
+            "log_loss": tf.metrics.mean(losses, name="log_loss"),
+        }
         return rec.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
 
     optimizer = rec.optimizers.LazyAdamOptimizer(params["learning_rate"])

@@ -26,6 +26,8 @@ from rec_estimator.hooks import IncrementalSaverHook
 from rec_estimator.optimizers.table_updates import TableUpdates
 from rec_estimator.sample_compression import training as compressed_training
 from rec_estimator.serving import portable as portable_lib
+from rec_estimator.table.coverage import check_tables_are_trained, record_loss
+from rec_estimator.table.registration import train_tables_apart
 from rec_estimator.table.table import EmbeddingTable, graph_tables
 from rec_estimator.training.run_config import RunConfig
 from rec_estimator.training.step_loop import StepLoopHook, check_steps
@@ -153,6 +155,8 @@ class RecEstimator(_WholeLoops):
                 compression_lib.use_stock_ops()
             features = compression_lib.with_open_rows(features)
             _check_tensors(features)
+            if table_optimizer is not None:
+                train_tables_apart()
             if declarations:
                 features = features_lib.lookup_features(features, declarations)
                 _check_labels(labels, {name: features[name] for name in embedded})
@@ -273,6 +277,11 @@ def _with_table_updates(
     spec: EstimatorSpec, table_optimizer: Optional[TableUpdates]
 ) -> EstimatorSpec:
     """Adds the update of the tables that the optimizer of the model_fn does not update."""
+    if table_optimizer is None:
+        if isinstance(spec.loss, tf.Tensor):
+            record_loss(spec.loss)
+        check_tables_are_trained()
+        return spec
     left = [
         table
         for table in graph_tables()
@@ -281,12 +290,6 @@ def _with_table_updates(
     ]
     if not left:
         return spec
-    if table_optimizer is None:
-        raise ValueError(
-            f"table {left[0].name!r} must be covered by an optimizer in training, got none; "
-            "minimize with one of rec_estimator.optimizers, or pass "
-            "RecEstimator(table_optimizer=...)"
-        )
     return spec._replace(train_op=_update_tables(spec, left, table_optimizer))
 
 

@@ -28,8 +28,18 @@ SEED = 2024
 CACHES = {".git", ".venv", "build", "__pycache__", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--v1-behavior",
+        action="store_true",
+        help="call tf.disable_v2_behavior() first, as scripts of TensorFlow 1 do",
+    )
+
+
 def pytest_configure(config):
     tf.get_logger().setLevel("ERROR")
+    if config.getoption("--v1-behavior"):
+        tf.disable_v2_behavior()
     found = importlib.util.find_spec("rec_estimator").origin
     if not found.startswith(str(ROOT)):
         raise pytest.UsageError(
@@ -88,7 +98,14 @@ def graph():
 @pytest.fixture(params=[1, 2])
 def version(request):
     """The version of control flow: 1 is ops of the graph, 2 is functions."""
-    if request.param == 1:
-        tf.disable_control_flow_v2()
+    was_enabled = tf.control_flow_v2_enabled()
+    set_control_flow_v2(request.param == 2)
     yield request.param
-    tf.enable_control_flow_v2()
+    set_control_flow_v2(was_enabled)
+
+
+def set_control_flow_v2(is_enabled):
+    if is_enabled:
+        tf.enable_control_flow_v2()
+    else:
+        tf.disable_control_flow_v2()

@@ -19,7 +19,7 @@ from rec_estimator.checkpoint import builder, deltas
 from rec_estimator.table import saveable
 from rec_estimator.table.initializer_entries import InitializerEntry
 from rec_estimator.table.shard import SlotSpec
-from rec_estimator.table.table import EmbeddingTable, graph_tables
+from rec_estimator.table.table import EmbeddingTable, dense_variables, graph_tables
 
 
 def init_from_checkpoint(
@@ -84,15 +84,9 @@ def initialize_table(
       source: Name of the table in the checkpoint.
       slots: The slots to read, too; other slots start fresh.
     """
-    entries = {
-        entry.op: entry for entry in tf.global_variables() if isinstance(entry, InitializerEntry)
-    }
     for shard in table.shards:
         with tf.init_scope(), tf.name_scope(None), tf.name_scope(f"{shard.op.name}/"):
             shard.initializer = saveable.build_restore(shard, prefix, source, slots)
-        # A table of another graph has no entry in this graph's collection.
-        if shard.op in entries:
-            entries[shard.op].initializer = shard.initializer
     with tf.name_scope(None):
         initializers = [shard.initializer for shard in table.shards]
         table.initializer = initializers[0] if len(initializers) == 1 else tf.group(initializers)
@@ -167,7 +161,7 @@ def _select(
     """Splits `vars_to_warm_start` into TensorFlow's part and tables, with the slots to read."""
     if isinstance(chosen, str):
         # A string selects trainable variables only, and therefore no slots.
-        return chosen, [
+        return dense_variables(chosen), [
             (t, []) for t in graph_tables() if t.trainable and t.is_save and _matches(chosen, t)
         ]
     if not isinstance(chosen, list):

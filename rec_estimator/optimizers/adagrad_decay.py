@@ -7,7 +7,7 @@ several periods is discounted for all of them in its next step, instead of once 
 """
 
 import numbers
-from typing import List, Optional, Sequence
+from typing import Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -125,9 +125,7 @@ class AdagradDecayOptimizer(DenseSteps, AdagradOptimizer):
                 self.get_name(),
             )
 
-    def dense_step(
-        self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows
-    ) -> List[tf.Tensor]:
+    def dense_step(self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows) -> None:
         """The same step for rows of a dense variable."""
         rate, decay_rate, baseline, _ = (
             tf.cast(value, gradient.dtype) for value in self.table_hyperparameters(variable)
@@ -143,11 +141,9 @@ class AdagradDecayOptimizer(DenseSteps, AdagradOptimizer):
         sums = rows.read(accumulator)
         sums = tf.where_v2(due > 0, tf.maximum(sums * discount, baseline), sums)
         sums += tf.square(gradient)
-        return [
-            rows.write(power, tf.maximum(power_rows, self._periods)),
-            rows.write(accumulator, sums),
-            rows.subtract(variable, gradient * rate / root(sums)),
-        ]
+        rows.write(power, tf.maximum(power_rows, self._periods))
+        rows.write(accumulator, sums)
+        rows.subtract(variable, gradient * rate / root(sums))
 
 
 class AdagradDecayOptimizerV2(AdagradDecayOptimizer):

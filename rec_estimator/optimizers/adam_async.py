@@ -117,19 +117,19 @@ class AdamAsyncOptimizer(DenseSteps, TableUpdates):
         self._used[names[0]] = powers
         return powers
 
-    def dense_step(
-        self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows
-    ) -> List[tf.Tensor]:
+    def dense_step(self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows) -> None:
         """The same step for rows of a dense variable."""
         m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
         if rows.are_all or not self._sparse_rmsprop:
             adam = (*self._tensors, *self._use_powers(variable))
-            step, moments = adam_step(gradient, m, v, rows, adam)
-            return [*moments, rows.subtract(variable, step)]
+            rows.subtract(variable, adam_step(gradient, m, v, rows, adam))
+            return
         rate, beta1, beta2, epsilon = (tf.cast(x, gradient.dtype) for x in self._tensors)
         v_rows = rows.read(v) * beta2 + tf.square(gradient) * (1 - beta2)
         m_rows = rows.read(m) * beta1 + gradient * rate / root(v_rows + epsilon)
-        return [rows.write(v, v_rows), rows.write(m, m_rows), rows.subtract(variable, m_rows)]
+        rows.write(v, v_rows)
+        rows.write(m, m_rows)
+        rows.subtract(variable, m_rows)
 
     def _finish(self, update_ops: Sequence[tf.Operation], name_scope: str) -> tf.Operation:
         with tf.control_dependencies(update_ops):

@@ -6,7 +6,7 @@ with a schedule multiplier of 1, on top of Adam as in adam.py. Note that weight_
 multiplied by the learning rate; some other libraries do that.
 """
 
-from typing import List, Optional, Sequence
+from typing import Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -71,12 +71,10 @@ class AdamWOptimizer(DenseSteps, AdamOptimizer):
         weight_decay = self._call_if_callable(self._weight_decay)
         self._weight_decay_t = tf.convert_to_tensor(weight_decay, name="weight_decay")
 
-    def dense_step(
-        self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows
-    ) -> List[tf.Tensor]:
+    def dense_step(self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows) -> None:
         """The same step for rows of a dense variable."""
         *adam, weight_decay = self.table_hyperparameters(variable)
         m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
-        step, moments = adam_step(gradient, m, v, rows, adam)
+        step = adam_step(gradient, m, v, rows, adam)
         decay = rows.read(variable) * tf.cast(weight_decay, gradient.dtype)
-        return [*moments, rows.subtract(variable, decay + step)]
+        rows.subtract(variable, decay + step)

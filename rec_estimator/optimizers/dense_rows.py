@@ -6,15 +6,21 @@ tensor, these are all rows of the variable; if it is tf.IndexedSlices, the rows 
 """
 
 import abc
-from typing import List, Optional, Sequence, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.table_updates import Scalar
 
+# tf.assign, tf.scatter_sub and the like.
+_Write = Callable[..., tf.Tensor]
+
 
 class DenseRows:
     """The rows of a dense variable, and of its slots, that a step changes.
+
+    The writes of a step are built last, by update(), and wait for all values that the step writes.
+    A read of a ref variable shares its buffer, so a write must not overtake it.
 
     Args:
       indices: [n]. Distinct row numbers; None: all rows.
@@ -25,6 +31,7 @@ class DenseRows:
     def __init__(self, indices: Optional[tf.Tensor], use_locking: bool) -> None:
         self._indices = indices
         self._use_locking = use_locking
+        self._writes: List[Tuple[_Write, tf.Variable, tf.Tensor]] = []
 
     @property
     def are_all(self) -> bool:
@@ -37,17 +44,24 @@ class DenseRows:
             return tf.convert_to_tensor(variable)
         return tf.gather(variable, self._indices)
 
-    def write(self, variable: tf.Variable, rows: tf.Tensor) -> tf.Tensor:
-        """Replaces the rows of variable by rows [n, ...]."""
-        if self._indices is None:
-            return tf.assign(variable, rows, use_locking=self._use_locking)
-        return tf.scatter_update(variable, self._indices, rows, use_locking=self._use_locking)
+    def write(self, variable: tf.Variable, rows: tf.Tensor) -> None:
+        """Makes update() replace the rows of variable by rows [n, ...]."""
+        self._writes.append((tf.assign if self.are_all else tf.scatter_update, variable, rows))
 
-    def subtract(self, variable: tf.Variable, rows: tf.Tensor) -> tf.Tensor:
-        """Subtracts rows [n, ...] from the rows of variable."""
-        if self._indices is None:
-            return tf.assign_sub(variable, rows, use_locking=self._use_locking)
-        return tf.scatter_sub(variable, self._indices, rows, use_locking=self._use_locking)
+    def subtract(self, variable: tf.Variable, rows: tf.Tensor) -> None:
+        """Makes update() subtract rows [n, ...] from the rows of variable."""
+        self._writes.append((tf.assign_sub if self.are_all else tf.scatter_sub, variable, rows))
+
+    def update(self) -> tf.Operation:
+        """Builds the writes of the step."""
+        where = () if self._indices is None else (self._indices,)
+        with tf.control_dependencies([rows for _, _, rows in self._writes]):
+            return tf.group(
+                *(
+                    write(variable, *where, rows, use_locking=self._use_locking)
+                    for write, variable, rows in self._writes
+                )
+            )
 
 
 class DenseSteps(abc.ABC):
@@ -56,25 +70,21 @@ class DenseSteps(abc.ABC):
     _use_locking: bool
 
     @abc.abstractmethod
-    def dense_step(
-        self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows
-    ) -> List[tf.Tensor]:
-        """Builds the step for some rows of a variable.
+    def dense_step(self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows) -> None:
+        """Builds the step for some rows of a variable, with rows.write() and rows.subtract().
 
         Args:
           gradient: [n, ...]. The gradient of the rows.
           variable: A dense variable.
           rows: The rows.
-
-        Returns:
-          The tensors to run.
         """
 
     def _step(
         self, gradient: tf.Tensor, variable: tf.Variable, indices: Optional[tf.Tensor] = None
     ) -> tf.Operation:
         rows = DenseRows(indices, self._use_locking)
-        return tf.group(*self.dense_step(gradient, variable, rows))
+        self.dense_step(gradient, variable, rows)
+        return rows.update()
 
     # ---- Methods that tf.compat.v1.train.Optimizer calls, with distinct indices.
 
@@ -99,8 +109,8 @@ def adam_step(
     v: tf.Variable,
     rows: DenseRows,
     hyperparameters: Sequence[Scalar],
-) -> Tuple[tf.Tensor, List[tf.Tensor]]:
-    """Builds the step of Adam for some rows.
+) -> tf.Tensor:
+    """Builds the step of Adam for some rows, and writes the moments.
 
     Args:
       gradient: [n, ...].
@@ -110,7 +120,7 @@ def adam_step(
       hyperparameters: The six values of AdamOptimizer.table_hyperparameters().
 
     Returns:
-      The amount to subtract from the rows, [n, ...], and the tensors that write the moments.
+      The amount to subtract from the rows, [n, ...].
     """
     rate, beta1, beta2, epsilon, beta1_power, beta2_power = (
         tf.cast(value, gradient.dtype) for value in hyperparameters
@@ -118,8 +128,9 @@ def adam_step(
     m_rows = rows.read(m) * beta1 + gradient * (1 - beta1)
     v_rows = rows.read(v) * beta2 + tf.square(gradient) * (1 - beta2)
     corrected_rate = rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
-    step = corrected_rate * m_rows / (tf.sqrt(v_rows) + epsilon)
-    return step, [rows.write(m, m_rows), rows.write(v, v_rows)]
+    rows.write(m, m_rows)
+    rows.write(v, v_rows)
+    return corrected_rate * m_rows / (tf.sqrt(v_rows) + epsilon)
 
 
 def per_row(values: tf.Tensor, like: tf.Tensor) -> tf.Tensor:

@@ -122,7 +122,8 @@ class GradientDescentOptimizer(TableUpdates, tf.train.GradientDescentOptimizer):
         rows = DenseRows(indices, self._use_locking)
         step = self._decayed(grad, rows.read(handle))
         step *= tf.cast(self._learning_rate_tensor, grad.dtype)
-        return rows.subtract(handle, step).op
+        rows.subtract(handle, step)
+        return rows.update()
 
 
 def create_hash_optimizer(

@@ -39,8 +39,8 @@ class LazyAdamOptimizer(AdamOptimizer):
         """Updates the rows `indices` [n], which are distinct, by their gradients [n, ...]."""
         rows = DenseRows(indices, self._use_locking)
         m, v = self.get_slot(var, "m"), self.get_slot(var, "v")
-        step, moments = adam_step(grad, m, v, rows, self.table_hyperparameters(var))
-        return tf.group(*moments, rows.subtract(var, step))
+        rows.subtract(var, adam_step(grad, m, v, rows, self.table_hyperparameters(var)))
+        return rows.update()
 
 
 def create_hash_optimizer(

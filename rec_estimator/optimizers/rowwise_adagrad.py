@@ -7,7 +7,7 @@ Recommendation Models", ISCA 2022. Differs: no epsilon; the accumulator starts a
 TensorFlow's Adagrad.
 """
 
-from typing import List, Sequence
+from typing import Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -65,9 +65,7 @@ class RowwiseAdagradOptimizer(DenseSteps, AdagradOptimizer):
                 self.get_name(),
             )
 
-    def dense_step(
-        self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows
-    ) -> List[tf.Tensor]:
+    def dense_step(self, gradient: tf.Tensor, variable: tf.Variable, rows: DenseRows) -> None:
         """The same step for rows of a dense variable."""
         (rate,) = (tf.cast(x, gradient.dtype) for x in self.table_hyperparameters(variable))
         accumulator = self.get_slot(variable, "accumulator")
@@ -77,7 +75,5 @@ class RowwiseAdagradOptimizer(DenseSteps, AdagradOptimizer):
         mean = tf.cast(tf.reduce_mean(squares, axes, keepdims=True), gradient.dtype)
         old = rows.read(accumulator)
         sums = tf.reshape(old, tf.shape(mean)) + mean
-        return [
-            rows.write(accumulator, tf.reshape(sums, tf.shape(old))),
-            rows.subtract(variable, gradient * (rate / root(sums))),
-        ]
+        rows.write(accumulator, tf.reshape(sums, tf.shape(old)))
+        rows.subtract(variable, gradient * (rate / root(sums)))

@@ -33,11 +33,18 @@ from rec_estimator import _ops
 from rec_estimator._argument_checks import refuse_unsupported
 from rec_estimator.graph_passes.observers import building_optimizer_ops, observers
 from rec_estimator.graph_passes.walk import ancestors
+from rec_estimator.table.coverage import record_loss
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table.registration import refuse_eager_mode
 from rec_estimator.table.shard import LookupRecord, SlotSpec, TableShard
-from rec_estimator.table.table import NO_GLOBAL_STEP, EmbeddingTable, graph_step, graph_tables
+from rec_estimator.table.table import (
+    NO_GLOBAL_STEP,
+    EmbeddingTable,
+    dense_variables,
+    graph_step,
+    graph_tables,
+)
 
 # The value of a hyperparameter in a step.
 Scalar = Union[float, tf.Tensor]
@@ -159,7 +166,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
         refuse_eager_mode(f"{type(self).__name__}.minimize")
         if var_list is None:
             var_list = [
-                *tf.trainable_variables(),
+                *dense_variables(),
                 *tf.get_collection(tf.GraphKeys.TRAINABLE_RESOURCE_VARIABLES),
                 *(table for table in graph_tables() if table.trainable),
             ]
@@ -178,6 +185,8 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
         self._step_ops = ancestors([loss.op]) if isinstance(loss, tf.Tensor) else None
         for observer in observers():
             loss, grad_loss = observer.before_gradients(loss, grad_loss)
+        if isinstance(loss, tf.Tensor):
+            record_loss(loss)
         with building_optimizer_ops():
             pairs = super().compute_gradients(
                 loss,

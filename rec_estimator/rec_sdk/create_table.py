@@ -181,9 +181,9 @@ def _check_types(key_dtype: object, value_dtype: object, initializer: object) ->
 
 def _checked_dim(dim: Union[int, tf.TensorShape]) -> int:
     if isinstance(dim, tf.TensorShape):
-        if dim.rank != 1 or dim[0] is None:
+        if dim.rank != 1 or dim.as_list() == [None]:
             raise ValueError(f"dim can only be one dim shape, got {dim}; give tf.TensorShape([8])")
-        dim = dim[0]
+        (dim,) = dim.as_list()
     dim = getattr(dim, "value", dim)  # tf.Dimension
     check_int("dim", dim, 1, _MAX_DIM)
     return dim

@@ -9,7 +9,12 @@ from typing import List, Tuple, Union
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.table.shard import TableShard
-from rec_estimator.table.table import EmbeddingTable, graph_tables
+from rec_estimator.table.table import (
+    EmbeddingTable,
+    dense_variables,
+    graph_tables,
+    trainable_members,
+)
 
 
 def get_dense_and_sparse_variable() -> Tuple[
@@ -18,8 +23,9 @@ def get_dense_and_sparse_variable() -> Tuple[
     """Returns the trainable variables and the trainable tables of the default graph.
 
     Returns:
-      TRAINABLE_VARIABLES, and the tables in the order they were made. For a partitioned table the
-      list has its shards, because ``tf.gradients`` and ``apply_gradients()`` take shards.
+      The dense variables of TRAINABLE_VARIABLES, and the tables in the order they were made. For a
+      partitioned table the list has its shards, because ``tf.gradients`` and ``apply_gradients()``
+      take shards.
 
     Example:
       >>> table = rec.get_embedding_variable("user", 4)
@@ -33,5 +39,5 @@ def get_dense_and_sparse_variable() -> Tuple[
     sparse: List[Union[EmbeddingTable, TableShard]] = []
     for table in graph_tables():
         if table.trainable:
-            sparse.extend([table] if len(table.shards) == 1 else table.shards)
-    return list(tf.trainable_variables()), sparse
+            sparse.extend(trainable_members(table))
+    return dense_variables(), sparse

@@ -180,17 +180,17 @@ def _opened(user: Any, item_size: tf.Tensor) -> Any:
     if isinstance(user, tf.RaggedTensor):
         return user
     if isinstance(user, tf.SparseTensor):
-        if user.shape.rank is None or user.shape[0] is None:
+        if user.shape.rank is None or tf.dimension_value(user.shape[0]) is None:
             return user
         _check_unused(user.dense_shape, user)
         rank = user.dense_shape.shape
         shape = tf.placeholder_with_default(user.dense_shape, rank)
         return tf.SparseTensor(user.indices, user.values, shape)
-    if user.shape.rank is None or (user.shape.rank and user.shape[0] is None):
+    if user.shape.rank is None or (user.shape.rank and tf.dimension_value(user.shape[0]) is None):
         return user
     _check_unused(user, user)
-    users = item_size.shape[0] if item_size.shape.rank else None
-    if user.shape.rank == 0 or (user.shape.rank == 1 and user.shape[0] != users):
+    users = tf.dimension_value(item_size.shape[0]) if item_size.shape.rank else None
+    if user.shape.rank == 0 or (user.shape.rank == 1 and user.shape.as_list() != [users]):
         user = user[tf.newaxis]  # One user's row.
     return tf.placeholder_with_default(user, [None, *user.shape[1:]])
 

@@ -112,7 +112,8 @@ def _run(state: State) -> Rewrite:
 
 
 def _check_open(user: Any) -> None:
-    if user.shape.rank is not None and (user.shape.rank == 0 or user.shape[0] is not None):
+    rank = user.shape.rank
+    if rank == 0 or (rank is not None and tf.dimension_value(user.shape[0]) is not None):
         raise ValueError(
             f"user tensor {tensor_name(user)!r} must have a batch axis of unknown size, got shape "
             f"{user.shape}; use tf.placeholder with shape [None, ...], or RecEstimator, which "

@@ -95,7 +95,7 @@ def _specs(side: str, features: Sequence[_Feature]) -> Dict[str, Tuple[tf.Tensor
                 f"{side} must list EmbeddingFeature and named tf.TensorSpec, got {feature!r}"
             )
         for spec, is_list in declared:
-            if not spec.shape.rank or spec.shape[0] is not None:
+            if not spec.shape.rank or tf.dimension_value(spec.shape[0]) is not None:
                 raise ValueError(
                     f"{side} feature {spec.name!r} must have a shape [None, ...], got {spec.shape}"
                 )

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
+from rec_estimator.table.coverage import check_tables_are_trained, warn_of_untrained_tables
 from rec_estimator.table.shard import TableShard
 
 
@@ -27,15 +28,22 @@ class InitializerEntry(saving.Trackable):
         self.dtype = shard.dtype
         self.shape = shard.table.shape
         self.trainable = False
-        self.initializer = shard.initializer
+        self._shard = shard
         self.saveable = shard.saveable
         self._handle = shard.handle
+
+    @property
+    def initializer(self) -> tf.Operation:
+        """Fills the bank and empties the shard."""
+        warn_of_untrained_tables(self.graph)
+        return self._shard.initializer
 
     def ref(self) -> Any:
         """A hashable reference, as tf.Variable.ref() returns."""
         return saving.Reference(self)
 
     def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
+        warn_of_untrained_tables(self.graph)
         # The same object as in SAVEABLE_OBJECTS, so that a Saver that finds both saves it once.
         return {"rows": self.saveable}
 
@@ -47,7 +55,14 @@ class InitializerEntry(saving.Trackable):
         return self.shape
 
     def is_initialized(self, name: Optional[str] = None) -> tf.Tensor:
-        """bool []. Whether the shard has its bank."""
+        """bool []. Whether the shard has its bank.
+
+        MonitoredSession, and with it every Estimator, calls this when the graph is complete.
+
+        Raises:
+          ValueError: A loss of the graph depends on a table that nothing trains.
+        """
+        check_tables_are_trained(self.graph)
         with graphs.colocate_with(self._handle):
             return _ops.gen.rec_estimator_table_is_initialized(self._handle, name=name)
 
@@ -81,9 +96,14 @@ class LocalEntry(InitializerEntry):
     def __init__(self, shard: TableShard) -> None:
         super().__init__(shard)
         with graphs.colocate_with(shard.handle), tf.name_scope(f"{shard.handle.op.name}/"):
-            self.initializer = _ops.gen.rec_estimator_table_initialize(
+            self._initialize_new = _ops.gen.rec_estimator_table_initialize(
                 shard.handle, shard.table.initial_value, only_new=True, name="InitializeNew"
             )
+
+    @property
+    def initializer(self) -> tf.Operation:
+        """Fills the bank of a shard that is not initialized."""
+        return self._initialize_new
 
     def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
         return {}

@@ -33,6 +33,7 @@ class LogicalTable(Protocol):
     key_dtype: tf.DType
     ev_option: EmbeddingVariableOption
     trainable: bool
+    is_save: bool
     initial_value: tf.Tensor
     max_rows: int
     padding_keys: Tuple[int, ...]

@@ -10,7 +10,24 @@ from typing import Any, Callable, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.table.initializer_entries import InitializerEntry, LocalEntry, UnsavedEntry
-from rec_estimator.table.table import BUCKETS, EMBEDDING_VARIABLES, EmbeddingTable
+from rec_estimator.table.table import (
+    BUCKETS,
+    EMBEDDING_VARIABLES,
+    EmbeddingTable,
+    trainable_members,
+)
+
+# Marks graphs whose TRAINABLE_VARIABLES have no tables.
+_TRAINED_APART = ("rec_estimator", "tables_trained_apart")
+
+
+def train_tables_apart() -> None:
+    """Keeps tables that are made from now on out of TRAINABLE_VARIABLES of the default graph.
+
+    A stock optimizer without a var_list then trains the dense variables. The tables need an update
+    of their own, as RecEstimator(table_optimizer=) adds one.
+    """
+    tf.add_to_collection(_TRAINED_APART, True)
 
 
 def refuse_eager_mode(function: str) -> None:
@@ -63,6 +80,9 @@ def register_table(
       is_saved: Whether checkpoints contain the table. If not, every new session initializes it.
     """
     tf.add_to_collections([EMBEDDING_VARIABLES, *collections], table)
+    if table.trainable and not tf.get_collection(_TRAINED_APART):
+        for member in trainable_members(table):
+            tf.add_to_collection(tf.GraphKeys.TRAINABLE_VARIABLES, member)
     for shard in table.shards:
         if is_saved:
             tf.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, InitializerEntry(shard))

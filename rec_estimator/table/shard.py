@@ -4,7 +4,7 @@
 Step 2 of the data flow, on one task. table.py has the logical table that users see.
 """
 
-from typing import List, NamedTuple, NoReturn, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -13,6 +13,7 @@ from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes.walk import ancestors
 from rec_estimator.table import saveable
 from rec_estimator.table.interfaces import LogicalTable, SlotSpec
+from rec_estimator.table.variable_like import VariableLike
 
 
 class LookupRecord(NamedTuple):
@@ -35,27 +36,11 @@ class LookupRecord(NamedTuple):
     address: Optional[tf.Tensor] = None
 
 
-def not_for_tensorflow(name: str) -> str:
-    """The error message for TensorFlow code that treats a table as a resource variable.
-
-    Args:
-      name: The name of the table.
-    """
-    return (
-        f"table {name!r} must be given to one of rec_estimator.optimizers, or to "
-        "rec_estimator.Saver, got one of TensorFlow's; use ours of the same name"
-    )
-
-
-class TableShard:
+class TableShard(VariableLike):
     """The part of a table that lives on one task; the whole table if it is not partitioned.
 
     Made by ``get_embedding_variable``. ``tf.gradients`` accepts it like a variable.
     """
-
-    # For an object with this attribute, tf.gradients differentiates by its `handle` and returns
-    # tf.IndexedSlices.
-    _should_act_as_resource_variable = True
 
     def __init__(self, table: LogicalTable, part: int, num_parts: int) -> None:
         self.table = table
@@ -82,14 +67,13 @@ class TableShard:
         return self.table.dim
 
     @property
-    def _in_graph_mode(self) -> NoReturn:
-        # The first attribute that TensorFlow's optimizers read of a resource variable.
-        raise AttributeError(not_for_tensorflow(self.name))
+    def shape(self) -> tf.TensorShape:
+        """[dim], the shape of the table."""
+        return self.table.shape
 
-    @property
-    def dtype(self) -> tf.DType:
-        """The type of the values: float32."""
-        return tf.float32
+    def get_shape(self) -> tf.TensorShape:
+        """[dim], as of a variable."""
+        return self.shape
 
     @property
     def trainable(self) -> bool:
@@ -244,6 +228,10 @@ class TableShard:
                 f"{optimizer_name!r} after {self._updated_by!r}; sum the losses and call "
                 "minimize() once, or give var_list="
             )
+
+    def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
+        # The same object as in SAVEABLE_OBJECTS, so that a Saver that finds both saves it once.
+        return {"rows": self.saveable} if self.table.is_save else {}
 
     def mark_updated(self, optimizer_name: str) -> None:
         """Records the update of the table. A table is updated once in a step."""

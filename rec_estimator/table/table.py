@@ -4,8 +4,8 @@
 Step 2 of the data flow: features name keys, **tables hold their rows**, lookups read them,
 optimizers apply gradients. A table is not a ``tf.Variable``: its first dimension is not fixed, and
 only an initializer, an apply, an eviction and a restore change it. ``EMBEDDING_VARIABLES`` has the
-table. ``SAVEABLE_OBJECTS`` has one object per shard to save it, and ``GLOBAL_VARIABLES`` one entry
-per shard to initialize it.
+table; ``TRAINABLE_VARIABLES`` has it too if it is trainable. ``SAVEABLE_OBJECTS`` has one object
+per shard to save it, and ``GLOBAL_VARIABLES`` one entry per shard to initialize it.
 """
 
 from typing import (
@@ -36,7 +36,8 @@ from rec_estimator.options import (
 )
 from rec_estimator.table import saveable
 from rec_estimator.table.interfaces import LogicalTable
-from rec_estimator.table.shard import TableShard, not_for_tensorflow
+from rec_estimator.table.shard import TableShard
+from rec_estimator.table.variable_like import VariableLike
 
 # The collection of the logical tables of a graph, under the name that DeepRec uses.
 EMBEDDING_VARIABLES = "embedding_variables"
@@ -57,7 +58,7 @@ class TableExport(NamedTuple):
     freqs: tf.Tensor  # int64 [n]
 
 
-class EmbeddingTable:
+class EmbeddingTable(VariableLike):
     """A logical table with one shard, or with several shards if ``partitioner=`` was given.
 
     ``get_embedding_variable`` makes it. ``list(table)`` gives the shards. A table with one shard
@@ -72,8 +73,6 @@ class EmbeddingTable:
       ev_option: All other settings of the table.
       trainable: Whether optimizers update the table without being given it in var_list.
     """
-
-    _should_act_as_resource_variable = True
 
     # Whether checkpoints contain the table.
     is_save = True
@@ -160,11 +159,6 @@ class EmbeddingTable:
         return self.shards[0]
 
     @property
-    def _in_graph_mode(self) -> NoReturn:
-        # The first attribute that TensorFlow's optimizers read of a resource variable.
-        raise AttributeError(not_for_tensorflow(self.name))
-
-    @property
     def handle(self) -> tf.Tensor:
         """resource []. The handle of the only shard."""
         return self._only_shard("a handle").handle
@@ -185,14 +179,13 @@ class EmbeddingTable:
         return self.shards[0].graph
 
     @property
-    def dtype(self) -> tf.DType:
-        """The type of the values: float32."""
-        return tf.float32
-
-    @property
     def shape(self) -> tf.TensorShape:
         """[dim], as in DeepRec. The number of rows is not static."""
         return tf.TensorShape([self.dim])
+
+    def get_shape(self) -> tf.TensorShape:
+        """[dim], as of a variable."""
+        return self.shape
 
     @property
     def filter(self) -> Optional[Filter]:
@@ -206,6 +199,11 @@ class EmbeddingTable:
         if isinstance(option, CBFFilter) and not option.has_size:
             return CounterFilter(option.filter_freq)
         return option
+
+    def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
+        if not self.is_save:
+            return {}
+        return {f"rows_{shard.part}": shard.saveable for shard in self.shards}
 
     def _sum_of_stat(self, output: str) -> tf.Tensor:
         stats = []
@@ -354,6 +352,20 @@ def graph_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:
     tables = (graph or tf.get_default_graph()).get_collection(EMBEDDING_VARIABLES)
     # A graph that was imported from a MetaGraph has ops there instead.
     return [table for table in tables if isinstance(table, EmbeddingTable)]
+
+
+def trainable_members(table: EmbeddingTable) -> List[Union[EmbeddingTable, TableShard]]:
+    """What TRAINABLE_VARIABLES holds of a table: the table, or its shards if it has several."""
+    return [table] if len(table.shards) == 1 else list(table.shards)
+
+
+def dense_variables(scope: Optional[str] = None) -> List[tf.Variable]:
+    """The members of TRAINABLE_VARIABLES that are not tables, in the default graph.
+
+    Args:
+      scope: As of ``tf.trainable_variables``.
+    """
+    return [v for v in tf.trainable_variables(scope) if not isinstance(v, VariableLike)]
 
 
 def graph_step(tables: Iterable[LogicalTable]) -> Optional[tf.Variable]:

@@ -201,7 +201,7 @@ def test_table_is_in_two_collections_and_its_initializer_in_the_global_one():
     assert tf.get_collection(rec.EMBEDDING_VARIABLES) == [table]
     assert tf.get_collection("mine") == [table]
     assert tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS) == [table.shards[0].saveable]
-    assert tf.trainable_variables() == []
+    assert tf.trainable_variables() == [table]
     (entry,) = tf.global_variables()
     assert (entry.name, entry.initializer) == ("t", table.initializer)
 

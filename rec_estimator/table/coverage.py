@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds tables that a loss depends on and that nothing in the graph updates.
+
+A list of variables made by hand may leave a table out. TensorFlow would then train all other
+variables without a word. Here this is an error when a session begins.
+"""
+
+from typing import Iterable, List, Optional, Set
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.table.table import EmbeddingTable, graph_tables
+
+# Tuples: TensorFlow writes only collections with a string as name into a MetaGraph.
+_LOSSES = ("rec_estimator", "losses")
+_WARNED = ("rec_estimator", "untrained_tables_with_a_warning")
+
+# TensorFlow's optimizers change variables with ops whose types begin with these.
+_UPDATES = ("Apply", "ResourceApply", "ResourceSparseApply", "SparseApply")
+
+# No gradient flows through these ops.
+_STOPS = frozenset({"PreventGradient", "StopGradient"})
+
+
+def record_loss(loss: tf.Tensor) -> None:
+    """Records that the default graph minimizes a loss."""
+    tf.add_to_collection(_LOSSES, loss)
+
+
+def untrained_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:
+    """The trainable tables that a loss depends on and that no optimizer updates.
+
+    The losses are those of our optimizers and of RecEstimator. The loss of a stock optimizer is not
+    known, but its updates of dense variables depend on the same lookups. A lookup behind
+    tf.stop_gradient does not count.
+
+    Args:
+      graph: The graph; None: the default graph.
+
+    Returns:
+      The tables, in the order they were made.
+    """
+    graph = graph or tf.get_default_graph()
+    candidates = [
+        table
+        for table in graph_tables(graph)
+        if table.trainable
+        and any(shard.is_looked_up and shard.updated_by is None for shard in table)
+    ]
+    if not candidates:
+        return []
+    ends = [loss.op for loss in graph.get_collection(_LOSSES)]
+    ends += [op for op in graph.get_operations() if op.type.startswith(_UPDATES)]
+    upstream = _differentiable_ancestors(ends)
+    return [
+        table
+        for table in candidates
+        if any(lookup.op in upstream for shard in table for lookup in shard.lookups)
+    ]
+
+
+def _differentiable_ancestors(ops: Iterable[tf.Operation]) -> Set[tf.Operation]:
+    seen: Set[tf.Operation] = set()
+    stack = list(ops)
+    while stack:
+        op = stack.pop()
+        if op not in seen and op.type not in _STOPS:
+            seen.add(op)
+            stack.extend(tensor.op for tensor in op.inputs)
+    return seen
+
+
+def _message(tables: Iterable[EmbeddingTable]) -> str:
+    names = ", ".join(repr(table.name) for table in tables)
+    return (
+        f"table {names} must be updated by the graph, whose loss depends on it, got no update; "
+        "minimize with one of rec_estimator.optimizers and a var_list that has the table, as "
+        "tf.trainable_variables() does, or pass RecEstimator(table_optimizer=...), or make the "
+        "table with trainable=False"
+    )
+
+
+def check_tables_are_trained(graph: Optional[tf.Graph] = None) -> None:
+    """Refuses a graph with untrained tables.
+
+    Args:
+      graph: The graph; None: the default graph.
+
+    Raises:
+      ValueError: The graph has an untrained table.
+    """
+    tables = untrained_tables(graph)
+    if tables:
+        raise ValueError(_message(tables))
+
+
+def warn_of_untrained_tables(graph: Optional[tf.Graph] = None) -> None:
+    """Logs a warning, once for each table: where a script may still be building its graph.
+
+    Args:
+      graph: The graph; None: the default graph.
+    """
+    graph = graph or tf.get_default_graph()
+    warned = graph.get_collection_ref(_WARNED)
+    tables = [table for table in untrained_tables(graph) if table not in warned]
+    if tables:
+        warned.extend(tables)
+        tf.logging.warning("%s", _message(tables))
