@@ -250,7 +250,8 @@ def ensure_shape(op: tf.Operation, inputs: Sequence[Value]) -> List[Shape]:
     """EnsureShape: an identity, if it leaves the number of rows open."""
     shape = tf.TensorShape(op.get_attr("shape"))
     axis = inputs[0].axis
-    if shape.rank is not None and axis is not None and shape[axis] is not None:
+    is_known = shape.rank is not None and axis is not None
+    if is_known and tf.dimension_value(shape[axis]) is not None:
         raise CannotMove("fixes the number of rows")
     return each_element(op, inputs)
 
