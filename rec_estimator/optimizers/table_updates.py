@@ -74,7 +74,7 @@ def check_hyperparameter(
 
     Raises:
       ValueError: value is a number that is not finite or not within the bounds; or it is a string,
-        a list, a dict or an object of Keras.
+        a list, a dict or a Keras object.
     """
     refuse_unsupported(name, value, "use tf.compat.v1.train.exponential_decay or the like")
     if isinstance(value, (str, bytes, list, tuple, dict)):
@@ -108,9 +108,6 @@ class TableSlot(NamedTuple):
 
 class TableUpdates(tf.train.Optimizer, abc.ABC):
     """Makes the ``tf.compat.v1.train.Optimizer`` that it is combined with train tables as well."""
-
-    # RecEstimator(table_optimizer=) accepts objects with this attribute.
-    updates_tables = True
 
     # Name of the rule in ops/core/math/row_update.h.
     table_rule: str
