@@ -25,6 +25,16 @@ from rec_estimator._tensorflow.estimator import (
 from rec_estimator.checkpoint.saver import Saver
 from rec_estimator.checkpoint.sparse_folders import export as export_tables
 from rec_estimator.checkpoint.warm_start import init_from_checkpoint
+from rec_estimator.deeprec import (
+    adaptive_embedding_lookup_sparse,
+    categorical_column_with_adaptive_embedding,
+    categorical_column_with_multihash,
+    get_dynamic_dimension_embedding_variable,
+    get_multihash_variable,
+    group_embedding_column_scope,
+    make_prefetch_hook,
+    staged,
+)
 from rec_estimator.embedding_variable import get_embedding_variable
 from rec_estimator.estimator import RecEstimator
 from rec_estimator.export import (
@@ -47,7 +57,7 @@ from rec_estimator.features import EmbeddingFeature
 from rec_estimator.graph_modifier import GraphModifierHook, modify_graph_and_start_emb_cache
 from rec_estimator.graph_modifier.prepared_input import get_initializer, get_target_batch
 from rec_estimator.graph_optimizer import enable_sample_awared_graph_compression
-from rec_estimator.hooks import IncrementalSaverHook, ProgressHook
+from rec_estimator.hooks import IncrementalSaverHook, MonitoredTrainingSession, ProgressHook
 from rec_estimator.options import (
     CacheStrategy,
     CBFFilter,
@@ -66,6 +76,8 @@ from rec_estimator.rec_sdk.constants import (
     ASCEND_SPARSE_LOOKUP_ID_OFFSET,
     ASCEND_SPARSE_LOOKUP_LOCAL_EMB,
     ASCEND_TIMESTAMP,
+    BaseEnum,
+    CacheModeEnum,
 )
 from rec_estimator.rec_sdk.create_table import create_table
 from rec_estimator.rec_sdk.evict_hook import EvictHook
@@ -86,6 +98,7 @@ from rec_estimator.rec_sdk.variables import get_dense_and_sparse_variable
 from rec_estimator.sample_compression import SampleCompression
 from rec_estimator.table.combined_lookup import (
     embedding_lookup_sparse,
+    group_embedding_lookup,
     group_embedding_lookup_sparse,
     safe_embedding_lookup_sparse,
 )
@@ -125,6 +138,7 @@ __all__ = [
     # Session hooks.
     "ProgressHook",
     "IncrementalSaverHook",
+    "MonitoredTrainingSession",
     "GraphModifierHook",
     "EvictHook",
     # Tables and lookups, under DeepRec's names.
@@ -137,6 +151,7 @@ __all__ = [
     "embedding_lookup",
     "embedding_lookup_sparse",
     "safe_embedding_lookup_sparse",
+    "group_embedding_lookup",
     "group_embedding_lookup_sparse",
     # Options of a table, under DeepRec's names.
     "EmbeddingVariableOption",
@@ -158,6 +173,16 @@ __all__ = [
     "weighted_categorical_column",
     "embedding_column",
     "shared_embedding_columns",
+    # Names of DeepRec that do nothing here.
+    "staged",
+    "make_prefetch_hook",
+    "group_embedding_column_scope",
+    # Names of DeepRec that are refused, with what to use instead.
+    "get_multihash_variable",
+    "get_dynamic_dimension_embedding_variable",
+    "categorical_column_with_multihash",
+    "categorical_column_with_adaptive_embedding",
+    "adaptive_embedding_lookup_sparse",
     # Optimizers.
     "optimizers",
     # Checkpoints.
@@ -199,6 +224,8 @@ __all__ = [
     "ASCEND_SPARSE_LOOKUP_ID_OFFSET",
     "ASCEND_SPARSE_LOOKUP_LOCAL_EMB",
     "ASCEND_TIMESTAMP",
+    "BaseEnum",
+    "CacheModeEnum",
     # The package itself.
     "version",
 ]

@@ -23,7 +23,7 @@ def _load() -> ModuleType:
     if missing:
         raise ImportError(
             "rec_estimator's op library must be built before it is imported, got no "
-            f"{' and no '.join(missing)} in {_FOLDER}; run: {_build_command()}"
+            f"{' and no '.join(missing)} in {_FOLDER}; run: {_build_command()}{_other_way_out()}"
         )
     from rec_estimator import _build_info as built
 
@@ -48,6 +48,14 @@ def _build_command() -> str:
     if (root / "setup.py").is_file():
         return f"cd {shlex.quote(str(root))} && {sys.executable} setup.py build_ext --inplace"
     return f"{sys.executable} -m pip install --force-reinstall --no-deps <the source folder>"
+
+
+def _other_way_out() -> str:
+    # In a checkout, Python imports the checkout's package, also where another one is installed.
+    root = _FOLDER.parent
+    if not (root / "setup.py").is_file():
+        return ""
+    return f"; or, if rec_estimator is installed, start Python in another folder than {root}"
 
 
 def _tensorflow_distribution(built_against: str) -> str:

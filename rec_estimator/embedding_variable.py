@@ -197,7 +197,8 @@ def _check_storage(option: EmbeddingVariableOption) -> None:
     kind = option.storage_option.storage_type
     if kind not in (None, StorageType.DEFAULT, StorageType.DRAM):
         raise ValueError(
-            f"storage_type must be DEFAULT or DRAM, got {kind.name}; other tiers are refused"
+            f"storage_type must be DEFAULT or DRAM, got {kind.name}; there is no other tier yet, "
+            "leave storage_option out and all rows are in memory"
         )
 
 

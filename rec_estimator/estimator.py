@@ -354,7 +354,8 @@ def _with_table_saver(spec: EstimatorSpec, config: tf_estimator.RunConfig) -> Es
             )
     else:
         saver = _EstimatorSaver(
-            incremental=is_incremental,
+            # TensorFlow's hooks write full checkpoints with it.
+            incremental_save_restore=is_incremental,
             # Only training writes checkpoints that Rec SDK's scripts look for.
             sparse_folders=spec.mode == ModeKeys.TRAIN,
             sharded=True,
@@ -389,11 +390,7 @@ def _with_step_loop(spec: EstimatorSpec, config: tf_estimator.RunConfig) -> Esti
 
 
 class _EstimatorSaver(saver_lib.Saver):
-    """A Saver that writes full checkpoints by default, for the sake of TensorFlow's hooks."""
-
-    def save(self, *args: Any, full: Optional[bool] = None, **kwargs: Any) -> Optional[str]:
-        """As in Saver, but a delta is written only with ``full=False``."""
-        return super().save(*args, full=full is not False, **kwargs)
+    """A Saver that adds its ops to the graph when it restores, as exports need it."""
 
     def restore(self, sess: tf.Session, save_path: str) -> None:
         """As in Saver, but first adds the Saver's ops to the graph if they are missing."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session hooks that show progress and save incremental checkpoints."""
+"""Session hooks for progress and incremental checkpoints, and MonitoredTrainingSession."""
 
 import os
 import sys
 import time
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, TextIO, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, TextIO, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -114,7 +114,8 @@ class IncrementalSaverHook(tf.train.SessionRunHook):
 
     Args:
       checkpoint_dir: Folder of the checkpoints.
-      saver: A ``rec_estimator.Saver(incremental=True)``.
+      saver: A ``rec_estimator.Saver`` with ``incremental=True``, or with DeepRec's
+        ``incremental_save_restore=True``.
       save_secs: Seconds between two saves, above 0. Give either save_secs or save_steps.
       save_steps: Steps between two saves, above 0.
       checkpoint_basename: First part of the checkpoints' names.
@@ -189,6 +190,77 @@ class IncrementalSaverHook(tf.train.SessionRunHook):
             self._saver.save(
                 session, self._path, global_step=step, write_meta_graph=False, full=False
             )
+
+
+def MonitoredTrainingSession(
+    master: str = "",
+    is_chief: bool = True,
+    checkpoint_dir: Optional[str] = None,
+    scaffold: Optional[tf.train.Scaffold] = None,
+    hooks: Optional[Sequence[tf.train.SessionRunHook]] = None,
+    *args: Any,
+    save_incremental_checkpoint_secs: Optional[float] = None,
+    **kwargs: Any,
+) -> tf.train.MonitoredSession:
+    """``tf.compat.v1.train.MonitoredTrainingSession`` that can save incremental checkpoints.
+
+    DeepRec's function of this name. Unless the scaffold or the graph has a Saver, checkpoints are
+    those of a rec_estimator.Saver. TensorFlow's arguments say when full checkpoints are written.
+    Between them, the chief writes incremental ones, as IncrementalSaverHook does.
+
+    Args:
+      master: As in TensorFlow's function, as all arguments but the last.
+      is_chief: Whether this process saves.
+      checkpoint_dir: Folder of the checkpoints.
+      scaffold: Its Saver, if it has one, must be a
+        ``rec_estimator.Saver(incremental_save_restore=True)`` to write incremental checkpoints.
+      hooks: Hooks of the session.
+      *args: Further arguments of TensorFlow's function.
+      save_incremental_checkpoint_secs: Seconds between two incremental checkpoints. None or 0: none
+        are written.
+      **kwargs: Further arguments of TensorFlow's function.
+
+    Returns:
+      The session.
+
+    Raises:
+      ValueError: save_incremental_checkpoint_secs is given without checkpoint_dir, is below 0, or
+        the Saver writes no incremental checkpoints. Also whatever TensorFlow's function raises.
+
+    Example:
+      >>> table = rec.get_embedding_variable("user", embedding_dim=4)
+      >>> loss = tf.reduce_sum(rec.embedding_lookup(table, [7, 9]))
+      >>> step = tf.train.get_or_create_global_step()
+      >>> train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(loss, global_step=step)
+      >>> with rec.MonitoredTrainingSession(
+      ...     checkpoint_dir="model", save_checkpoint_secs=3600,
+      ...     save_incremental_checkpoint_secs=60) as session:
+      ...     _ = session.run(train_op)
+    """
+    secs = save_incremental_checkpoint_secs or None
+    if secs is not None and checkpoint_dir is None:
+        raise ValueError(
+            "checkpoint_dir must be given with save_incremental_checkpoint_secs, got None; name "
+            "the folder of the checkpoints"
+        )
+    savers = tf.get_collection(tf.GraphKeys.SAVERS)
+    saver = (scaffold and scaffold.saver) or (savers[0] if savers else None)
+    if saver is None:
+        saver = Saver(
+            incremental_save_restore=secs is not None,
+            sharded=True,
+            allow_empty=True,
+            # The scaffold finds it in the collection, and builds it when the hooks have added their
+            # variables to the graph.
+            defer_build=True,
+        )
+        tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
+    if secs is not None and checkpoint_dir is not None and is_chief:
+        # After TensorFlow's hook: where both are due, the full checkpoint is written first.
+        hooks = [*(hooks or ()), IncrementalSaverHook(checkpoint_dir, saver, save_secs=secs)]
+    return tf.train.MonitoredTrainingSession(
+        master, is_chief, checkpoint_dir, scaffold, hooks, *args, **kwargs
+    )
 
 
 class _Settings(NamedTuple):

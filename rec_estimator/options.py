@@ -374,7 +374,8 @@ class StorageOption:
 
     Attributes:
       storage_type: None means DEFAULT. get_embedding_variable accepts DEFAULT and DRAM only.
-      storage_path: Folder of the tiers that store rows in files. The option does not create it.
+      storage_path: Folder of the tiers that store rows in files. Without effect: there is no such
+        tier yet, and get_embedding_variable refuses it without looking at the folder.
       storage_size: Bytes of each tier except the last, from fast to slow. A list of 1 to 4
         integers, stored as a tuple.
       cache_strategy: The rule for moving rows out of the fast tier.
@@ -382,8 +383,8 @@ class StorageOption:
 
     Raises:
       TypeError: A value has the wrong type.
-      ValueError: storage_path is given without storage_type, a storage_type with files is given
-        without storage_path, or storage_size is not a list of positive integers.
+      ValueError: storage_path is given without storage_type, or storage_size is not a list of
+        positive integers.
 
     Example:
       >>> rec.StorageOption(rec.StorageType.DRAM).storage_size
@@ -415,11 +416,6 @@ class StorageOption:
             raise ValueError(
                 "storage_type must be given with a storage_path, got None with "
                 f"{self.storage_path!r}; for example StorageType.DRAM_SSDHASH"
-            )
-        if kind is not None and kind.has_files and self.storage_path is None:
-            raise ValueError(
-                f"storage_path must be given with storage_type {kind.name}, got None; it is the "
-                "folder of the files"
             )
         sizes = self.storage_size
         if (

@@ -20,7 +20,7 @@ LAYERS = (
     ("features",),
     ("sample_compression", "graph_modifier"),
     ("serving", "training", "rec_sdk"),
-    ("feature_column", "export", "graph_optimizer", "hooks"),
+    ("feature_column", "export", "graph_optimizer", "hooks", "deeprec"),
     ("estimator",),
     ("__init__",),
     ("tools",),

@@ -230,15 +230,6 @@ REFUSED = [
         "storage_type must be given with a storage_path, got None with '/tmp'",
     ),
     *(
-        (
-            rec.StorageOption,
-            {"storage_type": kind},
-            ValueError,
-            f"storage_path must be given with storage_type {kind.name}, got None",
-        )
-        for kind in FILES
-    ),
-    *(
         (rec.StorageOption, {"storage_size": value}, ValueError, "storage_size must be a list of")
         for value in (1024, [], [0], [-1], [1.5], [1] * 5, "1", None, [True])
     ),

@@ -258,6 +258,44 @@ def test_missing_library_outside_a_checkout_names_an_install(tmp_path):
         load_ops_from(tmp_path)
 
 
+@pytest.fixture
+def checkout(tmp_path):
+    """A checkout whose library was never built."""
+    folder = tmp_path / "checkout"
+    shutil.copytree(
+        ROOT / "rec_estimator",
+        folder / "rec_estimator",
+        ignore=shutil.ignore_patterns("__pycache__", "_rec_ops.so", "_build_info.py"),
+    )
+    (folder / "setup.py").touch()
+    return folder
+
+
+def import_with_an_installed_package(folder):
+    """Imports rec_estimator in a process that is started in a folder."""
+    return subprocess.run(
+        [sys.executable, "-c", "import rec_estimator"],
+        cwd=folder,
+        # After the working folder, as site-packages is.
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_an_unbuilt_checkout_in_front_of_an_installed_package_names_both_ways_out(checkout):
+    done = import_with_an_installed_package(checkout)
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: rec_estimator's op library must be built before it is imported, got no "
+        f"_rec_ops.so and no _build_info.py in {checkout / 'rec_estimator'}; run: cd {checkout} && "
+        f"{sys.executable} setup.py build_ext --inplace; or, if rec_estimator is installed, start "
+        f"Python in another folder than {checkout}"
+    )
+    elsewhere = import_with_an_installed_package(checkout.parent)
+    assert elsewhere.returncode == 0, elsewhere.stderr
+
+
 def test_library_that_cannot_be_loaded_is_explained(tmp_path):
     (tmp_path / "_rec_ops.so").write_bytes(b"not a library")
     (tmp_path / "_build_info.py").touch()

@@ -82,6 +82,8 @@ class Saver(tf.train.Saver):
       var_list: List of variables, tables and SaveableObjects; a shard stands for its whole table.
         Or a dict from names to variables, without tables. None: everything in the graph.
       incremental: Whether ``save()`` writes deltas.
+      incremental_save_restore: DeepRec's argument. True: ``save()`` writes full checkpoints, and
+        deltas with ``full=False``, as IncrementalSaverHook passes it.
       max_deltas: The largest number of deltas after a full checkpoint, at least 1.
       sparse_folders: Whether to write the ``sparse-`` folders. They double the disk space and the
         bytes written for these tables.
@@ -109,6 +111,7 @@ class Saver(tf.train.Saver):
         var_list: Any = None,
         *,
         incremental: bool = False,
+        incremental_save_restore: bool = False,
         max_deltas: int = 20,
         sparse_folders: bool = True,
         **kwargs: Any,
@@ -130,7 +133,8 @@ class Saver(tf.train.Saver):
                 "checkpoints only"
             )
         self._given = var_list
-        self._incremental = incremental
+        self._incremental = incremental or incremental_save_restore
+        self._full_unless_asked = incremental_save_restore
         self._max_deltas = max_deltas
         self._writes_folders = sparse_folders
         self._pads_step = kwargs.get("pad_step_number", False)
@@ -140,7 +144,7 @@ class Saver(tf.train.Saver):
         self._deltas = deltas.Deltas()
         self._current: Optional[_Current] = None
         self._builder_of_ops = kwargs.setdefault(
-            "builder", builder.StreamingBuilder(track_changes=incremental)
+            "builder", builder.StreamingBuilder(track_changes=self._incremental)
         )
         super().__init__(var_list, **kwargs)
 
@@ -156,7 +160,7 @@ class Saver(tf.train.Saver):
 
     @property
     def is_incremental(self) -> bool:
-        """Whether ``save()`` writes deltas."""
+        """Whether ``save()`` can write deltas."""
         return self._incremental
 
     @property
@@ -201,8 +205,8 @@ class Saver(tf.train.Saver):
             beyond ``max_to_keep``.
           strip_default_attrs: Whether to remove default-valued attributes from the MetaGraph.
           save_debug_info: Whether to write the graph's debug info beside the MetaGraph.
-          full: Only for incremental Savers. True forces a full checkpoint. False or None writes a
-            delta where one is possible.
+          full: Only for incremental Savers. True forces a full checkpoint. False writes a delta
+            where one is possible. None: True with ``incremental_save_restore``, else False.
 
         Returns:
           The prefix of the checkpoint. None if the Saver has nothing to save.
@@ -224,6 +228,7 @@ class Saver(tf.train.Saver):
                 "full must be None or True with incremental=False, got False; make the Saver with "
                 "incremental=True"
             )
+        full = self._full_unless_asked if full is None else full
         latest_filename = latest_filename or "checkpoint"
         paths.check_save_path(tf.compat.as_str(save_path))
         prefix = self._prefix(sess, tf.compat.as_str(save_path), global_step)
@@ -231,7 +236,7 @@ class Saver(tf.train.Saver):
         paths.check_latest_filename(latest_filename, prefix)
         is_empty = self.saver_def is None
         if not is_empty:
-            self._save_variables(sess, prefix, global_step is not None, bool(full))
+            self._save_variables(sess, prefix, global_step is not None, full)
             if write_state:
                 self._write_state(prefix, latest_filename, meta_graph_suffix)
         if write_meta_graph:

@@ -17,7 +17,10 @@ from rec_estimator.optimizers.adagrad import AdagradOptimizer
 from rec_estimator.optimizers.adagrad_decay import AdagradDecayOptimizer, AdagradDecayOptimizerV2
 from rec_estimator.optimizers.adam import AdamOptimizer
 from rec_estimator.optimizers.adam_async import AdamAsyncOptimizer
-from rec_estimator.optimizers.adam_w import AdamWOptimizer
+from rec_estimator.optimizers.adam_w import (
+    AdamWOptimizer,
+    extend_with_decoupled_weight_decay,
+)
 from rec_estimator.optimizers.ftrl import FtrlOptimizer
 from rec_estimator.optimizers.gradient_descent import GradientDescentOptimizer
 from rec_estimator.optimizers.lazy_adam import LazyAdamOptimizer
@@ -37,6 +40,7 @@ __all__ = [
     "MomentumOptimizer",
     "RowwiseAdagradOptimizer",
     "adagrad_by_addr",
+    "extend_with_decoupled_weight_decay",
     "gradient_descent_by_addr",
     "lazy_adam_by_addr",
 ]

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of the graph collections that scripts for Rec SDK use.
+"""Constants that scripts for Rec SDK use: names of graph collections, and enumerations.
 
 Source: Rec SDK TensorFlow, ``mx_rec.constants.constants``, which has the same names and values.
 """
+
+import enum
+from typing import Any, Type, TypeVar
 
 # Graph modification fills and reads two of these collections, so it defines their names:
 # the ops that start the data of a modified graph, and the timestamp of the batch.
@@ -18,3 +21,51 @@ ASCEND_GLOBAL_HASHTABLE_COLLECTION = "ASCEND_GLOBAL_HASHTABLE_COLLECTION"
 # the vectors that training lookups read, and their keys.
 ASCEND_SPARSE_LOOKUP_LOCAL_EMB = "ASCEND_SPARSE_LOOKUP_LOCAL_EMB"
 ASCEND_SPARSE_LOOKUP_ID_OFFSET = "ASCEND_SPARSE_LOOKUP_ID_OFFSET"
+
+_Member = TypeVar("_Member", bound="BaseEnum")
+
+
+class BaseEnum(enum.Enum):
+    """An enumeration whose members are found by their values, as scripts' own enumerations are.
+
+    Example:
+      >>> class UseMode(rec.BaseEnum):
+      ...     TRAIN = "train"
+      ...     PREDICT = "predict"
+      >>> UseMode.mapping("train")
+      <UseMode.TRAIN: 'train'>
+    """
+
+    @classmethod
+    def mapping(cls: Type[_Member], key: Any) -> _Member:
+        """Returns the member with a value.
+
+        Args:
+          key: The value, or a member of an enumeration that has it.
+
+        Raises:
+          KeyError: There is none.
+        """
+        value = key.value if isinstance(key, BaseEnum) else key
+        for member in cls:
+            if member.value == value:
+                return member
+        raise KeyError(
+            f"key must be one of {[member.value for member in cls]}, the values of {cls.__name__}, "
+            f"got {key!r}"
+        )
+
+
+class CacheModeEnum(BaseEnum):
+    """Where scripts for Rec SDK let the rows of tables be: in device memory, host memory or on SSD.
+
+    Scripts choose vocabulary sizes by it. create_table refuses those of SSD.
+
+    Example:
+      >>> rec.CacheModeEnum.mapping("DDR")
+      <CacheModeEnum.DDR: 'DDR'>
+    """
+
+    HBM = "HBM"
+    DDR = "DDR"
+    SSD = "SSD"

@@ -71,7 +71,7 @@ def create_table(
         host_vocabulary_size; ``init(use_dynamic_expansion=True)`` removes the limit.
       host_vocabulary_size: In [0, 1e9]. More rows; they are in the same memory.
       ssd_vocabulary_size: Must be 0: tables have no SSD tier yet.
-      ssd_data_path: With ssd_vocabulary_size > 0: existing folders, without links and "..".
+      ssd_data_path: A list of strings. Without effect: the folders are not looked at.
       is_save: Whether checkpoints contain the table. False: each session initializes it.
       is_dp: Without effect in one process.
       init_param: In [-10, 10]. Factor of every initial vector.
@@ -235,6 +235,13 @@ def _check_sizes(sizes: Sequence[int], paths: Sequence[str]) -> None:
     check_int("device_vocabulary_size", device, 1, _MAX_ROWS)
     check_int("host_vocabulary_size", host, 0, _MAX_ROWS)
     check_int("ssd_vocabulary_size", ssd, 0, _MAX_ROWS)
+    if ssd:
+        # First: whoever mends paths or sizes of the SSD tier must not learn afterwards that there
+        # is none.
+        raise ValueError(
+            f"ssd_vocabulary_size must be 0, got {ssd}; there is no SSD tier yet, add the rows to "
+            "host_vocabulary_size"
+        )
     if (
         not isinstance(paths, (list, tuple))
         or not paths
@@ -244,23 +251,6 @@ def _check_sizes(sizes: Sequence[int], paths: Sequence[str]) -> None:
             f"ssd_data_path must be a list of at least one string, got {paths!r}; give the folders "
             "of the SSD tier"
         )
-    if ssd == 0:
-        return
-    if host == 0:
-        raise ValueError(
-            f"host_vocabulary_size must be above 0 with ssd_vocabulary_size, got 0 with {ssd}; the "
-            "SSD tier extends the host tier"
-        )
-    for path in paths:
-        if not os.path.isdir(path) or os.path.islink(path) or ".." in path:
-            raise ValueError(
-                "ssd_data_path must be existing folders, without links and '..', got "
-                f"{path!r}; make the folder first"
-            )
-    raise ValueError(
-        f"ssd_vocabulary_size must be 0, got {ssd}; there is no SSD tier yet, add the rows to "
-        "host_vocabulary_size"
-    )
 
 
 def _checked_padding_keys(

@@ -19,15 +19,19 @@ from rec_estimator.table.lookup import (
     gradient_slices,
     read_of_unknown_keys,
     read_table,
+    refuse_blocknums,
     refuse_control_flow,
 )
-from rec_estimator.table.shard import LookupRecord
+from rec_estimator.table.shard import LookupRecord, TableShard
 from rec_estimator.table.table import EmbeddingTable, as_keys
 
 _COMBINERS = ("sum", "mean", "sqrtn")
 
 # Ids of examples, or their weights.
 SparseIds = Union[tf.SparseTensor, tf.RaggedTensor]
+
+# A table, or a dense variable in a group: what tf.nn.embedding_lookup takes.
+GroupParams = Union[Params, tf.Variable, tf.Tensor]
 
 
 def embedding_lookup_sparse(
@@ -38,6 +42,7 @@ def embedding_lookup_sparse(
     name: Optional[str] = None,
     combiner: Optional[str] = None,
     max_norm: Optional[float] = None,
+    blocknums: None = None,
 ) -> tf.Tensor:
     """Reads and combines the rows of each example, like ``tf.nn.embedding_lookup_sparse``.
 
@@ -50,6 +55,7 @@ def embedding_lookup_sparse(
       combiner: "sum", "mean" (weighted, the default) or "sqrtn" (the weighted sum divided by the
         square root of the sum of the squared weights).
       max_norm: If given, a row with a greater L2 norm is scaled down to it before it is combined.
+      blocknums: Must be None; in DeepRec, for variables of dynamic dimension.
 
     Returns:
       float32 [batch, dim]. Zeros for an example without ids. TensorFlow's function returns no rows
@@ -57,7 +63,7 @@ def embedding_lookup_sparse(
 
     Raises:
       TypeError: sp_ids is neither sparse nor ragged, or not of integers.
-      ValueError: The combiner is unknown, or the weights do not match the ids.
+      ValueError: The combiner is unknown, the weights do not match the ids, or blocknums is given.
 
     Example:
       >>> table = rec.get_embedding_variable("tag", embedding_dim=2)
@@ -66,8 +72,10 @@ def embedding_lookup_sparse(
       TensorShape([3, 2])
     """
     del partition_strategy
+    refuse_blocknums(blocknums)
+    table = as_table(params)
     with tf.name_scope(name, "embedding_lookup_sparse"):
-        return _combine(_as_request(params, sp_ids, sp_weights, combiner or "mean"), max_norm)
+        return _combine(_as_request(table, sp_ids, sp_weights, combiner or "mean"), max_norm)
 
 
 def safe_embedding_lookup_sparse(
@@ -136,22 +144,29 @@ def safe_embedding_lookup_sparse(
 
 
 def group_embedding_lookup_sparse(
-    params: Sequence[Params],
+    params: Sequence[GroupParams],
     sp_ids: Sequence[Union[SparseIds, tf.Tensor]],
-    combiners: Sequence[Optional[str]],
-    partition_strategy: str = "mod",
+    combiners: Optional[Sequence[Optional[str]]],
     sp_weights: Optional[Sequence[Optional[SparseIds]]] = None,
+    partition_strategy: str = "mod",
+    is_sequence: bool = False,
+    params_num_per_group: Optional[int] = None,
     name: Optional[str] = None,
 ) -> List[tf.Tensor]:
     """Runs several lookups in one op. Looking up 26 features then takes one op instead of 26.
 
     Args:
-      params: One table per lookup. A table may occur several times.
+      params: One table per lookup. A table may occur several times. Dense variables may be among
+        them; TensorFlow's ops look them up.
       sp_ids: One SparseTensor or RaggedTensor of ids per lookup; a dense tensor of any shape if the
         combiner is None.
-      combiners: One per lookup: "sum", "mean", "sqrtn", or None to read without combining.
-      partition_strategy: Ignored.
+      combiners: One per lookup: "sum", "mean", "sqrtn", or None to read without combining. None:
+        "mean" for all.
       sp_weights: The weights of each lookup, or None if all are 1; None: no lookup has weights.
+      partition_strategy: For partitioned dense variables, "mod" or "div". Tables ignore it.
+      is_sequence: Must be False. To get all vectors of an example, give padded dense ids and a
+        combiner of None.
+      params_num_per_group: Ignored; in DeepRec, how many lookups an op has.
       name: Op name.
 
     Returns:
@@ -159,8 +174,9 @@ def group_embedding_lookup_sparse(
       combiner is None.
 
     Raises:
-      TypeError: Ids have the wrong kind or type.
-      ValueError: The lists differ in length, or a combiner is unknown.
+      TypeError: Ids have the wrong kind or type, or sp_weights is a string: in older releases of
+        DeepRec, partition_strategy came before it.
+      ValueError: The lists differ in length, a combiner is unknown, or is_sequence is True.
 
     Example:
       >>> tables = [rec.get_embedding_variable(n, embedding_dim=2) for n in ("user", "tag")]
@@ -170,7 +186,17 @@ def group_embedding_lookup_sparse(
       >>> user.shape, tag.shape
       (TensorShape([2, 2]), TensorShape([2, 2]))
     """
-    del partition_strategy
+    del params_num_per_group
+    if is_sequence:
+        raise ValueError(
+            "is_sequence must be False, got True; look up padded dense ids with a combiner of None"
+        )
+    if isinstance(sp_weights, str):
+        raise TypeError(
+            f"sp_weights must be a list or None, got {sp_weights!r}; pass partition_strategy by "
+            "name"
+        )
+    combiners = ["mean"] * len(params) if combiners is None else combiners
     weights = list(sp_weights) if sp_weights is not None else [None] * len(params)
     if not len(params) == len(sp_ids) == len(combiners) == len(weights):
         raise ValueError(
@@ -181,8 +207,43 @@ def group_embedding_lookup_sparse(
         return []
     with tf.name_scope(name, "group_embedding_lookup"):
         return _run_lookups(
-            [_as_request(*request) for request in zip(params, sp_ids, weights, combiners)]
+            [
+                _as_request(_as_source(given, partition_strategy), *request)
+                for given, *request in zip(params, sp_ids, weights, combiners)
+            ]
         )
+
+
+def group_embedding_lookup(
+    params: Sequence[GroupParams],
+    ids: Sequence[tf.Tensor],
+    partition_strategy: str = "mod",
+    name: Optional[str] = None,
+) -> List[tf.Tensor]:
+    """Runs several lookups of dense ids in one op, like DeepRec's function of this name.
+
+    Args:
+      params: One table or dense variable per lookup.
+      ids: One tensor of ids of any shape per lookup.
+      partition_strategy: For partitioned dense variables, "mod" or "div". Tables ignore it.
+      name: Op name.
+
+    Returns:
+      One tensor [ids.shape, dim] per lookup.
+
+    Raises:
+      TypeError: Ids are not dense integers.
+      ValueError: The lists differ in length.
+
+    Example:
+      >>> tables = [rec.get_embedding_variable(n, embedding_dim=2) for n in ("user", "item")]
+      >>> user, item = rec.group_embedding_lookup(tables, [tf.constant([4, 5]), tf.constant([6])])
+      >>> user.shape, item.shape
+      (TensorShape([2, 2]), TensorShape([1, 2]))
+    """
+    return group_embedding_lookup_sparse(
+        params, ids, [None] * len(ids), partition_strategy=partition_strategy, name=name
+    )
 
 
 class _Request(NamedTuple):
@@ -191,21 +252,54 @@ class _Request(NamedTuple):
     Without a combiner: `keys` of any shape, `indices` [0, 1], `dense_shape` [1].
     """
 
-    table: EmbeddingTable
+    source: "_Source"
     keys: tf.Tensor
     indices: tf.Tensor
     dense_shape: tf.Tensor
     weights: Optional[tf.Tensor]
     combiner: Optional[str]
 
+    def read(self) -> tf.Tensor:
+        """[keys.shape, dim]. The values of the keys."""
+        if isinstance(self.source, EmbeddingTable):
+            return read_table(self.source, self.keys)
+        variable, strategy = self.source
+        return tf.nn.embedding_lookup(variable, self.keys, partition_strategy=strategy)
+
+
+class _DenseVariable(NamedTuple):
+    """A variable, a partitioned variable or a tensor, [rows, dim]."""
+
+    variable: Any
+    partition_strategy: str
+
+
+_Source = Union[EmbeddingTable, _DenseVariable]
+
+
+def _as_source(params: GroupParams, partition_strategy: str) -> _Source:
+    # Tables and shards have `ref`, too. A partitioned variable has `as_tensor` instead.
+    is_table = isinstance(params, (EmbeddingTable, TableShard))
+    if not is_table and (hasattr(params, "ref") or hasattr(params, "as_tensor")):
+        return _DenseVariable(params, partition_strategy)
+    return as_table(params)
+
+
+def _as_keys(source: _Source, ids: Any, argument: str) -> tf.Tensor:
+    if isinstance(source, EmbeddingTable):
+        return as_keys(source, ids, argument)
+    keys = tf.convert_to_tensor(ids, name="ids")
+    if not keys.dtype.is_integer:
+        raise TypeError(f"{argument} must be int64 or int32, got {keys.dtype.name}; cast them")
+    return keys
+
 
 def _as_request(
-    params: Params,
+    source: _Source,
     ids: Union[SparseIds, tf.Tensor],
     weights: Optional[SparseIds],
     combiner: Optional[str],
 ) -> _Request:
-    table = as_table(params)
     if combiner is None:
         if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
             raise TypeError(
@@ -214,22 +308,23 @@ def _as_request(
             )
         if weights is not None:
             raise ValueError("sp_weights must be None where the combiner is None, got weights")
-        keys = as_keys(table, ids, "sp_ids")
+        keys = _as_keys(source, ids, "sp_ids")
         nothing = tf.zeros([0, 1], tf.int64), tf.zeros([1], tf.int64)
-        return _Request(table, keys, *nothing, None, None)
+        return _Request(source, keys, *nothing, None, None)
     sparse, sparse_weights = _as_sparse_pair(ids, weights)
-    keys = as_keys(table, sparse.values, "sp_ids")
-    keys = tf.SparseTensor(sparse.indices, keys, sparse.dense_shape)
-    return _combined(table, keys, sparse_weights, combiner)
+    keys = tf.SparseTensor(
+        sparse.indices, _as_keys(source, sparse.values, "sp_ids"), sparse.dense_shape
+    )
+    return _combined(source, keys, sparse_weights, combiner)
 
 
 def _combined(
-    table: EmbeddingTable, keys: tf.SparseTensor, weights: Optional[tf.SparseTensor], combiner: str
+    source: _Source, keys: tf.SparseTensor, weights: Optional[tf.SparseTensor], combiner: str
 ) -> _Request:
     if combiner not in _COMBINERS:
         raise ValueError(f"combiner must be one of {', '.join(_COMBINERS)}, got {combiner!r}")
     weights = None if weights is None else tf.cast(weights.values, tf.float32)
-    return _Request(table, keys.values, keys.indices, keys.dense_shape, weights, combiner)
+    return _Request(source, keys.values, keys.indices, keys.dense_shape, weights, combiner)
 
 
 def _combine(request: _Request, max_norm: Optional[float]) -> tf.Tensor:
@@ -240,47 +335,48 @@ def _combine(request: _Request, max_norm: Optional[float]) -> tf.Tensor:
 
 
 def _run_lookups(requests: Sequence[_Request]) -> List[tf.Tensor]:
-    """Runs lookups in one op per device; weighted and partitioned ones run on their own."""
+    """Runs lookups in one op per device; weighted, partitioned and dense ones run on their own."""
     results: List[Optional[tf.Tensor]] = [None] * len(requests)
-    fused: Dict[str, List[int]] = {}
+    fused: Dict[str, List[Tuple[int, EmbeddingTable]]] = {}
     for i, request in enumerate(requests):
-        if request.weights is None and len(request.table.shards) == 1:
-            fused.setdefault(request.table.device, []).append(i)
+        table = request.source
+        if isinstance(table, EmbeddingTable) and len(table.shards) == 1 and request.weights is None:
+            fused.setdefault(table.device, []).append((i, table))
         elif request.combiner is None:
-            results[i] = read_table(request.table, request.keys)
+            results[i] = request.read()
         else:
             results[i] = _combine_unfused(request, max_norm=None)
     for members in fused.values():
-        values = _run_fused([requests[i] for i in members])
-        for i, value in zip(members, values):
+        values = _run_fused([(table, requests[i]) for i, table in members])
+        for (i, _), value in zip(members, values):
             results[i] = value
     return results
 
 
-def _run_fused(requests: Sequence[_Request]) -> List[tf.Tensor]:
-    with graphs.colocate_with(requests[0].table.handle):
+def _run_fused(requests: Sequence[Tuple[EmbeddingTable, _Request]]) -> List[tf.Tensor]:
+    with graphs.colocate_with(requests[0][0].handle):
         values = _ops.gen.rec_estimator_table_group_lookup(
-            tables=[request.table.handle for request in requests],
-            keys=[request.keys for request in requests],
-            indices=[request.indices for request in requests],
-            dense_shapes=[request.dense_shape for request in requests],
-            dims=[request.table.dim for request in requests],
-            combiners=[request.combiner or "none" for request in requests],
-            unknowns=[read_of_unknown_keys(request.table) for request in requests],
+            tables=[table.handle for table, _ in requests],
+            keys=[request.keys for _, request in requests],
+            indices=[request.indices for _, request in requests],
+            dense_shapes=[request.dense_shape for _, request in requests],
+            dims=[table.dim for table, _ in requests],
+            combiners=[request.combiner or "none" for _, request in requests],
+            unknowns=[read_of_unknown_keys(table) for table, _ in requests],
         )
-    for request, value in zip(requests, values):
-        request.table.shards[0].record_lookup(LookupRecord(request.keys, value.op))
+    for (table, request), value in zip(requests, values):
+        table.shards[0].record_lookup(LookupRecord(request.keys, value.op))
     return values
 
 
 def _combine_unfused(request: _Request, max_norm: Optional[float]) -> tf.Tensor:
     """Looks up, clips, weighs and combines with TensorFlow's ops, which have gradients."""
-    values = clip(read_table(request.table, request.keys), max_norm)
+    values = clip(request.read(), max_norm)
     rows = request.indices[:, 0]
     num_rows = request.dense_shape[0]
     weights = request.weights
     if weights is None:
-        weights = tf.ones(tf.shape(request.keys), tf.float32)
+        weights = tf.ones(tf.shape(request.keys), values.dtype)
     else:
         one_each = tf.debugging.assert_equal(
             tf.shape(weights),
@@ -290,7 +386,7 @@ def _combine_unfused(request: _Request, max_norm: Optional[float]) -> tf.Tensor:
         # unsorted_segment_sum silently ignores negative rows.
         rows_exist = tf.debugging.assert_non_negative(rows, message="sp_ids must have indices >= 0")
         with tf.control_dependencies([one_each, rows_exist]):
-            weights = tf.identity(weights)
+            weights = tf.identity(tf.cast(weights, values.dtype))
         values *= weights[:, tf.newaxis]
     total = tf.math.unsorted_segment_sum(values, rows, num_rows)
     if request.combiner == "sum":

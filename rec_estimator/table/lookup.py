@@ -37,6 +37,9 @@ def embedding_lookup(
     name: Optional[str] = None,
     validate_indices: bool = True,
     max_norm: Optional[float] = None,
+    ev_init_value: None = None,
+    blocknums: None = None,
+    counts: Optional[Union[tf.Tensor, tf.RaggedTensor]] = None,
 ) -> Union[tf.Tensor, tf.RaggedTensor]:
     """Reads one row per id, like ``tf.nn.embedding_lookup``.
 
@@ -47,13 +50,20 @@ def embedding_lookup(
       name: Op name.
       validate_indices: Ignored. Every key is valid.
       max_norm: If given, values with a greater L2 norm are scaled down to it.
+      ev_init_value: Must be None; in DeepRec, the initial vectors of these ids. The initial vector
+        of a key comes from the initializer of its table.
+      blocknums: Must be None; in DeepRec, for variables of dynamic dimension.
+      counts: Integers from 1, of the shape of ids: how often each id occurs in the batch, for
+        scripts that look up distinct ids. A training step counts each key that many times. None:
+        once for each time that it is among the ids.
 
     Returns:
       float32 [ids.shape, dim]. A RaggedTensor for ragged ids.
 
     Raises:
-      TypeError: ids are not integers, or are a SparseTensor.
-      ValueError: params is not a table.
+      TypeError: ids or counts are not integers, or are a SparseTensor.
+      ValueError: params is not a table, counts have another shape than ids, or ev_init_value or
+        blocknums is given.
 
     Example:
       >>> table = rec.get_embedding_variable("item", embedding_dim=2)
@@ -61,10 +71,19 @@ def embedding_lookup(
       TensorShape([2, 2, 2])
     """
     del partition_strategy, validate_indices
+    if ev_init_value is not None:
+        raise ValueError(
+            f"ev_init_value must be None, got {ev_init_value!r}; give the table its initial "
+            "vectors, with InitializerOption(initializer=, default_value_dim=)"
+        )
+    refuse_blocknums(blocknums)
     table = as_table(params)
     if isinstance(ids, tf.RaggedTensor):
+        flat_counts = getattr(counts, "flat_values", counts)
         return ids.with_flat_values(
-            embedding_lookup(table, ids.flat_values, name=name, max_norm=max_norm)
+            embedding_lookup(
+                table, ids.flat_values, name=name, max_norm=max_norm, counts=flat_counts
+            )
         )
     if isinstance(ids, tf.SparseTensor):
         raise TypeError(
@@ -72,7 +91,48 @@ def embedding_lookup(
         )
     keys = as_keys(table, ids, "ids")
     with tf.name_scope(name, "embedding_lookup", [keys]):
-        return clip(read_table(table, keys), max_norm)
+        further = None if counts is None else _further_occurrences(keys, counts)
+        return clip(read_table(table, keys, further), max_norm)
+
+
+def refuse_blocknums(blocknums: Any) -> None:
+    """Refuses DeepRec's argument for variables of dynamic dimension.
+
+    Raises:
+      ValueError: It is not None.
+    """
+    if blocknums is not None:
+        raise ValueError(
+            f"blocknums must be None, got {blocknums!r}; all vectors of a table have the same "
+            "dimension, make a table for each dimension"
+        )
+
+
+def _further_occurrences(keys: tf.Tensor, counts: Any) -> tf.Tensor:
+    """int64 [sum of counts - 1]. Each key as often as it occurs beside the one that is looked up.
+
+    Args:
+      keys: int64, any shape.
+      counts: Integers from 1, of the same shape.
+    """
+    counts = tf.convert_to_tensor(counts, name="counts")
+    if not counts.dtype.is_integer:
+        raise TypeError(
+            f"counts must be integers, got {counts.dtype.name}; tf.unique_with_counts gives them"
+        )
+    if not counts.shape.is_compatible_with(keys.shape):
+        raise ValueError(
+            f"counts must have the shape of ids, got {counts.shape} for {keys.shape}; "
+            "tf.unique_with_counts gives both"
+        )
+    checks = [
+        tf.debugging.assert_equal(
+            tf.shape(counts), tf.shape(keys), message="counts must have the shape of ids"
+        ),
+        tf.debugging.assert_positive(counts, message="counts must be 1 or more"),
+    ]
+    with tf.control_dependencies(checks):
+        return tf.repeat(tf.reshape(keys, [-1]), tf.reshape(counts, [-1]) - 1)
 
 
 def as_table(params: Params) -> EmbeddingTable:
@@ -98,9 +158,35 @@ def as_table(params: Params) -> EmbeddingTable:
     )
 
 
-def read_table(table: EmbeddingTable, keys: tf.Tensor) -> tf.Tensor:
-    """float32 [keys.shape, dim]. The values of int64 keys of any shape."""
-    return read_shards(table, keys, _lookup_shard)
+def read_table(
+    table: EmbeddingTable, keys: tf.Tensor, further: Optional[tf.Tensor] = None
+) -> tf.Tensor:
+    """Reads every key, and records the lookup.
+
+    Args:
+      table: The table.
+      keys: int64, any shape.
+      further: int64 [n]. Keys that a step that trains this lookup counts beside `keys`.
+
+    Returns:
+      float32 [keys.shape, dim].
+    """
+    parts = None if further is None else dict(zip(table.shards, _of_shards(table, further)))
+    return read_shards(
+        table, keys, lambda shard, part: _lookup_shard(shard, part, parts and parts[shard])
+    )
+
+
+def _of_shards(table: EmbeddingTable, keys: tf.Tensor) -> List[tf.Tensor]:
+    """Divides int64 [n] keys among the shards."""
+    if len(table.shards) == 1:
+        return [keys]
+    return tf.dynamic_partition(keys, _shard_of(table, keys), len(table.shards))
+
+
+def _shard_of(table: EmbeddingTable, keys: tf.Tensor) -> tf.Tensor:
+    """int32 [n]. The number of the shard of each key [n]."""
+    return tf.cast(tf.math.floormod(tf.math.floormod(keys, BUCKETS), len(table.shards)), tf.int32)
 
 
 def read_shards(
@@ -121,9 +207,7 @@ def read_shards(
     if len(table.shards) == 1:
         return read(table.shards[0], keys)
     flat = tf.reshape(keys, [-1])
-    shard_of_key = tf.cast(
-        tf.math.floormod(tf.math.floormod(flat, BUCKETS), len(table.shards)), tf.int32
-    )
+    shard_of_key = _shard_of(table, flat)
     parts = tf.dynamic_partition(flat, shard_of_key, len(table.shards))
     positions = tf.dynamic_partition(tf.range(tf.size(flat)), shard_of_key, len(table.shards))
     rows = [read(shard, part) for shard, part in zip(table.shards, parts)]
@@ -133,12 +217,12 @@ def read_shards(
     return values
 
 
-def _lookup_shard(shard: TableShard, keys: tf.Tensor) -> tf.Tensor:
+def _lookup_shard(shard: TableShard, keys: tf.Tensor, further: Optional[tf.Tensor]) -> tf.Tensor:
     with graphs.colocate_with(shard.handle):
         values = _ops.gen.rec_estimator_table_lookup(
             shard.handle, keys, dim=shard.dim, unknown=read_of_unknown_keys(shard.table)
         )
-    shard.record_lookup(LookupRecord(keys, values.op))
+    shard.record_lookup(LookupRecord(keys, values.op, further=further))
     return values
 
 

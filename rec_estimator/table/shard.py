@@ -27,6 +27,7 @@ class LookupRecord(NamedTuple):
       admits: bool, the shape of keys. Whether a key owns a row or gets one in this step; None: the
         lookup does not ask.
       address: The tensor that scripts for dynamic expansion pair a gradient of the values with.
+      further: int64 [n]. Keys that a step that trains the lookup counts beside `keys`.
     """
 
     keys: tf.Tensor
@@ -34,6 +35,7 @@ class LookupRecord(NamedTuple):
     is_training: bool = False
     admits: Optional[tf.Tensor] = None
     address: Optional[tf.Tensor] = None
+    further: Optional[tf.Tensor] = None
 
 
 class TableShard(VariableLike):
@@ -156,7 +158,7 @@ class TableShard(VariableLike):
     def counted_keys(
         self, gradient: Optional[tf.IndexedSlices], step: Optional[Set[tf.Operation]] = None
     ) -> List[tf.Tensor]:
-        """The keys of those training lookups that no gradient reaches.
+        """The keys of those training lookups that no gradient reaches, and their further keys.
 
         Args:
           gradient: The gradient of the shard in this step, if it has one.
@@ -164,10 +166,11 @@ class TableShard(VariableLike):
             says is_training. None: all ops of the graph.
 
         Returns:
-          One int64 [n] per lookup, with repeated keys.
+          int64 [n] each, with repeated keys.
         """
         reached: Set[tf.Operation] = set()
-        if gradient is not None and any(lookup.is_training for lookup in self._lookups):
+        asks = any(each.is_training or each.further is not None for each in self._lookups)
+        if gradient is not None and asks:
             upstream = ancestors([gradient.indices.op])
             reached = {op for op, indices in self._gradients if indices.op in upstream}
 
@@ -176,7 +179,11 @@ class TableShard(VariableLike):
                 return lookup.op not in reached
             return gradient is None and (step is None or lookup.op in step)
 
-        return [tf.reshape(each.keys, [-1]) for each in self._lookups if is_counted(each)]
+        counted = [tf.reshape(each.keys, [-1]) for each in self._lookups if is_counted(each)]
+        for each in self._lookups:
+            if each.further is not None and (each.op in reached or is_counted(each)):
+                counted.append(each.further)
+        return counted
 
     def training_reads(self) -> List[tf.Operation]:
         """The ops of the lookups that every step counts. The update must wait for them.

@@ -163,6 +163,18 @@ def test_full_saves_come_first_when_asked_for_and_after_max_deltas(tmp_path, sma
     assert save_some(model, session, saver, tmp_path, 1, full=False) == ["model-6"]
 
 
+def test_deeprecs_argument_writes_deltas_only_when_asked_for(tmp_path, small):
+    model, session = small
+    saver = rec.Saver(incremental_save_restore=True, max_to_keep=None)
+    assert save_some(model, session, saver, tmp_path, 2) == [None, None]
+    assert save_some(model, session, saver, tmp_path, 2, full=False) == ["model-2", "model-3"]
+    assert save_some(model, session, saver, tmp_path, 1) == [None]
+    expected = model.contents(session)
+    saver.restore(session, f"{tmp_path}/model-4")
+    saver.restore(session, f"{tmp_path}/model-5")
+    assert model.contents(session) == expected
+
+
 @pytest.mark.parametrize(
     "change", ["restore", "initialize", "other saver", "parent is gone", "other folder", "session"]
 )

@@ -294,6 +294,116 @@ def test_weight_decay_is_a_tensor_or_a_function_as_well(rule):
         assert_same_bits(other, number)
 
 
+def values_after_steps(build_step, steps=5):
+    """The values of tables and dense variables of each kind, trained by AdamW, by name."""
+    with tf.Graph().as_default():
+        banks = {
+            name: initial_vectors(dim)
+            for name, dim in dict(whole=3, parts=4, sparse=5, dense=6).items()
+        }
+        cut = tf.fixed_size_partitioner(2)
+        trained = {
+            "whole": table_from(banks["whole"], "whole"),
+            "parts": table_from(banks["parts"], "parts", partitioner=cut),
+            "sparse": tf.get_variable("sparse", initializer=banks["sparse"]),
+            "dense": tf.get_variable("dense", initializer=banks["dense"], use_resource=False),
+            "cut": tf.get_variable(
+                "cut", [40, 2], initializer=tf.ones_initializer(), partitioner=cut
+            ),
+        }
+        read = {
+            **{name: rows_of(trained[name]) for name in ("whole", "parts")},
+            **{name: tf.convert_to_tensor(trained[name]) for name in ("sparse", "dense", "cut")},
+        }
+        keys = [3, 1, 3]
+        vectors = [
+            *(rec.embedding_lookup(trained[name], keys) for name in ("whole", "parts")),
+            tf.nn.embedding_lookup(trained["sparse"], keys),
+            *(trained["dense"], trained["cut"]),
+        ]
+        loss = tf.add_n([tf.reduce_sum(tf.square(each)) for each in vectors])
+        train_op = build_step(loss, trained)
+        with initialized_session() as session:
+            for _ in range(steps):
+                session.run(train_op)
+            return session.run(read)
+
+
+def adam_w(weight_decay):
+    return rec.optimizers.AdamWOptimizer(weight_decay, learning_rate=0.01)
+
+
+@pytest.mark.parametrize("how", ["minimize", "apply_gradients"])
+@pytest.mark.parametrize(
+    "decayed",
+    [["whole"], ["parts", "dense"], ["sparse", "cut"], []],
+    ids=lambda names: " and ".join(names) or "none",
+)
+def test_decay_var_list_says_what_adam_w_decays(decayed, how):
+    def step(loss, trained):
+        optimizer, some = adam_w(0.01), [trained[name] for name in decayed]
+        if how == "minimize":
+            return optimizer.minimize(loss, decay_var_list=some)
+        return optimizer.apply_gradients(optimizer.compute_gradients(loss), decay_var_list=some)
+
+    actual = values_after_steps(step)
+    all_decayed, none_decayed = (
+        values_after_steps(lambda loss, trained, decay=decay: adam_w(decay).minimize(loss))
+        for decay in (0.01, 0.0)
+    )
+    for name, value in actual.items():
+        assert not np.array_equal(all_decayed[name], none_decayed[name])
+        assert_same_bits(value, (all_decayed if name in decayed else none_decayed)[name])
+
+
+def test_decay_var_list_may_be_taken_from_a_collection_by_name():
+    def step(loss, trained):
+        some = [v for v in tf.trainable_variables() if not v.name.startswith(("dense", "parts"))]
+        return adam_w(0.01).minimize(loss, decay_var_list=some)
+
+    actual = values_after_steps(step)
+    decayed = values_after_steps(
+        lambda loss, trained: adam_w(0.01).minimize(
+            loss, decay_var_list=[trained[name] for name in ("whole", "sparse", "cut")]
+        )
+    )
+    for name, value in actual.items():
+        assert_same_bits(value, decayed[name])
+
+
+def test_decay_var_list_holds_for_one_call():
+    used, fresh = adam_w(0.01), adam_w(0.01)
+    values_after_steps(lambda loss, trained: used.minimize(loss, decay_var_list=[]), steps=1)
+    after, expected = (
+        values_after_steps(lambda loss, trained, optimizer=optimizer: optimizer.minimize(loss))
+        for optimizer in (used, fresh)
+    )
+    for name, value in after.items():
+        assert_same_bits(value, expected[name])
+
+
+@pytest.mark.parametrize("kind", ["name", "number", "tensor"])
+def test_a_decay_var_list_of_anything_else_is_refused(kind):
+    bad = {"name": "dense", "number": 3, "tensor": tf.zeros([2])}[kind]
+    loss = tf.reduce_sum(tf.square(rows_of(table_from(initial_vectors(3)))))
+    with pytest.raises(TypeError, match="decay_var_list must have variables and tables, got"):
+        adam_w(0.01).minimize(loss, decay_var_list=[bad])
+
+
+@pytest.mark.parametrize("base", [rec.optimizers.AdamOptimizer, tf.train.AdamOptimizer])
+def test_adam_extended_with_decoupled_weight_decay_is_adam_w(base):
+    extended = rec.optimizers.extend_with_decoupled_weight_decay(base)
+    assert extended is rec.optimizers.AdamWOptimizer
+
+
+@pytest.mark.parametrize(
+    "base", [tf.train.MomentumOptimizer, rec.optimizers.FtrlOptimizer, tf.train.AdamOptimizer(0.1)]
+)
+def test_other_optimizers_cannot_be_extended_with_decoupled_weight_decay(base):
+    with pytest.raises(ValueError, match="base_optimizer must be AdamOptimizer, got .*; no other"):
+        rec.optimizers.extend_with_decoupled_weight_decay(base)
+
+
 @pytest.mark.parametrize(
     ("rule", "argument", "value", "range_of_it"),
     [

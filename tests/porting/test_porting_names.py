@@ -16,7 +16,7 @@ SECTIONS = ["Names: Rec SDK", "Names: DeepRec"]
 # Public names that neither Rec SDK nor DeepRec has, and names of TensorFlow.
 OWN = {
     *("BestExporter", "EmbeddingFeature", "EstimatorSpec", "EvalSpec", "FinalExporter"),
-    *("IncrementalSaverHook", "LatestExporter", "ModeKeys", "PredictOutput", "ProgressHook"),
+    *("LatestExporter", "ModeKeys", "PredictOutput", "ProgressHook"),
     *(
         "SampleCompression",
         "ServingInputReceiver",
@@ -61,3 +61,48 @@ def test_every_public_name_is_in_a_table_or_our_own():
     named = {name.split(".")[1] for s in SECTIONS for _, cell in rows(s) for name in ours(cell)}
     assert set(rec.__all__) >= OWN
     assert sorted(set(rec.__all__) - named - OWN) == []
+
+
+def named_by_vendors():
+    """Every name in backticks in the first columns, with the arguments it is written with."""
+    cells = [theirs for section in SECTIONS for theirs, _ in rows(section)]
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+# Names and arguments that vendors' scripts use, beside those of the functions of this package.
+USED_BY_SCRIPTS = [
+    *("tf.train.Saver(incremental_save_restore=True)", "IncrementalSaver"),
+    *("_get_incremental_saver", "tensorflow.python.training.incremental_saver"),
+    "tf.train.MonitoredTrainingSession(save_incremental_checkpoint_secs=)",
+    *("tf.train.Scaffold(incremental_save_restore=)", "export_saved_model(save_incr_model=)"),
+    "tf.train.CheckpointSaverHook(incremental_save_secs=)",
+    *("tf.nn.embedding_lookup(ev_init_value=, blocknums=)", "counts="),
+    *("minimize(decay_var_list=)", "weight_decay_optimizers.extend_with_decoupled_weight_decay"),
+    *("tf.nn.group_embedding_lookup_sparse", "tf.nn.group_embedding_lookup"),
+    *("tf.get_multihash_variable", "tf.get_dynamic_dimension_embedding_variable"),
+    *("tf.staged", "tf.make_prefetch_hook", "tf.SmartStageOptions", "do_smart_stage"),
+    *("TF_EV_RESTORE_CUSTOM_DIM", "TF_EV_SAVE_FILTERED_FEATURES", "TF_RECORD_FREQ"),
+    *("mx_rec.constants.constants.BaseEnum", "CacheModeEnum", "get_device_id"),
+    *("rec_sdk_common.communication.hccl.hccl_info", "rec_sdk_common.util.tf_adapter"),
+    *("rec_sdk_common.log.logger", "rec_sdk_common.validator", "rec_sdk_common.constants"),
+    *("mx_rec.util.tf_version_adapter", "mx_rec.util.log.logger", "ssd_vocabulary_size"),
+]
+
+
+@pytest.mark.parametrize("name", USED_BY_SCRIPTS)
+def test_a_name_that_scripts_use_has_a_row(name):
+    assert name in named_by_vendors()
+
+
+def test_a_row_that_says_refused_names_functions_that_refuse():
+    refused = {
+        name.split(".")[1]
+        for section in SECTIONS
+        for _, cell in rows(section)
+        if "refused, " in cell
+        for name in ours(cell)
+    }
+    assert len(refused) >= 5
+    for name in refused:
+        with pytest.raises(NotImplementedError, match=f"^{name} must not be called: .*; "):
+            getattr(rec, name)()

@@ -253,6 +253,143 @@ def test_group_lookup_mixes_weighted_and_partitioned_lookups():
 
 def test_empty_group_is_an_empty_list():
     assert rec.group_embedding_lookup_sparse([], [], []) == []
+    assert rec.group_embedding_lookup([], []) == []
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_group_lookup_takes_dense_variables_among_tables(weighted):
+    table, dense = make_pair()
+    ids = ragged_ids()
+    weights = like_values(ids) if weighted else None
+    params = [dense, table] * 4
+    combiners = ["sum", "sum", "mean", "mean", "sqrtn", "sqrtn", None, None]
+    found = rec.group_embedding_lookup_sparse(
+        params,
+        [ids] * 6 + [tf.constant([[1, 2]], tf.int64)] * 2,
+        combiners,
+        sp_weights=[weights] * 6 + [None] * 2,
+    )
+    losses = [tf.add_n([tf.reduce_sum(tf.square(v)) for v in found[i::2]]) for i in range(2)]
+    gradients = [
+        tf.math.unsorted_segment_sum(each.values, each.indices, VOCABULARY)
+        for each in (tf.gradients(loss, p)[0] for loss, p in zip(losses, (dense, table)))
+    ]
+    values, (of_dense, of_table) = run([found, gradients])
+    # Also zeros for an example without ids, as of a table.
+    for combiner, of_variable, expected in zip(combiners[::2], values[::2], values[1::2]):
+        if combiner is None:
+            np.testing.assert_array_equal(of_variable, expected)
+        else:
+            assert_within_2_ulp(of_variable, expected)
+    np.testing.assert_allclose(of_dense, of_table, rtol=1e-6, atol=1e-6)
+
+
+def test_group_lookup_reads_a_partitioned_variable_with_its_strategy():
+    cut = tf.fixed_size_partitioner(2)
+    dense = tf.get_variable("cut", initializer=tf.reshape(tf.range(8.0), [4, 2]), partitioner=cut)
+    ids = tf.constant([0, 3, 1])
+    by_strategy = [
+        rec.group_embedding_lookup([dense], [ids], strategy)[0] for strategy in ("div", "mod")
+    ]
+    expected = [tf.nn.embedding_lookup(dense, ids, strategy) for strategy in ("div", "mod")]
+    actual, expected = run([by_strategy, expected])
+    np.testing.assert_array_equal(actual, expected)
+    assert not np.array_equal(*actual)
+
+
+def test_group_lookup_of_dense_ids_equals_single_lookups_and_shares_one_op():
+    tables = [make_pair(dim=dim, name=f"t{dim}")[0] for dim in (1, 4)]
+    ids = [tf.constant([[1, 2], [3, 4]], tf.int64), tf.constant([7])]
+    grouped = rec.group_embedding_lookup(tables, ids)
+    assert len({value.op for value in grouped}) == 1
+    singles = [rec.embedding_lookup(table, each) for table, each in zip(tables, ids)]
+    for actual, expected in zip(*run([grouped, singles])):
+        np.testing.assert_array_equal(actual, expected)
+
+
+def test_group_lookup_without_combiners_takes_means():
+    table, _ = make_pair()
+    found = rec.group_embedding_lookup_sparse([table], [ragged_ids()], None)
+    (actual,), expected = run([found, rec.embedding_lookup_sparse(table, ragged_ids())])
+    np.testing.assert_array_equal(actual, expected)
+
+
+# ------------------------------------------------------------------ counts of distinct ids
+
+
+def step_over(table, values):
+    loss = tf.add_n([tf.reduce_sum(tf.square(each)) for each in values])
+    return rec.optimizers.AdagradOptimizer(0.1).minimize(loss, var_list=[table])
+
+
+def filtered_table(name, shards, filter_freq=3):
+    cut = tf.fixed_size_partitioner(shards) if shards > 1 else None
+    option = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(filter_freq))
+    return rec.get_embedding_variable(name, 2, partitioner=cut, ev_option=option)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_counts_of_distinct_ids_count_as_their_occurrences(shards):
+    batch = tf.constant([1, 2, 1, 3, 1, 2001, 2, -4, -4, -4], tf.int64)
+    unique = tf.unique_with_counts(batch)
+    tables = [filtered_table(name, shards) for name in ("distinct", "repeated")]
+    distinct = rec.embedding_lookup(tables[0], unique.y, counts=unique.count)
+    steps = [
+        step_over(tables[0], [tf.gather(distinct, unique.idx)]),
+        step_over(tables[1], [rec.embedding_lookup(tables[1], batch)]),
+    ]
+    keys = [1, 2, 3, 2001, -4, 5]
+    counted = [table.get_frequency(keys) for table in tables]
+    exported = [table.export() for table in tables]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(steps)
+        assert session.run(counted[0]).tolist() == [3, 2, 1, 1, 3, 0]
+        assert sorted(session.run(exported[0]).keys) == [-4, 1]
+        session.run(steps)
+        np.testing.assert_array_equal(*session.run(counted))
+        np.testing.assert_array_equal(*(each.keys for each in session.run(exported)))
+
+
+def test_counts_are_those_of_the_lookups_that_train():
+    table = filtered_table("t", 1)
+    trained = rec.embedding_lookup(table, [1, 2], counts=[2, 5])
+    rec.embedding_lookup(table, [1, 2], counts=[7, 7])
+    train = step_over(table, [trained, rec.embedding_lookup(table, [2])])
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(trained)
+        assert session.run(table.total_count()) == 0
+        session.run(train)
+        assert session.run(table.get_frequency([1, 2])).tolist() == [2, 6]
+
+
+def test_counts_hold_for_a_lookup_without_gradient_and_for_ragged_ids():
+    table = filtered_table("t", 1)
+    weight = tf.get_variable("weight", [], initializer=tf.ones_initializer())
+    ids = tf.RaggedTensor.from_row_lengths([1, 2, 3], [2, 0, 1])
+    values = rec.embedding_lookup(table, ids, counts=ids.with_flat_values([4, 1, 2]))
+    loss = weight * tf.reduce_sum(tf.stop_gradient(values.flat_values))
+    train = rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(train)
+        assert session.run(table.get_frequency([1, 2, 3])).tolist() == [4, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "ids, counts, message",
+    [([1, 2], [1, 0], "counts must be 1 or more"), ([1, 2], [1], "the shape of ids")],
+)
+def test_counts_that_do_not_fit_fail_the_step(ids, counts, message):
+    table = filtered_table("t", 1)
+    fed = [tf.placeholder(tf.int64), tf.placeholder(tf.int64)]
+    train = step_over(table, [rec.embedding_lookup(table, fed[0], counts=fed[1])])
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            session.run(train, dict(zip(fed, (ids, counts))))
+        assert session.run(table.total_count()) == 0
 
 
 def test_output_that_the_loss_does_not_reach_gets_no_gradient():
@@ -322,6 +459,59 @@ def test_training_lookup_in_control_flow_is_an_error(construct, version):
         (lambda t: rec.embedding_lookup(t, ["a"]), TypeError, "got string; hash strings with"),
         (lambda t: rec.embedding_lookup(3, [1]), ValueError, "params must be a table.*got 3"),
         (lambda t: rec.embedding_lookup([], [1]), ValueError, "params must be a table"),
+        (
+            lambda t: rec.embedding_lookup(t, [1], ev_init_value=tf.ones([1, 5])),
+            ValueError,
+            "ev_init_value must be None, got .*; give the table its initial vectors",
+        ),
+        (
+            lambda t: rec.embedding_lookup(t, [1], blocknums=[2]),
+            ValueError,
+            r"blocknums must be None, got \[2\]; .* make a table for each dimension",
+        ),
+        (
+            lambda t: rec.embedding_lookup(t, [1], counts=[2.0]),
+            TypeError,
+            "counts must be integers, got float32",
+        ),
+        (
+            lambda t: rec.embedding_lookup(t, [1, 2], counts=[2]),
+            ValueError,
+            r"counts must have the shape of ids, got \(1,\) for \(2,\)",
+        ),
+        (
+            lambda t: rec.embedding_lookup_sparse(t, ragged_ids(), blocknums=[2]),
+            ValueError,
+            "blocknums must be None",
+        ),
+        (
+            lambda t: rec.embedding_lookup_sparse(tf.zeros([3, 2]), ragged_ids()),
+            ValueError,
+            "params must be a table",
+        ),
+        (
+            lambda t: rec.group_embedding_lookup_sparse(
+                [t], [ragged_ids()], ["sum"], is_sequence=True
+            ),
+            ValueError,
+            "is_sequence must be False, got True; look up padded dense ids",
+        ),
+        (
+            lambda t: rec.group_embedding_lookup_sparse([t], [ragged_ids()], ["sum"], "mod"),
+            TypeError,
+            "sp_weights must be a list or None, got 'mod'; pass partition_strategy by name",
+        ),
+        (
+            lambda t: rec.group_embedding_lookup([tf.zeros([3, 2])], [[1.0]]),
+            TypeError,
+            "sp_ids must be int64 or int32, got float32",
+        ),
+        (lambda t: rec.group_embedding_lookup(["t"], [[1]]), ValueError, "params must be a table"),
+        (
+            lambda t: rec.group_embedding_lookup([t], [ragged_ids()]),
+            TypeError,
+            "sp_ids must be dense where the combiner is None",
+        ),
         (
             lambda t: rec.embedding_lookup(t, ragged_ids().to_sparse()),
             TypeError,
