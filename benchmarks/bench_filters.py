@@ -83,7 +83,7 @@ class _Trainer:
         self.session = tf.Session()
         self.session.run(tf.global_variables_initializer())
         self.step = self.session.make_callable(tf.group(train, values), [keys])
-        self._stats = table.size(), table.total_count(), table.memory_bytes()
+        self._stats = table.size(), table.total_count()[0], table.memory_bytes()
 
     def stats(self) -> List[int]:
         """Returns the number of rows, the number of keys, and the bytes of the table."""

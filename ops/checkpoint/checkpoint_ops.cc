@@ -187,6 +187,7 @@ REGISTER_OP("RecEstimator>TableRestore")
     .Attr("slot_names: list(string)")
     .Attr("slot_widths: list(int)")
     .Attr("slot_initials: list(float)")
+    .Attr("version: int >= -2 = -2")
     .SetIsStateful()
     .SetShapeFn(TableRestoreShape)
     .Doc(R"doc(
@@ -206,6 +207,7 @@ tensor_name: Name of the logical table in the checkpoint.
 part: Number of this shard of the logical table.
 num_parts: Current number of shards of the logical table.
 key_dtype: Type of the table's keys. A key in the checkpoint that does not fit is an error.
+version: The version of every key; -2: that in the checkpoint.
 )doc");
 
 }  // namespace

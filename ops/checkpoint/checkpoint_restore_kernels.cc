@@ -45,6 +45,9 @@ using ::tensorflow::strings::StrCat;
 // Most threads that insert. Each needs the memory of a batch.
 constexpr int64_t kWorkers = 4;
 
+// The value of the attribute version with which keys keep their versions.
+constexpr int64_t kStoredVersion = -2;
+
 // Bytes of Bloom filter blocks that are read at once.
 constexpr int64_t kBloomBytes = int64_t{4} << 20;
 
@@ -56,11 +59,12 @@ class TableRestore {
  public:
   TableRestore(OpKernelContext* context, TableResource& resource,
                const KeyRules& rules, const std::vector<SlotSpec>& slots,
-               EmbeddingTable* table)
+               int64_t version, EmbeddingTable* table)
       : context_(context),
         resource_(resource),
         rules_(rules),
         slots_(slots),
+        version_(version),
         layout_(resource.table().bloom_layout()),
         table_(table) {
     if (table == nullptr) return;
@@ -173,7 +177,7 @@ class TableRestore {
     TF_RETURN_IF_ERROR(
         reader.OpenKeys(shard.name + kKeys, shard.name + kOffsets));
     TF_RETURN_IF_ERROR(reader.OpenFreqs(shard.name + kFreqs));
-    TF_RETURN_IF_ERROR(reader.OpenVersions(shard.name + kVersions));
+    TF_RETURN_IF_ERROR(OpenVersions(&reader, shard.name + kVersions));
     TF_RETURN_IF_ERROR(reader.OpenValues(shard.name, resource_.table().dim(),
                                          "dim of the table"));
     for (const SlotSpec& slot : slots_) {
@@ -200,6 +204,17 @@ class TableRestore {
     return Status();
   }
 
+  Status OpenVersions(RowReader* reader, const std::string& name) const {
+    if (version_ != kStoredVersion) return Status();
+    return reader->OpenVersions(name);
+  }
+
+  // The versions of a batch; nullptr: -1.
+  const int64_t* Versions(RowBatch* batch) const {
+    if (version_ != kStoredVersion) batch->versions.assign(batch->n, version_);
+    return batch->versions.empty() ? nullptr : batch->versions.data();
+  }
+
   bool Insert(RowBatch* batch) {
     // A checkpoint without frequencies: all its keys were admitted.
     if (batch->freqs.empty()) {
@@ -216,7 +231,7 @@ class TableRestore {
       rows.slots[slot_numbers_[i]] = batch->slots[i].data();
     }
     rows.freqs = batch->freqs.data();
-    rows.versions = batch->versions.empty() ? nullptr : batch->versions.data();
+    rows.versions = Versions(batch);
     return table_->Insert(rows);
   }
 
@@ -247,7 +262,7 @@ class TableRestore {
     RowReader reader(file, rules_, shard);
     TF_RETURN_IF_ERROR(reader.OpenKeys(name, shard.name + kOffsetsFiltered));
     TF_RETURN_IF_ERROR(reader.OpenFreqs(shard.name + kFreqsFiltered));
-    TF_RETURN_IF_ERROR(reader.OpenVersions(shard.name + kVersionsFiltered));
+    TF_RETURN_IF_ERROR(OpenVersions(&reader, shard.name + kVersionsFiltered));
     reader.Start();
     // If the file has a Bloom filter, it holds the counts. Its filtered keys
     // are then those that could not be removed from the cells.
@@ -261,8 +276,7 @@ class TableRestore {
           return table_->InsertFiltered(
               batch->keys.data(), batch->n,
               batch->freqs.empty() ? nullptr : batch->freqs.data(),
-              batch->versions.empty() ? nullptr : batch->versions.data(),
-              into_bloom);
+              Versions(batch), into_bloom);
         },
         &count));
     // A repeated key in a Bloom filter does no harm.
@@ -360,6 +374,7 @@ class TableRestore {
   TableResource& resource_;
   const KeyRules rules_;
   const std::vector<SlotSpec>& slots_;
+  const int64_t version_;  // Of every key, unless it is kStoredVersion.
   const EmbeddingTable::BloomLayout layout_;
   EmbeddingTable* const table_;  // nullptr: only check.
   int64_t rows_ = 0;
@@ -375,6 +390,7 @@ class TableRestoreOp : public OpKernel {
     OP_REQUIRES_OK(context, context->GetAttr("num_parts", &rules_.num_parts));
     OP_REQUIRES_OK(context, context->GetAttr("key_dtype", &rules_.key_dtype));
     OP_REQUIRES_OK(context, ReadSlots(context, &slots_));
+    OP_REQUIRES_OK(context, context->GetAttr("version", &version_));
     OP_REQUIRES(context, rules_.part < rules_.num_parts,
                 tensorflow::errors::InvalidArgument(
                     "part must be < num_parts = ", rules_.num_parts, ", got ",
@@ -421,7 +437,7 @@ class TableRestoreOp : public OpKernel {
     const bool has_bloom = table.bloom_layout().blocks > 0;
     const bool is_new = table.bank_rows() == 0;
     if (table.total_count() > 0 || (has_bloom && !is_new)) {
-      TableRestore check(context, *resource, rules_, slots_, nullptr);
+      TableRestore check(context, *resource, rules_, slots_, version_, nullptr);
       TF_RETURN_IF_ERROR(check.Run(chain, tensor_name_));
       // With deltas, the final number of rows is not known yet.
       if (chain.size() == 1) {
@@ -451,7 +467,7 @@ class TableRestoreOp : public OpKernel {
                                "memory for a first row");
     }
     table.SetBank(bank, bank_rows);
-    TableRestore restore(context, *resource, rules_, slots_, &table);
+    TableRestore restore(context, *resource, rules_, slots_, version_, &table);
     TF_RETURN_IF_ERROR(restore.Run(chain, tensor_name_));
     // The checkpoint may come from a table without a padding key.
     if (table.rules().has_padding) table.Erase(&EmbeddingTable::kPadding, 1);
@@ -490,6 +506,7 @@ class TableRestoreOp : public OpKernel {
   std::string tensor_name_;
   KeyRules rules_{0, 1, DT_INT64};
   std::vector<SlotSpec> slots_;
+  int64_t version_ = kStoredVersion;
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableRestore").Device(DEVICE_CPU),

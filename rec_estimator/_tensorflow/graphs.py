@@ -4,7 +4,7 @@
 Checked on TensorFlow 2.15.
 """
 
-from typing import Iterable, Optional
+from typing import Hashable, Iterable, Optional
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.eager import backprop as _backprop
@@ -45,6 +45,15 @@ def in_control_flow(op: tf.Operation) -> bool:
     """Whether ``op`` is inside tf.cond or tf.while_loop, control flow v1 or v2."""
     # The control flow v1 context of an op has no public reader.
     return is_function_graph(op.graph) or op._get_control_flow_context() is not None
+
+
+def place_of_new_ops(graph: tf.Graph) -> Hashable:
+    """Returns what decides when an op that is built in ``graph`` now would run.
+
+    Two ops with equal inputs and equal places run in the same order to all other ops.
+    """
+    # The current control flow v1 context and control dependencies of a graph have no public reader.
+    return graph._get_control_flow_context(), frozenset(graph._current_control_dependencies())
 
 
 def function_graph(graph: tf.Graph, name: str) -> Optional[tf.Graph]:

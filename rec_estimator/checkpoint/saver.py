@@ -19,7 +19,9 @@ from rec_estimator.checkpoint import builder, deltas, files, paths, sparse_folde
 from rec_estimator.checkpoint.files import is_same_path
 from rec_estimator.checkpoint.pending import PendingCheckpoint
 from rec_estimator.graph_passes.walk import find_global_step
+from rec_estimator.table.coverage import warn_of_untrained_tables
 from rec_estimator.table.interfaces import SavedShard
+from rec_estimator.table.saveable import IMPORTED_NAME
 
 _LOGGED_SECONDS = 1.0  # Saves that take longer are logged.
 
@@ -234,6 +236,7 @@ class Saver(tf.train.Saver):
         prefix = self._prefix(sess, tf.compat.as_str(save_path), global_step)
         paths.check_save_prefix(prefix)
         paths.check_latest_filename(latest_filename, prefix)
+        warn_of_untrained_tables(sess.graph)
         is_empty = self.saver_def is None
         if not is_empty:
             self._save_variables(sess, prefix, global_step is not None, full)
@@ -517,9 +520,10 @@ def _check_not_imported(var_list: Any) -> None:
     items = tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS) if var_list is None else var_list
     for item in items:
         if isinstance(item, tf.Operation):
+            name = item.name.replace(f"/{IMPORTED_NAME}", "")
             raise ValueError(
-                f"var_list must be variables and tables that this program made, got op "
-                f"{item.name!r} of an imported MetaGraph; save and restore with the Saver that "
+                f"var_list must be variables and tables that this program made, got op {name!r} of "
+                "an imported MetaGraph; save and restore with the Saver that "
                 "tf.compat.v1.train.import_meta_graph() returned, or build the model again"
             )
 

@@ -16,7 +16,7 @@ from rec_estimator._tensorflow import graphs
 from rec_estimator.checkpoint.format.stored_tables import TIMESTAMP_VARIABLE
 from rec_estimator.options import MAX_FILTER_FREQ, CounterFilter, EmbeddingVariableOption
 from rec_estimator.rec_sdk import feature_spec, runtime
-from rec_estimator.table.table import EmbeddingTable
+from rec_estimator.table.table import NEVER_TRAINED, EmbeddingTable
 
 # The key that fills up rows of ids. It never owns a row.
 PADDING_KEY = -1
@@ -167,6 +167,11 @@ class SparseTable(EmbeddingTable):
     def evicts(self) -> bool:
         """Whether a lookup has set an eviction_threshold."""
         return self.thresholds is not None and bool(self.thresholds.eviction_threshold)
+
+    @property
+    def version_after_reset(self) -> int:
+        """-1: the versions may be timestamps, and a lookup may set the thresholds later."""
+        return NEVER_TRAINED
 
     def capacity(self) -> tf.Tensor:
         """The most rows the table may have; without a limit, keys that fit until it grows.

@@ -28,7 +28,7 @@ class InitializerEntry(saving.Trackable):
         self.dtype = shard.dtype
         self.shape = shard.table.shape
         self.trainable = False
-        self._shard = shard
+        self.shard = shard
         self.saveable = shard.saveable
         self._handle = shard.handle
 
@@ -36,7 +36,7 @@ class InitializerEntry(saving.Trackable):
     def initializer(self) -> tf.Operation:
         """Fills the bank and empties the shard."""
         warn_of_untrained_tables(self.graph)
-        return self._shard.initializer
+        return self.shard.initializer
 
     def ref(self) -> Any:
         """A hashable reference, as tf.Variable.ref() returns."""

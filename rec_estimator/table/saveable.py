@@ -64,6 +64,12 @@ _BLOOM_TENSORS = {
     "cbf_layout": "bloom_layout",
 }
 
+# The op that stands for a shard in an imported MetaGraph. Its name is the remedy in an error.
+IMPORTED_NAME = "export_with_rec_estimator.Saver.export_meta_graph"
+
+# For TableRestore: keys keep the versions that they have in the checkpoint.
+_STORED_VERSION = -2
+
 # Whether the Saver that builds ops in this thread writes tables itself.
 _streams: contextvars.ContextVar = contextvars.ContextVar("streams", default=False)
 
@@ -144,6 +150,7 @@ def build_restore(
     prefix: Union[str, tf.Tensor],
     tensor_name: Optional[str] = None,
     slots: Optional[Sequence[SlotSpec]] = None,
+    version: Optional[int] = None,
 ) -> tf.Operation:
     """Builds the op that replaces the rows of a shard by those of a checkpoint.
 
@@ -152,6 +159,7 @@ def build_restore(
       prefix: string []. The prefix of the checkpoint.
       tensor_name: The name of the table in the checkpoint. None: the name of the shard's table.
       slots: The slots to read; all other slots start fresh. None: all slots of the shard.
+      version: The version of every key. None: that in the checkpoint.
 
     Returns:
       The op.
@@ -165,6 +173,7 @@ def build_restore(
             part=shard.part,
             num_parts=shard.num_parts,
             key_dtype=shard.table.key_dtype,
+            version=_STORED_VERSION if version is None else version,
             **slot_attrs(shard.slots if slots is None else slots),
         )
 
@@ -181,8 +190,12 @@ class TableSaveable(saving.SaveableObject):
     def __init__(self, shard: SavedShard) -> None:
         self._shard = shard
         self.op = shard.handle
-        # tf.saved_model.load looks this name up among the graph's ops.
-        self.name = shard.handle.op.name
+        with graphs.colocate_with(shard.handle), tf.name_scope(f"{shard.handle.op.name}/"):
+            imported = tf.no_op(name=IMPORTED_NAME)
+        # A MetaGraph writes this name, and an import or tf.saved_model.load looks it up among the
+        # graph's ops. If the MetaGraph has no saver_def, import_meta_graph() makes a Saver of the
+        # op, and TensorFlow's error has no more than its name.
+        self.name = imported.name
         self._save_specs: Dict[Tuple[tf.Graph, str], List[Any]] = {}
         self._evictions: Dict[Tuple[tf.Graph, str], List[tf.Tensor]] = {}
 

@@ -19,6 +19,7 @@ from typing import (
     NoReturn,
     Optional,
     Tuple,
+    TypeVar,
     Union,
 )
 
@@ -47,6 +48,12 @@ BUCKETS = 1000
 
 # The version of a row in a graph without a global step.
 NO_GLOBAL_STEP = -1
+
+# The version of a key that no step has trained. An eviction by age replaces it by the current step.
+NEVER_TRAINED = -1
+
+
+_Read = TypeVar("_Read")
 
 
 class TableExport(NamedTuple):
@@ -98,6 +105,7 @@ class EmbeddingTable(VariableLike):
         self.ev_option = ev_option
         self.trainable = trainable
         self.initializer_of_rows = initializer
+        self._reads: Dict[Any, Any] = {}
         self.initial_value = self._make_bank(initializer)
         self.shards: List[TableShard] = [TableShard(self, i, num_shards) for i in range(num_shards)]
         with tf.name_scope(None):
@@ -146,6 +154,17 @@ class EmbeddingTable(VariableLike):
           global_step: int64 []. The global step before its increment; -1 if there is none.
         """
         return global_step
+
+    @property
+    def version_after_reset(self) -> int:
+        """The version of keys that forget when they were trained; see init_from_checkpoint.
+
+        0, as in DeepRec. -1 if GlobalStepEvict would take the difference to a global step that may
+        have begun elsewhere; the first eviction replaces it by the step.
+        """
+        rule = self.ev_option.evict_option
+        evicts = isinstance(rule, GlobalStepEvict) and rule.is_on and find_global_step() is not None
+        return NEVER_TRAINED if evicts else 0
 
     def __iter__(self) -> Iterator[TableShard]:
         return iter(self.shards)
@@ -205,23 +224,69 @@ class EmbeddingTable(VariableLike):
             return {}
         return {f"rows_{shard.part}": shard.saveable for shard in self.shards}
 
+    def _once(self, what: str, build: Callable[[], _Read]) -> _Read:
+        """Builds a read of the whole table, or returns the one that the graph already has.
+
+        Otherwise a script that calls size() in every step would add ops in every step, and could
+        not call it in a finalized graph. A read that waits for other ops is not one that does not,
+        so the read is the same only under the same control dependencies and in the same branch or
+        loop. The body of a function is traced once and gets reads of its own.
+        """
+        graph = tf.get_default_graph()
+        if graphs.outermost_graph(graph) is not self.graph:
+            with self.graph.as_default():
+                return self._once(what, build)
+        if graph is not self.graph:
+            return build()
+        key = (what, graphs.place_of_new_ops(graph))
+        if key not in self._reads:
+            if graph.finalized:
+                raise RuntimeError(
+                    f"{what} of table {self.name!r} must be in the graph before it is finalized, "
+                    "got none there; call the method once before the session begins"
+                )
+            self._reads[key] = build()
+        return self._reads[key]
+
+    def _stats(self) -> List[Any]:
+        """The outputs of TableStats, for each shard."""
+
+        def build() -> List[Any]:
+            stats = []
+            for shard in self.shards:
+                with graphs.colocate_with(shard.handle):
+                    stats.append(_ops.gen.rec_estimator_table_stats(shard.handle))
+            return stats
+
+        return self._once("stats", build)
+
     def _sum_of_stat(self, output: str) -> tf.Tensor:
-        stats = []
-        for shard in self.shards:
-            with graphs.colocate_with(shard.handle):
-                stats.append(getattr(_ops.gen.rec_estimator_table_stats(shard.handle), output))
-        return tf.add_n(stats)
+        return self._once(
+            output, lambda: tf.add_n([getattr(stats, output) for stats in self._stats()])
+        )
 
     def size(self) -> tf.Tensor:
         """int64 []. The number of keys that own a row."""
         return self._sum_of_stat("size")
 
     def total_count(self) -> tf.Tensor:
-        """int64 []. The number of keys that own a row or that a filter counts.
+        """int32 [2]. DeepRec's older name of ``get_dynamic_shape()``."""
+        return self.get_dynamic_shape()
 
-        A Bloom filter does not know how many keys it has counted, so those are not included.
+    def get_dynamic_shape(self) -> tf.Tensor:
+        """The number of keys and dim, as DeepRec counts them.
+
+        Returns:
+          int32 [2]. First the number of keys that own a row or that a filter counts; ``size()``
+          counts only the former. A Bloom filter does not know how many keys it has counted, so
+          those are not included. 2**31 - 1 stands for more keys.
         """
-        return self._sum_of_stat("total_count")
+
+        def build() -> tf.Tensor:
+            count = tf.saturate_cast(self._sum_of_stat("total_count"), tf.int32)
+            return tf.stack([count, tf.constant(self.dim, tf.int32)])
+
+        return self._once("dynamic shape", build)
 
     def capacity(self) -> tf.Tensor:
         """int64 []. The number of keys that fit before an internal shard grows."""
@@ -230,10 +295,6 @@ class EmbeddingTable(VariableLike):
     def memory_bytes(self) -> tf.Tensor:
         """int64 []. The bytes that are allocated for keys and rows."""
         return self._sum_of_stat("memory_bytes")
-
-    def get_dynamic_shape(self) -> tf.Tensor:
-        """int32 [2]. The current [size, dim]."""
-        return tf.stack([tf.cast(self.size(), tf.int32), tf.constant(self.dim, tf.int32)])
 
     def get_frequency(self, keys: Any) -> tf.Tensor:
         """How often each key was trained, including the steps before a filter admitted it.
@@ -312,16 +373,20 @@ class EmbeddingTable(VariableLike):
         Returns:
           A TableExport of tensors.
         """
-        parts = []
-        for shard in self.shards:
-            with graphs.colocate_with(shard.handle):
-                parts.append(saveable.export_shard(shard, slots=()))
-        return TableExport(
-            *(
-                tf.concat([getattr(part, field) for part in parts], axis=0)
-                for field in TableExport._fields
+
+        def build() -> TableExport:
+            parts = []
+            for shard in self.shards:
+                with graphs.colocate_with(shard.handle):
+                    parts.append(saveable.export_shard(shard, slots=()))
+            return TableExport(
+                *(
+                    tf.concat([getattr(part, field) for part in parts], axis=0)
+                    for field in TableExport._fields
+                )
             )
-        )
+
+        return self._once("export", build)
 
     def __repr__(self) -> str:
         return (

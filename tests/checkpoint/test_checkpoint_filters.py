@@ -66,7 +66,7 @@ class Model:
         return self.all_rows(session)["emb"]
 
     def total_count(self, session):
-        return session.run({name: t.total_count() for name, t in self.tables.items()})
+        return session.run({name: t.total_count()[0] for name, t in self.tables.items()})
 
 
 def model_of(filter_name, shards, key_dtype=tf.int64):

@@ -97,3 +97,17 @@ def test_a_new_saver_of_imported_tables_is_an_error_that_names_the_other(tmp_pat
         with pytest.raises(ValueError, match=message):
             rec.Saver(tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS))
         assert len(graph.get_operations()) == before
+
+
+def test_a_meta_graph_without_a_saver_def_is_an_error_that_names_the_way_out(tmp_path):
+    rec.get_embedding_variable("user", 3)
+    tf.get_variable("weight", [3])
+    bare = tf.train.export_meta_graph()
+    rec.Saver().export_meta_graph(str(tmp_path / "whole.meta"))
+    for scope in (None, "inside"):
+        with tf.Graph().as_default():
+            message = r"'.*user/export_with_rec_estimator\.Saver\.export_meta_graph'"
+            with pytest.raises(TypeError, match=message):
+                tf.train.import_meta_graph(bare, import_scope=scope)
+        with tf.Graph().as_default():
+            assert tf.train.import_meta_graph(str(tmp_path / "whole.meta"), import_scope=scope)

@@ -141,7 +141,7 @@ def test_filters_are_judged_anew(tmp_path, filter_freq, admitted, filtered):
     rec.init_from_checkpoint(prefix, {"user": "user"})
     session, (found,) = initialized(user)
     assert len(found) == admitted and {k: found[k] for k in rows} == rows
-    assert session.run(user.total_count()) == admitted + filtered
+    assert session.run(user.total_count()[0]) == admitted + filtered
     assert session.run(user.get_frequency([1, 2, 3, 4])).tolist() == [8, 4, 2, 4]
     session.close()
 
@@ -291,6 +291,19 @@ def test_a_table_that_no_checkpoint_has_starts_afresh(source, chosen):
     assert table.initializer is initializer
 
 
+def test_a_scope_leaves_out_tables_that_no_checkpoint_has(tmp_path):
+    prefix, expected = write_source(tmp_path / "model")
+    user = make_table("user")
+    unsaved = rec.create_table(tf.int64, 3, "unsaved", tf.ones_initializer(), is_save=False)
+    before = unsaved.initializer
+    rec.init_from_checkpoint(prefix, {"/": "/"})
+    session, (rows,) = initialized(user)
+    assert rows == expected and unsaved.initializer is before
+    session.close()
+    with pytest.raises(ValueError, match="table 'unsaved' must be in checkpoint"):
+        rec.init_from_checkpoint(prefix, {"unsaved": unsaved})
+
+
 def test_warm_start_maps_names_and_takes_saved_models(source, tmp_path):
     def receiver():
         return rec.build_raw_serving_input_receiver_fn(
@@ -393,3 +406,91 @@ def test_warm_started_rows_from_a_later_step_count_as_new_for_eviction(tmp_path)
         saver.restore(session, saver.last_checkpoints[-1])
         assert session.run(table.export()).keys.tolist() == kept[-1]
     assert kept == [[1, 2, 3]] * 4 + [[1]]
+
+
+@pytest.mark.parametrize("shards", [(1, 1), (3, 2)], ids=str)
+@pytest.mark.parametrize("mapping", [{"user": "user"}, {"/": "/"}], ids=["name", "scope"])
+def test_reset_version_makes_all_versions_0(tmp_path, mapping, shards):
+    batch = (1, 1, 1, 1, 2, 2, 3, 4, 4)
+    prefix, expected = write_source(tmp_path / "model", "", shards[0], filter_freq=4, batch=batch)
+    assert {version for _, _, version in expected.values()} == {1}
+    user = make_table("user", shards[1], filter_freq=4)
+    rec.init_from_checkpoint(prefix, mapping, reset_version=True)
+    session, (rows,) = initialized(user)
+    assert rows == {key: (value, freq, 0) for key, (value, freq, _) in expected.items()}
+    # Key 3 is only counted.
+    assert session.run(user.get_frequency([3])) == 2
+    assert session.run(user.get_version([1, 3, 5])).tolist() == [0, 0, -1]
+    # As a script of DeepRec, without a global step.
+    saved = tf.train.load_checkpoint(tf.train.Saver().save(session, str(tmp_path / "again")))
+    versions = [saved.get_tensor(name) for name in saved.get_variable_to_shape_map()]
+    names = [name for name in saved.get_variable_to_shape_map() if "-versions" in name]
+    assert len(versions) and {int(v) for name in names for v in saved.get_tensor(name)} == {0}
+    session.close()
+
+
+@pytest.mark.parametrize("reset_version", [False, True])
+@pytest.mark.parametrize("first_step", [0, 1000, 5000])
+def test_reset_version_lets_the_age_of_keys_count_from_the_start(
+    tmp_path, reset_version, first_step
+):
+    rule = rec.EmbeddingVariableOption(evict_option=rec.GlobalStepEvict(steps_to_live=3))
+
+    def model():
+        table = rec.get_embedding_variable("user", 3, ev_option=rule)
+        keys = tf.placeholder(tf.int64, [None])
+        return table, keys, train_op_of([table], keys), tf.train.get_global_step()
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        table, keys, train, step = model()
+        session.run(tf.global_variables_initializer())
+        session.run(step.assign(999))
+        session.run(train, {keys: [1, 2, 3]})
+        source = rec.Saver().save(session, str(tmp_path / "source"))
+    table, keys, train, step = model()
+    rec.init_from_checkpoint(source, {"/": "/"}, reset_version=reset_version)
+    saver = rec.Saver()
+    session, _ = initialized(table)
+    kept = []
+    with session:
+        session.run(step.assign(first_step))
+        for _ in range(5):
+            saver.save(session, str(tmp_path / "own"), global_step=step)
+            kept.append(session.run(table.export()).keys.tolist())
+            session.run(train, {keys: [1]})
+    # A key lives three steps after the one that trained it: step 999 in the source, if its version
+    # is kept and this run has come as far. Else it counts from the first save.
+    age = first_step - 999 if first_step > 999 and not reset_version else 0
+    assert kept == [[1, 2, 3] if age + i <= 3 else [1] if i else [] for i in range(5)]
+
+
+def test_reset_version_lets_timestamps_count_from_the_first_eviction(tmp_path):
+    def model():
+        table = rec.create_table(
+            tf.int64, 2, "user", tf.ones_initializer(), device_vocabulary_size=10
+        )
+        keys, now = tf.placeholder(tf.int64, [None]), tf.placeholder(tf.int64, [])
+        tf.add_to_collection(rec.ASCEND_TIMESTAMP, now)
+        config = {"access_threshold": 1, "eviction_threshold": 10}
+        values = rec.sparse_lookup(
+            table, keys, modify_graph=True, access_and_evict_config=config, is_train=True
+        )
+        optimizer = rec.optimizers.GradientDescentOptimizer(0.1)
+        return table, optimizer.minimize(tf.reduce_sum(values)), (keys, now)
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        table, train, inputs = model()
+        session.run(tf.global_variables_initializer())
+        session.run(train, dict(zip(inputs, ([1, 2], 1000))))
+        source = rec.Saver().save(session, str(tmp_path / "source"))
+    table, train, inputs = model()
+    rec.init_from_checkpoint(source, {"user": "user"}, reset_version=True)
+    evict = table.evict()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert session.run(table.get_version([1, 2])).tolist() == [-1, -1]
+        session.run(train, dict(zip(inputs, ([1], 5000))))
+        assert session.run(evict) == 0
+        session.run(train, dict(zip(inputs, ([1], 5010))))
+        assert session.run(evict) == 1
+        assert session.run(table.export()).keys.tolist() == [1]

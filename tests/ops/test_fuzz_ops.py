@@ -183,6 +183,7 @@ VALID_CALLS = {
         "tensor_name": "t",
         "part": 0,
         "num_parts": 2,
+        "version": 7,
         **ADAGRAD,
     },
 }

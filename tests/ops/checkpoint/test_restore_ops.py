@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TableRestore: filters, keys, slices, damaged and merged checkpoints."""
+"""TableRestore: versions, filters, keys, slices, damaged and merged checkpoints."""
 
 import shutil
 
@@ -33,6 +33,21 @@ def trained(make_table):
         train(table, part, version)
     train(table, EDGE_KEYS[2:], version=9)
     return table
+
+
+# ------------------------------------------------------------------ versions
+
+
+@pytest.mark.parametrize("version", [-1, 0, 77])
+def test_every_key_gets_the_version_that_is_asked_for(make_table, trained, tmp_path, version):
+    trained.save(tmp_path / "c")
+    table = make_table(DIM, BANK, filter_freq=3)
+    table.restore(tmp_path / "c", BANK, version=version)
+    before, after = trained.export(), table.export()
+    assert len(before["keys"]) and len(before["keys_filtered"])
+    for name, values in before.items():
+        expected = np.full_like(values, version) if name.startswith("versions") else values
+        np.testing.assert_array_equal(after[name], expected, err_msg=name)
 
 
 # ------------------------------------------------------------------ filters
