@@ -273,6 +273,20 @@ def zoo() -> str:
     )
 
 
+def row_stddev() -> str:
+    """docs/decisions.md: test AUC by the standard deviation of new rows."""
+    names = {"movielens_100k": "MovieLens-100k", "online_retail": "Online Retail"}
+    found: Dict[str, Dict[str, str]] = {}
+    for one in result("row_stddev")["points"]:
+        row = f"{one['model']}, {names[one['data']]}, dim {one['dim']}"
+        found.setdefault(row, {})[one["stddev"]] = f"{one['auc']:.3f}"
+    candidates = next(iter(found.values()))
+    return table(
+        ["test AUC, mean of three seeds", *candidates],
+        [[row, *(aucs[name] for name in candidates)] for row, aucs in found.items()],
+    )
+
+
 FIGURES: Dict[str, Callable[[], str]] = {
     "table-speed": table_speed,
     "filter-costs": filter_costs,
@@ -287,6 +301,7 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "grouped": grouped,
     "pipeline": pipeline,
     "model-zoo": zoo,
+    "row-stddev": row_stddev,
 }
 
 

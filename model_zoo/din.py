@@ -27,12 +27,7 @@ def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.Embeddin
     declared = {feature.name: feature for feature in layers.declare(columns, dim)}
     (history,) = (column for column in columns if column.name == "history")
     declared["history"] = rec.EmbeddingFeature(
-        "history",
-        dim,
-        table=history.table,
-        combiner=None,
-        max_length=history.max_length,
-        initializer=declared["item"].initializer,
+        "history", dim, table=history.table, combiner=None, max_length=history.max_length
     )
     return list(declared.values())
 

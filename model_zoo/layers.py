@@ -8,8 +8,6 @@ import tensorflow.compat.v1 as tf
 import rec_estimator as rec
 from model_zoo.data import Column
 
-_ROW_STDDEV = 0.05  # of initial vectors; the first dense layer learns the scale
-
 
 def declare(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
     """Declares one embedded feature per column; several keys of an example are averaged.
@@ -18,12 +16,8 @@ def declare(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
       columns: The columns of the task.
       dim: Floats per row, the same in every table.
     """
-    # Features that share a table must have the same initializer object.
-    initializer = tf.truncated_normal_initializer(stddev=_ROW_STDDEV)
     return [
-        rec.EmbeddingFeature(
-            column.name, dim, table=column.table, combiner="mean", initializer=initializer
-        )
+        rec.EmbeddingFeature(column.name, dim, table=column.table, combiner="mean")
         for column in columns
     ]
 

@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 # TensorFlow reads this at import.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -35,11 +35,16 @@ LEAST_AUC = {
 }
 
 
-def measure(model: str, task: data.Task, settings: run.Settings) -> Dict[str, float]:
+def measure(
+    model: str,
+    task: data.Task,
+    settings: run.Settings,
+    initializer: Optional[Callable[..., tf.Tensor]] = None,
+) -> Dict[str, float]:
     """Trains once; returns the exact test AUC, the AUC of the metric, log loss and seconds."""
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as model_dir:
-        estimator = run.build_estimator(model, task, settings, model_dir)
+        estimator = run.build_estimator(model, task, settings, model_dir, initializer)
         metrics = run.train_and_test(estimator, task, settings)
         seconds = time.monotonic() - start
         answers = estimator.predict(run.test_input_fn(task))

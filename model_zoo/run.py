@@ -70,7 +70,11 @@ class Settings:
 
 
 def build_estimator(
-    model: str, task: data.Task, settings: Settings, model_dir: Optional[str] = None
+    model: str,
+    task: data.Task,
+    settings: Settings,
+    model_dir: Optional[str] = None,
+    initializer: Optional[Callable[..., tf.Tensor]] = None,
 ) -> rec.RecEstimator:
     """Returns an Estimator with a model of the zoo for a task.
 
@@ -79,12 +83,16 @@ def build_estimator(
       task: The task; its columns are the features of the model.
       settings: The settings of the model.
       model_dir: Folder for checkpoints. None: a temporary folder.
+      initializer: Of the rows of all tables. None: the default of EmbeddingFeature.
 
     Raises:
       ValueError: The model is unknown.
     """
     if model not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
+    features = MODELS[model].embedding_features(task.columns, settings.embedding_dim)
+    if initializer is not None:
+        features = [dataclasses.replace(each, initializer=initializer) for each in features]
     return rec.RecEstimator(
         MODELS[model].model_fn,
         model_dir=model_dir,
@@ -94,7 +102,7 @@ def build_estimator(
             "hidden_units": tuple(settings.hidden_units),
             "learning_rate": settings.learning_rate,
         },
-        embedding_features=MODELS[model].embedding_features(task.columns, settings.embedding_dim),
+        embedding_features=features,
     )
 
 

@@ -47,6 +47,7 @@ from rec_estimator.export import (
 from rec_estimator.feature_column import (
     categorical_column_with_embedding,
     embedding_column,
+    linear_model,
     sequence_categorical_column_with_embedding,
     shared_embedding_columns,
     sparse_column_with_embedding,
@@ -173,6 +174,7 @@ __all__ = [
     "weighted_categorical_column",
     "embedding_column",
     "shared_embedding_columns",
+    "linear_model",
     # Names of DeepRec that do nothing here.
     "staged",
     "make_prefetch_hook",

@@ -85,7 +85,8 @@ class RecEstimator(_WholeLoops):
         mode, params and config that returns an EstimatorSpec. For each declared feature, features
         holds the looked-up vectors under the feature's name: float32 [batch, dim]. With
         ``combiner=None`` they are [batch, max_length, dim], and ``<name>_mask`` is bool [batch,
-        max_length].
+        max_length]. ``<name>_ids`` has the ids as input_fn returned them, for predictions that name
+        a user and for metrics by user.
       model_dir: Folder of checkpoints and logs.
       config: A RunConfig.
       params: Passed to model_fn.
@@ -171,7 +172,8 @@ class RecEstimator(_WholeLoops):
                 compressed_training.check_gradients_are_compressed(spec.train_op)
                 spec = _with_table_updates(spec, table_optimizer)
                 _let_the_global_step_wait(spec.train_op)
-                compressed_training.repeat_for_ops_built_later()
+            # In every mode: many model_fns build their train_op before they ask for the mode.
+            compressed_training.repeat_for_ops_built_later()
             spec = _with_table_saver(compression_lib.compress_spec(spec), config)
             return _with_step_loop(spec, config)
 

@@ -13,12 +13,21 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator.embedding_variable import NAME_PATTERN, get_embedding_variable
 from rec_estimator.graph_passes.observers import observers
-from rec_estimator.options import EmbeddingVariableOption, EvictionRule, Filter
+from rec_estimator.options import (
+    EmbeddingVariableOption,
+    EvictionRule,
+    Filter,
+    InitializerOption,
+)
 from rec_estimator.table.combined_lookup import group_embedding_lookup_sparse
+from rec_estimator.table.registration import comparable
 from rec_estimator.table.table import EmbeddingTable
 
 # String ids are hashed to the non-negative half of int64, as in DeepRec.
 _HASH_BUCKETS = 2**63 - 1
+
+# Of new rows: docs/decisions.md has the measurement.
+_ROW_STDDEV = 0.05
 
 _COMBINERS = ("sum", "mean", "sqrtn", None)
 _ID_TYPES = (tf.int64, tf.int32, tf.string)
@@ -31,17 +40,21 @@ class EmbeddingFeature:
     """Declares a feature whose ids are looked up in an embedding table.
 
     Attributes:
-      name: Name of the feature. input_fn returns its ids, and model_fn gets its vectors, under this
-        name.
+      name: Name of the feature. model_fn gets its vectors under this name, and its ids, as input_fn
+        returned them, under "<name>_ids".
       dim: Floats per vector.
-      table: Name of the table; None: the name of the feature. Features may share a table if they
-        have the same dim, initializer and ev_option.
+      source: Name under which input_fn returns the ids; None: the name of the feature. Several
+        features may have one source, for example a sequence and its mean.
+      table: Name of the table; None: the name of the feature. Features may share a table. They must
+        have the same dim. An initializer, or a field of ev_option, that one of them sets holds for
+        all; a field with its default value is not set.
       combiner: "mean", "sum" or "sqrtn" combine the vectors of an example into one; an example
         without ids gets zeros. None keeps a sequence of max_length vectors.
       max_length: Vectors per example if combiner is None. Further ids are cut off.
       dtype: tf.int64, tf.int32 or tf.string. Integers are keys; strings are hashed to keys.
       weight: Name of the entry of the features that holds one weight per id, for the combiner.
-      initializer: TensorFlow initializer of new rows, as in get_embedding_variable.
+      initializer: TensorFlow initializer of new rows, as in get_embedding_variable. None: that of
+        the variable scope, else truncated_normal_initializer() with standard deviation 0.05.
       ev_option: EmbeddingVariableOption of the table. The arguments ``filter_option=`` and
         ``evict_option=`` set these two fields of it; a field can be set in one way only.
 
@@ -54,12 +67,15 @@ class EmbeddingFeature:
       'user'
       >>> rec.EmbeddingFeature("history", 16, table="item", combiner=None, max_length=50).max_length
       50
+      >>> rec.EmbeddingFeature("history_mean", 16, source="history", table="item").ids_name
+      'history_mean_ids'
       >>> rec.EmbeddingFeature("ad", 16, filter_option=rec.CounterFilter(3)).ev_option.filter_option
       CounterFilter(filter_freq=3)
     """
 
     name: str
     dim: int
+    source: str
     table: str
     combiner: Optional[str]
     max_length: Optional[int]
@@ -73,6 +89,7 @@ class EmbeddingFeature:
         name: str,
         dim: int,
         *,
+        source: Optional[str] = None,
         table: Optional[str] = None,
         combiner: Optional[str] = "mean",
         max_length: Optional[int] = None,
@@ -83,7 +100,9 @@ class EmbeddingFeature:
         filter_option: Optional[Filter] = None,
         evict_option: Optional[EvictionRule] = None,
     ) -> None:
-        values = dict(locals(), table=name if table is None else table)
+        values = dict(locals())
+        values["source"] = name if source is None else source
+        values["table"] = name if table is None else table
         values["ev_option"] = _with_shorthands(
             ev_option, filter_option=filter_option, evict_option=evict_option
         )
@@ -95,6 +114,7 @@ class EmbeddingFeature:
     def __post_init__(self) -> None:
         check_name("name", self.name)
         _check_positive("dim", self.dim)
+        check_name("source", self.source)
         check_name("table", self.table)
         if not NAME_PATTERN.fullmatch(self.table):
             raise ValueError(
@@ -146,6 +166,19 @@ class EmbeddingFeature:
         """With combiner=None, the name of the mask that marks padding with False."""
         return f"{self.name}_mask"
 
+    @property
+    def ids_name(self) -> str:
+        """The name under which model_fn finds the ids."""
+        return f"{self.name}_ids"
+
+    @property
+    def _added_names(self) -> Dict[str, str]:
+        """The names of the entries beside the vectors, and what each entry is."""
+        added = {self.ids_name: "ids"}
+        if self.combiner is None:
+            added[self.mask_name] = "mask"
+        return added
+
 
 def check_declarations(declarations: Sequence[EmbeddingFeature]) -> None:
     """Checks that the declarations of a model fit together.
@@ -155,7 +188,8 @@ def check_declarations(declarations: Sequence[EmbeddingFeature]) -> None:
 
     Raises:
       TypeError: A declaration is not an EmbeddingFeature.
-      ValueError: Two features have the same name, or share a table with different settings.
+      ValueError: Two features have the same name, one has the name of another's ids or mask, or
+        they share a table with different settings.
 
     Example:
       >>> check_declarations([rec.EmbeddingFeature("user", 8), rec.EmbeddingFeature("item", 8)])
@@ -166,7 +200,6 @@ def check_declarations(declarations: Sequence[EmbeddingFeature]) -> None:
             "around it"
         )
     by_name: Dict[str, EmbeddingFeature] = {}
-    by_table: Dict[str, EmbeddingFeature] = {}
     for feature in declarations:
         if not isinstance(feature, EmbeddingFeature):
             raise TypeError(
@@ -178,20 +211,14 @@ def check_declarations(declarations: Sequence[EmbeddingFeature]) -> None:
                 f"embedding_features must have different names, got {feature.name!r} twice"
             )
         by_name[feature.name] = feature
-        first = by_table.setdefault(feature.table, feature)
-        for setting, value in _table_settings(feature).items():
-            if value != _table_settings(first)[setting]:
-                raise ValueError(
-                    f"table {feature.table!r} must have one {setting} for all its features, got "
-                    f"{_table_settings(first)[setting]!r} for {first.name!r} and {value!r} for "
-                    f"{feature.name!r}; give one of them another table="
-                )
     for feature in declarations:
-        if feature.combiner is None and feature.mask_name in by_name:
-            raise ValueError(
-                f"embedding_features must leave the name {feature.mask_name!r} to the mask of "
-                f"{feature.name!r}, got a feature of that name"
-            )
+        for name, what in feature._added_names.items():
+            if name in by_name:
+                raise ValueError(
+                    f"embedding_features must leave the name {name!r} to the {what} of "
+                    f"{feature.name!r}, got a feature of that name; pass another name, with source="
+                )
+    _settings_by_table(declarations)
 
 
 def lookup_features(
@@ -210,11 +237,13 @@ def lookup_features(
     Returns:
       A new dict in which each declared name has float32 [B, dim]. With combiner=None, it has
       float32 [B, max_length, dim], with zeros where an example has fewer ids; and "<name>_mask" has
-      bool [B, max_length], True for each id.
+      bool [B, max_length], True for each id. "<name>_ids" has the ids as they are in the batch,
+      with their padding.
 
     Raises:
       TypeError: features is not a dict, or ids or weights have the wrong type.
-      ValueError: A declared feature or weight is missing or has the wrong shape.
+      ValueError: A declared feature or weight is missing or has the wrong shape, or an entry of
+        the batch has a name that the result needs.
       tf.errors.InvalidArgumentError: Ids and weights differ in size, or sparse indices are not
         sorted (while running).
 
@@ -233,20 +262,20 @@ def lookup_features(
     looked_up = dict(features)
     requests = []
     for feature in declarations:
-        if feature.combiner is None and feature.mask_name in features:
-            raise ValueError(
-                f"features must leave the name {feature.mask_name!r} to the mask of "
-                f"{feature.name!r}, got {sorted(features)}; rename that entry"
-            )
         with tf.name_scope(None, "embedding_feature"):
             requests.append(_request(feature, features))
+        _check_names_are_free(feature, features)
+    tables = {
+        name: _table(name, settings) for name, settings in _settings_by_table(declarations).items()
+    }
     vectors = group_embedding_lookup_sparse(
-        [_table_of(feature) for feature in declarations],
+        [tables[feature.table] for feature in declarations],
         [request.ids for request in requests],
         [feature.combiner for feature in declarations],
         sp_weights=[request.weights for request in requests],
     )
     for feature, request, result in zip(declarations, requests, vectors):
+        looked_up[feature.ids_name] = request.raw
         sequences = request.sequences
         if sequences is None:
             result.set_shape([request.batch_size, feature.dim])
@@ -263,7 +292,7 @@ def lookup_features(
         names = (
             [feature.name] if feature.combiner is not None else [feature.name, feature.mask_name]
         )
-        raw = [features[name] for name in (feature.name, feature.weight) if name is not None]
+        raw = [features[name] for name in (feature.source, feature.weight) if name is not None]
         keys = request.ids if request.sequences is None else request.sequences
         for observer in observers():
             observer.features_looked_up(raw, [looked_up[name] for name in names], keys)
@@ -278,17 +307,19 @@ class _Request(NamedTuple):
         of sequences.
       weights: float32, of the structure of ids.
       sequences: int64 [B, (<= max_length)] if there is no combiner.
+      raw: The ids as they are in the batch.
       batch_size: B, if it is static.
     """
 
     ids: Union[_Ids, tf.Tensor]
     weights: Optional[_Ids]
     sequences: Optional[tf.RaggedTensor]
+    raw: Union[_Ids, tf.Tensor]
     batch_size: Optional[int]
 
 
 def _request(feature: EmbeddingFeature, features: Mapping[str, Any]) -> _Request:
-    raw = _entry(features, feature.name, f"feature {feature.name!r}")
+    raw = _entry(features, feature.source, _ids_of(feature))
     _check_ids(feature, raw)
     batch_size = tf.dimension_value(raw.shape[0]) if raw.shape.rank else None
     raw_weights = None
@@ -299,7 +330,7 @@ def _request(feature: EmbeddingFeature, features: Mapping[str, Any]) -> _Request
     ids, weights = without_padding(raw, raw_weights)
     ids = ids.with_values(to_keys(ids.values))
     if feature.combiner is not None:
-        return _Request(ids, weights, None, batch_size)
+        return _Request(ids, weights, None, raw, batch_size)
     if isinstance(ids, tf.SparseTensor):
         # Ragged rows have no gaps: ids behind padding move to the front.
         ids = tf.RaggedTensor.from_value_rowids(
@@ -307,7 +338,22 @@ def _request(feature: EmbeddingFeature, features: Mapping[str, Any]) -> _Request
         )
     # Cut before the lookup, so that training neither counts nor inserts what is cut off.
     ids = ids[:, : feature.max_length]
-    return _Request(ids.flat_values, None, ids, batch_size)
+    return _Request(ids.flat_values, None, ids, raw, batch_size)
+
+
+def _check_names_are_free(feature: EmbeddingFeature, features: Mapping[str, Any]) -> None:
+    for name, what in {feature.name: "vectors", **feature._added_names}.items():
+        if name in features and name != feature.source:
+            raise ValueError(
+                f"features must leave the name {name!r} to the {what} of {feature.name!r}, got "
+                f"{sorted(features)}; rename that entry, or the feature with source="
+            )
+
+
+def _ids_of(feature: EmbeddingFeature) -> str:
+    """Names a feature, and its source if that has another name."""
+    source = "" if feature.source == feature.name else f"{feature.source!r}, the ids of "
+    return f"{source}feature {feature.name!r}"
 
 
 def _entry(features: Mapping[str, Any], name: str, what: str) -> Any:
@@ -414,15 +460,6 @@ def to_keys(values: tf.Tensor) -> tf.Tensor:
     return tf.cast(values, tf.int64)
 
 
-def _table_of(feature: EmbeddingFeature) -> EmbeddingTable:
-    return get_embedding_variable(
-        feature.table,
-        feature.dim,
-        initializer=feature.initializer,
-        ev_option=feature.ev_option,
-    )
-
-
 def _with_shorthands(
     option: Optional[EmbeddingVariableOption], **shorthands: Any
 ) -> Optional[EmbeddingVariableOption]:
@@ -440,19 +477,61 @@ def _with_shorthands(
     return dataclasses.replace(option, **given)
 
 
-def _table_settings(feature: EmbeddingFeature) -> Dict[str, Any]:
-    """The settings that features must have in common to share a table."""
-    option = feature.ev_option or EmbeddingVariableOption()
-    initializer: Any = option.init_option.initializer or feature.initializer
-    if hasattr(initializer, "get_config"):
-        # Compared by configuration, because each declaration may build its own initializer.
-        initializer = (type(initializer).__name__, sorted(initializer.get_config().items()))
-    init_option = dataclasses.replace(option.init_option, initializer=None)
+def _table(name: str, settings: Mapping[str, Any]) -> EmbeddingTable:
+    """Makes or finds a table with the settings that its features give."""
+    names = [field.name for field in dataclasses.fields(InitializerOption)]
+    init_option = InitializerOption(**{key: settings[key] for key in names if key in settings})
+    others = {k: v for k, v in settings.items() if k not in ("dim", *names)}
+    return get_embedding_variable(
+        name,
+        settings["dim"],
+        initializer=tf.get_variable_scope().initializer
+        or tf.truncated_normal_initializer(stddev=_ROW_STDDEV),
+        ev_option=EmbeddingVariableOption(init_option=init_option, **others),
+    )
+
+
+def _settings_by_table(declarations: Sequence[EmbeddingFeature]) -> Dict[str, Dict[str, Any]]:
+    """The settings of each table, each given by one of its features or equally by several."""
+    by_table: Dict[str, Dict[str, Tuple[Any, EmbeddingFeature]]] = {}
+    for feature in declarations:
+        settings = by_table.setdefault(feature.table, {})
+        for setting, value in _settings_of(feature).items():
+            present, first = settings.setdefault(setting, (value, feature))
+            if comparable(setting, present) != comparable(setting, value):
+                raise ValueError(
+                    f"table {feature.table!r} must have one {setting} for all its features, got "
+                    f"{_shown(present)} for {first.name!r} and {_shown(value)} for "
+                    f"{feature.name!r}; use one, or give one of them another table="
+                )
     return {
-        "dim": feature.dim,
-        "initializer": initializer,
-        "ev_option": dataclasses.replace(option, init_option=init_option),
+        table: {setting: value for setting, (value, _) in settings.items()}
+        for table, settings in by_table.items()
     }
+
+
+def _settings_of(feature: EmbeddingFeature) -> Dict[str, Any]:
+    """The settings of its table that a feature gives: all that differ from their defaults."""
+    option = feature.ev_option or EmbeddingVariableOption()
+    given = _changed(option, EmbeddingVariableOption())
+    given.pop("init_option", None)
+    given.update(_changed(option.init_option, InitializerOption()), dim=feature.dim)
+    if feature.initializer is not None:
+        given.setdefault("initializer", feature.initializer)
+    return given
+
+
+def _changed(option: Any, defaults: Any) -> Dict[str, Any]:
+    values = {field.name: getattr(option, field.name) for field in dataclasses.fields(option)}
+    return {name: value for name, value in values.items() if value != getattr(defaults, name)}
+
+
+def _shown(setting: Any) -> str:
+    """A setting as an error shows it: TensorFlow's initializers have no readable repr."""
+    if hasattr(setting, "get_config"):
+        values = ", ".join(f"{name}={value!r}" for name, value in setting.get_config().items())
+        return f"{type(setting).__name__}({values})"
+    return repr(setting)
 
 
 def check_name(name: str, value: Any) -> None:

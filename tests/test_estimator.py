@@ -190,6 +190,13 @@ def test_train_and_evaluate_exports_the_latest(tmp_path):
     assert estimator.get_variable_value("global_step") == 60
 
 
+def test_an_untrained_model_of_declared_features_is_undecided(tmp_path):
+    estimator = ESTIMATORS["declared features"](str(tmp_path))
+    estimator.train(input_fn(), steps=1)
+    # Sums of 8 products of rows with a deviation of 0.05, and one step of Adam.
+    assert estimator.evaluate(input_fn(num_epochs=1))["loss"] == pytest.approx(np.log(2), abs=0.01)
+
+
 def test_features_share_a_table(tmp_path):
     features = [
         rec.EmbeddingFeature("user", dim=4, table="entity"),

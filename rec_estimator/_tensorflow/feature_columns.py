@@ -22,3 +22,9 @@ WeightedCategoricalColumn = _feature_column_v2.WeightedCategoricalColumn
 
 # Counts the ids of each example of a sequence in the same way as TensorFlow's sequence columns.
 sequence_length_from_sparse_tensor = _feature_column_utils.sequence_length_from_sparse_tensor
+
+# The parts of TensorFlow's linear_model: its checks of columns, its cache of transformed features,
+# and the weights of one column. The public function would make a variable for each column.
+normalize_feature_columns = _feature_column._normalize_feature_columns
+LazyBuilder = _feature_column._LazyBuilder
+create_weighted_sum = _feature_column._create_weighted_sum

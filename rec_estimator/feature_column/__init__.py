@@ -23,11 +23,14 @@ import tensorflow.compat.v1 as tf
 from rec_estimator._tensorflow import feature_columns
 from rec_estimator.embedding_variable import with_steps_to_live
 from rec_estimator.feature_column.columns import (
+    COMBINERS,
     CategoricalColumn,
     EmbeddedCategoricalColumn,
     EmbeddingColumn,
+    has_keys,
     source_of,
 )
+from rec_estimator.feature_column.linear import linear_model
 from rec_estimator.features import check_name
 from rec_estimator.options import EmbeddingVariableOption
 from rec_estimator.table.table import BUCKETS
@@ -37,6 +40,7 @@ __all__ = [
     "EmbeddingColumn",
     "categorical_column_with_embedding",
     "embedding_column",
+    "linear_model",
     "sequence_categorical_column_with_embedding",
     "shared_embedding_columns",
     "sparse_column_with_embedding",
@@ -46,8 +50,6 @@ __all__ = [
 
 # What tf.as_dtype accepts.
 _DType = Union[tf.DType, type, str]
-
-_COMBINERS = ("sum", "mean", "sqrtn")
 
 
 def categorical_column_with_embedding(
@@ -185,9 +187,9 @@ def weighted_categorical_column(
     """Adds a weight to each id of a column, for the combiner.
 
     Args:
-      categorical_column: A column of categorical_column_with_embedding.
-      weight_feature_key: Name of the feature with one weight per id: dense with the shape of the
-        ids, where 0 is padding, or sparse with the indices of the ids.
+      categorical_column: A column of categorical_column_with_embedding, or one of TensorFlow's.
+      weight_feature_key: Name of the feature with one weight per id, dense, where 0 is padding, or
+        sparse. As in TensorFlow, the first weight of a batch belongs to its first id, and so on.
       dtype: Type of the weights, integer or floating point.
 
     Returns:
@@ -202,7 +204,8 @@ def weighted_categorical_column(
       >>> embedding_column(tags, dimension=8, combiner="sum").name
       'tags_weighted_by_scores_embedding'
     """
-    source_of(categorical_column)
+    if not _has_vocabulary(categorical_column):
+        source_of(categorical_column)
     check_name("weight_feature_key", weight_feature_key)
     dtype = tf.as_dtype(dtype)
     if not (dtype.is_integer or dtype.is_floating):
@@ -217,31 +220,38 @@ def embedding_column(
     dimension: int,
     combiner: str = "mean",
     initializer: Optional[Callable[..., Any]] = None,
+    ckpt_to_load_from: Optional[str] = None,
+    tensor_name_in_ckpt: Optional[str] = None,
     max_norm: Optional[float] = None,
     trainable: bool = True,
-) -> EmbeddingColumn:
+    do_fusion: Any = None,
+) -> feature_columns.DenseColumn:
     """Makes a dense column: the combined vectors of a feature's ids, from a table of its own.
 
-    This is ``tf.feature_column.embedding_column`` for columns of this module. An example without
-    ids gets zeros, and no key is counted for it.
+    This is ``tf.feature_column.embedding_column``, also for columns of this module. An example
+    without ids gets zeros, and no key is counted for it.
 
     Args:
       categorical_column: A column of categorical_column_with_embedding,
-        weighted_categorical_column or sequence_categorical_column_with_embedding.
+        weighted_categorical_column or sequence_categorical_column_with_embedding. A column with a
+        fixed vocabulary is given to TensorFlow's function.
       dimension: Number of elements of a vector, at least 1.
       combiner: How the vectors of an example are combined: "mean", "sum" or "sqrtn".
       initializer: TensorFlow initializer of new rows; ``ev_option.init_option.initializer`` takes
         precedence. None: truncated_normal_initializer with standard deviation 1 / sqrt(dimension),
-        as for TensorFlow's columns.
+        as for TensorFlow's and DeepRec's columns.
+      ckpt_to_load_from: Must be None for a column with a table, whose ev_option has it.
+      tensor_name_in_ckpt: Must be None for a column with a table.
       max_norm: If given, a vector with a larger L2 norm is scaled to this norm before it is
         combined.
       trainable: Whether optimizers update the table by default.
+      do_fusion: Not used; in DeepRec it selects fused ops.
 
     Returns:
-      A column for input_layer and linear_model.
+      A column for input_layer and linear_model: an EmbeddingColumn, or TensorFlow's.
 
     Raises:
-      TypeError: An argument has the wrong type, or the column is one of TensorFlow's.
+      TypeError: An argument has the wrong type.
       ValueError: An argument is out of range.
 
     Example:
@@ -250,6 +260,13 @@ def embedding_column(
       >>> tf.feature_column.input_layer(batch, [user]).shape
       TensorShape([2, 4])
     """
+    del do_fusion
+    if _has_vocabulary(categorical_column):
+        return tf.feature_column.embedding_column(
+            *(categorical_column, dimension, combiner, initializer),
+            *(ckpt_to_load_from, tensor_name_in_ckpt, max_norm, trainable),
+        )
+    _refuse_checkpoint(ckpt_to_load_from, tensor_name_in_ckpt)
     return _dense_column(
         categorical_column, dimension, combiner, initializer, max_norm, trainable, None
     )
@@ -261,30 +278,37 @@ def shared_embedding_columns(
     combiner: str = "mean",
     initializer: Optional[Callable[..., Any]] = None,
     shared_embedding_collection_name: Optional[str] = None,
+    ckpt_to_load_from: Optional[str] = None,
+    tensor_name_in_ckpt: Optional[str] = None,
     max_norm: Optional[float] = None,
     trainable: bool = True,
-) -> List[EmbeddingColumn]:
+    do_fusion: Any = None,
+) -> List[feature_columns.DenseColumn]:
     """Makes dense columns of several features that share one table.
 
-    This is ``tf.feature_column.shared_embedding_columns`` for columns of this module. A training
-    step counts the keys of all columns, and sums their gradients per key.
+    This is ``tf.feature_column.shared_embedding_columns``, also for columns of this module. A
+    training step counts the keys of all columns, and sums their gradients per key.
 
     Args:
       categorical_columns: Columns as in embedding_column. They must have the same ev_option and
-        partition_num, and all be strings or all be integers.
+        partition_num, and all be strings or all be integers. Columns that all have a fixed
+        vocabulary are given to TensorFlow's function.
       dimension: As in embedding_column.
       combiner: As in embedding_column.
       initializer: As in embedding_column.
       shared_embedding_collection_name: Name of the table. All columns with this name share it,
         also in several input_layers of a graph. None: made from the names of the columns.
+      ckpt_to_load_from: As in embedding_column.
+      tensor_name_in_ckpt: As in embedding_column.
       max_norm: As in embedding_column.
       trainable: As in embedding_column.
+      do_fusion: As in embedding_column.
 
     Returns:
       One dense column per categorical column.
 
     Raises:
-      TypeError: An argument has the wrong type, or a column is one of TensorFlow's.
+      TypeError: An argument has the wrong type, or only some columns have a fixed vocabulary.
       ValueError: An argument is out of range, or the columns cannot share a table.
 
     Example:
@@ -293,16 +317,23 @@ def shared_embedding_columns(
       >>> watched.shared_name
       'bought_watched_shared_embedding'
     """
+    del do_fusion
     columns = list(categorical_columns)
     if not columns:
         raise ValueError("categorical_columns must be one column or more, got none; list them")
+    name = shared_embedding_collection_name
+    if all(_has_vocabulary(column) for column in columns):
+        return tf.feature_column.shared_embedding_columns(
+            *(columns, dimension, combiner, initializer, name),
+            *(ckpt_to_load_from, tensor_name_in_ckpt, max_norm, trainable),
+        )
+    _refuse_checkpoint(ckpt_to_load_from, tensor_name_in_ckpt)
     settings = [(column.name, _shared_settings(source_of(column))) for column in columns]
     if any(setting != settings[0][1] for _, setting in settings):
         raise ValueError(
             "categorical_columns must have the same ev_option and partition_num, and all be "
             f"strings or all be integers, got {settings}; only such columns can share a table"
         )
-    name = shared_embedding_collection_name
     if name is None:
         name = "_".join([*sorted(column.name for column in columns), "shared_embedding"])
     check_name("shared_embedding_collection_name", name)
@@ -310,6 +341,24 @@ def shared_embedding_columns(
         _dense_column(column, dimension, combiner, initializer, max_norm, trainable, name)
         for column in columns
     ]
+
+
+def _has_vocabulary(column: Any) -> bool:
+    """Whether a column is a categorical one of TensorFlow, with a fixed number of ids."""
+    kinds = (feature_columns.CategoricalColumn, feature_columns.CategoricalColumnV1)
+    return isinstance(column, kinds) and not has_keys(column)
+
+
+def _refuse_checkpoint(ckpt_to_load_from: Any, tensor_name_in_ckpt: Any) -> None:
+    for name, value in (
+        ("ckpt_to_load_from", ckpt_to_load_from),
+        ("tensor_name_in_ckpt", tensor_name_in_ckpt),
+    ):
+        if value is not None:
+            raise ValueError(
+                f"{name} must be None for a column with a table, got {value!r}; give it to "
+                "EmbeddingVariableOption(ckpt=CheckpointOption(...)), the column's ev_option"
+            )
 
 
 def _dense_column(
@@ -326,10 +375,9 @@ def _dense_column(
         raise ValueError(
             f"dimension must be an integer >= 1, got {dimension!r}; it is the length of a vector"
         )
-    if combiner not in _COMBINERS:
+    if combiner not in COMBINERS:
         raise ValueError(
-            f"combiner must be one of {', '.join(_COMBINERS)}, got {combiner!r}; the "
-            "default is mean"
+            f"combiner must be one of {', '.join(COMBINERS)}, got {combiner!r}; the default is mean"
         )
     if initializer is not None and not callable(initializer):
         raise TypeError(

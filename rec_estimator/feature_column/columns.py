@@ -26,6 +26,8 @@ from rec_estimator.table.combined_lookup import safe_embedding_lookup_sparse
 from rec_estimator.table.registration import check_same_settings
 from rec_estimator.table.table import EmbeddingTable
 
+COMBINERS = ("sum", "mean", "sqrtn")
+
 # TensorFlow's name for the variable of an embedding column.
 _TABLE_NAME = "embedding_weights"
 
@@ -107,8 +109,9 @@ class EmbeddedCategoricalColumn(
     def num_buckets(self) -> NoReturn:
         """Always raises a ValueError: a table has no fixed number of rows."""
         raise ValueError(
-            f"column {self.key!r} must be in a rec_estimator.feature_column.embedding_column, got "
-            "one that makes a variable with a row per id; a table has no number of buckets"
+            f"column {self.key!r} must be in embedding_column or linear_model of "
+            "rec_estimator.feature_column, got a function or an estimator of TensorFlow that makes "
+            "a variable with a row per id; a table has no number of buckets"
         )
 
     def transform_feature(
@@ -283,19 +286,15 @@ class EmbeddingColumn(
             present = tf.get_collection(self.shared_name)
             if present:
                 return self._checked_shared(present)
-        source = source_of(self.categorical_column)
-        shards = source.partition_num
-        table = get_embedding_variable(
+        table = table_of(
+            self.categorical_column,
             _TABLE_NAME,
             self.dimension,
             # The default is that of TensorFlow's embedding columns.
             initializer=self.initializer
             or tf.truncated_normal_initializer(stddev=1 / math.sqrt(self.dimension)),
             trainable=self.trainable and trainable is not False,
-            # A stock Saver or optimizer would fail on a table among the variables.
-            collections=[each for each in collections or () if each not in _VARIABLE_COLLECTIONS],
-            partitioner=None if shards is None else tf.fixed_size_partitioner(shards),
-            ev_option=source.ev_option,
+            collections=collections,
         )
         if self.shared_name is not None:
             tf.add_to_collection(self.shared_name, table)
@@ -312,23 +311,85 @@ class EmbeddingColumn(
         return present[0]
 
     def _vectors(self, pair: _IdWeightPair, table: EmbeddingTable) -> tf.Tensor:
-        ids, weights = pair.id_tensor, pair.weight_tensor
         with tf.name_scope(None, self.name):
-            if weights is not None:
-                ids, weights = without_padding(ids, weights)
-            if weights is not None and self.combiner != "sum":
-                # As in TensorFlow's columns, ids with a weight of 0 or less are dropped: a negative
-                # sum of weights would change the sign of a mean.
-                is_positive = tf.greater(weights.values, 0)
-                ids = tf.sparse.retain(ids, is_positive)
-                weights = tf.sparse.retain(weights, is_positive)
-            return safe_embedding_lookup_sparse(
-                table, ids, weights, self.combiner, max_norm=self.max_norm, prune=False
-            )
+            ids, weights = pair.id_tensor, pair.weight_tensor
+            return combine(ids, weights, table, self.combiner, self.max_norm)
 
     def _sequence(self, pair: _IdWeightPair, table: EmbeddingTable) -> NamedTuple:
         lengths = feature_columns.sequence_length_from_sparse_tensor(pair.id_tensor)
         return self.TensorSequenceLengthPair(self._vectors(pair, table), lengths)
+
+
+def table_of(
+    column: "CategoricalColumn",
+    name: str,
+    dimension: int,
+    *,
+    initializer: Callable[..., Any],
+    trainable: bool,
+    collections: Optional[Sequence[str]],
+) -> EmbeddingTable:
+    """Makes or finds the table of a categorical column in the current variable scope.
+
+    Args:
+      column: The column. Its ev_option and partition_num are those of the table.
+      name: As in get_embedding_variable.
+      dimension: Number of elements of a vector.
+      initializer: As in get_embedding_variable.
+      trainable: As in get_embedding_variable.
+      collections: The collections that TensorFlow's layers pass for variables.
+    """
+    source = source_of(column)
+    shards = source.partition_num
+    return get_embedding_variable(
+        name,
+        dimension,
+        initializer=initializer,
+        trainable=trainable,
+        # A stock Saver or optimizer would fail on a table among the variables.
+        collections=[each for each in collections or () if each not in _VARIABLE_COLLECTIONS],
+        partitioner=None if shards is None else tf.fixed_size_partitioner(shards),
+        ev_option=source.ev_option,
+    )
+
+
+def combine(
+    ids: tf.SparseTensor,
+    weights: Optional[tf.SparseTensor],
+    table: EmbeddingTable,
+    combiner: str,
+    max_norm: Optional[float] = None,
+) -> tf.Tensor:
+    """Reads and combines the rows of each example, as TensorFlow's columns do.
+
+    Args:
+      ids: int64 [d0, ..., dn].
+      weights: As many floating point numbers. The first belongs to the first id, and so on,
+        whatever their indices. None: all are 1.
+      table: The table.
+      combiner: "mean", "sum" or "sqrtn". Unless it is "sum", ids with a weight of 0 or less are
+        dropped: a negative sum of weights would change the sign of a mean.
+      max_norm: Largest L2 norm of a row before it is combined, or None.
+
+    Returns:
+      float32 [d0, ..., dn-1, dimension].
+
+    Raises:
+      tf.errors.InvalidArgumentError: There are more or fewer weights than ids (while running).
+    """
+    if weights is not None:
+        as_many = tf.debugging.assert_equal(
+            tf.size(weights.values), tf.size(ids.values), message="weights must be as many as ids"
+        )
+        with tf.control_dependencies([as_many]):
+            weights = ids.with_values(tf.identity(tf.cast(weights.values, tf.float32)))
+    if weights is not None and combiner != "sum":
+        is_positive = tf.greater(weights.values, 0)
+        ids = tf.sparse.retain(ids, is_positive)
+        weights = tf.sparse.retain(weights, is_positive)
+    return safe_embedding_lookup_sparse(
+        table, ids, weights, combiner, max_norm=max_norm, prune=False
+    )
 
 
 # What embedding columns accept as categorical_column.
@@ -339,21 +400,30 @@ CategoricalColumn = Union[
 ]
 
 
+def has_keys(column: Any) -> bool:
+    """Whether a column produces keys of a table; TensorFlow's weighted or sequence columns may."""
+    return isinstance(_innermost(column), EmbeddedCategoricalColumn)
+
+
 def source_of(column: CategoricalColumn) -> EmbeddedCategoricalColumn:
     """Returns the column of this package that TensorFlow's weighted or sequence columns wrap.
 
     Raises:
       TypeError: They wrap none.
     """
-    given = column
+    source = _innermost(column)
+    if isinstance(source, EmbeddedCategoricalColumn):
+        return source
+    raise TypeError(
+        f"categorical_column must come from categorical_column_with_embedding, got {column!r}; use "
+        "tf.feature_column's functions for TensorFlow's columns"
+    )
+
+
+def _innermost(column: Any) -> Any:
     while isinstance(
         column,
         (feature_columns.WeightedCategoricalColumn, feature_columns.SequenceCategoricalColumn),
     ):
         column = column.categorical_column
-    if isinstance(column, EmbeddedCategoricalColumn):
-        return column
-    raise TypeError(
-        "categorical_column must come from categorical_column_with_embedding, got "
-        f"{given!r}; use tf.feature_column's functions for TensorFlow's columns"
-    )
+    return column

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the serving_input_receiver_fn of a model with sample-aware compression."""
 
-from typing import Callable, Dict, Sequence, Tuple, Union
+from typing import Callable, Dict, List, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -82,29 +82,35 @@ def compressed_serving_input_receiver_fn(
 def _specs(side: str, features: Sequence[_Feature]) -> Dict[str, Tuple[tf.TensorSpec, bool]]:
     """{name: (tensor, whether it is a list of ids or weights of any length)}."""
     specs: Dict[str, Tuple[tf.TensorSpec, bool]] = {}
+    names = []
     for feature in features:
-        if isinstance(feature, EmbeddingFeature):
-            found = [(feature.name, feature.dtype, True)]
-            if feature.weight is not None:
-                found.append((feature.weight, tf.float32, True))
-            declared = [(tf.TensorSpec([None, None], t, name), ids) for name, t, ids in found]
-        elif isinstance(feature, tf.TensorSpec) and feature.name:
-            declared = [(feature, False)]
-        else:
-            raise TypeError(
-                f"{side} must list EmbeddingFeature and named tf.TensorSpec, got {feature!r}"
-            )
-        for spec, is_list in declared:
+        inputs = _inputs_of(side, feature)
+        names.append(feature.name)
+        for spec, is_list in inputs:
             if not spec.shape.rank or tf.dimension_value(spec.shape[0]) is not None:
                 raise ValueError(
                     f"{side} feature {spec.name!r} must have a shape [None, ...], got {spec.shape}"
                 )
-            if spec.name in specs:
+            # Several declarations may read the same ids or weights.
+            is_shared = is_list and specs.get(spec.name) == (spec, is_list)
+            if names.count(feature.name) > 1 or (spec.name in specs and not is_shared):
                 raise ValueError(f"{side} must name each feature once, got {spec.name!r} twice")
             specs[spec.name] = (spec, is_list)
     if not specs:
         raise ValueError(f"{side} must list at least one feature, got none")
     return specs
+
+
+def _inputs_of(side: str, feature: _Feature) -> List[Tuple[tf.TensorSpec, bool]]:
+    """The entries of a request that a feature reads, as in _specs."""
+    if isinstance(feature, EmbeddingFeature):
+        inputs = [(tf.TensorSpec([None, None], feature.dtype, feature.source), True)]
+        if feature.weight is not None:
+            inputs.append((tf.TensorSpec([None, None], tf.float32, feature.weight), True))
+        return inputs
+    if isinstance(feature, tf.TensorSpec) and feature.name:
+        return [(feature, False)]
+    raise TypeError(f"{side} must list EmbeddingFeature and named tf.TensorSpec, got {feature!r}")
 
 
 def _placeholders(specs: Dict[str, Tuple[tf.TensorSpec, bool]]) -> Dict[str, tf.Tensor]:

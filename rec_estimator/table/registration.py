@@ -130,15 +130,22 @@ def check_same_settings(table: EmbeddingTable, **settings: Any) -> None:
     }
     for setting, value in settings.items():
         there = present[setting] if setting in present else getattr(table, setting)
-        if _identity(setting, there) != _identity(setting, value):
+        if comparable(setting, there) != comparable(setting, value):
             raise ValueError(
                 f"table {table.name!r} must have the settings it was made with, got {setting} = "
                 f"{value!r} after {there!r}; give the other table another name"
             )
 
 
-def _identity(setting: str, value: Any) -> Any:
-    """The value by which a setting is compared: two initializers are equal if they do the same."""
+def comparable(setting: str, value: Any) -> Any:
+    """The value by which a setting of tables is compared.
+
+    Two initializers are equal if they do the same, as each call may build its own.
+
+    Args:
+      setting: As in check_same_settings.
+      value: Its value.
+    """
     if setting == "ev_option":
         # The initializer is compared as a setting of its own: another argument may override it.
         init = value.init_option

@@ -199,13 +199,29 @@ def test_filter_of_the_option_is_applied():
         np.testing.assert_array_equal(session.run(net), [BANK[1] - 0.5, [0, 0]])
 
 
-def test_weights_with_other_indices_than_the_ids_are_an_error():
+@pytest.mark.parametrize("combiner", ["sum", "mean"])
+def test_weights_belong_to_ids_by_their_order_as_in_tensorflows_columns(combiner):
     batch = {
         "f": tf.sparse.from_dense(tf.constant([[1, 2], [0, 3]], tf.int64)),
         "w": tf.sparse.from_dense([[1.0, 0.0], [2.0, 3.0]]),
     }
+    theirs = tf.feature_column.categorical_column_with_identity("f", len(BANK))
+    ours, theirs = (
+        fc.embedding_column(
+            fc.weighted_categorical_column(each, "w"), 2, combiner, tf.constant_initializer(BANK)
+        )
+        for each in (column(), theirs)
+    )
+    found, expected = run([tf.feature_column.input_layer(batch, [each]) for each in (ours, theirs)])
+    assert found.tolist() == expected.tolist()
+    if combiner == "sum":
+        assert found.tolist() == [(BANK[1] + 2 * BANK[2]).tolist(), (3 * BANK[3]).tolist()]
+
+
+def test_more_weights_than_ids_are_an_error():
+    batch = {"f": tf.constant([[1, -1]], tf.int64), "w": tf.constant([[1.0, 2.0]])}
     weighted = fc.embedding_column(fc.weighted_categorical_column(column(), "w"), 2)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="weights must"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="weights must be as many as ids"):
         input_layer(batch, [weighted])
 
 
@@ -423,7 +439,7 @@ def test_linear_model_takes_an_embedding_column():
     ids=["linear_model", "embedding_column", "indicator_column"],
 )
 def test_use_that_needs_a_vocabulary_is_an_error_with_a_remedy(use):
-    with pytest.raises(ValueError, match="column 'f' must be in a rec_estimator.feature_column"):
+    with pytest.raises(ValueError, match="'f' must be in embedding_column or linear_model of"):
         use({"f": tf.constant([1], tf.int64)})
 
 

@@ -64,6 +64,40 @@ def test_sparse_column_is_an_alias_under_contribs_names():
     assert old.ev_option.evict == rec.GlobalStepEvict(5)
 
 
+VOCABULARY = {
+    "f": lambda: tf.feature_column.categorical_column_with_hash_bucket("f", 3),
+    "g": lambda: tf.feature_column.categorical_column_with_hash_bucket("g", 3),
+    "weighted": lambda: fc.weighted_categorical_column(VOCABULARY["f"](), "w"),
+}
+
+
+@pytest.mark.parametrize("name", VOCABULARY)
+def test_a_column_with_a_vocabulary_gets_the_embedding_column_of_tensorflow(name):
+    initializer = tf.ones_initializer()
+    arguments = (2, "sum", initializer, "folder", "tensor", 3.0, False)
+    found = fc.embedding_column(VOCABULARY[name](), *arguments)
+    assert found == tf.feature_column.embedding_column(VOCABULARY[name](), *arguments)
+
+
+def test_columns_with_a_vocabulary_share_a_variable_of_tensorflow():
+    found = fc.shared_embedding_columns(
+        [VOCABULARY["f"](), VOCABULARY["g"]()], 2, "sum", None, "both", max_norm=3.0
+    )
+    assert [each.name for each in found] == ["f_shared_embedding", "g_shared_embedding"]
+    batch = {name: tf.constant(["a"]) for name in ("f", "g")}
+    tf.feature_column.input_layer(batch, found)
+    assert [variable.shape.as_list() for variable in tf.global_variables()] == [[3, 2]]
+    assert not graph_tables()
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_do_fusion_has_no_effect(value):
+    assert dense(do_fusion=value) == dense()
+    assert fc.shared_embedding_columns([column()], 2, do_fusion=value)
+    stock = fc.embedding_column(VOCABULARY["f"](), 2, do_fusion=value)
+    assert type(stock) is type(tf.feature_column.embedding_column(VOCABULARY["f"](), 2))
+
+
 @pytest.mark.parametrize(
     "call, error, message",
     [
@@ -82,18 +116,29 @@ def test_sparse_column_is_an_alias_under_contribs_names():
         ),
         (lambda: fc.embedding_column("f", 2), TypeError, "categorical_column must come from"),
         (
-            lambda: fc.embedding_column(
-                tf.feature_column.categorical_column_with_hash_bucket("f", 3), 2
-            ),
+            lambda: fc.embedding_column(tf.feature_column.numeric_column("f"), 2),
             TypeError,
             "categorical_column must come from .*; use tf.feature_column's functions",
         ),
         (
-            lambda: fc.weighted_categorical_column(
-                tf.feature_column.categorical_column_with_hash_bucket("f", 3), "w"
-            ),
+            lambda: fc.weighted_categorical_column(tf.feature_column.numeric_column("f"), "w"),
             TypeError,
             "categorical_column must come from",
+        ),
+        (
+            lambda: fc.shared_embedding_columns([column("a"), VOCABULARY["f"]()], 2),
+            TypeError,
+            "categorical_column must come from",
+        ),
+        (
+            lambda: dense(ckpt_to_load_from="a"),
+            ValueError,
+            "ckpt_to_load_from must be None for a column with a table, got 'a'; give it to",
+        ),
+        (
+            lambda: fc.shared_embedding_columns([column()], 2, tensor_name_in_ckpt="b"),
+            ValueError,
+            "tensor_name_in_ckpt must be None for a column with a table, got 'b'",
         ),
         (
             lambda: fc.weighted_categorical_column(column(), "w", tf.string),

@@ -363,5 +363,5 @@ def test_features_of_one_table_must_have_one_filter():
         rec.EmbeddingFeature("a", 2, table="t", filter_option=rec.CounterFilter(3)),
         rec.EmbeddingFeature("b", 2, table="t", filter_option=rec.CounterFilter(4)),
     ]
-    with pytest.raises(ValueError, match="table 't' must have one ev_option for all its features"):
+    with pytest.raises(ValueError, match="table 't' must have one filter_option for all its"):
         rec.features.check_declarations(features)

@@ -116,6 +116,11 @@ def test_same_name_with_other_settings_is_an_error(settings, message):
         rec.get_embedding_variable("t", **{"embedding_dim": 2, **settings})
 
 
+def test_a_table_is_found_without_its_initializer():
+    table = rec.get_embedding_variable("t", 2, initializer=tf.ones_initializer())
+    assert rec.get_embedding_variable("t", 2) is table
+
+
 def test_reuse_of_a_table_that_does_not_exist_is_an_error():
     with (
         tf.variable_scope("s", reuse=True),
