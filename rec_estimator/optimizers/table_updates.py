@@ -32,7 +32,8 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import _ops
 from rec_estimator._argument_checks import refuse_unsupported
 from rec_estimator.graph_passes.observers import building_optimizer_ops, observers
-from rec_estimator.graph_passes.walk import ancestors
+from rec_estimator.graph_passes.overwrites import order_overwrites
+from rec_estimator.graph_passes.walk import ancestors, collect_new_ops
 from rec_estimator.table.coverage import record_loss
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.lookup import check_no_lookup_in_control_flow
@@ -246,7 +247,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
             self._stamp = NO_GLOBAL_STEP if stamp is None else stamp
         try:
             # If any table lacks room for the step, nothing of the step is applied.
-            with tf.control_dependencies(_check_room(pairs)):
+            with tf.control_dependencies(_check_room(pairs)), collect_new_ops() as new_ops:
                 train_op = super().apply_gradients(
                     pairs,
                     global_step=global_step,
@@ -258,6 +259,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
         for _, variable in pairs:
             if isinstance(variable, ShardVariable):
                 variable.shard.mark_updated(self.get_name())
+        order_overwrites(tf.get_default_graph(), new_ops)
         return train_op
 
     def _shown_to_tensorflow(

@@ -30,6 +30,13 @@ class VariableLike(saving.Trackable):
             "TensorFlow's var_list=rec_estimator.get_dense_and_sparse_variable()[0]"
         )
 
+    def __getitem__(self, slices: Any) -> NoReturn:
+        """Always raises a TypeError: a table has no rows 0, 1, 2 to slice."""
+        raise TypeError(
+            f"a tensor must be given to be sliced, got table {self.name!r}, which has no value as "
+            "a whole; read rows with rec_estimator.embedding_lookup(table, ids)"
+        )
+
     @property
     def dtype(self) -> tf.DType:
         """The type of the values: float32."""

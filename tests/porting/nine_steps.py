@@ -2,6 +2,7 @@
 """The nine steps of Rec SDK's API call overview as one script, ported by changing its imports.
 
     python nine_steps.py --use_mode session|estimator --modify_graph 0|1 --output FILE.json
+        --v2_behavior on|off
 
 The script trains, evaluates, saves, stops (--stop_at) and resumes (--start_at). It differs from the
 overview in the imports, in `tf.TensorShape` (misspelt there), in rec_estimator.Saver instead of the
@@ -46,6 +47,7 @@ from rec_estimator.optimizers.lazy_adam_by_addr import create_hash_optimizer_by_
 parser = argparse.ArgumentParser()
 parser.add_argument("--use_mode", choices=["session", "estimator"], default="session")
 parser.add_argument("--modify_graph", type=int, default=0)
+parser.add_argument("--v2_behavior", choices=["on", "off"], default="on")
 parser.add_argument("--start_at", type=int, default=0)
 parser.add_argument("--stop_at", type=int)
 parser.add_argument("--max_steps", type=int, default=200)
@@ -367,6 +369,8 @@ def train_with_estimator():
 
 
 if __name__ == "__main__":
+    if args.v2_behavior == "off":
+        tf.compat.v1.disable_v2_behavior()
     # 1. The framework.
     init(
         max_steps=MAX_STEPS,

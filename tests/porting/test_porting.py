@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nine steps of Rec SDK's overview give the same numbers in every mode, in new processes."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import tensorflow.compat.v1 as tf
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "porting" / "nine_steps.py"
-MODES = [(mode, modified) for mode in ("session", "estimator") for modified in (0, 1)]
+MODES = list(itertools.product(("session", "estimator"), (0, 1), ("on", "off")))
 # A hang, not slowness, is what it would be.
 TIMEOUT_SECONDS = 300
 
@@ -21,12 +22,13 @@ TIMEOUT_SECONDS = 300
 class Script:
     """A run of the script in its own process and folder. Several may run at the same time."""
 
-    def __init__(self, folder, mode, modified, *arguments):
+    def __init__(self, folder, mode, modified, v2_behavior, *arguments):
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self._output = folder / f"numbers_{len(list(folder.glob('numbers_*')))}.json"
         command = [sys.executable, str(SCRIPT), "--use_mode", mode]
-        command += ["--modify_graph", str(modified), "--output", str(self._output), *arguments]
+        command += ["--modify_graph", str(modified), "--v2_behavior", v2_behavior]
+        command += ["--output", str(self._output), *arguments]
         self._process = subprocess.Popen(
             command,
             cwd=folder,
@@ -63,14 +65,13 @@ def last_checkpoint(folder, step):
 
 def test_a_session_that_stops_and_resumes_gives_the_numbers_of_an_estimator(tmp_path):
     steps = ["--max_steps", "12", "--interval", "6"]
+    session = (tmp_path / "s", "session", 1, "off")
     # The first run does not call terminate_config_initializer.
-    first = Script(tmp_path / "s", "session", 1, *steps, "--stop_at", "6", "--forget_to_terminate")
-    whole = Script(tmp_path / "e", "estimator", 0, *steps)
+    first = Script(*session, *steps, "--stop_at", "6", "--forget_to_terminate")
+    whole = Script(tmp_path / "e", "estimator", 0, "on", *steps)
     losses, evaluated = first.numbers()
     assert len(losses) == 6
-    more_losses, more_evaluated = Script(
-        tmp_path / "s", "session", 1, *steps, "--start_at", "6"
-    ).numbers()
+    more_losses, more_evaluated = Script(*session, *steps, "--start_at", "6").numbers()
     whole_losses, whole_evaluated = whole.numbers()
     assert losses + more_losses == whole_losses
     assert evaluated + more_evaluated == whole_evaluated
@@ -84,12 +85,13 @@ def test_a_session_that_stops_and_resumes_gives_the_numbers_of_an_estimator(tmp_
 @pytest.mark.slow
 def test_all_modes_train_evaluate_save_stop_and_resume_with_the_same_numbers(tmp_path):
     expected = None
-    for mode, modified in MODES:
-        whole = Script(tmp_path / f"{mode}_{modified}", mode, modified)
-        in_two = tmp_path / f"{mode}_{modified}_in_two"
-        losses, evaluated = Script(in_two, mode, modified, "--stop_at", "100").numbers()
+    for mode in MODES:
+        name = "_".join(map(str, mode))
+        whole = Script(tmp_path / name, *mode)
+        in_two = tmp_path / f"{name}_in_two"
+        losses, evaluated = Script(in_two, *mode, "--stop_at", "100").numbers()
         assert len(losses) == 100
-        more_losses, more_evaluated = Script(in_two, mode, modified, "--start_at", "100").numbers()
+        more_losses, more_evaluated = Script(in_two, *mode, "--start_at", "100").numbers()
         found = whole.numbers()
         assert (losses + more_losses, evaluated + more_evaluated) == found
         found = (*found, last_checkpoint(whole.folder, 200))
@@ -104,8 +106,8 @@ def test_all_modes_train_evaluate_save_stop_and_resume_with_the_same_numbers(tmp
 
 @pytest.mark.slow
 def test_an_error_in_the_data_ends_every_mode_with_its_cause(tmp_path):
-    for mode, modified in MODES:
-        script = Script(tmp_path / f"{mode}_{modified}", mode, modified, "--raise_at", "7")
+    for mode in MODES:
+        script = Script(tmp_path / "_".join(map(str, mode)), *mode, "--raise_at", "7")
         code, output = script.wait()
         assert code == 1
         assert "ValueError: the data broke at batch 7" in output
