@@ -53,6 +53,9 @@ class LogicalTable(Protocol):
     def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
         """See EmbeddingTable."""
 
+    def dynamic_shape(self, parts: Sequence[int]) -> tf.Tensor:
+        """See EmbeddingTable."""
+
     def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:
         """See EmbeddingTable."""
 

@@ -97,6 +97,14 @@ class TableShard(VariableLike):
         """The graph of the shard."""
         return self.handle.graph
 
+    def total_count(self) -> tf.Tensor:
+        """int32 [2]. DeepRec's older name of ``get_dynamic_shape()``."""
+        return self.get_dynamic_shape()
+
+    def get_dynamic_shape(self) -> tf.Tensor:
+        """int32 [2]. As ``EmbeddingTable.get_dynamic_shape()``, of the keys of this shard."""
+        return self.table.dynamic_shape([self.part])
+
     def add_slots(self, specs: Sequence[SlotSpec]) -> None:
         """Adds optimizer slots to every row.
 

@@ -18,6 +18,7 @@ from typing import (
     NamedTuple,
     NoReturn,
     Optional,
+    Sequence,
     Tuple,
     TypeVar,
     Union,
@@ -281,12 +282,17 @@ class EmbeddingTable(VariableLike):
           counts only the former. A Bloom filter does not know how many keys it has counted, so
           those are not included. 2**31 - 1 stands for more keys.
         """
+        return self.dynamic_shape(range(len(self.shards)))
+
+    def dynamic_shape(self, parts: Sequence[int]) -> tf.Tensor:
+        """int32 [2]. The number of keys in some shards, and dim, as ``get_dynamic_shape()``."""
 
         def build() -> tf.Tensor:
-            count = tf.saturate_cast(self._sum_of_stat("total_count"), tf.int32)
-            return tf.stack([count, tf.constant(self.dim, tf.int32)])
+            stats = self._stats()
+            count = tf.add_n([stats[part].total_count for part in parts])
+            return tf.stack([tf.saturate_cast(count, tf.int32), tf.constant(self.dim, tf.int32)])
 
-        return self._once("dynamic shape", build)
+        return self._once(f"dynamic shape of parts {list(parts)}", build)
 
     def capacity(self) -> tf.Tensor:
         """int64 []. The number of keys that fit before an internal shard grows."""
