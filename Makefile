@@ -17,7 +17,7 @@ PRE_COMMIT := pre-commit==4.3.0
 # of their own stay in one process. A process that finishes early takes tests from the other.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo test test-slow test-cc lint format hooks bench docs library clean help
+.PHONY: demo test test-slow test-v1 test-cc lint format hooks bench docs library clean help
 .DEFAULT_GOAL := help
 
 demo: library ## train a model on real ratings, evaluate, export, answer one request
@@ -28,6 +28,9 @@ test: library ## run the Python tests, all but the slow ones, in two processes
 
 test-slow: library ## run the slow Python tests too
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow or not slow"
+
+test-v1: library ## run the Python tests, all but the slow ones, after tf.disable_v2_behavior()
+	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior
 
 test-cc: ## run the C++ core's tests: plain, ASan + UBSan, TSan
 	$(MAKE) -C tests/ops/core -j2 binaries
@@ -88,4 +91,4 @@ clean: ## remove everything built, but not .venv
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12

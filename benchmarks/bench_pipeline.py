@@ -85,7 +85,7 @@ def _build(
     values = rec.embedding_lookup(table, _keys(columns))
     hidden = tf.reshape(values, [BATCH, FIELDS * DIM])
     for layer, units in enumerate([64, 1]):
-        kernel = tf.get_variable(f"kernel_{layer}", [hidden.shape[1], units])
+        kernel = tf.get_variable(f"kernel_{layer}", [hidden.shape.as_list()[1], units])
         hidden = tf.matmul(tf.nn.relu(hidden) if layer else hidden, kernel)
     loss = tf.losses.sigmoid_cross_entropy(label, hidden[:, 0])
     train = rec.optimizers.AdagradOptimizer(LEARNING_RATE).minimize(loss)

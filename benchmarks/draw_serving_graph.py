@@ -95,7 +95,8 @@ def _drawn(op: tf.Operation) -> List[tf.Tensor]:
     if op.type == _LOOKUP:
         return list(op.outputs)
     is_float = bool(op.outputs) and op.outputs[0].dtype == tf.float32
-    is_data = is_float and (op.outputs[0].shape.rank or 0) > 0 and op.outputs[0].shape[0] is None
+    shape = op.outputs[0].shape if is_float else tf.TensorShape([])
+    is_data = bool(shape.rank) and tf.dimension_value(shape[0]) is None
     if is_data and op.type in (*_DRAWN, *_DRAWN_IF_FLOAT):
         return [op.outputs[0]]
     return []

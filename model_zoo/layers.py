@@ -47,11 +47,12 @@ def dense(
     activation: Optional[Callable[[tf.Tensor], tf.Tensor]] = None,
 ) -> tf.Tensor:
     """A fully connected layer over the last axis: [..., n] -> [..., units]."""
+    width = tf.dimension_value(inputs.shape[-1])
     with tf.variable_scope(name):
-        kernel = tf.get_variable("kernel", [inputs.shape[-1], units])  # Glorot uniform
+        kernel = tf.get_variable("kernel", [width, units])  # Glorot uniform
         bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
     # One matrix product for any number of axes; the last axis is static.
-    flat = tf.reshape(inputs, [-1, inputs.shape[-1]])
+    flat = tf.reshape(inputs, [-1, width])
     outputs = tf.nn.bias_add(tf.matmul(flat, kernel), bias)
     if inputs.shape.rank != 2:
         outputs = tf.reshape(outputs, tf.concat([tf.shape(inputs)[:-1], [units]], axis=0))

@@ -97,9 +97,10 @@ def get_embedding_variable(
 
     Example:
       >>> table = rec.get_embedding_variable("user", embedding_dim=4)
-      >>> rec.embedding_lookup(table, tf.constant([7, -1, 7], tf.int64)).shape
-      TensorShape([3, 4])
+      >>> rec.embedding_lookup(table, tf.constant([7, -1, 7], tf.int64)).shape.as_list()
+      [3, 4]
     """
+    embedding_dim = tf.dimension_value(embedding_dim)
     _check_arguments(name, embedding_dim, key_dtype, value_dtype)
     for argument, value, expected in (
         ("regularizer", regularizer, None),

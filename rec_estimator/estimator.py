@@ -268,10 +268,10 @@ def _check_labels(labels: Any, vectors: Dict[str, tf.Tensor]) -> None:
             if label is None or not hasattr(label, "shape") or label.shape.rank is None:
                 continue
             if not label.shape[:1].is_compatible_with(vector.shape[:1]) or label.shape.rank == 0:
+                examples = tf.dimension_value(vector.shape[0])
                 raise ValueError(
                     f"labels must have one row per example, got shape {label.shape} with "
-                    f"{vector.shape[0]} examples of feature {name!r}; batch features "
-                    "and labels together"
+                    f"{examples} examples of feature {name!r}; batch features and labels together"
                 )
 
 

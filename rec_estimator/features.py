@@ -250,8 +250,8 @@ def lookup_features(
     Example:
       >>> batch = {"user": tf.constant([7, 8], tf.int64), "price": tf.constant([1.0, 2.0])}
       >>> looked_up = lookup_features(batch, [rec.EmbeddingFeature("user", dim=4)])
-      >>> looked_up["user"].shape, looked_up["price"].shape
-      (TensorShape([2, 4]), TensorShape([2]))
+      >>> looked_up["user"].shape.as_list(), looked_up["price"].shape.as_list()
+      ([2, 4], [2])
     """
     check_declarations(declarations)
     if not isinstance(features, Mapping):

@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+import tf_behavior
 
 SEED = 2024
 
@@ -90,22 +91,23 @@ def graph():
     """A fresh default graph, in graph mode, with fixed seeds."""
     random.seed(SEED)
     np.random.seed(SEED)
+    behavior = tf.control_flow_v2_enabled(), tf.resource_variables_enabled()
     with tf.Graph().as_default() as fresh:
         tf.set_random_seed(SEED)
         yield fresh
+    left = tf.control_flow_v2_enabled(), tf.resource_variables_enabled()
+    assert left == behavior, "a test must restore what it switches; use tests/tf_behavior.py"
 
 
 @pytest.fixture(params=[1, 2])
 def version(request):
     """The version of control flow: 1 is ops of the graph, 2 is functions."""
-    was_enabled = tf.control_flow_v2_enabled()
-    set_control_flow_v2(request.param == 2)
-    yield request.param
-    set_control_flow_v2(was_enabled)
+    with tf_behavior.control_flow(request.param):
+        yield request.param
 
 
-def set_control_flow_v2(is_enabled):
-    if is_enabled:
-        tf.enable_control_flow_v2()
-    else:
-        tf.disable_control_flow_v2()
+@pytest.fixture
+def resource_variables():
+    """Variables are resources by default, as iterations_per_loop needs them."""
+    with tf_behavior.resource_variables(True):
+        yield

@@ -368,6 +368,40 @@ def test_every_public_signature_is_annotated():
     expect_none(found, "annotate every argument and the result of a public function")
 
 
+def sizes_read_from(node):
+    """The uses of ``.shape`` in a node that give ints, or Dimensions after disable_v2_behavior."""
+
+    def is_shape(node):
+        return isinstance(node, ast.Attribute) and node.attr == "shape"
+
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "dimension_value":
+        return []
+    own = []
+    if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
+        own = [node.value]
+    elif isinstance(node, (ast.For, ast.comprehension)):
+        own = [node.iter]
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("int", "list", "tuple"):
+        own = node.args
+    children = [use for child in ast.iter_child_nodes(node) for use in sizes_read_from(child)]
+    return [use for use in own if is_shape(use)] + children
+
+
+def test_sizes_of_static_shapes_are_read_by_dimension_value():
+    found = [
+        where(path, node)
+        for path in sources("rec_estimator/**/*.py", "model_zoo/**/*.py", "benchmarks/**/*.py")
+        # Its shapes are those of stored tensors, which are tuples.
+        if (ROOT / "rec_estimator" / "checkpoint") not in path.parents
+        for node in sizes_read_from(ast.parse(path.read_text()))
+    ]
+    expect_none(
+        found,
+        "a size is a Dimension after tf.disable_v2_behavior(), and Dimension(None) is not None: "
+        "use tf.dimension_value(x.shape[i]) or x.shape.as_list()",
+    )
+
+
 def test_file_names_say_what_is_in_them():
     found = [
         str(path.relative_to(ROOT))

@@ -257,8 +257,8 @@ def embedding_column(
     Example:
       >>> user = embedding_column(categorical_column_with_embedding("user"), dimension=4)
       >>> batch = {"user": tf.constant([["a", "b"], ["a", ""]])}
-      >>> tf.feature_column.input_layer(batch, [user]).shape
-      TensorShape([2, 4])
+      >>> tf.feature_column.input_layer(batch, [user]).shape.as_list()
+      [2, 4]
     """
     del do_fusion
     if _has_vocabulary(categorical_column):
@@ -371,6 +371,7 @@ def _dense_column(
     shared_name: Optional[str],
 ) -> EmbeddingColumn:
     source_of(categorical_column)
+    dimension = tf.dimension_value(dimension)
     if isinstance(dimension, bool) or not isinstance(dimension, numbers.Integral) or dimension < 1:
         raise ValueError(
             f"dimension must be an integer >= 1, got {dimension!r}; it is the length of a vector"

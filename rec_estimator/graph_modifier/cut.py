@@ -15,10 +15,15 @@ from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.walk import GET_NEXT, ancestors, called_functions, has_batch_default
 from rec_estimator.table.table import graph_tables
 
-_LOOPS = ("Enter", "Exit", "LoopCond", "NextIteration", "RefEnter", "RefExit", "RefNextIteration")
+_ENTERS = ("Enter", "RefEnter")
+_EXITS = ("Exit", "RefExit")
 _MERGES = ("Merge", "RefMerge")
+_NEXT_ITERATIONS = ("NextIteration", "RefNextIteration")
 PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
 _SWITCHES = ("RefSwitch", "Switch")
+# Ops that return a tf.TensorArray, and ops that pass one on.
+_MAKE_ARRAYS = ("TensorArrayScatterV3", "TensorArraySplitV3", "TensorArrayV3", "TensorArrayWriteV3")
+_PASS_ON = ("Enter", "Exit", "Identity", "Merge", "NextIteration", "Switch")
 _VARIABLES = ("ReadVariableOp", "ResourceGather", "VarHandleOp", "Variable", "VariableV2")
 
 _WAY_OUT = (
@@ -46,6 +51,11 @@ class Cut(NamedTuple):
     ops: List[tf.Operation]  # In the order they were made, with constants and assertions.
     outputs: List[tf.Tensor]  # The outputs of `ops` that other ops take.
     is_training: bool
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether `ops` contain a tf.while_loop of control flow v1."""
+        return any(op.type in _ENTERS for op in self.ops)
 
 
 def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
@@ -182,11 +192,14 @@ def _state_of(op: tf.Operation, functions: _Functions) -> Optional[str]:
         return "is fed while a step runs"
     if op.type in _VARIABLES:
         return "reads a variable"
-    if op.type in _LOOPS:
-        return "is part of a loop"
-    if op.op_def.is_stateful and not _only_asserts(op, functions):
+    if op.op_def.is_stateful and not (_is_of_array(op) or _only_asserts(op, functions)):
         return "has state or side effects"
     return None
+
+
+def _is_of_array(op: tf.Operation) -> bool:
+    """Whether an op uses a tf.TensorArray of control flow v1, whose contents last one step."""
+    return op.type.startswith("TensorArray") and not op.type.startswith("TensorArrayGrad")
 
 
 def _only_asserts(op: tf.Operation, functions: _Functions) -> bool:
@@ -227,15 +240,18 @@ def _outputs(
     get_next: tf.Operation, ops: Set[tf.Operation], ordered: Sequence[tf.Operation]
 ) -> List[tf.Tensor]:
     """The tensors that other ops take from those of `ops` that depend on the batch."""
-    # A step runs only one branch of a tf.cond, so the dataset cannot return tensors of a branch.
-    # Ops outside that take one still get it from the old op, which stays in the graph.
-    returnable = _descendants(get_next, ops) - _branches(ordered)
+    # A step runs only one branch of a tf.cond, and the body of a tf.while_loop any number of times,
+    # so the dataset cannot return their tensors, nor can it return a tf.TensorArray. Ops outside
+    # that take one still get it from the old op, which stays in the graph.
+    depths = _nesting(ordered)
+    returnable = {op for op in _descendants(get_next, ops) if depths[op] == 0}
+    arrays = _arrays(ordered)
     return [
         tensor
         for op in ordered
         if op in returnable
         for tensor in op.outputs
-        if any(consumer not in ops for consumer in tensor.consumers())
+        if tensor.name not in arrays and any(consumer not in ops for consumer in tensor.consumers())
     ]
 
 
@@ -252,14 +268,41 @@ def _descendants(get_next: tf.Operation, ops: Set[tf.Operation]) -> Set[tf.Opera
     return found
 
 
-def _branches(ops: Sequence[tf.Operation]) -> Set[tf.Operation]:
-    """Those of `ops` inside a branch of a tf.cond (control flow v1); Merge is outside."""
-    found: Set[tf.Operation] = set()
+def _nesting(ops: Sequence[tf.Operation]) -> Dict[tf.Operation, int]:
+    """In how many branches and loops of control flow v1 each op is. Merge and Exit are outside."""
+    depths = dict.fromkeys(ops, 0)
+    is_settled = False
+    while not is_settled:
+        is_settled = True
+        for op in ops:
+            before = [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
+            depth = max((depths.get(source, 0) for source in before), default=0) + _step_into(op)
+            # The bound ends the search in graphs that no tf.cond or tf.while_loop builds.
+            depth = min(max(depth, 0), len(ops))
+            if depth != depths[op]:
+                depths[op], is_settled = depth, False
+    return depths
+
+
+def _step_into(op: tf.Operation) -> int:
+    """How many more branches and loops the outputs of an op are in than its inputs."""
+    sources = [tensor.op.type for tensor in op.inputs]
+    if op.type in _ENTERS or (op.type in _SWITCHES and "LoopCond" not in sources):
+        return 1
+    is_of_loop = any(source in _NEXT_ITERATIONS for source in sources)
+    return -1 if op.type in _EXITS or (op.type in _MERGES and not is_of_loop) else 0
+
+
+def _arrays(ops: Sequence[tf.Operation]) -> Set[str]:
+    """The names of tensors that stand for a tf.TensorArray of control flow v1."""
+    found: Set[str] = set()
     size = -1
     while len(found) > size:
         size = len(found)
         for op in ops:
-            before = [*op.control_inputs, *(tensor.op for tensor in op.inputs)]
-            if op.type in _SWITCHES or (op.type not in _MERGES and found.intersection(before)):
-                found.add(op)
+            is_array = op.type in _MAKE_ARRAYS or (
+                op.type in _PASS_ON and any(tensor.name in found for tensor in op.inputs)
+            )
+            if is_array:
+                found.update(tensor.name for tensor in op.outputs)
     return found

@@ -188,11 +188,22 @@ def _prepared(cut: Cut, dataset: tf.Tensor) -> tf.Tensor:
         if any(consumer in members for consumer in tensor.consumers())
     ]
 
-    def prepare(*batch: tf.Tensor) -> Tuple[tf.Tensor, ...]:
-        inputs = {cut.get_next.outputs[i].name: batch[i] for i in used}
-        results = tf.import_graph_def(
+    def key_path(*taken: tf.Tensor) -> List[tf.Tensor]:
+        inputs = {cut.get_next.outputs[i].name: tensor for i, tensor in zip(used, taken)}
+        return tf.import_graph_def(
             graph_def, inputs, [tensor.name for tensor in cut.outputs], name="key_path"
         )
+
+    def prepare(*batch: tf.Tensor) -> Tuple[tf.Tensor, ...]:
+        taken = [batch[i] for i in used]
+        if cut.has_loop:
+            # TensorFlow orders the stateful ops of a dataset's function by control dependencies,
+            # also those inside of an imported loop, which must have none from outside. A wrapped
+            # function keeps its ops as they are.
+            signature = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in taken]
+            results = tf.wrap_function(key_path, signature)(*taken)
+        else:
+            results = key_path(*taken)
         for result, tensor in zip(results, cut.outputs):
             result.set_shape(tensor.shape)
         return (*batch, *results)

@@ -116,7 +116,8 @@ def take_rows(columns: Sequence[Column], indices: tf.Tensor) -> List[_Tensor]:
         [dtype for column in columns for dtype in column.part_dtypes],
     )
     remaining = iter(parts)
-    return [column.tensor(remaining, indices.shape[0]) for column in columns]
+    batch_size = tf.compat.dimension_value(indices.shape[0])
+    return [column.tensor(remaining, batch_size) for column in columns]
 
 
 def _objects(rows: Sequence[Any]) -> np.ndarray:

@@ -230,7 +230,7 @@ class FilePass:
         for tensor in tf.nest.flatten(parsed):
             if isinstance(tensor, tf.Tensor):
                 # The batch size is known with drop_remainder; _try_parse loses it.
-                tensor.set_shape([records.shape[0], *tensor.shape[1:]])
+                tensor.set_shape(records.shape[:1].concatenate(tensor.shape[1:]))
         return parsed
 
     def _try_parse(self, records: tf.Tensor) -> Tuple[Any, tf.Tensor]:

@@ -139,9 +139,10 @@ class ExampleRows:
             if kinds[kind] != spec.dtype:
                 return f"feature {name!r} must be {spec.dtype.name}, got a {kind}"
             length = len(getattr(example.features.feature[key], kind).value)
-            if is_fixed and length != tf.TensorShape(spec.shape).num_elements():
+            shape = tf.TensorShape(spec.shape) if is_fixed else None
+            if shape is not None and length != shape.num_elements():
                 return (
-                    f"feature {name!r} must have the shape {list(spec.shape)}, got {length} values"
+                    f"feature {name!r} must have the shape {shape.as_list()}, got {length} values"
                 )
         return "record must have the declared features, got others"
 

@@ -94,8 +94,8 @@ def sparse_lookup(
     Example:
       >>> table = rec.create_table(tf.int64, 2, "item", tf.zeros_initializer())
       >>> ids = tf.constant([[3, 3], [5, -1]], tf.int64)
-      >>> rec.sparse_lookup(table, ids, modify_graph=True).shape
-      TensorShape([2, 2, 2])
+      >>> rec.sparse_lookup(table, ids, modify_graph=True).shape.as_list()
+      [2, 2, 2]
     """
     refuse_unsupported("hashtable", hashtable, "tables come from create_table")
     if not isinstance(hashtable, SparseTable):

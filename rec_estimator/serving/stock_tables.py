@@ -71,13 +71,14 @@ class StockTable:
             [1, handle.get_attr("dim")], handle.get_attr("default_value"), np.float32
         )
         self._has_padding = handle.get_attr("has_padding_key")
-        count = self._keys.shape[0]
+        (count,) = self._keys.shape
+        self._num_initial, dim = self._bank.shape
         # The positions that follow the rows of keys.
         self._first_initial = count
-        self._default = count + self._bank.shape[0]
+        self._default = count + self._num_initial
         with tf.device("/device:CPU:0"), tf.name_scope(f"{self.name}/stock/"):
             keys = _variable("keys", [count], tf.int64)
-            self._rows = _variable("rows", [self._default + 1, *self._bank.shape[1:]], tf.float32)
+            self._rows = _variable("rows", [self._default + 1, dim], tf.float32)
             self._index = tf.raw_ops.HashTableV2(
                 key_dtype=tf.int64, value_dtype=tf.int64, shared_name=f"{self.name}/stock/index"
             )
@@ -123,7 +124,7 @@ class StockTable:
         positions = self._find(keys)
         other = tf.constant(self._default, tf.int64)
         if unknown == "initial":
-            initial = self._first_initial + tf.math.floormod(keys, self._bank.shape[0])
+            initial = self._first_initial + tf.math.floormod(keys, self._num_initial)
             if self._has_padding:
                 initial = tf.where_v2(tf.equal(keys, _PADDING), other, initial)
             other = initial

@@ -68,8 +68,8 @@ def embedding_lookup_sparse(
     Example:
       >>> table = rec.get_embedding_variable("tag", embedding_dim=2)
       >>> tags = tf.sparse.from_dense(tf.constant([[3, 5], [7, 0], [0, 0]], tf.int64))
-      >>> rec.embedding_lookup_sparse(table, tags, combiner="sum").shape
-      TensorShape([3, 2])
+      >>> rec.embedding_lookup_sparse(table, tags, combiner="sum").shape.as_list()
+      [3, 2]
     """
     del partition_strategy
     refuse_blocknums(blocknums)
@@ -183,8 +183,8 @@ def group_embedding_lookup_sparse(
       >>> tags = tf.ragged.constant([[1, 2], []], dtype=tf.int64)
       >>> user, tag = rec.group_embedding_lookup_sparse(
       ...     tables, [tf.constant([4, 5], tf.int64), tags], combiners=[None, "mean"])
-      >>> user.shape, tag.shape
-      (TensorShape([2, 2]), TensorShape([2, 2]))
+      >>> user.shape.as_list(), tag.shape.as_list()
+      ([2, 2], [2, 2])
     """
     del params_num_per_group
     if is_sequence:

@@ -67,8 +67,8 @@ def embedding_lookup(
 
     Example:
       >>> table = rec.get_embedding_variable("item", embedding_dim=2)
-      >>> rec.embedding_lookup(table, tf.constant([[3, 3], [5, 0]], tf.int64)).shape
-      TensorShape([2, 2, 2])
+      >>> rec.embedding_lookup(table, tf.constant([[3, 3], [5, 0]], tf.int64)).shape.as_list()
+      [2, 2, 2]
     """
     del partition_strategy, validate_indices
     if ev_init_value is not None:

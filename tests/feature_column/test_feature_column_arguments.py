@@ -151,6 +151,11 @@ def test_do_fusion_has_no_effect(value):
             "weight_feature_key must be a non-empty string",
         ),
         (lambda: fc.embedding_column(column(), 0), ValueError, "dimension must be an integer >= 1"),
+        (
+            lambda: fc.embedding_column(column(), tf.Dimension(None)),
+            ValueError,
+            "dimension must be an integer >= 1, got None",
+        ),
         (lambda: fc.embedding_column(column(), 2.0), ValueError, "got 2.0"),
         (lambda: dense(combiner="max"), ValueError, "combiner must be one of sum, .* got 'max'"),
         (lambda: dense(combiner=None), ValueError, "combiner must be one of"),

@@ -44,7 +44,7 @@ def by_stateless_numbers(batch):
 
 @pytest.mark.parametrize("path", [by_function, by_loops, by_branch, by_stateless_numbers])
 @pytest.mark.parametrize("shards", [1, 3])
-def test_every_function_of_the_batch_moves(path, shards):
+def test_every_function_of_the_batch_moves(path, shards, version):
     iterator = tf.data.make_initializable_iterator(dataset_of())
     keys = path(iterator.get_next())
     with tf.variable_scope("", partitioner=tf.fixed_size_partitioner(shards)):
@@ -63,6 +63,43 @@ def test_every_function_of_the_batch_moves(path, shards):
             np.testing.assert_array_equal(np.sort(found), np.sort(expected.ravel()))
 
 
+@pytest.mark.parametrize("kind", ["initializable", "one-shot"])
+def test_ops_of_the_step_take_tensors_inside_of_moved_loops_and_branches(kind, version):
+    def results(modified):
+        with tf.Graph().as_default():
+            tf.set_random_seed(1)
+            iterator = iterator_of(dataset_of(), kind)
+            ids = iterator.get_next()["item"][:, 0]
+            array = tf.TensorArray(tf.int64, BATCH, clear_after_read=False).unstack(ids)
+
+            def write(i, written, total):
+                item = array.read(i) % 7
+                return i + 1, written.write(i, item), total + item  # The total is no key.
+
+            def climbed():
+                """A loop in a branch."""
+                top = tf.while_loop(lambda x: x[0] < 9, lambda x: x + 5, [ids])
+                return top * 2, tf.reduce_max(top)  # The maximum is no key.
+
+            empty = tf.TensorArray(tf.int64, BATCH, clear_after_read=False)
+            start_values = [0, empty, tf.constant(0, tf.int64)]
+            _, written, total = tf.while_loop(lambda i, *_: i < BATCH, write, start_values)
+            branch, top = tf.cond(ids[0] > 3, climbed, lambda: (ids + 1, ids[0]))
+            keys = written.stack() + branch
+            loss = tf.nn.l2_loss(rec.embedding_lookup(table_of("any"), keys))
+            train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
+            if modified:
+                modify_graph_and_start_emb_cache()
+            (lookup,) = (op for op in ids.graph.get_operations() if "TableLookup" in op.type)
+            assert (lookup.inputs[1].op.type == "IteratorGetNext") == modified
+            fetched = [loss, train_op, written.read(3), array.read(2), written.size(), total, top]
+            with tf.Session(config=QUICK) as session:
+                start(session, iterator, kind, modified)
+                return [session.run(fetched) for _ in range(5)]
+
+    assert_same(results(True), results(False))
+
+
 def test_lookups_of_feature_columns_move():
     iterator = tf.data.make_initializable_iterator(dataset_of())
     column = rec.categorical_column_with_embedding("user", dtype=tf.string)
@@ -75,6 +112,10 @@ def test_lookups_of_feature_columns_move():
     with tf.Session(config=QUICK) as session:
         session.run([get_initializer(False), tf.global_variables_initializer()])
         assert session.run(vectors).shape == (BATCH, 4)
+
+
+def doubled(i, ids):
+    return i + 1, tf.cond(ids[0] > 3, lambda: ids * 2, lambda: ids * 2 + 1)
 
 
 def random_graph(seed, modified, steps=4):
@@ -91,7 +132,7 @@ def random_graph(seed, modified, steps=4):
         vectors = []
         for _ in range(rng.integers(5, 25)):
             first, second = (ids[i] for i in rng.integers(0, len(ids), 2))
-            choice = rng.integers(7)
+            choice = rng.integers(8)
             if choice == 0:
                 ids.append(first * 3 + tf.constant(rng.integers(9), tf.int64))
             elif choice == 1:
@@ -105,6 +146,8 @@ def random_graph(seed, modified, steps=4):
                     [first, tf.debugging.assert_less_equal(second, tf.int64.max)]
                 ):
                     ids.append(tf.identity(second))
+            elif choice == 5:
+                ids.append(tf.while_loop(lambda i, _: i < 2, doubled, [0, first])[1])
             else:
                 table = tables[rng.integers(2)]
                 vectors.append(tf.reduce_sum(rec.embedding_lookup(table, first)))
@@ -130,7 +173,7 @@ def random_graph(seed, modified, steps=4):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_random_graphs_compute_the_same_tensors_whatever_is_fetched(seed):
+def test_random_graphs_compute_the_same_tensors_whatever_is_fetched(seed, version):
     assert_same(random_graph(seed, True), random_graph(seed, False))
 
 

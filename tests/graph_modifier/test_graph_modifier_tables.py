@@ -198,6 +198,7 @@ def test_training_with_admission_and_eviction_is_the_same_in_every_form(
             assert other_files[name] == files[name], (label, name)
 
 
+@pytest.mark.usefixtures("resource_variables")
 def test_iterations_per_loop_is_the_same_in_a_modified_graph(tmp_path):
     found = []
     for modified, iterations in ((False, 1), (True, 10)):
@@ -284,7 +285,7 @@ def test_data_are_those_of_training_if_one_lookup_is_a_training_lookup():
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        (lambda ids: ids + tf.get_variable("shift", [], tf.int64), "ReadVar.*reads a variable"),
+        (lambda ids: ids + tf.get_variable("shift", [], tf.int64), "Var.*reads a variable"),
         (lambda ids: ids + tf.placeholder(tf.int64, [], "fed"), "'fed' .*is fed while a step runs"),
         (lambda ids: tf.random.uniform([2], 0, 9, tf.int64) + ids, "RandomUniformInt.*has state"),
     ],

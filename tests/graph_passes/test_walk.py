@@ -3,6 +3,7 @@
 
 import pytest
 import tensorflow.compat.v1 as tf
+from tf_behavior import control_flow
 
 from rec_estimator.graph_passes import walk
 
@@ -18,9 +19,8 @@ def test_ancestors_follow_data_and_control_edges_and_include_the_start():
 
 def test_ancestors_end_in_a_loop():
     with tf.Graph().as_default():
-        tf.disable_control_flow_v2()
-        last = tf.while_loop(lambda i: i < 3, lambda i: i + 1, [tf.constant(0)])
-        tf.enable_control_flow_v2()
+        with control_flow(1):
+            last = tf.while_loop(lambda i: i < 3, lambda i: i + 1, [tf.constant(0)])
         assert {"Enter", "NextIteration"} <= {op.type for op in walk.ancestors([last.op])}
 
 
@@ -34,7 +34,8 @@ def test_a_placeholder_with_a_default_is_of_a_batch_if_an_iterator_gives_it(from
 
 
 def test_called_functions_are_those_of_every_attribute():
-    result = tf.cond(tf.placeholder(tf.bool, []), lambda: 1, lambda: 2)
+    with control_flow(2):
+        result = tf.cond(tf.placeholder(tf.bool, []), lambda: 1, lambda: 2)
     branches = [op for op in tf.get_default_graph().get_operations() if "If" in op.type]
     assert len(branches) == 1
     assert len(walk.called_functions(branches[0].node_def)) == 2
@@ -58,7 +59,8 @@ def test_ops_in_a_graph_def_lose_what_a_function_does_not_have():
 
 
 def test_functions_that_ops_call_come_along():
-    tf.cond(tf.placeholder(tf.bool, [], name="which"), lambda: 1, lambda: 2)
+    with control_flow(2):
+        tf.cond(tf.placeholder(tf.bool, [], name="which"), lambda: 1, lambda: 2)
     graph = tf.get_default_graph()
     graph_def = walk.graph_def_of(graph, graph.get_operations())
     assert len(graph_def.library.function) == 2

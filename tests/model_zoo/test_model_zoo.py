@@ -4,7 +4,6 @@
 All data are generated; the attainable AUC is 0.85.
 """
 
-import concurrent.futures
 import functools
 import io
 import json
@@ -13,6 +12,7 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tf_behavior import eagerly
 
 import rec_estimator as rec
 from model_zoo import data, deepfm, demo, din, layers, reach, run, score
@@ -285,12 +285,6 @@ def test_the_demo_runs_from_data_to_an_answered_request(small_data, capfd):
 
 
 # ---------------------------------------------------------------- one request
-
-
-def eagerly(function, *arguments):
-    """Runs a function in a new thread, which has no default graph of a test."""
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        return thread.submit(function, *arguments).result()
 
 
 def test_a_request_gets_the_answer_of_the_model_and_the_wrong_one_a_reason(train_once):

@@ -177,6 +177,7 @@ def stored_counts(folder, name):
     return stored
 
 
+@pytest.mark.usefixtures("resource_variables")
 def test_a_loop_of_steps_that_passes_an_interval_evicts_at_its_end(tmp_path):
     config = rec.RunConfig(session_config=QUICK, iterations_per_loop=2)
     estimator = rec.RecEstimator(model_fn, str(tmp_path), config)

@@ -482,15 +482,10 @@ def test_a_bad_argument_is_a_value_error_and_builds_no_lookup(changed, message):
     assert table.num_lookups == {True: 0, False: 0} and not table.shards[0].is_looked_up
 
 
-@pytest.mark.parametrize("version", ["enable_control_flow_v2", "disable_control_flow_v2"])
 def test_a_training_lookup_inside_control_flow_is_refused(version):
-    getattr(tf, version)()
-    try:
-        table, ids = table_of(), feed()
-        with pytest.raises(ValueError, match="a training lookup must be outside tf.cond"):
-            tf.cond(tf.size(ids) > 1, lambda: lookup(table, ids, is_grad=False), lambda: 0.0)
-    finally:
-        tf.enable_control_flow_v2()
+    table, ids = table_of(), feed()
+    with pytest.raises(ValueError, match="a training lookup must be outside tf.cond"):
+        tf.cond(tf.size(ids) > 1, lambda: lookup(table, ids, is_grad=False), lambda: 0.0)
 
 
 def test_at_most_128_lookups_in_each_mode():

@@ -59,7 +59,9 @@ class Graph:
                 return False
             if rank is not None and t.shape.rank != rank:
                 return False
-            return not static or (None not in t.shape.as_list()[1:] and t.shape[0] is None)
+            return not static or (
+                None not in t.shape.as_list()[1:] and t.shape.as_list()[0] is None
+            )
 
         if rank is not None and not any(fits(t) for t in self.pool):
             base = self.dense(2) if rank != 2 else self.take(lambda t: t.name.startswith("seed"))
@@ -75,7 +77,7 @@ class Graph:
                 return False
             tail = t.shape.as_list()[1:]
             pairs = list(zip(tail, a.shape.as_list()[1:]))
-            return t.shape[0] is None and all(
+            return t.shape.as_list()[0] is None and all(
                 None not in p and (p[0] == p[1] or 1 in p) for p in pairs
             )
 
@@ -117,32 +119,32 @@ def reduction(function):
 
 def dense_layer(g):
     x = g.dense(int(g.rng.choice([2, 3])))
-    kernel = g.kernel(x.shape[-1])
-    flat = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
-    flat = tf.nn.bias_add(flat, g.constant([kernel.shape[1]]))
-    out = tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [kernel.shape[1]]], axis=0))
-    out.set_shape([*x.shape[:-1], kernel.shape[1]])
+    kernel = g.kernel(x.shape.as_list()[-1])
+    flat = tf.matmul(tf.reshape(x, [-1, x.shape.as_list()[-1]]), kernel)
+    flat = tf.nn.bias_add(flat, g.constant([kernel.shape.as_list()[1]]))
+    out = tf.reshape(flat, tf.concat([tf.shape(x)[:-1], [kernel.shape.as_list()[1]]], axis=0))
+    out.set_shape([*x.shape.as_list()[:-1], kernel.shape.as_list()[1]])
     return tf.tanh(out)
 
 
 def concat_layer(g):
     parts = [g.dense(2) for _ in range(g.rng.randint(2, 5))]
     x = tf.concat(parts, axis=g.rng.choice([1, -1]))
-    return tf.tanh(tf.matmul(x, g.kernel(x.shape[-1])) + g.constant([]))
+    return tf.tanh(tf.matmul(x, g.kernel(x.shape.as_list()[-1])) + g.constant([]))
 
 
 def attention(g):
     history, query = g.dense(3), g.dense(2)
-    width = min(history.shape[2], query.shape[1])
+    width = min(history.shape.as_list()[2], query.shape.as_list()[1])
     history, query = history[:, :, :width], query[:, :width]
     queries = tf.broadcast_to(query[:, tf.newaxis, :], tf.shape(history))
     if g.rng.randint(2):
-        queries = tf.tile(query[:, tf.newaxis, :], [1, history.shape[1], 1])
+        queries = tf.tile(query[:, tf.newaxis, :], [1, history.shape.as_list()[1], 1])
     queries.set_shape(history.shape)
     pairs = tf.concat([history, queries, history - queries, history * queries], axis=-1)
     hidden = tf.matmul(tf.reshape(pairs, [-1, 4 * width]), g.constant([4 * width, 2]))
     hidden = tf.nn.relu(tf.nn.bias_add(hidden, g.constant([2])))
-    scores = tf.reshape(tf.matmul(hidden, g.constant([2, 1])), [-1, history.shape[1]])
+    scores = tf.reshape(tf.matmul(hidden, g.constant([2, 1])), [-1, history.shape.as_list()[1]])
     weights = tf.nn.softmax(scores)
     return tf.reduce_sum(history * weights[..., tf.newaxis], axis=1)
 
@@ -150,29 +152,32 @@ def attention(g):
 def product_layer(g):
     """A layer over products of entries with a query, and over sums of such products."""
     history, query = g.dense(3), g.dense(2)
-    width = min(history.shape[2], query.shape[1])
+    width = min(history.shape.as_list()[2], query.shape.as_list()[1])
     history, query = history[:, :, :width], query[:, tf.newaxis, :width]
     entries = [history, history[:, :1], history * 0.5][g.rng.randint(3)]
     parts = [entries * query, history, query + history, query - entries * query]
     parts = [parts[i] for i in g.rng.permutation(4)[: g.rng.randint(1, 5)]]
     parts = [part + tf.zeros_like(history) if g.rng.randint(2) else part for part in parts]
-    parts = [part if part.shape[1] == history.shape[1] else part + history for part in parts]
+    parts = [
+        part if part.shape.as_list()[1] == history.shape.as_list()[1] else part + history
+        for part in parts
+    ]
     kernel = g.kernel(width * len(parts))
     return tf.tanh(
-        tf.tensordot(tf.concat(parts, axis=2), kernel, 1) + g.constant([kernel.shape[1]])
+        tf.tensordot(tf.concat(parts, axis=2), kernel, 1) + g.constant([kernel.shape.as_list()[1]])
     )
 
 
 def dot_products(g):
     history, query = g.dense(3), g.dense(2)
-    width = min(history.shape[2], query.shape[1])
+    width = min(history.shape.as_list()[2], query.shape.as_list()[1])
     product = history[:, :, :width] * query[:, tf.newaxis, :width]
     return tf.reduce_sum(product, axis=2, keepdims=bool(g.rng.randint(2)))
 
 
 def pooling(g):
     history, weights = g.dense(3), g.dense(2)
-    length = min(history.shape[1], weights.shape[1])
+    length = min(history.shape.as_list()[1], weights.shape.as_list()[1])
     product = weights[:, :length, tf.newaxis] * history[:, :length]
     return tf.reduce_sum(product, axis=1, keepdims=bool(g.rng.randint(2)))
 
@@ -183,7 +188,7 @@ def difference_layer(g):
         a, b = a[:, tf.newaxis], b[:, tf.newaxis]
     a += tf.zeros_like(b)  # b may be the wider one.
     x = tf.concat([a - b, a, b + a, g.constant([]) * a], axis=-1)
-    return tf.tanh(tf.tensordot(x, g.kernel(x.shape[-1]), 1) + g.constant([]))
+    return tf.tanh(tf.tensordot(x, g.kernel(x.shape.as_list()[-1]), 1) + g.constant([]))
 
 
 def einsum_layer(g):
@@ -192,7 +197,7 @@ def einsum_layer(g):
     b += tf.zeros_like(a)
     x = tf.concat([a, b, a * b], axis=-1) if a.shape.rank > 1 else tf.stack([a, b, a * b], 1)
     labels = "bt"[: x.shape.rank - 1]
-    return tf.einsum(f"{labels}d,dh->{labels}h", x, g.kernel(x.shape[-1]))
+    return tf.einsum(f"{labels}d,dh->{labels}h", x, g.kernel(x.shape.as_list()[-1]))
 
 
 def sum_of_many(g):
@@ -213,7 +218,7 @@ def shape_chain(g):
         out = tf.reshape(tf.reshape(x, [batch * time, width]), [batch, time * width])
     else:
         out = tf.reshape(x, [tf.shape(g.dense(2))[0], -1])
-    out.set_shape([None, x.shape[1] * x.shape[2]])
+    out.set_shape([None, x.shape.as_list()[1] * x.shape.as_list()[2]])
     return out
 
 
@@ -253,7 +258,7 @@ def time_major(g):
 
 def matmul_rows(g):
     a, b = g.dense(3), g.dense(3)
-    if a.shape[2] == b.shape[2]:
+    if a.shape.as_list()[2] == b.shape.as_list()[2]:
         return tf.matmul(a, b, transpose_b=True)
     return tf.matmul(a, a, transpose_a=True)
 
@@ -264,12 +269,12 @@ def gather_embedding(g):
 
 def gather_batch(g):
     x = g.dense(2)
-    return tf.gather(x, tf.math.floormod(integers(g)[:, :1], x.shape[1]), batch_dims=1)
+    return tf.gather(x, tf.math.floormod(integers(g)[:, :1], x.shape.as_list()[1]), batch_dims=1)
 
 
 def gather_columns(g):
     x = g.dense(2)
-    return tf.gather(x, g.rng.randint(0, x.shape[1], 2), axis=1)
+    return tf.gather(x, g.rng.randint(0, x.shape.as_list()[1], 2), axis=1)
 
 
 def one_hot(g):
@@ -286,7 +291,7 @@ def einsum(g):
     x = g.dense(3)
     kind = g.rng.randint(3)
     if kind == 0:
-        return tf.einsum("btd,dh->bth", x, g.kernel(x.shape[2]))
+        return tf.einsum("btd,dh->bth", x, g.kernel(x.shape.as_list()[2]))
     if kind == 1:
         return tf.einsum("btd,bsd->bts", x, x)
     return tf.einsum("btd,btd->bd", x, x * 0.5)
@@ -331,12 +336,12 @@ def made_rows(g):
 
 def conv(g):
     x = g.dense(3)
-    return tf.nn.conv1d(x, g.constant([2, x.shape[2], 2]), stride=1, padding="SAME")
+    return tf.nn.conv1d(x, g.constant([2, x.shape.as_list()[2], 2]), stride=1, padding="SAME")
 
 
 def batch_norm(g):
     x = tf.cast(g.dense(2), tf.float32)
-    n = x.shape[1]
+    n = x.shape.as_list()[1]
     y, _, _ = tf.nn.fused_batch_norm(
         x[:, tf.newaxis, tf.newaxis, :],
         *[tf.fill([n], v) for v in (1.5, 0.5)],
@@ -359,7 +364,10 @@ def top(g):
 def argmax(g):
     x = g.dense(2)
     return tf.cast(
-        tf.argmax(tf.round((x + AWAY) * 1e3) + tf.range(x.shape[1], dtype=F) * 0.1, axis=1), F
+        tf.argmax(
+            tf.round((x + AWAY) * 1e3) + tf.range(x.shape.as_list()[1], dtype=F) * 0.1, axis=1
+        ),
+        F,
     )[:, tf.newaxis]
 
 
@@ -394,11 +402,16 @@ def unknown_rank(g):
     x = g.dense(2)
     y = tf.placeholder_with_default(x, None)
     out = tf.exp(y * 0.1)
-    return tf.ensure_shape(out, [None, x.shape[1]])
+    return tf.ensure_shape(out, [None, x.shape.as_list()[1]])
 
 
 def identity_n(g):
     return tf.identity_n([g.dense(2), g.dense(1)])[0]
+
+
+def tensordot(g):
+    x = g.dense(3)
+    return tf.tensordot(x, g.kernel(x.shape.as_list()[-1]), 1)
 
 
 def stack(g):
@@ -438,8 +451,8 @@ KINDS = {
     "expand_dims": lambda g: tf.expand_dims(g.dense(2), int(g.rng.choice([1, 2, -1]))),
     "squeeze": lambda g: tf.squeeze(tf.expand_dims(g.dense(2), 1), [1]),
     "transpose": lambda g: tf.transpose(g.dense(3), [0, 2, 1]),
-    "matmul": lambda g: (lambda x: tf.matmul(x, g.kernel(x.shape[-1])))(g.dense(2)),
-    "tensordot": lambda g: (lambda x: tf.tensordot(x, g.kernel(x.shape[-1]), 1))(g.dense(3)),
+    "matmul": lambda g: (lambda x: tf.matmul(x, g.kernel(x.shape.as_list()[-1])))(g.dense(2)),
+    "tensordot": tensordot,
     "dense_layer": dense_layer,
     "concat_layer": concat_layer,
     "concat": lambda g: tf.concat([g.dense(2), g.dense(2)], axis=1),

@@ -90,7 +90,7 @@ def distinct_ids(g):
 def recurrent(g):
     """A recurrent network, as tf.nn.dynamic_rnn builds it."""
     x = g.dense(3)
-    length, width = x.shape[1:]
+    length, width = x.shape.as_list()[1:]
     steps = tf.TensorArray(F, length).unstack(tf.transpose(x, [1, 0, 2]))
     states = tf.TensorArray(F, length)
     kernel = g.constant([width, width])
@@ -126,7 +126,7 @@ def mixing_loop(g):
         lambda i, y: (i + 1, y + tf.reduce_sum(x, axis=0)),
         lambda i, y: (i + 1, y * tf.cast(tf.shape(x)[0], F) * 0.1),
         lambda i, y: (i + 1, x + tf.reshape(tf.transpose(y), tf.shape(y))),
-        lambda i, y: (i + 1, tf.reshape(y, [tf.shape(x)[0], x.shape[1]]) + x),
+        lambda i, y: (i + 1, tf.reshape(y, [tf.shape(x)[0], x.shape.as_list()[1]]) + x),
     ][g.rng.randint(4)]
     out = tf.while_loop(lambda i, y: i < 2, body, [0, x])[1]
     out.set_shape(x.shape)
@@ -153,30 +153,30 @@ def heads(g):
         return t.dtype == F and t.shape.rank == 3 and t.shape.as_list() == keys.shape.as_list()
 
     queries = g.take(fits) if any(map(fits, g.pool)) else keys
-    width = 2 * keys.shape[2]
+    width = 2 * keys.shape.as_list()[2]
 
     def split(x):
-        x = tf.tensordot(x, g.constant([x.shape[2], width]), 1)
+        x = tf.tensordot(x, g.constant([x.shape.as_list()[2], width]), 1)
         rows, length = tf.shape(x)[0], tf.shape(x)[1]
         return tf.transpose(tf.reshape(x, [rows, length, 2, width // 2]), [0, 2, 1, 3])
 
     weights = tf.nn.softmax(tf.matmul(split(queries), split(keys), transpose_b=True))
-    weights *= tf.linalg.band_part(tf.ones([keys.shape[1]] * 2, F), -1, 0)
+    weights *= tf.linalg.band_part(tf.ones([keys.shape.as_list()[1]] * 2, F), -1, 0)
     out = tf.transpose(tf.matmul(weights, split(keys)), [0, 2, 1, 3])
     out = tf.reshape(out, [tf.shape(out)[0], tf.shape(out)[1], width])
-    return tf.ensure_shape(out, [None, keys.shape[1], width])[:, :, :4]
+    return tf.ensure_shape(out, [None, keys.shape.as_list()[1], width])[:, :, :4]
 
 
 def reversed_history(g):
     x = g.dense(3)
-    lengths = tf.minimum(integers(g)[:, 0], x.shape[1])
+    lengths = tf.minimum(integers(g)[:, 0], x.shape.as_list()[1])
     return tf.reverse_sequence(x, lengths, seq_axis=1)
 
 
 def masked_mean(g):
     """A mask as long as the longest history of all rows."""
     x = g.dense(3)
-    lengths = 1 + tf.minimum(integers(g)[:, 0], x.shape[1] - 1)
+    lengths = 1 + tf.minimum(integers(g)[:, 0], x.shape.as_list()[1] - 1)
     mask = tf.cast(tf.sequence_mask(lengths), F)[..., tf.newaxis]
     return tf.reduce_sum(x[:, : tf.shape(mask)[1]] * mask, axis=1) / tf.reduce_sum(mask, axis=1)
 
@@ -184,9 +184,11 @@ def masked_mean(g):
 def guarded(g):
     """A tensor that waits for an assertion."""
     x = tf.concat([g.dense(2), g.dense(2)], axis=1)
-    kernel = g.kernel(x.shape[1])
+    kernel = g.kernel(x.shape.as_list()[1])
     with tf.control_dependencies([tf.debugging.assert_less(x, tf.constant(1e300, F))]):
-        return tf.tanh(tf.matmul(tf.concat([x, x], axis=1)[:, : x.shape[1]] * 1.0, kernel))
+        return tf.tanh(
+            tf.matmul(tf.concat([x, x], axis=1)[:, : x.shape.as_list()[1]] * 1.0, kernel)
+        )
 
 
 def function(g):

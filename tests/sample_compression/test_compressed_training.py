@@ -217,6 +217,7 @@ def receiver_fn():
     return rec.compressed_serving_input_receiver_fn(user=side[True], item=side[False])()
 
 
+@pytest.mark.usefixtures("resource_variables")
 def test_train_and_evaluate_exports_a_model_trained_in_loops_with_graph_modification(
     runs, tmp_path
 ):
@@ -250,6 +251,7 @@ class StopHook(tf.train.SessionRunHook):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("resource_variables")
 def test_a_killed_training_goes_on_from_a_delta_in_loops(runs, tmp_path):
     config = dict(save_checkpoints_steps=100, save_incremental_checkpoints_steps=2)
     with pytest.raises(KeyboardInterrupt):
@@ -471,6 +473,7 @@ def test_all_gradients_built_beside_those_of_our_optimizers_are_refused(train, t
         trained(train, tmp_path)
 
 
+@pytest.mark.usefixtures("resource_variables")
 def test_batches_of_static_shapes_are_read_anew_in_every_step(tmp_path):
     """Placeholders with defaults hide the static shapes. A loop must not freeze their values."""
 

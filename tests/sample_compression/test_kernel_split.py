@@ -100,5 +100,6 @@ def test_a_portable_model_fills_the_kernel_rows_when_it_is_loaded(tmp_path):
         model = tf.saved_model.load(session, ["serve"], path.decode())
         output = model.signature_def["serving_default"].outputs["layer"].name
         read = ancestors([session.graph.get_tensor_by_name(output).op])
-    names = {op.name.rpartition("/")[2] for op in read if op.type == "VarHandleOp"}
+    variables = [op for op in read if op.type in ("VarHandleOp", "VariableV2")]
+    names = {op.name.rpartition("/")[2] for op in variables}
     assert names == {"local", "kernel_rows", "kernel_rows_1"}  # Not the kernel.

@@ -19,6 +19,7 @@ from compressed_runs import (
     ragged_value,
     sparse_value,
 )
+from tf_behavior import control_flow
 
 import rec_estimator as rec
 from rec_estimator import _ops, sample_compression
@@ -440,14 +441,10 @@ def test_each_rule_accepts_its_example_and_outputs_stay_the_same(table, monkeypa
 
     for op_type, rule in TABLES[table].items():
         monkeypatch.setitem(TABLES[table], op_type, observed(op_type, rule))
-    if table in V1:
-        tf.disable_control_flow_v2()
-    try:
+    with control_flow(1 if table in V1 else 2):
         examples = dict(EXAMPLES[table])
         last = {t: examples.pop(t) for t in TRAINING if t in examples}
         runs = [run(examples, 1, [2, 0, 3, 1], [4])] + ([run(last, 2, [2, 3])] if last else [])
-    finally:
-        tf.enable_control_flow_v2()
     assert sorted(set(TABLES[table]) - accepted) == [], "the rule must accept its example"
     assert [op for _, _, left in runs for op in left] == []
     pairs = [pair for expected, got, _ in runs for pair in zip(expected, got)]

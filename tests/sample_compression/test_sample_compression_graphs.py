@@ -180,14 +180,6 @@ MODELS = (
 )  # fmt: skip
 
 
-@pytest.fixture(params=[1, 2])
-def control_flow(request):
-    if request.param == 1:
-        tf.disable_control_flow_v2()
-    yield
-    tf.enable_control_flow_v2()
-
-
 @pytest.mark.parametrize("model", MODELS)
 def test_outputs_stay_the_same(model):
     for request in (SIZES, np.array([6], np.int32)):
@@ -197,6 +189,6 @@ def test_outputs_stay_the_same(model):
 
 
 @pytest.mark.parametrize("model", [per_row_functions, branches, recurrent_network])
-def test_outputs_stay_the_same_under_either_control_flow(model, control_flow):
+def test_outputs_stay_the_same_under_either_control_flow(model, version):
     expected, got, _ = both(lambda u, i: model(u[0], i[0]), [uniform(4, 2)], [uniform(6, 2)])
     expect_equal(expected, got, 1e-12)

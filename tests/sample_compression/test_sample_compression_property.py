@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import random_graphs
 import tensorflow.compat.v1 as tf
+from tf_behavior import control_flow
 
 from rec_estimator import sample_compression
 
@@ -42,12 +43,8 @@ def run_both(seed, exact, stock_ops=False):
 
 def check(seed, exact, stock_ops=False):
     # Control flow v1 builds other graphs.
-    if seed % 3 == 0:
-        tf.disable_control_flow_v2()
-    try:
+    with control_flow(1 if seed % 3 == 0 else 2):
         kinds, expected, got = run_both(seed, exact, stock_ops)
-    finally:
-        tf.enable_control_flow_v2()
     names = ["input"] * (len(expected) - len(kinds)) + kinds
     for name, wanted, value in zip(names, expected, got):
         what = f"{name} of graph {seed} {kinds}"

@@ -421,31 +421,24 @@ def test_lookups_without_training_change_nothing():
         assert session.run([table.size(), table.total_count()[0]]) == [0, 0]
 
 
-@pytest.mark.parametrize("version", ["v1", "v2"])
 @pytest.mark.parametrize("construct", ["cond", "while_loop"])
 def test_training_lookup_in_control_flow_is_an_error(construct, version):
     table, _ = make_pair()
-    toggle = tf.enable_control_flow_v2 if version == "v2" else tf.disable_control_flow_v2
-    was_v2 = tf.control_flow_v2_enabled()
-    toggle()
-    try:
-        with pytest.raises(ValueError, match="training lookup must be outside tf.cond, "):
-            value = rec.embedding_lookup(table, [1])
-            if construct == "cond":
-                value = tf.cond(
-                    tf.placeholder_with_default(True, []),
-                    lambda: rec.embedding_lookup(table, [1]),
-                    lambda: value,
-                )
-            else:
-                _, value = tf.while_loop(
-                    lambda i, v: i < 2,
-                    lambda i, v: (i + 1, v + rec.embedding_lookup(table, [1])),
-                    (tf.constant(0), value),
-                )
-            rec.optimizers.AdagradOptimizer(0.1).minimize(tf.reduce_sum(value))
-    finally:
-        (tf.enable_control_flow_v2 if was_v2 else tf.disable_control_flow_v2)()
+    with pytest.raises(ValueError, match="training lookup must be outside tf.cond, "):
+        value = rec.embedding_lookup(table, [1])
+        if construct == "cond":
+            value = tf.cond(
+                tf.placeholder_with_default(True, []),
+                lambda: rec.embedding_lookup(table, [1]),
+                lambda: value,
+            )
+        else:
+            _, value = tf.while_loop(
+                lambda i, v: i < 2,
+                lambda i, v: (i + 1, v + rec.embedding_lookup(table, [1])),
+                (tf.constant(0), value),
+            )
+        rec.optimizers.AdagradOptimizer(0.1).minimize(tf.reduce_sum(value))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """get_embedding_variable and EmbeddingTable: names, settings, collections, initial vectors."""
 
-import concurrent.futures
 import copy
 import pickle
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tf_behavior import eagerly
 
 import rec_estimator as rec
 from rec_estimator.table.table import graph_tables
@@ -187,18 +187,29 @@ def test_options_survive_copy_and_pickle():
     assert pickle.loads(pickle.dumps(option)) == option
 
 
+def test_the_dimension_may_be_the_size_of_a_tensor():
+    # After tf.disable_v2_behavior() the size is a Dimension; in TensorFlow 2 it is an int.
+    table = rec.get_embedding_variable("t", tf.Dimension(3))
+    assert rec.get_embedding_variable("t", tf.zeros([2, 3]).shape[1]) is table
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert session.run(rec.embedding_lookup(table, [1, 2])).shape == (2, 3)
+    with pytest.raises(ValueError, match="embedding_dim must be an integer >= 1, got None"):
+        rec.get_embedding_variable("u", tf.Dimension(None))
+
+
 def test_eager_mode_is_refused():
-    # A new thread does not have the graph of the test as its default.
-    with concurrent.futures.ThreadPoolExecutor(1) as thread:
-        assert thread.submit(tf.executing_eagerly).result()
-        get = thread.submit(rec.get_embedding_variable, "t", 2)
-        minimize = thread.submit(
-            lambda: rec.optimizers.AdagradOptimizer(0.1).minimize(tf.constant(1.0))
-        )
-    for name, refused in (("get_embedding_variable", get), ("AdagradOptimizer.minimize", minimize)):
+    assert eagerly(tf.executing_eagerly)
+    for name, call in (
+        ("get_embedding_variable", lambda: rec.get_embedding_variable("t", 2)),
+        (
+            "AdagradOptimizer.minimize",
+            lambda: rec.optimizers.AdagradOptimizer(0.1).minimize(tf.constant(1.0)),
+        ),
+    ):
         rule = f"{name} must be called while a graph is built, got eager mode"
         with pytest.raises(ValueError, match=rule):
-            refused.result()
+            eagerly(call)
 
 
 def test_table_is_in_two_collections_and_its_initializer_in_the_global_one():

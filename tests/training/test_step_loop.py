@@ -6,9 +6,12 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tf_behavior import control_flow, resource_variables
 
 import rec_estimator as rec
 from rec_estimator.training import step_loop
+
+pytestmark = pytest.mark.usefixtures("resource_variables")
 
 ROWS, BATCH = 480, 8
 
@@ -132,11 +135,8 @@ def checkpoints(folder):
 
 def v1_loop(*arguments):
     """A control flow v1 loop, made of Switch and Merge ops."""
-    tf.disable_control_flow_v2()
-    try:
+    with control_flow(1):
         return tf.while_loop(*arguments)
-    finally:
-        tf.enable_control_flow_v2()
 
 
 def test_losses_rows_slots_counts_and_checkpoints_equal_those_of_single_steps(tmp_path):
@@ -288,16 +288,12 @@ def fed(x):
     return x * tf.placeholder(tf.float32, [], name="fed")
 
 
-def drawn_in_a_branch(x):
-    return tf.cond(tf.reduce_sum(x) > 0, lambda: x * tf.random.uniform([]), lambda: x)
+def drawn_in_a_branch(version):
+    def part(x):
+        with control_flow(version):
+            return tf.cond(tf.reduce_sum(x) > 0, lambda: x * tf.random.uniform([]), lambda: x)
 
-
-def drawn_in_a_v1_branch(x):
-    tf.disable_control_flow_v2()
-    try:
-        return drawn_in_a_branch(x)
-    finally:
-        tf.enable_control_flow_v2()
+    return part
 
 
 def of_a_reference(x):
@@ -308,8 +304,8 @@ def of_a_reference(x):
     "part, message",
     [
         (fed, "no feeding with iterations_per_loop, got placeholder 'fed'"),
-        (drawn_in_a_branch, "drawn outside of control flow .* got RandomUniform in 'cond'"),
-        (drawn_in_a_v1_branch, "got RandomUniform in 'cond/random_uniform/RandomUniform'"),
+        (drawn_in_a_branch(2), "drawn outside of control flow .* got RandomUniform in 'cond'"),
+        (drawn_in_a_branch(1), "got RandomUniform in 'cond/random_uniform/RandomUniform'"),
         (of_a_reference, "variables must be resources .* tf.enable_resource_variables"),
     ],
 )
@@ -321,6 +317,14 @@ def test_unsupported_steps_are_refused_with_a_remedy(part, message):
     with pytest.raises(ValueError, match=message):
         step_loop.add_step_loop(train_op)
     assert len(tf.get_default_graph().get_operations()) == operations
+
+
+def test_reference_variables_are_refused_before_the_first_step(tmp_path):
+    watch = Watch()
+    with resource_variables(False), pytest.raises(ValueError, match="must be resources") as caught:
+        estimator_in(tmp_path, 5, {}).train(input_fn(), steps=20, hooks=[watch])
+    assert "; call tf.enable_resource_variables() first" in str(caught.value)
+    assert (watch.steps, checkpoints(tmp_path)) == ([], {})
 
 
 def test_loop_and_graph_steps_share_one_random_sequence():

@@ -92,8 +92,7 @@ def out_dims(op: tf.Operation, output: int, dims: Sequence[Optional[Size]]) -> T
     tensor = op.outputs[output]
     filled: List[Size] = []
     for axis, size in enumerate(dims):
-        static = tensor.shape[axis] if tensor.shape.rank is not None else None
-        static = tf.compat.dimension_value(static)
+        static = None if tensor.shape.rank is None else tf.dimension_value(tensor.shape[axis])
         if size is None:
             size = sizes_lib.unknown(tensor, axis) if static is None else sizes_lib.number(static)
         filled.append(size)

@@ -112,7 +112,7 @@ def _array(op: tf.Operation, inputs: Sequence[Value]) -> List[Shape]:
     shape, dtype = tf.TensorShape(op.get_attr("element_shape")), op.get_attr("dtype")
     flow = ListSizes((), dtype, is_set=False)
     if shape.is_fully_defined():
-        flow = ListSizes(tuple(sizes_lib.number(size) for size in shape), dtype)
+        flow = ListSizes(tuple(sizes_lib.number(size) for size in shape.as_list()), dtype)
     return [values_lib.static_dims(op.outputs[0], symbols=True), flow]
 
 
