@@ -17,7 +17,7 @@ PRE_COMMIT := pre-commit==4.3.0
 # of their own stay in one process. A process that finishes early takes tests from the other.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo test test-slow test-v1 test-cc lint format hooks bench docs library clean help
+.PHONY: demo test test-slow test-v1 test-cc lint format hooks bench soak docs library clean help
 .DEFAULT_GOAL := help
 
 demo: library ## train a model on real ratings, evaluate, export, answer one request
@@ -60,6 +60,9 @@ docs: library ## write the pages' figures and pictures again, from benchmarks/re
 	$(BIN)/python -m benchmarks.bench_serving --only_plot --output benchmarks/results/bench_serving.json --plot docs/serving_latency.png
 	$(BIN)/python -m benchmarks.draw_serving_graph docs/serving_graph.png
 	$(BIN)/python -m benchmarks.draw_compression_stages docs/sample_compression.png
+
+soak: library ## train tables under churn for 100,000 steps; their memory must stay level
+	$(BIN)/python -m benchmarks.soak
 
 bench: library ## measure lookups and train steps against TensorFlow's own, about a minute
 	$(BIN)/python -m benchmarks.bench_table

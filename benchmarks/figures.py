@@ -104,6 +104,64 @@ def bloom_blocks() -> str:
     )
 
 
+def bloom_churn() -> str:
+    """docs/filters.md: false positive rates and memory of that filter under eviction."""
+    found = result("bloom_rates")
+    return table(
+        ["asked for", "worst of ten lifetimes", "bytes a key", "without eviction"],
+        [
+            [
+                f"{churn['asked']:g}",
+                f"{churn['worst']:.2g}",
+                f"{churn['bytes_per_key']:.1f}",
+                f"{own['bytes_per_key']:.1f}",
+            ]
+            for own, churn in zip(found["own"], found["churn"])
+        ],
+    )
+
+
+def bloom_generations() -> str:
+    """docs/core_measurements.md: two generations of a Bloom filter against three."""
+    churn = result("core_generations")["churn"]
+    by_case: Dict[Sequence[Any], List[str]] = {}
+    for kind in ("three generations, each half a lifetime", "two generations, each a lifetime"):
+        for one in churn[kind]:
+            if one["threshold"] == 2:
+                case = (one["asked"], one["keys_occur"], one["eviction"])
+                rate = f"{one['worst_rate_relative_to_asked']:.2f} p"
+                by_case.setdefault(case, []).append(f"{rate}, {one['table_MB']:.2f} MB")
+    rows = [
+        [f"{p:g}", "once" if occurrences == 1 else "twice", eviction, *found]
+        for (p, occurrences, eviction), found in by_case.items()
+    ]
+    return table(["p", "keys occur", "eviction by", "three", "two"], rows)
+
+
+def soak() -> str:
+    """docs/filters.md: tables under churn after many steps."""
+    found = result("soak")
+    filters = {"none": "none", "counter": "`CounterFilter`", "bloom": "`CBFFilter`"}
+    evictions = {"steps": "`GlobalStepEvict`", "values": "`L2WeightEvict`"}
+    rows = []
+    for case, one in found["cases"].items():
+        filter_name, eviction = case.split("-")
+        readings = one["readings"]
+        rows.append(
+            [
+                filters[filter_name],
+                evictions[eviction],
+                *(f"{readings[what][-1]:,}" for what in ("rows", "entries")),
+                f"{readings['table'][-1] / 1e6:.1f} MB",
+                f"{readings['checkpoint'][-1] / 1e6:.1f} MB",
+                f"\u00b1 {100 * one['deviation of resident']:.1f} %",
+            ]
+        )
+    header = ["filter", "eviction", "rows", "entries", "table", "checkpoint", "resident set"]
+    steps = f"After {found['steps']:,} steps with {found['new_keys']} new keys each:"
+    return f"{steps}\n\n{table(header, rows)}"
+
+
 def filter_sweep() -> str:
     """docs/filters.md: what thresholds do to generated clicks."""
     runs = result("filter_sweep")["data"]["clicks"]
@@ -292,6 +350,9 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "filter-costs": filter_costs,
     "bloom-plain": bloom_plain,
     "bloom-blocks": bloom_blocks,
+    "bloom-churn": bloom_churn,
+    "bloom-generations": bloom_generations,
+    "soak": soak,
     "filter-sweep": filter_sweep,
     "checkpoint": checkpoint,
     "serving-time": serving_time,

@@ -272,7 +272,8 @@ class TooManyRows(Exception):
 class TableOracle:
     """A table as a dict from key to Row.
 
-    The Bloom filter here has no false positives: make the real one large enough.
+    The Bloom filter here has no false positives, and does not age by its load: make the real one
+    large enough.
     """
 
     def __init__(
@@ -294,6 +295,10 @@ class TableOracle:
         self.max_rows, self.has_padding = max_rows, has_padding
         self.frozen_keys = set(frozen_keys)
         self.keys: Dict[int, Row] = {}
+        # The generations of the Bloom filter: when they began, youngest first, how many there are,
+        # and the last one in which the cells of a key were raised, by its number.
+        self.starts, self.count, self.number = [0, 0, 0], 1, 0
+        self.raised: Dict[int, int] = {}
 
     @property
     def rows(self):
@@ -341,6 +346,7 @@ class TableOracle:
             row.freq = min(MAX_COUNT, row.freq + self.coefficient)
             row.version = int(version)
         self._admit()
+        self._raise_cells([*map(int, keys), *map(int, counted_keys)])
         for key, steps in sums.items():
             row = self.keys[key]
             if row.value is None:
@@ -373,6 +379,9 @@ class TableOracle:
             elif row.in_cells:
                 row.version = -1
 
+    def _raise_cells(self, keys):
+        self.raised.update((key, self.number) for key in keys if self._row(key).in_cells)
+
     def admits(self, keys, counted_keys=()):
         """Whether each key owns a row, or would own one after these occurrences."""
         keys = np.asarray(keys, np.int64)
@@ -390,28 +399,49 @@ class TableOracle:
 
     def evict_older(self, steps_to_live, global_step):
         """Evicts the keys that no step applied for more than steps_to_live; returns how many."""
+        self._age(steps_to_live, global_step)
         gone = []
         for key, row in self.keys.items():
             if (row.version == -1 or row.version > global_step) and not row.in_cells:
                 row.version = global_step
             elif not row.in_cells and global_step - row.version > steps_to_live:
                 gone.append(key)
-        return self._evict(gone)
+        return self._evict(gone, global_step)
 
-    def evict_smaller(self, threshold):
+    def _age(self, steps_to_live, global_step):
+        """Rotates the generations after half of steps_to_live, and forgets those that are over."""
+        self.starts = [min(start, global_step) for start in self.starts]
+        if 2 * (global_step - self.starts[0]) >= max(1, steps_to_live):
+            self.starts = [global_step, *self.starts[:2]]
+            self.number, self.count = self.number + 1, min(3, self.count + 1)
+        while self.count > 1 and self.starts[self.count - 2] <= global_step - steps_to_live:
+            self.count -= 1
+        for key, number in list(self.raised.items()):
+            if number <= self.number - self.count:
+                del self.raised[key]
+                if key in self.keys and self.keys[key].in_cells:
+                    del self.keys[key]
+
+    def evict_smaller(self, threshold, global_step=-1):
         """Evicts the rows with half their squared norm below the threshold; returns how many."""
+        stamp = max(global_step, self.starts[0])
+        for row in self.filtered.values() if self.bloom else ():
+            row.version = stamp if row.version == -1 else min(row.version, stamp)
         squares = {key: np.square(row.value.astype(np.float64)) for key, row in self.rows.items()}
         return self._evict(
-            [key for key, each in squares.items() if 0.5 * sum(each) < np.float32(threshold)]
+            [key for key, each in squares.items() if 0.5 * sum(each) < np.float32(threshold)],
+            stamp,
         )
 
-    def _evict(self, gone):
+    def _evict(self, gone, stamp):
+        evicted = 0
         for key in gone:
-            del self.keys[key]
-            if self.bloom:
-                # The cells of the Bloom filter cannot be undone, so the key gets an exact count.
-                self.keys[key] = Row()
-        return len(gone)
+            row = self.keys.pop(key)
+            evicted += not self.bloom or row.value is not None or row.freq > 0
+            if row.value is not None and key in self.raised:
+                # The cells cannot be lowered, so the key gets an exact count.
+                self.keys[key] = Row(version=stamp)
+        return evicted
 
     def frequencies(self, keys):
         return np.vectorize(lambda key: self._row(key).freq, otypes=[np.int64])(keys)

@@ -163,6 +163,13 @@ class TableExportOp : public OpKernel {
     TF_RETURN_IF_ERROR(context->allocate_output(
         "bloom_layout", TensorShape({kBloomLayoutSize}), &geometry));
     CopyLayout(layout, geometry->flat<int64_t>().data());
+    const auto& generations = snapshot.bloom_generations();
+    const int64_t n_generations = generations.size();
+    Tensor* ages;
+    TF_RETURN_IF_ERROR(context->allocate_output(
+        "bloom_generations", TensorShape({n_generations, kBloomGenerationSize}),
+        &ages));
+    CopyGenerations(generations, ages->flat<int64_t>().data());
     if (n == 0) return Status();
     WithCounterType(bloom_type_, [&](auto* type) {
       using Counter = std::remove_pointer_t<decltype(type)>;

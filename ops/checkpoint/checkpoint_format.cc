@@ -74,6 +74,16 @@ void CopyLayout(const EmbeddingTable::BloomLayout& layout, int64_t* out) {
   out[3] = layout.cell_bits;
 }
 
+void CopyGenerations(
+    const std::vector<EmbeddingTable::BloomGeneration>& generations,
+    int64_t* out) {
+  for (const EmbeddingTable::BloomGeneration& each : generations) {
+    *out++ = each.number;
+    *out++ = each.start;
+    *out++ = each.blocks;
+  }
+}
+
 tensorflow::DataType BloomCounterType(
     const EmbeddingTable::BloomLayout& layout) {
   if (layout.cell_bits <= 8) return tensorflow::DT_UINT8;

@@ -35,11 +35,18 @@ constexpr char kVersionsFiltered[] = "-versions_filtered";
 constexpr char kOffsets[] = "-partition_offset";
 constexpr char kOffsetsFiltered[] = "-partition_filter_offset";
 // The counting Bloom filter: block numbers, the unpacked cells of these blocks,
-// and the layout (blocks, cells per block, hashes, bits per cell).
+// the layout (blocks, cells per block, hashes, bits per cell), and the
+// generations, youngest first: [g, 3] of their number, the step at which they
+// began, and how many of the blocks are theirs. The blocks are in the same
+// order. Numbers are consecutive and count rotations, so an incremental
+// checkpoint says how old the blocks of its parents are. Files of earlier
+// releases have no generations: all blocks are of one, of number and step 0.
 constexpr char kBloomBlocks[] = "-cbf_blocks";
 constexpr char kBloomCounters[] = "-cbf_counters";
 constexpr char kBloomLayout[] = "-cbf_layout";
+constexpr char kBloomGenerationsOf[] = "-cbf_generations";
 constexpr int64_t kBloomLayoutSize = 4;
+constexpr int64_t kBloomGenerationSize = 3;
 // Incremental checkpoints (deltas) only: the erased keys, the name of the
 // parent checkpoint in the same folder, and the identity of the parent's index
 // (CheckpointFile::identity). The identity detects a parent that was
@@ -79,6 +86,11 @@ bool SavesFilteredKeys();
 
 // Writes the kBloomLayoutSize numbers of the layout tensor.
 void CopyLayout(const EmbeddingTable::BloomLayout& layout, int64_t* out);
+
+// Writes kBloomGenerationSize numbers per generation.
+void CopyGenerations(
+    const std::vector<EmbeddingTable::BloomGeneration>& generations,
+    int64_t* out);
 
 // Copies n cells to the type of the counters tensor. Returns the end of `out`.
 template <typename Counter>

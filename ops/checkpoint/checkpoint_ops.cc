@@ -62,6 +62,7 @@ Status TableExportShape(InferenceContext* c) {
   c->set_output(output++, c->Vector(blocks));                   // bloom_blocks
   c->set_output(output++, c->Matrix(blocks, c->UnknownDim()));  // bloom_coun…
   c->set_output(output++, c->Vector(4));                        // bloom_layout
+  c->set_output(output++, c->Matrix(c->UnknownDim(), 3));  // bloom_generatio…
   return Status();
 }
 
@@ -98,6 +99,7 @@ REGISTER_OP("RecEstimator>TableExport")
     .Output("bloom_blocks: int64")
     .Output("bloom_counters: bloom_type")
     .Output("bloom_layout: int64")
+    .Output("bloom_generations: int64")
     .Attr("dim: int >= 1")
     .Attr("num_slots: int >= 0")
     .Attr("slot_names: list(string)")
@@ -124,9 +126,11 @@ partition_filter_offset: [1001]. The same for the filtered keys.
 bank: [b, dim]. Initial vectors.
 values: [n, dim].
 slot_values: Per slot [n, width]. The slot's initial value if the table does not have the slot.
-bloom_blocks: [c]. Numbers of the Bloom filter's blocks that were ever changed.
+bloom_blocks: [c]. Numbers of the Bloom filter's blocks that were ever changed, generation by generation.
 bloom_counters: [c, w]. The cells of these blocks. [0, 0] without a Bloom filter.
 bloom_layout: [4]. Number of blocks, cells per block w, hashes, bits per cell. Zeros without a Bloom filter.
+bloom_generations: [g, 3]. Per generation, youngest first: its number, the step at which it began, and how
+  many of the blocks are its own. [1, 3] zeros without a Bloom filter.
 bloom_type: The smallest type that holds a cell: uint8 for filter_freq <= 255, uint16 for <= 65535.
 )doc");
 
@@ -149,7 +153,7 @@ REGISTER_OP("RecEstimator>TablesSave")
 Writes tables to a V2 checkpoint, as TableExport and SaveV2 would, but in slices of bounded memory.
 
 The tables are written one after the other, each at one instant. A failed save removes its files. A table
-with a Bloom filter also writes `<tensor_name>-cbf_blocks`, `-cbf_counters` and `-cbf_layout`.
+with a Bloom filter also writes `<tensor_name>-cbf_blocks`, `-cbf_counters`, `-cbf_layout` and `-cbf_generations`.
 
 tables: Each [].
 prefix: []. Prefix of the new checkpoint.

@@ -345,6 +345,13 @@ class TableSave {
     CopyLayout(layout, tensor.flat<int64_t>().data());
     TF_RETURN_IF_ERROR(writer_.Add(
         {{names_.name + kBloomLayout, kBloomLayoutSize, 0, tensor}}));
+    const auto& generations = snapshot.bloom_generations();
+    const int64_t n = generations.size();
+    TF_RETURN_IF_ERROR(
+        Allocate(DT_INT64, TensorShape({n, kBloomGenerationSize}), &tensor));
+    CopyGenerations(generations, tensor.flat<int64_t>().data());
+    TF_RETURN_IF_ERROR(
+        writer_.Add({{names_.name + kBloomGenerationsOf, n, 0, tensor}}));
     const DataType type = BloomCounterType(layout);
     return WithCounterType(type, [&](auto* counter) {
       return SaveBloomBlocks(snapshot, layout.cells_per_block, type, counter);

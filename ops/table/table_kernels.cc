@@ -392,7 +392,8 @@ class TableEvictOp : public OpKernel {
           // A smaller version is more than steps_to_live steps old.
           evicted->scalar<int64_t>()() =
               steps_to_live_ == -1
-                  ? table->table().EvictSmaller(threshold_)
+                  ? table->table().EvictSmaller(threshold_,
+                                                std::max<int64_t>(step, -1))
                   : table->table().EvictOlder(step - steps_to_live_, step);
           return Status();
         }));

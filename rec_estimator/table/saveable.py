@@ -3,9 +3,9 @@
 
 A table and each of its slots have nine tensors, with the names that DeepRec uses: ``var-keys``,
 ``var-values``, …, ``var/Adagrad-values``, …. A shard is called ``var/part_i``, and the bank
-``var/default_values``. A counting Bloom filter adds ``var-cbf_blocks``, ``var-cbf_counters`` and
-``var-cbf_layout``; an incremental checkpoint adds ``var-keys_erased``, ``var-delta_of`` and
-``var-delta_of_index``.
+``var/default_values``. A counting Bloom filter adds ``var-cbf_blocks``, ``var-cbf_counters``,
+``var-cbf_layout`` and ``var-cbf_generations``; an incremental checkpoint adds ``var-keys_erased``,
+``var-delta_of`` and ``var-delta_of_index``.
 
 An unmodified ``tf.compat.v1.train.Saver`` writes these tensors, and restores them into any number
 of shards. ``rec_estimator.Saver`` (checkpoint/saver.py) does the same in little memory. Both leave
@@ -43,6 +43,7 @@ class ShardExport(NamedTuple):
     bloom_blocks: tf.Tensor
     bloom_counters: tf.Tensor
     bloom_layout: tf.Tensor
+    bloom_generations: tf.Tensor
 
 
 # The tensors of a table, and of each of its slots, that say which key each row belongs to.
@@ -62,6 +63,7 @@ _BLOOM_TENSORS = {
     "cbf_blocks": "bloom_blocks",
     "cbf_counters": "bloom_counters",
     "cbf_layout": "bloom_layout",
+    "cbf_generations": "bloom_generations",
 }
 
 # The op that stands for a shard in an imported MetaGraph. Its name is the remedy in an error.

@@ -361,7 +361,11 @@ class EmbeddingTable(VariableLike):
             )
         if isinstance(rule, GlobalStepEvict):
             return self._evict(graph_step([self]), steps_to_live=rule.steps_to_live)
-        return self._evict(NO_GLOBAL_STEP, l2_weight_threshold=rule.l2_weight_threshold)
+        # A Bloom filter dates its generations.
+        step = find_global_step() if isinstance(self.filter, CBFFilter) else None
+        if step is None:
+            step = NO_GLOBAL_STEP
+        return self._evict(step, l2_weight_threshold=rule.l2_weight_threshold)
 
     def _evict(
         self, step: Optional[Union[int, tf.Variable]], **attrs: Optional[float]

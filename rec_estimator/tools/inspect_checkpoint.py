@@ -68,6 +68,7 @@ _PARTS = {
     "-cbf_blocks": _BLOOM,
     "-cbf_counters": _BLOOM,
     "-cbf_layout": _BLOOM,
+    "-cbf_generations": _BLOOM,
 }
 
 
@@ -376,6 +377,9 @@ def _notes(bundle: Bundle, table: StoredTable) -> Dict[str, str]:
     for name in [name for name in layouts if name in bundle.tensors][:1]:  # Shards have the same.
         blocks, width, hashes, bits = np.concatenate([*bundle.read_rows(name, 4)]).tolist()
         used = rows_of(bundle, table.shards, "-cbf_blocks")
+        # Checkpoints of earlier releases have one generation and do not say so.
+        ages = bundle.tensors.get(name.replace("-cbf_layout", "-cbf_generations"))
+        blocks *= ages.shape[0] if ages else 1
         notes[_BLOOM] = (
             f"{used:,} of {blocks:,} blocks, {width} cells of {bits} bits each, {hashes} hashes"
         )

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as tf
 from stored_checkpoints import copy_without
 
 import rec_estimator as rec
+from rec_estimator.table import saveable
 
 INITIAL = rec.InitializerOption(tf.constant_initializer(7.0), default_value_dim=3)
 FILTERS = {
@@ -29,12 +30,12 @@ EDGES = [0, -1, 2**63 - 1, -(2**63)]
 class Model:
     """Filtered tables under training by Adagrad, each with the same keys."""
 
-    def __init__(self, filters, shards, key_dtype=tf.int64):
-        """Args: table name to (filter name, number of shards)."""
+    def __init__(self, filters, shards, key_dtype=tf.int64, ev_option=None):
+        """Args: table name to filter name, numbers of shards, an option instead of the filter's."""
         self.tables = {}
         self.keys = tf.placeholder(key_dtype, [None])
         for (name, filter_name), number in zip(filters.items(), shards):
-            option = rec.EmbeddingVariableOption(
+            option = ev_option or rec.EmbeddingVariableOption(
                 init_option=INITIAL, filter_option=FILTERS[filter_name]
             )
             partitioner = tf.fixed_size_partitioner(number) if number > 1 else None
@@ -205,6 +206,42 @@ def test_without_filtered_keys_or_offsets_the_rest_restores(counted, tmp_path, s
         assert model.rows(session) == rows
         known = len(rows) if "_filtered" in suffixes else len(counts_of(batches(0)))
         assert model.total_count(session) == {"emb": known}
+
+
+@pytest.mark.parametrize("rule", [rec.GlobalStepEvict(6), rec.L2WeightEvict(1e9)], ids=str)
+@pytest.mark.parametrize("saver", [tf.train.Saver, rec.Saver], ids=["stock", "rec"])
+def test_interrupted_training_with_eviction_ends_like_the_uninterrupted_one(tmp_path, saver, rule):
+    """A Bloom filter so small that generations, false positives and entries all matter."""
+    rng = np.random.default_rng(5)
+    parts = [rng.integers(40 * i, 40 * i + 120, 60) for i in range(40)]
+    small = rec.CBFFilter(3, max_element_size=150, false_positive_probability=0.1)
+
+    def run(restarts):
+        state, prefix = None, None
+        for first in range(0, len(parts), 8 if restarts else len(parts)):
+            with tf.Graph().as_default(), tf.Session() as session:
+                option = rec.EmbeddingVariableOption(
+                    init_option=INITIAL, filter_option=small, evict_option=rule
+                )
+                model = Model({"emb": "none"}, [1], ev_option=option)
+                save = saver()
+                if prefix is None:
+                    session.run(tf.global_variables_initializer())
+                else:
+                    save.restore(session, prefix)
+                for i in range(first, first + 8 if restarts else len(parts)):
+                    model.train(session, [parts[i]])
+                    if i % 4 == 3:  # Evicts.
+                        name = f"{'restarts' if restarts else 'once'}-{i}"
+                        prefix = save.save(session, str(tmp_path / name))
+                state = session.run(saveable.export_shard(model.tables["emb"].shards[0], ()))
+        return state
+
+    once, restarted = run(restarts=False), run(restarts=True)
+    assert once.bloom_generations.shape == (3, 3)
+    assert once.keys_filtered.size > 0
+    for name, expected in once._asdict().items():
+        np.testing.assert_array_equal(getattr(restarted, name), expected, err_msg=name)
 
 
 def train_and_save_as(folder, key_dtype, parts):

@@ -57,13 +57,6 @@ class Model:
     def contents(self, session):
         """All bits of rows, slots, counts, versions, filtered keys, Bloom cells and the weight."""
         exports, *dense = session.run([self._exports, self.weight, self.step])
-        for i, export in enumerate(exports):
-            # The order of Bloom blocks is undefined.
-            order = np.argsort(export.bloom_blocks)
-            exports[i] = export._replace(
-                bloom_blocks=export.bloom_blocks[order],
-                bloom_counters=export.bloom_counters[order],
-            )
         return [array.tobytes() for array in tf.nest.flatten([exports, dense])]
 
 

@@ -176,6 +176,80 @@ def test_keys_without_a_row_are_not_evicted_by_value():
         assert session.run(table.get_frequency([1, 2])).tolist() == [0, 1]
 
 
+# ------------------------------------------------------------------ behind a Bloom filter
+
+# Room for far more keys than a test has: no false positives.
+BLOOM = rec.CBFFilter(3, max_element_size=10**6, false_positive_probability=1e-6)
+
+
+@ALSO_PARTITIONED
+def test_evicted_key_behind_a_bloom_filter_needs_all_occurrences_again(shards):
+    table = make_table(rec.GlobalStepEvict(4), shards, filter_option=BLOOM)
+    train, evict = trainer(table), table.evict()
+    frequency, stats = table.get_frequency([1]), [table.size(), table.total_count()]
+    with initialized_session() as session:
+        for _ in range(3):
+            train(session, [1])  # Versions 0, 1 and 2.
+        for _ in range(4):
+            train(session, [9])
+        assert session.run(evict) == 1
+        assert session.run([frequency, stats]) == [[0], [1, 2]]
+        for count in (1, 2):
+            train(session, [1])
+            assert session.run([frequency, stats]) == [[count], [1, 2]]
+        train(session, [1])
+        assert session.run([frequency, stats]) == [[3], [2, 2]]
+
+
+@ALSO_PARTITIONED
+def test_bloom_filter_forgets_keys_without_a_row(shards):
+    table = make_table(rec.GlobalStepEvict(4), shards, filter_option=BLOOM)
+    train, evict, frequency = trainer(table), table.evict(), table.get_frequency([1, 2])
+    with initialized_session() as session:
+        train(session, [1, 2])
+        counts = []
+        for _ in range(8):
+            train(session, [2])
+            session.run(evict)
+            counts.append(session.run(frequency).tolist())
+    assert [two for _, two in counts] == list(range(2, 10))
+    # At least four steps after its last occurrence, at most six.
+    ones = [one for one, _ in counts]
+    assert ones[:4] == [1] * 4 and ones[6:] == [0, 0]
+
+
+@pytest.mark.parametrize("rule", [rec.GlobalStepEvict(10), rec.L2WeightEvict(1e9)], ids=str)
+def test_bloom_filter_under_eviction_keeps_bounded_entries(rule):
+    """50 new keys a step, each seen twice: all are admitted, and soon evicted."""
+    bloom = rec.CBFFilter(2, max_element_size=500, false_positive_probability=0.01)
+    table = make_table(rule, filter_option=bloom)
+    train, evict = trainer(table), table.evict()
+    stats = [table.size(), table.total_count()]
+    found = []
+    with initialized_session() as session:
+        for step in range(200):
+            train(session, np.arange(50 * step, 50 * step + 100) * 7919)
+            if step % 2:
+                session.run(evict)
+                found.append(session.run(stats))
+    rows, entries = np.transpose(found)
+    # What ten steps bring. By values: three generations of 250 keys, begun up to two steps late.
+    brings = 50 * 10 if isinstance(rule, rec.GlobalStepEvict) else 3 * (250 + 2 * 50)
+    assert (entries <= rows + brings).all()
+    assert entries[50:].max() <= entries[:50].max() + 5  # False positives.
+
+
+@pytest.mark.parametrize("has_step", [True, False])
+def test_eviction_by_values_dates_the_generations_where_it_can(has_step):
+    if has_step:
+        tf.train.get_or_create_global_step()
+    table = make_table(rec.L2WeightEvict(0.5), filter_option=BLOOM)
+    table.evict()
+    ops = tf.get_default_graph().get_operations()
+    (step,) = [op.inputs[1] for op in ops if op.type == "RecEstimator>TableEvict"]
+    assert (tf.get_static_value(step) == -1) != has_step
+
+
 # ------------------------------------------------------------------ settings
 
 

@@ -270,7 +270,10 @@ def test_output_says_what_deeprec_did_not_record(tmp_path, write_checkpoint, tab
     assert {row["version"] for row in rows_of(tmp_path / "a.csv")} == {""}
 
 
-def test_incremental_and_bloom_parts_are_shown(tmp_path, write_checkpoint, table_tensors, capsys):
+@pytest.mark.parametrize(("has_generations", "blocks"), [(True, "2,000"), (False, "1,000")])
+def test_incremental_and_bloom_parts_are_shown(
+    tmp_path, write_checkpoint, table_tensors, capsys, has_generations, blocks
+):
     tensors = {}
     for part in range(2):
         shard = f"t/part_{part}"
@@ -280,13 +283,15 @@ def test_incremental_and_bloom_parts_are_shown(tmp_path, write_checkpoint, table
         tensors[f"{shard}-cbf_blocks"] = np.arange(5 + part)
         tensors[f"{shard}-cbf_counters"] = np.ones([5 + part, 64], np.uint8)
         tensors[f"{shard}-cbf_layout"] = np.array([1000, 64, 7, 8])
+        if has_generations:
+            tensors[f"{shard}-cbf_generations"] = np.array([[1, 90, 5], [0, 40, part]])
     lines = run(capsys, write_checkpoint(tmp_path / "m", tensors), "--filtered")
     for expected in (
         "features that the Bloom filter counts are not known by key",
         "changes since model.ckpt-7",
         "erased keys 6",
-        "Bloom filter 11 of 1,000 blocks, 64 cells of 8 bits each, 7 hashes",
-        f"Bloom filter {format_bytes(11 * (8 + 64) + 2 * 4 * 8)}",
+        f"Bloom filter 11 of {blocks} blocks, 64 cells of 8 bits each, 7 hashes",
+        f"Bloom filter {format_bytes(11 * (8 + 64) + 2 * 8 * (4 + 6 * has_generations))}",
     ):
         assert expected in [" ".join(line.split()) for line in lines]
 

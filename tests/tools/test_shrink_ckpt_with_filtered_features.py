@@ -46,7 +46,7 @@ def without_filtered(tensors, shards):
             name = f"{shard}-{part}_filtered"
             shrunk[name] = np.zeros([0], tensors[name].dtype)
         shrunk[f"{shard}-partition_filter_offset"] = np.zeros(1001, np.int32)
-        for part in ("blocks", "counters", "layout"):
+        for part in ("blocks", "counters", "layout", "generations"):
             shrunk.pop(f"{shard}-cbf_{part}", None)
     return shrunk
 
@@ -87,6 +87,7 @@ def test_bloom_filters_are_left_out(tmp_path, write_checkpoint, table_tensors):
     tensors["emb-cbf_blocks"] = np.arange(5)
     tensors["emb-cbf_counters"] = np.ones([5, 64], np.uint8)
     tensors["emb-cbf_layout"] = np.array([1000, 64, 7, 8])
+    tensors["emb-cbf_generations"] = np.array([[0, 0, 5]])
     tensors["other-cbf_blocks"] = np.arange(5)  # Belongs to no table.
     prefix = write_checkpoint(tmp_path / "model", tensors)
     shrink(prefix, tmp_path / "shrunk")

@@ -56,7 +56,7 @@ bool BatchApply::Prepare(const ParallelFor& parallel) {
     layout->Add(&end_, part_.n);
     layout->Add(&entry_, part_.n);
     layout->Add(&row_, part_.n);
-    if (shards_.has_bloom()) layout->Add(&estimate_, part_.n);
+    if (shards_.counts_in_cells()) layout->Add(&estimate_, part_.n);
   });
   if (!has_memory) return false;
   part_.Run(parallel);
@@ -158,7 +158,7 @@ void BatchApply::GrowToQuota(int s) {
   // With a Bloom filter few keys enter the index, so room for the new keys of
   // this batch would be too little for all keys of the next one, and every
   // batch would have to count. Therefore all keys get room.
-  if (!shards_.has_bloom()) {
+  if (!shards_.counts_in_cells()) {
     uint32_t keys = 0;
     uint32_t rows = 0;
     shard.FindEach(key_ + part_.begin[s], unique_[s],
@@ -217,7 +217,7 @@ ShardNeeds BatchApply::Classify(int s) {
 
 bool BatchApply::InsertAdmitted(int s, bool* all_have_rows) {
   Shard& shard = shards_[s];
-  const bool has_bloom = shards_.has_bloom();
+  const bool counts_in_cells = shards_.counts_in_cells();
   const uint32_t begin = part_.begin[s];
   const int64_t* keys = key_ + begin;
   EntryRef* entries = entry_ + begin;
@@ -250,20 +250,20 @@ bool BatchApply::InsertAdmitted(int s, bool* all_have_rows) {
   for (uint32_t i = 0; i < n; ++i) {
     if (i + kBucketsAhead < n) {
       const uint32_t later = without_row[i + kBucketsAhead];
-      if (rows[later] == kToAdmit || !has_bloom) {
+      if (rows[later] == kToAdmit || !counts_in_cells) {
         PrefetchLines(shard.index().Home(MixKey(keys[later])), sizeof(Bucket));
       }
     }
     const uint32_t u = without_row[i];
     if (!entries[u].found()) {
-      if (has_bloom) {
+      if (counts_in_cells && rows[u] != kToAdmit) {
         const uint32_t count = admission.CountAfterBatch(estimate_[begin + u],
                                                          Occurrences(end, u));
-        shard.CountInCells(keys[u], count, tracking);
-        if (rows[u] != kToAdmit) continue;
+        shard.RaiseCells(keys[u], count, tracking);
+        continue;
       }
       entries[u] = shard.Insert(keys[u]);
-      if (has_bloom) entries[u].count() = estimate_[begin + u];
+      if (counts_in_cells) entries[u].count() = estimate_[begin + u];
     }
     if (rows[u] != kToAdmit) continue;
     rows[u] = source.Next();
@@ -278,7 +278,6 @@ bool BatchApply::InsertAdmitted(int s, bool* all_have_rows) {
 ShardNeeds BatchApply::DecideAdmission(int s, const uint32_t* without_row,
                                        uint32_t n) {
   const Shard& shard = shards_[s];
-  const BloomShard& cells = shard.bloom();
   const int64_t* keys = key_ + part_.begin[s];
   const EntryRef* entries = entry_ + part_.begin[s];
   uint32_t* rows = row_ + part_.begin[s];
@@ -293,15 +292,15 @@ ShardNeeds BatchApply::DecideAdmission(int s, const uint32_t* without_row,
     needs.rows = n;
     return needs;
   }
-  const bool has_bloom = shards_.has_bloom();
-  BloomIndex indexes[kCountsAhead];
+  const bool counts_in_cells = shards_.counts_in_cells();
+  BloomIndex cells[kCountsAhead];
   const auto fetch = [&](uint32_t i) {
     const uint32_t u = without_row[i];
     if (entries[u].found()) {
       PrefetchLine(entries[u].bucket()->version);
-    } else if (has_bloom) {
-      indexes[i % kCountsAhead] = cells.IndexOf(MixKey(keys[u]));
-      cells.Prefetch(indexes[i % kCountsAhead]);
+    } else if (counts_in_cells) {
+      cells[i % kCountsAhead] = shard.CellsOf(keys[u]);
+      shard.PrefetchCells(cells[i % kCountsAhead]);
     }
   };
   for (uint32_t i = 0; i < std::min(n, kCountsAhead); ++i) fetch(i);
@@ -309,18 +308,18 @@ ShardNeeds BatchApply::DecideAdmission(int s, const uint32_t* without_row,
     const uint32_t u = without_row[i];
     const bool found = entries[u].found();
     uint32_t count = found ? entries[u].count() : 0;
-    if (has_bloom && !found) {
-      const BloomIndex& index = indexes[i % kCountsAhead];
-      const BloomShard::Block* block = cells.Find(index.block);
-      needs.blocks += block == nullptr;
-      if (block != nullptr) count = cells.Estimate(*block, index.seed);
+    if (counts_in_cells && !found) {
+      count = shard.CountInCells(cells[i % kCountsAhead]);
       estimate_[part_.begin[s] + u] = count;
     }
     const bool admitted = admission.DecideAdmission(
         admission.CountAfterBatch(count, Occurrences(end, u)));
     if (admitted) rows[u] = kToAdmit;
+    if (counts_in_cells && !found && !admitted) {
+      needs.blocks += shard.NewBlocks(cells[i % kCountsAhead]);
+    }
     needs.rows += admitted;
-    needs.entries += !found && (admitted || !has_bloom);
+    needs.entries += !found && (admitted || !counts_in_cells);
     if (i + kCountsAhead < n) fetch(i + kCountsAhead);
   }
   return needs;

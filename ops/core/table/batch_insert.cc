@@ -81,15 +81,14 @@ void BatchInsert::FindAll(int s, const Visit& visit) const {
 }
 
 ShardNeeds BatchInsert::CountNeeds(int s) const {
-  const BloomShard& bloom = shards_[s].bloom();
+  const Shard& shard = shards_[s];
   ShardNeeds needs;
   FindAll(s, [&](const Occurrence& one, EntryRef entry) {
     const bool row = OwnsRow(CountAt(one.index));
     const bool in_cells = !entry.found() && CountsInCells(row);
     needs.entries += !entry.found() && !in_cells;
     needs.rows += row && (!entry.found() || !entry.has_row());
-    needs.blocks +=
-        in_cells && bloom.Find(bloom.IndexOf(MixKey(one.key)).block) == nullptr;
+    if (in_cells) needs.blocks += shard.NewBlocks(shard.CellsOf(one.key));
   });
   return needs;
 }
@@ -132,7 +131,7 @@ bool BatchInsert::InsertOne(int s, int64_t key, uint32_t i, EntryRef entry) {
   const uint32_t count = CountAt(i);
   const bool needs_row = !had_row && OwnsRow(count);
   if (is_new && CountsInCells(needs_row)) {
-    shard.CountInCells(key, count, tracking_);
+    shard.RaiseCells(key, count, tracking_);
     return true;
   }
   if (needs_row && shard.n_free_rows() == 0 && run_rows_ == 0 && !TakeRun(s)) {

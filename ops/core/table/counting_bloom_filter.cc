@@ -110,6 +110,13 @@ BloomGeometry::BloomGeometry(int shards, uint32_t threshold,
   for (int i = 0; i < hashes; ++i) {
     multipliers_.push_back(MixKey(i + 1) | 1);
   }
+  // A block has a Poisson number of keys, each of which misses a cell with
+  // probability (1 - 1 / cells)^hashes.
+  const double all_blocks = static_cast<double>(shard_blocks_) * shards;
+  const double keys = static_cast<double>(max_elements) / 2 / all_blocks;
+  const double hit = -std::expm1(hashes * std::log1p(-1.0 / cells_));
+  half_full_cells_ = static_cast<int64_t>(
+      std::min(0x1p62, all_blocks * cells_ * -std::expm1(-keys * hit)));
 }
 
 namespace {
@@ -292,6 +299,28 @@ void BloomShard::Clear() {
   is_array_ = false;
   used_ = 0;
   capacity_ = 0;
+}
+
+void BloomShard::TakeFrom(BloomShard* other) {
+  memory_ = std::move(other->memory_);
+  n_slots_ = other->n_slots_;
+  scale_ = other->scale_;
+  is_array_ = other->is_array_;
+  used_.store(other->used(), std::memory_order_release);
+  capacity_.store(other->capacity(), std::memory_order_release);
+  other->Clear();
+}
+
+int64_t BloomShard::CellsInUse() const {
+  int64_t in_use = 0;
+  ByBits(geometry_->cell_bits(), [&](auto bits) {
+    ForEach([&](const Block* block) {
+      for (int c = 0; c < geometry_->cells(); ++c) {
+        in_use += Get<decltype(bits)::value>(block->cells, c) != 0;
+      }
+    });
+  });
+  return in_use;
 }
 
 void BloomShard::MarkPending() {

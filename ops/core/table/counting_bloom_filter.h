@@ -57,7 +57,7 @@
 // Finding the geometry takes less than a millisecond for common rates.
 //
 // Cells cannot be lowered: lowering those of an evicted key would change the
-// counts of other keys. The table keeps an entry for that key instead.
+// counts of other keys. A filter ages as a whole (bloom_generations.h).
 //
 // docs/core_measurements.md lists the alternatives that were slower.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_COUNTING_BLOOM_FILTER_H_
@@ -89,6 +89,9 @@ class BloomGeometry {
   int cell_bits() const { return cell_bits_; }
   int hashes() const { return static_cast<int>(multipliers_.size()); }
   uint32_t max_count() const { return max_count_; }  // A cell's maximum.
+  // The expected number of cells above 0, in all shards, when the filter has
+  // counted half of max_elements.
+  int64_t half_full_cells() const { return half_full_cells_; }
 
   size_t block_bytes() const { return lines_ * kCacheLine; }
   // Cell i of a key.
@@ -103,6 +106,7 @@ class BloomGeometry {
   int cells_ = 0;
   int cell_bits_ = 0;
   uint32_t max_count_ = 0;
+  int64_t half_full_cells_ = 0;
   std::vector<uint64_t> multipliers_;  // (hashes), odd
 };
 
@@ -183,6 +187,11 @@ class BloomShard {
 
   // Removes all blocks and frees the memory. Quotas stay.
   void Clear();
+  // Replaces all blocks by those of `other`, which is empty then. Quotas stay.
+  void TakeFrom(BloomShard* other);
+
+  // The number of cells above 0.
+  int64_t CellsInUse() const;
 
   // Calls visit(&block) for every block.
   template <typename Visit>

@@ -15,6 +15,8 @@
 #include "ops/core/table/batch_apply.h"
 #include "ops/core/table/batch_insert.h"
 #include "ops/core/table/batch_scratch.h"
+#include "ops/core/table/bloom_generations.h"
+#include "ops/core/table/eviction.h"
 #include "ops/core/table/row_limit.h"
 #include "ops/core/table/row_lookup.h"
 #include "ops/core/table/row_store.h"
@@ -54,6 +56,7 @@ void EmbeddingTable::Clear() {
   const AllLocks locks(*shards_);
   for (Shard& shard : *shards_) shard.Clear();
   shards_->set_tracks_changes(false);
+  *shards_->mutable_ages() = GenerationAges();
   store_->Clear();
 }
 
@@ -165,7 +168,7 @@ bool EmbeddingTable::InsertFiltered(const int64_t* keys, size_t n,
   if (n == 0) return true;
   return BatchInsert(shards_.get(), store_.get(), admission_,
                      {keys, n, nullptr, {}, freqs, versions},
-                     into_bloom && shards_->has_bloom()
+                     into_bloom && shards_->counts_in_cells()
                          ? BatchInsert::kFilteredIntoBloom
                          : BatchInsert::kFiltered)
       .Run();
@@ -190,21 +193,11 @@ size_t EmbeddingTable::Erase(const int64_t* keys, size_t n) {
 }
 
 int64_t EmbeddingTable::EvictOlder(int64_t version, int64_t stamp) {
-  int64_t evicted = 0;
-  for (Shard& shard : *shards_) {
-    const std::unique_lock<SharedMutex> lock(shard.mutex());
-    evicted += shard.EvictOlder(version, stamp);
-  }
-  return evicted;
+  return EvictOlderKeys(shards_.get(), version, stamp);
 }
 
-int64_t EmbeddingTable::EvictSmaller(float half_squared_norm) {
-  int64_t evicted = 0;
-  for (Shard& shard : *shards_) {
-    const std::unique_lock<SharedMutex> lock(shard.mutex());
-    evicted += shard.EvictSmaller(half_squared_norm);
-  }
-  return evicted;
+int64_t EmbeddingTable::EvictSmaller(float half_squared_norm, int64_t stamp) {
+  return EvictSmallerRows(shards_.get(), half_squared_norm, stamp);
 }
 
 EmbeddingTable::BloomLayout EmbeddingTable::bloom_layout() const {
@@ -213,7 +206,10 @@ EmbeddingTable::BloomLayout EmbeddingTable::bloom_layout() const {
           bloom.cell_bits()};
 }
 
-bool EmbeddingTable::MergeBloom(const int64_t* blocks, size_t n,
+static_assert(EmbeddingTable::kMaxGenerations == kBloomGenerations,
+              "one number, for callers and for the core");
+
+bool EmbeddingTable::MergeBloom(int age, const int64_t* blocks, size_t n,
                                 const uint32_t* cells) {
   const int64_t shard_blocks = shards_->bloom().shard_blocks();
   const auto number = [&](size_t i) {  // In its shard.
@@ -232,34 +228,37 @@ bool EmbeddingTable::MergeBloom(const int64_t* blocks, size_t n,
     }
     return true;
   };
-  const auto count_new = [&](const Shard& shard, size_t begin, size_t end) {
-    uint32_t count = 0;
-    for (size_t i = begin; i < end; ++i) {
-      count += shard.bloom().Find(number(i)) == nullptr;
-    }
-    return count;
+  const auto is_new = [&](const Shard& shard, size_t i) {
+    return shard.bloom()[age].Find(number(i)) == nullptr;
   };
-  std::array<int64_t, kShards> quota{};
-  bool merged = for_runs([&](int s, size_t begin, size_t end) {
-    Shard& shard = (*shards_)[s];
-    const int64_t new_blocks = count_new(shard, begin, end);
-    quota[s] += new_blocks;
-    return shard.ReserveQuota(0, new_blocks) || shard.GrowToQuota();
-  });
+  // All shards get their room before any cell changes.
+  std::array<int64_t, kShards> new_blocks{};
   const size_t width = static_cast<size_t>(shards_->bloom().cells());
-  merged = merged && for_runs([&](int s, size_t begin, size_t end) {
-             Shard& shard = (*shards_)[s];
-             // There is room, unless another thread cleared the table since.
-             if (!shard.MakeRoom({0, 0, count_new(shard, begin, end)})) {
-               return false;
-             }
-             for (size_t i = begin; i < end; ++i) {
-               shard.MergeBlock(number(i), cells + i * width);
-             }
-             return true;
-           });
-  for (int s = 0; s < kShards; ++s) (*shards_)[s].ReleaseQuota(0, quota[s]);
-  return merged;
+  return for_runs([&](int s, size_t begin, size_t end) {
+           const Shard& shard = (*shards_)[s];
+           for (size_t i = begin; i < end; ++i) {
+             new_blocks[s] += is_new(shard, i);
+           }
+           return (*shards_)[s].ReserveBlocks(age, new_blocks[s]);
+         }) &&
+         for_runs([&](int s, size_t begin, size_t end) {
+           Shard& shard = (*shards_)[s];
+           // There is room, unless another thread cleared the table since.
+           if (!shard.ReserveBlocks(age, new_blocks[s])) return false;
+           for (size_t i = begin; i < end; ++i) {
+             new_blocks[s] -= is_new(shard, i);
+             shard.MergeBlock(age, number(i), cells + i * width);
+           }
+           return true;
+         });
+}
+
+void EmbeddingTable::MergeGenerations(
+    const std::vector<BloomGeneration>& generations) {
+  std::vector<int64_t> starts;
+  for (const BloomGeneration& each : generations) starts.push_back(each.start);
+  const AllLocks locks(*shards_);
+  shards_->mutable_ages()->Merge(generations.front().number, starts);
 }
 
 // -------------------------------------------------------------- bank and slots

@@ -53,8 +53,10 @@
 // the rows of a shard are updated and restored afterwards. A table with a row
 // limit counts a batch's new keys before anything changes (row_limit.h).
 //
-// Eviction erases in place. With a Bloom filter, an evicted key keeps an entry
-// without a row: its cells stay at the threshold and would admit it at once.
+// Eviction (eviction.h) erases in place. A Bloom filter cannot remove a key, so
+// it consists of generations, and the oldest is forgotten as a whole. A key
+// that is evicted before that keeps an entry without a row: its cells would
+// admit it at once.
 //
 // Incremental saves: while changes are tracked, each entry and each Bloom block
 // has a change mark and a pending mark, and each shard lists its erased keys.
@@ -75,8 +77,9 @@
 // Any thread may call any method at any time. A shard's lock is held shared to
 // read rows and entries and exclusively to change them. An apply, insertion,
 // erasure, eviction and CommitSaved hold one shard's lock at a time. A Reader,
-// Snapshot, EnsureSlots, SetBank and Clear hold several, taken in ascending
-// order. bank() and slots() take no shard's lock.
+// Snapshot, EnsureSlots, SetBank, Clear, and an eviction that rotates the
+// generations of a Bloom filter hold several, taken in ascending order. bank()
+// and slots() take no shard's lock.
 //
 // Work inside `parallel` never blocks on an exclusive lock. It calls try_lock,
 // and the calling thread later handles the shards whose try_lock failed. The
@@ -265,13 +268,15 @@ class EmbeddingTable {
   // Evicts all keys, with or without a row, whose version is in [0, version).
   // Stamps keys that were never applied (-1), or that were applied after
   // `stamp` by a run that had come further than this one, with `stamp`. Returns
-  // the number of evicted keys. With a Bloom filter an evicted key keeps an
-  // entry without a row, of count 0 and version -1, in which it is counted from
-  // then on.
+  // the number of evicted keys. stamp - version is the keys' time to live, by
+  // which a Bloom filter ages (bloom_generations.h). While its cells count an
+  // evicted key, the key keeps an entry without a row, in which it is counted
+  // from 0.
   int64_t EvictOlder(int64_t version, int64_t stamp);
   // Evicts rows with 0.5 * sum(value^2) < half_squared_norm, summed in float64
-  // and in order.
-  int64_t EvictSmaller(float half_squared_norm);
+  // and in order. A Bloom filter ages by the number of keys that it counted,
+  // and entries without a row with it. stamp: the step, or -1 without steps.
+  int64_t EvictSmaller(float half_squared_norm, int64_t stamp = -1);
 
   // The geometry of the Bloom filter. It depends on the FilterSpec alone, so
   // filters of one spec can be merged.
@@ -282,10 +287,21 @@ class EmbeddingTable {
     int cell_bits;  // 4, 8, 16 or 32: the least that holds the threshold.
   };
   BloomLayout bloom_layout() const;
-  // Raises the cells of blocks (n), numbers in [0, blocks), to at least
-  // `cells`. Returns false and changes nothing if there is no memory.
-  bool MergeBloom(const int64_t* blocks, size_t n,
+  // A generation of the Bloom filter. The youngest has age 0.
+  struct BloomGeneration {
+    int64_t number;  // Consecutive: of age 0, the rotations so far.
+    int64_t start;   // The step at which it began.
+    int64_t blocks;  // In a Snapshot.
+  };
+  static constexpr int kMaxGenerations = 3;
+  // Raises the cells of blocks (n), numbers in [0, blocks), of the generation
+  // of this age to at least `cells`. Returns false and changes nothing if there
+  // is no memory.
+  bool MergeBloom(int age, const int64_t* blocks, size_t n,
                   const uint32_t* cells);  // (n, cells_per_block)
+  // Takes over the ages of generations, youngest first, 1 to kMaxGenerations of
+  // them. Of generations of the same age, the later start wins.
+  void MergeGenerations(const std::vector<BloomGeneration>& generations);
 
   // Starts recording changes for incremental saves. Off at first and after
   // Clear. If called while a Snapshot lives, all changes after the Snapshot are
@@ -338,10 +354,14 @@ class EmbeddingTable {
     // is also listed above, so a restore erases first.
     const std::vector<int64_t>& erased() const { return erased_; }
 
-    // Blocks of the Bloom filter that were ever touched (kChanged: changed).
-    int64_t bloom_blocks() const { return bloom_blocks_; }
-    // Calls visit(number, cells (cells_per_block)) for each of them, numbers
-    // ascending.
+    // The generations of the Bloom filter, youngest first, with the number of
+    // their blocks that were ever touched (kChanged: changed).
+    const std::vector<BloomGeneration>& bloom_generations() const {
+      return bloom_generations_;
+    }
+    int64_t bloom_blocks() const;  // Of all generations.
+    // Calls visit(number, cells (cells_per_block)) for each of them, generation
+    // by generation, numbers ascending.
     void ForEachBloomBlock(
         const std::function<void(int64_t number, const uint32_t* cells)>& visit)
         const;
@@ -362,7 +382,7 @@ class EmbeddingTable {
     std::vector<int64_t> admitted_offsets_;
     std::vector<int64_t> filtered_offsets_;
     std::vector<int64_t> erased_;
-    int64_t bloom_blocks_ = 0;
+    std::vector<BloomGeneration> bloom_generations_;
   };
 
   // The count of each key; 0 if unknown. For a key that is only in the Bloom

@@ -55,10 +55,16 @@ void EmbeddingTable::Snapshot::Count() {
     admitted_offsets_[b + 1] += admitted_offsets_[b];
     filtered_offsets_[b + 1] += filtered_offsets_[b];
   }
-  for (const Shard& shard : *table_.shards_) {
-    shard.bloom().ForEach([&](const BloomShard::Block* block) {
-      bloom_blocks_ += !only_changed_ || BloomShard::Changed(*block);
-    });
+  const GenerationAges& ages = table_.shards_->ages();
+  for (int age = 0; age < ages.count(); ++age) {
+    int64_t blocks = 0;
+    for (const Shard& shard : *table_.shards_) {
+      shard.bloom()[age].ForEach([&](const BloomShard::Block* block) {
+        blocks += !only_changed_ || BloomShard::Changed(*block);
+      });
+    }
+    bloom_generations_.push_back(
+        {ages.number() - age, ages.start(age), blocks});
   }
   if (!only_changed_) return;
   for (const Shard& shard : *table_.shards_) {
@@ -159,6 +165,12 @@ void EmbeddingTable::Snapshot::MarkSaved() {
   for (Shard& shard : *table_.shards_) shard.MarkSaved();
 }
 
+int64_t EmbeddingTable::Snapshot::bloom_blocks() const {
+  int64_t blocks = 0;
+  for (const BloomGeneration& each : bloom_generations_) blocks += each.blocks;
+  return blocks;
+}
+
 void EmbeddingTable::Snapshot::ForEachBloomBlock(
     const std::function<void(int64_t number, const uint32_t* cells)>& visit)
     const {
@@ -166,8 +178,10 @@ void EmbeddingTable::Snapshot::ForEachBloomBlock(
   const BloomGeometry& geometry = shards.bloom();
   std::vector<uint32_t> cells(static_cast<size_t>(geometry.cells()));
   std::vector<const BloomShard::Block*> blocks;
-  for (int s = 0; s < kShards; ++s) {
-    const BloomShard& bloom = shards[s].bloom();
+  const int n_ages = shards.ages().count();
+  for (int i = 0; i < n_ages * kShards; ++i) {
+    const int s = i % kShards;
+    const BloomShard& bloom = shards[s].bloom()[i / kShards];
     blocks.clear();
     bloom.ForEach([&](const BloomShard::Block* block) {
       if (!only_changed_ || BloomShard::Changed(*block)) {

@@ -34,12 +34,12 @@ bool Shard::ReserveEntries(int64_t entries) {
 bool Shard::GrowToQuota(int64_t more_entries) {
   return ReserveEntries(n_keys() + quota_.load(std::memory_order_acquire) +
                         more_entries) &&
-         bloom_.Reserve(bloom_.used() + bloom_.quota(), stagger_);
+         ReserveBlocks(/*age=*/0, bloom_.young().quota());
 }
 
 bool Shard::MakeRoom(const ShardNeeds& needs) {
   return ReserveEntries(n_keys() + needs.entries) &&
-         bloom_.Reserve(bloom_.used() + needs.blocks, stagger_);
+         ReserveBlocks(/*age=*/0, needs.blocks);
 }
 
 // --------------------------------------------------------------- single rows
@@ -100,28 +100,32 @@ void Shard::NoteErased(int64_t key) {
   erased_.push_back(key);
 }
 
-void Shard::Evict(EntryRef entry, bool keep_entry) {
-  const bool had_row = entry.has_row();
+void Shard::FreeRowOf(EntryRef entry) {
+  FreeRow(entry.row());
+  rows_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Shard::Remove(EntryRef entry) {
   const int64_t key = entry.key();
-  if (had_row || !keep_entry) NoteErased(key);
-  if (had_row) {
-    FreeRow(entry.row());
-    rows_.fetch_sub(1, std::memory_order_relaxed);
-  }
-  if (keep_entry) {
-    entry.row() = HashIndex::kNoRow;
-    entry.count() = 0;
-    entry.version() = -1;
-    if (tracks_changes()) entry.MarkChanged();
-  } else {
-    index_.Erase(index_.Home(MixKey(key)), entry);
-    keys_.fetch_sub(1, std::memory_order_acq_rel);
-  }
+  NoteErased(key);
+  if (entry.has_row()) FreeRowOf(entry);
+  index_.Erase(index_.Home(MixKey(key)), entry);
+  keys_.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+void Shard::Evict(EntryRef entry, int64_t stamp) {
+  if (CountInCells(entry.key()) == 0) return Remove(entry);
+  NoteErased(entry.key());
+  FreeRowOf(entry);
+  entry.row() = HashIndex::kNoRow;
+  entry.count() = 0;
+  entry.version() = stamp;
+  if (tracks_changes()) entry.MarkChanged();
 }
 
 bool Shard::Erase(int64_t key) {
   const EntryRef entry = Find(key);
-  if (entry.found()) Evict(entry, /*keep_entry=*/false);
+  if (entry.found()) Remove(entry);
   return entry.found();
 }
 
@@ -130,10 +134,10 @@ int64_t Shard::EvictOlder(int64_t version, int64_t stamp) {
   const bool tracking = tracks_changes();
   index_.ForEach([&](EntryRef entry) {
     if (entry.version() >= 0 && entry.version() < version) {
-      Evict(entry, has_bloom());
-      ++evicted;
-    } else if (entry.version() > stamp ||
-               (entry.version() == -1 && !IsEvicted(entry))) {
+      // The entry that an evicted key kept was counted when it was evicted.
+      evicted += !counts_in_cells() || entry.has_row() || entry.count() > 0;
+      entry.has_row() ? Evict(entry, stamp) : Remove(entry);
+    } else if (entry.version() > stamp || entry.version() == -1) {
       entry.version() = stamp;
       if (tracking) entry.MarkChanged();
     }
@@ -141,7 +145,8 @@ int64_t Shard::EvictOlder(int64_t version, int64_t stamp) {
   return evicted;
 }
 
-int64_t Shard::EvictSmaller(float half_squared_norm) {
+int64_t Shard::EvictSmaller(float half_squared_norm, int64_t forgotten,
+                            int64_t stamp) {
   const double limit = 2 * static_cast<double>(half_squared_norm);
   const RowArena::View view = store_->view();
   const int dim = store_->dim();
@@ -153,15 +158,27 @@ int64_t Shard::EvictSmaller(float half_squared_norm) {
       sum += static_cast<double>(row[d]) * static_cast<double>(row[d]);
     }
     if (!(sum < limit)) return;
-    Evict(entry, has_bloom());
+    Evict(entry, stamp);
     ++evicted;
+  };
+  const bool tracking = tracks_changes();
+  const auto age_without_row = [&](EntryRef entry) {
+    if (entry.version() >= 0 && entry.version() < forgotten) {
+      Remove(entry);
+    } else if (entry.version() > stamp || entry.version() == -1) {
+      entry.version() = stamp;
+      if (tracking) entry.MarkChanged();
+    }
   };
   // Entries wait here while their rows are prefetched.
   constexpr size_t kAhead = 16;
   std::array<EntryRef, kAhead> waiting;
   size_t n = 0;
   index_.ForEach([&](EntryRef entry) {
-    if (!entry.has_row()) return;
+    if (!entry.has_row()) {
+      if (counts_in_cells()) age_without_row(entry);
+      return;
+    }
     PrefetchLines(view.Row(entry.row()),
                   static_cast<size_t>(dim) * sizeof(float));
     EntryRef& oldest = waiting[n++ % kAhead];

@@ -14,6 +14,7 @@
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/base/shared_mutex.h"
+#include "ops/core/table/bloom_generations.h"
 #include "ops/core/table/counting_bloom_filter.h"
 #include "ops/core/table/hash_index.h"
 #include "ops/core/table/row_arena.h"
@@ -63,7 +64,8 @@ class Shard {
   // blocks as given. Returns whether there is room now. If not, the caller
   // calls GrowToQuota or releases the quota. No lock.
   bool ReserveQuota(int64_t entries, int64_t blocks) {
-    const bool has_blocks = !has_bloom() || bloom_.ReserveQuota(blocks);
+    const bool has_blocks =
+        !bloom_.is_enabled() || bloom_.young().ReserveQuota(blocks);
     // Before keys_ is read: an apply adds to keys_ first and releases its quota
     // then, so one that ends in between is counted twice rather than never.
     const int64_t quota =
@@ -74,7 +76,7 @@ class Shard {
   // No lock.
   void ReleaseQuota(int64_t entries, int64_t blocks) {
     quota_.fetch_sub(entries, std::memory_order_acq_rel);
-    if (has_bloom()) bloom_.ReleaseQuota(blocks);
+    if (bloom_.is_enabled()) bloom_.young().ReleaseQuota(blocks);
   }
   // Makes room for all quotas and `more_entries`. False: no memory.
   bool GrowToQuota(int64_t more_entries = 0);
@@ -84,7 +86,7 @@ class Shard {
     return n_keys() + needs.entries <=
                capacity_.load(std::memory_order_relaxed) &&
            (needs.blocks == 0 ||
-            bloom_.used() + needs.blocks <= bloom_.capacity());
+            bloom_.young().used() + needs.blocks <= bloom_.young().capacity());
   }
   // Makes it fit. Entries and blocks move. False: no memory.
   bool MakeRoom(const ShardNeeds& needs);
@@ -92,8 +94,7 @@ class Shard {
   // ----- Reading.
 
   const HashIndex& index() const { return index_; }
-  const BloomShard& bloom() const { return bloom_; }
-  bool has_bloom() const { return bloom_.is_enabled(); }
+  const BloomGenerations& bloom() const { return bloom_; }
   bool tracks_changes() const {
     return tracks_changes_->load(std::memory_order_relaxed);
   }
@@ -143,11 +144,29 @@ class Shard {
 
   // The count of a key for which Find returned `entry`.
   uint32_t CountOf(int64_t key, EntryRef entry) const {
-    if (entry.found()) return entry.count();
-    if (!has_bloom()) return 0;
-    const BloomIndex index = bloom_.IndexOf(MixKey(key));
-    const BloomShard::Block* block = bloom_.Find(index.block);
-    return block == nullptr ? 0 : bloom_.Estimate(*block, index.seed);
+    return entry.found() ? entry.count() : CountInCells(key);
+  }
+
+  // ----- Counts of keys without an entry. Only this class knows what counts
+  // them: another counter would be a member beside bloom_.
+
+  // If not, every counted key has an entry.
+  bool counts_in_cells() const { return bloom_.is_enabled(); }
+  // Where a key is counted. PrefetchCells reads ahead for the other three.
+  BloomIndex CellsOf(int64_t key) const {
+    return bloom_.young().IndexOf(MixKey(key));
+  }
+  void PrefetchCells(const BloomIndex& cells) const { bloom_.Prefetch(cells); }
+  uint32_t CountInCells(const BloomIndex& cells) const {
+    return bloom_.Estimate(cells);
+  }
+  // The blocks that RaiseCells would add.
+  uint32_t NewBlocks(const BloomIndex& cells) const {
+    return bloom_.young().Find(cells.block) == nullptr;
+  }
+  // The count by the cells alone, whether or not the key has an entry.
+  uint32_t CountInCells(int64_t key) const {
+    return counts_in_cells() ? CountInCells(CellsOf(key)) : 0;
   }
 
   // ----- Changing single entries. The caller has made room.
@@ -156,14 +175,27 @@ class Shard {
     return index_.Insert(index_.Home(MixKey(key)), key);
   }
   // Raises a key's cells to `count`.
-  void CountInCells(int64_t key, uint32_t count, bool tracking) {
-    const BloomIndex index = bloom_.IndexOf(MixKey(key));
-    bloom_.Raise(index.seed, count, tracking, bloom_.FindOrAdd(index.block));
+  void RaiseCells(int64_t key, uint32_t count, bool tracking) {
+    bloom_.Raise(CellsOf(key), count, tracking);
+  }
+  // Makes room for this many more blocks of a generation. False: no memory.
+  bool ReserveBlocks(int age, int64_t blocks) {
+    return bloom_[age].Reserve(bloom_[age].used() + blocks, stagger_);
   }
   // Raises all cells of a block, given by its number in the shard.
-  void MergeBlock(uint64_t number, const uint32_t* cells) {
-    bloom_.Merge(cells, tracks_changes(), bloom_.FindOrAdd(number));
+  void MergeBlock(int age, uint64_t number, const uint32_t* cells) {
+    bloom_[age].Merge(cells, tracks_changes(), bloom_[age].FindOrAdd(number));
   }
+  // After a rotation: as much room as the previous generation needed, so that
+  // the new one need not grow again. Only a hint.
+  void ReserveAsBefore() {
+    if (!bloom_.is_enabled()) return;
+    bloom_.young().Reserve(bloom_[1].used(), stagger_);
+  }
+  // Makes each generation of the Bloom filter one older.
+  void RotateBloom() { bloom_.Rotate(); }
+  // Forgets all but the youngest `count` generations.
+  void KeepGenerations(int count) { bloom_.Keep(count); }
   // The caller calls these after it has inserted entries or given them rows.
   void AddToKeys(int64_t entries) {
     keys_.store(n_keys() + entries, std::memory_order_release);
@@ -207,7 +239,10 @@ class Shard {
 
   bool Erase(int64_t key);
   int64_t EvictOlder(int64_t version, int64_t stamp);
-  int64_t EvictSmaller(float half_squared_norm);
+  // Also erases the entries without a row that were last counted before
+  // `forgotten`, if there is a Bloom filter. Stamps the others as EvictOlder.
+  int64_t EvictSmaller(float half_squared_norm, int64_t forgotten,
+                       int64_t stamp);
   // Returns whether the key owns a row. values: (slots()[slot].width)
   bool SetSlot(size_t slot, int64_t key, const float* values);
   void Clear();
@@ -225,13 +260,13 @@ class Shard {
   // Calls visit(row, saved (dim)) for the frozen keys that own a row.
   template <typename Visit>
   void ForEachFrozen(const Visit& visit);
-  // Removes an entry and its row. keep_entry: removes only the row, and the
-  // entry counts from 0.
-  void Evict(EntryRef entry, bool keep_entry);
-  // Whether an entry is what an eviction kept.
-  bool IsEvicted(EntryRef entry) const {
-    return has_bloom() && !entry.has_row() && entry.count() == 0;
-  }
+  void Remove(EntryRef entry);
+  // Evicts a key that owns a row. If cells still count the key, they would
+  // admit it at once, so it keeps an entry without a row, of count 0 and
+  // version `stamp`. That entry is evicted like any other without a row, and
+  // the generations with these cells are forgotten before that.
+  void Evict(EntryRef entry, int64_t stamp);
+  void FreeRowOf(EntryRef entry);
   void NoteErased(int64_t key);
 
   // Line 1.
@@ -257,7 +292,7 @@ class Shard {
   size_t n_erased_pending_ = 0;  // Size of erased_ at the last MarkSaved.
 
   // The cells of keys without an entry.
-  alignas(kCacheLine) BloomShard bloom_;
+  alignas(kCacheLine) BloomGenerations bloom_;
 
   std::vector<int64_t> frozen_keys_;
   std::vector<float> frozen_values_;  // (frozen_keys_, dim); used by an apply.

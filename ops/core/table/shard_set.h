@@ -13,6 +13,7 @@
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/base/shared_mutex.h"
+#include "ops/core/table/bloom_generations.h"
 #include "ops/core/table/counting_bloom_filter.h"
 #include "ops/core/table/row_store.h"
 #include "ops/core/table/shard.h"
@@ -58,6 +59,11 @@ class ShardSet {
   // The geometry of the Bloom filter; without one it has no blocks.
   const BloomGeometry& bloom() const { return bloom_; }
   bool has_bloom() const { return bloom_.shard_blocks() > 0; }
+  // As in Shard; all shards agree.
+  bool counts_in_cells() const { return shards_[0].counts_in_cells(); }
+  // Read under a shared lock, changed under all locks.
+  const GenerationAges& ages() const { return ages_; }
+  GenerationAges* mutable_ages() { return &ages_; }
 
   // Whether a key is padding, which owns nothing.
   bool IsPadding(int64_t key) const {
@@ -108,6 +114,7 @@ class ShardSet {
   std::atomic<bool> tracks_changes_{false};
   mutable std::mutex save_mutex_;
   BloomGeometry bloom_;
+  GenerationAges ages_;
   std::array<Shard, kShards> shards_;
 };
 

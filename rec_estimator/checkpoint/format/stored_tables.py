@@ -14,7 +14,7 @@ from rec_estimator.checkpoint.format.bundle import Bundle, StoredTensor
 
 # The tensors of a shard or of a slot have its name and one of these suffixes.
 FILTERED = ("-keys_filtered", "-freqs_filtered", "-versions_filtered")
-BLOOM = ("-cbf_blocks", "-cbf_counters", "-cbf_layout")
+BLOOM = ("-cbf_blocks", "-cbf_counters", "-cbf_layout", "-cbf_generations")
 SUFFIXES = (
     *("-keys", "-values", "-freqs", "-versions", "-partition_offset"),
     *(*FILTERED, "-partition_filter_offset"),

@@ -144,19 +144,77 @@ def test_a_second_restore_does_not_double_the_counts(make_table, tmp_path):
         np.testing.assert_array_equal(table.frequencies(keys), keys % 4 + 1)
 
 
-def test_an_evicted_key_of_a_bloom_filter_stays_an_entry(make_table, tmp_path):
+def aged_table(make_table):
+    """A table with three generations, rows, counts, and an entry of an evicted key."""
     (table,), keys = bloom_tables(make_table, 1)
-    train(table, [2], version=50)
-    assert table.evict(global_step=50, steps_to_live=10) > 0
-    train(table, [3, 3], version=51)
+    train(table, [24, 24], version=2)  # Has a row, and one occurrence in cells.
+    for version, more in ((3, [0, 4, 8, 12]), (6, [16, 20]), (8, [0, 1, 301])):
+        train(table, more, version=version)
+        table.evict(global_step=version + 1, steps_to_live=6)
+    return table, keys
+
+
+def test_generations_and_evicted_keys_of_a_bloom_filter_are_restored(make_table, tmp_path):
+    table, keys = aged_table(make_table)
     table.save(tmp_path / "c", slots=ADAGRAD)
+    generations = read(tmp_path / "c")["t-cbf_generations"]
+    assert generations[:, :2].tolist() == [[2, 7], [1, 4], [0, 0]]
+    assert (generations[1:, 2] > 0).all()
     restored = make_table(DIM, name="r", **BLOOM)
     restored.restore(tmp_path / "c", BANK, slots=ADAGRAD)
     assert contents(restored) == contents(table)
-    assert table.export()["keys_filtered"].size > 0
+    assert table.export()["keys_filtered"].tolist() == [24]
     np.testing.assert_array_equal(restored.frequencies(keys), table.frequencies(keys))
     restored.restore(tmp_path / "c", BANK, slots=ADAGRAD)
     assert contents(restored) == contents(table)
+
+
+def test_generations_of_several_shards_are_aligned_by_age(make_table, tmp_path):
+    tables = [make_table(DIM, BANK, name=f"shard{part}", **BLOOM) for part in range(2)]
+    for step in range(10):
+        if step == 5:  # One shard rotates more often.
+            tables[1].evict(global_step=step, steps_to_live=10)
+        for part, table in enumerate(tables):
+            train(table, [2 * step + part], version=step)
+    for table in tables:
+        table.evict(global_step=10, steps_to_live=10)
+    names = ["t/part_0", "t/part_1"]
+    tables[0].save(tmp_path / "c", others=tables[1:], names=names, slots=ADAGRAD)
+    one = make_table(DIM, name="one", **BLOOM)
+    one.restore(tmp_path / "c", BANK, slots=ADAGRAD)
+    assert (one.frequencies(np.arange(20)) == 1).all()
+    one.save(tmp_path / "one", slots=ADAGRAD)
+    generations = read(tmp_path / "one")["t-cbf_generations"]
+    assert generations[:, :2].tolist() == [[2, 10], [1, 5], [0, 0]]
+    # Each count is kept for 10 steps, and forgotten when its generation is over.
+    one.evict(global_step=19, steps_to_live=10)
+    assert (one.frequencies(np.arange(18, 20)) == 1).all()
+    one.evict(global_step=20, steps_to_live=10)
+    assert not one.frequencies(np.arange(20)).any()
+
+
+def test_a_bloom_filter_of_an_earlier_release_begins_to_age(make_table, tmp_path):
+    (table,), keys = bloom_tables(make_table, 1)
+    table.save(tmp_path / "c", slots=ADAGRAD)
+    tensors = read(tmp_path / "c")
+    del tensors["t-cbf_generations"]
+    # That release kept an entry of version -1 for each evicted key.
+    evicted = np.arange(1000, 1100)
+    tensors["t-keys_filtered"], tensors["t-freqs_filtered"] = evicted, evicted % 2
+    tensors["t-versions_filtered"] = np.full(100, -1)
+    del tensors["t-partition_filter_offset"]
+    restored = make_table(DIM, name="r", **BLOOM)
+    restored.restore(write(tmp_path / "old", tensors), BANK, slots=ADAGRAD)
+    np.testing.assert_array_equal(restored.frequencies(keys), keys % 4 + 1)
+    np.testing.assert_array_equal(restored.frequencies(evicted), evicted % 2)
+    counted = keys[keys % 4 < 2]
+    for step in (90, 95, 99):
+        restored.evict(global_step=step, steps_to_live=10)
+        np.testing.assert_array_equal(restored.frequencies(counted), counted % 4 + 1)
+        assert restored.stats().total_count >= 100
+    restored.evict(global_step=101, steps_to_live=10)
+    assert restored.stats().total_count == 0
+    assert not restored.frequencies(keys).any()
 
 
 @pytest.mark.parametrize(
@@ -182,7 +240,25 @@ def test_bloom_cells_of_another_layout_are_dropped(make_table, tmp_path, filter_
 
 def damaged_bloom(tensors):
     blocks, cells, layout = (tensors[f"t-cbf_{name}"] for name in ("blocks", "counters", "layout"))
+
+    def generations(*rows):
+        return {"t-cbf_generations": np.array(rows, np.int64)}
+
+    n = len(blocks)
     return {
+        "flat generations": {"t-cbf_generations": np.array([0, 0, n])},
+        "no generation": {"t-cbf_generations": np.zeros([0, 3], np.int64)},
+        "four generations": generations(*([3 - age, 0, n if age == 0 else 0] for age in range(4))),
+        "too few blocks": generations([0, 0, n - 1]),
+        "too many blocks": generations([0, 0, n + 1]),
+        "negative blocks": generations([1, 0, n + 1], [0, 0, -1]),
+        "generations with a gap": generations([2, 0, n], [0, 0, 0]),
+        "generations in another order": generations([0, 0, n], [1, 0, 0]),
+        "a generation before the first": generations([0, 0, n], [-1, 0, 0]),
+        "an older generation that began later": generations([1, 5, n], [0, 6, 0]),
+        "a start below 0": generations([0, -1, n]),
+        "a start that cannot advance": generations([0, 2**63 - 1, n]),
+        "a number that cannot advance": generations([2**63 - 1, 0, n]),
         "a layout of three": {"t-cbf_layout": layout[:3]},
         "a flat layout": {"t-cbf_layout": layout.reshape(2, 2)},
         "a block too many": {"t-cbf_blocks": np.append(blocks, 0)},

@@ -148,6 +148,8 @@ def test_a_bloom_filter_is_saved_as_its_touched_blocks(make_table, tmp_path, fre
     np.testing.assert_array_equal(export.bloom_blocks, numbers)
     np.testing.assert_array_equal(export.bloom_counters, cells)
     np.testing.assert_array_equal(export.bloom_layout, layout)
+    np.testing.assert_array_equal(export.bloom_generations, [[0, 0, len(numbers)]])
+    np.testing.assert_array_equal(tensors["t-cbf_generations"], export.bloom_generations)
 
 
 def test_an_export_with_counters_of_another_type_is_an_error(make_table):

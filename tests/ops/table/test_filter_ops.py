@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters, admission and eviction: agreement of the kernels with the oracle, and errors."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from oracle import RULES, TableOracle
 
 from rec_estimator import _ops
+from rec_estimator.options import Filter
 
 EDGE_KEYS = [0, -1, np.iinfo(np.int64).min, np.iinfo(np.int64).max]
 BANK = np.arange(12, dtype=np.float32).reshape(4, 3) + 1
@@ -103,24 +106,28 @@ def test_an_invalid_filter_is_an_error(session, attrs, message):
         session.run(handle(**attrs).op)
 
 
-@pytest.mark.parametrize(
-    "attrs, message",
-    [
-        ({"filter_freq": 4}, "filter_freq of table t must be 3,.* got 4"),
-        ({"filter_coefficient": 2}, "filter_coefficient of table t must be 1,.* got 2"),
-        ({"max_element_size": 9}, "max_element_size of table t must be 1000000,.* got 9"),
-        (
-            {"false_positive_probability": 0.25},
-            "false_positive_probability of table t must be 1e-06,.* got 0.25",
-        ),
-    ],
-    ids=str,
-)
-def test_one_name_with_two_filters_is_an_error_with_both(session, attrs, message):
-    session.run(handle(filter_freq=3, **BLOOM).op)
-    session.run(handle(filter_freq=3, **BLOOM).op)
+# For each attribute of a filter: the attributes of a table, and another value of this one.
+FILTER_ATTRS = {
+    "filter_freq": ({"filter_freq": 3}, 4),
+    "filter_coefficient": ({"filter_coefficient": 1}, 2),
+    "max_element_size": ({"filter_freq": 3, **BLOOM}, 9),
+    "false_positive_probability": ({"filter_freq": 3, **BLOOM}, 0.25),
+}
+
+
+@pytest.mark.parametrize("attr", FILTER_ATTRS)
+def test_one_name_with_two_filters_is_an_error_with_both(session, attr):
+    attrs, given = FILTER_ATTRS[attr]
+    session.run(handle(**attrs).op)
+    session.run(handle(**attrs).op)
+    message = f"{attr} of table t must be {attrs[attr]}, .* got {given}"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        session.run(handle(**{"filter_freq": 3, **BLOOM, **attrs}).op)
+        session.run(handle(**{**attrs, attr: given}).op)
+
+
+@pytest.mark.parametrize("kind", get_args(Filter))
+def test_every_attribute_of_a_filter_is_compared(kind):
+    assert set(kind().handle_attrs()) <= set(FILTER_ATTRS)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/core/base/parallel.h"
 #include "ops/core/math/row_update.h"
 #include "ops/core/table/embedding_table.h"
 
@@ -45,11 +46,12 @@ class AddSum : public RowUpdate {
 
 // Adds 1 to every float of a key's value for each occurrence.
 inline bool ApplyOnes(EmbeddingTable* table, const std::vector<int64_t>& keys,
-                      int64_t version = 0) {
+                      int64_t version = 0,
+                      const ParallelFor& parallel = SerialFor) {
   const std::vector<float> grads(keys.size() * table->dim(), 1.0f);
   return table->Apply(
       {keys.data(), grads.data(), keys.size(), nullptr, 0, version}, AddSum(),
-      SerialFor);
+      parallel);
 }
 
 // slot += gradient^2; value -= rate * gradient / sqrt(slot).

@@ -210,7 +210,7 @@ TEST(MergedBlocksHoldTheLargerCell) {
                           cells.begin() + (i + 1) * width);
   }
   EXPECT_TRUE(
-      a.MergeBloom(shuffled.data(), shuffled.size(), shuffled_cells.data()));
+      a.MergeBloom(0, shuffled.data(), shuffled.size(), shuffled_cells.data()));
   for (int64_t key = 0; key < 3000; ++key) {
     int64_t count;
     a.Frequencies(&key, 1, &count);
@@ -220,33 +220,17 @@ TEST(MergedBlocksHoldTheLargerCell) {
   std::vector<uint32_t> merged, once_more;
   blocks_of(a, &merged_blocks, &merged);
   EXPECT_TRUE(
-      a.MergeBloom(shuffled.data(), shuffled.size(), shuffled_cells.data()));
+      a.MergeBloom(0, shuffled.data(), shuffled.size(), shuffled_cells.data()));
   blocks_of(a, &merged_blocks, &once_more);
   EXPECT_TRUE(merged == once_more);
   const std::vector<uint32_t> large(width, UINT32_MAX);
-  EXPECT_TRUE(a.MergeBloom(&blocks[0], 1, large.data()));
+  EXPECT_TRUE(a.MergeBloom(0, &blocks[0], 1, large.data()));
   const EmbeddingTable::Snapshot snapshot(a);
   snapshot.ForEachBloomBlock([&](int64_t number, const uint32_t* of_block) {
     for (size_t c = 0; number == blocks[0] && c < width; ++c) {
       EXPECT_EQ(of_block[c], 100u);
     }
   });
-}
-
-TEST(EvictedKeyCountsFromZeroAlthoughItsCellsStay) {
-  EmbeddingTable table(1, 0.0f, {3, 1, 1000, 0.01});
-  EXPECT_TRUE(ApplyOnes(&table, {5, 5, 5}, 1));
-  EXPECT_EQ(table.size(), 1);
-  EXPECT_EQ(table.EvictOlder(2, 9), 1);
-  EXPECT_EQ(table.size(), 0);
-  EXPECT_EQ(table.total_count(), 1);
-  EXPECT_EQ(table.EvictOlder(100, 9), 0);  // No row is left to evict.
-  EXPECT_TRUE(ApplyOnes(&table, {5, 5}, 3));
-  EXPECT_EQ(table.size(), 0);
-  EXPECT_EQ(table.EvictOlder(4, 9), 1);  // Two occurrences.
-  EXPECT_TRUE(ApplyOnes(&table, {5, 5}, 5));
-  EXPECT_TRUE(ApplyOnes(&table, {5}, 5));
-  EXPECT_EQ(table.size(), 1);
 }
 
 }  // namespace

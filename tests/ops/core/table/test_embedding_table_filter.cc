@@ -2,6 +2,7 @@
 // EmbeddingTable with a filter, evictions and incremental saves, compared with
 // an oracle bit for bit. One caller.
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -52,9 +53,7 @@ class Oracle {
 
   int64_t Count(int64_t key) const {
     const auto entry = entries.find(key);
-    if (entry != entries.end()) return entry->second.count;
-    const auto cell = cells_.find(key);
-    return cell == cells_.end() ? 0 : cell->second;
+    return entry != entries.end() ? entry->second.count : InCells(key);
   }
   bool HasRow(int64_t key) const {
     const auto entry = entries.find(key);
@@ -74,9 +73,9 @@ class Oracle {
     for (const auto& [key, n] : occurrences) {
       const int64_t count = Grown(key, n);
       const bool admitted = count >= filter_.threshold;
-      if (bloom_ && entries.count(key) == 0) {
-        cells_[key] = std::min<int64_t>(count, filter_.threshold);
-        if (!admitted) continue;
+      if (bloom_ && entries.count(key) == 0 && !admitted) {
+        cells_[0][key] = count;
+        continue;
       }
       Entry& entry = entries[key];
       entry.count = count;
@@ -110,7 +109,8 @@ class Oracle {
           std::min<int64_t>(std::max<int64_t>(freq, 0), UINT32_MAX);
       const bool admitted = count >= filter_.threshold;
       if (bloom_ && into_bloom && !admitted && entries.count(keys[i]) == 0) {
-        cells_[keys[i]] = std::max(cells_[keys[i]], count);
+        int64_t& cell = cells_[0][keys[i]];
+        cell = std::max(cell, count);
         continue;
       }
       Entry& entry = entries[keys[i]];
@@ -121,17 +121,33 @@ class Oracle {
   }
 
   int64_t EvictOlder(int64_t version, int64_t stamp) {
-    return Evict([&](Entry* entry) {
+    const int64_t steps_to_live = std::max<int64_t>(0, stamp - version);
+    for (int64_t& start : starts_) start = std::min(start, stamp);
+    if (stamp - starts_[0] >= std::max<int64_t>(1, (steps_to_live + 1) / 2)) {
+      std::rotate(cells_.begin(), cells_.end() - 1, cells_.end());
+      cells_[0].clear();
+      starts_ = {stamp, starts_[0], starts_[1]};
+    }
+    for (int age : {1, 2}) {
+      if (starts_[age - 1] <= version) cells_[age].clear();
+    }
+    return Evict(stamp, [&](Entry* entry) {
       if (entry->version >= 0 && entry->version < version) return true;
-      const bool trace = bloom_ && entry->row.empty() && entry->count == 0;
-      if (entry->version == -1 && !trace) entry->version = stamp;
+      if (entry->version == -1) entry->version = stamp;
       entry->version = std::min(entry->version, stamp);
       return false;
     });
   }
-  int64_t EvictSmaller(float limit) {
-    return Evict([&](Entry* entry) {
-      if (entry->row.empty()) return false;
+  // The filters are so large that they never age by their load.
+  int64_t EvictSmaller(float limit, int64_t stamp) {
+    stamp = std::max(stamp, starts_[0]);
+    return Evict(stamp, [&](Entry* entry) {
+      if (entry->row.empty()) {
+        if (!bloom_) return false;
+        if (entry->version == -1) entry->version = stamp;
+        entry->version = std::min(entry->version, stamp);
+        return false;
+      }
       double sum = 0;
       for (int d = 0; d < kDim; ++d) {
         sum += static_cast<double>(entry->row[d]) * entry->row[d];
@@ -142,23 +158,34 @@ class Oracle {
 
   void Clear() {
     entries.clear();
-    cells_.clear();
+    cells_ = {};
+    starts_ = {};
   }
 
   std::unordered_map<int64_t, Entry> entries;
 
  private:
+  int64_t InCells(int64_t key) const {
+    int64_t count = 0;
+    for (const auto& cells : cells_) {
+      const auto cell = cells.find(key);
+      if (cell != cells.end()) count = std::max(count, cell->second);
+    }
+    return count;
+  }
   template <typename Goes>
-  int64_t Evict(const Goes& goes) {
+  int64_t Evict(int64_t stamp, const Goes& goes) {
     int64_t evicted = 0;
     for (auto entry = entries.begin(); entry != entries.end();) {
       if (!goes(&entry->second)) {
         ++entry;
         continue;
       }
-      ++evicted;
-      if (bloom_) {
+      const bool had_row = !entry->second.row.empty();
+      evicted += !bloom_ || had_row || entry->second.count > 0;
+      if (had_row && InCells(entry->first) > 0) {
         entry->second = Entry();
+        entry->second.version = stamp;
         ++entry;
       } else {
         entry = entries.erase(entry);
@@ -169,7 +196,9 @@ class Oracle {
 
   const FilterSpec filter_;
   const bool bloom_;
-  std::unordered_map<int64_t, int64_t> cells_;
+  // Generations, youngest first.
+  std::array<std::unordered_map<int64_t, int64_t>, 3> cells_;
+  std::array<int64_t, 3> starts_{};
 };
 
 std::unique_ptr<EmbeddingTable> NewTable(const FilterSpec& filter) {
@@ -183,10 +212,27 @@ std::unique_ptr<EmbeddingTable> NewTable(const FilterSpec& filter) {
   return table;
 }
 
+void ExpectSameEntries(const EmbeddingTable& a, const EmbeddingTable& b) {
+  const Contents of_a(a), of_b(b);
+  for (auto list : {&Contents::admitted, &Contents::filtered}) {
+    EXPECT_EQ((of_a.*list).size(), (of_b.*list).size());
+    for (size_t i = 0; i < std::min((of_a.*list).size(), (of_b.*list).size());
+         ++i) {
+      const Contents::Entry& x = (of_a.*list)[i];
+      const Contents::Entry& y = (of_b.*list)[i];
+      EXPECT_EQ(x.key, y.key);
+      EXPECT_EQ(x.freq, y.freq);
+      EXPECT_EQ(x.version, y.version);
+      EXPECT_TRUE(x.row == nullptr || SameBits(x.row, y.row, kDim + kSlot));
+    }
+  }
+}
+
 // The contents of a checkpoint, as a table into which saves are restored.
 class Copy {
  public:
-  explicit Copy(const FilterSpec& filter) : table_(NewTable(filter)) {}
+  explicit Copy(const FilterSpec& filter)
+      : filter_(filter), table_(NewTable(filter)) {}
 
   // Saves the changes since the last save, or everything. `fails`: the save
   // fails at its end, so nothing is restored and nothing is committed.
@@ -200,7 +246,12 @@ class Copy {
     if (!fails) live->CommitSaved();
   }
 
-  const EmbeddingTable& table() const { return *table_; }
+  void ExpectSameAs(const EmbeddingTable& live) const {
+    ExpectSameEntries(live, *table_);
+    const std::unique_ptr<EmbeddingTable> with_cells = NewTable(filter_);
+    EXPECT_TRUE(cells_.RestoreTo(with_cells.get()));
+    EXPECT_TRUE(CellsOf(live) == CellsOf(*with_cells));
+  }
 
  private:
   void Play(const Contents& contents, Contents::Keys keys) {
@@ -234,49 +285,14 @@ class Copy {
     }
     EXPECT_TRUE(table_->InsertFiltered(key_list.data(), key_list.size(),
                                        freqs.data(), versions.data(), false));
-    std::vector<int64_t> blocks;
-    std::vector<uint32_t> cells;
-    const int width = table_->bloom_layout().cells_per_block;
-    contents.snapshot.ForEachBloomBlock(
-        [&](int64_t number, const uint32_t* of_block) {
-          EXPECT_TRUE(blocks.empty() || blocks.back() < number);
-          blocks.push_back(number);
-          cells.insert(cells.end(), of_block, of_block + width);
-        });
-    EXPECT_EQ(static_cast<int64_t>(blocks.size()),
-              contents.snapshot.bloom_blocks());
-    EXPECT_TRUE(table_->MergeBloom(blocks.data(), blocks.size(), cells.data()));
+    cells_.Save(contents.snapshot, table_->bloom_layout().cells_per_block,
+                keys);
   }
 
-  std::unique_ptr<EmbeddingTable> table_;
+  const FilterSpec filter_;
+  std::unique_ptr<EmbeddingTable> table_;  // Rows and entries.
+  SavedCells cells_;
 };
-
-void ExpectSame(const EmbeddingTable& a, const EmbeddingTable& b) {
-  const Contents of_a(a), of_b(b);
-  for (auto list : {&Contents::admitted, &Contents::filtered}) {
-    EXPECT_EQ((of_a.*list).size(), (of_b.*list).size());
-    for (size_t i = 0; i < std::min((of_a.*list).size(), (of_b.*list).size());
-         ++i) {
-      const Contents::Entry& x = (of_a.*list)[i];
-      const Contents::Entry& y = (of_b.*list)[i];
-      EXPECT_EQ(x.key, y.key);
-      EXPECT_EQ(x.freq, y.freq);
-      EXPECT_EQ(x.version, y.version);
-      EXPECT_TRUE(x.row == nullptr || SameBits(x.row, y.row, kDim + kSlot));
-    }
-  }
-  const auto cells = [](const Contents& contents, int width) {
-    std::vector<int64_t> all;
-    contents.snapshot.ForEachBloomBlock(
-        [&](int64_t number, const uint32_t* of_block) {
-          all.push_back(number);
-          all.insert(all.end(), of_block, of_block + width);
-        });
-    return all;
-  };
-  const int width = a.bloom_layout().cells_per_block;
-  EXPECT_TRUE(cells(of_a, width) == cells(of_b, width));
-}
 
 // A table, its oracle and its saves, with the same random operations.
 class Trial {
@@ -303,7 +319,8 @@ class Trial {
         }
         case 2: {
           const float limit = static_cast<float>(Random(20));
-          EXPECT_EQ(table_->EvictSmaller(limit), oracle_.EvictSmaller(limit));
+          EXPECT_EQ(table_->EvictSmaller(limit, version_),
+                    oracle_.EvictSmaller(limit, version_));
           break;
         }
         case 3:
@@ -340,7 +357,7 @@ class Trial {
     copy_.Save(table_.get(),
                copied_ ? Contents::Keys::kChanged : Contents::Keys::kAll,
                false);
-    ExpectSame(*table_, copy_.table());
+    copy_.ExpectSameAs(*table_);
   }
 
  private:
@@ -452,7 +469,7 @@ class Trial {
                full ? Contents::Keys::kAll : Contents::Keys::kChanged, fails);
     if (fails) return;
     copied_ = true;
-    ExpectSame(*table_, copy_.table());
+    copy_.ExpectSameAs(*table_);
     const Contents nothing(*table_, Contents::Keys::kChanged);
     EXPECT_EQ(nothing.admitted.size() + nothing.filtered.size() +
                   nothing.snapshot.erased().size(),

@@ -295,6 +295,7 @@ void FilterUnderLoad(const FilterSpec& filter, bool evict) {
     });
   }
   EmbeddingTable copy(kDim, 0.0f, filter);
+  SavedCells cells;
   bool saved = false;
   const auto save = [&] {
     {
@@ -320,10 +321,7 @@ void FilterUnderLoad(const FilterSpec& filter, bool evict) {
           EXPECT_TRUE(copy.InsertFiltered(key, 1, freq, version, false));
         });
       }
-      contents.snapshot.ForEachBloomBlock(
-          [&](int64_t number, const uint32_t* cells) {
-            EXPECT_TRUE(copy.MergeBloom(&number, 1, cells));
-          });
+      cells.Save(contents.snapshot, table.bloom_layout().cells_per_block, keys);
     }
     table.CommitSaved();
   };
@@ -350,11 +348,12 @@ void FilterUnderLoad(const FilterSpec& filter, bool evict) {
             },
             [&](std::mt19937_64*) { save(); }});
   save();
+  EXPECT_TRUE(cells.RestoreTo(&copy));
+  EXPECT_TRUE(CellsOf(table) == CellsOf(copy));
   const Contents live(table);
   const Contents copied(copy);
   EXPECT_EQ(live.admitted.size(), copied.admitted.size());
   EXPECT_EQ(live.filtered.size(), copied.filtered.size());
-  EXPECT_EQ(live.snapshot.bloom_blocks(), copied.snapshot.bloom_blocks());
   for (size_t i = 0; i < live.admitted.size(); ++i) {
     EXPECT_EQ(live.admitted[i].key, copied.admitted[i].key);
     EXPECT_EQ(live.admitted[i].freq, copied.admitted[i].freq);
