@@ -17,8 +17,9 @@ from rec_estimator._argument_checks import refuse_unsupported
 from rec_estimator._tensorflow import estimator as tf_estimator
 from rec_estimator._tensorflow import graphs
 from rec_estimator._tensorflow.estimator import EstimatorSpec, ModeKeys, WarmStartSettings
+from rec_estimator.checkpoint import deltas, warm_start
 from rec_estimator.checkpoint import saver as saver_lib
-from rec_estimator.checkpoint import warm_start
+from rec_estimator.checkpoint.format.bundle import Index
 from rec_estimator.features import EmbeddingFeature
 from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.walk import ancestors
@@ -42,13 +43,12 @@ _MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
 
 
 def _step_in(model_dir: str) -> int:
-    """The global step of the latest checkpoint; 0 if there is no checkpoint."""
+    """The global step of the latest checkpoint, which is checked; 0 if there is no checkpoint."""
     latest = tf.train.latest_checkpoint(model_dir)
-    if latest is None:
+    if latest is None or not tf.io.gfile.exists(f"{latest}.index"):  # None of the V2 format.
         return 0
-    reader = tf.train.NewCheckpointReader(latest)
-    has_step = reader.has_tensor(tf.GraphKeys.GLOBAL_STEP)
-    return int(reader.get_tensor(tf.GraphKeys.GLOBAL_STEP)) if has_step else 0
+    deltas.check_chain(latest)
+    return Index(latest).read_integer(tf.GraphKeys.GLOBAL_STEP) or 0
 
 
 class _WholeLoops(portable_lib.PortableExports):
@@ -70,10 +70,13 @@ class _WholeLoops(portable_lib.PortableExports):
         Raises:
           ValueError: With ``RunConfig(iterations_per_loop=N)``, the number of steps to train is not
             a multiple of N. Also whatever ``tf.estimator.Estimator.train`` raises.
+          tf.errors.DataLossError: The latest checkpoint of the model's folder is damaged.
         """
+        # Also checks the checkpoint, of which TensorFlow reads the step before it restores it.
+        step = _step_in(self.model_dir)
         iterations = getattr(self.config, "iterations_per_loop", 1)
         if iterations > 1:
-            check_steps(iterations, steps, max_steps, _step_in(self.model_dir))
+            check_steps(iterations, steps, max_steps, step)
         return super().train(input_fn, hooks, steps, max_steps, saving_listeners)
 
 

@@ -421,8 +421,8 @@ def without_padding(ids: Any, weights: Any) -> Tuple[_Ids, Optional[_Ids]]:
       The remaining ids as a SparseTensor or RaggedTensor, and their float32 weights.
 
     Raises:
-      tf.errors.InvalidArgumentError: The weights are not at the positions of the ids (while
-        running).
+      tf.errors.InvalidArgumentError: The weights are not at the positions of the ids, or have
+        another shape (while running).
     """
     if weights is not None:
         weights = tf.cast(weights, tf.float32)
@@ -447,6 +447,12 @@ def without_padding(ids: Any, weights: Any) -> Tuple[_Ids, Optional[_Ids]]:
     if ids.shape.rank == 1:
         ids = tf.expand_dims(ids, 1)
         weights = None if weights is None else tf.expand_dims(weights, 1)
+    if weights is not None:
+        same = tf.debugging.assert_equal(
+            tf.shape(weights), tf.shape(ids), message="weights must have the shape of the ids"
+        )
+        with tf.control_dependencies([same]):
+            weights = tf.identity(weights)
     indices = tf.where(tf.not_equal(ids, "" if ids.dtype == tf.string else -1))
     shape = tf.shape(ids, out_type=tf.int64)
     sparse = tf.SparseTensor(indices, tf.gather_nd(ids, indices), shape)

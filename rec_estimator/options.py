@@ -245,11 +245,11 @@ class GlobalStepEvict:
 
 @dataclasses.dataclass(frozen=True)
 class L2WeightEvict:
-    """Evicts rows with small values, at each full save.
+    """Evicts rows with small values, and rows with a NaN, at each full save.
 
     Attributes:
       l2_weight_threshold: Above 0. A row is evicted if half the sum of its squared values is below
-        this threshold. -1.0: nothing is evicted.
+        this threshold or NaN. -1.0: nothing is evicted.
 
     Raises:
       ValueError: l2_weight_threshold is neither -1.0 nor a finite number above 0.

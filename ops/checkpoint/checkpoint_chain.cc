@@ -17,8 +17,8 @@
 namespace rec_estimator {
 
 using ::tensorflow::Status;
-using ::tensorflow::errors::Aborted;
 using ::tensorflow::errors::DataLoss;
+using ::tensorflow::errors::FailedPrecondition;
 using ::tensorflow::errors::NotFound;
 using ::tensorflow::strings::StrCat;
 
@@ -39,6 +39,19 @@ Status ReadSharedString(CheckpointFile* file, const StoredShard& shard,
   return DataLoss("tensor ", name, " of ", file->prefix(),
                   " must be the same for all shards, '", *value, "', got '",
                   read, "'; the file is damaged");
+}
+
+// DataLoss if the shard is of a delta and does not name its parent. Without its
+// parent it would be taken for a full checkpoint.
+Status CheckNamesParent(const CheckpointFile& file, const StoredShard& shard) {
+  if (file.Has(shard.name + kDeltaOf)) return Status();
+  for (const char* suffix : {kKeysErased, kDeltaOfIndex}) {
+    if (!file.Has(shard.name + suffix)) continue;
+    return DataLoss("tensor ", shard.name, kDeltaOf, " must be in ",
+                    file.prefix(), " beside ", shard.name, suffix,
+                    ", got none; the file is damaged");
+  }
+  return Status();
 }
 
 // DataLoss unless `file` is the parent of the delta `link`, in which the table
@@ -85,6 +98,7 @@ Status FindStoredTable(CheckpointFile* file, const std::string& name,
   }
   for (StoredShard& shard : shards) {
     shard.count = shards.size();
+    TF_RETURN_IF_ERROR(CheckNamesParent(*file, shard));
     TF_RETURN_IF_ERROR(
         ReadSharedString(file, shard, kDeltaOf, &table->delta_of));
     TF_RETURN_IF_ERROR(
@@ -140,10 +154,10 @@ Status FindChain(const std::string& prefix, const std::string& name,
 Status OpenLink(const Link& link, CheckpointFile* file) {
   TF_RETURN_IF_ERROR(file->Open());
   if (file->identity() == link.identity) return Status();
-  return Aborted("checkpoint ", link.prefix,
-                 " must not change while it is restored, with an index of "
-                 "identity ",
-                 link.identity, ", got ", file->identity(), "; restore again");
+  return FailedPrecondition(
+      "checkpoint ", link.prefix,
+      " must not change while it is restored, with an index of identity ",
+      link.identity, ", got ", file->identity(), "; restore again");
 }
 
 }  // namespace rec_estimator

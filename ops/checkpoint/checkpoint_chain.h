@@ -34,8 +34,8 @@ struct Link {
   std::string identity;
 };
 
-// Finds the table's shards in an open file. DataLoss if some are missing,
-// NotFound if all are.
+// Finds the table's shards in an open file. NotFound if all are missing.
+// DataLoss if some are, or if a delta does not name its parent.
 tensorflow::Status FindStoredTable(CheckpointFile* file,
                                    const std::string& name, StoredTable* table);
 
@@ -44,8 +44,8 @@ tensorflow::Status FindStoredTable(CheckpointFile* file,
 tensorflow::Status FindChain(const std::string& prefix, const std::string& name,
                              std::vector<Link>* chain);
 
-// Opens a checkpoint of a chain again. Aborted if it was overwritten since
-// FindChain.
+// Opens a checkpoint of a chain again. FailedPrecondition if it was overwritten
+// since FindChain.
 tensorflow::Status OpenLink(const Link& link, CheckpointFile* file);
 
 }  // namespace rec_estimator

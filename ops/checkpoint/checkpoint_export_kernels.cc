@@ -3,6 +3,7 @@
 // tensors at one instant, and the Saver writes them.
 #include <algorithm>
 #include <cstdint>
+#include <shared_mutex>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -53,6 +54,7 @@ class TableExportOp : public OpKernel {
     OP_REQUIRES_OK(context, FindTable(context, &resource));
 
     OP_REQUIRES_OK(context, CheckDim(*resource, dim_));
+    const std::shared_lock<std::shared_mutex> lock(resource->replace_mutex());
     OP_REQUIRES_OK(context, CheckInitialized(*resource, "it is saved"));
     const EmbeddingTable::BloomLayout layout = resource->table().bloom_layout();
     OP_REQUIRES(

@@ -173,7 +173,8 @@ Status CheckpointFile::Find(const std::string& name,
   BundleEntryProto entry;
   TF_RETURN_IF_ERROR(FindEntry(name, name, &entry));
   TensorShape shape;
-  if (!TensorShape::BuildTensorShape(entry.shape(), &shape).ok()) {
+  if (entry.shape().unknown_rank() ||
+      !TensorShape::BuildTensorShape(entry.shape(), &shape).ok()) {
     return Damaged(name, "have a valid entry in the index, got a bad shape");
   }
   if (std::find(dtypes.begin(), dtypes.end(), entry.dtype()) == dtypes.end()) {

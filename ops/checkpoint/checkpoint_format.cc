@@ -60,6 +60,18 @@ Status CheckCountable(const std::string& table,
                            "; cut the table into more shards");
 }
 
+Status AsFatal(const Status& status, absl::StatusCode out_of_range) {
+  switch (status.code()) {
+    case absl::StatusCode::kOutOfRange:
+      return Status(out_of_range, status.message());
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kUnavailable:
+      return tensorflow::errors::Unknown(status.message());
+    default:
+      return status;
+  }
+}
+
 bool SavesFilteredKeys() {
   std::string value;
   const Status status = tensorflow::ReadStringFromEnvVar(

@@ -80,6 +80,14 @@ void CopyRowAndSlots(const float* row, int64_t i, int64_t dim,
 tensorflow::Status CheckCountable(const std::string& table,
                                   const EmbeddingTable::Snapshot& snapshot);
 
+// Returns an error under a code that ends a training. TensorFlow's loops take
+// OutOfRange for the end of the data, and start again after Aborted and
+// Unavailable for ever, but file systems return these codes, too: OutOfRange
+// for a file that is too large, for example. OutOfRange becomes `out_of_range`,
+// the others become Unknown, TensorFlow's code for most errors of a disk.
+tensorflow::Status AsFatal(const tensorflow::Status& status,
+                           absl::StatusCode out_of_range);
+
 // Whether keys without a row are written: true unless the environment variable
 // TF_EV_SAVE_FILTERED_FEATURES is False, false or 0.
 bool SavesFilteredKeys();

@@ -201,8 +201,9 @@ Reads `<tensor_name>-keys` or, if it was saved in shards, `<tensor_name>/part_<i
 Keeps the keys with floormod(key, 1000) % num_parts == part. The parents of an incremental checkpoint are
 read first. It is an error if a parent was overwritten since.
 
-After an error, an empty table is empty again; it may have become initialized. A table with contents is
-unchanged, except if memory runs out, an unordered file has a repeated key, or deltas exceed max_rows.
+The table is not initialized until all rows are there. After an error, a table is what it was: new, empty or
+with its contents. The exceptions are that memory runs out, an unordered file has a repeated key or a file
+changes meanwhile: then a table with contents has lost them and is not initialized.
 
 table: [].
 prefix: []. Prefix of a V2 checkpoint.

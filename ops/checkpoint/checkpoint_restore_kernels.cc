@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -91,11 +92,7 @@ class TableRestore {
       TF_RETURN_IF_ERROR(FindStoredTable(&file, name, &stored));
       const bool is_delta = !stored.delta_of.empty();
       for (const StoredShard& shard : stored.shards) {
-        // If the numbers of shards are equal, only one shard has keys for
-        // `part`.
-        if (shard.count == rules_.num_parts && shard.number != rules_.part) {
-          continue;
-        }
+        if (IsElsewhere(shard)) continue;
         if (is_delta) TF_RETURN_IF_ERROR(ReadErased(&file, shard));
         TF_RETURN_IF_ERROR(ReadRows(&file, shard, is_delta));
         TF_RETURN_IF_ERROR(ReadFiltered(&file, shard, is_delta));
@@ -105,10 +102,80 @@ class TableRestore {
     return Status();
   }
 
-  // Number of rows read, including rows that a later checkpoint replaces.
-  int64_t rows() const { return rows_; }
+  // Number of keys read. The table has no more rows than that.
+  int64_t keys() const { return keys_; }
+
+  // Counts the rows that the table will have. Reads keys only, and needs memory
+  // for the keys of the deltas. To be called instead of Run().
+  Status CountRows(const std::vector<Link>& chain, const std::string& name,
+                   int64_t* rows) {
+    // The newest checkpoint that has a key decides, so that one is read first.
+    std::unordered_set<int64_t> decided;
+    const bool has_padding = resource_.table().rules().has_padding;
+    *rows = 0;
+    for (auto link = chain.rbegin(); link != chain.rend(); ++link) {
+      CheckpointFile file(link->prefix);
+      TF_RETURN_IF_ERROR(OpenLink(*link, &file));
+      StoredTable stored;
+      TF_RETURN_IF_ERROR(FindStoredTable(&file, name, &stored));
+      const bool is_delta = !stored.delta_of.empty();
+      const auto decide = [&](int64_t key, bool owns_row) {
+        const bool is_first =
+            is_delta ? decided.insert(key).second : decided.count(key) == 0;
+        const bool is_padding = has_padding && key == EmbeddingTable::kPadding;
+        *rows += is_first && owns_row && !is_padding;
+      };
+      for (const StoredShard& shard : stored.shards) {
+        if (IsElsewhere(shard)) continue;
+        // In the opposite order of Run().
+        TF_RETURN_IF_ERROR(ForEachKey(&file, shard, kKeysFiltered,
+                                      kFreqsFiltered,
+                                      [&](int64_t key, int64_t freq) {
+                                        if (Admits(freq)) decide(key, true);
+                                      }));
+        TF_RETURN_IF_ERROR(
+            ForEachKey(&file, shard, kKeys, "",
+                       [&](int64_t key, int64_t) { decide(key, true); }));
+        TF_RETURN_IF_ERROR(
+            ForEachKey(&file, shard, kKeysErased, "",
+                       [&](int64_t key, int64_t) { decide(key, false); }));
+      }
+    }
+    return Status();
+  }
 
  private:
+  // Whether the shard has no keys for `part`: if the numbers of shards are
+  // equal, only one has.
+  bool IsElsewhere(const StoredShard& shard) const {
+    return shard.count == rules_.num_parts && shard.number != rules_.part;
+  }
+
+  // Whether a filtered key with this count gets a row.
+  bool Admits(int64_t freq) const {
+    return freq >= static_cast<int64_t>(resource_.table().filter().threshold);
+  }
+
+  // Calls visit(key, freq) for the keys of a tensor that belong to the table.
+  // freq is 0 if the file has none.
+  template <typename Visit>
+  Status ForEachKey(CheckpointFile* file, const StoredShard& shard,
+                    const char* keys, const char* freqs, const Visit& visit) {
+    if (!file->Has(shard.name + keys)) return Status();
+    RowReader reader(file, rules_, shard);
+    TF_RETURN_IF_ERROR(reader.OpenKeys(shard.name + keys, ""));
+    if (*freqs != 0) TF_RETURN_IF_ERROR(reader.OpenFreqs(shard.name + freqs));
+    reader.Start();
+    RowBatch batch;
+    do {
+      TF_RETURN_IF_ERROR(reader.Next(&batch));
+      for (size_t i = 0; i < batch.n; ++i) {
+        visit(batch.keys[i], batch.freqs.empty() ? 0 : batch.freqs[i]);
+      }
+    } while (batch.n > 0);
+    return Status();
+  }
+
   // Calls insert(batch) for each batch of the reader, on several threads.
   // insert() returns false if there is no memory. `count` gets the number of
   // keys. Without a table the batches are only read.
@@ -194,7 +261,7 @@ class TableRestore {
     int64_t count;
     TF_RETURN_IF_ERROR(ForEachBatch(
         &reader, [&](RowBatch* batch) { return Insert(batch); }, &count));
-    rows_ += count;
+    keys_ += count;
     if (table_ != nullptr) {
       TF_RETURN_IF_ERROR(CheckDistinct(*file, shard.name + kKeys, reader,
                                        is_delta, count,
@@ -283,6 +350,7 @@ class TableRestore {
               Versions(batch), into_bloom);
         },
         &count));
+    keys_ += count;
     // A repeated key in a Bloom filter does no harm.
     if (table_ == nullptr || into_bloom) return Status();
     return CheckDistinct(*file, name, reader, is_delta, count,
@@ -476,7 +544,7 @@ class TableRestore {
   const int64_t version_;  // Of every key, unless it is kStoredVersion.
   const EmbeddingTable::BloomLayout layout_;
   EmbeddingTable* const table_;  // nullptr: only check.
-  int64_t rows_ = 0;
+  int64_t keys_ = 0;
   size_t num_slots_ = 0;              // Number of slots of the table.
   std::vector<size_t> slot_numbers_;  // Position of each of slots_ among them.
   // Of the stored shards' Bloom filters, by name, at the end of the chain.
@@ -510,11 +578,12 @@ class TableRestoreOp : public OpKernel {
     std::vector<SlotPlace> places;
     OP_REQUIRES_OK(context, FindSlots(*resource, slots_, &places));
 
-    OP_REQUIRES_OK(context, OrResourceExhausted(resource->name(), [&] {
-                     return Restore(context, prefix->scalar<tstring>()(),
-                                    bank->flat<float>().data(),
-                                    bank->dim_size(0), resource.get());
-                   }));
+    const Status status = OrResourceExhausted(resource->name(), [&] {
+      return Restore(context, prefix->scalar<tstring>()(),
+                     bank->flat<float>().data(), bank->dim_size(0),
+                     resource.get());
+    });
+    OP_REQUIRES_OK(context, AsFatal(status, absl::StatusCode::kDataLoss));
   }
 
  private:
@@ -536,25 +605,39 @@ class TableRestoreOp : public OpKernel {
     // chain is checked first. total_count() does not include the counts in a
     // Bloom filter.
     const bool has_bloom = table.bloom_layout().blocks > 0;
-    const bool is_new = table.bank_rows() == 0;
-    if (table.total_count() > 0 || (has_bloom && !is_new)) {
-      TableRestore check(context, *resource, rules_, slots_, version_, nullptr);
-      TF_RETURN_IF_ERROR(check.Run(chain, tensor_name_));
-      // With deltas, the final number of rows is not known yet.
-      if (chain.size() == 1) {
-        TF_RETURN_IF_ERROR(CheckRoom(*resource, check.rows()));
-      }
-    }
+    const bool was_ready = resource->ready();
+    const bool has_contents =
+        was_ready && (table.total_count() > 0 || has_bloom);
+    if (has_contents) TF_RETURN_IF_ERROR(Check(context, chain, resource));
     const std::vector<float> old_bank = table.bank();
+    resource->BeginReplacement();
     table.Clear();
-    const Status status = Fill(context, chain, bank, bank_rows, resource);
-    if (status.ok()) return status;
-    table.Clear();
-    if (!is_new) {
+    const Status status = OrResourceExhausted(resource->name(), [&] {
+      return Fill(context, chain, bank, bank_rows, resource);
+    });
+    if (!status.ok()) table.Clear();
+    if (!status.ok() && was_ready) {
       table.SetBank(old_bank.data(),
                     static_cast<int64_t>(old_bank.size()) / table.dim());
     }
-    return status;
+    // An empty table is as it was.
+    if (status.ok() || (was_ready && !has_contents)) resource->set_ready();
+    if (status.ok() || !has_contents) return status;
+    return Status(status.code(),
+                  StrCat(status.message(), "; table ", resource->name(),
+                         " has lost its rows: restore a checkpoint or "
+                         "initialize the table"));
+  }
+
+  // Checks that the chain can be read and that its rows fit into the table.
+  Status Check(OpKernelContext* context, const std::vector<Link>& chain,
+               TableResource* resource) const {
+    TableRestore check(context, *resource, rules_, slots_, version_, nullptr);
+    TF_RETURN_IF_ERROR(check.Run(chain, tensor_name_));
+    if (CheckRoom(*resource, check.keys()).ok()) return Status();
+    int64_t rows;
+    TF_RETURN_IF_ERROR(check.CountRows(chain, tensor_name_, &rows));
+    return CheckRoom(*resource, rows);
   }
 
   Status Fill(OpKernelContext* context, const std::vector<Link>& chain,

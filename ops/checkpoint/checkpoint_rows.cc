@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <new>
+#include <system_error>
 #include <utility>
 
 #include "ops/checkpoint/checkpoint_format.h"
@@ -172,14 +174,17 @@ Status RowReader::OpenSlot(const SlotSpec& slot) {
 
 RowReader::~RowReader() {
   Stop(tensorflow::errors::Cancelled("the reader was destroyed"));
-  thread_.reset();
+  if (thread_.joinable()) thread_.join();
 }
 
 void RowReader::Start() {
   ready_.reserve(kReadAhead);  // The thread does not handle a bad_alloc there.
-  thread_.reset(tensorflow::Env::Default()->StartThread(
-      tensorflow::ThreadOptions(), "rec_estimator_checkpoint_reader",
-      [this] { ReadAll(); }));
+  // Env::StartThread would end the process if no thread can start.
+  try {
+    thread_ = std::thread([this] { ReadAll(); });
+  } catch (const std::system_error&) {
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void RowReader::ReadAll() {
@@ -206,7 +211,19 @@ void RowReader::ReadAll() {
   changed_.notify_all();
 }
 
+Status RowReader::ReadNext(RowBatch* batch) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  batch->n = 0;
+  while (status_.ok() && batch->n == 0 && next_key_ < rows_) {
+    status_ =
+        OrResourceExhausted(shard_.name, [&] { return ReadBatch(batch); });
+  }
+  if (!status_.ok()) batch->n = 0;
+  return status_;
+}
+
 Status RowReader::Next(RowBatch* batch) {
+  if (!thread_.joinable()) return ReadNext(batch);
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(
       lock, [this] { return all_read_ || !ready_.empty() || !status_.ok(); });

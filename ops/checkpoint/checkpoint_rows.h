@@ -11,12 +11,12 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ops/checkpoint/checkpoint_file.h"
 #include "ops/core/table/embedding_table.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/status.h"
 
 namespace rec_estimator {
@@ -79,8 +79,9 @@ class DistinctKeys {
 //                                kReadAhead batches
 //
 // A separate thread reads, so that the disk is not idle while all other threads
-// insert. The kernel's own read-ahead of at most 8 MiB is not enough: a disk of
-// 1.5 GB/s reads that in the time in which one batch is inserted.
+// insert. If the process may not start one more thread, Next() reads. The
+// kernel's own read-ahead of at most 8 MiB is not enough: a disk of 1.5 GB/s
+// reads that in the time in which one batch is inserted.
 //
 // Cost of a restore of 4M rows of dim 32 with Adam's slots (1.8 GB) on two
 // virtual cores: 1.2 core-seconds, of which copies of the kernel take 0.25,
@@ -150,6 +151,8 @@ class RowReader {
   tensorflow::Status CheckOffsets(const std::string& name);
   tensorflow::Status CheckRows(const StoredTensor& tensor) const;
   void ReadAll();  // Runs on the reader thread.
+  // Next() without a reader thread.
+  tensorflow::Status ReadNext(RowBatch* batch);
   tensorflow::Status ReadBatch(RowBatch* batch);
   tensorflow::Status CheckKeys(const std::vector<int64_t>& keys);
   tensorflow::Status RepeatedKey() const;
@@ -165,7 +168,8 @@ class RowReader {
   int64_t rows_ = 0;       // Keys in the file.
   int64_t row_bytes_ = 0;  // Bytes read per key, over all opened tensors.
 
-  // Used by the reader thread until Next() has returned an empty batch.
+  // Used by the reader thread until Next() has returned an empty batch. Without
+  // a reader thread, guarded by mutex_.
   int64_t next_key_ = 0;  // The first key that has not been read.
   DistinctKeys distinct_;
   std::vector<int64_t> kept_;  // Rows of the batch that belong to the table.
@@ -177,7 +181,7 @@ class RowReader {
   std::vector<RowBatch> ready_;  // Read and not yet returned, in order.
   std::vector<RowBatch> spare_;  // Memory of returned batches.
   bool all_read_ = false;
-  std::unique_ptr<tensorflow::Thread> thread_;  // Last: it uses the others.
+  std::thread thread_;  // Last: it uses the others.
 };
 
 }  // namespace rec_estimator

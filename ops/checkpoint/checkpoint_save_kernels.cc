@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <set>
+#include <shared_mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -89,6 +90,8 @@ class TableSave {
 
   // Saves the changes since `parent`, or the whole table if it has no name.
   Status Run(const Parent& parent, bool track_changes) {
+    const std::shared_lock<std::shared_mutex> lock(resource_.replace_mutex());
+    TF_RETURN_IF_ERROR(CheckInitialized(resource_, "it is saved"));
     EmbeddingTable& table = resource_.table();
     const bool is_delta = !parent.name.empty();
     if (is_delta && !table.tracks_changes()) {
@@ -454,20 +457,26 @@ class TablesSaveOp : public OpKernel {
     std::vector<TablePtr> tables(handles.size());
     for (int i = 0; i < handles.size(); ++i) {
       OP_REQUIRES_OK(context, FindTable(context, handles[i], &tables[i]));
-      OP_REQUIRES_OK(context, CheckInitialized(*tables[i], "it is saved"));
     }
 
-    CheckpointWriter writer(prefix);
-    for (int i = 0; i < handles.size(); ++i) {
-      TableSave save(context, tables[i].get(), names_[i], &writer);
-      OP_REQUIRES_OK(context, OrResourceExhausted(tables[i]->name(), [&] {
-                       return save.Run(parent, track_changes_);
-                     }));
-    }
-    OP_REQUIRES_OK(context, writer.Finish());
+    const Status status = OrResourceExhausted(
+        names_[0].name, [&] { return Save(context, prefix, parent, tables); });
+    OP_REQUIRES_OK(context,
+                   AsFatal(status, absl::StatusCode::kResourceExhausted));
   }
 
  private:
+  Status Save(OpKernelContext* context, const std::string& prefix,
+              const Parent& parent, const std::vector<TablePtr>& tables) const {
+    CheckpointWriter writer(prefix);
+    for (size_t i = 0; i < tables.size(); ++i) {
+      TableSave save(context, tables[i].get(), names_[i], &writer);
+      TF_RETURN_IF_ERROR(OrResourceExhausted(
+          tables[i]->name(), [&] { return save.Run(parent, track_changes_); }));
+    }
+    return writer.Finish();
+  }
+
   Status ReadTables(OpKernelConstruction* context) {
     std::vector<std::string> names, banks;
     std::vector<DataType> key_dtypes;

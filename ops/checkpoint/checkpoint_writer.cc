@@ -5,12 +5,15 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <new>
+#include <system_error>
 #include <utility>
 
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/tensor_slice.h"
 #include "tensorflow/core/lib/io/path.h"
+#include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/tensor_bundle/naming.h"
 
 namespace rec_estimator {
@@ -35,9 +38,12 @@ CheckpointWriter::CheckpointWriter(const std::string& prefix)
   const std::vector<std::string> files =
       TemporaryFiles(tensorflow::DataFilename(prefix_, 0, 1));
   if (files.size() == 1) data_file_ = open(files[0].c_str(), O_WRONLY);
-  thread_.reset(Env::Default()->StartThread(tensorflow::ThreadOptions(),
-                                            "rec_estimator_checkpoint_writer",
-                                            [this] { WriteSlices(); }));
+  // Env::StartThread would end the process if no thread can start.
+  try {
+    thread_ = std::thread([this] { WriteAll(); });
+  } catch (const std::system_error&) {
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -47,10 +53,18 @@ CheckpointWriter::~CheckpointWriter() {
   }
   Join();
   if (data_file_ >= 0) close(data_file_);
-  if (!finished_) RemoveFiles(/*placed=*/false);
+  if (finished_) return;
+  try {
+    RemoveFiles(/*placed=*/false);
+  } catch (const std::bad_alloc&) {  // The next save removes them.
+  }
 }
 
 Status CheckpointWriter::Add(std::vector<TensorRows> slices) {
+  if (!thread_.joinable()) {
+    if (status_.ok()) status_ = WriteSlices(slices);
+    return status_;
+  }
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return waiting_.empty() || !status_.ok(); });
   TF_RETURN_IF_ERROR(status_);
@@ -59,7 +73,7 @@ Status CheckpointWriter::Add(std::vector<TensorRows> slices) {
   return Status();
 }
 
-void CheckpointWriter::WriteSlices() {
+void CheckpointWriter::WriteAll() {
   for (;;) {
     std::vector<TensorRows> slices;
     {
@@ -69,18 +83,23 @@ void CheckpointWriter::WriteSlices() {
       slices.swap(waiting_);
       changed_.notify_all();
     }
-    for (const TensorRows& slice : slices) {
-      const Status status =
-          OrResourceExhausted(slice.name, [&] { return Write(slice); });
-      unflushed_ += static_cast<int64_t>(slice.rows.TotalBytes());
-      if (unflushed_ >= kWritebackBytes) StartWriteback();
-      if (status.ok()) continue;
-      std::lock_guard<std::mutex> lock(mutex_);
-      status_ = status;
-      changed_.notify_all();
-      return;
-    }
+    const Status status = WriteSlices(slices);
+    if (status.ok()) continue;
+    std::lock_guard<std::mutex> lock(mutex_);
+    status_ = status;
+    changed_.notify_all();
+    return;
   }
+}
+
+Status CheckpointWriter::WriteSlices(const std::vector<TensorRows>& slices) {
+  for (const TensorRows& slice : slices) {
+    TF_RETURN_IF_ERROR(
+        OrResourceExhausted(slice.name, [&] { return Write(slice); }));
+    unflushed_ += static_cast<int64_t>(slice.rows.TotalBytes());
+    if (unflushed_ >= kWritebackBytes) StartWriteback();
+  }
+  return Status();
 }
 
 Status CheckpointWriter::Write(const TensorRows& slice) {
@@ -114,7 +133,7 @@ void CheckpointWriter::Join() {
     no_more_ = true;
   }
   changed_.notify_all();
-  thread_.reset();
+  if (thread_.joinable()) thread_.join();
 }
 
 Status CheckpointWriter::Finish() {

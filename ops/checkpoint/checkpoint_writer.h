@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Save by rec_estimator.Saver, step 2: writes slices of tensors to a TensorFlow
 // V2 checkpoint. A separate thread writes while the caller gathers the next
-// slices.
+// slices. If the process may not start one more thread, the caller writes.
 #ifndef REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_WRITER_H_
 #define REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_WRITER_H_
 
@@ -10,10 +10,10 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/status.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 
@@ -46,7 +46,8 @@ class CheckpointWriter {
   tensorflow::Status Finish();
 
  private:
-  void WriteSlices();  // Runs on the thread.
+  void WriteAll();  // Runs on the thread.
+  tensorflow::Status WriteSlices(const std::vector<TensorRows>& slices);
   tensorflow::Status Write(const TensorRows& slice);
   void StartWriteback();
   void Join();
@@ -65,7 +66,7 @@ class CheckpointWriter {
   std::vector<TensorRows> waiting_;  // Added and not yet taken by the thread.
   bool no_more_ = false;             // No Add() follows.
   tensorflow::Status status_;        // First error of the thread.
-  std::unique_ptr<tensorflow::Thread> thread_;  // Last: it uses the others.
+  std::thread thread_;               // Last: it uses the others.
 };
 
 }  // namespace rec_estimator

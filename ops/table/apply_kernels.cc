@@ -90,7 +90,6 @@ class TableApplyOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input_list("hyper", &hyper_list));
 
     EmbeddingTable& table = resource->table();
-    OP_REQUIRES_OK(context, CheckInitialized(*resource, "it is trained"));
     OP_REQUIRES_OK(context, CheckRank(*keys, 1, "keys", "[n]"));
     OP_REQUIRES(context,
                 TensorShapeUtils::IsMatrix(grads->shape()) &&
@@ -117,6 +116,7 @@ class TableApplyOp : public OpKernel {
     OP_REQUIRES(context, update != nullptr, NoRowUpdate());
 
     std::shared_lock<std::shared_mutex> lock(resource->replace_mutex());
+    OP_REQUIRES_OK(context, CheckInitialized(*resource, "it is trained"));
     OP_REQUIRES_OK(context, OrResourceExhausted(resource->name(), [&] {
                      return PrepareSlots(*update, *resource);
                    }));

@@ -24,6 +24,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <vector>
 
 #include "ops/core/base/cpu_memory.h"
@@ -150,11 +151,19 @@ ParallelFor IntraOpThreads(tensorflow::OpKernelContext* context) {
       return;
     }
     const int64_t queues = std::min(threads, blocks);
-    auto loop = std::make_shared<Loop>(total, blocks, queues, work);
-    for (int64_t i = queues - 1; i > 0; --i) {
-      pool->Schedule([loop] { loop->Help(); });
+    std::shared_ptr<Loop> loop;
+    try {
+      loop = std::make_shared<Loop>(total, blocks, queues, work);
+      for (int64_t i = queues - 1; i > 0; --i) {
+        pool->Schedule([loop] { loop->Help(); });
+      }
+    } catch (const std::bad_alloc&) {  // Then there are fewer helpers or none.
     }
-    loop->Finish();
+    if (loop == nullptr) {
+      work(0, total);
+    } else {
+      loop->Finish();
+    }
   };
 }
 

@@ -66,7 +66,8 @@ class TableLookupOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input("keys", &keys));
 
     OP_REQUIRES_OK(context, CheckDim(*table, dim_));
-    OP_REQUIRES_OK(context, CheckInitialized(*table, "it is read"));
+    TableReader reader;
+    OP_REQUIRES_OK(context, reader.Open(table.get()));
 
     TensorShape shape;
     OP_REQUIRES_OK(context, ValuesShape(*keys, table->table().dim(), &shape));
@@ -355,12 +356,13 @@ class TableGroupLookupOp : public OpKernel {
 
     const int n = static_cast<int>(dims_.size());
     std::vector<Lookup> lookups(n);
+    std::vector<TableReader> readers(n);
     std::vector<TensorShape> shapes(n);
     for (int i = 0; i < n; ++i) {
       Lookup& lookup = lookups[i];
       OP_REQUIRES_OK(context, FindTable(context, tables[i], &lookup.table));
       OP_REQUIRES_OK(context, CheckDim(*lookup.table, dims_[i]));
-      OP_REQUIRES_OK(context, CheckInitialized(*lookup.table, "it is read"));
+      OP_REQUIRES_OK(context, readers[i].Open(lookup.table.get()));
       lookup.dim = lookup.table->table().dim();
       lookup.combiner = combiners_[i];
       lookup.unknown = unknowns_[i];

@@ -189,9 +189,11 @@ class TableInitializeOp : public OpKernel {
     OP_REQUIRES_OK(
         context, OrResourceExhausted(table->name(), [&] {
           std::lock_guard<std::shared_mutex> lock(table->replace_mutex());
-          if (only_new_ && table->table().bank_rows() > 0) return Status();
+          if (only_new_ && table->ready()) return Status();
+          table->BeginReplacement();
           table->table().SetBank(bank->flat<float>().data(), bank->dim_size(0));
           table->table().Clear();
+          table->set_ready();
           return Status();
         }));
   }
@@ -213,7 +215,7 @@ class TableIsInitializedOp : public OpKernel {
                    context->allocate_output("is_initialized", TensorShape({}),
                                             &is_initialized));
 
-    is_initialized->scalar<bool>()() = table->table().bank_rows() > 0;
+    is_initialized->scalar<bool>()() = table->ready();
   }
 };
 
@@ -256,6 +258,8 @@ class PerKeyOp : public OpKernel {
     OP_REQUIRES_OK(context, FindTable(context, &table));
     const Tensor* keys;
     OP_REQUIRES_OK(context, context->input("keys", &keys));
+    TableReader reader;
+    OP_REQUIRES_OK(context, reader.Open(table.get()));
 
     Tensor* out;
     OP_REQUIRES_OK(context,
@@ -308,6 +312,8 @@ class TableAdmitsOp : public OpKernel {
     const Tensor *keys, *counted_keys;
     OP_REQUIRES_OK(context, context->input("keys", &keys));
     OP_REQUIRES_OK(context, context->input("counted_keys", &counted_keys));
+    TableReader reader;
+    OP_REQUIRES_OK(context, reader.Open(table.get()));
 
     const int64_t n = keys->NumElements();
     const int64_t n_counted = counted_keys->NumElements();

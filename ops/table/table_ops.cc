@@ -81,7 +81,7 @@ Removes all keys from the table and sets its bank of initial vectors.
 
 table: [].
 bank: [b, dim], b >= 1. The initial vector of key k is row floormod(k, b).
-only_new: If true, a table that already has a bank is left unchanged.
+only_new: If true, a table that is already initialized is left unchanged.
 )doc");
 
 REGISTER_OP("RecEstimator>TableIsInitialized")
@@ -90,7 +90,8 @@ REGISTER_OP("RecEstimator>TableIsInitialized")
     .SetIsStateful()
     .SetShapeFn(TableStatsShape)
     .Doc(R"doc(
-Returns whether the table has a bank, set by TableInitialize or TableRestore.
+Returns whether TableInitialize or TableRestore has filled the table: false while a restore reads rows, and
+after one that lost the rows.
 
 table: [].
 is_initialized: [].
@@ -193,7 +194,8 @@ table: [].
 global_step: []. Keys get this version if theirs is -1 or larger, as it can be after a warm start.
 evicted: []. Number of evicted keys, including keys that were only counted.
 steps_to_live: If >= 0, evicts keys with global_step - version > steps_to_live. -1 disables this rule.
-l2_weight_threshold: If > 0, evicts rows whose squared values, summed and halved, are below it. -1 disables this rule.
+l2_weight_threshold: If > 0, evicts rows whose squared values, summed and halved, are below it, and rows with a
+  NaN. -1 disables this rule.
 )doc");
 
 }  // namespace

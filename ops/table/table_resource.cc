@@ -39,12 +39,23 @@ Status FindTable(OpKernelContext* context, TablePtr* table) {
   return FindTable(context, *handle, table);
 }
 
+void TableResource::BeginReplacement() {
+  // First, so that new readers refuse and the lock is soon free.
+  ready_.store(false);
+  const std::lock_guard<SharedMutex> lock(read_mutex_);
+}
+
 Status CheckInitialized(TableResource& table, const char* use) {
-  if (table.table().bank_rows() > 0) return Status();
+  if (table.ready()) return Status();
   return FailedPrecondition(
       "table ", table.name(), " must be initialized before ", use,
-      ", got a table without initial vectors; run "
+      ", got one that is new, is being restored or failed to restore; run "
       "tf.compat.v1.global_variables_initializer() or restore a checkpoint");
+}
+
+Status TableReader::Open(TableResource* table) {
+  lock_ = std::shared_lock<SharedMutex>(table->read_mutex_);
+  return CheckInitialized(*table, "it is read");
 }
 
 Status CheckDim(TableResource& table, int64_t dim) {

@@ -4,6 +4,7 @@
 #ifndef REC_ESTIMATOR_OPS_TABLE_TABLE_RESOURCE_H_
 #define REC_ESTIMATOR_OPS_TABLE_TABLE_RESOURCE_H_
 
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <new>
@@ -11,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "ops/core/base/shared_mutex.h"
 #include "ops/core/table/embedding_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
@@ -38,16 +40,30 @@ class TableResource : public tensorflow::ResourceBase {
   EmbeddingTable& table() { return table_; }
 
   // Held exclusively while all rows are replaced, which takes several calls of
-  // the table; held shared by training steps and evictions. So a step applies
-  // either to the old rows or to the new ones, and two concurrent restores
-  // never mix their rows.
+  // the table; held shared by training steps, evictions and saves. So a step
+  // applies either to the old rows or to the new ones, and two concurrent
+  // restores never mix their rows.
   std::shared_mutex& replace_mutex() { return replace_mutex_; }
 
+  // Whether all rows are there. False in a new table, while its rows are
+  // replaced, and if that failed.
+  bool ready() const { return ready_.load(std::memory_order_acquire); }
+  void set_ready() { ready_.store(true, std::memory_order_release); }
+  // Makes the table not ready and waits until nobody reads it. The caller holds
+  // replace_mutex exclusively.
+  void BeginReplacement();
+
  private:
+  friend class TableReader;
+
   const std::string name_;  // The handle's shared_name, for messages.
   const float default_value_;
   EmbeddingTable table_;
   std::shared_mutex replace_mutex_;
+  // Held shared by readers. They do not take replace_mutex, because they refuse
+  // a table that is being replaced instead of waiting for it.
+  SharedMutex read_mutex_;
+  std::atomic<bool> ready_{false};
 };
 
 using TablePtr = tensorflow::core::RefCountPtr<TableResource>;
@@ -60,9 +76,19 @@ tensorflow::Status FindTable(tensorflow::OpKernelContext* context,
 tensorflow::Status FindTable(tensorflow::OpKernelContext* context,
                              TablePtr* table);
 
-// FailedPrecondition if the table has no bank yet. `use` completes the message,
-// for example "it is read".
+// FailedPrecondition unless the table is ready. `use` completes the message,
+// for example "it is trained".
 tensorflow::Status CheckInitialized(TableResource& table, const char* use);
+
+// Reads of a table: while a TableReader lives, the rows are not replaced.
+class TableReader {
+ public:
+  // FailedPrecondition unless the table is ready.
+  tensorflow::Status Open(TableResource* table);
+
+ private:
+  std::shared_lock<SharedMutex> lock_;
+};
 
 // InvalidArgument unless attribute dim is the table's.
 tensorflow::Status CheckDim(TableResource& table, int64_t dim);

@@ -6,7 +6,7 @@
     pending.py         writes the files of a checkpoint and places them atomically
     paths.py           checks the paths that a user gives
     files.py           finds, identifies and removes the files of a checkpoint
-    deltas.py          incremental checkpoints and the checkpoints they build on
+    deltas.py          checks checkpoints, and those that incremental ones build on
     warm_start.py      initializes tables from another checkpoint
     sparse_folders.py  tables as plain arrays beside a checkpoint, as in Rec SDK
     format/            reads and writes TensorFlow's checkpoint format

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads which checkpoint a delta builds on, and checks that it is still there.
+"""Reads which checkpoint a delta builds on, and checks checkpoints before they are restored.
 
 A delta, written by ``Saver(incremental=True)``, stores the name of its parent and the identity of
 the parent's index. The parent may be a delta, too. To restore a delta, TableRestore reads the full
@@ -7,11 +7,12 @@ checkpoint at the start of the chain and then every delta in order.
 """
 
 import os
-from typing import Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.files import Signature, identity_of, signature_of
+from rec_estimator.checkpoint.format.bundle import Bundle, Index
 
 
 class Parent(NamedTuple):
@@ -21,25 +22,47 @@ class Parent(NamedTuple):
     identity: Optional[str]  # Of its index; None in deltas of older releases.
 
 
-def check_parents(prefix: str) -> None:
-    """Checks the chain of a delta, before a restore changes anything.
+def check_chain(prefix: str) -> None:
+    """Checks a checkpoint, and those it builds on, before a restore changes anything.
 
-    The op that restores a table makes the same checks, but by then variables may have been
-    restored.
+    Checks the structure of every index, the lengths of all data files and the checksums of small
+    tensors. The checksums of large ones are compared when they are restored. TensorFlow restores
+    variables and tables at the same time, and ends the process for some entries of an index.
 
     Args:
-      prefix: Prefix of a checkpoint. A full one passes.
+      prefix: Prefix of a checkpoint, full or not.
 
     Raises:
-      tf.errors.NotFoundError: A checkpoint of the chain is missing.
-      tf.errors.DataLossError: A checkpoint of the chain was overwritten or exchanged.
+      tf.errors.NotFoundError: A parent checkpoint is missing.
+      tf.errors.DataLossError: A checkpoint is damaged, or a parent was overwritten or exchanged.
     """
+    for checkpoint in _chain(prefix):
+        Bundle(checkpoint).check_files()
+
+
+def check_parents(prefix: str) -> None:
+    """Checks that the checkpoints that a delta builds on are still there.
+
+    Raises:
+      tf.errors.NotFoundError: A parent checkpoint is missing.
+      tf.errors.DataLossError: The name of a parent is damaged, or a parent was overwritten or
+        exchanged.
+    """
+    for _ in _chain(prefix):
+        pass
+
+
+def _chain(prefix: str) -> Iterator[str]:
+    """Yields a checkpoint and its parents, each after it was checked to be the parent."""
     seen: Set[str] = set()
-    parent = _read_parent(prefix)
-    while parent is not None and prefix not in seen:
+    while prefix not in seen:
         seen.add(prefix)
+        yield prefix
+        parent = _read_parent(prefix)
+        if parent is None:
+            return
         _check_parent(prefix, parent)
-        prefix, parent = parent.prefix, _read_parent(parent.prefix)
+        prefix = parent.prefix
 
 
 def _check_parent(prefix: str, parent: Parent) -> None:
@@ -82,7 +105,11 @@ class Deltas:
             return None
         known = self._parents.get(prefix)
         if known is None or known[0] != signature:
-            known = self._parents[prefix] = (signature, _read_parent(prefix))
+            try:
+                parent = _read_parent(prefix)
+            except (tf.errors.OpError, OSError, ValueError):
+                parent = None  # It is damaged, or was just removed: restoring it reports that.
+            known = self._parents[prefix] = (signature, parent)
         parent = known[1]
         return None if parent is None else parent.prefix
 
@@ -130,16 +157,20 @@ class Family(NamedTuple):
 
 
 def _read_parent(prefix: str) -> Optional[Parent]:
-    try:
-        reader = tf.train.NewCheckpointReader(prefix)
-        for name in reader.get_variable_to_shape_map():
-            if name.endswith("-delta_of"):
-                parent = os.path.join(os.path.dirname(prefix), reader.get_tensor(name).decode())
-                has_identity = reader.has_tensor(f"{name}_index")
-                identity = reader.get_tensor(f"{name}_index").decode() if has_identity else None
-                return Parent(parent, identity)
-    except (tf.errors.OpError, IndexError, RuntimeError, ValueError):
-        # The file is damaged, or was just removed: restoring it reports that. For damaged data
-        # files TensorFlow's reader raises various classes.
-        return None
+    """Returns the parent of a delta, None of a full checkpoint. All tables have the same."""
+    index = Index(prefix)
+    for name in index.names:
+        shard, _, suffix = name.rpartition("-")
+        if suffix not in ("delta_of", "delta_of_index", "keys_erased"):
+            continue
+        if f"{shard}-delta_of" not in index.names:
+            message = (
+                f"tensor {shard}-delta_of must be in {prefix} beside {name}, got none; the file is "
+                "damaged"
+            )
+            raise tf.errors.DataLossError(None, None, message)
+        parent = index.read_string(f"{shard}-delta_of")
+        has_identity = f"{shard}-delta_of_index" in index.names
+        identity = index.read_string(f"{shard}-delta_of_index") if has_identity else None
+        return Parent(os.path.join(os.path.dirname(prefix), parent), identity)
     return None

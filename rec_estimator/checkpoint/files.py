@@ -10,6 +10,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -23,6 +24,9 @@ from rec_estimator.checkpoint.format.bundle import sync
 
 # Start of the names of the folders in which saves and removals work.
 WORK_FOLDER = ".rec_estimator-save-"
+
+# In the folder of a removal: the names of the files to remove, as a JSON list, the index first.
+REMOVED_NAMES = "removed.json"
 
 _DATA_FILE = re.compile(r"\.data-(\d{5})-of-(\d{5})")
 
@@ -100,12 +104,51 @@ def size_of(prefix: str) -> int:
 
 
 def remove(prefix: str, meta_graph_suffix: str = "meta") -> None:
-    """Removes a checkpoint, index first: what a crash leaves is not taken for a checkpoint."""
-    if is_local(prefix):
-        remove_folder(sparse_folder_of(prefix))
-    for path in (f"{prefix}.index", *_data_paths(prefix), f"{prefix}.{meta_graph_suffix}"):
-        with contextlib.suppress(tf.errors.NotFoundError):
-            tf.io.gfile.remove(path)
+    """Removes a checkpoint, index first: what a crash leaves is not taken for a checkpoint.
+
+    If the process is killed meanwhile, the next save to a local folder removes the rest.
+
+    Raises:
+      OSError, tf.errors.OpError: A file cannot be removed.
+    """
+    paths = [f"{prefix}.index", *_data_paths(prefix), f"{prefix}.{meta_graph_suffix}"]
+    if not is_local(prefix):
+        for path in paths:
+            with contextlib.suppress(tf.errors.NotFoundError):
+                tf.io.gfile.remove(path)
+        return
+    remove_folder(sparse_folder_of(prefix))
+    if not any(map(os.path.lexists, paths)):
+        return
+    own_folder, lock = make_work_folder(os.path.dirname(prefix) or ".")
+    try:
+        with open(os.path.join(own_folder, REMOVED_NAMES), "w") as file:
+            json.dump([os.path.basename(path) for path in paths], file)
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
+    finally:
+        shutil.rmtree(own_folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+def finish_removal(own_folder: str, folder: str) -> None:
+    """Removes the files in ``folder`` that a killed removal in ``own_folder`` has left.
+
+    Removes nothing if it was killed before it removed the index, or if the checkpoint was saved
+    anew since.
+    """
+    try:
+        with open(os.path.join(own_folder, REMOVED_NAMES)) as file:
+            names = json.load(file)
+    except (OSError, ValueError):  # The folder is of a save, or the list is not complete.
+        return
+    if os.path.lexists(os.path.join(folder, names[0])):
+        return
+    for name in names[1:]:
+        with contextlib.suppress(OSError):
+            os.remove(os.path.join(folder, os.path.basename(name)))
 
 
 def sparse_folder_of(prefix: str) -> str:

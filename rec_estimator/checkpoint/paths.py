@@ -8,7 +8,7 @@ are named like a folder. ``rec_estimator.Saver`` refuses such paths before it wr
 import contextlib
 import errno
 import os
-from typing import Iterator
+from typing import Iterator, Type
 
 import tensorflow.compat.v1 as tf
 
@@ -66,6 +66,33 @@ def check_latest_filename(latest_filename: str, prefix: str) -> None:
             f"latest_filename must differ from the checkpoint's name, got {latest_filename!r} for "
             f"{prefix!r}; save to another name"
         )
+
+
+@contextlib.contextmanager
+def failing_for_good(
+    prefix: str, session: tf.Session, out_of_range: Type[tf.errors.OpError]
+) -> Iterator[None]:
+    """Changes the class of errors that training loops of TensorFlow do not take for errors.
+
+    They end without an error at OutOfRangeError, as at the end of the data, and start again for
+    ever after AbortedError and UnavailableError, as when a server has died. File systems raise
+    these classes, too: OutOfRangeError for a file that is larger than a limit or that was cut.
+
+    Args:
+      prefix: Prefix of the checkpoint.
+      session: The session that saves or restores. The errors that it raises if a server of its
+        cluster has died are left alone.
+      out_of_range: What replaces OutOfRangeError.
+    """
+    try:
+        yield
+    except (tf.errors.OutOfRangeError, tf.errors.AbortedError, tf.errors.UnavailableError) as error:
+        is_end = isinstance(error, tf.errors.OutOfRangeError)
+        if session.sess_str and not is_end:  # Its server; empty in this process.
+            raise
+        kind = out_of_range if is_end else tf.errors.UnknownError
+        message = error.message if prefix in error.message else f"{prefix}: {error.message}"
+        raise kind(error.node_def, error.op, message) from error
 
 
 @contextlib.contextmanager

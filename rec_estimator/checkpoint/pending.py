@@ -10,7 +10,8 @@ TensorFlow derives the names of the data files, ``model.data-<i>-of-<n>``, from 
 4. Remove the data files of the old n.
 
 The process that saves holds a lock on its folder. The next save removes folders without a lock,
-which belong to killed processes.
+which belong to killed processes. A removal of a checkpoint has such a folder, too, with the names
+of the files that it removes.
 
 The folder ``sparse-model`` is placed right after the index and removed before it, so that it never
 exists without its checkpoint.
@@ -27,6 +28,7 @@ from typing import Callable, List, NamedTuple, Optional, Set, Tuple, Type
 from rec_estimator.checkpoint.files import (
     WORK_FOLDER,
     data_files,
+    finish_removal,
     make_work_folder,
     parse_data_file,
     remove_folder,
@@ -174,6 +176,7 @@ def _remove_work_folder(own_folder: str, folder: str) -> None:
                 complete.add((base, file.n))
     for base, num_files in complete:
         _remove_other_data_files(folder, base, num_files)
+    finish_removal(own_folder, folder)
     shutil.rmtree(own_folder, ignore_errors=True)
 
 
@@ -193,7 +196,7 @@ def _remove_other_data_files(folder: str, base: str, num_files: int) -> None:
 
 
 def _remove_abandoned_folders(folder: str) -> None:
-    """Removes the folders of saves whose process was killed."""
+    """Removes the folders of saves and removals whose process was killed, and what they left."""
     for name in os.listdir(folder):
         if not name.startswith(WORK_FOLDER):
             continue

@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator._tensorflow import saving
 from rec_estimator.checkpoint import builder, deltas, files, paths, sparse_folders
 from rec_estimator.checkpoint.files import is_same_path
+from rec_estimator.checkpoint.format.bundle import Index
 from rec_estimator.checkpoint.pending import PendingCheckpoint
 from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.table.coverage import warn_of_untrained_tables
@@ -238,17 +239,19 @@ class Saver(tf.train.Saver):
         paths.check_latest_filename(latest_filename, prefix)
         warn_of_untrained_tables(sess.graph)
         is_empty = self.saver_def is None
-        if not is_empty:
-            self._save_variables(sess, prefix, global_step is not None, full)
-            if write_state:
-                self._write_state(prefix, latest_filename, meta_graph_suffix)
-        if write_meta_graph:
-            with sess.graph.as_default():
-                self.export_meta_graph(
-                    f"{prefix}.{meta_graph_suffix}",
-                    strip_default_attrs=strip_default_attrs,
-                    save_debug_info=save_debug_info,
-                )
+        with paths.failing_for_good(prefix, sess, tf.errors.ResourceExhaustedError):
+            with paths.explaining(prefix):
+                if not is_empty:
+                    self._save_variables(sess, prefix, global_step is not None, full)
+                    if write_state:
+                        self._write_state(prefix, latest_filename, meta_graph_suffix)
+                if write_meta_graph:
+                    with sess.graph.as_default():
+                        self.export_meta_graph(
+                            f"{prefix}.{meta_graph_suffix}",
+                            strip_default_attrs=strip_default_attrs,
+                            save_debug_info=save_debug_info,
+                        )
         return None if is_empty else prefix
 
     def restore(self, sess: tf.Session, save_path: str) -> None:
@@ -262,29 +265,33 @@ class Saver(tf.train.Saver):
           ValueError: ``save_path`` is not the prefix of a checkpoint.
           tf.errors.NotFoundError: The checkpoint is a delta and a parent checkpoint is missing.
           tf.errors.DataLossError: The checkpoint is damaged, or it is a delta and a parent
-            checkpoint was overwritten.
+            checkpoint was overwritten. Nothing has changed if the damage is one of the index, of
+            the files' lengths or of a tensor of at most 64 KiB. Damage within a larger tensor may
+            be found late: then some variables and tables are restored and others are not, and a
+            table that has lost its rows is not initialized.
         """
-        if self.saver_def is not None and save_path is not None:
-            # Before anything changes: TensorFlow restores variables and tables at the same time.
-            paths.check_restore_path(tf.compat.as_str(save_path))
-            if self._shards:
-                deltas.check_parents(tf.compat.as_str(save_path))
-        _chains.pop(sess, None)
-        self._current = None
-        super().restore(sess, save_path)
-        if self.saver_def is None or not self._has_ops:
+        if self.saver_def is None or save_path is None:
+            super().restore(sess, save_path)
             return
-        if self._ops is not None:
-            sess.run(self._ops.reloads)
         prefix = tf.compat.as_str(save_path)
+        paths.check_restore_path(prefix)
         signature = files.signature_of(prefix)
-        step = find_global_step(sess.graph)
-        if signature is None or step is None:
-            return
-        reader = tf.train.NewCheckpointReader(prefix)
-        if reader.has_tensor(step.op.name):
-            number = int(reader.get_tensor(step.op.name))
-            self._current = _Current(weakref.ref(sess), _Saved(prefix, signature), number)
+        with paths.failing_for_good(prefix, sess, tf.errors.DataLossError):
+            if signature is not None:  # Otherwise it is of TensorFlow's V1 format.
+                deltas.check_chain(prefix)
+            _chains.pop(sess, None)
+            self._current = None
+            super().restore(sess, save_path)
+            if not self._has_ops:
+                return
+            if self._ops is not None:
+                sess.run(self._ops.reloads)
+            step = find_global_step(sess.graph)
+            if signature is None or step is None:
+                return
+            number = Index(prefix).read_integer(step.op.name)
+            if number is not None:
+                self._current = _Current(weakref.ref(sess), _Saved(prefix, signature), number)
 
     def _prefix(
         self,
@@ -352,8 +359,8 @@ class Saver(tf.train.Saver):
     def _can_be_restored(self, prefix: str) -> bool:
         try:
             deltas.check_parents(prefix)
-        except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
-            tf.logging.warning("%s is written again: %s", prefix, error.message)
+        except (tf.errors.OpError, OSError, ValueError) as error:
+            tf.logging.warning("%s is written again: %s", prefix, error)
             return False
         return True
 
@@ -381,8 +388,7 @@ class Saver(tf.train.Saver):
             else:
                 # Tables evict before full saves only.
                 session.run(self._ops.evictions)
-        with paths.explaining(prefix):
-            return self._write_files(session, prefix, feeds, is_full=not chain)
+        return self._write_files(session, prefix, feeds, is_full=not chain)
 
     def _write_files(
         self,
@@ -471,7 +477,7 @@ class Saver(tf.train.Saver):
         for path in gone:
             try:
                 files.remove(path, meta_graph_suffix)
-            except tf.errors.OpError as error:
+            except (OSError, tf.errors.OpError) as error:
                 tf.logging.warning("%s could not be removed: %s", path, error)
 
     def _drop_records(self, most: int) -> List[str]:
@@ -551,8 +557,9 @@ def _counts_steps(graph: tf.Graph) -> bool:
 def _log(prefix: str, seconds: float, shards: Sequence[SavedShard]) -> None:
     if seconds < _LOGGED_SECONDS:
         return
-    shapes = tf.train.NewCheckpointReader(prefix).get_variable_to_shape_map()
-    rows = sum(shapes.get(f"{shard.name}-keys", [0])[0] for shard in shards)
+    index = Index(prefix)
+    names = [name for name in (f"{shard.name}-keys" for shard in shards) if name in index.names]
+    rows = sum(index.tensor(name).shape[0] for name in names)
     size = files.size_of(prefix)
     tf.logging.info(
         "Saved %s: %d rows, %.1f MB in %.1f s, %.0f MB/s.",

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import estimator as _estimator
 from rec_estimator.checkpoint import builder, deltas
+from rec_estimator.checkpoint.format.bundle import Index
 from rec_estimator.table import saveable
 from rec_estimator.table.initializer_entries import InitializerEntry
 from rec_estimator.table.shard import SlotSpec
@@ -61,7 +62,8 @@ def init_from_checkpoint(
         another dimension, or a slot is named without its table. Also raises whatever TensorFlow's
         function raises.
       tf.errors.NotFoundError: The checkpoint is a delta and a parent checkpoint is missing.
-      tf.errors.DataLossError: The checkpoint is a delta and a parent checkpoint was overwritten.
+      tf.errors.DataLossError: The checkpoint is damaged, or it is a delta and a parent checkpoint
+        was overwritten.
 
     Example:
       >>> with tf.Graph().as_default(), tf.Session() as session:
@@ -73,6 +75,7 @@ def init_from_checkpoint(
     """
     pairs = list(assignment_map.items() if isinstance(assignment_map, Mapping) else assignment_map)
     prefix = _find_checkpoint("ckpt_dir_or_file", ckpt_dir_or_file)
+    deltas.check_chain(prefix)
     sources, left = _split_map(pairs)
     for table, source in sources.items():
         _check_source(prefix, source, table)
@@ -131,8 +134,11 @@ class TableWarmStart(_estimator.WarmStartSettings):
                     f"var_name_to_vocab_info must name variables, got table {table.name!r}; a "
                     "table has keys and no vocabulary"
                 )
-        if tables:
+        prefix = builder.latest_of(self.ckpt_to_initialize_from) or ""
+        # Variables alone may come from what is no V2 checkpoint, for TensorFlow to read or refuse.
+        if tables or tf.io.gfile.exists(f"{prefix}.index"):
             prefix = _find_checkpoint("warm_start_from", self.ckpt_to_initialize_from)
+            deltas.check_chain(prefix)
         for table, slots in tables:
             source = previous.pop(table.name, table.name)
             for slot in table.shards[0].slots:
@@ -325,18 +331,17 @@ def _find_checkpoint(argument: str, path: str) -> str:
 
 def _check_source(prefix: str, source: _Source, table: EmbeddingTable) -> None:
     """Checks, before anything is built, that the table can be restored from the checkpoint."""
-    deltas.check_parents(prefix)
-    shapes = tf.train.NewCheckpointReader(prefix).get_variable_to_shape_map()
+    index = Index(prefix)
     part = re.fullmatch(r"(.*)/part_\d+", source.name)
-    if part and f"{source.name}-values" in shapes:
+    if part and f"{source.name}-values" in index.names:
         raise ValueError(
             f"the source of table {table.name!r} must be a whole table of checkpoint {prefix}, got "
             f"the part {source.name!r}; name {part[1]!r}"
         )
-    shape = _shape_of(shapes, source.name)
+    shape = _shape_of(index, source.name)
     if shape is None:
         tables = sorted(
-            {re.sub(r"(/part_\d+)?-values$", "", n) for n in shapes if n.endswith("-values")}
+            {re.sub(r"(/part_\d+)?-values$", "", n) for n in index.names if n.endswith("-values")}
         )
         raise ValueError(
             f"table {source.name!r} must be in checkpoint {prefix}, got one with tables {tables}; "
@@ -349,7 +354,7 @@ def _check_source(prefix: str, source: _Source, table: EmbeddingTable) -> None:
         )
     for slot in source.slots:
         name = f"{source.name}/{slot.name}"
-        shape = _shape_of(shapes, source.name, slot.name)
+        shape = _shape_of(index, source.name, slot.name)
         if shape is None:
             tf.logging.warning("%s has no slot %s: it starts fresh.", prefix, name)
         elif shape[1:] != [slot.width]:
@@ -359,9 +364,10 @@ def _check_source(prefix: str, source: _Source, table: EmbeddingTable) -> None:
             )
 
 
-def _shape_of(
-    shapes: Mapping[str, List[int]], table: str, slot: Optional[str] = None
-) -> Optional[List[int]]:
+def _shape_of(index: Index, table: str, slot: Optional[str] = None) -> Optional[List[int]]:
     """The shape of the values of a table or a slot in a checkpoint, or of its first part."""
     ending = "-values" if slot is None else f"/{slot}-values"
-    return shapes.get(table + ending, shapes.get(f"{table}/part_0{ending}"))
+    for name in (table + ending, f"{table}/part_0{ending}"):
+        if name in index.names:
+            return list(index.tensor(name).shape)
+    return None

@@ -125,11 +125,10 @@ def _parse(
 ) -> Tuple[Dict[str, _Tensor], Dict[str, _Tensor], tf.Tensor, Dict[str, tf.Tensor]]:
     """Parses SequenceExamples to (users, items, item_size, receiver tensors)."""
     examples = tf.placeholder(tf.string, [None], name="examples")
+    # Not FixedLenFeature, which refuses an empty batch.
     context = {
         name: tf.io.RaggedFeature(_stored(spec.dtype), row_splits_dtype=tf.int64)
-        if is_list
-        else tf.io.FixedLenFeature(spec.shape[1:], _stored(spec.dtype))
-        for name, (spec, is_list) in user_specs.items()
+        for name, (spec, _) in user_specs.items()
     }
     lists = {
         name: tf.io.RaggedFeature(_stored(spec.dtype), row_splits_dtype=tf.int64)
@@ -138,7 +137,10 @@ def _parse(
         for name, (spec, is_list) in item_specs.items()
     }
     parsed, sequences, lengths = tf.io.parse_sequence_example(examples, context, lists)
-    users = {name: tf.cast(parsed[name], spec.dtype) for name, (spec, _) in user_specs.items()}
+    users = {
+        name: tf.cast(parsed[name] if is_list else _dense(parsed[name], spec), spec.dtype)
+        for name, (spec, is_list) in user_specs.items()
+    }
     counts = {
         name: sequences[name].row_lengths() if is_list else lengths[name]
         for name, (_, is_list) in item_specs.items()
@@ -165,6 +167,23 @@ def _parse(
             value = value.values
         items[name] = tf.cast(value, spec.dtype)
     return users, items, item_size, {"examples": examples}
+
+
+def _dense(rows: tf.RaggedTensor, spec: tf.TensorSpec) -> tf.Tensor:
+    """Gives rows of values the shape [B, ...] of a spec."""
+    size = spec.shape[1:].num_elements()
+    if size is None:
+        raise ValueError(
+            f"user feature {spec.name!r} must have a known size per row with serialized=True, got "
+            f"shape {spec.shape}; declare an EmbeddingFeature for lists of any length"
+        )
+    check = tf.debugging.assert_equal(
+        rows.row_lengths(),
+        tf.constant(size, tf.int64),
+        message=f"context feature {spec.name!r} must have {size} values in each request",
+    )
+    with tf.control_dependencies([check]):
+        return tf.reshape(rows.values, [-1, *spec.shape[1:].as_list()])
 
 
 def _stored(dtype: tf.DType) -> tf.DType:

@@ -28,7 +28,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
-from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle, StoredTensor
+from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle
+from rec_estimator.checkpoint.format.entries import StoredTensor
 from rec_estimator.graph_passes import op_registry
 
 _SEGMENT_OPS = {

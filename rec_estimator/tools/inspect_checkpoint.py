@@ -183,6 +183,7 @@ def _run(options: argparse.Namespace) -> List[str]:
     if os.path.isdir(prefix) and not os.path.exists(prefix + ".index"):
         prefix = tf.train.latest_checkpoint(prefix) or prefix
     bundle = Bundle(prefix)
+    bundle.check_files()
     tables = find_tables(bundle)
     lines = [_first_line(bundle, tables)]
     if options.table is not None:

@@ -84,6 +84,7 @@ def shrink(input_checkpoint: PathLike, output_checkpoint: PathLike) -> Shrunk:
       [ShrunkTable(name='user', rows=0, filtered_keys=0)]
     """
     source = Bundle(input_checkpoint)
+    source.check_files()
     _check_output(source.prefix, os.fspath(output_checkpoint))
     tables = find_tables(source)
     for table in tables.values():

@@ -130,6 +130,75 @@ def test_killed_at_every_moment_of_placing_a_checkpoint(tmp_path):
     assert int(done.stdout) > 30
 
 
+KILLED_WHILE_REMOVING = textwrap.dedent(
+    """
+    import os, pathlib, shutil, signal, sys
+    import tensorflow.compat.v1 as tf
+    from rec_estimator.checkpoint import files
+    from rec_estimator.checkpoint.pending import PendingCheckpoint
+
+    folder = pathlib.Path(sys.argv[1])
+    CALLS = [(os, name) for name in ("mkdir", "remove", "rename", "rmdir", "unlink")]
+    CALLS.append((tf.io.gfile, "remove"))
+    kept = ["model-1.data-00000-of-00001", "model-1.index", "model-1.meta", "model-10.index"]
+    removed = ["model-2.data-00000-of-00002", "model-2.data-00001-of-00002", "model-2.index",
+               "model-2.meta-graph", "sparse-model-2"]
+
+    def kill_at(moment):
+        count = [0]
+        def pass_moment():
+            count[0] += 1
+            if count[0] == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+        def wrap(call):
+            def wrapped(*args, **kwargs):
+                pass_moment()
+                result = call(*args, **kwargs)
+                pass_moment()
+                return result
+            return wrapped
+        for module, name in CALLS:
+            setattr(module, name, wrap(getattr(module, name)))
+
+    moment = 0
+    while True:
+        moment += 1
+        shutil.rmtree(folder, ignore_errors=True)
+        (folder / "sparse-model-2").mkdir(parents=True)
+        for name in kept + removed[:-1]:
+            (folder / name).write_text(name)
+        child = os.fork()
+        if child == 0:
+            kill_at(moment)
+            files.remove(str(folder / "model-2"), "meta-graph")
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        had_index = (folder / "model-2.index").exists()
+        with PendingCheckpoint(str(folder / "model-3")):
+            pass
+        names = sorted(os.listdir(folder))
+        if had_index:  # Then the checkpoint is whole, but for its folder with plain arrays.
+            assert set(kept + removed[:-1]) <= set(names) <= set(kept + removed), names
+        else:
+            assert names == kept, names
+        if status == 0:
+            break
+        assert os.WIFSIGNALED(status), status
+    print(moment)
+    """
+)
+
+
+def test_the_next_save_removes_what_a_killed_removal_of_a_checkpoint_left(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_REMOVING, str(tmp_path / "model")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10
+
+
 KILLED_AT_RANDOM = textwrap.dedent(
     """
     import os, pathlib, random, signal, sys, time, traceback

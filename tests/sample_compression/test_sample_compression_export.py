@@ -339,6 +339,26 @@ def test_requests_as_sequence_examples(estimator, whole, tmp_path):
     got = predict(small, {"examples": np.array(examples, object)})
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, rtol=1e-5, atol=1e-6)
+    nothing = predict(small, {"examples": np.array([], object)})
+    assert {name: value.shape for name, value in nothing.items()} == {"scores": (0,), "side": (0,)}
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_weights_of_another_width_than_their_ids_are_refused(estimator, tmp_path, width):
+    receiver = rec.compressed_serving_input_receiver_fn(
+        user=[
+            *(FEATURES[name] for name in ("user", "word", "history")),
+            tf.TensorSpec([None, 1], name="age"),
+        ],
+        item=[FEATURES["item"], tf.TensorSpec([None, 2], name="price")],
+    )
+    exported = estimator.export_saved_model(str(tmp_path), receiver)
+    _, request = requests()
+    for name in ("user", "item"):
+        request[name] = request[name][:, None]
+    request["weight"] = np.ones([len(request["weight"]), width], np.float32)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="weights must have the shape of the"):
+        predict(exported, request)
 
 
 def test_looked_up_features_run_on_the_users_rows():
@@ -380,6 +400,19 @@ class TestReceiver:
             make(user=[user], item=[tf.TensorSpec([2], name="price")])
         with pytest.raises(ValueError, match="leave the name 'item_size'"):
             make(user=[user], item=[tf.TensorSpec([None], name="item_size")])
+
+    @pytest.mark.parametrize("count", [0, 1, 3])
+    def test_a_context_feature_of_another_size_is_an_error(self, count):
+        receiver = rec.compressed_serving_input_receiver_fn(
+            user=[tf.TensorSpec([None, 2], name="age")], item=[FEATURES["item"]], serialized=True
+        )()
+        example = sequence_example({"age": np.ones(count, np.float32)}, {"item": np.array([[1]])})
+        with tf.Session() as session:
+            message = "context feature .*age.* must have 2 values in each request"
+            with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+                session.run(
+                    receiver.features["age"], {receiver.receiver_tensors["examples"]: [example]}
+                )
 
     def test_feature_lists_of_different_lengths_are_an_error(self):
         receiver = rec.compressed_serving_input_receiver_fn(

@@ -167,6 +167,16 @@ def test_threshold_is_compared_with_half_the_squared_norm():
         assert sorted(session.run(table.export()).keys) == [0, 2]  # 2.5 and 4.5.
 
 
+def test_rows_with_a_nan_are_evicted_and_infinite_ones_stay():
+    bank = np.array([[np.nan, 9.0], [9.0, 9.0], [np.inf, 0.0], [9.0, np.nan]], np.float32)
+    table = make_table(rec.L2WeightEvict(1.5), bank=bank)
+    train = trainer(table, rec.optimizers.GradientDescentOptimizer(1e-30))  # Moves nothing.
+    with initialized_session() as session:
+        train(session, [0, 1, 2, 3])
+        assert session.run(table.evict()) == 2
+        assert sorted(session.run(table.export()).keys) == [1, 2]
+
+
 def test_keys_without_a_row_are_not_evicted_by_value():
     table = make_table(rec.L2WeightEvict(100.0), filter_option=rec.CounterFilter(2))
     train = trainer(table)

@@ -157,7 +157,7 @@ int64_t Shard::EvictSmaller(float half_squared_norm, int64_t forgotten,
     for (int d = 0; d < dim; ++d) {
       sum += static_cast<double>(row[d]) * static_cast<double>(row[d]);
     }
-    if (!(sum < limit)) return;
+    if (sum >= limit) return;  // False for NaN, which no gradient repairs.
     Evict(entry, stamp);
     ++evicted;
   };

@@ -15,14 +15,15 @@ each slice is one byte range. ``rec_estimator.Saver`` writes large tensors in sl
 and DeepRec write each tensor whole.
 
     bundle.py         opens a checkpoint, reads byte ranges, writes a new checkpoint
+    entries.py        parses the entries of an index, and refuses those that lie
     index_file.py     parses and builds the index
     crc32c.py         the checksum of tensors and index blocks
     stored_tables.py  which tensors belong to which table, shard and slot
 
-These modules are the only Python reader of the format. They read local files and hold about 1 MiB
-in memory, whatever the size of a tensor. For prefixes on other file systems, such as ``gs://``, the
-package reads small tensors with ``tf.train.NewCheckpointReader``. Savers restore tables with the
-C++ reader in ``ops/checkpoint/``.
+These modules are the only Python reader of the format. They read from all of TensorFlow's file
+systems, and hold about 1 MiB in memory beyond the index, whatever the size of a tensor. They write
+local files. ``tf.train.NewCheckpointReader`` is not used: some damages of an index make it end the
+process. Savers restore tables with the C++ reader in ``ops/checkpoint/``.
 
 Source: TensorFlow, ``core/protobuf/tensor_bundle.proto`` and ``core/util/tensor_bundle``.
 """

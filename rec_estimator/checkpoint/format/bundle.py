@@ -4,12 +4,14 @@
 RestoreV2 reads an unsliced tensor whole. ``Bundle`` reads any tensor in chunks of 1 MiB.
 ``NewBundle`` writes tensors sliced or unsliced, so that a copy keeps the form of the original and
 has the same readers. The package's docstring describes the format.
+
+``Index`` comes before TensorFlow's ``CheckpointReader``, which ends the process when an entry of an
+index cannot be parsed or a shape is negative.
 """
 
 import contextlib
 import errno
 import os
-import pathlib
 from types import TracebackType
 from typing import (
     BinaryIO,
@@ -17,10 +19,8 @@ from typing import (
     Iterable,
     Iterator,
     List,
-    NamedTuple,
     Optional,
     Sequence,
-    Tuple,
     Type,
     Union,
 )
@@ -28,52 +28,38 @@ from typing import (
 import numpy as np
 import tensorflow.compat.v1 as tf
 from google.protobuf.message import DecodeError
-from tensorflow.core.framework.tensor_slice_pb2 import TensorSliceProto
 from tensorflow.core.framework.versions_pb2 import VersionDef
 
 # The messages in an index. TensorFlow promises their format, but not this module path.
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
 from rec_estimator.checkpoint.format.crc32c import crc32c, masked
-from rec_estimator.checkpoint.format.index_file import DamagedIndexError, build_index, parse_index
+from rec_estimator.checkpoint.format.entries import ByteRange, StoredTensor, is_slice, tensor_of
+from rec_estimator.checkpoint.format.index_file import (
+    DamagedIndexError,
+    build_index,
+    parse_index,
+    parse_varint,
+)
 
 # Bytes read at once.
 CHUNK = 1 << 20
 
-# Types whose checksum is not that of their bytes in the file.
-_NOT_PLAIN = (tf.string, tf.variant, tf.resource)
+# Bytes of a tensor or slice whose checksum is compared before a restore. Larger ones are compared
+# when they are read.
+_SMALL = 1 << 16
+
+# Bytes of a string tensor that is read: the name of a checkpoint, or the identity of one.
+_MOST_STRING = 4096
 
 PathLike = Union[str, "os.PathLike[str]"]
 
 
-class ByteRange(NamedTuple):
-    """The bytes of a tensor, or of one of its slices, in a data file."""
-
-    key: bytes  # In the index.
-    entry: BundleEntryProto
-    begin: int  # First row of the slice, 0 for a tensor.
-
-
-class StoredTensor(NamedTuple):
-    """A tensor of a checkpoint."""
-
-    name: str
-    dtype: tf.DType
-    shape: Tuple[int, ...]
-    header: ByteRange  # The entry under the tensor's name. Of a sliced tensor it has no bytes.
-    ranges: List[ByteRange]  # The slices by first row; [header] if the tensor is not sliced.
-
-    @property
-    def nbytes(self) -> int:
-        """Size in the data files in bytes."""
-        return sum(part.entry.size for part in self.ranges)
-
-
-class Bundle:
-    """A checkpoint opened for reading.
+class Index:
+    """The index of a checkpoint. Parses an entry when it is asked for, and refuses one that lies.
 
     Args:
-      prefix: Path without ``.index``, on a local or mounted file system.
+      prefix: Path without ``.index``, on any of TensorFlow's file systems.
 
     Raises:
       FileNotFoundError, IsADirectoryError, ValueError: No V2 checkpoint has this prefix.
@@ -82,28 +68,41 @@ class Bundle:
 
     def __init__(self, prefix: PathLike) -> None:
         self.prefix = os.fspath(prefix)
-        path = self.prefix + ".index"
+        self._path = self.prefix + ".index"
         check_prefix("checkpoint", self.prefix)
+        with tf.io.gfile.GFile(self._path, "rb") as file:
+            data = file.read()
         try:
-            entries = dict(parse_index(pathlib.Path(path).read_bytes()))
-            self.header = BundleHeaderProto.FromString(entries.pop(b"", b""))
-            self.tensors = _tensors(entries)
-        except (DamagedIndexError, DecodeError) as error:
-            raise _data_loss(path, error) from None
+            self._entries = dict(parse_index(data))
+            self.header = BundleHeaderProto.FromString(self._entries.pop(b"", b""))
+            self._keys = {key.decode(): key for key in self._entries if not is_slice(key)}
+        except (DamagedIndexError, DecodeError, UnicodeDecodeError) as error:
+            raise _data_loss(self._path, error) from None
+        if self.header.num_shards < 1:
+            raise _data_loss(
+                self._path, f"the header must have num_shards >= 1, got {self.header.num_shards}"
+            )
         if self.header.endianness != BundleHeaderProto.LITTLE:
             raise ValueError(
-                f"{path} must be little-endian, got big-endian; save it on a little-endian machine"
+                f"{self._path} must be little-endian, got big-endian; save it on a little-endian "
+                "machine"
             )
 
     @property
-    def files(self) -> List[str]:
-        """Paths of the index and of all data files."""
-        return [self.prefix + ".index", *map(self._data_file, range(self.header.num_shards))]
+    def names(self) -> Iterable[str]:
+        """The names of the tensors."""
+        return self._keys.keys()
 
-    @property
-    def nbytes(self) -> int:
-        """Size of all files in bytes."""
-        return sum(os.path.getsize(path) for path in self.files if os.path.exists(path))
+    def tensor(self, name: str) -> StoredTensor:
+        """Returns a tensor of ``names``.
+
+        Raises:
+          tf.errors.DataLossError: Its entry, or that of a slice, contradicts itself.
+        """
+        try:
+            return tensor_of(self._entries, self._keys[name], self.header.num_shards)
+        except DamagedIndexError as error:
+            raise _data_loss(self._path, f"tensor {name!r} must {error}") from None
 
     def read(self, part: ByteRange) -> Iterator[np.ndarray]:
         """Yields the bytes of a range as uint8 [CHUNK], the last one shorter.
@@ -114,22 +113,114 @@ class Bundle:
         """
         path = self._data_file(part.entry.shard_id)
         left, crc = part.entry.size, 0
-        is_plain = tf.as_dtype(part.entry.dtype) not in _NOT_PLAIN
         try:
-            with open(path, "rb") as file:
+            with tf.io.gfile.GFile(path, "rb") as file:
                 file.seek(part.entry.offset)
                 while left:
-                    chunk = np.fromfile(file, np.uint8, min(left, CHUNK))
+                    chunk = np.frombuffer(file.read(min(left, CHUNK)), np.uint8)
                     if not len(chunk):
-                        raise _data_loss(path, "it ends too early")
+                        raise _data_loss(path, f"it ends too early for {part.name!r}")
                     left -= len(chunk)
-                    crc = crc32c(chunk, crc) if is_plain else crc
+                    crc = crc32c(chunk, crc) if part.is_plain else crc
                     yield chunk
-        except FileNotFoundError:
+        except tf.errors.NotFoundError:
             raise _data_loss(path, "it is missing") from None
-        if is_plain and masked(crc) != part.entry.crc32c:
-            name = part.key.decode("utf-8", "backslashreplace")
+        except tf.errors.OutOfRangeError:  # It begins behind the end.
+            raise _data_loss(path, f"it ends too early for {part.name!r}") from None
+        if part.is_plain and masked(crc) != part.entry.crc32c:
+            raise _data_loss(path, f"the checksum of {part.name!r} does not match")
+
+    def read_string(self, name: str) -> str:
+        """Returns the value of a string tensor of shape [] and at most 4 KiB.
+
+        Raises:
+          tf.errors.DataLossError: The tensor is another one, the file is missing or cut, or its
+            checksum does not match.
+        """
+        tensor = self.tensor(name)
+        part = tensor.header
+        path = self._data_file(part.entry.shard_id)
+        is_one = tensor.dtype == tf.string and tensor.shape == () and tensor.ranges == [part]
+        if not is_one or not 5 <= part.entry.size <= _MOST_STRING:
+            raise _data_loss(
+                self._path,
+                f"tensor {name!r} must be a string of shape [] and at most {_MOST_STRING} bytes, "
+                f"got {tensor.dtype.name} of shape {list(tensor.shape)} in {tensor.nbytes} bytes",
+            )
+        data = b"".join(chunk.tobytes() for chunk in self.read(part))
+        value = _string_of(data, part.entry.crc32c)
+        if value is None:
             raise _data_loss(path, f"the checksum of {name!r} does not match")
+        return value.decode("utf-8", "backslashreplace")
+
+    def read_integer(self, name: str) -> Optional[int]:
+        """Returns the value of an integer of shape [], None if there is none of that name.
+
+        Raises:
+          tf.errors.DataLossError: The file is missing or cut, or its checksum does not match.
+        """
+        if name not in self._keys:
+            return None
+        tensor = self.tensor(name)
+        if tensor.shape != () or not tensor.dtype.is_integer:
+            return None
+        data = b"".join(chunk.tobytes() for part in tensor.ranges for chunk in self.read(part))
+        return int(np.frombuffer(data, tensor.dtype.as_numpy_dtype)[0])
+
+    def _data_file(self, shard: int) -> str:
+        return f"{self.prefix}.data-{shard:05d}-of-{self.header.num_shards:05d}"
+
+
+class Bundle(Index):
+    """A checkpoint opened for reading, with all its tensors.
+
+    Args:
+      prefix: Path without ``.index``.
+
+    Raises:
+      FileNotFoundError, IsADirectoryError, ValueError: No V2 checkpoint has this prefix.
+      tf.errors.DataLossError: The index is damaged.
+    """
+
+    def __init__(self, prefix: PathLike) -> None:
+        super().__init__(prefix)
+        self.tensors = {name: self.tensor(name) for name in self.names}
+
+    @property
+    def files(self) -> List[str]:
+        """Paths of the index and of the data files that hold tensors."""
+        shards = {p.entry.shard_id for t in self.tensors.values() for p in t.ranges}
+        return [self._path, *map(self._data_file, sorted(shards))]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all files in bytes."""
+        return sum(os.path.getsize(path) for path in self.files if os.path.exists(path))
+
+    def check_files(self) -> None:
+        """Checks that the data files hold all tensors, and the checksums of the small ones.
+
+        Raises:
+          tf.errors.DataLossError: A data file is missing, cut or changed. The message names it and
+            a tensor.
+        """
+        sizes: Dict[int, int] = {}
+        for tensor in self.tensors.values():
+            for part in tensor.ranges:
+                entry = part.entry
+                path = self._data_file(entry.shard_id)
+                if entry.shard_id not in sizes:
+                    sizes[entry.shard_id] = _size_of(path, tensor.name)
+                size, end = sizes[entry.shard_id], entry.offset + entry.size
+                if end > size:
+                    raise _data_loss(
+                        path,
+                        f"tensor {tensor.name!r} must be in bytes [{entry.offset}, {end}), got a "
+                        f"file of {size} bytes",
+                    )
+                if part.is_plain and entry.size <= _SMALL:
+                    for _ in self.read(part):
+                        pass
 
     def read_rows(self, name: str, rows: int) -> Iterator[np.ndarray]:
         """Yields a tensor of rank 1 in arrays of ``rows`` elements, the last one shorter."""
@@ -145,23 +236,6 @@ class Bundle:
                     del pending[:width]
         if pending:
             yield np.frombuffer(bytes(pending), dtype)
-
-    def read_string(self, name: str) -> str:
-        """Returns the value of a string tensor of shape [].
-
-        Raises:
-          tf.errors.DataLossError: The file is missing or cut, or its checksum does not match.
-        """
-        try:
-            value = tf.train.NewCheckpointReader(self.prefix).get_tensor(name)
-        # For damaged data files TensorFlow's reader raises various classes.
-        except (tf.errors.OpError, IndexError, RuntimeError, ValueError) as error:
-            path = self._data_file(self.tensors[name].header.entry.shard_id)
-            raise _data_loss(path, error) from None
-        return value.decode("utf-8", "backslashreplace")
-
-    def _data_file(self, shard: int) -> str:
-        return f"{self.prefix}.data-{shard:05d}-of-{self.header.num_shards:05d}"
 
 
 class NewBundle:
@@ -330,57 +404,32 @@ def format_bytes(count: int) -> str:
     return f"{size / 1000:,.1f} TB"
 
 
-def _tensors(entries: Dict[bytes, bytes]) -> Dict[str, StoredTensor]:
-    """Returns the tensors by name, from the entries of an index."""
-    tensors = {}
-    for key, value in entries.items():
-        if key.startswith(b"\0"):  # A slice; its tensor's entry names it.
-            continue
-        header = ByteRange(key, BundleEntryProto.FromString(value), 0)
-        shape = tuple(dim.size for dim in header.entry.shape.dim)
-        ranges = [header]
-        if header.entry.slices:
-            ranges = []
-            for extents in header.entry.slices:
-                slice_key = _slice_key(key, extents)
-                if slice_key not in entries:
-                    raise DamagedIndexError(f"a slice of {key!r} is missing")
-                entry = BundleEntryProto.FromString(entries[slice_key])
-                ranges.append(ByteRange(slice_key, entry, extents.extent[0].start if shape else 0))
-            ranges.sort(key=lambda part: part.begin)
-        try:
-            dtype = tf.as_dtype(header.entry.dtype)
-        except TypeError as error:
-            raise ValueError(
-                f"dtype of {key.decode()!r} must be one that TensorFlow {tf.__version__} knows, "
-                f"got number {header.entry.dtype}; use the TensorFlow that wrote the checkpoint"
-            ) from error
-        tensor = StoredTensor(key.decode(), dtype, shape, header, ranges)
-        expected = int(np.prod(shape, dtype=object)) * dtype.size
-        if dtype not in _NOT_PLAIN and tensor.nbytes != expected:
-            raise DamagedIndexError(f"{key!r} takes {tensor.nbytes} bytes, not {expected}")
-        tensors[tensor.name] = tensor
-    return tensors
+def _string_of(data: bytes, checksum: int) -> Optional[bytes]:
+    """Returns the string in the bytes of a string tensor of shape [], None if they are damaged.
+
+    The bytes are: length (varint), masked CRC-32C of the length as uint32 (4 bytes), the string.
+    The checksum of the tensor covers the length as uint32, those 4 bytes and the string. Source:
+    WriteStringTensor in TensorFlow's tensor_bundle.cc.
+    """
+    try:
+        length, position = parse_varint(data, 0)
+    except DamagedIndexError:
+        return None
+    if len(data) != position + 4 + length:
+        return None
+    number = np.array([length], "<u4").tobytes()
+    of_length, of_all = (
+        masked(crc32c(np.frombuffer(part, np.uint8))) for part in (number, number + data[position:])
+    )
+    stored = int(np.frombuffer(data, "<u4", 1, position)[0])
+    return data[position + 4 :] if (stored, checksum) == (of_length, of_all) else None
 
 
-def _slice_key(name: bytes, extents: TensorSliceProto) -> bytes:
-    """Returns the key of a slice: the ordered code of 0, name, rank, and each start and length."""
-    # The code escapes byte 255, too, which UTF-8 does not have.
-    escaped = name.replace(b"\0", b"\0\xff")
-    rank = len(extents.extent)
-    key = b"\0" + escaped + b"\0\1" + (b"\1" + bytes([rank]) if rank else b"\0")
-    for extent in extents.extent:
-        is_full = extent.WhichOneof("has_length") is None
-        key += _signed(extent.start) + _signed(-1 if is_full else extent.length)
-    return key
-
-
-def _signed(value: int) -> bytes:
-    """Returns the ordered code of an int64: a 1 bit for each byte, then the number's bits."""
-    magnitude = ~value if value < 0 else value
-    size = magnitude.bit_length() // 7 + 1
-    code = (value & ((1 << 8 * size) - 1)) ^ (((1 << size) - 1) << (7 * size))
-    return code.to_bytes(size, "big")
+def _size_of(path: str, name: str) -> int:
+    try:
+        return tf.io.gfile.stat(path).length
+    except tf.errors.NotFoundError:
+        raise _data_loss(path, f"it is missing and must hold tensor {name!r}") from None
 
 
 def _data_loss(path: str, why: object) -> tf.errors.DataLossError:

@@ -32,6 +32,10 @@ _BLOCK = 1 << 16
 # Every so many entries, one stores its whole key.
 _SHARING = 16
 
+# The keys of an index take at most so many times the bytes of the file: keys that share their start
+# could take any memory.
+_MOST_SHARED = 64
+
 
 class DamagedIndexError(Exception):
     """The bytes are not a valid index; the message says where."""
@@ -74,16 +78,22 @@ def parse_index(data: bytes) -> Iterator[Tuple[bytes, bytes]]:
     """
     if len(data) < _FOOTER or not data.endswith(_MAGIC):
         raise DamagedIndexError("it does not end as an index does")
-    try:
-        metaindex, position = _parse_place(data, len(data) - _FOOTER)
-        for _ in _parse_block(data, *metaindex):
-            raise DamagedIndexError("its metaindex must be empty")
-        place, _ = _parse_place(data, position)
-        for _, value in _parse_block(data, *place):
-            place, _ = _parse_place(value, 0)
-            yield from _parse_block(data, *place)
-    except IndexError:
-        raise DamagedIndexError("an entry does not end") from None
+    metaindex, position = _parse_place(data, len(data) - _FOOTER)
+    for _ in _parse_block(data, *metaindex):
+        raise DamagedIndexError("its metaindex must be empty")
+    place, _ = _parse_place(data, position)
+    before, total = None, 0
+    for _, value in _parse_block(data, *place):
+        place, _ = _parse_place(value, 0)
+        for key, entry in _parse_block(data, *place):
+            # Otherwise TensorFlow, which searches, may find other entries than are seen here.
+            if before is not None and key <= before:
+                raise DamagedIndexError("its keys are not in order")
+            total += len(key)
+            if total > _MOST_SHARED * len(data):
+                raise DamagedIndexError("its keys are longer than the file can hold")
+            before = key
+            yield key, entry
 
 
 def build_index(entries: Iterable[Tuple[bytes, bytes]]) -> bytes:
@@ -121,15 +131,26 @@ def _parse_block(data: bytes, offset: int, size: int) -> Iterator[Tuple[bytes, b
         raise DamagedIndexError("it is compressed, which an index of TensorFlow never is")
     restarts = struct.unpack_from("<I", block, size - 4)[0]
     end = size - 4 - 4 * restarts
+    if end < 0:
+        raise DamagedIndexError(f"the block at byte {offset} has {restarts} positions")
+    positions = set(struct.unpack_from(f"<{restarts}I", block, end))
     key, position = b"", 0
     while position < end:
-        shared, position = _parse_varint(block, position)
-        rest, position = _parse_varint(block, position)
-        length, position = _parse_varint(block, position)
+        begin = position
+        shared, position = parse_varint(block, position)
+        rest, position = parse_varint(block, position)
+        length, position = parse_varint(block, position)
+        if shared > len(key) or position + rest + length > end:
+            raise DamagedIndexError(f"the entry at byte {offset + begin} does not fit")
+        if shared == 0:
+            positions.discard(begin)
         key = key[:shared] + block[position : position + rest]
         position += rest
         yield key, block[position : position + length]
         position += length
+    # TensorFlow begins to read there.
+    if positions - {0}:
+        raise DamagedIndexError(f"the block at byte {offset} has positions within an entry")
 
 
 def _append_block(file: bytearray, entries: List[Tuple[bytes, bytes]]) -> bytes:
@@ -153,20 +174,38 @@ def _append_block(file: bytearray, entries: List[Tuple[bytes, bytes]]) -> bytes:
 
 
 def _parse_place(data: bytes, position: int) -> Tuple[Tuple[int, int], int]:
-    offset, position = _parse_varint(data, position)
-    size, position = _parse_varint(data, position)
+    offset, position = parse_varint(data, position)
+    size, position = parse_varint(data, position)
     return (offset, size), position
 
 
-def _parse_varint(data: bytes, position: int) -> Tuple[int, int]:
-    value = shift = 0
-    while True:
+def parse_varint(data: bytes, position: int) -> Tuple[int, int]:
+    """Parses a number that is stored in 7 bits a byte, the lowest first.
+
+    Args:
+      data: Bytes that hold the number.
+      position: Where it begins.
+
+    Returns:
+      The number, and where it ends.
+
+    Raises:
+      DamagedIndexError: It has more than 64 bits or does not end.
+
+    Example:
+      >>> parse_varint(bytes([0xAC, 2]), 0)
+      (300, 2)
+    """
+    value = 0
+    for shift in range(0, 64, 7):
+        if position >= len(data):
+            break
         byte = data[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-        shift += 7
+    raise DamagedIndexError("a number does not end")
 
 
 def _varint(value: int) -> bytes:

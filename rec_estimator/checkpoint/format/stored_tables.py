@@ -10,7 +10,8 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.checkpoint.format.bundle import Bundle, StoredTensor
+from rec_estimator.checkpoint.format.bundle import Bundle
+from rec_estimator.checkpoint.format.entries import StoredTensor
 
 # The tensors of a shard or of a slot have its name and one of these suffixes.
 FILTERED = ("-keys_filtered", "-freqs_filtered", "-versions_filtered")

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.checkpoint.format import index_file
 from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle
-from rec_estimator.checkpoint.format.crc32c import crc32c
+from rec_estimator.checkpoint.format.crc32c import crc32c, masked
 from rec_estimator.checkpoint.format.index_file import DamagedIndexError, build_index, parse_index
 
 
@@ -131,6 +132,48 @@ def test_tensorflow_reads_what_is_written(tmp_path, checkpoint_files, count):
         "model.data-00000-of-00001",
         "model.index",
     ]
+
+
+# Of an index with two entries: length shared, length of the rest, length of the value, rest, value.
+TWO_ENTRIES = [(b"aa", b"1"), (b"ab", b"2")]
+BLOCK = b"\0\2\1aa1\1\1\1b2\0\0\0\0\1\0\0\0"
+
+
+@pytest.mark.parametrize(
+    "at, changed, message",
+    [
+        (6, b"\5", "the entry at byte 6 does not fit"),
+        (7, b"\x7f", "the entry at byte 6 does not fit"),
+        (8, b"\x7f", "the entry at byte 6 does not fit"),
+        (6, b"\x80" * 5, "does not fit"),
+        (9, b"a", "its keys are not in order"),
+        (11, b"\1", "positions within an entry"),
+        (11, b"\6", "positions within an entry"),
+        (15, b"\xff\xff\xff\xff", "the block at byte 0 has 4294967295 positions"),
+        (15, b"\0", "its keys are not in order"),
+    ],
+)
+def test_entries_that_lie_under_a_right_checksum_are_refused(at, changed, message):
+    data = build_index(TWO_ENTRIES)
+    assert data.startswith(BLOCK)
+    block = BLOCK[:at] + changed + BLOCK[at + len(changed) :] + b"\0"
+    checksum = masked(crc32c(np.frombuffer(block, np.uint8))).to_bytes(4, "little")
+    with pytest.raises(DamagedIndexError, match=message):
+        list(parse_index(block + checksum + data[len(block) + 4 :]))
+
+
+def test_keys_must_ascend():
+    for entries in (TWO_ENTRIES[::-1], TWO_ENTRIES[:1] * 2):
+        with pytest.raises(DamagedIndexError, match="its keys are not in order"):
+            list(parse_index(build_index(entries)))
+
+
+def test_keys_that_share_all_they_can_are_refused_before_they_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(index_file, "_SHARING", 10**9)
+    monkeypatch.setattr(index_file, "_BLOCK", 10**9)
+    data = build_index([(b"k" * 5000 + b"%04d" % i, b"") for i in range(1000)])
+    with pytest.raises(DamagedIndexError, match="its keys are longer than the file can hold"):
+        list(parse_index(data))
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -192,12 +192,19 @@ def test_concurrent_saves_restores_and_applies_do_not_deadlock(make_table, tmp_p
     train(table, keys)
     table.save(tmp_path / "c", slots=ADAGRAD)
     expected = read(tmp_path / "c")
+
+    def lookup_or_be_refused():
+        try:
+            table.lookup(keys)
+        except tf.errors.FailedPreconditionError as error:
+            assert "is being restored" in error.message
+
     works = [
         lambda: table.save(tmp_path / "d", slots=ADAGRAD),
         lambda: table.restore(tmp_path / "c", BANK, slots=ADAGRAD),
         lambda: table.restore(tmp_path / "c", BANK, slots=ADAGRAD),
         lambda: train(table, keys),
-        lambda: table.lookup(keys),
+        lookup_or_be_refused,
     ]
     for work in works:
         work()  # Builds the op now, because threads must not change a graph at the same time.

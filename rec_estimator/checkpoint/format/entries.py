@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parses the entries of an index, and refuses those that contradict themselves.
+
+An index may be damaged in spite of its checksums, or made to do harm. What passes here has a type
+that TensorFlow knows, a shape whose product is an int64, and slices that cover it with as many
+bytes as it takes.
+"""
+
+from typing import Dict, List, NamedTuple, Tuple
+
+import tensorflow.compat.v1 as tf
+from google.protobuf.message import DecodeError
+from tensorflow.core.framework.tensor_slice_pb2 import TensorSliceProto
+
+# The messages in an index. TensorFlow promises their format, but not this module path.
+from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
+
+from rec_estimator.checkpoint.format.index_file import DamagedIndexError
+
+# Types whose checksum is not that of their bytes in the file.
+_NOT_PLAIN = (tf.string, tf.variant, tf.resource)
+
+# TensorFlow numbers the types of references, which no file can have, from here.
+_FIRST_REFERENCE = 101
+
+_MOST_DIMENSIONS = 254
+_MOST = 2**63 - 1
+
+
+class ByteRange(NamedTuple):
+    """The bytes of a tensor, or of one of its slices, in a data file."""
+
+    key: bytes  # In the index.
+    entry: BundleEntryProto
+    begin: int  # First row of the slice, 0 for a tensor.
+    is_plain: bool  # Whether the checksum is that of the bytes.
+
+    @property
+    def name(self) -> str:
+        """The key, for messages."""
+        return self.key.decode("utf-8", "backslashreplace")
+
+
+class StoredTensor(NamedTuple):
+    """A tensor of a checkpoint."""
+
+    name: str
+    dtype: tf.DType
+    shape: Tuple[int, ...]
+    header: ByteRange  # The entry under the tensor's name. Of a sliced tensor it has no bytes.
+    ranges: List[ByteRange]  # The slices by first row; [header] if the tensor is not sliced.
+
+    @property
+    def nbytes(self) -> int:
+        """Size in the data files in bytes."""
+        return sum(part.entry.size for part in self.ranges)
+
+
+def is_slice(key: bytes) -> bool:
+    """Returns whether a key of an index is that of a slice; its tensor's entry names it."""
+    return key.startswith(b"\0")
+
+
+def tensor_of(entries: Dict[bytes, bytes], key: bytes, num_files: int) -> StoredTensor:
+    """Returns the tensor of a key.
+
+    Args:
+      entries: Keys and values of the index.
+      key: The key of a tensor.
+      num_files: The number of data files that the header tells.
+
+    Raises:
+      DamagedIndexError: An entry contradicts itself. The message completes "tensor x must".
+    """
+    entry = _parse(entries, key)
+    dtype = _dtype_of(entry)
+    shape = _shape_of(entry)
+    is_plain = dtype not in _NOT_PLAIN
+    header = ByteRange(key, entry, 0, is_plain)
+    ranges = [header]
+    if entry.slices:
+        ranges = []
+        for extents in entry.slices:
+            begins, lengths = _extents_of(extents, shape)
+            slice_key = _slice_key(key, extents)
+            part = _parse(entries, slice_key)
+            if part.dtype != entry.dtype or _shape_of(part) != lengths:
+                raise DamagedIndexError(
+                    f"have slices of their own type and shape {list(lengths)}, got one of type "
+                    f"{part.dtype} and shape {list(_shape_of(part))}"
+                )
+            ranges.append(ByteRange(slice_key, part, begins[0] if begins else 0, is_plain))
+        ranges.sort(key=lambda part: part.begin)
+    for part in ranges:
+        _check_place(part.entry, num_files)
+    tensor = StoredTensor(key.decode(), dtype, shape, header, ranges)
+    if is_plain and tensor.nbytes != _product(shape) * dtype.size:
+        raise DamagedIndexError(
+            f"take {_product(shape) * dtype.size} bytes for shape {list(shape)} of {dtype.name}, "
+            f"got {tensor.nbytes}"
+        )
+    return tensor
+
+
+def _parse(entries: Dict[bytes, bytes], key: bytes) -> BundleEntryProto:
+    if key not in entries:
+        raise DamagedIndexError("have all its slices, got none for one of them")
+    try:
+        return BundleEntryProto.FromString(entries[key])
+    except DecodeError:
+        raise DamagedIndexError("have valid entries, got one that cannot be read") from None
+
+
+def _dtype_of(entry: BundleEntryProto) -> tf.DType:
+    try:
+        dtype = tf.as_dtype(entry.dtype)
+    except TypeError:
+        dtype = None
+    if dtype is None or entry.dtype >= _FIRST_REFERENCE:
+        raise DamagedIndexError(
+            f"have a type that TensorFlow {tf.__version__} knows, got number {entry.dtype}"
+        )
+    return dtype
+
+
+def _shape_of(entry: BundleEntryProto) -> Tuple[int, ...]:
+    if entry.shape.unknown_rank:
+        raise DamagedIndexError("have a shape, got one of unknown rank")
+    shape = tuple(dim.size for dim in entry.shape.dim)
+    if len(shape) > _MOST_DIMENSIONS:
+        raise DamagedIndexError(f"have rank <= {_MOST_DIMENSIONS}, got {len(shape)}")
+    # Without the zeros: TensorFlow multiplies before it sees them.
+    if min(shape, default=0) < 0 or _product(tuple(d for d in shape if d)) > _MOST // 16:
+        raise DamagedIndexError(f"have a shape that fits into a file, got {list(shape)}")
+    return shape
+
+
+def _extents_of(
+    extents: TensorSliceProto, shape: Tuple[int, ...]
+) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
+    """Returns the begin and the length of a slice in each dimension."""
+    if len(extents.extent) != len(shape):
+        raise DamagedIndexError(
+            f"have slices of rank {len(shape)}, got one of rank {len(extents.extent)}"
+        )
+    begins, lengths = [], []
+    for extent, size in zip(extents.extent, shape):
+        is_full = extent.WhichOneof("has_length") is None
+        begins.append(extent.start)
+        lengths.append(size if is_full else extent.length)
+        if begins[-1] < 0 or lengths[-1] < 0 or begins[-1] + lengths[-1] > size:
+            raise DamagedIndexError(
+                f"have slices within shape {list(shape)}, got one that begins at {begins[-1]} and "
+                f"has length {lengths[-1]}"
+            )
+    return tuple(begins), tuple(lengths)
+
+
+def _check_place(entry: BundleEntryProto, num_files: int) -> None:
+    if not 0 <= entry.shard_id < num_files:
+        raise DamagedIndexError(f"be in one of {num_files} data files, got number {entry.shard_id}")
+    if min(entry.offset, entry.size) < 0 or entry.offset + entry.size > _MOST:
+        raise DamagedIndexError(
+            f"be within a file, got {entry.size} bytes from byte {entry.offset}"
+        )
+
+
+def _product(shape: Tuple[int, ...]) -> int:
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+def _slice_key(name: bytes, extents: TensorSliceProto) -> bytes:
+    """Returns the key of a slice: the ordered code of 0, name, rank, and each start and length."""
+    # The code escapes byte 255, too, which UTF-8 does not have.
+    escaped = name.replace(b"\0", b"\0\xff")
+    rank = len(extents.extent)
+    key = b"\0" + escaped + b"\0\1" + (b"\1" + bytes([rank]) if rank else b"\0")
+    for extent in extents.extent:
+        is_full = extent.WhichOneof("has_length") is None
+        key += _signed(extent.start) + _signed(-1 if is_full else extent.length)
+    return key
+
+
+def _signed(value: int) -> bytes:
+    """Returns the ordered code of an int64: a 1 bit for each byte, then the number's bits."""
+    magnitude = ~value if value < 0 else value
+    size = magnitude.bit_length() // 7 + 1
+    code = (value & ((1 << 8 * size) - 1)) ^ (((1 << size) - 1) << (7 * size))
+    return code.to_bytes(size, "big")
