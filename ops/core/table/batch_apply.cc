@@ -16,7 +16,10 @@
 namespace rec_estimator {
 namespace {
 
-// Occurrences of a shard up to which its hash table is on the stack.
+// Occurrences of the largest batch that is one group
+// (docs/core_measurements.md).
+constexpr uint64_t kOneGroup = 4096;
+// Occurrences of a group up to which its hash table is on the stack.
 constexpr uint32_t kSmallDedup = 4096;
 // The distance, in keys, at which an apply prefetches buckets.
 constexpr uint32_t kBucketsAhead = 16;
@@ -32,14 +35,6 @@ constexpr uint32_t kCountsAhead = 16;
 constexpr uint32_t kToAdmit = HashIndex::kNoRow - 1;
 static_assert(kToAdmit >= HashIndex::kMaxRows, "not the number of a row");
 
-// Calls work(s) for the shards in *mask and empties it.
-template <typename Work>
-void ForEachShard(std::atomic<uint64_t>* mask, const Work& work) {
-  for (uint64_t left = mask->exchange(0); left != 0; left &= left - 1) {
-    work(__builtin_ctzll(left));
-  }
-}
-
 }  // namespace
 
 bool BatchApply::Prepare(const ParallelFor& parallel) {
@@ -48,6 +43,7 @@ bool BatchApply::Prepare(const ParallelFor& parallel) {
   part_.tail = batch_.counted_keys;
   part_.n = batch_.n + batch_.n_counted;
   if (part_.n >= kMaxBatch) return false;
+  part_.groups = part_.n <= kOneGroup ? 1 : kShards;
   const bool has_memory = scratch_.Allocate([this](Layout* layout) {
     part_.AddTo(layout);
     layout->Add(&key_, part_.n);
@@ -60,30 +56,40 @@ bool BatchApply::Prepare(const ParallelFor& parallel) {
   });
   if (!has_memory) return false;
   part_.Run(parallel);
-  per_shard_ = static_cast<int64_t>(part_.n / kShards) + 1;
+  per_group_ = static_cast<int64_t>(part_.n) / part_.groups + 1;
   return AllocateWide();
 }
 
 bool BatchApply::AllocateWide() {
   return wide_scratch_.Allocate([this](Layout* layout) {
-    for (int s = 0; s < kShards; ++s) {
-      const uint32_t n = part_.size_of(s);
-      dedup_[s] = nullptr;
-      if (n > kSmallDedup) layout->Add(&dedup_[s], Partition::DedupSlots(n));
+    for (int g = 0; g < part_.groups; ++g) {
+      const uint32_t n = part_.size_of(g);
+      dedup_[g] = nullptr;
+      if (n > kSmallDedup) layout->Add(&dedup_[g], Partition::DedupSlots(n));
     }
     const size_t dim = static_cast<size_t>(store_.dim());
-    if (dim > kTileFloats) layout->Add(&wide_sums_, kShards * dim);
+    if (dim > kTileFloats) layout->Add(&wide_sums_, part_.groups * dim);
   });
+}
+
+void BatchApply::Deduplicate(int g) {
+  const uint32_t begin = part_.begin[g];
+  uint32_t small[2 * kSmallDedup];
+  unique_[g] = part_.Deduplicate(
+      g, {key_ + begin, id_ + begin, grouped_ + begin, end_ + begin},
+      dedup_[g] != nullptr ? dedup_[g] : small);
+  shards_of_[g] = part_.groups == 1 ? ShardSet::MaskOf(key_ + begin, unique_[g])
+                                    : uint64_t{unique_[g] > 0} << g;
 }
 
 int64_t BatchApply::CountNewRows(const ParallelFor& parallel) {
   std::atomic<int64_t> rows{0};
-  parallel(kShards, per_shard_ * 60, [&](int64_t begin, int64_t end) {
-    for (int s = static_cast<int>(begin); s < end; ++s) {
-      Deduplicate(s);
-      if (unique_[s] == 0) continue;
-      const std::shared_lock<SharedMutex> lock(shards_[s].mutex());
-      rows += Classify(s).rows;
+  parallel(part_.groups, per_group_ * 60, [&](int64_t begin, int64_t end) {
+    for (int g = static_cast<int>(begin); g < end; ++g) {
+      Deduplicate(g);
+      const SharedLocks locks(shards_, shards_of_[g]);
+      Classify(g);
+      ForEachShard(shards_of_[g], [&](int s) { rows += needs_[s].rows; });
     }
   });
   is_deduplicated_ = true;
@@ -92,13 +98,19 @@ int64_t BatchApply::CountNewRows(const ParallelFor& parallel) {
 
 bool BatchApply::Run(const RowUpdate& update, const ParallelFor& parallel) {
   update_ = &update;
-  parallel(kShards, per_shard_ * 30, [this](int64_t begin, int64_t end) {
+  return part_.groups == 1 ? RunAtOnce() : RunByShard(parallel);
+}
+
+// ------------------------------------------------------- a group is one shard
+
+bool BatchApply::RunByShard(const ParallelFor& parallel) {
+  parallel(kShards, per_group_ * 30, [this](int64_t begin, int64_t end) {
     for (int s = static_cast<int>(begin); s < end; ++s) {
       if (!is_deduplicated_) Deduplicate(s);
       ReserveQuota(s);
     }
   });
-  ForEachShard(&try_lock_failed_, [this](int s) {
+  ForEachShard(try_lock_failed_.exchange(0), [this](int s) {
     const std::unique_lock<SharedMutex> lock(shards_[s].mutex());
     GrowToQuota(s);
   });
@@ -110,7 +122,7 @@ bool BatchApply::Run(const RowUpdate& update, const ParallelFor& parallel) {
   }
 
   const int64_t per_key = 100 + 8 * store_.dim();  // Cycles.
-  parallel(kShards, per_shard_ * per_key, [this](int64_t begin, int64_t end) {
+  parallel(kShards, per_group_ * per_key, [this](int64_t begin, int64_t end) {
     for (int s = static_cast<int>(begin); s < end; ++s) {
       if (unique_[s] == 0) continue;
       const std::unique_lock<SharedMutex> lock(shards_[s].mutex(),
@@ -122,7 +134,7 @@ bool BatchApply::Run(const RowUpdate& update, const ParallelFor& parallel) {
       }
     }
   });
-  ForEachShard(&try_lock_failed_, [this](int s) {
+  ForEachShard(try_lock_failed_.exchange(0), [this](int s) {
     const std::unique_lock<SharedMutex> lock(shards_[s].mutex());
     Update(s);
   });
@@ -130,14 +142,6 @@ bool BatchApply::Run(const RowUpdate& update, const ParallelFor& parallel) {
   for (const uint32_t quota : row_quota_) left += quota;
   store_.arena().ReleaseQuota(left);
   return !failed_.load();
-}
-
-void BatchApply::Deduplicate(int s) {
-  const uint32_t begin = part_.begin[s];
-  uint32_t small[2 * kSmallDedup];
-  unique_[s] = part_.Deduplicate(
-      s, {key_ + begin, id_ + begin, grouped_ + begin, end_ + begin},
-      dedup_[s] != nullptr ? dedup_[s] : small);
 }
 
 void BatchApply::ReserveQuota(int s) {
@@ -161,11 +165,11 @@ void BatchApply::GrowToQuota(int s) {
   if (!shards_.counts_in_cells()) {
     uint32_t keys = 0;
     uint32_t rows = 0;
-    shard.FindEach(key_ + part_.begin[s], unique_[s],
-                   [&](uint32_t, EntryRef entry) {
-                     keys += !entry.found();
-                     rows += !entry.found() || !entry.has_row();
-                   });
+    shards_.FindEach(key_ + part_.begin[s], unique_[s],
+                     [&](uint32_t, EntryRef entry) {
+                       keys += !entry.found();
+                       rows += !entry.found() || !entry.has_row();
+                     });
     shard.ReleaseQuota(entry_quota_[s] - keys, 0);
     entry_quota_[s] = keys;
     row_quota_[s] = rows;
@@ -180,83 +184,126 @@ void BatchApply::ReleaseQuota(int s) {
 }
 
 void BatchApply::Update(int s) {
-  Shard& shard = shards_[s];
-  bool all_have_rows = true;
-  if (InsertAdmitted(s, &all_have_rows)) {
-    shard.SaveFrozenValues();
-    all_have_rows ? UpdateRows<true>(s) : UpdateRows<false>(s);
-    shard.RestoreFrozenValues();
+  Classify(s);
+  bool has_room = shards_[s].HasRoom(needs_[s]);
+  if (!has_room) {
+    has_room = shards_[s].MakeRoom(needs_[s]);
+    Classify(s);  // Entries and blocks have moved.
+  }
+  if (has_room && InsertAdmitted(s)) {
+    UpdateRows(s);
   } else {
     failed_.store(true);
   }
   ReleaseQuota(s);
 }
 
-ShardNeeds BatchApply::Classify(int s) {
-  const uint32_t begin = part_.begin[s];
+// --------------------------------------------------- the batch is one group
+
+bool BatchApply::RunAtOnce() {
+  if (!is_deduplicated_) Deduplicate(0);
+  const ExclusiveLocks locks(shards_, shards_of_[0]);
+  Classify(0);
+  if (n_without_row_[0] > 0) {
+    row_quota_[0] = 0;
+    const bool inserted = ReserveNeeds() && InsertAdmitted(0);
+    ForEachShard(shards_of_[0], [this](int s) { ReleaseQuota(s); });
+    if (!inserted) return false;
+  }
+  UpdateRows(0);
+  return true;
+}
+
+bool BatchApply::ReserveNeeds() {
+  bool has_grown = false;
+  bool has_memory = true;
+  ForEachShard(shards_of_[0], [&](int s) {
+    Shard& shard = shards_[s];
+    entry_quota_[s] = needs_[s].entries;
+    block_quota_[s] = needs_[s].blocks;
+    if (entry_quota_[s] == 0 && block_quota_[s] == 0) return;
+    if (shard.ReserveQuota(entry_quota_[s], block_quota_[s])) return;
+    has_memory = shard.GrowToQuota() && has_memory;
+    has_grown = true;
+  });
+  if (has_grown) Classify(0);  // Entries and blocks have moved.
+  return has_memory;
+}
+
+// --------------------------------------------------------------------- either
+
+void BatchApply::Classify(int g) {
+  const uint32_t begin = part_.begin[g];
   const int64_t* keys = key_ + begin;
   EntryRef* entries = entry_ + begin;
   uint32_t* rows = row_ + begin;
   uint32_t* without_row = id_ + begin;
   uint32_t n = 0;
-  shards_[s].FindEach(keys, unique_[s], [&](uint32_t u, EntryRef entry) {
+  shards_.FindEach(keys, unique_[g], [&](uint32_t u, EntryRef entry) {
     entries[u] = entry;
     rows[u] = entry.found() ? entry.row() : HashIndex::kNoRow;
     without_row[n] = u;
     n += rows[u] == HashIndex::kNoRow;
   });
-  if (s == shards_.padding_shard()) {
+  all_have_rows_[g] = true;
+  const int padding = shards_.padding_shard();
+  if (padding >= 0 && (shards_of_[g] >> padding & 1) != 0) {
     n = static_cast<uint32_t>(
         std::remove_if(without_row, without_row + n,
                        [&](uint32_t u) { return keys[u] == kPaddingKey; }) -
         without_row);
+    all_have_rows_[g] = false;
   }
-  n_without_row_[s] = n;
-  return DecideAdmission(s, without_row, n);
+  n_without_row_[g] = n;
+  ForEachShard(shards_of_[g], [this](int s) { needs_[s] = ShardNeeds(); });
+  if (n > 0) DecideAdmission(g, without_row, n);
 }
 
-bool BatchApply::InsertAdmitted(int s, bool* all_have_rows) {
-  Shard& shard = shards_[s];
+uint32_t BatchApply::RowsToTake(int g) const {
+  uint32_t rows = 0;
+  ForEachShard(shards_of_[g], [&](int s) {
+    const uint32_t freed = shards_[s].n_free_rows();
+    rows += needs_[s].rows - std::min(freed, needs_[s].rows);
+  });
+  return rows;
+}
+
+bool BatchApply::InsertAdmitted(int g) {
   const bool counts_in_cells = shards_.counts_in_cells();
-  const uint32_t begin = part_.begin[s];
+  const uint32_t begin = part_.begin[g];
   const int64_t* keys = key_ + begin;
   EntryRef* entries = entry_ + begin;
   uint32_t* rows = row_ + begin;
   const uint32_t* end = end_ + begin;
   const uint32_t* without_row = id_ + begin;
   const Admission admission = admission_;
-  ShardNeeds needs = Classify(s);
-  const uint32_t n = n_without_row_[s];
-  // Padding has no row and is not in the list.
-  *all_have_rows = needs.rows == n && s != shards_.padding_shard();
+  const uint32_t n = n_without_row_[g];
   if (n == 0) return true;
 
-  if (!shard.HasRoom(needs)) {
-    if (!shard.MakeRoom(needs)) return false;
-    needs = Classify(s);  // Entries and blocks have moved.
-  }
   uint32_t first = 0;
-  const uint32_t freed = std::min(shard.n_free_rows(), needs.rows);
-  if (needs.rows > freed) {
-    const uint32_t taken = needs.rows - freed;
-    const uint32_t from_quota = std::min(taken, row_quota_[s]);
+  const uint32_t taken = RowsToTake(g);
+  if (taken > 0) {
+    const uint32_t from_quota = std::min(taken, row_quota_[g]);
     if (!store_.arena().Take(taken, from_quota, &first)) return false;
-    row_quota_[s] -= from_quota;
+    row_quota_[g] -= from_quota;
   }
 
   const RowArena::View view = store_.view();
-  Shard::RowSource source(&shard, view, first);
-  const bool tracking = shard.tracks_changes();
+  Shard::RowSource source(view, first);
+  const bool tracking = shards_.tracks_changes();
   for (uint32_t i = 0; i < n; ++i) {
     if (i + kBucketsAhead < n) {
       const uint32_t later = without_row[i + kBucketsAhead];
       if (rows[later] == kToAdmit || !counts_in_cells) {
-        PrefetchLines(shard.index().Home(MixKey(keys[later])), sizeof(Bucket));
+        PrefetchLines(shards_.Home(keys[later]), sizeof(Bucket));
       }
     }
     const uint32_t u = without_row[i];
+    Shard& shard = shards_.Of(keys[u]);
+    const bool admitted = rows[u] == kToAdmit;
+    all_have_rows_[g] &= admitted;
     if (!entries[u].found()) {
-      if (counts_in_cells && rows[u] != kToAdmit) {
+      if (counts_in_cells && !admitted) {
         const uint32_t count = admission.CountAfterBatch(estimate_[begin + u],
                                                          Occurrences(end, u));
         shard.RaiseCells(keys[u], count, tracking);
@@ -265,32 +312,36 @@ bool BatchApply::InsertAdmitted(int s, bool* all_have_rows) {
       entries[u] = shard.Insert(keys[u]);
       if (counts_in_cells) entries[u].count() = estimate_[begin + u];
     }
-    if (rows[u] != kToAdmit) continue;
-    rows[u] = source.Next();
+    if (!admitted) continue;
+    rows[u] = source.Next(&shard);
     entries[u].row() = rows[u];
     store_.InitializeRow(keys[u], view.Row(rows[u]));
   }
-  shard.AddToKeys(needs.entries);
-  shard.AddToRows(needs.rows);
+  ForEachShard(shards_of_[g], [this](int s) {
+    shards_[s].AddToKeys(needs_[s].entries);
+    shards_[s].AddToRows(needs_[s].rows);
+  });
   return true;
 }
 
-ShardNeeds BatchApply::DecideAdmission(int s, const uint32_t* without_row,
-                                       uint32_t n) {
-  const Shard& shard = shards_[s];
-  const int64_t* keys = key_ + part_.begin[s];
-  const EntryRef* entries = entry_ + part_.begin[s];
-  uint32_t* rows = row_ + part_.begin[s];
-  const uint32_t* end = end_ + part_.begin[s];
+void BatchApply::DecideAdmission(int g, const uint32_t* without_row,
+                                 uint32_t n) {
+  const int64_t* keys = key_ + part_.begin[g];
+  const EntryRef* entries = entry_ + part_.begin[g];
+  uint32_t* rows = row_ + part_.begin[g];
+  const uint32_t* end = end_ + part_.begin[g];
   const Admission admission = admission_;
-  ShardNeeds needs;
+  const auto needs_of = [&](uint32_t u) -> ShardNeeds& {
+    return needs_[ShardOf(MixKey(keys[u]))];
+  };
   if (admission.admits_all()) {
     for (uint32_t i = 0; i < n; ++i) {
-      rows[without_row[i]] = kToAdmit;
-      needs.entries += !entries[without_row[i]].found();
+      const uint32_t u = without_row[i];
+      rows[u] = kToAdmit;
+      needs_of(u).entries += !entries[u].found();
+      ++needs_of(u).rows;
     }
-    needs.rows = n;
-    return needs;
+    return;
   }
   const bool counts_in_cells = shards_.counts_in_cells();
   BloomIndex cells[kCountsAhead];
@@ -299,6 +350,7 @@ ShardNeeds BatchApply::DecideAdmission(int s, const uint32_t* without_row,
     if (entries[u].found()) {
       PrefetchLine(entries[u].bucket()->version);
     } else if (counts_in_cells) {
+      const Shard& shard = shards_.Of(keys[u]);
       cells[i % kCountsAhead] = shard.CellsOf(keys[u]);
       shard.PrefetchCells(cells[i % kCountsAhead]);
     }
@@ -307,10 +359,12 @@ ShardNeeds BatchApply::DecideAdmission(int s, const uint32_t* without_row,
   for (uint32_t i = 0; i < n; ++i) {
     const uint32_t u = without_row[i];
     const bool found = entries[u].found();
+    const Shard& shard = shards_.Of(keys[u]);
+    ShardNeeds& needs = needs_of(u);
     uint32_t count = found ? entries[u].count() : 0;
     if (counts_in_cells && !found) {
       count = shard.CountInCells(cells[i % kCountsAhead]);
-      estimate_[part_.begin[s] + u] = count;
+      estimate_[part_.begin[g] + u] = count;
     }
     const bool admitted = admission.DecideAdmission(
         admission.CountAfterBatch(count, Occurrences(end, u)));
@@ -322,28 +376,34 @@ ShardNeeds BatchApply::DecideAdmission(int s, const uint32_t* without_row,
     needs.entries += !found && (admitted || !counts_in_cells);
     if (i + kCountsAhead < n) fetch(i + kCountsAhead);
   }
-  return needs;
+}
+
+void BatchApply::UpdateRows(int g) {
+  const uint64_t frozen = shards_.frozen_shards() & shards_of_[g];
+  ForEachShard(frozen, [this](int s) { shards_[s].SaveFrozenValues(); });
+  all_have_rows_[g] ? UpdateTiles<true>(g) : UpdateTiles<false>(g);
+  ForEachShard(frozen, [this](int s) { shards_[s].RestoreFrozenValues(); });
 }
 
 template <bool kAllHaveRows>
-void BatchApply::UpdateRows(int s) {
-  const uint32_t begin = part_.begin[s];
-  const uint32_t unique = unique_[s];
+void BatchApply::UpdateTiles(int g) {
+  const uint32_t begin = part_.begin[g];
+  const uint32_t unique = unique_[g];
   const EntryRef* entries = entry_ + begin;
   const uint32_t* rows = row_ + begin;
   const uint32_t* end = end_ + begin;
   const uint32_t* occurrences = grouped_ + begin;
-  const uint32_t n = part_.size_of(s);
+  const uint32_t n = part_.size_of(g);
   const RowArena::View view = store_.view();
   const int dim = store_.dim();
   const size_t stride = static_cast<size_t>(dim);
   const size_t row_bytes = store_.row_bytes();
   const Admission admission = admission_;
   const bool each = update_->per_occurrence();
-  const bool tracking = shards_[s].tracks_changes();
+  const bool tracking = shards_.tracks_changes();
 
   alignas(kCacheLine) float small_sums[kTileFloats];
-  float* sums = stride > kTileFloats ? wide_sums_ + s * stride : small_sums;
+  float* sums = stride > kTileFloats ? wide_sums_ + g * stride : small_sums;
   const size_t tile_rows =
       each ? kTileRows
            : std::max<size_t>(1, std::min(kTileRows, kTileFloats / stride));
@@ -355,16 +415,17 @@ void BatchApply::UpdateRows(int s) {
     filled = 0;
   };
 
+  uint32_t fetched_rows = 0;
   uint32_t fetched = 0;  // Occurrences whose gradients were prefetched.
   uint32_t at = 0;
   for (uint32_t u = 0; u < unique; ++u) {
-    if (u + kRowsAhead < unique) {
-      const EntryRef later = entries[u + kRowsAhead];
-      if (kAllHaveRows || later.found()) {
-        PrefetchLine(later.bucket()->version);
+    const uint32_t rows_end = std::min(unique, u + kRowsAhead + 1);
+    for (; fetched_rows < rows_end; ++fetched_rows) {
+      if (kAllHaveRows || entries[fetched_rows].found()) {
+        PrefetchLine(entries[fetched_rows].bucket()->version);
       }
-      if (kAllHaveRows || rows[u + kRowsAhead] != HashIndex::kNoRow) {
-        PrefetchLines(view.Row(rows[u + kRowsAhead]), row_bytes);
+      if (kAllHaveRows || rows[fetched_rows] != HashIndex::kNoRow) {
+        PrefetchLines(view.Row(rows[fetched_rows]), row_bytes);
       }
     }
     const uint32_t stop = end[u];

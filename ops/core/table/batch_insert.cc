@@ -73,7 +73,7 @@ void BatchInsert::FindAll(int s, const Visit& visit) const {
       prefetch(at + kFound);
       const uint32_t size = std::min(n - at, kFound);
       for (uint32_t i = 0; i < size; ++i) keys[i] = run[at + i].key;
-      shard.FindEach(keys, size, [&](uint32_t i, EntryRef entry) {
+      shards_.FindEach(keys, size, [&](uint32_t i, EntryRef entry) {
         visit(run[at + i], entry);
       });
     }
@@ -144,7 +144,7 @@ bool BatchInsert::InsertOne(int s, int64_t key, uint32_t i, EntryRef entry) {
   }
   if (needs_row) {
     const bool from_run = shard.n_free_rows() == 0;
-    entry.row() = Shard::RowSource(&shard, view, next_row_).Next();
+    entry.row() = Shard::RowSource(view, next_row_).Next(&shard);
     next_row_ += from_run;
     run_rows_ -= from_run;
     shard.AddToRows(1);

@@ -47,11 +47,16 @@ void Partition::SortBlock(uint64_t block) {
   start[kShards] = position;
   for (uint64_t i = first; i < end; ++i) {
     sorted[next[ShardOf(hash[i])]++] = {Key(i), static_cast<uint32_t>(i),
-                                        hash[i] >> kShardBits};
+                                        DedupHash(hash[i])};
   }
 }
 
 void Partition::Run(const ParallelFor& parallel) {
+  if (groups == 1) {
+    begin[0] = 0;
+    begin[1] = static_cast<uint32_t>(n);
+    return;
+  }
   const int64_t units = static_cast<int64_t>(blocks());
   parallel(units, kPartitionBlock * 16, [this](int64_t b, int64_t e) {
     for (; b < e; ++b) SortBlock(static_cast<uint64_t>(b));
@@ -64,36 +69,34 @@ void Partition::Run(const ParallelFor& parallel) {
   for (int s = 0; s < kShards; ++s) begin[s + 1] += begin[s];
 }
 
-uint32_t Partition::Deduplicate(int s, const Distinct& out,
+uint32_t Partition::Deduplicate(int g, const Distinct& out,
                                 uint32_t* slots) const {
   int64_t* keys = out.keys;
   uint32_t* id = out.id;
   uint32_t* end = out.end;
-  const uint32_t size = DedupSlots(size_of(s));
+  const uint32_t size = DedupSlots(size_of(g));
   std::fill(slots, slots + size, 0);
 
+  // Whether a key is new is as unpredictable as the keys, so nothing branches on
+  // it.
   uint32_t unique = 0;
   uint32_t j = 0;
-  ForEachRun(s, [&](const Occurrence* one, uint32_t m) {
-    for (const Occurrence* stop = one + m; one < stop; ++one, ++j) {
-      const int64_t key = one->key;
-      uint32_t slot = one->hash & (size - 1);
-      for (;;) {
-        const uint32_t used = slots[slot];  // 1 + position in keys.
-        if (used == 0) {
-          keys[unique] = key;
-          end[unique] = 1;
-          id[j] = unique++;
-          slots[slot] = unique;
-          break;
-        }
-        if (keys[used - 1] == key) {
-          ++end[used - 1];
-          id[j] = used - 1;
-          break;
-        }
-        slot = (slot + 1) & (size - 1);
+  ForEachOccurrence(g, [&](const Occurrence& one) {
+    keys[unique] = one.key;
+    end[unique] = 0;
+    uint32_t slot = one.hash & (size - 1);
+    for (;;) {
+      const uint32_t used = slots[slot];  // 1 + position in keys.
+      const uint32_t is_new = used == 0;
+      const uint32_t u = used - 1 + (-is_new & (unique + 1));
+      if (keys[u] == one.key) {
+        slots[slot] = u + 1;
+        ++end[u];
+        id[j++] = u;
+        unique += is_new;
+        return;
       }
+      slot = (slot + 1) & (size - 1);
     }
   });
   uint32_t position = 0;
@@ -105,11 +108,8 @@ uint32_t Partition::Deduplicate(int s, const Distinct& out,
   // end[u] moves from the first to behind the last occurrence of key u.
   uint32_t* grouped = out.grouped;
   j = 0;
-  ForEachRun(s, [&](const Occurrence* one, uint32_t m) {
-    for (const Occurrence* stop = one + m; one < stop; ++one, ++j) {
-      grouped[end[id[j]]++] = one->index;
-    }
-  });
+  ForEachOccurrence(
+      g, [&](const Occurrence& one) { grouped[end[id[j++]]++] = one.index; });
   return unique;
 }
 

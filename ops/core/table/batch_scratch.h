@@ -87,25 +87,28 @@ struct Occurrence {
 
 // Occurrences sorted by shard; within a shard they keep the order of the batch.
 // Each block of the batch is sorted by itself, so one pass is enough, and a
-// shard has one run in every block.
+// shard has one run in every block. A group is the occurrences of one shard,
+// or, where shards do not pay, the whole batch, which is then not sorted.
 struct Partition {
   const int64_t* head;  // (n_head); the batch is head followed by tail.
   uint64_t n_head;
   const int64_t* tail;  // (n - n_head)
   uint64_t n;
 
-  uint32_t* hash;      // (n) lowest bits of the hashes, in batch order
-  uint32_t* starts;    // (blocks, kShards + 1) beginnings of the runs
-  Occurrence* sorted;  // (n) by block, then by shard
-  // Shard s has begin[s + 1] - begin[s] occurrences.
+  uint32_t* hash;        // (n) lowest bits of the hashes, in batch order
+  uint32_t* starts;      // (blocks, kShards + 1) beginnings of the runs
+  Occurrence* sorted;    // (n) by block, then by shard
+  int groups = kShards;  // kShards or 1.
+  // Group g has begin[g + 1] - begin[g] occurrences.
   std::array<uint32_t, kShards + 1> begin;
 
   uint64_t blocks() const {
     return (n + kPartitionBlock - 1) / kPartitionBlock;
   }
-  uint32_t size_of(int s) const { return begin[s + 1] - begin[s]; }
+  uint32_t size_of(int g) const { return begin[g + 1] - begin[g]; }
 
   void AddTo(Layout* layout) {
+    if (groups == 1) return;
     layout->Add(&hash, n);
     layout->Add(&starts, blocks() * (kShards + 1));
     layout->Add(&sorted, n);
@@ -124,7 +127,26 @@ struct Partition {
     }
   }
 
-  // The distinct keys of a shard and their occurrences.
+  // Calls visit(occurrence) for the occurrences of group g, in batch order.
+  template <typename Visit>
+  void ForEachOccurrence(int g, const Visit& visit) const {
+    if (groups == 1) {
+      uint32_t index = 0;
+      const auto visit_all = [&](const int64_t* keys, uint64_t n_keys) {
+        for (const int64_t* end = keys + n_keys; keys < end; ++keys) {
+          visit({*keys, index++, DedupHash(MixKey(*keys))});
+        }
+      };
+      visit_all(head, n_head);
+      visit_all(tail, n - n_head);
+      return;
+    }
+    ForEachRun(g, [&](const Occurrence* one, uint32_t m) {
+      for (const Occurrence* stop = one + m; one < stop; ++one) visit(*one);
+    });
+  }
+
+  // The distinct keys of a group and their occurrences.
   struct Distinct {
     int64_t* keys;      // (unique), in order of first occurrence
     uint32_t* id;       // (n) the position in keys of each occurrence's key
@@ -138,11 +160,14 @@ struct Partition {
     while (size / 2 < n) size *= 2;
     return size;
   }
-  // Fills `out` for shard s, after Run, and returns the number of distinct
-  // keys. slots: (DedupSlots(size_of(s))), used during the call only.
-  uint32_t Deduplicate(int s, const Distinct& out, uint32_t* slots) const;
+  // Fills `out` for group g, after Run, and returns the number of distinct
+  // keys. slots: (DedupSlots(size_of(g))), used during the call only.
+  uint32_t Deduplicate(int g, const Distinct& out, uint32_t* slots) const;
+  static uint32_t DedupHash(uint64_t mixed) {
+    return static_cast<uint32_t>(mixed) >> kShardBits;
+  }
 
-  // Sorts all blocks.
+  // Sorts all blocks, if there is a group a shard.
   void Run(const ParallelFor& parallel);
   void SortBlock(uint64_t block);
 };

@@ -26,7 +26,7 @@
 namespace rec_estimator {
 namespace {
 
-// Splitting a smaller batch over threads costs more than it gains.
+// Splitting a smaller lookup over threads costs more than it gains.
 constexpr uint64_t kSerialBelow = 2048;
 
 // Whether the occurrences of a batch can be numbered.
@@ -53,7 +53,7 @@ EmbeddingTable::EmbeddingTable(int dim, float default_value,
 EmbeddingTable::~EmbeddingTable() = default;
 
 void EmbeddingTable::Clear() {
-  const AllLocks locks(*shards_);
+  const ExclusiveLocks locks(*shards_, kAllShards);
   for (Shard& shard : *shards_) shard.Clear();
   shards_->set_tracks_changes(false);
   *shards_->mutable_ages() = GenerationAges();
@@ -102,13 +102,10 @@ void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
 // ---------------------------------------------------------------------- apply
 
 bool EmbeddingTable::Apply(const Batch& batch, const RowUpdate& update,
-                           const ParallelFor& given, int64_t* excess_rows) {
+                           const ParallelFor& parallel, int64_t* excess_rows) {
   if (excess_rows != nullptr) *excess_rows = 0;
   if (!FitsBatch(batch)) return false;
   if (Occurrences(batch) == 0) return true;
-  const ParallelFor serial = SerialFor;
-  const ParallelFor& parallel =
-      batch.n + batch.n_counted < kSerialBelow ? serial : given;
   BatchApply apply(shards_.get(), store_.get(), admission_, batch);
   const RowLimit::Claim claim(limit_.get(), Occurrences(batch));
   if (!apply.Prepare(parallel)) return false;
@@ -122,15 +119,13 @@ bool EmbeddingTable::Apply(const Batch& batch, const RowUpdate& update,
   return apply.Run(update, parallel);
 }
 
-bool EmbeddingTable::CountTooMany(const Batch& batch, const ParallelFor& given,
+bool EmbeddingTable::CountTooMany(const Batch& batch,
+                                  const ParallelFor& parallel,
                                   int64_t* excess_rows) {
   *excess_rows = 0;
   if (!FitsBatch(batch)) return false;
   const RowLimit::Claim claim(limit_.get(), Occurrences(batch));
   if (claim.is_certain()) return true;
-  const ParallelFor serial = SerialFor;
-  const ParallelFor& parallel =
-      batch.n + batch.n_counted < kSerialBelow ? serial : given;
   BatchApply apply(shards_.get(), store_.get(), admission_, batch);
   if (!apply.Prepare(parallel)) return false;
   *excess_rows = limit_->Excess(apply.CountNewRows(parallel));
@@ -257,7 +252,7 @@ void EmbeddingTable::MergeGenerations(
     const std::vector<BloomGeneration>& generations) {
   std::vector<int64_t> starts;
   for (const BloomGeneration& each : generations) starts.push_back(each.start);
-  const AllLocks locks(*shards_);
+  const ExclusiveLocks locks(*shards_, kAllShards);
   shards_->mutable_ages()->Merge(generations.front().number, starts);
 }
 
@@ -274,7 +269,7 @@ void EmbeddingTable::SetBank(const float* bank, int64_t rows) {
   ZeroedMemory copy = AllocateZeroed(floats * sizeof(float), Pages::kHuge);
   if (copy == nullptr) throw std::bad_alloc();
   std::copy_n(bank, floats, static_cast<float*>(copy.get()));
-  const AllLocks locks(*shards_);
+  const ExclusiveLocks locks(*shards_, kAllShards);
   store_->SetBank(std::move(copy), rows);
 }
 
@@ -285,7 +280,7 @@ std::vector<float> EmbeddingTable::bank() const { return store_->CopyBank(); }
 bool EmbeddingTable::EnsureSlots(const std::vector<SlotSpec>& wanted) {
   // The common case needs no shard's lock.
   if (store_->HasSlots(wanted)) return true;
-  const AllLocks locks(*shards_);
+  const ExclusiveLocks locks(*shards_, kAllShards);
   return store_->EnsureSlots(wanted);
 }
 

@@ -15,7 +15,7 @@ namespace {
 // the shards as old. age() returns whether they rotate.
 template <typename Age>
 void AgeGenerations(ShardSet* shards, const Age& age) {
-  const AllLocks locks(*shards);
+  const ExclusiveLocks locks(*shards, kAllShards);
   const bool rotates = age();
   for (Shard& shard : *shards) {
     if (rotates) shard.RotateBloom();

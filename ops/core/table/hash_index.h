@@ -141,11 +141,10 @@ class HashIndex {
   }
 
   // The first step of Find. If false, *entry is not known yet: FindBeyond finds
-  // it, and the line that it needs is being prefetched.
+  // it, and the line that it needs is mostly being prefetched.
   template <Matcher* kMatch>
-  inline __attribute__((always_inline)) bool FindAtHome(Bucket* home,
-                                                        int64_t key,
-                                                        EntryRef* entry) const {
+  static inline __attribute__((always_inline)) bool FindAtHome(
+      Bucket* home, int64_t key, EntryRef* entry) {
     const uint32_t match = kMatch(home, key);
     if (match != 0) {
       *entry = EntryRef(home, __builtin_ctz(match));
@@ -155,7 +154,7 @@ class HashIndex {
       *entry = EntryRef();
       return true;
     }
-    PrefetchLine(Next(home));
+    PrefetchLine(home + 1);
     return false;
   }
   EntryRef FindBeyond(Bucket* home, int64_t key) const {

@@ -38,8 +38,7 @@ inline __attribute__((always_inline)) void RowLookup::FindChunkWith(
   size_t n_beyond = 0;
   for (size_t i = 0; i < n; ++i) {
     EntryRef entry;
-    if (shards_.Of(keys[i]).index().FindAtHome<kMatch>(homes[i], keys[i],
-                                                       &entry)) {
+    if (HashIndex::FindAtHome<kMatch>(homes[i], keys[i], &entry)) {
       resolve(i, entry);
     } else {
       beyond[n_beyond++] = static_cast<uint8_t>(i);

@@ -107,41 +107,6 @@ class Shard {
     return index_.Find(index_.Home(MixKey(key)), key);
   }
 
-  // Finds keys (n), which all belong to this shard. Calls visit(i, entry) in
-  // order. visit must not make the index grow.
-  template <typename Visit>
-  void FindEach(const int64_t* keys, uint32_t n, const Visit& visit) const {
-    const HashIndex& index = index_;
-    Bucket* homes[2][kChunk];
-    const auto fetch = [&](uint32_t at, Bucket** to) {
-      const uint32_t end = std::min<uint32_t>(n, at + kChunk);
-      for (; at < end; ++at, ++to) {
-        *to = index.Home(MixKey(keys[at]));
-        PrefetchLine(*to);
-      }
-    };
-    EntryRef entries[kChunk];
-    uint8_t beyond[kChunk];
-    fetch(0, homes[0]);
-    int turn = 0;
-    for (uint32_t at = 0; at < n; at += kChunk, turn ^= 1) {
-      if (n - at > kChunk) fetch(at + kChunk, homes[turn ^ 1]);
-      const uint32_t size = std::min<uint32_t>(n - at, kChunk);
-      size_t n_beyond = 0;
-      for (uint32_t i = 0; i < size; ++i) {
-        if (!index.FindAtHome<HashIndex::Match>(homes[turn][i], keys[at + i],
-                                                &entries[i])) {
-          beyond[n_beyond++] = static_cast<uint8_t>(i);
-        }
-      }
-      for (size_t b = 0; b < n_beyond; ++b) {
-        const uint32_t i = beyond[b];
-        entries[i] = index.FindBeyond(homes[turn][i], keys[at + i]);
-      }
-      for (uint32_t i = 0; i < size; ++i) visit(at + i, entries[i]);
-    }
-  }
-
   // The count of a key for which Find returned `entry`.
   uint32_t CountOf(int64_t key, EntryRef entry) const {
     return entry.found() ? entry.count() : CountInCells(key);
@@ -205,22 +170,22 @@ class Shard {
                 std::memory_order_relaxed);
   }
 
-  // Hands out rows to the entries of one shard: freed rows first, then
-  // `first`, `first` + 1, ..., which the caller took from the arena.
+  // Hands out rows to the entries of shards: a row that the shard has freed, or
+  // else the next one of `first`, `first` + 1, ..., which the caller took from
+  // the arena.
   class RowSource {
    public:
-    RowSource(Shard* shard, const RowArena::View& view, uint32_t first)
-        : shard_(shard), view_(view), next_(first) {}
-    uint32_t Next() {
-      if (shard_->n_free_rows_ == 0) return next_++;
-      const uint32_t row = shard_->first_free_row_;
-      std::memcpy(&shard_->first_free_row_, view_.Row(row), sizeof(uint32_t));
-      --shard_->n_free_rows_;
+    RowSource(const RowArena::View& view, uint32_t first)
+        : view_(view), next_(first) {}
+    uint32_t Next(Shard* shard) {
+      if (shard->n_free_rows_ == 0) return next_++;
+      const uint32_t row = shard->first_free_row_;
+      std::memcpy(&shard->first_free_row_, view_.Row(row), sizeof(uint32_t));
+      --shard->n_free_rows_;
       return row;
     }
 
    private:
-    Shard* shard_;
     RowArena::View view_;
     uint32_t next_;
   };

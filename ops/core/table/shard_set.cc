@@ -32,7 +32,9 @@ ShardSet::ShardSet(RowStore* store, const FilterSpec& filter,
     shards_[s].Initialize(store, &bloom_, &tracks_changes_, Stagger(s));
   }
   for (const int64_t key : rules.frozen_keys) {
-    shards_[ShardOf(MixKey(key))].AddFrozenKey(key);
+    const int s = ShardOf(MixKey(key));
+    shards_[s].AddFrozenKey(key);
+    frozen_shards_ |= uint64_t{1} << s;
   }
 }
 

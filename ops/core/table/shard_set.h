@@ -50,6 +50,7 @@ class ShardSet {
   auto end() { return shards_.end(); }
   auto begin() const { return shards_.begin(); }
   auto end() const { return shards_.end(); }
+  Shard& Of(int64_t key) { return shards_[ShardOf(MixKey(key))]; }
   const Shard& Of(int64_t key) const { return shards_[ShardOf(MixKey(key))]; }
   Bucket* Home(int64_t key) const {
     const uint64_t hash = MixKey(key);
@@ -71,6 +72,8 @@ class ShardSet {
   }
   // The shard that padding would be in; -1 if the table has no padding.
   int padding_shard() const { return padding_shard_; }
+  // The shards that frozen keys are in.
+  uint64_t frozen_shards() const { return frozen_shards_; }
 
   int64_t n_rows() const {
     int64_t rows = 0;
@@ -98,6 +101,10 @@ class ShardSet {
   // marks and the lists of erased keys against others that hold shared locks.
   std::mutex& save_mutex() const { return save_mutex_; }
 
+  // Finds keys (n), whose shards are locked. Calls visit(i, entry) in order.
+  // visit must not make an index grow.
+  template <typename Visit>
+  void FindEach(const int64_t* keys, uint32_t n, const Visit& visit) const;
   // Calls visit(i, entry) for keys (n) under shared locks.
   template <typename Visit>
   void Inspect(const int64_t* keys, size_t n, const Visit& visit) const;
@@ -111,6 +118,7 @@ class ShardSet {
 
  private:
   int padding_shard_ = -1;
+  uint64_t frozen_shards_ = 0;
   std::atomic<bool> tracks_changes_{false};
   mutable std::mutex save_mutex_;
   BloomGeometry bloom_;
@@ -134,21 +142,61 @@ class SharedLocks {
   const uint64_t mask_;
 };
 
-// Holds exclusive locks on all shards.
-class AllLocks {
+// Holds exclusive locks on some shards.
+class ExclusiveLocks {
  public:
-  explicit AllLocks(const ShardSet& shards) : shards_(shards) {
-    for (const Shard& shard : shards_) shard.mutex().lock();
+  ExclusiveLocks(const ShardSet& shards, uint64_t mask)
+      : shards_(shards), mask_(mask) {
+    for (; mask != 0; mask &= mask - 1) {
+      shards_[__builtin_ctzll(mask)].mutex().lock();
+    }
   }
-  ~AllLocks() {
-    for (const Shard& shard : shards_) shard.mutex().unlock();
+  ~ExclusiveLocks() {
+    for (uint64_t left = mask_; left != 0; left &= left - 1) {
+      shards_[__builtin_ctzll(left)].mutex().unlock();
+    }
   }
-  AllLocks(const AllLocks&) = delete;
-  AllLocks& operator=(const AllLocks&) = delete;
+  ExclusiveLocks(const ExclusiveLocks&) = delete;
+  ExclusiveLocks& operator=(const ExclusiveLocks&) = delete;
 
  private:
   const ShardSet& shards_;
+  const uint64_t mask_;
 };
+
+template <typename Visit>
+void ShardSet::FindEach(const int64_t* keys, uint32_t n,
+                        const Visit& visit) const {
+  Bucket* homes[2][kChunk];
+  const auto fetch = [&](uint32_t at, Bucket** to) {
+    const uint32_t end = std::min<uint32_t>(n, at + kChunk);
+    for (; at < end; ++at, ++to) {
+      *to = Home(keys[at]);
+      PrefetchLine(*to);
+    }
+  };
+  EntryRef entries[kChunk];
+  uint8_t beyond[kChunk];
+  fetch(0, homes[0]);
+  int turn = 0;
+  for (uint32_t at = 0; at < n; at += kChunk, turn ^= 1) {
+    if (n - at > kChunk) fetch(at + kChunk, homes[turn ^ 1]);
+    const uint32_t size = std::min<uint32_t>(n - at, kChunk);
+    size_t n_beyond = 0;
+    for (uint32_t i = 0; i < size; ++i) {
+      if (!HashIndex::FindAtHome<HashIndex::Match>(homes[turn][i], keys[at + i],
+                                                   &entries[i])) {
+        beyond[n_beyond++] = static_cast<uint8_t>(i);
+      }
+    }
+    for (size_t b = 0; b < n_beyond; ++b) {
+      const uint32_t i = beyond[b];
+      entries[i] =
+          Of(keys[at + i]).index().FindBeyond(homes[turn][i], keys[at + i]);
+    }
+    for (uint32_t i = 0; i < size; ++i) visit(at + i, entries[i]);
+  }
+}
 
 template <typename Visit>
 void ShardSet::Inspect(const int64_t* keys, size_t n,

@@ -27,6 +27,7 @@ namespace paired {
 namespace {
 
 constexpr size_t kBatch = 26 * 4096;
+constexpr size_t kDim = 16;  // Of most tables.
 constexpr size_t kBatches = 60;
 using Batches = std::vector<std::vector<int64_t>>;
 
@@ -56,6 +57,10 @@ class Pair {
       std::printf(
           "{\"error\": \"the trees use different amounts of memory\"}\n");
     }
+  }
+
+  void ForBoth(const std::function<void(Table*)>& work) {
+    for (const auto& table : tables_) work(table.get());
   }
 
   // Calls work(table, round) for both tables in turn.
@@ -99,10 +104,49 @@ class Pair {
   std::unique_ptr<Table> tables_[2];  // Of the base and of this tree.
 };
 
+// Lookups and applies of batches of all sizes; small ones are slices, one after
+// the other.
+void CompareSizes(Pair* pair, const Batches& batches, const std::string& name) {
+  const std::vector<float> grads(kBatch * kDim, 0.01f);
+  std::vector<float> out(kBatch * kDim);
+  for (const size_t n : {size_t{16}, size_t{64}, size_t{256}, size_t{1024},
+                         size_t{2048}, size_t{4096}, size_t{16384}, kBatch}) {
+    const int rounds =
+        static_cast<int>(std::clamp<size_t>(1000000 / n, kBatches, 2000));
+    const auto slice = [&](int r) {
+      const size_t at = static_cast<size_t>(r) / kBatches * n % kBatch;
+      return batches[r % kBatches].data() + std::min(at, kBatch - n);
+    };
+    const std::string suffix = " of " + std::to_string(n) + ", " + name;
+    pair->Compare("lookup" + suffix, rounds, n, [&](Table* table, int r) {
+      table->Lookup(slice(r), n, out.data());
+    });
+    pair->Compare("apply" + suffix, rounds, n, [&](Table* table, int r) {
+      table->Apply(slice(r), grads.data(), n, r);
+    });
+  }
+}
+
+// A table of 1 float, as the weights of a linear model.
+void Weights(double millions, bool new_first, const Batches& zipf) {
+  Spec spec{"weights"};
+  spec.dim = 1;
+  Pair pair(millions, new_first, spec);
+  const std::vector<float> grads(kBatch, 0.01f);
+  const size_t parts = static_cast<size_t>(millions * 1e6 / kBatch);
+  std::vector<int64_t> keys(kBatch);
+  for (size_t part = 0; part < parts; ++part) {
+    for (size_t i = 0; i < kBatch; ++i) keys[i] = KeyOf(1 + part * kBatch + i);
+    pair.ForBoth([&](Table* table) {
+      table->Apply(keys.data(), grads.data(), kBatch, 1);
+    });
+  }
+  CompareSizes(&pair, zipf, "Zipf, dim 1");
+}
+
 void Plain(double millions, bool new_first, const Batches& zipf,
            const Batches& uniform) {
   const std::vector<float> grads(kBatch * kDim, 0.01f);
-  std::vector<float> out(kBatch * kDim);
   std::vector<const float*> rows(kBatch);
   std::vector<int64_t> counts(kBatch), keys(kBatch);
   Pair pair(millions, new_first, {"plain"});
@@ -119,21 +163,7 @@ void Plain(double millions, bool new_first, const Batches& zipf,
                });
   for (const auto& [name, batches] :
        {std::make_pair("Zipf", &zipf), std::make_pair("uniform", &uniform)}) {
-    for (const size_t n : {size_t{64}, size_t{256}, size_t{4096}, kBatch}) {
-      // Small batches are slices, one after the other.
-      const int rounds = n == kBatch ? kBatches : n == 4096 ? 400 : 2000;
-      const auto slice = [&, all = batches](int r) {
-        const size_t at = static_cast<size_t>(r) / kBatches * n % kBatch;
-        return (*all)[r % kBatches].data() + std::min(at, kBatch - n);
-      };
-      const std::string suffix = " of " + std::to_string(n) + ", " + name;
-      pair.Compare("lookup" + suffix, rounds, n, [&](Table* table, int r) {
-        table->Lookup(slice(r), n, out.data());
-      });
-      pair.Compare("apply" + suffix, rounds, n, [&](Table* table, int r) {
-        table->Apply(slice(r), grads.data(), n, r);
-      });
-    }
+    CompareSizes(&pair, *batches, name);
   }
   pair.Compare("reader, Zipf", kBatches, kBatch, [&](Table* table, int r) {
     table->Read(zipf[r].data(), kBatch, rows.data());
@@ -199,6 +229,7 @@ void Run(double millions) {
   }
   for (const bool new_first : {false, true}) {
     Plain(millions, new_first, zipf, uniform);
+    Weights(millions, new_first, zipf);
     WithRules(millions, new_first, zipf);
   }
 }

@@ -18,16 +18,16 @@ using ::rec_estimator::UnknownKey;
 class TreeTable : public Table {
  public:
   explicit TreeTable(const Spec& spec)
-      : table_(kDim, 0.0f,
+      : table_(spec.dim, 0.0f,
                {spec.threshold, 1, spec.max_elements, spec.false_positive_rate},
                {spec.max_rows, spec.has_padding_and_frozen_keys,
                 spec.has_padding_and_frozen_keys ? std::vector<int64_t>{5, 77}
                                                  : std::vector<int64_t>{}}),
         rule_(rec_estimator::MakeRowUpdate("Adagrad", {0.05f})) {
-    std::vector<float> bank(4096 * kDim);
+    std::vector<float> bank(4096 * static_cast<size_t>(spec.dim));
     for (size_t i = 0; i < bank.size(); ++i) bank[i] = 0.001f * (i % 1000);
     table_.SetBank(bank.data(), 4096);
-    table_.EnsureSlots({{"Adagrad", kDim, 0.1f}});
+    table_.EnsureSlots({{"Adagrad", spec.dim, 0.1f}});
   }
 
   bool Apply(const int64_t* keys, const float* grads, size_t n,

@@ -9,8 +9,6 @@
 
 namespace paired {
 
-inline constexpr int kDim = 16;
-
 // As FilterSpec and RowRules, which each tree declares for itself.
 struct Spec {
   const char* name;
@@ -19,6 +17,7 @@ struct Spec {
   double false_positive_rate = 0;
   int64_t max_rows = 0;
   bool has_padding_and_frozen_keys = false;
+  int dim = 16;
 };
 
 // An EmbeddingTable with the rule Adagrad, on the calling thread.
