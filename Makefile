@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # `make help` lists what there is. Every target sets up .venv by itself the first time.
 
-# TensorFlow 2.15 has wheels for Python 3.9 to 3.11 only.
-PYTHON ?= $(firstword $(foreach p,python3.11 python3.10 python3.9,$(if $(shell command -v $(p)),$(p))) python3)
+# The oldest supported TensorFlow where Python has it (3.9 to 3.11), otherwise the newest.
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.10 python3.9 python3.12 python3.13,$(if $(shell command -v $(p)),$(p))) python3)
+TENSORFLOW ?= "tensorflow-cpu==2.15.*; python_version<'3.12'" "tensorflow-cpu>=2.16,<2.22; python_version>='3.12'"
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
@@ -17,7 +18,7 @@ PRE_COMMIT := pre-commit==4.3.0
 # of their own stay in one process. A process that finishes early takes tests from the other.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo test test-slow test-v1 test-cc lint format hooks bench soak docs library clean help
+.PHONY: demo test test-slow test-v1 test-matrix test-cc lint format hooks bench soak docs library wheel clean help
 .DEFAULT_GOAL := help
 
 demo: library ## train a model on real ratings, evaluate, export, answer one request
@@ -31,6 +32,9 @@ test-slow: library ## run the slow Python tests too
 
 test-v1: library ## run the Python tests, all but the slow ones, after tf.disable_v2_behavior()
 	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior
+
+test-matrix: ## run the Python tests on each pair of TensorFlow and Python, or on those in PAIRS
+	$(PYTHON) _build/test_matrix.py $(if $(PAIRS),--pairs $(PAIRS))
 
 test-cc: ## run the C++ core's tests: plain, ASan + UBSan, TSan
 	$(MAKE) -C tests/ops/core -j2 binaries
@@ -67,14 +71,19 @@ soak: library ## train tables under churn for 100,000 steps; their memory must s
 bench: library ## measure lookups and train steps against TensorFlow's own, about a minute
 	$(BIN)/python -m benchmarks.bench_table
 
-library: $(VENV)/.installed ## build rec_estimator/_rec_ops.so where a C++ source changed
+library: $(VENV)/.installed ## build rec_estimator/_rec_ops_*.so where a C++ source changed
 	@$(BIN)/python setup.py --quiet build_ext --inplace
+
+wheel: $(VENV)/.installed ## build a wheel for all supported TensorFlow releases in dist/
+	$(BIN)/python _build/every_release.py
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist \
+	  --config-settings=--build-option=--every-release .
 
 # TensorFlow first: the package's isolated build then finds it and needs no copy of its own.
 $(VENV)/.installed: setup.py setup.cfg pyproject.toml $(wildcard _build/*.py) | $(BIN)/python
 	@echo "installing TensorFlow and the tests' requirements into $(VENV), about a minute the first time"
 	@missing=$$($(BIN)/python _build/tensorflow_dist.py) && \
-	  { test -z "$$missing" || $(PIP) "$$missing"; }
+	  { test -z "$$missing" || $(PIP) setuptools $(TENSORFLOW); }
 	@$(PIP) --editable '.[test]'
 	@touch $@
 
@@ -83,14 +92,14 @@ $(VENV)/.lint: Makefile | $(BIN)/python
 	@touch $@
 
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 9) <= v < (3, 12) else \
-	  "PYTHON must be Python 3.9 to 3.11, which TensorFlow 2.15 needs, got %d.%d; " \
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 9) <= v < (3, 14) else \
+	  "PYTHON must be Python 3.9 to 3.13, which TensorFlow needs, got %d.%d; " \
 	  "install one and run: make PYTHON=python3.11" % v[:2])'
 	@$(PYTHON) -m venv $(VENV)
 
 clean: ## remove everything built, but not .venv
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
-	rm -f rec_estimator/_rec_ops.so rec_estimator/_build_info.py
+	rm -f rec_estimator/_rec_ops_*.so
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 help: ## list the targets

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds rec_estimator/_rec_ops.so: compiles changed source files in parallel, then links.
+"""Builds rec_estimator/_rec_ops_<minor>.so: compiles changed source files in parallel, then links.
 
-Object files stay in build/objects/<hash of compiler, flags and TensorFlow>/. Environments with the
-same TensorFlow share them; a changed flag compiles everything again. A lock serializes builds of
-one checkout. The library is replaced atomically: a process that has loaded it keeps the old one.
+There is one library for each minor release of TensorFlow, such as _rec_ops_2.15.so. Object files
+stay in build/objects/<hash of compiler, flags and TensorFlow>/; those of ops/core, which is free of
+TensorFlow, serve all releases. A changed flag compiles everything again. A lock serializes builds
+of one checkout. A library is replaced atomically: a process that has loaded it keeps the old one.
 """
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import os
@@ -24,8 +26,8 @@ from typing import Dict, Iterator, List, Optional, Sequence
 
 import tensorflow_dist
 
-LIBRARY = "_rec_ops.so"
-BUILD_INFO = "_build_info.py"
+# Sources that include neither TensorFlow nor a library that it contains.
+CORE = "ops/core/"
 
 COMPILE_FLAGS = (
     "-std=c++17",
@@ -42,9 +44,16 @@ COMPILE_FLAGS = (
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",
-    # The values of TensorFlow's wheels; others change the layout of its classes.
+    # The value of TensorFlow's wheels; another changes the layout of its classes.
     "-D_GLIBCXX_USE_CXX11_ABI=1",
+)
+
+# For the sources outside of ops/core.
+TENSORFLOW_FLAGS = (
+    # As for the ABI above.
     "-DEIGEN_MAX_ALIGN_BYTES=64",
+    # TensorFlow 2.21 deprecates names that TensorFlow 2.15 has no other name for.
+    "-Wno-deprecated-declarations",
 )
 
 # Row updates must give the bits of TensorFlow's kernels, built without fused multiply-add. These
@@ -66,128 +75,153 @@ class BuildError(Exception):
     """The library could not be built. The message has the command, its output and the remedy."""
 
 
-def build(root: pathlib.Path, package: pathlib.Path) -> pathlib.Path:
-    """Updates the library and its build info in the folder ``package``.
+def library_name(minor: str) -> str:
+    """The file name of the library for a minor release of TensorFlow."""
+    return f"_rec_ops_{minor}.so"
+
+
+def build(
+    root: pathlib.Path, package: pathlib.Path, tensorflow: tensorflow_dist.TensorFlowDist
+) -> pathlib.Path:
+    """Updates the library for ``tensorflow`` in the folder ``package``.
 
     Args:
       root: The source tree, with ``ops/``; objects go to its ``build/``.
       package: Folder to write to: ``rec_estimator/``, or its copy in a wheel.
+      tensorflow: The TensorFlow to build against.
 
     Returns:
       The path of the library.
 
     Raises:
       BuildError: There is no compiler, or it fails.
-      tensorflow_dist.TensorFlowNotUsable: There is no usable TensorFlow.
     """
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise BuildError(
             "platform must be Linux on x86-64, which the kernels are written for, got "
             f"{sys.platform} on {platform.machine()}; use a container or a virtual machine"
         )
-    tensorflow = tensorflow_dist.find()
-    if tensorflow is None:
-        raise tensorflow_dist.TensorFlowNotUsable(
-            f"TensorFlow must be {tensorflow_dist.SERIES}.x, with its headers, got none in "
-            f"{', '.join(map(str, tensorflow_dist.build_folders()))}; run: {sys.executable} -m pip "
-            f"install '{tensorflow_dist.DEFAULT_DISTRIBUTION}{tensorflow_dist.SUPPORTED}'"
-        )
     compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
-    key = hashlib.sha256(
-        repr(
-            (
-                _compiler_version(compiler),
-                COMPILE_FLAGS,
-                sorted(SOURCE_FLAGS.items()),
-                LINK_FLAGS,
-                tensorflow.distribution,
-                tensorflow.release,
-            )
-        ).encode()
-    ).hexdigest()[:12]
     with _lock(root / "build"):
-        objects = root / "build" / "objects" / key
-        sources = sorted(root.glob("ops/**/*.cc"))
-        if not sources:
-            raise BuildError(f"{root / 'ops'} must hold the C++ sources, got none; clone it again")
-        compiled = _compile(root, sources, objects, compiler, tensorflow)
-        linked = _link(compiled, objects, compiler, tensorflow)
+        flags = (
+            _compiler_version(compiler),
+            COMPILE_FLAGS,
+            sorted(SOURCE_FLAGS.items()),
+            LINK_FLAGS,
+        )
+        core_objects = root / "build/objects" / _hash(flags)
+        objects = (
+            root
+            / "build/objects"
+            / _hash(flags, TENSORFLOW_FLAGS, tensorflow.distribution, tensorflow.release)
+        )
+        steps = _steps(root, core_objects, objects, tensorflow)
+        _compile(root, steps, compiler)
+        linked = _link(steps, objects, compiler, tensorflow)
         package.mkdir(parents=True, exist_ok=True)
-        _replace(package / LIBRARY, linked.read_bytes())
-        _replace(package / BUILD_INFO, _build_info(tensorflow).encode())
-    return package / LIBRARY
+        library = package / library_name(tensorflow.minor)
+        _replace(library, linked.read_bytes())
+    return library
 
 
-def _compile(
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    """The compilation of one source file.
+
+    Attributes:
+      name: The source's path from the root, with "/".
+      target: The object file.
+      flags: Flags of this file, beside COMPILE_FLAGS.
+    """
+
+    name: str
+    target: pathlib.Path
+    flags: Sequence[str]
+
+
+def _steps(
     root: pathlib.Path,
-    sources: Sequence[pathlib.Path],
+    core_objects: pathlib.Path,
     objects: pathlib.Path,
-    compiler: Sequence[str],
     tensorflow: tensorflow_dist.TensorFlowDist,
-) -> List[pathlib.Path]:
-    targets = [objects / source.relative_to(root).with_suffix(".o") for source in sources]
-    stale = [pair for pair in zip(sources, targets) if _is_stale(root, *pair)]
-
-    def compile_one(source: pathlib.Path, target: pathlib.Path) -> str:
-        target.parent.mkdir(parents=True, exist_ok=True)
+) -> List[_Step]:
+    tensorflow_flags = (*TENSORFLOW_FLAGS, "-isystem", str(tensorflow.folder / "include"))
+    steps = []
+    for source in sorted(root.glob("ops/**/*.cc")):
         name = source.relative_to(root).as_posix()
-        unfinished = target.with_suffix(".tmp.o")
+        is_core = name.startswith(CORE)
+        target = (core_objects if is_core else objects) / name
+        flags = () if is_core else tensorflow_flags
+        # The flags of a file come last, so they win.
+        steps.append(_Step(name, target.with_suffix(".o"), (*flags, *SOURCE_FLAGS.get(name, ()))))
+    if not steps:
+        raise BuildError(f"{root / 'ops'} must hold the C++ sources, got none; clone it again")
+    return steps
+
+
+def _hash(*parts: object) -> str:
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def _compile(root: pathlib.Path, steps: Sequence[_Step], compiler: Sequence[str]) -> None:
+    stale = [step for step in steps if _is_stale(root, step)]
+
+    def compile_one(step: _Step) -> str:
+        step.target.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = step.target.with_suffix(".tmp.o")
         command = [
             *compiler,
             *COMPILE_FLAGS,
-            *SOURCE_FLAGS.get(name, ()),
+            *step.flags,
             # Relative to root, so that messages and dependency files are short.
             "-I.",
-            "-isystem",
-            str(tensorflow.folder / "include"),
             # -MMD lists our headers only; the hash in the folder's name covers TensorFlow's.
-            *("-MMD", "-MF", str(target.with_suffix(".d")), "-MT", "object"),
-            *("-c", name, "-o", str(unfinished)),
+            *("-MMD", "-MF", str(step.target.with_suffix(".d")), "-MT", "object"),
+            *("-c", step.name, "-o", str(unfinished)),
         ]
         started = time.time()
         output = _run(command, root)
         # The time of the start: a source that is saved during its compilation is compiled again.
         os.utime(unfinished, (started, started))
-        os.replace(unfinished, target)
+        os.replace(unfinished, step.target)
         return output
 
     jobs = _jobs()
     if stale:
-        print(f"compiling {len(stale)} of {len(sources)} C++ sources, {jobs} at a time", flush=True)
+        print(f"compiling {len(stale)} of {len(steps)} C++ sources, {jobs} at a time", flush=True)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(compile_one, *pair): pair[0] for pair in stale}
+        running = {pool.submit(compile_one, step): step for step in stale}
         try:
             for done, future in enumerate(concurrent.futures.as_completed(running), 1):
                 warnings = future.result()
-                print(f"[{done}/{len(stale)}] {running[future].relative_to(root)}", flush=True)
+                print(f"[{done}/{len(stale)}] {running[future].name}", flush=True)
                 if warnings.strip():
                     print(warnings, flush=True)
         except BaseException:
             for future in running:
                 future.cancel()
             raise
-    return targets
 
 
-def _is_stale(root: pathlib.Path, source: pathlib.Path, target: pathlib.Path) -> bool:
-    if not target.is_file():
+def _is_stale(root: pathlib.Path, step: _Step) -> bool:
+    if not step.target.is_file():
         return True
     try:
-        rule = target.with_suffix(".d").read_text().replace("\\\n", " ").partition(":")[2]
-        newest = max(os.stat(root / name).st_mtime for name in [str(source), *shlex.split(rule)])
+        rule = step.target.with_suffix(".d").read_text().replace("\\\n", " ").partition(":")[2]
+        newest = max(os.stat(root / name).st_mtime for name in [step.name, *shlex.split(rule)])
     except FileNotFoundError:
         return True  # A header was renamed or removed.
-    return newest >= target.stat().st_mtime
+    return newest >= step.target.stat().st_mtime
 
 
 def _link(
-    compiled: Sequence[pathlib.Path],
+    steps: Sequence[_Step],
     objects: pathlib.Path,
     compiler: Sequence[str],
     tensorflow: tensorflow_dist.TensorFlowDist,
 ) -> pathlib.Path:
-    library, inputs = objects / LIBRARY, objects / "linked"
-    names = "\n".join(f"{path.relative_to(objects)} {path.stat().st_mtime_ns}" for path in compiled)
+    library, inputs = objects / library_name(tensorflow.minor), objects / "linked"
+    names = "\n".join(f"{step.name} {step.target.stat().st_mtime_ns}" for step in steps)
     if library.is_file() and inputs.is_file() and inputs.read_text() == names:
         return library
     inputs.unlink(missing_ok=True)
@@ -196,7 +230,7 @@ def _link(
             *compiler,
             *LINK_FLAGS,
             *("-o", str(library)),
-            *map(str, compiled),
+            *(str(step.target) for step in steps),
             f"-L{tensorflow.folder}",
             "-l:libtensorflow_framework.so.2",
         ],
@@ -264,15 +298,6 @@ def _lock(folder: pathlib.Path) -> Iterator[None]:
             print("waiting for another build of this checkout", flush=True)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _build_info(tensorflow: tensorflow_dist.TensorFlowDist) -> str:
-    return (
-        f'"""Written when {LIBRARY} is built: the TensorFlow that it was built against."""\n\n'
-        f'TENSORFLOW_DISTRIBUTION = "{tensorflow.distribution}"\n'
-        f'TENSORFLOW_RELEASE = "{tensorflow.release}"\n'
-        f'TENSORFLOW_VERSION = "{tensorflow.version}"\n'
-    )
 
 
 def _replace(path: pathlib.Path, content: bytes) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chooses the TensorFlow to build against and to require.
+"""Chooses the TensorFlow to build against.
 
 This module does not import TensorFlow. In an isolated build of pip, the target environment's
 TensorFlow is on disk but not on ``sys.path``; importing it would take 3 s.
@@ -7,7 +7,6 @@ TensorFlow is on disk but not on ``sys.path``; importing it would take 3 s.
 
 import dataclasses
 import importlib.metadata
-import importlib.util
 import pathlib
 import re
 import site
@@ -20,16 +19,14 @@ from typing import Dict, List, Optional, Sequence
 DEFAULT_DISTRIBUTION = "tensorflow-cpu"
 DISTRIBUTIONS = ("tensorflow", DEFAULT_DISTRIBUTION)
 
-# TensorFlow's C++ symbols change with every minor release; rec_estimator is tested on this one.
-SERIES = "2.15"
-SUPPORTED = f">={SERIES},<2.16"
-
-_VERSION_PART = re.compile(r"^#define TF_(MAJOR|MINOR|PATCH)_VERSION (\d+)", re.MULTILINE)
-_VERSION_SUFFIX = re.compile(r'^#define TF_VERSION_SUFFIX "([^"]*)"', re.MULTILINE)
+# The releases that rec_estimator is tested on, the oldest first. TensorFlow's C++ symbols change
+# with every minor release, so each needs a library of its own; patches of one minor share it.
+MINORS = ("2.15", "2.16", "2.17", "2.18", "2.19", "2.20", "2.21")
+SUPPORTED = ">=2.15,<2.22"
 
 
 class TensorFlowNotUsable(Exception):
-    """There is no TensorFlow, or two that overwrite each other. The message has the remedy."""
+    """There is no supported TensorFlow, or two in one folder. The message has the remedy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,15 +35,18 @@ class TensorFlowDist:
 
     Attributes:
       distribution: "tensorflow" or "tensorflow-cpu".
-      release: The version of the distribution, for requirements ("2.15.0.post1").
-      version: The value of ``tensorflow.__version__``, read from version.h ("2.15.0").
+      release: The version of the distribution ("2.15.0.post1").
       folder: The folder of the package, with ``include/`` and ``libtensorflow_framework.so.2``.
     """
 
     distribution: str
     release: str
-    version: str
     folder: pathlib.Path
+
+    @property
+    def minor(self) -> str:
+        """The release without its patch number ("2.15")."""
+        return minor(self.release)
 
 
 def target_folders() -> List[pathlib.Path]:
@@ -75,62 +75,64 @@ def installed(folders: Sequence[pathlib.Path]) -> Dict[str, str]:
     return found
 
 
-def find(folders: Optional[Sequence[pathlib.Path]] = None) -> Optional[TensorFlowDist]:
-    """Returns the TensorFlow to build against: the first supported one with headers, or None.
+def find() -> TensorFlowDist:
+    """Returns the TensorFlow to build against: the first one with headers.
+
+    The version is that of the distribution's metadata: the headers of TensorFlow 2.21 have none.
 
     Raises:
-      TensorFlowNotUsable: One folder holds both distributions.
+      TensorFlowNotUsable: There is none, the first one is of an unsupported release, or one folder
+        holds both distributions.
     """
-    for folder in build_folders() if folders is None else folders:
-        package = folder / "tensorflow"
-        if not (package / "include/tensorflow/core/framework/op.h").is_file():
-            continue
-        names = installed([folder])
-        if len(names) > 1:
-            raise TensorFlowNotUsable(
-                f"{folder} must hold one of tensorflow and tensorflow-cpu, got both, and they "
-                "overwrite each other's files; "
-                f"run: {sys.executable} -m pip uninstall -y tensorflow tensorflow-cpu"
-                f" && {sys.executable} -m pip install '{DEFAULT_DISTRIBUTION}{SUPPORTED}'"
-            )
-        for name, release in names.items():
-            if is_supported(release):
-                return TensorFlowDist(name, release, header_version(package), package)
+    for folder in build_folders():
+        tensorflow = in_folder(folder)
+        if tensorflow is not None:
+            return tensorflow
+    raise _not_usable(
+        f"none with headers in {', '.join(map(str, build_folders()))}", DEFAULT_DISTRIBUTION
+    )
+
+
+def in_folder(folder: pathlib.Path) -> Optional[TensorFlowDist]:
+    """The TensorFlow with headers in one folder, or None. Raises as ``find`` does."""
+    if not has_headers(folder):
+        return None
+    names = installed([folder])
+    if len(names) > 1:
+        raise TensorFlowNotUsable(
+            f"{folder} must hold one of tensorflow and tensorflow-cpu, got both, and they "
+            "overwrite each other's files; "
+            f"run: {sys.executable} -m pip uninstall -y tensorflow tensorflow-cpu"
+            f" && {sys.executable} -m pip install '{DEFAULT_DISTRIBUTION}{SUPPORTED}'"
+        )
+    for name, release in names.items():
+        if minor(release) not in MINORS:
+            raise _not_usable(release, name)
+        return TensorFlowDist(name, release, folder / "tensorflow")
     return None
 
 
-def is_supported(release: str) -> bool:
-    """Whether rec_estimator supports this release."""
-    return release == SERIES or release.startswith(SERIES + ".")
-
-
-def header_version(package: pathlib.Path) -> str:
-    """The version in the headers of ``package``, in the form of ``tensorflow.__version__``."""
-    text = (package / "include/tensorflow/core/public/version.h").read_text()
-    parts = dict(_VERSION_PART.findall(text))
-    suffix = _VERSION_SUFFIX.search(text)
-    return "{MAJOR}.{MINOR}.{PATCH}".format(**parts) + (suffix.group(1) if suffix else "")
-
-
-def requirement() -> str:
-    """The requirement of an installed rec_estimator: exactly the TensorFlow it was built against.
-
-    The name is ``tensorflow`` if the target environment has that distribution, so that pip never
-    installs ``tensorflow-cpu`` beside it.
-    """
-    in_target = installed(target_folders())
-    found = find()
-    name = "tensorflow" if "tensorflow" in in_target else DEFAULT_DISTRIBUTION
-    if found is None:
-        return name + SUPPORTED
-    if name not in in_target and found.folder.parent in target_folders():
-        name = found.distribution
-    return f"{name}=={found.release}"
+def minor(release: str) -> str:
+    """A release without its patch number: "2.15" for "2.15.0.post1"."""
+    return ".".join(release.split(".")[:2])
 
 
 def build_requirements() -> List[str]:
     """Requirements of an isolated build: none if the target environment has a TensorFlow."""
-    return [] if find(target_folders()) else [DEFAULT_DISTRIBUTION + SUPPORTED]
+    has_tensorflow = any(has_headers(folder) for folder in target_folders())
+    return [] if has_tensorflow else [DEFAULT_DISTRIBUTION + SUPPORTED]
+
+
+def has_headers(folder: pathlib.Path) -> bool:
+    """Whether ``folder`` holds the package tensorflow with its C++ headers."""
+    return (folder / "tensorflow/include/tensorflow/core/framework/op.h").is_file()
+
+
+def _not_usable(got: str, distribution: str) -> TensorFlowNotUsable:
+    return TensorFlowNotUsable(
+        f"TensorFlow must be {', '.join(MINORS[:-1])} or {MINORS[-1]}, got {got}; "
+        f"run: {sys.executable} -m pip install '{distribution}{SUPPORTED}'"
+    )
 
 
 def _unique(folders: Sequence[Optional[str]]) -> List[pathlib.Path]:

@@ -2,8 +2,8 @@
 """Loads the op library as ``gen``, or raises an ImportError that explains what to do.
 
 A process that only runs graphs with our ops, such as a parameter server or a SavedModel loader,
-needs no other module. TensorFlow's C++ interface differs between releases, so the library is loaded
-only with the TensorFlow release that it was built for.
+needs no other module. TensorFlow's C++ interface differs between minor releases, so there is one
+library for each: ``_rec_ops_2.15.so`` for all patches of TensorFlow 2.15.
 """
 
 import importlib.metadata
@@ -12,30 +12,37 @@ import shlex
 import sys
 from types import ModuleType
 
-import tensorflow.compat.v1 as tf
+try:
+    import tensorflow.compat.v1 as tf
+except ModuleNotFoundError as _error:
+    if _error.name != "tensorflow":
+        raise
+    tf = None
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
 
 
 def _load() -> ModuleType:
-    library = _FOLDER / "_rec_ops.so"
-    missing = [path.name for path in (library, _FOLDER / "_build_info.py") if not path.is_file()]
-    if missing:
+    built_for = sorted(
+        (path.stem[len("_rec_ops_") :] for path in _FOLDER.glob("_rec_ops_*.so")),
+        key=lambda minor: int(minor.split(".")[1]),
+    )
+    if not built_for:
         raise ImportError(
             "rec_estimator's op library must be built before it is imported, got no "
-            f"{' and no '.join(missing)} in {_FOLDER}; run: {_build_command()}{_other_way_out()}"
+            f"_rec_ops_<TensorFlow release>.so in {_FOLDER}; run: {_build_command()}"
+            f"{_other_way_out()}"
         )
-    from rec_estimator import _build_info as built
-
-    if tf.__version__ != built.TENSORFLOW_VERSION:
-        distribution = _tensorflow_distribution(built.TENSORFLOW_DISTRIBUTION)
+    version = "none" if tf is None else tf.__version__
+    minor = ".".join(version.split(".")[:2])
+    if minor not in built_for:
         raise ImportError(
-            f"TensorFlow must be {built.TENSORFLOW_VERSION}, for which rec_estimator was built, "
-            f"got {tf.__version__}; run: {sys.executable} -m pip install "
-            f"{distribution}=={built.TENSORFLOW_RELEASE}"
+            f"TensorFlow must be {' or '.join(built_for)}, for which rec_estimator was built, "
+            f"got {version}; run: {sys.executable} -m pip install "
+            f"{_tensorflow_distribution()}=={built_for[-1]}.*"
         )
     try:
-        return tf.load_op_library(str(library))
+        return tf.load_op_library(str(_FOLDER / f"_rec_ops_{minor}.so"))
     except (tf.errors.OpError, RuntimeError) as error:
         raise ImportError(
             f"rec_estimator's op library must be one that TensorFlow {tf.__version__} can load, "
@@ -58,7 +65,7 @@ def _other_way_out() -> str:
     return f"; or, if rec_estimator is installed, start Python in another folder than {root}"
 
 
-def _tensorflow_distribution(built_against: str) -> str:
+def _tensorflow_distribution() -> str:
     # The installed distribution is replaced: tensorflow and tensorflow-cpu contain the same files.
     for name in ("tensorflow", "tensorflow-cpu"):
         try:
@@ -66,7 +73,7 @@ def _tensorflow_distribution(built_against: str) -> str:
         except importlib.metadata.PackageNotFoundError:
             continue
         return name
-    return built_against
+    return "tensorflow-cpu"
 
 
 # The generated Python functions: that of op "RecEstimator>TableHandle" is

@@ -7,6 +7,7 @@ import ``rec_estimator`` before you load it, or export with ``portable=True``.
 
 from rec_estimator._tensorflow.estimator import (
     ClassificationOutput,
+    EvalOutput,
     ExportOutput,
     PredictOutput,
     RegressionOutput,
@@ -19,6 +20,7 @@ from rec_estimator.serving.receiver import compressed_serving_input_receiver_fn
 
 __all__ = [
     "ClassificationOutput",
+    "EvalOutput",
     "ExportOutput",
     "PredictOutput",
     "RegressionOutput",

@@ -11,7 +11,6 @@ import textwrap
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tensorflow_estimator import estimator as estimator_api
 
 import rec_estimator as rec
 from rec_estimator.graph_passes.walk import ancestors
@@ -294,7 +293,7 @@ def test_training_graph_is_exported(tmp_path):
 
     def supervised_receiver():
         features = receiver().features
-        return estimator_api.experimental.build_raw_supervised_input_receiver_fn(
+        return rec.experimental.build_raw_supervised_input_receiver_fn(
             features, tf.placeholder(tf.float32, [None], name="label")
         )()
 

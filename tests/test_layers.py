@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 # From the bottom to the top. A name is a module or a package of rec_estimator.
 LAYERS = (
-    ("_build_info", "_tensorflow"),
+    ("_tensorflow",),
     ("_ops",),
     ("_argument_checks", "_init_settings", "options"),
     ("graph_passes",),
@@ -20,7 +20,7 @@ LAYERS = (
     ("features",),
     ("sample_compression", "graph_modifier"),
     ("serving", "training", "rec_sdk"),
-    ("feature_column", "export", "graph_optimizer", "hooks", "deeprec"),
+    ("feature_column", "experimental", "export", "graph_optimizer", "hooks", "deeprec"),
     ("estimator",),
     ("__init__",),
     ("tools",),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private names for tf.data iterators and batches. Checked on TensorFlow 2.15."""
+"""Private names for tf.data iterators and batches. Checked on TensorFlow 2.15 and 2.21."""
 
 from typing import Any, Iterable
 

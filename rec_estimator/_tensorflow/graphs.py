@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private names for graphs and ops: placement, control flow, rewiring.
 
-Checked on TensorFlow 2.15.
+Checked on TensorFlow 2.15 and 2.21.
 """
 
 from typing import Hashable, Iterable, Optional

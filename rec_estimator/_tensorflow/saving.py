@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private names for checkpoints and Savers. Checked on TensorFlow 2.15."""
+"""Private names for checkpoints and Savers. Checked on TensorFlow 2.15 and 2.21."""
 
 import contextlib
 from typing import Any, ContextManager

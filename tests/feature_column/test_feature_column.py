@@ -361,6 +361,7 @@ def sequence_layer(features, columns):
     return layer(features)
 
 
+@pytest.mark.keras_2
 def test_sequence_gives_one_vector_per_id():
     ids = tf.sparse.from_dense(tf.constant([[3, 1, 4], [0, 0, 0], [5, 0, 0]], tf.int64))
     history = fc.sequence_categorical_column_with_embedding("f", tf.int64, ev_option=OPTION)
@@ -380,6 +381,7 @@ def test_sequence_gives_one_vector_per_id():
     assert counts.tolist() == [1, 1, 1, 1, 0]
 
 
+@pytest.mark.keras_2
 def test_sequence_shares_its_table_with_a_single_id():
     batch = {
         "item": tf.sparse.from_dense(tf.constant([[2]], tf.int64)),
@@ -397,6 +399,7 @@ def test_sequence_shares_its_table_with_a_single_id():
     np.testing.assert_array_equal(found[1], [BANK[[2, 1]]])
 
 
+@pytest.mark.keras_2
 def test_sequence_columns_in_other_layers_are_an_error():
     batch = {"f": tf.constant([[1, 2]], tf.int64)}
     history = fc.sequence_categorical_column_with_embedding("f", tf.int64)

@@ -8,6 +8,7 @@ from optimizer_rules import (
     ALL_RULES,
     DIMS,
     EXACT_RULES,
+    POWERS_HAVE_TENSORFLOWS_BITS,
     assert_same_bits,
     initial_vectors,
     initialized_session,
@@ -57,7 +58,12 @@ def test_training_a_table_equals_training_a_dense_variable_bit_for_bit(rule, dim
             session.run(train, dict(zip(inputs, batch)))
         actual, expected = session.run([rows, dense])
     assert not np.array_equal(expected, initial_vectors(dim))
-    assert_same_bits(actual, expected)
+    if rule is EXACT_RULES["ftrl_power"] and not POWERS_HAVE_TENSORFLOWS_BITS:
+        # 50 steps with powers that differ by some ulps each.
+        largest = np.abs(expected).max()
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * largest)
+    else:
+        assert_same_bits(actual, expected)
 
 
 @rules(EXACT_RULES)

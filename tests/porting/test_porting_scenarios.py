@@ -36,9 +36,7 @@ def table_of():
         lambda: rec.embedding_lookup(KERAS.layers.Embedding(9, 2), tf.zeros([1], tf.int64)),
         lambda: rec.RecEstimator(Tower()),
         lambda: rec.RecEstimator(Tower().call),
-        lambda: rec.RecEstimator(
-            lambda features: None, table_optimizer=KERAS.optimizers.legacy.Adam(0.1)
-        ),
+        lambda: rec.RecEstimator(lambda features: None, table_optimizer=KERAS.optimizers.Adam(0.1)),
         lambda: rec.optimizers.AdagradOptimizer(
             KERAS.optimizers.schedules.ExponentialDecay(0.1, 9, 0.5)
         ),

@@ -202,10 +202,8 @@ class TestAnUntrainedTable:
             train_op = module.AdagradOptimizer(0.1).minimize(loss, step, var_list=kernel)
             return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
-        from tensorflow_estimator import estimator as stock
-
         with pytest.raises(ValueError, match=UNTRAINED):
-            stock.Estimator(model_fn, str(tmp_path)).train(
+            rec.Estimator(model_fn, str(tmp_path)).train(
                 lambda: tf.data.Dataset.from_tensors((1, 1)), steps=1
             )
 

@@ -211,6 +211,7 @@ def test_lookups_of_every_kind(tmp_path):
     assert {"made-freqs", "parts/part_2-freqs"} < set(dict(tf.train.list_variables(prefix)))
 
 
+@pytest.mark.keras_2
 def test_gradients_within_a_model_and_loops_over_the_history(tmp_path):
     def train(features):
         user, item, score = vectors(features, "penalized")

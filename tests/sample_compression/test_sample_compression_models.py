@@ -118,6 +118,7 @@ class TestHistories:
         expect_equal(expected, got, 1e-12)
         assert types_left(report) == {"Mul"}
 
+    @pytest.mark.keras_2
     def test_a_recurrent_network_in_both_directions(self, version):
         def model(users, items):
             def cell(name):

@@ -111,7 +111,7 @@ def main(loader, folder, names, request, response):
     serve = {"v1": serve_v1, "v2": serve_v2, "c": serve_c}[loader]
     np.savez(response, **serve(folder, json.loads(names), dict(np.load(request))))
     libraries = pathlib.Path("/proc/self/maps").read_text()
-    assert "_rec_ops.so" not in libraries and "rec_estimator" not in sys.modules
+    assert "_rec_ops" not in libraries and "rec_estimator" not in sys.modules
     if loader == "c":
         assert "tensorflow" not in sys.modules
 

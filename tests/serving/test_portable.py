@@ -236,7 +236,7 @@ def test_portable_export_contains_only_tensorflow_ops(exports):
 
 def supervised(features, labels):
     """A receiver with labels."""
-    return tf.estimator.experimental.build_raw_supervised_input_receiver_fn(
+    return rec.experimental.build_raw_supervised_input_receiver_fn(
         {name: tf.convert_to_tensor(value) for name, value in features.items()},
         tf.convert_to_tensor(labels),
     )

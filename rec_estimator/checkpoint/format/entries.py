@@ -145,7 +145,7 @@ def _extents_of(
         )
     begins, lengths = [], []
     for extent, size in zip(extents.extent, shape):
-        is_full = extent.WhichOneof("has_length") is None
+        is_full = not extent.HasField("length")
         begins.append(extent.start)
         lengths.append(size if is_full else extent.length)
         if begins[-1] < 0 or lengths[-1] < 0 or begins[-1] + lengths[-1] > size:
@@ -179,7 +179,7 @@ def _slice_key(name: bytes, extents: TensorSliceProto) -> bytes:
     rank = len(extents.extent)
     key = b"\0" + escaped + b"\0\1" + (b"\1" + bytes([rank]) if rank else b"\0")
     for extent in extents.extent:
-        is_full = extent.WhichOneof("has_length") is None
+        is_full = not extent.HasField("length")
         key += _signed(extent.start) + _signed(-1 if is_full else extent.length)
     return key
 

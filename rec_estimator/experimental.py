@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The names of ``tf.estimator.experimental``, which TensorFlow 2.16 removed, re-exported.
+
+``LinearSDCA``, ``dnn_logit_fn_builder`` and ``linear_logit_fn_builder`` need Keras 2 as
+``tf.keras``; see docs/migrating.md.
+
+Example:
+  >>> estimator = rec.RecEstimator(lambda features: None, "model")
+  >>> hook = rec.experimental.stop_if_no_decrease_hook(
+  ...     estimator, "loss", max_steps_without_decrease=1000)
+"""
+
+from rec_estimator._tensorflow.estimator import (
+    InMemoryEvaluatorHook,
+    KMeans,
+    LinearSDCA,
+    build_raw_supervised_input_receiver_fn,
+    call_logit_fn,
+    dnn_logit_fn_builder,
+    linear_logit_fn_builder,
+    make_early_stopping_hook,
+    make_stop_at_checkpoint_step_hook,
+    stop_if_higher_hook,
+    stop_if_lower_hook,
+    stop_if_no_decrease_hook,
+    stop_if_no_increase_hook,
+)
+
+__all__ = [
+    "InMemoryEvaluatorHook",
+    "KMeans",
+    "LinearSDCA",
+    "build_raw_supervised_input_receiver_fn",
+    "call_logit_fn",
+    "dnn_logit_fn_builder",
+    "linear_logit_fn_builder",
+    "make_early_stopping_hook",
+    "make_stop_at_checkpoint_step_hook",
+    "stop_if_higher_hook",
+    "stop_if_lower_hook",
+    "stop_if_no_decrease_hook",
+    "stop_if_no_increase_hook",
+]

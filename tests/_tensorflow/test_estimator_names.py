@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users had from tf.estimator is in rec_estimator, and works or says why not."""
+
+import pathlib
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from rec_estimator._tensorflow.canned import checked
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def public_names(module):
+    """Names of a module of tensorflow_estimator, less those that tf.train has too."""
+    return [
+        name for name in dir(module) if not name.startswith("_") and not hasattr(tf.train, name)
+    ]
+
+
+def test_every_name_of_tf_estimator_is_there():
+    # rec_estimator is imported: it made the package importable.
+    from tensorflow_estimator import estimator as package
+
+    # TPUs are out of reach of the package.
+    names = sorted({*public_names(package)} - {"tpu"})
+    assert len(names) > 30
+    assert [name for name in names if not hasattr(rec, name)] == []
+    for module in ("experimental", "export", "inputs"):
+        names = public_names(getattr(package, module))
+        assert names and [name for name in names if not hasattr(getattr(rec, module), name)] == []
+
+
+def columns_and_labels():
+    columns = {"x": np.arange(8, dtype=np.float32), "c": np.arange(8) % 5}
+    return rec.inputs.numpy_input_fn(columns, np.arange(8) % 2, batch_size=4)
+
+
+@pytest.mark.parametrize("name", ["BaselineClassifier", "BaselineEstimator", "BaselineRegressor"])
+def test_canned_estimators_without_keras_work(tmp_path, name):
+    if name == "BaselineEstimator":
+
+        def model_fn(features, labels, mode):
+            loss = tf.reduce_mean(tf.cast(labels, tf.float32) * tf.get_variable("v", []))
+            train = tf.train.GradientDescentOptimizer(0.1).minimize(
+                loss, tf.train.get_global_step()
+            )
+            return rec.EstimatorSpec(mode, loss=loss, train_op=train)
+
+        estimator = rec.Estimator(model_fn, str(tmp_path))
+    else:
+        estimator = getattr(rec, name)(str(tmp_path))
+    estimator.train(columns_and_labels())
+    assert estimator.evaluate(columns_and_labels())["global_step"] == 2
+
+
+def test_early_stopping_and_evaluation_hooks_work(tmp_path):
+    estimator = rec.BaselineClassifier(str(tmp_path))
+    stop = rec.experimental.make_early_stopping_hook(
+        estimator, lambda: True, run_every_secs=None, run_every_steps=1
+    )
+    evaluate = rec.experimental.InMemoryEvaluatorHook(
+        estimator, columns_and_labels(), every_n_iter=1
+    )
+    estimator.train(columns_and_labels(), hooks=[stop, evaluate])
+    assert estimator.get_variable_value("global_step") == 1
+
+
+class Layers:
+    """A canned estimator, as far as the check is concerned."""
+
+    def __init__(self, units, name="layers"):
+        """Takes arguments."""
+        self.made = (units, name)
+
+
+def layers(units):
+    """A function."""
+    return units
+
+
+@pytest.fixture(params=["class", "function"])
+def made_of_keras(request):
+    return checked(Layers if request.param == "class" else layers)
+
+
+def test_names_made_of_keras_2_are_refused_with_keras_3(made_of_keras, monkeypatch):
+    keras_3 = types.SimpleNamespace(layers=types.SimpleNamespace())
+    monkeypatch.setattr("rec_estimator._tensorflow.canned.tf.keras", keras_3)
+    with pytest.raises(
+        RuntimeError,
+        match=rf"tf.keras must be Keras 2 for {made_of_keras.__name__}, .* got Keras 3; run: pip "
+        r"install .*tf-keras==2\.\d+\.\*, and set TF_USE_LEGACY_KERAS=1",
+    ):
+        made_of_keras(3)
+
+
+def test_names_made_of_keras_2_work_with_it(made_of_keras, monkeypatch):
+    keras_2 = types.SimpleNamespace(layers=types.SimpleNamespace(DenseFeatures=None))
+    monkeypatch.setattr("rec_estimator._tensorflow.canned.tf.keras", keras_2)
+    made = made_of_keras(3)
+    assert made == 3 or (isinstance(made, Layers) and made.made == (3, "layers"))
+    assert made_of_keras.__doc__ in (Layers.__doc__, layers.__doc__)
+
+
+CANNED = """
+import tensorflow.compat.v1 as tf
+import rec_estimator as rec
+column = tf.feature_column.numeric_column("x")
+for make in (
+    lambda: rec.DNNClassifier([4], [column]),
+    lambda: rec.LinearRegressor([column]),
+    lambda: rec.BinaryClassHead(),
+    lambda: rec.experimental.dnn_logit_fn_builder(1, [4], [column], tf.nn.relu, None, None, False),
+):
+    try:
+        print("made", type(make()).__name__)
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def test_canned_estimators_of_keras_are_made_or_refused():
+    done = subprocess.run(
+        [sys.executable, "-c", CANNED], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    lines = done.stdout.splitlines()
+    if hasattr(tf.keras.layers, "DenseFeatures"):
+        assert lines == ["made DNNClassifier", "made LinearRegressor", "made BinaryClassHead"] + [
+            "made function"
+        ]
+    else:
+        names = ("DNNClassifier", "LinearRegressor", "BinaryClassHead", "dnn_logit_fn_builder")
+        assert len(lines) == len(names)
+        for line, name in zip(lines, names):
+            assert line.startswith(f"tf.keras must be Keras 2 for {name}, ")
