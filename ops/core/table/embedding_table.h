@@ -274,9 +274,9 @@ class EmbeddingTable {
   // from 0.
   int64_t EvictOlder(int64_t version, int64_t stamp);
   // Evicts rows with 0.5 * sum(value^2) < half_squared_norm, summed in float64
-  // and in order, and rows with a NaN. A Bloom filter ages by the number of keys
-  // that it counted, and entries without a row with it. stamp: the step, or -1
-  // without steps.
+  // and in order, and rows with a NaN. A Bloom filter ages by the number of
+  // keys that it counted, and entries without a row with it. stamp: the step,
+  // or -1 without steps.
   int64_t EvictSmaller(float half_squared_norm, int64_t stamp = -1);
 
   // The geometry of the Bloom filter. It depends on the FilterSpec alone, so
