@@ -390,7 +390,8 @@ class Trial {
     for (float& f : floats) f = static_cast<float>(Random(4001)) * 1e-3f - 2;
     return floats;
   }
-  size_t Most() { return Random(3) == 0 ? 2500 : 60; }
+  // Beyond the largest batch that an apply does at once.
+  size_t Most() { return Random(4) == 0 ? 7000 : 60; }
 
   void Apply(const RowUpdate& update) {
     const std::vector<int64_t> keys = RandomKeys(Most());

@@ -68,16 +68,20 @@ bool IsWhole(const float* row) {
   return true;
 }
 
-// Applies `steps` batches of n keys from next(); every gradient is `gradient`.
+// Applies `steps` batches of n keys on average from next(); every gradient is
+// `gradient`. Small batches, which lock all shards at once, and large ones,
+// which lock shard by shard, take turns.
 void ApplySteps(EmbeddingTable* table, int steps, size_t n, float gradient,
                 const ParallelFor& parallel,
                 const std::function<int64_t()>& next) {
-  std::vector<int64_t> keys(n);
-  const std::vector<float> grads(n * kDim, gradient);
+  std::vector<int64_t> keys(2 * n);
+  const std::vector<float> grads(2 * n * kDim, gradient);
   for (int step = 0; step < steps; ++step) {
-    for (int64_t& key : keys) key = next();
-    EXPECT_TRUE(table->Apply({keys.data(), grads.data(), n, nullptr, 0, step},
-                             AddSum(), parallel));
+    const size_t size = step % 2 == 0 ? 7 * n / 4 : n / 4;
+    for (size_t i = 0; i < size; ++i) keys[i] = next();
+    EXPECT_TRUE(
+        table->Apply({keys.data(), grads.data(), size, nullptr, 0, step},
+                     AddSum(), parallel));
   }
 }
 
