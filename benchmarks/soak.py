@@ -112,7 +112,7 @@ def train(case: str, steps: int, folder: str) -> Dict[str, List[float]]:
         global_step = tf.train.get_or_create_global_step()
         loss = tf.reduce_sum(rec.embedding_lookup(table, keys))
         update = rec.optimizers.AdagradOptimizer(0.01).minimize(loss, global_step=global_step)
-        stats = table.size(), table.total_count(), table.memory_bytes()
+        stats = table.size(), table.total_count()[0], table.memory_bytes()
         saver = rec.Saver(incremental=True, max_to_keep=2)
         session.run(tf.global_variables_initializer())
         tf.get_default_graph().finalize()

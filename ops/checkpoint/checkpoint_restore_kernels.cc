@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/checkpoint/checkpoint_bloom.h"
 #include "ops/checkpoint/checkpoint_chain.h"
 #include "ops/checkpoint/checkpoint_file.h"
 #include "ops/checkpoint/checkpoint_format.h"
@@ -50,17 +50,12 @@ constexpr int64_t kWorkers = 4;
 // The value of the attribute version with which keys keep their versions.
 constexpr int64_t kStoredVersion = -2;
 
-// Bytes of Bloom filter blocks that are read at once.
-constexpr int64_t kBloomBytes = int64_t{4} << 20;
-
 // Reads a chain of checkpoints into a table that no other thread changes
 // meanwhile. Without a table it only checks that the chain can be read. That
 // check does not detect repeats among keys that are not ordered by bucket,
 // which only a table can.
 class TableRestore {
  public:
-  using Generations = std::vector<EmbeddingTable::BloomGeneration>;
-
   TableRestore(OpKernelContext* context, TableResource& resource,
                const KeyRules& rules, const std::vector<SlotSpec>& slots,
                int64_t version, EmbeddingTable* table)
@@ -69,8 +64,8 @@ class TableRestore {
         rules_(rules),
         slots_(slots),
         version_(version),
-        layout_(resource.table().bloom_layout()),
-        table_(table) {
+        table_(table),
+        bloom_(resource, table) {
     if (table == nullptr) return;
     const std::vector<SlotSpec> present = table->slots();
     num_slots_ = present.size();
@@ -84,7 +79,7 @@ class TableRestore {
 
   // Reads the table `name` from the chain. To be called once.
   Status Run(const std::vector<Link>& chain, const std::string& name) {
-    TF_RETURN_IF_ERROR(FindGenerations(chain, name));
+    TF_RETURN_IF_ERROR(bloom_.FindGenerations(chain, name));
     for (const Link& link : chain) {
       CheckpointFile file(link.prefix);
       TF_RETURN_IF_ERROR(OpenLink(link, &file));
@@ -96,7 +91,7 @@ class TableRestore {
         if (is_delta) TF_RETURN_IF_ERROR(ReadErased(&file, shard));
         TF_RETURN_IF_ERROR(ReadRows(&file, shard, is_delta));
         TF_RETURN_IF_ERROR(ReadFiltered(&file, shard, is_delta));
-        TF_RETURN_IF_ERROR(ReadBloom(&file, shard));
+        TF_RETURN_IF_ERROR(bloom_.Read(&file, shard));
       }
     }
     return Status();
@@ -192,7 +187,7 @@ class TableRestore {
         status = OrResourceExhausted(resource_.name(), [&]() -> Status {
           TF_RETURN_IF_ERROR(reader->Next(&batch));
           if (table_ != nullptr && batch.n > 0 && !insert(&batch)) {
-            return NoMemory(batch.n);
+            return NoMemoryForRows(resource_, batch.n);
           }
           return Status();
         });
@@ -203,12 +198,6 @@ class TableRestore {
     *count = keys;
     RowBatch none;
     return reader->Next(&none);
-  }
-
-  Status NoMemory(int64_t rows) const {
-    return ResourceExhausted("table ", resource_.name(),
-                             " must fit into memory, got no memory for ", rows,
-                             " rows of the checkpoint");
   }
 
   // DataLoss unless all keys were distinct. If the reader cannot tell, they
@@ -338,7 +327,7 @@ class TableRestore {
     // If the file has a Bloom filter, it holds the counts. Its filtered keys
     // are then those that could not be removed from the cells.
     const bool into_bloom =
-        layout_.blocks > 0 && !file->Has(shard.name + kBloomLayout);
+        bloom_.is_enabled() && !file->Has(shard.name + kBloomLayout);
     const int64_t before = table_ == nullptr ? 0 : table_->total_count();
     int64_t count;
     TF_RETURN_IF_ERROR(ForEachBatch(
@@ -357,198 +346,16 @@ class TableRestore {
                          table_->total_count() - before);
   }
 
-  // Reads the generations of the Bloom filter of a shard. Files of earlier
-  // releases have one, which began at step 0. Leaves `generations` empty if the
-  // file has no Bloom filter.
-  static Status ReadGenerations(CheckpointFile* file, const StoredShard& shard,
-                                Generations* generations) {
-    generations->clear();
-    const std::string blocks_name = shard.name + kBloomBlocks;
-    if (!file->Has(shard.name + kBloomLayout)) return Status();
-    StoredTensor tensor;
-    TF_RETURN_IF_ERROR(file->Find(blocks_name, {DT_INT64}, 1, &tensor));
-    const int64_t blocks = tensor.rows;
-    const std::string name = shard.name + kBloomGenerationsOf;
-    if (!file->Has(name)) {
-      *generations = {{0, 0, blocks}};
-      return Status();
-    }
-    TF_RETURN_IF_ERROR(file->Find(name, {DT_INT64}, 2, &tensor));
-    const int64_t n = tensor.rows;
-    if (n < 1 || n > EmbeddingTable::kMaxGenerations ||
-        tensor.width != kBloomGenerationSize) {
-      return DataLoss(
-          "tensor ", name, " of ", file->prefix(),
-          " must be [g, 3], 1 <= g <= ", EmbeddingTable::kMaxGenerations,
-          ", got [", n, ", ", tensor.width, "]; the file is damaged");
-    }
-    std::vector<int64_t> numbers(n * kBloomGenerationSize);
-    TF_RETURN_IF_ERROR(RowStream(std::move(tensor)).Read(n, numbers.data()));
-    int64_t left = blocks;
-    for (auto it = numbers.begin(); it != numbers.end(); it += 3) {
-      const EmbeddingTable::BloomGeneration each = {it[0], it[1], it[2]};
-      const bool follows = generations->empty() ||
-                           (each.number == generations->back().number - 1 &&
-                            each.start <= generations->back().start);
-      // Far from an overflow by further rotations.
-      constexpr int64_t kMost = int64_t{1} << 62;
-      if (!follows || each.number < 0 || each.number > kMost ||
-          each.start < 0 || each.start > kMost || each.blocks < 0 ||
-          each.blocks > left) {
-        return DataLoss("tensor ", name, " of ", file->prefix(),
-                        " must have consecutive numbers, descending starts and "
-                        "in sum ",
-                        blocks, " blocks, got [", each.number, ", ", each.start,
-                        ", ", each.blocks, "]; the file is damaged");
-      }
-      left -= each.blocks;
-      generations->push_back(each);
-    }
-    if (left == 0) return Status();
-    return DataLoss("tensor ", name, " of ", file->prefix(), " must have ",
-                    blocks, " blocks in sum, got ", blocks - left,
-                    "; the file is damaged");
-  }
-
-  // Finds the generations of each stored shard at the end of the chain. Blocks
-  // of an earlier link have aged until then, or are forgotten.
-  Status FindGenerations(const std::vector<Link>& chain,
-                         const std::string& name) {
-    if (layout_.blocks == 0) return Status();
-    for (const Link& link : chain) {
-      CheckpointFile file(link.prefix);
-      TF_RETURN_IF_ERROR(OpenLink(link, &file));
-      StoredTable stored;
-      TF_RETURN_IF_ERROR(FindStoredTable(&file, name, &stored));
-      for (const StoredShard& shard : stored.shards) {
-        Generations generations;
-        TF_RETURN_IF_ERROR(ReadGenerations(&file, shard, &generations));
-        if (!generations.empty()) last_generations_[shard.name] = generations;
-      }
-    }
-    return Status();
-  }
-
-  Status ReadBloom(CheckpointFile* file, const StoredShard& shard) {
-    const std::string name = shard.name + kBloomLayout;
-    // A table without a Bloom filter drops the counts.
-    if (layout_.blocks == 0 || !file->Has(name)) return Status();
-    StoredTensor tensor;
-    TF_RETURN_IF_ERROR(file->Find(name, {DT_INT64}, 1, &tensor));
-    int64_t here[kBloomLayoutSize], there[kBloomLayoutSize];
-    if (tensor.rows != kBloomLayoutSize) {
-      return DataLoss("tensor ", name, " of ", file->prefix(), " must be [",
-                      kBloomLayoutSize, "], got [", tensor.rows,
-                      "]; the file is damaged");
-    }
-    TF_RETURN_IF_ERROR(
-        RowStream(std::move(tensor)).ReadIntegers(kBloomLayoutSize, there));
-    CopyLayout(layout_, here);
-    if (!std::equal(here, here + kBloomLayoutSize, there)) {
-      if (table_ != nullptr) {
-        LOG(WARNING) << "The counts of the filtered keys of table "
-                     << resource_.name()
-                     << " are dropped: its Bloom filter has " << here[0]
-                     << " blocks of " << here[1] << " cells of " << here[3]
-                     << " bits and " << here[2] << " hashes, that in "
-                     << file->prefix() << " has " << there[0] << ", "
-                     << there[1] << ", " << there[3] << " and " << there[2];
-      }
-      return Status();
-    }
-    return WithCounterType(BloomCounterType(layout_), [&](auto* counter) {
-      return ReadBloomBlocks(file, shard, counter);
-    });
-  }
-
-  template <typename Counter>
-  Status ReadBloomBlocks(CheckpointFile* file, const StoredShard& shard,
-                         Counter*) {
-    const int64_t width = layout_.cells_per_block;
-    const std::string blocks_name = shard.name + kBloomBlocks;
-    const std::string counters_name = shard.name + kBloomCounters;
-    StoredTensor tensor;
-    TF_RETURN_IF_ERROR(file->Find(blocks_name, {DT_INT64}, 1, &tensor));
-    const int64_t blocks = tensor.rows;
-    RowStream numbers(std::move(tensor));
-    TF_RETURN_IF_ERROR(
-        file->Find(counters_name, {BloomCounterType(layout_)}, 2, &tensor));
-    if (tensor.rows != blocks || (blocks > 0 && tensor.width != width)) {
-      return DataLoss("tensor ", counters_name, " of ", file->prefix(),
-                      " must be [", blocks, ", ", width, "], got [",
-                      tensor.rows, ", ", tensor.width,
-                      "]; the file is damaged");
-    }
-    RowStream counters(std::move(tensor));
-    Generations generations;
-    TF_RETURN_IF_ERROR(ReadGenerations(file, shard, &generations));
-    const Generations& last = last_generations_[shard.name];
-    for (const EmbeddingTable::BloomGeneration& each : generations) {
-      // Its age at the end of the chain.
-      const int64_t age = last.front().number - each.number;
-      const bool is_kept = age >= 0 && age < static_cast<int64_t>(last.size());
-      TF_RETURN_IF_ERROR(ReadGeneration<Counter>(
-          *file, shard, each.blocks, is_kept ? static_cast<int>(age) : -1,
-          &numbers, &counters));
-    }
-    if (table_ != nullptr) table_->MergeGenerations(last);
-    return Status();
-  }
-
-  // Reads the next blocks into the generation of this age; -1: only checks
-  // them.
-  template <typename Counter>
-  Status ReadGeneration(const CheckpointFile& file, const StoredShard& shard,
-                        int64_t blocks, int age, RowStream* numbers,
-                        RowStream* counters) {
-    const int64_t width = layout_.cells_per_block;
-    const uint64_t largest = (uint64_t{1} << layout_.cell_bits) - 1;
-    const int64_t most = std::max<int64_t>(1, kBloomBytes / (width * 4));
-    std::vector<int64_t> number;
-    std::vector<Counter> stored;
-    std::vector<uint32_t> cells;
-    for (int64_t at = 0; at < blocks; at += most) {
-      const int64_t n = std::min(most, blocks - at);
-      number.resize(n);
-      stored.resize(n * width);
-      TF_RETURN_IF_ERROR(numbers->ReadIntegers(n, number.data()));
-      TF_RETURN_IF_ERROR(counters->Read(n, stored.data()));
-      for (const int64_t block : number) {
-        if (block < 0 || block >= layout_.blocks) {
-          return DataLoss("tensor ", shard.name, kBloomBlocks, " of ",
-                          file.prefix(), " must have numbers in [0, ",
-                          layout_.blocks, "), got ", block,
-                          "; the file is damaged");
-        }
-      }
-      for (const Counter cell : stored) {
-        if (cell > largest) {
-          return DataLoss("tensor ", shard.name, kBloomCounters, " of ",
-                          file.prefix(), " must have counts <= ", largest,
-                          ", got ", cell, "; the file is damaged");
-        }
-      }
-      if (table_ == nullptr || age < 0) continue;
-      cells.assign(stored.begin(), stored.end());
-      if (!table_->MergeBloom(age, number.data(), n, cells.data())) {
-        return NoMemory(n);
-      }
-    }
-    return Status();
-  }
-
   OpKernelContext* const context_;
   TableResource& resource_;
   const KeyRules rules_;
   const std::vector<SlotSpec>& slots_;
-  const int64_t version_;  // Of every key, unless it is kStoredVersion.
-  const EmbeddingTable::BloomLayout layout_;
+  const int64_t version_;        // Of every key, unless it is kStoredVersion.
   EmbeddingTable* const table_;  // nullptr: only check.
+  BloomRestore bloom_;
   int64_t keys_ = 0;
   size_t num_slots_ = 0;              // Number of slots of the table.
   std::vector<size_t> slot_numbers_;  // Position of each of slots_ among them.
-  // Of the stored shards' Bloom filters, by name, at the end of the chain.
-  std::map<std::string, Generations> last_generations_;
 };
 
 class TableRestoreOp : public OpKernel {

@@ -91,4 +91,10 @@ Status NoMemoryToCount(TableResource& table, int64_t n) {
                            n, " keys; make the batch smaller");
 }
 
+Status NoMemoryForRows(TableResource& table, int64_t n) {
+  return ResourceExhausted("table ", table.name(),
+                           " must fit into memory, got no memory for ", n,
+                           " rows of the checkpoint");
+}
+
 }  // namespace rec_estimator

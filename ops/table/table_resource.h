@@ -121,6 +121,9 @@ tensorflow::Status TooManyRows(TableResource& table, int64_t excess,
 // ResourceExhausted: there is no memory to count the occurrences of n keys.
 tensorflow::Status NoMemoryToCount(TableResource& table, int64_t n);
 
+// ResourceExhausted: there is no memory for n rows of a checkpoint.
+tensorflow::Status NoMemoryForRows(TableResource& table, int64_t n);
+
 }  // namespace rec_estimator
 
 #endif  // REC_ESTIMATOR_OPS_TABLE_TABLE_RESOURCE_H_

@@ -380,7 +380,8 @@ def _notes(bundle: Bundle, table: StoredTable) -> Dict[str, str]:
         used = rows_of(bundle, table.shards, "-cbf_blocks")
         # Checkpoints of earlier releases have one generation and do not say so.
         ages = bundle.tensors.get(name.replace("-cbf_layout", "-cbf_generations"))
-        blocks *= ages.shape[0] if ages else 1
+        generations, _ = ages.shape if ages else (1, 3)
+        blocks *= generations
         notes[_BLOOM] = (
             f"{used:,} of {blocks:,} blocks, {width} cells of {bits} bits each, {hashes} hashes"
         )

@@ -196,7 +196,7 @@ BLOOM = rec.CBFFilter(3, max_element_size=10**6, false_positive_probability=1e-6
 def test_evicted_key_behind_a_bloom_filter_needs_all_occurrences_again(shards):
     table = make_table(rec.GlobalStepEvict(4), shards, filter_option=BLOOM)
     train, evict = trainer(table), table.evict()
-    frequency, stats = table.get_frequency([1]), [table.size(), table.total_count()]
+    frequency, stats = table.get_frequency([1]), [table.size(), table.total_count()[0]]
     with initialized_session() as session:
         for _ in range(3):
             train(session, [1])  # Versions 0, 1 and 2.
@@ -234,7 +234,7 @@ def test_bloom_filter_under_eviction_keeps_bounded_entries(rule):
     bloom = rec.CBFFilter(2, max_element_size=500, false_positive_probability=0.01)
     table = make_table(rule, filter_option=bloom)
     train, evict = trainer(table), table.evict()
-    stats = [table.size(), table.total_count()]
+    stats = [table.size(), table.total_count()[0]]
     found = []
     with initialized_session() as session:
         for step in range(200):
