@@ -77,8 +77,8 @@ uint32_t Partition::Deduplicate(int g, const Distinct& out,
   const uint32_t size = DedupSlots(size_of(g));
   std::fill(slots, slots + size, 0);
 
-  // Whether a key is new is as unpredictable as the keys, so nothing branches on
-  // it.
+  // Whether a key is new is as unpredictable as the keys, so nothing branches
+  // on it.
   uint32_t unique = 0;
   uint32_t j = 0;
   ForEachOccurrence(g, [&](const Occurrence& one) {
