@@ -56,8 +56,8 @@ def linear_model(
       >>> user = rec.categorical_column_with_embedding("user", dtype=tf.int64)
       >>> price = tf.feature_column.numeric_column("price")
       >>> batch = {"user": tf.constant([7, 8], tf.int64), "price": tf.constant([0.5, 1.5])}
-      >>> linear_model(batch, [user, price]).shape
-      TensorShape([2, 1])
+      >>> linear_model(batch, [user, price]).shape.as_list()
+      [2, 1]
       >>> rec.get_dense_and_sparse_variable()[1]
       [<rec_estimator.EmbeddingTable 'linear_model/user/weights' dim=1 shards=1>]
     """

@@ -238,8 +238,8 @@ def group_embedding_lookup(
     Example:
       >>> tables = [rec.get_embedding_variable(n, embedding_dim=2) for n in ("user", "item")]
       >>> user, item = rec.group_embedding_lookup(tables, [tf.constant([4, 5]), tf.constant([6])])
-      >>> user.shape, item.shape
-      (TensorShape([2, 2]), TensorShape([1, 2]))
+      >>> user.shape.as_list(), item.shape.as_list()
+      ([2, 2], [1, 2])
     """
     return group_embedding_lookup_sparse(
         params, ids, [None] * len(ids), partition_strategy=partition_strategy, name=name
