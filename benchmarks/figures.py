@@ -16,6 +16,7 @@ the page. After a new measurement, run `make docs`. tests/test_figures.py fails 
 import json
 import pathlib
 import re
+import statistics
 from typing import Any, Callable, Dict, Iterable, List, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -136,6 +137,25 @@ def bloom_generations() -> str:
         for (p, occurrences, eviction), found in by_case.items()
     ]
     return table(["p", "keys occur", "eviction by", "three", "two"], rows)
+
+
+def small_batches() -> str:
+    """docs/core_measurements.md: applies of all sizes against those shard by shard."""
+    found: Dict[str, Dict[str, List[float]]] = {}
+    for one in result("core_small_batches")["figures"]:
+        what, _, keys = one["figure"].partition(", ")
+        if what.startswith("apply of") and keys in ("Zipf", "Zipf, dim 1"):
+            column = f"{one['rows_M']:g}M rows, dim {1 if keys.endswith('1') else 16}"
+            row = what.replace("apply of ", "")
+            found.setdefault(row, {}).setdefault(column, []).append(one["ratio"])
+    columns = list(next(iter(found.values())))
+    return table(
+        ["keys of a batch", *columns],
+        [
+            [f"{int(row):,}", *(f"{statistics.geometric_mean(by[c]):.2f}" for c in columns)]
+            for row, by in found.items()
+        ],
+    )
 
 
 def soak() -> str:
@@ -352,6 +372,7 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "bloom-blocks": bloom_blocks,
     "bloom-churn": bloom_churn,
     "bloom-generations": bloom_generations,
+    "small-batches": small_batches,
     "soak": soak,
     "filter-sweep": filter_sweep,
     "checkpoint": checkpoint,
