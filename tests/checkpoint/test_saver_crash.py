@@ -11,17 +11,11 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint import pending
 
-# Forks before TensorFlow starts threads, so that a child takes milliseconds. Prints the number of
-# moments.
-KILLED_AT_EVERY_CALL = textwrap.dedent(
+# Part of the programs below. CALLS are the calls that change files, (module, name); a child is
+# killed before and after each of them.
+KILL_AT = textwrap.dedent(
     """
-    import os, pathlib, shutil, signal, sys
-    import tensorflow.compat.v1 as tf
-    from rec_estimator.checkpoint.pending import PendingCheckpoint
-
-    sources, folder = map(pathlib.Path, sys.argv[1:])
-    # The calls that change files; children are killed before and after each call.
-    CALLS = ("fsync", "link", "mkdir", "remove", "rename", "replace", "rmdir", "unlink")
+    import os, signal
 
     def kill_at(moment):
         count = [0]
@@ -36,8 +30,22 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
                 pass_moment()
                 return result
             return wrapped
-        for name in CALLS:
-            setattr(os, name, wrap(getattr(os, name)))
+        for module, name in CALLS:
+            setattr(module, name, wrap(getattr(module, name)))
+    """
+)
+
+# Forks before TensorFlow starts threads, so that a child takes milliseconds. Prints the number of
+# moments.
+KILLED_AT_EVERY_CALL = textwrap.dedent(
+    """
+    import os, pathlib, shutil, sys
+    import tensorflow.compat.v1 as tf
+    from rec_estimator.checkpoint.pending import PendingCheckpoint
+
+    sources, folder = map(pathlib.Path, sys.argv[1:])
+    CALLS = [(os, name) for name in
+             ("fsync", "link", "mkdir", "remove", "rename", "replace", "rmdir", "unlink")]
 
     def data(prefix, i):
         return f"{prefix}.data-{i:05d}-of-00002"
@@ -122,7 +130,13 @@ def test_killed_at_every_moment_of_placing_a_checkpoint(tmp_path):
     sources.mkdir()
     write_sources(sources)
     done = subprocess.run(
-        [sys.executable, "-c", KILLED_AT_EVERY_CALL, str(sources), str(tmp_path / "model")],
+        [
+            sys.executable,
+            "-c",
+            KILL_AT + KILLED_AT_EVERY_CALL,
+            str(sources),
+            str(tmp_path / "model"),
+        ],
         capture_output=True,
         text=True,
     )
@@ -132,7 +146,7 @@ def test_killed_at_every_moment_of_placing_a_checkpoint(tmp_path):
 
 KILLED_WHILE_REMOVING = textwrap.dedent(
     """
-    import os, pathlib, shutil, signal, sys
+    import os, pathlib, shutil, sys
     import tensorflow.compat.v1 as tf
     from rec_estimator.checkpoint import files
     from rec_estimator.checkpoint.pending import PendingCheckpoint
@@ -143,22 +157,6 @@ KILLED_WHILE_REMOVING = textwrap.dedent(
     kept = ["model-1.data-00000-of-00001", "model-1.index", "model-1.meta", "model-10.index"]
     removed = ["model-2.data-00000-of-00002", "model-2.data-00001-of-00002", "model-2.index",
                "model-2.meta-graph", "sparse-model-2"]
-
-    def kill_at(moment):
-        count = [0]
-        def pass_moment():
-            count[0] += 1
-            if count[0] == moment:
-                os.kill(os.getpid(), signal.SIGKILL)
-        def wrap(call):
-            def wrapped(*args, **kwargs):
-                pass_moment()
-                result = call(*args, **kwargs)
-                pass_moment()
-                return result
-            return wrapped
-        for module, name in CALLS:
-            setattr(module, name, wrap(getattr(module, name)))
 
     moment = 0
     while True:
@@ -190,8 +188,9 @@ KILLED_WHILE_REMOVING = textwrap.dedent(
 
 
 def test_the_next_save_removes_what_a_killed_removal_of_a_checkpoint_left(tmp_path):
+    program = KILL_AT + KILLED_WHILE_REMOVING
     done = subprocess.run(
-        [sys.executable, "-c", KILLED_WHILE_REMOVING, str(tmp_path / "model")],
+        [sys.executable, "-c", program, str(tmp_path / "model")],
         capture_output=True,
         text=True,
     )

@@ -378,20 +378,27 @@ def test_invalid_warm_start_from_is_an_error(tmp_path):
         estimator_in(tmp_path, warm_start_from="").train(input_fn(), steps=1)
 
 
-def test_warm_started_rows_from_a_later_step_count_as_new_for_eviction(tmp_path):
-    def model():
-        rule = rec.EmbeddingVariableOption(evict_option=rec.GlobalStepEvict(steps_to_live=3))
-        table = rec.get_embedding_variable("user", 3, ev_option=rule)
-        keys = tf.placeholder(tf.int64, [None])
-        return table, keys, train_op_of([table], keys), tf.train.get_global_step()
+def evicting_model():
+    """A table whose keys live for three steps, its keys' placeholder, train op and global step."""
+    rule = rec.EmbeddingVariableOption(evict_option=rec.GlobalStepEvict(steps_to_live=3))
+    table = rec.get_embedding_variable("user", 3, ev_option=rule)
+    keys = tf.placeholder(tf.int64, [None])
+    return table, keys, train_op_of([table], keys), tf.train.get_global_step()
 
+
+def save_rows_of_step(step_number, path):
+    """Trains keys 1, 2 and 3 of that model at a step, and saves them."""
     with tf.Graph().as_default(), tf.Session() as session:
-        table, keys, train, step = model()
+        _, keys, train, step = evicting_model()
         session.run(tf.global_variables_initializer())
-        session.run(step.assign(1000))
+        session.run(step.assign(step_number))
         session.run(train, {keys: [1, 2, 3]})
-        source = rec.Saver().save(session, str(tmp_path / "source"))
-    table, keys, train, step = model()
+        return rec.Saver().save(session, path)
+
+
+def test_warm_started_rows_from_a_later_step_count_as_new_for_eviction(tmp_path):
+    source = save_rows_of_step(1000, str(tmp_path / "source"))
+    table, keys, train, step = evicting_model()
     rec.init_from_checkpoint(source, {"user": "user"})
     saver = rec.Saver(incremental=True)
     kept = []
@@ -434,20 +441,8 @@ def test_reset_version_makes_all_versions_0(tmp_path, mapping, shards):
 def test_reset_version_lets_the_age_of_keys_count_from_the_start(
     tmp_path, reset_version, first_step
 ):
-    rule = rec.EmbeddingVariableOption(evict_option=rec.GlobalStepEvict(steps_to_live=3))
-
-    def model():
-        table = rec.get_embedding_variable("user", 3, ev_option=rule)
-        keys = tf.placeholder(tf.int64, [None])
-        return table, keys, train_op_of([table], keys), tf.train.get_global_step()
-
-    with tf.Graph().as_default(), tf.Session() as session:
-        table, keys, train, step = model()
-        session.run(tf.global_variables_initializer())
-        session.run(step.assign(999))
-        session.run(train, {keys: [1, 2, 3]})
-        source = rec.Saver().save(session, str(tmp_path / "source"))
-    table, keys, train, step = model()
+    source = save_rows_of_step(999, str(tmp_path / "source"))
+    table, keys, train, step = evicting_model()
     rec.init_from_checkpoint(source, {"/": "/"}, reset_version=reset_version)
     saver = rec.Saver()
     session, _ = initialized(table)
