@@ -79,6 +79,7 @@ def register_table(
       collections: Further collections to add the table to.
       is_saved: Whether checkpoints contain the table. If not, every new session initializes it.
     """
+    _warn_of_scope_settings(table)
     tf.add_to_collections([EMBEDDING_VARIABLES, *collections], table)
     if table.trainable and not tf.get_collection(_TRAINED_APART):
         for member in trainable_members(table):
@@ -90,6 +91,25 @@ def register_table(
         else:
             tf.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, UnsavedEntry(shard))
             tf.add_to_collection(tf.GraphKeys.LOCAL_VARIABLES, LocalEntry(shard))
+
+
+def _warn_of_scope_settings(table: EmbeddingTable) -> None:
+    """Says which settings of the variable scope a table does not take.
+
+    Both need the value of the whole variable, which a table does not have. Scripts set them for the
+    dense variables of the scope, so they are no error.
+    """
+    scope = tf.get_variable_scope()
+    for setting in ("regularizer", "constraint"):
+        value = getattr(scope, setting)
+        if value is not None:
+            tf.logging.warning(
+                "Table %r ignores %s=%r of variable scope %r, which acts on dense variables only.",
+                table.name,
+                setting,
+                value,
+                scope.name,
+            )
 
 
 def check_name_is_free(full_name: str) -> None:

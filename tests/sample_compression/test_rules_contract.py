@@ -332,6 +332,7 @@ EXAMPLES = {
         ),
         "GatherNd": lambda u, t: tf.gather_nd(u.constant(4, 2), u.whole[..., tf.newaxis]),
         "ResourceGather": lambda u, t: tf.gather(u.variable(), u.whole - 1),
+        "ResourceGatherNd": lambda u, t: tf.gather_nd(u.variable(), (u.whole - 1)[..., tf.newaxis]),
         "LookupTableFindV2": hash_table,
         "RecEstimator>TableContains": table_op("table_contains"),
         "RecEstimator>TableLookup": table_op("table_lookup", dim=2),

@@ -3,6 +3,7 @@
 
 import copy
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -196,6 +197,16 @@ def test_the_dimension_may_be_the_size_of_a_tensor():
         assert session.run(rec.embedding_lookup(table, [1, 2])).shape == (2, 3)
     with pytest.raises(ValueError, match="embedding_dim must be an integer >= 1, got None"):
         rec.get_embedding_variable("u", tf.Dimension(None))
+
+
+@pytest.mark.parametrize("setting", ["regularizer", "constraint"])
+def test_setting_of_the_scope_that_tables_ignore_is_a_warning(setting, monkeypatch):
+    told = []
+    monkeypatch.setattr(tf.logging, "warning", lambda text, *values: told.append(text % values))
+    with tf.variable_scope("tower", **{setting: tf.nn.l2_loss}):
+        rec.get_embedding_variable("t", 2)
+    assert len(told) == 1
+    assert re.search(f"Table 'tower/t' ignores {setting}=.* of variable scope 'tower'", told[0])
 
 
 def test_eager_mode_is_refused():

@@ -20,7 +20,7 @@ _MOVES_TEXT = """
     BroadcastTo Case ConcatV2 ConjugateTranspose EnsureShape Enter Exit ExpandDims Fill Gather
     GatherNd GatherV2 Identity IdentityN If LoopCond MatrixBandPart Merge MirrorPad NextIteration
     OnesLike Pack Pad PadV2 PartitionedCall Placeholder PlaceholderWithDefault PreventGradient
-    Reshape ResourceGather ReverseV2 Select
+    Reshape ResourceGather ResourceGatherNd ReverseV2 Select
     SelectV2 Slice SparseToDense Split SplitV Squeeze StatefulPartitionedCall StatelessCase
     StatelessIf StatelessWhile StopGradient StridedSlice Switch TensorArrayGatherV3
     TensorArrayReadV3 TensorArrayScatterV3 TensorArrayV3 TensorArrayWriteV3 TensorListGetItem

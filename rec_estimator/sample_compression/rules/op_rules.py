@@ -98,6 +98,7 @@ for _rule, _types in (
     (shape.gather, "Gather GatherV2"),
     (shape.gather_nd, "GatherNd"),
     (shape.resource_gather, " ".join(("ResourceGather", *op_registry.ROW_WISE))),
+    (shape.resource_gather_nd, "ResourceGatherNd"),
     (shape.admits, op_registry.TABLE_ADMITS),
     (shape.find, "LookupTableFindV2"),
 ):

@@ -208,6 +208,16 @@ def resource_gather(op: tf.Operation, inputs: Sequence[Value]) -> List[Shape]:
     return [out_dims(op, 0, [*keys, *[None] * (rank - len(keys))])]
 
 
+def resource_gather_nd(op: tf.Operation, inputs: Sequence[Value]) -> List[Shape]:
+    """Reads slices of a variable by coordinates."""
+    not_the_rows(inputs[1], [-1], "takes coordinates along")
+    leading = inputs[1].known_dims()[:-1]
+    rank = op.outputs[0].shape.rank
+    if rank is None:
+        raise CannotMove("takes coordinates of unknown length")
+    return [out_dims(op, 0, [*leading, *[None] * (rank - len(leading))])]
+
+
 def admits(op: tf.Operation, inputs: Sequence[Value]) -> List[Shape]:
     """Whether a table admits each key. It counts all keys of the step: see occurrences.py."""
     refuse_rows(inputs[2], "counted keys")
