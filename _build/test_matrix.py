@@ -4,13 +4,15 @@
     python _build/test_matrix.py                    # all pairs; `make test-matrix` runs it
     python _build/test_matrix.py --pairs 2.21/3.13 --tests tests/table tests/test_estimator.py
 
-An environment takes 2 GB in build/matrix/ and is deleted when its tests are done. TensorFlow 2.16
-and later have Keras 3; the tests that need Keras 2 run after the others, with tf-keras. Results of
-whole runs go to benchmarks/results/test_matrix.json. The command fails if a test fails or a Python
-is missing.
+An environment takes 2 GB in build/matrix/ and is deleted when its tests are done; with --keep it
+stays and is used again. TensorFlow 2.16 and later have Keras 3; the tests that need Keras 2 run
+after the others, with tf-keras. With --output the result of a pair is stored when the pair is done,
+beside those of other pairs, so --pairs continues a run that was interrupted. `make docs` writes the
+results into docs/compatibility.md. The command fails if a test fails or a Python is missing.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -24,7 +26,6 @@ from typing import Any, Dict, List, Optional, Sequence
 import tensorflow_dist
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results" / "test_matrix.json"
 
 # Each release with a Python that it has wheels for; the oldest release with two.
 PAIRS = (
@@ -56,65 +57,98 @@ def interpreter(python: str) -> Optional[str]:
     return None
 
 
-def run(pair: str, tests: Sequence[str], processes: int) -> Dict[str, Any]:
-    """Makes the environment of a pair, runs tests in it, and deletes it.
+class MissingPythonError(Exception):
+    """There is no interpreter for a pair. The message has the remedy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """How to run the tests of each pair.
+
+    Attributes:
+      tests: Files and folders. Empty: the whole suite.
+      processes: The number of pytest's processes.
+      keeps: Whether environments stay and are used again.
+    """
+
+    tests: Sequence[str] = ()
+    processes: int = 2
+    keeps: bool = False
+
+
+def run(pair: str, settings: Settings) -> Dict[str, Any]:
+    """Makes the environment of a pair and runs tests in it.
 
     Returns:
-      The releases of its packages, the numbers of tests that passed and failed, and the seconds
-      that pytest took.
+      The releases of its packages, the numbers of tests that passed, failed and were skipped, and
+      the seconds that building and testing took; ``parts`` if the tests are not the whole suite.
 
     Raises:
-      RuntimeError: There is no such Python.
+      MissingPythonError: There is no such Python.
+      RuntimeError: Pytest was interrupted.
       subprocess.CalledProcessError: The environment cannot be made.
     """
     minor, python = pair.split("/")
     base = interpreter(python)
     if base is None:
-        raise RuntimeError(
+        raise MissingPythonError(
             f"Python {python} must be installed, got none in PATH, pyenv or uv; "
             f"run: uv python install {python}, or leave {pair} out with --pairs"
         )
     environment = ROOT / "build" / "matrix" / pair.replace("/", "-python")
-    shutil.rmtree(environment, ignore_errors=True)
+    if not settings.keeps:
+        shutil.rmtree(environment, ignore_errors=True)
     try:
-        return _run_in(environment, base, minor, tests, processes)
+        return _run_in(environment, base, minor, settings)
     finally:
-        shutil.rmtree(environment)
+        if not settings.keeps:
+            shutil.rmtree(environment, ignore_errors=True)
 
 
-def _run_in(
-    environment: pathlib.Path, base: str, minor: str, tests: Sequence[str], processes: int
-) -> Dict[str, Any]:
-    subprocess.run([base, "-m", "venv", str(environment)], check=True)
+def _run_in(environment: pathlib.Path, base: str, minor: str, settings: Settings) -> Dict[str, Any]:
     python = str(environment / "bin" / "python")
     install = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+    constraints = CONSTRAINTS.get(minor, [])
+    print(f"{environment}: installing TensorFlow {minor}", flush=True)
+    if not environment.exists():
+        subprocess.run([base, "-m", "venv", str(environment)], check=True)
     requirements = [f"{tensorflow_dist.DEFAULT_DISTRIBUTION}=={minor}.*", "setuptools"]
-    subprocess.run([*install, *requirements, *CONSTRAINTS.get(minor, [])], check=True)
-    subprocess.run(
-        [*install, *CONSTRAINTS.get(minor, []), "--editable", ".[test]"], cwd=ROOT, check=True
-    )
+    subprocess.run([*install, *requirements, *constraints], check=True)
+    print("building the library", flush=True)
     started = time.monotonic()
-    counts = _pytest(python, environment, ["-n", str(processes), "--dist", "worksteal", *tests])
+    subprocess.run([*install, *constraints, "--editable", ".[test]"], cwd=ROOT, check=True)
+    result = {"build_seconds": round(time.monotonic() - started)}
+    started = time.monotonic()
+    parallel = ["-n", str(settings.processes), "--dist", "worksteal"]
+    counts = _pytest(python, environment, [*parallel, *settings.tests])
     if minor != "2.15":
         # --no-deps: tf-keras requires tensorflow, whose files overwrite those of tensorflow-cpu.
         subprocess.run([*install, "--no-deps", f"tf-keras=={minor}.*"], check=True)
-        with_keras_2 = _pytest(python, environment, ["-m", "keras_2", *tests], keras_2=True)
+        marker = ["-m", "keras_2 and not slow"]
+        with_keras_2 = _pytest(python, environment, [*marker, *settings.tests], keras_2=True)
         counts = {name: count + with_keras_2[name] for name, count in counts.items()}
-    return {**_releases(python), **counts, "seconds": round(time.monotonic() - started)}
+    result.update(counts, test_seconds=round(time.monotonic() - started))
+    parts = {"parts": list(settings.tests)} if settings.tests else {}
+    return {**_releases(python), **result, **parts}
 
 
 def _pytest(
     python: str, environment: pathlib.Path, arguments: Sequence[str], keras_2: bool = False
 ) -> Dict[str, int]:
-    """Runs pytest and returns the numbers of tests that passed and failed."""
+    """Runs pytest and returns the numbers of tests that passed, failed and were skipped."""
     report = environment / "report.xml"
     variables = {**os.environ, **({"TF_USE_LEGACY_KERAS": "1"} if keras_2 else {})}
     command = [python, "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
-    subprocess.run(command, cwd=ROOT, env=variables)
+    status = subprocess.run(command, cwd=ROOT, env=variables).returncode
+    # 1: a test failed; 5: no test was collected. Others: pytest did not run all tests.
+    if status not in (0, 1, 5):
+        raise RuntimeError(f"pytest must run to its end, got status {status}; see its output")
     suite = xml.etree.ElementTree.parse(report).getroot().find("testsuite")
     assert suite is not None
     failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-    return {"passed": int(suite.get("tests", 0)) - failed, "failed": failed}
+    skipped = int(suite.get("skipped", 0))
+    passed = int(suite.get("tests", 0)) - failed - skipped
+    return {"passed": passed, "failed": failed, "skipped": skipped}
 
 
 def _releases(python: str) -> Dict[str, str]:
@@ -135,12 +169,20 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--pairs", nargs="+", default=PAIRS, metavar="TENSORFLOW/PYTHON")
     parser.add_argument("--tests", nargs="+", default=[], help="files and folders; default: all")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--output", type=pathlib.Path, help="file of the results, *.json")
+    parser.add_argument("--skip_missing", action="store_true", help="a missing Python is no error")
+    parser.add_argument("--keep", action="store_true", help="keep environments and use them again")
     options = parser.parse_args(arguments)
+    settings = Settings(options.tests, options.processes, options.keep)
     failed: List[str] = []
-    for pair in options.pairs:
-        print(f"===== TensorFlow and Python {pair}", flush=True)
+    for number, pair in enumerate(options.pairs, 1):
+        print(f"===== TensorFlow and Python {pair} ({number}/{len(options.pairs)})", flush=True)
         try:
-            result = run(pair, options.tests, options.processes)
+            result = run(pair, settings)
+        except MissingPythonError as error:
+            print(error, file=sys.stderr)
+            failed += [] if options.skip_missing else [pair]
+            continue
         except (RuntimeError, subprocess.CalledProcessError) as error:
             print(error, file=sys.stderr)
             failed.append(pair)
@@ -148,18 +190,21 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         print(json.dumps(result), flush=True)
         if result["failed"] or not result["passed"]:
             failed.append(pair)
-        if not options.tests:
-            _store(pair, result)
+        if options.output:
+            store(options.output, pair, result)
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return bool(failed)
 
 
-def _store(pair: str, result: Dict[str, Any]) -> None:
-    stored = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    stored[pair] = result
-    ordered = {each: stored[each] for each in PAIRS if each in stored}
-    RESULTS.write_text(json.dumps(ordered, indent=1) + "\n")
+def store(path: pathlib.Path, pair: str, result: Dict[str, Any]) -> None:
+    """Puts the result of a pair beside those of the others; parts never replace a whole run."""
+    stored = json.loads(path.read_text()) if path.is_file() else {}
+    before = stored.get(pair)
+    if before is None or "parts" in before or "parts" not in result:
+        stored[pair] = result
+    # Every pair, so that the page also names those that were not run.
+    path.write_text(json.dumps({each: stored.get(each) for each in PAIRS}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

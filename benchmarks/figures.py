@@ -20,12 +20,13 @@ import statistics
 from typing import Any, Callable, Dict, Iterable, List, Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(^<!-- end -->$)", re.DOTALL | re.MULTILINE)
 
 
 def result(name: str) -> Dict[str, Any]:
     """The raw result that benchmarks/<name>.py, or model_zoo.reach, wrote."""
-    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+    return json.loads((RESULTS / f"{name}.json").read_text())
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -40,16 +41,44 @@ def signed(percent: float) -> str:
 
 
 def table_speed() -> str:
-    """README.md: the table against a dense variable and TFRA."""
-    ratios = result("bench_table")["ratios"]
+    """README.md: the table against a dense variable and TFRA, on each release that was measured."""
+    names = {"dense": "dense `tf.Variable`", "tfra": "TFRA 0.7.2"}
+    # The newest release has a result of its own once it was measured.
+    results = [result("bench_table")]
+    if (RESULTS / "bench_table_newest.json").is_file():
+        results.append(result("bench_table_newest"))
+    columns = [
+        (found, other)
+        for found in results
+        for other in names
+        if f"train/{other}" in found["ratios"]
+    ]
     rows = (("train step, Adagrad", "train"), ("lookup alone", "lookup"))
+    minors = [".".join(found["tensorflow"].split(".")[:2]) for found, _ in columns]
     return table(
-        ["", "dense `tf.Variable`", "TFRA 0.7.2"],
+        ["", *(f"{names[other]}, {minor}" for (_, other), minor in zip(columns, minors))],
         [
-            [words, *(f"{ratios[f'{what}/{other}']:.2f}× as fast" for other in ("dense", "tfra"))]
+            [words, *(f"{found['ratios'][f'{what}/{o}']:.2f}× as fast" for found, o in columns)]
             for words, what in rows
         ],
     )
+
+
+def test_matrix() -> str:
+    """docs/compatibility.md: results of the tests on each pair of TensorFlow and Python."""
+    rows = []
+    for pair, one in result("test_matrix").items():
+        if one is None:
+            minor, python = pair.split("/")
+            rows.append([minor, python, *"\u2013\u2013\u2013", "not run", "\u2013"])
+            continue
+        packages = [one[name] for name in ("tensorflow", "python", "numpy", "protobuf", "keras")]
+        tests = f"{one['passed']:,} passed, {one['failed']} failed, {one['skipped']} skipped"
+        if "parts" in one:
+            tests += f"; only {', '.join(f'`{part}`' for part in one['parts'])}"
+        rows.append([*packages, tests, f"{one['test_seconds'] / 60:.0f}"])
+    packages = ["TensorFlow", "Python", "NumPy", "protobuf", "Keras"]
+    return table([*packages, "tests", "minutes"], rows)
 
 
 def filter_costs() -> str:
@@ -367,6 +396,7 @@ def row_stddev() -> str:
 
 FIGURES: Dict[str, Callable[[], str]] = {
     "table-speed": table_speed,
+    "test-matrix": test_matrix,
     "filter-costs": filter_costs,
     "bloom-plain": bloom_plain,
     "bloom-blocks": bloom_blocks,

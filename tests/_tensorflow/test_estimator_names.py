@@ -139,3 +139,13 @@ def test_canned_estimators_of_keras_are_made_or_refused():
         assert len(lines) == len(names)
         for line, name in zip(lines, names):
             assert line.startswith(f"tf.keras must be Keras 2 for {name}, ")
+
+
+def test_strategies_are_refused_where_tensorflow_cannot_run_them():
+    strategy = tf.distribute.OneDeviceStrategy("/cpu:0")
+    if hasattr(tf, "estimator"):
+        assert rec.RunConfig(train_distribute=strategy).train_distribute is strategy
+        return
+    for name in ("train_distribute", "eval_distribute"):
+        with pytest.raises(ValueError, match=rf"^{name} must be None, got .*OneDeviceStrategy"):
+            rec.RunConfig(**{name: strategy})

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one release of TensorFlow wrote, the others load: files of the oldest and the newest one."""
+
+import pathlib
+
+import golden_models
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+
+FOLDERS = sorted(pathlib.Path(__file__).parent.glob("[2-9].*"))
+
+# float32 numbers agree to 6 digits: the kernels of releases round in other orders.
+DIGITS = dict(rtol=1e-6, atol=1e-6)
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda folder: folder.name)
+def folder(request):
+    """The files that a release of TensorFlow wrote."""
+    return request.param
+
+
+def stored(folder, step):
+    return dict(np.load(folder / "checkpoints" / f"contents-{step}.npz"))
+
+
+def test_the_oldest_and_the_newest_release_have_files():
+    assert [folder.name for folder in FOLDERS] == ["2.15", "2.21"]
+
+
+@pytest.mark.parametrize("saver", [rec.Saver, tf.train.Saver], ids=["ours", "stock"])
+@pytest.mark.parametrize("step", golden_models.STEPS)
+def test_checkpoints_and_deltas_hold_the_live_tables_bit_for_bit(folder, step, saver):
+    with tf.Session() as session:
+        tables = golden_models.Tables()
+        saver().restore(session, str(folder / "checkpoints" / f"model.ckpt-{step}"))
+        found = tables.contents(session)
+    expected = stored(folder, step)
+    assert found.keys() == expected.keys()
+    different = [name for name in found if found[name].tobytes() != expected[name].tobytes()]
+    assert not different
+    assert all(len(expected[f"{name}-0-keys-0"]) > 3 for name in golden_models.FILTERS)
+
+
+def test_training_goes_on_from_a_checkpoint_to_the_rows_of_the_release_that_wrote_it(folder):
+    first, _, last = golden_models.STEPS
+    with tf.Session() as session:
+        tables = golden_models.Tables()
+        rec.Saver().restore(session, str(folder / "checkpoints" / f"model.ckpt-{first}"))
+        tables.train(session, first, last)
+        found = tables.contents(session)
+    expected = stored(folder, last)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, err_msg=name, **DIGITS)
+    counts = "counter-0-freqs-0"
+    assert expected[counts].sum() > stored(folder, first)[counts].sum()
+
+
+@pytest.mark.parametrize("form", ["saved_model", "portable"])
+def test_saved_models_predict_what_the_estimator_predicted(folder, form):
+    with tf.Session() as session:
+        meta_graph = tf.saved_model.load(session, ["serve"], str(folder / form))
+        ours = [op.type for op in session.graph.get_operations() if "RecEstimator>" in op.type]
+        assert bool(ours) == (form == "saved_model")
+        signature = meta_graph.signature_def["serving_default"]
+        feed = {signature.inputs[name].name: ids for name, ids in golden_models.REQUEST.items()}
+        found = session.run({name: out.name for name, out in signature.outputs.items()}, feed)
+    expected = np.load(folder / "predictions.npz")
+    assert sorted(found) == sorted(expected)
+    for name in expected:
+        np.testing.assert_allclose(found[name], expected[name], **DIGITS)
+    # Trained rows, rows of filtered keys and those of unknown keys differ.
+    assert len(set(expected["logits"].tolist())) == len(expected["logits"])
+
+
+def test_grouped_samples_are_read_as_they_were_written(folder):
+    input_fn = rec.inputs.grouped_tfrecord_input_fn(
+        str(folder / "grouped.tfrecord"),
+        golden_models.GROUPED_USER,
+        golden_models.GROUPED_ITEM,
+        label_column="label",
+    )
+    (found,) = golden_models.batches(input_fn())
+    expected = np.load(folder / "grouped.npz")
+    assert len(found) == len(expected.files)
+    for array, name in zip(found, expected.files):
+        assert (array.dtype, array.tolist()) == (expected[name].dtype, expected[name].tolist())

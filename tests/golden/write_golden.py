@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the files of the installed TensorFlow's release, which test_golden.py reads on all.
+
+    python tests/golden/write_golden.py    # into tests/golden/<release>/, such as 2.15/
+
+    checkpoints/      a whole checkpoint and two deltas, what the tables held at each of them
+    saved_model/      an export of RecEstimator
+    portable/         the same export with TensorFlow's own ops only
+    predictions.npz   what the Estimator predicted for golden_models.REQUEST
+    grouped.tfrecord  samples grouped by user
+    grouped.npz       the same before they were written
+
+The files of a release are written again only if a model changes: they stand for those that users
+have.
+"""
+
+import os
+import pathlib
+import shutil
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+sys.path.insert(0, str(ROOT))
+
+import golden_models  # noqa: E402
+import numpy as np  # noqa: E402
+import tensorflow.compat.v1 as tf  # noqa: E402
+
+import rec_estimator as rec  # noqa: E402
+
+
+def write(folder):
+    """Writes all files of the installed release to a new folder."""
+    folder.mkdir(parents=True)
+    _write_checkpoints(folder / "checkpoints")
+    _write_exports(folder)
+    _write_grouped(folder)
+
+
+def _write_checkpoints(folder):
+    folder.mkdir()
+    with tf.Graph().as_default(), tf.Session() as session:
+        tables = golden_models.Tables()
+        saver = rec.Saver(incremental=True)
+        session.run(tables.initialize)
+        for before, step in zip((0, *golden_models.STEPS), golden_models.STEPS):
+            tables.train(session, before, step)
+            prefix = str(folder / "model.ckpt")
+            saver.save(session, prefix, global_step=step, write_meta_graph=False)
+            np.savez_compressed(folder / f"contents-{step}.npz", **tables.contents(session))
+    # It holds the path of this checkout.
+    (folder / "checkpoint").unlink()
+
+
+def _write_exports(folder):
+    with tempfile.TemporaryDirectory() as model_dir:
+        estimator = golden_models.estimator(model_dir)
+        estimator.train(golden_models.training_data)
+
+        def request():
+            return tf.data.Dataset.from_tensors(golden_models.REQUEST)
+
+        predictions = list(estimator.predict(request, yield_single_examples=False))
+        np.savez_compressed(folder / "predictions.npz", **predictions[0])
+        for name, is_portable in (("saved_model", False), ("portable", True)):
+            exported = estimator.export_saved_model(
+                model_dir, golden_models.serving_input, portable=is_portable
+            )
+            shutil.copytree(exported.decode(), folder / name)
+
+
+def _write_grouped(folder):
+    with tf.Graph().as_default():
+        batches = golden_models.batches(golden_models.grouped_samples())
+    (batch,) = batches
+    np.savez_compressed(folder / "grouped.npz", *batch)
+    rec.inputs.write_grouped_samples(
+        golden_models.grouped_samples, folder / "grouped.tfrecord", list(golden_models.GROUPED_USER)
+    )
+
+
+if __name__ == "__main__":
+    minor = ".".join(tf.__version__.split(".")[:2])
+    shutil.rmtree(ROOT / "tests/golden" / minor, ignore_errors=True)
+    write(ROOT / "tests/golden" / minor)
