@@ -18,11 +18,14 @@ PRE_COMMIT := pre-commit==4.3.0
 # of their own stay in one process. A process that finishes early takes tests from the other.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo test test-slow test-v1 test-matrix test-cc lint format hooks bench soak docs library wheel clean help
+.PHONY: demo demo-ps test test-slow test-v1 test-matrix test-cc lint format hooks bench soak docs library wheel clean help
 .DEFAULT_GOAL := help
 
 demo: library ## train a model on real ratings, evaluate, export, answer one request
 	$(BIN)/python -m model_zoo.demo
+
+demo-ps: library ## train on a cluster of five processes on this machine
+	$(BIN)/python -m model_zoo.cluster
 
 test: library ## run the Python tests, all but the slow ones, in two processes
 	$(BIN)/python -m pytest -q $(PARALLEL)

@@ -75,6 +75,7 @@ def build_estimator(
     settings: Settings,
     model_dir: Optional[str] = None,
     initializer: Optional[Callable[..., tf.Tensor]] = None,
+    config: Optional[rec.RunConfig] = None,
 ) -> rec.RecEstimator:
     """Returns an Estimator with a model of the zoo for a task.
 
@@ -84,6 +85,7 @@ def build_estimator(
       settings: The settings of the model.
       model_dir: Folder for checkpoints. None: a temporary folder.
       initializer: Of the rows of all tables. None: the default of EmbeddingFeature.
+      config: None: one with the seed of the settings.
 
     Raises:
       ValueError: The model is unknown.
@@ -96,7 +98,7 @@ def build_estimator(
     return rec.RecEstimator(
         MODELS[model].model_fn,
         model_dir=model_dir,
-        config=rec.RunConfig(tf_random_seed=settings.seed, save_summary_steps=1000),
+        config=config or rec.RunConfig(tf_random_seed=settings.seed, save_summary_steps=1000),
         params={
             "columns": task.columns,
             "hidden_units": tuple(settings.hidden_units),

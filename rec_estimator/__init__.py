@@ -45,7 +45,6 @@ from rec_estimator._tensorflow.estimator import (
     add_metrics,
     classifier_parse_example_spec,
     regressor_parse_example_spec,
-    train_and_evaluate,
 )
 from rec_estimator.checkpoint.saver import Saver
 from rec_estimator.checkpoint.sparse_folders import export as export_tables
@@ -131,6 +130,7 @@ from rec_estimator.table.combined_lookup import (
 from rec_estimator.table.lookup import embedding_lookup
 from rec_estimator.table.shard import SlotSpec, TableShard
 from rec_estimator.table.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
+from rec_estimator.training.cluster import train_and_evaluate
 from rec_estimator.training.run_config import RunConfig
 
 __version__ = "0.1.0"

@@ -27,9 +27,11 @@ from rec_estimator.hooks import IncrementalSaverHook
 from rec_estimator.optimizers.table_updates import TableUpdates
 from rec_estimator.sample_compression import training as compressed_training
 from rec_estimator.serving import portable as portable_lib
+from rec_estimator.table import placement
 from rec_estimator.table.coverage import check_tables_are_trained, record_loss
 from rec_estimator.table.registration import train_tables_apart
 from rec_estimator.table.table import EmbeddingTable, graph_tables
+from rec_estimator.training import cluster
 from rec_estimator.training.run_config import RunConfig
 from rec_estimator.training.step_loop import StepLoopHook, check_steps
 
@@ -159,6 +161,10 @@ class RecEstimator(_WholeLoops):
                 compression_lib.use_stock_ops()
             features = compression_lib.with_open_rows(features)
             _check_tensors(features)
+            if mode == ModeKeys.TRAIN:
+                placement.use_ps_tasks(config.num_ps_replicas)
+                if not config.is_chief:
+                    placement.mark_not_chief()
             if table_optimizer is not None:
                 train_tables_apart()
             if declarations:
@@ -178,8 +184,10 @@ class RecEstimator(_WholeLoops):
             # In every mode: many model_fns build their train_op before they ask for the mode.
             compressed_training.repeat_for_ops_built_later()
             spec = _with_table_saver(compression_lib.compress_spec(spec), config)
-            return _with_step_loop(spec, config)
+            return _with_cluster(_with_step_loop(spec, config), config)
 
+        if isinstance(config, tf_estimator.RunConfig):
+            config = cluster.with_device_filters(config)
         super().__init__(
             wrapped_model_fn,
             model_dir=model_dir,
@@ -187,7 +195,7 @@ class RecEstimator(_WholeLoops):
             params=params or {},
             warm_start_from=warm_start.as_settings(warm_start_from),
         )
-        _check_not_distributed(self.config)
+        cluster.check_config(self.config)
 
 
 def _check_additions(table_optimizer: object, sample_compression: object) -> None:
@@ -237,21 +245,6 @@ def _arguments_of(model_fn: Callable[..., Any], params: Optional[Dict[str, Any]]
             "params"
         )
     return names & set(_MODEL_FN_ARGUMENTS)
-
-
-def _check_not_distributed(config: tf_estimator.RunConfig) -> None:
-    """Refuses distributed training: each task would train its own tables, and lose all but one."""
-    if config.num_ps_replicas or config.num_worker_replicas > 1:
-        raise ValueError(
-            "TF_CONFIG must have one training task, got "
-            f"{config.num_worker_replicas} workers and {config.num_ps_replicas} ps; tables cannot "
-            "be distributed over tasks yet"
-        )
-    if config.train_distribute is not None:
-        raise ValueError(
-            f"train_distribute must be None, got {config.train_distribute!r}; tables cannot be "
-            "distributed over replicas yet"
-        )
 
 
 def _check_tensors(features: Any) -> None:
@@ -392,6 +385,13 @@ def _with_step_loop(spec: EstimatorSpec, config: tf_estimator.RunConfig) -> Esti
     # The last hook: when its begin() is called, the other hooks have added their ops.
     hook = StepLoopHook(spec.train_op, iterations)
     return spec._replace(training_hooks=[*spec.training_hooks, hook])
+
+
+def _with_cluster(spec: EstimatorSpec, config: tf_estimator.RunConfig) -> EstimatorSpec:
+    """Makes the sessions of a training with ps tasks wait for them."""
+    if spec.mode != ModeKeys.TRAIN or not config.num_ps_replicas:
+        return spec
+    return spec._replace(scaffold=cluster.ClusterScaffold(config, spec.scaffold))
 
 
 class _EstimatorSaver(saver_lib.Saver):

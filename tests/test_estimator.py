@@ -13,6 +13,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
+from rec_estimator._tensorflow import estimator as tf_estimator
 from rec_estimator.graph_passes.walk import ancestors
 
 RUN_CONFIG = dict(tf_random_seed=1, save_checkpoints_steps=50, log_step_count_steps=1000)
@@ -307,13 +308,37 @@ def test_training_graph_is_exported(tmp_path):
         assert session.run(loss, feed) > 0
 
 
-@pytest.mark.parametrize("role", ["worker", "ps"])
-def test_several_training_tasks_are_refused(tmp_path, monkeypatch, role):
+def be_chief_with(monkeypatch, role):
     cluster = {"chief": ["127.0.0.1:1"], role: ["127.0.0.1:2"]}
     task = {"type": "chief", "index": 0}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
-    with pytest.raises(ValueError, match="TF_CONFIG must have one training task"):
+
+
+def test_several_training_tasks_without_ps_are_refused(tmp_path, monkeypatch):
+    be_chief_with(monkeypatch, "worker")
+    with pytest.raises(ValueError, match="TF_CONFIG must have a ps task for 2 training tasks"):
         ESTIMATORS["declared features"](str(tmp_path))
+
+
+def test_iterations_per_loop_is_refused_with_ps(tmp_path, monkeypatch):
+    be_chief_with(monkeypatch, "ps")
+    config = rec.RunConfig(iterations_per_loop=2)
+    with pytest.raises(ValueError, match="iterations_per_loop must be 1 with ps tasks, got 2"):
+        rec.RecEstimator(stock_model_fn, str(tmp_path), config)
+
+
+@pytest.mark.parametrize("config_class", [rec.RunConfig, tf_estimator.RunConfig])
+def test_a_session_config_of_the_user_gets_the_device_filters_of_its_task(
+    tmp_path, monkeypatch, config_class
+):
+    be_chief_with(monkeypatch, "ps")
+    for given, expected in ([], ["/job:ps", "/job:chief/task:0"]), (["/job:ps"], ["/job:ps"]):
+        session_config = tf.ConfigProto(intra_op_parallelism_threads=3, device_filters=given)
+        config = config_class(session_config=session_config)
+        estimator = rec.RecEstimator(stock_model_fn, str(tmp_path), config)
+        used = estimator.config.session_config
+        assert list(used.device_filters) == expected and used.intra_op_parallelism_threads == 3
+        assert list(session_config.device_filters) == given
 
 
 def test_table_that_no_optimizer_covers_is_an_error_that_names_it(tmp_path):

@@ -20,7 +20,7 @@ LAYERS = (
     ("features",),
     ("sample_compression", "graph_modifier"),
     ("serving", "training", "rec_sdk"),
-    ("feature_column", "experimental", "export", "graph_optimizer", "hooks", "deeprec"),
+    ("feature_column", "experimental", "export", "graph_optimizer", "hooks", "deeprec", "ps"),
     ("estimator",),
     ("__init__",),
     ("tools",),

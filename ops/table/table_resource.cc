@@ -12,6 +12,7 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShapeUtils;
+using ::tensorflow::errors::Aborted;
 using ::tensorflow::errors::FailedPrecondition;
 using ::tensorflow::errors::InvalidArgument;
 using ::tensorflow::errors::ResourceExhausted;
@@ -41,15 +42,22 @@ Status FindTable(OpKernelContext* context, TablePtr* table) {
 
 void TableResource::BeginReplacement() {
   // First, so that new readers refuse and the lock is soon free.
+  was_replaced_.store(true);
   ready_.store(false);
   const std::lock_guard<SharedMutex> lock(read_mutex_);
 }
 
 Status CheckInitialized(TableResource& table, const char* use) {
   if (table.ready()) return Status();
+  if (table.was_replaced()) {
+    return Aborted("table ", table.name(), " must have all its rows before ",
+                   use,
+                   ", got one that is being restored or failed to restore"
+                   "; try again, or restore a checkpoint that is whole");
+  }
   return FailedPrecondition(
       "table ", table.name(), " must be initialized before ", use,
-      ", got one that is new, is being restored or failed to restore; run "
+      ", got one that is new; run "
       "tf.compat.v1.global_variables_initializer() or restore a checkpoint");
 }
 
@@ -77,9 +85,14 @@ Status CheckBank(TableResource& table, const Tensor& bank) {
 
 Status TooManyRows(TableResource& table, int64_t excess, const char* suffix) {
   const int64_t limit = table.table().rules().max_rows;
+  return TooManyRows(table.name(), limit, limit + excess, suffix);
+}
+
+Status TooManyRows(const std::string& table, int64_t limit, int64_t rows,
+                   const char* suffix) {
   return ResourceExhausted(
-      "table ", table.name(), " must have at most ", limit, " rows, got ",
-      limit + excess, suffix,
+      "table ", table, " must have at most ", limit, " rows, got ", rows,
+      suffix,
       "; make device_vocabulary_size or host_vocabulary_size of create_table "
       "larger, or call init(use_dynamic_expansion=True)");
 }

@@ -52,6 +52,8 @@ class TableResource : public tensorflow::ResourceBase {
   // Makes the table not ready and waits until nobody reads it. The caller holds
   // replace_mutex exclusively.
   void BeginReplacement();
+  // Whether a replacement has begun at any time.
+  bool was_replaced() const { return was_replaced_.load(); }
 
  private:
   friend class TableReader;
@@ -64,6 +66,7 @@ class TableResource : public tensorflow::ResourceBase {
   // a table that is being replaced instead of waiting for it.
   SharedMutex read_mutex_;
   std::atomic<bool> ready_{false};
+  std::atomic<bool> was_replaced_{false};
 };
 
 using TablePtr = tensorflow::core::RefCountPtr<TableResource>;
@@ -76,14 +79,17 @@ tensorflow::Status FindTable(tensorflow::OpKernelContext* context,
 tensorflow::Status FindTable(tensorflow::OpKernelContext* context,
                              TablePtr* table);
 
-// FailedPrecondition unless the table is ready. `use` completes the message,
-// for example "it is trained".
+// OK if the table is ready. `use` completes the message, for example "it is
+// trained". FailedPrecondition if the table is new. Aborted if its rows are
+// being replaced or that failed: then a task of a cluster does not fail while
+// the chief restores, because TensorFlow's MonitoredSession waits and tries
+// again after this error.
 tensorflow::Status CheckInitialized(TableResource& table, const char* use);
 
 // Reads of a table: while a TableReader lives, the rows are not replaced.
 class TableReader {
  public:
-  // FailedPrecondition unless the table is ready.
+  // As CheckInitialized.
   tensorflow::Status Open(TableResource* table);
 
  private:
@@ -117,6 +123,10 @@ tensorflow::Status OrResourceExhausted(const std::string& table,
 // `suffix` completes the message after the number of rows.
 tensorflow::Status TooManyRows(TableResource& table, int64_t excess,
                                const char* suffix);
+
+// The same for a table with this limit that would have this many rows.
+tensorflow::Status TooManyRows(const std::string& table, int64_t limit,
+                               int64_t rows, const char* suffix);
 
 // ResourceExhausted: there is no memory to count the occurrences of n keys.
 tensorflow::Status NoMemoryToCount(TableResource& table, int64_t n);

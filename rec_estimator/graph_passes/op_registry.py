@@ -77,6 +77,9 @@ OPS: Tuple[OpEntry, ...] = (
     # Updates.
     OpEntry(TABLE_APPLY, is_update=True),
     OpEntry("RecEstimator>TableCheckRoom", Reads.KEYS),
+    OpEntry("RecEstimator>TableRowsAfter", Reads.KEYS),
+    OpEntry("RecEstimator>CheckRowLimit"),
+    OpEntry("RecEstimator>AssignMax"),
     # Checkpoints.
     OpEntry("RecEstimator>TableExport", Reads.TABLE),
     OpEntry("RecEstimator>TablesSave", Reads.TABLE),

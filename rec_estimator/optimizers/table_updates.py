@@ -34,6 +34,7 @@ from rec_estimator._argument_checks import refuse_unsupported
 from rec_estimator.graph_passes.observers import building_optimizer_ops, observers
 from rec_estimator.graph_passes.overwrites import order_overwrites
 from rec_estimator.graph_passes.walk import ancestors, collect_new_ops
+from rec_estimator.table import row_limit
 from rec_estimator.table.coverage import record_loss
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.lookup import check_no_lookup_in_control_flow
@@ -228,9 +229,10 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
         Raises:
           TypeError: The gradient of a table is not tf.IndexedSlices.
           RuntimeError: A table with padding_keys gets no gradient, or use_fusion_optim is True.
-          ValueError: The graph already updates a table; one gradient is given for several shards; a
-            table has GlobalStepEvict, and there is no global step; or an observer of the graph,
-            such as sample-aware compression, refuses what was made of the gradients.
+          ValueError: The graph already updates a table; one gradient is given for several shards;
+            tf.train.SyncReplicasOptimizer has averaged the gradient of a table; a table has
+            GlobalStepEvict, and there is no global step; or an observer of the graph, such as
+            sample-aware compression, refuses what was made of the gradients.
         """
         for observer in observers():
             observer.before_updates()
@@ -436,15 +438,13 @@ def _counted_keys(
 
 def _check_room(pairs: Iterable[Tuple[Gradient, RuleVariable]]) -> List[tf.Operation]:
     """Ops that fail if a step would give a table more rows than it may have."""
-    return [
-        _ops.gen.rec_estimator_table_check_room(
-            variable.handle, tf.cast(gradient.indices, tf.int64), variable.counted_keys
-        )
+    return row_limit.checks(
+        (variable.shard, tf.cast(gradient.indices, tf.int64), variable.counted_keys)
         for gradient, variable in pairs
         if isinstance(variable, ShardVariable)
         and isinstance(gradient, tf.IndexedSlices)
         and variable.shard.table.max_rows
-    ]
+    )
 
 
 def _check_gradient(gradient: Gradient, variable: Variable) -> None:
@@ -452,6 +452,12 @@ def _check_gradient(gradient: Gradient, variable: Variable) -> None:
         raise TypeError(
             f"gradient of table {variable.name!r} must be tf.IndexedSlices, got {gradient!r}; "
             "tf.gradients and compute_gradients() give them"
+        )
+    if gradient.indices.op.type == "SparseAccumulatorTakeGradient":
+        # It takes a key that one worker's batch repeats for one occurrence, and keeps no counts.
+        raise ValueError(
+            f"gradient of table {variable.name!r} must be that of one step, got the mean of an "
+            "accumulator; train without SyncReplicasOptimizer, whose mean of repeated keys is wrong"
         )
     if len(_shards(variable)) > 1:
         raise ValueError(

@@ -15,15 +15,16 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._argument_checks import check_bool, check_int
 from rec_estimator.rec_sdk.sparse_table import SparseTable
+from rec_estimator.table import placement
 from rec_estimator.table.table import graph_tables
 
 
 class EvictHook(tf.train.SessionRunHook):
     """Regularly evicts keys that were not trained for long from tables of ``create_table``.
 
-    It acts in training only, and only on tables whose lookups have an ``eviction_threshold``. Their
-    batches must have a timestamp. An evicted key that comes back starts from count 0, its initial
-    vector and fresh slots.
+    It acts in training only, in a cluster only in the chief, and only on tables whose lookups have
+    an ``eviction_threshold``. Their batches must have a timestamp. An evicted key that comes back
+    starts from count 0, its initial vector and fresh slots.
 
     Args:
       evict_enable: False: do nothing.
@@ -58,7 +59,7 @@ class EvictHook(tf.train.SessionRunHook):
 
     def begin(self) -> None:
         """Builds the eviction ops. TensorFlow calls this when the graph is complete."""
-        if not self._is_enabled:
+        if not self._is_enabled or not placement.is_chief():
             return
         tables = _evicting_tables()
         if not tables:

@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs
 from rec_estimator.checkpoint.format.stored_tables import TIMESTAMP_VARIABLE
 from rec_estimator.options import MAX_FILTER_FREQ, CounterFilter, EmbeddingVariableOption
@@ -107,10 +108,11 @@ class SparseTable(EmbeddingTable):
         return vectors if self.init_param == 1 else vectors * self.init_param
 
     def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
-        """Same as for EmbeddingTable, with the row limit of one shard, padding and frozen keys."""
+        """Same as for EmbeddingTable, with the row limit, padding and frozen keys."""
         return {
             **super().handle_attrs(num_shards),
-            "max_rows": -(-self.max_rows // num_shards),
+            # A shard does not know the others; CheckRowLimit knows the sum before each step.
+            "max_rows": self.max_rows,
             "has_padding_key": True,
             # A graph that does not train may have no lookup that sets the thresholds. Until one
             # does, a restore admits no key that is only counted in the checkpoint.
@@ -232,7 +234,9 @@ class SparseTable(EmbeddingTable):
                 "tensor to the collection ASCEND_TIMESTAMP"
             )
         latest = table_timestamp()
-        advance = tf.assign(latest, tf.maximum(latest.read_value(), timestamp))
+        # One op: between a read and an assignment, another worker could assign a later timestamp.
+        with graphs.colocate_with(latest.handle):
+            advance = _ops.gen.rec_estimator_assign_max(latest.handle, timestamp)
         with tf.control_dependencies([advance]):
             return tf.identity(timestamp)
 

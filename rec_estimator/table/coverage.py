@@ -80,6 +80,12 @@ def _message(tables: Iterable[EmbeddingTable]) -> str:
     )
 
 
+def _is_synchronous(graph: Optional[tf.Graph]) -> bool:
+    """Whether tf.train.SyncReplicasOptimizer, which asks before it updates, has begun its ops."""
+    with (graph or tf.get_default_graph()).as_default():
+        return any(each.op.name.startswith("sync_rep_local_step") for each in tf.local_variables())
+
+
 def check_tables_are_trained(graph: Optional[tf.Graph] = None) -> None:
     """Refuses a graph with untrained tables.
 
@@ -90,6 +96,12 @@ def check_tables_are_trained(graph: Optional[tf.Graph] = None) -> None:
       ValueError: The graph has an untrained table.
     """
     tables = untrained_tables(graph)
+    if tables and _is_synchronous(graph):
+        raise ValueError(
+            f"table {tables[0].name!r} must be updated in every step of a worker, got a "
+            "SyncReplicasOptimizer, whose mean counts a key that a batch repeats once; train "
+            "without SyncReplicasOptimizer"
+        )
     if tables:
         raise ValueError(_message(tables))
 

@@ -9,6 +9,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.table import placement
 from rec_estimator.table.initializer_entries import InitializerEntry, LocalEntry, UnsavedEntry
 from rec_estimator.table.table import (
     BUCKETS,
@@ -50,14 +51,16 @@ def number_of_shards(partitioner: Optional[Callable[..., Sequence[int]]], dim: i
     """The number of shards that a partitioner cuts a table into.
 
     Args:
-      partitioner: A partitioner, as tf.get_variable takes it; None: one shard.
+      partitioner: A partitioner, as tf.get_variable takes it; None: one shard for each parameter
+        server, or one shard without them.
       dim: Number of floats in the value of a row.
 
     Raises:
       ValueError: The partitioner cuts rows.
     """
     if partitioner is None:
-        return 1
+        with tf.init_scope():
+            return min(max(len(placement.ps_devices()), 1), BUCKETS)
     # A partitioner needs a fully defined shape. Rows go to shards by bucket, so the buckets are
     # partitioned.
     cuts = list(partitioner(shape=tf.TensorShape([BUCKETS, dim]), dtype=tf.float32))

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes.walk import ancestors
-from rec_estimator.table import saveable
+from rec_estimator.table import placement, saveable
 from rec_estimator.table.interfaces import LogicalTable, SlotSpec
 from rec_estimator.table.variable_like import VariableLike
 
@@ -44,7 +44,7 @@ class TableShard(VariableLike):
     Made by ``get_embedding_variable``. ``tf.gradients`` accepts it like a variable.
     """
 
-    def __init__(self, table: LogicalTable, part: int, num_parts: int) -> None:
+    def __init__(self, table: LogicalTable, part: int, num_parts: int, device: str) -> None:
         self.table = table
         self.part = part
         self.num_parts = num_parts
@@ -53,10 +53,11 @@ class TableShard(VariableLike):
         self._lookups: List[LookupRecord] = []
         self._gradients: List[Tuple[tf.Operation, tf.Tensor]] = []
         self._updated_by: Optional[str] = None
-        with tf.device("/device:CPU:0"), tf.name_scope(None):
+        with tf.device(device), tf.name_scope(None):
             self.handle: tf.Tensor = _ops.gen.rec_estimator_table_handle(
                 shared_name=self.name, name=self.name, **table.handle_attrs(num_parts)
             )
+        placement.check_device(self.name, self.handle.device, device)
         with graphs.colocate_with(self.handle), tf.name_scope(f"{self.handle.op.name}/"):
             self.initializer: tf.Operation = _ops.gen.rec_estimator_table_initialize(
                 self.handle, table.initial_value, name="Initialize"

@@ -36,7 +36,7 @@ from rec_estimator.options import (
     Filter,
     GlobalStepEvict,
 )
-from rec_estimator.table import saveable
+from rec_estimator.table import placement, saveable
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.shard import TableShard
 from rec_estimator.table.variable_like import VariableLike
@@ -107,8 +107,12 @@ class EmbeddingTable(VariableLike):
         self.trainable = trainable
         self.initializer_of_rows = initializer
         self._reads: Dict[Any, Any] = {}
-        self.initial_value = self._make_bank(initializer)
-        self.shards: List[TableShard] = [TableShard(self, i, num_shards) for i in range(num_shards)]
+        shards_before = sum(len(table.shards) for table in graph_tables())
+        devices = placement.shard_devices(num_shards, shards_before)
+        self.initial_value = self._make_bank(initializer, devices[0])
+        self.shards: List[TableShard] = [
+            TableShard(self, i, num_shards, device) for i, device in enumerate(devices)
+        ]
         with tf.name_scope(None):
             # A MetaGraph writes a member of a collection as the name of an op. With several shards,
             # this is the op with the table's name.
@@ -118,10 +122,10 @@ class EmbeddingTable(VariableLike):
                 else tf.group([shard.initializer for shard in self.shards], name=name)
             )
 
-    def _make_bank(self, initializer: Callable[..., tf.Tensor]) -> tf.Tensor:
+    def _make_bank(self, initializer: Callable[..., tf.Tensor], device: str) -> tf.Tensor:
         shape = [self.ev_option.init.default_value_dim, self.dim]
         with tf.name_scope(None), tf.name_scope(f"{self.name}/default_values/"):
-            with tf.device("/device:CPU:0"):
+            with tf.device(device):
                 bank = tf.convert_to_tensor(self._initial_vectors(initializer, shape))
         if bank.dtype != tf.float32 or bank.shape.as_list() != shape:
             raise ValueError(

@@ -4,9 +4,16 @@
 from typing import Any, Optional
 
 from rec_estimator._tensorflow import estimator as _estimator
+from rec_estimator.training import cluster
 from rec_estimator.training.step_loop import check_iterations
 
 _INCREMENTAL = ("save_incremental_checkpoints_secs", "save_incremental_checkpoints_steps")
+
+
+def _check_wait(seconds: float) -> float:
+    if not seconds > 0:
+        raise ValueError(f"ps_wait_secs must be above 0, got {seconds}; leave it out for 60")
+    return seconds
 
 
 class RunConfig(_estimator.RunConfig):
@@ -31,11 +38,14 @@ class RunConfig(_estimator.RunConfig):
         not counted.
       iterations_per_loop: Training steps per run of the session, in [1, 1000000]. The number of
         steps to train must be a multiple of it.
+      ps_wait_secs: In a cluster, the seconds that a task waits for the parameter servers when it
+        starts and after one of them is lost; above 0.
       **kwargs: As in ``tf.estimator.RunConfig``.
 
     Raises:
       ValueError: Both intervals of incremental checkpoints are given, one is not above 0, or
-        iterations_per_loop is out of range. Also whatever ``tf.estimator.RunConfig`` raises.
+        iterations_per_loop or ps_wait_secs is out of range. Also whatever
+        ``tf.estimator.RunConfig`` raises.
 
     Example:
       >>> config = rec.RunConfig(
@@ -50,9 +60,11 @@ class RunConfig(_estimator.RunConfig):
         save_incremental_checkpoints_secs: Optional[float] = None,
         save_incremental_checkpoints_steps: Optional[int] = None,
         iterations_per_loop: int = 1,
+        ps_wait_secs: float = cluster.PS_WAIT_SECS,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
+        self._ps_wait_secs = _check_wait(ps_wait_secs)
         self._iterations_per_loop = check_iterations(iterations_per_loop)
         self._set_incremental(save_incremental_checkpoints_secs, save_incremental_checkpoints_steps)
 
@@ -79,6 +91,11 @@ class RunConfig(_estimator.RunConfig):
         return self._save_incremental_checkpoints_steps
 
     @property
+    def ps_wait_secs(self) -> float:
+        """Seconds that a task waits for the parameter servers."""
+        return self._ps_wait_secs
+
+    @property
     def iterations_per_loop(self) -> int:
         """Training steps per run of the session."""
         return self._iterations_per_loop
@@ -88,15 +105,17 @@ class RunConfig(_estimator.RunConfig):
 
         Args:
           **kwargs: The properties that ``tf.estimator.RunConfig.replace`` takes,
-            ``save_incremental_checkpoints_secs``, ``save_incremental_checkpoints_steps`` and
-            ``iterations_per_loop``.
+            ``save_incremental_checkpoints_secs``, ``save_incremental_checkpoints_steps``,
+            ``iterations_per_loop`` and ``ps_wait_secs``.
 
         Raises:
           ValueError: As in the constructor.
         """
         secs, steps = (kwargs.pop(name, getattr(self, name)) for name in _INCREMENTAL)
         iterations = check_iterations(kwargs.pop("iterations_per_loop", self.iterations_per_loop))
+        wait = _check_wait(kwargs.pop("ps_wait_secs", self.ps_wait_secs))
         copied = super().replace(**kwargs)
         copied._set_incremental(secs, steps)
         copied._iterations_per_loop = iterations
+        copied._ps_wait_secs = wait
         return copied

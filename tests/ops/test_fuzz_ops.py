@@ -132,6 +132,9 @@ VALID_CALLS = {
     "table_admits": {"table": Table("filtered"), "keys": KEYS, "counted_keys": KEYS},
     "table_contains": {"table": Table("filtered"), "keys": KEYS},
     "table_check_room": {"table": Table("limited"), "keys": KEYS, "counted_keys": KEYS},
+    "table_rows_after": {"table": Table("limited"), "keys": KEYS, "counted_keys": KEYS},
+    "check_row_limit": {"rows": [np.int64(1), np.int64(2)], "table_name": "t", "max_rows": 3},
+    "assign_max": {"variable": Table("variable"), "value": np.int64(7)},
     "table_evict": {
         "table": Table("filtered"),
         "global_step": np.int64(9),
@@ -292,6 +295,9 @@ class Caller:
         for kind in ("trained", "filtered", "bloom", "limited"):
             step = {k: v for k, v in VALID_CALLS["table_apply"].items() if k != "table"}
             session.run(gen.rec_estimator_table_apply(handles[kind], **step))
+        variable = tf.Variable(3, dtype=tf.int64, use_resource=True)
+        session.run(variable.initializer)
+        handles["variable"] = variable.handle
         handles["queue"] = tf.raw_ops.FIFOQueueV2(component_types=[tf.int64])
         # A placeholder hides the static shape.
         handles["two"] = tf.placeholder_with_default(

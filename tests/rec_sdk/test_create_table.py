@@ -232,17 +232,20 @@ def test_a_step_that_exceeds_the_row_limit_changes_no_table():
         assert session.run([small.capacity(), large.capacity()]) == [3, 100]
 
 
-def test_the_row_limit_is_divided_among_shards():
+def test_the_row_limit_is_one_of_the_whole_table():
     with tf.variable_scope("", partitioner=tf.fixed_size_partitioner(2)):
-        table = table_of(device_vocabulary_size=3)
+        table = table_of(device_vocabulary_size=4)
     ids = tf.placeholder(tf.int64, [None])
     step = train_op(rec.sparse_lookup(table, ids, modify_graph=True))
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
-        session.run(step, {ids: [0, 2, 1]})
-        with pytest.raises(tf.errors.ResourceExhaustedError, match="table t/part_0 must have at m"):
-            session.run(step, {ids: [4, 3]})
-        assert session.run(table.size()) == 3
+        session.run(step, {ids: [0, 2, 4]})  # All in one shard.
+        message = "table t must have at most 4 rows, got 5 with this step"
+        with pytest.raises(tf.errors.ResourceExhaustedError, match=message):
+            session.run(step, {ids: [0, 1, 6]})
+        assert session.run([shard.total_count() for shard in table])[0][0] == 3
+        session.run(step, {ids: [0, 1, 1]})
+        assert session.run(table.size()) == 4
 
 
 def test_dynamic_expansion_has_no_limit(expansion):

@@ -8,6 +8,7 @@ from modified_graphs import QUICK
 
 import rec_estimator as rec
 from rec_estimator.rec_sdk import evict_hook
+from rec_estimator.table import placement
 
 MAX = 2**31 - 1
 
@@ -222,6 +223,18 @@ def test_an_estimator_evicts_in_training_only_and_saves_no_evicted_key(tmp_path,
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         rec.EvictHook(**arguments)
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_in_a_cluster_only_the_chief_evicts(is_chief):
+    batch = tf.data.make_one_shot_iterator(dataset(1)).get_next()
+    vectors = rec.sparse_lookup(table_of("a"), specs()[0], batch=batch)
+    rec.optimizers.AdagradOptimizer(0.1).minimize(tf.reduce_sum(vectors))
+    if not is_chief:
+        placement.mark_not_chief()
+    rec.EvictHook(evict_enable=True).begin()
+    types = [op.type for op in tf.get_default_graph().get_operations()]
+    assert ("RecEstimator>TableEvict" in types) == is_chief
 
 
 def test_evict_step_interval_requires_a_global_step():

@@ -132,6 +132,18 @@ bool EmbeddingTable::CountTooMany(const Batch& batch,
   return true;
 }
 
+bool EmbeddingTable::CountRowsAfter(const Batch& batch,
+                                    const ParallelFor& parallel,
+                                    int64_t* rows) {
+  *rows = size();
+  if (!FitsBatch(batch)) return false;
+  if (Occurrences(batch) == 0) return true;
+  BatchApply apply(shards_.get(), store_.get(), admission_, batch);
+  if (!apply.Prepare(parallel)) return false;
+  *rows = size() + apply.CountNewRows(parallel);
+  return true;
+}
+
 bool EmbeddingTable::Admits(const int64_t* keys, size_t n, bool* out) const {
   return AdmitsAfterBatch(*shards_, admission_, keys, n, out);
 }

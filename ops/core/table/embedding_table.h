@@ -218,6 +218,12 @@ class EmbeddingTable {
   bool CountTooMany(const Batch& batch, const ParallelFor& parallel,
                     int64_t* excess_rows);
 
+  // *rows = the rows of the table after an Apply of this batch, whatever
+  // rules().max_rows says; of the batch as CountTooMany. A concurrent Apply may
+  // be counted or not. False: no memory.
+  bool CountRowsAfter(const Batch& batch, const ParallelFor& parallel,
+                      int64_t* rows);
+
   // out[i] = whether keys[i] owns a row or would own one after an Apply of all
   // keys (n), repeats included. Changes nothing. False: no memory.
   bool Admits(const int64_t* keys, size_t n, bool* out) const;

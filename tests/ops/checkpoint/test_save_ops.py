@@ -196,7 +196,7 @@ def test_concurrent_saves_restores_and_applies_do_not_deadlock(make_table, tmp_p
     def lookup_or_be_refused():
         try:
             table.lookup(keys)
-        except tf.errors.FailedPreconditionError as error:
+        except tf.errors.AbortedError as error:
             assert "is being restored" in error.message
 
     works = [

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains DeepFM on a cluster of processes on this machine: python -m model_zoo.cluster.
+
+It starts a chief, a worker, two parameter servers and an evaluator. Each runs this file with
+its own TF_CONFIG, as the pods of a cluster would.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Dict, Iterator, List, Optional, Sequence
+
+# TensorFlow reads this at import. Its warnings about missing GPUs would hide the output.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from model_zoo import data, run
+
+_WAIT_SECONDS = 600  # for the end of the training
+
+
+def train(model_dir: str, steps: int) -> None:
+    """The script of the user: what it does is the part of the task that TF_CONFIG names."""
+    settings = run.Settings()
+    task = data.load("generated")
+    config = rec.RunConfig(
+        model_dir=model_dir,
+        tf_random_seed=settings.seed,
+        save_checkpoints_steps=max(1, steps // 2),
+        experimental_max_worker_delay_secs=0,
+    )
+    estimator = run.build_estimator("deepfm", task, settings, config=config)
+    # Every training task shuffles in another order.
+    seed = settings.seed + (config.global_id_in_cluster or 0)
+    train_fn = rec.inputs.numpy_input_fn(
+        task.train,
+        task.train_labels,
+        batch_size=settings.batch_size,
+        shuffle=True,
+        seed=seed,
+        num_epochs=None,
+    )
+    progress = rec.ProgressHook(steps, metrics=("auc", "log_loss"))
+    rec.train_and_evaluate(
+        estimator,
+        rec.TrainSpec(train_fn, max_steps=steps, hooks=[progress] if config.is_chief else []),
+        rec.EvalSpec(
+            run.test_input_fn(task),
+            steps=None,
+            hooks=[progress],
+            start_delay_secs=0,
+            throttle_secs=2,
+        ),
+    )
+
+
+def _free_addresses(number: int) -> List[str]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+
+
+@contextlib.contextmanager
+def _tasks(command: Sequence[str]) -> Iterator[Dict[str, subprocess.Popen]]:
+    """Starts a process for each task; ends those that are left."""
+    chief, worker, *servers = _free_addresses(4)
+    cluster = {"chief": [chief], "worker": [worker], "ps": servers}
+    roles = [("ps", 0), ("ps", 1), ("chief", 0), ("worker", 0), ("evaluator", 0)]
+    processes = {}
+    try:
+        for job, index in roles:
+            config = json.dumps({"cluster": cluster, "task": {"type": job, "index": index}})
+            environment = {**os.environ, "TF_CONFIG": config}
+            is_ps = job == "ps"
+            processes[f"{job} {index}"] = subprocess.Popen(
+                [sys.executable, "-m", "rec_estimator.ps"] if is_ps else command,
+                env=environment,
+                stderr=subprocess.DEVNULL if is_ps else None,
+            )
+        yield processes
+    finally:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+
+
+def _print_tables(model_dir: str) -> None:
+    """Prints how many rows of each table every ps holds."""
+    rows: Dict[str, List[int]] = {}
+    for name, shape in tf.train.list_variables(model_dir):
+        table, _, part = name.rpartition("/part_")
+        # Slots have the keys of their table again, as <table>/part_0/<slot>-keys.
+        if part.endswith("-keys") and "/" not in part:
+            rows.setdefault(table, []).append(shape[0])
+    print("\nRows on each ps:")
+    for table, counts in rows.items():
+        print(f"  {table:10} {' + '.join(f'{count:,}' for count in counts)}")
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Runs the demo, or a task of it; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m model_zoo.cluster", description=__doc__)
+    parser.add_argument("--steps", type=int, default=600, help="default: %(default)s")
+    parser.add_argument("--model_dir", metavar="DIR", help="default: a temporary folder")
+    options = parser.parse_args(arguments)
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    if "TF_CONFIG" in os.environ:
+        train(options.model_dir, options.steps)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        model_dir = options.model_dir or str(pathlib.Path(folder) / "model")
+        print("Starting ps 0, ps 1, chief, worker and evaluator ...", flush=True)
+        begun = time.monotonic()
+        command = [sys.executable, "-m", "model_zoo.cluster"]
+        command += ["--steps", str(options.steps), "--model_dir", model_dir]
+        with _tasks(command) as processes:
+            for task in ("chief 0", "worker 0", "evaluator 0"):
+                status = processes[task].wait(_WAIT_SECONDS)
+                if status:
+                    print(f"model_zoo.cluster: {task} ended with status {status}", file=sys.stderr)
+                    return 1
+        _print_tables(model_dir)
+        print(f"\n{time.monotonic() - begun:.0f} s with all starts and ends of processes.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements the ops of cluster_ops.cc.
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "ops/table/intra_op_threads.h"
+#include "ops/table/table_resource.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+
+namespace rec_estimator {
+namespace {
+
+using ::tensorflow::DEVICE_CPU;
+using ::tensorflow::OpInputList;
+using ::tensorflow::OpKernel;
+using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
+using ::tensorflow::TensorShapeUtils;
+using ::tensorflow::errors::FailedPrecondition;
+using ::tensorflow::errors::InvalidArgument;
+
+class TableRowsAfterOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    TablePtr resource;
+    OP_REQUIRES_OK(context, FindTable(context, &resource));
+    const Tensor *keys, *counted_keys;
+    OP_REQUIRES_OK(context, context->input("keys", &keys));
+    OP_REQUIRES_OK(context, context->input("counted_keys", &counted_keys));
+    Tensor* rows;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output("rows", TensorShape({}), &rows));
+
+    EmbeddingTable::Batch batch = {};
+    batch.keys = keys->flat<int64_t>().data();
+    batch.n = keys->NumElements();
+    batch.counted_keys = counted_keys->flat<int64_t>().data();
+    batch.n_counted = counted_keys->NumElements();
+    OP_REQUIRES(context,
+                resource->table().CountRowsAfter(batch, IntraOpThreads(context),
+                                                 &rows->scalar<int64_t>()()),
+                NoMemoryToCount(*resource, keys->NumElements() +
+                                               counted_keys->NumElements()));
+  }
+};
+
+class CheckRowLimitOp : public OpKernel {
+ public:
+  explicit CheckRowLimitOp(OpKernelConstruction* context) : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("table_name", &table_name_));
+    OP_REQUIRES_OK(context, context->GetAttr("max_rows", &max_rows_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    OpInputList rows;
+    OP_REQUIRES_OK(context, context->input_list("rows", &rows));
+    int64_t sum = 0;
+    for (const Tensor& of_shard : rows) {
+      OP_REQUIRES(context, TensorShapeUtils::IsScalar(of_shard.shape()),
+                  InvalidArgument("rows must be [], got shape ",
+                                  of_shard.shape().DebugString()));
+      sum += of_shard.scalar<int64_t>()();
+    }
+    OP_REQUIRES(context, sum <= max_rows_,
+                TooManyRows(table_name_, max_rows_, sum,
+                            " with this step, nothing of which was applied"));
+  }
+
+ private:
+  std::string table_name_;
+  int64_t max_rows_;
+};
+
+class AssignMaxOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor *handle, *value;
+    OP_REQUIRES_OK(context, context->input("variable", &handle));
+    OP_REQUIRES_OK(context, context->input("value", &value));
+    OP_REQUIRES(context, TensorShapeUtils::IsScalar(handle->shape()),
+                InvalidArgument("variable must be a handle of shape [], got ",
+                                handle->shape().DebugString()));
+    OP_REQUIRES(context, TensorShapeUtils::IsScalar(value->shape()),
+                InvalidArgument("value must be [], got shape ",
+                                value->shape().DebugString()));
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    OP_REQUIRES_OK(context,
+                   tensorflow::LookupResource(
+                       context, handle->scalar<tensorflow::ResourceHandle>()(),
+                       &variable));
+    const tensorflow::mutex_lock lock(*variable->mu());
+    Tensor* current = variable->tensor();
+    OP_REQUIRES(context, variable->is_initialized,
+                FailedPrecondition("variable must be initialized, got one that "
+                                   "is not; run its initializer"));
+    OP_REQUIRES(context,
+                current->dtype() == tensorflow::DT_INT64 &&
+                    TensorShapeUtils::IsScalar(current->shape()),
+                InvalidArgument("variable must be int64 [], got ",
+                                current->DebugString()));
+    // A new tensor: readers may still hold the current one.
+    Tensor greater(tensorflow::DT_INT64, TensorShape({}));
+    greater.scalar<int64_t>()() =
+        std::max(current->scalar<int64_t>()(), value->scalar<int64_t>()());
+    *current = greater;
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableRowsAfter").Device(DEVICE_CPU),
+                        TableRowsAfterOp);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>CheckRowLimit").Device(DEVICE_CPU),
+                        CheckRowLimitOp);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>AssignMax").Device(DEVICE_CPU),
+                        AssignMaxOp);
+
+}  // namespace
+}  // namespace rec_estimator

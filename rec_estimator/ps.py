@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``python -m rec_estimator.ps`` is a parameter server: it holds shards of tables and variables.
+
+Which one it is, TF_CONFIG says:
+
+    TF_CONFIG='{"cluster": {"chief": ["host0:2222"], "ps": ["host1:2222", "host2:2222"]},
+                "task": {"type": "ps", "index": 0}}' python -m rec_estimator.ps
+
+It serves until it is killed. A script that calls ``rec_estimator.train_and_evaluate`` is a ps, too,
+if its TF_CONFIG says so.
+"""
+
+import json
+import os
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator import _ops as _ops  # A server needs the library of our ops.
+from rec_estimator.training.cluster import port_error
+
+
+def start_server() -> tf.train.Server:
+    """Starts the server of the ps that TF_CONFIG describes.
+
+    Returns:
+      The server. ``join()`` waits for ever.
+
+    Raises:
+      ValueError: TF_CONFIG does not describe a ps.
+      OSError: Another process uses its port.
+
+    Example:
+      >>> # rec_estimator.ps.start_server().join()
+    """
+    given = os.environ.get("TF_CONFIG", "")
+    try:
+        config = json.loads(given)
+        task = int(config["task"]["index"])
+        is_ps = config["task"]["type"] == "ps" and 0 <= task < len(config["cluster"]["ps"])
+    except (json.JSONDecodeError, KeyError, TypeError, ValueError):
+        is_ps = False
+    if not is_ps:
+        raise ValueError(
+            f"TF_CONFIG must describe a ps task of its cluster, got {given!r}; for example "
+            '{"cluster": {"chief": ["host0:2222"], "ps": ["host1:2222"]}, '
+            '"task": {"type": "ps", "index": 0}}'
+        )
+    cluster = tf.train.ClusterSpec(config["cluster"])
+    try:
+        return tf.train.Server(cluster, job_name="ps", task_index=task)
+    except tf.errors.UnknownError as error:
+        raise port_error(cluster, "ps", task) from error
+
+
+def main() -> None:
+    """Serves until the process is killed."""
+    tf.logging.set_verbosity(tf.logging.INFO)
+    server = start_server()
+    tf.logging.info("Serving at %s.", server.target)
+    server.join()
+
+
+if __name__ == "__main__":
+    main()

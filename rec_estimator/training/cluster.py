@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training on a cluster that TF_CONFIG describes: its configuration, and what a session needs.
+
+TensorFlow trains: every task runs the whole script, the chief and the workers send their graphs to
+the parameter servers (ps). This module adds what it leaves out. Before each session, also one that
+replaces a lost one, every ps must answer, and the chief checks that each ps can run our ops and see
+the model's folder. What is missing is an error with a name, where TensorFlow would wait for ever.
+"""
+
+import os
+import socket
+import time
+import uuid
+from typing import Any, List, Optional
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator import _ops
+from rec_estimator._tensorflow import estimator as tf_estimator
+
+# Seconds that a task waits for the parameter servers, unless RunConfig says otherwise.
+PS_WAIT_SECS = 60.0
+
+# Seconds between two questions to a task that is not ready.
+_POLL_SECONDS = 0.5
+
+# What MonitoredSession takes for the loss of a task, and what a short deadline adds to it.
+_LOST = (tf.errors.AbortedError, tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
+
+
+def check_config(config: tf_estimator.RunConfig) -> None:
+    """Refuses configurations in which each task would train its own tables, or none.
+
+    Args:
+      config: The configuration of an Estimator.
+
+    Raises:
+      ValueError: Several tasks train without a ps; train_distribute is given; or
+        iterations_per_loop is above 1 with a ps.
+    """
+    if config.train_distribute is not None:
+        raise ValueError(
+            f"train_distribute must be None, got {config.train_distribute!r}; leave it out, "
+            "TF_CONFIG with ps tasks places variables and tables"
+        )
+    if config.num_worker_replicas > 1 and not config.num_ps_replicas:
+        raise ValueError(
+            f"TF_CONFIG must have a ps task for {config.num_worker_replicas} training tasks, got "
+            'none; add "ps": ["host:port"] to its cluster'
+        )
+    iterations = getattr(config, "iterations_per_loop", 1)
+    if config.num_ps_replicas and iterations > 1:
+        raise ValueError(
+            f"iterations_per_loop must be 1 with ps tasks, got {iterations}; leave it out, the "
+            "loop cannot call ops on other tasks"
+        )
+
+
+def with_device_filters(config: tf_estimator.RunConfig) -> tf_estimator.RunConfig:
+    """Lets a task with the user's own session_config see only the ps tasks and itself.
+
+    TensorFlow does so where the user gives no session_config. Without filters, a session waits for
+    all workers, and is lost when any of them dies.
+
+    Args:
+      config: The configuration of an Estimator.
+
+    Returns:
+      The configuration; a copy if filters were added. Filters of the user are kept.
+    """
+    session_config = config.session_config
+    if not config.num_ps_replicas or session_config is None or session_config.device_filters:
+        return config
+    copied = tf.ConfigProto()
+    copied.CopyFrom(session_config)
+    copied.device_filters.extend(["/job:ps", f"/job:{config.task_type}/task:{config.task_id}"])
+    return config.replace(session_config=copied)
+
+
+def train_and_evaluate(
+    estimator: tf_estimator.Estimator,
+    train_spec: tf_estimator.TrainSpec,
+    eval_spec: tf_estimator.EvalSpec,
+) -> Any:
+    """``tf.estimator.train_and_evaluate``; a server that cannot start is an error with its address.
+
+    Without TF_CONFIG it trains and evaluates in this process. With it, it does the part of the task
+    that TF_CONFIG names: chief, worker, ps or evaluator. A ps serves until it is killed.
+
+    Args:
+      estimator: The estimator.
+      train_spec: As in TensorFlow.
+      eval_spec: As in TensorFlow.
+
+    Returns:
+      As TensorFlow: metrics and exports of a training in one process, otherwise None.
+
+    Raises:
+      OSError: Another process uses the port of this task.
+      ValueError: As in TensorFlow.
+
+    Example:
+      >>> # rec.train_and_evaluate(
+      >>> #     estimator, rec.TrainSpec(input_fn, max_steps=1000), rec.EvalSpec(test_input_fn))
+    """
+    try:
+        return tf_estimator.train_and_evaluate(estimator, train_spec, eval_spec)
+    except tf.errors.UnknownError as error:
+        config = estimator.config
+        if "Could not start gRPC server" not in str(error):
+            raise
+        raise port_error(config.cluster_spec, config.task_type, config.task_id) from error
+
+
+def port_error(cluster: tf.train.ClusterSpec, job: str, task: int) -> OSError:
+    """The error for a server that cannot start because its port is taken.
+
+    Args:
+      cluster: The cluster.
+      job: The job of this task.
+      task: Its number in the job.
+    """
+    return OSError(
+        f"the port of {job} {task} must be free on this machine, got "
+        f"{cluster.task_address(job, task)}, where no server can start; end the other process, or "
+        "correct TF_CONFIG"
+    )
+
+
+class ClusterScaffold(tf.train.Scaffold):
+    """A Scaffold whose sessions begin when the tasks that they need answer.
+
+    TensorFlow calls finalize() before it creates a session, and again before each one that replaces
+    a lost one.
+
+    Args:
+      config: The configuration of a chief or worker in a cluster with ps tasks.
+      scaffold: The Scaffold to copy.
+    """
+
+    def __init__(self, config: tf_estimator.RunConfig, scaffold: tf.train.Scaffold) -> None:
+        super().__init__(copy_from_scaffold=scaffold)
+        self._config = config
+        # TensorFlow's own RunConfig has no such property.
+        self._ps_seconds = getattr(config, "ps_wait_secs", PS_WAIT_SECS)
+
+    def finalize(self) -> "ClusterScaffold":
+        """Completes the graph, then waits for the tasks.
+
+        Raises:
+          TimeoutError: A ps does not answer, or the chief does not initialize the model.
+          RuntimeError: A ps cannot run our ops, or is another task than TF_CONFIG says.
+          OSError: A ps does not see the model's folder.
+        """
+        super().finalize()
+        addresses = self._config.cluster_spec.job_tasks("ps")
+        wait_for_ports(addresses, self._ps_seconds)
+        if self._config.is_chief:
+            check_servers(addresses, self._config.model_dir, self._ps_seconds)
+            self._log_what_is_restored()
+        else:
+            self._wait_for_chief()
+        return self
+
+    def _log_what_is_restored(self) -> None:
+        """Says whether the chief goes on with what live ps tasks hold, and why."""
+        step = self._live_step()
+        latest = tf.train.latest_checkpoint(self._config.model_dir)
+        source = (
+            f"restores {latest}" if latest else "initializes the model, for want of checkpoints"
+        )
+        if step is None:
+            tf.logging.info("The ps tasks hold no model; the chief %s.", source)
+        else:
+            tf.logging.warning(
+                "The ps tasks hold a model at step %d. The chief does not go on with it, because "
+                "no one knows whether its tables and variables belong together; it %s. Later "
+                "steps are lost.",
+                step,
+                source,
+            )
+
+    def _live_step(self) -> Optional[int]:
+        step = tf.train.get_global_step(tf.get_default_graph())
+        try:
+            with self._session(seconds=10) as session:
+                return int(session.run(step))
+        except (tf.errors.FailedPreconditionError, *_LOST):
+            return None
+
+    def _wait_for_chief(self) -> None:
+        """Waits until the model is ready. TensorFlow would look only every 30 seconds."""
+        seconds = self._config.session_creation_timeout_secs
+        deadline = time.monotonic() + seconds
+        while self._missing():
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"the chief must initialize the model within {seconds} seconds, got variables "
+                    "that are not initialized; start it, or make session_creation_timeout_secs of "
+                    "RunConfig longer"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _missing(self) -> bool:
+        try:
+            with self._session(seconds=30) as session:
+                return bool(session.run(self.ready_for_local_init_op).size)
+        except (tf.errors.FailedPreconditionError, *_LOST):
+            wait_for_ports(self._config.cluster_spec.job_tasks("ps"), self._ps_seconds)
+            return True
+
+    def _session(self, seconds: float) -> tf.Session:
+        """A session on the graph, each call of which has a deadline."""
+        config = tf.ConfigProto()
+        config.CopyFrom(self._config.session_config)
+        config.operation_timeout_in_ms = round(1000 * seconds)
+        return tf.Session(self._config.master, config=config)
+
+
+def wait_for_ports(addresses: List[str], seconds: float) -> None:
+    """Waits until every ps accepts connections.
+
+    Args:
+      addresses: host:port of each ps.
+      seconds: How long to wait for all of them.
+
+    Raises:
+      TimeoutError: One does not accept connections in this time.
+    """
+    deadline = time.monotonic() + seconds
+    for task, address in enumerate(addresses):
+        host, _, port = address.rpartition(":")
+        while True:
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+                break
+            except OSError as error:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(
+                        f"ps {task} must accept connections at {address} within {seconds:g} "
+                        f"seconds, got {error}; start it, for example with `python -m "
+                        "rec_estimator.ps`, or correct TF_CONFIG"
+                    ) from error
+                time.sleep(_POLL_SECONDS)
+
+
+def check_servers(addresses: List[str], model_dir: str, seconds: float) -> None:
+    """Checks that every ps is the task that it is taken for, has our ops and sees the folder.
+
+    Args:
+      addresses: host:port of each ps.
+      model_dir: The folder of the checkpoints, into which the ps tasks write their shards.
+      seconds: The deadline of each ps.
+
+    Raises:
+      RuntimeError: A ps has not loaded our library, or what answers at its address is another task.
+      OSError: A ps does not see the folder.
+    """
+    tf.io.gfile.makedirs(model_dir)
+    token = uuid.uuid4().hex
+    probe = os.path.join(model_dir, f"ps_probe_{token}")
+    with tf.io.gfile.GFile(probe, "w") as file:
+        file.write(token)
+    try:
+        for task, address in enumerate(addresses):
+            _check_server(task, address, probe, token, seconds)
+    finally:
+        tf.io.gfile.remove(probe)
+
+
+def _check_server(task: int, address: str, probe: str, token: str, seconds: float) -> None:
+    device = f"/job:ps/task:{task}"
+    config = tf.ConfigProto(device_filters=[device], operation_timeout_in_ms=round(1000 * seconds))
+    with tf.Graph().as_default(), tf.device(f"{device}/device:CPU:0"):
+        # Any op of ours: importing the graph fails without the library.
+        ours = _ops.gen.rec_estimator_repeat_rows(
+            tf.zeros([1, 1]), tf.constant([0, 1]), axis=0, keep_one=False
+        )
+        read = tf.io.read_file(probe)
+        try:
+            with tf.Session(f"grpc://{address}", config=config) as session:
+                # The devices of the server itself are among them, whatever the filters say.
+                names = {device.name for device in session.list_devices()}
+                others = sorted(name for name in names if f"/task:{task}/" not in name)
+                if others or not names:
+                    raise _wrong_task(task, address, f"{others or 'no device'}")
+                session.run(ours)
+                seen = session.run(read)
+        except tf.errors.NotFoundError as error:
+            if "Op type not registered" in str(error):
+                raise RuntimeError(
+                    f"ps {task} at {address} must have loaded rec_estimator, got a server without "
+                    "its ops; import rec_estimator there, or start it with `python -m "
+                    "rec_estimator.ps`"
+                ) from error
+            raise _folder_error(task, address, probe) from error
+        except (tf.errors.InvalidArgumentError, *_LOST) as error:
+            raise _wrong_task(task, address, error.message) from error
+    if seen.decode() != token:
+        raise _folder_error(task, address, probe)
+
+
+def _wrong_task(task: int, address: str, got: str) -> RuntimeError:
+    return RuntimeError(
+        f"the server at {address} must be ps {task} of the cluster, got {got}; give all tasks the "
+        "same cluster in TF_CONFIG"
+    )
+
+
+def _folder_error(task: int, address: str, probe: str) -> OSError:
+    return OSError(
+        f"model_dir must be a folder that ps {task} at {address} shares with the chief, got "
+        f"{os.path.dirname(probe)!r}, in which it does not see the chief's files; give an absolute "
+        "path on a shared file system"
+    )

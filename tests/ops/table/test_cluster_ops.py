@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of the ops with which the tasks of a cluster agree about a table."""
+
+import threading
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from rec_estimator import _ops
+
+BANK = np.ones([1, 2], np.float32)
+
+
+def train(table, keys):
+    table.apply("GradientDescent", [0.1], keys, np.ones([len(keys), 2], np.float32))
+
+
+def rows_after(table, keys, counted_keys=()):
+    return table.call("rows_after", np.asarray(keys, np.int64), np.asarray(counted_keys, np.int64))
+
+
+def test_rows_after_counts_new_keys_once_and_adds_none(make_table):
+    table = make_table(2, BANK)
+    train(table, [1, 2])
+    assert rows_after(table, []) == 2
+    assert rows_after(table, [1, 3, 3], [3, 4, 2]) == 4
+    assert table.size() == 2
+
+
+def test_rows_after_counts_only_keys_that_the_filter_admits(make_table):
+    table = make_table(2, BANK, filter_freq=2)
+    train(table, [1])
+    assert rows_after(table, [1, 2, 3], [3]) == 2
+
+
+def test_rows_after_does_not_stop_at_the_limit_of_the_shard(make_table):
+    table = make_table(2, BANK, max_rows=2)
+    train(table, [1])
+    assert rows_after(table, [2, 3, 4]) == 4
+
+
+def test_the_row_limit_holds_for_the_sum_of_the_shards():
+    rows = [tf.constant(n, tf.int64) for n in (2, 0, 3)]
+    fits, exceeds = (
+        _ops.gen.rec_estimator_check_row_limit(rows, table_name="t", max_rows=n) for n in (5, 4)
+    )
+    with tf.Session() as session:
+        session.run(fits)
+        message = "table t must have at most 4 rows, got 5 with this step, nothing of which"
+        with pytest.raises(tf.errors.ResourceExhaustedError, match=message):
+            session.run(exceeds)
+
+
+def variable(value, dtype=tf.int64):
+    return tf.Variable(value, dtype=dtype, use_resource=True)
+
+
+def test_assign_max_of_many_threads_keeps_the_greatest_value():
+    latest = variable(0)
+    value = tf.placeholder(tf.int64, [])
+    advance = _ops.gen.rec_estimator_assign_max(latest.handle, value)
+    seen = []
+    with tf.Session() as session:
+        session.run(latest.initializer)
+        step = session.make_callable(advance, [value])
+        read = session.make_callable(latest.read_value())
+
+        def assign(values):
+            for each in values:
+                step(each)
+                seen.append((each, read()))
+
+        threads = [threading.Thread(target=assign, args=(range(i, 400, 4),)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert read() == 399
+    assert len(seen) == 400 and all(after >= assigned for assigned, after in seen)
+
+
+def test_assign_max_refuses_another_variable():
+    for latest, error, message in (
+        (variable([0]), tf.errors.InvalidArgumentError, r"must be int64 \[\]"),
+        (variable(0, tf.int32), tf.errors.InvalidArgumentError, r"must be int64 \[\]"),
+    ):
+        with tf.Session() as session:
+            session.run(latest.initializer)
+            with pytest.raises(error, match=message):
+                session.run(_ops.gen.rec_estimator_assign_max(latest.handle, np.int64(1)))
+    with tf.Session() as session, pytest.raises(tf.errors.OpError, match="not|initialized"):
+        session.run(_ops.gen.rec_estimator_assign_max(variable(0).handle, np.int64(1)))

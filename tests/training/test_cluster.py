@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tests of training on a cluster: chief, workers, parameter servers and evaluator on 127.0.0.1."""
+
+import re
+
+import cluster_jobs
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from cluster_jobs import RULES, STEPS, keys_of
+
+
+def rows_of(folder, table, tensor="values"):
+    """{key: row} of the last checkpoint in a folder, over all shards."""
+    reader = tf.train.load_checkpoint(tf.train.latest_checkpoint(str(folder / "model")))
+    rows = {}
+    for name in reader.get_variable_to_shape_map():
+        owner, _, last = name.rpartition("-")
+        if last == "keys" and re.fullmatch(rf"{table}(/part_\d+)?", owner):
+            values = reader.get_tensor(f"{owner}-{tensor}")
+            rows.update(zip(reader.get_tensor(name).tolist(), values))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cluster")
+    return folder, cluster_jobs.run("one_worker_and_two", folder)
+
+
+def test_every_task_of_the_cluster_ends_well(job):
+    assert job[1] == {"single": 0, "alone": 0, "both": [0, 0, 0]}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_worker_with_two_ps_trains_the_bits_of_one_process(job, rule):
+    folder, _ = job
+    expected, trained = rows_of(folder / "single", rule), rows_of(folder / "alone", rule)
+    assert sorted(trained) == sorted(expected) == sorted(np.unique(keys_of(0)).tolist())
+    for key, row in expected.items():
+        np.testing.assert_array_equal(trained[key], row)
+
+
+def test_tables_have_a_shard_on_each_ps(job):
+    folder, _ = job
+    names = {name for name, _ in tf.train.list_variables(str(folder / "alone" / "model"))}
+    assert {"Ftrl/part_0-keys", "Ftrl/part_1-keys"} <= names and "Ftrl/part_2-keys" not in names
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_chief_and_worker_count_every_occurrence(job, rule):
+    folder, _ = job
+    keys, counts = np.unique([*keys_of(0).flat, *keys_of(1).flat], return_counts=True)
+    assert rows_of(folder / "both", rule, "freqs") == dict(zip(keys.tolist(), counts))
+
+
+def test_evaluator_evaluates_the_last_checkpoint(job):
+    folder, _ = job
+    log = (folder / "both" / "evaluator0.log").read_text()
+    assert f"Saving dict for global step {2 * STEPS}" in log
+
+
+@pytest.mark.slow
+def test_an_unchanged_script_predicts_the_same_from_a_cluster(tmp_path):
+    """Filters, evictions, deltas, graph modification, a stock optimizer, predict and export."""
+    assert cluster_jobs.run("one_script", tmp_path, seconds=300) == {"single": 0, "cluster": 0}
+    single, cluster = (np.load(tmp_path / each / "predicted.npy") for each in ("single", "cluster"))
+    # A partitioned table combines the vectors of an example by other ops, in another order.
+    np.testing.assert_allclose(cluster, single, rtol=1e-4, atol=1e-6)
+    for table in ("user", "item", "tags"):
+        single, cluster = (
+            rows_of(tmp_path / each, table, "freqs") for each in ("single", "cluster")
+        )
+        assert single == cluster and len(single) > 10
+    assert list((tmp_path / "cluster" / "export").glob("*/saved_model.pb"))
+
+
+@pytest.fixture(scope="module")
+def faults(tmp_path_factory):
+    return cluster_jobs.run("faults", tmp_path_factory.mktemp("faults"))
+
+
+@pytest.mark.parametrize(
+    "fault, message",
+    [
+        ("absent", "TimeoutError: ps 1 must accept connections at 127.0.0.1:"),
+        ("swapped", "must be ps 0 of the cluster, got ['/job:ps/replica:0/task:1/"),
+        ("headless", "TimeoutError: the chief must initialize the model within 1 seconds"),
+        ("taken", "OSError: the port of chief 0 must be free on this machine, got 127.0.0.1:"),
+        ("apart", "OSError: model_dir must be a folder that ps 0 at"),
+    ],
+)
+def test_a_cluster_that_cannot_train_fails_by_name(faults, fault, message):
+    status, last_line = faults[fault]
+    assert status == 1 and message in last_line
+
+
+def counts_of(lines):
+    keys, counts = np.unique([int(key) for key in lines.split()], return_counts=True)
+    return dict(zip(keys.tolist(), counts.tolist()))
+
+
+@pytest.mark.slow
+def test_training_survives_kills_of_every_task(tmp_path):
+    result = cluster_jobs.run("kills", tmp_path, seconds=500)
+    assert result["ends"] == [0, 0] and result["step"] >= 4000 and result["saves"] == 3
+    log = (tmp_path / "chief0.log").read_text()
+    assert "The chief does not go on with it" in log and "Later steps are lost" in log
+    seen = counts_of("".join((tmp_path / f"seen{task}").read_text() for task in (0, 1)))
+    for rule in RULES:
+        counts = rows_of(tmp_path, rule, "freqs")
+        assert set(counts) == set(seen)
+        assert all(count <= seen[key] for key, count in counts.items())
+        # A rollback loses steps since the last checkpoint only, which every 100 steps has one.
+        assert sum(counts.values()) >= 4000 * cluster_jobs.BATCH
+
+
+def test_plain_sessions_train_tables_on_ps_within_their_limit(tmp_path):
+    found = cluster_jobs.run("sessions", tmp_path)
+    assert [device[:14] for device in found["devices"]] == ["/job:ps/task:0", "/job:ps/task:1"]
+    # GradientDescent subtracts 0.5 for each occurrence from initial vectors of 1.
+    assert found["rows"] == found["restored"] == [[0.0, 0.0], [0.5, 0.5], [0.5, 0.5]]
+    assert "table limited must have at most 8 rows, got 9 with this step" in found["error"]
+    assert found["size"] == 8
+
+
+@pytest.mark.slow
+def test_a_ps_without_the_library_fails_by_name(tmp_path):
+    status, last_line = cluster_jobs.run("ps_without_library", tmp_path)
+    assert status == 1 and "RuntimeError: ps 0 at 127.0.0.1:" in last_line
+    assert "must have loaded rec_estimator" in last_line
