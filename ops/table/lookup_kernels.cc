@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernels of lookup_ops.cc: read the rows of one lookup or of many.
 //
-// The units of all lookups form one flat range, which is split over the threads
-// regardless of where one lookup ends and the next begins. A thread locks the
-// shards of one lookup's keys at a time and sums rows directly from the table.
-// The [keys, dim] tensor between a gather and a segment sum never exists.
+// The threads share the lookups, and the parts of large ones. A thread locks
+// the shards of one lookup's keys at a time and sums rows directly from the
+// table. The [keys, dim] tensor between a gather and a segment sum never
+// exists.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -46,9 +46,17 @@ UnknownKey UnknownKeyOf(const std::string& name) {
   return name == "default" ? UnknownKey::kDefault : UnknownKey::kInitial;
 }
 
-// Cycles to read the row of one key: about 100 for the probe with its two
-// prefetched cache misses, and half a cycle per float to add or copy.
-int64_t CyclesPerKey(int dim) { return 100 + dim / 2; }
+// Cycles to read the row of one key that is mostly in a cache: the probe, and
+// half a cycle per float to add or copy.
+int64_t CyclesPerKey(int dim) { return 40 + dim / 2; }
+
+// Cycles of a lookup beside its keys: the locks of its shards.
+constexpr double kCyclesPerLookup = 4000;
+
+// A group that costs less, about 0.1 ms, runs on the calling thread. A second
+// thread would take longer to wake up, and looks for work for a while
+// afterwards, at the cost of the next ops.
+constexpr double kSerialBelowCycles = 300000;
 
 class TableLookupOp : public OpKernel {
  public:
@@ -139,9 +147,23 @@ struct RowIds {
   }
 };
 
+// How messages name the n lookups of an op: by the name of the op that was
+// fused into this one, else by number.
+std::vector<std::string> LookupNames(OpKernelConstruction* context, size_t n) {
+  std::vector<std::string> names;
+  if (context->HasAttr("_rec_estimator_names") &&
+      context->GetAttr("_rec_estimator_names", &names).ok() &&
+      names.size() == n) {
+    return names;
+  }
+  names.clear();
+  for (size_t i = 0; i < n; ++i) names.push_back(std::to_string(i));
+  return names;
+}
+
 // InvalidArgument unless the ids are in [0, rows) and do not decrease. `lookup`
-// is the number of the lookup, for the message.
-Status CheckRowIds(const RowIds& ids, int64_t rows, int lookup) {
+// names the lookup in the message.
+Status CheckRowIds(const RowIds& ids, int64_t rows, const std::string& lookup) {
   int64_t previous = 0;
   for (int64_t i = 0; i < ids.n; ++i) {
     const int64_t row = ids[i];
@@ -274,10 +296,8 @@ void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
     if (begin >= end) return;
     const EmbeddingTable::Reader reader(lookup.table->table(),
                                         lookup.keys + begin, end - begin);
-    RowWindow window(reader, lookup.keys, begin, end, lookup.unknown);
-    for (int64_t i = begin; i < end; ++i) {
-      CopyRow(*window.At(i, 1), lookup.dim, lookup.out + i * dim);
-    }
+    reader.Copy(lookup.keys + begin, end - begin, lookup.unknown,
+                lookup.out + begin * dim);
     return;
   }
   if (begin > 0 && begin < end && lookup.ids[begin - 1] == lookup.ids[begin]) {
@@ -307,21 +327,36 @@ void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
 
 // Runs work(i, begin, end) in parallel over ranges [begin, end) that partition
 // [0, sizes[i]) for each i.
+//
+// A range is a whole lookup unless that is large: each range locks the shards
+// of its keys. If two threads took turns on small parts of one lookup, they
+// would wait for each other's locks longer than they read.
 void ForAllUnits(
     const std::vector<int64_t>& sizes, int64_t cycles_per_unit,
     const ParallelFor& parallel,
     const std::function<void(size_t i, int64_t begin, int64_t end)>& work) {
-  std::vector<int64_t> ends;  // End of each i in the flat range.
+  constexpr int64_t kLargest = 4096;
+  struct Range {
+    size_t i;
+    int64_t begin, end;
+  };
+  std::vector<Range> ranges;
   int64_t total = 0;
-  for (int64_t size : sizes) ends.push_back(total += size);
-  parallel(total, cycles_per_unit, [&](int64_t begin, int64_t end) {
-    size_t i = std::upper_bound(ends.begin(), ends.end(), begin) - ends.begin();
-    while (begin < end) {
-      const int64_t first = ends[i] - sizes[i];
-      const int64_t stop = std::min(end, ends[i]);
-      if (begin < stop) work(i, begin - first, stop - first);
-      begin = stop;
-      ++i;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    total += sizes[i];
+    const int64_t parts = (sizes[i] + kLargest - 1) / kLargest;
+    for (int64_t part = 0; part < parts; ++part) {
+      // The products cannot overflow: the units are keys in memory.
+      ranges.push_back(
+          {i, sizes[i] * part / parts, sizes[i] * (part + 1) / parts});
+    }
+  }
+  if (ranges.empty()) return;
+  const int64_t n = static_cast<int64_t>(ranges.size());
+  parallel(n, cycles_per_unit * total / n, [&](int64_t begin, int64_t end) {
+    for (; begin < end; ++begin) {
+      const Range& range = ranges[static_cast<size_t>(begin)];
+      work(range.i, range.begin, range.end);
     }
   });
 }
@@ -345,6 +380,7 @@ class TableGroupLookupOp : public OpKernel {
     for (const std::string& name : unknowns) {
       unknowns_.push_back(UnknownKeyOf(name));
     }
+    names_ = LookupNames(context, dims_.size());
   }
 
   void Compute(OpKernelContext* context) override {
@@ -373,7 +409,7 @@ class TableGroupLookupOp : public OpKernel {
         lookup.one_key_per_row = true;
         OP_REQUIRES_OK(context, ValuesShape(keys[i], lookup.dim, &shapes[i]));
       } else {
-        OP_REQUIRES_OK(context, CheckSparse(i, keys[i], indices[i],
+        OP_REQUIRES_OK(context, CheckSparse(names_[i], keys[i], indices[i],
                                             dense_shapes[i], &lookup));
         OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
                                     {lookup.rows, lookup.dim}, &shapes[i]));
@@ -391,47 +427,51 @@ class TableGroupLookupOp : public OpKernel {
     std::vector<int64_t> units;
     double cycles = 0, total = 0;
     for (const Lookup& lookup : lookups) {
-      units.push_back(lookup.n + 1);
-      total += lookup.n + 1;
-      cycles += (lookup.n + 1.0) * CyclesPerKey(lookup.dim);
+      units.push_back(lookup.n + (lookup.one_key_per_row ? 0 : 1));
+      total += units.back();
+      cycles += static_cast<double>(units.back()) * CyclesPerKey(lookup.dim) +
+                kCyclesPerLookup;
     }
-    ForAllUnits(units, static_cast<int64_t>(cycles / total),
-                IntraOpThreads(context),
+    const bool is_small = cycles < kSerialBelowCycles;
+    ForAllUnits(units, static_cast<int64_t>(cycles / std::max(total, 1.0)),
+                is_small ? ParallelFor(SerialFor) : IntraOpThreads(context),
                 [&](size_t i, int64_t begin, int64_t end) {
                   ReadUnits(lookups[i], begin, end);
                 });
   }
 
  private:
-  // Checks the SparseTensor of lookup i and stores its rows in `lookup`.
-  static Status CheckSparse(int i, const Tensor& keys, const Tensor& indices,
-                            const Tensor& dense_shape, Lookup* lookup) {
+  // Checks the SparseTensor of a lookup and stores its rows in `lookup`.
+  static Status CheckSparse(const std::string& name, const Tensor& keys,
+                            const Tensor& indices, const Tensor& dense_shape,
+                            Lookup* lookup) {
     if (!TensorShapeUtils::IsVector(keys.shape())) {
-      return InvalidArgument("keys of lookup ", i, " must be [n], got shape ",
+      return InvalidArgument("keys of lookup ", name,
+                             " must be [n], got shape ",
                              keys.shape().DebugString());
     }
     if (!TensorShapeUtils::IsMatrix(indices.shape()) ||
         indices.dim_size(0) != lookup->n || indices.dim_size(1) < 1) {
       return InvalidArgument(
-          "indices of lookup ", i, " must be [n, r], n = ", lookup->n,
+          "indices of lookup ", name, " must be [n, r], n = ", lookup->n,
           ", r >= 1, got shape ", indices.shape().DebugString());
     }
     if (!TensorShapeUtils::IsVector(dense_shape.shape()) ||
         dense_shape.dim_size(0) != indices.dim_size(1)) {
-      return InvalidArgument("dense_shapes of lookup ", i,
+      return InvalidArgument("dense_shapes of lookup ", name,
                              " must be [r], r = ", indices.dim_size(1),
                              ", got shape ", dense_shape.shape().DebugString());
     }
     lookup->rows = dense_shape.flat<int64_t>()(0);
     if (lookup->rows < 0) {
-      return InvalidArgument("dense_shapes of lookup ", i,
+      return InvalidArgument("dense_shapes of lookup ", name,
                              " must start with a number of rows >= 0, got ",
                              lookup->rows);
     }
     lookup->ids.indices = indices.flat<int64_t>().data();
     lookup->ids.n = lookup->n;
     lookup->ids.rank = indices.dim_size(1);
-    TF_RETURN_IF_ERROR(CheckRowIds(lookup->ids, lookup->rows, i));
+    TF_RETURN_IF_ERROR(CheckRowIds(lookup->ids, lookup->rows, name));
     lookup->one_key_per_row = HasOneKeyPerRow(lookup->ids, lookup->rows);
     return Status();
   }
@@ -439,6 +479,7 @@ class TableGroupLookupOp : public OpKernel {
   std::vector<int64_t> dims_;
   std::vector<Combiner> combiners_;
   std::vector<UnknownKey> unknowns_;
+  std::vector<std::string> names_;  // Of the lookups, for messages.
 };
 
 class TableGroupLookupGradOp : public OpKernel {
@@ -446,6 +487,7 @@ class TableGroupLookupGradOp : public OpKernel {
   explicit TableGroupLookupGradOp(OpKernelConstruction* context)
       : OpKernel(context) {
     OP_REQUIRES_OK(context, ReadCombiners(context, false, &combiners_));
+    names_ = LookupNames(context, combiners_.size());
   }
 
   void Compute(OpKernelContext* context) override {
@@ -459,11 +501,11 @@ class TableGroupLookupGradOp : public OpKernel {
       OP_REQUIRES(context,
                   TensorShapeUtils::IsMatrix(indices[i].shape()) &&
                       indices[i].dim_size(1) >= 1,
-                  InvalidArgument("indices of lookup ", i,
+                  InvalidArgument("indices of lookup ", names_[i],
                                   " must be [n, r], r >= 1, got shape ",
                                   indices[i].shape().DebugString()));
       OP_REQUIRES(context, TensorShapeUtils::IsMatrix(grads[i].shape()),
-                  InvalidArgument("grads of lookup ", i,
+                  InvalidArgument("grads of lookup ", names_[i],
                                   " must be [rows, dim], got shape ",
                                   grads[i].shape().DebugString()));
       spreads[i].combiner = combiners_[i];
@@ -472,8 +514,8 @@ class TableGroupLookupGradOp : public OpKernel {
       spreads[i].ids.indices = indices[i].flat<int64_t>().data();
       spreads[i].ids.n = indices[i].dim_size(0);
       spreads[i].ids.rank = indices[i].dim_size(1);
-      OP_REQUIRES_OK(context,
-                     CheckRowIds(spreads[i].ids, grads[i].dim_size(0), i));
+      OP_REQUIRES_OK(context, CheckRowIds(spreads[i].ids, grads[i].dim_size(0),
+                                          names_[i]));
     }
 
     OpOutputList key_grads;
@@ -534,6 +576,7 @@ class TableGroupLookupGradOp : public OpKernel {
   }
 
   std::vector<Combiner> combiners_;
+  std::vector<std::string> names_;  // Of the lookups, for messages.
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableLookup").Device(DEVICE_CPU),

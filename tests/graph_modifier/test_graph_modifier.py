@@ -76,6 +76,40 @@ def test_one_shot_iterators_give_the_same_bits_as_without(structure):
     assert_same(train(structure, "one-shot", True), train(structure, "one-shot", False))
 
 
+def train_on_distinct_ids(modified, has_gradient, steps=10):
+    """Losses, the counts and rows at the end, and the ops that the looked-up keys come from."""
+    with tf.Graph().as_default() as graph:
+        tf.set_random_seed(1)
+        iterator = iterator_of(dataset_of(), "initializable")
+        batch = iterator.get_next()
+        table = table_of("item", ev_option=rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(4)))
+        unique = tf.unique_with_counts(batch["item"][:, 1], out_idx=tf.int64)
+        rows = rec.embedding_lookup(table, unique.y, counts=unique.count)
+        vectors = tf.gather(rows if has_gradient else tf.stop_gradient(rows), unique.idx)
+        scale = tf.get_variable("scale", initializer=1.0)
+        loss = tf.reduce_sum(tf.square(vectors * scale - batch["label"][:, tf.newaxis]))
+        train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
+        fetches = [table.get_frequency(range(-3, 20)), table.export()]
+        if modified:
+            modify_graph_and_start_emb_cache()
+        sources = {op.inputs[1].op.type for op in graph.get_operations() if op is rows.op}
+        with tf.Session(config=QUICK) as session:
+            start(session, iterator, "initializable", modified)
+            losses = [session.run([loss, train_op])[0] for _ in range(steps)]
+            # Without a gradient, a step may insert a row before or after it reads it.
+            return (losses if has_gradient else [], *session.run(fetches)), sources
+
+
+@pytest.mark.parametrize("has_gradient", [True, False])
+def test_distinct_ids_with_their_counts_give_the_same_bits_as_without(has_gradient):
+    plain, sources = train_on_distinct_ids(False, has_gradient)
+    assert sources == {"UniqueWithCounts"}
+    modified, sources = train_on_distinct_ids(True, has_gradient)
+    assert sources == {"IteratorGetNext"}
+    assert_same(modified, plain)
+    assert plain[1].sum() == 10 * BATCH
+
+
 def modified_graph(kind="initializable"):
     """A modified training graph: (iterator, the user's batch, loss, keys, train_op)."""
     tf.set_random_seed(1)

@@ -76,6 +76,11 @@ void EmbeddingTable::Reader::Rows(const int64_t* keys, size_t n,
   RowLookup(*table_.shards_, *table_.store_, unknown).Find(keys, n, rows);
 }
 
+void EmbeddingTable::Reader::Copy(const int64_t* keys, size_t n,
+                                  UnknownKey unknown, float* out) const {
+  RowLookup(*table_.shards_, *table_.store_, unknown).Copy(keys, n, out);
+}
+
 void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
                             float* out, const ParallelFor& parallel) const {
   if (n < kSerialBelow) {

@@ -179,6 +179,10 @@ class EmbeddingTable {
     void Rows(const int64_t* keys, size_t n, UnknownKey unknown,
               const float** rows) const;
 
+    // out[i] = what keys[i] reads, like Rows.
+    void Copy(const int64_t* keys, size_t n, UnknownKey unknown,
+              float* out) const;  // (n, dim)
+
    private:
     const EmbeddingTable& table_;
     uint64_t locked_;  // Bit s: shard s is locked.

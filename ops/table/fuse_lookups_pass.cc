@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+// A graph pass that runs lookups which are ready at the same time in one op.
+//
+//   keys a -> TableLookup      -> rows a        keys a -> \             / rows
+//   a keys b -> TableGroupLookup -> rows b   =>   keys b -> TableGroupLookup
+//   rows b keys c -> TableLookup      -> rows c        keys c -> / \ rows c
+//
+// It rewrites the part of a graph that a step runs, after the fetches and feeds
+// of that step are known. The user's graph does not change: a step that fetches
+// one lookup alone runs that lookup alone. Gradients of lookups that combine
+// rows are fused in the same way. OptimizerOptions.L0 turns the pass off.
+//
+// Two lookups are ready at the same time if neither depends on the other. A
+// lookup's level is the largest number of lookups on a path to it. Lookups of
+// one level do not depend on each other, and all paths go from lower to higher
+// levels. So if lookups of one level are fused, no cycle arises.
+#include <algorithm>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/framework/node_def_builder.h"
+#include "tensorflow/core/graph/algorithm.h"
+#include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/public/session_options.h"
+
+namespace rec_estimator {
+namespace {
+
+using tensorflow::Edge;
+using tensorflow::Graph;
+using tensorflow::Node;
+using tensorflow::NodeDefBuilder;
+using tensorflow::Status;
+
+constexpr char kLookup[] = "RecEstimator>TableLookup";
+constexpr char kGroupLookup[] = "RecEstimator>TableGroupLookup";
+constexpr char kGroupLookupGrad[] = "RecEstimator>TableGroupLookupGrad";
+
+// Attribute of a fused op: the name of each lookup, for error messages.
+constexpr char kNames[] = "_rec_estimator_names";
+
+// Parts of the types of ops that wait for something that is not an input. It
+// may be done by an op that depends on another lookup, and the graph has no
+// path that tells. _Recv is also the feed of a partial run, which may come
+// after the fetch of another lookup.
+constexpr const char* kWaiting[] = {"Dequeue",    "Unstage",      "Recv",
+                                    "TakeMany",   "TakeGradient", "Nccl",
+                                    "Collective", "PyFunc"};
+
+// Whether what depends on this op may have to run apart from other lookups.
+// Below a Switch, an op may be skipped; between Enter and Exit, it runs several
+// times.
+bool SetsApart(const Node& node) {
+  if (node.IsSwitch() || node.IsEnter()) return true;
+  const std::string& type = node.type_string();
+  return std::any_of(
+      std::begin(kWaiting), std::end(kWaiting),
+      [&](const char* part) { return type.find(part) != std::string::npos; });
+}
+
+bool IsFusible(const Node& node) {
+  const std::string& type = node.type_string();
+  return type == kLookup || type == kGroupLookup || type == kGroupLookupGrad;
+}
+
+// What can be one op: lookups, or gradients, of a level on a device.
+using GroupKey = std::tuple<int, bool, std::string>;
+using Groups = std::map<GroupKey, std::vector<Node*>>;
+
+// Which nodes depend on one that SetsApart, by id.
+std::vector<bool> NodesApart(const Graph& graph) {
+  std::vector<bool> apart(graph.num_node_ids(), false);
+  std::vector<const Node*> stack;
+  for (const Node* node : graph.op_nodes()) {
+    if (SetsApart(*node)) stack.push_back(node);
+  }
+  while (!stack.empty()) {
+    const Node* node = stack.back();
+    stack.pop_back();
+    if (apart[node->id()]) continue;
+    apart[node->id()] = true;
+    for (const Edge* edge : node->out_edges()) stack.push_back(edge->dst());
+  }
+  return apart;
+}
+
+// The lookups to fuse. Loops are apart, so all other nodes form an acyclic
+// graph.
+Groups FindGroups(const Graph& graph) {
+  const std::vector<bool> apart = NodesApart(graph);
+  std::vector<Node*> order;
+  tensorflow::GetReversePostOrder(graph, &order,
+                                  tensorflow::NodeComparatorID());
+  std::vector<int> levels(graph.num_node_ids(), 0);
+  Groups groups;
+  for (Node* node : order) {
+    if (apart[node->id()]) continue;
+    int level = 0;
+    for (const Edge* edge : node->in_edges()) {
+      const Node& before = *edge->src();
+      level = std::max(level, levels[before.id()] + IsFusible(before));
+    }
+    levels[node->id()] = level;
+    if (!IsFusible(*node)) continue;
+    const bool is_gradient = node->type_string() == kGroupLookupGrad;
+    groups[{level, is_gradient, node->assigned_device_name()}].push_back(node);
+  }
+  return groups;
+}
+
+struct Output {
+  Node* node;
+  int index;
+};
+
+// Appends the inputs [begin, begin + n) of a node.
+Status AppendInputs(const Node& node, int begin, int n,
+                    std::vector<Output>* inputs) {
+  for (int i = begin; i < begin + n; ++i) {
+    const Edge* edge;
+    TF_RETURN_IF_ERROR(node.input_edge(i, &edge));
+    inputs->push_back({edge->src(), edge->src_output()});
+  }
+  return Status();
+}
+
+template <typename T>
+Status AppendAttr(const Node& node, const char* name, std::vector<T>* values) {
+  std::vector<T> list;
+  TF_RETURN_IF_ERROR(tensorflow::GetNodeAttr(node.attrs(), name, &list));
+  values->insert(values->end(), list.begin(), list.end());
+  return Status();
+}
+
+// Replaces the nodes of one group.
+class Fusion {
+ public:
+  Fusion(Graph* graph, const std::vector<Node*>& nodes)
+      : graph_(graph), nodes_(nodes), is_gradient_(IsGradient(*nodes[0])) {}
+
+  Status Run() {
+    inputs_.resize(is_gradient_ ? 2 : 4);
+    for (Node* node : nodes_) TF_RETURN_IF_ERROR(Collect(*node));
+    Node* fused = nullptr;
+    TF_RETURN_IF_ERROR(AddFused(&fused));
+    int first = 0;  // Output of `fused` that is output 0 of the node.
+    for (Node* node : nodes_) {
+      const int outputs = node->num_outputs();
+      Replace(node, fused, first);
+      first += outputs;
+    }
+    return Status();
+  }
+
+ private:
+  static bool IsGradient(const Node& node) {
+    return node.type_string() == kGroupLookupGrad;
+  }
+
+  // Appends the inputs and attributes of a node to those of the fused op.
+  Status Collect(const Node& node) {
+    names_.insert(names_.end(), node.num_outputs(), node.name());
+    if (node.type_string() == kLookup) return CollectSingle(node);
+    for (size_t list = 0; list < inputs_.size(); ++list) {
+      const int n = node.num_outputs();
+      TF_RETURN_IF_ERROR(
+          AppendInputs(node, static_cast<int>(list) * n, n, &inputs_[list]));
+    }
+    TF_RETURN_IF_ERROR(AppendAttr(node, "combiners", &combiners_));
+    if (is_gradient_) return Status();
+    TF_RETURN_IF_ERROR(AppendAttr(node, "dims", &dims_));
+    return AppendAttr(node, "unknowns", &unknowns_);
+  }
+
+  Status CollectSingle(const Node& node) {
+    TF_RETURN_IF_ERROR(AppendInputs(node, 0, 1, &inputs_[0]));
+    TF_RETURN_IF_ERROR(AppendInputs(node, 1, 1, &inputs_[1]));
+    if (no_indices_ == nullptr) {
+      TF_RETURN_IF_ERROR(AddConstant(node, {0, 1}, &no_indices_));
+      TF_RETURN_IF_ERROR(AddConstant(node, {1}, &no_shape_));
+    }
+    inputs_[2].push_back({no_indices_, 0});
+    inputs_[3].push_back({no_shape_, 0});
+    int64_t dim;
+    std::string unknown;
+    TF_RETURN_IF_ERROR(GetNodeAttr(node.attrs(), "dim", &dim));
+    TF_RETURN_IF_ERROR(GetNodeAttr(node.attrs(), "unknown", &unknown));
+    dims_.push_back(dim);
+    unknowns_.push_back(unknown);
+    combiners_.push_back("none");
+    return Status();
+  }
+
+  // Adds a constant of zeros on the device of `node`.
+  Status AddConstant(const Node& node, const tensorflow::TensorShape& shape,
+                     Node** constant) {
+    tensorflow::Tensor zeros(tensorflow::DT_INT64, shape);
+    zeros.flat<int64_t>().setZero();
+    tensorflow::NodeDef def;
+    TF_RETURN_IF_ERROR(NodeDefBuilder(NewName(node, "nothing"), "Const")
+                           .Attr("dtype", tensorflow::DT_INT64)
+                           .Attr("value", zeros)
+                           .Device(node.requested_device())
+                           .Finalize(&def));
+    return AddNode(def, constant);
+  }
+
+  std::string NewName(const Node& node, const char* suffix) const {
+    return graph_->NewName(node.name() + "/" + suffix);
+  }
+
+  Status AddNode(const tensorflow::NodeDef& def, Node** node) {
+    Status status;
+    *node = graph_->AddNode(def, &status);
+    TF_RETURN_IF_ERROR(status);
+    (*node)->set_assigned_device_name(nodes_[0]->assigned_device_name());
+    return Status();
+  }
+
+  Status AddFused(Node** fused) {
+    NodeDefBuilder builder(NewName(*nodes_[0], "fused"),
+                           is_gradient_ ? kGroupLookupGrad : kGroupLookup);
+    for (const std::vector<Output>& list : inputs_) {
+      std::vector<NodeDefBuilder::NodeOut> outs;
+      for (const Output& out : list) {
+        outs.emplace_back(out.node->name(), out.index,
+                          out.node->output_type(out.index));
+      }
+      builder.Input(outs);
+    }
+    builder.Attr("combiners", combiners_).Attr(kNames, names_);
+    if (!is_gradient_) builder.Attr("dims", dims_).Attr("unknowns", unknowns_);
+    builder.Device(nodes_[0]->requested_device());
+    tensorflow::NodeDef def;
+    TF_RETURN_IF_ERROR(builder.Finalize(&def));
+    TF_RETURN_IF_ERROR(AddNode(def, fused));
+    int input = 0;
+    for (const std::vector<Output>& list : inputs_) {
+      for (const Output& out : list) {
+        graph_->AddEdge(out.node, out.index, *fused, input++);
+      }
+    }
+    return Status();
+  }
+
+  // Moves the control inputs and the consumers of `node` to `fused`. Output i
+  // becomes output first + i.
+  void Replace(Node* node, Node* fused, int first) {
+    std::vector<Node*> before, after;
+    std::vector<std::tuple<int, Node*, int>> consumers;
+    for (const Edge* edge : node->in_edges()) {
+      if (edge->IsControlEdge()) before.push_back(edge->src());
+    }
+    for (const Edge* edge : node->out_edges()) {
+      if (edge->IsControlEdge()) {
+        after.push_back(edge->dst());
+      } else {
+        consumers.emplace_back(edge->src_output(), edge->dst(),
+                               edge->dst_input());
+      }
+    }
+    graph_->RemoveNode(node);
+    for (Node* other : before) graph_->AddControlEdge(other, fused);
+    for (Node* other : after) graph_->AddControlEdge(fused, other);
+    for (const auto& [output, consumer, input] : consumers) {
+      graph_->AddEdge(fused, first + output, consumer, input);
+    }
+  }
+
+  Graph* const graph_;
+  const std::vector<Node*>& nodes_;
+  const bool is_gradient_;
+  std::vector<std::vector<Output>> inputs_;  // By list input of the fused op.
+  std::vector<std::string> names_, combiners_, unknowns_;
+  std::vector<int64_t> dims_;
+  Node* no_indices_ = nullptr;  // What single lookups have for indices,
+  Node* no_shape_ = nullptr;    // and for a dense shape.
+};
+
+class FuseLookupsPass : public tensorflow::GraphOptimizationPass {
+ public:
+  Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
+    if (options.graph == nullptr || IsOff(options)) return Status();
+    Graph* graph = options.graph->get();
+    bool changed = false;
+    for (const auto& [key, nodes] : FindGroups(*graph)) {
+      if (nodes.size() < 2) continue;
+      TF_RETURN_IF_ERROR(Fusion(graph, nodes).Run());
+      changed = true;
+    }
+    if (changed) tensorflow::FixupSourceAndSinkEdges(graph);
+    return Status();
+  }
+
+ private:
+  static bool IsOff(const tensorflow::GraphOptimizationPassOptions& options) {
+    return options.session_options != nullptr &&
+           options.session_options->config.graph_options()
+                   .optimizer_options()
+                   .opt_level() == tensorflow::OptimizerOptions::L0;
+  }
+};
+
+// Then a graph is placed and pruned to what the fetches need. All earlier
+// passes rewrite the graph of the session, from which later fetches are pruned.
+REGISTER_OPTIMIZATION(
+    tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 0,
+    FuseLookupsPass);
+
+}  // namespace
+}  // namespace rec_estimator
