@@ -26,7 +26,7 @@ namespace {
 
 // Size of a batch in memory, unless a single row is larger. Larger batches are
 // not faster.
-constexpr int64_t kBatchBytes = int64_t{4} << 20;
+constexpr int64_t kBatchBytes = int64_t{2} << 20;
 constexpr int64_t kBatchRows = int64_t{1} << 16;
 
 // Batches that are read before Next() asks for them.

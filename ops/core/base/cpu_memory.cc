@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "ops/core/base/spare_memory.h"
+
 namespace rec_estimator {
 namespace {
 
@@ -18,6 +20,11 @@ constexpr size_t kMapFrom = size_t{256} << 10;
 
 size_t RoundUp(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
+}
+
+void* Map(size_t bytes) {
+  return mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 }
 
 }  // namespace
@@ -34,8 +41,11 @@ ZeroedMemory AllocateZeroed(size_t bytes, Pages pages) {
   const size_t size = RoundUp(bytes, kSmallPage);
   // mmap aligns to 4 KiB only: map 2 MiB more and unmap what is not needed.
   const size_t spare = size >= kHugePage ? kHugePage - kSmallPage : 0;
-  void* mapped = mmap(nullptr, size + spare, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* mapped = Map(size + spare);
+  // A limit of the process, which spare blocks count against.
+  if (mapped == MAP_FAILED && SpareMemory::OfProcess().FreeAll()) {
+    mapped = Map(size + spare);
+  }
   if (mapped == MAP_FAILED) return nullptr;
   if (spare == 0) return ZeroedMemory(mapped, deleter);
   char* begin = static_cast<char*>(mapped);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Zeroed memory aligned to cache lines, in huge pages where they pay. Freed
-// memory goes back to the operating system at once.
+// memory goes back to the operating system at once, except that of rows:
+// spare_memory.h.
 #ifndef REC_ESTIMATOR_OPS_CORE_BASE_CPU_MEMORY_H_
 #define REC_ESTIMATOR_OPS_CORE_BASE_CPU_MEMORY_H_
 

@@ -116,16 +116,43 @@ bool BatchInsert::InsertAll(int s) {
   tracking_ = shard.tracks_changes();
   run_rows_ = 0;
   bool done = true;
-  FindAll(s, [&](const Occurrence& one, EntryRef entry) {
-    done = InsertOne(s, one.key, one.index, entry) && done;
+  part_.ForEachRun(s, [&](const Occurrence* run, uint32_t n) {
+    for (uint32_t i = 0; i < std::min(n, kBucketsAhead); ++i) {
+      PrefetchBucket(shard, run[i].key);
+    }
+    for (uint32_t i = 0; i < std::min(n, kRowsAhead); ++i) {
+      PrefetchRow(run[i].index);
+    }
+    for (uint32_t i = 0; i < n; ++i) {
+      if (n - i > kBucketsAhead) {
+        PrefetchBucket(shard, run[i + kBucketsAhead].key);
+      }
+      if (n - i > kRowsAhead) PrefetchRow(run[i + kRowsAhead].index);
+      done = InsertOne(s, run[i].key, run[i].index) && done;
+    }
   });
   for (; run_rows_ > 0; --run_rows_) shard.FreeRow(next_row_++);
   return done;
 }
 
-bool BatchInsert::InsertOne(int s, int64_t key, uint32_t i, EntryRef entry) {
+void BatchInsert::PrefetchBucket(const Shard& shard, int64_t key) {
+  // Both lines: a new entry also writes the second.
+  PrefetchLines(shard.index().Home(MixKey(key)), sizeof(Bucket));
+}
+
+void BatchInsert::PrefetchRow(size_t i) const {
+  const auto prefetch = [i](const float* rows, size_t width) {
+    if (rows != nullptr) PrefetchLines(rows + i * width, width * sizeof(float));
+  };
+  prefetch(batch_.values, static_cast<size_t>(store_.dim()));
+  for (size_t t = 0; t < batch_.slots.size(); ++t) {
+    prefetch(batch_.slots[t], static_cast<size_t>(store_.slots()[t].width));
+  }
+}
+
+bool BatchInsert::InsertOne(int s, int64_t key, uint32_t i) {
   Shard& shard = shards_[s];
-  if (!entry.found()) entry = shard.Find(key);
+  EntryRef entry = shard.Find(key);
   const bool is_new = !entry.found();
   const bool had_row = !is_new && entry.has_row();
   const uint32_t count = CountAt(i);
@@ -179,7 +206,7 @@ void BatchInsert::SetRow(int64_t key, uint32_t i, float* row) const {
   for (size_t t = 0; t < slots.size(); ++t) {
     const size_t width = static_cast<size_t>(slots[t].width);
     const bool given = t < batch_.slots.size() && batch_.slots[t] != nullptr;
-    std::copy_n(given ? batch_.slots[t] + i * width : initial, width, slot);
+    CopyRow(given ? batch_.slots[t] + i * width : initial, slots[t].width, slot);
     slot += width;
     initial += width;
   }

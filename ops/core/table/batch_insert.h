@@ -39,6 +39,10 @@ class BatchInsert {
  private:
   // Keys that are found together.
   static constexpr uint32_t kFound = 16;
+  // Keys whose buckets, which come from memory, and whose rows, which a restore
+  // has just read, are fetched before they are inserted.
+  static constexpr uint32_t kBucketsAhead = 16;
+  static constexpr uint32_t kRowsAhead = 4;
 
   uint32_t CountAt(uint32_t i) const {
     return Admission::CountOf(batch_.freqs != nullptr ? batch_.freqs[i] : 0);
@@ -64,8 +68,10 @@ class BatchInsert {
   bool ReserveQuota(int s);
   // Inserts one key after the other: of a key given twice, the last row wins.
   bool InsertAll(int s);
-  // `entry`: what FindAll found, before the keys of this run were inserted.
-  bool InsertOne(int s, int64_t key, uint32_t i, EntryRef entry);
+  bool InsertOne(int s, int64_t key, uint32_t i);
+  // Fetch what InsertOne will read.
+  static void PrefetchBucket(const Shard& shard, int64_t key);
+  void PrefetchRow(size_t i) const;
   // Takes several rows from the arena, whose lock all shards share, but no more
   // than the quota of shard s.
   bool TakeRun(int s);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ops/core/base/cpu_memory.h"
+#include "ops/core/base/spare_memory.h"
 #include "ops/core/table/hash_index.h"
 
 namespace rec_estimator {
@@ -26,6 +27,7 @@ constexpr uint64_t kMaxExtent = 32;
 // One allocation: blocks of rows, or a directory.
 struct RowArena::Extent {
   ZeroedMemory memory;
+  Pages pages;
   Extents next;
 };
 
@@ -66,7 +68,11 @@ size_t RowArena::bytes() const { return taken() * row_floats_ * sizeof(float); }
 RowArena::Extents RowArena::Allocate(size_t bytes, Pages pages) {
   Extents extent(new (std::nothrow) Extent);
   if (extent == nullptr) return nullptr;
-  extent->memory = AllocateZeroed(bytes, pages);
+  extent->pages = pages;
+  if (pages == Pages::kHuge) {
+    extent->memory = SpareMemory::OfProcess().Take(bytes);
+  }
+  if (extent->memory == nullptr) extent->memory = AllocateZeroed(bytes, pages);
   return extent->memory == nullptr ? nullptr : std::move(extent);
 }
 
@@ -117,7 +123,12 @@ bool RowArena::Publish(Extents extent, uint64_t blocks) {
 void RowArena::Clear() {
   std::lock_guard<std::mutex> lock(mutex_);
   // One by one: the destructor of a long list would recurse.
-  while (extents_ != nullptr) extents_ = std::move(extents_->next);
+  while (extents_ != nullptr) {
+    if (extents_->pages == Pages::kHuge) {
+      SpareMemory::OfProcess().Keep(std::move(extents_->memory));
+    }
+    extents_ = std::move(extents_->next);
+  }
   directory_.store(nullptr, std::memory_order_relaxed);
   directory_size_ = 0;
   blocks_ = 0;

@@ -15,7 +15,8 @@ namespace rec_estimator {
 
 // Row r is row r % 2^k of block r / 2^k; a block holds 2 to 4 MiB (one row if
 // that is more). A directory maps blocks to addresses. It grows by being
-// copied, and old copies live until Clear, so a View needs no lock.
+// copied, and old copies live until Clear, so a View needs no lock. A row that
+// is handed out holds anything: its memory may have been another arena's.
 //
 // Rows are handed out in order and are never given back one by one: the caller
 // keeps a free row for reuse. After ReserveQuota, a Take from the quota cannot
@@ -69,7 +70,8 @@ class RowArena {
   uint64_t taken() const;  // Rows handed out.
   size_t bytes() const;    // Of the rows handed out.
 
-  // Frees all memory; rows and views become invalid.
+  // Frees all memory, large blocks for reuse by any arena of the process; rows
+  // and views become invalid.
   void Clear();
 
   // Exchanges rows with an arena of another row size. Quotas stay.
