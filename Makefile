@@ -18,7 +18,7 @@ PRE_COMMIT := pre-commit==4.3.0
 # of their own stay in one process. A process that finishes early takes tests from the other.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo demo-ps test test-slow test-v1 test-matrix test-cc lint format hooks bench soak docs library wheel clean help
+.PHONY: demo demo-ps test test-slow test-v1 test-matrix test-cc fuzz lint format hooks bench soak docs library wheel clean help
 .DEFAULT_GOAL := help
 
 demo: library ## train a model on real ratings, evaluate, export, answer one request
@@ -42,6 +42,10 @@ test-matrix: ## run the Python tests on each pair of TensorFlow and Python, or o
 test-cc: ## run the C++ core's tests: plain, ASan + UBSan, TSan
 	$(MAKE) -C tests/ops/core -j2 binaries
 	$(MAKE) -C tests/ops/core plain asan tsan
+
+# Shows progress, and how to try each seed again that failed.
+fuzz: library ## feed 10,000 hostile inputs of each kind, or FUZZ_COUNT, to the package, in two processes
+	$(BIN)/python tests/fuzz/campaign.py $(if $(FUZZ_COUNT),--count $(FUZZ_COUNT))
 
 # mypy reads the sources of NumPy, so it needs the library's environment.
 lint: $(VENV)/.lint $(VENV)/.installed ## check style, formatting and types

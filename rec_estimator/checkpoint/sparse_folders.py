@@ -18,6 +18,7 @@ is the checkpoint's. pending.py places the folder.
 """
 
 import contextlib
+import math
 import os
 from typing import (
     IO,
@@ -132,7 +133,7 @@ def export(table_list: Optional[Sequence[Union[str, FolderTable]]] = None) -> Li
       warning and returns [] if nothing was saved or if the folder was removed since.
 
     Raises:
-      ValueError: table_list is neither None nor a list.
+      ValueError: table_list is neither None nor a list, or a file of the folder is damaged.
 
     Example:
       >>> # After saver.save(session, "model", global_step=100):
@@ -275,9 +276,34 @@ def _new_file(path: str) -> Iterator[IO[bytes]]:
         os.fsync(file.fileno())
 
 
+def _read_shape(folder: str, rank: int, size: int) -> List[int]:
+    """Returns the shape of an array of numbers of ``size`` bytes, which the folder must hold."""
+    path = os.path.join(folder, "slice.attribute")
+    *shape, stored = np.fromfile(path, np.int64, rank + 2).tolist() or [0]
+    if len(shape) != rank or min(shape) < 0 or stored != size:
+        raise ValueError(
+            f"{path} must hold {rank} numbers >= 0 and then {size}, got {[*shape, stored]}; save "
+            "the checkpoint again"
+        )
+    path = os.path.join(folder, "slice.data")
+    expected, found = math.prod(shape) * size, os.path.getsize(path)
+    if found != expected:
+        raise ValueError(
+            f"{path} must have {expected} bytes for shape {shape}, got {found}; save the "
+            "checkpoint again"
+        )
+    return shape
+
+
 def _export_table(folder: str) -> str:
-    n, dim, _ = np.fromfile(os.path.join(folder, "embedding", "slice.attribute"), np.int64)
-    row = np.dtype([("key", "<i8"), ("embedding", "<f4", (int(dim),))])
+    (n,) = _read_shape(os.path.join(folder, "key"), 1, 8)
+    rows, dim = _read_shape(os.path.join(folder, "embedding"), 2, 4)
+    if rows != n or (n and not dim):
+        raise ValueError(
+            f"{folder} must hold {n} embeddings, one per key, got {rows} of dimension {dim}; save "
+            "the checkpoint again"
+        )
+    row = np.dtype([("key", "<i8"), ("embedding", "<f4", (dim,))])
     descr = np.lib.format.dtype_to_descr(row)
     path = os.path.join(folder, "key-emb.npy")
     unfinished = f"{path}.unfinished"
@@ -290,9 +316,9 @@ def _export_table(folder: str) -> str:
             os.remove(unfinished)
         file = stack.enter_context(_new_file(unfinished))
         np.lib.format.write_array_header_1_0(
-            file, {"descr": descr, "fortran_order": False, "shape": (int(n),)}
+            file, {"descr": descr, "fortran_order": False, "shape": (n,)}
         )
-        left = int(n)
+        left = n
         while left:
             rows = np.empty(min(left, 1 + _CHUNK // row.itemsize), row)
             rows["key"] = np.fromfile(keys, np.int64, len(rows))

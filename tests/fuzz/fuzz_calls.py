@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fuzzes all ops: no shape, type, value or attribute may crash the process.
+"""Calls of ops with nonsense: no shape, type, value or attribute may crash the process.
 
-Every op has a valid call below. A child process runs the valid call, then many calls in which one
-to three arguments are replaced by nonsense. Each call must return or raise a Python exception. The
-tests fail if a new op has no valid call.
+Every op has a valid call below. One to three arguments of it are replaced by nonsense. The call
+must return or raise tf.errors, a ValueError or a TypeError, and tables must work after it. These
+calls come without the checks of the Python that calls the ops in a program.
 """
 
-import json
-import os
 import pathlib
-import re
-import resource
-import subprocess
-import sys
-import tempfile
 import types
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from mutations import FLOATS, INTEGERS, choose
 
-CASES = 40  # Per op.
-# Enough for TensorFlow, too little for absurd shapes: their allocation fails instead of swapping.
-ADDRESS_SPACE_BYTES = 12 << 30
+from rec_estimator import _ops
+
+# Seeds that share a session.
+SEEDS = 40
+
 DIM = 3
 
 # ------------------------------------------------------------------ valid calls
@@ -35,7 +31,10 @@ class Table:
 
 
 class Function:
-    """Placeholder for a function of the graph."""
+    """Placeholder for a function of the graph. ``kind`` says what it does."""
+
+    def __init__(self, kind="step"):
+        self.kind = kind
 
 
 ADAGRAD = {"slot_names": ["Adagrad"], "slot_widths": [DIM], "slot_initials": [0.1]}
@@ -193,9 +192,11 @@ VALID_CALLS = {
 
 # ------------------------------------------------------------------ nonsense
 
-SHAPES = [(), (0,), (1,), (3,), (4,), (0, 3), (3, 0), (1, 3), (4, 2), (2, 3), (4, 3), (1, 2, 3)]
-INTEGERS = [0, 1, -1, 2, 3, 7, 1000, 2**31 - 1, 2**31, 2**40, 2**62, 2**63 - 1, -(2**31), -(2**63)]
-FLOATS = [0.0, -0.0, 1.0, -1.0, 0.5, 1e-45, 3e38, -3e38, np.inf, -np.inf, np.nan]
+SHAPES = [
+    *((), (0,), (1,), (3,), (4,), (0, 3), (3, 0), (1, 3), (4, 2), (2, 3), (4, 3), (1, 2, 3)),
+    # More rows or columns than an int32 counts, without elements. As many keys would take 16 GiB.
+    *((2**31, 0), (0, 2**31), (2**40, 0), (0, 2**33)),
+]
 STRINGS = [
     *(
         "",
@@ -217,15 +218,12 @@ STRINGS = [
 ]
 TABLES = ["trained", "untrained", "uninitialized", "wide", "filtered", "bloom", "limited"]
 HANDLES = [*TABLES, "queue", "two"]
+FUNCTIONS = ["step", "fails", "of two", "of none", "of another type", "calls"]
 ATTRS = {
     "limited": {"max_rows": 3, "has_padding_key": True, "frozen_keys": [5, -1]},
     "filtered": {"filter_freq": 3},
     "bloom": {"filter_freq": 3, "max_element_size": 2**40, "false_positive_probability": 0.01},
 }
-
-
-def choose(rng, pool):
-    return pool[int(rng.integers(len(pool)))]
 
 
 def nonsense_array(rng, like):
@@ -246,6 +244,8 @@ def nonsense(rng, value):
     """Returns a replacement for a valid argument."""
     if isinstance(value, Table):
         return Table(choose(rng, HANDLES))
+    if isinstance(value, Function):
+        return Function(choose(rng, FUNCTIONS))
     if isinstance(value, (np.ndarray, np.generic)):
         return nonsense_array(rng, value)
     if isinstance(value, list):
@@ -261,7 +261,7 @@ def nonsense(rng, value):
     return choose(rng, FLOATS if isinstance(value, float) else INTEGERS)
 
 
-# ------------------------------------------------------------------ the child process
+# ------------------------------------------------------------------ the target
 
 
 def op_names(gen):
@@ -304,10 +304,33 @@ class Caller:
             tf.stack([handles["trained"], handles["untrained"]]), shape=None
         )
         self.handles = handles
-        self.function = tf.wrap_function(
-            lambda table: gen.rec_estimator_table_stats(table).size,
-            [tf.TensorSpec([], tf.resource)],
-        )
+        self.functions = self._make_functions()
+
+    def _make_functions(self):
+        """A step that StepLoop can run, and others: {kind: function}."""
+        gen, table = self.gen, tf.TensorSpec([], tf.resource)
+
+        def size(handle):
+            return gen.rec_estimator_table_stats(handle).size
+
+        def step_that_loops(handle):
+            loop = gen.rec_estimator_step_loop(tf.constant(1, tf.int64), [handle], step=step)
+            with tf.control_dependencies([loop]):
+                return size(handle)
+
+        step = tf.wrap_function(size, [table])
+        return {
+            "step": step,
+            "fails": tf.wrap_function(
+                lambda handle: gen.rec_estimator_table_lookup(handle, [1], dim=DIM + 1), [table]
+            ),
+            "of two": tf.wrap_function(lambda one, other: size(one) + size(other), [table] * 2),
+            "of none": tf.wrap_function(lambda: tf.constant(1), []),
+            "of another type": tf.wrap_function(
+                lambda keys: keys + 1, [tf.TensorSpec([None], tf.int64)]
+            ),
+            "calls": tf.wrap_function(step_that_loops, [table]),
+        }
 
     def write_files(self):
         """Writes a valid checkpoint and a damaged one."""
@@ -341,7 +364,7 @@ class Caller:
         if isinstance(value, Table):
             return self.handles[value.kind]
         if isinstance(value, Function):
-            return self.function
+            return self.functions[value.kind]
         if isinstance(value, (np.ndarray, np.generic)):
             value = np.asarray(value)
             if value.dtype.kind in "USO":
@@ -361,98 +384,43 @@ class Caller:
         return str(self.folder / known[name]) if name in known else name
 
 
-def run_child(gen):
-    """Fuzzes every op. Prints a line before each call and one with the result after each op."""
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, hard))
-    with tempfile.TemporaryDirectory() as parent:
-        folder = pathlib.Path(parent, "folder")
-        folder.mkdir()
-        os.chdir(folder)  # Some checkpoint names are relative.
-        for number, op in enumerate(op_names(gen)):
-            if op in VALID_CALLS:
-                print(json.dumps(fuzz(gen, op, number, folder)), flush=True)
-    print("finished", flush=True)
+class Target:
+    """Nonsense for every op in turn. Tables live on through the seeds that share a session."""
 
+    def __init__(self, folder):
+        self._folder = folder
+        self._names = op_names(_ops.gen)
+        self._session = self._caller = None
 
-def fuzz(gen, op, seed, folder):
-    rng = np.random.default_rng(seed)
-    result = {"op": op, "returned": 0, "raised": 0, "unexpected": []}
-    # Threads use address space: on a machine with many cores they alone could reach the limit.
-    config = tf.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)
-    with tf.Graph().as_default(), tf.Session(config=config) as session:
-        caller = Caller(gen, session, folder)
-        caller.write_files()
-        caller.call(op, VALID_CALLS[op])
-        for case in range(CASES):
-            arguments = dict(VALID_CALLS[op])
-            changed = rng.permutation(list(arguments))[: choose(rng, [1, 1, 1, 2, 3])]
-            arguments.update({name: nonsense(rng, arguments[name]) for name in changed})
-            if op == "table_export":
-                # TensorFlow creates this many outputs, up to 2^31, before it calls our code.
-                arguments["num_slots"] = min(arguments["num_slots"], 1000)
-            shown = {name: getattr(arguments[name], "kind", arguments[name]) for name in changed}
-            print(f"case {case} of {op}: {str(shown)[:2000]!r}", flush=True)
+    def run(self, seed):
+        if self._session is None or seed % SEEDS == 0:
+            self._start()
+        rng = np.random.default_rng(seed)
+        op = self._names[seed % len(self._names)]
+        arguments = dict(VALID_CALLS[op])
+        changed = rng.permutation(list(arguments))[: choose(rng, [1, 1, 1, 2, 3])]
+        arguments.update({name: nonsense(rng, arguments[name]) for name in changed})
+        if op == "table_export":
+            # TensorFlow creates this many outputs, up to 2^31, before it calls our code.
+            arguments["num_slots"] = min(arguments["num_slots"], 1000)
+        with self._session.graph.as_default():
             try:
-                caller.call(op, arguments)
-                result["returned"] += 1
+                self._caller.call(op, arguments)
+                outcome = "returned"
             except (tf.errors.OpError, ValueError, TypeError):
-                result["raised"] += 1
-            except Exception as error:
-                result["unexpected"].append(f"{shown}: {error!r}")
-        # The tables must still work.
-        caller.call("table_lookup", VALID_CALLS["table_lookup"])
-    return result
+                outcome = "refused"
+            self._caller.call("table_lookup", VALID_CALLS["table_lookup"])
+        return outcome
 
-
-# ------------------------------------------------------------------ tests
-
-
-def test_every_op_has_a_valid_call_to_start_from():
-    from rec_estimator import _ops
-
-    assert op_names(_ops.gen) == sorted(VALID_CALLS)
-
-
-def test_no_call_crashes_the_process_or_raises_an_unexpected_error():
-    root = pathlib.Path(__file__).resolve().parents[2]
-    child = subprocess.run(
-        [sys.executable, __file__], cwd=root, capture_output=True, text=True, timeout=900
-    )
-    lines = child.stdout.splitlines()
-    last_lines = "\n".join(lines[-1:] + child.stderr.splitlines()[-20:])
-    assert child.returncode == 0, f"the process ended with {child.returncode} in\n{last_lines}"
-    assert lines[-1] == "finished"
-    results = {r["op"]: r for r in (json.loads(line) for line in lines if line.startswith("{"))}
-    assert sorted(results) == sorted(VALID_CALLS)
-    for op, result in results.items():
-        assert result["unexpected"] == [], f"{op} must raise tf.errors, ValueError or TypeError"
-        assert result["returned"] + result["raised"] == CASES
-        assert result["raised"] > 0, f"no call of {op} was refused: is anything fuzzed?"
-
-
-def test_every_op_documents_the_shape_of_each_input_and_output():
-    from rec_estimator import _ops
-
-    undocumented = []
-    for op in op_names(_ops.gen):
-        text = " ".join(getattr(_ops.gen, f"rec_estimator_{op}").__doc__.split())
-        # TensorFlow writes "keys: A `Tensor` of type `int64`." and then the text of .Doc.
-        described = re.findall(
-            r"(\w*:? ?)A [^`]*(?:`\w+` [^`]*)?`Tensor`(?:[^`]* type `\w+`|"
-            r"\. (?:Must have|Has) the same type as `\w+`|"
-            r"\. Must be one of the following types: `\w+`(?:, `\w+`)*)\.(?=(.{20}))",
-            text + " " * 20,
-        )
-        assert described, op
-        for name, words in described:
-            if not re.match(r" (\[|Each \[|Per slot \[|Any shape|Shape of )", words):
-                undocumented.append(f"{op}, {name}{words}")
-    assert undocumented == []
-
-
-if __name__ == "__main__":
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
-    from rec_estimator import _ops as library
-
-    run_child(library.gen)
+    def _start(self):
+        if self._session is not None:
+            self._session.close()
+        # Threads use address space: on a machine with many cores they alone could reach the limit.
+        config = tf.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)
+        graph = tf.Graph()
+        self._session = tf.Session(graph=graph, config=config)
+        with graph.as_default():
+            self._caller = Caller(_ops.gen, self._session, self._folder)
+            self._caller.write_files()
+            for op in self._names:
+                self._caller.call(op, VALID_CALLS[op])

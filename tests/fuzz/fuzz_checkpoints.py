@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Restores and reads damaged checkpoints, full and incremental, in all ways there are.
+
+A restore must raise an error, or give what is in the files. What is in them is known from the
+undamaged checkpoint if checksums cover the damage. Otherwise a second reader, in Python, tells.
+After an error each table is as it was, or as in the checkpoint, or not initialized.
+"""
+
+import contextlib
+import io
+import os
+import shutil
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from mutant_checkpoints import mutate, read_array
+from mutations import choose
+from stored_contents import UnclearError, exported, stored
+
+import rec_estimator as rec
+from rec_estimator.checkpoint.format.bundle import Bundle, Index
+from rec_estimator.table import saveable
+from rec_estimator.tools import inspect_checkpoint, shrink_ckpt_with_filtered_features
+
+# What a damaged checkpoint may raise. TensorFlow's loops swallow others, such as OutOfRangeError.
+REFUSALS = (
+    tf.errors.DataLossError,
+    tf.errors.FailedPreconditionError,
+    tf.errors.InvalidArgumentError,
+    tf.errors.NotFoundError,
+    tf.errors.ResourceExhaustedError,
+    tf.errors.UnimplementedError,
+    OSError,
+    ValueError,
+)
+BANK = 8  # Initial vectors of a table.
+BLOOM = "c"  # The table with a Bloom filter.
+ROWS = 20_000  # Of a variable so large that its checksum is compared late.
+
+
+class Model:
+    """A table of each kind, a small and a large variable, under training."""
+
+    def __init__(self):
+        self.step = tf.train.get_or_create_global_step()
+        self.keys = tf.placeholder(tf.int64, [None])
+        bank = rec.InitializerOption(tf.ones_initializer(), default_value_dim=BANK)
+        filters = {"a": rec.CounterFilter(2), "b": None, BLOOM: rec.CBFFilter(2, 1000, 0.1)}
+        shards = {"b": tf.fixed_size_partitioner(2)}
+        self.tables = [
+            rec.get_embedding_variable(
+                name,
+                dim,
+                partitioner=shards.get(name),
+                ev_option=rec.EmbeddingVariableOption(filter_option=rule, init_option=bank),
+            )
+            for dim, (name, rule) in enumerate(filters.items(), start=1)
+        ]
+        self.variables = [
+            tf.get_variable("small", [2, 3], initializer=tf.ones_initializer()),
+            tf.get_variable("large", [ROWS], initializer=tf.ones_initializer()),
+        ]
+        vectors = [rec.embedding_lookup(table, self.keys) for table in self.tables]
+        loss = sum(tf.reduce_sum(tf.square(vector)) for vector in vectors)
+        loss += sum(tf.reduce_sum(tf.square(variable)) for variable in self.variables)
+        self.train = rec.optimizers.AdamOptimizer(0.1).minimize(loss, global_step=self.step)
+        self.exports = {
+            table.name: [saveable.export_shard(shard, shard.slots) for shard in table.shards]
+            for table in self.tables
+        }
+
+    def contents(self, session):
+        """{name: Contents}, and the bytes of the variables; None for a table that lost its rows."""
+        dense = session.run([*self.variables, self.step])
+        found = {"dense": [array.tobytes() for array in dense]}
+        for name, exports in self.exports.items():
+            try:
+                found[name] = exported(session.run(exports), name == BLOOM)
+            except tf.errors.FailedPreconditionError:
+                found[name] = None
+        return found
+
+    def stored(self, prefix, names):
+        """The same of a checkpoint, without what cannot be known."""
+        found = {}
+        if "dense" in names:
+            arrays = [read_array(Index(prefix), v.op.name) for v in [*self.variables, self.step]]
+            found["dense"] = [array.tobytes() for array in arrays]
+        for table in self.tables:
+            slots = [
+                (slot.name, np.full([slot.width], slot.initial, np.float32))
+                for slot in table.shards[0].slots
+            ]
+            bank = np.ones([BANK, table.dim], np.float32)
+            threshold = 2 if table.filter else 0
+            with contextlib.suppress(UnclearError):
+                found[table.name] = stored(
+                    prefix, table.name, threshold, slots, bank, table.name == BLOOM
+                )
+        return found
+
+
+class Target:
+    """Mutants of a chain of three checkpoints and of a full one, given to every reader."""
+
+    def __init__(self, folder):
+        tf.disable_eager_execution()
+        self._good, self._bad = folder / "good", folder / "bad"
+        self._good.mkdir()
+        self._session = tf.Session(graph=tf.Graph())
+        with self._session.graph.as_default():
+            self._model = Model()
+            self._saver = rec.Saver(incremental=True)
+            self._prefix = tf.placeholder(tf.string, [])
+            self._restores = [
+                [saveable.build_restore(shard, self._prefix) for shard in table.shards]
+                for table in self._model.tables
+            ]
+        self._write_checkpoints()
+
+    def _write_checkpoints(self):
+        session, model, saver = self._session, self._model, self._saver
+        with session.graph.as_default():
+            session.run(tf.global_variables_initializer())
+        rng = np.random.default_rng(0)
+        prefix = str(self._good / "model")
+        for _ in range(3):
+            keys = np.concatenate([rng.integers(0, 60, 60), rng.integers(-(2**63), 2**63 - 1, 9)])
+            session.run(model.train, {model.keys: keys})
+            saver.save(session, prefix, model.step, write_meta_graph=False)
+        self._expected = model.contents(session)
+        saver.save(session, str(self._good / "full"), write_meta_graph=False, full=True)
+        session.run(model.train, {model.keys: rng.integers(0, 9, 20)})
+        saver.save(session, str(self._good / "live"), write_meta_graph=False, full=True)
+        self._live = model.contents(session)
+        self._chains = {"full": ["full"], "model-3": ["model-3", "model-2", "model-1"]}
+        assert model.stored(str(self._good / "model-3"), ["dense"]) == self._expected
+
+    def run(self, seed):
+        rng = np.random.default_rng(seed)
+        shutil.rmtree(self._bad, ignore_errors=True)
+        shutil.copytree(self._good, self._bad)
+        name = choose(rng, sorted(self._chains))
+        chain = [str(self._bad / link) for link in self._chains[name]]
+        done, is_covered = mutate(rng, chain)
+        restore = choose(rng, [self._restore, self._restore, self._restore_tables])
+        outcome = restore(chain[0], is_covered, done)
+        self._read(chain[0], is_covered, done)
+        return outcome
+
+    def _read(self, prefix, is_covered, done):
+        """Gives the checkpoint to the commands, which return 2 for what they refuse."""
+        copy = f"{prefix}-copy"
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            codes = {
+                inspect_checkpoint.main([prefix, "--filtered"]),
+                shrink_ckpt_with_filtered_features.main(
+                    [f"--input_checkpoint={prefix}", f"--output_checkpoint={copy}"]
+                ),
+            }
+        assert codes <= {0, 2}, codes
+        if is_covered and os.path.exists(f"{copy}.index"):
+            self._check_copy(Bundle(copy), Bundle(str(self._good / os.path.basename(prefix))), done)
+
+    def _check_copy(self, copy, good, done):
+        for name, tensor in good.tensors.items():
+            if tensor.dtype == tf.string or "filter" in name or "-cbf" in name:
+                continue
+            same = read_array(good, name).tobytes() == read_array(copy, name).tobytes()
+            assert same, f"{done} was copied with another {name}"
+
+    def _restore(self, prefix, is_covered, done):
+        try:
+            self._saver.restore(self._session, prefix)
+        except REFUSALS:
+            return self._after_refusal(prefix, is_covered, done)
+        return self._after_acceptance(prefix, is_covered, done, ["dense", "a", "b", "c"])
+
+    def _restore_tables(self, prefix, is_covered, done):
+        """Restores as a stock Saver does: without the checks of ours, each table by itself."""
+        try:
+            self._session.run(self._restores, {self._prefix: prefix})
+        except REFUSALS:
+            return self._after_refusal(prefix, is_covered, done, is_stock=True)
+        return self._after_acceptance(prefix, is_covered, done, ["a", "b", "c"])
+
+    def _after_acceptance(self, prefix, is_covered, done, names):
+        restored = self._model.contents(self._session)
+        try:
+            expected = self._expected if is_covered else self._model.stored(prefix, names)
+        except REFUSALS:
+            # The reader refuses some damage beside the tables that the op does not see.
+            assert "dense" not in names, f"{done} was accepted"
+            expected = {}
+        wrong = [name for name in names if name in expected and restored[name] != expected[name]]
+        self._restore_live()
+        assert not wrong, f"{done} was accepted, and gave other contents of {wrong}"
+        return "accepted" if not is_covered else "unharmed"
+
+    def _after_refusal(self, prefix, is_covered, done, is_stock=False):
+        left = self._model.contents(self._session)
+        if left == self._live:
+            return "refused"
+        self._restore_live()
+        assert is_stock or not is_covered, f"{done} was refused after it had changed something"
+        for name in ("a", "c") if is_covered else ():  # Tables of one shard.
+            whole = [self._live[name], self._expected[name], None]
+            assert left[name] in whole, f"{done} left a part of {name}"
+        return "refused late"
+
+    def _restore_live(self):
+        self._saver.restore(self._session, str(self._good / "live"))
+        assert self._model.contents(self._session) == self._live
