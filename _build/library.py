@@ -75,13 +75,33 @@ class BuildError(Exception):
     """The library could not be built. The message has the command, its output and the remedy."""
 
 
+@dataclasses.dataclass(frozen=True)
+class MoreFlags:
+    """Flags beside those of every library. Each set of flags has object files of its own.
+
+    Attributes:
+      all: For all sources, and for the linker.
+      tensorflow: For the sources outside of ops/core.
+      precompiled: TensorFlow's headers that the sources outside of ops/core get precompiled. This
+        takes two thirds of the time off a build from nothing, and 400 MB. Not for a library that
+        others use: a source could then rely on a header that it does not include.
+    """
+
+    all: Sequence[str] = ()
+    tensorflow: Sequence[str] = ()
+    precompiled: Sequence[str] = ()
+
+
 def library_name(minor: str) -> str:
     """The file name of the library for a minor release of TensorFlow."""
     return f"_rec_ops_{minor}.so"
 
 
 def build(
-    root: pathlib.Path, package: pathlib.Path, tensorflow: tensorflow_dist.TensorFlowDist
+    root: pathlib.Path,
+    package: pathlib.Path,
+    tensorflow: tensorflow_dist.TensorFlowDist,
+    more: MoreFlags = MoreFlags(),
 ) -> pathlib.Path:
     """Updates the library for ``tensorflow`` in the folder ``package``.
 
@@ -89,6 +109,7 @@ def build(
       root: The source tree, with ``ops/``; objects go to its ``build/``.
       package: Folder to write to: ``rec_estimator/``, or its copy in a wheel.
       tensorflow: The TensorFlow to build against.
+      more: Flags of this library alone.
 
     Returns:
       The path of the library.
@@ -108,16 +129,27 @@ def build(
             COMPILE_FLAGS,
             sorted(SOURCE_FLAGS.items()),
             LINK_FLAGS,
+            *more.all,
         )
         core_objects = root / "build/objects" / _hash(flags)
         objects = (
             root
             / "build/objects"
-            / _hash(flags, TENSORFLOW_FLAGS, tensorflow.distribution, tensorflow.release)
+            / _hash(
+                flags,
+                (*TENSORFLOW_FLAGS, *more.tensorflow),
+                tensorflow.distribution,
+                tensorflow.release,
+            )
         )
-        steps = _steps(root, core_objects, objects, tensorflow)
+        includes = ("-isystem", str(tensorflow.folder / "include"))
+        tensorflow_flags = (*more.all, *TENSORFLOW_FLAGS, *more.tensorflow, *includes)
+        if more.precompiled:
+            header = _precompile(objects, more.precompiled, compiler, tensorflow_flags)
+            tensorflow_flags = (*tensorflow_flags, "-include", str(header))
+        steps = _steps(root, core_objects, objects, more.all, tensorflow_flags)
         _compile(root, steps, compiler)
-        linked = _link(steps, objects, compiler, tensorflow)
+        linked = _link(steps, objects, [*compiler, *more.all], tensorflow)
         package.mkdir(parents=True, exist_ok=True)
         library = package / library_name(tensorflow.minor)
         _replace(library, linked.read_bytes())
@@ -143,20 +175,40 @@ def _steps(
     root: pathlib.Path,
     core_objects: pathlib.Path,
     objects: pathlib.Path,
-    tensorflow: tensorflow_dist.TensorFlowDist,
+    core_flags: Sequence[str],
+    tensorflow_flags: Sequence[str],
 ) -> List[_Step]:
-    tensorflow_flags = (*TENSORFLOW_FLAGS, "-isystem", str(tensorflow.folder / "include"))
     steps = []
     for source in sorted(root.glob("ops/**/*.cc")):
         name = source.relative_to(root).as_posix()
         is_core = name.startswith(CORE)
         target = (core_objects if is_core else objects) / name
-        flags = () if is_core else tensorflow_flags
+        flags = core_flags if is_core else tensorflow_flags
         # The flags of a file come last, so they win.
         steps.append(_Step(name, target.with_suffix(".o"), (*flags, *SOURCE_FLAGS.get(name, ()))))
     if not steps:
         raise BuildError(f"{root / 'ops'} must hold the C++ sources, got none; clone it again")
     return steps
+
+
+def _precompile(
+    folder: pathlib.Path, headers: Sequence[str], compiler: Sequence[str], flags: Sequence[str]
+) -> pathlib.Path:
+    """Returns a header beside which the compiler finds its precompiled form."""
+    header = folder / "precompiled.h"
+    precompiled = folder / "precompiled.h.gch"
+    content = "".join(f"#include <{name}>\n" for name in headers)
+    if precompiled.is_file() and header.read_text() == content:
+        return header
+    folder.mkdir(parents=True, exist_ok=True)
+    print("precompiling TensorFlow's headers", flush=True)
+    header.write_text(content)
+    unfinished = folder / "precompiled.tmp"
+    precompiled.unlink(missing_ok=True)
+    inputs = ("-x", "c++-header", header.name, "-o", unfinished.name)
+    _run([*compiler, *COMPILE_FLAGS, *flags, *inputs], folder)
+    os.replace(unfinished, precompiled)
+    return header
 
 
 def _hash(*parts: object) -> str:

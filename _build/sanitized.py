@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs all kernels with ASan and UBSan, and with TSan, in the TensorFlow of this environment.
+
+    python _build/sanitized.py                         # both; `make test-sanitized` runs it
+    python _build/sanitized.py thread --rounds 100     # one sanitizer, more work
+
+A copy of the package in build/sanitized/<sanitizer>/ gets an op library that is compiled with the
+sanitizer. tests/sanitized/workload.py runs in it. TensorFlow and Python are not sanitized: an error
+inside them is not seen, nor a leak of theirs counted. The command fails if a sanitizer reports an
+error, if memory leaks that ops/ allocated, or if the workload fails.
+"""
+
+import argparse
+import dataclasses
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from typing import List, Optional, Sequence
+
+import library
+import tensorflow_dist
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "sanitized"
+WORKLOAD = ROOT / "tests" / "sanitized" / "workload.py"
+HAND_OFFS = ROOT / "tests" / "sanitized" / "hand_offs.cc"
+
+# What a sanitized library has in common.
+FLAGS = ("-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
+
+# Some of TensorFlow's headers, such as absl's containers, have other members under a sanitizer.
+# Those classes must have the layout that they have in TensorFlow's own library.
+STOCK_LAYOUT = ("-U__SANITIZE_ADDRESS__", "-U__SANITIZE_THREAD__")
+
+# The headers of TensorFlow that most kernels include.
+PRECOMPILED = (
+    "tensorflow/core/framework/op.h",
+    "tensorflow/core/framework/op_kernel.h",
+    "tensorflow/core/framework/resource_mgr.h",
+    "tensorflow/core/framework/shape_inference.h",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sanitizer:
+    """A way to build and run the library.
+
+    Attributes:
+      flags: Of the compiler.
+      runtime: The name of the library that is loaded before all others.
+      options: Environment variables of the sanitizer.
+      rounds: How often each thread of the workload repeats its work.
+    """
+
+    flags: library.MoreFlags
+    runtime: str
+    options: Sequence[str]
+    rounds: int
+
+
+SANITIZERS = {
+    "address": Sanitizer(
+        library.MoreFlags((*FLAGS, "-fsanitize=address,undefined"), STOCK_LAYOUT, PRECOMPILED),
+        "libasan.so",
+        (
+            # An absurd size makes TensorFlow's allocator return nullptr, as it does without ASan.
+            # Leaks do not decide about the exit code: see leaks().
+            "ASAN_OPTIONS=allocator_may_return_null=1:max_allocation_size_mb=8192:detect_leaks=1",
+            "LSAN_OPTIONS=exitcode=0",
+            "UBSAN_OPTIONS=print_stacktrace=1",
+        ),
+        rounds=30,
+    ),
+    "thread": Sanitizer(
+        library.MoreFlags(
+            (*FLAGS, "-fsanitize=thread"),
+            (
+                *STOCK_LAYOUT,
+                # See hand_offs.cc. Functions that TensorFlow's headers define inline are its own.
+                "-finstrument-functions",
+                "-finstrument-functions-exclude-file-list=/include/,ops/core/",
+            ),
+            PRECOMPILED,
+        ),
+        "libtsan.so",
+        (
+            # TensorFlow's and Python's own accesses are not looked at: without TSan's code in them,
+            # their atomic operations are invisible, so that each would be a race.
+            # The deadlock detector fails at 64 held locks, the number that a snapshot holds.
+            "TSAN_OPTIONS=ignore_noninstrumented_modules=1:detect_deadlocks=0:exitcode=66",
+        ),
+        rounds=30,
+    ),
+}
+
+
+def leaks(report: str) -> List[str]:
+    """Returns the blocks of LeakSanitizer's report that ops/ allocated directly.
+
+    TensorFlow and Python leak on purpose, for example what lives as long as the process.
+    """
+    blocks = re.findall(r"^Direct leak of .*?\n\n", report + "\n\n", re.DOTALL | re.MULTILINE)
+    return [block for block in blocks if re.search(r" ops/\w+/", block)]
+
+
+def build(name: str) -> pathlib.Path:
+    """Builds the package in build/sanitized/<name>/ and returns that folder.
+
+    Raises:
+      library.BuildError: The compiler fails.
+    """
+    folder = BUILD / name
+    package = folder / "rec_estimator"
+    shutil.rmtree(package, ignore_errors=True)
+    ignored = shutil.ignore_patterns("__pycache__", "*.so")
+    shutil.copytree(ROOT / "rec_estimator", package, ignore=ignored)
+    library.build(ROOT, package, tensorflow_dist.find(), SANITIZERS[name].flags)
+    return folder
+
+
+def run(name: str, folder: pathlib.Path, arguments: Sequence[str]) -> int:
+    """Runs the workload with a sanitized package and returns its exit code, not 0 after a leak."""
+    sanitizer = SANITIZERS[name]
+    # The runtime of ASan looks for libstdc++ when it starts, before Python loads it.
+    preloaded = [_library(sanitizer.runtime), _library("libstdc++.so.6")]
+    if name == "thread":
+        preloaded.append(_hand_offs())
+    settings = dict(option.split("=", 1) for option in sanitizer.options)
+    environment = {
+        **os.environ,
+        **settings,
+        "LD_PRELOAD": " ".join(preloaded),
+        "PYTHONPATH": str(folder),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    command = [sys.executable, str(WORKLOAD), "--rounds", str(sanitizer.rounds), *arguments]
+    report = folder / "report.txt"
+    with open(report, "w") as file:
+        code = subprocess.run(command, env=environment, cwd=ROOT, stderr=file).returncode
+    text = report.read_text(errors="replace")
+    found = leaks(text)
+    if code:
+        print(text, file=sys.stderr)
+    for block in found:
+        print(block, file=sys.stderr)
+    return code or bool(found)
+
+
+def _compiler() -> List[str]:
+    return shlex.split(os.environ.get("CXX", "")) or ["g++"]
+
+
+def _library(name: str) -> str:
+    """The path of a library of the compiler."""
+    command = [*_compiler(), f"-print-file-name={name}"]
+    path = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    if not os.path.isabs(path):
+        raise library.BuildError(
+            f"CXX must be a compiler with {name}, got {command[0]} without; install it "
+            "(Debian and Ubuntu: it comes with g++)"
+        )
+    return path
+
+
+def _hand_offs() -> str:
+    target = BUILD / "hand_offs.so"
+    flags = ("-std=c++17", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra")
+    subprocess.run([*_compiler(), *flags, str(HAND_OFFS), "-o", str(target)], check=True)
+    return str(target)
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Builds and runs; returns 0 if no sanitizer found an error."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("sanitizers", nargs="*", metavar="sanitizer", help="address, thread")
+    options, others = parser.parse_known_args(arguments)
+    failed = []
+    for name in options.sanitizers or SANITIZERS:
+        if name not in SANITIZERS:
+            parser.error(f"sanitizer must be {' or '.join(SANITIZERS)}, got {name}")
+        print(f"===== {name}", flush=True)
+        if run(name, build(name), others):
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs every kernel, from several threads of one process; `make test-sanitized` runs it sanitized.
+
+    python tests/sanitized/workload.py --rounds 30
+
+* shared_tables: threads train, read, save, restore, evict and export the same tables.
+* one_by_one: a valid call of each op and calls with nonsense, from several threads.
+* estimators: graph modification, a loop of steps, grouped samples and a compressed export.
+
+The last line is JSON: {"ops": op types that ran, "errors": unexpected exceptions}. The exit code is
+1 if there are errors.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import queue
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# The checkout's package comes last: PYTHONPATH chooses a sanitized one.
+sys.path += [str(ROOT / "tests"), str(ROOT / "tests/ops"), str(ROOT)]
+
+import numpy as np
+import shared_tables
+import test_fuzz_ops as fuzz_calls
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from rec_estimator import _ops
+from rec_estimator.graph_passes import op_registry
+
+THREADS = 4
+
+# An input, a rejected attribute and a rejected value are no errors of a kernel.
+REFUSALS = (tf.errors.OpError, ValueError, TypeError)
+
+
+class Work:
+    """What the threads share: their errors, and the op types that ran."""
+
+    def __init__(self, folder, rounds):
+        self.folder, self.rounds = pathlib.Path(folder), rounds
+        self.ops, self.errors = set(), []
+
+    def ran(self, graph):
+        """Notes that all ops of ours in a graph ran."""
+        types = {op.type for op in graph.get_operations()}
+        for function in graph.as_graph_def().library.function:
+            types.update(node.op for node in function.node_def)
+        self.ops.update(name for name in types if name.startswith(op_registry.PREFIX))
+
+    def guard(self, function, *arguments):
+        """Calls a function. An exception ends it, but nothing else."""
+        try:
+            function(*arguments)
+        except Exception:
+            self.errors.append(traceback.format_exc())
+
+    def run_together(self, functions, graph=None):
+        """Calls each function in a thread of its own, in which the graph is the default."""
+
+        def call_in_graph(function):
+            with (graph or tf.Graph()).as_default():
+                function()
+
+        threads = [
+            threading.Thread(target=self.guard, args=(call_in_graph, each)) for each in functions
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def one_by_one(work):
+    """Calls each op as it should be called, and with nonsense."""
+    waiting = queue.Queue()
+    for number, op in enumerate(fuzz_calls.op_names(_ops.gen)):
+        waiting.put((number, op))
+
+    def call_next():
+        while True:
+            try:
+                number, op = waiting.get_nowait()
+            except queue.Empty:
+                return
+            call(work, op, number)
+
+    work.run_together([call_next] * THREADS)
+
+
+def call(work, op, seed):
+    """Calls one op in a graph of its own."""
+    rng = np.random.default_rng(seed)
+    folder = work.folder / op
+    folder.mkdir()
+    valid = fuzz_calls.VALID_CALLS[op]
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        caller = fuzz_calls.Caller(_ops.gen, session, folder)
+        caller.write_files()
+        caller.call(op, valid)
+        work.ran(graph)
+        for _ in range(work.rounds):
+            changed = rng.permutation(list(valid))[: fuzz_calls.choose(rng, [1, 1, 2])]
+            bad = {name: fuzz_calls.nonsense(rng, valid[name]) for name in changed}
+            if "num_slots" in bad and op == "table_export":
+                # TensorFlow creates this many outputs, up to 2^31, before it calls our code.
+                bad["num_slots"] = min(bad["num_slots"], 1000)
+            try:
+                caller.call(op, {**valid, **bad})
+            except REFUSALS:
+                pass
+        caller.call("table_lookup", fuzz_calls.VALID_CALLS["table_lookup"])
+
+
+FEATURES = [
+    rec.EmbeddingFeature("user", 4, filter_option=rec.CounterFilter(2)),
+    rec.EmbeddingFeature("history", 4, table="item", combiner="mean"),
+    rec.EmbeddingFeature("item", 4),
+]
+
+
+def model_fn(features, labels, mode):
+    inputs = tf.concat([features[feature.name] for feature in FEATURES], axis=1)
+    hidden = tf.nn.relu(tf.matmul(inputs, tf.get_variable("kernel", [inputs.shape[1], 8])))
+    logits = tf.reduce_sum(hidden, axis=1)
+    if mode == rec.ModeKeys.PREDICT:
+        return rec.EstimatorSpec(mode, predictions={"logits": logits})
+    loss = tf.losses.sigmoid_cross_entropy(labels, logits)
+    step = tf.train.get_global_step()
+    train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(loss, global_step=step)
+    return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def columns():
+    rng = np.random.default_rng(0)
+    history = rng.integers(1, 20, [256, 3]) * rng.integers(0, 2, [256, 3])
+    users, items = rng.integers(0, 30, 256), rng.integers(0, 20, 256)
+    labels = rng.integers(0, 2, 256).astype(np.float32)
+    return {"user": users, "item": items, "history": tf.sparse.from_dense(history)}, labels
+
+
+class Seen(tf.train.SessionRunHook):
+    """Notes the op types of the graph of a training."""
+
+    def __init__(self, work):
+        self.work = work
+
+    def end(self, session):
+        self.work.ran(session.graph)
+
+
+def estimators(work):
+    """Trains with a modified graph in loops of steps, and serves a compressed export."""
+    config = rec.RunConfig(iterations_per_loop=3, save_checkpoints_steps=6)
+    estimator = rec.RecEstimator(
+        model_fn, str(work.folder / "model"), config, embedding_features=FEATURES
+    )
+
+    def input_fn():
+        return tf.data.Dataset.from_tensor_slices(columns()).repeat().batch(16)
+
+    for steps in (6, 12):
+        hooks = [rec.GraphModifierHook(), Seen(work)]
+        estimator.train(input_fn, max_steps=steps, hooks=hooks)
+    receiver = rec.compressed_serving_input_receiver_fn(user=FEATURES[:2], item=FEATURES[2:])
+    exported = estimator.export_savedmodel(str(work.folder / "export"), receiver)
+    with tf.Graph().as_default() as graph, tf.Session() as session:
+        meta_graph = tf.saved_model.loader.load(session, ["serve"], exported)
+        signature = meta_graph.signature_def["serving_default"]
+        values = {
+            "user": [[3], [4]],
+            "history": [[1, 2], [3, 4]],
+            "item": [[i] for i in range(5)],
+            "item_size": [2, 3],
+        }
+        fed = {signature.inputs[name].name: np.array(values[name]) for name in signature.inputs}
+        outputs = [output.name for output in signature.outputs.values()]
+
+        def request():
+            for _ in range(work.rounds):
+                session.run(outputs, fed)
+
+        work.run_together([request] * THREADS, graph)
+        work.ran(graph)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5, help="repetitions of each thread")
+    options = parser.parse_args()
+    tf.get_logger().setLevel("ERROR")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)  # Nonsense makes some names of checkpoints relative.
+        work = Work(folder, options.rounds)
+        for part in (shared_tables.run,):
+            started = time.monotonic()
+            work.guard(part, work)
+            print(f"{part.__module__}.{part.__name__}: {time.monotonic() - started:.1f} s")
+        os.chdir(ROOT)
+    for error in work.errors:
+        print(error, file=sys.stderr)
+    print(json.dumps({"ops": sorted(work.ops), "errors": len(work.errors)}), flush=True)
+    return bool(work.errors)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
