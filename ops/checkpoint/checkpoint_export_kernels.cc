@@ -3,13 +3,15 @@
 // tensors at one instant, and the Saver writes them.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <shared_mutex>
 #include <string>
-#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/sketch.h"
 #include "ops/table/intra_op_threads.h"
 #include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
@@ -36,12 +38,26 @@ using ::tensorflow::errors::InvalidArgument;
 using Snapshot = EmbeddingTable::Snapshot;
 using Entries = std::vector<Snapshot::Entry>;
 
+// A tensor of the Bloom filter that has an output of its own: older graphs save
+// it.
+struct OlderTensor {
+  const char* suffix;
+  const char* output;
+  std::vector<int64_t> empty_shape;
+};
+const OlderTensor kOlderTensors[] = {
+    {"-cbf_blocks", "bloom_blocks", {0}},
+    {"-cbf_counters", "bloom_counters", {0, 0}},
+    {"-cbf_layout", "bloom_layout", {4}},
+    {"-cbf_generations", "bloom_generations", {1, 3}}};
+
 class TableExportOp : public OpKernel {
  public:
   explicit TableExportOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
     OP_REQUIRES_OK(context, ReadSlots(context, &slots_));
     OP_REQUIRES_OK(context, context->GetAttr("bloom_type", &bloom_type_));
+    OP_REQUIRES_OK(context, context->GetAttr("sketch_types", &sketch_types_));
     int64_t num_slots;
     OP_REQUIRES_OK(context, context->GetAttr("num_slots", &num_slots));
     OP_REQUIRES(context, static_cast<int64_t>(slots_.size()) == num_slots,
@@ -56,22 +72,68 @@ class TableExportOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckDim(*resource, dim_));
     const std::shared_lock<std::shared_mutex> lock(resource->replace_mutex());
     OP_REQUIRES_OK(context, CheckInitialized(*resource, "it is saved"));
-    const EmbeddingTable::BloomLayout layout = resource->table().bloom_layout();
-    OP_REQUIRES(
-        context, layout.blocks == 0 || bloom_type_ == BloomCounterType(layout),
-        InvalidArgument("bloom_type must be that of the counters of table ",
-                        resource->name(), ", ",
-                        DataTypeString(BloomCounterType(layout)), ", got ",
-                        DataTypeString(bloom_type_)));
+    const std::vector<Sketch::Tensor> sketch = SketchTensors(resource->table());
+    OP_REQUIRES_OK(context, CheckTypes(*resource, sketch));
 
     OP_REQUIRES_OK(context, OrResourceExhausted(resource->name(), [&] {
-                     return Export(context, *resource, layout);
+                     return Export(context, *resource, sketch);
                    }));
   }
 
  private:
+  // The heads and the columns of the table's sketch, in this order.
+  static std::vector<Sketch::Tensor> SketchTensors(
+      const EmbeddingTable& table) {
+    if (table.sketch() == nullptr) return {};
+    Sketch::Format format = table.sketch()->format();
+    std::vector<Sketch::Tensor> tensors = std::move(format.heads);
+    tensors.insert(tensors.end(), format.columns.begin(), format.columns.end());
+    return tensors;
+  }
+
+  // Whether a graph of an older release has the op. Such a graph knows one
+  // sketch, the Bloom filter, and has an output for each of its tensors.
+  bool IsOlder() const { return sketch_types_.empty(); }
+
+  Status CheckTypes(TableResource& resource,
+                    const std::vector<Sketch::Tensor>& sketch) const {
+    std::vector<DataType> types;
+    for (const Sketch::Tensor& tensor : sketch) types.push_back(TypeOf(tensor));
+    if (!IsOlder() || types.empty()) {
+      if (types == sketch_types_) return Status();
+      return InvalidArgument("sketch_types must be those of table ",
+                             resource.name(), ", ",
+                             tensorflow::DataTypeSliceString(types), ", got ",
+                             tensorflow::DataTypeSliceString(sketch_types_));
+    }
+    for (const Sketch::Tensor& tensor : sketch) {
+      if (OlderOutput(tensor) == nullptr) {
+        return InvalidArgument(
+            "sketch_types must be those of table ", resource.name(), ", ",
+            tensorflow::DataTypeSliceString(types), ", got none");
+      }
+      if (TypeOf(tensor) != bloom_type_ &&
+          tensor.type != Sketch::Type::kInt64) {
+        return InvalidArgument(
+            "bloom_type must be that of the counters of "
+            "table ",
+            resource.name(), ", ", DataTypeString(TypeOf(tensor)), ", got ",
+            DataTypeString(bloom_type_));
+      }
+    }
+    return Status();
+  }
+
+  // The output for a tensor of a sketch in an older graph; nullptr: none.
+  static const char* OlderOutput(const Sketch::Tensor& tensor) {
+    for (const OlderTensor& each : kOlderTensors) {
+      if (tensor.suffix == each.suffix) return each.output;
+    }
+    return nullptr;
+  }
+
   Status Export(OpKernelContext* context, TableResource& resource,
-                const EmbeddingTable::BloomLayout& layout) const {
+                const std::vector<Sketch::Tensor>& sketch) const {
     const EmbeddingTable& table = resource.table();
     const Snapshot snapshot(table);
     // Bank and slots change only under the locks of all shards, so they belong
@@ -104,7 +166,7 @@ class TableExportOp : public OpKernel {
           slot_values.allocate(i, TensorShape({n, slots_[i].width}), &out));
       slot_outs.push_back(out->flat<float>().data());
     }
-    TF_RETURN_IF_ERROR(WriteBloom(context, snapshot, layout));
+    TF_RETURN_IF_ERROR(WriteSketch(context, snapshot, sketch));
     TF_RETURN_IF_ERROR(
         WriteOffsets(context, "partition_offset", snapshot.admitted_offsets()));
     TF_RETURN_IF_ERROR(
@@ -153,41 +215,56 @@ class TableExportOp : public OpKernel {
     return Status();
   }
 
-  Status WriteBloom(OpKernelContext* context, const Snapshot& snapshot,
-                    const EmbeddingTable::BloomLayout& layout) const {
-    const int64_t n = snapshot.bloom_blocks();
-    const int64_t width = layout.cells_per_block;
-    Tensor *blocks, *counters, *geometry;
-    TF_RETURN_IF_ERROR(
-        context->allocate_output("bloom_blocks", TensorShape({n}), &blocks));
-    TF_RETURN_IF_ERROR(context->allocate_output(
-        "bloom_counters", TensorShape({n, width}), &counters));
-    TF_RETURN_IF_ERROR(context->allocate_output(
-        "bloom_layout", TensorShape({kBloomLayoutSize}), &geometry));
-    CopyLayout(layout, geometry->flat<int64_t>().data());
-    const auto& generations = snapshot.bloom_generations();
-    const int64_t n_generations = generations.size();
-    Tensor* ages;
-    TF_RETURN_IF_ERROR(context->allocate_output(
-        "bloom_generations", TensorShape({n_generations, kBloomGenerationSize}),
-        &ages));
-    CopyGenerations(generations, ages->flat<int64_t>().data());
-    if (n == 0) return Status();
-    WithCounterType(bloom_type_, [&](auto* type) {
-      using Counter = std::remove_pointer_t<decltype(type)>;
-      int64_t* number_out = blocks->flat<int64_t>().data();
-      Counter* out = counters->flat<Counter>().data();
-      snapshot.ForEachBloomBlock([&](int64_t number, const uint32_t* cells) {
-        *number_out++ = number;
-        out = CopyCells(cells, width, out);
-      });
+  Status WriteSketch(OpKernelContext* context, const Snapshot& snapshot,
+                     const std::vector<Sketch::Tensor>& sketch) const {
+    std::vector<Tensor*> outputs(sketch.size());
+    OpOutputList list;
+    TF_RETURN_IF_ERROR(context->output_list("sketch", &list));
+    const Sketch::Heads& heads = snapshot.sketch_heads();
+    for (size_t i = 0; i < sketch.size(); ++i) {
+      const TensorShape shape = ShapeOf(
+          sketch[i], i < heads.size() ? HeadRows(sketch[i], heads[i].size())
+                                      : snapshot.sketch_rows());
+      TF_RETURN_IF_ERROR(
+          IsOlder() ? context->allocate_output(OlderOutput(sketch[i]), shape,
+                                               &outputs[i])
+                    : list.allocate(static_cast<int>(i), shape, &outputs[i]));
+    }
+    if (!IsOlder() || sketch.empty()) {
+      TF_RETURN_IF_ERROR(WriteOlderOutputs(context));
+    }
+    for (size_t i = 0; i < heads.size(); ++i) {
+      std::copy(heads[i].begin(), heads[i].end(),
+                outputs[i]->flat<int64_t>().data());
+    }
+    if (sketch.empty() || snapshot.sketch_rows() == 0) return Status();
+    int64_t row_number = 0;
+    snapshot.ForEachSketchRow([&](const void* const* row) {
+      for (size_t i = heads.size(); i < sketch.size(); ++i) {
+        const size_t bytes = RowBytes(sketch[i]);
+        std::memcpy(static_cast<char*>(outputs[i]->data()) + row_number * bytes,
+                    row[i - heads.size()], bytes);
+      }
+      ++row_number;
     });
+    return Status();
+  }
+
+  // Zeros, as without a Bloom filter.
+  static Status WriteOlderOutputs(OpKernelContext* context) {
+    for (const OlderTensor& each : kOlderTensors) {
+      Tensor* out;
+      TF_RETURN_IF_ERROR(context->allocate_output(
+          each.output, TensorShape(each.empty_shape), &out));
+      std::memset(out->data(), 0, out->TotalBytes());
+    }
     return Status();
   }
 
   int64_t dim_ = 0;
   std::vector<SlotSpec> slots_;
   DataType bloom_type_ = tensorflow::DT_UINT8;
+  std::vector<DataType> sketch_types_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableExport").Device(DEVICE_CPU),

@@ -2,6 +2,7 @@
 // Implements checkpoint_format.h.
 #include "ops/checkpoint/checkpoint_format.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "tensorflow/core/platform/errors.h"
@@ -79,28 +80,33 @@ bool SavesFilteredKeys() {
   return !status.ok() || (value != "False" && value != "false" && value != "0");
 }
 
-void CopyLayout(const EmbeddingTable::BloomLayout& layout, int64_t* out) {
-  out[0] = layout.blocks;
-  out[1] = layout.cells_per_block;
-  out[2] = layout.hashes;
-  out[3] = layout.cell_bits;
-}
-
-void CopyGenerations(
-    const std::vector<EmbeddingTable::BloomGeneration>& generations,
-    int64_t* out) {
-  for (const EmbeddingTable::BloomGeneration& each : generations) {
-    *out++ = each.number;
-    *out++ = each.start;
-    *out++ = each.blocks;
+tensorflow::DataType TypeOf(const Sketch::Tensor& tensor) {
+  switch (tensor.type) {
+    case Sketch::Type::kUint8:
+      return tensorflow::DT_UINT8;
+    case Sketch::Type::kUint16:
+      return tensorflow::DT_UINT16;
+    case Sketch::Type::kUint32:
+      return tensorflow::DT_UINT32;
+    case Sketch::Type::kInt64:
+      break;
   }
+  return tensorflow::DT_INT64;
 }
 
-tensorflow::DataType BloomCounterType(
-    const EmbeddingTable::BloomLayout& layout) {
-  if (layout.cell_bits <= 8) return tensorflow::DT_UINT8;
-  if (layout.cell_bits <= 16) return tensorflow::DT_UINT16;
-  return tensorflow::DT_UINT32;
+tensorflow::TensorShape ShapeOf(const Sketch::Tensor& tensor, int64_t rows) {
+  tensorflow::TensorShape shape({rows});
+  if (tensor.width > 0) shape.AddDim(tensor.width);
+  return shape;
+}
+
+int64_t HeadRows(const Sketch::Tensor& head, size_t numbers) {
+  return static_cast<int64_t>(numbers) / std::max<int64_t>(head.width, 1);
+}
+
+size_t RowBytes(const Sketch::Tensor& tensor) {
+  return static_cast<size_t>(std::max<int64_t>(tensor.width, 1)) *
+         static_cast<size_t>(tensorflow::DataTypeSize(TypeOf(tensor)));
 }
 
 }  // namespace rec_estimator

@@ -9,14 +9,16 @@
 #ifndef REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_FORMAT_H_
 #define REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_FORMAT_H_
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/sketch.h"
 #include "ops/table/table_resource.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/status.h"
 
@@ -24,7 +26,8 @@ namespace rec_estimator {
 
 // Suffixes of tensor names. They follow the name of a shard, for example
 // user/part_0, or of one of its slots, user/part_0/Adagrad. The nine suffixes
-// up to partition_filter_offset are DeepRec's. The others follow shards only.
+// up to partition_filter_offset are DeepRec's. The others follow shards only. A
+// sketch names its own (Sketch::Format).
 constexpr char kKeys[] = "-keys";
 constexpr char kValues[] = "-values";
 constexpr char kFreqs[] = "-freqs";
@@ -34,19 +37,6 @@ constexpr char kFreqsFiltered[] = "-freqs_filtered";
 constexpr char kVersionsFiltered[] = "-versions_filtered";
 constexpr char kOffsets[] = "-partition_offset";
 constexpr char kOffsetsFiltered[] = "-partition_filter_offset";
-// The counting Bloom filter: block numbers, the unpacked cells of these blocks,
-// the layout (blocks, cells per block, hashes, bits per cell), and the
-// generations, youngest first: [g, 3] of their number, the step at which they
-// began, and how many of the blocks are theirs. The blocks are in the same
-// order. Numbers are consecutive and count rotations, so an incremental
-// checkpoint says how old the blocks of its parents are. Files of earlier
-// releases have no generations: all blocks are of one, of number and step 0.
-constexpr char kBloomBlocks[] = "-cbf_blocks";
-constexpr char kBloomCounters[] = "-cbf_counters";
-constexpr char kBloomLayout[] = "-cbf_layout";
-constexpr char kBloomGenerationsOf[] = "-cbf_generations";
-constexpr int64_t kBloomLayoutSize = 4;
-constexpr int64_t kBloomGenerationSize = 3;
 // Incremental checkpoints (deltas) only: the erased keys, the name of the
 // parent checkpoint in the same folder, and the identity of the parent's index
 // (CheckpointFile::identity). The identity detects a parent that was
@@ -92,40 +82,15 @@ tensorflow::Status AsFatal(const tensorflow::Status& status,
 // TF_EV_SAVE_FILTERED_FEATURES is False, false or 0.
 bool SavesFilteredKeys();
 
-// Writes the kBloomLayoutSize numbers of the layout tensor.
-void CopyLayout(const EmbeddingTable::BloomLayout& layout, int64_t* out);
+// Type and shape of a tensor of a sketch, of so many rows.
+tensorflow::DataType TypeOf(const Sketch::Tensor& tensor);
+tensorflow::TensorShape ShapeOf(const Sketch::Tensor& tensor, int64_t rows);
 
-// Writes kBloomGenerationSize numbers per generation.
-void CopyGenerations(
-    const std::vector<EmbeddingTable::BloomGeneration>& generations,
-    int64_t* out);
+// Rows of a head of a sketch that has so many numbers.
+int64_t HeadRows(const Sketch::Tensor& head, size_t numbers);
 
-// Copies n cells to the type of the counters tensor. Returns the end of `out`.
-template <typename Counter>
-Counter* CopyCells(const uint32_t* cells, int64_t n, Counter* out) {
-  return std::transform(cells, cells + n, out, [](uint32_t cell) {
-    return static_cast<Counter>(cell);
-  });
-}
-
-// Type of the counters tensor: the smallest that holds a cell. uint8 without a
-// Bloom filter.
-tensorflow::DataType BloomCounterType(
-    const EmbeddingTable::BloomLayout& layout);
-
-// Calls work(static_cast<T*>(nullptr)), where T is the C++ type of the
-// counters.
-template <typename Work>
-auto WithCounterType(tensorflow::DataType type, const Work& work) {
-  switch (type) {
-    case tensorflow::DT_UINT8:
-      return work(static_cast<uint8_t*>(nullptr));
-    case tensorflow::DT_UINT16:
-      return work(static_cast<uint16_t*>(nullptr));
-    default:
-      return work(static_cast<uint32_t*>(nullptr));
-  }
-}
+// Bytes of a row of a tensor of a sketch.
+size_t RowBytes(const Sketch::Tensor& tensor);
 
 }  // namespace rec_estimator
 

@@ -63,6 +63,9 @@ Status TableExportShape(InferenceContext* c) {
   c->set_output(output++, c->Matrix(blocks, c->UnknownDim()));  // bloom_coun…
   c->set_output(output++, c->Vector(4));                        // bloom_layout
   c->set_output(output++, c->Matrix(c->UnknownDim(), 3));  // bloom_generatio…
+  while (output < c->num_outputs()) {
+    c->set_output(output++, c->UnknownShape());  // sketch
+  }
   return Status();
 }
 
@@ -100,12 +103,14 @@ REGISTER_OP("RecEstimator>TableExport")
     .Output("bloom_counters: bloom_type")
     .Output("bloom_layout: int64")
     .Output("bloom_generations: int64")
+    .Output("sketch: sketch_types")
     .Attr("dim: int >= 1")
     .Attr("num_slots: int >= 0")
     .Attr("slot_names: list(string)")
     .Attr("slot_widths: list(int)")
     .Attr("slot_initials: list(float)")
     .Attr("bloom_type: {uint8, uint16, uint32} = DT_UINT8")
+    .Attr("sketch_types: list({uint8, uint16, uint32, int64}) >= 0 = []")
     .SetIsStateful()
     .SetShapeFn(TableExportShape)
     .Doc(R"doc(
@@ -126,12 +131,14 @@ partition_filter_offset: [1001]. The same for the filtered keys.
 bank: [b, dim]. Initial vectors.
 values: [n, dim].
 slot_values: Per slot [n, width]. The slot's initial value if the table does not have the slot.
-bloom_blocks: [c]. Numbers of the Bloom filter's blocks that were ever changed, generation by generation.
-bloom_counters: [c, w]. The cells of these blocks. [0, 0] without a Bloom filter.
-bloom_layout: [4]. Number of blocks, cells per block w, hashes, bits per cell. Zeros without a Bloom filter.
-bloom_generations: [g, 3]. Per generation, youngest first: its number, the step at which it began, and how
-  many of the blocks are its own. [1, 3] zeros without a Bloom filter.
-bloom_type: The smallest type that holds a cell: uint8 for filter_freq <= 255, uint16 for <= 65535.
+bloom_blocks: [c]. Graphs of older releases save the tensor -cbf_blocks from this output. [0] if sketch_types
+  is given.
+bloom_counters: [c, w]. The same for -cbf_counters. [0, 0] if sketch_types is given.
+bloom_layout: [4]. The same for -cbf_layout. Zeros if sketch_types is given.
+bloom_generations: [g, 3]. The same for -cbf_generations. [1, 3] zeros if sketch_types is given.
+sketch: The tensors of the table's sketch, in the order of the sketch.
+bloom_type: Type of bloom_counters, the smallest that holds filter_freq.
+sketch_types: Types of sketch. Empty without a sketch.
 )doc");
 
 REGISTER_OP("RecEstimator>TablesSave")
@@ -153,7 +160,7 @@ REGISTER_OP("RecEstimator>TablesSave")
 Writes tables to a V2 checkpoint, as TableExport and SaveV2 would, but in slices of bounded memory.
 
 The tables are written one after the other, each at one instant. A failed save removes its files. A table
-with a Bloom filter also writes `<tensor_name>-cbf_blocks`, `-cbf_counters`, `-cbf_layout` and `-cbf_generations`.
+with a sketch also writes the tensors that the sketch names, for example `<tensor_name>-cbf_blocks`.
 
 tables: Each [].
 prefix: []. Prefix of the new checkpoint.

@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "ops/checkpoint/checkpoint_bloom.h"
 #include "ops/checkpoint/checkpoint_chain.h"
 #include "ops/checkpoint/checkpoint_file.h"
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/checkpoint/checkpoint_rows.h"
+#include "ops/checkpoint/checkpoint_sketch.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/intra_op_threads.h"
@@ -65,7 +65,7 @@ class TableRestore {
         slots_(slots),
         version_(version),
         table_(table),
-        bloom_(resource, table) {
+        sketch_(resource, table) {
     if (table == nullptr) return;
     const std::vector<SlotSpec> present = table->slots();
     num_slots_ = present.size();
@@ -79,7 +79,7 @@ class TableRestore {
 
   // Reads the table `name` from the chain. To be called once.
   Status Run(const std::vector<Link>& chain, const std::string& name) {
-    TF_RETURN_IF_ERROR(bloom_.FindGenerations(chain, name));
+    TF_RETURN_IF_ERROR(sketch_.FindLast(chain, name));
     for (const Link& link : chain) {
       CheckpointFile file(link.prefix);
       TF_RETURN_IF_ERROR(OpenLink(link, &file));
@@ -91,7 +91,7 @@ class TableRestore {
         if (is_delta) TF_RETURN_IF_ERROR(ReadErased(&file, shard));
         TF_RETURN_IF_ERROR(ReadRows(&file, shard, is_delta));
         TF_RETURN_IF_ERROR(ReadFiltered(&file, shard, is_delta));
-        TF_RETURN_IF_ERROR(bloom_.Read(&file, shard));
+        TF_RETURN_IF_ERROR(sketch_.Read(&file, shard));
       }
     }
     return Status();
@@ -324,10 +324,7 @@ class TableRestore {
     TF_RETURN_IF_ERROR(reader.OpenFreqs(shard.name + kFreqsFiltered));
     TF_RETURN_IF_ERROR(OpenVersions(&reader, shard.name + kVersionsFiltered));
     reader.Start();
-    // If the file has a Bloom filter, it holds the counts. Its filtered keys
-    // are then those that could not be removed from the cells.
-    const bool into_bloom =
-        bloom_.is_enabled() && !file->Has(shard.name + kBloomLayout);
+    const bool into_sketch = sketch_.CountsFiltered(*file, shard);
     const int64_t before = table_ == nullptr ? 0 : table_->total_count();
     int64_t count;
     TF_RETURN_IF_ERROR(ForEachBatch(
@@ -336,12 +333,12 @@ class TableRestore {
           return table_->InsertFiltered(
               batch->keys.data(), batch->n,
               batch->freqs.empty() ? nullptr : batch->freqs.data(),
-              Versions(batch), into_bloom);
+              Versions(batch), into_sketch);
         },
         &count));
     keys_ += count;
-    // A repeated key in a Bloom filter does no harm.
-    if (table_ == nullptr || into_bloom) return Status();
+    // A repeated key in a sketch does no harm.
+    if (table_ == nullptr || into_sketch) return Status();
     return CheckDistinct(*file, name, reader, is_delta, count,
                          table_->total_count() - before);
   }
@@ -352,7 +349,7 @@ class TableRestore {
   const std::vector<SlotSpec>& slots_;
   const int64_t version_;        // Of every key, unless it is kStoredVersion.
   EmbeddingTable* const table_;  // nullptr: only check.
-  BloomRestore bloom_;
+  SketchRestore sketch_;
   int64_t keys_ = 0;
   size_t num_slots_ = 0;              // Number of slots of the table.
   std::vector<size_t> slot_numbers_;  // Position of each of slots_ among them.
@@ -410,11 +407,11 @@ class TableRestoreOp : public OpKernel {
     std::lock_guard<std::shared_mutex> lock(resource->replace_mutex());
     // A table that is not empty must survive a damaged checkpoint, so the whole
     // chain is checked first. total_count() does not include the counts in a
-    // Bloom filter.
-    const bool has_bloom = table.bloom_layout().blocks > 0;
+    // sketch.
+    const bool has_sketch = table.sketch() != nullptr;
     const bool was_ready = resource->ready();
     const bool has_contents =
-        was_ready && (table.total_count() > 0 || has_bloom);
+        was_ready && (table.total_count() > 0 || has_sketch);
     if (has_contents) TF_RETURN_IF_ERROR(Check(context, chain, resource));
     const std::vector<float> old_bank = table.bank();
     resource->BeginReplacement();

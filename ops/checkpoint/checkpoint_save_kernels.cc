@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <set>
 #include <shared_mutex>
@@ -16,6 +17,7 @@
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/checkpoint/checkpoint_writer.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/sketch.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/intra_op_threads.h"
 #include "ops/table/slot_attrs.h"
@@ -111,7 +113,7 @@ class TableSave {
       TF_RETURN_IF_ERROR(SaveMatrix(names_.bank, table.bank(), table.dim()));
     }
     TF_RETURN_IF_ERROR(SaveEntries(snapshot));
-    TF_RETURN_IF_ERROR(SaveBloom(snapshot));
+    TF_RETURN_IF_ERROR(SaveSketch(snapshot));
     if (is_delta) TF_RETURN_IF_ERROR(SaveErased(snapshot, parent));
     // The save may still fail after this call: changes that are not committed
     // are saved again by the next save.
@@ -339,56 +341,66 @@ class TableSave {
     return Status();
   }
 
-  Status SaveBloom(const Snapshot& snapshot) {
-    const EmbeddingTable::BloomLayout layout = resource_.table().bloom_layout();
-    if (layout.blocks == 0) return Status();
-    Tensor tensor;
-    TF_RETURN_IF_ERROR(
-        Allocate(DT_INT64, TensorShape({kBloomLayoutSize}), &tensor));
-    CopyLayout(layout, tensor.flat<int64_t>().data());
-    TF_RETURN_IF_ERROR(writer_.Add(
-        {{names_.name + kBloomLayout, kBloomLayoutSize, 0, tensor}}));
-    const auto& generations = snapshot.bloom_generations();
-    const int64_t n = generations.size();
-    TF_RETURN_IF_ERROR(
-        Allocate(DT_INT64, TensorShape({n, kBloomGenerationSize}), &tensor));
-    CopyGenerations(generations, tensor.flat<int64_t>().data());
-    TF_RETURN_IF_ERROR(
-        writer_.Add({{names_.name + kBloomGenerationsOf, n, 0, tensor}}));
-    const DataType type = BloomCounterType(layout);
-    return WithCounterType(type, [&](auto* counter) {
-      return SaveBloomBlocks(snapshot, layout.cells_per_block, type, counter);
-    });
+  Status SaveSketch(const Snapshot& snapshot) {
+    const Sketch* sketch = resource_.table().sketch();
+    if (sketch == nullptr) return Status();
+    const Sketch::Format format = sketch->format();
+    for (size_t h = 0; h < format.heads.size(); ++h) {
+      const std::vector<int64_t>& head = snapshot.sketch_heads()[h];
+      const int64_t n = HeadRows(format.heads[h], head.size());
+      Tensor tensor;
+      TF_RETURN_IF_ERROR(
+          Allocate(DT_INT64, ShapeOf(format.heads[h], n), &tensor));
+      std::copy(head.begin(), head.end(), tensor.flat<int64_t>().data());
+      TF_RETURN_IF_ERROR(
+          writer_.Add({{names_.name + format.heads[h].suffix, n, 0, tensor}}));
+    }
+    if (format.columns.empty()) return Status();
+    return SaveSketchRows(snapshot, format.columns);
   }
 
-  template <typename Counter>
-  Status SaveBloomBlocks(const Snapshot& snapshot, int64_t width, DataType type,
-                         Counter*) {
-    const int64_t total = snapshot.bloom_blocks();
+  Status SaveSketchRows(const Snapshot& snapshot,
+                        const std::vector<Sketch::Tensor>& columns) {
+    const int64_t total = snapshot.sketch_rows();
+    size_t widest = 1;
+    for (const Sketch::Tensor& column : columns) {
+      widest = std::max(widest, RowBytes(column));
+    }
     const int64_t most =
-        std::max<int64_t>(1, kChunkBytes / (width * sizeof(Counter)));
+        std::max<int64_t>(1, kChunkBytes / static_cast<int64_t>(widest));
     Status status;
-    Tensor numbers, counters;
-    int64_t begin = 0;   // First block of the chunk.
-    int64_t n = 0;       // Blocks in the chunk.
-    int64_t filled = 0;  // Blocks copied to the chunk so far.
+    std::vector<Tensor> chunk(columns.size());
+    int64_t begin = 0;   // First row of the chunk.
+    int64_t n = 0;       // Rows in the chunk.
+    int64_t filled = 0;  // Rows copied to the chunk so far.
     const auto open = [&]() -> Status {
       n = std::min(most, total - begin);
       filled = 0;
-      TF_RETURN_IF_ERROR(Allocate(DT_INT64, TensorShape({n}), &numbers));
-      return Allocate(type, TensorShape({n, width}), &counters);
+      for (size_t c = 0; c < columns.size(); ++c) {
+        // A tensor of its own: the writer still has the previous one.
+        chunk[c] = Tensor();
+        TF_RETURN_IF_ERROR(
+            Allocate(TypeOf(columns[c]), ShapeOf(columns[c], n), &chunk[c]));
+      }
+      return Status();
     };
     const auto close = [&] {
-      return writer_.Add(
-          {{names_.name + kBloomBlocks, total, begin, numbers},
-           {names_.name + kBloomCounters, total, begin, counters}});
+      std::vector<TensorRows> slices;
+      for (size_t c = 0; c < columns.size(); ++c) {
+        slices.push_back(
+            {names_.name + columns[c].suffix, total, begin, chunk[c]});
+      }
+      return writer_.Add(std::move(slices));
     };
     TF_RETURN_IF_ERROR(open());
     if (total == 0) return close();
-    snapshot.ForEachBloomBlock([&](int64_t number, const uint32_t* cells) {
+    snapshot.ForEachSketchRow([&](const void* const* row) {
       if (!status.ok() || begin + filled == total) return;
-      numbers.flat<int64_t>().data()[filled] = number;
-      CopyCells(cells, width, counters.flat<Counter>().data() + filled * width);
+      for (size_t c = 0; c < columns.size(); ++c) {
+        const size_t bytes = RowBytes(columns[c]);
+        std::memcpy(static_cast<char*>(chunk[c].data()) + filled * bytes,
+                    row[c], bytes);
+      }
       if (++filled < n) return;
       status = close();
       begin += n;

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_join.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/sketch.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
@@ -32,19 +33,45 @@ using ::tensorflow::TensorShape;
 using ::tensorflow::errors::InvalidArgument;
 using ::tensorflow::strings::StrCat;
 
-// Largest filter_freq and max_element_size. options.py has the same limits.
+// Largest filter_freq. options.py has the same limit.
 constexpr int64_t kMaxFilterFreq = (int64_t{1} << 31) - 1;
-constexpr int64_t kMaxElementSize = int64_t{1} << 40;
 
-// Reads and checks the handle's attributes of the filter.
-Status ReadFilter(OpKernelConstruction* context, FilterSpec* filter) {
-  int64_t freq, coefficient, size;
+// Reads and checks the handle's sketch, which graphs of older releases give as
+// two attributes of a Bloom filter.
+Status ReadSketch(OpKernelConstruction* context, SketchSpec* sketch) {
+  std::string text;
+  int64_t size;
   float probability;
-  TF_RETURN_IF_ERROR(context->GetAttr("filter_freq", &freq));
-  TF_RETURN_IF_ERROR(context->GetAttr("filter_coefficient", &coefficient));
+  TF_RETURN_IF_ERROR(context->GetAttr("sketch", &text));
   TF_RETURN_IF_ERROR(context->GetAttr("max_element_size", &size));
   TF_RETURN_IF_ERROR(
       context->GetAttr("false_positive_probability", &probability));
+  const bool has_attributes = size != 0 || probability != 0;
+  if (!text.empty() && has_attributes) {
+    return InvalidArgument(
+        "max_element_size and false_positive_probability must be 0 with a "
+        "sketch, got ",
+        size, " and ", probability, " with ", text);
+  }
+  if (has_attributes) {
+    *sketch = {"counting_bloom_filter",
+               {{"max_element_size", static_cast<double>(size)},
+                {"false_positive_probability", probability}}};
+  } else if (!text.empty() && !ParseSketch(text, sketch)) {
+    return InvalidArgument(
+        "sketch must be a name and numbers, such as 'name a=1 b=0.5', got '",
+        text, "'");
+  }
+  if (sketch->name.empty()) return Status();
+  const std::string broken = CheckSketch(*sketch);
+  return broken.empty() ? Status() : InvalidArgument(broken);
+}
+
+// Reads and checks the handle's attributes of the filter.
+Status ReadFilter(OpKernelConstruction* context, FilterSpec* filter) {
+  int64_t freq, coefficient;
+  TF_RETURN_IF_ERROR(context->GetAttr("filter_freq", &freq));
+  TF_RETURN_IF_ERROR(context->GetAttr("filter_coefficient", &coefficient));
   if (freq < 0 || freq > kMaxFilterFreq) {
     return InvalidArgument("filter_freq must be in [0, ", kMaxFilterFreq,
                            "], got ", freq);
@@ -53,26 +80,15 @@ Status ReadFilter(OpKernelConstruction* context, FilterSpec* filter) {
     return InvalidArgument("filter_coefficient must be in [1, ", kMaxFilterFreq,
                            "], got ", coefficient);
   }
-  if (size < 0 || size > kMaxElementSize) {
-    return InvalidArgument("max_element_size must be in [0, ", kMaxElementSize,
-                           "], got ", size);
-  }
-  if (size == 0 ? probability != 0 : !(probability > 0 && probability < 1)) {
+  TF_RETURN_IF_ERROR(ReadSketch(context, &filter->sketch));
+  if (!filter->sketch.name.empty() && freq == 0) {
     return InvalidArgument(
-        "false_positive_probability must be in (0, 1) if max_element_size is "
-        "> 0, and 0 otherwise, got ",
-        probability, " with max_element_size ", size);
-  }
-  if (size > 0 && freq == 0) {
-    return InvalidArgument(
-        "filter_freq must be >= 1 if max_element_size is > 0, got 0 with "
-        "max_element_size ",
-        size, "; without a threshold there is nothing to count");
+        "filter_freq must be >= 1 with a sketch, got 0 with ",
+        SketchText(filter->sketch),
+        "; without a threshold there is nothing to count");
   }
   filter->threshold = static_cast<uint32_t>(freq);
   filter->coefficient = static_cast<uint32_t>(coefficient);
-  filter->max_elements = size;
-  filter->false_positive_rate = probability;
   return Status();
 }
 
@@ -142,14 +158,9 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
       return must_be("filter_coefficient", filter.coefficient,
                      filter_.coefficient);
     }
-    if (filter.max_elements != filter_.max_elements) {
-      return must_be("max_element_size", filter.max_elements,
-                     filter_.max_elements);
-    }
-    if (filter.false_positive_rate != filter_.false_positive_rate) {
-      return must_be("false_positive_probability",
-                     static_cast<float>(filter.false_positive_rate),
-                     static_cast<float>(filter_.false_positive_rate));
+    if (!(filter.sketch == filter_.sketch)) {
+      return must_be("sketch", SketchText(filter.sketch),
+                     SketchText(filter_.sketch));
     }
     const RowRules& rules = table.rules();
     if (rules.max_rows != rules_.max_rows) {

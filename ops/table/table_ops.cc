@@ -52,6 +52,7 @@ REGISTER_OP("RecEstimator>TableHandle")
     .Attr("max_rows: int >= 0 = 0")
     .Attr("has_padding_key: bool = false")
     .Attr("frozen_keys: list(int) = []")
+    .Attr("sketch: string = ''")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -62,12 +63,13 @@ dim: Floats in the value of a row.
 default_value: Every element of the default vector, which keys that are not admitted read.
 filter_freq: Threshold: the count that admits a key, < 2^31. 0 admits every key at once.
 filter_coefficient: What one occurrence adds to the count, in [1, 2^31).
-max_element_size: If > 0, keys without a row are counted in a counting Bloom filter that is sized for this
-  many keys over all shards.
-false_positive_probability: False-positive rate of the Bloom filter, in (0, 1). 0 without a Bloom filter.
+max_element_size: Graphs of older releases have it instead of sketch='counting_bloom_filter ...'. 0 otherwise.
+false_positive_probability: As max_element_size.
 max_rows: Row limit of the table. 0 means no limit.
 has_padding_key: Whether key -1 is padding. Padding reads the default vector and is neither stored nor counted.
 frozen_keys: Distinct keys whose values never change. A step still updates their slots.
+sketch: What counts keys without a row: the name of a registered sketch and its parameters, for example
+  'counting_bloom_filter max_element_size=1000 false_positive_probability=0.01'. '': entries of the table.
 )doc");
 
 REGISTER_OP("RecEstimator>TableInitialize")

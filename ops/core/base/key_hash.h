@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic on keys: their hash, ranges of hashes, and checkpoint buckets.
+// Arithmetic on keys: their hash, ranges of hashes, shards, and checkpoint
+// buckets.
 #ifndef REC_ESTIMATOR_OPS_CORE_BASE_KEY_HASH_H_
 #define REC_ESTIMATOR_OPS_CORE_BASE_KEY_HASH_H_
 
@@ -26,6 +27,24 @@ inline uint64_t MixKey(int64_t key) {
 inline uint64_t FastRange(uint64_t hash, uint64_t n) {
   __extension__ using Uint128 = unsigned __int128;
   return static_cast<uint64_t>((static_cast<Uint128>(hash) * n) >> 64);
+}
+
+// A table has this many shards. The lowest bits of a key's hash choose one.
+inline constexpr int kShards = 64;
+inline constexpr int kShardBits = 6;
+static_assert(kShards == 1 << kShardBits, "64 shards");
+
+inline int ShardOf(uint64_t hash) { return static_cast<int>(hash % kShards); }
+
+// Where shard s is in its growth cycle: 0, 1/64, ... The bits of s are
+// reversed, so that neighbours differ and memory grows steadily instead of in
+// steps of 30 %.
+inline double ShardStagger(int s) {
+  int reversed = 0;
+  for (int bit = 0; bit < kShardBits; ++bit) {
+    reversed |= ((s >> bit) & 1) << (kShardBits - 1 - bit);
+  }
+  return static_cast<double>(reversed) / kShards;
 }
 
 // a modulo m as in Python: the result is in [0, m) for negative a too. m >= 1.

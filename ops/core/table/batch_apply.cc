@@ -9,7 +9,6 @@
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/math/gradient_sum.h"
-#include "ops/core/table/counting_bloom_filter.h"
 #include "ops/core/table/hash_index.h"
 #include "ops/core/table/row_arena.h"
 
@@ -52,7 +51,7 @@ bool BatchApply::Prepare(const ParallelFor& parallel) {
     layout->Add(&end_, part_.n);
     layout->Add(&entry_, part_.n);
     layout->Add(&row_, part_.n);
-    if (shards_.counts_in_cells()) layout->Add(&estimate_, part_.n);
+    if (shards_.sketch() != nullptr) layout->Add(&estimate_, part_.n);
   });
   if (!has_memory) return false;
   part_.Run(parallel);
@@ -146,7 +145,7 @@ bool BatchApply::RunByShard(const ParallelFor& parallel) {
 
 void BatchApply::ReserveQuota(int s) {
   const uint32_t unique = unique_[s];
-  entry_quota_[s] = row_quota_[s] = block_quota_[s] = unique;
+  entry_quota_[s] = row_quota_[s] = sketch_quota_[s] = unique;
   if (unique == 0 || shards_[s].ReserveQuota(unique, unique)) return;
   const std::unique_lock<SharedMutex> lock(shards_[s].mutex(),
                                            std::try_to_lock);
@@ -159,10 +158,10 @@ void BatchApply::ReserveQuota(int s) {
 
 void BatchApply::GrowToQuota(int s) {
   Shard& shard = shards_[s];
-  // With a Bloom filter few keys enter the index, so room for the new keys of
+  // With a sketch few keys enter the index, so room for the new keys of
   // this batch would be too little for all keys of the next one, and every
   // batch would have to count. Therefore all keys get room.
-  if (!shards_.counts_in_cells()) {
+  if (shards_.sketch() == nullptr) {
     uint32_t keys = 0;
     uint32_t rows = 0;
     shards_.FindEach(key_ + part_.begin[s], unique_[s],
@@ -179,8 +178,8 @@ void BatchApply::GrowToQuota(int s) {
 }
 
 void BatchApply::ReleaseQuota(int s) {
-  shards_[s].ReleaseQuota(entry_quota_[s], block_quota_[s]);
-  entry_quota_[s] = block_quota_[s] = 0;
+  shards_[s].ReleaseQuota(entry_quota_[s], sketch_quota_[s]);
+  entry_quota_[s] = sketch_quota_[s] = 0;
 }
 
 void BatchApply::Update(int s) {
@@ -188,7 +187,7 @@ void BatchApply::Update(int s) {
   bool has_room = shards_[s].HasRoom(needs_[s]);
   if (!has_room) {
     has_room = shards_[s].MakeRoom(needs_[s]);
-    Classify(s);  // Entries and blocks have moved.
+    Classify(s);  // Entries have moved.
   }
   if (has_room && InsertAdmitted(s)) {
     UpdateRows(s);
@@ -220,13 +219,13 @@ bool BatchApply::ReserveNeeds() {
   ForEachShard(shards_of_[0], [&](int s) {
     Shard& shard = shards_[s];
     entry_quota_[s] = needs_[s].entries;
-    block_quota_[s] = needs_[s].blocks;
-    if (entry_quota_[s] == 0 && block_quota_[s] == 0) return;
-    if (shard.ReserveQuota(entry_quota_[s], block_quota_[s])) return;
+    sketch_quota_[s] = needs_[s].sketched;
+    if (entry_quota_[s] == 0 && sketch_quota_[s] == 0) return;
+    if (shard.ReserveQuota(entry_quota_[s], sketch_quota_[s])) return;
     has_memory = shard.GrowToQuota() && has_memory;
     has_grown = true;
   });
-  if (has_grown) Classify(0);  // Entries and blocks have moved.
+  if (has_grown) Classify(0);  // Entries have moved.
   return has_memory;
 }
 
@@ -269,13 +268,13 @@ uint32_t BatchApply::RowsToTake(int g) const {
 }
 
 bool BatchApply::InsertAdmitted(int g) {
-  const bool counts_in_cells = shards_.counts_in_cells();
+  Sketch* const sketch = shards_.mutable_sketch();
   const uint32_t begin = part_.begin[g];
   const int64_t* keys = key_ + begin;
   EntryRef* entries = entry_ + begin;
   uint32_t* rows = row_ + begin;
   const uint32_t* end = end_ + begin;
-  const uint32_t* without_row = id_ + begin;
+  uint32_t* without_row = id_ + begin;
   const Admission admission = admission_;
   const uint32_t n = n_without_row_[g];
   if (n == 0) return true;
@@ -290,11 +289,11 @@ bool BatchApply::InsertAdmitted(int g) {
 
   const RowArena::View view = store_.view();
   Shard::RowSource source(view, first);
-  const bool tracking = shards_.tracks_changes();
+  uint32_t n_sketched = 0;
   for (uint32_t i = 0; i < n; ++i) {
     if (i + kBucketsAhead < n) {
       const uint32_t later = without_row[i + kBucketsAhead];
-      if (rows[later] == kToAdmit || !counts_in_cells) {
+      if (rows[later] == kToAdmit || sketch == nullptr) {
         PrefetchLines(shards_.Home(keys[later]), sizeof(Bucket));
       }
     }
@@ -303,19 +302,23 @@ bool BatchApply::InsertAdmitted(int g) {
     const bool admitted = rows[u] == kToAdmit;
     all_have_rows_[g] &= admitted;
     if (!entries[u].found()) {
-      if (counts_in_cells && !admitted) {
-        const uint32_t count = admission.CountAfterBatch(estimate_[begin + u],
-                                                         Occurrences(end, u));
-        shard.RaiseCells(keys[u], count, tracking);
+      if (sketch != nullptr && !admitted) {
+        uint32_t& count = estimate_[begin + u];
+        count = admission.CountAfterBatch(count, Occurrences(end, u));
+        without_row[n_sketched++] = u;  // Read already: n_sketched <= i.
         continue;
       }
       entries[u] = shard.Insert(keys[u]);
-      if (counts_in_cells) entries[u].count() = estimate_[begin + u];
+      if (sketch != nullptr) entries[u].count() = estimate_[begin + u];
     }
     if (!admitted) continue;
     rows[u] = source.Next(&shard);
     entries[u].row() = rows[u];
     store_.InitializeRow(keys[u], view.Row(rows[u]));
+  }
+  if (n_sketched > 0) {
+    sketch->Raise(keys, without_row, n_sketched, estimate_ + begin,
+                  shards_.tracks_changes());
   }
   ForEachShard(shards_of_[g], [this](int s) {
     shards_[s].AddToKeys(needs_[s].entries);
@@ -343,38 +346,35 @@ void BatchApply::DecideAdmission(int g, const uint32_t* without_row,
     }
     return;
   }
-  const bool counts_in_cells = shards_.counts_in_cells();
-  BloomIndex cells[kCountsAhead];
+  const Sketch* const sketch = shards_.sketch();
+  const uint32_t* estimates = nullptr;
+  if (sketch != nullptr) {
+    sketch->Estimate(keys, without_row, n, estimate_ + part_.begin[g]);
+    estimates = estimate_ + part_.begin[g];
+  }
   const auto fetch = [&](uint32_t i) {
     const uint32_t u = without_row[i];
-    if (entries[u].found()) {
-      PrefetchLine(entries[u].bucket()->version);
-    } else if (counts_in_cells) {
-      const Shard& shard = shards_.Of(keys[u]);
-      cells[i % kCountsAhead] = shard.CellsOf(keys[u]);
-      shard.PrefetchCells(cells[i % kCountsAhead]);
-    }
+    if (entries[u].found()) PrefetchLine(entries[u].bucket()->version);
   };
   for (uint32_t i = 0; i < std::min(n, kCountsAhead); ++i) fetch(i);
   for (uint32_t i = 0; i < n; ++i) {
+    if (i + kCountsAhead < n) fetch(i + kCountsAhead);
     const uint32_t u = without_row[i];
     const bool found = entries[u].found();
-    const Shard& shard = shards_.Of(keys[u]);
-    ShardNeeds& needs = needs_of(u);
-    uint32_t count = found ? entries[u].count() : 0;
-    if (counts_in_cells && !found) {
-      count = shard.CountInCells(cells[i % kCountsAhead]);
-      estimate_[part_.begin[g] + u] = count;
+    uint32_t count = 0;
+    if (found) {
+      count = entries[u].count();
+    } else if (estimates != nullptr) {
+      count = estimates[u];
     }
     const bool admitted = admission.DecideAdmission(
         admission.CountAfterBatch(count, Occurrences(end, u)));
     if (admitted) rows[u] = kToAdmit;
-    if (counts_in_cells && !found && !admitted) {
-      needs.blocks += shard.NewBlocks(cells[i % kCountsAhead]);
-    }
+    ShardNeeds& needs = needs_of(u);
+    const bool in_sketch = sketch != nullptr && !found && !admitted;
+    needs.sketched += in_sketch;
     needs.rows += admitted;
-    needs.entries += !found && (admitted || !counts_in_cells);
-    if (i + kCountsAhead < n) fetch(i + kCountsAhead);
+    needs.entries += !found && !in_sketch;
   }
 }
 

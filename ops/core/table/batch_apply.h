@@ -79,8 +79,8 @@ class BatchApply {
   // padding, in id_, whose contents are no longer needed, and decides on them.
   void Classify(int g);
   // Sets the row word of the listed keys (n) that get a row to kToAdmit, and
-  // adds what they need to needs_. With a Bloom filter, records the estimates
-  // of those without an entry, so that no key counts what another key of this
+  // adds what they need to needs_. With a sketch, records the estimates of
+  // those without an entry, so that no key counts what another key of this
   // batch adds.
   void DecideAdmission(int g, const uint32_t* without_row, uint32_t n);
   // The occurrences of distinct key u of a group whose part of end_ is `end`.
@@ -121,7 +121,7 @@ class BatchApply {
   uint32_t* end_;       // (unique) end of each key's occurrences in grouped_
   EntryRef* entry_;     // (unique)
   uint32_t* row_;       // (unique)
-  uint32_t* estimate_;  // (unique) of keys that a Bloom filter counted
+  uint32_t* estimate_;  // (unique) of keys that the sketch counts
   std::array<uint32_t*, kShards> dedup_;
   float* wide_sums_ = nullptr;  // (kShards, dim) if dim > kTileFloats
 
@@ -134,9 +134,9 @@ class BatchApply {
   std::array<uint32_t, kShards> row_quota_;  // What is left.
   // By shard.
   std::array<ShardNeeds, kShards> needs_;
-  // What is left of the quotas of entries and Bloom blocks.
+  // What is left of the quotas of entries and of keys of the sketch.
   std::array<uint32_t, kShards> entry_quota_;
-  std::array<uint32_t, kShards> block_quota_;
+  std::array<uint32_t, kShards> sketch_quota_;
   std::atomic<uint64_t> try_lock_failed_{0};  // Bit s: on shard s.
   std::atomic<bool> failed_{false};
 };

@@ -10,7 +10,6 @@
 #include "ops/core/base/float8.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/base/parallel.h"
-#include "ops/core/table/counting_bloom_filter.h"
 #include "ops/core/table/hash_index.h"
 #include "ops/core/table/row_arena.h"
 
@@ -50,7 +49,7 @@ bool BatchInsert::Run() {
       const std::unique_lock<SharedMutex> lock(shard.mutex());
       inserted = InsertAll(s) && inserted;
     }
-    shard.ReleaseQuota(quota_[s].entries, quota_[s].blocks);
+    shard.ReleaseQuota(quota_[s].entries, quota_[s].sketched);
   }
   store_.arena().ReleaseQuota(row_quota_);
   return inserted;
@@ -81,14 +80,13 @@ void BatchInsert::FindAll(int s, const Visit& visit) const {
 }
 
 ShardNeeds BatchInsert::CountNeeds(int s) const {
-  const Shard& shard = shards_[s];
   ShardNeeds needs;
   FindAll(s, [&](const Occurrence& one, EntryRef entry) {
     const bool row = OwnsRow(CountAt(one.index));
-    const bool in_cells = !entry.found() && CountsInCells(row);
-    needs.entries += !entry.found() && !in_cells;
+    const bool in_sketch = !entry.found() && CountsInSketch(row);
+    needs.entries += !entry.found() && !in_sketch;
     needs.rows += row && (!entry.found() || !entry.has_row());
-    if (in_cells) needs.blocks += shard.NewBlocks(shard.CellsOf(one.key));
+    needs.sketched += in_sketch;
   });
   return needs;
 }
@@ -102,7 +100,7 @@ bool BatchInsert::ReserveQuota(int s) {
   }
   if (AllGetEntries()) shard.ReleaseQuota(n, 0);
   quota_[s] = CountNeeds(s);
-  return shard.ReserveQuota(quota_[s].entries, quota_[s].blocks) ||
+  return shard.ReserveQuota(quota_[s].entries, quota_[s].sketched) ||
          shard.GrowToQuota();
 }
 
@@ -157,8 +155,9 @@ bool BatchInsert::InsertOne(int s, int64_t key, uint32_t i) {
   const bool had_row = !is_new && entry.has_row();
   const uint32_t count = CountAt(i);
   const bool needs_row = !had_row && OwnsRow(count);
-  if (is_new && CountsInCells(needs_row)) {
-    shard.RaiseCells(key, count, tracking_);
+  if (is_new && CountsInSketch(needs_row)) {
+    const uint32_t first = 0;
+    shards_.mutable_sketch()->Raise(&key, &first, 1, &count, tracking_);
     return true;
   }
   if (needs_row && shard.n_free_rows() == 0 && run_rows_ == 0 && !TakeRun(s)) {

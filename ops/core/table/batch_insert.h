@@ -21,8 +21,8 @@ namespace rec_estimator {
 class BatchInsert {
  public:
   // kRows: every key gets a row. Otherwise the keys that are admitted do; the
-  // others get an entry or, with kFilteredIntoBloom, raise cells.
-  enum Mode { kRows, kFiltered, kFilteredIntoBloom };
+  // others get an entry or, with kFilteredIntoSketch, the sketch counts them.
+  enum Mode { kRows, kFiltered, kFilteredIntoSketch };
 
   // All of these outlive the object.
   BatchInsert(ShardSet* shards, RowStore* store, const Admission& admission,
@@ -50,12 +50,12 @@ class BatchInsert {
   bool OwnsRow(uint32_t count) const {
     return mode_ == kRows || admission_.DecideAdmission(count);
   }
-  bool CountsInCells(bool owns_row) const {
-    return mode_ == kFilteredIntoBloom && !owns_row;
+  bool CountsInSketch(bool owns_row) const {
+    return mode_ == kFilteredIntoSketch && !owns_row;
   }
   // Whether every key gets an entry. Then, if there is room, all keys may be
   // treated as new ones, and none has to be searched.
-  bool AllGetEntries() const { return mode_ != kFilteredIntoBloom; }
+  bool AllGetEntries() const { return mode_ != kFilteredIntoSketch; }
 
   // The methods below need the exclusive lock of shard s.
 

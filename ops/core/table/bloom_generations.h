@@ -40,9 +40,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "ops/core/base/cpu_memory.h"
 #include "ops/core/table/counting_bloom_filter.h"
 
 namespace rec_estimator {
@@ -78,7 +78,7 @@ class GenerationAges {
 };
 
 // Thread rule: as BloomShard.
-class BloomGenerations {
+class alignas(kCacheLine) BloomGenerations {
  public:
   using Block = BloomShard::Block;
 
@@ -88,41 +88,31 @@ class BloomGenerations {
 
   // Must be called first. `geometry` outlives this object.
   void SetGeometry(const BloomGeometry* geometry) {
-    young_.SetGeometry(geometry);
-    if (!is_enabled()) return;
-    older_ = std::make_unique<Older>();
-    for (BloomShard& each : *older_) each.SetGeometry(geometry);
+    for (BloomShard& each : by_age_) each.SetGeometry(geometry);
   }
-  // Whether the table has a Bloom filter. Without one, only the methods that
-  // say so may be called.
-  bool is_enabled() const { return young_.is_enabled(); }
 
-  // By age; 0 is the one that counts, which exists without a filter, too.
-  BloomShard& operator[](int age) {
-    return age == 0 ? young_ : (*older_)[age - 1];
-  }
-  const BloomShard& operator[](int age) const {
-    return age == 0 ? young_ : (*older_)[age - 1];
-  }
-  BloomShard& young() { return young_; }
-  const BloomShard& young() const { return young_; }
+  // By age; 0 is the one that counts.
+  BloomShard& operator[](int age) { return by_age_[age]; }
+  const BloomShard& operator[](int age) const { return by_age_[age]; }
+  BloomShard& young() { return by_age_[0]; }
+  const BloomShard& young() const { return by_age_[0]; }
 
   void Prefetch(const BloomIndex& index) const {
-    ForEach([&](const BloomShard& each) { each.Prefetch(index); });
+    for (const BloomShard& each : by_age_) each.Prefetch(index);
   }
   // The count of a key.
   uint32_t Estimate(const BloomIndex& index) const {
     uint32_t estimate = 0;
-    ForEach([&](const BloomShard& each) {
+    for (const BloomShard& each : by_age_) {
       const Block* block = each.Find(index.block);
-      if (block == nullptr) return;
+      if (block == nullptr) continue;
       estimate = std::max(estimate, each.Estimate(*block, index.seed));
-    });
+    }
     return estimate;
   }
   // Raises a key's cells of age 0. The caller has reserved room.
   void Raise(const BloomIndex& index, uint32_t count, bool tracking) {
-    young_.Raise(index.seed, count, tracking, young_.FindOrAdd(index.block));
+    young().Raise(index.seed, count, tracking, young().FindOrAdd(index.block));
   }
 
   // Makes each generation one older; age 0 is empty then.
@@ -131,47 +121,26 @@ class BloomGenerations {
       (*this)[age].TakeFrom(&(*this)[age - 1]);
     }
   }
-  // Forgets all but the youngest `count` generations, at least one.
+  // Forgets all but the youngest `count` generations.
   void Keep(int count) {
     for (int age = count; age < kBloomGenerations; ++age) (*this)[age].Clear();
   }
 
-  // These do nothing without a filter.
   size_t bytes() const {
     size_t bytes = 0;
-    ForEach([&](const BloomShard& each) { bytes += each.bytes(); });
+    for (const BloomShard& each : by_age_) bytes += each.bytes();
     return bytes;
   }
-  void Clear() {
-    ForEach([](BloomShard& each) { each.Clear(); });
-  }
+  void Clear() { Keep(0); }
   void MarkPending() {
-    ForEach([](BloomShard& each) { each.MarkPending(); });
+    for (BloomShard& each : by_age_) each.MarkPending();
   }
   void ForgetPending() {
-    ForEach([](BloomShard& each) { each.ForgetPending(); });
+    for (BloomShard& each : by_age_) each.ForgetPending();
   }
 
  private:
-  using Older = std::array<BloomShard, kBloomGenerations - 1>;
-
-  template <typename Visit>
-  void ForEach(const Visit& visit) const {
-    visit(young_);
-    if (older_ == nullptr) return;
-    for (const BloomShard& each : *older_) visit(each);
-  }
-  template <typename Visit>
-  void ForEach(const Visit& visit) {
-    visit(young_);
-    if (older_ == nullptr) return;
-    for (BloomShard& each : *older_) visit(each);
-  }
-
-  BloomShard young_;
-  // Apart, so that shards without a filter stay small: an apply of few keys
-  // reads all of them.
-  std::unique_ptr<Older> older_;
+  std::array<BloomShard, kBloomGenerations> by_age_;
 };
 
 }  // namespace rec_estimator

@@ -76,8 +76,6 @@ namespace rec_estimator {
 // The size of a filter and the cells of each key. Immutable.
 class BloomGeometry {
  public:
-  // No filter.
-  BloomGeometry() = default;
   // A filter for `max_elements` >= 1 distinct keys in `shards` shards. It
   // counts up to `threshold` and has a false positive rate in (0, 1).
   BloomGeometry(int shards, uint32_t threshold, int64_t max_elements,
@@ -140,8 +138,6 @@ class BloomShard {
 
   // Must be called first. `geometry` outlives this object.
   void SetGeometry(const BloomGeometry* geometry) { geometry_ = geometry; }
-  // Whether the table has a Bloom filter.
-  bool is_enabled() const { return geometry_->shard_blocks() > 0; }
 
   BloomIndex IndexOf(uint64_t hash) const {  // hash: MixKey of the key.
     return {FastRange(hash, static_cast<uint64_t>(geometry_->shard_blocks())),

@@ -2,7 +2,6 @@
 #include "ops/core/table/embedding_table.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 #include <mutex>
@@ -15,7 +14,6 @@
 #include "ops/core/table/batch_apply.h"
 #include "ops/core/table/batch_insert.h"
 #include "ops/core/table/batch_scratch.h"
-#include "ops/core/table/bloom_generations.h"
 #include "ops/core/table/eviction.h"
 #include "ops/core/table/row_limit.h"
 #include "ops/core/table/row_lookup.h"
@@ -56,7 +54,7 @@ void EmbeddingTable::Clear() {
   const ExclusiveLocks locks(*shards_, kAllShards);
   for (Shard& shard : *shards_) shard.Clear();
   shards_->set_tracks_changes(false);
-  *shards_->mutable_ages() = GenerationAges();
+  if (shards_->sketch() != nullptr) shards_->mutable_sketch()->Clear();
   store_->Clear();
 }
 
@@ -176,12 +174,12 @@ bool EmbeddingTable::Insert(const Rows& rows) {
 
 bool EmbeddingTable::InsertFiltered(const int64_t* keys, size_t n,
                                     const int64_t* freqs,
-                                    const int64_t* versions, bool into_bloom) {
+                                    const int64_t* versions, bool into_sketch) {
   if (n == 0) return true;
   return BatchInsert(shards_.get(), store_.get(), admission_,
                      {keys, n, nullptr, {}, freqs, versions},
-                     into_bloom && shards_->counts_in_cells()
-                         ? BatchInsert::kFilteredIntoBloom
+                     into_sketch && shards_->sketch() != nullptr
+                         ? BatchInsert::kFilteredIntoSketch
                          : BatchInsert::kFiltered)
       .Run();
 }
@@ -212,65 +210,17 @@ int64_t EmbeddingTable::EvictSmaller(float half_squared_norm, int64_t stamp) {
   return EvictSmallerRows(shards_.get(), half_squared_norm, stamp);
 }
 
-EmbeddingTable::BloomLayout EmbeddingTable::bloom_layout() const {
-  const BloomGeometry& bloom = shards_->bloom();
-  return {bloom.shard_blocks() * kShards, bloom.cells(), bloom.hashes(),
-          bloom.cell_bits()};
-}
+const Sketch* EmbeddingTable::sketch() const { return shards_->sketch(); }
 
-static_assert(EmbeddingTable::kMaxGenerations == kBloomGenerations,
-              "one number, for callers and for the core");
-
-bool EmbeddingTable::MergeBloom(int age, const int64_t* blocks, size_t n,
-                                const uint32_t* cells) {
-  const int64_t shard_blocks = shards_->bloom().shard_blocks();
-  const auto number = [&](size_t i) {  // In its shard.
-    return static_cast<uint64_t>(blocks[i] % shard_blocks);
-  };
-  // Calls visit(s, begin, end) for runs of blocks of one shard, locked, until
-  // it returns false.
-  const auto for_runs = [&](const auto& visit) {
-    for (size_t begin = 0, end; begin < n; begin = end) {
-      const int64_t s = blocks[begin] / shard_blocks;
-      end = begin + 1;
-      while (end < n && blocks[end] / shard_blocks == s) ++end;
-      const std::unique_lock<SharedMutex> lock(
-          (*shards_)[static_cast<int>(s)].mutex());
-      if (!visit(static_cast<int>(s), begin, end)) return false;
-    }
-    return true;
-  };
-  const auto is_new = [&](const Shard& shard, size_t i) {
-    return shard.bloom()[age].Find(number(i)) == nullptr;
-  };
-  // All shards get their room before any cell changes.
-  std::array<int64_t, kShards> new_blocks{};
-  const size_t width = static_cast<size_t>(shards_->bloom().cells());
-  return for_runs([&](int s, size_t begin, size_t end) {
-           const Shard& shard = (*shards_)[s];
-           for (size_t i = begin; i < end; ++i) {
-             new_blocks[s] += is_new(shard, i);
-           }
-           return (*shards_)[s].ReserveBlocks(age, new_blocks[s]);
-         }) &&
-         for_runs([&](int s, size_t begin, size_t end) {
-           Shard& shard = (*shards_)[s];
-           // There is room, unless another thread cleared the table since.
-           if (!shard.ReserveBlocks(age, new_blocks[s])) return false;
-           for (size_t i = begin; i < end; ++i) {
-             new_blocks[s] -= is_new(shard, i);
-             shard.MergeBlock(age, number(i), cells + i * width);
-           }
-           return true;
-         });
-}
-
-void EmbeddingTable::MergeGenerations(
-    const std::vector<BloomGeneration>& generations) {
-  std::vector<int64_t> starts;
-  for (const BloomGeneration& each : generations) starts.push_back(each.start);
+bool EmbeddingTable::MergeSketch(const Sketch::StoredRows& rows) {
   const ExclusiveLocks locks(*shards_, kAllShards);
-  shards_->mutable_ages()->Merge(generations.front().number, starts);
+  return shards_->mutable_sketch()->MergeRows(rows, shards_->tracks_changes());
+}
+
+void EmbeddingTable::MergeSketchHeads(const Sketch::Heads& last,
+                                      int64_t total) {
+  const ExclusiveLocks locks(*shards_, kAllShards);
+  shards_->mutable_sketch()->MergeHeads(last, total);
 }
 
 // -------------------------------------------------------------- bank and slots

@@ -43,43 +43,42 @@
 // uses, sorts and reserves room in the same way.
 //
 // Filters: Admission has the rule. A key that is counted but not admitted has
-// either an entry without a row or, with a Bloom filter, cells in its shard's
-// blocks and no entry (counting_bloom_filter.h). An apply decides on all keys
-// of a shard by the counts before the batch and changes entries after that. So
-// Admits, which decides the same way, predicts what an Apply will do.
+// either an entry without a row or no entry, and a sketch counts it (sketch.h),
+// such as a counting Bloom filter (bloom_sketch.h). An apply decides on all
+// keys of a shard by the counts before the batch and changes entries after
+// that. So Admits, which decides the same way, predicts what an Apply will do.
 //
 // Special keys: only a key without a row is compared with the padding key, so
 // other tables pay nothing for it. The values of frozen keys are saved before
 // the rows of a shard are updated and restored afterwards. A table with a row
 // limit counts a batch's new keys before anything changes (row_limit.h).
 //
-// Eviction (eviction.h) erases in place. A Bloom filter cannot remove a key, so
-// it consists of generations, and the oldest is forgotten as a whole. A key
-// that is evicted before that keeps an entry without a row: its cells would
-// admit it at once.
+// Eviction (eviction.h) erases in place. A sketch cannot remove a key, so it
+// ages as a whole. A key that is evicted before the sketch has forgotten it
+// keeps an entry without a row: the sketch would admit it at once.
 //
-// Incremental saves: while changes are tracked, each entry and each Bloom block
-// has a change mark and a pending mark, and each shard lists its erased keys.
-// Snapshot(kChanged) reads all of these. MarkSaved turns change marks into
-// pending marks; CommitSaved clears those once the save is safe. To play back a
-// delta: erase, insert rows, insert counted keys, merge blocks.
+// Incremental saves: while changes are tracked, each entry and each block of a
+// sketch has a change mark and a pending mark, and each shard lists its erased
+// keys. Snapshot(kChanged) reads all of these. MarkSaved turns change marks
+// into pending marks; CommitSaved clears those once the save is safe. To play
+// back a delta: erase, insert rows, insert counted keys, merge the sketch.
 //
-// Out of memory: an apply first reserves quotas of entries, rows and Bloom
-// blocks for its distinct keys. Mostly a quota is one atomic addition; if there
-// is no room, the index grows under the lock. No row is touched before all
-// quotas are granted, so Apply and Insert change nothing if they return false.
-// The exception: another thread erases keys of the batch or clears the table
-// meanwhile, and memory then runs out. Then whole shards are skipped. SetBank,
-// EnsureSlots, bank, slots and Snapshot throw std::bad_alloc instead.
+// Out of memory: an apply first reserves quotas of entries, rows and room in
+// the sketch for its distinct keys. Mostly a quota is one atomic addition; if
+// there is no room, the index grows under the lock. No row is touched before
+// all quotas are granted, so Apply and Insert change nothing if they return
+// false. The exception: another thread erases keys of the batch or clears the
+// table meanwhile, and memory then runs out. Then whole shards are skipped.
+// SetBank, EnsureSlots, bank, slots and Snapshot throw std::bad_alloc instead.
 //
 // THREAD RULE
 //
 // Any thread may call any method at any time. A shard's lock is held shared to
 // read rows and entries and exclusively to change them. An apply, insertion,
 // erasure, eviction and CommitSaved hold one shard's lock at a time. A Reader,
-// Snapshot, EnsureSlots, SetBank, Clear, and an eviction that rotates the
-// generations of a Bloom filter hold several, taken in ascending order. bank()
-// and slots() take no shard's lock.
+// Snapshot, EnsureSlots, SetBank, Clear, MergeSketch, and an eviction that ages
+// the sketch hold several, taken in ascending order. bank() and slots() take no
+// shard's lock.
 //
 // Work inside `parallel` never blocks on an exclusive lock. It calls try_lock,
 // and the calling thread later handles the shards whose try_lock failed. The
@@ -119,6 +118,7 @@
 #include "ops/core/base/parallel.h"
 #include "ops/core/math/row_update.h"
 #include "ops/core/table/admission.h"
+#include "ops/core/table/sketch.h"
 #include "ops/core/table/table_spec.h"
 
 namespace rec_estimator {
@@ -159,7 +159,7 @@ class EmbeddingTable {
   // temporarily needs memory for all rows twice.
   bool EnsureSlots(const std::vector<SlotSpec>& slots);
 
-  // Removes all keys and empties the Bloom filter. Bank and slots stay. Stops
+  // Removes all keys and empties the sketch. Bank and slots stay. Stops
   // tracking changes, since nothing is known to be saved any more.
   void Clear();
 
@@ -254,14 +254,14 @@ class EmbeddingTable {
 
   // Inserts keys that a checkpoint holds as counted but not admitted, or
   // overwrites their count and version. Admission is decided anew: a key whose
-  // count reaches the threshold gets an initial row. into_bloom: if there is a
-  // Bloom filter, a key that has no entry and is not admitted is counted in its
-  // cells instead of getting an entry. A key that owns a row keeps it. Returns
+  // count reaches the threshold gets an initial row. into_sketch: a sketch, if
+  // there is one, counts a key that has no entry and is not admitted. Otherwise
+  // the key gets an entry. A key that owns a row keeps it. Returns
   // false and changes nothing if there is no memory.
   bool InsertFiltered(const int64_t* keys, size_t n,
                       const int64_t* freqs,     // (n); nullptr: 0.
                       const int64_t* versions,  // (n); nullptr: -1.
-                      bool into_bloom);
+                      bool into_sketch);
 
   // Overwrites one slot of those keys (n) that own rows and returns how many
   // do.
@@ -273,46 +273,29 @@ class EmbeddingTable {
   // recorded.
 
   // Erases rows and counts of keys (n) and returns how many were present. The
-  // rows are reused. Cells of a Bloom filter stay.
+  // rows are reused. What the sketch counted stays.
   size_t Erase(const int64_t* keys, size_t n);
   // Evicts all keys, with or without a row, whose version is in [0, version).
   // Stamps keys that were never applied (-1), or that were applied after
   // `stamp` by a run that had come further than this one, with `stamp`. Returns
   // the number of evicted keys. stamp - version is the keys' time to live, by
-  // which a Bloom filter ages (bloom_generations.h). While its cells count an
-  // evicted key, the key keeps an entry without a row, in which it is counted
-  // from 0.
+  // which the sketch ages. While it counts an evicted key, the key keeps an
+  // entry without a row, in which it is counted from 0.
   int64_t EvictOlder(int64_t version, int64_t stamp);
   // Evicts rows with 0.5 * sum(value^2) < half_squared_norm, summed in float64
-  // and in order, and rows with a NaN. A Bloom filter ages by the number of
-  // keys that it counted, and entries without a row with it. stamp: the step,
+  // and in order, and rows with a NaN. The sketch ages by the number of keys
+  // that it counted, and entries without a row with it. stamp: the step,
   // or -1 without steps.
   int64_t EvictSmaller(float half_squared_norm, int64_t stamp = -1);
 
-  // The geometry of the Bloom filter. It depends on the FilterSpec alone, so
-  // filters of one spec can be merged.
-  struct BloomLayout {
-    int64_t blocks;  // 0: there is no filter, and all else is 0.
-    int cells_per_block;
-    int hashes;
-    int cell_bits;  // 4, 8, 16 or 32: the least that holds the threshold.
-  };
-  BloomLayout bloom_layout() const;
-  // A generation of the Bloom filter. The youngest has age 0.
-  struct BloomGeneration {
-    int64_t number;  // Consecutive: of age 0, the rotations so far.
-    int64_t start;   // The step at which it began.
-    int64_t blocks;  // In a Snapshot.
-  };
-  static constexpr int kMaxGenerations = 3;
-  // Raises the cells of blocks (n), numbers in [0, blocks), of the generation
-  // of this age to at least `cells`. Returns false and changes nothing if there
-  // is no memory.
-  bool MergeBloom(int age, const int64_t* blocks, size_t n,
-                  const uint32_t* cells);  // (n, cells_per_block)
-  // Takes over the ages of generations, youngest first, 1 to kMaxGenerations of
-  // them. Of generations of the same age, the later start wins.
-  void MergeGenerations(const std::vector<BloomGeneration>& generations);
+  // nullptr: every counted key has an entry. For what is fixed about a sketch
+  // and for checks of what was stored; a Snapshot reads what it counts.
+  const Sketch* sketch() const;
+  // Raises counts to those of a checkpoint, which were checked. Returns false
+  // and changes nothing if there is no memory.
+  bool MergeSketch(const Sketch::StoredRows& rows);
+  // Takes over the heads of the last checkpoint of a chain, of `total` rows.
+  void MergeSketchHeads(const Sketch::Heads& last, int64_t total);
 
   // Starts recording changes for incremental saves. Off at first and after
   // Clear. If called while a Snapshot lives, all changes after the Snapshot are
@@ -365,17 +348,11 @@ class EmbeddingTable {
     // is also listed above, so a restore erases first.
     const std::vector<int64_t>& erased() const { return erased_; }
 
-    // The generations of the Bloom filter, youngest first, with the number of
-    // their blocks that were ever touched (kChanged: changed).
-    const std::vector<BloomGeneration>& bloom_generations() const {
-      return bloom_generations_;
-    }
-    int64_t bloom_blocks() const;  // Of all generations.
-    // Calls visit(number, cells (cells_per_block)) for each of them, generation
-    // by generation, numbers ascending.
-    void ForEachBloomBlock(
-        const std::function<void(int64_t number, const uint32_t* cells)>& visit)
-        const;
+    // What the sketch saves, which the table must have: of kChanged, what
+    // changed.
+    const Sketch::Heads& sketch_heads() const { return sketch_heads_; }
+    int64_t sketch_rows() const { return sketch_rows_; }
+    void ForEachSketchRow(const Sketch::VisitRow& visit) const;
 
     // Marks all changes so far as pending. They remain part of every kChanged
     // Snapshot until CommitSaved.
@@ -393,12 +370,12 @@ class EmbeddingTable {
     std::vector<int64_t> admitted_offsets_;
     std::vector<int64_t> filtered_offsets_;
     std::vector<int64_t> erased_;
-    std::vector<BloomGeneration> bloom_generations_;
+    Sketch::Heads sketch_heads_;
+    int64_t sketch_rows_ = 0;
   };
 
-  // The count of each key; 0 if unknown. For a key that is only in the Bloom
-  // filter, the estimate: at least the smaller of count and threshold. Never
-  // inserts.
+  // The count of each key; 0 if unknown. For a key that only the sketch counts,
+  // the estimate: at least the smaller of count and threshold. Never inserts.
   void Frequencies(const int64_t* keys, size_t n, int64_t* out) const;
   // global_step of the last apply of each key; -1 if unknown or never applied.
   void Versions(const int64_t* keys, size_t n, int64_t* out) const;
@@ -406,7 +383,7 @@ class EmbeddingTable {
   int64_t size() const;          // Keys that own a row.
   int64_t total_count() const;   // All entries, with and without a row.
   int64_t capacity() const;      // Entries that fit before a shard grows.
-  int64_t memory_bytes() const;  // Of buckets, rows and Bloom blocks.
+  int64_t memory_bytes() const;  // Of buckets, rows and the sketch.
 
  private:
   const int dim_;

@@ -3,19 +3,18 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <mutex>
 #include <vector>
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
-#include "ops/core/table/counting_bloom_filter.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/hash_index.h"
 #include "ops/core/table/row_arena.h"
 #include "ops/core/table/row_store.h"
 #include "ops/core/table/shard.h"
 #include "ops/core/table/shard_set.h"
+#include "ops/core/table/sketch.h"
 
 namespace rec_estimator {
 
@@ -55,16 +54,9 @@ void EmbeddingTable::Snapshot::Count() {
     admitted_offsets_[b + 1] += admitted_offsets_[b];
     filtered_offsets_[b + 1] += filtered_offsets_[b];
   }
-  const GenerationAges& ages = table_.shards_->ages();
-  for (int age = 0; age < ages.count(); ++age) {
-    int64_t blocks = 0;
-    for (const Shard& shard : *table_.shards_) {
-      shard.bloom()[age].ForEach([&](const BloomShard::Block* block) {
-        blocks += !only_changed_ || BloomShard::Changed(*block);
-      });
-    }
-    bloom_generations_.push_back(
-        {ages.number() - age, ages.start(age), blocks});
+  if (const Sketch* sketch = table_.sketch()) {
+    sketch_heads_ = sketch->SaveHeads(only_changed_);
+    sketch_rows_ = sketch->RowsToSave(only_changed_);
   }
   if (!only_changed_) return;
   for (const Shard& shard : *table_.shards_) {
@@ -165,39 +157,9 @@ void EmbeddingTable::Snapshot::MarkSaved() {
   for (Shard& shard : *table_.shards_) shard.MarkSaved();
 }
 
-int64_t EmbeddingTable::Snapshot::bloom_blocks() const {
-  int64_t blocks = 0;
-  for (const BloomGeneration& each : bloom_generations_) blocks += each.blocks;
-  return blocks;
-}
-
-void EmbeddingTable::Snapshot::ForEachBloomBlock(
-    const std::function<void(int64_t number, const uint32_t* cells)>& visit)
-    const {
-  const ShardSet& shards = *table_.shards_;
-  const BloomGeometry& geometry = shards.bloom();
-  std::vector<uint32_t> cells(static_cast<size_t>(geometry.cells()));
-  std::vector<const BloomShard::Block*> blocks;
-  const int n_ages = shards.ages().count();
-  for (int i = 0; i < n_ages * kShards; ++i) {
-    const int s = i % kShards;
-    const BloomShard& bloom = shards[s].bloom()[i / kShards];
-    blocks.clear();
-    bloom.ForEach([&](const BloomShard::Block* block) {
-      if (!only_changed_ || BloomShard::Changed(*block)) {
-        blocks.push_back(block);
-      }
-    });
-    std::sort(blocks.begin(), blocks.end(),
-              [](const BloomShard::Block* a, const BloomShard::Block* b) {
-                return a->number() < b->number();
-              });
-    for (const BloomShard::Block* block : blocks) {
-      bloom.Unpack(*block, cells.data());
-      visit(s * geometry.shard_blocks() + static_cast<int64_t>(block->number()),
-            cells.data());
-    }
-  }
+void EmbeddingTable::Snapshot::ForEachSketchRow(
+    const Sketch::VisitRow& visit) const {
+  table_.sketch()->SaveRows(only_changed_, visit);
 }
 
 }  // namespace rec_estimator

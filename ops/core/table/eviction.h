@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddingTable::EvictOlder and EvictSmaller. They also age the Bloom filter,
-// so that it forgets keys that no longer occur.
+// EmbeddingTable::EvictOlder and EvictSmaller. They also age the sketch, so
+// that it forgets keys that no longer occur.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_EVICTION_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_EVICTION_H_
 
@@ -11,7 +11,7 @@
 namespace rec_estimator {
 
 // Both return the number of evicted keys and lock one shard at a time. With a
-// Bloom filter they first lock all shards, to rotate its generations.
+// sketch they first lock all shards, to age it.
 int64_t EvictOlderKeys(ShardSet* shards, int64_t version, int64_t stamp);
 int64_t EvictSmallerRows(ShardSet* shards, float half_squared_norm,
                          int64_t stamp);

@@ -5,13 +5,14 @@
 
 namespace rec_estimator {
 
-void Shard::Initialize(RowStore* rows, const BloomGeometry* bloom,
+void Shard::Initialize(int number, RowStore* rows, Sketch* sketch,
                        const std::atomic<bool>* tracks_changes,
                        double stagger) {
+  number_ = number;
   store_ = rows;
+  sketch_ = sketch;
   tracks_changes_ = tracks_changes;
   stagger_ = stagger;
-  bloom_.SetGeometry(bloom);
 }
 
 void Shard::AddFrozenKey(int64_t key) {
@@ -34,12 +35,12 @@ bool Shard::ReserveEntries(int64_t entries) {
 bool Shard::GrowToQuota(int64_t more_entries) {
   return ReserveEntries(n_keys() + quota_.load(std::memory_order_acquire) +
                         more_entries) &&
-         ReserveBlocks(/*age=*/0, bloom_.young().quota());
+         (sketch_ == nullptr || sketch_->GrowToQuota(number_));
 }
 
 bool Shard::MakeRoom(const ShardNeeds& needs) {
   return ReserveEntries(n_keys() + needs.entries) &&
-         ReserveBlocks(/*age=*/0, needs.blocks);
+         (needs.sketched == 0 || sketch_->MakeRoom(number_, needs.sketched));
 }
 
 // --------------------------------------------------------------- single rows
@@ -114,7 +115,7 @@ void Shard::Remove(EntryRef entry) {
 }
 
 void Shard::Evict(EntryRef entry, int64_t stamp) {
-  if (CountInCells(entry.key()) == 0) return Remove(entry);
+  if (CountInSketch(entry.key()) == 0) return Remove(entry);
   NoteErased(entry.key());
   FreeRowOf(entry);
   entry.row() = HashIndex::kNoRow;
@@ -135,7 +136,7 @@ int64_t Shard::EvictOlder(int64_t version, int64_t stamp) {
   index_.ForEach([&](EntryRef entry) {
     if (entry.version() >= 0 && entry.version() < version) {
       // The entry that an evicted key kept was counted when it was evicted.
-      evicted += !counts_in_cells() || entry.has_row() || entry.count() > 0;
+      evicted += sketch_ == nullptr || entry.has_row() || entry.count() > 0;
       entry.has_row() ? Evict(entry, stamp) : Remove(entry);
     } else if (entry.version() > stamp || entry.version() == -1) {
       entry.version() = stamp;
@@ -176,7 +177,7 @@ int64_t Shard::EvictSmaller(float half_squared_norm, int64_t forgotten,
   size_t n = 0;
   index_.ForEach([&](EntryRef entry) {
     if (!entry.has_row()) {
-      if (counts_in_cells()) age_without_row(entry);
+      if (sketch_ != nullptr) age_without_row(entry);
       return;
     }
     PrefetchLines(view.Row(entry.row()),
@@ -198,7 +199,6 @@ void Shard::Clear() {
   capacity_ = 0;
   first_free_row_ = HashIndex::kNoRow;
   n_free_rows_ = 0;
-  bloom_.Clear();
   erased_ = {};
   n_erased_pending_ = 0;
 }
@@ -207,13 +207,13 @@ void Shard::Clear() {
 
 void Shard::MarkSaved() {
   index_.MarkPending();
-  bloom_.MarkPending();
+  if (sketch_ != nullptr) sketch_->MarkPending(number_);
   n_erased_pending_ = erased_.size();
 }
 
 void Shard::CommitSaved() {
   index_.ForgetPending();
-  bloom_.ForgetPending();
+  if (sketch_ != nullptr) sketch_->ForgetPending(number_);
   erased_.erase(erased_.begin(), erased_.begin() + static_cast<std::ptrdiff_t>(
                                                        n_erased_pending_));
   n_erased_pending_ = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One shard of a table: its lock, its index, its Bloom blocks and its counters.
+// One shard of a table: its lock, its index, its part of the sketch and its
+// counters.
 // embedding_table.h has the overall design.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_SHARD_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_SHARD_H_
@@ -14,11 +15,10 @@
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/base/shared_mutex.h"
-#include "ops/core/table/bloom_generations.h"
-#include "ops/core/table/counting_bloom_filter.h"
 #include "ops/core/table/hash_index.h"
 #include "ops/core/table/row_arena.h"
 #include "ops/core/table/row_store.h"
+#include "ops/core/table/sketch.h"
 
 namespace rec_estimator {
 
@@ -33,7 +33,7 @@ inline constexpr size_t kChunk = 16;
 struct ShardNeeds {
   uint32_t entries = 0;
   uint32_t rows = 0;
-  uint32_t blocks = 0;  // Of the Bloom filter. A shared block counts twice.
+  uint32_t sketched = 0;  // Keys that the sketch counts.
 };
 
 // Thread rule: const methods need mutex(), shared at least; all others need it
@@ -46,7 +46,8 @@ class Shard {
 
   // Must be called first. What the pointers refer to outlives this object.
   // `stagger` in [0, 1): where the shard is in its growth cycle.
-  void Initialize(RowStore* rows, const BloomGeometry* bloom,
+  // sketch: nullptr if every counted key has an entry.
+  void Initialize(int number, RowStore* rows, Sketch* sketch,
                   const std::atomic<bool>* tracks_changes, double stagger);
   void AddFrozenKey(int64_t key);
 
@@ -60,23 +61,23 @@ class Shard {
 
   // ----- Room.
 
-  // Reserves room for new entries and, if there is a Bloom filter, as many
-  // blocks as given. Returns whether there is room now. If not, the caller
-  // calls GrowToQuota or releases the quota. No lock.
-  bool ReserveQuota(int64_t entries, int64_t blocks) {
-    const bool has_blocks =
-        !bloom_.is_enabled() || bloom_.young().ReserveQuota(blocks);
+  // Reserves room for new entries and for new keys of the sketch. Returns
+  // whether there is room now. If not, the caller calls GrowToQuota or releases
+  // the quota. No lock.
+  bool ReserveQuota(int64_t entries, int64_t sketched) {
+    const bool has_sketched =
+        sketch_ == nullptr || sketch_->ReserveQuota(number_, sketched);
     // Before keys_ is read: an apply adds to keys_ first and releases its quota
     // then, so one that ends in between is counted twice rather than never.
     const int64_t quota =
         quota_.fetch_add(entries, std::memory_order_acq_rel) + entries;
-    return has_blocks && keys_.load(std::memory_order_acquire) + quota <=
-                             capacity_.load(std::memory_order_acquire);
+    return has_sketched && keys_.load(std::memory_order_acquire) + quota <=
+                               capacity_.load(std::memory_order_acquire);
   }
   // No lock.
-  void ReleaseQuota(int64_t entries, int64_t blocks) {
+  void ReleaseQuota(int64_t entries, int64_t sketched) {
     quota_.fetch_sub(entries, std::memory_order_acq_rel);
-    if (bloom_.is_enabled()) bloom_.young().ReleaseQuota(blocks);
+    if (sketch_ != nullptr) sketch_->ReleaseQuota(number_, sketched);
   }
   // Makes room for all quotas and `more_entries`. False: no memory.
   bool GrowToQuota(int64_t more_entries = 0);
@@ -85,20 +86,20 @@ class Shard {
   bool HasRoom(const ShardNeeds& needs) const {
     return n_keys() + needs.entries <=
                capacity_.load(std::memory_order_relaxed) &&
-           (needs.blocks == 0 ||
-            bloom_.young().used() + needs.blocks <= bloom_.young().capacity());
+           (needs.sketched == 0 || sketch_->HasRoom(number_, needs.sketched));
   }
-  // Makes it fit. Entries and blocks move. False: no memory.
+  // Makes it fit. Entries move. False: no memory.
   bool MakeRoom(const ShardNeeds& needs);
 
   // ----- Reading.
 
   const HashIndex& index() const { return index_; }
-  const BloomGenerations& bloom() const { return bloom_; }
   bool tracks_changes() const {
     return tracks_changes_->load(std::memory_order_relaxed);
   }
-  size_t bytes() const { return index_.bytes() + bloom_.bytes(); }
+  size_t bytes() const {
+    return index_.bytes() + (sketch_ == nullptr ? 0 : sketch_->bytes(number_));
+  }
   // Keys that lost their row or entry since the last committed save, while
   // changes were tracked.
   const std::vector<int64_t>& erased() const { return erased_; }
@@ -109,29 +110,12 @@ class Shard {
 
   // The count of a key for which Find returned `entry`.
   uint32_t CountOf(int64_t key, EntryRef entry) const {
-    return entry.found() ? entry.count() : CountInCells(key);
+    return entry.found() ? entry.count() : CountInSketch(key);
   }
 
-  // ----- Counts of keys without an entry. Only this class knows what counts
-  // them: another counter would be a member beside bloom_.
-
-  // If not, every counted key has an entry.
-  bool counts_in_cells() const { return bloom_.is_enabled(); }
-  // Where a key is counted. PrefetchCells reads ahead for the other three.
-  BloomIndex CellsOf(int64_t key) const {
-    return bloom_.young().IndexOf(MixKey(key));
-  }
-  void PrefetchCells(const BloomIndex& cells) const { bloom_.Prefetch(cells); }
-  uint32_t CountInCells(const BloomIndex& cells) const {
-    return bloom_.Estimate(cells);
-  }
-  // The blocks that RaiseCells would add.
-  uint32_t NewBlocks(const BloomIndex& cells) const {
-    return bloom_.young().Find(cells.block) == nullptr;
-  }
-  // The count by the cells alone, whether or not the key has an entry.
-  uint32_t CountInCells(int64_t key) const {
-    return counts_in_cells() ? CountInCells(CellsOf(key)) : 0;
+  // The count by the sketch alone, whether or not the key has an entry.
+  uint32_t CountInSketch(int64_t key) const {
+    return sketch_ == nullptr ? 0 : sketch_->CountOf(key);
   }
 
   // ----- Changing single entries. The caller has made room.
@@ -139,28 +123,6 @@ class Shard {
   EntryRef Insert(int64_t key) {
     return index_.Insert(index_.Home(MixKey(key)), key);
   }
-  // Raises a key's cells to `count`.
-  void RaiseCells(int64_t key, uint32_t count, bool tracking) {
-    bloom_.Raise(CellsOf(key), count, tracking);
-  }
-  // Makes room for this many more blocks of a generation. False: no memory.
-  bool ReserveBlocks(int age, int64_t blocks) {
-    return bloom_[age].Reserve(bloom_[age].used() + blocks, stagger_);
-  }
-  // Raises all cells of a block, given by its number in the shard.
-  void MergeBlock(int age, uint64_t number, const uint32_t* cells) {
-    bloom_[age].Merge(cells, tracks_changes(), bloom_[age].FindOrAdd(number));
-  }
-  // After a rotation: as much room as the previous generation needed, so that
-  // the new one need not grow again. Only a hint.
-  void ReserveAsBefore() {
-    if (!bloom_.is_enabled()) return;
-    bloom_.young().Reserve(bloom_[1].used(), stagger_);
-  }
-  // Makes each generation of the Bloom filter one older.
-  void RotateBloom() { bloom_.Rotate(); }
-  // Forgets all but the youngest `count` generations.
-  void KeepGenerations(int count) { bloom_.Keep(count); }
   // The caller calls these after it has inserted entries or given them rows.
   void AddToKeys(int64_t entries) {
     keys_.store(n_keys() + entries, std::memory_order_release);
@@ -205,7 +167,7 @@ class Shard {
   bool Erase(int64_t key);
   int64_t EvictOlder(int64_t version, int64_t stamp);
   // Also erases the entries without a row that were last counted before
-  // `forgotten`, if there is a Bloom filter. Stamps the others as EvictOlder.
+  // `forgotten`, if there is a sketch. Stamps the others as EvictOlder.
   int64_t EvictSmaller(float half_squared_norm, int64_t forgotten,
                        int64_t stamp);
   // Returns whether the key owns a row. values: (slots()[slot].width)
@@ -226,10 +188,10 @@ class Shard {
   template <typename Visit>
   void ForEachFrozen(const Visit& visit);
   void Remove(EntryRef entry);
-  // Evicts a key that owns a row. If cells still count the key, they would
-  // admit it at once, so it keeps an entry without a row, of count 0 and
+  // Evicts a key that owns a row. If the sketch still counts the key, it would
+  // admit it at once, so the key keeps an entry without a row, of count 0 and
   // version `stamp`. That entry is evicted like any other without a row, and
-  // the generations with these cells are forgotten before that.
+  // the sketch has forgotten the key before that.
   void Evict(EntryRef entry, int64_t stamp);
   void FreeRowOf(EntryRef entry);
   void NoteErased(int64_t key);
@@ -249,15 +211,14 @@ class Shard {
   // A list of free rows: each begins with the number of the next one.
   uint32_t first_free_row_ = HashIndex::kNoRow;
   uint32_t n_free_rows_ = 0;
+  int number_ = 0;
   RowStore* store_ = nullptr;
+  Sketch* sketch_ = nullptr;
   const std::atomic<bool>* tracks_changes_ = nullptr;
   double stagger_ = 0;
 
   std::vector<int64_t> erased_;
   size_t n_erased_pending_ = 0;  // Size of erased_ at the last MarkSaved.
-
-  // The cells of keys without an entry.
-  alignas(kCacheLine) BloomGenerations bloom_;
 
   std::vector<int64_t> frozen_keys_;
   std::vector<float> frozen_values_;  // (frozen_keys_, dim); used by an apply.

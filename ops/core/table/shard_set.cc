@@ -8,28 +8,17 @@ namespace {
 // they belong to nearly all shards anyway.
 constexpr size_t kLockAllFrom = 512;
 
-// Where shard s is in its growth cycle: 0, 1/64, ... The bits of s are
-// reversed, so that neighbours differ and memory grows steadily instead of in
-// steps of 30 %.
-double Stagger(int s) {
-  int reversed = 0;
-  for (int bit = 0; bit < kShardBits; ++bit) {
-    reversed |= ((s >> bit) & 1) << (kShardBits - 1 - bit);
-  }
-  return static_cast<double>(reversed) / kShards;
-}
-
 }  // namespace
 
 ShardSet::ShardSet(RowStore* store, const FilterSpec& filter,
                    const RowRules& rules) {
   if (rules.has_padding) padding_shard_ = ShardOf(MixKey(kPaddingKey));
-  if (filter.threshold >= 2 && filter.max_elements > 0) {
-    bloom_ = BloomGeometry(kShards, filter.threshold, filter.max_elements,
-                           filter.false_positive_rate);
+  if (filter.threshold >= 2 && !filter.sketch.name.empty()) {
+    sketch_ = MakeSketch(filter.sketch, filter.threshold);
   }
   for (int s = 0; s < kShards; ++s) {
-    shards_[s].Initialize(store, &bloom_, &tracks_changes_, Stagger(s));
+    shards_[s].Initialize(s, store, sketch_.get(), &tracks_changes_,
+                          ShardStagger(s));
   }
   for (const int64_t key : rules.frozen_keys) {
     const int s = ShardOf(MixKey(key));

@@ -8,31 +8,25 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/base/shared_mutex.h"
-#include "ops/core/table/bloom_generations.h"
-#include "ops/core/table/counting_bloom_filter.h"
 #include "ops/core/table/row_store.h"
 #include "ops/core/table/shard.h"
+#include "ops/core/table/sketch.h"
 #include "ops/core/table/table_spec.h"
 
 namespace rec_estimator {
 
-inline constexpr int kShards = 64;
-// Lowest bits of a hash that choose the shard.
-inline constexpr int kShardBits = 6;
-static_assert(kShards == 1 << kShardBits, "64 shards");
 // Sets of shards are 64-bit masks: bit s stands for shard s.
 inline constexpr uint64_t kAllShards = ~uint64_t{0};
 
 // Keys that are read under one set of locks. Their lookups cost far more than
 // 64 locks, and an apply waits no longer than these lookups take.
 inline constexpr size_t kLockBlock = 4096;
-
-inline int ShardOf(uint64_t hash) { return static_cast<int>(hash % kShards); }
 
 class ShardSet {
  public:
@@ -57,14 +51,9 @@ class ShardSet {
     return shards_[ShardOf(hash)].index().Home(hash);
   }
 
-  // The geometry of the Bloom filter; without one it has no blocks.
-  const BloomGeometry& bloom() const { return bloom_; }
-  bool has_bloom() const { return bloom_.shard_blocks() > 0; }
-  // As in Shard; all shards agree.
-  bool counts_in_cells() const { return shards_[0].counts_in_cells(); }
-  // Read under a shared lock, changed under all locks.
-  const GenerationAges& ages() const { return ages_; }
-  GenerationAges* mutable_ages() { return &ages_; }
+  // Counts the keys without an entry. nullptr: every counted key has an entry.
+  const Sketch* sketch() const { return sketch_.get(); }
+  Sketch* mutable_sketch() { return sketch_.get(); }
 
   // Whether a key is padding, which owns nothing.
   bool IsPadding(int64_t key) const {
@@ -121,8 +110,7 @@ class ShardSet {
   uint64_t frozen_shards_ = 0;
   std::atomic<bool> tracks_changes_{false};
   mutable std::mutex save_mutex_;
-  BloomGeometry bloom_;
-  GenerationAges ages_;
+  std::unique_ptr<Sketch> sketch_;
   std::array<Shard, kShards> shards_;
 };
 

@@ -4,6 +4,7 @@
 #define REC_ESTIMATOR_OPS_CORE_TABLE_TABLE_SPEC_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,14 +23,23 @@ enum class UnknownKey {
   kDefault,  // The default vector: every element `default_value`.
 };
 
+// A sketch: its registered name and its parameters (sketch.h).
+struct SketchSpec {
+  std::string name;  // Empty: none.
+  std::map<std::string, double> parameters;
+
+  friend bool operator==(const SketchSpec& a, const SketchSpec& b) {
+    return a.name == b.name && a.parameters == b.parameters;
+  }
+};
+
 // Which keys own rows.
 struct FilterSpec {
   uint32_t threshold = 0;    // Count that admits a key; 0: every key at once.
   uint32_t coefficient = 1;  // What one occurrence adds to a key's count.
-  // Above 0: keys without a row are counted in a counting Bloom filter that is
-  // made for this many distinct keys. A threshold of 0 or 1 needs no filter.
-  int64_t max_elements = 0;
-  double false_positive_rate = 0;  // At full load; in (0, 1) if the above is.
+  // What counts the keys without a row. None: entries do. A threshold of 0 or 1
+  // needs neither.
+  SketchSpec sketch = {};
 };
 
 // The key that tables with padding reserve.

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "ops/core/table/embedding_table.h"
+#include "tests/ops/core/table/filters.h"
 #include "tests/ops/core/table/rules.h"
 #include "tests/ops/core/threads.h"
 
@@ -187,16 +188,17 @@ void Rules(double millions) {
     FilterSpec filter;
     RowRules rows;
   };
-  const Rule rules[] = {{"none", {0, 1, 0, 0}, {}},
-                        {"counter 3", {3, 1, 0, 0}, {}},
-                        {"Bloom 3, .01", {3, 1, elements, 0.01}, {}},
-                        {"Bloom 3, .001", {3, 1, elements, 0.001}, {}},
-                        {"Bloom 200, .01", {200, 1, elements, 0.01}, {}},
-                        {"Bloom 3, 100 n", {3, 1, elements * 100, 0.01}, {}},
-                        {"padding, 2 frozen", {}, {0, true, {5, 77}}},
-                        {"limit, far", {}, {elements * 10, true, {}}},
-                        // So near that every batch is counted.
-                        {"limit, near", {}, {elements / 2, true, {}}}};
+  const Rule rules[] = {
+      {"none", {}, {}},
+      {"counter 3", {3, 1}, {}},
+      {"Bloom 3, .01", BloomFilter(3, 1, elements, 0.01), {}},
+      {"Bloom 3, .001", BloomFilter(3, 1, elements, 0.001), {}},
+      {"Bloom 200, .01", BloomFilter(200, 1, elements, 0.01), {}},
+      {"Bloom 3, 100 n", BloomFilter(3, 1, elements * 100, 0.01), {}},
+      {"padding, 2 frozen", {}, {0, true, {5, 77}}},
+      {"limit, far", {}, {elements * 10, true, {}}},
+      // So near that every batch is counted.
+      {"limit, near", {}, {elements / 2, true, {}}}};
   constexpr size_t kSpecs = sizeof(rules) / sizeof(rules[0]);
   constexpr int kFirst = 40;  // Batches before the first measured one.
   const AdagradLike rule(0.05f);

@@ -3,6 +3,8 @@
 #ifndef REC_ESTIMATOR_TESTS_OPS_CORE_TABLE_CONTENTS_H_
 #define REC_ESTIMATOR_TESTS_OPS_CORE_TABLE_CONTENTS_H_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -40,69 +42,90 @@ struct Contents {
   std::vector<Entry> filtered;
 };
 
-// The cells of a Bloom filter as a full save and the changes after it hold
-// them.
-class SavedCells {
- public:
-  void Save(const EmbeddingTable::Snapshot& snapshot, int cells_per_block,
-            Contents::Keys keys) {
-    if (keys == Contents::Keys::kAll) saves_.clear();
-    width_ = static_cast<size_t>(cells_per_block);
-    saves_.push_back({snapshot.bloom_generations(), {}, {}});
-    One* save = &saves_.back();
-    snapshot.ForEachBloomBlock([&](int64_t number, const uint32_t* cells) {
-      save->blocks.push_back(number);
-      save->cells.insert(save->cells.end(), cells, cells + width_);
+// What a save holds of a sketch.
+struct SavedSketch {
+  explicit SavedSketch(const EmbeddingTable& table,
+                       const EmbeddingTable::Snapshot& snapshot) {
+    if (table.sketch() == nullptr) return;
+    const std::vector<size_t> widths = RowBytes(*table.sketch());
+    heads = snapshot.sketch_heads();
+    rows = snapshot.sketch_rows();
+    columns.resize(widths.size());
+    snapshot.ForEachSketchRow([&](const void* const* row) {
+      for (size_t c = 0; c < widths.size(); ++c) {
+        const char* cells = static_cast<const char*>(row[c]);
+        columns[c].insert(columns[c].end(), cells, cells + widths[c]);
+      }
     });
   }
 
-  // As a restore does: each block gets the age that it has at the end.
-  bool RestoreTo(EmbeddingTable* table) const {
-    if (saves_.empty()) return true;
-    const auto& last = saves_.back().generations;
-    bool restored = true;
-    for (const One& save : saves_) {
-      size_t at = 0;
-      for (const EmbeddingTable::BloomGeneration& each : save.generations) {
-        const size_t n = static_cast<size_t>(each.blocks);
-        const int64_t age = last[0].number - each.number;
-        if (n > 0 && age < static_cast<int64_t>(last.size())) {
-          restored = table->MergeBloom(static_cast<int>(age), &save.blocks[at],
-                                       n, &save.cells[at * width_]) &&
-                     restored;
-        }
-        at += n;
+  // As a restore does, in parts of a few rows. last: of the end of the chain.
+  bool MergeInto(EmbeddingTable* table, const SavedSketch& last) const {
+    constexpr int64_t kPart = 7;
+    const std::vector<size_t> widths = RowBytes(*table->sketch());
+    if (table->sketch()->CheckHeads(heads, rows)) return false;
+    for (int64_t first = 0; first < rows; first += kPart) {
+      std::vector<const void*> part;
+      for (size_t c = 0; c < widths.size(); ++c) {
+        part.push_back(columns[c].data() +
+                       static_cast<size_t>(first) * widths[c]);
       }
-      restored = restored && at == save.blocks.size();
+      const Sketch::StoredRows stored = {
+          &heads,     &last.heads, rows, first, std::min(kPart, rows - first),
+          part.data()};
+      if (table->sketch()->CheckRows(stored)) return false;
+      if (!table->MergeSketch(stored)) return false;
     }
-    table->MergeGenerations(last);
-    return restored;
+    return true;
+  }
+
+  static std::vector<size_t> RowBytes(const Sketch& sketch) {
+    std::vector<size_t> bytes;
+    for (const Sketch::Tensor& each : sketch.format().columns) {
+      const size_t of_type[] = {1, 2, 4, 8};
+      const int64_t width = std::max<int64_t>(each.width, 1);
+      bytes.push_back(static_cast<size_t>(width) *
+                      of_type[static_cast<int>(each.type)]);
+    }
+    return bytes;
+  }
+
+  friend bool operator==(const SavedSketch& a, const SavedSketch& b) {
+    return a.heads == b.heads && a.rows == b.rows && a.columns == b.columns;
+  }
+
+  Sketch::Heads heads;
+  int64_t rows = 0;
+  std::vector<std::vector<char>> columns;
+};
+
+// A sketch as a full save and the changes after it hold it.
+class SavedCounts {
+ public:
+  void Save(const EmbeddingTable& table,
+            const EmbeddingTable::Snapshot& snapshot, Contents::Keys keys) {
+    if (keys == Contents::Keys::kAll) saves_.clear();
+    saves_.emplace_back(table, snapshot);
+  }
+
+  bool RestoreTo(EmbeddingTable* table) const {
+    if (saves_.empty() || table->sketch() == nullptr) return true;
+    const SavedSketch& last = saves_.back();
+    for (const SavedSketch& save : saves_) {
+      if (!save.MergeInto(table, last)) return false;
+    }
+    table->MergeSketchHeads(last.heads, last.rows);
+    return true;
   }
 
  private:
-  struct One {
-    std::vector<EmbeddingTable::BloomGeneration> generations;
-    std::vector<int64_t> blocks;
-    std::vector<uint32_t> cells;
-  };
-
-  size_t width_ = 0;
-  std::vector<One> saves_;
+  std::vector<SavedSketch> saves_;
 };
 
-// Everything that a save holds of a Bloom filter, in its order.
-inline std::vector<int64_t> CellsOf(const EmbeddingTable& table) {
+// Everything that a save holds of the sketch.
+inline SavedSketch SketchOf(const EmbeddingTable& table) {
   const EmbeddingTable::Snapshot snapshot(table);
-  const int width = table.bloom_layout().cells_per_block;
-  std::vector<int64_t> all;
-  for (const auto& each : snapshot.bloom_generations()) {
-    all.insert(all.end(), {each.number, each.start, each.blocks});
-  }
-  snapshot.ForEachBloomBlock([&](int64_t number, const uint32_t* cells) {
-    all.push_back(number);
-    all.insert(all.end(), cells, cells + width);
-  });
-  return all;
+  return SavedSketch(table, snapshot);
 }
 
 }  // namespace rec_estimator

@@ -15,11 +15,29 @@ using ::rec_estimator::EmbeddingTable;
 using ::rec_estimator::SerialFor;
 using ::rec_estimator::UnknownKey;
 
+// The filter of a tree whose FilterSpec has the parameters of a Bloom filter,
+// or of one in which a Bloom filter is a sketch.
+template <typename Filter>
+auto FilterOf(const Spec& spec,
+              int) -> decltype(Filter{1u, 1u, int64_t{0}, 0.0}) {
+  return {spec.threshold, 1, spec.max_elements, spec.false_positive_rate};
+}
+template <typename Filter>
+Filter FilterOf(const Spec& spec, long) {
+  Filter filter = {spec.threshold, 1};
+  if (spec.max_elements > 0) {
+    filter.sketch = {
+        "counting_bloom_filter",
+        {{"max_element_size", static_cast<double>(spec.max_elements)},
+         {"false_positive_probability", spec.false_positive_rate}}};
+  }
+  return filter;
+}
+
 class TreeTable : public Table {
  public:
   explicit TreeTable(const Spec& spec)
-      : table_(spec.dim, 0.0f,
-               {spec.threshold, 1, spec.max_elements, spec.false_positive_rate},
+      : table_(spec.dim, 0.0f, FilterOf<rec_estimator::FilterSpec>(spec, 0),
                {spec.max_rows, spec.has_padding_and_frozen_keys,
                 spec.has_padding_and_frozen_keys ? std::vector<int64_t>{5, 77}
                                                  : std::vector<int64_t>{}}),

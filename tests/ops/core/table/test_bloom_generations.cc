@@ -12,6 +12,7 @@
 #include "ops/core/table/bloom_generations.h"
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/table/contents.h"
+#include "tests/ops/core/table/filters.h"
 #include "tests/ops/core/table/rules.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
@@ -66,7 +67,7 @@ double FalsePositiveRate(const EmbeddingTable& table, int64_t seed) {
 TEST(CountIsKeptForStepsToLiveAndForgottenHalfALifetimeLater) {
   // Evictions at any interval, also a longer one than a lifetime.
   for (const int64_t interval : {1, 7, 50, 60, 100, 101, 250}) {
-    EmbeddingTable table(1, 0.0f, {3, 1, 1000, 0.001});
+    EmbeddingTable table(1, 0.0f, BloomFilter(3, 1, 1000, 0.001));
     EXPECT_TRUE(ApplyOnes(&table, {1}, 0));
     for (int64_t step = interval; step < 700; step += interval) {
       table.EvictOlder(step - kLife, step);
@@ -79,7 +80,7 @@ TEST(CountIsKeptForStepsToLiveAndForgottenHalfALifetimeLater) {
 
 TEST(KeyThatOccursOnceALifetimeIsAdmittedInTime) {
   for (const int64_t interval : {1, 30, 100, 170}) {
-    EmbeddingTable table(1, 0.0f, {5, 1, 1000, 0.001});
+    EmbeddingTable table(1, 0.0f, BloomFilter(5, 1, 1000, 0.001));
     int64_t occurrences = 0;
     for (int64_t step = 0; occurrences < 5; ++step) {
       if (step % interval == 0) table.EvictOlder(step - kLife, step);
@@ -94,7 +95,7 @@ TEST(KeyThatOccursOnceALifetimeIsAdmittedInTime) {
 }
 
 TEST(TableWithoutEvictionForgetsNothing) {
-  EmbeddingTable table(1, 0.0f, {3, 1, 100, 0.01});
+  EmbeddingTable table(1, 0.0f, BloomFilter(3, 1, 100, 0.01));
   for (int64_t step = 0; step < 10; ++step) {
     std::vector<int64_t> keys;
     for (int64_t i = 0; i < 500; ++i) keys.push_back(StreamKey(step * 500 + i));
@@ -106,7 +107,7 @@ TEST(TableWithoutEvictionForgetsNothing) {
 
 TEST(EvictionByValueForgetsAKeyAfterAsManyOthersAsTheFilterIsMadeFor) {
   constexpr int64_t kElements = 20000;
-  EmbeddingTable table(1, 0.0f, {3, 1, kElements, 0.001});
+  EmbeddingTable table(1, 0.0f, BloomFilter(3, 1, kElements, 0.001));
   int64_t next = 0;
   for (int64_t step = 0; step < 400; ++step) {
     std::vector<int64_t> keys;
@@ -125,7 +126,7 @@ TEST(EvictionByValueForgetsAKeyAfterAsManyOthersAsTheFilterIsMadeFor) {
 // ------------------------------------------------------------- evicted keys
 
 TEST(EvictedKeyCountsFromZeroWhileItsCellsStay) {
-  EmbeddingTable table(1, 0.0f, {3, 1, 1000, 0.01});
+  EmbeddingTable table(1, 0.0f, BloomFilter(3, 1, 1000, 0.01));
   EXPECT_TRUE(ApplyOnes(&table, {5, 5}, 1));
   EXPECT_TRUE(ApplyOnes(&table, {5}, 2));
   EXPECT_EQ(table.size(), 1);
@@ -142,7 +143,7 @@ TEST(EvictedKeyCountsFromZeroWhileItsCellsStay) {
 }
 
 TEST(EvictedKeyKeepsNoEntryIfNoCellCountsIt) {
-  EmbeddingTable table(1, 0.0f, {3, 1, 1000, 0.01});
+  EmbeddingTable table(1, 0.0f, BloomFilter(3, 1, 1000, 0.01));
   // Admitted in its first batch, so its cells were never raised.
   EXPECT_TRUE(ApplyOnes(&table, {5, 5, 5}, 1));
   // Admitted so long ago that the generation is forgotten.
@@ -161,7 +162,7 @@ TEST(EntryOfAnEvictedKeyOutlivesItsCells) {
   // At every moment after its eviction, the key needs three occurrences again.
   for (const int64_t interval : {1, 10, 60, 100, 250}) {
     for (int64_t back = 1; back < 4 * kLife; back += 13) {
-      EmbeddingTable table(1, 0.0f, {3, 1, 1000, 0.001});
+      EmbeddingTable table(1, 0.0f, BloomFilter(3, 1, 1000, 0.001));
       EXPECT_TRUE(ApplyOnes(&table, {5}, 0));
       EXPECT_TRUE(ApplyOnes(&table, {5, 5}, 1));
       int64_t evicted_at = 0;
@@ -182,7 +183,7 @@ TEST(EntryOfAnEvictedKeyOutlivesItsCells) {
 TEST(KeyEvictedByValueCountsFromZeroUntilTheFilterForgotIt) {
   // With steps, and without them: every version is -1.
   for (const bool has_steps : {true, false}) {
-    EmbeddingTable table(1, 0.0f, {3, 1, 10000, 0.001});
+    EmbeddingTable table(1, 0.0f, BloomFilter(3, 1, 10000, 0.001));
     EXPECT_TRUE(ApplyOnes(&table, {5, 5}, has_steps ? 0 : -1));
     EXPECT_TRUE(ApplyOnes(&table, {5}, has_steps ? 0 : -1));
     EXPECT_EQ(table.EvictSmaller(100.0f, has_steps ? 1 : -1), 1);
@@ -242,7 +243,8 @@ void CheckChurn(const Churn& churn) {
     EXPECT_TRUE(static_cast<double>(table.memory_bytes()) <=
                 kGrowth * static_cast<double>(bytes));
   }
-  EXPECT_TRUE(worst <= 1.5 * churn.filter.false_positive_rate);
+  EXPECT_TRUE(worst <= 1.5 * churn.filter.sketch.parameters.at(
+                                 "false_positive_probability"));
 }
 
 TEST(ChurnNeedsBoundedMemoryAtTheErrorRate) {
@@ -250,7 +252,7 @@ TEST(ChurnNeedsBoundedMemoryAtTheErrorRate) {
   for (const double p : {0.1, 0.01, 0.001}) {
     // One occurrence is one short of a row, also in cells of 16 bits.
     for (const FilterSpec& filter :
-         {FilterSpec{2, 1, kPerLife, p}, FilterSpec{300, 299, kPerLife, p}}) {
+         {BloomFilter(2, 1, kPerLife, p), BloomFilter(300, 299, kPerLife, p)}) {
       for (const bool by_value : {false, true}) {
         CheckChurn({/*again=*/false, filter, by_value});
         CheckChurn({/*again=*/true, filter, by_value});
@@ -261,7 +263,7 @@ TEST(ChurnNeedsBoundedMemoryAtTheErrorRate) {
 
 TEST(OverfullFilterUnderEvictionKeepsBoundedEntries) {
   // Nearly all cells are in use, so hardly any key is free of them.
-  EmbeddingTable table(1, 0.0f, {2, 1, 50, 0.1});
+  EmbeddingTable table(1, 0.0f, BloomFilter(2, 1, 50, 0.1));
   for (int64_t step = 0; step < kSteps; ++step) {
     std::vector<int64_t> keys;
     for (int64_t i = 0; i < 20; ++i) keys.push_back(StreamKey(step * 20 + i));
@@ -276,8 +278,8 @@ TEST(OverfullFilterUnderEvictionKeepsBoundedEntries) {
 // The definition of a filter under churn, of keys and their last occurrences.
 TEST(RandomChurnEqualsCountsPerKeyThatExpire) {
   Threads threads(2);
-  EmbeddingTable table(1, 0.0f, {4, 1, 1 << 18, 1e-6});
-  EmbeddingTable serial(1, 0.0f, {4, 1, 1 << 18, 1e-6});
+  EmbeddingTable table(1, 0.0f, BloomFilter(4, 1, 1 << 18, 1e-6));
+  EmbeddingTable serial(1, 0.0f, BloomFilter(4, 1, 1 << 18, 1e-6));
   std::mt19937_64 random(1);
   struct Known {
     int64_t count = 0;
@@ -313,7 +315,7 @@ TEST(RandomChurnEqualsCountsPerKeyThatExpire) {
       EXPECT_TRUE(OwnsRow(table, key) || its.count < 4);
     }
   }
-  EXPECT_TRUE(CellsOf(table) == CellsOf(serial));
+  EXPECT_TRUE(SketchOf(table) == SketchOf(serial));
   EXPECT_EQ(table.size(), serial.size());
   EXPECT_EQ(table.total_count(), serial.total_count());
 }
@@ -321,9 +323,9 @@ TEST(RandomChurnEqualsCountsPerKeyThatExpire) {
 // -------------------------------------------------------------------- saves
 
 TEST(RestoredGenerationsGoOnLikeTheSavedOnes) {
-  const FilterSpec filter = {3, 1, 2000, 0.01};
+  const FilterSpec filter = BloomFilter(3, 1, 2000, 0.01);
   EmbeddingTable live(1, 0.0f, filter);
-  SavedCells saved;
+  SavedCounts saved;
   for (int64_t step = 0; step < 230; ++step) {
     EXPECT_TRUE(ApplyOnes(&live, {StreamKey(step), StreamKey(step / 2)}, step));
     if (step % 20 == 0) live.EvictOlder(step - kLife, step);
@@ -334,20 +336,20 @@ TEST(RestoredGenerationsGoOnLikeTheSavedOnes) {
     {
       EmbeddingTable::Snapshot snapshot(live, keys);
       live.TrackChanges();
-      saved.Save(snapshot, live.bloom_layout().cells_per_block, keys);
+      saved.Save(live, snapshot, keys);
       snapshot.MarkSaved();
     }
     live.CommitSaved();
     EmbeddingTable restored(1, 0.0f, filter);
     EXPECT_TRUE(saved.RestoreTo(&restored));
-    EXPECT_TRUE(CellsOf(live) == CellsOf(restored));
+    EXPECT_TRUE(SketchOf(live) == SketchOf(restored));
   }
 }
 
 TEST(GenerationsOfAFurtherRunAreStampedAndForgottenInTime) {
-  EmbeddingTable table(1, 0.0f, {3, 1, 2000, 0.01});
+  EmbeddingTable table(1, 0.0f, BloomFilter(3, 1, 2000, 0.01));
   EXPECT_TRUE(ApplyOnes(&table, {1}, 0));
-  table.MergeGenerations({{5, 90000, 0}, {4, 80000, 0}, {3, 70000, 0}});
+  table.MergeSketchHeads({{}, {5, 90000, 0, 4, 80000, 0, 3, 70000, 0}}, 0);
   table.EvictOlder(0 - kLife, 0);
   EXPECT_TRUE(ApplyOnes(&table, {2}, 0));
   for (int64_t step = 10; step <= 160; step += 10) {

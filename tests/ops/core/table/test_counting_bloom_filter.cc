@@ -13,6 +13,8 @@
 #include "ops/core/table/counting_bloom_filter.h"
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/edges.h"
+#include "tests/ops/core/table/contents.h"
+#include "tests/ops/core/table/filters.h"
 #include "tests/ops/core/table/rules.h"
 #include "tests/ops/core/testing.h"
 
@@ -24,6 +26,11 @@ constexpr int64_t kElements = 60000;  // About ten times slower there.
 #else
 constexpr int64_t kElements = 1000000;
 #endif
+
+// All blocks of the filter, touched or not.
+int64_t BlocksOf(const EmbeddingTable& table) {
+  return SketchOf(table).heads[0][0];
+}
 
 TEST(GeometryMeetsItsSpecification) {
   for (const uint32_t threshold : {2u, 15u, 16u, 255u, 256u, 65535u, 65536u}) {
@@ -70,7 +77,7 @@ TEST(FalsePositiveRateHoldsAtFullLoad) {
     for (const double p : {0.1, 0.01, 0.001}) {
       // Full load: every key is one occurrence short of a row, so an unknown
       // key is admitted if all of its cells are shared.
-      EmbeddingTable table(1, 0.0f, {c.threshold, 1, c.elements, p});
+      EmbeddingTable table(1, 0.0f, BloomFilter(c.threshold, 1, c.elements, p));
       std::mt19937_64 random(c.threshold);
       const size_t n = static_cast<size_t>(c.elements);
       std::vector<int64_t> keys(n);
@@ -105,8 +112,8 @@ TEST(FalsePositiveRateHoldsAtFullLoad) {
 // A few frequent and many rare keys, far more than the filter is made for.
 TEST(OverfullFilterAdmitsNoKeyLate) {
   for (const FilterSpec& filter :
-       {FilterSpec{3, 1, 300, 0.3}, FilterSpec{17, 2, 500, 0.1},
-        FilterSpec{300, 40, 100, 0.5}, FilterSpec{70000, 9999, 50, 0.2}}) {
+       {BloomFilter(3, 1, 300, 0.3), BloomFilter(17, 2, 500, 0.1),
+        BloomFilter(300, 40, 100, 0.5), BloomFilter(70000, 9999, 50, 0.2)}) {
     EmbeddingTable table(2, 0.0f, filter);
     std::mt19937_64 random(filter.threshold);
     std::unordered_map<int64_t, int64_t> counts;
@@ -139,8 +146,8 @@ TEST(OverfullFilterAdmitsNoKeyLate) {
 }
 
 TEST(LargeFilterOccupiesTouchedBlocksOnly) {
-  EmbeddingTable table(1, 0.0f, {10, 1, int64_t{1} << 30, 0.01});
-  EXPECT_TRUE(table.bloom_layout().blocks > 50'000'000);
+  EmbeddingTable table(1, 0.0f, BloomFilter(10, 1, int64_t{1} << 30, 0.01));
+  EXPECT_TRUE(BlocksOf(table) > 50'000'000);
   EXPECT_EQ(table.memory_bytes(), 0);
   std::vector<int64_t> keys;
   for (int64_t key = 0; key < 20000; ++key) keys.push_back(key * 7919);
@@ -150,8 +157,8 @@ TEST(LargeFilterOccupiesTouchedBlocksOnly) {
   EXPECT_TRUE(table.memory_bytes() < 4 << 20);
   {
     const EmbeddingTable::Snapshot snapshot(table);
-    EXPECT_TRUE(snapshot.bloom_blocks() <= 20000);
-    EXPECT_TRUE(snapshot.bloom_blocks() > 19000);
+    EXPECT_TRUE(snapshot.sketch_rows() <= 20000);
+    EXPECT_TRUE(snapshot.sketch_rows() > 19000);
   }
   table.Clear();
   EXPECT_EQ(table.memory_bytes(), 0);
@@ -161,8 +168,8 @@ TEST(LargeFilterOccupiesTouchedBlocksOnly) {
 }
 
 TEST(SmallFilterGrowsToItsGeometryAndNoFurther) {
-  EmbeddingTable table(1, 0.0f, {10, 1, 20000, 0.01});
-  const EmbeddingTable::BloomLayout layout = table.bloom_layout();
+  EmbeddingTable table(1, 0.0f, BloomFilter(10, 1, 20000, 0.01));
+  const int64_t blocks = BlocksOf(table);
   for (int64_t first = 0; first < 200000; first += 10000) {
     std::vector<int64_t> keys;
     for (int64_t key = 0; key < 10000; ++key) keys.push_back(first + key);
@@ -170,13 +177,13 @@ TEST(SmallFilterGrowsToItsGeometryAndNoFurther) {
   }
   // The index entries of keys that are admitted early come on top.
   const EmbeddingTable::Snapshot snapshot(table);
-  EXPECT_EQ(snapshot.bloom_blocks(), layout.blocks);
+  EXPECT_EQ(snapshot.sketch_rows(), blocks);
   EXPECT_TRUE(table.memory_bytes() - 60 * table.total_count() <
-              layout.blocks * 64 + (1 << 20));
+              blocks * 64 + (1 << 20));
 }
 
 TEST(MergedBlocksHoldTheLargerCell) {
-  const FilterSpec filter = {100, 1, 5000, 0.01};
+  const FilterSpec filter = BloomFilter(100, 1, 5000, 0.01);
   EmbeddingTable a(1, 0.0f, filter), b(1, 0.0f, filter);
   std::vector<int64_t> keys, freqs_a, freqs_b;
   for (int64_t key = 0; key < 3000; ++key) {
@@ -188,49 +195,47 @@ TEST(MergedBlocksHoldTheLargerCell) {
                                nullptr, true));
   EXPECT_TRUE(b.InsertFiltered(keys.data(), keys.size(), freqs_b.data(),
                                nullptr, true));
-  const auto blocks_of = [](const EmbeddingTable& table,
-                            std::vector<int64_t>* blocks,
-                            std::vector<uint32_t>* cells) {
-    const EmbeddingTable::Snapshot snapshot(table);
-    const int width = table.bloom_layout().cells_per_block;
-    snapshot.ForEachBloomBlock([&](int64_t number, const uint32_t* of_block) {
-      blocks->push_back(number);
-      cells->insert(cells->end(), of_block, of_block + width);
-    });
-  };
-  std::vector<int64_t> blocks;
-  std::vector<uint32_t> cells;
-  blocks_of(b, &blocks, &cells);
-  // Blocks come in any order, and cells saturate at the threshold.
-  std::vector<int64_t> shuffled(blocks.rbegin(), blocks.rend());
-  const size_t width = static_cast<size_t>(b.bloom_layout().cells_per_block);
-  std::vector<uint32_t> shuffled_cells;
-  for (size_t i = blocks.size(); i-- > 0;) {
-    shuffled_cells.insert(shuffled_cells.end(), cells.begin() + i * width,
-                          cells.begin() + (i + 1) * width);
+  // Blocks come in any order.
+  SavedSketch saved = SketchOf(b);
+  const size_t width = SavedSketch::RowBytes(*b.sketch())[1];
+  SavedSketch shuffled = saved;
+  for (size_t i = 0, n = static_cast<size_t>(saved.rows); i < n; ++i) {
+    for (size_t c = 0; c < saved.columns.size(); ++c) {
+      const size_t bytes = SavedSketch::RowBytes(*b.sketch())[c];
+      std::copy_n(saved.columns[c].begin() + i * bytes, bytes,
+                  shuffled.columns[c].begin() + (n - 1 - i) * bytes);
+    }
   }
-  EXPECT_TRUE(
-      a.MergeBloom(0, shuffled.data(), shuffled.size(), shuffled_cells.data()));
+  EXPECT_TRUE(shuffled.MergeInto(&a, shuffled));
   for (int64_t key = 0; key < 3000; ++key) {
     int64_t count;
     a.Frequencies(&key, 1, &count);
     EXPECT_TRUE(count >= std::max(key % 90, key % 70));
   }
-  std::vector<int64_t> merged_blocks;
-  std::vector<uint32_t> merged, once_more;
-  blocks_of(a, &merged_blocks, &merged);
-  EXPECT_TRUE(
-      a.MergeBloom(0, shuffled.data(), shuffled.size(), shuffled_cells.data()));
-  blocks_of(a, &merged_blocks, &once_more);
-  EXPECT_TRUE(merged == once_more);
-  const std::vector<uint32_t> large(width, UINT32_MAX);
-  EXPECT_TRUE(a.MergeBloom(0, &blocks[0], 1, large.data()));
-  const EmbeddingTable::Snapshot snapshot(a);
-  snapshot.ForEachBloomBlock([&](int64_t number, const uint32_t* of_block) {
-    for (size_t c = 0; number == blocks[0] && c < width; ++c) {
-      EXPECT_EQ(of_block[c], 100u);
-    }
-  });
+  const SavedSketch merged = SketchOf(a);
+  EXPECT_TRUE(shuffled.MergeInto(&a, shuffled));
+  EXPECT_TRUE(SketchOf(a) == merged);
+  // Cells, of 8 bits here, saturate at the threshold.
+  std::fill(shuffled.columns[1].begin(), shuffled.columns[1].end(), '\xff');
+  EXPECT_TRUE(shuffled.MergeInto(&a, shuffled));
+  const SavedSketch full = SketchOf(a);
+  EXPECT_EQ(full.columns[1].size(), static_cast<size_t>(full.rows) * width);
+  EXPECT_EQ(*std::max_element(full.columns[1].begin(), full.columns[1].end()),
+            100);
+}
+
+TEST(DamagedRowsAndHeadsAreFound) {
+  EmbeddingTable table(1, 0.0f, BloomFilter(100, 1, 5000, 0.01));
+  EXPECT_TRUE(ApplyOnes(&table, {1, 2, 3}));
+  const SavedSketch saved = SketchOf(table);
+  EmbeddingTable other(1, 0.0f, table.filter());
+  EXPECT_TRUE(saved.MergeInto(&other, saved));
+  SavedSketch no_such_block = saved;
+  no_such_block.columns[0][7] = 1;  // 2^56 or more.
+  EXPECT_FALSE(no_such_block.MergeInto(&other, saved));
+  SavedSketch too_few_rows = saved;
+  too_few_rows.heads[1][2] -= 1;
+  EXPECT_FALSE(too_few_rows.MergeInto(&other, saved));
 }
 
 }  // namespace

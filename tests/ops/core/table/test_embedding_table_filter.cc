@@ -14,6 +14,7 @@
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/table/contents.h"
+#include "tests/ops/core/table/filters.h"
 #include "tests/ops/core/table/rules.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
@@ -43,7 +44,7 @@ class Oracle {
 
   explicit Oracle(const FilterSpec& filter)
       : filter_(filter),
-        bloom_(filter.max_elements > 0 && filter.threshold > 1) {}
+        bloom_(!filter.sketch.name.empty() && filter.threshold > 1) {}
 
   static std::vector<float> Initial(int64_t key) {
     std::vector<float> row(kDim, static_cast<float>((key % 7 + 7) % 7));
@@ -241,7 +242,7 @@ class Copy {
       Contents contents(*live, keys);
       live->TrackChanges();
       contents.snapshot.MarkSaved();
-      if (!fails) Play(contents, keys);
+      if (!fails) Play(*live, contents, keys);
     }
     if (!fails) live->CommitSaved();
   }
@@ -250,11 +251,12 @@ class Copy {
     ExpectSameEntries(live, *table_);
     const std::unique_ptr<EmbeddingTable> with_cells = NewTable(filter_);
     EXPECT_TRUE(cells_.RestoreTo(with_cells.get()));
-    EXPECT_TRUE(CellsOf(live) == CellsOf(*with_cells));
+    EXPECT_TRUE(SketchOf(live) == SketchOf(*with_cells));
   }
 
  private:
-  void Play(const Contents& contents, Contents::Keys keys) {
+  void Play(const EmbeddingTable& live, const Contents& contents,
+            Contents::Keys keys) {
     if (keys == Contents::Keys::kAll) table_->Clear();
     const std::vector<int64_t>& erased = contents.snapshot.erased();
     EXPECT_TRUE(std::is_sorted(erased.begin(), erased.end()));
@@ -285,13 +287,12 @@ class Copy {
     }
     EXPECT_TRUE(table_->InsertFiltered(key_list.data(), key_list.size(),
                                        freqs.data(), versions.data(), false));
-    cells_.Save(contents.snapshot, table_->bloom_layout().cells_per_block,
-                keys);
+    cells_.Save(live, contents.snapshot, keys);
   }
 
   const FilterSpec filter_;
   std::unique_ptr<EmbeddingTable> table_;  // Rows and entries.
-  SavedCells cells_;
+  SavedCounts cells_;
 };
 
 // A table, its oracle and its saves, with the same random operations.
@@ -475,7 +476,7 @@ class Trial {
     EXPECT_EQ(nothing.admitted.size() + nothing.filtered.size() +
                   nothing.snapshot.erased().size(),
               0u);
-    EXPECT_EQ(nothing.snapshot.bloom_blocks(), 0);
+    EXPECT_EQ(nothing.snapshot.sketch_rows(), 0);
   }
 
   void CheckReads() {
@@ -544,23 +545,22 @@ void RunTrials(const std::vector<FilterSpec>& filters, uint64_t seed) {
 }
 
 TEST(RandomOperationsAgreeWithTheOracleWithoutFilter) {
-  RunTrials({{0, 1, 0, 0}, {0, 5, 0, 0}, {1, 1, 0, 0}}, 0);
+  RunTrials({{0, 1}, {0, 5}, {1, 1}}, 0);
 }
 
 TEST(RandomOperationsAgreeWithTheOracleWithACounterFilter) {
-  RunTrials({{2, 1, 0, 0}, {3, 1, 0, 0}, {7, 2, 0, 0}, {40, 3, 0, 0}}, 20);
+  RunTrials({{2, 1}, {3, 1}, {7, 2}, {40, 3}}, 20);
 }
 
 TEST(RandomOperationsAgreeWithTheOracleWithALargeBloomFilter) {
   // So large that no two keys share all cells.
-  RunTrials({{2, 1, 1 << 20, 1e-6},
-             {3, 1, 1 << 20, 1e-7},
-             {20, 3, 1 << 18, 1e-6},
-             {300, 20, 1 << 18, 1e-6},
-             {70000, 9000, 1 << 18, 1e-6},
-             {UINT32_MAX, 1u << 30, 1 << 18, 1e-6},
-             {1, 1, 1 << 18, 1e-6}},
-            40);
+  RunTrials(
+      {BloomFilter(2, 1, 1 << 20, 1e-6), BloomFilter(3, 1, 1 << 20, 1e-7),
+       BloomFilter(20, 3, 1 << 18, 1e-6), BloomFilter(300, 20, 1 << 18, 1e-6),
+       BloomFilter(70000, 9000, 1 << 18, 1e-6),
+       BloomFilter(UINT32_MAX, 1u << 30, 1 << 18, 1e-6),
+       BloomFilter(1, 1, 1 << 18, 1e-6)},
+      40);
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/table/contents.h"
+#include "tests/ops/core/table/filters.h"
 #include "tests/ops/core/table/rules.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
@@ -52,8 +53,7 @@ float FirstOf(const EmbeddingTable& table, int64_t key, UnknownKey unknown) {
 
 TEST(PaddingReadsTheDefaultAndIsNeitherStoredNorCounted) {
   for (const FilterSpec& filter :
-       {FilterSpec{0, 1, 0, 0}, FilterSpec{2, 1, 0, 0},
-        FilterSpec{2, 1, 1000, 0.01}}) {
+       {FilterSpec{0, 1}, FilterSpec{2, 1}, BloomFilter(2, 1, 1000, 0.01)}) {
     RowRules rules;
     rules.has_padding = true;
     EmbeddingTable table(kDim, -2.5f, filter, rules);

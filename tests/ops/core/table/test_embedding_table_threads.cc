@@ -15,6 +15,7 @@
 
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/table/contents.h"
+#include "tests/ops/core/table/filters.h"
 #include "tests/ops/core/table/rules.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
@@ -299,7 +300,7 @@ void FilterUnderLoad(const FilterSpec& filter, bool evict) {
     });
   }
   EmbeddingTable copy(kDim, 0.0f, filter);
-  SavedCells cells;
+  SavedCounts cells;
   bool saved = false;
   const auto save = [&] {
     {
@@ -325,7 +326,7 @@ void FilterUnderLoad(const FilterSpec& filter, bool evict) {
           EXPECT_TRUE(copy.InsertFiltered(key, 1, freq, version, false));
         });
       }
-      cells.Save(contents.snapshot, table.bloom_layout().cells_per_block, keys);
+      cells.Save(table, contents.snapshot, keys);
     }
     table.CommitSaved();
   };
@@ -353,7 +354,7 @@ void FilterUnderLoad(const FilterSpec& filter, bool evict) {
             [&](std::mt19937_64*) { save(); }});
   save();
   EXPECT_TRUE(cells.RestoreTo(&copy));
-  EXPECT_TRUE(CellsOf(table) == CellsOf(copy));
+  EXPECT_TRUE(SketchOf(table) == SketchOf(copy));
   const Contents live(table);
   const Contents copied(copy);
   EXPECT_EQ(live.admitted.size(), copied.admitted.size());
@@ -369,27 +370,25 @@ void FilterUnderLoad(const FilterSpec& filter, bool evict) {
   table.Frequencies(keys.data(), kKeys, stored.data());
   for (int64_t key = 0; key < kKeys; ++key) {
     const int64_t most = static_cast<int64_t>(filter.threshold);
-    if (filter.max_elements == 0 || counts[key] >= most) {
+    if (filter.sketch.name.empty() || counts[key] >= most) {
       // Before admission a Bloom filter may only overestimate.
       EXPECT_TRUE(stored[key] == counts[key] ||
-                  (filter.max_elements > 0 && stored[key] > counts[key]));
+                  (!filter.sketch.name.empty() && stored[key] > counts[key]));
     } else {
       EXPECT_TRUE(stored[key] >= counts[key]);
     }
   }
 }
 
-TEST(CounterFilterLosesNoCountUnderLoad) {
-  FilterUnderLoad({5, 1, 0, 0}, false);
-}
+TEST(CounterFilterLosesNoCountUnderLoad) { FilterUnderLoad({5, 1}, false); }
 TEST(BloomFilterLosesNoCountUnderLoad) {
-  FilterUnderLoad({5, 1, 3000, 0.05}, false);
+  FilterUnderLoad(BloomFilter(5, 1, 3000, 0.05), false);
 }
 TEST(EvictionsWithACounterFilterAreSavedUnderLoad) {
-  FilterUnderLoad({5, 1, 0, 0}, true);
+  FilterUnderLoad({5, 1}, true);
 }
 TEST(EvictionsWithABloomFilterAreSavedUnderLoad) {
-  FilterUnderLoad({5, 1, int64_t{1} << 30, 0.05}, true);
+  FilterUnderLoad(BloomFilter(5, 1, int64_t{1} << 30, 0.05), true);
 }
 
 // A save copies rows on the pool's threads while it holds every shared lock. If
