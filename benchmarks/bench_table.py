@@ -91,17 +91,18 @@ def fill_op(table: rec.EmbeddingTable, keys: tf.Tensor) -> tf.Operation:
 
     import rec_estimator as rec
 
-    return rec._ops.gen.rec_estimator_table_apply(
-        table.handle,
-        keys,
-        tf.zeros([tf.size(keys), table.dim]),
-        tf.zeros([0], tf.int64),
-        tf.constant(-1, tf.int64),
-        [tf.constant(LEARNING_RATE)],
+    reservation, _ = rec._ops.gen.rec_estimator_tables_reserve(
+        [table.handle],
+        [keys],
+        [tf.zeros([0], tf.int64)],
         rule="Adagrad",
         slot_names=["Adagrad"],
         slot_widths=[table.dim],
         slot_initials=[0.1],
+    )
+    grads = tf.zeros([tf.size(keys), table.dim])
+    return rec._ops.gen.rec_estimator_tables_apply(
+        reservation, [grads], tf.constant(-1, tf.int64), [tf.constant(LEARNING_RATE)]
     )
 
 

@@ -246,7 +246,7 @@ def test_table_optimizer_uses_the_values_from_before_the_step(tmp_path, use_reso
     )
     order = Order()
     estimator.train(data, steps=3, hooks=[order])
-    assert "RecEstimator>TableApply" in order.waited_for
+    assert "RecEstimator>TablesApply" in order.waited_for
     row, weight = np.float32(1), np.float32(1)
     for _ in range(3):
         row, weight = row - np.float32(0.5) * weight, weight - np.float32(0.5) * row

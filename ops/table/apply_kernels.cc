@@ -1,20 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of apply_ops.cc: check a training step and pass it to the table.
+// Kernels of apply_ops.cc: check a training step and pass it to the tables.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <functional>
 #include <memory>
+#include <numeric>
 #include <shared_mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/core/math/row_update.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/training_step.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/intra_op_threads.h"
 #include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/framework/variant_encode_decode.h"
+#include "tensorflow/core/framework/variant_tensor_data.h"
 #include "tensorflow/core/platform/errors.h"
 
 namespace rec_estimator {
@@ -27,7 +36,9 @@ using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Status;
 using ::tensorflow::Tensor;
+using ::tensorflow::TensorShape;
 using ::tensorflow::TensorShapeUtils;
+using ::tensorflow::Variant;
 using ::tensorflow::errors::InvalidArgument;
 using ::tensorflow::errors::ResourceExhausted;
 
@@ -51,183 +62,382 @@ bool SameSlots(const std::vector<SlotSpec>& a, const std::vector<SlotSpec>& b,
                     });
 }
 
-class TableApplyOp : public OpKernel {
+// A table of a step with the slots that the step's rule needs.
+struct TrainedTable {
+  TablePtr resource;
+  const std::vector<SlotSpec>* slots;
+
+  EmbeddingTable& table() const { return resource->table(); }
+  const std::string& name() const { return resource->name(); }
+
+  // An error unless the table is ready. Adds the slots if it has none; an error
+  // if it has those of another rule. The caller holds replace_mutex, shared at
+  // least.
+  Status Prepare(const std::string& rule) const {
+    TF_RETURN_IF_ERROR(CheckInitialized(*resource, "it is trained"));
+    return OrResourceExhausted(name(), [&] { return PrepareSlots(rule); });
+  }
+
+ private:
+  Status PrepareSlots(const std::string& rule) const {
+    if (table().BeginsWithSlots(*slots)) return Status();
+    const size_t n = slots->size();
+    // Checked before EnsureSlots, so that a refused step adds no slots, and
+    // after it, because another step may have added its slots in between.
+    std::vector<SlotSpec> present = table().slots();
+    if (SameSlots(present, *slots, std::min(n, present.size()))) {
+      const bool ensured = table().EnsureSlots(*slots);
+      present = table().slots();
+      if (SameSlots(present, *slots, n)) return Status();
+      if (!ensured && SameSlots(present, *slots, present.size())) {
+        return ResourceExhausted("table ", name(),
+                                 " must fit into memory with the slots of ",
+                                 rule, ", got no memory for ", table().size(),
+                                 " rows; nothing of the step was applied");
+      }
+    }
+    return InvalidArgument("slots of table ", name(), " must be those of ",
+                           rule, " (", ListOf(NamesOf(*slots)), "), got ",
+                           ListOf(NamesOf(present)),
+                           "; one table has one optimizer");
+  }
+};
+
+// What a refused step says.
+Status ErrorOf(const TrainingStep::Outcome& outcome, const TrainingStep& step,
+               const std::vector<TrainedTable>& tables) {
+  if (outcome.ok()) return Status();
+  TableResource& table = *tables[outcome.table].resource;
+  if (outcome.refusal == TrainingStep::Refusal::kTooManyRows) {
+    return TooManyRows(table, outcome.excess_rows,
+                       " with this step, nothing of which was applied");
+  }
+  const EmbeddingTable::Batch& batch = step.batch(outcome.table);
+  return ResourceExhausted(
+      "table ", table.name(), " must fit into memory, got no memory for ",
+      batch.n + batch.n_counted, " keys of this step over ",
+      table.table().size(), " rows of ",
+      table.table().row_floats() * sizeof(float),
+      " bytes; nothing of the step was applied; give the process more memory, "
+      "make the batch smaller, or evict keys");
+}
+
+// A step between its two ops. Unused, it returns what it reserved.
+struct Reservation {
+  std::shared_ptr<const std::vector<std::vector<SlotSpec>>> slots;
+  std::string rule;
+  std::vector<TrainedTable> tables;
+  std::vector<Tensor> keys;  // And counted keys, which `step` reads.
+  std::unique_ptr<TrainingStep> step;
+  std::atomic<bool> is_used{false};
+};
+
+// A Reservation in a tensor.
+class ReservationVariant {
  public:
-  explicit TableApplyOp(OpKernelConstruction* context) : OpKernel(context) {
+  ReservationVariant() = default;
+  explicit ReservationVariant(std::shared_ptr<Reservation> reservation)
+      : reservation_(std::move(reservation)) {}
+  Reservation* get() const { return reservation_.get(); }
+
+  // What a Variant needs. A reservation cannot leave its process.
+  std::string TypeName() const { return "rec_estimator::Reservation"; }
+  void Encode(tensorflow::VariantTensorData*) const {}
+  bool Decode(const tensorflow::VariantTensorData&) { return false; }
+
+ private:
+  std::shared_ptr<Reservation> reservation_;
+};
+
+class TablesReserveOp : public OpKernel {
+ public:
+  explicit TablesReserveOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("rule", &rule_));
-    OP_REQUIRES_OK(context, ReadSlots(context, &slots_));
     const std::vector<std::string> rules = RowUpdateRules();
     OP_REQUIRES(context,
                 std::find(rules.begin(), rules.end(), rule_) != rules.end(),
                 InvalidArgument("rule must be one of ", ListOf(rules),
                                 ", got '", rule_, "'"));
-    int64_t num_hyper;
-    OP_REQUIRES_OK(context, context->GetAttr("num_hyper", &num_hyper));
-    hyper_names_ = HyperparameterNames(rule_);
-    OP_REQUIRES(context, static_cast<int64_t>(hyper_names_.size()) == num_hyper,
-                InvalidArgument("hyper of ", rule_, " must be ",
-                                hyper_names_.size(), " tensors (",
-                                ListOf(hyper_names_), "), got ", num_hyper));
-    // Constructed only to ask how many slots the rule has. Each step constructs
-    // one with its own hyperparameters.
-    const std::unique_ptr<RowUpdate> update =
-        MakeRowUpdate(rule_, std::vector<float>(hyper_names_.size(), 0.0f));
-    OP_REQUIRES(context, update != nullptr, NoRowUpdate());
-    OP_REQUIRES(context, static_cast<int>(slots_.size()) == update->slots(),
-                InvalidArgument("slot_names must be the ", update->slots(),
-                                " slots of ", rule_, ", got ", slots_.size()));
+    OP_REQUIRES_OK(context, ReadSlotsOfTables(context));
   }
 
   void Compute(OpKernelContext* context) override {
-    TablePtr resource;
-    OP_REQUIRES_OK(context, FindTable(context, &resource));
-    const Tensor *keys, *grads, *counted_keys, *version;
-    OP_REQUIRES_OK(context, context->input("keys", &keys));
-    OP_REQUIRES_OK(context, context->input("grads", &grads));
-    OP_REQUIRES_OK(context, context->input("counted_keys", &counted_keys));
-    OP_REQUIRES_OK(context, context->input("version", &version));
-    OpInputList hyper_list;
-    OP_REQUIRES_OK(context, context->input_list("hyper", &hyper_list));
-
-    EmbeddingTable& table = resource->table();
-    OP_REQUIRES_OK(context, CheckRank(*keys, 1, "keys", "[n]"));
-    OP_REQUIRES(context,
-                TensorShapeUtils::IsMatrix(grads->shape()) &&
-                    grads->dim_size(0) == keys->dim_size(0) &&
-                    grads->dim_size(1) == table.dim(),
-                InvalidArgument("grads of table ", resource->name(),
-                                " must be [n, dim] = [", keys->dim_size(0), ",",
-                                table.dim(), "], got shape ",
-                                grads->shape().DebugString()));
-    OP_REQUIRES_OK(context, CheckRank(*counted_keys, 1, "counted_keys", "[m]"));
-    OP_REQUIRES_OK(context, CheckRank(*version, 0, "version", "[]"));
-    std::vector<float> hyper;
-    for (const Tensor& value : hyper_list) {
-      OP_REQUIRES(
-          context, TensorShapeUtils::IsScalar(value.shape()),
-          InvalidArgument("hyper must each be [], got shape ",
-                          value.shape().DebugString(), " at ", hyper.size()));
-      hyper.push_back(value.scalar<float>()());
-      OP_REQUIRES(context, std::isfinite(hyper.back()),
-                  InvalidArgument(hyper_names_[hyper.size() - 1], " of ", rule_,
-                                  " must be finite, got ", hyper.back()));
+    OpInputList handles, keys, counted_keys;
+    OP_REQUIRES_OK(context, context->input_list("tables", &handles));
+    OP_REQUIRES_OK(context, context->input_list("keys", &keys));
+    OP_REQUIRES_OK(context, context->input_list("counted_keys", &counted_keys));
+    auto reservation = std::make_shared<Reservation>();
+    reservation->slots = slots_;
+    reservation->rule = rule_;
+    std::vector<EmbeddingTable*> tables;
+    std::vector<EmbeddingTable::Batch> batches;
+    for (int i = 0; i < handles.size(); ++i) {
+      TablePtr resource;
+      OP_REQUIRES_OK(context, FindTable(context, handles[i], &resource));
+      OP_REQUIRES_OK(context, CheckKeys(keys[i], "keys", "[n]", *resource));
+      OP_REQUIRES_OK(context, CheckKeys(counted_keys[i], "counted_keys", "[m]",
+                                        *resource));
+      tables.push_back(&resource->table());
+      batches.push_back(BatchOf(keys[i], counted_keys[i]));
+      reservation->keys.push_back(keys[i]);
+      reservation->keys.push_back(counted_keys[i]);
+      reservation->tables.push_back({std::move(resource), &(*slots_)[i]});
     }
-    const std::unique_ptr<RowUpdate> update = MakeRowUpdate(rule_, hyper);
-    OP_REQUIRES(context, update != nullptr, NoRowUpdate());
-
-    std::shared_lock<std::shared_mutex> lock(resource->replace_mutex());
-    OP_REQUIRES_OK(context, CheckInitialized(*resource, "it is trained"));
-    OP_REQUIRES_OK(context, OrResourceExhausted(resource->name(), [&] {
-                     return PrepareSlots(*update, *resource);
-                   }));
-
-    EmbeddingTable::Batch batch;
-    batch.keys = keys->flat<int64_t>().data();
-    batch.grads = grads->flat<float>().data();
-    batch.n = keys->NumElements();
-    batch.counted_keys = counted_keys->flat<int64_t>().data();
-    batch.n_counted = counted_keys->NumElements();
-    batch.version = version->scalar<int64_t>()();
-    int64_t too_many;
-    const bool applied =
-        table.Apply(batch, *update, IntraOpThreads(context), &too_many);
-    OP_REQUIRES(context, too_many == 0,
-                TooManyRows(*resource, too_many,
-                            " with this step, nothing of which was applied"));
-    OP_REQUIRES(context, applied,
-                ResourceExhausted(
-                    "table ", resource->name(),
-                    " must fit into memory, got no memory for a step of ",
-                    batch.n + batch.n_counted, " keys over ", table.size(),
-                    " rows; nothing of the step was applied"));
+    OP_REQUIRES_OK(context, CheckDistinct(tables, reservation->tables));
+    for (const TrainedTable& table : reservation->tables) {
+      OP_REQUIRES_OK(context, CheckWidths(table));
+    }
+    for (const TrainedTable& table : reservation->tables) {
+      const std::shared_lock<std::shared_mutex> lock(
+          table.resource->replace_mutex());
+      OP_REQUIRES_OK(context, table.Prepare(rule_));
+    }
+    OP_REQUIRES_OK(
+        context, OrResourceExhausted(reservation->tables[0].name(), [&] {
+          reservation->step =
+              std::make_unique<TrainingStep>(tables, std::move(batches));
+          return ErrorOf(reservation->step->Reserve(IntraOpThreads(context)),
+                         *reservation->step, reservation->tables);
+        }));
+    Tensor *output, *rows;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(0, TensorShape({}), &output));
+    OP_REQUIRES_OK(context, context->allocate_output(
+                                1, TensorShape({handles.size()}), &rows));
+    for (int i = 0; i < handles.size(); ++i) {
+      rows->vec<int64_t>()(i) = reservation->step->RowsAfter(i);
+    }
+    output->scalar<Variant>()() = ReservationVariant(std::move(reservation));
   }
 
  private:
-  Status NoRowUpdate() const {
-    return tensorflow::errors::Internal("rule ", rule_,
-                                        " must have a RowUpdate, got none");
+  Status ReadSlotsOfTables(OpKernelConstruction* context) {
+    int64_t n;
+    SlotAttrs attrs;
+    TF_RETURN_IF_ERROR(context->GetAttr("N", &n));
+    TF_RETURN_IF_ERROR(attrs.Read(context));
+    const size_t each = attrs.names.size();
+    if (attrs.initials.size() != each ||
+        attrs.widths.size() != each * static_cast<size_t>(n)) {
+      return InvalidArgument(
+          "slot_names, slot_initials and, for each table, slot_widths must be "
+          "of equal length, got ",
+          each, ", ", attrs.initials.size(), " and ", attrs.widths.size(),
+          " for ", n, " tables");
+    }
+    auto slots = std::make_shared<std::vector<std::vector<SlotSpec>>>(n);
+    const std::vector<tensorflow::int64> widths(attrs.widths.begin(),
+                                                attrs.widths.end());
+    for (int64_t i = 0; i < n; ++i) {
+      attrs.widths.assign(widths.begin() + i * each,
+                          widths.begin() + (i + 1) * each);
+      TF_RETURN_IF_ERROR(attrs.AppendTo(0, each, &(*slots)[i]));
+    }
+    // Constructed only to ask how many slots the rule has.
+    update_ = MakeRowUpdate(
+        rule_, std::vector<float>(HyperparameterNames(rule_).size(), 0.0f));
+    if (update_ == nullptr || static_cast<int>(each) != update_->slots()) {
+      return InvalidArgument("slot_names must be the ", update_->slots(),
+                             " slots of ", rule_, ", got ", each);
+    }
+    slots_ = std::move(slots);
+    return Status();
   }
 
-  // Adds the rule's slots to the table if it has none. An error if it has the
-  // slots of another rule.
-  Status PrepareSlots(const RowUpdate& update, TableResource& resource) const {
-    EmbeddingTable& table = resource.table();
-    const size_t n = slots_.size();
-    // Checked even if the table has the slots: a restore may have made them
-    // wider.
-    for (size_t s = 0; s < n; ++s) {
-      const int width = update.slot_width(static_cast<int>(s), table.dim());
-      if (slots_[s].width != width) {
+  static Status CheckKeys(const Tensor& keys, const char* name,
+                          const char* shape, TableResource& table) {
+    if (keys.dims() == 1) return Status();
+    return InvalidArgument(name, " of table ", table.name(), " must be ", shape,
+                           ", got shape ", keys.shape().DebugString());
+  }
+
+  static EmbeddingTable::Batch BatchOf(const Tensor& keys,
+                                       const Tensor& counted_keys) {
+    EmbeddingTable::Batch batch = {};
+    batch.keys = keys.flat<int64_t>().data();
+    batch.n = static_cast<size_t>(keys.NumElements());
+    batch.counted_keys = counted_keys.flat<int64_t>().data();
+    batch.n_counted = static_cast<size_t>(counted_keys.NumElements());
+    return batch;
+  }
+
+  static Status CheckDistinct(std::vector<EmbeddingTable*> tables,
+                              const std::vector<TrainedTable>& named) {
+    std::sort(tables.begin(), tables.end(), std::less<EmbeddingTable*>());
+    const auto twice = std::adjacent_find(tables.begin(), tables.end());
+    if (twice == tables.end()) return Status();
+    const auto name = std::find_if(
+        named.begin(), named.end(),
+        [&](const TrainedTable& table) { return &table.table() == *twice; });
+    return InvalidArgument("tables must be distinct, got ", name->name(),
+                           " twice; concatenate its keys");
+  }
+
+  Status CheckWidths(const TrainedTable& table) const {
+    for (size_t s = 0; s < table.slots->size(); ++s) {
+      const SlotSpec& slot = (*table.slots)[s];
+      const int dim = table.table().dim();
+      const int width = update_->slot_width(static_cast<int>(s), dim);
+      if (slot.width != width) {
         return InvalidArgument("slot_widths of ", rule_, " must be ", width,
-                               " for slot ", slots_[s].name, " of table ",
-                               resource.name(), " of dim ", table.dim(),
-                               ", got ", slots_[s].width);
+                               " for slot ", slot.name, " of table ",
+                               table.name(), " of dim ", dim, ", got ",
+                               slot.width);
       }
     }
-    std::vector<SlotSpec> present = table.slots();
-    if (SameSlots(present, slots_, n) &&
-        std::equal(slots_.begin(), slots_.end(), present.begin(),
-                   [](const SlotSpec& x, const SlotSpec& y) {
-                     return x.initial == y.initial;
-                   })) {
-      return Status();
-    }
-    // Checked before EnsureSlots, so that a refused step adds no slots, and
-    // after it, because another step may have added its slots in between.
-    if (SameSlots(present, slots_, std::min(n, present.size()))) {
-      const bool ensured = table.EnsureSlots(slots_);
-      present = table.slots();
-      if (SameSlots(present, slots_, n)) return Status();
-      if (!ensured && SameSlots(present, slots_, present.size())) {
-        return ResourceExhausted("table ", resource.name(),
-                                 " must fit into memory with the slots of ",
-                                 rule_, ", got no memory for ", table.size(),
-                                 " rows");
-      }
-    }
-    return InvalidArgument(
-        "slots of table ", resource.name(), " must be those of ", rule_, " (",
-        ListOf(NamesOf(slots_)), "), got ", ListOf(NamesOf(present)),
-        "; one table has one optimizer");
+    return Status();
   }
 
   std::string rule_;
-  std::vector<std::string> hyper_names_;  // The rule's hyperparameters.
-  std::vector<SlotSpec> slots_;           // The rule's slots, in its order.
+  std::unique_ptr<RowUpdate> update_;
+  std::shared_ptr<const std::vector<std::vector<SlotSpec>>> slots_;
 };
 
-class TableCheckRoomOp : public OpKernel {
+class TablesApplyOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* context) override {
-    TablePtr resource;
-    OP_REQUIRES_OK(context, FindTable(context, &resource));
-    const Tensor *keys, *counted_keys;
-    OP_REQUIRES_OK(context, context->input("keys", &keys));
-    OP_REQUIRES_OK(context, context->input("counted_keys", &counted_keys));
+    const Tensor *variant, *version;
+    OpInputList grads, hyper;
+    OP_REQUIRES_OK(context, context->input("reservation", &variant));
+    OP_REQUIRES_OK(context, context->input_list("grads", &grads));
+    OP_REQUIRES_OK(context, context->input("version", &version));
+    OP_REQUIRES_OK(context, context->input_list("hyper", &hyper));
+    Reservation* reservation = nullptr;
+    OP_REQUIRES_OK(context, Open(*variant, &reservation));
+    const std::vector<TrainedTable>& tables = reservation->tables;
+    TrainingStep& step = *reservation->step;
+    OP_REQUIRES_OK(context, CheckGrads(grads, *reservation));
+    OP_REQUIRES_OK(context, CheckPerTable(*version, tables.size(), "version"));
+    std::vector<std::unique_ptr<RowUpdate>> updates;
+    OP_REQUIRES_OK(context, MakeUpdates(hyper, *reservation, &updates));
+    std::vector<TrainingStep::Gradients> gradients;
+    for (size_t i = 0; i < tables.size(); ++i) {
+      gradients.push_back({grads[static_cast<int>(i)].flat<float>().data(),
+                           updates[updates.size() == 1 ? 0 : i].get(),
+                           Nth(*version, i)});
+    }
+    OP_REQUIRES(context, !reservation->is_used.exchange(true),
+                InvalidArgument("reservation must be used once, got a second "
+                                "use; reserve again"));
+    std::vector<std::shared_lock<std::shared_mutex>> locks;
+    for (const size_t i : InOneOrder(tables)) {
+      locks.emplace_back(tables[i].resource->replace_mutex());
+    }
+    for (const TrainedTable& table : tables) {
+      OP_REQUIRES_OK(context, table.Prepare(reservation->rule));
+    }
+    OP_REQUIRES_OK(
+        context, ErrorOf(step.Apply(gradients.data(), IntraOpThreads(context)),
+                         step, tables));
+  }
 
-    EmbeddingTable::Batch batch = {};
-    batch.keys = keys->flat<int64_t>().data();
-    batch.n = keys->NumElements();
-    batch.counted_keys = counted_keys->flat<int64_t>().data();
-    batch.n_counted = counted_keys->NumElements();
-    int64_t too_many;
-    OP_REQUIRES(context,
-                resource->table().CountTooMany(batch, IntraOpThreads(context),
-                                               &too_many),
-                NoMemoryToCount(*resource, keys->NumElements() +
-                                               counted_keys->NumElements()));
-    OP_REQUIRES(context, too_many == 0,
-                TooManyRows(*resource, too_many,
-                            " with this step, nothing of which was applied"));
+ private:
+  static Status Open(const Tensor& tensor, Reservation** reservation) {
+    const ReservationVariant* variant =
+        TensorShapeUtils::IsScalar(tensor.shape())
+            ? tensor.scalar<Variant>()().get<ReservationVariant>()
+            : nullptr;
+    if (variant == nullptr || variant->get() == nullptr) {
+      return InvalidArgument(
+          "reservation must be the output of TablesReserve, got ",
+          tensor.DebugString());
+    }
+    *reservation = variant->get();
+    return Status();
+  }
+
+  static Status CheckGrads(const OpInputList& grads,
+                           const Reservation& reservation) {
+    const std::vector<TrainedTable>& tables = reservation.tables;
+    if (static_cast<size_t>(grads.size()) != tables.size()) {
+      return InvalidArgument("grads must be one for each of the ",
+                             tables.size(), " tables of the reservation, got ",
+                             grads.size());
+    }
+    for (size_t i = 0; i < tables.size(); ++i) {
+      const Tensor& each = grads[static_cast<int>(i)];
+      const int64_t n = static_cast<int64_t>(reservation.step->batch(i).n);
+      const int dim = tables[i].table().dim();
+      if (!TensorShapeUtils::IsMatrix(each.shape()) || each.dim_size(0) != n ||
+          each.dim_size(1) != dim) {
+        return InvalidArgument("grads of table ", tables[i].name(),
+                               " must be [n, dim] = [", n, ",", dim,
+                               "], got shape ", each.shape().DebugString());
+      }
+    }
+    return Status();
+  }
+
+  // InvalidArgument unless the tensor is [] or [n].
+  static Status CheckPerTable(const Tensor& tensor, size_t n,
+                              const std::string& name) {
+    if (TensorShapeUtils::IsScalar(tensor.shape()) ||
+        (tensor.dims() == 1 &&
+         tensor.NumElements() == static_cast<int64_t>(n))) {
+      return Status();
+    }
+    return InvalidArgument(name, " must be [] or, for ", n, " tables, [", n,
+                           "], got shape ", tensor.shape().DebugString());
+  }
+
+  static int64_t Nth(const Tensor& version, size_t i) {
+    const auto values = version.flat<int64_t>();
+    return values(version.dims() == 0 ? 0 : static_cast<int64_t>(i));
+  }
+
+  // Makes one update for all tables, or one for each if hyper differs.
+  static Status MakeUpdates(const OpInputList& hyper,
+                            const Reservation& reservation,
+                            std::vector<std::unique_ptr<RowUpdate>>* updates) {
+    const std::string& rule = reservation.rule;
+    const std::vector<std::string> names = HyperparameterNames(rule);
+    const size_t n = reservation.tables.size();
+    if (static_cast<size_t>(hyper.size()) != names.size()) {
+      return InvalidArgument("hyper of ", rule, " must be ", names.size(),
+                             " tensors (", ListOf(names), "), got ",
+                             hyper.size());
+    }
+    bool differ = false;
+    for (int h = 0; h < hyper.size(); ++h) {
+      TF_RETURN_IF_ERROR(
+          CheckPerTable(hyper[h], n, absl::StrCat("hyper ", names[h])));
+      differ |= hyper[h].dims() > 0;
+    }
+    std::vector<float> values(names.size());
+    for (size_t i = 0; i < (differ ? n : 1); ++i) {
+      for (int h = 0; h < hyper.size(); ++h) {
+        const auto of_tables = hyper[h].flat<float>();
+        values[h] =
+            of_tables(hyper[h].dims() == 0 ? 0 : static_cast<int64_t>(i));
+        if (!std::isfinite(values[h])) {
+          return InvalidArgument(names[h], " of ", rule,
+                                 " must be finite, got ", values[h]);
+        }
+      }
+      updates->push_back(MakeRowUpdate(rule, values));
+    }
+    return Status();
+  }
+
+  // The positions of the tables in an order in which all steps lock them.
+  static std::vector<size_t> InOneOrder(
+      const std::vector<TrainedTable>& tables) {
+    std::vector<size_t> order(tables.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return std::less<TableResource*>()(tables[a].resource.get(),
+                                         tables[b].resource.get());
+    });
+    return order;
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableCheckRoom").Device(DEVICE_CPU),
-                        TableCheckRoomOp);
-REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableApply").Device(DEVICE_CPU),
-                        TableApplyOp);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TablesReserve").Device(DEVICE_CPU),
+                        TablesReserveOp);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TablesApply").Device(DEVICE_CPU),
+                        TablesApplyOp);
 
 }  // namespace
 }  // namespace rec_estimator

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops of a training step: TableApply, the only op that trains a table, and
-// TableCheckRoom, which checks the row limit before it.
+// Ops of a training step, the only ones that train tables: TablesReserve gets
+// room and memory for it in all tables, and TablesApply applies it.
 // Kernels: apply_kernels.cc. Rules: ops/core/math/row_update.h. Python:
 // rec_estimator/optimizers/.
 #include "tensorflow/core/framework/op.h"
@@ -10,75 +10,89 @@ namespace rec_estimator {
 namespace {
 
 using ::tensorflow::Status;
-using ::tensorflow::shape_inference::DimensionHandle;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
 
-Status TableApplyShape(InferenceContext* c) {
-  ShapeHandle unused, keys, grads;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &keys));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 2, &grads));
-  DimensionHandle rows;
-  TF_RETURN_IF_ERROR(c->Merge(c->Dim(keys, 0), c->Dim(grads, 0), &rows));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(3), 1, &unused));
-  for (int i = 4; i < c->num_inputs(); ++i) {
-    TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+Status TablesReserveShape(InferenceContext* c) {
+  std::vector<ShapeHandle> inputs;
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->input("tables", &inputs));
+  for (const ShapeHandle& table : inputs) {
+    TF_RETURN_IF_ERROR(c->WithRank(table, 0, &unused));
   }
+  for (const char* name : {"keys", "counted_keys"}) {
+    TF_RETURN_IF_ERROR(c->input(name, &inputs));
+    for (const ShapeHandle& keys : inputs) {
+      TF_RETURN_IF_ERROR(c->WithRank(keys, 1, &unused));
+    }
+  }
+  c->set_output(0, c->Scalar());
+  c->set_output(1, c->Vector(static_cast<int64_t>(inputs.size())));
   return Status();
 }
 
-REGISTER_OP("RecEstimator>TableApply")
-    .Input("table: resource")
-    .Input("keys: int64")
-    .Input("grads: float")
-    .Input("counted_keys: int64")
-    .Input("version: int64")
-    .Input("hyper: num_hyper * float")
+REGISTER_OP("RecEstimator>TablesReserve")
+    .Input("tables: N * resource")
+    .Input("keys: N * int64")
+    .Input("counted_keys: N * int64")
+    .Output("reservation: variant")
+    .Output("rows: int64")
+    .Attr("N: int >= 1")
     .Attr("rule: string")
-    .Attr("num_hyper: int >= 1")
     .Attr("slot_names: list(string)")
     .Attr("slot_widths: list(int)")
     .Attr("slot_initials: list(float)")
     .SetIsStateful()
-    .SetShapeFn(TableApplyShape)
+    .SetShapeFn(TablesReserveShape)
     .Doc(R"doc(
-Applies one training step to a table: counts, admits, inserts and updates its keys.
+Reserves what a training step will need in its tables: rows within their limits, and memory.
 
-Fails and changes nothing if the step would exceed the table's row limit.
+Fails if one of the tables cannot take the step. Changes no key and no row.
 
-table: [].
-keys: [n]. Occurrences of keys. The gradients of a repeated key are summed in order before the update.
-grads: [n, dim]. The gradient of each occurrence.
-counted_keys: [m]. Occurrences that are counted and inserted but have no gradient.
-version: []. The global step, stored with every key; -1 if there is none.
-hyper: Each []. The rule's hyperparameters, in its order.
+tables: Each []. All distinct.
+keys: Each [n]. Occurrences of keys. The gradients of a repeated key are summed in order before the update.
+counted_keys: Each [m]. Occurrences that are counted and inserted but have no gradient.
+reservation: []. For one TablesApply. Without one, nothing happens.
+rows: [N]. The rows that each table would have after the step.
 rule: A rule of ops/core/math/row_update.h.
-slot_names: The rule's slots, in its order. Added to the table if it has no slots yet.
-slot_widths: Floats per row of each slot.
+slot_names: The rule's slots, in its order. Added to a table that has no slots yet.
+slot_widths: Floats per row of each slot: first those of the first table, then those of the next one.
 slot_initials: Initial value of each slot in a new row.
 )doc");
 
-Status TableCheckRoomShape(InferenceContext* c) {
+Status TablesApplyShape(InferenceContext* c) {
+  std::vector<ShapeHandle> inputs;
   ShapeHandle unused;
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &unused));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
+  TF_RETURN_IF_ERROR(c->input("grads", &inputs));
+  for (const ShapeHandle& grads : inputs) {
+    TF_RETURN_IF_ERROR(c->WithRank(grads, 2, &unused));
+  }
+  TF_RETURN_IF_ERROR(c->input("version", &inputs));
+  TF_RETURN_IF_ERROR(c->WithRankAtMost(inputs[0], 1, &unused));
+  TF_RETURN_IF_ERROR(c->input("hyper", &inputs));
+  for (const ShapeHandle& value : inputs) {
+    TF_RETURN_IF_ERROR(c->WithRankAtMost(value, 1, &unused));
+  }
   return Status();
 }
 
-REGISTER_OP("RecEstimator>TableCheckRoom")
-    .Input("table: resource")
-    .Input("keys: int64")
-    .Input("counted_keys: int64")
+REGISTER_OP("RecEstimator>TablesApply")
+    .Input("reservation: variant")
+    .Input("grads: N * float")
+    .Input("version: int64")
+    .Input("hyper: num_hyper * float")
+    .Attr("N: int >= 1")
+    .Attr("num_hyper: int >= 1")
     .SetIsStateful()
-    .SetShapeFn(TableCheckRoomShape)
+    .SetShapeFn(TablesApplyShape)
     .Doc(R"doc(
-Fails if TableApply of these keys would exceed the table's row limit. Changes nothing.
+Applies one training step to the tables of a reservation: counts, admits, inserts and updates their keys.
 
-table: [].
-keys: [n]. The keys of TableApply.
-counted_keys: [m]. The counted_keys of TableApply.
+reservation: []. Of TablesReserve. It is used up.
+grads: Each [n, dim]. The gradient of each occurrence of the reservation's keys.
+version: [], or [N], one for each table. The global step, stored with every key; -1 if there is none.
+hyper: Each [], or [N]. The rule's hyperparameters, in its order.
 )doc");
 
 }  // namespace

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <string>
 
-#include "ops/table/intra_op_threads.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -24,33 +23,6 @@ using ::tensorflow::TensorShape;
 using ::tensorflow::TensorShapeUtils;
 using ::tensorflow::errors::FailedPrecondition;
 using ::tensorflow::errors::InvalidArgument;
-
-class TableRowsAfterOp : public OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(OpKernelContext* context) override {
-    TablePtr resource;
-    OP_REQUIRES_OK(context, FindTable(context, &resource));
-    const Tensor *keys, *counted_keys;
-    OP_REQUIRES_OK(context, context->input("keys", &keys));
-    OP_REQUIRES_OK(context, context->input("counted_keys", &counted_keys));
-    Tensor* rows;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output("rows", TensorShape({}), &rows));
-
-    EmbeddingTable::Batch batch = {};
-    batch.keys = keys->flat<int64_t>().data();
-    batch.n = keys->NumElements();
-    batch.counted_keys = counted_keys->flat<int64_t>().data();
-    batch.n_counted = counted_keys->NumElements();
-    OP_REQUIRES(context,
-                resource->table().CountRowsAfter(batch, IntraOpThreads(context),
-                                                 &rows->scalar<int64_t>()()),
-                NoMemoryToCount(*resource, keys->NumElements() +
-                                               counted_keys->NumElements()));
-  }
-};
 
 class CheckRowLimitOp : public OpKernel {
  public:
@@ -116,8 +88,6 @@ class AssignMaxOp : public OpKernel {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableRowsAfter").Device(DEVICE_CPU),
-                        TableRowsAfterOp);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>CheckRowLimit").Device(DEVICE_CPU),
                         CheckRowLimitOp);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>AssignMax").Device(DEVICE_CPU),

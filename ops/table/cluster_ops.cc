@@ -12,31 +12,6 @@ using ::tensorflow::Status;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
 
-Status TableRowsAfterShape(InferenceContext* c) {
-  ShapeHandle unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &unused));
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &unused));
-  c->set_output(0, c->Scalar());
-  return Status();
-}
-
-REGISTER_OP("RecEstimator>TableRowsAfter")
-    .Input("table: resource")
-    .Input("keys: int64")
-    .Input("counted_keys: int64")
-    .Output("rows: int64")
-    .SetIsStateful()
-    .SetShapeFn(TableRowsAfterShape)
-    .Doc(R"doc(
-How many rows a shard would have after TableApply of these keys. Changes nothing.
-
-table: [].
-keys: [n]. The keys of TableApply.
-counted_keys: [m]. The counted_keys of TableApply.
-rows: [].
-)doc");
-
 Status AllScalars(InferenceContext* c) {
   ShapeHandle unused;
   for (int i = 0; i < c->num_inputs(); ++i) {
@@ -55,7 +30,7 @@ REGISTER_OP("RecEstimator>CheckRowLimit")
     .Doc(R"doc(
 Fails if the shards of a table would together have more rows than the table may have.
 
-rows: Each []. TableRowsAfter of each shard.
+rows: Each []. Of each shard, as TablesReserve gives it.
 table_name: The name of the table, for the message.
 max_rows: Row limit of the table.
 )doc");

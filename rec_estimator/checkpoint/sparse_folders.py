@@ -215,7 +215,7 @@ def _slot_folders(table: FolderTable) -> Dict[str, str]:
     shard = table.shards[0]
     names = [slot.name for slot in shard.slots]
     for op in shard.handle.consumers():
-        if op.type == op_registry.TABLE_APPLY:
+        if op.type == op_registry.TABLES_RESERVE:
             rule = op.get_attr("rule").decode()
             words = next((_SLOTS[name] for name in _SLOTS if rule.startswith(name)), ())
             return {name: f"{shard.updated_by}_{word}" for name, word in zip(names, words)}

@@ -13,11 +13,12 @@ from typing import FrozenSet, Tuple
 PREFIX = "RecEstimator>"
 
 TABLE_ADMITS = "RecEstimator>TableAdmits"
-TABLE_APPLY = "RecEstimator>TableApply"
 TABLE_CONTAINS = "RecEstimator>TableContains"
 TABLE_GROUP_LOOKUP = "RecEstimator>TableGroupLookup"
 TABLE_HANDLE = "RecEstimator>TableHandle"
 TABLE_LOOKUP = "RecEstimator>TableLookup"
+TABLES_APPLY = "RecEstimator>TablesApply"
+TABLES_RESERVE = "RecEstimator>TablesReserve"
 KERNEL_ROWS = "RecEstimator>KernelRows"
 REPEAT_ROWS = "RecEstimator>RepeatRows"
 SEGMENT_MAT_MUL = "RecEstimator>SegmentMatMul"
@@ -75,9 +76,8 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry(TABLE_GROUP_LOOKUP, Reads.ROWS, has_stock_form=True),
     OpEntry("RecEstimator>TableGroupLookupGrad"),
     # Updates.
-    OpEntry(TABLE_APPLY, is_update=True),
-    OpEntry("RecEstimator>TableCheckRoom", Reads.KEYS),
-    OpEntry("RecEstimator>TableRowsAfter", Reads.KEYS),
+    OpEntry(TABLES_RESERVE, Reads.KEYS),
+    OpEntry(TABLES_APPLY, is_update=True),
     OpEntry("RecEstimator>CheckRowLimit"),
     OpEntry("RecEstimator>AssignMax"),
     # Checkpoints.

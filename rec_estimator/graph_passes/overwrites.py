@@ -17,9 +17,6 @@ from rec_estimator.graph_passes.walk import GET_NEXT, ancestors
 # The types of TensorFlow's updates begin with these. Assign is none: initializers use it.
 _DENSE_UPDATES = ("Apply", "SparseApply")
 
-# The position of this input of the op that updates a table.
-_GRADIENTS = 2
-
 # An update must not need an input that it did not need before.
 _INPUTS = (GET_NEXT, "Placeholder", "PlaceholderV2")
 
@@ -37,22 +34,21 @@ def order_overwrites(graph: tf.Graph, new_ops: Collection[tf.Operation]) -> None
     """
     new = frozenset(new_ops)
     ops = graph.get_operations()
-    applies = [op for op in ops if op.type == op_registry.TABLE_APPLY]
+    applies = [op for op in ops if op.type == op_registry.TABLES_APPLY]
     updates = [op for op in ops if op.type.startswith(_DENSE_UPDATES) and _variable(op) is not None]
     inputs_of: Dict[tf.Operation, FrozenSet[tf.Operation]] = {}
     for apply in applies:
         others = [update for update in updates if (update in new) != (apply in new)]
-        if not others:
-            continue
-        gradient = apply.inputs[_GRADIENTS].op
-        needed = ancestors([gradient])
-        for update in others:
-            if _variable(update) not in needed or update in needed:
-                continue
-            if update not in inputs_of:
-                inputs_of[update] = _inputs(ancestors([update]))
-            if _inputs(needed) <= inputs_of[update] and not graphs.in_control_flow(update):
-                graphs.add_control_inputs(update, [gradient])
+        # The inputs of the op: a reservation, the gradients of its tables, and numbers.
+        for gradient in apply.inputs[1 : 1 + apply.get_attr("N")] if others else ():
+            needed = ancestors([gradient.op])
+            for update in others:
+                if _variable(update) not in needed or update in needed:
+                    continue
+                if update not in inputs_of:
+                    inputs_of[update] = _inputs(ancestors([update]))
+                if _inputs(needed) <= inputs_of[update] and not graphs.in_control_flow(update):
+                    graphs.add_control_inputs(update, [gradient.op])
 
 
 def _variable(update: tf.Operation) -> Optional[tf.Operation]:

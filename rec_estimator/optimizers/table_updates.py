@@ -6,8 +6,9 @@ adds three things: the name of the rule in ops/core/math/row_update.h, its slots
 hyperparameters.
 
 TensorFlow's optimizer does the work. Each shard is passed to it as a resource variable whose sparse
-update is ours. Gating, name scopes, the order of a step and the increment of the global step are
-therefore those of TensorFlow, with and without tables.
+update is ours. Gating, the order of a step and the increment of the global step are therefore those
+of TensorFlow, with and without tables. TensorFlow asks for the update of one variable after the
+other; the last request for a shard builds the update of all (table_step.py).
 """
 
 import abc
@@ -29,12 +30,11 @@ from typing import (
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _ops
 from rec_estimator._argument_checks import refuse_unsupported
 from rec_estimator.graph_passes.observers import building_optimizer_ops, observers
 from rec_estimator.graph_passes.overwrites import order_overwrites
 from rec_estimator.graph_passes.walk import ancestors, collect_new_ops
-from rec_estimator.table import row_limit
+from rec_estimator.optimizers.table_step import TableStep, TrainedShard
 from rec_estimator.table.coverage import record_loss
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.lookup import check_no_lookup_in_control_flow
@@ -121,8 +121,13 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
     _stamp: Optional[Union[int, tf.Variable]] = None
     _version: Optional[tf.Tensor] = None
 
-    # The ops that the loss of the last compute_gradients() depends on; None: not known.
+    # The ops that the loss of the last compute_gradients() depends on; None: not known. Before and
+    # after the observers have rewritten it.
     _step_ops: Optional[Set[tf.Operation]] = None
+    _rewritten_step_ops: Optional[Set[tf.Operation]] = None
+
+    # The update of all tables; set while gradients are applied.
+    _table_step: Optional[TableStep] = None
 
     def table_slots(self) -> Sequence[TableSlot]:
         """The slots, in the order of the rule."""
@@ -184,6 +189,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
         self._step_ops = ancestors([loss.op]) if isinstance(loss, tf.Tensor) else None
         for observer in observers():
             loss, grad_loss = observer.before_gradients(loss, grad_loss)
+        self._rewritten_step_ops = ancestors([loss.op]) if isinstance(loss, tf.Tensor) else None
         if isinstance(loss, tf.Tensor):
             record_loss(loss)
         with building_optimizer_ops():
@@ -248,16 +254,17 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
             stamp = graph_step(tables) if global_step is None else global_step
             self._stamp = NO_GLOBAL_STEP if stamp is None else stamp
         try:
-            # If any table lacks room for the step, nothing of the step is applied.
-            with tf.control_dependencies(_check_room(pairs)), collect_new_ops() as new_ops:
-                train_op = super().apply_gradients(
-                    pairs,
-                    global_step=global_step,
-                    name=name,
-                    skip_gradients_aggregation=skip_gradients_aggregation,
-                )
+            with collect_new_ops() as new_ops:
+                # If any table lacks room for the step, nothing of the step is applied.
+                with tf.control_dependencies(self._reserve(pairs)):
+                    train_op = super().apply_gradients(
+                        pairs,
+                        global_step=global_step,
+                        name=name,
+                        skip_gradients_aggregation=skip_gradients_aggregation,
+                    )
         finally:
-            self._stamp = self._version = None
+            self._stamp = self._version = self._table_step = None
         for _, variable in pairs:
             if isinstance(variable, ShardVariable):
                 variable.shard.mark_updated(self.get_name())
@@ -324,21 +331,27 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
     ) -> tf.Operation:
         if not isinstance(handle, ShardVariable):
             return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)
-        slots = self._slot_specs(handle.shard.dim)
-        keys = tf.cast(indices, tf.int64)
-        with tf.control_dependencies(handle.shard.training_reads()):
-            return _ops.gen.rec_estimator_table_apply(
-                table=handle.handle,
-                keys=keys,
-                grads=grad,
-                counted_keys=handle.counted_keys,
-                version=handle.shard.table.version_of_step(self._version),
-                hyper=[tf.cast(value, tf.float32) for value in self.table_hyperparameters(handle)],
-                rule=self.table_rule,
-                slot_names=[slot.name for slot in slots],
-                slot_widths=[slot.width for slot in slots],
-                slot_initials=[slot.initial for slot in slots],
-            )
+        assert self._table_step is not None and self._version is not None
+        is_last = self._table_step.add(
+            handle,
+            grad,
+            handle.shard.table.version_of_step(self._version),
+            self.table_hyperparameters(handle),
+        )
+        # The update of the last shard is that of all.
+        return self._table_step.build(self._rewritten_step_ops) if is_last else handle.op
+
+    def _reserve(self, pairs: Sequence[Tuple[Gradient, RuleVariable]]) -> List[tf.Operation]:
+        """Builds the ops that fail if a table has no room for the step."""
+        shards = [
+            TrainedShard(variable, gradient.indices, self._slot_specs(variable.shard.dim))
+            for gradient, variable in pairs
+            if isinstance(variable, ShardVariable) and isinstance(gradient, tf.IndexedSlices)
+        ]
+        if not shards:
+            return []
+        self._table_step = TableStep(self.table_rule, shards)
+        return self._table_step.reservations
 
     def _slot_specs(self, dim: int) -> List[SlotSpec]:
         """The slots of the rule with the names that TensorFlow gives them: Adam, Adam_1."""
@@ -434,17 +447,6 @@ def _counted_keys(
     for observer in observers():
         others = observer.counted_keys(gradient_keys, others)
     return others
-
-
-def _check_room(pairs: Iterable[Tuple[Gradient, RuleVariable]]) -> List[tf.Operation]:
-    """Ops that fail if a step would give a table more rows than it may have."""
-    return row_limit.checks(
-        (variable.shard, tf.cast(gradient.indices, tf.int64), variable.counted_keys)
-        for gradient, variable in pairs
-        if isinstance(variable, ShardVariable)
-        and isinstance(gradient, tf.IndexedSlices)
-        and variable.shard.table.max_rows
-    )
 
 
 def _check_gradient(gradient: Gradient, variable: Variable) -> None:

@@ -180,8 +180,7 @@ class TableShard(VariableLike):
         reached: Set[tf.Operation] = set()
         asks = any(each.is_training or each.further is not None for each in self._lookups)
         if gradient is not None and asks:
-            upstream = ancestors([gradient.indices.op])
-            reached = {op for op, indices in self._gradients if indices.op in upstream}
+            reached = self.lookups_of_gradient(gradient.indices)
 
         def is_counted(lookup: LookupRecord) -> bool:
             if lookup.is_training:
@@ -193,6 +192,15 @@ class TableShard(VariableLike):
             if each.further is not None and (each.op in reached or is_counted(each)):
                 counted.append(each.further)
         return counted
+
+    def lookups_of_gradient(self, indices: tf.Tensor) -> Set[tf.Operation]:
+        """The lookups whose gradients are part of a gradient of the shard.
+
+        Args:
+          indices: Integers [n]. The keys of the gradient.
+        """
+        upstream = ancestors([indices.op])
+        return {op for op, of_lookup in self._gradients if of_lookup.op in upstream}
 
     def training_reads(self) -> List[tf.Operation]:
         """The ops of the lookups that every step counts. The update must wait for them.

@@ -37,6 +37,10 @@ class Function:
         self.kind = kind
 
 
+class Reserved:
+    """Placeholder for the output of a valid TablesReserve."""
+
+
 ADAGRAD = {"slot_names": ["Adagrad"], "slot_widths": [DIM], "slot_initials": [0.1]}
 KEYS = np.array([5, 0, -1, 5], np.int64)
 BANK = np.ones([2, DIM], np.float32)
@@ -130,8 +134,6 @@ VALID_CALLS = {
     "table_versions": {"table": Table(), "keys": KEYS},
     "table_admits": {"table": Table("filtered"), "keys": KEYS, "counted_keys": KEYS},
     "table_contains": {"table": Table("filtered"), "keys": KEYS},
-    "table_check_room": {"table": Table("limited"), "keys": KEYS, "counted_keys": KEYS},
-    "table_rows_after": {"table": Table("limited"), "keys": KEYS, "counted_keys": KEYS},
     "check_row_limit": {"rows": [np.int64(1), np.int64(2)], "table_name": "t", "max_rows": 3},
     "assign_max": {"variable": Table("variable"), "value": np.int64(7)},
     "table_evict": {
@@ -155,15 +157,18 @@ VALID_CALLS = {
         "grads": [np.ones([3, DIM], np.float32), np.ones([3, 7], np.float32)],
         "combiners": ["mean", "sqrtn"],
     },
-    "table_apply": {
-        "table": Table(),
-        "keys": KEYS,
-        "grads": np.ones([4, DIM], np.float32),
-        "counted_keys": KEYS,
+    "tables_reserve": {
+        "tables": [Table(), Table("filtered")],
+        "keys": [KEYS, KEYS],
+        "counted_keys": [KEYS, KEYS],
+        "rule": "Adagrad",
+        **{**ADAGRAD, "slot_widths": [DIM, DIM]},
+    },
+    "tables_apply": {
+        "reservation": Reserved(),
+        "grads": [np.ones([4, DIM], np.float32)] * 2,
         "version": np.int64(3),
         "hyper": [np.float32(0.1)],
-        "rule": "Adagrad",
-        **ADAGRAD,
     },
     "table_export": {"table": Table(), "dim": DIM, "num_slots": 1, **ADAGRAD},
     "tables_save": {
@@ -246,6 +251,8 @@ def nonsense(rng, value):
         return Table(choose(rng, HANDLES))
     if isinstance(value, Function):
         return Function(choose(rng, FUNCTIONS))
+    if isinstance(value, Reserved):
+        return choose(rng, [value, Table(choose(rng, HANDLES)), nonsense_array(rng, KEYS)])
     if isinstance(value, (np.ndarray, np.generic)):
         return nonsense_array(rng, value)
     if isinstance(value, list):
@@ -293,8 +300,11 @@ class Caller:
             bank = np.ones([2, 64 if kind == "wide" else DIM], np.float32)
             session.run(gen.rec_estimator_table_initialize(handles[kind], bank))
         for kind in ("trained", "filtered", "bloom", "limited"):
-            step = {k: v for k, v in VALID_CALLS["table_apply"].items() if k != "table"}
-            session.run(gen.rec_estimator_table_apply(handles[kind], **step))
+            reservation, _ = gen.rec_estimator_tables_reserve(
+                [handles[kind]], [KEYS], [KEYS], rule="Adagrad", **ADAGRAD
+            )
+            grads = np.ones([4, DIM], np.float32)
+            session.run(gen.rec_estimator_tables_apply(reservation, [grads], 3, [0.1]))
         variable = tf.Variable(3, dtype=tf.int64, use_resource=True)
         session.run(variable.initializer)
         handles["variable"] = variable.handle
@@ -356,13 +366,17 @@ class Caller:
         fed = {}
         built = {name: self._build(value, fed) for name, value in arguments.items()}
         outputs = getattr(self.gen, f"rec_estimator_{op}")(**built)
-        if op == "table_handle":  # A handle is not a NumPy array.
+        if op in ("table_handle", "tables_reserve"):  # Not NumPy arrays.
             outputs = outputs.op
         self.session.run(outputs, fed)
 
     def _build(self, value, fed):
         if isinstance(value, Table):
             return self.handles[value.kind]
+        if isinstance(value, Reserved):
+            return self.gen.rec_estimator_tables_reserve(
+                **{k: self._build(v, fed) for k, v in VALID_CALLS["tables_reserve"].items()}
+            ).reservation
         if isinstance(value, Function):
             return self.functions[value.kind]
         if isinstance(value, (np.ndarray, np.generic)):

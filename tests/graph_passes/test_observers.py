@@ -77,7 +77,7 @@ def test_ops_of_an_optimizer_are_those_that_it_builds():
     train(recorder)
     gradients, updates = (ops for name, ops in recorder.calls if name == "optimizer_ops_built")
     assert "RecEstimator>TableGroupLookupGrad" in gradients
-    assert "RecEstimator>TableApply" in updates - gradients
+    assert "RecEstimator>TablesApply" in updates - gradients
 
 
 def test_observers_belong_to_one_graph(graph):

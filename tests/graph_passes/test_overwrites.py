@@ -48,8 +48,8 @@ def table_first(loss, table, kernel):
 def update_and_gradient():
     graph = tf.get_default_graph()
     (update,) = [op for op in graph.get_operations() if op.type == "ApplyGradientDescent"]
-    (apply,) = [op for op in graph.get_operations() if op.type == "RecEstimator>TableApply"]
-    return update, apply.inputs[2].op
+    (apply,) = [op for op in graph.get_operations() if op.type == "RecEstimator>TablesApply"]
+    return update, apply.inputs[1].op
 
 
 @pytest.mark.parametrize("build", [dense_first, table_first])

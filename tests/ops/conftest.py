@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from table_steps import apply_op, reserve_op
 
 from rec_estimator import _ops
 
@@ -24,7 +25,10 @@ class SessionTable:
         self._built = {}
 
     def call(self, op, *inputs, **attrs):
-        """Runs gen.rec_estimator_table_<op>(handle, *inputs, **attrs). A list is a list input."""
+        """Runs an op on the handle, inputs and attributes. A list is a list input.
+
+        op: <op> of gen.rec_estimator_table_<op>; or "apply", a whole step, or "check_room".
+        """
         shape = [len(value) if isinstance(value, list) else -1 for value in inputs]
         key = (op, str(shape), str(attrs))
         if key not in self._built:
@@ -34,7 +38,8 @@ class SessionTable:
                 else placeholder_like(value)
                 for value in inputs
             ]
-            function = getattr(_ops.gen, f"rec_estimator_table_{op}")
+            steps = {"apply": apply_op, "check_room": check_room}
+            function = steps.get(op) or getattr(_ops.gen, f"rec_estimator_table_{op}")
             self._built[key] = (feeds, function(self.handle, *feeds, **attrs))
         feeds, fetches = self._built[key]
         fed = {}
@@ -127,6 +132,10 @@ class SessionTable:
 
     def commit_save(self):
         self.call("commit_save")
+
+
+def check_room(table, keys, counted_keys):
+    return reserve_op([table], [keys], [counted_keys]).reservation.op
 
 
 def placeholder_like(value):

@@ -200,8 +200,8 @@ def test_every_update_reads_the_global_step_before_it_is_incremented(use_resourc
     increment = rec.optimizers.AdagradOptimizer(0.1).minimize(loss, global_step=step)
     # The graph guarantees it: the increment waits for the updates, and they wait for the read.
     before = ancestors(increment)
-    updates = [op for op in before if op.type == "RecEstimator>TableApply"]
-    assert len(updates) == len(tables)
+    updates = [op for op in before if op.type == "RecEstimator>TablesApply"]
+    assert len(updates) == 1
     assert all(increment not in ancestors(update) for update in updates)
     versions = [table.get_version([1]) for table in tables]
     with initialized_session() as session:
@@ -395,7 +395,7 @@ def test_a_table_that_is_not_looked_up_is_left_alone(monkeypatch):
     table = table_from(initial_vectors(3))
     train = rec.optimizers.AdagradOptimizer(0.1).minimize(tf.get_variable("dense", initializer=1.0))
     assert not warnings and table.shards[0].updated_by is None
-    assert not [op for op in ancestors(train) if op.type == "RecEstimator>TableApply"]
+    assert not [op for op in ancestors(train) if op.type == "RecEstimator>TablesApply"]
 
 
 def test_a_second_update_of_a_table_is_refused_with_its_name():

@@ -258,10 +258,9 @@ def test_dynamic_expansion_has_no_limit(expansion):
     assert size == 1000 <= capacity and table.max_rows == 0
 
 
-def test_no_op_is_added_for_tables_without_a_limit(expansion):
+def test_no_op_is_added_for_tables_without_a_threshold(expansion):
     train_op(read(table_of(), [1]), rec.embedding_lookup(rec.get_embedding_variable("d", 2), [1]))
     types = {op.type for op in tf.get_default_graph().get_operations()}
-    assert "RecEstimator>TableCheckRoom" not in types
     assert "RecEstimator>TableAdmits" not in types and "SelectV2" not in types
 
 

@@ -271,7 +271,7 @@ def test_the_update_waits_for_all_training_lookups_with_and_without_gradient(gra
     table, ids, threshold = table_of(), feed(), {CONFIG: dict(access_threshold=2)}
     update(lookup(table, ids, **threshold), lookup(table, ids, is_grad=False, **threshold))
     ops = graph.get_operations()
-    (apply,) = (op for op in ops if op.type == "RecEstimator>TableApply")
+    (apply,) = (op for op in ops if op.type == "RecEstimator>TablesApply")
     reads = [op for op in ops if op.type == "RecEstimator>TableLookup"]
     reads += [op for op in ops if op.name.endswith("/admits")]
     assert len(reads) == 4 and set(reads) <= set(apply.control_inputs)

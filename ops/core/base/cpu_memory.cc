@@ -3,9 +3,11 @@
 
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
+#include "ops/core/base/allocation_limit.h"
 #include "ops/core/base/spare_memory.h"
 
 namespace rec_estimator {
@@ -18,6 +20,10 @@ constexpr size_t kHugePage = size_t{2} << 20;
 // memory, and a growing table frees a long series of ever larger blocks.
 constexpr size_t kMapFrom = size_t{256} << 10;
 
+// Of LimitAllocations.
+std::atomic<bool> is_limited{false};
+std::atomic<int64_t> allocations_left{0};
+
 size_t RoundUp(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
@@ -29,9 +35,17 @@ void* Map(size_t bytes) {
 
 }  // namespace
 
+void LimitAllocations(int64_t n) {
+  allocations_left = n;
+  is_limited = n >= 0;
+}
+
 ZeroedMemory AllocateZeroed(size_t bytes, Pages pages) {
   const ZeroedDeleter deleter{bytes};
   if (bytes > PTRDIFF_MAX - kHugePage) return nullptr;
+  if (is_limited.load(std::memory_order_relaxed) && --allocations_left < 0) {
+    return nullptr;
+  }
   if (bytes < kMapFrom) {
     const size_t size = RoundUp(bytes, kCacheLine);
     void* memory = std::aligned_alloc(kCacheLine, size);

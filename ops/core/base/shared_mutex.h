@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 
 namespace rec_estimator {
@@ -27,12 +28,17 @@ class SharedMutex {
   SharedMutex(const SharedMutex&) = delete;
   SharedMutex& operator=(const SharedMutex&) = delete;
 
-  bool try_lock() { return pthread_rwlock_trywrlock(&lock_) == 0; }
+  bool try_lock() {
+    if (pthread_rwlock_trywrlock(&lock_) != 0) return false;
+    ++writes_;
+    return true;
+  }
   void lock() {
     if (try_lock()) return;
     waiting_writers_.fetch_add(1, std::memory_order_relaxed);
     pthread_rwlock_wrlock(&lock_);
     waiting_writers_.fetch_sub(1, std::memory_order_relaxed);
+    ++writes_;
   }
   void unlock() { pthread_rwlock_unlock(&lock_); }
 
@@ -42,6 +48,10 @@ class SharedMutex {
     pthread_rwlock_rdlock(&lock_);
   }
   void unlock_shared() { pthread_rwlock_unlock(&lock_); }
+
+  // How often the lock was taken exclusively: whoever holds it learns whether
+  // what it guards may have changed since. Needs the lock, shared at least.
+  uint64_t writes() const { return writes_; }
 
  private:
   // Long enough for a running lookup to finish its block of keys.
@@ -57,6 +67,7 @@ class SharedMutex {
 
   pthread_rwlock_t lock_;
   std::atomic<int> waiting_writers_{0};  // Threads that block in lock().
+  uint64_t writes_ = 0;                  // Guarded by lock_.
 };
 
 }  // namespace rec_estimator

@@ -25,7 +25,7 @@ bool AdmitsAfterBatch(const ShardSet& shards, Admission admission,
     while (size < 2 * n) size *= 2;
     return size;
   };
-  Scratch scratch(Scratch::kBatch);
+  Scratch scratch;
   uint32_t* undecided = nullptr;  // (n) positions in keys
   uint32_t* counts = nullptr;     // (n) their counts so far
   uint32_t* slots = nullptr;      // 1 + position in undecided, or 0

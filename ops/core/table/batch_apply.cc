@@ -36,39 +36,39 @@ static_assert(kToAdmit >= HashIndex::kMaxRows, "not the number of a row");
 
 }  // namespace
 
-bool BatchApply::Prepare(const ParallelFor& parallel) {
+bool BatchApply::Begin() {
+  if (batch_.n >= kMaxBatch || batch_.n_counted >= kMaxBatch) return false;
   part_.head = batch_.keys;
   part_.n_head = batch_.n;
   part_.tail = batch_.counted_keys;
   part_.n = batch_.n + batch_.n_counted;
   if (part_.n >= kMaxBatch) return false;
   part_.groups = part_.n <= kOneGroup ? 1 : kShards;
-  const bool has_memory = scratch_.Allocate([this](Layout* layout) {
-    part_.AddTo(layout);
-    layout->Add(&key_, part_.n);
-    layout->Add(&id_, part_.n);
-    layout->Add(&grouped_, part_.n);
-    layout->Add(&end_, part_.n);
-    layout->Add(&entry_, part_.n);
-    layout->Add(&row_, part_.n);
-    if (shards_.sketch() != nullptr) layout->Add(&estimate_, part_.n);
-  });
-  if (!has_memory) return false;
-  part_.Run(parallel);
-  per_group_ = static_cast<int64_t>(part_.n) / part_.groups + 1;
-  return AllocateWide();
+  return true;
 }
 
-bool BatchApply::AllocateWide() {
-  return wide_scratch_.Allocate([this](Layout* layout) {
-    for (int g = 0; g < part_.groups; ++g) {
-      const uint32_t n = part_.size_of(g);
+void BatchApply::AddTo(Layout* layout) {
+  part_.AddTo(layout);
+  layout->Add(&key_, part_.n);
+  layout->Add(&id_, part_.n);
+  layout->Add(&grouped_, part_.n);
+  layout->Add(&end_, part_.n);
+  layout->Add(&entry_, part_.n);
+  layout->Add(&row_, part_.n);
+  if (shards_.sketch() != nullptr) layout->Add(&estimate_, part_.n);
+}
+
+void BatchApply::AddUnusualTo(Layout* layout) {
+  for (int g = 0; g < part_.groups; ++g) {
+    const uint32_t n = part_.size_of(g);
+    if (n > kSmallDedup) {
+      layout->Add(&dedup_[g], Partition::DedupSlots(n));
+    } else {
       dedup_[g] = nullptr;
-      if (n > kSmallDedup) layout->Add(&dedup_[g], Partition::DedupSlots(n));
     }
-    const size_t dim = static_cast<size_t>(store_.dim());
-    if (dim > kTileFloats) layout->Add(&wide_sums_, part_.groups * dim);
-  });
+  }
+  const size_t dim = static_cast<size_t>(store_.dim());
+  if (dim > kTileFloats) layout->Add(&wide_sums_, part_.groups * dim);
 }
 
 void BatchApply::Deduplicate(int g) {
@@ -81,155 +81,116 @@ void BatchApply::Deduplicate(int g) {
                                     : uint64_t{unique_[g] > 0} << g;
 }
 
-int64_t BatchApply::CountNewRows(const ParallelFor& parallel) {
-  std::atomic<int64_t> rows{0};
-  parallel(part_.groups, per_group_ * 60, [&](int64_t begin, int64_t end) {
-    for (int g = static_cast<int>(begin); g < end; ++g) {
-      Deduplicate(g);
-      const SharedLocks locks(shards_, shards_of_[g]);
-      Classify(g);
-      ForEachShard(shards_of_[g], [&](int s) { rows += needs_[s].rows; });
-    }
-  });
-  is_deduplicated_ = true;
+// ------------------------------------------------------------------ reserving
+
+void BatchApply::Find(int g) {
+  Deduplicate(g);
+  FindAgain(g);
+}
+
+void BatchApply::FindAgain(int g) {
+  const SharedLocks locks(shards_, shards_of_[g]);
+  Classify(g);
+}
+
+int64_t BatchApply::new_rows() const {
+  int64_t rows = 0;
+  for (int g = 0; g < part_.groups; ++g) {
+    if (n_without_row_[g] == 0) continue;
+    ForEachShard(shards_of_[g], [&](int s) { rows += needs_[s].rows; });
+  }
   return rows;
 }
 
-bool BatchApply::Run(const RowUpdate& update, const ParallelFor& parallel) {
-  update_ = &update;
-  return part_.groups == 1 ? RunAtOnce() : RunByShard(parallel);
-}
-
-// ------------------------------------------------------- a group is one shard
-
-bool BatchApply::RunByShard(const ParallelFor& parallel) {
-  parallel(kShards, per_group_ * 30, [this](int64_t begin, int64_t end) {
-    for (int s = static_cast<int>(begin); s < end; ++s) {
-      if (!is_deduplicated_) Deduplicate(s);
-      ReserveQuota(s);
-    }
-  });
-  ForEachShard(try_lock_failed_.exchange(0), [this](int s) {
-    const std::unique_lock<SharedMutex> lock(shards_[s].mutex());
-    GrowToQuota(s);
-  });
-  uint64_t rows = 0;
-  for (const uint32_t quota : row_quota_) rows += quota;
-  if (failed_.load() || !store_.arena().ReserveQuota(rows)) {
-    for (int s = 0; s < kShards; ++s) ReleaseQuota(s);
+bool BatchApply::ReserveQuotas(uint64_t* to_grow) {
+  *to_grow = 0;
+  const int64_t rows = new_rows();
+  if (rows > 0 && !store_.arena().ReserveQuota(static_cast<uint64_t>(rows))) {
     return false;
   }
-
-  const int64_t per_key = 100 + 8 * store_.dim();  // Cycles.
-  parallel(kShards, per_group_ * per_key, [this](int64_t begin, int64_t end) {
-    for (int s = static_cast<int>(begin); s < end; ++s) {
-      if (unique_[s] == 0) continue;
-      const std::unique_lock<SharedMutex> lock(shards_[s].mutex(),
-                                               std::try_to_lock);
-      if (lock.owns_lock()) {
-        Update(s);
-      } else {
-        try_lock_failed_.fetch_or(uint64_t{1} << s);
+  for (int g = 0; g < part_.groups; ++g) {
+    if (n_without_row_[g] == 0) continue;
+    ForEachShard(shards_of_[g], [&](int s) {
+      row_quota_[g] += needs_[s].rows;
+      entry_quota_[s] = needs_[s].entries;
+      sketch_quota_[s] = needs_[s].sketched;
+      if (entry_quota_[s] == 0 && sketch_quota_[s] == 0) return;
+      has_quota_ |= uint64_t{1} << s;
+      if (!shards_[s].ReserveQuota(entry_quota_[s], sketch_quota_[s])) {
+        *to_grow |= uint64_t{1} << s;
       }
-    }
-  });
-  ForEachShard(try_lock_failed_.exchange(0), [this](int s) {
-    const std::unique_lock<SharedMutex> lock(shards_[s].mutex());
-    Update(s);
-  });
-  uint64_t left = 0;
-  for (const uint32_t quota : row_quota_) left += quota;
-  store_.arena().ReleaseQuota(left);
-  return !failed_.load();
-}
-
-void BatchApply::ReserveQuota(int s) {
-  const uint32_t unique = unique_[s];
-  entry_quota_[s] = row_quota_[s] = sketch_quota_[s] = unique;
-  if (unique == 0 || shards_[s].ReserveQuota(unique, unique)) return;
-  const std::unique_lock<SharedMutex> lock(shards_[s].mutex(),
-                                           std::try_to_lock);
-  if (lock.owns_lock()) {
-    GrowToQuota(s);
-  } else {
-    try_lock_failed_.fetch_or(uint64_t{1} << s);
+    });
   }
-}
-
-void BatchApply::GrowToQuota(int s) {
-  Shard& shard = shards_[s];
-  // With a sketch few keys enter the index, so room for the new keys of
-  // this batch would be too little for all keys of the next one, and every
-  // batch would have to count. Therefore all keys get room.
-  if (shards_.sketch() == nullptr) {
-    uint32_t keys = 0;
-    uint32_t rows = 0;
-    shards_.FindEach(key_ + part_.begin[s], unique_[s],
-                     [&](uint32_t, EntryRef entry) {
-                       keys += !entry.found();
-                       rows += !entry.found() || !entry.has_row();
-                     });
-    shard.ReleaseQuota(entry_quota_[s] - keys, 0);
-    entry_quota_[s] = keys;
-    row_quota_[s] = rows;
-    if (keys == 0) return;
-  }
-  if (!shard.GrowToQuota()) failed_.store(true);
-}
-
-void BatchApply::ReleaseQuota(int s) {
-  shards_[s].ReleaseQuota(entry_quota_[s], sketch_quota_[s]);
-  entry_quota_[s] = sketch_quota_[s] = 0;
-}
-
-void BatchApply::Update(int s) {
-  Classify(s);
-  bool has_room = shards_[s].HasRoom(needs_[s]);
-  if (!has_room) {
-    has_room = shards_[s].MakeRoom(needs_[s]);
-    Classify(s);  // Entries have moved.
-  }
-  if (has_room && InsertAdmitted(s)) {
-    UpdateRows(s);
-  } else {
-    failed_.store(true);
-  }
-  ReleaseQuota(s);
-}
-
-// --------------------------------------------------- the batch is one group
-
-bool BatchApply::RunAtOnce() {
-  if (!is_deduplicated_) Deduplicate(0);
-  const ExclusiveLocks locks(shards_, shards_of_[0]);
-  Classify(0);
-  if (n_without_row_[0] > 0) {
-    row_quota_[0] = 0;
-    const bool inserted = ReserveNeeds() && InsertAdmitted(0);
-    ForEachShard(shards_of_[0], [this](int s) { ReleaseQuota(s); });
-    if (!inserted) return false;
-  }
-  UpdateRows(0);
   return true;
 }
 
-bool BatchApply::ReserveNeeds() {
-  bool has_grown = false;
-  bool has_memory = true;
-  ForEachShard(shards_of_[0], [&](int s) {
-    Shard& shard = shards_[s];
-    entry_quota_[s] = needs_[s].entries;
-    sketch_quota_[s] = needs_[s].sketched;
-    if (entry_quota_[s] == 0 && sketch_quota_[s] == 0) return;
-    if (shard.ReserveQuota(entry_quota_[s], sketch_quota_[s])) return;
-    has_memory = shard.GrowToQuota() && has_memory;
-    has_grown = true;
-  });
-  if (has_grown) Classify(0);  // Entries have moved.
-  return has_memory;
+bool BatchApply::TryGrow(int s, bool* has_memory) {
+  const std::unique_lock<SharedMutex> lock(shards_[s].mutex(),
+                                           std::try_to_lock);
+  if (lock.owns_lock()) *has_memory = shards_[s].GrowToQuota();
+  return lock.owns_lock();
 }
 
-// --------------------------------------------------------------------- either
+bool BatchApply::Grow(int s) {
+  const std::unique_lock<SharedMutex> lock(shards_[s].mutex());
+  return shards_[s].GrowToQuota();
+}
+
+void BatchApply::ReleaseQuotas() {
+  ForEachShard(has_quota_, [this](int s) {
+    shards_[s].ReleaseQuota(entry_quota_[s], sketch_quota_[s]);
+  });
+  has_quota_ = 0;
+  uint64_t rows = 0;
+  for (uint32_t& quota : row_quota_) {
+    rows += quota;
+    quota = 0;
+  }
+  if (rows > 0) store_.arena().ReleaseQuota(rows);
+}
+
+// ------------------------------------------------------------------- applying
+
+bool BatchApply::TryUpdate(int g, bool* done) {
+  const ExclusiveLocks locks(shards_, shards_of_[g], std::try_to_lock);
+  if (locks.owns_all()) *done = UpdateLocked(g);
+  return locks.owns_all();
+}
+
+void BatchApply::Update(int g, bool* done) {
+  const ExclusiveLocks locks(shards_, shards_of_[g]);
+  *done = UpdateLocked(g);
+}
+
+bool BatchApply::UpdateLocked(int g) {
+  if (IsStale(g)) Classify(g);
+  if (n_without_row_[g] > 0 && !(MakeRoom(g) && InsertAdmitted(g))) {
+    return false;
+  }
+  UpdateRows(g);
+  return true;
+}
+
+bool BatchApply::IsStale(int g) const {
+  bool stale = false;
+  ForEachShard(shards_of_[g], [&](int s) {
+    // This thread took the lock once since.
+    stale |= shards_[s].mutex().writes() != writes_[s] + 1;
+  });
+  return stale;
+}
+
+bool BatchApply::MakeRoom(int g) {
+  bool has_grown = false;
+  bool has_memory = true;
+  ForEachShard(shards_of_[g], [&](int s) {
+    if (shards_[s].HasRoom(needs_[s])) return;
+    has_memory = shards_[s].MakeRoom(needs_[s]) && has_memory;
+    has_grown = true;
+  });
+  if (has_grown) Classify(g);  // Entries have moved.
+  return has_memory;
+}
 
 void BatchApply::Classify(int g) {
   const uint32_t begin = part_.begin[g];
@@ -254,7 +215,10 @@ void BatchApply::Classify(int g) {
     all_have_rows_[g] = false;
   }
   n_without_row_[g] = n;
-  ForEachShard(shards_of_[g], [this](int s) { needs_[s] = ShardNeeds(); });
+  ForEachShard(shards_of_[g], [this](int s) {
+    needs_[s] = ShardNeeds();
+    writes_[s] = shards_[s].mutex().writes();
+  });
   if (n > 0) DecideAdmission(g, without_row, n);
 }
 

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddingTable::Apply, one training step, in its stages.
+// What a training step does in one table. training_step.h has the step.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_BATCH_APPLY_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_BATCH_APPLY_H_
 
 #include <array>
-#include <atomic>
 #include <cstdint>
 
-#include "ops/core/base/parallel.h"
 #include "ops/core/math/row_update.h"
 #include "ops/core/table/admission.h"
 #include "ops/core/table/batch_scratch.h"
@@ -18,14 +16,15 @@
 
 namespace rec_estimator {
 
-// A large batch is split into a group of keys per shard, and each stage runs on
-// several groups at once. Stages that need a lock only call try_lock in
-// `parallel`; the calling thread handles the other shards afterwards (see
-// "THREAD RULE" in embedding_table.h).
+// A large batch is split into a group of keys per shard, and groups may be
+// handled by several threads at once.
 //
 // A small batch has only a few keys per shard: the costs per shard would exceed
-// those of the keys, and cache misses would not overlap. So it is one group.
-// The calling thread locks all its shards and runs every stage once.
+// those of the keys, and cache misses would not overlap. So it is one group,
+// which belongs to several shards.
+//
+// No method but Update waits for an exclusive lock (see "THREAD RULE" in
+// embedding_table.h).
 class BatchApply {
  public:
   // All of these outlive the object.
@@ -35,49 +34,65 @@ class BatchApply {
         store_(*store),
         admission_(admission),
         batch_(batch) {}
+  // Returns what is left of the quotas.
+  ~BatchApply() { ReleaseQuotas(); }
+  BatchApply(const BatchApply&) = delete;
+  BatchApply& operator=(const BatchApply&) = delete;
 
-  // Sorts the keys. False: no memory.
-  bool Prepare(const ParallelFor& parallel);
+  // ----- Reserving, in this order. Reads keys only.
 
-  // After Prepare: the number of keys that would get a row.
-  int64_t CountNewRows(const ParallelFor& parallel);
+  // Chooses the groups. False: the occurrences cannot be numbered.
+  bool Begin();
+  uint64_t occurrences() const { return part_.n; }
+  int groups() const { return part_.groups; }
+  void AddTo(Layout* layout);
+  int64_t blocks() const { return static_cast<int64_t>(part_.blocks()); }
+  void SortBlock(int64_t b) { part_.SortBlock(static_cast<uint64_t>(b)); }
+  void EndSort() { part_.EndSort(); }
+  // What only unusual batches need: hash tables for groups with too many
+  // occurrences for the stack, and sums of wide rows.
+  void AddUnusualTo(Layout* layout);
+  // Finds the distinct keys of group g, and which of them are new.
+  void Find(int g);
+  // Looks again which of them are new.
+  void FindAgain(int g);
+  int64_t new_rows() const;
+  // Reserves room for what is new. Sets *to_grow to the shards that have no
+  // room now: TryGrow or Grow makes it. False: no memory for rows.
+  bool ReserveQuotas(uint64_t* to_grow);
+  // Makes room in shard s. TryGrow returns whether it got the lock.
+  bool TryGrow(int s, bool* has_memory);
+  bool Grow(int s);
+  // Also called at the end of a step.
+  void ReleaseQuotas();
 
-  // After Prepare. Returns false and changes nothing if there is no memory.
-  bool Run(const RowUpdate& update, const ParallelFor& parallel);
+  // ----- Applying.
+
+  // How to update rows. It outlives the step.
+  void set_update(const RowUpdate* update) { update_ = update; }
+  // Inserts what is new in group g, then updates its rows. TryUpdate returns
+  // whether it got the locks. *done = false, with the group as it was: there is
+  // no memory in spite of the quota, which needs that another thread has erased
+  // keys or cleared the table since.
+  bool TryUpdate(int g, bool* done);
+  void Update(int g, bool* done);
 
  private:
-  // Allocates what only unusual batches need: hash tables for groups with too
-  // many occurrences for the stack, and sums of wide rows.
-  bool AllocateWide();
+  // The locks of the group are held for both.
+  bool UpdateLocked(int g);
+  // Makes room for needs_, if it is missing in spite of the quotas.
+  bool MakeRoom(int g);
+
   void Deduplicate(int g);
 
-  // ----- A group is one shard.
-
-  bool RunByShard(const ParallelFor& parallel);
-  // Reserves room for the new entries of shard s before anything changes.
-  // Mostly there is room for all keys of the batch, and no lock is needed.
-  void ReserveQuota(int s);
-  // Makes the room. The lock is held.
-  void GrowToQuota(int s);
-  void ReleaseQuota(int s);
-  // Finds or inserts the keys of shard s, then updates their rows. The lock is
-  // held. Notes a failure, with the shard as it was, if there is no memory in
-  // spite of the quota, which needs that another thread has erased keys or
-  // cleared the table since.
-  void Update(int s);
-
-  // ----- The whole batch is group 0.
-
-  bool RunAtOnce();
-  // Reserves what needs_ says. The locks are held.
-  bool ReserveNeeds();
-
-  // ----- Either. The locks of a group's shards are held, shared at least for
-  // Classify and DecideAdmission.
+  // The locks of a group's shards are held for all methods below, shared at
+  // least for Classify and DecideAdmission.
 
   // Finds the distinct keys of group g, lists those without a row, except
   // padding, in id_, whose contents are no longer needed, and decides on them.
   void Classify(int g);
+  // Whether another thread may have changed a shard since Classify.
+  bool IsStale(int g) const;
   // Sets the row word of the listed keys (n) that get a row to kToAdmit, and
   // adds what they need to needs_. With a sketch, records the estimates of
   // those without an entry, so that no key counts what another key of this
@@ -108,10 +123,6 @@ class BatchApply {
   const Admission admission_;
   const EmbeddingTable::Batch& batch_;
   const RowUpdate* update_ = nullptr;
-  int64_t per_group_ = 0;         // Occurrences, about.
-  bool is_deduplicated_ = false;  // Set by CountNewRows.
-  Scratch scratch_{Scratch::kBatch};
-  Scratch wide_scratch_{Scratch::kWide};
   Partition part_;
 
   // Each group's part begins at part_.begin[g]:
@@ -131,14 +142,14 @@ class BatchApply {
   std::array<uint32_t, kShards> n_without_row_;
   // Whether every key has a row, once InsertAdmitted has run.
   std::array<bool, kShards> all_have_rows_;
-  std::array<uint32_t, kShards> row_quota_;  // What is left.
+  std::array<uint32_t, kShards> row_quota_{};  // What is left.
   // By shard.
   std::array<ShardNeeds, kShards> needs_;
-  // What is left of the quotas of entries and of keys of the sketch.
+  std::array<uint64_t, kShards> writes_;  // SharedMutex::writes in Classify.
+  // Quotas of entries and of keys of the sketch.
   std::array<uint32_t, kShards> entry_quota_;
   std::array<uint32_t, kShards> sketch_quota_;
-  std::atomic<uint64_t> try_lock_failed_{0};  // Bit s: on shard s.
-  std::atomic<bool> failed_{false};
+  uint64_t has_quota_ = 0;  // Bit s: the two above are set and not released.
 };
 
 }  // namespace rec_estimator

@@ -9,7 +9,6 @@
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/float8.h"
 #include "ops/core/base/key_hash.h"
-#include "ops/core/base/parallel.h"
 #include "ops/core/table/hash_index.h"
 #include "ops/core/table/row_arena.h"
 
@@ -23,7 +22,8 @@ bool BatchInsert::Run() {
   if (!scratch_.Allocate([this](Layout* layout) { part_.AddTo(layout); })) {
     return false;
   }
-  part_.Run(SerialFor);
+  for (uint64_t b = 0; b < part_.blocks(); ++b) part_.SortBlock(b);
+  part_.EndSort();
 
   // Each thread begins at another shard. Otherwise two threads that restore one
   // table would wait for each other's locks all the time.

@@ -83,7 +83,7 @@ class BatchInsert {
   const Admission admission_;
   const EmbeddingTable::Rows& batch_;
   const Mode mode_;
-  Scratch scratch_{Scratch::kBatch};
+  Scratch scratch_;
   Partition part_;
   std::array<ShardNeeds, kShards> quota_{};  // What is left, per shard.
   uint64_t row_quota_ = 0;                   // What is left in the arena.

@@ -2,25 +2,70 @@
 #include "ops/core/table/batch_scratch.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "ops/core/base/key_hash.h"
 
 namespace rec_estimator {
 
-thread_local std::array<ZeroedMemory, Scratch::kUses> Scratch::all_kept_;
+namespace {
 
-Scratch::Scratch(Use use)
-    : kept_(all_kept_[use]), memory_(std::move(all_kept_[use])) {}
-
-Scratch::~Scratch() {
-  // kept_ is not null if this call was made from within another one.
-  if (BytesOf(memory_) <= kKeepBytes && kept_ == nullptr) {
-    kept_ = std::move(memory_);
+// The pieces that no Scratch uses. A batch of 800,000 occurrences takes the
+// largest piece that is kept.
+class Pool {
+ public:
+  // The smallest piece of at least `bytes`. If there is none, the largest one
+  // of the others, for the caller to free: a larger one takes its place.
+  ZeroedMemory Take(size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ZeroedMemory* best = nullptr;
+    for (ZeroedMemory& piece : pieces_) {
+      if (piece == nullptr) continue;
+      if (best == nullptr || IsBetter(BytesOf(piece), BytesOf(*best), bytes)) {
+        best = &piece;
+      }
+    }
+    return best == nullptr ? nullptr : std::move(*best);
   }
+  void Put(ZeroedMemory piece) {
+    if (piece == nullptr || BytesOf(piece) > kKeepBytes) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (ZeroedMemory& kept : pieces_) {
+      if (kept != nullptr) continue;
+      kept = std::move(piece);
+      return;
+    }
+  }
+
+ private:
+  static constexpr size_t kKeepBytes = size_t{32} << 20;
+  static constexpr size_t kPieces = 8;
+
+  static bool IsBetter(size_t a, size_t b, size_t wanted) {
+    if (a >= wanted && b >= wanted) return a < b;
+    return a > b;
+  }
+
+  std::mutex mutex_;
+  std::array<ZeroedMemory, kPieces> pieces_;
+};
+
+// Never destroyed: threads may still run when the process ends.
+Pool& AllKept() {
+  static Pool* const pool = new Pool;
+  return *pool;
 }
 
+}  // namespace
+
+Scratch::~Scratch() { AllKept().Put(std::move(memory_)); }
+
 char* Scratch::Get(size_t bytes) {
+  if (bytes > BytesOf(memory_)) {
+    memory_.reset();
+    memory_ = AllKept().Take(bytes);
+  }
   if (bytes > BytesOf(memory_)) {
     memory_.reset();
     memory_ = AllocateZeroed(bytes + bytes / 4, Pages::kHuge);
@@ -51,18 +96,14 @@ void Partition::SortBlock(uint64_t block) {
   }
 }
 
-void Partition::Run(const ParallelFor& parallel) {
+void Partition::EndSort() {
   if (groups == 1) {
     begin[0] = 0;
     begin[1] = static_cast<uint32_t>(n);
     return;
   }
-  const int64_t units = static_cast<int64_t>(blocks());
-  parallel(units, kPartitionBlock * 16, [this](int64_t b, int64_t e) {
-    for (; b < e; ++b) SortBlock(static_cast<uint64_t>(b));
-  });
   begin.fill(0);
-  for (int64_t b = 0; b < units; ++b) {
+  for (uint64_t b = 0; b < blocks(); ++b) {
     const uint32_t* start = starts + b * (kShards + 1);
     for (int s = 0; s < kShards; ++s) begin[s + 1] += start[s + 1] - start[s];
   }

@@ -9,7 +9,6 @@
 #include <cstdint>
 
 #include "ops/core/base/cpu_memory.h"
-#include "ops/core/base/parallel.h"
 #include "ops/core/table/shard_set.h"
 
 namespace rec_estimator {
@@ -36,15 +35,12 @@ class Layout {
   size_t bytes_;
 };
 
-// Memory that a thread keeps from batch to batch, so that a step has no page
-// faults. A Scratch takes the memory from its thread and returns it when
-// destroyed.
+// Memory for the time of one batch. It is kept for the next one, so that a step
+// has no page faults: returned to a pool when the Scratch is destroyed, by
+// whichever thread.
 class Scratch {
  public:
-  // Each use has its own memory, so that its size is stable over steps.
-  enum Use { kBatch, kWide, kUses };
-
-  explicit Scratch(Use use);
+  Scratch() = default;
   ~Scratch();
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
@@ -64,15 +60,9 @@ class Scratch {
   }
 
  private:
-  // A batch of 800,000 occurrences. The memory of a larger one is freed.
-  static constexpr size_t kKeepBytes = size_t{32} << 20;
-
   // At least `bytes`, aligned to a cache line. nullptr: no memory.
   char* Get(size_t bytes);
 
-  static thread_local std::array<ZeroedMemory, kUses> all_kept_;
-
-  ZeroedMemory& kept_;
   ZeroedMemory memory_;
 };
 
@@ -103,7 +93,7 @@ struct Partition {
   std::array<uint32_t, kShards + 1> begin;
 
   uint64_t blocks() const {
-    return (n + kPartitionBlock - 1) / kPartitionBlock;
+    return groups == 1 ? 0 : (n + kPartitionBlock - 1) / kPartitionBlock;
   }
   uint32_t size_of(int g) const { return begin[g + 1] - begin[g]; }
 
@@ -167,9 +157,11 @@ struct Partition {
     return static_cast<uint32_t>(mixed) >> kShardBits;
   }
 
-  // Sorts all blocks, if there is a group a shard.
-  void Run(const ParallelFor& parallel);
+  // With a group a shard, each block is sorted before EndSort. Otherwise there
+  // is nothing to sort.
   void SortBlock(uint64_t block);
+  // Sets `begin`.
+  void EndSort();
 };
 
 }  // namespace rec_estimator

@@ -11,30 +11,20 @@
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/table/batch_admission.h"
-#include "ops/core/table/batch_apply.h"
 #include "ops/core/table/batch_insert.h"
-#include "ops/core/table/batch_scratch.h"
 #include "ops/core/table/eviction.h"
 #include "ops/core/table/row_limit.h"
 #include "ops/core/table/row_lookup.h"
 #include "ops/core/table/row_store.h"
 #include "ops/core/table/shard.h"
 #include "ops/core/table/shard_set.h"
+#include "ops/core/table/training_step.h"
 
 namespace rec_estimator {
 namespace {
 
 // Splitting a smaller lookup over threads costs more than it gains.
 constexpr uint64_t kSerialBelow = 2048;
-
-// Whether the occurrences of a batch can be numbered.
-bool FitsBatch(const EmbeddingTable::Batch& batch) {
-  return batch.n < kMaxBatch && batch.n_counted < kMaxBatch;
-}
-
-int64_t Occurrences(const EmbeddingTable::Batch& batch) {
-  return static_cast<int64_t>(batch.n + batch.n_counted);
-}
 
 }  // namespace
 
@@ -107,44 +97,19 @@ void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
 bool EmbeddingTable::Apply(const Batch& batch, const RowUpdate& update,
                            const ParallelFor& parallel, int64_t* excess_rows) {
   if (excess_rows != nullptr) *excess_rows = 0;
-  if (!FitsBatch(batch)) return false;
-  if (Occurrences(batch) == 0) return true;
-  BatchApply apply(shards_.get(), store_.get(), admission_, batch);
-  const RowLimit::Claim claim(limit_.get(), Occurrences(batch));
-  if (!apply.Prepare(parallel)) return false;
-  if (!claim.is_certain()) {
-    const int64_t excess = limit_->Excess(apply.CountNewRows(parallel));
-    if (excess > 0) {
-      if (excess_rows != nullptr) *excess_rows = excess;
-      return false;
+  try {
+    TrainingStep step({this}, {batch});
+    TrainingStep::Outcome outcome = step.Reserve(parallel);
+    if (outcome.ok()) {
+      const TrainingStep::Gradients gradients = {batch.grads, &update,
+                                                 batch.version};
+      outcome = step.Apply(&gradients, parallel);
     }
+    if (excess_rows != nullptr) *excess_rows = outcome.excess_rows;
+    return outcome.ok();
+  } catch (const std::bad_alloc&) {  // Of the constructor.
+    return false;
   }
-  return apply.Run(update, parallel);
-}
-
-bool EmbeddingTable::CountTooMany(const Batch& batch,
-                                  const ParallelFor& parallel,
-                                  int64_t* excess_rows) {
-  *excess_rows = 0;
-  if (!FitsBatch(batch)) return false;
-  const RowLimit::Claim claim(limit_.get(), Occurrences(batch));
-  if (claim.is_certain()) return true;
-  BatchApply apply(shards_.get(), store_.get(), admission_, batch);
-  if (!apply.Prepare(parallel)) return false;
-  *excess_rows = limit_->Excess(apply.CountNewRows(parallel));
-  return true;
-}
-
-bool EmbeddingTable::CountRowsAfter(const Batch& batch,
-                                    const ParallelFor& parallel,
-                                    int64_t* rows) {
-  *rows = size();
-  if (!FitsBatch(batch)) return false;
-  if (Occurrences(batch) == 0) return true;
-  BatchApply apply(shards_.get(), store_.get(), admission_, batch);
-  if (!apply.Prepare(parallel)) return false;
-  *rows = size() + apply.CountNewRows(parallel);
-  return true;
 }
 
 bool EmbeddingTable::Admits(const int64_t* keys, size_t n, bool* out) const {
@@ -244,9 +209,14 @@ int64_t EmbeddingTable::bank_rows() const { return store_->bank_rows(); }
 
 std::vector<float> EmbeddingTable::bank() const { return store_->CopyBank(); }
 
+bool EmbeddingTable::BeginsWithSlots(
+    const std::vector<SlotSpec>& wanted) const {
+  return store_->BeginsWithSlots(wanted);
+}
+
 bool EmbeddingTable::EnsureSlots(const std::vector<SlotSpec>& wanted) {
   // The common case needs no shard's lock.
-  if (store_->HasSlots(wanted)) return true;
+  if (store_->BeginsWithSlots(wanted)) return true;
   const ExclusiveLocks locks(*shards_, kAllShards);
   return store_->EnsureSlots(wanted);
 }

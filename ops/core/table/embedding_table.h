@@ -34,13 +34,15 @@
 // the key and prefetch its bucket; compare 5 keys at once and prefetch the row;
 // copy. Keys outside their home bucket, one in ten, are resolved last.
 //
-// Apply (batch_apply.h): a stable counting sort by shard, then, per shard, the
-// distinct keys with their occurrences in batch order. Room is reserved for all
-// new keys (see below). Then, under one exclusive lock per shard, all keys are
-// found or inserted, and 64 rows at a time are summed and updated. All steps
-// are split by shard and keep the batch's order within a key, so the bits do
-// not depend on the number of threads. Insert (batch_insert.h), which a restore
-// uses, sorts and reserves room in the same way.
+// Apply (training_step.h, batch_apply.h): a stable counting sort by shard,
+// then, per shard, the distinct keys with their occurrences in batch order, and
+// which of them are new. Room is reserved for those (see below). Then, under an
+// exclusive lock, new keys are inserted, and 64 rows at a time are summed and
+// updated. A small batch is not sorted but handled as a whole under the locks
+// of all its shards. All steps are split by table and shard and keep the
+// batch's order within a key, so the bits do not depend on the number of
+// threads. Insert (batch_insert.h), which a restore uses, sorts and reserves
+// room in the same way.
 //
 // Filters: Admission has the rule. A key that is counted but not admitted has
 // either an entry without a row or no entry, and a sketch counts it (sketch.h),
@@ -63,13 +65,14 @@
 // into pending marks; CommitSaved clears those once the save is safe. To play
 // back a delta: erase, insert rows, insert counted keys, merge the sketch.
 //
-// Out of memory: an apply first reserves quotas of entries, rows and room in
-// the sketch for its distinct keys. Mostly a quota is one atomic addition; if
-// there is no room, the index grows under the lock. No row is touched before
-// all quotas are granted, so Apply and Insert change nothing if they return
-// false. The exception: another thread erases keys of the batch or clears the
-// table meanwhile, and memory then runs out. Then whole shards are skipped.
-// SetBank, EnsureSlots, bank, slots and Snapshot throw std::bad_alloc instead.
+// Out of memory: a step first gets its scratch memory and reserves quotas of
+// entries, rows and room in the sketch for its new keys, in all its tables.
+// Mostly a quota is one atomic addition; if there is no room, the index grows
+// under the lock. No entry or row is touched before all quotas are granted, so
+// Apply and Insert change nothing if they return false. The exception: another
+// thread erases keys of the batch or clears the table meanwhile, and memory
+// then runs out. Then whole shards are skipped. SetBank, EnsureSlots, bank,
+// slots and Snapshot throw std::bad_alloc instead.
 //
 // THREAD RULE
 //
@@ -127,6 +130,7 @@ class RowLimit;
 class RowStore;
 class ShardSet;
 class SharedLocks;
+class TrainingStep;
 
 class EmbeddingTable {
  public:
@@ -158,6 +162,8 @@ class EmbeddingTable {
   // memory. This is the only method that moves rows: it takes every lock and
   // temporarily needs memory for all rows twice.
   bool EnsureSlots(const std::vector<SlotSpec>& slots);
+  // Whether the first slots of a row are these.
+  bool BeginsWithSlots(const std::vector<SlotSpec>& slots) const;
 
   // Removes all keys and empties the sketch. Bank and slots stay. Stops
   // tracking changes, since nothing is known to be saved any more.
@@ -213,20 +219,9 @@ class EmbeddingTable {
   // Returns false and changes nothing if there is no memory, if n + n_counted
   // reaches 2^31, or if the table would exceed rules().max_rows. In the last
   // case *excess_rows, if given, is the number of rows too many; otherwise 0.
+  // training_step.h applies a step to several tables at once.
   bool Apply(const Batch& batch, const RowUpdate& update,
              const ParallelFor& parallel, int64_t* excess_rows = nullptr);
-
-  // *excess_rows = the rows beyond rules().max_rows that an Apply of this batch
-  // would need. Reads neither grads nor version, and changes nothing. False: no
-  // memory.
-  bool CountTooMany(const Batch& batch, const ParallelFor& parallel,
-                    int64_t* excess_rows);
-
-  // *rows = the rows of the table after an Apply of this batch, whatever
-  // rules().max_rows says; of the batch as CountTooMany. A concurrent Apply may
-  // be counted or not. False: no memory.
-  bool CountRowsAfter(const Batch& batch, const ParallelFor& parallel,
-                      int64_t* rows);
 
   // out[i] = whether keys[i] owns a row or would own one after an Apply of all
   // keys (n), repeats included. Changes nothing. False: no memory.
@@ -386,6 +381,8 @@ class EmbeddingTable {
   int64_t memory_bytes() const;  // Of buckets, rows and the sketch.
 
  private:
+  friend class TrainingStep;
+
   const int dim_;
   const FilterSpec filter_;
   const RowRules rules_;

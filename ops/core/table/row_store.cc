@@ -28,14 +28,14 @@ std::vector<SlotSpec> RowStore::CopySlots() const {
   return slots_;
 }
 
-bool RowStore::HasSlots(const std::vector<SlotSpec>& wanted) const {
+bool RowStore::BeginsWithSlots(const std::vector<SlotSpec>& wanted) const {
   std::lock_guard<std::mutex> lock(metadata_mutex_);
-  return std::all_of(wanted.begin(), wanted.end(), [&](const SlotSpec& spec) {
-    return std::any_of(slots_.begin(), slots_.end(), [&](const SlotSpec& slot) {
-      return slot.name == spec.name && slot.width == spec.width &&
-             slot.initial == spec.initial;
-    });
-  });
+  return wanted.size() <= slots_.size() &&
+         std::equal(wanted.begin(), wanted.end(), slots_.begin(),
+                    [](const SlotSpec& x, const SlotSpec& y) {
+                      return x.name == y.name && x.width == y.width &&
+                             x.initial == y.initial;
+                    });
 }
 
 void RowStore::SetBank(ZeroedMemory bank, int64_t rows) {

@@ -82,7 +82,7 @@ class RowStore {
   int64_t bank_rows() const;  // 0 before the first SetBank.
   std::vector<float> CopyBank() const;
   std::vector<SlotSpec> CopySlots() const;
-  bool HasSlots(const std::vector<SlotSpec>& wanted) const;
+  bool BeginsWithSlots(const std::vector<SlotSpec>& wanted) const;
 
   // All shards are locked exclusively.
   // `bank` holds rows * dim floats.

@@ -139,17 +139,34 @@ class ExclusiveLocks {
       shards_[__builtin_ctzll(mask)].mutex().lock();
     }
   }
-  ~ExclusiveLocks() {
-    for (uint64_t left = mask_; left != 0; left &= left - 1) {
-      shards_[__builtin_ctzll(left)].mutex().unlock();
+  // Takes all of them, or none if one is not free.
+  ExclusiveLocks(const ShardSet& shards, uint64_t mask, std::try_to_lock_t)
+      : shards_(shards), mask_(0), owns_all_(true) {
+    for (; mask != 0; mask &= mask - 1) {
+      owns_all_ = shards_[__builtin_ctzll(mask)].mutex().try_lock();
+      if (!owns_all_) {
+        Unlock();
+        return;
+      }
+      mask_ |= mask & -mask;
     }
   }
+  ~ExclusiveLocks() { Unlock(); }
   ExclusiveLocks(const ExclusiveLocks&) = delete;
   ExclusiveLocks& operator=(const ExclusiveLocks&) = delete;
 
+  bool owns_all() const { return owns_all_; }
+
  private:
+  void Unlock() {
+    for (; mask_ != 0; mask_ &= mask_ - 1) {
+      shards_[__builtin_ctzll(mask_)].mutex().unlock();
+    }
+  }
+
   const ShardSet& shards_;
-  const uint64_t mask_;
+  uint64_t mask_;  // Of the locks that are held.
+  bool owns_all_ = true;
 };
 
 template <typename Visit>

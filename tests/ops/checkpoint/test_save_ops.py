@@ -334,8 +334,9 @@ def fill(rows):
     session.run(gen.rec_estimator_table_initialize(handle("t"), bank))
     keys = tf.random.uniform([50000], -(2**62), 2**62, tf.int64)
     grads = tf.ones([50000, dim])
-    step = gen.rec_estimator_table_apply(
-        handle("t"), keys, grads, [], tf.constant(1, tf.int64), [0.1], rule="Adagrad", **slot
+    step = gen.rec_estimator_tables_apply(
+        gen.rec_estimator_tables_reserve([handle("t")], [keys], [[]], rule="Adagrad", **slot)[0],
+        [grads], tf.constant(1, tf.int64), [0.1],
     )
     for _ in range(rows // 50000):
         session.run(step)

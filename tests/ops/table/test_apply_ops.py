@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TableApply: what a training step counts, inserts and updates."""
+"""TablesReserve and TablesApply: what a training step counts, inserts and updates."""
 
 import threading
 
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from oracle import RULES, TableOracle
+from table_steps import apply_op, apply_ops, reserve_op
 
 from rec_estimator import _ops
 
@@ -21,7 +22,12 @@ def slots_of(rule, dim):
     return RULES[rule].slots_of(dim)
 
 
-def apply_op(**changed):
+def slot_attrs(slots):
+    names, widths, initials = zip(*slots) if slots else ((), (), ())
+    return {"slot_names": names, "slot_widths": widths, "slot_initials": initials}
+
+
+def step_op(**changed):
     arguments = {
         "table": _ops.gen.rec_estimator_table_handle(shared_name="t", dim=3),
         "keys": tf.placeholder(tf.int64, [None]),
@@ -35,7 +41,7 @@ def apply_op(**changed):
         "slot_initials": [],
     }
     arguments.update(changed)
-    return _ops.gen.rec_estimator_table_apply(**arguments)
+    return apply_op(**arguments)
 
 
 # ------------------------------------------------------------------ shape function
@@ -47,18 +53,14 @@ def apply_op(**changed):
         ({"keys": np.zeros([2, 2], np.int64)}, "Shape must be rank 1 but is rank 2"),
         ({"grads": np.zeros([2], np.float32)}, "Shape must be rank 2 but is rank 1"),
         ({"counted_keys": np.int64(2)}, "Shape must be rank 1 but is rank 0"),
-        ({"version": np.zeros([1], np.int64)}, "Shape must be rank 0 but is rank 1"),
-        ({"hyper": [np.zeros([1], np.float32)]}, "Shape must be rank 0 but is rank 1"),
-        (
-            {"keys": np.zeros([2], np.int64), "grads": np.zeros([3, 3], np.float32)},
-            "Dimensions must be equal, but are 2 and 3",
-        ),
+        ({"version": np.zeros([1, 1], np.int64)}, "Shape must be at most rank 1 but is rank 2"),
+        ({"hyper": [np.zeros([1, 1], np.float32)]}, "Shape must be at most rank 1 but is rank 2"),
     ],
-    ids=["keys", "grads", "counted_keys", "version", "hyper", "lengths"],
+    ids=["keys", "grads", "counted_keys", "version", "hyper"],
 )
 def test_shapes_are_checked_when_the_graph_is_built(changed, message):
     with pytest.raises(ValueError, match=message):
-        apply_op(**changed)
+        step_op(**changed)
 
 
 # ------------------------------------------------------------------ run-time errors
@@ -72,7 +74,7 @@ ATTR_ERRORS = {
     "no slot": ({"rule": "Adagrad"}, "slot_names must be the 1 slots of Adagrad, got 0"),
     "widths missing": (
         {"rule": "Adagrad", "slot_names": ["a"], "slot_initials": [0.0]},
-        "slot_names, slot_widths and slot_initials must be of equal length, got 1, 0 and 1",
+        "slot_names, slot_initials and, .* slot_widths must be of equal length, got 1, 1 and 0",
     ),
     "width zero": (
         {"rule": "Adagrad", "slot_names": ["a"], "slot_widths": [0], "slot_initials": [0.0]},
@@ -90,30 +92,47 @@ ATTR_ERRORS = {
 
 
 @pytest.mark.parametrize("changed, message", ATTR_ERRORS.values(), ids=ATTR_ERRORS)
-def test_invalid_attributes_are_an_error(session, changed, message):
-    op = apply_op(keys=[1], grads=[[1.0] * 3], counted_keys=[], **changed)
+def test_invalid_attributes_are_an_error(make_table, session, changed, message):
+    make_table(3, np.zeros([1, 3]))
+    op = step_op(keys=[1], grads=[[1.0] * 3], counted_keys=[], **changed)
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         session.run(op)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_rule_has_the_hyperparameters_of_its_oracle_in_their_order(session, rule):
+def test_a_rule_has_the_hyperparameters_of_its_oracle_in_their_order(make_table, session, rule):
+    make_table(3, np.zeros([1, 3]))
     hyper = list(RULES[rule].hyper)
-    op = apply_op(keys=[1], grads=[[1.0] * 3], counted_keys=[], rule=rule, hyper=[0.5] * 9)
+    slots = slot_attrs(slots_of(rule, 3))
+    op = step_op(keys=[1], grads=[[1.0] * 3], counted_keys=[], rule=rule, hyper=[0.5] * 9, **slots)
     message = rf"hyper of {rule} must be {len(hyper)} tensors \({', '.join(hyper)}\), got 9"
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         session.run(op)
 
 
 INPUT_ERRORS = {
-    "keys of rank 2": ([[1]], np.zeros([1, 3]), [], 0, [0.5], r"keys must be \[n\], got .*\[1,1\]"),
-    "keys of rank 0": (1, np.zeros([1, 3]), [], 0, [0.5], r"keys must be \[n\]"),
+    "keys of rank 2": (
+        [[1]],
+        np.zeros([1, 3]),
+        [],
+        0,
+        [0.5],
+        r"keys of table t must be \[n\], got .*\[1,1\]",
+    ),
+    "keys of rank 0": (1, np.zeros([1, 3]), [], 0, [0.5], r"keys of table t must be \[n\]"),
     "other dim": ([1], np.zeros([1, 4]), [], 0, [0.5], r"grads of table t .* = \[1,3\].*\[1,4\]"),
     "fewer grads": ([1, 2], np.zeros([1, 3]), [], 0, [0.5], r"= \[2,3\], got shape \[1,3\]"),
     "grads of rank 1": ([1], np.zeros([3]), [], 0, [0.5], r"grads of table t must be \[n, dim\]"),
-    "counted of rank 0": ([1], np.zeros([1, 3]), 5, 0, [0.5], r"counted_keys must be \[m\]"),
-    "version of rank 1": ([1], np.zeros([1, 3]), [], [0], [0.5], r"version must be \[\]"),
-    "hyper of rank 1": ([1], np.zeros([1, 3]), [], 0, [[0.5]], r"hyper must each be \[\]"),
+    "counted of rank 0": (
+        [1],
+        np.zeros([1, 3]),
+        5,
+        0,
+        [0.5],
+        r"counted_keys of table t must",
+    ),
+    "two versions": ([1], np.zeros([1, 3]), [], [0, 1], [0.5], r"version must be \[\] or, for 1"),
+    "two rates": ([1], np.zeros([1, 3]), [], 0, [[0.5] * 2], r"hyper learning_rate must be \[\]"),
     "hyper nan": (
         [1],
         np.zeros([1, 3]),
@@ -341,7 +360,7 @@ def test_the_number_of_threads_does_not_change_a_bit(graph):
         ) as session:
             table = _ops.gen.rec_estimator_table_handle(shared_name="t", dim=16)
             session.run(_ops.gen.rec_estimator_table_initialize(table, np.zeros([1, 16])))
-            step = apply_op(
+            step = step_op(
                 table=table,
                 keys=keys,
                 grads=grads,
@@ -357,3 +376,122 @@ def test_the_number_of_threads_does_not_change_a_bit(graph):
                 session.run(_ops.gen.rec_estimator_table_lookup(table, np.arange(500), dim=16))
             )
     np.testing.assert_array_equal(*results)
+
+
+# ------------------------------------------------------------------ several tables
+
+
+def tables_of(make_table, dims, **kwargs):
+    rng = np.random.default_rng(len(dims))
+    return [
+        make_table(dim, rng.normal(size=[7, dim]), name=f"t{i}", **kwargs)
+        for i, dim in enumerate(dims)
+    ]
+
+
+def adagrad(dims):
+    return {
+        "rule": "Adagrad",
+        "slot_names": ["Adagrad"],
+        "slot_widths": dims,
+        "slot_initials": [0.1],
+    }
+
+
+def contents(tables):
+    return [table.export([("Adagrad", table.dim, 0.1)]) for table in tables]
+
+
+def test_one_step_of_several_tables_is_that_of_each_bit_for_bit(make_table, session):
+    dims = [1, 4, 16, 33]
+    rng = np.random.default_rng(3)
+    sizes = [200, 6000, 0, 31]  # Below and above the size at which a batch is split.
+    keys = [rng.integers(-50, 50, size) for size in sizes]
+    grads = [rng.normal(size=[size, dim]).astype(np.float32) for size, dim in zip(sizes, dims)]
+    counted = [rng.integers(0, 99, 20) for _ in dims]
+    together = tables_of(make_table, dims)
+    handles = [table.handle for table in together]
+    version, rates = np.array([3, 4, 5, 6]), np.array([0.5, 1, 2, 4], np.float32)
+    for _ in range(2):
+        session.run(apply_ops(handles, keys, grads, counted, version, [rates], **adagrad(dims)))
+    results = contents(together)
+    for i, table in enumerate(tables_of(make_table, dims)):
+        for _ in range(2):
+            slots = [("Adagrad", table.dim, 0.1)]
+            table.apply("Adagrad", [rates[i]], keys[i], grads[i], counted[i], version[i], slots)
+        for name, value in contents([table])[0].items():
+            np.testing.assert_array_equal(results[i][name], value, err_msg=name)
+
+
+REFUSALS = {
+    "a full table": ({}, "table t1 must have at most 4 rows, got 5 with this step, nothing"),
+    "gradients of another dim": (
+        {"grads": [np.ones([2, 3]), np.ones([5, 2]), np.ones([2, 3])]},
+        r"grads of table t1 must be \[n, dim\] = \[5,3\], got shape \[5,2\]",
+    ),
+    "too few gradients": (
+        {"grads": [np.ones([2, 3]), np.ones([5, 3])]},
+        "grads must be one for each of the 3 tables of the reservation, got 2",
+    ),
+    "a table twice": ({"tables": [0, 1, 0]}, "tables must be distinct, got t0 twice"),
+    "a rate that is not finite": ({"hyper": [np.float32([1, 2, np.nan])]}, "must be finite, got"),
+    "rates for two tables": (
+        {"hyper": [np.float32([1, 2])]},
+        r"hyper learning_rate must be \[\] or, for 3 tables, \[3\], got shape \[2\]",
+    ),
+    "the slots of another rule": (
+        {"rule": "Momentum", "slot_names": ["Momentum"], "hyper": [1.0, 1.0, 0.0]},
+        r"slots of table t0 must be those of Momentum \(Momentum\), got Adagrad",
+    ),
+}
+
+
+@pytest.mark.parametrize("changed, message", REFUSALS.values(), ids=REFUSALS)
+def test_a_step_that_one_table_refuses_changes_none(make_table, session, changed, message):
+    dims = [3, 3, 3]
+    tables = tables_of(make_table, dims, max_rows=4)
+    step = {
+        "tables": [0, 1, 2],
+        "keys": [[1, 2], [1, 2, 3, 4, 5], [8, 9]],
+        "grads": [np.ones([2, 3]), np.ones([5, 3]), np.ones([2, 3])],
+        "counted_keys": [[7], [], []],
+        "version": 5,
+        "hyper": [0.5],
+        **adagrad(dims),
+    }
+    if changed:
+        step["keys"][1] = [1, 2, 3, 1, 2]
+    for table in tables:
+        table.apply("Adagrad", [0.5], [1], np.ones([1, 3]), slots=[("Adagrad", 3, 0.1)])
+    before = contents(tables)
+    step.update(changed)
+    step["tables"] = [tables[i].handle for i in step["tables"]]
+    with pytest.raises(tf.errors.OpError, match=message):
+        session.run(apply_ops(**step))
+    for table, old in zip(contents(tables), before):
+        for name in old:
+            np.testing.assert_array_equal(table[name], old[name], err_msg=name)
+
+
+def test_a_reservation_alone_changes_nothing_and_is_used_once(make_table, session):
+    (table,) = tables_of(make_table, [3])
+    reservation, _ = reserve_op([table.handle], [[5, 6]], [[7]])
+    session.run(reservation.op)
+    assert table.stats().total_count == 0
+    applies = [
+        _ops.gen.rec_estimator_tables_apply(reservation, [np.ones([2, 3])], 1, [0.5])
+        for _ in range(2)
+    ]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="reservation must be used once"):
+        session.run(applies)
+    session.run(applies[0])
+    assert table.size() == 3
+
+
+def test_what_is_no_reservation_is_refused(session):
+    empty = tf.raw_ops.EmptyTensorList(
+        element_shape=[-1], max_num_elements=0, element_dtype=tf.float32
+    )
+    op = _ops.gen.rec_estimator_tables_apply(empty, [np.ones([2, 3])], 1, [0.5])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be the output of TablesReserve"):
+        session.run(op)

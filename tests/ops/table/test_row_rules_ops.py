@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from oracle import RULES, TableOracle, TooManyRows
+from table_steps import reserve_op
 
 from rec_estimator import _ops
 
@@ -222,11 +223,10 @@ def handle(**attrs):
 def test_shape_functions():
     contains = _ops.gen.rec_estimator_table_contains
     assert contains(handle(), tf.zeros([2, 0, 5], tf.int64)).shape == [2, 0, 5]
-    check_room = _ops.gen.rec_estimator_table_check_room
     with pytest.raises(ValueError, match="Shape must be rank 1 but is rank 2"):
-        check_room(handle(), np.zeros([1, 1], np.int64), np.zeros([1], np.int64))
+        reserve_op([handle()], [np.zeros([1, 1], np.int64)], [np.zeros([1], np.int64)])
     with pytest.raises(ValueError, match="Shape must be rank 1 but is rank 0"):
-        check_room(handle(), np.zeros([1], np.int64), np.int64(1))
+        reserve_op([handle()], [np.zeros([1], np.int64)], [np.int64(1)])
 
 
 def test_bad_attributes_are_refused(session):

@@ -238,20 +238,6 @@ void Rules(double millions) {
   for (int b = 0; b < kFirst + kBatches; ++b) {
     round(b, b < kFirst ? nullptr : again);
   }
-  // The count that a step makes in a table near its limit.
-  std::vector<double> counting;
-  for (int b = 0; b < kBatches; ++b) {
-    const EmbeddingTable::Batch batch = {
-        batches[b].data(), grads.data(), kBatch, nullptr, 0, b};
-    const double apply =
-        ThreadSeconds([&] { tables[0]->Apply(batch, rule, SerialFor); });
-    int64_t too_many;
-    counting.push_back(ThreadSeconds([&] {
-                         tables[kSpecs - 1]->CountTooMany(batch, SerialFor,
-                                                          &too_many);
-                       }) /
-                       apply);
-  }
   const auto median = [](std::vector<double> ratios) {
     std::sort(ratios.begin(), ratios.end());
     return ratios[ratios.size() / 2];
@@ -263,7 +249,6 @@ void Rules(double millions) {
                 static_cast<long long>(tables[t]->size()),
                 static_cast<double>(tables[t]->memory_bytes()) * 1e-6);
   }
-  std::printf("  counting alone, near the limit: %.2f\n", median(counting));
   std::fflush(stdout);
 }
 

@@ -203,13 +203,6 @@ void WithRules(double millions, bool new_first, const Batches& zipf) {
                      table->Admits(zipf[r].data(), kBatch, admits.get());
                    });
     }
-    // Far from the limit, CountTooMany takes a constant time.
-    if (spec.max_rows > 0 && spec.max_rows < n) {
-      pair.Compare(name + ", CountTooMany", kBatches, kBatch,
-                   [&](Table* table, int r) {
-                     table->CountTooMany(zipf[r].data(), kBatch);
-                   });
-    }
   }
 }
 

@@ -66,11 +66,6 @@ class TreeTable : public Table {
   bool Admits(const int64_t* keys, size_t n, bool* out) override {
     return table_.Admits(keys, n, out);
   }
-  int64_t CountTooMany(const int64_t* keys, size_t n) override {
-    int64_t rows;
-    table_.CountTooMany({keys, nullptr, n, nullptr, 0, 0}, SerialFor, &rows);
-    return rows;
-  }
   void Frequencies(const int64_t* keys, size_t n, int64_t* out) override {
     table_.Frequencies(keys, n, out);
   }

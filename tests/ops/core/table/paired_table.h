@@ -30,7 +30,6 @@ class Table {
   virtual void Read(const int64_t* keys, size_t n, const float** rows) = 0;
   virtual bool Insert(const int64_t* keys, const float* values, size_t n) = 0;
   virtual bool Admits(const int64_t* keys, size_t n, bool* out) = 0;
-  virtual int64_t CountTooMany(const int64_t* keys, size_t n) = 0;
   virtual void Frequencies(const int64_t* keys, size_t n, int64_t* out) = 0;
   virtual size_t ListSnapshot() = 0;
   virtual int64_t memory_bytes() = 0;

@@ -32,8 +32,6 @@ bool Step(EmbeddingTable* table, const std::vector<int64_t>& keys,
   const EmbeddingTable::Batch batch = {keys.data(),    grads.data(),
                                        keys.size(),    counted.data(),
                                        counted.size(), 3};
-  int64_t counted_too_many;
-  EXPECT_TRUE(table->CountTooMany(batch, parallel, &counted_too_many));
   const bool applied = table->Apply(batch, AddSum(), parallel, too_many);
   EXPECT_EQ(applied, *too_many == 0);
   return applied;

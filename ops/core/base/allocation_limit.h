@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// For tests: lets AllocateZeroed fail, through which the core gets all its
+// large memory.
+#ifndef REC_ESTIMATOR_OPS_CORE_BASE_ALLOCATION_LIMIT_H_
+#define REC_ESTIMATOR_OPS_CORE_BASE_ALLOCATION_LIMIT_H_
+
+#include <cstdint>
+
+namespace rec_estimator {
+
+// The next `n` calls of AllocateZeroed, in all threads, may succeed. All later
+// ones fail until this function is called again. Negative: no limit.
+void LimitAllocations(int64_t n);
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_BASE_ALLOCATION_LIMIT_H_

@@ -1,0 +1,385 @@
+// SPDX-License-Identifier: Apache-2.0
+// TrainingStep: several tables in one step, with the bits of one step per
+// table, and in none of them if one has no room.
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <new>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "ops/core/base/allocation_limit.h"
+#include "ops/core/table/embedding_table.h"
+#include "ops/core/table/training_step.h"
+#include "tests/ops/core/table/contents.h"
+#include "tests/ops/core/table/rules.h"
+#include "tests/ops/core/testing.h"
+#include "tests/ops/core/threads.h"
+
+namespace {
+
+// The allocations by `new` that may succeed; negative: all.
+std::atomic<int64_t> news_left{-1};
+
+}  // namespace
+
+void* operator new(size_t bytes) {
+  if (news_left >= 0 && news_left-- == 0) {
+    news_left = 0;  // All later ones fail, too.
+    throw std::bad_alloc();
+  }
+  void* memory = std::malloc(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+
+namespace rec_estimator {
+namespace {
+
+const SlotSpec kSlot{"Adagrad", 0, 0.1f};
+
+// A step of one table, with its memory.
+struct Occurrences {
+  std::vector<int64_t> keys;
+  std::vector<int64_t> counted;
+  std::vector<float> grads;
+
+  // n keys out of `range`, and a tenth as many that are only counted.
+  Occurrences(size_t n, int64_t range, int dim, std::mt19937_64* random) {
+    std::uniform_int_distribution<int64_t> key(0, range - 1);
+    std::uniform_real_distribution<float> grad(-1, 1);
+    for (size_t i = 0; i < n; ++i) keys.push_back(key(*random));
+    for (size_t i = 0; i < n / 10; ++i) counted.push_back(key(*random));
+    for (size_t i = 0; i < n * dim; ++i) grads.push_back(grad(*random));
+  }
+  EmbeddingTable::Batch batch(int64_t version) const {
+    return {keys.data(),    grads.data(),   keys.size(),
+            counted.data(), counted.size(), version};
+  }
+};
+
+using Tables = std::vector<std::unique_ptr<EmbeddingTable>>;
+using Batches = std::vector<Occurrences>;
+
+// Tables of all kinds: dims beyond a tile, filters, padding, frozen keys.
+Tables MakeTables() {
+  struct Kind {
+    int dim;
+    FilterSpec filter;
+    RowRules rules;
+  };
+  RowRules special;
+  special.has_padding = true;
+  special.frozen_keys = {3, 8};
+  const Kind kinds[] = {{16, {}, {}},
+                        {1, {}, special},
+                        {7, {3, 1, 0, 0}, {}},
+                        {5, {3, 1, 20000, 0.01}, {}},
+                        {4100, {}, {}}};
+  Tables tables;
+  for (const Kind& kind : kinds) {
+    tables.push_back(std::make_unique<EmbeddingTable>(kind.dim, 0.0f,
+                                                      kind.filter, kind.rules));
+    SlotSpec slot = kSlot;
+    slot.width = kind.dim;
+    tables.back()->EnsureSlots({slot});
+  }
+  return tables;
+}
+
+// Batches below and above the size at which a table is one group.
+Batches MakeBatches(const Tables& tables, uint64_t seed, int64_t range) {
+  constexpr size_t kSizes[] = {6000, 300, 2000, 5000, 40};
+  std::mt19937_64 random(seed);
+  Batches batches;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    batches.emplace_back(kSizes[i], range, tables[i]->dim(), &random);
+  }
+  return batches;
+}
+
+std::vector<EmbeddingTable*> Pointers(const Tables& tables) {
+  std::vector<EmbeddingTable*> pointers;
+  for (const auto& table : tables) pointers.push_back(table.get());
+  return pointers;
+}
+
+std::vector<EmbeddingTable::Batch> Raw(const Batches& batches) {
+  std::vector<EmbeddingTable::Batch> raw;
+  for (const Occurrences& each : batches) raw.push_back(each.batch(0));
+  return raw;
+}
+
+TrainingStep::Outcome ApplyReserved(TrainingStep* step, const Batches& batches,
+                                    int64_t version,
+                                    const ParallelFor& parallel) {
+  const AdagradLike rule(0.5f);
+  std::vector<TrainingStep::Gradients> gradients;
+  for (const Occurrences& each : batches) {
+    gradients.push_back({each.grads.data(), &rule, version});
+  }
+  return step->Apply(gradients.data(), parallel);
+}
+
+TrainingStep::Outcome Apply(const Tables& tables, const Batches& batches,
+                            int64_t version, const ParallelFor& parallel) {
+  TrainingStep step(Pointers(tables), Raw(batches));
+  const TrainingStep::Outcome outcome = step.Reserve(parallel);
+  if (!outcome.ok()) return outcome;
+  return ApplyReserved(&step, batches, version, parallel);
+}
+
+// Every key, count, version, row, slot and cell of a table.
+std::vector<int64_t> BitsOf(const EmbeddingTable& table) {
+  std::vector<int64_t> bits = CellsOf(table);
+  const Contents contents(table);
+  for (const auto* entries : {&contents.admitted, &contents.filtered}) {
+    for (const Contents::Entry& entry : *entries) {
+      bits.insert(bits.end(), {entry.key, entry.version, entry.freq});
+      for (int f = 0; entry.row != nullptr && f < table.row_floats(); ++f) {
+        int32_t word;
+        std::memcpy(&word, entry.row + f, sizeof(word));
+        bits.push_back(word);
+      }
+    }
+  }
+  return bits;
+}
+
+std::vector<std::vector<int64_t>> BitsOf(const Tables& tables) {
+  std::vector<std::vector<int64_t>> bits;
+  for (const auto& table : tables) bits.push_back(BitsOf(*table));
+  return bits;
+}
+
+TEST(OneStepHasTheBitsOfAStepPerTableWhateverTheThreads) {
+  const Tables one_by_one = MakeTables();
+  for (int step = 0; step < 6; ++step) {
+    const Batches batches = MakeBatches(one_by_one, step, 4000);
+    for (size_t i = 0; i < batches.size(); ++i) {
+      EXPECT_TRUE(one_by_one[i]->Apply(batches[i].batch(step),
+                                       AdagradLike(0.5f), SerialFor));
+    }
+  }
+  const auto expected = BitsOf(one_by_one);
+  for (const int n : {1, 4}) {
+    Threads threads(n);
+    const Tables tables = MakeTables();
+    for (int step = 0; step < 6; ++step) {
+      const Batches batches = MakeBatches(tables, step, 4000);
+      EXPECT_TRUE(Apply(tables, batches, step, threads.parallel()).ok());
+    }
+    EXPECT_TRUE(BitsOf(tables) == expected);
+  }
+}
+
+// Lets the allocations of a step fail, from the n-th on, for each n until it
+// succeeds, and expects that it then has changed nothing. Returns the number of
+// allocations.
+int64_t FailEachAllocation(const std::function<void(int64_t)>& limit) {
+  const Tables expected = MakeTables();
+  const Batches first = MakeBatches(expected, 1, 500);
+  const Batches second = MakeBatches(expected, 2, 9000);
+  EXPECT_TRUE(Apply(expected, first, 1, SerialFor).ok());
+  const auto before = BitsOf(expected);
+  EXPECT_TRUE(Apply(expected, second, 2, SerialFor).ok());
+  const auto after = BitsOf(expected);
+  for (int64_t n = 0;; ++n) {
+    const Tables tables = MakeTables();
+    EXPECT_TRUE(Apply(tables, first, 1, SerialFor).ok());
+    bool refused = false;
+    {
+      const auto pointers = Pointers(tables);
+      auto raw = Raw(second);
+      std::unique_ptr<TrainingStep> step;
+      limit(n);
+      try {
+        step = std::make_unique<TrainingStep>(pointers, std::move(raw));
+        refused = !step->Reserve(SerialFor).ok();
+      } catch (const std::bad_alloc&) {
+        refused = true;
+      }
+      limit(-1);
+    }
+    EXPECT_TRUE(BitsOf(tables) == before);
+    // The refused step and the one that was not applied gave back their quotas.
+    EXPECT_TRUE(Apply(tables, second, 2, SerialFor).ok());
+    EXPECT_TRUE(BitsOf(tables) == after);
+    if (!refused || testing::Failures() > 0) return n;
+  }
+}
+
+TEST(AStepWhoseMemoryFailsAnywhereChangesNoTable) {
+  // At least the 64 indexes of the large batches.
+  EXPECT_TRUE(FailEachAllocation(LimitAllocations) > 100);
+}
+
+TEST(AStepWhoseSmallAllocationsFailChangesNoTable) {
+  EXPECT_TRUE(FailEachAllocation([](int64_t n) { news_left = n; }) > 5);
+}
+
+TEST(AReservedStepNeedsNoMoreMemory) {
+  const Tables expected = MakeTables();
+  const Tables tables = MakeTables();
+  for (int64_t s = 1; s <= 4; ++s) {
+    const Batches batches = MakeBatches(tables, s, 3000 * s);
+    EXPECT_TRUE(Apply(expected, batches, s, SerialFor).ok());
+    TrainingStep step(Pointers(tables), Raw(batches));
+    EXPECT_TRUE(step.Reserve(SerialFor).ok());
+    LimitAllocations(0);
+    const bool applied = ApplyReserved(&step, batches, s, SerialFor).ok();
+    LimitAllocations(-1);
+    EXPECT_TRUE(applied);
+  }
+  EXPECT_TRUE(BitsOf(tables) == BitsOf(expected));
+}
+
+TEST(AFullTableRefusesTheStepOfAll) {
+  RowRules limited;
+  limited.max_rows = 100;
+  Tables tables;
+  tables.push_back(std::make_unique<EmbeddingTable>(4));
+  tables.push_back(
+      std::make_unique<EmbeddingTable>(4, 0.0f, FilterSpec(), limited));
+  for (const auto& table : tables) table->EnsureSlots({{"Adagrad", 4, 0.1f}});
+  std::mt19937_64 random(5);
+  Batches batches;
+  for (int i = 0; i < 2; ++i) batches.emplace_back(900, 102, 4, &random);
+  const auto before = BitsOf(tables);
+  const TrainingStep::Outcome outcome = Apply(tables, batches, 1, SerialFor);
+  EXPECT_TRUE(outcome.refusal == TrainingStep::Refusal::kTooManyRows);
+  EXPECT_EQ(outcome.table, 1u);
+  EXPECT_EQ(outcome.excess_rows, 2);
+  EXPECT_TRUE(BitsOf(tables) == before);
+}
+
+TEST(RowsThatAnotherStepTookInBetweenRefuseTheStepOfAll) {
+  RowRules limited;
+  limited.max_rows = 100;
+  Tables tables;
+  tables.push_back(std::make_unique<EmbeddingTable>(4));
+  tables.push_back(
+      std::make_unique<EmbeddingTable>(4, 0.0f, FilterSpec(), limited));
+  for (const auto& table : tables) table->EnsureSlots({{"Adagrad", 4, 0.1f}});
+  std::mt19937_64 random(5);
+  Batches batches;
+  for (int i = 0; i < 2; ++i) batches.emplace_back(900, 60, 4, &random);
+  TrainingStep step(Pointers(tables), Raw(batches));
+  EXPECT_TRUE(step.Reserve(SerialFor).ok());
+  std::vector<int64_t> others;
+  for (int64_t key = 1000; key < 1050; ++key) others.push_back(key);
+  EXPECT_TRUE(ApplyOnes(tables[1].get(), others));
+  const auto before = BitsOf(tables);
+  const TrainingStep::Outcome outcome =
+      ApplyReserved(&step, batches, 1, SerialFor);
+  EXPECT_TRUE(outcome.refusal == TrainingStep::Refusal::kTooManyRows);
+  EXPECT_EQ(outcome.table, 1u);
+  EXPECT_EQ(outcome.excess_rows, 10);
+  EXPECT_TRUE(BitsOf(tables) == before);
+}
+
+// Everything that moves, adds or takes away entries of a table.
+void Disturb(EmbeddingTable* table, int how, const std::vector<int64_t>& keys) {
+  std::vector<int64_t> others;
+  for (int64_t key = 0; key < 30000; ++key) others.push_back(-2 - key);
+  switch (how) {
+    case 0:  // Grows all shards.
+      EXPECT_TRUE(ApplyOnes(table, others, 1));
+      break;
+    case 1:  // Takes rows and entries away.
+      table->Erase(keys.data(), keys.size() / 2);
+      break;
+    case 2:
+      table->EvictOlder(1, 1);
+      break;
+    case 3:  // Inserts the keys themselves.
+      EXPECT_TRUE(ApplyOnes(table, keys, 1));
+      break;
+    case 4:
+      table->Clear();
+      break;
+    default:  // Counts them.
+      EXPECT_TRUE(table->InsertFiltered(keys.data(), keys.size(), nullptr,
+                                        nullptr, true));
+  }
+}
+
+TEST(AStepSeesWhatChangedSinceItReserved) {
+  for (int how = 0; how < 6; ++how) {
+    const Tables expected = MakeTables();
+    const Tables tables = MakeTables();
+    const Batches first = MakeBatches(tables, 1, 3000);
+    const Batches second = MakeBatches(tables, 2, 3000);
+    EXPECT_TRUE(Apply(expected, first, 0, SerialFor).ok());
+    EXPECT_TRUE(Apply(tables, first, 0, SerialFor).ok());
+    TrainingStep step(Pointers(tables), Raw(second));
+    EXPECT_TRUE(step.Reserve(SerialFor).ok());
+    for (size_t i = 0; i < tables.size(); ++i) {
+      Disturb(expected[i].get(), how, second[i].keys);
+      Disturb(tables[i].get(), how, second[i].keys);
+    }
+    EXPECT_TRUE(ApplyReserved(&step, second, 2, SerialFor).ok());
+    EXPECT_TRUE(Apply(expected, second, 2, SerialFor).ok());
+    EXPECT_TRUE(BitsOf(tables) == BitsOf(expected));
+  }
+}
+
+TEST(StepsOfSharedTablesInAnyOrderLoseNoCountAndNeverWaitForEachOther) {
+  constexpr int kThreads = 4;
+  constexpr int kSteps = 25;
+  constexpr size_t kKeys = 3000;
+  RowRules limited;  // Near its limit, so that claims are exclusive.
+  limited.max_rows = 1000;
+  Tables tables;
+  for (int i = 0; i < 3; ++i) {
+    tables.push_back(
+        std::make_unique<EmbeddingTable>(3, 0.0f, FilterSpec(), limited));
+  }
+  Threads pool(2);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(t);
+      std::vector<EmbeddingTable*> order = Pointers(tables);
+      const AddSum rule;
+      for (int s = 0; s < kSteps; ++s) {
+        std::shuffle(order.begin(), order.end(), random);
+        Batches batches;
+        for (int i = 0; i < 3; ++i) {
+          batches.emplace_back(s % 2 ? kKeys : 2 * kKeys, 1000, 3, &random);
+          batches.back().counted.clear();
+          batches.back().grads.assign(batches.back().grads.size(), 1.0f);
+        }
+        TrainingStep step(order, Raw(batches));
+        EXPECT_TRUE(step.Reserve(pool.parallel()).ok());
+        std::vector<TrainingStep::Gradients> gradients;
+        for (const Occurrences& each : batches) {
+          gradients.push_back({each.grads.data(), &rule, s});
+        }
+        EXPECT_TRUE(step.Apply(gradients.data(), pool.parallel()).ok());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& table : tables) {
+    const Contents contents(*table);
+    int64_t counts = 0;
+    for (const Contents::Entry& entry : contents.admitted) {
+      counts += entry.freq;
+      // Gradients of 1 add exactly, so the sum is the count.
+      EXPECT_EQ(entry.row[0], static_cast<float>(entry.freq));
+    }
+    EXPECT_EQ(counts, kThreads * (13 * 2 + 12) * static_cast<int64_t>(kKeys));
+  }
+}
+
+}  // namespace
+}  // namespace rec_estimator
+
+RUN_ALL_TESTS()
