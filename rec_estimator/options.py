@@ -110,6 +110,10 @@ class CounterFilter:
         """Attributes of the filter in the op that makes a table's handle."""
         return {"filter_freq": self.filter_freq}
 
+    def sketch_tensors(self) -> Dict[str, tf.DType]:
+        """Tensors that a table adds to a checkpoint: none, because entries count the keys."""
+        return {}
+
 
 @dataclasses.dataclass(frozen=True)
 class CBFFilter:
@@ -204,9 +208,22 @@ class CBFFilter:
 
     def handle_attrs(self) -> Dict[str, Any]:
         """Attributes of the filter in the op that makes a table's handle."""
-        size = {"max_element_size": self.max_element_size}
-        probability = {"false_positive_probability": self.false_positive_probability}
-        return {"filter_freq": self.filter_freq, **size, **probability}
+        size, probability = int(self.max_element_size), float(self.false_positive_probability)
+        return {
+            "filter_freq": self.filter_freq,
+            "sketch": f"counting_bloom_filter max_element_size={size} "
+            f"false_positive_probability={probability!r}",
+        }
+
+    def sketch_tensors(self) -> Dict[str, tf.DType]:
+        """Tensors that a table adds to a checkpoint, by the ends of their names, with types.
+
+        bloom_sketch.h explains them. The order is that of the kernels.
+        """
+        freq = self.filter_freq
+        counter_type = tf.uint8 if freq < 2**8 else tf.uint16 if freq < 2**16 else tf.uint32
+        numbers = dict.fromkeys(("cbf_layout", "cbf_generations", "cbf_blocks"), tf.int64)
+        return {**numbers, "cbf_counters": counter_type}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,6 +263,10 @@ class GlobalStepEvict:
 @dataclasses.dataclass(frozen=True)
 class L2WeightEvict:
     """Evicts rows with small values, and rows with a NaN, at each full save.
+
+    Counts of keys without a row are bounded, too. A CounterFilter keeps those of the keys that
+    occurred last: four for each row, and at least 65,536 for each shard. A CBFFilter forgets a key
+    when ``max_element_size`` other keys were counted.
 
     Attributes:
       l2_weight_threshold: Above 0. A row is evicted if half the sum of its squared values is below
@@ -431,7 +452,7 @@ class StorageOption:
         object.__setattr__(self, "storage_size", tuple(sizes))
 
 
-# All filters; each has filter_freq and handle_attrs.
+# All filters; each has filter_freq, handle_attrs and sketch_tensors.
 Filter = Union[CounterFilter, CBFFilter]
 EvictionRule = Union[GlobalStepEvict, L2WeightEvict]
 

@@ -74,7 +74,7 @@ Status SketchRestore::ReadHeads(CheckpointFile* file, const StoredShard& shard,
   if (!HasSketch(*file, shard)) return Status();
   Stored found;
   found.heads.resize(format_.heads.size());
-  const std::vector<int64_t> layout = sketch_->SaveHeads(false)[0];
+  const std::vector<int64_t>& layout = format_.layout;
   TF_RETURN_IF_ERROR(ReadHead(file, shard, format_.heads[0], &found.heads[0]));
   if (found.heads[0].size() != layout.size()) {
     return Damaged(*file, shard,
@@ -126,7 +126,7 @@ Status SketchRestore::Read(CheckpointFile* file, const StoredShard& shard) {
       LOG(WARNING) << "The counts of the filtered keys of table "
                    << resource_.name() << " are dropped: " << shard.name
                    << format_.heads[0].suffix << " must be ["
-                   << absl::StrJoin(sketch_->SaveHeads(false)[0], ", ")
+                   << absl::StrJoin(format_.layout, ", ")
                    << "] for its filter, and is not in " << file->prefix();
     }
     return Status();

@@ -3,9 +3,9 @@
 
 A table and each of its slots have nine tensors, with the names that DeepRec uses: ``var-keys``,
 ``var-values``, …, ``var/Adagrad-values``, …. A shard is called ``var/part_i``, and the bank
-``var/default_values``. A counting Bloom filter adds ``var-cbf_blocks``, ``var-cbf_counters``,
-``var-cbf_layout`` and ``var-cbf_generations``; an incremental checkpoint adds ``var-keys_erased``,
-``var-delta_of`` and ``var-delta_of_index``.
+``var/default_values``. A filter with counts of its own adds the tensors that it names, for example
+``var-cbf_blocks``; an incremental checkpoint adds ``var-keys_erased``, ``var-delta_of`` and
+``var-delta_of_index``.
 
 An unmodified ``tf.compat.v1.train.Saver`` writes these tensors, and restores them into any number
 of shards. ``rec_estimator.Saver`` (checkpoint/saver.py) does the same in little memory. Both leave
@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
 from rec_estimator.graph_passes.walk import find_global_step
-from rec_estimator.options import CBFFilter, GlobalStepEvict
+from rec_estimator.options import GlobalStepEvict
 from rec_estimator.table.interfaces import SavedShard, SlotSpec
 
 
@@ -40,10 +40,13 @@ class ShardExport(NamedTuple):
     bank: tf.Tensor
     values: tf.Tensor
     slot_values: List[tf.Tensor]
+    # For older graphs.
     bloom_blocks: tf.Tensor
     bloom_counters: tf.Tensor
     bloom_layout: tf.Tensor
     bloom_generations: tf.Tensor
+    # In the order of the filter's sketch_tensors().
+    sketch: List[tf.Tensor]
 
 
 # The tensors of a table, and of each of its slots, that say which key each row belongs to.
@@ -57,14 +60,6 @@ _KEY_TENSORS = (
     "partition_offset",
     "partition_filter_offset",
 )
-
-# The tensors of a counting Bloom filter, and the output of TableExport that each of them holds.
-_BLOOM_TENSORS = {
-    "cbf_blocks": "bloom_blocks",
-    "cbf_counters": "bloom_counters",
-    "cbf_layout": "bloom_layout",
-    "cbf_generations": "bloom_generations",
-}
 
 # The op that stands for a shard in an imported MetaGraph. Its name is the remedy in an error.
 IMPORTED_NAME = "export_with_rec_estimator.Saver.export_meta_graph"
@@ -110,21 +105,16 @@ def export_shard(shard: SavedShard, slots: Sequence[SlotSpec]) -> ShardExport:
             shard.handle,
             dim=shard.dim,
             num_slots=len(slots),
-            bloom_type=_bloom_type(shard),
+            sketch_types=list(_sketch_tensors(shard).values()),
             **slot_attrs(slots),
         )
     )
 
 
-def _bloom_type(shard: SavedShard) -> tf.DType:
-    """The smallest type for a cell of the shard's filter. Cells count up to filter_freq."""
+def _sketch_tensors(shard: SavedShard) -> Dict[str, tf.DType]:
+    """The tensors of the filter's own counts. A threshold of 1 counts no key without a row."""
     option = shard.table.filter
-    most = option.filter_freq if isinstance(option, CBFFilter) else 0
-    return tf.uint8 if most < 2**8 else tf.uint16 if most < 2**16 else tf.uint32
-
-
-def _has_bloom_filter(shard: SavedShard) -> bool:
-    return isinstance(shard.table.filter, CBFFilter)
+    return {} if option is None or option.filter_freq < 2 else option.sketch_tensors()
 
 
 def build_evictions(shards: Sequence[SavedShard]) -> List[tf.Tensor]:
@@ -245,11 +235,10 @@ class TableSaveable(saving.SaveableObject):
             specs.extend(
                 self._spec(getattr(parts, tensor), f"{name}-{tensor}") for tensor in _KEY_TENSORS
             )
-        if _has_bloom_filter(shard):
-            specs.extend(
-                self._spec(getattr(parts, output), f"{shard.name}-{tensor}")
-                for tensor, output in _BLOOM_TENSORS.items()
-            )
+        specs.extend(
+            self._spec(values, f"{shard.name}-{tensor}")
+            for tensor, values in zip(_sketch_tensors(shard), parts.sketch)
+        )
         if shard.part == 0:
             specs.append(self._spec(parts.bank, bank_name(shard)))
         return specs

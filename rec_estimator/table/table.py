@@ -145,7 +145,7 @@ class EmbeddingTable(VariableLike):
         Args:
           num_shards: The number of shards of the table.
         """
-        del num_shards  # Every shard has a Bloom filter of the size for the whole table.
+        del num_shards  # The filter of every shard has the size for the whole table.
         attrs = {"dim": self.dim, "default_value": self.ev_option.init.default_value_no_permission}
         option = self.filter
         if option is not None:
@@ -317,10 +317,13 @@ class EmbeddingTable(VariableLike):
           Bloom filter has not admitted, an estimate that is never below the count and rarely above.
         """
         keys = as_keys(self, keys, "keys")
+        # After a restore into more shards, the filter of each shard may count keys of the others.
+        owner = tf.math.floormod(tf.math.floormod(keys, BUCKETS), len(self.shards))
         counts = []
-        for shard in self.shards:
+        for part, shard in enumerate(self.shards):
             with graphs.colocate_with(shard.handle):
-                counts.append(_ops.gen.rec_estimator_table_frequencies(shard.handle, keys))
+                found = _ops.gen.rec_estimator_table_frequencies(shard.handle, keys)
+                counts.append(tf.where_v2(tf.equal(owner, part), found, tf.zeros_like(found)))
         return tf.add_n(counts)
 
     def get_version(self, keys: Any) -> tf.Tensor:
@@ -365,8 +368,8 @@ class EmbeddingTable(VariableLike):
             )
         if isinstance(rule, GlobalStepEvict):
             return self._evict(graph_step([self]), steps_to_live=rule.steps_to_live)
-        # A Bloom filter dates its generations.
-        step = find_global_step() if isinstance(self.filter, CBFFilter) else None
+        # A filter forgets the counts of the keys that occurred least recently.
+        step = find_global_step() if self.filter is not None else None
         if step is None:
             step = NO_GLOBAL_STEP
         return self._evict(step, l2_weight_threshold=rule.l2_weight_threshold)

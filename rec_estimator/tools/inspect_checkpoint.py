@@ -40,6 +40,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator.checkpoint import deltas
 from rec_estimator.checkpoint.format.bundle import Bundle, format_bytes
 from rec_estimator.checkpoint.format.stored_tables import (
+    SKETCH,
     StoredTable,
     find_tables,
     parent_of,
@@ -55,6 +56,7 @@ _BLOOM = "Bloom filter"
 
 # The part of the report that counts a table's tensor, by suffix. Slots have parts of their own.
 _PARTS = {
+    **dict.fromkeys(SKETCH, "counts of the filter"),
     "-values": "values",
     "-keys": "keys",
     "-partition_offset": "offsets",

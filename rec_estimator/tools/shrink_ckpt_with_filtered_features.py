@@ -32,8 +32,8 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle, PathLike, format_bytes
 from rec_estimator.checkpoint.format.stored_tables import (
-    BLOOM,
     FILTERED,
+    SKETCH,
     StoredTable,
     find_tables,
     parent_of,
@@ -190,7 +190,7 @@ def _replacements(
                 if name + suffix in source.tensors:
                     dtype = source.tensors[name + suffix].dtype.as_numpy_dtype
                     replaced[name + suffix] = np.zeros(shape, dtype)
-            replaced.update((name + suffix, None) for suffix in BLOOM)
+            replaced.update((name + suffix, None) for suffix in SKETCH)
     return replaced
 
 

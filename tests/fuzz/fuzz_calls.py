@@ -227,7 +227,10 @@ FUNCTIONS = ["step", "fails", "of two", "of none", "of another type", "calls"]
 ATTRS = {
     "limited": {"max_rows": 3, "has_padding_key": True, "frozen_keys": [5, -1]},
     "filtered": {"filter_freq": 3},
-    "bloom": {"filter_freq": 3, "max_element_size": 2**40, "false_positive_probability": 0.01},
+    "bloom": {
+        "filter_freq": 3,
+        "sketch": f"counting_bloom_filter max_element_size={2**40} false_positive_probability=0.01",
+    },
 }
 
 

@@ -4,10 +4,12 @@
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from filter_rules import FILTERS, WITH_ENTRIES
 
 import rec_estimator as rec
 
 BANK = np.ones([4, 2], np.float32)
+EVERY_FILTER = pytest.mark.parametrize("make_filter", FILTERS.values(), ids=FILTERS)
 ALSO_PARTITIONED = pytest.mark.parametrize("shards", [1, 3])
 
 
@@ -186,15 +188,15 @@ def test_keys_without_a_row_are_not_evicted_by_value():
         assert session.run(table.get_frequency([1, 2])).tolist() == [0, 1]
 
 
-# ------------------------------------------------------------------ behind a Bloom filter
+# ------------------------------------------------------------------ behind a filter
 
-# Room for far more keys than a test has: no false positives.
-BLOOM = rec.CBFFilter(3, max_element_size=10**6, false_positive_probability=1e-6)
+BLOOM = FILTERS["bloom"](3)
 
 
+@EVERY_FILTER
 @ALSO_PARTITIONED
-def test_evicted_key_behind_a_bloom_filter_needs_all_occurrences_again(shards):
-    table = make_table(rec.GlobalStepEvict(4), shards, filter_option=BLOOM)
+def test_evicted_key_behind_a_filter_needs_all_occurrences_again(make_filter, shards):
+    table = make_table(rec.GlobalStepEvict(4), shards, filter_option=make_filter(3))
     train, evict = trainer(table), table.evict()
     frequency, stats = table.get_frequency([1]), [table.size(), table.total_count()[0]]
     with initialized_session() as session:
@@ -203,7 +205,9 @@ def test_evicted_key_behind_a_bloom_filter_needs_all_occurrences_again(shards):
         for _ in range(4):
             train(session, [9])
         assert session.run(evict) == 1
-        assert session.run([frequency, stats]) == [[0], [1, 2]]
+        # A filter that cannot remove the key counts it in an entry.
+        entry = 0 if isinstance(table.filter, WITH_ENTRIES) else 1
+        assert session.run([frequency, stats]) == [[0], [1, 1 + entry]]
         for count in (1, 2):
             train(session, [1])
             assert session.run([frequency, stats]) == [[count], [1, 2]]
@@ -211,9 +215,10 @@ def test_evicted_key_behind_a_bloom_filter_needs_all_occurrences_again(shards):
         assert session.run([frequency, stats]) == [[3], [2, 2]]
 
 
+@EVERY_FILTER
 @ALSO_PARTITIONED
-def test_bloom_filter_forgets_keys_without_a_row(shards):
-    table = make_table(rec.GlobalStepEvict(4), shards, filter_option=BLOOM)
+def test_filter_forgets_keys_without_a_row(make_filter, shards):
+    table = make_table(rec.GlobalStepEvict(4), shards, filter_option=make_filter(3))
     train, evict, frequency = trainer(table), table.evict(), table.get_frequency([1, 2])
     with initialized_session() as session:
         train(session, [1, 2])
@@ -223,9 +228,9 @@ def test_bloom_filter_forgets_keys_without_a_row(shards):
             session.run(evict)
             counts.append(session.run(frequency).tolist())
     assert [two for _, two in counts] == list(range(2, 10))
-    # At least four steps after its last occurrence, at most six.
+    # Known four steps after its last occurrence, forgotten after six and an eviction.
     ones = [one for one, _ in counts]
-    assert ones[:4] == [1] * 4 and ones[6:] == [0, 0]
+    assert ones[:3] == [1] * 3 and ones[6:] == [0, 0]
 
 
 @pytest.mark.parametrize("rule", [rec.GlobalStepEvict(10), rec.L2WeightEvict(1e9)], ids=str)
@@ -249,11 +254,31 @@ def test_bloom_filter_under_eviction_keeps_bounded_entries(rule):
     assert entries[50:].max() <= entries[:50].max() + 5  # False positives.
 
 
+@pytest.mark.parametrize("rule", [rec.GlobalStepEvict(10), rec.L2WeightEvict(1e-9)], ids=str)
+def test_counter_filter_under_eviction_keeps_bounded_entries(rule):
+    """10,000 keys a step occur once, and three keys in each step."""
+    table = make_table(rule, filter_option=rec.CounterFilter(3), bank=100 * BANK)
+    train, evict = trainer(table), table.evict()
+    stats = [table.size(), table.total_count()[0]]
+    with initialized_session() as session:
+        for step in range(30):
+            train(session, np.append(np.arange(10000 * step, 10000 * (step + 1)), [-1, -2, -3]))
+            evicted = session.run(evict)
+            rows, entries = session.run(stats)
+            assert rows == (3 if step >= 2 else 0)
+            # By steps: what eleven of them bring. By values: the last 65,536 keys, and of each of
+            # the 64 internal shards the rest of a step.
+            assert entries - rows <= (110_000 if isinstance(rule, rec.GlobalStepEvict) else 75_536)
+        assert evicted > 0
+        assert session.run(table.get_frequency([-1, 10000 * 29])).tolist() == [30, 1]
+
+
+@pytest.mark.parametrize("filter_option", [BLOOM, rec.CounterFilter(3)], ids=["bloom", "counter"])
 @pytest.mark.parametrize("has_step", [True, False])
-def test_eviction_by_values_dates_the_generations_where_it_can(has_step):
+def test_eviction_by_values_dates_the_counts_where_it_can(has_step, filter_option):
     if has_step:
         tf.train.get_or_create_global_step()
-    table = make_table(rec.L2WeightEvict(0.5), filter_option=BLOOM)
+    table = make_table(rec.L2WeightEvict(0.5), filter_option=filter_option)
     table.evict()
     ops = tf.get_default_graph().get_operations()
     (step,) = [op.inputs[1] for op in ops if op.type == "RecEstimator>TableEvict"]

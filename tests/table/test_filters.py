@@ -6,6 +6,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from filter_rules import FILTERS, LARGE, WITH_ENTRIES
 from oracle import TableOracle
 
 import rec_estimator as rec
@@ -13,12 +14,7 @@ from rec_estimator.options import Filter
 
 BANK = np.arange(12, dtype=np.float32).reshape(6, 2) + 1
 NO_PERMISSION = -9.0
-# Room for far more keys than a test has: no false positives.
-BLOOM = {"max_element_size": 10**6, "false_positive_probability": 1e-6}
-FILTERS = {"counter": rec.CounterFilter, "bloom": lambda freq: rec.CBFFilter(freq, **BLOOM)}
-# The filters that give a key without a row an entry.
-WITH_ENTRIES = (rec.CounterFilter,)
-BOTH = pytest.mark.parametrize("make_filter", FILTERS.values(), ids=FILTERS)
+EVERY_FILTER = pytest.mark.parametrize("make_filter", FILTERS.values(), ids=FILTERS)
 ALSO_PARTITIONED = pytest.mark.parametrize("shards", [1, 3])
 
 
@@ -63,7 +59,7 @@ def state(session, table, keys):
 # ------------------------------------------------------------------ DeepRec's timing
 
 
-@BOTH
+@EVERY_FILTER
 @ALSO_PARTITIONED
 def test_fourth_lookup_reads_the_row_that_the_third_step_trained(make_filter, shards):
     table = make_table(make_filter(3), shards)
@@ -82,7 +78,7 @@ def test_fourth_lookup_reads_the_row_that_the_third_step_trained(make_filter, sh
         assert session.run(table.get_frequency([5])).tolist() == [5], "true counts go on"
 
 
-@BOTH
+@EVERY_FILTER
 @ALSO_PARTITIONED
 def test_occurrences_of_one_batch_are_counted(make_filter, shards):
     table = make_table(make_filter(3), shards)
@@ -97,7 +93,7 @@ def test_occurrences_of_one_batch_are_counted(make_filter, shards):
         assert session.run(table.total_count()[0]) == entries
 
 
-@BOTH
+@EVERY_FILTER
 @ALSO_PARTITIONED
 def test_all_lookups_of_a_step_are_counted_together(make_filter, shards):
     """Dense, sparse, grouped and weighted lookups of one table, and one without gradient."""
@@ -132,7 +128,7 @@ def test_lookups_without_gradient_are_counted_and_admitted():
         assert session.run(values)[0].tolist() == BANK[3].tolist()
 
 
-@BOTH
+@EVERY_FILTER
 def test_gradient_is_that_of_the_occurrences_of_the_admitted_keys_only(make_filter):
     table = make_table(make_filter(2))
     ids = tf.ragged.constant([[3, 3, 4], [4], [5]], dtype=tf.int64)
@@ -145,7 +141,7 @@ def test_gradient_is_that_of_the_occurrences_of_the_admitted_keys_only(make_filt
     np.testing.assert_array_equal(found, np.array(expected, np.float32))
 
 
-@BOTH
+@EVERY_FILTER
 def test_slots_begin_at_the_step_that_admits(make_filter):
     """Adagrad's accumulator sums the gradients from the step that admits the key."""
     table = make_table(make_filter(3))
@@ -168,7 +164,7 @@ def test_slots_begin_at_the_step_that_admits(make_filter):
         np.testing.assert_array_equal(found[0], session.run(dense)[2])
 
 
-@BOTH
+@EVERY_FILTER
 @ALSO_PARTITIONED
 @pytest.mark.parametrize("threshold", [1, 2, 7])
 def test_random_steps_equal_the_oracle(make_filter, shards, threshold):
@@ -200,7 +196,7 @@ def test_random_steps_equal_the_oracle(make_filter, shards, threshold):
 # ------------------------------------------------------------------ nothing else counts
 
 
-@BOTH
+@EVERY_FILTER
 @ALSO_PARTITIONED
 def test_lookups_outside_of_training_change_nothing(make_filter, shards):
     table = make_table(make_filter(2), shards)
@@ -280,10 +276,10 @@ def test_evaluate_predict_export_and_serving_change_nothing(tmp_path):
     [
         (None, None),
         (rec.CounterFilter(0), None),
-        (rec.CBFFilter(0, **BLOOM), None),
+        (rec.CBFFilter(0, **LARGE), None),
         (rec.CounterFilter(3), rec.CounterFilter(3)),
         (rec.CBFFilter(3), rec.CounterFilter(3)),
-        (rec.CBFFilter(3, **BLOOM), rec.CBFFilter(3, **BLOOM)),
+        (rec.CBFFilter(3, **LARGE), rec.CBFFilter(3, **LARGE)),
     ],
     ids=str,
 )
@@ -315,15 +311,18 @@ def test_every_filter_has_a_line_in_the_contract_tests():
 
 
 def test_handles_of_all_shards_have_the_size_of_the_logical_table():
-    table = make_table(rec.CBFFilter(3, **BLOOM), shards=3)
+    table = make_table(rec.CBFFilter(3, **LARGE), shards=3)
     for shard in table:
-        assert shard.op.get_attr("max_element_size") == 10**6
+        sketch = shard.op.get_attr("sketch").decode()
+        assert sketch == (
+            "counting_bloom_filter max_element_size=1000000 false_positive_probability=1e-06"
+        )
         assert shard.op.get_attr("filter_freq") == 3
 
 
 @pytest.mark.parametrize(
     "other",
-    [None, rec.CounterFilter(4), rec.CBFFilter(3), rec.CBFFilter(3, **BLOOM)],
+    [None, rec.CounterFilter(4), rec.CBFFilter(3), rec.CBFFilter(3, **LARGE)],
     ids=str,
 )
 def test_same_name_with_another_filter_is_an_error(other):

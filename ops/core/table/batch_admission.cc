@@ -5,6 +5,7 @@
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/table/batch_scratch.h"
+#include "ops/core/table/sketch.h"
 
 namespace rec_estimator {
 
@@ -29,31 +30,46 @@ bool AdmitsAfterBatch(const ShardSet& shards, Admission admission,
   uint32_t* undecided = nullptr;  // (n) positions in keys
   uint32_t* counts = nullptr;     // (n) their counts so far
   uint32_t* slots = nullptr;      // 1 + position in undecided, or 0
+  const Sketch* const sketch = shards.sketch();
+  uint32_t* without_entry = nullptr;  // (n) positions of keys of the sketch
+  uint32_t* estimates = nullptr;      // (n) of these keys
   const bool has_memory = scratch.Allocate([&](Layout* layout) {
     layout->Add(&undecided, n);
     layout->Add(&counts, n);
     layout->Add(&slots, slots_for(n));
+    if (sketch == nullptr) return;
+    layout->Add(&without_entry, n);
+    layout->Add(&estimates, n);
   });
   if (!has_memory) return false;
 
   uint32_t n_undecided = 0;
+  const auto decide = [&](size_t i, uint32_t count) {
+    out[i] = admission.DecideAdmission(admission.CountAfterBatch(count, 1));
+    if (out[i]) return;
+    undecided[n_undecided] = static_cast<uint32_t>(i);
+    counts[n_undecided++] = count;
+  };
   {
+    uint32_t n_without_entry = 0;
     const SharedLocks locks(shards, kAllShards);
     shards.InspectLocked(keys, n, [&](size_t i, EntryRef entry) {
       if (entry.found() && entry.has_row()) {
         out[i] = true;
-        return;
-      }
-      if (shards.IsPadding(keys[i])) {
+      } else if (shards.IsPadding(keys[i])) {
         out[i] = false;
-        return;
+      } else if (entry.found() || sketch == nullptr) {
+        decide(i, entry.found() ? entry.count() : 0);
+      } else {
+        without_entry[n_without_entry++] = static_cast<uint32_t>(i);
       }
-      const uint32_t count = shards.Of(keys[i]).CountOf(keys[i], entry);
-      out[i] = admission.DecideAdmission(admission.CountAfterBatch(count, 1));
-      if (out[i]) return;
-      undecided[n_undecided] = static_cast<uint32_t>(i);
-      counts[n_undecided++] = count;
     });
+    if (n_without_entry > 0) {
+      sketch->Estimate(keys, without_entry, n_without_entry, estimates);
+    }
+    for (uint32_t w = 0; w < n_without_entry; ++w) {
+      decide(without_entry[w], estimates[without_entry[w]]);
+    }
   }
 
   const uint64_t size = slots_for(n_undecided);

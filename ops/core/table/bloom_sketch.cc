@@ -147,7 +147,9 @@ Sketch::Format BloomSketch::format() const {
   return {{{kLayout, Type::kInt64, 0},
            {kGenerations, Type::kInt64, kGenerationWidth}},
           {{kBlocks, Type::kInt64, 0},
-           {kCounters, counter_type(), geometry_.cells()}}};
+           {kCounters, counter_type(), geometry_.cells()}},
+          {geometry_.shard_blocks() * kShards, geometry_.cells(),
+           geometry_.hashes(), geometry_.cell_bits()}};
 }
 
 int64_t BloomSketch::RowsOf(int age, bool only_changed) const {
@@ -167,9 +169,7 @@ Sketch::Heads BloomSketch::SaveHeads(bool only_changed) const {
         generations.end(),
         {ages_.number() - age, ages_.start(age), RowsOf(age, only_changed)});
   }
-  return {{geometry_.shard_blocks() * kShards, geometry_.cells(),
-           geometry_.hashes(), geometry_.cell_bits()},
-          generations};
+  return {format().layout, generations};
 }
 
 int64_t BloomSketch::RowsToSave(bool only_changed) const {

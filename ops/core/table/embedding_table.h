@@ -278,8 +278,10 @@ class EmbeddingTable {
   // entry without a row, in which it is counted from 0.
   int64_t EvictOlder(int64_t version, int64_t stamp);
   // Evicts rows with 0.5 * sum(value^2) < half_squared_norm, summed in float64
-  // and in order, and rows with a NaN. The sketch ages by the number of keys
-  // that it counted, and entries without a row with it. stamp: the step,
+  // and in order, and rows with a NaN. Counts of keys without a row age by the
+  // number of other keys that were counted since: a sketch as a whole; without
+  // one, the oldest entries go if there are more than kCountsPerRow for each
+  // row (shard.h). stamp: the step,
   // or -1 without steps.
   int64_t EvictSmaller(float half_squared_norm, int64_t stamp = -1);
 

@@ -189,7 +189,44 @@ int64_t Shard::EvictSmaller(float half_squared_norm, int64_t forgotten,
   for (const EntryRef entry : waiting) {
     if (entry.found()) evict_if_small(entry);
   }
-  return evicted;
+  return sketch_ == nullptr ? evicted + ForgetOldestCounts(stamp) : evicted;
+}
+
+int64_t Shard::ForgetOldestCounts(int64_t stamp) {
+  const int64_t kept = std::max(kLeastCounts / kShards, kCountsPerRow * rows());
+  if (n_keys() - rows() <= kept) return 0;
+  std::vector<int64_t> versions;
+  versions.reserve(static_cast<size_t>(n_keys() - rows()));
+  const auto for_each_count = [this](const auto& visit) {
+    index_.ForEach([&](EntryRef entry) {
+      if (!entry.has_row()) visit(entry);
+    });
+  };
+  if (stamp < 0) {
+    // Without steps, evictions are the clock: keys that an apply has stamped
+    // with -1 since the last one are the youngest.
+    for_each_count(
+        [&](EntryRef entry) { stamp = std::max(stamp, entry.version()); });
+    stamp = std::min(stamp, INT64_MAX - 1) + 1;
+  }
+  const bool tracking = tracks_changes();
+  for_each_count([&](EntryRef entry) {
+    if (entry.version() > stamp || entry.version() == -1) {
+      entry.version() = stamp;
+      if (tracking) entry.MarkChanged();
+    }
+    versions.push_back(entry.version());
+  });
+  const auto oldest_kept = versions.end() - static_cast<std::ptrdiff_t>(kept);
+  std::nth_element(versions.begin(), oldest_kept, versions.end());
+  const int64_t first = *oldest_kept;
+  int64_t forgotten = 0;
+  for_each_count([&](EntryRef entry) {
+    if (entry.version() >= first) return;
+    Remove(entry);
+    ++forgotten;
+  });
+  return forgotten;
 }
 
 void Shard::Clear() {

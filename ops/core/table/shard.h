@@ -29,6 +29,12 @@ using EntryRef = HashIndex::EntryRef;
 // has line fill buffers (docs/core_measurements.md).
 inline constexpr size_t kChunk = 16;
 
+// An eviction by values keeps the counts of this many keys for each row, of
+// those that occurred last. Four entries take about as much memory as a row of
+// 16 floats with one slot. A small table keeps the counts of this many keys.
+inline constexpr int64_t kCountsPerRow = 4;
+inline constexpr int64_t kLeastCounts = int64_t{1} << 16;
+
 // What the keys of a batch will occupy in one shard, at most.
 struct ShardNeeds {
   uint32_t entries = 0;
@@ -166,8 +172,9 @@ class Shard {
 
   bool Erase(int64_t key);
   int64_t EvictOlder(int64_t version, int64_t stamp);
-  // Also erases the entries without a row that were last counted before
-  // `forgotten`, if there is a sketch. Stamps the others as EvictOlder.
+  // Also erases entries without a row: with a sketch, those that were last
+  // counted before `forgotten`; otherwise the oldest beyond kCountsPerRow.
+  // Stamps the others as EvictOlder. Without steps, `stamp` is -1.
   int64_t EvictSmaller(float half_squared_norm, int64_t forgotten,
                        int64_t stamp);
   // Returns whether the key owns a row. values: (slots()[slot].width)
@@ -194,6 +201,10 @@ class Shard {
   // the sketch has forgotten the key before that.
   void Evict(EntryRef entry, int64_t stamp);
   void FreeRowOf(EntryRef entry);
+  // Erases the oldest of the entries without a row, if they are too many for
+  // the number of rows, and returns how many. Keys of one version stay or go
+  // together.
+  int64_t ForgetOldestCounts(int64_t stamp);
   void NoteErased(int64_t key);
 
   // Line 1.

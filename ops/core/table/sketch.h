@@ -101,11 +101,12 @@ class Sketch {
   };
   // The tensors of a checkpoint.
   struct Format {
-    // Small int64 tensors. The first, a vector, is the layout: the counts of a
-    // checkpoint are only read if its layout equals the sketch's own.
+    // Small int64 tensors. The first, a vector, holds the layout.
     std::vector<Tensor> heads;
     // Tensors with the same number of rows, of which row i belongs together.
     std::vector<Tensor> columns;
+    // The counts of a checkpoint are only read if its layout equals this one.
+    std::vector<int64_t> layout;
   };
   using Heads = std::vector<std::vector<int64_t>>;  // What `heads` hold.
 

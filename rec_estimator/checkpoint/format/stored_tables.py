@@ -6,20 +6,22 @@ may have such a name without being a table's. DeepRec's checkpoints use the same
 """
 
 import re
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, get_args
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.format.bundle import Bundle
 from rec_estimator.checkpoint.format.entries import StoredTensor
+from rec_estimator.options import Filter
 
 # The tensors of a shard or of a slot have its name and one of these suffixes.
 FILTERED = ("-keys_filtered", "-freqs_filtered", "-versions_filtered")
-BLOOM = ("-cbf_blocks", "-cbf_counters", "-cbf_layout", "-cbf_generations")
+# Those in which a filter saves counts of its own.
+SKETCH = tuple(f"-{name}" for kind in get_args(Filter) for name in kind().sketch_tensors())
 SUFFIXES = (
     *("-keys", "-values", "-freqs", "-versions", "-partition_offset"),
     *(*FILTERED, "-partition_filter_offset"),
-    *BLOOM,
+    *SKETCH,
     *("-keys_erased", "-delta_of", "-delta_of_index"),
 )
 

@@ -141,15 +141,20 @@ def test_a_bloom_filter_is_saved_as_its_touched_blocks(make_table, tmp_path, fre
     assert numbers[0] >= 0 and numbers[-1] < layout[0]
     # Each key raises the cells of its hashes to its count. Two keys may share a cell.
     assert cells.max() == 2 and 0 < np.count_nonzero(cells) <= 3 * layout[2]
-    export = table.call(
-        "export", dim=DIM, num_slots=0, slot_names=[], slot_widths=[], slot_initials=[],
-        bloom_type=tf.as_dtype(dtype),
-    )  # fmt: skip
-    np.testing.assert_array_equal(export.bloom_blocks, numbers)
-    np.testing.assert_array_equal(export.bloom_counters, cells)
-    np.testing.assert_array_equal(export.bloom_layout, layout)
-    np.testing.assert_array_equal(export.bloom_generations, [[0, 0, len(numbers)]])
-    np.testing.assert_array_equal(tensors["t-cbf_generations"], export.bloom_generations)
+    no_slots = {"num_slots": 0, "slot_names": [], "slot_widths": [], "slot_initials": []}
+    types = [tf.int64, tf.int64, tf.int64, tf.as_dtype(dtype)]
+    export = table.call("export", dim=DIM, sketch_types=types, **no_slots)
+    expected = [layout, [[0, 0, len(numbers)]], numbers, cells]
+    for array, value in zip(export.sketch, expected):
+        np.testing.assert_array_equal(array, value)
+    np.testing.assert_array_equal(tensors["t-cbf_generations"], expected[1])
+    assert export.bloom_blocks.size == export.bloom_counters.size == 0
+    # A graph of an older release.
+    export = table.call("export", dim=DIM, bloom_type=tf.as_dtype(dtype), **no_slots)
+    older = [export.bloom_layout, export.bloom_generations]
+    for array, value in zip([*older, export.bloom_blocks, export.bloom_counters], expected):
+        np.testing.assert_array_equal(array, value)
+    assert export.sketch == []
 
 
 def test_an_export_with_counters_of_another_type_is_an_error(make_table):
@@ -158,6 +163,13 @@ def test_an_export_with_counters_of_another_type_is_an_error(make_table):
         tf.errors.InvalidArgumentError, match="bloom_type must be .* uint16, got ui"
     ):
         table.export()
+    types = [tf.int64, tf.int64, tf.int64, tf.uint8]
+    message = "sketch_types must be those of table"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"{message}.* uint16, got .* uint8"):
+        table.export(sketch_types=types)
+    counter = make_table(DIM, BANK, name="counter", filter_freq=3)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        counter.export(sketch_types=types)
 
 
 def test_a_save_during_applies_is_consistent_per_row(make_table, tmp_path):

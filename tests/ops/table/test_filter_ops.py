@@ -13,9 +13,24 @@ from rec_estimator.options import Filter
 
 EDGE_KEYS = [0, -1, np.iinfo(np.int64).min, np.iinfo(np.int64).max]
 BANK = np.arange(12, dtype=np.float32).reshape(4, 3) + 1
-# The filter has room for many more keys than a test uses, so there are no false positives.
-BLOOM = {"max_element_size": 10**6, "false_positive_probability": 1e-6}
 DEFAULT = -7.0
+
+SIZE_RULE = r"max_element_size must be an integer in \[1, 1099511627776\]"
+RATE_RULE = r"false_positive_probability must be in \(0, 1\)"
+
+
+def bloom_of(size, rate):
+    text = f"counting_bloom_filter max_element_size={size} false_positive_probability={rate!r}"
+    return {"sketch": text}
+
+
+def older_bloom_of(size, rate):
+    """The attributes in graphs of older releases."""
+    return {"max_element_size": size, "false_positive_probability": rate}
+
+
+# The filter has room for many more keys than a test uses, so there are no false positives.
+BLOOM = bloom_of(10**6, 1e-6)
 
 
 def handle(**attrs):
@@ -85,19 +100,23 @@ def test_negative_numbers_are_refused_when_the_graph_is_built(attr):
     [
         ({"filter_freq": 2**31}, r"filter_freq must be in \[0, 2147483647\], got 2147483648"),
         ({"filter_coefficient": 2**31}, r"filter_coefficient must be in \[1, 2147483647\]"),
-        ({**BLOOM, "max_element_size": 2**40 + 1}, r"max_element_size must be in \[0, 10995"),
-        (
-            {"max_element_size": 5},
-            "false_positive_probability must be in .* got 0 with max_element_size 5",
+        *(
+            ({"filter_freq": 3, **attrs}, message)
+            for size, rate, message in [
+                (2**40 + 1, 0.5, f"{SIZE_RULE}, got 1099511627777"),
+                (5, 0.0, f"{RATE_RULE}, got 0"),
+                (0, 0.5, f"{SIZE_RULE}, got 0"),
+                (5, 1.0, f"{RATE_RULE}, got 1"),
+                (5, -1.0, f"{RATE_RULE}, got -1"),
+                (5, float("nan"), f"{RATE_RULE}, got -?nan"),
+            ]
+            for attrs in (bloom_of(size, rate), older_bloom_of(size, rate))
         ),
-        ({"false_positive_probability": 0.5}, "got 0.5 with max_element_size 0"),
-        ({**BLOOM, "false_positive_probability": 1.0}, "got 1 with max_element_size 1000000"),
-        ({**BLOOM, "false_positive_probability": -1.0}, "got -1 with max_element_size 1000000"),
-        (
-            {**BLOOM, "false_positive_probability": float("nan")},
-            "got -?nan with max_element_size 1000000",
-        ),
-        (BLOOM, "filter_freq must be >= 1 if max_element_size is > 0, got 0 with .* 1000000"),
+        (BLOOM, "filter_freq must be >= 1 with a sketch, got 0 with counting_bloom_filter"),
+        ({"sketch": "bloom"}, "sketch must be one of counting_bloom_filter.*, got bloom"),
+        ({"sketch": "counting_bloom_filter a=b"}, "sketch must be a name and numbers, .*, got 'c"),
+        ({"sketch": "counting_bloom_filter a=1"}, "must be max_element_size and .*, got a"),
+        ({**BLOOM, "max_element_size": 5}, "must be 0 with a sketch, got 5 and 0 with counting"),
     ],
     ids=str,
 )
@@ -110,8 +129,7 @@ def test_an_invalid_filter_is_an_error(session, attrs, message):
 FILTER_ATTRS = {
     "filter_freq": ({"filter_freq": 3}, 4),
     "filter_coefficient": ({"filter_coefficient": 1}, 2),
-    "max_element_size": ({"filter_freq": 3, **BLOOM}, 9),
-    "false_positive_probability": ({"filter_freq": 3, **BLOOM}, 0.25),
+    "sketch": ({"filter_freq": 3, **bloom_of(9, 0.5)}, bloom_of(9, 0.25)["sketch"]),
 }
 
 
@@ -120,9 +138,20 @@ def test_one_name_with_two_filters_is_an_error_with_both(session, attr):
     attrs, given = FILTER_ATTRS[attr]
     session.run(handle(**attrs).op)
     session.run(handle(**attrs).op)
-    message = f"{attr} of table t must be {attrs[attr]}, .* got {given}"
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+    with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         session.run(handle(**{**attrs, attr: given}).op)
+    present, other = (sorted(str(each).split()) for each in (attrs[attr], given))
+    found = raised.value.message.split(f"{attr} of table t must be ")[1].splitlines()[0]
+    first, second = found.split(", the value it was created with, got ")
+    assert (sorted(first.split()), sorted(second.split())) == (present, other)
+
+
+def test_a_graph_of_an_older_release_has_the_same_filter(session):
+    session.run(handle(filter_freq=3, **bloom_of(1000, 0.01)).op)
+    session.run(handle(filter_freq=3, **older_bloom_of(1000, 0.01)).op)
+    message = "sketch of table t must be .*=0.01 .*=1000, the value .*, got .*=0.02 .*=1000"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        session.run(handle(filter_freq=3, **older_bloom_of(1000, 0.02)).op)
 
 
 @pytest.mark.parametrize("kind", get_args(Filter))
