@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <shared_mutex>
 #include <string>
@@ -122,6 +123,20 @@ Status ErrorOf(const TrainingStep::Outcome& outcome, const TrainingStep& step,
       "make the batch smaller, or evict keys");
 }
 
+// Returns work(), or ResourceExhausted if it throws std::bad_alloc. Nothing is
+// allocated with `new` once a table changes.
+template <typename Work>
+Status OrNothingApplied(const Work& work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    return ResourceExhausted(
+        "a training step must fit into memory, got a failed allocation; "
+        "nothing of the step was applied; give the process more memory or make "
+        "the batch smaller");
+  }
+}
+
 // A step between its two ops. Unused, it returns what it reserved.
 struct Reservation {
   std::shared_ptr<const std::vector<std::vector<SlotSpec>>> slots;
@@ -162,10 +177,15 @@ class TablesReserveOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, OrNothingApplied([&] { return Reserve(context); }));
+  }
+
+ private:
+  Status Reserve(OpKernelContext* context) const {
     OpInputList handles, keys, counted_keys;
-    OP_REQUIRES_OK(context, context->input_list("tables", &handles));
-    OP_REQUIRES_OK(context, context->input_list("keys", &keys));
-    OP_REQUIRES_OK(context, context->input_list("counted_keys", &counted_keys));
+    TF_RETURN_IF_ERROR(context->input_list("tables", &handles));
+    TF_RETURN_IF_ERROR(context->input_list("keys", &keys));
+    TF_RETURN_IF_ERROR(context->input_list("counted_keys", &counted_keys));
     auto reservation = std::make_shared<Reservation>();
     reservation->slots = slots_;
     reservation->rule = rule_;
@@ -173,44 +193,41 @@ class TablesReserveOp : public OpKernel {
     std::vector<EmbeddingTable::Batch> batches;
     for (int i = 0; i < handles.size(); ++i) {
       TablePtr resource;
-      OP_REQUIRES_OK(context, FindTable(context, handles[i], &resource));
-      OP_REQUIRES_OK(context, CheckKeys(keys[i], "keys", "[n]", *resource));
-      OP_REQUIRES_OK(context, CheckKeys(counted_keys[i], "counted_keys", "[m]",
-                                        *resource));
+      TF_RETURN_IF_ERROR(FindTable(context, handles[i], &resource));
+      TF_RETURN_IF_ERROR(CheckKeys(keys[i], "keys", "[n]", *resource));
+      TF_RETURN_IF_ERROR(
+          CheckKeys(counted_keys[i], "counted_keys", "[m]", *resource));
       tables.push_back(&resource->table());
       batches.push_back(BatchOf(keys[i], counted_keys[i]));
       reservation->keys.push_back(keys[i]);
       reservation->keys.push_back(counted_keys[i]);
       reservation->tables.push_back({std::move(resource), &(*slots_)[i]});
     }
-    OP_REQUIRES_OK(context, CheckDistinct(tables, reservation->tables));
+    TF_RETURN_IF_ERROR(CheckDistinct(tables, reservation->tables));
     for (const TrainedTable& table : reservation->tables) {
-      OP_REQUIRES_OK(context, CheckWidths(table));
+      TF_RETURN_IF_ERROR(CheckWidths(table));
     }
     for (const TrainedTable& table : reservation->tables) {
       const std::shared_lock<std::shared_mutex> lock(
           table.resource->replace_mutex());
-      OP_REQUIRES_OK(context, table.Prepare(rule_));
+      TF_RETURN_IF_ERROR(table.Prepare(rule_));
     }
-    OP_REQUIRES_OK(
-        context, OrResourceExhausted(reservation->tables[0].name(), [&] {
-          reservation->step =
-              std::make_unique<TrainingStep>(tables, std::move(batches));
-          return ErrorOf(reservation->step->Reserve(IntraOpThreads(context)),
-                         *reservation->step, reservation->tables);
-        }));
+    reservation->step =
+        std::make_unique<TrainingStep>(tables, std::move(batches));
+    TF_RETURN_IF_ERROR(
+        ErrorOf(reservation->step->Reserve(IntraOpThreads(context)),
+                *reservation->step, reservation->tables));
     Tensor *output, *rows;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(0, TensorShape({}), &output));
-    OP_REQUIRES_OK(context, context->allocate_output(
-                                1, TensorShape({handles.size()}), &rows));
+    TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({}), &output));
+    TF_RETURN_IF_ERROR(context->allocate_output(
+        1, TensorShape({handles.size()}), &rows));
     for (int i = 0; i < handles.size(); ++i) {
       rows->vec<int64_t>()(i) = reservation->step->RowsAfter(i);
     }
     output->scalar<Variant>()() = ReservationVariant(std::move(reservation));
+    return Status();
   }
 
- private:
   Status ReadSlotsOfTables(OpKernelConstruction* context) {
     int64_t n;
     SlotAttrs attrs;
@@ -298,42 +315,46 @@ class TablesApplyOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* context) override {
+    OP_REQUIRES_OK(context, OrNothingApplied([&] { return Apply(context); }));
+  }
+
+ private:
+  static Status Apply(OpKernelContext* context) {
     const Tensor *variant, *version;
     OpInputList grads, hyper;
-    OP_REQUIRES_OK(context, context->input("reservation", &variant));
-    OP_REQUIRES_OK(context, context->input_list("grads", &grads));
-    OP_REQUIRES_OK(context, context->input("version", &version));
-    OP_REQUIRES_OK(context, context->input_list("hyper", &hyper));
+    TF_RETURN_IF_ERROR(context->input("reservation", &variant));
+    TF_RETURN_IF_ERROR(context->input_list("grads", &grads));
+    TF_RETURN_IF_ERROR(context->input("version", &version));
+    TF_RETURN_IF_ERROR(context->input_list("hyper", &hyper));
     Reservation* reservation = nullptr;
-    OP_REQUIRES_OK(context, Open(*variant, &reservation));
+    TF_RETURN_IF_ERROR(Open(*variant, &reservation));
     const std::vector<TrainedTable>& tables = reservation->tables;
     TrainingStep& step = *reservation->step;
-    OP_REQUIRES_OK(context, CheckGrads(grads, *reservation));
-    OP_REQUIRES_OK(context, CheckPerTable(*version, tables.size(), "version"));
+    TF_RETURN_IF_ERROR(CheckGrads(grads, *reservation));
+    TF_RETURN_IF_ERROR(CheckPerTable(*version, tables.size(), "version"));
     std::vector<std::unique_ptr<RowUpdate>> updates;
-    OP_REQUIRES_OK(context, MakeUpdates(hyper, *reservation, &updates));
+    TF_RETURN_IF_ERROR(MakeUpdates(hyper, *reservation, &updates));
     std::vector<TrainingStep::Gradients> gradients;
     for (size_t i = 0; i < tables.size(); ++i) {
       gradients.push_back({grads[static_cast<int>(i)].flat<float>().data(),
                            updates[updates.size() == 1 ? 0 : i].get(),
                            Nth(*version, i)});
     }
-    OP_REQUIRES(context, !reservation->is_used.exchange(true),
-                InvalidArgument("reservation must be used once, got a second "
-                                "use; reserve again"));
+    if (reservation->is_used.exchange(true)) {
+      return InvalidArgument(
+          "reservation must be used once, got a second use; reserve again");
+    }
     std::vector<std::shared_lock<std::shared_mutex>> locks;
     for (const size_t i : InOneOrder(tables)) {
       locks.emplace_back(tables[i].resource->replace_mutex());
     }
     for (const TrainedTable& table : tables) {
-      OP_REQUIRES_OK(context, table.Prepare(reservation->rule));
+      TF_RETURN_IF_ERROR(table.Prepare(reservation->rule));
     }
-    OP_REQUIRES_OK(
-        context, ErrorOf(step.Apply(gradients.data(), IntraOpThreads(context)),
-                         step, tables));
+    return ErrorOf(step.Apply(gradients.data(), IntraOpThreads(context)), step,
+                   tables);
   }
 
- private:
   static Status Open(const Tensor& tensor, Reservation** reservation) {
     const ReservationVariant* variant =
         TensorShapeUtils::IsScalar(tensor.shape())

@@ -310,5 +310,5 @@ class TestRefusals:
             self.export(tmp_path, lambda table, ids: table.get_frequency(ids))
 
     def test_a_training_graph(self, tmp_path):
-        with pytest.raises(ValueError, match="got TableApply .* a graph that does not train"):
+        with pytest.raises(ValueError, match="got Tables.* a graph that does not train"):
             self.export(tmp_path, None, mode=rec.ModeKeys.TRAIN)

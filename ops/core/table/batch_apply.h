@@ -23,8 +23,8 @@ namespace rec_estimator {
 // those of the keys, and cache misses would not overlap. So it is one group,
 // which belongs to several shards.
 //
-// No method but Update waits for an exclusive lock (see "THREAD RULE" in
-// embedding_table.h).
+// No method but Grow and Update waits for an exclusive lock (see "THREAD RULE"
+// in embedding_table.h).
 class BatchApply {
  public:
   // All of these outlive the object.

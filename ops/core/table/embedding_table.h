@@ -77,11 +77,12 @@
 // THREAD RULE
 //
 // Any thread may call any method at any time. A shard's lock is held shared to
-// read rows and entries and exclusively to change them. An apply, insertion,
-// erasure, eviction and CommitSaved hold one shard's lock at a time. A Reader,
-// Snapshot, EnsureSlots, SetBank, Clear, MergeSketch, and an eviction that ages
-// the sketch hold several, taken in ascending order. bank() and slots() take no
-// shard's lock.
+// read rows and entries and exclusively to change them. An insertion, erasure,
+// eviction, CommitSaved and the apply of a large batch hold one shard's lock at
+// a time. The apply of a small batch, a Reader, Snapshot, EnsureSlots, SetBank,
+// Clear, MergeSketch, and an eviction that ages the sketch hold several, taken
+// in ascending order. No thread waits for locks of two tables. bank() and
+// slots() take no shard's lock.
 //
 // Work inside `parallel` never blocks on an exclusive lock. It calls try_lock,
 // and the calling thread later handles the shards whose try_lock failed. The

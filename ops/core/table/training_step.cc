@@ -19,6 +19,9 @@ constexpr int64_t kSortOccurrence = 16;
 constexpr int64_t kFindOccurrence = 60;
 constexpr int64_t kUpdateOccurrence = 60;  // And 8 per float.
 constexpr int64_t kGrowShard = 100000;
+// Least cost of a loop that is worth waking threads for, about 100 µs. Each of
+// the two loops of a step would cost a wake of about 20 µs.
+constexpr int64_t kMinLoop = 300000;
 
 TrainingStep::Outcome NoMemory(size_t table) {
   return {TrainingStep::Refusal::kNoMemory, table, 0};
@@ -139,8 +142,13 @@ void TrainingStep::ForEachUnit(const ParallelFor& parallel, int64_t cycles,
       left_[static_cast<size_t>(i)] = !attempt(unit.table, unit.number);
     }
   };
-  // By reference: std::function would allocate memory for this closure.
-  parallel(static_cast<int64_t>(units_.size()), cycles, std::cref(run));
+  const int64_t n = static_cast<int64_t>(units_.size());
+  if (n * cycles < kMinLoop) {
+    run(0, n);
+  } else {
+    // By reference: std::function would allocate memory for this closure.
+    parallel(n, cycles, std::cref(run));
+  }
   for (size_t i = 0; i < units_.size(); ++i) {
     if (left_[i]) finish(units_[i].table, units_[i].number);
   }
