@@ -18,7 +18,7 @@ PRE_COMMIT := pre-commit==4.3.0
 # of their own stay in one process. A process that finishes early takes tests from the other.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo demo-ps test test-slow test-v1 test-matrix test-cc fuzz lint format hooks bench soak docs library wheel clean help
+.PHONY: demo demo-ps test test-slow test-v1 test-matrix test-cc test-sanitized fuzz lint format hooks bench soak docs library wheel clean help
 .DEFAULT_GOAL := help
 
 demo: library ## train a model on real ratings, evaluate, export, answer one request
@@ -42,6 +42,9 @@ test-matrix: ## run the Python tests on each pair of TensorFlow and Python, or o
 test-cc: ## run the C++ core's tests: plain, ASan + UBSan, TSan
 	$(MAKE) -C tests/ops/core -j2 binaries
 	$(MAKE) -C tests/ops/core plain asan tsan
+
+test-sanitized: $(VENV)/.installed ## run all kernels in TensorFlow with ASan + UBSan, and with TSan
+	$(BIN)/python _build/sanitized.py
 
 # Shows progress, and how to try each seed again that failed.
 fuzz: library ## feed 10,000 hostile inputs of each kind, or FUZZ_COUNT, to the package, in two processes
@@ -110,4 +113,4 @@ clean: ## remove everything built, but not .venv
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16

@@ -12,6 +12,7 @@
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/sketch.h"
+#include "ops/table/guarded_kernel.h"
 #include "ops/table/intra_op_threads.h"
 #include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
@@ -268,7 +269,7 @@ class TableExportOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableExport").Device(DEVICE_CPU),
-                        TableExportOp);
+                        Guarded<TableExportOp>);
 
 }  // namespace
 }  // namespace rec_estimator

@@ -18,6 +18,7 @@
 #include "ops/checkpoint/checkpoint_rows.h"
 #include "ops/checkpoint/checkpoint_sketch.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/intra_op_threads.h"
 #include "ops/table/slot_attrs.h"
@@ -498,7 +499,7 @@ class TableRestoreOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableRestore").Device(DEVICE_CPU),
-                        TableRestoreOp);
+                        Guarded<TableRestoreOp>);
 
 }  // namespace
 }  // namespace rec_estimator

@@ -18,6 +18,7 @@
 #include "ops/checkpoint/checkpoint_writer.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/sketch.h"
+#include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/intra_op_threads.h"
 #include "ops/table/slot_attrs.h"
@@ -570,9 +571,9 @@ class TableCommitSaveOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TablesSave").Device(DEVICE_CPU),
-                        TablesSaveOp);
+                        Guarded<TablesSaveOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableCommitSave").Device(DEVICE_CPU),
-                        TableCommitSaveOp);
+                        Guarded<TableCommitSaveOp>);
 
 }  // namespace
 }  // namespace rec_estimator

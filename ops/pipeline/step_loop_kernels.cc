@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/framework/function.h"
@@ -62,10 +63,14 @@ class StepSequence {
   // with the number of steps.
   void RunSteps() {
     while (PrepareStep()) {
-      first_event_ = false;
       returned_.clear();
+      first_event_ = false;
       library_->Run(*options_, step_, captured_, &returned_,
                     [this](const Status& status) {
+                      // Reads the store before Run(), so that this thread sees
+                      // all of the step's preparation, however TensorFlow calls
+                      // it.
+                      first_event_.load();
                       status_ = status;
                       if (first_event_.exchange(true)) RunSteps();
                     });
@@ -293,7 +298,7 @@ class SharedKernelOp : public OpKernel {
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>StepLoop").Device(DEVICE_CPU),
                         StepLoopOp);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>SharedKernel").Device(DEVICE_CPU),
-                        SharedKernelOp);
+                        Guarded<SharedKernelOp>);
 
 }  // namespace
 }  // namespace rec_estimator

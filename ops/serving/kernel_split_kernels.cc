@@ -29,6 +29,7 @@
 #include <mutex>
 #include <vector>
 
+#include "ops/table/guarded_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/platform/errors.h"
@@ -186,11 +187,11 @@ class KernelRowsOp : public OpKernel {
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>KernelRows")
                             .Device(DEVICE_CPU)
                             .TypeConstraint<float>("T"),
-                        KernelRowsOp<float>);
+                        Guarded<KernelRowsOp<float>>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>KernelRows")
                             .Device(DEVICE_CPU)
                             .TypeConstraint<double>("T"),
-                        KernelRowsOp<double>);
+                        Guarded<KernelRowsOp<double>>);
 
 }  // namespace
 }  // namespace rec_estimator

@@ -9,6 +9,7 @@
 
 #include "ops/core/base/parallel.h"
 #include "ops/serving/user_rows.h"
+#include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/intra_op_threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -365,18 +366,18 @@ class RepeatRowsGradOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>SampleRows").Device(DEVICE_CPU),
-                        SampleRowsOp);
+                        Guarded<SampleRowsOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>RepeatRows").Device(DEVICE_CPU),
-                        RepeatRowsOp);
+                        Guarded<RepeatRowsOp>);
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>RepeatRowsGrad")
                             .Device(DEVICE_CPU)
                             .TypeConstraint<float>("T"),
-                        RepeatRowsGradOp<float>);
+                        Guarded<RepeatRowsGradOp<float>>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>RepeatRowsGrad")
                             .Device(DEVICE_CPU)
                             .TypeConstraint<double>("T"),
-                        RepeatRowsGradOp<double>);
+                        Guarded<RepeatRowsGradOp<double>>);
 
 }  // namespace
 }  // namespace rec_estimator

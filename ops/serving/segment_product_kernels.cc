@@ -6,6 +6,7 @@
 #include "ops/core/base/parallel.h"
 #include "ops/core/math/segment_product.h"
 #include "ops/serving/user_rows.h"
+#include "ops/table/guarded_kernel.h"
 #include "ops/table/intra_op_threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -238,10 +239,10 @@ class SegmentLayerGradOp : public OpKernel {
 #define REC_ESTIMATOR_REGISTER(name, Kernel)                     \
   REGISTER_KERNEL_BUILDER(                                       \
       Name(name).Device(DEVICE_CPU).TypeConstraint<float>("T"),  \
-      Kernel<float>);                                            \
+      Guarded<Kernel<float>>);                                   \
   REGISTER_KERNEL_BUILDER(                                       \
       Name(name).Device(DEVICE_CPU).TypeConstraint<double>("T"), \
-      Kernel<double>)
+      Guarded<Kernel<double>>)
 
 REC_ESTIMATOR_REGISTER("RecEstimator>SegmentMatMul", SegmentMatMulOp);
 REC_ESTIMATOR_REGISTER("RecEstimator>SegmentMatMulGrad", SegmentMatMulGradOp);

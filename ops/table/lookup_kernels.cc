@@ -15,6 +15,7 @@
 #include "ops/core/base/float8.h"
 #include "ops/core/base/parallel.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/table/guarded_kernel.h"
 #include "ops/table/intra_op_threads.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -580,13 +581,13 @@ class TableGroupLookupGradOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableLookup").Device(DEVICE_CPU),
-                        TableLookupOp);
+                        Guarded<TableLookupOp>);
 REGISTER_KERNEL_BUILDER(
     Name("RecEstimator>TableGroupLookup").Device(DEVICE_CPU),
-    TableGroupLookupOp);
+    Guarded<TableGroupLookupOp>);
 REGISTER_KERNEL_BUILDER(
     Name("RecEstimator>TableGroupLookupGrad").Device(DEVICE_CPU),
-    TableGroupLookupGradOp);
+    Guarded<TableGroupLookupGradOp>);
 
 }  // namespace
 }  // namespace rec_estimator

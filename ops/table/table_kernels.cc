@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/sketch.h"
+#include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
@@ -422,25 +423,25 @@ class TableEvictOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableAdmits").Device(DEVICE_CPU),
-                        TableAdmitsOp);
+                        Guarded<TableAdmitsOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableContains").Device(DEVICE_CPU),
-                        TableContainsOp);
+                        Guarded<TableContainsOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableEvict").Device(DEVICE_CPU),
-                        TableEvictOp);
+                        Guarded<TableEvictOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableHandle").Device(DEVICE_CPU),
-                        TableHandleOp);
+                        Guarded<TableHandleOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableInitialize").Device(DEVICE_CPU),
-                        TableInitializeOp);
+                        Guarded<TableInitializeOp>);
 REGISTER_KERNEL_BUILDER(
     Name("RecEstimator>TableIsInitialized").Device(DEVICE_CPU),
-    TableIsInitializedOp);
+    Guarded<TableIsInitializedOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableStats").Device(DEVICE_CPU),
-                        TableStatsOp);
+                        Guarded<TableStatsOp>);
 REGISTER_KERNEL_BUILDER(
     Name("RecEstimator>TableFrequencies").Device(DEVICE_CPU),
-    TableFrequenciesOp);
+    Guarded<TableFrequenciesOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableVersions").Device(DEVICE_CPU),
-                        TableVersionsOp);
+                        Guarded<TableVersionsOp>);
 
 }  // namespace
 }  // namespace rec_estimator

@@ -103,7 +103,7 @@ class Tables:
         rows = np.sort(rng.integers(0, 500, BATCH))
         for _ in range(self.work.rounds * 2):
             keys = rng.integers(0, KEYS, BATCH)
-            fed = {each: keys for each in self.keys.values()}
+            fed = dict.fromkeys(self.keys.values(), keys)
             fed[self.ids] = (np.stack([rows, np.arange(BATCH)], axis=1), keys, [500, BATCH])
             self._unless_restoring(self.reads + self.grouped + self.inspections, fed)
 
