@@ -2,6 +2,8 @@
 """Measures a train step and a lookup against a dense tf.Variable and TFRA.
 
     python -m benchmarks.bench_table [--rows 5000000] [--rounds 15] [--output FILE.json]
+    python -m benchmarks.bench_table --exponent 1.25     hotter keys: half as many distinct ones
+    python -m benchmarks.bench_table --batch 128         small batches: 3,328 ids
 
 Workload: batches of 4096 x 26 ids, Zipf-distributed as fitted to click logs (p(rank) ~ (rank +
 q)^-s), ranks shuffled over the table's rows, values of 16 floats, Adagrad. All systems get the same
@@ -40,12 +42,14 @@ NUM_BATCHES = 16
 System = Tuple[Tuple[Any, Any], Optional[Callable[[Any], Any]]]
 
 
-def zipf_batches(rows: int, seed: int = 0) -> np.ndarray:
-    """Batches of ids, int64 [NUM_BATCHES, BATCH, FIELDS] in [0, rows)."""
+def zipf_batches(
+    rows: int, seed: int = 0, exponent: float = ZIPF_S, batch: int = BATCH
+) -> np.ndarray:
+    """Batches of ids, int64 [NUM_BATCHES, batch, FIELDS] in [0, rows)."""
     rng = np.random.default_rng(seed)
-    weights = (np.arange(1, rows + 1) + ZIPF_Q) ** -ZIPF_S
+    weights = (np.arange(1, rows + 1) + ZIPF_Q) ** -exponent
     cumulative = np.cumsum(weights / weights.sum())
-    ranks = np.searchsorted(cumulative, rng.random((NUM_BATCHES, BATCH, FIELDS)))
+    ranks = np.searchsorted(cumulative, rng.random((NUM_BATCHES, batch, FIELDS)))
     return rng.permutation(rows)[np.minimum(ranks, rows - 1)].astype(np.int64)
 
 
@@ -62,8 +66,8 @@ def _graph_of(
     )
     ids = tf.constant(batches)[tf.math.floormod(next_batch.assign_add(1), NUM_BATCHES)]
     values, variables = embed(ids)
-    gradient = np.random.default_rng(1).normal(size=(BATCH, FIELDS, DIM)).astype(np.float32)
-    loss = tf.reduce_sum(values * gradient)
+    gradient = np.random.default_rng(1).normal(size=(*batches.shape[1:], DIM))
+    loss = tf.reduce_sum(values * gradient.astype(np.float32))
     # The gradient does not need the values, so TensorFlow could prune the lookup.
     return tf.group(optimizer.minimize(loss, var_list=variables), values), values.op
 
@@ -166,24 +170,26 @@ def _build(system: str, rows: int, batches: np.ndarray) -> Dict[str, Callable[[]
 
 
 def report(
-    seconds: rounds_lib.Seconds, unique: float, rows: int, rounds: int, steps: int
+    seconds: rounds_lib.Seconds, batches: np.ndarray, args: argparse.Namespace
 ) -> Dict[str, Any]:
     """Prints the table and returns the raw result."""
-    ids = BATCH * FIELDS
+    unique = statistics.mean(len(np.unique(batch)) / batch.size for batch in batches)
+    ids = args.batch * FIELDS
     result = {
         **rounds_lib.provenance(),
-        "rows": rows,
-        "batch": [BATCH, FIELDS],
+        "rows": args.rows,
+        "batch": [args.batch, FIELDS],
         "dim": DIM,
         "optimizer": "Adagrad",
-        "zipf": {"s": ZIPF_S, "q": ZIPF_Q},
+        "zipf": {"s": args.exponent, "q": ZIPF_Q},
         "unique_share": round(unique, 4),
-        "rounds": rounds,
-        "steps_per_round": steps,
+        "rounds": args.rounds,
+        "steps_per_round": args.steps,
         "seconds_per_step": seconds,
         "ratios": {},
     }
-    print(f"\n{rows:,} rows, {BATCH} x {FIELDS} ids, unique share {unique:.2f}, dim {DIM}, Adagrad")
+    size = f"{args.rows:,} rows, {args.batch} x {FIELDS} ids"
+    print(f"\n{size}, unique share {unique:.2f}, dim {DIM}, Adagrad")
     print(f"{'':8}{'system':16}{'M ids/s':>10}{'ratio':>9}   quartiles")
     for what, by_system in seconds.items():
         for system, times in by_system.items():
@@ -200,6 +206,8 @@ def report(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--exponent", type=float, default=ZIPF_S, help="s of the ids' law")
+    parser.add_argument("--batch", type=int, default=BATCH, help="examples of a batch")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=20, help="steps a round and system")
     parser.add_argument("--output", help="file for the raw result, JSON")
@@ -209,16 +217,14 @@ def main() -> None:
         systems.append("tfra")
     else:
         print("tensorflow_recommenders_addons is not installed: not measured")
-    batches = zipf_batches(args.rows)
+    batches = zipf_batches(args.rows, exponent=args.exponent, batch=args.batch)
     seconds = rounds_lib.alternate(
         {system: (_build, (system, args.rows, batches)) for system in systems},
         ("train", "lookup"),
         args.rounds,
         args.steps,
     )
-    unique = statistics.mean(len(np.unique(batch)) / batch.size for batch in batches)
-    result = report(seconds, unique, args.rows, args.rounds, args.steps)
-    rounds_lib.write(args.output, result)
+    rounds_lib.write(args.output, report(seconds, batches, args))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A graph pass that runs lookups which are ready at the same time in one op.
 //
-//   keys a -> TableLookup      -> rows a        keys a -> \             / rows
-//   a keys b -> TableGroupLookup -> rows b   =>   keys b -> TableGroupLookup
-//   rows b keys c -> TableLookup      -> rows c        keys c -> / \ rows c
+//   ids a -> TableGroupLookup -> a      ids a -> TableGroupLookup -> a
+//   ids b -> TableGroupLookup -> b  =>  ids b -> with three       -> b
+//   ids c -> TableGroupLookup -> c      ids c -> lookups          -> c
 //
-// It rewrites the part of a graph that a step runs, after the fetches and feeds
-// of that step are known. The user's graph does not change: a step that fetches
-// one lookup alone runs that lookup alone. Gradients of lookups that combine
-// rows are fused in the same way. OptimizerOptions.L0 turns the pass off.
+// These are the lookups that combine rows, as those of feature columns and of
+// embedding_lookup_sparse. Their gradients are fused in the same way. A
+// TableLookup stays alone: fused, many of them took as long as before.
+//
+// The pass rewrites the part of a graph that a step runs, after the fetches and
+// feeds of that step are known. The user's graph does not change: a step that
+// fetches one lookup runs that lookup alone. OptimizerOptions.L0 turns the pass
+// off.
 //
 // Two lookups are ready at the same time if neither depends on the other. A
 // lookup's level is the largest number of lookups on a path to it. Lookups of
@@ -36,7 +40,6 @@ using tensorflow::Node;
 using tensorflow::NodeDefBuilder;
 using tensorflow::Status;
 
-constexpr char kLookup[] = "RecEstimator>TableLookup";
 constexpr char kGroupLookup[] = "RecEstimator>TableGroupLookup";
 constexpr char kGroupLookupGrad[] = "RecEstimator>TableGroupLookupGrad";
 
@@ -51,11 +54,10 @@ constexpr const char* kWaiting[] = {"Dequeue",    "Unstage",      "Recv",
                                     "TakeMany",   "TakeGradient", "Nccl",
                                     "Collective", "PyFunc"};
 
-// Whether what depends on this op may have to run apart from other lookups.
-// Below a Switch, an op may be skipped; between Enter and Exit, it runs several
-// times.
+// Whether what depends on this op may have to run apart from other lookups:
+// between Enter and Exit, an op runs several times.
 bool SetsApart(const Node& node) {
-  if (node.IsSwitch() || node.IsEnter()) return true;
+  if (node.IsEnter()) return true;
   const std::string& type = node.type_string();
   return std::any_of(
       std::begin(kWaiting), std::end(kWaiting),
@@ -64,7 +66,7 @@ bool SetsApart(const Node& node) {
 
 bool IsFusible(const Node& node) {
   const std::string& type = node.type_string();
-  return type == kLookup || type == kGroupLookup || type == kGroupLookupGrad;
+  return type == kGroupLookup || type == kGroupLookupGrad;
 }
 
 // What can be one op: lookups, or gradients, of a level on a device.
@@ -88,6 +90,25 @@ std::vector<bool> NodesApart(const Graph& graph) {
   return apart;
 }
 
+// Where a node is in the graph.
+struct Place {
+  int level = 0;
+  int branches = 0;  // Conditional branches around the node, which may skip it.
+};
+
+// Requires the places of the inputs.
+Place PlaceOf(const Node& node, const std::vector<Place>& places) {
+  Place place;
+  for (const Edge* edge : node.in_edges()) {
+    const Place& before = places[edge->src()->id()];
+    place.level = std::max(place.level, before.level + IsFusible(*edge->src()));
+    place.branches = std::max(place.branches, before.branches);
+  }
+  if (node.IsSwitch()) ++place.branches;
+  if (node.IsMerge()) place.branches = std::max(0, place.branches - 1);
+  return place;
+}
+
 // The lookups to fuse. Loops are apart, so all other nodes form an acyclic
 // graph.
 Groups FindGroups(const Graph& graph) {
@@ -95,19 +116,15 @@ Groups FindGroups(const Graph& graph) {
   std::vector<Node*> order;
   tensorflow::GetReversePostOrder(graph, &order,
                                   tensorflow::NodeComparatorID());
-  std::vector<int> levels(graph.num_node_ids(), 0);
+  std::vector<Place> places(graph.num_node_ids());
   Groups groups;
   for (Node* node : order) {
     if (apart[node->id()]) continue;
-    int level = 0;
-    for (const Edge* edge : node->in_edges()) {
-      const Node& before = *edge->src();
-      level = std::max(level, levels[before.id()] + IsFusible(before));
-    }
-    levels[node->id()] = level;
-    if (!IsFusible(*node)) continue;
+    const Place place = places[node->id()] = PlaceOf(*node, places);
+    if (!IsFusible(*node) || place.branches > 0) continue;
     const bool is_gradient = node->type_string() == kGroupLookupGrad;
-    groups[{level, is_gradient, node->assigned_device_name()}].push_back(node);
+    groups[{place.level, is_gradient, node->assigned_device_name()}].push_back(
+        node);
   }
   return groups;
 }
@@ -163,10 +180,11 @@ class Fusion {
 
   // Appends the inputs and attributes of a node to those of the fused op.
   Status Collect(const Node& node) {
-    names_.insert(names_.end(), node.num_outputs(), node.name());
-    if (node.type_string() == kLookup) return CollectSingle(node);
+    const int n = node.num_outputs();
+    for (int i = 0; i < n; ++i) {
+      names_.push_back(node.name() + ":" + std::to_string(i));
+    }
     for (size_t list = 0; list < inputs_.size(); ++list) {
-      const int n = node.num_outputs();
       TF_RETURN_IF_ERROR(
           AppendInputs(node, static_cast<int>(list) * n, n, &inputs_[list]));
     }
@@ -176,53 +194,8 @@ class Fusion {
     return AppendAttr(node, "unknowns", &unknowns_);
   }
 
-  Status CollectSingle(const Node& node) {
-    TF_RETURN_IF_ERROR(AppendInputs(node, 0, 1, &inputs_[0]));
-    TF_RETURN_IF_ERROR(AppendInputs(node, 1, 1, &inputs_[1]));
-    if (no_indices_ == nullptr) {
-      TF_RETURN_IF_ERROR(AddConstant(node, {0, 1}, &no_indices_));
-      TF_RETURN_IF_ERROR(AddConstant(node, {1}, &no_shape_));
-    }
-    inputs_[2].push_back({no_indices_, 0});
-    inputs_[3].push_back({no_shape_, 0});
-    int64_t dim;
-    std::string unknown;
-    TF_RETURN_IF_ERROR(GetNodeAttr(node.attrs(), "dim", &dim));
-    TF_RETURN_IF_ERROR(GetNodeAttr(node.attrs(), "unknown", &unknown));
-    dims_.push_back(dim);
-    unknowns_.push_back(unknown);
-    combiners_.push_back("none");
-    return Status();
-  }
-
-  // Adds a constant of zeros on the device of `node`.
-  Status AddConstant(const Node& node, const tensorflow::TensorShape& shape,
-                     Node** constant) {
-    tensorflow::Tensor zeros(tensorflow::DT_INT64, shape);
-    zeros.flat<int64_t>().setZero();
-    tensorflow::NodeDef def;
-    TF_RETURN_IF_ERROR(NodeDefBuilder(NewName(node, "nothing"), "Const")
-                           .Attr("dtype", tensorflow::DT_INT64)
-                           .Attr("value", zeros)
-                           .Device(node.requested_device())
-                           .Finalize(&def));
-    return AddNode(def, constant);
-  }
-
-  std::string NewName(const Node& node, const char* suffix) const {
-    return graph_->NewName(node.name() + "/" + suffix);
-  }
-
-  Status AddNode(const tensorflow::NodeDef& def, Node** node) {
-    Status status;
-    *node = graph_->AddNode(def, &status);
-    TF_RETURN_IF_ERROR(status);
-    (*node)->set_assigned_device_name(nodes_[0]->assigned_device_name());
-    return Status();
-  }
-
   Status AddFused(Node** fused) {
-    NodeDefBuilder builder(NewName(*nodes_[0], "fused"),
+    NodeDefBuilder builder(graph_->NewName(nodes_[0]->name() + "/fused"),
                            is_gradient_ ? kGroupLookupGrad : kGroupLookup);
     for (const std::vector<Output>& list : inputs_) {
       std::vector<NodeDefBuilder::NodeOut> outs;
@@ -237,7 +210,10 @@ class Fusion {
     builder.Device(nodes_[0]->requested_device());
     tensorflow::NodeDef def;
     TF_RETURN_IF_ERROR(builder.Finalize(&def));
-    TF_RETURN_IF_ERROR(AddNode(def, fused));
+    Status status;
+    *fused = graph_->AddNode(def, &status);
+    TF_RETURN_IF_ERROR(status);
+    (*fused)->set_assigned_device_name(nodes_[0]->assigned_device_name());
     int input = 0;
     for (const std::vector<Output>& list : inputs_) {
       for (const Output& out : list) {
@@ -277,8 +253,6 @@ class Fusion {
   std::vector<std::vector<Output>> inputs_;  // By list input of the fused op.
   std::vector<std::string> names_, combiners_, unknowns_;
   std::vector<int64_t> dims_;
-  Node* no_indices_ = nullptr;  // What single lookups have for indices,
-  Node* no_shape_ = nullptr;    // and for a dense shape.
 };
 
 class FuseLookupsPass : public tensorflow::GraphOptimizationPass {

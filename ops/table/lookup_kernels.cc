@@ -54,11 +54,6 @@ int64_t CyclesPerKey(int dim) { return 40 + dim / 2; }
 // Cycles of a lookup beside its keys: the locks of its shards.
 constexpr double kCyclesPerLookup = 4000;
 
-// A group that costs less, about 0.1 ms, runs on the calling thread. A second
-// thread would take longer to wake up, and looks for work for a while
-// afterwards, at the cost of the next ops.
-constexpr double kSerialBelowCycles = 300000;
-
 class TableLookupOp : public OpKernel {
  public:
   explicit TableLookupOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -327,24 +322,26 @@ void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
 }
 
 // Runs work(i, begin, end) in parallel over ranges [begin, end) that partition
-// [0, sizes[i]) for each i.
+// [0, sizes[i]) for each i. All units together cost about `cycles`.
 //
 // A range is a whole lookup unless that is large: each range locks the shards
 // of its keys. If two threads took turns on small parts of one lookup, they
 // would wait for each other's locks longer than they read.
 void ForAllUnits(
-    const std::vector<int64_t>& sizes, int64_t cycles_per_unit,
+    const std::vector<int64_t>& sizes, double cycles,
     const ParallelFor& parallel,
     const std::function<void(size_t i, int64_t begin, int64_t end)>& work) {
   constexpr int64_t kLargest = 4096;
+  // Less work, of about 0.1 ms, runs on the calling thread. A second thread
+  // would take longer to wake up, and looks for work for a while afterwards, at
+  // the cost of the next ops.
+  constexpr double kSerialBelowCycles = 300000;
   struct Range {
     size_t i;
     int64_t begin, end;
   };
   std::vector<Range> ranges;
-  int64_t total = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    total += sizes[i];
     const int64_t parts = (sizes[i] + kLargest - 1) / kLargest;
     for (int64_t part = 0; part < parts; ++part) {
       // The products cannot overflow: the units are keys in memory.
@@ -353,13 +350,18 @@ void ForAllUnits(
     }
   }
   if (ranges.empty()) return;
-  const int64_t n = static_cast<int64_t>(ranges.size());
-  parallel(n, cycles_per_unit * total / n, [&](int64_t begin, int64_t end) {
+  const auto run = [&](int64_t begin, int64_t end) {
     for (; begin < end; ++begin) {
       const Range& range = ranges[static_cast<size_t>(begin)];
       work(range.i, range.begin, range.end);
     }
-  });
+  };
+  const int64_t n = static_cast<int64_t>(ranges.size());
+  if (cycles < kSerialBelowCycles) {
+    run(0, n);
+  } else {
+    parallel(n, static_cast<int64_t>(cycles / static_cast<double>(n)), run);
+  }
 }
 
 class TableGroupLookupOp : public OpKernel {
@@ -426,16 +428,13 @@ class TableGroupLookupOp : public OpKernel {
     }
 
     std::vector<int64_t> units;
-    double cycles = 0, total = 0;
+    double cycles = 0;
     for (const Lookup& lookup : lookups) {
       units.push_back(lookup.n + (lookup.one_key_per_row ? 0 : 1));
-      total += units.back();
       cycles += static_cast<double>(units.back()) * CyclesPerKey(lookup.dim) +
                 kCyclesPerLookup;
     }
-    const bool is_small = cycles < kSerialBelowCycles;
-    ForAllUnits(units, static_cast<int64_t>(cycles / std::max(total, 1.0)),
-                is_small ? ParallelFor(SerialFor) : IntraOpThreads(context),
+    ForAllUnits(units, cycles, IntraOpThreads(context),
                 [&](size_t i, int64_t begin, int64_t end) {
                   ReadUnits(lookups[i], begin, end);
                 });
@@ -531,15 +530,13 @@ class TableGroupLookupGradOp : public OpKernel {
     }
 
     std::vector<int64_t> units;
-    double cycles = 0, total = 0;
+    double cycles = 0;
     for (const Spread& spread : spreads) {
       units.push_back(spread.ids.n);
-      total += spread.ids.n;
       // Half a cycle per float and 10 cycles to find the row.
       cycles += static_cast<double>(spread.ids.n) * (10 + spread.dim / 2);
     }
-    ForAllUnits(units, static_cast<int64_t>(cycles / std::max(total, 1.0)),
-                IntraOpThreads(context),
+    ForAllUnits(units, cycles, IntraOpThreads(context),
                 [&](size_t i, int64_t begin, int64_t end) {
                   SpreadUnits(spreads[i], begin, end);
                 });

@@ -82,7 +82,9 @@ def train_on_distinct_ids(modified, has_gradient, steps=10):
         tf.set_random_seed(1)
         iterator = iterator_of(dataset_of(), "initializable")
         batch = iterator.get_next()
-        table = table_of("item", ev_option=rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(4)))
+        table = table_of(
+            "item", ev_option=rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(4))
+        )
         unique = tf.unique_with_counts(batch["item"][:, 1], out_idx=tf.int64)
         rows = rec.embedding_lookup(table, unique.y, counts=unique.count)
         vectors = tf.gather(rows if has_gradient else tf.stop_gradient(rows), unique.idx)

@@ -363,6 +363,13 @@ def test_many_lookups_of_all_kinds_at_once_do_not_mix(make_table, session):
         np.testing.assert_array_equal(actual, wanted)
 
 
+def test_a_hundred_lookups_without_keys_read_nothing(make_table, session):
+    table, group = make_table(3, random_bank(2, 3)), Group()
+    for _ in range(100):
+        group.add(table, [])
+    assert [values.shape for values in group.run(session)] == [(0, 3)] * 100
+
+
 def test_the_number_of_threads_does_not_change_a_bit(graph):
     bank = random_bank(1000, 16)
     row_ids = row_ids_of(np.random.default_rng(2).integers(0, 30, 3000))
