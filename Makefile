@@ -72,6 +72,7 @@ docs: library ## write the pages' figures and pictures again, from benchmarks/re
 	$(BIN)/python -m benchmarks.bench_pipeline --only_plot --output benchmarks/results/bench_pipeline.json --plot docs/pipeline.png
 	$(BIN)/python -m benchmarks.filter_sweep --only_plot --output benchmarks/results/filter_sweep.json --plot docs/filter_sweep.png
 	$(BIN)/python -m benchmarks.bench_serving --only_plot --output benchmarks/results/bench_serving.json --plot docs/serving_latency.png
+	$(BIN)/python -m benchmarks.bench_growth --only_plot --output benchmarks/results/bench_growth.json --plot docs/growth.png
 	$(BIN)/python -m benchmarks.draw_serving_graph docs/serving_graph.png
 	$(BIN)/python -m benchmarks.draw_compression_stages docs/sample_compression.png
 

@@ -243,6 +243,24 @@ def checkpoint() -> str:
     )
 
 
+def growth() -> str:
+    """docs/core_measurements.md: CPU time of new keys, and page faults."""
+    found = result("bench_growth")
+    rows = []
+    for memory, steps in found["steps"].items():
+        cpu, scale = sorted(steps["cpu"]), 1e6 / found["keys_a_step"]
+        rows.append(
+            [
+                memory,
+                f"{statistics.median(cpu) * scale:.2f} µs",
+                f"{cpu[-1] / statistics.median(cpu):.1f} medians",
+                f"{sum(steps['kernel']) / sum(cpu):.0%}",
+                f"{sum(steps['faults']):,.0f}",
+            ]
+        )
+    return table(["", "a key, median step", "slowest step", "in the kernel", "page faults"], rows)
+
+
 def _serving(graph: str, request: str) -> Dict[str, Dict[str, Any]]:
     """Points of a graph and request, by model."""
     points = result("bench_serving")["points"]
@@ -405,6 +423,7 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "small-batches": small_batches,
     "soak": soak,
     "filter-sweep": filter_sweep,
+    "growth": growth,
     "checkpoint": checkpoint,
     "serving-time": serving_time,
     "serving-bytes": serving_bytes,

@@ -83,20 +83,20 @@ class DistinctKeys {
 // kernel's own read-ahead of at most 8 MiB is not enough: a disk of 1.5 GB/s
 // reads that in the time in which one batch is inserted.
 //
-// Cost of a restore of 4M rows of dim 32 with Adam's slots (1.8 GB) on two
-// virtual cores: 1.2 core-seconds, of which copies of the kernel take 0.25,
-// clearing the table's new pages 0.3, checksums 0.1 and inserting 0.4. A plain
-// read takes 0.25 core-seconds. Wall time, minimum of six runs on a busy
-// machine: 0.65 s from the page cache; 0.97 s from disk, where a plain read
-// takes 0.92 s. Memory beyond the table: 26 MiB, for kReadAhead batches, the
-// one that is read and one per inserting thread.
+// Cost of a restore of 4M rows of dim 32 with Adam's slots (1.8 GB) on two busy
+// virtual cores: 1.6 core-seconds, of which copies of the kernel take 0.3,
+// checksums 0.1 and inserting 0.9, while a plain read takes 0.3. Rows in memory
+// that is new to the process add 1 to 3.5, which is what its first touch costs
+// on a machine whose host takes back free memory (spare_memory.h). Memory beyond
+// the table: 26 MiB or less, for kReadAhead batches, the one that is read and
+// one per inserting thread.
 //
 // Alternatives that were measured and rejected:
 // * Reading in Next(), under a lock: 1.13 s from disk.
 // * The same with posix_fadvise for the next 8 batches: 1.06 s, and 0.2
 //   core-seconds more, because requested pages arrive one by one while the
 //   kernel's read-ahead uses large folios.
-// * Batches of 1 MiB, 512 KiB and 256 KiB: no measurable difference.
+// * Batches of 4 MiB, 1 MiB, 512 KiB and 256 KiB: no measurable difference.
 class RowReader {
  public:
   RowReader(CheckpointFile* file, const KeyRules& rules,

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "ops/core/base/allocation_limit.h"
+#include "ops/core/base/huge_page_heap.h"
 #include "ops/core/base/spare_memory.h"
 
 namespace rec_estimator {
@@ -23,9 +24,23 @@ constexpr size_t kMapFrom = size_t{256} << 10;
 // Of LimitAllocations.
 std::atomic<bool> is_limited{false};
 std::atomic<int64_t> allocations_left{0};
+// Blocks of these sizes share huge pages if asked for: the indexes of the 64
+// shards of tables of 100,000 to 10 million keys. The ends of larger blocks,
+// below 2 MiB, hardly matter.
+constexpr size_t kShareFrom = size_t{64} << 10;
+constexpr size_t kShareBelow = size_t{8} << 20;
 
 size_t RoundUp(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
+}
+
+bool SharesHugePages(size_t bytes, Pages pages) {
+#if defined(__SANITIZE_ADDRESS__)
+  // It finds errors at the ends of blocks only if blocks are apart.
+  return false;
+#else
+  return pages == Pages::kHuge && bytes >= kShareFrom && bytes < kShareBelow;
+#endif
 }
 
 void* Map(size_t bytes) {
@@ -45,6 +60,10 @@ ZeroedMemory AllocateZeroed(size_t bytes, Pages pages) {
   if (bytes > PTRDIFF_MAX - kHugePage) return nullptr;
   if (is_limited.load(std::memory_order_relaxed) && --allocations_left < 0) {
     return nullptr;
+  }
+  if (SharesHugePages(bytes, pages)) {
+    void* memory = HugePageHeap::OfProcess().Allocate(bytes);
+    return ZeroedMemory(memory, {memory == nullptr ? 0 : bytes, true});
   }
   if (bytes < kMapFrom) {
     const size_t size = RoundUp(bytes, kCacheLine);
@@ -85,7 +104,9 @@ void Populate(void* memory, size_t bytes) {
 }
 
 void ZeroedDeleter::operator()(void* memory) const {
-  if (bytes < kMapFrom) {
+  if (in_heap) {
+    HugePageHeap::OfProcess().Free(memory, bytes);
+  } else if (bytes < kMapFrom) {
     std::free(memory);
   } else {
     munmap(memory, RoundUp(bytes, kSmallPage));

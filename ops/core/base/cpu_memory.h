@@ -16,19 +16,22 @@ inline constexpr size_t kCacheLine = 64;
 
 enum class Pages {
   kSmall,  // 4 KiB: for memory that may stay mostly untouched.
-  kHuge,   // 2 MiB where the block is that large: a TLB entry covers 512 times
-           // as much, and random reads of a large table miss the TLB each time.
+  kHuge,   // 2 MiB, which blocks below 8 MiB share (huge_page_heap.h): an entry
+           // of the TLB covers 512 times as much, and random reads of a large
+           // table miss the TLB each time.
 };
 
 // Frees the memory of AllocateZeroed.
 struct ZeroedDeleter {
   void operator()(void* memory) const;
-  size_t bytes = 0;  // As allocated.
+  size_t bytes = 0;      // As allocated.
+  bool in_heap = false;  // In HugePageHeap.
 };
 using ZeroedMemory = std::unique_ptr<void, ZeroedDeleter>;
 
-// Zeroed memory aligned to a cache line (to 2 MiB from 2 MiB on); null if there
-// is none. bytes >= 1. Large blocks occupy memory only where they are touched.
+// Zeroed memory aligned to a cache line; null if there is none. bytes >= 1.
+// Blocks of small pages and those of 8 MiB and more occupy memory only where
+// they are touched.
 ZeroedMemory AllocateZeroed(size_t bytes, Pages pages);
 
 // Bytes that were asked for; 0 for null.

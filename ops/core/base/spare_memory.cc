@@ -29,9 +29,9 @@ bool OfferToSystem(const ZeroedMemory& block) {
 size_t MemoryOfMachine() {
   const int64_t pages = sysconf(_SC_PHYS_PAGES);
   const int64_t page_bytes = sysconf(_SC_PAGESIZE);
-  return pages < 0 || page_bytes < 0 ? 0
-                                     : static_cast<size_t>(pages) *
-                                           static_cast<size_t>(page_bytes);
+  return pages < 0 || page_bytes < 0
+             ? 0
+             : static_cast<size_t>(pages) * static_cast<size_t>(page_bytes);
 }
 
 }  // namespace

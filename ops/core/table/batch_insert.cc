@@ -205,7 +205,8 @@ void BatchInsert::SetRow(int64_t key, uint32_t i, float* row) const {
   for (size_t t = 0; t < slots.size(); ++t) {
     const size_t width = static_cast<size_t>(slots[t].width);
     const bool given = t < batch_.slots.size() && batch_.slots[t] != nullptr;
-    CopyRow(given ? batch_.slots[t] + i * width : initial, slots[t].width, slot);
+    CopyRow(given ? batch_.slots[t] + i * width : initial, slots[t].width,
+            slot);
     slot += width;
     initial += width;
   }
