@@ -54,14 +54,30 @@ def table_speed() -> str:
         if f"train/{other}" in found["ratios"]
     ]
     rows = (("train step, Adagrad", "train"), ("lookup alone", "lookup"))
-    minors = [".".join(found["tensorflow"].split(".")[:2]) for found, _ in columns]
-    return table(
-        ["", *(f"{names[other]}, {minor}" for (_, other), minor in zip(columns, minors))],
+    text = table(
+        ["", *(f"{names[other]}, {_minor(found)}" for found, other in columns)],
         [
             [words, *(f"{found['ratios'][f'{what}/{o}']:.2f}× as fast" for found, o in columns)]
             for words, what in rows
         ],
     )
+    if len(results) == 1:
+        return text
+    oldest, newest = results
+    theirs, ours = (
+        statistics.median(newest["seconds_per_step"]["train"][system])
+        / statistics.median(oldest["seconds_per_step"]["train"][system])
+        for system in ("dense", "rec_estimator")
+    )
+    return (
+        f"{text}\n\nTensorFlow's own train step takes {theirs:.1f} times as long on "
+        f"{_minor(newest)} as on {_minor(oldest)}, ours {ours:.1f} times."
+    )
+
+
+def _minor(found: Dict[str, Any]) -> str:
+    """The release of TensorFlow that a raw result was measured on, without its patch number."""
+    return ".".join(found["tensorflow"].split(".")[:2])
 
 
 def test_matrix() -> str:

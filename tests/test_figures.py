@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make docs` would change no figure of a page: each is generated from benchmarks/results."""
 
+import json
+
 import pytest
 
 from benchmarks import figures
@@ -51,3 +53,37 @@ def test_a_stale_block_is_written_again_and_the_rest_of_the_page_stays():
     assert written.startswith("before\n<!-- figures: checkpoint -->\n\n| |")
     assert written.endswith("|\n\n<!-- end -->\nafter\n")
     assert figures.generate(written) == written
+
+
+def test_speed_of_a_second_release_gets_its_column_and_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    for name, release, dense, ratios in (
+        ("bench_table", "2.15.1", 0.01, {"train/dense": 2, "train/tfra": 7}),
+        ("bench_table_newest", "2.21.0", 0.03, {"train/dense": 6}),
+    ):
+        ratios.update({each.replace("train", "lookup"): 1.5 for each in ratios})
+        seconds = {"train": {"dense": [dense], "rec_estimator": [0.005]}}
+        found = {"tensorflow": release, "ratios": ratios, "seconds_per_step": seconds}
+        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    assert figures.table_speed() == (
+        "| | dense `tf.Variable`, 2.15 | TFRA 0.7.2, 2.15 | dense `tf.Variable`, 2.21 |\n"
+        "|---|---|---|---|\n"
+        "| train step, Adagrad | 2.00× as fast | 7.00× as fast | 6.00× as fast |\n"
+        "| lookup alone | 1.50× as fast | 1.50× as fast | 1.50× as fast |\n\n"
+        "TensorFlow's own train step takes 3.0 times as long on 2.21 as on 2.15, ours 1.0 times."
+    )
+
+
+def test_pairs_that_were_not_run_whole_are_said_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    packages = {"tensorflow": "2.21.0", "python": "3.13.0", "numpy": "2.5", "protobuf": "7.36"}
+    counts = {"passed": 1234, "failed": 0, "skipped": 2, "test_seconds": 600}
+    whole = {**packages, "keras": "3.15", **counts}
+    results = {"2.20/3.13": None, "2.21/3.12": {**whole, "parts": ["tests/a"]}, "2.21/3.13": whole}
+    (tmp_path / "test_matrix.json").write_text(json.dumps(results))
+    counted = "1,234 passed, 0 failed, 2 skipped"
+    assert figures.test_matrix().splitlines()[2:] == [
+        "| 2.20 | 3.13 | \u2013 | \u2013 | \u2013 | not run | \u2013 |",
+        f"| 2.21.0 | 3.13.0 | 2.5 | 7.36 | 3.15 | {counted}; only `tests/a` | 10 |",
+        f"| 2.21.0 | 3.13.0 | 2.5 | 7.36 | 3.15 | {counted} | 10 |",
+    ]
