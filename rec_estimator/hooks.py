@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tex
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.saver import Saver
+from rec_estimator.table import placement
 from rec_estimator.training.step_loop import steps_per_run
 
 _TERMINAL_SECONDS = 0.5  # between two updates of a terminal's line
@@ -210,7 +211,7 @@ def MonitoredTrainingSession(
 
     Args:
       master: As in TensorFlow's function, as all arguments but the last.
-      is_chief: Whether this process saves.
+      is_chief: Whether this process saves, and EvictHook evicts.
       checkpoint_dir: Folder of the checkpoints.
       scaffold: Its Saver, if it has one, must be a
         ``rec_estimator.Saver(incremental_save_restore=True)`` to write incremental checkpoints.
@@ -243,6 +244,8 @@ def MonitoredTrainingSession(
             "checkpoint_dir must be given with save_incremental_checkpoint_secs, got None; name "
             "the folder of the checkpoints"
         )
+    if not is_chief:
+        placement.mark_not_chief()
     savers = tf.get_collection(tf.GraphKeys.SAVERS)
     saver = (scaffold and scaffold.saver) or (savers[0] if savers else None)
     if saver is None:

@@ -170,7 +170,7 @@ class ClusterScaffold(tf.train.Scaffold):
             f"restores {latest}" if latest else "initializes the model, for want of checkpoints"
         )
         if step is None:
-            tf.logging.info("The ps tasks hold no model; the chief %s.", source)
+            tf.logging.info("The ps tasks hold no whole model; the chief %s.", source)
         else:
             tf.logging.warning(
                 "The ps tasks hold a model at step %d. The chief does not go on with it, because "
@@ -183,7 +183,7 @@ class ClusterScaffold(tf.train.Scaffold):
     def _live_step(self) -> Optional[int]:
         step = tf.train.get_global_step(tf.get_default_graph())
         try:
-            with self._session(seconds=10) as session:
+            with self._session(seconds=60) as session:
                 return int(session.run(step))
         except (tf.errors.FailedPreconditionError, *_LOST):
             return None
@@ -203,7 +203,7 @@ class ClusterScaffold(tf.train.Scaffold):
 
     def _missing(self) -> bool:
         try:
-            with self._session(seconds=30) as session:
+            with self._session(seconds=300) as session:
                 return bool(session.run(self.ready_for_local_init_op).size)
         except (tf.errors.FailedPreconditionError, *_LOST):
             wait_for_ports(self._config.cluster_spec.job_tasks("ps"), self._ps_seconds)
@@ -253,6 +253,7 @@ def check_servers(addresses: List[str], model_dir: str, seconds: float) -> None:
       seconds: The deadline of each ps.
 
     Raises:
+      TimeoutError: A ps accepts connections, but does not answer as a server of TensorFlow.
       RuntimeError: A ps has not loaded our library, or what answers at its address is another task.
       OSError: A ps does not see the folder.
     """
@@ -263,9 +264,27 @@ def check_servers(addresses: List[str], model_dir: str, seconds: float) -> None:
         file.write(token)
     try:
         for task, address in enumerate(addresses):
-            _check_server(task, address, probe, token, seconds)
+            _check_until_it_answers(task, address, probe, token, seconds)
     finally:
         tf.io.gfile.remove(probe)
+
+
+def _check_until_it_answers(
+    task: int, address: str, probe: str, token: str, seconds: float
+) -> None:
+    """Checks a ps again while it is being killed and started."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            _check_server(task, address, probe, token, seconds)
+            return
+        except _LOST as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"ps {task} at {address} must answer within {seconds:g} seconds, got "
+                    f"{error.message}; start it again, or correct TF_CONFIG"
+                ) from error
+            time.sleep(_POLL_SECONDS)
 
 
 def _check_server(task: int, address: str, probe: str, token: str, seconds: float) -> None:
@@ -281,7 +300,9 @@ def _check_server(task: int, address: str, probe: str, token: str, seconds: floa
             with tf.Session(f"grpc://{address}", config=config) as session:
                 # The devices of the server itself are among them, whatever the filters say.
                 names = {device.name for device in session.list_devices()}
-                others = sorted(name for name in names if f"/task:{task}/" not in name)
+                others = sorted(
+                    n for n in names if not n.startswith(f"/job:ps/replica:0/task:{task}/")
+                )
                 if others or not names:
                     raise _wrong_task(task, address, f"{others or 'no device'}")
                 session.run(ours)
@@ -294,7 +315,7 @@ def _check_server(task: int, address: str, probe: str, token: str, seconds: floa
                     "rec_estimator.ps`"
                 ) from error
             raise _folder_error(task, address, probe) from error
-        except (tf.errors.InvalidArgumentError, *_LOST) as error:
+        except tf.errors.InvalidArgumentError as error:
             raise _wrong_task(task, address, error.message) from error
     if seen.decode() != token:
         raise _folder_error(task, address, probe)

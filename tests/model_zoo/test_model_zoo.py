@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 from tf_behavior import eagerly
 
 import rec_estimator as rec
-from model_zoo import data, deepfm, demo, din, layers, reach, run, score
+from model_zoo import cluster, data, deepfm, demo, din, layers, reach, run, score
 
 TASK = data.generate(rows=6000, users=60, items=40, seed=3)
 SETTINGS = run.Settings(
@@ -319,3 +319,12 @@ def test_settings_are_what_the_committed_results_were_made_with():
     results = pathlib.Path(run.__file__).parent.parent / "benchmarks/results/model_zoo.json"
     settings = json.loads(results.read_text())["settings"]
     assert json.loads(json.dumps(vars(run.Settings()))) == settings
+
+
+@pytest.mark.slow
+def test_the_demo_of_a_cluster_trains_on_two_ps(capfd):
+    assert cluster.main(["--steps", "60"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    rows = [line.split(maxsplit=1) for line in lines if " + " in line]
+    assert [name for name, _ in rows] == ["hour", "item", "user"]
+    assert all(count != "0" for _, counts in rows for count in counts.split(" + "))

@@ -2,12 +2,15 @@
 """Tests of training on a cluster: chief, workers, parameter servers and evaluator on 127.0.0.1."""
 
 import re
+import socket
 
 import cluster_jobs
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from cluster_jobs import RULES, STEPS, keys_of
+
+from rec_estimator.training import cluster
 
 
 def rows_of(folder, table, tensor="values"):
@@ -64,14 +67,13 @@ def test_evaluator_evaluates_the_last_checkpoint(job):
 def test_an_unchanged_script_predicts_the_same_from_a_cluster(tmp_path):
     """Filters, evictions, deltas, graph modification, a stock optimizer, predict and export."""
     assert cluster_jobs.run("one_script", tmp_path, seconds=300) == {"single": 0, "cluster": 0}
-    single, cluster = (np.load(tmp_path / each / "predicted.npy") for each in ("single", "cluster"))
+    jobs = ("single", "cluster")
+    expected, predicted = (np.load(tmp_path / job / "predicted.npy") for job in jobs)
     # A partitioned table combines the vectors of an example by other ops, in another order.
-    np.testing.assert_allclose(cluster, single, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(predicted, expected, rtol=1e-4, atol=1e-6)
     for table in ("user", "item", "tags"):
-        single, cluster = (
-            rows_of(tmp_path / each, table, "freqs") for each in ("single", "cluster")
-        )
-        assert single == cluster and len(single) > 10
+        expected, counts = (rows_of(tmp_path / job, table, "freqs") for job in jobs)
+        assert counts == expected and len(counts) > 10
     assert list((tmp_path / "cluster" / "export").glob("*/saved_model.pb"))
 
 
@@ -93,6 +95,17 @@ def faults(tmp_path_factory):
 def test_a_cluster_that_cannot_train_fails_by_name(faults, fault, message):
     status, last_line = faults[fault]
     assert status == 1 and message in last_line
+
+
+def test_a_server_that_is_not_of_tensorflow_is_an_error_with_its_address(tmp_path):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        cluster.wait_for_ports([address], seconds=1)
+        with pytest.raises(TimeoutError, match=f"ps 0 at {address} must answer within 1 seconds"):
+            cluster.check_servers([address], str(tmp_path / "model"), seconds=1)
+    assert not list((tmp_path / "model").iterdir())
 
 
 def counts_of(lines):
@@ -122,6 +135,7 @@ def test_plain_sessions_train_tables_on_ps_within_their_limit(tmp_path):
     assert found["rows"] == found["restored"] == [[0.0, 0.0], [0.5, 0.5], [0.5, 0.5]]
     assert "table limited must have at most 8 rows, got 9 with this step" in found["error"]
     assert found["size"] == 8
+    assert (tmp_path / "model" / "sparse-model.ckpt-1" / "limited").is_dir()
 
 
 @pytest.mark.slow

@@ -154,6 +154,29 @@ TEST(UnadmittedKeysDoNotCountTowardsTheLimit) {
   EXPECT_EQ(table.total_count(), 100);
 }
 
+TEST(RowsAfterAStepAreCountedWhateverTheLimit) {
+  RowRules rules;
+  rules.max_rows = 4;
+  rules.has_padding = true;
+  EmbeddingTable table(kDim, 0.0f, {2, 1, 0, 0}, rules);
+  Threads threads(2);
+  const auto rows_after = [&](const std::vector<int64_t>& keys,
+                              const std::vector<int64_t>& counted) {
+    const EmbeddingTable::Batch batch = {
+        keys.data(), nullptr, keys.size(), counted.data(), counted.size(), 3};
+    int64_t rows;
+    EXPECT_TRUE(table.CountRowsAfter(batch, threads.parallel(), &rows));
+    return rows;
+  };
+  int64_t too_many;
+  EXPECT_EQ(rows_after({}, {}), 0);
+  EXPECT_EQ(rows_after({1, 2, 3, kPadding, kPadding}, {1, 2}), 2);
+  EXPECT_TRUE(Step(&table, {1, 2, 3}, {1, 2}, &too_many));
+  EXPECT_EQ(rows_after({3, 1}, {}), 3);
+  EXPECT_EQ(rows_after(Range(0, 9), Range(0, 9)), 9);
+  EXPECT_EQ(table.size(), 2);
+}
+
 // Runs the same random steps with and without threads.
 TEST(BitsDoNotDependOnThreads) {
   RowRules rules;

@@ -1,0 +1,439 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clusters that tests run: each scenario forks its tasks. See cluster_jobs.py."""
+
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import sys
+import time
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+from cluster_jobs import BATCH, RULES, STEPS, Job, keys_of
+
+import rec_estimator as rec
+from rec_estimator import ps
+
+
+def serve(folder):
+    del folder
+    ps.main()
+
+
+def model_fn(features, mode):
+    """One table for each rule that must keep all bits, and one dense variable."""
+    optimizers = dict(
+        Adagrad=rec.optimizers.AdagradOptimizer(0.1),
+        Ftrl=rec.optimizers.FtrlOptimizer(0.1),
+        GradientDescent=rec.optimizers.GradientDescentOptimizer(0.1),
+        Momentum=rec.optimizers.MomentumOptimizer(0.1, 0.9),
+    )
+    keys = features["keys"]
+    bias = tf.get_variable("bias", [4])
+    label = tf.cast(tf.math.floormod(keys, 3), tf.float32)
+    loss, updates = 0.0, []
+    for name in RULES:
+        table = rec.get_embedding_variable(
+            name, 4, initializer=tf.random_normal_initializer(seed=3)
+        )
+        rows = rec.embedding_lookup(table, keys) + bias
+        part = tf.reduce_mean(tf.square(tf.reduce_sum(rows, axis=-1) - label))
+        updates.append((optimizers[name], part, table))
+        loss += part
+    if mode != rec.ModeKeys.TRAIN:
+        return rec.EstimatorSpec(mode, loss=loss)
+    step = tf.train.get_global_step()
+    trained = [o.minimize(part, var_list=[table]) for o, part, table in updates]
+    with tf.control_dependencies(trained):
+        train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(
+            loss, global_step=step, var_list=[bias]
+        )
+    return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def input_fn(keys, last=lambda: None):
+    """Batches of `keys`; last() is called before the end of the data is reported."""
+
+    def batches():
+        yield from ({"keys": batch} for batch in keys)
+        last()
+
+    return lambda: tf.data.Dataset.from_generator(
+        batches, {"keys": tf.int64}, {"keys": [BATCH]}
+    ).prefetch(1)
+
+
+def train_and_evaluate(folder, *, task=0, max_steps=STEPS, last=lambda: None, **config):
+    tf.logging.set_verbosity(tf.logging.INFO)
+    arguments = dict(
+        model_dir=str(folder / "model"),
+        save_checkpoints_steps=50,
+        experimental_max_worker_delay_secs=0,
+        tf_random_seed=5,
+    )
+    estimator = rec.RecEstimator(model_fn, config=rec.RunConfig(**{**arguments, **config}))
+    return rec.train_and_evaluate(
+        estimator,
+        rec.TrainSpec(input_fn(keys_of(task), last), max_steps=max_steps),
+        rec.EvalSpec(
+            input_fn(keys_of(9, steps=2)), steps=None, start_delay_secs=0, throttle_secs=1
+        ),
+    )
+
+
+def wait_for(path, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def one_worker_and_two(folder):
+    """A training in one process, one with a chief alone, and one with chief, worker, evaluator."""
+    results = {}
+    for name in ("single", "alone", "both"):
+        (folder / name).mkdir()
+    single, alone = Job(folder / "single"), Job(folder / "alone")
+    both = Job(folder / "both", workers=1)
+    try:
+        single.start("chief", 0, train_and_evaluate, cluster={}, task={})
+        alone.start_ps(serve)
+        alone.start("chief", 0, train_and_evaluate)
+        results["single"] = single.wait("chief", 0)
+        results["alone"] = alone.wait("chief", 0)
+        assert results == {"single": 0, "alone": 0}
+        alone.close()
+
+        done = folder / "both" / "worker.done"
+
+        def worker(folder):
+            train_and_evaluate(folder, task=1, max_steps=2 * STEPS)
+            done.touch()
+
+        def chief(folder):
+            train_and_evaluate(folder, max_steps=2 * STEPS, last=lambda: wait_for(done))
+
+        both.start_ps(serve)
+        both.start("worker", 0, worker)
+        both.start("evaluator", 0, lambda folder: train_and_evaluate(folder, max_steps=2 * STEPS))
+        both.start("chief", 0, chief)
+        results["both"] = [both.wait(job, 0) for job in ("chief", "worker", "evaluator")]
+    finally:
+        for job in (single, alone, both):
+            job.close()
+    return results
+
+
+def record(folder, task, keys):
+    """Batches of `keys` again and again; notes each in a file before it is trained."""
+
+    def batches():
+        with (folder / f"seen{task}").open("a") as seen:
+            while True:
+                for batch in keys:
+                    seen.write(" ".join(map(str, batch.tolist())) + "\n")
+                    seen.flush()
+                    yield {"keys": batch}
+
+    return batches
+
+
+def train_long(folder, task, max_steps):
+    tf.logging.set_verbosity(tf.logging.INFO)
+    config = rec.RunConfig(
+        model_dir=str(folder / "model"),
+        save_checkpoints_steps=100,
+        experimental_max_worker_delay_secs=0,
+    )
+    batches = record(folder, task, keys_of(task))
+    rec.train_and_evaluate(
+        rec.RecEstimator(model_fn, config=config),
+        rec.TrainSpec(
+            lambda: tf.data.Dataset.from_generator(
+                batches, {"keys": tf.int64}, {"keys": [BATCH]}
+            ).prefetch(1),
+            max_steps=max_steps,
+        ),
+        rec.EvalSpec(input_fn(keys_of(9, steps=2))),
+    )
+
+
+def newest_step(folder):
+    latest = tf.train.latest_checkpoint(str(folder / "model"))
+    return int(latest.rpartition("-")[2]) if latest else -1
+
+
+def wait_for_step(folder, step, seconds=90):
+    deadline = time.monotonic() + seconds
+    while newest_step(folder) < step:
+        assert time.monotonic() < deadline, f"no checkpoint of step {step} in {seconds} s"
+        time.sleep(0.02)
+
+
+def wait_for_a_save(folder, seconds=60):
+    """Waits until the files of a checkpoint are being written; returns whether there was one."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with contextlib.suppress(FileNotFoundError):
+            if any(
+                entry.is_dir() and any(entry.iterdir()) for entry in (folder / "model").iterdir()
+            ):
+                return True
+        time.sleep(0.001)
+    return False
+
+
+def kills(folder):
+    """Kills each kind of task in a training, also during saves, and starts it again."""
+    job = Job(folder, workers=1)
+    steps = 4000
+    mains = {
+        "ps": serve,
+        "chief": lambda folder: train_long(folder, 0, steps),
+        "worker": lambda folder: train_long(folder, 1, steps),
+    }
+    try:
+        job.start_ps(serve)
+        for task in ("chief", "worker"):
+            job.start(task, 0, mains[task])
+        lost = []
+        for task, index in (("ps", 1), ("worker", 0), ("chief", 0), ("ps", 0)):
+            at = newest_step(folder) + 150
+            wait_for_step(folder, at)
+            lost.append([task, newest_step(folder)])
+            job.kill(task, index)
+            job.start(task, index, mains[task])
+        saves = 0
+        for task, index in (("chief", 0), ("ps", 1), ("chief", 0)):
+            wait_for_step(folder, newest_step(folder) + 100)
+            saves += wait_for_a_save(folder)
+            job.kill(task, index)
+            job.start(task, index, mains[task])
+        ends = [job.wait(task, 0, 120) for task in ("chief", "worker")]
+        return {"ends": ends, "step": newest_step(folder), "killed": lost, "saves": saves}
+    finally:
+        job.close()
+
+
+def failure(job, seconds, **config):
+    """Runs a chief that must fail; returns its last line, and how it ended."""
+    job.start("chief", 0, lambda folder: train_and_evaluate(folder, **config))
+    status = job.wait("chief", 0, seconds)
+    return [status, job.log("chief", 0).strip().splitlines()[-1]]
+
+
+def faults(folder):
+    """Clusters that cannot train. {what is wrong: [exit code of the chief, last line]}."""
+    found = {}
+
+    @contextlib.contextmanager
+    def job(name, **arguments):
+        (folder / name).mkdir()
+        made = Job(folder / name, **arguments)
+        try:
+            yield made
+        finally:
+            made.close()
+
+    with job("ps that never comes") as absent:
+        absent.start("ps", 0, serve)
+        found["absent"] = failure(absent, 60, ps_wait_secs=1)
+    with job("other cluster") as swapped:
+        swapped.start_ps(serve)
+        swapped.cluster["ps"].reverse()
+        found["swapped"] = failure(swapped, 60)
+    with job("other folder") as apart:
+
+        def serve_elsewhere(folder):
+            (folder / "elsewhere").mkdir(exist_ok=True)
+            os.chdir(folder / "elsewhere")
+            serve(folder)
+
+        apart.start_ps(serve_elsewhere)
+        os.chdir(apart.folder)
+        found["apart"] = failure(apart, 60, model_dir="model")
+        os.chdir(folder)
+    with job("no chief", ps=1, workers=1) as headless:
+        headless.start_ps(serve)
+        arguments = dict(session_creation_timeout_secs=1)
+        headless.start("worker", 0, lambda folder: train_and_evaluate(folder, **arguments))
+        status = headless.wait("worker", 0)
+        found["headless"] = [status, headless.log("worker", 0).strip().splitlines()[-1]]
+    with job("taken port", ps=1) as taken, socket.socket() as other:
+        host, _, port = taken.cluster["chief"][0].partition(":")
+        other.bind((host, int(port)))
+        other.listen()
+        found["taken"] = failure(taken, 60)
+    return found
+
+
+def declared_features():
+    option = rec.EmbeddingVariableOption(
+        filter_option=rec.CounterFilter(2), evict_option=rec.GlobalStepEvict(steps_to_live=60)
+    )
+    bloom = rec.CBFFilter(2, max_element_size=1000, false_positive_probability=0.01)
+    return [
+        rec.EmbeddingFeature("user", dim=4, ev_option=option),
+        rec.EmbeddingFeature("item", dim=4, filter_option=bloom),
+        rec.EmbeddingFeature("tags", dim=4, combiner="mean"),
+    ]
+
+
+def stock_model_fn(features, labels, mode):
+    """A model without a word of ours, with a stock optimizer."""
+    inputs = tf.concat([features[name] for name in ("user", "item", "tags")], axis=1)
+    weights = tf.get_variable("weights", [12, 1], initializer=tf.ones_initializer())
+    logits = tf.squeeze(tf.matmul(inputs, weights), axis=1)
+    if mode == rec.ModeKeys.PREDICT:
+        return rec.EstimatorSpec(mode, predictions={"logits": logits})
+    loss = tf.losses.sigmoid_cross_entropy(labels, logits)
+    if mode == rec.ModeKeys.EVAL:
+        return rec.EstimatorSpec(mode, loss=loss)
+    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(
+        loss, global_step=tf.train.get_global_step(), var_list=[weights]
+    )
+    return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def declared_input_fn(steps):
+    keys = keys_of(3, steps=steps).reshape(-1)
+    columns = {"user": keys, "item": keys[::-1].copy(), "tags": np.stack([keys, keys + 37], axis=1)}
+    labels = np.float32(keys % 2)
+    return rec.inputs.numpy_input_fn(columns, labels, batch_size=BATCH)
+
+
+def train_predict_export(folder):
+    """An unchanged script of a single process; returns nothing, writes its predictions."""
+    tf.logging.set_verbosity(tf.logging.INFO)
+    config = rec.RunConfig(
+        model_dir=str(folder / "model"),
+        tf_random_seed=7,
+        save_checkpoints_steps=50,
+        save_incremental_checkpoints_steps=20,
+        session_config=tf.ConfigProto(intra_op_parallelism_threads=1),
+    )
+    estimator = rec.RecEstimator(
+        stock_model_fn,
+        config=config,
+        embedding_features=declared_features(),
+        table_optimizer=rec.optimizers.AdagradOptimizer(0.1),
+    )
+    rec.train_and_evaluate(
+        estimator,
+        rec.TrainSpec(declared_input_fn(90), max_steps=90, hooks=[rec.GraphModifierHook()]),
+        rec.EvalSpec(declared_input_fn(2), start_delay_secs=0, throttle_secs=1),
+    )
+    predicted = [p["logits"] for p in estimator.predict(declared_input_fn(10))]
+    np.save(folder / "predicted.npy", np.array(predicted))
+    with tf.Graph().as_default():
+        shapes = {"user": [None], "item": [None], "tags": [None, 2]}
+        receiver = rec.build_raw_serving_input_receiver_fn(
+            {name: tf.placeholder(tf.int64, shape) for name, shape in shapes.items()}
+        )
+    estimator.export_saved_model(str(folder / "export"), receiver)
+
+
+def one_script(folder):
+    """The same script in one process and as chief of a cluster; then on from its checkpoint."""
+    results = {}
+    for name in ("single", "cluster"):
+        (folder / name).mkdir()
+        job = Job(folder / name, ps=3)
+        try:
+            if name == "cluster":
+                job.start_ps(train_predict_export)  # A ps may run the script itself.
+                job.start("chief", 0, train_predict_export)
+            else:
+                job.start("chief", 0, train_predict_export, cluster={}, task={})
+            results[name] = job.wait("chief", 0)
+        finally:
+            job.close()
+    return results
+
+
+def session_script(folder):
+    """A script of plain sessions; like those of TensorFlow 1, it knows the cluster by itself."""
+    tf.disable_eager_execution()
+    tf.logging.set_verbosity(tf.logging.INFO)
+    cluster = tf.train.ClusterSpec(json.loads(os.environ["TF_CONFIG"])["cluster"])
+    server = tf.train.Server(cluster, job_name="chief", task_index=0)
+    with tf.device(tf.train.replica_device_setter(cluster=cluster, worker_device="/job:chief")):
+        step = tf.train.get_or_create_global_step()
+        ids = tf.placeholder(tf.int64, [None])
+        table = rec.create_table(
+            tf.int64, 2, "limited", tf.ones_initializer(), device_vocabulary_size=8
+        )
+        rows = rec.sparse_lookup(table, ids, modify_graph=True)
+        loss = tf.reduce_sum(rows)
+        optimizer = rec.optimizers.GradientDescentOptimizer(0.5)
+        train_op = optimizer.minimize(loss, global_step=step)
+        # A test of the rows afterwards, as the next step reads them.
+        read = rec.sparse_lookup(table, ids, is_train=False, modify_graph=True)
+        size = table.size()
+    config = tf.ConfigProto(device_filters=["/job:ps", "/job:chief"])
+    found = {"devices": [shard.device for shard in table]}
+    session = rec.MonitoredTrainingSession(
+        server.target, True, str(folder / "model"), config=config, save_checkpoint_steps=1
+    )
+    with session:
+        raw = session._tf_sess()
+        # All eight keys are in one shard, as floormod(key, 1000) % 2 says.
+        session.run(train_op, {ids: [0, 2, 4, 6, 8, 10, 12, 14, 0]})
+        found["rows"] = raw.run(read, {ids: [0, 2, 14]}).tolist()
+        try:
+            raw.run(train_op, {ids: [0, 1]})
+        except tf.errors.ResourceExhaustedError as error:
+            found["error"] = error.message.split(";")[0]
+        found["size"] = int(raw.run(size))
+    with tf.Graph().as_default():
+        tf.get_variable_scope().set_partitioner(tf.fixed_size_partitioner(3))
+        table = rec.create_table(
+            tf.int64, 2, "limited", tf.ones_initializer(), device_vocabulary_size=8
+        )
+        read = rec.sparse_lookup(
+            table, tf.constant([0, 2, 14], tf.int64), is_train=False, modify_graph=True
+        )
+        tf.train.get_or_create_global_step()
+        with tf.Session() as single:
+            rec.Saver().restore(single, tf.train.latest_checkpoint(str(folder / "model")))
+            found["restored"] = single.run(read).tolist()
+    (folder / "found.json").write_text(json.dumps(found))
+
+
+def sessions(folder):
+    job = Job(folder)
+    try:
+        job.start_ps(serve)
+        job.start("chief", 0, session_script)
+        status = job.wait("chief", 0)
+    finally:
+        job.close()
+    assert status == 0
+    return json.loads((folder / "found.json").read_text())
+
+
+def ps_without_library(folder):
+    """A ps that is TensorFlow's alone."""
+    job = Job(folder, ps=1)
+    code = (
+        "import json, os, tensorflow.compat.v1 as tf; c = json.loads(os.environ['TF_CONFIG']); "
+        "tf.train.Server(tf.train.ClusterSpec(c['cluster']), job_name='ps', task_index=0).join()"
+    )
+    try:
+        job.start("ps", 0, lambda folder: os.execv(sys.executable, [sys.executable, "-c", code]))
+        return failure(job, 100)
+    finally:
+        job.close()
+
+
+def main():
+    scenario, folder = sys.argv[1:]
+    folder = pathlib.Path(folder)
+
+    result = globals()[scenario](folder)
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
