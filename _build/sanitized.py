@@ -30,7 +30,7 @@ WORKLOAD = ROOT / "tests" / "sanitized" / "workload.py"
 HAND_OFFS = ROOT / "tests" / "sanitized" / "hand_offs.cc"
 
 # What the workload imports, beside the package.
-TEST_FOLDERS = (str(ROOT / "tests"), str(ROOT / "tests" / "ops"))
+TESTS = ROOT / "tests"
 
 # Flags of every sanitized library.
 FLAGS = ("-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
@@ -122,7 +122,7 @@ def run(name: str, folder: pathlib.Path, arguments: Sequence[str]) -> int:
         **os.environ,
         **settings,
         "LD_PRELOAD": " ".join(preloaded),
-        "PYTHONPATH": os.pathsep.join([str(folder), *TEST_FOLDERS]),
+        "PYTHONPATH": os.pathsep.join([str(folder), str(TESTS)]),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         # With oneDNN, tensors of 4 KB and more come from TensorFlow's own pool, in which nothing
         # shows where one ends.

@@ -8,7 +8,8 @@ constant rate. Half of them occur a second time, and CounterFilter(2) and CBFFil
 those. Training saves a full checkpoint every 250 steps and a delta every 50 steps; every full save
 evicts. GlobalStepEvict(500) keeps the keys of 500 to 750 steps; L2WeightEvict here evicts all rows.
 It keeps the counts of many keys without a row if there is a CounterFilter, so with that every key
-occurs twice (a CBFFilter forgets them by itself). max_element_size is the number of keys that 500 steps bring.
+occurs twice (a CBFFilter forgets them by itself). max_element_size is the number of keys that 500
+steps bring.
 
 The live set is complete after 5 % of the steps, or 2,000 if that is more. From then on, the
 resident set must stay within 3 % of the middle of its range. Entries and bytes of a full checkpoint

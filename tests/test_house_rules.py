@@ -22,7 +22,7 @@ ROOT_NAMES = {
     # Setuptools: build backend and linter settings, metadata, platform, contents of an sdist.
     *("pyproject.toml", "setup.cfg", "setup.py", "MANIFEST.in"),
     # People.
-    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile"),
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile", "SECURITY.md"),
     # Tools that look for their configuration in the root.
     *(".ci", ".clang-format", ".github", ".gitignore", ".pre-commit-config.yaml"),
 }
@@ -50,6 +50,9 @@ ENVIRONMENT_VARIABLES = {
     "TF_CONFIG",
     "TF_EV_SAVE_FILTERED_FEATURES",
 }
+
+# Modules that run what a file says, or make any object of it.
+UNSAFE_MODULES = {"cPickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve", "yaml"}
 
 # A file name with one of these words does not say what the file is for.
 EMPTY_WORDS = {"util", "utils", "helper", "helpers", "manager", "managers", "common", "misc"}
@@ -458,6 +461,56 @@ def test_behavior_comes_from_arguments_not_from_the_environment():
         "a program must show what it does: use an argument or an op attribute; "
         f"the documented exceptions are {sorted(ENVIRONMENT_VARIABLES)}",
     )
+
+
+def runs_text_or_objects(node):
+    """Whether a node of a syntax tree could run what is in a file or a string."""
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
+        return any(name.partition(".")[0] in UNSAFE_MODULES for name in names)
+    if not isinstance(node, ast.Call):
+        return False
+    called = ast.unparse(node.func)
+    # ast.literal_eval and session.run are other names.
+    if called in ("eval", "exec", "compile", "os.system", "os.popen"):
+        return True
+    return any(
+        keyword.arg in ("shell", "allow_pickle")
+        and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
+        for keyword in node.keywords
+    )
+
+
+def test_nothing_runs_what_is_in_a_file_or_a_string():
+    found = [
+        where(path, node)
+        for path in sources(
+            *("rec_estimator/**/*.py", "model_zoo/**/*.py", "benchmarks/**/*.py", "_build/*.py"),
+            "setup.py",
+        )
+        for node in ast.walk(ast.parse(path.read_text()))
+        if runs_text_or_objects(node)
+    ]
+    expect_none(
+        found,
+        "data must never be run as a program, see SECURITY.md: pass lists to subprocess, and read "
+        "arrays, JSON or messages",
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("import pickle", "from yaml import load", "import joblib.pool", "eval(text)"),
+        *(
+            "os.system(text)",
+            "subprocess.run(text, shell=True)",
+            "np.load(path, allow_pickle=True)",
+        ),
+    ],
+)
+def test_the_rule_above_finds_what_runs_files_and_strings(text):
+    assert any(map(runs_text_or_objects, ast.walk(ast.parse(text))))
 
 
 def test_no_file_is_too_long():

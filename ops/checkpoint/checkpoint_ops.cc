@@ -80,6 +80,17 @@ Status TableCommitSaveShape(InferenceContext* c) {
   return ScalarInputs(c, 0, 1);
 }
 
+Status CheckpointRangesMatchShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(ScalarInputs(c, 0, 1));
+  ShapeHandle ranges;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &ranges));
+  for (int i = 2; i < 4; ++i) {
+    TF_RETURN_IF_ERROR(c->Merge(ranges, c->input(i), &ranges));
+  }
+  c->set_output(0, ranges);
+  return Status();
+}
+
 Status TableRestoreShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(ScalarInputs(c, 0, 2));
   ShapeHandle unused;
@@ -185,6 +196,26 @@ REGISTER_OP("RecEstimator>TableCommitSave")
 Confirms the table's last TablesSave with track_changes. The next incremental save omits its changes.
 
 table: [].
+)doc");
+
+REGISTER_OP("RecEstimator>CheckpointRangesMatch")
+    .Input("path: string")
+    .Input("offsets: int64")
+    .Input("sizes: int64")
+    .Input("checksums: int64")
+    .Output("matches: bool")
+    .SetIsStateful()
+    .SetShapeFn(CheckpointRangesMatchShape)
+    .Doc(R"doc(
+Tells which byte ranges of a data file have their checksums, in bounded memory.
+
+A range that is not inside the file does not match.
+
+path: []. The data file.
+offsets: [n]. Where each range begins.
+sizes: [n]. Bytes of each range.
+checksums: [n]. Masked CRC-32C of each range, as a checkpoint's index has it.
+matches: [n].
 )doc");
 
 REGISTER_OP("RecEstimator>TableRestore")

@@ -87,9 +87,9 @@ class DistinctKeys {
 // virtual cores: 1.6 core-seconds, of which copies of the kernel take 0.3,
 // checksums 0.1 and inserting 0.9, while a plain read takes 0.3. Rows in memory
 // that is new to the process add 1 to 3.5, which is what its first touch costs
-// on a machine whose host takes back free memory (spare_memory.h). Memory beyond
-// the table: 26 MiB or less, for kReadAhead batches, the one that is read and
-// one per inserting thread.
+// on a machine whose host takes back free memory (spare_memory.h). Memory
+// beyond the table: 26 MiB or less, for kReadAhead batches, the one that is
+// read and one per inserting thread.
 //
 // Alternatives that were measured and rejected:
 // * Reading in Next(), under a lock: 1.13 s from disk.

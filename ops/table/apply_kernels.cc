@@ -219,8 +219,8 @@ class TablesReserveOp : public OpKernel {
                 *reservation->step, reservation->tables));
     Tensor *output, *rows;
     TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({}), &output));
-    TF_RETURN_IF_ERROR(context->allocate_output(
-        1, TensorShape({handles.size()}), &rows));
+    TF_RETURN_IF_ERROR(
+        context->allocate_output(1, TensorShape({handles.size()}), &rows));
     for (int i = 0; i < handles.size(); ++i) {
       rows->vec<int64_t>()(i) = reservation->step->RowsAfter(i);
     }

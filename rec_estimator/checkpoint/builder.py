@@ -51,6 +51,9 @@ class StreamingBuilder(saving.SaverBuilder):
       commits: Ops to run after the files of a save were placed.
       reloads: Ops to run after a restore, for tables that always load another checkpoint.
       shards: The shards that are saved.
+      ready: bool [] for each shard. Whether it is initialized.
+      ranges: The inputs of ``matches``: a path, and offset, size and checksum of ranges of bytes.
+      matches: bool [n]. Which of the ranges have their checksums.
     """
 
     def __init__(self, *, track_changes: bool = False) -> None:
@@ -64,6 +67,9 @@ class StreamingBuilder(saving.SaverBuilder):
         self.commits: List[tf.Operation] = []
         self.reloads: List[tf.Operation] = []
         self.shards: List[SavedShard] = []
+        self.ready: List[tf.Tensor] = []
+        self.ranges: List[tf.Tensor] = []
+        self.matches: Optional[tf.Tensor] = None
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
@@ -100,6 +106,15 @@ class StreamingBuilder(saving.SaverBuilder):
         )
         self.merge_to = tf.placeholder_with_default("", [], name="merge_to")
         self.merge = _merge(self.merge_from, self.merge_to)
+        self.ranges = [
+            tf.placeholder_with_default("", [], name="checked_path"),
+            *(
+                tf.placeholder_with_default(tf.zeros([0], tf.int64), [None], name=f"checked_{name}")
+                for name in ("offsets", "sizes", "checksums")
+            ),
+        ]
+        with tf.device("/device:CPU:0"):
+            self.matches = _ops.gen.rec_estimator_checkpoint_ranges_match(*self.ranges)
 
     def _save_tables(self, prefix: tf.Tensor, shards: Sequence[SavedShard]) -> tf.Operation:
         slots = [slot for shard in shards for slot in shard.slots]
@@ -125,6 +140,9 @@ class StreamingBuilder(saving.SaverBuilder):
             if option and source and option.always_load_from_specific_ckpt:
                 prefix, name = source
                 self.reloads.append(build_restore(shard, prefix, name, slots=()))
+        for shard in shards:
+            with graphs.colocate_with(shard.handle):
+                self.ready.append(_ops.gen.rec_estimator_table_is_initialized(shard.handle))
         if self._track_changes:
             for shard in shards:
                 with graphs.colocate_with(shard.handle):

@@ -12,7 +12,7 @@ from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.files import Signature, identity_of, signature_of
-from rec_estimator.checkpoint.format.bundle import Bundle, Index
+from rec_estimator.checkpoint.format.bundle import Bundle, Compare, Index
 
 
 class Parent(NamedTuple):
@@ -22,22 +22,24 @@ class Parent(NamedTuple):
     identity: Optional[str]  # Of its index; None in deltas of older releases.
 
 
-def check_chain(prefix: str) -> None:
+def check_chain(prefix: str, compare: Optional[Compare] = None) -> None:
     """Checks a checkpoint, and those it builds on, before a restore changes anything.
 
     Checks the structure of every index, the lengths of all data files and the checksums of small
-    tensors. The checksums of large ones are compared when they are restored. TensorFlow restores
-    variables and tables at the same time, and ends the process for some entries of an index.
+    tensors. TensorFlow restores variables and tables at the same time, and ends the process for
+    some entries of an index.
 
     Args:
       prefix: Prefix of a checkpoint, full or not.
+      compare: Compares the checksums of large tensors. None: they are compared when they are
+        restored.
 
     Raises:
       tf.errors.NotFoundError: A parent checkpoint is missing.
       tf.errors.DataLossError: A checkpoint is damaged, or a parent was overwritten or exchanged.
     """
     for checkpoint in _chain(prefix):
-        Bundle(checkpoint).check_files()
+        Bundle(checkpoint).check_files(compare)
 
 
 def check_parents(prefix: str) -> None:
@@ -170,6 +172,12 @@ def _read_parent(prefix: str) -> Optional[Parent]:
             )
             raise tf.errors.DataLossError(None, None, message)
         parent = index.read_string(f"{shard}-delta_of")
+        if os.path.basename(parent) != parent:
+            message = (
+                f"tensor {shard}-delta_of of {prefix} must name a checkpoint in the same folder, "
+                f"got {parent!r}; the file is damaged"
+            )
+            raise tf.errors.DataLossError(None, None, message)
         has_identity = f"{shard}-delta_of_index" in index.names
         identity = index.read_string(f"{shard}-delta_of_index") if has_identity else None
         return Parent(os.path.join(os.path.dirname(prefix), parent), identity)

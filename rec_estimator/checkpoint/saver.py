@@ -13,16 +13,20 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 
 from rec_estimator._tensorflow import saving
 from rec_estimator.checkpoint import builder, deltas, files, paths, sparse_folders
 from rec_estimator.checkpoint.files import is_same_path
-from rec_estimator.checkpoint.format.bundle import Index
+from rec_estimator.checkpoint.format.bundle import Compare, Index
 from rec_estimator.checkpoint.pending import PendingCheckpoint
 from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.table.coverage import warn_of_untrained_tables
 from rec_estimator.table.interfaces import SavedShard
 from rec_estimator.table.saveable import IMPORTED_NAME
+
+# What a range of bytes is compared by, as the index has it.
+_RANGE = ("offset", "size", "crc32c")
 
 _LOGGED_SECONDS = 1.0  # Saves that take longer are logged.
 
@@ -265,10 +269,10 @@ class Saver(tf.train.Saver):
           ValueError: ``save_path`` is not the prefix of a checkpoint.
           tf.errors.NotFoundError: The checkpoint is a delta and a parent checkpoint is missing.
           tf.errors.DataLossError: The checkpoint is damaged, or it is a delta and a parent
-            checkpoint was overwritten. Nothing has changed if the damage is one of the index, of
-            the files' lengths or of a tensor of at most 64 KiB. Damage within a larger tensor may
-            be found late: then some variables and tables are restored and others are not, and a
-            table that has lost its rows is not initialized.
+            checkpoint was overwritten. Nothing has changed: all checksums are compared first if a
+            table of the session is initialized. If none is, as when a training resumes, damage
+            within a tensor of more than 64 KiB may be found late: then some variables and tables
+            are restored, and the others are as they were.
         """
         if self.saver_def is None or save_path is None:
             super().restore(sess, save_path)
@@ -278,7 +282,7 @@ class Saver(tf.train.Saver):
         signature = files.signature_of(prefix)
         with paths.failing_for_good(prefix, sess, tf.errors.DataLossError):
             if signature is not None:  # Otherwise it is of TensorFlow's V1 format.
-                deltas.check_chain(prefix)
+                deltas.check_chain(prefix, self._compare_in(sess))
             _chains.pop(sess, None)
             self._current = None
             super().restore(sess, save_path)
@@ -292,6 +296,22 @@ class Saver(tf.train.Saver):
             number = Index(prefix).read_integer(step.op.name)
             if number is not None:
                 self._current = _Current(weakref.ref(sess), _Saved(prefix, signature), number)
+
+    def _compare_in(self, session: tf.Session) -> Optional[Compare]:
+        """Returns how to compare all checksums; None if no table has anything to lose.
+
+        Tables and variables are restored at the same time, so that damage found on the way would
+        leave tables of two checkpoints. The files are then read twice.
+        """
+        ops = self._ops
+        if ops is None or not ops.ready or not any(session.run(ops.ready)):
+            return None
+
+        def compare(path: str, entries: Sequence[BundleEntryProto]) -> Sequence[bool]:
+            numbers = [[getattr(e, name) for e in entries] for name in _RANGE]
+            return session.run(ops.matches, dict(zip(ops.ranges, [path, *numbers])))
+
+        return compare
 
     def _prefix(
         self,

@@ -84,6 +84,7 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry("RecEstimator>TableExport", Reads.TABLE),
     OpEntry("RecEstimator>TablesSave", Reads.TABLE),
     OpEntry("RecEstimator>TableCommitSave"),
+    OpEntry("RecEstimator>CheckpointRangesMatch"),
     OpEntry("RecEstimator>TableRestore", is_outside_steps=True),
     # Sample-aware compression.
     OpEntry("RecEstimator>SampleRows"),

@@ -124,9 +124,7 @@ class TableStep:
         """
         return tf.group(*(self._apply(reserved, step) for reserved in self._reserved))
 
-    def _apply(
-        self, reserved: _Reserved, step: Optional[Collection[tf.Operation]]
-    ) -> tf.Operation:
+    def _apply(self, reserved: _Reserved, step: Optional[Collection[tf.Operation]]) -> tf.Operation:
         shards = reserved.shards
         updates = [self._updates[each.variable.shard] for each in shards]
         reads = [op for each in shards for op in each.variable.shard.training_reads()]

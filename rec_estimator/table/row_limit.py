@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks before a step that no table gets more rows than it may have.
 
-The limit is one of the whole table. The op that reserves a step checks each shard by
-itself. The shards of a partitioned table may be on several tasks, where none knows the others: each
-says how many rows it would have after the step, and one op compares the sum. With one training task the limit is exact.
-With several, each checks before it applies, so the table may exceed the limit by the new keys of
-the steps that the other tasks run at that moment.
+The limit is one of the whole table. The op that reserves a step checks each shard by itself. The
+shards of a partitioned table may be on several tasks, where none knows the others: each says how
+many rows it would have after the step, and one op compares the sum. With one training task the
+limit is exact. With several, each checks before it applies, so the table may exceed the limit by
+the new keys of the steps that the other tasks run at that moment.
 """
 
 from typing import Dict, List, Mapping

@@ -6,6 +6,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from fuzz.mutant_checkpoints import put_string
 from stored_checkpoints import copy_without
 
 import rec_estimator as rec
@@ -97,11 +98,22 @@ def test_a_cut_file_of_variables_names_file_and_tensor_and_changes_nothing(chain
     assert model.contents(session) == before
 
 
-def test_damage_within_a_large_variable_is_found_late_and_is_a_data_loss(chain):
-    session, prefix, saver, _ = chain
+@pytest.mark.parametrize("step", [1, 3])
+def test_damage_within_a_large_tensor_changes_nothing_where_a_table_is_initialized(chain, step):
+    session, prefix, saver, model = chain
+    before = model.contents(session)
+    path, last = place_of(f"{prefix[:-1]}{step}", "large")
+    flip(path, last - 100)
+    with pytest.raises(tf.errors.DataLossError, match=f"{path} is damaged: the checksum of 'large"):
+        saver.restore(session, prefix)
+    assert model.contents(session) == before
+
+
+def test_damage_within_a_large_tensor_is_a_data_loss_in_a_new_session(chain):
+    _, prefix, saver, _ = chain
     path, last = place_of(prefix, "large")
     flip(path, last - 100)
-    with pytest.raises(tf.errors.DataLossError):
+    with tf.Session() as session, pytest.raises(tf.errors.DataLossError):
         saver.restore(session, prefix)
 
 
@@ -116,4 +128,14 @@ def test_a_delta_that_does_not_name_its_parent_is_a_data_loss(chain, names):
     restore = saveable.build_restore(model.tables[0].shards[0], bare)  # As a stock Saver has it.
     with pytest.raises(tf.errors.DataLossError, match="first-delta_of must be in .* beside first-"):
         session.run(restore)
+    assert model.contents(session) == before
+
+
+@pytest.mark.parametrize("parent", ["../model-2", "/model-2", "a/model-2"])
+def test_a_parent_in_another_folder_is_a_data_loss(chain, parent):
+    session, prefix, saver, model = chain
+    before = model.contents(session)
+    put_string(prefix, b"first-delta_of", parent.encode())
+    with pytest.raises(tf.errors.DataLossError, match="first-delta_of of .* in the same folder"):
+        saver.restore(session, prefix)
     assert model.contents(session) == before

@@ -446,6 +446,31 @@ def test_export_writes_vectors_by_key_that_numpy_reads_without_pickle(tmp_path, 
     assert len(os.listdir(os.path.dirname(path))) == 5
 
 
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("embedding/slice.attribute", [3, -1, 4]),
+        ("embedding/slice.attribute", [3, 2, 8]),
+        ("embedding/slice.attribute", [3, 2]),
+        ("embedding/slice.attribute", []),
+        ("key/slice.attribute", [2**62, 8]),
+        ("key/slice.data", [1]),
+    ],
+)
+def test_export_refuses_a_damaged_folder_by_name_and_writes_nothing(name, numbers, tmp_path):
+    table = tmp_path / "sparse-model" / "user_table"
+    for folder, array in (("key", np.arange(3)), ("embedding", np.ones([3, 2], np.float32))):
+        (table / folder).mkdir(parents=True)
+        array.tofile(table / folder / "slice.data")
+        attribute = np.array([*array.shape, array.itemsize], np.int64)
+        attribute.tofile(table / folder / "slice.attribute")
+    sparse_folders.remember(str(table.parent))
+    np.array(numbers, np.int64).tofile(table / name)
+    with pytest.raises(ValueError, match=f"{table / os.path.dirname(name)}/slice.* must h.*, got"):
+        rec.export_tables()
+    assert sorted(os.listdir(table)) == ["embedding", "key"]
+
+
 def test_export_warns_about_missing_tables_and_folders(tmp_path, monkeypatch):
     messages = []
     monkeypatch.setattr(

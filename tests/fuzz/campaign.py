@@ -35,8 +35,7 @@ import time
 import traceback
 from typing import Counter, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
 
-FOLDER = pathlib.Path(__file__).resolve().parent
-ROOT = FOLDER.parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 SECONDS = 20.0  # For one seed.
 START_SECONDS = 240.0  # For the import of TensorFlow and the target's own files.
@@ -119,7 +118,11 @@ class _Child:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=self._folder.name,
-            env={**os.environ, "TMPDIR": self._folder.name, "PYTHONPATH": str(ROOT)},
+            env={
+                **os.environ,
+                "TMPDIR": self._folder.name,
+                "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}",
+            },
         )
         return self
 
@@ -208,7 +211,7 @@ def _memory(name: str) -> int:
 
 def load_target(name: str) -> type:
     """Returns the class of a target, whose module has its name."""
-    return importlib.import_module(f"fuzz_{name}").Target
+    return importlib.import_module(f"fuzz.fuzz_{name}").Target
 
 
 def chunks(targets: Dict[str, int], first: int) -> Iterator[Tuple[str, int, int]]:
@@ -220,9 +223,7 @@ def chunks(targets: Dict[str, int], first: int) -> Iterator[Tuple[str, int, int]
 
 def run(targets: Dict[str, int], first: int) -> int:
     """Tries seeds of targets in two processes, shows progress and returns the exit code."""
-    total: Dict[str, Report] = {
-        name: Report(collections.Counter(), []) for name in targets
-    }
+    total: Dict[str, Report] = {name: Report(collections.Counter(), []) for name in targets}
 
     def show(name: str, report: Report) -> None:
         total[name].add(report)
@@ -242,7 +243,7 @@ def run(targets: Dict[str, int], first: int) -> int:
 
 
 def main(arguments: Optional[Iterable[str]] = None) -> int:
-    from targets import SHARES
+    from fuzz.targets import SHARES
 
     parser = argparse.ArgumentParser(description="Feeds hostile inputs to the package.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(SHARES)}")
@@ -258,6 +259,7 @@ def main(arguments: Optional[Iterable[str]] = None) -> int:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT / "tests"))
     if sys.argv[1:2] == ["--child"]:
         run_child(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
     else:

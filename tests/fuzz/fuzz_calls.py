@@ -6,12 +6,11 @@ must return or raise tf.errors, a ValueError or a TypeError, and tables must wor
 calls come without the checks of the Python that calls the ops in a program.
 """
 
-import pathlib
 import types
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from mutations import FLOATS, INTEGERS, choose
+from fuzz.mutations import FLOATS, INTEGERS, choose
 
 from rec_estimator import _ops
 
@@ -183,6 +182,12 @@ VALID_CALLS = {
         **ADAGRAD,
     },
     "table_commit_save": {"table": Table()},
+    "checkpoint_ranges_match": {
+        "path": np.array("<checkpoint file>"),
+        "offsets": np.array([0, 8], np.int64),
+        "sizes": np.array([8, 0], np.int64),
+        "checksums": np.array([1, 0], np.int64),
+    },
     "table_restore": {
         "table": Table(),
         "prefix": np.array("<checkpoint>"),
@@ -219,7 +224,7 @@ STRINGS = [
         "x" * 5000,
     ),
     *("Adagrad", "Adam", "Ftrl", "GradientDescent", "Momentum", "adagrad", "t/part_0"),
-    *("<checkpoint>", "<garbage>", "<folder>", "/nowhere/at/all", "a\0b"),
+    *("<checkpoint>", "<checkpoint file>", "<garbage>", "<folder>", "/nowhere/at/all", "a\0b"),
 ]
 TABLES = ["trained", "untrained", "uninitialized", "wide", "filtered", "bloom", "limited"]
 HANDLES = [*TABLES, "queue", "two"]
@@ -397,6 +402,7 @@ class Caller:
 
     def _path(self, name):
         known = {f"<{known}>": known for known in ("checkpoint", "garbage", "written")}
+        known["<checkpoint file>"] = "checkpoint.data-00000-of-00001"
         known["<folder>"] = ""
         return str(self.folder / known[name]) if name in known else name
 

@@ -13,9 +13,9 @@ import shutil
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from mutant_checkpoints import mutate, read_array
-from mutations import choose
-from stored_contents import UnclearError, exported, stored
+from fuzz.mutant_checkpoints import mutate, read_array
+from fuzz.mutations import choose
+from fuzz.stored_contents import UnclearError, exported, stored
 
 import rec_estimator as rec
 from rec_estimator.checkpoint.format.bundle import Bundle, Index

@@ -10,7 +10,7 @@ import pathlib
 import shutil
 
 import numpy as np
-from mutations import INTEGERS, change_bytes, choose
+from fuzz.mutations import INTEGERS, change_bytes, choose
 
 from rec_estimator.checkpoint import sparse_folders
 from rec_estimator.tools import inspect_checkpoint, shrink_ckpt_with_filtered_features

@@ -9,7 +9,7 @@ import pathlib
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from mutations import change_bytes, change_message, choose
+from fuzz.mutations import change_bytes, change_message, choose
 
 import rec_estimator as rec
 
@@ -60,9 +60,7 @@ def samples_of(record):
     }
     size = len(columns["item"])
     assert {len(column) for column in columns.values()} == {size}
-    return [
-        {**user, **{name: column[i] for name, column in columns.items()}} for i in range(size)
-    ]
+    return [{**user, **{name: column[i] for name, column in columns.items()}} for i in range(size)]
 
 
 def fast():

@@ -7,8 +7,8 @@ request.
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from fuzz.mutations import change_array, change_bytes, change_message, choose
 from google.protobuf.message import DecodeError
-from mutations import change_array, change_bytes, change_message, choose
 
 import rec_estimator as rec
 
@@ -171,6 +171,9 @@ class Target:
         return "accepted"
 
     def _of_tensors(self, request):
+        good = self._tensors_request()[1]
+        # As the session's client casts them.
+        request = {name: np.asarray(array, good[name].dtype) for name, array in request.items()}
         users, items, sizes = request["user"], request["item"], request["item_size"]
         for name in ("user", "item", "weight", "age", "price"):
             assert request[name].ndim == 2
@@ -178,7 +181,6 @@ class Target:
         assert request["age"].shape == (len(users), 1)
         assert request["price"].shape == (len(items), 2)
         assert sizes.ndim == 1 and (sizes >= 0).all() and sizes.sum() == len(items)
-        assert sizes.dtype == np.int32 or np.array_equal(sizes, sizes.astype(np.int32))
         if len(sizes) == 1:
             sizes = np.array([len(items) // max(1, len(users))] * len(users))
             assert len(users) == 1

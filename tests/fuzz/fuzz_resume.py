@@ -10,9 +10,9 @@ import shutil
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from fuzz_checkpoints import REFUSALS
-from mutant_checkpoints import mutate, read_array
-from mutations import change_bytes
+from fuzz.fuzz_checkpoints import REFUSALS
+from fuzz.mutant_checkpoints import mutate, read_array
+from fuzz.mutations import change_bytes
 
 import rec_estimator as rec
 from rec_estimator.checkpoint.format.bundle import Bundle
@@ -35,7 +35,9 @@ def input_fn():
 
 
 def train(folder, steps):
-    config = rec.RunConfig(model_dir=str(folder), save_summary_steps=None, log_step_count_steps=None)
+    config = rec.RunConfig(
+        model_dir=str(folder), save_summary_steps=None, log_step_count_steps=None
+    )
     rec.RecEstimator(model_fn, config=config).train(input_fn, max_steps=steps)
     return Bundle(tf.train.latest_checkpoint(str(folder)))
 

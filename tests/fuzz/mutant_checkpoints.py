@@ -13,8 +13,8 @@ import struct
 from typing import Dict, List, Optional, Tuple
 
 import numpy as np
+from fuzz.mutations import INTEGERS, change_array, change_bytes, change_message, choose
 from google.protobuf.message import DecodeError
-from mutations import INTEGERS, change_array, change_bytes, change_message, choose
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto, BundleHeaderProto
 
 from rec_estimator.checkpoint.format.bundle import Bundle, Index
@@ -82,13 +82,15 @@ def put_string(prefix: str, key: bytes, value: bytes) -> None:
     length = struct.pack("<I", len(value))
     of_length = struct.pack("<I", masked(crc32c(np.frombuffer(length, np.uint8))))
     checksum = masked(crc32c(np.frombuffer(length + of_length + value, np.uint8)))
-    varint = bytes([len(value)]) if len(value) < 128 else bytes([len(value) & 127 | 128, len(value) >> 7])
+    varint = (
+        bytes([len(value)])
+        if len(value) < 128
+        else bytes([len(value) & 127 | 128, len(value) >> 7])
+    )
     _append(prefix, key, BundleEntryProto(dtype=7), varint + of_length + value, checksum)
 
 
-def _append(
-    prefix: str, key: bytes, entry: BundleEntryProto, data: bytes, checksum: int
-) -> None:
+def _append(prefix: str, key: bytes, entry: BundleEntryProto, data: bytes, checksum: int) -> None:
     entries = read_index(prefix)
     files = BundleHeaderProto.FromString(entries[b""]).num_shards
     path = f"{prefix}.data-00000-of-{files:05d}"

@@ -155,7 +155,7 @@ def _elements(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
 
 
 def _rows(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
-    if not array.ndim or not len(array):
+    if not array.ndim or not array.size:
         return array
     i = int(rng.integers(len(array)))
     changes: List[Tuple[str, np.ndarray]] = [
@@ -169,7 +169,12 @@ def _rows(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
 
 
 def _shape(rng: np.random.Generator, array: np.ndarray) -> np.ndarray:
-    changes = [array.reshape(-1), array.reshape(*array.shape, 1), array[None], array.reshape(-1)[:1]]
+    changes = [
+        array.reshape(-1),
+        array.reshape(*array.shape, 1),
+        array[None],
+        array.reshape(-1)[:1],
+    ]
     return choose(rng, [*changes, array.T])
 
 

@@ -7,8 +7,7 @@ erases keys and replaces rows; a filtered key is judged anew; what the file lack
 
 import os
 
-import numpy as np
-from mutant_checkpoints import read_array
+from fuzz.mutant_checkpoints import read_array
 
 from rec_estimator.checkpoint.format.bundle import Index
 

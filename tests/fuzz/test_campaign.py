@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A campaign finds each kind of failure and attributes it to its seed."""
 
-import campaign
 import pytest
+from fuzz import campaign
 
 SECONDS, MEMORY = 5, 100 << 20
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A part of each campaign, every day; `make fuzz` runs the whole ones."""
 
-import campaign
 import pytest
-from fuzz_calls import VALID_CALLS, op_names
-from targets import SHARES
+from fuzz import campaign
+from fuzz.fuzz_calls import VALID_CALLS, op_names
+from fuzz.targets import SHARES
 
 from rec_estimator import _ops
 

@@ -4,6 +4,8 @@
 import re
 
 from fuzz.fuzz_calls import op_names
+
+
 def test_every_op_documents_the_shape_of_each_input_and_output():
     from rec_estimator import _ops
 
@@ -22,5 +24,3 @@ def test_every_op_documents_the_shape_of_each_input_and_output():
             if not re.match(r" (\[|Each \[|Per slot \[|Any shape|Shape of )", words):
                 undocumented.append(f"{op}, {name}{words}")
     assert undocumented == []
-
-

@@ -22,7 +22,7 @@ import traceback
 import numpy as np
 import shared_tables
 import tensorflow.compat.v1 as tf
-import test_fuzz_ops as fuzz_calls
+from fuzz import fuzz_calls
 
 import rec_estimator as rec
 from rec_estimator import _ops

@@ -92,8 +92,7 @@ TrainingStep::Outcome TrainingStep::Reserve(const ParallelFor& parallel) {
 
 int64_t TrainingStep::RowsAfter(size_t i) const {
   const BatchApply& apply = *applies_[i];
-  return tables_[i]->size() +
-         (apply.occurrences() == 0 ? 0 : apply.new_rows());
+  return tables_[i]->size() + (apply.occurrences() == 0 ? 0 : apply.new_rows());
 }
 
 TrainingStep::Outcome TrainingStep::Apply(const Gradients* gradients,

@@ -15,6 +15,7 @@ import os
 from types import TracebackType
 from typing import (
     BinaryIO,
+    Callable,
     Dict,
     Iterable,
     Iterator,
@@ -53,6 +54,9 @@ _SMALL = 1 << 16
 _MOST_STRING = 4096
 
 PathLike = Union[str, "os.PathLike[str]"]
+
+# Tells of a data file and some entries in it which have their checksums.
+Compare = Callable[[str, Sequence[BundleEntryProto]], Sequence[bool]]
 
 
 class Index:
@@ -197,14 +201,19 @@ class Bundle(Index):
         """Size of all files in bytes."""
         return sum(os.path.getsize(path) for path in self.files if os.path.exists(path))
 
-    def check_files(self) -> None:
+    def check_files(self, compare: Optional[Compare] = None) -> None:
         """Checks that the data files hold all tensors, and the checksums of the small ones.
+
+        Args:
+          compare: Compares the checksums of large tensors, too. None: they are compared when they
+            are read.
 
         Raises:
           tf.errors.DataLossError: A data file is missing, cut or changed. The message names it and
             a tensor.
         """
         sizes: Dict[int, int] = {}
+        large: Dict[str, List[ByteRange]] = {}
         for tensor in self.tensors.values():
             for part in tensor.ranges:
                 entry = part.entry
@@ -221,6 +230,13 @@ class Bundle(Index):
                 if part.is_plain and entry.size <= _SMALL:
                     for _ in self.read(part):
                         pass
+                elif part.is_plain:
+                    large.setdefault(path, []).append(part)
+        for path, parts in large.items() if compare is not None else ():
+            matches = compare(path, [part.entry for part in parts])
+            damaged = next((part for part, match in zip(parts, matches) if not match), None)
+            if damaged is not None:
+                raise _data_loss(path, f"the checksum of {damaged.name!r} does not match")
 
     def read_rows(self, name: str, rows: int) -> Iterator[np.ndarray]:
         """Yields a tensor of rank 1 in arrays of ``rows`` elements, the last one shorter."""

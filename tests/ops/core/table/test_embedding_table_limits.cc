@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/training_step.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/table/contents.h"
 #include "tests/ops/core/table/filters.h"
@@ -154,9 +155,8 @@ TEST(UnadmittedKeysDoNotCountTowardsTheLimit) {
   EXPECT_EQ(table.total_count(), 100);
 }
 
-TEST(RowsAfterAStepAreCountedWhateverTheLimit) {
+TEST(RowsAfterAStepAreKnownWhenItIsReserved) {
   RowRules rules;
-  rules.max_rows = 4;
   rules.has_padding = true;
   EmbeddingTable table(kDim, 0.0f, {2, 1, 0, 0}, rules);
   Threads threads(2);
@@ -164,9 +164,9 @@ TEST(RowsAfterAStepAreCountedWhateverTheLimit) {
                               const std::vector<int64_t>& counted) {
     const EmbeddingTable::Batch batch = {
         keys.data(), nullptr, keys.size(), counted.data(), counted.size(), 3};
-    int64_t rows;
-    EXPECT_TRUE(table.CountRowsAfter(batch, threads.parallel(), &rows));
-    return rows;
+    TrainingStep step({&table}, {batch});
+    EXPECT_TRUE(step.Reserve(threads.parallel()).ok());
+    return step.RowsAfter(0);
   };
   int64_t too_many;
   EXPECT_EQ(rows_after({}, {}), 0);
