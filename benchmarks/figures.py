@@ -90,9 +90,11 @@ def test_matrix() -> str:
             continue
         packages = [one[name] for name in ("tensorflow", "python", "numpy", "protobuf", "keras")]
         tests = f"{one['passed']:,} passed, {one['failed']} failed, {one['skipped']} skipped"
+        minutes = f"{one['test_seconds'] / 60:.0f}"
         if "parts" in one:
+            minutes = "\u2013"
             tests += f"; only {', '.join(f'`{part}`' for part in one['parts'])}"
-        rows.append([*packages, tests, f"{one['test_seconds'] / 60:.0f}"])
+        rows.append([*packages, tests, minutes])
     packages = ["TensorFlow", "Python", "NumPy", "protobuf", "Keras"]
     return table([*packages, "tests", "minutes"], rows)
 

@@ -139,12 +139,13 @@ def record(folder, task, keys):
     return batches
 
 
-def train_long(folder, task, max_steps):
+def train_long(folder, task, max_steps, **arguments):
     tf.logging.set_verbosity(tf.logging.INFO)
     config = rec.RunConfig(
         model_dir=str(folder / "model"),
         save_checkpoints_steps=100,
         experimental_max_worker_delay_secs=0,
+        **arguments,
     )
     batches = record(folder, task, keys_of(task))
     rec.train_and_evaluate(
@@ -219,8 +220,28 @@ def kills(folder):
 def failure(job, seconds, **config):
     """Runs a chief that must fail; returns its last line, and how it ended."""
     job.start("chief", 0, lambda folder: train_and_evaluate(folder, **config))
-    status = job.wait("chief", 0, seconds)
-    return [status, job.log("chief", 0).strip().splitlines()[-1]]
+    return [job.wait("chief", 0, seconds), last_line(job, "chief")]
+
+
+def last_line(job, task):
+    return job.log(task, 0).strip().splitlines()[-1]
+
+
+def lost_ps(folder):
+    """Kills a ps and does not start it again; the chief's and the worker's end."""
+    job = Job(folder, workers=1)
+    mains = [
+        lambda folder, task=task: train_long(folder, task, 10**6, ps_wait_secs=2) for task in (0, 1)
+    ]
+    try:
+        job.start_ps(serve)
+        job.start("chief", 0, mains[0])
+        job.start("worker", 0, mains[1])
+        wait_for_step(folder, 200)
+        job.kill("ps", 1)
+        return {task: [job.wait(task, 0), last_line(job, task)] for task in ("chief", "worker")}
+    finally:
+        job.close()
 
 
 def faults(folder):
@@ -258,8 +279,7 @@ def faults(folder):
         headless.start_ps(serve)
         arguments = dict(session_creation_timeout_secs=1)
         headless.start("worker", 0, lambda folder: train_and_evaluate(folder, **arguments))
-        status = headless.wait("worker", 0)
-        found["headless"] = [status, headless.log("worker", 0).strip().splitlines()[-1]]
+        found["headless"] = [headless.wait("worker", 0), last_line(headless, "worker")]
     with job("taken port", ps=1) as taken, socket.socket() as other:
         host, _, port = taken.cluster["chief"][0].partition(":")
         other.bind((host, int(port)))

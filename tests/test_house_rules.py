@@ -42,8 +42,10 @@ TESTED_ELSEWHERE = {
 }
 
 # Environment variables that change what rec_estimator does: DeepRec's switch, documented in
-# docs/checkpoints.md, and the variables that an MPI launcher sets. TensorFlow reads TF_CONFIG.
+# docs/checkpoints.md, and the variables that an MPI launcher sets. TensorFlow reads TF_CONFIG and
+# GRPC_FAIL_FAST.
 ENVIRONMENT_VARIABLES = {
+    "GRPC_FAIL_FAST",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
     "OMPI_COMM_WORLD_RANK",
     "OMPI_COMM_WORLD_SIZE",

@@ -147,7 +147,7 @@ bloom_blocks: [c]. Graphs of older releases save the tensor -cbf_blocks from thi
 bloom_counters: [c, w]. The same for -cbf_counters. [0, 0] if sketch_types is given.
 bloom_layout: [4]. The same for -cbf_layout. Zeros if sketch_types is given.
 bloom_generations: [g, 3]. The same for -cbf_generations. [1, 3] zeros if sketch_types is given.
-sketch: The tensors of the table's sketch, in the order of the sketch.
+sketch: Each [r] or [r, w]. The tensors of the table's sketch, in its order.
 bloom_type: Type of bloom_counters, the smallest that holds filter_freq.
 sketch_types: Types of sketch. Empty without a sketch.
 )doc");

@@ -297,10 +297,10 @@ def _read_shape(folder: str, rank: int, size: int) -> List[int]:
 
 def _export_table(folder: str) -> str:
     (n,) = _read_shape(os.path.join(folder, "key"), 1, 8)
-    rows, dim = _read_shape(os.path.join(folder, "embedding"), 2, 4)
-    if rows != n or (n and not dim):
+    found, dim = _read_shape(os.path.join(folder, "embedding"), 2, 4)
+    if found != n or (n and not dim):
         raise ValueError(
-            f"{folder} must hold {n} embeddings, one per key, got {rows} of dimension {dim}; save "
+            f"{folder} must hold {n} embeddings, one per key, got {found} of dimension {dim}; save "
             "the checkpoint again"
         )
     row = np.dtype([("key", "<i8"), ("embedding", "<f4", (dim,))])

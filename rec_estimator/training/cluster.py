@@ -141,6 +141,9 @@ class ClusterScaffold(tf.train.Scaffold):
     def __init__(self, config: tf_estimator.RunConfig, scaffold: tf.train.Scaffold) -> None:
         super().__init__(copy_from_scaffold=scaffold)
         self._config = config
+        # TensorFlow reads it at each call to a task. Otherwise the end of a session waits for ever
+        # for a ps that was lost.
+        os.environ.setdefault("GRPC_FAIL_FAST", "true")
         # TensorFlow's own RunConfig has no such property.
         self._ps_seconds = getattr(config, "ps_wait_secs", PS_WAIT_SECS)
 
@@ -166,9 +169,7 @@ class ClusterScaffold(tf.train.Scaffold):
         """Says whether the chief goes on with what live ps tasks hold, and why."""
         step = self._live_step()
         latest = tf.train.latest_checkpoint(self._config.model_dir)
-        source = (
-            f"restores {latest}" if latest else "initializes the model, for want of checkpoints"
-        )
+        source = f"restores {latest}" if latest else "has no checkpoint and initializes the model"
         if step is None:
             tf.logging.info("The ps tasks hold no whole model; the chief %s.", source)
         else:

@@ -10,7 +10,7 @@ import types
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from fuzz.mutations import FLOATS, INTEGERS, choose
+from fuzz.mutations import FLOATS, INTEGERS, change_array, choose
 
 from rec_estimator import _ops
 
@@ -262,6 +262,10 @@ def nonsense(rng, value):
     if isinstance(value, Reserved):
         return choose(rng, [value, Table(choose(rng, HANDLES)), nonsense_array(rng, KEYS)])
     if isinstance(value, (np.ndarray, np.generic)):
+        # A small change passes the first checks.
+        is_number = np.asarray(value).dtype.kind in "fi"
+        if is_number and rng.random() < 0.5:
+            return change_array(rng, np.asarray(value))
         return nonsense_array(rng, value)
     if isinstance(value, list):
         value = [nonsense(rng, item) if rng.random() < 0.5 else item for item in value]

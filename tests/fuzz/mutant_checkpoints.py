@@ -42,7 +42,7 @@ def mutate(rng: np.random.Generator, chain: List[str]) -> Tuple[str, bool]:
     name = choose(rng, sorted(_WAYS))
     at = int(rng.integers(len(chain)))
     _WAYS[name](rng, chain[at])
-    is_covered = name in ("bytes", "files")
+    is_covered = name in ("bytes", "files", "tensors", "tensors too")
     if not is_covered and rng.random() < 0.7:
         link(chain[: at + 1])
     return f"{name} of {os.path.basename(chain[at])}", is_covered
@@ -133,6 +133,17 @@ def _change_file(rng: np.random.Generator, prefix: str) -> None:
     path = choose(rng, _files_of(prefix))
     data = pathlib.Path(path).read_bytes()
     pathlib.Path(path).write_bytes(change_bytes(rng, data))
+
+
+def _change_tensor(rng: np.random.Generator, prefix: str) -> None:
+    """Flips bits in the bytes of a tensor, whose checksum stays."""
+    bundle = Bundle(prefix)
+    name = choose(rng, sorted(name for name, tensor in bundle.tensors.items() if tensor.nbytes))
+    entry = choose(rng, [part for part in bundle.tensors[name].ranges if part.entry.size]).entry
+    path = pathlib.Path(bundle.files[1 + entry.shard_id])
+    data = bytearray(path.read_bytes())
+    data[entry.offset + int(rng.integers(entry.size))] ^= 1 << int(rng.integers(8))
+    path.write_bytes(bytes(data))
 
 
 def _exchange_files(rng: np.random.Generator, prefix: str) -> None:
@@ -240,4 +251,6 @@ _WAYS = {
     "files": _exchange_files,
     "moved entries": _move_entries,
     "parents": _change_parent,
+    "tensors": _change_tensor,
+    "tensors too": _change_tensor,
 }

@@ -4,6 +4,7 @@
 import gzip
 import hashlib
 import os
+import pathlib
 import socket
 import subprocess
 import sys
@@ -416,7 +417,7 @@ def test_exact_auc_refuses_what_has_no_auc(labels, scores, message):
 def test_data_needs_no_tensorflow():
     loaded = subprocess.run(
         [sys.executable, "-c", "import model_zoo.data, sys; print('tensorflow' in sys.modules)"],
-        cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        cwd=pathlib.Path(__file__).resolve().parents[2],
         capture_output=True,
         text=True,
         check=True,

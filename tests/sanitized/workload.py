@@ -30,7 +30,7 @@ from rec_estimator.graph_passes import op_registry
 
 THREADS = 4
 
-# An input, a rejected attribute and a rejected value are no errors of a kernel.
+# How an op refuses nonsense.
 REFUSALS = (tf.errors.OpError, ValueError, TypeError)
 
 

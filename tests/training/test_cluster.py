@@ -139,6 +139,13 @@ def test_plain_sessions_train_tables_on_ps_within_their_limit(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_ps_that_never_comes_back_is_an_error_in_every_task(tmp_path):
+    for status, last_line in cluster_jobs.run("lost_ps", tmp_path, seconds=300).values():
+        assert status == 1
+        assert "TimeoutError: ps 1 must accept connections at 127.0.0.1:" in last_line
+
+
+@pytest.mark.slow
 def test_a_ps_without_the_library_fails_by_name(tmp_path):
     status, last_line = cluster_jobs.run("ps_without_library", tmp_path)
     assert status == 1 and "RuntimeError: ps 0 at 127.0.0.1:" in last_line

@@ -34,13 +34,16 @@ size_t RoundUp(size_t bytes, size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-bool SharesHugePages(size_t bytes, Pages pages) {
+// AddressSanitizer finds errors at the ends of blocks only if blocks are apart.
 #if defined(__SANITIZE_ADDRESS__)
-  // It finds errors at the ends of blocks only if blocks are apart.
-  return false;
+constexpr bool kMayShare = false;
 #else
-  return pages == Pages::kHuge && bytes >= kShareFrom && bytes < kShareBelow;
+constexpr bool kMayShare = true;
 #endif
+
+bool SharesHugePages(size_t bytes, Pages pages) {
+  return kMayShare && pages == Pages::kHuge && bytes >= kShareFrom &&
+         bytes < kShareBelow;
 }
 
 void* Map(size_t bytes) {

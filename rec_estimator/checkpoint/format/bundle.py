@@ -232,7 +232,9 @@ class Bundle(Index):
                         pass
                 elif part.is_plain:
                     large.setdefault(path, []).append(part)
-        for path, parts in large.items() if compare is not None else ():
+        if compare is None:
+            return
+        for path, parts in large.items():
             matches = compare(path, [part.entry for part in parts])
             damaged = next((part for part, match in zip(parts, matches) if not match), None)
             if damaged is not None:
