@@ -156,7 +156,7 @@ def _reserve(rule: str, shards: Sequence[TrainedShard]) -> _Reserved:
             slot_widths=[slot.width for each in shards for slot in each.slots],
             slot_initials=[slot.initial for slot in slots],
         )
-    return _Reserved(*outputs, shards)
+    return _Reserved(outputs.reservation, outputs.rows, shards)
 
 
 def _reads_of_loss(
