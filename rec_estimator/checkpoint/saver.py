@@ -321,6 +321,12 @@ class Saver(tf.train.Saver):
     ) -> str:
         if global_step is None:
             return save_path
+        if isinstance(global_step, np.ndarray) and global_step.shape:
+            # A hook passes what the variable holds: a restore may have given it this shape.
+            raise ValueError(
+                f"global_step must be an integer of shape [], got an array of shape "
+                f"{list(global_step.shape)}; restore a checkpoint that is whole"
+            )
         if not isinstance(global_step, (int, np.integer)):
             global_step = tf.train.global_step(session, global_step)
         return f"{save_path}-{int(global_step):0{8 if self._pads_step else 1}d}"

@@ -455,6 +455,12 @@ def _check_gradient(gradient: Gradient, variable: Variable) -> None:
             f"gradient of table {variable.name!r} must be tf.IndexedSlices, got {gradient!r}; "
             "tf.gradients and compute_gradients() give them"
         )
+    values, keys = gradient.values.shape, gradient.indices.shape
+    if not values.is_compatible_with(keys.concatenate([_shards(variable)[0].dim])):
+        raise ValueError(
+            f"gradient of table {variable.name!r} must have a row of {_shards(variable)[0].dim} "
+            f"floats for each key, got values of shape {values} for keys of shape {keys}"
+        )
     if gradient.indices.op.type == "SparseAccumulatorTakeGradient":
         # It takes a key that one worker's batch repeats for one occurrence, and keeps no counts.
         raise ValueError(

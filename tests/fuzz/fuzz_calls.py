@@ -378,8 +378,10 @@ class Caller:
         fed = {}
         built = {name: self._build(value, fed) for name, value in arguments.items()}
         outputs = getattr(self.gen, f"rec_estimator_{op}")(**built)
-        if op in ("table_handle", "tables_reserve"):  # Not NumPy arrays.
+        if op == "table_handle":  # Not a NumPy array.
             outputs = outputs.op
+        elif op == "tables_reserve":  # Its first output is none.
+            outputs = outputs.rows
         self.session.run(outputs, fed)
 
     def _build(self, value, fed):

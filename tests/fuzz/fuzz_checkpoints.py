@@ -76,7 +76,7 @@ class Model:
         for name, exports in self.exports.items():
             try:
                 found[name] = exported(session.run(exports), name == BLOOM)
-            except tf.errors.FailedPreconditionError:
+            except (tf.errors.AbortedError, tf.errors.FailedPreconditionError):
                 found[name] = None
         return found
 

@@ -18,6 +18,9 @@ INITIAL = rec.InitializerOption(tf.constant_initializer([1.0, 0.5]), default_val
 
 FILTERS = {"counter": rec.CounterFilter(3), "bloom": rec.CBFFilter(3, 100, 0.01)}
 
+# The names in the files of what the sketch of a CBFFilter holds, in its order.
+CELLS = ("bloom_layout", "bloom_generations", "bloom_blocks", "bloom_counters")
+
 
 class Tables:
     """A table with each filter, trained by Adagrad, with a dense variable beside them.
@@ -47,6 +50,7 @@ class Tables:
         for table in tables:
             for number, shard in enumerate(table):
                 fields = saveable.export_shard(shard, shard.slots)._asdict()
+                fields.update(zip(CELLS, fields.pop("sketch")))
                 for field, tensors in fields.items():
                     for place, tensor in enumerate(tf.nest.flatten(tensors)):
                         self._contents[f"{table.name}-{number}-{field}-{place}"] = tensor

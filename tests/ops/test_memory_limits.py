@@ -39,9 +39,10 @@ def make_actions(gen, session, folder):
     keys = tf.placeholder(tf.int64, [None])
     hyper, none = [np.float32(0.1)], np.zeros([0], np.int64)
     grads = tf.ones([tf.size(keys), DIM])
-    train = gen.rec_estimator_table_apply(
-        table, keys, grads, none, np.int64(1), hyper, rule="Adagrad", **ADAGRAD
+    reservation, _ = gen.rec_estimator_tables_reserve(
+        [table], [keys], [none], rule="Adagrad", **ADAGRAD
     )
+    train = gen.rec_estimator_tables_apply(reservation, [grads], np.int64(1), hyper)
     lookup = gen.rec_estimator_table_lookup(table, keys, dim=DIM, unknown="initial")
     rows = tf.stack([tf.range(tf.size(keys, out_type=tf.int64)) // 2, tf.zeros_like(keys)], axis=1)
     grouped = gen.rec_estimator_table_group_lookup(

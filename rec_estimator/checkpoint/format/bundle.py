@@ -144,8 +144,7 @@ class Index:
         tensor = self.tensor(name)
         part = tensor.header
         path = self._data_file(part.entry.shard_id)
-        is_one = tensor.dtype == tf.string and tensor.shape == () and tensor.ranges == [part]
-        if not is_one or not 5 <= part.entry.size <= _MOST_STRING:
+        if not _is_short_string(tensor):
             raise _data_loss(
                 self._path,
                 f"tensor {name!r} must be a string of shape [] and at most {_MOST_STRING} bytes, "
@@ -232,6 +231,8 @@ class Bundle(Index):
                         pass
                 elif part.is_plain:
                     large.setdefault(path, []).append(part)
+            if _is_short_string(tensor):
+                self.read_string(tensor.name)
         if compare is None:
             return
         for path, parts in large.items():
@@ -420,6 +421,12 @@ def format_bytes(count: int) -> str:
         if size < 999.95:
             return f"{size:.1f} {unit}"
     return f"{size / 1000:,.1f} TB"
+
+
+def _is_short_string(tensor: StoredTensor) -> bool:
+    """Whether it is one string of at most 4 KiB, for example one that says what a delta changes."""
+    is_one = tensor.dtype == tf.string and tensor.shape == () and tensor.ranges == [tensor.header]
+    return is_one and 5 <= tensor.nbytes <= _MOST_STRING
 
 
 def _string_of(data: bytes, checksum: int) -> Optional[bytes]:
