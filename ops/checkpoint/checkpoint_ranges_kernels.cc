@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "ops/core/base/crc32c.h"
+#include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/intra_op_threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -25,7 +27,6 @@ using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::RandomAccessFile;
 using ::tensorflow::Status;
-using ::tensorflow::StringPiece;
 using ::tensorflow::Tensor;
 using ::tensorflow::tstring;
 using ::tensorflow::errors::InvalidArgument;
@@ -48,7 +49,7 @@ Status CompareRange(const RandomAccessFile& file, int64_t offset, int64_t size,
   *matches = false;
   while (size > 0) {
     const size_t n = std::min(size, kChunk);
-    StringPiece read;
+    absl::string_view read;
     const Status status = file.Read(offset, n, &read, buffer.get());
     if (read.size() != n) {
       if (status.ok() || tensorflow::errors::IsOutOfRange(status)) {
@@ -118,7 +119,7 @@ class CheckpointRangesMatchOp : public OpKernel {
 
 REGISTER_KERNEL_BUILDER(
     Name("RecEstimator>CheckpointRangesMatch").Device(DEVICE_CPU),
-    CheckpointRangesMatchOp);
+    Guarded<CheckpointRangesMatchOp>);
 
 }  // namespace
 }  // namespace rec_estimator

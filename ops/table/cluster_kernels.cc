@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "ops/table/guarded_kernel.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -89,9 +90,9 @@ class AssignMaxOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>CheckRowLimit").Device(DEVICE_CPU),
-                        CheckRowLimitOp);
+                        Guarded<CheckRowLimitOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>AssignMax").Device(DEVICE_CPU),
-                        AssignMaxOp);
+                        Guarded<AssignMaxOp>);
 
 }  // namespace
 }  // namespace rec_estimator

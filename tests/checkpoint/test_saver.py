@@ -145,6 +145,15 @@ def test_a_prefix_that_holds_the_step_is_not_written_again(tmp_path, trained):
     assert saver.save(session, str(tmp_path / "model"), global_step=step).endswith("-4")
 
 
+def test_a_global_step_that_a_restore_gave_another_shape_is_an_error(tmp_path, trained):
+    # A hook passes the value of the variable.
+    with pytest.raises(
+        ValueError, match=r"global_step must be an integer of shape \[\], got .* \[1\]"
+    ):
+        rec.Saver().save(trained[0], str(tmp_path / "model"), global_step=np.array([1]))
+    assert names_in(tmp_path) == []
+
+
 def test_checkpoint_is_written_again_if_training_does_not_count_steps(tmp_path):
     step = tf.train.get_or_create_global_step()
     weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())

@@ -298,7 +298,7 @@ def test_failed_update_leaves_the_table_free_for_another():
     table = rec.get_embedding_variable("t", 2)
     optimizer = rec.optimizers.AdagradOptimizer(0.1)
     keys = tf.constant([1], tf.int64)
-    with pytest.raises(ValueError, match="gradient of table 't' must have a row of 2 floats for each key"):
+    with pytest.raises(ValueError, match="gradient of table 't' must have a row of 2 floats for"):
         optimizer.apply_gradients([(tf.IndexedSlices(tf.zeros([2, 2]), keys), table)])
     optimizer.apply_gradients([(tf.IndexedSlices(tf.zeros([1, 2]), keys), table)])
 
