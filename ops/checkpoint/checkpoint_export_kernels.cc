@@ -257,7 +257,8 @@ class TableExportOp : public OpKernel {
       Tensor* out;
       TF_RETURN_IF_ERROR(context->allocate_output(
           each.output, TensorShape(each.empty_shape), &out));
-      std::memset(out->data(), 0, out->TotalBytes());
+      // The data of an empty tensor may be null, which memset must not get.
+      if (out->TotalBytes() > 0) std::memset(out->data(), 0, out->TotalBytes());
     }
     return Status();
   }

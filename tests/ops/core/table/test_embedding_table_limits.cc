@@ -117,7 +117,7 @@ TEST(StepBeyondTheLimitChangesNothing) {
     RowRules rules;
     rules.max_rows = 5000;
     rules.has_padding = true;
-    EmbeddingTable table(kDim, 0.0f, {threshold, 2, 0, 0}, rules);
+    EmbeddingTable table(kDim, 0.0f, {threshold, 2}, rules);
     Threads threads(2);
     int64_t too_many;
     EXPECT_TRUE(Step(&table, Range(0, 3000), Range(2500, 4000), &too_many,
@@ -146,7 +146,7 @@ TEST(StepBeyondTheLimitChangesNothing) {
 TEST(UnadmittedKeysDoNotCountTowardsTheLimit) {
   RowRules rules;
   rules.max_rows = 2;
-  EmbeddingTable table(kDim, 0.0f, {3, 1, 0, 0}, rules);
+  EmbeddingTable table(kDim, 0.0f, {3, 1}, rules);
   int64_t too_many;
   EXPECT_TRUE(Step(&table, Range(0, 100), Range(0, 100), &too_many));
   EXPECT_TRUE(Step(&table, {1, 2}, {}, &too_many));
@@ -158,7 +158,7 @@ TEST(UnadmittedKeysDoNotCountTowardsTheLimit) {
 TEST(RowsAfterAStepAreKnownWhenItIsReserved) {
   RowRules rules;
   rules.has_padding = true;
-  EmbeddingTable table(kDim, 0.0f, {2, 1, 0, 0}, rules);
+  EmbeddingTable table(kDim, 0.0f, {2, 1}, rules);
   Threads threads(2);
   const auto rows_after = [&](const std::vector<int64_t>& keys,
                               const std::vector<int64_t>& counted) {
@@ -184,8 +184,8 @@ TEST(BitsDoNotDependOnThreads) {
   rules.has_padding = true;
   rules.frozen_keys = {5, 77, 8000};
   Threads threads(3);
-  EmbeddingTable one(kDim, 0.0f, {2, 1, 0, 0}, rules);
-  EmbeddingTable many(kDim, 0.0f, {2, 1, 0, 0}, rules);
+  EmbeddingTable one(kDim, 0.0f, {2, 1}, rules);
+  EmbeddingTable many(kDim, 0.0f, {2, 1}, rules);
   std::mt19937_64 random(1);
   int refused = 0;
   for (int step = 0; step < 40; ++step) {
