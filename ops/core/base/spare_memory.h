@@ -2,9 +2,9 @@
 // Large blocks of memory that were freed and are likely to be wanted again.
 //
 // New memory is expensive: the system clears it, and a virtual machine whose
-// host takes back what its guest frees first gets it from there, which was
-// measured at 1 to 2.7 s/GiB. A table that is emptied and restored, or closed
-// and built again for the next evaluation, would pay that for all its rows each
+// host takes back what its guest frees first gets it from there. A table that
+// is emptied and restored, or closed and built again for the next evaluation,
+// would pay that for all its rows each time.
 // time.
 //
 // Kept blocks are marked with MADV_FREE: the system takes their pages as soon
