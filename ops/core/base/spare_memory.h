@@ -5,7 +5,6 @@
 // host takes back what its guest frees first gets it from there. A table that
 // is emptied and restored, or closed and built again for the next evaluation,
 // would pay that for all its rows each time.
-// time.
 //
 // Kept blocks are marked with MADV_FREE: the system takes their pages as soon
 // as it runs short of memory, and a page that it took is a new one when it is
