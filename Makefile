@@ -33,9 +33,9 @@ test: library ## run the Python tests, all but the slow ones, in two processes
 test-slow: library ## run the slow Python tests too
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow or not slow"
 
-# The processes of tests/fuzz set their own behavior.
+# The processes of tests/fuzz and of clusters set their own behavior.
 test-v1: library ## run the Python tests, all but the slow ones, after tf.disable_v2_behavior()
-	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior --ignore tests/fuzz
+	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior --ignore tests/fuzz --ignore tests/training/test_cluster.py
 
 test-matrix: ## run the Python tests on each pair of TensorFlow and Python, or on those in PAIRS
 	$(PYTHON) _build/test_matrix.py --output benchmarks/results/test_matrix.json $(if $(PAIRS),--pairs $(PAIRS))

@@ -124,8 +124,7 @@ def test_every_op_on_a_table_is_on_the_task_of_its_handle():
         loss = tf.reduce_sum(vectors + rec.embedding_lookup(plain, keys))
         rec.optimizers.AdagradOptimizer(0.1).minimize(loss, global_step=step)
         plain.size(), plain.get_frequency(keys), plain.get_version(keys), plain.export()
-        for entry in tf.global_variables():
-            entry.is_initialized()
+        tf.report_uninitialized_variables()
         rec.Saver(sharded=True)
         tf.train.Saver(sharded=True)
     for table in (limited, plain):
