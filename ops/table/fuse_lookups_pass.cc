@@ -25,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/table/fused_lookups.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/node_def_builder.h"
 #include "tensorflow/core/graph/algorithm.h"
@@ -42,9 +43,6 @@ using tensorflow::Status;
 
 constexpr char kGroupLookup[] = "RecEstimator>TableGroupLookup";
 constexpr char kGroupLookupGrad[] = "RecEstimator>TableGroupLookupGrad";
-
-// Attribute of a fused op: the name of each lookup, for error messages.
-constexpr char kNames[] = "_rec_estimator_names";
 
 // Parts of the types of ops that wait for something that is not an input. It
 // may be done by an op that depends on another lookup, and the graph has no
@@ -205,7 +203,7 @@ class Fusion {
       }
       builder.Input(outs);
     }
-    builder.Attr("combiners", combiners_).Attr(kNames, names_);
+    builder.Attr("combiners", combiners_).Attr(kFusedLookupNames, names_);
     if (!is_gradient_) builder.Attr("dims", dims_).Attr("unknowns", unknowns_);
     builder.Device(nodes_[0]->requested_device());
     tensorflow::NodeDef def;

@@ -15,6 +15,7 @@
 #include "ops/core/base/float8.h"
 #include "ops/core/base/parallel.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/table/fused_lookups.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/intra_op_threads.h"
 #include "ops/table/table_resource.h"
@@ -147,9 +148,8 @@ struct RowIds {
 // fused into this one, else by number.
 std::vector<std::string> LookupNames(OpKernelConstruction* context, size_t n) {
   std::vector<std::string> names;
-  if (context->HasAttr("_rec_estimator_names") &&
-      context->GetAttr("_rec_estimator_names", &names).ok() &&
-      names.size() == n) {
+  if (context->HasAttr(kFusedLookupNames) &&
+      context->GetAttr(kFusedLookupNames, &names).ok() && names.size() == n) {
     return names;
   }
   names.clear();

@@ -4,11 +4,12 @@
 DenseValue    a tensor; its rows, if it has any, are users or candidates
 SparseValue   a component of a sparse or ragged tensor of users, or made of one
   EntryRows     one row for each entry: the ids and weights, and whatever is computed from them
-  Indices, RowNumbers, DenseShape, RowSplits, ChosenPositions, DistinctPositions, EntryShape,
-  Component     numbers that describe the entries; each class knows how to repeat itself
+  EntryNumbers  numbers that describe the entries: Indices, RowNumbers, DenseShape, RowSplits,
+                ChosenPositions, DistinctPositions, EntryShape, Component
 ListValue     a list of tensors of one shape (TensorList, or the flow of a TensorArray)
 """
 
+import abc
 import dataclasses
 import enum
 from typing import Callable, List, Optional, Tuple, Union
@@ -57,7 +58,7 @@ class Deferred:
         return self._tensor
 
 
-class Value:
+class Value(abc.ABC):
     """What the pass knows of a tensor; one of DenseValue, SparseValue and ListValue.
 
     Attributes:
@@ -73,13 +74,13 @@ class Value:
     dims: Shape
     entries: Optional[Union[Entries, Distinct]]
 
+    @abc.abstractmethod
     def known_dims(self) -> Tuple[Size, ...]:
         """The shape, if the pass knows all of it.
 
         Raises:
           CannotMove: It does not.
         """
-        raise NotImplementedError
 
     def computed(self) -> tf.Tensor:
         """The tensor of the compressed graph, on its side."""
@@ -177,10 +178,6 @@ class SparseValue(Value):
         """Raises CannotMove: the numbers would not mean the same to an op that has no rule."""
         raise CannotMove("takes a component of a sparse or ragged tensor")
 
-    def repeated(self) -> tf.Tensor:
-        """The same component of the sparse or ragged tensor of N rows."""
-        raise NotImplementedError
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EntryRows(SparseValue):
@@ -205,7 +202,16 @@ class EntryRows(SparseValue):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Indices(SparseValue):
+class EntryNumbers(SparseValue):
+    """Numbers that describe the entries. Each class knows how to repeat itself."""
+
+    @abc.abstractmethod
+    def repeated(self) -> tf.Tensor:
+        """The same component of the sparse or ragged tensor of N rows."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Indices(EntryNumbers):
     """The indices of a SparseTensor, int64 [n, r]."""
 
     entries: Entries
@@ -216,7 +222,7 @@ class Indices(SparseValue):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RowNumbers(SparseValue):
+class RowNumbers(EntryNumbers):
     """The user of each entry, [n]: the first column of the indices."""
 
     entries: Entries
@@ -227,7 +233,7 @@ class RowNumbers(SparseValue):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class RowSplits(SparseValue):
+class RowSplits(EntryNumbers):
     """The outermost row_splits of a RaggedTensor, [B + 1]."""
 
     entries: Entries
@@ -238,7 +244,7 @@ class RowSplits(SparseValue):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DenseShape(SparseValue):
+class DenseShape(EntryNumbers):
     """The dense_shape of a SparseTensor, int64 [r].
 
     Attributes:
@@ -258,7 +264,7 @@ class DenseShape(SparseValue):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ChosenPositions(SparseValue):
+class ChosenPositions(EntryNumbers):
     """The positions of the entries that a mask selects, int64 [k] or [k, 1]."""
 
     entries: Chosen
@@ -269,7 +275,7 @@ class ChosenPositions(SparseValue):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class DistinctPositions(SparseValue):
+class DistinctPositions(EntryNumbers):
     """The position of each entry's value among the distinct values, [n].
 
     Attributes:
@@ -286,7 +292,7 @@ class DistinctPositions(SparseValue):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class EntryShape(SparseValue):
+class EntryShape(EntryNumbers):
     """The shape of a tensor of one row for each entry, [1 + len(sizes)].
 
     Attributes:
@@ -304,7 +310,7 @@ class EntryShape(SparseValue):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Component(SparseValue):
+class Component(EntryNumbers):
     """Any other component, which no rule takes.
 
     Attributes:

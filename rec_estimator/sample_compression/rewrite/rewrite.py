@@ -25,6 +25,7 @@ from rec_estimator.sample_compression.analysis.values import (
     Component,
     DenseShape,
     DenseValue,
+    EntryNumbers,
     EntryRows,
     Indices,
     ListValue,
@@ -237,7 +238,7 @@ class Rewrite:
     def _repeat(self, value: Value, is_broadcast: bool) -> tf.Tensor:
         if isinstance(value, ListValue):
             return self._repeat_list(value)
-        if isinstance(value, SparseValue) and not isinstance(value, EntryRows):
+        if isinstance(value, EntryNumbers):
             return value.repeated()
         axis, tensor = value.axis, value.computed()
         assert axis is not None

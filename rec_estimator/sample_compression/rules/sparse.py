@@ -26,12 +26,12 @@ from rec_estimator.sample_compression.analysis.values import (
     DenseShape,
     DenseValue,
     DistinctPositions,
+    EntryNumbers,
     EntryRows,
     EntryShape,
     Indices,
     RowNumbers,
     Side,
-    SparseValue,
     Value,
     elements_in,
     is_known,
@@ -98,7 +98,7 @@ def _is_shape(value: Value) -> bool:
 
 def _identity(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
     (value,) = inputs
-    if not isinstance(value, SparseValue) or isinstance(value, EntryRows):
+    if not isinstance(value, EntryNumbers):
         return None
     if not isinstance(value.entries, Entries):
         return None

@@ -263,7 +263,8 @@ TEST(AReservedStepNeedsNoMoreMemory) {
   EXPECT_TRUE(BitsOf(tables) == BitsOf(expected));
 }
 
-TEST(AFullTableRefusesTheStepOfAll) {
+// Two tables, the second with a limit of 100 rows.
+Tables MakeTablesOneOf100Rows() {
   RowRules limited;
   limited.max_rows = 100;
   Tables tables;
@@ -271,6 +272,11 @@ TEST(AFullTableRefusesTheStepOfAll) {
   tables.push_back(
       std::make_unique<EmbeddingTable>(4, 0.0f, FilterSpec(), limited));
   for (const auto& table : tables) table->EnsureSlots({{"Adagrad", 4, 0.1f}});
+  return tables;
+}
+
+TEST(AFullTableRefusesTheStepOfAll) {
+  const Tables tables = MakeTablesOneOf100Rows();
   std::mt19937_64 random(5);
   Batches batches;
   for (int i = 0; i < 2; ++i) batches.emplace_back(900, 102, 4, &random);
@@ -283,13 +289,7 @@ TEST(AFullTableRefusesTheStepOfAll) {
 }
 
 TEST(RowsThatAnotherStepTookInBetweenRefuseTheStepOfAll) {
-  RowRules limited;
-  limited.max_rows = 100;
-  Tables tables;
-  tables.push_back(std::make_unique<EmbeddingTable>(4));
-  tables.push_back(
-      std::make_unique<EmbeddingTable>(4, 0.0f, FilterSpec(), limited));
-  for (const auto& table : tables) table->EnsureSlots({{"Adagrad", 4, 0.1f}});
+  const Tables tables = MakeTablesOneOf100Rows();
   std::mt19937_64 random(5);
   Batches batches;
   for (int i = 0; i < 2; ++i) batches.emplace_back(900, 60, 4, &random);
