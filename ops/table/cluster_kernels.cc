@@ -4,8 +4,13 @@
 #include <cstdint>
 #include <string>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "ops/core/base/crc32c.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/table_resource.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
@@ -89,10 +94,33 @@ class AssignMaxOp : public OpKernel {
   }
 };
 
+class OpsFingerprintOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    tensorflow::OpList registered;
+    tensorflow::OpRegistry::Global()->Export(/*include_internal=*/false,
+                                             &registered);
+    std::string ours;  // In the order of names.
+    for (const tensorflow::OpDef& op : registered.op()) {
+      if (absl::StartsWith(op.name(), "RecEstimator>")) {
+        op.AppendToString(&ours);
+      }
+    }
+    Tensor* fingerprint;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &fingerprint));
+    fingerprint->scalar<tensorflow::tstring>()() = absl::StrCat(
+        absl::Hex(ExtendCrc32c(0, ours.data(), ours.size()), absl::kZeroPad8));
+  }
+};
+
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>CheckRowLimit").Device(DEVICE_CPU),
                         Guarded<CheckRowLimitOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>AssignMax").Device(DEVICE_CPU),
                         Guarded<AssignMaxOp>);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>OpsFingerprint").Device(DEVICE_CPU),
+                        Guarded<OpsFingerprintOp>);
 
 }  // namespace
 }  // namespace rec_estimator

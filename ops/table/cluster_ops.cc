@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Declares the ops for what several tasks of a cluster decide about a table
-// together: its row limit over all shards, and its greatest timestamp.
+// Declares the ops for what several tasks of a cluster must agree on: the row
+// limit of a table over all shards, its greatest timestamp, and the ops that
+// they have loaded.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -45,6 +46,16 @@ Sets an int64 variable to the greater of its value and another, in one step for 
 
 variable: []. A variable of shape [].
 value: [].
+)doc");
+
+REGISTER_OP("RecEstimator>OpsFingerprint")
+    .Output("fingerprint: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Returns what tells the ops of this process from those of another version.
+
+fingerprint: []. 8 hexadecimal digits, of the inputs, outputs and attributes of all ops of this library.
 )doc");
 
 }  // namespace

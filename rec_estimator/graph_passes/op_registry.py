@@ -80,6 +80,7 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry(TABLES_APPLY, is_update=True),
     OpEntry("RecEstimator>CheckRowLimit"),
     OpEntry("RecEstimator>AssignMax"),
+    OpEntry("RecEstimator>OpsFingerprint"),
     # Checkpoints.
     OpEntry("RecEstimator>TableExport", Reads.TABLE),
     OpEntry("RecEstimator>TablesSave", Reads.TABLE),

@@ -255,7 +255,8 @@ def check_servers(addresses: List[str], model_dir: str, seconds: float) -> None:
 
     Raises:
       TimeoutError: A ps accepts connections, but does not answer as a server of TensorFlow.
-      RuntimeError: A ps has not loaded our library, or what answers at its address is another task.
+      RuntimeError: A ps has not loaded our library, or that of another version, or what answers at
+        its address is another task.
       OSError: A ps does not see the folder.
     """
     tf.io.gfile.makedirs(model_dir)
@@ -292,10 +293,7 @@ def _check_server(task: int, address: str, probe: str, token: str, seconds: floa
     device = f"/job:ps/task:{task}"
     config = tf.ConfigProto(device_filters=[device], operation_timeout_in_ms=round(1000 * seconds))
     with tf.Graph().as_default(), tf.device(f"{device}/device:CPU:0"):
-        # Any op of ours: importing the graph fails without the library.
-        ours = _ops.gen.rec_estimator_repeat_rows(
-            tf.zeros([1, 1]), tf.constant([0, 1]), axis=0, keep_one=False
-        )
+        theirs = _ops.gen.rec_estimator_ops_fingerprint()
         read = tf.io.read_file(probe)
         try:
             with tf.Session(f"grpc://{address}", config=config) as session:
@@ -306,20 +304,32 @@ def _check_server(task: int, address: str, probe: str, token: str, seconds: floa
                 )
                 if others or not names:
                     raise _wrong_task(task, address, f"{others or 'no device'}")
-                session.run(ours)
+                fingerprint = session.run(theirs)
                 seen = session.run(read)
         except tf.errors.NotFoundError as error:
             if "Op type not registered" in str(error):
-                raise RuntimeError(
-                    f"ps {task} at {address} must have loaded rec_estimator, got a server without "
-                    "its ops; import rec_estimator there, or start it with `python -m "
-                    "rec_estimator.ps`"
-                ) from error
+                raise _library_error(task, address, "a server without these ops") from error
             raise _folder_error(task, address, probe) from error
         except tf.errors.InvalidArgumentError as error:
             raise _wrong_task(task, address, error.message) from error
+    if fingerprint != _fingerprint():
+        raise _library_error(task, address, "other ops")
     if seen.decode() != token:
         raise _folder_error(task, address, probe)
+
+
+def _fingerprint() -> bytes:
+    """That of the ops that this process has loaded."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        return session.run(_ops.gen.rec_estimator_ops_fingerprint())
+
+
+def _library_error(task: int, address: str, got: str) -> RuntimeError:
+    return RuntimeError(
+        f"ps {task} at {address} must have loaded the ops of this version of rec_estimator, got "
+        f"{got}; install the same version there, and import rec_estimator or start it with `python "
+        "-m rec_estimator.ps`"
+    )
 
 
 def _wrong_task(task: int, address: str, got: str) -> RuntimeError:

@@ -135,6 +135,7 @@ VALID_CALLS = {
     "table_contains": {"table": Table("filtered"), "keys": KEYS},
     "check_row_limit": {"rows": [np.int64(1), np.int64(2)], "table_name": "t", "max_rows": 3},
     "assign_max": {"variable": Table("variable"), "value": np.int64(7)},
+    "ops_fingerprint": {},
     "table_evict": {
         "table": Table("filtered"),
         "global_step": np.int64(9),

@@ -108,6 +108,17 @@ def test_a_server_that_is_not_of_tensorflow_is_an_error_with_its_address(tmp_pat
     assert not list((tmp_path / "model").iterdir())
 
 
+def test_a_ps_with_the_ops_of_another_version_is_an_error_with_its_address(tmp_path, monkeypatch):
+    (port,) = cluster_jobs.free_ports(1)
+    address = f"127.0.0.1:{port}"
+    tf.train.Server({"ps": [address]}, job_name="ps", task_index=0)
+    cluster.check_servers([address], str(tmp_path / "model"), seconds=30)
+    # This process has the ops of the server, so it must take its own for others.
+    monkeypatch.setattr(cluster, "_fingerprint", lambda: b"01234567")
+    with pytest.raises(RuntimeError, match=f"ps 0 at {address} must have .*, got other ops; "):
+        cluster.check_servers([address], str(tmp_path / "model"), seconds=30)
+
+
 def counts_of(lines):
     keys, counts = np.unique([int(key) for key in lines.split()], return_counts=True)
     return dict(zip(keys.tolist(), counts.tolist()))
@@ -149,4 +160,4 @@ def test_a_ps_that_never_comes_back_is_an_error_in_every_task(tmp_path):
 def test_a_ps_without_the_library_fails_by_name(tmp_path):
     status, last_line = cluster_jobs.run("ps_without_library", tmp_path)
     assert status == 1 and "RuntimeError: ps 0 at 127.0.0.1:" in last_line
-    assert "must have loaded rec_estimator" in last_line
+    assert "must have loaded the ops of this version of rec_estimator" in last_line

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the ops with which the tasks of a cluster agree about a table."""
 
+import re
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -88,3 +91,15 @@ def test_assign_max_refuses_another_variable():
                 session.run(_ops.gen.rec_estimator_assign_max(latest.handle, np.int64(1)))
     with tf.Session() as session, pytest.raises(tf.errors.OpError, match="not|initialized"):
         session.run(_ops.gen.rec_estimator_assign_max(variable(0).handle, np.int64(1)))
+
+
+def test_the_fingerprint_of_the_ops_is_the_same_in_another_process():
+    code = (
+        "import tensorflow.compat.v1 as tf; from rec_estimator import _ops; "
+        "tf.disable_v2_behavior(); fingerprint = _ops.gen.rec_estimator_ops_fingerprint(); "
+        "print(tf.Session().run(fingerprint).decode())"
+    )
+    other = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    with tf.Session() as session:
+        here = session.run(_ops.gen.rec_estimator_ops_fingerprint()).decode()
+    assert re.fullmatch("[0-9a-f]{8}", here) and other.stdout.split()[-1] == here
