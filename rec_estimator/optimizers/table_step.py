@@ -15,6 +15,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes import op_registry
+from rec_estimator.optimizers import synchronous
 from rec_estimator.table import row_limit
 from rec_estimator.table.interfaces import SavedShard, SlotSpec
 from rec_estimator.table.shard import TableShard
@@ -127,8 +128,11 @@ class TableStep:
     def _apply(self, reserved: _Reserved, step: Optional[Collection[tf.Operation]]) -> tf.Operation:
         shards = reserved.shards
         updates = [self._updates[each.variable.shard] for each in shards]
-        reads = [op for each in shards for op in each.variable.shard.training_reads()]
-        reads += _reads_of_loss(shards, step)
+        reads: List[tf.Operation] = []
+        # The chief updates what all workers have sent, outside of their steps.
+        if not synchronous.is_accumulated(shards[0].indices):
+            reads += [op for each in shards for op in each.variable.shard.training_reads()]
+            reads += _reads_of_loss(shards, step)
         with (
             graphs.colocate_with(shards[0].variable.handle, ignore_existing=True),
             tf.control_dependencies(reads),

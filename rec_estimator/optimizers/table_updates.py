@@ -34,8 +34,9 @@ from rec_estimator._argument_checks import refuse_unsupported
 from rec_estimator.graph_passes.observers import building_optimizer_ops, observers
 from rec_estimator.graph_passes.overwrites import order_overwrites
 from rec_estimator.graph_passes.walk import ancestors, collect_new_ops
+from rec_estimator.optimizers import synchronous
 from rec_estimator.optimizers.table_step import TableStep, TrainedShard
-from rec_estimator.table.coverage import record_loss
+from rec_estimator.table.coverage import is_synchronous, record_loss
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table.registration import refuse_eager_mode
@@ -236,13 +237,16 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
           TypeError: The gradient of a table is not tf.IndexedSlices.
           RuntimeError: A table with padding_keys gets no gradient, or use_fusion_optim is True.
           ValueError: The graph already updates a table; one gradient is given for several shards;
-            tf.train.SyncReplicasOptimizer has averaged the gradient of a table; a table has
-            GlobalStepEvict, and there is no global step; or an observer of the graph, such as
-            sample-aware compression, refuses what was made of the gradients.
+            a table has GlobalStepEvict, and there is no global step; under
+            tf.train.SyncReplicasOptimizer, keys are counted that no gradient reaches; or an
+            observer of the graph, such as sample-aware compression, refuses what was made of the
+            gradients.
         """
         for observer in observers():
             observer.before_updates()
-        pairs = list(self._shown_to_tensorflow(_with_tables(grads_and_vars)))
+        grads_and_vars = list(_with_tables(grads_and_vars))
+        _check_same_step(grads_and_vars)
+        pairs = list(self._shown_to_tensorflow(grads_and_vars))
         tables = [v.shard.table for _, v in pairs if isinstance(v, ShardVariable)]
         for table in tables:
             if table.padding_keys and self.is_fused:
@@ -283,8 +287,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
             shards = _shards(variable)
             if gradient is not None:
                 _check_gradient(gradient, variable)
-                counted = _counted_keys(shards[0].counted_keys(gradient), gradient.indices)
-                yield gradient, ShardVariable(shards[0], variable, counted)
+                yield _shown_gradient(gradient, shards[0], variable)
                 continue
             for shard in shards:
                 if shard.table.padding_keys:
@@ -440,6 +443,48 @@ def _with_tables(pairs: Iterable[GradientAndVariable]) -> Iterable[GradientAndVa
         yield slices, shard
 
 
+def _check_same_step(pairs: Sequence[GradientAndVariable]) -> None:
+    """Refuses tables outside of the SyncReplicasOptimizer that trains the rest of the graph.
+
+    Under it, the chief updates when all workers have sent their gradients. The keys of a table
+    without a gradient are known to their worker only.
+    """
+    if not is_synchronous():
+        return
+    for gradient, variable in pairs:
+        if not isinstance(variable, (EmbeddingTable, TableShard)):
+            continue
+        if isinstance(gradient, tf.IndexedSlices):
+            is_outside = not synchronous.is_accumulated(gradient.indices)
+        else:
+            is_outside = any(shard.is_looked_up for shard in _shards(variable))
+        if is_outside:
+            raise ValueError(
+                f"table {variable.name!r} must get its gradient from the SyncReplicasOptimizer of "
+                f"this graph, got {gradient}; pass one of rec_estimator.optimizers to it, and only "
+                "tables that the loss depends on"
+            )
+
+
+def _shown_gradient(
+    gradient: tf.IndexedSlices, shard: TableShard, given: Variable
+) -> Tuple[Gradient, RuleVariable]:
+    """A gradient of a shard with the shard, which knows the keys to count beside it."""
+    if not synchronous.is_accumulated(gradient.indices):
+        counted = _counted_keys(shard.counted_keys(gradient), gradient.indices)
+        return gradient, ShardVariable(shard, given, counted)
+    sent = synchronous.sent_by_worker(gradient)
+    asks = any(lookup.admits is not None for lookup in shard.lookups)
+    if asks or _counted_keys(shard.counted_keys(sent), sent.indices):
+        raise ValueError(
+            f"table {given.name!r} must have lookups that all get gradients, without counts=, "
+            "access_threshold and compressed batches, under SyncReplicasOptimizer, got others; a "
+            "worker's keys without gradient do not reach the chief"
+        )
+    gradient, further = synchronous.count_occurrences(gradient, shard.dim)
+    return gradient, ShardVariable(shard, given, [further])
+
+
 def _counted_keys(
     others: List[tf.Tensor], gradient_keys: Optional[tf.Tensor] = None
 ) -> List[tf.Tensor]:
@@ -460,12 +505,6 @@ def _check_gradient(gradient: Gradient, variable: Variable) -> None:
         raise ValueError(
             f"gradient of table {variable.name!r} must have a row of {_shards(variable)[0].dim} "
             f"floats for each key, got values of shape {values} for keys of shape {keys}"
-        )
-    if gradient.indices.op.type == "SparseAccumulatorTakeGradient":
-        # It takes a key that one worker's batch repeats for one occurrence, and keeps no counts.
-        raise ValueError(
-            f"gradient of table {variable.name!r} must be that of one step, got the mean of an "
-            "accumulator; train without SyncReplicasOptimizer, whose mean of repeated keys is wrong"
         )
     if len(_shards(variable)) > 1:
         raise ValueError(

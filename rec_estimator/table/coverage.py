@@ -5,6 +5,7 @@ A list of variables made by hand may leave a table out. TensorFlow would then tr
 variables without a word. Here this is an error when a session begins.
 """
 
+import inspect
 from typing import Iterable, List, Optional, Set
 
 import tensorflow.compat.v1 as tf
@@ -80,10 +81,27 @@ def _message(tables: Iterable[EmbeddingTable]) -> str:
     )
 
 
-def _is_synchronous(graph: Optional[tf.Graph]) -> bool:
-    """Whether tf.train.SyncReplicasOptimizer, which asks before it updates, has begun its ops."""
-    with (graph or tf.get_default_graph()).as_default():
-        return any(each.op.name.startswith("sync_rep_local_step") for each in tf.local_variables())
+def is_synchronous(graph: Optional[tf.Graph] = None) -> bool:
+    """Whether a tf.train.SyncReplicasOptimizer, which accumulates gradients, trains the graph.
+
+    Args:
+      graph: The graph; None: the default graph.
+    """
+    ops = (graph or tf.get_default_graph()).get_operations()
+    return any(op.type.endswith("ConditionalAccumulator") for op in ops)
+
+
+def _is_synchronous_update_begun() -> bool:
+    """Whether the caller is tf.train.SyncReplicasOptimizer.
+
+    It asks which variables are initialized before it builds an op that could mark the graph as its
+    own, so only the call stack tells.
+    """
+    code = tf.train.SyncReplicasOptimizer.apply_gradients.__code__
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code is not code:
+        frame = frame.f_back
+    return frame is not None
 
 
 def check_tables_are_trained(graph: Optional[tf.Graph] = None) -> None:
@@ -96,13 +114,7 @@ def check_tables_are_trained(graph: Optional[tf.Graph] = None) -> None:
       ValueError: The graph has an untrained table.
     """
     tables = untrained_tables(graph)
-    if tables and _is_synchronous(graph):
-        raise ValueError(
-            f"table {tables[0].name!r} must be updated in every step of a worker, got a "
-            "SyncReplicasOptimizer, whose mean counts a key that a batch repeats once; train "
-            "without SyncReplicasOptimizer"
-        )
-    if tables:
+    if tables and not _is_synchronous_update_begun():
         raise ValueError(_message(tables))
 
 

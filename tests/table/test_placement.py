@@ -143,14 +143,3 @@ def test_a_graph_of_a_worker_is_marked():
     assert not placement.is_chief()
     with tf.Graph().as_default():
         assert placement.is_chief()
-
-
-def test_the_mean_of_an_accumulator_is_refused():
-    table = table_of()
-    loss = tf.reduce_sum(rec.embedding_lookup(table, tf.constant([1, 1, 2], tf.int64)))
-    optimizer = tf.train.SyncReplicasOptimizer(
-        rec.optimizers.GradientDescentOptimizer(0.1), replicas_to_aggregate=2
-    )
-    step = tf.train.get_or_create_global_step()
-    with pytest.raises(ValueError, match="train without SyncReplicasOptimizer"):
-        optimizer.minimize(loss, global_step=step)
