@@ -16,8 +16,12 @@ from rec_estimator.table.table import EmbeddingTable, graph_tables
 _LOSSES = ("rec_estimator", "losses")
 _WARNED = ("rec_estimator", "untrained_tables_with_a_warning")
 
-# TensorFlow's optimizers change variables with ops whose types begin with these.
-_UPDATES = ("Apply", "ResourceApply", "ResourceSparseApply", "SparseApply")
+# TensorFlow's optimizers change variables with ops whose types begin with these, or send gradients
+# to accumulators.
+_UPDATES = (
+    *("Apply", "ResourceApply", "ResourceSparseApply", "SparseApply"),
+    *("AccumulatorApply", "ResourceAccumulatorApply", "SparseAccumulatorApply"),
+)
 
 # No gradient flows through these ops.
 _STOPS = frozenset({"PreventGradient", "StopGradient"})
