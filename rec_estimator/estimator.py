@@ -28,7 +28,11 @@ from rec_estimator.optimizers.table_updates import TableUpdates
 from rec_estimator.sample_compression import training as compressed_training
 from rec_estimator.serving import portable as portable_lib
 from rec_estimator.table import placement
-from rec_estimator.table.coverage import check_tables_are_trained, record_loss
+from rec_estimator.table.coverage import (
+    check_tables_are_trained,
+    mark_not_for_training,
+    record_loss,
+)
 from rec_estimator.table.registration import train_tables_apart
 from rec_estimator.table.table import EmbeddingTable, graph_tables
 from rec_estimator.training import cluster
@@ -165,6 +169,8 @@ class RecEstimator(_WholeLoops):
                 placement.use_ps_tasks(config.num_ps_replicas)
                 if not config.is_chief:
                     placement.mark_not_chief()
+            else:  # Where many model_fns build a train_op, too, which then updates no table.
+                mark_not_for_training()
             if table_optimizer is not None:
                 train_tables_apart()
             if declarations:

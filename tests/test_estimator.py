@@ -422,3 +422,28 @@ def test_params_reach_the_model_fn_as_a_copy(tmp_path):
         embedding_features=FEATURES,
     ).train(input_fn(), steps=1)
     assert seen == [(0.25, 5)]
+
+
+def test_a_model_fn_that_always_builds_a_train_op_evaluates_and_predicts(tmp_path):
+    data = lambda: tf.data.Dataset.from_tensors(({"user": [1]}, [1.0])).repeat(3)  # noqa: E731
+
+    def model_fn(features, labels, mode):
+        weight = tf.get_variable("weight", [4], initializer=tf.ones_initializer())
+        scores = tf.reduce_sum(features["user"] * weight, axis=1)
+        loss = tf.reduce_sum(scores)
+        train_op = tf.train.GradientDescentOptimizer(0.5).minimize(
+            loss, global_step=tf.train.get_or_create_global_step()
+        )
+        return rec.EstimatorSpec(mode, {"scores": scores}, loss=loss, train_op=train_op)
+
+    estimator = rec.RecEstimator(
+        model_fn,
+        str(tmp_path),
+        embedding_features=[rec.EmbeddingFeature("user", dim=4)],
+        table_optimizer=rec.optimizers.GradientDescentOptimizer(0.5),
+    )
+    estimator.train(data, steps=2)
+    metrics = estimator.evaluate(data)
+    assert metrics["global_step"] == 2
+    (first, *_) = estimator.predict(data)
+    np.testing.assert_allclose(metrics["loss"], first["scores"], rtol=1e-6)  # The mean of floats.

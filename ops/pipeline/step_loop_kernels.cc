@@ -3,6 +3,7 @@
 // kernels that keep state between steps.
 #include <atomic>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -87,14 +88,24 @@ class StepSequence {
         cancellation->IsCancelled()) {
       status_ = tensorflow::errors::Cancelled("the step loop was cancelled");
     }
-    if (steps_left_ == 0 || !status_.ok()) {
-      Finish();
-      return false;
+    if (steps_left_ > 0 && status_.ok()) {
+      try {
+        MakeOptions();
+        --steps_left_;
+        return true;
+      } catch (const std::bad_alloc&) {
+        status_ = NoMemoryFor(context_->op_kernel().name());
+      }
     }
-    --steps_left_;
+    Finish();
+    return false;
+  }
+
+  // Makes the options of the next step. May throw std::bad_alloc.
+  void MakeOptions() {
     options_.emplace();  // Has a new step id.
     options_->rendezvous = context_->rendezvous();
-    options_->cancellation_manager = cancellation;
+    options_->cancellation_manager = context_->cancellation_manager();
     options_->collective_executor = context_->collective_executor();
     options_->stats_collector = context_->stats_collector();
     options_->runner = context_->runner();
@@ -108,7 +119,6 @@ class StepSequence {
           resources->Cleanup(name).IgnoreError();
         });
     options_->step_container = container_.get();
-    return true;
   }
 
   void Finish() {
@@ -139,35 +149,46 @@ class StepLoopOp : public AsyncOpKernel {
   }
 
   void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
-    const Tensor* count;
-    OpInputList captured;
-    OP_REQUIRES_OK_ASYNC(context, context->input("count", &count), done);
-    OP_REQUIRES_OK_ASYNC(context, context->input_list("captured", &captured),
-                         done);
-
-    OP_REQUIRES_OK_ASYNC(context, CheckRank(*count, 0, "count", "[]"), done);
-    const int64_t steps = count->scalar<int64_t>()();
-    OP_REQUIRES_ASYNC(
-        context, steps >= 0 && steps <= kMaxCount,
-        InvalidArgument("count must be in [0, ", kMaxCount, "], got ", steps),
-        done);
-    if (steps == 0) return done();
-    FunctionLibraryRuntime* library = context->function_library();
-    OP_REQUIRES_ASYNC(context, library != nullptr,
-                      tensorflow::errors::Internal(
-                          "the device must have a function library, got none"),
-                      done);
-
-    FunctionLibraryRuntime::Handle handle;
-    OP_REQUIRES_OK_ASYNC(context, InstantiateStep(library, captured, &handle),
-                         done);
-    (new StepSequence(context, library, handle, steps,
-                      std::vector<Tensor>(captured.begin(), captured.end()),
-                      std::move(done)))
-        ->RunSteps();
+    StepSequence* sequence = nullptr;
+    Status status;
+    try {
+      status = MakeSequence(context, done, &sequence);
+    } catch (const std::bad_alloc&) {
+      status = NoMemoryFor(context->op_kernel().name());
+    }
+    if (sequence != nullptr) return sequence->RunSteps();
+    if (!status.ok()) context->SetStatus(status);
+    done();
   }
 
  private:
+  // Checks the inputs and makes the sequence of steps; none for a count of 0.
+  Status MakeSequence(OpKernelContext* context, const DoneCallback& done,
+                      StepSequence** sequence) {
+    const Tensor* count;
+    OpInputList captured;
+    TF_RETURN_IF_ERROR(context->input("count", &count));
+    TF_RETURN_IF_ERROR(context->input_list("captured", &captured));
+    TF_RETURN_IF_ERROR(CheckRank(*count, 0, "count", "[]"));
+    const int64_t steps = count->scalar<int64_t>()();
+    if (steps < 0 || steps > kMaxCount) {
+      return InvalidArgument("count must be in [0, ", kMaxCount, "], got ",
+                             steps);
+    }
+    if (steps == 0) return Status();
+    FunctionLibraryRuntime* library = context->function_library();
+    if (library == nullptr) {
+      return tensorflow::errors::Internal(
+          "the device must have a function library, got none");
+    }
+    FunctionLibraryRuntime::Handle handle;
+    TF_RETURN_IF_ERROR(InstantiateStep(library, captured, &handle));
+    *sequence = new StepSequence(
+        context, library, handle, steps,
+        std::vector<Tensor>(captured.begin(), captured.end()), done);
+    return Status();
+  }
+
   // Instantiates the step's function once per library.
   Status InstantiateStep(FunctionLibraryRuntime* library,
                          const OpInputList& captured,
@@ -296,7 +317,7 @@ class SharedKernelOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>StepLoop").Device(DEVICE_CPU),
-                        StepLoopOp);
+                        GuardedAsync<StepLoopOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>SharedKernel").Device(DEVICE_CPU),
                         Guarded<SharedKernelOp>);
 

@@ -17,6 +17,7 @@
 #include "ops/core/math/row_update.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/training_step.h"
+#include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/intra_op_threads.h"
 #include "ops/table/slot_attrs.h"
@@ -456,9 +457,9 @@ class TablesApplyOp : public OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TablesReserve").Device(DEVICE_CPU),
-                        TablesReserveOp);
+                        Guarded<TablesReserveOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TablesApply").Device(DEVICE_CPU),
-                        TablesApplyOp);
+                        Guarded<TablesApplyOp>);
 
 }  // namespace
 }  // namespace rec_estimator

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
+from rec_estimator.checkpoint.var_list import whole_shape
 from rec_estimator.table.interfaces import LogicalTable, SavedShard
 from rec_estimator.table.saveable import (
     TableSaveable,
@@ -54,6 +55,7 @@ class StreamingBuilder(saving.SaverBuilder):
       ready: bool [] for each shard. Whether it is initialized.
       ranges: The inputs of ``matches``: a path, and offset, size and checksum of ranges of bytes.
       matches: bool [n]. Which of the ranges have their checksums.
+      shapes: {name: shape} of the variables with a static shape, as the checkpoint must have them.
     """
 
     def __init__(self, *, track_changes: bool = False) -> None:
@@ -70,6 +72,7 @@ class StreamingBuilder(saving.SaverBuilder):
         self.ready: List[tf.Tensor] = []
         self.ranges: List[tf.Tensor] = []
         self.matches: Optional[tf.Tensor] = None
+        self.shapes: Dict[str, List[int]] = {}
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
@@ -86,18 +89,31 @@ class StreamingBuilder(saving.SaverBuilder):
         if self.merge is None:
             self._add_ops_beside_saves()
         if not shards:
-            return super().save_op(filename_tensor, others)
+            return self._save_variables(filename_tensor, others)
         prefixes: List[tf.Tensor] = []
         writes: List[tf.Operation] = []
         if others:
             prefixes.append(tf.strings.join([filename_tensor, "_dense"]))
-            writes.append(super().save_op(prefixes[-1], others))
+            writes.append(self._save_variables(prefixes[-1], others))
         for i, on_device in enumerate(_by_device(shards)):
             prefixes.append(tf.strings.join([filename_tensor, f"_tables{i}"]))
             writes.append(self._save_tables(prefixes[-1], on_device))
         self._add_ops_of_tables(shards)
         with tf.control_dependencies(writes):
             return _merge(tf.stack(prefixes), filename_tensor)
+
+    def _save_variables(
+        self, prefix: tf.Tensor, saveables: Sequence[saving.SaveableObject]
+    ) -> tf.Operation:
+        save = super().save_op(prefix, saveables)
+        if save.type == "SaveV2":
+            specs = [spec for saveable in saveables for spec in saveable.specs]
+            # Behind the prefix, the names and the slices.
+            for spec, tensor in zip(specs, save.inputs[3:]):
+                shape = whole_shape(spec.slice_spec, tensor)
+                if shape is not None:
+                    self.shapes[spec.name] = shape
+        return save
 
     def _add_ops_beside_saves(self) -> None:
         self.delta_of = tf.placeholder_with_default(["", ""], [2], name="delta_of")

@@ -17,13 +17,13 @@ from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 
 from rec_estimator._tensorflow import saving
 from rec_estimator.checkpoint import builder, deltas, files, paths, sparse_folders
+from rec_estimator.checkpoint import var_list as var_lists
 from rec_estimator.checkpoint.files import is_same_path
 from rec_estimator.checkpoint.format.bundle import Compare, Index
 from rec_estimator.checkpoint.pending import PendingCheckpoint
 from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.table.coverage import warn_of_untrained_tables
 from rec_estimator.table.interfaces import SavedShard
-from rec_estimator.table.saveable import IMPORTED_NAME
 
 # What a range of bytes is compared by, as the index has it.
 _RANGE = ("offset", "size", "crc32c")
@@ -125,7 +125,7 @@ class Saver(tf.train.Saver):
     ) -> None:
         if isinstance(var_list, (list, tuple, set)):
             var_list = list(
-                dict.fromkeys(part for item in var_list for part in _as_saveables(item))
+                dict.fromkeys(part for item in var_list for part in var_lists.as_saveables(item))
             )
         elif isinstance(var_list, dict):
             for name, value in var_list.items():
@@ -146,6 +146,7 @@ class Saver(tf.train.Saver):
         self._writes_folders = sparse_folders
         self._pads_step = kwargs.get("pad_step_number", False)
         self._writes_relative_paths = kwargs.get("save_relative_paths", False)
+        self._reshapes = kwargs.get("reshape", False)
         self._has_ops = False
         self._records: List[Tuple[str, float]] = []  # prefix, seconds since 1970
         self._deltas = deltas.Deltas()
@@ -158,7 +159,7 @@ class Saver(tf.train.Saver):
     def build(self) -> None:
         """Adds the ops to the graph, after construction with ``defer_build=True``."""
         if self.saver_def is None:
-            _check_not_imported(self._given)
+            var_lists.check_not_imported(self._given)
         super().build()
         self._has_ops = True
         if self.saver_def is not None:
@@ -273,6 +274,7 @@ class Saver(tf.train.Saver):
             table of the session is initialized. If none is, as when a training resumes, damage
             within a tensor of more than 64 KiB may be found late: then some variables and tables
             are restored, and the others are as they were.
+          tf.errors.InvalidArgumentError: A variable has another shape in it. Nothing has changed.
         """
         if self.saver_def is None or save_path is None:
             super().restore(sess, save_path)
@@ -283,6 +285,8 @@ class Saver(tf.train.Saver):
         with paths.failing_for_good(prefix, sess, tf.errors.DataLossError):
             if signature is not None:  # Otherwise it is of TensorFlow's V1 format.
                 deltas.check_chain(prefix, self._compare_in(sess))
+                if self._ops is not None and not self._reshapes:
+                    var_lists.check_shapes(prefix, self._ops.shapes)
             _chains.pop(sess, None)
             self._current = None
             super().restore(sess, save_path)
@@ -296,6 +300,24 @@ class Saver(tf.train.Saver):
             number = Index(prefix).read_integer(step.op.name)
             if number is not None:
                 self._current = _Current(weakref.ref(sess), _Saved(prefix, signature), number)
+
+    def export_meta_graph(
+        self,
+        filename: Optional[str] = None,
+        collection_list: Optional[List[str]] = None,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tf.MetaGraphDef:
+        """Returns the MetaGraph as TensorFlow's Saver does, without collections of tables alone.
+
+        Args:
+          filename: Path of the file to write. None: none.
+          collection_list: Names of collections. None: all that hold more than tables.
+          *args, **kwargs: As in ``tf.compat.v1.train.Saver.export_meta_graph``.
+        """
+        if collection_list is None:
+            collection_list = var_lists.exported_collections(tf.get_default_graph())
+        return super().export_meta_graph(filename, collection_list, *args, **kwargs)
 
     def _compare_in(self, session: tf.Session) -> Optional[Compare]:
         """Returns how to compare all checksums; None if no table has anything to lose.
@@ -537,27 +559,6 @@ class Saver(tf.train.Saver):
             latest_filename=latest_filename,
             save_relative_paths=self._writes_relative_paths,
         )
-
-
-def _as_saveables(item: object) -> List[object]:
-    # A shard stands for its table, because one shard alone could not be restored.
-    table = getattr(item, "table", item)
-    if hasattr(table, "shards"):
-        return [shard.saveable for shard in table.shards]
-    return [item]
-
-
-def _check_not_imported(var_list: Any) -> None:
-    """Raises an error for imported MetaGraphs, which have ops in place of table objects."""
-    items = tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS) if var_list is None else var_list
-    for item in items:
-        if isinstance(item, tf.Operation):
-            name = item.name.replace(f"/{IMPORTED_NAME}", "")
-            raise ValueError(
-                f"var_list must be variables and tables that this program made, got op {name!r} of "
-                "an imported MetaGraph; save and restore with the Saver that "
-                "tf.compat.v1.train.import_meta_graph() returned, or build the model again"
-            )
 
 
 def _step_of(session: tf.Session) -> Optional[int]:

@@ -14,6 +14,7 @@ from rec_estimator.table.table import EmbeddingTable, graph_tables
 
 # Tuples: TensorFlow writes only collections with a string as name into a MetaGraph.
 _LOSSES = ("rec_estimator", "losses")
+_NOT_FOR_TRAINING = ("rec_estimator", "not_for_training")
 _WARNED = ("rec_estimator", "untrained_tables_with_a_warning")
 
 # TensorFlow's optimizers change variables with ops whose types begin with these, or send gradients
@@ -32,6 +33,11 @@ def record_loss(loss: tf.Tensor) -> None:
     tf.add_to_collection(_LOSSES, loss)
 
 
+def mark_not_for_training() -> None:
+    """Records that no step of the default graph trains: it evaluates, predicts or is exported."""
+    tf.add_to_collection(_NOT_FOR_TRAINING, True)
+
+
 def untrained_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:
     """The trainable tables that a loss depends on and that no optimizer updates.
 
@@ -43,9 +49,11 @@ def untrained_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:
       graph: The graph; None: the default graph.
 
     Returns:
-      The tables, in the order they were made.
+      The tables, in the order they were made. None of a graph that is not for training.
     """
     graph = graph or tf.get_default_graph()
+    if graph.get_collection(_NOT_FOR_TRAINING):
+        return []
     candidates = [
         table
         for table in graph_tables(graph)

@@ -111,3 +111,29 @@ def test_a_meta_graph_without_a_saver_def_is_an_error_that_names_the_way_out(tmp
                 tf.train.import_meta_graph(bare, import_scope=scope)
         with tf.Graph().as_default():
             assert tf.train.import_meta_graph(str(tmp_path / "whole.meta"), import_scope=scope)
+
+
+def test_a_saved_model_of_tables_alone_loads_without_an_error_in_the_log(tmp_path, caplog):
+    path = str(tmp_path / "exported")
+    with tf.Graph().as_default(), tf.Session() as session:
+        table = rec.get_embedding_variable("user", 3)
+        vectors = rec.embedding_lookup(table, tf.constant(KEYS, tf.int64))
+        vectors = tf.identity(vectors, name="vectors")
+        session.run(tf.global_variables_initializer())
+        expected = session.run(vectors)
+        builder = tf.saved_model.Builder(path)
+        builder.add_meta_graph_and_variables(session, ["serve"], saver=rec.Saver())
+        builder.save()
+    with tf.Graph().as_default(), tf.Session() as session, caplog.at_level("WARNING"):
+        meta = tf.saved_model.load(session, ["serve"], path)
+        assert "Cannot identify data type" not in caplog.text
+        assert tf.GraphKeys.TRAINABLE_VARIABLES not in meta.collection_def
+        assert tf.GraphKeys.SAVEABLE_OBJECTS in meta.collection_def
+        np.testing.assert_array_equal(session.run("vectors:0"), expected)
+
+
+def test_a_meta_graph_lists_variables_beside_tables(tmp_path):
+    prefix, _ = write_with_session(tmp_path, rec.Saver)
+    with tf.Graph().as_default():
+        tf.train.import_meta_graph(f"{prefix}.meta")
+        assert [variable.op.name for variable in tf.trainable_variables()] == ["weight"]

@@ -2,14 +2,17 @@
 """Calls of ops with nonsense: no shape, type, value or attribute may crash the process.
 
 Every op has a valid call below. One to three arguments of it are replaced by nonsense. The call
-must return or raise tf.errors, a ValueError or a TypeError, and tables must work after it. These
-calls come without the checks of the Python that calls the ops in a program.
+must raise tf.errors, a ValueError or a TypeError, or return what call_results.py computes, if that
+knows the op. Tables must work after it. These calls come without the checks of the Python that
+calls the ops in a program.
 """
 
 import types
 
 import numpy as np
+import oracle
 import tensorflow.compat.v1 as tf
+from fuzz import call_results
 from fuzz.mutations import FLOATS, INTEGERS, change_array, choose
 
 from rec_estimator import _ops
@@ -40,9 +43,14 @@ class Reserved:
     """Placeholder for the output of a valid TablesReserve."""
 
 
+def numbers(*shape):
+    """Different numbers, so that an exchange shows."""
+    return (np.arange(np.prod(shape), dtype=np.float32).reshape(shape) - 5) / 8
+
+
 ADAGRAD = {"slot_names": ["Adagrad"], "slot_widths": [DIM], "slot_initials": [0.1]}
 KEYS = np.array([5, 0, -1, 5], np.int64)
-BANK = np.ones([2, DIM], np.float32)
+BANK = numbers(2, DIM)
 SPLITS = np.array([0, 1, 4], np.int32)
 INDICES = np.array([[0, 0], [0, 1], [2, 0], [2, 1]], np.int64)
 
@@ -61,26 +69,26 @@ VALID_CALLS = {
     },
     "sample_rows": {
         "item_size": np.array([1, 3], np.int32),
-        "tensors": [np.ones([2, 3], np.float32), np.array([2, 5]), np.ones([4], np.float32)],
+        "tensors": [numbers(2, 3), np.array([2, 5]), numbers(4)],
         "kinds": ["dense", "sparse", "dense"],
         "names": ["t", "u", "a b"],
         "num_users": 2,
         "size_name": "t",
     },
     "repeat_rows": {
-        "values": np.ones([2, 4], np.float32),
+        "values": numbers(2, 4),
         "row_splits": SPLITS,
         "axis": 1,
         "keep_one": False,
     },
     "repeat_rows_grad": {
-        "grads": np.ones([4, 3], np.float32),
+        "grads": numbers(4, 3),
         "row_splits": SPLITS,
         "shape": np.array([2, 3], np.int32),
         "axis": 0,
     },
     "kernel_rows": {
-        "kernel": np.ones([4, 3], np.float32),
+        "kernel": numbers(4, 3),
         "counts": [2, 1],
         "terms": [2, 1],
         "starts": [0, 2, 3],
@@ -88,29 +96,29 @@ VALID_CALLS = {
         "keep": True,
     },
     "segment_layer": {
-        "entries": np.ones([2, 3, 4], np.float32),
-        "rows": np.ones([4, 4], np.float32),
-        "kernel": np.ones([4, 3], np.float32),
+        "entries": numbers(2, 3, 4),
+        "rows": numbers(4, 4),
+        "kernel": numbers(4, 3),
         "row_splits": SPLITS,
-        "user_bias": np.ones([2, 3, 3], np.float32),
-        "row_bias": np.ones([4, 3], np.float32),
+        "user_bias": numbers(2, 3, 3),
+        "row_bias": numbers(4, 3),
     },
     "segment_layer_grad": {
-        "entries": np.ones([2, 3, 4], np.float32),
-        "rows": np.ones([4, 4], np.float32),
-        "kernel": np.ones([4, 3], np.float32),
+        "entries": numbers(2, 3, 4),
+        "rows": numbers(4, 4),
+        "kernel": numbers(4, 3),
         "row_splits": SPLITS,
-        "grads": np.ones([4, 3, 3], np.float32),
+        "grads": numbers(4, 3, 3),
     },
     "segment_mat_mul": {
-        "rows": np.ones([4, 3], np.float32),
-        "matrices": np.ones([2, 3, 5], np.float32),
+        "rows": numbers(4, 3),
+        "matrices": numbers(2, 3, 5),
         "row_splits": SPLITS,
         "transpose_matrices": False,
     },
     "segment_mat_mul_grad": {
-        "rows": np.ones([4, 3], np.float32),
-        "grads": np.ones([4, 5], np.float32),
+        "rows": numbers(4, 3),
+        "grads": numbers(4, 5),
         "row_splits": SPLITS,
     },
     "table_handle": {
@@ -154,7 +162,7 @@ VALID_CALLS = {
     },
     "table_group_lookup_grad": {
         "indices": [INDICES, INDICES],
-        "grads": [np.ones([3, DIM], np.float32), np.ones([3, 7], np.float32)],
+        "grads": [numbers(3, DIM), numbers(3, 7)],
         "combiners": ["mean", "sqrtn"],
     },
     "tables_reserve": {
@@ -166,7 +174,7 @@ VALID_CALLS = {
     },
     "tables_apply": {
         "reservation": Reserved(),
-        "grads": [np.ones([4, DIM], np.float32)] * 2,
+        "grads": [numbers(4, DIM)] * 2,
         "version": np.int64(3),
         "hyper": [np.float32(0.1)],
     },
@@ -254,6 +262,13 @@ def nonsense_array(rng, like):
         return np.array(items).astype(dtype).reshape(shape)
 
 
+def change_inside(rng, vector):
+    """Changes an element after the first and before the last, where sizes are often checked."""
+    changed = vector.copy()
+    changed[int(rng.integers(1, len(vector) - 1))] = choose(rng, [-(2**31), -7, -1, 0, 5, 7, 1000])
+    return changed
+
+
 def nonsense(rng, value):
     """Returns a replacement for a valid argument."""
     if isinstance(value, Table):
@@ -264,9 +279,11 @@ def nonsense(rng, value):
         return choose(rng, [value, Table(choose(rng, HANDLES)), nonsense_array(rng, KEYS)])
     if isinstance(value, (np.ndarray, np.generic)):
         # A small change passes the first checks.
-        is_number = np.asarray(value).dtype.kind in "fi"
-        if is_number and rng.random() < 0.5:
-            return change_array(rng, np.asarray(value))
+        value = np.asarray(value)
+        if value.dtype.kind == "i" and value.ndim == 1 and len(value) > 2 and rng.random() < 0.3:
+            return change_inside(rng, value)
+        if value.dtype.kind in "fi" and rng.random() < 0.5:
+            return change_array(rng, value)
         return nonsense_array(rng, value)
     if isinstance(value, list):
         value = [nonsense(rng, item) if rng.random() < 0.5 else item for item in value]
@@ -310,14 +327,25 @@ class Caller:
         for kind in TABLES:
             if kind == "uninitialized":
                 continue
-            bank = np.ones([2, 64 if kind == "wide" else DIM], np.float32)
+            bank = numbers(2, 64 if kind == "wide" else DIM)
             session.run(gen.rec_estimator_table_initialize(handles[kind], bank))
         for kind in ("trained", "filtered", "bloom", "limited"):
             reservation, _ = gen.rec_estimator_tables_reserve(
                 [handles[kind]], [KEYS], [KEYS], rule="Adagrad", **ADAGRAD
             )
-            grads = np.ones([4, DIM], np.float32)
+            grads = numbers(4, DIM)
             session.run(gen.rec_estimator_tables_apply(reservation, [grads], 3, [0.1]))
+        self.exports = {
+            kind: gen.rec_estimator_table_export(
+                handles[kind],
+                dim=64 if kind == "wide" else DIM,
+                num_slots=0,
+                slot_names=[],
+                slot_widths=[],
+                slot_initials=[],
+            )
+            for kind in TABLES
+        }
         variable = tf.Variable(3, dtype=tf.int64, use_resource=True)
         session.run(variable.initializer)
         handles["variable"] = variable.handle
@@ -375,7 +403,34 @@ class Caller:
         )
         (self.folder / "garbage.index").write_bytes(b"garbage" * 1000)
 
+    def table(self, argument):
+        """The TableOracle of a Table, as the table is now."""
+        try:
+            found = self.session.run(self.exports[argument.kind])
+        except (KeyError, tf.errors.FailedPreconditionError):  # No table, or an empty one.
+            raise call_results.MustRefuseError from None
+        attrs = ATTRS.get(argument.kind, {})
+        table = oracle.TableOracle(
+            found.bank,
+            threshold=attrs.get("filter_freq", 0),
+            bloom="sketch" in attrs,
+            has_padding=attrs.get("has_padding_key", False),
+        )
+        rows = (found.keys, found.values, found.freqs, found.versions)
+        for key, value, freq, version in zip(*rows):
+            table.keys[int(key)] = oracle.Row(value, {}, freq, version)
+        filtered = (found.keys_filtered, found.freqs_filtered, found.versions_filtered)
+        for key, freq, version in zip(*filtered):
+            table.keys[int(key)] = oracle.Row(None, {}, freq, version)
+        return table
+
     def call(self, op, arguments):
+        """Calls an op and returns its outputs."""
+        fetches, fed = self.build(op, arguments)
+        return self.session.run(fetches, fed)
+
+    def build(self, op, arguments):
+        """Builds an op; returns its outputs, and the arguments to be fed: {placeholder: array}."""
         fed = {}
         built = {name: self._build(value, fed) for name, value in arguments.items()}
         outputs = getattr(self.gen, f"rec_estimator_{op}")(**built)
@@ -383,7 +438,7 @@ class Caller:
             outputs = outputs.op
         elif op == "tables_reserve":  # Its first output is none.
             outputs = outputs.rows
-        self.session.run(outputs, fed)
+        return outputs, fed
 
     def _build(self, value, fed):
         if isinstance(value, Table):
@@ -435,10 +490,12 @@ class Target:
             arguments["num_slots"] = min(arguments["num_slots"], 1000)
         with self._session.graph.as_default():
             try:
-                self._caller.call(op, arguments)
-                outcome = "returned"
+                outputs = self._caller.call(op, arguments)
             except (tf.errors.OpError, ValueError, TypeError):
                 outcome = "refused"
+            else:
+                known = call_results.check(op, arguments, outputs, self._caller.table)
+                outcome = "right" if known else "returned"
             self._caller.call("table_lookup", VALID_CALLS["table_lookup"])
         return outcome
 
@@ -453,4 +510,6 @@ class Target:
             self._caller = Caller(_ops.gen, self._session, self._folder)
             self._caller.write_files()
             for op in self._names:
-                self._caller.call(op, VALID_CALLS[op])
+                outputs = self._caller.call(op, VALID_CALLS[op])
+                known = call_results.check(op, VALID_CALLS[op], outputs, self._caller.table)
+                assert known == (op in call_results.EXPECTED), op

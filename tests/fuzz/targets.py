@@ -10,6 +10,7 @@ SHARES = {
     "calls": 3.0,
     "checkpoints": 1.0,
     "folders": 1.0,
+    "indexes": 1.0,
     "records": 1.0,
     "requests": 1.0,
     "resume": 0.1,

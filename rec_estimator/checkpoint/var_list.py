@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Saver saves, restores and lists: its ``var_list``, shapes and collections."""
+
+from typing import Any, List, Mapping, Optional, Sequence
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.checkpoint.format.bundle import Index
+from rec_estimator.table.initializer_entries import InitializerEntry
+from rec_estimator.table.saveable import IMPORTED_NAME
+from rec_estimator.table.variable_like import VariableLike
+
+_OF_VARIABLES = (
+    tf.GraphKeys.GLOBAL_VARIABLES,
+    tf.GraphKeys.LOCAL_VARIABLES,
+    tf.GraphKeys.TRAINABLE_VARIABLES,
+)
+
+
+def as_saveables(item: object) -> List[object]:
+    """Returns an item of a ``var_list`` as TensorFlow's Saver takes it.
+
+    Args:
+      item: A variable, SaveableObject, table or shard.
+
+    Returns:
+      The SaveableObjects of all shards of a table. A shard stands for its table, because one shard
+      alone could not be restored. Any other item as it is.
+    """
+    table = getattr(item, "table", item)
+    if hasattr(table, "shards"):
+        return [shard.saveable for shard in table.shards]
+    return [item]
+
+
+def check_not_imported(var_list: Any) -> None:
+    """Refuses imported MetaGraphs, which have ops in place of table objects.
+
+    Args:
+      var_list: The argument of the Saver. None: everything in the graph.
+
+    Raises:
+      ValueError: An item is an op.
+    """
+    items = tf.get_collection(tf.GraphKeys.SAVEABLE_OBJECTS) if var_list is None else var_list
+    for item in items:
+        if isinstance(item, tf.Operation):
+            name = item.name.replace(f"/{IMPORTED_NAME}", "")
+            raise ValueError(
+                f"var_list must be variables and tables that this program made, got op {name!r} of "
+                "an imported MetaGraph; save and restore with the Saver that "
+                "tf.compat.v1.train.import_meta_graph() returned, or build the model again"
+            )
+
+
+def check_shapes(prefix: str, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Checks that a checkpoint has the shapes of variables before a restore changes anything.
+
+    A resource variable takes any tensor that TensorFlow's ops restore, and then has its shape.
+
+    Args:
+      prefix: Prefix of a checkpoint of TensorFlow's V2 format.
+      shapes: {name in the checkpoint: shape of the whole variable}. A name that the checkpoint
+        lacks is left to TensorFlow.
+
+    Raises:
+      tf.errors.InvalidArgumentError: A tensor has another shape. TensorFlow raises the same for
+        variables without resources.
+    """
+    index = Index(prefix)
+    for name, shape in shapes.items():
+        if name not in index.names:
+            continue
+        stored = list(index.tensor(name).shape)
+        if stored != list(shape):
+            message = (
+                f"tensor {name!r} of checkpoint {prefix} must have the shape of the variable, "
+                f"{list(shape)}, got {stored}; restore a checkpoint of this model, or make the "
+                "Saver with reshape=True"
+            )
+            raise tf.errors.InvalidArgumentError(None, None, message)
+
+
+def whole_shape(slice_spec: str, tensor: tf.Tensor) -> Optional[List[int]]:
+    """Returns the shape of a variable, None if it is not known before the graph runs.
+
+    Args:
+      slice_spec: Where the saved tensor lies in the variable, as TensorFlow writes it: sizes, then
+        the slice. Empty if it is the whole variable.
+      tensor: The tensor that is saved.
+
+    Example:
+      >>> whole_shape("10 4 0,5:0,4", tf.zeros([5, 4]))
+      [10, 4]
+    """
+    if slice_spec:
+        return [int(size) for size in slice_spec.split()[:-1]]
+    return tensor.shape.as_list() if tensor.shape.is_fully_defined() else None
+
+
+def exported_collections(graph: tf.Graph) -> List[str]:
+    """Returns the collections of a graph that belong into a MetaGraph.
+
+    A MetaGraph leaves tables out of the collections of variables. One with nothing else would be
+    stored empty, and TensorFlow logs an error when it loads an empty one.
+    """
+    return [
+        name
+        for name in graph.get_all_collection_keys()
+        if name not in _OF_VARIABLES
+        or not all(
+            isinstance(item, (VariableLike, InitializerEntry))
+            for item in graph.get_collection(name)
+        )
+    ]
