@@ -38,7 +38,8 @@ test-v1: library ## run the Python tests, all but the slow ones, after tf.disabl
 	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior --ignore tests/fuzz --ignore tests/training/test_cluster.py
 
 test-matrix: ## run the Python tests on each pair of TensorFlow and Python, or on those in PAIRS
-	$(PYTHON) _build/test_matrix.py --output benchmarks/results/test_matrix.json $(if $(PAIRS),--pairs $(PAIRS))
+	$(PYTHON) _build/test_matrix.py --output benchmarks/results/test_matrix.json \
+	  $(if $(PAIRS),--pairs $(PAIRS)) $(if $(AGAIN),--again)
 
 test-cc: ## run the C++ core's tests: plain, ASan + UBSan, TSan
 	$(MAKE) -C tests/ops/core -j2 binaries

@@ -39,8 +39,9 @@ class BuildOps(build_ext):
     def run(self) -> None:
         package = ROOT if self.inplace else pathlib.Path(self.build_lib)
         try:
+            more = library.MoreFlags(precompiles=self._serves_every_release())
             for tensorflow in self._tensorflows():
-                library.build(ROOT, package.resolve() / "rec_estimator", tensorflow)
+                library.build(ROOT, package.resolve() / "rec_estimator", tensorflow, more)
         except (library.BuildError, tensorflow_dist.TensorFlowNotUsable) as error:
             raise CompileError(str(error)) from None
 

@@ -67,6 +67,14 @@ SOURCE_FLAGS: Dict[str, Sequence[str]] = {
 # -z defs: a symbol that TensorFlow does not export is a link error instead of an import error.
 LINK_FLAGS = ("-shared", "-Wl,-z,defs")
 
+# The headers of TensorFlow that most kernels include.
+PRECOMPILED = (
+    "tensorflow/core/framework/op.h",
+    "tensorflow/core/framework/op_kernel.h",
+    "tensorflow/core/framework/resource_mgr.h",
+    "tensorflow/core/framework/shape_inference.h",
+)
+
 # g++ needs up to 0.7 GB for a kernel; more processes could exhaust the memory of a small machine.
 MAX_JOBS = 4
 
@@ -82,14 +90,14 @@ class MoreFlags:
     Attributes:
       all: For all sources, and for the linker.
       tensorflow: For the sources outside of ops/core.
-      precompiled: TensorFlow's headers that the sources outside of ops/core get precompiled. They
-        then compile about three times as fast, and it takes 400 MB. Not for a library that others
-        use: a source could then rely on a header that it does not include.
+      precompiles: Whether the sources outside of ops/core get PRECOMPILED precompiled. They then
+        compile about three times as fast, and it takes 400 MB. Not for the everyday build, which
+        shows if a source relies on a header that it does not include.
     """
 
     all: Sequence[str] = ()
     tensorflow: Sequence[str] = ()
-    precompiled: Sequence[str] = ()
+    precompiles: bool = False
 
 
 def library_name(minor: str) -> str:
@@ -144,8 +152,8 @@ def build(
         )
         includes = ("-isystem", str(tensorflow.folder / "include"))
         tensorflow_flags = (*more.all, *TENSORFLOW_FLAGS, *more.tensorflow, *includes)
-        if more.precompiled:
-            header = _precompile(objects, more.precompiled, compiler, tensorflow_flags)
+        if more.precompiles:
+            header = _precompile(objects, compiler, tensorflow_flags)
             tensorflow_flags = (*tensorflow_flags, "-include", str(header))
         steps = _steps(root, core_objects, objects, more.all, tensorflow_flags)
         _compile(root, steps, compiler)
@@ -192,12 +200,12 @@ def _steps(
 
 
 def _precompile(
-    folder: pathlib.Path, headers: Sequence[str], compiler: Sequence[str], flags: Sequence[str]
+    folder: pathlib.Path, compiler: Sequence[str], flags: Sequence[str]
 ) -> pathlib.Path:
     """Returns a header beside which the compiler finds its precompiled form."""
     header = folder / "precompiled.h"
     precompiled = folder / "precompiled.h.gch"
-    content = "".join(f"#include <{name}>\n" for name in headers)
+    content = "".join(f"#include <{name}>\n" for name in PRECOMPILED)
     if precompiled.is_file() and header.read_text() == content:
         return header
     folder.mkdir(parents=True, exist_ok=True)

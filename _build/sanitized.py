@@ -39,14 +39,6 @@ FLAGS = ("-O1", "-g1", "-fno-omit-frame-pointer", "-fno-sanitize-recover=all")
 # Those classes must have the layout that they have in TensorFlow's own library.
 STOCK_LAYOUT = ("-U__SANITIZE_ADDRESS__", "-U__SANITIZE_THREAD__")
 
-# The headers of TensorFlow that most kernels include.
-PRECOMPILED = (
-    "tensorflow/core/framework/op.h",
-    "tensorflow/core/framework/op_kernel.h",
-    "tensorflow/core/framework/resource_mgr.h",
-    "tensorflow/core/framework/shape_inference.h",
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class Sanitizer:
@@ -65,7 +57,7 @@ class Sanitizer:
 
 SANITIZERS = {
     "address": Sanitizer(
-        library.MoreFlags((*FLAGS, "-fsanitize=address,undefined"), STOCK_LAYOUT, PRECOMPILED),
+        library.MoreFlags((*FLAGS, "-fsanitize=address,undefined"), STOCK_LAYOUT, precompiles=True),
         "libasan.so",
         (
             # An absurd size makes TensorFlow's allocator return nullptr, as it does without ASan.
@@ -82,7 +74,7 @@ SANITIZERS = {
                 "-finstrument-functions",
                 "-finstrument-functions-exclude-file-list=/include/,ops/core/",
             ),
-            PRECOMPILED,
+            precompiles=True,
         ),
         "libtsan.so",
         (

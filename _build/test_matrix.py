@@ -6,9 +6,11 @@
 
 An environment takes 2 GB in build/matrix/ and is deleted when its tests are done; with --keep it
 stays and is used again. TensorFlow 2.16 and later have Keras 3; the tests that need Keras 2 run
-after the others, with tf-keras. With --output the result of a pair is stored when the pair is done,
-beside those of other pairs, so --pairs continues a run that was interrupted. `make docs` writes the
-results into docs/compatibility.md. The command fails if a test fails or a Python is missing.
+after the others, with tf-keras. Tests that fail are run again, one at a time: those that wait for
+another process fail on a busy machine. With --output the result of a pair is stored when the pair
+is done, beside those of other pairs; a pair that has a result of this commit is not run again
+unless --again is given. `make docs` writes the results into docs/compatibility.md. The command
+fails if a test fails twice or a Python is missing.
 """
 
 import argparse
@@ -81,7 +83,8 @@ def run(pair: str, settings: Settings) -> Dict[str, Any]:
 
     Returns:
       The releases of its packages, the numbers of tests that passed, failed and were skipped, and
-      the seconds that building and testing took; ``parts`` if the tests are not the whole suite.
+      the seconds that building and testing took; ``again``, the tests that passed only when they
+      ran alone, if there are any; ``parts`` if the tests are not the whole suite.
 
     Raises:
       MissingPythonError: There is no such Python.
@@ -119,17 +122,30 @@ def _run_in(environment: pathlib.Path, base: str, minor: str, settings: Settings
     subprocess.run([*install, *constraints, "--editable", ".[test]"], cwd=ROOT, check=True)
     result = {"build_seconds": round(time.monotonic() - started)}
     started = time.monotonic()
-    parallel = ["-n", str(settings.processes), "--dist", "worksteal"]
-    counts = _pytest(python, environment, [*parallel, *settings.tests])
+    counts = _count(python, environment, settings)
     if minor != "2.15":
         # --no-deps: tf-keras requires tensorflow, whose files overwrite those of tensorflow-cpu.
         subprocess.run([*install, "--no-deps", f"tf-keras=={minor}.*"], check=True)
         marker = ["-m", "keras_2 and not slow"]
         with_keras_2 = _pytest(python, environment, [*marker, *settings.tests], keras_2=True)
-        counts = {name: count + with_keras_2[name] for name, count in counts.items()}
+        counts = {name: count + with_keras_2.get(name, 0) for name, count in counts.items()}
     result.update(counts, test_seconds=round(time.monotonic() - started))
     parts = {"parts": list(settings.tests)} if settings.tests else {}
     return {**_releases(python), **result, **parts}
+
+
+def _count(python: str, environment: pathlib.Path, settings: Settings) -> Dict[str, int]:
+    """Runs the tests, and those that fail a second time, alone."""
+    parallel = ["-n", str(settings.processes), "--dist", "worksteal"]
+    counts = _pytest(python, environment, [*parallel, *settings.tests])
+    if counts["failed"]:
+        print("running the failed tests again, one at a time", flush=True)
+        # Pytest's cache has their names. Without a name, --lfnf=none runs no test.
+        again = _pytest(python, environment, ["--lf", "--lfnf=none", *settings.tests])
+        counts["again"] = again["passed"]
+        counts["passed"] += again["passed"]
+        counts["failed"] -= again["passed"]
+    return counts
 
 
 def _pytest(
@@ -170,15 +186,20 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--tests", nargs="+", default=[], help="files and folders; default: all")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--output", type=pathlib.Path, help="file of the results, *.json")
+    parser.add_argument("--again", action="store_true", help="also run what has a result")
     parser.add_argument("--skip_missing", action="store_true", help="a missing Python is no error")
     parser.add_argument("--keep", action="store_true", help="keep environments and use them again")
     options = parser.parse_args(arguments)
     settings = Settings(options.tests, options.processes, options.keep)
+    commit = _commit()
     failed: List[str] = []
     for number, pair in enumerate(options.pairs, 1):
         print(f"===== TensorFlow and Python {pair} ({number}/{len(options.pairs)})", flush=True)
+        if options.output and not options.again and is_done(options.output, pair, commit):
+            print(f"has a result of commit {commit}; --again runs it again", flush=True)
+            continue
         try:
-            result = run(pair, settings)
+            result = {"commit": commit, **run(pair, settings)}
         except MissingPythonError as error:
             print(error, file=sys.stderr)
             failed += [] if options.skip_missing else [pair]
@@ -197,9 +218,31 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     return bool(failed)
 
 
+def is_done(path: pathlib.Path, pair: str, commit: Optional[str]) -> bool:
+    """Whether a pair has a result of the whole suite at ``commit``, without a failure."""
+    stored = _stored(path).get(pair)
+    if commit is None or stored is None or "parts" in stored:
+        return False
+    return stored.get("commit") == commit and not stored["failed"]
+
+
+def _commit() -> Optional[str]:
+    """The commit of the checkout. None without git, or if a file differs that is no result."""
+    changed = ["git", "status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs"]
+    found = []
+    for command in (changed, ["git", "rev-parse", "--short=12", "HEAD"]):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        found.append(done.stdout.strip() if done.returncode == 0 else None)
+    return None if found[0] != "" else found[1]
+
+
+def _stored(path: pathlib.Path) -> Dict[str, Any]:
+    return json.loads(path.read_text()) if path.is_file() else {}
+
+
 def store(path: pathlib.Path, pair: str, result: Dict[str, Any]) -> None:
     """Puts the result of a pair beside those of the others; parts never replace a whole run."""
-    stored = json.loads(path.read_text()) if path.is_file() else {}
+    stored = _stored(path)
     before = stored.get(pair)
     if before is None or "parts" in before or "parts" not in result:
         stored[pair] = result

@@ -90,6 +90,10 @@ def test_matrix() -> str:
             continue
         packages = [one[name] for name in ("tensorflow", "python", "numpy", "protobuf", "keras")]
         tests = f"{one['passed']:,} passed, {one['failed']} failed, {one['skipped']} skipped"
+        if one.get("again"):
+            tests += f"; {one['again']} of those passed alone, after a failure beside others"
+        if one.get("mended"):
+            tests += f"; {one['mended']} of those in a second run, after the tests were mended"
         minutes = f"{one['test_seconds'] / 60:.0f}"
         if "parts" in one:
             minutes = "\u2013"

@@ -36,10 +36,14 @@ def _load() -> ModuleType:
     version = "none" if tf is None else tf.__version__
     minor = ".".join(version.split(".")[:2])
     if minor not in built_for:
+        # The build refuses releases that are not supported, with the list.
+        build = (
+            "" if tf is None else f"; or build rec_estimator for {minor}, run: {_build_command()}"
+        )
         raise ImportError(
             f"TensorFlow must be {' or '.join(built_for)}, for which rec_estimator was built, "
             f"got {version}; run: {sys.executable} -m pip install "
-            f"{_tensorflow_distribution()}=={built_for[-1]}.*"
+            f"{_tensorflow_distribution()}=={built_for[-1]}.*{build}"
         )
     try:
         return tf.load_op_library(str(_FOLDER / f"_rec_ops_{minor}.so"))

@@ -4,10 +4,8 @@
 import configparser
 import importlib.metadata
 import importlib.util
-import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
@@ -24,7 +22,6 @@ import backend  # noqa: E402
 import every_release  # noqa: E402
 import library  # noqa: E402
 import tensorflow_dist  # noqa: E402
-import test_matrix  # noqa: E402
 
 # The one that the tests run with.
 TENSORFLOW = tensorflow_dist.in_folder(pathlib.Path(tf.__file__).parent.parent)
@@ -131,70 +128,6 @@ def test_release_that_was_not_downloaded_is_named(tmp_path):
         match=r"/build must hold TensorFlow 2\.15, .*, got no 2\.16, 2\.20; run: make wheel",
     ):
         every_release.find_all(tmp_path)
-
-
-def test_matrix_has_every_release_and_every_python_of_the_metadata_at_its_ends():
-    minors, pythons = zip(*(pair.split("/") for pair in test_matrix.PAIRS))
-    assert sorted(set(minors)) == list(tensorflow_dist.MINORS)
-    config = configparser.ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    listed = re.findall(r"Python :: (3\.\d+)$", config["metadata"]["classifiers"], re.MULTILINE)
-    assert {listed[0], listed[-1]} <= set(pythons) <= set(listed)
-    assert config["options"]["python_requires"] == ">=3.9,<3.14"
-    assert (listed[0], listed[-1]) == ("3.9", "3.13")
-
-
-def test_matrix_names_a_missing_python_with_the_remedy(capsys):
-    assert test_matrix.main(["--pairs", "2.21/3.99"])
-    assert capsys.readouterr().err == (
-        "Python 3.99 must be installed, got none in PATH, pyenv or uv; "
-        "run: uv python install 3.99, or leave 2.21/3.99 out with --pairs\n"
-        "failed: 2.21/3.99\n"
-    )
-
-
-def test_matrix_goes_on_without_a_python_that_may_be_missing(capsys):
-    assert test_matrix.main(["--pairs", "2.21/3.99", "--skip_missing"]) == 0
-    assert "got none in PATH, pyenv or uv" in capsys.readouterr().err
-
-
-def test_matrix_keeps_the_results_of_other_pairs_and_names_those_that_were_not_run(tmp_path):
-    path = tmp_path / "results.json"
-    whole, parts = {"passed": 9}, {"passed": 1, "parts": ["tests/table"]}
-    for pair, result in (("2.21/3.13", whole), ("2.18/3.12", parts), ("2.16/3.12", parts)):
-        test_matrix.store(path, pair, result)
-    # Parts do not replace a whole run, but a whole run replaces parts.
-    test_matrix.store(path, "2.21/3.13", parts)
-    test_matrix.store(path, "2.18/3.12", whole)
-    stored = json.loads(path.read_text())
-    assert tuple(stored) == test_matrix.PAIRS
-    expected = {"2.21/3.13": whole, "2.18/3.12": whole, "2.16/3.12": parts}
-    assert {pair: result for pair, result in stored.items() if result} == expected
-
-
-@pytest.mark.parametrize(
-    ("body", "counts"),
-    [
-        ("def test_a(): pass", {"passed": 1, "failed": 0, "skipped": 0}),
-        (
-            "import pytest\ndef test_a(): assert 0\ndef test_b(): pytest.skip()\n"
-            "@pytest.fixture\ndef broken(): raise OSError\ndef test_c(broken): pass",
-            {"passed": 0, "failed": 2, "skipped": 1},
-        ),
-    ],
-    ids=["all pass", "one of each"],
-)
-def test_matrix_counts_tests(tmp_path, monkeypatch, body, counts):
-    (tmp_path / "test_it.py").write_text(body)
-    monkeypatch.setattr(test_matrix, "ROOT", tmp_path)
-    assert test_matrix._pytest(sys.executable, tmp_path, []) == counts
-
-
-def test_matrix_takes_no_counts_from_a_run_that_did_not_end(tmp_path, monkeypatch):
-    (tmp_path / "test_it.py").write_text("import pytest\ndef test_a(): pytest.exit('stop')")
-    monkeypatch.setattr(test_matrix, "ROOT", tmp_path)
-    with pytest.raises(RuntimeError, match=r"pytest must run to its end, got status 2"):
-        test_matrix._pytest(sys.executable, tmp_path, [])
 
 
 @pytest.mark.parametrize(
@@ -433,7 +366,9 @@ def test_library_of_another_release_is_refused_with_both_versions_and_the_comman
         load_ops_from(tmp_path)
     assert str(error.value) == (
         f"TensorFlow must be 2.9 or 2.14, for which rec_estimator was built, got {tf.__version__}; "
-        f"run: {sys.executable} -m pip install {TENSORFLOW.distribution}==2.14.*"
+        f"run: {sys.executable} -m pip install {TENSORFLOW.distribution}==2.14.*; "
+        f"or build rec_estimator for {TENSORFLOW.minor}, run: {sys.executable} -m pip install "
+        "--force-reinstall --no-deps <the source folder>"
     )
 
 

@@ -8,19 +8,16 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/errors.h"
 #include "tensorflow/core/lib/io/path.h"
-#include "tensorflow/core/platform/errors.h"
-#include "tensorflow/core/platform/strcat.h"
 
 namespace rec_estimator {
 
-using ::tensorflow::Status;
-using ::tensorflow::errors::DataLoss;
-using ::tensorflow::errors::FailedPrecondition;
-using ::tensorflow::errors::NotFound;
-using ::tensorflow::strings::StrCat;
+using ::absl::Status;
+using ::absl::StrCat;
 
 namespace {
 
@@ -117,7 +114,7 @@ Status FindChain(const std::string& prefix, const std::string& name,
     CheckpointFile file(next);
     const Status status = file.Open();
     if (!status.ok()) {
-      if (chain->empty() || !tensorflow::errors::IsNotFound(status)) {
+      if (chain->empty() || !absl::IsNotFound(status)) {
         return status;
       }
       return NotFound("checkpoint ", next, " must be there, as ",

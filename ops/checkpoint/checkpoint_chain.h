@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "ops/checkpoint/checkpoint_file.h"
 #include "ops/checkpoint/checkpoint_rows.h"
-#include "tensorflow/core/platform/status.h"
 
 namespace rec_estimator {
 
@@ -36,17 +36,17 @@ struct Link {
 
 // Finds the table's shards in an open file. NotFound if all are missing.
 // DataLoss if some are, or if a delta does not name its parent.
-tensorflow::Status FindStoredTable(CheckpointFile* file,
-                                   const std::string& name, StoredTable* table);
+absl::Status FindStoredTable(CheckpointFile* file, const std::string& name,
+                             StoredTable* table);
 
 // Finds the checkpoints that make up the table: the full one first, then the
 // deltas in the order in which they are applied.
-tensorflow::Status FindChain(const std::string& prefix, const std::string& name,
-                             std::vector<Link>* chain);
+absl::Status FindChain(const std::string& prefix, const std::string& name,
+                       std::vector<Link>* chain);
 
 // Opens a checkpoint of a chain again. FailedPrecondition if it was overwritten
 // since FindChain.
-tensorflow::Status OpenLink(const Link& link, CheckpointFile* file);
+absl::Status OpenLink(const Link& link, CheckpointFile* file);
 
 }  // namespace rec_estimator
 

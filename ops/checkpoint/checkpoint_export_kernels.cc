@@ -12,6 +12,7 @@
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/sketch.h"
+#include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/intra_op_threads.h"
 #include "ops/table/slot_attrs.h"
@@ -19,11 +20,11 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/errors.h"
 
 namespace rec_estimator {
 namespace {
 
+using ::absl::Status;
 using ::tensorflow::DataType;
 using ::tensorflow::DataTypeString;
 using ::tensorflow::DEVICE_CPU;
@@ -31,10 +32,8 @@ using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::OpOutputList;
-using ::tensorflow::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
-using ::tensorflow::errors::InvalidArgument;
 
 using Snapshot = EmbeddingTable::Snapshot;
 using Entries = std::vector<Snapshot::Entry>;

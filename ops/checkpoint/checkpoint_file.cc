@@ -7,22 +7,26 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
 #include "ops/core/base/crc32c.h"
+#include "ops/errors.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/versions.h"
 #include "tensorflow/core/lib/core/coding.h"
 #include "tensorflow/core/lib/hash/crc32c.h"
 #include "tensorflow/core/lib/io/table_options.h"
 #include "tensorflow/core/platform/env.h"
-#include "tensorflow/core/platform/errors.h"
-#include "tensorflow/core/platform/strcat.h"
-#include "tensorflow/core/platform/stringprintf.h"
 #include "tensorflow/core/util/saved_tensor_slice_util.h"
 #include "tensorflow/core/util/tensor_bundle/naming.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 
 namespace rec_estimator {
 
+using ::absl::Status;
+using ::absl::StrAppend;
+using ::absl::StrCat;
 using ::tensorflow::BundleEntryProto;
 using ::tensorflow::BundleHeaderProto;
 using ::tensorflow::DataType;
@@ -33,14 +37,8 @@ using ::tensorflow::DT_INT32;
 using ::tensorflow::DT_STRING;
 using ::tensorflow::Env;
 using ::tensorflow::RandomAccessFile;
-using ::tensorflow::Status;
-using ::tensorflow::StringPiece;
 using ::tensorflow::TensorShape;
 using ::tensorflow::TensorSlice;
-using ::tensorflow::errors::DataLoss;
-using ::tensorflow::errors::InvalidArgument;
-using ::tensorflow::strings::StrAppend;
-using ::tensorflow::strings::StrCat;
 
 namespace {
 
@@ -49,10 +47,10 @@ namespace {
 Status ReadBytes(const RandomAccessFile& file, const std::string& file_name,
                  const std::string& what, uint64_t offset, size_t n,
                  char* bytes) {
-  StringPiece read;
+  absl::string_view read;
   const Status status = file.Read(offset, n, &read, bytes);
   if (read.size() != n) {
-    if (!status.ok() && !tensorflow::errors::IsOutOfRange(status)) {
+    if (!status.ok() && !absl::IsOutOfRange(status)) {
       return status;
     }
     return DataLoss(what, " must be in bytes [", offset, ", ", offset + n,
@@ -92,7 +90,7 @@ Status CheckpointFile::Open() {
                     ", got ", status.message(), "; the file is damaged");
   };
   Env* env = Env::Default();
-  tensorflow::uint64 bytes;
+  uint64_t bytes;
   TF_RETURN_IF_ERROR(env->GetFileSize(name, &bytes));
   TF_RETURN_IF_ERROR(env->NewRandomAccessFile(name, &index_file_));
   TF_RETURN_IF_ERROR(ReadIdentity(bytes));
@@ -137,8 +135,7 @@ Status CheckpointFile::ReadIdentity(uint64_t bytes) {
         ReadBytes(*index_file_, name, "index", at, n, chunk.data()));
     checksum = ExtendCrc32c(checksum, chunk.data(), n);
   }
-  identity_ = tensorflow::strings::Printf(
-      "%llu-%08x", static_cast<unsigned long long>(bytes), checksum);
+  identity_ = absl::StrFormat("%d-%08x", bytes, checksum);
   return Status();
 }
 
@@ -286,7 +283,7 @@ Status CheckpointFile::OpenData(const std::string& tensor, int32_t number,
     DataFile opened;
     opened.name = tensorflow::DataFilename(prefix_, number, num_data_files_);
     Env* env = Env::Default();
-    tensorflow::uint64 bytes;
+    uint64_t bytes;
     TF_RETURN_IF_ERROR(env->GetFileSize(opened.name, &bytes));
     opened.bytes = bytes;
     TF_RETURN_IF_ERROR(env->NewRandomAccessFile(opened.name, &opened.file));
@@ -316,8 +313,8 @@ Status CheckpointFile::ReadString(const std::string& name, std::string* value) {
   std::string bytes(entry.size(), '\0');
   TF_RETURN_IF_ERROR(ReadBytes(*file->file, file->name, "tensor " + name,
                                entry.offset(), bytes.size(), bytes.data()));
-  StringPiece rest = bytes;
-  tensorflow::uint32 length, length_checksum;
+  absl::string_view rest = bytes;
+  uint32_t length, length_checksum;
   if (!tensorflow::core::GetVarint32(&rest, &length) ||
       rest.size() != sizeof(length_checksum) + length) {
     return Damaged(name, "have the length that is stored with it");

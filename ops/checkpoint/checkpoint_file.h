@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "tensorflow/core/framework/tensor_slice.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/lib/io/iterator.h"
 #include "tensorflow/core/lib/io/table.h"
 #include "tensorflow/core/platform/file_system.h"
-#include "tensorflow/core/platform/status.h"
 #include "tensorflow/core/protobuf/tensor_bundle.pb.h"
 
 namespace rec_estimator {
@@ -55,7 +55,7 @@ class CheckpointFile {
 
   // Opens the index and reads all of it once; otherwise damage could look like
   // missing tensors. The other methods require that Open() returned OK.
-  tensorflow::Status Open();
+  absl::Status Open();
 
   const std::string& prefix() const { return prefix_; }
 
@@ -68,39 +68,38 @@ class CheckpointFile {
 
   // Finds a tensor of one of the types and of the rank, 1 or 2. Checks that its
   // bytes are inside the data files. Does not read them.
-  tensorflow::Status Find(const std::string& name,
-                          const std::vector<tensorflow::DataType>& dtypes,
-                          int rank, StoredTensor* tensor);
+  absl::Status Find(const std::string& name,
+                    const std::vector<tensorflow::DataType>& dtypes, int rank,
+                    StoredTensor* tensor);
 
   // Find() of a float tensor [rows, width]. `what` describes the width in
   // messages.
-  tensorflow::Status FindMatrix(const std::string& name, int64_t width,
-                                const char* what, StoredTensor* tensor);
+  absl::Status FindMatrix(const std::string& name, int64_t width,
+                          const char* what, StoredTensor* tensor);
 
   // Reads a scalar string of at most 4 KiB.
-  tensorflow::Status ReadString(const std::string& name, std::string* value);
+  absl::Status ReadString(const std::string& name, std::string* value);
 
   // Names of the tables in the file for messages: "a, b", at most eight, or
   // "none".
   std::string TableNames() const;
 
  private:
-  tensorflow::Status OpenData(const std::string& tensor, int32_t number,
-                              const DataFile** file);
+  absl::Status OpenData(const std::string& tensor, int32_t number,
+                        const DataFile** file);
   // Finds the entry of the index under `key`. `name` is the tensor, for
   // messages.
-  tensorflow::Status FindEntry(const std::string& key, const std::string& name,
-                               tensorflow::BundleEntryProto* entry) const;
-  tensorflow::Status AddRange(const tensorflow::BundleEntryProto& entry,
-                              int64_t begin, int64_t end, StoredTensor* tensor);
-  tensorflow::Status AddSlices(const tensorflow::BundleEntryProto& entry,
-                               int rank, StoredTensor* tensor);
+  absl::Status FindEntry(const std::string& key, const std::string& name,
+                         tensorflow::BundleEntryProto* entry) const;
+  absl::Status AddRange(const tensorflow::BundleEntryProto& entry,
+                        int64_t begin, int64_t end, StoredTensor* tensor);
+  absl::Status AddSlices(const tensorflow::BundleEntryProto& entry, int rank,
+                         StoredTensor* tensor);
   // DataLoss: "tensor <name> of <prefix> must <rule>; the file is damaged".
-  tensorflow::Status Damaged(const std::string& name,
-                             const std::string& rule) const;
+  absl::Status Damaged(const std::string& name, const std::string& rule) const;
 
   // Computes identity_ of the index file. `bytes` is its size.
-  tensorflow::Status ReadIdentity(uint64_t bytes);
+  absl::Status ReadIdentity(uint64_t bytes);
 
   const std::string prefix_;
   std::string identity_;
@@ -121,10 +120,10 @@ class RowStream {
   const StoredTensor& tensor() const { return tensor_; }
 
   // Reads the next n rows as they are stored. Requires n rows to be left.
-  tensorflow::Status Read(int64_t n, void* rows);
+  absl::Status Read(int64_t n, void* rows);
 
   // Reads the next n elements of a vector of int32 or int64 as int64.
-  tensorflow::Status ReadIntegers(int64_t n, int64_t* integers);
+  absl::Status ReadIntegers(int64_t n, int64_t* integers);
 
  private:
   StoredTensor tensor_;

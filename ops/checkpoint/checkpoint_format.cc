@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <limits>
 
-#include "tensorflow/core/platform/errors.h"
+#include "ops/errors.h"
 #include "tensorflow/core/util/env_var.h"
 
 namespace rec_estimator {
 
-using ::tensorflow::Status;
-using ::tensorflow::errors::InvalidArgument;
-using ::tensorflow::errors::ResourceExhausted;
+using ::absl::Status;
 
 Status FindSlots(TableResource& resource,
                  const std::vector<SlotSpec>& requested,
@@ -67,7 +65,7 @@ Status AsFatal(const Status& status, absl::StatusCode out_of_range) {
       return Status(out_of_range, status.message());
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kUnavailable:
-      return tensorflow::errors::Unknown(status.message());
+      return absl::UnknownError(status.message());
     default:
       return status;
   }

@@ -14,13 +14,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/sketch.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/status.h"
 
 namespace rec_estimator {
 
@@ -55,9 +55,9 @@ struct SlotPlace {
 
 // Finds the requested slots in the table's rows. InvalidArgument if the table
 // has one of them with another width.
-tensorflow::Status FindSlots(TableResource& resource,
-                             const std::vector<SlotSpec>& requested,
-                             std::vector<SlotPlace>* places);
+absl::Status FindSlots(TableResource& resource,
+                       const std::vector<SlotSpec>& requested,
+                       std::vector<SlotPlace>* places);
 
 // Copies one row to row i of `values` (n, dim) and of `slots`, one (n, width)
 // per place. A slot that the table does not have gets its initial value.
@@ -67,16 +67,15 @@ void CopyRowAndSlots(const float* row, int64_t i, int64_t dim,
 
 // ResourceExhausted if there are more keys than the offsets can count. They
 // are int32, as DeepRec's are.
-tensorflow::Status CheckCountable(const std::string& table,
-                                  const EmbeddingTable::Snapshot& snapshot);
+absl::Status CheckCountable(const std::string& table,
+                            const EmbeddingTable::Snapshot& snapshot);
 
 // Returns an error under a code that ends a training. TensorFlow's loops take
 // OutOfRange for the end of the data, and start again after Aborted and
 // Unavailable for ever, but file systems return these codes, too: OutOfRange
 // for a file that is too large, for example. OutOfRange becomes `out_of_range`,
 // the others become Unknown, TensorFlow's code for most errors of a disk.
-tensorflow::Status AsFatal(const tensorflow::Status& status,
-                           absl::StatusCode out_of_range);
+absl::Status AsFatal(const absl::Status& status, absl::StatusCode out_of_range);
 
 // Whether keys without a row are written: true unless the environment variable
 // TF_EV_SAVE_FILTERED_FEATURES is False, false or 0.

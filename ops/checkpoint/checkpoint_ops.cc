@@ -6,15 +6,14 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/errors.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/platform/errors.h"
 
 namespace rec_estimator {
 namespace {
 
-using ::tensorflow::Status;
-using ::tensorflow::errors::InvalidArgument;
+using ::absl::Status;
 using ::tensorflow::shape_inference::DimensionHandle;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;

@@ -10,27 +10,25 @@
 
 #include "absl/strings/string_view.h"
 #include "ops/core/base/crc32c.h"
+#include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/intra_op_threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/lib/hash/crc32c.h"
 #include "tensorflow/core/platform/env.h"
-#include "tensorflow/core/platform/errors.h"
 
 namespace rec_estimator {
 namespace {
 
+using ::absl::Status;
 using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::Env;
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::RandomAccessFile;
-using ::tensorflow::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::tstring;
-using ::tensorflow::errors::InvalidArgument;
-using ::tensorflow::errors::ResourceExhausted;
 
 // Bytes that a thread reads at once.
 constexpr int64_t kChunk = int64_t{1} << 20;
@@ -52,7 +50,7 @@ Status CompareRange(const RandomAccessFile& file, int64_t offset, int64_t size,
     absl::string_view read;
     const Status status = file.Read(offset, n, &read, buffer.get());
     if (read.size() != n) {
-      if (status.ok() || tensorflow::errors::IsOutOfRange(status)) {
+      if (status.ok() || absl::IsOutOfRange(status)) {
         return Status();
       }
       return status;

@@ -12,12 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "ops/checkpoint/checkpoint_chain.h"
 #include "ops/checkpoint/checkpoint_file.h"
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/checkpoint/checkpoint_rows.h"
 #include "ops/checkpoint/checkpoint_sketch.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/intra_op_threads.h"
@@ -26,24 +28,20 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/logging.h"
-#include "tensorflow/core/platform/strcat.h"
 
 namespace rec_estimator {
 namespace {
 
+using ::absl::Status;
+using ::absl::StrCat;
 using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::DT_INT64;
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
-using ::tensorflow::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::tstring;
-using ::tensorflow::errors::DataLoss;
-using ::tensorflow::errors::ResourceExhausted;
-using ::tensorflow::strings::StrCat;
 
 // Most threads that insert. Each needs the memory of a batch.
 constexpr int64_t kWorkers = 4;
@@ -366,9 +364,8 @@ class TableRestoreOp : public OpKernel {
     OP_REQUIRES_OK(context, ReadSlots(context, &slots_));
     OP_REQUIRES_OK(context, context->GetAttr("version", &version_));
     OP_REQUIRES(context, rules_.part < rules_.num_parts,
-                tensorflow::errors::InvalidArgument(
-                    "part must be < num_parts = ", rules_.num_parts, ", got ",
-                    rules_.part));
+                InvalidArgument("part must be < num_parts = ", rules_.num_parts,
+                                ", got ", rules_.part));
   }
 
   void Compute(OpKernelContext* context) override {

@@ -8,19 +8,17 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "ops/checkpoint/checkpoint_format.h"
+#include "ops/errors.h"
 #include "ops/table/table_resource.h"
-#include "tensorflow/core/platform/errors.h"
-#include "tensorflow/core/platform/strcat.h"
 
 namespace rec_estimator {
 
+using ::absl::Status;
+using ::absl::StrCat;
 using ::tensorflow::DT_INT32;
 using ::tensorflow::DT_INT64;
-using ::tensorflow::Status;
-using ::tensorflow::errors::DataLoss;
-using ::tensorflow::errors::InvalidArgument;
-using ::tensorflow::strings::StrCat;
 
 namespace {
 
@@ -173,7 +171,7 @@ Status RowReader::OpenSlot(const SlotSpec& slot) {
 }
 
 RowReader::~RowReader() {
-  Stop(tensorflow::errors::Cancelled("the reader was destroyed"));
+  Stop(absl::CancelledError("the reader was destroyed"));
   if (thread_.joinable()) thread_.join();
 }
 

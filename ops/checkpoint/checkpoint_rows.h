@@ -14,10 +14,10 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "ops/checkpoint/checkpoint_file.h"
 #include "ops/core/table/embedding_table.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/status.h"
 
 namespace rec_estimator {
 
@@ -108,27 +108,26 @@ class RowReader {
 
   // Opens the tensor of keys. Must be the first call. `offsets` is the tensor
   // of bucket offsets, which is checked if the file has it, or empty.
-  tensorflow::Status OpenKeys(const std::string& name,
-                              const std::string& offsets);
+  absl::Status OpenKeys(const std::string& name, const std::string& offsets);
   // Opens one integer per key. Nothing is read if the tensor is missing or
   // empty.
-  tensorflow::Status OpenFreqs(const std::string& name);
-  tensorflow::Status OpenVersions(const std::string& name);
+  absl::Status OpenFreqs(const std::string& name);
+  absl::Status OpenVersions(const std::string& name);
   // Opens one row of floats per key. `what` describes the width in messages.
-  tensorflow::Status OpenValues(const std::string& source, int64_t width,
-                                const char* what);
+  absl::Status OpenValues(const std::string& source, int64_t width,
+                          const char* what);
   // Opens a slot. A slot is stored with its own keys. They usually equal those
   // of the rows, but not if DeepRec saved while workers trained.
-  tensorflow::Status OpenSlot(const SlotSpec& slot);
+  absl::Status OpenSlot(const SlotSpec& slot);
 
   // Starts to read. Must be called after the last Open...().
   void Start();
   // Returns the next keys that belong to the table; none if batch->n == 0.
   // Reuses the memory of the passed batch. After an error, each call returns
   // the same error.
-  tensorflow::Status Next(RowBatch* batch);
+  absl::Status Next(RowBatch* batch);
   // Makes Next() return this error.
-  void Stop(const tensorflow::Status& status);
+  void Stop(const absl::Status& status);
 
   // Number of keys in the file. Valid after OpenKeys().
   int64_t rows() const { return rows_; }
@@ -146,16 +145,16 @@ class RowReader {
     bool differs = false;
   };
 
-  tensorflow::Status OpenPerKey(const std::string& name,
-                                std::optional<RowStream>* stream);
-  tensorflow::Status CheckOffsets(const std::string& name);
-  tensorflow::Status CheckRows(const StoredTensor& tensor) const;
+  absl::Status OpenPerKey(const std::string& name,
+                          std::optional<RowStream>* stream);
+  absl::Status CheckOffsets(const std::string& name);
+  absl::Status CheckRows(const StoredTensor& tensor) const;
   void ReadAll();  // Runs on the reader thread.
   // Next() without a reader thread.
-  tensorflow::Status ReadNext(RowBatch* batch);
-  tensorflow::Status ReadBatch(RowBatch* batch);
-  tensorflow::Status CheckKeys(const std::vector<int64_t>& keys);
-  tensorflow::Status RepeatedKey() const;
+  absl::Status ReadNext(RowBatch* batch);
+  absl::Status ReadBatch(RowBatch* batch);
+  absl::Status CheckKeys(const std::vector<int64_t>& keys);
+  absl::Status RepeatedKey() const;
 
   CheckpointFile& file_;
   const KeyRules rules_;
@@ -177,7 +176,7 @@ class RowReader {
 
   std::mutex mutex_;  // Guards the members below.
   std::condition_variable changed_;
-  tensorflow::Status status_;
+  absl::Status status_;
   std::vector<RowBatch> ready_;  // Read and not yet returned, in order.
   std::vector<RowBatch> spare_;  // Memory of returned batches.
   bool all_read_ = false;

@@ -14,10 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/checkpoint/checkpoint_writer.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/sketch.h"
+#include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/intra_op_threads.h"
@@ -26,12 +28,12 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/errors.h"
-#include "tensorflow/core/platform/strcat.h"
 
 namespace rec_estimator {
 namespace {
 
+using ::absl::Status;
+using ::absl::StrCat;
 using ::tensorflow::DataType;
 using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::DT_FLOAT;
@@ -42,13 +44,9 @@ using ::tensorflow::OpInputList;
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
-using ::tensorflow::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::tstring;
-using ::tensorflow::errors::FailedPrecondition;
-using ::tensorflow::errors::InvalidArgument;
-using ::tensorflow::strings::StrCat;
 
 using Snapshot = EmbeddingTable::Snapshot;
 using Entries = std::vector<Snapshot::Entry>;

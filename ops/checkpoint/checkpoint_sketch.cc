@@ -5,20 +5,19 @@
 #include <cstddef>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/checkpoint/checkpoint_format.h"
+#include "ops/errors.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/logging.h"
-#include "tensorflow/core/platform/strcat.h"
 
 namespace rec_estimator {
 namespace {
 
+using ::absl::Status;
+using ::absl::StrCat;
 using ::tensorflow::DT_INT64;
-using ::tensorflow::Status;
-using ::tensorflow::errors::DataLoss;
-using ::tensorflow::strings::StrCat;
 
 // Bytes of rows that are read at once.
 constexpr int64_t kReadBytes = int64_t{4} << 20;

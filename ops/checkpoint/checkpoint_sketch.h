@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "ops/checkpoint/checkpoint_chain.h"
 #include "ops/checkpoint/checkpoint_file.h"
 #include "ops/checkpoint/checkpoint_rows.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/sketch.h"
 #include "ops/table/table_resource.h"
-#include "tensorflow/core/platform/status.h"
 
 namespace rec_estimator {
 
@@ -40,12 +40,12 @@ class SketchRestore {
 
   // Finds what each stored shard holds at the end of the chain. To be called
   // before Read: counts of an earlier link may have aged until then.
-  tensorflow::Status FindLast(const std::vector<Link>& chain,
-                              const std::string& name);
+  absl::Status FindLast(const std::vector<Link>& chain,
+                        const std::string& name);
 
   // Reads the counts of a shard. A table with a sketch of another layout, or
   // without one, drops the counts.
-  tensorflow::Status Read(CheckpointFile* file, const StoredShard& shard);
+  absl::Status Read(CheckpointFile* file, const StoredShard& shard);
 
  private:
   // The heads of a stored shard, and the number of its rows.
@@ -59,20 +59,20 @@ class SketchRestore {
            file.Has(shard.name + format_.heads[0].suffix);
   }
   // Leaves `stored` empty if the file has no sketch, or one of another layout.
-  tensorflow::Status ReadHeads(CheckpointFile* file, const StoredShard& shard,
-                               std::optional<Stored>* stored) const;
-  tensorflow::Status ReadHead(CheckpointFile* file, const StoredShard& shard,
-                              const Sketch::Tensor& head,
-                              std::vector<int64_t>* numbers) const;
-  tensorflow::Status OpenColumns(CheckpointFile* file, const StoredShard& shard,
-                                 std::vector<RowStream>* columns) const;
-  tensorflow::Status ReadRows(const CheckpointFile& file,
-                              const StoredShard& shard, const Stored& stored,
-                              std::vector<RowStream>* columns) const;
+  absl::Status ReadHeads(CheckpointFile* file, const StoredShard& shard,
+                         std::optional<Stored>* stored) const;
+  absl::Status ReadHead(CheckpointFile* file, const StoredShard& shard,
+                        const Sketch::Tensor& head,
+                        std::vector<int64_t>* numbers) const;
+  absl::Status OpenColumns(CheckpointFile* file, const StoredShard& shard,
+                           std::vector<RowStream>* columns) const;
+  absl::Status ReadRows(const CheckpointFile& file, const StoredShard& shard,
+                        const Stored& stored,
+                        std::vector<RowStream>* columns) const;
   // DataLoss, if there is a damage.
-  static tensorflow::Status Damaged(
-      const CheckpointFile& file, const StoredShard& shard,
-      const std::optional<Sketch::Damage>& damage);
+  static absl::Status Damaged(const CheckpointFile& file,
+                              const StoredShard& shard,
+                              const std::optional<Sketch::Damage>& damage);
 
   TableResource& resource_;
   const Sketch* const sketch_;  // nullptr: none.

@@ -18,8 +18,8 @@
 
 namespace rec_estimator {
 
+using ::absl::Status;
 using ::tensorflow::Env;
-using ::tensorflow::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::TensorSlice;

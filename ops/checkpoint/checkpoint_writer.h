@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/platform/status.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 
 namespace rec_estimator {
@@ -40,15 +40,15 @@ class CheckpointWriter {
   // Queues slices for writing, in any order. A tensor without rows needs one
   // empty slice. Waits until the thread has taken the slices of the previous
   // call. Returns the first error of the thread so far.
-  tensorflow::Status Add(std::vector<TensorRows> slices);
+  absl::Status Add(std::vector<TensorRows> slices);
 
   // Waits until all slices are written and moves the files into place.
-  tensorflow::Status Finish();
+  absl::Status Finish();
 
  private:
   void WriteAll();  // Runs on the thread.
-  tensorflow::Status WriteSlices(const std::vector<TensorRows>& slices);
-  tensorflow::Status Write(const TensorRows& slice);
+  absl::Status WriteSlices(const std::vector<TensorRows>& slices);
+  absl::Status Write(const TensorRows& slice);
   void StartWriteback();
   void Join();
   // Temporary files of BundleWriter: <file>.tempstate<number>.
@@ -65,7 +65,7 @@ class CheckpointWriter {
   std::condition_variable changed_;
   std::vector<TensorRows> waiting_;  // Added and not yet taken by the thread.
   bool no_more_ = false;             // No Add() follows.
-  tensorflow::Status status_;        // First error of the thread.
+  absl::Status status_;              // First error of the thread.
   std::thread thread_;               // Last: it uses the others.
 };
 

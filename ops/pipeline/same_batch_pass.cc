@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/errors.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/node_def_builder.h"
 #include "tensorflow/core/graph/graph.h"
@@ -16,10 +17,10 @@
 namespace rec_estimator {
 namespace {
 
+using ::absl::Status;
 using tensorflow::Edge;
 using tensorflow::Graph;
 using tensorflow::Node;
-using tensorflow::Status;
 
 // Attributes that rec_estimator/graph_modifier/iterator_swap.py sets: the first
 // on the replaced IteratorGetNext, the second on its replacement. The replaced
@@ -52,8 +53,8 @@ Node* FindReplacement(Node* node) {
 // Replaces `node` by an IdentityN of the first outputs of `source`.
 Status ReplaceByIdentity(Graph* graph, Node* node, Node* source) {
   if (source == nullptr || source->num_outputs() < node->num_outputs()) {
-    return tensorflow::errors::Internal(
-        node->name(), " must wait for the IteratorGetNext that replaces it");
+    return Internal(node->name(),
+                    " must wait for the IteratorGetNext that replaces it");
   }
   tensorflow::NodeDefBuilder builder(node->name(), "IdentityN");
   std::vector<tensorflow::NodeDefBuilder::NodeOut> inputs;

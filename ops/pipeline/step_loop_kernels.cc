@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "tensorflow/core/framework/device.h"
@@ -17,12 +18,12 @@
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/mutex.h"
 
 namespace rec_estimator {
 namespace {
 
+using ::absl::Status;
 using ::tensorflow::AsyncOpKernel;
 using ::tensorflow::DataTypeVector;
 using ::tensorflow::DataTypeVectorString;
@@ -36,9 +37,7 @@ using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::ResourceBase;
 using ::tensorflow::ScopedStepContainer;
-using ::tensorflow::Status;
 using ::tensorflow::Tensor;
-using ::tensorflow::errors::InvalidArgument;
 
 // Most steps in one run. A larger count is probably a mistake.
 constexpr int64_t kMaxCount = 1000000;
@@ -86,7 +85,7 @@ class StepSequence {
     auto* cancellation = context_->cancellation_manager();
     if (status_.ok() && steps_left_ > 0 && cancellation != nullptr &&
         cancellation->IsCancelled()) {
-      status_ = tensorflow::errors::Cancelled("the step loop was cancelled");
+      status_ = absl::CancelledError("the step loop was cancelled");
     }
     if (steps_left_ > 0 && status_.ok()) {
       try {
@@ -178,8 +177,7 @@ class StepLoopOp : public AsyncOpKernel {
     if (steps == 0) return Status();
     FunctionLibraryRuntime* library = context->function_library();
     if (library == nullptr) {
-      return tensorflow::errors::Internal(
-          "the device must have a function library, got none");
+      return Internal("the device must have a function library, got none");
     }
     FunctionLibraryRuntime::Handle handle;
     TF_RETURN_IF_ERROR(InstantiateStep(library, captured, &handle));

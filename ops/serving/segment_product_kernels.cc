@@ -5,25 +5,24 @@
 
 #include "ops/core/base/parallel.h"
 #include "ops/core/math/segment_product.h"
+#include "ops/errors.h"
 #include "ops/serving/user_rows.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/intra_op_threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/platform/errors.h"
 
 namespace rec_estimator {
 namespace {
 
+using ::absl::Status;
 using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
-using ::tensorflow::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::TensorShapeUtils;
-using ::tensorflow::errors::InvalidArgument;
 
 // InvalidArgument unless `rows` is a matrix with one row per candidate.
 Status CheckRows(const Tensor& rows, const char* name,

@@ -4,15 +4,14 @@
 
 #include <cstdint>
 
+#include "ops/errors.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/platform/errors.h"
 
 namespace rec_estimator {
 
-using ::tensorflow::Status;
+using ::absl::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShapeUtils;
-using ::tensorflow::errors::InvalidArgument;
 
 Status ReadUserRows(const Tensor& row_splits, UserRows* user_rows) {
   if (!TensorShapeUtils::IsVector(row_splits.shape()) ||

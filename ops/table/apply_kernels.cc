@@ -17,6 +17,7 @@
 #include "ops/core/math/row_update.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/training_step.h"
+#include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/intra_op_threads.h"
@@ -26,23 +27,20 @@
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_encode_decode.h"
 #include "tensorflow/core/framework/variant_tensor_data.h"
-#include "tensorflow/core/platform/errors.h"
 
 namespace rec_estimator {
 namespace {
 
+using ::absl::Status;
 using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::OpInputList;
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
-using ::tensorflow::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::TensorShapeUtils;
 using ::tensorflow::Variant;
-using ::tensorflow::errors::InvalidArgument;
-using ::tensorflow::errors::ResourceExhausted;
 
 std::string ListOf(const std::vector<std::string>& names) {
   return names.empty() ? "none" : absl::StrJoin(names, ", ");
@@ -244,8 +242,7 @@ class TablesReserveOp : public OpKernel {
           " for ", n, " tables");
     }
     auto slots = std::make_shared<std::vector<std::vector<SlotSpec>>>(n);
-    const std::vector<tensorflow::int64> widths(attrs.widths.begin(),
-                                                attrs.widths.end());
+    const std::vector<int64_t> widths(attrs.widths.begin(), attrs.widths.end());
     for (int64_t i = 0; i < n; ++i) {
       attrs.widths.assign(widths.begin() + i * each,
                           widths.begin() + (i + 1) * each);

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "ops/core/base/crc32c.h"
+#include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op.h"
@@ -27,8 +28,6 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::TensorShapeUtils;
-using ::tensorflow::errors::FailedPrecondition;
-using ::tensorflow::errors::InvalidArgument;
 
 class CheckRowLimitOp : public OpKernel {
  public:

@@ -35,11 +35,11 @@
 namespace rec_estimator {
 namespace {
 
+using ::absl::Status;
 using tensorflow::Edge;
 using tensorflow::Graph;
 using tensorflow::Node;
 using tensorflow::NodeDefBuilder;
-using tensorflow::Status;
 
 constexpr char kGroupLookup[] = "RecEstimator>TableGroupLookup";
 constexpr char kGroupLookupGrad[] = "RecEstimator>TableGroupLookupGrad";

@@ -9,15 +9,14 @@
 #include <string>
 #include <utility>
 
+#include "ops/errors.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/platform/errors.h"
-#include "tensorflow/core/platform/status.h"
 
 namespace rec_estimator {
 
 // The error of a node whose kernel got std::bad_alloc.
-inline tensorflow::Status NoMemoryFor(const std::string& node) {
-  return tensorflow::errors::ResourceExhausted(
+inline absl::Status NoMemoryFor(const std::string& node) {
+  return ResourceExhausted(
       "node ", node,
       " must fit into memory, got a failed allocation; give the process more "
       "memory or make the batch smaller");

@@ -3,19 +3,19 @@
 #ifndef REC_ESTIMATOR_OPS_TABLE_INPUT_CHECKS_H_
 #define REC_ESTIMATOR_OPS_TABLE_INPUT_CHECKS_H_
 
+#include "absl/status/status.h"
+#include "ops/errors.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/platform/errors.h"
-#include "tensorflow/core/platform/status.h"
 
 namespace rec_estimator {
 
 // InvalidArgument unless the tensor has the rank. `name` is the input's name.
 // `shape` is the required shape as messages spell it, for example "[n]".
-inline tensorflow::Status CheckRank(const tensorflow::Tensor& tensor, int rank,
-                                    const char* name, const char* shape) {
-  if (tensor.dims() == rank) return tensorflow::Status();
-  return tensorflow::errors::InvalidArgument(
-      name, " must be ", shape, ", got shape ", tensor.shape().DebugString());
+inline absl::Status CheckRank(const tensorflow::Tensor& tensor, int rank,
+                              const char* name, const char* shape) {
+  if (tensor.dims() == rank) return absl::Status();
+  return InvalidArgument(name, " must be ", shape, ", got shape ",
+                         tensor.shape().DebugString());
 }
 
 }  // namespace rec_estimator

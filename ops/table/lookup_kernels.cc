@@ -15,28 +15,27 @@
 #include "ops/core/base/float8.h"
 #include "ops/core/base/parallel.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/errors.h"
 #include "ops/table/fused_lookups.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/intra_op_threads.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/platform/errors.h"
 
 namespace rec_estimator {
 namespace {
 
+using ::absl::Status;
 using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::OpInputList;
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::OpOutputList;
-using ::tensorflow::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::TensorShapeUtils;
-using ::tensorflow::errors::InvalidArgument;
 
 // keys.shape + [dim].
 Status ValuesShape(const Tensor& keys, int dim, TensorShape* shape) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ops that read rows, and their gradient. They never change a table.
 // Kernels: lookup_kernels.cc. Python: rec_estimator/table/lookup.py.
+#include "ops/errors.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
 namespace rec_estimator {
 namespace {
 
-using ::tensorflow::Status;
+using ::absl::Status;
 using ::tensorflow::shape_inference::DimensionHandle;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
@@ -33,14 +34,13 @@ Status TableGroupLookupShape(InferenceContext* c) {
   if (static_cast<int>(dims.size()) != n ||
       static_cast<int>(combiners.size()) != n ||
       static_cast<int>(unknowns.size()) != n) {
-    return tensorflow::errors::InvalidArgument(
+    return InvalidArgument(
         "dims, combiners and unknowns must be of length N, got ", dims.size(),
         ", ", combiners.size(), " and ", unknowns.size(), " for N = ", n);
   }
   for (int i = 0; i < n; ++i) {
     if (dims[i] < 1) {
-      return tensorflow::errors::InvalidArgument("dims must be >= 1, got ",
-                                                 dims[i], " at ", i);
+      return InvalidArgument("dims must be >= 1, got ", dims[i], " at ", i);
     }
     ShapeHandle unused, keys, indices, dense_shape, values;
     TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));

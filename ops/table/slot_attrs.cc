@@ -4,13 +4,12 @@
 
 #include <set>
 
-#include "tensorflow/core/platform/errors.h"
+#include "ops/errors.h"
 
 namespace rec_estimator {
 
+using ::absl::Status;
 using ::tensorflow::OpKernelConstruction;
-using ::tensorflow::Status;
-using ::tensorflow::errors::InvalidArgument;
 
 Status SlotAttrs::Read(OpKernelConstruction* context) {
   TF_RETURN_IF_ERROR(context->GetAttr("slot_names", &names));

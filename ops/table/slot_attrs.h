@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "ops/core/table/embedding_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/platform/status.h"
 
 namespace rec_estimator {
 
@@ -26,7 +26,7 @@ struct SlotAttrs {
   std::vector<float> initials;
 
   // Reads the three attributes. Checks nothing.
-  tensorflow::Status Read(tensorflow::OpKernelConstruction* context);
+  absl::Status Read(tensorflow::OpKernelConstruction* context);
 
   bool HaveLength(size_t n) const {
     return names.size() == n && widths.size() == n && initials.size() == n;
@@ -34,13 +34,13 @@ struct SlotAttrs {
 
   // Appends elements [begin, end) to `slots`. InvalidArgument unless the names
   // are distinct and not empty and the widths fit into one row.
-  tensorflow::Status AppendTo(size_t begin, size_t end,
-                              std::vector<SlotSpec>* slots) const;
+  absl::Status AppendTo(size_t begin, size_t end,
+                        std::vector<SlotSpec>* slots) const;
 };
 
 // Reads and checks the slots of an op on one table.
-tensorflow::Status ReadSlots(tensorflow::OpKernelConstruction* context,
-                             std::vector<SlotSpec>* slots);
+absl::Status ReadSlots(tensorflow::OpKernelConstruction* context,
+                       std::vector<SlotSpec>* slots);
 
 }  // namespace rec_estimator
 

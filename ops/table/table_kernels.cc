@@ -9,30 +9,29 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/sketch.h"
+#include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"
-#include "tensorflow/core/platform/errors.h"
-#include "tensorflow/core/platform/strcat.h"
 
 namespace rec_estimator {
 namespace {
 
+using ::absl::Status;
+using ::absl::StrCat;
 using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
-using ::tensorflow::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
-using ::tensorflow::errors::InvalidArgument;
-using ::tensorflow::strings::StrCat;
 
 // Largest filter_freq. options.py has the same limit.
 constexpr int64_t kMaxFilterFreq = (int64_t{1} << 31) - 1;

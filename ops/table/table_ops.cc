@@ -8,7 +8,7 @@
 namespace rec_estimator {
 namespace {
 
-using ::tensorflow::Status;
+using ::absl::Status;
 using ::tensorflow::shape_inference::InferenceContext;
 using ::tensorflow::shape_inference::ShapeHandle;
 

@@ -2,21 +2,18 @@
 // Implements table_resource.h.
 #include "ops/table/table_resource.h"
 
+#include "absl/strings/str_cat.h"
+#include "ops/errors.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/platform/strcat.h"
 
 namespace rec_estimator {
 
+using ::absl::Status;
+using ::absl::StrCat;
 using ::tensorflow::OpKernelContext;
-using ::tensorflow::Status;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShapeUtils;
-using ::tensorflow::errors::Aborted;
-using ::tensorflow::errors::FailedPrecondition;
-using ::tensorflow::errors::InvalidArgument;
-using ::tensorflow::errors::ResourceExhausted;
-using ::tensorflow::strings::StrCat;
 
 std::string TableResource::DebugString() const {
   return StrCat("table ", name_, ": dim ", table_.dim(), ", ", table_.size(),

@@ -12,14 +12,14 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "ops/core/base/shared_mutex.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/errors.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/refcount.h"
-#include "tensorflow/core/platform/status.h"
 
 namespace rec_estimator {
 
@@ -72,47 +72,44 @@ class TableResource : public tensorflow::ResourceBase {
 using TablePtr = tensorflow::core::RefCountPtr<TableResource>;
 
 // Finds the table of a handle. `table` keeps it alive.
-tensorflow::Status FindTable(tensorflow::OpKernelContext* context,
-                             const tensorflow::Tensor& handle, TablePtr* table);
+absl::Status FindTable(tensorflow::OpKernelContext* context,
+                       const tensorflow::Tensor& handle, TablePtr* table);
 
 // The same for the input named "table".
-tensorflow::Status FindTable(tensorflow::OpKernelContext* context,
-                             TablePtr* table);
+absl::Status FindTable(tensorflow::OpKernelContext* context, TablePtr* table);
 
 // OK if the table is ready. `use` completes the message, for example "it is
 // trained". FailedPrecondition if the table is new. Aborted if its rows are
 // being replaced or that failed: then a task of a cluster does not fail while
 // the chief restores, because TensorFlow's MonitoredSession waits and tries
 // again after this error.
-tensorflow::Status CheckInitialized(TableResource& table, const char* use);
+absl::Status CheckInitialized(TableResource& table, const char* use);
 
 // Reads of a table: while a TableReader lives, the rows are not replaced.
 class TableReader {
  public:
   // As CheckInitialized.
-  tensorflow::Status Open(TableResource* table);
+  absl::Status Open(TableResource* table);
 
  private:
   std::shared_lock<SharedMutex> lock_;
 };
 
 // InvalidArgument unless attribute dim is the table's.
-tensorflow::Status CheckDim(TableResource& table, int64_t dim);
+absl::Status CheckDim(TableResource& table, int64_t dim);
 
 // InvalidArgument unless the bank is [b, dim] with b >= 1.
-tensorflow::Status CheckBank(TableResource& table,
-                             const tensorflow::Tensor& bank);
+absl::Status CheckBank(TableResource& table, const tensorflow::Tensor& bank);
 
 // Returns work(), or ResourceExhausted if it throws std::bad_alloc, which would
 // otherwise end the process. For the calls of the core that report a failed
 // allocation in no other way: a new table, bank, slots or snapshot.
 template <typename Work>
-tensorflow::Status OrResourceExhausted(const std::string& table,
-                                       const Work& work) {
+absl::Status OrResourceExhausted(const std::string& table, const Work& work) {
   try {
     return work();
   } catch (const std::bad_alloc&) {
-    return tensorflow::errors::ResourceExhausted(
+    return ResourceExhausted(
         "table ", table,
         " must fit into memory, got a failed allocation; give the process more "
         "memory or cut the table into more shards");
@@ -121,18 +118,18 @@ tensorflow::Status OrResourceExhausted(const std::string& table,
 
 // ResourceExhausted: the table would exceed its row limit by `excess` rows.
 // `suffix` completes the message after the number of rows.
-tensorflow::Status TooManyRows(TableResource& table, int64_t excess,
-                               const char* suffix);
+absl::Status TooManyRows(TableResource& table, int64_t excess,
+                         const char* suffix);
 
 // The same for a table with this limit that would have this many rows.
-tensorflow::Status TooManyRows(const std::string& table, int64_t limit,
-                               int64_t rows, const char* suffix);
+absl::Status TooManyRows(const std::string& table, int64_t limit, int64_t rows,
+                         const char* suffix);
 
 // ResourceExhausted: there is no memory to count the occurrences of n keys.
-tensorflow::Status NoMemoryToCount(TableResource& table, int64_t n);
+absl::Status NoMemoryToCount(TableResource& table, int64_t n);
 
 // ResourceExhausted: there is no memory for n rows of a checkpoint.
-tensorflow::Status NoMemoryForRows(TableResource& table, int64_t n);
+absl::Status NoMemoryForRows(TableResource& table, int64_t n);
 
 }  // namespace rec_estimator
 

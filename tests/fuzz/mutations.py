@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes bytes, messages and arrays at random, in ways that have broken readers."""
 
+from collections.abc import MutableSequence
 from typing import Any, Callable, Iterator, List, Sequence, Tuple, TypeVar
 
 import numpy as np
@@ -72,7 +73,7 @@ def _changes(rng: np.random.Generator, message: Message) -> Iterator[Callable[[]
         is_map = field.message_type is not None and field.message_type.GetOptions().map_entry
         if is_map:
             yield from _map_changes(rng, value)
-        elif field.label == FieldDescriptor.LABEL_REPEATED:
+        elif isinstance(value, MutableSequence):  # Protobuf 7 has no FieldDescriptor.label.
             yield from _list_changes(rng, field, value)
         elif field.message_type is not None:
             if message.HasField(field.name):

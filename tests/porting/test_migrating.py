@@ -59,6 +59,18 @@ def test_migrated_script_gives_what_it_gave(script):
         assert after == before
 
 
+@pytest.mark.parametrize("module", ["tensorflow", "tensorflow.compat.v1"])
+@pytest.mark.parametrize("prefix", ["tf.estimator", "tf.compat.v1.estimator"])
+def test_scripts_of_both_interfaces_get_the_names(tmp_path, module, prefix):
+    script = tmp_path / "script.py"
+    script.write_text(f"import {module} as tf\n\nprint({prefix}.Estimator, {prefix}.RunConfig)\n")
+    migrate(script)
+    assert script.read_text() == (
+        f"import {module} as tf\n\nimport rec_estimator as rec\n\n"
+        "print(rec.Estimator, rec.RunConfig)\n"
+    )
+
+
 def test_training_goes_on_from_the_checkpoint_of_the_script_as_it_was(script):
     migrate(script)
     run(script)
