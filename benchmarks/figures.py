@@ -209,6 +209,54 @@ def small_batches() -> str:
     )
 
 
+def group_lookups() -> str:
+    """docs/core_measurements.md: a group lookup against the single lookups it replaces."""
+    found: Dict[int, Dict[int, str]] = {}
+    for one in result("bench_group_lookup")["results"]:
+        found.setdefault(one["keys"], {})[one["tables"]] = f"{one['group_over_single']:.2f}"
+    tables = list(next(iter(found.values())))
+    return table(
+        ["keys a table", *(f"{n} tables" for n in tables)],
+        [[f"{keys:,}", *(by[n] for n in tables)] for keys, by in found.items()],
+    )
+
+
+def models() -> str:
+    """docs/core_measurements.md: steps of whole models against stock variables."""
+    names = {"wide_and_deep": "wide & deep", "deepfm": "DeepFM", "dlrm": "DLRM"}
+    rows = []
+    for one in result("bench_models")["results"]:
+        cpu = {
+            engine: statistics.median(times) * 1e3
+            for engine, times in one["cpu_seconds_per_step"].items()
+        }
+        ratios = one["cpu_above_floor"]
+        rows.append(
+            [
+                f"{names[one['model']]}, batch {one['batch']}",
+                *(f"{cpu[engine]:.1f} ms" for engine in ("floor", "stock", "single", "features")),
+                *(f"{ratios[engine]['stock']:.2f}" for engine in ("single", "features")),
+            ]
+        )
+    header = ["CPU time a step", "floor", "stock", "single lookups", "`EmbeddingFeature`"]
+    above = ("single", "`EmbeddingFeature`")
+    return table([*header, *(f"above the floor, {name} / stock" for name in above)], rows)
+
+
+def distinct_lookups() -> str:
+    """docs/core_measurements.md: lookups that find each distinct key of a block once."""
+    found: Dict[str, Dict[str, str]] = {}
+    for one in result("core_distinct_lookups")["figures"]:
+        what, _, keys = one["figure"].partition(", ")
+        if what.startswith("lookup of"):
+            found.setdefault(what.replace("lookup of ", ""), {})[keys] = f"{one['ratio']:.2f}"
+    columns = {"Zipf": "Zipf, dim 16", "Zipf, dim 1": "Zipf, dim 1", "uniform": "uniform, dim 16"}
+    return table(
+        ["keys of a batch", *columns.values()],
+        [[f"{int(row):,}", *(by.get(c, "") for c in columns)] for row, by in found.items()],
+    )
+
+
 def soak() -> str:
     """docs/filters.md: tables under churn after many steps."""
     found = result("soak")
@@ -443,6 +491,9 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "bloom-churn": bloom_churn,
     "bloom-generations": bloom_generations,
     "small-batches": small_batches,
+    "distinct-lookups": distinct_lookups,
+    "group-lookups": group_lookups,
+    "models": models,
     "soak": soak,
     "filter-sweep": filter_sweep,
     "growth": growth,

@@ -36,10 +36,10 @@ def _serve(build: Callable[..., Any], arguments: Tuple[Any, ...], pipe: Any) -> 
         if what == "stop":
             return
         run.get(f"before {what}", lambda: None)()
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         for _ in range(steps):
             run[what]()
-        pipe.send((time.perf_counter() - start) / steps)
+        pipe.send(((time.perf_counter() - start) / steps, (time.process_time() - cpu) / steps))
 
 
 def alternate(
@@ -47,6 +47,7 @@ def alternate(
     whats: Sequence[str],
     rounds: int,
     steps: int,
+    with_cpu: bool = False,
 ) -> Seconds:
     """Times systems in alternating rounds.
 
@@ -57,9 +58,10 @@ def alternate(
       whats: Names of the functions to time, one after the other.
       rounds: Number of rounds.
       steps: Calls per round and system.
+      with_cpu: Whether to return CPU time as well, of all threads of a system's process.
 
     Returns:
-      Seconds per call, {what: {system: [one per round]}}.
+      Seconds per call, {what: {system: [one per round]}}. CPU time is under "<what>, CPU".
     """
     context = multiprocessing.get_context("spawn")
     pipes, processes = {}, []
@@ -71,13 +73,20 @@ def alternate(
         theirs.close()
         print(f"{system}: {pipes[system].recv()}", flush=True)
     names = list(systems)
-    seconds: Seconds = {what: {system: [] for system in names} for what in whats}
+    seconds: Seconds = {
+        name: {system: [] for system in names}
+        for what in whats
+        for name in ([what, f"{what}, CPU"] if with_cpu else [what])
+    }
     for what in whats:
         for number in range(rounds):
             for i in range(len(names)):
                 system = names[(i + number) % len(names)]
                 pipes[system].send((what, steps))
-                seconds[what][system].append(pipes[system].recv())
+                elapsed, cpu = pipes[system].recv()
+                seconds[what][system].append(elapsed)
+                if with_cpu:
+                    seconds[f"{what}, CPU"][system].append(cpu)
     for pipe in pipes.values():
         pipe.send(("stop", 0))
     for process in processes:

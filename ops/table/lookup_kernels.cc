@@ -470,9 +470,9 @@ class TableGroupLookupOp : public OpKernel {
     lookup->ids.indices = indices.flat<int64_t>().data();
     lookup->ids.n = lookup->n;
     lookup->ids.rank = indices.dim_size(1);
-    TF_RETURN_IF_ERROR(CheckRowIds(lookup->ids, lookup->rows, name));
     lookup->one_key_per_row = HasOneKeyPerRow(lookup->ids, lookup->rows);
-    return Status();
+    if (lookup->one_key_per_row) return Status();
+    return CheckRowIds(lookup->ids, lookup->rows, name);
   }
 
   std::vector<int64_t> dims_;
@@ -513,6 +513,9 @@ class TableGroupLookupGradOp : public OpKernel {
       spreads[i].ids.indices = indices[i].flat<int64_t>().data();
       spreads[i].ids.n = indices[i].dim_size(0);
       spreads[i].ids.rank = indices[i].dim_size(1);
+      spreads[i].one_key_per_row =
+          HasOneKeyPerRow(spreads[i].ids, grads[i].dim_size(0));
+      if (spreads[i].one_key_per_row) continue;
       OP_REQUIRES_OK(context, CheckRowIds(spreads[i].ids, grads[i].dim_size(0),
                                           names_[i]));
     }
@@ -520,6 +523,11 @@ class TableGroupLookupGradOp : public OpKernel {
     OpOutputList key_grads;
     OP_REQUIRES_OK(context, context->output_list("key_grads", &key_grads));
     for (int i = 0; i < n; ++i) {
+      // Then every scale is 1.
+      if (spreads[i].one_key_per_row) {
+        key_grads.set(i, grads[i]);
+        continue;
+      }
       TensorShape shape;
       OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
                                   {spreads[i].ids.n, spreads[i].dim}, &shape));
@@ -531,9 +539,9 @@ class TableGroupLookupGradOp : public OpKernel {
     std::vector<int64_t> units;
     double cycles = 0;
     for (const Spread& spread : spreads) {
-      units.push_back(spread.ids.n);
+      units.push_back(spread.one_key_per_row ? 0 : spread.ids.n);
       // Half a cycle per float and 10 cycles to find the row.
-      cycles += static_cast<double>(spread.ids.n) * (10 + spread.dim / 2);
+      cycles += static_cast<double>(units.back()) * (10 + spread.dim / 2);
     }
     ForAllUnits(units, cycles, IntraOpThreads(context),
                 [&](size_t i, int64_t begin, int64_t end) {
@@ -546,6 +554,7 @@ class TableGroupLookupGradOp : public OpKernel {
   struct Spread {
     Combiner combiner = Combiner::kSum;
     RowIds ids;
+    bool one_key_per_row = false;
     int64_t dim = 0;
     const float* grads = nullptr;  // (rows, dim)
     float* out = nullptr;          // (ids.n, dim)

@@ -48,20 +48,33 @@ bool BatchApply::Begin() {
 }
 
 void BatchApply::AddTo(Layout* layout) {
-  part_.AddTo(layout);
-  layout->Add(&key_, part_.n);
+  if (leader_ == nullptr) {
+    part_.AddTo(layout);
+    layout->Add(&key_, part_.n);
+    layout->Add(&grouped_, part_.n);
+    layout->Add(&end_, part_.n);
+  }
   layout->Add(&id_, part_.n);
-  layout->Add(&grouped_, part_.n);
-  layout->Add(&end_, part_.n);
   layout->Add(&entry_, part_.n);
   layout->Add(&row_, part_.n);
   if (shards_.sketch() != nullptr) layout->Add(&estimate_, part_.n);
 }
 
+void BatchApply::EndSort() {
+  if (leader_ == nullptr) {
+    part_.EndSort();
+    return;
+  }
+  part_ = leader_->part_;
+  key_ = leader_->key_;
+  grouped_ = leader_->grouped_;
+  end_ = leader_->end_;
+}
+
 void BatchApply::AddUnusualTo(Layout* layout) {
   for (int g = 0; g < part_.groups; ++g) {
     const uint32_t n = part_.size_of(g);
-    if (n > kSmallDedup) {
+    if (n > kSmallDedup && leader_ == nullptr) {
       layout->Add(&dedup_[g], Partition::DedupSlots(n));
     } else {
       dedup_[g] = nullptr;
@@ -72,6 +85,11 @@ void BatchApply::AddUnusualTo(Layout* layout) {
 }
 
 void BatchApply::Deduplicate(int g) {
+  if (leader_ != nullptr) {
+    unique_[g] = leader_->unique_[g];
+    shards_of_[g] = leader_->shards_of_[g];
+    return;
+  }
   const uint32_t begin = part_.begin[g];
   uint32_t small[2 * kSmallDedup];
   unique_[g] = part_.Deduplicate(
@@ -84,8 +102,10 @@ void BatchApply::Deduplicate(int g) {
 // ------------------------------------------------------------------ reserving
 
 void BatchApply::Find(int g) {
-  Deduplicate(g);
-  FindAgain(g);
+  for (BatchApply* each = this; each != nullptr; each = each->next_follower_) {
+    each->Deduplicate(g);
+    each->FindAgain(g);
+  }
 }
 
 void BatchApply::FindAgain(int g) {

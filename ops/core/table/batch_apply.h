@@ -39,6 +39,15 @@ class BatchApply {
   BatchApply(const BatchApply&) = delete;
   BatchApply& operator=(const BatchApply&) = delete;
 
+  // `follower`, which has the same lists of keys, uses what this object sorts
+  // and deduplicates. Its groups are found by Find of this object.
+  void Lead(BatchApply* follower) {
+    follower->leader_ = this;
+    follower->next_follower_ = next_follower_;
+    next_follower_ = follower;
+  }
+  bool has_leader() const { return leader_ != nullptr; }
+
   // ----- Reserving, in this order. Reads keys only.
 
   // Chooses the groups. False: the occurrences cannot be numbered.
@@ -46,13 +55,17 @@ class BatchApply {
   uint64_t occurrences() const { return part_.n; }
   int groups() const { return part_.groups; }
   void AddTo(Layout* layout);
-  int64_t blocks() const { return static_cast<int64_t>(part_.blocks()); }
+  int64_t blocks() const {
+    return leader_ == nullptr ? static_cast<int64_t>(part_.blocks()) : 0;
+  }
   void SortBlock(int64_t b) { part_.SortBlock(static_cast<uint64_t>(b)); }
-  void EndSort() { part_.EndSort(); }
+  // That of the leader first.
+  void EndSort();
   // What only unusual batches need: hash tables for groups with too many
   // occurrences for the stack, and sums of wide rows.
   void AddUnusualTo(Layout* layout);
-  // Finds the distinct keys of group g, and which of them are new.
+  // Finds the distinct keys of group g, and which of them are new, here and in
+  // the followers.
   void Find(int g);
   // Looks again which of them are new.
   void FindAgain(int g);
@@ -123,9 +136,12 @@ class BatchApply {
   const Admission admission_;
   const EmbeddingTable::Batch& batch_;
   const RowUpdate* update_ = nullptr;
+  const BatchApply* leader_ = nullptr;
+  BatchApply* next_follower_ = nullptr;
   Partition part_;
 
-  // Each group's part begins at part_.begin[g]:
+  // Each group's part begins at part_.begin[g]. key_, grouped_ and end_ may be
+  // the leader's:
   int64_t* key_;        // (unique)
   uint32_t* id_;        // (n) the distinct key of each occurrence
   uint32_t* grouped_;   // (n) occurrences, grouped by distinct key

@@ -32,7 +32,8 @@
 //
 // Lookup (row_lookup.h): 16 keys at a time, in three overlapping steps: hash
 // the key and prefetch its bucket; compare 5 keys at once and prefetch the row;
-// copy. Keys outside their home bucket, one in ten, are resolved last.
+// copy. Keys outside their home bucket, one in ten, are resolved last. In a
+// block of keys that often repeat, each distinct key is looked up once.
 //
 // Apply (training_step.h, batch_apply.h): a stable counting sort by shard,
 // then, per shard, the distinct keys with their occurrences in batch order, and

@@ -5,8 +5,67 @@
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/float8.h"
+#include "ops/core/base/key_hash.h"
 
 namespace rec_estimator {
+namespace {
+
+// Keys that are deduplicated together: their hash table and their rows are in
+// the caches of a core.
+constexpr size_t kBlock = 4096;
+// A block is deduplicated unless more than 7 of 8 of its first keys are
+// distinct. Smaller blocks gain nothing.
+constexpr size_t kSample = 128;
+constexpr size_t kLeastKeys = 512;
+
+// The distinct keys of a block.
+class DistinctKeys {
+ public:
+  // For at most n <= kBlock keys.
+  explicit DistinctKeys(size_t n) {
+    size_t slots = 16;
+    while (slots < 2 * n) slots *= 2;
+    mask_ = static_cast<uint32_t>(slots - 1);
+    std::fill(slots_, slots_ + slots, uint16_t{0});
+  }
+
+  // Adds keys (n). Whether a key is new is as unpredictable as the keys, so
+  // nothing branches on it.
+  void Add(const int64_t* keys, size_t n) {
+    uint32_t unique = size_;
+    for (size_t i = 0; i < n; ++i) {
+      const int64_t key = keys[i];
+      keys_[unique] = key;
+      uint32_t slot = static_cast<uint32_t>(MixKey(key) >> kShardBits) & mask_;
+      for (;; slot = (slot + 1) & mask_) {
+        const uint32_t used = slots_[slot];  // 1 + position in keys_.
+        const uint32_t is_new = used == 0;
+        const uint32_t u = used - 1 + (-is_new & (unique + 1));
+        if (keys_[u] != key) continue;
+        slots_[slot] = static_cast<uint16_t>(u + 1);
+        position_[added_++] = static_cast<uint16_t>(u);
+        unique += is_new;
+        break;
+      }
+    }
+    size_ = unique;
+  }
+
+  const int64_t* keys() const { return keys_; }  // (size())
+  size_t size() const { return size_; }
+  // The position in keys() of each key that was added.
+  const uint16_t* position() const { return position_; }
+
+ private:
+  uint32_t mask_;
+  uint32_t size_ = 0;
+  size_t added_ = 0;
+  uint16_t slots_[2 * kBlock];
+  uint16_t position_[kBlock];
+  int64_t keys_[kBlock + 1];
+};
+
+}  // namespace
 
 void RowLookup::PrefetchHomes(const int64_t* keys, size_t n,
                               Bucket** homes) const {
@@ -82,6 +141,36 @@ void RowLookup::Find(const int64_t* keys, size_t n, const float** rows) const {
 }
 
 void RowLookup::Copy(const int64_t* keys, size_t n, float* out) const {
+  const size_t stride = static_cast<size_t>(dim_);
+  for (size_t at = 0; at < n; at += kBlock) {
+    const size_t size = std::min(kBlock, n - at);
+    if (size < kLeastKeys ||
+        !CopyDistinct(keys + at, size, out + at * stride)) {
+      CopyEach(keys + at, size, out + at * stride);
+    }
+  }
+}
+
+bool RowLookup::CopyDistinct(const int64_t* keys, size_t n, float* out) const {
+  DistinctKeys distinct(n);
+  distinct.Add(keys, kSample);
+  if (8 * distinct.size() > 7 * kSample) return false;
+  distinct.Add(keys + kSample, n - kSample);
+  const float* rows[kBlock];
+  Find(distinct.keys(), distinct.size(), rows);
+  const uint16_t* position = distinct.position();
+  if (dim_ == 1) {
+    for (size_t i = 0; i < n; ++i) out[i] = *rows[position[i]];
+    return true;
+  }
+  const size_t stride = static_cast<size_t>(dim_);
+  for (size_t i = 0; i < n; ++i, out += stride) {
+    CopyRow(rows[position[i]], dim_, out);
+  }
+  return true;
+}
+
+void RowLookup::CopyEach(const int64_t* keys, size_t n, float* out) const {
   const size_t stride = static_cast<size_t>(dim_);
   Bucket* homes[2][kChunk];
   const float* rows[2][kChunk];

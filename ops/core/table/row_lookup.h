@@ -31,6 +31,10 @@ class RowLookup {
   void Copy(const int64_t* keys, size_t n, float* out) const;
 
  private:
+  // Copy for one block. CopyDistinct finds each key once; the block is not
+  // small. False, with nothing done: too few keys occur more than once.
+  bool CopyDistinct(const int64_t* keys, size_t n, float* out) const;
+  void CopyEach(const int64_t* keys, size_t n, float* out) const;
   // The steps of both, for n <= kChunk keys.
   void PrefetchHomes(const int64_t* keys, size_t n, Bucket** homes) const;
   void FindChunk(const int64_t* keys, size_t n, Bucket* const* homes,

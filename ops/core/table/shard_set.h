@@ -73,6 +73,7 @@ class ShardSet {
   // Locks in ascending order, which every caller that holds several locks keeps
   // to. Unlock with the same mask.
   void LockShared(uint64_t mask) const {
+    PrefetchLocks(mask);
     for (; mask != 0; mask &= mask - 1) {
       shards_[__builtin_ctzll(mask)].mutex().lock_shared();
     }
@@ -105,6 +106,16 @@ class ShardSet {
   template <typename Visit>
   void VisitExclusively(const int64_t* keys, size_t n, const Visit& visit);
 
+  // Fetches what a thread that locks these shards waits for otherwise, one line
+  // after the other: the locks, and where the buckets are.
+  void PrefetchLocks(uint64_t mask) const {
+    for (; mask != 0; mask &= mask - 1) {
+      const Shard& shard = shards_[__builtin_ctzll(mask)];
+      __builtin_prefetch(&shard.mutex(), 1);
+      PrefetchLine(&shard.index());
+    }
+  }
+
  private:
   int padding_shard_ = -1;
   uint64_t frozen_shards_ = 0;
@@ -135,6 +146,7 @@ class ExclusiveLocks {
  public:
   ExclusiveLocks(const ShardSet& shards, uint64_t mask)
       : shards_(shards), mask_(mask) {
+    shards_.PrefetchLocks(mask);
     for (; mask != 0; mask &= mask - 1) {
       shards_[__builtin_ctzll(mask)].mutex().lock();
     }
@@ -142,6 +154,7 @@ class ExclusiveLocks {
   // Takes all of them, or none if one is not free.
   ExclusiveLocks(const ShardSet& shards, uint64_t mask, std::try_to_lock_t)
       : shards_(shards), mask_(0), owns_all_(true) {
+    shards_.PrefetchLocks(mask);
     for (; mask != 0; mask &= mask - 1) {
       owns_all_ = shards_[__builtin_ctzll(mask)].mutex().try_lock();
       if (!owns_all_) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <functional>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "ops/core/table/batch_apply.h"
@@ -57,6 +58,7 @@ TrainingStep::TrainingStep(const std::vector<EmbeddingTable*>& tables,
             });
   units_.reserve(units);
   left_.resize(units);
+  if (tables.size() > 1) LinkSameKeys();
 }
 
 TrainingStep::~TrainingStep() = default;
@@ -74,7 +76,7 @@ TrainingStep::Outcome TrainingStep::Reserve(const ParallelFor& parallel) {
         });
     return NoMemory(static_cast<size_t>(largest - batches_.begin()));
   }
-  ListGroups();
+  ListGroups(false);
   ForEachUnit(
       parallel, CyclesPerUnit(kFindOccurrence),
       [this](uint32_t table, int g) {
@@ -105,7 +107,7 @@ TrainingStep::Outcome TrainingStep::Apply(const Gradients* gradients,
   }
   Outcome outcome = ClaimRows(parallel);
   if (outcome.ok()) {
-    ListGroups();
+    ListGroups(true);
     std::atomic<int64_t> failed{-1};
     const auto note = [&failed](uint32_t table, bool done) {
       if (!done) failed.store(table);
@@ -153,10 +155,30 @@ void TrainingStep::ForEachUnit(const ParallelFor& parallel, int64_t cycles,
   }
 }
 
-void TrainingStep::ListGroups() {
+void TrainingStep::LinkSameKeys() {
+  const auto lists = [this](uint32_t i) {
+    const EmbeddingTable::Batch& batch = batches_[i];
+    return std::make_tuple(batch.keys, batch.n,
+                           batch.n_counted > 0 ? batch.counted_keys : nullptr,
+                           batch.n_counted);
+  };
+  std::vector<uint32_t> order(size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    return std::make_pair(lists(a), a) < std::make_pair(lists(b), b);
+  });
+  uint32_t leader = order[0];
+  for (const uint32_t i : order) {
+    if (lists(i) != lists(leader)) leader = i;
+    if (i != leader) applies_[leader]->Lead(applies_[i].get());
+  }
+}
+
+void TrainingStep::ListGroups(bool with_followers) {
   units_.clear();
   for (uint32_t i = 0; i < size(); ++i) {
     if (applies_[i]->occurrences() == 0) continue;
+    if (applies_[i]->has_leader() && !with_followers) continue;
     for (int g = 0; g < applies_[i]->groups(); ++g) units_.push_back({i, g});
   }
 }

@@ -90,7 +90,11 @@ class TrainingStep {
   template <typename Try, typename Finish>
   void ForEachUnit(const ParallelFor& parallel, int64_t cycles,
                    const Try& attempt, const Finish& finish);
-  void ListGroups();
+  // Lets lists of keys that several tables have be sorted and deduplicated
+  // once.
+  void LinkSameKeys();
+  // Of all tables, or of those without a leader.
+  void ListGroups(bool with_followers);
   // What an occurrence costs, spread over the units.
   int64_t CyclesPerUnit(int64_t per_occurrence) const;
 

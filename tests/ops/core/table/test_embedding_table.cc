@@ -254,6 +254,35 @@ TEST(LargeLookupsDoNotDependOnHowWorkIsSplit) {
   }
 }
 
+TEST(LookupsOfRepeatedKeysReadEachOfThem) {
+  for (const int dim : {1, 3, 16}) {
+    EmbeddingTable table(dim);
+    const std::vector<float> bank = Bank(100, dim);
+    table.SetBank(bank.data(), 100);
+    std::vector<int64_t> known;
+    for (int64_t key = -300; key < 300; ++key) known.push_back(key);
+    EXPECT_TRUE(ApplyOnes(&table, known));
+    std::mt19937_64 random(1);
+    for (const size_t n : {63, 64, 255, 256, 257, 4095, 4096, 4097, 9000}) {
+      // From one distinct key to nearly as many as keys.
+      for (const int64_t range : {1, 40, 200, 1000000}) {
+        std::vector<int64_t> keys(n);
+        for (int64_t& key : keys) {
+          key = static_cast<int64_t>(random() % range) - range / 2;
+        }
+        keys[n / 2] = std::numeric_limits<int64_t>::min();
+        std::vector<float> out(n * dim);
+        table.Lookup(keys.data(), n, UnknownKey::kInitial, out.data(),
+                     SerialFor);
+        for (size_t i = 0; i < n; i += 1 + i % 7) {
+          EXPECT_TRUE(
+              SameBits(Read(table, keys[i]).data(), &out[i * dim], dim));
+        }
+      }
+    }
+  }
+}
+
 TEST(OneShardMayHoldTheWholeBatch) {
   std::vector<int64_t> keys;
   for (int64_t key = 0; keys.size() < 12000; ++key) {

@@ -194,6 +194,43 @@ TEST(OneStepHasTheBitsOfAStepPerTableWhateverTheThreads) {
   }
 }
 
+// All tables read the keys of the first one, two of them not all of these.
+std::vector<EmbeddingTable::Batch> RawOfSameLists(const Batches& batches,
+                                                  int64_t version) {
+  std::vector<EmbeddingTable::Batch> raw;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    raw.push_back(batches[0].batch(version));
+    raw.back().grads = batches[i].grads.data();
+    if (i == 1) raw.back().n_counted = 0;  // Not quite the same lists.
+    if (i == 2) --raw.back().n;
+  }
+  return raw;
+}
+
+TEST(TablesThatReadOneListOfKeysHaveTheBitsOfAStepPerTable) {
+  for (const size_t n : {size_t{70}, size_t{3000}, size_t{9000}}) {
+    const Tables one_by_one = MakeTables();
+    Threads threads(4);
+    const Tables tables = MakeTables();
+    for (int step = 0; step < 4; ++step) {
+      std::mt19937_64 random(step);
+      Batches batches;
+      for (const auto& table : tables) {
+        batches.emplace_back(n, 2000, table->dim(), &random);
+      }
+      const auto raw = RawOfSameLists(batches, step);
+      for (size_t i = 0; i < raw.size(); ++i) {
+        EXPECT_TRUE(one_by_one[i]->Apply(raw[i], AdagradLike(0.5f), SerialFor));
+      }
+      TrainingStep together(Pointers(tables), raw);
+      EXPECT_TRUE(together.Reserve(threads.parallel()).ok());
+      EXPECT_TRUE(
+          ApplyReserved(&together, batches, step, threads.parallel()).ok());
+    }
+    EXPECT_TRUE(BitsOf(tables) == BitsOf(one_by_one));
+  }
+}
+
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int64_t kStride = 40;  // About ten times slower there.
 #else

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures a group lookup against the single lookups it replaces.
+
+    python -m benchmarks.bench_group_lookup [--tables 2 26 200] [--keys 1 100 10000 100000]
+        [--rounds 15] [--output FILE.json]
+
+Each table has its own keys, of which the small ones are frequent. Both run in one process, in turn;
+the figure is the median ratio of CPU times of the process, group over single.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any, Callable, Dict, List
+
+from benchmarks import rounds as rounds_lib
+
+DIM = 4
+ROWS = 100_000
+# Keys of a round at least: a call of a few keys is too short for the clock.
+KEYS_OF_A_ROUND = 1_000_000
+MOST_CALLS = 200
+
+
+def _build(tables: int, keys: int) -> Dict[str, Callable[[], Any]]:
+    """By name, what runs all lookups in one session: "group" and "single"."""
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+
+    tf.reset_default_graph()
+    embeddings = [rec.get_embedding_variable(f"table_{i}", DIM) for i in range(tables)]
+    ids = [
+        tf.get_variable(
+            f"ids_{i}",
+            initializer=tf.cast(tf.random.uniform([keys]) ** 3 * ROWS, tf.int64),
+            trainable=False,
+            use_resource=True,
+        )
+        for i in range(tables)
+    ]
+    keys_of = [each.value() for each in ids]
+    values = {
+        "group": rec.group_embedding_lookup(embeddings, keys_of),
+        "single": [rec.embedding_lookup(*each) for each in zip(embeddings, keys_of)],
+    }
+    # As in a model, all values live at the same time.
+    is_key = keys_of[0][0] >= 0
+    reads = {name: tf.raw_ops.Assert(condition=is_key, data=each) for name, each in values.items()}
+    loss = tf.add_n([tf.reduce_sum(each) for each in values["single"]])
+    # So that the keys have rows.
+    fill = rec.optimizers.GradientDescentOptimizer(0.1).minimize(loss)
+    session = tf.Session()
+    session.run(tf.global_variables_initializer())
+    session.run(fill)
+    return {name: session.make_callable(read) for name, read in reads.items()}
+
+
+def _cpu_seconds(run: Callable[[], Any], calls: int) -> float:
+    start = time.process_time()
+    for _ in range(calls):
+        run()
+    return (time.process_time() - start) / calls
+
+
+def measure(tables: int, keys: int, rounds: int) -> Dict[str, Any]:
+    """Prints and returns the figures of one number of tables and of keys a table."""
+    runs = _build(tables, keys)
+    calls = min(max(1, KEYS_OF_A_ROUND // (tables * keys)), MOST_CALLS)
+    for run in runs.values():
+        run()
+    seconds: Dict[str, List[float]] = {name: [] for name in runs}
+    for number in range(rounds):
+        for name in sorted(runs, reverse=number % 2 == 1):
+            seconds[name].append(_cpu_seconds(runs[name], calls))
+    low, middle, high = rounds_lib.ratios(seconds["group"], seconds["single"])
+    milliseconds = {name: statistics.median(times) * 1e3 for name, times in seconds.items()}
+    print(
+        f"{tables:4} tables, {keys:7,} keys: group {milliseconds['group']:9.3f} ms, single "
+        f"{milliseconds['single']:9.3f} ms, ratio {middle:.2f} ({low:.2f} - {high:.2f})",
+        flush=True,
+    )
+    return {
+        "tables": tables,
+        "keys": keys,
+        "calls_per_round": calls,
+        "cpu_seconds": seconds,
+        "group_over_single": round(middle, 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--tables", type=int, nargs="+", default=[2, 26, 200])
+    parser.add_argument("--keys", type=int, nargs="+", default=[1, 100, 10_000, 100_000])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--output", help="file for the raw result, JSON")
+    args = parser.parse_args()
+    import tensorflow.compat.v1 as tf
+
+    tf.disable_eager_execution()
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    results = [measure(tables, keys, args.rounds) for tables in args.tables for keys in args.keys]
+    rounds_lib.write(
+        args.output,
+        {**rounds_lib.provenance(), "dim": DIM, "rows": ROWS, "results": results},
+    )
+
+
+if __name__ == "__main__":
+    main()
