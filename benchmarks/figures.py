@@ -19,6 +19,9 @@ import re
 import statistics
 from typing import Any, Callable, Dict, Iterable, List, Sequence
 
+from benchmarks import bench_distributed
+from benchmarks.bench_distributed import SYSTEMS
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(^<!-- end -->$)", re.DOTALL | re.MULTILINE)
@@ -447,6 +450,50 @@ def grouped() -> str:
     )
 
 
+def distributed_costs() -> str:
+    """docs/distributed.md: what a step with parameter servers costs."""
+    rows = []
+    for name, found in result("bench_distributed")["clusters"].items():
+        cluster, tables = name.split("/")
+        workers, ps = cluster.split("+")
+        rows.append(
+            [
+                f"{workers} + {ps}",
+                tables,
+                *(f"{found[system]['tensors'] / int(ps):.1f}" for system in SYSTEMS),
+                *(f"{found[system]['bytes'] / 1e6:.1f}" for system in SYSTEMS),
+                *(f"{bench_distributed.ratio(found, s, 'stock'):.2f}" for s in SYSTEMS[1:]),
+            ]
+        )
+    header = [f"{what}: {system}" for what in ("tensors a ps", "MB") for system in SYSTEMS]
+    header += [f"CPU: {system}" for system in SYSTEMS[1:]]
+    return table(["workers + ps", "tables", *header], rows)
+
+
+def distributed_model() -> str:
+    """docs/scaling.md: the fitted model, and a large cluster on paper."""
+    found = result("bench_distributed")
+    model = bench_distributed.fit(found)
+    servers, workers = 100, 1000
+    step = model.worker_step(servers)
+    tensors = step - model.keys
+    unpacked = model.worker_step(servers, tensors=3 * bench_distributed.COLUMNS)
+    return table(
+        ["", "CPU ms"],
+        [
+            ["a tensor between two tasks, both ends", f"{model.tensor:.3f}"],
+            [f"the keys of a step: {found['keys']:,} ids", f"{model.keys:.1f}"],
+            [f"a step with {servers} ps: {5 * servers} tensors and the keys", f"{step:.0f}"],
+            ["of these, tensors", f"{tensors:.0f}"],
+            [f"a step with {servers} ps, 26 tables, not packed", f"{unpacked:.0f}"],
+            [
+                f"a ps, for one step of each of {workers:,} workers",
+                f"{step / servers * workers:.0f}",
+            ],
+        ],
+    )
+
+
 def pipeline() -> str:
     """docs/porting.md: speed of modified graphs."""
     found = result("bench_pipeline")["speed_up"]
@@ -483,6 +530,8 @@ def row_stddev() -> str:
 
 
 FIGURES: Dict[str, Callable[[], str]] = {
+    "distributed-costs": distributed_costs,
+    "distributed-model": distributed_model,
     "table-speed": table_speed,
     "test-matrix": test_matrix,
     "filter-costs": filter_costs,

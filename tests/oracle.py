@@ -49,6 +49,53 @@ def _sum(rows):
     return total
 
 
+# ------------------------------------------------------------------ packed transfers
+
+
+def pack_keys(lists, num_sections):
+    """(packed int64, [index of each list]). What KeysPack makes of (keys, section, use)."""
+    uses = ("gradient", "counted", "read")
+    headers, keys, counts = [], [], []
+    distinct = [{} for _ in range(num_sections)]  # {key: position}
+    for section, positions in enumerate(distinct):
+        header, occurrences = [], collections.Counter()
+        for use in uses:
+            for key in _flat_keys(lists, section, use):
+                positions.setdefault(key, len(positions))
+                occurrences[key] += use != "read"
+            header.append(len(positions) - sum(header))
+        headers += header
+        keys += positions
+        counts += [occurrences[key] for key in list(positions)[: header[0] + header[1]]]
+    counts += [0] * (len(counts) % 2)
+    words = np.array(counts, np.uint32).view(np.int64)
+    index = [
+        np.array([distinct[section][key] for key in np.ravel(each).tolist()], np.int32)
+        for each, section, _ in lists
+    ]
+    return np.concatenate([np.array(headers + keys, np.int64), words]), index
+
+
+def _flat_keys(lists, section, use):
+    for keys, of_section, of_use in lists:
+        if (of_section, of_use) == (section, use):
+            yield from np.ravel(keys).tolist()
+
+
+def sum_by_key(keys, grads):
+    """[distinct, dim]. The gradients of each key, summed from +0 in order of occurrence."""
+    sums = {}
+    for key, grad in zip(keys.tolist(), grads):
+        sums[key] = sums.get(key, np.zeros_like(grad)) + grad
+    return np.stack(list(sums.values()))
+
+
+def pack_gradients(versions, hyper, sums):
+    """float32 [n]. What GradientsPack makes: versions, then hyper [h][table], then the sums."""
+    parts = [np.array(versions, np.int64).view(np.float32), *np.array(hyper, np.float32)]
+    return np.concatenate([*parts, *(each.ravel() for each in sums)])
+
+
 # ------------------------------------------------------------------ users and candidates
 
 

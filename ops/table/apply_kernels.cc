@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of apply_ops.cc: check a training step and pass it to the tables.
+// Kernels of apply_ops.cc, and those of packed_ops.cc that train: check a
+// training step and pass it to the tables.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <new>
@@ -21,8 +23,10 @@
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
 #include "ops/table/intra_op_threads.h"
+#include "ops/table/packed_inputs.h"
 #include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
+#include "ops/table/trained_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
 #include "tensorflow/core/framework/variant_encode_decode.h"
@@ -41,67 +45,6 @@ using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::TensorShapeUtils;
 using ::tensorflow::Variant;
-
-std::string ListOf(const std::vector<std::string>& names) {
-  return names.empty() ? "none" : absl::StrJoin(names, ", ");
-}
-
-std::vector<std::string> NamesOf(const std::vector<SlotSpec>& slots) {
-  std::vector<std::string> names;
-  for (const SlotSpec& slot : slots) names.push_back(slot.name);
-  return names;
-}
-
-// Whether the first n slots of both have the same names and widths.
-bool SameSlots(const std::vector<SlotSpec>& a, const std::vector<SlotSpec>& b,
-               size_t n) {
-  return a.size() >= n && b.size() >= n &&
-         std::equal(a.begin(), a.begin() + n, b.begin(),
-                    [](const SlotSpec& x, const SlotSpec& y) {
-                      return x.name == y.name && x.width == y.width;
-                    });
-}
-
-// A table of a step with the slots that the step's rule needs.
-struct TrainedTable {
-  TablePtr resource;
-  const std::vector<SlotSpec>* slots;
-
-  EmbeddingTable& table() const { return resource->table(); }
-  const std::string& name() const { return resource->name(); }
-
-  // An error unless the table is ready. Adds the slots if it has none; an error
-  // if it has those of another rule. The caller holds replace_mutex, shared at
-  // least.
-  Status Prepare(const std::string& rule) const {
-    TF_RETURN_IF_ERROR(CheckInitialized(*resource, "it is trained"));
-    return OrResourceExhausted(name(), [&] { return PrepareSlots(rule); });
-  }
-
- private:
-  Status PrepareSlots(const std::string& rule) const {
-    if (table().BeginsWithSlots(*slots)) return Status();
-    const size_t n = slots->size();
-    // Checked before EnsureSlots, so that a refused step adds no slots, and
-    // after it, because another step may have added its slots in between.
-    std::vector<SlotSpec> present = table().slots();
-    if (SameSlots(present, *slots, std::min(n, present.size()))) {
-      const bool ensured = table().EnsureSlots(*slots);
-      present = table().slots();
-      if (SameSlots(present, *slots, n)) return Status();
-      if (!ensured && SameSlots(present, *slots, present.size())) {
-        return ResourceExhausted("table ", name(),
-                                 " must fit into memory with the slots of ",
-                                 rule, ", got no memory for ", table().size(),
-                                 " rows; nothing of the step was applied");
-      }
-    }
-    return InvalidArgument("slots of table ", name(), " must be those of ",
-                           rule, " (", ListOf(NamesOf(*slots)), "), got ",
-                           ListOf(NamesOf(present)),
-                           "; one table has one optimizer");
-  }
-};
 
 // What a refused step says.
 Status ErrorOf(const TrainingStep::Outcome& outcome, const TrainingStep& step,
@@ -142,6 +85,7 @@ struct Reservation {
   std::string rule;
   std::vector<TrainedTable> tables;
   std::vector<Tensor> keys;  // And counted keys, which `step` reads.
+  bool is_packed = false;    // Whether TablesApplyPacked applies it.
   std::unique_ptr<TrainingStep> step;
   std::atomic<bool> is_used{false};
 };
@@ -179,29 +123,46 @@ class TablesReserveOp : public OpKernel {
     OP_REQUIRES_OK(context, OrNothingApplied([&] { return Reserve(context); }));
   }
 
+ protected:
+  using Batches = std::vector<EmbeddingTable::Batch>;
+
+  const RowUpdate& update() const { return *update_; }
+
  private:
-  Status Reserve(OpKernelContext* context) const {
-    OpInputList handles, keys, counted_keys;
-    TF_RETURN_IF_ERROR(context->input_list("tables", &handles));
+  // Reads and checks the keys of each table; stores the tensors that the
+  // batches point into.
+  virtual Status ReadBatches(OpKernelContext* context, Reservation* reservation,
+                             Batches* batches) const {
+    OpInputList keys, counted_keys;
     TF_RETURN_IF_ERROR(context->input_list("keys", &keys));
     TF_RETURN_IF_ERROR(context->input_list("counted_keys", &counted_keys));
+    for (int i = 0; i < keys.size(); ++i) {
+      TableResource& table = *reservation->tables[i].resource;
+      TF_RETURN_IF_ERROR(CheckKeys(keys[i], "keys", "[n]", table));
+      TF_RETURN_IF_ERROR(
+          CheckKeys(counted_keys[i], "counted_keys", "[m]", table));
+      batches->push_back(BatchOf(keys[i], counted_keys[i]));
+      reservation->keys.push_back(keys[i]);
+      reservation->keys.push_back(counted_keys[i]);
+    }
+    return Status();
+  }
+
+  Status Reserve(OpKernelContext* context) const {
+    OpInputList handles;
+    TF_RETURN_IF_ERROR(context->input_list("tables", &handles));
     auto reservation = std::make_shared<Reservation>();
     reservation->slots = slots_;
     reservation->rule = rule_;
     std::vector<EmbeddingTable*> tables;
-    std::vector<EmbeddingTable::Batch> batches;
     for (int i = 0; i < handles.size(); ++i) {
       TablePtr resource;
       TF_RETURN_IF_ERROR(FindTable(context, handles[i], &resource));
-      TF_RETURN_IF_ERROR(CheckKeys(keys[i], "keys", "[n]", *resource));
-      TF_RETURN_IF_ERROR(
-          CheckKeys(counted_keys[i], "counted_keys", "[m]", *resource));
       tables.push_back(&resource->table());
-      batches.push_back(BatchOf(keys[i], counted_keys[i]));
-      reservation->keys.push_back(keys[i]);
-      reservation->keys.push_back(counted_keys[i]);
       reservation->tables.push_back({std::move(resource), &(*slots_)[i]});
     }
+    Batches batches;
+    TF_RETURN_IF_ERROR(ReadBatches(context, reservation.get(), &batches));
     TF_RETURN_IF_ERROR(CheckDistinct(tables, reservation->tables));
     for (const TrainedTable& table : reservation->tables) {
       TF_RETURN_IF_ERROR(CheckWidths(table));
@@ -308,6 +269,53 @@ class TablesReserveOp : public OpKernel {
   std::shared_ptr<const std::vector<std::vector<SlotSpec>>> slots_;
 };
 
+// TablesReserve with the keys of all tables in one tensor.
+class TablesReservePackedOp : public TablesReserveOp {
+ public:
+  explicit TablesReservePackedOp(OpKernelConstruction* context)
+      : TablesReserveOp(context) {
+    if (!context->status().ok()) return;
+    OP_REQUIRES(context, !update().per_occurrence(),
+                InvalidArgument(
+                    "rule must have one update for each key, got one for each "
+                    "occurrence; use TablesReserve"));
+    int64_t n;
+    OP_REQUIRES_OK(context, context->GetAttr("N", &n));
+    OP_REQUIRES_OK(context, sections_.Read(context, n));
+  }
+
+ private:
+  Status ReadBatches(OpKernelContext* context, Reservation* reservation,
+                     Batches* batches) const override {
+    const Tensor* packed;
+    PackedKeys keys;
+    TF_RETURN_IF_ERROR(context->input("packed", &packed));
+    TF_RETURN_IF_ERROR(sections_.Open(*packed, &keys));
+    for (const int64_t at : sections_.used) {
+      const PackedKeys::Section& section = keys[static_cast<size_t>(at)];
+      EmbeddingTable::Batch batch = {};
+      batch.keys = section.keys;
+      batch.n = section.n_gradient;
+      batch.counted_keys = section.keys + section.n_gradient;
+      batch.n_counted = section.n_counted;
+      batch.counts = section.counts;
+      batches->push_back(batch);
+    }
+    reservation->keys.push_back(*packed);
+    reservation->is_packed = true;
+    return Status();
+  }
+
+  PackedSections sections_;
+};
+
+// What an update gets for its tables.
+struct UpdateInputs {
+  // One for all tables, or one for each if their hyperparameters differ.
+  std::vector<std::unique_ptr<RowUpdate>> updates;
+  std::vector<TrainingStep::Gradients> gradients;  // By table.
+};
+
 class TablesApplyOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -316,28 +324,66 @@ class TablesApplyOp : public OpKernel {
     OP_REQUIRES_OK(context, OrNothingApplied([&] { return Apply(context); }));
   }
 
+ protected:
+  // Makes the updates of a rule. value(h, i) is hyperparameter h of table i.
+  template <typename Value>
+  static Status MakeUpdates(const Reservation& reservation, bool differ,
+                            const Value& value, UpdateInputs* inputs) {
+    const std::string& rule = reservation.rule;
+    const std::vector<std::string> names = HyperparameterNames(rule);
+    std::vector<float> values(names.size());
+    for (size_t i = 0; i < (differ ? reservation.tables.size() : 1); ++i) {
+      for (size_t h = 0; h < names.size(); ++h) {
+        values[h] = value(h, i);
+        if (!std::isfinite(values[h])) {
+          return InvalidArgument(names[h], " of ", rule,
+                                 " must be finite, got ", values[h]);
+        }
+      }
+      inputs->updates.push_back(MakeRowUpdate(rule, values));
+    }
+    return Status();
+  }
+
  private:
-  static Status Apply(OpKernelContext* context) {
-    const Tensor *variant, *version;
+  virtual bool is_packed() const { return false; }
+
+  // Reads and checks what the op gets beside the reservation.
+  virtual Status ReadInputs(OpKernelContext* context,
+                            const Reservation& reservation,
+                            UpdateInputs* inputs) const {
+    const Tensor* version;
     OpInputList grads, hyper;
-    TF_RETURN_IF_ERROR(context->input("reservation", &variant));
     TF_RETURN_IF_ERROR(context->input_list("grads", &grads));
     TF_RETURN_IF_ERROR(context->input("version", &version));
     TF_RETURN_IF_ERROR(context->input_list("hyper", &hyper));
+    const size_t n = reservation.tables.size();
+    TF_RETURN_IF_ERROR(CheckGrads(grads, reservation));
+    TF_RETURN_IF_ERROR(CheckPerTable(*version, n, "version"));
+    bool differ = false;
+    TF_RETURN_IF_ERROR(CheckHyper(hyper, reservation, &differ));
+    const auto value_of = [&](size_t h, size_t i) {
+      const Tensor& of_tables = hyper[static_cast<int>(h)];
+      return of_tables.flat<float>()(of_tables.dims() == 0 ? 0 : i);
+    };
+    TF_RETURN_IF_ERROR(MakeUpdates(reservation, differ, value_of, inputs));
+    for (size_t i = 0; i < n; ++i) {
+      inputs->gradients.push_back(
+          {grads[static_cast<int>(i)].flat<float>().data(),
+           inputs->updates[differ ? i : 0].get(), Nth(*version, i)});
+    }
+    return Status();
+  }
+
+  Status Apply(OpKernelContext* context) const {
+    const Tensor* variant;
+    TF_RETURN_IF_ERROR(context->input("reservation", &variant));
     Reservation* reservation = nullptr;
     TF_RETURN_IF_ERROR(Open(*variant, &reservation));
     const std::vector<TrainedTable>& tables = reservation->tables;
     TrainingStep& step = *reservation->step;
-    TF_RETURN_IF_ERROR(CheckGrads(grads, *reservation));
-    TF_RETURN_IF_ERROR(CheckPerTable(*version, tables.size(), "version"));
-    std::vector<std::unique_ptr<RowUpdate>> updates;
-    TF_RETURN_IF_ERROR(MakeUpdates(hyper, *reservation, &updates));
-    std::vector<TrainingStep::Gradients> gradients;
-    for (size_t i = 0; i < tables.size(); ++i) {
-      gradients.push_back({grads[static_cast<int>(i)].flat<float>().data(),
-                           updates[updates.size() == 1 ? 0 : i].get(),
-                           Nth(*version, i)});
-    }
+    UpdateInputs inputs;
+    TF_RETURN_IF_ERROR(ReadInputs(context, *reservation, &inputs));
     if (reservation->is_used.exchange(true)) {
       return InvalidArgument(
           "reservation must be used once, got a second use; reserve again");
@@ -349,19 +395,20 @@ class TablesApplyOp : public OpKernel {
     for (const TrainedTable& table : tables) {
       TF_RETURN_IF_ERROR(table.Prepare(reservation->rule));
     }
-    return ErrorOf(step.Apply(gradients.data(), IntraOpThreads(context)), step,
-                   tables);
+    return ErrorOf(step.Apply(inputs.gradients.data(), IntraOpThreads(context)),
+                   step, tables);
   }
 
-  static Status Open(const Tensor& tensor, Reservation** reservation) {
+  Status Open(const Tensor& tensor, Reservation** reservation) const {
     const ReservationVariant* variant =
         TensorShapeUtils::IsScalar(tensor.shape())
             ? tensor.scalar<Variant>()().get<ReservationVariant>()
             : nullptr;
-    if (variant == nullptr || variant->get() == nullptr) {
-      return InvalidArgument(
-          "reservation must be the output of TablesReserve, got ",
-          tensor.DebugString());
+    if (variant == nullptr || variant->get() == nullptr ||
+        variant->get()->is_packed != is_packed()) {
+      return InvalidArgument("reservation must be the output of TablesReserve",
+                             is_packed() ? "Packed" : "", ", got ",
+                             tensor.DebugString());
     }
     *reservation = variant->get();
     return Status();
@@ -406,36 +453,20 @@ class TablesApplyOp : public OpKernel {
     return values(version.dims() == 0 ? 0 : static_cast<int64_t>(i));
   }
 
-  // Makes one update for all tables, or one for each if hyper differs.
-  static Status MakeUpdates(const OpInputList& hyper,
-                            const Reservation& reservation,
-                            std::vector<std::unique_ptr<RowUpdate>>* updates) {
+  // *differ: whether the tables have different hyperparameters.
+  static Status CheckHyper(const OpInputList& hyper,
+                           const Reservation& reservation, bool* differ) {
     const std::string& rule = reservation.rule;
     const std::vector<std::string> names = HyperparameterNames(rule);
-    const size_t n = reservation.tables.size();
     if (static_cast<size_t>(hyper.size()) != names.size()) {
       return InvalidArgument("hyper of ", rule, " must be ", names.size(),
                              " tensors (", ListOf(names), "), got ",
                              hyper.size());
     }
-    bool differ = false;
     for (int h = 0; h < hyper.size(); ++h) {
-      TF_RETURN_IF_ERROR(
-          CheckPerTable(hyper[h], n, absl::StrCat("hyper ", names[h])));
-      differ |= hyper[h].dims() > 0;
-    }
-    std::vector<float> values(names.size());
-    for (size_t i = 0; i < (differ ? n : 1); ++i) {
-      for (int h = 0; h < hyper.size(); ++h) {
-        const auto of_tables = hyper[h].flat<float>();
-        values[h] =
-            of_tables(hyper[h].dims() == 0 ? 0 : static_cast<int64_t>(i));
-        if (!std::isfinite(values[h])) {
-          return InvalidArgument(names[h], " of ", rule,
-                                 " must be finite, got ", values[h]);
-        }
-      }
-      updates->push_back(MakeRowUpdate(rule, values));
+      TF_RETURN_IF_ERROR(CheckPerTable(hyper[h], reservation.tables.size(),
+                                       absl::StrCat("hyper ", names[h])));
+      *differ |= hyper[h].dims() > 0;
     }
     return Status();
   }
@@ -453,10 +484,64 @@ class TablesApplyOp : public OpKernel {
   }
 };
 
+// TablesApply with everything but the reservation in one tensor.
+class TablesApplyPackedOp : public TablesApplyOp {
+ public:
+  using TablesApplyOp::TablesApplyOp;
+
+ private:
+  bool is_packed() const override { return true; }
+
+  Status ReadInputs(OpKernelContext* context, const Reservation& reservation,
+                    UpdateInputs* inputs) const override {
+    const Tensor* packed;
+    TF_RETURN_IF_ERROR(context->input("gradients", &packed));
+    const size_t n = reservation.tables.size();
+    const size_t n_hyper = HyperparameterNames(reservation.rule).size();
+    // The products cannot overflow: the gradients of so many keys, which are
+    // there, may exceed memory but not 2^63 floats.
+    size_t floats = n * (2 + n_hyper);
+    for (size_t i = 0; i < n; ++i) {
+      floats += reservation.step->batch(i).n *
+                static_cast<size_t>(reservation.tables[i].table().dim());
+    }
+    if (packed->dims() != 1 ||
+        static_cast<size_t>(packed->NumElements()) != floats) {
+      return InvalidArgument(
+          "gradients must be those of the reservation's keys, [", floats,
+          "], got shape ", packed->shape().DebugString());
+    }
+    const float* const versions = packed->flat<float>().data();
+    const float* const hyper = versions + 2 * n;
+    const auto value_of = [&](size_t h, size_t i) { return hyper[h * n + i]; };
+    bool differ = false;
+    for (size_t h = 0; h < n_hyper; ++h) {
+      for (size_t i = 1; i < n; ++i) differ |= value_of(h, i) != value_of(h, 0);
+    }
+    TF_RETURN_IF_ERROR(MakeUpdates(reservation, differ, value_of, inputs));
+    const float* gradient = hyper + n * n_hyper;
+    for (size_t i = 0; i < n; ++i) {
+      int64_t version;
+      std::memcpy(&version, versions + 2 * i, sizeof(version));
+      inputs->gradients.push_back(
+          {gradient, inputs->updates[differ ? i : 0].get(), version});
+      gradient += reservation.step->batch(i).n *
+                  static_cast<size_t>(reservation.tables[i].table().dim());
+    }
+    return Status();
+  }
+};
+
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TablesReserve").Device(DEVICE_CPU),
                         Guarded<TablesReserveOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TablesApply").Device(DEVICE_CPU),
                         Guarded<TablesApplyOp>);
+REGISTER_KERNEL_BUILDER(
+    Name("RecEstimator>TablesReservePacked").Device(DEVICE_CPU),
+    Guarded<TablesReservePackedOp>);
+REGISTER_KERNEL_BUILDER(
+    Name("RecEstimator>TablesApplyPacked").Device(DEVICE_CPU),
+    Guarded<TablesApplyPackedOp>);
 
 }  // namespace
 }  // namespace rec_estimator

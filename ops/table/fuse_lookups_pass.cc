@@ -14,11 +14,8 @@
 // fetches one lookup runs that lookup alone. OptimizerOptions.L0 turns the pass
 // off.
 //
-// Two lookups are ready at the same time if neither depends on the other. A
-// lookup's level is the largest number of lookups on a path to it. Lookups of
-// one level do not depend on each other, and all paths go from lower to higher
-// levels. So if lookups of one level are fused, no cycle arises.
-#include <algorithm>
+// Two lookups are ready at the same time if they are on one level and wait for
+// the same feeds. graph_edits.h explains levels, and which pass runs when.
 #include <map>
 #include <string>
 #include <tuple>
@@ -26,11 +23,11 @@
 #include <vector>
 
 #include "ops/table/fused_lookups.h"
+#include "ops/table/graph_edits.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/node_def_builder.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/graph/graph.h"
-#include "tensorflow/core/public/session_options.h"
 
 namespace rec_estimator {
 namespace {
@@ -44,103 +41,29 @@ using tensorflow::NodeDefBuilder;
 constexpr char kGroupLookup[] = "RecEstimator>TableGroupLookup";
 constexpr char kGroupLookupGrad[] = "RecEstimator>TableGroupLookupGrad";
 
-// Parts of the types of ops that wait for something that is not an input. It
-// may be done by an op that depends on another lookup, and the graph has no
-// path that tells. _Recv is also the feed of a partial run, which may come
-// after the fetch of another lookup.
-constexpr const char* kWaiting[] = {"Dequeue",    "Unstage",      "Recv",
-                                    "TakeMany",   "TakeGradient", "Nccl",
-                                    "Collective", "PyFunc"};
-
-// Whether what depends on this op may have to run apart from other lookups:
-// between Enter and Exit, an op runs several times.
-bool SetsApart(const Node& node) {
-  if (node.IsEnter()) return true;
-  const std::string& type = node.type_string();
-  return std::any_of(
-      std::begin(kWaiting), std::end(kWaiting),
-      [&](const char* part) { return type.find(part) != std::string::npos; });
-}
-
 bool IsFusible(const Node& node) {
   const std::string& type = node.type_string();
   return type == kGroupLookup || type == kGroupLookupGrad;
 }
 
-// What can be one op: lookups, or gradients, of a level on a device.
-using GroupKey = std::tuple<int, bool, std::string>;
+// What can be one op: lookups, or gradients, of a level on a device with the
+// same feeds.
+using GroupKey = std::tuple<int, bool, std::string, int>;
 using Groups = std::map<GroupKey, std::vector<Node*>>;
 
-// Which nodes depend on one that SetsApart, by id.
-std::vector<bool> NodesApart(const Graph& graph) {
-  std::vector<bool> apart(graph.num_node_ids(), false);
-  std::vector<const Node*> stack;
-  for (const Node* node : graph.op_nodes()) {
-    if (SetsApart(*node)) stack.push_back(node);
-  }
-  while (!stack.empty()) {
-    const Node* node = stack.back();
-    stack.pop_back();
-    if (apart[node->id()]) continue;
-    apart[node->id()] = true;
-    for (const Edge* edge : node->out_edges()) stack.push_back(edge->dst());
-  }
-  return apart;
-}
-
-// Where a node is in the graph.
-struct Place {
-  int level = 0;
-  int branches = 0;  // Conditional branches around the node, which may skip it.
-};
-
-// Requires the places of the inputs.
-Place PlaceOf(const Node& node, const std::vector<Place>& places) {
-  Place place;
-  for (const Edge* edge : node.in_edges()) {
-    const Place& before = places[edge->src()->id()];
-    place.level = std::max(place.level, before.level + IsFusible(*edge->src()));
-    place.branches = std::max(place.branches, before.branches);
-  }
-  if (node.IsSwitch()) ++place.branches;
-  if (node.IsMerge()) place.branches = std::max(0, place.branches - 1);
-  return place;
-}
-
-// The lookups to fuse. Loops are apart, so all other nodes form an acyclic
-// graph.
+// The lookups to fuse.
 Groups FindGroups(const Graph& graph) {
-  const std::vector<bool> apart = NodesApart(graph);
-  std::vector<Node*> order;
-  tensorflow::GetReversePostOrder(graph, &order,
-                                  tensorflow::NodeComparatorID());
-  std::vector<Place> places(graph.num_node_ids());
+  const Places places = FindPlaces(graph, IsFusible);
   Groups groups;
-  for (Node* node : order) {
-    if (apart[node->id()]) continue;
-    const Place place = places[node->id()] = PlaceOf(*node, places);
-    if (!IsFusible(*node) || place.branches > 0) continue;
+  for (Node* node : places.order) {
+    const Place& place = places[*node];
+    if (!IsFusible(*node) || !place.can_join()) continue;
     const bool is_gradient = node->type_string() == kGroupLookupGrad;
-    groups[{place.level, is_gradient, node->assigned_device_name()}].push_back(
-        node);
+    groups[{place.level, is_gradient, node->assigned_device_name(),
+            place.feeds}]
+        .push_back(node);
   }
   return groups;
-}
-
-struct Output {
-  Node* node;
-  int index;
-};
-
-// Appends the inputs [begin, begin + n) of a node.
-Status AppendInputs(const Node& node, int begin, int n,
-                    std::vector<Output>* inputs) {
-  for (int i = begin; i < begin + n; ++i) {
-    const Edge* edge;
-    TF_RETURN_IF_ERROR(node.input_edge(i, &edge));
-    inputs->push_back({edge->src(), edge->src_output()});
-  }
-  return Status();
 }
 
 template <typename T>
@@ -195,54 +118,30 @@ class Fusion {
   Status AddFused(Node** fused) {
     NodeDefBuilder builder(graph_->NewName(nodes_[0]->name() + "/fused"),
                            is_gradient_ ? kGroupLookupGrad : kGroupLookup);
+    std::vector<Output> all;
     for (const std::vector<Output>& list : inputs_) {
-      std::vector<NodeDefBuilder::NodeOut> outs;
-      for (const Output& out : list) {
-        outs.emplace_back(out.node->name(), out.index,
-                          out.node->output_type(out.index));
-      }
-      builder.Input(outs);
+      builder.Input(NodeOutsOf(list));
+      all.insert(all.end(), list.begin(), list.end());
     }
     builder.Attr("combiners", combiners_).Attr(kFusedLookupNames, names_);
     if (!is_gradient_) builder.Attr("dims", dims_).Attr("unknowns", unknowns_);
-    builder.Device(nodes_[0]->requested_device());
-    tensorflow::NodeDef def;
-    TF_RETURN_IF_ERROR(builder.Finalize(&def));
-    Status status;
-    *fused = graph_->AddNode(def, &status);
-    TF_RETURN_IF_ERROR(status);
-    (*fused)->set_assigned_device_name(nodes_[0]->assigned_device_name());
-    int input = 0;
-    for (const std::vector<Output>& list : inputs_) {
-      for (const Output& out : list) {
-        graph_->AddEdge(out.node, out.index, *fused, input++);
-      }
-    }
-    return Status();
+    return AddNode(&builder, all, nodes_[0]->assigned_device_name(), graph_,
+                   fused);
   }
 
   // Moves the control inputs and the consumers of `node` to `fused`. Output i
   // becomes output first + i.
   void Replace(Node* node, Node* fused, int first) {
-    std::vector<Node*> before, after;
-    std::vector<std::tuple<int, Node*, int>> consumers;
-    for (const Edge* edge : node->in_edges()) {
-      if (edge->IsControlEdge()) before.push_back(edge->src());
+    for (Node* other : ControlInputs(*node)) {
+      graph_->AddControlEdge(other, fused);
     }
-    for (const Edge* edge : node->out_edges()) {
-      if (edge->IsControlEdge()) {
-        after.push_back(edge->dst());
-      } else {
-        consumers.emplace_back(edge->src_output(), edge->dst(),
-                               edge->dst_input());
-      }
+    for (Node* other : ControlOutputs(*node)) {
+      graph_->AddControlEdge(fused, other);
+    }
+    for (int i = 0; i < node->num_outputs(); ++i) {
+      MoveConsumers({node, i}, {fused, first + i}, graph_);
     }
     graph_->RemoveNode(node);
-    for (Node* other : before) graph_->AddControlEdge(other, fused);
-    for (Node* other : after) graph_->AddControlEdge(fused, other);
-    for (const auto& [output, consumer, input] : consumers) {
-      graph_->AddEdge(fused, first + output, consumer, input);
-    }
   }
 
   Graph* const graph_;
@@ -256,7 +155,7 @@ class Fusion {
 class FuseLookupsPass : public tensorflow::GraphOptimizationPass {
  public:
   Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
-    if (options.graph == nullptr || IsOff(options)) return Status();
+    if (options.graph == nullptr || PassesAreOff(options)) return Status();
     Graph* graph = options.graph->get();
     bool changed = false;
     for (const auto& [key, nodes] : FindGroups(*graph)) {
@@ -267,20 +166,11 @@ class FuseLookupsPass : public tensorflow::GraphOptimizationPass {
     if (changed) tensorflow::FixupSourceAndSinkEdges(graph);
     return Status();
   }
-
- private:
-  static bool IsOff(const tensorflow::GraphOptimizationPassOptions& options) {
-    return options.session_options != nullptr &&
-           options.session_options->config.graph_options()
-                   .optimizer_options()
-                   .opt_level() == tensorflow::OptimizerOptions::L0;
-  }
 };
 
-// Then a graph is placed and pruned to what the fetches need. All earlier
-// passes rewrite the graph of the session, from which later fetches are pruned.
+// After pack_transfers_pass.cc.
 REGISTER_OPTIMIZATION(
-    tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 0,
+    tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 1,
     FuseLookupsPass);
 
 }  // namespace

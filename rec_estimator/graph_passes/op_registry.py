@@ -81,6 +81,13 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry("RecEstimator>CheckRowLimit"),
     OpEntry("RecEstimator>AssignMax"),
     OpEntry("RecEstimator>OpsFingerprint"),
+    # What the pass on transfers makes of lookups and updates, in a step but not in Python's graph.
+    OpEntry("RecEstimator>KeysPack"),
+    OpEntry("RecEstimator>TablesRead", Reads.ROWS),
+    OpEntry("RecEstimator>RowsSpread"),
+    OpEntry("RecEstimator>GradientsPack"),
+    OpEntry("RecEstimator>TablesReservePacked", Reads.KEYS),
+    OpEntry("RecEstimator>TablesApplyPacked", is_update=True),
     # Checkpoints.
     OpEntry("RecEstimator>TableExport", Reads.TABLE),
     OpEntry("RecEstimator>TablesSave", Reads.TABLE),

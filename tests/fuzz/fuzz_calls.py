@@ -40,7 +40,10 @@ class Function:
 
 
 class Reserved:
-    """Placeholder for the output of a valid TablesReserve."""
+    """Placeholder for the output of a valid call of an op that reserves."""
+
+    def __init__(self, op="tables_reserve"):
+        self.op = op
 
 
 def numbers(*shape):
@@ -50,6 +53,9 @@ def numbers(*shape):
 
 ADAGRAD = {"slot_names": ["Adagrad"], "slot_widths": [DIM], "slot_initials": [0.1]}
 KEYS = np.array([5, 0, -1, 5], np.int64)
+# Two sections: two keys that are only read; two with a gradient and one that is only counted. Then
+# their counts, two in each word.
+PACKED = np.array([0, 0, 2, 2, 1, 0, 5, -1, 5, 0, 7, 2 + (1 << 32), 1], np.int64)
 BANK = numbers(2, DIM)
 SPLITS = np.array([0, 1, 4], np.int32)
 INDICES = np.array([[0, 0], [0, 1], [2, 0], [2, 1]], np.int64)
@@ -177,6 +183,52 @@ VALID_CALLS = {
         "grads": [numbers(4, DIM)] * 2,
         "version": np.int64(3),
         "hyper": [np.float32(0.1)],
+    },
+    "keys_pack": {
+        "keys": [KEYS, KEYS[:2]],
+        "sections": [1, 0],
+        "uses": ["gradient", "read"],
+        "num_sections": 2,
+    },
+    "tables_read": {
+        "tables": [Table(), Table("filtered")],
+        "packed": PACKED,
+        "sections": [1, 0],
+        "num_sections": 2,
+        "dims": [DIM, DIM],
+        "unknowns": ["initial", "default"],
+    },
+    "rows_spread": {
+        "rows": np.ones([5 * DIM], np.float32),
+        "packed": PACKED,
+        "index": [np.array([0, 2, 1], np.int32), np.array([[1, 0]], np.int32)],
+        "lookups": [0, 1],
+        "sections": [1, 0],
+        "num_sections": 2,
+        "dims": [DIM, DIM],
+    },
+    "gradients_pack": {
+        "packed": PACKED,
+        "index": [np.array([0, 1, 0], np.int32), np.array([0], np.int32)],
+        "grads": [np.ones([4, DIM], np.float32), np.ones([0, DIM], np.float32)],
+        "version": np.int64(3),
+        "hyper": [np.float32(0.1)],
+        "lists": [2, 0],
+        "sections": [1, 0],
+        "num_sections": 2,
+    },
+    "tables_reserve_packed": {
+        "tables": [Table(), Table("filtered")],
+        "packed": PACKED,
+        "sections": [1, 0],
+        "num_sections": 2,
+        "rule": "Adagrad",
+        **{**ADAGRAD, "slot_widths": [DIM, DIM]},
+    },
+    "tables_apply_packed": {
+        "reservation": Reserved("tables_reserve_packed"),
+        # Two versions of two floats each, a hyperparameter for each table, and two gradients.
+        "gradients": np.ones([2 * 2 + 2 + 2 * DIM], np.float32),
     },
     "table_export": {"table": Table(), "dim": DIM, "num_slots": 1, **ADAGRAD},
     "tables_save": {
@@ -436,7 +488,7 @@ class Caller:
         outputs = getattr(self.gen, f"rec_estimator_{op}")(**built)
         if op == "table_handle":  # Not a NumPy array.
             outputs = outputs.op
-        elif op == "tables_reserve":  # Its first output is none.
+        elif op in ("tables_reserve", "tables_reserve_packed"):  # The first output is none.
             outputs = outputs.rows
         return outputs, fed
 
@@ -444,8 +496,8 @@ class Caller:
         if isinstance(value, Table):
             return self.handles[value.kind]
         if isinstance(value, Reserved):
-            return self.gen.rec_estimator_tables_reserve(
-                **{k: self._build(v, fed) for k, v in VALID_CALLS["tables_reserve"].items()}
+            return getattr(self.gen, f"rec_estimator_{value.op}")(
+                **{k: self._build(v, fed) for k, v in VALID_CALLS[value.op].items()}
             ).reservation
         if isinstance(value, Function):
             return self.functions[value.kind]

@@ -21,7 +21,7 @@ class Admission {
   bool DecideAdmission(uint32_t count) const { return count >= threshold_; }
 
   // The count of a key that had `count` before a batch with so many occurrences
-  // of it, fewer than 2^31. Saturates.
+  // of it, fewer than 2^32. Saturates.
   uint32_t CountAfterBatch(uint32_t count, uint64_t occurrences) const {
     return Saturate(count + occurrences * coefficient_);
   }

@@ -242,6 +242,14 @@ void BatchApply::Classify(int g) {
   if (n > 0) DecideAdmission(g, without_row, n);
 }
 
+uint64_t BatchApply::SumCounts(int g, uint32_t begin, uint32_t end) const {
+  const uint32_t* occurrences = grouped_ + part_.begin[g];
+  uint64_t sum = 0;
+  for (; begin < end; ++begin) sum += batch_.counts[occurrences[begin]];
+  // So that the product with a filter's coefficient does not overflow.
+  return std::min<uint64_t>(sum, UINT32_MAX);
+}
+
 uint32_t BatchApply::RowsToTake(int g) const {
   uint32_t rows = 0;
   ForEachShard(shards_of_[g], [&](int s) {
@@ -257,7 +265,6 @@ bool BatchApply::InsertAdmitted(int g) {
   const int64_t* keys = key_ + begin;
   EntryRef* entries = entry_ + begin;
   uint32_t* rows = row_ + begin;
-  const uint32_t* end = end_ + begin;
   uint32_t* without_row = id_ + begin;
   const Admission admission = admission_;
   const uint32_t n = n_without_row_[g];
@@ -288,7 +295,7 @@ bool BatchApply::InsertAdmitted(int g) {
     if (!entries[u].found()) {
       if (sketch != nullptr && !admitted) {
         uint32_t& count = estimate_[begin + u];
-        count = admission.CountAfterBatch(count, Occurrences(end, u));
+        count = admission.CountAfterBatch(count, Occurrences(g, u));
         without_row[n_sketched++] = u;  // Read already: n_sketched <= i.
         continue;
       }
@@ -316,7 +323,6 @@ void BatchApply::DecideAdmission(int g, const uint32_t* without_row,
   const int64_t* keys = key_ + part_.begin[g];
   const EntryRef* entries = entry_ + part_.begin[g];
   uint32_t* rows = row_ + part_.begin[g];
-  const uint32_t* end = end_ + part_.begin[g];
   const Admission admission = admission_;
   const auto needs_of = [&](uint32_t u) -> ShardNeeds& {
     return needs_[ShardOf(MixKey(keys[u]))];
@@ -352,7 +358,7 @@ void BatchApply::DecideAdmission(int g, const uint32_t* without_row,
       count = estimates[u];
     }
     const bool admitted = admission.DecideAdmission(
-        admission.CountAfterBatch(count, Occurrences(end, u)));
+        admission.CountAfterBatch(count, Occurrences(g, u)));
     if (admitted) rows[u] = kToAdmit;
     ShardNeeds& needs = needs_of(u);
     const bool in_sketch = sketch != nullptr && !found && !admitted;
@@ -425,8 +431,8 @@ void BatchApply::UpdateTiles(int g) {
     }
 
     if (kAllHaveRows || entries[u].found()) {
-      entries[u].count() =
-          admission.CountAfterBatch(entries[u].count(), stop - at);
+      entries[u].count() = admission.CountAfterBatch(entries[u].count(),
+                                                     CountRange(g, at, stop));
       entries[u].version() = batch_.version;
       if (tracking) entries[u].MarkChanged();
     }

@@ -111,10 +111,16 @@ class BatchApply {
   // those without an entry, so that no key counts what another key of this
   // batch adds.
   void DecideAdmission(int g, const uint32_t* without_row, uint32_t n);
-  // The occurrences of distinct key u of a group whose part of end_ is `end`.
-  static uint32_t Occurrences(const uint32_t* end, uint32_t u) {
-    return u == 0 ? end[0] : end[u] - end[u - 1];
+  // The occurrences of distinct key u of group g.
+  uint64_t Occurrences(int g, uint32_t u) const {
+    const uint32_t* end = end_ + part_.begin[g];
+    return CountRange(g, u == 0 ? 0 : end[u - 1], end[u]);
   }
+  // The occurrences that [begin, end) of group g's part of grouped_ stand for.
+  uint64_t CountRange(int g, uint32_t begin, uint32_t end) const {
+    return batch_.counts == nullptr ? end - begin : SumCounts(g, begin, end);
+  }
+  uint64_t SumCounts(int g, uint32_t begin, uint32_t end) const;
   // The rows that group g needs beyond those that its shards have freed.
   uint32_t RowsToTake(int g) const;
   // Gives entries and rows to the keys that need them. There is room. False: no

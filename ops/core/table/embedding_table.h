@@ -210,6 +210,9 @@ class EmbeddingTable {
     const int64_t* counted_keys;  // (n_counted) counted without a gradient.
     size_t n_counted;
     int64_t version;  // Stamped on every key of the batch.
+    // (n + n_counted) the occurrences that each of the keys, then each of the
+    // counted keys stands for; nullptr: one.
+    const uint32_t* counts = nullptr;
   };
   // Counts, admits, inserts and updates. The count of a key grows by
   // filter().coefficient per occurrence. A key without a row gets one, from its

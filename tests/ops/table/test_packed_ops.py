@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packed ops: what each of them gives, against NumPy, and how they refuse nonsense."""
+
+import numpy as np
+import oracle
+import pytest
+import tensorflow.compat.v1 as tf
+from fuzz.fuzz_calls import PACKED
+
+from rec_estimator import _ops
+
+DIM = 3
+LISTS = [
+    (np.array([[7, 9], [7, -(2**63)]]), 1, "gradient"),
+    (np.array([2**63 - 1, 9, 5, 5]), 1, "counted"),
+    (np.array([5, 6, 9]), 1, "read"),
+    (np.zeros([0], np.int64), 0, "gradient"),
+    (np.array([9, 1]), 1, "gradient"),
+    (np.array([4, 4]), 2, "read"),
+]
+ADAGRAD = dict(
+    rule="Adagrad",
+    slot_names=["Adagrad"],
+    slot_widths=[DIM],
+    slot_initials=[0.1],
+)
+
+
+def keys_pack(lists=LISTS, num_sections=3):
+    keys, sections, uses = zip(*lists)
+    return _ops.gen.rec_estimator_keys_pack(
+        [tf.constant(each, tf.int64) for each in keys],
+        sections=sections,
+        uses=uses,
+        num_sections=num_sections,
+    )
+
+
+def run(fetches):
+    with tf.Session() as session:
+        session.run(tf.tables_initializer())
+        return session.run(fetches)
+
+
+def table_of(name="t"):
+    handle = _ops.gen.rec_estimator_table_handle(shared_name=name, dim=DIM)
+    bank = np.random.default_rng(1).normal(size=[8, DIM]).astype(np.float32)
+    return handle, _ops.gen.rec_estimator_table_initialize(handle, bank)
+
+
+def test_keys_pack_equals_the_oracle():
+    out = run(keys_pack())
+    packed, index = oracle.pack_keys(LISTS, 3)
+    np.testing.assert_array_equal(out.packed, packed)
+    for found, expected, (keys, *_) in zip(out.index, index, LISTS):
+        np.testing.assert_array_equal(found, expected.reshape(keys.shape))
+
+
+def test_rows_come_back_to_each_lookup():
+    handle, initialize = table_of()
+    pack = keys_pack()
+    dims = dict(sections=[1], num_sections=3, dims=[DIM])
+    rows = _ops.gen.rec_estimator_tables_read([handle], pack.packed, unknowns=["initial"], **dims)
+    values = _ops.gen.rec_estimator_rows_spread(
+        rows, pack.packed, [pack.index[0], pack.index[2]], lookups=[0, 0], **dims
+    )
+    expected = [
+        _ops.gen.rec_estimator_table_lookup(handle, tf.constant(LISTS[i][0], tf.int64), dim=DIM)
+        for i in (0, 2)
+    ]
+    assert [value.shape.as_list() for value in values] == [[2, 2, DIM], [3, DIM]]
+    with tf.Session() as session:
+        session.run(initialize)
+        found, wanted = session.run([values, expected])
+    for one, other in zip(found, wanted):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_packed_step_has_the_bits_of_one_of_occurrences():
+    rng = np.random.default_rng(2)
+    grads = rng.normal(size=[6, DIM]).astype(np.float32)
+    keys = np.concatenate([LISTS[0][0].ravel(), LISTS[4][0]])
+    tables = {name: table_of(name) for name in ("packed", "plain")}
+    pack = keys_pack()
+    sections = dict(sections=[1], num_sections=3)
+    packed = _ops.gen.rec_estimator_tables_reserve_packed(
+        [tables["packed"][0]], pack.packed, **sections, **ADAGRAD
+    )
+    gradients = _ops.gen.rec_estimator_gradients_pack(
+        pack.packed, [pack.index[0], pack.index[4]], [grads], -(2**40), [0.5], lists=[2], **sections
+    )
+    plain = _ops.gen.rec_estimator_tables_reserve(
+        [tables["plain"][0]], [keys], [tf.constant(LISTS[1][0], tf.int64)], **ADAGRAD
+    )
+    steps = [
+        _ops.gen.rec_estimator_tables_apply_packed(packed.reservation, gradients),
+        _ops.gen.rec_estimator_tables_apply(plain.reservation, [grads], -(2**40), [0.5]),
+    ]
+    exports = [
+        _ops.gen.rec_estimator_table_export(
+            tables[name][0],
+            dim=DIM,
+            num_slots=1,
+            slot_names=["Adagrad"],
+            slot_widths=[DIM],
+            slot_initials=[0.1],
+        )
+        for name in ("packed", "plain")
+    ]
+    with tf.Session() as session:
+        session.run([table[1] for table in tables.values()])
+        sent, *_ = session.run([gradients, steps])
+        one, other = session.run(exports)
+    np.testing.assert_array_equal(
+        sent, oracle.pack_gradients([-(2**40)], [[0.5]], [oracle.sum_by_key(keys, grads)])
+    )
+    for name in one._fields:
+        tf.nest.map_structure(
+            np.testing.assert_array_equal, getattr(one, name), getattr(other, name)
+        )
+    assert len(one.keys) == 6
+
+
+@pytest.mark.parametrize("at", range(9))
+@pytest.mark.parametrize("word", [-1, 1 << 62, 2**63 - 1, -(2**63)])
+def test_a_wrong_header_is_refused_by_name(at, word):
+    words = PACKED.copy()
+    if at < 6:
+        words[at] = word
+    else:
+        words = words[: at - 10]
+    handle, initialize = table_of()
+    read = _ops.gen.rec_estimator_tables_read(
+        [handle], words, sections=[1], num_sections=2, dims=[DIM], unknowns=["initial"]
+    )
+    with tf.Session() as session:
+        session.run(initialize)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="packed must be the output of"):
+            session.run(read)
+
+
+def test_a_reservation_of_the_other_kind_is_refused():
+    handle, initialize = table_of()
+    reserve = _ops.gen.rec_estimator_tables_reserve([handle], [[1]], [[]], **ADAGRAD)
+    apply = _ops.gen.rec_estimator_tables_apply_packed(reserve.reservation, [0.0] * 6)
+    with tf.Session() as session:
+        session.run(initialize)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="output of TablesReservePacked"):
+            session.run(apply)
+
+
+def test_a_rule_with_an_update_for_each_occurrence_is_refused():
+    handle, _ = table_of()
+    reserve = _ops.gen.rec_estimator_tables_reserve_packed(
+        [handle],
+        PACKED,
+        sections=[0],
+        num_sections=2,
+        rule="GradientDescent",
+        slot_names=[],
+        slot_widths=[],
+        slot_initials=[],
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="one update for each key"):
+        run(reserve.rows)
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        ({"index": [[0, 2]]}, "index must be positions of 2 keys with a gradient"),
+        ({"index": [[-1, 0]]}, "index must be positions of 2 keys with a gradient"),
+        ({"index": [[0]], "grads": [np.ones([1, 3])]}, "index must have all 2 keys"),
+        ({"grads": [np.ones([3, 3])]}, r"grads of table 0 must be \[n, dim\], n = 2"),
+        ({"version": [1, 2]}, r"version must be \[\] or, for 1 tables, \[1\]"),
+        ({"lists": [2]}, "lists must be >= 0 with a sum of K = 1, got 2"),
+        ({"sections": [2]}, r"sections must be in \[0, num_sections\), num_sections = 2, got 2"),
+    ],
+)
+def test_gradients_that_do_not_fit_are_refused(changed, message):
+    arguments = {
+        "packed": PACKED,
+        "index": [[0, 1]],
+        "grads": [np.ones([2, 3])],
+        "version": 1,
+        "hyper": [0.1],
+        "lists": [1],
+        "sections": [1],
+        "num_sections": 2,
+        **changed,
+    }
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        run(_ops.gen.rec_estimator_gradients_pack(**arguments))
+
+
+def test_rows_that_do_not_fit_are_refused():
+    def spread(rows, index):
+        return _ops.gen.rec_estimator_rows_spread(
+            np.zeros([rows], np.float32),
+            PACKED,
+            [np.array(index, np.int32)],
+            lookups=[0],
+            sections=[1],
+            num_sections=2,
+            dims=[DIM],
+        )
+
+    for rows, index, message in (
+        (10, [0], r"rows must be those of the packed keys, \[9\]"),
+        (9, [3], "index must be positions in a section of 3 keys"),
+        (9, [-1], "index must be positions in a section of 3 keys"),
+    ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            run(spread(rows, index))
