@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Includes inside ops/core run downwards: base includes no other folder, math only base."""
+"""Includes inside ops/core run downwards: base includes no folder, math and storage base only."""
 
 import pathlib
 import re
@@ -8,7 +8,7 @@ import pytest
 
 CORE = pathlib.Path(__file__).resolve().parents[3] / "ops/core"
 # From the bottom to the top.
-LAYERS = ("base", "math", "table")
+LAYERS = ("base", "math", "storage", "table")
 INCLUDE = re.compile(r'^#include "ops/core/(\w+)/', re.MULTILINE)
 
 

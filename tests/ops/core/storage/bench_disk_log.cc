@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// How close does DiskLog come to the limit of its disk?
+//
+// In turn, and over the same pages of the same file: random reads of 4 KiB by
+// 32 threads that call pread, by io_uring with 32 reads in flight, and of rows
+// (16 floats and one slot) by DiskLog with each reader. The disk's limit is the
+// faster of the first two. Then 1 MiB writes by pwrite and by DiskLog. A figure
+// is a median over rounds; wall time for speeds, CPU time of the process for
+// costs. O_DIRECT throughout.
+//   make -f tests/ops/core/Makefile bench-disk FOLDER=/on/the/disk
+//   bench_disk_log FOLDER [million rows, default 4] [rounds, default 9]
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ops/core/storage/batch_reader.h"
+#include "ops/core/storage/disk_log.h"
+#include "ops/core/storage/disk_memory.h"
+
+namespace rec_estimator {
+namespace {
+
+constexpr size_t kFloats = 32;
+constexpr size_t kReads = 16384;
+constexpr size_t kWrites = 128;  // Of 1 MiB.
+constexpr size_t kMiB = size_t{1} << 20;
+
+double CpuSeconds() {
+  timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) +
+         1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2,
+                   values.end());
+  return values[values.size() / 2];
+}
+
+// Seconds of wall time and of CPU time, one of each for a round.
+struct Times {
+  std::vector<double> wall;
+  std::vector<double> cpu;
+
+  void Measure(const std::function<void()>& work) {
+    const double cpu_before = CpuSeconds();
+    const auto before = std::chrono::steady_clock::now();
+    work();
+    const std::chrono::duration<double> took =
+        std::chrono::steady_clock::now() - before;
+    wall.push_back(took.count());
+    cpu.push_back(CpuSeconds() - cpu_before);
+  }
+};
+
+std::unique_ptr<DiskLog> MustOpen(const std::string& folder,
+                                  std::unique_ptr<BatchReader> reader) {
+  std::string error;
+  auto log = DiskLog::Open({{folder}}, kFloats,
+                           std::make_unique<DiskIo>(std::move(reader)), &error);
+  if (log == nullptr) {
+    std::fprintf(stderr, "%s\n", error.c_str());
+    std::exit(1);
+  }
+  return log;
+}
+
+void Check(bool is_good, const std::string& error) {
+  if (is_good) return;
+  std::fprintf(stderr, "%s\n", error.c_str());
+  std::exit(1);
+}
+
+// Appends `rows` rows and returns their places.
+std::vector<uint32_t> Fill(DiskLog* log, int64_t rows) {
+  std::vector<uint32_t> places(static_cast<size_t>(rows));
+  const std::vector<float> row(kFloats, 1.0f);
+  std::string error;
+  for (int64_t key = 0; key < rows; ++key) {
+    while (!log->Append(key, row.data(), &places[key])) {
+      Check(log->WriteFullBuffers(&error), error);
+    }
+  }
+  return places;
+}
+
+// A file of `bytes` random-looking bytes, without a name.
+int MakeRawFile(const std::string& folder, uint64_t bytes) {
+  std::string name = folder + "/rec_estimator_bench_XXXXXX";
+  const int file = mkstemp(name.data());
+  if (file < 0) return file;
+  unlink(name.c_str());
+  fcntl(file, F_SETFL, O_DIRECT);
+  const DiskMemory memory(kMiB);
+  std::fill_n(reinterpret_cast<float*>(memory.get()), kMiB / sizeof(float),
+              1.0f);
+  for (uint64_t at = 0; at < bytes; at += kMiB) {
+    if (pwrite(file, memory.get(), kMiB, static_cast<off_t>(at)) < 0) return -1;
+  }
+  return file;
+}
+
+int Run(const std::string& folder, int64_t rows, int rounds) {
+  const bool has_uring = MakeUringReader() != nullptr;
+  std::vector<std::unique_ptr<DiskLog>> logs;
+  logs.push_back(MustOpen(folder, MakeThreadsReader()));
+  if (has_uring) logs.push_back(MustOpen(folder, MakeUringReader()));
+  std::vector<std::vector<uint32_t>> places;
+  for (const auto& log : logs) places.push_back(Fill(log.get(), rows));
+  const uint64_t bytes = logs[0]->counters().file_bytes / kMiB * kMiB;
+  const int raw = MakeRawFile(folder, bytes);
+  if (raw < 0) return 1;
+  std::vector<std::unique_ptr<BatchReader>> readers;
+  readers.push_back(MakeThreadsReader());
+  if (has_uring) readers.push_back(MakeUringReader());
+
+  const DiskMemory memory(kReads * kDiskBlock);
+  std::vector<float> read(kReads * kFloats);
+  std::vector<Times> raw_times(readers.size()), log_times(logs.size());
+  Times raw_write, log_write;
+  std::mt19937_64 random(1);
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<ReadRequest> requests;
+    std::vector<int64_t> keys;
+    for (size_t i = 0; i < kReads; ++i) {
+      requests.push_back({raw, kDiskBlock,
+                          random() % (bytes / kDiskBlock) * kDiskBlock,
+                          memory.get() + i * kDiskBlock, 0});
+      keys.push_back(static_cast<int64_t>(random() % rows));
+    }
+    for (size_t r = 0; r < readers.size(); ++r) {
+      raw_times[r].Measure([&] { readers[r]->Read(requests.data(), kReads); });
+      std::vector<DiskLog::Item> items;
+      for (size_t i = 0; i < kReads; ++i) {
+        items.push_back({places[r][keys[i]], keys[i], &read[i * kFloats]});
+      }
+      std::string error;
+      bool is_good = false;
+      log_times[r].Measure([&] {
+        is_good = logs[r]->Read(items.data(), kReads, kFloats, &error);
+      });
+      Check(is_good, error);
+    }
+    raw_write.Measure([&] {
+      for (size_t w = 0; w < kWrites; ++w) {
+        const auto at = static_cast<off_t>(w * kMiB);
+        if (pwrite(raw, memory.get(), kMiB, at) < 0) std::exit(1);
+      }
+    });
+    // New rows in the place of the first ones.
+    const auto n = static_cast<int64_t>(kWrites * 256 * 30);
+    log_write.Measure([&] {
+      const std::vector<uint32_t> moved =
+          Fill(logs[0].get(), std::min(n, rows));
+      for (size_t i = 0; i < moved.size(); ++i) {
+        logs[0]->Free(places[0][i]);
+        places[0][i] = moved[i];
+      }
+    });
+  }
+
+  const auto speed_of = [](const Times& times) {
+    return kReads / Median(times.wall);
+  };
+  double limit = 0;
+  for (const Times& times : raw_times) {
+    limit = std::max(limit, speed_of(times));
+  }
+  const auto print = [&](const char* what, const char* reader,
+                         const Times& times) {
+    std::printf("%-10s %-14s %7.0f reads/s  %5.2f us CPU  %4.2f of the limit\n",
+                what, reader, speed_of(times), 1e6 * Median(times.cpu) / kReads,
+                speed_of(times) / limit);
+  };
+  for (size_t r = 0; r < readers.size(); ++r) {
+    print("disk", readers[r]->name(), raw_times[r]);
+  }
+  for (size_t r = 0; r < logs.size(); ++r) {
+    print("DiskLog", logs[r]->reader_name(), log_times[r]);
+  }
+  const double written =
+      static_cast<double>(std::min<int64_t>(kWrites * 256 * 30, rows)) /
+      (256 * 30);
+  std::printf("disk       1 MiB pwrite  %7.0f MiB/s\n",
+              kWrites / Median(raw_write.wall));
+  std::printf("DiskLog    appended rows %7.0f MiB/s\n",
+              written / Median(log_write.wall));
+  close(raw);
+  return 0;
+}
+
+}  // namespace
+}  // namespace rec_estimator
+
+int main(int argc, char** argv) {
+  if (argc < 2) {
+    std::fprintf(stderr, "bench_disk_log FOLDER [million rows] [rounds]\n");
+    return 2;
+  }
+  return rec_estimator::Run(argv[1],
+                            (argc > 2 ? std::atoll(argv[2]) : 4) * 1000000,
+                            argc > 3 ? std::atoi(argv[3]) : 9);
+}

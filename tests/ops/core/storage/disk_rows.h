@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// A DiskLog with known rows, and a disk that fails on demand, for tests.
+#ifndef REC_ESTIMATOR_TESTS_OPS_CORE_STORAGE_DISK_ROWS_H_
+#define REC_ESTIMATOR_TESTS_OPS_CORE_STORAGE_DISK_ROWS_H_
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "ops/core/storage/disk_log.h"
+#include "tests/ops/core/testing.h"
+
+namespace rec_estimator {
+
+// A disk that fails: the call after `writes` writes, or `reads` reads, with
+// this error. Negative: never.
+class FaultyIo : public DiskIo {
+ public:
+  struct Faults {
+    std::atomic<int> writes{-1};
+    std::atomic<int> reads{-1};
+    std::atomic<int> error{EIO};
+  };
+  explicit FaultyIo(Faults* faults) : faults_(*faults) {}
+
+  void Read(ReadRequest* requests, size_t n) override {
+    DiskIo::Read(requests, n);
+    for (size_t i = 0; i < n; ++i) {
+      if (Fails(&faults_.reads)) requests[i].result = -faults_.error;
+    }
+  }
+  int Write(int file, const void* from, size_t bytes,
+            uint64_t offset) override {
+    if (Fails(&faults_.writes)) return faults_.error;
+    return DiskIo::Write(file, from, bytes, offset);
+  }
+
+ private:
+  static bool Fails(std::atomic<int>* countdown) {
+    if (*countdown < 0) return false;
+    if (*countdown == 0) return true;
+    --*countdown;
+    return false;
+  }
+  Faults& faults_;
+};
+
+// A log, and what it should hold.
+class DiskRows {
+ public:
+  DiskRows(const std::vector<DiskPath>& paths, size_t row_floats,
+           std::unique_ptr<DiskIo> io = std::make_unique<DiskIo>())
+      : row_floats_(row_floats) {
+    std::string error;
+    log_ = DiskLog::Open(paths, row_floats, std::move(io), &error);
+    EXPECT_EQ(error, "");
+  }
+
+  DiskLog* log() const { return log_.get(); }
+  size_t size() const { return rows_.size(); }
+  uint32_t PlaceOf(int64_t key) const { return rows_.at(key).place; }
+  std::string error() const { return error_; }
+
+  // The row of a key, in its n-th version.
+  std::vector<float> RowOf(int64_t key, int version) const {
+    std::vector<float> row(row_floats_);
+    const float value =
+        static_cast<float>(key) + 0.5f * static_cast<float>(version);
+    row.front() = value;
+    row[row_floats_ / 2] = value + 0.125f;
+    row.back() = value + 0.25f;
+    return row;
+  }
+
+  // Appends the next version of a key's row and frees the last one. False: a
+  // buffer could not be written; the old row stays.
+  bool Put(int64_t key) {
+    const auto old = rows_.find(key);
+    const int version = old == rows_.end() ? 0 : old->second.version + 1;
+    const std::vector<float> row = RowOf(key, version);
+    uint32_t place;
+    if (!Append(key, row.data(), &place)) return false;
+    if (version > 0) log_->Free(old->second.place);
+    rows_[key] = {place, version};
+    return true;
+  }
+  void Remove(int64_t key) {
+    log_->Free(rows_.at(key).place);
+    rows_.erase(key);
+  }
+  // Puts all keys below n.
+  bool PutAll(int64_t n) {
+    for (int64_t key = 0; key < n; ++key) {
+      if (!Put(key)) return false;
+    }
+    return true;
+  }
+
+  bool Read(int64_t key, std::vector<float>* row) {
+    row->assign(row_floats_, -1);
+    const DiskLog::Item item = {PlaceOf(key), key, row->data()};
+    return log_->Read(&item, 1, row_floats_, &error_);
+  }
+
+  // Reads all rows at once and compares them.
+  void Check() {
+    std::vector<float> read(rows_.size() * row_floats_);
+    std::vector<DiskLog::Item> items;
+    for (const auto& [key, row] : rows_) {
+      items.push_back(
+          {row.place, key, read.data() + items.size() * row_floats_});
+    }
+    EXPECT_TRUE(log_->Read(items.data(), items.size(), row_floats_, &error_));
+    for (const DiskLog::Item& item : items) {
+      const std::vector<float> row =
+          RowOf(item.key, rows_.at(item.key).version);
+      EXPECT_TRUE(
+          std::memcmp(item.row, row.data(), row_floats_ * sizeof(float)) == 0);
+    }
+    EXPECT_EQ(log_->counters().rows, rows_.size());
+  }
+
+  // Moves the rows of the emptiest segments, at most n of them, as a table
+  // does. False: a page cannot be read or a buffer cannot be written.
+  bool Compact(int n) {
+    uint32_t segment;
+    for (; n > 0 && log_->PickSegment(&segment); --n) {
+      bool is_moved = true;
+      const bool is_read = log_->ReadSegment(
+          segment,
+          [&](uint32_t place, int64_t key, const float* row) {
+            const auto found = rows_.find(key);
+            if (found == rows_.end() || found->second.place != place) return;
+            uint32_t moved;
+            is_moved = is_moved && Append(key, row, &moved);
+            if (!is_moved) return;
+            log_->Free(place);
+            found->second.place = moved;
+          },
+          &error_);
+      if (!is_read || !is_moved) return false;
+    }
+    return true;
+  }
+
+ private:
+  struct Row {
+    uint32_t place;
+    int version;
+  };
+  bool Append(int64_t key, const float* row, uint32_t* place) {
+    if (log_->Append(key, row, place)) return true;
+    // Some buffers may have been written even if others were not.
+    log_->WriteFullBuffers(&error_);
+    return log_->Append(key, row, place);
+  }
+
+  const size_t row_floats_;
+  std::unique_ptr<DiskLog> log_;
+  std::unordered_map<int64_t, Row> rows_;
+  std::string error_;
+};
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_TESTS_OPS_CORE_STORAGE_DISK_ROWS_H_
