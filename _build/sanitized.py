@@ -55,13 +55,15 @@ class Sanitizer:
     options: Sequence[str]
 
 
+# An absurd size makes TensorFlow's allocator return nullptr, as it does without a sanitizer.
+ABSURD_SIZES = "allocator_may_return_null=1:max_allocation_size_mb=8192"
+
 SANITIZERS = {
     "address": Sanitizer(
         library.MoreFlags((*FLAGS, "-fsanitize=address,undefined"), STOCK_LAYOUT, precompiles=True),
         "libasan.so",
         (
-            # An absurd size makes TensorFlow's allocator return nullptr, as it does without ASan.
-            "ASAN_OPTIONS=allocator_may_return_null=1:max_allocation_size_mb=8192:detect_leaks=0",
+            f"ASAN_OPTIONS={ABSURD_SIZES}:detect_leaks=0",
             "UBSAN_OPTIONS=print_stacktrace=1",
         ),
     ),
@@ -81,7 +83,8 @@ SANITIZERS = {
             # TensorFlow's and Python's own accesses are not looked at: without TSan's code in them,
             # their atomic operations are invisible, so that each would be a race.
             # The deadlock detector fails at 64 held locks, the number that a snapshot holds.
-            "TSAN_OPTIONS=ignore_noninstrumented_modules=1:detect_deadlocks=0:halt_on_error=1",
+            f"TSAN_OPTIONS={ABSURD_SIZES}:ignore_noninstrumented_modules=1:detect_deadlocks=0:"
+            "halt_on_error=1",
         ),
     ),
 }

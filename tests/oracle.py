@@ -37,7 +37,8 @@ def combine(rows, row_ids, num_rows, combiner):
 
 def spread(grads, row_ids, combiner):
     """[n, dim]. The gradient of the rows of `combine`, given the gradient of its results."""
-    counts = np.bincount(row_ids, minlength=len(grads))[row_ids]
+    _, key, counts = np.unique(row_ids, return_inverse=True, return_counts=True)
+    counts = counts[key.reshape(-1)]  # NumPy 2.0 gives another shape.
     scale = {"sum": np.ones(len(row_ids)), "mean": 1 / counts, "sqrtn": 1 / np.sqrt(counts)}
     return grads[row_ids] * scale[combiner].astype(np.float32)[:, np.newaxis]
 

@@ -13,7 +13,7 @@ SEEDS = 300
 
 @pytest.mark.parametrize("target", sorted(SHARES))
 def test_no_hostile_input_breaks_the_process_or_is_silently_accepted(target):
-    count = round(SEEDS * SHARES[target])
+    count = round(SEEDS * min(1, SHARES[target]))
     report = campaign.try_seeds(target, 0, count)
     assert not report.failures, "\n".join(map(str, report.failures))
     assert sum(report.outcomes.values()) == count

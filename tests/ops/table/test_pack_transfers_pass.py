@@ -215,7 +215,8 @@ def models_of_many_tables(count, dim=16):
 def test_a_step_receives_at_most_five_tensors_for_each_ps(num_ps, tables):
     model, keys = models_of_many_tables(tables), batches(columns=tables)
     run = Run(num_ps, model, ADAGRAD, batch=lambda: next_batch(keys))
-    assert run.received() <= 5 * num_ps
+    # A global step that is no resource sends one more, whatever the number of ps.
+    assert run.received() <= 5 * num_ps + (not tf.resource_variables_enabled())
 
 
 def test_a_step_moves_each_distinct_key_once():
