@@ -2,6 +2,7 @@
 // Implements the ops of cluster_ops.cc.
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -44,7 +45,10 @@ class CheckRowLimitOp : public OpKernel {
       OP_REQUIRES(context, TensorShapeUtils::IsScalar(of_shard.shape()),
                   InvalidArgument("rows must be [], got shape ",
                                   of_shard.shape().DebugString()));
-      sum += of_shard.scalar<int64_t>()();
+      const int64_t n = of_shard.scalar<int64_t>()();
+      OP_REQUIRES(context, n >= 0,
+                  InvalidArgument("rows must be >= 0, got ", n));
+      sum += std::min(n, std::numeric_limits<int64_t>::max() - sum);
     }
     OP_REQUIRES(context, sum <= max_rows_,
                 TooManyRows(table_name_, max_rows_, sum,

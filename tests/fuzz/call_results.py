@@ -330,6 +330,7 @@ def _check_row_limit(_, rows, table_name, max_rows):
     del table_name
     for row in rows:
         _require_shape(np.asarray(row))
+        _require(int(row) >= 0)
     _require(sum(int(row) for row in rows) <= max_rows)
     return _exact(lambda: [])
 

@@ -52,6 +52,24 @@ def test_the_row_limit_holds_for_the_sum_of_the_shards():
             session.run(exceeds)
 
 
+@pytest.mark.parametrize(
+    "rows, error, message",
+    [
+        (
+            [2**62, 2, 2**62, 2],
+            tf.errors.ResourceExhaustedError,
+            "at most 7 rows, got 9223372036854",
+        ),
+        ([3, -1], tf.errors.InvalidArgumentError, "rows must be >= 0, got -1"),
+    ],
+)
+def test_a_row_limit_is_not_fooled_by_numbers_that_no_table_has(rows, error, message):
+    rows = [tf.constant(n, tf.int64) for n in rows]
+    check = _ops.gen.rec_estimator_check_row_limit(rows, table_name="t", max_rows=7)
+    with tf.Session() as session, pytest.raises(error, match=message):
+        session.run(check)
+
+
 def variable(value, dtype=tf.int64):
     return tf.Variable(value, dtype=dtype, use_resource=True)
 
