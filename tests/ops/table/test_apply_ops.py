@@ -272,6 +272,19 @@ def test_a_nan_gradient_changes_only_its_own_row(make_table):
     np.testing.assert_array_equal(table.lookup([1, 2, 3]), [[np.nan, -1], [-1, -1], [-np.inf, -1]])
 
 
+@pytest.mark.parametrize("has_gradient", [True, False])
+def test_a_batch_of_two_to_the_31_keys_is_refused(make_table, has_gradient):
+    table = make_table(2, np.ones([1, 2], np.float32))
+    with table.session.graph.as_default():
+        # Addresses only: nobody writes to this memory.
+        many = tf.reshape(tf.raw_ops.Empty(shape=[2**16, 2**15], dtype=tf.int64), [-1])
+        lists = [many, tf.zeros([0], tf.int64)]
+        keys, counted = lists if has_gradient else reversed(lists)
+        with pytest.raises(tf.errors.ResourceExhaustedError):
+            table.session.run(reserve_op([table.handle], [keys], [counted]).rows)
+    assert table.size() == 0
+
+
 @pytest.mark.parametrize("version", [-1, 0, 2**31, np.iinfo(np.int64).max])
 def test_any_global_step_is_kept_as_version(make_table, version):
     table = make_table(2, np.zeros([1, 2]))
