@@ -33,9 +33,13 @@ test: library ## run the Python tests, all but the slow ones, in two processes
 test-slow: library ## run the slow Python tests too
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow or not slow"
 
-# The processes of tests/fuzz and of clusters set their own behavior.
+# Tests whose processes set their own behavior, and tests that run no graph.
+WITHOUT_BEHAVIOR := fuzz training/test_cluster.py porting/test_scripts.py porting/test_migrating.py \
+  ops/test_failing_allocations.py test_figures.py test_house_rules.py test_layers.py \
+  test_packaging.py test_release_matrix.py
+
 test-v1: library ## run the Python tests, all but the slow ones, after tf.disable_v2_behavior()
-	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior --ignore tests/fuzz --ignore tests/training/test_cluster.py
+	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior $(WITHOUT_BEHAVIOR:%=--ignore tests/%)
 
 test-matrix: ## run the Python tests on each pair of TensorFlow and Python, or on those in PAIRS
 	$(PYTHON) _build/test_matrix.py --output benchmarks/results/test_matrix.json \
