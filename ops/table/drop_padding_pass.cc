@@ -51,6 +51,24 @@ bool IsConstant(const Output& output, int64_t* value) {
   return true;
 }
 
+// Finds the ids and the padding that NotEqual compares. TensorFlow's optimizer
+// sorts the inputs of a commutative op by name.
+bool IsTest(const Node& node, Removal* removal) {
+  Output inputs[2];
+  if (node.type_string() != "NotEqual" ||
+      !InputOf(node, 0, &inputs[0]).ok() ||
+      !InputOf(node, 1, &inputs[1]).ok()) {
+    return false;
+  }
+  for (const int i : {0, 1}) {
+    if (!IsConstant(inputs[i], &removal->padding)) continue;
+    removal->constant = inputs[i].node;
+    removal->ids = inputs[1 - i];
+    return true;
+  }
+  return false;
+}
+
 // Whether nothing but its inputs lets the node wait, on the device of `other`.
 bool IsFree(const Node& node, const Node& other) {
   return ControlInputs(node).empty() &&
@@ -59,12 +77,9 @@ bool IsFree(const Node& node, const Node& other) {
 
 // Whether `where` removes padding from ids.
 bool IsRemoval(Node* where, Removal* removal) {
-  Output test, padding;
+  Output test;
   if (where->type_string() != "Where" || !InputOf(*where, 0, &test).ok() ||
-      test.node->type_string() != "NotEqual" ||
-      !InputOf(*test.node, 0, &removal->ids).ok() ||
-      !InputOf(*test.node, 1, &padding).ok() ||
-      !IsConstant(padding, &removal->padding) || !IsFree(*where, *where) ||
+      !IsTest(*test.node, removal) || !IsFree(*where, *where) ||
       !IsFree(*test.node, *where)) {
     return false;
   }
@@ -78,7 +93,6 @@ bool IsRemoval(Node* where, Removal* removal) {
     }
     removal->gathers.push_back(gather);
   }
-  removal->constant = padding.node;
   removal->test = test.node;
   removal->where = where;
   return !removal->gathers.empty();

@@ -123,6 +123,14 @@ def test_what_else_reads_the_test_and_the_places_still_does():
     np.testing.assert_array_equal(cast, [4, 7])
 
 
+def test_the_padding_may_come_first():
+    """TensorFlow's optimizer sorts the inputs of NotEqual by name."""
+    ids = tf.placeholder(tf.int64, [None])
+    indices = tf.where(tf.not_equal(tf.constant(-1, tf.int64), ids))
+    (places, kept), types = run([indices, tf.gather_nd(ids, indices)], {ids: [-1, 4]})
+    assert OP in types and places == [[1]] and kept == [4]
+
+
 def other_ids(ids):
     indices = tf.where(tf.not_equal(ids, -1))
     return [indices, tf.gather_nd(ids + 1, indices)]
