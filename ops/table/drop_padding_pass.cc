@@ -55,8 +55,7 @@ bool IsConstant(const Output& output, int64_t* value) {
 // sorts the inputs of a commutative op by name.
 bool IsTest(const Node& node, Removal* removal) {
   Output inputs[2];
-  if (node.type_string() != "NotEqual" ||
-      !InputOf(node, 0, &inputs[0]).ok() ||
+  if (node.type_string() != "NotEqual" || !InputOf(node, 0, &inputs[0]).ok() ||
       !InputOf(node, 1, &inputs[1]).ok()) {
     return false;
   }

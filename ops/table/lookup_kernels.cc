@@ -292,7 +292,7 @@ void ForAllUnits(
     const std::vector<int64_t>& sizes, double cycles,
     const ParallelFor& parallel,
     const std::function<void(size_t i, int64_t begin, int64_t end)>& work) {
-  constexpr int64_t kLargest = 4096;
+  constexpr int64_t kLargest = SharedKeys::kMost;
   struct Range {
     size_t i;
     int64_t begin, end;

@@ -77,7 +77,7 @@ class StepKeys : public tensorflow::ResourceBase {
         distinct;                // Null before the first lookup.
     std::vector<Places> places;  // Guarded by StepKeys::mutex_.
   };
-  // Lists are kept until the end of the step. So many take up to 80 MiB.
+  // Lists are kept until the end of the step. So many take up to 160 MiB.
   static constexpr size_t kMostLists = 1024;
   // Where the keys are, and how many.
   using Memory = std::pair<const int64_t*, int64_t>;

@@ -18,8 +18,8 @@
 namespace rec_estimator {
 namespace {
 
-// Occurrences of the largest batch that is one group
-// (docs/core_measurements.md).
+// Occurrences of the largest batch that is one group without a list of its
+// distinct keys (docs/core_measurements.md).
 constexpr uint64_t kOneGroup = 4096;
 // Occurrences of a group up to which its hash table is on the stack.
 constexpr uint32_t kSmallDedup = 4096;
@@ -61,14 +61,13 @@ bool BatchApply::Begin() {
   part_.tail = batch_.counted_keys;
   part_.n = batch_.n + batch_.n_counted;
   if (part_.n >= kMaxBatch) return false;
-  part_.groups = part_.n <= kOneGroup ? 1 : kShards;
-  static_assert(SharedKeys::kMost <= kOneGroup, "a list is one group");
   if (batch_.found != nullptr && batch_.n_counted == 0 &&
       batch_.counts == nullptr &&
       batch_.found->list().IsOf(batch_.keys, batch_.n)) {
     found_ = batch_.found;
     list_ = &found_->list();
   }
+  part_.groups = list_ != nullptr || part_.n <= kOneGroup ? 1 : kShards;
   return true;
 }
 
@@ -92,6 +91,7 @@ void BatchApply::EndSort() {
   }
   part_ = leader_->part_;
   list_ = leader_->list_;
+  if (list_ == nullptr) found_ = nullptr;
   key_ = leader_->key_;
   grouped_ = leader_->grouped_;
   end_ = leader_->end_;
@@ -100,7 +100,7 @@ void BatchApply::EndSort() {
 void BatchApply::AddUnusualTo(Layout* layout) {
   for (int g = 0; g < part_.groups; ++g) {
     const uint32_t n = part_.size_of(g);
-    if (n > kSmallDedup && leader_ == nullptr) {
+    if (n > kSmallDedup && leader_ == nullptr && list_ == nullptr) {
       layout->Add(&dedup_[g], Partition::DedupSlots(n));
     } else {
       dedup_[g] = nullptr;

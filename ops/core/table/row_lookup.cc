@@ -12,7 +12,8 @@ namespace rec_estimator {
 namespace {
 
 // Keys that are deduplicated together.
-constexpr size_t kBlock = DistinctKeys::kMost;
+constexpr size_t kBlock = 4096;
+static_assert(kBlock <= DistinctKeys::kMost, "their table has room");
 // A block is deduplicated unless more than 7 of 8 of its first keys are
 // distinct. Smaller blocks gain nothing.
 constexpr size_t kSample = 128;

@@ -19,7 +19,7 @@ class DistinctKeys {
  public:
   // The hash table of so many keys, and their rows, are in the caches of a
   // core.
-  static constexpr size_t kMost = 4096;
+  static constexpr size_t kMost = 8192;
 
   // For a list of n <= kMost keys. `keys` (n + 1) and `position` (n) get the
   // result.

@@ -93,6 +93,27 @@ def test_tables_that_read_the_same_keys_train_as_dense_variables_do(lookup, rule
         assert_same_bits(ours_, dense_)
 
 
+@pytest.mark.parametrize("lookup", [single, grouped])
+@pytest.mark.parametrize("n", [8192, 8193])
+def test_the_longest_list_and_a_longer_one_train_as_dense_variables_do(lookup, n):
+    keys = tf.placeholder(tf.int64, [None])
+    bank = initial_vectors(3, ROWS)
+    table, dense = table_from(bank), tf.get_variable("dense", initializer=bank)
+    rule = EXACT_RULES["adagrad"]
+    train = [
+        ours(rule).minimize(tf.reduce_sum(tf.square(lookup(table, keys))), var_list=[table]),
+        tensorflows(rule).minimize(
+            tf.reduce_sum(tf.square(tf.gather(dense, keys))), var_list=[dense]
+        ),
+    ]
+    rows = rows_of(table, np.arange(ROWS))
+    random = np.random.RandomState(n)
+    with initialized_session() as session:
+        for _ in range(STEPS):
+            session.run(train, {keys: (ROWS * random.rand(n) ** 2).astype(np.int64)})
+        assert_same_bits(*session.run([rows, dense]))
+
+
 def test_a_table_whose_lookups_hand_over_in_vain_trains_on():
     keys = tf.placeholder(tf.int64, [None])
     bank = initial_vectors(3, ROWS)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What do the tables of a whole model cost in a training step?
 //
-// Workload: the 26 fields of benchmarks/criteo_ids.py, of 2,048 ids each; a
+// Workload: the 26 fields of benchmarks/criteo_ids.py, of 2,048 ids each or of
+// the number that is given; a
 // table of 16 floats and one of 1 float for each field; Adagrad. A step reads
 // all tables, reserves, and applies gradients. Between these, 32 MB of other
 // memory are read and written, as by the net of a model. CPU time of one
@@ -29,7 +30,6 @@
 namespace rec_estimator {
 namespace {
 
-constexpr size_t kBatch = 2048;
 constexpr int kBatches = 32;
 constexpr uint64_t kMostRows = 1000000;
 constexpr int kDims[] = {16, 1};
@@ -103,21 +103,21 @@ struct Times {
 
 class Model {
  public:
-  Model() : net_(8 << 20) {
+  explicit Model(size_t batch) : batch_(batch), net_(8 << 20) {
     for (const int dim : kDims) {
       for (const Field& field : kFields) {
         tables_.push_back(std::make_unique<EmbeddingTable>(dim));
         tables_.back()->EnsureSlots({{"Adagrad", dim, 0.1f}});
         Fill(tables_.back().get(), RowsOf(field));
-        values_.emplace_back(kBatch * dim);
-        grads_.emplace_back(kBatch * dim, 0.01f);
+        values_.emplace_back(batch_ * dim);
+        grads_.emplace_back(batch_ * dim, 0.01f);
       }
     }
     std::mt19937_64 random(7);
     for (int b = 0; b < kBatches; ++b) {
       for (const Field& field : kFields) {
         keys_.emplace_back();
-        for (size_t i = 0; i < kBatch; ++i) {
+        for (size_t i = 0; i < batch_; ++i) {
           keys_.back().push_back(KeyOf(Draw(field, &random), RowsOf(field)));
         }
       }
@@ -138,7 +138,7 @@ class Model {
     for (size_t t = 0; t < tables_.size(); ++t) {
       const auto& of_field = keys[t % kNumFields];
       tables.push_back(tables_[t].get());
-      batches.push_back({of_field.data(), nullptr, kBatch, nullptr, 0, 0,
+      batches.push_back({of_field.data(), nullptr, batch_, nullptr, 0, 0,
                          nullptr, found[t].get()});
       gradients.push_back({grads_[t].data(), rule_.get(), number});
     }
@@ -176,12 +176,12 @@ class Model {
       const size_t f = t % kNumFields;
       float* const out = values_[t].data();
       if (!listed) {
-        tables_[t]->Lookup(keys[f].data(), kBatch, UnknownKey::kInitial, out,
+        tables_[t]->Lookup(keys[f].data(), batch_, UnknownKey::kInitial, out,
                            SerialFor);
         continue;
       }
       if (lists[f] == nullptr) {
-        lists[f] = std::make_shared<SharedKeys>(keys[f].data(), kBatch);
+        lists[f] = std::make_shared<SharedKeys>(keys[f].data(), batch_);
       }
       (*found)[t] =
           tables_[t]->LookupListed(lists[f], UnknownKey::kInitial, out);
@@ -193,6 +193,7 @@ class Model {
     for (float& each : net_) each += 1.0f;
   }
 
+  const size_t batch_;
   const std::unique_ptr<RowUpdate> rule_ = MakeRowUpdate("Adagrad", {0.05f});
   std::vector<std::unique_ptr<EmbeddingTable>> tables_;  // By dim, by field.
   std::vector<std::vector<float>> values_, grads_;
@@ -200,19 +201,19 @@ class Model {
   std::vector<float> net_;
 };
 
-double PerKey(std::vector<double> times) {
+double PerKey(std::vector<double> times, size_t batch) {
   std::sort(times.begin(), times.end());
-  return times[times.size() / 2] / (2 * kNumFields * kBatch) * 1e9;
+  return times[times.size() / 2] / (2 * kNumFields * batch) * 1e9;
 }
 
-void Print(const char* name, const Times& times) {
+void Print(const char* name, const Times& times, size_t batch) {
   std::vector<double> all;
   for (size_t i = 0; i < times.lookup.size(); ++i) {
     all.push_back(times.lookup[i] + times.reserve[i] + times.apply[i]);
   }
   std::printf("%-7s lookup %5.1f   reserve %5.1f   apply %5.1f   all %5.1f\n",
-              name, PerKey(times.lookup), PerKey(times.reserve),
-              PerKey(times.apply), PerKey(all));
+              name, PerKey(times.lookup, batch), PerKey(times.reserve, batch),
+              PerKey(times.apply, batch), PerKey(all, batch));
 }
 
 }  // namespace
@@ -220,7 +221,9 @@ void Print(const char* name, const Times& times) {
 
 int main(int argc, char** argv) {
   const int steps = argc > 1 ? std::atoi(argv[1]) : 200;
-  rec_estimator::Model model;
+  const size_t batch =
+      argc > 2 ? static_cast<size_t>(std::max(1, std::atoi(argv[2]))) : 2048;
+  rec_estimator::Model model(batch);
   rec_estimator::Times warm_up, alone, listed;
   for (int s = 0; s < 40; ++s) model.Step(s, s % 2 == 0, &warm_up);
   for (int s = 0; s < steps; ++s) {
@@ -228,6 +231,6 @@ int main(int argc, char** argv) {
     model.Step(2 * s, !first, first ? &alone : &listed);
     model.Step(2 * s + 1, first, first ? &listed : &alone);
   }
-  rec_estimator::Print("alone", alone);
-  rec_estimator::Print("listed", listed);
+  rec_estimator::Print("alone", alone, batch);
+  rec_estimator::Print("listed", listed, batch);
 }
