@@ -255,6 +255,25 @@ def models() -> str:
     return table([*header, *(f"above the floor, {name} / stock" for name in ours)], rows)
 
 
+def model_speed() -> str:
+    """README.md: what tables add to a step of a whole model, relative to what others add."""
+    columns, rows = [], {}
+    for name in ("bench_models", "bench_models_newest"):
+        found = result(name)
+        others = [o for o in ("stock", "tfra") if o in found["results"][0]["above_floor"]["single"]]
+        words = {"stock": "`tf.Variable`", "tfra": "TFRA 0.7.2"}
+        columns += [f"{words[other]}, {_minor(found)}" for other in others]
+        for one in sorted(
+            found["results"], key=lambda one: (one["batch"], list(MODELS).index(one["model"]))
+        ):
+            cells = rows.setdefault((MODELS[one["model"]], one["batch"]), [])
+            cells += [f"{one['above_floor']['single'][other]:.2f}" for other in others]
+    return table(
+        ["model, batch", *columns],
+        [[f"{model}, {batch:,}", *cells] for (model, batch), cells in rows.items()],
+    )
+
+
 def distinct_lookups() -> str:
     """docs/core_measurements.md: lookups that find each distinct key of a block once."""
     found: Dict[str, Dict[str, str]] = {}
@@ -523,6 +542,7 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "distinct-lookups": distinct_lookups,
     "group-lookups": group_lookups,
     "models": models,
+    "model-speed": model_speed,
     "soak": soak,
     "soak-ps": soak_ps,
     "filter-sweep": filter_sweep,
