@@ -115,7 +115,7 @@ def _run_in(environment: pathlib.Path, base: str, minor: str, settings: Settings
     print(f"{environment}: installing TensorFlow {minor}", flush=True)
     if not environment.exists():
         subprocess.run([base, "-m", "venv", str(environment)], check=True)
-    requirements = [f"{tensorflow_dist.DEFAULT_DISTRIBUTION}=={minor}.*", "setuptools"]
+    requirements = [f"{tensorflow_dist.DEFAULT_DISTRIBUTION}=={minor}.*", "setuptools>=70.1"]
     subprocess.run([*install, *requirements, *constraints], check=True)
     print("building the library", flush=True)
     started = time.monotonic()

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the column names of CSV files from their headers."""
 
-import csv
 from typing import Optional, Sequence, Tuple
 
 from rec_estimator.inputs.compressed_files import DAMAGE_ERRORS, open_uncompressed
 from rec_estimator.inputs.row_files import BYTE_ORDER_MARK, RowFiles
-from rec_estimator.inputs.row_parsers import as_names
+from rec_estimator.inputs.row_parsers import as_names, csv_fields
 
 
 def column_names(
@@ -62,7 +61,7 @@ def _header_names(path: str, compression: str, delimiter: str) -> Optional[Tuple
                 "pass header=False and column_names= for files without a header"
             )
         return None
-    names = tuple(next(csv.reader([text.decode(errors="replace")], delimiter=delimiter)))
+    names = tuple(csv_fields(text, delimiter))
     if len(set(names)) != len(names):
         raise ValueError(
             f"{path}, line 1: header must name each column once, got {names}; rename a column"

@@ -7,7 +7,7 @@ A record is a line of a CSV file or a serialized tf.train.Example.
 import csv
 import dataclasses
 import re
-from typing import Any, Collection, Dict, Iterable, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
 
 import tensorflow as tf
 
@@ -68,7 +68,7 @@ class CsvRows:
             f'row must be CSV with quotes around whole fields only, and "" for a quote, got {text}'
         )
         try:
-            fields = next(csv.reader([line.decode(errors="replace")], delimiter=self.delimiter))
+            fields = csv_fields(line, self.delimiter)
         except (csv.Error, StopIteration):
             return generic
         if len(fields) != len(self.names):
@@ -160,6 +160,18 @@ def with_labels(features: Dict[str, Any], labels: _Labels, columns: Mapping[str,
     if isinstance(labels, str):
         return features, columns[labels]
     return features, {name: columns[name] for name in labels}
+
+
+def csv_fields(line: bytes, delimiter: str) -> List[str]:
+    """The fields of one line; bytes that are no text are replaced.
+
+    Raises:
+      csv.Error: The line is no CSV.
+      StopIteration: The line is blank.
+    """
+    text = line.decode(errors="replace")
+    # Before Python 3.11, csv takes no NUL.
+    return next(csv.reader([text.replace("\0", "\ufffd")], delimiter=delimiter))
 
 
 def csv_rows(
