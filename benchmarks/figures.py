@@ -19,7 +19,7 @@ import re
 import statistics
 from typing import Any, Callable, Dict, Iterable, List, Sequence
 
-from benchmarks import cluster_figures
+from benchmarks import cluster_figures, speed_figures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -44,42 +44,10 @@ def signed(percent: float) -> str:
 
 def table_speed() -> str:
     """README.md: the table against a dense variable and TFRA, on each release that was measured."""
-    names = {"dense": "dense `tf.Variable`", "tfra": "TFRA 0.7.2"}
-    # The newest release has a result of its own once it was measured.
-    results = [result("bench_table")]
-    if (RESULTS / "bench_table_newest.json").is_file():
-        results.append(result("bench_table_newest"))
-    columns = [
-        (found, other)
-        for found in results
-        for other in names
-        if f"train/{other}" in found["ratios"]
-    ]
-    rows = (("train step, Adagrad", "train"), ("lookup alone", "lookup"))
-    text = table(
-        ["", *(f"{names[other]}, {_minor(found)}" for found, other in columns)],
-        [
-            [words, *(f"{found['ratios'][f'{what}/{o}']:.2f}× as fast" for found, o in columns)]
-            for words, what in rows
-        ],
-    )
-    if len(results) == 1:
-        return text
-    oldest, newest = results
-    theirs, ours = (
-        statistics.median(newest["seconds_per_step"]["train"][system])
-        / statistics.median(oldest["seconds_per_step"]["train"][system])
-        for system in ("dense", "rec_estimator")
-    )
-    return (
-        f"{text}\n\nTensorFlow's own train step takes {theirs:.1f} times as long on "
-        f"{_minor(newest)} as on {_minor(oldest)}, ours {ours:.1f} times."
-    )
-
-
-def _minor(found: Dict[str, Any]) -> str:
-    """The release of TensorFlow that a raw result was measured on, without its patch number."""
-    return ".".join(found["tensorflow"].split(".")[:2])
+    oldest, newest = result("bench_table"), result("bench_table_newest")
+    others = [result("bench_table_hot"), result("bench_table_small")]
+    speeds = table(*speed_figures.tables([oldest, *others], newest))
+    return f"{speeds}\n\n{speed_figures.slowdown(oldest, newest)}"
 
 
 def test_matrix() -> str:
@@ -223,55 +191,18 @@ def group_lookups() -> str:
     )
 
 
-MODELS = {"wide_and_deep": "wide & deep", "deepfm": "DeepFM", "dlrm": "DLRM"}
-
-
 def models() -> str:
     """docs/core_measurements.md: CPU time of steps of whole models, on both releases."""
-    rows = []
-    for name in ("bench_models", "bench_models_newest"):
-        found = result(name)
-        for one in found["results"]:
-            cpu = {
-                engine: statistics.median(times) * 1e3
-                for engine, times in one["cpu_seconds_per_step"].items()
-            }
-            ratios = one["cpu_above_floor"]
-            rows.append(
-                [
-                    f"{MODELS[one['model']]}, batch {one['batch']:,}, {_minor(found)}",
-                    *(
-                        f"{cpu[engine]:.1f} ms" if engine in cpu else "\u2013"
-                        for engine in ("floor", "stock", "tfra", "single", "features", "modified")
-                    ),
-                    *(
-                        f"{ratios[each]['stock']:.2f}" if each in ratios else "\u2013"
-                        for each in ("single", "features", "modified")
-                    ),
-                ]
-            )
-    ours = ("single lookups", "`EmbeddingFeature`", "modified")
-    header = ["CPU time a step", "floor", "stock", "TFRA", *ours]
-    return table([*header, *(f"above the floor, {name} / stock" for name in ours)], rows)
+    return table(*speed_figures.models_cpu(_models()))
 
 
 def model_speed() -> str:
     """README.md: what tables add to a step of a whole model, relative to what others add."""
-    columns, rows = [], {}
-    for name in ("bench_models", "bench_models_newest"):
-        found = result(name)
-        others = [o for o in ("stock", "tfra") if o in found["results"][0]["above_floor"]["single"]]
-        words = {"stock": "`tf.Variable`", "tfra": "TFRA 0.7.2"}
-        columns += [f"{words[other]}, {_minor(found)}" for other in others]
-        for one in sorted(
-            found["results"], key=lambda one: (one["batch"], list(MODELS).index(one["model"]))
-        ):
-            cells = rows.setdefault((MODELS[one["model"]], one["batch"]), [])
-            cells += [f"{one['above_floor']['single'][other]:.2f}" for other in others]
-    return table(
-        ["model, batch", *columns],
-        [[f"{model}, {batch:,}", *cells] for (model, batch), cells in rows.items()],
-    )
+    return table(*speed_figures.models(_models()))
+
+
+def _models() -> List[Dict[str, Any]]:
+    return [result("bench_models"), result("bench_models_newest")]
 
 
 def distinct_lookups() -> str:

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from benchmarks import figures
+from benchmarks import figures, speed_figures
 
 BLOCKS = sorted(
     (page.relative_to(figures.ROOT).as_posix(), name)
@@ -55,21 +55,33 @@ def test_a_stale_block_is_written_again_and_the_rest_of_the_page_stays():
     assert figures.generate(written) == written
 
 
-def test_speed_of_a_second_release_gets_its_column_and_a_sentence(tmp_path, monkeypatch):
-    monkeypatch.setattr(figures, "RESULTS", tmp_path)
-    for name, release, dense, ratios in (
-        ("bench_table", "2.15.1", 0.01, {"train/dense": 2, "train/tfra": 7}),
-        ("bench_table_newest", "2.21.0", 0.03, {"train/dense": 6}),
-    ):
-        ratios.update({each.replace("train", "lookup"): 1.5 for each in ratios})
+def test_speed_of_two_releases_has_their_columns_and_a_sentence():
+    def found(release, dense, share, **ratios):
+        ratios = {
+            "train/dense": 2,
+            "train/tfra": 7,
+            "lookup/dense": 1.5,
+            "lookup/tfra": 1,
+            **ratios,
+        }
         seconds = {"train": {"dense": [dense], "rec_estimator": [0.005]}}
-        found = {"tensorflow": release, "ratios": ratios, "seconds_per_step": seconds}
-        (tmp_path / f"{name}.json").write_text(json.dumps(found))
-    assert figures.table_speed() == (
-        "| | dense `tf.Variable`, 2.15 | TFRA 0.7.2, 2.15 | dense `tf.Variable`, 2.21 |\n"
-        "|---|---|---|---|\n"
-        "| train step, Adagrad | 2.00× as fast | 7.00× as fast | 6.00× as fast |\n"
-        "| lookup alone | 1.50× as fast | 1.50× as fast | 1.50× as fast |\n\n"
+        return {
+            **{"tensorflow": release, "ratios": ratios, "seconds_per_step": seconds},
+            **{"batch": [4096, 26], "unique_share": share},
+        }
+
+    oldest, hot = found("2.15.1", 0.01, 0.32), found("2.15.1", 0.01, 0.16, **{"train/dense": 4})
+    batch = "4,096 × 26 ids"
+    newest = found("2.21.0", 0.03, 0.32, **{"train/dense": 6})
+    assert figures.table(*speed_figures.tables([oldest, hot], newest)).splitlines() == [
+        "| | dense `tf.Variable`, 2.15 | TFRA 0.7.2, 2.15 | dense `tf.Variable`, 2.21 |",
+        "|---|---|---|---|",
+        f"| train step, {batch}, 32 % distinct | 2.00× as fast | 7.00× as fast | 6.00× as fast |",
+        f"| train step, {batch}, 16 % distinct | 4.00× as fast | 7.00× as fast | – |",
+        f"| lookup, {batch}, 32 % distinct | 1.50× as fast | 1.00× as fast | 1.50× as fast |",
+        f"| lookup, {batch}, 16 % distinct | 1.50× as fast | 1.00× as fast | – |",
+    ]
+    assert speed_figures.slowdown(oldest, newest) == (
         "TensorFlow's own train step takes 3.0 times as long on 2.21 as on 2.15, ours 1.0 times."
     )
 

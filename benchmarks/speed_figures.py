@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of figures of the speed of tables and models, for benchmarks/figures.py.
+
+Each function takes raw results and returns the header and the rows of a table.
+"""
+
+import statistics
+from typing import Any, Dict, List, Sequence, Tuple
+
+Table = Tuple[List[str], List[List[str]]]
+
+MODELS = {"wide_and_deep": "wide & deep", "deepfm": "DeepFM", "dlrm": "DLRM"}
+OTHERS = {"stock": "`tf.Variable`", "dense": "dense `tf.Variable`", "tfra": "TFRA 0.7.2"}
+OURS = {"single": "single lookups", "features": "`EmbeddingFeature`", "modified": "modified"}
+
+
+def minor(found: Dict[str, Any]) -> str:
+    """The release of TensorFlow that a raw result was measured on, without its patch number."""
+    return ".".join(found["tensorflow"].split(".")[:2])
+
+
+def tables(oldest: Sequence[Dict[str, Any]], newest: Dict[str, Any]) -> Table:
+    """The table against a dense variable and TFRA, of bench_table.py.
+
+    Args:
+      oldest: Results of the oldest release, by batch and distribution of ids.
+      newest: That of the newest release for the first of these.
+    """
+    columns = [(oldest, "dense"), (oldest, "tfra"), ([newest], "dense")]
+    rows = []
+    for what, words in (("train", "train step"), ("lookup", "lookup")):
+        for i, found in enumerate(oldest):
+            examples, fields = found["batch"]
+            distinct = f"{100 * found['unique_share']:.0f} % distinct"
+            cells = [
+                f"{results[i]['ratios'][f'{what}/{other}']:.2f}\u00d7 as fast"
+                if i < len(results)
+                else "\u2013"
+                for results, other in columns
+            ]
+            rows.append([f"{words}, {examples:,} \u00d7 {fields} ids, {distinct}", *cells])
+    return ["", *(f"{OTHERS[other]}, {minor(results[0])}" for results, other in columns)], rows
+
+
+def slowdown(oldest: Dict[str, Any], newest: Dict[str, Any]) -> str:
+    """How the releases differ, of bench_table.py."""
+    theirs, ours = (
+        statistics.median(newest["seconds_per_step"]["train"][system])
+        / statistics.median(oldest["seconds_per_step"]["train"][system])
+        for system in ("dense", "rec_estimator")
+    )
+    return (
+        f"TensorFlow's own train step takes {theirs:.1f} times as long on {minor(newest)} as on "
+        f"{minor(oldest)}, ours {ours:.1f} times."
+    )
+
+
+def models(results: Sequence[Dict[str, Any]]) -> Table:
+    """What tables add to a step of a model, relative to what others add, of bench_models.py.
+
+    Args:
+      results: One for each release. They have the same models and batches.
+    """
+    columns = [
+        (found, other)
+        for found in results
+        for other in found["results"][0]["above_floor"]["single"]
+    ]
+
+    def share(found: Dict[str, Any], case: Tuple[str, int], other: str) -> str:
+        [one] = [each for each in found["results"] if (each["model"], each["batch"]) == case]
+        return f"{one['above_floor']['single'][other]:.2f}"
+
+    rows = [
+        [
+            f"{MODELS[one['model']]}, batch {one['batch']:,}",
+            *(share(found, (one["model"], one["batch"]), other) for found, other in columns),
+        ]
+        for one in results[0]["results"]
+    ]
+    return ["", *(f"{OTHERS[other]}, {minor(found)}" for found, other in columns)], rows
+
+
+def models_cpu(results: Sequence[Dict[str, Any]]) -> Table:
+    """CPU time of steps of whole models, of bench_models.py.
+
+    Args:
+      results: One for each release.
+    """
+    rows = []
+    for found in results:
+        for one in found["results"]:
+            cpu = {
+                engine: statistics.median(times) * 1e3
+                for engine, times in one["cpu_seconds_per_step"].items()
+            }
+            ratios = one["cpu_above_floor"]
+            rows.append(
+                [
+                    f"{MODELS[one['model']]}, batch {one['batch']:,}, {minor(found)}",
+                    *(
+                        f"{cpu[engine]:.1f} ms" if engine in cpu else "\u2013"
+                        for engine in ("floor", "stock", "tfra", *OURS)
+                    ),
+                    *(f"{ratios[each]['stock']:.2f}" for each in OURS),
+                ]
+            )
+    header = ["CPU time a step", "floor", "stock", "TFRA", *OURS.values()]
+    return [*header, *(f"above the floor, {name} / stock" for name in OURS.values())], rows
