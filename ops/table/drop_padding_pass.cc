@@ -97,11 +97,6 @@ bool IsRemoval(Node* where, Removal* removal) {
   return !removal->gathers.empty();
 }
 
-// Lets what waits for the end of `from` wait for that of `to`.
-void MoveControlOutputs(Node* from, Node* to, Graph* graph) {
-  for (Node* after : ControlOutputs(*from)) graph->AddControlEdge(to, after);
-}
-
 Status Replace(const Removal& removal, Graph* graph) {
   NodeDefBuilder builder(graph->NewName(removal.where->name() + "/ids"),
                          "RecEstimator>IdsWithoutPadding");
@@ -115,11 +110,11 @@ Status Replace(const Removal& removal, Graph* graph) {
   }
   for (Node* gather : removal.gathers) {
     MoveConsumers({gather, 0}, {node, 1}, graph);
-    MoveControlOutputs(gather, node, graph);
+    MoveControls(gather, node, graph);
     graph->RemoveNode(gather);
   }
   MoveConsumers({removal.where, 0}, {node, 0}, graph);
-  MoveControlOutputs(removal.where, node, graph);
+  MoveControls(removal.where, node, graph);
   graph->RemoveNode(removal.where);
   bool is_used = false;
   for (const Edge* edge : removal.test->out_edges()) {

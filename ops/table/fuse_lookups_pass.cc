@@ -132,12 +132,7 @@ class Fusion {
   // Moves the control inputs and the consumers of `node` to `fused`. Output i
   // becomes output first + i.
   void Replace(Node* node, Node* fused, int first) {
-    for (Node* other : ControlInputs(*node)) {
-      graph_->AddControlEdge(other, fused);
-    }
-    for (Node* other : ControlOutputs(*node)) {
-      graph_->AddControlEdge(fused, other);
-    }
+    MoveControls(node, fused, graph_);
     for (int i = 0; i < node->num_outputs(); ++i) {
       MoveConsumers({node, i}, {fused, first + i}, graph_);
     }

@@ -204,6 +204,11 @@ std::vector<Node*> ControlOutputs(const Node& node) {
   return after;
 }
 
+void MoveControls(Node* from, Node* to, Graph* graph) {
+  for (Node* before : ControlInputs(*from)) graph->AddControlEdge(before, to);
+  for (Node* after : ControlOutputs(*from)) graph->AddControlEdge(to, after);
+}
+
 bool PassesAreOff(const tensorflow::GraphOptimizationPassOptions& options) {
   return options.session_options != nullptr &&
          options.session_options->config.graph_options()

@@ -96,6 +96,10 @@ void MoveConsumers(const Output& from, const Output& to,
 std::vector<tensorflow::Node*> ControlInputs(const tensorflow::Node& node);
 std::vector<tensorflow::Node*> ControlOutputs(const tensorflow::Node& node);
 
+// Gives the control edges of `from` to `to`, which takes its place.
+void MoveControls(tensorflow::Node* from, tensorflow::Node* to,
+                  tensorflow::Graph* graph);
+
 // Whether OptimizerOptions.L0 turns passes off.
 bool PassesAreOff(const tensorflow::GraphOptimizationPassOptions& options);
 

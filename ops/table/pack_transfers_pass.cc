@@ -195,8 +195,8 @@ class Packer {
         "RecEstimator>TablesApplyPacked");
     builder.Input(NodeOutOf(inputs[0])).Input(NodeOutOf(inputs[1]));
     TF_RETURN_IF_ERROR(AddNode(&builder, inputs, request_.ps, graph_, &apply));
-    MoveControls(update.apply, apply);
-    MoveControls(update.reserve, reserve);
+    MoveControls(update.apply, apply, graph_);
+    MoveControls(update.reserve, reserve, graph_);
     MoveConsumers({update.reserve, 1}, {reserve, 1}, graph_);
     graph_->RemoveNode(update.apply);
     graph_->RemoveNode(update.reserve);
@@ -283,13 +283,6 @@ class Packer {
     }
     routes_.AddSpare(node);
     return Status();
-  }
-
-  void MoveControls(Node* from, Node* to) {
-    for (Node* before : ControlInputs(*from)) {
-      graph_->AddControlEdge(before, to);
-    }
-    for (Node* after : ControlOutputs(*from)) graph_->AddControlEdge(to, after);
   }
 
   Graph* const graph_;

@@ -78,6 +78,9 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry("RecEstimator>TableGroupLookupGrad"),
     # What the pass on padding makes of TensorFlow's ops, in a step but not in Python's graph.
     OpEntry("RecEstimator>IdsWithoutPadding"),
+    # What the pass on rows of shards makes of TensorFlow's ops, in a step but not in Python's graph.
+    OpEntry("RecEstimator>ShardRowsMerge"),
+    OpEntry("RecEstimator>ShardRowsSplit"),
     # Updates.
     OpEntry(TABLES_RESERVE, Reads.KEYS),
     OpEntry(TABLES_APPLY, is_update=True),

@@ -173,6 +173,11 @@ VALID_CALLS = {
         "combiners": ["mean", "sqrtn"],
     },
     "ids_without_padding": {"ids": np.array([[5, -1], [-1, 0]], np.int64), "padding": -1},
+    "shard_rows_merge": {
+        "shards": np.array([1, 0, 1], np.int32),
+        "rows": [numbers(1, DIM), numbers(2, DIM)],
+    },
+    "shard_rows_split": {"shards": np.array([1, 0, 1], np.int32), "values": numbers(3, DIM), "N": 2},
     "tables_reserve": {
         "tables": [Table(), Table("filtered")],
         "keys": [KEYS, KEYS],

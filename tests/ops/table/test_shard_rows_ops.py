@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ShardRowsMerge and ShardRowsSplit, and the pass that puts them in place of TensorFlow's ops."""
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from rec_estimator import _ops
+
+MERGE, SPLIT = "RecEstimator>ShardRowsMerge", "RecEstimator>ShardRowsSplit"
+LOOKUP = "RecEstimator>TableLookup"
+
+
+def run_step(session, fetches, feed=None):
+    """(values, types of the ops that the step runs)"""
+    metadata = tf.RunMetadata()
+    options = tf.RunOptions(output_partition_graphs=True)
+    values = session.run(fetches, feed, options, metadata)
+    return values, [node.op for part in metadata.partition_graphs for node in part.node]
+
+
+def session(with_pass=True):
+    config = tf.ConfigProto(operation_timeout_in_ms=60_000)
+    level = tf.OptimizerOptions.L1 if with_pass else tf.OptimizerOptions.L0
+    config.graph_options.optimizer_options.opt_level = level
+    return tf.Session(config=config)
+
+
+def evaluate(fetches):
+    with session() as one:
+        return one.run(fetches)
+
+
+@pytest.mark.parametrize("row", [(), (1,), (3,), (16,), (2, 5), (0,)])
+@pytest.mark.parametrize("n", [0, 1, 7, 4096, 9000])
+def test_split_and_merge_give_what_numpy_gives(row, n):
+    random = np.random.RandomState(n)
+    shards = random.choice([0, 1, 3], n).astype(np.int32)  # Shard 2 has no rows.
+    values = random.rand(n, *row).astype(np.float32)
+    split = _ops.gen.rec_estimator_shard_rows_split(shards, values, N=4)
+    merged = _ops.gen.rec_estimator_shard_rows_merge(shards, split)
+    parts, whole = evaluate([split, merged])
+    for shard, part in enumerate(parts):
+        np.testing.assert_array_equal(part, values[shards == shard])
+    np.testing.assert_array_equal(whole, values)
+
+
+ONE = np.ones([1, 2], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("shards", "rows", "message"),
+    [
+        ([0, 2], [ONE, ONE], r"shards must be in \[0, 2\), got 2 for row 1"),
+        ([0, -1], [ONE, ONE], r"shards must be in \[0, 2\), got -1"),
+        ([[0, 1]], [ONE, ONE], r"shards must be \[n\]"),
+        ([0, 0], [ONE, ONE], r"rows of shard 0 must be \[2,2\], got shape \[1,2\]"),
+        ([0, 1], [ONE, ONE[:, :1]], r"rows of shard 1 must be \[1,2\], got shape \[1,1\]"),
+        ([0, 1], [np.float32(1), ONE], r"rows must be \[n, ...\], got shape \[\]"),
+    ],
+)
+def test_merge_refuses_rows_that_are_not_those_of_the_shards(shards, rows, message):
+    fed = [tf.placeholder(tf.int32)] + [tf.placeholder(tf.float32) for _ in rows]
+    merged = _ops.gen.rec_estimator_shard_rows_merge(fed[0], fed[1:])
+    with session() as one:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            one.run(merged, dict(zip(fed, [shards, *rows])))
+
+
+@pytest.mark.parametrize("values", [np.ones([3, 2]), np.float32(1)])
+def test_split_refuses_values_of_another_batch(values):
+    fed = tf.placeholder(tf.float32)
+    split = _ops.gen.rec_estimator_shard_rows_split([0, 1], fed, N=2)
+    with session() as one:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"values must be \[n, ...\], n ="):
+            one.run(split, {fed: values})
+
+
+def trained(with_pass, static):
+    """(losses, rows, types of ops) of steps with two tables, of which one is read twice."""
+    with tf.Graph().as_default():
+        tf.set_random_seed(1)
+        ids = tf.placeholder(tf.int64, [500] if static else [None])
+        loss = 0.0
+        tables = []
+        for dim, parts in ((4, 3), (1, 2)):
+            table = rec.get_embedding_variable(
+                f"table_{dim}",
+                dim,
+                partitioner=tf.fixed_size_partitioner(parts),
+                initializer=tf.random_normal_initializer(seed=2),
+            )
+            tables.append(table)
+            loss += tf.reduce_sum(tf.square(rec.embedding_lookup(table, ids) - 1))
+        loss += tf.reduce_sum(rec.embedding_lookup(tables[0], tf.reshape(ids * 2, [-1, 1])) ** 2)
+        train = rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
+        rows = [rec.embedding_lookup(table, tf.range(100, dtype=tf.int64)) for table in tables]
+        losses = []
+        with session(with_pass) as one:
+            one.run(tf.global_variables_initializer())
+            for step in range(4):
+                feed = {ids: np.random.RandomState(step).randint(0, 100, 500)}
+                (value, _), types = run_step(one, [loss, train], feed)
+                losses.append(value)
+            return losses, one.run(rows), types
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_partitioned_tables_train_the_same_with_the_pass_and_without(static):
+    losses, rows, types = trained(True, static)
+    expected_losses, expected_rows, expected_types = trained(False, static)
+    assert types.count(MERGE) == types.count(SPLIT) == 3
+    assert "DynamicStitch" not in types
+    assert MERGE not in expected_types and "DynamicStitch" in expected_types
+    assert losses == expected_losses
+    for ours, tensorflows in zip(rows, expected_rows):
+        np.testing.assert_array_equal(ours, tensorflows)
+
+
+def partitioned_table():
+    return rec.get_embedding_variable(
+        "table",
+        4,
+        partitioner=tf.fixed_size_partitioner(2),
+        initializer=tf.random_normal_initializer(seed=2),
+    )
+
+
+def lookup_in_other_order(shards, parts):
+    """Rows of the shards, each in descending order of the batch."""
+    places = tf.dynamic_partition(tf.range(tf.size(shards))[::-1], shards[::-1], 2)
+    return tf.dynamic_stitch(places, parts)
+
+
+def every_second(shards, parts):
+    places = tf.dynamic_partition(tf.range(0, 2 * tf.size(shards), 2), shards, 2)
+    return tf.dynamic_stitch(places, parts)[::2]  # TensorFlow sets no others.
+
+
+def other_rows(shards, parts):
+    places = tf.dynamic_partition(tf.range(tf.size(shards)), shards, 2)
+    return tf.dynamic_stitch(places, [part + 1 for part in parts])
+
+
+def shards_swapped(shards, parts):
+    places = tf.dynamic_partition(tf.range(tf.size(shards)), shards, 2)
+    return tf.dynamic_stitch(places[::-1], parts[::-1])
+
+
+@pytest.mark.parametrize(
+    "stitch", [lookup_in_other_order, every_second, other_rows, shards_swapped]
+)
+def test_rows_that_are_stitched_otherwise_stay(stitch):
+    keys = tf.placeholder(tf.int64, [None])
+    table = partitioned_table()
+    shards = tf.cast(tf.floormod(keys, 2), tf.int32)
+    parts = [
+        _ops.gen.rec_estimator_table_lookup(shard.handle, part, dim=4, unknown="initial")
+        for shard, part in zip(table, tf.dynamic_partition(keys, shards, 2))
+    ]
+    result = stitch(shards, parts)
+    values = []
+    for with_pass in (True, False):
+        with session(with_pass) as one:
+            one.run(tf.global_variables_initializer())
+            value, types = run_step(one, result, {keys: [3, 4, 6, 1, 5]})
+            assert LOOKUP in types and MERGE not in types and "DynamicStitch" in types
+            values.append(value)
+    np.testing.assert_array_equal(*values)
+
+
+def test_places_that_something_else_reads_stay():
+    keys = tf.placeholder(tf.int64, [None])
+    table = partitioned_table()
+    values = rec.embedding_lookup(table, keys)
+    [stitch] = [op for op in tf.get_default_graph().get_operations() if op.type == "DynamicStitch"]
+    places = list(stitch.inputs)[:2]
+    with session() as one:
+        one.run(tf.global_variables_initializer())
+        (_, found), types = run_step(one, [values, places], {keys: [3, 4, 6, 1, 5]})
+    assert MERGE in types and "Range" in types
+    np.testing.assert_array_equal(found[0], [1, 2])
+    np.testing.assert_array_equal(found[1], [0, 3, 4])
