@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the graph passes on lookups share.
 //
-// Both run at POST_REWRITE_FOR_EXEC: then a graph is placed and pruned to what
+// They run at POST_REWRITE_FOR_EXEC: then a graph is placed and pruned to what
 // the fetches of a step need. All earlier passes rewrite the graph of the
 // session, from which later fetches are pruned. pack_transfers_pass.cc runs
 // first (phase 0), because it needs the lookups as they were written;

@@ -78,7 +78,7 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry("RecEstimator>TableGroupLookupGrad"),
     # What the pass on padding makes of TensorFlow's ops, in a step but not in Python's graph.
     OpEntry("RecEstimator>IdsWithoutPadding"),
-    # What the pass on rows of shards makes of TensorFlow's ops, in a step but not in Python's graph.
+    # The same of the pass on rows of shards.
     OpEntry("RecEstimator>ShardRowsMerge"),
     OpEntry("RecEstimator>ShardRowsSplit"),
     # Updates.

@@ -177,7 +177,11 @@ VALID_CALLS = {
         "shards": np.array([1, 0, 1], np.int32),
         "rows": [numbers(1, DIM), numbers(2, DIM)],
     },
-    "shard_rows_split": {"shards": np.array([1, 0, 1], np.int32), "values": numbers(3, DIM), "N": 2},
+    "shard_rows_split": {
+        "shards": np.array([1, 0, 1], np.int32),
+        "values": numbers(3, DIM),
+        "N": 2,
+    },
     "tables_reserve": {
         "tables": [Table(), Table("filtered")],
         "keys": [KEYS, KEYS],
