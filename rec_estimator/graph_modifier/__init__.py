@@ -15,6 +15,7 @@ Read the package in this order:
 
     __init__.py          what scripts call, and the order of the work
     cut.py               finds the ops between a batch and the keys; refuses what cannot be moved
+    rows_ahead.py        adds an op to the dataset that brings rows of coming batches from disk
     iterator_swap.py     builds a dataset that runs these ops; its iterator replaces the old one
     ops/pipeline/same_batch_pass.cc   keeps tensors of the old batch valid in each step
     prepared_input.py    what scripts use afterwards: the initializer of the data, the batch
@@ -33,6 +34,7 @@ from rec_estimator._argument_checks import check_bool
 from rec_estimator.graph_modifier.cut import PLACEHOLDERS, Cut, KeyPath, find_cuts, find_key_paths
 from rec_estimator.graph_modifier.declared_inputs import check_declared_inputs
 from rec_estimator.graph_modifier.iterator_swap import (
+    PROBE,
     build_iterator,
     check_swappable,
     forward_replaced,
@@ -46,8 +48,6 @@ from rec_estimator.graph_modifier.prepared_input import (
 )
 from rec_estimator.graph_passes.walk import ancestors, graph_def_of
 
-# End of the name of the op that fails unless an iterator was started.
-_PROBE = "_is_started"
 # SerializeIterator's external_state_policy "ignore": state outside of the dataset is not an error.
 _IGNORE_EXTERNAL_STATE = 1
 
@@ -200,13 +200,13 @@ def _probe_of(start: tf.Operation) -> tf.Operation:
     """
     handle = start.inputs[1]
     for op in handle.consumers():
-        if op.name.endswith(_PROBE):
+        if op.name.endswith(PROBE):
             return op
     with tf.name_scope(None), tf.device(handle.device):
         return tf.raw_ops.SerializeIterator(
             resource_handle=handle,
             external_state_policy=_IGNORE_EXTERNAL_STATE,
-            name=handle.op.name + _PROBE,
+            name=handle.op.name + PROBE,
         ).op
 
 

@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Se
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
+from rec_estimator.graph_modifier.rows_ahead import TableRead, reads_of
 from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.walk import GET_NEXT, ancestors, called_functions, has_batch_default
 from rec_estimator.table.table import graph_tables
@@ -42,6 +43,7 @@ class KeyPath(NamedTuple):
     lookup: str  # Name of the lookup, for messages.
     keys: Tuple[tf.Tensor, ...]  # All inputs of the lookup op but the table.
     is_training: bool  # Whether get_initializer(True) or get_initializer(False) starts its data.
+    reads: Tuple[TableRead, ...] = ()  # What training reads of tables that keep rows on disk.
 
 
 class Cut(NamedTuple):
@@ -51,6 +53,7 @@ class Cut(NamedTuple):
     ops: List[tf.Operation]  # In the order they were made, with constants and assertions.
     outputs: List[tf.Tensor]  # The outputs of `ops` that other ops take.
     is_training: bool
+    reads: List[TableRead]
 
     @property
     def has_loop(self) -> bool:
@@ -96,7 +99,9 @@ def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
     for op in lookups:
         keys = tuple(tensor for tensor in op.inputs if tensor.dtype != tf.resource)
         sources = {step.op for step in _upstream(keys) if step.op.type == GET_NEXT}
-        paths.append(KeyPath(op.name, keys, op in built_for_training or bool(sources & trained)))
+        is_training = op in built_for_training or bool(sources & trained)
+        reads = tuple(reads_of(op)) if is_training else ()
+        paths.append(KeyPath(op.name, keys, is_training, reads))
     return paths
 
 
@@ -117,17 +122,20 @@ def find_cuts(key_paths: Sequence[KeyPath]) -> List[Cut]:
     functions = _functions(key_paths[0].keys[0].graph)
     members: Dict[tf.Operation, Set[tf.Operation]] = {}
     is_training: Dict[tf.Operation, bool] = {}
+    reads: Dict[tf.Operation, List[TableRead]] = {}
     for path in key_paths:
         get_next, ops = _check(path, functions)
         if get_next is not None:
             members.setdefault(get_next, set()).update(ops)
             is_training[get_next] = is_training.get(get_next, False) or path.is_training
+            reads.setdefault(get_next, []).extend(path.reads)
     cuts = []
     for get_next, path_ops in members.items():
         ordered = [op for op in get_next.graph.get_operations() if op in path_ops]
         outputs = _outputs(get_next, path_ops, ordered)
         # Without outputs the keys are entries of the batch themselves: nothing is to be moved.
-        cuts.append(Cut(get_next, ordered if outputs else [], outputs, is_training[get_next]))
+        ops = ordered if outputs else []
+        cuts.append(Cut(get_next, ops, outputs, is_training[get_next], reads[get_next]))
     return cuts
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces the iterator of a step by one whose dataset computes the keys of lookups ahead.
 
-The new dataset maps the ops of a cut (cut.py) over the old one, and prefetches. The op that started
-the old iterator then starts the new one. Every op that took a tensor of the old batch, or an output
-of the cut, takes it from the new iterator. Only the script's own tensors of the old batch still
-come from the old IteratorGetNext: ops/pipeline/same_batch_pass.cc turns that op into an identity of
-the new one when a step runs.
+The new dataset maps the ops of a cut (cut.py) over the old one, brings in rows that training reads
+from disk (rows_ahead.py), and prefetches. The op that started the old iterator then starts the new
+one. Every op that took a tensor of the old batch, or an output of the cut, takes it from the new
+iterator. Only the script's own tensors of the old batch still come from the old IteratorGetNext:
+ops/pipeline/same_batch_pass.cc turns that op into an identity of the new one when a step runs.
 """
 
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
@@ -14,10 +14,13 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_modifier.cut import Cut
+from rec_estimator.graph_modifier.rows_ahead import bring_in_ahead
 from rec_estimator.graph_passes.walk import GET_NEXT, graph_def_of
 
 # How many batches with computed keys may wait for their step. The same number as in Rec SDK.
 _PREFETCHED_BATCHES = 10
+# Those, one that is being prepared, and one whose step runs.
+_BATCHES_AHEAD = _PREFETCHED_BATCHES + 2
 
 # ops/pipeline/same_batch_pass.cc reads these attributes of IteratorGetNext ops: an op with the
 # first returns the batch of its control input that has the second.
@@ -28,6 +31,9 @@ _REPLACEMENT = "_rec_estimator_replacement"
 _GLOBAL_ITERATORS = "iterators"
 
 _ONE_SHOT = "OneShotIterator"
+
+# End of the names of ops that fail unless an iterator was started.
+PROBE = "_is_started"
 
 # Ops that may use an iterator besides IteratorGetNext; they use the new one afterwards. Every
 # tf.data.Iterator has an IteratorToStringHandle.
@@ -214,7 +220,31 @@ def _prepared(cut: Cut, dataset: tf.Tensor) -> tf.Tensor:
     if cut.outputs:
         # The order must be that of the unmodified graph, whatever the dataset's options say.
         batches = batches.map(prepare, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+    iterator = cut.get_next.inputs[0].op
+    if cut.reads and not _is_saved(iterator):
+        batch = [*cut.get_next.outputs, *cut.outputs]
+        batches = bring_in_ahead(batches, batch, cut.reads, iterator.device, _BATCHES_AHEAD)
     return tf.data.experimental.to_variant(batches.prefetch(_PREFETCHED_BATCHES))
+
+
+def _is_saved(iterator: tf.Operation) -> bool:
+    """Whether a checkpoint holds the state of an iterator.
+
+    TensorFlow refuses to save a dataset with an op that changes other state, even if it is only
+    where rows of a table are.
+    """
+    savers = [
+        op
+        for op in iterator.outputs[0].consumers()
+        if op.type == "SerializeIterator" and not op.name.endswith(PROBE)
+    ]
+    if savers:
+        tf.logging.info(
+            "Steps read rows from disk, not the dataset: %s saves the state of iterator %s.",
+            savers[0].name,
+            iterator.name,
+        )
+    return bool(savers)
 
 
 def _batch_types(cut: Cut) -> Sequence[tf.DType]:

@@ -81,6 +81,8 @@ OPS: Tuple[OpEntry, ...] = (
     # The same of the pass on rows of shards.
     OpEntry("RecEstimator>ShardRowsMerge"),
     OpEntry("RecEstimator>ShardRowsSplit"),
+    # What graph modification adds to a dataset, before the step.
+    OpEntry("RecEstimator>TablesBringIn", Reads.KEYS),
     # Updates.
     OpEntry(TABLES_RESERVE, Reads.KEYS),
     OpEntry(TABLES_APPLY, is_update=True),

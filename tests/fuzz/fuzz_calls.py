@@ -172,6 +172,11 @@ VALID_CALLS = {
         "grads": [numbers(3, DIM), numbers(3, 7)],
         "combiners": ["mean", "sqrtn"],
     },
+    "tables_bring_in": {
+        "tables": [Table(), Table("filtered")],
+        "keys": [KEYS, KEYS],
+        "batches_ahead": 12,
+    },
     "ids_without_padding": {"ids": np.array([[5, -1], [-1, 0]], np.int64), "padding": -1},
     "shard_rows_merge": {
         "shards": np.array([1, 0, 1], np.int32),

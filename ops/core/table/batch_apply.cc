@@ -362,6 +362,9 @@ bool BatchApply::InsertAdmitted(int g) {
     rows[u] = source.Next(&shard);
     entries[u].row() = rows[u];
     store_.InitializeRow(keys[u], view.Row(rows[u]));
+    if (shard.tier() != nullptr) {
+      shard.tier()->SpareNew(ShardOf(MixKey(keys[u])), rows[u]);
+    }
   }
   if (n_sketched > 0) {
     sketch->Raise(keys, without_row, n_sketched, estimate_ + begin,

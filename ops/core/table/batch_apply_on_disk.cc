@@ -26,10 +26,12 @@ int64_t BatchApply::ListSpilled(PinnedRows* spilled) const {
     const SharedLocks locks(shards_, shards_of_[g]);
     for (uint32_t u = 0; u < unique_[g]; ++u) {
       if (rows[u] < HashIndex::kSpilled || rows[u] >= kToAdmit) continue;
-      // Another step may have brought it in since, but it was not spilled.
+      // It may have been brought in since, but it was not spilled.
       const EntryRef entry = shards_.Of(keys[u]).Find(keys[u]);
       if (entry.found() && entry.is_spilled()) {
         spilled->Add(entry.place(), keys[u]);
+      } else if (entry.found() && entry.in_memory()) {
+        ++in_memory;
       }
     }
   }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <new>
+#include <unordered_set>
 #include <utility>
 
 #include "ops/core/base/float8.h"
@@ -14,6 +15,9 @@ namespace {
 // Rows among which one victim is chosen: the search for it reads as many
 // entries of the index.
 constexpr int64_t kSample = 5;
+// If spared rows take more than the memory for rows, there is one row that is
+// not spared for so many that are.
+constexpr int64_t kSparedPerOther = 4;
 // Segments that are compacted for each one that was written.
 constexpr uint64_t kCompactedPerWritten = 2;
 // Those that are compacted to make room for another one.
@@ -80,6 +84,12 @@ int64_t DiskTier::RowsPerShard() const {
   return std::max<int64_t>(rows / kShards, 1);
 }
 
+int64_t DiskTier::MostInMemory(int shard) const {
+  const int64_t most = RowsPerShard(), spared = ahead_.spared(shard);
+  // Some rows beside the spared ones, so that a search for victims is short.
+  return std::max(most, spared + std::min(most, spared / kSparedPerOther));
+}
+
 PinnedRows::PinnedRows(DiskTier* tier) : tier_(*tier) {}
 
 PinnedRows::~PinnedRows() {
@@ -101,6 +111,7 @@ void DiskTier::Release(const KeyHolder* holder) {
   const std::lock_guard<std::mutex> lock(holders_mutex_);
   const auto found = std::find(holders_.begin(), holders_.end(), holder);
   if (found != holders_.end()) holders_.erase(found);
+  ahead_.EndStep();
 }
 
 TierCounts DiskTier::counts() const {
@@ -128,6 +139,10 @@ int64_t DiskTier::spilled() const {
 // ------------------------------------------------------------------- bring in
 
 bool DiskTier::BringIn(PinnedRows* pinned, DiskError* error) {
+  return BringInFor(For::kStep, pinned, error);
+}
+
+bool DiskTier::BringInFor(For whom, PinnedRows* pinned, DiskError* error) {
   std::vector<DiskLog::Item>& items = pinned->items();
   if (items.empty()) return true;
   const size_t floats = log_->row_floats();
@@ -150,7 +165,7 @@ bool DiskTier::BringIn(PinnedRows* pinned, DiskError* error) {
     const int shard = ShardNumberOf(items[at].key);
     size_t end = at;
     while (end < items.size() && ShardNumberOf(items[end].key) == shard) ++end;
-    if (!PutBack(shard, &items[at], end - at, floats)) {
+    if (!PutBack(whom, shard, &items[at], end - at, floats)) {
       error->text.clear();
       return false;
     }
@@ -159,8 +174,8 @@ bool DiskTier::BringIn(PinnedRows* pinned, DiskError* error) {
   return true;
 }
 
-bool DiskTier::PutBack(int number, const DiskLog::Item* items, size_t n,
-                       size_t floats) {
+bool DiskTier::PutBack(For whom, int number, const DiskLog::Item* items,
+                       size_t n, size_t floats) {
   Shard& shard = shards_[number];
   const std::unique_lock<SharedMutex> lock(shard.mutex());
   uint32_t next = 0;
@@ -176,6 +191,9 @@ bool DiskTier::PutBack(int number, const DiskLog::Item* items, size_t n,
     // Unless another step brought it in or erased it. It may have been moved,
     // but it is the row that was read: held keys are not spilled.
     if (!entry.found() || !entry.is_spilled()) continue;
+    // Others may have been brought in, trained and spilled since. A pinned
+    // place is not used anew, so the row there is the one that was read.
+    if (whom == For::kBatchAhead && entry.place() != items[i].place) continue;
     const bool was_free = shard.n_free_rows() > 0;
     const uint32_t row = Shard::RowSource(view, next).Next(&shard);
     next += !was_free;
@@ -189,6 +207,7 @@ bool DiskTier::PutBack(int number, const DiskLog::Item* items, size_t n,
     const uint32_t place = entry.place();
     entry.row() = row;
     Free(number, place);
+    if (whom == For::kBatchAhead) ahead_.Spare(number, row);
   }
   for (; next < end; ++next) shard.FreeRow(next);
   return true;
@@ -202,6 +221,41 @@ void DiskTier::BringInKeys(const int64_t* keys, size_t n) {
   });
   DiskError error;
   if (!BringIn(&spilled, &error)) ThrowStorageError(error);
+}
+
+bool DiskTier::BringInAhead(const std::vector<KeySpan>& lists, uint32_t batches,
+                            DiskError* error) {
+  const std::lock_guard<std::mutex> lock(ahead_mutex_);
+  // First: batches that never reach a step must not fill the memory.
+  if (!SpillExcess(error)) return false;
+  try {
+    uint64_t keys = 0;
+    for (const KeySpan& list : lists) keys += list.n;
+    // For the rows of this batch and those that steps add before the next one.
+    ahead_.Begin(batches, store_.arena().taken() + (batches + 1) * keys);
+    PinnedRows spilled(this);
+    ListAhead(lists, &spilled);
+    return BringInFor(For::kBatchAhead, &spilled, error);
+  } catch (const std::bad_alloc&) {
+    error->text.clear();
+    return false;
+  }
+}
+
+void DiskTier::ListAhead(const std::vector<KeySpan>& lists,
+                         PinnedRows* spilled) {
+  std::unordered_set<uint32_t> listed;  // Places.
+  for (const KeySpan& list : lists) {
+    shards_.Inspect(list.keys, list.n, [&](size_t i, EntryRef entry) {
+      if (!entry.found()) return;
+      const int64_t key = list.keys[i];
+      if (entry.in_memory()) {
+        ahead_.Spare(ShardNumberOf(key), entry.row());
+      } else if (entry.is_spilled() && listed.insert(entry.place()).second) {
+        spilled->Add(entry.place(), key);
+      }
+    });
+  }
 }
 
 // ---------------------------------------------------------------------- spill
@@ -225,6 +279,7 @@ int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
   std::vector<Victim> victims;
   shard.index().ScanFrom(&hand_[number], [&](EntryRef entry) {
     if (!entry.in_memory()) return true;
+    if (ahead_.IsSpared(entry.row())) return true;
     if (std::binary_search(held.begin(), held.end(), entry.key())) return true;
     victims.push_back({spec_.victims == Victims::kLeastCounted
                            ? static_cast<int64_t>(entry.count())
@@ -272,8 +327,8 @@ bool DiskTier::SpillExcess(DiskError* error) {
 }
 
 bool DiskTier::Spill(DiskError* error) {
-  const int64_t most = RowsPerShard();
   for (int s = 0; s < kShards; ++s) {
+    const int64_t most = MostInMemory(s);
     while (InMemory(s) > most) {
       int64_t n = 0;
       bool is_full = false;
@@ -283,7 +338,7 @@ bool DiskTier::Spill(DiskError* error) {
         if (excess > 0) n = SpillSome(s, excess, &is_full);
       }
       if (n > 0 && !is_full) continue;
-      if (!is_full) break;  // All others are held.
+      if (!is_full) break;  // All others are held or spared.
       if (!MakeRoomOnDisk(error) && n == 0) return false;
     }
   }
@@ -408,6 +463,7 @@ void DiskTier::Free(int shard, uint32_t place) {
 
 void DiskTier::Clear() {
   recent_.Clear();
+  ahead_.GiveUp();
   log_->Clear();
   for (auto& spilled : spilled_) spilled = 0;
 }

@@ -11,6 +11,9 @@
 //   holds its keys until it ends: held keys are not spilled. The keys are those
 //   that the step lists anyway, and they are looked at only if another step
 //   spills rows meanwhile.
+// - The rows of a coming batch may be brought in before its step begins. They
+//   are spared until that step must have run (rows_ahead.h), and so are rows
+//   that are new, which the batches on their way could not ask for.
 // - A lookup reads spilled rows, 32 at a time, and leaves them where they are.
 //   It pins them under the lock and reads them after it. What it has read is
 //   kept for a while (recent_rows.h), so that a step does not read it again.
@@ -46,6 +49,7 @@
 #include "ops/core/storage/disk_log.h"
 #include "ops/core/table/recent_rows.h"
 #include "ops/core/table/row_store.h"
+#include "ops/core/table/rows_ahead.h"
 #include "ops/core/table/shard_set.h"
 
 namespace rec_estimator {
@@ -129,6 +133,7 @@ class DiskTier {
   DiskTier& operator=(const DiskTier&) = delete;
 
   void Hold(const KeyHolder* holder);
+  // At the end of a step, or of what changes rows like one.
   void Release(const KeyHolder* holder);
 
   // Brings rows back to memory, and leaves them in another order. Their keys
@@ -138,6 +143,16 @@ class DiskTier {
   // Brings in the rows of keys (n), which are held. Throws StorageError and
   // std::bad_alloc.
   void BringInKeys(const int64_t* keys, size_t n);
+  // Brings in the rows of a batch that is on its way to a step, and spares all
+  // its rows in memory while `batches` batches, this one included, come. Keys
+  // without a row cost nothing. No lock is held. False, with no more than some
+  // of the rows brought in: the disk failed, *error says why, or there is no
+  // memory; the step will tell. Does not throw. The table's contents are the
+  // same.
+  bool BringInAhead(const std::vector<KeySpan>& lists, uint32_t batches,
+                    DiskError* error);
+  // Spares a new row of a shard that is locked.
+  void SpareNew(int shard, uint32_t row) { ahead_.Spare(shard, row); }
 
   // Spills what is beyond the limit, and compacts. No lock is held. False:
   // *error says why; no text: no memory. The table's contents are the same.
@@ -171,7 +186,7 @@ class DiskTier {
   }
   TierCounts counts() const;
   size_t memory_bytes() const {
-    return log_->counters().memory_bytes + recent_.bytes();
+    return log_->counters().memory_bytes + recent_.bytes() + ahead_.bytes();
   }
   const RecentRows& recent() const { return recent_; }
   DiskLog* log() const { return log_.get(); }
@@ -188,6 +203,8 @@ class DiskTier {
     int64_t priority;
     EntryRef entry;
   };
+  // Who brings rows in: a step, whose keys are held, or a batch on its way.
+  enum class For { kStep, kBatchAhead };
 
   // memory_bytes: of the rows that stay in memory, as far as it is known.
   DiskTier(ShardSet* shards, RowStore* store, const TierSpec& spec,
@@ -195,8 +212,10 @@ class DiskTier {
 
   // Completes *error. Returns false.
   bool Fail(DiskError* error) const;
-  // Rows in memory that a shard may have.
+  // Rows in memory that a shard may have, but for spared ones.
   int64_t RowsPerShard() const;
+  // The same with spared ones.
+  int64_t MostInMemory(int shard) const;
   // False: *error says why. Throws std::bad_alloc.
   bool Spill(DiskError* error);
   int64_t InMemory(int shard) const {
@@ -215,18 +234,26 @@ class DiskTier {
   // Empties buffers that are full, if need be by compaction. False: *error says
   // why.
   bool MakeRoomOnDisk(DiskError* error);
+  // As BringIn. For a batch ahead, rows that others changed since are left.
+  bool BringInFor(For whom, PinnedRows* rows, DiskError* error);
+  // Lists the rows of the keys that are on disk, each once, and spares the
+  // others. Throws std::bad_alloc.
+  void ListAhead(const std::vector<KeySpan>& lists, PinnedRows* spilled);
   // False: no memory.
-  bool PutBack(int shard, const DiskLog::Item* items, size_t n, size_t floats);
+  bool PutBack(For whom, int shard, const DiskLog::Item* items, size_t n,
+               size_t floats);
 
   ShardSet& shards_;
   RowStore& store_;
   const TierSpec spec_;
   std::unique_ptr<DiskLog> log_;
   RecentRows recent_;
+  RowsAhead ahead_;
+  std::mutex ahead_mutex_;  // Batches ahead come one by one. Taken first.
   // Of each shard; written under its lock.
   std::array<std::atomic<int64_t>, kShards> spilled_{};
   std::array<uint64_t, kShards> hand_{};  // Where the search for victims is.
-  // Held, shared, by threads that spill or compact. Taken before all others.
+  // Held, shared, by threads that spill or compact. Taken before the others.
   std::shared_mutex spilling_;
   std::mutex compacting_;
   std::atomic<int64_t> hits_{0}, misses_{0}, spills_{0};

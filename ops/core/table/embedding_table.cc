@@ -95,6 +95,12 @@ bool EmbeddingTable::OpenTier(const TierSpec& spec, std::unique_ptr<DiskIo> io,
   return tier_ != nullptr;
 }
 
+bool EmbeddingTable::BringInAhead(const std::vector<KeySpan>& lists,
+                                  uint32_t batches) {
+  DiskError error;
+  return tier_ == nullptr || tier_->BringInAhead(lists, batches, &error);
+}
+
 void EmbeddingTable::MakeRoomInMemory() {
   DiskError error;
   if (tier_ != nullptr && !tier_->SpillExcess(&error)) ThrowStorageError(error);

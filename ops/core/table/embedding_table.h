@@ -170,6 +170,9 @@ class EmbeddingTable {
   bool OpenTier(const TierSpec& spec, std::unique_ptr<DiskIo> io,
                 DiskError* error);
   const DiskTier* tier() const { return tier_.get(); }  // nullptr: none.
+  // Brings rows on disk into memory ahead of the step that needs them; nothing
+  // without a tier. As DiskTier::BringInAhead.
+  bool BringInAhead(const std::vector<KeySpan>& lists, uint32_t batches);
 
   int dim() const { return dim_; }
   const FilterSpec& filter() const { return filter_; }

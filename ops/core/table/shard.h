@@ -64,6 +64,7 @@ class Shard {
   void AddFrozenKey(int64_t key);
   // Before there are rows. It outlives this object.
   void set_tier(DiskTier* tier) { tier_ = tier; }
+  DiskTier* tier() const { return tier_; }  // nullptr: none.
 
   SharedMutex& mutex() const { return mutex_; }
 

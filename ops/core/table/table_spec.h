@@ -3,6 +3,7 @@
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_TABLE_SPEC_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_TABLE_SPEC_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -44,6 +45,12 @@ struct FilterSpec {
 
 // The key that tables with padding reserve.
 inline constexpr int64_t kPaddingKey = -1;
+
+// Keys of somebody else.
+struct KeySpan {
+  const int64_t* keys;  // (n)
+  size_t n;
+};
 
 // Other rules for the rows of a table.
 struct RowRules {

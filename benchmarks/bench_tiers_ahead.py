@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures what graph modification gains for a table whose rows are mostly on disk.
+
+    python -m benchmarks.bench_tiers_ahead --folder /ssd [--rows 2000000] [--output FILE]
+
+The table and the keys of bench_tiers.py, but the keys come from a dataset, which prefetches:
+
+* memory: all rows in memory, the graph is modified.
+* step: rows on disk, the graph is not modified: the step reads the rows.
+* ahead: rows on disk, the graph is modified: the dataset reads the rows.
+
+Before each round the dataset starts again and some steps run, more than batches wait for a step, so
+that the time of reads is in the round. rounds.py describes the measurement. Columns: ms a step and
+its CPU ms, median over the rounds; misses of a step, and KiB that were read in its time; rows in
+memory, which are more than the share if the rows of the batches on their way are; and how much
+longer a step takes without reading ahead.
+"""
+
+import argparse
+import functools
+import json
+import pathlib
+import statistics
+import tempfile
+from typing import Any, Callable, Dict, List
+
+import numpy as np
+
+from benchmarks import rounds as rounds_lib
+from benchmarks.bench_table import BATCH, DIM, FIELDS, LEARNING_RATE, fill_op
+from benchmarks.bench_tiers import EXPONENTS, PART, scattered
+
+STEPS = 20  # Of a round.
+WARM_UP = 15  # Steps before each round; ten batches wait for a step.
+FIRST_WARM_UP = 60
+SCATTER = np.uint64(0x9E3779B97F4A7C15).astype(np.int64)
+SYSTEMS = ("memory", "step", "ahead")
+
+
+def _build(
+    system: str, rows: int, share: float, folder: str, report: str
+) -> Dict[str, Callable[[], None]]:
+    import tensorflow.compat.v1 as tf
+
+    import rec_estimator as rec
+
+    storage = rec.StorageOption()
+    if system != "memory":
+        memory = int(rows * share) * 2 * DIM * 4
+        storage = rec.StorageOption(rec.StorageType.DRAM_SSDHASH, folder, [memory])
+    option = rec.EmbeddingVariableOption(storage_option=storage)
+    initializer = tf.random_uniform_initializer(-0.05, 0.05)
+    table = rec.get_embedding_variable("table", DIM, initializer=initializer, ev_option=option)
+    inserted = tf.placeholder(tf.int64, [None])
+    fill = fill_op(table, inserted)
+
+    seed = tf.placeholder(tf.int64, [])
+    power = tf.placeholder(tf.float64, [])
+
+    def draw(number: tf.Tensor) -> tf.Tensor:
+        """Ranks of one step, int64 [BATCH * FIELDS], by inversion as in bench_tiers.zipf_keys."""
+        uniform = tf.random.stateless_uniform(
+            [BATCH * FIELDS], tf.stack([seed, number]), dtype=tf.float64
+        )
+        ranks = tf.pow(1 + uniform * (tf.pow(rows + tf.ones([], tf.float64), power) - 1), 1 / power)
+        return tf.minimum(tf.cast(ranks - 1, tf.int64), rows - 1)
+
+    data = tf.data.Dataset.range(2**40).map(draw).prefetch(10)
+    iterator = tf.data.make_initializable_iterator(data)
+    keys = iterator.get_next() * SCATTER
+    values = rec.embedding_lookup(table, keys)
+    train = rec.optimizers.AdagradOptimizer(LEARNING_RATE).minimize(
+        tf.reduce_sum(values * 0.01), var_list=[table]
+    )
+    counts = table.tier_counts()
+    if system != "step":
+        rec.modify_graph_and_start_emb_cache()
+    session = tf.Session()
+    session.run(tf.global_variables_initializer())
+    # The least frequent first: they leave memory.
+    for part in np.array_split(np.arange(rows)[::-1], max(rows // PART, 1)):
+        session.run(fill, {inserted: scattered(part)})
+    step = session.make_callable(tf.group(train, values))
+    started: List[float] = []
+
+    def prepare(exponent: float) -> None:
+        """Starts the data, warms up, and reports what the disk has done until now."""
+        _report(session.run(counts), report, exponent)
+        feed = {seed: len(started), power: 1 - exponent}
+        session.run(iterator.initializer, feed)
+        for _ in range(WARM_UP if exponent in started else FIRST_WARM_UP):
+            step()
+        started.append(exponent)
+        _report(session.run(counts), report, exponent)
+
+    run: Dict[str, Callable[[], None]] = {}
+    for exponent in EXPONENTS:
+        run[f"zipf {exponent}"] = step
+        run[f"before zipf {exponent}"] = functools.partial(prepare, exponent)
+    return run
+
+
+def _report(counts: Any, report: str, exponent: float) -> None:
+    state = {"what": f"zipf {exponent}", **{name: int(n) for name, n in counts._asdict().items()}}
+    with open(report, "a") as file:
+        file.write(json.dumps(state) + "\n")
+
+
+def by_round(report: pathlib.Path, what: str) -> List[Dict[str, float]]:
+    """What the disk has done in each round but the last, per step, and the rows in memory."""
+    states = [json.loads(line) for line in report.read_text().splitlines()]
+    states = [state for state in states if state["what"] == what]
+    # The end of each preparation, and the beginning of the next one.
+    return [
+        {
+            **{name: (after[name] - before[name]) / STEPS for name in ("misses", "bytes_read")},
+            "memory_rows": after["memory_rows"],
+        }
+        for before, after in zip(states[1::2], states[2::2])
+    ]
+
+
+def measure(rows: int, share: float, rounds: int, folder: str) -> Dict[str, Any]:
+    """Returns the raw result."""
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        reports = {name: pathlib.Path(scratch) / f"{name}.jsonl" for name in SYSTEMS}
+        whats = [f"zipf {exponent}" for exponent in EXPONENTS]
+        seconds = rounds_lib.alternate(
+            {
+                name: (_build, (name, rows, share, scratch, str(report)))
+                for name, report in reports.items()
+            },
+            whats,
+            rounds + 1,  # The last round only ends the one before it in the report.
+            STEPS,
+            with_cpu=True,
+        )
+        done = {what: {name: by_round(reports[name], what) for name in SYSTEMS} for what in whats}
+    seconds = {
+        what: {name: times[:rounds] for name, times in by_system.items()}
+        for what, by_system in seconds.items()
+    }
+    return {
+        "rows": rows,
+        "share": share,
+        "dim": DIM,
+        "batch": [BATCH, FIELDS],
+        "steps_per_round": STEPS,
+        "seconds_per_step": seconds,
+        "disk_per_step": done,
+        "summary": {what: summary(seconds, done[what], what) for what in whats},
+    }
+
+
+def summary(
+    seconds: rounds_lib.Seconds, done: Dict[str, List[Dict[str, float]]], what: str
+) -> Dict[str, float]:
+    """The figures of one distribution of keys, medians over the rounds."""
+    wall, cpu = seconds[what], seconds[f"{what}, CPU"]
+    figures = {f"{name}_ms": 1e3 * statistics.median(wall[name]) for name in SYSTEMS}
+    figures.update({f"{name}_cpu_ms": 1e3 * statistics.median(cpu[name]) for name in SYSTEMS})
+    for name in SYSTEMS[1:]:
+        of_rounds = {key: statistics.median(e[key] for e in done[name]) for key in done[name][0]}
+        figures[f"{name}_misses"] = of_rounds["misses"]
+        figures[f"{name}_read_kib"] = of_rounds["bytes_read"] / 1024
+        figures[f"{name}_memory_rows"] = of_rounds["memory_rows"]
+    figures["gain"] = rounds_lib.ratios(wall["step"], wall["ahead"])[1]
+    return {name: float(f"{figure:.4g}") for name, figure in figures.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--share", type=float, default=0.1, help="of the rows in memory")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--folder", default=".", help="on the disk to be measured")
+    parser.add_argument("--output", help="file for the raw result, JSON")
+    args = parser.parse_args()
+    found = measure(args.rows, args.share, args.rounds, args.folder)
+    print(f"\n{args.rows:,} rows, {args.share:.0%} in memory")
+    for what, figures in found["summary"].items():
+        print(what)
+        for name, figure in figures.items():
+            print(f"  {name:20}{figure:>14,.6g}")
+    rounds_lib.write(args.output, {**rounds_lib.provenance(), "rounds": args.rounds, **found})
+
+
+if __name__ == "__main__":
+    main()
