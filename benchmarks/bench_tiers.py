@@ -1,119 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures training steps of a table whose rows are mostly on disk, and the limit of the disk.
+"""Measures a table whose rows are mostly on disk: steps, saves, and beside it RocksDB.
 
-    python -m benchmarks.bench_tiers --folder /ssd [--rows 20000000] [--share 0.1] [--output FILE]
+    python -m benchmarks.bench_tiers --folder /ssd [--rows 20000000] [--output FILE.json]
+    python -m benchmarks.bench_tiers --cases save shares          some of the cases only
 
-A table of dim 16 with Adagrad's slot, all in memory and with a share of its rows there. A step has
-4096 x 26 keys, drawn anew for each step; rounds.py describes the measurement.
+A table of dim 16 with Adagrad's slot; a step has 4096 x 26 keys, drawn anew for each. rounds.py
+describes the measurement. The raw result is written after each case:
 
-* zipf 1.05, zipf 1.2: p(rank) ~ rank^-s over all rows.
-* hits: uniform over the most frequent rows, a tenth of those in memory, so that none is on disk.
+* steps: --share of the rows in memory, beside a table with all rows there. "zipf 1.05" and "zipf
+  1.2" have p(rank) ~ rank^-s over all rows; "hits" is uniform over the most frequent rows, a tenth
+  of those in memory, so that none is on disk.
+* save: a checkpoint of that table, beside reading as many bytes as the files of rows have and
+  writing as many as the checkpoint has, in sequence, with O_DIRECT. Both wait for the disk.
+* rocksdb: steps with the same rows in RocksDB, whose block cache is as large as the table's rows in
+  memory. Its rows are changed in Python, so compare the rows a second, not the CPU time. Only with
+  --rocksdb FOLDER, after: pip install --no-deps --target FOLDER rocksdict
+* shares: steps of smaller tables (--share_rows) with 2 to 100 % of their rows in memory.
 
 In the same run, the C++ probe of the disk log reads random pages of 4 KiB with O_DIRECT, 32 at a
 time (make bench-disk). Its faster reader is the limit of the disk.
 
-Columns: ms a step, median over the rounds; misses a step; misses per second of a step, and their
+Figures: ms a step, median over the rounds; misses a step; misses per second of a step, and their
 share of the disk's limit; CPU microseconds a miss: what a step takes beyond one in memory; bytes
 read a miss. Resident memory of each process after the last round, with TensorFlow's own.
 """
 
 import argparse
 import json
-import os
 import pathlib
 import re
 import statistics
 import subprocess
 import tempfile
-from typing import Any, Callable, Dict, List
-
-import numpy as np
+from typing import Any, Callable, Dict, List, Sequence
 
 from benchmarks import rounds as rounds_lib
-from benchmarks.bench_table import BATCH, DIM, FIELDS, LEARNING_RATE, fill_op
+from benchmarks.bench_table import BATCH, DIM, FIELDS
+from benchmarks.tier_systems import (
+    STEPS,
+    build_plain_file,
+    build_rocksdb,
+    build_table,
+)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EXPONENTS = (1.05, 1.2)
-WARM_UP = 30  # Steps of each distribution, so that its frequent rows are in memory.
-STEPS = 3  # Of a round.
-PART = 100_000  # Keys that are inserted at once.
-
-
-def scattered(ranks: np.ndarray) -> np.ndarray:
-    """Keys like hashed strings, int64."""
-    return (ranks.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
-
-
-def zipf_keys(rows: int, exponent: float, random: np.random.Generator) -> np.ndarray:
-    """Keys of one step, int64 [BATCH * FIELDS], by inversion of the continuous distribution."""
-    power = 1 - exponent
-    low, high = 1.0, (rows + 1.0) ** power
-    ranks = (low + random.random(BATCH * FIELDS) * (high - low)) ** (1 / power) - 1
-    return scattered(np.minimum(ranks, rows - 1))
-
-
-def _resident_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _build(
-    system: str, rows: int, share: float, folder: str, report: str
-) -> Dict[str, Callable[[], None]]:
-    import tensorflow.compat.v1 as tf
-
-    import rec_estimator as rec
-
-    storage = rec.StorageOption()
-    if system == "disk":
-        memory = int(rows * share) * 2 * DIM * 4
-        storage = rec.StorageOption(rec.StorageType.DRAM_SSDHASH, folder, [memory])
-    option = rec.EmbeddingVariableOption(storage_option=storage)
-    initializer = tf.random_uniform_initializer(-0.05, 0.05)
-    table = rec.get_embedding_variable("table", DIM, initializer=initializer, ev_option=option)
-    keys = tf.placeholder(tf.int64, [None])
-    fill = fill_op(table, keys)
-    values = rec.embedding_lookup(table, keys)
-    loss = tf.reduce_sum(values * 0.01)
-    train = rec.optimizers.AdagradOptimizer(LEARNING_RATE).minimize(loss, var_list=[table])
-    counts = table.tier_counts()
-    session = tf.Session()
-    session.run(tf.global_variables_initializer())
-    insert = session.make_callable(fill, [keys])
-    step = session.make_callable(tf.group(train, values), [keys])
-    # The least frequent first: they leave memory.
-    for part in np.array_split(np.arange(rows)[::-1], max(rows // PART, 1)):
-        insert(scattered(part))
-
-    random = np.random.default_rng(5)
-    hot = max(int(rows * share / 10), 1)
-    draw: Dict[str, Callable[[], np.ndarray]] = {
-        f"zipf {exponent}": lambda s=exponent: zipf_keys(rows, s, random)  # type: ignore[misc]
-        for exponent in EXPONENTS
-    }
-    draw["hits"] = lambda: scattered(random.integers(0, hot, BATCH * FIELDS))
-    ready: Dict[str, List[np.ndarray]] = {}
-
-    def prepare(what: str) -> None:
-        """Warms up once, draws the next keys, and reports what the disk has done until now."""
-        if what not in ready:
-            for _ in range(WARM_UP):
-                step(draw[what]())
-        ready[what] = [draw[what]() for _ in range(STEPS)]
-        state = {"what": what, "resident": _resident_bytes()}
-        found = {name: int(n) for name, n in session.run(counts)._asdict().items()}
-        with open(report, "a") as file:
-            file.write(json.dumps({**state, **found}) + "\n")
-
-    run: Dict[str, Callable[[], None]] = {}
-    for what in draw:
-        run[what] = lambda what=what: step(ready[what].pop())  # type: ignore[misc]
-        run[f"before {what}"] = lambda what=what: prepare(what)  # type: ignore[misc]
-    return run
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+CASES = ("steps", "save", "rocksdb", "shares")
+SAVES = 3  # Rounds of the cases that take long.
 
 
 def disk_limit(folder: str) -> Dict[str, float]:
-    """Random reads per second of the disk, by reader, and the CPU microseconds of a read."""
+    """Random reads per second of the disk, by reader."""
     done = subprocess.run(
         ["make", "-s", "-f", "tests/ops/core/Makefile", "bench-disk", f"FOLDER={folder}"],
         cwd=ROOT,
@@ -127,59 +65,81 @@ def disk_limit(folder: str) -> Dict[str, float]:
     return {reader: float(speed) for reader, speed in found}
 
 
+def lines_of(report: pathlib.Path) -> List[Dict[str, Any]]:
+    """What a process has written to its report."""
+    return [json.loads(line) for line in report.read_text().splitlines()]
+
+
 def by_round(report: pathlib.Path, what: str) -> List[Dict[str, float]]:
-    """What the disk has done in each round but the last, per step."""
-    states = [json.loads(line) for line in report.read_text().splitlines()]
-    states = [state for state in states if state["what"] == what]
+    """What was done in each round but the last, per step."""
+    states = [state for state in lines_of(report) if state["what"] == what]
     return [
         {
             name: (after[name] - before[name]) / STEPS
-            for name in ("misses", "hits", "spills", "bytes_read", "read_nanoseconds")
+            for name in after
+            if name not in ("what", "resident", "memory_rows", "disk_rows")
         }
         for before, after in zip(states, states[1:])
     ]
 
 
-def measure(rows: int, share: float, rounds: int, folder: str) -> Dict[str, Any]:
-    """Returns the raw result."""
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        reports = {name: pathlib.Path(scratch) / f"{name}.jsonl" for name in ("memory", "disk")}
-        limit = disk_limit(scratch)
-        whats = [*(f"zipf {exponent}" for exponent in EXPONENTS), "hits"]
-        seconds = rounds_lib.alternate(
-            {
-                name: (_build, (name, rows, share, scratch, str(report)))
-                for name, report in reports.items()
-            },
-            whats,
-            rounds + 1,  # The last round only ends the one before it in the report.
-            STEPS,
-            with_cpu=True,
-        )
-        done = {what: by_round(reports["disk"], what) for what in whats}
-        resident = {
-            name: json.loads(report.read_text().splitlines()[-1])["resident"]
-            for name, report in reports.items()
-        }
-    seconds = {
-        what: {name: times[:rounds] for name, times in by_system.items()}
-        for what, by_system in seconds.items()
-    }
+def alternate(
+    systems: Dict[str, Any], whats: Sequence[str], rounds: int, scratch: str
+) -> Dict[str, Any]:
+    """Steps of systems, {name: (build function, its arguments before the folder and the report)}.
+
+    Returns:
+      Seconds by `what` and system, what was done in each round, and the memory in the end.
+    """
+    reports = {name: pathlib.Path(scratch) / f"{name}.jsonl" for name in systems}
+    folders = {name: pathlib.Path(scratch) / name for name in systems}
+    for folder in folders.values():
+        folder.mkdir()
+    seconds = rounds_lib.alternate(
+        {
+            name: (build, (*before, str(folders[name]), str(reports[name]), *after))
+            for name, (build, before, after) in systems.items()
+        },
+        whats,
+        rounds + 1,  # The last round only ends the one before it in the report.
+        STEPS,
+        with_cpu=True,
+    )
     return {
-        "rows": rows,
-        "share": share,
-        "dim": DIM,
-        "batch": [BATCH, FIELDS],
-        "steps_per_round": STEPS,
-        "disk_reads_per_second": limit,
-        "seconds_per_step": seconds,
-        "disk_per_step": done,
-        "resident_bytes": resident,
-        "summary": {what: summary(what, seconds, done[what], limit) for what in whats},
+        "rounds": rounds,
+        "seconds_per_step": {
+            what: {name: times[:rounds] for name, times in by_system.items()}
+            for what, by_system in seconds.items()
+        },
+        "per_step": {
+            name: {what: by_round(report, what) for what in whats}
+            for name, report in reports.items()
+        },
+        "resident_bytes": {
+            name: lines_of(report)[-1]["resident"] for name, report in reports.items()
+        },
     }
 
 
-def summary(
+def steps(args: argparse.Namespace, scratch: str) -> Dict[str, Any]:
+    """Steps with and without files."""
+    limit = disk_limit(scratch)
+    hot = max(int(args.rows * args.share / 10), 1)
+    systems = {
+        name: (build_table, (args.rows, share, EXPONENTS, hot), ())
+        for name, share in (("memory", None), ("disk", args.share))
+    }
+    whats = [*(f"zipf {exponent}" for exponent in EXPONENTS), "hits"]
+    found = {"share": args.share, "disk_reads_per_second": limit}
+    found.update(alternate(systems, whats, args.rounds, scratch))
+    done = found["per_step"].pop("disk")
+    found["per_step"] = {"disk": done}
+    seconds = found["seconds_per_step"]
+    found["summary"] = {what: _summary(what, seconds, done[what], limit) for what in whats}
+    return found
+
+
+def _summary(
     what: str,
     seconds: rounds_lib.Seconds,
     done: List[Dict[str, float]],
@@ -203,26 +163,146 @@ def summary(
             1e6 * (ours - theirs) / n for ours, theirs, n in zip(cpu["disk"], cpu["memory"], misses)
         )
         figures["bytes_a_miss"] = statistics.median(e["bytes_read"] / e["misses"] for e in done)
+    return _rounded(figures)
+
+
+def _rounded(figures: Dict[str, float]) -> Dict[str, float]:
     return {name: float(f"{figure:.4g}") for name, figure in figures.items()}
+
+
+def save(args: argparse.Namespace, scratch: str) -> Dict[str, Any]:
+    """A checkpoint, and a file of as many bytes."""
+    report = pathlib.Path(scratch) / "plain.jsonl"
+    arguments = (args.rows, args.share, EXPONENTS, 1, scratch, f"{scratch}/table.jsonl")
+    systems: Dict[str, Any] = {
+        "table": (build_table, arguments),
+        "plain": (build_plain_file, (scratch, str(report))),
+    }
+    seconds = rounds_lib.alternate(systems, ["save"], SAVES, 1, with_cpu=True)
+    size = lines_of(report)[-1]
+    wall, cpu = seconds["save"], seconds["save, CPU"]
+    figures = {
+        "of_the_plain_file": rounds_lib.ratios(wall["plain"], wall["table"])[1],
+        "table_seconds": statistics.median(wall["table"]),
+        "plain_seconds": statistics.median(wall["plain"]),
+        "cpu_us_a_row": 1e6 * statistics.median(cpu["table"]) / args.rows,
+    }
+    return {"share": args.share, "bytes": size, "seconds": seconds, "summary": _rounded(figures)}
+
+
+def rocksdb(args: argparse.Namespace, scratch: str) -> Dict[str, Any]:
+    """Steps with RocksDB."""
+    exponents = EXPONENTS[:1]
+    arguments = (args.rows, args.share, exponents)
+    what = f"zipf {exponents[0]}"
+    systems = {"rocksdb": (build_rocksdb, arguments, (args.rocksdb,))}
+    found = alternate(systems, [what], SAVES, scratch)
+    wall = found["seconds_per_step"][what]["rocksdb"]
+    rows = [each["rows"] for each in found["per_step"]["rocksdb"][what]]
+    figures = {
+        "ms": 1e3 * statistics.median(wall),
+        "rows": statistics.median(rows),
+        "rows_per_second": statistics.median(n / t for n, t in zip(rows, wall)),
+    }
+    return {"share": args.share, **found, "summary": {what: _rounded(figures)}}
+
+
+def shares(args: argparse.Namespace, scratch: str) -> Dict[str, Any]:
+    """Steps over the share of rows in memory. The first is a table without files."""
+    systems: Dict[str, Any] = {"memory": (build_table, (args.share_rows, None, EXPONENTS, 1), ())}
+    for share in SHARES:
+        systems[f"{share:.0%}"] = (build_table, (args.share_rows, share, EXPONENTS, 1), ())
+    whats = [f"zipf {exponent}" for exponent in EXPONENTS]
+    found = alternate(systems, whats, args.rounds, scratch)
+    seconds = found["seconds_per_step"]
+    found["summary"] = {
+        what: {
+            name: _rounded(
+                {
+                    "ms": 1e3 * statistics.median(seconds[what][name]),
+                    "slowdown": rounds_lib.ratios(seconds[what][name], seconds[what]["memory"])[1],
+                    "misses": statistics.median(
+                        each["misses"] for each in found["per_step"][name][what]
+                    ),
+                }
+            )
+            for name in systems
+        }
+        for what in whats
+    }
+    return {"rows": args.share_rows, **found}
+
+
+MEASURES: Dict[str, Callable[[argparse.Namespace, str], Dict[str, Any]]] = {
+    "steps": steps,
+    "save": save,
+    "rocksdb": rocksdb,
+    "shares": shares,
+}
+
+
+def plot(result: Dict[str, Any], path: str) -> None:
+    """Draws steps per second over the share of rows in memory, against a table without files."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 3))
+    for what, by_system in result["shares"]["summary"].items():
+        points = [(share, by_system[f"{share:.0%}"]) for share in SHARES]
+        axes.plot(
+            [100 * share for share, _ in points],
+            [1 / point["slowdown"] for _, point in points],
+            "o-",
+            label=what.replace("zipf", "Zipf"),
+        )
+    axes.set_xscale("log")
+    axes.set_xticks([100 * share for share in SHARES], [f"{share:.0%}" for share in SHARES])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("share of the rows in memory")
+    axes.set_ylabel("speed of a step; 1: no files")
+    axes.legend(fontsize=8)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=20_000_000)
     parser.add_argument("--share", type=float, default=0.1, help="of the rows in memory")
+    parser.add_argument("--share_rows", type=int, default=4_000_000, help="rows of case shares")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=CASES)
+    parser.add_argument("--rocksdb", help="folder with the package rocksdict; None: no such case")
     parser.add_argument("--folder", default=".", help="on the disk to be measured")
     parser.add_argument("--output", help="file for the raw result, JSON")
+    parser.add_argument("--plot", help="file for a picture of case shares, PNG; takes matplotlib")
+    parser.add_argument("--only_plot", action="store_true", help="draw what --output holds")
     args = parser.parse_args()
-    found = measure(args.rows, args.share, args.rounds, args.folder)
-    print(f"\n{args.rows:,} rows, {args.share:.0%} in memory; the disk's limit, reads/s:")
-    print("  " + ", ".join(f"{k} {v:,.0f}" for k, v in found["disk_reads_per_second"].items()))
-    for what, figures in found["summary"].items():
-        print(what)
-        for name, figure in figures.items():
-            print(f"  {name:20}{figure:>14,.6g}")
-    print("resident MiB:", {k: v >> 20 for k, v in found["resident_bytes"].items()})
-    rounds_lib.write(args.output, {**rounds_lib.provenance(), "rounds": args.rounds, **found})
+    if args.only_plot:
+        plot(json.loads(pathlib.Path(args.output).read_text()), args.plot)
+        return
+    result: Dict[str, Any] = {
+        **rounds_lib.provenance(),
+        "rows": args.rows,
+        "dim": DIM,
+        "batch": [BATCH, FIELDS],
+        "steps_per_round": STEPS,
+    }
+    for case in args.cases:
+        if case == "rocksdb" and args.rocksdb is None:
+            print("--rocksdb is not given: RocksDB is not measured")
+            continue
+        with tempfile.TemporaryDirectory(dir=args.folder) as scratch:
+            result[case] = MEASURES[case](args, scratch)
+        print(f"\n{case}: {json.dumps(result[case]['summary'], indent=1)}", flush=True)
+        rounds_lib.write(args.output, result)
+    if args.plot and "shares" in result:
+        plot(result, args.plot)
 
 
 if __name__ == "__main__":

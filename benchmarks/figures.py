@@ -19,7 +19,7 @@ import re
 import statistics
 from typing import Any, Callable, Dict, Iterable, List, Sequence
 
-from benchmarks import cluster_figures, speed_figures
+from benchmarks import cluster_figures, speed_figures, tier_figures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -459,6 +459,18 @@ def row_stddev() -> str:
     )
 
 
+def storage() -> str:
+    """docs/storage.md: tables whose rows are mostly on disk."""
+    if not (RESULTS / "bench_tiers.json").is_file():
+        return "Not measured yet."
+    found = result("bench_tiers")
+    blocks = [table(*tier_figures.steps(found)), *tier_figures.sentences(found)]
+    if "shares" in found:
+        caption = f"speed of steps over the share of {found['shares']['rows']:,} rows in memory"
+        blocks.append(f"![{caption}](storage_shares.png)")
+    return "\n\n".join(blocks)
+
+
 FIGURES: Dict[str, Callable[[], str]] = {
     "distributed-costs": distributed_costs,
     "distributed-model": distributed_model,
@@ -474,6 +486,7 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "group-lookups": group_lookups,
     "models": models,
     "model-speed": model_speed,
+    "storage": storage,
     "soak": soak,
     "soak-ps": soak_ps,
     "filter-sweep": filter_sweep,

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same training with all rows in memory and with most of them on disk, to be compared."""
 
+import contextlib
+import resource
+
 import numpy as np
 import tensorflow.compat.v1 as tf
 
@@ -16,6 +19,17 @@ BANK = np.random.RandomState(1).randn(64, DIM).astype(np.float32)
 
 # So many rows stay in memory at the least: 1.6 % of the vocabulary.
 MEMORY_ROWS = 64
+
+
+@contextlib.contextmanager
+def largest_file(size):
+    """Writes beyond this size of a file fail, as on a full disk. Python ignores the signal."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def on_disk(folder, strategy=rec.CacheStrategy.LFU, kind=rec.StorageType.DRAM_SSDHASH):

@@ -189,12 +189,11 @@ def test_a_saved_model_gives_the_same_bits_and_leaves_rows_on_disk(tmp_path):
 
 
 def attrs_of(table):
-    return [
-        (shard.op.get_attr("memory_rows"), shard.op.get_attr("memory_bytes")) for shard in table
-    ]
+    names = ("memory_rows", "memory_bytes", "memory_limit")
+    return [tuple(shard.op.get_attr(name) for name in names) for shard in table]
 
 
-def test_one_limit_gives_each_table_the_same_number_of_rows(tmp_path):
+def test_one_limit_gives_each_table_the_memory_of_as_many_keys(tmp_path):
     storage = rec.EmbeddingVariableOption(storage_option=storage_runs.on_disk(tmp_path))
     narrow = rec.get_embedding_variable("narrow", 8, ev_option=storage)
     wide = rec.get_embedding_variable(
@@ -212,11 +211,14 @@ def test_one_limit_gives_each_table_the_same_number_of_rows(tmp_path):
     values.append(rec.sparse_lookup(sized, keys, modify_graph=True))
     loss = tf.add_n([tf.reduce_sum(value) for value in values])
     rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
-    share_memory(graph_tables(), 128 * 1000)
-    assert attrs_of(narrow) == [(0, 16 * 1000)]
-    assert attrs_of(wide) == [(0, 24 * 1000)] * 2
-    assert attrs_of(sized) == [(0, 64 * 1000)]
-    assert attrs_of(in_memory) == [(0, 0)]
+    keys_of_all = 1000
+    # Bytes of a row, value and slot, and of an entry in the index.
+    of_key = {narrow: 2 * 8 * 4 + 35, wide: 2 * 24 * 4 + 35, sized: 2 * 32 * 4 + 35}
+    share_memory(graph_tables(), keys_of_all * sum(of_key.values()))
+    assert attrs_of(narrow) == [(0, 0, keys_of_all * of_key[narrow])]
+    assert attrs_of(wide) == [(0, 0, keys_of_all * of_key[wide] // 2)] * 2
+    assert attrs_of(sized) == [(0, 0, keys_of_all * of_key[sized])]
+    assert attrs_of(in_memory) == [(0, 0, 0)]
 
 
 def test_one_limit_without_a_table_on_disk_is_refused(tmp_path):

@@ -180,10 +180,11 @@ class TableExportOp : public OpKernel {
                                  "freqs_filtered", "versions_filtered"));
     std::copy(bank.begin(), bank.end(), bank_out->flat<float>().data());
     float* values_out = values->flat<float>().data();
-    Snapshot::RowReader rows(snapshot, admitted.data(), admitted.size());
+    Snapshot::RowReader rows(snapshot, admitted.data(), admitted.size(),
+                             kRowsAtOnce);
     for (int64_t at = 0; at < n; at += kRowsAtOnce) {
       const int64_t size = std::min(kRowsAtOnce, n - at);
-      rows.Load(at, at + size);
+      rows.Load(at);
       // A cache miss for the row, then about a cycle per float: memory
       // bandwidth is the limit.
       IntraOpThreads(context)(

@@ -135,7 +135,7 @@ class TableSave {
     TF_RETURN_IF_ERROR(SaveOffsets(kOffsetsFiltered, filtered));
     for (const bool with_row : {true, false}) {
       if ((with_row ? admitted : filtered).back() > 0) continue;
-      const Snapshot::RowReader rows(snapshot, nullptr, 0);
+      const Snapshot::RowReader rows(snapshot, nullptr, 0, 1);
       TF_RETURN_IF_ERROR(SaveChunk(snapshot, {}, rows, 0, 0, 0, 0, with_row));
     }
     const int64_t most =
@@ -191,10 +191,11 @@ class TableSave {
     }
     const int64_t most = std::max<int64_t>(1, kChunkBytes / bytes_per_key);
     const int64_t size = entries.size();
-    Snapshot::RowReader rows(snapshot, entries.data(), with_row ? size : 0);
+    Snapshot::RowReader rows(snapshot, entries.data(), with_row ? size : 0,
+                             most);
     for (int64_t at = 0; at < size; at += most) {
       const int64_t n = std::min(most, size - at);
-      if (with_row) rows.Load(at, at + n);
+      if (with_row) rows.Load(at);
       TF_RETURN_IF_ERROR(SaveChunk(snapshot, entries, rows, at, n, begin + at,
                                    total, with_row));
     }

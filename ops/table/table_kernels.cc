@@ -135,7 +135,8 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
       TF_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return OrStatus(cinfo_.name(), [&] {
       TablePtr table(new TableResource(cinfo_.name(), static_cast<int>(dim_),
-                                       default_value_, filter_, rules_));
+                                       default_value_, filter_, rules_,
+                                       storage_));
       TF_RETURN_IF_ERROR(storage_.Open(table->name(), &table->table()));
       *resource = table.release();
       return Status();
@@ -178,7 +179,7 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
       return must_be("frozen_keys", Listed(rules.frozen_keys),
                      Listed(rules_.frozen_keys));
     }
-    return Status();
+    return resource->storage().CheckSame(resource->name(), storage_);
   }
 
   int64_t dim_ = 0;
@@ -272,8 +273,7 @@ class TableTierCountsOp : public OpKernel {
     Tensor* counts;
     OP_REQUIRES_OK(context, context->allocate_output(
                                 "counts", TensorShape({kTierCounts}), &counts));
-    TierCounts of = table->table().tier_counts();
-    of.memory_rows = table->table().size() - of.disk_rows;
+    const TierCounts of = table->table().tier_counts();
     const int64_t in_order[] = {of.memory_rows,   of.disk_rows, of.hits,
                                 of.misses,        of.spills,    of.bytes_read,
                                 of.bytes_written, of.read_ns,   of.file_bytes,

@@ -57,6 +57,7 @@ REGISTER_OP("RecEstimator>TableHandle")
     .Attr("storage_paths: list(string) = []")
     .Attr("memory_rows: int >= 0 = 0")
     .Attr("memory_bytes: int >= 0 = 0")
+    .Attr("memory_limit: int >= 0 = 0")
     .Attr("spilled_first: {'least_counted', 'oldest'} = 'least_counted'")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
@@ -76,10 +77,11 @@ frozen_keys: Distinct keys whose values never change. A step still updates their
 sketch: What counts keys without a row: the name of a registered sketch and its parameters, for example
   'counting_bloom_filter max_element_size=1000 false_positive_probability=0.01'. '': entries of the table.
 storage_paths: Folders, on the machine of the table, for files of the rows that are not in memory; one after the other
-  is filled. Missing folders are created. The files live as long as the table. []: all rows are in memory. This and the
-  next three say where rows are, not what they are, so they may differ in a later call; the first one decides.
+  is filled. Missing folders are created. The files live as long as the table. []: all rows are in memory.
 memory_rows: How many rows stay in memory beside those of running steps, at least 64.
 memory_bytes: The bytes of those rows, values and slots, instead of their number. 0: memory_rows.
+memory_limit: Instead of both, bytes of all memory of the table: index, rows and buffers. Rows give way to the index, until
+  64 are left. 0: none.
 spilled_first: Which rows leave memory first: those with the least counts, or those with the oldest versions.
 )doc");
 

@@ -28,9 +28,11 @@ namespace rec_estimator {
 class TableResource : public tensorflow::ResourceBase {
  public:
   TableResource(std::string name, int dim, float default_value,
-                const FilterSpec& filter, const RowRules& rules)
+                const FilterSpec& filter, const RowRules& rules,
+                TableStorage storage)
       : name_(std::move(name)),
         default_value_(default_value),
+        storage_(std::move(storage)),
         table_(dim, default_value, filter, rules) {}
 
   std::string DebugString() const override;
@@ -38,6 +40,7 @@ class TableResource : public tensorflow::ResourceBase {
 
   const std::string& name() const { return name_; }
   float default_value() const { return default_value_; }
+  const TableStorage& storage() const { return storage_; }
   EmbeddingTable& table() { return table_; }
 
   // Held exclusively while all rows are replaced, which takes several calls of
@@ -82,6 +85,7 @@ class TableResource : public tensorflow::ResourceBase {
 
   const std::string name_;  // The handle's shared_name, for messages.
   const float default_value_;
+  const TableStorage storage_;
   EmbeddingTable table_;
   std::shared_mutex replace_mutex_;
   // Held shared by readers. They do not take replace_mutex, because they refuse

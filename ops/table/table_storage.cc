@@ -22,6 +22,7 @@ Status TableStorage::Read(OpKernelConstruction* context) {
   TF_RETURN_IF_ERROR(context->GetAttr("storage_paths", &storage_paths));
   TF_RETURN_IF_ERROR(context->GetAttr("memory_rows", &memory_rows));
   TF_RETURN_IF_ERROR(context->GetAttr("memory_bytes", &memory_bytes));
+  TF_RETURN_IF_ERROR(context->GetAttr("memory_limit", &memory_limit));
   TF_RETURN_IF_ERROR(context->GetAttr("spilled_first", &spilled_first));
   for (const std::string& path : storage_paths) {
     if (path.empty()) {
@@ -29,16 +30,38 @@ Status TableStorage::Read(OpKernelConstruction* context) {
           "storage_paths must be folders, got ''; '.' is the working folder");
     }
   }
-  if (storage_paths.empty() && (memory_rows != 0 || memory_bytes != 0)) {
+  const int limits =
+      (memory_rows != 0) + (memory_bytes != 0) + (memory_limit != 0);
+  if (limits > (storage_paths.empty() ? 0 : 1)) {
     return InvalidArgument(
-        "memory_rows and memory_bytes must be 0 without storage_paths, got ",
-        memory_rows, " and ", memory_bytes);
-  }
-  if (memory_rows != 0 && memory_bytes != 0) {
-    return InvalidArgument("memory_rows must be 0 with memory_bytes, got ",
-                           memory_rows, " with ", memory_bytes);
+        storage_paths.empty()
+            ? "memory_rows, memory_bytes and memory_limit must be 0 without "
+              "storage_paths, got "
+            : "one of memory_rows, memory_bytes and memory_limit must be above "
+              "0 at most, got ",
+        memory_rows, ", ", memory_bytes, " and ", memory_limit);
   }
   return Status();
+}
+
+Status TableStorage::CheckSame(const std::string& name,
+                               const TableStorage& given) const {
+  const auto check = [&](const char* attr, const auto& present,
+                         const auto& other) {
+    if (present == other) return Status();
+    return InvalidArgument(attr, " of table ", name, " must be ", present,
+                           ", the value it was created with, got ", other,
+                           "; give all graphs of a server the same");
+  };
+  const auto listed = [](const std::vector<std::string>& paths) {
+    return StrCat("[", absl::StrJoin(paths, ", "), "]");
+  };
+  TF_RETURN_IF_ERROR(check("storage_paths", listed(storage_paths),
+                           listed(given.storage_paths)));
+  TF_RETURN_IF_ERROR(check("memory_rows", memory_rows, given.memory_rows));
+  TF_RETURN_IF_ERROR(check("memory_bytes", memory_bytes, given.memory_bytes));
+  TF_RETURN_IF_ERROR(check("memory_limit", memory_limit, given.memory_limit));
+  return check("spilled_first", spilled_first, given.spilled_first);
 }
 
 Status TableStorage::Open(const std::string& name,
@@ -48,6 +71,10 @@ Status TableStorage::Open(const std::string& name,
   spec.owner = StrCat("table ", name);
   spec.memory_rows = memory_rows;
   spec.memory_bytes = memory_bytes;
+  spec.limit_bytes = memory_limit;
+  spec.warn = [owner = spec.owner](const std::string& message) {
+    LOG(WARNING) << owner << ": " << message;
+  };
   spec.victims =
       spilled_first == "oldest" ? Victims::kOldest : Victims::kLeastCounted;
   for (const std::string& path : storage_paths) {

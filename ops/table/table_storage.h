@@ -26,10 +26,15 @@ struct TableStorage {
   std::vector<std::string> storage_paths;
   int64_t memory_rows = 0;
   int64_t memory_bytes = 0;
+  int64_t memory_limit = 0;
   std::string spilled_first;
 
   // Reads and checks the attributes.
   absl::Status Read(tensorflow::OpKernelConstruction* context);
+  // InvalidArgument if a later call gives a table other settings than these,
+  // with which it was created. `name` is that of the table.
+  absl::Status CheckSame(const std::string& name,
+                         const TableStorage& given) const;
   // Creates the folders that are missing, and opens files there. `name` is that
   // of the table, for messages. Nothing is done without paths. Throws
   // std::bad_alloc.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One limit for the rows in memory of all tables that have a tier on disk.
+"""One limit for the memory of all tables that have a tier on disk.
 
 Step 2 of the data flow, after all tables and their slots are known. disk_storage.py has what each
 table asks for by itself.
@@ -12,16 +12,21 @@ import tensorflow.compat.v1 as tf
 from rec_estimator._tensorflow import graphs
 from rec_estimator.table.table import EmbeddingTable
 
+# Bytes that the index takes for a key, averaged over its growth (docs/core_measurements.md).
+_ENTRY_BYTES = 35
+
 
 def share_memory(tables: List[EmbeddingTable], limit: int) -> None:
     """Divides memory among tables, in place of what their own options say.
 
-    Each gets the same number of rows: its part of the bytes is that of its rows, values and slots,
-    among the rows of all. So it must be called after the optimizer has added its slots.
+    The share of a table is for its index, its rows and its buffers. Shares are in proportion to
+    what a key takes in memory: its row, values and slots, and its entry in the index. So tables of
+    as many keys keep the same part of their rows. Must be called after the optimizer has added its
+    slots.
 
     Args:
       tables: The tables of a graph. Those without a tier on disk are left as they are.
-      limit: Bytes for rows in memory, over all tables and their shards.
+      limit: Bytes of memory, over all tables and their shards.
 
     Raises:
       ValueError: No table has a tier on disk.
@@ -32,13 +37,15 @@ def share_memory(tables: List[EmbeddingTable], limit: int) -> None:
             f"table_memory_bytes must be None if no table has a tier on disk, got {limit}; give "
             "the tables a StorageOption with DRAM_SSDHASH, or an ssd_vocabulary_size"
         )
-    rows_of_all = sum(_row_floats(table) for table in on_disk)
+    bytes_of_all = sum(_bytes_per_key(table) for table in on_disk)
     for table in on_disk:
-        share = limit * _row_floats(table) // rows_of_all // len(table.shards)
+        share = limit * _bytes_per_key(table) // bytes_of_all // len(table.shards)
+        settings = {"memory_rows": 0, "memory_bytes": 0, "memory_limit": max(share, 1)}
         for shard in table.shards:
-            for name, value in (("memory_rows", 0), ("memory_bytes", share)):
+            for name, value in settings.items():
                 graphs.set_attr(shard.op, name, tf.AttrValue(i=value))
 
 
-def _row_floats(table: EmbeddingTable) -> int:
-    return table.dim + sum(slot.width for slot in table.shards[0].slots)
+def _bytes_per_key(table: EmbeddingTable) -> int:
+    floats = table.dim + sum(slot.width for slot in table.shards[0].slots)
+    return 4 * floats + _ENTRY_BYTES

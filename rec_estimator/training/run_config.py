@@ -47,9 +47,8 @@ class RunConfig(_estimator.RunConfig):
         steps to train must be a multiple of it.
       ps_wait_secs: In a cluster, the seconds that a task waits for the parameter servers when it
         starts and after one of them is lost; above 0.
-      table_memory_bytes: Memory for rows, values and slots, of all tables that have a tier on disk
-        (docs/storage.md), in place of what their options say. Each keeps the same number of rows.
-        None: what their options say.
+      table_memory_bytes: Memory of all tables that have a tier on disk: index, rows and buffers
+        (docs/storage.md), in place of what their options say for rows. None: what those say.
       **kwargs: As in ``tf.estimator.RunConfig``.
 
     Raises:
@@ -109,7 +108,7 @@ class RunConfig(_estimator.RunConfig):
 
     @property
     def table_memory_bytes(self) -> Optional[int]:
-        """Memory for the rows of all tables with a tier on disk; None: as their options say."""
+        """Memory of all tables with a tier on disk; None: as their options say."""
         return self._table_memory_bytes
 
     @property

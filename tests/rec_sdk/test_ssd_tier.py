@@ -19,7 +19,7 @@ def expansion():
     rec.terminate_config_initializer()
 
 
-def table_of(storage, rows=10**5, name="t"):
+def table_of(storage, rows=10**5, name="t", more_paths=()):
     """A table in memory, or one that keeps 128 rows there, as storage says."""
     path = storage.storage_path
     return rec.create_table(
@@ -27,7 +27,7 @@ def table_of(storage, rows=10**5, name="t"):
         device_vocabulary_size=64 if path else rows - 64,
         host_vocabulary_size=64,
         ssd_vocabulary_size=rows - 128 if path else 0,
-        ssd_data_path=[path] if path else ["."],
+        ssd_data_path=[path, *more_paths] if path else ["."],
     )
 
 
@@ -54,6 +54,33 @@ def test_a_table_with_an_ssd_tier_gives_the_same_bytes(lookup, shards, tmp_path)
             saver.save(session, str(folder / "model"))
             files = storage_runs.files_of(folder)
             return losses, files, rec.TierCounts(*map(int, session.run(counts)))
+
+    storage_runs.assert_same_in_memory_and_on_disk(tmp_path, scenario)
+
+
+def test_the_second_path_takes_over_when_the_first_is_full(tmp_path):
+    second = tmp_path / "second"
+    most = 4 * 2**20
+
+    def scenario(storage, folder):
+        table = table_of(storage, more_paths=[str(second)])
+        ids = tf.placeholder(tf.int64, [None])
+        values = rec.sparse_lookup(table, ids, is_train=True, modify_graph=True)
+        loss = tf.reduce_sum(tf.square(values - 1))
+        train = rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
+        counts, export = table.tier_counts(), table.export()
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            with storage_runs.largest_file(most):
+                losses = [session.run([loss, train], {ids: keys})[0] for keys, _ in batches(STEPS)]
+            if storage.storage_path:
+                (first,) = (tmp_path / "rows").iterdir()
+                (other,) = second.iterdir()
+                # No other segment, of 1 MiB, fits into the first.
+                assert most - 2**20 < first.stat().st_size <= most
+                assert 2**20 < other.stat().st_size <= most
+            tiers = rec.TierCounts(*map(int, session.run(counts)))
+            return losses, list(session.run(export)), tiers
 
     storage_runs.assert_same_in_memory_and_on_disk(tmp_path, scenario)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Disks that are full, damaged or away: errors say so, no step is half applied, repair helps."""
 
-import contextlib
+import os
 import pathlib
-import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import storage_runs
 import tensorflow.compat.v1 as tf
-from storage_runs import STEPS, Run, on_disk
+from storage_runs import STEPS, Run, largest_file, on_disk
 
 import rec_estimator as rec
 
@@ -22,17 +22,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def adagrad():
     return rec.optimizers.AdagradOptimizer(0.1)
-
-
-@contextlib.contextmanager
-def largest_file(size):
-    """Writes beyond this size of a file fail, as on a full disk. Python ignores the signal."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def rows_file(folder):
@@ -200,3 +189,58 @@ def test_files_of_a_killed_process_are_removed_and_those_of_others_are_kept(tmp_
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+SAVED = """
+    import sys
+    sys.path.insert(0, "tests")
+    import tensorflow.compat.v1 as tf
+    tf.disable_eager_execution()
+    import rec_estimator as rec
+    import storage_runs
+    run = storage_runs.Run(
+        lambda: rec.optimizers.AdagradOptimizer(0.1), storage_runs.on_disk(sys.argv[1])
+    )
+    saver = rec.Saver(max_to_keep=2)
+    for number, batch in enumerate(storage_runs.batches(2000), 1):
+        run.step(*batch)
+        if number % 10 == 0:
+            saver.save(run.session, sys.argv[2] + "/model", global_step=number)
+"""
+
+
+@pytest.fixture(scope="module")
+def killer(tmp_path_factory):
+    """The path of the library that kills a process in a compaction, to be preloaded."""
+    path = tmp_path_factory.mktemp("killer") / "kill_in_compaction.so"
+    compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    source = str(ROOT / "tests/table/kill_in_compaction.cc")
+    subprocess.run(
+        [*compiler, "-std=c++17", "-O1", "-shared", "-fPIC", source, "-o", str(path)], check=True
+    )
+    return path
+
+
+@pytest.mark.parametrize("where", ["read", "write"])
+def test_last_checkpoint_restores_after_a_kill_in_a_compaction(where, killer, tmp_path):
+    rows, saved = tmp_path / "rows", tmp_path / "saved"
+    saved.mkdir()
+    environment = {"LD_PRELOAD": str(killer), "KILL_AFTER_SEGMENTS": "3", "KILL_IN": where}
+    killed = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(SAVED), str(rows), str(saved)],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        timeout=300,
+    )
+    assert killed.returncode == -signal.SIGKILL
+    left = rows_file(rows)
+    prefix = tf.train.latest_checkpoint(str(saved))
+    step = int(prefix.rpartition("-")[2])
+    run = Run(adagrad, on_disk(rows))
+    assert not left.exists()
+    rec.Saver().restore(run.session, prefix)
+    with tf.Graph().as_default():
+        in_memory = Run(adagrad, rec.StorageOption())
+        in_memory.steps(step)
+        storage_runs.assert_same(run.contents(), in_memory.contents())
+        storage_runs.assert_same(run.steps(STEPS, seed=4), in_memory.steps(STEPS, seed=4))

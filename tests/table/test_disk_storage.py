@@ -73,14 +73,44 @@ def test_ssdhash_keeps_no_memory_for_rows():
     "attrs, message",
     [
         (dict(storage_paths=[""]), "storage_paths must be folders, got ''"),
-        (dict(memory_rows=3), "must be 0 without storage_paths, got 3 and 0"),
-        (dict(storage_paths=["."], memory_rows=3, memory_bytes=4), "memory_rows must be 0 with"),
+        (dict(memory_rows=3), "must be 0 without storage_paths, got 3, 0 and 0"),
+        (dict(memory_limit=3), "must be 0 without storage_paths, got 0, 0 and 3"),
+        (
+            dict(storage_paths=["."], memory_rows=3, memory_limit=4),
+            "one of memory_rows, memory_bytes and memory_limit must be above 0 at most, got 3, 0",
+        ),
     ],
 )
 def test_handle_refuses_attributes_that_do_not_fit(attrs, message):
     handle = rec._ops.gen.rec_estimator_table_handle(shared_name="t", dim=2, **attrs)
     with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match=message):
         session.run(handle.op)
+
+
+@pytest.mark.parametrize(
+    "name, value, shown",
+    [
+        ("storage_paths", ["elsewhere"], r"\[.*rows\], .* got \[elsewhere\]"),
+        ("memory_bytes", 8, "7, .* got 8"),
+        ("memory_limit", 8, "0, .* got 8"),
+        ("spilled_first", "oldest", "least_counted, .* got oldest"),
+    ],
+)
+def test_a_shared_table_is_not_opened_with_other_settings(name, value, shown, tmp_path):
+    given = dict(storage_paths=[str(tmp_path / "rows")], memory_bytes=7)
+    other = {**given, name: value}
+    if name == "memory_limit":
+        del other["memory_bytes"]
+    handle = rec._ops.gen.rec_estimator_table_handle
+    first, again = (handle(shared_name="t", dim=2, **given) for _ in range(2))
+    third = handle(shared_name="t", dim=2, **other)
+    wrong = "memory_bytes" if name == "memory_limit" else name
+    shown = "7, .* got 0" if name == "memory_limit" else shown
+    message = f"{wrong} of table t must be {shown}; give all graphs of a server the same"
+    with tf.Session() as session:
+        session.run([first.op, again.op])
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            session.run(third.op)
 
 
 # ------------------------------------------------------------------ the same numbers
@@ -189,7 +219,7 @@ def test_two_tables_of_one_step_give_the_same_bits(tmp_path):
     same(tmp_path, scenario)
 
 
-def test_parameter_servers_give_the_same_bits(tmp_path):
+def test_parameter_servers_give_the_same_bits_and_read_as_much(tmp_path):
     sockets = [socket.socket() for _ in range(3)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -200,15 +230,23 @@ def test_parameter_servers_give_the_same_bits(tmp_path):
     # They end with this function.
     servers = [tf.train.Server(jobs, job, i) for job in jobs for i in range(len(jobs[job]))]
 
+    read = {}
+
     def scenario(storage, folder):
         with tf.device(tf.train.replica_device_setter(cluster=jobs, worker_device="/job:worker")):
             # A server keeps a table by its name.
             run = Run(adagrad, storage, name=folder.name, target=servers[2].target)
         assert [shard.device[:14] for shard in run.table] == ["/job:ps/task:0", "/job:ps/task:1"]
-        return run.steps(STEPS), run.contents(), run.tiers()
+        steps = run.steps(STEPS)
+        read[folder.name] = run.tiers().bytes_read
+        return steps, run.contents(), run.tiers()
 
     same(tmp_path, scenario)
     assert len(list((tmp_path / "rows").iterdir())) == 2, "a file of each ps"
+    with tf.Graph().as_default():
+        local = Run(adagrad, on_disk(tmp_path / "local"), 2)
+        local.steps(STEPS)
+        assert read["disk"] == local.tiers().bytes_read, "a miss is read once"
 
 
 @pytest.mark.slow

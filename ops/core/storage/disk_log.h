@@ -19,10 +19,11 @@
 // save, which wants a range of keys from each segment, reads a few pages one
 // behind the other. Two bytes of memory a place say where its row is.
 //
-// A read takes one page, or neighbouring pages with rows that are wanted. A
-// page's checksum also covers the random number of this
-// run, the number of the write and the position of the page. So a read fails
-// unless it finds exactly the page that was written there last.
+// A read takes one page, or neighbouring pages with rows that are wanted. While
+// rows are copied, the next pages are read. A page's checksum also covers the
+// random number of this run, the number of the write and the position of the
+// page. So a read fails unless it finds exactly the page that was written there
+// last.
 //
 // A row is not changed in place: Free makes its place free, and the row is
 // appended again. A segment without rows is used anew. If rows fill less than
@@ -48,11 +49,14 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -187,8 +191,8 @@ class DiskLog {
   };
   // Where the row of an item is on disk.
   struct Located {
-    uint64_t address;  // Of one word, which sorts faster.
-    size_t item;
+    uint64_t address = 0;  // Of one word, which sorts faster.
+    size_t item = 0;
 
     uint32_t segment() const { return static_cast<uint32_t>(address >> 32); }
     uint32_t position() const { return static_cast<uint32_t>(address); }
@@ -199,6 +203,16 @@ class DiskLog {
     uint32_t page;    // The first one.
     uint32_t pages;
     size_t begin, end;  // Of the located items.
+  };
+  // Pages that are being read.
+  struct Pages {
+    size_t end() const { return runs.back().end; }
+
+    std::vector<Run> runs;
+    std::vector<ReadRequest> requests;
+    std::optional<DiskMemoryPool::Loan> memory;
+    // Destroyed first: it waits for the read.
+    std::future<std::chrono::nanoseconds> took;
   };
   using Initials = std::shared_ptr<const std::vector<float>>;
 
@@ -220,13 +234,18 @@ class DiskLog {
   // False: *error says what is wrong with one.
   bool Locate(const Item* items, size_t begin, size_t end, size_t floats,
               std::vector<Located>* located, DiskError* error);
+  static void SortByAddress(std::vector<Located>* located);
   // Lists the pages of items from `begin` on, in ascending order, until they
   // fill the memory of a read.
   void ListRuns(const std::vector<Located>& located, size_t begin,
                 std::vector<Run>* runs, size_t* bytes);
-  bool ReadRuns(const Item* items, const std::vector<Located>& located,
-                const std::vector<Run>& runs, size_t floats, char* memory,
-                DiskError* error);
+  // Begins to read the pages of items from `begin` on, on a thread of its own
+  // or when CopyRows waits for it. nullptr: there are no such items.
+  std::unique_ptr<Pages> StartReading(const std::vector<Located>& located,
+                                      size_t begin, bool in_background);
+  // Waits for the pages, checks them, and copies what the items want of them.
+  bool CopyRows(const Item* items, const std::vector<Located>& located,
+                Pages* pages, size_t floats, DiskError* error);
 
   // mutex_ is held for the methods below.
   enum class Opened { kYes, kBuffersFull, kNoPlace, kNoMemory };

@@ -3,9 +3,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <future>
+#include <memory>
+#include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ops/core/base/cpu_memory.h"
 #include "ops/core/storage/disk_log.h"
 
 namespace rec_estimator {
@@ -18,6 +23,8 @@ constexpr size_t kReadBytes = size_t{2} << 20;
 constexpr size_t kRunBytes = size_t{64} << 10;
 // Items that are found while other threads wait for the lock.
 constexpr size_t kLockedItems = 1024;
+// Items ahead of the one that is found, whose memory is fetched meanwhile.
+constexpr size_t kPrefetched = 16;
 // Segments that compaction leaves alone: buffers, and those of a small table.
 constexpr uint64_t kSpareSegments = 8;
 // Fuller segments are not worth moving, even if there is no other room.
@@ -118,21 +125,18 @@ ReadRequest DiskLog::RequestFor(const Segment& segment, uint32_t page,
 bool DiskLog::Read(const Item* items, size_t n, size_t floats,
                    DiskError* error) {
   std::vector<Located> located;
+  located.reserve(n);
   for (size_t at = 0; at < n; at += kLockedItems) {
     const size_t end = std::min(n, at + kLockedItems);
     if (!Locate(items, at, end, floats, &located, error)) return false;
   }
-  std::sort(
-      located.begin(), located.end(),
-      [](const Located& a, const Located& b) { return a.address < b.address; });
-  std::vector<Run> runs;
-  for (size_t done = 0; done < located.size(); done = runs.back().end) {
-    size_t bytes = 0;
-    ListRuns(located, done, &runs, &bytes);
-    const DiskMemoryPool::Loan memory(&memory_, std::max(bytes, kReadBytes));
-    if (!ReadRuns(items, located, runs, floats, memory.get(), error)) {
-      return false;
-    }
+  SortByAddress(&located);
+  // While the rows of some pages are copied, the disk reads the next ones.
+  std::unique_ptr<Pages> now = StartReading(located, 0, false);
+  while (now != nullptr) {
+    std::unique_ptr<Pages> next = StartReading(located, now->end(), true);
+    if (!CopyRows(items, located, now.get(), floats, error)) return false;
+    now = std::move(next);
   }
   return true;
 }
@@ -140,7 +144,12 @@ bool DiskLog::Read(const Item* items, size_t n, size_t floats,
 bool DiskLog::Locate(const Item* items, size_t begin, size_t end, size_t floats,
                      std::vector<Located>* located, DiskError* error) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  const auto prefetch = [this](uint32_t place) {
+    const Segment& segment = segments_[SegmentOf(place)];
+    if (segment.order != nullptr) PrefetchLine(segment.order + RowOf(place));
+  };
   for (size_t i = begin; i < end; ++i) {
+    if (i + kPrefetched < end) prefetch(items[i + kPrefetched].place);
     const uint32_t number = SegmentOf(items[i].place);
     const uint32_t row = RowOf(items[i].place);
     const Segment& segment = segments_[number];
@@ -155,6 +164,35 @@ bool DiskLog::Locate(const Item* items, size_t begin, size_t end, size_t floats,
     }
   }
   return true;
+}
+
+void DiskLog::SortByAddress(std::vector<Located>* located) {
+  const auto is_before = [](const Located& a, const Located& b) {
+    return a.address < b.address;
+  };
+  uint32_t segments = 0;
+  for (const Located& each : *located) {
+    segments = std::max(segments, each.segment() + 1);
+  }
+  if (located->size() < segments) {
+    std::sort(located->begin(), located->end(), is_before);
+    return;
+  }
+  // A counting sort by segment. The rows of a save are then in order, because
+  // they come in the order of the segments.
+  std::vector<size_t> next(segments + 1);
+  for (const Located& each : *located) ++next[each.segment() + 1];
+  std::partial_sum(next.begin(), next.end(), next.begin());
+  std::vector<Located> sorted(located->size());
+  for (const Located& each : *located) sorted[next[each.segment()]++] = each;
+  located->swap(sorted);
+  auto begin = located->begin();
+  for (uint32_t s = 0; s < segments; ++s) {
+    const auto end = located->begin() + static_cast<std::ptrdiff_t>(next[s]);
+    if (!std::is_sorted(begin, end, is_before))
+      std::sort(begin, end, is_before);
+    begin = end;
+  }
 }
 
 void DiskLog::ListRuns(const std::vector<Located>& located, size_t begin,
@@ -187,20 +225,39 @@ void DiskLog::ListRuns(const std::vector<Located>& located, size_t begin,
   }
 }
 
-bool DiskLog::ReadRuns(const Item* items, const std::vector<Located>& located,
-                       const std::vector<Run>& runs, size_t floats,
-                       char* memory, DiskError* error) {
-  std::vector<ReadRequest> requests;
-  requests.reserve(runs.size());
-  for (const Run& run : runs) {
-    const size_t bytes = run.pages * run.segment.format->bytes;
-    requests.push_back(RequestFor(run.segment, run.page, bytes, memory));
-    memory += bytes;
+std::unique_ptr<DiskLog::Pages> DiskLog::StartReading(
+    const std::vector<Located>& located, size_t begin, bool in_background) {
+  if (begin == located.size()) return nullptr;
+  auto pages = std::make_unique<Pages>();
+  size_t bytes = 0;
+  ListRuns(located, begin, &pages->runs, &bytes);
+  pages->memory.emplace(&memory_, std::max(bytes, kReadBytes));
+  pages->requests.reserve(pages->runs.size());
+  char* to = pages->memory->get();
+  for (const Run& run : pages->runs) {
+    const size_t run_bytes = run.pages * run.segment.format->bytes;
+    pages->requests.push_back(RequestFor(run.segment, run.page, run_bytes, to));
+    to += run_bytes;
   }
-  const auto before = std::chrono::steady_clock::now();
-  io_->Read(requests.data(), requests.size());
-  const std::chrono::nanoseconds took =
-      std::chrono::steady_clock::now() - before;
+  const auto read = [this, requests = pages->requests.data(),
+                     n = pages->requests.size()] {
+    const auto before = std::chrono::steady_clock::now();
+    io_->Read(requests, n);
+    return std::chrono::nanoseconds(std::chrono::steady_clock::now() - before);
+  };
+  // Deferred, the read waits for CopyRows.
+  pages->took =
+      in_background
+          ? std::async(std::launch::async | std::launch::deferred, read)
+          : std::async(std::launch::deferred, read);
+  return pages;
+}
+
+bool DiskLog::CopyRows(const Item* items, const std::vector<Located>& located,
+                       Pages* pages_read, size_t floats, DiskError* error) {
+  const std::chrono::nanoseconds took = pages_read->took.get();
+  const std::vector<Run>& runs = pages_read->runs;
+  const std::vector<ReadRequest>& requests = pages_read->requests;
   Initials initials;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -32,6 +32,9 @@ int ShardNumberOf(int64_t key) {
 constexpr int64_t kSegmentShare = 64;
 constexpr int64_t kMostSegmentBytes = int64_t{4} << 20;
 
+// The least of them that a limit of all memory is to have room for.
+constexpr size_t kLimitedBuffers = 6;
+
 // Rows that lookups have read take at most this share of the memory for rows,
 // or this many bytes, which the lookups of a step seldom exceed.
 constexpr int64_t kRecentShare = 16;
@@ -49,8 +52,9 @@ std::unique_ptr<DiskTier> DiskTier::Open(ShardSet* shards, RowStore* store,
                                          std::unique_ptr<DiskIo> io,
                                          DiskError* error) {
   const int64_t row_bytes = static_cast<int64_t>(store->row_bytes());
-  const int64_t memory =
-      spec.memory_bytes != 0 ? spec.memory_bytes : spec.memory_rows * row_bytes;
+  int64_t memory = spec.memory_rows * row_bytes;
+  if (spec.memory_bytes != 0) memory = spec.memory_bytes;
+  if (spec.limit_bytes != 0) memory = spec.limit_bytes;
   std::unique_ptr<DiskTier> tier(new DiskTier(shards, store, spec, memory));
   const int64_t segment = std::min(memory / kSegmentShare, kMostSegmentBytes);
   tier->log_ =
@@ -67,7 +71,10 @@ DiskTier::DiskTier(ShardSet* shards, RowStore* store, const TierSpec& spec,
       store_(*store),
       spec_(spec),
       recent_(static_cast<size_t>(
-          std::max(memory_bytes / kRecentShare, kLeastRecentBytes))) {}
+          std::max(memory_bytes / kRecentShare, kLeastRecentBytes))),
+      limit_(spec.limit_bytes == 0 ? nullptr
+                                   : new MemoryLimit(spec.limit_bytes, shards,
+                                                     store, spec.warn)) {}
 
 bool DiskTier::Fail(DiskError* error) const {
   if (!spec_.owner.empty() && !error->text.empty()) {
@@ -77,6 +84,7 @@ bool DiskTier::Fail(DiskError* error) const {
 }
 
 int64_t DiskTier::RowsPerShard() const {
+  if (limit_ != nullptr) return limited_rows_ / kShards;
   const int64_t row_bytes =
       static_cast<int64_t>(log_->row_floats() * sizeof(float));
   const int64_t rows = spec_.memory_bytes != 0 ? spec_.memory_bytes / row_bytes
@@ -310,6 +318,13 @@ int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
 
 bool DiskTier::SpillExcess(DiskError* error) {
   const std::shared_lock<std::shared_mutex> lock(spilling_);
+  if (limit_ != nullptr) {
+    // As soon as a row is spilled, there are buffers.
+    const size_t buffers =
+        std::max(memory_bytes(), kLimitedBuffers * log_->segment_bytes());
+    limited_rows_ = limit_->RowsToKeep(shards_.n_rows() - spilled(),
+                                       static_cast<int64_t>(buffers));
+  }
   const uint64_t written_before = log_->counters().bytes_written;
   try {
     if (!Spill(error)) return Fail(error);
@@ -323,6 +338,7 @@ bool DiskTier::SpillExcess(DiskError* error) {
   } catch (const std::bad_alloc&) {
     // Nothing needs it now.
   }
+  if (limit_ != nullptr) limit_->GiveBack(shards_.n_rows() - spilled());
   return true;
 }
 

@@ -47,6 +47,7 @@
 #include <vector>
 
 #include "ops/core/storage/disk_log.h"
+#include "ops/core/table/memory_limit.h"
 #include "ops/core/table/recent_rows.h"
 #include "ops/core/table/row_store.h"
 #include "ops/core/table/rows_ahead.h"
@@ -65,6 +66,10 @@ struct TierSpec {
   Victims victims = Victims::kLeastCounted;
   int64_t memory_bytes = 0;
   std::string owner = {};  // Begins all errors, unless it is empty.
+  // If not 0, in place of the other two: of all that the table has in memory,
+  // index and buffers included (memory_limit.h).
+  int64_t limit_bytes = 0;
+  MemoryLimit::Warn warn = nullptr;
 };
 
 // A row on disk cannot be read or written; what() names file and remedy.
@@ -250,6 +255,8 @@ class DiskTier {
   RecentRows recent_;
   RowsAhead ahead_;
   std::mutex ahead_mutex_;  // Batches ahead come one by one. Taken first.
+  const std::unique_ptr<MemoryLimit> limit_;    // nullptr: it is for rows only.
+  std::atomic<int64_t> limited_rows_{kShards};  // As limit_ said last.
   // Of each shard; written under its lock.
   std::array<std::atomic<int64_t>, kShards> spilled_{};
   std::array<uint64_t, kShards> hand_{};  // Where the search for victims is.

@@ -380,7 +380,10 @@ int64_t EmbeddingTable::memory_bytes() const {
 }
 
 TierCounts EmbeddingTable::tier_counts() const {
-  return tier_ == nullptr ? TierCounts() : tier_->counts();
+  if (tier_ != nullptr) return tier_->counts();
+  TierCounts counts;
+  counts.memory_rows = size();
+  return counts;
 }
 
 void EmbeddingTable::TrackChanges() { shards_->set_tracks_changes(true); }

@@ -393,31 +393,37 @@ class EmbeddingTable {
     class RowReader {
      public:
       // entries (n): as List made them, each with a row. They and the snapshot
-      // outlive the object. max_bytes: memory for rows on disk.
+      // outlive the object. step >= 1: entries that the caller reads at a time.
+      // max_bytes: memory for rows on disk, if that is enough for a few steps.
       RowReader(const Snapshot& snapshot, const Entry* entries, size_t n,
-                size_t max_bytes = size_t{18} << 20);
-      // Gets ready for Row(i) with i in [begin, end), and may forget all else.
-      // Neither of them falls. Throws StorageError and std::bad_alloc.
-      void Load(size_t begin, size_t end);
+                size_t step, size_t max_bytes = size_t{21} << 20);
+      ~RowReader();
+      // Gets ready for Row(i) with i in [begin, begin + step), and may forget
+      // all else. Each call begins where the last one ended; the first one at
+      // 0. Throws StorageError and std::bad_alloc.
+      void Load(size_t begin);
       const float* Row(size_t i) const;  // (row_floats)
 
      private:
-      // Entries whose rows are at hand.
-      struct Window {
-        size_t begin = 0, end = 0;
-        std::vector<const float*> rows;
-        std::vector<float> from_disk;
-      };
-      // That from `begin` on, of at least so many entries.
-      Window Fill(size_t begin, size_t least) const;
+      // Entries whose rows are at hand, or being read.
+      struct Window;
+      using WindowPtr = std::unique_ptr<Window>;
+      // Begins to read the next entries that were not listed. `memory`: that of
+      // a window which is no longer needed.
+      void ReadNext(WindowPtr memory);
+      // Lists the entries of a window, which begins at listed_.
+      void List(Window* window) const;
 
       const Snapshot& snapshot_;
       const Entry* const entries_;
       const size_t n_;
+      const size_t step_;
       const size_t row_floats_;
       const size_t max_rows_;  // On disk, of a window.
-      Window last_, now_;
-      std::future<Window> next_;  // Destroyed first: it waits for its thread.
+      size_t listed_ = 0;      // Entries of windows so far.
+      WindowPtr now_;
+      // In order. Destroyed first: they wait for their threads.
+      std::deque<std::future<WindowPtr>> next_;
     };
     int64_t Freq(const Entry& entry) const;
     int64_t Version(const Entry& entry) const;  // -1: never applied.

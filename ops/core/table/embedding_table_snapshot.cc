@@ -22,12 +22,16 @@
 namespace rec_estimator {
 namespace {
 
-// A RowReader has the rows of so many windows: two that the caller uses and the
-// next one.
-constexpr size_t kWindows = 3;
-// A RowReader looks for rows on disk among so many times the entries whose rows
-// it has memory for.
+// A RowReader has the rows of so many windows: one that the caller uses, and
+// one that is being read.
+constexpr size_t kWindows = 2;
+// Bytes that a row on disk takes while it is looked for, beside its floats.
+constexpr size_t kListedBytes = 64;
+// A window has at most so many times the entries whose rows it has memory for,
+// because some are in memory.
 constexpr size_t kReadAhead = 2;
+// Entries ahead of the one that is looked at, whose buckets are fetched.
+constexpr size_t kPrefetched = 16;
 
 }  // namespace
 
@@ -162,65 +166,85 @@ const float* EmbeddingTable::Snapshot::Row(const Entry& entry) const {
   return from_disk_.back().data();
 }
 
+struct EmbeddingTable::Snapshot::RowReader::Window {
+  size_t begin = 0, end = 0;
+  std::vector<const float*> rows;
+  std::vector<DiskLog::Item> items;  // The rows on disk,
+  std::vector<float> from_disk;      // which are read to here.
+};
+
 EmbeddingTable::Snapshot::RowReader::RowReader(const Snapshot& snapshot,
                                                const Entry* entries, size_t n,
-                                               size_t max_bytes)
+                                               size_t step, size_t max_bytes)
     : snapshot_(snapshot),
       entries_(entries),
       n_(n),
+      step_(step),
       row_floats_(snapshot.table_.store_->arena().row_floats()),
-      max_rows_(std::max<size_t>(
-          1, max_bytes / kWindows / sizeof(float) / row_floats_)) {}
+      max_rows_(max_bytes / kWindows /
+                (row_floats_ * sizeof(float) + kListedBytes)) {}
 
-void EmbeddingTable::Snapshot::RowReader::Load(size_t begin, size_t end) {
+EmbeddingTable::Snapshot::RowReader::~RowReader() = default;
+
+void EmbeddingTable::Snapshot::RowReader::Load(size_t begin) {
   if (snapshot_.table_.tier_ == nullptr) return;
-  // [begin, end) is mostly in one window or in two.
-  while (now_.end < end) {
-    Window next = next_.valid() ? next_.get() : Fill(begin, end - begin);
-    last_ = std::move(now_);
-    now_ = std::move(next);
-    if (now_.end == n_) continue;
-    next_ = std::async(std::launch::async | std::launch::deferred,
-                       &RowReader::Fill, this, now_.end, end - begin);
+  if (now_ != nullptr && begin < now_->end) return;
+  while (next_.size() + 1 < kWindows && listed_ < n_) {
+    ReadNext(std::make_unique<Window>());
   }
-  if (begin >= now_.begin) return;
-  if (last_.end == now_.begin && begin >= last_.begin) return;
-  next_ = {};
-  now_ = Fill(begin, end - begin);
+  if (next_.empty()) return;
+  WindowPtr unused = std::exchange(now_, next_.front().get());
+  next_.pop_front();
+  if (listed_ == n_) return;
+  ReadNext(unused != nullptr ? std::move(unused) : std::make_unique<Window>());
 }
 
-EmbeddingTable::Snapshot::RowReader::Window
-EmbeddingTable::Snapshot::RowReader::Fill(size_t begin, size_t least) const {
+void EmbeddingTable::Snapshot::RowReader::List(Window* window) const {
   const RowArena::View view = snapshot_.table_.store_->view();
-  std::vector<DiskLog::Item> items;
-  Window window;
-  window.begin = begin;
-  least = std::min(least, n_ - begin);
-  const size_t most = std::min(n_ - begin, kReadAhead * max_rows_);
-  for (size_t i = 0; i < least || (i < most && items.size() < max_rows_); ++i) {
-    const EntryRef entry(entries_[begin + i].ref);
-    if (entry.is_spilled()) {
-      items.push_back({entry.place(), entries_[begin + i].key, nullptr});
+  window->begin = window->end = listed_;
+  window->rows.clear();
+  window->items.clear();
+  const size_t most = std::min(n_, listed_ + kReadAhead * max_rows_);
+  do {
+    const size_t end = std::min(n_, window->end + step_);
+    for (size_t i = window->end; i < end; ++i) {
+      if (i + kPrefetched < n_) {
+        PrefetchLine(EntryRef(entries_[i + kPrefetched].ref).bucket());
+      }
+      const EntryRef entry(entries_[i].ref);
+      const bool is_spilled = entry.is_spilled();
+      if (is_spilled) {
+        window->items.push_back({entry.place(), entries_[i].key, nullptr});
+      }
+      window->rows.push_back(is_spilled ? nullptr : view.Row(entry.row()));
     }
-    window.rows.push_back(entry.is_spilled() ? nullptr : view.Row(entry.row()));
-  }
-  window.end = begin + window.rows.size();
-  window.from_disk.resize(items.size() * row_floats_);
+    window->end = end;
+  } while (window->end + step_ <= most &&
+           window->items.size() + step_ <= max_rows_);
+  window->from_disk.resize(window->items.size() * row_floats_);
   size_t next = 0;
-  for (const float*& row : window.rows) {
+  for (const float*& row : window->rows) {
     if (row != nullptr) continue;
-    items[next].row = &window.from_disk[next * row_floats_];
-    row = items[next++].row;
+    DiskLog::Item& item = window->items[next];
+    item.row = &window->from_disk[next++ * row_floats_];
+    row = item.row;
   }
-  snapshot_.table_.tier_->Read(items.data(), items.size(), row_floats_);
-  return window;
+}
+
+void EmbeddingTable::Snapshot::RowReader::ReadNext(WindowPtr memory) {
+  List(memory.get());
+  listed_ = memory->end;
+  next_.push_back(std::async(
+      std::launch::async | std::launch::deferred,
+      [tier = snapshot_.table_.tier_.get(), floats = row_floats_](WindowPtr w) {
+        tier->Read(w->items.data(), w->items.size(), floats);
+        return w;
+      },
+      std::move(memory)));
 }
 
 const float* EmbeddingTable::Snapshot::RowReader::Row(size_t i) const {
-  if (snapshot_.table_.tier_ != nullptr) {
-    return i < now_.begin ? last_.rows[i - last_.begin]
-                          : now_.rows[i - now_.begin];
-  }
+  if (snapshot_.table_.tier_ != nullptr) return now_->rows[i - now_->begin];
   const EntryRef entry(entries_[i].ref);
   return snapshot_.table_.store_->view().Row(entry.row());
 }

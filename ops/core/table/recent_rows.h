@@ -82,15 +82,18 @@ class RecentRows {
     std::fill(places_.begin(), places_.end(), kNone);
   }
 
-  // Bytes of the rows that are kept.
+  // Memory of the rows that are kept, and for finding them.
   size_t bytes() const {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return rows_.capacity() * sizeof(float);
+    return rows_.capacity() * sizeof(float) +
+           places_.capacity() * sizeof(uint32_t) + slots_.size() * kNodeBytes +
+           slots_.bucket_count() * sizeof(void*);
   }
 
  private:
   static constexpr uint32_t kNone = ~uint32_t{0};  // No place of a log.
   static constexpr size_t kStamps = 4096;
+  static constexpr size_t kNodeBytes = 32;  // Of slots_, as malloc gives it.
 
   std::ptrdiff_t Offset(size_t slot) const {
     return static_cast<std::ptrdiff_t>(slot * floats_);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/core/table/row_arena.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <new>
 #include <utility>
@@ -21,6 +23,18 @@ constexpr uint64_t kFirstDirectory = 64;  // Blocks; 512 bytes.
 // 65,530 that a process may have. Untouched blocks occupy no memory.
 constexpr uint64_t kExtentShare = 8;
 constexpr uint64_t kMaxExtent = 32;
+
+constexpr uintptr_t kPage = 4096;
+
+// Gives the whole pages of [begin, end) back to the system. A hint: they stay
+// mapped, and if it fails, they stay in memory.
+void GiveBackPages(const float* begin, const float* end) {
+  const auto first = (reinterpret_cast<uintptr_t>(begin) + kPage - 1) & -kPage;
+  const auto last = reinterpret_cast<uintptr_t>(end) & -kPage;
+  if (first < last) {
+    madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  }
+}
 
 }  // namespace
 
@@ -55,7 +69,28 @@ bool RowArena::Take(uint64_t rows, uint64_t from_quota, uint32_t* first) {
   quota_ -= from_quota;
   *first = static_cast<uint32_t>(next_);
   next_ += rows;
+  in_memory_ = std::max(in_memory_, next_);
   return true;
+}
+
+void RowArena::Trim(uint64_t rows) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  next_ = std::min(next_, rows);
+  // Also of rows that were never handed out: huge pages may hold them.
+  float* const* const directory = directory_.load(std::memory_order_relaxed);
+  const uint64_t block_rows = uint64_t{1} << shift_;
+  for (uint64_t block = next_ >> shift_; block < blocks_; ++block) {
+    const float* const begin = directory[block];
+    const uint64_t kept =
+        block == next_ >> shift_ ? next_ & (block_rows - 1) : 0;
+    GiveBackPages(begin + kept * row_floats_, begin + block_rows * row_floats_);
+  }
+  in_memory_ = next_;
+}
+
+uint64_t RowArena::in_memory() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return in_memory_;
 }
 
 uint64_t RowArena::taken() const {
@@ -116,6 +151,7 @@ bool RowArena::Publish(Extents extent, uint64_t blocks) {
   }
   Keep(std::move(extent));
   blocks_ += blocks;
+  in_memory_ = blocks_ << shift_;
   directory_.store(directory, std::memory_order_release);
   return true;
 }
@@ -133,6 +169,7 @@ void RowArena::Clear() {
   directory_size_ = 0;
   blocks_ = 0;
   next_ = 0;
+  in_memory_ = 0;
 }
 
 void RowArena::Swap(RowArena* other) {
@@ -146,6 +183,7 @@ void RowArena::Swap(RowArena* other) {
   std::swap(directory_size_, other->directory_size_);
   std::swap(blocks_, other->blocks_);
   std::swap(next_, other->next_);
+  std::swap(in_memory_, other->in_memory_);
   std::swap(extents_, other->extents_);
 }
 

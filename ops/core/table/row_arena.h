@@ -19,13 +19,14 @@ namespace rec_estimator {
 // is handed out holds anything: its memory may have been another arena's.
 //
 // Rows are handed out in order and are never given back one by one: the caller
-// keeps a free row for reuse. After ReserveQuota, a Take from the quota cannot
+// keeps a free row for reuse, or makes the last rows free and gives back their
+// memory with Trim. After ReserveQuota, a Take from the quota cannot
 // fail.
 //
 // Thread rule: ReserveQuota, ReleaseQuota, Take and bytes may be called from
 // any thread. view() is for threads that are synchronized with the Take of each
-// row they read, which a shard's lock ensures. Clear and Swap need that no
-// other thread uses the arena.
+// row they read, which a shard's lock ensures. Clear, Swap and Trim need that
+// no other thread uses rows or takes some.
 class RowArena {
  public:
   explicit RowArena(size_t row_floats);  // row_floats >= 1
@@ -67,6 +68,14 @@ class RowArena {
   // there is no memory.
   bool Take(uint64_t rows, uint64_t from_quota, uint32_t* first);
 
+  // Takes back the rows from `rows` on, which nobody uses any more. Gives the
+  // memory of all rows that are not handed out to the system; it comes anew
+  // when they are. With rows = kAll, other threads may use rows and take some.
+  static constexpr uint64_t kAll = UINT64_MAX;
+  void Trim(uint64_t rows);
+  // The rows that may occupy memory, handed out or not.
+  uint64_t in_memory() const;
+
   uint64_t taken() const;  // Rows handed out.
   size_t bytes() const;    // Of the rows handed out.
 
@@ -99,6 +108,7 @@ class RowArena {
   uint64_t blocks_ = 0;          // Blocks that are mapped.
   uint64_t next_ = 0;            // Rows handed out.
   uint64_t quota_ = 0;           // Rows reserved and not taken yet.
+  uint64_t in_memory_ = 0;       // Of in_memory().
   Extents extents_;              // Owns blocks and directories.
 };
 

@@ -30,9 +30,9 @@ struct Contents {
     snapshot.List(0, kBuckets, SerialFor, &with_row, &without);
     // So little memory that a list is read in several parts.
     EmbeddingTable::Snapshot::RowReader rows(
-        snapshot, with_row.data(), with_row.size(), size_t{256} << 10);
+        snapshot, with_row.data(), with_row.size(), 1, size_t{256} << 10);
     for (size_t i = 0; i < with_row.size(); ++i) {
-      rows.Load(i, i + 1);
+      rows.Load(i);
       const float* row = rows.Row(i);
       if (table.tier() != nullptr) {
         copies.emplace_back(row, row + table.row_floats());

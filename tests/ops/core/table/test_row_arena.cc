@@ -49,6 +49,33 @@ TEST(RowsThatFillCacheLinesAreAlignedToThem) {
   }
 }
 
+TEST(TrimmedRowsAreHandedOutAgainAndKeepNoMemory) {
+  for (const size_t floats : {size_t{32}, size_t{1101}}) {
+    RowArena arena(floats);
+    uint32_t first;
+    EXPECT_TRUE(arena.ReserveQuota(5));
+    EXPECT_TRUE(arena.Take(40000, 0, &first));
+    for (uint32_t r = 0; r < 40000; ++r) arena.view().Row(r)[0] = 1 + r;
+    arena.Trim(12345);
+    EXPECT_EQ(arena.taken(), 12345u);
+    EXPECT_EQ(arena.bytes(), 12345 * floats * sizeof(float));
+    arena.Trim(20000);
+    EXPECT_EQ(arena.taken(), 12345u);
+    const RowArena::View view = arena.view();
+    uint32_t kept = 0, cleared = 0;
+    for (uint32_t r = 0; r < 40000; ++r) {
+      if (r < 12345) EXPECT_EQ(view.Row(r)[0], static_cast<float>(1 + r));
+      // New pages are zeros. A page that is shared with other rows is kept.
+      if (r >= 12345) (view.Row(r)[0] == 0 ? cleared : kept) += 1;
+    }
+    EXPECT_TRUE(cleared > 100 * kept);
+    EXPECT_TRUE(arena.Take(40000 - 12345, 5, &first));
+    EXPECT_EQ(first, 12345u);
+    view.Row(39999)[0] = 7;
+    EXPECT_EQ(arena.view().Row(39999)[0], 7.0f);
+  }
+}
+
 TEST(QuotaTakesNoRowAndIsRefusedBeyondTheLimit) {
   RowArena arena(4);
   EXPECT_TRUE(arena.ReserveQuota(1000));

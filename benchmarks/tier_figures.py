@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures of docs/storage.md, for benchmarks/figures.py.
+
+Each function takes the raw result of bench_tiers.py, of which any case may be missing.
+"""
+
+from typing import Any, Dict, List, Tuple
+
+Table = Tuple[List[str], List[List[str]]]
+
+
+def steps(found: Dict[str, Any]) -> Table:
+    """Steps of a table without files, of one with files and of RocksDB, one law of keys a line."""
+    header = [
+        "keys of a step",
+        "all in memory, ms",
+        f"{found['steps']['share']:.0%} in memory, ms",
+        "misses",
+        "misses/s, of the disk's limit",
+        "CPU \u00b5s a miss",
+    ]
+    rows = []
+    for what, one in found["steps"]["summary"].items():
+        misses = ["0", "\u2013", "\u2013"]
+        if "misses_per_second" in one:
+            misses = [
+                f"{one['misses']:,.0f}",
+                f"{one['misses_per_second']:,.0f}, {one['of_the_limit']:.2f}",
+                f"{one['cpu_us_a_miss']:.1f}",
+            ]
+        times = [f"{one['memory_ms']:.0f}", f"{one['disk_ms']:.0f}"]
+        rows.append([what.replace("zipf", "Zipf"), *times, *misses])
+    return header, rows
+
+
+def sentences(found: Dict[str, Any]) -> List[str]:
+    """What the cases save and rocksdb have found."""
+    said = []
+    if "save" in found:
+        one = found["save"]["summary"]
+        said.append(
+            f"A save of this table takes {one['table_seconds']:.1f} s. To read its files and write "
+            "as much as the checkpoint, in sequence, takes the disk "
+            f"{one['plain_seconds']:.1f} s: {one['of_the_plain_file']:.2f} of its speed."
+        )
+    if "rocksdb" in found:
+        ((what, one),) = found["rocksdb"]["summary"].items()
+        ours = found["steps"]["summary"][what]["disk_ms"]
+        said.append(
+            f"RocksDB, with the same rows and a cache as large as these in memory, takes "
+            f"{one['ms']:,.0f} ms to read and write the {one['rows']:,.0f} rows of a step of "
+            f"{what.replace('zipf', 'Zipf')}, {one['ms'] / ours:.1f} times as long as a whole step "
+            "here."
+        )
+    return said
