@@ -145,9 +145,10 @@ def _count(python: str, environment: pathlib.Path, settings: Settings) -> Dict[s
         print("running the failed tests again, one at a time", flush=True)
         # Pytest's cache has their names. Without a name, --lfnf=none runs no test.
         again = _pytest(python, environment, ["--lf", "--lfnf=none", *settings.tests])
-        counts["again"] = again["passed"]
-        counts["passed"] += again["passed"]
-        counts["failed"] -= again["passed"]
+        # It may also run tests that passed.
+        counts["again"] = counts["failed"] - again["failed"]
+        counts["passed"] += counts["again"]
+        counts["failed"] = again["failed"]
     return counts
 
 

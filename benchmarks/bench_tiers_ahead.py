@@ -28,7 +28,8 @@ import numpy as np
 
 from benchmarks import rounds as rounds_lib
 from benchmarks.bench_table import BATCH, DIM, FIELDS, LEARNING_RATE, fill_op
-from benchmarks.bench_tiers import EXPONENTS, PART, scattered
+from benchmarks.bench_tiers import EXPONENTS
+from benchmarks.tier_systems import PART, scattered
 
 STEPS = 20  # Of a round.
 WARM_UP = 15  # Steps before each round; ten batches wait for a step.
