@@ -501,8 +501,11 @@ def sessions(folder):
     return json.loads((folder / "found.json").read_text())
 
 
-def relative_folder(folder):
-    """A ps that works in another folder; the error of a Saver with a relative path."""
+def folder_of_each_task(folder):
+    """A ps that works in another folder. Saves to a relative path, and to one that each task has.
+
+    Returns the files of the first, the error of the second and its files.
+    """
     job = Job(folder, ps=1)
 
     def serve_elsewhere(folder):
@@ -520,8 +523,9 @@ def relative_folder(folder):
             saver = rec.Saver(sharded=True)
             with tf.Session(server.target) as session:
                 session.run(tf.global_variables_initializer())
+                saver.save(session, "relative/model")
                 try:
-                    saver.save(session, "relative/model")
+                    saver.save(session, "/proc/self/cwd/own/model")
                 except tf.errors.NotFoundError as error:
                     (folder / "error").write_text(error.message)
 
@@ -530,7 +534,7 @@ def relative_folder(folder):
         os.chdir(folder)
         job.start("chief", 0, save)
         job.wait("chief", 0)
-        return [(folder / "error").read_text(), os.listdir("relative")]
+        return [os.listdir("relative"), (folder / "error").read_text(), os.listdir("own")]
     finally:
         job.close()
 

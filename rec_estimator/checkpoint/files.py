@@ -184,10 +184,11 @@ def make_work_folder(folder: str) -> Tuple[str, Optional[int]]:
       folder: Where to make it.
 
     Returns:
-      Its path, and the file descriptor that holds the lock: None if the file system has no locks.
+      Its path, absolute, so that tasks of a cluster that work in other folders find it, and the
+      file descriptor that holds the lock: None if the file system has no locks.
     """
     while True:
-        path = tempfile.mkdtemp(prefix=WORK_FOLDER, dir=folder)
+        path = tempfile.mkdtemp(prefix=WORK_FOLDER, dir=os.path.abspath(folder))
         lock = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
