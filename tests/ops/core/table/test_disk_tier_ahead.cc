@@ -177,7 +177,7 @@ TEST(ATableInMemoryIsLeftAlone) {
   EXPECT_TRUE(ApplyOnes(&table, {1, 2, 3}));
   EXPECT_TRUE(BringInAhead(&table, {1, 2, 4}));
   EXPECT_EQ(table.size(), 3);
-  EXPECT_EQ(table.tier_counts().memory_rows, 0);
+  EXPECT_EQ(table.tier_counts().bytes_read, 0);
 }
 
 TEST(AnEmptiedTableHasNoRowsAhead) {
