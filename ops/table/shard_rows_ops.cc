@@ -51,7 +51,7 @@ REGISTER_OP("RecEstimator>ShardRowsMerge")
 Brings rows of shards into the order of a batch: what DynamicStitch gives.
 
 shards: [n]. The shard of each row of the batch, in [0, N).
-rows: By shard, [its rows, ...], in the order of the batch.
+rows: Each [rows of the shard, ...], in the order of the batch.
 values: [n, ...].
 )doc");
 
@@ -66,7 +66,7 @@ Divides the rows of a batch among shards: what ShardRowsMerge takes.
 
 shards: [n]. The shard of each row of the batch, in [0, N).
 values: [n, ...].
-rows: By shard, [its rows, ...], in the order of the batch.
+rows: Each [rows of the shard, ...], in the order of the batch.
 )doc");
 
 }  // namespace
