@@ -15,7 +15,6 @@
 #include "ops/table/graph_edits.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/node_def_builder.h"
-#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/graph/graph.h"
 
@@ -27,7 +26,6 @@ using tensorflow::Edge;
 using tensorflow::Graph;
 using tensorflow::Node;
 using tensorflow::NodeDefBuilder;
-using tensorflow::Tensor;
 
 // The ops that one op replaces.
 struct Removal {
@@ -39,28 +37,18 @@ struct Removal {
   std::vector<Node*> gathers;
 };
 
-// Whether an output is one int64, which is always the same.
-bool IsConstant(const Output& output, int64_t* value) {
-  Tensor tensor;
-  if (!output.node->IsConstant() ||
-      !tensorflow::GetNodeAttr(output.node->attrs(), "value", &tensor).ok() ||
-      tensor.dtype() != tensorflow::DT_INT64 || tensor.dims() != 0) {
-    return false;
-  }
-  *value = tensor.scalar<int64_t>()();
-  return true;
-}
-
 // Finds the ids and the padding that NotEqual compares. TensorFlow's optimizer
 // sorts the inputs of a commutative op by name.
 bool IsTest(const Node& node, Removal* removal) {
   Output inputs[2];
-  if (node.type_string() != "NotEqual" || !InputOf(node, 0, &inputs[0]).ok() ||
+  if (node.type_string() != "NotEqual" ||
+      node.input_type(0) != tensorflow::DT_INT64 ||
+      !InputOf(node, 0, &inputs[0]).ok() ||
       !InputOf(node, 1, &inputs[1]).ok()) {
     return false;
   }
   for (const int i : {0, 1}) {
-    if (!IsConstant(inputs[i], &removal->padding)) continue;
+    if (!IsConstantScalar(inputs[i], &removal->padding)) continue;
     removal->constant = inputs[i].node;
     removal->ids = inputs[1 - i];
     return true;

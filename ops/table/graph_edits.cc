@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/public/session_options.h"
 
@@ -122,6 +123,22 @@ Status InputOf(const Node& node, int i, Output* output) {
   TF_RETURN_IF_ERROR(node.input_edge(i, &edge));
   *output = {edge->src(), edge->src_output()};
   return Status();
+}
+
+bool IsConstantScalar(const Output& output, int64_t* value) {
+  tensorflow::Tensor tensor;
+  if (!output.node->IsConstant() ||
+      !tensorflow::GetNodeAttr(output.node->attrs(), "value", &tensor).ok() ||
+      tensor.dims() != 0) {
+    return false;
+  }
+  if (tensor.dtype() == tensorflow::DT_INT32) {
+    *value = tensor.scalar<int32_t>()();
+    return true;
+  }
+  if (tensor.dtype() != tensorflow::DT_INT64) return false;
+  *value = tensor.scalar<int64_t>()();
+  return true;
 }
 
 Status AppendInputs(const Node& node, int begin, int n,

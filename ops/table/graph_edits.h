@@ -3,9 +3,10 @@
 //
 // They run at POST_REWRITE_FOR_EXEC: then a graph is placed and pruned to what
 // the fetches of a step need. All earlier passes rewrite the graph of the
-// session, from which later fetches are pruned. pack_transfers_pass.cc runs
-// first (phase 0), because it needs the lookups as they were written;
-// fuse_lookups_pass.cc (phase 1) fuses those that are left.
+// session, from which later fetches are pruned. In phase 0, in any order:
+// drop_padding_pass.cc, shard_rows_pass.cc, and pack_transfers_pass.cc, which
+// needs the lookups as they were written. In phase 1: fuse_lookups_pass.cc,
+// which fuses those that are left.
 //
 // STAGES AND LEVELS
 //
@@ -69,6 +70,9 @@ absl::Status InputOf(const tensorflow::Node& node, int i, Output* output);
 // Appends the inputs [begin, begin + n) of a node.
 absl::Status AppendInputs(const tensorflow::Node& node, int begin, int n,
                           std::vector<Output>* inputs);
+
+// Whether an output is an int32 or int64 [] that is always the same.
+bool IsConstantScalar(const Output& output, int64_t* value);
 
 // What NodeDefBuilder takes as inputs.
 tensorflow::NodeDefBuilder::NodeOut NodeOutOf(const Output& output);

@@ -35,17 +35,9 @@ using tensorflow::Graph;
 using tensorflow::Node;
 using tensorflow::NodeDefBuilder;
 
-bool IsConstantScalar(const Output& output, int64_t value) {
-  tensorflow::Tensor tensor;
-  if (!output.node->IsConstant() ||
-      !tensorflow::GetNodeAttr(output.node->attrs(), "value", &tensor).ok() ||
-      tensor.dims() != 0) {
-    return false;
-  }
-  return (tensor.dtype() == tensorflow::DT_INT32 &&
-          tensor.scalar<int32_t>()() == value) ||
-         (tensor.dtype() == tensorflow::DT_INT64 &&
-          tensor.scalar<int64_t>()() == value);
+bool IsAlways(const Output& output, int64_t expected) {
+  int64_t value;
+  return IsConstantScalar(output, &value) && value == expected;
 }
 
 // Whether an output is 0, 1, 2, ...
@@ -53,8 +45,8 @@ bool IsCount(const Output& output) {
   Output start, delta;
   if (output.node->type_string() == "Range") {
     return InputOf(*output.node, 0, &start).ok() &&
-           InputOf(*output.node, 2, &delta).ok() &&
-           IsConstantScalar(start, 0) && IsConstantScalar(delta, 1);
+           InputOf(*output.node, 2, &delta).ok() && IsAlways(start, 0) &&
+           IsAlways(delta, 1);
   }
   tensorflow::Tensor tensor;
   if (!output.node->IsConstant() ||
@@ -111,11 +103,14 @@ bool IsStitch(const ShardPlaces& places, const Node& node) {
 bool IsGather(const Node& node, Output* values) {
   Output axis;
   int batch_dims = 0;
+  // One op for all shards waits for what any of them waits for, so none may
+  // wait for more than its inputs: that may depend on another shard's rows.
   return node.type_string() == "GatherV2" && IsFloat(node, "Tparams") &&
+         ControlInputs(node).empty() &&
          tensorflow::GetNodeAttr(node.attrs(), "batch_dims", &batch_dims)
              .ok() &&
          batch_dims == 0 && InputOf(node, 0, values).ok() &&
-         InputOf(node, 2, &axis).ok() && IsConstantScalar(axis, 0);
+         InputOf(node, 2, &axis).ok() && IsAlways(axis, 0);
 }
 
 // False: the node does not divide places among shards.
@@ -155,7 +150,7 @@ class Replacer {
     TF_RETURN_IF_ERROR(InputOf(*places_.partition, 1, &shards_));
     for (Node* stitch : places_.stitches) TF_RETURN_IF_ERROR(Merge(stitch));
     for (const auto& [values, gathers] : places_.gathers) {
-      TF_RETURN_IF_ERROR(Split({values.first, values.second}, gathers));
+      TF_RETURN_IF_ERROR(Split(gathers));
     }
     RemoveUnused(places_.partition);
     return Status();
@@ -179,10 +174,13 @@ class Replacer {
     return Status();
   }
 
-  Status Split(const Output& values, const std::vector<Node*>& gathers) {
+  Status Split(const std::vector<Node*>& gathers) {
     for (const Node* gather : gathers) {
       if (gather == nullptr) return Status();
     }
+    // Not those of FindUses, which may have been replaced since.
+    Output values;
+    TF_RETURN_IF_ERROR(InputOf(*gathers[0], 0, &values));
     NodeDefBuilder builder(graph_->NewName(gathers[0]->name() + "/split"),
                            "RecEstimator>ShardRowsSplit");
     builder.Input(NodeOutOf(shards_))

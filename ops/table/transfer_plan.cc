@@ -63,14 +63,8 @@ Status AppendSources(const Output& keys, std::vector<Output>* sources) {
     const int n = source.node->num_inputs() - 1;
     Output axis;
     TF_RETURN_IF_ERROR(InputOf(*source.node, n, &axis));
-    tensorflow::Tensor value;
-    if (IsConstant(axis) &&
-        tensorflow::GetNodeAttr(axis.node->attrs(), "value", &value).ok() &&
-        value.NumElements() == 1 &&
-        (value.dtype() == tensorflow::DT_INT32
-             ? value.flat<int32_t>()(0) == 0
-             : value.dtype() == tensorflow::DT_INT64 &&
-                   value.flat<int64_t>()(0) == 0)) {
+    int64_t value;
+    if (IsConstantScalar(axis, &value) && value == 0) {
       for (int i = 0; i < n; ++i) {
         Output part;
         TF_RETURN_IF_ERROR(InputOf(*source.node, i, &part));

@@ -170,6 +170,35 @@ def test_rows_that_are_stitched_otherwise_stay(stitch):
     np.testing.assert_array_equal(*values)
 
 
+def test_rows_that_were_merged_are_split_again():
+    """The gathers read what the pass itself replaces."""
+    keys = tf.placeholder(tf.int64, [None])
+    values = rec.embedding_lookup(partitioned_table(), keys)
+    [stitch] = [op for op in tf.get_default_graph().get_operations() if op.type == "DynamicStitch"]
+    parts = [tf.gather(stitch.outputs[0], places) for places in stitch.inputs[:2]]
+    feed = {keys: [3, 4, 6, 1, 5]}
+    with session() as one:
+        one.run(tf.global_variables_initializer())
+        (whole, even, odd), types = run_step(one, [values, *parts], feed)
+    assert MERGE in types and SPLIT in types and "GatherV2" not in types
+    np.testing.assert_array_equal(even, whole[[1, 2]])
+    np.testing.assert_array_equal(odd, whole[[0, 3, 4]])
+
+
+def test_gathers_that_wait_for_each_other_stay():
+    keys = tf.placeholder(tf.int64, [None])
+    values = rec.embedding_lookup(partitioned_table(), keys)
+    [stitch] = [op for op in tf.get_default_graph().get_operations() if op.type == "DynamicStitch"]
+    even = tf.gather(values, stitch.inputs[0])
+    with tf.control_dependencies([even + 1]):
+        odd = tf.gather(values, stitch.inputs[1])
+    with session() as one:
+        one.run(tf.global_variables_initializer())
+        (whole, rows), types = run_step(one, [values, odd], {keys: [3, 4, 6, 1, 5]})
+    assert MERGE in types and SPLIT not in types
+    np.testing.assert_array_equal(rows, whole[[0, 3, 4]])
+
+
 def test_places_that_something_else_reads_stay():
     keys = tf.placeholder(tf.int64, [None])
     table = partitioned_table()
