@@ -51,7 +51,8 @@ Vectors = List[List["tf.Tensor"]]
 Lookup = Callable[[Dict[str, "tf.Tensor"], Sequence[int], int], Vectors]
 
 
-def _layers(inputs: tf.Tensor, units: Sequence[int], name: str, last_relu: bool) -> tf.Tensor:
+def layers(inputs: tf.Tensor, units: Sequence[int], name: str, last_relu: bool) -> tf.Tensor:
+    """Dense layers with Relu; the last one only with ``last_relu``."""
     import tensorflow.compat.v1 as tf
 
     for number, width in enumerate(units):
@@ -72,7 +73,7 @@ def wide_and_deep(vectors: Vectors, numbers: tf.Tensor) -> tf.Tensor:
     import tensorflow.compat.v1 as tf
 
     deep = tf.concat([*vectors[0], numbers], axis=1)
-    return _layers(deep, [1024, 512, 256, 1], "deep", False) + tf.add_n(vectors[1])
+    return layers(deep, [1024, 512, 256, 1], "deep", False) + tf.add_n(vectors[1])
 
 
 def deepfm(vectors: Vectors, numbers: tf.Tensor) -> tf.Tensor:
@@ -84,20 +85,20 @@ def deepfm(vectors: Vectors, numbers: tf.Tensor) -> tf.Tensor:
     sum_of = tf.reduce_sum(tf.square(stacked), axis=1)
     pairs = 0.5 * tf.reduce_sum(of_sum - sum_of, axis=1, keepdims=True)
     deep = tf.concat([tf.reshape(stacked, [-1, len(vectors[0]) * DIM]), numbers], axis=1)
-    return _layers(deep, [400, 400, 400, 1], "deep", False) + tf.add_n(vectors[1]) + pairs
+    return layers(deep, [400, 400, 400, 1], "deep", False) + tf.add_n(vectors[1]) + pairs
 
 
 def dlrm(vectors: Vectors, numbers: tf.Tensor) -> tf.Tensor:
     """Logits [B, 1]; layers of Naumov et al. (2019) for Criteo Kaggle."""
     import tensorflow.compat.v1 as tf
 
-    bottom = _layers(numbers, [512, 256, 64, DIM], "bottom", True)
+    bottom = layers(numbers, [512, 256, 64, DIM], "bottom", True)
     stacked = tf.stack([bottom, *vectors[0]], axis=1)
     products = tf.matmul(stacked, stacked, transpose_b=True)
     rows, columns = np.tril_indices(len(vectors[0]) + 1, -1)
     n = len(vectors[0]) + 1
     pairs = tf.gather(tf.reshape(products, [-1, n * n]), rows * n + columns, axis=1)
-    return _layers(tf.concat([bottom, pairs], axis=1), [512, 256, 1], "top", False)
+    return layers(tf.concat([bottom, pairs], axis=1), [512, 256, 1], "top", False)
 
 
 NETS = {"wide_and_deep": wide_and_deep, "deepfm": deepfm, "dlrm": dlrm}

@@ -17,7 +17,7 @@ describes the measurement. The raw result is written after each case:
   --rocksdb FOLDER, after: pip install --no-deps --target FOLDER rocksdict
 * shares: steps of smaller tables (--share_rows) with 2 to 100 % of their rows in memory.
 
-In the same run, the C++ probe of the disk log reads random pages of 4 KiB with O_DIRECT, 32 at a
+In the same run, the C++ probe of the disk log reads random pages of 4 KiB with O_DIRECT, 64 at a
 time (make bench-disk). Its faster reader is the limit of the disk.
 
 Figures: ms a step, median over the rounds; misses a step; misses per second of a step, and their

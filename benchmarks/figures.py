@@ -179,6 +179,18 @@ def small_batches() -> str:
     )
 
 
+def step_lists() -> str:
+    """docs/core_measurements.md: the tables of a model's step, with and without shared lists."""
+    phases = ("lookup", "reserve", "apply", "all")
+    rows: Dict[int, List[str]] = {}
+    for one in result("core_step_lists")["figures"]:
+        cells = rows.setdefault(one["keys_of_a_table"], [f"{one['keys_of_a_table']:,}"])
+        cells.append(" + ".join(f"{one['ns_of_cpu_a_key'][phase]:.0f}" for phase in phases[:-1]))
+        cells[-1] += f" = {one['ns_of_cpu_a_key']['all']:.0f} ns"
+    header = ["keys of a table", *(f"{way}: lookup + reserve + apply" for way in ("alone", "listed"))]
+    return table(header, rows.values())
+
+
 def group_lookups() -> str:
     """docs/core_measurements.md: a group lookup against the single lookups it replaces."""
     found: Dict[int, Dict[int, str]] = {}
@@ -483,6 +495,7 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "bloom-generations": bloom_generations,
     "small-batches": small_batches,
     "distinct-lookups": distinct_lookups,
+    "step-lists": step_lists,
     "group-lookups": group_lookups,
     "models": models,
     "model-speed": model_speed,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads many small pieces of files at once, so that an SSD works on up to 32 of
+// Reads many small pieces of files at once, so that an SSD works on up to 64 of
 // them at a time.
 //
 // A single synchronous read keeps an SSD idle for most of its latency. There
@@ -16,7 +16,7 @@
 namespace rec_estimator {
 
 // Reads of one batch that are in flight together.
-inline constexpr unsigned kReadDepth = 32;
+inline constexpr unsigned kReadDepth = 64;
 
 struct ReadRequest {
   int file;         // Descriptor.

@@ -126,7 +126,7 @@ class DiskLog {
     int64_t key;  // That Append got; checked.
     float* row;   // (floats) Read copies the beginning of the row there.
   };
-  // Reads the first `floats` floats of rows (n) in any order, up to 32 pages at
+  // Reads the first `floats` floats of rows (n) in any order, up to 64 pages at
   // a time and each page once. floats <= row_floats(). False: *error names the
   // file and the position of the first page that failed; what the items' `row`
   // points to is then undefined. Throws std::bad_alloc.
