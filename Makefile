@@ -82,8 +82,7 @@ docs: library ## write the pages' figures and pictures again, from benchmarks/re
 	$(BIN)/python -m benchmarks.bench_serving --only_plot --output benchmarks/results/bench_serving.json --plot docs/serving_latency.png
 	$(BIN)/python -m benchmarks.bench_growth --only_plot --output benchmarks/results/bench_growth.json --plot docs/growth.png
 	$(BIN)/python -m benchmarks.bench_distributed --only_plot --output benchmarks/results/bench_distributed.json --plot docs/scaling.png
-	test ! -f benchmarks/results/bench_tiers.json || \
-	  $(BIN)/python -m benchmarks.bench_tiers --only_plot --output benchmarks/results/bench_tiers.json --plot docs/storage_shares.png
+	$(BIN)/python -m benchmarks.bench_tiers --only_plot --output benchmarks/results/bench_tiers.json --plot docs/storage_shares.png
 	$(BIN)/python -m benchmarks.draw_serving_graph docs/serving_graph.png
 	$(BIN)/python -m benchmarks.draw_compression_stages docs/sample_compression.png
 

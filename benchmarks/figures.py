@@ -473,14 +473,16 @@ def row_stddev() -> str:
 
 def storage() -> str:
     """docs/storage.md: tables whose rows are mostly on disk."""
-    if not (RESULTS / "bench_tiers.json").is_file():
-        return "Not measured yet."
     found = result("bench_tiers")
-    blocks = [table(*tier_figures.steps(found)), *tier_figures.sentences(found)]
-    if "shares" in found:
-        caption = f"speed of steps over the share of {found['shares']['rows']:,} rows in memory"
-        blocks.append(f"![{caption}](storage_shares.png)")
-    return "\n\n".join(blocks)
+    caption = f"speed of steps over the share of {found['shares']['rows']:,} rows in memory"
+    picture = f"![{caption}](storage_shares.png)"
+    steps = table(*tier_figures.steps(found))
+    return "\n\n".join([steps, *tier_figures.sentences(found), picture])
+
+
+def storage_ahead() -> str:
+    """docs/storage.md: reading ahead of the step."""
+    return table(*tier_figures.ahead(result("bench_tiers_ahead")))
 
 
 FIGURES: Dict[str, Callable[[], str]] = {
@@ -500,6 +502,7 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "models": models,
     "model-speed": model_speed,
     "storage": storage,
+    "storage-ahead": storage_ahead,
     "soak": soak,
     "soak-ps": soak_ps,
     "filter-sweep": filter_sweep,

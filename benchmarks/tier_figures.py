@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The figures of docs/storage.md, for benchmarks/figures.py.
 
-Each function takes the raw result of bench_tiers.py, of which any case may be missing.
+Each function takes a raw result: of bench_tiers.py, unless it says otherwise.
 """
 
 from typing import Any, Dict, List, Tuple
@@ -30,6 +30,28 @@ def steps(found: Dict[str, Any]) -> Table:
             ]
         times = [f"{one['memory_ms']:.0f}", f"{one['disk_ms']:.0f}"]
         rows.append([what.replace("zipf", "Zipf"), *times, *misses])
+    return header, rows
+
+
+def ahead(found: Dict[str, Any]) -> Table:
+    """Steps whose rows the dataset reads ahead, of bench_tiers_ahead.py, one law of keys a line.
+
+    A step that waits for the disk only, or for its net only, is as fast as reading ahead can be.
+    """
+    header = [
+        "keys of a step",
+        "all in memory, ms",
+        "read by the step, ms",
+        "read ahead, ms",
+        "times as fast",
+        "at most",
+    ]
+    rows = []
+    for what, one in found["summary"].items():
+        memory, step = one["memory_ms"], one["step_ms"]
+        times = [f"{ms:.0f}" for ms in (memory, step, one["ahead_ms"])]
+        most = step / max(memory, step - memory)
+        rows.append([what.replace("zipf", "Zipf"), *times, f"{one['gain']:.2f}", f"{most:.2f}"])
     return header, rows
 
 
