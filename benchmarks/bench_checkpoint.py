@@ -153,7 +153,7 @@ def _memory(name: str) -> int:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith(name))
 
 
-def _peak_during(call: Callable[[], Any]) -> Tuple[int, int]:
+def peak_during(call: Callable[[], Any]) -> Tuple[int, int]:
     """Returns (resident memory before the call, peak during it), in bytes."""
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")  # Resets the peak.
@@ -174,11 +174,11 @@ def _measure_memory(folder: str, rows: int, what: str, pipe: Connection) -> None
         session.run(tf.global_variables_initializer())
         if what == "save":
             _fill(session, keys, train, rows)
-            before, peak = _peak_during(lambda: saver.save(session, prefix))
+            before, peak = peak_during(lambda: saver.save(session, prefix))
             extra = peak - before
         else:
             empty = session.run(table.memory_bytes())
-            before, peak = _peak_during(lambda: saver.restore(session, prefix))
+            before, peak = peak_during(lambda: saver.restore(session, prefix))
             extra = peak - before - (session.run(table.memory_bytes()) - empty)
         assert session.run(table.size()) == rows
         pipe.send((int(session.run(table.memory_bytes())), int(extra)))

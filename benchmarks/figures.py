@@ -187,7 +187,10 @@ def step_lists() -> str:
         cells = rows.setdefault(one["keys_of_a_table"], [f"{one['keys_of_a_table']:,}"])
         cells.append(" + ".join(f"{one['ns_of_cpu_a_key'][phase]:.0f}" for phase in phases[:-1]))
         cells[-1] += f" = {one['ns_of_cpu_a_key']['all']:.0f} ns"
-    header = ["keys of a table", *(f"{way}: lookup + reserve + apply" for way in ("alone", "listed"))]
+    header = [
+        "keys of a table",
+        *(f"{way}: lookup + reserve + apply" for way in ("alone", "listed")),
+    ]
     return table(header, rows.values())
 
 

@@ -63,7 +63,9 @@ def sentences(found: Dict[str, Any]) -> List[str]:
         said.append(
             f"A save of this table takes {one['table_seconds']:.1f} s. To read its files and write "
             "as much as the checkpoint, in sequence, takes the disk "
-            f"{one['plain_seconds']:.1f} s: {one['of_the_plain_file']:.2f} of its speed."
+            f"{one['plain_seconds']:.1f} s: {one['of_the_plain_file']:.2f} of its speed. A save "
+            f"needs {one['memory_mib']:.0f} MiB beyond the table; {one['promised_mib']:.0f} are "
+            "promised."
         )
     if "rocksdb" in found:
         ((what, one),) = found["rocksdb"]["summary"].items()

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 
+from benchmarks.bench_checkpoint import peak_during
 from benchmarks.bench_table import BATCH, DIM, FIELDS, LEARNING_RATE, fill_op
 
 STEPS = 3  # Of a round.
@@ -75,8 +76,7 @@ def _runs(
             for _ in range(warm_up):
                 step(draws[what]())
         ready[what] = [draws[what]() for _ in range(STEPS)]
-        with open(report, "a") as file:
-            file.write(json.dumps({"what": what, "resident": resident_bytes(), **counts()}) + "\n")
+        _append(report, {"what": what, "resident": resident_bytes(), **counts()})
 
     runs: Runs = {}
     for what in draws:
@@ -137,9 +137,21 @@ def build_table(
     step = session.make_callable(tf.group(train, values), [keys])
     runs = _runs(draws, step, found, report, WARM_UP)
     prefix = os.path.join(folder, "model")
+    table_bytes = table.memory_bytes()
+
+    def save() -> None:
+        before, peak = peak_during(lambda: saver.save(session, prefix, write_meta_graph=False))
+        sizes = {"table": int(session.run(table_bytes)), "beyond": peak - before}
+        _append(report, {"what": "save", **sizes})
+
     runs["before save"] = lambda: _remove(folder, "model*")
-    runs["save"] = lambda: saver.save(session, prefix, write_meta_graph=False)
+    runs["save"] = save
     return runs
+
+
+def _append(report: str, found: Dict[str, Any]) -> None:
+    with open(report, "a") as file:
+        file.write(json.dumps(found) + "\n")
 
 
 def _remove(folder: str, pattern: str) -> None:
@@ -171,8 +183,7 @@ def build_plain_file(folder: str, report: str) -> Runs:
             sizes["written"] += os.writev(file, [memory])
         os.fsync(file)
         os.close(file)
-        with open(report, "a") as lines:
-            lines.write(json.dumps(sizes) + "\n")
+        _append(report, sizes)
 
     return {"before save": lambda: _remove(folder, "plain"), "save": read_and_write}
 
