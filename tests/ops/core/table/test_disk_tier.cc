@@ -24,13 +24,6 @@ namespace rec_estimator {
 namespace {
 
 // Of one comparison.
-#if defined(__SANITIZE_THREAD__)
-constexpr int kOperations = 20;  // About thirty times slower there.
-#elif defined(__SANITIZE_ADDRESS__)
-constexpr int kOperations = 50;  // About ten times slower there.
-#else
-constexpr int kOperations = 300;
-#endif
 
 // Runs operations on twins whose rows fill several segments.
 void CompareTwins(int dim, const FilterSpec& filter, const RowRules& rules,
@@ -249,56 +242,28 @@ TEST(AnEvictionReadsEachSegmentOnce) {
 }
 
 TEST(StepsLookupsSavesAndEvictionsRunAtOnce) {
-  const Folder folder;
-  constexpr int kDim = 250;
-  constexpr int64_t kKeys = 4000;
-  EmbeddingTable table(kDim);
-  OpenTier(&table, folder, 100);
-  // Each step adds 1 to some keys: every float of a row is the key's count.
-  const auto check = [](const float* row, size_t floats) {
-    EXPECT_TRUE(std::count(row, row + floats, row[0]) ==
-                static_cast<std::ptrdiff_t>(floats));
-  };
+  CountingTable counting;
   std::atomic<int> running{2};
-  std::atomic<int64_t> applied{0};
-  const auto train = [&](int t) {
-    std::mt19937_64 random(static_cast<uint64_t>(t));
-    for (int step = 0; step < kOperations / 5; ++step) {
-      Keys keys(300);
-      for (int64_t& key : keys) key = static_cast<int64_t>(random() % kKeys);
-      EXPECT_TRUE(ApplyOnes(&table, keys, step));
-      applied += 300;
-    }
-    --running;
-  };
   std::vector<std::thread> threads;
-  threads.emplace_back(train, 1);
-  threads.emplace_back(train, 2);
+  for (uint64_t t = 1; t <= 2; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937_64 random(t);
+      for (int step = 0; step < kOperations / 5; ++step) {
+        counting.Train(CountingTable::RandomKeys(&random, 300), step);
+      }
+      --running;
+    });
+  }
   threads.emplace_back([&] {
     std::mt19937_64 random(3);
-    std::vector<float> out(500 * kDim);
     while (running > 0) {
-      Keys keys(500);
-      for (int64_t& key : keys) key = static_cast<int64_t>(random() % kKeys);
-      table.Lookup(keys.data(), keys.size(), UnknownKey::kDefault, out.data(),
-                   SerialFor);
-      for (size_t i = 0; i < keys.size(); ++i) check(&out[i * kDim], kDim);
+      counting.Lookup(CountingTable::RandomKeys(&random, 500));
     }
   });
-  while (running > 0) {
-    table.EvictSmaller(0, 1);  // Reads all rows, evicts none.
-    const Contents contents(table);
-    for (const Contents::Entry& entry : contents.admitted) {
-      check(entry.row, kDim);
-      EXPECT_EQ(entry.row[0], static_cast<float>(entry.freq));
-    }
-  }
+  while (running > 0) counting.EvictAndSave();
   for (std::thread& thread : threads) thread.join();
-  const Contents contents(table);
-  int64_t counted = 0;
-  for (const Contents::Entry& entry : contents.admitted) counted += entry.freq;
-  EXPECT_EQ(counted, applied.load());
-  EXPECT_TRUE(InMemory(table) <= 100);
+  counting.CheckCounts();
+  EXPECT_TRUE(InMemory(counting.table()) <= CountingTable::kMemoryRows);
 }
 
 }  // namespace

@@ -26,14 +26,6 @@
 namespace rec_estimator {
 namespace {
 
-#if defined(__SANITIZE_THREAD__)
-constexpr int kOperations = 20;  // About thirty times slower there.
-#elif defined(__SANITIZE_ADDRESS__)
-constexpr int kOperations = 50;  // About ten times slower there.
-#else
-constexpr int kOperations = 300;
-#endif
-
 constexpr uint32_t kBatches = 6;
 
 bool BringInAhead(EmbeddingTable* table, const Keys& keys,
@@ -261,31 +253,19 @@ TEST(WithoutMemoryNothingIsLost) {
 
 // -------------------------------------------------------------------- threads
 
-// Each step adds 1 to some keys: every float of a row is the key's count.
-void CheckRow(const float* row, size_t floats) {
-  EXPECT_TRUE(std::count(row, row + floats, row[0]) ==
-              static_cast<std::ptrdiff_t>(floats));
-}
-
 TEST(DatasetsRunBesideStepsLookupsSavesAndEvictions) {
-  const Folder folder;
-  constexpr int kDim = 250;
-  constexpr int64_t kKeys = 4000;
-  EmbeddingTable table(kDim);
-  OpenTier(&table, folder, 100);
+  CountingTable counting;
   std::atomic<int> running{2};
-  std::atomic<int64_t> applied{0};
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < 2; ++t) {  // A dataset and its steps, each.
     threads.emplace_back([&, t] {
       std::mt19937_64 random(t);
       std::deque<Keys> ahead;
       for (int step = 0; step < kOperations; ++step) {
-        ahead.push_back(RandomKeys(&random, 300, kKeys));
-        EXPECT_TRUE(BringInAhead(&table, ahead.back(), 4));
+        ahead.push_back(CountingTable::RandomKeys(&random, 300));
+        EXPECT_TRUE(BringInAhead(&counting.table(), ahead.back(), 4));
         if (ahead.size() < 3) continue;
-        EXPECT_TRUE(ApplyOnes(&table, ahead.front(), step));
-        applied += 300;
+        counting.Train(ahead.front(), step);
         ahead.pop_front();
       }
       --running;
@@ -293,28 +273,15 @@ TEST(DatasetsRunBesideStepsLookupsSavesAndEvictions) {
   }
   threads.emplace_back([&] {  // A dataset that nobody reads, and lookups.
     std::mt19937_64 random(3);
-    std::vector<float> out(500 * kDim);
     while (running > 0) {
-      const Keys keys = RandomKeys(&random, 500, kKeys);
-      EXPECT_TRUE(BringInAhead(&table, keys, 4));
-      table.Lookup(keys.data(), keys.size(), UnknownKey::kDefault, out.data(),
-                   SerialFor);
-      for (size_t i = 0; i < keys.size(); ++i) CheckRow(&out[i * kDim], kDim);
+      const Keys keys = CountingTable::RandomKeys(&random, 500);
+      EXPECT_TRUE(BringInAhead(&counting.table(), keys, 4));
+      counting.Lookup(keys);
     }
   });
-  while (running > 0) {
-    table.EvictSmaller(0, 1);  // Reads all rows, evicts none.
-    const Contents contents(table);
-    for (const Contents::Entry& entry : contents.admitted) {
-      CheckRow(entry.row, kDim);
-      EXPECT_EQ(entry.row[0], static_cast<float>(entry.freq));
-    }
-  }
+  while (running > 0) counting.EvictAndSave();
   for (std::thread& thread : threads) thread.join();
-  const Contents contents(table);
-  int64_t counted = 0;
-  for (const Contents::Entry& entry : contents.admitted) counted += entry.freq;
-  EXPECT_EQ(counted, applied.load());
+  counting.CheckCounts();
 }
 
 TEST(DatasetsRunWhileRowsAreErasedAndTheTableIsEmptied) {
@@ -339,7 +306,7 @@ TEST(DatasetsRunWhileRowsAreErasedAndTheTableIsEmptied) {
     if (o % 50 == 49) table.Clear();
     const Contents contents(table);
     for (const Contents::Entry& entry : contents.admitted) {
-      CheckRow(entry.row, kDim);
+      CountingTable::CheckRow(entry.row);
       EXPECT_EQ(entry.row[0], static_cast<float>(entry.freq));
     }
   }

@@ -5,6 +5,7 @@
 #define REC_ESTIMATOR_TESTS_OPS_CORE_TABLE_TIERS_H_
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <random>
@@ -17,11 +18,21 @@
 #include "tests/ops/core/storage/disk_rows.h"
 #include "tests/ops/core/storage/folder.h"
 #include "tests/ops/core/table/contents.h"
+#include "tests/ops/core/table/rules.h"
 #include "tests/ops/core/testing.h"
 
 namespace rec_estimator {
 
 using Keys = std::vector<int64_t>;
+
+// Operations, or steps, of a random test.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr int kOperations = 20;  // About thirty times slower there.
+#elif defined(__SANITIZE_ADDRESS__)
+inline constexpr int kOperations = 50;  // About ten times slower there.
+#else
+inline constexpr int kOperations = 300;
+#endif
 
 inline void OpenTier(EmbeddingTable* table, const Folder& folder,
                      int64_t memory_rows,
@@ -279,6 +290,58 @@ class Twins {
   const ParallelFor parallel_;
   std::vector<SlotSpec> slots_;
   int64_t version_ = 0;
+};
+
+// A table whose rows other threads train, by steps that add 1: every float of a
+// row is the key's count. Keys are in [0, kKeys).
+class CountingTable {
+ public:
+  static constexpr int kDim = 250;
+  static constexpr int64_t kKeys = 4000;
+  static constexpr int64_t kMemoryRows = 100;
+
+  CountingTable() : table_(kDim) { OpenTier(&table_, folder_, kMemoryRows); }
+  EmbeddingTable& table() { return table_; }
+
+  static void CheckRow(const float* row) {
+    EXPECT_EQ(std::count(row, row + kDim, row[0]), kDim);
+  }
+  static Keys RandomKeys(std::mt19937_64* random, size_t n) {
+    Keys keys(n);
+    for (int64_t& key : keys) key = static_cast<int64_t>((*random)() % kKeys);
+    return keys;
+  }
+
+  void Train(const Keys& keys, int64_t version) {
+    EXPECT_TRUE(ApplyOnes(&table_, keys, version));
+    trained_ += static_cast<int64_t>(keys.size());
+  }
+  void Lookup(const Keys& keys) const {
+    std::vector<float> out(keys.size() * kDim);
+    table_.Lookup(keys.data(), keys.size(), UnknownKey::kDefault, out.data(),
+                  SerialFor);
+    for (size_t i = 0; i < keys.size(); ++i) CheckRow(&out[i * kDim]);
+  }
+  void EvictAndSave() {
+    table_.EvictSmaller(0, 1);  // Reads all rows, evicts none.
+    const Contents contents(table_);
+    for (const Contents::Entry& entry : contents.admitted) {
+      CheckRow(entry.row);
+      EXPECT_EQ(entry.row[0], static_cast<float>(entry.freq));
+    }
+  }
+  // When all threads have ended: no count was lost.
+  void CheckCounts() const {
+    const Contents contents(table_);
+    int64_t counted = 0;
+    for (const Contents::Entry& e : contents.admitted) counted += e.freq;
+    EXPECT_EQ(counted, trained_.load());
+  }
+
+ private:
+  const Folder folder_;
+  EmbeddingTable table_;
+  std::atomic<int64_t> trained_{0};
 };
 
 }  // namespace rec_estimator
