@@ -33,9 +33,9 @@ test: library ## run the Python tests, all but the slow ones, in two processes
 test-slow: library ## run the slow Python tests too
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow or not slow"
 
-# Tests whose processes set their own behavior, tests that run no graph, and tests of single ops.
+# Tests whose processes set their own behavior, and tests that run no graph.
 WITHOUT_BEHAVIOR := fuzz training/test_cluster.py porting/test_scripts.py porting/test_migrating.py \
-  ops/checkpoint ops/pipeline ops/serving checkpoint/format ops/test_failing_allocations.py test_figures.py test_house_rules.py test_layers.py \
+  ops/test_failing_allocations.py test_figures.py test_house_rules.py test_layers.py \
   test_packaging.py test_release_matrix.py ops/core ops/test_memory_limits.py tools \
   checkpoint/test_saver_crash.py checkpoint/test_saver_limits.py test_soak.py test_soak_ps.py \
   training/test_kubernetes.py model_zoo/test_data.py

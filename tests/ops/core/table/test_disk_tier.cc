@@ -23,8 +23,6 @@
 namespace rec_estimator {
 namespace {
 
-// Of one comparison.
-
 // Runs operations on twins whose rows fill several segments.
 void CompareTwins(int dim, const FilterSpec& filter, const RowRules& rules,
                   Victims victims, const RowUpdate& update, int operations,
