@@ -40,7 +40,7 @@ bool KeyPacker::Pack(const std::vector<KeyList>& lists, uint32_t sections,
   const bool has_memory = scratch_.Allocate([&](Layout* layout) {
     for (Section& section : sections_) {
       n += section.n;
-      layout->Add(&section.distinct, section.n);
+      layout->Add(&section.distinct, section.n + 1);
       layout->Add(&section.counts, section.n);
       layout->Add(&section.slots,
                   Partition::DedupSlots(static_cast<uint32_t>(section.n)));
@@ -75,17 +75,17 @@ void KeyPacker::Deduplicate(Section* section) {
       }
       const int64_t key = keys[i];
       uint32_t slot = SlotHash(key) & mask;
-      while (slots[slot] != 0 && distinct[slots[slot] - 1] != key) {
-        slot = (slot + 1) & mask;
-      }
-      if (slots[slot] == 0) {
-        distinct[n_distinct] = key;
-        counts[n_distinct] = 0;
-        slots[slot] = ++n_distinct;
-      }
-      const uint32_t u = slots[slot] - 1;
-      counts[u] += occurrence;
-      list->index[i] = static_cast<int32_t>(u);
+      // Nobody can predict which keys are new, so no jump depends on it.
+      distinct[0] = key;
+      while (distinct[slots[slot]] != key) slot = (slot + 1) & mask;
+      const uint32_t known = slots[slot], is_new = known == 0;
+      const uint32_t at = known + ((n_distinct + 1) & (0 - is_new));
+      distinct[at] = key;
+      slots[slot] = at;
+      counts[n_distinct] = 0;
+      counts[at - 1] += occurrence;
+      n_distinct += is_new;
+      list->index[i] = static_cast<int32_t>(at - 1);
     }
     if (list->use == KeyUse::kGradient) section->n_gradient = n_distinct;
     if (list->use != KeyUse::kRead) {
@@ -113,7 +113,7 @@ void KeyPacker::Write(int64_t* packed) const {
     *packed++ = section.n_distinct - section.n_gradient - section.n_counted;
   }
   for (const Section& section : sections_) {
-    const int64_t* keys = section.distinct;
+    const int64_t* keys = section.distinct + 1;
     packed = std::copy(keys, keys + section.n_distinct, packed);
   }
   char* bytes = reinterpret_cast<char*>(packed);
