@@ -163,9 +163,9 @@ class FuseLookupsPass : public tensorflow::GraphOptimizationPass {
   }
 };
 
-// After pack_transfers_pass.cc.
+// After shard_rows_pass.cc.
 REGISTER_OPTIMIZATION(
-    tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 1,
+    tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 2,
     FuseLookupsPass);
 
 }  // namespace

@@ -141,6 +141,24 @@ bool IsConstantScalar(const Output& output, int64_t* value) {
   return true;
 }
 
+bool IsAlways(const Output& output, int64_t expected) {
+  int64_t value;
+  return IsConstantScalar(output, &value) && value == expected;
+}
+
+bool IsRowGather(const Node& node, Output* values) {
+  Output axis;
+  int batch_dims = 0;
+  return node.type_string() == "GatherV2" &&
+         node.input_type(0) == tensorflow::DT_FLOAT &&
+         node.input_type(1) == tensorflow::DT_INT32 &&
+         ControlInputs(node).empty() &&
+         tensorflow::GetNodeAttr(node.attrs(), "batch_dims", &batch_dims)
+             .ok() &&
+         batch_dims == 0 && InputOf(node, 0, values).ok() &&
+         InputOf(node, 2, &axis).ok() && IsAlways(axis, 0);
+}
+
 Status AppendInputs(const Node& node, int begin, int n,
                     std::vector<Output>* inputs) {
   for (int i = begin; i < begin + n; ++i) {

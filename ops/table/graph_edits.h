@@ -4,9 +4,10 @@
 // They run at POST_REWRITE_FOR_EXEC: then a graph is placed and pruned to what
 // the fetches of a step need. All earlier passes rewrite the graph of the
 // session, from which later fetches are pruned. In phase 0, in any order:
-// drop_padding_pass.cc, shard_rows_pass.cc, and pack_transfers_pass.cc, which
-// needs the lookups as they were written. In phase 1: fuse_lookups_pass.cc,
-// which fuses those that are left.
+// drop_padding_pass.cc, and pack_transfers_pass.cc, which needs the lookups and
+// their gradients as they were written. In phase 1: shard_rows_pass.cc. In
+// phase 2: fuse_lookups_pass.cc, which fuses the lookups that are left. In
+// phase 3: hand_over_pass.cc.
 //
 // STAGES AND LEVELS
 //
@@ -73,6 +74,14 @@ absl::Status AppendInputs(const tensorflow::Node& node, int begin, int n,
 
 // Whether an output is an int32 or int64 [] that is always the same.
 bool IsConstantScalar(const Output& output, int64_t* value);
+
+// Whether it is always this number.
+bool IsAlways(const Output& output, int64_t expected);
+
+// Whether a node gathers rows of a float tensor, and waits for nothing else.
+// One op in place of such nodes may wait for the inputs of all, but not for
+// more: that may depend on what another one gathers.
+bool IsRowGather(const tensorflow::Node& node, Output* values);
 
 // What NodeDefBuilder takes as inputs.
 tensorflow::NodeDefBuilder::NodeOut NodeOutOf(const Output& output);

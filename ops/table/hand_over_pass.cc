@@ -124,7 +124,7 @@ class HandOverPass : public tensorflow::GraphOptimizationPass {
 };
 
 REGISTER_OPTIMIZATION(
-    tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 2,
+    tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 3,
     HandOverPass);
 
 }  // namespace

@@ -10,9 +10,11 @@
 // update of a step joins in. TablesReserve becomes TablesReservePacked, which
 // takes the same packed keys, with their counts. TablesApply becomes
 // TablesApplyPacked, which takes one tensor of GradientsPack: the summed
-// gradient of each distinct key, the versions and the hyperparameters. Python's
-// graph does not change. packed_ops.cc documents the ops, and graph_edits.h
-// levels, on which it rests that no cycle arises, and which pass runs when.
+// gradient of each distinct key, the versions and the hyperparameters. If a
+// gradient is gathered for a shard, GradientsPack reads it in its place
+// instead. Python's graph does not change. packed_ops.cc documents the ops, and
+// graph_edits.h levels, on which it rests that no cycle arises, and which pass
+// runs when.
 //
 // Stages are lookups and reservations. A request has the lookups of one level.
 // A reservation of this level or a higher one may take its packed keys: no node
@@ -26,8 +28,10 @@
 // What is not packed stays as it is: lookups in control flow, lookups that
 // combine rows (TableGroupLookup), and the update of a rule that has one update
 // for each occurrence, because the sum of a key's gradients loses these.
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -229,13 +233,16 @@ class Packer {
     const Node& old = *update.apply;
     const int n = static_cast<int>(update.sections.size());
     const int n_hyper = old.num_inputs() - n - 2;
-    std::vector<Output> inputs = {{pack_, 0}}, index, grads, hyper;
+    std::vector<Output> inputs = {{pack_, 0}}, index, grads, places, hyper;
     std::vector<int> lists;
     for (const std::vector<int>& of_table : update.gradient_lists) {
       lists.push_back(static_cast<int>(of_table.size()));
       for (const int list : of_table) index.push_back({pack_, 1 + list});
     }
     TF_RETURN_IF_ERROR(AppendInputs(old, 1, n, &grads));
+    if (std::all_of(lists.begin(), lists.end(), [](int k) { return k == 1; })) {
+      TakeGathered(&grads, &places);
+    }
     TF_RETURN_IF_ERROR(AppendInputs(old, 1 + n, 1 + n_hyper, &hyper));
     for (Output& scalar : hyper) {
       TF_RETURN_IF_ERROR(BringToWorker(&scalar, update.apply));
@@ -245,15 +252,56 @@ class Packer {
     builder.Input(NodeOutOf(inputs[0]))
         .Input(NodeOutsOf(index))
         .Input(NodeOutsOf(grads))
+        .Input(NodeOutsOf(places))
         .Input(NodeOutOf(hyper[0]))
         .Input(NodeOutsOf({hyper.begin() + 1, hyper.end()}))
         .Attr("lists", lists)
         .Attr("sections", update.sections)
         .Attr("num_sections", NumSections());
-    for (const std::vector<Output>& list : {index, grads, hyper}) {
+    for (const std::vector<Output>& list : {index, grads, places, hyper}) {
       inputs.insert(inputs.end(), list.begin(), list.end());
     }
     return AddNode(&builder, inputs, request_.worker, graph_, gradients);
+  }
+
+  // If each gradient is gathered, as for one shard of a table: lets `grads` be
+  // what they are gathered from, and `places` the rows there. The update must
+  // be removed then: it has lost these inputs.
+  void TakeGathered(std::vector<Output>* grads, std::vector<Output>* places) {
+    std::vector<Output> from, at;
+    std::vector<Node*> unused, gathers;
+    for (Output gathered : *grads) {
+      // tf.gradients lets the rows of each shard wait for those of all.
+      while (IsPassedOn(*gathered.node)) {
+        unused.push_back(gathered.node);
+        if (!InputOf(*gathered.node, 0, &gathered).ok()) return;
+      }
+      Output values, place;
+      if (!IsRowGather(*gathered.node, &values) ||
+          gathered.node->assigned_device_name() != request_.worker ||
+          !InputOf(*gathered.node, 1, &place).ok()) {
+        return;
+      }
+      gathers.push_back(gathered.node);
+      from.push_back(values);
+      at.push_back(place);
+    }
+    for (Node* node : unused) graph_->RemoveNode(node);
+    for (Node* node : gathers) routes_.AddSpare(node);
+    *grads = std::move(from);
+    *places = std::move(at);
+  }
+
+  // Whether a node gives its input, in whatever shape, to one other node, and
+  // waits for gathers only.
+  static bool IsPassedOn(const Node& node) {
+    const std::vector<Node*> before = ControlInputs(node);
+    Output values;
+    return (node.IsIdentity() || node.type_string() == "Reshape") &&
+           node.out_edges().size() == 1 &&
+           std::all_of(before.begin(), before.end(), [&values](Node* each) {
+             return IsRowGather(*each, &values);
+           });
   }
 
   // Replaces a scalar that the ps makes of what is constant, or of what another
@@ -313,7 +361,7 @@ class PackTransfersPass : public tensorflow::GraphOptimizationPass {
   }
 };
 
-// Before fuse_lookups_pass.cc.
+// Before shard_rows_pass.cc.
 REGISTER_OPTIMIZATION(
     tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 0,
     PackTransfersPass);

@@ -83,6 +83,18 @@ struct PackedTables {
     }
     return Status();
   }
+
+  // Finds the keys in a tensor, and where the rows of each table begin in
+  // `rows`.
+  Status Open(const Tensor& packed, const Tensor& rows, PackedKeys* keys,
+              std::vector<int64_t>* begin) const {
+    int64_t floats;
+    TF_RETURN_IF_ERROR(sections.Open(packed, keys));
+    TF_RETURN_IF_ERROR(Place(*keys, begin, &floats));
+    if (rows.dims() == 1 && rows.NumElements() == floats) return Status();
+    return InvalidArgument("rows must be those of the packed keys, [", floats,
+                           "], got shape ", rows.shape().DebugString());
+  }
 };
 
 // Cycles to read or copy the row of one key.
@@ -246,18 +258,12 @@ class RowsSpreadOp : public OpKernel {
     OpInputList index;
     OpOutputList values;
     PackedKeys keys;
+    std::vector<int64_t> begin;
     OP_REQUIRES_OK(context, context->input("rows", &rows));
     OP_REQUIRES_OK(context, context->input("packed", &packed));
     OP_REQUIRES_OK(context, context->input_list("index", &index));
     OP_REQUIRES_OK(context, context->output_list("values", &values));
-    OP_REQUIRES_OK(context, tables_.sections.Open(*packed, &keys));
-    std::vector<int64_t> begin;
-    int64_t floats;
-    OP_REQUIRES_OK(context, tables_.Place(keys, &begin, &floats));
-    OP_REQUIRES(
-        context, rows->dims() == 1 && rows->NumElements() == floats,
-        InvalidArgument("rows must be those of the packed keys, [", floats,
-                        "], got shape ", rows->shape().DebugString()));
+    OP_REQUIRES_OK(context, tables_.Open(*packed, *rows, &keys, &begin));
     std::vector<float*> out(lookups_.size());
     int64_t cycles = 0;
     for (int i = 0; i < index.size(); ++i) {
@@ -289,6 +295,47 @@ class RowsSpreadOp : public OpKernel {
   std::vector<int64_t> lookups_;
 };
 
+class RowsUnpackOp : public OpKernel {
+ public:
+  explicit RowsUnpackOp(OpKernelConstruction* context) : OpKernel(context) {
+    int64_t n;
+    OP_REQUIRES_OK(context, context->GetAttr("N", &n));
+    OP_REQUIRES_OK(context, tables_.Read(context));
+    OP_REQUIRES(context, static_cast<int64_t>(tables_.dims.size()) == n,
+                InvalidArgument("dims must be of length N = ", n, ", got ",
+                                tables_.dims.size()));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor *rows, *packed;
+    OpOutputList tables;
+    OP_REQUIRES_OK(context, context->input("rows", &rows));
+    OP_REQUIRES_OK(context, context->input("packed", &packed));
+    OP_REQUIRES_OK(context, context->output_list("tables", &tables));
+    PackedKeys keys;
+    std::vector<int64_t> begin;
+    OP_REQUIRES_OK(context, tables_.Open(*packed, *rows, &keys, &begin));
+    for (int i = 0; i < tables.size(); ++i) {
+      const int64_t n = static_cast<int64_t>(tables_.KeysOf(keys, i).size());
+      const TensorShape shape({n, tables_.dims[i]});
+      const Tensor part =
+          rows->Slice(begin[i], begin[i] + shape.num_elements());
+      Tensor view;
+      if (part.IsAligned() && view.CopyFrom(part, shape)) {
+        tables.set(i, view);
+        continue;
+      }
+      Tensor* copy;
+      OP_REQUIRES_OK(context, tables.allocate(i, shape, &copy));
+      const auto from = part.unaligned_flat<float>();
+      std::copy_n(from.data(), from.size(), copy->flat<float>().data());
+    }
+  }
+
+ private:
+  PackedTables tables_;
+};
+
 class GradientsPackOp : public OpKernel {
  public:
   explicit GradientsPackOp(OpKernelConstruction* context) : OpKernel(context) {
@@ -311,15 +358,22 @@ class GradientsPackOp : public OpKernel {
         InvalidArgument("lists must be of length N = ", n,
                         " with a sum of K = ", k, ", got length ", lists.size(),
                         " and sum ", first_list_.back()));
+    int64_t m;
+    OP_REQUIRES_OK(context, context->GetAttr("M", &m));
+    const bool is_placed = m > 0;
+    OP_REQUIRES(context,
+                !is_placed ||
+                    (m == n && std::count(lists.begin(), lists.end(), 1) == n),
+                InvalidArgument("places must be none, or N = ", n,
+                                " with one list for each table, got ", m));
   }
 
   void Compute(OpKernelContext* context) override {
     const Tensor *packed, *version;
-    OpInputList index, grads, hyper;
+    OpInputList index, hyper;
     PackedKeys keys;
     OP_REQUIRES_OK(context, context->input("packed", &packed));
     OP_REQUIRES_OK(context, context->input_list("index", &index));
-    OP_REQUIRES_OK(context, context->input_list("grads", &grads));
     OP_REQUIRES_OK(context, context->input("version", &version));
     OP_REQUIRES_OK(context, context->input_list("hyper", &hyper));
     OP_REQUIRES_OK(context, sections_.Open(*packed, &keys));
@@ -331,13 +385,14 @@ class GradientsPackOp : public OpKernel {
     const int64_t header = static_cast<int64_t>(n) * (2 + hyper.size());
     std::vector<int64_t> begin(n);
     int64_t floats = header, cycles = 0;
+    std::vector<Gradient> grads(n);
     for (size_t i = 0; i < n; ++i) {
       const uint64_t distinct = keys[sections_.used[i]].n_gradient;
-      const Tensor& grad = grads[static_cast<int>(i)];
-      OP_REQUIRES_OK(context, CheckGradients(i, grad, index, distinct));
+      OP_REQUIRES_OK(context, CheckIndex(i, index, distinct, &grads[i].n));
+      OP_REQUIRES_OK(context, ReadGradient(context, i, &grads[i]));
       begin[i] = floats;
-      OP_REQUIRES_OK(context, AddFloats(distinct, grad.dim_size(1), &floats));
-      cycles += grad.dim_size(0) * CyclesPerKey(grad.dim_size(1));
+      OP_REQUIRES_OK(context, AddFloats(distinct, grads[i].dim, &floats));
+      cycles += grads[i].n * CyclesPerKey(grads[i].dim);
     }
     Tensor* packed_gradients;
     OP_REQUIRES_OK(context, context->allocate_output(0, TensorShape({floats}),
@@ -346,18 +401,32 @@ class GradientsPackOp : public OpKernel {
     WriteHeader(*version, hyper, out);
     std::fill(out + header, out + floats, 0.0f);
     ForEach(context, n, cycles, [&](size_t i) {
-      const float* grad = grads[static_cast<int>(i)].flat<float>().data();
-      const int64_t dim = grads[static_cast<int>(i)].dim_size(1);
+      const Gradient& grad = grads[i];
+      const float* rows = grad.rows;
       for (int64_t k = first_list_[i]; k < first_list_[i + 1]; ++k) {
         const Tensor& list = index[static_cast<int>(k)];
-        AddIndexedRows(grad, list.flat<int32_t>().data(), list.NumElements(),
-                       static_cast<int>(dim), out + begin[i]);
-        grad += list.NumElements() * dim;
+        const int32_t* const to = list.flat<int32_t>().data();
+        AddRowsAt(rows, grad.places, grad.n_places, grad.keys, to, grad.dim,
+                  out + begin[i]);
+        if (grad.places != nullptr) continue;
+        AddIndexedRows(rows, to, list.NumElements(), grad.dim, out + begin[i]);
+        rows += list.NumElements() * grad.dim;
       }
     });
   }
 
  private:
+  // The gradient of a table.
+  struct Gradient {
+    const float* rows;
+    int64_t n;  // Keys in the lists of the table.
+    int dim;
+    // If rows are not in the order of the keys: where they are, and how many
+    // keys each place has.
+    const int32_t* places = nullptr;
+    int64_t n_places = 0, keys = 0;
+  };
+
   Status CheckPerTable(const Tensor& tensor, const char* name) const {
     const int64_t n = static_cast<int64_t>(sections_.used.size());
     if (TensorShapeUtils::IsScalar(tensor.shape()) ||
@@ -368,11 +437,11 @@ class GradientsPackOp : public OpKernel {
                            "], got shape ", tensor.shape().DebugString());
   }
 
-  // The gradient of table i: a row for each key of its lists, which are among
-  // the `distinct` keys that have a gradient.
-  Status CheckGradients(size_t i, const Tensor& grad, const OpInputList& index,
-                        uint64_t distinct) const {
-    int64_t occurrences = 0;
+  // The keys of table i, of which there are *n, are among the `distinct` keys
+  // that have a gradient, and have all of these.
+  Status CheckIndex(size_t i, const OpInputList& index, uint64_t distinct,
+                    int64_t* n) const {
+    *n = 0;
     for (int64_t k = first_list_[i]; k < first_list_[i + 1]; ++k) {
       const Tensor& list = index[static_cast<int>(k)];
       if (!AreRows(list.flat<int32_t>().data(), list.NumElements(),
@@ -380,21 +449,59 @@ class GradientsPackOp : public OpKernel {
         return InvalidArgument("index must be positions of ", distinct,
                                " keys with a gradient, got others in list ", k);
       }
-      occurrences += list.NumElements();
+      *n += list.NumElements();
     }
-    if (distinct > static_cast<uint64_t>(occurrences)) {
-      return InvalidArgument("index must have all ", distinct,
-                             " keys with a gradient of table ", i, ", got ",
-                             occurrences, " keys");
+    if (distinct <= static_cast<uint64_t>(*n)) return Status();
+    return InvalidArgument("index must have all ", distinct,
+                           " keys with a gradient of table ", i, ", got ", *n,
+                           " keys");
+  }
+
+  // Reads the gradient of the n keys of table i.
+  Status ReadGradient(OpKernelContext* context, size_t i,
+                      Gradient* gradient) const {
+    OpInputList grads, places;
+    TF_RETURN_IF_ERROR(context->input_list("grads", &grads));
+    TF_RETURN_IF_ERROR(context->input_list("places", &places));
+    const Tensor& grad = grads[static_cast<int>(i)];
+    gradient->rows = grad.flat<float>().data();
+    if (places.size() > 0) {
+      return ReadPlaces(i, grad, places[static_cast<int>(i)], gradient);
     }
     if (TensorShapeUtils::IsMatrix(grad.shape()) &&
-        grad.dim_size(0) == occurrences &&
+        grad.dim_size(0) == gradient->n &&
         grad.dim_size(1) <= std::numeric_limits<int>::max()) {
+      gradient->dim = static_cast<int>(grad.dim_size(1));
       return Status();
     }
     return InvalidArgument("grads of table ", i,
-                           " must be [n, dim], n = ", occurrences,
+                           " must be [n, dim], n = ", gradient->n,
                            ", got shape ", grad.shape().DebugString());
+  }
+
+  static Status ReadPlaces(size_t i, const Tensor& grad, const Tensor& places,
+                           Gradient* gradient) {
+    const int64_t n = places.NumElements();
+    const int64_t rows = grad.dims() == 0 ? 0 : grad.dim_size(0);
+    const int32_t* const place = places.flat<int32_t>().data();
+    if (!AreRows(place, n, rows)) {
+      return InvalidArgument("places of table ", i, " must be in [0, ", rows,
+                             "), got others");
+    }
+    const int64_t keys = n == 0 ? 0 : gradient->n / n;
+    const int64_t floats = rows == 0 ? 0 : grad.NumElements() / rows;
+    const int64_t dim = keys == 0 ? 0 : floats / keys;
+    if (keys * n != gradient->n || dim * keys != (keys == 0 ? 0 : floats) ||
+        dim > std::numeric_limits<int>::max()) {
+      return InvalidArgument("grads of table ", i, " must have rows for ",
+                             gradient->n, " keys at ", n, " places, got ",
+                             floats, " floats at each");
+    }
+    gradient->dim = static_cast<int>(dim);
+    gradient->places = place;
+    gradient->n_places = n;
+    gradient->keys = keys;
+    return Status();
   }
 
   void WriteHeader(const Tensor& version, const OpInputList& hyper,
@@ -423,6 +530,8 @@ REGISTER_KERNEL_BUILDER(Name("RecEstimator>TablesRead").Device(DEVICE_CPU),
                         Guarded<TablesReadOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>RowsSpread").Device(DEVICE_CPU),
                         Guarded<RowsSpreadOp>);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>RowsUnpack").Device(DEVICE_CPU),
+                        Guarded<RowsUnpackOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>GradientsPack").Device(DEVICE_CPU),
                         Guarded<GradientsPackOp>);
 

@@ -7,6 +7,9 @@
 //   RowsSpread     <- rows --------------  TablesRead
 //   GradientsPack  -- packed gradients ->  TablesApplyPacked
 //
+// If a table has several shards, shard_rows_pass.cc puts RowsUnpack and
+// ShardRowsSpread in place of RowsSpread.
+//
 // Kernels: packed_kernels.cc and apply_kernels.cc. The packed keys:
 // ops/core/table/packed_keys.h.
 #include "ops/errors.h"
@@ -139,9 +142,54 @@ num_sections: As in TablesRead.
 dims: As in TablesRead.
 )doc");
 
-Status GradientsPackShape(InferenceContext* c) {
+Status RowsUnpackShape(InferenceContext* c) {
+  std::vector<int64_t> dims;
+  TF_RETURN_IF_ERROR(WithRanks(c, "rows", 1));
   TF_RETURN_IF_ERROR(WithRanks(c, "packed", 1));
-  TF_RETURN_IF_ERROR(WithRanks(c, "grads", 2));
+  TF_RETURN_IF_ERROR(c->GetAttr("dims", &dims));
+  if (static_cast<int>(dims.size()) != c->num_outputs()) {
+    return InvalidArgument("dims must be of length N = ", c->num_outputs(),
+                           ", got ", dims.size());
+  }
+  for (int i = 0; i < c->num_outputs(); ++i) {
+    if (dims[i] < 1) {
+      return InvalidArgument("dims must be >= 1, got ", dims[i]);
+    }
+    c->set_output(i, c->Matrix(c->UnknownDim(), c->MakeDim(dims[i])));
+  }
+  return Status();
+}
+
+REGISTER_OP("RecEstimator>RowsUnpack")
+    .Input("rows: float")
+    .Input("packed: int64")
+    .Output("tables: N * float")
+    .Attr("N: int >= 1")
+    .Attr("sections: list(int)")
+    .Attr("num_sections: int >= 1")
+    .Attr("dims: list(int)")
+    .SetShapeFn(RowsUnpackShape)
+    .Doc(R"doc(
+Takes the rows of several tables apart.
+
+rows: [floats]. Of TablesRead.
+packed: [n]. Of KeysPack, as TablesRead got it.
+tables: Each [keys of the table, dim]. The rows of each table.
+sections: As in TablesRead.
+num_sections: As in TablesRead.
+dims: As in TablesRead.
+)doc");
+
+Status GradientsPackShape(InferenceContext* c) {
+  int64_t n, m;
+  TF_RETURN_IF_ERROR(c->GetAttr("N", &n));
+  TF_RETURN_IF_ERROR(c->GetAttr("M", &m));
+  if (m != 0 && m != n) {
+    return InvalidArgument("places must be of length 0 or N = ", n, ", got ",
+                           m);
+  }
+  TF_RETURN_IF_ERROR(WithRanks(c, "packed", 1));
+  if (m == 0) TF_RETURN_IF_ERROR(WithRanks(c, "grads", 2));
   c->set_output(0, c->Vector(c->UnknownDim()));
   return Status();
 }
@@ -150,11 +198,13 @@ REGISTER_OP("RecEstimator>GradientsPack")
     .Input("packed: int64")
     .Input("index: K * int32")
     .Input("grads: N * float")
+    .Input("places: M * int32")
     .Input("version: int64")
     .Input("hyper: num_hyper * float")
     .Output("gradients: float")
     .Attr("K: int >= 0")
     .Attr("N: int >= 1")
+    .Attr("M: int >= 0")
     .Attr("num_hyper: int >= 1")
     .Attr("lists: list(int)")
     .Attr("sections: list(int)")
@@ -165,7 +215,9 @@ Packs what one update of several tables needs into one tensor: one gradient for 
 
 packed: [n]. Of KeysPack.
 index: Any shapes. Of KeysPack: the keys of the gradients, table by table.
-grads: Each [n, dim]. One row for each of these keys of a table, in their order.
+grads: Each [n, dim]. One row for each of these keys of a table, in their order. With places: each [m, ...].
+places: Any shapes. None, or one for each table, each with one list. Rows of grads, which have the gradients of
+  the keys one behind the other: of one key each, or of as many as all have.
 version: [], or [N], one for each table.
 hyper: Each [], or [N].
 gradients: [floats]. The versions, in two floats each without a change of their bits; each hyperparameter of

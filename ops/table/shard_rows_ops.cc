@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ops that shard_rows_pass.cc puts in place of TensorFlow's. Kernels:
 // shard_rows_kernels.cc.
+#include <vector>
+
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -40,6 +42,63 @@ Status ShardRowsSplitShape(InferenceContext* c) {
   }
   return Status();
 }
+
+Status ShardKeysSplitShape(InferenceContext* c) {
+  ShapeHandle keys;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &keys));
+  c->set_output(0, keys);
+  for (int i = 1; i < c->num_outputs(); ++i) {
+    c->set_output(i, c->Vector(c->UnknownDim()));
+  }
+  return Status();
+}
+
+REGISTER_OP("RecEstimator>ShardKeysSplit")
+    .Input("keys: int64")
+    .Output("shards: int32")
+    .Output("parts: N * int64")
+    .Output("places: N * int32")
+    .Attr("N: int >= 1")
+    .SetShapeFn(ShardKeysSplitShape)
+    .Doc(R"doc(
+Divides the keys of a batch among the shards of a table.
+
+keys: [n].
+shards: [n]. The shard of each key: floormod(key, 1000) % N.
+parts: Each [keys of the shard], in the order of the batch.
+places: Each [keys of the shard]. Where these keys are in the batch.
+N: The number of shards.
+)doc");
+
+Status ShardRowsSpreadShape(InferenceContext* c) {
+  std::vector<ShapeHandle> rows, index;
+  ShapeHandle shards, of_rows, values;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 1, &shards));
+  TF_RETURN_IF_ERROR(c->input("rows", &rows));
+  TF_RETURN_IF_ERROR(c->input("index", &index));
+  TF_RETURN_IF_ERROR(c->WithRank(rows[0], 2, &of_rows));
+  TF_RETURN_IF_ERROR(WithRows(c, index[0], c->Dim(shards, 0), &values));
+  TF_RETURN_IF_ERROR(
+      c->Concatenate(values, c->Vector(c->Dim(of_rows, 1)), &values));
+  c->set_output(0, values);
+  return Status();
+}
+
+REGISTER_OP("RecEstimator>ShardRowsSpread")
+    .Input("shards: int32")
+    .Input("rows: N * float")
+    .Input("index: N * int32")
+    .Output("values: float")
+    .Attr("N: int >= 1")
+    .SetShapeFn(ShardRowsSpreadShape)
+    .Doc(R"doc(
+Brings rows of shards, each of which has a row once, into the order of a batch.
+
+shards: [n]. The shard of each row of the batch, in [0, N).
+rows: Each [k, dim].
+index: Each [rows of the shard, ...], in the order of the batch. Positions in the rows of the shard.
+values: [n, ..., dim].
+)doc");
 
 REGISTER_OP("RecEstimator>ShardRowsMerge")
     .Input("shards: int32")

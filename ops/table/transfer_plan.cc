@@ -63,8 +63,7 @@ Status AppendSources(const Output& keys, std::vector<Output>* sources) {
     const int n = source.node->num_inputs() - 1;
     Output axis;
     TF_RETURN_IF_ERROR(InputOf(*source.node, n, &axis));
-    int64_t value;
-    if (IsConstantScalar(axis, &value) && value == 0) {
+    if (IsAlways(axis, 0)) {
       for (int i = 0; i < n; ++i) {
         Output part;
         TF_RETURN_IF_ERROR(InputOf(*source.node, i, &part));

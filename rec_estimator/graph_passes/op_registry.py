@@ -79,7 +79,9 @@ OPS: Tuple[OpEntry, ...] = (
     # What the pass on padding makes of TensorFlow's ops, in a step but not in Python's graph.
     OpEntry("RecEstimator>IdsWithoutPadding"),
     # The same of the pass on rows of shards.
+    OpEntry("RecEstimator>ShardKeysSplit"),
     OpEntry("RecEstimator>ShardRowsMerge"),
+    OpEntry("RecEstimator>ShardRowsSpread"),
     OpEntry("RecEstimator>ShardRowsSplit"),
     # What graph modification adds to a dataset, before the step.
     OpEntry("RecEstimator>TablesBringIn", Reads.KEYS),
@@ -93,6 +95,7 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry("RecEstimator>KeysPack"),
     OpEntry("RecEstimator>TablesRead", Reads.ROWS),
     OpEntry("RecEstimator>RowsSpread"),
+    OpEntry("RecEstimator>RowsUnpack"),
     OpEntry("RecEstimator>GradientsPack"),
     OpEntry("RecEstimator>TablesReservePacked", Reads.KEYS),
     OpEntry("RecEstimator>TablesApplyPacked", is_update=True),

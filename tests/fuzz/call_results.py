@@ -323,6 +323,27 @@ def _table_group_lookup_grad(_, indices, grads, combiners):
     return compute, grads
 
 
+# ------------------------------------------------------------------ shards
+
+
+def _shard_rows_spread(_, shards, rows, index):
+    _require_shape(shards, None)
+    _require(((shards >= 0) & (shards < len(rows))).all())
+    _require(index[0].ndim)
+    for shard, (of_shard, at) in enumerate(zip(rows, index)):
+        _require_shape(of_shard, None, np.shape(rows[0])[-1])
+        _require(at.shape == (np.sum(shards == shard), *index[0].shape[1:]))
+        _require(((at >= 0) & (at < len(of_shard))).all())
+
+    def compute():
+        values = np.zeros([len(shards), *index[0].shape[1:], rows[0].shape[1]], np.float32)
+        for shard, (of_shard, at) in enumerate(zip(rows, index)):
+            values[shards == shard] = of_shard[at]
+        return [values]
+
+    return compute, []
+
+
 # ------------------------------------------------------------------ the rest
 
 
@@ -345,6 +366,7 @@ EXPECTED = {
     "segment_layer_grad": _segment_layer_grad,
     "segment_mat_mul": _segment_mat_mul,
     "segment_mat_mul_grad": _segment_mat_mul_grad,
+    "shard_rows_spread": _shard_rows_spread,
     "table_contains": _table_contains,
     "table_frequencies": _table_frequencies,
     "table_group_lookup": _table_group_lookup,

@@ -178,6 +178,12 @@ VALID_CALLS = {
         "batches_ahead": 12,
     },
     "ids_without_padding": {"ids": np.array([[5, -1], [-1, 0]], np.int64), "padding": -1},
+    "shard_keys_split": {"keys": KEYS, "N": 3},
+    "shard_rows_spread": {
+        "shards": np.array([1, 0, 1], np.int32),
+        "rows": [numbers(2, DIM), numbers(1, DIM)],
+        "index": [np.array([1], np.int32), np.array([0, 0], np.int32)],
+    },
     "shard_rows_merge": {
         "shards": np.array([1, 0, 1], np.int32),
         "rows": [numbers(1, DIM), numbers(2, DIM)],
@@ -223,10 +229,19 @@ VALID_CALLS = {
         "num_sections": 2,
         "dims": [DIM, DIM],
     },
+    "rows_unpack": {
+        "N": 2,
+        "rows": np.ones([5 * DIM], np.float32),
+        "packed": PACKED,
+        "sections": [1, 0],
+        "num_sections": 2,
+        "dims": [DIM, DIM],
+    },
     "gradients_pack": {
         "packed": PACKED,
         "index": [np.array([0, 1, 0], np.int32), np.array([0], np.int32)],
         "grads": [np.ones([4, DIM], np.float32), np.ones([0, DIM], np.float32)],
+        "places": [],
         "version": np.int64(3),
         "hyper": [np.float32(0.1)],
         "lists": [2, 0],
@@ -553,9 +568,10 @@ class Target:
         arguments = dict(VALID_CALLS[op])
         changed = rng.permutation(list(arguments))[: choose(rng, [1, 1, 1, 2, 3])]
         arguments.update({name: nonsense(rng, arguments[name]) for name in changed})
-        if op == "table_export":
-            # TensorFlow creates this many outputs, up to 2^31, before it calls our code.
-            arguments["num_slots"] = min(arguments["num_slots"], 1000)
+        for name in ("N", "num_slots"):
+            if isinstance(arguments.get(name), int):
+                # TensorFlow creates this many outputs, up to 2^31, before it calls our code.
+                arguments[name] = min(arguments[name], 1000)
         with self._session.graph.as_default():
             try:
                 outputs = self._caller.call(op, arguments)

@@ -5,8 +5,10 @@
 #define REC_ESTIMATOR_OPS_CORE_MATH_INDEXED_ROWS_H_
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
+#include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/float8.h"
 
 namespace rec_estimator {
@@ -42,6 +44,21 @@ void AddIndexedRows(const float* values, const Index* index, int64_t n, int dim,
       StoreFloat8(LoadFloat8(sum + d) + LoadFloat8(value + d), sum + d);
     }
     for (; d < dim; ++d) sum[d] += value[d];
+  }
+}
+
+// The same for the rows of `values` at n places, which have `keys` rows each.
+inline void AddRowsAt(const float* values, const int32_t* places, int64_t n,
+                      int64_t keys, const int32_t* index, int dim,
+                      float* sums) {
+  constexpr int64_t kPlacesAhead = 16;  // Of prefetches.
+  const int64_t floats = keys * dim;
+  for (int64_t p = 0; p < n; ++p, index += keys) {
+    if (p + kPlacesAhead < n) {
+      PrefetchLines(values + places[p + kPlacesAhead] * floats,
+                    static_cast<size_t>(floats) * sizeof(float));
+    }
+    AddIndexedRows(values + places[p] * floats, index, keys, dim, sums);
   }
 }
 

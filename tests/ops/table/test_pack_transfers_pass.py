@@ -14,6 +14,7 @@ import tensorflow.compat.v1 as tf
 from local_cluster import LocalCluster
 
 import rec_estimator as rec
+from rec_estimator import _ops
 
 STEPS, BATCH, DIM = 6, 24, 4
 RULES = {
@@ -171,7 +172,8 @@ def test_one_worker_trains_the_bits_of_a_single_process(rule, num_ps):
     assert len(expected.rows) > 100 and found.rows == expected.rows
     packed = ("TablesReservePacked", "TablesApplyPacked", "GradientsPack")
     is_packed = rule != "GradientDescent"  # It has one update for each occurrence.
-    for name in ("KeysPack", "TablesRead", "RowsSpread") + packed * is_packed:
+    takes_rows = "RowsSpread" if num_ps == 1 else "RowsUnpack"
+    for name in ("KeysPack", "TablesRead", takes_rows) + packed * is_packed:
         assert found.types().count(f"RecEstimator>{name}") == num_ps
 
 
@@ -186,6 +188,80 @@ def models_of_many_tables(count, dim=16):
         return square_loss(rows), tables
 
     return make
+
+
+def shards_beside_the_table(keys):
+    """A shard is looked up alone, between lookups of all shards; one of these is of pairs."""
+    tables = [table_of("whole"), table_of("pairs", 5)]
+    side = tf.cast(keys[2] > 0, tf.int32)[::2]
+    values = [rec.embedding_lookup(table, keys[i]) for i, table in enumerate(tables)]
+    for table in tables:
+        shards = list(table)[:2]
+        if len(shards) == 1:
+            shards *= 2
+        values.insert(1, _lookup_of_shard(shards[0], keys[2]))
+        parts = tf.dynamic_partition(tf.reshape(keys[2], [-1, 2]), side, 2)
+        places = tf.dynamic_partition(tf.range(tf.size(side)), side, 2)
+        rows = [_lookup_of_shard(shard, part) for shard, part in zip(shards, parts)]
+        values.append(tf.dynamic_stitch(places, rows))
+    return square_loss(values), tables
+
+
+def _lookup_of_shard(shard, keys):
+    with tf.colocate_with(shard.handle):
+        return _ops.gen.rec_estimator_table_lookup(
+            shard.handle, keys, dim=shard.dim, unknown="initial"
+        )
+
+
+def test_rows_are_spread_for_lookups_that_are_no_part_of_a_table():
+    """Without training: whether the keys are those of the shard does not matter."""
+    types, losses = [], []
+    for packed in (True, False):
+        graph = tf.Graph()
+        with graph.as_default(), tf.variable_scope(next(_scopes)), device(2):
+            loss, _ = shards_beside_the_table(next_batch(batches()))
+            initialize = tf.global_variables_initializer()
+        with tf.Session(cluster(2).targets[0], graph=graph, config=config(packed)) as session:
+            session.run(initialize)
+            metadata = tf.RunMetadata()
+            traced = tf.RunOptions(output_partition_graphs=True)
+            losses.append([session.run(loss, None, traced, metadata) for _ in range(STEPS)])
+            types.append([node.op for part in metadata.partition_graphs for node in part.node])
+    assert losses[0] == losses[1]
+    # Both lookups of a single shard read the first ps.
+    assert types[0].count("RecEstimator>RowsSpread") == 1
+    assert types[0].count("RecEstimator>RowsUnpack") == 2
+    assert types[0].count("RecEstimator>ShardRowsSpread") == 4
+    assert types[0].count("RecEstimator>ShardKeysSplit") == 2
+
+
+def pairs_for_two_tables(keys):
+    """A place of the gradient has two keys."""
+    pairs = tf.reshape(keys[0], [-1, 2])
+    side = tf.cast(pairs[:, 0] > 0, tf.int32)
+    places = tf.dynamic_partition(tf.range(tf.size(side)), side, 2)
+    tables = [table_of("low"), table_of("high")]
+    rows = [
+        rec.embedding_lookup(table, part)
+        for table, part in zip(tables, tf.dynamic_partition(pairs, side, 2))
+    ]
+    return square_loss([tf.dynamic_stitch(places, rows)]), tables
+
+
+@pytest.mark.parametrize(
+    "model, num_ps, gathers",
+    [
+        (models_of_many_tables(3), 2, False),
+        (pairs_for_two_tables, 1, False),
+        (pairs_for_two_tables, 2, True),  # Those that the model itself has.
+        (model_of_all_kinds, 2, True),  # A table with two lists of keys.
+    ],
+)
+def test_gradients_of_shards_are_read_where_they_are(model, num_ps, gathers):
+    expected, found = Run(0, model, ADAGRAD), Run(num_ps, model, ADAGRAD)
+    assert found.losses == expected.losses and found.rows == expected.rows
+    assert (not {"GatherV2", "RecEstimator>ShardRowsSplit"}.isdisjoint(found.types())) == gathers
 
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3])

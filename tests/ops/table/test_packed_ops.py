@@ -76,6 +76,42 @@ def test_rows_come_back_to_each_lookup():
         np.testing.assert_array_equal(one, other)
 
 
+def test_rows_are_taken_apart_by_table():
+    """The rows of the second and third table do not begin at a multiple of 64 bytes."""
+    pack = keys_pack()
+    dims = dict(sections=[1, 2, 0, 2], num_sections=3, dims=[3, 1, 4, 16], N=4)
+    rows = np.arange(7 * 3 + 1 + 16, dtype=np.float32)
+    unpack = _ops.gen.rec_estimator_rows_unpack(rows, pack.packed, **dims)
+    assert [table.shape.as_list() for table in unpack] == [[None, dim] for dim in dims["dims"]]
+    found = run([tuple(unpack), [table + 0 for table in unpack]])
+    expected = [rows[:21].reshape([7, 3]), rows[21:22, None], np.zeros([0, 4]), rows[None, 22:]]
+    for tables in found:
+        for one, other in zip(tables, expected):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"rows": np.ones([8])}, r"rows must be those of the packed keys, \[9\], got shape \[8\]"),
+        ({"dims": [0]}, "dims must be >= 1, got 0"),
+        ({"dims": [1, 2]}, "dims must be of length N = 1, got 2|sections must be of length"),
+        ({"num_sections": 3}, "packed must be the output of KeysPack"),
+    ],
+)
+def test_rows_that_are_not_those_of_the_keys_are_not_taken_apart(changed, message):
+    arguments = {
+        "rows": np.ones([9]),
+        "packed": PACKED,
+        "sections": [1],
+        "num_sections": 2,
+        "dims": [DIM],
+        **changed,
+    }
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=message):
+        run(_ops.gen.rec_estimator_rows_unpack(**arguments, N=1))
+
+
 def test_a_packed_step_has_the_bits_of_one_of_occurrences():
     rng = np.random.default_rng(2)
     grads = rng.normal(size=[6, DIM]).astype(np.float32)
@@ -87,7 +123,14 @@ def test_a_packed_step_has_the_bits_of_one_of_occurrences():
         [tables["packed"][0]], pack.packed, **sections, **ADAGRAD
     )
     gradients = _ops.gen.rec_estimator_gradients_pack(
-        pack.packed, [pack.index[0], pack.index[4]], [grads], -(2**40), [0.5], lists=[2], **sections
+        pack.packed,
+        [pack.index[0], pack.index[4]],
+        [grads],
+        [],
+        -(2**40),
+        [0.5],
+        lists=[2],
+        **sections,
     )
     plain = _ops.gen.rec_estimator_tables_reserve(
         [tables["plain"][0]], [keys], [tf.constant(LISTS[1][0], tf.int64)], **ADAGRAD
@@ -119,6 +162,30 @@ def test_a_packed_step_has_the_bits_of_one_of_occurrences():
             np.testing.assert_array_equal, getattr(one, name), getattr(other, name)
         )
     assert len(one.keys) == 6
+
+
+@pytest.mark.parametrize("keys_of_place", [1, 2])
+def test_gradients_are_read_at_their_places(keys_of_place):
+    rng = np.random.default_rng(4)
+    keys = rng.integers(0, 5, [6, keys_of_place])
+    grads = rng.normal(size=[9, keys_of_place, DIM]).astype(np.float32)
+    places = np.array([8, 0, 3, 3, 5, 7], np.int32)
+    pack = _ops.gen.rec_estimator_keys_pack([keys], sections=[0], uses=["gradient"], num_sections=1)
+    gradients = _ops.gen.rec_estimator_gradients_pack(
+        pack.packed,
+        pack.index,
+        [grads],
+        [places],
+        7,
+        [0.5],
+        lists=[1],
+        sections=[0],
+        num_sections=1,
+    )
+    with tf.Session() as session:
+        sent = session.run(gradients)
+    sums = oracle.sum_by_key(keys.ravel(), grads[places].reshape([-1, DIM]))
+    np.testing.assert_array_equal(sent, oracle.pack_gradients([7], [[0.5]], [sums]))
 
 
 @pytest.mark.parametrize("at", range(9))
@@ -172,6 +239,15 @@ def test_a_rule_with_an_update_for_each_occurrence_is_refused():
         ({"index": [[-1, 0]]}, "index must be positions of 2 keys with a gradient"),
         ({"index": [[0]], "grads": [np.ones([1, 3])]}, "index must have all 2 keys"),
         ({"grads": [np.ones([3, 3])]}, r"grads of table 0 must be \[n, dim\], n = 2"),
+        ({"places": [[0, 2]]}, r"places of table 0 must be in \[0, 2\)"),
+        ({"places": [[0, -1]]}, r"places of table 0 must be in \[0, 2\)"),
+        ({"places": [[0, 1, 1]]}, "must have rows for 2 keys at 3 places, got 3 floats at each"),
+        ({"places": [[0]]}, "must have rows for 2 keys at 1 places, got 3 floats at each"),
+        ({"places": [[0, 1]], "grads": [1.0]}, r"places of table 0 must be in \[0, 0\)"),
+        (
+            {"places": [[0, 1]], "index": [[0], [1]], "lists": [2]},
+            "places must be none, or N = 1 with one list for each table, got 1",
+        ),
         ({"version": [1, 2]}, r"version must be \[\] or, for 1 tables, \[1\]"),
         ({"lists": [2]}, "lists must be >= 0 with a sum of K = 1, got 2"),
         ({"sections": [2]}, r"sections must be in \[0, num_sections\), num_sections = 2, got 2"),
@@ -182,6 +258,7 @@ def test_gradients_that_do_not_fit_are_refused(changed, message):
         "packed": PACKED,
         "index": [[0, 1]],
         "grads": [np.ones([2, 3])],
+        "places": [],
         "version": 1,
         "hyper": [0.1],
         "lists": [1],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ShardRowsMerge and ShardRowsSplit, and the pass that puts them in place of TensorFlow's ops."""
+"""The ops on shards, and the pass that puts them in place of TensorFlow's."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import rec_estimator as rec
 from rec_estimator import _ops
 
 MERGE, SPLIT = "RecEstimator>ShardRowsMerge", "RecEstimator>ShardRowsSplit"
+KEYS_SPLIT = "RecEstimator>ShardKeysSplit"
 LOOKUP = "RecEstimator>TableLookup"
 
 
@@ -44,6 +45,72 @@ def test_split_and_merge_give_what_numpy_gives(row, n):
     for shard, part in enumerate(parts):
         np.testing.assert_array_equal(part, values[shards == shard])
     np.testing.assert_array_equal(whole, values)
+
+
+@pytest.mark.parametrize("n_shards", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("n", [0, 1, 7, 2049, 4096, 9000])
+def test_keys_are_split_as_numpy_splits_them(n_shards, n):
+    random = np.random.RandomState(n)
+    keys = random.randint(-(2**63), 2**63 - 1, n)
+    keys[::3] = random.randint(-2000, 2000, len(keys[::3]))
+    keys[1:5] = [-(2**63), 2**63 - 1, -1, -1000][: len(keys[1:5])]
+    shards, parts, places = evaluate(_ops.gen.rec_estimator_shard_keys_split(keys, N=n_shards))
+    np.testing.assert_array_equal(shards, keys % 1000 % n_shards)
+    assert len(parts) == len(places) == n_shards
+    for shard in range(n_shards):
+        [expected] = np.nonzero(shards == shard)
+        np.testing.assert_array_equal(places[shard], expected)
+        np.testing.assert_array_equal(parts[shard], keys[expected])
+
+
+def test_keys_of_another_rank_are_refused():
+    keys = tf.placeholder(tf.int64)
+    split = _ops.gen.rec_estimator_shard_keys_split(keys, N=2)
+    with session() as one:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"keys must be \[n\]"):
+            one.run(split, {keys: [[1]]})
+
+
+@pytest.mark.parametrize("row", [(), (1,), (3,), (2, 5), (0,)])
+@pytest.mark.parametrize("n", [0, 1, 9000])
+def test_rows_of_shards_are_spread_as_numpy_does(row, n):
+    random = np.random.RandomState(n)
+    shards = random.choice([0, 1, 3], n).astype(np.int32)  # Shard 2 has no rows.
+    rows = [random.rand(k, 5).astype(np.float32) for k in (6, 1, 0, 3)]
+    index = [
+        random.randint(0, max(len(of_shard), 1), [np.sum(shards == shard), *row]).astype(np.int32)
+        for shard, of_shard in enumerate(rows)
+    ]
+    expected = np.zeros([n, *row, 5], np.float32)
+    for shard in (0, 1, 3):
+        expected[shards == shard] = rows[shard][index[shard]]
+    found = evaluate(_ops.gen.rec_estimator_shard_rows_spread(shards, rows, index))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("shards", "rows", "index", "message"),
+    [
+        ([0, 2], [(2, 3), (2, 3)], [[0], [0]], r"shards must be in \[0, 2\), got 2 for row 1"),
+        ([0, 1], [(2, 3), (2, 3)], [[0], [2]], r"index of shard 1 must be in \[0, 2\)"),
+        ([0, 1], [(2, 3), (2, 3)], [[-1], [0]], r"index of shard 0 must be in \[0, 2\)"),
+        ([0, 1], [(2, 3), (0, 3)], [[1], [0]], r"index of shard 1 must be in \[0, 0\)"),
+        ([0, 1], [(2, 3), (2, 3)], [[0], [0, 0]], r"index of shard 1 must be \[1\], got shape"),
+        ([0, 1], [(2, 3), (2, 3)], [[0], [[0]]], r"index of shard 1 must be \[1\], got shape"),
+        ([0, 1], [(2, 3), (2, 3)], [0, [0]], r"index must be \[n, ...\], got shape \[\]"),
+        ([0, 1], [(2, 3), (2, 4)], [[0], [0]], r"rows of shard 1 must be \[k, 3\], got shape"),
+        ([0, 1], [(2, 3), (6,)], [[0], [0]], r"rows of shard 1 must be \[k, 3\], got shape"),
+        ([0, 1], [(6,), (2, 3)], [[0], [0]], r"rows must be \[k, dim\], got shape \[6\]"),
+    ],
+)
+def test_rows_are_not_spread_where_there_are_none(shards, rows, index, message):
+    fed = [tf.placeholder(tf.int32)]
+    fed += [tf.placeholder(tf.float32) for _ in rows] + [tf.placeholder(tf.int32) for _ in index]
+    spread = _ops.gen.rec_estimator_shard_rows_spread(fed[0], fed[1:3], fed[3:])
+    values = [shards, *(np.ones(shape, np.float32) for shape in rows), *index]
+    with session() as one:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            one.run(spread, dict(zip(fed, values)))
 
 
 ONE = np.ones([1, 2], np.float32)
@@ -111,7 +178,8 @@ def test_partitioned_tables_train_the_same_with_the_pass_and_without(static):
     losses, rows, types = trained(True, static)
     expected_losses, expected_rows, expected_types = trained(False, static)
     assert types.count(MERGE) == types.count(SPLIT) == 3
-    assert "DynamicStitch" not in types
+    assert types.count(KEYS_SPLIT) == 3
+    assert {"DynamicStitch", "DynamicPartition", "FloorMod"}.isdisjoint(types)
     assert MERGE not in expected_types and "DynamicStitch" in expected_types
     assert losses == expected_losses
     for ours, tensorflows in zip(rows, expected_rows):
@@ -199,15 +267,117 @@ def test_gathers_that_wait_for_each_other_stay():
     np.testing.assert_array_equal(rows, whole[[0, 3, 4]])
 
 
-def test_places_that_something_else_reads_stay():
+def test_what_something_else_reads_of_the_division_stays():
     keys = tf.placeholder(tf.int64, [None])
-    table = partitioned_table()
-    values = rec.embedding_lookup(table, keys)
+    values = rec.embedding_lookup(partitioned_table(), keys)
     [stitch] = [op for op in tf.get_default_graph().get_operations() if op.type == "DynamicStitch"]
     places = list(stitch.inputs)[:2]
+    shards = places[0].op.inputs[1]
+    fetches = [values, places, shards, shards.op.inputs[0]]
     with session() as one:
         one.run(tf.global_variables_initializer())
-        (_, found), types = run_step(one, [values, places], {keys: [3, 4, 6, 1, 5]})
-    assert MERGE in types and "Range" in types
+        (_, found, of_keys, buckets), types = run_step(one, fetches, {keys: [3, 4, 6, 1, -5]})
+    assert MERGE in types and KEYS_SPLIT in types and "DynamicPartition" not in types
     np.testing.assert_array_equal(found[0], [1, 2])
     np.testing.assert_array_equal(found[1], [0, 3, 4])
+    np.testing.assert_array_equal(of_keys, [1, 0, 0, 1, 1])
+    np.testing.assert_array_equal(buckets, [3, 4, 6, 1, 995])
+
+
+def lookup_of_shards(keys, shards):
+    """(values, what divides the keys) of a lookup with shards of its own."""
+    places = tf.dynamic_partition(tf.range(tf.size(shards)), shards, 2)
+    parts = tf.dynamic_partition(keys, shards, 2)
+    rows = [
+        _ops.gen.rec_estimator_table_lookup(shard.handle, part, dim=4, unknown="initial")
+        for shard, part in zip(partitioned_table(), parts)
+    ]
+    return tf.dynamic_stitch(places, rows), parts
+
+
+def shards_of(keys, buckets=1000, modulus=2):
+    return tf.floormod(tf.cast(tf.floormod(keys, buckets), tf.int32), modulus)
+
+
+@pytest.mark.parametrize(
+    ("of_keys", "divided"),
+    [
+        (shards_of, True),
+        (lambda keys: shards_of(keys, buckets=999), False),
+        (lambda keys: shards_of(keys, modulus=1), False),
+        (lambda keys: tf.floormod(tf.floormod(tf.cast(keys, tf.int32), 1000), 2), False),
+        (lambda keys: tf.cast(tf.floormod(tf.floormod(keys, 1000), 2), tf.int32), False),
+        (lambda keys: shards_of(keys + 1), True),  # The shards of other keys.
+    ],
+)
+def test_only_the_shards_of_tables_are_found_by_one_op(of_keys, divided):
+    keys = tf.placeholder(tf.int64, [None])
+    fetches = lookup_of_shards(keys, of_keys(keys))
+    found = []
+    for with_pass in (True, False):
+        with session(with_pass) as one:
+            one.run(tf.global_variables_initializer())
+            feed = {keys: [3, -4, 6, 1, 999, 1000, 2**40]}
+            value, types = run_step(one, fetches, feed)
+            assert (KEYS_SPLIT in types) == (divided and with_pass)
+            found.append(value)
+    tf.nest.map_structure(np.testing.assert_array_equal, *found)
+
+
+def test_lookups_with_the_same_shards_share_their_division():
+    keys = tf.placeholder(tf.int64, [None])
+    shards = shards_of(keys)
+    with tf.variable_scope("one"):
+        one, parts = lookup_of_shards(keys, shards)
+    with tf.variable_scope("other"):
+        rows = [
+            _ops.gen.rec_estimator_table_lookup(shard.handle, part, dim=4, unknown="initial")
+            for shard, part in zip(partitioned_table(), parts)
+        ]
+        other = tf.dynamic_stitch(tf.dynamic_partition(tf.range(5), shards, 2), rows)
+    found = []
+    for with_pass in (True, False):
+        with session(with_pass) as session_:
+            session_.run(tf.global_variables_initializer())
+            values, types = run_step(session_, [one, other], {keys: [3, -4, 6, 1, 999]})
+            assert types.count(KEYS_SPLIT) == with_pass
+            assert ("DynamicPartition" in types) != with_pass
+            found.append(values)
+    tf.nest.map_structure(np.testing.assert_array_equal, *found)
+
+
+def test_a_division_waits_for_what_the_shards_waited_for():
+    variable = tf.get_variable("v", [], tf.int64, tf.zeros_initializer(), use_resource=True)
+    keys = tf.placeholder(tf.int64, [None])
+    with tf.control_dependencies([variable.assign_add(1)]):
+        shards = shards_of(keys)
+    values, parts = lookup_of_shards(keys, shards)
+    with tf.control_dependencies([parts[0]]):
+        after = variable.read_value()
+    with session() as one:
+        one.run(tf.global_variables_initializer())
+        for step in range(20):
+            (_, count), types = run_step(one, [values, after], {keys: [3, 4]})
+            assert KEYS_SPLIT in types and count == step + 1
+
+
+def test_a_division_that_waits_for_its_own_shards_stays():
+    """One op for both would wait for itself."""
+    keys = tf.placeholder(tf.int64, [None])
+    shards = shards_of(keys)
+    parts = tf.dynamic_partition(keys, shards, 2)
+    rows = [
+        _ops.gen.rec_estimator_table_lookup(shard.handle, part, dim=4, unknown="initial")
+        for shard, part in zip(partitioned_table(), parts)
+    ]
+    with tf.control_dependencies([tf.print("rows", rows[0])]):
+        count = tf.range(tf.size(shards))
+    values = tf.dynamic_stitch(tf.dynamic_partition(count, shards, 2), rows)
+    found = []
+    for with_pass in (True, False):
+        with session(with_pass) as one:
+            one.run(tf.global_variables_initializer())
+            value, types = run_step(one, values, {keys: [3, 4]})
+            assert KEYS_SPLIT not in types and (MERGE in types) == with_pass
+            found.append(value)
+    np.testing.assert_array_equal(*found)
