@@ -248,7 +248,8 @@ class TableRestore {
     const int64_t before = table_ == nullptr ? 0 : table_->size();
     int64_t count;
     TF_RETURN_IF_ERROR(ForEachBatch(
-        &reader, [&](RowBatch* batch) { return Insert(batch); }, &count));
+        &reader, [&](RowBatch* batch) { return Insert(batch, is_delta); },
+        &count));
     keys_ += count;
     if (table_ != nullptr) {
       TF_RETURN_IF_ERROR(CheckDistinct(*file, shard.name + kKeys, reader,
@@ -274,7 +275,7 @@ class TableRestore {
     return batch->versions.empty() ? nullptr : batch->versions.data();
   }
 
-  bool Insert(RowBatch* batch) {
+  bool Insert(RowBatch* batch, bool is_delta) {
     // A checkpoint without frequencies: all its keys were admitted.
     if (batch->freqs.empty()) {
       batch->freqs.assign(batch->n,
@@ -291,6 +292,7 @@ class TableRestore {
     }
     rows.freqs = batch->freqs.data();
     rows.versions = Versions(batch);
+    rows.are_new = !is_delta;
     return table_->Insert(rows);
   }
 

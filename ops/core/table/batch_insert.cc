@@ -39,8 +39,12 @@ bool BatchInsert::Run() {
     }
     rows += quota_[s].rows;
   }
-  reserved = reserved && store_.arena().ReserveQuota(rows);
-  row_quota_ = reserved ? rows : 0;
+  if (rows_first_) {
+    reserved = reserved && WriteRows();
+  } else {
+    reserved = reserved && store_.arena().ReserveQuota(rows);
+    row_quota_ = reserved ? rows : 0;
+  }
   bool inserted = reserved;
   for (int i = 0; i < kShards; ++i) {
     const int s = shard_at(i);
@@ -104,6 +108,15 @@ bool BatchInsert::ReserveQuota(int s) {
          shard.GrowToQuota();
 }
 
+bool BatchInsert::WriteRows() {
+  if (!store_.arena().Take(part_.n, 0, &first_row_)) return false;
+  const RowArena::View view = store_.view();
+  for (uint32_t i = 0; i < part_.n; ++i) {
+    SetRow(batch_.keys[i], i, view.Row(first_row_ + i));
+  }
+  return true;
+}
+
 bool BatchInsert::InsertAll(int s) {
   Shard& shard = shards_[s];
   // There is room, unless another thread cleared the table since ReserveQuota.
@@ -118,12 +131,16 @@ bool BatchInsert::InsertAll(int s) {
     for (uint32_t i = 0; i < std::min(n, kBucketsAhead); ++i) {
       PrefetchBucket(shard, run[i].key);
     }
-    for (uint32_t i = 0; i < std::min(n, kRowsAhead); ++i) {
+    for (uint32_t i = 0; !rows_first_ && i < std::min(n, kRowsAhead); ++i) {
       PrefetchRow(run[i].index);
     }
     for (uint32_t i = 0; i < n; ++i) {
       if (n - i > kBucketsAhead) {
         PrefetchBucket(shard, run[i + kBucketsAhead].key);
+      }
+      if (rows_first_) {
+        InsertWritten(s, run[i].key, run[i].index);
+        continue;
       }
       if (n - i > kRowsAhead) PrefetchRow(run[i + kRowsAhead].index);
       done = InsertOne(s, run[i].key, run[i].index) && done;
@@ -179,10 +196,34 @@ bool BatchInsert::InsertOne(int s, int64_t key, uint32_t i) {
     shard.AddToRows(is_spilled ? 0 : 1);
   }
   if (needs_row || mode_ == kRows) SetRow(key, i, view.Row(entry.row()));
-  entry.count() = count;
+  SetCounts(entry, i);
+  return true;
+}
+
+void BatchInsert::InsertWritten(int s, int64_t key, uint32_t i) {
+  Shard& shard = shards_[s];
+  EntryRef entry = shard.Find(key);
+  if (!entry.found()) {
+    entry = shard.Insert(key);
+    shard.AddToKeys(1);
+  }
+  const uint32_t written = first_row_ + i;
+  if (!entry.has_row()) {
+    entry.row() = written;
+    shard.AddToRows(1);
+  } else {
+    const RowArena::View view = store_.view();
+    std::copy_n(view.Row(written), store_.arena().row_floats(),
+                view.Row(entry.row()));
+    shard.FreeRow(written);
+  }
+  SetCounts(entry, i);
+}
+
+void BatchInsert::SetCounts(EntryRef entry, uint32_t i) const {
+  entry.count() = CountAt(i);
   entry.version() = batch_.versions != nullptr ? batch_.versions[i] : -1;
   if (tracking_) entry.MarkChanged();
-  return true;
 }
 
 bool BatchInsert::TakeRun(int s) {

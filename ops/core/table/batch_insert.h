@@ -31,7 +31,10 @@ class BatchInsert {
         store_(*store),
         admission_(admission),
         batch_(batch),
-        mode_(mode) {}
+        mode_(mode),
+        // A tier decides which rows take memory.
+        rows_first_(mode == kRows && batch.are_new &&
+                    (*shards)[0].tier() == nullptr) {}
 
   // Returns false and changes nothing if there is no memory.
   bool Run();
@@ -40,7 +43,8 @@ class BatchInsert {
   // Keys that are found together.
   static constexpr uint32_t kFound = 16;
   // Keys whose buckets, which come from memory, and whose rows, which a restore
-  // has just read, are fetched before they are inserted.
+  // has just read, are fetched before they are inserted. Not faster with 4M
+  // rows: 8, 24 or 40 buckets, and keys of a shard sorted by bucket.
   static constexpr uint32_t kBucketsAhead = 16;
   static constexpr uint32_t kRowsAhead = 4;
 
@@ -57,6 +61,12 @@ class BatchInsert {
   // treated as new ones, and none has to be searched.
   bool AllGetEntries() const { return mode_ != kFilteredIntoSketch; }
 
+  // With rows_first_: takes rows for the whole batch and writes them in the
+  // order of the batch. Memory that is read and written in sequence is fetched
+  // ahead by the CPU; in the order of the shards, each row waits for both.
+  // False: no memory. Needs no lock, because nobody knows these rows yet.
+  bool WriteRows();
+
   // The methods below need the exclusive lock of shard s.
 
   // Calls visit(occurrence, entry) for the keys of shard s, in batch order.
@@ -69,6 +79,9 @@ class BatchInsert {
   // Inserts one key after the other: of a key given twice, the last row wins.
   bool InsertAll(int s);
   bool InsertOne(int s, int64_t key, uint32_t i);
+  // Inserts a key whose row has been written.
+  void InsertWritten(int s, int64_t key, uint32_t i);
+  void SetCounts(EntryRef entry, uint32_t i) const;
   // Fetch what InsertOne will read.
   static void PrefetchBucket(const Shard& shard, int64_t key);
   void PrefetchRow(size_t i) const;
@@ -83,10 +96,13 @@ class BatchInsert {
   const Admission admission_;
   const EmbeddingTable::Rows& batch_;
   const Mode mode_;
+  const bool rows_first_;
   Scratch scratch_;
   Partition part_;
   std::array<ShardNeeds, kShards> quota_{};  // What is left, per shard.
   uint64_t row_quota_ = 0;                   // What is left in the arena.
+  // With rows_first_, row i of the batch is row first_row_ + i of the arena.
+  uint32_t first_row_ = 0;
   // Rows that were taken from the arena for the current shard and not used yet.
   uint32_t next_row_ = 0;
   uint32_t run_rows_ = 0;

@@ -44,7 +44,8 @@
 // (shared_keys.h, found_keys.h), they are not searched again. All steps are
 // split by table and shard and keep the batch's order within a key, so the bits
 // do not depend on the number of threads. Insert (batch_insert.h), which a
-// restore uses, sorts and reserves room in the same way.
+// restore uses, sorts and reserves room in the same way. If its keys are new,
+// it then writes all rows in the order of the batch before it searches a key.
 //
 // Filters: Admission has the rule. A key that is counted but not admitted has
 // either an entry without a row or no entry, and a sketch counts it (sketch.h),
@@ -287,6 +288,11 @@ class EmbeddingTable {
         slots;                // One per slot: (n, width) or nullptr: initial.
     const int64_t* freqs;     // (n); nullptr: 0. Saturates to 32 bits.
     const int64_t* versions;  // (n); nullptr: -1.
+    // Whether the table hardly has any of the keys. Insert is then faster: it
+    // writes the rows one behind the other, before it looks for the keys. For
+    // each key that the table does have, memory of one row becomes free. No
+    // other thread may call Clear, EnsureSlots or SetBank meanwhile.
+    bool are_new = false;
   };
   // Makes room in the index for this many more keys, so that inserting them
   // does not grow it step by step. Only a hint: it reports no error.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -393,9 +394,43 @@ TEST(KeyInsertedTwiceInABatchIsStoredOnce) {
   EmbeddingTable table(1);
   const int64_t keys[] = {5, 5, 6};
   const float values[] = {1, 2, 3};
-  EXPECT_TRUE(table.Insert({keys, 3, values, {}, nullptr, nullptr}));
-  EXPECT_EQ(table.size(), 2);
-  EXPECT_EQ(Read(table, 5)[0], 2.0f);
+  for (const bool are_new : {false, true}) {
+    table.Clear();
+    EXPECT_TRUE(table.Insert({keys, 3, values, {}, nullptr, nullptr, are_new}));
+    EXPECT_EQ(table.size(), 2);
+    EXPECT_EQ(Read(table, 5)[0], 2.0f);
+    EXPECT_EQ(Read(table, 6)[0], 3.0f);
+  }
+}
+
+TEST(RowsOfKeysThatWereNotNewAreUsedAgain) {
+  constexpr int64_t kKeys = 20000;
+  EmbeddingTable table(16);
+  table.Reserve(2 * kKeys);  // So that only rows take new memory.
+  std::vector<int64_t> keys(kKeys);
+  std::iota(keys.begin(), keys.end(), 0);
+  const auto insert = [&](bool are_new) {
+    EXPECT_TRUE(table.Insert(
+        {keys.data(), keys.size(), nullptr, {}, nullptr, nullptr, are_new}));
+  };
+  insert(true);
+  const int64_t first = table.memory_bytes();
+  insert(true);
+  const int64_t second = table.memory_bytes();
+  EXPECT_EQ(table.size(), kKeys);
+  EXPECT_EQ(second - first, kKeys * 16 * int64_t{sizeof(float)});
+  // As many keys of the same shards as there are free rows.
+  std::vector<int64_t> free(kShards);
+  for (const int64_t key : keys) ++free[ShardOf(MixKey(key))];
+  int64_t next = kKeys;
+  for (int64_t& key : keys) {
+    while (free[ShardOf(MixKey(next))] == 0) ++next;
+    --free[ShardOf(MixKey(next))];
+    key = next++;
+  }
+  insert(false);
+  EXPECT_EQ(table.size(), 2 * kKeys);
+  EXPECT_EQ(table.memory_bytes(), second);
 }
 
 TEST(InsertTakesRowsForNewKeysOnly) {

@@ -269,8 +269,13 @@ void RunOutOfMemory(const FilterSpec& filter, int dim, rlim_t step) {
                                           keys.size(), nullptr, 0, 1},
                                          AddSum(), SerialFor)
         : filter.threshold == 0
-            ? table.Insert(
-                  {keys.data(), keys.size(), nullptr, {}, nullptr, nullptr})
+            ? table.Insert({keys.data(),
+                            keys.size(),
+                            nullptr,
+                            {},
+                            nullptr,
+                            nullptr,
+                            megabytes % 4 == 0})
             : table.InsertFiltered(keys.data(), keys.size(), freqs.data(),
                                    nullptr, true);
     EXPECT_EQ(setrlimit(RLIMIT_AS, &before), 0);

@@ -184,6 +184,7 @@ class Pair {
       rows.slots.push_back(random_() % 3 == 0 ? nullptr
                                               : values_of_slot.data());
     }
+    rows.are_new = random_() % 2 == 0;
     EXPECT_TRUE(table.Insert(rows));
     for (size_t i = 0; i < n; ++i) {
       oracle.rows.erase(keys[i]);

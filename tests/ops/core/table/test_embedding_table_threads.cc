@@ -6,6 +6,7 @@
 // Gradients are small integers, equal in all elements of a row, and the rule
 // adds them. So sums are exact in any order, and a row with unequal elements is
 // torn.
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -277,6 +278,40 @@ TEST(InsertFindsRoomAlthoughTheTableIsClearedMeanwhile) {
            {[&](std::mt19937_64*) { table.Clear(); }});
   EXPECT_TRUE(table.Insert(rows));
   EXPECT_EQ(table.size(), static_cast<int64_t>(keys.size()));
+}
+
+// Two threads insert batches that share half of their keys.
+TEST(RowsWrittenBeforeTheirKeysAreNotTorn) {
+  constexpr int64_t kKeys = 1000;
+  EmbeddingTable table(kDim);
+  std::vector<std::function<void()>> workers;
+  for (int t = 0; t < 2; ++t) {
+    workers.push_back([&, t] {
+      std::vector<int64_t> keys(kKeys);
+      for (int step = 0; step < kSteps; ++step) {
+        const int64_t first = step % 10 * 2 * kKeys + t * kKeys / 2;
+        for (int64_t i = 0; i < kKeys; ++i) keys[i] = first + i;
+        const std::vector<float> values(kKeys * kDim, 1.0f + t);
+        EmbeddingTable::Rows rows{};
+        rows.keys = keys.data();
+        rows.n = keys.size();
+        rows.values = values.data();
+        rows.are_new = true;
+        EXPECT_TRUE(table.Insert(rows));
+      }
+    });
+  }
+  RunWhile(workers, {[&](std::mt19937_64* random) {
+             LookupSome(table, 20 * kKeys, 3000, SerialFor, random);
+             ReadSome(table, 20 * kKeys, 40, random);
+           }});
+  EXPECT_EQ(table.size(), std::min(kSteps, 10) * kKeys * 3 / 2);
+  for (const auto& entry : Contents(table).admitted) {
+    EXPECT_TRUE(IsWhole(entry.row));
+    const int64_t place = entry.key % (2 * kKeys);
+    if (place < kKeys / 2) EXPECT_EQ(entry.row[0], 1.0f);
+    if (place >= kKeys) EXPECT_EQ(entry.row[0], 2.0f);
+  }
 }
 
 // All operations at once, with a filter. In the end the incremental saves add
