@@ -4,6 +4,7 @@
 //
 //   TableExport (stock Saver)  checkpoint_export_kernels
 //   TablesSave                 checkpoint_save_kernels -> checkpoint_writer
+//                              -> checkpoint_direct_file (rows on disk)
 //   TableRestore               checkpoint_chain -> checkpoint_file
 //                              -> checkpoint_rows -> checkpoint_restore_kernels
 #ifndef REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_FORMAT_H_

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "ops/checkpoint/checkpoint_direct_file.h"
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/checkpoint/checkpoint_writer.h"
 #include "ops/core/table/embedding_table.h"
@@ -28,6 +29,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/env.h"
 
 namespace rec_estimator {
 namespace {
@@ -40,6 +42,7 @@ using ::tensorflow::DT_FLOAT;
 using ::tensorflow::DT_INT32;
 using ::tensorflow::DT_INT64;
 using ::tensorflow::DT_STRING;
+using ::tensorflow::Env;
 using ::tensorflow::OpInputList;
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
@@ -52,12 +55,13 @@ using Snapshot = EmbeddingTable::Snapshot;
 using Entries = std::vector<Snapshot::Entry>;
 
 // Bytes of rows in a chunk. Three chunks exist at a time: one is gathered, one
-// waits, and one is written.
+// waits, and one is written. Of rows on disk, two more are being read.
 constexpr int64_t kChunkBytes = int64_t{4} << 20;
+constexpr int64_t kChunkBytesOnDisk = int64_t{2} << 20;
 
 // Memory for one list of keys: kListedBytes plus a share of the table's memory.
 // Each listing scans the whole index, so there should be few of them.
-constexpr int64_t kListedBytes = int64_t{20} << 20;
+constexpr int64_t kListedBytes = int64_t{24} << 20;
 constexpr int64_t kListedShare = 200;  // 1/200 = 0.5 %.
 
 // What is saved of a table, and under which names.
@@ -189,7 +193,9 @@ class TableSave {
         bytes_per_key += slot.width * sizeof(float);
       }
     }
-    const int64_t most = std::max<int64_t>(1, kChunkBytes / bytes_per_key);
+    const int64_t chunk_bytes =
+        resource_.table().tier() == nullptr ? kChunkBytes : kChunkBytesOnDisk;
+    const int64_t most = std::max<int64_t>(1, chunk_bytes / bytes_per_key);
     const int64_t size = entries.size();
     Snapshot::RowReader rows(snapshot, entries.data(), with_row ? size : 0,
                              most);
@@ -485,7 +491,11 @@ class TablesSaveOp : public OpKernel {
  private:
   Status Save(OpKernelContext* context, const std::string& prefix,
               const Parent& parent, const std::vector<TablePtr>& tables) const {
-    CheckpointWriter writer(prefix);
+    const bool any_on_disk =
+        std::any_of(tables.begin(), tables.end(), [](const TablePtr& table) {
+          return !table->storage().storage_paths.empty();
+        });
+    CheckpointWriter writer(any_on_disk ? DirectEnv() : Env::Default(), prefix);
     for (size_t i = 0; i < tables.size(); ++i) {
       TableSave save(context, tables[i].get(), names_[i], &writer);
       TF_RETURN_IF_ERROR(OrStatus(

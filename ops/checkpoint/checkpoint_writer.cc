@@ -31,10 +31,8 @@ constexpr int64_t kWritebackBytes = int64_t{32} << 20;
 
 }  // namespace
 
-CheckpointWriter::CheckpointWriter(const std::string& prefix)
-    : prefix_(prefix),
-      writer_(Env::Default(), prefix),
-      status_(writer_.status()) {
+CheckpointWriter::CheckpointWriter(Env* env, const std::string& prefix)
+    : prefix_(prefix), writer_(env, prefix), status_(writer_.status()) {
   const std::vector<std::string> files =
       TemporaryFiles(tensorflow::DataFilename(prefix_, 0, 1));
   if (files.size() == 1) data_file_ = open(files[0].c_str(), O_WRONLY);

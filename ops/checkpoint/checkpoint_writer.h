@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/util/tensor_bundle/tensor_bundle.h"
 
 namespace rec_estimator {
@@ -31,7 +32,8 @@ struct TensorRows {
 // Writes one checkpoint. Add() and Finish() are called by one thread.
 class CheckpointWriter {
  public:
-  explicit CheckpointWriter(const std::string& prefix);
+  // `env` creates the files.
+  CheckpointWriter(tensorflow::Env* env, const std::string& prefix);
   // Removes the written files unless Finish() returned OK.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;

@@ -149,23 +149,25 @@ DiskLog::Opened DiskLog::OpenBuffer(bool for_room) {
   return Opened::kYes;
 }
 
-bool DiskLog::Append(int64_t key, const float* row, uint32_t* place,
-                     bool for_room) {
+size_t DiskLog::Append(NewRow* rows, size_t n, bool for_room) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (getpid() != owner_) return false;
-  if (open_ == nullptr && OpenBuffer(for_room) != Opened::kYes) return false;
-  Segment& segment = segments_[open_->segment];
-  const PageFormat& format = *segment.format;
-  const uint32_t number = segment.rows++;
-  ++segment.live;
-  ++counters_.rows;
-  WriteRecord(key, row, format, open_->memory.get() + format.OffsetOf(number));
-  *place = open_->segment * places_per_segment_ + number;
-  if (segment.rows == format.rows) {
-    open_->is_full = true;
-    open_ = nullptr;
+  if (getpid() != owner_) return 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (open_ == nullptr && OpenBuffer(for_room) != Opened::kYes) return i;
+    Segment& segment = segments_[open_->segment];
+    const PageFormat& format = *segment.format;
+    const uint32_t number = segment.rows++;
+    ++segment.live;
+    ++counters_.rows;
+    WriteRecord(rows[i].key, rows[i].row, format,
+                open_->memory.get() + format.OffsetOf(number));
+    rows[i].place = open_->segment * places_per_segment_ + number;
+    if (segment.rows == format.rows) {
+      open_->is_full = true;
+      open_ = nullptr;
+    }
   }
-  return true;
+  return n;
 }
 
 bool DiskLog::WriteFullBuffers(DiskError* error) {
@@ -329,12 +331,14 @@ std::string DiskLog::DescribeLimits() const {
   return text + " raise a limit or add a path";
 }
 
-void DiskLog::Free(uint32_t place) {
+void DiskLog::Free(const uint32_t* places, size_t n) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const uint32_t segment = SegmentOf(place);
-  --segments_[segment].live;
-  --counters_.rows;
-  ReleaseIfUnused(segment);
+  counters_.rows -= n;
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t segment = SegmentOf(places[i]);
+    --segments_[segment].live;
+    ReleaseIfUnused(segment);
+  }
 }
 
 void DiskLog::Clear() {

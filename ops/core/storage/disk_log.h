@@ -66,6 +66,7 @@
 #include "ops/core/storage/extents.h"
 #include "ops/core/storage/log_file.h"
 #include "ops/core/storage/page.h"
+#include "ops/core/storage/pages_ahead.h"
 
 namespace rec_estimator {
 
@@ -97,18 +98,22 @@ class DiskLog {
 
   // ----- Writing.
 
-  // Copies a row into a buffer. False: there is no room, and nothing has
-  // changed; WriteFullBuffers makes some.
-  // for_room: the row is moved because WriteFullBuffers reported kNoSpace; it
+  struct NewRow {
+    int64_t key;
+    const float* row;    // (row_floats)
+    uint32_t place = 0;  // That Append gives it.
+  };
+  // Copies rows (n) into buffers. Returns how many: if not all, there is no
+  // room for the next one; WriteFullBuffers makes some.
+  // for_room: rows are moved because WriteFullBuffers reported kNoSpace; they
   // may use a buffer that is kept for that.
-  bool Append(int64_t key, const float* row,  // (row_floats)
-              uint32_t* place, bool for_room = false);
+  size_t Append(NewRow* rows, size_t n, bool for_room = false);
   // Called when Append found no room. Returns false if there will not be any
   // because a buffer cannot be written or no place is left. Rows stay where
   // they are; some buffers may have been written. Throws std::bad_alloc.
   bool WriteFullBuffers(DiskError* error);
-  // The row is no longer needed.
-  void Free(uint32_t place);
+  // The rows of places (n) are no longer needed.
+  void Free(const uint32_t* places, size_t n);
   // Frees all rows.
   void Clear();
   // Appends `added` to the rows, also to those that were appended. False: such
@@ -117,20 +122,21 @@ class DiskLog {
 
   // ----- Reading.
 
-  // Keeps a row from being overwritten until it is unpinned.
-  void Pin(uint32_t place);
-  void Unpin(uint32_t place);
-
   struct Item {
     uint32_t place;
     int64_t key;  // That Append got; checked.
     float* row;   // (floats) Read copies the beginning of the row there.
   };
+  // Keeps a row from being overwritten until it is unpinned.
+  void Pin(uint32_t place);
+  void Unpin(const Item* items, size_t n);
   // Reads the first `floats` floats of rows (n) in any order, up to 64 pages at
   // a time and each page once. floats <= row_floats(). False: *error names the
   // file and the position of the first page that failed; what the items' `row`
   // points to is then undefined. Throws std::bad_alloc.
-  bool Read(const Item* items, size_t n, size_t floats, DiskError* error);
+  // ahead: for a reader that wants each row once, in the order of a checkpoint.
+  bool Read(const Item* items, size_t n, size_t floats, DiskError* error,
+            PagesAhead* ahead = nullptr);
 
   // ----- Compaction, and reading in sequence.
 
@@ -197,19 +203,20 @@ class DiskLog {
     uint32_t segment() const { return static_cast<uint32_t>(address >> 32); }
     uint32_t position() const { return static_cast<uint32_t>(address); }
   };
-  // Neighbouring pages to read, and which rows are in them.
+  // Neighbouring pages, and which rows are in them.
   struct Run {
     Segment segment;  // A copy: the vector of segments grows.
     uint32_t page;    // The first one.
     uint32_t pages;
     size_t begin, end;  // Of the located items.
+    const char* held;   // By PagesAhead. nullptr: the pages are to be read.
   };
   // Pages that are being read.
   struct Pages {
     size_t end() const { return runs.back().end; }
 
     std::vector<Run> runs;
-    std::vector<ReadRequest> requests;
+    std::vector<ReadRequest> requests;  // Of the runs that are to be read.
     std::optional<DiskMemoryPool::Loan> memory;
     // Destroyed first: it waits for the read.
     std::future<std::chrono::nanoseconds> took;
@@ -238,14 +245,22 @@ class DiskLog {
   // Lists the pages of items from `begin` on, in ascending order, until they
   // fill the memory of a read.
   void ListRuns(const std::vector<Located>& located, size_t begin,
-                std::vector<Run>* runs, size_t* bytes);
+                const PagesAhead* ahead, std::vector<Run>* runs, size_t* bytes);
   // Begins to read the pages of items from `begin` on, on a thread of its own
   // or when CopyRows waits for it. nullptr: there are no such items.
   std::unique_ptr<Pages> StartReading(const std::vector<Located>& located,
-                                      size_t begin, bool in_background);
-  // Waits for the pages, checks them, and copies what the items want of them.
+                                      size_t begin, const PagesAhead* ahead,
+                                      bool in_background);
+  // Waits for the pages, checks them, copies what the items want of them, and
+  // keeps those ahead.
   bool CopyRows(const Item* items, const std::vector<Located>& located,
-                Pages* pages, size_t floats, DiskError* error);
+                Pages* pages, size_t floats, PagesAhead* ahead,
+                DiskError* error);
+  // read: nullptr if the pages are held.
+  bool CopyRun(const Item* items, const std::vector<Located>& located,
+               const Run& run, const ReadRequest* read,
+               const std::vector<float>& initials, size_t floats,
+               PagesAhead* ahead, DiskError* error) const;
 
   // mutex_ is held for the methods below.
   enum class Opened { kYes, kBuffersFull, kNoPlace, kNoMemory };

@@ -104,9 +104,9 @@ void DiskLog::Pin(uint32_t place) {
   ++segments_[SegmentOf(place)].pins;
 }
 
-void DiskLog::Unpin(uint32_t place) {
+void DiskLog::Unpin(const Item* items, size_t n) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  UnpinSegment(SegmentOf(place));
+  for (size_t i = 0; i < n; ++i) UnpinSegment(SegmentOf(items[i].place));
 }
 
 void DiskLog::UnpinSegment(uint32_t segment) {
@@ -122,8 +122,8 @@ ReadRequest DiskLog::RequestFor(const Segment& segment, uint32_t page,
           to, 0};
 }
 
-bool DiskLog::Read(const Item* items, size_t n, size_t floats,
-                   DiskError* error) {
+bool DiskLog::Read(const Item* items, size_t n, size_t floats, DiskError* error,
+                   PagesAhead* ahead) {
   std::vector<Located> located;
   located.reserve(n);
   for (size_t at = 0; at < n; at += kLockedItems) {
@@ -132,10 +132,13 @@ bool DiskLog::Read(const Item* items, size_t n, size_t floats,
   }
   SortByAddress(&located);
   // While the rows of some pages are copied, the disk reads the next ones.
-  std::unique_ptr<Pages> now = StartReading(located, 0, false);
+  std::unique_ptr<Pages> now = StartReading(located, 0, ahead, false);
   while (now != nullptr) {
-    std::unique_ptr<Pages> next = StartReading(located, now->end(), true);
-    if (!CopyRows(items, located, now.get(), floats, error)) return false;
+    std::unique_ptr<Pages> next =
+        StartReading(located, now->end(), ahead, true);
+    if (!CopyRows(items, located, now.get(), floats, ahead, error)) {
+      return false;
+    }
     now = std::move(next);
   }
   return true;
@@ -196,7 +199,8 @@ void DiskLog::SortByAddress(std::vector<Located>* located) {
 }
 
 void DiskLog::ListRuns(const std::vector<Located>& located, size_t begin,
-                       std::vector<Run>* runs, size_t* bytes) {
+                       const PagesAhead* ahead, std::vector<Run>* runs,
+                       size_t* bytes) {
   runs->clear();
   const std::lock_guard<std::mutex> lock(mutex_);
   for (size_t i = begin; i < located.size(); ++i) {
@@ -206,7 +210,8 @@ void DiskLog::ListRuns(const std::vector<Located>& located, size_t begin,
     const uint32_t page = format.PageOf(each.position());
     if (i > begin && each.segment() == located[i - 1].segment()) {
       Run& last = runs->back();
-      const bool is_next = page == last.page + last.pages &&
+      const bool is_next = last.held == nullptr &&
+                           page == last.page + last.pages &&
                            (last.pages + 1) * format.bytes <= kRunBytes;
       if (page < last.page + last.pages || is_next) {
         last.end = i + 1;
@@ -217,24 +222,40 @@ void DiskLog::ListRuns(const std::vector<Located>& located, size_t begin,
         continue;
       }
     }
-    if (runs->size() >= kReadDepth && *bytes >= kReadBytes) return;
-    runs->push_back({segment, page, 1, i, i + 1});
-    *bytes += format.bytes;
-    ++counters_.pages_read;
-    counters_.bytes_read += format.bytes;
+    Run run = {segment, page, 1, i, i + 1, nullptr};
+    if (ahead != nullptr) {
+      const uint32_t pages = format.PageOf(segment.rows - 1) + 1;
+      run.pages = std::min(ahead->PagesOf(format), pages - page);
+      // What is held is replaced when other pages of the segment were read.
+      if (i == 0 || each.segment() != located[i - 1].segment()) {
+        ahead->Find(each.segment(), segment.write, page, format, &run.held,
+                    &run.pages);
+      }
+    }
+    const uint32_t read = run.held == nullptr ? run.pages : 0;
+    if (runs->size() >= kReadDepth &&
+        *bytes + read * format.bytes > kReadBytes) {
+      return;
+    }
+    runs->push_back(run);
+    *bytes += read * format.bytes;
+    counters_.pages_read += read;
+    counters_.bytes_read += read * format.bytes;
   }
 }
 
 std::unique_ptr<DiskLog::Pages> DiskLog::StartReading(
-    const std::vector<Located>& located, size_t begin, bool in_background) {
+    const std::vector<Located>& located, size_t begin, const PagesAhead* ahead,
+    bool in_background) {
   if (begin == located.size()) return nullptr;
   auto pages = std::make_unique<Pages>();
   size_t bytes = 0;
-  ListRuns(located, begin, &pages->runs, &bytes);
+  ListRuns(located, begin, ahead, &pages->runs, &bytes);
   pages->memory.emplace(&memory_, std::max(bytes, kReadBytes));
   pages->requests.reserve(pages->runs.size());
   char* to = pages->memory->get();
   for (const Run& run : pages->runs) {
+    if (run.held != nullptr) continue;
     const size_t run_bytes = run.pages * run.segment.format->bytes;
     pages->requests.push_back(RequestFor(run.segment, run.page, run_bytes, to));
     to += run_bytes;
@@ -254,36 +275,58 @@ std::unique_ptr<DiskLog::Pages> DiskLog::StartReading(
 }
 
 bool DiskLog::CopyRows(const Item* items, const std::vector<Located>& located,
-                       Pages* pages_read, size_t floats, DiskError* error) {
-  const std::chrono::nanoseconds took = pages_read->took.get();
-  const std::vector<Run>& runs = pages_read->runs;
-  const std::vector<ReadRequest>& requests = pages_read->requests;
+                       Pages* pages, size_t floats, PagesAhead* ahead,
+                       DiskError* error) {
+  const std::chrono::nanoseconds took = pages->took.get();
   Initials initials;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     initials = initials_;
     counters_.read_ns += static_cast<uint64_t>(took.count());
   }
-  for (size_t r = 0; r < runs.size(); ++r) {
-    const Run& run = runs[r];
-    const PageFormat& format = *run.segment.format;
-    const char* const pages = static_cast<const char*>(requests[r].to);
-    for (uint32_t p = 0; p < run.pages; ++p) {
-      if (!CheckPage(run.segment, run.page + p, pages + p * format.bytes,
-                     ResultOfPage(requests[r].result, p, format), error)) {
-        return false;
-      }
-    }
-    const size_t skipped = run.page * format.bytes;
-    for (size_t l = run.begin; l < run.end; ++l) {
-      const char* const record =
-          pages + (format.OffsetOf(located[l].position()) - skipped);
-      if (!CopyItem(items[located[l].item], record, format, *initials, floats,
-                    error)) {
-        return false;
-      }
+  const ReadRequest* next = pages->requests.data();
+  for (const Run& run : pages->runs) {
+    const ReadRequest* const read = run.held == nullptr ? next++ : nullptr;
+    if (!CopyRun(items, located, run, read, *initials, floats, ahead, error)) {
+      return false;
     }
   }
+  return true;
+}
+
+bool DiskLog::CopyRun(const Item* items, const std::vector<Located>& located,
+                      const Run& run, const ReadRequest* read,
+                      const std::vector<float>& initials, size_t floats,
+                      PagesAhead* ahead, DiskError* error) const {
+  const PageFormat& format = *run.segment.format;
+  const char* const pages =
+      read == nullptr ? run.held : static_cast<const char*>(read->to);
+  // Of the run. Held pages were checked when they were read.
+  const auto check = [&](uint32_t page, DiskError* wrong) {
+    return read == nullptr ||
+           CheckPage(run.segment, run.page + page, pages + page * format.bytes,
+                     ResultOfPage(read->result, page, format), wrong);
+  };
+  uint32_t checked = 0;
+  for (size_t l = run.begin; l < run.end; ++l) {
+    const uint32_t position = located[l].position();
+    const uint32_t page = format.PageOf(position) - run.page;
+    if (page >= checked && !check(page, error)) return false;
+    checked = page + 1;
+    const char* const record =
+        pages + (format.OffsetOf(position) - run.page * format.bytes);
+    if (!CopyItem(items[located[l].item], record, format, initials, floats,
+                  error)) {
+      return false;
+    }
+  }
+  if (ahead == nullptr || read == nullptr) return true;
+  // A page that cannot be read is read again if its rows are wanted.
+  const uint32_t last = checked - 1;
+  DiskError wrong;
+  while (checked < run.pages && check(checked, &wrong)) ++checked;
+  ahead->Hold(located[run.begin].segment(), run.segment.write, run.page + last,
+              checked - last, format, pages + last * format.bytes);
   return true;
 }
 

@@ -27,6 +27,9 @@ int ShardNumberOf(int64_t key) {
   return static_cast<int>(ShardOf(MixKey(key)));
 }
 
+// Rows ahead of the one that is put back, whose buckets are fetched.
+constexpr size_t kFetched = 8;
+
 // A segment is a 64th of the memory: four buffers should not take much of it,
 // but long segments make saves fast.
 constexpr int64_t kSegmentShare = 64;
@@ -100,9 +103,7 @@ int64_t DiskTier::MostInMemory(int shard) const {
 
 PinnedRows::PinnedRows(DiskTier* tier) : tier_(*tier) {}
 
-PinnedRows::~PinnedRows() {
-  for (const DiskLog::Item& item : items_) tier_.log()->Unpin(item.place);
-}
+PinnedRows::~PinnedRows() { tier_.log()->Unpin(items_.data(), items_.size()); }
 
 void PinnedRows::Add(uint32_t place, int64_t key, float* row) {
   stamps_.push_back(tier_.recent().StampOf(place));
@@ -186,6 +187,8 @@ bool DiskTier::PutBack(For whom, int number, const DiskLog::Item* items,
                        size_t n, size_t floats) {
   Shard& shard = shards_[number];
   const std::unique_lock<SharedMutex> lock(shard.mutex());
+  std::vector<uint32_t> freed;
+  freed.reserve(n);
   uint32_t next = 0;
   const size_t free = std::min<size_t>(n, shard.n_free_rows());
   const size_t from_arena = n - free;
@@ -195,6 +198,7 @@ bool DiskTier::PutBack(For whom, int number, const DiskLog::Item* items,
   const uint32_t end = next + static_cast<uint32_t>(from_arena);
   const RowArena::View view = store_.view();
   for (size_t i = 0; i < n; ++i) {
+    if (i + kFetched < n) shard.Prefetch(items[i + kFetched].key);
     const EntryRef entry = shard.Find(items[i].key);
     // Unless another step brought it in or erased it. It may have been moved,
     // but it is the row that was read: held keys are not spilled.
@@ -212,11 +216,11 @@ bool DiskTier::PutBack(For whom, int number, const DiskLog::Item* items,
     const size_t known = floats - static_cast<size_t>(store_.dim());
     std::copy(initials.begin() + static_cast<std::ptrdiff_t>(known),
               initials.end(), to + floats);
-    const uint32_t place = entry.place();
+    freed.push_back(entry.place());
     entry.row() = row;
-    Free(number, place);
     if (whom == For::kBatchAhead) ahead_.Spare(number, row);
   }
+  Free(number, freed.data(), freed.size());
   for (; next < end; ++next) shard.FreeRow(next);
   return true;
 }
@@ -300,20 +304,23 @@ int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
       victims.begin(), victims.begin() + n, victims.end(),
       [](const Victim& a, const Victim& b) { return a.priority < b.priority; });
   const RowArena::View view = store_.view();
+  std::vector<DiskLog::NewRow> rows;
+  rows.reserve(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
     const EntryRef entry = victims[static_cast<size_t>(i)].entry;
-    const uint32_t row = entry.row();
-    uint32_t place;
-    if (!log_->Append(entry.key(), view.Row(row), &place)) {
-      *is_full = true;
-      return i;
-    }
-    entry.SetPlace(place);
-    shard.FreeRow(row);
-    ++spilled_[number];
-    spills_.fetch_add(1, std::memory_order_relaxed);
+    rows.push_back({entry.key(), view.Row(entry.row())});
   }
-  return n;
+  const size_t appended = log_->Append(rows.data(), rows.size());
+  *is_full = appended < rows.size();
+  for (size_t i = 0; i < appended; ++i) {
+    const EntryRef entry = victims[i].entry;
+    const uint32_t row = entry.row();
+    entry.SetPlace(rows[i].place);
+    shard.FreeRow(row);
+  }
+  spilled_[number] += static_cast<int64_t>(appended);
+  spills_.fetch_add(static_cast<int64_t>(appended), std::memory_order_relaxed);
+  return static_cast<int64_t>(appended);
 }
 
 bool DiskTier::SpillExcess(DiskError* error) {
@@ -400,11 +407,11 @@ bool DiskTier::Move(const StoredRow& stored, bool for_room, DiskError* error) {
       }
       // Slots were added since it was read: another compaction moves it.
       if (log_->row_floats() != stored.floats) return true;
-      uint32_t moved;
-      if (log_->Append(stored.key, stored.row, &moved, for_room)) {
-        entry.SetPlace(moved);
-        recent_.Forget(stored.place);
-        log_->Free(stored.place);
+      DiskLog::NewRow moved = {stored.key, stored.row};
+      if (log_->Append(&moved, 1, for_room) == 1) {
+        entry.SetPlace(moved.place);
+        recent_.Forget(&stored.place, 1);
+        log_->Free(&stored.place, 1);
         return true;
       }
     }
@@ -414,9 +421,10 @@ bool DiskTier::Move(const StoredRow& stored, bool for_room, DiskError* error) {
 
 // -------------------------------------------------------------------- reading
 
-void DiskTier::Read(const DiskLog::Item* items, size_t n, size_t floats) {
+void DiskTier::Read(const DiskLog::Item* items, size_t n, size_t floats,
+                    PagesAhead* ahead) {
   DiskError error;
-  if (log_->Read(items, n, floats, &error)) return;
+  if (log_->Read(items, n, floats, &error, ahead)) return;
   Fail(&error);
   ThrowStorageError(error);
 }
@@ -471,10 +479,10 @@ int64_t DiskTier::EvictSmaller(double limit, int64_t stamp) {
   return evicted;
 }
 
-void DiskTier::Free(int shard, uint32_t place) {
-  recent_.Forget(place);
-  log_->Free(place);
-  --spilled_[shard];
+void DiskTier::Free(int shard, const uint32_t* places, size_t n) {
+  recent_.Forget(places, n);
+  log_->Free(places, n);
+  spilled_[shard] -= static_cast<int64_t>(n);
 }
 
 void DiskTier::Clear() {

@@ -165,7 +165,8 @@ class DiskTier {
 
   // Reads the first `floats` floats of spilled rows (n), whose shards are
   // locked or which are pinned. Throws StorageError and std::bad_alloc.
-  void Read(const DiskLog::Item* items, size_t n, size_t floats);
+  void Read(const DiskLog::Item* items, size_t n, size_t floats,
+            PagesAhead* ahead = nullptr);
   // The same for a lookup, whose rows a step may need soon.
   void ReadForLookup(const PinnedRows& rows, size_t floats);
   // While the lock is held, no row moves to the disk or there.
@@ -177,8 +178,8 @@ class DiskTier {
   // StorageError and std::bad_alloc, which may leave some evicted.
   int64_t EvictSmaller(double limit, int64_t stamp);
 
-  // The shard is locked exclusively.
-  void Free(int shard, uint32_t place);
+  // Frees places (n) of a shard that is locked exclusively.
+  void Free(int shard, const uint32_t* places, size_t n);
   // All shards are.
   void Clear();
   bool Widen(const std::vector<float>& added) { return log_->Widen(added); }

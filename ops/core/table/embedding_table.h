@@ -141,6 +141,7 @@ class DiskIo;
 struct DiskError;
 class DiskTier;
 class FoundKeys;
+class PagesAhead;
 class RowLimit;
 class RowStore;
 class ShardSet;
@@ -395,14 +396,14 @@ class EmbeddingTable {
     const float* Row(const Entry& entry) const;
     // Reads the rows of a list from its beginning to its end, those on disk
     // many at a time and ahead of the caller. One thread calls Load; any thread
-    // may call Row until the next Load.
+    // may call Row until the next Load. A snapshot has one at a time.
     class RowReader {
      public:
       // entries (n): as List made them, each with a row. They and the snapshot
       // outlive the object. step >= 1: entries that the caller reads at a time.
       // max_bytes: memory for rows on disk, if that is enough for a few steps.
       RowReader(const Snapshot& snapshot, const Entry* entries, size_t n,
-                size_t step, size_t max_bytes = size_t{12} << 20);
+                size_t step, size_t max_bytes = size_t{6} << 20);
       ~RowReader();
       // Gets ready for Row(i) with i in [begin, begin + step), and may forget
       // all else. Each call begins where the last one ended; the first one at
@@ -451,6 +452,9 @@ class EmbeddingTable {
    private:
     template <typename Visit>
     void ForEachEntry(int s, const Visit& visit) const;
+    // nullptr: all rows are in memory.
+    static std::unique_ptr<PagesAhead> MakePagesAhead(
+        const EmbeddingTable& table);
     void Count();  // Sets the members below.
 
     const EmbeddingTable& table_;
@@ -462,6 +466,8 @@ class EmbeddingTable {
     std::vector<int64_t> erased_;
     Sketch::Heads sketch_heads_;
     int64_t sketch_rows_ = 0;
+    // For the RowReader. nullptr: rows that are wanted lie too far apart.
+    const std::unique_ptr<PagesAhead> ahead_;
     mutable std::mutex mutex_;
     mutable std::deque<std::vector<float>> from_disk_;  // Guarded by mutex_.
   };

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <future>
 #include <mutex>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
+#include "ops/core/storage/pages_ahead.h"
 #include "ops/core/table/disk_tier.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/hash_index.h"
@@ -30,13 +32,63 @@ constexpr size_t kListedBytes = 64;
 // A window has at most so many times the entries whose rows it has memory for,
 // because some are in memory.
 constexpr size_t kReadAhead = 2;
+// Memory for pages that a RowReader reads ahead: kAheadBytes plus a share of
+// the table's memory.
+constexpr size_t kAheadBytes = size_t{12} << 20;
+constexpr int64_t kAheadShare = 400;  // 1/400 = 0.25 %.
+// Entries that are sorted in groups: fewer are faster without, and more would
+// take too much memory.
+constexpr uint64_t kLeastGrouped = 256;
+constexpr uint64_t kMostGrouped = uint64_t{1} << 17;
 // Entries ahead of the one that is looked at, whose buckets are fetched.
 constexpr size_t kPrefetched = 16;
 
+// Sorts entries, which have keys of their own, by key. Keys are mostly spread
+// evenly between the least and the greatest one. So a counting sort by where
+// they are between these leaves a few in each group, which are then in order.
+template <typename Entry>
+void SortEntries(Entry* begin, Entry* end) {
+  const auto is_before = [](const Entry& a, const Entry& b) {
+    return a.key < b.key;
+  };
+  const auto n = static_cast<uint64_t>(end - begin);
+  if (n < kLeastGrouped || n > kMostGrouped) {
+    return std::sort(begin, end, is_before);
+  }
+  const auto [least, greatest] = std::minmax_element(begin, end, is_before);
+  const auto from = static_cast<uint64_t>(least->key);
+  const uint64_t range = static_cast<uint64_t>(greatest->key) - from;
+  int shift = 0;
+  while (range >> shift >= n) ++shift;
+  const auto group_of = [from, shift](const Entry& entry) {
+    return (static_cast<uint64_t>(entry.key) - from) >> shift;
+  };
+  std::vector<uint32_t> next(n + 1);
+  for (const Entry* e = begin; e != end; ++e) ++next[group_of(*e) + 1];
+  std::partial_sum(next.begin(), next.end(), next.begin());
+  std::vector<Entry> sorted(n);
+  for (const Entry* e = begin; e != end; ++e) sorted[next[group_of(*e)]++] = *e;
+  uint32_t first = 0;
+  for (uint64_t g = 0; g < n; first = next[g++]) {
+    std::sort(sorted.begin() + first, sorted.begin() + next[g], is_before);
+  }
+  std::copy(sorted.begin(), sorted.end(), begin);
+}
+
 }  // namespace
 
+std::unique_ptr<PagesAhead> EmbeddingTable::Snapshot::MakePagesAhead(
+    const EmbeddingTable& table) {
+  if (table.tier_ == nullptr) return nullptr;
+  const auto share = static_cast<size_t>(table.memory_bytes() / kAheadShare);
+  return std::make_unique<PagesAhead>(table.tier_->log()->segments(),
+                                      kAheadBytes + share);
+}
+
 EmbeddingTable::Snapshot::Snapshot(const EmbeddingTable& table, Keys keys)
-    : table_(table), only_changed_(keys == Keys::kChanged) {
+    : table_(table),
+      only_changed_(keys == Keys::kChanged),
+      ahead_(keys == Keys::kAll ? MakePagesAhead(table) : nullptr) {
   const ShardSet& shards = *table_.shards_;
   // Before the shards' locks: its holder must not wait for any of those.
   if (only_changed_) {
@@ -111,9 +163,8 @@ void EmbeddingTable::Snapshot::List(int64_t begin_bucket, int64_t end_bucket,
       const auto end_of = [this](int64_t b) {
         return b < 0 ? 0 : next[static_cast<size_t>(b)].load();
       };
-      std::sort(entries.begin() + end_of(bucket - 1),
-                entries.begin() + end_of(bucket),
-                [](const Entry& a, const Entry& b) { return a.key < b.key; });
+      const int64_t begin = end_of(bucket - 1);
+      SortEntries(entries.data() + begin, entries.data() + end_of(bucket));
     }
     const int64_t first;
     std::vector<std::atomic<int64_t>> next;
@@ -236,8 +287,9 @@ void EmbeddingTable::Snapshot::RowReader::ReadNext(WindowPtr memory) {
   listed_ = memory->end;
   next_.push_back(std::async(
       std::launch::async | std::launch::deferred,
-      [tier = snapshot_.table_.tier_.get(), floats = row_floats_](WindowPtr w) {
-        tier->Read(w->items.data(), w->items.size(), floats);
+      [tier = snapshot_.table_.tier_.get(), floats = row_floats_,
+       ahead = snapshot_.ahead_.get()](WindowPtr w) {
+        tier->Read(w->items.data(), w->items.size(), floats, ahead);
         return w;
       },
       std::move(memory)));

@@ -64,14 +64,16 @@ class RecentRows {
     return true;
   }
 
-  // The place is freed.
-  void Forget(uint32_t place) {
+  // Places (n) are freed.
+  void Forget(const uint32_t* places, size_t n) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    ++stamps_[place % kStamps];
-    const auto found = slots_.find(place);
-    if (found == slots_.end()) return;
-    places_[found->second] = kNone;
-    slots_.erase(found);
+    for (size_t i = 0; i < n; ++i) {
+      ++stamps_[places[i] % kStamps];
+      const auto found = slots_.find(places[i]);
+      if (found == slots_.end()) continue;
+      places_[found->second] = kNone;
+      slots_.erase(found);
+    }
   }
 
   // All places are freed.

@@ -62,7 +62,8 @@ void Shard::FreeRow(uint32_t row) {
 }
 
 void Shard::FreeSpilledRow(EntryRef entry) {
-  tier_->Free(number_, entry.place());
+  const uint32_t place = entry.place();
+  tier_->Free(number_, &place, 1);
 }
 
 template <typename Visit>

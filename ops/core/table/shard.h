@@ -122,6 +122,7 @@ class Shard {
   EntryRef Find(int64_t key) const {
     return index_.Find(index_.Home(MixKey(key)), key);
   }
+  void Prefetch(int64_t key) const { PrefetchLine(index_.Home(MixKey(key))); }
 
   // The count of a key for which Find returned `entry`.
   uint32_t CountOf(int64_t key, EntryRef entry) const {

@@ -335,12 +335,14 @@ from rec_estimator import _ops
 
 tf.disable_eager_execution()
 gen, folder, dim = _ops.gen, sys.argv[1], 16
+# One row of ten in memory, the others in files in the given folder.
+storage = [dict(storage_paths=[path], memory_rows=150000) for path in sys.argv[2:]]
 session = tf.Session()
 bank = np.zeros([4096, dim], np.float32)
 slot = dict(slot_names=["Adagrad"], slot_widths=[dim], slot_initials=[0.1])
 
 def handle(name):
-    return gen.rec_estimator_table_handle(shared_name=name, dim=dim)
+    return gen.rec_estimator_table_handle(shared_name=name, dim=dim, **(storage or [{}])[0])
 
 def fill(rows):
     session.run(gen.rec_estimator_table_initialize(handle("t"), bank))
@@ -401,24 +403,26 @@ except tf.errors.OpError as error:
 """
 
 
-@pytest.fixture(scope="module")
-def large_table(tmp_path_factory):
+@pytest.fixture(scope="module", params=["in memory", "on disk"])
+def large_table(request, tmp_path_factory):
     """Memory and errors of saving and restoring a table of 250 MB, measured in a subprocess."""
     folder = tmp_path_factory.mktemp("large")
+    rows = [str(tmp_path_factory.mktemp("rows"))] if request.param == "on disk" else []
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(folder)],
+        [sys.executable, "-c", CHILD, str(folder), *rows],
         cwd=pathlib.Path(__file__).resolve().parents[3],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    return {
+    found = {
         name: value for line in done.stdout.splitlines() for name, value in json.loads(line).items()
     }
+    assert (found["table"] > 200 << 20) == (not rows), "which is in memory"
+    return found
 
 
 def test_saving_and_restoring_take_little_memory_beside_the_table(large_table):
-    assert large_table["table"] > 200 << 20
     most = (64 << 20) + large_table["table"] // 100
     assert large_table["saving"] < most
     assert large_table["restoring"] < large_table["restored"] + most

@@ -89,9 +89,11 @@ std::vector<uint32_t> Fill(DiskLog* log, int64_t rows) {
   const std::vector<float> row(kFloats, 1.0f);
   DiskError error;
   for (int64_t key = 0; key < rows; ++key) {
-    while (!log->Append(key, row.data(), &places[key])) {
+    DiskLog::NewRow added = {key, row.data()};
+    while (log->Append(&added, 1) == 0) {
       Check(log->WriteFullBuffers(&error), error);
     }
+    places[key] = added.place;
   }
   return places;
 }
@@ -164,10 +166,8 @@ int Run(const std::string& folder, int64_t rows, int rounds) {
     log_write.Measure([&] {
       const std::vector<uint32_t> moved =
           Fill(logs[0].get(), std::min(n, rows));
-      for (size_t i = 0; i < moved.size(); ++i) {
-        logs[0]->Free(places[0][i]);
-        places[0][i] = moved[i];
-      }
+      logs[0]->Free(places[0].data(), moved.size());
+      std::copy(moved.begin(), moved.end(), places[0].begin());
     });
   }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ops/core/storage/disk_log.h"
+#include "ops/core/storage/pages_ahead.h"
 #include "tests/ops/core/testing.h"
 
 namespace rec_estimator {
@@ -51,6 +52,15 @@ class FaultyIo : public DiskIo {
   Faults& faults_;
 };
 
+// False: there is no room.
+inline bool AppendRow(DiskLog* log, int64_t key, const float* row,
+                      uint32_t* place, bool for_room = false) {
+  DiskLog::NewRow added = {key, row};
+  if (log->Append(&added, 1, for_room) == 0) return false;
+  *place = added.place;
+  return true;
+}
+
 // A log, and what it should hold.
 class DiskRows {
  public:
@@ -87,12 +97,12 @@ class DiskRows {
     const std::vector<float> row = RowOf(key, version);
     uint32_t place;
     if (!Append(key, row.data(), &place)) return false;
-    if (version > 0) log_->Free(old->second.place);
+    if (version > 0) log_->Free(&old->second.place, 1);
     rows_[key] = {place, version};
     return true;
   }
   void Remove(int64_t key) {
-    log_->Free(rows_.at(key).place);
+    log_->Free(&rows_.at(key).place, 1);
     rows_.erase(key);
   }
   // Puts all keys below n.
@@ -111,20 +121,27 @@ class DiskRows {
 
   // Reads all rows at once and compares them.
   void Check() {
-    std::vector<float> read(rows_.size() * row_floats_);
+    std::vector<int64_t> keys;
+    for (const auto& [key, row] : rows_) keys.push_back(key);
+    CheckRows(keys, nullptr);
+    EXPECT_EQ(log_->counters().rows, rows_.size());
+  }
+  void CheckRows(const std::vector<int64_t>& keys, PagesAhead* ahead) {
+    error_ = {};
+    std::vector<float> read(keys.size() * row_floats_);
     std::vector<DiskLog::Item> items;
-    for (const auto& [key, row] : rows_) {
+    for (const int64_t key : keys) {
       items.push_back(
-          {row.place, key, read.data() + items.size() * row_floats_});
+          {PlaceOf(key), key, read.data() + items.size() * row_floats_});
     }
-    EXPECT_TRUE(log_->Read(items.data(), items.size(), row_floats_, &error_));
+    log_->Read(items.data(), items.size(), row_floats_, &error_, ahead);
+    EXPECT_EQ(error_.text, "");
     for (const DiskLog::Item& item : items) {
       const std::vector<float> row =
           RowOf(item.key, rows_.at(item.key).version);
       EXPECT_TRUE(
           std::memcmp(item.row, row.data(), row_floats_ * sizeof(float)) == 0);
     }
-    EXPECT_EQ(log_->counters().rows, rows_.size());
   }
 
   // Moves the rows of the emptiest segments, at most n of them, as a table
@@ -153,7 +170,7 @@ class DiskRows {
             uint32_t moved;
             is_moved = is_moved && Append(key, row, &moved, for_room);
             if (!is_moved) return;
-            log_->Free(place);
+            log_->Free(&place, 1);
             found->second.place = moved;
           },
           &error_);
@@ -163,10 +180,10 @@ class DiskRows {
   }
   bool Append(int64_t key, const float* row, uint32_t* place,
               bool for_room = false) {
-    if (log_->Append(key, row, place, for_room)) return true;
+    if (AppendRow(log_.get(), key, row, place, for_room)) return true;
     // Some buffers may have been written even if others were not.
     log_->WriteFullBuffers(&error_);
-    return log_->Append(key, row, place, for_room);
+    return AppendRow(log_.get(), key, row, place, for_room);
   }
 
   const size_t row_floats_;

@@ -4,12 +4,16 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "ops/core/base/key_hash.h"
 #include "ops/core/storage/disk_log.h"
+#include "ops/core/storage/pages_ahead.h"
 #include "tests/ops/core/storage/disk_rows.h"
 #include "tests/ops/core/storage/folder.h"
 #include "tests/ops/core/testing.h"
@@ -87,6 +91,64 @@ TEST(NeighboursInTheOrderOfACheckpointShareARead) {
   }
 }
 
+// The keys [0, n) in the order of a checkpoint.
+std::vector<int64_t> InOrder(int64_t n) {
+  std::vector<int64_t> keys(n);
+  std::iota(keys.begin(), keys.end(), int64_t{0});
+  std::sort(keys.begin(), keys.end(), [](int64_t a, int64_t b) {
+    return std::make_pair(BucketOf(a), a) < std::make_pair(BucketOf(b), b);
+  });
+  return keys;
+}
+
+TEST(PagesAheadAreReadOnce) {
+  const Folder folder;
+  DiskRows rows({{folder.path()}}, 32);
+  EXPECT_TRUE(rows.PutAll(60000));
+  const DiskLog& log = *rows.log();
+  const std::vector<int64_t> keys = InOrder(60000);
+  // A few rows of each segment at a time, less than a page of them.
+  const auto read_bytes = [&](size_t max_bytes) {
+    const uint64_t before = log.counters().bytes_read;
+    PagesAhead ahead(log.segments(), max_bytes);
+    for (size_t begin = 0; begin < keys.size(); begin += 100) {
+      rows.CheckRows({keys.begin() + begin, keys.begin() + begin + 100},
+                     max_bytes == 0 ? nullptr : &ahead);
+    }
+    return log.counters().bytes_read - before;
+  };
+  // What is still in buffers is not read.
+  const uint64_t written = log.counters().bytes_written;
+  EXPECT_TRUE(read_bytes(0) > 2 * written);
+  EXPECT_TRUE(read_bytes(log.segments() * 3 * 4096) <= written);
+  EXPECT_TRUE(read_bytes(log.segments() * 4096) <= written);
+  // There is not even room for a page of each.
+  EXPECT_TRUE(read_bytes(4096) > 2 * written);
+}
+
+TEST(ReadsInAnyOrderAndOfChangedRowsAreRightWithPagesAhead) {
+  std::mt19937 random(8);
+  for (const size_t floats : {1, 33, 1022, 5000, 20000}) {
+    const Folder folder;
+    DiskRows rows({{folder.path()}}, floats);
+    const int64_t n = 8 * static_cast<int64_t>(kSegment / (4 * floats + 12));
+    EXPECT_TRUE(rows.PutAll(n));
+    PagesAhead ahead(rows.log()->segments(), size_t{1} << 20);
+    for (int round = 0; round < 60; ++round) {
+      std::vector<int64_t> keys(1 + random() % std::min<int64_t>(n, 300));
+      for (int64_t& key : keys) key = static_cast<int64_t>(random() % n);
+      std::sort(keys.begin(), keys.end());
+      keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
+      rows.CheckRows(keys, &ahead);
+      // Whole segments become free, and their numbers are used again.
+      const int64_t begin = static_cast<int64_t>(random() % n);
+      const int64_t end = std::min(n, begin + n / 4);
+      for (int64_t key = begin; key < end; ++key) EXPECT_TRUE(rows.Put(key));
+    }
+    rows.Check();
+  }
+}
+
 TEST(AReadOfTheBeginningLeavesTheRestAlone) {
   const Folder folder;
   DiskRows rows({{folder.path()}}, 8);
@@ -106,14 +168,14 @@ TEST(FullBuffersRefuseARowUntilTheyAreWritten) {
   const std::vector<float> row(kPageRow);
   uint32_t place;
   uint64_t appended = 0;
-  for (; appended < 5000 && log->Append(1, row.data(), &place);) ++appended;
+  for (; appended < 5000 && AppendRow(log, 1, row.data(), &place);) ++appended;
   EXPECT_EQ(appended, uint64_t{4 * 256});
   EXPECT_EQ(log->counters().rows, appended);
   EXPECT_EQ(log->counters().bytes_written, uint64_t{0});
   DiskError error;
   EXPECT_TRUE(log->WriteFullBuffers(&error));
   EXPECT_EQ(log->counters().bytes_written, 4 * kSegment);
-  EXPECT_TRUE(log->Append(1, row.data(), &place));
+  EXPECT_TRUE(AppendRow(log, 1, row.data(), &place));
 }
 
 TEST(ASegmentWithoutRowsIsNeverWritten) {
@@ -169,7 +231,7 @@ TEST(AFileShrinksWhenItsRowsAreFreed) {
   uint32_t place;
   DiskError error;
   EXPECT_TRUE(rows.log()->WriteFullBuffers(&error));
-  EXPECT_TRUE(rows.log()->Append(1, row.data(), &place));
+  EXPECT_TRUE(AppendRow(rows.log(), 1, row.data(), &place));
 }
 
 TEST(RandomChangesKeepEveryRow) {
@@ -273,7 +335,7 @@ TEST(RowsThatWereWidenedEndWithTheInitialValuesOfThatTime) {
   wide.insert(wide.end(), {8, 9});
   uint32_t place;
   DiskError error;
-  while (!log->Append(-5, wide.data(), &place)) {
+  while (!AppendRow(log, -5, wide.data(), &place)) {
     EXPECT_TRUE(log->WriteFullBuffers(&error));
   }
   EXPECT_TRUE(log->Widen({0.75f}));
@@ -307,7 +369,7 @@ TEST(RowsOfAnyTwoWidthsKeepTheirPlaces) {
     std::vector<uint32_t> places(3000);
     DiskError error;
     for (uint32_t& place : places) {
-      while (!rows.log()->Append(-9, wide.data(), &place)) {
+      while (!AppendRow(rows.log(), -9, wide.data(), &place)) {
         EXPECT_TRUE(rows.log()->WriteFullBuffers(&error));
       }
     }
@@ -342,7 +404,9 @@ TEST(APinnedRowOutlivesFree) {
   EXPECT_TRUE(rows.log()->Read(items, 2, kPageRow, &error));
   EXPECT_TRUE(first == rows.RowOf(1, 0));
   EXPECT_TRUE(last == rows.RowOf(1999, 0));
-  for (const uint32_t place : {on_disk, in_buffer}) rows.log()->Unpin(place);
+  const DiskLog::Item pinned[] = {{on_disk, 1, nullptr},
+                                  {in_buffer, 1999, nullptr}};
+  rows.log()->Unpin(pinned, 2);
   for (int round = 0; round < 10; ++round) EXPECT_TRUE(rows.PutAll(2000));
   rows.Check();
 }
@@ -377,7 +441,7 @@ TEST(ThreadsAppendReadFreeAndCompactAtOnce) {
   const auto append = [&](int64_t key, const float* row) {
     uint32_t place;
     DiskError error;
-    while (!log->Append(key, row, &place)) {
+    while (!AppendRow(log, key, row, &place)) {
       EXPECT_TRUE(log->WriteFullBuffers(&error));
     }
     return place;
@@ -394,7 +458,7 @@ TEST(ThreadsAppendReadFreeAndCompactAtOnce) {
         const std::lock_guard<std::mutex> lock(index);
         std::swap(place_of[key], place);
         value_of[key] = static_cast<float>(step);
-        if (place != UINT32_MAX) log->Free(place);
+        if (place != UINT32_MAX) log->Free(&place, 1);
         continue;
       }
       uint32_t place;
@@ -409,7 +473,7 @@ TEST(ThreadsAppendReadFreeAndCompactAtOnce) {
       EXPECT_TRUE(log->Read(&item, 1, kFloats, &error));
       EXPECT_EQ(row[0], value_of[key]);
       EXPECT_EQ(row[kFloats - 1], value_of[key]);
-      log->Unpin(place);
+      log->Unpin(&item, 1);
     }
     --running;
   };
@@ -428,7 +492,7 @@ TEST(ThreadsAppendReadFreeAndCompactAtOnce) {
           const std::lock_guard<std::mutex> lock(index);
           if (place_of[key] != place) return;
           place_of[key] = append(key, row);
-          log->Free(place);
+          log->Free(&place, 1);
         },
         &error));
   }

@@ -141,6 +141,33 @@ TEST(SnapshotListsAnyRangeOfBuckets) {
   }
 }
 
+TEST(ManyKeysOfABucketAreListedInOrderHoweverTheyLie) {
+  std::mt19937_64 random(5);
+  const std::vector<std::vector<int64_t>> spread = [&random] {
+    std::vector<std::vector<int64_t>> all(5);
+    for (int64_t i = 0; i < 3000; ++i) {
+      all[0].push_back(1000 * i);  // Evenly.
+      all[1].push_back(static_cast<int64_t>(random()) / 1000 * 1000);
+      all[2].push_back(1000 * (int64_t{1} << i % 53) + i / 53 * 1000);
+      all[3].push_back(i < 2999 ? -1000 * i : 9223372036854775000);  // A tail.
+      all[4].push_back(-9223372036854775000 + 1000 * (i % 257));
+    }
+    return all;
+  }();
+  for (const std::vector<int64_t>& keys : spread) {
+    EmbeddingTable table(1, 0.0f);
+    EXPECT_TRUE(ApplyOnes(&table, keys));
+    std::vector<int64_t> expected(keys), listed;
+    std::sort(expected.begin(), expected.end());
+    expected.erase(std::unique(expected.begin(), expected.end()),
+                   expected.end());
+    for (const auto& entry : Contents(table).admitted) {
+      listed.push_back(entry.key);
+    }
+    EXPECT_TRUE(listed == expected);
+  }
+}
+
 TEST(KeyWithoutARowCostsAtMostFortyBytes) {
   EmbeddingTable table(16, 0.0f, FilterSpec{2, 1});
   double sum = 0;

@@ -28,6 +28,8 @@ std::vector<float> Find(const RecentRows& rows, uint32_t place,
   return row;
 }
 
+constexpr uint32_t kPlace = 7;
+
 TEST(RowsAreFoundUntilTheirPlaceIsFreed) {
   RecentRows rows(1 << 20);
   Add(&rows, 7, 1.5f);
@@ -36,7 +38,7 @@ TEST(RowsAreFoundUntilTheirPlaceIsFreed) {
   EXPECT_TRUE(Find(rows, 9, 1) == std::vector<float>{2.5f});
   EXPECT_TRUE(Find(rows, 8).empty());
   EXPECT_TRUE(Find(rows, 9, kFloats + 1).empty());
-  rows.Forget(7);
+  rows.Forget(&kPlace, 1);
   EXPECT_TRUE(Find(rows, 7).empty());
   Add(&rows, 7, 3.5f);
   EXPECT_TRUE(Find(rows, 7) == RowOf(3.5f));
@@ -47,7 +49,7 @@ TEST(RowsAreFoundUntilTheirPlaceIsFreed) {
 TEST(ARowWhosePlaceWasFreedWhileItWasReadIsNotKept) {
   RecentRows rows(1 << 20);
   const uint32_t stamp = rows.StampOf(7);
-  rows.Forget(7);
+  rows.Forget(&kPlace, 1);
   rows.Add(7, stamp, RowOf(1.0f).data(), kFloats);
   EXPECT_TRUE(Find(rows, 7).empty());
   const uint32_t next = rows.StampOf(7);
@@ -94,7 +96,7 @@ TEST(ThreadsNeverFindARowThatWasFreed) {
         Add(&rows, place, value);
         const std::vector<float> found = Find(rows, place);
         wrong += !found.empty() && found != RowOf(value);
-        rows.Forget(place);
+        rows.Forget(&place, 1);
         wrong += !Find(rows, place).empty();
       }
     });
