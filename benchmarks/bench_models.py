@@ -234,7 +234,7 @@ def _train_op(model: str, engine: str, batch: Dict[str, tf.Tensor], limit: int) 
     return tf.group(train, tf.raw_ops.Assert(condition=loss > -1, data=taken))
 
 
-def _build(model: str, engine: str, batch: int, limit: int) -> Dict[str, Callable[[], Any]]:
+def build(model: str, engine: str, batch: int, limit: int) -> Dict[str, Callable[[], Any]]:
     """Builds an engine for rounds.alternate, in its own process."""
     import tensorflow.compat.v1 as tf
 
@@ -313,7 +313,7 @@ def main() -> None:
     for batch in args.batches:
         for model in args.models:
             seconds = rounds_lib.alternate(
-                {engine: (_build, (model, engine, batch, args.rows)) for engine in engines},
+                {engine: (build, (model, engine, batch, args.rows)) for engine in engines},
                 ("train",),
                 args.rounds,
                 args.steps,

@@ -4,17 +4,19 @@
     python -m benchmarks.bench_tiers_ahead --folder /ssd [--rows 20000000] [--output FILE]
 
 The table and the keys of bench_tiers.py, but the keys come from a dataset, which prefetches, and
-the vectors go through the deep layers of wide & deep: reads can only be hidden behind something.
+the vectors go through a net: reads can only be hidden behind something. Nets: the deep layers of
+wide & deep, and layers of half and of twice their widths.
 
 * memory: all rows in memory, the graph is modified.
 * step: rows on disk, the graph is not modified: the step reads the rows.
 * ahead: rows on disk, the graph is modified: the dataset reads the rows.
 
 Before each round the dataset starts again and some steps run, more than batches wait for a step, so
-that the time of reads is in the round. rounds.py describes the measurement. Columns: ms a step and
-its CPU ms, median over the rounds; misses of a step, and KiB that were read in its time; rows in
-memory, which are more than the share if the rows of the batches on their way are; and how much
-longer a step takes without reading ahead.
+that the time of reads is in the round. After it, the dataset ends: it must not read on while others
+are measured. rounds.py describes the measurement. Columns: ms a step and its CPU ms, median over
+the rounds; misses of a step, and KiB that were read in its time; rows in memory, which are more
+than the share if the rows of the batches on their way are; and how much longer a step takes without
+reading ahead.
 """
 
 import argparse
@@ -37,12 +39,13 @@ STEPS = 20  # Of a round.
 WARM_UP = 15  # Steps before each round; ten batches wait for a step.
 FIRST_WARM_UP = 60
 SCATTER = np.uint64(0x9E3779B97F4A7C15).astype(np.int64)
-DEEP = (1024, 512, 256, 1)
+DEEP = (1024, 512, 256)
+NETS = {"half as wide": 0.5, "wide & deep": 1.0, "twice as wide": 2.0}
 SYSTEMS = ("memory", "step", "ahead")
 
 
 def _build(
-    system: str, rows: int, share: float, folder: str, report: str
+    system: str, rows: int, share: float, width: float, folder: str, report: str
 ) -> Dict[str, Callable[[], None]]:
     import tensorflow.compat.v1 as tf
 
@@ -73,7 +76,8 @@ def _build(
     iterator = tf.data.make_initializable_iterator(data)
     keys = iterator.get_next() * SCATTER
     values = rec.embedding_lookup(table, keys)
-    logits = layers(tf.reshape(values, [BATCH, FIELDS * DIM]), DEEP, "deep", False)
+    widths = [int(width * each) for each in DEEP] + [1]
+    logits = layers(tf.reshape(values, [BATCH, FIELDS * DIM]), widths, "deep", False)
     train = rec.optimizers.AdagradOptimizer(LEARNING_RATE).minimize(tf.reduce_mean(logits**2))
     counts = table.tier_counts()
     if system != "step":
@@ -88,7 +92,6 @@ def _build(
 
     def prepare(exponent: float) -> None:
         """Starts the data, warms up, and reports what the disk has done until now."""
-        _report(session.run(counts), report, exponent)
         feed = {seed: len(started), power: 1 - exponent}
         session.run(iterator.initializer, feed)
         for _ in range(WARM_UP if exponent in started else FIRST_WARM_UP):
@@ -96,10 +99,16 @@ def _build(
         started.append(exponent)
         _report(session.run(counts), report, exponent)
 
+    def end(exponent: float) -> None:
+        """Reports what the disk has done until now, and ends what reads ahead."""
+        _report(session.run(counts), report, exponent)
+        session.run(iterator.initializer, {seed: 0, power: 1 - exponent})
+
     run: Dict[str, Callable[[], None]] = {}
     for exponent in EXPONENTS:
         run[f"zipf {exponent}"] = step
         run[f"before zipf {exponent}"] = functools.partial(prepare, exponent)
+        run[f"after zipf {exponent}"] = functools.partial(end, exponent)
     return run
 
 
@@ -110,45 +119,37 @@ def _report(counts: Any, report: str, exponent: float) -> None:
 
 
 def by_round(report: pathlib.Path, what: str) -> List[Dict[str, float]]:
-    """What the disk has done in each round but the last, per step, and the rows in memory."""
+    """What the disk has done in each round, per step, and the rows in memory."""
     states = [json.loads(line) for line in report.read_text().splitlines()]
     states = [state for state in states if state["what"] == what]
-    # The end of each preparation, and the beginning of the next one.
+    # Before each round and after it.
     return [
         {
             **{name: (after[name] - before[name]) / STEPS for name in ("misses", "bytes_read")},
             "memory_rows": after["memory_rows"],
         }
-        for before, after in zip(states[1::2], states[2::2])
+        for before, after in zip(states[::2], states[1::2])
     ]
 
 
-def measure(rows: int, share: float, rounds: int, folder: str) -> Dict[str, Any]:
-    """Returns the raw result."""
+def measure(rows: int, share: float, width: float, rounds: int, folder: str) -> Dict[str, Any]:
+    """Returns the raw result of one net."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         reports = {name: pathlib.Path(scratch) / f"{name}.jsonl" for name in SYSTEMS}
         whats = [f"zipf {exponent}" for exponent in EXPONENTS]
         seconds = rounds_lib.alternate(
             {
-                name: (_build, (name, rows, share, scratch, str(report)))
+                name: (_build, (name, rows, share, width, scratch, str(report)))
                 for name, report in reports.items()
             },
             whats,
-            rounds + 1,  # The last round only ends the one before it in the report.
+            rounds,
             STEPS,
             with_cpu=True,
         )
         done = {what: {name: by_round(reports[name], what) for name in SYSTEMS} for what in whats}
-    seconds = {
-        what: {name: times[:rounds] for name, times in by_system.items()}
-        for what, by_system in seconds.items()
-    }
     return {
-        "rows": rows,
-        "share": share,
-        "dim": DIM,
-        "batch": [BATCH, FIELDS],
-        "steps_per_round": STEPS,
+        "width": width,
         "seconds_per_step": seconds,
         "disk_per_step": done,
         "summary": {what: summary(seconds, done[what], what) for what in whats},
@@ -179,13 +180,24 @@ def main() -> None:
     parser.add_argument("--folder", default=".", help="on the disk to be measured")
     parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
-    found = measure(args.rows, args.share, args.rounds, args.folder)
-    print(f"\n{args.rows:,} rows, {args.share:.0%} in memory")
-    for what, figures in found["summary"].items():
-        print(what)
-        for name, figure in figures.items():
-            print(f"  {name:20}{figure:>14,.6g}")
-    rounds_lib.write(args.output, {**rounds_lib.provenance(), "rounds": args.rounds, **found})
+    print(f"{args.rows:,} rows, {args.share:.0%} in memory")
+    nets = {}
+    for net, width in NETS.items():
+        nets[net] = measure(args.rows, args.share, width, args.rounds, args.folder)
+        for what, figures in nets[net]["summary"].items():
+            print(f"{net}, {what}")
+            for name, figure in figures.items():
+                print(f"  {name:20}{figure:>14,.6g}")
+    found = {
+        "rounds": args.rounds,
+        "rows": args.rows,
+        "share": args.share,
+        "dim": DIM,
+        "batch": [BATCH, FIELDS],
+        "steps_per_round": STEPS,
+        "nets": nets,
+    }
+    rounds_lib.write(args.output, {**rounds_lib.provenance(), **found})
 
 
 if __name__ == "__main__":

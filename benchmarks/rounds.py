@@ -39,7 +39,9 @@ def _serve(build: Callable[..., Any], arguments: Tuple[Any, ...], pipe: Any) -> 
         start, cpu = time.perf_counter(), time.process_time()
         for _ in range(steps):
             run[what]()
-        pipe.send(((time.perf_counter() - start) / steps, (time.process_time() - cpu) / steps))
+        measured = (time.perf_counter() - start) / steps, (time.process_time() - cpu) / steps
+        run.get(f"after {what}", lambda: None)()
+        pipe.send(measured)
 
 
 def alternate(
@@ -54,7 +56,7 @@ def alternate(
     Args:
       systems: By name, a top-level function of a module and its arguments. It is called in its own
         process and returns functions without arguments: one for each of `whats`, and optionally
-        "before <what>", which runs before the measured time.
+        "before <what>" and "after <what>", which run before and after the measured time.
       whats: Names of the functions to time, one after the other.
       rounds: Number of rounds.
       steps: Calls per round and system.

@@ -34,11 +34,12 @@ def steps(found: Dict[str, Any]) -> Table:
 
 
 def ahead(found: Dict[str, Any]) -> Table:
-    """Steps whose rows the dataset reads ahead, of bench_tiers_ahead.py, one law of keys a line.
+    """Steps whose rows the dataset reads ahead, of bench_tiers_ahead.py, a net and keys a line.
 
     A step that waits for the disk only, or for its net only, is as fast as reading ahead can be.
     """
     header = [
+        "net",
         "keys of a step",
         "all in memory, ms",
         "read by the step, ms",
@@ -47,11 +48,13 @@ def ahead(found: Dict[str, Any]) -> Table:
         "at most",
     ]
     rows = []
-    for what, one in found["summary"].items():
-        memory, step = one["memory_ms"], one["step_ms"]
-        times = [f"{ms:.0f}" for ms in (memory, step, one["ahead_ms"])]
-        most = step / max(memory, step - memory)
-        rows.append([what.replace("zipf", "Zipf"), *times, f"{one['gain']:.2f}", f"{most:.2f}"])
+    for net, of_net in found["nets"].items():
+        for what, one in of_net["summary"].items():
+            memory, step = one["memory_ms"], one["step_ms"]
+            times = [f"{ms:.0f}" for ms in (memory, step, one["ahead_ms"])]
+            most = step / max(memory, step - memory)
+            gains = [f"{gain:.2f}" for gain in (one["gain"], most)]
+            rows.append([net, what.replace("zipf", "Zipf"), *times, *gains])
     return header, rows
 
 
