@@ -227,31 +227,39 @@ void BatchApply::Update(int g, bool* done) {
 bool BatchApply::UpdateLocked(int g) {
   if (IsStale(g)) Classify(g);
   if (n_spilled_[g] > 0) return false;  // Impossible while the keys are held.
-  if (n_without_row_[g] > 0 && !(MakeRoom(g) && InsertAdmitted(g))) {
+  bool has_grown = false;
+  if (n_without_row_[g] > 0 &&
+      !(MakeRoom(g, &has_grown) && InsertAdmitted(g))) {
     return false;
   }
   UpdateRows(g);
+  if (!has_grown) {
+    ForEachShard(shards_of_[g], [this](int s) { shards_[s].LeaveInPlace(); });
+  }
   return true;
 }
 
 bool BatchApply::IsStale(int g) const {
+  // Another step may insert keys that had no row, and its counts decide on the
+  // admission of such keys. Keys with a row depend on neither.
+  const bool all_own_rows = n_without_row_[g] == 0;
   bool stale = false;
   ForEachShard(shards_of_[g], [&](int s) {
     // This thread took the lock once since.
-    stale |= shards_[s].mutex().writes() != writes_[s] + 1;
+    stale |= all_own_rows ? shards_[s].moves() != moves_[s] + 1
+                          : shards_[s].mutex().writes() != writes_[s] + 1;
   });
   return stale;
 }
 
-bool BatchApply::MakeRoom(int g) {
-  bool has_grown = false;
+bool BatchApply::MakeRoom(int g, bool* has_grown) {
   bool has_memory = true;
   ForEachShard(shards_of_[g], [&](int s) {
     if (shards_[s].HasRoom(needs_[s])) return;
     has_memory = shards_[s].MakeRoom(needs_[s]) && has_memory;
-    has_grown = true;
+    *has_grown = true;
   });
-  if (has_grown) Classify(g);  // Entries have moved.
+  if (*has_grown) Classify(g);  // Entries have moved.
   return has_memory;
 }
 
@@ -293,6 +301,7 @@ void BatchApply::Classify(int g) {
   n_without_row_[g] = n;
   ForEachShard(shards_of_[g], [this](int s) {
     needs_[s] = ShardNeeds();
+    moves_[s] = shards_[s].moves();
     writes_[s] = shards_[s].mutex().writes();
   });
   if (n > 0) DecideAdmission(g, without_row, n);

@@ -104,8 +104,9 @@ class BatchApply final : public KeyHolder {
 
   // The locks of the group are held for both.
   bool UpdateLocked(int g);
-  // Makes room for needs_, if it is missing in spite of the quotas.
-  bool MakeRoom(int g);
+  // Makes room for needs_, if it is missing in spite of the quotas. *has_grown:
+  // entries have moved. False: no memory.
+  bool MakeRoom(int g, bool* has_grown);
 
   void Deduplicate(int g);
 
@@ -115,7 +116,8 @@ class BatchApply final : public KeyHolder {
   // Finds the distinct keys of group g, lists those without a row, except
   // padding, in id_, whose contents are no longer needed, and decides on them.
   void Classify(int g);
-  // Whether another thread may have changed a shard since Classify.
+  // Whether another thread may have changed what Classify found. The locks are
+  // held exclusively.
   bool IsStale(int g) const;
   // Sets the row word of the listed keys (n) that get a row to kToAdmit, and
   // adds what they need to needs_. With a sketch, records the estimates of
@@ -190,7 +192,9 @@ class BatchApply final : public KeyHolder {
   std::array<uint32_t, kShards> row_quota_{};  // What is left.
   // By shard.
   std::array<ShardNeeds, kShards> needs_;
-  std::array<uint64_t, kShards> writes_;  // SharedMutex::writes in Classify.
+  // Shard::moves and SharedMutex::writes in Classify.
+  std::array<uint64_t, kShards> moves_;
+  std::array<uint64_t, kShards> writes_;
   // Quotas of entries and of keys of the sketch.
   std::array<uint32_t, kShards> entry_quota_;
   std::array<uint32_t, kShards> sketch_quota_;

@@ -68,6 +68,15 @@ class Shard {
 
   SharedMutex& mutex() const { return mutex_; }
 
+  // Grows whenever mutex() is taken exclusively, except by those who say that
+  // they left entries in place. While it stays the same, an entry that owns a
+  // row in memory is where it was found, with the same row. New keys may have
+  // been inserted, and rows, counts and versions have other contents.
+  uint64_t moves() const { return mutex_.writes() - writes_in_place_; }
+  // Whoever took mutex() exclusively has moved and erased no entry, and has
+  // taken no row away. Called at most once before it is released.
+  void LeaveInPlace() { ++writes_in_place_; }
+
   // ----- Counters; no lock.
 
   int64_t keys() const { return keys_; }          // Entries of the index.
@@ -221,13 +230,14 @@ class Shard {
   int64_t ForgetOldestCounts(int64_t stamp);
   void NoteErased(int64_t key);
 
-  // Line 1.
+  // Line 1, and a part of the next one.
   alignas(kCacheLine) mutable SharedMutex mutex_;
+  uint64_t writes_in_place_ = 0;
 
-  // Line 2, read by every lookup.
+  // A line of its own, read by every lookup.
   alignas(kCacheLine) HashIndex index_;
 
-  // Line 3. Written under the lock; the atomics are also read without it.
+  // Another line. Written under the lock; the atomics are also read without it.
   alignas(kCacheLine) std::atomic<int64_t> keys_{0};
   std::atomic<int64_t> rows_{0};
   std::atomic<int64_t> capacity_{0};  // index_.capacity()

@@ -8,7 +8,8 @@
 // for lack of memory.
 //
 // Any time may pass between the two, and other threads may use the tables. An
-// apply finds its keys anew in a shard that was locked exclusively since. Row
+// apply finds its keys anew in a shard whose entries may have moved since, and
+// new keys in one that was locked exclusively at all. Row
 // limits are reserved from Apply's beginning to its end only: whoever waited
 // for another step's Apply could wait for a step that never comes. So a step
 // beside others may be refused by Apply, which has then changed nothing either.
