@@ -93,6 +93,7 @@ struct Reservation {
   std::vector<Tensor> keys;  // And counted keys, which `step` reads.
   std::vector<std::shared_ptr<const FoundKeys>> found;  // By lookups, or null.
   bool is_packed = false;  // Whether TablesApplyPacked applies it.
+  PackedKeys sections;     // If it is.
   std::unique_ptr<TrainingStep> step;
   std::atomic<bool> is_used{false};
 };
@@ -163,6 +164,9 @@ class TablesReserveOp : public OpKernel {
     return Status();
   }
 
+  // Tells the lookups that follow what the reservation has found.
+  virtual void HandOver(OpKernelContext*, const Reservation&) const {}
+
   Status Reserve(OpKernelContext* context) const {
     OpInputList handles;
     TF_RETURN_IF_ERROR(context->input_list("tables", &handles));
@@ -192,6 +196,7 @@ class TablesReserveOp : public OpKernel {
     TF_RETURN_IF_ERROR(
         ErrorOf(reservation->step->Reserve(IntraOpThreads(context)),
                 *reservation->step, reservation->tables));
+    HandOver(context, *reservation);
     Tensor *output, *rows;
     TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({}), &output));
     TF_RETURN_IF_ERROR(
@@ -303,7 +308,7 @@ class TablesReservePackedOp : public TablesReserveOp {
   Status ReadBatches(OpKernelContext* context, Reservation* reservation,
                      Batches* batches) const override {
     const Tensor* packed;
-    PackedKeys keys;
+    PackedKeys& keys = reservation->sections;
     TF_RETURN_IF_ERROR(context->input("packed", &packed));
     TF_RETURN_IF_ERROR(sections_.Open(*packed, &keys));
     for (const int64_t at : sections_.used) {
@@ -319,6 +324,24 @@ class TablesReservePackedOp : public TablesReserveOp {
     reservation->keys.push_back(*packed);
     reservation->is_packed = true;
     return Status();
+  }
+
+  void HandOver(OpKernelContext* context,
+                const Reservation& reservation) const override {
+    const StepKeys::Ptr step_keys = StepKeys::Of(context);
+    if (step_keys == nullptr) return;
+    const Tensor& packed = reservation.keys[0];
+    const TrainingStep& step = *reservation.step;
+    for (size_t i = 0; i < reservation.tables.size(); ++i) {
+      TableResource& table = *reservation.tables[i].resource;
+      // Rows on disk have moved since the step looked for them.
+      if (table.table().tier() != nullptr) continue;
+      const PackedKeys::Section& section =
+          reservation.sections[static_cast<size_t>(sections_.used[i])];
+      if (section.size() < uint64_t{StepKeys::kLeast}) continue;
+      step_keys->KeepReserved(&table, packed, section.keys,
+                              step.Rows(i, section.n_read));
+    }
   }
 
   PackedSections sections_;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/intra_op_threads.h"
 #include "ops/table/packed_inputs.h"
+#include "ops/table/step_keys.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -223,10 +225,16 @@ class TablesReadOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, TensorShape({floats}), &rows));
     float* const out = rows->flat<float>().data();
+    const StepKeys::Ptr step_keys = StepKeys::Of(context);
     ForEach(context, n, cycles, [&](size_t i) {
       const PackedKeys::Section& section = tables_.KeysOf(keys, i);
+      const std::shared_ptr<const ReservedRows> reserved =
+          step_keys == nullptr
+              ? nullptr
+              : step_keys->Reserved(tables[i].get(), section.keys,
+                                    section.size());
       tables[i]->table().Lookup(section.keys, section.size(), unknowns_[i],
-                                out + begin[i], SerialFor);
+                                out + begin[i], SerialFor, reserved.get());
     });
   }
 

@@ -77,4 +77,25 @@ std::shared_ptr<const FoundKeys> StepKeys::Found(TableResource* table,
   return nullptr;
 }
 
+void StepKeys::KeepReserved(TableResource* table, const Tensor& packed,
+                            const int64_t* keys,
+                            std::shared_ptr<const ReservedRows> rows) {
+  table->Ref();
+  Reservation reservation = {TablePtr(table), packed, std::move(rows)};
+  const std::lock_guard<std::mutex> lock(mutex_);
+  reserved_[{table, keys}] = std::move(reservation);
+}
+
+std::shared_ptr<const ReservedRows> StepKeys::Reserved(TableResource* table,
+                                                       const int64_t* keys,
+                                                       size_t n) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto known = reserved_.find({table, keys});
+  // A slice of the tensor may have more keys there.
+  if (known == reserved_.end() || known->second.rows->size() != n) {
+    return nullptr;
+  }
+  return known->second.rows;
+}
+
 }  // namespace rec_estimator

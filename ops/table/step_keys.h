@@ -10,6 +10,10 @@
 // run at the same time have different ones, and it ends with its step. A list
 // is known by the memory of its keys. It holds the tensor, so that memory is
 // not used for other keys meanwhile.
+//
+// Packed keys (packed_keys.h) go the other way: the update is reserved first.
+//
+//   TablesReservePacked --> rows of the keys of a table --> TablesRead
 #ifndef REC_ESTIMATOR_OPS_TABLE_STEP_KEYS_H_
 #define REC_ESTIMATOR_OPS_TABLE_STEP_KEYS_H_
 
@@ -22,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/core/table/reserved_rows.h"
 #include "ops/core/table/shared_keys.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -47,10 +52,13 @@ class StepKeys : public tensorflow::ResourceBase {
 
   std::string DebugString() const override { return "keys of a step"; }
 
-  // Whether lookups of a list of n keys pay for what they hand over. A longer
-  // one is looked up and applied in parts.
+  // So many keys pay for what is handed over.
+  static constexpr int64_t kLeast = 256;
+
+  // Whether lookups of a list of n keys do. A longer one is looked up and
+  // applied in parts.
   static bool IsWorthwhile(int64_t n) {
-    return n >= 256 && n <= static_cast<int64_t>(SharedKeys::kMost);
+    return n >= kLeast && n <= static_cast<int64_t>(SharedKeys::kMost);
   }
 
   // Writes what the keys read to out (keys.shape, dim). The caller has opened
@@ -63,6 +71,15 @@ class StepKeys : public tensorflow::ResourceBase {
   // none.
   std::shared_ptr<const FoundKeys> Found(TableResource* table,
                                          const tensorflow::Tensor& keys);
+
+  // Keeps the rows that a reservation found for keys in the memory of `packed`.
+  // Throws std::bad_alloc.
+  void KeepReserved(TableResource* table, const tensorflow::Tensor& packed,
+                    const int64_t* keys,
+                    std::shared_ptr<const ReservedRows> rows);
+  // The rows that were kept for keys (n) in the same memory; null: none.
+  std::shared_ptr<const ReservedRows> Reserved(TableResource* table,
+                                               const int64_t* keys, size_t n);
 
  private:
   struct Places {
@@ -77,6 +94,12 @@ class StepKeys : public tensorflow::ResourceBase {
         distinct;                // Null before the first lookup.
     std::vector<Places> places;  // Guarded by StepKeys::mutex_.
   };
+  // What a reservation of a table found for keys in one tensor.
+  struct Reservation {
+    TablePtr table;
+    tensorflow::Tensor packed;
+    std::shared_ptr<const ReservedRows> rows;
+  };
   // Lists are kept until the end of the step. So many take up to 160 MiB.
   static constexpr size_t kMostLists = 1024;
   // Where the keys are, and how many.
@@ -88,8 +111,10 @@ class StepKeys : public tensorflow::ResourceBase {
   // The list of these keys; nullptr: there are too many.
   List* FindOrAdd(const tensorflow::Tensor& keys);
 
-  std::mutex mutex_;  // Guards the map.
+  std::mutex mutex_;  // Guards the maps.
   std::map<Memory, List> lists_;
+  std::map<std::pair<const TableResource*, const int64_t*>, Reservation>
+      reserved_;
 };
 
 }  // namespace rec_estimator

@@ -12,6 +12,7 @@
 #include "ops/core/table/batch_scratch.h"
 #include "ops/core/table/disk_tier.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/reserved_rows.h"
 #include "ops/core/table/row_store.h"
 #include "ops/core/table/shard.h"
 #include "ops/core/table/shard_set.h"
@@ -80,6 +81,9 @@ class BatchApply final : public KeyHolder {
   // Reserves room for what is new. Sets *to_grow to the shards that have no
   // room now: TryGrow or Grow makes it. False: no memory for rows.
   bool ReserveQuotas(uint64_t* to_grow);
+  // Sets the rows of the keys, then of the counted keys, of a batch without
+  // `found`.
+  void ListRows(ReservedRows* rows) const;
   // Makes room in shard s. TryGrow returns whether it got the lock.
   bool TryGrow(int s, bool* has_memory);
   bool Grow(int s);

@@ -17,6 +17,7 @@
 #include "ops/core/table/disk_tier.h"
 #include "ops/core/table/eviction.h"
 #include "ops/core/table/found_keys.h"
+#include "ops/core/table/reserved_rows.h"
 #include "ops/core/table/row_limit.h"
 #include "ops/core/table/row_lookup.h"
 #include "ops/core/table/row_store.h"
@@ -30,16 +31,19 @@ namespace {
 // Splitting a smaller lookup over threads costs more than it gains.
 constexpr uint64_t kSerialBelow = 2048;
 
-// Copies the values of keys (n) to out, those on disk too.
+// Copies the values of keys (n) to out, those on disk too. If `reserved` is
+// given, the keys are those from `at` on there.
 void CopyValues(const ShardSet& shards, const RowStore& store, DiskTier* tier,
                 UnknownKey unknown, const int64_t* keys, size_t n,
-                uint64_t mask, float* out) {
+                uint64_t mask, float* out,
+                const ReservedRows* reserved = nullptr, size_t at = 0) {
   std::optional<PinnedRows> pinned;
   const size_t dim = static_cast<size_t>(store.dim());
   {
     const SharedLocks locks(shards, mask);
     RowLookup lookup(shards, store, unknown);
-    lookup.Copy(keys, n, out);
+    const bool has_rows = reserved != nullptr && reserved->IsCurrent(shards);
+    lookup.Copy(keys, n, out, has_rows ? reserved->rows() + at : nullptr);
     if (lookup.spilled().empty()) return;
     pinned.emplace(tier);
     for (const RowLookup::Spilled& spilled : lookup.spilled()) {
@@ -149,10 +153,11 @@ void EmbeddingTable::Reader::Copy(const int64_t* keys, size_t n,
 }
 
 void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
-                            float* out, const ParallelFor& parallel) const {
+                            float* out, const ParallelFor& parallel,
+                            const ReservedRows* reserved) const {
   if (n < kSerialBelow) {
     CopyValues(*shards_, *store_, tier_.get(), unknown, keys, n,
-               ShardSet::MaskOf(keys, n), out);
+               ShardSet::MaskOf(keys, n), out, reserved);
     return;
   }
   const int64_t blocks =
@@ -166,7 +171,7 @@ void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
         const size_t at = static_cast<size_t>(block) * kLockBlock;
         CopyValues(*shards_, *store_, tier_.get(), unknown, keys + at,
                    std::min(kLockBlock, n - at), kAllShards,
-                   out + at * static_cast<size_t>(dim_));
+                   out + at * static_cast<size_t>(dim_), reserved, at);
       }
     } catch (...) {
       // The threads of `parallel` need not expect exceptions.

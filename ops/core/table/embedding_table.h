@@ -142,6 +142,7 @@ struct DiskError;
 class DiskTier;
 class FoundKeys;
 class PagesAhead;
+class ReservedRows;
 class RowLimit;
 class RowStore;
 class ShardSet;
@@ -230,11 +231,14 @@ class EmbeddingTable {
     mutable std::deque<std::vector<float>> from_disk_;
   };
 
-  // out[i] = what keys[i] reads. Changes nothing.
+  // out[i] = what keys[i] reads. Changes nothing. reserved: the rows that a
+  // step of this table found for these keys, to be used unless the table has
+  // changed since; nullptr: nothing.
   void Lookup(const int64_t* keys,  // (n)
               size_t n, UnknownKey unknown,
               float* out,  // (n, dim)
-              const ParallelFor& parallel) const;
+              const ParallelFor& parallel,
+              const ReservedRows* reserved = nullptr) const;
 
   // The same for the keys of a list that several tables share. The result is
   // for a Batch of this table with the same keys. All rows of the table are in

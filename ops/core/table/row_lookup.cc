@@ -32,6 +32,13 @@ void CopyRows(const float* const* rows, const uint16_t* position, size_t n,
   }
 }
 
+// Whether all of these words (n) are numbers of rows in memory.
+bool AllInMemory(const uint32_t* known, size_t n) {
+  uint32_t bits = 0;
+  for (size_t i = 0; i < n; ++i) bits |= known[i];
+  return bits < HashIndex::kSpilled;
+}
+
 }  // namespace
 
 void RowLookup::PrefetchHomes(const int64_t* keys, size_t n,
@@ -95,6 +102,15 @@ void RowLookup::FindChunk(const int64_t* keys, size_t n, Bucket* const* homes,
   FindChunkWith<HashIndex::Match>(keys, n, homes, rows);
 }
 
+void RowLookup::TakeRows(const uint32_t* known, size_t n,
+                         const float** rows) const {
+  const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
+  for (size_t i = 0; i < n; ++i) {
+    rows[i] = view_.Row(known[i]);
+    PrefetchLines(rows[i], bytes);
+  }
+}
+
 void RowLookup::Find(const int64_t* keys, size_t n, const float** rows) {
   first_key_ = keys;
   spilled_.clear();
@@ -116,15 +132,17 @@ void RowLookup::FindAll(const int64_t* keys, size_t n, const float** rows) {
   }
 }
 
-void RowLookup::Copy(const int64_t* keys, size_t n, float* out) {
+void RowLookup::Copy(const int64_t* keys, size_t n, float* out,
+                     const uint32_t* known) {
   first_key_ = keys;
   spilled_.clear();
+  if (known != nullptr) return CopyEach(keys, n, known, out);
   const size_t stride = static_cast<size_t>(dim_);
   for (size_t at = 0; at < n; at += kBlock) {
     const size_t size = std::min(kBlock, n - at);
     if (size < kLeastKeys ||
         !CopyDistinct(keys + at, size, out + at * stride)) {
-      CopyEach(keys + at, size, out + at * stride);
+      CopyEach(keys + at, size, nullptr, out + at * stride);
     }
   }
 }
@@ -177,9 +195,11 @@ void RowLookup::CopyListed(FoundKeys* found, float* out) const {
   CopyRows(rows, list.position(), list.n(), dim_, out);
 }
 
-void RowLookup::CopyEach(const int64_t* keys, size_t n, float* out) {
+void RowLookup::CopyEach(const int64_t* keys, size_t n, const uint32_t* known,
+                         float* out) {
   const size_t stride = static_cast<size_t>(dim_);
   Bucket* homes[2][kChunk];
+  bool all_known[2];
   const float* rows[2][kChunk];
   const size_t chunks = (n + kChunk - 1) / kChunk;
   const auto size = [&](size_t c) {
@@ -188,10 +208,21 @@ void RowLookup::CopyEach(const int64_t* keys, size_t n, float* out) {
   // Three steps are in flight: the buckets of chunk c and the rows of c - 1 are
   // fetched while c - 2 is copied.
   for (size_t c = 0; c < chunks + 2; ++c) {
-    if (c < chunks) PrefetchHomes(keys + c * kChunk, size(c), homes[c % 2]);
+    if (c < chunks) {
+      all_known[c % 2] =
+          known != nullptr && AllInMemory(known + c * kChunk, size(c));
+      if (!all_known[c % 2]) {
+        PrefetchHomes(keys + c * kChunk, size(c), homes[c % 2]);
+      }
+    }
     if (c >= 1 && c - 1 < chunks) {
-      FindChunk(keys + (c - 1) * kChunk, size(c - 1), homes[(c - 1) % 2],
-                rows[(c - 1) % 2]);
+      const size_t at = (c - 1) * kChunk;
+      const int turn = (c - 1) % 2;
+      if (all_known[turn]) {
+        TakeRows(known + at, size(c - 1), rows[turn]);
+      } else {
+        FindChunk(keys + at, size(c - 1), homes[turn], rows[turn]);
+      }
     }
     if (c >= 2) {
       float* to = out + (c - 2) * kChunk * stride;

@@ -37,8 +37,10 @@ class RowLookup {
   // rows[i] = the dim floats that keys[i] reads. Prefetches them.
   void Find(const int64_t* keys, size_t n, const float** rows);
 
-  // out (n, dim) = what keys (n) read.
-  void Copy(const int64_t* keys, size_t n, float* out);
+  // out (n, dim) = what keys (n) read. known: the rows (n) of these keys,
+  // HashIndex::kSpilled where they are not known; nullptr: none is.
+  void Copy(const int64_t* keys, size_t n, float* out,
+            const uint32_t* known = nullptr);
 
   // out (n, dim) = what the keys of found->list() read. Fills `found`. Of a
   // table that keeps all its rows in memory.
@@ -54,7 +56,8 @@ class RowLookup {
   // Copy for one block. CopyDistinct finds each key once; the block is not
   // small. False, with nothing done: too few keys occur more than once.
   bool CopyDistinct(const int64_t* keys, size_t n, float* out);
-  void CopyEach(const int64_t* keys, size_t n, float* out);
+  void CopyEach(const int64_t* keys, size_t n, const uint32_t* known,
+                float* out);
   void NoteSpilled(const int64_t* key, EntryRef entry);
   // Each of the last spilled() from `first` on is of a distinct key of a block:
   // lists every occurrence instead. position (n): of each occurrence among the
@@ -66,6 +69,8 @@ class RowLookup {
   void PrefetchHomes(const int64_t* keys, size_t n, Bucket** homes) const;
   void FindChunk(const int64_t* keys, size_t n, Bucket* const* homes,
                  const float** rows);
+  // rows (n) = those of these numbers. Prefetches them.
+  void TakeRows(const uint32_t* known, size_t n, const float** rows) const;
   template <HashIndex::Matcher* kMatch>
   void FindChunkWith(const int64_t* keys, size_t n, Bucket* const* homes,
                      const float** rows);

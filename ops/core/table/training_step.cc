@@ -11,6 +11,7 @@
 
 #include "ops/core/table/batch_apply.h"
 #include "ops/core/table/disk_tier.h"
+#include "ops/core/table/reserved_rows.h"
 #include "ops/core/table/row_store.h"
 #include "ops/core/table/shard_set.h"
 
@@ -154,6 +155,14 @@ void TrainingStep::ReleaseKeys() {
 int64_t TrainingStep::RowsAfter(size_t i) const {
   const BatchApply& apply = *applies_[i];
   return tables_[i]->size() + (apply.occurrences() == 0 ? 0 : apply.new_rows());
+}
+
+std::shared_ptr<const ReservedRows> TrainingStep::Rows(size_t i,
+                                                       size_t more) const {
+  const BatchApply& apply = *applies_[i];
+  auto rows = std::make_shared<ReservedRows>(apply.occurrences() + more);
+  if (apply.occurrences() > 0) apply.ListRows(rows.get());
+  return rows;
 }
 
 TrainingStep::Outcome TrainingStep::Apply(const Gradients* gradients,

@@ -9,10 +9,10 @@
 //
 // Any time may pass between the two, and other threads may use the tables. An
 // apply finds its keys anew in a shard whose entries may have moved since, and
-// new keys in one that was locked exclusively at all. Row
-// limits are reserved from Apply's beginning to its end only: whoever waited
-// for another step's Apply could wait for a step that never comes. So a step
-// beside others may be refused by Apply, which has then changed nothing either.
+// new keys in one that was locked exclusively at all. Row limits are reserved
+// from Apply's beginning to its end only: whoever waited for another step's
+// Apply could wait for a step that never comes. So a step beside others may be
+// refused by Apply, which has then changed nothing either.
 // The one exception: keys of the step are erased, or a table is cleared, after
 // Reserve, and memory then runs out. Then parts of the step are not applied.
 //
@@ -39,6 +39,7 @@
 namespace rec_estimator {
 
 class BatchApply;
+class ReservedRows;
 
 class TrainingStep {
  public:
@@ -79,6 +80,10 @@ class TrainingStep {
   // After a Reserve that succeeded, before Apply: the rows that table i would
   // have after the step. A concurrent step may be counted or not.
   int64_t RowsAfter(size_t i) const;
+  // At the same time: the rows that table i has for the keys of its batch, then
+  // for its counted keys, then for `more` keys, none of which it has looked up.
+  // The batch has no `found`. Throws std::bad_alloc.
+  std::shared_ptr<const ReservedRows> Rows(size_t i, size_t more) const;
 
   // Called at most once, after a Reserve that succeeded. gradients: one for
   // each table. Ends the step.

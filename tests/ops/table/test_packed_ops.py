@@ -29,7 +29,7 @@ ADAGRAD = dict(
 def keys_pack(lists=LISTS, num_sections=3):
     keys, sections, uses = zip(*lists)
     return _ops.gen.rec_estimator_keys_pack(
-        [tf.constant(each, tf.int64) for each in keys],
+        [tf.convert_to_tensor(each, tf.int64) for each in keys],
         sections=sections,
         uses=uses,
         num_sections=num_sections,
@@ -162,6 +162,84 @@ def test_a_packed_step_has_the_bits_of_one_of_occurrences():
             np.testing.assert_array_equal, getattr(one, name), getattr(other, name)
         )
     assert len(one.keys) == 6
+
+
+@pytest.mark.parametrize("n", [200, 3000, 9000])  # Fewer than 256 keys hand nothing over.
+def test_rows_that_a_reservation_found_are_read_as_others_are(n):
+    """Before the update, after it, and after an eviction. Each step has new keys."""
+    handle, initialize = table_of()
+    keys = [tf.placeholder(tf.int64, [None]) for _ in range(3)]
+    pack = keys_pack(
+        [(keys[0], 1, "gradient"), (keys[1], 1, "counted"), (keys[2], 1, "read")], num_sections=2
+    )
+    sections = dict(sections=[1], num_sections=2)
+
+    def read(handle):
+        rows = _ops.gen.rec_estimator_tables_read(
+            [handle], pack.packed, unknowns=["initial"], dims=[DIM], **sections
+        )
+        spread = _ops.gen.rec_estimator_rows_spread(
+            rows, pack.packed, pack.index, lookups=[0] * 3, dims=[DIM], **sections
+        )
+        return [
+            (value, _ops.gen.rec_estimator_table_lookup(handle, each, dim=DIM))
+            for value, each in zip(spread, keys)
+        ]
+
+    reserve = _ops.gen.rec_estimator_tables_reserve_packed(
+        [handle], pack.packed, **sections, **ADAGRAD
+    )
+    with tf.control_dependencies([reserve.reservation]):
+        before = read(handle)
+    grads = tf.tile(tf.cast(keys[0][:, tf.newaxis] % 7, tf.float32), [1, DIM])
+    with tf.control_dependencies(tf.nest.flatten(before)):
+        gradients = _ops.gen.rec_estimator_gradients_pack(
+            pack.packed, [pack.index[0]], [grads], [], 1, [0.5], lists=[1], **sections
+        )
+        apply = _ops.gen.rec_estimator_tables_apply_packed(reserve.reservation, gradients)
+    with tf.control_dependencies([apply]):
+        after = read(handle)
+        with tf.control_dependencies(tf.nest.flatten(after)):
+            evict = _ops.gen.rec_estimator_table_evict(handle, 1, l2_weight_threshold=0.5)
+    with tf.control_dependencies([evict]):
+        evicted = read(handle)
+    rng = np.random.default_rng(n)
+    with tf.Session() as session:
+        session.run(initialize)
+        for step in range(1, 5):
+            feed = {each: rng.integers(-1, n * step, [n]) for each in keys}
+            *found, count = session.run([before, after, evicted, evict], feed)
+            for each, expected in [pair for when in found for pair in when]:
+                np.testing.assert_array_equal(each, expected)
+            assert count > 0
+
+
+def test_rows_that_a_reservation_found_are_not_those_of_more_keys_in_the_same_memory():
+    """A slice of packed keys has a section that begins like one of the whole, but is longer."""
+    handle, initialize = table_of()
+    n = 302  # So that the slice is of whole lines, which TensorFlow does not copy.
+    words = [0, 0, 2, n, 0, 0, 0, 0, 0, 0, n + n // 2, *range(n), *([1 + (1 << 32)] * (n // 2))]
+    fed = tf.placeholder(tf.int64, [None])
+    packed = tf.concat([fed[:1], fed[1:]], axis=0)  # Aligned, and no constant.
+    reserve = _ops.gen.rec_estimator_tables_reserve_packed(
+        [handle], packed, sections=[1], num_sections=3, **ADAGRAD
+    )
+    gradients = _ops.gen.rec_estimator_gradients_pack(
+        packed, [np.arange(n)], [np.ones([n, DIM])], [], 1, [0.5], lists=[1], sections=[1],
+        num_sections=3,
+    )  # fmt: skip
+    train = _ops.gen.rec_estimator_tables_apply_packed(reserve.reservation, gradients)
+    with tf.control_dependencies([reserve.reservation]):
+        part = tf.slice(packed, [8], [-1])  # Shares the memory of the whole.
+    rows = _ops.gen.rec_estimator_tables_read(
+        [handle], part, unknowns=["initial"], sections=[0], num_sections=1, dims=[DIM]
+    )
+    expected = _ops.gen.rec_estimator_table_lookup(handle, part[3:], dim=DIM)
+    with tf.Session() as session:
+        session.run(initialize)
+        session.run(train, {fed: words})
+        found, wanted = session.run([rows, expected], {fed: words})
+    np.testing.assert_array_equal(found, wanted.ravel())
 
 
 @pytest.mark.parametrize("keys_of_place", [1, 2])
