@@ -131,9 +131,11 @@ uint32_t Partition::Deduplicate(int g, const Distinct& out,
 
   // Whether a key is new is as unpredictable as the keys, so nothing branches
   // on it.
+  uint32_t* grouped = out.grouped;
   uint32_t unique = 0;
   uint32_t j = 0;
   ForEachOccurrence(g, [&](const Occurrence& one) {
+    grouped[j] = one.index;  // Stays if no key is there twice.
     keys[unique] = one.key;
     end[unique] = 0;
     uint32_t slot = one.hash & (size - 1);
@@ -151,9 +153,12 @@ uint32_t Partition::Deduplicate(int g, const Distinct& out,
       slot = (slot + 1) & (size - 1);
     }
   });
+  if (unique == j) {
+    std::iota(end, end + unique, 1);
+    return unique;
+  }
   CountsToBegins(unique, end);
   // end[u] moves from the first to behind the last occurrence of key u.
-  uint32_t* grouped = out.grouped;
   j = 0;
   ForEachOccurrence(
       g, [&](const Occurrence& one) { grouped[end[id[j++]]++] = one.index; });
