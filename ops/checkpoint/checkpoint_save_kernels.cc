@@ -56,8 +56,7 @@ using Entries = std::vector<Snapshot::Entry>;
 
 // Bytes of rows in a chunk. Three chunks exist at a time: one is gathered, one
 // waits, and one is written. Of rows on disk, two more are being read.
-constexpr int64_t kChunkBytes = int64_t{4} << 20;
-constexpr int64_t kChunkBytesOnDisk = int64_t{2} << 20;
+constexpr int64_t kChunkBytes = int64_t{2} << 20;
 
 // Memory for one list of keys: kListedBytes plus a share of the table's memory.
 // Each listing scans the whole index, so there should be few of them.
@@ -193,9 +192,7 @@ class TableSave {
         bytes_per_key += slot.width * sizeof(float);
       }
     }
-    const int64_t chunk_bytes =
-        resource_.table().tier() == nullptr ? kChunkBytes : kChunkBytesOnDisk;
-    const int64_t most = std::max<int64_t>(1, chunk_bytes / bytes_per_key);
+    const int64_t most = std::max<int64_t>(1, kChunkBytes / bytes_per_key);
     const int64_t size = entries.size();
     Snapshot::RowReader rows(snapshot, entries.data(), with_row ? size : 0,
                              most);
