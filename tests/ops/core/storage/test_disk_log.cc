@@ -25,7 +25,7 @@ constexpr uint64_t kSegment = uint64_t{1} << 20;
 // Floats of a row of which a segment holds 256, one a page.
 constexpr size_t kPageRow = 1000;
 
-// How often a churn overwrites each row.
+// How often a churn overwrites rows.
 #if defined(__SANITIZE_THREAD__)
 constexpr int kOverwrites = 5;  // Forty seconds for fifty, of one thread.
 #else
@@ -134,7 +134,7 @@ TEST(ReadsInAnyOrderAndOfChangedRowsAreRightWithPagesAhead) {
     const int64_t n = 8 * static_cast<int64_t>(kSegment / (4 * floats + 12));
     EXPECT_TRUE(rows.PutAll(n));
     PagesAhead ahead(rows.log()->segments(), size_t{1} << 20);
-    for (int round = 0; round < 60; ++round) {
+    for (int round = 0; round < kOverwrites; ++round) {
       std::vector<int64_t> keys(1 + random() % std::min<int64_t>(n, 300));
       for (int64_t& key : keys) key = static_cast<int64_t>(random() % n);
       std::sort(keys.begin(), keys.end());
