@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of a checkpoint that are written without the page cache.
 //
-// A table with rows on disk is larger than memory. Its checkpoint would push
-// everything else out of the page cache, and the copy into it takes about half
-// of the CPU time of such a save.
+// A table with rows on disk may be larger than memory. Its checkpoint would
+// push everything else out of the page cache, and the copy into it takes CPU
+// time.
 #ifndef REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_DIRECT_FILE_H_
 #define REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_DIRECT_FILE_H_
 

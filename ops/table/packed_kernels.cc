@@ -70,6 +70,15 @@ struct PackedTables {
     return Status();
   }
 
+  // The same for an op with N tensors, one for each table.
+  Status ReadEach(OpKernelConstruction* context, int64_t* n) {
+    TF_RETURN_IF_ERROR(context->GetAttr("N", n));
+    TF_RETURN_IF_ERROR(Read(context));
+    if (static_cast<int64_t>(dims.size()) == *n) return Status();
+    return InvalidArgument("dims must be of length N = ", *n, ", got ",
+                           dims.size());
+  }
+
   // The keys of table i.
   const PackedKeys::Section& KeysOf(const PackedKeys& keys, size_t i) const {
     return keys[sections.used[i]];
@@ -179,11 +188,7 @@ class TablesReadOp : public OpKernel {
  public:
   explicit TablesReadOp(OpKernelConstruction* context) : OpKernel(context) {
     int64_t n;
-    OP_REQUIRES_OK(context, context->GetAttr("N", &n));
-    OP_REQUIRES_OK(context, tables_.Read(context));
-    OP_REQUIRES(context, static_cast<int64_t>(tables_.dims.size()) == n,
-                InvalidArgument("dims must be of length N = ", n, ", got ",
-                                tables_.dims.size()));
+    OP_REQUIRES_OK(context, tables_.ReadEach(context, &n));
     std::vector<std::string> unknowns;
     OP_REQUIRES_OK(context, context->GetAttr("unknowns", &unknowns));
     OP_REQUIRES(context, static_cast<int64_t>(unknowns.size()) == n,
@@ -307,11 +312,7 @@ class RowsUnpackOp : public OpKernel {
  public:
   explicit RowsUnpackOp(OpKernelConstruction* context) : OpKernel(context) {
     int64_t n;
-    OP_REQUIRES_OK(context, context->GetAttr("N", &n));
-    OP_REQUIRES_OK(context, tables_.Read(context));
-    OP_REQUIRES(context, static_cast<int64_t>(tables_.dims.size()) == n,
-                InvalidArgument("dims must be of length N = ", n, ", got ",
-                                tables_.dims.size()));
+    OP_REQUIRES_OK(context, tables_.ReadEach(context, &n));
   }
 
   void Compute(OpKernelContext* context) override {
