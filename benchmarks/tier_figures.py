@@ -64,11 +64,12 @@ def sentences(found: Dict[str, Any]) -> List[str]:
     if "save" in found:
         one = found["save"]["summary"]
         said.append(
-            f"A save of this table takes {one['table_seconds']:.1f} s. To read its files and write "
-            "as much as the checkpoint, in sequence, takes the disk "
-            f"{one['plain_seconds']:.1f} s: {one['of_the_plain_file']:.2f} of its speed. A save "
-            f"needs {one['memory_mib']:.0f} MiB beyond the table; {one['promised_mib']:.0f} are "
-            "promised."
+            f"A save of this table takes {one['table_seconds']:.1f} s. A program that reads its "
+            "files and writes as much as the checkpoint, in sequence, takes "
+            f"{one['plain_seconds']:.1f} s from and to ordinary memory "
+            f"({one['of_the_plain_file']:.2f} of its speed), and {one['contiguous_seconds']:.1f} s "
+            f"from and to a huge page ({one['of_contiguous']:.2f}). A save needs "
+            f"{one['memory_mib']:.0f} MiB beyond the table; {one['promised_mib']:.0f} are promised."
         )
     if "rocksdb" in found:
         ((what, one),) = found["rocksdb"]["summary"].items()

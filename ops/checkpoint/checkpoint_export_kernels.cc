@@ -175,8 +175,8 @@ class TableExportOp : public OpKernel {
     TF_RETURN_IF_ERROR(
         WriteOffsets(context, "partition_filter_offset", filtered_offsets));
     TF_RETURN_IF_ERROR(
-        WriteKeys(context, snapshot, admitted, "keys", "freqs", "versions"));
-    TF_RETURN_IF_ERROR(WriteKeys(context, snapshot, filtered, "keys_filtered",
+        WriteKeys(context, admitted, "keys", "freqs", "versions"));
+    TF_RETURN_IF_ERROR(WriteKeys(context, filtered, "keys_filtered",
                                  "freqs_filtered", "versions_filtered"));
     std::copy(bank.begin(), bank.end(), bank_out->flat<float>().data());
     float* values_out = values->flat<float>().data();
@@ -198,9 +198,9 @@ class TableExportOp : public OpKernel {
     return Status();
   }
 
-  static Status WriteKeys(OpKernelContext* context, const Snapshot& snapshot,
-                          const Entries& entries, const char* keys_name,
-                          const char* freqs_name, const char* versions_name) {
+  static Status WriteKeys(OpKernelContext* context, const Entries& entries,
+                          const char* keys_name, const char* freqs_name,
+                          const char* versions_name) {
     const TensorShape shape({static_cast<int64_t>(entries.size())});
     Tensor *keys, *freqs, *versions;
     TF_RETURN_IF_ERROR(context->allocate_output(keys_name, shape, &keys));
@@ -209,8 +209,8 @@ class TableExportOp : public OpKernel {
         context->allocate_output(versions_name, shape, &versions));
     for (size_t i = 0; i < entries.size(); ++i) {
       keys->flat<int64_t>()(i) = entries[i].key;
-      freqs->flat<int64_t>()(i) = snapshot.Freq(entries[i]);
-      versions->flat<int64_t>()(i) = snapshot.Version(entries[i]);
+      freqs->flat<int64_t>()(i) = entries[i].count;
+      versions->flat<int64_t>()(i) = entries[i].version;
     }
     return Status();
   }

@@ -18,6 +18,7 @@
 #include "ops/checkpoint/checkpoint_direct_file.h"
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/checkpoint/checkpoint_writer.h"
+#include "ops/core/base/cpu_memory.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/sketch.h"
 #include "ops/errors.h"
@@ -139,7 +140,7 @@ class TableSave {
     for (const bool with_row : {true, false}) {
       if ((with_row ? admitted : filtered).back() > 0) continue;
       const Snapshot::RowReader rows(snapshot, nullptr, 0, 1);
-      TF_RETURN_IF_ERROR(SaveChunk(snapshot, {}, rows, 0, 0, 0, 0, with_row));
+      TF_RETURN_IF_ERROR(SaveChunk({}, rows, 0, 0, 0, 0, with_row));
     }
     const int64_t most =
         (kListedBytes + resource_.table().memory_bytes() / kListedShare) /
@@ -199,17 +200,17 @@ class TableSave {
     for (int64_t at = 0; at < size; at += most) {
       const int64_t n = std::min(most, size - at);
       if (with_row) rows.Load(at);
-      TF_RETURN_IF_ERROR(SaveChunk(snapshot, entries, rows, at, n, begin + at,
-                                   total, with_row));
+      TF_RETURN_IF_ERROR(
+          SaveChunk(entries, rows, at, n, begin + at, total, with_row));
     }
     return Status();
   }
 
   // Saves n entries from number `at` on, which are keys [begin, begin + n) of
   // `total`. `rows` has loaded them if they have rows.
-  Status SaveChunk(const Snapshot& snapshot, const Entries& entries,
-                   const Snapshot::RowReader& rows, int64_t at, int64_t n,
-                   int64_t begin, int64_t total, bool with_row) {
+  Status SaveChunk(const Entries& entries, const Snapshot::RowReader& rows,
+                   int64_t at, int64_t n, int64_t begin, int64_t total,
+                   bool with_row) {
     Chunk* chunk;
     TF_RETURN_IF_ERROR(AcquireChunk(n, with_row, &chunk));
     Tensor keys = chunk->keys.Slice(0, n);
@@ -230,24 +231,23 @@ class TableSave {
     }
     int64_t* freq_out = freqs.flat<int64_t>().data();
     int64_t* version_out = versions.flat<int64_t>().data();
-    // A cache miss for the entry and one for the row, then about a cycle per
-    // float.
-    IntraOpThreads(context_)(
-        n, 300 + resource_.table().row_floats(),
-        [&](int64_t first, int64_t end) {
-          constexpr int64_t kPrefetched = 32;
-          for (int64_t i = first; i < end; ++i) {
-            if ((i - first) % kPrefetched == 0) {
-              snapshot.Prefetch(entries.data() + at + i,
-                                std::min(kPrefetched, end - i));
-            }
-            freq_out[i] = snapshot.Freq(entries[at + i]);
-            version_out[i] = snapshot.Version(entries[at + i]);
-            if (!with_row) continue;
-            CopyRowAndSlots(rows.Row(at + i), i, dim, places_, value_out,
-                            slot_outs);
-          }
-        });
+    const int64_t row_floats = resource_.table().row_floats();
+    const auto copy = [&](int64_t first, int64_t end) {
+      constexpr int64_t kPrefetched = 16;
+      for (int64_t i = first; i < end; ++i) {
+        freq_out[i] = entries[at + i].count;
+        version_out[i] = entries[at + i].version;
+        if (!with_row) continue;
+        if (i + kPrefetched < end) {
+          PrefetchLines(rows.Row(at + i + kPrefetched),
+                        row_floats * sizeof(float));
+        }
+        CopyRowAndSlots(rows.Row(at + i), i, dim, places_, value_out,
+                        slot_outs);
+      }
+    };
+    // A cache miss for the row, then about a cycle per float.
+    IntraOpThreads(context_)(n, 200 + row_floats, copy);
     TF_RETURN_IF_ERROR(
         CopyKeys(n, [&](int64_t i) { return entries[at + i].key; }, &keys));
 

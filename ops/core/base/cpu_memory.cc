@@ -27,7 +27,7 @@ std::atomic<int64_t> allocations_left{0};
 // Blocks of these sizes share huge pages if asked for: the indexes of the 64
 // shards of tables of 100,000 to 10 million keys. The ends of larger blocks,
 // below 2 MiB, hardly matter.
-constexpr size_t kShareFrom = size_t{64} << 10;
+constexpr size_t kShareFrom = kPageAlignedBytes;
 constexpr size_t kShareBelow = size_t{8} << 20;
 
 size_t RoundUp(size_t bytes, size_t unit) {
@@ -69,8 +69,9 @@ ZeroedMemory AllocateZeroed(size_t bytes, Pages pages) {
     return ZeroedMemory(memory, {memory == nullptr ? 0 : bytes, true});
   }
   if (bytes < kMapFrom) {
-    const size_t size = RoundUp(bytes, kCacheLine);
-    void* memory = std::aligned_alloc(kCacheLine, size);
+    const size_t unit = bytes < kPageAlignedBytes ? kCacheLine : kSmallPage;
+    const size_t size = RoundUp(bytes, unit);
+    void* memory = std::aligned_alloc(unit, size);
     if (memory != nullptr) std::memset(memory, 0, size);
     return ZeroedMemory(memory, deleter);
   }

@@ -29,6 +29,9 @@ struct ZeroedDeleter {
 };
 using ZeroedMemory = std::unique_ptr<void, ZeroedDeleter>;
 
+// Blocks of so many bytes and more begin at a multiple of 4 KiB.
+inline constexpr size_t kPageAlignedBytes = size_t{64} << 10;
+
 // Zeroed memory aligned to a cache line; null if there is none. bytes >= 1.
 // Blocks of small pages and those of 8 MiB and more occupy memory only where
 // they are touched.

@@ -17,7 +17,8 @@
 //
 // A segment is written in the order of a checkpoint: by bucket, then key. So a
 // save, which wants a range of keys from each segment, reads a few pages one
-// behind the other. Two bytes of memory a place say where its row is.
+// behind the other (ordered_reader.h). Two bytes of memory a place say where
+// its row is.
 //
 // A read takes one page, or neighbouring pages with rows that are wanted. While
 // rows are copied, the next pages are read. A page's checksum also covers the
@@ -60,13 +61,13 @@
 #include <string>
 #include <vector>
 
+#include "ops/core/base/cpu_memory.h"
 #include "ops/core/storage/disk_error.h"
 #include "ops/core/storage/disk_io.h"
 #include "ops/core/storage/disk_memory.h"
 #include "ops/core/storage/extents.h"
 #include "ops/core/storage/log_file.h"
 #include "ops/core/storage/page.h"
-#include "ops/core/storage/pages_ahead.h"
 
 namespace rec_estimator {
 
@@ -134,9 +135,7 @@ class DiskLog {
   // a time and each page once. floats <= row_floats(). False: *error names the
   // file and the position of the first page that failed; what the items' `row`
   // points to is then undefined. Throws std::bad_alloc.
-  // ahead: for a reader that wants each row once, in the order of a checkpoint.
-  bool Read(const Item* items, size_t n, size_t floats, DiskError* error,
-            PagesAhead* ahead = nullptr);
+  bool Read(const Item* items, size_t n, size_t floats, DiskError* error);
 
   // ----- Compaction, and reading in sequence.
 
@@ -169,6 +168,14 @@ class DiskLog {
   bool is_direct() const;
 
  private:
+  friend class OrderedReader;
+
+  // The most bytes of one read of neighbouring pages. Larger reads are no
+  // faster.
+  static constexpr size_t kRunBytes = size_t{64} << 10;
+  // Items ahead of the one that is found, whose memory is fetched meanwhile.
+  static constexpr size_t kPrefetched = 16;
+
   enum class State : uint8_t { kUnused, kBuffered, kOnDisk };
   struct Buffer {
     explicit Buffer(size_t bytes) : memory(bytes) {}
@@ -209,14 +216,13 @@ class DiskLog {
     uint32_t page;    // The first one.
     uint32_t pages;
     size_t begin, end;  // Of the located items.
-    const char* held;   // By PagesAhead. nullptr: the pages are to be read.
   };
   // Pages that are being read.
   struct Pages {
     size_t end() const { return runs.back().end; }
 
     std::vector<Run> runs;
-    std::vector<ReadRequest> requests;  // Of the runs that are to be read.
+    std::vector<ReadRequest> requests;  // Of the runs.
     std::optional<DiskMemoryPool::Loan> memory;
     // Destroyed first: it waits for the read.
     std::future<std::chrono::nanoseconds> took;
@@ -234,9 +240,25 @@ class DiskLog {
   }
   ReadRequest RequestFor(const Segment& segment, uint32_t page, size_t bytes,
                          char* to) const;
-  // Whether the page that was read is what was written.
-  bool CheckPage(const Segment& segment, uint32_t page_number, const char* page,
-                 int64_t result, DiskError* error) const;
+  // The result is the time that it took.
+  static std::chrono::nanoseconds ReadTimed(DiskIo* io, ReadRequest* requests,
+                                            size_t n);
+  // Whether a page is what was written, of `pages` that were read from page
+  // `first` on with this result.
+  bool CheckPage(const Segment& segment, uint32_t first, uint32_t page,
+                 const char* pages, int64_t result, DiskError* error) const;
+  // Whether the record is that of the key.
+  static bool CheckKey(const char* record, int64_t key, DiskError* error);
+  // Copies the first `floats` floats of a row of `have` floats. What it lacks
+  // comes from `initials`.
+  static void CopyFloats(const float* row, size_t have,
+                         const std::vector<float>& initials, size_t floats,
+                         float* to);
+  // Fetches what says where the row of a place is. mutex_ is held.
+  void PrefetchPosition(uint32_t place) const {
+    const Segment& segment = segments_[SegmentOf(place)];
+    if (segment.order != nullptr) PrefetchLine(segment.order + RowOf(place));
+  }
   // Copies the items [begin, end) that are in buffers and finds the others.
   // False: *error says what is wrong with one.
   bool Locate(const Item* items, size_t begin, size_t end, size_t floats,
@@ -245,22 +267,18 @@ class DiskLog {
   // Lists the pages of items from `begin` on, in ascending order, until they
   // fill the memory of a read.
   void ListRuns(const std::vector<Located>& located, size_t begin,
-                const PagesAhead* ahead, std::vector<Run>* runs, size_t* bytes);
+                std::vector<Run>* runs, size_t* bytes);
   // Begins to read the pages of items from `begin` on, on a thread of its own
   // or when CopyRows waits for it. nullptr: there are no such items.
   std::unique_ptr<Pages> StartReading(const std::vector<Located>& located,
-                                      size_t begin, const PagesAhead* ahead,
-                                      bool in_background);
-  // Waits for the pages, checks them, copies what the items want of them, and
-  // keeps those ahead.
+                                      size_t begin, bool in_background);
+  // Waits for the pages, checks them, and copies what the items want of them.
   bool CopyRows(const Item* items, const std::vector<Located>& located,
-                Pages* pages, size_t floats, PagesAhead* ahead,
-                DiskError* error);
-  // read: nullptr if the pages are held.
+                Pages* pages, size_t floats, DiskError* error);
   bool CopyRun(const Item* items, const std::vector<Located>& located,
-               const Run& run, const ReadRequest* read,
+               const Run& run, const ReadRequest& read,
                const std::vector<float>& initials, size_t floats,
-               PagesAhead* ahead, DiskError* error) const;
+               DiskError* error) const;
 
   // mutex_ is held for the methods below.
   enum class Opened { kYes, kBuffersFull, kNoPlace, kNoMemory };

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "ops/core/base/cpu_memory.h"
 #include "ops/core/storage/disk_log.h"
 
 namespace rec_estimator {
@@ -19,61 +18,26 @@ namespace {
 // Bytes of the pages that one call of DiskIo::Read reads. More pages keep the
 // disk busy for longer before it waits for the next call.
 constexpr size_t kReadBytes = size_t{2} << 20;
-// The most bytes of one read of neighbouring pages. Larger reads are no faster.
-constexpr size_t kRunBytes = size_t{64} << 10;
 // Items that are found while other threads wait for the lock.
 constexpr size_t kLockedItems = 1024;
-// Items ahead of the one that is found, whose memory is fetched meanwhile.
-constexpr size_t kPrefetched = 16;
 // Segments that compaction leaves alone: buffers, and those of a small table.
 constexpr uint64_t kSpareSegments = 8;
 // Fuller segments are not worth moving, even if there is no other room.
 constexpr double kNotQuiteFull = 0.95;
 
-// Copies the first `floats` floats of a row of `have` floats. What it lacks
-// comes from `initials`.
-void CopyFloats(const float* row, size_t have,
-                const std::vector<float>& initials, size_t floats, float* to) {
-  const size_t copied = std::min(have, floats);
-  std::copy_n(row, copied, to);
-  std::copy(initials.begin() + static_cast<std::ptrdiff_t>(copied),
-            initials.begin() + static_cast<std::ptrdiff_t>(floats),
-            to + copied);
-}
-
-// What was read of a page, if `result` bytes were read from its segment on.
-int64_t ResultOfPage(int64_t result, uint32_t page, const PageFormat& format) {
-  if (result < 0) return result;
-  const auto before = static_cast<int64_t>(page * format.bytes);
-  return std::max<int64_t>(result - before, 0);
-}
-
-// Checks that the record is that of the item, and copies its row.
-bool CopyItem(const DiskLog::Item& item, const char* record,
-              const PageFormat& format, const std::vector<float>& initials,
-              size_t floats, DiskError* error) {
-  const int64_t key = KeyOfRecord(record);
-  if (key != item.key) {
-    *error = {StorageFault::kDamaged,
-              "the row on disk must be that of key " +
-                  std::to_string(item.key) + ", got that of key " +
-                  std::to_string(key) +
-                  "; report this, and start again from the last checkpoint"};
-    return false;
-  }
-  CopyFloats(RowOfRecord(record), format.row_floats, initials, floats,
-             item.row);
-  return true;
-}
-
 }  // namespace
 
-bool DiskLog::CheckPage(const Segment& segment, uint32_t page_number,
-                        const char* page, int64_t result,
+bool DiskLog::CheckPage(const Segment& segment, uint32_t first, uint32_t page,
+                        const char* pages, int64_t result,
                         DiskError* error) const {
   const size_t bytes = segment.format->bytes;
+  const uint32_t page_number = first + page;
+  if (result >= 0) {  // Bytes that were read of this page.
+    result = std::max<int64_t>(result - static_cast<int64_t>(page * bytes), 0);
+  }
   const bool is_read = result >= static_cast<int64_t>(bytes);
-  if (is_read && IsSealed(IdentityOf(segment, page_number), bytes, page)) {
+  if (is_read &&
+      IsSealed(IdentityOf(segment, page_number), bytes, pages + page * bytes)) {
     return true;
   }
   const Path& path = *paths_[segment.path];
@@ -99,6 +63,33 @@ bool DiskLog::CheckPage(const Segment& segment, uint32_t page_number,
   return false;
 }
 
+bool DiskLog::CheckKey(const char* record, int64_t key, DiskError* error) {
+  const int64_t found = KeyOfRecord(record);
+  if (found == key) return true;
+  *error = {StorageFault::kDamaged,
+            "the row on disk must be that of key " + std::to_string(key) +
+                ", got that of key " + std::to_string(found) +
+                "; report this, and start again from the last checkpoint"};
+  return false;
+}
+
+void DiskLog::CopyFloats(const float* row, size_t have,
+                         const std::vector<float>& initials, size_t floats,
+                         float* to) {
+  const size_t copied = std::min(have, floats);
+  std::copy_n(row, copied, to);
+  std::copy(initials.begin() + static_cast<std::ptrdiff_t>(copied),
+            initials.begin() + static_cast<std::ptrdiff_t>(floats),
+            to + copied);
+}
+
+std::chrono::nanoseconds DiskLog::ReadTimed(DiskIo* io, ReadRequest* requests,
+                                            size_t n) {
+  const auto before = std::chrono::steady_clock::now();
+  io->Read(requests, n);
+  return std::chrono::steady_clock::now() - before;
+}
+
 void DiskLog::Pin(uint32_t place) {
   const std::lock_guard<std::mutex> lock(mutex_);
   ++segments_[SegmentOf(place)].pins;
@@ -122,8 +113,8 @@ ReadRequest DiskLog::RequestFor(const Segment& segment, uint32_t page,
           to, 0};
 }
 
-bool DiskLog::Read(const Item* items, size_t n, size_t floats, DiskError* error,
-                   PagesAhead* ahead) {
+bool DiskLog::Read(const Item* items, size_t n, size_t floats,
+                   DiskError* error) {
   std::vector<Located> located;
   located.reserve(n);
   for (size_t at = 0; at < n; at += kLockedItems) {
@@ -132,13 +123,10 @@ bool DiskLog::Read(const Item* items, size_t n, size_t floats, DiskError* error,
   }
   SortByAddress(&located);
   // While the rows of some pages are copied, the disk reads the next ones.
-  std::unique_ptr<Pages> now = StartReading(located, 0, ahead, false);
+  std::unique_ptr<Pages> now = StartReading(located, 0, false);
   while (now != nullptr) {
-    std::unique_ptr<Pages> next =
-        StartReading(located, now->end(), ahead, true);
-    if (!CopyRows(items, located, now.get(), floats, ahead, error)) {
-      return false;
-    }
+    std::unique_ptr<Pages> next = StartReading(located, now->end(), true);
+    if (!CopyRows(items, located, now.get(), floats, error)) return false;
     now = std::move(next);
   }
   return true;
@@ -147,12 +135,8 @@ bool DiskLog::Read(const Item* items, size_t n, size_t floats, DiskError* error,
 bool DiskLog::Locate(const Item* items, size_t begin, size_t end, size_t floats,
                      std::vector<Located>* located, DiskError* error) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  const auto prefetch = [this](uint32_t place) {
-    const Segment& segment = segments_[SegmentOf(place)];
-    if (segment.order != nullptr) PrefetchLine(segment.order + RowOf(place));
-  };
   for (size_t i = begin; i < end; ++i) {
-    if (i + kPrefetched < end) prefetch(items[i + kPrefetched].place);
+    if (i + kPrefetched < end) PrefetchPosition(items[i + kPrefetched].place);
     const uint32_t number = SegmentOf(items[i].place);
     const uint32_t row = RowOf(items[i].place);
     const Segment& segment = segments_[number];
@@ -161,10 +145,11 @@ bool DiskLog::Locate(const Item* items, size_t begin, size_t end, size_t floats,
       continue;
     }
     const PageFormat& format = *segment.format;
-    if (!CopyItem(items[i], format.RecordIn(segment.buffer->memory.get(), row),
-                  format, *initials_, floats, error)) {
-      return false;
-    }
+    const char* const record =
+        format.RecordIn(segment.buffer->memory.get(), row);
+    if (!CheckKey(record, items[i].key, error)) return false;
+    CopyFloats(RowOfRecord(record), format.row_floats, *initials_, floats,
+               items[i].row);
   }
   return true;
 }
@@ -199,8 +184,7 @@ void DiskLog::SortByAddress(std::vector<Located>* located) {
 }
 
 void DiskLog::ListRuns(const std::vector<Located>& located, size_t begin,
-                       const PagesAhead* ahead, std::vector<Run>* runs,
-                       size_t* bytes) {
+                       std::vector<Run>* runs, size_t* bytes) {
   runs->clear();
   const std::lock_guard<std::mutex> lock(mutex_);
   for (size_t i = begin; i < located.size(); ++i) {
@@ -210,8 +194,7 @@ void DiskLog::ListRuns(const std::vector<Located>& located, size_t begin,
     const uint32_t page = format.PageOf(each.position());
     if (i > begin && each.segment() == located[i - 1].segment()) {
       Run& last = runs->back();
-      const bool is_next = last.held == nullptr &&
-                           page == last.page + last.pages &&
+      const bool is_next = page == last.page + last.pages &&
                            (last.pages + 1) * format.bytes <= kRunBytes;
       if (page < last.page + last.pages || is_next) {
         last.end = i + 1;
@@ -222,49 +205,33 @@ void DiskLog::ListRuns(const std::vector<Located>& located, size_t begin,
         continue;
       }
     }
-    Run run = {segment, page, 1, i, i + 1, nullptr};
-    if (ahead != nullptr) {
-      const uint32_t pages = format.PageOf(segment.rows - 1) + 1;
-      run.pages = std::min(ahead->PagesOf(format), pages - page);
-      // What is held is replaced when other pages of the segment were read.
-      if (i == 0 || each.segment() != located[i - 1].segment()) {
-        ahead->Find(each.segment(), segment.write, page, format, &run.held,
-                    &run.pages);
-      }
-    }
-    const uint32_t read = run.held == nullptr ? run.pages : 0;
-    if (runs->size() >= kReadDepth &&
-        *bytes + read * format.bytes > kReadBytes) {
+    if (runs->size() >= kReadDepth && *bytes + format.bytes > kReadBytes) {
       return;
     }
-    runs->push_back(run);
-    *bytes += read * format.bytes;
-    counters_.pages_read += read;
-    counters_.bytes_read += read * format.bytes;
+    runs->push_back({segment, page, 1, i, i + 1});
+    *bytes += format.bytes;
+    ++counters_.pages_read;
+    counters_.bytes_read += format.bytes;
   }
 }
 
 std::unique_ptr<DiskLog::Pages> DiskLog::StartReading(
-    const std::vector<Located>& located, size_t begin, const PagesAhead* ahead,
-    bool in_background) {
+    const std::vector<Located>& located, size_t begin, bool in_background) {
   if (begin == located.size()) return nullptr;
   auto pages = std::make_unique<Pages>();
   size_t bytes = 0;
-  ListRuns(located, begin, ahead, &pages->runs, &bytes);
+  ListRuns(located, begin, &pages->runs, &bytes);
   pages->memory.emplace(&memory_, std::max(bytes, kReadBytes));
   pages->requests.reserve(pages->runs.size());
   char* to = pages->memory->get();
   for (const Run& run : pages->runs) {
-    if (run.held != nullptr) continue;
     const size_t run_bytes = run.pages * run.segment.format->bytes;
     pages->requests.push_back(RequestFor(run.segment, run.page, run_bytes, to));
     to += run_bytes;
   }
-  const auto read = [this, requests = pages->requests.data(),
+  const auto read = [io = io_.get(), requests = pages->requests.data(),
                      n = pages->requests.size()] {
-    const auto before = std::chrono::steady_clock::now();
-    io_->Read(requests, n);
-    return std::chrono::nanoseconds(std::chrono::steady_clock::now() - before);
+    return ReadTimed(io, requests, n);
   };
   // Deferred, the read waits for CopyRows.
   pages->took =
@@ -275,8 +242,7 @@ std::unique_ptr<DiskLog::Pages> DiskLog::StartReading(
 }
 
 bool DiskLog::CopyRows(const Item* items, const std::vector<Located>& located,
-                       Pages* pages, size_t floats, PagesAhead* ahead,
-                       DiskError* error) {
+                       Pages* pages, size_t floats, DiskError* error) {
   const std::chrono::nanoseconds took = pages->took.get();
   Initials initials;
   {
@@ -284,10 +250,9 @@ bool DiskLog::CopyRows(const Item* items, const std::vector<Located>& located,
     initials = initials_;
     counters_.read_ns += static_cast<uint64_t>(took.count());
   }
-  const ReadRequest* next = pages->requests.data();
-  for (const Run& run : pages->runs) {
-    const ReadRequest* const read = run.held == nullptr ? next++ : nullptr;
-    if (!CopyRun(items, located, run, read, *initials, floats, ahead, error)) {
+  for (size_t r = 0; r < pages->runs.size(); ++r) {
+    if (!CopyRun(items, located, pages->runs[r], pages->requests[r], *initials,
+                 floats, error)) {
       return false;
     }
   }
@@ -295,38 +260,27 @@ bool DiskLog::CopyRows(const Item* items, const std::vector<Located>& located,
 }
 
 bool DiskLog::CopyRun(const Item* items, const std::vector<Located>& located,
-                      const Run& run, const ReadRequest* read,
+                      const Run& run, const ReadRequest& read,
                       const std::vector<float>& initials, size_t floats,
-                      PagesAhead* ahead, DiskError* error) const {
+                      DiskError* error) const {
   const PageFormat& format = *run.segment.format;
-  const char* const pages =
-      read == nullptr ? run.held : static_cast<const char*>(read->to);
-  // Of the run. Held pages were checked when they were read.
-  const auto check = [&](uint32_t page, DiskError* wrong) {
-    return read == nullptr ||
-           CheckPage(run.segment, run.page + page, pages + page * format.bytes,
-                     ResultOfPage(read->result, page, format), wrong);
-  };
-  uint32_t checked = 0;
+  const char* const pages = static_cast<const char*>(read.to);
+  uint32_t checked = 0;  // Pages of the run.
   for (size_t l = run.begin; l < run.end; ++l) {
     const uint32_t position = located[l].position();
     const uint32_t page = format.PageOf(position) - run.page;
-    if (page >= checked && !check(page, error)) return false;
+    if (page >= checked &&
+        !CheckPage(run.segment, run.page, page, pages, read.result, error)) {
+      return false;
+    }
     checked = page + 1;
     const char* const record =
         pages + (format.OffsetOf(position) - run.page * format.bytes);
-    if (!CopyItem(items[located[l].item], record, format, initials, floats,
-                  error)) {
-      return false;
-    }
+    const Item& item = items[located[l].item];
+    if (!CheckKey(record, item.key, error)) return false;
+    CopyFloats(RowOfRecord(record), format.row_floats, initials, floats,
+               item.row);
   }
-  if (ahead == nullptr || read == nullptr) return true;
-  // A page that cannot be read is read again if its rows are wanted.
-  const uint32_t last = checked - 1;
-  DiskError wrong;
-  while (checked < run.pages && check(checked, &wrong)) ++checked;
-  ahead->Hold(located[run.begin].segment(), run.segment.write, run.page + last,
-              checked - last, format, pages + last * format.bytes);
   return true;
 }
 
@@ -400,8 +354,7 @@ bool DiskLog::ReadSegment(uint32_t number, const VisitRow& visit,
         std::min(segment.rows, position + format.rows_per_page);
     DiskError wrong;
     if (from_disk &&
-        !CheckPage(segment, page, memory.get() + page * format.bytes,
-                   ResultOfPage(request.result, page, format), &wrong)) {
+        !CheckPage(segment, 0, page, memory.get(), request.result, &wrong)) {
       if (!at_end.is_damaged) *error = wrong;
       at_end.is_damaged = true;
       position = end;

@@ -58,12 +58,6 @@ PageFormat::PageFormat(size_t row_floats, size_t segment_bytes,
       pages(static_cast<uint32_t>(segment_bytes / bytes)),
       rows(std::min(most_rows, pages * rows_per_page)) {}
 
-int64_t KeyOfRecord(const char* record) {
-  int64_t key;
-  std::memcpy(&key, record, sizeof(key));
-  return key;
-}
-
 void WriteRecord(int64_t key, const float* row, const PageFormat& format,
                  char* record) {
   std::memcpy(record, &key, sizeof(key));

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace rec_estimator {
 
@@ -43,7 +44,11 @@ struct PageFormat {
   }
 };
 
-int64_t KeyOfRecord(const char* record);
+inline int64_t KeyOfRecord(const char* record) {
+  int64_t key;
+  std::memcpy(&key, record, sizeof(key));
+  return key;
+}
 inline const float* RowOfRecord(const char* record) {  // (row_floats)
   return reinterpret_cast<const float*>(record + PageFormat::kKey);
 }

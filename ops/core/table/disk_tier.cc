@@ -421,10 +421,12 @@ bool DiskTier::Move(const StoredRow& stored, bool for_room, DiskError* error) {
 
 // -------------------------------------------------------------------- reading
 
-void DiskTier::Read(const DiskLog::Item* items, size_t n, size_t floats,
-                    PagesAhead* ahead) {
+void DiskTier::Read(const DiskLog::Item* items, size_t n, size_t floats) {
   DiskError error;
-  if (log_->Read(items, n, floats, &error, ahead)) return;
+  if (!log_->Read(items, n, floats, &error)) ThrowError(error);
+}
+
+void DiskTier::ThrowError(DiskError error) const {
   Fail(&error);
   ThrowStorageError(error);
 }

@@ -165,8 +165,9 @@ class DiskTier {
 
   // Reads the first `floats` floats of spilled rows (n), whose shards are
   // locked or which are pinned. Throws StorageError and std::bad_alloc.
-  void Read(const DiskLog::Item* items, size_t n, size_t floats,
-            PagesAhead* ahead = nullptr);
+  void Read(const DiskLog::Item* items, size_t n, size_t floats);
+  // Throws what a read of the log says, as Read does.
+  [[noreturn]] void ThrowError(DiskError error) const;
   // The same for a lookup, whose rows a step may need soon.
   void ReadForLookup(const PinnedRows& rows, size_t floats);
   // While the lock is held, no row moves to the disk or there.

@@ -141,7 +141,7 @@ class DiskIo;
 struct DiskError;
 class DiskTier;
 class FoundKeys;
-class PagesAhead;
+class OrderedReader;
 class ReservedRows;
 class RowLimit;
 class RowStore;
@@ -385,19 +385,16 @@ class EmbeddingTable {
 
     struct Entry {
       int64_t key;
-      const void* ref;  // Valid while the Snapshot lives.
+      int64_t version;  // -1: never applied.
+      uint32_t count;
+      uint32_t row;  // The index's word for the row (hash_index.h).
     };
     // Replaces the contents of both vectors by the keys of buckets [begin,
     // end), ordered by bucket, then by key. One pass over the whole index per
-    // call, and 16 bytes per key.
+    // call.
     void List(int64_t begin_bucket, int64_t end_bucket,
               const ParallelFor& parallel, std::vector<Entry>* admitted,
               std::vector<Entry>* filtered) const;
-    // Prefetches what the three methods below read of entries (n), n <= 64.
-    void Prefetch(const Entry* entries, size_t n) const;
-    // (row_floats); admitted only. A row on disk is read and then stays in
-    // memory while the Snapshot lives.
-    const float* Row(const Entry& entry) const;
     // Reads the rows of a list from its beginning to its end, those on disk
     // many at a time and ahead of the caller. One thread calls Load; any thread
     // may call Row until the next Load. A snapshot has one at a time.
@@ -407,7 +404,7 @@ class EmbeddingTable {
       // outlive the object. step >= 1: entries that the caller reads at a time.
       // max_bytes: memory for rows on disk, if that is enough for a few steps.
       RowReader(const Snapshot& snapshot, const Entry* entries, size_t n,
-                size_t step, size_t max_bytes = size_t{6} << 20);
+                size_t step, size_t max_bytes = size_t{9} << 20);
       ~RowReader();
       // Gets ready for Row(i) with i in [begin, begin + step), and may forget
       // all else. Each call begins where the last one ended; the first one at
@@ -419,11 +416,14 @@ class EmbeddingTable {
       // Entries whose rows are at hand, or being read.
       struct Window;
       using WindowPtr = std::unique_ptr<Window>;
-      // Begins to read the next entries that were not listed. `memory`: that of
-      // a window which is no longer needed.
-      void ReadNext(WindowPtr memory);
-      // Lists the entries of a window, which begins at listed_.
-      void List(Window* window) const;
+      // The next entries that were not listed yet; nullptr: none. `memory`:
+      // that of a window which is no longer needed, or nullptr.
+      WindowPtr ListNext(WindowPtr memory);
+      // The disk begins to read the rows of a window.
+      void Start(Window* window) const;
+      // Starts ahead_ and makes the rows of a window ready, which was started
+      // before: on a thread of its own, as next_.
+      void Finish(WindowPtr window);
 
       const Snapshot& snapshot_;
       const Entry* const entries_;
@@ -432,13 +432,11 @@ class EmbeddingTable {
       const size_t row_floats_;
       const size_t max_rows_;  // On disk, of a window.
       size_t listed_ = 0;      // Entries of windows so far.
-      WindowPtr now_;
-      // In order. Destroyed first: they wait for their threads.
-      std::deque<std::future<WindowPtr>> next_;
+      WindowPtr now_;          // That the caller uses.
+      WindowPtr ahead_;        // That the disk reads.
+      // The window between them. Destroyed first: it waits for its thread.
+      std::future<WindowPtr> next_;
     };
-    int64_t Freq(const Entry& entry) const;
-    int64_t Version(const Entry& entry) const;  // -1: never applied.
-
     // kChanged only: the erased keys, in ascending order. A key that came back
     // is also listed above, so a restore erases first.
     const std::vector<int64_t>& erased() const { return erased_; }
@@ -454,11 +452,9 @@ class EmbeddingTable {
     void MarkSaved();
 
    private:
-    template <typename Visit>
-    void ForEachEntry(int s, const Visit& visit) const;
+    class Output;
     // nullptr: all rows are in memory.
-    static std::unique_ptr<PagesAhead> MakePagesAhead(
-        const EmbeddingTable& table);
+    std::unique_ptr<OrderedReader> MakeReader() const;
     void Count();  // Sets the members below.
 
     const EmbeddingTable& table_;
@@ -470,10 +466,8 @@ class EmbeddingTable {
     std::vector<int64_t> erased_;
     Sketch::Heads sketch_heads_;
     int64_t sketch_rows_ = 0;
-    // For the RowReader. nullptr: rows that are wanted lie too far apart.
-    const std::unique_ptr<PagesAhead> ahead_;
-    mutable std::mutex mutex_;
-    mutable std::deque<std::vector<float>> from_disk_;  // Guarded by mutex_.
+    // For the RowReader.
+    const std::unique_ptr<OrderedReader> reader_;
   };
 
   // The count of each key; 0 if unknown. For a key that only the sketch counts,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // EmbeddingTable::Snapshot: what a save reads.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <future>
@@ -11,7 +12,7 @@
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
-#include "ops/core/storage/pages_ahead.h"
+#include "ops/core/storage/ordered_reader.h"
 #include "ops/core/table/disk_tier.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/hash_index.h"
@@ -24,24 +25,25 @@
 namespace rec_estimator {
 namespace {
 
-// A RowReader has the rows of so many windows: one that the caller uses, and
-// one that is being read.
-constexpr size_t kWindows = 2;
+// A RowReader has the rows of so many windows: one that the caller uses, one
+// that is made ready, and one that the disk reads.
+constexpr size_t kWindows = 3;
 // Bytes that a row on disk takes while it is looked for, beside its floats.
 constexpr size_t kListedBytes = 64;
 // A window has at most so many times the entries whose rows it has memory for,
 // because some are in memory.
 constexpr size_t kReadAhead = 2;
-// Memory for pages that a RowReader reads ahead: kAheadBytes plus a share of
-// the table's memory.
-constexpr size_t kAheadBytes = size_t{12} << 20;
-constexpr int64_t kAheadShare = 400;  // 1/400 = 0.25 %.
+// Memory for pages that are held for later rows: kHeldBytes plus a share of the
+// table's memory.
+constexpr size_t kHeldBytes = size_t{24} << 20;
+constexpr int64_t kHeldShare = 400;  // 1/400 = 0.25 %.
 // Entries that are sorted in groups: fewer are faster without, and more would
 // take too much memory.
 constexpr uint64_t kLeastGrouped = 256;
 constexpr uint64_t kMostGrouped = uint64_t{1} << 17;
-// Entries ahead of the one that is looked at, whose buckets are fetched.
-constexpr size_t kPrefetched = 16;
+// Entries of a list that a thread collects for each bucket before it adds them,
+// because threads share where the next one goes.
+constexpr size_t kCollected = 8;
 
 // Sorts entries, which have keys of their own, by key. Keys are mostly spread
 // evenly between the least and the greatest one. So a counting sort by where
@@ -75,20 +77,29 @@ void SortEntries(Entry* begin, Entry* end) {
   std::copy(sorted.begin(), sorted.end(), begin);
 }
 
+// The entries (bits) of a bucket; of those that changed, only these.
+uint32_t EntriesOf(const Bucket& bucket, bool only_changed) {
+  if (!only_changed) return bucket.used;
+  return bucket.used & (bucket.changes | bucket.changes >> HashIndex::kEntries);
+}
+
 }  // namespace
 
-std::unique_ptr<PagesAhead> EmbeddingTable::Snapshot::MakePagesAhead(
-    const EmbeddingTable& table) {
-  if (table.tier_ == nullptr) return nullptr;
-  const auto share = static_cast<size_t>(table.memory_bytes() / kAheadShare);
-  return std::make_unique<PagesAhead>(table.tier_->log()->segments(),
-                                      kAheadBytes + share);
+std::unique_ptr<OrderedReader> EmbeddingTable::Snapshot::MakeReader() const {
+  if (table_.tier_ == nullptr) return nullptr;
+  // Changed rows lie too far apart for pages to be held.
+  const size_t bytes =
+      only_changed_ ? 0
+                    : kHeldBytes + static_cast<size_t>(table_.memory_bytes() /
+                                                       kHeldShare);
+  return std::make_unique<OrderedReader>(
+      table_.tier_->log(), table_.store_->arena().row_floats(), bytes);
 }
 
 EmbeddingTable::Snapshot::Snapshot(const EmbeddingTable& table, Keys keys)
     : table_(table),
       only_changed_(keys == Keys::kChanged),
-      ahead_(keys == Keys::kAll ? MakePagesAhead(table) : nullptr) {
+      reader_(MakeReader()) {
   const ShardSet& shards = *table_.shards_;
   // Before the shards' locks: its holder must not wait for any of those.
   if (only_changed_) {
@@ -101,22 +112,18 @@ EmbeddingTable::Snapshot::Snapshot(const EmbeddingTable& table, Keys keys)
 
 EmbeddingTable::Snapshot::~Snapshot() = default;
 
-// Calls visit(entry, bucket, has a row) for the entries of a shard that belong
-// to the snapshot.
-template <typename Visit>
-void EmbeddingTable::Snapshot::ForEachEntry(int s, const Visit& visit) const {
-  (*table_.shards_)[s].index().ForEach([&](EntryRef entry) {
-    if (only_changed_ && !entry.changed()) return;
-    visit(entry, BucketOf(entry.key()), entry.has_row());
-  });
-}
-
 void EmbeddingTable::Snapshot::Count() {
   admitted_offsets_.assign(kBuckets + 1, 0);
   filtered_offsets_.assign(kBuckets + 1, 0);
-  for (int s = 0; s < kShards; ++s) {
-    ForEachEntry(s, [this](EntryRef, int64_t bucket, bool has_row) {
-      ++(has_row ? admitted_offsets_ : filtered_offsets_)[bucket + 1];
+  for (const Shard& shard : *table_.shards_) {
+    shard.index().ForEachBucket([this](const Bucket& bucket) {
+      for (uint32_t e = EntriesOf(bucket, only_changed_); e != 0; e &= e - 1) {
+        const int i = __builtin_ctz(e);
+        std::vector<int64_t>& offsets = bucket.row[i] != HashIndex::kNoRow
+                                            ? admitted_offsets_
+                                            : filtered_offsets_;
+        ++offsets[BucketOf(bucket.key[i]) + 1];
+      }
     });
   }
   for (int64_t b = 0; b < kBuckets; ++b) {
@@ -135,93 +142,116 @@ void EmbeddingTable::Snapshot::Count() {
   erased_.erase(std::unique(erased_.begin(), erased_.end()), erased_.end());
 }
 
+// The entries of some buckets, in the order of the buckets: a counting sort.
+class EmbeddingTable::Snapshot::Output {
+ public:
+  // offsets: those of the snapshot. *entries takes what is added.
+  Output(const std::vector<int64_t>& offsets, int64_t begin, int64_t end,
+         std::vector<Entry>* entries)
+      : next_(static_cast<size_t>(end - begin)), entries_(*entries) {
+    for (size_t b = 0; b < next_.size(); ++b) {
+      next_[b].store(offsets[begin + static_cast<int64_t>(b)] - offsets[begin],
+                     std::memory_order_relaxed);
+    }
+    entries_.resize(static_cast<size_t>(offsets[end] - offsets[begin]));
+  }
+
+  // What one thread adds.
+  class Collector {
+   public:
+    explicit Collector(Output* output)
+        : output_(*output), collected_(output->next_.size()) {}
+    ~Collector() {
+      for (size_t b = 0; b < collected_.size(); ++b) Move(b);
+    }
+    Collector(const Collector&) = delete;
+    Collector& operator=(const Collector&) = delete;
+
+    void Add(size_t bucket, const Entry& entry) {
+      Collected& collected = collected_[bucket];
+      collected.entries[collected.n++] = entry;
+      if (collected.n == kCollected) Move(bucket);
+    }
+
+   private:
+    struct Collected {
+      size_t n = 0;
+      std::array<Entry, kCollected> entries;
+    };
+    void Move(size_t bucket) {
+      Collected& collected = collected_[bucket];
+      const int64_t at = output_.next_[bucket].fetch_add(
+          static_cast<int64_t>(collected.n), std::memory_order_relaxed);
+      std::copy_n(collected.entries.begin(), collected.n,
+                  output_.entries_.begin() + at);
+      collected.n = 0;
+    }
+
+    Output& output_;
+    std::vector<Collected> collected_;
+  };
+
+  // After all entries were added. Makes the order that of the keys.
+  void Sort(size_t bucket) {
+    const auto end_of = [this](size_t b) { return next_[b].load(); };
+    const int64_t begin = bucket == 0 ? 0 : end_of(bucket - 1);
+    SortEntries(entries_.data() + begin, entries_.data() + end_of(bucket));
+  }
+  size_t size() const { return entries_.size(); }
+
+ private:
+  std::vector<std::atomic<int64_t>> next_;
+  std::vector<Entry>& entries_;
+};
+
 void EmbeddingTable::Snapshot::List(int64_t begin_bucket, int64_t end_bucket,
                                     const ParallelFor& parallel,
                                     std::vector<Entry>* admitted,
                                     std::vector<Entry>* filtered) const {
-  // A counting sort by bucket, then each bucket by key.
-  struct Output {
-    Output(const std::vector<int64_t>& offsets, int64_t begin, int64_t end,
-           std::vector<Entry>* entries)
-        : first(offsets[begin]),
-          next(static_cast<size_t>(end - begin)),
-          entries(*entries) {
-      for (size_t b = 0; b < next.size(); ++b) {
-        next[b].store(offsets[begin + static_cast<int64_t>(b)] - first,
-                      std::memory_order_relaxed);
-      }
-      this->entries.resize(static_cast<size_t>(offsets[end] - first));
-    }
-    // Any thread may call it: SortByKey makes the order deterministic.
-    void Add(int64_t bucket, EntryRef entry) {
-      const int64_t at = next[static_cast<size_t>(bucket)].fetch_add(
-          1, std::memory_order_relaxed);
-      entries[static_cast<size_t>(at)] = {entry.key(), entry.opaque()};
-    }
-    void SortByKey(int64_t bucket) {
-      // After all calls of Add, next holds the ends of the buckets.
-      const auto end_of = [this](int64_t b) {
-        return b < 0 ? 0 : next[static_cast<size_t>(b)].load();
-      };
-      const int64_t begin = end_of(bucket - 1);
-      SortEntries(entries.data() + begin, entries.data() + end_of(bucket));
-    }
-    const int64_t first;
-    std::vector<std::atomic<int64_t>> next;
-    std::vector<Entry>& entries;
-  };
   Output with_row(admitted_offsets_, begin_bucket, end_bucket, admitted);
   Output without(filtered_offsets_, begin_bucket, end_bucket, filtered);
+  const auto buckets = static_cast<uint64_t>(end_bucket - begin_bucket);
   const int64_t keys = table_.total_count();
-  parallel(kShards, keys / kShards * 10, [&](int64_t s, int64_t end) {
+  parallel(kShards, keys / kShards * 5, [&](int64_t s, int64_t end) {
+    Output::Collector to_with_row(&with_row), to_without(&without);
     for (; s < end; ++s) {
-      ForEachEntry(static_cast<int>(s), [&](EntryRef entry, int64_t bucket,
-                                            bool has_row) {
-        if (bucket < begin_bucket || bucket >= end_bucket) return;
-        (has_row ? with_row : without).Add(bucket - begin_bucket, entry);
-      });
+      (*table_.shards_)[static_cast<int>(s)].index().ForEachBucket(
+          [&](const Bucket& bucket) {
+            // Without a jump for each key: most are of other buckets.
+            std::array<uint64_t, HashIndex::kEntries> at;
+            uint32_t listed = 0;
+            for (size_t e = 0; e < at.size(); ++e) {
+              at[e] =
+                  static_cast<uint64_t>(BucketOf(bucket.key[e]) - begin_bucket);
+              listed |= static_cast<uint32_t>(at[e] < buckets) << e;
+            }
+            listed &= EntriesOf(bucket, only_changed_);
+            for (; listed != 0; listed &= listed - 1) {
+              const auto e = static_cast<size_t>(__builtin_ctz(listed));
+              const bool has_row = bucket.row[e] != HashIndex::kNoRow;
+              (has_row ? to_with_row : to_without)
+                  .Add(at[e], {bucket.key[e], bucket.version[e],
+                               bucket.count[e], bucket.row[e]});
+            }
+          });
     }
   });
-  const int64_t listed =
-      static_cast<int64_t>(with_row.entries.size() + without.entries.size());
-  const int64_t buckets = end_bucket - begin_bucket;
-  parallel(buckets, listed / std::max<int64_t>(buckets, 1) * 50,
+  const auto listed = static_cast<int64_t>(with_row.size() + without.size());
+  const auto n = static_cast<int64_t>(buckets);
+  parallel(n, listed / std::max<int64_t>(n, 1) * 50,
            [&](int64_t b, int64_t end) {
              for (; b < end; ++b) {
-               with_row.SortByKey(b);
-               without.SortByKey(b);
+               with_row.Sort(static_cast<size_t>(b));
+               without.Sort(static_cast<size_t>(b));
              }
            });
-}
-
-void EmbeddingTable::Snapshot::Prefetch(const Entry* entries, size_t n) const {
-  const RowArena::View view = table_.store_->view();
-  const size_t bytes = table_.store_->row_bytes();
-  for (size_t i = 0; i < n; ++i) {
-    PrefetchLines(EntryRef(entries[i].ref).bucket(), sizeof(Bucket));
-  }
-  for (size_t i = 0; i < n; ++i) {
-    const EntryRef entry(entries[i].ref);
-    if (entry.in_memory()) PrefetchLines(view.Row(entry.row()), bytes);
-  }
-}
-
-const float* EmbeddingTable::Snapshot::Row(const Entry& entry) const {
-  const EntryRef ref(entry.ref);
-  if (!ref.is_spilled()) return table_.store_->view().Row(ref.row());
-  std::vector<float> row(table_.store_->arena().row_floats());
-  const DiskLog::Item item = {ref.place(), entry.key, row.data()};
-  table_.tier_->Read(&item, 1, row.size());
-  const std::lock_guard<std::mutex> lock(mutex_);
-  from_disk_.push_back(std::move(row));  // Does not move the floats.
-  return from_disk_.back().data();
 }
 
 struct EmbeddingTable::Snapshot::RowReader::Window {
   size_t begin = 0, end = 0;
   std::vector<const float*> rows;
-  std::vector<DiskLog::Item> items;  // The rows on disk,
-  std::vector<float> from_disk;      // which are read to here.
+  std::vector<OrderedReader::Wanted> wanted;  // The rows on disk.
+  std::unique_ptr<OrderedReader::Batch> batch;
 };
 
 EmbeddingTable::Snapshot::RowReader::RowReader(const Snapshot& snapshot,
@@ -238,75 +268,78 @@ EmbeddingTable::Snapshot::RowReader::RowReader(const Snapshot& snapshot,
 EmbeddingTable::Snapshot::RowReader::~RowReader() = default;
 
 void EmbeddingTable::Snapshot::RowReader::Load(size_t begin) {
-  if (snapshot_.table_.tier_ == nullptr) return;
+  if (snapshot_.reader_ == nullptr) return;
   if (now_ != nullptr && begin < now_->end) return;
-  while (next_.size() + 1 < kWindows && listed_ < n_) {
-    ReadNext(std::make_unique<Window>());
+  if (now_ == nullptr) {
+    WindowPtr first = ListNext(nullptr);
+    if (first == nullptr) return;
+    Start(first.get());
+    ahead_ = ListNext(nullptr);
+    Finish(std::move(first));
   }
-  if (next_.empty()) return;
-  WindowPtr unused = std::exchange(now_, next_.front().get());
-  next_.pop_front();
-  if (listed_ == n_) return;
-  ReadNext(unused != nullptr ? std::move(unused) : std::make_unique<Window>());
+  WindowPtr unused = std::exchange(now_, next_.get());
+  if (ahead_ == nullptr) return;
+  WindowPtr read = std::exchange(ahead_, ListNext(std::move(unused)));
+  Finish(std::move(read));
 }
 
-void EmbeddingTable::Snapshot::RowReader::List(Window* window) const {
+EmbeddingTable::Snapshot::RowReader::WindowPtr
+EmbeddingTable::Snapshot::RowReader::ListNext(WindowPtr memory) {
+  if (listed_ == n_) return nullptr;
+  WindowPtr window =
+      memory != nullptr ? std::move(memory) : std::make_unique<Window>();
   const RowArena::View view = snapshot_.table_.store_->view();
+  window->batch.reset();
   window->begin = window->end = listed_;
   window->rows.clear();
-  window->items.clear();
+  window->wanted.clear();
   const size_t most = std::min(n_, listed_ + kReadAhead * max_rows_);
   do {
     const size_t end = std::min(n_, window->end + step_);
     for (size_t i = window->end; i < end; ++i) {
-      if (i + kPrefetched < n_) {
-        PrefetchLine(EntryRef(entries_[i + kPrefetched].ref).bucket());
-      }
-      const EntryRef entry(entries_[i].ref);
-      const bool is_spilled = entry.is_spilled();
+      const uint32_t row = entries_[i].row;
+      const bool is_spilled = row >= HashIndex::kMaxRows;
       if (is_spilled) {
-        window->items.push_back({entry.place(), entries_[i].key, nullptr});
+        window->wanted.push_back(
+            {row & ~HashIndex::kSpilled, entries_[i].key, nullptr});
       }
-      window->rows.push_back(is_spilled ? nullptr : view.Row(entry.row()));
+      window->rows.push_back(is_spilled ? nullptr : view.Row(row));
     }
     window->end = end;
   } while (window->end + step_ <= most &&
-           window->items.size() + step_ <= max_rows_);
-  window->from_disk.resize(window->items.size() * row_floats_);
-  size_t next = 0;
+           window->wanted.size() + step_ <= max_rows_);
+  auto wanted = window->wanted.begin();
   for (const float*& row : window->rows) {
-    if (row != nullptr) continue;
-    DiskLog::Item& item = window->items[next];
-    item.row = &window->from_disk[next++ * row_floats_];
-    row = item.row;
+    if (row == nullptr) (wanted++)->row = &row;
   }
+  listed_ = window->end;
+  return window;
 }
 
-void EmbeddingTable::Snapshot::RowReader::ReadNext(WindowPtr memory) {
-  List(memory.get());
-  listed_ = memory->end;
-  next_.push_back(std::async(
+void EmbeddingTable::Snapshot::RowReader::Start(Window* window) const {
+  DiskError error;
+  window->batch = snapshot_.reader_->Start(window->wanted.data(),
+                                           window->wanted.size(), &error);
+  if (window->batch == nullptr) snapshot_.table_.tier_->ThrowError(error);
+}
+
+void EmbeddingTable::Snapshot::RowReader::Finish(WindowPtr window) {
+  next_ = std::async(
       std::launch::async | std::launch::deferred,
-      [tier = snapshot_.table_.tier_.get(), floats = row_floats_,
-       ahead = snapshot_.ahead_.get()](WindowPtr w) {
-        tier->Read(w->items.data(), w->items.size(), floats, ahead);
+      [this, ahead = ahead_.get()](WindowPtr w) {
+        if (ahead != nullptr) Start(ahead);
+        DiskError error;
+        if (!snapshot_.reader_->Finish(w->batch.get(), &error)) {
+          snapshot_.table_.tier_->ThrowError(error);
+        }
         return w;
       },
-      std::move(memory)));
+      std::move(window));
 }
 
 const float* EmbeddingTable::Snapshot::RowReader::Row(size_t i) const {
-  if (snapshot_.table_.tier_ != nullptr) return now_->rows[i - now_->begin];
-  const EntryRef entry(entries_[i].ref);
-  return snapshot_.table_.store_->view().Row(entry.row());
-}
-
-int64_t EmbeddingTable::Snapshot::Freq(const Entry& entry) const {
-  return EntryRef(entry.ref).count();
-}
-
-int64_t EmbeddingTable::Snapshot::Version(const Entry& entry) const {
-  return EntryRef(entry.ref).version();
+  if (snapshot_.reader_ != nullptr) return now_->rows[i - now_->begin];
+  return snapshot_.table_.store_->view().Row(entries_[i].row);
 }
 
 void EmbeddingTable::Snapshot::MarkSaved() {

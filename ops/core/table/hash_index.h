@@ -4,6 +4,7 @@
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_HASH_INDEX_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_HASH_INDEX_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #if defined(__SSE4_1__)
@@ -82,11 +83,6 @@ class HashIndex {
       const uint32_t bits = bucket()->changes >> entry() & kChangedAndPending;
       other.bucket()->changes |= bits << other.entry();
     }
-
-    // The same as a pointer, for callers that do not know this class.
-    const void* opaque() const { return reinterpret_cast<void*>(word_); }
-    explicit EntryRef(const void* opaque)
-        : word_(reinterpret_cast<uintptr_t>(opaque)) {}
 
    private:
     static constexpr uint32_t kChangedAndPending = 1u | 1u << kEntries;
@@ -193,6 +189,13 @@ class HashIndex {
   // Keys that fit without growing: 85 % of the entries.
   uint64_t capacity() const { return capacity_; }
   size_t bytes() const { return BytesOf(memory_); }
+
+  // Calls visit(bucket) for every bucket.
+  template <typename Visit>
+  void ForEachBucket(const Visit& visit) const {
+    if (capacity_ == 0) return;
+    std::for_each(buckets_, buckets_ + n_buckets_, visit);
+  }
 
   // Calls visit(entry) for every key; visit may erase it.
   template <typename Visit>

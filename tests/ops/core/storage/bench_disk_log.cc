@@ -27,6 +27,7 @@
 #include "ops/core/storage/batch_reader.h"
 #include "ops/core/storage/disk_log.h"
 #include "ops/core/storage/disk_memory.h"
+#include "ops/core/storage/page.h"
 
 namespace rec_estimator {
 namespace {

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ops/core/storage/disk_log.h"
-#include "ops/core/storage/pages_ahead.h"
+#include "ops/core/storage/ordered_reader.h"
 #include "tests/ops/core/testing.h"
 
 namespace rec_estimator {
@@ -123,25 +123,43 @@ class DiskRows {
   void Check() {
     std::vector<int64_t> keys;
     for (const auto& [key, row] : rows_) keys.push_back(key);
-    CheckRows(keys, nullptr);
-    EXPECT_EQ(log_->counters().rows, rows_.size());
-  }
-  void CheckRows(const std::vector<int64_t>& keys, PagesAhead* ahead) {
-    error_ = {};
     std::vector<float> read(keys.size() * row_floats_);
     std::vector<DiskLog::Item> items;
     for (const int64_t key : keys) {
       items.push_back(
           {PlaceOf(key), key, read.data() + items.size() * row_floats_});
     }
-    log_->Read(items.data(), items.size(), row_floats_, &error_, ahead);
+    error_ = {};
+    log_->Read(items.data(), items.size(), row_floats_, &error_);
     EXPECT_EQ(error_.text, "");
-    for (const DiskLog::Item& item : items) {
-      const std::vector<float> row =
-          RowOf(item.key, rows_.at(item.key).version);
-      EXPECT_TRUE(
-          std::memcmp(item.row, row.data(), row_floats_ * sizeof(float)) == 0);
+    for (const DiskLog::Item& item : items) CheckRow(item.key, item.row);
+    EXPECT_EQ(log_->counters().rows, rows_.size());
+  }
+  void CheckRow(int64_t key, const float* row) const {
+    const std::vector<float> wanted = RowOf(key, rows_.at(key).version);
+    EXPECT_TRUE(std::memcmp(row, wanted.data(), row_floats_ * sizeof(float)) ==
+                0);
+  }
+
+  // Reads rows in order, each list of keys while the next one is started, and
+  // compares them.
+  void CheckInOrder(const std::vector<std::vector<int64_t>>& lists,
+                    OrderedReader* reader) {
+    Reading last;
+    for (size_t i = 0; i <= lists.size(); ++i) {
+      Reading next = i < lists.size() ? Start(lists[i], reader) : Reading();
+      if (last.batch != nullptr) Finish(last, reader);
+      last = std::move(next);
     }
+  }
+  // Whether a row can be read so; if not, *error says why.
+  bool ReadInOrder(int64_t key, OrderedReader* reader, DiskError* error) {
+    const float* row = nullptr;
+    const OrderedReader::Wanted wanted = {PlaceOf(key), key, &row};
+    const auto batch = reader->Start(&wanted, 1, error);
+    if (batch == nullptr || !reader->Finish(batch.get(), error)) return false;
+    CheckRow(key, row);
+    return true;
   }
 
   // Moves the rows of the emptiest segments, at most n of them, as a table
@@ -154,6 +172,28 @@ class DiskRows {
   }
 
  private:
+  struct Reading {
+    std::vector<const float*> rows;
+    std::vector<OrderedReader::Wanted> wanted;
+    std::unique_ptr<OrderedReader::Batch> batch;
+  };
+  Reading Start(const std::vector<int64_t>& keys, OrderedReader* reader) {
+    Reading reading;
+    reading.rows.resize(keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) {
+      reading.wanted.push_back({PlaceOf(keys[i]), keys[i], &reading.rows[i]});
+    }
+    reading.batch = reader->Start(reading.wanted.data(), keys.size(), &error_);
+    EXPECT_TRUE(reading.batch != nullptr);
+    return reading;
+  }
+  void Finish(const Reading& reading, OrderedReader* reader) {
+    EXPECT_TRUE(reader->Finish(reading.batch.get(), &error_));
+    for (size_t i = 0; i < reading.rows.size(); ++i) {
+      CheckRow(reading.wanted[i].key, reading.rows[i]);
+    }
+  }
+
   struct Row {
     uint32_t place;
     int version;
@@ -167,7 +207,7 @@ class DiskRows {
           [&](uint32_t place, int64_t key, const float* row) {
             const auto found = rows_.find(key);
             if (found == rows_.end() || found->second.place != place) return;
-            uint32_t moved;
+            uint32_t moved = 0;
             is_moved = is_moved && Append(key, row, &moved, for_room);
             if (!is_moved) return;
             log_->Free(&place, 1);

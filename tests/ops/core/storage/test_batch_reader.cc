@@ -17,6 +17,7 @@
 
 #include "ops/core/storage/batch_reader.h"
 #include "ops/core/storage/disk_memory.h"
+#include "ops/core/storage/page.h"
 #include "tests/ops/core/storage/folder.h"
 #include "tests/ops/core/testing.h"
 

@@ -13,7 +13,6 @@
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/storage/disk_log.h"
-#include "ops/core/storage/pages_ahead.h"
 #include "tests/ops/core/storage/disk_rows.h"
 #include "tests/ops/core/storage/folder.h"
 #include "tests/ops/core/testing.h"
@@ -88,65 +87,6 @@ TEST(NeighboursInTheOrderOfACheckpointShareARead) {
   EXPECT_EQ(requests, size_t{1});
   for (const DiskLog::Item& item : items) {
     EXPECT_EQ(item.row[0], rows.RowOf(item.key, 0)[0]);
-  }
-}
-
-// The keys [0, n) in the order of a checkpoint.
-std::vector<int64_t> InOrder(int64_t n) {
-  std::vector<int64_t> keys(n);
-  std::iota(keys.begin(), keys.end(), int64_t{0});
-  std::sort(keys.begin(), keys.end(), [](int64_t a, int64_t b) {
-    return std::make_pair(BucketOf(a), a) < std::make_pair(BucketOf(b), b);
-  });
-  return keys;
-}
-
-TEST(PagesAheadAreReadOnce) {
-  const Folder folder;
-  DiskRows rows({{folder.path()}}, 32);
-  EXPECT_TRUE(rows.PutAll(60000));
-  const DiskLog& log = *rows.log();
-  const std::vector<int64_t> keys = InOrder(60000);
-  // A few rows of each segment at a time, less than a page of them.
-  const auto read_bytes = [&](size_t max_bytes) {
-    const uint64_t before = log.counters().bytes_read;
-    PagesAhead ahead(log.segments(), max_bytes);
-    for (size_t begin = 0; begin < keys.size(); begin += 100) {
-      rows.CheckRows({keys.begin() + begin, keys.begin() + begin + 100},
-                     max_bytes == 0 ? nullptr : &ahead);
-    }
-    return log.counters().bytes_read - before;
-  };
-  // What is still in buffers is not read.
-  const uint64_t written = log.counters().bytes_written;
-  EXPECT_TRUE(read_bytes(0) > 2 * written);
-  EXPECT_TRUE(read_bytes(log.segments() * 3 * 4096) <= written);
-  EXPECT_TRUE(read_bytes(log.segments() * 4096) <= written);
-  // There is not even room for a page of each.
-  EXPECT_TRUE(read_bytes(4096) > 2 * written);
-}
-
-TEST(ReadsInAnyOrderAndOfChangedRowsAreRightWithPagesAhead) {
-  std::mt19937 random(8);
-  for (const size_t floats : {8, 33, 1022, 5000, 20000}) {
-    const Folder folder;
-    DiskRows rows({{folder.path()}}, floats);
-    // Four segments are in buffers.
-    const int64_t n = 6 * static_cast<int64_t>(kSegment / (4 * floats + 12));
-    EXPECT_TRUE(rows.PutAll(n));
-    PagesAhead ahead(rows.log()->segments(), size_t{1} << 20);
-    for (int round = 0; round < kOverwrites; ++round) {
-      std::vector<int64_t> keys(1 + random() % std::min<int64_t>(n, 300));
-      for (int64_t& key : keys) key = static_cast<int64_t>(random() % n);
-      std::sort(keys.begin(), keys.end());
-      keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
-      rows.CheckRows(keys, &ahead);
-      // Whole segments become free, and their numbers are used again.
-      const int64_t begin = static_cast<int64_t>(random() % n);
-      const int64_t end = std::min(n, begin + n / 4);
-      for (int64_t key = begin; key < end; ++key) EXPECT_TRUE(rows.Put(key));
-    }
-    rows.Check();
   }
 }
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "ops/core/storage/disk_log.h"
-#include "ops/core/storage/pages_ahead.h"
+#include "ops/core/storage/ordered_reader.h"
 #include "tests/ops/core/storage/disk_rows.h"
 #include "tests/ops/core/storage/folder.h"
 #include "tests/ops/core/testing.h"
@@ -191,18 +191,17 @@ TEST(ADamagedPageAheadFailsTheReadThatWantsIt) {
   const Folder folder;
   DiskRows rows({{folder.path()}}, kPageRow);
   EXPECT_TRUE(rows.PutAll(2 * kBuffered));
-  PagesAhead ahead(rows.log()->segments(), size_t{4} << 20);
+  OrderedReader reader(rows.log(), kPageRow, size_t{4} << 20);
   const std::string path = folder.Files()[0];
   Overwrite(path, 4096 + 6 * 4096, {'?'});
-  rows.CheckRows({4}, &ahead);
-  rows.CheckRows({5}, &ahead);
-  std::vector<float> row(kPageRow);
   DiskError error;
-  const DiskLog::Item damaged = {rows.PlaceOf(6), 6, row.data()};
-  EXPECT_FALSE(rows.log()->Read(&damaged, 1, kPageRow, &error, &ahead));
+  EXPECT_TRUE(rows.ReadInOrder(4, &reader, &error));
+  EXPECT_TRUE(rows.ReadInOrder(5, &reader, &error));
+  EXPECT_FALSE(rows.ReadInOrder(6, &reader, &error));
   EXPECT_TRUE(Contains(error.text, "at offset " + std::to_string(7 * 4096)));
   EXPECT_TRUE(error.fault == StorageFault::kDamaged);
-  rows.CheckRows({7, 8}, &ahead);
+  EXPECT_TRUE(rows.ReadInOrder(7, &reader, &error));
+  EXPECT_TRUE(rows.ReadInOrder(8, &reader, &error));
 }
 
 TEST(CompactionSparesADamagedSegmentAndMovesItsOtherRows) {

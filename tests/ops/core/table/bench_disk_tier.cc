@@ -34,6 +34,7 @@
 
 #include "ops/core/storage/batch_reader.h"
 #include "ops/core/storage/disk_memory.h"
+#include "ops/core/storage/page.h"
 #include "ops/core/table/disk_tier.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/training_step.h"

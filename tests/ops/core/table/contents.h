@@ -38,12 +38,11 @@ struct Contents {
         copies.emplace_back(row, row + table.row_floats());
         row = copies.back().data();
       }
-      admitted.push_back({with_row[i].key, snapshot.Version(with_row[i]),
-                          snapshot.Freq(with_row[i]), row});
+      admitted.push_back(
+          {with_row[i].key, with_row[i].version, with_row[i].count, row});
     }
     for (const auto& entry : without) {
-      filtered.push_back(
-          {entry.key, snapshot.Version(entry), snapshot.Freq(entry), nullptr});
+      filtered.push_back({entry.key, entry.version, entry.count, nullptr});
     }
   }
 

@@ -125,11 +125,11 @@ TEST(SnapshotListsAnyRangeOfBuckets) {
       EXPECT_EQ(static_cast<int64_t>(rows.size()), of_rows[end] - of_rows[b]);
       EXPECT_EQ(static_cast<int64_t>(counts.size()),
                 of_counts[end] - of_counts[b]);
-      whole.snapshot.Prefetch(rows.data(), std::min<size_t>(64, rows.size()));
+      const EmbeddingTable::Snapshot::RowReader reader(
+          whole.snapshot, rows.data(), rows.size(), 1);
       for (size_t i = 0; i < rows.size(); ++i) {
         EXPECT_EQ(rows[i].key, whole.admitted[of_rows[b] + i].key);
-        EXPECT_TRUE(whole.snapshot.Row(rows[i]) ==
-                    whole.admitted[of_rows[b] + i].row);
+        EXPECT_TRUE(reader.Row(i) == whole.admitted[of_rows[b] + i].row);
       }
       for (size_t i = 0; i < counts.size(); ++i) {
         EXPECT_EQ(counts[i].key, whole.filtered[of_counts[b] + i].key);
