@@ -46,8 +46,8 @@ from rec_estimator.checkpoint.format.index_file import (
 # Bytes read at once.
 CHUNK = 1 << 20
 
-# Bytes of a tensor or slice whose checksum is compared before a restore. Larger ones are compared
-# when they are read.
+# Bytes of a tensor, all slices together, whose checksums are compared before a restore. Those of
+# larger ones are compared when they are read.
 _SMALL = 1 << 16
 
 # Bytes of a string tensor that is read: the name of a checkpoint, or the identity of one.
@@ -226,7 +226,7 @@ class Bundle(Index):
                         f"tensor {tensor.name!r} must be in bytes [{entry.offset}, {end}), got a "
                         f"file of {size} bytes",
                     )
-                if part.is_plain and entry.size <= _SMALL:
+                if part.is_plain and tensor.nbytes <= _SMALL:
                     for _ in self.read(part):
                         pass
                 elif part.is_plain:

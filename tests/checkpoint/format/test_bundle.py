@@ -116,6 +116,29 @@ def test_slices_across_columns_and_of_large_tensors_are_found(tmp_path):
     }
 
 
+def test_slices_of_a_large_tensor_are_left_to_the_restore(tmp_path, monkeypatch):
+    tf.disable_eager_execution()
+    with tf.Graph().as_default():
+        scope = {"use_resource": False, "partitioner": tf.fixed_size_partitioner(20)}
+        tf.get_variable("large", initializer=tf.range(20000), **scope)  # 20 slices of 4 kB.
+        tf.get_variable("small", initializer=tf.range(2000), **scope)
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            prefix = tf.train.Saver().save(session, str(tmp_path / "model"))
+    read = []
+    read_part = Bundle.read
+    monkeypatch.setattr(
+        Bundle, "read", lambda self, part: read.append(part.name) or read_part(self, part)
+    )
+    Bundle(prefix).check_files()
+    assert len(read) == 20 and all("small" in name for name in read)
+    compared = []
+    Bundle(prefix).check_files(lambda path, parts: compared.extend(parts) or [True] * len(parts))
+    assert len(compared) == 20
+    with pytest.raises(tf.errors.DataLossError, match="checksum of .*large.* does not match"):
+        Bundle(prefix).check_files(lambda path, parts: [False] * len(parts))
+
+
 @pytest.mark.parametrize("count", [1, 3000], ids=["one", "many"])
 def test_tensorflow_reads_what_is_written(tmp_path, checkpoint_files, count):
     version = Bundle(checkpoint_files["slices"] / "model.ckpt-100").header.version
