@@ -5,7 +5,7 @@
 
 The table and the keys of bench_tiers.py, but the keys come from a dataset, which prefetches, and
 the vectors go through a net: reads can only be hidden behind something. Nets: the deep layers of
-wide & deep, and layers of half and of twice their widths.
+wide & deep, and layers of a quarter, of half and of twice their widths.
 
 * memory: all rows in memory, the graph is modified.
 * step: rows on disk, the graph is not modified: the step reads the rows.
@@ -40,7 +40,7 @@ WARM_UP = 15  # Steps before each round; ten batches wait for a step.
 FIRST_WARM_UP = 60
 SCATTER = np.uint64(0x9E3779B97F4A7C15).astype(np.int64)
 DEEP = (1024, 512, 256)
-NETS = {"half as wide": 0.5, "wide & deep": 1.0, "twice as wide": 2.0}
+NETS = {"a quarter as wide": 0.25, "half as wide": 0.5, "wide & deep": 1.0, "twice as wide": 2.0}
 SYSTEMS = ("memory", "step", "ahead")
 
 

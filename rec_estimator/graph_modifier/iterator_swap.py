@@ -19,8 +19,9 @@ from rec_estimator.graph_passes.walk import GET_NEXT, graph_def_of
 
 # How many batches with computed keys may wait for their step. The same number as in Rec SDK.
 _PREFETCHED_BATCHES = 10
-# Those, one that is being prepared, and one whose step runs.
-_BATCHES_AHEAD = _PREFETCHED_BATCHES + 2
+# Those, two whose rows are being brought in, one whose step runs, and one more because the two may
+# be counted in either order.
+_BATCHES_AHEAD = _PREFETCHED_BATCHES + 4
 
 # ops/pipeline/same_batch_pass.cc reads these attributes of IteratorGetNext ops: an op with the
 # first returns the batch of its control input that has the second.

@@ -17,7 +17,7 @@ from rec_estimator.options import StorageOption
 
 OP = "RecEstimator>TablesBringIn"
 
-# Most rows are on disk although twelve batches are on their way, and more leave memory than fit
+# Most rows are on disk although 14 batches are on their way, and more leave memory than fit
 # into buffers.
 STEPS, BATCH = 240, 80
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads many small pieces of files at once, so that an SSD works on up to 64 of
-// them at a time.
+// Reads many small pieces of files at once, so that an SSD always has some of
+// them to work on.
 //
 // A single synchronous read keeps an SSD idle for most of its latency. There
 // are two ways to have more reads in flight: io_uring, which one thread does
-// with about half the CPU time, and threads that call pread. Containers often
-// forbid io_uring, so the choice is made at run time.
+// with about a third of the CPU time, and threads that call pread. Containers
+// often forbid io_uring, so the choice is made at run time.
 #ifndef REC_ESTIMATOR_OPS_CORE_STORAGE_BATCH_READER_H_
 #define REC_ESTIMATOR_OPS_CORE_STORAGE_BATCH_READER_H_
 
@@ -15,24 +15,35 @@
 
 namespace rec_estimator {
 
-// Reads of one batch that are in flight together.
-inline constexpr unsigned kReadDepth = 64;
-
 struct ReadRequest {
   int file;         // Descriptor.
   uint32_t bytes;   // With O_DIRECT: a multiple of the disk's block, as are
   uint64_t offset;  // this
   void* to;         // and this address.
-  int64_t result;   // Set by Read: the number of bytes read, or -errno.
+  int64_t result;   // Set when it is done: the number of bytes read, or -errno.
 };
 
-// Thread rule: any thread may call Read at any time.
+// Requests that are being read. Only the thread that started it may use it.
+class Reading {
+ public:
+  Reading() = default;
+  virtual ~Reading() = default;  // Waits.
+  Reading(const Reading&) = delete;
+  Reading& operator=(const Reading&) = delete;
+
+  // Returns when all are done and have a result.
+  virtual void Wait() = 0;
+};
+
+// Thread rule: any thread may call any method at any time.
 class BatchReader {
  public:
   virtual ~BatchReader() = default;
 
-  // Reads all requests (n) and sets their results. Returns when all are done.
-  virtual void Read(ReadRequest* requests, size_t n) = 0;
+  // Begins to read requests (n), which stay where they are until the result is
+  // destroyed. Those of a thread are begun in the order of its calls.
+  virtual std::unique_ptr<Reading> Start(ReadRequest* requests, size_t n) = 0;
+  void Read(ReadRequest* requests, size_t n) { Start(requests, n)->Wait(); }
   virtual const char* name() const = 0;
 };
 
@@ -43,8 +54,11 @@ std::unique_ptr<BatchReader> MakeThreadsReader();
 // The first of these that works.
 std::unique_ptr<BatchReader> MakeBatchReader();
 
-// One read, on this thread. The result is set as by BatchReader::Read.
+// One read, on this thread.
 void ReadOne(ReadRequest* request);
+// Reads on this thread, in Wait: for one request, and in a process that was
+// forked.
+std::unique_ptr<Reading> ReadInTurn(ReadRequest* requests, size_t n);
 
 }  // namespace rec_estimator
 

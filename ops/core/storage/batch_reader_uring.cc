@@ -5,6 +5,9 @@
 // moves, and completions, whose tail the kernel moves. One system call submits
 // several reads and waits for several completions. io_uring(7) has the
 // protocol.
+//
+// Each thread has a ring of its own, which lets the kernel leave completions
+// alone until the thread asks for them: it is then woken once for many.
 #include "ops/core/storage/batch_reader.h"
 
 #if defined(__linux__) && __has_include(<linux/io_uring.h>)
@@ -21,9 +24,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <mutex>
+#include <cstddef>
+#include <deque>
+#include <limits>
 #include <utility>
-#include <vector>
 
 namespace rec_estimator {
 namespace {
@@ -31,6 +35,14 @@ namespace {
 // The same numbers on all architectures.
 constexpr long kSetup = 425;
 constexpr long kEnter = 426;
+// IORING_SETUP_SINGLE_ISSUER and IORING_SETUP_DEFER_TASKRUN: of kernels from
+// 6.1 on, and not in the headers of older ones.
+constexpr uint32_t kOneThread = (1u << 12) | (1u << 13);
+
+// Reads that a thread has in flight. A few dozen keep an SSD busy; the others
+// do so while the thread copies rows or waits for a core. No more than the
+// requests that a block device queues by default.
+constexpr uint32_t kDepth = 256;
 
 // Memory that the kernel shares with this process.
 class Mapping {
@@ -57,6 +69,26 @@ class Mapping {
   size_t bytes_ = 0;
 };
 
+class Ring;
+
+class UringReading : public Reading {
+ public:
+  UringReading(Ring* ring, ReadRequest* requests, size_t n);
+  ~UringReading() override { Wait(); }
+  void Wait() override;
+
+ private:
+  friend class Ring;
+
+  static constexpr int64_t kUnread = std::numeric_limits<int64_t>::min();
+
+  Ring& ring_;
+  ReadRequest* unread_;  // All before it are done.
+  ReadRequest* next_;    // The first one that the kernel has not got.
+  ReadRequest* const end_;
+};
+
+// Only the thread that opened it may use it.
 class Ring {
  public:
   Ring() = default;
@@ -66,10 +98,49 @@ class Ring {
     if (ring_ >= 0) close(ring_);
   }
 
+  // nullptr: the kernel refuses, or the thread had a ring when its process was
+  // forked. All readers share it, because it is not bound to a file.
+  static Ring* OfThisThread() {
+    thread_local std::unique_ptr<Ring> ring;
+    if (ring == nullptr) {
+      auto opened = std::make_unique<Ring>();
+      if (!opened->Open(kOneThread) && !opened->Open(0)) return nullptr;
+      ring = std::move(opened);
+    }
+    return ring->owner_ == getpid() ? ring.get() : nullptr;
+  }
+
+  void Start(UringReading* reading) {
+    unsubmitted_.push_back(reading);
+    Enter(0);
+  }
+
+  // Hands reads over and waits until `wanted` more are done. wanted: at most
+  // those that are not done, and kDepth.
+  void Enter(uint32_t wanted) {
+    while (in_flight_ < kDepth && !unsubmitted_.empty()) {
+      UringReading* const first = unsubmitted_.front();
+      Push(first->next_++);
+      if (first->next_ == first->end_) unsubmitted_.pop_front();
+    }
+    const auto submitted = syscall(kEnter, ring_, to_submit_, wanted,
+                                   IORING_ENTER_GETEVENTS, nullptr, 0);
+    const int error = errno;
+    if (submitted >= 0) {
+      to_submit_ -= std::min(to_submit_, static_cast<uint32_t>(submitted));
+    } else if (error != EINTR && error != EAGAIN && error != EBUSY) {
+      Withdraw(-error);
+      sched_yield();  // The kernel may still write to the others.
+    }
+    Reap();
+  }
+
+ private:
   // False: the kernel refuses.
-  bool Open() {
+  bool Open(uint32_t flags) {
     io_uring_params params = {};
-    ring_ = static_cast<int>(syscall(kSetup, kReadDepth, &params));
+    params.flags = flags;
+    ring_ = static_cast<int>(syscall(kSetup, kDepth, &params));
     if (ring_ < 0 || (params.features & IORING_FEAT_RW_CUR_POS) == 0) {
       return false;
     }
@@ -93,35 +164,6 @@ class Ring {
     return true;
   }
 
-  void Read(ReadRequest* requests, size_t n) {
-    size_t next = 0;         // The first request that was not handed over.
-    uint32_t in_flight = 0;  // Reads that the kernel has or is about to get.
-    uint32_t to_submit = 0;
-    while (next < n || in_flight > 0) {
-      for (; next < n && in_flight < kReadDepth; ++next, ++in_flight) {
-        Push(&requests[next]);
-        ++to_submit;
-      }
-      // Half of the reads are waited for at once, which halves the system
-      // calls and keeps the other half in flight.
-      const uint32_t wanted =
-          next < n ? std::min(in_flight, kReadDepth / 2) : in_flight;
-      const auto submitted = syscall(kEnter, ring_, to_submit, wanted,
-                                     IORING_ENTER_GETEVENTS, nullptr, 0);
-      const int error = errno;
-      if (submitted >= 0) {
-        to_submit -= std::min(to_submit, static_cast<uint32_t>(submitted));
-      } else if (error != EINTR && error != EAGAIN && error != EBUSY) {
-        in_flight -= Withdraw(to_submit, -error);
-        to_submit = 0;
-        for (; next < n; ++next) requests[next].result = -error;
-        sched_yield();  // The kernel may still write to the others.
-      }
-      in_flight -= Reap();
-    }
-  }
-
- private:
   void Push(ReadRequest* request) {
     const uint32_t tail = *sq_tail_;
     const uint32_t at = tail & sq_mask_;
@@ -135,32 +177,39 @@ class Ring {
     entry->user_data = reinterpret_cast<uint64_t>(request);
     sq_array_[at] = at;
     __atomic_store_n(sq_tail_, tail + 1, __ATOMIC_RELEASE);
+    ++to_submit_;
+    ++in_flight_;
   }
 
-  // Takes back the last requests that the kernel has not accepted.
-  uint32_t Withdraw(uint32_t n, int64_t result) {
+  // Takes back the reads that the kernel has not accepted.
+  void Withdraw(int64_t result) {
     const uint32_t tail = *sq_tail_;
-    for (uint32_t i = 1; i <= n; ++i) {
+    for (uint32_t i = 1; i <= to_submit_; ++i) {
       const io_uring_sqe* entry =
           entries_.At<io_uring_sqe>(0) + ((tail - i) & sq_mask_);
       reinterpret_cast<ReadRequest*>(entry->user_data)->result = result;
     }
-    __atomic_store_n(sq_tail_, tail - n, __ATOMIC_RELEASE);
-    return n;
+    __atomic_store_n(sq_tail_, tail - to_submit_, __ATOMIC_RELEASE);
+    in_flight_ -= to_submit_;
+    to_submit_ = 0;
+    for (UringReading* reading : unsubmitted_) {
+      while (reading->next_ != reading->end_) reading->next_++->result = result;
+    }
+    unsubmitted_.clear();
   }
 
-  uint32_t Reap() {
+  void Reap() {
     uint32_t head = *cq_head_;
     const uint32_t tail = __atomic_load_n(cq_tail_, __ATOMIC_ACQUIRE);
-    const uint32_t n = tail - head;
+    in_flight_ -= tail - head;
     for (; head != tail; ++head) {
       const io_uring_cqe& done = cqes_[head & cq_mask_];
       reinterpret_cast<ReadRequest*>(done.user_data)->result = done.res;
     }
     __atomic_store_n(cq_head_, head, __ATOMIC_RELEASE);
-    return n;
   }
 
+  const pid_t owner_ = getpid();
   int ring_ = -1;
   Mapping submissions_;
   Mapping completions_;
@@ -172,56 +221,47 @@ class Ring {
   uint32_t* cq_tail_ = nullptr;
   uint32_t cq_mask_ = 0;
   io_uring_cqe* cqes_ = nullptr;
+  uint32_t in_flight_ = 0;  // Reads that the kernel has or is about to get.
+  uint32_t to_submit_ = 0;  // Those that it is about to get.
+  std::deque<UringReading*> unsubmitted_;  // With reads that it will get later.
 };
+
+UringReading::UringReading(Ring* ring, ReadRequest* requests, size_t n)
+    : ring_(*ring), unread_(requests), next_(requests), end_(requests + n) {
+  for (ReadRequest* r = requests; r != end_; ++r) r->result = kUnread;
+  ring_.Start(this);
+}
+
+void UringReading::Wait() {
+  const auto is_unread = [](const ReadRequest& request) {
+    return request.result == kUnread;
+  };
+  for (;;) {
+    unread_ = std::find_if(unread_, end_, is_unread);
+    if (unread_ == end_) return;
+    // Half of the reads are waited for at once, which halves the system calls
+    // and keeps the other half in flight.
+    const auto n = std::count_if(unread_, end_, is_unread);
+    ring_.Enter(static_cast<uint32_t>(std::min<std::ptrdiff_t>(n, kDepth / 2)));
+  }
+}
 
 class UringReader : public BatchReader {
  public:
-  explicit UringReader(std::unique_ptr<Ring> first) {
-    free_.push_back(std::move(first));
-  }
-
-  void Read(ReadRequest* requests, size_t n) override {
-    std::unique_ptr<Ring> ring = n > 1 ? Take() : nullptr;
-    if (ring == nullptr) {
-      std::for_each(requests, requests + n,
-                    [](ReadRequest& request) { ReadOne(&request); });
-      return;
-    }
-    ring->Read(requests, n);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    free_.push_back(std::move(ring));
+  std::unique_ptr<Reading> Start(ReadRequest* requests, size_t n) override {
+    Ring* const ring = n > 1 ? Ring::OfThisThread() : nullptr;
+    if (ring == nullptr) return ReadInTurn(requests, n);
+    return std::make_unique<UringReading>(ring, requests, n);
   }
 
   const char* name() const override { return "io_uring"; }
-
- private:
-  // nullptr: no ring to be had. A process that was forked must not use the
-  // rings of its parent.
-  std::unique_ptr<Ring> Take() {
-    if (getpid() != owner_) return nullptr;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      if (!free_.empty()) {
-        std::unique_ptr<Ring> ring = std::move(free_.back());
-        free_.pop_back();
-        return ring;
-      }
-    }
-    auto ring = std::make_unique<Ring>();
-    return ring->Open() ? std::move(ring) : nullptr;
-  }
-
-  const pid_t owner_ = getpid();
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Ring>> free_;  // As many as threads read at once.
 };
 
 }  // namespace
 
 std::unique_ptr<BatchReader> MakeUringReader() {
-  auto ring = std::make_unique<Ring>();
-  if (!ring->Open()) return nullptr;
-  return std::make_unique<UringReader>(std::move(ring));
+  if (Ring::OfThisThread() == nullptr) return nullptr;
+  return std::make_unique<UringReader>();
 }
 
 }  // namespace rec_estimator

@@ -11,8 +11,9 @@ namespace rec_estimator {
 DiskIo::DiskIo(std::unique_ptr<BatchReader> reader)
     : reader_(std::move(reader)) {}
 
-void DiskIo::Read(ReadRequest* requests, size_t n) {
-  reader_->Read(requests, n);
+std::unique_ptr<Reading> DiskIo::StartReading(ReadRequest* requests,
+                                              size_t n) {
+  return reader_->Start(requests, n);
 }
 
 int DiskIo::Write(int file, const void* from, size_t bytes, uint64_t offset) {

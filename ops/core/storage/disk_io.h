@@ -20,8 +20,12 @@ class DiskIo {
   DiskIo(const DiskIo&) = delete;
   DiskIo& operator=(const DiskIo&) = delete;
 
-  // As BatchReader::Read.
-  virtual void Read(ReadRequest* requests, size_t n);
+  // As those of BatchReader.
+  virtual std::unique_ptr<Reading> StartReading(ReadRequest* requests,
+                                                size_t n);
+  void Read(ReadRequest* requests, size_t n) {
+    StartReading(requests, n)->Wait();
+  }
   // Writes all bytes. Returns 0 or errno.
   virtual int Write(int file, const void* from, size_t bytes, uint64_t offset);
   // Returns 0 or errno.

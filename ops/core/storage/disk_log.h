@@ -54,7 +54,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -131,8 +130,8 @@ class DiskLog {
   // Keeps a row from being overwritten until it is unpinned.
   void Pin(uint32_t place);
   void Unpin(const Item* items, size_t n);
-  // Reads the first `floats` floats of rows (n) in any order, up to 64 pages at
-  // a time and each page once. floats <= row_floats(). False: *error names the
+  // Reads the first `floats` floats of rows (n) in any order, many pages at a
+  // time and each page once. floats <= row_floats(). False: *error names the
   // file and the position of the first page that failed; what the items' `row`
   // points to is then undefined. Throws std::bad_alloc.
   bool Read(const Item* items, size_t n, size_t floats, DiskError* error);
@@ -160,7 +159,7 @@ class DiskLog {
     uint64_t pages_read = 0;    // By Read.
     uint64_t bytes_read = 0;
     uint64_t bytes_written = 0;
-    uint64_t read_ns = 0;  // That Read waited for the disk.
+    uint64_t read_ns = 0;  // That threads waited for pages.
   };
   Counters counters() const;
   const char* reader_name() const { return io_->reader_name(); }
@@ -224,8 +223,7 @@ class DiskLog {
     std::vector<Run> runs;
     std::vector<ReadRequest> requests;  // Of the runs.
     std::optional<DiskMemoryPool::Loan> memory;
-    // Destroyed first: it waits for the read.
-    std::future<std::chrono::nanoseconds> took;
+    std::unique_ptr<Reading> reading;  // Destroyed first: it waits.
   };
   using Initials = std::shared_ptr<const std::vector<float>>;
 
@@ -241,8 +239,7 @@ class DiskLog {
   ReadRequest RequestFor(const Segment& segment, uint32_t page, size_t bytes,
                          char* to) const;
   // The result is the time that it took.
-  static std::chrono::nanoseconds ReadTimed(DiskIo* io, ReadRequest* requests,
-                                            size_t n);
+  static std::chrono::nanoseconds WaitTimed(Reading* reading);
   // Whether a page is what was written, of `pages` that were read from page
   // `first` on with this result.
   bool CheckPage(const Segment& segment, uint32_t first, uint32_t page,
@@ -264,14 +261,14 @@ class DiskLog {
   bool Locate(const Item* items, size_t begin, size_t end, size_t floats,
               std::vector<Located>* located, DiskError* error);
   static void SortByAddress(std::vector<Located>* located);
-  // Lists the pages of items from `begin` on, in ascending order, until they
-  // fill the memory of a read.
+  // Lists the pages of items from `begin` on, in ascending order: as many as
+  // are read together.
   void ListRuns(const std::vector<Located>& located, size_t begin,
                 std::vector<Run>* runs, size_t* bytes);
-  // Begins to read the pages of items from `begin` on, on a thread of its own
-  // or when CopyRows waits for it. nullptr: there are no such items.
+  // Begins to read the pages of items from `begin` on. nullptr: there are no
+  // such items.
   std::unique_ptr<Pages> StartReading(const std::vector<Located>& located,
-                                      size_t begin, bool in_background);
+                                      size_t begin);
   // Waits for the pages, checks them, and copies what the items want of them.
   bool CopyRows(const Item* items, const std::vector<Located>& located,
                 Pages* pages, size_t floats, DiskError* error);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <future>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -15,8 +14,9 @@
 namespace rec_estimator {
 namespace {
 
-// Bytes of the pages that one call of DiskIo::Read reads. More pages keep the
-// disk busy for longer before it waits for the next call.
+// The most runs of pages, and bytes of them, that are read together. While the
+// rows of some are copied, the disk reads the next ones.
+constexpr size_t kRunsTogether = 256;
 constexpr size_t kReadBytes = size_t{2} << 20;
 // Items that are found while other threads wait for the lock.
 constexpr size_t kLockedItems = 1024;
@@ -83,10 +83,9 @@ void DiskLog::CopyFloats(const float* row, size_t have,
             to + copied);
 }
 
-std::chrono::nanoseconds DiskLog::ReadTimed(DiskIo* io, ReadRequest* requests,
-                                            size_t n) {
+std::chrono::nanoseconds DiskLog::WaitTimed(Reading* reading) {
   const auto before = std::chrono::steady_clock::now();
-  io->Read(requests, n);
+  reading->Wait();
   return std::chrono::steady_clock::now() - before;
 }
 
@@ -122,10 +121,9 @@ bool DiskLog::Read(const Item* items, size_t n, size_t floats,
     if (!Locate(items, at, end, floats, &located, error)) return false;
   }
   SortByAddress(&located);
-  // While the rows of some pages are copied, the disk reads the next ones.
-  std::unique_ptr<Pages> now = StartReading(located, 0, false);
+  std::unique_ptr<Pages> now = StartReading(located, 0);
   while (now != nullptr) {
-    std::unique_ptr<Pages> next = StartReading(located, now->end(), true);
+    std::unique_ptr<Pages> next = StartReading(located, now->end());
     if (!CopyRows(items, located, now.get(), floats, error)) return false;
     now = std::move(next);
   }
@@ -192,9 +190,10 @@ void DiskLog::ListRuns(const std::vector<Located>& located, size_t begin,
     const Segment& segment = segments_[each.segment()];
     const PageFormat& format = *segment.format;
     const uint32_t page = format.PageOf(each.position());
+    const bool has_room = *bytes + format.bytes <= kReadBytes;
     if (i > begin && each.segment() == located[i - 1].segment()) {
       Run& last = runs->back();
-      const bool is_next = page == last.page + last.pages &&
+      const bool is_next = page == last.page + last.pages && has_room &&
                            (last.pages + 1) * format.bytes <= kRunBytes;
       if (page < last.page + last.pages || is_next) {
         last.end = i + 1;
@@ -205,9 +204,7 @@ void DiskLog::ListRuns(const std::vector<Located>& located, size_t begin,
         continue;
       }
     }
-    if (runs->size() >= kReadDepth && *bytes + format.bytes > kReadBytes) {
-      return;
-    }
+    if (i > begin && (!has_room || runs->size() == kRunsTogether)) return;
     runs->push_back({segment, page, 1, i, i + 1});
     *bytes += format.bytes;
     ++counters_.pages_read;
@@ -216,7 +213,7 @@ void DiskLog::ListRuns(const std::vector<Located>& located, size_t begin,
 }
 
 std::unique_ptr<DiskLog::Pages> DiskLog::StartReading(
-    const std::vector<Located>& located, size_t begin, bool in_background) {
+    const std::vector<Located>& located, size_t begin) {
   if (begin == located.size()) return nullptr;
   auto pages = std::make_unique<Pages>();
   size_t bytes = 0;
@@ -229,21 +226,14 @@ std::unique_ptr<DiskLog::Pages> DiskLog::StartReading(
     pages->requests.push_back(RequestFor(run.segment, run.page, run_bytes, to));
     to += run_bytes;
   }
-  const auto read = [io = io_.get(), requests = pages->requests.data(),
-                     n = pages->requests.size()] {
-    return ReadTimed(io, requests, n);
-  };
-  // Deferred, the read waits for CopyRows.
-  pages->took =
-      in_background
-          ? std::async(std::launch::async | std::launch::deferred, read)
-          : std::async(std::launch::deferred, read);
+  pages->reading =
+      io_->StartReading(pages->requests.data(), pages->requests.size());
   return pages;
 }
 
 bool DiskLog::CopyRows(const Item* items, const std::vector<Located>& located,
                        Pages* pages, size_t floats, DiskError* error) {
-  const std::chrono::nanoseconds took = pages->took.get();
+  const std::chrono::nanoseconds took = WaitTimed(pages->reading.get());
   Initials initials;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -54,7 +54,8 @@ std::unique_ptr<OrderedReader::Batch> OrderedReader::Start(const Wanted* wanted,
       std::async(std::launch::async | std::launch::deferred,
                  [io = log_.io_.get(), requests = batch->requests.data(),
                   n_requests = batch->requests.size()] {
-                   return DiskLog::ReadTimed(io, requests, n_requests);
+                   return DiskLog::WaitTimed(
+                       io->StartReading(requests, n_requests).get());
                  });
   return batch;
 }

@@ -200,9 +200,14 @@ bool DiskTier::PutBack(For whom, int number, const DiskLog::Item* items,
   for (size_t i = 0; i < n; ++i) {
     if (i + kFetched < n) shard.Prefetch(items[i + kFetched].key);
     const EntryRef entry = shard.Find(items[i].key);
-    // Unless another step brought it in or erased it. It may have been moved,
-    // but it is the row that was read: held keys are not spilled.
-    if (!entry.found() || !entry.is_spilled()) continue;
+    // Unless another step or batch brought it in, or it was erased. It may have
+    // been moved, but it is the row that was read: held keys are not spilled.
+    if (!entry.found() || !entry.is_spilled()) {
+      if (whom == For::kBatchAhead && entry.found() && entry.in_memory()) {
+        ahead_.Spare(number, entry.row());
+      }
+      continue;
+    }
     // Others may have been brought in, trained and spilled since. A pinned
     // place is not used anew, so the row there is the one that was read.
     if (whom == For::kBatchAhead && entry.place() != items[i].place) continue;
@@ -237,7 +242,6 @@ void DiskTier::BringInKeys(const int64_t* keys, size_t n) {
 
 bool DiskTier::BringInAhead(const std::vector<KeySpan>& lists, uint32_t batches,
                             DiskError* error) {
-  const std::lock_guard<std::mutex> lock(ahead_mutex_);
   // First: batches that never reach a step must not fill the memory.
   if (!SpillExcess(error)) return false;
   try {

@@ -11,8 +11,9 @@
 // A mark on a row that was freed since, or that another key has got, spares
 // that row for a while. That costs memory for some rows and nothing else.
 //
-// Thread rule: any thread may call any method at any time, but Begin and the
-// calls of Spare for its batch are one thread's at a time.
+// Thread rule: any thread may call any method at any time. If a batch comes
+// while rows of the one before it are being spared, some of these rows have the
+// number of the new one.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_ROWS_AHEAD_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_ROWS_AHEAD_H_
 

@@ -2,7 +2,7 @@
 // How close does DiskLog come to the limit of its disk?
 //
 // In turn, and over the same pages of the same file: random reads of 4 KiB by
-// 64 threads that call pread, by io_uring with 64 reads in flight, and of rows
+// 64 threads that call pread, by io_uring with 256 reads in flight, and of rows
 // (16 floats and one slot) by DiskLog with each reader. The disk's limit is the
 // faster of the first two. Then 1 MiB writes by pwrite and by DiskLog. A figure
 // is a median over rounds; wall time for speeds, CPU time of the process for

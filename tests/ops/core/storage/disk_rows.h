@@ -30,11 +30,10 @@ class FaultyIo : public DiskIo {
   };
   explicit FaultyIo(Faults* faults) : faults_(*faults) {}
 
-  void Read(ReadRequest* requests, size_t n) override {
-    DiskIo::Read(requests, n);
-    for (size_t i = 0; i < n; ++i) {
-      if (Fails(&faults_.reads)) requests[i].result = -faults_.error;
-    }
+  std::unique_ptr<Reading> StartReading(ReadRequest* requests,
+                                        size_t n) override {
+    return std::make_unique<FaultyReading>(
+        this, DiskIo::StartReading(requests, n), requests, n);
   }
   int Write(int file, const void* from, size_t bytes,
             uint64_t offset) override {
@@ -43,6 +42,22 @@ class FaultyIo : public DiskIo {
   }
 
  private:
+  struct FaultyReading : public Reading {
+    FaultyReading(FaultyIo* of, std::unique_ptr<Reading> right,
+                  ReadRequest* requests, size_t n)
+        : io(*of), reading(std::move(right)), begin(requests), size(n) {}
+    void Wait() override {
+      reading->Wait();
+      for (size_t i = 0; i < size; ++i) {
+        if (Fails(&io.faults_.reads)) begin[i].result = -io.faults_.error;
+      }
+    }
+    FaultyIo& io;
+    const std::unique_ptr<Reading> reading;
+    ReadRequest* const begin;
+    const size_t size;
+  };
+
   static bool Fails(std::atomic<int>* countdown) {
     if (*countdown < 0) return false;
     if (*countdown == 0) return true;

@@ -57,9 +57,10 @@ TEST(EveryKeyIsLegal) {
 class CountingIo : public DiskIo {
  public:
   explicit CountingIo(size_t* requests) : requests_(*requests) {}
-  void Read(ReadRequest* requests, size_t n) override {
+  std::unique_ptr<Reading> StartReading(ReadRequest* requests,
+                                        size_t n) override {
     requests_ += n;
-    DiskIo::Read(requests, n);
+    return DiskIo::StartReading(requests, n);
   }
 
  private:

@@ -8,7 +8,7 @@
 //   1. A share of the rows in memory. Resident set against what was allowed.
 //      Then steps: CPU time of the process beyond that of the same step in a
 //      table without a tier, by miss, and misses by second of Reserve, against
-//      random reads of 4 KiB pages of a file, 64 at a time, by the better of
+//      random reads of 4 KiB pages of a file, many at a time, by the better of
 //      io_uring and threads.
 //   2. Reading all rows in the order of a save against reading a file in
 //      sequence, 1 MiB at a time.
