@@ -7,12 +7,14 @@ checkpoint at the start of the chain and then every delta in order.
 """
 
 import os
-from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, TypeVar
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.files import Signature, identity_of, signature_of
 from rec_estimator.checkpoint.format.bundle import Bundle, Compare, Index
+
+_Index = TypeVar("_Index", bound=Index)
 
 
 class Parent(NamedTuple):
@@ -22,7 +24,7 @@ class Parent(NamedTuple):
     identity: Optional[str]  # Of its index; None in deltas of older releases.
 
 
-def check_chain(prefix: str, compare: Optional[Compare] = None) -> None:
+def check_chain(prefix: str, compare: Optional[Compare] = None) -> Index:
     """Checks a checkpoint, and those it builds on, before a restore changes anything.
 
     Checks the structure of every index, the lengths of all data files and the checksums of small
@@ -34,12 +36,19 @@ def check_chain(prefix: str, compare: Optional[Compare] = None) -> None:
       compare: Compares the checksums of large tensors. None: they are compared when they are
         restored.
 
+    Returns:
+      The index of the checkpoint.
+
     Raises:
       tf.errors.NotFoundError: A parent checkpoint is missing.
       tf.errors.DataLossError: A checkpoint is damaged, or a parent was overwritten or exchanged.
     """
-    for checkpoint in _chain(prefix):
-        Bundle(checkpoint).check_files(compare)
+    first: Optional[Index] = None
+    for checkpoint in _chain(prefix, Bundle):
+        checkpoint.check_files(compare)
+        first = first or checkpoint
+    assert first is not None
+    return first
 
 
 def check_parents(prefix: str) -> None:
@@ -50,17 +59,18 @@ def check_parents(prefix: str) -> None:
       tf.errors.DataLossError: The name of a parent is damaged, or a parent was overwritten or
         exchanged.
     """
-    for _ in _chain(prefix):
+    for _ in _chain(prefix, Index):
         pass
 
 
-def _chain(prefix: str) -> Iterator[str]:
+def _chain(prefix: str, read: Callable[[str], _Index]) -> Iterator[_Index]:
     """Yields a checkpoint and its parents, each after it was checked to be the parent."""
     seen: Set[str] = set()
     while prefix not in seen:
         seen.add(prefix)
-        yield prefix
-        parent = _read_parent(prefix)
+        index = read(prefix)
+        yield index
+        parent = _parent_in(index)
         if parent is None:
             return
         _check_parent(prefix, parent)
@@ -108,7 +118,7 @@ class Deltas:
         known = self._parents.get(prefix)
         if known is None or known[0] != signature:
             try:
-                parent = _read_parent(prefix)
+                parent = _parent_in(Index(prefix))
             except (tf.errors.OpError, OSError, ValueError):
                 parent = None  # It is damaged, or was just removed: restoring it reports that.
             known = self._parents[prefix] = (signature, parent)
@@ -158,9 +168,9 @@ class Family(NamedTuple):
         return False
 
 
-def _read_parent(prefix: str) -> Optional[Parent]:
+def _parent_in(index: Index) -> Optional[Parent]:
     """Returns the parent of a delta, None of a full checkpoint. All tables have the same."""
-    index = Index(prefix)
+    prefix = index.prefix
     for name in index.names:
         shard, _, suffix = name.rpartition("-")
         if suffix not in ("delta_of", "delta_of_index", "keys_erased"):

@@ -283,10 +283,11 @@ class Saver(tf.train.Saver):
         paths.check_restore_path(prefix)
         signature = files.signature_of(prefix)
         with paths.failing_for_good(prefix, sess, tf.errors.DataLossError):
-            if signature is not None:  # Otherwise it is of TensorFlow's V1 format.
-                deltas.check_chain(prefix, self._compare_in(sess))
+            index = None  # Of TensorFlow's V2 format.
+            if signature is not None:
+                index = deltas.check_chain(prefix, self._compare_in(sess))
                 if self._ops is not None and not self._reshapes:
-                    var_lists.check_shapes(prefix, self._ops.shapes)
+                    var_lists.check_shapes(index, self._ops.shapes)
             _chains.pop(sess, None)
             self._current = None
             super().restore(sess, save_path)
@@ -295,9 +296,9 @@ class Saver(tf.train.Saver):
             if self._ops is not None:
                 sess.run(self._ops.reloads)
             step = find_global_step(sess.graph)
-            if signature is None or step is None:
+            if signature is None or index is None or step is None:
                 return
-            number = Index(prefix).read_integer(step.op.name)
+            number = index.read_integer(step.op.name)
             if number is not None:
                 self._current = _Current(weakref.ref(sess), _Saved(prefix, signature), number)
 

@@ -53,13 +53,13 @@ def check_not_imported(var_list: Any) -> None:
             )
 
 
-def check_shapes(prefix: str, shapes: Mapping[str, Sequence[int]]) -> None:
+def check_shapes(index: Index, shapes: Mapping[str, Sequence[int]]) -> None:
     """Checks that a checkpoint has the shapes of variables before a restore changes anything.
 
     A resource variable takes any tensor that TensorFlow's ops restore, and then has its shape.
 
     Args:
-      prefix: Prefix of a checkpoint of TensorFlow's V2 format.
+      index: Of a checkpoint of TensorFlow's V2 format.
       shapes: {name in the checkpoint: shape of the whole variable}. A name that the checkpoint
         lacks is left to TensorFlow.
 
@@ -67,14 +67,13 @@ def check_shapes(prefix: str, shapes: Mapping[str, Sequence[int]]) -> None:
       tf.errors.InvalidArgumentError: A tensor has another shape. TensorFlow raises the same for
         variables without resources.
     """
-    index = Index(prefix)
     for name, shape in shapes.items():
         if name not in index.names:
             continue
         stored = list(index.tensor(name).shape)
         if stored != list(shape):
             message = (
-                f"tensor {name!r} of checkpoint {prefix} must have the shape of the variable, "
+                f"tensor {name!r} of checkpoint {index.prefix} must have the shape of the variable, "
                 f"{list(shape)}, got {stored}; restore a checkpoint of this model, or make the "
                 "Saver with reshape=True"
             )

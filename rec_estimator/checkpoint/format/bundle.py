@@ -214,6 +214,7 @@ class Bundle(Index):
         sizes: Dict[int, int] = {}
         large: Dict[str, List[ByteRange]] = {}
         for tensor in self.tensors.values():
+            is_small = tensor.nbytes <= _SMALL
             for part in tensor.ranges:
                 entry = part.entry
                 path = self._data_file(entry.shard_id)
@@ -226,7 +227,7 @@ class Bundle(Index):
                         f"tensor {tensor.name!r} must be in bytes [{entry.offset}, {end}), got a "
                         f"file of {size} bytes",
                     )
-                if part.is_plain and tensor.nbytes <= _SMALL:
+                if part.is_plain and is_small:
                     for _ in self.read(part):
                         pass
                 elif part.is_plain:
