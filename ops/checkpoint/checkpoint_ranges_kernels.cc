@@ -99,14 +99,15 @@ class CheckpointRangesMatchOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, offsets.shape(), &matches));
 
-    std::unique_ptr<RandomAccessFile> file;
-    OP_REQUIRES_OK(context, Env::Default()->NewRandomAccessFile(
-                                path.scalar<tstring>()(), &file));
     std::vector<Status> statuses(n);
     bool* const out = matches->flat<bool>().data();
     const int64_t* stored = checksums.flat<int64_t>().data();
     IntraOpThreads(context)(n, most, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
+      // The system reads ahead of each opened file, so each thread opens one.
+      std::unique_ptr<RandomAccessFile> file;
+      statuses[begin] = Env::Default()->NewRandomAccessFile(
+          path.scalar<tstring>()(), &file);
+      for (int64_t i = begin; i < end && file != nullptr; ++i) {
         statuses[i] =
             CompareRange(*file, begins[i], bytes[i], stored[i], out + i);
       }

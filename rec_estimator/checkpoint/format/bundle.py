@@ -237,6 +237,7 @@ class Bundle(Index):
         if compare is None:
             return
         for path, parts in large.items():
+            parts.sort(key=lambda part: part.entry.offset)  # A disk is fastest in sequence.
             matches = compare(path, [part.entry for part in parts])
             damaged = next((part for part, match in zip(parts, matches) if not match), None)
             if damaged is not None:
