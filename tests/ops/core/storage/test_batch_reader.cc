@@ -44,20 +44,32 @@ class NumberedPages {
 
   // Reads n pages in a scattered order and checks them.
   void Check(BatchReader* reader, size_t n) const {
-    const DiskMemory memory(n * kDiskBlock);
-    std::vector<ReadRequest> requests;
-    for (size_t i = 0; i < n; ++i) {
-      requests.push_back({file_, kDiskBlock, i * 101 % kPages * kDiskBlock,
-                          memory.get() + i * kDiskBlock, 0});
-    }
-    reader->Read(requests.data(), n);
-    for (size_t i = 0; i < n; ++i) {
-      EXPECT_EQ(requests[i].result, int64_t{kDiskBlock});
-      uint64_t page;
-      std::memcpy(&page, requests[i].to, sizeof(page));
-      EXPECT_EQ(page, i * 101 % kPages);
-    }
+    Scattered pages(*this, n);
+    reader->Read(pages.requests.data(), n);
+    pages.Check();
   }
+
+  // Requests for n pages in a scattered order, and memory for them.
+  struct Scattered {
+    Scattered(const NumberedPages& pages, size_t n) : memory(n * kDiskBlock) {
+      for (size_t i = 0; i < n; ++i) {
+        requests.push_back({pages.file_, kDiskBlock, NumberOf(i) * kDiskBlock,
+                            memory.get() + i * kDiskBlock, 0});
+      }
+    }
+    static uint64_t NumberOf(size_t i) { return i * 101 % kPages; }
+    void Check() const {
+      for (size_t i = 0; i < requests.size(); ++i) {
+        EXPECT_EQ(requests[i].result, int64_t{kDiskBlock});
+        uint64_t page;
+        std::memcpy(&page, requests[i].to, sizeof(page));
+        EXPECT_EQ(page, NumberOf(i));
+      }
+    }
+
+    DiskMemory memory;
+    std::vector<ReadRequest> requests;
+  };
 
  private:
   Folder folder_;
@@ -91,6 +103,28 @@ TEST(EveryPageIsReadOnceWhateverTheSizeOfTheBatch) {
   ForEachReader([&](BatchReader* reader) {
     for (const size_t n : {0, 1, 2, 31, 32, 33, 64, 1000}) {
       pages.Check(reader, n);
+    }
+  });
+}
+
+TEST(ReadingsOfAThreadOverlapAndEndInAnyOrder) {
+  const NumberedPages pages;
+  ForEachReader([&](BatchReader* reader) {
+    for (const size_t n : {1, 2, 100, 700}) {
+      NumberedPages::Scattered first(pages, n), second(pages, 300),
+          third(pages, n);
+      {
+        const auto reading = reader->Start(first.requests.data(), n);
+        const auto next = reader->Start(second.requests.data(), 300);
+        const auto unawaited = reader->Start(third.requests.data(), n);
+        next->Wait();
+        second.Check();
+        pages.Check(reader, 40);
+        reading->Wait();
+        reading->Wait();  // Again, which does nothing.
+        first.Check();
+      }
+      third.Check();
     }
   });
 }
