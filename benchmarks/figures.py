@@ -216,6 +216,11 @@ def model_speed() -> str:
     return table(*speed_figures.models(_models()))
 
 
+def models_profile() -> str:
+    """docs/core_measurements.md: where the CPU time of whole models goes."""
+    return table(*speed_figures.models_profile(result("profile_models")))
+
+
 def _models() -> List[Dict[str, Any]]:
     return [result("bench_models"), result("bench_models_newest")]
 
@@ -277,17 +282,21 @@ def filter_sweep() -> str:
 def checkpoint() -> str:
     """docs/checkpoints.md: speed and memory of a save and a restore."""
     found = result("bench_checkpoint")
-    return table(
-        ["", "speed of a plain file of that size", "memory beyond the table"],
-        [
-            [
-                words,
-                f"{found['ratios'][what]:.2f}",
-                f"{found['memory'][what]['beyond'] / 2**20:.0f} MiB",
-            ]
-            for words, what in (("save", "save"), ("restore, nothing cached", "restore"))
-        ],
-    )
+    whats = {
+        "save": "save",
+        "restore": "restore, nothing cached",
+        "restore, cached": "restore, all cached",
+        "restore over rows": "restore over rows, nothing cached",
+    }
+    size = found["bytes"] / 1e6
+    rows = []
+    for what, words in whats.items():
+        seconds = statistics.median(found["seconds"][what]["saver"])
+        memory = found["memory"].get(what)
+        beyond = "" if memory is None else f"{memory['beyond'] / 2**20:.0f} MiB"
+        rows.append([words, f"{size / seconds:,.0f}", f"{found['ratios'][what]:.2f}", beyond])
+    header = ["", "MB/s", "of the speed of a plain file", "memory beyond the table"]
+    return table(header, rows)
 
 
 def growth() -> str:
@@ -503,6 +512,7 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "step-lists": step_lists,
     "group-lookups": group_lookups,
     "models": models,
+    "models-profile": models_profile,
     "model-speed": model_speed,
     "storage": storage,
     "storage-ahead": storage_ahead,

@@ -68,12 +68,14 @@ def _samples(pid: int, file: str) -> List[Tuple[str, str]]:
     """(library, function) of each sample of a process."""
     record = ["perf", "record", "-q", "-F", "997", "-p", str(pid), "-o", file]
     subprocess.run([*record, "--", "sleep", str(SECONDS)], check=True, capture_output=True)
-    script = ["perf", "script", "-i", file, "-F", "sym,dso"]
+    script = ["perf", "script", "-i", file, "-F", "ip,sym,dso"]
     lines = subprocess.run(script, check=True, capture_output=True, text=True).stdout.splitlines()
     found = []
-    for line in filter(None, map(str.strip, lines)):
-        function, _, library = line.rpartition(" (")
+    for line in filter(None, map(str.strip, lines)):  # Address, function (library).
+        function, _, library = line.partition(" ")[2].rpartition(" (")
         found.append((library.rstrip(")"), function))
+    if not found:
+        raise RuntimeError("perf must print samples, got none; see `perf record` by hand")
     return found
 
 
@@ -85,7 +87,8 @@ def measure(model: str, batch: int, limit: int, rounds: int) -> Dict[str, Dict[s
     served = {}
     for engine in ENGINES:
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(model, engine, batch, limit, theirs))
+        arguments = (model, engine, batch, limit, theirs)
+        process = context.Process(target=_serve, args=arguments, daemon=True)
         process.start()
         ours.recv()
         served[engine] = (process, ours)
