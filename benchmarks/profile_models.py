@@ -36,8 +36,8 @@ def _group(library: str, function: str) -> str:
     """The group of a function, in a shared library as perf names it."""
     if "_rec_ops" in library:
         return "library"
-    is_generated = library.startswith(("[unknown]", "[JIT]", "//anon"))  # By oneDNN, as it runs.
-    if is_generated or any(word in function for word in PRODUCTS):
+    # oneDNN generates code without names as it runs.
+    if function == "[unknown]" or any(word in function for word in PRODUCTS):
         return "matrix products"
     if "kernel" in library:
         return "kernel"
