@@ -2,12 +2,14 @@
 #include "ops/core/table/disk_tier.h"
 
 #include <algorithm>
+#include <memory>
 #include <new>
-#include <unordered_set>
 #include <utility>
 
 #include "ops/core/base/float8.h"
 #include "ops/core/base/key_hash.h"
+#include "ops/core/base/parallel.h"
+#include "ops/core/table/packed_keys.h"
 
 namespace rec_estimator {
 namespace {
@@ -25,6 +27,27 @@ constexpr uint64_t kCompactedForRoom = 2;
 
 int ShardNumberOf(int64_t key) {
   return static_cast<int>(ShardOf(MixKey(key)));
+}
+
+// Throws std::bad_alloc.
+std::vector<int64_t> WithoutRepeats(const std::vector<KeySpan>& lists) {
+  size_t n = 0;
+  for (const KeySpan& list : lists) n += list.n;
+  std::vector<int32_t> positions(n);
+  std::vector<KeyList> same;  // Lists of one section.
+  size_t begin = 0;
+  for (const KeySpan& list : lists) {
+    same.push_back(
+        {list.keys, list.n, 0, KeyUse::kRead, positions.data() + begin});
+    begin += list.n;
+  }
+  KeyPacker packer;
+  if (!packer.Pack(same, 1, SerialFor)) throw std::bad_alloc();
+  std::vector<int64_t> packed(packer.words());
+  packer.Write(packed.data());
+  PackedKeys keys;
+  if (!keys.Open(packed.data(), packed.size(), 1)) throw std::bad_alloc();
+  return {keys[0].keys, keys[0].keys + keys[0].size()};
 }
 
 // Rows ahead of the one that is put back, whose buckets are fetched.
@@ -155,7 +178,7 @@ bool DiskTier::BringInFor(For whom, PinnedRows* pinned, DiskError* error) {
   std::vector<DiskLog::Item>& items = pinned->items();
   if (items.empty()) return true;
   const size_t floats = log_->row_floats();
-  std::vector<float> rows(items.size() * floats);
+  const std::unique_ptr<float[]> rows(new float[items.size() * floats]);
   for (size_t i = 0; i < items.size(); ++i) items[i].row = &rows[i * floats];
   const auto unread = std::partition(
       items.begin(), items.end(), [&](const DiskLog::Item& item) {
@@ -260,18 +283,15 @@ bool DiskTier::BringInAhead(const std::vector<KeySpan>& lists, uint32_t batches,
 
 void DiskTier::ListAhead(const std::vector<KeySpan>& lists,
                          PinnedRows* spilled) {
-  std::unordered_set<uint32_t> listed;  // Places.
-  for (const KeySpan& list : lists) {
-    shards_.Inspect(list.keys, list.n, [&](size_t i, EntryRef entry) {
-      if (!entry.found()) return;
-      const int64_t key = list.keys[i];
-      if (entry.in_memory()) {
-        ahead_.Spare(ShardNumberOf(key), entry.row());
-      } else if (entry.is_spilled() && listed.insert(entry.place()).second) {
-        spilled->Add(entry.place(), key);
-      }
-    });
-  }
+  const std::vector<int64_t> keys = WithoutRepeats(lists);
+  shards_.Inspect(keys.data(), keys.size(), [&](size_t i, EntryRef entry) {
+    if (!entry.found()) return;
+    if (entry.in_memory()) {
+      ahead_.Spare(ShardNumberOf(keys[i]), entry.row());
+    } else if (entry.is_spilled()) {
+      spilled->Add(entry.place(), keys[i]);
+    }
+  });
 }
 
 // ---------------------------------------------------------------------- spill

@@ -5,9 +5,10 @@
 //   RUN_ALL_TESTS()
 //
 // Tests run in order. A failed expectation is printed, and the test goes
-// on. `binary [part of a name]` runs the tests that contain it, and those of
-// SLOW_TEST run only then. The last line is "N passed, N failed"; the exit code
-// is 0 only if none failed.
+// on. `binary [part of a name]` runs the tests that contain it. Those of
+// SLOW_TEST run only then; those of TEST_OF_ONE_THREAD, in which TSan has
+// nothing to find, run under TSan only then. The last line is "N passed, N
+// failed"; the exit code is 0 only if none failed.
 #ifndef REC_ESTIMATOR_TESTS_OPS_CORE_TESTING_H_
 #define REC_ESTIMATOR_TESTS_OPS_CORE_TESTING_H_
 
@@ -28,11 +29,24 @@ namespace testing {
 constexpr unsigned kDeadline = 600;
 constexpr unsigned kSlowDeadline = 7200;
 
+enum class Kind { kUsual, kOfOneThread, kSlow };
+
 struct Test {
   const char* name;
   void (*body)();
-  bool is_slow;
+  Kind kind;
 };
+
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kUnderTsan = true;
+#else
+inline constexpr bool kUnderTsan = false;
+#endif
+
+inline bool RunsUnnamed(const Test& test) {
+  if (test.kind == Kind::kOfOneThread) return !kUnderTsan;
+  return test.kind == Kind::kUsual;
+}
 
 inline std::vector<Test>& Tests() {
   static std::vector<Test> tests;
@@ -46,8 +60,8 @@ inline std::atomic<int>& Failures() {
 }
 
 struct Registration {
-  Registration(const char* name, void (*body)(), bool is_slow) {
-    Tests().push_back({name, body, is_slow});
+  Registration(const char* name, void (*body)(), Kind kind) {
+    Tests().push_back({name, body, kind});
   }
 };
 
@@ -73,11 +87,11 @@ inline int RunAll(int argc, char** argv) {
   int passed = 0, failed = 0;
   for (const Test& test : Tests()) {
     if (argc > 1 && std::strstr(test.name, argv[1]) == nullptr) continue;
-    if (argc <= 1 && test.is_slow) continue;
+    if (argc <= 1 && !RunsUnnamed(test)) continue;
     std::printf("%s ", test.name);
     std::fflush(stdout);
     Failures() = 0;
-    alarm(test.is_slow ? kSlowDeadline : kDeadline);
+    alarm(test.kind == Kind::kSlow ? kSlowDeadline : kDeadline);
     test.body();
     alarm(0);
     const bool good = Failures() == 0;
@@ -91,13 +105,14 @@ inline int RunAll(int argc, char** argv) {
 }  // namespace testing
 }  // namespace rec_estimator
 
-#define REGISTER_TEST(name, is_slow)                                  \
+#define REGISTER_TEST(name, kind)                                     \
   static void Test##name();                                           \
   static const ::rec_estimator::testing::Registration register##name( \
-      #name, &Test##name, is_slow);                                   \
+      #name, &Test##name, ::rec_estimator::testing::Kind::kind);      \
   static void Test##name()
-#define TEST(name) REGISTER_TEST(name, false)
-#define SLOW_TEST(name) REGISTER_TEST(name, true)
+#define TEST(name) REGISTER_TEST(name, kUsual)
+#define TEST_OF_ONE_THREAD(name) REGISTER_TEST(name, kOfOneThread)
+#define SLOW_TEST(name) REGISTER_TEST(name, kSlow)
 
 #define EXPECT_TRUE(condition)                                 \
   do {                                                         \

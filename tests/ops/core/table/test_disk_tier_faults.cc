@@ -253,7 +253,7 @@ void ExpectRefusal(const TrainingStep::Outcome& outcome, const Pair& pair) {
   EXPECT_TRUE(Contains(outcome.message, "; check the disk"));
 }
 
-TEST(AReadThatFailsAnywhereInAStepChangesNothingAndPasses) {
+TEST_OF_ONE_THREAD(AReadThatFailsAnywhereInAStepChangesNothingAndPasses) {
   FaultyIo::Faults faults;
   Pair pair(&faults);
   int64_t version = 5;
@@ -279,7 +279,7 @@ TEST(AReadThatFailsAnywhereInAStepChangesNothingAndPasses) {
   EXPECT_TRUE(refusals >= 4);
 }
 
-TEST(AWriteThatFailsAnywhereInARunRefusesAStepAndPasses) {
+TEST_OF_ONE_THREAD(AWriteThatFailsAnywhereInARunRefusesAStepAndPasses) {
   int64_t refusals = 0;
   for (int n = 0; n < 4; ++n) {
     FaultyIo::Faults faults;

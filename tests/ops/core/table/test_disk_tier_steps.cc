@@ -125,7 +125,7 @@ void CompareFamilies(int operations, uint64_t seed,
   families.Check();
 }
 
-TEST(StepsOfSeveralTablesGiveTheBitsOfTablesInMemory) {
+TEST_OF_ONE_THREAD(StepsOfSeveralTablesGiveTheBitsOfTablesInMemory) {
   CompareFamilies(300, 1, SerialFor);
 }
 
