@@ -117,6 +117,7 @@ def models_profile(found: Dict[str, Any]) -> Table:
         for engine, words in (("stock", OTHERS["stock"]), ("single", OURS["single"])):
             of, floor = by_engine[engine]["groups"], by_engine["floor"]["groups"]
             beyond = [of.get(group, 0.0) - floor.get(group, 0.0) for group in (*groups, products)]
-            cells = [f"{ms:.1f}" for ms in (*beyond[:-1], sum(beyond[:-1]), beyond[-1])]
+            shown = (*beyond[:-1], sum(beyond[:-1]), beyond[-1])
+            cells = [f"{round(ms, 1) + 0:.1f}" for ms in shown]  # No "-0.0".
             rows.append([f"{MODELS[model]}, {words}", *cells])
     return ["CPU beyond the floor, ms a step", *groups, "sum", products], rows

@@ -105,8 +105,8 @@ class CheckpointRangesMatchOp : public OpKernel {
     IntraOpThreads(context)(n, most, [&](int64_t begin, int64_t end) {
       // The system reads ahead of each opened file, so each thread opens one.
       std::unique_ptr<RandomAccessFile> file;
-      statuses[begin] = Env::Default()->NewRandomAccessFile(
-          path.scalar<tstring>()(), &file);
+      statuses[begin] =
+          Env::Default()->NewRandomAccessFile(path.scalar<tstring>()(), &file);
       for (int64_t i = begin; i < end && file != nullptr; ++i) {
         statuses[i] =
             CompareRange(*file, begins[i], bytes[i], stored[i], out + i);

@@ -73,9 +73,9 @@ def check_shapes(index: Index, shapes: Mapping[str, Sequence[int]]) -> None:
         stored = list(index.tensor(name).shape)
         if stored != list(shape):
             message = (
-                f"tensor {name!r} of checkpoint {index.prefix} must have the shape of the variable, "
-                f"{list(shape)}, got {stored}; restore a checkpoint of this model, or make the "
-                "Saver with reshape=True"
+                f"tensor {name!r} of checkpoint {index.prefix} must have the shape of the "
+                f"variable, {list(shape)}, got {stored}; restore a checkpoint of this model, or "
+                "make the Saver with reshape=True"
             )
             raise tf.errors.InvalidArgumentError(None, None, message)
 

@@ -11,8 +11,7 @@ namespace rec_estimator {
 DiskIo::DiskIo(std::unique_ptr<BatchReader> reader)
     : reader_(std::move(reader)) {}
 
-std::unique_ptr<Reading> DiskIo::StartReading(ReadRequest* requests,
-                                              size_t n) {
+std::unique_ptr<Reading> DiskIo::StartReading(ReadRequest* requests, size_t n) {
   return reader_->Start(requests, n);
 }
 

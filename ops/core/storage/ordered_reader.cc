@@ -50,13 +50,12 @@ std::unique_ptr<OrderedReader::Batch> OrderedReader::Start(const Wanted* wanted,
         piece->segment, piece->page,
         piece->pages * piece->segment.format->bytes, piece->memory.get()));
   }
-  batch->took =
-      std::async(std::launch::async | std::launch::deferred,
-                 [io = log_.io_.get(), requests = batch->requests.data(),
-                  n_requests = batch->requests.size()] {
-                   return DiskLog::WaitTimed(
-                       io->StartReading(requests, n_requests).get());
-                 });
+  batch->took = std::async(
+      std::launch::async | std::launch::deferred,
+      [io = log_.io_.get(), requests = batch->requests.data(),
+       n_requests = batch->requests.size()] {
+        return DiskLog::WaitTimed(io->StartReading(requests, n_requests).get());
+      });
   return batch;
 }
 
