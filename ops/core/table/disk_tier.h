@@ -14,8 +14,7 @@
 // - The rows of a coming batch may be brought in before its step begins. They
 //   are spared until that step must have run (rows_ahead.h), and so are rows
 //   that are new, which the batches on their way could not ask for.
-// - A lookup reads spilled rows, many at a time, and leaves them where they
-// are.
+// - A lookup reads spilled rows, many at once, and leaves them where they are.
 //   It pins them under the lock and reads them after it. What it has read is
 //   kept for a while (recent_rows.h), so that a step does not read it again.
 // - After a step or an insertion, each shard that has more than its share of
