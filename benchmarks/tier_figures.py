@@ -36,7 +36,8 @@ def steps(found: Dict[str, Any]) -> Table:
 def ahead(found: Dict[str, Any]) -> Table:
     """Steps whose rows the dataset reads ahead, of bench_tiers_ahead.py, a net and keys a line.
 
-    A step that waits for the disk only, or for its net only, is as fast as reading ahead can be.
+    The last column: steps that wait only for the disk, as fast as without reading ahead, or only for
+    their net.
     """
     header = [
         "net",
@@ -45,7 +46,7 @@ def ahead(found: Dict[str, Any]) -> Table:
         "read by the step, ms",
         "read ahead, ms",
         "times as fast",
-        "at most",
+        "if all overlapped",
     ]
     rows = []
     for net, of_net in found["nets"].items():

@@ -283,8 +283,8 @@ class Saver(tf.train.Saver):
         paths.check_restore_path(prefix)
         signature = files.signature_of(prefix)
         with paths.failing_for_good(prefix, sess, tf.errors.DataLossError):
-            index = None  # Of TensorFlow's V2 format.
-            if signature is not None:
+            index = None
+            if signature is not None:  # Otherwise it is of TensorFlow's V1 format.
                 index = deltas.check_chain(prefix, self._compare_in(sess))
                 if self._ops is not None and not self._reshapes:
                     var_lists.check_shapes(index, self._ops.shapes)
@@ -296,7 +296,7 @@ class Saver(tf.train.Saver):
             if self._ops is not None:
                 sess.run(self._ops.reloads)
             step = find_global_step(sess.graph)
-            if signature is None or index is None or step is None:
+            if index is None or step is None:
                 return
             number = index.read_integer(step.op.name)
             if number is not None:

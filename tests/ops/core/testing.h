@@ -6,9 +6,9 @@
 //
 // Tests run in order. A failed expectation is printed, and the test goes
 // on. `binary [part of a name]` runs the tests that contain it. Those of
-// SLOW_TEST run only then; those of TEST_OF_ONE_THREAD, in which TSan has
-// nothing to find, run under TSan only then. The last line is "N passed, N
-// failed"; the exit code is 0 only if none failed.
+// SLOW_TEST run only then. So do those of TEST_WITHOUT_TSAN under TSan: they
+// take long there, and other tests run the same code with more threads. The
+// last line is "N passed, N failed"; the exit code is 0 only if none failed.
 #ifndef REC_ESTIMATOR_TESTS_OPS_CORE_TESTING_H_
 #define REC_ESTIMATOR_TESTS_OPS_CORE_TESTING_H_
 
@@ -29,7 +29,7 @@ namespace testing {
 constexpr unsigned kDeadline = 600;
 constexpr unsigned kSlowDeadline = 7200;
 
-enum class Kind { kUsual, kOfOneThread, kSlow };
+enum class Kind { kUsual, kWithoutTsan, kSlow };
 
 struct Test {
   const char* name;
@@ -44,7 +44,7 @@ inline constexpr bool kUnderTsan = false;
 #endif
 
 inline bool RunsUnnamed(const Test& test) {
-  if (test.kind == Kind::kOfOneThread) return !kUnderTsan;
+  if (test.kind == Kind::kWithoutTsan) return !kUnderTsan;
   return test.kind == Kind::kUsual;
 }
 
@@ -111,7 +111,7 @@ inline int RunAll(int argc, char** argv) {
       #name, &Test##name, ::rec_estimator::testing::Kind::kind);      \
   static void Test##name()
 #define TEST(name) REGISTER_TEST(name, kUsual)
-#define TEST_OF_ONE_THREAD(name) REGISTER_TEST(name, kOfOneThread)
+#define TEST_WITHOUT_TSAN(name) REGISTER_TEST(name, kWithoutTsan)
 #define SLOW_TEST(name) REGISTER_TEST(name, kSlow)
 
 #define EXPECT_TRUE(condition)                                 \

@@ -247,7 +247,7 @@ void CheckChurn(const Churn& churn) {
                                  "false_positive_probability"));
 }
 
-TEST_OF_ONE_THREAD(ChurnNeedsBoundedMemoryAtTheErrorRate) {
+TEST_WITHOUT_TSAN(ChurnNeedsBoundedMemoryAtTheErrorRate) {
   constexpr int64_t kPerLife = kNewKeys * kLife;
   for (const double p : {0.1, 0.01, 0.001}) {
     // One occurrence is one short of a row, also in cells of 16 bits.

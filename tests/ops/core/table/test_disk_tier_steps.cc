@@ -125,7 +125,7 @@ void CompareFamilies(int operations, uint64_t seed,
   families.Check();
 }
 
-TEST_OF_ONE_THREAD(StepsOfSeveralTablesGiveTheBitsOfTablesInMemory) {
+TEST_WITHOUT_TSAN(StepsOfSeveralTablesGiveTheBitsOfTablesInMemory) {
   CompareFamilies(300, 1, SerialFor);
 }
 
