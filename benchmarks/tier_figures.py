@@ -36,8 +36,8 @@ def steps(found: Dict[str, Any]) -> Table:
 def ahead(found: Dict[str, Any]) -> Table:
     """Steps whose rows the dataset reads ahead, of bench_tiers_ahead.py, a net and keys a line.
 
-    The last column: steps that wait only for the disk, as fast as without reading ahead, or only for
-    their net.
+    The last column is of steps that wait for the disk only, as they do without reading ahead, or
+    for their net only.
     """
     header = [
         "net",
