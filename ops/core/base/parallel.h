@@ -9,7 +9,8 @@
 namespace rec_estimator {
 
 // Runs work(begin, end) over a partition of [0, total), in any order and on any
-// threads, and returns when all of it is done. `cycles_per_unit` is the
+// threads, and returns when all of it is done. What work throws, if only one
+// thing of several, is thrown to the caller then. `cycles_per_unit` is the
 // estimated cost of one unit; from it the owner of the threads decides into how
 // many parts to split the loop. Kernels pass the intra-op pool of their device,
 // tests pass std::thread.

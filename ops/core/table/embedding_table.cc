@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <functional>
 #include <mutex>
 #include <new>
@@ -163,25 +162,16 @@ void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
   const int64_t blocks =
       static_cast<int64_t>((n + kLockBlock - 1) / kLockBlock);
   const int64_t per_key = 60 + dim_;  // Cycles.
-  std::mutex mutex;
-  std::exception_ptr failed;  // Guarded by mutex.
   const auto read = [&](int64_t block, int64_t end) {
-    try {
-      for (; block < end; ++block) {
-        const size_t at = static_cast<size_t>(block) * kLockBlock;
-        CopyValues(*shards_, *store_, tier_.get(), unknown, keys + at,
-                   std::min(kLockBlock, n - at), kAllShards,
-                   out + at * static_cast<size_t>(dim_), reserved, at);
-      }
-    } catch (...) {
-      // The threads of `parallel` need not expect exceptions.
-      const std::lock_guard<std::mutex> lock(mutex);
-      failed = std::current_exception();
+    for (; block < end; ++block) {
+      const size_t at = static_cast<size_t>(block) * kLockBlock;
+      CopyValues(*shards_, *store_, tier_.get(), unknown, keys + at,
+                 std::min(kLockBlock, n - at), kAllShards,
+                 out + at * static_cast<size_t>(dim_), reserved, at);
     }
   };
   // By reference: std::function would allocate memory for this closure.
   parallel(blocks, static_cast<int64_t>(kLockBlock) * per_key, std::cref(read));
-  if (failed != nullptr) std::rethrow_exception(failed);
 }
 
 std::shared_ptr<const FoundKeys> EmbeddingTable::LookupListed(

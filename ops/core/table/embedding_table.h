@@ -391,7 +391,7 @@ class EmbeddingTable {
     };
     // Replaces the contents of both vectors by the keys of buckets [begin,
     // end), ordered by bucket, then by key. One pass over the whole index per
-    // call.
+    // call. Throws std::bad_alloc.
     void List(int64_t begin_bucket, int64_t end_bucket,
               const ParallelFor& parallel, std::vector<Entry>* admitted,
               std::vector<Entry>* filtered) const;

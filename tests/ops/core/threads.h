@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ops/core/base/parallel.h"
@@ -57,6 +59,9 @@ class Threads {
     RunParts(&lock);
     done_.wait(lock, [this] { return running_ == 0; });
     work_ = nullptr;
+    if (thrown_ != nullptr) {
+      std::rethrow_exception(std::exchange(thrown_, nullptr));
+    }
   }
 
   // Runs parts until none is left. The lock is held except while a part runs.
@@ -68,8 +73,14 @@ class Threads {
       next_ = end;
       ++running_;
       lock->unlock();
-      work(begin, end);
+      std::exception_ptr thrown;
+      try {
+        work(begin, end);
+      } catch (...) {
+        thrown = std::current_exception();
+      }
       lock->lock();
+      if (thrown != nullptr) thrown_ = std::move(thrown);
       --running_;
     }
     if (running_ == 0) done_.notify_all();
@@ -94,7 +105,8 @@ class Threads {
   int64_t total_ = 0;
   int64_t next_ = 0;
   int64_t part_size_ = 1;
-  int running_ = 0;  // Parts that are running.
+  int running_ = 0;            // Parts that are running.
+  std::exception_ptr thrown_;  // By a part that has run.
   bool stopping_ = false;
   std::vector<std::thread> workers_;
 };

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <new>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -15,10 +16,12 @@
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/shard.h"
 #include "tests/ops/core/edges.h"
+#include "tests/ops/core/failing_new.h"
 #include "tests/ops/core/table/contents.h"
 #include "tests/ops/core/table/filters.h"
 #include "tests/ops/core/table/rules.h"
 #include "tests/ops/core/testing.h"
+#include "tests/ops/core/threads.h"
 
 namespace rec_estimator {
 namespace {
@@ -139,6 +142,30 @@ TEST(SnapshotListsAnyRangeOfBuckets) {
     whole.snapshot.List(step, step, SerialFor, &rows, &counts);
     EXPECT_EQ(rows.size() + counts.size(), 0u);
   }
+}
+
+TEST(AListWithoutMemoryThrowsOnTheThreadThatAsksForIt) {
+  EmbeddingTable table(1, 0.0f, FilterSpec{2, 1});
+  std::vector<int64_t> keys;
+  // Many of one bucket, whose sort needs memory as well.
+  for (int64_t i = 0; i < 1000; ++i) keys.insert(keys.end(), {i, 1000 * i});
+  EXPECT_TRUE(ApplyOnes(&table, keys));
+  const EmbeddingTable::Snapshot snapshot(table);
+  Threads threads(3);
+  const ParallelFor parallel = threads.parallel();
+  int64_t allocations = 0;
+  for (bool listed = false; !listed; ++allocations) {
+    std::vector<EmbeddingTable::Snapshot::Entry> rows, counts;
+    news_left = allocations;
+    try {
+      snapshot.List(0, kBuckets, parallel, &rows, &counts);
+      listed = true;
+    } catch (const std::bad_alloc&) {
+    }
+    news_left = -1;
+    if (listed) EXPECT_EQ(rows.size() + counts.size(), 1999u);
+  }
+  EXPECT_TRUE(allocations > 5);
 }
 
 TEST(ManyKeysOfABucketAreListedInOrderHoweverTheyLie) {
