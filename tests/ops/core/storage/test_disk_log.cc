@@ -129,7 +129,7 @@ TEST(ASegmentWithoutRowsIsNeverWritten) {
   rows.Check();
 }
 
-TEST(FilesStayBelowTwiceTheRowsAfterManyOverwrites) {
+TEST_WITHOUT_TSAN(FilesStayBelowTwiceTheRowsAfterManyOverwrites) {
   const Folder folder;
   DiskRows rows({{folder.path()}}, kPageRow);
   constexpr int64_t kRows = 256 * 24;
@@ -298,7 +298,7 @@ TEST(RowsThatWereWidenedEndWithTheInitialValuesOfThatTime) {
   EXPECT_EQ(log->row_floats(), size_t{103});
 }
 
-TEST(RowsOfAnyTwoWidthsKeepTheirPlaces) {
+TEST_WITHOUT_TSAN(RowsOfAnyTwoWidthsKeepTheirPlaces) {
   // Pages of different sizes: a segment of the wider rows could hold more.
   for (const size_t floats : {900, 1020, 1050, 1120, 1500, 2250}) {
     const Folder folder;

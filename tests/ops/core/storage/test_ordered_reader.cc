@@ -59,7 +59,7 @@ TEST(EachPageIsReadOnceIfThereIsMemoryForOneOfEachSegment) {
   EXPECT_TRUE(read_bytes(0) > 2 * written);
 }
 
-TEST(RowsOfEveryWidthAndOfListsOfEverySizeAreRight) {
+TEST_WITHOUT_TSAN(RowsOfEveryWidthAndOfListsOfEverySizeAreRight) {
   for (const size_t floats : {1, 33, 1022, 1023, 5000, 20000}) {
     const Folder folder;
     DiskRows rows({{folder.path()}}, floats);

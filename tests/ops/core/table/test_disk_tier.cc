@@ -68,7 +68,7 @@ TEST(PaddingAndFrozenKeysGiveTheBitsOfATableInMemory) {
                SerialFor);
 }
 
-TEST(RowsAboveAPageGiveTheBitsOfATableInMemory) {
+TEST_WITHOUT_TSAN(RowsAboveAPageGiveTheBitsOfATableInMemory) {
   CompareTwins(1100, {}, {}, Victims::kLeastCounted, AdagradLike(0.1f), 100,
                SerialFor);
 }

@@ -226,7 +226,7 @@ TEST(RepeatedlyErasedKeyIsListedOnce) {
 
 // A stream of keys that occur once. Every 30th step also trains keys that get
 // rows.
-TEST(EvictionByValueKeepsTheLastCountsInProportionToTheRows) {
+TEST_WITHOUT_TSAN(EvictionByValueKeepsTheLastCountsInProportionToTheRows) {
   constexpr int64_t kNew = 20000;
   for (const bool has_steps : {true, false}) {
     EmbeddingTable table(1, 0.0f, FilterSpec{3, 1});

@@ -552,7 +552,7 @@ TEST(RandomOperationsAgreeWithTheOracleWithACounterFilter) {
   RunTrials({{2, 1}, {3, 1}, {7, 2}, {40, 3}}, 20);
 }
 
-TEST(RandomOperationsAgreeWithTheOracleWithALargeBloomFilter) {
+TEST_WITHOUT_TSAN(RandomOperationsAgreeWithTheOracleWithALargeBloomFilter) {
   // So large that no two keys share all cells.
   RunTrials(
       {BloomFilter(2, 1, 1 << 20, 1e-6), BloomFilter(3, 1, 1 << 20, 1e-7),

@@ -363,7 +363,7 @@ TEST(RandomOperationsAgreeWithTheOraclePerOccurrence) {
   for (int dim : {1, 5, 8, 16, 33}) RandomOperations(dim, 0, true, ++seed);
 }
 
-TEST(RandomOperationsAgreeWithTheOracleForWideRows) {
+TEST_WITHOUT_TSAN(RandomOperationsAgreeWithTheOracleForWideRows) {
   RandomOperations(300, 1, false, 41);
   RandomOperations(4101, 0, false, 42);  // Sums do not fit the stack.
 }
