@@ -37,7 +37,8 @@ test-slow: library ## run the slow Python tests too
 WITHOUT_BEHAVIOR := fuzz training/test_cluster.py porting/test_scripts.py porting/test_migrating.py \
   ops/test_failing_allocations.py test_figures.py test_house_rules.py test_layers.py \
   test_packaging.py test_release_matrix.py ops/core ops/test_memory_limits.py tools \
-  checkpoint/test_saver_crash.py checkpoint/test_saver_limits.py test_soak.py test_soak_ps.py \
+  checkpoint/test_saver_crash.py checkpoint/test_saver_limits.py checkpoint/test_hostile_index.py \
+  _tensorflow/test_keras.py test_soak.py test_soak_ps.py \
   training/test_kubernetes.py model_zoo/test_data.py
 
 test-v1: library ## run the Python tests, all but the slow ones, after tf.disable_v2_behavior()

@@ -8,7 +8,7 @@ from fuzz.targets import SHARES
 
 from rec_estimator import _ops
 
-SEEDS = 150
+SEEDS = 80
 
 
 @pytest.mark.parametrize("target", sorted(SHARES))
