@@ -59,9 +59,11 @@ using Entries = std::vector<Snapshot::Entry>;
 // waits, and one is written. Of rows on disk, two more are being read.
 constexpr int64_t kChunkBytes = int64_t{2} << 20;
 
-// Memory for one list of keys: kListedBytes plus a share of the table's memory.
-// Each listing scans the whole index, so there should be few of them.
-constexpr int64_t kListedBytes = int64_t{24} << 20;
+// Memory for one list of keys, plus a share of the table's memory. Each listing
+// scans the whole index, so there should be few of them. A save may take 64 MiB
+// and 1 % in all; pages of rows on disk take up to 24 MiB and 0.25 % of it.
+constexpr int64_t kListedBytes = int64_t{44} << 20;
+constexpr int64_t kListedBytesBesidePages = int64_t{32} << 20;
 constexpr int64_t kListedShare = 200;  // 1/200 = 0.5 %.
 
 // What is saved of a table, and under which names.
@@ -142,9 +144,11 @@ class TableSave {
       const Snapshot::RowReader rows(snapshot, nullptr, 0, 1);
       TF_RETURN_IF_ERROR(SaveChunk({}, rows, 0, 0, 0, 0, with_row));
     }
-    const int64_t most =
-        (kListedBytes + resource_.table().memory_bytes() / kListedShare) /
-        static_cast<int64_t>(sizeof(Snapshot::Entry));
+    const EmbeddingTable& table = resource_.table();
+    const int64_t bytes =
+        table.tier() == nullptr ? kListedBytes : kListedBytesBesidePages;
+    const int64_t most = (bytes + table.memory_bytes() / kListedShare) /
+                         static_cast<int64_t>(sizeof(Snapshot::Entry));
     const auto listed = [&](int64_t begin, int64_t end) {
       return admitted[end] - admitted[begin] +
              snapshot.filtered_offsets()[end] -
