@@ -123,16 +123,16 @@ class Index:
                 while left:
                     chunk = np.frombuffer(file.read(min(left, CHUNK)), np.uint8)
                     if not len(chunk):
-                        raise _data_loss(path, f"it ends too early for {part.name!r}")
+                        raise _data_loss(path, f"it ends too early for {part.name}")
                     left -= len(chunk)
                     crc = crc32c(chunk, crc) if part.is_plain else crc
                     yield chunk
         except tf.errors.NotFoundError:
             raise _data_loss(path, "it is missing") from None
         except tf.errors.OutOfRangeError:  # It begins behind the end.
-            raise _data_loss(path, f"it ends too early for {part.name!r}") from None
+            raise _data_loss(path, f"it ends too early for {part.name}") from None
         if part.is_plain and masked(crc) != part.entry.crc32c:
-            raise _data_loss(path, f"the checksum of {part.name!r} does not match")
+            raise _data_loss(path, f"the checksum of {part.name} does not match")
 
     def read_string(self, name: str) -> str:
         """Returns the value of a string tensor of shape [] and at most 4 KiB.
@@ -153,7 +153,7 @@ class Index:
         data = b"".join(chunk.tobytes() for chunk in self.read(part))
         value = _string_of(data, part.entry.crc32c)
         if value is None:
-            raise _data_loss(path, f"the checksum of {name!r} does not match")
+            raise _data_loss(path, f"the checksum of tensor {name!r} does not match")
         return value.decode("utf-8", "backslashreplace")
 
     def read_integer(self, name: str) -> Optional[int]:
@@ -241,7 +241,7 @@ class Bundle(Index):
             matches = compare(path, [part.entry for part in parts])
             damaged = next((part for part, match in zip(parts, matches) if not match), None)
             if damaged is not None:
-                raise _data_loss(path, f"the checksum of {damaged.name!r} does not match")
+                raise _data_loss(path, f"the checksum of {damaged.name} does not match")
 
     def read_rows(self, name: str, rows: int) -> Iterator[np.ndarray]:
         """Yields a tensor of rank 1 in arrays of ``rows`` elements, the last one shorter."""

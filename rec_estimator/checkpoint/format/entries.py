@@ -31,14 +31,16 @@ class ByteRange(NamedTuple):
     """The bytes of a tensor, or of one of its slices, in a data file."""
 
     key: bytes  # In the index.
+    tensor: str  # The tensor's name.
     entry: BundleEntryProto
     begin: int  # First row of the slice, 0 for a tensor.
     is_plain: bool  # Whether the checksum is that of the bytes.
 
     @property
     def name(self) -> str:
-        """The key, for messages."""
-        return self.key.decode("utf-8", "backslashreplace")
+        """What messages call it."""
+        rows = f", rows from {self.begin} on" if is_slice(self.key) else ""
+        return f"tensor {self.tensor!r}{rows}"
 
 
 class StoredTensor(NamedTuple):
@@ -72,11 +74,12 @@ def tensor_of(entries: Dict[bytes, bytes], key: bytes, num_files: int) -> Stored
     Raises:
       DamagedIndexError: An entry contradicts itself. The message completes "tensor x must".
     """
+    name = key.decode()
     entry = _parse(entries, key)
     dtype = _dtype_of(entry)
     shape = _shape_of(entry)
     is_plain = dtype not in _NOT_PLAIN
-    header = ByteRange(key, entry, 0, is_plain)
+    header = ByteRange(key, name, entry, 0, is_plain)
     ranges = [header]
     if entry.slices:
         ranges = []
@@ -89,11 +92,12 @@ def tensor_of(entries: Dict[bytes, bytes], key: bytes, num_files: int) -> Stored
                     f"have slices of their own type and shape {list(lengths)}, got one of type "
                     f"{part.dtype} and shape {list(_shape_of(part))}"
                 )
-            ranges.append(ByteRange(slice_key, part, begins[0] if begins else 0, is_plain))
+            begin = begins[0] if begins else 0
+            ranges.append(ByteRange(slice_key, name, part, begin, is_plain))
         ranges.sort(key=lambda part: part.begin)
     for part in ranges:
         _check_place(part.entry, num_files)
-    tensor = StoredTensor(key.decode(), dtype, shape, header, ranges)
+    tensor = StoredTensor(name, dtype, shape, header, ranges)
     if is_plain and tensor.nbytes != _product(shape) * dtype.size:
         raise DamagedIndexError(
             f"take {_product(shape) * dtype.size} bytes for shape {list(shape)} of {dtype.name}, "
