@@ -160,9 +160,11 @@ class _Child:
     def _read_line(self, seconds: float) -> object:
         """The next message of the child, or what went wrong."""
         deadline = time.monotonic() + seconds
+        answers = select.poll()  # select() refuses the files of a process with a thousand others.
+        answers.register(self._process.stdout, select.POLLIN)
         while b"\n" not in self._pending:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._process.stdout], [], [], left)[0]:
+            if left <= 0 or not answers.poll(left * 1000):
                 return f"no answer within {seconds:g} s"
             read = os.read(self._process.stdout.fileno(), 1 << 16)
             if not read:
