@@ -354,6 +354,7 @@ class TableGroupLookupOp : public OpKernel {
     std::vector<Lookup> lookups(n);
     std::vector<TableReader> readers(n);
     std::vector<TensorShape> shapes(n);
+    OneKeyPerRow one_key_per_row;  // The inputs live as long as it does.
     for (int i = 0; i < n; ++i) {
       Lookup& lookup = lookups[i];
       OP_REQUIRES_OK(context, FindTable(context, tables[i], &lookup.table));
@@ -369,8 +370,9 @@ class TableGroupLookupOp : public OpKernel {
         lookup.one_key_per_row = true;
         OP_REQUIRES_OK(context, ValuesShape(keys[i], lookup.dim, &shapes[i]));
       } else {
-        OP_REQUIRES_OK(context, CheckSparse(names_[i], keys[i], indices[i],
-                                            dense_shapes[i], &lookup));
+        OP_REQUIRES_OK(context,
+                       CheckSparse(names_[i], keys[i], indices[i],
+                                   dense_shapes[i], &one_key_per_row, &lookup));
         OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
                                     {lookup.rows, lookup.dim}, &shapes[i]));
       }
@@ -405,7 +407,7 @@ class TableGroupLookupOp : public OpKernel {
   // Checks the SparseTensor of a lookup and stores its rows in `lookup`.
   static Status CheckSparse(const std::string& name, const Tensor& keys,
                             const Tensor& indices, const Tensor& dense_shape,
-                            Lookup* lookup) {
+                            OneKeyPerRow* one_key_per_row, Lookup* lookup) {
     if (!TensorShapeUtils::IsVector(keys.shape())) {
       return InvalidArgument("keys of lookup ", name,
                              " must be [n], got shape ",
@@ -432,7 +434,7 @@ class TableGroupLookupOp : public OpKernel {
     lookup->ids.indices = indices.flat<int64_t>().data();
     lookup->ids.n = lookup->n;
     lookup->ids.rank = indices.dim_size(1);
-    lookup->one_key_per_row = HasOneKeyPerRow(lookup->ids, lookup->rows);
+    lookup->one_key_per_row = (*one_key_per_row)(lookup->ids, lookup->rows);
     if (lookup->one_key_per_row) return Status();
     return CheckRowIds(lookup->ids, lookup->rows, name);
   }
@@ -458,6 +460,7 @@ class TableGroupLookupGradOp : public OpKernel {
 
     const int n = static_cast<int>(combiners_.size());
     std::vector<Spread> spreads(n);
+    OneKeyPerRow one_key_per_row;
     for (int i = 0; i < n; ++i) {
       OP_REQUIRES(context,
                   TensorShapeUtils::IsMatrix(indices[i].shape()) &&
@@ -476,7 +479,7 @@ class TableGroupLookupGradOp : public OpKernel {
       spreads[i].ids.n = indices[i].dim_size(0);
       spreads[i].ids.rank = indices[i].dim_size(1);
       spreads[i].one_key_per_row =
-          HasOneKeyPerRow(spreads[i].ids, grads[i].dim_size(0));
+          one_key_per_row(spreads[i].ids, grads[i].dim_size(0));
       if (spreads[i].one_key_per_row) continue;
       OP_REQUIRES_OK(context, CheckRowIds(spreads[i].ids, grads[i].dim_size(0),
                                           names_[i]));

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Kernel of padding_ops.cc.
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <mutex>
 
 #include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
@@ -17,6 +20,50 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
+// The indices of ids without any padding, which follow from the shape of the
+// ids. A model has many features of the same shape, so the last few are kept
+// for all of them: a step neither writes them again nor reads so much memory.
+class WholeIndices {
+ public:
+  // False: there are none of this shape.
+  static bool Find(const TensorShape& ids, Tensor* indices) {
+    Kept& kept = AllKept();
+    const std::lock_guard<std::mutex> lock(kept.mutex);
+    for (const One& one : kept.last) {
+      if (one.indices.NumElements() == 0 || one.ids != ids) continue;
+      *indices = one.indices;
+      return true;
+    }
+    return false;
+  }
+  static void Keep(const TensorShape& ids, const Tensor& indices) {
+    const size_t bytes = indices.TotalBytes();
+    if (bytes == 0 || bytes > kMostBytes) return;
+    Kept& kept = AllKept();
+    const std::lock_guard<std::mutex> lock(kept.mutex);
+    kept.last[kept.next++ % kKept] = {ids, indices};
+  }
+
+ private:
+  static constexpr size_t kKept = 8;
+  static constexpr size_t kMostBytes = size_t{1} << 20;
+
+  struct One {
+    TensorShape ids;
+    Tensor indices;
+  };
+  struct Kept {
+    std::mutex mutex;  // Guards the others.
+    std::array<One, kKept> last;
+    size_t next = 0;
+  };
+  // Never destroyed: threads may still run when the process ends.
+  static Kept& AllKept() {
+    static Kept* const kept = new Kept;
+    return *kept;
+  }
+};
+
 class IdsWithoutPaddingOp : public OpKernel {
  public:
   explicit IdsWithoutPaddingOp(OpKernelConstruction* context)
@@ -31,12 +78,17 @@ class IdsWithoutPaddingOp : public OpKernel {
     int64_t n = 0;
     for (int64_t i = 0; i < size; ++i) n += flat[i] != padding_;
 
-    TensorShape shape;
-    OP_REQUIRES_OK(context,
-                   TensorShape::BuildTensorShape({n, ids.dims()}, &shape));
-    Tensor* indices;
-    OP_REQUIRES_OK(context, context->allocate_output(0, shape, &indices));
-    WriteIndices(ids, indices->flat<int64_t>().data());
+    Tensor indices;
+    if (n < size || !WholeIndices::Find(ids.shape(), &indices)) {
+      TensorShape shape;
+      OP_REQUIRES_OK(context,
+                     TensorShape::BuildTensorShape({n, ids.dims()}, &shape));
+      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_INT64,
+                                                     shape, &indices));
+      WriteIndices(ids, indices.flat<int64_t>().data());
+      if (n == size) WholeIndices::Keep(ids.shape(), indices);
+    }
+    context->set_output(0, indices);
     if (n == size) {  // The same memory.
       Tensor values;
       OP_REQUIRES(context, values.CopyFrom(ids, TensorShape({n})),

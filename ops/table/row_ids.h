@@ -55,14 +55,26 @@ inline absl::Status CheckRowIds(const RowIds& ids, int64_t rows,
   return absl::Status();
 }
 
-// Whether each row i consists of key i alone.
-inline bool HasOneKeyPerRow(const RowIds& ids, int64_t rows) {
-  if (ids.n != rows) return false;
-  for (int64_t i = 0; i < ids.n; ++i) {
-    if (ids[i] != i) return false;
+// Tells of ids whether each row i consists of key i alone. Features without
+// padding often have the same ids, in the same memory, which are read once.
+class OneKeyPerRow {
+ public:
+  bool operator()(const RowIds& ids, int64_t rows) {
+    if (ids.n != rows) return false;
+    if (ids.indices == yes_.indices && ids.n == yes_.n &&
+        ids.rank == yes_.rank) {
+      return true;
+    }
+    for (int64_t i = 0; i < ids.n; ++i) {
+      if (ids[i] != i) return false;
+    }
+    yes_ = ids;
+    return true;
   }
-  return true;
-}
+
+ private:
+  RowIds yes_;  // The last ids of which it is true.
+};
 
 }  // namespace rec_estimator
 

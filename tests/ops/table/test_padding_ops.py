@@ -72,6 +72,23 @@ def test_ids_without_padding_keep_their_memory_and_are_not_overwritten():
     del indices
 
 
+def test_indices_that_are_kept_for_the_next_step_are_not_overwritten():
+    ids = tf.placeholder(tf.int64)
+    indices, _ = _ops.gen.rec_estimator_ids_without_padding(ids)
+    doubled = indices * 2  # Overwrites its input where nothing else reads it.
+    shapes = [(3, 2), (6,), (6, 1), (1, 6), (2, 3), (3, 2, 1), (2, 3, 1), (1, 2, 3), (3, 1, 2)] * 3
+    shapes.append((70_000, 1))  # Too large to be kept.
+    with tf.Session(config=config()) as session:
+        for shape in shapes:
+            expected = np.argwhere(np.ones(shape))
+            for fetch, factor in ((indices, 1), (doubled, 2), (indices, 1)):
+                found = session.run(fetch, {ids: np.zeros(shape, np.int64)})
+                np.testing.assert_array_equal(found, factor * expected)
+                found[...] = -5  # The caller's own memory.
+            some = np.arange(np.prod(shape)).reshape(shape) - 1
+            np.testing.assert_array_equal(session.run(indices, {ids: some}), expected[1:])
+
+
 def features(ids):
     sources = {"user": ids[:, 0], "item": ids, "weights": tf.cast(ids, tf.float32) / 4}
     return rec.features.lookup_features(
