@@ -29,18 +29,16 @@ class WholeIndices {
   static bool Find(const TensorShape& ids, Tensor* indices) {
     Kept& kept = AllKept();
     const std::lock_guard<std::mutex> lock(kept.mutex);
-    for (const One& one : kept.last) {
-      if (one.indices.NumElements() == 0 || one.ids != ids) continue;
-      *indices = one.indices;
-      return true;
-    }
-    return false;
+    const One* const one = kept.Find(ids);
+    if (one != nullptr) *indices = one->indices;
+    return one != nullptr;
   }
   static void Keep(const TensorShape& ids, const Tensor& indices) {
     const size_t bytes = indices.TotalBytes();
     if (bytes == 0 || bytes > kMostBytes) return;
     Kept& kept = AllKept();
     const std::lock_guard<std::mutex> lock(kept.mutex);
+    if (kept.Find(ids) != nullptr) return;  // Another op was faster.
     kept.last[kept.next++ % kKept] = {ids, indices};
   }
 
@@ -53,6 +51,13 @@ class WholeIndices {
     Tensor indices;
   };
   struct Kept {
+    const One* Find(const TensorShape& ids) const {
+      for (const One& one : last) {
+        if (one.indices.NumElements() > 0 && one.ids == ids) return &one;
+      }
+      return nullptr;
+    }
+
     std::mutex mutex;  // Guards the others.
     std::array<One, kKept> last;
     size_t next = 0;
