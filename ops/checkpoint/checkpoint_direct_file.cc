@@ -10,10 +10,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -36,6 +40,9 @@ using ::tensorflow::WritableFile;
 constexpr size_t kBlock = 4096;
 // Bytes of a write; larger ones are not faster.
 constexpr size_t kBufferBytes = size_t{1} << 20;
+// One that is filled, one that is written, and others that wait, so that the
+// disk is busy while the checkpoint's next rows are gathered.
+constexpr size_t kBuffers = 4;
 static_assert(kBufferBytes >= kPageAlignedBytes, "direct writes need it");
 
 // Copies to memory that only a disk reads. Stores that bypass the caches do not
@@ -59,16 +66,24 @@ void StreamCopy(const char* from, size_t n, char* to) {
   std::memcpy(to, from, n);
 }
 
+// One thread calls the methods; another one, which the first full buffer
+// starts, writes.
 class DirectFile : public WritableFile {
  public:
   explicit DirectFile(const std::string& name) : name_(name) {}
   ~DirectFile() override {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      no_more_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
     if (file_ >= 0) close(file_);
   }
 
   // False: this file system or this process cannot; another way may.
   bool Create() {
-    if (buffer_ == nullptr) return false;
+    if (buffers_ == nullptr) return false;
     file_ =
         open(name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_DIRECT,
              S_IRUSR | S_IWUSR | S_IRGRP | S_IWGRP | S_IROTH | S_IWOTH);
@@ -79,10 +94,10 @@ class DirectFile : public WritableFile {
   Status Append(absl::string_view data) override {
     while (!data.empty()) {
       const size_t n = std::min(data.size(), kBufferBytes - buffered_);
-      StreamCopy(data.data(), n, buffer_ + buffered_);
+      StreamCopy(data.data(), n, Buffer(filled_) + buffered_);
       buffered_ += n;
       data.remove_prefix(n);
-      if (buffered_ == kBufferBytes) TF_RETURN_IF_ERROR(Flush());
+      if (buffered_ == kBufferBytes) TF_RETURN_IF_ERROR(StartNextBuffer());
     }
     return Status();
   }
@@ -90,14 +105,16 @@ class DirectFile : public WritableFile {
   // The last block, if it is not full, goes through the page cache and stays
   // buffered, to be written again when it is.
   Status Flush() override {
+    TF_RETURN_IF_ERROR(WaitForBuffers(0));
+    char* const buffer = Buffer(filled_);
     const size_t last = buffered_ % kBlock;
     const size_t full = buffered_ - last;
-    TF_RETURN_IF_ERROR(Write(buffer_, full));
-    std::memmove(buffer_, buffer_ + full, last);
+    TF_RETURN_IF_ERROR(Write(buffer, full));
+    std::memmove(buffer, buffer + full, last);
     buffered_ = last;
     if (last == 0) return Status();
     SetDirect(false);
-    TF_RETURN_IF_ERROR(Write(buffer_, last));
+    TF_RETURN_IF_ERROR(Write(buffer, last));
     written_ -= last;
     SetDirect(true);
     return Status();
@@ -117,6 +134,52 @@ class DirectFile : public WritableFile {
   }
 
  private:
+  char* Buffer(size_t number) const {
+    return buffers_ + number % kBuffers * kBufferBytes;
+  }
+
+  Status StartNextBuffer() {
+    // Env::StartThread would end the process if no thread can start.
+    try {
+      if (filled_ == 0) thread_ = std::thread([this] { WriteBuffers(); });
+    } catch (const std::system_error&) {
+    }
+    if (!thread_.joinable()) return Flush();
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ++filled_;
+    }
+    buffered_ = 0;
+    changed_.notify_all();
+    return WaitForBuffers(kBuffers - 1);
+  }
+
+  // Waits until at most `most` buffers are not written, or one cannot be.
+  Status WaitForBuffers(size_t most) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this, most] {
+      return filled_ - emptied_ <= most || !status_.ok();
+    });
+    return status_;
+  }
+
+  void WriteBuffers() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] {
+        return (emptied_ < filled_ && status_.ok()) || no_more_;
+      });
+      if (no_more_) return;
+      const char* const buffer = Buffer(emptied_);
+      lock.unlock();
+      const Status status = Write(buffer, kBufferBytes);
+      lock.lock();
+      status_ = status;
+      if (status.ok()) ++emptied_;
+      changed_.notify_all();
+    }
+  }
+
   Status Write(const char* data, size_t n) {
     while (n > 0) {
       const ssize_t result = pwrite(file_, data, n, written_);
@@ -148,11 +211,21 @@ class DirectFile : public WritableFile {
   const std::string name_;
   int file_ = -1;  // -1: not open.
   // In huge pages: a disk writes contiguous memory faster.
-  const ZeroedMemory memory_ = AllocateZeroed(kBufferBytes, Pages::kHuge);
-  char* const buffer_ = static_cast<char*>(memory_.get());
-  size_t buffered_ = 0;
+  const ZeroedMemory memory_ =
+      AllocateZeroed(kBuffers * kBufferBytes, Pages::kHuge);
+  char* const buffers_ = static_cast<char*>(memory_.get());
+  size_t buffered_ = 0;  // Bytes in the buffer that is filled.
+  // Of the thread, as long as not all buffers are written.
   off_t written_ = 0;
   bool is_direct_ = true;
+  std::thread thread_;
+
+  std::mutex mutex_;  // Guards what follows.
+  std::condition_variable changed_;
+  size_t filled_ = 0;   // Buffers so far,
+  size_t emptied_ = 0;  // and those of them that were written.
+  Status status_;       // Of the thread.
+  bool no_more_ = false;
 };
 
 class DirectFileSystem : public tensorflow::WrappedFileSystem {

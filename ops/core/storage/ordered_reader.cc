@@ -50,12 +50,8 @@ std::unique_ptr<OrderedReader::Batch> OrderedReader::Start(const Wanted* wanted,
         piece->segment, piece->page,
         piece->pages * piece->segment.format->bytes, piece->memory.get()));
   }
-  batch->took = std::async(
-      std::launch::async | std::launch::deferred,
-      [io = log_.io_.get(), requests = batch->requests.data(),
-       n_requests = batch->requests.size()] {
-        return DiskLog::WaitTimed(io->StartReading(requests, n_requests).get());
-      });
+  batch->reading =
+      log_.io_->StartReading(batch->requests.data(), batch->requests.size());
   return batch;
 }
 
@@ -150,7 +146,8 @@ bool OrderedReader::CopyRows(Batch* batch, DiskError* error) {
 
 bool OrderedReader::Finish(Batch* batch, DiskError* error) {
   if (!holds()) return CopyRows(batch, error);
-  const std::chrono::nanoseconds took = batch->took.get();
+  const auto took = DiskLog::WaitTimed(batch->reading.get());
+  batch->reading.reset();
   for (size_t i = 0; i < batch->unread.size(); ++i) {
     batch->unread[i]->result = batch->requests[i].result;
   }

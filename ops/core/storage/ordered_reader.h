@@ -12,13 +12,12 @@
 #ifndef REC_ESTIMATOR_OPS_CORE_STORAGE_ORDERED_READER_H_
 #define REC_ESTIMATOR_OPS_CORE_STORAGE_ORDERED_READER_H_
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <future>
 #include <memory>
 #include <vector>
 
+#include "ops/core/storage/batch_reader.h"
 #include "ops/core/storage/disk_error.h"
 #include "ops/core/storage/disk_log.h"
 #include "ops/core/storage/disk_memory.h"
@@ -26,8 +25,8 @@
 namespace rec_estimator {
 
 // Batches may be in any order, but pages are read once only if the rows of each
-// segment are wanted in the order of a checkpoint. One thread at a time uses
-// the object.
+// segment are wanted in the order of a checkpoint. One thread uses the object
+// and destroys batches that are not finished.
 class OrderedReader {
  public:
   struct Wanted {
@@ -114,8 +113,7 @@ struct OrderedReader::Batch {
   std::vector<std::unique_ptr<float[]>> copies;  // Of what is not in pieces.
   std::vector<Piece*> unread;
   std::vector<ReadRequest> requests;  // Of these pieces.
-  // Destroyed first: it waits for the read.
-  std::future<std::chrono::nanoseconds> took;
+  std::unique_ptr<Reading> reading;   // Destroyed first: it waits.
 };
 
 }  // namespace rec_estimator

@@ -118,14 +118,16 @@
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_EMBEDDING_TABLE_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_EMBEDDING_TABLE_H_
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ops/core/base/key_hash.h"
@@ -396,15 +398,16 @@ class EmbeddingTable {
               const ParallelFor& parallel, std::vector<Entry>* admitted,
               std::vector<Entry>* filtered) const;
     // Reads the rows of a list from its beginning to its end, those on disk
-    // many at a time and ahead of the caller. One thread calls Load; any thread
-    // may call Row until the next Load. A snapshot has one at a time.
+    // many at a time, on a thread of its own and ahead of the caller. One
+    // thread calls Load; any thread may call Row until the next Load. A
+    // snapshot has one at a time.
     class RowReader {
      public:
       // entries (n): as List made them, each with a row. They and the snapshot
       // outlive the object. step >= 1: entries that the caller reads at a time.
       // max_bytes: memory for rows on disk, if that is enough for a few steps.
       RowReader(const Snapshot& snapshot, const Entry* entries, size_t n,
-                size_t step, size_t max_bytes = size_t{9} << 20);
+                size_t step, size_t max_bytes = size_t{12} << 20);
       ~RowReader();
       // Gets ready for Row(i) with i in [begin, begin + step), and may forget
       // all else. Each call begins where the last one ended; the first one at
@@ -421,9 +424,16 @@ class EmbeddingTable {
       WindowPtr ListNext(WindowPtr memory);
       // The disk begins to read the rows of a window.
       void Start(Window* window) const;
-      // Starts ahead_ and makes the rows of a window ready, which was started
-      // before: on a thread of its own, as next_.
-      void Finish(WindowPtr window);
+      // Waits for the rows of the window that was started first.
+      void Finish(Window* window) const;
+      // On thread_.
+      void ReadAll();
+      void ReadWindows();
+      // Hands a window to the caller when it has taken the last one. False: it
+      // wants no more.
+      bool HandOver(WindowPtr window);
+      // Memory of a window that the caller no longer needs, or nullptr.
+      WindowPtr TakeUnused();
 
       const Snapshot& snapshot_;
       const Entry* const entries_;
@@ -433,9 +443,15 @@ class EmbeddingTable {
       const size_t max_rows_;  // On disk, of a window.
       size_t listed_ = 0;      // Entries of windows so far.
       WindowPtr now_;          // That the caller uses.
-      WindowPtr ahead_;        // That the disk reads.
-      // The window between them. Destroyed first: it waits for its thread.
-      std::future<WindowPtr> next_;
+      std::thread thread_;     // Not joinable: Load reads.
+
+      std::mutex mutex_;  // Guards what follows.
+      std::condition_variable changed_;
+      WindowPtr ready_;           // The one after now_.
+      WindowPtr unused_;          // The one before it.
+      std::exception_ptr error_;  // Of the thread.
+      bool all_ready_ = false;    // Nothing will be after ready_.
+      bool stopped_ = false;
     };
     // kChanged only: the erased keys, in ascending order. A key that came back
     // is also listed above, so a restore erases first.

@@ -4,9 +4,11 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <future>
+#include <exception>
 #include <mutex>
 #include <numeric>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -26,8 +28,8 @@ namespace rec_estimator {
 namespace {
 
 // A RowReader has the rows of so many windows: one that the caller uses, one
-// that is made ready, and one that the disk reads.
-constexpr size_t kWindows = 3;
+// that is ready, and two that the disk reads.
+constexpr size_t kWindows = 4;
 // Bytes that a row on disk takes while it is looked for, beside its floats.
 constexpr size_t kListedBytes = 64;
 // A window has at most so many times the entries whose rows it has memory for,
@@ -265,22 +267,79 @@ EmbeddingTable::Snapshot::RowReader::RowReader(const Snapshot& snapshot,
       max_rows_(max_bytes / kWindows /
                 (row_floats_ * sizeof(float) + kListedBytes)) {}
 
-EmbeddingTable::Snapshot::RowReader::~RowReader() = default;
+EmbeddingTable::Snapshot::RowReader::~RowReader() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
 
 void EmbeddingTable::Snapshot::RowReader::Load(size_t begin) {
   if (snapshot_.reader_ == nullptr) return;
   if (now_ != nullptr && begin < now_->end) return;
-  if (now_ == nullptr) {
-    WindowPtr first = ListNext(nullptr);
-    if (first == nullptr) return;
-    Start(first.get());
-    ahead_ = ListNext(nullptr);
-    Finish(std::move(first));
+  if (begin == 0) {
+    try {
+      thread_ = std::thread([this] { ReadAll(); });
+    } catch (const std::system_error&) {
+    }
   }
-  WindowPtr unused = std::exchange(now_, next_.get());
-  if (ahead_ == nullptr) return;
-  WindowPtr read = std::exchange(ahead_, ListNext(std::move(unused)));
-  Finish(std::move(read));
+  if (!thread_.joinable()) {
+    now_ = ListNext(std::move(now_));
+    if (now_ == nullptr) return;
+    Start(now_.get());
+    return Finish(now_.get());
+  }
+  std::unique_lock<std::mutex> lock(mutex_);
+  unused_ = std::move(now_);
+  changed_.wait(lock, [this] { return ready_ != nullptr || all_ready_; });
+  now_ = std::move(ready_);
+  if (now_ == nullptr && error_ != nullptr) std::rethrow_exception(error_);
+  changed_.notify_all();
+}
+
+void EmbeddingTable::Snapshot::RowReader::ReadAll() {
+  std::exception_ptr error;
+  try {
+    ReadWindows();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  error_ = error;
+  all_ready_ = true;
+  changed_.notify_all();
+}
+
+void EmbeddingTable::Snapshot::RowReader::ReadWindows() {
+  WindowPtr first, second;
+  const auto start_second = [&] {
+    second = ListNext(TakeUnused());
+    if (second != nullptr) Start(second.get());
+  };
+  start_second();
+  while (second != nullptr) {
+    first = std::move(second);
+    start_second();
+    Finish(first.get());
+    if (!HandOver(std::move(first))) return;
+  }
+}
+
+EmbeddingTable::Snapshot::RowReader::WindowPtr
+EmbeddingTable::Snapshot::RowReader::TakeUnused() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return std::move(unused_);
+}
+
+bool EmbeddingTable::Snapshot::RowReader::HandOver(WindowPtr window) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait(lock, [this] { return ready_ == nullptr || stopped_; });
+  if (stopped_) return false;
+  ready_ = std::move(window);
+  changed_.notify_all();
+  return true;
 }
 
 EmbeddingTable::Snapshot::RowReader::WindowPtr
@@ -323,18 +382,11 @@ void EmbeddingTable::Snapshot::RowReader::Start(Window* window) const {
   if (window->batch == nullptr) snapshot_.table_.tier_->ThrowError(error);
 }
 
-void EmbeddingTable::Snapshot::RowReader::Finish(WindowPtr window) {
-  next_ = std::async(
-      std::launch::async | std::launch::deferred,
-      [this, ahead = ahead_.get()](WindowPtr w) {
-        if (ahead != nullptr) Start(ahead);
-        DiskError error;
-        if (!snapshot_.reader_->Finish(w->batch.get(), &error)) {
-          snapshot_.table_.tier_->ThrowError(error);
-        }
-        return w;
-      },
-      std::move(window));
+void EmbeddingTable::Snapshot::RowReader::Finish(Window* window) const {
+  DiskError error;
+  if (!snapshot_.reader_->Finish(window->batch.get(), &error)) {
+    snapshot_.table_.tier_->ThrowError(error);
+  }
 }
 
 const float* EmbeddingTable::Snapshot::RowReader::Row(size_t i) const {
