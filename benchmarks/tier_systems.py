@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.bench_checkpoint import peak_during
 from benchmarks.bench_table import BATCH, DIM, FIELDS, LEARNING_RATE, fill_op
 
-STEPS = 3  # Of a round.
+STEPS = 10  # Of a round.
 WARM_UP = 30  # Steps of each distribution, so that its frequent rows are in memory.
 PART = 100_000  # Keys that are inserted at once.
 ROW_BYTES = 2 * DIM * 4  # The value and Adagrad's slot.

@@ -27,6 +27,7 @@
 #include <cstddef>
 #include <deque>
 #include <limits>
+#include <thread>
 #include <utility>
 
 namespace rec_estimator {
@@ -39,10 +40,20 @@ constexpr long kEnter = 426;
 // 6.1 on, and not in the headers of older ones.
 constexpr uint32_t kOneThread = (1u << 12) | (1u << 13);
 
-// Reads that a thread has in flight. A few dozen keep an SSD busy; the others
-// do so while the thread copies rows or waits for a core. No more than the
-// requests that a block device queues by default.
-constexpr uint32_t kDepth = 256;
+// Requests that Linux queues for a block device by default. Once the queue is
+// full, each read waits for a place: a seventh of a step's CPU time.
+constexpr uint32_t kQueue = 256;
+// Reads that keep an SSD busy.
+constexpr uint32_t kBusy = 32;
+
+// Reads that a thread has in flight, so that the threads of all cores fill the
+// queue. Those beyond kBusy keep the device busy while the thread copies rows
+// or waits for a core.
+uint32_t Depth() {
+  static const uint32_t depth = std::max(
+      kQueue / std::max(std::thread::hardware_concurrency(), 1u), kBusy);
+  return depth;
+}
 
 // Memory that the kernel shares with this process.
 class Mapping {
@@ -116,9 +127,9 @@ class Ring {
   }
 
   // Hands reads over and waits until `wanted` more are done. wanted: at most
-  // those that are not done, and kDepth.
+  // those that are not done, and Depth().
   void Enter(uint32_t wanted) {
-    while (in_flight_ < kDepth && !unsubmitted_.empty()) {
+    while (in_flight_ < Depth() && !unsubmitted_.empty()) {
       UringReading* const first = unsubmitted_.front();
       Push(first->next_++);
       if (first->next_ == first->end_) unsubmitted_.pop_front();
@@ -140,7 +151,7 @@ class Ring {
   bool Open(uint32_t flags) {
     io_uring_params params = {};
     params.flags = flags;
-    ring_ = static_cast<int>(syscall(kSetup, kDepth, &params));
+    ring_ = static_cast<int>(syscall(kSetup, Depth(), &params));
     if (ring_ < 0 || (params.features & IORING_FEAT_RW_CUR_POS) == 0) {
       return false;
     }
@@ -242,7 +253,8 @@ void UringReading::Wait() {
     // Half of the reads are waited for at once, which halves the system calls
     // and keeps the other half in flight.
     const auto n = std::count_if(unread_, end_, is_unread);
-    ring_.Enter(static_cast<uint32_t>(std::min<std::ptrdiff_t>(n, kDepth / 2)));
+    ring_.Enter(
+        static_cast<uint32_t>(std::min<std::ptrdiff_t>(n, Depth() / 2)));
   }
 }
 

@@ -32,7 +32,7 @@ TEST(KnownStringsHaveTheValuesOfTheStandard) {
 }
 
 TEST(EveryLengthAndAlignmentMatchesTheBitwiseDefinition) {
-  std::vector<unsigned char> bytes(20000);
+  std::vector<unsigned char> bytes(25000);
   uint32_t random = 1;
   for (unsigned char& byte : bytes) {
     random = random * 1664525 + 1013904223;
@@ -45,7 +45,7 @@ TEST(EveryLengthAndAlignmentMatchesTheBitwiseDefinition) {
   for (size_t n = 0; n < 70; ++n) check(0, n % 9, n);
   // Around one, two and three blocks of three lanes.
   for (const size_t blocks : {1, 2, 3, 6}) {
-    for (size_t n = 3072 * blocks - 17; n < 3072 * blocks + 17; ++n) {
+    for (size_t n = 4080 * blocks - 17; n < 4080 * blocks + 17; ++n) {
       check(random + static_cast<uint32_t>(n), n % 8, n);
     }
   }
