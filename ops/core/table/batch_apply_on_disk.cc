@@ -2,6 +2,7 @@
 // Implements BatchApply for tables that keep rows on disk.
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "ops/core/table/batch_apply.h"
 #include "ops/core/table/disk_tier.h"
@@ -23,17 +24,22 @@ int64_t BatchApply::ListSpilled(PinnedRows* spilled) const {
     if (n_spilled_[g] == 0) continue;
     const int64_t* keys = key_ + part_.begin[g];
     const uint32_t* rows = row_ + part_.begin[g];
-    const SharedLocks locks(shards_, shards_of_[g]);
+    std::vector<int64_t> listed;
+    listed.reserve(n_spilled_[g]);
     for (uint32_t u = 0; u < unique_[g]; ++u) {
       if (rows[u] < HashIndex::kSpilled || rows[u] >= kToAdmit) continue;
+      listed.push_back(keys[u]);
+    }
+    const SharedLocks locks(shards_, shards_of_[g]);
+    const auto add = [&](size_t i, EntryRef entry) {
       // It may have been brought in since, but it was not spilled.
-      const EntryRef entry = shards_.Of(keys[u]).Find(keys[u]);
       if (entry.found() && entry.is_spilled()) {
-        spilled->Add(entry.place(), keys[u]);
+        spilled->Add(entry.place(), listed[i]);
       } else if (entry.found() && entry.in_memory()) {
         ++in_memory;
       }
-    }
+    };
+    shards_.InspectLocked(listed.data(), listed.size(), add);
   }
   return in_memory;
 }

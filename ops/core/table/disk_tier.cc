@@ -180,13 +180,11 @@ bool DiskTier::BringInFor(For whom, PinnedRows* pinned, DiskError* error) {
   const size_t floats = log_->row_floats();
   const std::unique_ptr<float[]> rows(new float[items.size() * floats]);
   for (size_t i = 0; i < items.size(); ++i) items[i].row = &rows[i * floats];
-  const auto unread = std::partition(
-      items.begin(), items.end(), [&](const DiskLog::Item& item) {
-        return recent_.Copy(item.place, floats, item.row);
-      });
-  const size_t n_unread = static_cast<size_t>(items.end() - unread);
-  if (!log_->Read(items.data() + (items.size() - n_unread), n_unread, floats,
-                  error)) {
+  std::vector<DiskLog::Item> unread;
+  for (const size_t i : recent_.Copy(items.data(), items.size(), floats)) {
+    unread.push_back(items[i]);
+  }
+  if (!log_->Read(unread.data(), unread.size(), floats, error)) {
     return Fail(error);
   }
   std::sort(items.begin(), items.end(),
@@ -456,28 +454,25 @@ void DiskTier::ThrowError(DiskError error) const {
 }
 
 void DiskTier::ReadForLookup(const PinnedRows& rows, size_t floats) {
-  std::vector<DiskLog::Item> unread;
-  std::vector<size_t> which;
-  for (size_t i = 0; i < rows.items().size(); ++i) {
-    const DiskLog::Item& item = rows.items()[i];
-    if (recent_.Copy(item.place, floats, item.row)) continue;
-    unread.push_back({item.place, item.key, nullptr});
-    which.push_back(i);
-  }
-  if (unread.empty()) return;
+  const std::vector<DiskLog::Item>& items = rows.items();
+  const std::vector<size_t> which =
+      recent_.Copy(items.data(), items.size(), floats);
+  if (which.empty()) return;
   // With the slots, which the step needs.
   const size_t all_floats = log_->row_floats();
-  std::vector<float> whole(unread.size() * all_floats);
-  for (size_t u = 0; u < unread.size(); ++u) {
-    unread[u].row = &whole[u * all_floats];
+  std::vector<float> whole(which.size() * all_floats);
+  std::vector<DiskLog::Item> unread;
+  std::vector<uint32_t> stamps;
+  for (const size_t i : which) {
+    float* const row = &whole[unread.size() * all_floats];
+    unread.push_back({items[i].place, items[i].key, row});
+    stamps.push_back(rows.stamps()[i]);
   }
   Read(unread.data(), unread.size(), all_floats);
   for (size_t u = 0; u < which.size(); ++u) {
-    const DiskLog::Item& item = rows.items()[which[u]];
-    const float* const row = &whole[u * all_floats];
-    std::copy_n(row, floats, item.row);
-    recent_.Add(item.place, rows.stamps()[which[u]], row, all_floats);
+    std::copy_n(unread[u].row, floats, items[which[u]].row);
   }
+  recent_.Add(unread.data(), stamps.data(), unread.size(), all_floats);
 }
 
 int64_t DiskTier::EvictSmaller(double limit, int64_t stamp) {

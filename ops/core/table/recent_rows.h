@@ -15,13 +15,14 @@
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_RECENT_ROWS_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_RECENT_ROWS_H_
 
-#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <unordered_map>
 #include <vector>
+
+#include "ops/core/storage/disk_log.h"
 
 namespace rec_estimator {
 
@@ -33,91 +34,58 @@ class RecentRows {
   RecentRows& operator=(const RecentRows&) = delete;
 
   // For Add. The place is used until this returns.
-  uint32_t StampOf(uint32_t place) const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return stamps_[place % kStamps];
-  }
+  uint32_t StampOf(uint32_t place) const { return stamps_[place % kStamps]; }
 
-  // Keeps a row (floats), unless its place was freed since the stamp was taken.
-  // Throws std::bad_alloc; then nothing is kept.
-  void Add(uint32_t place, uint32_t stamp, const float* row, size_t floats) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (stamp != stamps_[place % kStamps]) return;
-    if (floats != floats_) Resize(floats);
-    if (places_.empty() || slots_.count(place) > 0) return;
-    const size_t slot = next_;
-    if (rows_.size() < (slot + 1) * floats) rows_.resize((slot + 1) * floats);
-    slots_[place] = slot;
-    // Nothing below throws.
-    if (places_[slot] != kNone) slots_.erase(places_[slot]);
-    places_[slot] = place;
-    std::copy_n(row, floats, rows_.begin() + Offset(slot));
-    next_ = (slot + 1) % places_.size();
-  }
+  // Keeps the rows of items (n, floats each), unless their place was freed
+  // since its stamp was taken. Throws std::bad_alloc; then it keeps fewer.
+  void Add(const DiskLog::Item* items, const uint32_t* stamps, size_t n,
+           size_t floats);
 
-  // Copies the first floats of a row, if it is here and has as many.
-  bool Copy(uint32_t place, size_t floats, float* to) const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto found = slots_.find(place);
-    if (found == slots_.end() || floats > floats_) return false;
-    std::copy_n(rows_.begin() + Offset(found->second), floats, to);
-    return true;
-  }
+  // Copies the first floats of rows to their items (n). Returns the numbers of
+  // those that are not here, or have fewer. Throws std::bad_alloc.
+  std::vector<size_t> Copy(const DiskLog::Item* items, size_t n,
+                           size_t floats) const;
 
   // Places (n) are freed.
-  void Forget(const uint32_t* places, size_t n) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (size_t i = 0; i < n; ++i) {
-      ++stamps_[places[i] % kStamps];
-      const auto found = slots_.find(places[i]);
-      if (found == slots_.end()) continue;
-      places_[found->second] = kNone;
-      slots_.erase(found);
-    }
-  }
+  void Forget(const uint32_t* places, size_t n);
 
   // All places are freed.
-  void Clear() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (uint32_t& stamp : stamps_) ++stamp;
-    slots_.clear();
-    std::fill(places_.begin(), places_.end(), kNone);
-  }
+  void Clear();
 
   // Memory of the rows that are kept, and for finding them.
-  size_t bytes() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return rows_.capacity() * sizeof(float) +
-           places_.capacity() * sizeof(uint32_t) + slots_.size() * kNodeBytes +
-           slots_.bucket_count() * sizeof(void*);
-  }
+  size_t bytes() const;
 
  private:
   static constexpr uint32_t kNone = ~uint32_t{0};  // No place of a log.
   static constexpr size_t kStamps = 4096;
-  static constexpr size_t kNodeBytes = 32;  // Of slots_, as malloc gives it.
 
-  std::ptrdiff_t Offset(size_t slot) const {
-    return static_cast<std::ptrdiff_t>(slot * floats_);
-  }
+  // Of a hash table with linear probing: the slot of a place. kNone: free.
+  struct Found {
+    uint32_t place, slot;
+  };
 
+  // The lock is held when these are called.
+  void AddOne(const DiskLog::Item& item, size_t floats);
   // Forgets all rows; those that come have another width.
-  void Resize(size_t floats) {
-    slots_.clear();
-    places_.assign(max_bytes_ / (floats * sizeof(float)), kNone);
-    floats_ = floats;
-    next_ = 0;
-  }
+  void Resize(size_t floats);
+  // Makes the table large enough for another place.
+  void MakeRoom();
+  // Where a place is in the table, or would be.
+  size_t Find(uint32_t place) const;
+  size_t HomeOf(uint32_t place) const;
+  void Erase(size_t at);
+  void EraseAll();
 
   const size_t max_bytes_;
-  mutable std::mutex mutex_;  // Guards the members below.
   // How often places with this remainder were freed.
-  std::array<uint32_t, kStamps> stamps_{};
+  std::array<std::atomic<uint32_t>, kStamps> stamps_{};
+  mutable std::mutex mutex_;      // Guards the members below.
   size_t floats_ = 0;             // Of a row.
   std::vector<float> rows_;       // (slots that were used, floats_)
   std::vector<uint32_t> places_;  // Of the slots; kNone: free.
-  std::unordered_map<uint32_t, size_t> slots_;
-  size_t next_ = 0;  // The slot that the next row gets.
+  std::vector<Found> found_;      // As many as a power of two, or none.
+  size_t n_found_ = 0;            // Those that are not free, at most half.
+  size_t next_ = 0;               // The slot that the next row gets.
 };
 
 }  // namespace rec_estimator

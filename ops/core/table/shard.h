@@ -168,7 +168,10 @@ class Shard {
       if (shard->n_free_rows_ == 0) return next_++;
       const uint32_t row = shard->first_free_row_;
       std::memcpy(&shard->first_free_row_, view_.Row(row), sizeof(uint32_t));
-      --shard->n_free_rows_;
+      // It names the one after it, which the next call reads.
+      if (--shard->n_free_rows_ > 0) {
+        PrefetchLine(view_.Row(shard->first_free_row_));
+      }
       return row;
     }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <thread>
 #include <vector>
 
@@ -16,15 +18,22 @@ std::vector<float> RowOf(float value) {
   return std::vector<float>(kFloats, value);
 }
 
+void AddWithStamp(RecentRows* rows, uint32_t place, uint32_t stamp,
+                  std::vector<float> row) {
+  const DiskLog::Item item = {place, 0, row.data()};
+  rows->Add(&item, &stamp, 1, row.size());
+}
+
 void Add(RecentRows* rows, uint32_t place, float value) {
-  rows->Add(place, rows->StampOf(place), RowOf(value).data(), kFloats);
+  AddWithStamp(rows, place, rows->StampOf(place), RowOf(value));
 }
 
 // The row of a place; empty: it is not there.
 std::vector<float> Find(const RecentRows& rows, uint32_t place,
                         size_t floats = kFloats) {
   std::vector<float> row(floats, -1.0f);
-  if (!rows.Copy(place, floats, row.data())) row.clear();
+  const DiskLog::Item item = {place, 0, row.data()};
+  if (!rows.Copy(&item, 1, floats).empty()) row.clear();
   return row;
 }
 
@@ -50,37 +59,74 @@ TEST(ARowWhosePlaceWasFreedWhileItWasReadIsNotKept) {
   RecentRows rows(1 << 20);
   const uint32_t stamp = rows.StampOf(7);
   rows.Forget(&kPlace, 1);
-  rows.Add(7, stamp, RowOf(1.0f).data(), kFloats);
+  AddWithStamp(&rows, 7, stamp, RowOf(1.0f));
   EXPECT_TRUE(Find(rows, 7).empty());
   const uint32_t next = rows.StampOf(7);
   rows.Clear();
-  rows.Add(7, next, RowOf(1.0f).data(), kFloats);
+  AddWithStamp(&rows, 7, next, RowOf(1.0f));
   EXPECT_TRUE(Find(rows, 7).empty());
 }
 
 TEST(OldestRowsGoFirst) {
-  RecentRows rows(4 * kFloats * sizeof(float));
-  for (uint32_t place = 0; place < 6; ++place) {
+  constexpr uint32_t kRows = 400;
+  RecentRows rows(kRows * kFloats * sizeof(float));
+  for (uint32_t place = 0; place < kRows + 2; ++place) {
     Add(&rows, place, static_cast<float>(place));
   }
   EXPECT_TRUE(Find(rows, 0).empty() && Find(rows, 1).empty());
-  for (uint32_t place = 2; place < 6; ++place) {
+  for (uint32_t place = 2; place < kRows + 2; ++place) {
     EXPECT_TRUE(Find(rows, place) == RowOf(static_cast<float>(place)));
   }
-  // A row, and less than 100 bytes to find it.
-  EXPECT_TRUE(rows.bytes() <= 4 * (kFloats * sizeof(float) + 100));
+  // Vectors have room for up to twice as many rows. Less than 50 bytes find
+  // one.
+  EXPECT_TRUE(rows.bytes() <= kRows * (2 * kFloats * sizeof(float) + 50));
 }
 
 TEST(RowsOfAnotherWidthReplaceAll) {
   RecentRows rows(1 << 20);
   Add(&rows, 1, 1.0f);
   const std::vector<float> wide(5, 2.0f);
-  rows.Add(2, rows.StampOf(2), wide.data(), wide.size());
+  AddWithStamp(&rows, 2, rows.StampOf(2), wide);
   EXPECT_TRUE(Find(rows, 1).empty());
   EXPECT_TRUE(Find(rows, 2, 5) == wide);
   RecentRows none(4);
   Add(&none, 1, 1.0f);
   EXPECT_TRUE(Find(none, 1).empty());
+}
+
+TEST(RandomOperationsMatchAMap) {
+  constexpr size_t kRows = 50;
+  RecentRows rows(kRows * kFloats * sizeof(float));
+  std::map<uint32_t, float> expected;  // Of places that are kept.
+  std::vector<uint32_t> slots(kRows, ~uint32_t{0});
+  size_t next = 0;
+  uint32_t random = 1;
+  for (int i = 0; i < 50000; ++i) {
+    random = random * 1664525 + 1013904223;
+    // Places of few pages, and far ones.
+    const uint32_t place = (random >> 8) % 120 * (random >> 31 ? 1 : 65536);
+    const float value = static_cast<float>(i);
+    if ((random >> 16) % 4 == 0) {
+      rows.Forget(&place, 1);
+      if (expected.erase(place) > 0) {
+        std::replace(slots.begin(), slots.end(), place, ~uint32_t{0});
+      }
+    } else {
+      Add(&rows, place, value);
+      if (expected.emplace(place, value).second) {
+        expected.erase(slots[next]);
+        slots[next] = place;
+        next = (next + 1) % kRows;
+      }
+    }
+    const auto kept = expected.find(place);
+    EXPECT_TRUE(
+        Find(rows, place) ==
+        (kept == expected.end() ? std::vector<float>() : RowOf(kept->second)));
+  }
+  for (const auto& [place, value] : expected) {
+    EXPECT_TRUE(Find(rows, place) == RowOf(value));
+  }
 }
 
 TEST(ThreadsNeverFindARowThatWasFreed) {
