@@ -61,7 +61,7 @@ def files_in(*roots):
 def pytest_sessionstart(session):
     # Programs that a developer starts beside the tests also write into the checkout; the working
     # folder is watched too, in case it is another one.
-    session.watched = (str(ROOT), os.getcwd())
+    session.watched = {str(ROOT), os.getcwd()}
     session.files = files_in(*session.watched)
 
 

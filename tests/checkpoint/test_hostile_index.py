@@ -89,7 +89,7 @@ HEADERS = {
 }
 
 
-RESTORE_ALL = textwrap.dedent(
+RESTORE_EACH = textwrap.dedent(
     """
     import contextlib, io, json, pathlib, sys
     import numpy as np
@@ -100,8 +100,6 @@ RESTORE_ALL = textwrap.dedent(
 
     tf.disable_eager_execution()
     tf.get_logger().setLevel("ERROR")
-    prefixes, ways = json.loads(sys.argv[1]), sys.argv[2].split()
-
     def build():
         step = tf.train.get_or_create_global_step()
         table = rec.get_embedding_variable("emb", 3)
@@ -178,16 +176,16 @@ RESTORE_ALL = textwrap.dedent(
         session.run(train)
         contents = [table.export().values, weight]
         before = session.run(contents)
-        for prefix in prefixes:
-            for way in ways:
-                try:
-                    WAYS[way](prefix)
-                    print(json.dumps([prefix, way, "accepted", ""]))
-                except tf.errors.DataLossError as error:
-                    print(json.dumps([prefix, way, "DataLoss", error.message]))
-                except Exception as error:
-                    print(json.dumps([prefix, way, type(error).__name__, str(error)]))
-                sys.stdout.flush()
+        for line in sys.stdin:
+            prefix, way = json.loads(line)
+            try:
+                WAYS[way](prefix)
+                outcome = ["accepted", ""]
+            except tf.errors.DataLossError as error:
+                outcome = ["DataLoss", error.message]
+            except Exception as error:
+                outcome = [type(error).__name__, str(error)]
+            print(json.dumps([prefix, way, *outcome]), flush=True)
     """
 )
 
@@ -220,19 +218,36 @@ def copy_with(good, folder, key, change):
     return str(folder / "model")
 
 
-def restore_all(prefixes, ways):
+@pytest.fixture(scope="module")
+def restore_all(tmp_path_factory):
     """Restores checkpoints in many ways in another process; returns [[prefix, way, what, text]]."""
-    done = subprocess.run(
-        [sys.executable, "-c", RESTORE_ALL, json.dumps(prefixes), ways],
-        capture_output=True,
-        text=True,
-        cwd=pathlib.Path(__file__).resolve().parents[2],
-    )
-    assert done.returncode == 0, done.stdout[-500:] + done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    errors = tmp_path_factory.mktemp("restore") / "errors"
+    with open(errors, "w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", RESTORE_EACH],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            cwd=pathlib.Path(__file__).resolve().parents[2],
+        )
+
+    def restore(prefix, way):
+        process.stdin.write(json.dumps([prefix, way]) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
+        assert line, f"{prefix}, {way}: the process ended; " + errors.read_text()[-3000:]
+        return json.loads(line)
+
+    with process:
+        yield lambda prefixes, ways: [
+            restore(prefix, way) for prefix in prefixes for way in ways.split()
+        ]
+        process.stdin.close()
+    assert process.returncode == 0, errors.read_text()[-3000:]
 
 
-def test_an_entry_that_lies_is_refused_by_name_and_changes_nothing(good, tmp_path):
+def test_an_entry_that_lies_is_refused_by_name_and_changes_nothing(good, restore_all, tmp_path):
     prefixes = {
         copy_with(good, tmp_path / f"{target}-{i}", target.encode(), ENTRIES[what]): (target, what)
         for target in ("weight", "emb-values", "other")
@@ -245,7 +260,7 @@ def test_an_entry_that_lies_is_refused_by_name_and_changes_nothing(good, tmp_pat
         assert prefix in message and prefixes[prefix][0] in message, (prefixes[prefix], message)
 
 
-def test_the_op_that_restores_a_table_refuses_an_entry_that_lies(good, tmp_path):
+def test_the_op_that_restores_a_table_refuses_an_entry_that_lies(good, restore_all, tmp_path):
     # A stock Saver runs it without the checks of rec_estimator.Saver.
     prefixes = {
         copy_with(good, tmp_path / str(i), b"emb-values", ENTRIES[what]): what
@@ -256,7 +271,7 @@ def test_the_op_that_restores_a_table_refuses_an_entry_that_lies(good, tmp_path)
         assert prefix in message and "emb-values" in message, (prefixes[prefix], message)
 
 
-def test_estimators_and_tools_refuse_an_entry_that_lies(good, tmp_path):
+def test_estimators_and_tools_refuse_an_entry_that_lies(good, restore_all, tmp_path):
     prefixes = [
         copy_with(good, tmp_path / f"{target}-{what}", target.encode(), ENTRIES[what])
         for target in ("weight", "emb-values")
@@ -266,7 +281,7 @@ def test_estimators_and_tools_refuse_an_entry_that_lies(good, tmp_path):
         assert outcome == "DataLoss", (prefix, way, outcome, message)
 
 
-def test_a_header_that_lies_is_refused(good, tmp_path):
+def test_a_header_that_lies_is_refused(good, restore_all, tmp_path):
     prefixes = [
         copy_with(good, tmp_path / str(i), b"", change) for i, change in enumerate(HEADERS.values())
     ]
@@ -274,7 +289,7 @@ def test_a_header_that_lies_is_refused(good, tmp_path):
         assert outcome == "DataLoss", (prefix, way, outcome, message)
 
 
-def test_the_undamaged_checkpoint_is_accepted(good, tmp_path):
+def test_the_undamaged_checkpoint_is_accepted(good, restore_all, tmp_path):
     prefix = copy_with(good, tmp_path / "same", b"weight", lambda value: value)
     outcomes = restore_all([prefix], "initialize warm_start resume")
     assert [outcome for _, _, outcome, _ in outcomes] == ["accepted"] * 3

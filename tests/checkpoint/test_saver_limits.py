@@ -134,13 +134,21 @@ NO_THREADS = """
 
     tf.disable_eager_execution()
     tf.get_logger().setLevel("ERROR")
-    table = rec.get_embedding_variable("emb", 4)
+    folder = sys.argv[1]
+    # All rows in memory, and most of them on disk: more than a buffer of the file.
+    on_disk = rec.StorageOption(rec.StorageType.DRAM_SSDHASH, folder + "/rows", [1])
+    option = rec.EmbeddingVariableOption(storage_option=on_disk)
+    tables = [
+        rec.get_embedding_variable("emb", 4),
+        rec.get_embedding_variable("cold", 16, ev_option=option),
+    ]
     weight = tf.get_variable("weight", [4])
     keys = np.arange(20_000)
-    loss = tf.reduce_sum(rec.embedding_lookup(table, keys) * weight)
+    values = [rec.embedding_lookup(table, keys) for table in tables]
+    loss = tf.add_n([tf.reduce_sum(value[:, :4] * weight) for value in values])
     step = tf.train.get_or_create_global_step()
     train = rec.optimizers.AdamOptimizer(0.1).minimize(loss, global_step=step)
-    contents = [table.export(), weight]
+    contents = [[table.export() for table in tables], weight]
     saver = rec.Saver(incremental=True)
 
     def bits():
@@ -149,7 +157,7 @@ NO_THREADS = """
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         session.run(train)
-        saver.restore(session, saver.save(session, sys.argv[1] + "/first"))
+        saver.restore(session, saver.save(session, folder + "/first"))
         before = bits()
         # No address space has room for the stack of one more thread.
         libc = ctypes.CDLL(None, use_errno=True)
@@ -161,11 +169,12 @@ NO_THREADS = """
             threading.Thread(target=print).start()
         except RuntimeError:
             print("no thread can start", flush=True)
-        prefix = saver.save(session, sys.argv[1] + "/second")
+        prefix = saver.save(session, folder + "/second")
         session.run(train)
-        saver.save(session, sys.argv[1] + "/third")
+        saver.save(session, folder + "/third")
         saver.restore(session, prefix)
         assert bits() == before
+        assert session.run(tables[1].tier_counts().disk_rows) > 19_000
         os.truncate(prefix + ".data-00001-of-00002", 100)
         try:
             saver.restore(session, prefix)

@@ -8,7 +8,7 @@ from fuzz.targets import SHARES
 
 from rec_estimator import _ops
 
-SEEDS = 80
+SEEDS = 48
 
 
 @pytest.mark.parametrize("target", sorted(SHARES))
