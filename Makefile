@@ -27,8 +27,9 @@ demo: library ## train a model on real ratings, evaluate, export, answer one req
 demo-ps: library ## train on a cluster of five processes on this machine
 	$(BIN)/python -m model_zoo.cluster
 
+# Optimizing the tests' small graphs takes longer than running them; the other targets do it.
 test: library ## run the Python tests, all but the slow ones, in two processes
-	$(BIN)/python -m pytest -q $(PARALLEL)
+	$(BIN)/python -m pytest -q $(PARALLEL) --no-grappler
 
 test-slow: library ## run the slow Python tests too
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow or not slow"

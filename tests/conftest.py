@@ -35,12 +35,20 @@ def pytest_addoption(parser):
         action="store_true",
         help="call tf.disable_v2_behavior() first, as scripts of TensorFlow 1 do",
     )
+    parser.addoption(
+        "--no-grappler",
+        action="store_true",
+        help="run graphs as they are: optimizing these small ones takes longer than running them",
+    )
 
 
 def pytest_configure(config):
     tf.get_logger().setLevel("ERROR")
     if config.getoption("--v1-behavior"):
         tf.disable_v2_behavior()
+    if config.getoption("--no-grappler"):
+        # The default of all sessions whose test names no configuration.
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
     found = importlib.util.find_spec("rec_estimator").origin
     if not found.startswith(str(ROOT)):
         raise pytest.UsageError(
@@ -48,21 +56,38 @@ def pytest_configure(config):
         )
 
 
-def files_in(*roots):
-    """Paths of all files below some folders, without caches and builds. Takes milliseconds."""
-    found = set()
-    for root in roots:
-        for folder, folders, names in os.walk(root):
-            folders[:] = [name for name in folders if name not in CACHES]
-            found.update(os.path.join(folder, name) for name in names)
-    return found
+class WatchedFiles:
+    """The files below some folders, without caches and builds."""
+
+    def __init__(self, *roots):
+        self._roots = roots
+        self._list()
+
+    def _list(self):
+        self._paths, self._times = set(), {}
+        for root in self._roots:
+            for folder, folders, names in os.walk(root):
+                folders[:] = [name for name in folders if name not in CACHES]
+                self._times[folder] = os.stat(folder).st_mtime_ns
+                self._paths.update(os.path.join(folder, name) for name in names)
+
+    def added(self):
+        """The sorted paths that are new since the last call."""
+        try:
+            unchanged = all(os.stat(path).st_mtime_ns == at for path, at in self._times.items())
+        except FileNotFoundError:
+            unchanged = False
+        if unchanged:
+            return []
+        before = self._paths
+        self._list()
+        return sorted(self._paths - before)
 
 
 def pytest_sessionstart(session):
     # Programs that a developer starts beside the tests also write into the checkout; the working
     # folder is watched too, in case it is another one.
-    session.watched = {str(ROOT), os.getcwd()}
-    session.files = files_in(*session.watched)
+    session.watched = WatchedFiles(*{str(ROOT), os.getcwd()})
 
 
 def pytest_collection_modifyitems(config, items):
@@ -77,8 +102,7 @@ def pytest_collection_modifyitems(config, items):
 def pytest_runtest_teardown(item):
     """Fails a test that left a file in the checkout or the working folder."""
     outcome = yield
-    before, item.session.files = item.session.files, files_in(*item.session.watched)
-    left = sorted(item.session.files - before)
+    left = item.session.watched.added()
     if left and outcome.excinfo is None:
         text = f"a test must write to tmp_path only, got {left}; use monkeypatch.chdir(tmp_path)"
         outcome.force_exception(pytest.fail.Exception(text, pytrace=False))

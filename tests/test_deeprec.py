@@ -2,11 +2,10 @@
 """Names of DeepRec that do nothing here, and names that are refused."""
 
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+import python_processes
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
@@ -80,8 +79,7 @@ for _ in range(3):
         rec.staged([tf.constant(1)])
         rec.make_prefetch_hook()
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = python_processes.run(["-c", program])
     for name in ("staged", "make_prefetch_hook", "group_embedding_column_scope"):
         assert done.stderr.count(f"{name}: without effect here") == 1, done.stderr
 

@@ -3,13 +3,11 @@
 
 import json
 import os
-import pathlib
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
 import pytest
+import python_processes
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
@@ -147,13 +145,7 @@ def test_export_answers_in_a_fresh_process(tmp_path):
         print(json.dumps([o.numpy().tolist() for o in out]))
         """
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code, path],
-        cwd=pathlib.Path(rec.__file__).resolve().parent.parent,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    result = python_processes.run(["-c", code, path])
     first, second = json.loads(result.stdout.splitlines()[-1])
     assert first == second and len(first) == 3
 

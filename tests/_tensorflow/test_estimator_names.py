@@ -2,12 +2,11 @@
 """What users had from tf.estimator is in rec_estimator, and works or says why not."""
 
 import pathlib
-import subprocess
-import sys
 import types
 
 import numpy as np
 import pytest
+import python_processes
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
@@ -126,10 +125,7 @@ for make in (
 
 
 def test_canned_estimators_of_keras_are_made_or_refused():
-    done = subprocess.run(
-        [sys.executable, "-c", CANNED], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    lines = done.stdout.splitlines()
+    lines = python_processes.run(["-c", CANNED]).stdout.splitlines()
     if hasattr(tf.keras.layers, "DenseFeatures"):
         assert lines == ["made DNNClassifier", "made LinearRegressor", "made BinaryClassHead"] + [
             "made function"

@@ -2,12 +2,11 @@
 """Checkpoints of tables with the stock Saver and ours, other shard counts, other processes."""
 
 import functools
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
 import pytest
+import python_processes
 import tensorflow.compat.v1 as tf
 from stored_checkpoints import copy_without
 
@@ -296,7 +295,7 @@ def trained_folders(tmp_path_factory):
     """Checkpoints of 200 steps in one process, and of 100 and 100 in two."""
     whole, halves = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("halves")
     for runs in ([whole, 0, 200, halves, 0, 100], [halves, 100, 200]):
-        subprocess.run([sys.executable, "-c", TRAINER, *map(str, runs)], check=True)
+        python_processes.run(["-c", TRAINER, *runs])
     return whole, halves
 
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that is killed during a save leaves the last checkpoint whole and no other files."""
 
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
 import pytest
+import python_processes
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint import pending
@@ -129,18 +128,8 @@ def test_killed_at_every_moment_of_placing_a_checkpoint(tmp_path):
     sources = tmp_path / "sources"
     sources.mkdir()
     write_sources(sources)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            KILL_AT + KILLED_AT_EVERY_CALL,
-            str(sources),
-            str(tmp_path / "model"),
-        ],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    program = KILL_AT + KILLED_AT_EVERY_CALL
+    done = python_processes.run(["-c", program, sources, tmp_path / "model"])
     assert int(done.stdout) > 30
 
 
@@ -189,12 +178,7 @@ KILLED_WHILE_REMOVING = textwrap.dedent(
 
 def test_the_next_save_removes_what_a_killed_removal_of_a_checkpoint_left(tmp_path):
     program = KILL_AT + KILLED_WHILE_REMOVING
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "model")],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = python_processes.run(["-c", program, tmp_path / "model"])
     assert int(done.stdout) > 10
 
 
@@ -269,12 +253,7 @@ KILLED_AT_RANDOM = textwrap.dedent(
 
 
 def kill_at_random(folder, kills, rows, seed):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED_AT_RANDOM, str(folder), str(kills), str(rows), str(seed)],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = python_processes.run(["-c", KILLED_AT_RANDOM, folder, kills, rows, seed])
     # The jobs trained and saved between the kills.
     assert int(done.stdout) > kills / 4
 

@@ -3,12 +3,11 @@
 
 import pathlib
 import resource
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
 import pytest
+import python_processes
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
@@ -19,14 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def run_script(script, *arguments):
     """Runs a script in another process, so that its limits end with it; returns what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr[-3000:]}"
-    return done.stdout
+    return python_processes.run(["-c", textwrap.dedent(script), *arguments]).stdout
 
 
 TRAIN = """

@@ -4,13 +4,12 @@
 import os
 import pathlib
 import stat
-import subprocess
-import sys
 import textwrap
 import types
 
 import numpy as np
 import pytest
+import python_processes
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
@@ -386,13 +385,7 @@ def test_killed_at_every_moment_a_folder_is_whole_and_has_its_checkpoint(tmp_pat
                     delete_old_dirs=False,
                 )
             )
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED_AT_EVERY_CALL, str(tmp_path), str(tmp_path / "model")],
-        cwd=pathlib.Path(rec.__file__).resolve().parent.parent,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = python_processes.run(["-c", KILLED_AT_EVERY_CALL, tmp_path, tmp_path / "model"])
     assert int(done.stdout) > 30
 
 

@@ -3,12 +3,11 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
 import pytest
+import python_processes
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
@@ -166,13 +165,7 @@ OUT_OF_MEMORY = """
 
 
 def test_a_step_without_memory_for_one_table_changes_no_table_and_no_variable():
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(OUT_OF_MEMORY)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr[-3000:]}"
+    done = python_processes.run(["-c", textwrap.dedent(OUT_OF_MEMORY)])
     result = json.loads(done.stdout.splitlines()[-1])
     assert "table large must fit into memory, got no memory for 6000000 keys" in result["message"]
     assert "nothing of the step was applied; give the process more memory" in result["message"]

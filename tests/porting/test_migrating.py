@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/migrating.md: its script runs after its commands, on every release of TensorFlow."""
 
-import os
 import pathlib
 import re
 import subprocess
-import sys
 
 import pytest
 import tensorflow.compat.v1 as tf
+from python_processes import Process
 
 import rec_estimator as rec
 
@@ -33,13 +32,7 @@ def migrate(script):
 
 def run(script):
     """Runs the script beside its model_dir and returns what it prints, and its last error line."""
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=script.parent,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+    done = Process([script], cwd=script.parent).wait()
     return done.stdout, (done.stderr.splitlines() or [""])[-1]
 
 

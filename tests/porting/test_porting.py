@@ -1,22 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The nine steps of Rec SDK's overview give the same numbers in every mode, in new processes."""
+"""The nine steps of Rec SDK's overview give the same numbers in every mode."""
 
 import itertools
 import json
-import os
 import pathlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from python_processes import Process
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "tests" / "porting" / "nine_steps.py"
+SCRIPT = pathlib.Path(__file__).resolve().parent / "nine_steps.py"
 MODES = list(itertools.product(("session", "estimator"), (0, 1), ("on", "off")))
-# A hang, not slowness, is what it would be.
-TIMEOUT_SECONDS = 300
 
 
 class Script:
@@ -26,26 +21,15 @@ class Script:
         self.folder = folder
         folder.mkdir(exist_ok=True)
         self._output = folder / f"numbers_{len(list(folder.glob('numbers_*')))}.json"
-        command = [sys.executable, str(SCRIPT), "--use_mode", mode]
-        command += ["--modify_graph", str(modified), "--v2_behavior", v2_behavior]
-        command += ["--output", str(self._output), *arguments]
-        self._process = subprocess.Popen(
-            command,
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [SCRIPT, "--use_mode", mode]
+        command += ["--modify_graph", modified, "--v2_behavior", v2_behavior]
+        command += ["--output", self._output, *arguments]
+        self._process = Process(command, cwd=folder)
 
     def wait(self):
         """The exit code and the output."""
-        try:
-            _, output = self._process.communicate(timeout=TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            raise
-        return self._process.returncode, output
+        done = self._process.wait()
+        return done.returncode, done.stderr
 
     def numbers(self):
         """The losses of training and of evaluation."""

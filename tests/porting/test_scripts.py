@@ -1,26 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts in the forms of DeepRec, Rec SDK and TensorFlow 1, each in new processes.
+"""Scripts in the forms of DeepRec, Rec SDK and TensorFlow 1, each in processes of their own.
 
 Every script trains all its tables, its loss falls, it warns of nothing, and a run that stops and
 resumes gives the numbers of one that does not.
 """
 
-import os
 import pathlib
 import re
-import subprocess
-import sys
 from typing import Callable, List, NamedTuple, Sequence
 
 import numpy as np
 import pytest
 import script_data
 import tensorflow.compat.v1 as tf
+from python_processes import Process
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "tests" / "porting" / "scripts"
-# A hang, not slowness, is what it would be.
-TIMEOUT_SECONDS = 600
+SCRIPTS = pathlib.Path(__file__).resolve().parent / "scripts"
 
 
 class Script(NamedTuple):
@@ -140,29 +135,19 @@ VARIANTS = [
 class Run:
     """A run of a script in its own process. Several may run at the same time."""
 
-    def __init__(self, script, model, behavior, options):
+    def __init__(self, script, model, behavior, options, hash_seed):
         self.model = model
-        command = [sys.executable, str(SCRIPTS / f"{script.name}.py"), "--v2_behavior", behavior]
-        command += [script.model, str(model), *options]
+        command = [SCRIPTS / f"{script.name}.py", "--v2_behavior", behavior]
+        command += [script.model, model, *options]
         if script.data:
-            command += [script.data[0], str(model.parent / script.data[1])]
-        self._process = subprocess.Popen(
-            command,
-            cwd=model.parent,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+            command += [script.data[0], model.parent / script.data[1]]
+        self._process = Process(command, cwd=model.parent, hash_seed=hash_seed)
 
     def finish(self):
         """Waits; returns the run with `losses`, and the lines of other `results`."""
-        try:
-            output, _ = self._process.communicate(timeout=TIMEOUT_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            raise
-        assert self._process.returncode == 0, output[-4000:]
+        done = self._process.wait()
+        output = done.stdout + done.stderr
+        assert done.returncode == 0, output[-4000:]
         assert warnings_in(output) == []
         # %.9g tells any two float32 numbers apart.
         self.losses = [float(loss) for loss in re.findall(r"\bloss (\d\S*)$", output, re.M)]
@@ -202,9 +187,10 @@ def train_whole_and_in_two(script, behavior, options, folder):
     if script.write_data:
         script.write_data(folder)
     options = options.split()
-    whole = Run(script, folder / "whole", behavior, [*options, *script.whole])
-    first = Run(script, folder / "in_two", behavior, [*options, *script.first]).finish()
-    second = Run(script, folder / "in_two", behavior, [*options, *script.second]).finish()
+    whole = Run(script, folder / "whole", behavior, [*options, *script.whole], hash_seed=1)
+    in_two = folder / "in_two"
+    first = Run(script, in_two, behavior, [*options, *script.first], hash_seed=2).finish()
+    second = Run(script, in_two, behavior, [*options, *script.second], hash_seed=2).finish()
     whole.finish()
     assert first.losses + second.losses == whole.losses
     assert second.results == whole.results

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """init() and the functions that read its settings: ranges, default values and errors."""
 
-import pathlib
-import subprocess
-import sys
-
 import pytest
+import python_processes
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
@@ -226,10 +223,4 @@ print(rec.ConfigInitializer.get_instance().max_steps)
 
 
 def test_a_script_without_terminate_config_initializer_ends_cleanly():
-    done = subprocess.run(
-        [sys.executable, "-c", FORGOTTEN],
-        cwd=pathlib.Path(rec.__file__).resolve().parent.parent,
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+    assert python_processes.run(["-c", FORGOTTEN]).stdout == "3\n"

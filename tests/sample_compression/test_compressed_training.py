@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from compressed_runs import LossHook, predict
+from modified_graphs import QUICK
 
 import rec_estimator as rec
 
@@ -136,7 +137,7 @@ def estimator_of(folder, optimizer="adagrad", **config):
     return rec.RecEstimator(
         model_fn,
         model_dir=str(folder),
-        config=rec.RunConfig(tf_random_seed=3, **config),
+        config=rec.RunConfig(tf_random_seed=3, session_config=QUICK, **config),
         params={"optimizer": OPTIMIZERS[optimizer]},
         embedding_features=FEATURES,
         sample_compression=rec.SampleCompression(user=USERS),

@@ -2,12 +2,11 @@
 """Tests of the ops with which the tasks of a cluster agree about a table."""
 
 import re
-import subprocess
-import sys
 import threading
 
 import numpy as np
 import pytest
+import python_processes
 import tensorflow.compat.v1 as tf
 from table_steps import reserve_op
 
@@ -117,7 +116,7 @@ def test_the_fingerprint_of_the_ops_is_the_same_in_another_process():
         "tf.disable_v2_behavior(); fingerprint = _ops.gen.rec_estimator_ops_fingerprint(); "
         "print(tf.Session().run(fingerprint).decode())"
     )
-    other = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    other = python_processes.run(["-c", code])
     with tf.Session() as session:
         here = session.run(_ops.gen.rec_estimator_ops_fingerprint()).decode()
     assert re.fullmatch("[0-9a-f]{8}", here) and other.stdout.split()[-1] == here
