@@ -51,7 +51,7 @@ test-matrix: ## run the Python tests on each pair of TensorFlow and Python, or o
 
 test-cc: ## run the C++ core's tests: plain, ASan + UBSan, TSan
 	$(MAKE) -C tests/ops/core -j2 binaries
-	$(MAKE) -C tests/ops/core -j2 --output-sync=target plain asan tsan
+	$(MAKE) -C tests/ops/core -j2 --output-sync=target tsan plain asan  # TSan takes longest
 
 test-sanitized: $(VENV)/.installed ## run all kernels in TensorFlow with ASan + UBSan, and with TSan
 	$(BIN)/python _build/sanitized.py

@@ -163,10 +163,15 @@ def model_of_all_kinds(keys):
     return loss_of(keys, tables), tables
 
 
+@functools.cache
+def single_process(rule):
+    return Run(0, model_of_all_kinds, optimizer_of(rule))
+
+
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
 @pytest.mark.parametrize("rule", RULES)
 def test_one_worker_trains_the_bits_of_a_single_process(rule, num_ps):
-    expected = Run(0, model_of_all_kinds, optimizer_of(rule))
+    expected = single_process(rule)
     found = Run(num_ps, model_of_all_kinds, optimizer_of(rule))
     assert found.losses == expected.losses and np.isfinite(found.losses).all()
     assert len(expected.rows) > 100 and found.rows == expected.rows

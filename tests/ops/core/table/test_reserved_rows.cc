@@ -174,7 +174,7 @@ TEST(LookupsThatUseReservedRowsReadTheSame) {
   }
 }
 
-TEST(StepsThatOthersOvertookHaveTheBitsOfStepsInOneOrder) {
+TEST_WITHOUT_TSAN(StepsThatOthersOvertookHaveTheBitsOfStepsInOneOrder) {
   for (uint64_t seed = 0; seed < kOrders; ++seed) {
     std::mt19937_64 random(seed);
     Tables expected = MakeTables();
