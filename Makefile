@@ -49,9 +49,10 @@ test-matrix: ## run the Python tests on each pair of TensorFlow and Python, or o
 	$(PYTHON) _build/test_matrix.py --output benchmarks/results/test_matrix.json \
 	  $(if $(PAIRS),--pairs $(PAIRS)) $(if $(AGAIN),--again)
 
+# TSan takes longest, so it starts first.
 test-cc: ## run the C++ core's tests: plain, ASan + UBSan, TSan
 	$(MAKE) -C tests/ops/core -j2 binaries
-	$(MAKE) -C tests/ops/core -j2 --output-sync=target tsan plain asan  # TSan takes longest
+	$(MAKE) -C tests/ops/core -j2 --output-sync=target tsan plain asan
 
 test-sanitized: $(VENV)/.installed ## run all kernels in TensorFlow with ASan + UBSan, and with TSan
 	$(BIN)/python _build/sanitized.py
