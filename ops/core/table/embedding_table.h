@@ -407,7 +407,7 @@ class EmbeddingTable {
       // outlive the object. step >= 1: entries that the caller reads at a time.
       // max_bytes: memory for rows on disk, if that is enough for a few steps.
       RowReader(const Snapshot& snapshot, const Entry* entries, size_t n,
-                size_t step, size_t max_bytes = size_t{12} << 20);
+                size_t step, size_t max_bytes = size_t{8} << 20);
       ~RowReader();
       // Gets ready for Row(i) with i in [begin, begin + step), and may forget
       // all else. Each call begins where the last one ended; the first one at

@@ -15,6 +15,7 @@
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/storage/ordered_reader.h"
+#include "ops/core/table/bucket_range.h"
 #include "ops/core/table/disk_tier.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/hash_index.h"
@@ -37,7 +38,7 @@ constexpr size_t kListedBytes = 64;
 constexpr size_t kReadAhead = 2;
 // Memory for pages that are held for later rows: kHeldBytes plus a share of the
 // table's memory.
-constexpr size_t kHeldBytes = size_t{24} << 20;
+constexpr size_t kHeldBytes = size_t{20} << 20;
 constexpr int64_t kHeldShare = 400;  // 1/400 = 0.25 %.
 // Entries that are sorted in groups: fewer are faster without, and more would
 // take too much memory.
@@ -46,6 +47,10 @@ constexpr uint64_t kMostGrouped = uint64_t{1} << 17;
 // Entries of a list that a thread collects for each bucket before it adds them,
 // because threads share where the next one goes.
 constexpr size_t kCollected = 8;
+
+// The distance, in buckets of an index, at which a scan prefetches: beyond the
+// ends of pages of 4 KiB, which the CPU does not by itself.
+constexpr size_t kBucketsAhead = 32;
 
 // Sorts entries, which have keys of their own, by key. Keys are mostly spread
 // evenly between the least and the greatest one. So a counting sort by where
@@ -85,6 +90,46 @@ uint32_t EntriesOf(const Bucket& bucket, bool only_changed) {
   return bucket.used & (bucket.changes | bucket.changes >> HashIndex::kEntries);
 }
 
+// Calls visit(bucket, entry, number) for the entries of an index that are in
+// the range.
+template <BucketRange::Matcher* kMatch, typename Visit>
+inline __attribute__((always_inline)) void ForEachMatch(const HashIndex& index,
+                                                        BucketRange range,
+                                                        bool only_changed,
+                                                        const Visit& visit) {
+  BucketRange::Numbers numbers;
+  for (const Bucket& bucket : index) {
+    PrefetchLine(&bucket + kBucketsAhead);
+    // Without a jump for each key: most are of other buckets.
+    uint32_t match = kMatch(range, bucket, &numbers);
+    if (match != 0) match &= EntriesOf(bucket, only_changed);
+    for (; match != 0; match &= match - 1) {
+      const int e = __builtin_ctz(match);
+      visit(bucket, e, numbers.of(e));
+    }
+  }
+}
+
+#if defined(__SSE4_1__)
+template <typename Visit>
+__attribute__((target("avx512f"))) void ForEachMatchWide(
+    const HashIndex& index, const BucketRange& range, bool only_changed,
+    const Visit& visit) {
+  ForEachMatch<BucketRange::MatchWide>(index, range, only_changed, visit);
+}
+#endif
+
+template <typename Visit>
+void ForEachListed(const HashIndex& index, const BucketRange& range,
+                   bool only_changed, const Visit& visit) {
+#if defined(__SSE4_1__)
+  if (HashIndex::HasWideMatch()) {
+    return ForEachMatchWide(index, range, only_changed, visit);
+  }
+#endif
+  ForEachMatch<BucketRange::Match>(index, range, only_changed, visit);
+}
+
 }  // namespace
 
 std::unique_ptr<OrderedReader> EmbeddingTable::Snapshot::MakeReader() const {
@@ -117,16 +162,13 @@ EmbeddingTable::Snapshot::~Snapshot() = default;
 void EmbeddingTable::Snapshot::Count() {
   admitted_offsets_.assign(kBuckets + 1, 0);
   filtered_offsets_.assign(kBuckets + 1, 0);
+  const auto count = [this](const Bucket& bucket, int e, int64_t number) {
+    const bool has_row = bucket.row[e] != HashIndex::kNoRow;
+    ++(has_row ? admitted_offsets_ : filtered_offsets_)[number + 1];
+  };
   for (const Shard& shard : *table_.shards_) {
-    shard.index().ForEachBucket([this](const Bucket& bucket) {
-      for (uint32_t e = EntriesOf(bucket, only_changed_); e != 0; e &= e - 1) {
-        const int i = __builtin_ctz(e);
-        std::vector<int64_t>& offsets = bucket.row[i] != HashIndex::kNoRow
-                                            ? admitted_offsets_
-                                            : filtered_offsets_;
-        ++offsets[BucketOf(bucket.key[i]) + 1];
-      }
-    });
+    ForEachListed(shard.index(), BucketRange(0, kBuckets), only_changed_,
+                  count);
   }
   for (int64_t b = 0; b < kBuckets; ++b) {
     admitted_offsets_[b + 1] += admitted_offsets_[b];
@@ -212,34 +254,23 @@ void EmbeddingTable::Snapshot::List(int64_t begin_bucket, int64_t end_bucket,
                                     std::vector<Entry>* filtered) const {
   Output with_row(admitted_offsets_, begin_bucket, end_bucket, admitted);
   Output without(filtered_offsets_, begin_bucket, end_bucket, filtered);
-  const auto buckets = static_cast<uint64_t>(end_bucket - begin_bucket);
+  const BucketRange range(begin_bucket, end_bucket);
   const int64_t keys = table_.total_count();
-  parallel(kShards, keys / kShards * 5, [&](int64_t s, int64_t end) {
+  parallel(kShards, keys / kShards * 2, [&](int64_t s, int64_t end) {
     Output::Collector to_with_row(&with_row), to_without(&without);
+    const auto add = [&](const Bucket& bucket, int e, int64_t number) {
+      const bool has_row = bucket.row[e] != HashIndex::kNoRow;
+      (has_row ? to_with_row : to_without)
+          .Add(static_cast<size_t>(number), {bucket.key[e], bucket.version[e],
+                                             bucket.count[e], bucket.row[e]});
+    };
     for (; s < end; ++s) {
-      (*table_.shards_)[static_cast<int>(s)].index().ForEachBucket(
-          [&](const Bucket& bucket) {
-            // Without a jump for each key: most are of other buckets.
-            std::array<uint64_t, HashIndex::kEntries> at;
-            uint32_t listed = 0;
-            for (size_t e = 0; e < at.size(); ++e) {
-              at[e] =
-                  static_cast<uint64_t>(BucketOf(bucket.key[e]) - begin_bucket);
-              listed |= static_cast<uint32_t>(at[e] < buckets) << e;
-            }
-            listed &= EntriesOf(bucket, only_changed_);
-            for (; listed != 0; listed &= listed - 1) {
-              const auto e = static_cast<size_t>(__builtin_ctz(listed));
-              const bool has_row = bucket.row[e] != HashIndex::kNoRow;
-              (has_row ? to_with_row : to_without)
-                  .Add(at[e], {bucket.key[e], bucket.version[e],
-                               bucket.count[e], bucket.row[e]});
-            }
-          });
+      ForEachListed((*table_.shards_)[static_cast<int>(s)].index(), range,
+                    only_changed_, add);
     }
   });
   const auto listed = static_cast<int64_t>(with_row.size() + without.size());
-  const auto n = static_cast<int64_t>(buckets);
+  const int64_t n = end_bucket - begin_bucket;
   parallel(n, listed / std::max<int64_t>(n, 1) * 50,
            [&](int64_t b, int64_t end) {
              for (; b < end; ++b) {

@@ -190,12 +190,9 @@ class HashIndex {
   uint64_t capacity() const { return capacity_; }
   size_t bytes() const { return BytesOf(memory_); }
 
-  // Calls visit(bucket) for every bucket.
-  template <typename Visit>
-  void ForEachBucket(const Visit& visit) const {
-    if (capacity_ == 0) return;
-    std::for_each(buckets_, buckets_ + n_buckets_, visit);
-  }
+  // All buckets; an empty one if there is no key yet.
+  const Bucket* begin() const { return buckets_; }
+  const Bucket* end() const { return buckets_ + n_buckets_; }
 
   // Calls visit(entry) for every key; visit may erase it.
   template <typename Visit>
