@@ -53,6 +53,9 @@ UnknownKey UnknownKeyOf(const std::string& name) {
 // half a cycle per float to add or copy.
 int64_t CyclesPerKey(int dim) { return 40 + dim / 2; }
 
+// Keys of a list that one thread looks up as a whole.
+constexpr int64_t kShortList = SharedKeys::kShort;
+
 // Cycles of a lookup beside its keys: the locks of its shards.
 constexpr double kCyclesPerLookup = 4000;
 
@@ -82,12 +85,13 @@ class TableLookupOp : public OpKernel {
 
     float* const out = values->flat<float>().data();
     const StepKeys::Ptr step_keys = StepKeys::ForLookup(context, *table, *keys);
+    const ParallelFor threads = IntraOpThreads(context);
     if (step_keys != nullptr &&
-        step_keys->Lookup(table.get(), *keys, unknown_, out)) {
+        step_keys->Lookup(table.get(), *keys, unknown_, out, threads)) {
       return;
     }
     table->table().Lookup(keys->flat<int64_t>().data(), keys->NumElements(),
-                          unknown_, out, IntraOpThreads(context));
+                          unknown_, out, threads);
   }
 
  private:
@@ -237,6 +241,37 @@ void CombineRow(const Lookup& lookup, int64_t begin, int64_t end,
   }
 }
 
+// Reads a lookup whose keys are handed over. False: that is not possible.
+bool HandOver(const Lookup& lookup, const ParallelFor& parallel) {
+  return lookup.step_keys->Lookup(lookup.table.get(), *lookup.tensor,
+                                  lookup.unknown, lookup.out, parallel);
+}
+
+// Reads the lookups of long lists that are handed over, and leaves nothing to
+// read of them.
+void HandOverLong(const ParallelFor& parallel, std::vector<Lookup>* lookups) {
+  std::vector<Lookup*> handed_over;
+  int64_t cycles = 0;
+  for (Lookup& lookup : *lookups) {
+    if (lookup.step_keys == nullptr || lookup.n <= kShortList) continue;
+    handed_over.push_back(&lookup);
+    cycles += lookup.n * CyclesPerKey(lookup.dim);
+  }
+  if (handed_over.empty()) return;
+  // Threads share a single lookup. Of several, each takes whole ones.
+  const bool is_single = handed_over.size() == 1;
+  const auto read = [&](int64_t i, int64_t end) {
+    for (; i < end; ++i) {
+      Lookup& lookup = *handed_over[static_cast<size_t>(i)];
+      if (HandOver(lookup, is_single ? parallel : SerialFor)) lookup.n = 0;
+      lookup.step_keys = nullptr;
+    }
+  };
+  const auto n = static_cast<int64_t>(handed_over.size());
+  if (is_single) return read(0, n);
+  parallel(n, cycles / n, read);
+}
+
 // Computes units [begin, end) of a lookup. Unit i < n is key i; unit n stands
 // for the empty rows after the last key. A row, with the empty rows before it,
 // belongs to the range that contains its first key.
@@ -247,8 +282,7 @@ void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
   if (lookup.one_key_per_row) {
     if (begin >= end) return;
     if (lookup.step_keys != nullptr &&  // Then it is one range.
-        lookup.step_keys->Lookup(lookup.table.get(), *lookup.tensor,
-                                 lookup.unknown, lookup.out)) {
+        HandOver(lookup, SerialFor)) {
       return;
     }
     const EmbeddingTable::Reader reader(lookup.table->table(),
@@ -292,7 +326,7 @@ void ForAllUnits(
     const std::vector<int64_t>& sizes, double cycles,
     const ParallelFor& parallel,
     const std::function<void(size_t i, int64_t begin, int64_t end)>& work) {
-  constexpr int64_t kLargest = SharedKeys::kMost;
+  constexpr int64_t kLargest = kShortList;
   struct Range {
     size_t i;
     int64_t begin, end;
@@ -390,6 +424,8 @@ class TableGroupLookupOp : public OpKernel {
       lookups[i].out = out->flat<float>().data();
     }
 
+    const ParallelFor threads = IntraOpThreads(context);
+    HandOverLong(threads, &lookups);
     std::vector<int64_t> units;
     double cycles = 0;
     for (const Lookup& lookup : lookups) {
@@ -397,7 +433,7 @@ class TableGroupLookupOp : public OpKernel {
       cycles += static_cast<double>(units.back()) * CyclesPerKey(lookup.dim) +
                 kCyclesPerLookup;
     }
-    ForAllUnits(units, cycles, IntraOpThreads(context),
+    ForAllUnits(units, cycles, threads,
                 [&](size_t i, int64_t begin, int64_t end) {
                   ReadUnits(lookups[i], begin, end);
                 });

@@ -34,13 +34,18 @@ StepKeys::List* StepKeys::FindOrAdd(const Tensor& keys) {
   const auto known = lists_.find(memory);
   if (known != lists_.end()) return &known->second;
   if (lists_.size() == kMostLists) return nullptr;
+  if (memory.second > static_cast<int64_t>(SharedKeys::kShort)) {
+    if (memory.second > kMostKeys - long_keys_) return nullptr;
+    long_keys_ += memory.second;
+  }
   List* const list = &lists_[memory];
   list->keys = keys;
   return list;
 }
 
 bool StepKeys::Lookup(TableResource* table, const Tensor& keys,
-                      UnknownKey unknown, float* out) {
+                      UnknownKey unknown, float* out,
+                      const ParallelFor& parallel) {
   List* const list = FindOrAdd(keys);
   if (list == nullptr) return false;
   std::shared_ptr<const SharedKeys> distinct;
@@ -51,12 +56,12 @@ bool StepKeys::Lookup(TableResource* table, const Tensor& keys,
     if (list->distinct == nullptr) {
       const auto [data, n] = MemoryOf(keys);
       list->distinct =
-          std::make_shared<SharedKeys>(data, static_cast<size_t>(n));
+          std::make_shared<SharedKeys>(data, static_cast<size_t>(n), parallel);
     }
     distinct = list->distinct;
   }
   std::shared_ptr<const FoundKeys> found =
-      table->table().LookupListed(std::move(distinct), unknown, out);
+      table->table().LookupListed(std::move(distinct), unknown, out, parallel);
   table->Ref();
   Places places = {TablePtr(table), std::move(found)};
   const std::lock_guard<std::mutex> lock(mutex_);

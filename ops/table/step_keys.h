@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/core/base/parallel.h"
 #include "ops/core/table/reserved_rows.h"
 #include "ops/core/table/shared_keys.h"
 #include "ops/table/table_resource.h"
@@ -55,17 +56,14 @@ class StepKeys : public tensorflow::ResourceBase {
   // So many keys pay for what is handed over.
   static constexpr int64_t kLeast = 256;
 
-  // Whether lookups of a list of n keys do. A longer one is looked up and
-  // applied in parts.
-  static bool IsWorthwhile(int64_t n) {
-    return n >= kLeast && n <= static_cast<int64_t>(SharedKeys::kMost);
-  }
+  // Whether lookups of a list of n keys do.
+  static bool IsWorthwhile(int64_t n) { return n >= kLeast && n <= kMostKeys; }
 
   // Writes what the keys read to out (keys.shape, dim). The caller has opened
   // the table. False, with nothing done: the step has too many lists, because a
-  // loop reads them. Throws std::bad_alloc.
+  // loop reads them, or they have too many keys. Throws std::bad_alloc.
   bool Lookup(TableResource* table, const tensorflow::Tensor& keys,
-              UnknownKey unknown, float* out);
+              UnknownKey unknown, float* out, const ParallelFor& parallel);
 
   // What a lookup of the same keys in the table has found; null if there was
   // none.
@@ -90,8 +88,8 @@ class StepKeys : public tensorflow::ResourceBase {
   struct List {
     tensorflow::Tensor keys;
     std::mutex mutex;  // Guards the next member.
-    std::shared_ptr<const SharedKeys>
-        distinct;                // Null before the first lookup.
+    // Null before the first lookup.
+    std::shared_ptr<const SharedKeys> distinct;
     std::vector<Places> places;  // Guarded by StepKeys::mutex_.
   };
   // What a reservation of a table found for keys in one tensor.
@@ -100,8 +98,10 @@ class StepKeys : public tensorflow::ResourceBase {
     tensorflow::Tensor packed;
     std::shared_ptr<const ReservedRows> rows;
   };
-  // Lists are kept until the end of the step. So many take up to 160 MiB.
+  // Lists are kept until the end of the step. So many lists take up to 160 MiB
+  // if they are short, and long ones of so many keys in all about as much.
   static constexpr size_t kMostLists = 1024;
+  static constexpr int64_t kMostKeys = int64_t{4} << 20;
   // Where the keys are, and how many.
   using Memory = std::pair<const int64_t*, int64_t>;
   static Memory MemoryOf(const tensorflow::Tensor& keys) {
@@ -111,8 +111,9 @@ class StepKeys : public tensorflow::ResourceBase {
   // The list of these keys; nullptr: there are too many.
   List* FindOrAdd(const tensorflow::Tensor& keys);
 
-  std::mutex mutex_;  // Guards the maps.
+  std::mutex mutex_;  // Guards what follows.
   std::map<Memory, List> lists_;
+  int64_t long_keys_ = 0;  // Of all long lists.
   std::map<std::pair<const TableResource*, const int64_t*>, Reservation>
       reserved_;
 };

@@ -11,6 +11,7 @@
 #include "ops/core/math/gradient_sum.h"
 #include "ops/core/math/indexed_rows.h"
 #include "ops/core/table/found_keys.h"
+#include "ops/core/table/grouped_keys.h"
 #include "ops/core/table/hash_index.h"
 #include "ops/core/table/row_arena.h"
 #include "ops/core/table/shared_keys.h"
@@ -21,8 +22,6 @@ namespace {
 // Occurrences of the largest batch that is one group without a list of its
 // distinct keys (docs/core_measurements.md).
 constexpr uint64_t kOneGroup = 4096;
-// Occurrences of a group up to which its hash table is on the stack.
-constexpr uint32_t kSmallDedup = 4096;
 // The distance, in keys, at which an apply prefetches buckets.
 constexpr uint32_t kBucketsAhead = 16;
 // The most rows of one call of RowUpdate::Update, and the most floats of their
@@ -65,14 +64,15 @@ bool BatchApply::Begin() {
       batch_.counts == nullptr &&
       batch_.found->list().IsOf(batch_.keys, batch_.n)) {
     found_ = batch_.found;
-    list_ = &found_->list();
+    groups_ = found_->list().groups();
+    if (groups_ == nullptr) list_ = &found_->list();
   }
   part_.groups = list_ != nullptr || part_.n <= kOneGroup ? 1 : kShards;
   return true;
 }
 
 void BatchApply::AddTo(Layout* layout) {
-  if (leader_ == nullptr) {
+  if (leader_ == nullptr && groups_ == nullptr) {
     part_.AddTo(layout);
     layout->Add(&key_, part_.n);
     layout->Add(&grouped_, part_.n);
@@ -85,26 +85,27 @@ void BatchApply::AddTo(Layout* layout) {
 }
 
 void BatchApply::EndSort() {
-  if (leader_ == nullptr) {
+  if (leader_ != nullptr) {
+    list_ = leader_->list_;
+    groups_ = leader_->groups_;
+    if (list_ == nullptr && groups_ == nullptr) found_ = nullptr;
+    part_ = leader_->part_;
+    key_ = leader_->key_;
+    grouped_ = leader_->grouped_;
+    end_ = leader_->end_;
+  } else if (groups_ != nullptr) {
+    part_ = groups_->partition();
+    key_ = groups_->distinct().keys;
+    grouped_ = groups_->distinct().grouped;
+    end_ = groups_->distinct().end;
+  } else {
     part_.EndSort();
-    return;
   }
-  part_ = leader_->part_;
-  list_ = leader_->list_;
-  if (list_ == nullptr) found_ = nullptr;
-  key_ = leader_->key_;
-  grouped_ = leader_->grouped_;
-  end_ = leader_->end_;
 }
 
 void BatchApply::AddUnusualTo(Layout* layout) {
-  for (int g = 0; g < part_.groups; ++g) {
-    const uint32_t n = part_.size_of(g);
-    if (n > kSmallDedup && leader_ == nullptr && list_ == nullptr) {
-      layout->Add(&dedup_[g], Partition::DedupSlots(n));
-    } else {
-      dedup_[g] = nullptr;
-    }
+  if (leader_ == nullptr && list_ == nullptr && groups_ == nullptr) {
+    part_.AddTablesTo(layout);
   }
   const size_t dim = static_cast<size_t>(store_.dim());
   if (dim > kTileFloats) layout->Add(&wide_sums_, part_.groups * dim);
@@ -114,6 +115,11 @@ void BatchApply::Deduplicate(int g) {
   if (leader_ != nullptr) {
     unique_[g] = leader_->unique_[g];
     shards_of_[g] = leader_->shards_of_[g];
+    return;
+  }
+  if (groups_ != nullptr) {
+    unique_[g] = groups_->size(g);
+    shards_of_[g] = uint64_t{unique_[g] > 0} << g;
     return;
   }
   const uint32_t begin = part_.begin[g];
@@ -129,9 +135,7 @@ void BatchApply::Deduplicate(int g) {
     shards_of_[g] = list_->shards();
     return;
   }
-  uint32_t small[2 * kSmallDedup];
-  unique_[g] =
-      part_.Deduplicate(g, distinct, dedup_[g] != nullptr ? dedup_[g] : small);
+  unique_[g] = part_.Deduplicate(g, distinct);
   shards_of_[g] = part_.groups == 1 ? ShardSet::MaskOf(key_ + begin, unique_[g])
                                     : uint64_t{unique_[g] > 0} << g;
 }
@@ -278,9 +282,10 @@ void BatchApply::Classify(int g) {
     n += row == HashIndex::kNoRow;
     n_beyond_memory += row >= HashIndex::kSpilled;
   };
-  if (found_ != nullptr && found_->IsCurrent(shards_)) {
+  if (found_ != nullptr && found_->IsCurrent(shards_, shards_of_[g])) {
+    const uint32_t first = groups_ != nullptr ? groups_->first(g) : 0;
     for (uint32_t u = 0; u < unique_[g]; ++u) {
-      take(u, found_->entries()[u], found_->rows()[u]);
+      take(u, found_->entries()[first + u], found_->rows()[first + u]);
     }
   } else {
     shards_.FindEach(keys, unique_[g], [&](uint32_t u, EntryRef entry) {

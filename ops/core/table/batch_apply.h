@@ -59,13 +59,14 @@ class BatchApply final : public KeyHolder {
   int groups() const { return part_.groups; }
   void AddTo(Layout* layout);
   int64_t blocks() const {
-    return leader_ == nullptr ? static_cast<int64_t>(part_.blocks()) : 0;
+    if (leader_ != nullptr || groups_ != nullptr) return 0;
+    return static_cast<int64_t>(part_.blocks());
   }
   void SortBlock(int64_t b) { part_.SortBlock(static_cast<uint64_t>(b)); }
   // That of the leader first.
   void EndSort();
-  // What only unusual batches need: hash tables for groups with too many
-  // occurrences for the stack, and sums of wide rows.
+  // What only unusual batches need: hash tables of groups with many
+  // occurrences, and sums of wide rows.
   void AddUnusualTo(Layout* layout);
   // Finds the distinct keys of group g, and which of them are new, here and in
   // the followers.
@@ -165,13 +166,15 @@ class BatchApply final : public KeyHolder {
   const EmbeddingTable::Batch& batch_;
   const RowUpdate* update_ = nullptr;
   const FoundKeys* found_ = nullptr;  // Of the batch, if its keys are those.
-  const SharedKeys* list_ = nullptr;  // Those keys, here or in the leader.
+  // Those keys, here or in the leader: a short list, or a long one.
+  const SharedKeys* list_ = nullptr;
+  const GroupedKeys* groups_ = nullptr;
   const BatchApply* leader_ = nullptr;
   BatchApply* next_follower_ = nullptr;
   Partition part_;
 
   // Each group's part begins at part_.begin[g]. key_, grouped_ and end_ may be
-  // the leader's:
+  // the leader's, or those of a long list:
   int64_t* key_;        // (unique)
   uint32_t* id_;        // (n) the distinct key of each occurrence
   uint32_t* grouped_;   // (n) occurrences, grouped by distinct key
@@ -179,7 +182,6 @@ class BatchApply final : public KeyHolder {
   EntryRef* entry_;     // (unique)
   uint32_t* row_;       // (unique)
   uint32_t* estimate_;  // (unique) of keys that the sketch counts
-  std::array<uint32_t*, kShards> dedup_;
   float* wide_sums_ = nullptr;  // (kShards, dim) if dim > kTileFloats
 
   // By group. Arrays that a small batch does not use are not set either.

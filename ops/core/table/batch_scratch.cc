@@ -12,6 +12,9 @@ namespace rec_estimator {
 
 namespace {
 
+// Occurrences of a group up to which its hash table is on the stack.
+constexpr uint32_t kSmallTable = 4096;
+
 // The pieces that no Scratch uses. A batch of 800,000 occurrences takes the
 // largest piece that is kept.
 class Pool {
@@ -121,8 +124,18 @@ void Partition::EndSort() {
   for (int s = 0; s < kShards; ++s) begin[s + 1] += begin[s];
 }
 
-uint32_t Partition::Deduplicate(int g, const Distinct& out,
-                                uint32_t* slots) const {
+void Partition::AddTablesTo(Layout* layout) {
+  tables.fill(nullptr);
+  for (int g = 0; g < groups; ++g) {
+    const uint32_t occurrences = size_of(g);
+    if (occurrences <= kSmallTable) continue;
+    layout->Add(&tables[g], DedupSlots(occurrences));
+  }
+}
+
+uint32_t Partition::Deduplicate(int g, const Distinct& out) const {
+  uint32_t small[2 * kSmallTable];
+  uint32_t* const slots = tables[g] != nullptr ? tables[g] : small;
   int64_t* keys = out.keys;
   uint32_t* id = out.id;
   uint32_t* end = out.end;

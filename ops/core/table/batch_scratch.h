@@ -92,6 +92,9 @@ struct Partition {
   int groups = kShards;  // kShards or 1.
   // Group g has begin[g + 1] - begin[g] occurrences.
   std::array<uint32_t, kShards + 1> begin;
+  // By group: what Deduplicate needs for so many occurrences that it is not on
+  // the stack.
+  std::array<uint32_t*, kShards> tables;
 
   uint64_t blocks() const {
     return groups == 1 ? 0 : (n + kPartitionBlock - 1) / kPartitionBlock;
@@ -143,6 +146,11 @@ struct Partition {
     uint32_t* id;       // (n) the position in keys of each occurrence's key
     uint32_t* grouped;  // (n) occurrences by distinct key, in batch order
     uint32_t* end;      // (unique) end of each key's occurrences in grouped
+
+    // The arrays without their first n elements.
+    Distinct From(uint32_t n) const {
+      return {keys + n, id + n, grouped + n, end + n};
+    }
   };
   // Slots of the hash table that Deduplicate needs for n occurrences: a power
   // of two, at least 2 n.
@@ -151,9 +159,10 @@ struct Partition {
     while (size / 2 < n) size *= 2;
     return size;
   }
-  // Fills `out` for group g, after Run, and returns the number of distinct
-  // keys. slots: (DedupSlots(size_of(g))), used during the call only.
-  uint32_t Deduplicate(int g, const Distinct& out, uint32_t* slots) const;
+  // After EndSort, before Deduplicate.
+  void AddTablesTo(Layout* layout);
+  // Fills `out` for group g and returns the number of distinct keys.
+  uint32_t Deduplicate(int g, const Distinct& out) const;
   // The same, but for `id`, of the only group, which has the keys of `list`.
   // Without `with_occurrences`, `grouped` is not set.
   uint32_t CopyDistinct(const SharedKeys& list, bool with_occurrences,

@@ -161,7 +161,6 @@ void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
   }
   const int64_t blocks =
       static_cast<int64_t>((n + kLockBlock - 1) / kLockBlock);
-  const int64_t per_key = 60 + dim_;  // Cycles.
   const auto read = [&](int64_t block, int64_t end) {
     for (; block < end; ++block) {
       const size_t at = static_cast<size_t>(block) * kLockBlock;
@@ -171,15 +170,28 @@ void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
     }
   };
   // By reference: std::function would allocate memory for this closure.
-  parallel(blocks, static_cast<int64_t>(kLockBlock) * per_key, std::cref(read));
+  parallel(blocks, static_cast<int64_t>(kLockBlock) * CyclesPerKey(),
+           std::cref(read));
 }
 
 std::shared_ptr<const FoundKeys> EmbeddingTable::LookupListed(
-    std::shared_ptr<const SharedKeys> list, UnknownKey unknown,
-    float* out) const {
+    std::shared_ptr<const SharedKeys> list, UnknownKey unknown, float* out,
+    const ParallelFor& parallel) const {
   auto found = std::make_shared<FoundKeys>(std::move(list));
-  const SharedLocks locks(*shards_, found->list().shards());
-  RowLookup(*shards_, *store_, unknown).CopyListed(found.get(), out);
+  if (found->list().groups() == nullptr) {
+    const SharedLocks locks(*shards_, found->list().shards());
+    RowLookup(*shards_, *store_, unknown).CopyListed(found.get(), out);
+    return found;
+  }
+  const auto read = [&](int64_t g, int64_t end) {
+    for (; g < end; ++g) {
+      const SharedLocks locks(*shards_, uint64_t{1} << g);
+      RowLookup(*shards_, *store_, unknown)
+          .CopyGroup(found.get(), static_cast<int>(g), out);
+    }
+  };
+  const auto keys = static_cast<int64_t>(found->list().n());
+  parallel(kShards, keys / kShards * CyclesPerKey(), std::cref(read));
   return found;
 }
 

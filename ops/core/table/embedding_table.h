@@ -247,7 +247,8 @@ class EmbeddingTable {
   // memory. Throws std::bad_alloc.
   std::shared_ptr<const FoundKeys> LookupListed(
       std::shared_ptr<const SharedKeys> list, UnknownKey unknown,
-      float* out) const;  // (list->n(), dim)
+      float* out,  // (list->n(), dim)
+      const ParallelFor& parallel) const;
 
   // One training step of this table.
   struct Batch {
@@ -502,6 +503,8 @@ class EmbeddingTable {
  private:
   friend class TrainingStep;
 
+  // Of a lookup of many keys.
+  int64_t CyclesPerKey() const { return 60 + dim_; }
   // With a tier: before rows are added, and afterwards. The first throws
   // StorageError and std::bad_alloc.
   void MakeRoomInMemory();

@@ -30,27 +30,29 @@ class FoundKeys {
 
   const SharedKeys& list() const { return *list_; }
 
-  // By distinct key of the list, (list().size()).
+  // By distinct key of the list, (list().size()): of a long one, those of a
+  // group after those of the groups before it.
   const EntryRef* entries() const { return entries_.get(); }
   const uint32_t* rows() const { return rows_.get(); }  // Or kNoRow.
 
-  // Whether all of it still holds: none of the list's shards was locked
-  // exclusively since. They are locked, shared at least.
-  bool IsCurrent(const ShardSet& shards) const {
-    for (uint64_t mask = list_->shards(); mask != 0; mask &= mask - 1) {
+  // Whether what it says of the keys of some of the list's shards still holds:
+  // none of these was locked exclusively since. They are locked, shared at
+  // least.
+  bool IsCurrent(const ShardSet& shards, uint64_t mask) const {
+    for (; mask != 0; mask &= mask - 1) {
       const int s = __builtin_ctzll(mask);
       if (shards[s].mutex().writes() != writes_[s]) return false;
     }
     return true;
   }
 
-  // For RowLookup, which fills it while the list's shards are locked.
+  // For RowLookup, which fills it while these shards are locked.
   void Set(uint32_t u, EntryRef entry, uint32_t row) {
     entries_[u] = entry;
     rows_[u] = row;
   }
-  void SetTime(const ShardSet& shards) {
-    for (uint64_t mask = list_->shards(); mask != 0; mask &= mask - 1) {
+  void SetTime(const ShardSet& shards, uint64_t mask) {
+    for (; mask != 0; mask &= mask - 1) {
       const int s = __builtin_ctzll(mask);
       writes_[s] = shards[s].mutex().writes();
     }

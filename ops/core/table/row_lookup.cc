@@ -6,6 +6,7 @@
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/float8.h"
+#include "ops/core/table/grouped_keys.h"
 #include "ops/core/table/shared_keys.h"
 
 namespace rec_estimator {
@@ -18,6 +19,11 @@ static_assert(kBlock <= DistinctKeys::kMost, "their table has room");
 // distinct. Smaller blocks gain nothing.
 constexpr size_t kSample = 128;
 constexpr size_t kLeastKeys = 512;
+
+// Rows of a group that are prefetched before they are copied.
+constexpr uint32_t kRowsOfGroup = 512;
+// The distance, in rows, at which places in the output are prefetched.
+constexpr uint32_t kPlacesAhead = 16;
 
 // out (n, dim): row i = rows[position[i]].
 void CopyRows(const float* const* rows, const uint16_t* position, size_t n,
@@ -180,19 +186,48 @@ __attribute__((noinline)) void RowLookup::SpreadSpilled(
   }
 }
 
-void RowLookup::CopyListed(FoundKeys* found, float* out) const {
-  const SharedKeys& list = found->list();
+void RowLookup::FindListed(const int64_t* keys, uint32_t n, uint32_t first,
+                           FoundKeys* found, const float** rows) const {
   const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
-  const int64_t* keys = list.distinct();
-  const float* rows[SharedKeys::kMost];
-  shards_.FindEach(keys, list.size(), [&](uint32_t u, EntryRef entry) {
+  shards_.FindEach(keys, n, [&](uint32_t u, EntryRef entry) {
     const uint32_t row = entry.found() ? entry.row() : HashIndex::kNoRow;
-    found->Set(u, entry, row);
+    found->Set(first + u, entry, row);
     rows[u] = row == HashIndex::kNoRow ? WithoutRow(keys[u]) : view_.Row(row);
     PrefetchLines(rows[u], bytes);
   });
-  found->SetTime(shards_);
+}
+
+void RowLookup::CopyListed(FoundKeys* found, float* out) const {
+  const SharedKeys& list = found->list();
+  const float* rows[SharedKeys::kShort];
+  FindListed(list.distinct(), list.size(), 0, found, rows);
+  found->SetTime(shards_, list.shards());
   CopyRows(rows, list.position(), list.n(), dim_, out);
+}
+
+void RowLookup::CopyGroup(FoundKeys* found, int g, float* out) const {
+  const GroupedKeys& groups = *found->list().groups();
+  const uint32_t begin = groups.partition().begin[g];
+  const Partition::Distinct distinct = groups.distinct().From(begin);
+  const uint32_t occurrences = groups.partition().size_of(g);
+  const uint32_t size = groups.size(g);
+  const size_t stride = static_cast<size_t>(dim_);
+  uint32_t j = 0;
+  for (uint32_t at = 0; at < size; at += kRowsOfGroup) {
+    const float* rows[kRowsOfGroup];
+    const uint32_t n = std::min(kRowsOfGroup, size - at);
+    FindListed(distinct.keys + at, n, groups.first(g) + at, found, rows);
+    for (uint32_t u = 0; u < n; ++u) {
+      for (; j < distinct.end[at + u]; ++j) {
+        if (j + kPlacesAhead < occurrences) {
+          PrefetchLines(out + distinct.grouped[j + kPlacesAhead] * stride,
+                        stride * sizeof(float));
+        }
+        CopyRow(rows[u], dim_, out + distinct.grouped[j] * stride);
+      }
+    }
+  }
+  found->SetTime(shards_, uint64_t{1} << g);
 }
 
 void RowLookup::CopyEach(const int64_t* keys, size_t n, const uint32_t* known,

@@ -42,9 +42,11 @@ class RowLookup {
   void Copy(const int64_t* keys, size_t n, float* out,
             const uint32_t* known = nullptr);
 
-  // out (n, dim) = what the keys of found->list() read. Fills `found`. Of a
-  // table that keeps all its rows in memory.
+  // out (n, dim) = what the keys of found->list(), which is short, read. Fills
+  // `found`. Of a table that keeps all its rows in memory.
   void CopyListed(FoundKeys* found, float* out) const;
+  // The same for the keys of group g of a long list, and their places in `out`.
+  void CopyGroup(FoundKeys* found, int g, float* out) const;
 
  private:
   // What a key without a row reads.
@@ -65,6 +67,10 @@ class RowLookup {
   void SpreadSpilled(size_t first, const int64_t* keys,
                      const uint16_t* position, size_t n);
   void FindAll(const int64_t* keys, size_t n, const float** rows);
+  // rows (n) = those of keys, which are distinct keys of found->list() from
+  // `first` on. Fills this part of `found`. Prefetches the rows.
+  void FindListed(const int64_t* keys, uint32_t n, uint32_t first,
+                  FoundKeys* found, const float** rows) const;
   // The steps of both, for n <= kChunk keys.
   void PrefetchHomes(const int64_t* keys, size_t n, Bucket** homes) const;
   void FindChunk(const int64_t* keys, size_t n, Bucket* const* homes,

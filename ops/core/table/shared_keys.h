@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The distinct keys of a short list: found once, for all tables that read the
-// list and for the training step that follows.
+// The distinct keys of a list: found once, for all tables that read the list
+// and for the training step that follows.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_SHARED_KEYS_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_SHARED_KEYS_H_
 
@@ -10,8 +10,11 @@
 #include <memory>
 
 #include "ops/core/base/key_hash.h"
+#include "ops/core/base/parallel.h"
 
 namespace rec_estimator {
+
+class GroupedKeys;
 
 // Numbers the distinct keys of a list in order of first occurrence. Short-lived
 // and on the stack.
@@ -76,19 +79,13 @@ class DistinctKeys {
 // A list of keys with its distinct keys. Immutable, so threads can share it.
 class SharedKeys {
  public:
-  static constexpr size_t kMost = DistinctKeys::kMost;
+  // The distinct keys of a longer list are in groups.
+  static constexpr size_t kShort = DistinctKeys::kMost;
 
-  // Of keys (n), n <= kMost, which outlive the object. Throws std::bad_alloc.
-  SharedKeys(const int64_t* keys, size_t n)
-      : keys_(keys),
-        n_(n),
-        distinct_(new int64_t[n + 1]),
-        position_(new uint16_t[n]) {
-    DistinctKeys found(n, distinct_.get(), position_.get());
-    found.Add(keys, n);
-    size_ = found.size();
-    shards_ = found.shards();
-  }
+  // Of keys (n), n < kMaxBatch, which outlive the object. Throws
+  // std::bad_alloc.
+  SharedKeys(const int64_t* keys, size_t n, const ParallelFor& parallel);
+  ~SharedKeys();
   SharedKeys(const SharedKeys&) = delete;
   SharedKeys& operator=(const SharedKeys&) = delete;
 
@@ -97,22 +94,26 @@ class SharedKeys {
     return keys == keys_ && n == n_;
   }
   size_t n() const { return n_; }
-
-  // (size()), in order of first occurrence.
-  const int64_t* distinct() const { return distinct_.get(); }
-  uint32_t size() const { return size_; }
-  // (n()) the position of each key in distinct().
-  const uint16_t* position() const { return position_.get(); }
-  // Bit s: a key is in shard s.
+  uint32_t size() const { return size_; }  // Distinct keys.
+  // Bit s: a key is in shard s, or the list is long.
   uint64_t shards() const { return shards_; }
+
+  // Those of a long list; nullptr: the list is short.
+  const GroupedKeys* groups() const { return groups_.get(); }
+
+  // Of a short list: (size()), in order of first occurrence.
+  const int64_t* distinct() const { return distinct_.get(); }
+  // Of a short list: (n()) the position of each key in distinct().
+  const uint16_t* position() const { return position_.get(); }
 
  private:
   const int64_t* const keys_;
   const size_t n_;
-  const std::unique_ptr<int64_t[]> distinct_;
-  const std::unique_ptr<uint16_t[]> position_;
   uint32_t size_;
   uint64_t shards_;
+  std::unique_ptr<const GroupedKeys> groups_;
+  std::unique_ptr<int64_t[]> distinct_;
+  std::unique_ptr<uint16_t[]> position_;
 };
 
 }  // namespace rec_estimator

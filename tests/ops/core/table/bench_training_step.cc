@@ -181,10 +181,11 @@ class Model {
         continue;
       }
       if (lists[f] == nullptr) {
-        lists[f] = std::make_shared<SharedKeys>(keys[f].data(), batch_);
+        lists[f] =
+            std::make_shared<SharedKeys>(keys[f].data(), batch_, SerialFor);
       }
-      (*found)[t] =
-          tables_[t]->LookupListed(lists[f], UnknownKey::kInitial, out);
+      (*found)[t] = tables_[t]->LookupListed(lists[f], UnknownKey::kInitial,
+                                             out, SerialFor);
     }
   }
 

@@ -47,7 +47,7 @@ struct SharedStep {
         grads.back().push_back(grad(random));
       }
     }
-    list = std::make_shared<SharedKeys>(keys.data(), keys.size());
+    list = std::make_shared<SharedKeys>(keys.data(), keys.size(), SerialFor);
   }
 
   // Looks the keys up in all tables, as one lookup and as one of a list.
@@ -59,7 +59,7 @@ struct SharedStep {
       const size_t floats = keys.size() * table.dim();
       std::vector<float> values(floats), listed(floats);
       table.Lookup(keys.data(), keys.size(), unknown, values.data(), SerialFor);
-      found[i] = table.LookupListed(list, unknown, listed.data());
+      found[i] = table.LookupListed(list, unknown, listed.data(), SerialFor);
       EXPECT_TRUE(values == listed);
     }
   }
@@ -102,7 +102,7 @@ struct SharedStep {
 
 TEST(AListNumbersItsDistinctKeysInOrderOfFirstOccurrence) {
   const std::vector<int64_t> keys = {7, INT64_MIN, 7, 0, -1, INT64_MIN, 7};
-  const SharedKeys list(keys.data(), keys.size());
+  const SharedKeys list(keys.data(), keys.size(), SerialFor);
   const std::vector<int64_t> distinct(list.distinct(),
                                       list.distinct() + list.size());
   EXPECT_TRUE((distinct == std::vector<int64_t>{7, INT64_MIN, 0, -1}));
@@ -119,11 +119,11 @@ TEST(AListNumbersItsDistinctKeysInOrderOfFirstOccurrence) {
 
 TEST(TheLongestListMayHaveOnlyDistinctKeys) {
   std::vector<int64_t> keys;
-  for (size_t i = 0; i < SharedKeys::kMost; ++i) keys.push_back(3 * i);
-  const SharedKeys list(keys.data(), keys.size());
-  EXPECT_EQ(list.size(), SharedKeys::kMost);
+  for (size_t i = 0; i < SharedKeys::kShort; ++i) keys.push_back(3 * i);
+  const SharedKeys list(keys.data(), keys.size(), SerialFor);
+  EXPECT_EQ(list.size(), SharedKeys::kShort);
   EXPECT_TRUE(std::equal(keys.begin(), keys.end(), list.distinct()));
-  EXPECT_EQ(list.position()[SharedKeys::kMost - 1], SharedKeys::kMost - 1);
+  EXPECT_EQ(list.position()[SharedKeys::kShort - 1], SharedKeys::kShort - 1);
 }
 
 // Without the wide one, for long lists.
@@ -139,8 +139,8 @@ TEST(StepsThatUseFoundKeysHaveTheBitsOfStepsThatDoNot) {
   const SgdEach each(0.5f);
   const RowUpdate* const rules[] = {&sums, &each};
   // 4000 keys of dim 16 have too many sums for the stack.
-  for (const size_t n :
-       {size_t{1}, size_t{300}, size_t{4000}, SharedKeys::kMost}) {
+  for (const size_t n : {size_t{1}, size_t{300}, size_t{4000},
+                         SharedKeys::kShort, 3 * SharedKeys::kShort}) {
     for (const RowUpdate* rule : rules) {
       const Tables expected = n > 300 ? MakeNarrowTables() : MakeTables();
       const Tables tables = n > 300 ? MakeNarrowTables() : MakeTables();
@@ -158,7 +158,8 @@ TEST(StepsThatUseFoundKeysHaveTheBitsOfStepsThatDoNot) {
 
 TEST(SomeTablesOfAStepMayHaveFoundTheirKeys) {
   // Without a list, a step takes the second batch in parts.
-  for (const size_t n : {size_t{2000}, SharedKeys::kMost}) {
+  for (const size_t n :
+       {size_t{2000}, SharedKeys::kShort, 3 * SharedKeys::kShort}) {
     for (const size_t missing : {size_t{0}, size_t{1}, size_t{3}}) {
       const Tables expected = MakeNarrowTables();
       const Tables tables = MakeNarrowTables();
@@ -230,7 +231,7 @@ TEST(StepsOfSeveralThreadsThatUseFoundKeysLoseNoCount) {
         for (size_t i = 0; i < tables.size(); ++i) {
           std::vector<float> values(kKeys * tables[i]->dim());
           step.found[i] = tables[i]->LookupListed(
-              step.list, UnknownKey::kInitial, values.data());
+              step.list, UnknownKey::kInitial, values.data(), SerialFor);
         }
         step.Apply(tables, rule, s, SerialFor);
       }
