@@ -6,8 +6,8 @@
     python -m benchmarks.bench_table --batch 128         small batches: 3,328 ids
 
 Workload: batches of 4096 x 26 ids, Zipf-distributed as fitted to click logs (p(rank) ~ (rank +
-q)^-s), ranks shuffled over the table's rows, values of 16 floats, Adagrad. All systems get the same
-batches. rounds.py describes the measurement.
+q)^-s), ranks shuffled over the table's rows, values of 16 floats, Adagrad. The gradient of a value is the
+value and noise, which costs little. All systems get the same batches. rounds.py describes the measurement.
 TFRA is measured if it is installed:
 
     pip install --no-deps tensorflow-recommenders-addons==0.7.2 typeguard==2.13.3 packaging
@@ -66,10 +66,10 @@ def _graph_of(
     )
     ids = tf.constant(batches)[tf.math.floormod(next_batch.assign_add(1), NUM_BATCHES)]
     values, variables = embed(ids)
-    gradient = np.random.default_rng(1).normal(size=(*batches.shape[1:], DIM))
-    loss = tf.reduce_sum(values * gradient.astype(np.float32))
-    # The gradient does not need the values, so TensorFlow could prune the lookup.
-    return tf.group(optimizer.minimize(loss, var_list=variables), values), values.op
+    noise = np.random.default_rng(1).normal(size=(*batches.shape[1:], DIM)).astype(np.float32)
+    # It needs the values: TensorFlow prunes a gather that nothing reads.
+    gradient = values + noise
+    return optimizer.minimize(values, var_list=variables, grad_loss=gradient), values.op
 
 
 def _dense(rows: int, batches: np.ndarray) -> System:

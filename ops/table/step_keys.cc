@@ -62,6 +62,7 @@ bool StepKeys::Lookup(TableResource* table, const Tensor& keys,
   }
   std::shared_ptr<const FoundKeys> found =
       table->table().LookupListed(std::move(distinct), unknown, out, parallel);
+  table->NoteHandOver();
   table->Ref();
   Places places = {TablePtr(table), std::move(found)};
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -60,16 +60,23 @@ class TableResource : public tensorflow::ResourceBase {
   bool was_replaced() const { return was_replaced_.load(); }
 
   // Whether lookups are to hand over what they find (step_keys.h). They begin
-  // when a training step has missed it, and end when several steps in a row
-  // could not use it: the keys of their gradients were other tensors. Never
-  // with rows on disk: a step looks for them again when it holds its keys.
+  // when a training step has missed it. They end when several steps in a row
+  // could not use it, because the keys of their gradients were other tensors,
+  // and pause when no step has followed several of them. Never with rows on
+  // disk: a step looks for them again when it holds its keys.
   bool lookups_hand_over() const {
     if (table_.tier() != nullptr) return false;
     const int missed = steps_missed_.load(std::memory_order_relaxed);
-    return missed > 0 && missed < kVain;
+    return missed > 0 && missed < kVain &&
+           lookups_unused_.load(std::memory_order_relaxed) < kVain;
+  }
+  // After a lookup that has handed over what it found.
+  void NoteHandOver() {
+    lookups_unused_.fetch_add(1, std::memory_order_relaxed);
   }
   // After a training step: whether it has used what was handed over.
   void NoteStep(bool used) {
+    lookups_unused_.store(0, std::memory_order_relaxed);
     const int missed = steps_missed_.load(std::memory_order_relaxed);
     const int now = used ? 1 : missed + 1;
     if (missed < kVain && now != missed) {
@@ -95,6 +102,8 @@ class TableResource : public tensorflow::ResourceBase {
   std::atomic<bool> was_replaced_{false};
   // In a row; kVain, then forever: too many.
   std::atomic<int> steps_missed_{0};
+  // Since the last step.
+  std::atomic<int> lookups_unused_{0};
 };
 
 using TablePtr = tensorflow::core::RefCountPtr<TableResource>;

@@ -94,8 +94,8 @@ def test_tables_that_read_the_same_keys_train_as_dense_variables_do(lookup, rule
 
 
 @pytest.mark.parametrize("lookup", [single, grouped])
-@pytest.mark.parametrize("n", [8192, 8193])
-def test_the_longest_list_and_a_longer_one_train_as_dense_variables_do(lookup, n):
+@pytest.mark.parametrize("n", [8192, 8193, 50000])
+def test_the_longest_short_list_and_long_ones_train_as_dense_variables_do(lookup, n):
     keys = tf.placeholder(tf.int64, [None])
     bank = initial_vectors(3, ROWS)
     table, dense = table_from(bank), tf.get_variable("dense", initializer=bank)
@@ -112,6 +112,54 @@ def test_the_longest_list_and_a_longer_one_train_as_dense_variables_do(lookup, n
         for _ in range(STEPS):
             session.run(train, {keys: (ROWS * random.rand(n) ** 2).astype(np.int64)})
         assert_same_bits(*session.run([rows, dense]))
+
+
+@pytest.mark.parametrize("lookup", [single, grouped])
+def test_long_lists_of_several_tables_train_as_dense_variables_do(lookup):
+    """The first two tables read one list. With the fourth, lists have too many keys in all."""
+    sizes = [20000, 30000, 4 * 2**20 - 40000]
+    lists = [tf.placeholder(tf.int64, [None]) for _ in sizes]
+    rule, losses, tables, variables = EXACT_RULES["adagrad"], [0.0, 0.0], [], []
+    for i, keys in enumerate([lists[0], *lists]):
+        bank = initial_vectors(1, ROWS)
+        tables.append(table_from(bank, f"table_{i}"))
+        variables.append(tf.get_variable(f"dense_{i}", initializer=bank))
+        losses[0] += tf.reduce_sum(tf.square(lookup(tables[i], keys)))
+        losses[1] += tf.reduce_sum(tf.square(tf.gather(variables[i], keys)))
+    train = [
+        ours(rule).minimize(losses[0], var_list=tables),
+        tensorflows(rule).minimize(losses[1], var_list=variables),
+    ]
+    rows = [rows_of(table, np.arange(ROWS)) for table in tables]
+    random = np.random.RandomState(4)
+    with initialized_session() as session:
+        for _ in range(3):
+            feed = {
+                keys: (ROWS * random.rand(n) ** 2).astype(np.int64)
+                for keys, n in zip(lists, sizes)
+            }
+            session.run(train, feed)
+        for ours_, dense in zip(*session.run([rows, variables])):
+            assert_same_bits(ours_, dense)
+
+
+def test_lookups_that_no_step_follows_change_nothing():
+    table, keys, train = trained_table()
+    values = rec.embedding_lookup(table, keys)
+    rows = rows_of(table, np.arange(ROWS))
+    feed = {keys: keys_of(1)}
+    with initialized_session() as session:
+        for _ in range(3):
+            session.run(train, feed)
+        before = session.run(rows)
+        for _ in range(40):  # After 32, they hand nothing over.
+            np.testing.assert_array_equal(session.run(values, feed), before[feed[keys]])
+        for _ in range(2):
+            session.run(train, feed)
+        after = session.run(rows)
+    counts = np.bincount(feed[keys], minlength=ROWS)
+    # Each occurrence subtracts 1 and rounds once.
+    np.testing.assert_allclose(before - after, np.repeat(2.0 * counts[:, None], 2, 1), atol=1e-2)
 
 
 def test_a_table_whose_lookups_hand_over_in_vain_trains_on():

@@ -5,13 +5,18 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <new>
 #include <random>
+#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "ops/core/base/allocation_limit.h"
 #include "ops/core/base/parallel.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/found_keys.h"
+#include "ops/core/table/grouped_keys.h"
 #include "ops/core/table/shared_keys.h"
 #include "ops/core/table/training_step.h"
 #include "tests/ops/core/table/contents.h"
@@ -126,6 +131,59 @@ TEST(TheLongestListMayHaveOnlyDistinctKeys) {
   EXPECT_EQ(list.position()[SharedKeys::kShort - 1], SharedKeys::kShort - 1);
 }
 
+TEST(ALongListHasItsKeysInAGroupForEachShard) {
+  std::mt19937_64 random(5);
+  std::vector<int64_t> keys(3 * SharedKeys::kShort, 42);  // One is frequent.
+  for (size_t i = 0; i < keys.size(); i += 2) {
+    keys[i] = static_cast<int64_t>(random() % 9000) - 10;
+  }
+  Threads threads(4);
+  const SharedKeys list(keys.data(), keys.size(), threads.parallel());
+  EXPECT_EQ(list.shards(), kAllShards);
+  const GroupedKeys& groups = *list.groups();
+  std::vector<int> found(keys.size());  // By occurrence.
+  uint32_t first = 0;
+  for (int g = 0; g < kShards; ++g) {
+    EXPECT_EQ(groups.first(g), first);
+    first += groups.size(g);
+    const auto distinct = groups.distinct().From(groups.partition().begin[g]);
+    uint32_t j = 0;
+    int64_t last_first = -1;
+    for (uint32_t u = 0; u < groups.size(g); ++u) {
+      EXPECT_EQ(ShardOf(MixKey(distinct.keys[u])), g);
+      // In order of first occurrence, and each key's occurrences in order.
+      EXPECT_TRUE(last_first < static_cast<int64_t>(distinct.grouped[j]));
+      last_first = distinct.grouped[j];
+      for (int64_t last = -1; j < distinct.end[u]; ++j) {
+        EXPECT_TRUE(last < static_cast<int64_t>(distinct.grouped[j]));
+        last = distinct.grouped[j];
+        EXPECT_EQ(keys[distinct.grouped[j]], distinct.keys[u]);
+        ++found[distinct.grouped[j]];
+      }
+    }
+    EXPECT_EQ(j, groups.partition().size_of(g));
+  }
+  for (const int times : found) EXPECT_EQ(times, 1);
+  EXPECT_EQ(list.size(), first);
+  EXPECT_EQ(first, std::set<int64_t>(keys.begin(), keys.end()).size());
+}
+
+TEST(ALongListWithoutMemoryThrows) {
+  int64_t failed = 0;
+  for (bool listed = false; !listed; failed += !listed) {
+    // Longer each time, so that no memory of the last one serves.
+    const std::vector<int64_t> keys((failed + 3) * SharedKeys::kShort, 7);
+    LimitAllocations(failed);
+    try {
+      const SharedKeys list(keys.data(), keys.size(), SerialFor);
+      listed = true;
+    } catch (const std::bad_alloc&) {
+    }
+    LimitAllocations(-1);
+  }
+  EXPECT_TRUE(failed > 1);
+}
+
 // Without the wide one, for long lists.
 Tables MakeNarrowTables() {
   Tables tables = MakeTables();
@@ -189,14 +247,18 @@ TEST(WhatWasFoundInOtherMemoryIsNotUsed) {
 
 TEST(AStepFindsKeysAnewThatMovedSinceTheLookup) {
   const AdagradLike rule(0.5f);
-  for (const bool reserved : {false, true}) {
+  for (const auto& [n, reserved] : std::vector<std::pair<size_t, bool>>{
+           {2000, false},
+           {2000, true},
+           {SharedKeys::kShort + 1, false},
+           {SharedKeys::kShort + 1, true}}) {
     for (int how = 0; how < 6; ++how) {
       const Tables expected = MakeNarrowTables();
       const Tables tables = MakeNarrowTables();
       const SharedStep first(tables, 3000, 2000, 1);
       first.Apply(tables, rule, 0, SerialFor);
       first.ApplyOneByOne(expected, rule, 0);
-      SharedStep second(tables, 2000, 3000, 2);
+      SharedStep second(tables, n, 3000, 2);
       second.Lookup(tables);
       TrainingStep step(Pointers(tables), second.Batches(2));
       if (reserved) EXPECT_TRUE(step.Reserve(SerialFor).ok());
@@ -212,10 +274,8 @@ TEST(AStepFindsKeysAnewThatMovedSinceTheLookup) {
   }
 }
 
-TEST(StepsOfSeveralThreadsThatUseFoundKeysLoseNoCount) {
+void ExpectThatThreadsLoseNoCount(int n_steps, size_t n_keys) {
   constexpr int kThreads = 4;
-  constexpr int kSteps = 25;
-  constexpr size_t kKeys = 600;
   Tables tables;
   for (const int dim : {3, 1}) {
     tables.push_back(std::make_unique<EmbeddingTable>(dim));
@@ -224,12 +284,12 @@ TEST(StepsOfSeveralThreadsThatUseFoundKeysLoseNoCount) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
-      for (int s = 0; s < kSteps; ++s) {
+      for (int s = 0; s < n_steps; ++s) {
         // Keys of a step are partly new, so that tables grow.
-        SharedStep step(tables, kKeys, 100 * (s + 1), t * kSteps + s);
+        SharedStep step(tables, n_keys, 100 * (s + 1), t * n_steps + s);
         for (auto& grads : step.grads) grads.assign(grads.size(), 1.0f);
         for (size_t i = 0; i < tables.size(); ++i) {
-          std::vector<float> values(kKeys * tables[i]->dim());
+          std::vector<float> values(n_keys * tables[i]->dim());
           step.found[i] = tables[i]->LookupListed(
               step.list, UnknownKey::kInitial, values.data(), SerialFor);
         }
@@ -246,8 +306,16 @@ TEST(StepsOfSeveralThreadsThatUseFoundKeysLoseNoCount) {
       // Gradients of 1 add exactly, so the sum is the count.
       EXPECT_EQ(entry.row[0], static_cast<float>(entry.freq));
     }
-    EXPECT_EQ(counts, kThreads * kSteps * static_cast<int64_t>(kKeys));
+    EXPECT_EQ(counts, kThreads * n_steps * static_cast<int64_t>(n_keys));
   }
+}
+
+TEST(StepsOfSeveralThreadsThatUseFoundKeysLoseNoCount) {
+  ExpectThatThreadsLoseNoCount(25, 600);
+}
+
+TEST(StepsOfSeveralThreadsWithLongListsLoseNoCount) {
+  ExpectThatThreadsLoseNoCount(4, SharedKeys::kShort + 1);
 }
 
 }  // namespace
