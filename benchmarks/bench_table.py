@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--exponent", type=float, default=ZIPF_S, help="s of the ids' law")
     parser.add_argument("--batch", type=int, default=BATCH, help="examples of a batch")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=20, help="steps a round and system")
+    parser.add_argument("--steps", type=int, default=60, help="steps a round and system")
     parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     systems = ["dense", "rec_estimator"]
