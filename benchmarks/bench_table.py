@@ -6,8 +6,9 @@
     python -m benchmarks.bench_table --batch 128         small batches: 3,328 ids
 
 Workload: batches of 4096 x 26 ids, Zipf-distributed as fitted to click logs (p(rank) ~ (rank +
-q)^-s), ranks shuffled over the table's rows, values of 16 floats, Adagrad. The gradient of a value is the
-value and noise, which costs little. All systems get the same batches. rounds.py describes the measurement.
+q)^-s), ranks shuffled over the table's rows, values of 16 floats, Adagrad. The gradient of
+a value is the value and noise, which costs little. All systems get the same batches. rounds.py
+describes the measurement.
 TFRA is measured if it is installed:
 
     pip install --no-deps tensorflow-recommenders-addons==0.7.2 typeguard==2.13.3 packaging

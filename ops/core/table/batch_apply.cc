@@ -273,8 +273,7 @@ void BatchApply::Classify(int g) {
   EntryRef* entries = entry_ + begin;
   uint32_t* rows = row_ + begin;
   uint32_t* without_row = id_ + begin;
-  uint32_t n = 0;
-  uint32_t n_beyond_memory = 0;
+  uint32_t n = 0, n_beyond_memory = 0;
   const auto take = [&](uint32_t u, EntryRef entry, uint32_t row) {
     entries[u] = entry;
     rows[u] = row;
@@ -338,7 +337,6 @@ bool BatchApply::InsertAdmitted(int g) {
   uint32_t* without_row = id_ + begin;
   const Admission admission = admission_;
   const uint32_t n = n_without_row_[g];
-  if (n == 0) return true;
 
   uint32_t first = 0;
   const uint32_t taken = RowsToTake(g);

@@ -135,8 +135,7 @@ def test_long_lists_of_several_tables_train_as_dense_variables_do(lookup):
     with initialized_session() as session:
         for _ in range(3):
             feed = {
-                keys: (ROWS * random.rand(n) ** 2).astype(np.int64)
-                for keys, n in zip(lists, sizes)
+                keys: (ROWS * random.rand(n) ** 2).astype(np.int64) for keys, n in zip(lists, sizes)
             }
             session.run(train, feed)
         for ours_, dense in zip(*session.run([rows, variables])):

@@ -247,11 +247,11 @@ TEST(WhatWasFoundInOtherMemoryIsNotUsed) {
 
 TEST(AStepFindsKeysAnewThatMovedSinceTheLookup) {
   const AdagradLike rule(0.5f);
-  for (const auto& [n, reserved] : std::vector<std::pair<size_t, bool>>{
-           {2000, false},
-           {2000, true},
-           {SharedKeys::kShort + 1, false},
-           {SharedKeys::kShort + 1, true}}) {
+  for (const auto& [n, reserved] :
+       std::vector<std::pair<size_t, bool>>{{2000, false},
+                                            {2000, true},
+                                            {SharedKeys::kShort + 1, false},
+                                            {SharedKeys::kShort + 1, true}}) {
     for (int how = 0; how < 6; ++how) {
       const Tables expected = MakeNarrowTables();
       const Tables tables = MakeNarrowTables();
