@@ -145,6 +145,17 @@ def test_two_sessions_share_nothing(graph, make_table):
     assert table.size() == 1
 
 
+def test_the_handle_of_a_destroyed_table_makes_a_new_one(session, make_table):
+    table = make_table(3, BANK)
+    for _ in range(2):
+        assert table.call("is_initialized")
+        session.run(tf.raw_ops.DestroyResourceOp(resource=table.handle))
+        assert not table.call("is_initialized")
+        table.initialize(BANK)
+        train(table, [7])
+        assert table.size() == 1
+
+
 def test_a_nan_default_value_equals_itself(make_table):
     make_table(3, BANK, default_value=float("nan"))
     assert np.isnan(make_table(3, default_value=float("nan")).lookup([1], unknown="default")).all()
