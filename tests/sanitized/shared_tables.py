@@ -41,6 +41,10 @@ def make_tables():
     }
 
 
+# What a table answers while its rows are replaced.
+RESTORING = (tf.errors.FailedPreconditionError, tf.errors.AbortedError)
+
+
 class Tables:
     """The tables in a graph and a session, and what threads do to them."""
 
@@ -93,8 +97,8 @@ class Tables:
                 except tf.errors.ResourceExhaustedError:
                     if name != "limited":
                         raise
-                except tf.errors.FailedPreconditionError:
-                    pass  # The table is being restored.
+                except RESTORING:
+                    pass
 
         return run
 
@@ -128,8 +132,8 @@ class Tables:
             if callable(action):
                 return action(self.session, *arguments)
             return self.session.run(action, *arguments)
-        except tf.errors.FailedPreconditionError:
-            return None  # The table is being restored.
+        except RESTORING:
+            return None
 
 
 def run(work):
