@@ -130,8 +130,8 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
     OP_REQUIRES_OK(context, storage_.Read(context));
   }
 
-  // Makes a handle only once for each table: that takes 3 us, and all tables of
-  // a step do it before its first lookup.
+  // Makes a handle only once for each table: a handle is several strings, and
+  // all tables of a step would make theirs one after the other.
   void Compute(OpKernelContext* context) override {
     if (get_resource() != nullptr) {
       const tensorflow::tf_shared_lock lock(handle_mutex_);
