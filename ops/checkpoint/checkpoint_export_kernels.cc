@@ -36,7 +36,6 @@ using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
 using Snapshot = EmbeddingTable::Snapshot;
-using Entries = std::vector<Snapshot::Entry>;
 
 // Rows that are loaded at once.
 constexpr int64_t kRowsAtOnce = int64_t{1} << 16;
@@ -145,15 +144,12 @@ class TableExportOp : public OpKernel {
     std::vector<SlotPlace> places;
     TF_RETURN_IF_ERROR(FindSlots(resource, slots_, &places));
     TF_RETURN_IF_ERROR(CheckCountable(resource.name(), snapshot));
-    Entries admitted, filtered;
-    snapshot.List(0, kBuckets, IntraOpThreads(context), &admitted, &filtered);
     std::vector<int64_t> filtered_offsets = snapshot.filtered_offsets();
     if (!SavesFilteredKeys()) {
-      filtered.clear();
       filtered_offsets.assign(filtered_offsets.size(), 0);
     }
 
-    const int64_t n = admitted.size();
+    const int64_t n = snapshot.admitted_offsets().back();
     const int64_t bank_rows = static_cast<int64_t>(bank.size()) / dim_;
     Tensor *bank_out, *values;
     TF_RETURN_IF_ERROR(context->allocate_output(
@@ -174,43 +170,58 @@ class TableExportOp : public OpKernel {
         WriteOffsets(context, "partition_offset", snapshot.admitted_offsets()));
     TF_RETURN_IF_ERROR(
         WriteOffsets(context, "partition_filter_offset", filtered_offsets));
-    TF_RETURN_IF_ERROR(
-        WriteKeys(context, admitted, "keys", "freqs", "versions"));
-    TF_RETURN_IF_ERROR(WriteKeys(context, filtered, "keys_filtered",
-                                 "freqs_filtered", "versions_filtered"));
     std::copy(bank.begin(), bank.end(), bank_out->flat<float>().data());
     float* values_out = values->flat<float>().data();
-    Snapshot::RowReader rows(snapshot, admitted.data(), admitted.size(),
-                             kRowsAtOnce);
-    for (int64_t at = 0; at < n; at += kRowsAtOnce) {
-      const int64_t size = std::min(kRowsAtOnce, n - at);
-      rows.Load(at);
+    const auto write_rows = [&](const Snapshot::Batch& batch, int64_t at) {
       // A cache miss for the row, then about a cycle per float: memory
       // bandwidth is the limit.
       IntraOpThreads(context)(
-          size, 200 + table.row_floats(), [&](int64_t begin, int64_t end) {
-            for (int64_t i = at + begin; i < at + end; ++i) {
-              CopyRowAndSlots(rows.Row(i), i, dim_, places, values_out,
+          batch.n, 200 + table.row_floats(), [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; ++i) {
+              CopyRowAndSlots(batch.rows[i], at + i, dim_, places, values_out,
                               slot_outs);
             }
           });
-    }
-    return Status();
+    };
+    TF_RETURN_IF_ERROR(WriteEntries(context, snapshot, /*with_row=*/true, n,
+                                    {"keys", "freqs", "versions"}, write_rows));
+    return WriteEntries(
+        context, snapshot, /*with_row=*/false, filtered_offsets.back(),
+        {"keys_filtered", "freqs_filtered", "versions_filtered"},
+        [](const Snapshot::Batch&, int64_t) {});
   }
 
-  static Status WriteKeys(OpKernelContext* context, const Entries& entries,
-                          const char* keys_name, const char* freqs_name,
-                          const char* versions_name) {
-    const TensorShape shape({static_cast<int64_t>(entries.size())});
+  struct EntryOutputs {
+    const char* keys;
+    const char* freqs;
+    const char* versions;
+  };
+
+  // Writes the n entries with a row, or those without one, and calls
+  // write_rows(batch, at) for the entries [at, at + batch.n).
+  template <typename WriteRows>
+  static Status WriteEntries(OpKernelContext* context, const Snapshot& snapshot,
+                             bool with_row, int64_t n,
+                             const EntryOutputs& names,
+                             const WriteRows& write_rows) {
     Tensor *keys, *freqs, *versions;
-    TF_RETURN_IF_ERROR(context->allocate_output(keys_name, shape, &keys));
-    TF_RETURN_IF_ERROR(context->allocate_output(freqs_name, shape, &freqs));
+    const TensorShape shape({n});
+    TF_RETURN_IF_ERROR(context->allocate_output(names.keys, shape, &keys));
+    TF_RETURN_IF_ERROR(context->allocate_output(names.freqs, shape, &freqs));
     TF_RETURN_IF_ERROR(
-        context->allocate_output(versions_name, shape, &versions));
-    for (size_t i = 0; i < entries.size(); ++i) {
-      keys->flat<int64_t>()(i) = entries[i].key;
-      freqs->flat<int64_t>()(i) = entries[i].count;
-      versions->flat<int64_t>()(i) = entries[i].version;
+        context->allocate_output(names.versions, shape, &versions));
+    if (n == 0) return Status();
+    Snapshot::EntryReader reader(snapshot, with_row, kRowsAtOnce);
+    for (int64_t at = 0; at < n;) {
+      const Snapshot::Batch batch = reader.Next();
+      for (size_t i = 0; i < batch.n; ++i) {
+        const auto to = at + static_cast<int64_t>(i);
+        keys->flat<int64_t>()(to) = batch.entries[i].key;
+        freqs->flat<int64_t>()(to) = batch.entries[i].count;
+        versions->flat<int64_t>()(to) = batch.entries[i].version;
+      }
+      write_rows(batch, at);
+      at += static_cast<int64_t>(batch.n);
     }
     return Status();
   }

@@ -53,19 +53,19 @@ using ::tensorflow::TensorShape;
 using ::tensorflow::tstring;
 
 using Snapshot = EmbeddingTable::Snapshot;
-using Entries = std::vector<Snapshot::Entry>;
 
 // Bytes of rows in a chunk. Three chunks exist at a time: one is gathered, one
 // waits, and one is written. Of rows on disk, two more are being read.
 constexpr int64_t kChunkBytes = int64_t{2} << 20;
 
-// Memory for one list of keys, plus a share of the table's memory. Each listing
-// scans the whole index, so there should be few of them. A save may take 64 MiB
-// and 1 % in all. Beside the list, chunks take 6 MiB. If rows are on disk, the
-// file's buffers take 4, windows of rows 8, and pages that are held for later
-// rows 20 MiB and 0.25 % (embedding_table_snapshot.cc).
-constexpr int64_t kListedBytes = int64_t{44} << 20;
-constexpr int64_t kListedBytesBesidePages = int64_t{24} << 20;
+// Memory for entries that are listed, plus a share of the table's memory. Each
+// listing scans the whole index, so there should be few of them. A save may
+// take 64 MiB and 1 % in all. Beside the list, chunks take 6 MiB, and entries
+// that are read 2. If rows are on disk, the file's buffers take 4, the rows
+// that are read 8, and pages that are held for later rows 20 MiB and 0.25 %
+// (embedding_table_snapshot.cc).
+constexpr int64_t kListedBytes = int64_t{42} << 20;
+constexpr int64_t kListedBytesBesidePages = int64_t{22} << 20;
 constexpr int64_t kListedShare = 200;  // 1/200 = 0.5 %.
 
 // What is saved of a table, and under which names.
@@ -141,38 +141,8 @@ class TableSave {
         saves_filtered ? snapshot.filtered_offsets() : none;
     TF_RETURN_IF_ERROR(SaveOffsets(kOffsets, admitted));
     TF_RETURN_IF_ERROR(SaveOffsets(kOffsetsFiltered, filtered));
-    for (const bool with_row : {true, false}) {
-      if ((with_row ? admitted : filtered).back() > 0) continue;
-      const Snapshot::RowReader rows(snapshot, nullptr, 0, 1);
-      TF_RETURN_IF_ERROR(SaveChunk({}, rows, 0, 0, 0, 0, with_row));
-    }
-    const EmbeddingTable& table = resource_.table();
-    const int64_t bytes =
-        table.tier() == nullptr ? kListedBytes : kListedBytesBesidePages;
-    const int64_t most = (bytes + table.memory_bytes() / kListedShare) /
-                         static_cast<int64_t>(sizeof(Snapshot::Entry));
-    const auto listed = [&](int64_t begin, int64_t end) {
-      return admitted[end] - admitted[begin] +
-             snapshot.filtered_offsets()[end] -
-             snapshot.filtered_offsets()[begin];
-    };
-    Entries with_row, without_row;
-    // Reserved once: a vector that grows needs up to twice the memory.
-    with_row.reserve(std::min(most, admitted.back()));
-    without_row.reserve(std::min(most, snapshot.filtered_offsets().back()));
-    for (int64_t begin = 0, end; begin < kBuckets; begin = end) {
-      end = begin + 1;
-      while (end < kBuckets && listed(begin, end + 1) <= most) ++end;
-      if (listed(begin, end) == 0) continue;
-      snapshot.List(begin, end, IntraOpThreads(context_), &with_row,
-                    &without_row);
-      TF_RETURN_IF_ERROR(SaveList(snapshot, with_row, admitted[begin],
-                                  admitted.back(), /*with_row=*/true));
-      if (!saves_filtered) continue;
-      TF_RETURN_IF_ERROR(SaveList(snapshot, without_row, filtered[begin],
-                                  filtered.back(), /*with_row=*/false));
-    }
-    return Status();
+    TF_RETURN_IF_ERROR(SaveKeys(snapshot, admitted.back(), /*with_row=*/true));
+    return SaveKeys(snapshot, filtered.back(), /*with_row=*/false);
   }
 
   // Saves the offsets of the table and of each slot, which has the same keys.
@@ -188,35 +158,36 @@ class TableSave {
     return writer_.Add(std::move(slices));
   }
 
-  // Saves entries that are keys [begin, begin + entries.size()) of `total`. All
-  // keys own a row, or none does.
-  Status SaveList(const Snapshot& snapshot, const Entries& entries,
-                  int64_t begin, int64_t total, bool with_row) {
+  // Saves the keys with a row, or those without one, which are `total`; none
+  // of them if that is 0.
+  Status SaveKeys(const Snapshot& snapshot, int64_t total, bool with_row) {
+    if (total == 0) return SaveChunk({}, 0, 0, with_row);
+    const EmbeddingTable& table = resource_.table();
     int64_t bytes_per_key = 3 * sizeof(int64_t);
     if (with_row) {
-      bytes_per_key += resource_.table().dim() * sizeof(float);
+      bytes_per_key += table.dim() * sizeof(float);
       for (const SlotSpec& slot : names_.slots) {
         bytes_per_key += slot.width * sizeof(float);
       }
     }
-    const int64_t most = std::max<int64_t>(1, kChunkBytes / bytes_per_key);
-    const int64_t size = entries.size();
-    Snapshot::RowReader rows(snapshot, entries.data(), with_row ? size : 0,
-                             most);
-    for (int64_t at = 0; at < size; at += most) {
-      const int64_t n = std::min(most, size - at);
-      if (with_row) rows.Load(at);
-      TF_RETURN_IF_ERROR(
-          SaveChunk(entries, rows, at, n, begin + at, total, with_row));
+    const int64_t listed_bytes =
+        (table.tier() == nullptr ? kListedBytes : kListedBytesBesidePages) +
+        table.memory_bytes() / kListedShare;
+    Snapshot::EntryReader reader(
+        snapshot, with_row, std::max<int64_t>(1, kChunkBytes / bytes_per_key),
+        listed_bytes);
+    for (int64_t begin = 0; begin < total;) {
+      const Snapshot::Batch batch = reader.Next();
+      TF_RETURN_IF_ERROR(SaveChunk(batch, begin, total, with_row));
+      begin += static_cast<int64_t>(batch.n);
     }
     return Status();
   }
 
-  // Saves n entries from number `at` on, which are keys [begin, begin + n) of
-  // `total`. `rows` has loaded them if they have rows.
-  Status SaveChunk(const Entries& entries, const Snapshot::RowReader& rows,
-                   int64_t at, int64_t n, int64_t begin, int64_t total,
+  // Saves a batch, which is keys [begin, begin + batch.n) of `total`.
+  Status SaveChunk(const Snapshot::Batch& batch, int64_t begin, int64_t total,
                    bool with_row) {
+    const auto n = static_cast<int64_t>(batch.n);
     Chunk* chunk;
     TF_RETURN_IF_ERROR(AcquireChunk(n, with_row, &chunk));
     Tensor keys = chunk->keys.Slice(0, n);
@@ -241,21 +212,20 @@ class TableSave {
     const auto copy = [&](int64_t first, int64_t end) {
       constexpr int64_t kPrefetched = 16;
       for (int64_t i = first; i < end; ++i) {
-        freq_out[i] = entries[at + i].count;
-        version_out[i] = entries[at + i].version;
+        freq_out[i] = batch.entries[i].count;
+        version_out[i] = batch.entries[i].version;
         if (!with_row) continue;
         if (i + kPrefetched < end) {
-          PrefetchLines(rows.Row(at + i + kPrefetched),
+          PrefetchLines(batch.rows[i + kPrefetched],
                         row_floats * sizeof(float));
         }
-        CopyRowAndSlots(rows.Row(at + i), i, dim, places_, value_out,
-                        slot_outs);
+        CopyRowAndSlots(batch.rows[i], i, dim, places_, value_out, slot_outs);
       }
     };
     // A cache miss for the row, then about a cycle per float.
     IntraOpThreads(context_)(n, 200 + row_floats, copy);
     TF_RETURN_IF_ERROR(
-        CopyKeys(n, [&](int64_t i) { return entries[at + i].key; }, &keys));
+        CopyKeys(n, [&](int64_t i) { return batch.entries[i].key; }, &keys));
 
     std::vector<TensorRows> slices;
     for (size_t s = 0; s < sources_.size(); ++s) {

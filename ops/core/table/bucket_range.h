@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which entries of an index have keys of some buckets of a checkpoint. A save
-// asks that of every entry, for each of its lists of keys.
+// The entries of an index that have keys of some buckets of a checkpoint. A
+// save looks for them many times, each time for other buckets.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_BUCKET_RANGE_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_BUCKET_RANGE_H_
 
@@ -94,6 +94,61 @@ class BucketRange {
   const double begin_as_float_;
   const double n_as_float_;
 };
+
+// Calls visit(bucket, entry, number) for the entries of a bucket whose keys are
+// in the range; of entries that did not change since the last save, only if
+// !only_changed.
+template <BucketRange::Matcher* kMatch, typename Visit>
+inline __attribute__((always_inline)) void VisitMatches(
+    const Bucket& bucket, const BucketRange& range, bool only_changed,
+    BucketRange::Numbers* numbers, const Visit& visit) {
+  // Without a jump for each key: most are of other buckets.
+  uint32_t match = kMatch(range, bucket, numbers);
+  if (match == 0) return;
+  match &= bucket.used;
+  if (only_changed) {
+    match &= bucket.changes | bucket.changes >> HashIndex::kEntries;
+  }
+  for (; match != 0; match &= match - 1) {
+    const int e = __builtin_ctz(match);
+    visit(bucket, e, numbers->of(e));
+  }
+}
+
+template <BucketRange::Matcher* kMatch, typename Visit>
+inline __attribute__((always_inline)) void ForEachMatch(const HashIndex& index,
+                                                        BucketRange range,
+                                                        bool only_changed,
+                                                        const Visit& visit) {
+  // Beyond the ends of pages of 4 KiB, where the CPU does not prefetch.
+  constexpr size_t kBucketsAhead = 32;
+  BucketRange::Numbers numbers;
+  for (const Bucket& bucket : index) {
+    PrefetchLine(&bucket + kBucketsAhead);
+    VisitMatches<kMatch>(bucket, range, only_changed, &numbers, visit);
+  }
+}
+
+#if defined(__SSE4_1__)
+template <typename Visit>
+__attribute__((target("avx512f"))) void ForEachMatchWide(
+    const HashIndex& index, const BucketRange& range, bool only_changed,
+    const Visit& visit) {
+  ForEachMatch<BucketRange::MatchWide>(index, range, only_changed, visit);
+}
+#endif
+
+// The same for all entries of an index.
+template <typename Visit>
+void ForEachInRange(const HashIndex& index, const BucketRange& range,
+                    bool only_changed, const Visit& visit) {
+#if defined(__SSE4_1__)
+  if (HashIndex::HasWideMatch()) {
+    return ForEachMatchWide(index, range, only_changed, visit);
+  }
+#endif
+  ForEachMatch<BucketRange::Match>(index, range, only_changed, visit);
+}
 
 static_assert(offsetof(Bucket, key) ==
                   BucketRange::Numbers::kFirst * sizeof(int64_t),

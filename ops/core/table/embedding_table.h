@@ -124,6 +124,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -134,6 +135,7 @@
 #include "ops/core/base/parallel.h"
 #include "ops/core/math/row_update.h"
 #include "ops/core/table/admission.h"
+#include "ops/core/table/entry_stream.h"
 #include "ops/core/table/sketch.h"
 #include "ops/core/table/table_spec.h"
 
@@ -386,43 +388,38 @@ class EmbeddingTable {
       return filtered_offsets_;
     }
 
-    struct Entry {
-      int64_t key;
-      int64_t version;  // -1: never applied.
-      uint32_t count;
-      uint32_t row;  // The index's word for the row (hash_index.h).
+    using Entry = ListedEntry;
+    // Neighbouring entries, and their rows if they have any.
+    struct Batch {
+      size_t n = 0;
+      const Entry* entries = nullptr;      // (n)
+      const float* const* rows = nullptr;  // (n) of (row_floats)
     };
-    // Replaces the contents of both vectors by the keys of buckets [begin,
-    // end), ordered by bucket, then by key. One pass over the whole index per
-    // call. Throws std::bad_alloc.
-    void List(int64_t begin_bucket, int64_t end_bucket,
-              const ParallelFor& parallel, std::vector<Entry>* admitted,
-              std::vector<Entry>* filtered) const;
-    // Reads the rows of a list from its beginning to its end, those on disk
-    // many at a time, on a thread of its own and ahead of the caller. One
-    // thread calls Load; any thread may call Row until the next Load. A
-    // snapshot has one at a time.
-    class RowReader {
+    // Reads the entries with a row, or those without one, in the order of a
+    // checkpoint. Rows on disk are read many at a time. Threads of the reader
+    // list, sort and read ahead of the caller. A snapshot has one reader of
+    // entries with a row at a time.
+    class EntryReader {
      public:
-      // entries (n): as List made them, each with a row. They and the snapshot
-      // outlive the object. step >= 1: entries that the caller reads at a time.
-      // max_bytes: memory for rows on disk, if that is enough for a few steps.
-      RowReader(const Snapshot& snapshot, const Entry* entries, size_t n,
-                size_t step, size_t max_bytes = size_t{8} << 20);
-      ~RowReader();
-      // Gets ready for Row(i) with i in [begin, begin + step), and may forget
-      // all else. Each call begins where the last one ended; the first one at
-      // 0. Throws StorageError and std::bad_alloc.
-      void Load(size_t begin);
-      const float* Row(size_t i) const;  // (row_floats)
+      // step >= 1: most entries of a batch. max_bytes: memory for entries that
+      // are listed, if that is enough for the largest bucket; with less than
+      // for all, the index is scanned several times. The snapshot outlives the
+      // object. Throws std::bad_alloc.
+      EntryReader(const Snapshot& snapshot, bool with_row, size_t step,
+                  size_t max_bytes = std::numeric_limits<size_t>::max());
+      ~EntryReader();
+      // The next entries: `step` of them until the last batch, and none after
+      // it. Valid until the next call. Throws StorageError and std::bad_alloc,
+      // and is not called again then.
+      Batch Next();
 
      private:
       // Entries whose rows are at hand, or being read.
       struct Window;
       using WindowPtr = std::unique_ptr<Window>;
-      // The next entries that were not listed yet; nullptr: none. `memory`:
+      // The next entries that are in no window yet; nullptr: none. `memory`:
       // that of a window which is no longer needed, or nullptr.
-      WindowPtr ListNext(WindowPtr memory);
+      WindowPtr FillNext(WindowPtr memory);
       // The disk begins to read the rows of a window.
       void Start(Window* window) const;
       // Waits for the rows of the window that was started first.
@@ -435,16 +432,16 @@ class EmbeddingTable {
       bool HandOver(WindowPtr window);
       // Memory of a window that the caller no longer needs, or nullptr.
       WindowPtr TakeUnused();
+      WindowPtr TakeReady();
 
       const Snapshot& snapshot_;
-      const Entry* const entries_;
-      const size_t n_;
+      const bool with_row_;
       const size_t step_;
-      const size_t row_floats_;
-      const size_t max_rows_;  // On disk, of a window.
-      size_t listed_ = 0;      // Entries of windows so far.
-      WindowPtr now_;          // That the caller uses.
-      std::thread thread_;     // Not joinable: Load reads.
+      EntryStream stream_;
+      std::vector<Entry> bucket_;  // Of stream_.
+      size_t at_ = 0;              // In bucket_.
+      WindowPtr now_;              // That the caller uses.
+      std::thread thread_;         // Not joinable: Next reads.
 
       std::mutex mutex_;  // Guards what follows.
       std::condition_variable changed_;
@@ -469,7 +466,6 @@ class EmbeddingTable {
     void MarkSaved();
 
    private:
-    class Output;
     // nullptr: all rows are in memory.
     std::unique_ptr<OrderedReader> MakeReader() const;
     void Count();  // Sets the members below.
@@ -483,7 +479,7 @@ class EmbeddingTable {
     std::vector<int64_t> erased_;
     Sketch::Heads sketch_heads_;
     int64_t sketch_rows_ = 0;
-    // For the RowReader.
+    // For the EntryReader.
     const std::unique_ptr<OrderedReader> reader_;
   };
 

@@ -4,7 +4,6 @@
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_HASH_INDEX_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_HASH_INDEX_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #if defined(__SSE4_1__)

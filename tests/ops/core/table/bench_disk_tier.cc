@@ -48,7 +48,8 @@ constexpr int kDim = 16;
 constexpr int kRounds = 15;
 constexpr size_t kMiB = size_t{1} << 20;
 // Rows that a save copies at once, as wide as these.
-constexpr size_t kStep = 27000;
+constexpr size_t kStep = 13800;
+constexpr size_t kListedBytes = size_t{22} << 20;
 
 // Spreads keys over all of int64, as hashed strings are.
 int64_t KeyOf(uint64_t rank) {
@@ -302,22 +303,15 @@ class Bench {
       const double cpu_before = Seconds(CLOCK_PROCESS_CPUTIME_ID);
       const double took = Took(CLOCK_MONOTONIC, [&] {
         const EmbeddingTable::Snapshot snapshot(table);
-        std::vector<EmbeddingTable::Snapshot::Entry> entries, none;
-        // As a save lists them: 20 MiB at a time.
-        const int64_t parts = rows_ / 1300000 + 1;
-        for (int64_t p = 0; p < parts; ++p) {
-          snapshot.List(p * kBuckets / parts, (p + 1) * kBuckets / parts,
-                        SerialFor, &entries, &none);
-          EmbeddingTable::Snapshot::RowReader rows(snapshot, entries.data(),
-                                                   entries.size(), kStep);
-          for (size_t i = 0; i < entries.size(); ++i) {
-            if (i % kStep == 0) {
-              rows.Load(i);
-            }
-            const float* const row = rows.Row(i);
-            for (int f = 0; f < 2 * kDim; ++f) sum += row[f];
+        EmbeddingTable::Snapshot::EntryReader reader(snapshot, true, kStep,
+                                                     kListedBytes);
+        for (;;) {
+          const EmbeddingTable::Snapshot::Batch batch = reader.Next();
+          if (batch.n == 0) break;
+          for (size_t i = 0; i < batch.n; ++i) {
+            for (int f = 0; f < 2 * kDim; ++f) sum += batch.rows[i][f];
           }
-          listed += entries.size();
+          listed += batch.n;
           most = std::max(most, ResidentMiB());
         }
       });

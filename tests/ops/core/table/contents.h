@@ -26,26 +26,36 @@ struct Contents {
 
   explicit Contents(const EmbeddingTable& table, Keys keys = Keys::kAll)
       : snapshot(table, keys) {
-    std::vector<EmbeddingTable::Snapshot::Entry> with_row, without;
-    snapshot.List(0, kBuckets, SerialFor, &with_row, &without);
-    // So little memory that a list is read in several parts.
-    EmbeddingTable::Snapshot::RowReader rows(
-        snapshot, with_row.data(), with_row.size(), 1, size_t{256} << 10);
-    for (size_t i = 0; i < with_row.size(); ++i) {
-      rows.Load(i);
-      const float* row = rows.Row(i);
+    // So few rows at a time that they are read in several parts.
+    Read(true, kStep, kMaxBytes, [&](const auto& entry, const float* row) {
       if (table.tier() != nullptr) {
         copies.emplace_back(row, row + table.row_floats());
         row = copies.back().data();
       }
-      admitted.push_back(
-          {with_row[i].key, with_row[i].version, with_row[i].count, row});
-    }
-    for (const auto& entry : without) {
+      admitted.push_back({entry.key, entry.version, entry.count, row});
+    });
+    Read(false, kStep, kMaxBytes, [&](const auto& entry, const float*) {
       filtered.push_back({entry.key, entry.version, entry.count, nullptr});
+    });
+  }
+
+  // Calls visit(entry, row) for each entry; row: nullptr if it has none.
+  template <typename Visit>
+  void Read(bool with_row, size_t step, size_t max_bytes,
+            const Visit& visit) const {
+    EmbeddingTable::Snapshot::EntryReader reader(snapshot, with_row, step,
+                                                 max_bytes);
+    for (;;) {
+      const EmbeddingTable::Snapshot::Batch batch = reader.Next();
+      if (batch.n == 0) return;
+      for (size_t i = 0; i < batch.n; ++i) {
+        visit(batch.entries[i], with_row ? batch.rows[i] : nullptr);
+      }
     }
   }
 
+  static constexpr size_t kStep = 500;
+  static constexpr size_t kMaxBytes = size_t{64} << 10;
   EmbeddingTable::Snapshot snapshot;
   std::vector<Entry> admitted;
   std::vector<Entry> filtered;

@@ -71,9 +71,12 @@ class TreeTable : public Table {
   }
   size_t ListSnapshot() override {
     const EmbeddingTable::Snapshot snapshot(table_);
-    std::vector<EmbeddingTable::Snapshot::Entry> admitted, filtered;
-    snapshot.List(0, 1000, SerialFor, &admitted, &filtered);
-    return admitted.size() + filtered.size();
+    size_t n = 0;
+    for (const bool with_row : {true, false}) {
+      EmbeddingTable::Snapshot::EntryReader reader(snapshot, with_row, 10000);
+      while (const size_t more = reader.Next().n) n += more;
+    }
+    return n;
   }
   int64_t memory_bytes() override { return table_.memory_bytes(); }
 

@@ -6,9 +6,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <new>
 #include <numeric>
 #include <random>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "ops/core/base/key_hash.h"
@@ -104,68 +107,91 @@ TEST(EvictionByVersionTreatsItsBoundsAsDocumented) {
   EXPECT_TRUE(out == std::vector<int64_t>({0, 0, 0, 5, 0}));
 }
 
-TEST(SnapshotListsAnyRangeOfBuckets) {
-  EmbeddingTable table(1, 0.0f, FilterSpec{2, 1});
+// Keys with a row and counted ones, of all buckets.
+std::vector<int64_t> KeysOfAllBuckets() {
   std::mt19937_64 random(3);
   std::vector<int64_t> keys = {kMin, kMax, 0, -1, -1000, 999};
-  for (int i = 0; i < 5000; ++i) {
+  for (int i = 0; i < 15000; ++i) {
     keys.push_back(static_cast<int64_t>(random()));
     if (i % 3 == 0) keys.push_back(keys.back());
   }
+  return keys;
+}
+
+TEST(EntriesAreReadInOrderWhateverMemoryThereIs) {
+  EmbeddingTable table(1, 0.0f, FilterSpec{2, 1});
+  const std::vector<int64_t> keys = KeysOfAllBuckets();
   EXPECT_TRUE(ApplyOnes(&table, keys));
   const Contents whole(table);
-  EXPECT_TRUE(whole.admitted.size() > 1000 && whole.filtered.size() > 1000);
-  const auto& of_rows = whole.snapshot.admitted_offsets();
-  const auto& of_counts = whole.snapshot.filtered_offsets();
-  EXPECT_EQ(of_rows.size(), 1001u);
-  EXPECT_EQ(of_rows[1000], static_cast<int64_t>(whole.admitted.size()));
-  EXPECT_EQ(of_counts[1000], static_cast<int64_t>(whole.filtered.size()));
-  for (const int64_t step : {1, 7, 333, 1000}) {
-    std::vector<EmbeddingTable::Snapshot::Entry> rows, counts;
-    for (int64_t b = 0; b < 1000; b += step) {
-      const int64_t end = std::min<int64_t>(1000, b + step);
-      whole.snapshot.List(b, end, SerialFor, &rows, &counts);
-      EXPECT_EQ(static_cast<int64_t>(rows.size()), of_rows[end] - of_rows[b]);
-      EXPECT_EQ(static_cast<int64_t>(counts.size()),
-                of_counts[end] - of_counts[b]);
-      const EmbeddingTable::Snapshot::RowReader reader(
-          whole.snapshot, rows.data(), rows.size(), 1);
-      for (size_t i = 0; i < rows.size(); ++i) {
-        EXPECT_EQ(rows[i].key, whole.admitted[of_rows[b] + i].key);
-        EXPECT_TRUE(reader.Row(i) == whole.admitted[of_rows[b] + i].row);
-      }
-      for (size_t i = 0; i < counts.size(); ++i) {
-        EXPECT_EQ(counts[i].key, whole.filtered[of_counts[b] + i].key);
-        EXPECT_EQ(FloorMod(counts[i].key, 1000) / step, b / step);
+  std::map<int64_t, int64_t> counts;
+  for (const int64_t key : keys) ++counts[key];
+  for (const bool with_row : {true, false}) {
+    // Bucket, then key.
+    std::set<std::pair<int64_t, int64_t>> expected;
+    for (const auto& [key, count] : counts) {
+      if ((count >= 2) == with_row) expected.insert({FloorMod(key, 1000), key});
+    }
+    EXPECT_TRUE(expected.size() > 4000);
+    const std::vector<int64_t>& offsets =
+        with_row ? whole.snapshot.admitted_offsets()
+                 : whole.snapshot.filtered_offsets();
+    EXPECT_EQ(offsets.size(), 1001u);
+    EXPECT_EQ(offsets[1000], static_cast<int64_t>(expected.size()));
+    for (const size_t step : {1, 700, 100000}) {
+      for (const size_t max_bytes : {0, 100000, 1 << 30}) {
+        auto next = expected.begin();
+        int64_t at = 0;
+        whole.Read(
+            with_row, step, max_bytes,
+            [&](const auto& entry, const float* row) {
+              const auto [bucket, key] = *next++;
+              EXPECT_EQ(entry.key, key);
+              EXPECT_EQ(entry.count, counts[key]);
+              EXPECT_TRUE(offsets[bucket] <= at && at < offsets[bucket + 1]);
+              // An initial 0 and a gradient of 1 per occurrence.
+              if (with_row) EXPECT_EQ(row[0], 1.0f * counts[key]);
+              ++at;
+            });
+        EXPECT_TRUE(next == expected.end());
       }
     }
-    whole.snapshot.List(step, step, SerialFor, &rows, &counts);
-    EXPECT_EQ(rows.size() + counts.size(), 0u);
   }
 }
 
-TEST(AListWithoutMemoryThrowsOnTheThreadThatAsksForIt) {
+TEST(AReaderOfEntriesMayEndBeforeThem) {
+  EmbeddingTable table(1, 0.0f, FilterSpec{2, 1});
+  EXPECT_TRUE(ApplyOnes(&table, KeysOfAllBuckets()));
+  const Contents whole(table);
+  for (const size_t batches : {0, 1, 2, 10}) {
+    EmbeddingTable::Snapshot::EntryReader reader(whole.snapshot, true, 100, 0);
+    for (size_t b = 0; b < batches; ++b) EXPECT_EQ(reader.Next().n, 100u);
+  }
+}
+
+TEST(EntriesWithoutMemoryThrowOnTheThreadThatAsksForThem) {
   EmbeddingTable table(1, 0.0f, FilterSpec{2, 1});
   std::vector<int64_t> keys;
   // Many of one bucket, whose sort needs memory as well.
   for (int64_t i = 0; i < 1000; ++i) keys.insert(keys.end(), {i, 1000 * i});
   EXPECT_TRUE(ApplyOnes(&table, keys));
   const EmbeddingTable::Snapshot snapshot(table);
-  Threads threads(3);
-  const ParallelFor parallel = threads.parallel();
-  int64_t allocations = 0;
-  for (bool listed = false; !listed; ++allocations) {
-    std::vector<EmbeddingTable::Snapshot::Entry> rows, counts;
-    news_left = allocations;
-    try {
-      snapshot.List(0, kBuckets, parallel, &rows, &counts);
-      listed = true;
-    } catch (const std::bad_alloc&) {
+  // With one batch, and with threads that list and read ahead.
+  for (const size_t step : {2000, 300}) {
+    int64_t allocations = 0;
+    for (bool is_read = false; !is_read; ++allocations) {
+      size_t n = 0;
+      news_left = allocations;
+      try {
+        EmbeddingTable::Snapshot::EntryReader reader(snapshot, false, step, 0);
+        while (const size_t more = reader.Next().n) n += more;
+        is_read = true;
+      } catch (const std::bad_alloc&) {
+      }
+      news_left = -1;
+      if (is_read) EXPECT_EQ(n, 1998u);
     }
-    news_left = -1;
-    if (listed) EXPECT_EQ(rows.size() + counts.size(), 1999u);
+    EXPECT_TRUE(allocations > 5);
   }
-  EXPECT_TRUE(allocations > 5);
 }
 
 TEST(ManyKeysOfABucketAreListedInOrderHoweverTheyLie) {
