@@ -104,8 +104,8 @@ class Pair {
   std::unique_ptr<Table> tables_[2];  // Of the base and of this tree.
 };
 
-// Lookups and applies of batches of all sizes; small ones are slices, one after
-// the other.
+// Lookups, applies, and both as a step, of batches of all sizes; small ones are
+// slices, one after the other.
 void CompareSizes(Pair* pair, const Batches& batches, const std::string& name) {
   const std::vector<float> grads(kBatch * kDim, 0.01f);
   std::vector<float> out(kBatch * kDim);
@@ -123,6 +123,9 @@ void CompareSizes(Pair* pair, const Batches& batches, const std::string& name) {
     });
     pair->Compare("apply" + suffix, rounds, n, [&](Table* table, int r) {
       table->Apply(slice(r), grads.data(), n, r);
+    });
+    pair->Compare("step" + suffix, rounds, n, [&](Table* table, int r) {
+      table->Step(slice(r), grads.data(), n, r, out.data());
     });
   }
 }
@@ -175,8 +178,6 @@ void Plain(double millions, bool new_first, const Batches& zipf,
                [&](Table* table, int r) {
                  table->Insert(uniform[r].data(), grads.data(), kBatch);
                });
-  pair.Compare("list of a snapshot", 12, static_cast<size_t>(millions * 1e6),
-               [&](Table* table, int) { table->ListSnapshot(); });
 }
 
 void WithRules(double millions, bool new_first, const Batches& zipf) {

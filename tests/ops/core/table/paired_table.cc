@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled once per tree: TABLE_HEADER is the tree's embedding_table.h, and
-// MAKE_TABLE is MakeBase or MakeNew.
+// MAKE_TABLE is MakeBase or MakeNew. HANDS_OVER: the tree has LookupListed.
 #include "tests/ops/core/table/paired_table.h"
 
 #include <memory>
 #include <vector>
 
 #include TABLE_HEADER
+#if defined(HANDS_OVER)
+#include "ops/core/table/found_keys.h"
+#include "ops/core/table/shared_keys.h"
+#endif
 
 namespace paired {
 namespace {
@@ -56,6 +60,22 @@ class TreeTable : public Table {
   void Lookup(const int64_t* keys, size_t n, float* out) override {
     table_.Lookup(keys, n, UnknownKey::kInitial, out, SerialFor);
   }
+  bool Step(const int64_t* keys, const float* grads, size_t n, int64_t version,
+            float* out) override {
+#if defined(HANDS_OVER)
+    constexpr size_t kLeastHandedOver = 256;  // ops/table/step_keys.h
+    if (n >= kLeastHandedOver) {
+      const auto found = table_.LookupListed(
+          std::make_shared<rec_estimator::SharedKeys>(keys, n, SerialFor),
+          UnknownKey::kInitial, out, SerialFor);
+      return table_.Apply(
+          {keys, grads, n, nullptr, 0, version, nullptr, found.get()}, *rule_,
+          SerialFor);
+    }
+#endif
+    Lookup(keys, n, out);
+    return Apply(keys, grads, n, version);
+  }
   void Read(const int64_t* keys, size_t n, const float** rows) override {
     const EmbeddingTable::Reader reader(table_, keys, n);
     reader.Rows(keys, n, UnknownKey::kInitial, rows);
@@ -68,15 +88,6 @@ class TreeTable : public Table {
   }
   void Frequencies(const int64_t* keys, size_t n, int64_t* out) override {
     table_.Frequencies(keys, n, out);
-  }
-  size_t ListSnapshot() override {
-    const EmbeddingTable::Snapshot snapshot(table_);
-    size_t n = 0;
-    for (const bool with_row : {true, false}) {
-      EmbeddingTable::Snapshot::EntryReader reader(snapshot, with_row, 10000);
-      while (const size_t more = reader.Next().n) n += more;
-    }
-    return n;
   }
   int64_t memory_bytes() override { return table_.memory_bytes(); }
 

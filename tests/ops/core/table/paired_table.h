@@ -27,11 +27,14 @@ class Table {
   virtual bool Apply(const int64_t* keys, const float* grads, size_t n,
                      int64_t version) = 0;
   virtual void Lookup(const int64_t* keys, size_t n, float* out) = 0;
+  // A lookup and an apply of the same keys. The lookup hands over what it finds
+  // if it can.
+  virtual bool Step(const int64_t* keys, const float* grads, size_t n,
+                    int64_t version, float* out) = 0;
   virtual void Read(const int64_t* keys, size_t n, const float** rows) = 0;
   virtual bool Insert(const int64_t* keys, const float* values, size_t n) = 0;
   virtual bool Admits(const int64_t* keys, size_t n, bool* out) = 0;
   virtual void Frequencies(const int64_t* keys, size_t n, int64_t* out) = 0;
-  virtual size_t ListSnapshot() = 0;
   virtual int64_t memory_bytes() = 0;
 };
 
