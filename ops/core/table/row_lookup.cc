@@ -15,9 +15,10 @@ namespace {
 // Keys that are deduplicated together.
 constexpr size_t kBlock = 4096;
 static_assert(kBlock <= DistinctKeys::kMost, "their table has room");
-// A block is deduplicated unless more than 7 of 8 of its first keys are
-// distinct. Smaller blocks gain nothing.
-constexpr size_t kSample = 128;
+// A block is deduplicated unless so many of its first keys are distinct, in
+// which case about half of all its keys are. Smaller blocks gain nothing.
+constexpr size_t kSample = 256;
+constexpr size_t kMostDistinct = kSample * 2 / 3;
 constexpr size_t kLeastKeys = 512;
 
 // Rows of a group that are prefetched before they are copied.
@@ -158,7 +159,7 @@ bool RowLookup::CopyDistinct(const int64_t* keys, size_t n, float* out) {
   uint16_t position[kBlock];
   DistinctKeys found(n, distinct, position);
   found.Add(keys, kSample);
-  if (8 * found.size() > 7 * kSample) return false;
+  if (found.size() > kMostDistinct) return false;
   found.Add(keys + kSample, n - kSample);
   const float* rows[kBlock];
   const int64_t* const first_key = std::exchange(first_key_, distinct);
