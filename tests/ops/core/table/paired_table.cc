@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled once per tree: TABLE_HEADER is the tree's embedding_table.h, and
 // MAKE_TABLE is MakeBase or MakeNew. HANDS_OVER: the tree has LookupListed.
-#include "tests/ops/core/table/paired_table.h"
+#include "paired_table.h"  // Of this tree; the other may have another one.
 
 #include <memory>
 #include <vector>
