@@ -237,15 +237,24 @@ def _models() -> List[Dict[str, Any]]:
 
 def distinct_lookups() -> str:
     """docs/core_measurements.md: lookups that find each distinct key of a block once."""
-    found: Dict[str, Dict[str, str]] = {}
-    for one in result("core_distinct_lookups")["figures"]:
-        what, _, keys = one["figure"].partition(", ")
-        if what.startswith("lookup of"):
-            found.setdefault(what.replace("lookup of ", ""), {})[keys] = f"{one['ratio']:.2f}"
-    columns = {"Zipf": "Zipf, dim 16", "Zipf, dim 1": "Zipf, dim 1", "uniform": "uniform, dim 16"}
+    names = {"Zipf": "Zipf, dim 16", "Zipf, dim 1": "Zipf, dim 1", "uniform": "uniform, dim 16"}
+    found: Dict[str, Dict[str, List[float]]] = {}
+    for cpu, name in (
+        ("AMD", "core_distinct_lookups"),
+        ("Intel", "core_distinct_lookups_intel"),
+    ):
+        for one in result(name)["figures"]:
+            what, _, keys = one["figure"].partition(", ")
+            if what.startswith("lookup of"):
+                row = found.setdefault(what.replace("lookup of ", ""), {})
+                row.setdefault(f"{cpu}: {names[keys]}", []).append(one["ratio"])
+    columns = sorted(next(iter(found.values())))
     return table(
-        ["keys of a batch", *columns.values()],
-        [[f"{int(row):,}", *(by.get(c, "") for c in columns)] for row, by in found.items()],
+        ["keys of a batch", *columns],
+        [
+            [f"{int(row):,}", *(f"{statistics.geometric_mean(by[c]):.2f}" for c in columns)]
+            for row, by in found.items()
+        ],
     )
 
 
