@@ -191,11 +191,11 @@ def report(
     }
     size = f"{args.rows:,} rows, {args.batch} x {FIELDS} ids"
     print(f"\n{size}, unique share {unique:.2f}, dim {DIM}, Adagrad")
-    print(f"{'':8}{'system':16}{'M ids/s':>10}{'ratio':>9}   quartiles")
+    print(f"{'':12}{'system':16}{'M ids/s':>10}{'ratio':>9}   quartiles")
     for what, by_system in seconds.items():
         for system, times in by_system.items():
             speed = ids / statistics.median(times) / 1e6
-            line = f"{what:8}{system:16}{speed:10.1f}"
+            line = f"{what:12}{system:16}{speed:10.1f}"
             if system != "rec_estimator":
                 low, middle, high = rounds_lib.ratios(times, by_system["rec_estimator"])
                 result["ratios"][f"{what}/{system}"] = round(middle, 3)
@@ -224,6 +224,7 @@ def main() -> None:
         ("train", "lookup"),
         args.rounds,
         args.steps,
+        with_cpu=True,
     )
     rounds_lib.write(args.output, report(seconds, batches, args))
 

@@ -22,7 +22,9 @@ import tempfile
 import time
 from typing import Any, Dict, List, Tuple
 
-from benchmarks import bench_models
+import numpy as np
+
+from benchmarks import bench_models, criteo_ids
 from benchmarks import rounds as rounds_lib
 
 ENGINES = ("floor", "stock", "single")
@@ -113,6 +115,13 @@ def measure(model: str, batch: int, limit: int, rounds: int) -> Dict[str, Dict[s
     }
 
 
+def _ids(batch: int, limit: int) -> Tuple[int, int]:
+    """Ids of a step, and distinct ones by field; each table of a field has all of them."""
+    drawn = criteo_ids.draw((bench_models.NUM_BATCHES, batch), limit).values()
+    distinct = sum(len(np.unique(each)) for ids in drawn for each in ids)
+    return batch * len(drawn), round(distinct / bench_models.NUM_BATCHES)
+
+
 def _sum(names: List[str], each: float) -> Profile:
     return {name: n * each for name, n in collections.Counter(names).items()}
 
@@ -134,6 +143,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
+    ids, distinct = _ids(args.batch, args.rows)
     models = {}
     for model in bench_models.NETS:
         models[model] = measure(model, args.batch, args.rows, args.rounds)
@@ -142,7 +152,8 @@ def main() -> None:
             for part in ("groups", "functions"):
                 for name, ms in profile[part].items():
                     print(f"  {ms:8.2f}  {name[:90]}")
-    found = {"batch": args.batch, "rounds": args.rounds, "models": models}
+    sizes = {"batch": args.batch, "ids": ids, "distinct_ids": distinct}
+    found = {**sizes, "rounds": args.rounds, "models": models}
     rounds_lib.write(args.output, {**rounds_lib.provenance(), **found})
 
 
