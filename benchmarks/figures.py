@@ -226,6 +226,18 @@ def model_speed() -> str:
     return table(*speed_figures.models(_models()))
 
 
+def memory() -> str:
+    """docs/core_measurements.md: what a cache line takes."""
+    return table(*speed_figures.memory(result("bench_memory")))
+
+
+def limits() -> str:
+    """docs/core_measurements.md: what the cache lines of tables take at least."""
+    lookups = [result("bench_table"), result("bench_table_hot")]
+    found = speed_figures.limits(result("bench_memory"), result("profile_models"), lookups)
+    return table(*found)
+
+
 def models_profile() -> str:
     """docs/core_measurements.md: where the CPU time of whole models goes."""
     return table(*speed_figures.models_profile(result("profile_models")))
@@ -532,6 +544,8 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "group-lookups": group_lookups,
     "models": models,
     "models-profile": models_profile,
+    "memory": memory,
+    "limits": limits,
     "model-speed": model_speed,
     "storage": storage,
     "storage-ahead": storage_ahead,

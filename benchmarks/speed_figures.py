@@ -7,6 +7,8 @@ Each function takes raw results and returns the header and the rows of a table.
 import statistics
 from typing import Any, Dict, List, Sequence, Tuple
 
+from benchmarks import bench_models
+
 Table = Tuple[List[str], List[List[str]]]
 
 MODELS = {"wide_and_deep": "wide & deep", "deepfm": "DeepFM", "dlrm": "DLRM"}
@@ -121,3 +123,78 @@ def models_profile(found: Dict[str, Any]) -> Table:
             cells = [f"{round(ms, 1) + 0:.1f}" for ms in shown]  # No "-0.0".
             rows.append([f"{MODELS[model]}, {words}", *cells])
     return ["CPU beyond the floor, ms a step", *groups, "sum", products], rows
+
+
+def memory(found: Dict[str, Any]) -> Table:
+    """What a cache line takes, of bench_memory.cc."""
+    kinds = {
+        (one["what"], one["MiB"], one["pages"]): None
+        for one in found["figures"]
+        if one["pages"] == "huge" or one["MiB"] == 1024
+    }
+    rows = []
+    for what, mib, pages in kinds:
+        times = [_line_ns(found, what, mib, pages, threads) for threads in (1, 2)]
+        name = f"{what}, {mib:,} MiB, {pages} pages"
+        rows.append([name, *(f"{ns:.1f} ns" for ns in times)])
+    return ["CPU time of a cache line", "one thread", "each of two threads"], rows
+
+
+def _line_ns(found: Dict[str, Any], what: str, mib: int, pages: str, threads: int) -> float:
+    case = (what, mib, pages, threads)
+    [ns] = [
+        one["ns_of_cpu_a_line"]
+        for one in found["figures"]
+        if (one["what"], one["MiB"], one["pages"], one["threads"]) == case
+    ]
+    return float(ns)
+
+
+def limits(
+    memory_found: Dict[str, Any], profile: Dict[str, Any], lookups: Sequence[Dict[str, Any]]
+) -> Table:
+    """What the cache lines of tables take at least, beside what tables take.
+
+    Args:
+      memory_found: Of bench_memory.cc.
+      profile: Of profile_models.py.
+      lookups: Of bench_table.py.
+    """
+    at_random = _line_ns(memory_found, "random", 1024, "huge", 2)
+    written, read = (
+        _line_ns(memory_found, f"{what} in sequence", 8, "huge", 2) for what in ("written", "read")
+    )
+    rows = []
+
+    def add(name: str, lines: int, in_sequence: float, ours: float, stock: float) -> None:
+        least = (lines * at_random + in_sequence) * 1e-6
+        times = (f"{ms:.1f} ms" for ms in (least, ours, stock))
+        shares = (f"{least / stock:.2f}", f"{ours / stock:.2f}")
+        rows.append([name, f"{lines:,}", *times, *shares])
+
+    for found in lookups:
+        ids = found["batch"][0] * found["batch"][1]
+        cpu = {
+            system: statistics.median(times) * 1e3
+            for system, times in found["seconds_per_step"]["lookup, CPU"].items()
+        }
+        # Of a distinct id: a line of the index and the value. Of each id: a line of the output.
+        lines = 2 * round(ids * found["unique_share"])
+        name = f"lookup, {found['unique_share']:.0%} of {ids:,} ids distinct"
+        add(name, lines, ids * written, cpu["rec_estimator"], cpu["dense"])
+    for model, by_engine in profile["models"].items():
+        widths = bench_models.WIDTHS[model]
+        # Two lines of the index, the value twice, and the slot if it is in a line of its own.
+        lines = profile["distinct_ids"] * sum(5 if width > 1 else 4 for width in widths)
+        in_sequence = profile["ids"] * sum(widths) / 16 * (written + read)
+        beyond = {
+            engine: sum(
+                by_engine[engine]["groups"].get(group, 0.0)
+                - by_engine["floor"]["groups"].get(group, 0.0)
+                for group in ("library", "TensorFlow", "libc", "kernel")
+            )
+            for engine in ("single", "stock")
+        }
+        add(f"{MODELS[model]}, step", lines, in_sequence, beyond["single"], beyond["stock"])
+    columns = ["lines at random", "CPU time at least", "measured", "`tf.Variable`"]
+    return ["", *columns, "least / `tf.Variable`", "measured / `tf.Variable`"], rows
