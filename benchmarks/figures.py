@@ -17,7 +17,7 @@ import json
 import pathlib
 import re
 import statistics
-from typing import Any, Callable, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Sequence
 
 from benchmarks import cluster_figures, speed_figures, tier_figures
 
@@ -162,31 +162,7 @@ def bloom_generations() -> str:
 
 def small_batches() -> str:
     """docs/core_measurements.md: applies of all sizes against those shard by shard."""
-    found: Dict[Tuple[str, str, str], List[Dict[str, Any]]] = {}
-    for one in result("core_small_batches")["figures"]:
-        what, _, keys = one["figure"].partition(", ")
-        if one["rows_M"] == 1 and " of " in what and keys in ("Zipf", "Zipf, dim 1"):
-            found.setdefault((*what.split(" of "), keys), []).append(one)
-
-    def mean(ratios: Iterable[float]) -> str:
-        return f"{statistics.geometric_mean(ratios):.2f}"
-
-    rows = []
-    for size in dict.fromkeys(size for _, size, _ in found):
-        rows.append([f"{int(size):,}"])
-        for keys in ("Zipf", "Zipf, dim 1"):
-            lookup, apply, step = (found[what, size, keys] for what in ("lookup", "apply", "step"))
-            rows[-1] += [
-                mean(one["ratio"] for one in apply),
-                mean(
-                    (both["new_ns_per_key"] - first["new_ns_per_key"]) / second["base_ns_per_key"]
-                    for first, second, both in zip(lookup, apply, step)
-                ),
-                mean(one["ratio"] for one in step),
-            ]
-    columns = ("apply alone", "apply after a lookup", "both")
-    header = [f"dim {dim}: {column}" for dim in (16, 1) for column in columns]
-    return table(["keys of a batch", *header], rows)
+    return table(*speed_figures.small_batches(result("core_small_batches")))
 
 
 def step_lists() -> str:
