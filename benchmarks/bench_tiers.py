@@ -166,6 +166,11 @@ def _summary(
         per_second = statistics.median(n / t for n, t in zip(misses, wall["disk"]))
         figures["misses_per_second"] = per_second
         figures["of_the_limit"] = per_second / limit
+        # The step also takes what it takes in memory.
+        added = [ours - theirs for ours, theirs in zip(wall["disk"], wall["memory"])]
+        figures["added_of_the_limit"] = (
+            statistics.median(n / t for n, t in zip(misses, added)) / limit
+        )
         figures["cpu_us_a_miss"] = statistics.median(
             1e6 * (ours - theirs) / n for ours, theirs, n in zip(cpu["disk"], cpu["memory"], misses)
         )
