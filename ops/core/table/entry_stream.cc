@@ -56,9 +56,9 @@ void SortEntries(std::vector<ListedEntry>* entries) {
 
 }  // namespace
 
-EntryStream::EntryStream(const ShardSet& shards, Filter filter,
+EntryStream::EntryStream(const ShardSet& shards, Which which,
                          const std::vector<int64_t>& offsets, size_t max_bytes)
-    : shards_(shards), filter_(filter), offsets_(offsets) {
+    : shards_(shards), which_(which), offsets_(offsets) {
   size_t all = 0, largest = 0;
   for (int64_t b = 0; b < kBuckets; ++b) {
     all += BlocksOf(b);
@@ -107,7 +107,7 @@ EntryStream::Chains EntryStream::List(size_t number) {
   const int64_t begin = number == 0 ? 0 : ends_[number - 1];
   Chains chains(static_cast<size_t>(ends_[number] - begin));
   const auto add = [&](const Bucket& bucket, int e, int64_t at) {
-    if ((bucket.row[e] != HashIndex::kNoRow) != filter_.with_row) return;
+    if ((bucket.row[e] != HashIndex::kNoRow) != which_.with_row) return;
     Chain& chain = chains[static_cast<size_t>(at)];
     const size_t place = chain.n++ % kBlock;
     if (place == 0) chain.blocks.push_back(TakeBlock());
@@ -116,7 +116,7 @@ EntryStream::Chains EntryStream::List(size_t number) {
   };
   const BucketRange buckets(begin, ends_[number]);
   for (const Shard& shard : shards_) {
-    ForEachInRange(shard.index(), buckets, filter_.only_changed, add);
+    ForEachInRange(shard.index(), buckets, which_.only_changed, add);
   }
   return chains;
 }

@@ -38,7 +38,7 @@ struct ListedEntry {
 // The entries do not change while the object lives.
 class EntryStream {
  public:
-  struct Filter {
+  struct Which {
     bool with_row;      // Only entries with a row, or only those without one.
     bool only_changed;  // Since the last save.
   };
@@ -46,7 +46,7 @@ class EntryStream {
   // offsets (kBuckets + 1): entries that are streamed before each bucket.
   // max_bytes: memory for entries, if that is enough for the largest bucket.
   // Shards and offsets outlive the object. Throws std::bad_alloc.
-  EntryStream(const ShardSet& shards, Filter filter,
+  EntryStream(const ShardSet& shards, Which which,
               const std::vector<int64_t>& offsets, size_t max_bytes);
   ~EntryStream();
   EntryStream(const EntryStream&) = delete;
@@ -82,7 +82,7 @@ class EntryStream {
   void Take(const Chain& chain, std::vector<ListedEntry>* entries);
 
   const ShardSet& shards_;
-  const Filter filter_;
+  const Which which_;
   const std::vector<int64_t>& offsets_;
   size_t n_blocks_ = 0;
   std::unique_ptr<Block[]> blocks_;

@@ -114,11 +114,10 @@ double RandomLine(int threads, size_t bytes, bool huge) {
 }
 
 double LineInSequence(int threads, bool written) {
-  constexpr size_t kBytes = kInSequence;
-  return NanosecondsEach(threads, kBytes, true, kBytes / kLine,
+  return NanosecondsEach(threads, kInSequence, true, kInSequence / kLine,
                          [written](char* memory, const std::vector<size_t>&) {
                            auto* words = reinterpret_cast<uint64_t*>(memory);
-                           const size_t n = kBytes / sizeof(uint64_t);
+                           const size_t n = kInSequence / sizeof(uint64_t);
                            if (written) {
                              std::fill(words, words + n, uint64_t{2});
                              return;
