@@ -94,8 +94,10 @@ TEST(AHeaderWithAFlippedBitIsNotAHeader) {
             -1);
   const std::string path = folder.Files()[0];
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(20);
+  const char flipped = static_cast<char>(file.get() ^ 1);
   file.seekp(20);
-  file.put('\x55');
+  file.put(flipped);
   file.close();
   EXPECT_EQ(DeleteStaleFiles(folder.path()), 0);
 }
