@@ -118,20 +118,18 @@
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_EMBEDDING_TABLE_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_EMBEDDING_TABLE_H_
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "ops/core/base/key_hash.h"
+#include "ops/core/base/made_ahead.h"
 #include "ops/core/base/parallel.h"
 #include "ops/core/math/row_update.h"
 #include "ops/core/table/admission.h"
@@ -417,22 +415,14 @@ class EmbeddingTable {
       // Entries whose rows are at hand, or being read.
       struct Window;
       using WindowPtr = std::unique_ptr<Window>;
-      // The next entries that are in no window yet; nullptr: none. `memory`:
-      // that of a window which is no longer needed, or nullptr.
-      WindowPtr FillNext(WindowPtr memory);
-      // The disk begins to read the rows of a window.
-      void Start(Window* window) const;
-      // Waits for the rows of the window that was started first.
-      void Finish(Window* window) const;
-      // On thread_.
-      void ReadAll();
-      void ReadWindows();
-      // Hands a window to the caller when it has taken the last one. False: it
-      // wants no more.
-      bool HandOver(WindowPtr window);
-      // Memory of a window that the caller no longer needs, or nullptr.
-      WindowPtr TakeUnused();
-      WindowPtr TakeReady();
+      // The next window whose rows are at hand. False: there are no more.
+      // *coming: the one after it, whose rows are being read, on this thread.
+      // *window: memory of one that is no longer needed, or nullptr.
+      bool ReadNext(WindowPtr* coming, WindowPtr* window);
+      // Fills the next window, in this memory, and begins to read its rows.
+      WindowPtr StartNext(WindowPtr memory);
+      // Sets the next entries of a window; none: there are no more.
+      void Fill(Window* window);
 
       const Snapshot& snapshot_;
       const bool with_row_;
@@ -440,16 +430,9 @@ class EmbeddingTable {
       EntryStream stream_;
       std::vector<Entry> bucket_;  // Of stream_.
       size_t at_ = 0;              // In bucket_.
-      WindowPtr now_;              // That the caller uses.
-      std::thread thread_;         // Not joinable: Next reads.
-
-      std::mutex mutex_;  // Guards what follows.
-      std::condition_variable changed_;
-      WindowPtr ready_;           // The one after now_.
-      WindowPtr unused_;          // The one before it.
-      std::exception_ptr error_;  // Of the thread.
-      bool all_ready_ = false;    // Nothing will be after ready_.
-      bool stopped_ = false;
+      bool has_begun_ = false;
+      WindowPtr now_;                 // That the caller uses.
+      MadeAhead<WindowPtr> windows_;  // Destroyed first: it uses the others.
     };
     // kChanged only: the erased keys, in ascending order. A key that came back
     // is also listed above, so a restore erases first.
@@ -466,6 +449,9 @@ class EmbeddingTable {
     void MarkSaved();
 
    private:
+    const std::vector<int64_t>& offsets(bool with_row) const {
+      return with_row ? admitted_offsets_ : filtered_offsets_;
+    }
     // nullptr: all rows are in memory.
     std::unique_ptr<OrderedReader> MakeReader() const;
     void Count();  // Sets the members below.

@@ -2,10 +2,8 @@
 // EmbeddingTable::Snapshot: what a save reads.
 #include <algorithm>
 #include <cstdint>
-#include <exception>
+#include <memory>
 #include <mutex>
-#include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -98,101 +96,54 @@ EmbeddingTable::Snapshot::EntryReader::EntryReader(const Snapshot& snapshot,
     : snapshot_(snapshot),
       with_row_(with_row),
       step_(step),
-      stream_(
-          *snapshot.table_.shards_, {with_row, snapshot.only_changed_},
-          with_row ? snapshot.admitted_offsets_ : snapshot.filtered_offsets_,
-          max_bytes) {
-  const std::vector<int64_t>& offsets =
-      with_row ? snapshot.admitted_offsets_ : snapshot.filtered_offsets_;
+      stream_(*snapshot.table_.shards_, {with_row, snapshot.only_changed_},
+              snapshot.offsets(with_row), max_bytes) {
   // A thread for a single batch would have nothing to read ahead.
-  if (static_cast<uint64_t>(offsets.back()) <= step) return;
-  try {
-    thread_ = std::thread([this] { ReadAll(); });
-  } catch (const std::system_error&) {
-  }
+  const auto n = static_cast<uint64_t>(snapshot.offsets(with_row).back());
+  windows_.Start(
+      [this, coming = std::make_shared<WindowPtr>()](WindowPtr* window) {
+        return ReadNext(coming.get(), window);
+      },
+      /*on_thread=*/n > step);
 }
 
-EmbeddingTable::Snapshot::EntryReader::~EntryReader() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stopped_ = true;
-  }
-  changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
-}
+EmbeddingTable::Snapshot::EntryReader::~EntryReader() = default;
 
 EmbeddingTable::Snapshot::Batch EmbeddingTable::Snapshot::EntryReader::Next() {
-  if (thread_.joinable()) {
-    now_ = TakeReady();
-  } else {
-    now_ = FillNext(std::move(now_));
-    if (now_ != nullptr) {
-      Start(now_.get());
-      Finish(now_.get());
-    }
-  }
-  if (now_ == nullptr) return {};
+  if (!windows_.Next(&now_)) return {};
   return {now_->entries.size(), now_->entries.data(), now_->rows.data()};
 }
 
-EmbeddingTable::Snapshot::EntryReader::WindowPtr
-EmbeddingTable::Snapshot::EntryReader::TakeReady() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  unused_ = std::move(now_);
-  changed_.wait(lock, [this] { return ready_ != nullptr || all_ready_; });
-  WindowPtr window = std::move(ready_);
-  if (window == nullptr && error_ != nullptr) std::rethrow_exception(error_);
-  changed_.notify_all();
-  return window;
-}
-
-void EmbeddingTable::Snapshot::EntryReader::ReadAll() {
-  std::exception_ptr error;
-  try {
-    ReadWindows();
-  } catch (...) {
-    error = std::current_exception();
+bool EmbeddingTable::Snapshot::EntryReader::ReadNext(WindowPtr* coming,
+                                                     WindowPtr* window) {
+  if (!std::exchange(has_begun_, true)) *coming = StartNext(nullptr);
+  if (*coming == nullptr) return false;
+  WindowPtr next = std::move(*coming);
+  *coming = StartNext(std::move(*window));
+  DiskError error;
+  if (next->batch != nullptr &&
+      !snapshot_.reader_->Finish(next->batch.get(), &error)) {
+    snapshot_.table_.tier_->ThrowError(error);
   }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  error_ = error;
-  all_ready_ = true;
-  changed_.notify_all();
-}
-
-void EmbeddingTable::Snapshot::EntryReader::ReadWindows() {
-  WindowPtr first, second;
-  const auto start_second = [&] {
-    second = FillNext(TakeUnused());
-    if (second != nullptr) Start(second.get());
-  };
-  start_second();
-  while (second != nullptr) {
-    first = std::move(second);
-    start_second();
-    Finish(first.get());
-    if (!HandOver(std::move(first))) return;
-  }
-}
-
-EmbeddingTable::Snapshot::EntryReader::WindowPtr
-EmbeddingTable::Snapshot::EntryReader::TakeUnused() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return std::move(unused_);
-}
-
-bool EmbeddingTable::Snapshot::EntryReader::HandOver(WindowPtr window) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return ready_ == nullptr || stopped_; });
-  if (stopped_) return false;
-  ready_ = std::move(window);
-  changed_.notify_all();
+  *window = std::move(next);
   return true;
 }
 
 EmbeddingTable::Snapshot::EntryReader::WindowPtr
-EmbeddingTable::Snapshot::EntryReader::FillNext(WindowPtr memory) {
+EmbeddingTable::Snapshot::EntryReader::StartNext(WindowPtr memory) {
   WindowPtr window =
       memory != nullptr ? std::move(memory) : std::make_unique<Window>();
+  Fill(window.get());
+  if (window->entries.empty()) return nullptr;
+  if (window->wanted.empty()) return window;
+  DiskError error;
+  window->batch = snapshot_.reader_->Start(window->wanted.data(),
+                                           window->wanted.size(), &error);
+  if (window->batch == nullptr) snapshot_.table_.tier_->ThrowError(error);
+  return window;
+}
+
+void EmbeddingTable::Snapshot::EntryReader::Fill(Window* window) {
   window->batch.reset();
   window->entries.clear();
   window->rows.clear();
@@ -210,8 +161,7 @@ EmbeddingTable::Snapshot::EntryReader::FillNext(WindowPtr memory) {
                            begin + static_cast<ptrdiff_t>(n));
     at_ += n;
   }
-  if (window->entries.empty()) return nullptr;
-  if (!with_row_) return window;
+  if (!with_row_) return;
   const RowArena::View view = snapshot_.table_.store_->view();
   window->rows.reserve(window->entries.size());
   for (const Entry& entry : window->entries) {
@@ -220,23 +170,6 @@ EmbeddingTable::Snapshot::EntryReader::FillNext(WindowPtr memory) {
     if (!is_spilled) continue;
     window->wanted.push_back(
         {entry.row & ~HashIndex::kSpilled, entry.key, &window->rows.back()});
-  }
-  return window;
-}
-
-void EmbeddingTable::Snapshot::EntryReader::Start(Window* window) const {
-  if (window->wanted.empty()) return;
-  DiskError error;
-  window->batch = snapshot_.reader_->Start(window->wanted.data(),
-                                           window->wanted.size(), &error);
-  if (window->batch == nullptr) snapshot_.table_.tier_->ThrowError(error);
-}
-
-void EmbeddingTable::Snapshot::EntryReader::Finish(Window* window) const {
-  if (window->batch == nullptr) return;
-  DiskError error;
-  if (!snapshot_.reader_->Finish(window->batch.get(), &error)) {
-    snapshot_.table_.tier_->ThrowError(error);
   }
 }
 

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <system_error>
-#include <utility>
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/table/bucket_range.h"
@@ -69,11 +67,8 @@ EntryStream::EntryStream(const ShardSet& shards, Which which,
   free_.resize(n_blocks_);
   std::iota(free_.rbegin(), free_.rend(), 0);
   DivideIntoRanges();
-  if (ends_.size() == 1) return;
-  try {
-    thread_ = std::thread([this] { ListAll(); });
-  } catch (const std::system_error&) {
-  }
+  ranges_.Start([this](Chains* chains) { return ListNext(chains); },
+                /*on_thread=*/ends_.size() > 1);
 }
 
 EntryStream::~EntryStream() {
@@ -82,7 +77,6 @@ EntryStream::~EntryStream() {
     stopped_ = true;
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
 }
 
 size_t EntryStream::BlocksOf(int64_t bucket) const {
@@ -103,22 +97,25 @@ void EntryStream::DivideIntoRanges() {
   ends_.push_back(kBuckets);
 }
 
-EntryStream::Chains EntryStream::List(size_t number) {
-  const int64_t begin = number == 0 ? 0 : ends_[number - 1];
-  Chains chains(static_cast<size_t>(ends_[number] - begin));
+bool EntryStream::ListNext(Chains* chains) {
+  if (listed_ == ends_.size()) return false;
+  const int64_t begin = listed_ == 0 ? 0 : ends_[listed_ - 1];
+  const int64_t end = ends_[listed_++];
+  chains->clear();
+  chains->resize(static_cast<size_t>(end - begin));
   const auto add = [&](const Bucket& bucket, int e, int64_t at) {
     if ((bucket.row[e] != HashIndex::kNoRow) != which_.with_row) return;
-    Chain& chain = chains[static_cast<size_t>(at)];
+    Chain& chain = (*chains)[static_cast<size_t>(at)];
     const size_t place = chain.n++ % kBlock;
     if (place == 0) chain.blocks.push_back(TakeBlock());
     blocks_[chain.blocks.back()][place] = {bucket.key[e], bucket.version[e],
                                            bucket.count[e], bucket.row[e]};
   };
-  const BucketRange buckets(begin, ends_[number]);
+  const BucketRange buckets(begin, end);
   for (const Shard& shard : shards_) {
     ForEachInRange(shard.index(), buckets, which_.only_changed, add);
   }
-  return chains;
+  return true;
 }
 
 uint32_t EntryStream::TakeBlock() {
@@ -128,49 +125,6 @@ uint32_t EntryStream::TakeBlock() {
   const uint32_t block = free_.back();
   free_.pop_back();
   return block;
-}
-
-void EntryStream::ListAll() {
-  std::exception_ptr error;
-  try {
-    for (size_t r = 0; r < ends_.size(); ++r) {
-      if (!HandOver(List(r))) return;
-    }
-  } catch (const Stopped&) {
-    return;
-  } catch (...) {
-    error = std::current_exception();
-  }
-  const std::lock_guard<std::mutex> lock(mutex_);
-  error_ = error;
-  all_ready_ = true;
-  changed_.notify_all();
-}
-
-bool EntryStream::HandOver(Chains chains) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return !ready_.has_value() || stopped_; });
-  if (stopped_) return false;
-  ready_ = std::move(chains);
-  changed_.notify_all();
-  return true;
-}
-
-bool EntryStream::NextRange() {
-  if (!thread_.joinable()) {
-    if (listed_ == ends_.size()) return false;
-    chains_ = List(listed_++);
-  } else {
-    std::unique_lock<std::mutex> lock(mutex_);
-    changed_.wait(lock, [this] { return ready_.has_value() || all_ready_; });
-    if (error_ != nullptr) std::rethrow_exception(error_);
-    if (!ready_.has_value()) return false;
-    chains_ = *std::move(ready_);
-    ready_.reset();
-    changed_.notify_all();
-  }
-  at_ = 0;
-  return true;
 }
 
 void EntryStream::Take(const Chain& chain, std::vector<ListedEntry>* entries) {
@@ -187,7 +141,10 @@ void EntryStream::Take(const Chain& chain, std::vector<ListedEntry>* entries) {
 void EntryStream::NextBucket(std::vector<ListedEntry>* entries) {
   entries->clear();
   while (entries->empty()) {
-    if (at_ == chains_.size() && !NextRange()) return;
+    if (at_ == chains_.size()) {
+      at_ = 0;
+      if (!ranges_.Next(&chains_)) return;
+    }
     Take(chains_[at_++], entries);
   }
   SortEntries(entries);

@@ -16,12 +16,11 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <thread>
 #include <vector>
+
+#include "ops/core/base/made_ahead.h"
 
 namespace rec_estimator {
 
@@ -66,18 +65,15 @@ class EntryStream {
   };
   // Of a range.
   using Chains = std::vector<Chain>;
-  struct Stopped {};  // Thrown on thread_.
+  struct Stopped {};  // Thrown by TakeBlock when nothing is wanted any more.
 
   size_t BlocksOf(int64_t bucket) const;
   void DivideIntoRanges();
-  // Lists the entries of a range, one range after another.
-  Chains List(size_t number);
-  // On thread_, waits for a free one.
+  // Lists the entries of the next range. False: there are no more. On the
+  // thread of ranges_, if it has one.
+  bool ListNext(Chains* chains);
+  // Waits for a free one, if there is such a thread.
   uint32_t TakeBlock();
-  void ListAll();  // On thread_.
-  bool HandOver(Chains chains);
-  // Sets chains_ and at_. False: there are no more.
-  bool NextRange();
   // Moves the entries of a bucket to *entries, and frees its blocks.
   void Take(const Chain& chain, std::vector<ListedEntry>* entries);
 
@@ -87,18 +83,16 @@ class EntryStream {
   size_t n_blocks_ = 0;
   std::unique_ptr<Block[]> blocks_;
   std::vector<int64_t> ends_;  // Of the ranges, which fit into the blocks.
+  size_t listed_ = 0;          // Ranges.
   Chains chains_;              // Of the range that the caller takes,
   size_t at_ = 0;              // from this bucket on.
-  size_t listed_ = 0;          // Ranges, without thread_.
-  std::thread thread_;         // Not joinable: NextRange lists.
 
   std::mutex mutex_;  // Guards what follows.
   std::condition_variable changed_;
   std::vector<uint32_t> free_;
-  std::optional<Chains> ready_;  // The ones after chains_.
-  std::exception_ptr error_;     // Of the thread.
-  bool all_ready_ = false;       // Nothing will be after ready_.
   bool stopped_ = false;
+
+  MadeAhead<Chains> ranges_;  // Destroyed first: it uses the others.
 };
 
 }  // namespace rec_estimator

@@ -49,6 +49,7 @@ constexpr int kRounds = 15;
 constexpr size_t kMiB = size_t{1} << 20;
 // Rows that a save copies at once, as wide as these.
 constexpr size_t kStep = 13800;
+// Memory for the entries that a save lists.
 constexpr size_t kListedBytes = size_t{22} << 20;
 
 // Spreads keys over all of int64, as hashed strings are.

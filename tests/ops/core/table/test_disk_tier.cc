@@ -118,6 +118,23 @@ TEST(ALookupLeavesRowsWhereTheyAre) {
   EXPECT_EQ(table.tier()->spilled(), spilled);
 }
 
+// The rows of the next batch are being read then.
+TEST(AReaderOfEntriesMayEndBeforeThem) {
+  const Folder folder;
+  EmbeddingTable table(16, 0.5f);
+  OpenTier(&table, folder, 640);
+  Keys keys(20000);
+  std::iota(keys.begin(), keys.end(), 0);
+  EXPECT_TRUE(ApplyOnes(&table, keys));
+  const EmbeddingTable::Snapshot snapshot(table);
+  for (int repeat = 0; repeat < 10; ++repeat) {
+    for (const size_t batches : {0, 1, 2, 10}) {
+      EmbeddingTable::Snapshot::EntryReader reader(snapshot, true, 500, 0);
+      for (size_t b = 0; b < batches; ++b) EXPECT_EQ(reader.Next().n, 500u);
+    }
+  }
+}
+
 TEST(TheLeastCountedOrTheOldestRowsAreSpilled) {
   for (const Victims victims : {Victims::kLeastCounted, Victims::kOldest}) {
     const Folder folder;
