@@ -20,12 +20,13 @@ describes the measurement. The raw result is written after each case:
   --rocksdb FOLDER, after: pip install --no-deps --target FOLDER rocksdict
 * shares: steps of smaller tables (--share_rows) with 2 to 100 % of their rows in memory.
 
-In the same run, the C++ probe of the disk log reads random pages of 4 KiB with O_DIRECT, 64 at a
-time (make bench-disk). Its faster reader is the limit of the disk.
+In the same run, the C++ probe of the disk log reads random pages of 4 KiB with O_DIRECT, 32, 64
+and 256 at a time (make bench-disk). Its fastest reader is the limit of the disk.
 
 Figures: ms a step, median over the rounds; misses a step; misses per second of a step, and their
-share of the disk's limit; CPU microseconds a miss: what a step takes beyond one in memory; bytes
-read a miss. Resident memory of each process after the last round, with TensorFlow's own.
+share of the disk's limit, and of its reads 32 at a time; CPU microseconds a miss: what a step takes
+beyond one in memory; bytes read a miss. Resident memory of each process after the last round, with
+TensorFlow's own.
 """
 
 import argparse
@@ -138,11 +139,15 @@ def steps(args: argparse.Namespace, scratch: str) -> Dict[str, Any]:
     # Other users of the disk change its speed.
     after = disk_limit(scratch)
     found["disk_reads_per_second"] = {"before": before, "after": after}
-    limit = statistics.mean(max(each.values()) for each in (before, after))
+    probed = (before, after)
+    limits = {
+        "limit": statistics.mean(max(each.values()) for each in probed),
+        "32_in_flight": statistics.mean(each["32 in flight"] for each in probed),
+    }
     done = found["per_step"].pop("disk")
     found["per_step"] = {"disk": done}
     seconds = found["seconds_per_step"]
-    found["summary"] = {what: _summary(what, seconds, done[what], limit) for what in whats}
+    found["summary"] = {what: _summary(what, seconds, done[what], limits) for what in whats}
     return found
 
 
@@ -150,7 +155,7 @@ def _summary(
     what: str,
     seconds: rounds_lib.Seconds,
     done: List[Dict[str, float]],
-    limit: float,
+    limits: Dict[str, float],
 ) -> Dict[str, float]:
     """The figures of one distribution of keys, medians over the rounds."""
     wall, cpu = seconds[what], seconds[f"{what}, CPU"]
@@ -165,11 +170,12 @@ def _summary(
     if min(misses) > 0:
         per_second = statistics.median(n / t for n, t in zip(misses, wall["disk"]))
         figures["misses_per_second"] = per_second
-        figures["of_the_limit"] = per_second / limit
+        figures["of_the_limit"] = per_second / limits["limit"]
+        figures["of_32_in_flight"] = per_second / limits["32_in_flight"]
         # The step also takes what it takes in memory.
         added = [ours - theirs for ours, theirs in zip(wall["disk"], wall["memory"])]
         figures["added_of_the_limit"] = (
-            statistics.median(n / t for n, t in zip(misses, added)) / limit
+            statistics.median(n / t for n, t in zip(misses, added)) / limits["limit"]
         )
         figures["cpu_us_a_miss"] = statistics.median(
             1e6 * (ours - theirs) / n for ours, theirs, n in zip(cpu["disk"], cpu["memory"], misses)
