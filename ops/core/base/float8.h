@@ -3,6 +3,10 @@
 #ifndef REC_ESTIMATOR_OPS_CORE_BASE_FLOAT8_H_
 #define REC_ESTIMATOR_OPS_CORE_BASE_FLOAT8_H_
 
+#include <immintrin.h>
+
+#include <cstdint>
+
 namespace rec_estimator {
 
 // A vector type of GCC and Clang: + - * / work, and a float operand is
@@ -34,6 +38,17 @@ inline void CopyRow(const float* from, int dim, float* to) {
     for (int d = 0; d < dim; ++d) to[d] = from[d];
   }
 }
+
+// CopyRow past the caches, for what nothing reads soon: its lines are not read
+// before they are written. Call EndStreams before another thread may read it.
+inline void StreamRow(const float* from, int dim, float* to) {
+  const bool is_aligned = reinterpret_cast<uintptr_t>(to) % sizeof(Float8) == 0;
+  if (!is_aligned || dim % kFloat8 != 0) return CopyRow(from, dim, to);
+  for (int d = 0; d < dim; d += kFloat8) {
+    _mm256_stream_ps(to + d, LoadFloat8(from + d));
+  }
+}
+inline void EndStreams() { _mm_sfence(); }
 
 }  // namespace rec_estimator
 

@@ -112,8 +112,9 @@ bool BatchInsert::WriteRows() {
   if (!store_.arena().Take(part_.n, 0, &first_row_)) return false;
   const RowArena::View view = store_.view();
   for (uint32_t i = 0; i < part_.n; ++i) {
-    SetRow(batch_.keys[i], i, view.Row(first_row_ + i));
+    SetRow(batch_.keys[i], i, StreamRow, view.Row(first_row_ + i));
   }
+  EndStreams();
   return true;
 }
 
@@ -195,7 +196,8 @@ bool BatchInsert::InsertOne(int s, int64_t key, uint32_t i) {
     run_rows_ -= from_run;
     shard.AddToRows(is_spilled ? 0 : 1);
   }
-  if (needs_row || mode_ == kRows) SetRow(key, i, view.Row(entry.row()));
+  if (needs_row || mode_ == kRows)
+    SetRow(key, i, CopyRow, view.Row(entry.row()));
   SetCounts(entry, i);
   return true;
 }
@@ -237,20 +239,20 @@ bool BatchInsert::TakeRun(int s) {
   return true;
 }
 
-void BatchInsert::SetRow(int64_t key, uint32_t i, float* row) const {
+template <typename Copy>
+void BatchInsert::SetRow(int64_t key, uint32_t i, const Copy& copy,
+                         float* row) const {
   const int dim = store_.dim();
-  CopyRow(batch_.values != nullptr
-              ? batch_.values + i * static_cast<size_t>(dim)
-              : store_.initial().Of(key),
-          dim, row);
+  copy(batch_.values != nullptr ? batch_.values + i * static_cast<size_t>(dim)
+                                : store_.initial().Of(key),
+       dim, row);
   float* slot = row + dim;
   const float* initial = store_.slot_initials().data();
   const std::vector<SlotSpec>& slots = store_.slots();
   for (size_t t = 0; t < slots.size(); ++t) {
     const size_t width = static_cast<size_t>(slots[t].width);
     const bool given = t < batch_.slots.size() && batch_.slots[t] != nullptr;
-    CopyRow(given ? batch_.slots[t] + i * width : initial, slots[t].width,
-            slot);
+    copy(given ? batch_.slots[t] + i * width : initial, slots[t].width, slot);
     slot += width;
     initial += width;
   }

@@ -88,8 +88,10 @@ class BatchInsert {
   // Takes several rows from the arena, whose lock all shards share, but no more
   // than the quota of shard s.
   bool TakeRun(int s);
-  // Writes the given values and the initial values of the rest.
-  void SetRow(int64_t key, uint32_t i, float* row) const;
+  // Writes the given values and the initial values of the rest, by CopyRow or
+  // StreamRow.
+  template <typename Copy>
+  void SetRow(int64_t key, uint32_t i, const Copy& copy, float* row) const;
 
   ShardSet& shards_;
   RowStore& store_;
