@@ -8,7 +8,9 @@ against a file of as many bytes as the checkpoint, written and read in chunks of
 disk. The rounds alternate between them (rounds.py says how). Both call fsync after writing. Before
 each read, both ask the system to drop the files from its cache; "cached" is the same without that.
 A restore is into a new session, as when a training resumes; "over rows" is one into a table with
-rows, before which all checksums are compared.
+rows, before which all checksums are compared. The plain file is read into the same 8 MiB again and
+again, which stay in the caches of the CPU. "cached, into memory" is against a read, on two threads,
+into memory as large as the file that the process has used before, as the table's has been.
 
 Memory: in a process of its own, the peak of the resident memory during the call, over the resident
 memory before a save, and over that before plus the table's own after a restore. At most 64 MiB and
@@ -21,6 +23,8 @@ rounds with the quartiles.
 from __future__ import annotations
 
 import argparse
+import concurrent.futures
+import mmap
 import multiprocessing
 import os
 import statistics
@@ -107,9 +111,11 @@ def _saver(folder: str, rows: int) -> Dict[str, Callable[[], Any]]:
         "save": save,
         "before restore": resume_and_forget,
         "before restore, cached": resume,
+        "before restore, cached, into memory": resume,
         "before restore over rows": lambda: _forget(folder),
         "restore": restore,
         "restore, cached": restore,
+        "restore, cached, into memory": restore,
         "restore over rows": restore,
     }
 
@@ -133,13 +139,29 @@ def _plain_file(folder: str, size_of: str) -> Dict[str, Callable[[], Any]]:
             while file.readinto(buffer):
                 pass
 
+    def read_part(descriptor: int, begin: int, end: int) -> None:
+        while begin < end:
+            begin += os.preadv(descriptor, [memory[begin : min(begin + CHUNK, end)]], begin)
+
+    def read_into_memory() -> None:
+        with open(path, "rb", buffering=0) as file:
+            middle = size // 2
+            halves = ((0, middle), (middle, size))
+            list(threads.map(lambda half: read_part(file.fileno(), *half), halves))
+
     write()
+    kept = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    kept.madvise(mmap.MADV_HUGEPAGE)
+    memory = memoryview(kept)
+    threads = concurrent.futures.ThreadPoolExecutor(2)
+    read_into_memory()
     return {
         "save": write,
         "before restore": lambda: _forget(folder),
         "before restore over rows": lambda: _forget(folder),
         "restore": read,
         "restore, cached": read,
+        "restore, cached, into memory": read_into_memory,
         "restore over rows": read,
     }
 
@@ -153,7 +175,13 @@ def measure_speed(folder: str, rows: int, rounds: int) -> Tuple[rounds_lib.Secon
         "saver": (_saver, (folders[0], rows)),
         "plain file": (_plain_file, (folders[1], folders[0])),
     }
-    whats = ["save", "restore", "restore, cached", "restore over rows"]
+    whats = [
+        "save",
+        "restore",
+        "restore, cached",
+        "restore, cached, into memory",
+        "restore over rows",
+    ]
     return rounds_lib.alternate(systems, whats, rounds, steps=1), _size(folders[0])
 
 
@@ -232,12 +260,12 @@ def main() -> None:
     print(
         f"\n{args.rows:,} rows of dim {DIM} with Adam's slots, {size / 1e9:.2f} GB, fsync in both"
     )
-    print(f"{'':18}{'saver MB/s':>12}{'file MB/s':>12}{'ratio':>8}   quartiles")
+    print(f"{'':30}{'saver MB/s':>12}{'file MB/s':>12}{'ratio':>8}   quartiles")
     for what, by_system in seconds.items():
         low, middle, high = rounds_lib.ratios(by_system["plain file"], by_system["saver"])
         result["ratios"][what] = round(middle, 3)
         speeds = [size / 1e6 / statistics.median(by_system[s]) for s in ("saver", "plain file")]
-        print(f"{what:18}{speeds[0]:12.0f}{speeds[1]:12.0f}{middle:8.2f}   {low:.2f} - {high:.2f}")
+        print(f"{what:30}{speeds[0]:12.0f}{speeds[1]:12.0f}{middle:8.2f}   {low:.2f} - {high:.2f}")
     for what, (table, extra) in memory.items():
         most = 64 * MIB + table // 100
         result["memory"][what] = {"table": table, "beyond": extra, "promised": most}

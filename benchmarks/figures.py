@@ -293,6 +293,7 @@ def checkpoint() -> str:
         "save": "save",
         "restore": "restore, nothing cached",
         "restore, cached": "restore, all cached",
+        "restore, cached, into memory": "restore, all cached, beside a read into as much memory",
         "restore over rows": "restore over rows, nothing cached",
     }
     size = found["bytes"] / 1e6
