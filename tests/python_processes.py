@@ -24,6 +24,9 @@ import types
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # A hang, not slowness, is what it would be.
 TIMEOUT_SECONDS = 600
+# For an environment in which equal runs give equal bits. With more threads, TensorFlow's AddN of
+# three or more tensors begins with one whose memory is free just then, so its last bits vary.
+ONE_OP_AT_A_TIME = {"TF_NUM_INTEROP_THREADS": "1"}
 
 
 class Process:
@@ -35,9 +38,10 @@ class Process:
       cwd: The folder it runs in.
       hash_seed: Its PYTHONHASHSEED. Programs with different seeds iterate over sets in different
         orders.
+      environment: Variables of its environment beside those of this process.
     """
 
-    def __init__(self, arguments, cwd=ROOT, hash_seed=1):
+    def __init__(self, arguments, cwd=ROOT, hash_seed=1, environment=()):
         self._server = _server(hash_seed)
         self._folder = tempfile.TemporaryDirectory()
         self._outputs = [pathlib.Path(self._folder.name, name) for name in ("stdout", "stderr")]
@@ -45,7 +49,7 @@ class Process:
         self.pid = self._server.answer(
             arguments=list(map(str, arguments)),
             cwd=str(cwd),
-            environment={**os.environ, **changed},
+            environment={**os.environ, **changed, **dict(environment)},
             outputs=list(map(str, self._outputs)),
         )
 

@@ -8,7 +8,7 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from python_processes import Process
+from python_processes import ONE_OP_AT_A_TIME, Process
 
 SCRIPT = pathlib.Path(__file__).resolve().parent / "nine_steps.py"
 MODES = list(itertools.product(("session", "estimator"), (0, 1), ("on", "off")))
@@ -24,7 +24,7 @@ class Script:
         command = [SCRIPT, "--use_mode", mode]
         command += ["--modify_graph", modified, "--v2_behavior", v2_behavior]
         command += ["--output", self._output, *arguments]
-        self._process = Process(command, cwd=folder)
+        self._process = Process(command, cwd=folder, environment=ONE_OP_AT_A_TIME)
 
     def wait(self):
         """The exit code and the output."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import script_data
 import tensorflow.compat.v1 as tf
-from python_processes import Process
+from python_processes import ONE_OP_AT_A_TIME, Process
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent / "scripts"
 
@@ -141,7 +141,9 @@ class Run:
         command += [script.model, model, *options]
         if script.data:
             command += [script.data[0], model.parent / script.data[1]]
-        self._process = Process(command, cwd=model.parent, hash_seed=hash_seed)
+        self._process = Process(
+            command, cwd=model.parent, hash_seed=hash_seed, environment=ONE_OP_AT_A_TIME
+        )
 
     def finish(self):
         """Waits; returns the run with `losses`, and the lines of other `results`."""
