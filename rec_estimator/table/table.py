@@ -319,6 +319,8 @@ class EmbeddingTable(VariableLike):
     def tier_counts(self) -> TierCounts:
         """How many rows are in memory and on disk, and what the disk has done.
 
+        Waits for the compaction that is due, so that equal steps give equal counts.
+
         Returns:
           TierCounts of int64 []. If the table has no tier on disk, all but memory_rows are 0.
 

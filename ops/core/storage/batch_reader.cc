@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -39,10 +40,13 @@ class ThreadsReader : public BatchReader {
       const std::lock_guard<std::mutex> lock(mutex_);
       stopping_ = true;
     }
-    wake_.notify_all();
+    wake_->notify_all();
+    // A process that was forked has no such threads, and the end of a condition
+    // variable waits for those who wait for it.
+    const bool is_forked = getpid() != owner_;
+    if (is_forked) (void)wake_.release();
     for (std::thread& thread : threads_) {
-      // A process that was forked has no such threads.
-      getpid() == owner_ ? thread.join() : thread.detach();
+      is_forked ? thread.detach() : thread.join();
     }
   }
 
@@ -60,7 +64,7 @@ class ThreadsReader : public BatchReader {
       const std::lock_guard<std::mutex> lock(reader.mutex_);
       reader.StartThreads();
       reader.batches_.push_back(this);
-      reader.wake_.notify_all();
+      reader.wake_->notify_all();
     }
     ~Batch() override { Wait(); }
     void Wait() override {
@@ -108,7 +112,7 @@ class ThreadsReader : public BatchReader {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!stopping_) {
       if (batches_.empty()) {
-        wake_.wait(lock);
+        wake_->wait(lock);
       } else {
         ReadNext(&lock, batches_.front());
       }
@@ -117,7 +121,8 @@ class ThreadsReader : public BatchReader {
 
   const pid_t owner_ = getpid();
   std::mutex mutex_;  // Guards what follows.
-  std::condition_variable wake_;
+  std::unique_ptr<std::condition_variable> wake_ =
+      std::make_unique<std::condition_variable>();
   std::condition_variable done_;
   std::deque<Batch*> batches_;  // Those that have requests left.
   bool stopping_ = false;

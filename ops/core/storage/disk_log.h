@@ -44,7 +44,8 @@
 // place keeps its row after Free. Disk reads and writes hold no lock that
 // Append, Pin or Free takes.
 //
-// A process that was forked may read but not write.
+// A process that was forked may read but not write. No other thread may be in a
+// method while it is forked.
 #ifndef REC_ESTIMATOR_OPS_CORE_STORAGE_DISK_LOG_H_
 #define REC_ESTIMATOR_OPS_CORE_STORAGE_DISK_LOG_H_
 
@@ -95,6 +96,7 @@ class DiskLog {
 
   size_t row_floats() const;
   size_t segment_bytes() const { return segment_bytes_; }
+  uint32_t rows_per_segment() const { return places_per_segment_; }  // At most.
 
   // ----- Writing.
 

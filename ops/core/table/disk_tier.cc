@@ -20,10 +20,13 @@ constexpr int64_t kSample = 5;
 // If spared rows take more than the memory for rows, there is one row that is
 // not spared for so many that are.
 constexpr int64_t kSparedPerOther = 4;
-// Segments that are compacted for each one that was written.
-constexpr uint64_t kCompactedPerWritten = 2;
+// Segments that are compacted for each one that spilled rows fill.
+constexpr uint64_t kCompactedPerSpilled = 2;
+// Those that may be due, so that the log stays small where steps spill faster
+// than the thread compacts.
+constexpr uint64_t kCompactedLater = 8;
 // Those that are compacted to make room for another one.
-constexpr uint64_t kCompactedForRoom = 2;
+constexpr int kCompactedForRoom = 2;
 
 int ShardNumberOf(int64_t key) {
   return static_cast<int>(ShardOf(MixKey(key)));
@@ -100,7 +103,8 @@ DiskTier::DiskTier(ShardSet* shards, RowStore* store, const TierSpec& spec,
           std::max(memory_bytes / kRecentShare, kLeastRecentBytes))),
       limit_(spec.limit_bytes == 0 ? nullptr
                                    : new MemoryLimit(spec.limit_bytes, shards,
-                                                     store, spec.warn)) {}
+                                                     store, spec.warn)),
+      compaction_([this] { CompactOne(); }) {}
 
 bool DiskTier::Fail(DiskError* error) const {
   if (!spec_.owner.empty() && !error->text.empty()) {
@@ -146,7 +150,8 @@ void DiskTier::Release(const KeyHolder* holder) {
   ahead_.EndStep();
 }
 
-TierCounts DiskTier::counts() const {
+TierCounts DiskTier::counts() {
+  compaction_.WaitUntilLeft(0);
   const DiskLog::Counters log = log_->counters();
   TierCounts counts;
   counts.disk_rows = spilled();
@@ -342,10 +347,12 @@ int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
   }
   spilled_[number] += static_cast<int64_t>(appended);
   spills_.fetch_add(static_cast<int64_t>(appended), std::memory_order_relaxed);
+  spilled_since_ += static_cast<int64_t>(appended);
   return static_cast<int64_t>(appended);
 }
 
 bool DiskTier::SpillExcess(DiskError* error) {
+  compaction_.WaitUntilLeft(kCompactedLater);
   const std::shared_lock<std::shared_mutex> lock(spilling_);
   if (limit_ != nullptr) {
     // As soon as a row is spilled, there are buffers.
@@ -354,19 +361,13 @@ bool DiskTier::SpillExcess(DiskError* error) {
     limited_rows_ = limit_->RowsToKeep(shards_.n_rows() - spilled(),
                                        static_cast<int64_t>(buffers));
   }
-  const uint64_t written_before = log_->counters().bytes_written;
   try {
     if (!Spill(error)) return Fail(error);
   } catch (const std::bad_alloc&) {
     error->text.clear();
     return false;
   }
-  const uint64_t written = log_->counters().bytes_written - written_before;
-  try {
-    Compact(kCompactedPerWritten * (written / log_->segment_bytes()), false);
-  } catch (const std::bad_alloc&) {
-    // Nothing needs it now.
-  }
+  AskForCompaction();
   if (limit_ != nullptr) limit_->GiveBack(shards_.n_rows() - spilled());
   return true;
 }
@@ -394,27 +395,50 @@ bool DiskTier::MakeRoomOnDisk(DiskError* error) {
   if (log_->WriteFullBuffers(error)) return true;
   if (error->fault != StorageFault::kNoSpace) return false;
   // Rows that were freed since may leave room, of which a segment needs some.
-  Compact(kCompactedForRoom, true);
+  CompactForRoom(kCompactedForRoom);
   return log_->WriteFullBuffers(error);
 }
 
-void DiskTier::Compact(uint64_t most, bool for_room) {
-  const std::unique_lock<std::mutex> lock(compacting_, std::try_to_lock);
-  uint32_t segment;
-  bool is_moved = lock.owns_lock();
+void DiskTier::AskForCompaction() {
+  const int64_t per_segment = log_->rows_per_segment();
+  int64_t rows = spilled_since_;
+  while (!spilled_since_.compare_exchange_weak(rows, rows % per_segment)) {
+  }
+  compaction_.Add(kCompactedPerSpilled *
+                  static_cast<uint64_t>(rows / per_segment));
+}
+
+void DiskTier::CompactOne() {
+  const std::shared_lock<std::shared_mutex> spilling(spilling_);
+  const std::lock_guard<std::mutex> lock(compacting_);
   // Trouble with the disk is that of whoever needs the rows, or room.
   DiskError error;
-  for (; most > 0 && is_moved && log_->PickSegment(&segment, for_room);
-       --most) {
-    const size_t floats = log_->row_floats();
-    log_->ReadSegment(
-        segment,
-        [&](uint32_t place, int64_t key, const float* row) {
-          is_moved =
-              is_moved && Move({place, key, row, floats}, for_room, &error);
-        },
-        &error);
+  try {
+    MoveSegment(false, &error);
+  } catch (const std::bad_alloc&) {
+    // Nothing needs it now.
   }
+}
+
+void DiskTier::CompactForRoom(int most) {
+  const std::lock_guard<std::mutex> lock(compacting_);
+  DiskError error;
+  while (most > 0 && MoveSegment(true, &error)) --most;
+}
+
+bool DiskTier::MoveSegment(bool for_room, DiskError* error) {
+  uint32_t segment;
+  if (!log_->PickSegment(&segment, for_room)) return false;
+  const size_t floats = log_->row_floats();
+  bool is_moved = true;
+  log_->ReadSegment(
+      segment,
+      [&](uint32_t place, int64_t key, const float* row) {
+        is_moved =
+            is_moved && Move({place, key, row, floats}, for_room, error);
+      },
+      error);
+  return is_moved;
 }
 
 bool DiskTier::Move(const StoredRow& stored, bool for_room, DiskError* error) {

@@ -21,8 +21,9 @@
 //   rows in memory spills some: of a sample, those with the least counts or the
 //   oldest versions. Their floats are copied to the log's buffers under the
 //   lock; the buffers are written after it.
-// - Segments with few rows are compacted then, two for each that was written,
-//   and more if the paths are full.
+// - Segments with few rows are compacted by a thread of the tier, two for each
+//   one that spilled rows fill. A step waits if many are due, and compacts
+//   itself if the paths are full.
 // - A save reads rows in the order of the checkpoint, in which segments lie on
 //   disk, many at a time. An eviction that reads all rows reads the segments in
 //   sequence; nothing is spilled meanwhile.
@@ -46,6 +47,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/core/base/background_work.h"
 #include "ops/core/storage/disk_log.h"
 #include "ops/core/table/memory_limit.h"
 #include "ops/core/table/recent_rows.h"
@@ -159,8 +161,9 @@ class DiskTier {
   // Spares a new row of a shard that is locked.
   void SpareNew(int shard, uint32_t row) { ahead_.Spare(shard, row); }
 
-  // Spills what is beyond the limit, and compacts. No lock is held. False:
-  // *error says why; no text: no memory. The table's contents are the same.
+  // Spills what is beyond the limit, and lets the tier's thread compact. No lock
+  // is held. False: *error says why; no text: no memory. The table's contents
+  // are the same.
   bool SpillExcess(DiskError* error);
 
   // Reads the first `floats` floats of spilled rows (n), whose shards are
@@ -191,7 +194,9 @@ class DiskTier {
     hits_.fetch_add(hits, std::memory_order_relaxed);
     misses_.fetch_add(misses, std::memory_order_relaxed);
   }
-  TierCounts counts() const;
+  // Waits until all is compacted that is due, so that equal steps give equal
+  // counts. No lock is held.
+  TierCounts counts();
   size_t memory_bytes() const {
     return log_->counters().memory_bytes + recent_.bytes() + ahead_.bytes();
   }
@@ -233,9 +238,17 @@ class DiskTier {
   int64_t SpillSome(int shard, int64_t n, bool* is_full);
   // Keys of this shard that must not be spilled, in ascending order.
   std::vector<int64_t> HeldIn(int shard) const;
-  // Moves the rows of at most that many segments. for_room: because the paths
-  // are full.
-  void Compact(uint64_t most, bool for_room);
+  // Asks the tier's thread to compact as much as was spilled since.
+  void AskForCompaction();
+  // Moves the rows of one segment. Does nothing if that does not pay or if there
+  // is no memory.
+  void CompactOne();
+  // Moves those of at most that many segments, because the paths are full.
+  // Throws std::bad_alloc.
+  void CompactForRoom(int most);
+  // False: no segment is left that pays, or *error says why it was not moved.
+  // compacting_ and spilling_ are held. Throws std::bad_alloc.
+  bool MoveSegment(bool for_room, DiskError* error);
   // Moves a row that is still at `place`. False: *error says why.
   bool Move(const StoredRow& stored, bool for_room, DiskError* error);
   // Empties buffers that are full, if need be by compaction. False: *error says
@@ -263,10 +276,12 @@ class DiskTier {
   std::array<uint64_t, kShards> hand_{};  // Where the search for victims is.
   // Held, shared, by threads that spill or compact. Taken before the others.
   std::shared_mutex spilling_;
-  std::mutex compacting_;
+  std::mutex compacting_;  // Taken after it, before a shard's lock.
   std::atomic<int64_t> hits_{0}, misses_{0}, spills_{0};
+  std::atomic<int64_t> spilled_since_{0};  // Since compaction was asked for.
   mutable std::mutex holders_mutex_;
   std::vector<const KeyHolder*> holders_;
+  BackgroundWork compaction_;  // Ends before the others.
 };
 
 }  // namespace rec_estimator

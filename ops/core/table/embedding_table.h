@@ -480,6 +480,7 @@ class EmbeddingTable {
   int64_t capacity() const;     // Entries that fit before a shard grows.
   // Of buckets, rows, the sketch and what a tier has in memory.
   int64_t memory_bytes() const;
+  // Waits as an apply does.
   TierCounts tier_counts() const;
 
  private:

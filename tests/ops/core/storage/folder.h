@@ -45,11 +45,14 @@ class Folder {
 };
 
 // Runs work in a child process and returns what it returned; -1 if a signal
-// ended it.
+// ended it, as it does after a minute.
 template <typename Work>
 int InChild(const Work& work) {
   const pid_t child = fork();
-  if (child == 0) _exit(work());
+  if (child == 0) {
+    alarm(60);
+    _exit(work());
+  }
   int status = 0;
   waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
