@@ -101,9 +101,9 @@ DiskTier::DiskTier(ShardSet* shards, RowStore* store, const TierSpec& spec,
       spec_(spec),
       recent_(static_cast<size_t>(
           std::max(memory_bytes / kRecentShare, kLeastRecentBytes))),
-      limit_(spec.limit_bytes == 0 ? nullptr
-                                   : new MemoryLimit(spec.limit_bytes, shards,
-                                                     store, spec.warn)),
+      limit_(spec.limit_bytes == 0
+                 ? nullptr
+                 : new MemoryLimit(spec.limit_bytes, shards, store, spec.warn)),
       compaction_([this] { CompactOne(); }) {}
 
 bool DiskTier::Fail(DiskError* error) const {
@@ -434,8 +434,7 @@ bool DiskTier::MoveSegment(bool for_room, DiskError* error) {
   log_->ReadSegment(
       segment,
       [&](uint32_t place, int64_t key, const float* row) {
-        is_moved =
-            is_moved && Move({place, key, row, floats}, for_room, error);
+        is_moved = is_moved && Move({place, key, row, floats}, for_room, error);
       },
       error);
   return is_moved;

@@ -161,9 +161,9 @@ class DiskTier {
   // Spares a new row of a shard that is locked.
   void SpareNew(int shard, uint32_t row) { ahead_.Spare(shard, row); }
 
-  // Spills what is beyond the limit, and lets the tier's thread compact. No lock
-  // is held. False: *error says why; no text: no memory. The table's contents
-  // are the same.
+  // Spills what is beyond the limit, and lets the tier's thread compact. No
+  // lock is held. False: *error says why; no text: no memory. The table's
+  // contents are the same.
   bool SpillExcess(DiskError* error);
 
   // Reads the first `floats` floats of spilled rows (n), whose shards are
@@ -240,8 +240,8 @@ class DiskTier {
   std::vector<int64_t> HeldIn(int shard) const;
   // Asks the tier's thread to compact as much as was spilled since.
   void AskForCompaction();
-  // Moves the rows of one segment. Does nothing if that does not pay or if there
-  // is no memory.
+  // Moves the rows of one segment. Does nothing if that does not pay or if
+  // there is no memory.
   void CompactOne();
   // Moves those of at most that many segments, because the paths are full.
   // Throws std::bad_alloc.
