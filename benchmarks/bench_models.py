@@ -303,6 +303,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="the most rows of a table")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=20, help="steps a round and engine")
+    parser.add_argument(
+        "--generations",
+        type=int,
+        default=1,
+        help="how often all processes start anew and run all rounds: the net of one engine takes "
+        "some per cent more or less time in each process",
+    )
     parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     engines = list(args.engines)
@@ -312,13 +319,13 @@ def main() -> None:
     results = []
     for batch in args.batches:
         for model in args.models:
-            seconds = rounds_lib.alternate(
-                {engine: (build, (model, engine, batch, args.rows)) for engine in engines},
-                ("train",),
-                args.rounds,
-                args.steps,
-                with_cpu=True,
-            )
+            systems = {engine: (build, (model, engine, batch, args.rows)) for engine in engines}
+            seconds: rounds_lib.Seconds = {}
+            for _ in range(args.generations):
+                measured = rounds_lib.alternate(
+                    systems, ("train",), args.rounds, args.steps, with_cpu=True
+                )
+                rounds_lib.extend(seconds, measured)
             results.append(report(model, batch, seconds))
             # After each, because the next one may need more memory than there is.
             rounds_lib.write(
@@ -326,6 +333,7 @@ def main() -> None:
                 {
                     **rounds_lib.provenance(),
                     "rows": args.rows,
+                    "generations": args.generations,
                     "rounds": args.rounds,
                     "steps_per_round": args.steps,
                     "results": results,

@@ -96,6 +96,13 @@ def alternate(
     return seconds
 
 
+def extend(seconds: Seconds, more: Seconds) -> None:
+    """Appends the rounds of `more`, which has the same systems."""
+    for what, systems in more.items():
+        for system, rounds in systems.items():
+            seconds.setdefault(what, {}).setdefault(system, []).extend(rounds)
+
+
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Tuple[float, ...]:
     """Returns the lower quartile, median and upper quartile of the ratios within rounds."""
     return tuple(statistics.quantiles([a / b for a, b in zip(numerators, denominators)], n=4))

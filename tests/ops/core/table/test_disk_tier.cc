@@ -241,6 +241,22 @@ TEST(CountsSayWhereRowsAreAndWhatTheDiskDid) {
   EXPECT_EQ(memory.tier_counts().memory_rows, memory.size());
 }
 
+TEST(FilesStayBelowTwiceTheRows) {
+  const Folder folder;
+  EmbeddingTable table(250);  // A page has four rows, so there are 98 segments.
+  OpenTier(&table, folder, kShards);
+  Keys keys(100000);
+  std::iota(keys.begin(), keys.end(), 0);
+  EXPECT_TRUE(ApplyOnes(&table, keys));
+  std::mt19937_64 random(1);
+  for (int step = 0; step < kOperations / 6; ++step) {
+    std::shuffle(keys.begin(), keys.end(), random);
+    EXPECT_TRUE(ApplyOnes(&table, Keys(keys.begin(), keys.begin() + 10000)));
+    const TierCounts counts = table.tier_counts();
+    EXPECT_TRUE(counts.file_bytes <= 2 * 1024 * counts.disk_rows);
+  }
+}
+
 TEST(AnEvictionReadsEachSegmentOnce) {
   const Folder folder;
   EmbeddingTable table(1000);
