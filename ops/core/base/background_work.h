@@ -20,7 +20,8 @@ namespace rec_estimator {
 // no such thread, nothing is done and nothing is waited for.
 class BackgroundWork {
  public:
-  // do_piece: does not throw; one thread calls it, for one piece at a time.
+  // do_piece: does not throw. One thread calls it, for one piece at a time; if
+  // no thread can start, callers of Add do, several at once.
   explicit BackgroundWork(std::function<void()> do_piece)
       : do_piece_(std::move(do_piece)) {}
   // Waits for the piece that is being done. The others are dropped.
