@@ -214,6 +214,16 @@ def limits() -> str:
     return table(*found)
 
 
+def goals() -> str:
+    """docs/core_measurements.md: what the design asks of speed, and what was measured."""
+    tables = {
+        cpu: [result(f"{name}{suffix}") for name in ("bench_table", "bench_table_hot")]
+        for cpu, suffix in (("Intel", ""), ("AMD", "_amd"))
+    }
+    rest = (result("core_small_batches"), result("bench_checkpoint"))
+    return table(*speed_figures.goals(tables, _models(), *rest))
+
+
 def models_profile() -> str:
     """docs/core_measurements.md: where the CPU time of whole models goes."""
     return table(*speed_figures.models_profile(result("profile_models")))
@@ -520,6 +530,7 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "step-lists": step_lists,
     "group-lookups": group_lookups,
     "models": models,
+    "goals": goals,
     "models-profile": models_profile,
     "memory": memory,
     "limits": limits,

@@ -5,7 +5,7 @@ Each function takes raw results and returns the header and the rows of a table.
 """
 
 import statistics
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from benchmarks import bench_models
 
@@ -13,6 +13,7 @@ Table = Tuple[List[str], List[List[str]]]
 
 MODELS = {"wide_and_deep": "wide & deep", "deepfm": "DeepFM", "dlrm": "DLRM"}
 OTHERS = {"stock": "`tf.Variable`", "dense": "dense `tf.Variable`", "tfra": "TFRA 0.7.2"}
+AT_LEAST, AT_MOST = "\u2265", "\u2264"
 OURS = {"single": "single lookups", "features": "`EmbeddingFeature`", "modified": "modified"}
 
 
@@ -227,3 +228,92 @@ def small_batches(result: Dict[str, Any]) -> Table:
     columns = ("apply alone", "apply after a lookup", "both")
     header = [f"dim {dim}: {column}" for dim in (16, 1) for column in columns]
     return ["keys of a batch", *header], rows
+
+
+def goals(
+    tables_by_cpu: Mapping[str, Sequence[Dict[str, Any]]],
+    models_found: Sequence[Dict[str, Any]],
+    small: Dict[str, Any],
+    checkpoints: Dict[str, Any],
+) -> Table:
+    """What the design asks of speed, and what was measured.
+
+    Args:
+      tables_by_cpu: Of bench_table.py, for each distribution of ids.
+      models_found: Of bench_models.py, one for each release.
+      small: Of bench_paired.cc.
+      checkpoints: Of bench_checkpoint.py.
+    """
+    restore = {_maker(checkpoints): checkpoints["ratios"]["restore, cached"]}
+    rows = [
+        *_table_goals("train", "train step", {"dense": 2, "tfra": 4}, tables_by_cpu),
+        *_table_goals("lookup", "lookup", {"dense": 1.3, "tfra": 3.5}, tables_by_cpu),
+        *_model_goals("stock", 0.5, 0.65, models_found),
+        *_model_goals("tfra", 0.25, 0.35, models_found),
+        _apply_goal("256 to 4,096", 0.55, small),
+        _apply_goal("106,496", 0.8, small),
+        _goal("speed of a restore from the page cache / a plain read", AT_LEAST, 0.4, restore),
+    ]
+    return ["", "goal", "measured", "reached"], rows
+
+
+def _goal(name: str, sign: str, bound: float, measured: Mapping[str, float]) -> List[str]:
+    """A row of goals(); `measured` is by machine, release or case."""
+    shown = {where: round(value, 2) for where, value in measured.items()}
+    reached = [
+        where
+        for where, value in shown.items()
+        if (value >= bound if sign == AT_LEAST else value <= bound)
+    ]
+    words = "yes" if len(reached) == len(shown) else ", ".join(reached) or "no"
+    values = ", ".join(f"{value:.2f} ({where})" for where, value in shown.items())
+    return [name, f"{sign} {bound:g}", values, words]
+
+
+def _table_goals(
+    what: str,
+    words: str,
+    bounds: Mapping[str, float],
+    by_cpu: Mapping[str, Sequence[Dict[str, Any]]],
+) -> Iterator[List[str]]:
+    for other, bound in bounds.items():
+        for found in zip(*by_cpu.values()):
+            distinct = f"{found[0]['unique_share']:.0%} distinct"
+            ratios = (one["ratios"][f"{what}/{other}"] for one in found)
+            name = f"speed of a {words}, {distinct} / {OTHERS[other]}"
+            yield _goal(name, AT_LEAST, bound, dict(zip(by_cpu, ratios)))
+
+
+def _model_goals(
+    other: str, mean: float, most: float, results: Sequence[Dict[str, Any]]
+) -> Iterator[List[str]]:
+    shares = {
+        f"{_maker(found)}, {minor(found)}": [
+            one["above_floor"]["single"][other] for one in found["results"] if one["batch"] == 2048
+        ]
+        for found in results
+        if other in found["results"][0]["above_floor"]["single"]
+    }
+    name = f"models, 2,048 samples, time above the floor / {OTHERS[other]}"
+    means = {where: statistics.geometric_mean(values) for where, values in shares.items()}
+    yield _goal(f"{name}: geometric mean", AT_MOST, mean, means)
+    largest = {where: max(values) for where, values in shares.items()}
+    yield _goal(f"{name}: largest", AT_MOST, most, largest)
+
+
+def _apply_goal(keys: str, bound: float, small: Dict[str, Any]) -> List[str]:
+    """Of batches of so many keys: "least to most", or one number."""
+    least, _, most = keys.partition(" to ")
+    _, rows = small_batches(small)
+    sizes = [row[0] for row in rows]
+    within = rows[sizes.index(least) : sizes.index(most or least) + 1]
+    largest = {
+        case: max(float(row[column]) for row in within for column in columns)
+        for case, columns in (("alone", (1, 4)), ("after a lookup", (2, 5)))
+    }
+    name = f"CPU time of an apply of {keys} keys / commit a858d32: largest"
+    return _goal(name, AT_MOST, bound, largest)
+
+
+def _maker(found: Dict[str, Any]) -> str:
+    return "AMD" if found["cpu"].startswith("AMD") else "Intel"
