@@ -216,10 +216,10 @@ def limits() -> str:
 
 def goals() -> str:
     """docs/core_measurements.md: what the design asks of speed, and what was measured."""
-    tables = {
-        cpu: [result(f"{name}{suffix}") for name in ("bench_table", "bench_table_hot")]
-        for cpu, suffix in (("Intel", ""), ("AMD", "_amd"))
-    }
+    tables = [
+        [result(f"{name}{machine}") for name in ("bench_table", "bench_table_hot")]
+        for machine in ("", "_amd")
+    ]
     rest = (result("core_small_batches"), result("bench_checkpoint"))
     return table(*speed_figures.goals(tables, _models(), *rest))
 

@@ -13,8 +13,8 @@ Table = Tuple[List[str], List[List[str]]]
 
 MODELS = {"wide_and_deep": "wide & deep", "deepfm": "DeepFM", "dlrm": "DLRM"}
 OTHERS = {"stock": "`tf.Variable`", "dense": "dense `tf.Variable`", "tfra": "TFRA 0.7.2"}
-AT_LEAST, AT_MOST = "\u2265", "\u2264"
 OURS = {"single": "single lookups", "features": "`EmbeddingFeature`", "modified": "modified"}
+AT_LEAST, AT_MOST = "\u2265", "\u2264"
 
 
 def minor(found: Dict[str, Any]) -> str:
@@ -231,7 +231,7 @@ def small_batches(result: Dict[str, Any]) -> Table:
 
 
 def goals(
-    tables_by_cpu: Mapping[str, Sequence[Dict[str, Any]]],
+    tables_found: Sequence[Sequence[Dict[str, Any]]],
     models_found: Sequence[Dict[str, Any]],
     small: Dict[str, Any],
     checkpoints: Dict[str, Any],
@@ -239,15 +239,15 @@ def goals(
     """What the design asks of speed, and what was measured.
 
     Args:
-      tables_by_cpu: Of bench_table.py, for each distribution of ids.
+      tables_found: Of bench_table.py, for each machine by distribution of ids.
       models_found: Of bench_models.py, one for each release.
       small: Of bench_paired.cc.
       checkpoints: Of bench_checkpoint.py.
     """
     restore = {_maker(checkpoints): checkpoints["ratios"]["restore, cached"]}
     rows = [
-        *_table_goals("train", "train step", {"dense": 2, "tfra": 4}, tables_by_cpu),
-        *_table_goals("lookup", "lookup", {"dense": 1.3, "tfra": 3.5}, tables_by_cpu),
+        *_table_goals("train", "train step", {"dense": 2, "tfra": 4}, tables_found),
+        *_table_goals("lookup", "lookup", {"dense": 1.3, "tfra": 3.5}, tables_found),
         *_model_goals("stock", 0.5, 0.65, models_found),
         *_model_goals("tfra", 0.25, 0.35, models_found),
         _apply_goal("256 to 4,096", 0.55, small),
@@ -274,14 +274,14 @@ def _table_goals(
     what: str,
     words: str,
     bounds: Mapping[str, float],
-    by_cpu: Mapping[str, Sequence[Dict[str, Any]]],
+    results: Sequence[Sequence[Dict[str, Any]]],
 ) -> Iterator[List[str]]:
     for other, bound in bounds.items():
-        for found in zip(*by_cpu.values()):
+        for found in zip(*results):
             distinct = f"{found[0]['unique_share']:.0%} distinct"
-            ratios = (one["ratios"][f"{what}/{other}"] for one in found)
+            ratios = {_maker(one): one["ratios"][f"{what}/{other}"] for one in found}
             name = f"speed of a {words}, {distinct} / {OTHERS[other]}"
-            yield _goal(name, AT_LEAST, bound, dict(zip(by_cpu, ratios)))
+            yield _goal(name, AT_LEAST, bound, ratios)
 
 
 def _model_goals(
