@@ -175,7 +175,8 @@ class RowReader {
   std::vector<int64_t> slot_keys_;
 
   std::mutex mutex_;  // Guards the members below.
-  std::condition_variable changed_;
+  std::condition_variable has_room_;     // The reader thread waits for it.
+  std::condition_variable has_batches_;  // Next() waits for it.
   absl::Status status_;
   std::vector<RowBatch> ready_;  // Read and not yet returned, in order.
   std::vector<RowBatch> spare_;  // Memory of returned batches.

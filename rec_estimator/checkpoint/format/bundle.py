@@ -212,36 +212,33 @@ class Bundle(Index):
             a tensor.
         """
         sizes: Dict[int, int] = {}
-        large: Dict[str, List[ByteRange]] = {}
+        large: Dict[int, List[ByteRange]] = {}
         for tensor in self.tensors.values():
-            is_small = tensor.nbytes <= _SMALL
             for part in tensor.ranges:
                 entry = part.entry
-                path = self._data_file(entry.shard_id)
-                if entry.shard_id not in sizes:
-                    sizes[entry.shard_id] = _size_of(path, tensor.name)
-                size, end = sizes[entry.shard_id], entry.offset + entry.size
-                if end > size:
+                file, end = entry.shard_id, entry.offset + entry.size
+                if file not in sizes:
+                    sizes[file] = _size_of(self._data_file(file), tensor.name)
+                if end > sizes[file]:
                     raise _data_loss(
-                        path,
+                        self._data_file(file),
                         f"tensor {tensor.name!r} must be in bytes [{entry.offset}, {end}), got a "
-                        f"file of {size} bytes",
+                        f"file of {sizes[file]} bytes",
                     )
-                if part.is_plain and is_small:
-                    for _ in self.read(part):
-                        pass
-                elif part.is_plain:
-                    large.setdefault(path, []).append(part)
             if _is_short_string(tensor):
                 self.read_string(tensor.name)
-        if compare is None:
-            return
-        for path, parts in large.items():
-            parts.sort(key=lambda part: part.entry.offset)  # A disk is fastest in sequence.
-            matches = compare(path, [part.entry for part in parts])
-            damaged = next((part for part, match in zip(parts, matches) if not match), None)
-            if damaged is not None:
-                raise _data_loss(path, f"the checksum of {damaged.name} does not match")
+            if not tensor.header.is_plain:
+                continue
+            if tensor.nbytes <= _SMALL:
+                for part in tensor.ranges:
+                    for _ in self.read(part):
+                        pass
+            elif compare is not None:
+                for part in tensor.ranges:
+                    large.setdefault(part.entry.shard_id, []).append(part)
+        if compare is not None:
+            for file, parts in large.items():
+                _compare(self._data_file(file), parts, compare)
 
     def read_rows(self, name: str, rows: int) -> Iterator[np.ndarray]:
         """Yields a tensor of rank 1 in arrays of ``rows`` elements, the last one shorter."""
@@ -450,6 +447,15 @@ def _string_of(data: bytes, checksum: int) -> Optional[bytes]:
     )
     stored = int(np.frombuffer(data, "<u4", 1, position)[0])
     return data[position + 4 :] if (stored, checksum) == (of_length, of_all) else None
+
+
+def _compare(path: str, parts: List[ByteRange], compare: Compare) -> None:
+    """Raises DataLossError if a checksum of ``parts``, which are in the file, does not match."""
+    parts.sort(key=lambda part: part.entry.offset)  # A disk is fastest in sequence.
+    matches = compare(path, [part.entry for part in parts])
+    damaged = next((part for part, match in zip(parts, matches) if not match), None)
+    if damaged is not None:
+        raise _data_loss(path, f"the checksum of {damaged.name} does not match")
 
 
 def _size_of(path: str, name: str) -> int:

@@ -6,6 +6,7 @@ that TensorFlow knows, a shape whose product is an int64, and slices that cover 
 bytes as it takes.
 """
 
+import functools
 from typing import Dict, List, NamedTuple, Tuple
 
 import tensorflow.compat.v1 as tf
@@ -80,21 +81,7 @@ def tensor_of(entries: Dict[bytes, bytes], key: bytes, num_files: int) -> Stored
     shape = _shape_of(entry)
     is_plain = dtype not in _NOT_PLAIN
     header = ByteRange(key, name, entry, 0, is_plain)
-    ranges = [header]
-    if entry.slices:
-        ranges = []
-        for extents in entry.slices:
-            begins, lengths = _extents_of(extents, shape)
-            slice_key = _slice_key(key, extents)
-            part = _parse(entries, slice_key)
-            if part.dtype != entry.dtype or _shape_of(part) != lengths:
-                raise DamagedIndexError(
-                    f"have slices of their own type and shape {list(lengths)}, got one of type "
-                    f"{part.dtype} and shape {list(_shape_of(part))}"
-                )
-            begin = begins[0] if begins else 0
-            ranges.append(ByteRange(slice_key, name, part, begin, is_plain))
-        ranges.sort(key=lambda part: part.begin)
+    ranges = _slices_of(entries, header, shape) if entry.slices else [header]
     for part in ranges:
         _check_place(part.entry, num_files)
     tensor = StoredTensor(name, dtype, shape, header, ranges)
@@ -104,6 +91,26 @@ def tensor_of(entries: Dict[bytes, bytes], key: bytes, num_files: int) -> Stored
             f"got {tensor.nbytes}"
         )
     return tensor
+
+
+def _slices_of(
+    entries: Dict[bytes, bytes], header: ByteRange, shape: Tuple[int, ...]
+) -> List[ByteRange]:
+    """Returns the slices of a tensor by first row. A large checkpoint has many."""
+    dtype = header.entry.dtype
+    prefix = _slice_prefix(header.key, len(shape))
+    ranges = []
+    for extents in header.entry.slices:
+        begin, lengths, suffix = _extents_of(extents, shape)
+        part = _parse(entries, prefix + suffix)
+        if part.dtype != dtype or not _has_shape(part, lengths):
+            raise DamagedIndexError(
+                f"have slices of their own type and shape {lengths}, got one of type "
+                f"{part.dtype} and shape {list(_shape_of(part))}"
+            )
+        ranges.append(ByteRange(prefix + suffix, header.tensor, part, begin, header.is_plain))
+    ranges.sort(key=lambda part: part.begin)
+    return ranges
 
 
 def _parse(entries: Dict[bytes, bytes], key: bytes) -> BundleEntryProto:
@@ -139,25 +146,30 @@ def _shape_of(entry: BundleEntryProto) -> Tuple[int, ...]:
     return shape
 
 
-def _extents_of(
-    extents: TensorSliceProto, shape: Tuple[int, ...]
-) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
-    """Returns the begin and the length of a slice in each dimension."""
+def _has_shape(entry: BundleEntryProto, shape: List[int]) -> bool:
+    return [dim.size for dim in entry.shape.dim] == shape and not entry.shape.unknown_rank
+
+
+def _extents_of(extents: TensorSliceProto, shape: Tuple[int, ...]) -> Tuple[int, List[int], bytes]:
+    """Returns the first row of a slice, its length in each dimension, and the end of its key."""
     if len(extents.extent) != len(shape):
         raise DamagedIndexError(
             f"have slices of rank {len(shape)}, got one of rank {len(extents.extent)}"
         )
-    begins, lengths = [], []
+    first_row, lengths, suffix = None, [], b""
     for extent, size in zip(extents.extent, shape):
+        begin = extent.start
         is_full = not extent.HasField("length")
-        begins.append(extent.start)
-        lengths.append(size if is_full else extent.length)
-        if begins[-1] < 0 or lengths[-1] < 0 or begins[-1] + lengths[-1] > size:
+        length = size if is_full else extent.length
+        if begin < 0 or length < 0 or begin + length > size:
             raise DamagedIndexError(
-                f"have slices within shape {list(shape)}, got one that begins at {begins[-1]} and "
-                f"has length {lengths[-1]}"
+                f"have slices within shape {list(shape)}, got one that begins at {begin} and "
+                f"has length {length}"
             )
-    return tuple(begins), tuple(lengths)
+        first_row = begin if first_row is None else first_row
+        lengths.append(length)
+        suffix += _signed(begin) + _signed(-1 if is_full else length)
+    return first_row or 0, lengths, suffix
 
 
 def _check_place(entry: BundleEntryProto, num_files: int) -> None:
@@ -176,18 +188,18 @@ def _product(shape: Tuple[int, ...]) -> int:
     return product
 
 
-def _slice_key(name: bytes, extents: TensorSliceProto) -> bytes:
-    """Returns the key of a slice: the ordered code of 0, name, rank, and each start and length."""
+def _slice_prefix(name: bytes, rank: int) -> bytes:
+    """Returns how keys of slices begin: the ordered code of 0, the tensor's name and the rank.
+
+    The begin and the length in each dimension follow. Source: EncodeTensorNameSlice in TensorFlow's
+    saved_tensor_slice_util.cc.
+    """
     # The code escapes byte 255, too, which UTF-8 does not have.
     escaped = name.replace(b"\0", b"\0\xff")
-    rank = len(extents.extent)
-    key = b"\0" + escaped + b"\0\1" + (b"\1" + bytes([rank]) if rank else b"\0")
-    for extent in extents.extent:
-        is_full = not extent.HasField("length")
-        key += _signed(extent.start) + _signed(-1 if is_full else extent.length)
-    return key
+    return b"\0" + escaped + b"\0\1" + (b"\1" + bytes([rank]) if rank else b"\0")
 
 
+@functools.lru_cache(maxsize=1 << 10)  # Most slices of a tensor are of one length.
 def _signed(value: int) -> bytes:
     """Returns the ordered code of an int64: a 1 bit for each byte, then the number's bits."""
     magnitude = ~value if value < 0 else value
