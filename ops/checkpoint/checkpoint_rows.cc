@@ -27,8 +27,8 @@ namespace {
 constexpr int64_t kBatchBytes = int64_t{2} << 20;
 constexpr int64_t kBatchRows = int64_t{1} << 16;
 
-// Batches that are read before Next() asks for them. A thread that waits goes on
-// when there are kAtOnce batches to do: to wake one for each batch makes a
+// Batches that are read before Next() asks for them. A thread that waits goes
+// on when there are kAtOnce batches to do: to wake one for each batch makes a
 // restore from the page cache a tenth slower.
 constexpr size_t kReadAhead = 8;
 constexpr size_t kAtOnce = 4;
