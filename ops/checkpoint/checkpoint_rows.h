@@ -174,7 +174,7 @@ class RowReader {
   std::vector<int64_t> kept_;  // Rows of the batch that belong to the table.
   std::vector<int64_t> slot_keys_;
 
-  std::mutex mutex_;  // Guards the members below.
+  std::mutex mutex_;                     // Guards the members below.
   std::condition_variable has_room_;     // The reader thread waits for it.
   std::condition_variable has_batches_;  // Next() waits for it.
   absl::Status status_;
