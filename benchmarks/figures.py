@@ -210,8 +210,8 @@ def memory() -> str:
 def limits() -> str:
     """docs/core_measurements.md: what the cache lines of tables take at least."""
     lookups = [result("bench_table"), result("bench_table_hot")]
-    found = speed_figures.limits(result("bench_memory"), result("profile_models"), lookups)
-    return table(*found)
+    costs = result("bench_memory"), result("core_step_cached")
+    return table(*speed_figures.limits(*costs, result("profile_models"), lookups))
 
 
 def goals() -> str:
@@ -220,8 +220,9 @@ def goals() -> str:
         [result(f"{name}{machine}") for name in ("bench_table", "bench_table_hot")]
         for machine in ("", "_amd")
     ]
-    rest = (result("core_small_batches"), result("bench_checkpoint"))
-    return table(*speed_figures.goals(tables, _models(), *rest))
+    checkpoints = [result("bench_checkpoint_intel"), result("bench_checkpoint")]
+    found = speed_figures.goals(tables, _models(), result("core_small_batches"), checkpoints)
+    return table(*found)
 
 
 def models_profile() -> str:

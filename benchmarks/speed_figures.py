@@ -152,12 +152,16 @@ def _line_ns(found: Dict[str, Any], what: str, mib: int, pages: str, threads: in
 
 
 def limits(
-    memory_found: Dict[str, Any], profile: Dict[str, Any], lookups: Sequence[Dict[str, Any]]
+    memory_found: Dict[str, Any],
+    cached: Dict[str, Any],
+    profile: Dict[str, Any],
+    lookups: Sequence[Dict[str, Any]],
 ) -> Table:
-    """What the cache lines of tables take at least, beside what tables take.
+    """What the cache lines of tables take at least, and what the rest takes, beside what tables do.
 
     Args:
       memory_found: Of bench_memory.cc.
+      cached: Of bench_training_step.cc, with everything in the caches.
       profile: Of profile_models.py.
       lookups: Of bench_table.py.
     """
@@ -167,11 +171,20 @@ def limits(
     )
     rows = []
 
-    def add(name: str, lines: int, in_sequence: float, ours: float, stock: float) -> None:
-        least = (lines * at_random + in_sequence) * 1e-6
-        times = (f"{ms:.1f} ms" for ms in (least, ours, stock))
-        shares = (f"{least / stock:.2f}", f"{ours / stock:.2f}")
+    def add(
+        name: str, lines: int, in_sequence: float, work: float, ours: float, stock: float
+    ) -> None:
+        least, work = (lines * at_random + in_sequence) * 1e-6, work * 1e-6
+        times = (f"{ms:.1f} ms" for ms in (least, work, ours, stock))
+        shares = (f"{ms / stock:.2f}" for ms in (least, least + work, ours))
         rows.append([name, f"{lines:,}", *times, *shares])
+
+    def work_ns(way: str, widths: Sequence[int], phase: str) -> float:
+        """Of an id, in all tables of these widths."""
+        [found] = [
+            one for one in cached["figures"] if (one["way"], one["dims"]) == (way, list(widths))
+        ]
+        return len(widths) * found["ns_of_cpu_a_key"][phase]
 
     for found in lookups:
         ids = found["batch"][0] * found["batch"][1]
@@ -182,7 +195,8 @@ def limits(
         # Of a distinct id: a line of the index and the value. Of each id: a line of the output.
         lines = 2 * round(ids * found["unique_share"])
         name = f"lookup, {found['unique_share']:.0%} of {ids:,} ids distinct"
-        add(name, lines, ids * written, cpu["rec_estimator"], cpu["dense"])
+        work = ids * work_ns("alone", [16], "lookup")
+        add(name, lines, ids * written, work, cpu["rec_estimator"], cpu["dense"])
     for model, by_engine in profile["models"].items():
         widths = bench_models.WIDTHS[model]
         # Two lines of the index, the value twice, and the slot if it is in a line of its own.
@@ -196,9 +210,11 @@ def limits(
             )
             for engine in ("single", "stock")
         }
-        add(f"{MODELS[model]}, step", lines, in_sequence, beyond["single"], beyond["stock"])
-    columns = ["lines at random", "CPU time at least", "measured", "`tf.Variable`"]
-    return ["", *columns, "least / `tf.Variable`", "measured / `tf.Variable`"], rows
+        work = profile["ids"] * work_ns("listed", widths, "all")
+        add(f"{MODELS[model]}, step", lines, in_sequence, work, beyond["single"], beyond["stock"])
+    times = ["lines", "work in the caches", "measured", "`tf.Variable`"]
+    shares = [f"{what} / `tf.Variable`" for what in ("lines", "lines and work", "measured")]
+    return ["", "lines at random", *times, *shares], rows
 
 
 def small_batches(result: Dict[str, Any]) -> Table:
@@ -234,7 +250,7 @@ def goals(
     tables_found: Sequence[Sequence[Dict[str, Any]]],
     models_found: Sequence[Dict[str, Any]],
     small: Dict[str, Any],
-    checkpoints: Dict[str, Any],
+    checkpoints: Sequence[Dict[str, Any]],
 ) -> Table:
     """What the design asks of speed, and what was measured.
 
@@ -242,9 +258,9 @@ def goals(
       tables_found: Of bench_table.py, for each machine by distribution of ids.
       models_found: Of bench_models.py, one for each release.
       small: Of bench_paired.cc.
-      checkpoints: Of bench_checkpoint.py.
+      checkpoints: Of bench_checkpoint.py, one for each machine.
     """
-    restore = {_maker(checkpoints): checkpoints["ratios"]["restore, cached"]}
+    restore = {_maker(found): found["ratios"]["restore, cached"] for found in checkpoints}
     rows = [
         *_table_goals("train", "train step", {"dense": 2, "tfra": 4}, tables_found),
         *_table_goals("lookup", "lookup", {"dense": 1.3, "tfra": 3.5}, tables_found),

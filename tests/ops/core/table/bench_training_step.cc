@@ -9,7 +9,9 @@
 // thread, by phase, in ns for each of the 106,496 keys that are looked up:
 // medians over steps. "alone": every table by itself. "listed": lookups find
 // the distinct keys of a list once and tell the step where they are, as in
-// ops/table/step_keys.h. Both in turn.
+// ops/table/step_keys.h. Both in turn. "cached": the same for all tables or
+// those of 16 floats, if everything is in the caches: the tables of a field do
+// the same step several times, and the last one counts.
 //   make -f tests/ops/core/Makefile bench-step
 #include <algorithm>
 #include <cmath>
@@ -18,6 +20,7 @@
 #include <ctime>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -97,9 +100,10 @@ double ThreadSeconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * time.tv_nsec;
 }
 
-struct Times {
-  std::vector<double> lookup, reserve, apply;
+struct StepTime {
+  double lookup = 0, reserve = 0, apply = 0;  // Seconds of CPU.
 };
+using Times = std::vector<StepTime>;
 
 class Model {
  public:
@@ -125,17 +129,48 @@ class Model {
   }
 
   void Step(int number, bool listed, Times* times) {
+    std::vector<size_t> all(tables_.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    times->push_back(StepOf(all, number, listed, [this] { RunNet(); }));
+  }
+
+  // A step of the tables of the first `n_dims` of kDims, all in the caches.
+  void CachedStep(int number, bool listed, size_t n_dims, Times* times) {
+    constexpr int kRepeats = 4;
+    StepTime sum;
+    for (size_t f = 0; f < kNumFields; ++f) {
+      std::vector<size_t> of_field;
+      for (size_t d = 0; d < n_dims; ++d) {
+        of_field.push_back(d * kNumFields + f);
+      }
+      StepTime last;
+      for (int i = 0; i < kRepeats; ++i) {
+        last = StepOf(of_field, number, listed, [] {});
+      }
+      sum.lookup += last.lookup;
+      sum.reserve += last.reserve;
+      sum.apply += last.apply;
+    }
+    times->push_back(sum);
+  }
+
+ private:
+  // A step of these tables, which calls `net` between its phases.
+  template <typename Net>
+  StepTime StepOf(const std::vector<size_t>& numbers, int number, bool listed,
+                  const Net& net) {
     const std::vector<int64_t>* keys = &keys_[number % kBatches * kNumFields];
     std::vector<std::shared_ptr<const FoundKeys>> found(tables_.size());
     std::vector<EmbeddingTable*> tables;
     std::vector<EmbeddingTable::Batch> batches;
     std::vector<TrainingStep::Gradients> gradients;
+    StepTime time;
     double start = ThreadSeconds();
-    Lookup(keys, listed, &found);
-    times->lookup.push_back(ThreadSeconds() - start);
-    RunNet();
+    Lookup(numbers, keys, listed, &found);
+    time.lookup = ThreadSeconds() - start;
+    net();
     start = ThreadSeconds();
-    for (size_t t = 0; t < tables_.size(); ++t) {
+    for (const size_t t : numbers) {
       const auto& of_field = keys[t % kNumFields];
       tables.push_back(tables_[t].get());
       batches.push_back({of_field.data(), nullptr, batch_, nullptr, 0, 0,
@@ -144,14 +179,14 @@ class Model {
     }
     TrainingStep step(tables, batches);
     if (!step.Reserve(SerialFor).ok()) std::abort();
-    times->reserve.push_back(ThreadSeconds() - start);
-    RunNet();
+    time.reserve = ThreadSeconds() - start;
+    net();
     start = ThreadSeconds();
     if (!step.Apply(gradients.data(), SerialFor).ok()) std::abort();
-    times->apply.push_back(ThreadSeconds() - start);
+    time.apply = ThreadSeconds() - start;
+    return time;
   }
 
- private:
   void Fill(EmbeddingTable* table, uint64_t rows) {
     constexpr uint64_t kBlock = 100000;
     const std::vector<float> grads(kBlock * static_cast<size_t>(table->dim()),
@@ -169,10 +204,11 @@ class Model {
     }
   }
 
-  void Lookup(const std::vector<int64_t>* keys, bool listed,
+  void Lookup(const std::vector<size_t>& numbers,
+              const std::vector<int64_t>* keys, bool listed,
               std::vector<std::shared_ptr<const FoundKeys>>* found) {
     std::vector<std::shared_ptr<const SharedKeys>> lists(kNumFields);
-    for (size_t t = 0; t < tables_.size(); ++t) {
+    for (const size_t t : numbers) {
       const size_t f = t % kNumFields;
       float* const out = values_[t].data();
       if (!listed) {
@@ -202,19 +238,28 @@ class Model {
   std::vector<float> net_;
 };
 
-double PerKey(std::vector<double> times, size_t batch) {
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2] / (2 * kNumFields * batch) * 1e9;
+// The median over steps of `part` of them, in ns for each key of n_dims tables.
+template <typename Part>
+double PerKey(const Times& times, size_t batch, size_t n_dims,
+              const Part& part) {
+  std::vector<double> parts;
+  for (const StepTime& time : times) parts.push_back(part(time));
+  std::sort(parts.begin(), parts.end());
+  return parts[parts.size() / 2] /
+         static_cast<double>(n_dims * kNumFields * batch) * 1e9;
 }
 
-void Print(const char* name, const Times& times, size_t batch) {
-  std::vector<double> all;
-  for (size_t i = 0; i < times.lookup.size(); ++i) {
-    all.push_back(times.lookup[i] + times.reserve[i] + times.apply[i]);
-  }
-  std::printf("%-7s lookup %5.1f   reserve %5.1f   apply %5.1f   all %5.1f\n",
-              name, PerKey(times.lookup, batch), PerKey(times.reserve, batch),
-              PerKey(times.apply, batch), PerKey(all, batch));
+void Print(const char* name, const Times& times, size_t batch, size_t n_dims) {
+  const auto per_key = [&](const auto& part) {
+    return PerKey(times, batch, n_dims, part);
+  };
+  std::printf("%-24s lookup %5.1f   reserve %5.1f   apply %5.1f   all %5.1f\n",
+              name, per_key([](const StepTime& time) { return time.lookup; }),
+              per_key([](const StepTime& time) { return time.reserve; }),
+              per_key([](const StepTime& time) { return time.apply; }),
+              per_key([](const StepTime& time) {
+                return time.lookup + time.reserve + time.apply;
+              }));
 }
 
 }  // namespace
@@ -232,6 +277,16 @@ int main(int argc, char** argv) {
     model.Step(2 * s, !first, first ? &alone : &listed);
     model.Step(2 * s + 1, first, first ? &listed : &alone);
   }
-  rec_estimator::Print("alone", alone, batch);
-  rec_estimator::Print("listed", listed, batch);
+  rec_estimator::Times cached[2][2];  // By listed, by number of dims - 1.
+  for (int s = 0; s < steps; ++s) {
+    for (int way = 0; way < 4; ++way) {
+      model.CachedStep(s, way / 2, 1 + way % 2, &cached[way / 2][way % 2]);
+    }
+  }
+  rec_estimator::Print("alone", alone, batch, 2);
+  rec_estimator::Print("listed", listed, batch, 2);
+  rec_estimator::Print("alone, cached", cached[0][1], batch, 2);
+  rec_estimator::Print("listed, cached", cached[1][1], batch, 2);
+  rec_estimator::Print("alone, cached, dim 16", cached[0][0], batch, 1);
+  rec_estimator::Print("listed, cached, dim 16", cached[1][0], batch, 1);
 }
