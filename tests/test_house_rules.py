@@ -293,6 +293,17 @@ def registered_ops():
             yield path, re.match(r'REGISTER_OP\("([^"]+)"\)', statement).group(1), statement
 
 
+def test_lines_are_prefetched_by_the_functions_of_cpu_memory_alone():
+    """GCC drops calls of a function that does nothing but __builtin_prefetch."""
+    calls = {
+        str(path.relative_to(ROOT))
+        for suffix in ("*.h", "*.cc")
+        for path in (ROOT / "ops").rglob(suffix)
+        if "__builtin_prefetch" in path.read_text()
+    }
+    assert calls == {"ops/core/base/cpu_memory.h"}, "call PrefetchLine instead"
+
+
 def test_ops_are_named_after_this_package():
     found = [name for _, name, _ in registered_ops() if not name.startswith("RecEstimator>")]
     expect_none(found, "the name of an op is global in a process: register it as RecEstimator>Name")

@@ -47,7 +47,17 @@ inline size_t BytesOf(const ZeroedMemory& memory) {
 // that is read before it is written.
 void Populate(void* memory, size_t bytes);
 
-inline void PrefetchLine(const void* address) { __builtin_prefetch(address); }
+// Fetch a line into the caches. To GCC, a function that does nothing but
+// prefetch has no effect: it drops calls of one that it does not inline. The
+// empty asm is an effect.
+inline void PrefetchLine(const void* address) {
+  __builtin_prefetch(address);
+  __asm__ volatile("");
+}
+inline void PrefetchLineToWrite(const void* address) {
+  __builtin_prefetch(address, 1);
+  __asm__ volatile("");
+}
 
 // Prefetches the lines of [address, address + bytes), at most `max_lines` of
 // them: the hardware prefetches a longer run on its own.
@@ -57,7 +67,7 @@ inline void PrefetchLines(const void* address, size_t bytes,
       reinterpret_cast<uintptr_t>(address) & ~(kCacheLine - 1));
   const char* end = static_cast<const char*>(address) + bytes;
   for (size_t i = 0; i < max_lines && line < end; ++i, line += kCacheLine) {
-    __builtin_prefetch(line);
+    PrefetchLine(line);
   }
 }
 

@@ -111,7 +111,7 @@ class ShardSet {
   void PrefetchLocks(uint64_t mask) const {
     for (; mask != 0; mask &= mask - 1) {
       const Shard& shard = shards_[__builtin_ctzll(mask)];
-      __builtin_prefetch(&shard.mutex(), 1);
+      PrefetchLineToWrite(&shard.mutex());
       PrefetchLine(&shard.index());
     }
   }
