@@ -46,8 +46,7 @@ def table_speed() -> str:
     """README.md: the table against a dense variable and TFRA, on each release that was measured."""
     oldest, newest = result("bench_table"), result("bench_table_newest")
     others = [result("bench_table_hot"), result("bench_table_small")]
-    speeds = table(*speed_figures.tables([oldest, *others], newest))
-    return f"{speeds}\n\n{speed_figures.slowdown(oldest, newest)}"
+    return table(*speed_figures.tables([oldest, *others], newest))
 
 
 def test_matrix() -> str:

@@ -45,19 +45,6 @@ def tables(oldest: Sequence[Dict[str, Any]], newest: Dict[str, Any]) -> Table:
     return ["", *(f"{OTHERS[other]}, {minor(results[0])}" for results, other in columns)], rows
 
 
-def slowdown(oldest: Dict[str, Any], newest: Dict[str, Any]) -> str:
-    """How the releases differ, of bench_table.py."""
-    theirs, ours = (
-        statistics.median(newest["seconds_per_step"]["train"][system])
-        / statistics.median(oldest["seconds_per_step"]["train"][system])
-        for system in ("dense", "rec_estimator")
-    )
-    return (
-        f"TensorFlow's own train step takes {theirs:.1f} times as long on {minor(newest)} as on "
-        f"{minor(oldest)}, ours {ours:.1f} times."
-    )
-
-
 def models(results: Sequence[Dict[str, Any]]) -> Table:
     """What tables add to a step of a model, relative to what others add, of bench_models.py.
 

@@ -55,8 +55,8 @@ def test_a_stale_block_is_written_again_and_the_rest_of_the_page_stays():
     assert figures.generate(written) == written
 
 
-def test_speed_of_two_releases_has_their_columns_and_a_sentence():
-    def found(release, dense, share, **ratios):
+def test_speed_of_two_releases_has_their_columns():
+    def found(release, share, **ratios):
         ratios = {
             "train/dense": 2,
             "train/tfra": 7,
@@ -64,15 +64,12 @@ def test_speed_of_two_releases_has_their_columns_and_a_sentence():
             "lookup/tfra": 1,
             **ratios,
         }
-        seconds = {"train": {"dense": [dense], "rec_estimator": [0.005]}}
-        return {
-            **{"tensorflow": release, "ratios": ratios, "seconds_per_step": seconds},
-            **{"batch": [4096, 26], "unique_share": share},
-        }
+        result = {"tensorflow": release, "ratios": ratios, "batch": [4096, 26]}
+        return {**result, "unique_share": share}
 
-    oldest, hot = found("2.15.1", 0.01, 0.32), found("2.15.1", 0.01, 0.16, **{"train/dense": 4})
+    oldest, hot = found("2.15.1", 0.32), found("2.15.1", 0.16, **{"train/dense": 4})
     batch = "4,096 × 26 ids"
-    newest = found("2.21.0", 0.03, 0.32, **{"train/dense": 6})
+    newest = found("2.21.0", 0.32, **{"train/dense": 6})
     assert figures.table(*speed_figures.tables([oldest, hot], newest)).splitlines() == [
         "| | dense `tf.Variable`, 2.15 | TFRA 0.7.2, 2.15 | dense `tf.Variable`, 2.21 |",
         "|---|---|---|---|",
@@ -81,9 +78,6 @@ def test_speed_of_two_releases_has_their_columns_and_a_sentence():
         f"| lookup, {batch}, 32 % distinct | 1.50× as fast | 1.00× as fast | 1.50× as fast |",
         f"| lookup, {batch}, 16 % distinct | 1.50× as fast | 1.00× as fast | – |",
     ]
-    assert speed_figures.slowdown(oldest, newest) == (
-        "TensorFlow's own train step takes 3.0 times as long on 2.21 as on 2.15, ours 1.0 times."
-    )
 
 
 def test_pairs_that_were_not_run_whole_are_said_so(tmp_path, monkeypatch):

@@ -84,8 +84,8 @@ class DistinctKeys {
 // reads that in the time in which one batch is inserted.
 //
 // Cost of a restore of 4M rows of dim 32 with Adam's slots (1.8 GB) on two busy
-// virtual cores: 1.1 core-seconds, of which copies of the kernel take 0.35,
-// checksums 0.13 and inserting 0.5, while a plain read takes 0.15. Rows in
+// virtual cores: 1.0 core-seconds, of which copies of the kernel take 0.3,
+// checksums 0.07 and inserting 0.35, while a plain read takes 0.3. Rows in
 // memory that is new to the process add 1 to 3.5, which is what its first touch
 // costs on a machine whose host takes back free memory (spare_memory.h). Memory
 // beyond the table: 35 MiB or less, for kReadAhead batches, the one that is

@@ -43,8 +43,7 @@ class BatchInsert {
   // Keys that are found together.
   static constexpr uint32_t kFound = 16;
   // Keys whose buckets, which come from memory, and whose rows, which a restore
-  // has just read, are fetched before they are inserted. Not faster with 4M
-  // rows: 8, 24 or 40 buckets, and keys of a shard sorted by bucket.
+  // has just read, are fetched before they are inserted.
   static constexpr uint32_t kBucketsAhead = 16;
   static constexpr uint32_t kRowsAhead = 4;
 
