@@ -298,7 +298,7 @@ def filter_sweep() -> str:
 
 def checkpoint() -> str:
     """docs/checkpoints.md: speed and memory of a save and a restore."""
-    found = result("bench_checkpoint")
+    found = result("bench_checkpoint_intel")
     whats = {
         "save": "save",
         "restore": "restore, nothing cached",
