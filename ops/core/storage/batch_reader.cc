@@ -36,18 +36,16 @@ class ReadingInTurn : public Reading {
 class ThreadsReader : public BatchReader {
  public:
   ~ThreadsReader() override {
+    if (getpid() != owner_) {
+      LeaveThreads();
+      return;
+    }
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       stopping_ = true;
     }
     wake_->notify_all();
-    // A process that was forked has no such threads, and the end of a condition
-    // variable waits for those who wait for it.
-    const bool is_forked = getpid() != owner_;
-    if (is_forked) (void)wake_.release();
-    for (std::thread& thread : threads_) {
-      is_forked ? thread.detach() : thread.join();
-    }
+    for (std::thread& thread : threads_) thread.join();
   }
 
   std::unique_ptr<Reading> Start(ReadRequest* requests, size_t n) override {
@@ -72,7 +70,7 @@ class ThreadsReader : public BatchReader {
       // This thread reads too: it needs no other thread to be there.
       while (reader.ReadNext(&lock, this)) {
       }
-      reader.done_.wait(lock, [&] { return running == 0; });
+      reader.done_->wait(lock, [&] { return running == 0; });
     }
 
     ThreadsReader& reader;
@@ -80,6 +78,15 @@ class ThreadsReader : public BatchReader {
     ReadRequest* end;
     size_t running = 0;  // Requests that threads are reading.
   };
+
+  // In a process that was forked, which has none of the threads. One of them
+  // may have held the lock, and the end of a condition variable waits for those
+  // who wait for it.
+  void LeaveThreads() {
+    (void)wake_.release();
+    (void)done_.release();
+    for (std::thread& thread : threads_) thread.detach();
+  }
 
   // The lock is held. A system without threads to spare gets fewer of them.
   void StartThreads() {
@@ -104,7 +111,7 @@ class ThreadsReader : public BatchReader {
     lock->unlock();
     ReadOne(request);
     lock->lock();
-    if (--batch->running == 0 && batch->next == batch->end) done_.notify_all();
+    if (--batch->running == 0 && batch->next == batch->end) done_->notify_all();
     return true;
   }
 
@@ -123,7 +130,8 @@ class ThreadsReader : public BatchReader {
   std::mutex mutex_;  // Guards what follows.
   std::unique_ptr<std::condition_variable> wake_ =
       std::make_unique<std::condition_variable>();
-  std::condition_variable done_;
+  std::unique_ptr<std::condition_variable> done_ =
+      std::make_unique<std::condition_variable>();
   std::deque<Batch*> batches_;  // Those that have requests left.
   bool stopping_ = false;
   std::vector<std::thread> threads_;
