@@ -74,11 +74,14 @@ class TableResource : public tensorflow::ResourceBase {
   void NoteHandOver() {
     lookups_unused_.fetch_add(1, std::memory_order_relaxed);
   }
-  // After a training step: whether it has used what was handed over.
+  // After a training step: whether it has used what was handed over. A step
+  // without lookups, which inserts keys for example, has missed it only if none
+  // of the table's lookups has begun.
   void NoteStep(bool used) {
-    lookups_unused_.store(0, std::memory_order_relaxed);
+    const bool handed_over =
+        lookups_unused_.exchange(0, std::memory_order_relaxed) > 0;
     const int missed = steps_missed_.load(std::memory_order_relaxed);
-    const int now = used ? 1 : missed + 1;
+    const int now = used || missed == 0 ? 1 : missed + handed_over;
     if (missed < kVain && now != missed) {
       steps_missed_.store(now, std::memory_order_relaxed);
     }

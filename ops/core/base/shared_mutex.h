@@ -51,7 +51,8 @@ class SharedMutex {
 
   // How often the lock was taken exclusively: whoever holds it learns whether
   // what it guards may have changed since. Needs the lock, shared at least.
-  uint64_t writes() const { return writes_; }
+  // Wraps around.
+  uint32_t writes() const { return writes_; }
 
  private:
   // Long enough for a running lookup to finish its block of keys.
@@ -65,9 +66,10 @@ class SharedMutex {
     }
   }
 
+  // All of it fits into a cache line.
   pthread_rwlock_t lock_;
   std::atomic<int> waiting_writers_{0};  // Threads that block in lock().
-  uint64_t writes_ = 0;                  // Guarded by lock_.
+  uint32_t writes_ = 0;                  // Guarded by lock_.
 };
 
 }  // namespace rec_estimator

@@ -199,8 +199,8 @@ class BatchApply final : public KeyHolder {
   // By shard.
   std::array<ShardNeeds, kShards> needs_;
   // Shard::moves and SharedMutex::writes in Classify.
-  std::array<uint64_t, kShards> moves_;
-  std::array<uint64_t, kShards> writes_;
+  std::array<uint32_t, kShards> moves_;
+  std::array<uint32_t, kShards> writes_;
   // Quotas of entries and of keys of the sketch.
   std::array<uint32_t, kShards> entry_quota_;
   std::array<uint32_t, kShards> sketch_quota_;

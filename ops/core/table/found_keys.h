@@ -63,7 +63,7 @@ class FoundKeys {
   const std::unique_ptr<EntryRef[]> entries_;
   const std::unique_ptr<uint32_t[]> rows_;
   // Of the list's shards: SharedMutex::writes when the keys were found.
-  std::array<uint64_t, kShards> writes_;
+  std::array<uint32_t, kShards> writes_;
 };
 
 }  // namespace rec_estimator

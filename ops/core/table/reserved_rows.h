@@ -40,7 +40,7 @@ class ReservedRows {
 
   // For BatchApply, which fills it. The time of a shard: Shard::moves then.
   void Set(size_t i, uint32_t row) { rows_[i] = row; }
-  void SetTime(int shard, uint64_t moves) {
+  void SetTime(int shard, uint32_t moves) {
     shards_ |= uint64_t{1} << shard;
     moves_[shard] = moves;
   }
@@ -48,7 +48,7 @@ class ReservedRows {
  private:
   std::vector<uint32_t> rows_;
   uint64_t shards_ = 0;
-  std::array<uint64_t, kShards> moves_;
+  std::array<uint32_t, kShards> moves_;
 };
 
 }  // namespace rec_estimator

@@ -72,7 +72,7 @@ class Shard {
   // they left entries in place. While it stays the same, an entry that owns a
   // row in memory is where it was found, with the same row. New keys may have
   // been inserted, and rows, counts and versions have other contents.
-  uint64_t moves() const { return mutex_.writes() - writes_in_place_; }
+  uint32_t moves() const { return mutex_.writes() - writes_in_place_; }
   // Whoever took mutex() exclusively has moved and erased no entry, and has
   // taken no row away. Called at most once before it is released.
   void LeaveInPlace() { ++writes_in_place_; }
@@ -233,12 +233,10 @@ class Shard {
   int64_t ForgetOldestCounts(int64_t stamp);
   void NoteErased(int64_t key);
 
-  // Line 1, and a part of the next one.
+  // Two lines of which a lookup reads all that it needs.
   alignas(kCacheLine) mutable SharedMutex mutex_;
-  uint64_t writes_in_place_ = 0;
-
-  // A line of its own, read by every lookup.
   alignas(kCacheLine) HashIndex index_;
+  uint32_t writes_in_place_ = 0;
 
   // Another line. Written under the lock; the atomics are also read without it.
   alignas(kCacheLine) std::atomic<int64_t> keys_{0};
