@@ -62,10 +62,8 @@ class TableResource : public tensorflow::ResourceBase {
   // Whether lookups are to hand over what they find (step_keys.h). They begin
   // when a training step has missed it. They end when several steps in a row
   // could not use it, because the keys of their gradients were other tensors,
-  // and pause when no step has followed several of them. Never with rows on
-  // disk: a step looks for them again when it holds its keys.
+  // and pause when no step has followed several of them.
   bool lookups_hand_over() const {
-    if (table_.tier() != nullptr) return false;
     const int missed = steps_missed_.load(std::memory_order_relaxed);
     return missed > 0 && missed < kVain &&
            lookups_unused_.load(std::memory_order_relaxed) < kVain;

@@ -166,6 +166,16 @@ def test_filters_evictions_and_incremental_saves_give_the_same_bytes(options, sh
     same(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("size", [8192, 8193], ids=["short", "long"])
+def test_lists_of_keys_that_lookups_hand_over_give_the_same_bits(size, tmp_path):
+    def scenario(storage, folder):
+        run = Run(adagrad, storage)
+        losses = [run.step(*batch) for batch in storage_runs.batches(12, size=size)]
+        return losses, run.contents(), run.tiers()
+
+    same(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("saved_as, restored_as", [(1, 3), (3, 2)])
 @pytest.mark.parametrize("make_saver", [rec.Saver, tf.train.Saver], ids=["ours", "stock"])
 def test_restore_into_another_number_of_shards_trains_on(

@@ -37,6 +37,10 @@ constexpr uint32_t kRowsAhead = 16;
 // The distance, in keys, at which a filter prefetches counts.
 constexpr uint32_t kCountsAhead = 16;
 
+uint32_t RowWord(EntryRef entry) {
+  return entry.found() ? entry.row() : HashIndex::kNoRow;
+}
+
 // What an update writes to an entry. A copy of its own, so that the loops need
 // not read it again after each write.
 struct Stamp {
@@ -229,7 +233,11 @@ void BatchApply::Update(int g, bool* done) {
 }
 
 bool BatchApply::UpdateLocked(int g) {
-  if (IsStale(g)) Classify(g);
+  if (HaveMoved(g)) {
+    Classify(g);
+  } else if (HaveOthersChanged(g)) {
+    ClassifyOthers(g);
+  }
   if (n_spilled_[g] > 0) return false;  // Impossible while the keys are held.
   bool has_grown = false;
   if (n_without_row_[g] > 0 &&
@@ -243,17 +251,25 @@ bool BatchApply::UpdateLocked(int g) {
   return true;
 }
 
-bool BatchApply::IsStale(int g) const {
-  // Another step may insert keys that had no row, and its counts decide on the
-  // admission of such keys. Keys with a row depend on neither.
-  const bool all_own_rows = n_without_row_[g] == 0;
-  bool stale = false;
+// This thread took each lock once since Classify.
+
+bool BatchApply::HaveMoved(int g) const {
+  bool moved = false;
   ForEachShard(shards_of_[g], [&](int s) {
-    // This thread took the lock once since.
-    stale |= all_own_rows ? shards_[s].moves() != moves_[s] + 1
-                          : shards_[s].mutex().writes() != writes_[s] + 1;
+    moved |= shards_[s].moves() != moves_[s] + 1;
   });
-  return stale;
+  return moved;
+}
+
+bool BatchApply::HaveOthersChanged(int g) const {
+  // Another step may insert keys that had no row, and its counts decide on the
+  // admission of such keys. Rows that were on disk have been brought in.
+  if (n_without_row_[g] == 0 && n_spilled_[g] == 0) return false;
+  bool changed = false;
+  ForEachShard(shards_of_[g], [&](int s) {
+    changed |= shards_[s].mutex().writes() != writes_[s] + 1;
+  });
+  return changed;
 }
 
 bool BatchApply::MakeRoom(int g, bool* has_grown) {
@@ -269,27 +285,52 @@ bool BatchApply::MakeRoom(int g, bool* has_grown) {
 
 void BatchApply::Classify(int g) {
   const uint32_t begin = part_.begin[g];
-  const int64_t* keys = key_ + begin;
   EntryRef* entries = entry_ + begin;
   uint32_t* rows = row_ + begin;
-  uint32_t* without_row = id_ + begin;
-  uint32_t n = 0, n_beyond_memory = 0;
-  const auto take = [&](uint32_t u, EntryRef entry, uint32_t row) {
-    entries[u] = entry;
-    rows[u] = row;
-    without_row[n] = u;
-    n += row == HashIndex::kNoRow;
-    n_beyond_memory += row >= HashIndex::kSpilled;
-  };
   if (found_ != nullptr && found_->IsCurrent(shards_, shards_of_[g])) {
     const uint32_t first = groups_ != nullptr ? groups_->first(g) : 0;
-    for (uint32_t u = 0; u < unique_[g]; ++u) {
-      take(u, found_->entries()[first + u], found_->rows()[first + u]);
-    }
+    std::copy_n(found_->entries() + first, unique_[g], entries);
+    std::copy_n(found_->rows() + first, unique_[g], rows);
   } else {
-    shards_.FindEach(keys, unique_[g], [&](uint32_t u, EntryRef entry) {
-      take(u, entry, entry.found() ? entry.row() : HashIndex::kNoRow);
+    shards_.FindEach(key_ + begin, unique_[g], [&](uint32_t u, EntryRef entry) {
+      entries[u] = entry;
+      rows[u] = RowWord(entry);
     });
+  }
+  SortOut(g);
+}
+
+void BatchApply::ClassifyOthers(int g) {
+  const uint32_t begin = part_.begin[g];
+  const int64_t* keys = key_ + begin;
+  uint32_t* rows = row_ + begin;
+  uint32_t* others = id_ + begin;
+  uint32_t n = 0;
+  for (uint32_t u = 0; u < unique_[g]; ++u) {
+    others[n] = u;
+    n += rows[u] >= HashIndex::kSpilled;
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    if (i + kBucketsAhead < n) {
+      PrefetchLine(shards_.Home(keys[others[i + kBucketsAhead]]));
+    }
+    const uint32_t u = others[i];
+    entry_[begin + u] = shards_.Of(keys[u]).Find(keys[u]);
+    rows[u] = RowWord(entry_[begin + u]);
+  }
+  SortOut(g);
+}
+
+void BatchApply::SortOut(int g) {
+  const uint32_t begin = part_.begin[g];
+  const int64_t* keys = key_ + begin;
+  const uint32_t* rows = row_ + begin;
+  uint32_t* without_row = id_ + begin;
+  uint32_t n = 0, n_beyond_memory = 0;
+  for (uint32_t u = 0; u < unique_[g]; ++u) {
+    without_row[n] = u;
+    n += rows[u] == HashIndex::kNoRow;
+    n_beyond_memory += rows[u] >= HashIndex::kSpilled;
   }
   n_spilled_[g] = n_beyond_memory - n;
   n_in_memory_[g] = unique_[g] - n_beyond_memory;

@@ -121,9 +121,15 @@ class BatchApply final : public KeyHolder {
   // Finds the distinct keys of group g, lists those without a row, except
   // padding, in id_, whose contents are no longer needed, and decides on them.
   void Classify(int g);
-  // Whether another thread may have changed what Classify found. The locks are
-  // held exclusively.
-  bool IsStale(int g) const;
+  // The same if entries are in place: finds only keys that had no row in
+  // memory.
+  void ClassifyOthers(int g);
+  void SortOut(int g);  // What both do with the entries.
+  // Whether another thread has locked the shards since Classify, and may have
+  // moved entries; whether it may have changed keys that had no row in memory.
+  // The locks are held exclusively.
+  bool HaveMoved(int g) const;
+  bool HaveOthersChanged(int g) const;
   // Sets the row word of the listed keys (n) that get a row to kToAdmit, and
   // adds what they need to needs_. With a sketch, records the estimates of
   // those without an entry, so that no key counts what another key of this

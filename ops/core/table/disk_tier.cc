@@ -253,6 +253,7 @@ bool DiskTier::PutBack(For whom, int number, const DiskLog::Item* items,
   }
   Free(number, freed.data(), freed.size());
   for (; next < end; ++next) shard.FreeRow(next);
+  shard.LeaveInPlace();
   return true;
 }
 
@@ -382,6 +383,7 @@ bool DiskTier::Spill(DiskError* error) {
         const std::unique_lock<SharedMutex> lock(shards_[s].mutex());
         const int64_t excess = InMemory(s) - most;
         if (excess > 0) n = SpillSome(s, excess, &is_full);
+        shards_[s].LeaveInPlace();
       }
       if (n > 0 && !is_full) continue;
       if (!is_full) break;  // All others are held or spared.
@@ -457,6 +459,7 @@ bool DiskTier::Move(const StoredRow& stored, bool for_room, DiskError* error) {
         entry.SetPlace(moved.place);
         recent_.Forget(&stored.place, 1);
         log_->Free(&stored.place, 1);
+        shard.LeaveInPlace();
         return true;
       }
     }

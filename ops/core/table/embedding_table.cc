@@ -30,6 +30,15 @@ namespace {
 // Splitting a smaller lookup over threads costs more than it gains.
 constexpr uint64_t kSerialBelow = 2048;
 
+// Pins the rows on disk of a lookup of `keys`, whose shards are locked, to be
+// read to their places in out. Throws std::bad_alloc.
+void PinSpilled(const RowLookup& lookup, const int64_t* keys, size_t dim,
+                float* out, PinnedRows* pinned) {
+  for (const RowLookup::Spilled& spilled : lookup.spilled()) {
+    pinned->Add(spilled.place, keys[spilled.i], out + spilled.i * dim);
+  }
+}
+
 // Copies the values of keys (n) to out, those on disk too. If `reserved` is
 // given, the keys are those from `at` on there.
 void CopyValues(const ShardSet& shards, const RowStore& store, DiskTier* tier,
@@ -45,9 +54,7 @@ void CopyValues(const ShardSet& shards, const RowStore& store, DiskTier* tier,
     lookup.Copy(keys, n, out, has_rows ? reserved->rows() + at : nullptr);
     if (lookup.spilled().empty()) return;
     pinned.emplace(tier);
-    for (const RowLookup::Spilled& spilled : lookup.spilled()) {
-      pinned->Add(spilled.place, keys[spilled.i], out + spilled.i * dim);
-    }
+    PinSpilled(lookup, keys, dim, out, &*pinned);
   }
   tier->ReadForLookup(*pinned, dim);
 }
@@ -178,20 +185,35 @@ std::shared_ptr<const FoundKeys> EmbeddingTable::LookupListed(
     std::shared_ptr<const SharedKeys> list, UnknownKey unknown, float* out,
     const ParallelFor& parallel) const {
   auto found = std::make_shared<FoundKeys>(std::move(list));
-  if (found->list().groups() == nullptr) {
-    const SharedLocks locks(*shards_, found->list().shards());
-    RowLookup(*shards_, *store_, unknown).CopyListed(found.get(), out);
-    return found;
-  }
-  const auto read = [&](int64_t g, int64_t end) {
-    for (; g < end; ++g) {
-      const SharedLocks locks(*shards_, uint64_t{1} << g);
-      RowLookup(*shards_, *store_, unknown)
-          .CopyGroup(found.get(), static_cast<int>(g), out);
-    }
+  const size_t dim = static_cast<size_t>(dim_);
+  std::optional<PinnedRows> pinned;
+  if (tier_ != nullptr) pinned.emplace(tier_.get());
+  std::mutex pinned_mutex;
+  const auto copy = [&](uint64_t mask, const auto& copy_with) {
+    const SharedLocks locks(*shards_, mask);
+    RowLookup lookup(*shards_, *store_, unknown);
+    copy_with(&lookup);
+    if (lookup.spilled().empty()) return;
+    const std::lock_guard<std::mutex> lock(pinned_mutex);
+    PinSpilled(lookup, found->list().keys(), dim, out, &*pinned);
   };
-  const auto keys = static_cast<int64_t>(found->list().n());
-  parallel(kShards, keys / kShards * CyclesPerKey(), std::cref(read));
+  if (found->list().groups() == nullptr) {
+    copy(found->list().shards(),
+         [&](RowLookup* lookup) { lookup->CopyListed(found.get(), out); });
+  } else {
+    const auto read = [&](int64_t g, int64_t end) {
+      for (; g < end; ++g) {
+        copy(uint64_t{1} << g, [&](RowLookup* lookup) {
+          lookup->CopyGroup(found.get(), static_cast<int>(g), out);
+        });
+      }
+    };
+    const auto keys = static_cast<int64_t>(found->list().n());
+    parallel(kShards, keys / kShards * CyclesPerKey(), std::cref(read));
+  }
+  if (pinned.has_value() && !pinned->items().empty()) {
+    tier_->ReadForLookup(*pinned, dim);
+  }
   return found;
 }
 

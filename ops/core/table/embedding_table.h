@@ -243,8 +243,8 @@ class EmbeddingTable {
               const ReservedRows* reserved = nullptr) const;
 
   // The same for the keys of a list that several tables share. The result is
-  // for a Batch of this table with the same keys. All rows of the table are in
-  // memory. Throws std::bad_alloc.
+  // for a Batch of this table with the same keys. Throws StorageError and
+  // std::bad_alloc.
   std::shared_ptr<const FoundKeys> LookupListed(
       std::shared_ptr<const SharedKeys> list, UnknownKey unknown,
       float* out,  // (list->n(), dim)

@@ -167,15 +167,16 @@ bool RowLookup::CopyDistinct(const int64_t* keys, size_t n, float* out) {
   FindAll(distinct, found.size(), rows);
   first_key_ = first_key;
   if (spilled_.size() > spilled_before) {
-    SpreadSpilled(spilled_before, keys, position, n);
+    SpreadSpilled(spilled_before, found.size(), keys, position, n);
   }
   CopyRows(rows, position, n, dim_, out);
   return true;
 }
 
 __attribute__((noinline)) void RowLookup::SpreadSpilled(
-    size_t first, const int64_t* keys, const uint16_t* position, size_t n) {
-  std::vector<uint32_t> places(kBlock, HashIndex::kNoRow);
+    size_t first, size_t distinct, const int64_t* keys,
+    const uint16_t* position, size_t n) {
+  std::vector<uint32_t> places(distinct, HashIndex::kNoRow);
   for (size_t s = first; s < spilled_.size(); ++s) {
     places[spilled_[s].i] = spilled_[s].place;
   }
@@ -188,36 +189,56 @@ __attribute__((noinline)) void RowLookup::SpreadSpilled(
 }
 
 void RowLookup::FindListed(const int64_t* keys, uint32_t n, uint32_t first,
-                           FoundKeys* found, const float** rows) const {
+                           FoundKeys* found, const float** rows) {
+  first_key_ = keys;
+  spilled_.clear();
   const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
   shards_.FindEach(keys, n, [&](uint32_t u, EntryRef entry) {
     const uint32_t row = entry.found() ? entry.row() : HashIndex::kNoRow;
     found->Set(first + u, entry, row);
-    rows[u] = row == HashIndex::kNoRow ? WithoutRow(keys[u]) : view_.Row(row);
+    if (row < HashIndex::kSpilled) {
+      rows[u] = view_.Row(row);
+    } else if (row == HashIndex::kNoRow) {
+      rows[u] = WithoutRow(keys[u]);
+    } else {
+      NoteSpilled(&keys[u], entry);
+      rows[u] = default_vector_;
+    }
     PrefetchLines(rows[u], bytes);
   });
 }
 
-void RowLookup::CopyListed(FoundKeys* found, float* out) const {
+void RowLookup::CopyListed(FoundKeys* found, float* out) {
   const SharedKeys& list = found->list();
   const float* rows[SharedKeys::kShort];
   FindListed(list.distinct(), list.size(), 0, found, rows);
   found->SetTime(shards_, list.shards());
   CopyRows(rows, list.position(), list.n(), dim_, out);
+  if (spilled_.empty()) return;
+  first_key_ = list.keys();
+  SpreadSpilled(0, list.size(), list.keys(), list.position(), list.n());
 }
 
-void RowLookup::CopyGroup(FoundKeys* found, int g, float* out) const {
+void RowLookup::CopyGroup(FoundKeys* found, int g, float* out) {
   const GroupedKeys& groups = *found->list().groups();
   const uint32_t begin = groups.partition().begin[g];
   const Partition::Distinct distinct = groups.distinct().From(begin);
   const uint32_t occurrences = groups.partition().size_of(g);
   const uint32_t size = groups.size(g);
   const size_t stride = static_cast<size_t>(dim_);
+  std::vector<Spilled> spilled;
   uint32_t j = 0;
   for (uint32_t at = 0; at < size; at += kRowsOfGroup) {
     const float* rows[kRowsOfGroup];
     const uint32_t n = std::min(kRowsOfGroup, size - at);
     FindListed(distinct.keys + at, n, groups.first(g) + at, found, rows);
+    for (const Spilled& key : spilled_) {
+      const size_t u = at + key.i;
+      for (uint32_t o = u == 0 ? 0 : distinct.end[u - 1]; o < distinct.end[u];
+           ++o) {
+        spilled.push_back({distinct.grouped[o], key.place});
+      }
+    }
     for (uint32_t u = 0; u < n; ++u) {
       for (; j < distinct.end[at + u]; ++j) {
         if (j + kPlacesAhead < occurrences) {
@@ -228,6 +249,7 @@ void RowLookup::CopyGroup(FoundKeys* found, int g, float* out) const {
       }
     }
   }
+  spilled_.swap(spilled);
   found->SetTime(shards_, uint64_t{1} << g);
 }
 

@@ -26,12 +26,12 @@ class RowLookup {
         dim_(store.dim()),
         unknown_(unknown) {}
 
-  // A key whose row is on disk: Find and Copy take the default vector for it.
+  // A key whose row is on disk, for which the default vector is taken.
   struct Spilled {
     size_t i;  // Its position in keys.
     uint32_t place;
   };
-  // Those of the last Find or Copy.
+  // Those of the last call of a method below.
   const std::vector<Spilled>& spilled() const { return spilled_; }
 
   // rows[i] = the dim floats that keys[i] reads. Prefetches them.
@@ -43,10 +43,10 @@ class RowLookup {
             const uint32_t* known = nullptr);
 
   // out (n, dim) = what the keys of found->list(), which is short, read. Fills
-  // `found`. Of a table that keeps all its rows in memory.
-  void CopyListed(FoundKeys* found, float* out) const;
+  // `found`.
+  void CopyListed(FoundKeys* found, float* out);
   // The same for the keys of group g of a long list, and their places in `out`.
-  void CopyGroup(FoundKeys* found, int g, float* out) const;
+  void CopyGroup(FoundKeys* found, int g, float* out);
 
  private:
   // What a key without a row reads.
@@ -61,16 +61,17 @@ class RowLookup {
   void CopyEach(const int64_t* keys, size_t n, const uint32_t* known,
                 float* out);
   void NoteSpilled(const int64_t* key, EntryRef entry);
-  // Each of the last spilled() from `first` on is of a distinct key of a block:
-  // lists every occurrence instead. position (n): of each occurrence among the
-  // distinct keys. keys: of the block.
-  void SpreadSpilled(size_t first, const int64_t* keys,
+  // Each of the last spilled() from `first` on is of one of `distinct` keys of a
+  // block: lists every occurrence instead. position (n): of each occurrence
+  // among the distinct keys. keys: of the block.
+  void SpreadSpilled(size_t first, size_t distinct, const int64_t* keys,
                      const uint16_t* position, size_t n);
   void FindAll(const int64_t* keys, size_t n, const float** rows);
   // rows (n) = those of keys, which are distinct keys of found->list() from
-  // `first` on. Fills this part of `found`. Prefetches the rows.
+  // `first` on. Fills this part of `found`. Prefetches the rows. Each of the
+  // last spilled() is of a distinct key.
   void FindListed(const int64_t* keys, uint32_t n, uint32_t first,
-                  FoundKeys* found, const float** rows) const;
+                  FoundKeys* found, const float** rows);
   // The steps of both, for n <= kChunk keys.
   void PrefetchHomes(const int64_t* keys, size_t n, Bucket** homes) const;
   void FindChunk(const int64_t* keys, size_t n, Bucket* const* homes,

@@ -93,6 +93,7 @@ class SharedKeys {
   bool IsOf(const int64_t* keys, size_t n) const {
     return keys == keys_ && n == n_;
   }
+  const int64_t* keys() const { return keys_; }  // (n())
   size_t n() const { return n_; }
   uint32_t size() const { return size_; }  // Distinct keys.
   // Bit s: a key is in shard s, or the list is long.

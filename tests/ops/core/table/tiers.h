@@ -14,6 +14,8 @@
 
 #include "ops/core/table/disk_tier.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/found_keys.h"
+#include "ops/core/table/shared_keys.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/storage/disk_rows.h"
 #include "tests/ops/core/storage/folder.h"
@@ -90,6 +92,16 @@ class Twins {
     std::vector<float> bank(64 * dim_);
     for (float& x : bank) x = RandomFloat();
     ForBoth([&](EmbeddingTable* table) { table->SetBank(bank.data(), 64); });
+  }
+
+  // Low keys are more frequent.
+  static Keys RandomKeys(size_t n, int64_t keys, std::mt19937_64* random) {
+    Keys drawn(n);
+    for (int64_t& key : drawn) {
+      const auto r = static_cast<int64_t>((*random)() % keys);
+      key = (r * r / keys - keys / 4) * 1000003;
+    }
+    return drawn;
   }
 
   // One of all operations.
@@ -170,14 +182,8 @@ class Twins {
     for (float& x : floats) x = RandomFloat();
     return floats;
   }
-  // Low keys are more frequent.
   Keys RandomKeys(size_t n, int64_t keys) {
-    Keys drawn(n);
-    for (int64_t& key : drawn) {
-      const auto r = static_cast<int64_t>(random_() % keys);
-      key = (r * r / keys - keys / 4) * 1000003;
-    }
-    return drawn;
+    return RandomKeys(n, keys, &random_);
   }
 
   void Lookup(const Keys& keys) {
@@ -312,8 +318,20 @@ class CountingTable {
     return keys;
   }
 
+  // A step to which, every other time, a lookup tells where the keys are.
   void Train(const Keys& keys, int64_t version) {
-    EXPECT_TRUE(ApplyOnes(&table_, keys, version));
+    std::shared_ptr<const FoundKeys> found;
+    const std::vector<float> ones(keys.size() * kDim, 1.0f);
+    if (version % 2 == 0) {
+      std::vector<float> out(ones.size());
+      found = table_.LookupListed(
+          std::make_shared<SharedKeys>(keys.data(), keys.size(), SerialFor),
+          UnknownKey::kDefault, out.data(), SerialFor);
+      for (size_t i = 0; i < keys.size(); ++i) CheckRow(&out[i * kDim]);
+    }
+    EXPECT_TRUE(table_.Apply({keys.data(), ones.data(), keys.size(), nullptr, 0,
+                              version, nullptr, found.get()},
+                             AddSum(), SerialFor));
     trained_ += static_cast<int64_t>(keys.size());
   }
   void Lookup(const Keys& keys) const {
