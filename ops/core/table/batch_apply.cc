@@ -37,10 +37,6 @@ constexpr uint32_t kRowsAhead = 16;
 // The distance, in keys, at which a filter prefetches counts.
 constexpr uint32_t kCountsAhead = 16;
 
-uint32_t RowWord(EntryRef entry) {
-  return entry.found() ? entry.row() : HashIndex::kNoRow;
-}
-
 // What an update writes to an entry. A copy of its own, so that the loops need
 // not read it again after each write.
 struct Stamp {
@@ -255,9 +251,8 @@ bool BatchApply::UpdateLocked(int g) {
 
 bool BatchApply::HaveMoved(int g) const {
   bool moved = false;
-  ForEachShard(shards_of_[g], [&](int s) {
-    moved |= shards_[s].moves() != moves_[s] + 1;
-  });
+  ForEachShard(shards_of_[g],
+               [&](int s) { moved |= shards_[s].moves() != moves_[s] + 1; });
   return moved;
 }
 
@@ -294,7 +289,7 @@ void BatchApply::Classify(int g) {
   } else {
     shards_.FindEach(key_ + begin, unique_[g], [&](uint32_t u, EntryRef entry) {
       entries[u] = entry;
-      rows[u] = RowWord(entry);
+      rows[u] = HashIndex::RowWordOf(entry);
     });
   }
   SortOut(g);
@@ -316,7 +311,7 @@ void BatchApply::ClassifyOthers(int g) {
     }
     const uint32_t u = others[i];
     entry_[begin + u] = shards_.Of(keys[u]).Find(keys[u]);
-    rows[u] = RowWord(entry_[begin + u]);
+    rows[u] = HashIndex::RowWordOf(entry_[begin + u]);
   }
   SortOut(g);
 }

@@ -17,6 +17,8 @@ namespace {
 // Rows among which one victim is chosen: the search for it reads as many
 // entries of the index.
 constexpr int64_t kSample = 5;
+// Rows that a search looks at together, so that their cache misses overlap.
+constexpr size_t kSeen = 16;
 // If spared rows take more than the memory for rows, there is one row that is
 // not spared for so many that are.
 constexpr int64_t kSparedPerOther = 4;
@@ -287,15 +289,26 @@ bool DiskTier::BringInAhead(const std::vector<KeySpan>& lists, uint32_t batches,
 
 void DiskTier::ListAhead(const std::vector<KeySpan>& lists,
                          PinnedRows* spilled) {
-  const std::vector<int64_t> keys = WithoutRepeats(lists);
-  shards_.Inspect(keys.data(), keys.size(), [&](size_t i, EntryRef entry) {
-    if (!entry.found()) return;
-    if (entry.in_memory()) {
-      ahead_.Spare(ShardNumberOf(keys[i]), entry.row());
-    } else if (entry.is_spilled()) {
-      spilled->Add(entry.place(), keys[i]);
+  const std::vector<int64_t> all = WithoutRepeats(lists);
+  for (size_t at = 0; at < all.size(); at += kLockBlock) {
+    const int64_t* const keys = &all[at];
+    const size_t n = std::min(kLockBlock, all.size() - at);
+    uint32_t rows[kLockBlock];
+    const SharedLocks locks(shards_, ShardSet::MaskOf(keys, n));
+    shards_.FindEach(keys, static_cast<uint32_t>(n),
+                     [&](uint32_t i, EntryRef entry) {
+                       rows[i] = HashIndex::RowWordOf(entry);
+                       if (rows[i] < HashIndex::kMaxRows)
+                         ahead_.Prefetch(rows[i]);
+                     });
+    for (size_t i = 0; i < n; ++i) {
+      if (rows[i] < HashIndex::kMaxRows) {
+        ahead_.Spare(ShardNumberOf(keys[i]), rows[i]);
+      } else if (rows[i] != HashIndex::kNoRow) {
+        spilled->Add(rows[i] & ~HashIndex::kSpilled, keys[i]);
+      }
     }
-  });
+  }
 }
 
 // ---------------------------------------------------------------------- spill
@@ -317,16 +330,31 @@ int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
   Shard& shard = shards_[number];
   const std::vector<int64_t> held = HeldIn(number);
   std::vector<Victim> victims;
+  EntryRef seen[kSeen];
+  size_t n_seen = 0;
+  const auto take_seen = [&] {
+    for (size_t i = 0; i < n_seen; ++i) {
+      const EntryRef entry = seen[i];
+      if (ahead_.IsSpared(entry.row()) ||
+          std::binary_search(held.begin(), held.end(), entry.key())) {
+        continue;
+      }
+      victims.push_back({spec_.victims == Victims::kLeastCounted
+                             ? static_cast<int64_t>(entry.count())
+                             : entry.version(),
+                         entry});
+    }
+    n_seen = 0;
+  };
   shard.index().ScanFrom(&hand_[number], [&](EntryRef entry) {
     if (!entry.in_memory()) return true;
-    if (ahead_.IsSpared(entry.row())) return true;
-    if (std::binary_search(held.begin(), held.end(), entry.key())) return true;
-    victims.push_back({spec_.victims == Victims::kLeastCounted
-                           ? static_cast<int64_t>(entry.count())
-                           : entry.version(),
-                       entry});
+    ahead_.Prefetch(entry.row());
+    seen[n_seen++] = entry;
+    if (n_seen < kSeen) return true;
+    take_seen();
     return static_cast<int64_t>(victims.size()) < kSample * n;
   });
+  take_seen();
   n = std::min(n, static_cast<int64_t>(victims.size()));
   std::nth_element(
       victims.begin(), victims.begin() + n, victims.end(),

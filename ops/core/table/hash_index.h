@@ -89,6 +89,11 @@ class HashIndex {
     uintptr_t word_;
   };
 
+  // The row word of what Find has returned: kNoRow if it is no entry.
+  static uint32_t RowWordOf(EntryRef entry) {
+    return entry.found() ? entry.row() : kNoRow;
+  }
+
   HashIndex() { SetEmpty(); }
   HashIndex(const HashIndex&) = delete;
   HashIndex& operator=(const HashIndex&) = delete;
@@ -209,9 +214,10 @@ class HashIndex {
   template <typename Visit>
   void ScanFrom(uint64_t* hand, const Visit& visit) const {
     if (capacity_ == 0) return;
+    uint64_t at = *hand % n_buckets_;
     for (uint64_t scanned = 0; scanned < n_buckets_; ++scanned) {
-      Bucket* const bucket = buckets_ + *hand % n_buckets_;
-      *hand = (*hand + 1) % n_buckets_;
+      Bucket* const bucket = buckets_ + at;
+      *hand = at = at + 1 == n_buckets_ ? 0 : at + 1;
       for (uint32_t used = bucket->used; used != 0; used &= used - 1) {
         if (!visit(EntryRef(bucket, __builtin_ctz(used)))) return;
       }

@@ -194,7 +194,7 @@ void RowLookup::FindListed(const int64_t* keys, uint32_t n, uint32_t first,
   spilled_.clear();
   const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
   shards_.FindEach(keys, n, [&](uint32_t u, EntryRef entry) {
-    const uint32_t row = entry.found() ? entry.row() : HashIndex::kNoRow;
+    const uint32_t row = HashIndex::RowWordOf(entry);
     found->Set(first + u, entry, row);
     if (row < HashIndex::kSpilled) {
       rows[u] = view_.Row(row);

@@ -61,8 +61,8 @@ class RowLookup {
   void CopyEach(const int64_t* keys, size_t n, const uint32_t* known,
                 float* out);
   void NoteSpilled(const int64_t* key, EntryRef entry);
-  // Each of the last spilled() from `first` on is of one of `distinct` keys of a
-  // block: lists every occurrence instead. position (n): of each occurrence
+  // Each of the last spilled() from `first` on is of one of `distinct` keys of
+  // a block: lists every occurrence instead. position (n): of each occurrence
   // among the distinct keys. keys: of the block.
   void SpreadSpilled(size_t first, size_t distinct, const int64_t* keys,
                      const uint16_t* position, size_t n);

@@ -47,6 +47,11 @@ class RowsAhead {
   // Spares a row in memory of this shard for the batch that came last. Nothing
   // is done if none has come, or if all were given up since.
   void Spare(int shard, uint32_t row);
+  // Fetches what the next two read of a row.
+  void Prefetch(uint32_t row) const {
+    const Mark* const mark = MarkOf(row);
+    if (mark != nullptr) PrefetchLine(mark);
+  }
   bool IsSpared(uint32_t row) const {
     const std::atomic<uint32_t>* const mark = MarkOf(row);
     return mark != nullptr && mark->load(std::memory_order_relaxed) >=
