@@ -329,6 +329,7 @@ std::vector<int64_t> DiskTier::HeldIn(int shard) const {
 int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
   Shard& shard = shards_[number];
   const std::vector<int64_t> held = HeldIn(number);
+  const auto wanted = static_cast<size_t>(kSample * n);
   std::vector<Victim> victims;
   EntryRef seen[kSeen];
   size_t n_seen = 0;
@@ -350,9 +351,9 @@ int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
     if (!entry.in_memory()) return true;
     ahead_.Prefetch(entry.row());
     seen[n_seen++] = entry;
-    if (n_seen < kSeen) return true;
+    if (n_seen < std::min(kSeen, wanted)) return true;
     take_seen();
-    return static_cast<int64_t>(victims.size()) < kSample * n;
+    return victims.size() < wanted;
   });
   take_seen();
   n = std::min(n, static_cast<int64_t>(victims.size()));
