@@ -30,6 +30,7 @@ from benchmarks import rounds as rounds_lib
 ENGINES = ("floor", "stock", "single")
 SECONDS = 8.0  # Of a sample.
 FUNCTIONS = 12
+SHARDS = 64  # Of a table: kShards in ops/core/base/key_hash.h.
 PRODUCTS = ("gebp", "Contraction", "sgemm", "gemm_", "dnnl")
 Profile = Dict[str, float]  # CPU milliseconds a step
 
@@ -115,11 +116,19 @@ def measure(model: str, batch: int, limit: int, rounds: int) -> Dict[str, Dict[s
     }
 
 
-def _ids(batch: int, limit: int) -> Tuple[int, int]:
-    """Ids of a step, and distinct ones by field; each table of a field has all of them."""
+def _sizes(batch: int, limit: int) -> Dict[str, int]:
+    """Ids of a step, and, by field, distinct ones and the shards in which these are to be expected.
+
+    Each table of a field has all of them.
+    """
     drawn = criteo_ids.draw((bench_models.NUM_BATCHES, batch), limit).values()
-    distinct = sum(len(np.unique(each)) for ids in drawn for each in ids)
-    return batch * len(drawn), round(distinct / bench_models.NUM_BATCHES)
+    distinct = np.array([len(np.unique(each)) for ids in drawn for each in ids])
+    shards = SHARDS * (1 - (1 - 1 / SHARDS) ** distinct)
+    return {
+        "ids": batch * len(drawn),
+        "distinct_ids": round(distinct.sum() / bench_models.NUM_BATCHES),
+        "shards": round(shards.sum() / bench_models.NUM_BATCHES),
+    }
 
 
 def _sum(names: List[str], each: float) -> Profile:
@@ -143,7 +152,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
-    ids, distinct = _ids(args.batch, args.rows)
     models = {}
     for model in bench_models.NETS:
         models[model] = measure(model, args.batch, args.rows, args.rounds)
@@ -152,7 +160,7 @@ def main() -> None:
             for part in ("groups", "functions"):
                 for name, ms in profile[part].items():
                     print(f"  {ms:8.2f}  {name[:90]}")
-    sizes = {"batch": args.batch, "ids": ids, "distinct_ids": distinct}
+    sizes = {"batch": args.batch, **_sizes(args.batch, args.rows)}
     found = {**sizes, "rounds": args.rounds, "models": models}
     rounds_lib.write(args.output, {**rounds_lib.provenance(), **found})
 

@@ -186,8 +186,10 @@ def limits(
         add(name, lines, ids * written, work, cpu["rec_estimator"], cpu["dense"])
     for model, by_engine in profile["models"].items():
         widths = bench_models.WIDTHS[model]
-        # Two lines of the index, the value twice, and the slot if it is in a line of its own.
+        # Two lines of the index, the value twice, and the slot if it is in a line of its own. Of
+        # each shard, its lock and the head of its index, before the net and after it.
         lines = profile["distinct_ids"] * sum(5 if width > 1 else 4 for width in widths)
+        lines += profile["shards"] * 4 * len(widths)
         in_sequence = profile["ids"] * sum(widths) / 16 * (written + read)
         beyond = {
             engine: sum(
