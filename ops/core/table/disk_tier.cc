@@ -412,7 +412,6 @@ bool DiskTier::Spill(DiskError* error) {
         const std::unique_lock<SharedMutex> lock(shards_[s].mutex());
         const int64_t excess = InMemory(s) - most;
         if (excess > 0) n = SpillSome(s, excess, &is_full);
-        shards_[s].LeaveInPlace();
       }
       if (n > 0 && !is_full) continue;
       if (!is_full) break;  // All others are held or spared.

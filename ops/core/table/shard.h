@@ -70,13 +70,11 @@ class Shard {
 
   // Grows whenever mutex() is taken exclusively, except by those who say that
   // they left entries in place. While it stays the same, an entry is where it
-  // was found. If it owned a row in memory, it has the same row, unless it was
-  // spilled; keys that a step holds are not (disk_tier.h). New keys may have
-  // been inserted, and rows, counts and versions have other contents.
+  // was found. If it owned a row in memory, it has the same row. New keys may
+  // have been inserted, and rows, counts and versions have other contents.
   uint32_t moves() const { return mutex_.writes() - writes_in_place_; }
   // Whoever took mutex() exclusively has moved and erased no entry, and has
-  // taken no row away but to spill it. Called at most once before it is
-  // released.
+  // taken no row away. Called at most once before it is released.
   void LeaveInPlace() { ++writes_in_place_; }
 
   // ----- Counters; no lock.
