@@ -47,7 +47,7 @@ class RowsAhead {
   // Spares a row in memory of this shard for the batch that came last. Nothing
   // is done if none has come, or if all were given up since.
   void Spare(int shard, uint32_t row);
-  // Fetches what the next two read of a row.
+  // Fetches what Spare and IsSpared read of a row.
   void Prefetch(uint32_t row) const {
     const Mark* const mark = MarkOf(row);
     if (mark != nullptr) PrefetchLine(mark);

@@ -234,6 +234,7 @@ class Shard {
   void NoteErased(int64_t key);
 
   // Two lines of which a lookup reads all that it needs.
+  static_assert(sizeof(SharedMutex) <= kCacheLine, "one line");
   alignas(kCacheLine) mutable SharedMutex mutex_;
   alignas(kCacheLine) HashIndex index_;
   uint32_t writes_in_place_ = 0;
