@@ -144,14 +144,6 @@ bool BatchApply::SumsOf(const SharedKeys& list) const {
 
 // ------------------------------------------------------------------ reserving
 
-void BatchApply::Find(int g) {
-  for (BatchApply* each = this; each != nullptr; each = each->next_follower_) {
-    each->Deduplicate(g);
-    each->is_listed_[g].store(true, std::memory_order_release);
-    each->FindAgain(g);
-  }
-}
-
 int64_t BatchApply::new_rows() const {
   int64_t rows = 0;
   for (int g = 0; g < part_.groups; ++g) {

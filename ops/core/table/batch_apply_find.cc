@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a BatchApply finds its keys, and decides which of them get a row.
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 
 #include "ops/core/base/cpu_memory.h"
@@ -18,6 +19,14 @@ namespace {
 constexpr uint32_t kKeysAhead = 16;
 
 }  // namespace
+
+void BatchApply::Find(int g) {
+  for (BatchApply* each = this; each != nullptr; each = each->next_follower_) {
+    each->Deduplicate(g);
+    each->is_listed_[g].store(true, std::memory_order_release);
+    each->FindAgain(g);
+  }
+}
 
 void BatchApply::FindAgain(int g) {
   const SharedLocks locks(shards_, shards_of_[g]);
@@ -88,6 +97,7 @@ void BatchApply::SortOut(int g) {
   ForEachShard(shards_of_[g], [this](int s) {
     needs_[s] = ShardNeeds();
     moves_[s] = shards_[s].moves();
+    row_moves_[s] = shards_[s].row_moves();
     writes_[s] = shards_[s].mutex().writes();
   });
   if (n > 0) DecideAdmission(g, without_row, n);

@@ -375,6 +375,8 @@ int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
     entry.SetPlace(rows[i].place);
     shard.FreeRow(row);
   }
+  shard.NoteSpill();
+  shard.LeaveInPlace();
   spilled_[number] += static_cast<int64_t>(appended);
   spills_.fetch_add(static_cast<int64_t>(appended), std::memory_order_relaxed);
   spilled_since_ += static_cast<int64_t>(appended);
