@@ -260,7 +260,7 @@ def build(model: str, engine: str, batch: int, limit: int) -> Dict[str, Callable
     return {"train": step}
 
 
-def _above_floor(seconds: Dict[str, List[float]], engine: str, other: str) -> Tuple[float, ...]:
+def above_floor(seconds: Dict[str, List[float]], engine: str, other: str) -> Tuple[float, ...]:
     """Quartiles of (engine - floor) / (other - floor) within the rounds."""
     ours, theirs = (
         [time - floor for time, floor in zip(seconds[name], seconds["floor"])]
@@ -279,7 +279,7 @@ def _report(title: str, seconds: Dict[str, List[float]]) -> Dict[str, Dict[str, 
         line = f"{engine:12}{statistics.median(times) * 1e3:9.2f}"
         if engine in OURS:
             for other in others:
-                low, middle, high = _above_floor(seconds, engine, other)
+                low, middle, high = above_floor(seconds, engine, other)
                 ratios.setdefault(engine, {})[other] = round(middle, 3)
                 line += f"{middle:14.2f} ({low:.2f} - {high:.2f})"
         print(line, flush=True)

@@ -3,9 +3,9 @@
 
     python -m benchmarks.bench_tiers_ahead --folder /ssd [--rows 20000000] [--output FILE]
 
-The table and the keys of bench_tiers.py, but the keys come from a dataset, which prefetches, and
-the vectors go through a net: reads can only be hidden behind something. Nets: the deep layers of
-wide & deep, and layers of a quarter, of half and of twice their widths.
+The table and the keys of bench_tiers.py, but the keys come from a dataset, which reads them from a
+file and prefetches, and the vectors go through a net: reads can only be hidden behind something.
+Nets: the deep layers of wide & deep, and layers of a quarter, of half and of twice their widths.
 
 * memory: all rows in memory, the graph is modified.
 * step: rows on disk, the graph is not modified: the step reads the rows.
@@ -61,19 +61,14 @@ def _build(
     inserted = tf.placeholder(tf.int64, [None])
     fill = fill_op(table, inserted)
 
-    seed = tf.placeholder(tf.int64, [])
-    power = tf.placeholder(tf.float64, [])
+    file = tf.placeholder(tf.string, [])
+    first = tf.placeholder(tf.int64, [])
 
-    def draw(number: tf.Tensor) -> tf.Tensor:
-        """Ranks of one step, int64 [BATCH * FIELDS], by inversion as in bench_tiers.zipf_keys."""
-        uniform = tf.random.stateless_uniform(
-            [BATCH * FIELDS], tf.stack([seed, number]), dtype=tf.float64
-        )
-        ranks = tf.pow(1 + uniform * (tf.pow(rows + tf.ones([], tf.float64), power) - 1), 1 / power)
-        return tf.minimum(tf.cast(ranks - 1, tf.int64), rows - 1)
+    def ranks(record: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.io.decode_raw(record, tf.int64), [BATCH * FIELDS])
 
-    data = tf.data.Dataset.range(2**40).map(draw).prefetch(10)
-    iterator = tf.data.make_initializable_iterator(data)
+    data = tf.data.FixedLengthRecordDataset(file, BATCH * FIELDS * 8).skip(first)
+    iterator = tf.data.make_initializable_iterator(data.map(ranks).prefetch(10))
     keys = iterator.get_next() * SCATTER
     values = rec.embedding_lookup(table, keys)
     widths = [int(width * each) for each in DEEP] + [1]
@@ -92,9 +87,10 @@ def _build(
 
     def prepare(exponent: float) -> None:
         """Starts the data, warms up, and reports what the disk has done until now."""
-        feed = {seed: len(started), power: 1 - exponent}
-        session.run(iterator.initializer, feed)
-        for _ in range(WARM_UP if exponent in started else FIRST_WARM_UP):
+        passed = started.count(exponent)
+        skipped = FIRST_WARM_UP + passed * (WARM_UP + STEPS) if passed else 0
+        session.run(iterator.initializer, {file: _file(folder, exponent), first: skipped})
+        for _ in range(WARM_UP if passed else FIRST_WARM_UP):
             step()
         started.append(exponent)
         _report(session.run(counts), report, exponent)
@@ -102,7 +98,7 @@ def _build(
     def end(exponent: float) -> None:
         """Reports what the disk has done until now, and ends what reads ahead."""
         _report(session.run(counts), report, exponent)
-        session.run(iterator.initializer, {seed: 0, power: 1 - exponent})
+        session.run(iterator.initializer, {file: _file(folder, exponent), first: 0})
 
     run: Dict[str, Callable[[], None]] = {}
     for exponent in EXPONENTS:
@@ -110,6 +106,22 @@ def _build(
         run[f"before zipf {exponent}"] = functools.partial(prepare, exponent)
         run[f"after zipf {exponent}"] = functools.partial(end, exponent)
     return run
+
+
+def _file(folder: str, exponent: float) -> str:
+    return f"{folder}/ranks {exponent}"
+
+
+def write_ranks(folder: str, rows: int, rounds: int) -> None:
+    """Writes the ranks of all steps, by inversion as in bench_tiers.zipf_keys, one file each."""
+    steps = FIRST_WARM_UP + (rounds + 1) * (WARM_UP + STEPS)
+    for exponent in EXPONENTS:
+        rng, power = np.random.default_rng(1), 1 - exponent
+        with open(_file(folder, exponent), "wb") as file:
+            for _ in range(steps):
+                uniform = rng.random(BATCH * FIELDS)
+                drawn = (1 + uniform * ((rows + 1.0) ** power - 1)) ** (1 / power)
+                file.write(np.minimum(drawn.astype(np.int64) - 1, rows - 1).tobytes())
 
 
 def _report(counts: Any, report: str, exponent: float) -> None:
@@ -136,6 +148,7 @@ def measure(rows: int, share: float, width: float, rounds: int, folder: str) -> 
     """Returns the raw result of one net."""
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         reports = {name: pathlib.Path(scratch) / f"{name}.jsonl" for name in SYSTEMS}
+        write_ranks(scratch, rows, rounds)
         whats = [f"zipf {exponent}" for exponent in EXPONENTS]
         seconds = rounds_lib.alternate(
             {
