@@ -225,9 +225,8 @@ def goals() -> str:
         for machine in ("", "_amd")
     ]
     checkpoints = [result("bench_checkpoint_intel"), result("bench_checkpoint")]
-    generations, small = result("bench_models_generations"), result("core_small_batches")
-    found = speed_figures.goals(tables, _models(), generations, small, checkpoints)
-    return table(*found)
+    others = map(result, ("profile_models", "core_small_batches"))
+    return table(*speed_figures.goals(tables, _models(), *others, checkpoints))
 
 
 def models_profile() -> str:
