@@ -225,8 +225,8 @@ def goals() -> str:
         for machine in ("", "_amd")
     ]
     checkpoints = [result("bench_checkpoint_intel"), result("bench_checkpoint")]
-    others = map(result, ("profile_models", "core_small_batches"))
-    return table(*speed_figures.goals(tables, _models(), *others, checkpoints))
+    profile, small = result("profile_models"), result("core_small_batches")
+    return table(*speed_figures.goals(tables, _models(), profile, small, checkpoints))
 
 
 def models_profile() -> str:
