@@ -33,7 +33,7 @@ from benchmarks import rounds as rounds_lib
 from benchmarks.bench_models import layers
 from benchmarks.bench_table import BATCH, DIM, FIELDS, LEARNING_RATE, fill_op
 from benchmarks.bench_tiers import EXPONENTS
-from benchmarks.tier_systems import PART, scattered
+from benchmarks.tier_systems import PART, scattered, zipf_ranks
 
 STEPS = 20  # Of a round.
 WARM_UP = 15  # Steps before each round; ten batches wait for a step.
@@ -113,15 +113,13 @@ def _file(folder: str, exponent: float) -> str:
 
 
 def write_ranks(folder: str, rows: int, rounds: int) -> None:
-    """Writes the ranks of all steps, by inversion as in bench_tiers.zipf_keys, one file each."""
+    """Writes the ranks of all steps, a file for each distribution."""
     steps = FIRST_WARM_UP + (rounds + 1) * (WARM_UP + STEPS)
     for exponent in EXPONENTS:
-        rng, power = np.random.default_rng(1), 1 - exponent
+        random = np.random.default_rng(1)
         with open(_file(folder, exponent), "wb") as file:
             for _ in range(steps):
-                uniform = rng.random(BATCH * FIELDS)
-                drawn = (1 + uniform * ((rows + 1.0) ** power - 1)) ** (1 / power)
-                file.write(np.minimum(drawn.astype(np.int64) - 1, rows - 1).tobytes())
+                file.write(zipf_ranks(rows, exponent, random).tobytes())
 
 
 def _report(counts: Any, report: str, exponent: float) -> None:

@@ -32,12 +32,17 @@ def scattered(ranks: np.ndarray) -> np.ndarray:
     return (ranks.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
 
 
-def zipf_keys(rows: int, exponent: float, random: np.random.Generator) -> np.ndarray:
-    """Keys of one step, int64 [BATCH * FIELDS], by inversion of the continuous distribution."""
+def zipf_ranks(rows: int, exponent: float, random: np.random.Generator) -> np.ndarray:
+    """Ranks of one step, int64 [BATCH * FIELDS], by inversion of the continuous distribution."""
     power = 1 - exponent
     low, high = 1.0, (rows + 1.0) ** power
     ranks = (low + random.random(BATCH * FIELDS) * (high - low)) ** (1 / power) - 1
-    return scattered(np.minimum(ranks, rows - 1))
+    return np.minimum(ranks, rows - 1).astype(np.int64)
+
+
+def zipf_keys(rows: int, exponent: float, random: np.random.Generator) -> np.ndarray:
+    """Keys of one step, int64 [BATCH * FIELDS]."""
+    return scattered(zipf_ranks(rows, exponent, random))
 
 
 def zipf_draws(rows: int, exponents: Sequence[float]) -> Dict[str, Callable[[], np.ndarray]]:

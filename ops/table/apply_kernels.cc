@@ -334,13 +334,12 @@ class TablesReservePackedOp : public TablesReserveOp {
     const TrainingStep& step = *reservation.step;
     for (size_t i = 0; i < reservation.tables.size(); ++i) {
       TableResource& table = *reservation.tables[i].resource;
-      // Rows on disk have moved since the step looked for them.
-      if (table.table().tier() != nullptr) continue;
       const PackedKeys::Section& section =
           reservation.sections[static_cast<size_t>(sections_.used[i])];
       if (section.size() < uint64_t{StepKeys::kLeast}) continue;
-      step_keys->KeepReserved(&table, packed, section.keys,
-                              step.Rows(i, section.n_read));
+      auto rows = step.Rows(i, section.n_read);
+      if (rows == nullptr) continue;
+      step_keys->KeepReserved(&table, packed, section.keys, std::move(rows));
     }
   }
 

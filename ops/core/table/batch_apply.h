@@ -204,9 +204,8 @@ class BatchApply final : public KeyHolder {
   std::array<uint32_t, kShards> row_quota_{};  // What is left.
   // By shard.
   std::array<ShardNeeds, kShards> needs_;
-  // Shard::moves, Shard::row_moves and SharedMutex::writes in Classify.
+  // Shard::moves and SharedMutex::writes in Classify.
   std::array<uint32_t, kShards> moves_;
-  std::array<uint32_t, kShards> row_moves_;
   std::array<uint32_t, kShards> writes_;
   // Quotas of entries and of keys of the sketch.
   std::array<uint32_t, kShards> entry_quota_;

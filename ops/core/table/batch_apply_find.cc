@@ -97,7 +97,6 @@ void BatchApply::SortOut(int g) {
   ForEachShard(shards_of_[g], [this](int s) {
     needs_[s] = ShardNeeds();
     moves_[s] = shards_[s].moves();
-    row_moves_[s] = shards_[s].row_moves();
     writes_[s] = shards_[s].mutex().writes();
   });
   if (n > 0) DecideAdmission(g, without_row, n);

@@ -375,7 +375,6 @@ int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
     entry.SetPlace(rows[i].place);
     shard.FreeRow(row);
   }
-  shard.NoteSpill();
   shard.LeaveInPlace();
   spilled_[number] += static_cast<int64_t>(appended);
   spills_.fetch_add(static_cast<int64_t>(appended), std::memory_order_relaxed);

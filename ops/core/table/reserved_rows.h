@@ -27,30 +27,28 @@ class ReservedRows {
   const uint32_t* rows() const { return rows_.data(); }
   size_t size() const { return rows_.size(); }
 
-  // Whether rows() still holds: no entry of the shards has moved since, and no
-  // row has gone to the disk. The shards of the keys are locked, shared at
-  // least.
+  // Whether rows() still holds: no entry of the shards has moved since. The
+  // shards of the keys are locked, shared at least.
   bool IsCurrent(const ShardSet& shards) const {
     bool is_current = true;
     for (uint64_t mask = shards_; mask != 0; mask &= mask - 1) {
       const int s = __builtin_ctzll(mask);
-      is_current &= shards[s].row_moves() == row_moves_[s];
+      is_current &= shards[s].moves() == moves_[s];
     }
     return is_current;
   }
 
-  // For BatchApply, which fills it. The time of a shard: Shard::row_moves
-  // then.
+  // For BatchApply, which fills it. The time of a shard: Shard::moves then.
   void Set(size_t i, uint32_t row) { rows_[i] = row; }
-  void SetTime(int shard, uint32_t row_moves) {
+  void SetTime(int shard, uint32_t moves) {
     shards_ |= uint64_t{1} << shard;
-    row_moves_[shard] = row_moves;
+    moves_[shard] = moves;
   }
 
  private:
   std::vector<uint32_t> rows_;
   uint64_t shards_ = 0;
-  std::array<uint32_t, kShards> row_moves_;
+  std::array<uint32_t, kShards> moves_;
 };
 
 }  // namespace rec_estimator

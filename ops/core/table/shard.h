@@ -70,19 +70,14 @@ class Shard {
 
   // Grows whenever mutex() is taken exclusively, except by those who say that
   // they left entries in place. While it stays the same, an entry is where it
-  // was found. If it owned a row in memory and its key was held, it has the
-  // same row. New keys may have been inserted, and rows, counts and versions
-  // have other contents.
+  // was found. If it owned a row in memory, it has the same row, unless its key
+  // was not held and the row went to the disk (disk_tier.h). New keys may have
+  // been inserted, and rows, counts and versions have other contents.
   uint32_t moves() const { return mutex_.writes() - writes_in_place_; }
-  // Grows with moves() and whenever rows go to the disk. While it stays the
-  // same, entries have the same rows in memory, whether or not they are held.
-  uint32_t row_moves() const { return moves() + spills_; }
   // Whoever took mutex() exclusively has moved and erased no entry, and has
-  // taken no row away, or has called NoteSpill. Called at most once before it
-  // is released.
+  // taken no row away but to the disk. Called at most once before it is
+  // released.
   void LeaveInPlace() { ++writes_in_place_; }
-  // Rows whose keys are not held have gone to the disk.
-  void NoteSpill() { ++spills_; }
 
   // ----- Counters; no lock.
 
@@ -245,7 +240,6 @@ class Shard {
   alignas(kCacheLine) mutable SharedMutex mutex_;
   alignas(kCacheLine) HashIndex index_;
   uint32_t writes_in_place_ = 0;
-  uint32_t spills_ = 0;  // How often rows went to the disk.
 
   // Another line. Written under the lock; the atomics are also read without it.
   alignas(kCacheLine) std::atomic<int64_t> keys_{0};

@@ -159,6 +159,7 @@ int64_t TrainingStep::RowsAfter(size_t i) const {
 
 std::shared_ptr<const ReservedRows> TrainingStep::Rows(size_t i,
                                                        size_t more) const {
+  if (tiers_[i] != nullptr) return nullptr;
   const BatchApply& apply = *applies_[i];
   auto rows = std::make_shared<ReservedRows>(apply.occurrences() + more);
   if (apply.occurrences() > 0) apply.ListRows(rows.get());

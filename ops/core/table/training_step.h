@@ -82,7 +82,8 @@ class TrainingStep {
   int64_t RowsAfter(size_t i) const;
   // At the same time: the rows that table i has for the keys of its batch, then
   // for its counted keys, then for `more` keys, none of which it has looked up.
-  // The batch has no `found`. Throws std::bad_alloc.
+  // The batch has no `found`. nullptr: the table keeps rows on disk, and may
+  // spill these once the step has ended. Throws std::bad_alloc.
   std::shared_ptr<const ReservedRows> Rows(size_t i, size_t more) const;
 
   // Called at most once, after a Reserve that succeeded. gradients: one for
