@@ -192,8 +192,8 @@ TEST(AReservationDoesNotTellRowsThatMayGoToTheDisk) {
   OpenTier(&table, folder, 8 * kShards);
   const Keys keys = {1, 2, 3};
   const std::vector<float> grads(keys.size() * 4, 1.0f);
-  const EmbeddingTable::Batch batch = {keys.data(), grads.data(), keys.size(),
-                                       nullptr,     0,            2};
+  const EmbeddingTable::Batch batch = {
+      keys.data(), grads.data(), keys.size(), nullptr, 0, 2};
   TrainingStep step({&table, &memory}, {batch, batch});
   EXPECT_TRUE(step.Reserve(SerialFor).ok());
   EXPECT_TRUE(step.Rows(0, 0) == nullptr);
