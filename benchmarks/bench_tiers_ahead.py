@@ -5,7 +5,8 @@
 
 The table and the keys of bench_tiers.py, but the keys come from a dataset, which reads them from a
 file and prefetches, and the vectors go through a net: reads can only be hidden behind something.
-Nets: the deep layers of wide & deep, and layers of a quarter, of half and of twice their widths.
+Nets: the deep layers of wide & deep, and layers of an eighth, a quarter, half and twice their
+widths.
 
 * memory: all rows in memory, the graph is modified.
 * step: rows on disk, the graph is not modified: the step reads the rows.
@@ -40,7 +41,13 @@ WARM_UP = 15  # Steps before each round; ten batches wait for a step.
 FIRST_WARM_UP = 60
 SCATTER = np.uint64(0x9E3779B97F4A7C15).astype(np.int64)
 DEEP = (1024, 512, 256)
-NETS = {"a quarter as wide": 0.25, "half as wide": 0.5, "wide & deep": 1.0, "twice as wide": 2.0}
+NETS = {
+    "an eighth as wide": 0.125,
+    "a quarter as wide": 0.25,
+    "half as wide": 0.5,
+    "wide & deep": 1.0,
+    "twice as wide": 2.0,
+}
 SYSTEMS = ("memory", "step", "ahead")
 
 
