@@ -24,8 +24,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
+import os
 import statistics
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -296,6 +298,21 @@ def report(model: str, batch: int, seconds: rounds_lib.Seconds) -> Dict[str, Any
     return found
 
 
+def _others(
+    path: Optional[str], batches: Sequence[int], models: Sequence[str]
+) -> List[Dict[str, Any]]:
+    """What a raw result has of other models and batch sizes than these."""
+    if not path or not os.path.exists(path):
+        return []
+    with open(path) as file:
+        found: List[Dict[str, Any]] = json.load(file)["results"]
+    return [one for one in found if one["batch"] not in batches or one["model"] not in models]
+
+
+def _order(result: Dict[str, Any]) -> Tuple[int, int]:
+    return result["batch"], list(NETS).index(result["model"])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--batches", type=int, nargs="+", default=[512, 2048, 8192])
@@ -311,13 +328,13 @@ def main() -> None:
         help="how often all processes start anew and run all rounds: the net of one engine takes "
         "some per cent more or less time in each process",
     )
-    parser.add_argument("--output", help="file for the raw result, JSON")
+    parser.add_argument("--output", help="file for the raw result, JSON; keeps what it has of others")
     args = parser.parse_args()
     engines = list(args.engines)
     if "tfra" in engines and not importlib.util.find_spec("tensorflow_recommenders_addons"):
         print("tensorflow_recommenders_addons is not installed: not measured")
         engines.remove("tfra")
-    results = []
+    results = _others(args.output, args.batches, args.models)
     for batch in args.batches:
         for model in args.models:
             systems = {engine: (build, (model, engine, batch, args.rows)) for engine in engines}
@@ -327,17 +344,16 @@ def main() -> None:
                     systems, ("train",), args.rounds, args.steps, with_cpu=True
                 )
                 rounds_lib.extend(seconds, measured)
-            results.append(report(model, batch, seconds))
+            counts = {"generations": args.generations, "rounds": args.rounds}
+            results.append({**report(model, batch, seconds), **counts})
             # After each, because the next one may need more memory than there is.
             rounds_lib.write(
                 args.output,
                 {
                     **rounds_lib.provenance(),
                     "rows": args.rows,
-                    "generations": args.generations,
-                    "rounds": args.rounds,
                     "steps_per_round": args.steps,
-                    "results": results,
+                    "results": sorted(results, key=_order),
                 },
             )
 

@@ -73,7 +73,9 @@ def alternate(
         process.start()
         processes.append(process)
         theirs.close()
-        print(f"{system}: {pipes[system].recv()}", flush=True)
+    # All build at the same time: one that is first alone may get other pages than those after it.
+    for system, pipe in pipes.items():
+        print(f"{system}: {pipe.recv()}", flush=True)
     names = list(systems)
     seconds: Seconds = {
         name: {system: [] for system in names}
