@@ -2,11 +2,11 @@
 """Measures what graph modification gains for a table whose rows are mostly on disk.
 
     python -m benchmarks.bench_tiers_ahead --folder /ssd [--rows 20000000] [--output FILE]
+    python -m benchmarks.bench_tiers_ahead --nets "wide & deep"      some of the nets only
 
 The table and the keys of bench_tiers.py, but the keys come from a dataset, which reads them from a
 file and prefetches, and the vectors go through a net: reads can only be hidden behind something.
-Nets: the deep layers of wide & deep, and layers of an eighth, a quarter, half and twice their
-widths.
+Nets: the deep layers of wide & deep, and layers of an eighth to twice their widths.
 
 * memory: all rows in memory, the graph is modified.
 * step: rows on disk, the graph is not modified: the step reads the rows.
@@ -45,6 +45,7 @@ NETS = {
     "an eighth as wide": 0.125,
     "a quarter as wide": 0.25,
     "half as wide": 0.5,
+    "five eighths as wide": 0.625,
     "wide & deep": 1.0,
     "twice as wide": 2.0,
 }
@@ -196,12 +197,15 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.1, help="of the rows in memory")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--folder", default=".", help="on the disk to be measured")
-    parser.add_argument("--output", help="file for the raw result, JSON")
+    parser.add_argument("--nets", nargs="+", default=list(NETS), choices=list(NETS))
+    parser.add_argument("--output", help="raw result, JSON; other nets in it stay")
     args = parser.parse_args()
     print(f"{args.rows:,} rows, {args.share:.0%} in memory")
-    nets = {}
-    for net, width in NETS.items():
-        nets[net] = measure(args.rows, args.share, width, args.rounds, args.folder)
+    nets: Dict[str, Any] = {}
+    if args.output and pathlib.Path(args.output).exists():
+        nets.update(json.loads(pathlib.Path(args.output).read_text())["nets"])
+    for net in args.nets:
+        nets[net] = measure(args.rows, args.share, NETS[net], args.rounds, args.folder)
         for what, figures in nets[net]["summary"].items():
             print(f"{net}, {what}")
             for name, figure in figures.items():
@@ -213,7 +217,7 @@ def main() -> None:
         "dim": DIM,
         "batch": [BATCH, FIELDS],
         "steps_per_round": STEPS,
-        "nets": nets,
+        "nets": {net: nets[net] for net in NETS if net in nets},
     }
     rounds_lib.write(args.output, {**rounds_lib.provenance(), **found})
 

@@ -196,11 +196,6 @@ def models() -> str:
     return table(*speed_figures.models_cpu(_models()))
 
 
-def models_generations() -> str:
-    """docs/core_measurements.md: steps of whole models in several generations of processes."""
-    return table(*speed_figures.models_generations(result("bench_models_generations")))
-
-
 def model_speed() -> str:
     """README.md: what tables add to a step of a whole model, relative to what others add."""
     return table(*speed_figures.models(_models()))
@@ -225,8 +220,8 @@ def goals() -> str:
         for machine in ("", "_amd")
     ]
     checkpoints = [result("bench_checkpoint_intel"), result("bench_checkpoint")]
-    profile, small = result("profile_models"), result("core_small_batches")
-    return table(*speed_figures.goals(tables, _models(), profile, small, checkpoints))
+    small = result("core_small_batches")
+    return table(*speed_figures.goals(tables, _models(), small, checkpoints))
 
 
 def models_profile() -> str:
@@ -535,7 +530,6 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "step-lists": step_lists,
     "group-lookups": group_lookups,
     "models": models,
-    "models-generations": models_generations,
     "goals": goals,
     "models-profile": models_profile,
     "memory": memory,

@@ -5,7 +5,7 @@ Each function takes raw results and returns the header and the rows of a table.
 """
 
 import statistics
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 from benchmarks import bench_models
 
@@ -49,7 +49,7 @@ def models(results: Sequence[Dict[str, Any]]) -> Table:
     """What tables add to a step of a model, relative to what others add, of bench_models.py.
 
     Args:
-      results: One for each release. They have the same models and batches.
+      results: One for each release. The first has all models and batches.
     """
     columns = [
         (found, other)
@@ -58,8 +58,10 @@ def models(results: Sequence[Dict[str, Any]]) -> Table:
     ]
 
     def share(found: Dict[str, Any], case: Tuple[str, int], other: str) -> str:
-        [one] = [each for each in found["results"] if (each["model"], each["batch"]) == case]
-        return f"{one['above_floor']['single'][other]:.2f}"
+        for one in found["results"]:
+            if (one["model"], one["batch"]) == case:
+                return f"{one['above_floor']['single'][other]:.2f}"
+        return "\u2013"
 
     rows = [
         [
@@ -97,29 +99,6 @@ def models_cpu(results: Sequence[Dict[str, Any]]) -> Table:
             )
     header = ["CPU time a step", "floor", "stock", "TFRA", *OURS.values()]
     return [*header, *(f"above the floor, {name} / stock" for name in OURS.values())], rows
-
-
-def models_generations(found: Dict[str, Any]) -> Table:
-    """Steps of whole models in several generations of processes, of bench_models.py."""
-    rows = []
-    for one in found["results"]:
-        for key, words in (("", "time"), ("cpu_", "CPU time")):
-            seconds = one[f"{key}seconds_per_step"]
-            shares = bench_models.above_floor(seconds, "single", "stock")
-            low, middle, high = (f"{share:.2f}" for share in shares)
-            rows.append(
-                [
-                    f"{MODELS[one['model']]}, {words}",
-                    *(
-                        f"{statistics.median(seconds[engine]) * 1e3:.1f} ms"
-                        for engine in ("floor", "stock", "single")
-                    ),
-                    middle,
-                    f"{low} to {high}",
-                ]
-            )
-    share = "above the floor, single lookups / stock"
-    return ["a step", "floor", "stock", OURS["single"], share, "half of the rounds"], rows
 
 
 def models_profile(found: Dict[str, Any]) -> Table:
@@ -263,7 +242,6 @@ def small_batches(result: Dict[str, Any]) -> Table:
 def goals(
     tables_found: Sequence[Sequence[Dict[str, Any]]],
     models_found: Sequence[Dict[str, Any]],
-    profile: Dict[str, Any],
     small: Dict[str, Any],
     checkpoints: Sequence[Dict[str, Any]],
 ) -> Table:
@@ -272,7 +250,6 @@ def goals(
     Args:
       tables_found: Of bench_table.py, for each machine by distribution of ids.
       models_found: Of bench_models.py, one for each release.
-      profile: Of profile_models.py on the first release.
       small: Of bench_paired.cc.
       checkpoints: Of bench_checkpoint.py, one for each machine.
     """
@@ -280,7 +257,7 @@ def goals(
     rows = [
         *_table_goals("train", "train step", {"dense": 2, "tfra": 4}, tables_found),
         *_table_goals("lookup", "lookup", {"dense": 1.3, "tfra": 3.5}, tables_found),
-        *_model_goals("stock", 0.5, 0.65, models_found[1:], profile),
+        *_model_goals("stock", 0.5, 0.65, models_found),
         *_model_goals("tfra", 0.25, 0.35, models_found),
         _apply_goal("256 to 4,096", 0.55, small),
         _apply_goal("106,496", 0.8, small),
@@ -321,7 +298,6 @@ def _model_goals(
     mean: float,
     most: float,
     results: Sequence[Dict[str, Any]],
-    profile: Optional[Dict[str, Any]] = None,
 ) -> Iterator[List[str]]:
     shares = {
         f"{_maker(found)}, {minor(found)}": [
@@ -330,11 +306,6 @@ def _model_goals(
         for found in results
         if other in found["results"][0]["above_floor"]["single"]
     }
-    if profile is not None:
-        shares[f"{_maker(profile)}, {minor(profile)}, CPU by profile"] = [
-            _beyond_floor(by_engine, "single") / _beyond_floor(by_engine, other)
-            for by_engine in profile["models"].values()
-        ]
     name = f"models, 2,048 samples, time above the floor / {OTHERS[other]}"
     means = {where: statistics.geometric_mean(values) for where, values in shares.items()}
     yield _goal(f"{name}: geometric mean", AT_MOST, mean, means)
