@@ -377,7 +377,6 @@ def main() -> None:
                 {
                     **rounds_lib.provenance(),
                     "rows": args.rows,
-                    "rounds": args.rounds,
                     "steps_per_round": args.steps,
                     "results": sorted(results, key=_order),
                 },

@@ -211,7 +211,6 @@ def main() -> None:
             for name, figure in figures.items():
                 print(f"  {name:20}{figure:>14,.6g}")
     found = {
-        "rounds": args.rounds,
         "rows": args.rows,
         "share": args.share,
         "dim": DIM,
