@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures a group lookup against the single lookups it replaces.
 
-    python -m benchmarks.bench_group_lookup [--tables 2 26 200] [--keys 1 100 10000 100000]
+    python -m benchmarks.bench_group_lookup [--tables 2 26 200] [--keys 1 100 1000 10000 100000]
         [--rounds 15] [--output FILE.json]
 
 Each table has its own keys, of which the small ones are frequent. Both run in one process, in turn;
@@ -94,7 +94,7 @@ def measure(tables: int, keys: int, rounds: int) -> Dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--tables", type=int, nargs="+", default=[2, 26, 200])
-    parser.add_argument("--keys", type=int, nargs="+", default=[1, 100, 10_000, 100_000])
+    parser.add_argument("--keys", type=int, nargs="+", default=[1, 100, 1000, 10_000, 100_000])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
