@@ -17,7 +17,7 @@ batches; they differ in the tables:
 
 The engines of a model are graphs of one process and take turns. In processes of their own, the net
 of one engine took up to 8 % longer than that of another in all rounds, which is as much as tables
-take: it depends on the pages that a process gets.
+take.
 
 The figure is the time above the floor, relative to stock's and TFRA's: (engine - floor) / (other -
 floor), median over the rounds. The same is printed and stored of CPU time, which other work on the
@@ -28,12 +28,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import multiprocessing
 import os
 import statistics
-import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
@@ -244,8 +242,8 @@ def _train_op(model: str, engine: str, batch: Dict[str, tf.Tensor], limit: int) 
     return tf.group(train, tf.raw_ops.Assert(condition=loss > -1, data=taken))
 
 
-def build(model: str, engine: str, batch: int, limit: int) -> Dict[str, Callable[[], Any]]:
-    """Builds an engine in the default graph, and returns its step under "train"."""
+def build(model: str, engine: str, batch: int, limit: int) -> Callable[[], Any]:
+    """Builds an engine in the default graph and returns its step."""
     import tensorflow.compat.v1 as tf
 
     data = tf.data.Dataset.from_tensor_slices(_batches(batch, limit)).repeat().prefetch(2)
@@ -266,7 +264,7 @@ def build(model: str, engine: str, batch: int, limit: int) -> Dict[str, Callable
     step = session.make_callable(train)
     for _ in range(NUM_BATCHES):
         step()
-    return {"train": step}
+    return step
 
 
 def measure(
@@ -281,20 +279,9 @@ def measure(
     run = {}
     for engine in engines:
         with tf.Graph().as_default():
-            run[engine] = build(model, engine, batch, limit)["train"]
+            run[engine] = build(model, engine, batch, limit)
         print(f"{engine}: ready", flush=True)
-    wall: Dict[str, List[float]] = {engine: [] for engine in engines}
-    cpu: Dict[str, List[float]] = {engine: [] for engine in engines}
-    for number in range(rounds):
-        for i in range(len(engines)):
-            engine = engines[(i + number) % len(engines)]
-            for _ in range(WARM_UP):
-                run[engine]()
-            start, cpu_start = time.perf_counter(), time.process_time()
-            for _ in range(steps):
-                run[engine]()
-            wall[engine].append((time.perf_counter() - start) / steps)
-            cpu[engine].append((time.process_time() - cpu_start) / steps)
+    wall, cpu = rounds_lib.take_turns(run, rounds, steps, WARM_UP)
     return {"train": wall, "train, CPU": cpu}
 
 
@@ -334,21 +321,6 @@ def report(model: str, batch: int, seconds: rounds_lib.Seconds) -> Dict[str, Any
     return found
 
 
-def _others(
-    path: Optional[str], batches: Sequence[int], models: Sequence[str]
-) -> List[Dict[str, Any]]:
-    """What a raw result has of other models and batch sizes than these."""
-    if not path or not os.path.exists(path):
-        return []
-    with open(path) as file:
-        found: List[Dict[str, Any]] = json.load(file)["results"]
-    return [one for one in found if one["batch"] not in batches or one["model"] not in models]
-
-
-def _order(result: Dict[str, Any]) -> Tuple[int, int]:
-    return result["batch"], list(NETS).index(result["model"])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--batches", type=int, nargs="+", default=[512, 2048, 8192])
@@ -357,13 +329,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="the most rows of a table")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=20, help="steps a round and engine")
-    parser.add_argument("--output", help="raw result, JSON; other cases in it stay")
+    parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     engines = list(args.engines)
     if "tfra" in engines and not importlib.util.find_spec("tensorflow_recommenders_addons"):
         print("tensorflow_recommenders_addons is not installed: not measured")
         engines.remove("tfra")
-    results = _others(args.output, args.batches, args.models)
+    results = []
     for batch in args.batches:
         for model in args.models:
             case = (model, engines, batch, args.rows, args.rounds, args.steps)
@@ -377,8 +349,9 @@ def main() -> None:
                 {
                     **rounds_lib.provenance(),
                     "rows": args.rows,
+                    "rounds": args.rounds,
                     "steps_per_round": args.steps,
-                    "results": sorted(results, key=_order),
+                    "results": results,
                 },
             )
 

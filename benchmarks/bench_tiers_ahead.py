@@ -26,7 +26,7 @@ import json
 import pathlib
 import statistics
 import tempfile
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 import numpy as np
 
@@ -191,6 +191,21 @@ def summary(
     return {name: float(f"{figure:.4g}") for name, figure in figures.items()}
 
 
+def _other_nets(path: Optional[str], settings: Dict[str, Any]) -> Dict[str, Any]:
+    """What a raw result has of the same machine and table, by net."""
+    if not path or not pathlib.Path(path).exists():
+        return {}
+    found = json.loads(pathlib.Path(path).read_text())
+    for name in ("date", "cpu", "tensorflow", "rows", "share"):
+        if found[name] != settings[name]:
+            raise ValueError(
+                f"{path} must have {name} {settings[name]}, got {found[name]}; remove it, "
+                "or give another --output"
+            )
+    nets: Dict[str, Any] = found["nets"]
+    return nets
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=20_000_000)
@@ -201,24 +216,23 @@ def main() -> None:
     parser.add_argument("--output", help="raw result, JSON; other nets in it stay")
     args = parser.parse_args()
     print(f"{args.rows:,} rows, {args.share:.0%} in memory")
-    nets: Dict[str, Any] = {}
-    if args.output and pathlib.Path(args.output).exists():
-        nets.update(json.loads(pathlib.Path(args.output).read_text())["nets"])
+    found = {
+        **rounds_lib.provenance(),
+        "rows": args.rows,
+        "share": args.share,
+        "dim": DIM,
+        "batch": [BATCH, FIELDS],
+        "steps_per_round": STEPS,
+    }
+    nets = _other_nets(args.output, found)
     for net in args.nets:
         nets[net] = measure(args.rows, args.share, NETS[net], args.rounds, args.folder)
         for what, figures in nets[net]["summary"].items():
             print(f"{net}, {what}")
             for name, figure in figures.items():
                 print(f"  {name:20}{figure:>14,.6g}")
-    found = {
-        "rows": args.rows,
-        "share": args.share,
-        "dim": DIM,
-        "batch": [BATCH, FIELDS],
-        "steps_per_round": STEPS,
-        "nets": {net: nets[net] for net in NETS if net in nets},
-    }
-    rounds_lib.write(args.output, {**rounds_lib.provenance(), **found})
+    by_width = {net: nets[net] for net in NETS if net in nets}
+    rounds_lib.write(args.output, {**found, "nets": by_width})
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def _serve(model: str, engine: str, batch: int, limit: int, pipe: Any) -> None:
 
     tf.disable_eager_execution()
     tf.logging.set_verbosity(tf.logging.ERROR)
-    step = bench_models.build(model, engine, batch, limit)["train"]
+    step = bench_models.build(model, engine, batch, limit)
     pipe.send("ready")
     while pipe.recv():
         end, cpu, steps = time.time() + SECONDS + 1, time.process_time(), 0

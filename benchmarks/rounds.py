@@ -2,7 +2,8 @@
 """Measures systems in alternating rounds and compares them by ratios within a round.
 
 The speed of a machine drifts, so absolute times of different runs cannot be compared. Each system
-runs in its own process. Each round runs every system once. The figure is the median over rounds of
+runs in its own process (alternate), or all run in one (take_turns). Each round runs every system
+once. The figure is the median over rounds of
 the ratio of times within a round.
 """
 
@@ -16,10 +17,25 @@ import pathlib
 import statistics
 import subprocess
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 # {what: {system: seconds per call, one per round}}
 Seconds = Dict[str, Dict[str, List[float]]]
+
+
+def _timed(call: Callable[[], Any], calls: int) -> Tuple[float, float]:
+    """Seconds a call, and CPU seconds, of all threads of the process."""
+    start, cpu = time.perf_counter(), time.process_time()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - start) / calls, (time.process_time() - cpu) / calls
+
+
+def _turns(systems: Sequence[str], rounds: int) -> Iterator[str]:
+    """Every system once a round, each round beginning with another."""
+    for number in range(rounds):
+        for i in range(len(systems)):
+            yield systems[(i + number) % len(systems)]
 
 
 def _serve(build: Callable[..., Any], arguments: Tuple[Any, ...], pipe: Any) -> None:
@@ -36,10 +52,7 @@ def _serve(build: Callable[..., Any], arguments: Tuple[Any, ...], pipe: Any) -> 
         if what == "stop":
             return
         run.get(f"before {what}", lambda: None)()
-        start, cpu = time.perf_counter(), time.process_time()
-        for _ in range(steps):
-            run[what]()
-        measured = (time.perf_counter() - start) / steps, (time.process_time() - cpu) / steps
+        measured = _timed(run[what], steps)
         run.get(f"after {what}", lambda: None)()
         pipe.send(measured)
 
@@ -89,14 +102,12 @@ def alternate(
         for name in ([what, f"{what}, CPU"] if with_cpu else [what])
     }
     for what in whats:
-        for number in range(rounds):
-            for i in range(len(names)):
-                system = names[(i + number) % len(names)]
-                pipes[system].send((what, steps))
-                elapsed, cpu = pipes[system].recv()
-                seconds[what][system].append(elapsed)
-                if with_cpu:
-                    seconds[f"{what}, CPU"][system].append(cpu)
+        for system in _turns(names, rounds):
+            pipes[system].send((what, steps))
+            elapsed, cpu = pipes[system].recv()
+            seconds[what][system].append(elapsed)
+            if with_cpu:
+                seconds[f"{what}, CPU"][system].append(cpu)
     for pipe in pipes.values():
         pipe.send(("stop", 0))
     for process in processes:
@@ -104,11 +115,29 @@ def alternate(
     return seconds
 
 
-def extend(seconds: Seconds, more: Seconds) -> None:
-    """Appends the rounds of `more`, which has the same systems."""
-    for what, systems in more.items():
-        for system, rounds in systems.items():
-            seconds.setdefault(what, {}).setdefault(system, []).extend(rounds)
+def take_turns(
+    systems: Dict[str, Callable[[], Any]], rounds: int, steps: int, warm_up: int
+) -> Tuple[Dict[str, List[float]], Dict[str, List[float]]]:
+    """Times systems of this process in alternating rounds.
+
+    Args:
+      systems: By name, a step.
+      rounds: Number of rounds.
+      steps: Steps per round and system.
+      warm_up: Steps before these, which are not timed.
+
+    Returns:
+      Seconds a step and CPU seconds a step, {system: [one per round]}.
+    """
+    wall: Dict[str, List[float]] = {system: [] for system in systems}
+    cpu: Dict[str, List[float]] = {system: [] for system in systems}
+    for system in _turns(list(systems), rounds):
+        for _ in range(warm_up):
+            systems[system]()
+        elapsed, cpu_elapsed = _timed(systems[system], steps)
+        wall[system].append(elapsed)
+        cpu[system].append(cpu_elapsed)
+    return wall, cpu
 
 
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Tuple[float, ...]:

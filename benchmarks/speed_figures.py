@@ -294,10 +294,7 @@ def _table_goals(
 
 
 def _model_goals(
-    other: str,
-    mean: float,
-    most: float,
-    results: Sequence[Dict[str, Any]],
+    other: str, mean: float, most: float, results: Sequence[Dict[str, Any]]
 ) -> Iterator[List[str]]:
     shares = {
         f"{_maker(found)}, {minor(found)}": [
