@@ -3,8 +3,7 @@
 
 The speed of a machine drifts, so absolute times of different runs cannot be compared. Each system
 runs in its own process (alternate), or all run in one (take_turns). Each round runs every system
-once. The figure is the median over rounds of
-the ratio of times within a round.
+once. The figure is the median over rounds of the ratio of times within a round.
 """
 
 import contextlib

@@ -2,7 +2,9 @@
 """What bench_tiers.py measures: a table, RocksDB and a plain file, each in a process of its own.
 
 Each build_… function is for rounds.alternate: it fills its system with rows, the least frequent
-first, and returns what can be timed. A step has BATCH * FIELDS keys, drawn anew for each.
+first, and returns what can be timed. The most frequent rows come in random order, so that they lie
+as scattered in memory as those that come back from the disk. A step has BATCH * FIELDS keys, drawn
+anew for each.
 """
 
 import json
@@ -20,6 +22,7 @@ from benchmarks.bench_table import BATCH, DIM, FIELDS, LEARNING_RATE, fill_op
 STEPS = 10  # Of a round.
 WARM_UP = 30  # Steps of each distribution, so that its frequent rows are in memory.
 PART = 100_000  # Keys that are inserted at once.
+FREQUENT = 0.1  # The part of the rows that comes in random order.
 ROW_BYTES = 2 * DIM * 4  # The value and Adagrad's slot.
 CHUNK = 1 << 20  # Bytes that the plain file reads and writes at once.
 HUGE_PAGE = 2 << 20
@@ -56,8 +59,10 @@ def zipf_draws(rows: int, exponents: Sequence[float]) -> Dict[str, Callable[[], 
 
 
 def parts(rows: int) -> Iterator[np.ndarray]:
-    """All keys, the least frequent first: they leave memory."""
-    for part in np.array_split(np.arange(rows)[::-1], max(rows // PART, 1)):
+    """All keys, the least frequent first, which leave memory, and then the frequent ones."""
+    ranks = np.arange(rows)[::-1]
+    np.random.default_rng(4).shuffle(ranks[rows - int(rows * FREQUENT) :])
+    for part in np.array_split(ranks, max(rows // PART, 1)):
         yield scattered(part)
 
 
