@@ -4,16 +4,14 @@
     python -m benchmarks.bench_group_lookup [--tables 2 26 200] [--keys 1 100 1000 10000 100000]
         [--rounds 15] [--output FILE.json]
 
-Each table has its own keys, of which the small ones are frequent. Both run in one process, in turn;
-the figure is the median ratio of CPU times of the process, group over single.
+Each table has its own keys, of which the small ones are frequent. Both run in one process, in turn.
+The figures are the median ratios of time and of CPU time of the process, group over single.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict
 
 from benchmarks import rounds as rounds_lib
 
@@ -22,6 +20,7 @@ ROWS = 100_000
 # Keys of a round at least: a call of a few keys is too short for the clock.
 KEYS_OF_A_ROUND = 1_000_000
 MOST_CALLS = 200
+WARM_UP = 2  # Calls of a round before those that are timed.
 
 
 def _build(tables: int, keys: int) -> Dict[str, Callable[[], Any]]:
@@ -58,36 +57,27 @@ def _build(tables: int, keys: int) -> Dict[str, Callable[[], Any]]:
     return {name: session.make_callable(read) for name, read in reads.items()}
 
 
-def _cpu_seconds(run: Callable[[], Any], calls: int) -> float:
-    start = time.process_time()
-    for _ in range(calls):
-        run()
-    return (time.process_time() - start) / calls
-
-
 def measure(tables: int, keys: int, rounds: int) -> Dict[str, Any]:
     """Prints and returns the figures of one number of tables and of keys a table."""
     runs = _build(tables, keys)
     calls = min(max(1, KEYS_OF_A_ROUND // (tables * keys)), MOST_CALLS)
-    for run in runs.values():
-        run()
-    seconds: Dict[str, List[float]] = {name: [] for name in runs}
-    for number in range(rounds):
-        for name in sorted(runs, reverse=number % 2 == 1):
-            seconds[name].append(_cpu_seconds(runs[name], calls))
-    low, middle, high = rounds_lib.ratios(seconds["group"], seconds["single"])
-    milliseconds = {name: statistics.median(times) * 1e3 for name, times in seconds.items()}
+    wall, cpu = rounds_lib.take_turns(runs, rounds, calls, WARM_UP)
+    ratios = {
+        name: rounds_lib.ratios(times["group"], times["single"])
+        for name, times in (("time", wall), ("CPU time", cpu))
+    }
     print(
-        f"{tables:4} tables, {keys:7,} keys: group {milliseconds['group']:9.3f} ms, single "
-        f"{milliseconds['single']:9.3f} ms, ratio {middle:.2f} ({low:.2f} - {high:.2f})",
+        f"{tables:4} tables, {keys:7,} keys: "
+        + ", ".join(f"{name} {r[1]:.2f} ({r[0]:.2f} - {r[2]:.2f})" for name, r in ratios.items()),
         flush=True,
     )
     return {
         "tables": tables,
         "keys": keys,
         "calls_per_round": calls,
-        "cpu_seconds": seconds,
-        "group_over_single": round(middle, 3),
+        "seconds": wall,
+        "cpu_seconds": cpu,
+        "group_over_single": {name: round(r[1], 3) for name, r in ratios.items()},
     }
 
 

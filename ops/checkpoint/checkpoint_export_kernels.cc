@@ -14,7 +14,7 @@
 #include "ops/core/table/sketch.h"
 #include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
-#include "ops/table/intra_op_threads.h"
+#include "ops/table/op_threads.h"
 #include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -175,13 +175,13 @@ class TableExportOp : public OpKernel {
     const auto write_rows = [&](const Snapshot::Batch& batch, int64_t at) {
       // A cache miss for the row, then about a cycle per float: memory
       // bandwidth is the limit.
-      IntraOpThreads(context)(
-          batch.n, 200 + table.row_floats(), [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; ++i) {
-              CopyRowAndSlots(batch.rows[i], at + i, dim_, places, values_out,
-                              slot_outs);
-            }
-          });
+      OpThreads(context)(batch.n, 200 + table.row_floats(),
+                         [&](int64_t begin, int64_t end) {
+                           for (int64_t i = begin; i < end; ++i) {
+                             CopyRowAndSlots(batch.rows[i], at + i, dim_,
+                                             places, values_out, slot_outs);
+                           }
+                         });
     };
     TF_RETURN_IF_ERROR(WriteEntries(context, snapshot, /*with_row=*/true, n,
                                     {"keys", "freqs", "versions"}, write_rows));

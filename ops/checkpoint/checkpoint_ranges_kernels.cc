@@ -13,7 +13,7 @@
 #include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
-#include "ops/table/intra_op_threads.h"
+#include "ops/table/op_threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/lib/hash/crc32c.h"
 #include "tensorflow/core/platform/env.h"
@@ -102,7 +102,7 @@ class CheckpointRangesMatchOp : public OpKernel {
     std::vector<Status> statuses(n);
     bool* const out = matches->flat<bool>().data();
     const int64_t* stored = checksums.flat<int64_t>().data();
-    IntraOpThreads(context)(n, most, [&](int64_t begin, int64_t end) {
+    OpThreads(context)(n, most, [&](int64_t begin, int64_t end) {
       // The system reads ahead of each opened file, so each thread opens one.
       std::unique_ptr<RandomAccessFile> file;
       statuses[begin] =

@@ -22,7 +22,7 @@
 #include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
-#include "ops/table/intra_op_threads.h"
+#include "ops/table/op_threads.h"
 #include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -179,7 +179,7 @@ class TableRestore {
     std::atomic<int64_t> keys{0};
     // So expensive that each worker becomes a separate block of the loop.
     constexpr int64_t kCycles = int64_t{1} << 30;
-    IntraOpThreads(context_)(kWorkers, kCycles, [&](int64_t, int64_t) {
+    OpThreads(context_)(kWorkers, kCycles, [&](int64_t, int64_t) {
       RowBatch batch;
       Status status;
       do {

@@ -24,7 +24,7 @@
 #include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
-#include "ops/table/intra_op_threads.h"
+#include "ops/table/op_threads.h"
 #include "ops/table/slot_attrs.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -223,7 +223,7 @@ class TableSave {
       }
     };
     // A cache miss for the row, then about a cycle per float.
-    IntraOpThreads(context_)(n, 200 + row_floats, copy);
+    OpThreads(context_)(n, 200 + row_floats, copy);
     TF_RETURN_IF_ERROR(
         CopyKeys(n, [&](int64_t i) { return batch.entries[i].key; }, &keys));
 

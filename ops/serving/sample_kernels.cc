@@ -12,7 +12,7 @@
 #include "ops/serving/user_rows.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
-#include "ops/table/intra_op_threads.h"
+#include "ops/table/op_threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/platform/tstring.h"
@@ -277,7 +277,7 @@ class RepeatRowsOp : public OpKernel {
 
     if (shape.num_elements() == 0) return;
     const int64_t width = axis_shape.per_user * axis_shape.after;
-    const ParallelFor parallel_for = IntraOpThreads(context);
+    const ParallelFor parallel_for = OpThreads(context);
     if (values->dtype() == tensorflow::DT_STRING) {
       Repeat(user_rows, axis_shape.before, width,
              values->flat<tstring>().data(), repeated->flat<tstring>().data(),
@@ -336,7 +336,7 @@ class RepeatRowsGradOp : public OpKernel {
                    context->allocate_output("value_grads", shape, &sums));
 
     SumRows(user_rows, axis_shape, grads->flat<T>().data(),
-            sums->flat<T>().data(), IntraOpThreads(context));
+            sums->flat<T>().data(), OpThreads(context));
   }
 
  private:

@@ -8,7 +8,7 @@
 #include "ops/errors.h"
 #include "ops/serving/user_rows.h"
 #include "ops/table/guarded_kernel.h"
-#include "ops/table/intra_op_threads.h"
+#include "ops/table/op_threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
@@ -83,7 +83,7 @@ class SegmentMatMulOp : public OpKernel {
                                           &transposed));
     }
 
-    const ParallelFor parallel_for = IntraOpThreads(context);
+    const ParallelFor parallel_for = OpThreads(context);
     const T* data = matrices->flat<T>().data();
     if (transpose_) {
       TransposeByUser(user_rows.users, outer, inner, data,
@@ -125,7 +125,7 @@ class SegmentMatMulGradOp : public OpKernel {
 
     SumProductsByUser(user_rows, rows->dim_size(1), grads->dim_size(1),
                       rows->flat<T>().data(), grads->flat<T>().data(),
-                      sums->flat<T>().data(), IntraOpThreads(context));
+                      sums->flat<T>().data(), OpThreads(context));
   }
 };
 
@@ -191,7 +191,7 @@ class SegmentLayerOp : public OpKernel {
     LayerByUser(in.user_rows, in.sizes, in.entries->flat<T>().data(),
                 in.rows->flat<T>().data(), in.kernel->flat<T>().data(),
                 user_bias->flat<T>().data(), row_bias->flat<T>().data(),
-                outputs->flat<T>().data(), IntraOpThreads(context));
+                outputs->flat<T>().data(), OpThreads(context));
   }
 };
 
@@ -230,7 +230,7 @@ class SegmentLayerGradOp : public OpKernel {
                     in.rows->flat<T>().data(), in.kernel->flat<T>().data(),
                     grads->flat<T>().data(), entry_grads->flat<T>().data(),
                     row_grads->flat<T>().data(), kernel_grads->flat<T>().data(),
-                    IntraOpThreads(context));
+                    OpThreads(context));
   }
 };
 

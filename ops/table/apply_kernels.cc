@@ -22,7 +22,7 @@
 #include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
-#include "ops/table/intra_op_threads.h"
+#include "ops/table/op_threads.h"
 #include "ops/table/packed_inputs.h"
 #include "ops/table/slot_attrs.h"
 #include "ops/table/step_keys.h"
@@ -193,9 +193,8 @@ class TablesReserveOp : public OpKernel {
     }
     reservation->step =
         std::make_unique<TrainingStep>(tables, std::move(batches));
-    TF_RETURN_IF_ERROR(
-        ErrorOf(reservation->step->Reserve(IntraOpThreads(context)),
-                *reservation->step, reservation->tables));
+    TF_RETURN_IF_ERROR(ErrorOf(reservation->step->Reserve(OpThreads(context)),
+                               *reservation->step, reservation->tables));
     HandOver(context, *reservation);
     Tensor *output, *rows;
     TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({}), &output));
@@ -432,7 +431,7 @@ class TablesApplyOp : public OpKernel {
     for (const TrainedTable& table : tables) {
       TF_RETURN_IF_ERROR(table.Prepare(reservation->rule));
     }
-    return ErrorOf(step.Apply(inputs.gradients.data(), IntraOpThreads(context)),
+    return ErrorOf(step.Apply(inputs.gradients.data(), OpThreads(context)),
                    step, tables);
   }
 

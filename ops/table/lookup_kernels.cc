@@ -18,7 +18,7 @@
 #include "ops/errors.h"
 #include "ops/table/fused_lookups.h"
 #include "ops/table/guarded_kernel.h"
-#include "ops/table/intra_op_threads.h"
+#include "ops/table/op_threads.h"
 #include "ops/table/row_ids.h"
 #include "ops/table/step_keys.h"
 #include "ops/table/table_resource.h"
@@ -85,7 +85,7 @@ class TableLookupOp : public OpKernel {
 
     float* const out = values->flat<float>().data();
     const StepKeys::Ptr step_keys = StepKeys::ForLookup(context, *table, *keys);
-    const ParallelFor threads = IntraOpThreads(context);
+    const ParallelFor threads = OpThreads(context);
     if (step_keys != nullptr &&
         step_keys->Lookup(table.get(), *keys, unknown_, out, threads)) {
       return;
@@ -424,7 +424,7 @@ class TableGroupLookupOp : public OpKernel {
       lookups[i].out = out->flat<float>().data();
     }
 
-    const ParallelFor threads = IntraOpThreads(context);
+    const ParallelFor threads = OpThreads(context);
     HandOverLong(threads, &lookups);
     std::vector<int64_t> units;
     double cycles = 0;
@@ -544,7 +544,7 @@ class TableGroupLookupGradOp : public OpKernel {
       // Half a cycle per float and 10 cycles to find the row.
       cycles += static_cast<double>(units.back()) * (10 + spread.dim / 2);
     }
-    ForAllUnits(units, cycles, IntraOpThreads(context),
+    ForAllUnits(units, cycles, OpThreads(context),
                 [&](size_t i, int64_t begin, int64_t end) {
                   SpreadUnits(spreads[i], begin, end);
                 });

@@ -16,7 +16,7 @@
 #include "ops/core/table/packed_keys.h"
 #include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
-#include "ops/table/intra_op_threads.h"
+#include "ops/table/op_threads.h"
 #include "ops/table/packed_inputs.h"
 #include "ops/table/step_keys.h"
 #include "ops/table/table_resource.h"
@@ -123,7 +123,7 @@ void ForEach(OpKernelContext* context, size_t n, int64_t cycles,
   if (cycles < kSerialBelowCycles) {
     run(0, units);
   } else {
-    IntraOpThreads(context)(units, cycles / units, run);
+    OpThreads(context)(units, cycles / units, run);
   }
 }
 
@@ -167,7 +167,7 @@ class KeysPackOp : public OpKernel {
     KeyPacker packer;
     OP_REQUIRES(context,
                 packer.Pack(lists, static_cast<uint32_t>(sections_.count),
-                            IntraOpThreads(context)),
+                            OpThreads(context)),
                 ResourceExhausted(
                     "keys of node ", name(),
                     " must fit into memory, and be fewer than 2^31 for each "

@@ -12,7 +12,7 @@
 #include "ops/errors.h"
 #include "ops/table/guarded_kernel.h"
 #include "ops/table/input_checks.h"
-#include "ops/table/intra_op_threads.h"
+#include "ops/table/op_threads.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
@@ -140,7 +140,7 @@ class ShardBlocks {
     if (cycles < kSerialBelowCycles) {
       run(0, pairs());
     } else {
-      IntraOpThreads(context)(pairs(), cycles / pairs(), run);
+      OpThreads(context)(pairs(), cycles / pairs(), run);
     }
   }
 

@@ -12,8 +12,8 @@ namespace rec_estimator {
 // threads, and returns when all of it is done. What work throws, if only one
 // thing of several, is thrown to the caller then. `cycles_per_unit` is the
 // estimated cost of one unit; from it the owner of the threads decides into how
-// many parts to split the loop. Kernels pass the intra-op pool of their device,
-// tests pass std::thread.
+// many parts to split the loop. Kernels pass the threads of their op
+// (op_threads.h), tests pass std::thread.
 using ParallelFor = std::function<void(
     int64_t total, int64_t cycles_per_unit,
     const std::function<void(int64_t begin, int64_t end)>& work)>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements intra_op_threads.h by work stealing.
+// Implements op_threads.h by work stealing.
 //
 //   blocks   | caller's queue                  | 1st helper's queue  | ...
 //            | owner takes here ->  <- stolen |
@@ -15,12 +15,13 @@
 // still in the pool's queue. If the caller holds a shard's lock and blocks of
 // another op occupy the whole pool waiting for that lock, both ops deadlock.
 // Here the caller waits only for blocks that have started.
-#include "ops/table/intra_op_threads.h"
+#include "ops/table/op_threads.h"
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -29,10 +30,16 @@
 #include <vector>
 
 #include "ops/core/base/cpu_memory.h"
+#include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/lib/core/threadpool.h"
+#include "tensorflow/core/platform/cpu_info.h"
+#include "tensorflow/core/protobuf/config.pb.h"
 
 namespace rec_estimator {
 namespace {
+
+using ::tensorflow::OpKernelContext;
+using Runner = std::function<void(std::function<void()>)>;
 
 // Least cost of a block, about 10 µs: less is not worth waking a thread for.
 constexpr int64_t kMinBlockCycles = 30000;
@@ -142,14 +149,32 @@ class Loop {
   std::exception_ptr failed_;  // What the first failed block threw.
 };
 
+// The threads that run ops of the session; 0: not known.
+int64_t InterOpThreads(OpKernelContext* context) {
+  auto* const library = context->function_library();
+  const auto* config = library == nullptr ? nullptr : library->config_proto();
+  if (config == nullptr || config->session_inter_op_thread_pool_size() > 0) {
+    return 0;
+  }
+  if (config->inter_op_parallelism_threads() != 0) {
+    return config->inter_op_parallelism_threads();
+  }
+  const char* from_environment = std::getenv("TF_NUM_INTEROP_THREADS");
+  return from_environment == nullptr ? tensorflow::port::MaxParallelism()
+                                     : std::atoll(from_environment);
+}
+
 }  // namespace
 
-ParallelFor IntraOpThreads(tensorflow::OpKernelContext* context) {
+ParallelFor OpThreads(OpKernelContext* context) {
   const auto* workers = context->device()->tensorflow_cpu_worker_threads();
-  tensorflow::thread::ThreadPool* pool = workers->workers;
   const int64_t threads = workers->num_threads;
-  return [pool, threads](int64_t total, int64_t cycles_per_unit,
-                         const std::function<void(int64_t, int64_t)>& work) {
+  tensorflow::thread::ThreadPool* pool = workers->workers;
+  const Runner* const runner =
+      InterOpThreads(context) < threads ? nullptr : context->runner();
+  return [pool, runner, threads](
+             int64_t total, int64_t cycles_per_unit,
+             const std::function<void(int64_t, int64_t)>& work) {
     if (total <= 0) return;
     const int64_t units_per_block = std::max<int64_t>(
         1, kMinBlockCycles / std::max<int64_t>(1, cycles_per_unit));
@@ -164,7 +189,12 @@ ParallelFor IntraOpThreads(tensorflow::OpKernelContext* context) {
     try {
       loop = std::make_shared<Loop>(total, blocks, queues, work);
       for (int64_t i = queues - 1; i > 0; --i) {
-        pool->Schedule([loop] { loop->Help(); });
+        const auto help = [loop] { loop->Help(); };
+        if (runner != nullptr) {
+          (*runner)(help);
+        } else {
+          pool->Schedule(help);
+        }
       }
     } catch (const std::bad_alloc&) {  // Then there are fewer helpers or none.
     }
