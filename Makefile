@@ -18,7 +18,7 @@ PRE_COMMIT := pre-commit==4.3.0
 # of their own stay in one process. A process that finishes early takes tests from the other.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo demo-ps test test-slow test-v1 test-matrix test-cc test-sanitized fuzz lint format hooks bench soak soak-ps docs library wheel clean help
+.PHONY: demo demo-ps test test-long test-slow test-v1 test-matrix test-cc test-sanitized fuzz lint format hooks bench soak soak-ps docs library wheel clean help
 .DEFAULT_GOAL := help
 
 demo: library ## train a model on real ratings, evaluate, export, answer one request
@@ -28,10 +28,14 @@ demo-ps: library ## train on a cluster of five processes on this machine
 	$(BIN)/python -m model_zoo.cluster
 
 # Optimizing the tests' small graphs takes longer than running them; the other targets do it.
-test: library ## run the Python tests, all but the slow ones, in two processes
-	$(BIN)/python -m pytest -q $(PARALLEL) --no-grappler
+test: library ## run the Python tests, all but the long and the slow ones, in two processes
+	$(BIN)/python -m pytest -q $(PARALLEL) --no-grappler -m "not long and not slow"
 
-test-slow: library ## run the slow Python tests too
+# Most of these are whole programs, which begin as those of users of TensorFlow 1 do.
+test-long: library ## run the Python tests that take more than 5 seconds, after tf.disable_v2_behavior()
+	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior -m long
+
+test-slow: library ## run the Python tests that take minutes, and all others
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow or not slow"
 
 # Tests whose processes set their own behavior, and tests that run no graph.
@@ -42,8 +46,8 @@ WITHOUT_BEHAVIOR := fuzz training/test_cluster.py porting/test_scripts.py portin
   _tensorflow/test_keras.py test_soak.py test_soak_ps.py \
   training/test_kubernetes.py model_zoo/test_data.py
 
-test-v1: library ## run the Python tests, all but the slow ones, after tf.disable_v2_behavior()
-	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior $(WITHOUT_BEHAVIOR:%=--ignore tests/%)
+test-v1: library ## run the Python tests, all but the long and the slow ones, after tf.disable_v2_behavior()
+	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior -m "not long and not slow" $(WITHOUT_BEHAVIOR:%=--ignore tests/%)
 
 test-matrix: ## run the Python tests on each pair of TensorFlow and Python, or on those in PAIRS
 	$(PYTHON) _build/test_matrix.py --output benchmarks/results/test_matrix.json \

@@ -18,7 +18,7 @@ from benchmarks import rounds as rounds_lib
 DIM = 4
 ROWS = 100_000
 # Keys of a round at least: a call of a few keys is too short for the clock.
-KEYS_OF_A_ROUND = 1_000_000
+KEYS_OF_A_ROUND = 5_000_000
 MOST_CALLS = 200
 WARM_UP = 2  # Calls of a round before those that are timed.
 

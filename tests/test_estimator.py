@@ -98,6 +98,7 @@ def receiver():
     )()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ESTIMATORS)
 def test_trains_evaluates_predicts_exports_and_serves(tmp_path, kind):
     make = lambda: ESTIMATORS[kind](str(tmp_path / "model"))  # noqa: E731

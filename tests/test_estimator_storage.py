@@ -124,6 +124,7 @@ def estimator_in(folder, storage, variant):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "variant",
     [
@@ -155,6 +156,7 @@ def test_an_estimator_gives_the_same_bits(variant, tmp_path, request):
     assert left == [], "a run that ends removes its files"
 
 
+@pytest.mark.long
 def test_saved_state_of_the_input_goes_on_where_it_was(tmp_path):
     def scenario(storage, folder):
         losses, is_on_disk = [], bool(storage.storage_path)

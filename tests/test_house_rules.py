@@ -42,8 +42,8 @@ TESTED_ELSEWHERE = {
 }
 
 # Environment variables that change what rec_estimator does: DeepRec's switch, documented in
-# docs/checkpoints.md, and the variables that an MPI launcher sets. TensorFlow reads TF_CONFIG and
-# GRPC_FAIL_FAST.
+# docs/checkpoints.md, and the variables that an MPI launcher sets. TensorFlow reads TF_CONFIG,
+# GRPC_FAIL_FAST and TF_NUM_INTEROP_THREADS.
 ENVIRONMENT_VARIABLES = {
     "GRPC_FAIL_FAST",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -51,6 +51,7 @@ ENVIRONMENT_VARIABLES = {
     "OMPI_COMM_WORLD_SIZE",
     "TF_CONFIG",
     "TF_EV_SAVE_FILTERED_FEATURES",
+    "TF_NUM_INTEROP_THREADS",
 }
 
 # Modules that run what a file says, or make any object of it.

@@ -338,6 +338,7 @@ def import_with_an_installed_package(folder):
     )
 
 
+@pytest.mark.long
 def test_an_unbuilt_checkout_in_front_of_an_installed_package_names_both_ways_out(checkout):
     done = import_with_an_installed_package(checkout)
     assert done.returncode != 0

@@ -56,6 +56,10 @@ int64_t CyclesPerKey(int dim) { return 40 + dim / 2; }
 // Keys of a list that one thread looks up as a whole.
 constexpr int64_t kShortList = SharedKeys::kShort;
 
+// Keys of a longer one that a thread takes at a time: as many as a table
+// deduplicates together.
+constexpr int64_t kPart = 4096;
+
 // Cycles of a lookup beside its keys: the locks of its shards.
 constexpr double kCyclesPerLookup = 4000;
 
@@ -319,25 +323,22 @@ void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
 // Runs work(i, begin, end) in parallel over ranges [begin, end) that partition
 // [0, sizes[i]) for each i. All units together cost about `cycles`.
 //
-// A range is a whole lookup unless that is large: each range locks the shards
-// of its keys. If two threads took turns on small parts of one lookup, they
-// would wait for each other's locks longer than they read.
+// A range is a whole lookup unless that is long: each range locks the shards of
+// its keys. If two threads took turns on small parts of one lookup, they would
+// wait for each other's locks longer than they read.
 void ForAllUnits(
     const std::vector<int64_t>& sizes, double cycles,
     const ParallelFor& parallel,
     const std::function<void(size_t i, int64_t begin, int64_t end)>& work) {
-  constexpr int64_t kLargest = kShortList;
   struct Range {
     size_t i;
     int64_t begin, end;
   };
   std::vector<Range> ranges;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    const int64_t parts = (sizes[i] + kLargest - 1) / kLargest;
-    for (int64_t part = 0; part < parts; ++part) {
-      // The products cannot overflow: the units are keys in memory.
-      ranges.push_back(
-          {i, sizes[i] * part / parts, sizes[i] * (part + 1) / parts});
+    const int64_t largest = sizes[i] <= kShortList ? kShortList : kPart;
+    for (int64_t begin = 0; begin < sizes[i]; begin += largest) {
+      ranges.push_back({i, begin, std::min(begin + largest, sizes[i])});
     }
   }
   if (ranges.empty()) return;

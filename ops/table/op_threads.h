@@ -17,18 +17,18 @@ namespace rec_estimator {
 //
 // The threads are those that run the ops of the step (inter-op), if there are
 // enough. They are awake, and a second pool beside them would be more threads
-// than cores: 26 lookups of 10,000 keys, which run at the same time, take 0.72
-// of the time. Sessions with fewer of them use the intra-op threads.
+// than cores (docs/decisions.md). Sessions with fewer of them use the intra-op
+// threads.
 //
 // The calling thread never waits for a block of work that has not started.
 // Therefore it may hold locks of a table that blocks of another op, running in
 // the same pool, wait for.
 ParallelFor OpThreads(tensorflow::OpKernelContext* context);
 
-// Less work, of about 0.1 ms, runs on the calling thread. A second thread would
-// take longer to wake up, and looks for work for a while afterwards, at the
-// cost of the next ops.
-constexpr int64_t kSerialBelowCycles = 300000;
+// Less work, of about 50 µs, runs on the calling thread. If it is asleep, a
+// second thread would take longer to wake up, and it looks for work for a while
+// afterwards, at the cost of the next ops.
+constexpr int64_t kSerialBelowCycles = 150000;
 
 }  // namespace rec_estimator
 

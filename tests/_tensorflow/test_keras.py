@@ -4,6 +4,8 @@
 import subprocess
 import sys
 
+import pytest
+
 # Begins with the imports, so that what follows is ours.
 PROGRAM = """
 import sys
@@ -44,6 +46,7 @@ print("keras", *sorted(loaded() - before))
 """
 
 
+@pytest.mark.long
 def test_training_evaluation_and_export_load_no_keras(tmp_path, monkeypatch, pytestconfig):
     monkeypatch.setenv("PYTHONPATH", str(pytestconfig.rootpath))
     done = subprocess.run(

@@ -299,6 +299,7 @@ def trained_folders(tmp_path_factory):
     return whole, halves
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", ["momentum", "adam", "ftrl"])
 def test_training_in_two_processes_gives_the_bits_of_training_in_one(trained_folders, rule):
     readers = [

@@ -124,6 +124,7 @@ def write_sources(folder):
             merge([f"{folder}/again", f"{folder}/filler"], f"{folder}/{value}-of-3")
 
 
+@pytest.mark.long
 def test_killed_at_every_moment_of_placing_a_checkpoint(tmp_path):
     sources = tmp_path / "sources"
     sources.mkdir()
@@ -258,6 +259,7 @@ def kill_at_random(folder, kills, rows, seed):
     assert int(done.stdout) > kills / 4
 
 
+@pytest.mark.long
 def test_killed_at_20_random_moments_the_newest_checkpoint_restores(tmp_path):
     kill_at_random(tmp_path, kills=20, rows=2000, seed=1)
 

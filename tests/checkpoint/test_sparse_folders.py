@@ -362,6 +362,7 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
 )
 
 
+@pytest.mark.long
 def test_killed_at_every_moment_a_folder_is_whole_and_has_its_checkpoint(tmp_path):
     for value in (1, 2, 3):
         with tf.Graph().as_default(), tf.Session() as session:

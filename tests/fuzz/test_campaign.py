@@ -14,6 +14,7 @@ def failures(first, count):
     return {failure.seed: failure.what for failure in report.failures}
 
 
+@pytest.mark.long
 def test_each_kind_of_failure_is_found_and_the_seeds_after_it_are_tried():
     found = failures(0, 6)
     assert sorted(found) == [0, 1, 2, 3, 4]

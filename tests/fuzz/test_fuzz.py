@@ -11,6 +11,7 @@ from rec_estimator import _ops
 SEEDS = 48
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("target", sorted(SHARES))
 def test_no_hostile_input_breaks_the_process_or_is_silently_accepted(target):
     count = round(SEEDS * min(1, SHARES[target]))

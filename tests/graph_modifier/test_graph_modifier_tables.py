@@ -162,6 +162,7 @@ FORMS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stops", "saved", "forms"),
     [

@@ -62,6 +62,7 @@ def trained(request, train_once):
     return train_once(request.param)
 
 
+@pytest.mark.long
 def test_training_lowers_the_loss_and_comes_near_the_attainable_auc(trained):
     assert trained.last["log_loss"] < np.log(2) - 0.1  # a new model says 0.5 to all
     assert trained.last["auc"] > TASK.attainable_auc - 0.05
@@ -186,6 +187,7 @@ def small_data(monkeypatch):
 SMALL = ["--data", "generated", "--steps", "3", "--embedding_dim", "4", "--hidden_units", "4"]
 
 
+@pytest.mark.long
 def test_the_runner_trains_evaluates_exports_and_goes_on(tmp_path, small_data, capsys):
     folders = ["--model_dir", str(tmp_path / "model"), "--export_dir", str(tmp_path / "export")]
     assert run.main(["wide_and_deep", *SMALL, *folders]) == 0
@@ -276,6 +278,7 @@ def test_without_network_the_demo_says_so_and_goes_on(monkeypatch, capsys):
     assert "The demo continues with generated data." in said
 
 
+@pytest.mark.long
 def test_the_demo_runs_from_data_to_an_answered_request(small_data, capfd):
     assert demo.main(["--data", "generated", "--epochs", "1"]) == 0
     said = capfd.readouterr().out

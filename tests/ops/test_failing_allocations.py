@@ -193,6 +193,7 @@ def results_of(shim, which):
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.long
 def test_a_kernel_without_memory_raises_and_changes_no_table(shim):
     results = results_of(shim, "kernels")
     for result in results:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 DIM, ROWS = 32, 500_000
@@ -128,6 +129,7 @@ def run_child(gen):
     print("finished", flush=True)
 
 
+@pytest.mark.long
 def test_no_op_ends_a_process_without_memory():
     root = pathlib.Path(__file__).resolve().parents[2]
     child = subprocess.run(

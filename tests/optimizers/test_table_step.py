@@ -164,6 +164,7 @@ OUT_OF_MEMORY = """
 """
 
 
+@pytest.mark.long
 def test_a_step_without_memory_for_one_table_changes_no_table_and_no_variable():
     done = python_processes.run(["-c", textwrap.dedent(OUT_OF_MEMORY)])
     result = json.loads(done.stdout.splitlines()[-1])

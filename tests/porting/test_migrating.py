@@ -36,6 +36,7 @@ def run(script):
     return done.stdout, (done.stderr.splitlines() or [""])[-1]
 
 
+@pytest.mark.long
 def test_migrated_script_gives_what_it_gave(script):
     if hasattr(tf, "estimator"):
         before, _ = run(script)
@@ -64,6 +65,7 @@ def test_scripts_of_both_interfaces_get_the_names(tmp_path, module, prefix):
     )
 
 
+@pytest.mark.long
 def test_training_goes_on_from_the_checkpoint_of_the_script_as_it_was(script):
     migrate(script)
     run(script)

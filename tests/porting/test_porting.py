@@ -47,6 +47,7 @@ def last_checkpoint(folder, step):
     return {name: (t.dtype, t.shape, t.tobytes()) for name, t in tensors.items()}
 
 
+@pytest.mark.long
 def test_a_session_that_stops_and_resumes_gives_the_numbers_of_an_estimator(tmp_path):
     steps = ["--max_steps", "12", "--interval", "6"]
     session = (tmp_path / "s", "session", 1, "off")

@@ -220,6 +220,7 @@ def check(script, behavior, options, folder):
     assert min(rows.values(), default=1) > 0, rows
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("script", "options"), EVERYDAY, ids=lambda value: getattr(value, "name", value)
 )

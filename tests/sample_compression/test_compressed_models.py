@@ -307,6 +307,7 @@ def test_norms_of_candidates_gradients_are_taken(tmp_path):
     check_same(train, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["din", pytest.param("wide_and_deep", marks=pytest.mark.slow)])
 def test_models_of_the_zoo_train_the_same(model, tmp_path):
     task = data.load("generated")

@@ -158,6 +158,7 @@ def runs(tmp_path_factory):
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_training_equals_flat_training(optimizer, runs):
     (flat, expected, prefix), (grouped, losses, of_grouped) = (
@@ -179,6 +180,7 @@ def test_training_equals_flat_training(optimizer, runs):
         np.testing.assert_allclose(metrics[1][name], value, rtol=1e-5, err_msg=name)
 
 
+@pytest.mark.long
 def test_predictions_have_a_row_per_sample(runs):
     rows = {}
     for is_grouped in (False, True):
@@ -198,6 +200,7 @@ def compare_bits(first, second):
         assert values[0].tobytes() == values[1].tobytes(), name
 
 
+@pytest.mark.long
 def test_graph_modification_changes_no_bit(runs, tmp_path):
     estimator, hooks = estimator_of(tmp_path), [rec.GraphModifierHook()]
     estimator.train(input_fn(True), hooks=hooks)
@@ -218,6 +221,7 @@ def receiver_fn():
     return rec.compressed_serving_input_receiver_fn(user=side[True], item=side[False])()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("resource_variables")
 def test_train_and_evaluate_exports_a_model_trained_in_loops_with_graph_modification(
     runs, tmp_path

@@ -54,6 +54,7 @@ def check(seed, exact, stock_ops=False):
     return kinds
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("exact", [False, True])
 def test_outputs_of_random_graphs_stay_the_same(exact):
     used = set()

@@ -168,6 +168,7 @@ def names_of(folder):
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loader", ["v1", "v2", "c"])
 def test_portable_export_is_served_without_our_library(loader, exports, tmp_path):
     ours, portable = exports
@@ -242,6 +243,7 @@ def supervised(features, labels):
     )
 
 
+@pytest.mark.long
 def test_several_modes_are_exported_as_text(estimator, exports, tmp_path):
     labelled = supervised(batch(1), np.zeros(1, np.float32))
     receivers = {rec.ModeKeys.PREDICT: receiver, rec.ModeKeys.EVAL: labelled}

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
@@ -70,6 +71,7 @@ def train_with_a_small_limit(folder):
     assert training.state()[1:] == [10 * BATCH, 64]
 
 
+@pytest.mark.long
 def test_a_limit_below_index_and_buffers_is_said_once(tmp_path):
     done = subprocess.run(
         [sys.executable, __file__, str(tmp_path)],

@@ -35,6 +35,7 @@ def job(tmp_path_factory):
     return folder, cluster_jobs.run("one_worker_and_two", folder)
 
 
+@pytest.mark.long
 def test_every_task_of_the_cluster_ends_well(job):
     assert job[1] == {"single": 0, "alone": 0, "both": [0, 0, 0]}
 
@@ -114,6 +115,7 @@ def faults(tmp_path_factory):
     return cluster_jobs.run("faults", tmp_path_factory.mktemp("faults"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fault, message",
     [
@@ -171,6 +173,7 @@ def test_training_survives_kills_of_every_task(tmp_path):
         assert sum(counts.values()) >= 4000 * cluster_jobs.BATCH
 
 
+@pytest.mark.long
 def test_plain_sessions_train_tables_on_ps_within_their_limit(tmp_path):
     found = cluster_jobs.run("sessions", tmp_path)
     assert [device[:14] for device in found["devices"]] == ["/job:ps/task:0", "/job:ps/task:1"]
@@ -195,6 +198,7 @@ def test_a_ps_without_the_library_fails_by_name(tmp_path):
     assert "must have loaded the ops of this version of rec_estimator" in last_line
 
 
+@pytest.mark.long
 def test_a_save_to_a_folder_that_a_ps_does_not_share_says_so(tmp_path):
     relative, error, left = cluster_jobs.run("folder_of_each_task", tmp_path)
     assert "model.index" in relative

@@ -141,6 +141,7 @@ def occurrences(*seeds):
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_modified", [False, True])
 def test_chief_and_worker_train_what_one_process_trains(tmp_path, single, is_modified):
     """With graph modification, too: nothing that was prefetched for another step is counted."""
@@ -154,6 +155,7 @@ def test_chief_and_worker_train_what_one_process_trains(tmp_path, single, is_mod
     assert_close(found, Live(prefix=single.latest_checkpoint()))
 
 
+@pytest.mark.long
 def test_compressed_batches_train_on_ps_what_flat_ones_train_in_one_process(tmp_path, single):
     cluster = LocalCluster(2, workers=1)
     for task in range(2):

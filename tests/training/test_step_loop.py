@@ -139,6 +139,7 @@ def v1_loop(*arguments):
         return tf.while_loop(*arguments)
 
 
+@pytest.mark.long
 def test_losses_rows_slots_counts_and_checkpoints_equal_those_of_single_steps(tmp_path):
     watches = {1: Watch(), 5: Watch()}
     for iterations, watch in watches.items():
@@ -179,6 +180,7 @@ def test_a_one_shot_iterator_with_few_threads_gives_equal_results(tmp_path):
     assert checkpoints(tmp_path / "1") == checkpoints(tmp_path / "5")
 
 
+@pytest.mark.long
 def test_steps_are_kept_when_the_data_end_within_a_loop(tmp_path):
     watches = {1: Watch(), 10: Watch()}
     for iterations, watch in watches.items():

@@ -221,6 +221,7 @@ def test_a_table_on_ps_is_initialized_from_another_checkpoint(tmp_path, num_ps):
     assert found[0]["other"][7]["freqs"] == 6 and found[0]["other"][8]["freqs"] == 1
 
 
+@pytest.mark.long
 def test_saves_while_workers_insert_hold_value_and_slots_of_the_same_keys(tmp_path):
     cluster = LocalCluster(2, workers=2)
     graphs = []

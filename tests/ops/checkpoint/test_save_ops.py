@@ -422,6 +422,7 @@ def large_table(request, tmp_path_factory):
     return found
 
 
+@pytest.mark.long
 def test_saving_and_restoring_take_little_memory_beside_the_table(large_table):
     most = (64 << 20) + large_table["table"] // 100
     assert large_table["saving"] < most
