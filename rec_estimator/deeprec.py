@@ -98,7 +98,7 @@ def make_prefetch_hook(daemon: bool = True, start: bool = True) -> tf.train.Sess
 def group_embedding_column_scope(name: Optional[str] = None) -> Iterator[None]:
     """Does nothing. In DeepRec, the columns made inside are looked up together.
 
-    ``group_embedding_lookup_sparse`` and RecEstimator's features are looked up by one op.
+    A step runs the lookups of all columns that combine without weights in one op anyway.
 
     Args:
       name: Without effect.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lookups that combine the rows of each example, and groups of lookups in one op.
+"""Lookups that combine the rows of each example, and groups of lookups.
 
-Step 3 of the data flow, as in lookup.py. Lookups without weights run in one fused op per device;
-lookups with weights, with max_norm, of partitioned tables or of tables on parameter servers are
-made of TensorFlow's ops.
+Step 3 of the data flow, as in lookup.py. Lookups that combine without weights run in one fused op
+per device; those with weights, with max_norm, of partitioned tables or of tables on parameter
+servers are made of TensorFlow's ops.
 """
 
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -154,7 +154,7 @@ def group_embedding_lookup_sparse(
     params_num_per_group: Optional[int] = None,
     name: Optional[str] = None,
 ) -> List[tf.Tensor]:
-    """Runs several lookups in one op. Looking up 26 features then takes one op instead of 26.
+    """Runs several lookups. Those that combine without weights take one op instead of one each.
 
     Args:
       params: One table per lookup. A table may occur several times. Dense variables may be among
@@ -221,7 +221,10 @@ def group_embedding_lookup(
     partition_strategy: str = "mod",
     name: Optional[str] = None,
 ) -> List[tf.Tensor]:
-    """Runs several lookups of dense ids in one op, like DeepRec's function of this name.
+    """Runs several lookups of dense ids, like DeepRec's function of this name.
+
+    Each is an op of its own: all threads of a step begin them at once, so they take no longer than
+    in one op.
 
     Args:
       params: One table or dense variable per lookup.
@@ -336,7 +339,7 @@ def _combine(request: _Request, max_norm: Optional[float]) -> tf.Tensor:
 
 
 def _run_lookups(requests: Sequence[_Request]) -> List[tf.Tensor]:
-    """Runs lookups in one op per device, as far as they can be fused; others run on their own."""
+    """Runs lookups in one op a device, as far as that is best; others run on their own."""
     results: List[Optional[tf.Tensor]] = [None] * len(requests)
     fused: Dict[str, List[Tuple[int, EmbeddingTable]]] = {}
     for i, request in enumerate(requests):
@@ -357,11 +360,14 @@ def _run_lookups(requests: Sequence[_Request]) -> List[tf.Tensor]:
 def _can_be_fused(table: EmbeddingTable, request: _Request) -> bool:
     """Whether the fused op is right and best for a lookup.
 
-    On a parameter server it would combine rows there, so that each lookup sends its ids and gets
-    its values apart. Of the lookups that _combine_unfused makes, a step sends all distinct keys in
-    one tensor, and gets their rows in another one.
+    Lookups that do not combine gain nothing: as ops of their own, all threads of a step begin them
+    at once. On a parameter server it would combine rows there, so that each lookup sends its ids
+    and gets its values apart. Of the lookups that _combine_unfused makes, a step sends all distinct
+    keys in one tensor, and gets their rows in another one.
     """
-    return len(table.shards) == 1 and request.weights is None and not table.is_on_ps
+    if request.combiner is None or request.weights is not None:
+        return False
+    return len(table.shards) == 1 and not table.is_on_ps
 
 
 def _run_fused(requests: Sequence[Tuple[EmbeddingTable, _Request]]) -> List[tf.Tensor]:
