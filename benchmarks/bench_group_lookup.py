@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures a group lookup against the single lookups it replaces.
+"""Measures lookups that combine rows, in one op, against the same lookups in ops of their own.
 
     python -m benchmarks.bench_group_lookup [--tables 2 26 200] [--keys 1 100 1000 10000 100000]
         [--rounds 15] [--output FILE.json]
 
-Each table has its own keys, of which the small ones are frequent. Both run in one process, in turn.
-The figures are the median ratios of time and of CPU time of the process, group over single.
+A step runs such lookups in one op, whether they are a group or not, unless graph passes are off
+(docs/decisions.md). Each example has one key of each table, of which the small ones are frequent.
+Both run in one process, in turn. The figures are the median ratios of time and of CPU time of the
+process, group over single.
 """
 
 from __future__ import annotations
@@ -40,21 +42,29 @@ def _build(tables: int, keys: int) -> Dict[str, Callable[[], Any]]:
         )
         for i in range(tables)
     ]
-    keys_of = [each.value() for each in ids]
+    indices = tf.stack([tf.range(keys, dtype=tf.int64), tf.zeros([keys], tf.int64)], axis=1)
+    sparse = [tf.SparseTensor(indices, each.value(), [keys, 1]) for each in ids]
     values = {
-        "group": rec.group_embedding_lookup(embeddings, keys_of),
-        "single": [rec.embedding_lookup(*each) for each in zip(embeddings, keys_of)],
+        "group": rec.group_embedding_lookup_sparse(embeddings, sparse, ["mean"] * tables),
+        "single": [
+            rec.embedding_lookup_sparse(*each, combiner="mean") for each in zip(embeddings, sparse)
+        ],
     }
     # As in a model, all values live at the same time.
-    is_key = keys_of[0][0] >= 0
+    is_key = sparse[0].values[0] >= 0
     reads = {name: tf.raw_ops.Assert(condition=is_key, data=each) for name, each in values.items()}
     loss = tf.add_n([tf.reduce_sum(each) for each in values["single"]])
     # So that the keys have rows.
     fill = rec.optimizers.GradientDescentOptimizer(0.1).minimize(loss)
-    session = tf.Session()
-    session.run(tf.global_variables_initializer())
-    session.run(fill)
-    return {name: session.make_callable(read) for name, read in reads.items()}
+    without_passes = tf.OptimizerOptions(opt_level=tf.OptimizerOptions.L0)
+    options = {"group": None, "single": tf.GraphOptions(optimizer_options=without_passes)}
+    runs = {}
+    for name, read in reads.items():
+        session = tf.Session(config=tf.ConfigProto(graph_options=options[name]))
+        session.run(tf.global_variables_initializer())
+        session.run(fill)
+        runs[name] = session.make_callable(read)
+    return runs
 
 
 def measure(tables: int, keys: int, rounds: int) -> Dict[str, Any]:

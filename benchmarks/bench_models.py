@@ -12,7 +12,7 @@ batches; they differ in the tables:
     stock      tf.Variable, tf.nn.embedding_lookup, tf.train.AdagradOptimizer
     tfra       tensorflow_recommenders_addons.dynamic_embedding (bench_table.py says how to install)
     single     get_embedding_variable, one embedding_lookup a table
-    features   EmbeddingFeature: all lookups in one op
+    features   EmbeddingFeature
     modified   the same, with graph modification
 
 The engines of a model are graphs of one process and take turns. In processes of their own, the net
