@@ -378,7 +378,7 @@ def _run_fused(requests: Sequence[Tuple[EmbeddingTable, _Request]]) -> List[tf.T
             indices=[request.indices for _, request in requests],
             dense_shapes=[request.dense_shape for _, request in requests],
             dims=[table.dim for table, _ in requests],
-            combiners=[request.combiner or "none" for _, request in requests],
+            combiners=[request.combiner for _, request in requests],
             unknowns=[read_of_unknown_keys(table) for table, _ in requests],
         )
     for (table, request), value in zip(requests, values):

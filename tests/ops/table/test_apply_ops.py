@@ -364,18 +364,12 @@ def test_two_threads_lose_neither_update_nor_count(make_table, session):
     assert table.size() == len(keys)
 
 
-def test_the_number_of_threads_does_not_change_a_bit(graph):
+def test_the_number_of_threads_does_not_change_a_bit(graph, thread_configs):
     rng = np.random.default_rng(1)
     keys = rng.integers(0, 500, 20000)
     grads = rng.normal(size=[20000, 16]).astype(np.float32)
     results = []
-    # Of an op, and of a step: an op uses those of its step if they are enough.
-    for threads, step_threads in ((1, 4), (4, 1), (4, 4)):
-        config = tf.ConfigProto(
-            intra_op_parallelism_threads=threads,
-            inter_op_parallelism_threads=step_threads,
-            use_per_session_threads=True,
-        )
+    for config in thread_configs:
         with tf.Session(graph=graph, config=config) as session:
             table = _ops.gen.rec_estimator_table_handle(shared_name="t", dim=16)
             session.run(_ops.gen.rec_estimator_table_initialize(table, np.zeros([1, 16])))

@@ -370,18 +370,12 @@ def test_a_hundred_lookups_without_keys_read_nothing(make_table, session):
     assert [values.shape for values in group.run(session)] == [(0, 3)] * 100
 
 
-def test_the_number_of_threads_does_not_change_a_bit(graph):
+def test_the_number_of_threads_does_not_change_a_bit(graph, thread_configs):
     bank = random_bank(1000, 16)
     row_ids = row_ids_of(np.random.default_rng(2).integers(0, 30, 3000))
     keys = np.random.default_rng(3).integers(0, 1000, len(row_ids))
     results = []
-    # Of an op, and of a step: an op uses those of its step if they are enough.
-    for threads, step_threads in ((1, 4), (4, 1), (4, 4)):
-        config = tf.ConfigProto(
-            intra_op_parallelism_threads=threads,
-            inter_op_parallelism_threads=step_threads,
-            use_per_session_threads=True,
-        )
+    for config in thread_configs:
         with tf.Session(graph=graph, config=config) as session:
             table = handle(dim=16)
             session.run(_ops.gen.rec_estimator_table_initialize(table, bank))
