@@ -119,8 +119,10 @@ def _run_in(environment: pathlib.Path, base: str, minor: str, settings: Settings
     subprocess.run([*install, *requirements, *constraints], check=True)
     print("building the library", flush=True)
     started = time.monotonic()
-    # With TensorFlow, because a package of the tests may need a NumPy that this release does not
-    # take: pip looks only at what one command asks for.
+    build = [python, "setup.py", "--quiet", "build_ext", "--inplace", "--precompile"]
+    subprocess.run(build, cwd=ROOT, check=True)
+    # It finds the library built. With TensorFlow, because a package of the tests may need a NumPy
+    # that this release does not take: pip looks only at what one command asks for.
     package = [*requirements, *constraints, "--editable", ".[test]"]
     subprocess.run([*install, *package], cwd=ROOT, check=True)
     result = {"build_seconds": round(time.monotonic() - started)}
