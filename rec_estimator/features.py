@@ -224,7 +224,7 @@ def check_declarations(declarations: Sequence[EmbeddingFeature]) -> None:
 def lookup_features(
     features: Mapping[str, Any], declarations: Sequence[EmbeddingFeature]
 ) -> Dict[str, Any]:
-    """Looks up all declared features of a batch in one fused op.
+    """Looks up all declared features of a batch.
 
     Ids may be dense [B] or [B, k], SparseTensor [B, k] or RaggedTensor [B, (k)]. In dense ids, -1
     and "" are padding, as in TensorFlow's feature columns; training neither counts nor inserts

@@ -240,12 +240,16 @@ def test_a_filter_that_one_feature_sets_filters_the_ids_of_all():
     assert found["item"].tolist() == found["seen"].tolist() == [[0.0]]
 
 
-def test_all_lookups_of_a_batch_are_one_op(graph):
+def test_a_thread_looks_up_all_features_of_a_batch_in_one_op():
     names = [f"f{i}" for i in range(8)]
     batch = {name: tf.constant([1, 2], tf.int64) for name in names}
-    lookup_features(batch, [feature(name) for name in names])
-    lookups = [op for op in graph.get_operations() if "Lookup" in op.type]
-    assert len(lookups) == 1
+    found = lookup_features(batch, [feature(name) for name in names])
+    metadata, options = tf.RunMetadata(), tf.RunOptions(output_partition_graphs=True)
+    with tf.Session(config=tf.ConfigProto(inter_op_parallelism_threads=1)) as session:
+        session.run(tf.global_variables_initializer())
+        session.run([found[name] for name in names], None, options, metadata)
+    nodes = [node for part in metadata.partition_graphs for node in part.node]
+    assert [node.attr["N"].i for node in nodes if "Lookup" in node.op] == [8]
 
 
 @pytest.mark.parametrize("combiner", ["mean", None])

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A graph pass that runs lookups which are ready at the same time in one op.
+// A graph pass that runs lookups which are ready at the same time in few ops.
 //
 //   ids a -> TableGroupLookup -> a      ids a -> TableGroupLookup -> a
-//   ids b -> TableGroupLookup -> b  =>  ids b -> with three       -> b
-//   ids c -> TableGroupLookup -> c      ids c -> lookups          -> c
+//   ids b -> TableGroupLookup -> b  =>  ids b -> with two lookups -> b
+//   ids c -> TableGroupLookup -> c      ids c -> TableGroupLookup -> c
+//   ids d -> TableGroupLookup -> d      ids d -> with two lookups -> d
 //
-// These are the lookups that combine rows, as those of feature columns and of
-// embedding_lookup_sparse. Their gradients are fused in the same way. A
-// TableLookup stays alone: fused, many of them took as long as before.
+// There are as many of them as threads that run ops, here two: each thread
+// begins one at once. These are the lookups that combine rows, as those of
+// feature columns and of embedding_lookup_sparse. Their gradients are fused in
+// the same way. A TableLookup stays alone: fused, many of them took as long as
+// before.
 //
 // The pass rewrites the part of a graph that a step runs, after the fetches and
 // feeds of that step are known. The user's graph does not change: a step that
@@ -16,6 +19,8 @@
 //
 // Two lookups are ready at the same time if they are on one level and wait for
 // the same feeds. graph_edits.h explains levels, and which pass runs when.
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <tuple>
@@ -24,10 +29,13 @@
 
 #include "ops/table/fused_lookups.h"
 #include "ops/table/graph_edits.h"
+#include "ops/table/op_threads.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/node_def_builder.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/platform/cpu_info.h"
+#include "tensorflow/core/public/session_options.h"
 
 namespace rec_estimator {
 namespace {
@@ -51,7 +59,7 @@ bool IsFusible(const Node& node) {
 using GroupKey = std::tuple<int, bool, std::string, int>;
 using Groups = std::map<GroupKey, std::vector<Node*>>;
 
-// The lookups to fuse.
+// The lookups that can be fused.
 Groups FindGroups(const Graph& graph) {
   const Places places = FindPlaces(graph, IsFusible);
   Groups groups;
@@ -77,8 +85,10 @@ Status AppendAttr(const Node& node, const char* name, std::vector<T>* values) {
 // Replaces the nodes of one group.
 class Fusion {
  public:
-  Fusion(Graph* graph, const std::vector<Node*>& nodes)
-      : graph_(graph), nodes_(nodes), is_gradient_(IsGradient(*nodes[0])) {}
+  Fusion(Graph* graph, std::vector<Node*> nodes)
+      : graph_(graph),
+        nodes_(std::move(nodes)),
+        is_gradient_(IsGradient(*nodes_[0])) {}
 
   Status Run() {
     inputs_.resize(is_gradient_ ? 2 : 4);
@@ -140,23 +150,38 @@ class Fusion {
   }
 
   Graph* const graph_;
-  const std::vector<Node*>& nodes_;
+  const std::vector<Node*> nodes_;
   const bool is_gradient_;
   std::vector<std::vector<Output>> inputs_;  // By list input of the fused op.
   std::vector<std::string> names_, combiners_, unknowns_;
   std::vector<int64_t> dims_;
 };
 
+// The ops to make of lookups that are ready at the same time.
+size_t OpsAtOnce(const tensorflow::GraphOptimizationPassOptions& options) {
+  int64_t threads = 0;
+  if (options.session_options != nullptr) {
+    threads = InterOpThreads(options.session_options->config);
+  }
+  if (threads == 0) threads = tensorflow::port::MaxParallelism();
+  return static_cast<size_t>(std::max<int64_t>(1, threads));
+}
+
 class FuseLookupsPass : public tensorflow::GraphOptimizationPass {
  public:
   Status Run(const tensorflow::GraphOptimizationPassOptions& options) override {
     if (options.graph == nullptr || PassesAreOff(options)) return Status();
     Graph* graph = options.graph->get();
+    const size_t parts = OpsAtOnce(options);
     bool changed = false;
     for (const auto& [key, nodes] : FindGroups(*graph)) {
-      if (nodes.size() < 2) continue;
-      TF_RETURN_IF_ERROR(Fusion(graph, nodes).Run());
-      changed = true;
+      for (size_t part = 0; part < parts; ++part) {
+        const auto begin = nodes.begin() + nodes.size() * part / parts;
+        const auto end = nodes.begin() + nodes.size() * (part + 1) / parts;
+        if (end - begin < 2) continue;
+        TF_RETURN_IF_ERROR(Fusion(graph, {begin, end}).Run());
+        changed = true;
+      }
     }
     if (changed) tensorflow::FixupSourceAndSinkEdges(graph);
     return Status();

@@ -103,9 +103,9 @@ class TableLookupOp : public OpKernel {
   UnknownKey unknown_ = UnknownKey::kInitial;
 };
 
-enum class Combiner { kNone, kSum, kMean, kSqrtn };
+enum class Combiner { kSum, kMean, kSqrtn };
 
-Status ReadCombiners(OpKernelConstruction* context, bool allows_none,
+Status ReadCombiners(OpKernelConstruction* context,
                      std::vector<Combiner>* combiners) {
   int64_t n;
   std::vector<std::string> names;
@@ -122,13 +122,9 @@ Status ReadCombiners(OpKernelConstruction* context, bool allows_none,
       combiners->push_back(Combiner::kMean);
     } else if (name == "sqrtn") {
       combiners->push_back(Combiner::kSqrtn);
-    } else if (name == "none" && allows_none) {
-      combiners->push_back(Combiner::kNone);
     } else {
       return InvalidArgument(
-          "combiners must each be 'sum', 'mean'",
-          allows_none ? ", 'sqrtn' or 'none'" : " or 'sqrtn'", ", got '", name,
-          "'");
+          "combiners must each be 'sum', 'mean' or 'sqrtn', got '", name, "'");
     }
   }
   return Status();
@@ -188,14 +184,14 @@ class RowWindow {
 struct Lookup {
   TablePtr table;
   int dim = 0;
-  Combiner combiner = Combiner::kNone;
+  Combiner combiner = Combiner::kSum;
   UnknownKey unknown = UnknownKey::kInitial;
   const int64_t* keys = nullptr;  // (n)
   int64_t n = 0;
   const Tensor* tensor = nullptr;  // Of the keys.
   StepKeys::Ptr step_keys;         // Null: they are not handed over.
-  RowIds ids;                      // Empty for kNone.
-  int64_t rows = 0;                // Rows of the output.
+  RowIds ids;
+  int64_t rows = 0;  // Rows of the output.
   bool one_key_per_row = false;
   float* out = nullptr;  // (rows, dim)
 };
@@ -366,7 +362,7 @@ class TableGroupLookupOp : public OpKernel {
     OP_REQUIRES(context, static_cast<int64_t>(dims_.size()) == n,
                 InvalidArgument("dims must be of length N = ", n, ", got ",
                                 dims_.size()));
-    OP_REQUIRES_OK(context, ReadCombiners(context, true, &combiners_));
+    OP_REQUIRES_OK(context, ReadCombiners(context, &combiners_));
     std::vector<std::string> unknowns;
     OP_REQUIRES_OK(context, context->GetAttr("unknowns", &unknowns));
     OP_REQUIRES(context, static_cast<int64_t>(unknowns.size()) == n,
@@ -400,17 +396,11 @@ class TableGroupLookupOp : public OpKernel {
       lookup.unknown = unknowns_[i];
       lookup.keys = keys[i].flat<int64_t>().data();
       lookup.n = keys[i].NumElements();
-      if (lookup.combiner == Combiner::kNone) {
-        lookup.rows = lookup.n;
-        lookup.one_key_per_row = true;
-        OP_REQUIRES_OK(context, ValuesShape(keys[i], lookup.dim, &shapes[i]));
-      } else {
-        OP_REQUIRES_OK(context,
-                       CheckSparse(names_[i], keys[i], indices[i],
-                                   dense_shapes[i], &one_key_per_row, &lookup));
-        OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
-                                    {lookup.rows, lookup.dim}, &shapes[i]));
-      }
+      OP_REQUIRES_OK(
+          context, CheckSparse(names_[i], keys[i], indices[i], dense_shapes[i],
+                               &one_key_per_row, &lookup));
+      OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
+                                  {lookup.rows, lookup.dim}, &shapes[i]));
       if (lookup.one_key_per_row) {
         lookup.tensor = &keys[i];
         lookup.step_keys = StepKeys::ForLookup(context, *lookup.table, keys[i]);
@@ -486,7 +476,7 @@ class TableGroupLookupGradOp : public OpKernel {
  public:
   explicit TableGroupLookupGradOp(OpKernelConstruction* context)
       : OpKernel(context) {
-    OP_REQUIRES_OK(context, ReadCombiners(context, false, &combiners_));
+    OP_REQUIRES_OK(context, ReadCombiners(context, &combiners_));
     names_ = LookupNames(context, combiners_.size());
   }
 

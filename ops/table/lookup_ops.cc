@@ -42,27 +42,21 @@ Status TableGroupLookupShape(InferenceContext* c) {
     if (dims[i] < 1) {
       return InvalidArgument("dims must be >= 1, got ", dims[i], " at ", i);
     }
-    ShapeHandle unused, keys, indices, dense_shape, values;
+    ShapeHandle unused, keys, indices, dense_shape;
     TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+    TF_RETURN_IF_ERROR(c->WithRank(c->input(n + i), 1, &keys));
     TF_RETURN_IF_ERROR(c->WithRank(c->input(2 * n + i), 2, &indices));
     TF_RETURN_IF_ERROR(c->WithRank(c->input(3 * n + i), 1, &dense_shape));
-    keys = c->input(n + i);
-    if (combiners[i] == "none") {
-      TF_RETURN_IF_ERROR(c->Concatenate(keys, c->Vector(dims[i]), &values));
-    } else {
-      TF_RETURN_IF_ERROR(c->WithRank(keys, 1, &keys));
-      DimensionHandle same;
-      TF_RETURN_IF_ERROR(c->Merge(c->Dim(keys, 0), c->Dim(indices, 0), &same));
-      TF_RETURN_IF_ERROR(
-          c->Merge(c->Dim(indices, 1), c->Dim(dense_shape, 0), &same));
-      ShapeHandle full;
-      TF_RETURN_IF_ERROR(c->MakeShapeFromShapeTensor(3 * n + i, &full));
-      values =
-          c->Matrix(c->RankKnown(full) && c->Rank(full) > 0 ? c->Dim(full, 0)
-                                                            : c->UnknownDim(),
-                    dims[i]);
-    }
-    c->set_output(i, values);
+    DimensionHandle same;
+    TF_RETURN_IF_ERROR(c->Merge(c->Dim(keys, 0), c->Dim(indices, 0), &same));
+    TF_RETURN_IF_ERROR(
+        c->Merge(c->Dim(indices, 1), c->Dim(dense_shape, 0), &same));
+    ShapeHandle full;
+    TF_RETURN_IF_ERROR(c->MakeShapeFromShapeTensor(3 * n + i, &full));
+    const DimensionHandle rows = c->RankKnown(full) && c->Rank(full) > 0
+                                     ? c->Dim(full, 0)
+                                     : c->UnknownDim();
+    c->set_output(i, c->Matrix(rows, dims[i]));
   }
   return Status();
 }
@@ -112,13 +106,15 @@ REGISTER_OP("RecEstimator>TableGroupLookup")
     .Doc(R"doc(
 Reads and combines the rows of several lookups in one op. Changes nothing.
 
+A graph of Python has one lookup in each. fuse_lookups_pass.cc makes those with several.
+
 tables: Each []. A table may occur several times.
-keys: Each [n], the values of a SparseTensor. Any shape if the combiner is "none".
-indices: Each [n, r], r >= 1, the indices of the SparseTensor. Column 0 must not decrease. [0, 1] for "none".
-dense_shapes: Each [r], the dense_shape of the SparseTensor. [1] for "none", which ignores it.
-values: Each [dense_shape[0], dim]. Zeros for a row without keys. [keys.shape, dim] for "none".
+keys: Each [n], the values of a SparseTensor.
+indices: Each [n, r], r >= 1, the indices of the SparseTensor. Column 0 must not decrease.
+dense_shapes: Each [r], the dense_shape of the SparseTensor.
+values: Each [dense_shape[0], dim]. Zeros for a row without keys.
 dims: Dimension of each table.
-combiners: Each "sum", "mean", "sqrtn" or "none".
+combiners: Each "sum", "mean" or "sqrtn".
 unknowns: What each lookup reads for a key without a row: its initial vector or the default vector.
 )doc");
 

@@ -33,7 +33,6 @@
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/lib/core/threadpool.h"
 #include "tensorflow/core/platform/cpu_info.h"
-#include "tensorflow/core/protobuf/config.pb.h"
 
 namespace rec_estimator {
 namespace {
@@ -149,29 +148,31 @@ class Loop {
   std::exception_ptr failed_;  // What the first failed block threw.
 };
 
-// The threads that run ops of the session; 0: not known.
-int64_t InterOpThreads(OpKernelContext* context) {
+// Those of the session of a kernel.
+int64_t InterOpThreadsOf(OpKernelContext* context) {
   auto* const library = context->function_library();
   const auto* config = library == nullptr ? nullptr : library->config_proto();
-  if (config == nullptr || config->session_inter_op_thread_pool_size() > 0) {
-    return 0;
-  }
-  if (config->inter_op_parallelism_threads() != 0) {
-    return config->inter_op_parallelism_threads();
+  return config == nullptr ? 0 : InterOpThreads(*config);
+}
+
+}  // namespace
+
+int64_t InterOpThreads(const tensorflow::ConfigProto& config) {
+  if (config.session_inter_op_thread_pool_size() > 0) return 0;
+  if (config.inter_op_parallelism_threads() != 0) {
+    return config.inter_op_parallelism_threads();
   }
   const char* from_environment = std::getenv("TF_NUM_INTEROP_THREADS");
   return from_environment == nullptr ? tensorflow::port::MaxParallelism()
                                      : std::atoll(from_environment);
 }
 
-}  // namespace
-
 ParallelFor OpThreads(OpKernelContext* context) {
   const auto* workers = context->device()->tensorflow_cpu_worker_threads();
   const int64_t threads = workers->num_threads;
   tensorflow::thread::ThreadPool* pool = workers->workers;
   const Runner* const runner =
-      InterOpThreads(context) < threads ? nullptr : context->runner();
+      InterOpThreadsOf(context) < threads ? nullptr : context->runner();
   return [pool, runner, threads](
              int64_t total, int64_t cycles_per_unit,
              const std::function<void(int64_t, int64_t)>& work) {

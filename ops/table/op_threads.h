@@ -7,6 +7,7 @@
 
 #include "ops/core/base/parallel.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/protobuf/config.pb.h"
 
 namespace rec_estimator {
 
@@ -24,6 +25,9 @@ namespace rec_estimator {
 // Therefore it may hold locks of a table that blocks of another op, running in
 // the same pool, wait for.
 ParallelFor OpThreads(tensorflow::OpKernelContext* context);
+
+// The threads that run the ops of a session's steps (inter-op). 0: not known.
+int64_t InterOpThreads(const tensorflow::ConfigProto& config);
 
 // Less work, of about 50 µs, runs on the calling thread. If it is asleep, a
 // second thread would take longer to wake up, and it looks for work for a while

@@ -68,5 +68,5 @@ class Regions:
                     self._owners.setdefault(op, []).append(region)
 
     def of(self, op: tf.Operation) -> List[Region]:
-        """The regions of an op. A fused lookup may belong to several."""
+        """The regions of an op, of several if it is of several features."""
         return self._owners.get(op, [])

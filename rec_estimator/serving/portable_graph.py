@@ -70,8 +70,8 @@ def convert_meta_graph(
         saver_def = _add_saver()
         graph_def = graph.as_graph_def()
         nodes = _nodes_by_name(graph_def)
-        for name, tensors in values.items():
-            _make_identity(nodes[name], tensors)
+        for name, value in values.items():
+            _make_identity(nodes[name], value)
         _initialize_after_restore(source, nodes, tables)
         protos = [
             variable.to_proto().SerializeToString()
@@ -217,20 +217,14 @@ def _node_of(name: str) -> str:
     return name.lstrip("^").partition(":")[0]
 
 
-def _make_identity(node: tf.NodeDef, tensors: Sequence[tf.Tensor]) -> None:
-    """Turns a node into an identity of tensors; its name and its consumers stay."""
+def _make_identity(node: tf.NodeDef, value: tf.Tensor) -> None:
+    """Turns a node into an identity of a tensor; its name and its consumers stay."""
     control = [name for name in node.input if name.startswith("^")]
     name, device = node.name, node.device
     node.Clear()
-    node.name, node.device = name, device
-    node.input.extend([*(tensor.name for tensor in tensors), *control])
-    types = [tensor.dtype.as_datatype_enum for tensor in tensors]
-    if len(tensors) == 1:
-        node.op = "Identity"
-        node.attr["T"].type = types[0]
-    else:
-        node.op = "IdentityN"
-        node.attr["T"].list.type.extend(types)
+    node.name, node.device, node.op = name, device, "Identity"
+    node.input.extend([value.name, *control])
+    node.attr["T"].type = value.dtype.as_datatype_enum
 
 
 def _prune(graph_def: tf.GraphDef, names: Set[str]) -> None:

@@ -148,7 +148,7 @@ class StockTable:
 
 def replace_lookups(
     lookups: Sequence[tf.Operation], bundle: Bundle
-) -> Tuple[List[StockTable], Dict[str, List[tf.Tensor]]]:
+) -> Tuple[List[StockTable], Dict[str, tf.Tensor]]:
     """Adds TensorFlow's own ops that read the same rows as some lookups.
 
     Args:
@@ -156,7 +156,7 @@ def replace_lookups(
       bundle: The checkpoint with the rows.
 
     Returns:
-      The tables, and {name of a lookup: tensors that replace its outputs}.
+      The tables, and {name of a lookup: the tensor that replaces its result}.
 
     Raises:
       ValueError: The checkpoint does not have a table.
@@ -164,46 +164,29 @@ def replace_lookups(
     outside = [
         op
         for op in lookups
-        if not graphs.in_control_flow(op)
-        and all(h.type == op_registry.TABLE_HANDLE for h in _handles(op))
+        if not graphs.in_control_flow(op) and _handle(op).type == op_registry.TABLE_HANDLE
     ]
-    handles = dict.fromkeys(handle for op in outside for handle in _handles(op))
+    handles = dict.fromkeys(_handle(op) for op in outside)
     tables = {handle: StockTable(handle, bundle) for handle in handles}
     values = {}
     for op in outside:
         with tf.device(op.device), tf.name_scope(f"{op.name}/stock/"):
-            values[op.name] = _looked_up(op, [tables[handle] for handle in _handles(op)])
+            values[op.name] = _looked_up(op, tables[_handle(op)])
     return list(tables.values()), values
 
 
-def _looked_up(op: tf.Operation, tables: Sequence[StockTable]) -> List[tf.Tensor]:
-    if op.type == op_registry.TABLE_LOOKUP:
-        return [tables[0].lookup(op.inputs[1], _unknowns(op)[0])]
+def _handle(op: tf.Operation) -> tf.Operation:
+    return op.inputs[0].op
+
+
+def _looked_up(op: tf.Operation, table: StockTable) -> tf.Tensor:
     if op.type == op_registry.TABLE_CONTAINS:
-        return [tables[0].contains(op.inputs[1])]
-    count = len(tables)
-    columns = [op.inputs[i * count : (i + 1) * count] for i in (1, 2, 3)]
-    combiners = [tf.compat.as_str(combiner) for combiner in op.get_attr("combiners")]
-    return [
-        table.lookup(keys, unknown)
-        if combiner == "none"
-        else table.combine(keys, indices, dense_shape, unknown, combiner)
-        for table, unknown, combiner, keys, indices, dense_shape in zip(
-            tables, _unknowns(op), combiners, *columns
-        )
-    ]
-
-
-def _handles(op: tf.Operation) -> List[tf.Operation]:
-    count = op.get_attr("N") if op.type == op_registry.TABLE_GROUP_LOOKUP else 1
-    return [tensor.op for tensor in op.inputs[:count]]
-
-
-def _unknowns(op: tf.Operation) -> List[str]:
-    found = (
-        [op.get_attr("unknown")] if op.type == op_registry.TABLE_LOOKUP else op.get_attr("unknowns")
-    )
-    return [tf.compat.as_str(unknown) for unknown in found]
+        return table.contains(op.inputs[1])
+    if op.type == op_registry.TABLE_LOOKUP:
+        return table.lookup(op.inputs[1], tf.compat.as_str(op.get_attr("unknown")))
+    _, keys, indices, dense_shape = op.inputs
+    unknown, combiner = (tf.compat.as_str(op.get_attr(n)[0]) for n in ("unknowns", "combiners"))
+    return table.combine(keys, indices, dense_shape, unknown, combiner)
 
 
 def _stored(bundle: Bundle, shard: str) -> Tuple[StoredTensor, StoredTensor, StoredTensor]:

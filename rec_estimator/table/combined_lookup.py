@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lookups that combine the rows of each example, and groups of lookups.
 
-Step 3 of the data flow, as in lookup.py. Lookups that combine without weights run in one fused op
-per device; those with weights, with max_norm, of partitioned tables or of tables on parameter
-servers are made of TensorFlow's ops.
+Step 3 of the data flow, as in lookup.py. A lookup that combines without weights is one op; those
+with weights, with max_norm, of partitioned tables or of tables on parameter servers are made of
+TensorFlow's ops. A graph pass (ops/table/fuse_lookups_pass.cc) joins the ops that are ready at the
+same time.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -76,7 +77,7 @@ def embedding_lookup_sparse(
     refuse_blocknums(blocknums)
     table = as_table(params)
     with tf.name_scope(name, "embedding_lookup_sparse"):
-        return _combine(_as_request(table, sp_ids, sp_weights, combiner or "mean"), max_norm)
+        return _combine(_as_combination(table, sp_ids, sp_weights, combiner or "mean"), max_norm)
 
 
 def safe_embedding_lookup_sparse(
@@ -134,7 +135,7 @@ def safe_embedding_lookup_sparse(
             del is_empty
             if weights is not None:
                 weights, _ = tf.sparse.fill_empty_rows(weights, tf.ones([], weights.dtype))
-        values = _combine(_combined(table, ids, weights, combiner or "mean"), max_norm)
+        values = _combine(_combination(table, ids, weights, combiner or "mean"), max_norm)
         if static_leading.rank == 1:
             values.set_shape(static_leading.concatenate(values.shape[1:]))
             return values
@@ -154,7 +155,10 @@ def group_embedding_lookup_sparse(
     params_num_per_group: Optional[int] = None,
     name: Optional[str] = None,
 ) -> List[tf.Tensor]:
-    """Runs several lookups. Those that combine without weights take one op instead of one each.
+    """Runs several lookups.
+
+    A step joins lookups that are ready at the same time and combine without weights, whether they
+    come from a group or not: into as many ops as it has threads.
 
     Args:
       params: One table per lookup. A table may occur several times. Dense variables may be among
@@ -207,12 +211,14 @@ def group_embedding_lookup_sparse(
     if not params:
         return []
     with tf.name_scope(name, "group_embedding_lookup"):
-        return _run_lookups(
-            [
-                _as_request(_as_source(given, partition_strategy), *request)
-                for given, *request in zip(params, sp_ids, weights, combiners)
-            ]
-        )
+        requests = [
+            _as_request(_as_source(given, partition_strategy), *request)
+            for given, *request in zip(params, sp_ids, weights, combiners)
+        ]
+        return [
+            _read(*request) if isinstance(request, _Read) else _combine(request, max_norm=None)
+            for request in requests
+        ]
 
 
 def group_embedding_lookup(
@@ -222,9 +228,6 @@ def group_embedding_lookup(
     name: Optional[str] = None,
 ) -> List[tf.Tensor]:
     """Runs several lookups of dense ids, like DeepRec's function of this name.
-
-    Each is an op of its own: all threads of a step begin them at once, so they take no longer than
-    in one op.
 
     Args:
       params: One table or dense variable per lookup.
@@ -250,27 +253,6 @@ def group_embedding_lookup(
     )
 
 
-class _Request(NamedTuple):
-    """One checked lookup: `keys` [n] with the `indices` and `dense_shape` of a SparseTensor.
-
-    Without a combiner: `keys` of any shape, `indices` [0, 1], `dense_shape` [1].
-    """
-
-    source: "_Source"
-    keys: tf.Tensor
-    indices: tf.Tensor
-    dense_shape: tf.Tensor
-    weights: Optional[tf.Tensor]
-    combiner: Optional[str]
-
-    def read(self) -> tf.Tensor:
-        """[keys.shape, dim]. The values of the keys."""
-        if isinstance(self.source, EmbeddingTable):
-            return read_table(self.source, self.keys)
-        variable, strategy = self.source
-        return tf.nn.embedding_lookup(variable, self.keys, partition_strategy=strategy)
-
-
 class _DenseVariable(NamedTuple):
     """A variable, a partitioned variable or a tensor, [rows, dim]."""
 
@@ -279,6 +261,24 @@ class _DenseVariable(NamedTuple):
 
 
 _Source = Union[EmbeddingTable, _DenseVariable]
+
+
+class _Read(NamedTuple):
+    """A checked lookup of keys of any shape."""
+
+    source: _Source
+    keys: tf.Tensor
+
+
+class _Combination(NamedTuple):
+    """A checked lookup that combines: `keys` [n] with the other parts of a SparseTensor."""
+
+    source: _Source
+    keys: tf.Tensor
+    indices: tf.Tensor
+    dense_shape: tf.Tensor
+    weights: Optional[tf.Tensor]
+    combiner: str
 
 
 def _as_source(params: GroupParams, partition_strategy: str) -> _Source:
@@ -303,92 +303,82 @@ def _as_request(
     ids: Union[SparseIds, tf.Tensor],
     weights: Optional[SparseIds],
     combiner: Optional[str],
-) -> _Request:
-    if combiner is None:
-        if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
-            raise TypeError(
-                f"sp_ids must be dense where the combiner is None, got {type(ids).__name__}; "
-                "pass a combiner, or use embedding_lookup on a RaggedTensor"
-            )
-        if weights is not None:
-            raise ValueError("sp_weights must be None where the combiner is None, got weights")
-        keys = _as_keys(source, ids, "sp_ids")
-        nothing = tf.zeros([0, 1], tf.int64), tf.zeros([1], tf.int64)
-        return _Request(source, keys, *nothing, None, None)
+) -> Union[_Read, _Combination]:
+    if combiner is not None:
+        return _as_combination(source, ids, weights, combiner)
+    if isinstance(ids, (tf.SparseTensor, tf.RaggedTensor)):
+        raise TypeError(
+            f"sp_ids must be dense where the combiner is None, got {type(ids).__name__}; "
+            "pass a combiner, or use embedding_lookup on a RaggedTensor"
+        )
+    if weights is not None:
+        raise ValueError("sp_weights must be None where the combiner is None, got weights")
+    return _Read(source, _as_keys(source, ids, "sp_ids"))
+
+
+def _as_combination(
+    source: _Source, ids: SparseIds, weights: Optional[SparseIds], combiner: str
+) -> _Combination:
     sparse, sparse_weights = _as_sparse_pair(ids, weights)
     keys = tf.SparseTensor(
         sparse.indices, _as_keys(source, sparse.values, "sp_ids"), sparse.dense_shape
     )
-    return _combined(source, keys, sparse_weights, combiner)
+    return _combination(source, keys, sparse_weights, combiner)
 
 
-def _combined(
+def _combination(
     source: _Source, keys: tf.SparseTensor, weights: Optional[tf.SparseTensor], combiner: str
-) -> _Request:
+) -> _Combination:
     if combiner not in _COMBINERS:
         raise ValueError(f"combiner must be one of {', '.join(_COMBINERS)}, got {combiner!r}")
     weights = None if weights is None else tf.cast(weights.values, tf.float32)
-    return _Request(source, keys.values, keys.indices, keys.dense_shape, weights, combiner)
+    return _Combination(source, keys.values, keys.indices, keys.dense_shape, weights, combiner)
 
 
-def _combine(request: _Request, max_norm: Optional[float]) -> tf.Tensor:
-    """Runs one lookup, in the fused op unless values must be clipped before they are combined."""
-    if max_norm is not None:
-        return _combine_unfused(request, max_norm)
-    return _run_lookups([request])[0]
+def _read(source: _Source, keys: tf.Tensor) -> tf.Tensor:
+    """[keys.shape, dim]. The values of the keys."""
+    if isinstance(source, EmbeddingTable):
+        return read_table(source, keys)
+    variable, strategy = source
+    return tf.nn.embedding_lookup(variable, keys, partition_strategy=strategy)
 
 
-def _run_lookups(requests: Sequence[_Request]) -> List[tf.Tensor]:
-    """Runs lookups in one op a device, as far as that is best; others run on their own."""
-    results: List[Optional[tf.Tensor]] = [None] * len(requests)
-    fused: Dict[str, List[Tuple[int, EmbeddingTable]]] = {}
-    for i, request in enumerate(requests):
-        table = request.source
-        if isinstance(table, EmbeddingTable) and _can_be_fused(table, request):
-            fused.setdefault(table.device, []).append((i, table))
-        elif request.combiner is None:
-            results[i] = request.read()
-        else:
-            results[i] = _combine_unfused(request, max_norm=None)
-    for members in fused.values():
-        values = _run_fused([(table, requests[i]) for i, table in members])
-        for (i, _), value in zip(members, values):
-            results[i] = value
-    return results
+def _combine(request: _Combination, max_norm: Optional[float]) -> tf.Tensor:
+    """[dense_shape[0], dim]. One combined vector for each example."""
+    source = request.source
+    if (
+        isinstance(source, EmbeddingTable)
+        and len(source.shards) == 1
+        # On a parameter server, each such lookup would send its ids and get its values apart. Of
+        # the lookups that _combine_unfused makes, a step sends all distinct keys in one tensor, and
+        # gets their rows in another one.
+        and not source.is_on_ps
+        and request.weights is None
+        and max_norm is None
+    ):
+        return _combine_fused(source, request)
+    return _combine_unfused(request, max_norm)
 
 
-def _can_be_fused(table: EmbeddingTable, request: _Request) -> bool:
-    """Whether the fused op is right and best for a lookup.
-
-    Lookups that do not combine gain nothing: as ops of their own, all threads of a step begin them
-    at once. On a parameter server it would combine rows there, so that each lookup sends its ids
-    and gets its values apart. Of the lookups that _combine_unfused makes, a step sends all distinct
-    keys in one tensor, and gets their rows in another one.
-    """
-    if request.combiner is None or request.weights is not None:
-        return False
-    return len(table.shards) == 1 and not table.is_on_ps
-
-
-def _run_fused(requests: Sequence[Tuple[EmbeddingTable, _Request]]) -> List[tf.Tensor]:
-    with graphs.colocate_with(requests[0][0].handle):
-        values = _ops.gen.rec_estimator_table_group_lookup(
-            tables=[table.handle for table, _ in requests],
-            keys=[request.keys for _, request in requests],
-            indices=[request.indices for _, request in requests],
-            dense_shapes=[request.dense_shape for _, request in requests],
-            dims=[table.dim for table, _ in requests],
-            combiners=[request.combiner for _, request in requests],
-            unknowns=[read_of_unknown_keys(table) for table, _ in requests],
+def _combine_fused(table: EmbeddingTable, request: _Combination) -> tf.Tensor:
+    """Looks up and combines with one op."""
+    with graphs.colocate_with(table.handle):
+        (values,) = _ops.gen.rec_estimator_table_group_lookup(
+            tables=[table.handle],
+            keys=[request.keys],
+            indices=[request.indices],
+            dense_shapes=[request.dense_shape],
+            dims=[table.dim],
+            combiners=[request.combiner],
+            unknowns=[read_of_unknown_keys(table)],
         )
-    for (table, request), value in zip(requests, values):
-        table.shards[0].record_lookup(LookupRecord(request.keys, value.op))
+    table.shards[0].record_lookup(LookupRecord(request.keys, values.op))
     return values
 
 
-def _combine_unfused(request: _Request, max_norm: Optional[float]) -> tf.Tensor:
+def _combine_unfused(request: _Combination, max_norm: Optional[float]) -> tf.Tensor:
     """Looks up, clips, weighs and combines with TensorFlow's ops, which have gradients."""
-    values = clip(request.read(), max_norm)
+    values = clip(_read(request.source, request.keys), max_norm)
     rows = request.indices[:, 0]
     num_rows = request.dense_shape[0]
     weights = request.weights
@@ -456,37 +446,11 @@ def _as_sparse_pair(
 
 
 @tf.RegisterGradient(op_registry.TABLE_GROUP_LOOKUP)
-def _table_group_lookup_grad(
-    op: tf.Operation, *grads: tf.Tensor
-) -> List[Optional[tf.IndexedSlices]]:
+def _table_group_lookup_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.IndexedSlices]]:
     refuse_control_flow(op)
-    count, dims = op.get_attr("N"), op.get_attr("dims")
-    combiners = [combiner.decode() for combiner in op.get_attr("combiners")]
-    keys, indices = op.inputs[count : 2 * count], op.inputs[2 * count : 3 * count]
-    reached = [i for i in range(count) if not _is_filled_in(op, i, grads[i])]
-    combined = [i for i in reached if combiners[i] != "none"]
-    key_grads = dict(enumerate(grads))
-    if combined:
-        spread = _ops.gen.rec_estimator_table_group_lookup_grad(
-            indices=[indices[i] for i in combined],
-            grads=[tf.convert_to_tensor(grads[i]) for i in combined],
-            combiners=[combiners[i] for i in combined],
-        )
-        key_grads.update(zip(combined, spread))
-    slices = [
-        gradient_slices(keys[i], key_grads[i], dims[i]) if i in reached else None
-        for i in range(count)
-    ]
-    return slices + [None] * (3 * count)
-
-
-def _is_filled_in(op: tf.Operation, output: int, grad: Any) -> bool:
-    """Whether tf.gradients passes zeros because the loss does not depend on an output.
-
-    The keys of that output do not train: they must not be counted, nor moved by a momentum slot.
-    """
-    return (
-        isinstance(grad, tf.Tensor)
-        and grad.op.type == "ZerosLike"
-        and grad.op.inputs[0] is op.outputs[output]
+    _, keys, indices, _ = op.inputs
+    (dim,), combiners = op.get_attr("dims"), op.get_attr("combiners")
+    (key_grads,) = _ops.gen.rec_estimator_table_group_lookup_grad(
+        indices=[indices], grads=[tf.convert_to_tensor(grad)], combiners=combiners
     )
+    return [gradient_slices(keys, key_grads, dim), None, None, None]

@@ -147,6 +147,11 @@ def table_op(name, **more):
     return example
 
 
+def group_lookup(u, op_type):
+    table = rec.get_embedding_variable("table", embedding_dim=2)
+    return rec.embedding_lookup_sparse(table, u.sparse, combiner="mean")
+
+
 def hash_table(u, op_type):
     keys = tf.constant([1, 2], tf.int64)
     initializer = tf.lookup.KeyValueTensorInitializer(keys, keys * 5)
@@ -342,6 +347,7 @@ EXAMPLES = {
         "GatherNd": lambda u, t: tf.gather_nd(u.x, tf.where(u.flag)),
         "RaggedTensorToSparse": lambda u, t: u.ragged.to_sparse(),
         "Where": lambda u, t: tf.where(u.flag),
+        "RecEstimator>TableGroupLookup": group_lookup,
     },
     "sparse": {
         **dict.fromkeys(

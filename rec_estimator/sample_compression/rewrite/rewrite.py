@@ -48,10 +48,7 @@ from rec_estimator.sample_compression.rewrite.order import downstream
 from rec_estimator.sample_compression.rewrite.stock_expansion import StockExpansion
 from rec_estimator.sample_compression.rules import control_flow
 from rec_estimator.sample_compression.rules.control_flow_v1 import Subgraph
-from rec_estimator.sample_compression.rules.entry import (
-    entry_outputs,
-    lookup_outputs,
-)
+from rec_estimator.sample_compression.rules.entry import entry_outputs
 from rec_estimator.sample_compression.rules.lists import LIST_RULES
 from rec_estimator.sample_compression.rules.op_rules import BROADCASTING, RULES, SHAPE_OPERANDS
 
@@ -298,9 +295,6 @@ class Rewrite:
         inputs = [self.value(tensor) for tensor in op.inputs]
         if all(value.side == Side.FIXED for value in inputs) or self._follows_shape(op, inputs):
             return
-        if op.type == op_registry.TABLE_GROUP_LOOKUP and not graphs.in_control_flow(op):
-            self._visit_lookup(op, inputs)
-            return
         made = None if graphs.in_control_flow(op) else entry_outputs(self.expansion, op, inputs)
         if made is not None:
             self.records.append(OpRecord(op, True, None))
@@ -378,6 +372,8 @@ class Rewrite:
         counts_rows = any(has_rows(elements_in(value)) for value in inputs)
         if op.type in LIST_RULES and not counts_rows:
             return LIST_RULES[op.type](op, inputs)
+        if op.type == op_registry.TABLE_GROUP_LOOKUP:
+            raise CannotMove("takes ids whose rows are not known")
         if op.type not in RULES or (takes_lists and op.type != "Identity"):
             raise CannotMove("has no rule")
         sparse = [value for value in inputs if isinstance(value, SparseValue)]
@@ -436,20 +432,6 @@ class Rewrite:
                 return tf.identity(made)
 
         return value.made_by(make_and_wait)
-
-    def _visit_lookup(self, op: tf.Operation, inputs: Sequence[Value]) -> None:
-        """Connects a fused lookup, whose outputs may be on different sides."""
-        outputs, of_users = lookup_outputs(op, inputs)
-        if of_users:
-            self.records.append(OpRecord(op, True, None))
-        elif any(value.side == Side.USER for value in inputs):
-            self.records.append(OpRecord(op, False, None, "takes ids whose rows are not known"))
-        for index, value in enumerate(inputs):
-            is_of_users = index in of_users
-            tensor = self._input_for_users(value) if is_of_users else self._repeated(value, False)
-            self._connect(op, index, tensor)
-        for output, tensor in zip(outputs, op.outputs):
-            self._learn(tensor, output or values_lib.opaque(tensor))
 
     def _put_on_users_side(
         self,

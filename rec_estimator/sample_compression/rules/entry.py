@@ -5,10 +5,11 @@ Where and GatherNd take the ids out of a padded matrix. The lookups of our table
 find for the ids of a row into one vector. sparse.py has the ops in between.
 """
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.graph_passes import op_registry
 from rec_estimator.sample_compression.analysis import sizes as sizes_lib
 from rec_estimator.sample_compression.analysis.entries import Entries, Rows
 from rec_estimator.sample_compression.analysis.sizes import BATCH
@@ -85,42 +86,20 @@ def _ragged_to_sparse(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]
     ]
 
 
+def _combined_lookup(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
+    """One vector for each row: the rows of a table that its ids name, combined."""
+    _, keys, indices, shape = inputs
+    if columns_of(indices) is None or not are_ids(keys) or keys.entries is not indices.entries:
+        return None
+    if (elements_in(shape) or (None,))[0] != BATCH:
+        return None
+    (dim,) = op.get_attr("dims")
+    return [DenseValue(op.outputs[0], Side.USER, (BATCH, sizes_lib.number(dim)))]
+
+
 ENTRY_RULES: Dict[str, EntryRule] = {
     "GatherNd": _gather_nd,
     "RaggedTensorToSparse": _ragged_to_sparse,
     "Where": _where,
+    op_registry.TABLE_GROUP_LOOKUP: _combined_lookup,
 }
-
-
-def lookup_outputs(
-    op: tf.Operation, inputs: Sequence[Value]
-) -> Tuple[List[Optional[Value]], List[int]]:
-    """The outputs of a fused lookup. Each output depends on its own inputs only.
-
-    Returns:
-      The outputs, None for each that stays on the candidates' side; and the inputs that belong to
-      the other outputs.
-    """
-    count = op.get_attr("N")
-    outputs: List[Optional[Value]] = []
-    of_users: List[int] = []
-    for i, (dim, combiner) in enumerate(zip(op.get_attr("dims"), op.get_attr("combiners"))):
-        keys, indices, shape = (inputs[n * count + i] for n in (1, 2, 3))
-        width = sizes_lib.number(dim)
-        value: Optional[Value] = None
-        if combiner == b"none":
-            if isinstance(keys, EntryRows) and keys.dims is not None:
-                value = EntryRows(op.outputs[i], (*keys.dims, width), keys.entries)
-            elif isinstance(keys, DenseValue) and keys.side == Side.USER and keys.dims is not None:
-                value = DenseValue(op.outputs[i], Side.USER, (*keys.dims, width))
-        elif (
-            columns_of(indices) is not None
-            and keys.entries is indices.entries
-            and are_ids(keys)
-            and (elements_in(shape) or (None,))[0] == BATCH
-        ):
-            value = DenseValue(op.outputs[i], Side.USER, (BATCH, width))
-        outputs.append(value)
-        if value is not None:
-            of_users += [n * count + i for n in (1, 2, 3)]
-    return outputs, of_users

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The graph pass that runs lookups which are ready at the same time in one op."""
+"""The graph pass that runs lookups which are ready at the same time in an op for each thread."""
+
+import os
 
 import numpy as np
 import pytest
@@ -16,9 +18,9 @@ IDS = np.array([[3, 5, -1], [5, -1, -1], [0, 3, 3]])
 WEIGHTS = np.array([[1, 2, 0], [0.5, 0, 0], [3, 1, 2]], np.float32)
 
 
-def config(fused=True):
-    """Fuses lookups or not. Nothing else differs."""
-    options = tf.ConfigProto(operation_timeout_in_ms=60_000)
+def config(fused=True, threads=1):
+    """Fuses lookups or not. Nothing else differs. `threads` is that of a step's ops."""
+    options = tf.ConfigProto(operation_timeout_in_ms=60_000, inter_op_parallelism_threads=threads)
     options.graph_options.rewrite_options.disable_meta_optimizer = True
     optimizer = options.graph_options.optimizer_options
     optimizer.do_constant_folding = optimizer.do_common_subexpression_elimination = True
@@ -98,6 +100,35 @@ def test_a_training_step_has_the_bits_of_one_that_is_not_fused(resources):
         assert ops == ([[6], [6]] if fused else [[1] * 6, [1] * 6]), ops
     tf.nest.map_structure(np.testing.assert_array_equal, found[True], found[False])
     assert len(set(found[True][0])) == 4
+
+
+@pytest.mark.parametrize(
+    "threads, expected",
+    [(-1, [7]), (1, [7]), (2, [3, 4]), (3, [2, 2, 3]), (6, [1] * 5 + [2]), (9, [1] * 7)],
+)
+def test_each_thread_of_a_step_gets_an_op(threads, expected):
+    ids = tf.placeholder_with_default(IDS, [None, 3])
+    vectors = [look_up(name, ids) for name in "abcdefg"]
+    grads = tf.gradients(vectors, [vector.op.inputs[0] for vector in vectors])
+    found = []
+    for fused in (True, False):
+        with tf.Session(config=config(fused, threads)) as session:
+            session.run(tf.global_variables_initializer())
+            values, lookups = ops_run(session, vectors, LOOKUP)
+            spread, gradients = ops_run(session, [grad.values for grad in grads], GRADIENT)
+            assert lookups == gradients == (expected if fused else [1] * 7)
+            found.append((values, spread))
+    tf.nest.map_structure(np.testing.assert_array_equal, *found)
+
+
+def test_a_session_with_pools_of_its_own_fuses_for_the_processors():
+    options = config(threads=1)
+    options.session_inter_op_thread_pool.add().num_threads = 1
+    processors = len(os.sched_getaffinity(0))
+    vectors = [look_up(f"table_{i}") for i in range(2 * processors)]
+    with tf.Session(config=options) as session:
+        session.run(tf.global_variables_initializer())
+        assert ops_run(session, vectors, LOOKUP)[1] == [2] * processors
 
 
 def test_a_step_that_fetches_one_lookup_runs_that_lookup_alone():
