@@ -18,6 +18,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from model_zoo import data, run
+from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.walk import ancestors
 
 _HISTORY = 20
@@ -26,8 +27,6 @@ _SHOWN = np.array([500], np.int32)
 _PRODUCTS = ("MatMul", "RecEstimator>SegmentLayer", "RecEstimator>SegmentMatMul")
 _DRAWN = (*_PRODUCTS, "RecEstimator>RepeatRows", "GatherV2", "Softmax", "Sigmoid", "Sum")
 _DRAWN_IF_FLOAT = ("ConcatV2", "Mul", "Sub", "BroadcastTo")
-_LOOKUP = "RecEstimator>TableGroupLookup"
-_LOOKED_UP = ("user", "hour", "item", "history")
 _COLORS = {"user": "#cfe3f7", "item": "#f9d9b8", "none": "#eeeeee"}
 
 
@@ -92,7 +91,7 @@ def nodes_of(folder: str) -> Tuple[List[Node], Set[Tuple[str, str]]]:
 
 
 def _drawn(op: tf.Operation) -> List[tf.Tensor]:
-    if op.type == _LOOKUP:
+    if op.type in op_registry.LOOKUPS:
         return list(op.outputs)
     is_float = bool(op.outputs) and op.outputs[0].dtype == tf.float32
     shape = op.outputs[0].shape if is_float else tf.TensorShape([])
@@ -104,8 +103,8 @@ def _drawn(op: tf.Operation) -> List[tf.Tensor]:
 
 def _title(tensor: tf.Tensor) -> str:
     op = tensor.op
-    if op.type == _LOOKUP:
-        return f"look up {_LOOKED_UP[tensor.value_index]}"
+    if op.type in op_registry.LOOKUPS:
+        return f"look up in {tf.compat.as_str(op.inputs[0].op.get_attr('shared_name'))}"
     name = op.type.replace("RecEstimator>", "").replace("V2", "")
     scope = op.name.split("/")[0]
     return f"{name} ({scope})" if scope in ("attention", "deep") else name
@@ -123,7 +122,7 @@ def _edges(tensors: List[tf.Tensor]) -> Set[Tuple[str, str]]:
     edges = set()
     for tensor in tensors:
         stack, seen = list(tensor.op.inputs), set()
-        if tensor.op.type == _LOOKUP:
+        if tensor.op.type in op_registry.LOOKUPS:
             continue
         while stack:
             source = stack.pop()
