@@ -222,7 +222,8 @@ def goals() -> str:
     ]
     checkpoints = [result("bench_checkpoint_intel"), result("bench_checkpoint")]
     small = result("core_small_batches")
-    return table(*speed_figures.goals(tables, _models(), small, checkpoints))
+    models_found = [*_models(), *(result(f"bench_models{n}_amd") for n in ("", "_newest"))]
+    return table(*speed_figures.goals(tables, models_found, small, checkpoints))
 
 
 def models_profile() -> str:

@@ -297,7 +297,7 @@ def _model_goals(
     other: str, mean: float, most: float, results: Sequence[Dict[str, Any]]
 ) -> Iterator[List[str]]:
     shares = {
-        f"{_maker(found)}, {minor(found)}": [
+        f"{_maker(found)} {minor(found)}": [
             one["above_floor"]["single"][other] for one in found["results"] if one["batch"] == 2048
         ]
         for found in results

@@ -127,6 +127,13 @@ def test_path_that_is_no_folder_is_refused_with_table_path_and_remedy(tmp_path):
     assert "create the folder or choose another path" in error.value.message
 
 
+def test_folder_that_cannot_be_written_is_refused_with_table_path_and_remedy():
+    with pytest.raises(tf.errors.FailedPreconditionError) as error:
+        Run(adagrad, on_disk("/sys"))  # Nobody may make files there.
+    assert "table t: storage path '/sys' must be a folder with room for" in error.value.message
+    assert "make it writable or choose another path" in error.value.message
+
+
 def test_folder_that_is_removed_goes_on_until_the_table_ends(tmp_path):
     """The files are open, so their rows are there; the next table makes the folder again."""
     folder = tmp_path / "rows"
