@@ -157,15 +157,32 @@ def in_threads(*calls):
         raise errors[0]
 
 
+# How long workers wait for each other before a step. Otherwise TensorFlow lets one that is ahead
+# take the token of the other one, which then waits for an update that never comes.
+WAIT = 300  # seconds
+
+
+class Together(tf.train.SessionRunHook):
+    """Lets the workers of an Estimator begin each step together."""
+
+    def __init__(self, both):
+        self._both = both
+
+    def before_run(self, run_context):
+        self._both.wait(WAIT)
+
+
 # The end of the chief's session cancels the update that its thread waits for.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_rows_get_the_means_of_two_workers_and_the_counts_of_both():
     cluster = LocalCluster(2, workers=1)
     tasks = [Task(cluster, task) for task in range(2)]
     sessions = [task.monitored() for task in tasks]
+    both = threading.Barrier(2)
 
     def work(task):
         for batch in batches(task):
+            both.wait(WAIT)
             tasks[task].train(batch, sessions[task])
 
     in_threads(lambda: work(0), lambda: work(1))
@@ -226,6 +243,7 @@ def test_estimators_get_the_means_of_two_workers_and_the_counts_of_both(tmp_path
     cluster = LocalCluster(2, workers=1)
 
     estimators = [estimator_of(tmp_path, cluster, task) for task in range(2)]
+    both = threading.Barrier(2)
 
     def work(task):
         def input_fn():
@@ -238,7 +256,7 @@ def test_estimators_get_the_means_of_two_workers_and_the_counts_of_both(tmp_path
                 {"keys": [None], "weights": [None]},
             )
 
-        estimators[task].train(input_fn)
+        estimators[task].train(input_fn, hooks=[Together(both)])
 
     in_threads(lambda: work(0), lambda: work(1))
     prefix = tf.train.latest_checkpoint(str(tmp_path))
