@@ -288,13 +288,12 @@ def _table_group_lookup(oracle_of, tables, keys, indices, dense_shapes, dims, co
     _require(len(of_tables) == len(dims) == len(combiners) == len(unknowns))
     _require([table.bank.shape[1] for table in of_tables] == list(dims))
     for i, combiner in enumerate(combiners):
-        _require(combiner in ("none", "sum", "mean", "sqrtn"))
-        if combiner != "none":
-            _require_shape(keys[i], None)
-            _require_shape(indices[i], len(keys[i]), None)
-            _require_shape(dense_shapes[i], indices[i].shape[1])
-            _require(dense_shapes[i][0] >= 0 if len(dense_shapes[i]) else False)
-            _require_indices(indices[i], dense_shapes[i][0])
+        _require(combiner in ("sum", "mean", "sqrtn"))
+        _require_shape(keys[i], None)
+        _require_shape(indices[i], len(keys[i]), None)
+        _require_shape(dense_shapes[i], indices[i].shape[1])
+        _require(dense_shapes[i][0] >= 0 if len(dense_shapes[i]) else False)
+        _require_indices(indices[i], dense_shapes[i][0])
 
     def compute():
         found = []
@@ -302,9 +301,8 @@ def _table_group_lookup(oracle_of, tables, keys, indices, dense_shapes, dims, co
             rows = of_tables[i].lookup(keys[i], unknowns[i])
             if not _is_moderate(rows):
                 raise UnknownError
-            if combiner != "none":
-                rows = oracle.combine(rows, indices[i][:, 0], int(dense_shapes[i][0]), combiner)
-            found.append(rows)
+            num_rows = int(dense_shapes[i][0])
+            found.append(oracle.combine(rows, indices[i][:, 0], num_rows, combiner))
         return found
 
     return _exact(compute)

@@ -161,10 +161,10 @@ VALID_CALLS = {
     "table_group_lookup": {
         "tables": [Table(), Table()],
         "keys": [KEYS, KEYS],
-        "indices": [INDICES, np.zeros([0, 1], np.int64)],
-        "dense_shapes": [np.array([4, 2]), np.zeros([1], np.int64)],
+        "indices": [INDICES, np.arange(4)[:, np.newaxis]],  # The second has one key a row.
+        "dense_shapes": [np.array([4, 2]), np.array([4])],
         "dims": [DIM, DIM],
-        "combiners": ["mean", "none"],
+        "combiners": ["mean", "sum"],
         "unknowns": ["default", "initial"],
     },
     "table_group_lookup_grad": {
