@@ -4,7 +4,7 @@
     python -m benchmarks.bench_group_lookup [--tables 2 26 200] [--keys 1 100 1000 10000 100000]
         [--processes 5] [--rounds 7] [--output FILE.json]
 
-A step joins such lookups, whether they are a group or not, unless graph passes are off
+A step fuses such lookups, whether they are a group or not, unless graph passes are off
 (docs/decisions.md). Each example has one key of each table, of which the small ones are frequent.
 Both run in one process, in turn, and that in several processes one after the other: from one to the
 next, ratios of small lookups differ by more than within one. The figures are the median ratios of

@@ -179,6 +179,11 @@ def step_lists() -> str:
     return table(header, rows.values())
 
 
+def core_speed() -> str:
+    """docs/core_measurements.md: how fast the core is by itself, by number of rows."""
+    return table(*speed_figures.core_speed(result("core_speed")))
+
+
 def group_lookups() -> str:
     """docs/core_measurements.md: a group lookup against the single lookups it replaces."""
     found: Dict[int, Dict[int, str]] = {}
@@ -216,14 +221,12 @@ def limits() -> str:
 
 def goals() -> str:
     """docs/core_measurements.md: what the design asks of speed, and what was measured."""
-    tables = [
-        [result(f"{name}{machine}") for name in ("bench_table", "bench_table_hot")]
-        for machine in ("", "_amd")
-    ]
+    names = ("bench_table", "bench_table_hot")
+    tables = [[result(name + machine) for name in names] for machine in ("", "_amd")]
     checkpoints = [result("bench_checkpoint_intel"), result("bench_checkpoint")]
-    small = result("core_small_batches")
-    models_found = [*_models(), *(result(f"bench_models{n}_amd") for n in ("", "_newest"))]
-    return table(*speed_figures.goals(tables, models_found, small, checkpoints))
+    small, core = (result(name) for name in ("core_small_batches", "core_speed"))
+    of_models = _models() + _models("_amd")
+    return table(*speed_figures.goals(tables, of_models, small, core, checkpoints))
 
 
 def models_profile() -> str:
@@ -231,8 +234,8 @@ def models_profile() -> str:
     return table(*speed_figures.models_profile(result("profile_models")))
 
 
-def _models() -> List[Dict[str, Any]]:
-    return [result("bench_models"), result("bench_models_newest")]
+def _models(machine: str = "") -> List[Dict[str, Any]]:
+    return [result(f"bench_models{release}{machine}") for release in ("", "_newest")]
 
 
 def distinct_lookups() -> str:
@@ -530,6 +533,7 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "small-batches": small_batches,
     "distinct-lookups": distinct_lookups,
     "step-lists": step_lists,
+    "core-speed": core_speed,
     "group-lookups": group_lookups,
     "models": models,
     "goals": goals,

@@ -210,6 +210,20 @@ def limits(
     return ["", "lines at random", *times, *shares], rows
 
 
+def core_speed(result: Dict[str, Any]) -> Table:
+    """Millions of keys a second of the core by number of rows, of bench_embedding_table.cc."""
+    millions = sorted({run["rows_M"] for run in result["runs"]})
+
+    def shown(figure: str, size: int) -> str:
+        of_size = [run["figures"][figure] for run in result["runs"] if run["rows_M"] == size]
+        cpu, *wall = (statistics.median(run[what] for run in of_size) for what in of_size[0])
+        return " ".join([f"{cpu:.3g}", *(f"[{speed:.3g}]" for speed in wall)])
+
+    figures = result["runs"][0]["figures"]
+    rows = [[figure, *(shown(figure, size) for size in millions)] for figure in figures]
+    return ["", *(f"{size}M rows" for size in millions)], rows
+
+
 def small_batches(result: Dict[str, Any]) -> Table:
     """Applies of all sizes relative to those shard by shard, of bench_paired.cc."""
     found: Dict[Tuple[str, str, str], List[Dict[str, Any]]] = {}
@@ -243,6 +257,7 @@ def goals(
     tables_found: Sequence[Sequence[Dict[str, Any]]],
     models_found: Sequence[Dict[str, Any]],
     small: Dict[str, Any],
+    core: Dict[str, Any],
     checkpoints: Sequence[Dict[str, Any]],
 ) -> Table:
     """What the design asks of speed, and what was measured.
@@ -251,6 +266,7 @@ def goals(
       tables_found: Of bench_table.py, for each machine by distribution of ids.
       models_found: Of bench_models.py, one for each release.
       small: Of bench_paired.cc.
+      core: Of bench_embedding_table.cc.
       checkpoints: Of bench_checkpoint.py, one for each machine.
     """
     restore = {_maker(found): found["ratios"]["restore, cached"] for found in checkpoints}
@@ -261,6 +277,7 @@ def goals(
         *_model_goals("tfra", 0.25, 0.35, models_found),
         _apply_goal("256 to 4,096", 0.55, small),
         _apply_goal("106,496", 0.8, small),
+        _size_goal(core),
         _goal("speed of a restore from the page cache / a plain read", AT_LEAST, 0.4, restore),
     ]
     return ["", "goal", "measured", "reached"], rows
@@ -322,6 +339,21 @@ def _apply_goal(keys: str, bound: float, small: Dict[str, Any]) -> List[str]:
     }
     name = f"CPU time of an apply of {keys} keys / commit a858d32: largest"
     return _goal(name, AT_MOST, bound, largest)
+
+
+def _size_goal(core: Dict[str, Any]) -> List[str]:
+    """50M rows against 1M, on two threads."""
+
+    def speed(figure: str, size: int) -> float:
+        of_size = [run["figures"][figure] for run in core["runs"] if run["rows_M"] == size]
+        return statistics.median(run["wall"] for run in of_size)
+
+    ratios = {
+        figure: speed(figure, 50) / speed(figure, 1)
+        for figure in core["runs"][0]["figures"]
+        if figure.endswith("Zipf")
+    }
+    return _goal("keys a second of the core with 50M rows / with 1M", AT_LEAST, 0.6, ratios)
 
 
 def _maker(found: Dict[str, Any]) -> str:

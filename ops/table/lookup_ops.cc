@@ -106,7 +106,7 @@ REGISTER_OP("RecEstimator>TableGroupLookup")
     .Doc(R"doc(
 Reads and combines the rows of several lookups in one op. Changes nothing.
 
-A graph of Python has one lookup in each. fuse_lookups_pass.cc makes those with several.
+Python makes ops of one lookup. fuse_lookups_pass.cc makes those of several.
 
 tables: Each []. A table may occur several times.
 keys: Each [n], the values of a SparseTensor.

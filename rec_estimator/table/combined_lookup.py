@@ -3,7 +3,7 @@
 
 Step 3 of the data flow, as in lookup.py. A lookup that combines without weights is one op; those
 with weights, with max_norm, of partitioned tables or of tables on parameter servers are made of
-TensorFlow's ops. A graph pass (ops/table/fuse_lookups_pass.cc) joins the ops that are ready at the
+TensorFlow's ops. A graph pass (ops/table/fuse_lookups_pass.cc) fuses the ops that are ready at the
 same time.
 """
 
@@ -157,8 +157,8 @@ def group_embedding_lookup_sparse(
 ) -> List[tf.Tensor]:
     """Runs several lookups.
 
-    A step joins lookups that are ready at the same time and combine without weights, whether they
-    come from a group or not: into as many ops as it has threads.
+    A step fuses lookups that are ready at the same time and combine without weights, whether they
+    come from a group or not, into as many ops as it has threads.
 
     Args:
       params: One table per lookup. A table may occur several times. Dense variables may be among
