@@ -68,5 +68,5 @@ class Regions:
                     self._owners.setdefault(op, []).append(region)
 
     def of(self, op: tf.Operation) -> List[Region]:
-        """The regions of an op, of several if it is of several features."""
+        """The regions that an op is in: several if features share it."""
         return self._owners.get(op, [])
