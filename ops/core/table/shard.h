@@ -27,9 +27,9 @@ class DiskTier;
 using Bucket = HashIndex::Bucket;
 using EntryRef = HashIndex::EntryRef;
 
-// Keys whose cache misses are in flight together in a lookup: as many as a core
-// has line fill buffers (docs/core_measurements.md).
-inline constexpr size_t kChunk = 16;
+// Keys whose cache misses are in flight together in a lookup, measured
+// (docs/core_measurements.md).
+inline constexpr size_t kChunk = 24;
 
 // An eviction by values keeps the counts of this many keys for each row, of
 // those that occurred last. Four entries take about as much memory as a row of

@@ -2,11 +2,11 @@
 // What does this machine take for a cache line at a random place, and for lines
 // in sequence? Tables cannot be faster (docs/core_measurements.md).
 //
-// Each thread reads lines of memory of its own, at random places and prefetched
-// 16 lines ahead, as lookups do. Before each measurement, it reads and writes
+// Threads read lines of the same memory, at random places and prefetched 32
+// lines ahead, as lookups do. Before each measurement, a thread reads and writes
 // other memory, as the net of a model. Prints a JSON object per figure: medians
 // over rounds, of the slowest thread.
-//   make -f tests/ops/core/Makefile bench-memory
+//   make -f tests/ops/core/Makefile bench-memory     needs 8.5 GB of memory
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -66,30 +66,34 @@ void TakeCaches(std::vector<float>* net) {
 
 constexpr size_t kInSequence = 8 * kMiB;  // The vectors of a batch.
 constexpr size_t kPlaces = size_t{1} << 16;
-constexpr size_t kAhead = 16;
+constexpr size_t kAhead = 32;
 
-// CPU time of the slowest of some threads, of a unit of work. Each calls
-// work(memory, places) for `units` units; places (kPlaces): random lines.
+// CPU time of the slowest of some threads, of a unit of work. Thread t calls
+// work(memory, t, places) for `units` units; places (kPlaces): random lines in
+// the first `used` bytes of each huge page.
 template <typename Work>
-double NanosecondsEach(int threads, size_t bytes, bool huge, size_t units,
-                       const Work& work) {
+double NanosecondsEach(int threads, size_t bytes, size_t used, bool huge,
+                       size_t units, const Work& work) {
+  const Memory memory(bytes, huge);
   std::vector<double> medians(static_cast<size_t>(threads));
   std::vector<std::thread> all;
-  for (double& median : medians) {
-    all.emplace_back([&, bytes, huge, units] {
-      const Memory memory(bytes, huge);
+  for (size_t t = 0; t < medians.size(); ++t) {
+    all.emplace_back([&, t, bytes, used, units] {
       std::vector<float> net(size_t{16} << 20);
       std::vector<size_t> places(kPlaces);
-      std::mt19937_64 random(1);
+      std::mt19937_64 random(t);
       std::vector<double> times;
       for (int r = 0; r < kRounds; ++r) {
-        for (size_t& each : places) each = random() % (bytes / kLine) * kLine;
+        for (size_t& each : places) {
+          each = random() % (bytes / kHugePage) * kHugePage +
+                 random() % (used / kLine) * kLine;
+        }
         TakeCaches(&net);
         const double start = ThreadSeconds();
-        work(memory.begin(), places);
+        work(memory.begin(), t, places);
         times.push_back((ThreadSeconds() - start) / units * 1e9);
       }
-      median = Median(times);
+      medians[t] = Median(times);
     });
   }
   for (std::thread& each : all) each.join();
@@ -98,10 +102,10 @@ double NanosecondsEach(int threads, size_t bytes, bool huge, size_t units,
 
 volatile uint64_t sink;
 
-double RandomLine(int threads, size_t bytes, bool huge) {
+double RandomLine(int threads, size_t bytes, size_t used, bool huge) {
   return NanosecondsEach(
-      threads, bytes, huge, kPlaces,
-      [](const char* memory, const std::vector<size_t>& places) {
+      threads, bytes, used, huge, kPlaces,
+      [](const char* memory, size_t, const std::vector<size_t>& places) {
         uint64_t sum = 0;
         for (size_t i = 0; i < kPlaces; ++i) {
           if (i + kAhead < kPlaces) {
@@ -113,19 +117,22 @@ double RandomLine(int threads, size_t bytes, bool huge) {
       });
 }
 
+// Each thread has memory of its own.
 double LineInSequence(int threads, bool written) {
-  return NanosecondsEach(threads, kInSequence, true, kInSequence / kLine,
-                         [written](char* memory, const std::vector<size_t>&) {
-                           auto* words = reinterpret_cast<uint64_t*>(memory);
-                           const size_t n = kInSequence / sizeof(uint64_t);
-                           if (written) {
-                             std::fill(words, words + n, uint64_t{2});
-                             return;
-                           }
-                           uint64_t sum = 0;
-                           for (size_t i = 0; i < n; ++i) sum += words[i];
-                           sink = sum;
-                         });
+  return NanosecondsEach(
+      threads, static_cast<size_t>(threads) * kInSequence, kHugePage, true,
+      kInSequence / kLine,
+      [written](char* memory, size_t t, const std::vector<size_t>&) {
+        auto* words = reinterpret_cast<uint64_t*>(memory + t * kInSequence);
+        const size_t n = kInSequence / sizeof(uint64_t);
+        if (written) {
+          std::fill(words, words + n, uint64_t{2});
+          return;
+        }
+        uint64_t sum = 0;
+        for (size_t i = 0; i < n; ++i) sum += words[i];
+        sink = sum;
+      });
 }
 
 }  // namespace
@@ -140,12 +147,15 @@ int main() {
     std::fflush(stdout);
   };
   for (const int threads : {1, 2}) {
-    for (const size_t mib : {16, 64, 256, 1024}) {
+    for (const size_t mib : {16, 64, 256, 1024, 8192}) {
       for (const bool huge : {true, false}) {
         print("random", mib * kMiB, huge, threads,
-              RandomLine(threads, mib * kMiB, huge));
+              RandomLine(threads, mib * kMiB, kHugePage, huge));
       }
     }
+    // As many huge pages as the line before, but a quarter of their lines.
+    print("random, a quarter of each huge page", 8192 * kMiB, true, threads,
+          RandomLine(threads, 8192 * kMiB, kHugePage / 4, true));
     for (const bool written : {false, true}) {
       print(written ? "written in sequence" : "read in sequence", kInSequence,
             true, threads, LineInSequence(threads, written));
