@@ -19,7 +19,7 @@ import re
 import statistics
 from typing import Any, Callable, Dict, Iterable, List, Sequence
 
-from benchmarks import cluster_figures, speed_figures, tier_figures
+from benchmarks import cluster_figures, core_figures, speed_figures, tier_figures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -161,40 +161,48 @@ def bloom_generations() -> str:
 
 def small_batches() -> str:
     """docs/core_measurements.md: applies of all sizes against those shard by shard."""
-    return table(*speed_figures.small_batches(result("core_small_batches")))
+    return table(*core_figures.small_batches(result("core_small_batches")))
 
 
 def step_lists() -> str:
     """docs/core_measurements.md: the tables of a model's step, with and without shared lists."""
-    phases = ("lookup", "reserve", "apply", "all")
-    rows: Dict[int, List[str]] = {}
-    for one in result("core_step_lists")["figures"]:
-        cells = rows.setdefault(one["keys_of_a_table"], [f"{one['keys_of_a_table']:,}"])
-        cells.append(" + ".join(f"{one['ns_of_cpu_a_key'][phase]:.0f}" for phase in phases[:-1]))
-        cells[-1] += f" = {one['ns_of_cpu_a_key']['all']:.0f} ns"
-    header = [
-        "keys of a table",
-        *(f"{way}: lookup + reserve + apply" for way in ("alone", "listed")),
-    ]
-    return table(header, rows.values())
+    return table(*core_figures.step_lists(result("core_step_lists")))
 
 
 def core_speed() -> str:
     """docs/core_measurements.md: how fast the core is by itself, by number of rows."""
-    return table(*speed_figures.core_speed(result("core_speed")))
+    return table(*core_figures.speed(result("core_speed")))
+
+
+def chunks() -> str:
+    """docs/core_measurements.md: lookups by the keys whose lines are fetched at a time."""
+    return table(*core_figures.chunks(result("core_chunks")))
+
+
+def table_sizes() -> str:
+    """docs/core_measurements.md: tables of 50M rows against those of 1M."""
+    return table(*speed_figures.table_sizes(result("bench_table_sizes")))
+
+
+def table_sizes_profile() -> str:
+    """docs/core_measurements.md: where the CPU time of tables of 1M and 50M rows goes."""
+    return table(*speed_figures.table_sizes_profile(result("profile_table_sizes")))
+
+
+def table_sizes_limits() -> str:
+    """docs/core_measurements.md: what the cache lines of tables of 1M and 50M rows take."""
+    found = result("bench_table_sizes"), result("bench_memory_amd")
+    return table(*speed_figures.table_sizes_limits(*found))
+
+
+def memory_large() -> str:
+    """docs/core_measurements.md: what a cache line takes in memory of 8 GiB."""
+    return table(*core_figures.memory(result("bench_memory_amd")))
 
 
 def group_lookups() -> str:
     """docs/core_measurements.md: a group lookup against the single lookups it replaces."""
-    found: Dict[int, Dict[int, str]] = {}
-    for one in result("bench_group_lookup")["results"]:
-        ratios = ", ".join(f"{ratio:.2f}" for ratio in one["group_over_single"].values())
-        found.setdefault(one["keys"], {})[one["tables"]] = ratios
-    tables = list(next(iter(found.values())))
-    return table(
-        ["keys a table", *(f"{n} tables" for n in tables)],
-        [[f"{keys:,}", *(by[n] for n in tables)] for keys, by in found.items()],
-    )
+    return table(*speed_figures.group_lookups(result("bench_group_lookup")))
 
 
 def models() -> str:
@@ -209,7 +217,7 @@ def model_speed() -> str:
 
 def memory() -> str:
     """docs/core_measurements.md: what a cache line takes."""
-    return table(*speed_figures.memory(result("bench_memory")))
+    return table(*core_figures.memory(result("bench_memory")))
 
 
 def limits() -> str:
@@ -224,9 +232,9 @@ def goals() -> str:
     names = ("bench_table", "bench_table_hot")
     tables = [[result(name + machine) for name in names] for machine in ("", "_amd")]
     checkpoints = [result("bench_checkpoint_intel"), result("bench_checkpoint")]
-    small, core = (result(name) for name in ("core_small_batches", "core_speed"))
+    small, sizes = (result(name) for name in ("core_small_batches", "bench_table_sizes"))
     of_models = _models() + _models("_amd")
-    return table(*speed_figures.goals(tables, of_models, small, core, checkpoints))
+    return table(*speed_figures.goals(tables, of_models, small, sizes, checkpoints))
 
 
 def models_profile() -> str:
@@ -240,25 +248,8 @@ def _models(machine: str = "") -> List[Dict[str, Any]]:
 
 def distinct_lookups() -> str:
     """docs/core_measurements.md: lookups that find each distinct key of a block once."""
-    names = {"Zipf": "Zipf, dim 16", "Zipf, dim 1": "Zipf, dim 1", "uniform": "uniform, dim 16"}
-    found: Dict[str, Dict[str, List[float]]] = {}
-    for cpu, name in (
-        ("AMD", "core_distinct_lookups"),
-        ("Intel", "core_distinct_lookups_intel"),
-    ):
-        for one in result(name)["figures"]:
-            what, _, keys = one["figure"].partition(", ")
-            if what.startswith("lookup of"):
-                row = found.setdefault(what.replace("lookup of ", ""), {})
-                row.setdefault(f"{cpu}: {names[keys]}", []).append(one["ratio"])
-    columns = sorted(next(iter(found.values())))
-    return table(
-        ["keys of a batch", *columns],
-        [
-            [f"{int(row):,}", *(f"{statistics.geometric_mean(by[c]):.2f}" for c in columns)]
-            for row, by in found.items()
-        ],
-    )
+    found = {"AMD": result("core_distinct_lookups"), "Intel": result("core_distinct_lookups_intel")}
+    return table(*core_figures.distinct_lookups(found))
 
 
 def soak() -> str:
@@ -534,11 +525,16 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "distinct-lookups": distinct_lookups,
     "step-lists": step_lists,
     "core-speed": core_speed,
+    "chunks": chunks,
+    "table-sizes": table_sizes,
+    "table-sizes-profile": table_sizes_profile,
+    "table-sizes-limits": table_sizes_limits,
     "group-lookups": group_lookups,
     "models": models,
     "goals": goals,
     "models-profile": models_profile,
     "memory": memory,
+    "memory-large": memory_large,
     "limits": limits,
     "model-speed": model_speed,
     "storage": storage,

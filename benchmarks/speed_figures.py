@@ -5,15 +5,16 @@ Each function takes raw results and returns the header and the rows of a table.
 """
 
 import statistics
-from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
-from benchmarks import bench_models
-
-Table = Tuple[List[str], List[List[str]]]
+from benchmarks import bench_models, core_figures
+from benchmarks.core_figures import Table
 
 MODELS = {"wide_and_deep": "wide & deep", "deepfm": "DeepFM", "dlrm": "DLRM"}
 OTHERS = {"stock": "`tf.Variable`", "dense": "dense `tf.Variable`", "tfra": "TFRA 0.7.2"}
 OURS = {"single": "single lookups", "features": "`EmbeddingFeature`", "modified": "modified"}
+STEPS = {"train": "train step", "lookup": "lookup"}
+SIZES = ("1M", "50M")  # Rows, of bench_table_sizes.py.
 AT_LEAST, AT_MOST = "\u2265", "\u2264"
 
 
@@ -31,7 +32,7 @@ def tables(oldest: Sequence[Dict[str, Any]], newest: Dict[str, Any]) -> Table:
     """
     columns = [(oldest, "dense"), (oldest, "tfra"), ([newest], "dense")]
     rows = []
-    for what, words in (("train", "train step"), ("lookup", "lookup")):
+    for what, words in STEPS.items():
         for i, found in enumerate(oldest):
             examples, fields = found["batch"]
             distinct = f"{100 * found['unique_share']:.0f} % distinct"
@@ -124,31 +125,6 @@ def _beyond_floor(by_engine: Dict[str, Any], engine: str) -> float:
     )
 
 
-def memory(found: Dict[str, Any]) -> Table:
-    """What a cache line takes, of bench_memory.cc."""
-    kinds = {
-        (one["what"], one["MiB"], one["pages"]): None
-        for one in found["figures"]
-        if one["pages"] == "huge" or one["MiB"] == 1024
-    }
-    rows = []
-    for what, mib, pages in kinds:
-        times = [_line_ns(found, what, mib, pages, threads) for threads in (1, 2)]
-        name = f"{what}, {mib:,} MiB, {pages} pages"
-        rows.append([name, *(f"{ns:.1f} ns" for ns in times)])
-    return ["CPU time of a cache line", "one thread", "each of two threads"], rows
-
-
-def _line_ns(found: Dict[str, Any], what: str, mib: int, pages: str, threads: int) -> float:
-    case = (what, mib, pages, threads)
-    [ns] = [
-        one["ns_of_cpu_a_line"]
-        for one in found["figures"]
-        if (one["what"], one["MiB"], one["pages"], one["threads"]) == case
-    ]
-    return float(ns)
-
-
 def limits(
     memory_found: Dict[str, Any],
     cached: Dict[str, Any],
@@ -163,9 +139,10 @@ def limits(
       profile: Of profile_models.py.
       lookups: Of bench_table.py.
     """
-    at_random = _line_ns(memory_found, "random", 1024, "huge", 2)
+    at_random = core_figures.line_ns(memory_found, "random", 1024, "huge", 2)
     written, read = (
-        _line_ns(memory_found, f"{what} in sequence", 8, "huge", 2) for what in ("written", "read")
+        core_figures.line_ns(memory_found, f"{what} in sequence", 8, "huge", 2)
+        for what in ("written", "read")
     )
     rows = []
 
@@ -210,54 +187,101 @@ def limits(
     return ["", "lines at random", *times, *shares], rows
 
 
-def core_speed(result: Dict[str, Any]) -> Table:
-    """Millions of keys a second of the core by number of rows, of bench_embedding_table.cc."""
-    millions = sorted({run["rows_M"] for run in result["runs"]})
-
-    def shown(figure: str, size: int) -> str:
-        of_size = [run["figures"][figure] for run in result["runs"] if run["rows_M"] == size]
-        cpu, *wall = (statistics.median(run[what] for run in of_size) for what in of_size[0])
-        return " ".join([f"{cpu:.3g}", *(f"[{speed:.3g}]" for speed in wall)])
-
-    figures = result["runs"][0]["figures"]
-    rows = [[figure, *(shown(figure, size) for size in millions)] for figure in figures]
-    return ["", *(f"{size}M rows" for size in millions)], rows
+def group_lookups(result: Dict[str, Any]) -> Table:
+    """A group lookup against the single lookups it replaces, of bench_group_lookup.py."""
+    found: Dict[int, Dict[int, str]] = {}
+    for one in result["results"]:
+        ratios = ", ".join(f"{ratio:.2f}" for ratio in one["group_over_single"].values())
+        found.setdefault(one["keys"], {})[one["tables"]] = ratios
+    sizes = list(next(iter(found.values())))
+    rows = [[f"{keys:,}", *(by[n] for n in sizes)] for keys, by in found.items()]
+    return ["keys a table", *(f"{n} tables" for n in sizes)], rows
 
 
-def small_batches(result: Dict[str, Any]) -> Table:
-    """Applies of all sizes relative to those shard by shard, of bench_paired.cc."""
-    found: Dict[Tuple[str, str, str], List[Dict[str, Any]]] = {}
-    for one in result["figures"]:
-        what, _, keys = one["figure"].partition(", ")
-        if one["rows_M"] == 1 and " of " in what and keys in ("Zipf", "Zipf, dim 1"):
-            found.setdefault((*what.split(" of "), keys), []).append(one)
+def table_sizes(found: Dict[str, Any]) -> Table:
+    """Tables of 50M rows against those of 1M, of bench_table_sizes.py."""
+    rows = []
+    for what, words in STEPS.items():
+        for one in found["distributions"]:
+            seconds = one["seconds_per_step"][what]
+            ours = (statistics.median(seconds[f"rec_estimator, {size}"]) for size in SIZES)
+            ratios = (f"{one['ratios'][f'{what}/{who}']:.2f}" for who in ("rec_estimator", "dense"))
+            name = f"{words}, {' and '.join(_distinct(one))}"
+            rows.append([name, *(f"{each * 1e3:.2f} ms" for each in ours), *ratios])
+    shares = ("speed, 50M / 1M", "the same of `tf.Variable`")
+    return ["", "1M rows", "50M rows", *shares], rows
 
-    def mean(ratios: Iterable[float]) -> str:
-        return f"{statistics.geometric_mean(ratios):.2f}"
 
-    rows: List[List[str]] = []
-    for size in dict.fromkeys(size for _, size, _ in found):
-        rows.append([f"{int(size):,}"])
-        for keys in ("Zipf", "Zipf, dim 1"):
-            lookup, apply, step = (found[what, size, keys] for what in ("lookup", "apply", "step"))
-            rows[-1] += [
-                mean(one["ratio"] for one in apply),
-                mean(
-                    (both["new_ns_per_key"] - first["new_ns_per_key"]) / second["base_ns_per_key"]
-                    for first, second, both in zip(lookup, apply, step)
-                ),
-                mean(one["ratio"] for one in step),
+def table_sizes_profile(found: Dict[str, Any]) -> Table:
+    """Where the CPU time of tables of 1M and of 50M rows goes, of profile_table_sizes.py."""
+    loops = {
+        "train": {
+            "finds keys, fetches their rows": "ShardSet::FindEach",
+            "updates rows": "BatchApply::UpdateTiles",
+        },
+        "lookup": {
+            "finds keys, fetches their rows": "RowLookup::FindChunk",
+            "copies rows": "RowLookup::CopyEach",
+        },
+    }
+    rows = []
+    for what, words in STEPS.items():
+        profiles = found["steps"][what].values()
+        left = [sum(profile["groups"].values()) for profile in profiles]
+        for part, loop in loops[what].items():
+            times = [
+                sum(ms for name, ms in profile["functions"].items() if loop in name)
+                for profile in profiles
             ]
-    columns = ("apply alone", "apply after a lookup", "both")
-    header = [f"dim {dim}: {column}" for dim in (16, 1) for column in columns]
-    return ["keys of a batch", *header], rows
+            left = [all_of_it - ms for all_of_it, ms in zip(left, times)]
+            rows.append([f"{words}: {part} (`{loop}`)", *(f"{ms:.2f} ms" for ms in times)])
+        rows.append([f"{words}: the rest", *(f"{ms:.2f} ms" for ms in left)])
+    return ["CPU time a step", "1M rows", "50M rows"], rows
+
+
+def table_sizes_limits(found: Dict[str, Any], memory_found: Dict[str, Any]) -> Table:
+    """How much slower tables of 50M rows are if only their cache lines take longer.
+
+    Args:
+      found: Of bench_table_sizes.py.
+      memory_found: Of bench_memory.cc.
+    """
+    # A table of 1M rows takes 160 MB, one of 50M 8.2 GB.
+    line_ns = [core_figures.line_ns(memory_found, "random", mib, "huge", 2) for mib in (256, 8192)]
+    # Of a distinct id: see limits().
+    lines_each = {"train": 5, "lookup": 2}
+    ids = found["batch"][0] * found["batch"][1]
+    rows = []
+    for what, words in STEPS.items():
+        for one in found["distributions"]:
+            cpu = one["seconds_per_step"][f"{what}, CPU"]
+            measured = [statistics.median(cpu[f"rec_estimator, {size}"]) * 1e3 for size in SIZES]
+            lines = [lines_each[what] * ids * share for share in one["unique_share"].values()]
+            least = [n * ns * 1e-6 for n, ns in zip(lines, line_ns)]
+            with_them = measured[0] - least[0] + least[1]
+            rows.append(
+                [
+                    f"{words}, {' and '.join(_distinct(one))}",
+                    *(f"{n:,.0f}: {ms:.2f} ms" for n, ms in zip(lines, least)),
+                    *(f"{ms:.2f} ms" for ms in measured),
+                    f"{measured[0] / with_them:.2f}",
+                    f"{measured[0] / measured[1]:.2f}",
+                ]
+            )
+    of_both = (f"{what}, {size} rows" for what in ("lines at random", "measured") for size in SIZES)
+    return ["CPU time", *of_both, "speed, 50M / 1M, by lines", "measured"], rows
+
+
+def _distinct(one: Dict[str, Any]) -> List[str]:
+    """Shares of distinct ids by number of rows, of bench_table_sizes.py."""
+    return [f"{share:.0%} distinct" for share in one["unique_share"].values()]
 
 
 def goals(
     tables_found: Sequence[Sequence[Dict[str, Any]]],
     models_found: Sequence[Dict[str, Any]],
     small: Dict[str, Any],
-    core: Dict[str, Any],
+    sizes: Dict[str, Any],
     checkpoints: Sequence[Dict[str, Any]],
 ) -> Table:
     """What the design asks of speed, and what was measured.
@@ -266,7 +290,7 @@ def goals(
       tables_found: Of bench_table.py, for each machine by distribution of ids.
       models_found: Of bench_models.py, one for each release.
       small: Of bench_paired.cc.
-      core: Of bench_embedding_table.cc.
+      sizes: Of bench_table_sizes.py.
       checkpoints: Of bench_checkpoint.py, one for each machine.
     """
     restore = {_maker(found): found["ratios"]["restore, cached"] for found in checkpoints}
@@ -277,7 +301,8 @@ def goals(
         *_model_goals("tfra", 0.25, 0.35, models_found),
         _apply_goal("256 to 4,096", 0.55, small),
         _apply_goal("106,496", 0.8, small),
-        _size_goal(core),
+        _size_goal("train", "train step", sizes),
+        _size_goal("lookup", "lookup", sizes),
         _goal("speed of a restore from the page cache / a plain read", AT_LEAST, 0.4, restore),
     ]
     return ["", "goal", "measured", "reached"], rows
@@ -330,7 +355,7 @@ def _model_goals(
 def _apply_goal(keys: str, bound: float, small: Dict[str, Any]) -> List[str]:
     """Of batches of so many keys: "least to most", or one number."""
     least, _, most = keys.partition(" to ")
-    _, rows = small_batches(small)
+    _, rows = core_figures.small_batches(small)
     sizes = [row[0] for row in rows]
     within = rows[sizes.index(least) : sizes.index(most or least) + 1]
     largest = {
@@ -341,19 +366,11 @@ def _apply_goal(keys: str, bound: float, small: Dict[str, Any]) -> List[str]:
     return _goal(name, AT_MOST, bound, largest)
 
 
-def _size_goal(core: Dict[str, Any]) -> List[str]:
-    """50M rows against 1M, on two threads."""
-
-    def speed(figure: str, size: int) -> float:
-        of_size = [run["figures"][figure] for run in core["runs"] if run["rows_M"] == size]
-        return statistics.median(run["wall"] for run in of_size)
-
+def _size_goal(what: str, words: str, sizes: Dict[str, Any]) -> List[str]:
     ratios = {
-        figure: speed(figure, 50) / speed(figure, 1)
-        for figure in core["runs"][0]["figures"]
-        if figure.endswith("Zipf")
+        _distinct(one)[-1]: one["ratios"][f"{what}/rec_estimator"] for one in sizes["distributions"]
     }
-    return _goal("keys a second of the core with 50M rows / with 1M", AT_LEAST, 0.6, ratios)
+    return _goal(f"speed of a {words}, 50M rows / 1M", AT_LEAST, 0.6, ratios)
 
 
 def _maker(found: Dict[str, Any]) -> str:
