@@ -239,7 +239,8 @@ def goals() -> str:
 
 def models_profile() -> str:
     """docs/core_measurements.md: where the CPU time of whole models goes."""
-    return table(*speed_figures.models_profile(result("profile_models")))
+    found = [result(f"profile_models{machine}") for machine in ("", "_amd")]
+    return table(*speed_figures.models_profile(found))
 
 
 def _models(machine: str = "") -> List[Dict[str, Any]]:

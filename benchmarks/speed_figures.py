@@ -102,18 +102,32 @@ def models_cpu(results: Sequence[Dict[str, Any]]) -> Table:
     return [*header, *(f"above the floor, {name} / stock" for name in OURS.values())], rows
 
 
-def models_profile(found: Dict[str, Any]) -> Table:
-    """CPU time by group of functions beyond that of the floor, of profile_models.py."""
+def models_profile(results: Sequence[Dict[str, Any]]) -> Table:
+    """CPU time by group of functions beyond that of the floor, of profile_models.py.
+
+    Args:
+      results: One for each machine.
+    """
     groups, products = ["library", "TensorFlow", "libc", "kernel"], "matrix products"
     rows = []
-    for model, by_engine in found["models"].items():
-        for engine, words in (("stock", OTHERS["stock"]), ("single", OURS["single"])):
-            of, floor = by_engine[engine]["groups"], by_engine["floor"]["groups"]
-            beyond = [of.get(group, 0.0) - floor.get(group, 0.0) for group in (*groups, products)]
-            shown = (*beyond[:-1], _beyond_floor(by_engine, engine), beyond[-1])
-            cells = [f"{round(ms, 1) + 0:.1f}" for ms in shown]  # No "-0.0".
-            rows.append([f"{MODELS[model]}, {words}", *cells])
-    return ["CPU beyond the floor, ms a step", *groups, "sum", products], rows
+    for found in results:
+        for model, by_engine in found["models"].items():
+            stock = _beyond_floor(by_engine, "stock")
+            for engine, words in (("stock", OTHERS["stock"]), ("single", OURS["single"])):
+                of, floor = by_engine[engine]["groups"], by_engine["floor"]["groups"]
+                *beyond, of_products = (
+                    of.get(group, 0.0) - floor.get(group, 0.0) for group in (*groups, products)
+                )
+                total = _beyond_floor(by_engine, engine)
+                shown = (*beyond, total, total / stock, of_products)
+                # No "-0.0".
+                cells = [
+                    f"{round(each, digits) + 0:.{digits}f}"
+                    for each, digits in zip(shown, (1, 1, 1, 1, 1, 2, 1))
+                ]
+                rows.append([f"{_maker(found)}: {MODELS[model]}, {words}", *cells])
+    sums = ["sum", f"sum / {OTHERS['stock']}", products]
+    return ["CPU beyond the floor, ms a step", *groups, *sums], rows
 
 
 def _beyond_floor(by_engine: Dict[str, Any], engine: str) -> float:
