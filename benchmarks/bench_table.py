@@ -154,7 +154,7 @@ def _tfra(rows: int, batches: np.ndarray) -> System:
 SYSTEMS = {"dense": _dense, "rec_estimator": _rec_estimator, "tfra": _tfra}
 
 
-def _build(system: str, rows: int, batches: np.ndarray) -> Dict[str, Callable[[], Any]]:
+def build(system: str, rows: int, batches: np.ndarray) -> Dict[str, Callable[[], Any]]:
     """Builds a system for rounds.alternate, in its own process."""
     import tensorflow.compat.v1 as tf
 
@@ -220,7 +220,7 @@ def main() -> None:
         print("tensorflow_recommenders_addons is not installed: not measured")
     batches = zipf_batches(args.rows, exponent=args.exponent, batch=args.batch)
     seconds = rounds_lib.alternate(
-        {system: (_build, (system, args.rows, batches)) for system in systems},
+        {system: (build, (system, args.rows, batches)) for system in systems},
         ("train", "lookup"),
         args.rounds,
         args.steps,

@@ -26,9 +26,9 @@ EXPONENTS = (1.1, 1.25)
 SYSTEMS = ("rec_estimator", "dense")
 
 
-def _build(system: str, rows: int, exponent: float) -> Dict[str, Callable[[], Any]]:
+def build(system: str, rows: int, exponent: float) -> Dict[str, Callable[[], Any]]:
     """Builds a system for rounds.alternate, in its own process."""
-    return bench_table._build(system, rows, bench_table.zipf_batches(rows, exponent=exponent))
+    return bench_table.build(system, rows, bench_table.zipf_batches(rows, exponent=exponent))
 
 
 def _distinct_share(rows: int, exponent: float) -> float:
@@ -40,7 +40,7 @@ def measure(exponent: float, rounds: int, steps: int) -> Dict[str, Any]:
     """Measures one key distribution, prints its table and returns the raw result."""
     seconds = rounds_lib.alternate(
         {
-            f"{system}, {rows // 1_000_000}M": (_build, (system, rows, exponent))
+            f"{system}, {rows // 1_000_000}M": (build, (system, rows, exponent))
             for system in SYSTEMS
             for rows in SIZES
         },

@@ -15,8 +15,7 @@ from benchmarks import rounds as rounds_lib
 
 
 def _build(what: str, rows: int) -> Callable[[], Any]:
-    batches = bench_table.zipf_batches(rows, exponent=bench_table.ZIPF_S)
-    return bench_table._build("rec_estimator", rows, batches)[what]
+    return bench_table_sizes.build("rec_estimator", rows, bench_table.ZIPF_S)[what]
 
 
 def main() -> None:
