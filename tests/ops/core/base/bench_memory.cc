@@ -3,9 +3,9 @@
 // in sequence? Tables cannot be faster (docs/core_measurements.md).
 //
 // Threads read lines of the same memory, at random places and prefetched 32
-// lines ahead, as lookups do. Before each measurement, a thread reads and writes
-// other memory, as the net of a model. Prints a JSON object per figure: medians
-// over rounds, of the slowest thread.
+// lines ahead, as lookups do. Before each measurement, a thread reads and
+// writes other memory, as the net of a model. Prints a JSON object per figure:
+// medians over rounds, of the slowest thread.
 //   make -f tests/ops/core/Makefile bench-memory     needs 8.5 GB of memory
 #include <sys/mman.h>
 
