@@ -5,7 +5,7 @@ Each function takes raw results and returns the header and the rows of a table.
 """
 
 import statistics
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 Table = Tuple[List[str], List[List[str]]]
 
@@ -40,30 +40,34 @@ def _speed(runs: Sequence[Dict[str, Any]], figure: str) -> str:
     return " ".join([f"{cpu:.3g}", *(f"[{each:.3g}]" for each in wall)])
 
 
-def small_batches(result: Dict[str, Any]) -> Table:
-    """Applies of all sizes relative to those shard by shard, of bench_paired.cc."""
-    found: Dict[Tuple[str, str, str], List[Dict[str, Any]]] = {}
-    for one in result["figures"]:
-        what, _, keys = one["figure"].partition(", ")
-        if one["rows_M"] == 1 and " of " in what and keys in ("Zipf", "Zipf, dim 1"):
-            found.setdefault((*what.split(" of "), keys), []).append(one)
+def small_batches(results: Mapping[str, Dict[str, Any]]) -> Table:
+    """Applies of all sizes relative to those shard by shard, of bench_paired.cc by machine."""
 
     def mean(ratios: Iterable[float]) -> str:
         return f"{statistics.geometric_mean(ratios):.2f}"
 
     rows: List[List[str]] = []
-    for size in dict.fromkeys(size for _, size, _ in found):
-        rows.append([f"{int(size):,}"])
-        for keys in ("Zipf", "Zipf, dim 1"):
-            lookup, apply, step = (found[what, size, keys] for what in ("lookup", "apply", "step"))
-            rows[-1] += [
-                mean(one["ratio"] for one in apply),
-                mean(
-                    (both["new_ns_per_key"] - first["new_ns_per_key"]) / second["base_ns_per_key"]
-                    for first, second, both in zip(lookup, apply, step)
-                ),
-                mean(one["ratio"] for one in step),
-            ]
+    for machine, result in results.items():
+        found: Dict[Tuple[str, str, str], List[Dict[str, Any]]] = {}
+        for one in result["figures"]:
+            what, _, keys = one["figure"].partition(", ")
+            if one["rows_M"] == 1 and " of " in what and keys in ("Zipf", "Zipf, dim 1"):
+                found.setdefault((*what.split(" of "), keys), []).append(one)
+        for size in dict.fromkeys(size for _, size, _ in found):
+            rows.append([f"{machine}, {int(size):,}"])
+            for keys in ("Zipf", "Zipf, dim 1"):
+                lookups, applies, steps = (
+                    found[what, size, keys] for what in ("lookup", "apply", "step")
+                )
+                rows[-1] += [
+                    mean(one["ratio"] for one in applies),
+                    mean(
+                        (step["new_ns_per_key"] - lookup["new_ns_per_key"])
+                        / (step["base_ns_per_key"] - lookup["base_ns_per_key"])
+                        for lookup, step in zip(lookups, steps)
+                    ),
+                    mean(one["ratio"] for one in steps),
+                ]
     columns = ("apply alone", "apply after a lookup", "both")
     header = [f"dim {dim}: {column}" for dim in (16, 1) for column in columns]
     return ["keys of a batch", *header], rows

@@ -161,7 +161,11 @@ def bloom_generations() -> str:
 
 def small_batches() -> str:
     """docs/core_measurements.md: applies of all sizes against those shard by shard."""
-    return table(*core_figures.small_batches(result("core_small_batches")))
+    return table(*core_figures.small_batches(_small_batches()))
+
+
+def _small_batches() -> Dict[str, Dict[str, Any]]:
+    return {"Intel": result("core_small_batches"), "AMD": result("core_small_batches_amd")}
 
 
 def step_lists() -> str:
@@ -232,9 +236,8 @@ def goals() -> str:
     names = ("bench_table", "bench_table_hot")
     tables = [[result(name + machine) for name in names] for machine in ("", "_amd")]
     checkpoints = [result("bench_checkpoint_intel"), result("bench_checkpoint")]
-    small, sizes = (result(name) for name in ("core_small_batches", "bench_table_sizes"))
-    of_models = _models() + _models("_amd")
-    return table(*speed_figures.goals(tables, of_models, small, sizes, checkpoints))
+    found = _small_batches(), result("bench_table_sizes"), checkpoints
+    return table(*speed_figures.goals(tables, _models() + _models("_amd"), *found))
 
 
 def models_profile() -> str:

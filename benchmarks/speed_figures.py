@@ -294,7 +294,7 @@ def _distinct(one: Dict[str, Any]) -> List[str]:
 def goals(
     tables_found: Sequence[Sequence[Dict[str, Any]]],
     models_found: Sequence[Dict[str, Any]],
-    small: Dict[str, Any],
+    small: Mapping[str, Dict[str, Any]],
     sizes: Dict[str, Any],
     checkpoints: Sequence[Dict[str, Any]],
 ) -> Table:
@@ -303,7 +303,7 @@ def goals(
     Args:
       tables_found: Of bench_table.py, for each machine by distribution of ids.
       models_found: Of bench_models.py, one for each release.
-      small: Of bench_paired.cc.
+      small: Of bench_paired.cc, by machine.
       sizes: Of bench_table_sizes.py.
       checkpoints: Of bench_checkpoint.py, one for each machine.
     """
@@ -366,16 +366,17 @@ def _model_goals(
     yield _goal(f"{name}: largest", AT_MOST, most, largest)
 
 
-def _apply_goal(keys: str, bound: float, small: Dict[str, Any]) -> List[str]:
+def _apply_goal(keys: str, bound: float, small: Mapping[str, Dict[str, Any]]) -> List[str]:
     """Of batches of so many keys: "least to most", or one number."""
     least, _, most = keys.partition(" to ")
-    _, rows = core_figures.small_batches(small)
-    sizes = [row[0] for row in rows]
-    within = rows[sizes.index(least) : sizes.index(most or least) + 1]
-    largest = {
-        case: max(float(row[column]) for row in within for column in columns)
-        for case, columns in (("alone", (1, 4)), ("after a lookup", (2, 5)))
-    }
+    largest = {}
+    for machine, found in small.items():
+        _, rows = core_figures.small_batches({machine: found})
+        sizes = [row[0].partition(", ")[2] for row in rows]
+        within = rows[sizes.index(least) : sizes.index(most or least) + 1]
+        for case, columns in (("alone", (1, 4)), ("after a lookup", (2, 5))):
+            shares = (float(row[column]) for row in within for column in columns)
+            largest[f"{machine} {case}"] = max(shares)
     name = f"CPU time of an apply of {keys} keys / commit a858d32: largest"
     return _goal(name, AT_MOST, bound, largest)
 
