@@ -233,8 +233,8 @@ def limits() -> str:
 
 def goals() -> str:
     """docs/core_measurements.md: what the design asks of speed, and what was measured."""
-    names = ("bench_table", "bench_table_hot")
-    tables = [[result(name + machine) for name in names] for machine in ("", "_amd")]
+    kinds = ("", "_newest", "_amd", "_newest_amd"), ("_hot", "_hot_amd", "_newest_hot_amd")
+    tables = [[result(f"bench_table{kind}") for kind in of_ids] for of_ids in kinds]
     checkpoints = [result("bench_checkpoint_intel"), result("bench_checkpoint")]
     found = _small_batches(), result("bench_table_sizes"), checkpoints
     return table(*speed_figures.goals(tables, _models() + _models("_amd"), *found))

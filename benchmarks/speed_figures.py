@@ -301,7 +301,7 @@ def goals(
     """What the design asks of speed, and what was measured.
 
     Args:
-      tables_found: Of bench_table.py, for each machine by distribution of ids.
+      tables_found: Of bench_table.py, for each distribution of ids, by machine and release.
       models_found: Of bench_models.py, one for each release.
       small: Of bench_paired.cc, by machine.
       sizes: Of bench_table_sizes.py.
@@ -342,9 +342,13 @@ def _table_goals(
     results: Sequence[Sequence[Dict[str, Any]]],
 ) -> Iterator[List[str]]:
     for other, bound in bounds.items():
-        for found in zip(*results):
+        for found in results:
             distinct = f"{found[0]['unique_share']:.0%} distinct"
-            ratios = {_maker(one): one["ratios"][f"{what}/{other}"] for one in found}
+            ratios = {
+                f"{_maker(one)} {minor(one)}": one["ratios"][f"{what}/{other}"]
+                for one in found
+                if f"{what}/{other}" in one["ratios"]
+            }
             name = f"speed of a {words}, {distinct} / {OTHERS[other]}"
             yield _goal(name, AT_LEAST, bound, ratios)
 
