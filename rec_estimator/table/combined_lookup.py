@@ -384,6 +384,7 @@ def _combine_unfused(request: _Combination, max_norm: Optional[float]) -> tf.Ten
     weights = request.weights
     if weights is None:
         weights = tf.ones(tf.shape(request.keys), values.dtype)
+        total = tf.math.unsorted_segment_sum(values, rows, num_rows)
     else:
         one_each = tf.debugging.assert_equal(
             tf.shape(weights),
@@ -394,8 +395,7 @@ def _combine_unfused(request: _Combination, max_norm: Optional[float]) -> tf.Ten
         rows_exist = tf.debugging.assert_non_negative(rows, message="sp_ids must have indices >= 0")
         with tf.control_dependencies([one_each, rows_exist]):
             weights = tf.identity(tf.cast(weights, values.dtype))
-        values *= weights[:, tf.newaxis]
-    total = tf.math.unsorted_segment_sum(values, rows, num_rows)
+        total = _weighted_sum(values, weights, rows, num_rows)
     if request.combiner == "sum":
         return total
     if request.combiner == "mean":
@@ -403,6 +403,20 @@ def _combine_unfused(request: _Combination, max_norm: Optional[float]) -> tf.Ten
     else:
         divisor = tf.sqrt(tf.math.unsorted_segment_sum(tf.square(weights), rows, num_rows))
     return tf.math.divide_no_nan(total, divisor[:, tf.newaxis])
+
+
+def _weighted_sum(
+    values: tf.Tensor, weights: tf.Tensor, rows: tf.Tensor, num_rows: tf.Tensor
+) -> tf.Tensor:
+    """[num_rows, dim]. The sum of the values [n, dim] of each row, times their weights [n].
+
+    A product with a sparse matrix: one op, and another one for the gradient of the values. The bits
+    are those of a product for each value and of unsorted_segment_sum.
+    """
+    n = tf.size(rows, out_type=tf.int64)
+    places = tf.stack([rows, tf.range(n)], axis=1)
+    matrix = tf.SparseTensor(places, weights, tf.stack([num_rows, n]))
+    return tf.sparse.sparse_dense_matmul(matrix, values)
 
 
 def _prune(

@@ -234,6 +234,20 @@ class TestKinds:
         expect_equal(expected, got, 1e-6)
         assert any("TableGroupLookup" in name for name in report.moved)
 
+    @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+    def test_weighted_lookups_of_tables_give_the_same(self, combiner):
+        def model(users, items):
+            table = rec.get_embedding_variable("user", embedding_dim=3)
+            vectors = rec.embedding_lookup_sparse(table, *users, combiner=combiner)
+            return vectors, tf.reduce_sum(vectors * items[0], axis=1)
+
+        weights = [[0.5, 2, 1], [], [3], [1, -0.25]]
+        users = [sparse_input(IDS), sparse_input(weights, np.float32)]
+        items = [uniform(6, 3).astype(np.float32)]
+        expected, got, report = both(model, users, items)
+        expect_equal(expected, got, 1e-6)
+        assert any("TableLookup" in name for name in report.moved)
+
     def test_a_ragged_tensor_made_sparse_is_as_wide_as_the_candidates_rows(self):
         def model(users, items):
             return users[0].to_sparse(), items[0]

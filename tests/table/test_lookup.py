@@ -156,6 +156,36 @@ def test_gradient_of_weights_equals_tensorflow():
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)  # Float sums of 5 terms.
 
 
+@pytest.mark.parametrize("dim", [1, 3, 16, 33, 100])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_a_weighted_lookup_has_the_bits_of_products_and_a_segment_sum(combiner, dim):
+    table = rec.get_embedding_variable("table", dim, initializer=tf.random_normal_initializer())
+    random = np.random.default_rng(dim)
+    rows = random.integers(0, 40, 500)  # In no order; some rows are empty, others long.
+    indices = np.stack([rows, np.arange(500)], axis=1)
+    weights = random.normal(size=500).astype(np.float32)
+    weights[rows == 7] = 0
+    keys = tf.constant(random.integers(0, 50, 500))
+    values = rec.embedding_lookup(table, keys)
+    products = values * weights[:, np.newaxis]
+    expected = tf.math.unsorted_segment_sum(products, rows, 40)
+    if combiner != "sum":
+        powers = weights if combiner == "mean" else np.square(weights)
+        divisor = tf.math.unsorted_segment_sum(powers, rows, 40)
+        divisor = divisor if combiner == "mean" else tf.sqrt(divisor)
+        expected = tf.math.divide_no_nan(expected, divisor[:, tf.newaxis])
+    ids = tf.SparseTensor(indices, keys, [40, 500])
+    actual = rec.embedding_lookup_sparse(
+        table, ids, tf.SparseTensor(indices, weights, [40, 500]), combiner=combiner
+    )
+    factor = random.normal(size=[40, dim]).astype(np.float32)
+    grads = [tf.gradients(x * factor, table)[0].values for x in (actual, expected)]
+    (found, of_keys), (wanted, wanted_of_keys) = run(list(zip([actual, expected], grads)))
+    np.testing.assert_array_equal(found.view(np.int32), wanted.view(np.int32))
+    # Equal numbers: a weight of 0 may give -0, which an update adds to 0.
+    np.testing.assert_array_equal(of_keys, wanted_of_keys)
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_empty_rows_give_zeros_and_trailing_ones_are_kept(combiner, weighted):
