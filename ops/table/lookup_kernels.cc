@@ -3,13 +3,16 @@
 //
 // The threads share the lookups, and the parts of large ones. A thread locks
 // the shards of one lookup's keys at a time and sums rows directly from the
-// table. The [keys, dim] tensor between a gather and a segment sum never
-// exists.
+// table, without the [keys, dim] tensor between a gather and a segment sum. Up
+// to 8191 keys of a training step are read into such memory first, because
+// then they are handed over to the update.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/core/base/float8.h"
@@ -144,20 +147,18 @@ std::vector<std::string> LookupNames(OpKernelConstruction* context, size_t n) {
 }
 
 // Finds the rows of consecutive keys of one lookup, a window of keys at a time.
-// The window is small enough that rows prefetched by Rows() are still in the
-// first-level cache when they are read.
 class RowWindow {
  public:
+  // So few that rows which Find has prefetched are still in the first-level
+  // cache when they are read.
   static constexpr int64_t kKeys = 128;
+  // Finds the rows of keys [begin, end).
+  using Find =
+      std::function<void(int64_t begin, int64_t end, const float** rows)>;
 
-  RowWindow(const EmbeddingTable::Reader& reader, const int64_t* keys,
-            int64_t begin, int64_t end, UnknownKey unknown)
-      : reader_(reader),
-        keys_(keys),
-        limit_(end),
-        unknown_(unknown),
-        begin_(begin),
-        end_(begin) {}
+  // Of keys [begin, end).
+  RowWindow(int64_t begin, int64_t end, Find find)
+      : find_(std::move(find)), limit_(end), begin_(begin), end_(begin) {}
 
   // Rows of keys [i, i + count). Requires count <= kKeys and an i that is not
   // below that of the previous call.
@@ -165,16 +166,14 @@ class RowWindow {
     if (i + count > end_) {
       begin_ = i;
       end_ = std::min(limit_, i + kKeys);
-      reader_.Rows(keys_ + begin_, end_ - begin_, unknown_, rows_);
+      find_(begin_, end_, rows_);
     }
     return rows_ + (i - begin_);
   }
 
  private:
-  const EmbeddingTable::Reader& reader_;
-  const int64_t* const keys_;  // All keys of the lookup.
-  const int64_t limit_;        // End of the keys that the reader covers.
-  const UnknownKey unknown_;
+  const Find find_;
+  const int64_t limit_;
   int64_t begin_;  // rows_ holds the rows of keys [begin_, end_).
   int64_t end_;
   const float* rows_[kKeys];
@@ -241,10 +240,12 @@ void CombineRow(const Lookup& lookup, int64_t begin, int64_t end,
   }
 }
 
-// Reads a lookup whose keys are handed over. False: that is not possible.
-bool HandOver(const Lookup& lookup, const ParallelFor& parallel) {
+// Reads a lookup whose keys are handed over into values (n, dim). False: that
+// is not possible.
+bool HandOver(const Lookup& lookup, float* values,
+              const ParallelFor& parallel) {
   return lookup.step_keys->Lookup(lookup.table.get(), *lookup.tensor,
-                                  lookup.unknown, lookup.out, parallel);
+                                  lookup.unknown, values, parallel);
 }
 
 // Reads the lookups of long lists that are handed over, and leaves nothing to
@@ -263,7 +264,9 @@ void HandOverLong(const ParallelFor& parallel, std::vector<Lookup>* lookups) {
   const auto read = [&](int64_t i, int64_t end) {
     for (; i < end; ++i) {
       Lookup& lookup = *handed_over[static_cast<size_t>(i)];
-      if (HandOver(lookup, is_single ? parallel : SerialFor)) lookup.n = 0;
+      if (HandOver(lookup, lookup.out, is_single ? parallel : SerialFor)) {
+        lookup.n = 0;
+      }
       lookup.step_keys = nullptr;
     }
   };
@@ -272,17 +275,51 @@ void HandOverLong(const ParallelFor& parallel, std::vector<Lookup>* lookups) {
   parallel(n, cycles / n, read);
 }
 
+// Combines the rows of keys [begin, end), which begin and end with a row of the
+// output. Also writes the empty rows before them.
+void CombineRows(const Lookup& lookup, int64_t begin, int64_t end,
+                 const RowWindow::Find& find) {
+  const int64_t dim = lookup.dim;
+  RowWindow window(begin, end, find);
+  int64_t next_row = begin == 0 ? 0 : lookup.ids[begin - 1] + 1;
+  while (begin < end) {
+    const int64_t row = lookup.ids[begin];
+    const int64_t row_end = lookup.ids.End(begin);
+    std::fill(lookup.out + next_row * dim, lookup.out + row * dim, 0.0f);
+    CombineRow(lookup, begin, row_end, &window, lookup.out + row * dim);
+    next_row = row + 1;
+    begin = row_end;
+  }
+}
+
+// The same for all keys, which are handed over. False, with nothing done: that
+// is not possible. Throws std::bad_alloc.
+bool CombineHandedOver(const Lookup& lookup) {
+  const int64_t dim = lookup.dim;
+  const std::unique_ptr<float[]> values(
+      new float[static_cast<size_t>(lookup.n * dim)]);
+  if (!HandOver(lookup, values.get(), SerialFor)) return false;
+  CombineRows(lookup, 0, lookup.n,
+              [&](int64_t begin, int64_t end, const float** rows) {
+                for (; begin < end; ++begin) {
+                  *rows++ = values.get() + begin * dim;
+                }
+              });
+  return true;
+}
+
 // Computes units [begin, end) of a lookup. Unit i < n is key i; unit n stands
 // for the empty rows after the last key. A row, with the empty rows before it,
-// belongs to the range that contains its first key.
+// belongs to the range that contains its first key. Keys that are handed over
+// are one range.
 void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
   const int64_t dim = lookup.dim;
   const bool has_last_unit = end > lookup.n;
   end = std::min(end, lookup.n);
   if (lookup.one_key_per_row) {
     if (begin >= end) return;
-    if (lookup.step_keys != nullptr &&  // Then it is one range.
-        HandOver(lookup, SerialFor)) {
+    if (lookup.step_keys != nullptr &&
+        HandOver(lookup, lookup.out, SerialFor)) {
       return;
     }
     const EmbeddingTable::Reader reader(lookup.table->table(),
@@ -294,20 +331,16 @@ void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
   if (begin > 0 && begin < end && lookup.ids[begin - 1] == lookup.ids[begin]) {
     begin = lookup.ids.End(begin);
   }
-  if (begin < end) {
+  if (begin < end &&
+      (lookup.step_keys == nullptr || !CombineHandedOver(lookup))) {
     end = lookup.ids.End(end - 1);
     const EmbeddingTable::Reader reader(lookup.table->table(),
                                         lookup.keys + begin, end - begin);
-    RowWindow window(reader, lookup.keys, begin, end, lookup.unknown);
-    int64_t next_row = begin == 0 ? 0 : lookup.ids[begin - 1] + 1;
-    while (begin < end) {
-      const int64_t row = lookup.ids[begin];
-      const int64_t row_end = lookup.ids.End(begin);
-      std::fill(lookup.out + next_row * dim, lookup.out + row * dim, 0.0f);
-      CombineRow(lookup, begin, row_end, &window, lookup.out + row * dim);
-      next_row = row + 1;
-      begin = row_end;
-    }
+    CombineRows(lookup, begin, end,
+                [&](int64_t first, int64_t last, const float** rows) {
+                  reader.Rows(lookup.keys + first, last - first, lookup.unknown,
+                              rows);
+                });
   }
   if (has_last_unit) {
     const int64_t next_row = lookup.n == 0 ? 0 : lookup.ids[lookup.n - 1] + 1;
@@ -401,7 +434,8 @@ class TableGroupLookupOp : public OpKernel {
                                &one_key_per_row, &lookup));
       OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
                                   {lookup.rows, lookup.dim}, &shapes[i]));
-      if (lookup.one_key_per_row) {
+      // Long lists of keys that are combined would gain nothing.
+      if (lookup.one_key_per_row || lookup.n < kShortList) {
         lookup.tensor = &keys[i];
         lookup.step_keys = StepKeys::ForLookup(context, *lookup.table, keys[i]);
       }

@@ -48,6 +48,47 @@ def in_parts(table, keys):
     return tf.concat([rec.embedding_lookup(table, part) for part in parts], axis=0)
 
 
+def examples_of(keys):
+    """Three of the keys an example, and no key in every fifth example."""
+    n = tf.size(keys, out_type=tf.int64)
+    rows = tf.range(n) // 3 * 5 // 4
+    indices = tf.stack([rows, tf.range(n) % 3], axis=1)
+    return tf.SparseTensor(indices, keys, tf.stack([rows[-1] + 3, 3]))
+
+
+@pytest.mark.parametrize("n", [600, 8190, 8193])
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_keys_that_are_combined_train_as_dense_variables_do(combiner, n):
+    """Lists of 8191 keys and fewer are handed over."""
+    keys = tf.placeholder(tf.int64, [None])
+    bank = initial_vectors(5, ROWS)
+    table, dense = table_from(bank), tf.get_variable("dense", initializer=bank)
+    ids, rule = examples_of(keys), EXACT_RULES["adagrad"]
+    values = rec.embedding_lookup_sparse(table, ids, combiner=combiner)
+    # Rows of keys in a variable: the same op as for a table that hands nothing over.
+    segments = {
+        "sum": tf.sparse.segment_sum,
+        "mean": tf.sparse.segment_mean,
+        "sqrtn": tf.sparse.segment_sqrt_n,
+    }
+    size = tf.size(keys)
+    expected = segments[combiner](
+        tf.gather(dense, keys), tf.range(size), ids.indices[:, 0], num_segments=ids.dense_shape[0]
+    )
+    train = [
+        ours(rule).minimize(tf.reduce_sum(tf.square(values)), var_list=[table]),
+        tensorflows(rule).minimize(tf.reduce_sum(tf.square(expected)), var_list=[dense]),
+    ]
+    rows = rows_of(table, np.arange(ROWS))
+    random = np.random.RandomState(n)
+    with initialized_session() as session:
+        for _ in range(STEPS):
+            feed = {keys: (ROWS * random.rand(n) ** 2).astype(np.int64)}
+            *both, _ = session.run([values, expected, train], feed)
+            assert_same_bits(*both)
+        assert_same_bits(*session.run([rows, dense]))
+
+
 LOOKUPS = [single, grouped, twice, in_parts]
 
 
