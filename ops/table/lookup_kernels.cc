@@ -4,8 +4,8 @@
 // The threads share the lookups, and the parts of large ones. A thread locks
 // the shards of one lookup's keys at a time and sums rows directly from the
 // table, without the [keys, dim] tensor between a gather and a segment sum. Up
-// to 8191 keys of a training step are read into such memory first, because
-// then they are handed over to the update.
+// to 8191 keys of a training step, and 4 MiB, are read into such memory first,
+// because then they are handed over to the update.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -62,6 +62,9 @@ constexpr int64_t kShortList = SharedKeys::kShort;
 // Keys of a longer one that a thread takes at a time: as many as a table
 // deduplicates together.
 constexpr int64_t kPart = 4096;
+
+// Floats of the rows that are combined and handed over: 4 MiB.
+constexpr int64_t kMostCombined = int64_t{1} << 20;
 
 // Cycles of a lookup beside its keys: the locks of its shards.
 constexpr double kCyclesPerLookup = 4000;
@@ -434,8 +437,9 @@ class TableGroupLookupOp : public OpKernel {
                                &one_key_per_row, &lookup));
       OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
                                   {lookup.rows, lookup.dim}, &shapes[i]));
-      // Long lists of keys that are combined would gain nothing.
-      if (lookup.one_key_per_row || lookup.n < kShortList) {
+      // If rows are combined, long lists would gain nothing.
+      if (lookup.one_key_per_row ||
+          (lookup.n < kShortList && lookup.n * lookup.dim <= kMostCombined)) {
         lookup.tensor = &keys[i];
         lookup.step_keys = StepKeys::ForLookup(context, *lookup.table, keys[i]);
       }
