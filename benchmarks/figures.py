@@ -19,7 +19,7 @@ import re
 import statistics
 from typing import Any, Callable, Dict, Iterable, List, Sequence
 
-from benchmarks import cluster_figures, core_figures, speed_figures, tier_figures
+from benchmarks import cluster_figures, core_figures, filter_figures, speed_figures, tier_figures
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -35,11 +35,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table."""
     lines = [f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in (header, *rows)]
     return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
-
-
-def signed(percent: float) -> str:
-    """+3.5 % or −29.9 %."""
-    return f"{percent:+.1f} %".replace("-", "\u2212")
 
 
 def table_speed() -> str:
@@ -74,89 +69,27 @@ def test_matrix() -> str:
 
 def filter_costs() -> str:
     """docs/filters.md: time and memory of a filter against the same table without one."""
-    found = result("bench_filters")
-    cost, memory = found["cost"], found["memory"]
-    kinds = ("counter", "bloom")
-    return table(
-        ["cost", "`CounterFilter`", "`CBFFilter`, p = 0.01"],
-        [
-            [
-                "bytes for a key that is not admitted",
-                *(
-                    f"{memory[f'not admitted, {kind}']['beyond_floats']:.1f}"
-                    for kind in ("CounterFilter", "CBFFilter of 10 M")
-                ),
-            ],
-            ["train step, known keys", *(signed(100 * cost[f"known/{kind}"]) for kind in kinds)],
-            [
-                "train step, a stream of new keys",
-                *(signed(100 * cost[f"stream/{kind}"]) for kind in kinds),
-            ],
-        ],
-    )
+    return table(*filter_figures.costs(result("bench_filters")))
 
 
 def bloom_plain() -> str:
     """docs/filters.md: false positive rates of a Bloom filter without blocks."""
-    points: Dict[int, Dict[int, str]] = {}
-    for one in result("bloom_rates")["plain"]:
-        rates = (f"{float(f'{one[kind]:.2g}'):g}" for kind in ("computed", "measured"))
-        points.setdefault(one["cells_per_key"], {})[one["hashes"]] = " / ".join(rates)
-    hashes = next(iter(points.values()))
-    return table(
-        ["m/n", *(f"k = {k}" for k in hashes)],
-        [[str(cells), *(rates[k] for k in hashes)] for cells, rates in points.items()],
-    )
+    return table(*filter_figures.bloom_plain(result("bloom_rates")))
 
 
 def bloom_blocks() -> str:
     """docs/filters.md: false positive rates of this library's blocked filter at full load."""
-    return table(
-        ["asked for", "k", "measured", "bytes a key"],
-        [
-            [
-                f"{one['asked']:g}",
-                str(one["hashes"]),
-                f"{one['measured']:.3g}",
-                f"{one['bytes_per_key']:.1f}",
-            ]
-            for one in result("bloom_rates")["own"]
-        ],
-    )
+    return table(*filter_figures.bloom_blocks(result("bloom_rates")))
 
 
 def bloom_churn() -> str:
     """docs/filters.md: false positive rates and memory of that filter under eviction."""
-    found = result("bloom_rates")
-    return table(
-        ["asked for", "worst of ten lifetimes", "bytes a key", "without eviction"],
-        [
-            [
-                f"{churn['asked']:g}",
-                f"{churn['worst']:.2g}",
-                f"{churn['bytes_per_key']:.1f}",
-                f"{own['bytes_per_key']:.1f}",
-            ]
-            for own, churn in zip(found["own"], found["churn"])
-        ],
-    )
+    return table(*filter_figures.bloom_churn(result("bloom_rates")))
 
 
 def bloom_generations() -> str:
     """docs/core_measurements.md: two generations of a Bloom filter against three."""
-    churn = result("core_generations")["churn"]
-    by_case: Dict[Sequence[Any], List[str]] = {}
-    for kind in ("three generations, each half a lifetime", "two generations, each a lifetime"):
-        for one in churn[kind]:
-            if one["threshold"] == 2:
-                case = (one["asked"], one["keys_occur"], one["eviction"])
-                rate = f"{one['worst_rate_relative_to_asked']:.2f} p"
-                by_case.setdefault(case, []).append(f"{rate}, {one['table_MB']:.2f} MB")
-    rows = [
-        [f"{p:g}", "once" if occurrences == 1 else "twice", eviction, *found]
-        for (p, occurrences, eviction), found in by_case.items()
-    ]
-    return table(["p", "keys occur", "eviction by", "three", "two"], rows)
+    return table(*filter_figures.bloom_generations(result("core_generations")))
 
 
 def small_batches() -> str:
@@ -207,6 +140,11 @@ def memory_large() -> str:
 def group_lookups() -> str:
     """docs/core_measurements.md: a group lookup against the single lookups it replaces."""
     return table(*speed_figures.group_lookups(result("bench_group_lookup")))
+
+
+def weighted_lookups() -> str:
+    """docs/core_measurements.md: train steps of lookups whose ids have weights."""
+    return table(*speed_figures.weighted_lookups(result("bench_weighted_lookups")))
 
 
 def models() -> str:
@@ -282,18 +220,7 @@ def soak() -> str:
 
 def filter_sweep() -> str:
     """docs/filters.md: what thresholds do to generated clicks."""
-    runs = result("filter_sweep")["data"]["clicks"]
-    return table(
-        ["generated clicks: `filter_freq`", "rows left", "test AUC"],
-        [
-            [
-                str(run["filter_freq"]),
-                f"{100 * run['rows'] / (run['rows'] + run['filtered']):.0f} %",
-                f"{run['auc']:.3f}",
-            ]
-            for run in runs
-        ],
-    )
+    return table(*filter_figures.sweep(result("filter_sweep")))
 
 
 def checkpoint() -> str:
@@ -534,6 +461,7 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "table-sizes-profile": table_sizes_profile,
     "table-sizes-limits": table_sizes_limits,
     "group-lookups": group_lookups,
+    "weighted-lookups": weighted_lookups,
     "models": models,
     "goals": goals,
     "models-profile": models_profile,

@@ -212,6 +212,25 @@ def group_lookups(result: Dict[str, Any]) -> Table:
     return ["keys a table", *(f"{n} tables" for n in sizes)], rows
 
 
+def weighted_lookups(found: Dict[str, Any]) -> Table:
+    """Train steps of lookups whose ids have weights, of bench_weighted_lookups.py."""
+    ways = {
+        "weighted": "with weights",
+        "stock": "`tf.Variable` with weights",
+        "products": "products and segment sum",
+        "plain": "without weights",
+    }
+    rows = []
+    for one in found["results"]:
+        times = (
+            f"{statistics.median(one['seconds'][way]) * 1e3:.2f} ms"
+            + ("" if way == "weighted" else f" [{one['weighted_over'][way]['time']:.2f}]")
+            for way in ways
+        )
+        rows.append([str(one["ids_an_example"]), *times])
+    return ["ids of an example and table", *ways.values()], rows
+
+
 def table_sizes(found: Dict[str, Any]) -> Table:
     """Tables of 50M rows against those of 1M, of bench_table_sizes.py."""
     rows = []
