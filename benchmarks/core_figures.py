@@ -73,6 +73,27 @@ def small_batches(results: Mapping[str, Dict[str, Any]]) -> Table:
     return ["keys of a batch", *header], rows
 
 
+def apply_profile(result: Dict[str, Any]) -> Table:
+    """Where the CPU time of an apply alone goes, by functions that perf has sampled."""
+    parts = {
+        "updates rows": "BatchApply::UpdateTiles",
+        "deduplicates": "Partition::Deduplicate",
+        "sorts by shard": "Partition::SortBlock",
+        "finds keys": "ShardSet::FindEach",
+        "Adagrad itself": "Adagrad>::Update",
+    }
+    rows = []
+    for one in result["figures"]:
+        total, percents = one["ns_of_cpu_a_key"], one["percent_of_samples"]
+        times = [
+            total / 100 * sum(each for name, each in percents.items() if part in name)
+            for part in parts.values()
+        ]
+        shown = (total, *times, total - sum(times))
+        rows.append([f"{one['keys_of_a_batch']:,}", *(f"{ns:.1f} ns" for ns in shown)])
+    return ["keys of a batch", "all", *parts, "locks and the rest"], rows
+
+
 def step_lists(result: Dict[str, Any]) -> Table:
     """The tables of a model's step, with and without shared lists, of bench_training_step.cc."""
     phases = ("lookup", "reserve", "apply", "all")

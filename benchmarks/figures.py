@@ -101,6 +101,11 @@ def _small_batches() -> Dict[str, Dict[str, Any]]:
     return {"Intel": result("core_small_batches"), "AMD": result("core_small_batches_amd")}
 
 
+def apply_profile() -> str:
+    """docs/core_measurements.md: where the CPU time of an apply alone goes."""
+    return table(*core_figures.apply_profile(result("profile_apply")))
+
+
 def step_lists() -> str:
     """docs/core_measurements.md: the tables of a model's step, with and without shared lists."""
     return table(*core_figures.step_lists(result("core_step_lists")))
@@ -453,6 +458,7 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "bloom-churn": bloom_churn,
     "bloom-generations": bloom_generations,
     "small-batches": small_batches,
+    "apply-profile": apply_profile,
     "distinct-lookups": distinct_lookups,
     "step-lists": step_lists,
     "core-speed": core_speed,

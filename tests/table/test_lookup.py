@@ -197,14 +197,28 @@ def test_empty_rows_give_zeros_and_trailing_ones_are_kept(combiner, weighted):
     assert np.all(values[[0, 2, 3]] == 0) and np.all(values[1] != 0)
 
 
-def test_wholly_empty_batch_gives_zeros():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_wholly_empty_batch_gives_zeros(weighted):
     table, _ = make_pair()
-    ids = tf.SparseTensor(np.zeros([0, 2], np.int64), np.zeros([0], np.int64), [3, 4])
-    values = rec.embedding_lookup_sparse(table, ids)
+    indices = np.zeros([0, 2], np.int64)
+    ids = tf.SparseTensor(indices, np.zeros([0], np.int64), [3, 4])
+    weights = tf.SparseTensor(indices, np.zeros([0], np.float32), [3, 4]) if weighted else None
+    values = rec.embedding_lookup_sparse(table, ids, weights)
     (grad,) = tf.gradients(tf.reduce_sum(values), table)
     result, slices = run([values, grad])
     assert result.tolist() == np.zeros([3, DIM]).tolist()
     assert slices.values.shape == (0, DIM)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean"])
+def test_a_weighted_row_beyond_the_shape_is_an_error(combiner):
+    table, _ = make_pair()
+    indices = tf.placeholder_with_default(np.int64([[0, 0], [5, 0]]), [None, 2])
+    ids = tf.SparseTensor(indices, tf.constant([1, 2], tf.int64), [2, 2])
+    weights = tf.SparseTensor(indices, tf.constant([1.0, 2.0]), [2, 2])
+    values = rec.embedding_lookup_sparse(table, ids, weights, combiner=combiner)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="out of (bounds|range)"):
+        run(values)
 
 
 @pytest.mark.parametrize("default_id", [None, 7])
