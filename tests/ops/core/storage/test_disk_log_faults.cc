@@ -193,7 +193,8 @@ TEST(ADamagedPageAheadFailsTheReadThatWantsIt) {
   EXPECT_TRUE(rows.PutAll(2 * kBuffered));
   OrderedReader reader(rows.log(), kPageRow, size_t{4} << 20);
   const std::string path = folder.Files()[0];
-  Overwrite(path, 4096 + 6 * 4096, {'?'});
+  const std::vector<char> byte = BytesOf(path, 4096 + 6 * 4096, 1);
+  Overwrite(path, 4096 + 6 * 4096, {static_cast<char>(byte[0] ^ 1)});
   DiskError error;
   EXPECT_TRUE(rows.ReadInOrder(4, &reader, &error));
   EXPECT_TRUE(rows.ReadInOrder(5, &reader, &error));
