@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures train steps of lookups whose ids have weights, against tf.Variables.
 
-    python -m benchmarks.bench_weighted_lookups [--ids 1 3 10] [--rounds 15] [--output FILE.json]
+    python -m benchmarks.bench_weighted_lookups [--examples 256 2048] [--ids 1 3 10] [--rounds 15]
+        [--output FILE.json]
 
-26 tables of 16 floats; 2,048 examples a step, with some ids of each table (rows 1 to 100,000,
+26 tables of 16 floats; some examples a step, with some ids of each table (rows 1 to 100,000,
 Zipf-distributed with exponent 1.2) that combine to a sum; Adagrad. All ways are graphs of one
 process and take turns:
 
@@ -29,12 +30,12 @@ from benchmarks import rounds as rounds_lib
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
 
-TABLES, DIM, EXAMPLES, ROWS, EXPONENT = 26, 16, 2048, 100_000, 1.2
+TABLES, DIM, ROWS, EXPONENT = 26, 16, 100_000, 1.2
 WAYS = ("stock", "products", "weighted", "plain")
 
 
 def _lookup(way: str, params: Any, ids: tf.SparseTensor, weights: tf.SparseTensor) -> tf.Tensor:
-    """[EXAMPLES, DIM]. The sum of an example."""
+    """[examples, DIM]. The sum of each example."""
     import tensorflow.compat.v1 as tf
 
     import rec_estimator as rec
@@ -43,18 +44,18 @@ def _lookup(way: str, params: Any, ids: tf.SparseTensor, weights: tf.SparseTenso
         return tf.nn.embedding_lookup_sparse(params, ids, weights, combiner="sum")
     if way == "products":
         products = rec.embedding_lookup(params, ids.values) * weights.values[:, tf.newaxis]
-        return tf.math.unsorted_segment_sum(products, ids.indices[:, 0], EXAMPLES)
+        return tf.math.unsorted_segment_sum(products, ids.indices[:, 0], ids.dense_shape[0])
     return rec.embedding_lookup_sparse(
         params, ids, weights if way == "weighted" else None, combiner="sum"
     )
 
 
-def _inputs(ids_each: int) -> List[Any]:
+def _inputs(examples: int, ids_each: int) -> List[Any]:
     """Ids and weights for each table. A step draws none: they are variables."""
     import tensorflow.compat.v1 as tf
 
     rng = np.random.default_rng(0)
-    shape = [EXAMPLES, ids_each]
+    shape = [examples, ids_each]
     indices = np.argwhere(np.ones(shape))
     pairs = []
     for i in range(TABLES):
@@ -70,7 +71,7 @@ def _inputs(ids_each: int) -> List[Any]:
     return pairs
 
 
-def _build(ids_each: int) -> Dict[str, Callable[[], Any]]:
+def _build(examples: int, ids_each: int) -> Dict[str, Callable[[], Any]]:
     """By way, a step."""
     import tensorflow.compat.v1 as tf
 
@@ -78,7 +79,7 @@ def _build(ids_each: int) -> Dict[str, Callable[[], Any]]:
 
     tf.disable_eager_execution()
     tf.logging.set_verbosity(tf.logging.ERROR)
-    inputs = _inputs(ids_each)
+    inputs = _inputs(examples, ids_each)
     steps = {}
     for way in WAYS:
         if way == "stock":
@@ -98,13 +99,14 @@ def _build(ids_each: int) -> Dict[str, Callable[[], Any]]:
     return {way: session.make_callable(step) for way, step in steps.items()}
 
 
-def measure(ids_each: int, rounds: int, steps: int) -> Dict[str, Any]:
-    """Measures one number of ids an example, prints its table and returns the raw result."""
+def measure(examples: int, ids_each: int, rounds: int, steps: int) -> Dict[str, Any]:
+    """Measures one size of a step, prints its table and returns the raw result."""
     import tensorflow.compat.v1 as tf
 
     with tf.Graph().as_default():
-        wall, cpu = rounds_lib.take_turns(_build(ids_each), rounds, steps, warm_up=2)
-    print(f"\n{ids_each} ids an example\n{'way':12}{'ms':>8}   weighted / this: time, CPU time")
+        wall, cpu = rounds_lib.take_turns(_build(examples, ids_each), rounds, steps, warm_up=2)
+    print(f"\n{examples} examples of {ids_each} ids")
+    print(f"{'way':12}{'ms':>8}   weighted / this: time, CPU time")
     ratios: Dict[str, Dict[str, float]] = {}
     for way in WAYS:
         shown = []
@@ -116,6 +118,7 @@ def measure(ids_each: int, rounds: int, steps: int) -> Dict[str, Any]:
             f"{way:12}{statistics.median(wall[way]) * 1e3:8.2f}   {'   '.join(shown)}", flush=True
         )
     return {
+        "examples": examples,
         "ids_an_example": ids_each,
         "seconds": wall,
         "cpu_seconds": cpu,
@@ -125,13 +128,18 @@ def measure(ids_each: int, rounds: int, steps: int) -> Dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--examples", type=int, nargs="+", default=[256, 2048], help="of a step")
     parser.add_argument("--ids", type=int, nargs="+", default=[1, 3, 10], help="of an example")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=20, help="steps a round and way")
     parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
-    results = [measure(ids_each, args.rounds, args.steps) for ids_each in args.ids]
-    sizes = {"tables": TABLES, "dim": DIM, "examples": EXAMPLES, "rows": ROWS}
+    results = [
+        measure(examples, ids_each, args.rounds, args.steps)
+        for examples in args.examples
+        for ids_each in args.ids
+    ]
+    sizes = {"tables": TABLES, "dim": DIM, "rows": ROWS}
     rounds_lib.write(args.output, {**rounds_lib.provenance(), **sizes, "results": results})
 
 

@@ -227,8 +227,8 @@ def weighted_lookups(found: Dict[str, Any]) -> Table:
             + ("" if way == "weighted" else f" [{one['weighted_over'][way]['time']:.2f}]")
             for way in ways
         )
-        rows.append([str(one["ids_an_example"]), *times])
-    return ["ids of an example and table", *ways.values()], rows
+        rows.append([f"{one['examples']:,}", str(one["ids_an_example"]), *times])
+    return ["examples", "ids of an example and table", *ways.values()], rows
 
 
 def table_sizes(found: Dict[str, Any]) -> Table:

@@ -43,6 +43,36 @@ def spread(grads, row_ids, combiner):
     return grads[row_ids] * scale[combiner].astype(np.float32)[:, np.newaxis]
 
 
+def combine_weighted(values, weights, row_ids, num_rows, combiner):
+    """[num_rows, dim]. The sum of the values [n, dim] of each row times their weights [n].
+
+    "mean" divides by the sum of the weights of a row, "sqrtn" by the square root of the sum of
+    their squares, and both give zeros where that is 0. All sums begin with 0.
+    """
+    out = np.zeros([num_rows, values.shape[1]], values.dtype)
+    np.add.at(out, row_ids, values * weights[:, np.newaxis])
+    return _divided(out, _divisors(weights, row_ids, num_rows, combiner))
+
+
+def spread_weighted(grads, weights, row_ids, combiner):
+    """[n, dim]. The gradient of the values of `combine_weighted`, given that of its results."""
+    divided = _divided(grads, _divisors(weights, row_ids, len(grads), combiner))
+    return 0 + divided[row_ids] * weights[:, np.newaxis]
+
+
+def _divisors(weights, row_ids, num_rows, combiner):
+    if combiner == "sum":
+        return np.ones(num_rows, weights.dtype)
+    sums = np.zeros(num_rows, weights.dtype)
+    np.add.at(sums, row_ids, weights if combiner == "mean" else weights * weights)
+    return sums if combiner == "mean" else np.sqrt(sums)
+
+
+def _divided(rows, divisors):
+    divisors = divisors[:, np.newaxis]
+    return np.divide(rows, divisors, out=np.zeros_like(rows), where=divisors != 0)
+
+
 def _sum(rows):
     total = rows[0]
     for row in rows[1:]:

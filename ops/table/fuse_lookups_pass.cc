@@ -8,9 +8,9 @@
 //
 // There are as many of them as threads that run ops, here two: each thread
 // begins one at once. These are the lookups that combine rows, as those of
-// feature columns and of embedding_lookup_sparse. Their gradients are fused in
-// the same way. A TableLookup stays alone: fused, many of them took as long as
-// before.
+// feature columns and of embedding_lookup_sparse. The sums of weighted lookups
+// (CombineWeighted) and the gradients of all these are fused in the same way. A
+// TableLookup stays alone: fused, many of them took as long as before.
 //
 // The pass rewrites the part of a graph that a step runs, after the fetches and
 // feeds of that step are known. The user's graph does not change: a step that
@@ -47,16 +47,18 @@ using tensorflow::Node;
 using tensorflow::NodeDefBuilder;
 
 constexpr char kGroupLookup[] = "RecEstimator>TableGroupLookup";
-constexpr char kGroupLookupGrad[] = "RecEstimator>TableGroupLookupGrad";
 
 bool IsFusible(const Node& node) {
   const std::string& type = node.type_string();
-  return type == kGroupLookup || type == kGroupLookupGrad;
+  return type == kGroupLookup || type == "RecEstimator>TableGroupLookupGrad" ||
+         type == "RecEstimator>CombineWeighted" ||
+         type == "RecEstimator>CombineWeightedGrad";
 }
 
-// What can be one op: lookups, or gradients, of a level on a device with the
-// same feeds.
-using GroupKey = std::tuple<int, bool, std::string, int>;
+// What can be one op: ops of a level, a type and a type of numbers on a device
+// with the same feeds.
+using GroupKey =
+    std::tuple<int, std::string, tensorflow::DataType, std::string, int>;
 using Groups = std::map<GroupKey, std::vector<Node*>>;
 
 // The lookups that can be fused.
@@ -66,9 +68,8 @@ Groups FindGroups(const Graph& graph) {
   for (Node* node : places.order) {
     const Place& place = places[*node];
     if (!IsFusible(*node) || !place.can_join()) continue;
-    const bool is_gradient = node->type_string() == kGroupLookupGrad;
-    groups[{place.level, is_gradient, node->assigned_device_name(),
-            place.feeds}]
+    groups[{place.level, node->type_string(), node->output_type(0),
+            node->assigned_device_name(), place.feeds}]
         .push_back(node);
   }
   return groups;
@@ -88,10 +89,10 @@ class Fusion {
   Fusion(Graph* graph, std::vector<Node*> nodes)
       : graph_(graph),
         nodes_(std::move(nodes)),
-        is_gradient_(IsGradient(*nodes_[0])) {}
+        type_(nodes_[0]->type_string()),
+        inputs_(nodes_[0]->num_inputs() / nodes_[0]->num_outputs()) {}
 
   Status Run() {
-    inputs_.resize(is_gradient_ ? 2 : 4);
     for (Node* node : nodes_) TF_RETURN_IF_ERROR(Collect(*node));
     Node* fused = nullptr;
     TF_RETURN_IF_ERROR(AddFused(&fused));
@@ -105,10 +106,6 @@ class Fusion {
   }
 
  private:
-  static bool IsGradient(const Node& node) {
-    return node.type_string() == kGroupLookupGrad;
-  }
-
   // Appends the inputs and attributes of a node to those of the fused op.
   Status Collect(const Node& node) {
     const int n = node.num_outputs();
@@ -120,21 +117,23 @@ class Fusion {
           AppendInputs(node, static_cast<int>(list) * n, n, &inputs_[list]));
     }
     TF_RETURN_IF_ERROR(AppendAttr(node, "combiners", &combiners_));
-    if (is_gradient_) return Status();
+    if (type_ != kGroupLookup) return Status();
     TF_RETURN_IF_ERROR(AppendAttr(node, "dims", &dims_));
     return AppendAttr(node, "unknowns", &unknowns_);
   }
 
   Status AddFused(Node** fused) {
     NodeDefBuilder builder(NameOfParts(nodes_[0]->name() + "/fused", names_),
-                           is_gradient_ ? kGroupLookupGrad : kGroupLookup);
+                           type_);
     std::vector<Output> all;
     for (const std::vector<Output>& list : inputs_) {
       builder.Input(NodeOutsOf(list));
       all.insert(all.end(), list.begin(), list.end());
     }
     builder.Attr("combiners", combiners_).Attr(kFusedLookupNames, names_);
-    if (!is_gradient_) builder.Attr("dims", dims_).Attr("unknowns", unknowns_);
+    if (type_ == kGroupLookup) {
+      builder.Attr("dims", dims_).Attr("unknowns", unknowns_);
+    }
     return AddNode(&builder, all, nodes_[0]->assigned_device_name(), graph_,
                    fused);
   }
@@ -151,8 +150,8 @@ class Fusion {
 
   Graph* const graph_;
   const std::vector<Node*> nodes_;
-  const bool is_gradient_;
-  std::vector<std::vector<Output>> inputs_;  // By list input of the fused op.
+  const std::string type_;
+  std::vector<std::vector<Output>> inputs_;  // By list input of the op.
   std::vector<std::string> names_, combiners_, unknowns_;
   std::vector<int64_t> dims_;
 };

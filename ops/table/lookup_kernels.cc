@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,13 +53,6 @@ UnknownKey UnknownKeyOf(const std::string& name) {
 // Cycles to read the row of one key that is mostly in a cache: the probe, and
 // half a cycle per float to add or copy.
 int64_t CyclesPerKey(int dim) { return 40 + dim / 2; }
-
-// Keys of a list that one thread looks up as a whole.
-constexpr int64_t kShortList = SharedKeys::kShort;
-
-// Keys of a longer one that a thread takes at a time: as many as a table
-// deduplicates together.
-constexpr int64_t kPart = 4096;
 
 // Floats of the rows that are combined and handed over: 4 MiB.
 constexpr int64_t kMostCombined = int64_t{1} << 20;
@@ -107,44 +99,6 @@ class TableLookupOp : public OpKernel {
   int64_t dim_ = 0;
   UnknownKey unknown_ = UnknownKey::kInitial;
 };
-
-Status ReadCombiners(OpKernelConstruction* context,
-                     std::vector<Combiner>* combiners) {
-  int64_t n;
-  std::vector<std::string> names;
-  TF_RETURN_IF_ERROR(context->GetAttr("N", &n));
-  TF_RETURN_IF_ERROR(context->GetAttr("combiners", &names));
-  if (static_cast<int64_t>(names.size()) != n) {
-    return InvalidArgument("combiners must be of length N = ", n, ", got ",
-                           names.size());
-  }
-  for (const std::string& name : names) {
-    if (name == "sum") {
-      combiners->push_back(Combiner::kSum);
-    } else if (name == "mean") {
-      combiners->push_back(Combiner::kMean);
-    } else if (name == "sqrtn") {
-      combiners->push_back(Combiner::kSqrtn);
-    } else {
-      return InvalidArgument(
-          "combiners must each be 'sum', 'mean' or 'sqrtn', got '", name, "'");
-    }
-  }
-  return Status();
-}
-
-// How messages name the n lookups of an op: by the name of the op that was
-// fused into this one, else by number.
-std::vector<std::string> LookupNames(OpKernelConstruction* context, size_t n) {
-  std::vector<std::string> names;
-  if (context->HasAttr(kFusedLookupNames) &&
-      context->GetAttr(kFusedLookupNames, &names).ok() && names.size() == n) {
-    return names;
-  }
-  names.clear();
-  for (size_t i = 0; i < n; ++i) names.push_back(std::to_string(i));
-  return names;
-}
 
 // One lookup of a TableGroupLookup.
 struct Lookup {
@@ -201,18 +155,12 @@ void HandOverLong(const ParallelFor& parallel, std::vector<Lookup>* lookups) {
 // output. Also writes the empty rows before them.
 void CombineRows(const Lookup& lookup, int64_t begin, int64_t end,
                  const RowWindow::Find& find) {
-  const int64_t dim = lookup.dim;
   RowWindow window(begin, end, find);
-  int64_t next_row = begin == 0 ? 0 : lookup.ids[begin - 1] + 1;
-  while (begin < end) {
-    const int64_t row = lookup.ids[begin];
-    const int64_t row_end = lookup.ids.End(begin);
-    std::fill(lookup.out + next_row * dim, lookup.out + row * dim, 0.0f);
-    CombineRow(lookup.dim, lookup.combiner, begin, row_end, &window,
-               lookup.out + row * dim);
-    next_row = row + 1;
-    begin = row_end;
-  }
+  WriteRows(lookup.ids, begin, end, lookup.dim, lookup.out,
+            [&](int64_t first, int64_t last, float* out) {
+              CombineRow(lookup.dim, lookup.combiner, first, last, &window,
+                         out);
+            });
 }
 
 // The same for all keys, which are handed over. False, with nothing done: that
@@ -251,12 +199,9 @@ void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
                 lookup.out + begin * dim);
     return;
   }
-  if (begin > 0 && begin < end && lookup.ids[begin - 1] == lookup.ids[begin]) {
-    begin = lookup.ids.End(begin);
-  }
+  lookup.ids.ToWholeRows(&begin, &end);
   if (begin < end &&
       (lookup.step_keys == nullptr || !CombineHandedOver(lookup))) {
-    end = lookup.ids.End(end - 1);
     const EmbeddingTable::Reader reader(lookup.table->table(),
                                         lookup.keys + begin, end - begin);
     CombineRows(lookup, begin, end,
@@ -266,45 +211,7 @@ void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
                 });
   }
   if (has_last_unit) {
-    const int64_t next_row = lookup.n == 0 ? 0 : lookup.ids[lookup.n - 1] + 1;
-    std::fill(lookup.out + next_row * dim, lookup.out + lookup.rows * dim,
-              0.0f);
-  }
-}
-
-// Runs work(i, begin, end) in parallel over ranges [begin, end) that partition
-// [0, sizes[i]) for each i. All units together cost about `cycles`.
-//
-// A range is a whole lookup unless that is long: each range locks the shards of
-// its keys. If two threads took turns on small parts of one lookup, they would
-// wait for each other's locks longer than they read.
-void ForAllUnits(
-    const std::vector<int64_t>& sizes, double cycles,
-    const ParallelFor& parallel,
-    const std::function<void(size_t i, int64_t begin, int64_t end)>& work) {
-  struct Range {
-    size_t i;
-    int64_t begin, end;
-  };
-  std::vector<Range> ranges;
-  for (size_t i = 0; i < sizes.size(); ++i) {
-    const int64_t largest = sizes[i] <= kShortList ? kShortList : kPart;
-    for (int64_t begin = 0; begin < sizes[i]; begin += largest) {
-      ranges.push_back({i, begin, std::min(begin + largest, sizes[i])});
-    }
-  }
-  if (ranges.empty()) return;
-  const auto run = [&](int64_t begin, int64_t end) {
-    for (; begin < end; ++begin) {
-      const Range& range = ranges[static_cast<size_t>(begin)];
-      work(range.i, range.begin, range.end);
-    }
-  };
-  const int64_t n = static_cast<int64_t>(ranges.size());
-  if (cycles < kSerialBelowCycles) {
-    run(0, n);
-  } else {
-    parallel(n, static_cast<int64_t>(cycles / static_cast<double>(n)), run);
+    WriteLastRows(lookup.ids, lookup.rows, dim, lookup.out);
   }
 }
 

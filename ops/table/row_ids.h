@@ -3,6 +3,7 @@
 #ifndef REC_ESTIMATOR_OPS_TABLE_ROW_IDS_H_
 #define REC_ESTIMATOR_OPS_TABLE_ROW_IDS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 
@@ -33,7 +34,39 @@ struct RowIds {
     } while (i < n && (*this)[i] == row);
     return i;
   }
+
+  // Makes a range of keys that of the rows whose first keys are in it.
+  void ToWholeRows(int64_t* begin, int64_t* end) const {
+    if (*begin > 0 && *begin < *end && (*this)[*begin - 1] == (*this)[*begin]) {
+      *begin = End(*begin);
+    }
+    if (*begin < *end) *end = End(*end - 1);
+  }
 };
+
+// Writes the rows of keys [begin, end), which ToWholeRows returned, and the
+// empty rows before them to out (rows, dim). write(begin, end, row) writes the
+// row of keys [begin, end).
+template <typename T, typename Write>
+void WriteRows(const RowIds& ids, int64_t begin, int64_t end, int64_t dim,
+               T* out, const Write& write) {
+  int64_t next_row = begin == 0 ? 0 : ids[begin - 1] + 1;
+  while (begin < end) {
+    const int64_t row = ids[begin];
+    const int64_t row_end = ids.End(begin);
+    std::fill(out + next_row * dim, out + row * dim, T{0});
+    write(begin, row_end, out + row * dim);
+    next_row = row + 1;
+    begin = row_end;
+  }
+}
+
+// Writes the empty rows after the last key: of a list of `rows` rows.
+template <typename T>
+void WriteLastRows(const RowIds& ids, int64_t rows, int64_t dim, T* out) {
+  const int64_t next_row = ids.n == 0 ? 0 : ids[ids.n - 1] + 1;
+  std::fill(out + next_row * dim, out + rows * dim, T{0});
+}
 
 // InvalidArgument unless the ids are in [0, rows) and do not decrease. `lookup`
 // names the lookup in the message.

@@ -12,6 +12,8 @@ from typing import FrozenSet, Tuple
 # What the names of our op types begin with.
 PREFIX = "RecEstimator>"
 
+COMBINE_WEIGHTED = "RecEstimator>CombineWeighted"
+COMBINE_WEIGHTED_GRAD = "RecEstimator>CombineWeightedGrad"
 TABLE_ADMITS = "RecEstimator>TableAdmits"
 TABLE_CONTAINS = "RecEstimator>TableContains"
 TABLE_GROUP_LOOKUP = "RecEstimator>TableGroupLookup"
@@ -76,6 +78,8 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry(TABLE_LOOKUP, Reads.ROWS, is_row_wise=True, has_stock_form=True),
     OpEntry(TABLE_GROUP_LOOKUP, Reads.ROWS, has_stock_form=True),
     OpEntry("RecEstimator>TableGroupLookupGrad"),
+    OpEntry(COMBINE_WEIGHTED, has_stock_form=True),
+    OpEntry(COMBINE_WEIGHTED_GRAD),
     # What the pass on padding makes of TensorFlow's ops, in a step but not in Python's graph.
     OpEntry("RecEstimator>IdsWithoutPadding"),
     # The same of the pass on rows of shards.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only tables made of TensorFlow's own ops, for portable SavedModels.
+"""Read-only tables and their lookups made of TensorFlow's own ops, for portable SavedModels.
 
 The keys of a read-only table are known, so it needs no growing rows, no counts and no filter. It
 consists of a hash table from keys to positions and one variable of rows:
@@ -149,10 +149,11 @@ class StockTable:
 def replace_lookups(
     lookups: Sequence[tf.Operation], bundle: Bundle
 ) -> Tuple[List[StockTable], Dict[str, tf.Tensor]]:
-    """Adds TensorFlow's own ops that read the same rows as some lookups.
+    """Adds TensorFlow's own ops that do the same as some lookups.
 
     Args:
-      lookups: Ops of the default graph. Lookups inside control flow are ignored.
+      lookups: Ops of the default graph that read rows, or combine them with weights. Those inside
+        control flow are ignored.
       bundle: The checkpoint with the rows.
 
     Returns:
@@ -161,17 +162,18 @@ def replace_lookups(
     Raises:
       ValueError: The checkpoint does not have a table.
     """
-    outside = [
-        op
-        for op in lookups
-        if not graphs.in_control_flow(op) and _handle(op).type == op_registry.TABLE_HANDLE
-    ]
-    handles = dict.fromkeys(_handle(op) for op in outside)
+    outside = [op for op in lookups if not graphs.in_control_flow(op)]
+    sums = [op for op in outside if op.type == op_registry.COMBINE_WEIGHTED]
+    reads = [op for op in outside if _handle(op).type == op_registry.TABLE_HANDLE]
+    handles = dict.fromkeys(_handle(op) for op in reads)
     tables = {handle: StockTable(handle, bundle) for handle in handles}
     values = {}
-    for op in outside:
+    for op in sums + reads:
         with tf.device(op.device), tf.name_scope(f"{op.name}/stock/"):
-            values[op.name] = _looked_up(op, tables[_handle(op)])
+            if op in sums:
+                values[op.name] = _weighted_sum(op)
+            else:
+                values[op.name] = _looked_up(op, tables[_handle(op)])
     return list(tables.values()), values
 
 
@@ -187,6 +189,20 @@ def _looked_up(op: tf.Operation, table: StockTable) -> tf.Tensor:
     _, keys, indices, dense_shape = op.inputs
     unknown, combiner = (tf.compat.as_str(op.get_attr(n)[0]) for n in ("unknowns", "combiners"))
     return table.combine(keys, indices, dense_shape, unknown, combiner)
+
+
+def _weighted_sum(op: tf.Operation) -> tf.Tensor:
+    """Combines values with weights, as op_registry.COMBINE_WEIGHTED does."""
+    values, weights, indices, dense_shape = op.inputs
+    combiner = tf.compat.as_str(op.get_attr("combiners")[0])
+    rows, count = indices[:, 0], dense_shape[0]
+    total = tf.math.unsorted_segment_sum(values * weights[:, tf.newaxis], rows, count)
+    if combiner == "sum":
+        return total
+    powers = weights if combiner == "mean" else tf.square(weights)
+    divisor = tf.math.unsorted_segment_sum(powers, rows, count)
+    divisor = divisor if combiner == "mean" else tf.sqrt(divisor)
+    return tf.math.divide_no_nan(total, divisor[:, tf.newaxis])
 
 
 def _stored(bundle: Bundle, shard: str) -> Tuple[StoredTensor, StoredTensor, StoredTensor]:

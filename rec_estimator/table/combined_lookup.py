@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lookups that combine the rows of each example, and groups of lookups.
 
-Step 3 of the data flow, as in lookup.py. A lookup that combines without weights is one op; those
-with weights, with max_norm, of partitioned tables or of tables on parameter servers are made of
-TensorFlow's ops. A graph pass (ops/table/fuse_lookups_pass.cc) fuses the ops that are ready at the
-same time.
+Step 3 of the data flow, as in lookup.py. A lookup that combines without weights is one op. One with
+weights, with max_norm, of a partitioned table or of a table on a parameter server reads the rows
+and combines them with another op. A graph pass (ops/table/fuse_lookups_pass.cc) fuses the ops that
+combine and are ready at the same time.
 """
 
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
@@ -157,8 +157,8 @@ def group_embedding_lookup_sparse(
 ) -> List[tf.Tensor]:
     """Runs several lookups.
 
-    A step fuses lookups that are ready at the same time and combine without weights, whether they
-    come from a group or not, into as many ops as it has threads.
+    A step fuses lookups that combine and are ready at the same time, whether they come from a group
+    or not, into as many ops as it has threads. Of weighted ones it fuses the sums.
 
     Args:
       params: One table per lookup. A table may occur several times. Dense variables may be among
@@ -350,17 +350,17 @@ def _combine(request: _Combination, max_norm: Optional[float]) -> tf.Tensor:
         isinstance(source, EmbeddingTable)
         and len(source.shards) == 1
         # On a parameter server, each such lookup would send its ids and get its values apart. Of
-        # the lookups that _combine_unfused makes, a step sends all distinct keys in one tensor, and
+        # the lookups that _combine_values makes, a step sends all distinct keys in one tensor, and
         # gets their rows in another one.
         and not source.is_on_ps
         and request.weights is None
         and max_norm is None
     ):
-        return _combine_fused(source, request)
-    return _combine_unfused(request, max_norm)
+        return _look_up_combined(source, request)
+    return _combine_values(request, max_norm)
 
 
-def _combine_fused(table: EmbeddingTable, request: _Combination) -> tf.Tensor:
+def _look_up_combined(table: EmbeddingTable, request: _Combination) -> tf.Tensor:
     """Looks up and combines with one op."""
     with graphs.colocate_with(table.handle):
         (values,) = _ops.gen.rec_estimator_table_group_lookup(
@@ -376,47 +376,22 @@ def _combine_fused(table: EmbeddingTable, request: _Combination) -> tf.Tensor:
     return values
 
 
-def _combine_unfused(request: _Combination, max_norm: Optional[float]) -> tf.Tensor:
-    """Looks up, clips, weighs and combines with TensorFlow's ops, which have gradients."""
+def _combine_values(request: _Combination, max_norm: Optional[float]) -> tf.Tensor:
+    """Looks up, clips, and combines with one op more."""
     values = clip(_read(request.source, request.keys), max_norm)
-    rows = request.indices[:, 0]
-    num_rows = request.dense_shape[0]
+    dtype = values.dtype
+    number = tf.float64 if dtype == tf.float64 else tf.float32  # What the op computes with.
     weights = request.weights
     if weights is None:
-        weights = tf.ones(tf.shape(request.keys), values.dtype)
-        total = tf.math.unsorted_segment_sum(values, rows, num_rows)
-    else:
-        one_each = tf.debugging.assert_equal(
-            tf.shape(weights),
-            tf.shape(request.keys),
-            message="sp_weights must have one weight per id",
-        )
-        # unsorted_segment_sum silently ignores negative rows.
-        rows_exist = tf.debugging.assert_non_negative(rows, message="sp_ids must have indices >= 0")
-        with tf.control_dependencies([one_each, rows_exist]):
-            weights = tf.identity(tf.cast(weights, values.dtype))
-        total = _weighted_sum(values, weights, rows, num_rows)
-    if request.combiner == "sum":
-        return total
-    if request.combiner == "mean":
-        divisor = tf.math.unsorted_segment_sum(weights, rows, num_rows)
-    else:
-        divisor = tf.sqrt(tf.math.unsorted_segment_sum(tf.square(weights), rows, num_rows))
-    return tf.math.divide_no_nan(total, divisor[:, tf.newaxis])
-
-
-def _weighted_sum(
-    values: tf.Tensor, weights: tf.Tensor, rows: tf.Tensor, num_rows: tf.Tensor
-) -> tf.Tensor:
-    """[num_rows, dim]. The sum of the values [n, dim] of each row, times their weights [n].
-
-    A product with a sparse matrix: one op, and another one for the gradient of the values. The bits
-    are those of a product for each value and of unsorted_segment_sum.
-    """
-    n = tf.size(rows, out_type=tf.int64)
-    places = tf.stack([rows, tf.range(n)], axis=1)
-    matrix = tf.SparseTensor(places, weights, tf.stack([num_rows, n]))
-    return tf.sparse.sparse_dense_matmul(matrix, values)
+        weights = tf.ones(tf.shape(request.keys), number)
+    (combined,) = _ops.gen.rec_estimator_combine_weighted(
+        values=[tf.cast(values, number)],
+        weights=[tf.cast(weights, number)],
+        indices=[request.indices],
+        dense_shapes=[request.dense_shape],
+        combiners=[request.combiner],
+    )
+    return tf.cast(combined, dtype)
 
 
 def _prune(
@@ -468,3 +443,59 @@ def _table_group_lookup_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optional
         indices=[indices], grads=[tf.convert_to_tensor(grad)], combiners=combiners
     )
     return [gradient_slices(keys, key_grads, dim), None, None, None]
+
+
+@tf.RegisterGradient(op_registry.COMBINE_WEIGHTED)
+def _combine_weighted_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
+    values, weights, indices, _ = op.inputs
+    combiners = op.get_attr("combiners")
+    (value_grads,) = _ops.gen.rec_estimator_combine_weighted_grad(
+        weights=[weights], indices=[indices], grads=[grad], combiners=combiners
+    )
+    weight_grads = _weight_grads(values, weights, indices, op.outputs[0], grad, combiners[0])
+    return [value_grads, weight_grads, None, None]
+
+
+@tf.RegisterGradient(op_registry.COMBINE_WEIGHTED_GRAD)
+def _combine_weighted_grad_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
+    # The product of `grad` and the op's result is that of the op's `grads` and `grad` combined.
+    weights, indices, grads = op.inputs
+    combiners = op.get_attr("combiners")
+    rows = tf.shape(grads, out_type=tf.int64)[:1]
+    other_axes = tf.shape(indices, out_type=tf.int64)[1:] - 1
+    (combined,) = _ops.gen.rec_estimator_combine_weighted(
+        values=[grad],
+        weights=[weights],
+        indices=[indices],
+        dense_shapes=[tf.concat([rows, tf.zeros(other_axes, tf.int64)], axis=0)],
+        combiners=combiners,
+    )
+    weight_grads = _weight_grads(grad, weights, indices, combined, grads, combiners[0])
+    return [weight_grads, None, combined]
+
+
+def _weight_grads(
+    values: tf.Tensor,
+    weights: tf.Tensor,
+    indices: tf.Tensor,
+    combined: tf.Tensor,
+    grad: tf.Tensor,
+    combiner: Union[str, bytes],
+) -> tf.Tensor:
+    """[n]. The gradient of the weights of CombineWeighted, of which `combined` is the result.
+
+    combined = sum(w * v) / D. D is sum(w) for "mean" and sqrt(sum(w ** 2)) for "sqrtn", so that a
+    weight also changes D, by 1 or w / D.
+    """
+    rows = indices[:, 0]
+    products = tf.reduce_sum(values * tf.gather(grad, rows), axis=1)
+    combiner = tf.compat.as_str(combiner)
+    if combiner == "sum":
+        return products
+    powers = weights if combiner == "mean" else tf.square(weights)
+    sums = tf.math.unsorted_segment_sum(powers, rows, tf.shape(grad)[0])
+    divisor = tf.gather(sums if combiner == "mean" else tf.sqrt(sums), rows)
+    by_divisor = tf.gather(tf.reduce_sum(combined * grad, axis=1), rows)
+    if combiner == "sqrtn":
+        by_divisor *= tf.math.divide_no_nan(weights, divisor)
+    return tf.math.divide_no_nan(products - by_divisor, divisor)

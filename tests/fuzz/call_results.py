@@ -321,6 +321,45 @@ def _table_group_lookup_grad(_, indices, grads, combiners):
     return compute, grads
 
 
+def _require_weights(weights, indices, rows, combiners):
+    """Requires weighted keys, and returns the row of each key of each lookup."""
+    _require(len(combiners) == len(weights) and {*combiners} <= {"sum", "mean", "sqrtn"})
+    # The oracle computes with float64, in which a divisor may be 0 where it is not in float32.
+    if any(combiner != "sum" and (mine <= 0).any() for mine, combiner in zip(weights, combiners)):
+        raise UnknownError
+    for mine, at in zip(weights, indices):
+        _require_shape(at, None, None)
+        _require_shape(mine, len(at))
+    return [_require_indices(at, count) for at, count in zip(indices, rows)]
+
+
+def _combine_weighted(_, values, weights, indices, dense_shapes, combiners):
+    for mine, at, shape in zip(values, indices, dense_shapes):
+        _require_shape(mine, len(at), None)
+        _require_shape(shape, at.shape[1])
+        _require(shape[0] >= 0 if len(shape) else False)
+    rows = [int(shape[0]) for shape in dense_shapes]
+    ids = _require_weights(weights, indices, rows, combiners)
+
+    def compute(*numbers):
+        halves = numbers[: len(values)], numbers[len(values) :]
+        return list(map(oracle.combine_weighted, *halves, ids, rows, combiners))
+
+    return compute, [*values, *weights]
+
+
+def _combine_weighted_grad(_, weights, indices, grads, combiners):
+    for grad in grads:
+        _require_shape(grad, None, None)
+    ids = _require_weights(weights, indices, map(len, grads), combiners)
+
+    def compute(*numbers):
+        halves = numbers[: len(grads)], numbers[len(grads) :]
+        return list(map(oracle.spread_weighted, *halves, ids, combiners))
+
+    return compute, [*grads, *weights]
+
+
 # ------------------------------------------------------------------ shards
 
 
@@ -356,6 +395,8 @@ def _check_row_limit(_, rows, table_name, max_rows):
 
 EXPECTED = {
     "check_row_limit": _check_row_limit,
+    "combine_weighted": _combine_weighted,
+    "combine_weighted_grad": _combine_weighted_grad,
     "kernel_rows": _kernel_rows,
     "repeat_rows": _repeat_rows,
     "repeat_rows_grad": _repeat_rows_grad,

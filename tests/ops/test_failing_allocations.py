@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from fuzz import fuzz_calls
-from fuzz.fuzz_calls import TABLES, VALID_CALLS, Table
+from fuzz.fuzz_calls import TABLES
+from fuzz.valid_calls import ADAGRAD, DIM, VALID_CALLS, Table
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MOST = 2000  # Allocations of an op; it does not end if memory of its own is never enough.
@@ -72,11 +73,11 @@ def calls(caller):
         yield op, op, VALID_CALLS[op]
     keys = np.repeat(np.arange(ROWS), [1, 2, 3, 4] * (ROWS // 4))
     for kind in ("trained", "filtered", "bloom"):
-        table, slots = Table(kind), fuzz_calls.ADAGRAD
+        table, slots = Table(kind), ADAGRAD
         reserve = {**VALID_CALLS["tables_reserve"], "tables": [table], "keys": [keys]}
         reserve.update(counted_keys=[keys[:0]], **slots)
         step, fed = caller.build("tables_reserve", reserve)
-        gradients = np.ones([len(keys), fuzz_calls.DIM], np.float32)
+        gradients = np.ones([len(keys), DIM], np.float32)
         apply = caller.gen.rec_estimator_tables_apply(step.op.outputs[0], [gradients], 3, [0.1])
         caller.session.run(apply, fed)
         prefix = np.array(str(caller.folder / f"large-{kind}"))

@@ -152,6 +152,12 @@ def group_lookup(u, op_type):
     return rec.embedding_lookup_sparse(table, u.sparse, combiner="mean")
 
 
+def weighted_lookup(u, op_type):
+    table = rec.get_embedding_variable("table", embedding_dim=2)
+    weights = u.sparse.with_values(tf.cast(u.sparse.values, F) + 1.0)
+    return rec.embedding_lookup_sparse(table, u.sparse, weights, combiner="mean")
+
+
 def hash_table(u, op_type):
     keys = tf.constant([1, 2], tf.int64)
     initializer = tf.lookup.KeyValueTensorInitializer(keys, keys * 5)
@@ -348,6 +354,7 @@ EXAMPLES = {
         "RaggedTensorToSparse": lambda u, t: u.ragged.to_sparse(),
         "Where": lambda u, t: tf.where(u.flag),
         "RecEstimator>TableGroupLookup": group_lookup,
+        "RecEstimator>CombineWeighted": weighted_lookup,
     },
     "sparse": {
         **dict.fromkeys(

@@ -248,6 +248,22 @@ class TestKinds:
         expect_equal(expected, got, 1e-6)
         assert any("TableLookup" in name for name in report.moved)
 
+    @pytest.mark.parametrize("make", [sparse_input, ragged_input])
+    @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+    def test_lookups_with_weights_of_their_ids_run_on_the_users_rows(self, make, combiner):
+        def model(users, items):
+            table = rec.get_embedding_variable("user", embedding_dim=3)
+            ids = users[0]
+            sparse = ids.to_sparse() if isinstance(ids, tf.RaggedTensor) else ids
+            weights = sparse.with_values(tf.cast(sparse.values, tf.float32) * 0.5 - 1.0)
+            vectors = rec.embedding_lookup_sparse(table, sparse, weights, combiner=combiner)
+            return vectors, tf.reduce_sum(vectors * items[0], axis=1)
+
+        items = [uniform(6, 3).astype(np.float32)]
+        expected, got, report = both(model, [make(IDS)], items)
+        expect_equal(expected, got, 1e-6)
+        assert any("CombineWeighted" in name for name in report.moved), report.moved
+
     def test_a_ragged_tensor_made_sparse_is_as_wide_as_the_candidates_rows(self):
         def model(users, items):
             return users[0].to_sparse(), items[0]

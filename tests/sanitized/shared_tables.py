@@ -71,6 +71,11 @@ class Tables:
             rec.embedding_lookup_sparse(self.tables[name], self.ids, combiner="mean")
             for name in ("counter", "bloom", "plain")
         ]
+        weights = self.ids.with_values(tf.random.uniform(tf.shape(self.ids.values)))
+        self.grouped += [
+            rec.embedding_lookup_sparse(self.tables[name], self.ids, weights, combiner="sqrtn")
+            for name in ("counter", "plain")
+        ]
         some = tf.range(100, dtype=tf.int64)
         self.inspections = [
             each

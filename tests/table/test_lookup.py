@@ -127,7 +127,7 @@ def test_sparse_lookup_and_gradient_equal_tensorflow(combiner, weighted, max_nor
 
 @pytest.mark.parametrize(
     "weights, row, message",
-    [([0.5], 0, "one weight per id"), ([0.5, 1.0, 1.5], -1, "indices >= 0")],
+    [([0.5], 0, "one weight per id"), ([0.5, 1.0, 1.5], -1, r"rows in \[0, 2\)")],
     ids=["one for all", "negative row"],
 )
 def test_weights_and_rows_that_do_not_fit_are_an_error(weights, row, message):
@@ -161,24 +161,24 @@ def test_gradient_of_weights_equals_tensorflow():
 def test_a_weighted_lookup_has_the_bits_of_products_and_a_segment_sum(combiner, dim):
     table = rec.get_embedding_variable("table", dim, initializer=tf.random_normal_initializer())
     random = np.random.default_rng(dim)
-    rows = random.integers(0, 40, 500)  # In no order; some rows are empty, others long.
+    rows = np.sort(random.integers(0, 9, 500) ** 2)  # Some are empty, others long.
     indices = np.stack([rows, np.arange(500)], axis=1)
     weights = random.normal(size=500).astype(np.float32)
-    weights[rows == 7] = 0
+    weights[rows == 4] = 0
     keys = tf.constant(random.integers(0, 50, 500))
     values = rec.embedding_lookup(table, keys)
     products = values * weights[:, np.newaxis]
-    expected = tf.math.unsorted_segment_sum(products, rows, 40)
+    expected = tf.math.unsorted_segment_sum(products, rows, 70)
     if combiner != "sum":
         powers = weights if combiner == "mean" else np.square(weights)
-        divisor = tf.math.unsorted_segment_sum(powers, rows, 40)
+        divisor = tf.math.unsorted_segment_sum(powers, rows, 70)
         divisor = divisor if combiner == "mean" else tf.sqrt(divisor)
         expected = tf.math.divide_no_nan(expected, divisor[:, tf.newaxis])
-    ids = tf.SparseTensor(indices, keys, [40, 500])
+    ids = tf.SparseTensor(indices, keys, [70, 500])
     actual = rec.embedding_lookup_sparse(
-        table, ids, tf.SparseTensor(indices, weights, [40, 500]), combiner=combiner
+        table, ids, tf.SparseTensor(indices, weights, [70, 500]), combiner=combiner
     )
-    factor = random.normal(size=[40, dim]).astype(np.float32)
+    factor = random.normal(size=[70, dim]).astype(np.float32)
     grads = [tf.gradients(x * factor, table)[0].values for x in (actual, expected)]
     (found, of_keys), (wanted, wanted_of_keys) = run(list(zip([actual, expected], grads)))
     np.testing.assert_array_equal(found.view(np.int32), wanted.view(np.int32))
@@ -210,14 +210,16 @@ def test_wholly_empty_batch_gives_zeros(weighted):
     assert slices.values.shape == (0, DIM)
 
 
-@pytest.mark.parametrize("combiner", ["sum", "mean"])
-def test_a_weighted_row_beyond_the_shape_is_an_error(combiner):
-    table, _ = make_pair()
-    indices = tf.placeholder_with_default(np.int64([[0, 0], [5, 0]]), [None, 2])
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("row, problem", [(5, "got 5 at 1"), (-1, "got -1 at 1"), (0, "after 1")])
+def test_rows_that_are_not_in_order_or_in_the_shape_are_an_error(row, problem, weighted, shards):
+    table, _ = make_pair(shards)
+    indices = tf.placeholder_with_default(np.int64([[1, 0], [row, 0]]), [None, 2])
     ids = tf.SparseTensor(indices, tf.constant([1, 2], tf.int64), [2, 2])
-    weights = tf.SparseTensor(indices, tf.constant([1.0, 2.0]), [2, 2])
-    values = rec.embedding_lookup_sparse(table, ids, weights, combiner=combiner)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="out of (bounds|range)"):
+    weights = tf.SparseTensor(indices, tf.constant([1.0, 2.0]), [2, 2]) if weighted else None
+    values = rec.embedding_lookup_sparse(table, ids, weights)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"rows in \[0, 2\).*{problem}"):
         run(values)
 
 

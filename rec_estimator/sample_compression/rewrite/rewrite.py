@@ -372,8 +372,8 @@ class Rewrite:
         counts_rows = any(has_rows(elements_in(value)) for value in inputs)
         if op.type in LIST_RULES and not counts_rows:
             return LIST_RULES[op.type](op, inputs)
-        if op.type == op_registry.TABLE_GROUP_LOOKUP:
-            raise CannotMove("takes ids whose rows are not known")
+        if op.type in (op_registry.TABLE_GROUP_LOOKUP, op_registry.COMBINE_WEIGHTED):
+            raise CannotMove("takes ids, or weights of them, whose rows are not known")
         if op.type not in RULES or (takes_lists and op.type != "Identity"):
             raise CannotMove("has no rule")
         sparse = [value for value in inputs if isinstance(value, SparseValue)]

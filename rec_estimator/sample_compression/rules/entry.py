@@ -97,7 +97,19 @@ def _combined_lookup(expansion: Rows, op: tf.Operation, inputs: Sequence[Value])
     return [DenseValue(op.outputs[0], Side.USER, (BATCH, sizes_lib.number(dim)))]
 
 
+def _combine_weighted(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
+    """One vector for each row: the looked-up vectors of its entries, combined with weights."""
+    values, weights, indices, shape = inputs
+    entries = [each.entries for each in (values, weights) if isinstance(each, EntryRows)]
+    if columns_of(indices) is None or entries != 2 * [indices.entries]:
+        return None
+    if (elements_in(shape) or (None,))[0] != BATCH:
+        return None
+    return [DenseValue(op.outputs[0], Side.USER, (BATCH, *values.known_dims()[1:]))]
+
+
 ENTRY_RULES: Dict[str, EntryRule] = {
+    op_registry.COMBINE_WEIGHTED: _combine_weighted,
     "GatherNd": _gather_nd,
     "RaggedTensorToSparse": _ragged_to_sparse,
     "Where": _where,

@@ -14,6 +14,8 @@ from rec_estimator import feature_column as fc
 
 LOOKUP = "RecEstimator>TableGroupLookup"
 GRADIENT = "RecEstimator>TableGroupLookupGrad"
+WEIGHTED = "RecEstimator>CombineWeighted"
+WEIGHTED_GRADIENT = "RecEstimator>CombineWeightedGrad"
 IDS = np.array([[3, 5, -1], [5, -1, -1], [0, 3, 3]])
 WEIGHTS = np.array([[1, 2, 0], [0.5, 0, 0], [3, 1, 2]], np.float32)
 
@@ -38,6 +40,11 @@ def ids_of(dense=IDS):
     present = tf.where(dense >= 0)
     shape = tf.shape(dense, out_type=tf.int64)
     return tf.SparseTensor(present, tf.gather_nd(dense, present), shape)
+
+
+def of_ids(weights):
+    """The weights of the ids of IDS."""
+    return tf.SparseTensor(ids_of().indices, weights, IDS.shape)
 
 
 def look_up(name, ids=IDS, **arguments):
@@ -68,11 +75,12 @@ def model():
     ]
     ids = tf.constant(IDS, tf.int64)
     layer = tf.feature_column.input_layer({"red": ids, "green": ids + 2, "blue": ids}, columns)
-    weights = tf.SparseTensor(ids_of().indices, WEIGHTS[IDS >= 0], IDS.shape)
+    weights = of_ids(WEIGHTS[IDS >= 0])
     parts = [
         look_up("sum", combiner="sum"),
         look_up("sqrtn", combiner="sqrtn"),
         look_up("weighted", sp_weights=weights, combiner="mean"),
+        look_up("weighted_sqrtn", sp_weights=weights, combiner="sqrtn"),
         rec.embedding_lookup(table_of("filtered", ev_option=filtered), [4, 4, 5]),
         *rec.group_embedding_lookup_sparse(
             [table_of("sum"), table_of("alone")], [ids_of(), tf.constant([1, 2, 3])], ["mean", None]
@@ -95,9 +103,11 @@ def test_a_training_step_has_the_bits_of_one_that_is_not_fused(resources):
             exports = [table.export() for table in tf.get_collection("embedding_variables")]
             with tf.train.MonitoredTrainingSession(config=config(fused)) as session:
                 losses = [session.run([loss, train])[0] for _ in range(4)]
-                ops = [ops_run(session, [loss, train], kind)[1] for kind in (LOOKUP, GRADIENT)]
+                kinds = (LOOKUP, GRADIENT, WEIGHTED, WEIGHTED_GRADIENT)
+                ops = [ops_run(session, [loss, train], kind)[1] for kind in kinds]
                 found[fused] = losses, session.run([exports, tf.trainable_variables()[-1:]])
-        assert ops == ([[6], [6]] if fused else [[1] * 6, [1] * 6]), ops
+        lookups = [6, 6, 2, 2]
+        assert ops == [[n] if fused else [1] * n for n in lookups], ops
     tf.nest.map_structure(np.testing.assert_array_equal, found[True], found[False])
     assert len(set(found[True][0])) == 4
 
@@ -259,11 +269,26 @@ def test_lookups_on_different_devices_stay_there():
     np.testing.assert_array_equal(found, banks)
 
 
-def test_an_error_names_the_lookup():
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_error_names_the_lookup(weighted):
     unsorted = tf.SparseTensor(
         tf.placeholder_with_default(np.array([[1, 0], [0, 0]]), [2, 2]), np.array([1, 2]), [2, 1]
     )
+    weights = (unsorted.with_values([0.5, 0.5]), of_ids([1.0] * 6)) if weighted else (None, None)
     with tf.name_scope("of_users"):
-        wrong = rec.embedding_lookup_sparse(table_of("a"), unsorted)
+        wrong = rec.embedding_lookup_sparse(table_of("a"), unsorted, weights[0])
     with pytest.raises(tf.errors.InvalidArgumentError, match="indices of lookup of_users/"):
-        run([look_up("b"), wrong])
+        run([look_up("b", sp_weights=weights[1]), wrong])
+
+
+def test_weighted_lookups_of_two_types_of_numbers_are_two_ops():
+    doubles = tf.get_variable("doubles", [9, 2], tf.float64)
+    values = rec.group_embedding_lookup_sparse(
+        [table_of("a"), doubles, table_of("b"), doubles],
+        [ids_of()] * 4,
+        ["sum", "mean", "mean", "sum"],
+        sp_weights=[of_ids(WEIGHTS[IDS >= 0])] * 4,
+    )
+    assert [value.dtype for value in values] == [tf.float32, tf.float64] * 2
+    _, lookups = run(values, op_type=WEIGHTED)
+    assert lookups == [2, 2]

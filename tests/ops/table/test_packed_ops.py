@@ -5,7 +5,7 @@ import numpy as np
 import oracle
 import pytest
 import tensorflow.compat.v1 as tf
-from fuzz.fuzz_calls import PACKED
+from fuzz.valid_calls import PACKED
 
 from rec_estimator import _ops
 
