@@ -156,13 +156,13 @@ VALID_CALLS = {
     },
     "combine_weighted": {
         "values": [numbers(4, DIM), numbers(4, 7)],
-        "weights": [numbers(4), numbers(4)],
+        "weights": [1 + numbers(4), 1 + numbers(4)],
         "indices": [INDICES, np.arange(4)[:, np.newaxis]],
         "dense_shapes": [np.array([4, 2]), np.array([4])],
         "combiners": ["mean", "sqrtn"],
     },
     "combine_weighted_grad": {
-        "weights": [numbers(4), numbers(4)],
+        "weights": [1 + numbers(4), 1 + numbers(4)],
         "indices": [INDICES, np.arange(4)[:, np.newaxis]],
         "grads": [numbers(3, DIM), numbers(4, 7)],
         "combiners": ["sum", "sqrtn"],
