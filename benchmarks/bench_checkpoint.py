@@ -81,7 +81,7 @@ def _size(folder: str) -> int:
     return sum(os.path.getsize(os.path.join(folder, name)) for name in names)
 
 
-def _saver(folder: str, rows: int) -> Dict[str, Callable[[], Any]]:
+def saver(folder: str, rows: int) -> Dict[str, Callable[[], Any]]:
     """Builds save and restore for rounds.alternate, in the process that holds the table."""
     import tensorflow.compat.v1 as tf
 
@@ -172,7 +172,7 @@ def measure_speed(folder: str, rows: int, rounds: int) -> Tuple[rounds_lib.Secon
     for each in folders:
         os.mkdir(each)
     systems: Dict[str, Tuple[Callable[..., Any], Tuple[Any, ...]]] = {
-        "saver": (_saver, (folders[0], rows)),
+        "saver": (saver, (folders[0], rows)),
         "plain file": (_plain_file, (folders[1], folders[0])),
     }
     whats = [

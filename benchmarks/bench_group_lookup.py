@@ -22,10 +22,12 @@ from benchmarks import rounds as rounds_lib
 
 DIM = 4
 ROWS = 100_000
-# Keys of a round at least: a call of a few keys is too short for the clock.
-KEYS_OF_A_ROUND = 5_000_000
+# Keys of a round at least: a call of a few keys is too short for the clock. If large ones were few,
+# the first calls would count, which get new memory from the kernel: what the other way has freed
+# is elsewhere, or went back to it.
+KEYS_OF_A_ROUND = 50_000_000
 MOST_CALLS = 200
-WARM_UP = 2  # Calls of a round before those that are timed.
+WARM_UP = 5  # Calls of a round before those that are timed.
 
 # Seconds of a call in each round, by way.
 Timings = Dict[str, List[float]]

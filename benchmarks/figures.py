@@ -126,6 +126,11 @@ def table_sizes() -> str:
     return table(*speed_figures.table_sizes(result("bench_table_sizes")))
 
 
+def restore_profile() -> str:
+    """docs/core_measurements.md: where the CPU time of a restore goes."""
+    return table(*speed_figures.restore_profile(result("profile_restore")))
+
+
 def table_sizes_profile() -> str:
     """docs/core_measurements.md: where the CPU time of tables of 1M and 50M rows goes."""
     return table(*speed_figures.table_sizes_profile(result("profile_table_sizes")))
@@ -464,6 +469,7 @@ FIGURES: Dict[str, Callable[[], str]] = {
     "core-speed": core_speed,
     "chunks": chunks,
     "table-sizes": table_sizes,
+    "restore-profile": restore_profile,
     "table-sizes-profile": table_sizes_profile,
     "table-sizes-limits": table_sizes_limits,
     "group-lookups": group_lookups,

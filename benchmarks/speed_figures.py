@@ -245,6 +245,33 @@ def table_sizes(found: Dict[str, Any]) -> Table:
     return ["", "1M rows", "50M rows", *shares], rows
 
 
+def restore_profile(found: Dict[str, Any]) -> Table:
+    """Where the CPU time of a restore goes, of profile_restore.py."""
+    parts = {
+        "finding places of keys in the index, and writing them": (
+            "HashIndex::Insert",
+            "BatchInsert::InsertWritten",
+            "BatchInsert::InsertAll",
+        ),
+        "writing rows and their counts": ("BatchInsert::WriteRows", "BatchInsert::SetCounts"),
+        "copies out of the page cache": ("_copy_to_iter",),
+        "checksums": ("ExtendCrc32c",),
+        "zeroed pages": ("clear_page_erms",),
+    }
+    left = dict(found["restore"]["groups"])
+    total = sum(left.values())
+    times = {"Python": left.pop("other")}
+    for part, names in parts.items():
+        functions = found["restore"]["functions"].items()
+        times[part] = sum(ms for name, ms in functions if any(each in name for each in names))
+    rest = "the rest: sorting keys by shard, locks, TensorFlow, the kernel"
+    times[rest] = total - sum(times.values())
+    ordered = sorted(times, key=lambda part: (part == rest, -times[part]))
+    return ["part", "CPU time"], [
+        [part, f"{times[part]:.0f} ms, {times[part] / total:.0%}"] for part in ordered
+    ]
+
+
 def table_sizes_profile(found: Dict[str, Any]) -> Table:
     """Where the CPU time of tables of 1M and of 50M rows goes, of profile_table_sizes.py."""
     loops = {

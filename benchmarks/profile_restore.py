@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shows by perf where the CPU time of a restore from the page cache goes.
+
+    python -m benchmarks.profile_restore [--rows 4000000] [--rounds 3] [--output FILE.json]
+
+The table of bench_checkpoint.py. A step ends a session, which frees the table, and restores it in a
+new one, as "restore, cached" does. profiles.py describes the measurement and what is printed,
+milliseconds of CPU a step.
+"""
+
+import argparse
+import tempfile
+from typing import Any, Callable
+
+from benchmarks import bench_checkpoint, profiles
+from benchmarks import rounds as rounds_lib
+
+
+def _build(folder: str, rows: int) -> Callable[[], Any]:
+    calls = bench_checkpoint.saver(folder, rows)
+
+    def step() -> None:
+        calls["before restore, cached"]()
+        calls["restore, cached"]()
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rows", type=int, default=4_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--output", help="file for the raw result, JSON")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = profiles.measure({"restore": (_build, (folder, args.rows))}, args.rounds)
+    profiles.show("restore", found["restore"])
+    sizes = {"rows": args.rows, "rounds": args.rounds}
+    rounds_lib.write(args.output, {**rounds_lib.provenance(), **sizes, **found})
+
+
+if __name__ == "__main__":
+    main()
