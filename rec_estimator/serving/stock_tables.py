@@ -196,7 +196,10 @@ def _weighted_sum(op: tf.Operation) -> tf.Tensor:
     values, weights, indices, dense_shape = op.inputs
     combiner = tf.compat.as_str(op.get_attr("combiners")[0])
     rows, count = indices[:, 0], dense_shape[0]
-    total = tf.math.unsorted_segment_sum(values * weights[:, tf.newaxis], rows, count)
+    # A product with a sparse matrix fails if there is not one weight for each value.
+    n = tf.size(rows, out_type=tf.int64)
+    matrix = tf.SparseTensor(tf.stack([rows, tf.range(n)], axis=1), weights, tf.stack([count, n]))
+    total = tf.sparse.sparse_dense_matmul(matrix, values)
     if combiner == "sum":
         return total
     powers = weights if combiner == "mean" else tf.square(weights)
