@@ -122,6 +122,13 @@ def nonsense(rng, value):
 # ------------------------------------------------------------------ the target
 
 
+def limit_outputs(arguments):
+    """Lets a call have 1000 outputs at most: TensorFlow makes up to 2^31 before it calls us."""
+    for name in ("N", "num_slots"):
+        if isinstance(arguments.get(name), int):
+            arguments[name] = min(arguments[name], 1000)
+
+
 def op_names(gen):
     """Returns the names of the op functions of the library, without the package's prefix."""
     prefix = "rec_estimator_"
@@ -306,10 +313,7 @@ class Target:
         arguments = dict(VALID_CALLS[op])
         changed = rng.permutation(list(arguments))[: choose(rng, [1, 1, 1, 2, 3])]
         arguments.update({name: nonsense(rng, arguments[name]) for name in changed})
-        for name in ("N", "num_slots"):
-            if isinstance(arguments.get(name), int):
-                # TensorFlow creates this many outputs, up to 2^31, before it calls our code.
-                arguments[name] = min(arguments[name], 1000)
+        limit_outputs(arguments)
         with self._session.graph.as_default():
             try:
                 outputs = self._caller.call(op, arguments)
