@@ -51,8 +51,8 @@ class StepKeys : public tensorflow::ResourceBase {
   // That of the running step; null if the step has none.
   static Ptr Of(tensorflow::OpKernelContext* context);
 
-  // TSan does not see the lock of TensorFlow under which one kernel creates this
-  // and another one finds it at the same time. It sees this lock.
+  // TSan does not see the lock of TensorFlow under which one kernel creates
+  // this and another one finds it at the same time. It sees this lock.
   StepKeys() { const std::lock_guard<std::mutex> lock(mutex_); }
 
   std::string DebugString() const override { return "keys of a step"; }
