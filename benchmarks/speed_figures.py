@@ -260,7 +260,7 @@ def restore_profile(found: Dict[str, Any]) -> Table:
     }
     left = dict(found["restore"]["groups"])
     total = sum(left.values())
-    times = {"Python": left.pop("other")}
+    times = {"Python, also for the new session": left.pop("other")}
     for part, names in parts.items():
         functions = found["restore"]["functions"].items()
         times[part] = sum(ms for name, ms in functions if any(each in name for each in names))

@@ -34,13 +34,10 @@ using ::tensorflow::TensorShapeUtils;
 
 // The weighted keys of one lookup.
 template <typename T>
-struct WeightedKeys {
+struct WeightedKeys : KeyRows {
   Combiner combiner = Combiner::kSum;
-  RowIds ids;
   const T* weights = nullptr;  // (ids.n)
-  int64_t rows = 0;
   int64_t dim = 0;
-  bool one_key_per_row = false;
 
   // What the sum of keys [begin, end) of a row is divided by.
   T Divisor(int64_t begin, int64_t end) const {
@@ -122,31 +119,18 @@ void SpreadUnits(const WeightedKeys<T>& keys, const T* grads, int64_t begin,
 // Cycles to weigh the row of one key: to find its place, and one for a number.
 int64_t CyclesPerKey(int64_t dim) { return 10 + dim; }
 
-// Checks the weights and the indices of a lookup of keys->rows rows and stores
-// them.
+// Checks the weights of a lookup, whose indices are stored, and stores them.
 template <typename T>
-Status CheckKeys(const std::string& name, const Tensor& weights,
-                 const Tensor& indices, OneKeyPerRow* one_key_per_row,
-                 WeightedKeys<T>* keys) {
-  if (!TensorShapeUtils::IsMatrix(indices.shape()) || indices.dim_size(1) < 1) {
-    return InvalidArgument("indices of lookup ", name,
-                           " must be [n, r], r >= 1, got shape ",
-                           indices.shape().DebugString());
-  }
+Status CheckWeights(const std::string& name, const Tensor& weights,
+                    WeightedKeys<T>* keys) {
   if (!TensorShapeUtils::IsVector(weights.shape()) ||
-      weights.dim_size(0) != indices.dim_size(0)) {
-    return InvalidArgument(
-        "weights of lookup ", name,
-        " must be [n], one weight per id, n = ", indices.dim_size(0),
-        ", got shape ", weights.shape().DebugString());
+      weights.dim_size(0) != keys->ids.n) {
+    return InvalidArgument("weights of lookup ", name,
+                           " must be [n], one weight per id, n = ", keys->ids.n,
+                           ", got shape ", weights.shape().DebugString());
   }
   keys->weights = weights.flat<T>().data();
-  keys->ids.indices = indices.flat<int64_t>().data();
-  keys->ids.n = indices.dim_size(0);
-  keys->ids.rank = indices.dim_size(1);
-  keys->one_key_per_row = (*one_key_per_row)(keys->ids, keys->rows);
-  if (keys->one_key_per_row) return Status();
-  return CheckRowIds(keys->ids, keys->rows, name);
+  return Status();
 }
 
 // Finds memory for output i of a lookup. With one key for each row, that may be
@@ -202,10 +186,15 @@ class CombineWeightedOp : public OpKernel {
     for (int i = 0; i < n; ++i) {
       WeightedKeys<T>& keys = lookups[i];
       keys.combiner = combiners_[i];
-      OP_REQUIRES_OK(context, CheckRows(names_[i], values[i], indices[i],
-                                        dense_shapes[i], &keys));
-      OP_REQUIRES_OK(context, CheckKeys(names_[i], weights[i], indices[i],
-                                        &one_key_per_row, &keys));
+      OP_REQUIRES(context, TensorShapeUtils::IsMatrix(values[i].shape()),
+                  InvalidArgument("values of lookup ", names_[i],
+                                  " must be [n, dim], got shape ",
+                                  values[i].shape().DebugString()));
+      keys.dim = values[i].dim_size(1);
+      OP_REQUIRES_OK(context,
+                     CheckSparse(names_[i], values[i].dim_size(0), indices[i],
+                                 dense_shapes[i], &one_key_per_row, &keys));
+      OP_REQUIRES_OK(context, CheckWeights(names_[i], weights[i], &keys));
       OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
                                   {keys.rows, keys.dim}, &shapes[i]));
     }
@@ -222,38 +211,6 @@ class CombineWeightedOp : public OpKernel {
   }
 
  private:
-  // Checks the values and the shape of a lookup and stores their numbers.
-  static Status CheckRows(const std::string& name, const Tensor& values,
-                          const Tensor& indices, const Tensor& dense_shape,
-                          WeightedKeys<T>* keys) {
-    if (!TensorShapeUtils::IsMatrix(values.shape())) {
-      return InvalidArgument("values of lookup ", name,
-                             " must be [n, dim], got shape ",
-                             values.shape().DebugString());
-    }
-    if (!TensorShapeUtils::IsMatrix(indices.shape()) ||
-        indices.dim_size(0) != values.dim_size(0)) {
-      return InvalidArgument("indices of lookup ", name,
-                             " must be [n, r], n = ", values.dim_size(0),
-                             ", got shape ", indices.shape().DebugString());
-    }
-    if (!TensorShapeUtils::IsVector(dense_shape.shape()) ||
-        dense_shape.dim_size(0) != indices.dim_size(1)) {
-      return InvalidArgument("dense_shapes of lookup ", name,
-                             " must be [r], r = ", indices.dim_size(1),
-                             ", got shape ", dense_shape.shape().DebugString());
-    }
-    keys->dim = values.dim_size(1);
-    keys->rows =
-        dense_shape.NumElements() > 0 ? dense_shape.flat<int64_t>()(0) : 0;
-    if (keys->rows < 0) {
-      return InvalidArgument("dense_shapes of lookup ", name,
-                             " must start with a number of rows >= 0, got ",
-                             keys->rows);
-    }
-    return Status();
-  }
-
   std::vector<Combiner> combiners_;
   std::vector<std::string> names_;  // Of the lookups, for messages.
 };
@@ -285,8 +242,9 @@ class CombineWeightedGradOp : public OpKernel {
                                   grads[i].shape().DebugString()));
       keys.rows = grads[i].dim_size(0);
       keys.dim = grads[i].dim_size(1);
-      OP_REQUIRES_OK(context, CheckKeys(names_[i], weights[i], indices[i],
-                                        &one_key_per_row, &keys));
+      OP_REQUIRES_OK(context, CheckIndices(names_[i], indices[i],
+                                           &one_key_per_row, &keys));
+      OP_REQUIRES_OK(context, CheckWeights(names_[i], weights[i], &keys));
     }
 
     std::vector<T*> out(n);

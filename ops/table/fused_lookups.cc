@@ -5,12 +5,15 @@
 
 #include "ops/errors.h"
 #include "ops/table/op_threads.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 
 namespace rec_estimator {
 namespace {
 
 using ::absl::Status;
 using ::tensorflow::OpKernelConstruction;
+using ::tensorflow::Tensor;
+using ::tensorflow::TensorShapeUtils;
 
 // Keys of a long list that a thread takes at a time: as many as a table
 // deduplicates together.
@@ -52,6 +55,45 @@ std::vector<std::string> LookupNames(OpKernelConstruction* context, size_t n) {
   names.clear();
   for (size_t i = 0; i < n; ++i) names.push_back(std::to_string(i));
   return names;
+}
+
+Status CheckIndices(const std::string& name, const Tensor& indices,
+                    OneKeyPerRow* one_key_per_row, KeyRows* keys) {
+  if (!TensorShapeUtils::IsMatrix(indices.shape()) || indices.dim_size(1) < 1) {
+    return InvalidArgument("indices of lookup ", name,
+                           " must be [n, r], r >= 1, got shape ",
+                           indices.shape().DebugString());
+  }
+  keys->ids.indices = indices.flat<int64_t>().data();
+  keys->ids.n = indices.dim_size(0);
+  keys->ids.rank = indices.dim_size(1);
+  keys->one_key_per_row = (*one_key_per_row)(keys->ids, keys->rows);
+  if (keys->one_key_per_row) return Status();
+  return CheckRowIds(keys->ids, keys->rows, name);
+}
+
+Status CheckSparse(const std::string& name, int64_t n, const Tensor& indices,
+                   const Tensor& dense_shape, OneKeyPerRow* one_key_per_row,
+                   KeyRows* keys) {
+  if (!TensorShapeUtils::IsMatrix(indices.shape()) ||
+      indices.dim_size(0) != n || indices.dim_size(1) < 1) {
+    return InvalidArgument("indices of lookup ", name,
+                           " must be [n, r], n = ", n, ", r >= 1, got shape ",
+                           indices.shape().DebugString());
+  }
+  if (!TensorShapeUtils::IsVector(dense_shape.shape()) ||
+      dense_shape.dim_size(0) != indices.dim_size(1)) {
+    return InvalidArgument("dense_shapes of lookup ", name,
+                           " must be [r], r = ", indices.dim_size(1),
+                           ", got shape ", dense_shape.shape().DebugString());
+  }
+  keys->rows = dense_shape.flat<int64_t>()(0);
+  if (keys->rows < 0) {
+    return InvalidArgument("dense_shapes of lookup ", name,
+                           " must start with a number of rows >= 0, got ",
+                           keys->rows);
+  }
+  return CheckIndices(name, indices, one_key_per_row, keys);
 }
 
 void ForAllUnits(

@@ -13,7 +13,9 @@
 #include "ops/core/base/parallel.h"
 #include "ops/core/table/shared_keys.h"
 #include "ops/table/combined_rows.h"
+#include "ops/table/row_ids.h"
 #include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
 
 namespace rec_estimator {
 
@@ -31,6 +33,25 @@ absl::Status ReadCombiners(tensorflow::OpKernelConstruction* context,
 // fused into this one, else by number.
 std::vector<std::string> LookupNames(tensorflow::OpKernelConstruction* context,
                                      size_t n);
+
+// The rows of a lookup's keys.
+struct KeyRows {
+  RowIds ids;
+  int64_t rows = 0;
+  bool one_key_per_row = false;
+};
+
+// Checks the indices of the SparseTensor of a lookup of keys->rows rows, and
+// stores them.
+absl::Status CheckIndices(const std::string& name,
+                          const tensorflow::Tensor& indices,
+                          OneKeyPerRow* one_key_per_row, KeyRows* keys);
+
+// The same for a lookup of n keys, whose rows dense_shape tells.
+absl::Status CheckSparse(const std::string& name, int64_t n,
+                         const tensorflow::Tensor& indices,
+                         const tensorflow::Tensor& dense_shape,
+                         OneKeyPerRow* one_key_per_row, KeyRows* keys);
 
 // Runs work(i, begin, end) in parallel over ranges [begin, end) that partition
 // [0, sizes[i]) for each i. All units together cost about `cycles`.

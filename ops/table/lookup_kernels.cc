@@ -101,7 +101,7 @@ class TableLookupOp : public OpKernel {
 };
 
 // One lookup of a TableGroupLookup.
-struct Lookup {
+struct Lookup : KeyRows {
   TablePtr table;
   int dim = 0;
   Combiner combiner = Combiner::kSum;
@@ -110,10 +110,7 @@ struct Lookup {
   int64_t n = 0;
   const Tensor* tensor = nullptr;  // Of the keys.
   StepKeys::Ptr step_keys;         // Null: they are not handed over.
-  RowIds ids;
-  int64_t rows = 0;  // Rows of the output.
-  bool one_key_per_row = false;
-  float* out = nullptr;  // (rows, dim)
+  float* out = nullptr;            // (rows, dim)
 };
 
 // Reads a lookup whose keys are handed over into values (n, dim). False: that
@@ -259,8 +256,12 @@ class TableGroupLookupOp : public OpKernel {
       lookup.unknown = unknowns_[i];
       lookup.keys = keys[i].flat<int64_t>().data();
       lookup.n = keys[i].NumElements();
+      OP_REQUIRES(context, TensorShapeUtils::IsVector(keys[i].shape()),
+                  InvalidArgument("keys of lookup ", names_[i],
+                                  " must be [n], got shape ",
+                                  keys[i].shape().DebugString()));
       OP_REQUIRES_OK(
-          context, CheckSparse(names_[i], keys[i], indices[i], dense_shapes[i],
+          context, CheckSparse(names_[i], lookup.n, indices[i], dense_shapes[i],
                                &one_key_per_row, &lookup));
       OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
                                   {lookup.rows, lookup.dim}, &shapes[i]));
@@ -296,41 +297,6 @@ class TableGroupLookupOp : public OpKernel {
   }
 
  private:
-  // Checks the SparseTensor of a lookup and stores its rows in `lookup`.
-  static Status CheckSparse(const std::string& name, const Tensor& keys,
-                            const Tensor& indices, const Tensor& dense_shape,
-                            OneKeyPerRow* one_key_per_row, Lookup* lookup) {
-    if (!TensorShapeUtils::IsVector(keys.shape())) {
-      return InvalidArgument("keys of lookup ", name,
-                             " must be [n], got shape ",
-                             keys.shape().DebugString());
-    }
-    if (!TensorShapeUtils::IsMatrix(indices.shape()) ||
-        indices.dim_size(0) != lookup->n || indices.dim_size(1) < 1) {
-      return InvalidArgument(
-          "indices of lookup ", name, " must be [n, r], n = ", lookup->n,
-          ", r >= 1, got shape ", indices.shape().DebugString());
-    }
-    if (!TensorShapeUtils::IsVector(dense_shape.shape()) ||
-        dense_shape.dim_size(0) != indices.dim_size(1)) {
-      return InvalidArgument("dense_shapes of lookup ", name,
-                             " must be [r], r = ", indices.dim_size(1),
-                             ", got shape ", dense_shape.shape().DebugString());
-    }
-    lookup->rows = dense_shape.flat<int64_t>()(0);
-    if (lookup->rows < 0) {
-      return InvalidArgument("dense_shapes of lookup ", name,
-                             " must start with a number of rows >= 0, got ",
-                             lookup->rows);
-    }
-    lookup->ids.indices = indices.flat<int64_t>().data();
-    lookup->ids.n = lookup->n;
-    lookup->ids.rank = indices.dim_size(1);
-    lookup->one_key_per_row = (*one_key_per_row)(lookup->ids, lookup->rows);
-    if (lookup->one_key_per_row) return Status();
-    return CheckRowIds(lookup->ids, lookup->rows, name);
-  }
-
   std::vector<int64_t> dims_;
   std::vector<Combiner> combiners_;
   std::vector<UnknownKey> unknowns_;
@@ -354,27 +320,17 @@ class TableGroupLookupGradOp : public OpKernel {
     std::vector<Spread> spreads(n);
     OneKeyPerRow one_key_per_row;
     for (int i = 0; i < n; ++i) {
-      OP_REQUIRES(context,
-                  TensorShapeUtils::IsMatrix(indices[i].shape()) &&
-                      indices[i].dim_size(1) >= 1,
-                  InvalidArgument("indices of lookup ", names_[i],
-                                  " must be [n, r], r >= 1, got shape ",
-                                  indices[i].shape().DebugString()));
+      Spread& spread = spreads[i];
       OP_REQUIRES(context, TensorShapeUtils::IsMatrix(grads[i].shape()),
                   InvalidArgument("grads of lookup ", names_[i],
                                   " must be [rows, dim], got shape ",
                                   grads[i].shape().DebugString()));
-      spreads[i].combiner = combiners_[i];
-      spreads[i].dim = grads[i].dim_size(1);
-      spreads[i].grads = grads[i].flat<float>().data();
-      spreads[i].ids.indices = indices[i].flat<int64_t>().data();
-      spreads[i].ids.n = indices[i].dim_size(0);
-      spreads[i].ids.rank = indices[i].dim_size(1);
-      spreads[i].one_key_per_row =
-          one_key_per_row(spreads[i].ids, grads[i].dim_size(0));
-      if (spreads[i].one_key_per_row) continue;
-      OP_REQUIRES_OK(context, CheckRowIds(spreads[i].ids, grads[i].dim_size(0),
-                                          names_[i]));
+      spread.combiner = combiners_[i];
+      spread.rows = grads[i].dim_size(0);
+      spread.dim = grads[i].dim_size(1);
+      spread.grads = grads[i].flat<float>().data();
+      OP_REQUIRES_OK(context, CheckIndices(names_[i], indices[i],
+                                           &one_key_per_row, &spread));
     }
 
     OpOutputList key_grads;
@@ -408,10 +364,8 @@ class TableGroupLookupGradOp : public OpKernel {
 
  private:
   // The gradient of one lookup's rows, to be spread over its keys.
-  struct Spread {
+  struct Spread : KeyRows {
     Combiner combiner = Combiner::kSum;
-    RowIds ids;
-    bool one_key_per_row = false;
     int64_t dim = 0;
     const float* grads = nullptr;  // (rows, dim)
     float* out = nullptr;          // (ids.n, dim)
