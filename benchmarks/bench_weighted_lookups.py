@@ -12,6 +12,7 @@ process and take turns:
     products   tables, one product for each looked-up value, and unsorted_segment_sum
     weighted   tables, embedding_lookup_sparse with weights
     plain      tables, embedding_lookup_sparse without weights
+    reads      tables, embedding_lookup of the same ids, which are not combined
 
 Columns: milliseconds a step, median; the time of weighted over that of each other way, median over
 the rounds, with quartiles.
@@ -31,17 +32,19 @@ if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
 
 TABLES, DIM, ROWS, EXPONENT = 26, 16, 100_000, 1.2
-WAYS = ("stock", "products", "weighted", "plain")
+WAYS = ("stock", "products", "weighted", "plain", "reads")
 
 
 def _lookup(way: str, params: Any, ids: tf.SparseTensor, weights: tf.SparseTensor) -> tf.Tensor:
-    """[examples, DIM]. The sum of each example."""
+    """[examples, DIM]. The sum of each example; for "reads", a row for each id."""
     import tensorflow.compat.v1 as tf
 
     import rec_estimator as rec
 
     if way == "stock":
         return tf.nn.embedding_lookup_sparse(params, ids, weights, combiner="sum")
+    if way == "reads":
+        return rec.embedding_lookup(params, ids.values)
     if way == "products":
         products = rec.embedding_lookup(params, ids.values) * weights.values[:, tf.newaxis]
         return tf.math.unsorted_segment_sum(products, ids.indices[:, 0], ids.dense_shape[0])

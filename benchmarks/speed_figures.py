@@ -219,6 +219,7 @@ def weighted_lookups(found: Dict[str, Any]) -> Table:
         "stock": "`tf.Variable` with weights",
         "products": "products and segment sum",
         "plain": "without weights",
+        "reads": "reads alone",
     }
     rows = []
     for one in found["results"]:
