@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/core/table/embedding_table.h"
-#include "ops/errors.h"
+#include "ops/kernel/errors.h"
 #include "tensorflow/core/lib/io/path.h"
 
 namespace rec_estimator {

@@ -11,7 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "ops/core/base/crc32c.h"
-#include "ops/errors.h"
+#include "ops/kernel/errors.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/versions.h"
 #include "tensorflow/core/lib/core/coding.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "ops/errors.h"
+#include "ops/kernel/errors.h"
 #include "tensorflow/core/util/env_var.h"
 
 namespace rec_estimator {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/errors.h"
+#include "ops/kernel/errors.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/checkpoint/checkpoint_format.h"
-#include "ops/errors.h"
+#include "ops/kernel/errors.h"
 #include "ops/table/table_resource.h"
 
 namespace rec_estimator {

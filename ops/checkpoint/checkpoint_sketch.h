@@ -14,7 +14,7 @@
 #include "ops/checkpoint/checkpoint_file.h"
 #include "ops/checkpoint/checkpoint_rows.h"
 #include "ops/core/table/embedding_table.h"
-#include "ops/core/table/sketch.h"
+#include "ops/core/filter/sketch.h"
 #include "ops/table/table_resource.h"
 
 namespace rec_estimator {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/errors.h"
+#include "ops/kernel/errors.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/node_def_builder.h"
 #include "tensorflow/core/graph/graph.h"

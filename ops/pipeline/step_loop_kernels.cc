@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "ops/errors.h"
-#include "ops/table/guarded_kernel.h"
-#include "ops/table/input_checks.h"
+#include "ops/kernel/errors.h"
+#include "ops/kernel/guarded_kernel.h"
+#include "ops/kernel/input_checks.h"
 #include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/node_def.pb.h"

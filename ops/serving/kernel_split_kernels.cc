@@ -29,8 +29,8 @@
 #include <mutex>
 #include <vector>
 
-#include "ops/errors.h"
-#include "ops/table/guarded_kernel.h"
+#include "ops/kernel/errors.h"
+#include "ops/kernel/guarded_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ops/errors.h"
+#include "ops/kernel/errors.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace rec_estimator {

@@ -3,7 +3,7 @@
 #include "ops/table/table_resource.h"
 
 #include "absl/strings/str_cat.h"
-#include "ops/errors.h"
+#include "ops/kernel/errors.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "ops/core/base/shared_mutex.h"
 #include "ops/core/table/embedding_table.h"
-#include "ops/errors.h"
+#include "ops/kernel/errors.h"
 #include "ops/table/table_storage.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"

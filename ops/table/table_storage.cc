@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "ops/core/table/disk_tier.h"
+#include "ops/core/tier/disk_tier.h"
 #include "ops/core/table/embedding_table.h"
-#include "ops/errors.h"
+#include "ops/kernel/errors.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/logging.h"
 

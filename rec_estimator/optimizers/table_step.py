@@ -4,7 +4,7 @@
 Two ops for the tables of a device. TablesReserve needs the keys only: it checks the limits of all
 tables and gets the memory for the step in all of them. No update of the step, of a table or of a
 dense variable, starts before. TablesApply updates the tables. So a step that has no room is applied
-nowhere. If the tables are on another task, ops/table/pack_transfers_pass.cc replaces both ops and
+nowhere. If the tables are on another task, ops/passes/pack_transfers_pass.cc replaces both ops and
 the lookups by ops that send each distinct key once.
 """
 

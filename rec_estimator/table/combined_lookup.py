@@ -3,7 +3,7 @@
 
 Step 3 of the data flow, as in lookup.py. A lookup that combines without weights is one op. One with
 weights, with max_norm, of a partitioned table or of a table on a parameter server reads the rows
-and combines them with another op. A graph pass (ops/table/fuse_lookups_pass.cc) fuses the ops that
+and combines them with another op. A graph pass (ops/passes/fuse_lookups_pass.cc) fuses the ops that
 combine and are ready at the same time.
 """
 

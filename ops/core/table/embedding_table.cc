@@ -11,18 +11,18 @@
 #include <utility>
 
 #include "ops/core/base/cpu_memory.h"
-#include "ops/core/table/batch_admission.h"
-#include "ops/core/table/batch_insert.h"
-#include "ops/core/table/disk_tier.h"
-#include "ops/core/table/eviction.h"
-#include "ops/core/table/found_keys.h"
-#include "ops/core/table/reserved_rows.h"
-#include "ops/core/table/row_limit.h"
+#include "ops/core/step/batch_admission.h"
+#include "ops/core/step/batch_insert.h"
+#include "ops/core/tier/disk_tier.h"
+#include "ops/core/evict/eviction.h"
+#include "ops/core/step/found_keys.h"
+#include "ops/core/step/reserved_rows.h"
+#include "ops/core/stripes/row_budget.h"
 #include "ops/core/table/row_lookup.h"
-#include "ops/core/table/row_store.h"
-#include "ops/core/table/shard.h"
-#include "ops/core/table/shard_set.h"
-#include "ops/core/table/training_step.h"
+#include "ops/core/rows/row_store.h"
+#include "ops/core/stripes/stripe.h"
+#include "ops/core/stripes/stripe_set.h"
+#include "ops/core/step/training_step.h"
 
 namespace rec_estimator {
 namespace {

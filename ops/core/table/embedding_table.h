@@ -129,13 +129,13 @@
 #include <vector>
 
 #include "ops/core/base/key_hash.h"
-#include "ops/core/base/made_ahead.h"
+#include "ops/core/base/prefetcher.h"
 #include "ops/core/base/parallel.h"
 #include "ops/core/math/row_update.h"
-#include "ops/core/table/admission.h"
-#include "ops/core/table/entry_stream.h"
-#include "ops/core/table/sketch.h"
-#include "ops/core/table/table_spec.h"
+#include "ops/core/filter/filter_rule.h"
+#include "ops/core/index/entry_stream.h"
+#include "ops/core/filter/sketch.h"
+#include "ops/core/rows/table_spec.h"
 
 namespace rec_estimator {
 

@@ -6,8 +6,8 @@
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/float8.h"
-#include "ops/core/table/grouped_keys.h"
-#include "ops/core/table/shared_keys.h"
+#include "ops/core/keys/grouped_keys.h"
+#include "ops/core/keys/deduplicated_list.h"
 
 namespace rec_estimator {
 namespace {

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/core/table/found_keys.h"
-#include "ops/core/table/row_arena.h"
-#include "ops/core/table/row_store.h"
-#include "ops/core/table/shard_set.h"
-#include "ops/core/table/table_spec.h"
+#include "ops/core/step/found_keys.h"
+#include "ops/core/rows/row_arena.h"
+#include "ops/core/rows/row_store.h"
+#include "ops/core/stripes/stripe_set.h"
+#include "ops/core/rows/table_spec.h"
 
 namespace rec_estimator {
 

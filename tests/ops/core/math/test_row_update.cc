@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The optimizer rules, one row at a time: where they write, independence from
 // neighbouring rows and from the batch, and rules that use a row as a whole.
-// tests/ops/table/test_apply_ops.py and tests/optimizers compare the numbers
+// tests/ops/train/test_apply_ops.py and tests/optimizers compare the numbers
 // with NumPy and TensorFlow.
 #include <cmath>
 #include <cstddef>

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "ops/core/table/embedding_table.h"
-#include "tests/ops/core/table/filters.h"
-#include "tests/ops/core/table/rules.h"
+#include "tests/ops/core/filters.h"
+#include "tests/ops/core/rules.h"
 #include "tests/ops/core/threads.h"
 
 namespace rec_estimator {

@@ -8,8 +8,8 @@
 
 #include TABLE_HEADER
 #if defined(HANDS_OVER)
-#include "ops/core/table/found_keys.h"
-#include "ops/core/table/shared_keys.h"
+#include "ops/core/step/found_keys.h"
+#include "ops/core/keys/deduplicated_list.h"
 #endif
 
 namespace paired {
@@ -63,7 +63,7 @@ class TreeTable : public Table {
   bool Step(const int64_t* keys, const float* grads, size_t n, int64_t version,
             float* out) override {
 #if defined(HANDS_OVER)
-    constexpr size_t kLeastHandedOver = 256;  // ops/table/step_keys.h
+    constexpr size_t kLeastHandedOver = 256;  // ops/lookup/step_keys.h
     if (n >= kLeastHandedOver) {
       const auto found = table_.LookupListed(
           std::make_shared<rec_estimator::SharedKeys>(keys, n, SerialFor),

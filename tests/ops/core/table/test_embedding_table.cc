@@ -9,10 +9,10 @@
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/table/embedding_table.h"
-#include "ops/core/table/shard_set.h"
+#include "ops/core/stripes/stripe_set.h"
 #include "tests/ops/core/edges.h"
-#include "tests/ops/core/table/contents.h"
-#include "tests/ops/core/table/rules.h"
+#include "tests/ops/core/contents.h"
+#include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
 

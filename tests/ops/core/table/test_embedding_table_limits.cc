@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "ops/core/table/embedding_table.h"
-#include "ops/core/table/training_step.h"
+#include "ops/core/step/training_step.h"
 #include "tests/ops/core/edges.h"
-#include "tests/ops/core/table/contents.h"
-#include "tests/ops/core/table/filters.h"
-#include "tests/ops/core/table/rules.h"
+#include "tests/ops/core/contents.h"
+#include "tests/ops/core/filters.h"
+#include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
 

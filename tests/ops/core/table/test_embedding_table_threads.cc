@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "ops/core/table/embedding_table.h"
-#include "tests/ops/core/table/contents.h"
-#include "tests/ops/core/table/filters.h"
-#include "tests/ops/core/table/rules.h"
+#include "tests/ops/core/contents.h"
+#include "tests/ops/core/filters.h"
+#include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
 

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// The index of one shard: key -> row, count, version. Open addressing over
+// buckets of two cache lines; embedding_table.h has the overall design.
+#ifndef REC_ESTIMATOR_OPS_CORE_INDEX_HASH_INDEX_H_
+#define REC_ESTIMATOR_OPS_CORE_INDEX_HASH_INDEX_H_
+
+#include <cstddef>
+#include <cstdint>
+#if defined(__SSE4_1__)
+#include <immintrin.h>
+#endif
+
+#include "ops/core/base/cpu_memory.h"
+#include "ops/core/base/key_hash.h"
+
+namespace rec_estimator {
+
+// Thread rule: const methods need the shard's lock, shared at least; all others
+// need it exclusively.
+class HashIndex {
+ public:
+  static constexpr int kEntries = 5;  // What two cache lines hold.
+
+  // Row word of a key that is counted but owns no row.
+  static constexpr uint32_t kNoRow = 0xFFFFFFFFu;
+  // Set in the row words of rows on disk, beside their place (disk_tier.h).
+  static constexpr uint32_t kSpilled = 0x80000000u;
+  static constexpr uint64_t kMaxRows = uint64_t{1} << 31;
+
+  struct alignas(kCacheLine) Bucket {
+    // First line: all that a lookup reads.
+    uint8_t used;      // Bit e: entry e holds a key.
+    uint8_t overflow;  // Keys whose home is this bucket or an earlier one and
+                       // that live in a later one. 255 means "255 or more" and
+                       // is never decremented.
+    uint16_t spare;
+    uint32_t row[kEntries];
+    int64_t key[kEntries];
+    // Second line: only applies, saves and evictions use it.
+    int64_t version[kEntries];  // global_step of the last apply; -1: never.
+    uint32_t count[kEntries];   // Saturates at 2^32 - 1.
+    // For incremental saves. Bit e: entry e changed since the last save. Bit
+    // kEntries + e: it changed before that save, which is not committed yet.
+    uint32_t changes;
+  };
+  static_assert(sizeof(Bucket) == 2 * kCacheLine, "a bucket is two lines");
+  static_assert(offsetof(Bucket, version) == kCacheLine,
+                "a lookup reads one line");
+
+  // Refers to an entry: a pointer to its bucket, with the number of the entry
+  // in the low bits. Valid until the index grows.
+  class EntryRef {
+   public:
+    EntryRef() : word_(0) {}
+    EntryRef(Bucket* bucket, int entry)
+        : word_(reinterpret_cast<uintptr_t>(bucket) |
+                static_cast<uintptr_t>(entry)) {}
+    bool found() const { return word_ != 0; }
+    Bucket* bucket() const {
+      return reinterpret_cast<Bucket*>(word_ & ~uintptr_t{kCacheLine - 1});
+    }
+    int entry() const { return static_cast<int>(word_ & (kCacheLine - 1)); }
+    int64_t key() const { return bucket()->key[entry()]; }
+    uint32_t& row() const { return bucket()->row[entry()]; }
+    bool has_row() const { return row() != kNoRow; }
+    // Whether it has a row in memory, or one on disk at place().
+    bool in_memory() const { return row() < kMaxRows; }
+    bool is_spilled() const { return !in_memory() && has_row(); }
+    uint32_t place() const { return row() & ~kSpilled; }
+    void SetPlace(uint32_t place) const { row() = place | kSpilled; }
+    uint32_t& count() const { return bucket()->count[entry()]; }
+    int64_t& version() const { return bucket()->version[entry()]; }
+    void MarkChanged() const { bucket()->changes |= 1u << entry(); }
+    bool changed() const {  // Or pending.
+      return (bucket()->changes & (kChangedAndPending << entry())) != 0;
+    }
+    // Copies all but the key to `other`.
+    void CopyTo(const EntryRef& other) const {
+      other.row() = row();
+      other.count() = count();
+      other.version() = version();
+      const uint32_t bits = bucket()->changes >> entry() & kChangedAndPending;
+      other.bucket()->changes |= bits << other.entry();
+    }
+
+   private:
+    static constexpr uint32_t kChangedAndPending = 1u | 1u << kEntries;
+
+    uintptr_t word_;
+  };
+
+  // The row word of what Find has returned: kNoRow if it is no entry.
+  static uint32_t RowWordOf(EntryRef entry) {
+    return entry.found() ? entry.row() : kNoRow;
+  }
+
+  HashIndex() { SetEmpty(); }
+  HashIndex(const HashIndex&) = delete;
+  HashIndex& operator=(const HashIndex&) = delete;
+
+  // Compares the keys of a bucket. Bit e: entry e is used and holds `key`.
+  using Matcher = uint32_t(const Bucket* bucket, int64_t key);
+
+  // Runs on every CPU that TensorFlow runs on.
+  static uint32_t Match(const Bucket* bucket, int64_t key) {
+#if defined(__SSE4_1__)
+    // As 128-bit words, a bucket's first line is: head and rows, the last row
+    // and key 0, keys 1 and 2, keys 3 and 4.
+    const __m128i wanted = _mm_set1_epi64x(key);
+    const __m128i* line = reinterpret_cast<const __m128i*>(bucket);
+    const auto equal = [&](int i) {
+      return static_cast<uint32_t>(_mm_movemask_pd(
+          _mm_castsi128_pd(_mm_cmpeq_epi64(_mm_load_si128(line + i), wanted))));
+    };
+    return ((equal(1) >> 1) | (equal(2) << 1) | (equal(3) << 3)) & bucket->used;
+#else
+    uint32_t match = 0;
+    for (int e = 0; e < kEntries; ++e) {
+      match |= static_cast<uint32_t>(bucket->key[e] == key) << e;
+    }
+    return match & bucket->used;
+#endif
+  }
+
+#if defined(__SSE4_1__)
+  // Compares the whole line in one AVX-512 instruction. The caller is compiled
+  // for the same target and has checked HasWideMatch().
+  __attribute__((target("avx512f"))) static inline uint32_t MatchWide(
+      const Bucket* bucket, int64_t key) {
+    const __mmask8 equal = _mm512_cmpeq_epi64_mask(_mm512_load_si512(bucket),
+                                                   _mm512_set1_epi64(key));
+    return (static_cast<uint32_t>(equal) >> 3) & bucket->used;
+  }
+  static bool HasWideMatch() { return __builtin_cpu_supports("avx512f"); }
+#endif
+
+  // The bucket in which the search for a key with this hash begins.
+  Bucket* Home(uint64_t hash) const {
+    return buckets_ + FastRange(hash, n_buckets_);
+  }
+
+  // The entry of `key`, whose home is `home`.
+  EntryRef Find(Bucket* home, int64_t key) const {
+    EntryRef entry;
+    if (!FindAtHome<Match>(home, key, &entry)) entry = FindBeyond(home, key);
+    return entry;
+  }
+
+  // The first step of Find. If false, *entry is not known yet: FindBeyond finds
+  // it, and the line that it needs is mostly being prefetched.
+  template <Matcher* kMatch>
+  static inline __attribute__((always_inline)) bool FindAtHome(
+      Bucket* home, int64_t key, EntryRef* entry) {
+    const uint32_t match = kMatch(home, key);
+    if (match != 0) {
+      *entry = EntryRef(home, __builtin_ctz(match));
+      return true;
+    }
+    if (home->overflow == 0) {
+      *entry = EntryRef();
+      return true;
+    }
+    PrefetchLine(home + 1);
+    return false;
+  }
+  EntryRef FindBeyond(Bucket* home, int64_t key) const {
+    // Stops at `home`: all counters of a small or saturated index may be above
+    // 0.
+    for (Bucket* bucket = Next(home); bucket != home; bucket = Next(bucket)) {
+      const uint32_t match = Match(bucket, key);
+      if (match != 0) return EntryRef(bucket, __builtin_ctz(match));
+      if (bucket->overflow == 0) break;
+    }
+    return EntryRef();
+  }
+
+  // Adds a key that is absent, with no row, count 0, version -1 and not marked
+  // as changed. The caller keeps the number of keys within capacity().
+  EntryRef Insert(Bucket* home, int64_t key);
+
+  // Removes the entry that Find(home, key) found. It leaves no tombstone: the
+  // overflow counters tell a later Find where to stop.
+  void Erase(Bucket* home, EntryRef entry);
+
+  // Makes room for `keys` keys. Entries move. `stagger` in [0, 1) shifts the
+  // sizes at which this index grows against those of its siblings. Returns
+  // false and changes nothing if there is no memory.
+  bool Reserve(uint64_t keys, double stagger);
+
+  // Removes all keys and frees the memory.
+  void Clear();
+
+  // Keys that fit without growing: 85 % of the entries.
+  uint64_t capacity() const { return capacity_; }
+  size_t bytes() const { return BytesOf(memory_); }
+
+  // All buckets; an empty one if there is no key yet.
+  const Bucket* begin() const { return buckets_; }
+  const Bucket* end() const { return buckets_ + n_buckets_; }
+
+  // Calls visit(entry) for every key; visit may erase it.
+  template <typename Visit>
+  void ForEach(const Visit& visit) const {
+    if (capacity_ == 0) return;
+    for (Bucket* bucket = buckets_; bucket != buckets_ + n_buckets_; ++bucket) {
+      for (uint32_t used = bucket->used; used != 0; used &= used - 1) {
+        visit(EntryRef(bucket, __builtin_ctz(used)));
+      }
+    }
+  }
+
+  // Visits entries like ForEach, each once, but begins at bucket *hand and ends
+  // if visit returns false. Sets *hand to the bucket to go on with.
+  template <typename Visit>
+  void ScanFrom(uint64_t* hand, const Visit& visit) const {
+    if (capacity_ == 0) return;
+    uint64_t at = *hand % n_buckets_;
+    for (uint64_t scanned = 0; scanned < n_buckets_; ++scanned) {
+      Bucket* const bucket = buckets_ + at;
+      *hand = at = at + 1 == n_buckets_ ? 0 : at + 1;
+      for (uint32_t used = bucket->used; used != 0; used &= used - 1) {
+        if (!visit(EntryRef(bucket, __builtin_ctz(used)))) return;
+      }
+    }
+  }
+
+  // For every key: the change mark becomes a pending mark.
+  void MarkPending();
+  // Clears the pending mark of every key.
+  void ForgetPending();
+
+ private:
+  Bucket* Next(Bucket* bucket) const {
+    return ++bucket == buckets_ + n_buckets_ ? buckets_ : bucket;
+  }
+
+  void SetEmpty();
+
+  Bucket* buckets_;  // Never null: all empty indexes share one bucket.
+  uint64_t n_buckets_;
+  uint64_t capacity_;    // 0: buckets_ is the shared bucket.
+  ZeroedMemory memory_;  // Owns buckets_; null if that is the shared bucket.
+};
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_INDEX_HASH_INDEX_H_

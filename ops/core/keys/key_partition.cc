@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/core/keys/key_partition.h"
+
+#include <algorithm>
+#include <mutex>
+#include <numeric>
+#include <utility>
+
+#include "ops/core/base/key_hash.h"
+
+namespace rec_estimator {
+
+namespace {
+
+// Occurrences of a group up to which its hash table is on the stack.
+constexpr uint32_t kSmallTable = 4096;
+
+// The pieces that no Scratch uses. A batch of 800,000 occurrences takes the
+// largest piece that is kept.
+class Pool {
+ public:
+  // The smallest piece of at least `bytes`. If there is none, the largest one
+  // of the others, for the caller to free: a larger one takes its place.
+  ZeroedMemory Take(size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ZeroedMemory* best = nullptr;
+    for (ZeroedMemory& piece : pieces_) {
+      if (piece == nullptr) continue;
+      if (best == nullptr || IsBetter(BytesOf(piece), BytesOf(*best), bytes)) {
+        best = &piece;
+      }
+    }
+    return best == nullptr ? nullptr : std::move(*best);
+  }
+  void Put(ZeroedMemory piece) {
+    if (piece == nullptr || BytesOf(piece) > kKeepBytes) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (ZeroedMemory& kept : pieces_) {
+      if (kept != nullptr) continue;
+      kept = std::move(piece);
+      return;
+    }
+  }
+
+ private:
+  static constexpr size_t kKeepBytes = size_t{32} << 20;
+  static constexpr size_t kPieces = 8;
+
+  static bool IsBetter(size_t a, size_t b, size_t wanted) {
+    if (a >= wanted && b >= wanted) return a < b;
+    return a > b;
+  }
+
+  std::mutex mutex_;
+  std::array<ZeroedMemory, kPieces> pieces_;
+};
+
+// Never destroyed: threads may still run when the process ends.
+Pool& AllKept() {
+  static Pool* const pool = new Pool;
+  return *pool;
+}
+
+// counts (n): each becomes the sum of those before it.
+void CountsToBegins(uint32_t n, uint32_t* counts) {
+  uint32_t sum = 0;
+  for (uint32_t u = 0; u < n; ++u) {
+    const uint32_t count = counts[u];
+    counts[u] = sum;
+    sum += count;
+  }
+}
+
+}  // namespace
+
+Scratch::~Scratch() { AllKept().Put(std::move(memory_)); }
+
+char* Scratch::Get(size_t bytes) {
+  if (bytes > BytesOf(memory_)) {
+    memory_.reset();
+    memory_ = AllKept().Take(bytes);
+  }
+  if (bytes > BytesOf(memory_)) {
+    memory_.reset();
+    memory_ = AllocateZeroed(bytes + bytes / 4, Pages::kHuge);
+  }
+  return static_cast<char*>(memory_.get());
+}
+
+void Partition::SortBlock(uint64_t block) {
+  const uint64_t first = block * kPartitionBlock;
+  const uint64_t end = std::min(n, first + kPartitionBlock);
+  uint32_t next[kShards] = {};
+  for (uint64_t i = first; i < end; ++i) {
+    const uint64_t mixed = MixKey(Key(i));
+    hash[i] = static_cast<uint32_t>(mixed);
+    ++next[ShardOf(mixed)];
+  }
+  uint32_t* start = starts + block * (kShards + 1);
+  uint32_t position = static_cast<uint32_t>(first);
+  for (int s = 0; s < kShards; ++s) {
+    start[s] = position;
+    position += next[s];
+    next[s] = start[s];
+  }
+  start[kShards] = position;
+  for (uint64_t i = first; i < end; ++i) {
+    sorted[next[ShardOf(hash[i])]++] = {Key(i), static_cast<uint32_t>(i),
+                                        DedupHash(hash[i])};
+  }
+}
+
+void Partition::EndSort() {
+  if (groups == 1) {
+    begin[0] = 0;
+    begin[1] = static_cast<uint32_t>(n);
+    return;
+  }
+  begin.fill(0);
+  for (uint64_t b = 0; b < blocks(); ++b) {
+    const uint32_t* start = starts + b * (kShards + 1);
+    for (int s = 0; s < kShards; ++s) begin[s + 1] += start[s + 1] - start[s];
+  }
+  for (int s = 0; s < kShards; ++s) begin[s + 1] += begin[s];
+}
+
+void Partition::AddTablesTo(Layout* layout) {
+  tables.fill(nullptr);
+  for (int g = 0; g < groups; ++g) {
+    const uint32_t occurrences = size_of(g);
+    if (occurrences <= kSmallTable) continue;
+    layout->Add(&tables[g], DedupSlots(occurrences));
+  }
+}
+
+uint32_t Partition::Deduplicate(int g, const Distinct& out) const {
+  uint32_t small[2 * kSmallTable];
+  uint32_t* const slots = tables[g] != nullptr ? tables[g] : small;
+  int64_t* keys = out.keys;
+  uint32_t* id = out.id;
+  uint32_t* end = out.end;
+  const uint32_t size = DedupSlots(size_of(g));
+  std::fill(slots, slots + size, 0);
+
+  // Whether a key is new is as unpredictable as the keys, so nothing branches
+  // on it.
+  uint32_t* grouped = out.grouped;
+  uint32_t unique = 0;
+  uint32_t j = 0;
+  ForEachOccurrence(g, [&](const Occurrence& one) {
+    grouped[j] = one.index;  // Stays if no key is there twice.
+    keys[unique] = one.key;
+    end[unique] = 0;
+    uint32_t slot = one.hash & (size - 1);
+    for (;;) {
+      const uint32_t used = slots[slot];  // 1 + position in keys.
+      const uint32_t is_new = used == 0;
+      const uint32_t u = used - 1 + (-is_new & (unique + 1));
+      if (keys[u] == one.key) {
+        slots[slot] = u + 1;
+        ++end[u];
+        id[j++] = u;
+        unique += is_new;
+        return;
+      }
+      slot = (slot + 1) & (size - 1);
+    }
+  });
+  if (unique == j) {
+    std::iota(end, end + unique, 1);
+    return unique;
+  }
+  CountsToBegins(unique, end);
+  // end[u] moves from the first to behind the last occurrence of key u.
+  j = 0;
+  ForEachOccurrence(
+      g, [&](const Occurrence& one) { grouped[end[id[j++]]++] = one.index; });
+  return unique;
+}
+
+uint32_t Partition::CopyDistinct(const SharedKeys& list, bool with_occurrences,
+                                 const Distinct& out) const {
+  const uint32_t unique = list.size();
+  const uint16_t* position = list.position();
+  uint32_t* end = out.end;
+  std::copy_n(list.distinct(), unique, out.keys);
+  std::fill_n(end, unique, 0);
+  for (uint32_t i = 0; i < n; ++i) ++end[position[i]];
+  if (!with_occurrences) {
+    std::partial_sum(end, end + unique, end);
+    return unique;
+  }
+  CountsToBegins(unique, end);
+  uint32_t* grouped = out.grouped;
+  // As in Deduplicate.
+  for (uint32_t i = 0; i < n; ++i) grouped[end[position[i]]++] = i;
+  return unique;
+}
+
+}  // namespace rec_estimator

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/core/keys/packed_keys.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/core/base/cpu_memory.h"
+#include "ops/core/base/key_hash.h"
+
+namespace rec_estimator {
+namespace {
+
+constexpr size_t kHeaderWords = 3;  // Of a section.
+// Cycles to deduplicate an occurrence.
+constexpr int64_t kPackOccurrence = 40;
+// The distance, in keys, at which slots are prefetched.
+constexpr uint64_t kSlotsAhead = 16;
+
+uint32_t SlotHash(int64_t key) { return Partition::DedupHash(MixKey(key)); }
+
+// The words of n counts of 32 bits.
+size_t WordsOfCounts(size_t n) { return n / 2 + n % 2; }
+
+}  // namespace
+
+bool KeyPacker::Pack(const std::vector<KeyList>& lists, uint32_t sections,
+                     const ParallelFor& parallel) {
+  sections_.assign(sections, Section());
+  for (const KeyUse use :
+       {KeyUse::kGradient, KeyUse::kCounted, KeyUse::kRead}) {
+    for (const KeyList& list : lists) {
+      if (list.use != use) continue;
+      Section& section = sections_[list.section];
+      section.lists.push_back(&list);
+      if (list.n >= kMaxBatch - section.n) return false;
+      section.n += list.n;
+    }
+  }
+  uint64_t n = 0;
+  const bool has_memory = scratch_.Allocate([&](Layout* layout) {
+    for (Section& section : sections_) {
+      n += section.n;
+      layout->Add(&section.distinct, section.n + 1);
+      layout->Add(&section.counts, section.n);
+      layout->Add(&section.slots,
+                  Partition::DedupSlots(static_cast<uint32_t>(section.n)));
+    }
+  });
+  if (!has_memory) return false;
+  const int64_t units = static_cast<int64_t>(sections_.size());
+  if (units == 0) return true;
+  parallel(units, kPackOccurrence * static_cast<int64_t>(n) / units,
+           [this](int64_t begin, int64_t end) {
+             for (; begin < end; ++begin) {
+               Deduplicate(&sections_[static_cast<size_t>(begin)]);
+             }
+           });
+  return true;
+}
+
+void KeyPacker::Deduplicate(Section* section) {
+  const uint32_t n = static_cast<uint32_t>(section->n);
+  const uint32_t mask = Partition::DedupSlots(n) - 1;
+  uint32_t* const slots = section->slots;  // 1 + position, or 0
+  std::fill(slots, slots + mask + 1, 0);
+  int64_t* const distinct = section->distinct;
+  uint32_t* const counts = section->counts;
+  uint32_t n_distinct = 0;
+  for (const KeyList* list : section->lists) {
+    const int64_t* const keys = list->keys;
+    const uint32_t occurrence = list->use != KeyUse::kRead;
+    for (uint64_t i = 0; i < list->n; ++i) {
+      if (i + kSlotsAhead < list->n) {
+        PrefetchLine(slots + (SlotHash(keys[i + kSlotsAhead]) & mask));
+      }
+      const int64_t key = keys[i];
+      uint32_t slot = SlotHash(key) & mask;
+      // Nobody can predict which keys are new, so no jump depends on it.
+      distinct[0] = key;
+      while (distinct[slots[slot]] != key) slot = (slot + 1) & mask;
+      const uint32_t known = slots[slot], is_new = known == 0;
+      const uint32_t at = known + ((n_distinct + 1) & (0 - is_new));
+      distinct[at] = key;
+      slots[slot] = at;
+      counts[n_distinct] = 0;
+      counts[at - 1] += occurrence;
+      n_distinct += is_new;
+      list->index[i] = static_cast<int32_t>(at - 1);
+    }
+    if (list->use == KeyUse::kGradient) section->n_gradient = n_distinct;
+    if (list->use != KeyUse::kRead) {
+      section->n_counted = n_distinct - section->n_gradient;
+    }
+  }
+  section->n_distinct = n_distinct;
+}
+
+size_t KeyPacker::words() const {
+  size_t keys = 0, counts = 0;
+  for (const Section& section : sections_) {
+    keys += section.n_distinct;
+    counts += section.n_gradient + section.n_counted;
+  }
+  return kHeaderWords * sections_.size() + keys + WordsOfCounts(counts);
+}
+
+void KeyPacker::Write(int64_t* packed) const {
+  int64_t* const end = packed + words();
+  if (packed < end) end[-1] = 0;  // Half of the last word may have no count.
+  for (const Section& section : sections_) {
+    *packed++ = section.n_gradient;
+    *packed++ = section.n_counted;
+    *packed++ = section.n_distinct - section.n_gradient - section.n_counted;
+  }
+  for (const Section& section : sections_) {
+    const int64_t* keys = section.distinct + 1;
+    packed = std::copy(keys, keys + section.n_distinct, packed);
+  }
+  char* bytes = reinterpret_cast<char*>(packed);
+  for (const Section& section : sections_) {
+    const size_t n = section.n_gradient + section.n_counted;
+    if (n == 0) continue;
+    std::memcpy(bytes, section.counts, n * sizeof(uint32_t));
+    bytes += n * sizeof(uint32_t);
+  }
+}
+
+bool PackedKeys::Open(const int64_t* packed, size_t words, size_t sections) {
+  sections_.clear();
+  if (words / kHeaderWords < sections) return false;
+  size_t left = words - kHeaderWords * sections;
+  size_t counts = 0;
+  for (size_t i = 0; i < sections; ++i) {
+    const int64_t* const header = packed + kHeaderWords * i;
+    for (size_t part = 0; part < kHeaderWords; ++part) {
+      if (header[part] < 0 || static_cast<uint64_t>(header[part]) > left) {
+        return false;
+      }
+      left -= static_cast<size_t>(header[part]);
+    }
+    const auto at = [&](size_t part) {
+      return static_cast<uint64_t>(header[part]);
+    };
+    sections_.push_back({nullptr, nullptr, at(0), at(1), at(2)});
+    counts += at(0) + at(1);
+  }
+  if (left != WordsOfCounts(counts)) return false;
+  const int64_t* keys = packed + kHeaderWords * sections;
+  // Written by memcpy, so these words may be read as what they are.
+  const auto* count = reinterpret_cast<const uint32_t*>(packed + words - left);
+  for (Section& section : sections_) {
+    section.keys = keys;
+    section.counts = count;
+    keys += section.size();
+    count += section.n_gradient + section.n_counted;
+  }
+  return true;
+}
+
+}  // namespace rec_estimator

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// TrainingStep: one step of several tables, applied in all of them or in none.
+//
+// Two phases. Reserve needs the keys only. It sorts and deduplicates them,
+// finds out which are new, checks the row limits and gets all the memory that
+// the step will need in any table: scratch, rows, entries and the sketch. If
+// it fails, no table has changed. Apply uses what was reserved and cannot fail
+// for lack of memory.
+//
+// Any time may pass between the two, and other threads may use the tables. An
+// apply finds its keys anew in a shard whose entries may have moved since, and
+// new keys in one that was locked exclusively at all. Row limits are reserved
+// from Apply's beginning to its end only: whoever waited for another step's
+// Apply could wait for a step that never comes. So a step beside others may be
+// refused by Apply, which has then changed nothing either.
+// The one exception: keys of the step are erased, or a table is cleared, after
+// Reserve, and memory then runs out. Then parts of the step are not applied.
+//
+// Work is split by table and, in a large batch, by shard. The order of a key's
+// occurrences is that of the batch, so the bits do not depend on the number of
+// threads, and they are those of one step per table.
+#ifndef REC_ESTIMATOR_OPS_CORE_STEP_TRAINING_STEP_H_
+#define REC_ESTIMATOR_OPS_CORE_STEP_TRAINING_STEP_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ops/core/base/parallel.h"
+#include "ops/core/math/row_update.h"
+#include "ops/core/storage/disk_error.h"
+#include "ops/core/keys/key_partition.h"
+#include "ops/core/table/embedding_table.h"
+#include "ops/core/stripes/row_budget.h"
+
+namespace rec_estimator {
+
+class BatchApply;
+class ReservedRows;
+
+class TrainingStep {
+ public:
+  // Why a step was refused.
+  enum class Refusal { kNone, kNoMemory, kTooManyRows, kStorage };
+  struct Outcome {
+    Refusal refusal = Refusal::kNone;
+    size_t table = 0;         // The position of the table that refused.
+    int64_t excess_rows = 0;  // kTooManyRows: the number of rows too many.
+    // kStorage: which file, why, and the remedy.
+    std::string message = {};
+    StorageFault fault = StorageFault::kFailed;
+
+    bool ok() const { return refusal == Refusal::kNone; }
+  };
+
+  // What Apply needs for one table beside its keys.
+  struct Gradients {
+    const float* grads;       // (n, dim)
+    const RowUpdate* update;  // Outlives Apply.
+    int64_t version;          // As in Batch.
+  };
+
+  // A step of tables, all distinct, each with the keys and counted keys of its
+  // batch. Tables and keys outlive this object. Throws std::bad_alloc.
+  TrainingStep(const std::vector<EmbeddingTable*>& tables,
+               std::vector<EmbeddingTable::Batch> batches);
+  ~TrainingStep();
+  TrainingStep(const TrainingStep&) = delete;
+  TrainingStep& operator=(const TrainingStep&) = delete;
+
+  size_t size() const { return batches_.size(); }
+  const EmbeddingTable::Batch& batch(size_t i) const { return batches_[i]; }
+
+  // Called once. What was reserved is kept until the step ends.
+  Outcome Reserve(const ParallelFor& parallel);
+
+  // After a Reserve that succeeded, before Apply: the rows that table i would
+  // have after the step. A concurrent step may be counted or not.
+  int64_t RowsAfter(size_t i) const;
+  // At the same time: the rows that table i has for the keys of its batch, then
+  // for its counted keys, then for `more` keys, none of which it has looked up.
+  // The batch has no `found`. nullptr: the table keeps rows on disk, and may
+  // spill these once the step has ended. Throws std::bad_alloc.
+  std::shared_ptr<const ReservedRows> Rows(size_t i, size_t more) const;
+
+  // Called at most once, after a Reserve that succeeded. gradients: one for
+  // each table. Ends the step.
+  Outcome Apply(const Gradients* gradients, const ParallelFor& parallel);
+
+ private:
+  // A group of keys of a table, or a block of its batch, or a shard.
+  struct Unit {
+    uint32_t table;
+    int32_t number;
+  };
+
+  // Calls attempt(table, number) for all units_ in parallel, then, for those
+  // for which it returned false, finish(table, number) on this thread.
+  template <typename Try, typename Finish>
+  void ForEachUnit(const ParallelFor& parallel, int64_t cycles,
+                   const Try& attempt, const Finish& finish);
+  // Lets lists of keys that several tables have be sorted and deduplicated
+  // once.
+  void LinkSameKeys();
+  // Of all tables, or of those without a leader.
+  void ListGroups(bool with_followers);
+  // What an occurrence costs, spread over the units.
+  int64_t CyclesPerUnit(int64_t per_occurrence) const;
+
+  Outcome ReserveAll(const ParallelFor& parallel);
+  // Calls work(i, &error) for the tables whose rows are partly on disk, until
+  // it returns false (no text: no memory) or throws std::bad_alloc.
+  template <typename Work>
+  Outcome ForEachTier(const Work& work);
+  // Spills what is beyond the limit, and holds the step's keys from then on.
+  Outcome HoldKeys();
+  // Brings the held keys' rows in.
+  Outcome BringIn();
+  void ReleaseKeys();
+
+  bool GetMemory(const ParallelFor& parallel);
+  Outcome CheckLimits(const ParallelFor& parallel);
+  Outcome GetRoom(const ParallelFor& parallel);
+  // Holds the row limits of all tables until the end of the step.
+  Outcome ClaimRows(const ParallelFor& parallel);
+  // The rows that table i would have beyond its limit. Its claim is held.
+  int64_t ExcessRows(size_t i, const ParallelFor& parallel);
+
+  std::vector<const EmbeddingTable*> tables_;
+  std::vector<EmbeddingTable::Batch> batches_;
+  std::vector<std::unique_ptr<BatchApply>> applies_;
+  std::vector<DiskTier*> tiers_;  // nullptr: none.
+  bool holds_keys_ = false;
+  std::vector<RowLimit*> limits_;
+  std::vector<std::optional<RowLimit::Claim>> claims_;
+  // The positions of the tables in the order in which they are claimed, which
+  // is the same for all steps.
+  std::vector<uint32_t> claim_order_;
+  std::vector<Unit> units_;
+  std::vector<char> left_;  // Of the units: whether its first try failed.
+  uint64_t occurrences_ = 0;
+  int64_t dims_ = 0;  // Sum over the tables.
+  Scratch scratch_;
+  Scratch unusual_;
+};
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_STEP_TRAINING_STEP_H_

@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/core/stripes/stripe.h"
+
+#include <array>
+
+#include "ops/core/tier/disk_tier.h"
+
+namespace rec_estimator {
+
+bool IsSmall(const float* value, int dim, double limit) {
+  double sum = 0;
+  for (int d = 0; d < dim; ++d) {
+    sum += static_cast<double>(value[d]) * static_cast<double>(value[d]);
+  }
+  return !(sum >= limit);
+}
+
+void Shard::Initialize(int number, RowStore* rows, Sketch* sketch,
+                       const std::atomic<bool>* tracks_changes,
+                       double stagger) {
+  number_ = number;
+  store_ = rows;
+  sketch_ = sketch;
+  tracks_changes_ = tracks_changes;
+  stagger_ = stagger;
+}
+
+void Shard::AddFrozenKey(int64_t key) {
+  frozen_keys_.push_back(key);
+  frozen_values_.resize(frozen_keys_.size() *
+                        static_cast<size_t>(store_->dim()));
+}
+
+// ----------------------------------------------------------------------- room
+
+bool Shard::ReserveEntries(int64_t entries) {
+  if (entries <= capacity_.load(std::memory_order_relaxed)) return true;
+  const bool reserved =
+      index_.Reserve(static_cast<uint64_t>(entries), stagger_);
+  capacity_.store(static_cast<int64_t>(index_.capacity()),
+                  std::memory_order_release);
+  return reserved;
+}
+
+bool Shard::GrowToQuota(int64_t more_entries) {
+  return ReserveEntries(n_keys() + quota_.load(std::memory_order_acquire) +
+                        more_entries) &&
+         (sketch_ == nullptr || sketch_->GrowToQuota(number_));
+}
+
+bool Shard::MakeRoom(const ShardNeeds& needs) {
+  return ReserveEntries(n_keys() + needs.entries) &&
+         (needs.sketched == 0 || sketch_->MakeRoom(number_, needs.sketched));
+}
+
+// --------------------------------------------------------------- single rows
+
+void Shard::FreeRow(uint32_t row) {
+  std::memcpy(store_->view().Row(row), &first_free_row_, sizeof(uint32_t));
+  first_free_row_ = row;
+  ++n_free_rows_;
+}
+
+void Shard::FreeSpilledRow(EntryRef entry) {
+  const uint32_t place = entry.place();
+  tier_->Free(number_, &place, 1);
+}
+
+template <typename Visit>
+void Shard::ForEachFrozen(const Visit& visit) {
+  for (size_t i = 0; i < frozen_keys_.size(); ++i) {
+    const EntryRef entry = Find(frozen_keys_[i]);
+    // An apply does not change rows on disk.
+    if (!entry.found() || !entry.in_memory()) continue;
+    visit(store_->view().Row(entry.row()),
+          frozen_values_.data() + i * static_cast<size_t>(store_->dim()));
+  }
+}
+
+void Shard::SaveFrozenValues() {
+  ForEachFrozen([this](const float* row, float* saved) {
+    std::copy_n(row, store_->dim(), saved);
+  });
+}
+
+void Shard::RestoreFrozenValues() {
+  ForEachFrozen([this](float* row, const float* saved) {
+    std::copy_n(saved, store_->dim(), row);
+  });
+}
+
+bool Shard::SetSlot(size_t slot, int64_t key, const float* values) {
+  const EntryRef entry = Find(key);
+  // The caller has brought the row in.
+  if (!entry.found() || !entry.in_memory()) return false;
+  const std::vector<SlotSpec>& slots = store_->slots();
+  float* to = store_->view().Row(entry.row()) + store_->dim();
+  for (size_t s = 0; s < slot; ++s) to += slots[s].width;
+  std::copy_n(values, slots[slot].width, to);
+  if (tracks_changes()) entry.MarkChanged();
+  return true;
+}
+
+// ------------------------------------------------------------------- eviction
+
+void Shard::NoteErased(int64_t key) {
+  if (!tracks_changes()) return;
+  if (erased_.size() == erased_.capacity()) {
+    // A key that is erased again and again is listed once.
+    const auto begin =
+        erased_.begin() + static_cast<std::ptrdiff_t>(n_erased_pending_);
+    std::sort(begin, erased_.end());
+    erased_.erase(std::unique(begin, erased_.end()), erased_.end());
+    if (erased_.size() > erased_.capacity() / 2) {
+      erased_.reserve(2 * erased_.capacity());
+    }
+  }
+  erased_.push_back(key);
+}
+
+void Shard::FreeRowOf(EntryRef entry) {
+  entry.in_memory() ? FreeRow(entry.row()) : FreeSpilledRow(entry);
+  rows_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void Shard::Remove(EntryRef entry) {
+  const int64_t key = entry.key();
+  NoteErased(key);
+  if (entry.has_row()) FreeRowOf(entry);
+  index_.Erase(index_.Home(MixKey(key)), entry);
+  keys_.fetch_sub(1, std::memory_order_acq_rel);
+}
+
+void Shard::Evict(EntryRef entry, int64_t stamp) {
+  if (CountInSketch(entry.key()) == 0) return Remove(entry);
+  NoteErased(entry.key());
+  FreeRowOf(entry);
+  entry.row() = HashIndex::kNoRow;
+  entry.count() = 0;
+  entry.version() = stamp;
+  if (tracks_changes()) entry.MarkChanged();
+}
+
+bool Shard::Erase(int64_t key) {
+  const EntryRef entry = Find(key);
+  if (entry.found()) Remove(entry);
+  return entry.found();
+}
+
+int64_t Shard::EvictOlder(int64_t version, int64_t stamp) {
+  int64_t evicted = 0;
+  const bool tracking = tracks_changes();
+  index_.ForEach([&](EntryRef entry) {
+    if (entry.version() >= 0 && entry.version() < version) {
+      // The entry that an evicted key kept was counted when it was evicted.
+      evicted += sketch_ == nullptr || entry.has_row() || entry.count() > 0;
+      entry.has_row() ? Evict(entry, stamp) : Remove(entry);
+    } else if (entry.version() > stamp || entry.version() == -1) {
+      entry.version() = stamp;
+      if (tracking) entry.MarkChanged();
+    }
+  });
+  return evicted;
+}
+
+bool Shard::EvictSpilled(int64_t key, uint32_t place, int64_t stamp) {
+  const EntryRef entry = Find(key);
+  if (!entry.found() || !entry.is_spilled() || entry.place() != place) {
+    return false;
+  }
+  Evict(entry, stamp);
+  return true;
+}
+
+int64_t Shard::EvictSmaller(double limit, int64_t forgotten, int64_t stamp) {
+  const RowArena::View view = store_->view();
+  const int dim = store_->dim();
+  int64_t evicted = 0;
+  const auto evict_if_small = [&](EntryRef entry) {
+    if (!IsSmall(view.Row(entry.row()), dim, limit)) return;
+    Evict(entry, stamp);
+    ++evicted;
+  };
+  const bool tracking = tracks_changes();
+  const auto age_without_row = [&](EntryRef entry) {
+    if (entry.version() >= 0 && entry.version() < forgotten) {
+      Remove(entry);
+    } else if (entry.version() > stamp || entry.version() == -1) {
+      entry.version() = stamp;
+      if (tracking) entry.MarkChanged();
+    }
+  };
+  // Entries wait here while their rows are prefetched.
+  constexpr size_t kAhead = 16;
+  std::array<EntryRef, kAhead> waiting;
+  size_t n = 0;
+  index_.ForEach([&](EntryRef entry) {
+    if (!entry.has_row()) {
+      if (sketch_ != nullptr) age_without_row(entry);
+      return;
+    }
+    if (!entry.in_memory()) return;
+    PrefetchLines(view.Row(entry.row()),
+                  static_cast<size_t>(dim) * sizeof(float));
+    EntryRef& oldest = waiting[n++ % kAhead];
+    if (oldest.found()) evict_if_small(oldest);
+    oldest = entry;
+  });
+  for (const EntryRef entry : waiting) {
+    if (entry.found()) evict_if_small(entry);
+  }
+  return sketch_ == nullptr ? evicted + ForgetOldestCounts(stamp) : evicted;
+}
+
+int64_t Shard::ForgetOldestCounts(int64_t stamp) {
+  const int64_t kept = std::max(kLeastCounts / kShards, kCountsPerRow * rows());
+  if (n_keys() - rows() <= kept) return 0;
+  std::vector<int64_t> versions;
+  versions.reserve(static_cast<size_t>(n_keys() - rows()));
+  const auto for_each_count = [this](const auto& visit) {
+    index_.ForEach([&](EntryRef entry) {
+      if (!entry.has_row()) visit(entry);
+    });
+  };
+  if (stamp < 0) {
+    // Without steps, evictions are the clock: keys that an apply has stamped
+    // with -1 since the last one are the youngest.
+    for_each_count(
+        [&](EntryRef entry) { stamp = std::max(stamp, entry.version()); });
+    stamp = std::min(stamp, INT64_MAX - 1) + 1;
+  }
+  const bool tracking = tracks_changes();
+  for_each_count([&](EntryRef entry) {
+    if (entry.version() > stamp || entry.version() == -1) {
+      entry.version() = stamp;
+      if (tracking) entry.MarkChanged();
+    }
+    versions.push_back(entry.version());
+  });
+  const auto oldest_kept = versions.end() - static_cast<std::ptrdiff_t>(kept);
+  std::nth_element(versions.begin(), oldest_kept, versions.end());
+  const int64_t first = *oldest_kept;
+  int64_t forgotten = 0;
+  for_each_count([&](EntryRef entry) {
+    if (entry.version() >= first) return;
+    Remove(entry);
+    ++forgotten;
+  });
+  return forgotten;
+}
+
+void Shard::Clear() {
+  index_.Clear();
+  keys_ = 0;
+  rows_ = 0;
+  capacity_ = 0;
+  first_free_row_ = HashIndex::kNoRow;
+  n_free_rows_ = 0;
+  erased_ = {};
+  n_erased_pending_ = 0;
+}
+
+// ---------------------------------------------------------------------- saves
+
+void Shard::MarkSaved() {
+  index_.MarkPending();
+  if (sketch_ != nullptr) sketch_->MarkPending(number_);
+  n_erased_pending_ = erased_.size();
+}
+
+void Shard::CommitSaved() {
+  index_.ForgetPending();
+  if (sketch_ != nullptr) sketch_->ForgetPending(number_);
+  erased_.erase(erased_.begin(), erased_.begin() + static_cast<std::ptrdiff_t>(
+                                                       n_erased_pending_));
+  n_erased_pending_ = 0;
+}
+
+}  // namespace rec_estimator

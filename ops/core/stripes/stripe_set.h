@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// The 64 shards of one table: which key is where, and locks on several shards.
+#ifndef REC_ESTIMATOR_OPS_CORE_STRIPES_STRIPE_SET_H_
+#define REC_ESTIMATOR_OPS_CORE_STRIPES_STRIPE_SET_H_
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "ops/core/base/cpu_memory.h"
+#include "ops/core/base/key_hash.h"
+#include "ops/core/base/shared_mutex.h"
+#include "ops/core/rows/row_store.h"
+#include "ops/core/stripes/stripe.h"
+#include "ops/core/filter/sketch.h"
+#include "ops/core/rows/table_spec.h"
+
+namespace rec_estimator {
+
+// Sets of shards are 64-bit masks: bit s stands for shard s.
+inline constexpr uint64_t kAllShards = ~uint64_t{0};
+
+// Keys that are read under one set of locks. Their lookups cost far more than
+// 64 locks, and an apply waits no longer than these lookups take.
+inline constexpr size_t kLockBlock = 4096;
+
+class ShardSet {
+ public:
+  // `store` outlives this.
+  ShardSet(RowStore* store, const FilterSpec& filter, const RowRules& rules);
+  ShardSet(const ShardSet&) = delete;
+  ShardSet& operator=(const ShardSet&) = delete;
+
+  // The shards to lock for keys (n): all that they belong to, or simply all.
+  static uint64_t MaskOf(const int64_t* keys, size_t n);
+
+  Shard& operator[](int s) { return shards_[s]; }
+  const Shard& operator[](int s) const { return shards_[s]; }
+  auto begin() { return shards_.begin(); }
+  auto end() { return shards_.end(); }
+  auto begin() const { return shards_.begin(); }
+  auto end() const { return shards_.end(); }
+  Shard& Of(int64_t key) { return shards_[ShardOf(MixKey(key))]; }
+  const Shard& Of(int64_t key) const { return shards_[ShardOf(MixKey(key))]; }
+  Bucket* Home(int64_t key) const {
+    const uint64_t hash = MixKey(key);
+    return shards_[ShardOf(hash)].index().Home(hash);
+  }
+
+  // Counts the keys without an entry. nullptr: every counted key has an entry.
+  const Sketch* sketch() const { return sketch_.get(); }
+  Sketch* mutable_sketch() { return sketch_.get(); }
+
+  // Whether a key is padding, which owns nothing.
+  bool IsPadding(int64_t key) const {
+    return key == kPaddingKey && padding_shard_ >= 0;
+  }
+  // The shard that padding would be in; -1 if the table has no padding.
+  int padding_shard() const { return padding_shard_; }
+  // The shards that frozen keys are in.
+  uint64_t frozen_shards() const { return frozen_shards_; }
+
+  int64_t n_rows() const {
+    int64_t rows = 0;
+    for (const Shard& shard : shards_) rows += shard.rows();
+    return rows;
+  }
+
+  // Locks in ascending order, which every caller that holds several locks keeps
+  // to. Unlock with the same mask.
+  void LockShared(uint64_t mask) const {
+    PrefetchLocks(mask);
+    for (; mask != 0; mask &= mask - 1) {
+      shards_[__builtin_ctzll(mask)].mutex().lock_shared();
+    }
+  }
+  void UnlockShared(uint64_t mask) const {
+    for (; mask != 0; mask &= mask - 1) {
+      shards_[__builtin_ctzll(mask)].mutex().unlock_shared();
+    }
+  }
+
+  // Whether changes are recorded for incremental saves. Read under a lock.
+  bool tracks_changes() const { return tracks_changes_; }
+  void set_tracks_changes(bool tracks) { tracks_changes_ = tracks; }
+  // Taken before the lock of a shard or beside shared locks. Guards the change
+  // marks and the lists of erased keys against others that hold shared locks.
+  std::mutex& save_mutex() const { return save_mutex_; }
+
+  // Finds keys (n), whose shards are locked. Calls visit(i, entry) in order.
+  // visit must not make an index grow.
+  template <typename Visit>
+  void FindEach(const int64_t* keys, uint32_t n, const Visit& visit) const;
+  // Calls visit(i, entry) for keys (n) under shared locks.
+  template <typename Visit>
+  void Inspect(const int64_t* keys, size_t n, const Visit& visit) const;
+  // The same; the shards are locked already.
+  template <typename Visit>
+  void InspectLocked(const int64_t* keys, size_t n, const Visit& visit) const;
+  // Calls visit(&shard, i) for keys (n) under the exclusive lock of the shard,
+  // shard by shard.
+  template <typename Visit>
+  void VisitExclusively(const int64_t* keys, size_t n, const Visit& visit);
+
+  // Fetches what a thread that locks these shards waits for otherwise, one line
+  // after the other: the locks, and where the buckets are.
+  void PrefetchLocks(uint64_t mask) const {
+    for (; mask != 0; mask &= mask - 1) {
+      const Shard& shard = shards_[__builtin_ctzll(mask)];
+      PrefetchLineToWrite(&shard.mutex());
+      PrefetchLine(&shard.index());
+    }
+  }
+
+ private:
+  int padding_shard_ = -1;
+  uint64_t frozen_shards_ = 0;
+  std::atomic<bool> tracks_changes_{false};
+  mutable std::mutex save_mutex_;
+  std::unique_ptr<Sketch> sketch_;
+  std::array<Shard, kShards> shards_;
+};
+
+// Holds shared locks on some shards.
+class SharedLocks {
+ public:
+  SharedLocks(const ShardSet& shards, uint64_t mask)
+      : shards_(shards), mask_(mask) {
+    shards_.LockShared(mask_);
+  }
+  ~SharedLocks() { shards_.UnlockShared(mask_); }
+  SharedLocks(const SharedLocks&) = delete;
+  SharedLocks& operator=(const SharedLocks&) = delete;
+
+ private:
+  const ShardSet& shards_;
+  const uint64_t mask_;
+};
+
+// Holds exclusive locks on some shards.
+class ExclusiveLocks {
+ public:
+  ExclusiveLocks(const ShardSet& shards, uint64_t mask)
+      : shards_(shards), mask_(mask) {
+    shards_.PrefetchLocks(mask);
+    for (; mask != 0; mask &= mask - 1) {
+      shards_[__builtin_ctzll(mask)].mutex().lock();
+    }
+  }
+  // Takes all of them, or none if one is not free.
+  ExclusiveLocks(const ShardSet& shards, uint64_t mask, std::try_to_lock_t)
+      : shards_(shards), mask_(0), owns_all_(true) {
+    shards_.PrefetchLocks(mask);
+    for (; mask != 0; mask &= mask - 1) {
+      owns_all_ = shards_[__builtin_ctzll(mask)].mutex().try_lock();
+      if (!owns_all_) {
+        Unlock();
+        return;
+      }
+      mask_ |= mask & -mask;
+    }
+  }
+  ~ExclusiveLocks() { Unlock(); }
+  ExclusiveLocks(const ExclusiveLocks&) = delete;
+  ExclusiveLocks& operator=(const ExclusiveLocks&) = delete;
+
+  bool owns_all() const { return owns_all_; }
+
+ private:
+  void Unlock() {
+    for (; mask_ != 0; mask_ &= mask_ - 1) {
+      shards_[__builtin_ctzll(mask_)].mutex().unlock();
+    }
+  }
+
+  const ShardSet& shards_;
+  uint64_t mask_;  // Of the locks that are held.
+  bool owns_all_ = true;
+};
+
+template <typename Visit>
+void ShardSet::FindEach(const int64_t* keys, uint32_t n,
+                        const Visit& visit) const {
+  Bucket* homes[2][kChunk];
+  const auto fetch = [&](uint32_t at, Bucket** to) {
+    const uint32_t end = std::min<uint32_t>(n, at + kChunk);
+    for (; at < end; ++at, ++to) {
+      *to = Home(keys[at]);
+      PrefetchLine(*to);
+    }
+  };
+  EntryRef entries[kChunk];
+  uint8_t beyond[kChunk];
+  fetch(0, homes[0]);
+  int turn = 0;
+  for (uint32_t at = 0; at < n; at += kChunk, turn ^= 1) {
+    if (n - at > kChunk) fetch(at + kChunk, homes[turn ^ 1]);
+    const uint32_t size = std::min<uint32_t>(n - at, kChunk);
+    size_t n_beyond = 0;
+    for (uint32_t i = 0; i < size; ++i) {
+      if (!HashIndex::FindAtHome<HashIndex::Match>(homes[turn][i], keys[at + i],
+                                                   &entries[i])) {
+        beyond[n_beyond++] = static_cast<uint8_t>(i);
+      }
+    }
+    for (size_t b = 0; b < n_beyond; ++b) {
+      const uint32_t i = beyond[b];
+      entries[i] =
+          Of(keys[at + i]).index().FindBeyond(homes[turn][i], keys[at + i]);
+    }
+    for (uint32_t i = 0; i < size; ++i) visit(at + i, entries[i]);
+  }
+}
+
+template <typename Visit>
+void ShardSet::Inspect(const int64_t* keys, size_t n,
+                       const Visit& visit) const {
+  for (size_t at = 0; at < n; at += kLockBlock) {
+    const size_t size = std::min(kLockBlock, n - at);
+    const SharedLocks locks(*this, MaskOf(keys + at, size));
+    InspectLocked(keys + at, size,
+                  [&](size_t i, EntryRef entry) { visit(at + i, entry); });
+  }
+}
+
+template <typename Visit>
+void ShardSet::InspectLocked(const int64_t* keys, size_t n,
+                             const Visit& visit) const {
+  for (size_t at = 0; at < n; at += kChunk) {
+    const size_t end = std::min(n, at + kChunk);
+    Bucket* homes[kChunk];
+    for (size_t i = at; i < end; ++i) {
+      homes[i - at] = Home(keys[i]);
+      PrefetchLines(homes[i - at], sizeof(Bucket));
+    }
+    for (size_t i = at; i < end; ++i) {
+      visit(i, Of(keys[i]).index().Find(homes[i - at], keys[i]));
+    }
+  }
+}
+
+template <typename Visit>
+void ShardSet::VisitExclusively(const int64_t* keys, size_t n,
+                                const Visit& visit) {
+  for (size_t at = 0; at < n; at += kLockBlock) {
+    // A counting sort of the block by shard.
+    const size_t size = std::min(kLockBlock, n - at);
+    std::array<uint32_t, kShards + 1> start{};
+    uint8_t shard_of[kLockBlock];
+    uint16_t order[kLockBlock];
+    for (size_t i = 0; i < size; ++i) {
+      shard_of[i] = static_cast<uint8_t>(ShardOf(MixKey(keys[at + i])));
+      ++start[shard_of[i] + 1];
+    }
+    for (int s = 0; s < kShards; ++s) start[s + 1] += start[s];
+    std::array<uint32_t, kShards + 1> next = start;
+    for (size_t i = 0; i < size; ++i) {
+      order[next[shard_of[i]]++] = static_cast<uint16_t>(i);
+    }
+    for (int s = 0; s < kShards; ++s) {
+      if (start[s] == start[s + 1]) continue;
+      const std::unique_lock<SharedMutex> lock(shards_[s].mutex());
+      for (uint32_t o = start[s]; o < start[s + 1]; ++o) {
+        visit(&shards_[s], at + order[o]);
+      }
+    }
+  }
+}
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_STRIPES_STRIPE_SET_H_

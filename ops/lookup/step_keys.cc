@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Implements step_keys.h.
+#include "ops/lookup/step_keys.h"
+
+#include "absl/status/status.h"
+#include "ops/core/table/embedding_table.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace rec_estimator {
+
+using ::tensorflow::OpKernelContext;
+using ::tensorflow::Tensor;
+
+StepKeys::Ptr StepKeys::Of(OpKernelContext* context) {
+  tensorflow::ScopedStepContainer* const container = context->step_container();
+  StepKeys* keys = nullptr;
+  if (container == nullptr ||
+      !container
+           ->LookupOrCreate<StepKeys>(context->resource_manager(), "step_keys",
+                                      &keys,
+                                      [](StepKeys** created) {
+                                        *created = new StepKeys;
+                                        return absl::Status();
+                                      })
+           .ok()) {
+    return nullptr;
+  }
+  return Ptr(keys);
+}
+
+StepKeys::List* StepKeys::FindOrAdd(const Tensor& keys) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Memory memory = MemoryOf(keys);
+  const auto known = lists_.find(memory);
+  if (known != lists_.end()) return &known->second;
+  if (lists_.size() == kMostLists) return nullptr;
+  if (memory.second > static_cast<int64_t>(SharedKeys::kShort)) {
+    if (memory.second > kMostKeys - long_keys_) return nullptr;
+    long_keys_ += memory.second;
+  }
+  List* const list = &lists_[memory];
+  list->keys = keys;
+  return list;
+}
+
+bool StepKeys::Lookup(TableResource* table, const Tensor& keys,
+                      UnknownKey unknown, float* out,
+                      const ParallelFor& parallel) {
+  List* const list = FindOrAdd(keys);
+  if (list == nullptr) return false;
+  std::shared_ptr<const SharedKeys> distinct;
+  {
+    // Another lookup of these keys waits for this one instead of doing the
+    // same.
+    const std::lock_guard<std::mutex> lock(list->mutex);
+    if (list->distinct == nullptr) {
+      const auto [data, n] = MemoryOf(keys);
+      list->distinct =
+          std::make_shared<SharedKeys>(data, static_cast<size_t>(n), parallel);
+    }
+    distinct = list->distinct;
+  }
+  std::shared_ptr<const FoundKeys> found =
+      table->table().LookupListed(std::move(distinct), unknown, out, parallel);
+  table->NoteHandOver();
+  table->Ref();
+  Places places = {TablePtr(table), std::move(found)};
+  const std::lock_guard<std::mutex> lock(mutex_);
+  list->places.push_back(std::move(places));
+  return true;
+}
+
+std::shared_ptr<const FoundKeys> StepKeys::Found(TableResource* table,
+                                                 const Tensor& keys) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto known = lists_.find(MemoryOf(keys));
+  if (known == lists_.end()) return nullptr;
+  const std::vector<Places>& places = known->second.places;
+  // The last lookup found them last.
+  for (auto each = places.rbegin(); each != places.rend(); ++each) {
+    if (each->table.get() == table) return each->found;
+  }
+  return nullptr;
+}
+
+void StepKeys::KeepReserved(TableResource* table, const Tensor& packed,
+                            const int64_t* keys,
+                            std::shared_ptr<const ReservedRows> rows) {
+  table->Ref();
+  Reservation reservation = {TablePtr(table), packed, std::move(rows)};
+  const std::lock_guard<std::mutex> lock(mutex_);
+  reserved_[{table, keys}] = std::move(reservation);
+}
+
+std::shared_ptr<const ReservedRows> StepKeys::Reserved(TableResource* table,
+                                                       const int64_t* keys,
+                                                       size_t n) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto known = reserved_.find({table, keys});
+  // A slice of the tensor may have more keys there.
+  if (known == reserved_.end() || known->second.rows->size() != n) {
+    return nullptr;
+  }
+  return known->second.rows;
+}
+
+}  // namespace rec_estimator

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the lookups of a step hand over to each other and to the update of the
+// step: the distinct keys of their lists, and where the tables have them.
+//
+//   TableLookup of dim 16 --\                       /-- TablesReserve
+//                             StepKeys of this step
+//   TableLookup of dim 1  --/   (list of keys: distinct keys; table: places)
+//
+// It is a resource in TensorFlow's container of the running step, so steps that
+// run at the same time have different ones, and it ends with its step. A list
+// is known by the memory of its keys. It holds the tensor, so that memory is
+// not used for other keys meanwhile.
+//
+// Packed keys (packed_keys.h) go the other way: the update is reserved first.
+//
+//   TablesReservePacked --> rows of the keys of a table --> TablesRead
+#ifndef REC_ESTIMATOR_OPS_LOOKUP_STEP_KEYS_H_
+#define REC_ESTIMATOR_OPS_LOOKUP_STEP_KEYS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/core/base/parallel.h"
+#include "ops/core/step/reserved_rows.h"
+#include "ops/core/keys/deduplicated_list.h"
+#include "ops/table/table_resource.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_base.h"
+#include "tensorflow/core/framework/tensor.h"
+
+namespace rec_estimator {
+
+class StepKeys : public tensorflow::ResourceBase {
+ public:
+  using Ptr = tensorflow::core::RefCountPtr<StepKeys>;
+
+  // That of the running step, if a lookup of these keys is to hand them over.
+  static Ptr ForLookup(tensorflow::OpKernelContext* context,
+                       const TableResource& table,
+                       const tensorflow::Tensor& keys) {
+    const bool hands_over =
+        table.lookups_hand_over() && IsWorthwhile(keys.NumElements());
+    return hands_over ? Of(context) : nullptr;
+  }
+  // That of the running step; null if the step has none.
+  static Ptr Of(tensorflow::OpKernelContext* context);
+
+  // TSan does not see the lock of TensorFlow under which one kernel creates
+  // this and another one finds it at the same time. It sees this lock.
+  StepKeys() { const std::lock_guard<std::mutex> lock(mutex_); }
+
+  std::string DebugString() const override { return "keys of a step"; }
+
+  // So many keys pay for what is handed over.
+  static constexpr int64_t kLeast = 256;
+
+  // Whether lookups of a list of n keys do.
+  static bool IsWorthwhile(int64_t n) { return n >= kLeast && n <= kMostKeys; }
+
+  // Writes what the keys read to out (keys.shape, dim). The caller has opened
+  // the table. False, with nothing done: the step has too many lists, because a
+  // loop reads them, or they have too many keys. Throws std::bad_alloc.
+  bool Lookup(TableResource* table, const tensorflow::Tensor& keys,
+              UnknownKey unknown, float* out, const ParallelFor& parallel);
+
+  // What a lookup of the same keys in the table has found; null if there was
+  // none.
+  std::shared_ptr<const FoundKeys> Found(TableResource* table,
+                                         const tensorflow::Tensor& keys);
+
+  // Keeps the rows that a reservation found for keys in the memory of `packed`.
+  // Throws std::bad_alloc.
+  void KeepReserved(TableResource* table, const tensorflow::Tensor& packed,
+                    const int64_t* keys,
+                    std::shared_ptr<const ReservedRows> rows);
+  // The rows that were kept for keys (n) in the same memory; null: none.
+  std::shared_ptr<const ReservedRows> Reserved(TableResource* table,
+                                               const int64_t* keys, size_t n);
+
+ private:
+  struct Places {
+    TablePtr table;
+    std::shared_ptr<const FoundKeys> found;
+  };
+  // One tensor of keys.
+  struct List {
+    tensorflow::Tensor keys;
+    std::mutex mutex;  // Guards the next member.
+    // Null before the first lookup.
+    std::shared_ptr<const SharedKeys> distinct;
+    std::vector<Places> places;  // Guarded by StepKeys::mutex_.
+  };
+  // What a reservation of a table found for keys in one tensor.
+  struct Reservation {
+    TablePtr table;
+    tensorflow::Tensor packed;
+    std::shared_ptr<const ReservedRows> rows;
+  };
+  // Lists are kept until the end of the step. So many lists take up to 160 MiB
+  // if they are short, and long ones of so many keys in all about as much.
+  static constexpr size_t kMostLists = 1024;
+  static constexpr int64_t kMostKeys = int64_t{4} << 20;
+  // Where the keys are, and how many.
+  using Memory = std::pair<const int64_t*, int64_t>;
+  static Memory MemoryOf(const tensorflow::Tensor& keys) {
+    return {keys.flat<int64_t>().data(), keys.NumElements()};
+  }
+
+  // The list of these keys; nullptr: there are too many.
+  List* FindOrAdd(const tensorflow::Tensor& keys);
+
+  std::mutex mutex_;  // Guards what follows.
+  std::map<Memory, List> lists_;
+  int64_t long_keys_ = 0;  // Of all long lists.
+  std::map<std::pair<const TableResource*, const int64_t*>, Reservation>
+      reserved_;
+};
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_LOOKUP_STEP_KEYS_H_

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: Apache-2.0
+// SharedKeys and FoundKeys: lookups of a list that several tables share, and
+// steps that use what these lookups have found.
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <new>
+#include <random>
+#include <set>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ops/core/base/allocation_limit.h"
+#include "ops/core/base/parallel.h"
+#include "ops/core/table/embedding_table.h"
+#include "ops/core/step/found_keys.h"
+#include "ops/core/keys/grouped_keys.h"
+#include "ops/core/keys/deduplicated_list.h"
+#include "ops/core/step/training_step.h"
+#include "tests/ops/core/contents.h"
+#include "tests/ops/core/rules.h"
+#include "tests/ops/core/steps.h"
+#include "tests/ops/core/testing.h"
+#include "tests/ops/core/threads.h"
+
+namespace rec_estimator {
+namespace {
+
+// One list of keys that all tables read, and the gradients of each.
+struct SharedStep {
+  std::vector<int64_t> keys;
+  std::vector<std::vector<float>> grads;
+  std::shared_ptr<const SharedKeys> list;
+  std::vector<std::shared_ptr<const FoundKeys>> found;
+
+  SharedStep(const Tables& tables, size_t n, int64_t range, uint64_t seed)
+      : found(tables.size()) {
+    std::mt19937_64 random(seed);
+    // The smallest of five, so that some keys are frequent. -1 is padding.
+    std::uniform_int_distribution<int64_t> key(-1, range - 1);
+    std::uniform_real_distribution<float> grad(-1, 1);
+    for (size_t i = 0; i < n; ++i) {
+      int64_t least = key(random);
+      for (int k = 0; k < 4; ++k) least = std::min(least, key(random));
+      keys.push_back(i % 2 == 0 ? least : key(random));
+    }
+    for (const auto& table : tables) {
+      grads.emplace_back();
+      for (size_t i = 0; i < n * table->dim(); ++i) {
+        grads.back().push_back(grad(random));
+      }
+    }
+    list = std::make_shared<SharedKeys>(keys.data(), keys.size(), SerialFor);
+  }
+
+  // Looks the keys up in all tables, as one lookup and as one of a list.
+  void Lookup(const Tables& tables) {
+    for (size_t i = 0; i < tables.size(); ++i) {
+      const EmbeddingTable& table = *tables[i];
+      const UnknownKey unknown =
+          i % 2 == 0 ? UnknownKey::kInitial : UnknownKey::kDefault;
+      const size_t floats = keys.size() * table.dim();
+      std::vector<float> values(floats), listed(floats);
+      table.Lookup(keys.data(), keys.size(), unknown, values.data(), SerialFor);
+      found[i] = table.LookupListed(list, unknown, listed.data(), SerialFor);
+      EXPECT_TRUE(values == listed);
+    }
+  }
+
+  std::vector<EmbeddingTable::Batch> Batches(int64_t version) const {
+    std::vector<EmbeddingTable::Batch> batches;
+    for (size_t i = 0; i < grads.size(); ++i) {
+      batches.push_back({keys.data(), grads[i].data(), keys.size(), nullptr, 0,
+                         version, nullptr, found[i].get()});
+    }
+    return batches;
+  }
+
+  void Apply(const Tables& tables, const RowUpdate& rule, int64_t version,
+             const ParallelFor& parallel) const {
+    TrainingStep step(Pointers(tables), Batches(version));
+    EXPECT_TRUE(step.Reserve(parallel).ok());
+    Finish(&step, rule, version, parallel);
+  }
+
+  void Finish(TrainingStep* step, const RowUpdate& rule, int64_t version,
+              const ParallelFor& parallel) const {
+    std::vector<TrainingStep::Gradients> gradients;
+    for (const auto& each : grads) {
+      gradients.push_back({each.data(), &rule, version});
+    }
+    EXPECT_TRUE(step->Apply(gradients.data(), parallel).ok());
+  }
+
+  // The same, in one step per table that finds its keys by itself.
+  void ApplyOneByOne(const Tables& tables, const RowUpdate& rule,
+                     int64_t version) const {
+    std::vector<EmbeddingTable::Batch> batches = Batches(version);
+    for (size_t i = 0; i < tables.size(); ++i) {
+      batches[i].found = nullptr;
+      EXPECT_TRUE(tables[i]->Apply(batches[i], rule, SerialFor));
+    }
+  }
+};
+
+TEST(AListNumbersItsDistinctKeysInOrderOfFirstOccurrence) {
+  const std::vector<int64_t> keys = {7, INT64_MIN, 7, 0, -1, INT64_MIN, 7};
+  const SharedKeys list(keys.data(), keys.size(), SerialFor);
+  const std::vector<int64_t> distinct(list.distinct(),
+                                      list.distinct() + list.size());
+  EXPECT_TRUE((distinct == std::vector<int64_t>{7, INT64_MIN, 0, -1}));
+  const std::vector<uint16_t> position(list.position(),
+                                       list.position() + list.n());
+  EXPECT_TRUE((position == std::vector<uint16_t>{0, 1, 0, 2, 3, 1, 0}));
+  uint64_t shards = 0;
+  for (const int64_t key : keys) shards |= 1ull << ShardOf(MixKey(key));
+  EXPECT_EQ(list.shards(), shards);
+  EXPECT_TRUE(list.IsOf(keys.data(), keys.size()));
+  EXPECT_TRUE(!list.IsOf(keys.data(), keys.size() - 1));
+  EXPECT_TRUE(!list.IsOf(keys.data() + 1, keys.size()));
+}
+
+TEST(TheLongestListMayHaveOnlyDistinctKeys) {
+  std::vector<int64_t> keys;
+  for (size_t i = 0; i < SharedKeys::kShort; ++i) keys.push_back(3 * i);
+  const SharedKeys list(keys.data(), keys.size(), SerialFor);
+  EXPECT_EQ(list.size(), SharedKeys::kShort);
+  EXPECT_TRUE(std::equal(keys.begin(), keys.end(), list.distinct()));
+  EXPECT_EQ(list.position()[SharedKeys::kShort - 1], SharedKeys::kShort - 1);
+}
+
+TEST(ALongListHasItsKeysInAGroupForEachShard) {
+  std::mt19937_64 random(5);
+  std::vector<int64_t> keys(3 * SharedKeys::kShort, 42);  // One is frequent.
+  for (size_t i = 0; i < keys.size(); i += 2) {
+    keys[i] = static_cast<int64_t>(random() % 9000) - 10;
+  }
+  Threads threads(4);
+  const SharedKeys list(keys.data(), keys.size(), threads.parallel());
+  EXPECT_EQ(list.shards(), kAllShards);
+  const GroupedKeys& groups = *list.groups();
+  std::vector<int> found(keys.size());  // By occurrence.
+  uint32_t first = 0;
+  for (int g = 0; g < kShards; ++g) {
+    EXPECT_EQ(groups.first(g), first);
+    first += groups.size(g);
+    const auto distinct = groups.distinct().From(groups.partition().begin[g]);
+    uint32_t j = 0;
+    int64_t last_first = -1;
+    for (uint32_t u = 0; u < groups.size(g); ++u) {
+      EXPECT_EQ(ShardOf(MixKey(distinct.keys[u])), g);
+      // In order of first occurrence, and each key's occurrences in order.
+      EXPECT_TRUE(last_first < static_cast<int64_t>(distinct.grouped[j]));
+      last_first = distinct.grouped[j];
+      for (int64_t last = -1; j < distinct.end[u]; ++j) {
+        EXPECT_TRUE(last < static_cast<int64_t>(distinct.grouped[j]));
+        last = distinct.grouped[j];
+        EXPECT_EQ(keys[distinct.grouped[j]], distinct.keys[u]);
+        ++found[distinct.grouped[j]];
+      }
+    }
+    EXPECT_EQ(j, groups.partition().size_of(g));
+  }
+  for (const int times : found) EXPECT_EQ(times, 1);
+  EXPECT_EQ(list.size(), first);
+  EXPECT_EQ(first, std::set<int64_t>(keys.begin(), keys.end()).size());
+}
+
+TEST(ALongListWithoutMemoryThrows) {
+  int64_t failed = 0;
+  for (bool listed = false; !listed; failed += !listed) {
+    // Longer each time, so that no memory of the last one serves.
+    const std::vector<int64_t> keys((failed + 3) * SharedKeys::kShort, 7);
+    LimitAllocations(failed);
+    try {
+      const SharedKeys list(keys.data(), keys.size(), SerialFor);
+      listed = true;
+    } catch (const std::bad_alloc&) {
+    }
+    LimitAllocations(-1);
+  }
+  EXPECT_TRUE(failed > 1);
+}
+
+// Without the wide one, for long lists.
+Tables MakeNarrowTables() {
+  Tables tables = MakeTables();
+  tables.pop_back();
+  return tables;
+}
+
+TEST(StepsThatUseFoundKeysHaveTheBitsOfStepsThatDoNot) {
+  const int64_t n_steps = testing::kUnderTsan ? 2 : 4;
+  const AdagradLike sums(0.5f);
+  const SgdEach each(0.5f);
+  const RowUpdate* const rules[] = {&sums, &each};
+  // 4000 keys of dim 16 have too many sums for the stack.
+  for (const size_t n : {size_t{1}, size_t{300}, size_t{4000},
+                         SharedKeys::kShort, 3 * SharedKeys::kShort}) {
+    for (const RowUpdate* rule : rules) {
+      const Tables expected = n > 300 ? MakeNarrowTables() : MakeTables();
+      const Tables tables = n > 300 ? MakeNarrowTables() : MakeTables();
+      Threads threads(4);
+      for (int64_t s = 0; s < n_steps; ++s) {
+        SharedStep step(tables, n, 1000 * (s + 1), n + s);
+        step.Lookup(tables);
+        step.Apply(tables, *rule, s, threads.parallel());
+        step.ApplyOneByOne(expected, *rule, s);
+      }
+      EXPECT_TRUE(BitsOf(tables) == BitsOf(expected));
+    }
+  }
+}
+
+TEST(SomeTablesOfAStepMayHaveFoundTheirKeys) {
+  // Without a list, a step takes the second batch in parts.
+  for (const size_t n :
+       {size_t{2000}, SharedKeys::kShort, 3 * SharedKeys::kShort}) {
+    for (const size_t missing : {size_t{0}, size_t{1}, size_t{3}}) {
+      const Tables expected = MakeNarrowTables();
+      const Tables tables = MakeNarrowTables();
+      for (int64_t s = 0; s < 3; ++s) {
+        SharedStep step(tables, n, 3000, s);
+        step.Lookup(tables);
+        step.found[missing] = nullptr;
+        step.Apply(tables, AdagradLike(0.5f), s, SerialFor);
+        step.ApplyOneByOne(expected, AdagradLike(0.5f), s);
+      }
+      EXPECT_TRUE(BitsOf(tables) == BitsOf(expected));
+    }
+  }
+}
+
+TEST(WhatWasFoundInOtherMemoryIsNotUsed) {
+  const Tables expected = MakeNarrowTables();
+  const Tables tables = MakeNarrowTables();
+  SharedStep other(tables, 2000, 3000, 1);
+  other.Lookup(tables);
+  SharedStep step(tables, 2000, 3000, 2);
+  step.found = other.found;
+  step.Apply(tables, AdagradLike(0.5f), 1, SerialFor);
+  step.ApplyOneByOne(expected, AdagradLike(0.5f), 1);
+  EXPECT_TRUE(BitsOf(tables) == BitsOf(expected));
+}
+
+TEST(AStepFindsKeysAnewThatMovedSinceTheLookup) {
+  const AdagradLike rule(0.5f);
+  for (const auto& [n, reserved] :
+       std::vector<std::pair<size_t, bool>>{{2000, false},
+                                            {2000, true},
+                                            {SharedKeys::kShort + 1, false},
+                                            {SharedKeys::kShort + 1, true}}) {
+    for (int how = 0; how < 6; ++how) {
+      const Tables expected = MakeNarrowTables();
+      const Tables tables = MakeNarrowTables();
+      const SharedStep first(tables, 3000, 2000, 1);
+      first.Apply(tables, rule, 0, SerialFor);
+      first.ApplyOneByOne(expected, rule, 0);
+      SharedStep second(tables, n, 3000, 2);
+      second.Lookup(tables);
+      TrainingStep step(Pointers(tables), second.Batches(2));
+      if (reserved) EXPECT_TRUE(step.Reserve(SerialFor).ok());
+      for (size_t i = 0; i < tables.size(); ++i) {
+        Disturb(expected[i].get(), how, second.keys);
+        Disturb(tables[i].get(), how, second.keys);
+      }
+      if (!reserved) EXPECT_TRUE(step.Reserve(SerialFor).ok());
+      second.Finish(&step, rule, 2, SerialFor);
+      second.ApplyOneByOne(expected, rule, 2);
+      EXPECT_TRUE(BitsOf(tables) == BitsOf(expected));
+    }
+  }
+}
+
+void ExpectThatThreadsLoseNoCount(int n_steps, size_t n_keys) {
+  constexpr int kThreads = 4;
+  Tables tables;
+  for (const int dim : {3, 1}) {
+    tables.push_back(std::make_unique<EmbeddingTable>(dim));
+  }
+  const AddSum rule;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      for (int s = 0; s < n_steps; ++s) {
+        // Keys of a step are partly new, so that tables grow.
+        SharedStep step(tables, n_keys, 100 * (s + 1), t * n_steps + s);
+        for (auto& grads : step.grads) grads.assign(grads.size(), 1.0f);
+        for (size_t i = 0; i < tables.size(); ++i) {
+          std::vector<float> values(n_keys * tables[i]->dim());
+          step.found[i] = tables[i]->LookupListed(
+              step.list, UnknownKey::kInitial, values.data(), SerialFor);
+        }
+        step.Apply(tables, rule, s, SerialFor);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& table : tables) {
+    const Contents contents(*table);
+    int64_t counts = 0;
+    for (const Contents::Entry& entry : contents.admitted) {
+      counts += entry.freq;
+      // Gradients of 1 add exactly, so the sum is the count.
+      EXPECT_EQ(entry.row[0], static_cast<float>(entry.freq));
+    }
+    EXPECT_EQ(counts, kThreads * n_steps * static_cast<int64_t>(n_keys));
+  }
+}
+
+TEST(StepsOfSeveralThreadsThatUseFoundKeysLoseNoCount) {
+  ExpectThatThreadsLoseNoCount(25, 600);
+}
+
+TEST(StepsOfSeveralThreadsWithLongListsLoseNoCount) {
+  ExpectThatThreadsLoseNoCount(4, SharedKeys::kShort + 1);
+}
+
+}  // namespace
+}  // namespace rec_estimator
+
+RUN_ALL_TESTS()
