@@ -76,7 +76,7 @@ Status FindStoredTable(CheckpointFile* file, const std::string& name,
     shards.push_back({name, 0, 1});
   } else {
     // A table never has more shards than buckets.
-    for (int64_t part = 0; part < kBuckets; ++part) {
+    for (int64_t part = 0; part < kKeyClasses; ++part) {
       const std::string source = StrCat(name, "/part_", part);
       if (!file->Has(source + kKeys)) continue;
       if (part != static_cast<int64_t>(shards.size())) {

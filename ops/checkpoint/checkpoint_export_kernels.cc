@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "ops/checkpoint/checkpoint_format.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/filter/sketch.h"
+#include "ops/core/table/embedding_table.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/op_threads.h"

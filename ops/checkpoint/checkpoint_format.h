@@ -17,8 +17,8 @@
 
 #include "absl/status/status.h"
 #include "ops/core/base/key_hash.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/filter/sketch.h"
+#include "ops/core/table/embedding_table.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"

@@ -281,7 +281,7 @@ class TableRestore {
       batch->freqs.assign(batch->n,
                           std::max<int64_t>(1, table_->filter().threshold));
     }
-    EmbeddingTable::Rows rows;
+    RestoredRows rows;
     rows.keys = batch->keys.data();
     rows.n = batch->n;
     rows.values = batch->values.data();

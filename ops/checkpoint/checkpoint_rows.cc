@@ -97,7 +97,7 @@ Status RowReader::CheckOffsets(const std::string& name) {
   TF_RETURN_IF_ERROR(file_.Find(name, {DT_INT32}, 1, &tensor));
   const int64_t size = tensor.rows;
   std::vector<int64_t> offsets;
-  if (size == kBuckets + 1) {
+  if (size == kKeyClasses + 1) {
     offsets.resize(size);
     RowStream stream(std::move(tensor));
     TF_RETURN_IF_ERROR(stream.ReadIntegers(size, offsets.data()));
@@ -107,7 +107,7 @@ Status RowReader::CheckOffsets(const std::string& name) {
     }
   }
   return DataLoss("tensor ", name, " of ", file_.prefix(), " must be ",
-                  kBuckets + 1, " offsets from 0 to ", rows_, ", got ", size,
+                  kKeyClasses + 1, " offsets from 0 to ", rows_, ", got ", size,
                   offsets.empty() ? "" : StrCat(" up to ", offsets.back()),
                   "; the file is damaged");
 }
@@ -305,7 +305,7 @@ Status RowReader::CheckKeys(const std::vector<int64_t>& keys) {
   kept_.clear();
   for (size_t i = 0; i < keys.size(); ++i) {
     const int64_t key = keys[i];
-    const int64_t bucket = BucketOf(key);
+    const int64_t bucket = KeyClassOf(key);
     if (shard_.count > 1 && bucket % shard_.count != shard_.number) {
       return DataLoss("tensor ", name, " must hold keys with floormod(",
                       "key, 1000) % ", shard_.count, " == ", shard_.number,

@@ -22,7 +22,7 @@
 namespace rec_estimator {
 
 // Which keys of a checkpoint belong to a shard of the table: those with
-// BucketOf(key) % num_parts == part.
+// KeyClassOf(key) % num_parts == part.
 struct KeyRules {
   int64_t part;
   int64_t num_parts;

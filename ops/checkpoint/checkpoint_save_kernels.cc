@@ -19,8 +19,8 @@
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/checkpoint/checkpoint_writer.h"
 #include "ops/core/base/cpu_memory.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/filter/sketch.h"
+#include "ops/core/table/embedding_table.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/input_checks.h"
@@ -135,7 +135,7 @@ class TableSave {
 
   Status SaveEntries(const Snapshot& snapshot) {
     const std::vector<int64_t>& admitted = snapshot.admitted_offsets();
-    const std::vector<int64_t> none(kBuckets + 1, 0);
+    const std::vector<int64_t> none(kKeyClasses + 1, 0);
     const bool saves_filtered = SavesFilteredKeys();
     const std::vector<int64_t>& filtered =
         saves_filtered ? snapshot.filtered_offsets() : none;
@@ -481,7 +481,7 @@ class TablesSaveOp : public OpKernel {
     std::vector<std::string> names, banks;
     std::vector<DataType> key_dtypes;
     std::vector<int64_t> num_slots;
-    SlotAttrs attrs;
+    SlotAttributes attrs;
     TF_RETURN_IF_ERROR(context->GetAttr("tensor_names", &names));
     TF_RETURN_IF_ERROR(context->GetAttr("key_dtypes", &key_dtypes));
     TF_RETURN_IF_ERROR(context->GetAttr("bank_names", &banks));

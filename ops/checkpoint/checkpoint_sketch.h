@@ -13,8 +13,8 @@
 #include "ops/checkpoint/checkpoint_chain.h"
 #include "ops/checkpoint/checkpoint_file.h"
 #include "ops/checkpoint/checkpoint_rows.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/filter/sketch.h"
+#include "ops/core/table/embedding_table.h"
 #include "ops/table/table_resource.h"
 
 namespace rec_estimator {

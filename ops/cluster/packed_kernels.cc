@@ -11,15 +11,15 @@
 #include <vector>
 
 #include "ops/core/base/parallel.h"
+#include "ops/core/keys/packed_keys.h"
 #include "ops/core/math/indexed_rows.h"
 #include "ops/core/table/embedding_table.h"
-#include "ops/core/keys/packed_keys.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/op_threads.h"
-#include "ops/train/packed_inputs.h"
 #include "ops/lookup/step_keys.h"
 #include "ops/table/table_resource.h"
+#include "ops/train/packed_inputs.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 

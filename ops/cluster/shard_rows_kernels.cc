@@ -48,16 +48,17 @@ class ShardBlocks {
     return Status();
   }
 
-  // Sets the shard of each of n keys. `of_bucket`: (kBuckets). `shards`
+  // Sets the shard of each of n keys. `of_key_class`: (kKeyClasses). `shards`
   // outlives the object.
   void Divide(OpKernelContext* context, const int64_t* keys, int64_t n,
-              const std::vector<int32_t>& of_bucket, int n_shards,
+              const std::vector<int32_t>& of_key_class, int n_shards,
               int32_t* shards) {
     Resize(shards, n, n_shards);
     ForPairs(context, n * kCyclesPerKey, [&](int64_t pair) {
       int64_t* const counts = First(2 * pair + 1);
       Walk(pair, [&](int64_t i, int64_t half) {
-        const int32_t shard = of_bucket[static_cast<size_t>(BucketOf(keys[i]))];
+        const int32_t shard =
+            of_key_class[static_cast<size_t>(KeyClassOf(keys[i]))];
         shards[i] = shard;
         ++counts[half * n_shards_ + shard];
       });
@@ -186,7 +187,7 @@ class ShardKeysSplitOp : public OpKernel {
   explicit ShardKeysSplitOp(OpKernelConstruction* context) : OpKernel(context) {
     int n_shards;
     OP_REQUIRES_OK(context, context->GetAttr("N", &n_shards));
-    for (int b = 0; b < kBuckets; ++b) of_bucket_.push_back(b % n_shards);
+    for (int b = 0; b < kKeyClasses; ++b) of_key_class_.push_back(b % n_shards);
   }
 
   void Compute(OpKernelContext* context) override {
@@ -203,7 +204,7 @@ class ShardKeysSplitOp : public OpKernel {
     OP_REQUIRES_OK(context, context->output_list("places", &places));
     const int64_t* const key = keys.flat<int64_t>().data();
     ShardBlocks blocks;
-    blocks.Divide(context, key, n, of_bucket_, parts.size(),
+    blocks.Divide(context, key, n, of_key_class_, parts.size(),
                   shards->flat<int32_t>().data());
     std::vector<int64_t*> part;
     std::vector<int32_t*> place;
@@ -222,7 +223,7 @@ class ShardKeysSplitOp : public OpKernel {
   }
 
  private:
-  std::vector<int32_t> of_bucket_;  // (kBuckets) shard
+  std::vector<int32_t> of_key_class_;  // (kKeyClasses) shard
 };
 
 class ShardRowsMergeOp : public OpKernel {

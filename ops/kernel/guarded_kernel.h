@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "ops/kernel/errors.h"
-#include "ops/table/table_storage.h"
+#include "ops/kernel/storage_status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace rec_estimator {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "ops/kernel/errors.h"
-#include "ops/lookup/combined_rows.h"
-#include "ops/lookup/fused_lookups.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/op_threads.h"
+#include "ops/lookup/combined_rows.h"
+#include "ops/lookup/fused_lookups.h"
 #include "ops/lookup/sparse_row_index.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"

@@ -23,7 +23,7 @@ namespace rec_estimator {
 inline constexpr char kFusedLookupNames[] = "_rec_estimator_names";
 
 // Keys of a list that one thread looks up as a whole.
-inline constexpr int64_t kShortList = SharedKeys::kShort;
+inline constexpr int64_t kShortList = DeduplicatedList::kShort;
 
 // The attribute "combiners": one for each of N lookups.
 absl::Status ReadCombiners(tensorflow::OpKernelConstruction* context,

@@ -34,7 +34,7 @@ StepKeys::List* StepKeys::FindOrAdd(const Tensor& keys) {
   const auto known = lists_.find(memory);
   if (known != lists_.end()) return &known->second;
   if (lists_.size() == kMostLists) return nullptr;
-  if (memory.second > static_cast<int64_t>(SharedKeys::kShort)) {
+  if (memory.second > static_cast<int64_t>(DeduplicatedList::kShort)) {
     if (memory.second > kMostKeys - long_keys_) return nullptr;
     long_keys_ += memory.second;
   }
@@ -48,15 +48,15 @@ bool StepKeys::Lookup(TableResource* table, const Tensor& keys,
                       const ParallelFor& parallel) {
   List* const list = FindOrAdd(keys);
   if (list == nullptr) return false;
-  std::shared_ptr<const SharedKeys> distinct;
+  std::shared_ptr<const DeduplicatedList> distinct;
   {
     // Another lookup of these keys waits for this one instead of doing the
     // same.
     const std::lock_guard<std::mutex> lock(list->mutex);
     if (list->distinct == nullptr) {
       const auto [data, n] = MemoryOf(keys);
-      list->distinct =
-          std::make_shared<SharedKeys>(data, static_cast<size_t>(n), parallel);
+      list->distinct = std::make_shared<DeduplicatedList>(
+          data, static_cast<size_t>(n), parallel);
     }
     distinct = list->distinct;
   }

@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "ops/core/base/parallel.h"
-#include "ops/core/step/reserved_rows.h"
 #include "ops/core/keys/deduplicated_list.h"
+#include "ops/core/step/reserved_rows.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
@@ -93,7 +93,7 @@ class StepKeys : public tensorflow::ResourceBase {
     tensorflow::Tensor keys;
     std::mutex mutex;  // Guards the next member.
     // Null before the first lookup.
-    std::shared_ptr<const SharedKeys> distinct;
+    std::shared_ptr<const DeduplicatedList> distinct;
     std::vector<Places> places;  // Guarded by StepKeys::mutex_.
   };
   // What a reservation of a table found for keys in one tensor.

@@ -27,9 +27,9 @@
 #include <utility>
 #include <vector>
 
+#include "ops/kernel/op_threads.h"
 #include "ops/lookup/fused_lookups.h"
 #include "ops/passes/graph_edits.h"
-#include "ops/kernel/op_threads.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/node_def_builder.h"
 #include "tensorflow/core/graph/algorithm.h"

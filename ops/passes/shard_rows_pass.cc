@@ -242,7 +242,7 @@ bool IsShardOfKeys(const Output& shards, int n_shards, Output* keys,
       !InputOf(*shards.node, 0, &bucket).ok() ||
       bucket.node->type_string() != "Cast" ||
       !InputOf(*bucket.node, 0, &wide).ok() ||
-      !is_modulus(*wide.node, kBuckets) ||
+      !is_modulus(*wide.node, kKeyClasses) ||
       wide.node->output_type(0) != tensorflow::DT_INT64) {
     return false;
   }

@@ -6,9 +6,9 @@
 #include "ops/core/base/parallel.h"
 #include "ops/core/math/segment_product.h"
 #include "ops/kernel/errors.h"
-#include "ops/serving/user_rows.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/op_threads.h"
+#include "ops/serving/user_rows.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 

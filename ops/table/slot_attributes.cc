@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements slot_attrs.h.
+// Implements slot_attributes.h.
 #include "ops/table/slot_attributes.h"
 
 #include <set>
@@ -11,14 +11,14 @@ namespace rec_estimator {
 using ::absl::Status;
 using ::tensorflow::OpKernelConstruction;
 
-Status SlotAttrs::Read(OpKernelConstruction* context) {
+Status SlotAttributes::Read(OpKernelConstruction* context) {
   TF_RETURN_IF_ERROR(context->GetAttr("slot_names", &names));
   TF_RETURN_IF_ERROR(context->GetAttr("slot_widths", &widths));
   return context->GetAttr("slot_initials", &initials);
 }
 
-Status SlotAttrs::AppendTo(size_t begin, size_t end,
-                           std::vector<SlotSpec>* slots) const {
+Status SlotAttributes::AppendTo(size_t begin, size_t end,
+                                std::vector<SlotSpec>* slots) const {
   std::set<std::string> seen;
   int64_t floats = 0;
   for (size_t i = begin; i < end; ++i) {
@@ -39,7 +39,7 @@ Status SlotAttrs::AppendTo(size_t begin, size_t end,
 }
 
 Status ReadSlots(OpKernelConstruction* context, std::vector<SlotSpec>* slots) {
-  SlotAttrs attrs;
+  SlotAttributes attrs;
   TF_RETURN_IF_ERROR(attrs.Read(context));
   const size_t n = attrs.names.size();
   if (attrs.HaveLength(n)) return attrs.AppendTo(0, n, slots);

@@ -20,7 +20,7 @@ constexpr int64_t kMaxRowFloats = int64_t{1} << 24;
 
 // Values of the attributes slot_names, slot_widths and slot_initials. The lists
 // have one element per slot.
-struct SlotAttrs {
+struct SlotAttributes {
   std::vector<std::string> names;
   std::vector<int64_t> widths;  // Floats per row.
   std::vector<float> initials;

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/filter/sketch.h"
+#include "ops/core/table/embedding_table.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/input_checks.h"

@@ -16,6 +16,7 @@
 #include "ops/core/base/shared_mutex.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/kernel/errors.h"
+#include "ops/kernel/storage_status.h"
 #include "ops/table/table_storage.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"

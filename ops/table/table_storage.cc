@@ -6,9 +6,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "ops/core/tier/disk_tier.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/tier/disk_tier.h"
 #include "ops/kernel/errors.h"
+#include "ops/kernel/storage_status.h"
 #include "tensorflow/core/platform/env.h"
 #include "tensorflow/core/platform/logging.h"
 
@@ -97,26 +98,6 @@ Status TableStorage::Open(const std::string& name,
             << log.reader_name()
             << (log.is_direct() ? "" : " through the page cache");
   return Status();
-}
-
-Status StorageStatus(StorageFault fault, const std::string& message) {
-  switch (fault) {
-    case StorageFault::kNoSpace:
-      return ResourceExhausted(message);
-    case StorageFault::kDamaged:
-      return DataLoss(message);
-    case StorageFault::kFailed:
-      return FailedPrecondition(message);
-  }
-  return Internal(message);
-}
-
-Status CaughtStorageStatus() {
-  try {
-    throw;
-  } catch (const StorageError& error) {
-    return StorageStatus(error.fault(), error.what());
-  }
 }
 
 }  // namespace rec_estimator

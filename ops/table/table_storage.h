@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the rows of a table are: in memory, or beyond that in files. The core
-// does the work (disk_tier.h); here are the attributes of the handle, and the
-// errors as statuses.
+// does the work (disk_tier.h); here are the attributes of the handle.
 #ifndef REC_ESTIMATOR_OPS_TABLE_TABLE_STORAGE_H_
 #define REC_ESTIMATOR_OPS_TABLE_TABLE_STORAGE_H_
 
@@ -15,7 +14,6 @@
 namespace rec_estimator {
 
 class EmbeddingTable;
-enum class StorageFault;
 
 // Numbers that TableTierCounts returns.
 inline constexpr int64_t kTierCounts = 10;
@@ -40,15 +38,6 @@ struct TableStorage {
   // std::bad_alloc.
   absl::Status Open(const std::string& name, EmbeddingTable* table) const;
 };
-
-// The status of an error of the disk: ResourceExhausted for a full one,
-// DataLoss for a row that is not what was written, FailedPrecondition for all
-// else. Never Aborted or Unavailable, after which TensorFlow's loops would
-// start again for ever.
-absl::Status StorageStatus(StorageFault fault, const std::string& message);
-
-// Called in a catch block: the status of a StorageError. Rethrows all else.
-absl::Status CaughtStorageStatus();
 
 }  // namespace rec_estimator
 

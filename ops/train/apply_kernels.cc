@@ -17,16 +17,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/core/math/row_update.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/step/training_step.h"
+#include "ops/core/table/embedding_table.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/input_checks.h"
 #include "ops/kernel/op_threads.h"
-#include "ops/train/packed_inputs.h"
-#include "ops/table/slot_attributes.h"
+#include "ops/kernel/storage_status.h"
 #include "ops/lookup/step_keys.h"
+#include "ops/table/slot_attributes.h"
 #include "ops/table/table_resource.h"
+#include "ops/train/packed_inputs.h"
 #include "ops/train/trained_table.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/variant.h"
@@ -61,7 +62,7 @@ Status ErrorOf(const TrainingStep::Outcome& outcome, const TrainingStep& step,
         outcome.fault,
         absl::StrCat(outcome.message, "; nothing of the step was applied"));
   }
-  const EmbeddingTable::Batch& batch = step.batch(outcome.table);
+  const StepBatch& batch = step.batch(outcome.table);
   return ResourceExhausted(
       "table ", table.name(), " must fit into memory, got no memory for ",
       batch.n + batch.n_counted, " keys of this step over ",
@@ -132,7 +133,7 @@ class TablesReserveOp : public OpKernel {
   }
 
  protected:
-  using Batches = std::vector<EmbeddingTable::Batch>;
+  using Batches = std::vector<StepBatch>;
 
   const RowUpdate& update() const { return *update_; }
 
@@ -191,8 +192,10 @@ class TablesReserveOp : public OpKernel {
           table.resource->replace_mutex());
       TF_RETURN_IF_ERROR(table.Prepare(rule_));
     }
+    std::vector<TableParts> parts;
+    for (EmbeddingTable* table : tables) parts.push_back(table->parts());
     reservation->step =
-        std::make_unique<TrainingStep>(tables, std::move(batches));
+        std::make_unique<TrainingStep>(std::move(parts), std::move(batches));
     TF_RETURN_IF_ERROR(ErrorOf(reservation->step->Reserve(OpThreads(context)),
                                *reservation->step, reservation->tables));
     HandOver(context, *reservation);
@@ -209,7 +212,7 @@ class TablesReserveOp : public OpKernel {
 
   Status ReadSlotsOfTables(OpKernelConstruction* context) {
     int64_t n;
-    SlotAttrs attrs;
+    SlotAttributes attrs;
     TF_RETURN_IF_ERROR(context->GetAttr("N", &n));
     TF_RETURN_IF_ERROR(attrs.Read(context));
     const size_t each = attrs.names.size();
@@ -246,9 +249,8 @@ class TablesReserveOp : public OpKernel {
                            ", got shape ", keys.shape().DebugString());
   }
 
-  static EmbeddingTable::Batch BatchOf(const Tensor& keys,
-                                       const Tensor& counted_keys) {
-    EmbeddingTable::Batch batch = {};
+  static StepBatch BatchOf(const Tensor& keys, const Tensor& counted_keys) {
+    StepBatch batch = {};
     batch.keys = keys.flat<int64_t>().data();
     batch.n = static_cast<size_t>(keys.NumElements());
     batch.counted_keys = counted_keys.flat<int64_t>().data();
@@ -312,7 +314,7 @@ class TablesReservePackedOp : public TablesReserveOp {
     TF_RETURN_IF_ERROR(sections_.Open(*packed, &keys));
     for (const int64_t at : sections_.used) {
       const PackedKeys::Section& section = keys[static_cast<size_t>(at)];
-      EmbeddingTable::Batch batch = {};
+      StepBatch batch = {};
       batch.keys = section.keys;
       batch.n = section.n_gradient;
       batch.counted_keys = section.keys + section.n_gradient;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ops/core/table/embedding_table.h"
-#include "ops/core/tier/rows_ahead.h"
+#include "ops/core/tier/spared_rows.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -59,7 +59,7 @@ class TablesBringInOp : public AsyncOpKernel {
     int64_t batches = 1;
     OP_REQUIRES_OK(context, context->GetAttr("batches_ahead", &batches));
     batches_ahead_ = static_cast<uint32_t>(
-        std::min<int64_t>(batches, RowsAhead::kMostBatches));
+        std::min<int64_t>(batches, SparedRows::kMostBatches));
   }
 
   // The disk is waited for on a thread of its own: those of TensorFlow are few

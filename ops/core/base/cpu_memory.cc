@@ -25,7 +25,7 @@ constexpr size_t kMapFrom = size_t{256} << 10;
 std::atomic<bool> is_limited{false};
 std::atomic<int64_t> allocations_left{0};
 // Blocks of these sizes share huge pages if asked for: the indexes of the 64
-// shards of tables of 100,000 to 10 million keys. The ends of larger blocks,
+// stripes of tables of 100,000 to 10 million keys. The ends of larger blocks,
 // below 2 MiB, hardly matter.
 constexpr size_t kShareFrom = kPageAlignedBytes;
 constexpr size_t kShareBelow = size_t{8} << 20;

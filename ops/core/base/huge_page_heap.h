@@ -4,7 +4,7 @@
 // A mapping of its own gets pages of 4 KiB for what is left of its size after
 // multiples of 2 MiB. Mapping such a page costs a fault of 1.7 us, and random
 // reads of an index miss the TLB each time. Here blocks lie side by side in
-// regions of huge pages, so none is left over. The 64 shards of a
+// regions of huge pages, so none is left over. The 64 stripes of a
 // table grow one after the other, so what one of them frees, the next ones use,
 // and no new page is touched.
 #ifndef REC_ESTIMATOR_OPS_CORE_BASE_HUGE_PAGE_HEAP_H_

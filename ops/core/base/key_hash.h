@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic on keys: their hash, ranges of hashes, shards, and checkpoint
-// buckets.
+// Arithmetic on keys: their hash, ranges of hashes, stripes, and the key
+// classes of checkpoints.
 #ifndef REC_ESTIMATOR_OPS_CORE_BASE_KEY_HASH_H_
 #define REC_ESTIMATOR_OPS_CORE_BASE_KEY_HASH_H_
 
+#include <cstddef>
 #include <cstdint>
 
 namespace rec_estimator {
@@ -29,22 +30,29 @@ inline uint64_t FastRange(uint64_t hash, uint64_t n) {
   return static_cast<uint64_t>((static_cast<Uint128>(hash) * n) >> 64);
 }
 
-// A table has this many shards. The lowest bits of a key's hash choose one.
-inline constexpr int kShards = 64;
-inline constexpr int kShardBits = 6;
-static_assert(kShards == 1 << kShardBits, "64 shards");
+// A table has this many stripes. The lowest bits of a key's hash choose one.
+inline constexpr int kStripes = 64;
+inline constexpr int kStripeBits = 6;
+static_assert(kStripes == 1 << kStripeBits, "64 stripes");
 
-inline int ShardOf(uint64_t hash) { return static_cast<int>(hash % kShards); }
+inline int StripeOf(uint64_t hash) { return static_cast<int>(hash % kStripes); }
 
-// Where shard s is in its growth cycle: 0, 1/64, ... The bits of s are
+// Sets of stripes are 64-bit masks: bit s stands for stripe s.
+inline constexpr uint64_t kAllStripes = ~uint64_t{0};
+
+// The stripes to lock for keys (n): all that they belong to, or, where finding
+// these would cost more than it saves, all there are.
+uint64_t StripesOf(const int64_t* keys, size_t n);
+
+// Where stripe s is in its growth cycle: 0, 1/64, ... The bits of s are
 // reversed, so that neighbours differ and memory grows steadily instead of in
 // steps of 30 %.
-inline double ShardStagger(int s) {
+inline double StripeStagger(int s) {
   int reversed = 0;
-  for (int bit = 0; bit < kShardBits; ++bit) {
-    reversed |= ((s >> bit) & 1) << (kShardBits - 1 - bit);
+  for (int bit = 0; bit < kStripeBits; ++bit) {
+    reversed |= ((s >> bit) & 1) << (kStripeBits - 1 - bit);
   }
-  return static_cast<double>(reversed) / kShards;
+  return static_cast<double>(reversed) / kStripes;
 }
 
 // a modulo m as in Python: the result is in [0, m) for negative a too. m >= 1.
@@ -53,12 +61,12 @@ inline int64_t FloorMod(int64_t a, int64_t m) {
   return r < 0 ? r + m : r;
 }
 
-// Checkpoints and partitioned tables sort keys into this many buckets, as
+// Checkpoints and partitioned tables sort keys into this many classes, as
 // DeepRec does.
-inline constexpr int64_t kBuckets = 1000;
+inline constexpr int64_t kKeyClasses = 1000;
 
-// The bucket of a key: floormod(key, kBuckets), which is 999 for key -1.
-inline int64_t BucketOf(int64_t key) { return FloorMod(key, kBuckets); }
+// The class of a key: floormod(key, kKeyClasses), which is 999 for key -1.
+inline int64_t KeyClassOf(int64_t key) { return FloorMod(key, kKeyClasses); }
 
 }  // namespace rec_estimator
 

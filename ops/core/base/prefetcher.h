@@ -16,14 +16,14 @@ namespace rec_estimator {
 // One thread calls Start, then Next. T() needs no memory and moves do not
 // throw.
 template <typename T>
-class MadeAhead {
+class Prefetcher {
  public:
   // Replaces *item, which is T() or one that the user has given back, by the
   // next item. False: there are no more.
   using Make = std::function<bool(T* item)>;
 
-  MadeAhead() = default;
-  ~MadeAhead() {
+  Prefetcher() = default;
+  ~Prefetcher() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       stopped_ = true;
@@ -31,8 +31,8 @@ class MadeAhead {
     changed_.notify_all();
     if (thread_.joinable()) thread_.join();
   }
-  MadeAhead(const MadeAhead&) = delete;
-  MadeAhead& operator=(const MadeAhead&) = delete;
+  Prefetcher(const Prefetcher&) = delete;
+  Prefetcher& operator=(const Prefetcher&) = delete;
 
   // What `make` refers to outlives the object. What it holds is destroyed on
   // the thread that called it. If !on_thread, or if no thread can start, that

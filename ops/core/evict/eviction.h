@@ -6,16 +6,16 @@
 
 #include <cstdint>
 
-#include "ops/core/tier/disk_tier.h"
 #include "ops/core/stripes/stripe_set.h"
+#include "ops/core/tier/disk_tier.h"
 
 namespace rec_estimator {
 
-// Both return the number of evicted keys and lock one shard at a time. With a
-// sketch they first lock all shards, to age it.
-int64_t EvictOlderKeys(ShardSet* shards, int64_t version, int64_t stamp);
+// Both return the number of evicted keys and lock one stripe at a time. With a
+// sketch they first lock all stripes, to age it.
+int64_t EvictOlderKeys(StripeSet* stripes, int64_t version, int64_t stamp);
 // tier: nullptr if all rows are in memory.
-int64_t EvictSmallerRows(ShardSet* shards, DiskTier* tier,
+int64_t EvictSmallerRows(StripeSet* stripes, DiskTier* tier,
                          float half_squared_norm, int64_t stamp);
 
 }  // namespace rec_estimator

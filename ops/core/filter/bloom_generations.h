@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Bloom blocks of one shard in generations, so that a filter forgets keys
+// The Bloom blocks of one stripe in generations, so that a filter forgets keys
 // that no longer occur.
 //
 // DESIGN
@@ -31,7 +31,7 @@
 // filter, because it falls fast with the load: less than p in all measurements.
 // Two generations would need two thirds of the memory, but each would hold a
 // whole lifetime. The rate would be 1.2 to 3.3 p, and evicted keys would keep
-// their entries (see Shard::Evict) twice as long. docs/core_measurements.md
+// their entries (see Stripe::Evict) twice as long. docs/core_measurements.md
 // lists both. A table that never rotates has one generation.
 #ifndef REC_ESTIMATOR_OPS_CORE_FILTER_BLOOM_GENERATIONS_H_
 #define REC_ESTIMATOR_OPS_CORE_FILTER_BLOOM_GENERATIONS_H_
@@ -49,7 +49,7 @@ namespace rec_estimator {
 
 inline constexpr int kBloomGenerations = 3;
 
-// When the generations of a table began. All its shards rotate together.
+// When the generations of a table began. All its stripes rotate together.
 class GenerationAges {
  public:
   int64_t number() const { return number_; }  // Of age 0: rotations so far.
@@ -77,10 +77,10 @@ class GenerationAges {
   std::array<int64_t, kBloomGenerations> start_{};  // By age.
 };
 
-// Thread rule: as BloomShard.
+// Thread rule: as BloomStripe.
 class alignas(kCacheLine) BloomGenerations {
  public:
-  using Block = BloomShard::Block;
+  using Block = BloomStripe::Block;
 
   BloomGenerations() = default;
   BloomGenerations(const BloomGenerations&) = delete;
@@ -88,22 +88,22 @@ class alignas(kCacheLine) BloomGenerations {
 
   // Must be called first. `geometry` outlives this object.
   void SetGeometry(const BloomGeometry* geometry) {
-    for (BloomShard& each : by_age_) each.SetGeometry(geometry);
+    for (BloomStripe& each : by_age_) each.SetGeometry(geometry);
   }
 
   // By age; 0 is the one that counts.
-  BloomShard& operator[](int age) { return by_age_[age]; }
-  const BloomShard& operator[](int age) const { return by_age_[age]; }
-  BloomShard& young() { return by_age_[0]; }
-  const BloomShard& young() const { return by_age_[0]; }
+  BloomStripe& operator[](int age) { return by_age_[age]; }
+  const BloomStripe& operator[](int age) const { return by_age_[age]; }
+  BloomStripe& young() { return by_age_[0]; }
+  const BloomStripe& young() const { return by_age_[0]; }
 
   void Prefetch(const BloomIndex& index) const {
-    for (const BloomShard& each : by_age_) each.Prefetch(index);
+    for (const BloomStripe& each : by_age_) each.Prefetch(index);
   }
   // The count of a key.
   uint32_t Estimate(const BloomIndex& index) const {
     uint32_t estimate = 0;
-    for (const BloomShard& each : by_age_) {
+    for (const BloomStripe& each : by_age_) {
       const Block* block = each.Find(index.block);
       if (block == nullptr) continue;
       estimate = std::max(estimate, each.Estimate(*block, index.seed));
@@ -128,19 +128,19 @@ class alignas(kCacheLine) BloomGenerations {
 
   size_t bytes() const {
     size_t bytes = 0;
-    for (const BloomShard& each : by_age_) bytes += each.bytes();
+    for (const BloomStripe& each : by_age_) bytes += each.bytes();
     return bytes;
   }
   void Clear() { Keep(0); }
   void MarkPending() {
-    for (BloomShard& each : by_age_) each.MarkPending();
+    for (BloomStripe& each : by_age_) each.MarkPending();
   }
   void ForgetPending() {
-    for (BloomShard& each : by_age_) each.ForgetPending();
+    for (BloomStripe& each : by_age_) each.ForgetPending();
   }
 
  private:
-  std::array<BloomShard, kBloomGenerations> by_age_;
+  std::array<BloomStripe, kBloomGenerations> by_age_;
 };
 
 }  // namespace rec_estimator

@@ -47,8 +47,8 @@ void WithCounter(Sketch::Type type, const Work& work) {
 
 BloomSketch::BloomSketch(uint32_t threshold, int64_t max_elements,
                          double false_positive_rate)
-    : geometry_(kShards, threshold, max_elements, false_positive_rate) {
-  for (BloomGenerations& shard : shards_) shard.SetGeometry(&geometry_);
+    : geometry_(kStripes, threshold, max_elements, false_positive_rate) {
+  for (BloomGenerations& stripe : stripes_) stripe.SetGeometry(&geometry_);
 }
 
 // ------------------------------------------------------------------- counting
@@ -57,17 +57,17 @@ template <typename Visit>
 void BloomSketch::ForEachKey(const int64_t* keys, const uint32_t* at, size_t n,
                              const Visit& visit) const {
   BloomIndex indices[kAhead];
-  int shards[kAhead];
+  int stripes[kAhead];
   const auto fetch = [&](size_t i) {
     const uint64_t hash = MixKey(keys[at[i]]);
-    const int s = ShardOf(hash);
-    shards[i % kAhead] = s;
-    indices[i % kAhead] = shards_[s].young().IndexOf(hash);
-    shards_[s].Prefetch(indices[i % kAhead]);
+    const int s = StripeOf(hash);
+    stripes[i % kAhead] = s;
+    indices[i % kAhead] = stripes_[s].young().IndexOf(hash);
+    stripes_[s].Prefetch(indices[i % kAhead]);
   };
   for (size_t i = 0; i < std::min(n, kAhead); ++i) fetch(i);
   for (size_t i = 0; i < n; ++i) {
-    visit(indices[i % kAhead], shards[i % kAhead], i);
+    visit(indices[i % kAhead], stripes[i % kAhead], i);
     if (i + kAhead < n) fetch(i + kAhead);
   }
 }
@@ -75,46 +75,46 @@ void BloomSketch::ForEachKey(const int64_t* keys, const uint32_t* at, size_t n,
 void BloomSketch::Estimate(const int64_t* keys, const uint32_t* at, size_t n,
                            uint32_t* counts) const {
   ForEachKey(keys, at, n, [&](const BloomIndex& index, int s, size_t i) {
-    counts[at[i]] = shards_[s].Estimate(index);
+    counts[at[i]] = stripes_[s].Estimate(index);
   });
 }
 
 void BloomSketch::Raise(const int64_t* keys, const uint32_t* at, size_t n,
                         const uint32_t* counts, bool tracking) {
   ForEachKey(keys, at, n, [&](const BloomIndex& index, int s, size_t i) {
-    shards_[s].Raise(index, counts[at[i]], tracking);
+    stripes_[s].Raise(index, counts[at[i]], tracking);
   });
 }
 
 // ----------------------------------------------------------------------- room
 
 bool BloomSketch::HasRoom(int s, int64_t keys) const {
-  const BloomShard& young = shards_[s].young();
+  const BloomStripe& young = stripes_[s].young();
   return young.used() + keys <= young.capacity();
 }
 
 bool BloomSketch::MakeRoom(int s, int64_t keys) {
-  BloomShard& young = shards_[s].young();
+  BloomStripe& young = stripes_[s].young();
   const int64_t needed = young.used() + keys;
   if (needed <= young.capacity()) return true;
   // After a rotation, as much as the previous generation needed, so that the
   // new one need not grow again.
-  const int64_t before = shards_[s][1].used();
-  return (before > needed && young.Reserve(before, ShardStagger(s))) ||
-         young.Reserve(needed, ShardStagger(s));
+  const int64_t before = stripes_[s][1].used();
+  return (before > needed && young.Reserve(before, StripeStagger(s))) ||
+         young.Reserve(needed, StripeStagger(s));
 }
 
 void BloomSketch::Clear() {
-  for (BloomGenerations& shard : shards_) shard.Clear();
+  for (BloomGenerations& stripe : stripes_) stripe.Clear();
   ages_ = GenerationAges();
 }
 
 // --------------------------------------------------------------------- ageing
 
 void BloomSketch::FollowAges(bool has_rotated) {
-  for (BloomGenerations& shard : shards_) {
-    if (has_rotated) shard.Rotate();
-    shard.Keep(ages_.count());
+  for (BloomGenerations& stripe : stripes_) {
+    if (has_rotated) stripe.Rotate();
+    stripe.Keep(ages_.count());
   }
 }
 
@@ -124,8 +124,8 @@ void BloomSketch::AgeBySteps(int64_t version, int64_t stamp) {
 
 bool BloomSketch::IsAgeingDue() const {
   int64_t in_use = 0;
-  for (const BloomGenerations& shard : shards_) {
-    in_use += shard.young().CellsInUse();
+  for (const BloomGenerations& stripe : stripes_) {
+    in_use += stripe.young().CellsInUse();
   }
   return in_use >= geometry_.half_full_cells();
 }
@@ -148,15 +148,15 @@ Sketch::Format BloomSketch::format() const {
            {kGenerations, Type::kInt64, kGenerationWidth}},
           {{kBlocks, Type::kInt64, 0},
            {kCounters, counter_type(), geometry_.cells()}},
-          {geometry_.shard_blocks() * kShards, geometry_.cells(),
+          {geometry_.stripe_blocks() * kStripes, geometry_.cells(),
            geometry_.hashes(), geometry_.cell_bits()}};
 }
 
 int64_t BloomSketch::RowsOf(int age, bool only_changed) const {
   int64_t rows = 0;
-  for (const BloomGenerations& shard : shards_) {
-    shard[age].ForEach([&](const Block* block) {
-      rows += !only_changed || BloomShard::Changed(*block);
+  for (const BloomGenerations& stripe : stripes_) {
+    stripe[age].ForEach([&](const Block* block) {
+      rows += !only_changed || BloomStripe::Changed(*block);
     });
   }
   return rows;
@@ -186,12 +186,12 @@ void BloomSketch::SaveRows(bool only_changed, const VisitRow& visit) const {
   std::vector<const Block*> blocks;
   WithCounter(counter_type(), [&](auto zero) {
     std::vector<decltype(zero)> counters(cells.size());
-    for (int i = 0; i < ages_.count() * kShards; ++i) {
-      const int s = i % kShards;
-      const BloomShard& bloom = shards_[s][i / kShards];
+    for (int i = 0; i < ages_.count() * kStripes; ++i) {
+      const int s = i % kStripes;
+      const BloomStripe& bloom = stripes_[s][i / kStripes];
       blocks.clear();
       bloom.ForEach([&](const Block* block) {
-        if (!only_changed || BloomShard::Changed(*block)) {
+        if (!only_changed || BloomStripe::Changed(*block)) {
           blocks.push_back(block);
         }
       });
@@ -202,7 +202,7 @@ void BloomSketch::SaveRows(bool only_changed, const VisitRow& visit) const {
       for (const Block* block : blocks) {
         bloom.Unpack(*block, cells.data());
         std::copy(cells.begin(), cells.end(), counters.begin());
-        const int64_t number = s * geometry_.shard_blocks() +
+        const int64_t number = s * geometry_.stripe_blocks() +
                                static_cast<int64_t>(block->number());
         const void* const row[] = {&number, counters.data()};
         visit(row);
@@ -262,7 +262,7 @@ std::optional<Sketch::Damage> BloomSketch::CheckHeads(const Heads& heads,
 
 std::optional<Sketch::Damage> BloomSketch::CheckRows(
     const StoredRows& rows) const {
-  const int64_t blocks = geometry_.shard_blocks() * kShards;
+  const int64_t blocks = geometry_.stripe_blocks() * kStripes;
   const auto* numbers =
       static_cast<const int64_t*>(rows.columns[kBlocksColumn]);
   for (int64_t i = 0; i < rows.n; ++i) {
@@ -304,21 +304,21 @@ void BloomSketch::ForEachKept(const StoredRows& rows, const Visit& visit) {
 
 bool BloomSketch::MergeRows(const StoredRows& rows, bool tracking) {
   const auto* blocks = static_cast<const int64_t*>(rows.columns[kBlocksColumn]);
-  const int64_t in_shard = geometry_.shard_blocks();
-  const auto bloom_of = [&](int age, int64_t i) -> BloomShard& {
-    return shards_[blocks[i] / in_shard][age];
+  const int64_t in_stripe = geometry_.stripe_blocks();
+  const auto bloom_of = [&](int age, int64_t i) -> BloomStripe& {
+    return stripes_[blocks[i] / in_stripe][age];
   };
-  // All shards get their room before any cell changes.
-  std::array<std::array<int64_t, kBloomGenerations>, kShards> added{};
+  // All stripes get their room before any cell changes.
+  std::array<std::array<int64_t, kBloomGenerations>, kStripes> added{};
   ForEachKept(rows, [&](int age, int64_t i) {
-    const auto number = static_cast<uint64_t>(blocks[i] % in_shard);
-    added[blocks[i] / in_shard][age] +=
+    const auto number = static_cast<uint64_t>(blocks[i] % in_stripe);
+    added[blocks[i] / in_stripe][age] +=
         bloom_of(age, i).Find(number) == nullptr;
   });
-  for (int s = 0; s < kShards; ++s) {
+  for (int s = 0; s < kStripes; ++s) {
     for (int age = 0; age < kBloomGenerations; ++age) {
-      BloomShard& bloom = shards_[s][age];
-      if (!bloom.Reserve(bloom.used() + added[s][age], ShardStagger(s))) {
+      BloomStripe& bloom = stripes_[s][age];
+      if (!bloom.Reserve(bloom.used() + added[s][age], StripeStagger(s))) {
         return false;
       }
     }
@@ -331,9 +331,10 @@ bool BloomSketch::MergeRows(const StoredRows& rows, bool tracking) {
     ForEachKept(rows, [&](int age, int64_t i) {
       std::copy_n(counters + static_cast<size_t>(i) * width, width,
                   cells.begin());
-      BloomShard& bloom = bloom_of(age, i);
-      bloom.Merge(cells.data(), tracking,
-                  bloom.FindOrAdd(static_cast<uint64_t>(blocks[i] % in_shard)));
+      BloomStripe& bloom = bloom_of(age, i);
+      bloom.Merge(
+          cells.data(), tracking,
+          bloom.FindOrAdd(static_cast<uint64_t>(blocks[i] % in_stripe)));
     });
   });
   return true;

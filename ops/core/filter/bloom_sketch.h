@@ -38,18 +38,18 @@ class BloomSketch : public Sketch {
 
   // A key may need a block of its own.
   bool ReserveQuota(int s, int64_t keys) override {
-    return shards_[s].young().ReserveQuota(keys);
+    return stripes_[s].young().ReserveQuota(keys);
   }
   void ReleaseQuota(int s, int64_t keys) override {
-    shards_[s].young().ReleaseQuota(keys);
+    stripes_[s].young().ReleaseQuota(keys);
   }
   bool GrowToQuota(int s) override {
-    return MakeRoom(s, shards_[s].young().quota());
+    return MakeRoom(s, stripes_[s].young().quota());
   }
   bool HasRoom(int s, int64_t keys) const override;
   bool MakeRoom(int s, int64_t keys) override;
 
-  size_t bytes(int s) const override { return shards_[s].bytes(); }
+  size_t bytes(int s) const override { return stripes_[s].bytes(); }
   void Clear() override;
 
   void AgeBySteps(int64_t version, int64_t stamp) override;
@@ -62,8 +62,8 @@ class BloomSketch : public Sketch {
   Heads SaveHeads(bool only_changed) const override;
   int64_t RowsToSave(bool only_changed) const override;
   void SaveRows(bool only_changed, const VisitRow& visit) const override;
-  void MarkPending(int s) override { shards_[s].MarkPending(); }
-  void ForgetPending(int s) override { shards_[s].ForgetPending(); }
+  void MarkPending(int s) override { stripes_[s].MarkPending(); }
+  void ForgetPending(int s) override { stripes_[s].ForgetPending(); }
 
   std::optional<Damage> CheckHeads(const Heads& heads,
                                    int64_t total) const override;
@@ -72,7 +72,7 @@ class BloomSketch : public Sketch {
   void MergeHeads(const Heads& last, int64_t total) override;
 
  private:
-  using Block = BloomShard::Block;
+  using Block = BloomStripe::Block;
 
   // Keys that are fetched ahead of the one that is read.
   static constexpr size_t kAhead = 16;
@@ -86,7 +86,7 @@ class BloomSketch : public Sketch {
   static std::vector<Generation> GenerationsOf(const Heads& heads,
                                                int64_t total);
 
-  // Calls visit(index, shard, i) for keys[at[i]], i < n, whose cells were
+  // Calls visit(index, stripe, i) for keys[at[i]], i < n, whose cells were
   // prefetched.
   template <typename Visit>
   void ForEachKey(const int64_t* keys, const uint32_t* at, size_t n,
@@ -97,13 +97,13 @@ class BloomSketch : public Sketch {
   static void ForEachKept(const StoredRows& rows, const Visit& visit);
 
   int64_t RowsOf(int age, bool only_changed) const;
-  // Makes the generations of all shards as old as ages_ says.
+  // Makes the generations of all stripes as old as ages_ says.
   void FollowAges(bool has_rotated);
   Type counter_type() const;
 
   const BloomGeometry geometry_;
   GenerationAges ages_;
-  std::array<BloomGenerations, kShards> shards_;
+  std::array<BloomGenerations, kStripes> stripes_;
 };
 
 }  // namespace rec_estimator

@@ -11,7 +11,7 @@
 namespace rec_estimator {
 namespace {
 
-constexpr int kHeaderBytes = offsetof(BloomShard::Block, cells);
+constexpr int kHeaderBytes = offsetof(BloomStripe::Block, cells);
 
 // A table of blocks is at most this full and grows by this factor. It becomes
 // an array when it would have this share of all blocks.
@@ -20,8 +20,8 @@ constexpr double kGrowth = 1.5;
 constexpr double kArrayFrom = 0.6;
 constexpr double kFirstSlots = 8;
 
-// A block number has 48 bits, and the bytes of a shard fit in a size_t.
-constexpr double kMaxShardBlocks = 0x1p40;
+// A block number has 48 bits, and the bytes of a stripe fit in a size_t.
+constexpr double kMaxStripeBlocks = 0x1p40;
 
 // The possible numbers of lines in a block.
 constexpr int kLines[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
@@ -85,7 +85,7 @@ double CellsPerKey(int cells, int hashes, double rate, double cells_per_key) {
 
 }  // namespace
 
-BloomGeometry::BloomGeometry(int shards, uint32_t threshold,
+BloomGeometry::BloomGeometry(int stripes, uint32_t threshold,
                              int64_t max_elements, double false_positive_rate)
     : max_count_(threshold) {
   cell_bits_ = 4;
@@ -105,14 +105,14 @@ BloomGeometry::BloomGeometry(int shards, uint32_t threshold,
   }
   const double blocks =
       std::ceil(static_cast<double>(max_elements) * cells_per_key / cells_);
-  shard_blocks_ = static_cast<int64_t>(
-      std::min(kMaxShardBlocks, std::max(1.0, std::ceil(blocks / shards))));
+  stripe_blocks_ = static_cast<int64_t>(
+      std::min(kMaxStripeBlocks, std::max(1.0, std::ceil(blocks / stripes))));
   for (int i = 0; i < hashes; ++i) {
     multipliers_.push_back(MixKey(i + 1) | 1);
   }
   // A block has a Poisson number of keys, each of which misses a cell with
   // probability (1 - 1 / cells)^hashes.
-  const double all_blocks = static_cast<double>(shard_blocks_) * shards;
+  const double all_blocks = static_cast<double>(stripe_blocks_) * stripes;
   const double keys = static_cast<double>(max_elements) / 2 / all_blocks;
   const double hit = -std::expm1(hashes * std::log1p(-1.0 / cells_));
   half_full_cells_ = static_cast<int64_t>(
@@ -163,7 +163,7 @@ inline __attribute__((always_inline)) void ByBits(int bits, const Work& work) {
 
 }  // namespace
 
-uint32_t BloomShard::Estimate(const Block& block, uint64_t seed) const {
+uint32_t BloomStripe::Estimate(const Block& block, uint64_t seed) const {
   uint32_t least = UINT32_MAX;
   const BloomGeometry& geometry = *geometry_;
   const int hashes = geometry.hashes();
@@ -176,8 +176,8 @@ uint32_t BloomShard::Estimate(const Block& block, uint64_t seed) const {
   return least;
 }
 
-void BloomShard::Raise(uint64_t seed, uint32_t count, bool tracking,
-                       Block* block) const {
+void BloomStripe::Raise(uint64_t seed, uint32_t count, bool tracking,
+                        Block* block) const {
   const BloomGeometry& geometry = *geometry_;
   const uint32_t least = std::min(count, geometry.max_count());
   const int hashes = geometry.hashes();
@@ -193,7 +193,7 @@ void BloomShard::Raise(uint64_t seed, uint32_t count, bool tracking,
   if (tracking) block->changes |= 1;
 }
 
-void BloomShard::Unpack(const Block& block, uint32_t* cells) const {
+void BloomStripe::Unpack(const Block& block, uint32_t* cells) const {
   ByBits(geometry_->cell_bits(), [&](auto bits) {
     for (int c = 0; c < geometry_->cells(); ++c) {
       cells[c] = Get<decltype(bits)::value>(block.cells, c);
@@ -201,8 +201,8 @@ void BloomShard::Unpack(const Block& block, uint32_t* cells) const {
   });
 }
 
-void BloomShard::Merge(const uint32_t* cells, bool tracking,
-                       Block* block) const {
+void BloomStripe::Merge(const uint32_t* cells, bool tracking,
+                        Block* block) const {
   ByBits(geometry_->cell_bits(), [&](auto bits) {
     constexpr int kBits = decltype(bits)::value;
     for (int c = 0; c < geometry_->cells(); ++c) {
@@ -215,7 +215,7 @@ void BloomShard::Merge(const uint32_t* cells, bool tracking,
   if (tracking) block->changes |= 1;
 }
 
-void BloomShard::Prefetch(const BloomIndex& index) const {
+void BloomStripe::Prefetch(const BloomIndex& index) const {
   if (n_slots_ == 0) return;
   const char* block = begin() + Home(index.block) * geometry_->block_bytes();
   const int lines = geometry_->lines();
@@ -230,7 +230,7 @@ void BloomShard::Prefetch(const BloomIndex& index) const {
   }
 }
 
-BloomShard::Block* BloomShard::Find(uint64_t number) const {
+BloomStripe::Block* BloomStripe::Find(uint64_t number) const {
   if (n_slots_ == 0) return nullptr;
   // Ends: a table always has an empty slot, an array the block's own.
   for (uint64_t slot = Home(number);;) {
@@ -241,7 +241,7 @@ BloomShard::Block* BloomShard::Find(uint64_t number) const {
   }
 }
 
-BloomShard::Block* BloomShard::FindOrAdd(uint64_t number) {
+BloomStripe::Block* BloomStripe::FindOrAdd(uint64_t number) {
   for (uint64_t slot = Home(number);;) {
     Block* block = At(slot);
     if (block->used == 0) {
@@ -256,9 +256,9 @@ BloomShard::Block* BloomShard::FindOrAdd(uint64_t number) {
   }
 }
 
-bool BloomShard::Reserve(int64_t blocks, double stagger) {
+bool BloomStripe::Reserve(int64_t blocks, double stagger) {
   if (blocks <= capacity()) return true;
-  const double all = static_cast<double>(geometry_->shard_blocks());
+  const double all = static_cast<double>(geometry_->stripe_blocks());
   const double wanted =
       std::min(all, static_cast<double>(blocks)) / kMaxLoad + 1;
   double step =
@@ -272,14 +272,14 @@ bool BloomShard::Reserve(int64_t blocks, double stagger) {
   if (memory == nullptr) return false;
   Populate(memory.get(), bytes);
 
-  BloomShard old;
+  BloomStripe old;
   old.geometry_ = geometry_;
   old.memory_ = std::move(memory_);
   old.n_slots_ = n_slots_;
   memory_ = std::move(memory);
   n_slots_ = n_slots;
   is_array_ = is_array;
-  // An array does not use it. A shard of one block is always an array.
+  // An array does not use it. A stripe of one block is always an array.
   scale_ = is_array ? 0 : UINT64_MAX / static_cast<uint64_t>(all);
   used_.store(0, std::memory_order_relaxed);
   old.ForEach([this](const Block* block) {
@@ -293,7 +293,7 @@ bool BloomShard::Reserve(int64_t blocks, double stagger) {
   return true;
 }
 
-void BloomShard::Clear() {
+void BloomStripe::Clear() {
   memory_.reset();
   n_slots_ = 0;
   is_array_ = false;
@@ -301,7 +301,7 @@ void BloomShard::Clear() {
   capacity_ = 0;
 }
 
-void BloomShard::TakeFrom(BloomShard* other) {
+void BloomStripe::TakeFrom(BloomStripe* other) {
   memory_ = std::move(other->memory_);
   n_slots_ = other->n_slots_;
   scale_ = other->scale_;
@@ -311,7 +311,7 @@ void BloomShard::TakeFrom(BloomShard* other) {
   other->Clear();
 }
 
-int64_t BloomShard::CellsInUse() const {
+int64_t BloomStripe::CellsInUse() const {
   int64_t in_use = 0;
   ByBits(geometry_->cell_bits(), [&](auto bits) {
     ForEach([&](const Block* block) {
@@ -323,11 +323,11 @@ int64_t BloomShard::CellsInUse() const {
   return in_use;
 }
 
-void BloomShard::MarkPending() {
+void BloomStripe::MarkPending() {
   ForEach([](Block* block) { block->changes = block->changes != 0 ? 2 : 0; });
 }
 
-void BloomShard::ForgetPending() {
+void BloomStripe::ForgetPending() {
   ForEach([](Block* block) { block->changes &= 1; });
 }
 

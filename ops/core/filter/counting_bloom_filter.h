@@ -5,8 +5,8 @@
 //
 // DESIGN
 //
-//   key --MixKey--> hash --> shard of the table (lowest bits)
-//                        --> block of the shard (highest bits)
+//   key --MixKey--> hash --> stripe of the table (lowest bits)
+//                        --> block of the stripe (highest bits)
 //                        --MixKey--> seed --> cells of the block
 //
 //   block    64 * lines bytes
@@ -34,11 +34,12 @@
 // blocks that need at most a quarter more cells than a filter without blocks,
 // n * |ln p| / ln(2)^2.
 //
-// A filter for a billion keys occupies memory only as keys arrive. Each shard
+// A filter for a billion keys occupies memory only as keys arrive. Each stripe
 // holds the touched blocks in an open-addressing table, ordered by number
 // (FastRange). Once that table would be as large as all blocks together, the
-// shard holds them in an array. The blocks of a shard have consecutive numbers,
-// so they have one owner and one lock, and a walk by shard is a walk by number.
+// stripe holds them in an array. The blocks of a stripe have consecutive
+// numbers, so they have one owner and one lock, and a walk by stripe is a walk
+// by number.
 //
 // COSTS
 //
@@ -53,7 +54,7 @@
 // (tests/ops/core/filter/test_counting_bloom_filter.cc). A block that a single
 // key touched occupies all its lines, and a growing table of blocks is 0.47 to
 // 0.7 full. An apply reads a block twice: once to decide on all keys of the
-// shard and once to raise cells, the second time from the first-level cache.
+// stripe and once to raise cells, the second time from the first-level cache.
 // Finding the geometry takes less than a millisecond for common rates.
 //
 // Cells cannot be lowered: lowering those of an evicted key would change the
@@ -76,18 +77,18 @@ namespace rec_estimator {
 // The size of a filter and the cells of each key. Immutable.
 class BloomGeometry {
  public:
-  // A filter for `max_elements` >= 1 distinct keys in `shards` shards. It
+  // A filter for `max_elements` >= 1 distinct keys in `stripes` stripes. It
   // counts up to `threshold` and has a false positive rate in (0, 1).
-  BloomGeometry(int shards, uint32_t threshold, int64_t max_elements,
+  BloomGeometry(int stripes, uint32_t threshold, int64_t max_elements,
                 double false_positive_rate);
 
-  int64_t shard_blocks() const { return shard_blocks_; }  // Of each shard.
-  int lines() const { return lines_; }                    // Of a block.
-  int cells() const { return cells_; }                    // Of a block.
+  int64_t stripe_blocks() const { return stripe_blocks_; }  // Of each stripe.
+  int lines() const { return lines_; }                      // Of a block.
+  int cells() const { return cells_; }                      // Of a block.
   int cell_bits() const { return cell_bits_; }
   int hashes() const { return static_cast<int>(multipliers_.size()); }
   uint32_t max_count() const { return max_count_; }  // A cell's maximum.
-  // The expected number of cells above 0, in all shards, when the filter has
+  // The expected number of cells above 0, in all stripes, when the filter has
   // counted half of max_elements.
   int64_t half_full_cells() const { return half_full_cells_; }
 
@@ -99,7 +100,7 @@ class BloomGeometry {
   }
 
  private:
-  int64_t shard_blocks_ = 0;
+  int64_t stripe_blocks_ = 0;
   int lines_ = 0;
   int cells_ = 0;
   int cell_bits_ = 0;
@@ -110,18 +111,18 @@ class BloomGeometry {
 
 // Where the cells of a key are.
 struct BloomIndex {
-  uint64_t block;  // Number in the shard.
+  uint64_t block;  // Number in the stripe.
   uint64_t seed;
 };
 
-// The blocks of one shard.
+// The blocks of one stripe.
 //
 // Thread rule: as HashIndex, except that ReserveQuota and ReleaseQuota need no
 // lock.
-class BloomShard {
+class BloomStripe {
  public:
   struct Block {
-    uint32_t number_low;  // Of the block in its shard.
+    uint32_t number_low;  // Of the block in its stripe.
     uint16_t number_high;
     uint8_t used;     // 0: no block is stored here.
     uint8_t changes;  // Bit 0: changed since the last save. Bit 1: changed
@@ -132,15 +133,15 @@ class BloomShard {
   };
   static_assert(sizeof(Block) == kCacheLine, "cells begin at byte 8");
 
-  BloomShard() = default;
-  BloomShard(const BloomShard&) = delete;
-  BloomShard& operator=(const BloomShard&) = delete;
+  BloomStripe() = default;
+  BloomStripe(const BloomStripe&) = delete;
+  BloomStripe& operator=(const BloomStripe&) = delete;
 
   // Must be called first. `geometry` outlives this object.
   void SetGeometry(const BloomGeometry* geometry) { geometry_ = geometry; }
 
   BloomIndex IndexOf(uint64_t hash) const {  // hash: MixKey of the key.
-    return {FastRange(hash, static_cast<uint64_t>(geometry_->shard_blocks())),
+    return {FastRange(hash, static_cast<uint64_t>(geometry_->stripe_blocks())),
             MixKey(static_cast<int64_t>(hash))};
   }
   void Prefetch(const BloomIndex& index) const;
@@ -184,7 +185,7 @@ class BloomShard {
   // Removes all blocks and frees the memory. Quotas stay.
   void Clear();
   // Replaces all blocks by those of `other`, which is empty then. Quotas stay.
-  void TakeFrom(BloomShard* other);
+  void TakeFrom(BloomStripe* other);
 
   // The number of cells above 0.
   int64_t CellsInUse() const;
@@ -216,7 +217,7 @@ class BloomShard {
   const BloomGeometry* geometry_ = nullptr;
   ZeroedMemory memory_;
   uint64_t n_slots_ = 0;
-  uint64_t scale_ = 0;     // 2^64 / blocks of the shard; makes numbers hashes.
+  uint64_t scale_ = 0;     // 2^64 / blocks of the stripe; makes numbers hashes.
   bool is_array_ = false;  // Block i is in slot i.
   std::atomic<int64_t> used_{0};
   std::atomic<int64_t> capacity_{0};

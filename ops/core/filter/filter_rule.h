@@ -12,13 +12,13 @@ namespace rec_estimator {
 
 // A filter's threshold and coefficient. Apply, Admits and InsertFiltered all
 // decide through it. Two words, so that a loop can hold a copy in registers.
-class Admission {
+class FilterRule {
  public:
-  explicit Admission(const FilterSpec& filter)
+  explicit FilterRule(const FilterSpec& filter)
       : threshold_(filter.threshold), coefficient_(filter.coefficient) {}
 
   // The rule: whether a key with this count owns a row.
-  bool DecideAdmission(uint32_t count) const { return count >= threshold_; }
+  bool IsAdmitted(uint32_t count) const { return count >= threshold_; }
 
   // The count of a key that had `count` before a batch with so many occurrences
   // of it, fewer than 2^32. Saturates.

@@ -4,7 +4,7 @@
 // registration. Nothing else in C++ knows which sketches there are.
 //
 // A table has one sketch, or none: then each counted key has an entry, which
-// counts it. A sketch keeps a part for each shard of the table, and what a
+// counts it. A sketch keeps a part for each stripe of the table, and what a
 // method may change depends on the locks that its caller holds. The table calls
 // a method for many keys at once where it matters for speed, so a virtual call
 // costs nothing.
@@ -36,7 +36,7 @@ class Sketch {
   Sketch& operator=(const Sketch&) = delete;
   virtual ~Sketch() = default;
 
-  // ----- Counting. The shards of all keys are locked, exclusively for Raise.
+  // ----- Counting. The stripes of all keys are locked, exclusively for Raise.
 
   // counts[at[i]] = the count of keys[at[i]], for i < n; 0 if it is not known.
   virtual void Estimate(const int64_t* keys, const uint32_t* at, size_t n,
@@ -55,23 +55,23 @@ class Sketch {
     return count;
   }
 
-  // ----- Room in shard s for keys that were not counted before. A step that
+  // ----- Room in stripe s for keys that were not counted before. A step that
   // finds no memory must change nothing, so it asks for room first.
 
   // Reserves room for the keys of a batch. Returns whether there is room now.
   // If not, the caller calls GrowToQuota or releases the quota. No lock.
   virtual bool ReserveQuota(int /*s*/, int64_t /*keys*/) { return true; }
   virtual void ReleaseQuota(int /*s*/, int64_t /*keys*/) {}  // No lock.
-  // Makes room for all quotas. False: no memory. The shard is locked.
+  // Makes room for all quotas. False: no memory. The stripe is locked.
   virtual bool GrowToQuota(int /*s*/) { return true; }
   // Whether there is room for this many keys, whatever the quotas are.
   virtual bool HasRoom(int /*s*/, int64_t /*keys*/) const { return true; }
-  // Makes this room. False: no memory. The shard is locked exclusively.
+  // Makes this room. False: no memory. The stripe is locked exclusively.
   virtual bool MakeRoom(int /*s*/, int64_t /*keys*/) { return true; }
 
-  // Bytes allocated for shard s, which is locked.
+  // Bytes allocated for stripe s, which is locked.
   virtual size_t bytes(int s) const = 0;
-  // Forgets everything. All shards are locked exclusively.
+  // Forgets everything. All stripes are locked exclusively.
   virtual void Clear() = 0;
 
   // ----- Ageing, by evictions. A key that is evicted while the sketch counts
@@ -79,11 +79,11 @@ class Sketch {
   // entries say when the sketch has forgotten their keys.
 
   // For an eviction, at step `stamp`, of keys that did not occur since step
-  // `version`: forgets keys that did not occur for longer. All shards are
+  // `version`: forgets keys that did not occur for longer. All stripes are
   // locked exclusively.
   virtual void AgeBySteps(int64_t /*version*/, int64_t /*stamp*/) {}
   // Whether so many keys were counted that an eviction by values, which knows
-  // no time to live, should call AgeByKeys. All shards are locked.
+  // no time to live, should call AgeByKeys. All stripes are locked.
   virtual bool IsAgeingDue() const { return false; }
   virtual void AgeByKeys(int64_t /*stamp*/) {}  // Locks as AgeBySteps.
   // The step before which no occurrence is counted any more.
@@ -95,7 +95,7 @@ class Sketch {
 
   enum class Type { kUint8, kUint16, kUint32, kInt64 };
   struct Tensor {
-    std::string suffix;  // Follows the name of the shard: "-cbf_blocks".
+    std::string suffix;  // Follows the name of the stripe: "-cbf_blocks".
     Type type;
     int64_t width;  // Elements of a row; 0: the tensor is a vector.
   };
@@ -113,7 +113,7 @@ class Sketch {
   // Fixed when the sketch is made. Nothing is saved if it is empty.
   virtual Format format() const { return {}; }
 
-  // What a save writes. All shards are locked. only_changed: an incremental
+  // What a save writes. All stripes are locked. only_changed: an incremental
   // save needs only what changed; all of it is never wrong.
   virtual Heads SaveHeads(bool /*only_changed*/) const { return {}; }
   virtual int64_t RowsToSave(bool /*only_changed*/) const { return 0; }
@@ -122,11 +122,11 @@ class Sketch {
   virtual void SaveRows(bool /*only_changed*/,
                         const VisitRow& /*visit*/) const {}
   // Changes so far become pending: they are part of incremental saves until
-  // ForgetPending. The shard is locked; MarkPending also has the save mutex.
+  // ForgetPending. The stripe is locked; MarkPending also has the save mutex.
   virtual void MarkPending(int /*s*/) {}
   virtual void ForgetPending(int /*s*/) {}
 
-  // Rows of a stored shard that are read in one go.
+  // Rows of a stored stripe that are read in one go.
   struct StoredRows {
     // Of the checkpoint, and of the last checkpoint of its chain. A tensor that
     // the checkpoint does not have is empty. The layout is that of the sketch.
@@ -150,7 +150,7 @@ class Sketch {
     return std::nullopt;
   }
   // Raises counts to those of the rows, which were checked. Returns false and
-  // changes nothing if there is no memory. tracking: as for Raise. All shards
+  // changes nothing if there is no memory. tracking: as for Raise. All stripes
   // are locked exclusively.
   virtual bool MergeRows(const StoredRows& /*rows*/, bool /*tracking*/) {
     return true;

@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "ops/core/base/key_hash.h"
-#include "ops/core/index/key_class_range.h"
 #include "ops/core/index/hash_index.h"
-#include "ops/core/stripes/stripe.h"
-#include "ops/core/stripes/stripe_set.h"
+#include "ops/core/index/key_class_range.h"
 
 namespace rec_estimator {
 namespace {
@@ -54,11 +53,11 @@ void SortEntries(std::vector<ListedEntry>* entries) {
 
 }  // namespace
 
-EntryStream::EntryStream(const ShardSet& shards, Which which,
+EntryStream::EntryStream(std::vector<const HashIndex*> indexes, Which which,
                          const std::vector<int64_t>& offsets, size_t max_bytes)
-    : shards_(shards), which_(which), offsets_(offsets) {
+    : indexes_(std::move(indexes)), which_(which), offsets_(offsets) {
   size_t all = 0, largest = 0;
-  for (int64_t b = 0; b < kBuckets; ++b) {
+  for (int64_t b = 0; b < kKeyClasses; ++b) {
     all += BlocksOf(b);
     largest = std::max(largest, BlocksOf(b));
   }
@@ -79,22 +78,22 @@ EntryStream::~EntryStream() {
   changed_.notify_all();
 }
 
-size_t EntryStream::BlocksOf(int64_t bucket) const {
-  return (static_cast<size_t>(offsets_[bucket + 1] - offsets_[bucket]) +
+size_t EntryStream::BlocksOf(int64_t key_class) const {
+  return (static_cast<size_t>(offsets_[key_class + 1] - offsets_[key_class]) +
           kBlock - 1) /
          kBlock;
 }
 
 void EntryStream::DivideIntoRanges() {
   size_t blocks = 0;
-  for (int64_t b = 0; b < kBuckets; ++b) {
+  for (int64_t b = 0; b < kKeyClasses; ++b) {
     blocks += BlocksOf(b);
     if (blocks > n_blocks_) {
       ends_.push_back(b);
       blocks = BlocksOf(b);
     }
   }
-  ends_.push_back(kBuckets);
+  ends_.push_back(kKeyClasses);
 }
 
 bool EntryStream::ListNext(Chains* chains) {
@@ -111,9 +110,9 @@ bool EntryStream::ListNext(Chains* chains) {
     blocks_[chain.blocks.back()][place] = {bucket.key[e], bucket.version[e],
                                            bucket.count[e], bucket.row[e]};
   };
-  const BucketRange buckets(begin, end);
-  for (const Shard& shard : shards_) {
-    ForEachInRange(shard.index(), buckets, which_.only_changed, add);
+  const KeyClassRange classes(begin, end);
+  for (const HashIndex* index : indexes_) {
+    ForEachInRange(*index, classes, which_.only_changed, add);
   }
   return true;
 }
@@ -138,7 +137,7 @@ void EntryStream::Take(const Chain& chain, std::vector<ListedEntry>* entries) {
   changed_.notify_all();
 }
 
-void EntryStream::NextBucket(std::vector<ListedEntry>* entries) {
+void EntryStream::NextKeyClass(std::vector<ListedEntry>* entries) {
   entries->clear();
   while (entries->empty()) {
     if (at_ == chains_.size()) {

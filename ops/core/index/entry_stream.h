@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entries of an index in the order of a checkpoint: by bucket, then by key.
+// The entries of some indexes in the order of a checkpoint: by key class, then
+// by key.
 //
 // A table has more of them than a save has memory for. So each scan of the
-// index lists those of a range of buckets. A thread scans ahead of the caller:
+// indexes lists those of a range of key classes. A thread scans ahead of the
+// caller:
 //
-//   memory | buckets of this range  > free >  buckets of the next range |
+//   memory | classes of this range  > free >  classes of the next range |
 //            taken by the caller              filled by the scan
 //
 // Both go on at about the same rate, so that the two ranges need little more
@@ -24,7 +26,7 @@
 
 namespace rec_estimator {
 
-class ShardSet;
+class HashIndex;
 
 // What an index has of a key.
 struct ListedEntry {
@@ -42,23 +44,23 @@ class EntryStream {
     bool only_changed;  // Since the last save.
   };
 
-  // offsets (kBuckets + 1): entries that are streamed before each bucket.
-  // max_bytes: memory for entries, if that is enough for the largest bucket.
-  // Shards and offsets outlive the object. Throws std::bad_alloc.
-  EntryStream(const ShardSet& shards, Which which,
+  // offsets (kKeyClasses + 1): entries that are streamed before each class.
+  // max_bytes: memory for entries, if that is enough for the largest class.
+  // Indexes and offsets outlive the object. Throws std::bad_alloc.
+  EntryStream(std::vector<const HashIndex*> indexes, Which which,
               const std::vector<int64_t>& offsets, size_t max_bytes);
   ~EntryStream();
   EntryStream(const EntryStream&) = delete;
   EntryStream& operator=(const EntryStream&) = delete;
 
-  // Replaces *entries by those of the next bucket that has any; by none at the
-  // end. Throws std::bad_alloc, and is not called again then.
-  void NextBucket(std::vector<ListedEntry>* entries);
+  // Replaces *entries by those of the next key class that has any; by none at
+  // the end. Throws std::bad_alloc, and is not called again then.
+  void NextKeyClass(std::vector<ListedEntry>* entries);
 
  private:
-  static constexpr size_t kBlock = 32;  // Entries that are in one bucket.
+  static constexpr size_t kBlock = 32;  // Entries that are in one class.
   using Block = std::array<ListedEntry, kBlock>;
-  // The entries of a bucket.
+  // The entries of a key class.
   struct Chain {
     std::vector<uint32_t> blocks;
     size_t n = 0;  // Entries.
@@ -67,17 +69,17 @@ class EntryStream {
   using Chains = std::vector<Chain>;
   struct Stopped {};  // Thrown by TakeBlock when nothing is wanted any more.
 
-  size_t BlocksOf(int64_t bucket) const;
+  size_t BlocksOf(int64_t key_class) const;
   void DivideIntoRanges();
   // Lists the entries of the next range. False: there are no more. On the
   // thread of ranges_, if it has one.
   bool ListNext(Chains* chains);
   // Waits for a free one, if there is such a thread.
   uint32_t TakeBlock();
-  // Moves the entries of a bucket to *entries, and frees its blocks.
+  // Moves the entries of a class to *entries, and frees its blocks.
   void Take(const Chain& chain, std::vector<ListedEntry>* entries);
 
-  const ShardSet& shards_;
+  const std::vector<const HashIndex*> indexes_;
   const Which which_;
   const std::vector<int64_t>& offsets_;
   size_t n_blocks_ = 0;
@@ -85,14 +87,14 @@ class EntryStream {
   std::vector<int64_t> ends_;  // Of the ranges, which fit into the blocks.
   size_t listed_ = 0;          // Ranges.
   Chains chains_;              // Of the range that the caller takes,
-  size_t at_ = 0;              // from this bucket on.
+  size_t at_ = 0;              // from this class on.
 
   std::mutex mutex_;  // Guards what follows.
   std::condition_variable changed_;
   std::vector<uint32_t> free_;
   bool stopped_ = false;
 
-  MadeAhead<Chains> ranges_;  // Destroyed first: it uses the others.
+  Prefetcher<Chains> ranges_;  // Destroyed first: it uses the others.
 };
 
 }  // namespace rec_estimator

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The index of one shard: key -> row, count, version. Open addressing over
+// The index of one stripe: key -> row, count, version. Open addressing over
 // buckets of two cache lines; embedding_table.h has the overall design.
 #ifndef REC_ESTIMATOR_OPS_CORE_INDEX_HASH_INDEX_H_
 #define REC_ESTIMATOR_OPS_CORE_INDEX_HASH_INDEX_H_
@@ -15,8 +15,8 @@
 
 namespace rec_estimator {
 
-// Thread rule: const methods need the shard's lock, shared at least; all others
-// need it exclusively.
+// Thread rule: const methods need the stripe's lock, shared at least; all
+// others need it exclusively.
 class HashIndex {
  public:
   static constexpr int kEntries = 5;  // What two cache lines hold.
@@ -241,6 +241,9 @@ class HashIndex {
   uint64_t capacity_;    // 0: buckets_ is the shared bucket.
   ZeroedMemory memory_;  // Owns buckets_; null if that is the shared bucket.
 };
+
+using Bucket = HashIndex::Bucket;
+using EntryRef = HashIndex::EntryRef;
 
 }  // namespace rec_estimator
 

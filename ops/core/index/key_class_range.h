@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entries of an index that have keys of some buckets of a checkpoint. A
-// save looks for them many times, each time for other buckets.
+// The entries of an index whose keys are of some key classes. A save looks for
+// them many times, each time for other classes.
 #ifndef REC_ESTIMATOR_OPS_CORE_INDEX_KEY_CLASS_RANGE_H_
 #define REC_ESTIMATOR_OPS_CORE_INDEX_KEY_CLASS_RANGE_H_
 
@@ -13,38 +13,36 @@
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/index/hash_index.h"
-#include "ops/core/stripes/stripe.h"
 
 namespace rec_estimator {
 
-// The buckets [begin, end) of key_hash.h; not those of the index, which are of
-// type Bucket.
-class BucketRange {
+// The key classes [begin, end).
+class KeyClassRange {
  public:
-  BucketRange(int64_t begin, int64_t end)
+  KeyClassRange(int64_t begin, int64_t end)
       : begin_(begin),
         n_(end - begin),
         begin_as_float_(static_cast<double>(begin_)),
         n_as_float_(static_cast<double>(n_)) {}
 
-  // The buckets of the keys of a Bucket's first line, minus `begin`. That of
+  // The classes of the keys of a bucket's first line, minus `begin`. That of
   // entry e is word[kFirst + e].
   struct alignas(kCacheLine) Numbers {
     static constexpr int kFirst = 3;
     int64_t word[kCacheLine / sizeof(int64_t)];
     int64_t of(int e) const { return word[kFirst + e]; }
   };
-  using Matcher = uint32_t(const BucketRange& range, const Bucket& bucket,
+  using Matcher = uint32_t(const KeyClassRange& range, const Bucket& bucket,
                            Numbers* numbers);
 
   // Bit e: the key of entry e, which may be unused, is in the range. Only the
   // numbers of such entries are valid. Runs on every CPU that TensorFlow runs
   // on.
-  static uint32_t Match(const BucketRange& range, const Bucket& bucket,
+  static uint32_t Match(const KeyClassRange& range, const Bucket& bucket,
                         Numbers* numbers) {
     uint32_t match = 0;
     for (int e = 0; e < HashIndex::kEntries; ++e) {
-      const int64_t number = BucketOf(bucket.key[e]) - range.begin_;
+      const int64_t number = KeyClassOf(bucket.key[e]) - range.begin_;
       numbers->word[Numbers::kFirst + e] = number;
       match |= static_cast<uint32_t>(static_cast<uint64_t>(number) <
                                      static_cast<uint64_t>(range.n_))
@@ -64,8 +62,8 @@ class BucketRange {
   // bucket of 296 high + low + 192, which is below 2^53: float64 holds it, and
   // the products and differences below, exactly.
   __attribute__((target("avx512f"))) static inline uint32_t MatchWide(
-      const BucketRange& range, const Bucket& bucket, Numbers* numbers) {
-    static_assert(kBuckets == 1000, "2^32 is 296 and -2^63 is 192");
+      const KeyClassRange& range, const Bucket& bucket, Numbers* numbers) {
+    static_assert(kKeyClasses == 1000, "2^32 is 296 and -2^63 is 192");
     const auto key = (Words)_mm512_load_si512(&bucket) ^ (uint64_t{1} << 63);
     const Words high = key >> 32;
     const Words sum =
@@ -98,10 +96,10 @@ class BucketRange {
 // Calls visit(bucket, entry, number) for the entries of a bucket whose keys are
 // in the range; of entries that did not change since the last save, only if
 // !only_changed.
-template <BucketRange::Matcher* kMatch, typename Visit>
+template <KeyClassRange::Matcher* kMatch, typename Visit>
 inline __attribute__((always_inline)) void VisitMatches(
-    const Bucket& bucket, const BucketRange& range, bool only_changed,
-    BucketRange::Numbers* numbers, const Visit& visit) {
+    const Bucket& bucket, const KeyClassRange& range, bool only_changed,
+    KeyClassRange::Numbers* numbers, const Visit& visit) {
   // Without a jump for each key: most are of other buckets.
   uint32_t match = kMatch(range, bucket, numbers);
   if (match == 0) return;
@@ -115,14 +113,14 @@ inline __attribute__((always_inline)) void VisitMatches(
   }
 }
 
-template <BucketRange::Matcher* kMatch, typename Visit>
+template <KeyClassRange::Matcher* kMatch, typename Visit>
 inline __attribute__((always_inline)) void ForEachMatch(const HashIndex& index,
-                                                        BucketRange range,
+                                                        KeyClassRange range,
                                                         bool only_changed,
                                                         const Visit& visit) {
   // Beyond the ends of pages of 4 KiB, where the CPU does not prefetch.
   constexpr size_t kBucketsAhead = 32;
-  BucketRange::Numbers numbers;
+  KeyClassRange::Numbers numbers;
   for (const Bucket& bucket : index) {
     PrefetchLine(&bucket + kBucketsAhead);
     VisitMatches<kMatch>(bucket, range, only_changed, &numbers, visit);
@@ -132,26 +130,26 @@ inline __attribute__((always_inline)) void ForEachMatch(const HashIndex& index,
 #if defined(__SSE4_1__)
 template <typename Visit>
 __attribute__((target("avx512f"))) void ForEachMatchWide(
-    const HashIndex& index, const BucketRange& range, bool only_changed,
+    const HashIndex& index, const KeyClassRange& range, bool only_changed,
     const Visit& visit) {
-  ForEachMatch<BucketRange::MatchWide>(index, range, only_changed, visit);
+  ForEachMatch<KeyClassRange::MatchWide>(index, range, only_changed, visit);
 }
 #endif
 
 // The same for all entries of an index.
 template <typename Visit>
-void ForEachInRange(const HashIndex& index, const BucketRange& range,
+void ForEachInRange(const HashIndex& index, const KeyClassRange& range,
                     bool only_changed, const Visit& visit) {
 #if defined(__SSE4_1__)
   if (HashIndex::HasWideMatch()) {
     return ForEachMatchWide(index, range, only_changed, visit);
   }
 #endif
-  ForEachMatch<BucketRange::Match>(index, range, only_changed, visit);
+  ForEachMatch<KeyClassRange::Match>(index, range, only_changed, visit);
 }
 
 static_assert(offsetof(Bucket, key) ==
-                  BucketRange::Numbers::kFirst * sizeof(int64_t),
+                  KeyClassRange::Numbers::kFirst * sizeof(int64_t),
               "the keys are the last words of the first line");
 
 }  // namespace rec_estimator

@@ -2,17 +2,16 @@
 #include "ops/core/keys/deduplicated_list.h"
 
 #include "ops/core/keys/grouped_keys.h"
-#include "ops/core/stripes/stripe_set.h"
 
 namespace rec_estimator {
 
-SharedKeys::SharedKeys(const int64_t* keys, size_t n,
-                       const ParallelFor& parallel)
+DeduplicatedList::DeduplicatedList(const int64_t* keys, size_t n,
+                                   const ParallelFor& parallel)
     : keys_(keys), n_(n) {
   if (n > kShort) {
     groups_ = std::make_unique<GroupedKeys>(keys, n, parallel);
     size_ = groups_->size();
-    shards_ = kAllShards;
+    stripes_ = kAllStripes;
     return;
   }
   distinct_.reset(new int64_t[n + 1]);
@@ -20,9 +19,9 @@ SharedKeys::SharedKeys(const int64_t* keys, size_t n,
   DistinctKeys found(n, distinct_.get(), position_.get());
   found.Add(keys, n);
   size_ = found.size();
-  shards_ = found.shards();
+  stripes_ = found.stripes();
 }
 
-SharedKeys::~SharedKeys() = default;
+DeduplicatedList::~DeduplicatedList() = default;
 
 }  // namespace rec_estimator

@@ -40,13 +40,13 @@ class DistinctKeys {
   // nothing branches on it.
   void Add(const int64_t* keys, size_t n) {
     uint32_t unique = size_;
-    uint64_t shards = shards_;
+    uint64_t stripes = stripes_;
     for (size_t i = 0; i < n; ++i) {
       const int64_t key = keys[i];
       const uint64_t mixed = MixKey(key);
-      shards |= uint64_t{1} << ShardOf(mixed);
+      stripes |= uint64_t{1} << StripeOf(mixed);
       keys_[unique] = key;
-      uint32_t slot = static_cast<uint32_t>(mixed >> kShardBits) & mask_;
+      uint32_t slot = static_cast<uint32_t>(mixed >> kStripeBits) & mask_;
       for (;; slot = (slot + 1) & mask_) {
         const uint32_t used = slots_[slot];  // 1 + position in keys_.
         const uint32_t is_new = used == 0;
@@ -59,12 +59,12 @@ class DistinctKeys {
       }
     }
     size_ = unique;
-    shards_ = shards;
+    stripes_ = stripes;
   }
 
   uint32_t size() const { return size_; }
-  // Bit s: a key is in shard s.
-  uint64_t shards() const { return shards_; }
+  // Bit s: a key is in stripe s.
+  uint64_t stripes() const { return stripes_; }
 
  private:
   int64_t* const keys_;
@@ -72,22 +72,22 @@ class DistinctKeys {
   uint32_t mask_;
   uint32_t size_ = 0;
   size_t added_ = 0;
-  uint64_t shards_ = 0;
+  uint64_t stripes_ = 0;
   uint16_t slots_[2 * kMost];
 };
 
 // A list of keys with its distinct keys. Immutable, so threads can share it.
-class SharedKeys {
+class DeduplicatedList {
  public:
   // The distinct keys of a longer list are in groups.
   static constexpr size_t kShort = DistinctKeys::kMost;
 
   // Of keys (n), n < kMaxBatch, which outlive the object. Throws
   // std::bad_alloc.
-  SharedKeys(const int64_t* keys, size_t n, const ParallelFor& parallel);
-  ~SharedKeys();
-  SharedKeys(const SharedKeys&) = delete;
-  SharedKeys& operator=(const SharedKeys&) = delete;
+  DeduplicatedList(const int64_t* keys, size_t n, const ParallelFor& parallel);
+  ~DeduplicatedList();
+  DeduplicatedList(const DeduplicatedList&) = delete;
+  DeduplicatedList& operator=(const DeduplicatedList&) = delete;
 
   // Whether it is the list of these keys (n), in the same memory.
   bool IsOf(const int64_t* keys, size_t n) const {
@@ -96,8 +96,8 @@ class SharedKeys {
   const int64_t* keys() const { return keys_; }  // (n())
   size_t n() const { return n_; }
   uint32_t size() const { return size_; }  // Distinct keys.
-  // Bit s: a key is in shard s, or the list is long.
-  uint64_t shards() const { return shards_; }
+  // Bit s: a key is in stripe s, or the list is long.
+  uint64_t stripes() const { return stripes_; }
 
   // Those of a long list; nullptr: the list is short.
   const GroupedKeys* groups() const { return groups_.get(); }
@@ -111,7 +111,7 @@ class SharedKeys {
   const int64_t* const keys_;
   const size_t n_;
   uint32_t size_;
-  uint64_t shards_;
+  uint64_t stripes_;
   std::unique_ptr<const GroupedKeys> groups_;
   std::unique_ptr<int64_t[]> distinct_;
   std::unique_ptr<uint16_t[]> position_;

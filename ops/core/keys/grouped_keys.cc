@@ -47,7 +47,8 @@ GroupedKeys::GroupedKeys(const int64_t* keys, size_t n,
           part_.Deduplicate(group, distinct_.From(part_.begin[group]));
     }
   };
-  parallel(kShards, static_cast<int64_t>(n) / kShards * kDeduplicateOccurrence,
+  parallel(kStripes,
+           static_cast<int64_t>(n) / kStripes * kDeduplicateOccurrence,
            std::cref(deduplicate));
   std::partial_sum(first_.begin(), first_.end(), first_.begin());
 }

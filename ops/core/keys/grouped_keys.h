@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The distinct keys of a long list, in a group for each shard.
+// The distinct keys of a long list, in a group for each stripe.
 #ifndef REC_ESTIMATOR_OPS_CORE_KEYS_GROUPED_KEYS_H_
 #define REC_ESTIMATOR_OPS_CORE_KEYS_GROUPED_KEYS_H_
 
@@ -29,12 +29,12 @@ class GroupedKeys {
   // Distinct keys of group g, of the groups before it, and of all groups.
   uint32_t size(int g) const { return first_[g + 1] - first_[g]; }
   uint32_t first(int g) const { return first_[g]; }
-  uint32_t size() const { return first_[kShards]; }
+  uint32_t size() const { return first_[kStripes]; }
 
  private:
   Partition part_;
   Partition::Distinct distinct_;
-  std::array<uint32_t, kShards + 1> first_;
+  std::array<uint32_t, kStripes + 1> first_;
   Scratch scratch_;
 };
 

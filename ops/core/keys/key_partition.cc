@@ -2,9 +2,7 @@
 #include "ops/core/keys/key_partition.h"
 
 #include <algorithm>
-#include <mutex>
 #include <numeric>
-#include <utility>
 
 #include "ops/core/base/key_hash.h"
 
@@ -14,52 +12,6 @@ namespace {
 
 // Occurrences of a group up to which its hash table is on the stack.
 constexpr uint32_t kSmallTable = 4096;
-
-// The pieces that no Scratch uses. A batch of 800,000 occurrences takes the
-// largest piece that is kept.
-class Pool {
- public:
-  // The smallest piece of at least `bytes`. If there is none, the largest one
-  // of the others, for the caller to free: a larger one takes its place.
-  ZeroedMemory Take(size_t bytes) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    ZeroedMemory* best = nullptr;
-    for (ZeroedMemory& piece : pieces_) {
-      if (piece == nullptr) continue;
-      if (best == nullptr || IsBetter(BytesOf(piece), BytesOf(*best), bytes)) {
-        best = &piece;
-      }
-    }
-    return best == nullptr ? nullptr : std::move(*best);
-  }
-  void Put(ZeroedMemory piece) {
-    if (piece == nullptr || BytesOf(piece) > kKeepBytes) return;
-    const std::lock_guard<std::mutex> lock(mutex_);
-    for (ZeroedMemory& kept : pieces_) {
-      if (kept != nullptr) continue;
-      kept = std::move(piece);
-      return;
-    }
-  }
-
- private:
-  static constexpr size_t kKeepBytes = size_t{32} << 20;
-  static constexpr size_t kPieces = 8;
-
-  static bool IsBetter(size_t a, size_t b, size_t wanted) {
-    if (a >= wanted && b >= wanted) return a < b;
-    return a > b;
-  }
-
-  std::mutex mutex_;
-  std::array<ZeroedMemory, kPieces> pieces_;
-};
-
-// Never destroyed: threads may still run when the process ends.
-Pool& AllKept() {
-  static Pool* const pool = new Pool;
-  return *pool;
-}
 
 // counts (n): each becomes the sum of those before it.
 void CountsToBegins(uint32_t n, uint32_t* counts) {
@@ -73,40 +25,26 @@ void CountsToBegins(uint32_t n, uint32_t* counts) {
 
 }  // namespace
 
-Scratch::~Scratch() { AllKept().Put(std::move(memory_)); }
-
-char* Scratch::Get(size_t bytes) {
-  if (bytes > BytesOf(memory_)) {
-    memory_.reset();
-    memory_ = AllKept().Take(bytes);
-  }
-  if (bytes > BytesOf(memory_)) {
-    memory_.reset();
-    memory_ = AllocateZeroed(bytes + bytes / 4, Pages::kHuge);
-  }
-  return static_cast<char*>(memory_.get());
-}
-
 void Partition::SortBlock(uint64_t block) {
   const uint64_t first = block * kPartitionBlock;
   const uint64_t end = std::min(n, first + kPartitionBlock);
-  uint32_t next[kShards] = {};
+  uint32_t next[kStripes] = {};
   for (uint64_t i = first; i < end; ++i) {
     const uint64_t mixed = MixKey(Key(i));
     hash[i] = static_cast<uint32_t>(mixed);
-    ++next[ShardOf(mixed)];
+    ++next[StripeOf(mixed)];
   }
-  uint32_t* start = starts + block * (kShards + 1);
+  uint32_t* start = starts + block * (kStripes + 1);
   uint32_t position = static_cast<uint32_t>(first);
-  for (int s = 0; s < kShards; ++s) {
+  for (int s = 0; s < kStripes; ++s) {
     start[s] = position;
     position += next[s];
     next[s] = start[s];
   }
-  start[kShards] = position;
+  start[kStripes] = position;
   for (uint64_t i = first; i < end; ++i) {
-    sorted[next[ShardOf(hash[i])]++] = {Key(i), static_cast<uint32_t>(i),
-                                        DedupHash(hash[i])};
+    sorted[next[StripeOf(hash[i])]++] = {Key(i), static_cast<uint32_t>(i),
+                                         DedupHash(hash[i])};
   }
 }
 
@@ -118,10 +56,10 @@ void Partition::EndSort() {
   }
   begin.fill(0);
   for (uint64_t b = 0; b < blocks(); ++b) {
-    const uint32_t* start = starts + b * (kShards + 1);
-    for (int s = 0; s < kShards; ++s) begin[s + 1] += start[s + 1] - start[s];
+    const uint32_t* start = starts + b * (kStripes + 1);
+    for (int s = 0; s < kStripes; ++s) begin[s + 1] += start[s + 1] - start[s];
   }
-  for (int s = 0; s < kShards; ++s) begin[s + 1] += begin[s];
+  for (int s = 0; s < kStripes; ++s) begin[s + 1] += begin[s];
 }
 
 void Partition::AddTablesTo(Layout* layout) {
@@ -178,7 +116,8 @@ uint32_t Partition::Deduplicate(int g, const Distinct& out) const {
   return unique;
 }
 
-uint32_t Partition::CopyDistinct(const SharedKeys& list, bool with_occurrences,
+uint32_t Partition::CopyDistinct(const DeduplicatedList& list,
+                                 bool with_occurrences,
                                  const Distinct& out) const {
   const uint32_t unique = list.size();
   const uint16_t* position = list.position();

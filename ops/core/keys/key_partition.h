@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Apply, Insert and Admits need for one batch: scratch memory, and the
-// batch's occurrences sorted by shard.
+// The occurrences of a batch, sorted by stripe.
 #ifndef REC_ESTIMATOR_OPS_CORE_KEYS_KEY_PARTITION_H_
 #define REC_ESTIMATOR_OPS_CORE_KEYS_KEY_PARTITION_H_
 
@@ -8,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/core/base/cpu_memory.h"
-#include "ops/core/stripes/stripe_set.h"
+#include "ops/core/base/key_hash.h"
+#include "ops/core/base/scratch.h"
 #include "ops/core/keys/deduplicated_list.h"
 
 namespace rec_estimator {
@@ -19,82 +18,35 @@ inline constexpr uint64_t kPartitionBlock = 8192;
 // Occurrences are numbered in 32 bits.
 inline constexpr uint64_t kMaxBatch = uint64_t{1} << 31;
 
-// Places arrays one behind another, each on its own cache lines. The first
-// pass, over a null base, computes the size; the second one sets the pointers.
-class Layout {
- public:
-  explicit Layout(char* base) : base_(base), bytes_(0) {}
-  template <typename T>
-  void Add(T** array, size_t n) {
-    if (base_ != nullptr) *array = reinterpret_cast<T*>(base_ + bytes_);
-    bytes_ += (n * sizeof(T) + kCacheLine - 1) / kCacheLine * kCacheLine;
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  char* base_;
-  size_t bytes_;
-};
-
-// Memory for the time of one batch. It is kept for the next one, so that a step
-// has no page faults: returned to a pool when the Scratch is destroyed, by
-// whichever thread.
-class Scratch {
- public:
-  Scratch() = default;
-  ~Scratch();
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  // Calls lay(&layout), which adds arrays, and gives them memory with
-  // unspecified contents. False: no memory.
-  template <typename Lay>
-  bool Allocate(const Lay& lay) {
-    Layout size(nullptr);
-    lay(&size);
-    if (size.bytes() == 0) return true;
-    char* memory = Get(size.bytes());
-    if (memory == nullptr) return false;
-    Layout layout(memory);
-    lay(&layout);
-    return true;
-  }
-
- private:
-  // At least `bytes`, aligned to a cache line. nullptr: no memory.
-  char* Get(size_t bytes);
-
-  ZeroedMemory memory_;
-};
-
 // A key and its position in a batch.
 struct Occurrence {
   int64_t key;
   uint32_t index;  // In the batch.
-  // Bits of the key's hash that do not choose the shard and hardly the bucket:
-  // enough for a hash table of the keys of a shard of the largest batch.
+  // Bits of the key's hash that do not choose the stripe and hardly the bucket:
+  // enough for a hash table of the keys of a stripe of the largest batch.
   uint32_t hash;
 };
 
-// Occurrences sorted by shard; within a shard they keep the order of the batch.
-// Each block of the batch is sorted by itself, so one pass is enough, and a
-// shard has one run in every block. A group is the occurrences of one shard,
-// or, where shards do not pay, the whole batch, which is then not sorted.
+// Occurrences sorted by stripe; within a stripe they keep the order of the
+// batch. Each block of the batch is sorted by itself, so one pass is enough,
+// and a stripe has one run in every block. A group is the occurrences of one
+// stripe, or, where stripes do not pay, the whole batch, which is then not
+// sorted.
 struct Partition {
   const int64_t* head;  // (n_head); the batch is head followed by tail.
   uint64_t n_head;
   const int64_t* tail;  // (n - n_head)
   uint64_t n;
 
-  uint32_t* hash;        // (n) lowest bits of the hashes, in batch order
-  uint32_t* starts;      // (blocks, kShards + 1) beginnings of the runs
-  Occurrence* sorted;    // (n) by block, then by shard
-  int groups = kShards;  // kShards or 1.
+  uint32_t* hash;         // (n) lowest bits of the hashes, in batch order
+  uint32_t* starts;       // (blocks, kStripes + 1) beginnings of the runs
+  Occurrence* sorted;     // (n) by block, then by stripe
+  int groups = kStripes;  // kStripes or 1.
   // Group g has begin[g + 1] - begin[g] occurrences.
-  std::array<uint32_t, kShards + 1> begin;
+  std::array<uint32_t, kStripes + 1> begin;
   // By group: what Deduplicate needs for so many occurrences that it is not on
   // the stack.
-  std::array<uint32_t*, kShards> tables;
+  std::array<uint32_t*, kStripes> tables;
 
   uint64_t blocks() const {
     return groups == 1 ? 0 : (n + kPartitionBlock - 1) / kPartitionBlock;
@@ -104,7 +56,7 @@ struct Partition {
   void AddTo(Layout* layout) {
     if (groups == 1) return;
     layout->Add(&hash, n);
-    layout->Add(&starts, blocks() * (kShards + 1));
+    layout->Add(&starts, blocks() * (kStripes + 1));
     layout->Add(&sorted, n);
   }
 
@@ -112,11 +64,11 @@ struct Partition {
     return i < n_head ? head[i] : tail[i - n_head];
   }
 
-  // Calls visit(run, n) for the runs of shard s, in batch order.
+  // Calls visit(run, n) for the runs of stripe s, in batch order.
   template <typename Visit>
   void ForEachRun(int s, const Visit& visit) const {
     for (uint64_t b = 0; b < blocks(); ++b) {
-      const uint32_t* start = starts + b * (kShards + 1) + s;
+      const uint32_t* start = starts + b * (kStripes + 1) + s;
       visit(sorted + start[0], start[1] - start[0]);
     }
   }
@@ -165,13 +117,13 @@ struct Partition {
   uint32_t Deduplicate(int g, const Distinct& out) const;
   // The same, but for `id`, of the only group, which has the keys of `list`.
   // Without `with_occurrences`, `grouped` is not set.
-  uint32_t CopyDistinct(const SharedKeys& list, bool with_occurrences,
+  uint32_t CopyDistinct(const DeduplicatedList& list, bool with_occurrences,
                         const Distinct& out) const;
   static uint32_t DedupHash(uint64_t mixed) {
-    return static_cast<uint32_t>(mixed) >> kShardBits;
+    return static_cast<uint32_t>(mixed) >> kStripeBits;
   }
 
-  // With a group a shard, each block is sorted before EndSort. Otherwise there
+  // With a group a stripe, each block is sorted before EndSort. Otherwise there
   // is nothing to sort.
   void SortBlock(uint64_t block);
   // Sets `begin`.

@@ -25,7 +25,7 @@ namespace rec_estimator {
 //
 // Thread rule: ReserveQuota, ReleaseQuota, Take and bytes may be called from
 // any thread. view() is for threads that are synchronized with the Take of each
-// row they read, which a shard's lock ensures. Clear, Swap and Trim need that
+// row they read, which a stripe's lock ensures. Clear, Swap and Trim need that
 // no other thread uses rows or takes some.
 class RowArena {
  public:

@@ -83,7 +83,7 @@ bool RowStore::WidenRows(const std::vector<float>& added,
   uint32_t first;
   if (!wide.Take(rows, 0, &first) || !widen_others(added)) return false;
   // New slots are appended, so a row keeps its number and its beginning. The
-  // beginning of a free row holds the link of its shard's free list.
+  // beginning of a free row holds the link of its stripe's free list.
   const RowArena::View from = arena_.view();
   const RowArena::View to = wide.view();
   for (uint64_t r = 0; r < rows; ++r) {

@@ -19,7 +19,7 @@
 namespace rec_estimator {
 
 // The initial vectors of keys: row floormod(key, rows) of a bank. Copied into
-// loops; valid while a shard's lock is held.
+// loops; valid while a stripe's lock is held.
 class InitialVectors {
  public:
   // bank: (rows, dim); rows >= 1.
@@ -42,11 +42,11 @@ class InitialVectors {
   int64_t dim_;
 };
 
-// Which shard owns which row is the shards' business; this class provides the
+// Which stripe owns which row is the stripes' business; this class provides the
 // memory and knows the layout of a row.
 //
-// Thread rule: bank and slots change under the locks of all shards and under
-// metadata_mutex_. So one shard's lock is enough to read them; methods marked
+// Thread rule: bank and slots change under the locks of all stripes and under
+// metadata_mutex_. So one stripe's lock is enough to read them; methods marked
 // "no lock" take metadata_mutex_ instead.
 class RowStore {
  public:
@@ -85,7 +85,7 @@ class RowStore {
   std::vector<SlotSpec> CopySlots() const;
   bool BeginsWithSlots(const std::vector<SlotSpec>& wanted) const;
 
-  // All shards are locked exclusively.
+  // All stripes are locked exclusively.
   // `bank` holds rows * dim floats.
   void SetBank(ZeroedMemory bank, int64_t rows);
   // As EmbeddingTable::EnsureSlots. Calls widen_others(floats) for what it adds

@@ -4,17 +4,17 @@
 #include <algorithm>
 
 #include "ops/core/base/key_hash.h"
-#include "ops/core/keys/key_partition.h"
 #include "ops/core/filter/sketch.h"
+#include "ops/core/keys/key_partition.h"
 
 namespace rec_estimator {
 
-bool AdmitsAfterBatch(const ShardSet& shards, Admission admission,
+bool AdmitsAfterBatch(const StripeSet& stripes, FilterRule rule,
                       const int64_t* keys, size_t n, bool* out) {
   // One occurrence may be enough for every key.
-  if (admission.DecideAdmission(admission.CountAfterBatch(0, 1))) {
+  if (rule.IsAdmitted(rule.CountAfterBatch(0, 1))) {
     std::transform(keys, keys + n, out,
-                   [&](int64_t key) { return !shards.IsPadding(key); });
+                   [&](int64_t key) { return !stripes.IsPadding(key); });
     return true;
   }
   if (n >= kMaxBatch) return false;
@@ -30,7 +30,7 @@ bool AdmitsAfterBatch(const ShardSet& shards, Admission admission,
   uint32_t* undecided = nullptr;  // (n) positions in keys
   uint32_t* counts = nullptr;     // (n) their counts so far
   uint32_t* slots = nullptr;      // 1 + position in undecided, or 0
-  const Sketch* const sketch = shards.sketch();
+  const Sketch* const sketch = stripes.sketch();
   uint32_t* without_entry = nullptr;  // (n) positions of keys of the sketch
   uint32_t* estimates = nullptr;      // (n) of these keys
   const bool has_memory = scratch.Allocate([&](Layout* layout) {
@@ -45,18 +45,18 @@ bool AdmitsAfterBatch(const ShardSet& shards, Admission admission,
 
   uint32_t n_undecided = 0;
   const auto decide = [&](size_t i, uint32_t count) {
-    out[i] = admission.DecideAdmission(admission.CountAfterBatch(count, 1));
+    out[i] = rule.IsAdmitted(rule.CountAfterBatch(count, 1));
     if (out[i]) return;
     undecided[n_undecided] = static_cast<uint32_t>(i);
     counts[n_undecided++] = count;
   };
   {
     uint32_t n_without_entry = 0;
-    const SharedLocks locks(shards, kAllShards);
-    shards.InspectLocked(keys, n, [&](size_t i, EntryRef entry) {
+    const SharedLocks locks(stripes, kAllStripes);
+    stripes.InspectLocked(keys, n, [&](size_t i, EntryRef entry) {
       if (entry.found() && entry.has_row()) {
         out[i] = true;
-      } else if (shards.IsPadding(keys[i])) {
+      } else if (stripes.IsPadding(keys[i])) {
         out[i] = false;
       } else if (entry.found() || sketch == nullptr) {
         decide(i, entry.found() ? entry.count() : 0);
@@ -85,11 +85,11 @@ bool AdmitsAfterBatch(const ShardSet& shards, Admission admission,
     uint32_t* slot = slot_of(keys[undecided[d]]);
     if (*slot == 0) *slot = d + 1;
     uint32_t& count = counts[*slot - 1];
-    count = admission.CountAfterBatch(count, 1);
+    count = rule.CountAfterBatch(count, 1);
   }
   for (uint32_t d = 0; d < n_undecided; ++d) {
     const size_t i = undecided[d];
-    out[i] = admission.DecideAdmission(counts[*slot_of(keys[i]) - 1]);
+    out[i] = rule.IsAdmitted(counts[*slot_of(keys[i]) - 1]);
   }
   return true;
 }

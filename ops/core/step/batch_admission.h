@@ -12,7 +12,7 @@
 namespace rec_estimator {
 
 // EmbeddingTable::Admits.
-bool AdmitsAfterBatch(const ShardSet& shards, Admission admission,
+bool AdmitsAfterBatch(const StripeSet& stripes, FilterRule rule,
                       const int64_t* keys, size_t n, bool* out);
 
 }  // namespace rec_estimator

@@ -8,13 +8,13 @@
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
+#include "ops/core/index/hash_index.h"
+#include "ops/core/keys/deduplicated_list.h"
+#include "ops/core/keys/grouped_keys.h"
 #include "ops/core/math/gradient_sum.h"
 #include "ops/core/math/indexed_rows.h"
-#include "ops/core/step/found_keys.h"
-#include "ops/core/keys/grouped_keys.h"
-#include "ops/core/index/hash_index.h"
 #include "ops/core/rows/row_arena.h"
-#include "ops/core/keys/deduplicated_list.h"
+#include "ops/core/step/found_keys.h"
 
 namespace rec_estimator {
 namespace {
@@ -38,7 +38,7 @@ constexpr uint32_t kRowsAhead = 16;
 // What an update writes to an entry. A copy of its own, so that the loops need
 // not read it again after each write.
 struct Stamp {
-  const Admission admission;
+  const FilterRule admission;
   const int64_t version;
   const bool tracks_changes;
 
@@ -65,7 +65,7 @@ bool BatchApply::Begin() {
     groups_ = found_->list().groups();
     if (groups_ == nullptr) list_ = &found_->list();
   }
-  part_.groups = list_ != nullptr || part_.n <= kOneGroup ? 1 : kShards;
+  part_.groups = list_ != nullptr || part_.n <= kOneGroup ? 1 : kStripes;
   return true;
 }
 
@@ -79,7 +79,7 @@ void BatchApply::AddTo(Layout* layout) {
   layout->Add(&id_, part_.n);
   layout->Add(&entry_, part_.n);
   layout->Add(&row_, part_.n);
-  if (shards_.sketch() != nullptr) layout->Add(&estimate_, part_.n);
+  if (stripes_.sketch() != nullptr) layout->Add(&estimate_, part_.n);
 }
 
 void BatchApply::EndSort() {
@@ -112,12 +112,12 @@ void BatchApply::AddUnusualTo(Layout* layout) {
 void BatchApply::Deduplicate(int g) {
   if (leader_ != nullptr) {
     unique_[g] = leader_->unique_[g];
-    shards_of_[g] = leader_->shards_of_[g];
+    stripes_of_[g] = leader_->stripes_of_[g];
     return;
   }
   if (groups_ != nullptr) {
     unique_[g] = groups_->size(g);
-    shards_of_[g] = uint64_t{unique_[g] > 0} << g;
+    stripes_of_[g] = uint64_t{unique_[g] > 0} << g;
     return;
   }
   const uint32_t begin = part_.begin[g];
@@ -130,15 +130,15 @@ void BatchApply::Deduplicate(int g) {
       with_occurrences |= !each->SumsOf(*list_);
     }
     unique_[g] = part_.CopyDistinct(*list_, with_occurrences, distinct);
-    shards_of_[g] = list_->shards();
+    stripes_of_[g] = list_->stripes();
     return;
   }
   unique_[g] = part_.Deduplicate(g, distinct);
-  shards_of_[g] = part_.groups == 1 ? ShardSet::MaskOf(key_ + begin, unique_[g])
-                                    : uint64_t{unique_[g] > 0} << g;
+  stripes_of_[g] = part_.groups == 1 ? StripesOf(key_ + begin, unique_[g])
+                                     : uint64_t{unique_[g] > 0} << g;
 }
 
-bool BatchApply::SumsOf(const SharedKeys& list) const {
+bool BatchApply::SumsOf(const DeduplicatedList& list) const {
   return list.size() * static_cast<size_t>(store_.dim()) <= kListFloats;
 }
 
@@ -148,7 +148,7 @@ int64_t BatchApply::new_rows() const {
   int64_t rows = 0;
   for (int g = 0; g < part_.groups; ++g) {
     if (n_without_row_[g] == 0) continue;
-    ForEachShard(shards_of_[g], [&](int s) { rows += needs_[s].rows; });
+    ForEachStripe(stripes_of_[g], [&](int s) { rows += needs_[s].rows; });
   }
   return rows;
 }
@@ -161,13 +161,13 @@ bool BatchApply::ReserveQuotas(uint64_t* to_grow) {
   }
   for (int g = 0; g < part_.groups; ++g) {
     if (n_without_row_[g] == 0) continue;
-    ForEachShard(shards_of_[g], [&](int s) {
+    ForEachStripe(stripes_of_[g], [&](int s) {
       row_quota_[g] += needs_[s].rows;
       entry_quota_[s] = needs_[s].entries;
       sketch_quota_[s] = needs_[s].sketched;
       if (entry_quota_[s] == 0 && sketch_quota_[s] == 0) return;
       has_quota_ |= uint64_t{1} << s;
-      if (!shards_[s].ReserveQuota(entry_quota_[s], sketch_quota_[s])) {
+      if (!stripes_[s].ReserveQuota(entry_quota_[s], sketch_quota_[s])) {
         *to_grow |= uint64_t{1} << s;
       }
     });
@@ -176,20 +176,20 @@ bool BatchApply::ReserveQuotas(uint64_t* to_grow) {
 }
 
 bool BatchApply::TryGrow(int s, bool* has_memory) {
-  const std::unique_lock<SharedMutex> lock(shards_[s].mutex(),
+  const std::unique_lock<SharedMutex> lock(stripes_[s].mutex(),
                                            std::try_to_lock);
-  if (lock.owns_lock()) *has_memory = shards_[s].GrowToQuota();
+  if (lock.owns_lock()) *has_memory = stripes_[s].GrowToQuota();
   return lock.owns_lock();
 }
 
 bool BatchApply::Grow(int s) {
-  const std::unique_lock<SharedMutex> lock(shards_[s].mutex());
-  return shards_[s].GrowToQuota();
+  const std::unique_lock<SharedMutex> lock(stripes_[s].mutex());
+  return stripes_[s].GrowToQuota();
 }
 
 void BatchApply::ReleaseQuotas() {
-  ForEachShard(has_quota_, [this](int s) {
-    shards_[s].ReleaseQuota(entry_quota_[s], sketch_quota_[s]);
+  ForEachStripe(has_quota_, [this](int s) {
+    stripes_[s].ReleaseQuota(entry_quota_[s], sketch_quota_[s]);
   });
   has_quota_ = 0;
   uint64_t rows = 0;
@@ -203,13 +203,13 @@ void BatchApply::ReleaseQuotas() {
 // ------------------------------------------------------------------- applying
 
 bool BatchApply::TryUpdate(int g, bool* done) {
-  const ExclusiveLocks locks(shards_, shards_of_[g], std::try_to_lock);
+  const ExclusiveLocks locks(stripes_, stripes_of_[g], std::try_to_lock);
   if (locks.owns_all()) *done = UpdateLocked(g);
   return locks.owns_all();
 }
 
 void BatchApply::Update(int g, bool* done) {
-  const ExclusiveLocks locks(shards_, shards_of_[g]);
+  const ExclusiveLocks locks(stripes_, stripes_of_[g]);
   *done = UpdateLocked(g);
 }
 
@@ -227,16 +227,17 @@ bool BatchApply::UpdateLocked(int g) {
   }
   UpdateRows(g);
   if (!has_grown) {
-    ForEachShard(shards_of_[g], [this](int s) { shards_[s].LeaveInPlace(); });
+    ForEachStripe(stripes_of_[g],
+                  [this](int s) { stripes_[s].LeaveInPlace(); });
   }
   return true;
 }
 
 bool BatchApply::MakeRoom(int g, bool* has_grown) {
   bool has_memory = true;
-  ForEachShard(shards_of_[g], [&](int s) {
-    if (shards_[s].HasRoom(needs_[s])) return;
-    has_memory = shards_[s].MakeRoom(needs_[s]) && has_memory;
+  ForEachStripe(stripes_of_[g], [&](int s) {
+    if (stripes_[s].HasRoom(needs_[s])) return;
+    has_memory = stripes_[s].MakeRoom(needs_[s]) && has_memory;
     *has_grown = true;
   });
   if (*has_grown) Classify(g);  // Entries have moved.
@@ -253,21 +254,21 @@ uint64_t BatchApply::SumCounts(int g, uint32_t begin, uint32_t end) const {
 
 uint32_t BatchApply::RowsToTake(int g) const {
   uint32_t rows = 0;
-  ForEachShard(shards_of_[g], [&](int s) {
-    const uint32_t freed = shards_[s].n_free_rows();
+  ForEachStripe(stripes_of_[g], [&](int s) {
+    const uint32_t freed = stripes_[s].n_free_rows();
     rows += needs_[s].rows - std::min(freed, needs_[s].rows);
   });
   return rows;
 }
 
 bool BatchApply::InsertAdmitted(int g) {
-  Sketch* const sketch = shards_.mutable_sketch();
+  Sketch* const sketch = stripes_.mutable_sketch();
   const uint32_t begin = part_.begin[g];
   const int64_t* keys = key_ + begin;
   EntryRef* entries = entry_ + begin;
   uint32_t* rows = row_ + begin;
   uint32_t* without_row = id_ + begin;
-  const Admission admission = admission_;
+  const FilterRule admission = rule_;
   const uint32_t n = n_without_row_[g];
 
   uint32_t first = 0;
@@ -279,17 +280,17 @@ bool BatchApply::InsertAdmitted(int g) {
   }
 
   const RowArena::View view = store_.view();
-  Shard::RowSource source(view, first);
+  Stripe::RowSource source(view, first);
   uint32_t n_sketched = 0;
   for (uint32_t i = 0; i < n; ++i) {
     if (i + kBucketsAhead < n) {
       const uint32_t later = without_row[i + kBucketsAhead];
       if (rows[later] == kToAdmit || sketch == nullptr) {
-        PrefetchLines(shards_.Home(keys[later]), sizeof(Bucket));
+        PrefetchLines(stripes_.Home(keys[later]), sizeof(Bucket));
       }
     }
     const uint32_t u = without_row[i];
-    Shard& shard = shards_.Of(keys[u]);
+    Stripe& stripe = stripes_.Of(keys[u]);
     const bool admitted = rows[u] == kToAdmit;
     all_have_rows_[g] &= admitted;
     if (!entries[u].found()) {
@@ -299,37 +300,37 @@ bool BatchApply::InsertAdmitted(int g) {
         without_row[n_sketched++] = u;  // Read already: n_sketched <= i.
         continue;
       }
-      entries[u] = shard.Insert(keys[u]);
+      entries[u] = stripe.Insert(keys[u]);
       if (sketch != nullptr) entries[u].count() = estimate_[begin + u];
     }
     if (!admitted) continue;
-    rows[u] = source.Next(&shard);
+    rows[u] = source.Next(&stripe);
     entries[u].row() = rows[u];
     store_.InitializeRow(keys[u], view.Row(rows[u]));
-    if (shard.tier() != nullptr) {
-      shard.tier()->SpareNew(ShardOf(MixKey(keys[u])), rows[u]);
+    if (stripe.tier() != nullptr) {
+      stripe.tier()->SpareNew(StripeOf(MixKey(keys[u])), rows[u]);
     }
   }
   if (n_sketched > 0) {
     sketch->Raise(keys, without_row, n_sketched, estimate_ + begin,
-                  shards_.tracks_changes());
+                  stripes_.tracks_changes());
   }
-  ForEachShard(shards_of_[g], [this](int s) {
-    shards_[s].AddToKeys(needs_[s].entries);
-    shards_[s].AddToRows(needs_[s].rows);
+  ForEachStripe(stripes_of_[g], [this](int s) {
+    stripes_[s].AddToKeys(needs_[s].entries);
+    stripes_[s].AddToRows(needs_[s].rows);
   });
   return true;
 }
 
 void BatchApply::UpdateRows(int g) {
-  const uint64_t frozen = shards_.frozen_shards() & shards_of_[g];
-  ForEachShard(frozen, [this](int s) { shards_[s].SaveFrozenValues(); });
+  const uint64_t frozen = stripes_.frozen_stripes() & stripes_of_[g];
+  ForEachStripe(frozen, [this](int s) { stripes_[s].SaveFrozenValues(); });
   if (list_ != nullptr && SumsOf(*list_)) {
     all_have_rows_[g] ? UpdateList<true>() : UpdateList<false>();
   } else {
     all_have_rows_[g] ? UpdateTiles<true>(g) : UpdateTiles<false>(g);
   }
-  ForEachShard(frozen, [this](int s) { shards_[s].RestoreFrozenValues(); });
+  ForEachStripe(frozen, [this](int s) { stripes_[s].RestoreFrozenValues(); });
 }
 
 template <bool kAllHaveRows>
@@ -346,7 +347,7 @@ void BatchApply::UpdateTiles(int g) {
   const size_t stride = static_cast<size_t>(dim);
   const size_t row_bytes = store_.row_bytes();
   const bool each = update_->per_occurrence();
-  const Stamp stamp = {admission_, batch_.version, shards_.tracks_changes()};
+  const Stamp stamp = {rule_, batch_.version, stripes_.tracks_changes()};
 
   alignas(kCacheLine) float small_sums[kTileFloats];
   float* sums = stride > kTileFloats ? wide_sums_ + g * stride : small_sums;
@@ -430,7 +431,7 @@ void BatchApply::UpdateList() {
   const size_t stride = static_cast<size_t>(dim);
   const size_t row_bytes = store_.row_bytes();
   const bool each = update_->per_occurrence();
-  const Stamp stamp = {admission_, batch_.version, shards_.tracks_changes()};
+  const Stamp stamp = {rule_, batch_.version, stripes_.tracks_changes()};
   const auto has_row = [rows](uint32_t u) {
     return kAllHaveRows || rows[u] != HashIndex::kNoRow;
   };

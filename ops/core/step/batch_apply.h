@@ -7,36 +7,33 @@
 #include <atomic>
 #include <cstdint>
 
-#include "ops/core/math/row_update.h"
 #include "ops/core/filter/filter_rule.h"
 #include "ops/core/keys/key_partition.h"
-#include "ops/core/tier/disk_tier.h"
-#include "ops/core/table/embedding_table.h"
-#include "ops/core/step/reserved_rows.h"
+#include "ops/core/math/row_update.h"
 #include "ops/core/rows/row_store.h"
+#include "ops/core/step/batch.h"
+#include "ops/core/step/reserved_rows.h"
 #include "ops/core/stripes/stripe.h"
 #include "ops/core/stripes/stripe_set.h"
+#include "ops/core/tier/disk_tier.h"
 
 namespace rec_estimator {
 
-// A large batch is split into a group of keys per shard, and groups may be
+// A large batch is split into a group of keys per stripe, and groups may be
 // handled by several threads at once.
 //
-// A small batch has only a few keys per shard: the costs per shard would exceed
-// those of the keys, and cache misses would not overlap. So it is one group,
-// which belongs to several shards.
+// A small batch has only a few keys per stripe: the costs per stripe would
+// exceed those of the keys, and cache misses would not overlap. So it is one
+// group, which belongs to several stripes.
 //
 // No method but Grow and Update waits for an exclusive lock (see "THREAD RULE"
 // in embedding_table.h).
 class BatchApply final : public KeyHolder {
  public:
   // All of these outlive the object.
-  BatchApply(ShardSet* shards, RowStore* store, const Admission& admission,
-             const EmbeddingTable::Batch& batch)
-      : shards_(*shards),
-        store_(*store),
-        admission_(admission),
-        batch_(batch) {}
+  BatchApply(StripeSet* stripes, RowStore* store, const FilterRule& rule,
+             const StepBatch& batch)
+      : stripes_(*stripes), store_(*store), rule_(rule), batch_(batch) {}
   // Returns what is left of the quotas.
   ~BatchApply() { ReleaseQuotas(); }
   BatchApply(const BatchApply&) = delete;
@@ -44,7 +41,7 @@ class BatchApply final : public KeyHolder {
 
   // `follower`, which has the same lists of keys, uses what this object sorts
   // and deduplicates. Its groups are found by Find of this object.
-  void Lead(BatchApply* follower) {
+  void ShareKeysWith(BatchApply* follower) {
     follower->leader_ = this;
     follower->next_follower_ = next_follower_;
     next_follower_ = follower;
@@ -71,21 +68,21 @@ class BatchApply final : public KeyHolder {
   // Finds the distinct keys of group g, and which of them are new, here and in
   // the followers.
   void Find(int g);
-  // The distinct keys of the shard's group, from Find on.
-  Keys KeysIn(int shard) const override;
+  // The distinct keys of the stripe's group, from Find on.
+  Keys KeysIn(int stripe) const override;
   // Adds the rows on disk. Returns the number of those in memory. Throws
   // std::bad_alloc.
   int64_t ListSpilled(PinnedRows* spilled) const;
   // Looks again which of them are new.
   void FindAgain(int g);
   int64_t new_rows() const;
-  // Reserves room for what is new. Sets *to_grow to the shards that have no
+  // Reserves room for what is new. Sets *to_grow to the stripes that have no
   // room now: TryGrow or Grow makes it. False: no memory for rows.
   bool ReserveQuotas(uint64_t* to_grow);
   // Sets the rows of the keys, then of the counted keys, of a batch without
   // `found`.
   void ListRows(ReservedRows* rows) const;
-  // Makes room in shard s. TryGrow returns whether it got the lock.
+  // Makes room in stripe s. TryGrow returns whether it got the lock.
   bool TryGrow(int s, bool* has_memory);
   bool Grow(int s);
   // Also called at the end of a step.
@@ -115,7 +112,7 @@ class BatchApply final : public KeyHolder {
 
   void Deduplicate(int g);
 
-  // The locks of a group's shards are held for all methods below, shared at
+  // The locks of a group's stripes are held for all methods below, shared at
   // least for Classify and DecideAdmission.
 
   // Finds the distinct keys of group g, lists those without a row, except
@@ -124,8 +121,8 @@ class BatchApply final : public KeyHolder {
   // The same if entries are in place: finds only keys that had no row in
   // memory.
   void ClassifyOthers(int g);
-  void SortOut(int g);  // What both do with the entries.
-  // Whether another thread has locked the shards since Classify, and may have
+  void FindKeysWithoutRow(int g);  // What both do with the entries.
+  // Whether another thread has locked the stripes since Classify, and may have
   // moved entries; whether it may have changed keys that had no row in memory.
   // The locks are held exclusively.
   bool HaveMoved(int g) const;
@@ -145,7 +142,7 @@ class BatchApply final : public KeyHolder {
     return batch_.counts == nullptr ? end - begin : SumCounts(g, begin, end);
   }
   uint64_t SumCounts(int g, uint32_t begin, uint32_t end) const;
-  // The rows that group g needs beyond those that its shards have freed.
+  // The rows that group g needs beyond those that its stripes have freed.
   uint32_t RowsToTake(int g) const;
   // Gives entries and rows to the keys that need them. There is room. False: no
   // memory for rows, and nothing has changed.
@@ -157,23 +154,23 @@ class BatchApply final : public KeyHolder {
   void UpdateTiles(int g);
   // The same for a list of keys whose sums fit on the stack: gradients are
   // summed in batch order, as they are in memory.
-  bool SumsOf(const SharedKeys& list) const;
+  bool SumsOf(const DeduplicatedList& list) const;
   template <bool kAllHaveRows>
   void UpdateList();
 
   template <typename Work>
-  static void ForEachShard(uint64_t mask, const Work& work) {
+  static void ForEachStripe(uint64_t mask, const Work& work) {
     for (; mask != 0; mask &= mask - 1) work(__builtin_ctzll(mask));
   }
 
-  ShardSet& shards_;
+  StripeSet& stripes_;
   RowStore& store_;
-  const Admission admission_;
-  const EmbeddingTable::Batch& batch_;
+  const FilterRule rule_;
+  const StepBatch& batch_;
   const RowUpdate* update_ = nullptr;
   const FoundKeys* found_ = nullptr;  // Of the batch, if its keys are those.
   // Those keys, here or in the leader: a short list, or a long one.
-  const SharedKeys* list_ = nullptr;
+  const DeduplicatedList* list_ = nullptr;
   const GroupedKeys* groups_ = nullptr;
   const BatchApply* leader_ = nullptr;
   BatchApply* next_follower_ = nullptr;
@@ -188,28 +185,28 @@ class BatchApply final : public KeyHolder {
   EntryRef* entry_;     // (unique)
   uint32_t* row_;       // (unique)
   uint32_t* estimate_;  // (unique) of keys that the sketch counts
-  float* wide_sums_ = nullptr;  // (kShards, dim) if dim > kTileFloats
+  float* wide_sums_ = nullptr;  // (kStripes, dim) if dim > kTileFloats
 
   // By group. Arrays that a small batch does not use are not set either.
-  std::array<uint64_t, kShards> shards_of_;  // Of its keys.
-  std::array<uint32_t, kShards> unique_;
-  std::array<uint32_t, kShards> n_without_row_;
+  std::array<uint64_t, kStripes> stripes_of_;  // Of its keys.
+  std::array<uint32_t, kStripes> unique_;
+  std::array<uint32_t, kStripes> n_without_row_;
   // Rows on disk and in memory.
-  std::array<uint32_t, kShards> n_spilled_;
-  std::array<uint32_t, kShards> n_in_memory_;
+  std::array<uint32_t, kStripes> n_spilled_;
+  std::array<uint32_t, kStripes> n_in_memory_;
   // Whether the group's distinct keys are listed.
-  std::array<std::atomic<bool>, kShards> is_listed_{};
+  std::array<std::atomic<bool>, kStripes> is_listed_{};
   // Whether every key has a row, once InsertAdmitted has run.
-  std::array<bool, kShards> all_have_rows_;
-  std::array<uint32_t, kShards> row_quota_{};  // What is left.
-  // By shard.
-  std::array<ShardNeeds, kShards> needs_;
-  // Shard::moves and SharedMutex::writes in Classify.
-  std::array<uint32_t, kShards> moves_;
-  std::array<uint32_t, kShards> writes_;
+  std::array<bool, kStripes> all_have_rows_;
+  std::array<uint32_t, kStripes> row_quota_{};  // What is left.
+  // By stripe.
+  std::array<StripeNeeds, kStripes> needs_;
+  // Stripe::moves and SharedMutex::writes in Classify.
+  std::array<uint32_t, kStripes> moves_;
+  std::array<uint32_t, kStripes> writes_;
   // Quotas of entries and of keys of the sketch.
-  std::array<uint32_t, kShards> entry_quota_;
-  std::array<uint32_t, kShards> sketch_quota_;
+  std::array<uint32_t, kStripes> entry_quota_;
+  std::array<uint32_t, kStripes> sketch_quota_;
   uint64_t has_quota_ = 0;  // Bit s: the two above are set and not released.
 };
 

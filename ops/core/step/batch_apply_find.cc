@@ -6,10 +6,10 @@
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
+#include "ops/core/index/hash_index.h"
+#include "ops/core/keys/grouped_keys.h"
 #include "ops/core/step/batch_apply.h"
 #include "ops/core/step/found_keys.h"
-#include "ops/core/keys/grouped_keys.h"
-#include "ops/core/index/hash_index.h"
 
 namespace rec_estimator {
 namespace {
@@ -29,7 +29,7 @@ void BatchApply::Find(int g) {
 }
 
 void BatchApply::FindAgain(int g) {
-  const SharedLocks locks(shards_, shards_of_[g]);
+  const SharedLocks locks(stripes_, stripes_of_[g]);
   Classify(g);
 }
 
@@ -37,17 +37,18 @@ void BatchApply::Classify(int g) {
   const uint32_t begin = part_.begin[g];
   EntryRef* entries = entry_ + begin;
   uint32_t* rows = row_ + begin;
-  if (found_ != nullptr && found_->IsCurrent(shards_, shards_of_[g])) {
+  if (found_ != nullptr && found_->IsCurrent(stripes_, stripes_of_[g])) {
     const uint32_t first = groups_ != nullptr ? groups_->first(g) : 0;
     std::copy_n(found_->entries() + first, unique_[g], entries);
     std::copy_n(found_->rows() + first, unique_[g], rows);
   } else {
-    shards_.FindEach(key_ + begin, unique_[g], [&](uint32_t u, EntryRef entry) {
-      entries[u] = entry;
-      rows[u] = HashIndex::RowWordOf(entry);
-    });
+    stripes_.FindEach(key_ + begin, unique_[g],
+                      [&](uint32_t u, EntryRef entry) {
+                        entries[u] = entry;
+                        rows[u] = HashIndex::RowWordOf(entry);
+                      });
   }
-  SortOut(g);
+  FindKeysWithoutRow(g);
 }
 
 void BatchApply::ClassifyOthers(int g) {
@@ -62,16 +63,16 @@ void BatchApply::ClassifyOthers(int g) {
   }
   for (uint32_t i = 0; i < n; ++i) {
     if (i + kKeysAhead < n) {
-      PrefetchLine(shards_.Home(keys[others[i + kKeysAhead]]));
+      PrefetchLine(stripes_.Home(keys[others[i + kKeysAhead]]));
     }
     const uint32_t u = others[i];
-    entry_[begin + u] = shards_.Of(keys[u]).Find(keys[u]);
+    entry_[begin + u] = stripes_.Of(keys[u]).Find(keys[u]);
     rows[u] = HashIndex::RowWordOf(entry_[begin + u]);
   }
-  SortOut(g);
+  FindKeysWithoutRow(g);
 }
 
-void BatchApply::SortOut(int g) {
+void BatchApply::FindKeysWithoutRow(int g) {
   const uint32_t begin = part_.begin[g];
   const int64_t* keys = key_ + begin;
   const uint32_t* rows = row_ + begin;
@@ -85,8 +86,8 @@ void BatchApply::SortOut(int g) {
   n_spilled_[g] = n_beyond_memory - n;
   n_in_memory_[g] = unique_[g] - n_beyond_memory;
   all_have_rows_[g] = true;
-  const int padding = shards_.padding_shard();
-  if (padding >= 0 && (shards_of_[g] >> padding & 1) != 0) {
+  const int padding = stripes_.padding_stripe();
+  if (padding >= 0 && (stripes_of_[g] >> padding & 1) != 0) {
     n = static_cast<uint32_t>(
         std::remove_if(without_row, without_row + n,
                        [&](uint32_t u) { return keys[u] == kPaddingKey; }) -
@@ -94,10 +95,10 @@ void BatchApply::SortOut(int g) {
     all_have_rows_[g] = false;
   }
   n_without_row_[g] = n;
-  ForEachShard(shards_of_[g], [this](int s) {
-    needs_[s] = ShardNeeds();
-    moves_[s] = shards_[s].moves();
-    writes_[s] = shards_[s].mutex().writes();
+  ForEachStripe(stripes_of_[g], [this](int s) {
+    needs_[s] = StripeNeeds();
+    moves_[s] = stripes_[s].moves();
+    writes_[s] = stripes_[s].mutex().writes();
   });
   if (n > 0) DecideAdmission(g, without_row, n);
 }
@@ -107,9 +108,9 @@ void BatchApply::DecideAdmission(int g, const uint32_t* without_row,
   const int64_t* keys = key_ + part_.begin[g];
   const EntryRef* entries = entry_ + part_.begin[g];
   uint32_t* rows = row_ + part_.begin[g];
-  const Admission admission = admission_;
-  const auto needs_of = [&](uint32_t u) -> ShardNeeds& {
-    return needs_[ShardOf(MixKey(keys[u]))];
+  const FilterRule admission = rule_;
+  const auto needs_of = [&](uint32_t u) -> StripeNeeds& {
+    return needs_[StripeOf(MixKey(keys[u]))];
   };
   if (admission.admits_all()) {
     for (uint32_t i = 0; i < n; ++i) {
@@ -120,7 +121,7 @@ void BatchApply::DecideAdmission(int g, const uint32_t* without_row,
     }
     return;
   }
-  const Sketch* const sketch = shards_.sketch();
+  const Sketch* const sketch = stripes_.sketch();
   const uint32_t* estimates = nullptr;
   if (sketch != nullptr) {
     sketch->Estimate(keys, without_row, n, estimate_ + part_.begin[g]);
@@ -141,10 +142,10 @@ void BatchApply::DecideAdmission(int g, const uint32_t* without_row,
     } else if (estimates != nullptr) {
       count = estimates[u];
     }
-    const bool admitted = admission.DecideAdmission(
+    const bool admitted = admission.IsAdmitted(
         admission.CountAfterBatch(count, Occurrences(g, u)));
     if (admitted) rows[u] = kToAdmit;
-    ShardNeeds& needs = needs_of(u);
+    StripeNeeds& needs = needs_of(u);
     const bool in_sketch = sketch != nullptr && !found && !admitted;
     needs.sketched += in_sketch;
     needs.rows += admitted;
@@ -156,8 +157,8 @@ void BatchApply::DecideAdmission(int g, const uint32_t* without_row,
 
 bool BatchApply::HaveMoved(int g) const {
   bool moved = false;
-  ForEachShard(shards_of_[g],
-               [&](int s) { moved |= shards_[s].moves() != moves_[s] + 1; });
+  ForEachStripe(stripes_of_[g],
+                [&](int s) { moved |= stripes_[s].moves() != moves_[s] + 1; });
   return moved;
 }
 
@@ -166,8 +167,8 @@ bool BatchApply::HaveOthersChanged(int g) const {
   // admission of such keys. Rows that were on disk have been brought in.
   if (n_without_row_[g] == 0 && n_spilled_[g] == 0) return false;
   bool changed = false;
-  ForEachShard(shards_of_[g], [&](int s) {
-    changed |= shards_[s].mutex().writes() != writes_[s] + 1;
+  ForEachStripe(stripes_of_[g], [&](int s) {
+    changed |= stripes_[s].mutex().writes() != writes_[s] + 1;
   });
   return changed;
 }

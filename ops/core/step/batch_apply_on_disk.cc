@@ -4,15 +4,15 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/core/step/batch_apply.h"
-#include "ops/core/tier/disk_tier.h"
 #include "ops/core/index/hash_index.h"
+#include "ops/core/step/batch_apply.h"
 #include "ops/core/stripes/stripe_set.h"
+#include "ops/core/tier/disk_tier.h"
 
 namespace rec_estimator {
 
-KeyHolder::Keys BatchApply::KeysIn(int shard) const {
-  const int g = part_.groups == 1 ? 0 : shard;
+KeyHolder::Keys BatchApply::KeysIn(int stripe) const {
+  const int g = part_.groups == 1 ? 0 : stripe;
   if (!is_listed_[g].load(std::memory_order_acquire)) return {nullptr, 0};
   return {key_ + part_.begin[g], unique_[g]};
 }
@@ -30,7 +30,7 @@ int64_t BatchApply::ListSpilled(PinnedRows* spilled) const {
       if (rows[u] < HashIndex::kSpilled || rows[u] >= kToAdmit) continue;
       listed.push_back(keys[u]);
     }
-    const SharedLocks locks(shards_, shards_of_[g]);
+    const SharedLocks locks(stripes_, stripes_of_[g]);
     const auto add = [&](size_t i, EntryRef entry) {
       // It may have been brought in since, but it was not spilled.
       if (entry.found() && entry.is_spilled()) {
@@ -39,7 +39,7 @@ int64_t BatchApply::ListSpilled(PinnedRows* spilled) const {
         ++in_memory;
       }
     };
-    shards_.InspectLocked(listed.data(), listed.size(), add);
+    stripes_.InspectLocked(listed.data(), listed.size(), add);
   }
   return in_memory;
 }

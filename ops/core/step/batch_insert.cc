@@ -25,16 +25,16 @@ bool BatchInsert::Run() {
   for (uint64_t b = 0; b < part_.blocks(); ++b) part_.SortBlock(b);
   part_.EndSort();
 
-  // Each thread begins at another shard. Otherwise two threads that restore one
-  // table would wait for each other's locks all the time.
-  const int first = static_cast<int>(MixKey(batch_.keys[0]) % kShards);
-  const auto shard_at = [first](int i) { return (first + i) % kShards; };
+  // Each thread begins at another stripe. Otherwise two threads that restore
+  // one table would wait for each other's locks all the time.
+  const int first = static_cast<int>(MixKey(batch_.keys[0]) % kStripes);
+  const auto stripe_at = [first](int i) { return (first + i) % kStripes; };
   uint64_t rows = 0;
   bool reserved = true;
-  for (int i = 0; i < kShards; ++i) {
-    const int s = shard_at(i);
+  for (int i = 0; i < kStripes; ++i) {
+    const int s = stripe_at(i);
     if (reserved && part_.size_of(s) > 0) {
-      const std::unique_lock<SharedMutex> lock(shards_[s].mutex());
+      const std::unique_lock<SharedMutex> lock(stripes_[s].mutex());
       reserved = ReserveQuota(s);
     }
     rows += quota_[s].rows;
@@ -46,14 +46,14 @@ bool BatchInsert::Run() {
     row_quota_ = reserved ? rows : 0;
   }
   bool inserted = reserved;
-  for (int i = 0; i < kShards; ++i) {
-    const int s = shard_at(i);
-    Shard& shard = shards_[s];
+  for (int i = 0; i < kStripes; ++i) {
+    const int s = stripe_at(i);
+    Stripe& stripe = stripes_[s];
     if (reserved && part_.size_of(s) > 0) {
-      const std::unique_lock<SharedMutex> lock(shard.mutex());
+      const std::unique_lock<SharedMutex> lock(stripe.mutex());
       inserted = InsertAll(s) && inserted;
     }
-    shard.ReleaseQuota(quota_[s].entries, quota_[s].sketched);
+    stripe.ReleaseQuota(quota_[s].entries, quota_[s].sketched);
   }
   store_.arena().ReleaseQuota(row_quota_);
   return inserted;
@@ -61,13 +61,13 @@ bool BatchInsert::Run() {
 
 template <typename Visit>
 void BatchInsert::FindAll(int s, const Visit& visit) const {
-  const Shard& shard = shards_[s];
+  const Stripe& stripe = stripes_[s];
   part_.ForEachRun(s, [&](const Occurrence* run, uint32_t n) {
     // Both lines of a bucket: a new entry also writes the second.
     const auto prefetch = [&](uint32_t begin) {
       const uint32_t end = std::min(n, begin + kFound);
       for (uint32_t i = begin; i < end; ++i) {
-        PrefetchLines(shard.index().Home(MixKey(run[i].key)), sizeof(Bucket));
+        PrefetchLines(stripe.index().Home(MixKey(run[i].key)), sizeof(Bucket));
       }
     };
     int64_t keys[kFound];
@@ -76,15 +76,15 @@ void BatchInsert::FindAll(int s, const Visit& visit) const {
       prefetch(at + kFound);
       const uint32_t size = std::min(n - at, kFound);
       for (uint32_t i = 0; i < size; ++i) keys[i] = run[at + i].key;
-      shards_.FindEach(keys, size, [&](uint32_t i, EntryRef entry) {
+      stripes_.FindEach(keys, size, [&](uint32_t i, EntryRef entry) {
         visit(run[at + i], entry);
       });
     }
   });
 }
 
-ShardNeeds BatchInsert::CountNeeds(int s) const {
-  ShardNeeds needs;
+StripeNeeds BatchInsert::CountNeeds(int s) const {
+  StripeNeeds needs;
   FindAll(s, [&](const Occurrence& one, EntryRef entry) {
     const bool row = OwnsRow(CountAt(one.index));
     const bool in_sketch = !entry.found() && CountsInSketch(row);
@@ -96,16 +96,16 @@ ShardNeeds BatchInsert::CountNeeds(int s) const {
 }
 
 bool BatchInsert::ReserveQuota(int s) {
-  Shard& shard = shards_[s];
+  Stripe& stripe = stripes_[s];
   const uint32_t n = part_.size_of(s);
-  if (AllGetEntries() && shard.ReserveQuota(n, 0)) {
+  if (AllGetEntries() && stripe.ReserveQuota(n, 0)) {
     quota_[s] = {n, n, 0};
     return true;
   }
-  if (AllGetEntries()) shard.ReleaseQuota(n, 0);
+  if (AllGetEntries()) stripe.ReleaseQuota(n, 0);
   quota_[s] = CountNeeds(s);
-  return shard.ReserveQuota(quota_[s].entries, quota_[s].sketched) ||
-         shard.GrowToQuota();
+  return stripe.ReserveQuota(quota_[s].entries, quota_[s].sketched) ||
+         stripe.GrowToQuota();
 }
 
 bool BatchInsert::WriteRows() {
@@ -119,25 +119,25 @@ bool BatchInsert::WriteRows() {
 }
 
 bool BatchInsert::InsertAll(int s) {
-  Shard& shard = shards_[s];
+  Stripe& stripe = stripes_[s];
   // There is room, unless another thread cleared the table since ReserveQuota.
   // InsertOne must not make it: FindEach would go on in the old index.
-  if (!AllGetEntries() || !shard.HasRoom({part_.size_of(s), 0, 0})) {
-    if (!shard.MakeRoom(CountNeeds(s))) return false;
+  if (!AllGetEntries() || !stripe.HasRoom({part_.size_of(s), 0, 0})) {
+    if (!stripe.MakeRoom(CountNeeds(s))) return false;
   }
-  tracking_ = shard.tracks_changes();
+  tracking_ = stripe.tracks_changes();
   run_rows_ = 0;
   bool done = true;
   part_.ForEachRun(s, [&](const Occurrence* run, uint32_t n) {
     for (uint32_t i = 0; i < std::min(n, kBucketsAhead); ++i) {
-      PrefetchBucket(shard, run[i].key);
+      PrefetchBucket(stripe, run[i].key);
     }
     for (uint32_t i = 0; !rows_first_ && i < std::min(n, kRowsAhead); ++i) {
       PrefetchRow(run[i].index);
     }
     for (uint32_t i = 0; i < n; ++i) {
       if (n - i > kBucketsAhead) {
-        PrefetchBucket(shard, run[i + kBucketsAhead].key);
+        PrefetchBucket(stripe, run[i + kBucketsAhead].key);
       }
       if (rows_first_) {
         InsertWritten(s, run[i].key, run[i].index);
@@ -147,13 +147,13 @@ bool BatchInsert::InsertAll(int s) {
       done = InsertOne(s, run[i].key, run[i].index) && done;
     }
   });
-  for (; run_rows_ > 0; --run_rows_) shard.FreeRow(next_row_++);
+  for (; run_rows_ > 0; --run_rows_) stripe.FreeRow(next_row_++);
   return done;
 }
 
-void BatchInsert::PrefetchBucket(const Shard& shard, int64_t key) {
+void BatchInsert::PrefetchBucket(const Stripe& stripe, int64_t key) {
   // Both lines: a new entry also writes the second.
-  PrefetchLines(shard.index().Home(MixKey(key)), sizeof(Bucket));
+  PrefetchLines(stripe.index().Home(MixKey(key)), sizeof(Bucket));
 }
 
 void BatchInsert::PrefetchRow(size_t i) const {
@@ -167,8 +167,8 @@ void BatchInsert::PrefetchRow(size_t i) const {
 }
 
 bool BatchInsert::InsertOne(int s, int64_t key, uint32_t i) {
-  Shard& shard = shards_[s];
-  EntryRef entry = shard.Find(key);
+  Stripe& stripe = stripes_[s];
+  EntryRef entry = stripe.Find(key);
   const bool is_new = !entry.found();
   const bool had_row = !is_new && entry.has_row();
   const uint32_t count = CountAt(i);
@@ -177,24 +177,24 @@ bool BatchInsert::InsertOne(int s, int64_t key, uint32_t i) {
   const bool needs_row = is_spilled || (!had_row && OwnsRow(count));
   if (is_new && CountsInSketch(needs_row)) {
     const uint32_t first = 0;
-    shards_.mutable_sketch()->Raise(&key, &first, 1, &count, tracking_);
+    stripes_.mutable_sketch()->Raise(&key, &first, 1, &count, tracking_);
     return true;
   }
-  if (needs_row && shard.n_free_rows() == 0 && run_rows_ == 0 && !TakeRun(s)) {
+  if (needs_row && stripe.n_free_rows() == 0 && run_rows_ == 0 && !TakeRun(s)) {
     return false;
   }
   const RowArena::View view = store_.view();
   if (is_new) {
-    entry = shard.Insert(key);
-    shard.AddToKeys(1);
+    entry = stripe.Insert(key);
+    stripe.AddToKeys(1);
   }
   if (needs_row) {
-    const bool from_run = shard.n_free_rows() == 0;
-    if (is_spilled) shard.FreeSpilledRow(entry);
-    entry.row() = Shard::RowSource(view, next_row_).Next(&shard);
+    const bool from_run = stripe.n_free_rows() == 0;
+    if (is_spilled) stripe.FreeSpilledRow(entry);
+    entry.row() = Stripe::RowSource(view, next_row_).Next(&stripe);
     next_row_ += from_run;
     run_rows_ -= from_run;
-    shard.AddToRows(is_spilled ? 0 : 1);
+    stripe.AddToRows(is_spilled ? 0 : 1);
   }
   if (needs_row || mode_ == kRows)
     SetRow(key, i, CopyRow, view.Row(entry.row()));
@@ -203,21 +203,21 @@ bool BatchInsert::InsertOne(int s, int64_t key, uint32_t i) {
 }
 
 void BatchInsert::InsertWritten(int s, int64_t key, uint32_t i) {
-  Shard& shard = shards_[s];
-  EntryRef entry = shard.Find(key);
+  Stripe& stripe = stripes_[s];
+  EntryRef entry = stripe.Find(key);
   if (!entry.found()) {
-    entry = shard.Insert(key);
-    shard.AddToKeys(1);
+    entry = stripe.Insert(key);
+    stripe.AddToKeys(1);
   }
   const uint32_t written = first_row_ + i;
   if (!entry.has_row()) {
     entry.row() = written;
-    shard.AddToRows(1);
+    stripe.AddToRows(1);
   } else {
     const RowArena::View view = store_.view();
     std::copy_n(view.Row(written), store_.arena().row_floats(),
                 view.Row(entry.row()));
-    shard.FreeRow(written);
+    stripe.FreeRow(written);
   }
   SetCounts(entry, i);
 }

@@ -11,8 +11,8 @@
 #include "ops/core/base/key_hash.h"
 #include "ops/core/filter/filter_rule.h"
 #include "ops/core/keys/key_partition.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/rows/row_store.h"
+#include "ops/core/step/batch.h"
 #include "ops/core/stripes/stripe.h"
 #include "ops/core/stripes/stripe_set.h"
 
@@ -25,16 +25,16 @@ class BatchInsert {
   enum Mode { kRows, kFiltered, kFilteredIntoSketch };
 
   // All of these outlive the object.
-  BatchInsert(ShardSet* shards, RowStore* store, const Admission& admission,
-              const EmbeddingTable::Rows& batch, Mode mode)
-      : shards_(*shards),
+  BatchInsert(StripeSet* stripes, RowStore* store, const FilterRule& rule,
+              const RestoredRows& batch, Mode mode)
+      : stripes_(*stripes),
         store_(*store),
-        admission_(admission),
+        rule_(rule),
         batch_(batch),
         mode_(mode),
         // A tier decides which rows take memory.
         rows_first_(mode == kRows && batch.are_new &&
-                    (*shards)[0].tier() == nullptr) {}
+                    (*stripes)[0].tier() == nullptr) {}
 
   // Returns false and changes nothing if there is no memory.
   bool Run();
@@ -48,10 +48,10 @@ class BatchInsert {
   static constexpr uint32_t kRowsAhead = 4;
 
   uint32_t CountAt(uint32_t i) const {
-    return Admission::CountOf(batch_.freqs != nullptr ? batch_.freqs[i] : 0);
+    return FilterRule::CountOf(batch_.freqs != nullptr ? batch_.freqs[i] : 0);
   }
   bool OwnsRow(uint32_t count) const {
-    return mode_ == kRows || admission_.DecideAdmission(count);
+    return mode_ == kRows || rule_.IsAdmitted(count);
   }
   bool CountsInSketch(bool owns_row) const {
     return mode_ == kFilteredIntoSketch && !owns_row;
@@ -62,18 +62,18 @@ class BatchInsert {
 
   // With rows_first_: takes rows for the whole batch and writes them in the
   // order of the batch. Memory that is read and written in sequence is fetched
-  // ahead by the CPU; in the order of the shards, each row waits for both.
+  // ahead by the CPU; in the order of the stripes, each row waits for both.
   // False: no memory. Needs no lock, because nobody knows these rows yet.
   bool WriteRows();
 
-  // The methods below need the exclusive lock of shard s.
+  // The methods below need the exclusive lock of stripe s.
 
-  // Calls visit(occurrence, entry) for the keys of shard s, in batch order.
+  // Calls visit(occurrence, entry) for the keys of stripe s, in batch order.
   template <typename Visit>
   void FindAll(int s, const Visit& visit) const;
-  // What the keys of shard s will occupy, at most.
-  ShardNeeds CountNeeds(int s) const;
-  // Reserves room for the keys of shard s. False: no memory.
+  // What the keys of stripe s will occupy, at most.
+  StripeNeeds CountNeeds(int s) const;
+  // Reserves room for the keys of stripe s. False: no memory.
   bool ReserveQuota(int s);
   // Inserts one key after the other: of a key given twice, the last row wins.
   bool InsertAll(int s);
@@ -82,32 +82,33 @@ class BatchInsert {
   void InsertWritten(int s, int64_t key, uint32_t i);
   void SetCounts(EntryRef entry, uint32_t i) const;
   // Fetch what InsertOne will read.
-  static void PrefetchBucket(const Shard& shard, int64_t key);
+  static void PrefetchBucket(const Stripe& stripe, int64_t key);
   void PrefetchRow(size_t i) const;
-  // Takes several rows from the arena, whose lock all shards share, but no more
-  // than the quota of shard s.
+  // Takes several rows from the arena, whose lock all stripes share, but no
+  // more than the quota of stripe s.
   bool TakeRun(int s);
   // Writes the given values and the initial values of the rest, by CopyRow or
   // StreamRow.
   template <typename Copy>
   void SetRow(int64_t key, uint32_t i, const Copy& copy, float* row) const;
 
-  ShardSet& shards_;
+  StripeSet& stripes_;
   RowStore& store_;
-  const Admission admission_;
-  const EmbeddingTable::Rows& batch_;
+  const FilterRule rule_;
+  const RestoredRows& batch_;
   const Mode mode_;
   const bool rows_first_;
   Scratch scratch_;
   Partition part_;
-  std::array<ShardNeeds, kShards> quota_{};  // What is left, per shard.
-  uint64_t row_quota_ = 0;                   // What is left in the arena.
+  std::array<StripeNeeds, kStripes> quota_{};  // What is left, per stripe.
+  uint64_t row_quota_ = 0;                     // What is left in the arena.
   // With rows_first_, row i of the batch is row first_row_ + i of the arena.
   uint32_t first_row_ = 0;
-  // Rows that were taken from the arena for the current shard and not used yet.
+  // Rows that were taken from the arena for the current stripe and not used
+  // yet.
   uint32_t next_row_ = 0;
   uint32_t run_rows_ = 0;
-  bool tracking_ = false;  // Of the current shard.
+  bool tracking_ = false;  // Of the current stripe.
 };
 
 }  // namespace rec_estimator

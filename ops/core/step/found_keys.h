@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "ops/core/base/key_hash.h"
+#include "ops/core/keys/deduplicated_list.h"
 #include "ops/core/stripes/stripe.h"
 #include "ops/core/stripes/stripe_set.h"
-#include "ops/core/keys/deduplicated_list.h"
 
 namespace rec_estimator {
 
@@ -21,49 +21,49 @@ namespace rec_estimator {
 class FoundKeys {
  public:
   // Throws std::bad_alloc.
-  explicit FoundKeys(std::shared_ptr<const SharedKeys> list)
+  explicit FoundKeys(std::shared_ptr<const DeduplicatedList> list)
       : list_(std::move(list)),
         entries_(new EntryRef[list_->size()]),
         rows_(new uint32_t[list_->size()]) {}
   FoundKeys(const FoundKeys&) = delete;
   FoundKeys& operator=(const FoundKeys&) = delete;
 
-  const SharedKeys& list() const { return *list_; }
+  const DeduplicatedList& list() const { return *list_; }
 
   // By distinct key of the list, (list().size()): of a long one, those of a
   // group after those of the groups before it.
   const EntryRef* entries() const { return entries_.get(); }
   const uint32_t* rows() const { return rows_.get(); }  // Or kNoRow.
 
-  // Whether what it says of the keys of some of the list's shards still holds:
+  // Whether what it says of the keys of some of the list's stripes still holds:
   // none of these was locked exclusively since. They are locked, shared at
   // least.
-  bool IsCurrent(const ShardSet& shards, uint64_t mask) const {
+  bool IsCurrent(const StripeSet& stripes, uint64_t mask) const {
     for (; mask != 0; mask &= mask - 1) {
       const int s = __builtin_ctzll(mask);
-      if (shards[s].mutex().writes() != writes_[s]) return false;
+      if (stripes[s].mutex().writes() != writes_[s]) return false;
     }
     return true;
   }
 
-  // For RowLookup, which fills it while these shards are locked.
+  // For RowLookup, which fills it while these stripes are locked.
   void Set(uint32_t u, EntryRef entry, uint32_t row) {
     entries_[u] = entry;
     rows_[u] = row;
   }
-  void SetTime(const ShardSet& shards, uint64_t mask) {
+  void SetTime(const StripeSet& stripes, uint64_t mask) {
     for (; mask != 0; mask &= mask - 1) {
       const int s = __builtin_ctzll(mask);
-      writes_[s] = shards[s].mutex().writes();
+      writes_[s] = stripes[s].mutex().writes();
     }
   }
 
  private:
-  const std::shared_ptr<const SharedKeys> list_;
+  const std::shared_ptr<const DeduplicatedList> list_;
   const std::unique_ptr<EntryRef[]> entries_;
   const std::unique_ptr<uint32_t[]> rows_;
-  // Of the list's shards: SharedMutex::writes when the keys were found.
-  std::array<uint32_t, kShards> writes_;
+  // Of the list's stripes: SharedMutex::writes when the keys were found.
+  std::array<uint32_t, kStripes> writes_;
 };
 
 }  // namespace rec_estimator

@@ -17,7 +17,7 @@ void BatchApply::ListRows(ReservedRows* rows) const {
         rows->Set(grouped_[at], row_[u]);
       }
     }
-    ForEachShard(shards_of_[g], [&](int s) { rows->SetTime(s, moves_[s]); });
+    ForEachStripe(stripes_of_[g], [&](int s) { rows->SetTime(s, moves_[s]); });
   }
 }
 

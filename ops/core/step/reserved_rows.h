@@ -27,28 +27,28 @@ class ReservedRows {
   const uint32_t* rows() const { return rows_.data(); }
   size_t size() const { return rows_.size(); }
 
-  // Whether rows() still holds: no entry of the shards has moved since. The
-  // shards of the keys are locked, shared at least.
-  bool IsCurrent(const ShardSet& shards) const {
+  // Whether rows() still holds: no entry of the stripes has moved since. The
+  // stripes of the keys are locked, shared at least.
+  bool IsCurrent(const StripeSet& stripes) const {
     bool is_current = true;
-    for (uint64_t mask = shards_; mask != 0; mask &= mask - 1) {
+    for (uint64_t mask = stripes_; mask != 0; mask &= mask - 1) {
       const int s = __builtin_ctzll(mask);
-      is_current &= shards[s].moves() == moves_[s];
+      is_current &= stripes[s].moves() == moves_[s];
     }
     return is_current;
   }
 
-  // For BatchApply, which fills it. The time of a shard: Shard::moves then.
+  // For BatchApply, which fills it. The time of a stripe: Stripe::moves then.
   void Set(size_t i, uint32_t row) { rows_[i] = row; }
-  void SetTime(int shard, uint32_t moves) {
-    shards_ |= uint64_t{1} << shard;
-    moves_[shard] = moves;
+  void SetTime(int stripe, uint32_t moves) {
+    stripes_ |= uint64_t{1} << stripe;
+    moves_[stripe] = moves;
   }
 
  private:
   std::vector<uint32_t> rows_;
-  uint64_t shards_ = 0;
-  std::array<uint32_t, kShards> moves_;
+  uint64_t stripes_ = 0;
+  std::array<uint32_t, kStripes> moves_;
 };
 
 }  // namespace rec_estimator

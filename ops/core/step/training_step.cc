@@ -9,11 +9,11 @@
 #include <tuple>
 #include <utility>
 
-#include "ops/core/step/batch_apply.h"
-#include "ops/core/tier/disk_tier.h"
-#include "ops/core/step/reserved_rows.h"
 #include "ops/core/rows/row_store.h"
+#include "ops/core/step/batch_apply.h"
+#include "ops/core/step/reserved_rows.h"
 #include "ops/core/stripes/stripe_set.h"
+#include "ops/core/tier/disk_tier.h"
 
 namespace rec_estimator {
 namespace {
@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kSortOccurrence = 16;
 constexpr int64_t kFindOccurrence = 60;
 constexpr int64_t kUpdateOccurrence = 60;  // And 8 per float.
-constexpr int64_t kGrowShard = 100000;
+constexpr int64_t kGrowStripe = 100000;
 // Least cost of a loop that is worth waking threads for, about 100 µs. Each of
 // the two loops of a step would cost a wake of about 20 µs.
 constexpr int64_t kMinLoop = 300000;
@@ -33,37 +33,33 @@ TrainingStep::Outcome NoMemory(size_t table) {
 
 }  // namespace
 
-TrainingStep::TrainingStep(const std::vector<EmbeddingTable*>& tables,
-                           std::vector<EmbeddingTable::Batch> batches)
-    : tables_(tables.begin(), tables.end()),
+TrainingStep::TrainingStep(std::vector<TableParts> tables,
+                           std::vector<StepBatch> batches)
+    : tables_(std::move(tables)),
       batches_(std::move(batches)),
-      applies_(tables.size()),
-      tiers_(tables.size(), nullptr),
-      limits_(tables.size(), nullptr),
-      claims_(tables.size()),
-      claim_order_(tables.size()) {
+      applies_(tables_.size()),
+      claims_(tables_.size()),
+      claim_order_(tables_.size()) {
   size_t units = 0;
-  for (size_t i = 0; i < tables.size(); ++i) {
-    const EmbeddingTable& table = *tables[i];
-    const EmbeddingTable::Batch& batch = batches_[i];
-    applies_[i] = std::make_unique<BatchApply>(
-        table.shards_.get(), table.store_.get(), table.admission_, batch);
-    if (table.rules().max_rows > 0) limits_[i] = table.limit_.get();
-    tiers_[i] = table.tier_.get();
-    dims_ += table.dim();
+  for (size_t i = 0; i < size(); ++i) {
+    const TableParts& table = tables_[i];
+    const StepBatch& batch = batches_[i];
+    applies_[i] = std::make_unique<BatchApply>(table.stripes, table.store,
+                                               table.rule, batch);
+    dims_ += table.store->dim();
     occurrences_ += batch.n + batch.n_counted;
     // Begin refuses larger batches.
     const uint64_t most = std::min(batch.n + batch.n_counted, kMaxBatch);
-    units += std::max<size_t>(kShards, most / kPartitionBlock + 1);
+    units += std::max<size_t>(kStripes, most / kPartitionBlock + 1);
   }
   std::iota(claim_order_.begin(), claim_order_.end(), 0);
-  std::sort(claim_order_.begin(), claim_order_.end(),
-            [this](uint32_t a, uint32_t b) {
-              return std::less<RowLimit*>()(limits_[a], limits_[b]);
-            });
+  std::sort(
+      claim_order_.begin(), claim_order_.end(), [this](uint32_t a, uint32_t b) {
+        return std::less<RowBudget*>()(tables_[a].budget, tables_[b].budget);
+      });
   units_.reserve(units);
   left_.resize(units);
-  if (tables.size() > 1) LinkSameKeys();
+  if (size() > 1) LinkSameKeys();
 }
 
 TrainingStep::~TrainingStep() { ReleaseKeys(); }
@@ -83,11 +79,11 @@ TrainingStep::Outcome TrainingStep::Reserve(const ParallelFor& parallel) {
 
 TrainingStep::Outcome TrainingStep::ReserveAll(const ParallelFor& parallel) {
   if (!GetMemory(parallel)) {
-    const auto largest = std::max_element(
-        batches_.begin(), batches_.end(),
-        [](const EmbeddingTable::Batch& a, const EmbeddingTable::Batch& b) {
-          return a.n + a.n_counted < b.n + b.n_counted;
-        });
+    const auto largest =
+        std::max_element(batches_.begin(), batches_.end(),
+                         [](const StepBatch& a, const StepBatch& b) {
+                           return a.n + a.n_counted < b.n + b.n_counted;
+                         });
     return NoMemory(static_cast<size_t>(largest - batches_.begin()));
   }
   Outcome outcome = HoldKeys();
@@ -109,7 +105,7 @@ TrainingStep::Outcome TrainingStep::ReserveAll(const ParallelFor& parallel) {
 template <typename Work>
 TrainingStep::Outcome TrainingStep::ForEachTier(const Work& work) {
   for (size_t i = 0; i < size(); ++i) {
-    if (tiers_[i] == nullptr) continue;
+    if (tables_[i].tier == nullptr) continue;
     DiskError error;
     try {
       if (work(i, &error)) continue;
@@ -124,12 +120,12 @@ TrainingStep::Outcome TrainingStep::ForEachTier(const Work& work) {
 
 TrainingStep::Outcome TrainingStep::HoldKeys() {
   const Outcome outcome = ForEachTier([this](size_t i, DiskError* error) {
-    return tiers_[i]->SpillExcess(error);
+    return tables_[i].tier->SpillExcess(error);
   });
   if (!outcome.ok()) return outcome;
   holds_keys_ = true;
   return ForEachTier([this](size_t i, DiskError*) {
-    tiers_[i]->Hold(applies_[i].get());
+    tables_[i].tier->Hold(applies_[i].get());
     return true;
   });
 }
@@ -137,10 +133,11 @@ TrainingStep::Outcome TrainingStep::HoldKeys() {
 TrainingStep::Outcome TrainingStep::BringIn() {
   return ForEachTier([this](size_t i, DiskError* error) {
     if (applies_[i]->occurrences() == 0) return true;
-    PinnedRows spilled(tiers_[i]);
+    PinnedRows spilled(tables_[i].tier);
     const int64_t hits = applies_[i]->ListSpilled(&spilled);
-    tiers_[i]->AddToHits(hits, static_cast<int64_t>(spilled.items().size()));
-    return tiers_[i]->BringIn(&spilled, error);
+    tables_[i].tier->AddToHits(hits,
+                               static_cast<int64_t>(spilled.items().size()));
+    return tables_[i].tier->BringIn(&spilled, error);
   });
 }
 
@@ -148,18 +145,19 @@ void TrainingStep::ReleaseKeys() {
   if (!holds_keys_) return;
   holds_keys_ = false;
   for (size_t i = 0; i < size(); ++i) {
-    if (tiers_[i] != nullptr) tiers_[i]->Release(applies_[i].get());
+    if (tables_[i].tier != nullptr) tables_[i].tier->Release(applies_[i].get());
   }
 }
 
 int64_t TrainingStep::RowsAfter(size_t i) const {
   const BatchApply& apply = *applies_[i];
-  return tables_[i]->size() + (apply.occurrences() == 0 ? 0 : apply.new_rows());
+  return tables_[i].stripes->n_rows() +
+         (apply.occurrences() == 0 ? 0 : apply.new_rows());
 }
 
 std::shared_ptr<const ReservedRows> TrainingStep::Rows(size_t i,
                                                        size_t more) const {
-  if (tiers_[i] != nullptr) return nullptr;
+  if (tables_[i].tier != nullptr) return nullptr;
   const BatchApply& apply = *applies_[i];
   auto rows = std::make_shared<ReservedRows>(apply.occurrences() + more);
   if (apply.occurrences() > 0) apply.ListRows(rows.get());
@@ -202,7 +200,8 @@ TrainingStep::Outcome TrainingStep::Apply(const Gradients* gradients,
   for (const auto& apply : applies_) apply->ReleaseQuotas();
   ReleaseKeys();
   ForEachTier([this](size_t i, DiskError* error) {
-    tiers_[i]->SpillExcess(error);  // If it fails, the next step is refused.
+    tables_[i].tier->SpillExcess(
+        error);  // If it fails, the next step is refused.
     return true;
   });
   return outcome;
@@ -231,7 +230,7 @@ void TrainingStep::ForEachUnit(const ParallelFor& parallel, int64_t cycles,
 
 void TrainingStep::LinkSameKeys() {
   const auto lists = [this](uint32_t i) {
-    const EmbeddingTable::Batch& batch = batches_[i];
+    const StepBatch& batch = batches_[i];
     return std::make_tuple(batch.keys, batch.n,
                            batch.n_counted > 0 ? batch.counted_keys : nullptr,
                            batch.n_counted);
@@ -244,7 +243,7 @@ void TrainingStep::LinkSameKeys() {
   uint32_t leader = order[0];
   for (const uint32_t i : order) {
     if (lists(i) != lists(leader)) leader = i;
-    if (i != leader) applies_[leader]->Lead(applies_[i].get());
+    if (i != leader) applies_[leader]->ShareKeysWith(applies_[i].get());
   }
 }
 
@@ -289,9 +288,9 @@ bool TrainingStep::GetMemory(const ParallelFor& parallel) {
 
 TrainingStep::Outcome TrainingStep::CheckLimits(const ParallelFor& parallel) {
   for (size_t i = 0; i < size(); ++i) {
-    if (limits_[i] == nullptr) continue;
-    const RowLimit::Claim claim(
-        limits_[i], static_cast<int64_t>(applies_[i]->occurrences()));
+    if (tables_[i].budget == nullptr) continue;
+    const RowBudget::Claim claim(
+        tables_[i].budget, static_cast<int64_t>(applies_[i]->occurrences()));
     if (claim.is_certain()) continue;
     const int64_t excess = ExcessRows(i, parallel);
     if (excess > 0) return {Refusal::kTooManyRows, i, excess};
@@ -301,8 +300,8 @@ TrainingStep::Outcome TrainingStep::CheckLimits(const ParallelFor& parallel) {
 
 TrainingStep::Outcome TrainingStep::ClaimRows(const ParallelFor& parallel) {
   for (const uint32_t i : claim_order_) {
-    if (limits_[i] == nullptr) continue;
-    claims_[i].emplace(limits_[i],
+    if (tables_[i].budget == nullptr) continue;
+    claims_[i].emplace(tables_[i].budget,
                        static_cast<int64_t>(applies_[i]->occurrences()));
     if (claims_[i]->is_certain()) continue;
     const int64_t excess = ExcessRows(i, parallel);
@@ -320,7 +319,7 @@ int64_t TrainingStep::ExcessRows(size_t i, const ParallelFor& parallel) {
     for (; g < end; ++g) apply.FindAgain(static_cast<int>(g));
   };
   parallel(apply.groups(), per_group * kFindOccurrence, std::cref(find));
-  return limits_[i]->Excess(apply.new_rows());
+  return tables_[i].budget->Excess(apply.new_rows());
 }
 
 TrainingStep::Outcome TrainingStep::GetRoom(const ParallelFor& parallel) {
@@ -336,7 +335,7 @@ TrainingStep::Outcome TrainingStep::GetRoom(const ParallelFor& parallel) {
   if (units_.empty()) return {};
   std::atomic<int64_t> failed{-1};
   ForEachUnit(
-      parallel, kGrowShard,
+      parallel, kGrowStripe,
       [&](uint32_t table, int s) {
         bool has_memory = true;
         const bool tried = applies_[table]->TryGrow(s, &has_memory);

@@ -8,7 +8,7 @@
 // for lack of memory.
 //
 // Any time may pass between the two, and other threads may use the tables. An
-// apply finds its keys anew in a shard whose entries may have moved since, and
+// apply finds its keys anew in a stripe whose entries may have moved since, and
 // new keys in one that was locked exclusively at all. Row limits are reserved
 // from Apply's beginning to its end only: whoever waited for another step's
 // Apply could wait for a step that never comes. So a step beside others may be
@@ -16,7 +16,7 @@
 // The one exception: keys of the step are erased, or a table is cleared, after
 // Reserve, and memory then runs out. Then parts of the step are not applied.
 //
-// Work is split by table and, in a large batch, by shard. The order of a key's
+// Work is split by table and, in a large batch, by stripe. The order of a key's
 // occurrences is that of the batch, so the bits do not depend on the number of
 // threads, and they are those of one step per table.
 #ifndef REC_ESTIMATOR_OPS_CORE_STEP_TRAINING_STEP_H_
@@ -30,16 +30,29 @@
 #include <vector>
 
 #include "ops/core/base/parallel.h"
-#include "ops/core/math/row_update.h"
-#include "ops/core/storage/disk_error.h"
+#include "ops/core/filter/filter_rule.h"
 #include "ops/core/keys/key_partition.h"
-#include "ops/core/table/embedding_table.h"
+#include "ops/core/math/row_update.h"
+#include "ops/core/step/batch.h"
+#include "ops/core/storage/disk_error.h"
 #include "ops/core/stripes/row_budget.h"
 
 namespace rec_estimator {
 
 class BatchApply;
+class DiskTier;
 class ReservedRows;
+class RowStore;
+class StripeSet;
+
+// What a step uses of one table.
+struct TableParts {
+  RowStore* store;
+  StripeSet* stripes;
+  FilterRule rule;
+  RowBudget* budget;  // nullptr: no row limit.
+  DiskTier* tier;     // nullptr: all rows are in memory.
+};
 
 class TrainingStep {
  public:
@@ -65,14 +78,13 @@ class TrainingStep {
 
   // A step of tables, all distinct, each with the keys and counted keys of its
   // batch. Tables and keys outlive this object. Throws std::bad_alloc.
-  TrainingStep(const std::vector<EmbeddingTable*>& tables,
-               std::vector<EmbeddingTable::Batch> batches);
+  TrainingStep(std::vector<TableParts> tables, std::vector<StepBatch> batches);
   ~TrainingStep();
   TrainingStep(const TrainingStep&) = delete;
   TrainingStep& operator=(const TrainingStep&) = delete;
 
   size_t size() const { return batches_.size(); }
-  const EmbeddingTable::Batch& batch(size_t i) const { return batches_[i]; }
+  const StepBatch& batch(size_t i) const { return batches_[i]; }
 
   // Called once. What was reserved is kept until the step ends.
   Outcome Reserve(const ParallelFor& parallel);
@@ -91,7 +103,7 @@ class TrainingStep {
   Outcome Apply(const Gradients* gradients, const ParallelFor& parallel);
 
  private:
-  // A group of keys of a table, or a block of its batch, or a shard.
+  // A group of keys of a table, or a block of its batch, or a stripe.
   struct Unit {
     uint32_t table;
     int32_t number;
@@ -129,13 +141,11 @@ class TrainingStep {
   // The rows that table i would have beyond its limit. Its claim is held.
   int64_t ExcessRows(size_t i, const ParallelFor& parallel);
 
-  std::vector<const EmbeddingTable*> tables_;
-  std::vector<EmbeddingTable::Batch> batches_;
+  std::vector<TableParts> tables_;
+  std::vector<StepBatch> batches_;
   std::vector<std::unique_ptr<BatchApply>> applies_;
-  std::vector<DiskTier*> tiers_;  // nullptr: none.
   bool holds_keys_ = false;
-  std::vector<RowLimit*> limits_;
-  std::vector<std::optional<RowLimit::Claim>> claims_;
+  std::vector<std::optional<RowBudget::Claim>> claims_;
   // The positions of the tables in the order in which they are claimed, which
   // is the same for all steps.
   std::vector<uint32_t> claim_order_;

@@ -256,17 +256,17 @@ void DiskLog::Sort(const Segment& segment, uint16_t* order, char* pages) const {
   };
   // A counting sort by bucket, then each bucket by key.
   std::vector<Row> rows(segment.rows);
-  std::vector<uint32_t> next(kBuckets + 1);
+  std::vector<uint32_t> next(kKeyClasses + 1);
   for (uint32_t r = 0; r < segment.rows; ++r) {
-    ++next[BucketOf(KeyOfRecord(format.RecordIn(buffer, r))) + 1];
+    ++next[KeyClassOf(KeyOfRecord(format.RecordIn(buffer, r))) + 1];
   }
   std::partial_sum(next.begin(), next.end(), next.begin());
   for (uint32_t r = 0; r < segment.rows; ++r) {
     const int64_t key = KeyOfRecord(format.RecordIn(buffer, r));
-    rows[next[BucketOf(key)]++] = {key, r};
+    rows[next[KeyClassOf(key)]++] = {key, r};
   }
   uint32_t begin = 0;
-  for (int64_t b = 0; b < kBuckets; begin = next[b++]) {
+  for (int64_t b = 0; b < kKeyClasses; begin = next[b++]) {
     std::sort(rows.begin() + begin, rows.begin() + next[b],
               [](const Row& x, const Row& y) {
                 return x.key != y.key ? x.key < y.key : x.number < y.number;

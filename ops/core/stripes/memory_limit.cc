@@ -24,12 +24,12 @@ constexpr int64_t kLeastTrimmed = 1024;
 
 }  // namespace
 
-void TrimRows(ShardSet* shards, RowStore* store, uint64_t rows) {
-  const ExclusiveLocks locks(*shards, kAllShards);
+void TrimRows(StripeSet* stripes, RowStore* store, uint64_t rows) {
+  const ExclusiveLocks locks(*stripes, kAllStripes);
   RowArena& arena = store->arena();
   std::vector<uint32_t> free;
   size_t n_free = 0;
-  for (const Shard& shard : *shards) n_free += shard.n_free_rows();
+  for (const Stripe& stripe : *stripes) n_free += stripe.n_free_rows();
   free.reserve(n_free);
   // Every row that was taken is in memory, or free.
   const uint64_t first = std::max<uint64_t>(rows, arena.taken() - n_free);
@@ -37,15 +37,15 @@ void TrimRows(ShardSet* shards, RowStore* store, uint64_t rows) {
   // Nothing below fails.
   const RowArena::View view = store->view();
   const uint32_t end = static_cast<uint32_t>(first);
-  for (Shard& shard : *shards) {
-    while (shard.n_free_rows() > 0) {
-      const uint32_t row = Shard::RowSource(view, 0).Next(&shard);
+  for (Stripe& stripe : *stripes) {
+    while (stripe.n_free_rows() > 0) {
+      const uint32_t row = Stripe::RowSource(view, 0).Next(&stripe);
       if (row < end) free.push_back(row);
     }
   }
   const int floats = static_cast<int>(arena.row_floats());
-  for (Shard& shard : *shards) {
-    shard.index().ForEach([&](EntryRef entry) {
+  for (Stripe& stripe : *stripes) {
+    stripe.index().ForEach([&](EntryRef entry) {
       if (!entry.in_memory() || entry.row() < end) return;
       CopyRow(view.Row(entry.row()), floats, view.Row(free.back()));
       entry.row() = free.back();
@@ -53,16 +53,16 @@ void TrimRows(ShardSet* shards, RowStore* store, uint64_t rows) {
     });
   }
   for (size_t i = 0; i < free.size(); ++i) {
-    (*shards)[static_cast<int>(i % kShards)].FreeRow(free[i]);
+    (*stripes)[static_cast<int>(i % kStripes)].FreeRow(free[i]);
   }
   arena.Trim(first);
 }
 
 int64_t MemoryLimit::IndexBytes() const {
   size_t bytes = 0;
-  for (const Shard& shard : shards_) {
-    const std::shared_lock<SharedMutex> lock(shard.mutex());
-    bytes += shard.bytes();
+  for (const Stripe& stripe : stripes_) {
+    const std::shared_lock<SharedMutex> lock(stripe.mutex());
+    bytes += stripe.bytes();
   }
   return static_cast<int64_t>(bytes) * (kHeapShare + 1) / kHeapShare;
 }
@@ -73,11 +73,11 @@ int64_t MemoryLimit::RowsToKeep(int64_t in_memory, int64_t buffer_bytes) {
       store_.row_floats() * static_cast<int64_t>(sizeof(float));
   const std::lock_guard<std::mutex> lock(mutex_);
   most_ = (bytes_ - index_bytes - buffer_bytes) / row_bytes;
-  if (most_ < kShards) WarnOnce(index_bytes, buffer_bytes);
+  if (most_ < kStripes) WarnOnce(index_bytes, buffer_bytes);
   usable_ = std::max<int64_t>(most_ - most_ / kFreeShare, 0);
   working_ -= working_ / kForgottenShare;
   working_ = std::max(working_, in_memory - kept_);
-  return std::max<int64_t>(usable_ - working_, kShards);
+  return std::max<int64_t>(usable_ - working_, kStripes);
 }
 
 void MemoryLimit::GiveBack(int64_t in_memory) {
@@ -100,7 +100,7 @@ void MemoryLimit::GiveBack(int64_t in_memory) {
     return;
   }
   try {
-    TrimRows(&shards_, &store_, static_cast<uint64_t>(wanted));
+    TrimRows(&stripes_, &store_, static_cast<uint64_t>(wanted));
   } catch (const std::bad_alloc&) {
     // The next call tries again.
   }

@@ -24,23 +24,23 @@ namespace rec_estimator {
 // Gives the memory of rows back to the system, until the arena has `rows` rows
 // or no free one. Moves rows in memory. No lock is held. Throws std::bad_alloc,
 // and has changed nothing then.
-void TrimRows(ShardSet* shards, RowStore* store, uint64_t rows);
+void TrimRows(StripeSet* stripes, RowStore* store, uint64_t rows);
 
 class MemoryLimit {
  public:
   // Called once, with a message, if index and buffers leave no room for rows.
   using Warn = std::function<void(const std::string&)>;
 
-  // shards and store outlive it.
-  MemoryLimit(int64_t bytes, ShardSet* shards, RowStore* store, Warn warn)
-      : bytes_(bytes), shards_(*shards), store_(*store), warn_(warn) {}
+  // stripes and store outlive it.
+  MemoryLimit(int64_t bytes, StripeSet* stripes, RowStore* store, Warn warn)
+      : bytes_(bytes), stripes_(*stripes), store_(*store), warn_(warn) {}
   MemoryLimit(const MemoryLimit&) = delete;
   MemoryLimit& operator=(const MemoryLimit&) = delete;
 
   // Thread rule: any thread may call these at any time. No lock is held.
 
   // Called before rows are spilled. in_memory: the rows in memory. Returns how
-  // many of them may stay, at least kShards.
+  // many of them may stay, at least kStripes.
   int64_t RowsToKeep(int64_t in_memory, int64_t buffer_bytes);
   // Called after it. Gives memory back if there is too much of it.
   void GiveBack(int64_t in_memory);
@@ -50,7 +50,7 @@ class MemoryLimit {
   void WarnOnce(int64_t index_bytes, int64_t buffer_bytes);
 
   const int64_t bytes_;
-  ShardSet& shards_;
+  StripeSet& stripes_;
   RowStore& store_;
   const Warn warn_;
   std::mutex trimming_;  // One thread gives memory back.

@@ -6,7 +6,7 @@
 // beside others. An apply that may not fit waits until it is alone, counts the
 // keys that are new, and then either changes the table or fails. So a step that
 // fits is never refused because of rows that another step only might have
-// added. The cost is two atomic additions and a sum over the shards per batch.
+// added. The cost is two atomic additions and a sum over the stripes per batch.
 // Near the limit, applies of one table run one after the other and counting
 // adds about a tenth to an apply's time (docs/core_measurements.md).
 #ifndef REC_ESTIMATOR_OPS_CORE_STRIPES_ROW_BUDGET_H_
@@ -21,17 +21,17 @@
 
 namespace rec_estimator {
 
-class RowLimit {
+class RowBudget {
  public:
-  // `shards` outlives this. max_rows 0: no limit.
-  RowLimit(const ShardSet& shards, int64_t max_rows)
-      : shards_(shards), max_rows_(max_rows) {}
-  RowLimit(const RowLimit&) = delete;
-  RowLimit& operator=(const RowLimit&) = delete;
+  // `stripes` outlives this. max_rows 0: no limit.
+  RowBudget(const StripeSet& stripes, int64_t max_rows)
+      : stripes_(stripes), max_rows_(max_rows) {}
+  RowBudget(const RowBudget&) = delete;
+  RowBudget& operator=(const RowBudget&) = delete;
 
   // How many rows the table would have beyond the limit with `new_rows` more.
   int64_t Excess(int64_t new_rows) const {
-    const int64_t excess = shards_.n_rows() + new_rows - max_rows_;
+    const int64_t excess = stripes_.n_rows() + new_rows - max_rows_;
     return excess > 0 ? excess : 0;
   }
 
@@ -39,11 +39,11 @@ class RowLimit {
   // lives, no other apply takes that room.
   class Claim {
    public:
-    Claim(RowLimit* limit, int64_t max_new_rows)
+    Claim(RowBudget* limit, int64_t max_new_rows)
         : limit_(*limit), announced_(max_new_rows) {
       if (limit_.max_rows_ == 0) return;
       beside_others_ = std::shared_lock<std::shared_mutex>(limit_.mutex_);
-      // The apply adds its rows to the shards before it subtracts them from
+      // The apply adds its rows to the stripes before it subtracts them from
       // announced_rows_. So an apply that ends between these two reads is
       // counted twice rather than never.
       const int64_t announced =
@@ -66,14 +66,14 @@ class RowLimit {
     bool is_certain() const { return !alone_.owns_lock(); }
 
    private:
-    RowLimit& limit_;
+    RowBudget& limit_;
     const int64_t announced_;
     std::shared_lock<std::shared_mutex> beside_others_;
     std::unique_lock<std::shared_mutex> alone_;
   };
 
  private:
-  const ShardSet& shards_;
+  const StripeSet& stripes_;
   const int64_t max_rows_;
   // Applies that are certain to fit hold it shared, and announced_rows_ counts
   // the rows they may add. Near the limit, an apply holds it exclusively.

@@ -3,8 +3,6 @@
 
 #include <array>
 
-#include "ops/core/tier/disk_tier.h"
-
 namespace rec_estimator {
 
 bool IsSmall(const float* value, int dim, double limit) {
@@ -15,9 +13,9 @@ bool IsSmall(const float* value, int dim, double limit) {
   return !(sum >= limit);
 }
 
-void Shard::Initialize(int number, RowStore* rows, Sketch* sketch,
-                       const std::atomic<bool>* tracks_changes,
-                       double stagger) {
+void Stripe::Initialize(int number, RowStore* rows, Sketch* sketch,
+                        const std::atomic<bool>* tracks_changes,
+                        double stagger) {
   number_ = number;
   store_ = rows;
   sketch_ = sketch;
@@ -25,7 +23,7 @@ void Shard::Initialize(int number, RowStore* rows, Sketch* sketch,
   stagger_ = stagger;
 }
 
-void Shard::AddFrozenKey(int64_t key) {
+void Stripe::AddFrozenKey(int64_t key) {
   frozen_keys_.push_back(key);
   frozen_values_.resize(frozen_keys_.size() *
                         static_cast<size_t>(store_->dim()));
@@ -33,7 +31,7 @@ void Shard::AddFrozenKey(int64_t key) {
 
 // ----------------------------------------------------------------------- room
 
-bool Shard::ReserveEntries(int64_t entries) {
+bool Stripe::ReserveEntries(int64_t entries) {
   if (entries <= capacity_.load(std::memory_order_relaxed)) return true;
   const bool reserved =
       index_.Reserve(static_cast<uint64_t>(entries), stagger_);
@@ -42,32 +40,32 @@ bool Shard::ReserveEntries(int64_t entries) {
   return reserved;
 }
 
-bool Shard::GrowToQuota(int64_t more_entries) {
+bool Stripe::GrowToQuota(int64_t more_entries) {
   return ReserveEntries(n_keys() + quota_.load(std::memory_order_acquire) +
                         more_entries) &&
          (sketch_ == nullptr || sketch_->GrowToQuota(number_));
 }
 
-bool Shard::MakeRoom(const ShardNeeds& needs) {
+bool Stripe::MakeRoom(const StripeNeeds& needs) {
   return ReserveEntries(n_keys() + needs.entries) &&
          (needs.sketched == 0 || sketch_->MakeRoom(number_, needs.sketched));
 }
 
 // --------------------------------------------------------------- single rows
 
-void Shard::FreeRow(uint32_t row) {
+void Stripe::FreeRow(uint32_t row) {
   std::memcpy(store_->view().Row(row), &first_free_row_, sizeof(uint32_t));
   first_free_row_ = row;
   ++n_free_rows_;
 }
 
-void Shard::FreeSpilledRow(EntryRef entry) {
+void Stripe::FreeSpilledRow(EntryRef entry) {
   const uint32_t place = entry.place();
   tier_->Free(number_, &place, 1);
 }
 
 template <typename Visit>
-void Shard::ForEachFrozen(const Visit& visit) {
+void Stripe::ForEachFrozen(const Visit& visit) {
   for (size_t i = 0; i < frozen_keys_.size(); ++i) {
     const EntryRef entry = Find(frozen_keys_[i]);
     // An apply does not change rows on disk.
@@ -77,19 +75,19 @@ void Shard::ForEachFrozen(const Visit& visit) {
   }
 }
 
-void Shard::SaveFrozenValues() {
+void Stripe::SaveFrozenValues() {
   ForEachFrozen([this](const float* row, float* saved) {
     std::copy_n(row, store_->dim(), saved);
   });
 }
 
-void Shard::RestoreFrozenValues() {
+void Stripe::RestoreFrozenValues() {
   ForEachFrozen([this](float* row, const float* saved) {
     std::copy_n(saved, store_->dim(), row);
   });
 }
 
-bool Shard::SetSlot(size_t slot, int64_t key, const float* values) {
+bool Stripe::SetSlot(size_t slot, int64_t key, const float* values) {
   const EntryRef entry = Find(key);
   // The caller has brought the row in.
   if (!entry.found() || !entry.in_memory()) return false;
@@ -103,7 +101,7 @@ bool Shard::SetSlot(size_t slot, int64_t key, const float* values) {
 
 // ------------------------------------------------------------------- eviction
 
-void Shard::NoteErased(int64_t key) {
+void Stripe::NoteErased(int64_t key) {
   if (!tracks_changes()) return;
   if (erased_.size() == erased_.capacity()) {
     // A key that is erased again and again is listed once.
@@ -118,12 +116,12 @@ void Shard::NoteErased(int64_t key) {
   erased_.push_back(key);
 }
 
-void Shard::FreeRowOf(EntryRef entry) {
+void Stripe::FreeRowOf(EntryRef entry) {
   entry.in_memory() ? FreeRow(entry.row()) : FreeSpilledRow(entry);
   rows_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Shard::Remove(EntryRef entry) {
+void Stripe::Remove(EntryRef entry) {
   const int64_t key = entry.key();
   NoteErased(key);
   if (entry.has_row()) FreeRowOf(entry);
@@ -131,7 +129,7 @@ void Shard::Remove(EntryRef entry) {
   keys_.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-void Shard::Evict(EntryRef entry, int64_t stamp) {
+void Stripe::Evict(EntryRef entry, int64_t stamp) {
   if (CountInSketch(entry.key()) == 0) return Remove(entry);
   NoteErased(entry.key());
   FreeRowOf(entry);
@@ -141,13 +139,13 @@ void Shard::Evict(EntryRef entry, int64_t stamp) {
   if (tracks_changes()) entry.MarkChanged();
 }
 
-bool Shard::Erase(int64_t key) {
+bool Stripe::Erase(int64_t key) {
   const EntryRef entry = Find(key);
   if (entry.found()) Remove(entry);
   return entry.found();
 }
 
-int64_t Shard::EvictOlder(int64_t version, int64_t stamp) {
+int64_t Stripe::EvictOlder(int64_t version, int64_t stamp) {
   int64_t evicted = 0;
   const bool tracking = tracks_changes();
   index_.ForEach([&](EntryRef entry) {
@@ -163,7 +161,7 @@ int64_t Shard::EvictOlder(int64_t version, int64_t stamp) {
   return evicted;
 }
 
-bool Shard::EvictSpilled(int64_t key, uint32_t place, int64_t stamp) {
+bool Stripe::EvictSpilled(int64_t key, uint32_t place, int64_t stamp) {
   const EntryRef entry = Find(key);
   if (!entry.found() || !entry.is_spilled() || entry.place() != place) {
     return false;
@@ -172,7 +170,7 @@ bool Shard::EvictSpilled(int64_t key, uint32_t place, int64_t stamp) {
   return true;
 }
 
-int64_t Shard::EvictSmaller(double limit, int64_t forgotten, int64_t stamp) {
+int64_t Stripe::EvictSmaller(double limit, int64_t forgotten, int64_t stamp) {
   const RowArena::View view = store_->view();
   const int dim = store_->dim();
   int64_t evicted = 0;
@@ -212,8 +210,9 @@ int64_t Shard::EvictSmaller(double limit, int64_t forgotten, int64_t stamp) {
   return sketch_ == nullptr ? evicted + ForgetOldestCounts(stamp) : evicted;
 }
 
-int64_t Shard::ForgetOldestCounts(int64_t stamp) {
-  const int64_t kept = std::max(kLeastCounts / kShards, kCountsPerRow * rows());
+int64_t Stripe::ForgetOldestCounts(int64_t stamp) {
+  const int64_t kept =
+      std::max(kLeastCounts / kStripes, kCountsPerRow * rows());
   if (n_keys() - rows() <= kept) return 0;
   std::vector<int64_t> versions;
   versions.reserve(static_cast<size_t>(n_keys() - rows()));
@@ -249,7 +248,7 @@ int64_t Shard::ForgetOldestCounts(int64_t stamp) {
   return forgotten;
 }
 
-void Shard::Clear() {
+void Stripe::Clear() {
   index_.Clear();
   keys_ = 0;
   rows_ = 0;
@@ -262,13 +261,13 @@ void Shard::Clear() {
 
 // ---------------------------------------------------------------------- saves
 
-void Shard::MarkSaved() {
+void Stripe::MarkSaved() {
   index_.MarkPending();
   if (sketch_ != nullptr) sketch_->MarkPending(number_);
   n_erased_pending_ = erased_.size();
 }
 
-void Shard::CommitSaved() {
+void Stripe::CommitSaved() {
   index_.ForgetPending();
   if (sketch_ != nullptr) sketch_->ForgetPending(number_);
   erased_.erase(erased_.begin(), erased_.begin() + static_cast<std::ptrdiff_t>(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One shard of a table: its lock, its index, its part of the sketch and its
+// One stripe of a table: its lock, its index, its part of the sketch and its
 // counters.
 // embedding_table.h has the overall design.
 #ifndef REC_ESTIMATOR_OPS_CORE_STRIPES_STRIPE_H_
@@ -15,17 +15,13 @@
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/base/shared_mutex.h"
+#include "ops/core/filter/sketch.h"
 #include "ops/core/index/hash_index.h"
 #include "ops/core/rows/row_arena.h"
 #include "ops/core/rows/row_store.h"
-#include "ops/core/filter/sketch.h"
+#include "ops/core/stripes/rows_beyond_memory.h"
 
 namespace rec_estimator {
-
-class DiskTier;
-
-using Bucket = HashIndex::Bucket;
-using EntryRef = HashIndex::EntryRef;
 
 // Keys whose cache misses are in flight together in a lookup, measured
 // (docs/core_measurements.md).
@@ -37,8 +33,8 @@ inline constexpr size_t kChunk = 24;
 inline constexpr int64_t kCountsPerRow = 4;
 inline constexpr int64_t kLeastCounts = int64_t{1} << 16;
 
-// What the keys of a batch will occupy in one shard, at most.
-struct ShardNeeds {
+// What the keys of a batch will occupy in one stripe, at most.
+struct StripeNeeds {
   uint32_t entries = 0;
   uint32_t rows = 0;
   uint32_t sketched = 0;  // Keys that the sketch counts.
@@ -50,21 +46,21 @@ struct ShardNeeds {
 // small: no gradient repairs it.
 bool IsSmall(const float* value, int dim, double limit);
 
-class Shard {
+class Stripe {
  public:
-  Shard() = default;
-  Shard(const Shard&) = delete;
-  Shard& operator=(const Shard&) = delete;
+  Stripe() = default;
+  Stripe(const Stripe&) = delete;
+  Stripe& operator=(const Stripe&) = delete;
 
   // Must be called first. What the pointers refer to outlives this object.
-  // `stagger` in [0, 1): where the shard is in its growth cycle.
+  // `stagger` in [0, 1): where the stripe is in its growth cycle.
   // sketch: nullptr if every counted key has an entry.
   void Initialize(int number, RowStore* rows, Sketch* sketch,
                   const std::atomic<bool>* tracks_changes, double stagger);
   void AddFrozenKey(int64_t key);
   // Before there are rows. It outlives this object.
-  void set_tier(DiskTier* tier) { tier_ = tier; }
-  DiskTier* tier() const { return tier_; }  // nullptr: none.
+  void set_tier(RowsBeyondMemory* tier) { tier_ = tier; }
+  RowsBeyondMemory* tier() const { return tier_; }  // nullptr: none.
 
   SharedMutex& mutex() const { return mutex_; }
 
@@ -108,14 +104,14 @@ class Shard {
   // Makes room for all quotas and `more_entries`. False: no memory.
   bool GrowToQuota(int64_t more_entries = 0);
 
-  // Whether this fits in addition to what the shard holds. Ignores quotas.
-  bool HasRoom(const ShardNeeds& needs) const {
+  // Whether this fits in addition to what the stripe holds. Ignores quotas.
+  bool HasRoom(const StripeNeeds& needs) const {
     return n_keys() + needs.entries <=
                capacity_.load(std::memory_order_relaxed) &&
            (needs.sketched == 0 || sketch_->HasRoom(number_, needs.sketched));
   }
   // Makes it fit. Entries move. False: no memory.
-  bool MakeRoom(const ShardNeeds& needs);
+  bool MakeRoom(const StripeNeeds& needs);
 
   // ----- Reading.
 
@@ -159,20 +155,20 @@ class Shard {
                 std::memory_order_relaxed);
   }
 
-  // Hands out rows to the entries of shards: a row that the shard has freed, or
-  // else the next one of `first`, `first` + 1, ..., which the caller took from
-  // the arena.
+  // Hands out rows to the entries of stripes: a row that the stripe has freed,
+  // or else the next one of `first`, `first` + 1, ..., which the caller took
+  // from the arena.
   class RowSource {
    public:
     RowSource(const RowArena::View& view, uint32_t first)
         : view_(view), next_(first) {}
-    uint32_t Next(Shard* shard) {
-      if (shard->n_free_rows_ == 0) return next_++;
-      const uint32_t row = shard->first_free_row_;
-      std::memcpy(&shard->first_free_row_, view_.Row(row), sizeof(uint32_t));
+    uint32_t Next(Stripe* stripe) {
+      if (stripe->n_free_rows_ == 0) return next_++;
+      const uint32_t row = stripe->first_free_row_;
+      std::memcpy(&stripe->first_free_row_, view_.Row(row), sizeof(uint32_t));
       // It names the one after it, which the next call reads.
-      if (--shard->n_free_rows_ > 0) {
-        PrefetchLine(view_.Row(shard->first_free_row_));
+      if (--stripe->n_free_rows_ > 0) {
+        PrefetchLine(view_.Row(stripe->first_free_row_));
       }
       return row;
     }
@@ -192,7 +188,7 @@ class Shard {
   void SaveFrozenValues();
   void RestoreFrozenValues();
 
-  // ----- Operations of the table on this shard; embedding_table.h explains
+  // ----- Operations of the table on this stripe; embedding_table.h explains
   // them. Those that erase may throw std::bad_alloc, and have then not changed
   // the entry they could not note.
 
@@ -253,7 +249,7 @@ class Shard {
   int number_ = 0;
   RowStore* store_ = nullptr;
   Sketch* sketch_ = nullptr;
-  DiskTier* tier_ = nullptr;  // nullptr: all rows are in memory.
+  RowsBeyondMemory* tier_ = nullptr;  // nullptr: all rows are in memory.
   const std::atomic<bool>* tracks_changes_ = nullptr;
   double stagger_ = 0;
 

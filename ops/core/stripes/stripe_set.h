@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 64 shards of one table: which key is where, and locks on several shards.
+// The 64 stripes of one table: which key is where, and locks on several
+// stripes.
 #ifndef REC_ESTIMATOR_OPS_CORE_STRIPES_STRIPE_SET_H_
 #define REC_ESTIMATOR_OPS_CORE_STRIPES_STRIPE_SET_H_
 
@@ -14,41 +15,37 @@
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/base/shared_mutex.h"
-#include "ops/core/rows/row_store.h"
-#include "ops/core/stripes/stripe.h"
 #include "ops/core/filter/sketch.h"
+#include "ops/core/rows/row_store.h"
 #include "ops/core/rows/table_spec.h"
+#include "ops/core/stripes/stripe.h"
 
 namespace rec_estimator {
-
-// Sets of shards are 64-bit masks: bit s stands for shard s.
-inline constexpr uint64_t kAllShards = ~uint64_t{0};
 
 // Keys that are read under one set of locks. Their lookups cost far more than
 // 64 locks, and an apply waits no longer than these lookups take.
 inline constexpr size_t kLockBlock = 4096;
 
-class ShardSet {
+class StripeSet {
  public:
   // `store` outlives this.
-  ShardSet(RowStore* store, const FilterSpec& filter, const RowRules& rules);
-  ShardSet(const ShardSet&) = delete;
-  ShardSet& operator=(const ShardSet&) = delete;
+  StripeSet(RowStore* store, const FilterSpec& filter, const RowRules& rules);
+  StripeSet(const StripeSet&) = delete;
+  StripeSet& operator=(const StripeSet&) = delete;
 
-  // The shards to lock for keys (n): all that they belong to, or simply all.
-  static uint64_t MaskOf(const int64_t* keys, size_t n);
-
-  Shard& operator[](int s) { return shards_[s]; }
-  const Shard& operator[](int s) const { return shards_[s]; }
-  auto begin() { return shards_.begin(); }
-  auto end() { return shards_.end(); }
-  auto begin() const { return shards_.begin(); }
-  auto end() const { return shards_.end(); }
-  Shard& Of(int64_t key) { return shards_[ShardOf(MixKey(key))]; }
-  const Shard& Of(int64_t key) const { return shards_[ShardOf(MixKey(key))]; }
+  Stripe& operator[](int s) { return stripes_[s]; }
+  const Stripe& operator[](int s) const { return stripes_[s]; }
+  auto begin() { return stripes_.begin(); }
+  auto end() { return stripes_.end(); }
+  auto begin() const { return stripes_.begin(); }
+  auto end() const { return stripes_.end(); }
+  Stripe& Of(int64_t key) { return stripes_[StripeOf(MixKey(key))]; }
+  const Stripe& Of(int64_t key) const {
+    return stripes_[StripeOf(MixKey(key))];
+  }
   Bucket* Home(int64_t key) const {
     const uint64_t hash = MixKey(key);
-    return shards_[ShardOf(hash)].index().Home(hash);
+    return stripes_[StripeOf(hash)].index().Home(hash);
   }
 
   // Counts the keys without an entry. nullptr: every counted key has an entry.
@@ -57,16 +54,16 @@ class ShardSet {
 
   // Whether a key is padding, which owns nothing.
   bool IsPadding(int64_t key) const {
-    return key == kPaddingKey && padding_shard_ >= 0;
+    return key == kPaddingKey && padding_stripe_ >= 0;
   }
-  // The shard that padding would be in; -1 if the table has no padding.
-  int padding_shard() const { return padding_shard_; }
-  // The shards that frozen keys are in.
-  uint64_t frozen_shards() const { return frozen_shards_; }
+  // The stripe that padding would be in; -1 if the table has no padding.
+  int padding_stripe() const { return padding_stripe_; }
+  // The stripes that frozen keys are in.
+  uint64_t frozen_stripes() const { return frozen_stripes_; }
 
   int64_t n_rows() const {
     int64_t rows = 0;
-    for (const Shard& shard : shards_) rows += shard.rows();
+    for (const Stripe& stripe : stripes_) rows += stripe.rows();
     return rows;
   }
 
@@ -75,88 +72,88 @@ class ShardSet {
   void LockShared(uint64_t mask) const {
     PrefetchLocks(mask);
     for (; mask != 0; mask &= mask - 1) {
-      shards_[__builtin_ctzll(mask)].mutex().lock_shared();
+      stripes_[__builtin_ctzll(mask)].mutex().lock_shared();
     }
   }
   void UnlockShared(uint64_t mask) const {
     for (; mask != 0; mask &= mask - 1) {
-      shards_[__builtin_ctzll(mask)].mutex().unlock_shared();
+      stripes_[__builtin_ctzll(mask)].mutex().unlock_shared();
     }
   }
 
   // Whether changes are recorded for incremental saves. Read under a lock.
   bool tracks_changes() const { return tracks_changes_; }
   void set_tracks_changes(bool tracks) { tracks_changes_ = tracks; }
-  // Taken before the lock of a shard or beside shared locks. Guards the change
+  // Taken before the lock of a stripe or beside shared locks. Guards the change
   // marks and the lists of erased keys against others that hold shared locks.
   std::mutex& save_mutex() const { return save_mutex_; }
 
-  // Finds keys (n), whose shards are locked. Calls visit(i, entry) in order.
+  // Finds keys (n), whose stripes are locked. Calls visit(i, entry) in order.
   // visit must not make an index grow.
   template <typename Visit>
   void FindEach(const int64_t* keys, uint32_t n, const Visit& visit) const;
   // Calls visit(i, entry) for keys (n) under shared locks.
   template <typename Visit>
   void Inspect(const int64_t* keys, size_t n, const Visit& visit) const;
-  // The same; the shards are locked already.
+  // The same; the stripes are locked already.
   template <typename Visit>
   void InspectLocked(const int64_t* keys, size_t n, const Visit& visit) const;
-  // Calls visit(&shard, i) for keys (n) under the exclusive lock of the shard,
-  // shard by shard.
+  // Calls visit(&stripe, i) for keys (n) under the exclusive lock of the
+  // stripe, stripe by stripe.
   template <typename Visit>
   void VisitExclusively(const int64_t* keys, size_t n, const Visit& visit);
 
-  // Fetches what a thread that locks these shards waits for otherwise, one line
-  // after the other: the locks, and where the buckets are.
+  // Fetches what a thread that locks these stripes waits for otherwise, one
+  // line after the other: the locks, and where the buckets are.
   void PrefetchLocks(uint64_t mask) const {
     for (; mask != 0; mask &= mask - 1) {
-      const Shard& shard = shards_[__builtin_ctzll(mask)];
-      PrefetchLineToWrite(&shard.mutex());
-      PrefetchLine(&shard.index());
+      const Stripe& stripe = stripes_[__builtin_ctzll(mask)];
+      PrefetchLineToWrite(&stripe.mutex());
+      PrefetchLine(&stripe.index());
     }
   }
 
  private:
-  int padding_shard_ = -1;
-  uint64_t frozen_shards_ = 0;
+  int padding_stripe_ = -1;
+  uint64_t frozen_stripes_ = 0;
   std::atomic<bool> tracks_changes_{false};
   mutable std::mutex save_mutex_;
   std::unique_ptr<Sketch> sketch_;
-  std::array<Shard, kShards> shards_;
+  std::array<Stripe, kStripes> stripes_;
 };
 
-// Holds shared locks on some shards.
+// Holds shared locks on some stripes.
 class SharedLocks {
  public:
-  SharedLocks(const ShardSet& shards, uint64_t mask)
-      : shards_(shards), mask_(mask) {
-    shards_.LockShared(mask_);
+  SharedLocks(const StripeSet& stripes, uint64_t mask)
+      : stripes_(stripes), mask_(mask) {
+    stripes_.LockShared(mask_);
   }
-  ~SharedLocks() { shards_.UnlockShared(mask_); }
+  ~SharedLocks() { stripes_.UnlockShared(mask_); }
   SharedLocks(const SharedLocks&) = delete;
   SharedLocks& operator=(const SharedLocks&) = delete;
 
  private:
-  const ShardSet& shards_;
+  const StripeSet& stripes_;
   const uint64_t mask_;
 };
 
-// Holds exclusive locks on some shards.
+// Holds exclusive locks on some stripes.
 class ExclusiveLocks {
  public:
-  ExclusiveLocks(const ShardSet& shards, uint64_t mask)
-      : shards_(shards), mask_(mask) {
-    shards_.PrefetchLocks(mask);
+  ExclusiveLocks(const StripeSet& stripes, uint64_t mask)
+      : stripes_(stripes), mask_(mask) {
+    stripes_.PrefetchLocks(mask);
     for (; mask != 0; mask &= mask - 1) {
-      shards_[__builtin_ctzll(mask)].mutex().lock();
+      stripes_[__builtin_ctzll(mask)].mutex().lock();
     }
   }
   // Takes all of them, or none if one is not free.
-  ExclusiveLocks(const ShardSet& shards, uint64_t mask, std::try_to_lock_t)
-      : shards_(shards), mask_(0), owns_all_(true) {
-    shards_.PrefetchLocks(mask);
+  ExclusiveLocks(const StripeSet& stripes, uint64_t mask, std::try_to_lock_t)
+      : stripes_(stripes), mask_(0), owns_all_(true) {
+    stripes_.PrefetchLocks(mask);
     for (; mask != 0; mask &= mask - 1) {
-      owns_all_ = shards_[__builtin_ctzll(mask)].mutex().try_lock();
+      owns_all_ = stripes_[__builtin_ctzll(mask)].mutex().try_lock();
       if (!owns_all_) {
         Unlock();
         return;
@@ -173,18 +170,18 @@ class ExclusiveLocks {
  private:
   void Unlock() {
     for (; mask_ != 0; mask_ &= mask_ - 1) {
-      shards_[__builtin_ctzll(mask_)].mutex().unlock();
+      stripes_[__builtin_ctzll(mask_)].mutex().unlock();
     }
   }
 
-  const ShardSet& shards_;
+  const StripeSet& stripes_;
   uint64_t mask_;  // Of the locks that are held.
   bool owns_all_ = true;
 };
 
 template <typename Visit>
-void ShardSet::FindEach(const int64_t* keys, uint32_t n,
-                        const Visit& visit) const {
+void StripeSet::FindEach(const int64_t* keys, uint32_t n,
+                         const Visit& visit) const {
   Bucket* homes[2][kChunk];
   const auto fetch = [&](uint32_t at, Bucket** to) {
     const uint32_t end = std::min<uint32_t>(n, at + kChunk);
@@ -217,19 +214,19 @@ void ShardSet::FindEach(const int64_t* keys, uint32_t n,
 }
 
 template <typename Visit>
-void ShardSet::Inspect(const int64_t* keys, size_t n,
-                       const Visit& visit) const {
+void StripeSet::Inspect(const int64_t* keys, size_t n,
+                        const Visit& visit) const {
   for (size_t at = 0; at < n; at += kLockBlock) {
     const size_t size = std::min(kLockBlock, n - at);
-    const SharedLocks locks(*this, MaskOf(keys + at, size));
+    const SharedLocks locks(*this, StripesOf(keys + at, size));
     InspectLocked(keys + at, size,
                   [&](size_t i, EntryRef entry) { visit(at + i, entry); });
   }
 }
 
 template <typename Visit>
-void ShardSet::InspectLocked(const int64_t* keys, size_t n,
-                             const Visit& visit) const {
+void StripeSet::InspectLocked(const int64_t* keys, size_t n,
+                              const Visit& visit) const {
   for (size_t at = 0; at < n; at += kChunk) {
     const size_t end = std::min(n, at + kChunk);
     Bucket* homes[kChunk];
@@ -244,28 +241,28 @@ void ShardSet::InspectLocked(const int64_t* keys, size_t n,
 }
 
 template <typename Visit>
-void ShardSet::VisitExclusively(const int64_t* keys, size_t n,
-                                const Visit& visit) {
+void StripeSet::VisitExclusively(const int64_t* keys, size_t n,
+                                 const Visit& visit) {
   for (size_t at = 0; at < n; at += kLockBlock) {
-    // A counting sort of the block by shard.
+    // A counting sort of the block by stripe.
     const size_t size = std::min(kLockBlock, n - at);
-    std::array<uint32_t, kShards + 1> start{};
-    uint8_t shard_of[kLockBlock];
+    std::array<uint32_t, kStripes + 1> start{};
+    uint8_t stripe_of[kLockBlock];
     uint16_t order[kLockBlock];
     for (size_t i = 0; i < size; ++i) {
-      shard_of[i] = static_cast<uint8_t>(ShardOf(MixKey(keys[at + i])));
-      ++start[shard_of[i] + 1];
+      stripe_of[i] = static_cast<uint8_t>(StripeOf(MixKey(keys[at + i])));
+      ++start[stripe_of[i] + 1];
     }
-    for (int s = 0; s < kShards; ++s) start[s + 1] += start[s];
-    std::array<uint32_t, kShards + 1> next = start;
+    for (int s = 0; s < kStripes; ++s) start[s + 1] += start[s];
+    std::array<uint32_t, kStripes + 1> next = start;
     for (size_t i = 0; i < size; ++i) {
-      order[next[shard_of[i]]++] = static_cast<uint16_t>(i);
+      order[next[stripe_of[i]]++] = static_cast<uint16_t>(i);
     }
-    for (int s = 0; s < kShards; ++s) {
+    for (int s = 0; s < kStripes; ++s) {
       if (start[s] == start[s + 1]) continue;
-      const std::unique_lock<SharedMutex> lock(shards_[s].mutex());
+      const std::unique_lock<SharedMutex> lock(stripes_[s].mutex());
       for (uint32_t o = start[s]; o < start[s + 1]; ++o) {
-        visit(&shards_[s], at + order[o]);
+        visit(&stripes_[s], at + order[o]);
       }
     }
   }

@@ -11,18 +11,18 @@
 #include <utility>
 
 #include "ops/core/base/cpu_memory.h"
+#include "ops/core/evict/eviction.h"
+#include "ops/core/rows/row_store.h"
 #include "ops/core/step/batch_admission.h"
 #include "ops/core/step/batch_insert.h"
-#include "ops/core/tier/disk_tier.h"
-#include "ops/core/evict/eviction.h"
 #include "ops/core/step/found_keys.h"
 #include "ops/core/step/reserved_rows.h"
+#include "ops/core/step/training_step.h"
 #include "ops/core/stripes/row_budget.h"
-#include "ops/core/table/row_lookup.h"
-#include "ops/core/rows/row_store.h"
 #include "ops/core/stripes/stripe.h"
 #include "ops/core/stripes/stripe_set.h"
-#include "ops/core/step/training_step.h"
+#include "ops/core/table/row_lookup.h"
+#include "ops/core/tier/disk_tier.h"
 
 namespace rec_estimator {
 namespace {
@@ -30,7 +30,7 @@ namespace {
 // Splitting a smaller lookup over threads costs more than it gains.
 constexpr uint64_t kSerialBelow = 2048;
 
-// Pins the rows on disk of a lookup of `keys`, whose shards are locked, to be
+// Pins the rows on disk of a lookup of `keys`, whose stripes are locked, to be
 // read to their places in out. Throws std::bad_alloc.
 void PinSpilled(const RowLookup& lookup, const int64_t* keys, size_t dim,
                 float* out, PinnedRows* pinned) {
@@ -41,16 +41,16 @@ void PinSpilled(const RowLookup& lookup, const int64_t* keys, size_t dim,
 
 // Copies the values of keys (n) to out, those on disk too. If `reserved` is
 // given, the keys are those from `at` on there.
-void CopyValues(const ShardSet& shards, const RowStore& store, DiskTier* tier,
+void CopyValues(const StripeSet& stripes, const RowStore& store, DiskTier* tier,
                 UnknownKey unknown, const int64_t* keys, size_t n,
                 uint64_t mask, float* out,
                 const ReservedRows* reserved = nullptr, size_t at = 0) {
   std::optional<PinnedRows> pinned;
   const size_t dim = static_cast<size_t>(store.dim());
   {
-    const SharedLocks locks(shards, mask);
-    RowLookup lookup(shards, store, unknown);
-    const bool has_rows = reserved != nullptr && reserved->IsCurrent(shards);
+    const SharedLocks locks(stripes, mask);
+    RowLookup lookup(stripes, store, unknown);
+    const bool has_rows = reserved != nullptr && reserved->IsCurrent(stripes);
     lookup.Copy(keys, n, out, has_rows ? reserved->rows() + at : nullptr);
     if (lookup.spilled().empty()) return;
     pinned.emplace(tier);
@@ -81,18 +81,18 @@ EmbeddingTable::EmbeddingTable(int dim, float default_value,
     : dim_(dim),
       filter_(filter),
       rules_(rules),
-      admission_(filter),
+      rule_(filter),
       store_(new RowStore(dim, default_value)),
-      shards_(new ShardSet(store_.get(), filter, rules)),
-      limit_(new RowLimit(*shards_, rules.max_rows)) {}
+      stripes_(new StripeSet(store_.get(), filter, rules)),
+      budget_(new RowBudget(*stripes_, rules.max_rows)) {}
 
 EmbeddingTable::~EmbeddingTable() = default;
 
 void EmbeddingTable::Clear() {
-  const ExclusiveLocks locks(*shards_, kAllShards);
-  for (Shard& shard : *shards_) shard.Clear();
-  shards_->set_tracks_changes(false);
-  if (shards_->sketch() != nullptr) shards_->mutable_sketch()->Clear();
+  const ExclusiveLocks locks(*stripes_, kAllStripes);
+  for (Stripe& stripe : *stripes_) stripe.Clear();
+  stripes_->set_tracks_changes(false);
+  if (stripes_->sketch() != nullptr) stripes_->mutable_sketch()->Clear();
   store_->Clear();
   if (tier_ != nullptr) tier_->Clear();
 }
@@ -100,8 +100,8 @@ void EmbeddingTable::Clear() {
 bool EmbeddingTable::OpenTier(const TierSpec& spec, std::unique_ptr<DiskIo> io,
                               DiskError* error) {
   tier_ =
-      DiskTier::Open(shards_.get(), store_.get(), spec, std::move(io), error);
-  for (Shard& shard : *shards_) shard.set_tier(tier_.get());
+      DiskTier::Open(stripes_.get(), store_.get(), spec, std::move(io), error);
+  for (Stripe& stripe : *stripes_) stripe.set_tier(tier_.get());
   return tier_ != nullptr;
 }
 
@@ -126,16 +126,16 @@ void EmbeddingTable::SpillExcess() {
 
 EmbeddingTable::Reader::Reader(const EmbeddingTable& table, const int64_t* keys,
                                size_t n)
-    : table_(table), locked_(ShardSet::MaskOf(keys, n)) {
-  table_.shards_->LockShared(locked_);
+    : table_(table), locked_(StripesOf(keys, n)) {
+  table_.stripes_->LockShared(locked_);
 }
 
-EmbeddingTable::Reader::~Reader() { table_.shards_->UnlockShared(locked_); }
+EmbeddingTable::Reader::~Reader() { table_.stripes_->UnlockShared(locked_); }
 
 void EmbeddingTable::Reader::Rows(const int64_t* keys, size_t n,
                                   UnknownKey unknown,
                                   const float** rows) const {
-  RowLookup lookup(*table_.shards_, *table_.store_, unknown);
+  RowLookup lookup(*table_.stripes_, *table_.store_, unknown);
   lookup.Find(keys, n, rows);
   if (lookup.spilled().empty()) return;
   const size_t dim = static_cast<size_t>(table_.dim());
@@ -153,17 +153,17 @@ void EmbeddingTable::Reader::Rows(const int64_t* keys, size_t n,
 
 void EmbeddingTable::Reader::Copy(const int64_t* keys, size_t n,
                                   UnknownKey unknown, float* out) const {
-  // The shards are locked already.
-  CopyValues(*table_.shards_, *table_.store_, table_.tier_.get(), unknown, keys,
-             n, 0, out);
+  // The stripes are locked already.
+  CopyValues(*table_.stripes_, *table_.store_, table_.tier_.get(), unknown,
+             keys, n, 0, out);
 }
 
 void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
                             float* out, const ParallelFor& parallel,
                             const ReservedRows* reserved) const {
   if (n < kSerialBelow) {
-    CopyValues(*shards_, *store_, tier_.get(), unknown, keys, n,
-               ShardSet::MaskOf(keys, n), out, reserved);
+    CopyValues(*stripes_, *store_, tier_.get(), unknown, keys, n,
+               StripesOf(keys, n), out, reserved);
     return;
   }
   const int64_t blocks =
@@ -171,8 +171,8 @@ void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
   const auto read = [&](int64_t block, int64_t end) {
     for (; block < end; ++block) {
       const size_t at = static_cast<size_t>(block) * kLockBlock;
-      CopyValues(*shards_, *store_, tier_.get(), unknown, keys + at,
-                 std::min(kLockBlock, n - at), kAllShards,
+      CopyValues(*stripes_, *store_, tier_.get(), unknown, keys + at,
+                 std::min(kLockBlock, n - at), kAllStripes,
                  out + at * static_cast<size_t>(dim_), reserved, at);
     }
   };
@@ -182,23 +182,23 @@ void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
 }
 
 std::shared_ptr<const FoundKeys> EmbeddingTable::LookupListed(
-    std::shared_ptr<const SharedKeys> list, UnknownKey unknown, float* out,
-    const ParallelFor& parallel) const {
+    std::shared_ptr<const DeduplicatedList> list, UnknownKey unknown,
+    float* out, const ParallelFor& parallel) const {
   auto found = std::make_shared<FoundKeys>(std::move(list));
   const size_t dim = static_cast<size_t>(dim_);
   std::optional<PinnedRows> pinned;
   if (tier_ != nullptr) pinned.emplace(tier_.get());
   std::mutex pinned_mutex;
   const auto copy = [&](uint64_t mask, const auto& copy_with) {
-    const SharedLocks locks(*shards_, mask);
-    RowLookup lookup(*shards_, *store_, unknown);
+    const SharedLocks locks(*stripes_, mask);
+    RowLookup lookup(*stripes_, *store_, unknown);
     copy_with(&lookup);
     if (lookup.spilled().empty()) return;
     const std::lock_guard<std::mutex> lock(pinned_mutex);
     PinSpilled(lookup, found->list().keys(), dim, out, &*pinned);
   };
   if (found->list().groups() == nullptr) {
-    copy(found->list().shards(),
+    copy(found->list().stripes(),
          [&](RowLookup* lookup) { lookup->CopyListed(found.get(), out); });
   } else {
     const auto read = [&](int64_t g, int64_t end) {
@@ -209,7 +209,7 @@ std::shared_ptr<const FoundKeys> EmbeddingTable::LookupListed(
       }
     };
     const auto keys = static_cast<int64_t>(found->list().n());
-    parallel(kShards, keys / kShards * CyclesPerKey(), std::cref(read));
+    parallel(kStripes, keys / kStripes * CyclesPerKey(), std::cref(read));
   }
   if (pinned.has_value() && !pinned->items().empty()) {
     tier_->ReadForLookup(*pinned, dim);
@@ -219,11 +219,11 @@ std::shared_ptr<const FoundKeys> EmbeddingTable::LookupListed(
 
 // ---------------------------------------------------------------------- apply
 
-bool EmbeddingTable::Apply(const Batch& batch, const RowUpdate& update,
+bool EmbeddingTable::Apply(const StepBatch& batch, const RowUpdate& update,
                            const ParallelFor& parallel, int64_t* excess_rows) {
   if (excess_rows != nullptr) *excess_rows = 0;
   try {
-    TrainingStep step({this}, {batch});
+    TrainingStep step({parts()}, {batch});
     TrainingStep::Outcome outcome = step.Reserve(parallel);
     if (outcome.ok()) {
       const TrainingStep::Gradients gradients = {batch.grads, &update,
@@ -237,8 +237,13 @@ bool EmbeddingTable::Apply(const Batch& batch, const RowUpdate& update,
   }
 }
 
+TableParts EmbeddingTable::parts() {
+  return {store_.get(), stripes_.get(), rule_,
+          rules_.max_rows > 0 ? budget_.get() : nullptr, tier_.get()};
+}
+
 bool EmbeddingTable::Admits(const int64_t* keys, size_t n, bool* out) const {
-  return AdmitsAfterBatch(*shards_, admission_, keys, n, out);
+  return AdmitsAfterBatch(*stripes_, rule_, keys, n, out);
 }
 
 // --------------------------------------------------------- restore and
@@ -246,21 +251,21 @@ bool EmbeddingTable::Admits(const int64_t* keys, size_t n, bool* out) const {
 
 void EmbeddingTable::Reserve(int64_t keys) {
   if (keys <= 0) return;
-  const int64_t each = keys / kShards + 1;
+  const int64_t each = keys / kStripes + 1;
   // Keys spread at random: the mean and five standard deviations.
   const double spare = 5 * std::sqrt(static_cast<double>(each));
-  for (Shard& shard : *shards_) {
-    const std::unique_lock<SharedMutex> lock(shard.mutex());
-    shard.GrowToQuota(each + static_cast<int64_t>(spare));
+  for (Stripe& stripe : *stripes_) {
+    const std::unique_lock<SharedMutex> lock(stripe.mutex());
+    stripe.GrowToQuota(each + static_cast<int64_t>(spare));
   }
 }
 
-bool EmbeddingTable::Insert(const Rows& rows) {
+bool EmbeddingTable::Insert(const RestoredRows& rows) {
   if (rows.n == 0) return true;
   MakeRoomInMemory();
-  const bool inserted = BatchInsert(shards_.get(), store_.get(), admission_,
-                                    rows, BatchInsert::kRows)
-                            .Run();
+  const bool inserted =
+      BatchInsert(stripes_.get(), store_.get(), rule_, rows, BatchInsert::kRows)
+          .Run();
   SpillExcess();
   return inserted;
 }
@@ -270,9 +275,9 @@ bool EmbeddingTable::InsertFiltered(const int64_t* keys, size_t n,
                                     const int64_t* versions, bool into_sketch) {
   if (n == 0) return true;
   MakeRoomInMemory();
-  const bool inserted = BatchInsert(shards_.get(), store_.get(), admission_,
+  const bool inserted = BatchInsert(stripes_.get(), store_.get(), rule_,
                                     {keys, n, nullptr, {}, freqs, versions},
-                                    into_sketch && shards_->sketch() != nullptr
+                                    into_sketch && stripes_->sketch() != nullptr
                                         ? BatchInsert::kFilteredIntoSketch
                                         : BatchInsert::kFiltered)
                             .Run();
@@ -289,9 +294,9 @@ size_t EmbeddingTable::SetSlot(size_t slot, const int64_t* keys, size_t n,
     tier_->BringInKeys(keys, n);
   }
   size_t set = 0;
-  shards_->VisitExclusively(keys, n, [&](Shard* shard, size_t i) {
+  stripes_->VisitExclusively(keys, n, [&](Stripe* stripe, size_t i) {
     const size_t width = static_cast<size_t>(store_->slots()[slot].width);
-    set += shard->SetSlot(slot, keys[i], values + i * width);
+    set += stripe->SetSlot(slot, keys[i], values + i * width);
   });
   held.reset();
   SpillExcess();
@@ -300,31 +305,33 @@ size_t EmbeddingTable::SetSlot(size_t slot, const int64_t* keys, size_t n,
 
 size_t EmbeddingTable::Erase(const int64_t* keys, size_t n) {
   size_t erased = 0;
-  shards_->VisitExclusively(keys, n, [&](Shard* shard, size_t i) {
-    erased += shard->Erase(keys[i]);
+  stripes_->VisitExclusively(keys, n, [&](Stripe* stripe, size_t i) {
+    erased += stripe->Erase(keys[i]);
   });
   return erased;
 }
 
 int64_t EmbeddingTable::EvictOlder(int64_t version, int64_t stamp) {
-  return EvictOlderKeys(shards_.get(), version, stamp);
+  return EvictOlderKeys(stripes_.get(), version, stamp);
 }
 
 int64_t EmbeddingTable::EvictSmaller(float half_squared_norm, int64_t stamp) {
-  return EvictSmallerRows(shards_.get(), tier_.get(), half_squared_norm, stamp);
+  return EvictSmallerRows(stripes_.get(), tier_.get(), half_squared_norm,
+                          stamp);
 }
 
-const Sketch* EmbeddingTable::sketch() const { return shards_->sketch(); }
+const Sketch* EmbeddingTable::sketch() const { return stripes_->sketch(); }
 
 bool EmbeddingTable::MergeSketch(const Sketch::StoredRows& rows) {
-  const ExclusiveLocks locks(*shards_, kAllShards);
-  return shards_->mutable_sketch()->MergeRows(rows, shards_->tracks_changes());
+  const ExclusiveLocks locks(*stripes_, kAllStripes);
+  return stripes_->mutable_sketch()->MergeRows(rows,
+                                               stripes_->tracks_changes());
 }
 
 void EmbeddingTable::MergeSketchHeads(const Sketch::Heads& last,
                                       int64_t total) {
-  const ExclusiveLocks locks(*shards_, kAllShards);
-  shards_->mutable_sketch()->MergeHeads(last, total);
+  const ExclusiveLocks locks(*stripes_, kAllStripes);
+  stripes_->mutable_sketch()->MergeHeads(last, total);
 }
 
 // -------------------------------------------------------------- bank and slots
@@ -340,7 +347,7 @@ void EmbeddingTable::SetBank(const float* bank, int64_t rows) {
   ZeroedMemory copy = AllocateZeroed(floats * sizeof(float), Pages::kHuge);
   if (copy == nullptr) throw std::bad_alloc();
   std::copy_n(bank, floats, static_cast<float*>(copy.get()));
-  const ExclusiveLocks locks(*shards_, kAllShards);
+  const ExclusiveLocks locks(*stripes_, kAllStripes);
   store_->SetBank(std::move(copy), rows);
 }
 
@@ -354,9 +361,9 @@ bool EmbeddingTable::BeginsWithSlots(
 }
 
 bool EmbeddingTable::EnsureSlots(const std::vector<SlotSpec>& wanted) {
-  // The common case needs no shard's lock.
+  // The common case needs no stripe's lock.
   if (store_->BeginsWithSlots(wanted)) return true;
-  const ExclusiveLocks locks(*shards_, kAllShards);
+  const ExclusiveLocks locks(*stripes_, kAllStripes);
   return store_->EnsureSlots(wanted, [this](const std::vector<float>& added) {
     return tier_ == nullptr || tier_->Widen(added);
   });
@@ -366,43 +373,43 @@ bool EmbeddingTable::EnsureSlots(const std::vector<SlotSpec>& wanted) {
 
 void EmbeddingTable::Frequencies(const int64_t* keys, size_t n,
                                  int64_t* out) const {
-  shards_->Inspect(keys, n, [&](size_t i, EntryRef entry) {
-    out[i] = shards_->Of(keys[i]).CountOf(keys[i], entry);
+  stripes_->Inspect(keys, n, [&](size_t i, EntryRef entry) {
+    out[i] = stripes_->Of(keys[i]).CountOf(keys[i], entry);
   });
 }
 
 void EmbeddingTable::Versions(const int64_t* keys, size_t n,
                               int64_t* out) const {
-  shards_->Inspect(keys, n, [&](size_t i, EntryRef entry) {
+  stripes_->Inspect(keys, n, [&](size_t i, EntryRef entry) {
     out[i] = entry.found() ? entry.version() : -1;
   });
 }
 
 void EmbeddingTable::Contains(const int64_t* keys, size_t n, bool* out) const {
-  shards_->Inspect(keys, n, [&](size_t i, EntryRef entry) {
+  stripes_->Inspect(keys, n, [&](size_t i, EntryRef entry) {
     out[i] = entry.found() && entry.has_row();
   });
 }
 
-int64_t EmbeddingTable::size() const { return shards_->n_rows(); }
+int64_t EmbeddingTable::size() const { return stripes_->n_rows(); }
 
 int64_t EmbeddingTable::total_count() const {
   int64_t keys = 0;
-  for (const Shard& shard : *shards_) keys += shard.keys();
+  for (const Stripe& stripe : *stripes_) keys += stripe.keys();
   return keys;
 }
 
 int64_t EmbeddingTable::capacity() const {
   int64_t keys = 0;
-  for (const Shard& shard : *shards_) keys += shard.capacity();
+  for (const Stripe& stripe : *stripes_) keys += stripe.capacity();
   return keys;
 }
 
 int64_t EmbeddingTable::memory_bytes() const {
   size_t bytes = store_->arena().bytes();
-  for (const Shard& shard : *shards_) {
-    const std::shared_lock<SharedMutex> lock(shard.mutex());
-    bytes += shard.bytes();
+  for (const Stripe& stripe : *stripes_) {
+    const std::shared_lock<SharedMutex> lock(stripe.mutex());
+    bytes += stripe.bytes();
   }
   if (tier_ != nullptr) bytes += tier_->memory_bytes();
   return static_cast<int64_t>(bytes);
@@ -415,16 +422,16 @@ TierCounts EmbeddingTable::tier_counts() const {
   return counts;
 }
 
-void EmbeddingTable::TrackChanges() { shards_->set_tracks_changes(true); }
+void EmbeddingTable::TrackChanges() { stripes_->set_tracks_changes(true); }
 
 bool EmbeddingTable::tracks_changes() const {
-  return shards_->tracks_changes();
+  return stripes_->tracks_changes();
 }
 
 void EmbeddingTable::CommitSaved() {
-  for (Shard& shard : *shards_) {
-    const std::unique_lock<SharedMutex> lock(shard.mutex());
-    shard.CommitSaved();
+  for (Stripe& stripe : *stripes_) {
+    const std::unique_lock<SharedMutex> lock(stripe.mutex());
+    stripe.CommitSaved();
   }
 }
 

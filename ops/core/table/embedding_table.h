@@ -4,10 +4,10 @@
 //
 // LAYOUT
 //
-//            key --MixKey--> 64 bits: the lowest 6 choose one of 64 shards,
+//            key --MixKey--> 64 bits: the lowest 6 choose one of 64 stripes,
 //                                     the highest choose a bucket in it
 //
-//   shard    one lock | its index: an array of buckets | free rows, counters
+//   stripe    one lock | its index: an array of buckets | free rows, counters
 //
 //   bucket   128 bytes, 5 entries, open addressing
 //            |used|over|  |row 0..4 |key 0 |key 1 |key 2 |key 3 |key 4 | 64 B
@@ -24,7 +24,7 @@
 // tombstones (the idea is F14's, Facebook 2019).
 //
 // An index grows to 1.3 times its buckets when 85 % of its entries are taken.
-// Both arrays are then read and written in sequence. The 64 shards grow at 64
+// Both arrays are then read and written in sequence. The 64 stripes grow at 64
 // different sizes, so memory grows steadily, and one growth stops a 64th of the
 // table at most. Rows do not move: only EnsureSlots changes their addresses.
 //
@@ -35,35 +35,35 @@
 // copy. Keys outside their home bucket, one in ten, are resolved last. In a
 // block of keys that often repeat, each distinct key is looked up once.
 //
-// Apply (training_step.h, batch_apply.h): a stable counting sort by shard,
-// then, per shard, the distinct keys with their occurrences in batch order, and
-// which of them are new. Room is reserved for those (see below). Then, under an
-// exclusive lock, new keys are inserted, and 64 rows at a time are summed and
-// updated. A small batch is not sorted but handled as a whole under the locks
-// of all its shards. If a lookup of the same list has found its keys
-// (shared_keys.h, found_keys.h), they are not searched again. All steps are
-// split by table and shard and keep the batch's order within a key, so the bits
-// do not depend on the number of threads. Insert (batch_insert.h), which a
+// Apply (training_step.h, batch_apply.h): a stable counting sort by stripe,
+// then, per stripe, the distinct keys with their occurrences in batch order,
+// and which of them are new. Room is reserved for those (see below). Then,
+// under an exclusive lock, new keys are inserted, and 64 rows at a time are
+// summed and updated. A small batch is not sorted but handled as a whole under
+// the locks of all its stripes. If a lookup of the same list has found its keys
+// (deduplicated_list.h, found_keys.h), they are not searched again. All steps
+// are split by table and stripe and keep the batch's order within a key, so the
+// bits do not depend on the number of threads. Insert (batch_insert.h), which a
 // restore uses, sorts and reserves room in the same way. If its keys are new,
 // it then writes all rows in the order of the batch before it searches a key.
 //
-// Filters: Admission has the rule. A key that is counted but not admitted has
+// Filters: FilterRule has the rule. A key that is counted but not admitted has
 // either an entry without a row or no entry, and a sketch counts it (sketch.h),
 // such as a counting Bloom filter (bloom_sketch.h). An apply decides on all
-// keys of a shard by the counts before the batch and changes entries after
+// keys of a stripe by the counts before the batch and changes entries after
 // that. So Admits, which decides the same way, predicts what an Apply will do.
 //
 // Special keys: only a key without a row is compared with the padding key, so
 // other tables pay nothing for it. The values of frozen keys are saved before
-// the rows of a shard are updated and restored afterwards. A table with a row
-// limit counts a batch's new keys before anything changes (row_limit.h).
+// the rows of a stripe are updated and restored afterwards. A table with a row
+// limit counts a batch's new keys before anything changes (row_budget.h).
 //
 // Eviction (eviction.h) erases in place. A sketch cannot remove a key, so it
 // ages as a whole. A key that is evicted before the sketch has forgotten it
 // keeps an entry without a row: the sketch would admit it at once.
 //
 // Incremental saves: while changes are tracked, each entry and each block of a
-// sketch has a change mark and a pending mark, and each shard lists its erased
+// sketch has a change mark and a pending mark, and each stripe lists its erased
 // keys. Snapshot(kChanged) reads all of these. MarkSaved turns change marks
 // into pending marks; CommitSaved clears those once the save is safe. To play
 // back a delta: erase, insert rows, insert counted keys, merge the sketch.
@@ -78,41 +78,42 @@
 // under the lock. No entry or row is touched before all quotas are granted, so
 // Apply and Insert change nothing if they return false. The exception: another
 // thread erases keys of the batch or clears the table meanwhile, and memory
-// then runs out. Then whole shards are skipped. SetBank, EnsureSlots, bank,
+// then runs out. Then whole stripes are skipped. SetBank, EnsureSlots, bank,
 // slots and Snapshot throw std::bad_alloc instead.
 //
 // THREAD RULE
 //
-// Any thread may call any method at any time. A shard's lock is held shared to
+// Any thread may call any method at any time. A stripe's lock is held shared to
 // read rows and entries and exclusively to change them. An insertion, erasure,
-// eviction, CommitSaved and the apply of a large batch hold one shard's lock at
-// a time. The apply of a small batch, a Reader, Snapshot, EnsureSlots, SetBank,
-// Clear, MergeSketch, and an eviction that ages the sketch hold several, taken
-// in ascending order. No thread waits for locks of two tables. bank() and
-// slots() take no shard's lock.
+// eviction, CommitSaved and the apply of a large batch hold one stripe's lock
+// at a time. The apply of a small batch, a Reader, Snapshot, EnsureSlots,
+// SetBank, Clear, MergeSketch, and an eviction that ages the sketch hold
+// several, taken in ascending order. No thread waits for locks of two tables.
+// bank() and slots() take no stripe's lock.
 //
 // Work inside `parallel` never blocks on an exclusive lock. It calls try_lock,
-// and the calling thread later handles the shards whose try_lock failed. The
+// and the calling thread later handles the stripes whose try_lock failed. The
 // reason: a save holds all shared locks while it waits for threads of the same
 // pool. For the same reason a waiting writer does not block readers
 // (shared_mutex.h). A lookup holds its locks for 4096 keys at a time, so it
 // reads each row at one instant but not the whole batch; a Reader does that. A
 // thread that holds a Reader or a Snapshot must not call a method that needs an
 // exclusive lock. The calling thread of an apply takes the row limit's mutex
-// before any shard's lock. Callers must commit one save before the next begins.
+// before any stripe's lock. Callers must commit one save before the next
+// begins.
 //
 // COSTS
 //
 // Memory beyond a row's floats: 25.6 bytes per entry, 34.5 per key averaged
-// over growth (0.74 load). An empty table takes 25 KiB. Growing a shard needs
-// its old and new array at once. Erased rows are reused by their shard; only
+// over growth (0.74 load). An empty table takes 25 KiB. Growing a stripe needs
+// its old and new array at once. Erased rows are reused by their stripe; only
 // Clear frees memory. A lookup reads 1.1 lines of index per key (1.3 for an
 // absent key) and the lines of the value; an apply one more line of index and
 // the slots. docs/core_measurements.md has speeds, and the alternatives that
 // were slower.
 //
 // Weak points: a call per key is slow (an apply takes 0.5 us), so every method
-// takes a batch. A batch whose keys are in one shard runs on one thread. The
+// takes a batch. A batch whose keys are in one stripe runs on one thread. The
 // hash function is fixed, so an adversary can fill one bucket, where searches
 // become linear.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_EMBEDDING_TABLE_H_
@@ -129,13 +130,14 @@
 #include <vector>
 
 #include "ops/core/base/key_hash.h"
-#include "ops/core/base/prefetcher.h"
 #include "ops/core/base/parallel.h"
-#include "ops/core/math/row_update.h"
+#include "ops/core/base/prefetcher.h"
 #include "ops/core/filter/filter_rule.h"
-#include "ops/core/index/entry_stream.h"
 #include "ops/core/filter/sketch.h"
+#include "ops/core/index/entry_stream.h"
+#include "ops/core/math/row_update.h"
 #include "ops/core/rows/table_spec.h"
+#include "ops/core/step/batch.h"
 
 namespace rec_estimator {
 
@@ -145,12 +147,12 @@ class DiskTier;
 class FoundKeys;
 class OrderedReader;
 class ReservedRows;
-class RowLimit;
+class RowBudget;
 class RowStore;
-class ShardSet;
-class SharedKeys;
+class StripeSet;
+class DeduplicatedList;
 class SharedLocks;
-class TrainingStep;
+struct TableParts;
 struct TierSpec;
 
 class EmbeddingTable {
@@ -171,7 +173,7 @@ class EmbeddingTable {
   // From then on Lookup, the methods of Reader, Snapshot::Row, Insert,
   // InsertFiltered, SetSlot and EvictSmaller throw StorageError if the disk
   // fails, and std::bad_alloc. Nothing has changed then, except that
-  // EvictSmaller may have evicted the rows of some shards.
+  // EvictSmaller may have evicted the rows of some stripes.
   bool OpenTier(const TierSpec& spec, std::unique_ptr<DiskIo> io,
                 DiskError* error);
   const DiskTier* tier() const { return tier_.get(); }  // nullptr: none.
@@ -205,11 +207,11 @@ class EmbeddingTable {
   // tracking changes, since nothing is known to be saved any more.
   void Clear();
 
-  // Holds shared locks on the shards of some keys, so that several threads can
+  // Holds shared locks on the stripes of some keys, so that several threads can
   // read rows while no apply changes them. Any thread may use it.
   class Reader {
    public:
-    // Locks the shards of keys (n).
+    // Locks the stripes of keys (n).
     Reader(const EmbeddingTable& table, const int64_t* keys, size_t n);
     ~Reader();
     Reader(const Reader&) = delete;
@@ -227,7 +229,7 @@ class EmbeddingTable {
 
    private:
     const EmbeddingTable& table_;
-    uint64_t locked_;  // Bit s: shard s is locked.
+    uint64_t locked_;  // Bit s: stripe s is locked.
     mutable std::mutex mutex_;
     // Values that were read from disk. Guarded by mutex_.
     mutable std::deque<std::vector<float>> from_disk_;
@@ -243,28 +245,13 @@ class EmbeddingTable {
               const ReservedRows* reserved = nullptr) const;
 
   // The same for the keys of a list that several tables share. The result is
-  // for a Batch of this table with the same keys. Throws StorageError and
+  // for a StepBatch of this table with the same keys. Throws StorageError and
   // std::bad_alloc.
   std::shared_ptr<const FoundKeys> LookupListed(
-      std::shared_ptr<const SharedKeys> list, UnknownKey unknown,
+      std::shared_ptr<const DeduplicatedList> list, UnknownKey unknown,
       float* out,  // (list->n(), dim)
       const ParallelFor& parallel) const;
 
-  // One training step of this table.
-  struct Batch {
-    const int64_t* keys;  // (n) occurrences, repeats allowed.
-    const float* grads;   // (n, dim)
-    size_t n;
-    const int64_t* counted_keys;  // (n_counted) counted without a gradient.
-    size_t n_counted;
-    int64_t version;  // Stamped on every key of the batch.
-    // (n + n_counted) the occurrences that each of the keys, then each of the
-    // counted keys stands for; nullptr: one.
-    const uint32_t* counts = nullptr;
-    // What LookupListed of this table found for `keys`, to be used unless the
-    // table has changed since; nullptr: nothing. It outlives the step.
-    const FoundKeys* found = nullptr;
-  };
   // Counts, admits, inserts and updates. The count of a key grows by
   // filter().coefficient per occurrence. A key without a row gets one, from its
   // initial vector, if that count reaches the threshold, and this step's
@@ -276,8 +263,11 @@ class EmbeddingTable {
   // reaches 2^31, or if the table would exceed rules().max_rows. In the last
   // case *excess_rows, if given, is the number of rows too many; otherwise 0.
   // training_step.h applies a step to several tables at once.
-  bool Apply(const Batch& batch, const RowUpdate& update,
+  bool Apply(const StepBatch& batch, const RowUpdate& update,
              const ParallelFor& parallel, int64_t* excess_rows = nullptr);
+
+  // For TrainingStep. The table outlives the step.
+  TableParts parts();
 
   // out[i] = whether keys[i] owns a row or would own one after an Apply of all
   // keys (n), repeats included. Changes nothing. False: no memory.
@@ -286,30 +276,14 @@ class EmbeddingTable {
   // out[i] = whether keys[i] owns a row.
   void Contains(const int64_t* keys, size_t n, bool* out) const;
 
-  // Rows to insert or overwrite, as a checkpoint holds them. If a key is there
-  // twice, the last row wins.
-  struct Rows {
-    const int64_t* keys;  // (n)
-    size_t n;
-    const float* values;  // (n, dim); nullptr: initial vectors.
-    std::vector<const float*>
-        slots;                // One per slot: (n, width) or nullptr: initial.
-    const int64_t* freqs;     // (n); nullptr: 0. Saturates to 32 bits.
-    const int64_t* versions;  // (n); nullptr: -1.
-    // Whether the table hardly has any of the keys. Insert is then faster: it
-    // writes the rows one behind the other, before it looks for the keys. For
-    // each key that the table does have, memory of one row becomes free. No
-    // other thread may call Clear, EnsureSlots or SetBank meanwhile.
-    bool are_new = false;
-  };
   // Makes room in the index for this many more keys, so that inserting them
   // does not grow it step by step. Only a hint: it reports no error.
   void Reserve(int64_t keys);
   // Returns false and changes nothing if there is no memory.
-  bool Insert(const Rows& rows);
+  bool Insert(const RestoredRows& rows);
 
   // Inserts keys that a checkpoint holds as counted but not admitted, or
-  // overwrites their count and version. Admission is decided anew: a key whose
+  // overwrites their count and version. FilterRule is decided anew: a key whose
   // count reaches the threshold gets an initial row. into_sketch: a sketch, if
   // there is one, counts a key that has no entry and is not admitted. Otherwise
   // the key gets an entry. A key that owns a row keeps it. Returns
@@ -342,7 +316,7 @@ class EmbeddingTable {
   // and in order, and rows with a NaN. Counts of keys without a row age by the
   // number of other keys that were counted since: a sketch as a whole; without
   // one, the oldest entries go if there are more than kCountsPerRow for each
-  // row (shard.h). stamp: the step,
+  // row (stripe.h). stamp: the step,
   // or -1 without steps.
   int64_t EvictSmaller(float half_squared_norm, int64_t stamp = -1);
 
@@ -363,7 +337,7 @@ class EmbeddingTable {
   // Forgets the changes that the last Snapshot::MarkSaved marked.
   void CommitSaved();
 
-  // A consistent view of the whole table. Holds the shared locks of all shards
+  // A consistent view of the whole table. Holds the shared locks of all stripes
   // while it lives, so applies wait. Snapshots of kChanged, and MarkSaved, run
   // one at a time; others wait.
   class Snapshot {
@@ -377,7 +351,7 @@ class EmbeddingTable {
     Snapshot(const Snapshot&) = delete;
     Snapshot& operator=(const Snapshot&) = delete;
 
-    // (kBuckets + 1) each. Bucket b of the keys with a row, and of the keys
+    // (kKeyClasses + 1) each. Bucket b of the keys with a row, and of the keys
     // without one, is [offsets[b], offsets[b + 1]).
     const std::vector<int64_t>& admitted_offsets() const {
       return admitted_offsets_;
@@ -431,8 +405,8 @@ class EmbeddingTable {
       std::vector<Entry> bucket_;  // Of stream_.
       size_t at_ = 0;              // In bucket_.
       bool has_begun_ = false;
-      WindowPtr now_;                 // That the caller uses.
-      MadeAhead<WindowPtr> windows_;  // Destroyed first: it uses the others.
+      WindowPtr now_;                  // That the caller uses.
+      Prefetcher<WindowPtr> windows_;  // Destroyed first: it uses the others.
     };
     // kChanged only: the erased keys, in ascending order. A key that came back
     // is also listed above, so a restore erases first.
@@ -477,15 +451,13 @@ class EmbeddingTable {
 
   int64_t size() const;         // Keys that own a row.
   int64_t total_count() const;  // All entries, with and without a row.
-  int64_t capacity() const;     // Entries that fit before a shard grows.
+  int64_t capacity() const;     // Entries that fit before a stripe grows.
   // Of buckets, rows, the sketch and what a tier has in memory.
   int64_t memory_bytes() const;
   // Waits as an apply does.
   TierCounts tier_counts() const;
 
  private:
-  friend class TrainingStep;
-
   // Of a lookup of many keys.
   int64_t CyclesPerKey() const { return 60 + dim_; }
   // With a tier: before rows are added, and afterwards. The first throws
@@ -496,10 +468,10 @@ class EmbeddingTable {
   const int dim_;
   const FilterSpec filter_;
   const RowRules rules_;
-  const Admission admission_;
+  const FilterRule rule_;
   std::unique_ptr<RowStore> store_;
-  std::unique_ptr<ShardSet> shards_;
-  std::unique_ptr<RowLimit> limit_;
+  std::unique_ptr<StripeSet> stripes_;
+  std::unique_ptr<RowBudget> budget_;
   std::unique_ptr<DiskTier> tier_;
 };
 

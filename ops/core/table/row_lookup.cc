@@ -6,8 +6,8 @@
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/float8.h"
-#include "ops/core/keys/grouped_keys.h"
 #include "ops/core/keys/deduplicated_list.h"
+#include "ops/core/keys/grouped_keys.h"
 
 namespace rec_estimator {
 namespace {
@@ -51,7 +51,7 @@ bool AllInMemory(const uint32_t* known, size_t n) {
 void RowLookup::PrefetchHomes(const int64_t* keys, size_t n,
                               Bucket** homes) const {
   for (size_t i = 0; i < n; ++i) {
-    homes[i] = shards_.Home(keys[i]);
+    homes[i] = stripes_.Home(keys[i]);
     PrefetchLine(homes[i]);
   }
 }
@@ -90,7 +90,7 @@ inline __attribute__((always_inline)) void RowLookup::FindChunkWith(
   }
   for (size_t b = 0; b < n_beyond; ++b) {
     const size_t i = beyond[b];
-    resolve(i, shards_.Of(keys[i]).index().FindBeyond(homes[i], keys[i]));
+    resolve(i, stripes_.Of(keys[i]).index().FindBeyond(homes[i], keys[i]));
   }
 }
 
@@ -193,7 +193,7 @@ void RowLookup::FindListed(const int64_t* keys, uint32_t n, uint32_t first,
   first_key_ = keys;
   spilled_.clear();
   const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
-  shards_.FindEach(keys, n, [&](uint32_t u, EntryRef entry) {
+  stripes_.FindEach(keys, n, [&](uint32_t u, EntryRef entry) {
     const uint32_t row = HashIndex::RowWordOf(entry);
     found->Set(first + u, entry, row);
     if (row < HashIndex::kSpilled) {
@@ -209,10 +209,10 @@ void RowLookup::FindListed(const int64_t* keys, uint32_t n, uint32_t first,
 }
 
 void RowLookup::CopyListed(FoundKeys* found, float* out) {
-  const SharedKeys& list = found->list();
-  const float* rows[SharedKeys::kShort];
+  const DeduplicatedList& list = found->list();
+  const float* rows[DeduplicatedList::kShort];
   FindListed(list.distinct(), list.size(), 0, found, rows);
-  found->SetTime(shards_, list.shards());
+  found->SetTime(stripes_, list.stripes());
   CopyRows(rows, list.position(), list.n(), dim_, out);
   if (spilled_.empty()) return;
   first_key_ = list.keys();
@@ -250,7 +250,7 @@ void RowLookup::CopyGroup(FoundKeys* found, int g, float* out) {
     }
   }
   spilled_.swap(spilled);
-  found->SetTime(shards_, uint64_t{1} << g);
+  found->SetTime(stripes_, uint64_t{1} << g);
 }
 
 void RowLookup::CopyEach(const int64_t* keys, size_t n, const uint32_t* known,

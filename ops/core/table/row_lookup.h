@@ -7,19 +7,19 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/core/step/found_keys.h"
 #include "ops/core/rows/row_arena.h"
 #include "ops/core/rows/row_store.h"
-#include "ops/core/stripes/stripe_set.h"
 #include "ops/core/rows/table_spec.h"
+#include "ops/core/step/found_keys.h"
+#include "ops/core/stripes/stripe_set.h"
 
 namespace rec_estimator {
 
-// Made and used while the shards of the keys are locked, shared at least.
+// Made and used while the stripes of the keys are locked, shared at least.
 class RowLookup {
  public:
-  RowLookup(const ShardSet& shards, const RowStore& store, UnknownKey unknown)
-      : shards_(shards),
+  RowLookup(const StripeSet& stripes, const RowStore& store, UnknownKey unknown)
+      : stripes_(stripes),
         view_(store.view()),
         initial_(store.initial()),
         default_vector_(store.default_vector()),
@@ -52,7 +52,7 @@ class RowLookup {
   // What a key without a row reads.
   const float* WithoutRow(int64_t key) const {
     const bool has_initial =
-        unknown_ == UnknownKey::kInitial && !shards_.IsPadding(key);
+        unknown_ == UnknownKey::kInitial && !stripes_.IsPadding(key);
     return has_initial ? initial_.Of(key) : default_vector_;
   }
   // Copy for one block. CopyDistinct finds each key once; the block is not
@@ -88,7 +88,7 @@ class RowLookup {
                                                         const float** rows);
 #endif
 
-  const ShardSet& shards_;
+  const StripeSet& stripes_;
   const RowArena::View view_;
   const InitialVectors initial_;
   const float* const default_vector_;

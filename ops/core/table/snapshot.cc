@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "ops/core/base/key_hash.h"
-#include "ops/core/storage/ordered_reader.h"
-#include "ops/core/index/key_class_range.h"
-#include "ops/core/tier/disk_tier.h"
-#include "ops/core/table/embedding_table.h"
+#include "ops/core/filter/sketch.h"
 #include "ops/core/index/hash_index.h"
+#include "ops/core/index/key_class_range.h"
 #include "ops/core/rows/row_arena.h"
 #include "ops/core/rows/row_store.h"
+#include "ops/core/storage/ordered_reader.h"
 #include "ops/core/stripes/stripe.h"
 #include "ops/core/stripes/stripe_set.h"
-#include "ops/core/filter/sketch.h"
+#include "ops/core/table/embedding_table.h"
+#include "ops/core/tier/disk_tier.h"
 
 namespace rec_estimator {
 namespace {
@@ -26,6 +26,12 @@ namespace {
 // table's memory.
 constexpr size_t kHeldBytes = size_t{20} << 20;
 constexpr int64_t kHeldShare = 400;  // 1/400 = 0.25 %.
+
+std::vector<const HashIndex*> IndexesOf(const StripeSet& stripes) {
+  std::vector<const HashIndex*> indexes;
+  for (const Stripe& stripe : stripes) indexes.push_back(&stripe.index());
+  return indexes;
+}
 
 }  // namespace
 
@@ -44,30 +50,30 @@ EmbeddingTable::Snapshot::Snapshot(const EmbeddingTable& table, Keys keys)
     : table_(table),
       only_changed_(keys == Keys::kChanged),
       reader_(MakeReader()) {
-  const ShardSet& shards = *table_.shards_;
-  // Before the shards' locks: its holder must not wait for any of those.
+  const StripeSet& stripes = *table_.stripes_;
+  // Before the stripes' locks: its holder must not wait for any of those.
   if (only_changed_) {
-    save_lock_ = std::unique_lock<std::mutex>(shards.save_mutex());
+    save_lock_ = std::unique_lock<std::mutex>(stripes.save_mutex());
   }
-  locks_ = std::make_unique<const SharedLocks>(shards, kAllShards);
-  only_changed_ = only_changed_ && shards.tracks_changes();
+  locks_ = std::make_unique<const SharedLocks>(stripes, kAllStripes);
+  only_changed_ = only_changed_ && stripes.tracks_changes();
   Count();
 }
 
 EmbeddingTable::Snapshot::~Snapshot() = default;
 
 void EmbeddingTable::Snapshot::Count() {
-  admitted_offsets_.assign(kBuckets + 1, 0);
-  filtered_offsets_.assign(kBuckets + 1, 0);
+  admitted_offsets_.assign(kKeyClasses + 1, 0);
+  filtered_offsets_.assign(kKeyClasses + 1, 0);
   const auto count = [this](const Bucket& bucket, int e, int64_t number) {
     const bool has_row = bucket.row[e] != HashIndex::kNoRow;
     ++(has_row ? admitted_offsets_ : filtered_offsets_)[number + 1];
   };
-  for (const Shard& shard : *table_.shards_) {
-    ForEachInRange(shard.index(), BucketRange(0, kBuckets), only_changed_,
+  for (const Stripe& stripe : *table_.stripes_) {
+    ForEachInRange(stripe.index(), KeyClassRange(0, kKeyClasses), only_changed_,
                    count);
   }
-  for (int64_t b = 0; b < kBuckets; ++b) {
+  for (int64_t b = 0; b < kKeyClasses; ++b) {
     admitted_offsets_[b + 1] += admitted_offsets_[b];
     filtered_offsets_[b + 1] += filtered_offsets_[b];
   }
@@ -76,8 +82,9 @@ void EmbeddingTable::Snapshot::Count() {
     sketch_rows_ = sketch->RowsToSave(only_changed_);
   }
   if (!only_changed_) return;
-  for (const Shard& shard : *table_.shards_) {
-    erased_.insert(erased_.end(), shard.erased().begin(), shard.erased().end());
+  for (const Stripe& stripe : *table_.stripes_) {
+    erased_.insert(erased_.end(), stripe.erased().begin(),
+                   stripe.erased().end());
   }
   std::sort(erased_.begin(), erased_.end());
   erased_.erase(std::unique(erased_.begin(), erased_.end()), erased_.end());
@@ -96,8 +103,9 @@ EmbeddingTable::Snapshot::EntryReader::EntryReader(const Snapshot& snapshot,
     : snapshot_(snapshot),
       with_row_(with_row),
       step_(step),
-      stream_(*snapshot.table_.shards_, {with_row, snapshot.only_changed_},
-              snapshot.offsets(with_row), max_bytes) {
+      stream_(IndexesOf(*snapshot.table_.stripes_),
+              {with_row, snapshot.only_changed_}, snapshot.offsets(with_row),
+              max_bytes) {
   // A thread for a single batch would have nothing to read ahead.
   const auto n = static_cast<uint64_t>(snapshot.offsets(with_row).back());
   windows_.Start(
@@ -150,7 +158,7 @@ void EmbeddingTable::Snapshot::EntryReader::Fill(Window* window) {
   window->wanted.clear();
   while (window->entries.size() < step_) {
     if (at_ == bucket_.size()) {
-      stream_.NextBucket(&bucket_);
+      stream_.NextKeyClass(&bucket_);
       at_ = 0;
       if (bucket_.empty()) break;
     }
@@ -174,10 +182,10 @@ void EmbeddingTable::Snapshot::EntryReader::Fill(Window* window) {
 }
 
 void EmbeddingTable::Snapshot::MarkSaved() {
-  std::unique_lock<std::mutex> lock(table_.shards_->save_mutex(),
+  std::unique_lock<std::mutex> lock(table_.stripes_->save_mutex(),
                                     std::defer_lock);
   if (!save_lock_.owns_lock()) lock.lock();
-  for (Shard& shard : *table_.shards_) shard.MarkSaved();
+  for (Stripe& stripe : *table_.stripes_) stripe.MarkSaved();
 }
 
 void EmbeddingTable::Snapshot::ForEachSketchRow(

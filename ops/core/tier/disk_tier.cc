@@ -30,8 +30,8 @@ constexpr uint64_t kCompactedLater = 8;
 // Those that are compacted to make room for another one.
 constexpr int kCompactedForRoom = 2;
 
-int ShardNumberOf(int64_t key) {
-  return static_cast<int>(ShardOf(MixKey(key)));
+int StripeNumberOf(int64_t key) {
+  return static_cast<int>(StripeOf(MixKey(key)));
 }
 
 // Throws std::bad_alloc.
@@ -78,7 +78,7 @@ void ThrowStorageError(const DiskError& error) {
   throw StorageError(error);
 }
 
-std::unique_ptr<DiskTier> DiskTier::Open(ShardSet* shards, RowStore* store,
+std::unique_ptr<DiskTier> DiskTier::Open(StripeSet* stripes, RowStore* store,
                                          const TierSpec& spec,
                                          std::unique_ptr<DiskIo> io,
                                          DiskError* error) {
@@ -86,7 +86,7 @@ std::unique_ptr<DiskTier> DiskTier::Open(ShardSet* shards, RowStore* store,
   int64_t memory = spec.memory_rows * row_bytes;
   if (spec.memory_bytes != 0) memory = spec.memory_bytes;
   if (spec.limit_bytes != 0) memory = spec.limit_bytes;
-  std::unique_ptr<DiskTier> tier(new DiskTier(shards, store, spec, memory));
+  std::unique_ptr<DiskTier> tier(new DiskTier(stripes, store, spec, memory));
   const int64_t segment = std::min(memory / kSegmentShare, kMostSegmentBytes);
   tier->log_ =
       DiskLog::Open(spec.paths, store->arena().row_floats(), std::move(io),
@@ -96,16 +96,16 @@ std::unique_ptr<DiskTier> DiskTier::Open(ShardSet* shards, RowStore* store,
   return nullptr;
 }
 
-DiskTier::DiskTier(ShardSet* shards, RowStore* store, const TierSpec& spec,
+DiskTier::DiskTier(StripeSet* stripes, RowStore* store, const TierSpec& spec,
                    int64_t memory_bytes)
-    : shards_(*shards),
+    : stripes_(*stripes),
       store_(*store),
       spec_(spec),
       recent_(static_cast<size_t>(
           std::max(memory_bytes / kRecentShare, kLeastRecentBytes))),
-      limit_(spec.limit_bytes == 0
-                 ? nullptr
-                 : new MemoryLimit(spec.limit_bytes, shards, store, spec.warn)),
+      limit_(spec.limit_bytes == 0 ? nullptr
+                                   : new MemoryLimit(spec.limit_bytes, stripes,
+                                                     store, spec.warn)),
       compaction_([this] { CompactOne(); }) {}
 
 bool DiskTier::Fail(DiskError* error) const {
@@ -115,17 +115,17 @@ bool DiskTier::Fail(DiskError* error) const {
   return false;
 }
 
-int64_t DiskTier::RowsPerShard() const {
-  if (limit_ != nullptr) return limited_rows_ / kShards;
+int64_t DiskTier::RowsPerStripe() const {
+  if (limit_ != nullptr) return limited_rows_ / kStripes;
   const int64_t row_bytes =
       static_cast<int64_t>(log_->row_floats() * sizeof(float));
   const int64_t rows = spec_.memory_bytes != 0 ? spec_.memory_bytes / row_bytes
                                                : spec_.memory_rows;
-  return std::max<int64_t>(rows / kShards, 1);
+  return std::max<int64_t>(rows / kStripes, 1);
 }
 
-int64_t DiskTier::MostInMemory(int shard) const {
-  const int64_t most = RowsPerShard(), spared = ahead_.spared(shard);
+int64_t DiskTier::MostInMemory(int stripe) const {
+  const int64_t most = RowsPerStripe(), spared = ahead_.spared(stripe);
   // Some rows beside the spared ones, so that a search for victims is short.
   return std::max(most, spared + std::min(most, spared / kSparedPerOther));
 }
@@ -157,7 +157,7 @@ TierCounts DiskTier::counts() {
   const DiskLog::Counters log = log_->counters();
   TierCounts counts;
   counts.disk_rows = spilled();
-  counts.memory_rows = shards_.n_rows() - counts.disk_rows;
+  counts.memory_rows = stripes_.n_rows() - counts.disk_rows;
   counts.hits = hits_;
   counts.misses = misses_;
   counts.spills = spills_;
@@ -196,13 +196,14 @@ bool DiskTier::BringInFor(For whom, PinnedRows* pinned, DiskError* error) {
   }
   std::sort(items.begin(), items.end(),
             [](const DiskLog::Item& a, const DiskLog::Item& b) {
-              return ShardNumberOf(a.key) < ShardNumberOf(b.key);
+              return StripeNumberOf(a.key) < StripeNumberOf(b.key);
             });
   for (size_t at = 0; at < items.size();) {
-    const int shard = ShardNumberOf(items[at].key);
+    const int stripe = StripeNumberOf(items[at].key);
     size_t end = at;
-    while (end < items.size() && ShardNumberOf(items[end].key) == shard) ++end;
-    if (!PutBack(whom, shard, &items[at], end - at, floats)) {
+    while (end < items.size() && StripeNumberOf(items[end].key) == stripe)
+      ++end;
+    if (!PutBack(whom, stripe, &items[at], end - at, floats)) {
       error->text.clear();
       return false;
     }
@@ -213,12 +214,12 @@ bool DiskTier::BringInFor(For whom, PinnedRows* pinned, DiskError* error) {
 
 bool DiskTier::PutBack(For whom, int number, const DiskLog::Item* items,
                        size_t n, size_t floats) {
-  Shard& shard = shards_[number];
-  const std::unique_lock<SharedMutex> lock(shard.mutex());
+  Stripe& stripe = stripes_[number];
+  const std::unique_lock<SharedMutex> lock(stripe.mutex());
   std::vector<uint32_t> freed;
   freed.reserve(n);
   uint32_t next = 0;
-  const size_t free = std::min<size_t>(n, shard.n_free_rows());
+  const size_t free = std::min<size_t>(n, stripe.n_free_rows());
   const size_t from_arena = n - free;
   if (from_arena > 0 && !store_.arena().Take(from_arena, 0, &next)) {
     return false;
@@ -226,8 +227,8 @@ bool DiskTier::PutBack(For whom, int number, const DiskLog::Item* items,
   const uint32_t end = next + static_cast<uint32_t>(from_arena);
   const RowArena::View view = store_.view();
   for (size_t i = 0; i < n; ++i) {
-    if (i + kFetched < n) shard.Prefetch(items[i + kFetched].key);
-    const EntryRef entry = shard.Find(items[i].key);
+    if (i + kFetched < n) stripe.Prefetch(items[i + kFetched].key);
+    const EntryRef entry = stripe.Find(items[i].key);
     // Unless another step or batch brought it in, or it was erased. It may have
     // been moved, but it is the row that was read: held keys are not spilled.
     if (!entry.found() || !entry.is_spilled()) {
@@ -239,8 +240,8 @@ bool DiskTier::PutBack(For whom, int number, const DiskLog::Item* items,
     // Others may have been brought in, trained and spilled since. A pinned
     // place is not used anew, so the row there is the one that was read.
     if (whom == For::kBatchAhead && entry.place() != items[i].place) continue;
-    const bool was_free = shard.n_free_rows() > 0;
-    const uint32_t row = Shard::RowSource(view, next).Next(&shard);
+    const bool was_free = stripe.n_free_rows() > 0;
+    const uint32_t row = Stripe::RowSource(view, next).Next(&stripe);
     next += !was_free;
     float* const to = view.Row(row);
     CopyRow(items[i].row, static_cast<int>(floats), to);
@@ -254,14 +255,14 @@ bool DiskTier::PutBack(For whom, int number, const DiskLog::Item* items,
     if (whom == For::kBatchAhead) ahead_.Spare(number, row);
   }
   Free(number, freed.data(), freed.size());
-  for (; next < end; ++next) shard.FreeRow(next);
-  shard.LeaveInPlace();
+  for (; next < end; ++next) stripe.FreeRow(next);
+  stripe.LeaveInPlace();
   return true;
 }
 
 void DiskTier::BringInKeys(const int64_t* keys, size_t n) {
   PinnedRows spilled(this);
-  shards_.Inspect(keys, n, [&](size_t i, EntryRef entry) {
+  stripes_.Inspect(keys, n, [&](size_t i, EntryRef entry) {
     if (entry.found() && entry.is_spilled())
       spilled.Add(entry.place(), keys[i]);
   });
@@ -294,16 +295,16 @@ void DiskTier::ListAhead(const std::vector<KeySpan>& lists,
     const int64_t* const keys = &all[at];
     const size_t n = std::min(kLockBlock, all.size() - at);
     uint32_t rows[kLockBlock];
-    const SharedLocks locks(shards_, ShardSet::MaskOf(keys, n));
-    shards_.FindEach(keys, static_cast<uint32_t>(n),
-                     [&](uint32_t i, EntryRef entry) {
-                       rows[i] = HashIndex::RowWordOf(entry);
-                       if (rows[i] < HashIndex::kMaxRows)
-                         ahead_.Prefetch(rows[i]);
-                     });
+    const SharedLocks locks(stripes_, StripesOf(keys, n));
+    stripes_.FindEach(keys, static_cast<uint32_t>(n),
+                      [&](uint32_t i, EntryRef entry) {
+                        rows[i] = HashIndex::RowWordOf(entry);
+                        if (rows[i] < HashIndex::kMaxRows)
+                          ahead_.Prefetch(rows[i]);
+                      });
     for (size_t i = 0; i < n; ++i) {
       if (rows[i] < HashIndex::kMaxRows) {
-        ahead_.Spare(ShardNumberOf(keys[i]), rows[i]);
+        ahead_.Spare(StripeNumberOf(keys[i]), rows[i]);
       } else if (rows[i] != HashIndex::kNoRow) {
         spilled->Add(rows[i] & ~HashIndex::kSpilled, keys[i]);
       }
@@ -313,13 +314,13 @@ void DiskTier::ListAhead(const std::vector<KeySpan>& lists,
 
 // ---------------------------------------------------------------------- spill
 
-std::vector<int64_t> DiskTier::HeldIn(int shard) const {
+std::vector<int64_t> DiskTier::HeldIn(int stripe) const {
   std::vector<int64_t> held;
   const std::lock_guard<std::mutex> lock(holders_mutex_);
   for (const KeyHolder* holder : holders_) {
-    const KeyHolder::Keys keys = holder->KeysIn(shard);
+    const KeyHolder::Keys keys = holder->KeysIn(stripe);
     for (uint32_t i = 0; i < keys.n; ++i) {
-      if (ShardNumberOf(keys.keys[i]) == shard) held.push_back(keys.keys[i]);
+      if (StripeNumberOf(keys.keys[i]) == stripe) held.push_back(keys.keys[i]);
     }
   }
   std::sort(held.begin(), held.end());
@@ -327,7 +328,7 @@ std::vector<int64_t> DiskTier::HeldIn(int shard) const {
 }
 
 int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
-  Shard& shard = shards_[number];
+  Stripe& stripe = stripes_[number];
   const std::vector<int64_t> held = HeldIn(number);
   const auto wanted = static_cast<size_t>(kSample * n);
   std::vector<Victim> victims;
@@ -347,7 +348,7 @@ int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
     }
     n_seen = 0;
   };
-  shard.index().ScanFrom(&hand_[number], [&](EntryRef entry) {
+  stripe.index().ScanFrom(&hand_[number], [&](EntryRef entry) {
     if (!entry.in_memory()) return true;
     ahead_.Prefetch(entry.row());
     seen[n_seen++] = entry;
@@ -373,9 +374,9 @@ int64_t DiskTier::SpillSome(int number, int64_t n, bool* is_full) {
     const EntryRef entry = victims[i].entry;
     const uint32_t row = entry.row();
     entry.SetPlace(rows[i].place);
-    shard.FreeRow(row);
+    stripe.FreeRow(row);
   }
-  shard.LeaveInPlace();
+  stripe.LeaveInPlace();
   spilled_[number] += static_cast<int64_t>(appended);
   spills_.fetch_add(static_cast<int64_t>(appended), std::memory_order_relaxed);
   spilled_since_ += static_cast<int64_t>(appended);
@@ -389,7 +390,7 @@ bool DiskTier::SpillExcess(DiskError* error) {
     // As soon as a row is spilled, there are buffers.
     const size_t buffers =
         std::max(memory_bytes(), kLimitedBuffers * log_->segment_bytes());
-    limited_rows_ = limit_->RowsToKeep(shards_.n_rows() - spilled(),
+    limited_rows_ = limit_->RowsToKeep(stripes_.n_rows() - spilled(),
                                        static_cast<int64_t>(buffers));
   }
   try {
@@ -399,18 +400,18 @@ bool DiskTier::SpillExcess(DiskError* error) {
     return false;
   }
   AskForCompaction();
-  if (limit_ != nullptr) limit_->GiveBack(shards_.n_rows() - spilled());
+  if (limit_ != nullptr) limit_->GiveBack(stripes_.n_rows() - spilled());
   return true;
 }
 
 bool DiskTier::Spill(DiskError* error) {
-  for (int s = 0; s < kShards; ++s) {
+  for (int s = 0; s < kStripes; ++s) {
     const int64_t most = MostInMemory(s);
     while (InMemory(s) > most) {
       int64_t n = 0;
       bool is_full = false;
       {
-        const std::unique_lock<SharedMutex> lock(shards_[s].mutex());
+        const std::unique_lock<SharedMutex> lock(stripes_[s].mutex());
         const int64_t excess = InMemory(s) - most;
         if (excess > 0) n = SpillSome(s, excess, &is_full);
       }
@@ -472,11 +473,11 @@ bool DiskTier::MoveSegment(bool for_room, DiskError* error) {
 }
 
 bool DiskTier::Move(const StoredRow& stored, bool for_room, DiskError* error) {
-  Shard& shard = shards_.Of(stored.key);
+  Stripe& stripe = stripes_.Of(stored.key);
   for (;;) {
     {
-      const std::unique_lock<SharedMutex> lock(shard.mutex());
-      const EntryRef entry = shard.Find(stored.key);
+      const std::unique_lock<SharedMutex> lock(stripe.mutex());
+      const EntryRef entry = stripe.Find(stored.key);
       if (!entry.found() || !entry.is_spilled() ||
           entry.place() != stored.place) {
         return true;
@@ -488,7 +489,7 @@ bool DiskTier::Move(const StoredRow& stored, bool for_room, DiskError* error) {
         entry.SetPlace(moved.place);
         recent_.Forget(&stored.place, 1);
         log_->Free(&stored.place, 1);
-        shard.LeaveInPlace();
+        stripe.LeaveInPlace();
         return true;
       }
     }
@@ -547,18 +548,18 @@ int64_t DiskTier::EvictSmaller(double limit, int64_t stamp) {
       ThrowStorageError(error);
     }
     for (const auto& [place, key] : small) {
-      Shard& shard = shards_.Of(key);
-      const std::unique_lock<SharedMutex> lock(shard.mutex());
-      evicted += shard.EvictSpilled(key, place, stamp);
+      Stripe& stripe = stripes_.Of(key);
+      const std::unique_lock<SharedMutex> lock(stripe.mutex());
+      evicted += stripe.EvictSpilled(key, place, stamp);
     }
   }
   return evicted;
 }
 
-void DiskTier::Free(int shard, const uint32_t* places, size_t n) {
+void DiskTier::Free(int stripe, const uint32_t* places, size_t n) {
   recent_.Forget(places, n);
   log_->Free(places, n);
-  spilled_[shard] -= static_cast<int64_t>(n);
+  spilled_[stripe] -= static_cast<int64_t>(n);
 }
 
 void DiskTier::Clear() {

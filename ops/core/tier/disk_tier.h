@@ -12,12 +12,12 @@
 //   that the step lists anyway, and they are looked at only if another step
 //   spills rows meanwhile.
 // - The rows of a coming batch may be brought in before its step begins. They
-//   are spared until that step must have run (rows_ahead.h), and so are rows
+//   are spared until that step must have run (spared_rows.h), and so are rows
 //   that are new, which the batches on their way could not ask for.
 // - A lookup reads spilled rows, many at once, and leaves them where they are.
 //   It pins them under the lock and reads them after it. What it has read is
 //   kept for a while (recent_rows.h), so that a step does not read it again.
-// - After a step or an insertion, each shard that has more than its share of
+// - After a step or an insertion, each stripe that has more than its share of
 //   rows in memory spills some: of a sample, those with the least counts or the
 //   oldest versions. Their floats are copied to the log's buffers under the
 //   lock; the buffers are written after it.
@@ -32,7 +32,7 @@
 // or insertion is refused until they can.
 //
 // Thread rule: any thread may call any method at any time, but the comments say
-// which lock of the shard it needs.
+// which lock of the stripe it needs.
 #ifndef REC_ESTIMATOR_OPS_CORE_TIER_DISK_TIER_H_
 #define REC_ESTIMATOR_OPS_CORE_TIER_DISK_TIER_H_
 
@@ -43,17 +43,16 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "ops/core/base/background_work.h"
+#include "ops/core/rows/row_store.h"
 #include "ops/core/storage/disk_log.h"
 #include "ops/core/stripes/memory_limit.h"
-#include "ops/core/tier/recent_rows.h"
-#include "ops/core/rows/row_store.h"
-#include "ops/core/tier/rows_ahead.h"
 #include "ops/core/stripes/stripe_set.h"
+#include "ops/core/tier/recent_rows.h"
+#include "ops/core/tier/spared_rows.h"
 
 namespace rec_estimator {
 
@@ -63,7 +62,7 @@ enum class Victims { kLeastCounted, kOldest };
 struct TierSpec {
   std::vector<DiskPath> paths;
   // The rows that stay in memory: so many, or, if memory_bytes is not 0, as
-  // many as take so many bytes with the slots of today. At least kShards.
+  // many as take so many bytes with the slots of today. At least kStripes.
   int64_t memory_rows = 0;
   Victims victims = Victims::kLeastCounted;
   int64_t memory_bytes = 0;
@@ -74,21 +73,6 @@ struct TierSpec {
   MemoryLimit::Warn warn = nullptr;
 };
 
-// A row on disk cannot be read or written; what() names file and remedy.
-class StorageError : public std::runtime_error {
- public:
-  explicit StorageError(const DiskError& error)
-      : std::runtime_error(error.text), fault_(error.fault) {}
-  StorageFault fault() const { return fault_; }
-
- private:
-  const StorageFault fault_;
-};
-
-// Throws std::bad_alloc if `error` has no text, as it is for lack of memory,
-// and StorageError otherwise.
-[[noreturn]] void ThrowStorageError(const DiskError& error);
-
 class DiskTier;
 
 // Keys whose rows stay in memory while their holder is known to the tier.
@@ -98,10 +82,10 @@ class KeyHolder {
     const int64_t* keys;
     uint32_t n;
   };
-  // Keys among which are all that the holder has in this shard. Called by other
-  // threads. A holder that lists its keys later does so before it locks the
-  // shard.
-  virtual Keys KeysIn(int shard) const = 0;
+  // Keys among which are all that the holder has in this stripe. Called by
+  // other threads. A holder that lists its keys later does so before it locks
+  // the stripe.
+  virtual Keys KeysIn(int stripe) const = 0;
 
  protected:
   ~KeyHolder() = default;
@@ -115,7 +99,7 @@ class PinnedRows {
   PinnedRows(const PinnedRows&) = delete;
   PinnedRows& operator=(const PinnedRows&) = delete;
 
-  // The lock of the key's shard is held, shared at least. row: as in
+  // The lock of the key's stripe is held, shared at least. row: as in
   // DiskLog::Item. Throws std::bad_alloc.
   void Add(uint32_t place, int64_t key, float* row = nullptr);
   std::vector<DiskLog::Item>& items() { return items_; }
@@ -129,10 +113,10 @@ class PinnedRows {
   std::vector<uint32_t> stamps_;
 };
 
-class DiskTier {
+class DiskTier final : public RowsBeyondMemory {
  public:
-  // shards and store outlive the tier. nullptr: *error says why.
-  static std::unique_ptr<DiskTier> Open(ShardSet* shards, RowStore* store,
+  // stripes and store outlive the tier. nullptr: *error says why.
+  static std::unique_ptr<DiskTier> Open(StripeSet* stripes, RowStore* store,
                                         const TierSpec& spec,
                                         std::unique_ptr<DiskIo> io,
                                         DiskError* error);
@@ -158,15 +142,16 @@ class DiskTier {
   // same.
   bool BringInAhead(const std::vector<KeySpan>& lists, uint32_t batches,
                     DiskError* error);
-  // Spares a new row of a shard that is locked.
-  void SpareNew(int shard, uint32_t row) { ahead_.Spare(shard, row); }
+  void SpareNew(int stripe, uint32_t row) override {
+    ahead_.Spare(stripe, row);
+  }
 
   // Spills what is beyond the limit, and lets the tier's thread compact. No
   // lock is held. False: *error says why; no text: no memory. The table's
   // contents are the same.
   bool SpillExcess(DiskError* error);
 
-  // Reads the first `floats` floats of spilled rows (n), whose shards are
+  // Reads the first `floats` floats of spilled rows (n), whose stripes are
   // locked or which are pinned. Throws StorageError and std::bad_alloc.
   void Read(const DiskLog::Item* items, size_t n, size_t floats);
   // Throws what a read of the log says, as Read does.
@@ -182,9 +167,8 @@ class DiskTier {
   // StorageError and std::bad_alloc, which may leave some evicted.
   int64_t EvictSmaller(double limit, int64_t stamp);
 
-  // Frees places (n) of a shard that is locked exclusively.
-  void Free(int shard, const uint32_t* places, size_t n);
-  // All shards are.
+  void Free(int stripe, const uint32_t* places, size_t n) override;
+  // All stripes are.
   void Clear();
   bool Widen(const std::vector<float>& added) { return log_->Widen(added); }
 
@@ -219,25 +203,25 @@ class DiskTier {
   enum class For { kStep, kBatchAhead };
 
   // memory_bytes: of the rows that stay in memory, as far as it is known.
-  DiskTier(ShardSet* shards, RowStore* store, const TierSpec& spec,
+  DiskTier(StripeSet* stripes, RowStore* store, const TierSpec& spec,
            int64_t memory_bytes);
 
   // Completes *error. Returns false.
   bool Fail(DiskError* error) const;
-  // Rows in memory that a shard may have, but for spared ones.
-  int64_t RowsPerShard() const;
+  // Rows in memory that a stripe may have, but for spared ones.
+  int64_t RowsPerStripe() const;
   // The same with spared ones.
-  int64_t MostInMemory(int shard) const;
+  int64_t MostInMemory(int stripe) const;
   // False: *error says why. Throws std::bad_alloc.
   bool Spill(DiskError* error);
-  int64_t InMemory(int shard) const {
-    return shards_[shard].rows() - spilled_[shard];
+  int64_t InMemory(int stripe) const {
+    return stripes_[stripe].rows() - spilled_[stripe];
   }
-  // Spills up to n rows of a shard that is locked exclusively. Returns how many
-  // it did. *is_full: the log's buffers are.
-  int64_t SpillSome(int shard, int64_t n, bool* is_full);
-  // Keys of this shard that must not be spilled, in ascending order.
-  std::vector<int64_t> HeldIn(int shard) const;
+  // Spills up to n rows of a stripe that is locked exclusively. Returns how
+  // many it did. *is_full: the log's buffers are.
+  int64_t SpillSome(int stripe, int64_t n, bool* is_full);
+  // Keys of this stripe that must not be spilled, in ascending order.
+  std::vector<int64_t> HeldIn(int stripe) const;
   // Asks the tier's thread to compact as much as was spilled since.
   void AskForCompaction();
   // Moves the rows of one segment. Does nothing if that does not pay or if
@@ -260,23 +244,23 @@ class DiskTier {
   // others. Throws std::bad_alloc.
   void ListAhead(const std::vector<KeySpan>& lists, PinnedRows* spilled);
   // False: no memory.
-  bool PutBack(For whom, int shard, const DiskLog::Item* items, size_t n,
+  bool PutBack(For whom, int stripe, const DiskLog::Item* items, size_t n,
                size_t floats);
 
-  ShardSet& shards_;
+  StripeSet& stripes_;
   RowStore& store_;
   const TierSpec spec_;
   std::unique_ptr<DiskLog> log_;
   RecentRows recent_;
-  RowsAhead ahead_;
-  const std::unique_ptr<MemoryLimit> limit_;    // nullptr: it is for rows only.
-  std::atomic<int64_t> limited_rows_{kShards};  // As limit_ said last.
-  // Of each shard; written under its lock.
-  std::array<std::atomic<int64_t>, kShards> spilled_{};
-  std::array<uint64_t, kShards> hand_{};  // Where the search for victims is.
+  SparedRows ahead_;
+  const std::unique_ptr<MemoryLimit> limit_;  // nullptr: it is for rows only.
+  std::atomic<int64_t> limited_rows_{kStripes};  // As limit_ said last.
+  // Of each stripe; written under its lock.
+  std::array<std::atomic<int64_t>, kStripes> spilled_{};
+  std::array<uint64_t, kStripes> hand_{};  // Where the search for victims is.
   // Held, shared, by threads that spill or compact. Taken before the others.
   std::shared_mutex spilling_;
-  std::mutex compacting_;  // Taken after it, before a shard's lock.
+  std::mutex compacting_;  // Taken after it, before a stripe's lock.
   std::atomic<int64_t> hits_{0}, misses_{0}, spills_{0};
   std::atomic<int64_t> spilled_since_{0};  // Since compaction was asked for.
   mutable std::mutex holders_mutex_;

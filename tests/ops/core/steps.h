@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "ops/core/base/parallel.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/step/training_step.h"
+#include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
@@ -36,7 +36,7 @@ struct Occurrences {
     for (size_t i = 0; i < n / 10; ++i) counted.push_back(key(*random));
     for (size_t i = 0; i < n * dim; ++i) grads.push_back(grad(*random));
   }
-  EmbeddingTable::Batch batch(int64_t version) const {
+  StepBatch batch(int64_t version) const {
     return {keys.data(),    grads.data(),   keys.size(),
             counted.data(), counted.size(), version};
   }
@@ -82,14 +82,14 @@ inline Batches MakeBatches(const Tables& tables, uint64_t seed, int64_t range) {
   return batches;
 }
 
-inline std::vector<EmbeddingTable*> Pointers(const Tables& tables) {
-  std::vector<EmbeddingTable*> pointers;
-  for (const auto& table : tables) pointers.push_back(table.get());
-  return pointers;
+inline std::vector<TableParts> PartsOf(const Tables& tables) {
+  std::vector<TableParts> parts;
+  for (const auto& table : tables) parts.push_back(table->parts());
+  return parts;
 }
 
-inline std::vector<EmbeddingTable::Batch> Raw(const Batches& batches) {
-  std::vector<EmbeddingTable::Batch> raw;
+inline std::vector<StepBatch> Raw(const Batches& batches) {
+  std::vector<StepBatch> raw;
   for (const Occurrences& each : batches) raw.push_back(each.batch(0));
   return raw;
 }
@@ -109,7 +109,7 @@ inline TrainingStep::Outcome ApplyReserved(TrainingStep* step,
 inline TrainingStep::Outcome Apply(const Tables& tables, const Batches& batches,
                                    int64_t version,
                                    const ParallelFor& parallel) {
-  TrainingStep step(Pointers(tables), Raw(batches));
+  TrainingStep step(PartsOf(tables), Raw(batches));
   const TrainingStep::Outcome outcome = step.Reserve(parallel);
   if (!outcome.ok()) return outcome;
   return ApplyReserved(&step, batches, version, parallel);
@@ -153,7 +153,7 @@ inline void Disturb(EmbeddingTable* table, int how,
   const int64_t n_others = table->dim() > 1000 ? 1000 : 30000;
   for (int64_t key = 0; key < n_others; ++key) others.push_back(-2 - key);
   switch (how) {
-    case 0:  // Grows all shards.
+    case 0:  // Grows all stripes.
       EXPECT_TRUE(ApplyOnes(table, others, 1));
       break;
     case 1:  // Takes rows and entries away.

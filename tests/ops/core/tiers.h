@@ -12,15 +12,15 @@
 #include <string>
 #include <vector>
 
-#include "ops/core/tier/disk_tier.h"
-#include "ops/core/table/embedding_table.h"
-#include "ops/core/step/found_keys.h"
 #include "ops/core/keys/deduplicated_list.h"
+#include "ops/core/step/found_keys.h"
+#include "ops/core/table/embedding_table.h"
+#include "ops/core/tier/disk_tier.h"
+#include "tests/ops/core/contents.h"
 #include "tests/ops/core/edges.h"
+#include "tests/ops/core/rules.h"
 #include "tests/ops/core/storage/disk_rows.h"
 #include "tests/ops/core/storage/folder.h"
-#include "tests/ops/core/contents.h"
-#include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
 
 namespace rec_estimator {
@@ -131,7 +131,7 @@ class Twins {
     Keys keys, counted;
     std::vector<float> grads;
 
-    EmbeddingTable::Batch batch(int64_t version) const {
+    StepBatch batch(int64_t version) const {
       return {keys.data(),    grads.data(),   keys.size(),
               counted.data(), counted.size(), version};
     }
@@ -150,7 +150,7 @@ class Twins {
 
   void Apply(int64_t keys, const RowUpdate& update) {
     const Step step = RandomStep(keys);
-    const EmbeddingTable::Batch batch = step.batch(NextVersion());
+    const StepBatch batch = step.batch(NextVersion());
     ForBoth([&](EmbeddingTable* table) {
       EXPECT_TRUE(table->Apply(batch, update, parallel_));
     });
@@ -324,9 +324,9 @@ class CountingTable {
     const std::vector<float> ones(keys.size() * kDim, 1.0f);
     if (version % 2 == 0) {
       std::vector<float> out(ones.size());
-      found = table_.LookupListed(
-          std::make_shared<SharedKeys>(keys.data(), keys.size(), SerialFor),
-          UnknownKey::kDefault, out.data(), SerialFor);
+      found = table_.LookupListed(std::make_shared<DeduplicatedList>(
+                                      keys.data(), keys.size(), SerialFor),
+                                  UnknownKey::kDefault, out.data(), SerialFor);
       for (size_t i = 0; i < keys.size(); ++i) CheckRow(&out[i * kDim]);
     }
     EXPECT_TRUE(table_.Apply({keys.data(), ones.data(), keys.size(), nullptr, 0,

@@ -16,7 +16,7 @@ using Item = std::unique_ptr<int>;
 TEST(ItemsComeInOrderAndEnd) {
   for (const bool on_thread : {false, true}) {
     int made = 0;
-    MadeAhead<Item> items;
+    Prefetcher<Item> items;
     items.Start(
         [&made](Item* item) {
           if (made == 1000) return false;
@@ -49,7 +49,7 @@ TEST(FewItemsAreAliveAtATime) {
     const int most = on_thread ? 4 : 1;
     std::atomic<int> alive{0}, most_alive{0}, made{0};
     {
-      MadeAhead<std::unique_ptr<Counted>> items;
+      Prefetcher<std::unique_ptr<Counted>> items;
       items.Start(
           [&](std::unique_ptr<Counted>* item) {
             if (*item == nullptr) *item = std::make_unique<Counted>(&alive);
@@ -69,7 +69,7 @@ TEST(FewItemsAreAliveAtATime) {
 TEST(AnErrorComesAfterTheItemsBeforeIt) {
   for (const bool on_thread : {false, true}) {
     int made = 0;
-    MadeAhead<Item> items;
+    Prefetcher<Item> items;
     items.Start(
         [&made](Item* item) {
           if (made == 3) throw std::runtime_error("the fourth");
@@ -96,7 +96,7 @@ TEST(AnErrorComesAfterTheItemsBeforeIt) {
 TEST(ItEndsBeforeItsItems) {
   for (const int taken : {0, 1, 5}) {
     std::atomic<int> made{0};
-    MadeAhead<Item> items;
+    Prefetcher<Item> items;
     items.Start(
         [&made](Item* item) {
           *item = std::make_unique<int>(made++);
@@ -119,7 +119,7 @@ TEST(WhatMakesItemsIsDestroyedOnItsThread) {
           destroyed_on = std::this_thread::get_id();
           delete held;
         };
-        MadeAhead<Item> items;
+        Prefetcher<Item> items;
         items.Start(
             [&made_on, left = std::shared_ptr<int>(new int(5), note)](Item*) {
               made_on = std::this_thread::get_id();

@@ -13,11 +13,11 @@
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/base/spare_memory.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/stripes/stripe.h"
+#include "ops/core/table/embedding_table.h"
+#include "tests/ops/core/contents.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/failing_new.h"
-#include "tests/ops/core/contents.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"

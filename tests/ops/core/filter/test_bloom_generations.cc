@@ -25,7 +25,7 @@ constexpr int64_t kNewKeys = 20;  // A step. About ten times slower there.
 constexpr double kGrowth = 1.3;
 #else
 constexpr int64_t kNewKeys = 500;
-// A shard of the index grows by 30 % when it holds more keys than ever before,
+// A stripe of the index grows by 30 % when it holds more keys than ever before,
 // by chance. All of them may, if they hold few keys.
 constexpr double kGrowth = 1.05;
 #endif

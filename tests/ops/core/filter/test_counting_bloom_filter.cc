@@ -12,8 +12,8 @@
 #include "ops/core/base/key_hash.h"
 #include "ops/core/filter/counting_bloom_filter.h"
 #include "ops/core/table/embedding_table.h"
-#include "tests/ops/core/edges.h"
 #include "tests/ops/core/contents.h"
+#include "tests/ops/core/edges.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
@@ -43,12 +43,12 @@ TEST(GeometryMeetsItsSpecification) {
         EXPECT_EQ(geometry.hashes(), std::ceil(-std::log2(p)));
         EXPECT_EQ(geometry.cells() * bits, (geometry.lines() * 64 - 8) * 8);
         const double cells = 64.0 *
-                             static_cast<double>(geometry.shard_blocks()) *
+                             static_cast<double>(geometry.stripe_blocks()) *
                              geometry.cells();
         const double plain = std::ceil(static_cast<double>(n) * -std::log(p) /
                                        (std::log(2) * std::log(2)));
         EXPECT_TRUE(cells >= plain);
-        // Each shard's share of blocks is rounded up.
+        // Each stripe's share of blocks is rounded up.
         EXPECT_TRUE(cells <= 1.26 * plain + 64.0 * geometry.cells());
         std::vector<int> used(geometry.cells());
         for (uint64_t seed = 0; seed < 100; ++seed) {
@@ -62,8 +62,8 @@ TEST(GeometryMeetsItsSpecification) {
   // One line is enough for common filters.
   EXPECT_EQ(BloomGeometry(64, 15, 1 << 20, 0.01).lines(), 1);
   // Absurd specifications give a filter, too.
-  EXPECT_TRUE(BloomGeometry(64, 3, kMax, 1e-300).shard_blocks() > 0);
-  EXPECT_EQ(BloomGeometry(64, 3, 1, 1 - 1e-16).shard_blocks(), 1);
+  EXPECT_TRUE(BloomGeometry(64, 3, kMax, 1e-300).stripe_blocks() > 0);
+  EXPECT_EQ(BloomGeometry(64, 3, 1, 1 - 1e-16).stripe_blocks(), 1);
 }
 
 TEST(FalsePositiveRateHoldsAtFullLoad) {

@@ -12,8 +12,8 @@
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/table/embedding_table.h"
-#include "tests/ops/core/edges.h"
 #include "tests/ops/core/contents.h"
+#include "tests/ops/core/edges.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
@@ -65,7 +65,7 @@ class Oracle {
                              UINT32_MAX);
   }
 
-  void Apply(const EmbeddingTable::Batch& batch, const RowUpdate& update) {
+  void Apply(const StepBatch& batch, const RowUpdate& update) {
     std::unordered_map<int64_t, int64_t> occurrences;
     std::unordered_map<int64_t, std::vector<float>> sums;
     for (size_t i = 0; i < batch.n; ++i) ++occurrences[batch.keys[i]];
@@ -398,9 +398,8 @@ class Trial {
     const std::vector<int64_t> keys = RandomKeys(Most());
     const std::vector<int64_t> counted = RandomKeys(Random(2) * 300);
     const std::vector<float> grads = RandomFloats(keys.size() * kDim);
-    const EmbeddingTable::Batch batch = {keys.data(),    grads.data(),
-                                         keys.size(),    counted.data(),
-                                         counted.size(), ++version_};
+    const StepBatch batch = {keys.data(),    grads.data(),   keys.size(),
+                             counted.data(), counted.size(), ++version_};
     // Admits predicts the apply.
     std::vector<int64_t> all = keys;
     all.insert(all.end(), counted.begin(), counted.end());

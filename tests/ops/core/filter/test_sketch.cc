@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/filter/sketch.h"
+#include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"

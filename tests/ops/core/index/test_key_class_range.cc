@@ -37,18 +37,18 @@ std::vector<int64_t> Keys() {
   return keys;
 }
 
-void ExpectMatches(BucketRange::Matcher* match) {
+void ExpectMatches(KeyClassRange::Matcher* match) {
   const std::vector<int64_t> keys = Keys();
   for (const auto& [begin, end] : std::vector<std::pair<int64_t, int64_t>>{
            {0, 1000}, {0, 1}, {999, 1000}, {37, 103}, {500, 500}}) {
-    const BucketRange range(begin, end);
+    const KeyClassRange range(begin, end);
     int64_t found = 0;
     for (size_t at = 0; at < keys.size(); at += HashIndex::kEntries) {
       Bucket bucket = {};
       std::copy_n(keys.begin() + at, HashIndex::kEntries, bucket.key);
       // They are in the same line, and must not matter.
       std::fill_n(bucket.row, HashIndex::kEntries, HashIndex::kNoRow);
-      BucketRange::Numbers numbers;
+      KeyClassRange::Numbers numbers;
       const uint32_t matches = match(range, bucket, &numbers);
       EXPECT_TRUE(matches < 1u << HashIndex::kEntries);
       for (int e = 0; e < HashIndex::kEntries; ++e) {
@@ -63,13 +63,13 @@ void ExpectMatches(BucketRange::Matcher* match) {
   }
 }
 
-TEST(KeysOfARangeOfBucketsMatch) { ExpectMatches(BucketRange::Match); }
+TEST(KeysOfARangeOfBucketsMatch) { ExpectMatches(KeyClassRange::Match); }
 
 #if defined(__SSE4_1__)
 __attribute__((target("avx512f"))) uint32_t
-MatchWide(const BucketRange& range, const Bucket& bucket,
-          BucketRange::Numbers* numbers) {
-  return BucketRange::MatchWide(range, bucket, numbers);
+MatchWide(const KeyClassRange& range, const Bucket& bucket,
+          KeyClassRange::Numbers* numbers) {
+  return KeyClassRange::MatchWide(range, bucket, numbers);
 }
 
 TEST(KeysMatchInTheSameWayWhereTheCpuComparesALineAtOnce) {

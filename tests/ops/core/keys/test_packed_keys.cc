@@ -9,10 +9,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "ops/core/keys/packed_keys.h"
 #include "ops/core/math/gradient_sum.h"
 #include "ops/core/math/indexed_rows.h"
 #include "ops/core/table/embedding_table.h"
-#include "ops/core/keys/packed_keys.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"

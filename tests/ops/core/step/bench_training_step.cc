@@ -24,11 +24,11 @@
 #include <random>
 #include <vector>
 
-#include "ops/core/math/row_update.h"
-#include "ops/core/table/embedding_table.h"
-#include "ops/core/step/found_keys.h"
 #include "ops/core/keys/deduplicated_list.h"
+#include "ops/core/math/row_update.h"
+#include "ops/core/step/found_keys.h"
 #include "ops/core/step/training_step.h"
+#include "ops/core/table/embedding_table.h"
 
 namespace rec_estimator {
 namespace {
@@ -161,8 +161,8 @@ class Model {
                   const Net& net) {
     const std::vector<int64_t>* keys = &keys_[number % kBatches * kNumFields];
     std::vector<std::shared_ptr<const FoundKeys>> found(tables_.size());
-    std::vector<EmbeddingTable*> tables;
-    std::vector<EmbeddingTable::Batch> batches;
+    std::vector<TableParts> tables;
+    std::vector<StepBatch> batches;
     std::vector<TrainingStep::Gradients> gradients;
     StepTime time;
     double start = ThreadSeconds();
@@ -172,7 +172,7 @@ class Model {
     start = ThreadSeconds();
     for (const size_t t : numbers) {
       const auto& of_field = keys[t % kNumFields];
-      tables.push_back(tables_[t].get());
+      tables.push_back(tables_[t]->parts());
       batches.push_back({of_field.data(), nullptr, batch_, nullptr, 0, 0,
                          nullptr, found[t].get()});
       gradients.push_back({grads_[t].data(), rule_.get(), number});
@@ -207,7 +207,7 @@ class Model {
   void Lookup(const std::vector<size_t>& numbers,
               const std::vector<int64_t>* keys, bool listed,
               std::vector<std::shared_ptr<const FoundKeys>>* found) {
-    std::vector<std::shared_ptr<const SharedKeys>> lists(kNumFields);
+    std::vector<std::shared_ptr<const DeduplicatedList>> lists(kNumFields);
     for (const size_t t : numbers) {
       const size_t f = t % kNumFields;
       float* const out = values_[t].data();
@@ -217,8 +217,8 @@ class Model {
         continue;
       }
       if (lists[f] == nullptr) {
-        lists[f] =
-            std::make_shared<SharedKeys>(keys[f].data(), batch_, SerialFor);
+        lists[f] = std::make_shared<DeduplicatedList>(keys[f].data(), batch_,
+                                                      SerialFor);
       }
       (*found)[t] = tables_[t]->LookupListed(lists[f], UnknownKey::kInitial,
                                              out, SerialFor);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SharedKeys and FoundKeys: lookups of a list that several tables share, and
-// steps that use what these lookups have found.
+// DeduplicatedList and FoundKeys: lookups of a list that several tables share,
+// and steps that use what these lookups have found.
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -14,11 +14,11 @@
 
 #include "ops/core/base/allocation_limit.h"
 #include "ops/core/base/parallel.h"
-#include "ops/core/table/embedding_table.h"
-#include "ops/core/step/found_keys.h"
-#include "ops/core/keys/grouped_keys.h"
 #include "ops/core/keys/deduplicated_list.h"
+#include "ops/core/keys/grouped_keys.h"
+#include "ops/core/step/found_keys.h"
 #include "ops/core/step/training_step.h"
+#include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/steps.h"
@@ -32,7 +32,7 @@ namespace {
 struct SharedStep {
   std::vector<int64_t> keys;
   std::vector<std::vector<float>> grads;
-  std::shared_ptr<const SharedKeys> list;
+  std::shared_ptr<const DeduplicatedList> list;
   std::vector<std::shared_ptr<const FoundKeys>> found;
 
   SharedStep(const Tables& tables, size_t n, int64_t range, uint64_t seed)
@@ -52,7 +52,8 @@ struct SharedStep {
         grads.back().push_back(grad(random));
       }
     }
-    list = std::make_shared<SharedKeys>(keys.data(), keys.size(), SerialFor);
+    list =
+        std::make_shared<DeduplicatedList>(keys.data(), keys.size(), SerialFor);
   }
 
   // Looks the keys up in all tables, as one lookup and as one of a list.
@@ -69,8 +70,8 @@ struct SharedStep {
     }
   }
 
-  std::vector<EmbeddingTable::Batch> Batches(int64_t version) const {
-    std::vector<EmbeddingTable::Batch> batches;
+  std::vector<StepBatch> Batches(int64_t version) const {
+    std::vector<StepBatch> batches;
     for (size_t i = 0; i < grads.size(); ++i) {
       batches.push_back({keys.data(), grads[i].data(), keys.size(), nullptr, 0,
                          version, nullptr, found[i].get()});
@@ -80,7 +81,7 @@ struct SharedStep {
 
   void Apply(const Tables& tables, const RowUpdate& rule, int64_t version,
              const ParallelFor& parallel) const {
-    TrainingStep step(Pointers(tables), Batches(version));
+    TrainingStep step(PartsOf(tables), Batches(version));
     EXPECT_TRUE(step.Reserve(parallel).ok());
     Finish(&step, rule, version, parallel);
   }
@@ -97,7 +98,7 @@ struct SharedStep {
   // The same, in one step per table that finds its keys by itself.
   void ApplyOneByOne(const Tables& tables, const RowUpdate& rule,
                      int64_t version) const {
-    std::vector<EmbeddingTable::Batch> batches = Batches(version);
+    std::vector<StepBatch> batches = Batches(version);
     for (size_t i = 0; i < tables.size(); ++i) {
       batches[i].found = nullptr;
       EXPECT_TRUE(tables[i]->Apply(batches[i], rule, SerialFor));
@@ -107,16 +108,16 @@ struct SharedStep {
 
 TEST(AListNumbersItsDistinctKeysInOrderOfFirstOccurrence) {
   const std::vector<int64_t> keys = {7, INT64_MIN, 7, 0, -1, INT64_MIN, 7};
-  const SharedKeys list(keys.data(), keys.size(), SerialFor);
+  const DeduplicatedList list(keys.data(), keys.size(), SerialFor);
   const std::vector<int64_t> distinct(list.distinct(),
                                       list.distinct() + list.size());
   EXPECT_TRUE((distinct == std::vector<int64_t>{7, INT64_MIN, 0, -1}));
   const std::vector<uint16_t> position(list.position(),
                                        list.position() + list.n());
   EXPECT_TRUE((position == std::vector<uint16_t>{0, 1, 0, 2, 3, 1, 0}));
-  uint64_t shards = 0;
-  for (const int64_t key : keys) shards |= 1ull << ShardOf(MixKey(key));
-  EXPECT_EQ(list.shards(), shards);
+  uint64_t stripes = 0;
+  for (const int64_t key : keys) stripes |= 1ull << StripeOf(MixKey(key));
+  EXPECT_EQ(list.stripes(), stripes);
   EXPECT_TRUE(list.IsOf(keys.data(), keys.size()));
   EXPECT_TRUE(!list.IsOf(keys.data(), keys.size() - 1));
   EXPECT_TRUE(!list.IsOf(keys.data() + 1, keys.size()));
@@ -124,33 +125,35 @@ TEST(AListNumbersItsDistinctKeysInOrderOfFirstOccurrence) {
 
 TEST(TheLongestListMayHaveOnlyDistinctKeys) {
   std::vector<int64_t> keys;
-  for (size_t i = 0; i < SharedKeys::kShort; ++i) keys.push_back(3 * i);
-  const SharedKeys list(keys.data(), keys.size(), SerialFor);
-  EXPECT_EQ(list.size(), SharedKeys::kShort);
+  for (size_t i = 0; i < DeduplicatedList::kShort; ++i) keys.push_back(3 * i);
+  const DeduplicatedList list(keys.data(), keys.size(), SerialFor);
+  EXPECT_EQ(list.size(), DeduplicatedList::kShort);
   EXPECT_TRUE(std::equal(keys.begin(), keys.end(), list.distinct()));
-  EXPECT_EQ(list.position()[SharedKeys::kShort - 1], SharedKeys::kShort - 1);
+  EXPECT_EQ(list.position()[DeduplicatedList::kShort - 1],
+            DeduplicatedList::kShort - 1);
 }
 
-TEST(ALongListHasItsKeysInAGroupForEachShard) {
+TEST(ALongListHasItsKeysInAGroupForEachStripe) {
   std::mt19937_64 random(5);
-  std::vector<int64_t> keys(3 * SharedKeys::kShort, 42);  // One is frequent.
+  std::vector<int64_t> keys(3 * DeduplicatedList::kShort,
+                            42);  // One is frequent.
   for (size_t i = 0; i < keys.size(); i += 2) {
     keys[i] = static_cast<int64_t>(random() % 9000) - 10;
   }
   Threads threads(4);
-  const SharedKeys list(keys.data(), keys.size(), threads.parallel());
-  EXPECT_EQ(list.shards(), kAllShards);
+  const DeduplicatedList list(keys.data(), keys.size(), threads.parallel());
+  EXPECT_EQ(list.stripes(), kAllStripes);
   const GroupedKeys& groups = *list.groups();
   std::vector<int> found(keys.size());  // By occurrence.
   uint32_t first = 0;
-  for (int g = 0; g < kShards; ++g) {
+  for (int g = 0; g < kStripes; ++g) {
     EXPECT_EQ(groups.first(g), first);
     first += groups.size(g);
     const auto distinct = groups.distinct().From(groups.partition().begin[g]);
     uint32_t j = 0;
     int64_t last_first = -1;
     for (uint32_t u = 0; u < groups.size(g); ++u) {
-      EXPECT_EQ(ShardOf(MixKey(distinct.keys[u])), g);
+      EXPECT_EQ(StripeOf(MixKey(distinct.keys[u])), g);
       // In order of first occurrence, and each key's occurrences in order.
       EXPECT_TRUE(last_first < static_cast<int64_t>(distinct.grouped[j]));
       last_first = distinct.grouped[j];
@@ -172,10 +175,10 @@ TEST(ALongListWithoutMemoryThrows) {
   int64_t failed = 0;
   for (bool listed = false; !listed; failed += !listed) {
     // Longer each time, so that no memory of the last one serves.
-    const std::vector<int64_t> keys((failed + 3) * SharedKeys::kShort, 7);
+    const std::vector<int64_t> keys((failed + 3) * DeduplicatedList::kShort, 7);
     LimitAllocations(failed);
     try {
-      const SharedKeys list(keys.data(), keys.size(), SerialFor);
+      const DeduplicatedList list(keys.data(), keys.size(), SerialFor);
       listed = true;
     } catch (const std::bad_alloc&) {
     }
@@ -197,8 +200,9 @@ TEST(StepsThatUseFoundKeysHaveTheBitsOfStepsThatDoNot) {
   const SgdEach each(0.5f);
   const RowUpdate* const rules[] = {&sums, &each};
   // 4000 keys of dim 16 have too many sums for the stack.
-  for (const size_t n : {size_t{1}, size_t{300}, size_t{4000},
-                         SharedKeys::kShort, 3 * SharedKeys::kShort}) {
+  for (const size_t n :
+       {size_t{1}, size_t{300}, size_t{4000}, DeduplicatedList::kShort,
+        3 * DeduplicatedList::kShort}) {
     for (const RowUpdate* rule : rules) {
       const Tables expected = n > 300 ? MakeNarrowTables() : MakeTables();
       const Tables tables = n > 300 ? MakeNarrowTables() : MakeTables();
@@ -217,7 +221,7 @@ TEST(StepsThatUseFoundKeysHaveTheBitsOfStepsThatDoNot) {
 TEST(SomeTablesOfAStepMayHaveFoundTheirKeys) {
   // Without a list, a step takes the second batch in parts.
   for (const size_t n :
-       {size_t{2000}, SharedKeys::kShort, 3 * SharedKeys::kShort}) {
+       {size_t{2000}, DeduplicatedList::kShort, 3 * DeduplicatedList::kShort}) {
     for (const size_t missing : {size_t{0}, size_t{1}, size_t{3}}) {
       const Tables expected = MakeNarrowTables();
       const Tables tables = MakeNarrowTables();
@@ -247,11 +251,11 @@ TEST(WhatWasFoundInOtherMemoryIsNotUsed) {
 
 TEST(AStepFindsKeysAnewThatMovedSinceTheLookup) {
   const AdagradLike rule(0.5f);
-  for (const auto& [n, reserved] :
-       std::vector<std::pair<size_t, bool>>{{2000, false},
-                                            {2000, true},
-                                            {SharedKeys::kShort + 1, false},
-                                            {SharedKeys::kShort + 1, true}}) {
+  for (const auto& [n, reserved] : std::vector<std::pair<size_t, bool>>{
+           {2000, false},
+           {2000, true},
+           {DeduplicatedList::kShort + 1, false},
+           {DeduplicatedList::kShort + 1, true}}) {
     for (int how = 0; how < 6; ++how) {
       const Tables expected = MakeNarrowTables();
       const Tables tables = MakeNarrowTables();
@@ -260,7 +264,7 @@ TEST(AStepFindsKeysAnewThatMovedSinceTheLookup) {
       first.ApplyOneByOne(expected, rule, 0);
       SharedStep second(tables, n, 3000, 2);
       second.Lookup(tables);
-      TrainingStep step(Pointers(tables), second.Batches(2));
+      TrainingStep step(PartsOf(tables), second.Batches(2));
       if (reserved) EXPECT_TRUE(step.Reserve(SerialFor).ok());
       for (size_t i = 0; i < tables.size(); ++i) {
         Disturb(expected[i].get(), how, second.keys);
@@ -315,7 +319,7 @@ TEST(StepsOfSeveralThreadsThatUseFoundKeysLoseNoCount) {
 }
 
 TEST(StepsOfSeveralThreadsWithLongListsLoseNoCount) {
-  ExpectThatThreadsLoseNoCount(4, SharedKeys::kShort + 1);
+  ExpectThatThreadsLoseNoCount(4, DeduplicatedList::kShort + 1);
 }
 
 }  // namespace

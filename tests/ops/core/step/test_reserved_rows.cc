@@ -13,17 +13,17 @@
 #include <vector>
 
 #include "ops/core/base/parallel.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/index/hash_index.h"
 #include "ops/core/step/reserved_rows.h"
 #include "ops/core/step/training_step.h"
-#include "tests/ops/core/edges.h"
+#include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
+#include "tests/ops/core/edges.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/steps.h"
-#include "tests/ops/core/tiers.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
+#include "tests/ops/core/tiers.h"
 
 namespace rec_estimator {
 namespace {
@@ -71,8 +71,8 @@ struct PackedStep {
     }
   }
 
-  std::vector<EmbeddingTable::Batch> Batches() const {
-    std::vector<EmbeddingTable::Batch> batches;
+  std::vector<StepBatch> Batches() const {
+    std::vector<StepBatch> batches;
     for (const List& list : lists) {
       batches.push_back({list.keys.data(), nullptr, list.n_gradient,
                          list.keys.data() + list.n_gradient, list.n_counted, 0,
@@ -83,7 +83,7 @@ struct PackedStep {
 
   std::unique_ptr<TrainingStep> Reserve(const Tables& tables,
                                         const ParallelFor& parallel) {
-    auto step = std::make_unique<TrainingStep>(Pointers(tables), Batches());
+    auto step = std::make_unique<TrainingStep>(PartsOf(tables), Batches());
     EXPECT_TRUE(step->Reserve(parallel).ok());
     rows.clear();
     for (size_t i = 0; i < lists.size(); ++i) {
@@ -207,7 +207,7 @@ TEST_WITHOUT_TSAN(StepsThatOthersOvertookHaveTheBitsOfStepsInOneOrder) {
         }
         Running& one = *running[which];
         one.packed.Apply(one.step.get(), version, SerialFor);
-        TrainingStep alone(Pointers(expected), one.packed.Batches());
+        TrainingStep alone(PartsOf(expected), one.packed.Batches());
         EXPECT_TRUE(alone.Reserve(SerialFor).ok());
         one.packed.Apply(&alone, version, SerialFor);
         running.erase(running.begin() + static_cast<std::ptrdiff_t>(which));
@@ -256,7 +256,7 @@ class TellingTable {
   void Train(int steps, std::mt19937_64* random, std::vector<int>* counts) {
     const AddSum rule;
     for (int s = 0; s < steps; ++s) {
-      // Small batches lock all shards at once.
+      // Small batches lock all stripes at once.
       const size_t n = s % 3 == 0 ? 1000 : 5000;
       std::vector<int64_t> keys(kKeys);
       for (int64_t key = 0; key < kKeys; ++key) keys[key] = key;
@@ -264,11 +264,11 @@ class TellingTable {
       keys.resize(n + 100);  // The last ones are only read.
       const std::vector<uint32_t> ones(n, 1);
       const std::vector<float> grads(n * kDim, 1.0f);
-      EmbeddingTable::Batch batch = {};
+      StepBatch batch = {};
       batch.keys = keys.data();
       batch.n = n;
       batch.counts = ones.data();
-      TrainingStep step({&table_}, {batch});
+      TrainingStep step({table_.parts()}, {batch});
       EXPECT_TRUE(step.Reserve(SerialFor).ok());
       const auto rows = step.Rows(0, keys.size() - n);
       std::this_thread::yield();

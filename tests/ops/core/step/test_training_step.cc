@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "ops/core/base/allocation_limit.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/step/training_step.h"
-#include "tests/ops/core/failing_new.h"
+#include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
+#include "tests/ops/core/failing_new.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/steps.h"
 #include "tests/ops/core/testing.h"
@@ -46,9 +46,8 @@ TEST(OneStepHasTheBitsOfAStepPerTableWhateverTheThreads) {
 }
 
 // All tables read the keys of the first one, two of them not all of these.
-std::vector<EmbeddingTable::Batch> RawOfSameLists(const Batches& batches,
-                                                  int64_t version) {
-  std::vector<EmbeddingTable::Batch> raw;
+std::vector<StepBatch> RawOfSameLists(const Batches& batches, int64_t version) {
+  std::vector<StepBatch> raw;
   for (size_t i = 0; i < batches.size(); ++i) {
     raw.push_back(batches[0].batch(version));
     raw.back().grads = batches[i].grads.data();
@@ -74,7 +73,7 @@ TEST(TablesThatReadOneListOfKeysHaveTheBitsOfAStepPerTable) {
       for (size_t i = 0; i < raw.size(); ++i) {
         EXPECT_TRUE(one_by_one[i]->Apply(raw[i], AdagradLike(0.5f), SerialFor));
       }
-      TrainingStep together(Pointers(tables), raw);
+      TrainingStep together(PartsOf(tables), raw);
       EXPECT_TRUE(together.Reserve(threads.parallel()).ok());
       EXPECT_TRUE(
           ApplyReserved(&together, batches, step, threads.parallel()).ok());
@@ -105,12 +104,12 @@ int64_t FailEachAllocation(const std::function<void(int64_t)>& limit) {
     EXPECT_TRUE(Apply(tables, first, 1, SerialFor).ok());
     bool refused = false;
     {
-      const auto pointers = Pointers(tables);
+      const auto parts = PartsOf(tables);
       auto raw = Raw(second);
       std::unique_ptr<TrainingStep> step;
       limit(n);
       try {
-        step = std::make_unique<TrainingStep>(pointers, std::move(raw));
+        step = std::make_unique<TrainingStep>(parts, std::move(raw));
         refused = !step->Reserve(SerialFor).ok();
       } catch (const std::bad_alloc&) {
         refused = true;
@@ -142,7 +141,7 @@ TEST(AReservedStepNeedsNoMoreMemory) {
   for (int64_t s = 1; s <= 4; ++s) {
     const Batches batches = MakeBatches(tables, s, 3000 * s);
     EXPECT_TRUE(Apply(expected, batches, s, SerialFor).ok());
-    TrainingStep step(Pointers(tables), Raw(batches));
+    TrainingStep step(PartsOf(tables), Raw(batches));
     EXPECT_TRUE(step.Reserve(SerialFor).ok());
     LimitAllocations(0);
     const bool applied = ApplyReserved(&step, batches, s, SerialFor).ok();
@@ -182,7 +181,7 @@ TEST(RowsThatAnotherStepTookInBetweenRefuseTheStepOfAll) {
   std::mt19937_64 random(5);
   Batches batches;
   for (int i = 0; i < 2; ++i) batches.emplace_back(900, 60, 4, &random);
-  TrainingStep step(Pointers(tables), Raw(batches));
+  TrainingStep step(PartsOf(tables), Raw(batches));
   EXPECT_TRUE(step.Reserve(SerialFor).ok());
   std::vector<int64_t> others;
   for (int64_t key = 1000; key < 1050; ++key) others.push_back(key);
@@ -204,7 +203,7 @@ TEST_WITHOUT_TSAN(AStepSeesWhatChangedSinceItReserved) {
     const Batches second = MakeBatches(tables, 2, 3000);
     EXPECT_TRUE(Apply(expected, first, 0, SerialFor).ok());
     EXPECT_TRUE(Apply(tables, first, 0, SerialFor).ok());
-    TrainingStep step(Pointers(tables), Raw(second));
+    TrainingStep step(PartsOf(tables), Raw(second));
     EXPECT_TRUE(step.Reserve(SerialFor).ok());
     for (size_t i = 0; i < tables.size(); ++i) {
       Disturb(expected[i].get(), how, second[i].keys);
@@ -232,7 +231,7 @@ TEST(StepsOfSharedTablesInAnyOrderLoseNoCountAndNeverWaitForEachOther) {
   for (int t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       std::mt19937_64 random(t);
-      std::vector<EmbeddingTable*> order = Pointers(tables);
+      std::vector<TableParts> order = PartsOf(tables);
       const AddSum rule;
       for (int s = 0; s < kSteps; ++s) {
         std::shuffle(order.begin(), order.end(), random);

@@ -26,7 +26,7 @@ std::vector<std::vector<int64_t>> InOrder(int64_t n, size_t size) {
   std::vector<int64_t> keys(static_cast<size_t>(n));
   std::iota(keys.begin(), keys.end(), int64_t{0});
   std::sort(keys.begin(), keys.end(), [](int64_t a, int64_t b) {
-    return std::make_pair(BucketOf(a), a) < std::make_pair(BucketOf(b), b);
+    return std::make_pair(KeyClassOf(a), a) < std::make_pair(KeyClassOf(b), b);
   });
   std::vector<std::vector<int64_t>> lists;
   for (size_t begin = 0; begin < keys.size(); begin += size) {

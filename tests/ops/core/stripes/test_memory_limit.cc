@@ -13,13 +13,13 @@
 #include <thread>
 #include <vector>
 
-#include "ops/core/tier/disk_tier.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/stripes/memory_limit.h"
-#include "tests/ops/core/storage/folder.h"
+#include "ops/core/table/embedding_table.h"
+#include "ops/core/tier/disk_tier.h"
 #include "tests/ops/core/rules.h"
-#include "tests/ops/core/tiers.h"
+#include "tests/ops/core/storage/folder.h"
 #include "tests/ops/core/testing.h"
+#include "tests/ops/core/tiers.h"
 
 namespace rec_estimator {
 namespace {
@@ -50,7 +50,7 @@ struct Limited {
   EmbeddingTable table;
 };
 
-// Keys first, first + 1, ..., in no order that a bucket or a shard knows.
+// Keys first, first + 1, ..., in no order that a bucket or a stripe knows.
 Keys KeysFrom(int64_t first, int64_t n) {
   Keys keys(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) {
@@ -107,7 +107,7 @@ TEST(AnIndexAboveTheLimitLeavesTheLeastRowsAndWarnsOnce) {
   for (int64_t first = 0; first < 30 * kBatch; first += kBatch) {
     EXPECT_TRUE(Train(&table, KeysFrom(first, kBatch), first));
   }
-  EXPECT_EQ(table.tier_counts().memory_rows, int64_t{kShards});
+  EXPECT_EQ(table.tier_counts().memory_rows, int64_t{kStripes});
   EXPECT_EQ(limited.warnings.size(), size_t{1});
   for (const char* text : {"got 4194304 bytes for ", " of index and ",
                            " of buffers; all rows but those of running steps "
@@ -150,31 +150,31 @@ TEST(ATableWithALimitHasTheContentsOfOneWithout) {
 
 TEST(TrimmedRowsKeepTheirContentsAndTheirMemoryIsFree) {
   RowStore store(kDim, 0.0f);
-  ShardSet shards(&store, {}, {});
+  StripeSet stripes(&store, {}, {});
   // Every third row is in memory, and the others are free.
   constexpr uint32_t kRows = 100000;
   uint32_t first;
   EXPECT_TRUE(store.arena().Take(kRows, 0, &first));
   for (uint32_t row = 0; row < kRows; ++row) {
     const int64_t key = int64_t{row} * 1000003;
-    Shard& shard = shards.Of(key);
+    Stripe& stripe = stripes.Of(key);
     if (row % 3 != 0) {
-      shard.FreeRow(row);
+      stripe.FreeRow(row);
       continue;
     }
-    EXPECT_TRUE(shard.MakeRoom({1, 1, 0}));
-    const EntryRef entry = shard.Insert(key);
-    shard.AddToKeys(1);
-    shard.AddToRows(1);
+    EXPECT_TRUE(stripe.MakeRoom({1, 1, 0}));
+    const EntryRef entry = stripe.Insert(key);
+    stripe.AddToKeys(1);
+    stripe.AddToRows(1);
     entry.row() = row;
     std::fill_n(store.view().Row(row), kDim, static_cast<float>(row));
   }
   const auto check = [&](uint64_t taken) {
     EXPECT_EQ(store.arena().taken(), taken);
     uint64_t in_use = 0, free = 0;
-    for (const Shard& shard : shards) {
-      free += shard.n_free_rows();
-      shard.index().ForEach([&](EntryRef entry) {
+    for (const Stripe& stripe : stripes) {
+      free += stripe.n_free_rows();
+      stripe.index().ForEach([&](EntryRef entry) {
         ++in_use;
         EXPECT_TRUE(entry.row() < taken);
         const float* const row = store.view().Row(entry.row());
@@ -186,11 +186,11 @@ TEST(TrimmedRowsKeepTheirContentsAndTheirMemoryIsFree) {
     EXPECT_EQ(in_use + free, taken);
   };
   check(kRows);
-  TrimRows(&shards, &store, kRows / 2);
+  TrimRows(&stripes, &store, kRows / 2);
   check(kRows / 2);
-  TrimRows(&shards, &store, 0);
+  TrimRows(&stripes, &store, 0);
   check(kRows / 3 + 1);
-  TrimRows(&shards, &store, kRows);
+  TrimRows(&stripes, &store, kRows);
   check(kRows / 3 + 1);
 }
 

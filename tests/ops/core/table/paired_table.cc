@@ -8,8 +8,8 @@
 
 #include TABLE_HEADER
 #if defined(HANDS_OVER)
-#include "ops/core/step/found_keys.h"
 #include "ops/core/keys/deduplicated_list.h"
+#include "ops/core/step/found_keys.h"
 #endif
 
 namespace paired {
@@ -66,7 +66,7 @@ class TreeTable : public Table {
     constexpr size_t kLeastHandedOver = 256;  // ops/lookup/step_keys.h
     if (n >= kLeastHandedOver) {
       const auto found = table_.LookupListed(
-          std::make_shared<rec_estimator::SharedKeys>(keys, n, SerialFor),
+          std::make_shared<rec_estimator::DeduplicatedList>(keys, n, SerialFor),
           UnknownKey::kInitial, out, SerialFor);
       return table_.Apply(
           {keys, grads, n, nullptr, 0, version, nullptr, found.get()}, *rule_,

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "ops/core/base/key_hash.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/stripes/stripe_set.h"
-#include "tests/ops/core/edges.h"
+#include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
+#include "tests/ops/core/edges.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
@@ -45,7 +45,7 @@ TEST(EmptyBatchesAreAccepted) {
   table.Lookup(nullptr, 0, UnknownKey::kInitial, nullptr, SerialFor);
   EXPECT_TRUE(
       table.Apply({nullptr, nullptr, 0, nullptr, 0, 0}, AddSum(), SerialFor));
-  EmbeddingTable::Rows rows = {nullptr, 0, nullptr, {}, nullptr, nullptr};
+  RestoredRows rows = {nullptr, 0, nullptr, {}, nullptr, nullptr};
   EXPECT_TRUE(table.Insert(rows));
   EXPECT_EQ(table.Erase(nullptr, 0), 0u);
   table.Frequencies(nullptr, 0, nullptr);
@@ -210,7 +210,7 @@ TEST(BitsDoNotDependOnHowWorkIsSplit) {
       std::vector<int64_t> keys(40000);
       std::vector<float> grads(keys.size() * 5);
       for (int64_t& key : keys) {
-        // A tenth of the batch is one key: one shard has most of the work.
+        // A tenth of the batch is one key: one stripe has most of the work.
         key = random() % 10 == 0 ? -7 : static_cast<int64_t>(random() % 30000);
       }
       for (float& g : grads) g = static_cast<float>(random() % 1000) * 1e-3f;
@@ -284,10 +284,10 @@ TEST(LookupsOfRepeatedKeysReadEachOfThem) {
   }
 }
 
-TEST(OneShardMayHoldTheWholeBatch) {
+TEST(OneStripeMayHoldTheWholeBatch) {
   std::vector<int64_t> keys;
   for (int64_t key = 0; keys.size() < 12000; ++key) {
-    if (MixKey(key) % kShards == 17) keys.push_back(key);
+    if (MixKey(key) % kStripes == 17) keys.push_back(key);
   }
   std::vector<int64_t> batch = keys;
   batch.insert(batch.end(), keys.begin(), keys.end());
@@ -329,16 +329,16 @@ TEST(GrowthKeepsEveryRowAndItsAddress) {
   }
 }
 
-TEST(ReaderOfSomeShardsLetsTheOthersGrow) {
+TEST(ReaderOfSomeStripesLetsTheOthersGrow) {
   EmbeddingTable table(2);
-  const int64_t key = 0;  // Shard 0.
+  const int64_t key = 0;  // Stripe 0.
   EXPECT_TRUE(ApplyOnes(&table, {key}));
   const EmbeddingTable::Reader reader(table, &key, 1);
   const float* row;
   reader.Rows(&key, 1, UnknownKey::kInitial, &row);
   std::vector<int64_t> others;
   for (int64_t k = 1; others.size() < 100000; ++k) {
-    if (MixKey(k) % kShards != 0) others.push_back(k);
+    if (MixKey(k) % kStripes != 0) others.push_back(k);
   }
   EXPECT_TRUE(ApplyOnes(&table, others));
   EXPECT_EQ(row[0], 1.0f);
@@ -361,7 +361,7 @@ TEST(ErasedRowsAreReusedAndInitialized) {
     EXPECT_TRUE(ApplyOnes(&table, keys));
     EXPECT_EQ(Read(table, keys[5])[3], 1.0f);
   }
-  // Shard sizes differ from round to round, so some shards take a few more
+  // Stripe sizes differ from round to round, so some stripes take a few more
   // rows.
   EXPECT_TRUE(table.memory_bytes() < full + full / 4);
   const Contents snapshot(table);
@@ -419,13 +419,13 @@ TEST(RowsOfKeysThatWereNotNewAreUsedAgain) {
   const int64_t second = table.memory_bytes();
   EXPECT_EQ(table.size(), kKeys);
   EXPECT_EQ(second - first, kKeys * 16 * int64_t{sizeof(float)});
-  // As many keys of the same shards as there are free rows.
-  std::vector<int64_t> free(kShards);
-  for (const int64_t key : keys) ++free[ShardOf(MixKey(key))];
+  // As many keys of the same stripes as there are free rows.
+  std::vector<int64_t> free(kStripes);
+  for (const int64_t key : keys) ++free[StripeOf(MixKey(key))];
   int64_t next = kKeys;
   for (int64_t& key : keys) {
-    while (free[ShardOf(MixKey(next))] == 0) ++next;
-    --free[ShardOf(MixKey(next))];
+    while (free[StripeOf(MixKey(next))] == 0) ++next;
+    --free[StripeOf(MixKey(next))];
     key = next++;
   }
   insert(false);
@@ -447,8 +447,8 @@ TEST(InsertTakesRowsForNewKeysOnly) {
   const int64_t before = table.memory_bytes();
   for (int round = 0; round < 50; ++round) insert(10);
   EXPECT_EQ(table.size(), 10500);
-  // A shard keeps the rest of a run for later.
-  const int64_t runs = kShards * 16;
+  // A stripe keeps the rest of a run for later.
+  const int64_t runs = kStripes * 16;
   EXPECT_TRUE(table.memory_bytes() - before <= (500 + runs) * row_bytes);
 }
 

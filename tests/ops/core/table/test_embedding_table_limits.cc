@@ -10,10 +10,10 @@
 #include <thread>
 #include <vector>
 
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/step/training_step.h"
-#include "tests/ops/core/edges.h"
+#include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
+#include "tests/ops/core/edges.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
@@ -30,9 +30,8 @@ bool Step(EmbeddingTable* table, const std::vector<int64_t>& keys,
           const std::vector<int64_t>& counted, int64_t* too_many,
           const ParallelFor& parallel = SerialFor) {
   const std::vector<float> grads(keys.size() * table->dim(), 1.0f);
-  const EmbeddingTable::Batch batch = {keys.data(),    grads.data(),
-                                       keys.size(),    counted.data(),
-                                       counted.size(), 3};
+  const StepBatch batch = {keys.data(),    grads.data(),   keys.size(),
+                           counted.data(), counted.size(), 3};
   const bool applied = table->Apply(batch, AddSum(), parallel, too_many);
   EXPECT_EQ(applied, *too_many == 0);
   return applied;
@@ -59,7 +58,7 @@ TEST(PaddingReadsTheDefaultAndIsNeitherStoredNorCounted) {
     const std::vector<float> bank(kDim, 8.0f);
     table.SetBank(bank.data(), 1);
     int64_t too_many;
-    // Alone, beside other keys, and among many keys of the same shard.
+    // Alone, beside other keys, and among many keys of the same stripe.
     for (const auto& keys :
          {std::vector<int64_t>{kPadding},
           std::vector<int64_t>{7, kPadding, 7, kPadding}, Range(-3000, 3000)}) {
@@ -162,9 +161,9 @@ TEST(RowsAfterAStepAreKnownWhenItIsReserved) {
   Threads threads(2);
   const auto rows_after = [&](const std::vector<int64_t>& keys,
                               const std::vector<int64_t>& counted) {
-    const EmbeddingTable::Batch batch = {
-        keys.data(), nullptr, keys.size(), counted.data(), counted.size(), 3};
-    TrainingStep step({&table}, {batch});
+    const StepBatch batch = {keys.data(),    nullptr,        keys.size(),
+                             counted.data(), counted.size(), 3};
+    TrainingStep step({table.parts()}, {batch});
     EXPECT_TRUE(step.Reserve(threads.parallel()).ok());
     return step.RowsAfter(0);
   };

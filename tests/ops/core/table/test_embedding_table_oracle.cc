@@ -10,8 +10,8 @@
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/table/embedding_table.h"
-#include "tests/ops/core/edges.h"
 #include "tests/ops/core/contents.h"
+#include "tests/ops/core/edges.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
@@ -60,7 +60,7 @@ class Oracle {
     return &row;
   }
 
-  void Apply(const EmbeddingTable::Batch& batch, const RowUpdate& update) {
+  void Apply(const StepBatch& batch, const RowUpdate& update) {
     std::unordered_map<int64_t, std::vector<float>> sums;
     const auto touch = [&](int64_t key) {
       Row* row = Admit(key);
@@ -151,8 +151,8 @@ class Pair {
     const std::vector<int64_t> also =
         counted ? RandomKeys(most / 4) : std::vector<int64_t>();
     const std::vector<float> grads = RandomFloats(keys.size() * dim_);
-    const EmbeddingTable::Batch batch = {keys.data(), grads.data(), keys.size(),
-                                         also.data(), also.size(),  ++version_};
+    const StepBatch batch = {keys.data(), grads.data(), keys.size(),
+                             also.data(), also.size(),  ++version_};
     EXPECT_TRUE(table.Apply(batch, update, parallel_));
     oracle.Apply(batch, update);
   }
@@ -171,7 +171,7 @@ class Pair {
                                                          : random_() % 100);
       versions[i] = static_cast<int64_t>(random_() % 1000);
     }
-    EmbeddingTable::Rows rows;
+    RestoredRows rows;
     rows.keys = keys.data();
     rows.n = n;
     rows.values = random_() % 3 == 0 ? nullptr : values.data();

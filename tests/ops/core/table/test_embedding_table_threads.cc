@@ -71,8 +71,8 @@ bool IsWhole(const float* row) {
 }
 
 // Applies `steps` batches of n keys on average from next(); every gradient is
-// `gradient`. Small batches, which lock all shards at once, and large ones,
-// which lock shard by shard, take turns.
+// `gradient`. Small batches, which lock all stripes at once, and large ones,
+// which lock stripe by stripe, take turns.
 void ApplySteps(EmbeddingTable* table, int steps, size_t n, float gradient,
                 const ParallelFor& parallel,
                 const std::function<int64_t()>& next) {
@@ -267,7 +267,7 @@ TEST(InsertFindsRoomAlthoughTheTableIsClearedMeanwhile) {
   table.SetBank(&bank, 1);
   std::vector<int64_t> keys(20000);
   for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<int64_t>(i);
-  EmbeddingTable::Rows rows{};
+  RestoredRows rows{};
   rows.keys = keys.data();
   rows.n = keys.size();
   RunWhile({[&] {
@@ -292,7 +292,7 @@ TEST(RowsWrittenBeforeTheirKeysAreNotTorn) {
         const int64_t first = step % 10 * 2 * kKeys + t * kKeys / 2;
         for (int64_t i = 0; i < kKeys; ++i) keys[i] = first + i;
         const std::vector<float> values(kKeys * kDim, 1.0f + t);
-        EmbeddingTable::Rows rows{};
+        RestoredRows rows{};
         rows.keys = keys.data();
         rows.n = keys.size();
         rows.values = values.data();
@@ -450,7 +450,8 @@ TEST(SnapshotMayWaitForThePoolThatAppliesUse) {
                                   EXPECT_TRUE(IsWhole(entries[i].row));
                                 }
                               });
-              // Methods that a save calls meanwhile take no shard's lock twice.
+              // Methods that a save calls meanwhile take no stripe's lock
+              // twice.
               table.slots();
               table.bank();
               table.row_floats();

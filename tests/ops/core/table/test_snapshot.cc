@@ -11,9 +11,9 @@
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/table/embedding_table.h"
+#include "tests/ops/core/contents.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/failing_new.h"
-#include "tests/ops/core/contents.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"

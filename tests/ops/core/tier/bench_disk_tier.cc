@@ -32,12 +32,12 @@
 #include <string>
 #include <vector>
 
+#include "ops/core/step/training_step.h"
 #include "ops/core/storage/batch_reader.h"
 #include "ops/core/storage/disk_memory.h"
 #include "ops/core/storage/page.h"
-#include "ops/core/tier/disk_tier.h"
 #include "ops/core/table/embedding_table.h"
-#include "ops/core/step/training_step.h"
+#include "ops/core/tier/disk_tier.h"
 #include "tests/ops/core/rules.h"
 
 namespace rec_estimator {
@@ -257,7 +257,7 @@ class Bench {
       for (int turn = 0; turn < 2; ++turn) {
         const int which = (turn + round) % 2;
         took[which] = Took(CLOCK_PROCESS_CPUTIME_ID, [&] {
-          TrainingStep step({which == 0 ? table : twin.get()},
+          TrainingStep step({(which == 0 ? table : twin.get())->parts()},
                             {{keys.data(), nullptr, kBatch, nullptr, 0, 1}});
           const double reserved = Took(CLOCK_MONOTONIC, [&] {
             Must(step.Reserve(SerialFor).ok(), "refused");

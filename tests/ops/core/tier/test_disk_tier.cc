@@ -11,14 +11,14 @@
 #include <thread>
 #include <vector>
 
-#include "ops/core/tier/disk_tier.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/step/training_step.h"
+#include "ops/core/table/embedding_table.h"
+#include "ops/core/tier/disk_tier.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
-#include "tests/ops/core/tiers.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
+#include "tests/ops/core/tiers.h"
 
 namespace rec_estimator {
 namespace {
@@ -29,11 +29,11 @@ void CompareTwins(int dim, const FilterSpec& filter, const RowRules& rules,
                   const ParallelFor& parallel) {
   constexpr int64_t kKeys = 3200;
   // 2 %.
-  Twins twins(dim, filter, rules, kShards, victims, 11, parallel);
+  Twins twins(dim, filter, rules, kStripes, victims, 11, parallel);
   if (update.slots() > 0) twins.AddSlot({"Adagrad", dim, 0.125f});
   for (int o = 0; o < operations; ++o) {
     twins.DoAny(kKeys, update);
-    EXPECT_TRUE(InMemory(twins.spilling) <= kShards);
+    EXPECT_TRUE(InMemory(twins.spilling) <= kStripes);
     if (o == operations / 2) twins.AddSlot({"Late", 3, -0.5f});
     if (testing::Failures() > 0) return;
   }
@@ -84,7 +84,7 @@ TEST(SeveralThreadsGiveTheBitsOfATableInMemory) {
 TEST(AKeyThatIsNotAdmittedCostsNoRead) {
   const Folder folder;
   EmbeddingTable table(1000, 0, {3, 1, {}});
-  OpenTier(&table, folder, kShards);
+  OpenTier(&table, folder, kStripes);
   Keys known(8000), unknown(1000);
   std::iota(known.begin(), known.end(), 0);
   std::iota(unknown.begin(), unknown.end(), 100000);
@@ -167,7 +167,8 @@ TEST(AReservedStepIsAppliedWhateverOthersDoMeanwhile) {
   const AddSum sum;
   for (EmbeddingTable* each : {&table, &memory}) {
     EXPECT_TRUE(ApplyOnes(each, keys));
-    TrainingStep step({each}, {{keys.data(), nullptr, 500, nullptr, 0, 1}});
+    TrainingStep step({each->parts()},
+                      {{keys.data(), nullptr, 500, nullptr, 0, 1}});
     EXPECT_TRUE(step.Reserve(SerialFor).ok());
     for (int other = 0; other < 4; ++other) {
       EXPECT_TRUE(ApplyOnes(each, Keys(keys.begin() + other * 1000,
@@ -180,7 +181,8 @@ TEST(AReservedStepIsAppliedWhateverOthersDoMeanwhile) {
   ExpectSameContents(memory, table);
   // One that is never applied changes nothing.
   {
-    TrainingStep step({&table}, {{keys.data(), nullptr, 500, nullptr, 0, 1}});
+    TrainingStep step({table.parts()},
+                      {{keys.data(), nullptr, 500, nullptr, 0, 1}});
     EXPECT_TRUE(step.Reserve(SerialFor).ok());
   }
   ExpectSameContents(memory, table);
@@ -189,12 +191,12 @@ TEST(AReservedStepIsAppliedWhateverOthersDoMeanwhile) {
 TEST(AReservationDoesNotTellRowsThatMayGoToTheDisk) {
   const Folder folder;
   EmbeddingTable table(4), memory(4);
-  OpenTier(&table, folder, 8 * kShards);
+  OpenTier(&table, folder, 8 * kStripes);
   const Keys keys = {1, 2, 3};
   const std::vector<float> grads(keys.size() * 4, 1.0f);
-  const EmbeddingTable::Batch batch = {
+  const StepBatch batch = {
       keys.data(), grads.data(), keys.size(), nullptr, 0, 2};
-  TrainingStep step({&table, &memory}, {batch, batch});
+  TrainingStep step({table.parts(), memory.parts()}, {batch, batch});
   EXPECT_TRUE(step.Reserve(SerialFor).ok());
   EXPECT_TRUE(step.Rows(0, 0) == nullptr);
   EXPECT_TRUE(step.Rows(1, 0) != nullptr);
@@ -216,28 +218,28 @@ TEST(ALimitInBytesFollowsTheWidthOfRows) {
   EXPECT_EQ(InMemory(table), 64 * 20);
 }
 
-TEST(ALimitBelowOneRowAShardIsOne) {
+TEST(ALimitBelowOneRowAStripeIsOne) {
   const Folder folder;
   EmbeddingTable table(10);
   OpenTier(&table, folder, 0);
   Keys keys(10000);
   std::iota(keys.begin(), keys.end(), 0);
   EXPECT_TRUE(ApplyOnes(&table, keys));
-  EXPECT_EQ(InMemory(table), int64_t{kShards});
+  EXPECT_EQ(InMemory(table), int64_t{kStripes});
 }
 
 TEST(CountsSayWhereRowsAreAndWhatTheDiskDid) {
   const Folder folder;
   EmbeddingTable table(1000), memory(1000);
-  OpenTier(&table, folder, kShards);
+  OpenTier(&table, folder, kStripes);
   Keys keys(5000);
   std::iota(keys.begin(), keys.end(), 0);
   EXPECT_TRUE(ApplyOnes(&table, keys));
   EXPECT_TRUE(ApplyOnes(&memory, keys));
   const TierCounts first = table.tier_counts();
-  EXPECT_EQ(first.memory_rows, int64_t{kShards});
-  EXPECT_EQ(first.disk_rows, 5000 - kShards);
-  EXPECT_EQ(first.spills, 5000 - kShards);
+  EXPECT_EQ(first.memory_rows, int64_t{kStripes});
+  EXPECT_EQ(first.disk_rows, 5000 - kStripes);
+  EXPECT_EQ(first.spills, 5000 - kStripes);
   EXPECT_EQ(first.hits + first.misses + first.bytes_read, 0);
   EXPECT_TRUE(first.bytes_written >= (5000 - 5 * 256) * int64_t{4096});
   EXPECT_TRUE(first.file_bytes >= first.bytes_written);
@@ -247,8 +249,8 @@ TEST(CountsSayWhereRowsAreAndWhatTheDiskDid) {
   EXPECT_TRUE(ApplyOnes(&memory, keys));
   const TierCounts counts = table.tier_counts();
   EXPECT_EQ(counts.hits + counts.misses, 1000);
-  EXPECT_TRUE(counts.misses >= 1000 - kShards);
-  EXPECT_EQ(counts.spills, 5000 - kShards + counts.misses + 1);
+  EXPECT_TRUE(counts.misses >= 1000 - kStripes);
+  EXPECT_EQ(counts.spills, 5000 - kStripes + counts.misses + 1);
   EXPECT_TRUE(counts.bytes_read >= 700 * int64_t{4096});
   EXPECT_TRUE(counts.read_ns > 0);
   EXPECT_TRUE(table.memory_bytes() >= counts.buffer_bytes);
@@ -258,7 +260,7 @@ TEST(CountsSayWhereRowsAreAndWhatTheDiskDid) {
 TEST(FilesStayBelowTwiceTheRows) {
   const Folder folder;
   EmbeddingTable table(250);  // A page has four rows, so there are 98 segments.
-  OpenTier(&table, folder, kShards);
+  OpenTier(&table, folder, kStripes);
   Keys keys(100000);
   std::iota(keys.begin(), keys.end(), 0);
   EXPECT_TRUE(ApplyOnes(&table, keys));
@@ -274,7 +276,7 @@ TEST(FilesStayBelowTwiceTheRows) {
 TEST(AnEvictionReadsEachSegmentOnce) {
   const Folder folder;
   EmbeddingTable table(1000);
-  OpenTier(&table, folder, kShards);
+  OpenTier(&table, folder, kStripes);
   Keys keys(5000);
   std::iota(keys.begin(), keys.end(), 0);
   EXPECT_TRUE(ApplyOnes(&table, keys));

@@ -14,14 +14,14 @@
 #include <vector>
 
 #include "ops/core/base/allocation_limit.h"
-#include "ops/core/tier/disk_tier.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/tier/disk_tier.h"
 #include "tests/ops/core/failing_new.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
-#include "tests/ops/core/tiers.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
+#include "tests/ops/core/tiers.h"
 
 namespace rec_estimator {
 namespace {
@@ -52,7 +52,7 @@ Keys RandomKeys(std::mt19937_64* random, size_t n, int64_t most) {
 void CompareTwins(const FilterSpec& filter, Victims victims,
                   const ParallelFor& parallel) {
   constexpr int64_t kKeys = 3200;
-  Twins twins(250, filter, {}, kShards, victims, 11, parallel);
+  Twins twins(250, filter, {}, kStripes, victims, 11, parallel);
   twins.AddSlot({"Adagrad", 250, 0.125f});
   const AdagradLike update(0.1f);
   for (int o = 0; o < kOperations && testing::Failures() == 0; ++o) {
@@ -60,7 +60,7 @@ void CompareTwins(const FilterSpec& filter, Victims victims,
     EXPECT_TRUE(BringInAhead(&twins.spilling, step.keys));
     twins.DoAny(kKeys, update);
     if (o % 3 != 0) continue;
-    const EmbeddingTable::Batch batch = step.batch(twins.NextVersion());
+    const StepBatch batch = step.batch(twins.NextVersion());
     for (EmbeddingTable* table : {&twins.memory, &twins.spilling}) {
       EXPECT_TRUE(table->Apply(batch, update, parallel));
     }
@@ -86,7 +86,7 @@ TEST(AStepFindsTheRowsOfItsBatchInMemory) {
   for (const Victims victims : {Victims::kLeastCounted, Victims::kOldest}) {
     const Folder folder;
     EmbeddingTable table(1000);
-    OpenTier(&table, folder, kShards, victims);
+    OpenTier(&table, folder, kStripes, victims);
     EXPECT_TRUE(ApplyOnes(&table, Range(0, 6000)));
     std::mt19937_64 random(5);
     std::deque<Keys> ahead;
@@ -108,7 +108,7 @@ TEST(AStepFindsTheRowsOfItsBatchInMemory) {
 TEST(AStepFindsRowsInMemoryThatWereNewWhenItsBatchWasOnTheWay) {
   const Folder folder;
   EmbeddingTable table(1000);
-  OpenTier(&table, folder, kShards);
+  OpenTier(&table, folder, kStripes);
   // Fill memory and buffers with rows that are trained often.
   for (int step = 0; step < 3; ++step) {
     EXPECT_TRUE(ApplyOnes(&table, Range(0, 3000)));
@@ -151,7 +151,7 @@ TEST(BatchesThatAreNeverTrainedStayWithinABoundOfMemory) {
 TEST(KeysWithoutARowCostNoRead) {
   const Folder folder;
   EmbeddingTable table(1000, 0, {3, 1, {}});
-  OpenTier(&table, folder, kShards);
+  OpenTier(&table, folder, kStripes);
   for (int step = 0; step < 3; ++step) {
     EXPECT_TRUE(ApplyOnes(&table, Range(0, 3000)));
   }
@@ -175,13 +175,13 @@ TEST(ATableInMemoryIsLeftAlone) {
 TEST(AnEmptiedTableHasNoRowsAhead) {
   const Folder folder;
   EmbeddingTable table(1000);
-  OpenTier(&table, folder, kShards);
+  OpenTier(&table, folder, kStripes);
   EXPECT_TRUE(ApplyOnes(&table, Range(0, 3000)));
   EXPECT_TRUE(BringInAhead(&table, Range(0, 500)));
   EXPECT_TRUE(InMemory(table) >= 500);
   table.Clear();
   EXPECT_TRUE(ApplyOnes(&table, Range(0, 3000)));
-  EXPECT_EQ(InMemory(table), int64_t{kShards});
+  EXPECT_EQ(InMemory(table), int64_t{kStripes});
 }
 
 // --------------------------------------------------------------------- faults
@@ -228,7 +228,7 @@ TEST(AFullDiskBringsInNothingMore) {
 TEST(WithoutMemoryNothingIsLost) {
   const Folder folder;
   EmbeddingTable table(1000), memory(1000);
-  OpenTier(&table, folder, kShards);
+  OpenTier(&table, folder, kStripes);
   for (EmbeddingTable* each : {&table, &memory}) {
     EXPECT_TRUE(ApplyOnes(each, Range(0, 5000)));
   }
@@ -289,7 +289,7 @@ TEST(DatasetsRunWhileRowsAreErasedAndTheTableIsEmptied) {
   constexpr int kDim = 250;
   constexpr int64_t kKeys = 2000;
   EmbeddingTable table(kDim);
-  OpenTier(&table, folder, kShards);
+  OpenTier(&table, folder, kStripes);
   std::atomic<bool> done{false};
   std::thread dataset([&] {
     std::mt19937_64 random(3);

@@ -15,15 +15,15 @@
 #include <vector>
 
 #include "ops/core/base/allocation_limit.h"
-#include "ops/core/tier/disk_tier.h"
-#include "ops/core/table/embedding_table.h"
 #include "ops/core/step/training_step.h"
+#include "ops/core/table/embedding_table.h"
+#include "ops/core/tier/disk_tier.h"
 #include "tests/ops/core/failing_new.h"
+#include "tests/ops/core/rules.h"
 #include "tests/ops/core/storage/disk_rows.h"
 #include "tests/ops/core/storage/folder.h"
-#include "tests/ops/core/rules.h"
-#include "tests/ops/core/tiers.h"
 #include "tests/ops/core/testing.h"
+#include "tests/ops/core/tiers.h"
 
 namespace rec_estimator {
 namespace {
@@ -32,7 +32,7 @@ namespace {
 TEST(AStepWhoseRowsDoNotFitIntoMemoryChangesNothing) {
   const Folder folder;
   EmbeddingTable table(1000), memory(1000);
-  OpenTier(&table, folder, kShards);
+  OpenTier(&table, folder, kStripes);
   Keys keys(3000);
   std::iota(keys.begin(), keys.end(), 0);
   for (size_t at = 0; at < keys.size(); at += 100) {
@@ -43,7 +43,8 @@ TEST(AStepWhoseRowsDoNotFitIntoMemoryChangesNothing) {
   }
   int64_t refusals = 0;
   for (bool is_refused = true; is_refused && testing::Failures() == 0;) {
-    TrainingStep step({&table}, {{keys.data(), nullptr, 2500, nullptr, 0, 1}});
+    TrainingStep step({table.parts()},
+                      {{keys.data(), nullptr, 2500, nullptr, 0, 1}});
     LimitAllocations(refusals);
     const TrainingStep::Outcome outcome = step.Reserve(SerialFor);
     LimitAllocations(-1);
@@ -66,7 +67,8 @@ TEST(AFailedReadRefusesTheStepAndChangesNothing) {
   EXPECT_TRUE(ApplyOnes(&table, keys));
   EXPECT_TRUE(ApplyOnes(&memory, keys));
   faults.reads = 5;
-  TrainingStep step({&table}, {{keys.data(), nullptr, 200, nullptr, 0, 1}});
+  TrainingStep step({table.parts()},
+                    {{keys.data(), nullptr, 200, nullptr, 0, 1}});
   const TrainingStep::Outcome outcome = step.Reserve(SerialFor);
   EXPECT_TRUE(outcome.refusal == TrainingStep::Refusal::kStorage);
   EXPECT_TRUE(Contains(outcome.message, folder.Files()[0]));
@@ -99,7 +101,8 @@ TEST(AFullDiskRefusesTheNextStepUntilThereIsRoom) {
   EXPECT_TRUE(ApplyOnes(&table, keys));  // More than the buffers hold.
   EXPECT_TRUE(ApplyOnes(&memory, keys));
   EXPECT_TRUE(InMemory(table) > 100);
-  TrainingStep step({&table}, {{keys.data(), nullptr, 200, nullptr, 0, 1}});
+  TrainingStep step({table.parts()},
+                    {{keys.data(), nullptr, 200, nullptr, 0, 1}});
   const TrainingStep::Outcome outcome = step.Reserve(SerialFor);
   EXPECT_TRUE(outcome.refusal == TrainingStep::Refusal::kStorage);
   EXPECT_TRUE(Contains(outcome.message, "No space left on device"));
@@ -167,8 +170,8 @@ TEST(AnEvictionThatCannotReadIsAnErrorAndCanBeRepeated) {
 class Pair {
  public:
   explicit Pair(FaultyIo::Faults* faults) {
-    OpenTier(&spilling_[0], folder_, kShards, Victims::kLeastCounted, faults);
-    OpenTier(&spilling_[1], folder_, kShards, Victims::kOldest, faults);
+    OpenTier(&spilling_[0], folder_, kStripes, Victims::kLeastCounted, faults);
+    OpenTier(&spilling_[1], folder_, kStripes, Victims::kOldest, faults);
     for (Tables* tables : {&memory_, &spilling_}) {
       for (EmbeddingTable& table : *tables) {
         EXPECT_TRUE(table.EnsureSlots({{"Adagrad", kDim, 0.1f}}));
@@ -193,7 +196,7 @@ class Pair {
   // Only its first half.
   TrainingStep::Outcome ReserveSpilling(int64_t version) {
     const Step step(version);
-    TrainingStep training(Pointers(&spilling_), step.Batches());
+    TrainingStep training(PartsOf(&spilling_), step.Batches());
     return training.Reserve(SerialFor);
   }
 
@@ -215,7 +218,7 @@ class Pair {
       for (int64_t& key : keys) key = static_cast<int64_t>(random() % 1500);
       for (float& grad : grads) grad = static_cast<float>(random() % 64);
     }
-    std::vector<EmbeddingTable::Batch> Batches() const {
+    std::vector<StepBatch> Batches() const {
       return {2, {keys.data(), grads.data(), keys.size(), nullptr, 0, version}};
     }
     Keys keys;
@@ -223,15 +226,15 @@ class Pair {
     int64_t version;
   };
 
-  static std::vector<EmbeddingTable*> Pointers(Tables* tables) {
-    return {&(*tables)[0], &(*tables)[1]};
+  static std::vector<TableParts> PartsOf(Tables* tables) {
+    return {(*tables)[0].parts(), (*tables)[1].parts()};
   }
   static TrainingStep::Outcome Apply(
       Tables* tables, int64_t version,
       const std::function<void()>& between = [] {}) {
     const Step step(version);
     const AdagradLike rule(0.5f);
-    TrainingStep training(Pointers(tables), step.Batches());
+    TrainingStep training(PartsOf(tables), step.Batches());
     const TrainingStep::Outcome outcome = training.Reserve(SerialFor);
     if (!outcome.ok()) return outcome;
     const TrainingStep::Gradients gradients = {step.grads.data(), &rule,

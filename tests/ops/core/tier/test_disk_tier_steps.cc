@@ -8,20 +8,20 @@
 #include <string>
 #include <vector>
 
-#include "ops/core/math/row_update.h"
-#include "ops/core/table/embedding_table.h"
-#include "ops/core/step/found_keys.h"
 #include "ops/core/keys/deduplicated_list.h"
+#include "ops/core/math/row_update.h"
+#include "ops/core/step/found_keys.h"
 #include "ops/core/step/training_step.h"
+#include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/filters.h"
-#include "tests/ops/core/tiers.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
+#include "tests/ops/core/tiers.h"
 
 namespace rec_estimator {
 namespace {
 
-// The range of keys. kShards rows, which are the fewest that may be in memory,
+// The range of keys. kStripes rows, which are the fewest that may be in memory,
 // are 2 % of them.
 constexpr int64_t kKeys = 3200;
 
@@ -52,7 +52,7 @@ class Families {
   void Step(bool is_disturbed) {
     const bool is_told = random_() % 2 == 0;
     std::vector<Twins::Step> steps;
-    std::vector<EmbeddingTable::Batch> batches;
+    std::vector<StepBatch> batches;
     for (const auto& twins : twins_) steps.push_back(twins->RandomStep(kKeys));
     for (size_t i = 0; i < steps.size(); ++i) {
       const uint64_t how = random_() % 8;
@@ -75,11 +75,11 @@ class Families {
       const bool on_disk = side == &Twins::spilling;
       std::vector<std::shared_ptr<const FoundKeys>> found(tables.size());
       for (size_t i = 0; is_told && i < tables.size(); ++i) {
-        EmbeddingTable::Batch& batch = batches[i];
+        StepBatch& batch = batches[i];
         if (batch.n == 0 || batch.n_counted > 0) continue;
         values[on_disk].emplace_back(batch.n * tables[i]->dim());
         found[i] = tables[i]->LookupListed(
-            std::make_shared<SharedKeys>(batch.keys, batch.n, parallel_),
+            std::make_shared<DeduplicatedList>(batch.keys, batch.n, parallel_),
             UnknownKey::kInitial, values[on_disk].back().data(), parallel_);
         batch.found = found[i].get();
       }
@@ -91,7 +91,9 @@ class Families {
           EXPECT_TRUE(tables[i]->BringInAhead({{keys.data(), keys.size()}}, 2));
         }
       };
-      TrainingStep step(tables, batches);
+      std::vector<TableParts> parts;
+      for (EmbeddingTable* table : tables) parts.push_back(table->parts());
+      TrainingStep step(parts, batches);
       disturb(2 * version_);
       EXPECT_TRUE(step.Reserve(parallel_).ok());
       disturb(2 * version_ + 1);
@@ -123,7 +125,7 @@ class Families {
   void Check() {
     for (int s = 0; s < 4; ++s) Step(false);  // Rows ahead are given up.
     for (const auto& twins : twins_) {
-      EXPECT_TRUE(InMemory(twins->spilling) <= kShards);
+      EXPECT_TRUE(InMemory(twins->spilling) <= kStripes);
       EXPECT_TRUE(twins->spilling.tier()->log()->counters().pages_read > 0);
       ExpectSameContents(twins->memory, twins->spilling);
     }
@@ -133,7 +135,7 @@ class Families {
   // So that the list of keys is in groups.
   static void Lengthen(Twins::Step* step, Twins* twins) {
     const Keys once = step->keys;
-    while (!once.empty() && step->keys.size() <= SharedKeys::kShort) {
+    while (!once.empty() && step->keys.size() <= DeduplicatedList::kShort) {
       step->keys.insert(step->keys.end(), once.begin(), once.end());
     }
     step->grads = twins->RandomGrads(step->keys.size());
@@ -142,7 +144,7 @@ class Families {
   void Add(int dim, const FilterSpec& filter, const RowRules& rules,
            Victims victims, const std::string& rule,
            const std::vector<float>& hyper) {
-    twins_.push_back(std::make_unique<Twins>(dim, filter, rules, kShards,
+    twins_.push_back(std::make_unique<Twins>(dim, filter, rules, kStripes,
                                              victims, random_(), parallel_));
     updates_.push_back(MakeRowUpdate(rule, hyper));
     const RowUpdate& update = *updates_.back();

@@ -6,14 +6,14 @@
 #include <thread>
 #include <vector>
 
-#include "ops/core/tier/rows_ahead.h"
+#include "ops/core/tier/spared_rows.h"
 #include "tests/ops/core/testing.h"
 
 namespace rec_estimator {
 namespace {
 
 TEST(RowsAreSparedWhileAsManyBatchesCome) {
-  RowsAhead ahead;
+  SparedRows ahead;
   EXPECT_TRUE(!ahead.IsSpared(7));
   ahead.Begin(3, 100);
   ahead.Spare(5, 7);
@@ -34,7 +34,7 @@ TEST(RowsAreSparedWhileAsManyBatchesCome) {
 }
 
 TEST(NothingIsSparedBeforeABatchComesAndAfterAllAreGivenUp) {
-  RowsAhead ahead;
+  SparedRows ahead;
   ahead.Spare(0, 1);
   EXPECT_TRUE(!ahead.IsSpared(1));
   ahead.Begin(2, 10);
@@ -52,7 +52,7 @@ TEST(NothingIsSparedBeforeABatchComesAndAfterAllAreGivenUp) {
 }
 
 TEST(StepsWithoutABatchGiveUpAll) {
-  RowsAhead ahead;
+  SparedRows ahead;
   ahead.Begin(2, 10);
   ahead.Spare(0, 1);
   for (int step = 0; step < 9; ++step) {
@@ -68,7 +68,7 @@ TEST(StepsWithoutABatchGiveUpAll) {
 }
 
 TEST(RowsWithoutAMarkAreNotSpared) {
-  RowsAhead ahead;
+  SparedRows ahead;
   ahead.Begin(2, 10);
   for (const uint32_t row : {10u, 1u << 20, (1u << 31) - 1}) {
     ahead.Spare(0, row);
@@ -82,7 +82,7 @@ TEST(RowsWithoutAMarkAreNotSpared) {
 }
 
 TEST(TheNumbersOfBatchesStartAgain) {
-  RowsAhead ahead(std::numeric_limits<uint32_t>::max() - 2);
+  SparedRows ahead(std::numeric_limits<uint32_t>::max() - 2);
   for (uint32_t batch = 0; batch < 10; ++batch) {
     ahead.Begin(1, 10);
     ahead.Spare(0, batch);
@@ -94,19 +94,19 @@ TEST(TheNumbersOfBatchesStartAgain) {
 }
 
 TEST(MoreBatchesThanTheMostAreGivenUp) {
-  RowsAhead ahead;
+  SparedRows ahead;
   for (uint32_t batch = 0; batch < 200; ++batch) {
     ahead.Begin(1000, 200);
     ahead.Spare(0, batch);
   }
-  EXPECT_EQ(ahead.spared(0), int64_t{RowsAhead::kMostBatches});
-  EXPECT_TRUE(ahead.IsSpared(200 - RowsAhead::kMostBatches));
-  EXPECT_TRUE(!ahead.IsSpared(199 - RowsAhead::kMostBatches));
+  EXPECT_EQ(ahead.spared(0), int64_t{SparedRows::kMostBatches});
+  EXPECT_TRUE(ahead.IsSpared(200 - SparedRows::kMostBatches));
+  EXPECT_TRUE(!ahead.IsSpared(199 - SparedRows::kMostBatches));
 }
 
 TEST(ThreadsLeaveNoRowSparedForEver) {
   constexpr uint32_t kRows = 2000;
-  RowsAhead ahead;
+  SparedRows ahead;
   std::atomic<bool> done{false};
   std::vector<std::thread> threads;
   for (uint32_t t = 0; t < 2; ++t) {
@@ -115,7 +115,7 @@ TEST(ThreadsLeaveNoRowSparedForEver) {
       while (!done) {
         for (int i = 0; i < 50; ++i) {
           const uint32_t row = random() % kRows;
-          ahead.Spare(static_cast<int>(row % kShards), row);
+          ahead.Spare(static_cast<int>(row % kStripes), row);
           ahead.IsSpared(random() % kRows);
         }
         ahead.EndStep();
@@ -128,21 +128,21 @@ TEST(ThreadsLeaveNoRowSparedForEver) {
     ahead.Begin(4, kRows);
     for (int i = 0; i < 50; ++i) {
       const uint32_t row = random() % kRows;
-      ahead.Spare(static_cast<int>(row % kShards), row);
+      ahead.Spare(static_cast<int>(row % kStripes), row);
     }
   }
   done = true;
   for (std::thread& thread : threads) thread.join();
   // A batch that was given up while a row was spared for it keeps that row in
   // its sum until its place is used again, so all places are used.
-  for (uint32_t batch = 0; batch <= RowsAhead::kMostBatches; ++batch) {
+  for (uint32_t batch = 0; batch <= SparedRows::kMostBatches; ++batch) {
     ahead.Begin(4, kRows);
   }
   ahead.GiveUp();
   for (uint32_t row = 0; row < kRows; ++row) {
     EXPECT_TRUE(!ahead.IsSpared(row));
   }
-  for (int s = 0; s < kShards; ++s) EXPECT_EQ(ahead.spared(s), 0);
+  for (int s = 0; s < kStripes; ++s) EXPECT_EQ(ahead.spared(s), 0);
 }
 
 }  // namespace

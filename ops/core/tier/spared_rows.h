@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// RowsAhead: which rows in memory are needed by batches that are on their way
+// SparedRows: which rows in memory are needed by batches that are on their way
 // to a training step.
 //
 // Batches are numbered as they come. A row has the number of the last batch
@@ -14,8 +14,8 @@
 // Thread rule: any thread may call any method at any time. If a batch comes
 // while rows of the one before it are being spared, some of these rows have the
 // number of the new one.
-#ifndef REC_ESTIMATOR_OPS_CORE_TIER_ROWS_AHEAD_H_
-#define REC_ESTIMATOR_OPS_CORE_TIER_ROWS_AHEAD_H_
+#ifndef REC_ESTIMATOR_OPS_CORE_TIER_SPARED_ROWS_H_
+#define REC_ESTIMATOR_OPS_CORE_TIER_SPARED_ROWS_H_
 
 #include <array>
 #include <atomic>
@@ -29,24 +29,24 @@
 
 namespace rec_estimator {
 
-class RowsAhead {
+class SparedRows {
  public:
   // Batches whose rows can be spared at once.
   static constexpr uint32_t kMostBatches = 63;
 
   // `last`: the number of the batch before the first one, for tests.
-  explicit RowsAhead(uint32_t last = 0) : newest_(last), oldest_(last + 1) {}
-  RowsAhead(const RowsAhead&) = delete;
-  RowsAhead& operator=(const RowsAhead&) = delete;
+  explicit SparedRows(uint32_t last = 0) : newest_(last), oldest_(last + 1) {}
+  SparedRows(const SparedRows&) = delete;
+  SparedRows& operator=(const SparedRows&) = delete;
 
   // The next batch comes. Spares the rows of it and of the `batches` - 1 before
   // it, of at most kMostBatches, and no others. Rows below `rows` can be spared
   // from now on. Throws std::bad_alloc; then no batch has come.
   void Begin(uint32_t batches, uint64_t rows);
 
-  // Spares a row in memory of this shard for the batch that came last. Nothing
+  // Spares a row in memory of this stripe for the batch that came last. Nothing
   // is done if none has come, or if all were given up since.
-  void Spare(int shard, uint32_t row);
+  void Spare(int stripe, uint32_t row);
   // Fetches what Spare and IsSpared read of a row.
   void Prefetch(uint32_t row) const {
     const Mark* const mark = MarkOf(row);
@@ -57,9 +57,9 @@ class RowsAhead {
     return mark != nullptr && mark->load(std::memory_order_relaxed) >=
                                   oldest_.load(std::memory_order_relaxed);
   }
-  // The spared rows of a shard. While other threads call Spare, about.
-  int64_t spared(int shard) const {
-    return spared_[static_cast<size_t>(shard)];
+  // The spared rows of a stripe. While other threads call Spare, about.
+  int64_t spared(int stripe) const {
+    return spared_[static_cast<size_t>(stripe)];
   }
 
   // A step has ended. Gives up all if as many have ended since the last Begin
@@ -81,8 +81,8 @@ class RowsAhead {
     if (row >= rows_.load(std::memory_order_acquire)) return nullptr;
     return blocks_[row >> kBlockShift] + (row & (kBlockRows - 1));
   }
-  std::atomic<int32_t>& RowsOf(uint32_t batch, int shard) {
-    return by_batch_[batch % by_batch_.size()][static_cast<size_t>(shard)];
+  std::atomic<int32_t>& RowsOf(uint32_t batch, int stripe) {
+    return by_batch_[batch % by_batch_.size()][static_cast<size_t>(stripe)];
   }
   // mutex_ is held for all of these.
   void MakeMarks(uint64_t rows);
@@ -95,10 +95,10 @@ class RowsAhead {
   std::atomic<uint32_t> batches_{1};  // Of the last Begin.
   std::atomic<uint32_t> steps_{0};    // Since then.
 
-  // Spared rows of the shards, by batch modulo the length, and their sums.
-  std::array<std::array<std::atomic<int32_t>, kShards>, kMostBatches + 1>
+  // Spared rows of the stripes, by batch modulo the length, and their sums.
+  std::array<std::array<std::atomic<int32_t>, kStripes>, kMostBatches + 1>
       by_batch_{};
-  std::array<std::atomic<int64_t>, kShards> spared_{};
+  std::array<std::atomic<int64_t>, kStripes> spared_{};
 
   std::atomic<uint64_t> rows_{0};        // That have marks.
   std::array<Mark*, kBlocks> blocks_{};  // Those of rows_ do not change.
@@ -107,4 +107,4 @@ class RowsAhead {
 
 }  // namespace rec_estimator
 
-#endif  // REC_ESTIMATOR_OPS_CORE_TIER_ROWS_AHEAD_H_
+#endif  // REC_ESTIMATOR_OPS_CORE_TIER_SPARED_ROWS_H_

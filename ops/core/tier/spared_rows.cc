@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/core/tier/rows_ahead.h"
+#include "ops/core/tier/spared_rows.h"
 
 #include <algorithm>
 #include <limits>
@@ -13,7 +13,7 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 
 }  // namespace
 
-void RowsAhead::Begin(uint32_t batches, uint64_t rows) {
+void SparedRows::Begin(uint32_t batches, uint64_t rows) {
   batches = std::clamp(batches, uint32_t{1}, kMostBatches);
   const std::lock_guard<std::mutex> lock(mutex_);
   MakeMarks(rows);
@@ -25,7 +25,7 @@ void RowsAhead::Begin(uint32_t batches, uint64_t rows) {
   steps_ = 0;
 }
 
-void RowsAhead::Spare(int shard, uint32_t row) {
+void SparedRows::Spare(int stripe, uint32_t row) {
   const uint32_t newest = newest_.load(kRelaxed);
   const uint32_t oldest = oldest_.load(kRelaxed);
   if (newest < oldest) return;
@@ -34,39 +34,39 @@ void RowsAhead::Spare(int shard, uint32_t row) {
   if (mark == nullptr || mark->load(kRelaxed) == newest) return;
   const uint32_t before = mark->exchange(newest, kRelaxed);
   if (before == newest) return;
-  RowsOf(newest, shard).fetch_add(1, kRelaxed);
+  RowsOf(newest, stripe).fetch_add(1, kRelaxed);
   // If that batch is given up right now, its sum is wrong by one until its
   // place is used again; the sum of all stays right.
   if (before >= oldest) {
-    RowsOf(before, shard).fetch_sub(1, kRelaxed);
+    RowsOf(before, stripe).fetch_sub(1, kRelaxed);
   } else {
-    spared_[static_cast<size_t>(shard)].fetch_add(1, kRelaxed);
+    spared_[static_cast<size_t>(stripe)].fetch_add(1, kRelaxed);
   }
 }
 
-void RowsAhead::EndStep() {
+void SparedRows::EndStep() {
   if (newest_.load(kRelaxed) < oldest_.load(kRelaxed)) return;
   if (steps_.fetch_add(1, kRelaxed) >= batches_.load(kRelaxed)) GiveUp();
 }
 
-void RowsAhead::GiveUp() {
+void SparedRows::GiveUp() {
   const std::lock_guard<std::mutex> lock(mutex_);
   GiveUpBefore(newest_ + 1);
 }
 
-void RowsAhead::GiveUpBefore(uint32_t batch) {
+void SparedRows::GiveUpBefore(uint32_t batch) {
   const uint32_t first = oldest_;
   if (batch <= first) return;
   oldest_ = batch;
   // Not more batches than have a place were spared.
   for (uint32_t b = first; b != batch; ++b) {
-    for (int s = 0; s < kShards; ++s) {
+    for (int s = 0; s < kStripes; ++s) {
       spared_[static_cast<size_t>(s)] -= RowsOf(b, s).exchange(0, kRelaxed);
     }
   }
 }
 
-void RowsAhead::MakeMarks(uint64_t rows) {
+void SparedRows::MakeMarks(uint64_t rows) {
   rows = std::min(rows, uint64_t{kBlocks} * kBlockRows);
   if (rows <= rows_) return;
   while (memory_.size() * kBlockRows < rows) {
@@ -80,12 +80,12 @@ void RowsAhead::MakeMarks(uint64_t rows) {
   rows_.store(rows, std::memory_order_release);
 }
 
-void RowsAhead::ClearMarks() {
+void SparedRows::ClearMarks() {
   for (uint64_t row = 0; row < rows_; ++row) {
     MarkOf(static_cast<uint32_t>(row))->store(0, kRelaxed);
   }
   GiveUpBefore(newest_);  // All but one.
-  for (int s = 0; s < kShards; ++s) {
+  for (int s = 0; s < kStripes; ++s) {
     spared_[static_cast<size_t>(s)] -= RowsOf(newest_, s).exchange(0, kRelaxed);
   }
   newest_ = 0;
