@@ -40,7 +40,7 @@ def check_text(name: str, value: object, longest: int) -> None:
         )
 
 
-def refuse_unsupported(name: str, value: object, remedy: str) -> None:
+def refuse_keras(name: str, value: object, remedy: str) -> None:
     """Checks that a value is not a Keras layer, model, optimizer, initializer or schedule.
 
     Args:

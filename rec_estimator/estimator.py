@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import features as features_lib
 from rec_estimator import sample_compression as compression_lib
-from rec_estimator._argument_checks import refuse_unsupported
+from rec_estimator._argument_checks import refuse_keras
 from rec_estimator._tensorflow import estimator as tf_estimator
 from rec_estimator._tensorflow import graphs
 from rec_estimator._tensorflow.estimator import EstimatorSpec, ModeKeys, WarmStartSettings
@@ -24,18 +24,18 @@ from rec_estimator.features import EmbeddingFeature
 from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.walk import ancestors
 from rec_estimator.hooks import IncrementalSaverHook
-from rec_estimator.optimizers.table_updates import TableUpdates
+from rec_estimator.optimizers.table_optimizer import TableUpdates
 from rec_estimator.sample_compression import training as compressed_training
 from rec_estimator.serving import portable as portable_lib
 from rec_estimator.table import placement
-from rec_estimator.table.coverage import (
+from rec_estimator.table.memory_limit import share_memory
+from rec_estimator.table.registration import train_tables_apart
+from rec_estimator.table.table import EmbeddingTable, graph_tables
+from rec_estimator.table.untrained_tables import (
     check_tables_are_trained,
     mark_not_for_training,
     record_loss,
 )
-from rec_estimator.table.memory_limit import share_memory
-from rec_estimator.table.registration import train_tables_apart
-from rec_estimator.table.table import EmbeddingTable, graph_tables
 from rec_estimator.training import cluster
 from rec_estimator.training.run_config import RunConfig
 from rec_estimator.training.step_loop import StepLoopHook, check_steps
@@ -58,7 +58,7 @@ def _step_in(model_dir: str) -> int:
     return Index(latest).read_integer(tf.GraphKeys.GLOBAL_STEP) or 0
 
 
-class _WholeLoops(portable_lib.PortableExports):
+class _LoopCheckedEstimator(portable_lib.PortableExports):
     """An Estimator whose ``train`` accepts only whole multiples of ``iterations_per_loop``.
 
     As with PortableExports, only a base class of the user's Estimator can override ``train``.
@@ -71,7 +71,7 @@ class _WholeLoops(portable_lib.PortableExports):
         steps: Optional[int] = None,
         max_steps: Optional[int] = None,
         saving_listeners: Optional[Sequence[tf.train.CheckpointSaverListener]] = None,
-    ) -> "_WholeLoops":
+    ) -> "_LoopCheckedEstimator":
         """Trains the model; the arguments are those of ``tf.estimator.Estimator.train``.
 
         Raises:
@@ -87,7 +87,7 @@ class _WholeLoops(portable_lib.PortableExports):
         return super().train(input_fn, hooks, steps, max_steps, saving_listeners)
 
 
-class RecEstimator(_WholeLoops):
+class RecEstimator(_LoopCheckedEstimator):
     """Trains, evaluates and exports a model with embedding tables, and predicts with it.
 
     Args:
@@ -143,7 +143,7 @@ class RecEstimator(_WholeLoops):
         table_optimizer: Optional[TableUpdates] = None,
         sample_compression: Optional[compression_lib.SampleCompression] = None,
     ) -> None:
-        refuse_unsupported("model_fn", model_fn, "write a function that returns an EstimatorSpec")
+        refuse_keras("model_fn", model_fn, "write a function that returns an EstimatorSpec")
         _check_additions(table_optimizer, sample_compression)
         arguments = _arguments_of(model_fn, params)
         declarations = embedding_features or ()
@@ -210,7 +210,7 @@ class RecEstimator(_WholeLoops):
 
 def _check_additions(table_optimizer: object, sample_compression: object) -> None:
     """Raises a TypeError unless each argument is None or of the right class."""
-    refuse_unsupported("table_optimizer", table_optimizer, "pass one of rec_estimator.optimizers")
+    refuse_keras("table_optimizer", table_optimizer, "pass one of rec_estimator.optimizers")
     if table_optimizer is not None and not isinstance(table_optimizer, TableUpdates):
         raise TypeError(
             f"table_optimizer must be one of rec_estimator.optimizers, got {table_optimizer!r}; "

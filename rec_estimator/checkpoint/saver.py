@@ -18,12 +18,12 @@ from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 from rec_estimator._tensorflow import saving
 from rec_estimator.checkpoint import builder, deltas, files, paths, sparse_folders
 from rec_estimator.checkpoint import var_list as var_lists
+from rec_estimator.checkpoint.atomic_checkpoint import AtomicCheckpoint
 from rec_estimator.checkpoint.files import is_same_path
 from rec_estimator.checkpoint.format.bundle import Compare, Index
-from rec_estimator.checkpoint.pending import PendingCheckpoint
 from rec_estimator.graph_passes.walk import find_global_step
-from rec_estimator.table.coverage import warn_of_untrained_tables
 from rec_estimator.table.interfaces import SavedShard
+from rec_estimator.table.untrained_tables import warn_of_untrained_tables
 
 # What a range of bytes is compared by, as the index has it.
 _RANGE = ("offset", "size", "crc32c")
@@ -451,7 +451,7 @@ class Saver(tf.train.Saver):
             self._run(session, prefix, feeds)
             return files.identity_of(prefix)
         tables = self._tables_with_folders() if is_full else ()
-        with PendingCheckpoint(prefix) as pending:
+        with AtomicCheckpoint(prefix) as pending:
             self._run(session, pending.prefix, feeds)
             if tables:
                 sparse_folders.write(pending.prefix, pending.sparse_folder, tables)
@@ -476,7 +476,7 @@ class Saver(tf.train.Saver):
             return
         folder = files.sparse_folder_of(prefix)
         if not os.path.isdir(folder):
-            with PendingCheckpoint(prefix) as pending:
+            with AtomicCheckpoint(prefix) as pending:
                 sparse_folders.write(prefix, pending.sparse_folder, tables)
                 files.replace_folder(pending.sparse_folder, folder)
         sparse_folders.remember(folder)

@@ -31,7 +31,6 @@ from typing import List, Optional
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._argument_checks import check_bool
-from rec_estimator.graph_modifier.cut import PLACEHOLDERS, Cut, KeyPath, find_cuts, find_key_paths
 from rec_estimator.graph_modifier.declared_inputs import check_declared_inputs
 from rec_estimator.graph_modifier.iterator_swap import (
     PROBE,
@@ -40,6 +39,13 @@ from rec_estimator.graph_modifier.iterator_swap import (
     forward_replaced,
     initializers_of,
     put_in_place,
+)
+from rec_estimator.graph_modifier.key_paths import (
+    PLACEHOLDERS,
+    Cut,
+    KeyPath,
+    find_cuts,
+    find_key_paths,
 )
 from rec_estimator.graph_modifier.prepared_input import (
     ASCEND_CUTTING_POINT_INITIALIZER,

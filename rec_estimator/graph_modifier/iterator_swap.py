@@ -13,7 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
-from rec_estimator.graph_modifier.cut import Cut
+from rec_estimator.graph_modifier.key_paths import Cut
 from rec_estimator.graph_modifier.rows_ahead import bring_in_ahead
 from rec_estimator.graph_passes.walk import GET_NEXT, graph_def_of
 

@@ -6,7 +6,7 @@ Source: adagrad.py. Differs: Rec SDK adds 1e-7 to the accumulator under the root
 
 from rec_estimator.optimizers.adagrad import AdagradOptimizer, make_hash_optimizer
 from rec_estimator.optimizers.hash_optimizer import check_expansion
-from rec_estimator.optimizers.table_updates import Hyperparameter
+from rec_estimator.optimizers.table_optimizer import Hyperparameter
 
 
 def create_hash_optimizer_by_address(

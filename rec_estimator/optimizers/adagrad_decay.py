@@ -13,8 +13,8 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.optimizers.adagrad import AdagradOptimizer
-from rec_estimator.optimizers.dense_rows import DenseRows, DenseSteps, per_row, root
-from rec_estimator.optimizers.table_updates import (
+from rec_estimator.optimizers.dense_optimizer import DenseRows, DenseSteps, per_row, root
+from rec_estimator.optimizers.table_optimizer import (
     Hyperparameter,
     RuleVariable,
     Scalar,

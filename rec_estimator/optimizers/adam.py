@@ -9,7 +9,7 @@ from typing import Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.optimizers.table_updates import (
+from rec_estimator.optimizers.table_optimizer import (
     Hyperparameter,
     RuleVariable,
     Scalar,

@@ -10,8 +10,8 @@ from typing import Dict, List, Sequence, Tuple
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.adam import check_adam
-from rec_estimator.optimizers.dense_rows import DenseRows, DenseSteps, adam_step, root
-from rec_estimator.optimizers.table_updates import (
+from rec_estimator.optimizers.dense_optimizer import DenseRows, DenseSteps, adam_step, root
+from rec_estimator.optimizers.table_optimizer import (
     Hyperparameter,
     RuleVariable,
     Scalar,

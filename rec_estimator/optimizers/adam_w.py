@@ -12,8 +12,8 @@ from typing import Any, Iterable, Iterator, Optional, Sequence, Set, Type
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.adam import AdamOptimizer
-from rec_estimator.optimizers.dense_rows import DenseRows, DenseSteps, adam_step
-from rec_estimator.optimizers.table_updates import (
+from rec_estimator.optimizers.dense_optimizer import DenseRows, DenseSteps, adam_step
+from rec_estimator.optimizers.table_optimizer import (
     GradientAndVariable,
     Hyperparameter,
     RuleVariable,

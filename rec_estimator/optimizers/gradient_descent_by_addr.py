@@ -12,7 +12,7 @@ from rec_estimator.optimizers.hash_optimizer import (
     check_float,
     check_learning_rate,
 )
-from rec_estimator.optimizers.table_updates import Hyperparameter
+from rec_estimator.optimizers.table_optimizer import Hyperparameter
 
 
 def create_hash_optimizer_by_addr(

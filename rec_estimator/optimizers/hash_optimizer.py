@@ -12,7 +12,7 @@ import math
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._init_settings import init_settings
-from rec_estimator.optimizers.table_updates import Hyperparameter, check_hyperparameter
+from rec_estimator.optimizers.table_optimizer import Hyperparameter, check_hyperparameter
 
 # Rec SDK's limits: the learning rate; L1, L2 and shrinkage of Ftrl; characters of names.
 MAX_LEARNING_RATE = 10.0

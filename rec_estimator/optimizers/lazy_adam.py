@@ -8,14 +8,14 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._argument_checks import check_bool, check_text
 from rec_estimator.optimizers.adam import AdamOptimizer
-from rec_estimator.optimizers.dense_rows import DenseRows, adam_step
+from rec_estimator.optimizers.dense_optimizer import DenseRows, adam_step
 from rec_estimator.optimizers.hash_optimizer import (
     MAX_NAME,
     check_expansion,
     check_float,
     check_learning_rate,
 )
-from rec_estimator.optimizers.table_updates import Hyperparameter
+from rec_estimator.optimizers.table_optimizer import Hyperparameter
 
 
 class LazyAdamOptimizer(AdamOptimizer):

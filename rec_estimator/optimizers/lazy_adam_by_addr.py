@@ -6,7 +6,7 @@ Source: lazy_adam.py.
 
 from rec_estimator.optimizers.hash_optimizer import check_expansion
 from rec_estimator.optimizers.lazy_adam import LazyAdamOptimizer, make_hash_optimizer
-from rec_estimator.optimizers.table_updates import Hyperparameter
+from rec_estimator.optimizers.table_optimizer import Hyperparameter
 
 
 def create_hash_optimizer_by_address(

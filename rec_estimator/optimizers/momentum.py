@@ -17,7 +17,7 @@ from rec_estimator.optimizers.hash_optimizer import (
     check_float,
     check_learning_rate,
 )
-from rec_estimator.optimizers.table_updates import (
+from rec_estimator.optimizers.table_optimizer import (
     Hyperparameter,
     RuleVariable,
     Scalar,

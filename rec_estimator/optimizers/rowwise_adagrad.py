@@ -12,8 +12,8 @@ from typing import Sequence
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.adagrad import AdagradOptimizer
-from rec_estimator.optimizers.dense_rows import DenseRows, DenseSteps, root
-from rec_estimator.optimizers.table_updates import Hyperparameter, TableSlot
+from rec_estimator.optimizers.dense_optimizer import DenseRows, DenseSteps, root
+from rec_estimator.optimizers.table_optimizer import Hyperparameter, TableSlot
 
 
 class RowwiseAdagradOptimizer(DenseSteps, AdagradOptimizer):

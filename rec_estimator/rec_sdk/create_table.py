@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator._argument_checks import check_bool, check_int, check_text, refuse_unsupported
+from rec_estimator._argument_checks import check_bool, check_int, check_text, refuse_keras
 from rec_estimator._tensorflow import initializers
 from rec_estimator.rec_sdk import runtime
 from rec_estimator.rec_sdk.sparse_table import SparseTable
@@ -177,7 +177,7 @@ def _check_types(key_dtype: object, value_dtype: object, initializer: object) ->
         if value not in allowed:
             names = " or ".join(f"tf.{dtype.name}" for dtype in allowed)
             raise ValueError(f"{name} must be {names}, got {value!r}; give one of these")
-    refuse_unsupported(
+    refuse_keras(
         "emb_initializer", initializer, "for example tf.compat.v1.truncated_normal_initializer()"
     )
     if not isinstance(initializer, initializers.INITIALIZERS):

@@ -23,7 +23,7 @@ from typing import Any, Dict, Iterable, Optional, Sequence, Union
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
-from rec_estimator._argument_checks import check_bool, check_int, check_text, refuse_unsupported
+from rec_estimator._argument_checks import check_bool, check_int, check_text, refuse_keras
 from rec_estimator._tensorflow import graphs
 from rec_estimator.rec_sdk import feature_spec, runtime
 from rec_estimator.rec_sdk.constants import (
@@ -97,7 +97,7 @@ def sparse_lookup(
       >>> rec.sparse_lookup(table, ids, modify_graph=True).shape.as_list()
       [2, 2, 2]
     """
-    refuse_unsupported("hashtable", hashtable, "tables come from create_table")
+    refuse_keras("hashtable", hashtable, "tables come from create_table")
     if not isinstance(hashtable, SparseTable):
         raise ValueError(
             f"hashtable must be a table of create_table, got {hashtable!r}; tables of "
@@ -113,7 +113,7 @@ def sparse_lookup(
         check_text("name", name, _MAX_NAME)
     _check_send_count(hashtable, send_count)
     _warn_of_unknown(kwargs)
-    refuse_unsupported("ids", ids, "give a tensor of the batch, or its FeatureSpec")
+    refuse_keras("ids", ids, "give a tensor of the batch, or its FeatureSpec")
     spec = _spec_of(ids, modify_graph)
     thresholds = _thresholds_of(spec, access_and_evict_config)
     default = _default_vector(hashtable, serving_default_value)

@@ -11,7 +11,7 @@ The outputs are those of the model as written.
 from typing import Any
 
 from rec_estimator._tensorflow import estimator as _export
-from rec_estimator.sample_compression.enabling import (
+from rec_estimator.sample_compression.declare_inputs import (
     SampleCompression,
     enable_sample_awared_graph_compression,
     with_open_rows,

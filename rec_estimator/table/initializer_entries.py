@@ -7,8 +7,8 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
-from rec_estimator.table.coverage import check_tables_are_trained, warn_of_untrained_tables
 from rec_estimator.table.shard import TableShard
+from rec_estimator.table.untrained_tables import check_tables_are_trained, warn_of_untrained_tables
 
 
 class InitializerEntry(saving.Trackable):

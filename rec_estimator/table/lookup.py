@@ -14,7 +14,7 @@ from typing import Any, Callable, List, Optional, Sequence, Union
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
-from rec_estimator._argument_checks import refuse_unsupported
+from rec_estimator._argument_checks import refuse_keras
 from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.observers import observers
@@ -151,7 +151,7 @@ def as_table(params: Params) -> EmbeddingTable:
             table = shards[0].table
             if isinstance(table, EmbeddingTable) and list(shards) == table.shards:
                 return table
-    refuse_unsupported("params", params, "tables come from rec_estimator.get_embedding_variable")
+    refuse_keras("params", params, "tables come from rec_estimator.get_embedding_variable")
     raise ValueError(
         f"params must be a table, or all shards of one in order, got {params!r}; tables come from "
         "rec_estimator.get_embedding_variable, variables go to tf.nn.embedding_lookup"

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.checkpoint import pending
+from rec_estimator.checkpoint import atomic_checkpoint
 from rec_estimator.checkpoint import saver as saver_lib
 from rec_estimator.table import saveable
 
@@ -83,7 +83,7 @@ def test_saves_to_one_path_replace_each_other_and_leave_nothing_else(
 
 
 def test_tensorflow_reads_our_index_of_an_empty_bundle(tmp_path):
-    (tmp_path / "empty.index").write_bytes(pending._EMPTY_INDEX)
+    (tmp_path / "empty.index").write_bytes(atomic_checkpoint._EMPTY_INDEX)
     assert tf.train.list_variables(str(tmp_path / "empty")) == []
 
 

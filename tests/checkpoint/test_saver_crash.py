@@ -8,7 +8,7 @@ import pytest
 import python_processes
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.checkpoint import pending
+from rec_estimator.checkpoint import atomic_checkpoint
 
 # Part of the programs below. CALLS are the calls that change files, (module, name); a child is
 # killed before and after each of them.
@@ -40,7 +40,7 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
     """
     import os, pathlib, shutil, sys
     import tensorflow.compat.v1 as tf
-    from rec_estimator.checkpoint.pending import PendingCheckpoint
+    from rec_estimator.checkpoint.atomic_checkpoint import AtomicCheckpoint
 
     sources, folder = map(pathlib.Path, sys.argv[1:])
     CALLS = [(os, name) for name in
@@ -54,11 +54,11 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
             for i in range(2):
                 os.rename(data(prefixes[0], i), data(merged, i))
             shutil.copy(sources / f"{value}-of-3.index", f"{merged}.index")
-        with PendingCheckpoint(str(folder / "model")) as pending:
+        with AtomicCheckpoint(str(folder / "model")) as pending:
             for i in range(2):
-                shutil.copy(data(sources / str(value), i), data(pending.prefix, i))
-            shutil.copy(sources / f"{value}.index", f"{pending.prefix}.index")
-            pending.place(merge)
+                shutil.copy(data(sources / str(value), i), data(atomic_checkpoint.prefix, i))
+            shutil.copy(sources / f"{value}.index", f"{atomic_checkpoint.prefix}.index")
+            atomic_checkpoint.place(merge)
 
     def value_of():
         reader = tf.train.NewCheckpointReader(str(folder / "model"))
@@ -120,7 +120,7 @@ def write_sources(folder):
         for value in (1, 2, 3):
             write(f"{folder}/{value}", value)
             write(f"{folder}/again", value)
-            (folder / "filler.index").write_bytes(pending._EMPTY_INDEX)
+            (folder / "filler.index").write_bytes(atomic_checkpoint._EMPTY_INDEX)
             merge([f"{folder}/again", f"{folder}/filler"], f"{folder}/{value}-of-3")
 
 
@@ -139,7 +139,7 @@ KILLED_WHILE_REMOVING = textwrap.dedent(
     import os, pathlib, shutil, sys
     import tensorflow.compat.v1 as tf
     from rec_estimator.checkpoint import files
-    from rec_estimator.checkpoint.pending import PendingCheckpoint
+    from rec_estimator.checkpoint.atomic_checkpoint import AtomicCheckpoint
 
     folder = pathlib.Path(sys.argv[1])
     CALLS = [(os, name) for name in ("mkdir", "remove", "rename", "rmdir", "unlink")]
@@ -162,7 +162,7 @@ KILLED_WHILE_REMOVING = textwrap.dedent(
             os._exit(0)
         status = os.waitpid(child, 0)[1]
         had_index = (folder / "model-2.index").exists()
-        with PendingCheckpoint(str(folder / "model-3")):
+        with AtomicCheckpoint(str(folder / "model-3")):
             pass
         names = sorted(os.listdir(folder))
         if had_index:  # Then the checkpoint is whole, but for its folder with plain arrays.

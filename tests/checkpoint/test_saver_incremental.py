@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.checkpoint import deltas, files, pending
+from rec_estimator.checkpoint import atomic_checkpoint, deltas, files
 from rec_estimator.table import saveable
 from rec_estimator.tools.shrink_ckpt_with_filtered_features import shrink
 
@@ -387,10 +387,10 @@ def test_current_delta_with_an_overwritten_base_is_written_again_in_full(tmp_pat
 
 def test_deltas_of_older_releases_restore_with_a_warning(tmp_path, small, monkeypatch):
     model, session = small
-    place = pending.PendingCheckpoint.place
+    place = atomic_checkpoint.AtomicCheckpoint.place
     with monkeypatch.context() as patch:
         # Without the identity, the kernel writes deltas as older releases did.
-        patch.setattr(pending.PendingCheckpoint, "place", lambda *a: place(*a) and "")
+        patch.setattr(atomic_checkpoint.AtomicCheckpoint, "place", lambda *a: place(*a) and "")
         saver = rec.Saver(incremental=True)
         assert save_some(model, session, saver, tmp_path, 3) == [None, "model-1", "model-2"]
     assert not tf.train.NewCheckpointReader(f"{tmp_path}/model-3").has_tensor("emb-delta_of_index")

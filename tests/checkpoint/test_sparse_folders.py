@@ -13,7 +13,7 @@ import python_processes
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.checkpoint import files, pending, sparse_folders
+from rec_estimator.checkpoint import atomic_checkpoint, files, sparse_folders
 
 COUNTED = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(2))
 
@@ -279,7 +279,7 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
     """
     import os, pathlib, shutil, signal, sys
     import numpy as np
-    from rec_estimator.checkpoint import files, pending, sparse_folders
+    from rec_estimator.checkpoint import files, atomic_checkpoint, sparse_folders
 
     sources, folder = map(pathlib.Path, sys.argv[1:])
     CALLS = ("fsync", "link", "mkdir", "open", "remove", "rename", "replace", "rmdir", "sendfile",
@@ -310,7 +310,7 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
         def merge(prefixes, merged):
             os.rename(f"{prefixes[0]}.data-00000-of-00001", f"{merged}.data-00000-of-00002")
             shutil.copy(sources / f"{value}-of-2.index", f"{merged}.index")
-        with pending.PendingCheckpoint(str(folder / "model")) as checkpoint:
+        with atomic_checkpoint.AtomicCheckpoint(str(folder / "model")) as checkpoint:
             for suffix in ("index", "data-00000-of-00001"):
                 shutil.copy(sources / f"{value}.{suffix}", f"{checkpoint.prefix}.{suffix}")
             sparse_folders.write(checkpoint.prefix, checkpoint.sparse_folder, [Table])
@@ -378,7 +378,7 @@ def test_killed_at_every_moment_a_folder_is_whole_and_has_its_checkpoint(tmp_pat
                         tensors=list(tables_of.values()),
                     )
                 )
-            (tmp_path / "filler.index").write_bytes(pending._EMPTY_INDEX)
+            (tmp_path / "filler.index").write_bytes(atomic_checkpoint._EMPTY_INDEX)
             session.run(
                 tf.raw_ops.MergeV2Checkpoints(
                     checkpoint_prefixes=[f"{tmp_path}/again", f"{tmp_path}/filler"],

@@ -15,7 +15,7 @@ from modified_graphs import (
 )
 
 import rec_estimator as rec
-from rec_estimator.graph_modifier.cut import find_key_paths
+from rec_estimator.graph_modifier.key_paths import find_key_paths
 from rec_estimator.graph_passes.walk import ancestors
 
 ROWS = 512

@@ -30,13 +30,12 @@ from typing import (
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator._argument_checks import refuse_unsupported
+from rec_estimator._argument_checks import refuse_keras
 from rec_estimator.graph_passes.observers import building_optimizer_ops, observers
 from rec_estimator.graph_passes.overwrites import order_overwrites
 from rec_estimator.graph_passes.walk import ancestors, collect_new_ops
 from rec_estimator.optimizers import synchronous
 from rec_estimator.optimizers.table_step import TableStep, TrainedShard
-from rec_estimator.table.coverage import is_synchronous, record_loss
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table.registration import refuse_eager_mode
@@ -48,6 +47,7 @@ from rec_estimator.table.table import (
     graph_step,
     graph_tables,
 )
+from rec_estimator.table.untrained_tables import is_synchronous, record_loss
 
 # The value of a hyperparameter in a step.
 Scalar = Union[float, tf.Tensor]
@@ -79,7 +79,7 @@ def check_hyperparameter(
       ValueError: value is a number that is not finite or not within the bounds; or it is a string,
         a list, a dict or a Keras object.
     """
-    refuse_unsupported(name, value, "use tf.compat.v1.train.exponential_decay or the like")
+    refuse_keras(name, value, "use tf.compat.v1.train.exponential_decay or the like")
     if isinstance(value, (str, bytes, list, tuple, dict)):
         raise ValueError(f"{name} must be a number, a tensor or a function, got {value!r}")
     if not isinstance(value, numbers.Real):

@@ -59,7 +59,7 @@ class _Names(NamedTuple):
     num_files: int  # The n of the data files' names.
 
 
-class PendingCheckpoint:
+class AtomicCheckpoint:
     """A checkpoint that is being written, in a folder beside the one that it will replace.
 
     For local files. Use it in a ``with`` statement, which removes what was not placed.
@@ -82,7 +82,7 @@ class PendingCheckpoint:
         self.prefix = os.path.join(self._own_folder, self._base)
         self.sparse_folder = os.path.join(self._own_folder, "sparse")
 
-    def __enter__(self) -> "PendingCheckpoint":
+    def __enter__(self) -> "AtomicCheckpoint":
         return self
 
     def __exit__(

@@ -10,7 +10,7 @@ from typing import Callable, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.optimizers.table_updates import Scalar
+from rec_estimator.optimizers.table_optimizer import Scalar
 
 # tf.assign, tf.scatter_sub and the like.
 _Write = Callable[..., tf.Tensor]
