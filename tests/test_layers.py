@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module imports only from layers below its own, or from its own package."""
+"""Imports and includes run downwards: from layers below, or from the same package or folder."""
 
 import ast
 import pathlib
+import re
 
 import pytest
 
@@ -121,3 +122,73 @@ def test_the_parts_of_sample_compression_import_downwards():
                 upwards.append(f"{module} imports {imported}")
     assert count > 30, "the imports of the pass were not found"
     assert not upwards, "a lower part must not know an upper one:\n  " + "\n  ".join(upwards)
+
+
+# The folders of ops/ and of ops/core/, from the bottom to the top.
+FOLDERS = (
+    *("core/base", "core/math", "core/storage", "core/index", "core/rows", "core/filter"),
+    *("core/keys", "core/stripes", "core/tier", "core/evict", "core/step", "core/table"),
+    *("kernel", "table", "lookup", "train", "cluster", "passes"),
+    *("checkpoint", "serving", "pipeline"),
+)
+CPP_SOURCES = sorted(path for path in (ROOT / "ops").rglob("*") if path.suffix in (".h", ".cc"))
+OUR_INCLUDE = re.compile(r'^#include "(ops/[^"]+)"', re.MULTILINE)
+ANY_INCLUDE = re.compile(r'^#include ["<](.+)[">]', re.MULTILINE)
+
+
+def folder_of(path):
+    """The folder of a path relative to the root: `core/base` for `ops/core/base/crc32c.h`."""
+    return str(pathlib.PurePosixPath(path).parent.relative_to("ops"))
+
+
+def relative(path):
+    return path.relative_to(ROOT).as_posix()
+
+
+INCLUDES = {relative(path): OUR_INCLUDE.findall(path.read_text()) for path in CPP_SOURCES}
+
+
+def test_every_folder_of_ops_has_a_place_in_the_order():
+    assert {folder_of(name) for name in INCLUDES} == set(FOLDERS)
+    assert sum(map(len, INCLUDES.values())) > 400, "the includes were not found"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_includes_run_downwards(folder):
+    upwards = [
+        f"{name} includes {included}"
+        for name, names in INCLUDES.items()
+        for included in names
+        if folder_of(name) == folder and FOLDERS.index(folder_of(included)) > FOLDERS.index(folder)
+    ]
+    assert not upwards, (
+        "move what both need to a lower folder, or declare an interface in the lower one:\n  "
+        + "\n  ".join(upwards)
+    )
+
+
+def test_no_include_is_in_a_cycle():
+    done = set()
+
+    def visit(name, path):
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name not in done:
+            for included in INCLUDES[name]:
+                visit(included, [*path, name])
+            done.add(name)
+
+    for name in INCLUDES:
+        visit(name, [])
+
+
+def test_the_core_includes_neither_tensorflow_nor_what_it_contains():
+    found = [
+        f"{relative(path)} includes {included}"
+        for path in CPP_SOURCES
+        for included in ANY_INCLUDE.findall(path.read_text())
+        if relative(path).startswith("ops/core/")
+        # Of the compiler, the standard library and the kernel, or our own.
+        and not included.startswith(("ops/core/", "linux/", "sys/"))
+        and "/" in included
+    ]
+    assert not found
