@@ -15,6 +15,8 @@ import zipfile
 import pytest
 import tensorflow as tf
 
+import rec_estimator
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "_build"))
 
@@ -420,7 +422,7 @@ def test_source_distribution_has_the_files_that_git_knows(source_copy):
     assert sorted(names - tracked_files()) == [], "exclude the files in MANIFEST.in"
 
 
-def test_wheel_has_every_package(source_copy):
+def test_wheel_has_every_package_of_rec_estimator_and_no_other(source_copy):
     names = subprocess.run(
         [
             *(sys.executable, "-c"),
@@ -434,8 +436,7 @@ def test_wheel_has_every_package(source_copy):
     ).stdout.split()
     folders = {
         path.parent.relative_to(ROOT).as_posix().replace("/", ".")
-        for package in ("rec_estimator", "model_zoo")
-        for path in ROOT.glob(f"{package}/**/*.py")
+        for path in ROOT.glob("rec_estimator/**/*.py")
     }
     assert "rec_estimator.checkpoint.format" in folders
     assert sorted(names) == sorted(folders), "a folder with modules needs an __init__.py"
@@ -466,6 +467,8 @@ def test_installed_in_a_fresh_environment_it_trains_a_table(source_copy, tmp_pat
     size, folder = run(python, "-c", program).split()
     assert (int(size), pathlib.Path(folder).parents[1].name) == (2, "site-packages")
     run(python, "-m", "pip", "check")
+    shown = run(str(environment / "bin/rec-estimator"), "--version")
+    assert shown == f"rec-estimator {rec_estimator.__version__}\n"
     # Some releases of pip write the name as tensorflow_cpu.
     listed = run(python, "-m", "pip", "list", "--format=freeze")
     names = listed.lower().replace("_", "-").splitlines()
@@ -487,4 +490,10 @@ def test_installed_in_a_fresh_environment_it_trains_a_table(source_copy, tmp_pat
     assert wheel.name.endswith("-py3-none-linux_x86_64.whl")
     built = f"rec_estimator/{library.library_name(tensorflow_dist.minor(release))}"
     with zipfile.ZipFile(wheel) as file:
-        assert {built, "model_zoo/run.py"} <= set(file.namelist())
+        names = set(file.namelist())
+        (metadata,) = (file.read(name).decode() for name in names if name.endswith("/METADATA"))
+    assert {built, "rec_estimator/py.typed"} <= names
+    tops = {name.partition("/")[0] for name in names}
+    assert tops == {"rec_estimator", f"rec_estimator-{rec_estimator.__version__}.dist-info"}
+    assert "\nAuthor: rec_estimator developers\n" in metadata
+    assert "\nProject-URL: Changelog, https://" in metadata

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command-line tools for checkpoints.
+"""The command ``rec-estimator``: tools for checkpoints.
 
-    inspect_checkpoint                  prints tables, rows, filtered features and frequencies
-    shrink_ckpt_with_filtered_features  copies a checkpoint without its filtered features
+    rec-estimator inspect        prints tables, rows, filtered features and frequencies
+    rec-estimator memory-share   prints how often rows are read from disk, by the share in memory
+    rec-estimator shrink         copies a checkpoint without its filtered features
 
-Each also runs as ``python -m rec_estimator.tools.<name>``. The library does not import the tools.
+The library does not import them.
 """

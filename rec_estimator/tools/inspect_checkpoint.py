@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prints the content of a checkpoint: tables, rows, filtered features and their frequencies.
 
-    inspect_checkpoint model/                                  # the latest checkpoint in a folder
-    inspect_checkpoint model/model.ckpt-1000 --table user      # one table of one checkpoint
-    inspect_checkpoint model/ --filtered --top 50              # the most frequent filtered features
-    inspect_checkpoint model/ --filtered --csv filtered.csv    # all of them
-    inspect_checkpoint model/ --csv frequencies.csv --png frequencies.png
+    rec-estimator inspect model/                                  # a folder's latest checkpoint
+    rec-estimator inspect model/model.ckpt-1000 --table user      # one table of one checkpoint
+    rec-estimator inspect model/ --filtered --top 50              # the most frequent filtered keys
+    rec-estimator inspect model/ --filtered --csv filtered.csv    # all of them
+    rec-estimator inspect model/ --csv frequencies.csv --png frequencies.png
 
 The command also runs as ``python -m rec_estimator.tools.inspect_checkpoint``. For each table it
 prints
@@ -48,6 +48,8 @@ from rec_estimator.checkpoint.format.stored_tables import (
     tensors_of,
 )
 from rec_estimator.tools.frequency_histogram import FrequencyHistogram, draw
+
+DESCRIPTION = "Prints the content of a checkpoint: tables, rows, filtered features."
 
 # Keys in memory at once.
 _ROWS = 1 << 15
@@ -150,10 +152,7 @@ def most_frequent(bundle: Bundle, table: StoredTable, top: int) -> List[Filtered
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the command and returns its exit code, 2 if a file or an argument is invalid."""
-    parser = argparse.ArgumentParser(
-        prog="inspect_checkpoint",
-        description="Prints the content of a checkpoint: tables, rows, filtered features.",
-    )
+    parser = argparse.ArgumentParser(prog="rec-estimator inspect", description=DESCRIPTION)
     parser.add_argument("checkpoint", help="path without .index, or a folder, for its latest")
     parser.add_argument("--table", metavar="NAME", help="this table only")
     parser.add_argument("--filtered", action="store_true", help="list filtered features")

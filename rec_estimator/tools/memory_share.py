@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells how much memory the rows of a table need beside an SSD: from the counts of a checkpoint.
 
-    memory_share model/                                 # the latest checkpoint in a folder
-    memory_share model/model.ckpt-1000 --table user     # one table of one checkpoint
+    rec-estimator memory-share model/                              # a folder's latest checkpoint
+    rec-estimator memory-share model/model.ckpt-1000 --table user     # one table of one checkpoint
 
 The command also runs as ``python -m rec_estimator.tools.memory_share``. For each table it prints
 
@@ -28,6 +28,8 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.format.bundle import Bundle, format_bytes
 from rec_estimator.checkpoint.format.stored_tables import StoredTable, find_tables, rows_of
+
+DESCRIPTION = "Tells how many occurrences miss if a share of the rows is in memory."
 
 # Shares of the rows that are printed.
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
@@ -66,10 +68,7 @@ def missed(frequencies: np.ndarray, keys: np.ndarray, shares: Sequence[float]) -
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the command and returns its exit code, 2 if a file or an argument is invalid."""
-    parser = argparse.ArgumentParser(
-        prog="memory_share",
-        description="Tells how many occurrences miss if a share of the rows is in memory.",
-    )
+    parser = argparse.ArgumentParser(prog="rec-estimator memory-share", description=DESCRIPTION)
     parser.add_argument("checkpoint", help="path without .index, or a folder, for its latest")
     parser.add_argument("--table", metavar="NAME", help="this table only")
     options = parser.parse_args(arguments)

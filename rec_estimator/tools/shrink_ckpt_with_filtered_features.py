@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Copies a checkpoint without its filtered features, for serving.
 
-    shrink_ckpt_with_filtered_features \
+    rec-estimator shrink \
         --input_checkpoint model/model.ckpt-1000 --output_checkpoint serving/model.ckpt
 
 prints
@@ -9,7 +9,8 @@ prints
     user: 812,345 rows kept, 3,456,789 filtered keys dropped
     serving/model.ckpt: 104.5 MB, was 187.4 MB
 
-The command also runs as ``python -m rec_estimator.tools.shrink_ckpt_with_filtered_features``.
+The command also runs under DeepRec's name, as
+``python -m rec_estimator.tools.shrink_ckpt_with_filtered_features``.
 
 In the copy, the tensors ``-keys_filtered``, ``-freqs_filtered`` and ``-versions_filtered`` of each
 table and slot are empty, ``-partition_filter_offset`` is zero, and the tensors of Bloom filters,
@@ -39,6 +40,8 @@ from rec_estimator.checkpoint.format.stored_tables import (
     parent_of,
     rows_of,
 )
+
+DESCRIPTION = "Copies a checkpoint without its filtered features."
 
 
 class ShrunkTable(NamedTuple):
@@ -125,10 +128,7 @@ def shrink(input_checkpoint: PathLike, output_checkpoint: PathLike) -> Shrunk:
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the command and returns its exit code, 2 if a file or an argument is invalid."""
-    parser = argparse.ArgumentParser(
-        prog="shrink_ckpt_with_filtered_features",
-        description="Copies a checkpoint without its filtered features.",
-    )
+    parser = argparse.ArgumentParser(prog="rec-estimator shrink", description=DESCRIPTION)
     for argument, text in (
         ("--input_checkpoint", "path of the checkpoint without .index"),
         ("--output_checkpoint", "path of the copy without .index"),

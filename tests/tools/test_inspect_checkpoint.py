@@ -385,7 +385,7 @@ def test_bad_arguments_are_refused_in_one_line(
     assert main(arguments) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith("inspect_checkpoint: error: ")
+    assert shown.err.startswith("rec-estimator inspect: error: ")
     assert message in shown.err
     assert shown.err.count("\n") == 1
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -57,4 +57,4 @@ def test_bad_arguments_are_errors_with_a_message(prefix, capsys, tmp_path):
     assert main([prefix, "--table", "c"]) == 2
     assert "--table must be one of ['a', 'b'], got 'c'" in capsys.readouterr().err
     assert main([str(tmp_path / "nothing")]) == 2
-    assert "memory_share: error: " in capsys.readouterr().err
+    assert "rec-estimator memory-share: error: " in capsys.readouterr().err

@@ -2,7 +2,6 @@
 """shrink_ckpt_with_filtered_features: what it drops and keeps, its errors, and crashes."""
 
 import contextlib
-import importlib
 import os
 import pathlib
 import runpy
@@ -310,7 +309,7 @@ def test_bad_paths_are_refused_and_nothing_changes(
     assert main(arguments) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err.startswith("shrink_ckpt_with_filtered_features: error: ")
+    assert shown.err.startswith("rec-estimator shrink: error: ")
     assert shown.err.count("\n") == 1
     assert everything_in(".") == before
 
@@ -401,20 +400,3 @@ def test_missing_argument_exits_with_2(capsys):
         main(["--input_checkpoint", "x"])
     assert stopped.value.code == 2
     assert "--output_checkpoint" in capsys.readouterr().err
-
-
-def test_console_scripts_are_functions_that_exist():
-    import configparser
-
-    parser = configparser.ConfigParser()
-    parser.read(pathlib.Path(__file__).parents[2] / "setup.cfg")
-    scripts = dict(
-        line.split(" = ")
-        for line in parser["options.entry_points"]["console_scripts"].strip().splitlines()
-    )
-    names = {"shrink_ckpt_with_filtered_features", "inspect_checkpoint", "memory_share"}
-    assert set(scripts) == names
-    for name, target in scripts.items():
-        module, function = target.split(":")
-        assert module == f"rec_estimator.tools.{name}"
-        assert callable(getattr(importlib.import_module(module), function))
