@@ -22,6 +22,7 @@ LAYERS = (
     ("sample_compression", "graph_modifier"),
     ("serving", "training", "rec_sdk"),
     ("feature_column", "experimental", "export", "graph_optimizer", "hooks", "deeprec", "ps"),
+    ("_model_pipeline",),
     ("estimator",),
     ("__init__",),
     ("tools",),

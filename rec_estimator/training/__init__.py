@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a training run, and several training steps in one session.run."""
+"""What a training run needs: settings, cluster, step loop, train_op, lines that show progress."""
