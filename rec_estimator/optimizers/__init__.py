@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers that train tables beside dense variables, named as in ``tf.compat.v1.train``.
+"""Optimizers that train tables besides dense variables, named as in ``tf.compat.v1.train``.
 
 Step 4 of the data flow. ``AdagradOptimizer(0.05).minimize(loss)`` updates dense variables with
 TensorFlow's own kernels and each trainable table of the graph with one fused op. Each rule has a
-module. All rules share table_updates.py; rules that TensorFlow does not have also share
-dense_rows.py. The arithmetic on rows is in ops/core/math/row_update.cc. Rec SDK's factories, such
-as create_hash_optimizer(), are in the modules of the same names as in Rec SDK.
+module. All rules share table_optimizer.py; rules that TensorFlow does not have also share
+dense_optimizer.py. The arithmetic on rows is in ops/core/math/row_update.cc. The factories
+create_hash_optimizer() are in hash_optimizer.py; scripts import them from the module of the rule.
 """
 
 from rec_estimator.optimizers import (

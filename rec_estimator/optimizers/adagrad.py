@@ -9,13 +9,7 @@ from typing import Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator._argument_checks import check_bool, check_text
-from rec_estimator.optimizers.hash_optimizer import (
-    MAX_NAME,
-    check_expansion,
-    check_float,
-    check_learning_rate,
-)
+from rec_estimator.optimizers.hash_optimizer import factory_of
 from rec_estimator.optimizers.table_optimizer import (
     Hyperparameter,
     RuleVariable,
@@ -74,44 +68,4 @@ class AdagradOptimizer(TableUpdates, tf.train.AdagradOptimizer):
         return (self._learning_rate_tensor,)
 
 
-def create_hash_optimizer(
-    learning_rate: Hyperparameter = 0.001,
-    initial_accumulator_value: float = 0.9,
-    use_locking: bool = False,
-    name: str = "Adagrad",
-) -> AdagradOptimizer:
-    """Rec SDK's factory of Adagrad for tables.
-
-    Args:
-      learning_rate: In [0, 10], or a tensor.
-      initial_accumulator_value: In (0, 1]. Rec SDK itself starts some tables from 0.
-      use_locking: For dense variables.
-      name: 1 to 200 characters.
-
-    Returns:
-      The optimizer.
-
-    Raises:
-      ValueError: An argument has the wrong type or is out of range; or
-        ``init(use_dynamic_expansion=True)`` was called.
-
-    Example:
-      >>> rec.optimizers.adagrad.create_hash_optimizer(learning_rate=0.01).get_name()
-      'Adagrad'
-    """
-    check_expansion("adagrad.create_hash_optimizer", is_by_address=False)
-    return make_hash_optimizer(learning_rate, initial_accumulator_value, use_locking, name)
-
-
-def make_hash_optimizer(
-    learning_rate: Hyperparameter,
-    initial_accumulator_value: float,
-    use_locking: bool,
-    name: str,
-) -> AdagradOptimizer:
-    """Makes the optimizer of both factories. Arguments and errors: see create_hash_optimizer."""
-    check_learning_rate(learning_rate)
-    check_float("initial_accumulator_value", initial_accumulator_value, above=0, at_most=1)
-    check_bool("use_locking", use_locking)
-    check_text("name", name, MAX_NAME)
-    return AdagradOptimizer(learning_rate, initial_accumulator_value, use_locking, name)
+create_hash_optimizer = factory_of("adagrad.create_hash_optimizer", AdagradOptimizer)

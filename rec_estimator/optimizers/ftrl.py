@@ -9,15 +9,7 @@ from typing import Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator._argument_checks import check_bool, check_text
-from rec_estimator.optimizers.hash_optimizer import (
-    MAX_NAME,
-    MAX_REGULARIZATION,
-    MAX_SLOT_NAME,
-    check_expansion,
-    check_float,
-    check_learning_rate,
-)
+from rec_estimator.optimizers.hash_optimizer import factory_of
 from rec_estimator.optimizers.table_optimizer import (
     Hyperparameter,
     RuleVariable,
@@ -118,67 +110,4 @@ class FtrlOptimizer(TableUpdates, tf.train.FtrlOptimizer):
         )
 
 
-def create_hash_optimizer(
-    learning_rate: Hyperparameter,
-    use_locking: bool = False,
-    name: str = "Ftrl",
-    learning_rate_power: float = -0.5,
-    initial_accumulator_value: float = 0.1,
-    l1_regularization_strength: float = 0.0,
-    l2_regularization_strength: float = 0.0,
-    l2_shrinkage_regularization_strength: float = 0.0,
-    accum_name: Optional[str] = None,
-    linear_name: Optional[str] = None,
-) -> FtrlOptimizer:
-    """Rec SDK's factory of FTRL for tables. All settings use the formula of the paper.
-
-    Args:
-      learning_rate: In [0, 10], or a tensor.
-      use_locking: For dense variables.
-      name: 1 to 200 characters.
-      learning_rate_power: At most 0.
-      initial_accumulator_value: In (0, 1].
-      l1_regularization_strength: In [0, 1e4].
-      l2_regularization_strength: In [0, 1e4].
-      l2_shrinkage_regularization_strength: In [0, 1e4].
-      accum_name: 1 to 255 characters, or None.
-      linear_name: 1 to 255 characters, or None.
-
-    Returns:
-      The optimizer.
-
-    Raises:
-      ValueError: An argument has the wrong type or is out of range; or
-        ``init(use_dynamic_expansion=True)`` was called.
-
-    Example:
-      >>> rec.optimizers.ftrl.create_hash_optimizer(learning_rate=0.1).get_name()
-      'Ftrl'
-    """
-    check_expansion("ftrl.create_hash_optimizer", is_by_address=False)
-    check_learning_rate(learning_rate)
-    check_bool("use_locking", use_locking)
-    check_text("name", name, MAX_NAME)
-    check_float("learning_rate_power", learning_rate_power, at_most=0)
-    check_float("initial_accumulator_value", initial_accumulator_value, above=0, at_most=1)
-    for argument, value in (
-        ("l1_regularization_strength", l1_regularization_strength),
-        ("l2_regularization_strength", l2_regularization_strength),
-        ("l2_shrinkage_regularization_strength", l2_shrinkage_regularization_strength),
-    ):
-        check_float(argument, value, at_least=0, at_most=MAX_REGULARIZATION)
-    for argument, slot_name in (("accum_name", accum_name), ("linear_name", linear_name)):
-        if slot_name is not None:
-            check_text(argument, slot_name, MAX_SLOT_NAME)
-    return FtrlOptimizer(
-        learning_rate,
-        learning_rate_power=learning_rate_power,
-        initial_accumulator_value=initial_accumulator_value,
-        l1_regularization_strength=l1_regularization_strength,
-        l2_regularization_strength=l2_regularization_strength,
-        use_locking=use_locking,
-        name=name,
-        accum_name=accum_name,
-        linear_name=linear_name,
-        l2_shrinkage_regularization_strength=l2_shrinkage_regularization_strength,
-    )
+create_hash_optimizer = factory_of("ftrl.create_hash_optimizer", FtrlOptimizer)

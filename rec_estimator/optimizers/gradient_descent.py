@@ -11,14 +11,8 @@ from typing import Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator._argument_checks import check_bool, check_text
 from rec_estimator.optimizers.dense_optimizer import DenseRows
-from rec_estimator.optimizers.hash_optimizer import (
-    MAX_NAME,
-    check_expansion,
-    check_float,
-    check_learning_rate,
-)
+from rec_estimator.optimizers.hash_optimizer import factory_of
 from rec_estimator.optimizers.table_optimizer import (
     Hyperparameter,
     RuleVariable,
@@ -126,38 +120,6 @@ class GradientDescentOptimizer(TableUpdates, tf.train.GradientDescentOptimizer):
         return rows.update()
 
 
-def create_hash_optimizer(
-    learning_rate: Hyperparameter,
-    use_locking: bool = False,
-    name: str = "GradientDescent",
-    use_fusion_optim: bool = False,
-    weight_decay: Optional[float] = None,
-) -> GradientDescentOptimizer:
-    """Rec SDK's factory of gradient descent for tables.
-
-    Args:
-      learning_rate: In [0, 10], or a tensor.
-      use_locking: For dense variables.
-      name: 1 to 200 characters.
-      use_fusion_optim: Ignored. Every update of a table is one op.
-      weight_decay: In [1e-5, 1e-2], or None for no decay.
-
-    Returns:
-      The optimizer.
-
-    Raises:
-      ValueError: An argument has the wrong type or is out of range; or
-        ``init(use_dynamic_expansion=True)`` was called.
-
-    Example:
-      >>> rec.optimizers.gradient_descent.create_hash_optimizer(0.1, weight_decay=1e-4).get_name()
-      'GradientDescent'
-    """
-    check_expansion("gradient_descent.create_hash_optimizer", is_by_address=False)
-    check_learning_rate(learning_rate)
-    check_bool("use_locking", use_locking)
-    check_text("name", name, MAX_NAME)
-    check_bool("use_fusion_optim", use_fusion_optim)
-    if weight_decay is not None:
-        check_float("weight_decay", weight_decay, at_least=1e-5, at_most=1e-2)
-    return GradientDescentOptimizer(learning_rate, use_locking, name, weight_decay)
+create_hash_optimizer = factory_of(
+    "gradient_descent.create_hash_optimizer", GradientDescentOptimizer
+)

@@ -10,13 +10,7 @@ from typing import Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator._argument_checks import check_bool, check_text
-from rec_estimator.optimizers.hash_optimizer import (
-    MAX_NAME,
-    check_expansion,
-    check_float,
-    check_learning_rate,
-)
+from rec_estimator.optimizers.hash_optimizer import factory_of
 from rec_estimator.optimizers.table_optimizer import (
     Hyperparameter,
     RuleVariable,
@@ -75,37 +69,4 @@ class MomentumOptimizer(TableUpdates, tf.train.MomentumOptimizer):
         return (self._learning_rate_tensor, self._momentum_tensor, float(self._use_nesterov))
 
 
-def create_hash_optimizer(
-    learning_rate: Hyperparameter = 0.001,
-    mom: float = 0.9,
-    use_locking: bool = False,
-    name: str = "momentum",
-    enable_nesterov: bool = False,
-) -> MomentumOptimizer:
-    """The factory of momentum for tables in the first versions of Rec SDK.
-
-    Args:
-      learning_rate: In [0, 10], or a tensor.
-      mom: The momentum, at least 0.
-      use_locking: For dense variables.
-      name: 1 to 200 characters.
-      enable_nesterov: Whether to use Nesterov momentum.
-
-    Returns:
-      The optimizer.
-
-    Raises:
-      ValueError: An argument has the wrong type or is out of range; or
-        ``init(use_dynamic_expansion=True)`` was called.
-
-    Example:
-      >>> rec.optimizers.momentum.create_hash_optimizer(mom=0.5).get_name()
-      'momentum'
-    """
-    check_expansion("momentum.create_hash_optimizer", is_by_address=False)
-    check_learning_rate(learning_rate)
-    check_float("mom", mom, at_least=0)
-    check_bool("use_locking", use_locking)
-    check_text("name", name, MAX_NAME)
-    check_bool("enable_nesterov", enable_nesterov)
-    return MomentumOptimizer(learning_rate, mom, use_locking, name, enable_nesterov)
+create_hash_optimizer = factory_of("momentum.create_hash_optimizer", MomentumOptimizer)
