@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of DeepRec that do nothing here, or that this package refuses.
+"""Functions of DeepRec that do nothing here, or that this package refuses.
 
-Scripts for DeepRec call them, so they are importable under the same names. Each function without
-effect says so once a process; each one that is refused names what to use instead. docs/porting.md
-lists all names of DeepRec.
+Scripts for DeepRec call them, so they can be imported under the same names. A function without
+effect logs that once in a process. A refused function raises an error that names what to use
+instead. docs/porting.md lists all names of DeepRec.
 """
 
 import contextlib
-from typing import Any, Iterator, NoReturn, Optional, Sequence, Type
+import functools
+from typing import Any, Callable, Iterator, NoReturn, Optional, Sequence, Type
 
 import tensorflow.compat.v1 as tf
 
@@ -36,7 +37,7 @@ def staged(
       features: A tensor, or a structure of tensors.
       feed_list: Must be None.
       feed_generator: Must be None. Data come from a dataset.
-      capacity: Without effect, as all arguments that are not described here.
+      capacity: Without effect.
       num_threads: Without effect.
       num_clients: Without effect.
       timeout_millis: Without effect.
@@ -69,12 +70,7 @@ def staged(
             f"ignored_exception_types must be None or empty, got {ignored_exception_types!r}; "
             "skip bad elements with dataset.ignore_errors()"
         )
-    tf.logging.log_first_n(
-        tf.logging.WARN,
-        "staged: without effect here; to prepare batches ahead of the step, end the dataset with "
-        "prefetch().",
-        1,
-    )
+    _log_once("staged", "to prepare batches ahead of the step, end the dataset with prefetch()")
     return tf.nest.map_structure(lambda tensor: tensor, features)
 
 
@@ -88,9 +84,7 @@ def make_prefetch_hook(daemon: bool = True, start: bool = True) -> tf.train.Sess
     Example:
       >>> hooks = [rec.make_prefetch_hook()]
     """
-    tf.logging.log_first_n(
-        tf.logging.WARN, "make_prefetch_hook: without effect here; the hook does nothing.", 1
-    )
+    _log_once("make_prefetch_hook", "the hook does nothing")
     return tf.train.SessionRunHook()
 
 
@@ -107,73 +101,55 @@ def group_embedding_column_scope(name: Optional[str] = None) -> Iterator[None]:
       >>> with rec.group_embedding_column_scope(name="item"):
       ...     item = rec.embedding_column(rec.categorical_column_with_embedding("item"), 8)
     """
-    tf.logging.log_first_n(
-        tf.logging.WARN,
-        "group_embedding_column_scope: without effect here; results are the same.",
-        1,
-    )
+    _log_once("group_embedding_column_scope", "results are the same")
     yield
 
 
-def _refuse(name: str, remedy: str) -> NoReturn:
-    raise NotImplementedError(f"{name} must not be called: rec_estimator has no such {remedy}")
+@functools.cache
+def _log_once(name: str, consequence: str) -> None:
+    """Logs that a function has no effect, in its first call of this process."""
+    tf.logging.warning("%s: without effect here; %s.", name, consequence)
 
 
-def get_multihash_variable(*args: Any, **kwargs: Any) -> NoReturn:
-    """Refused. Every key of a table has a row of its own.
-
-    Raises:
-      NotImplementedError: Always.
-    """
-    _refuse(
-        "get_multihash_variable",
+# The names that are refused, what this package does not have, and what to use instead.
+_REMEDIES = {
+    "get_multihash_variable": (
         "variables; look up ids // n and floormod(ids, n) in two tables of get_embedding_variable "
-        "and add the vectors",
-    )
-
-
-def get_dynamic_dimension_embedding_variable(*args: Any, **kwargs: Any) -> NoReturn:
-    """Refused. All vectors of a table have the same dimension.
-
-    Raises:
-      NotImplementedError: Always.
-    """
-    _refuse(
-        "get_dynamic_dimension_embedding_variable",
-        "variables; make a table of get_embedding_variable for each dimension",
-    )
-
-
-def categorical_column_with_multihash(*args: Any, **kwargs: Any) -> NoReturn:
-    """Refused. Every key of a table has a row of its own.
-
-    Raises:
-      NotImplementedError: Always.
-    """
-    _refuse("categorical_column_with_multihash", "columns; use categorical_column_with_embedding")
-
-
-def categorical_column_with_adaptive_embedding(*args: Any, **kwargs: Any) -> NoReturn:
-    """Refused. Rare keys read the default value of a filter, not a hash bucket.
-
-    Raises:
-      NotImplementedError: Always.
-    """
-    _refuse(
-        "categorical_column_with_adaptive_embedding",
+        "and add the vectors"
+    ),
+    "get_dynamic_dimension_embedding_variable": (
+        "variables; make a table of get_embedding_variable for each dimension"
+    ),
+    "categorical_column_with_multihash": "columns; use categorical_column_with_embedding",
+    "categorical_column_with_adaptive_embedding": (
         "columns; use categorical_column_with_embedding with a CounterFilter, whose rare keys read "
-        "default_value_no_permission",
-    )
+        "default_value_no_permission"
+    ),
+    "adaptive_embedding_lookup_sparse": (
+        "lookups; use embedding_lookup_sparse of a table with a CounterFilter, whose rare keys "
+        "read default_value_no_permission"
+    ),
+}
 
 
-def adaptive_embedding_lookup_sparse(*args: Any, **kwargs: Any) -> NoReturn:
-    """Refused. Rare keys read the default value of a filter, not a hash bucket.
+def _refused(name: str) -> Callable[..., NoReturn]:
+    """A function of this name that raises an error with the remedy."""
+    message = f"rec_estimator has no such {_REMEDIES[name]}"
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(f"{name} must not be called: {message}")
+
+    refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = f"""Refused: {message}.
 
     Raises:
       NotImplementedError: Always.
     """
-    _refuse(
-        "adaptive_embedding_lookup_sparse",
-        "lookups; use embedding_lookup_sparse of a table with a CounterFilter, whose rare keys "
-        "read default_value_no_permission",
-    )
+    return refuse
+
+
+get_multihash_variable = _refused("get_multihash_variable")
+get_dynamic_dimension_embedding_variable = _refused("get_dynamic_dimension_embedding_variable")
+categorical_column_with_multihash = _refused("categorical_column_with_multihash")
+categorical_column_with_adaptive_embedding = _refused("categorical_column_with_adaptive_embedding")
+adaptive_embedding_lookup_sparse = _refused("adaptive_embedding_lookup_sparse")
