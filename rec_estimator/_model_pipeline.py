@@ -15,15 +15,14 @@ from rec_estimator._argument_checks import refuse_keras
 from rec_estimator._tensorflow.estimator import EstimatorSpec, ModeKeys, RunConfig
 from rec_estimator.checkpoint import saver as saver_lib
 from rec_estimator.features import EmbeddingFeature
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.hooks import IncrementalSaverHook
 from rec_estimator.optimizers.table_optimizer import TableUpdates
 from rec_estimator.sample_compression import training as compressed_training
 from rec_estimator.serving import portable as portable_lib
 from rec_estimator.table import placement
 from rec_estimator.table.memory_limit import share_memory
-from rec_estimator.table.registration import train_tables_apart
 from rec_estimator.table.table import graph_tables
-from rec_estimator.table.untrained_tables import mark_not_for_training
 from rec_estimator.training import cluster, train_op
 from rec_estimator.training.step_loop import StepLoopHook
 
@@ -97,12 +96,12 @@ class ModelPipeline:
         if mode == ModeKeys.TRAIN:
             placement.use_ps_tasks(config.num_ps_replicas)
             if not config.is_chief:
-                placement.mark_not_chief()
+                state_of().is_chief = False
         else:
             # Many model_fns build a train_op in every mode. Here it updates no table.
-            mark_not_for_training()
+            state_of().trains = False
         if self._table_optimizer is not None:
-            train_tables_apart()
+            state_of().tables_in_trainable_variables = False
 
     def _look_up(self, features: Any, labels: Any) -> Any:
         """Replaces the declared features by their vectors."""

@@ -7,7 +7,7 @@ from typing import Any, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.saver import Saver
-from rec_estimator.table import placement
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.training.progress import ProgressHook
 
 __all__ = ["IncrementalSaverHook", "MonitoredTrainingSession", "ProgressHook"]
@@ -151,7 +151,7 @@ def MonitoredTrainingSession(
             "the folder of the checkpoints"
         )
     if not is_chief:
-        placement.mark_not_chief()
+        state_of().is_chief = False
     savers = tf.get_collection(tf.GraphKeys.SAVERS)
     saver = (scaffold and scaffold.saver) or (savers[0] if savers else None)
     if saver is None:

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from rec_estimator.checkpoint.deltas import Deltas
-from rec_estimator.table import placement
+from rec_estimator.graph_passes.graph_state import state_of
 
 
 def session_that_saves(folder, secs, **arguments):
@@ -88,7 +88,7 @@ def test_only_the_chief_saves_incremental_checkpoints(tmp_path, monkeypatch):
         with tf.Graph().as_default():
             hook = tf.train.StopAtStepHook(last_step=1)
             session_that_saves(tmp_path, 60, is_chief=is_chief, hooks=[hook])
-            assert placement.is_chief() == is_chief
+            assert state_of().is_chief == is_chief
     hooks = [[type(hook).__name__ for hook in args[4]] for args in given]
     assert hooks == [["StopAtStepHook", "IncrementalSaverHook"], ["StopAtStepHook"]]
 

@@ -14,7 +14,7 @@ results stay the same, bit for bit: the moved ops depend on the batch alone and 
 Read the package in this order:
 
     __init__.py          what scripts call, and the order of the work
-    cut.py               finds the ops between a batch and the keys; refuses what cannot be moved
+    key_paths.py         finds the ops between a batch and the keys; refuses what cannot be moved
     rows_ahead.py        adds an op to the dataset that brings rows of coming batches from disk
     iterator_swap.py     builds a dataset that runs these ops; its iterator replaces the old one
     ops/pipeline/same_batch_pass.cc   keeps tensors of the old batch valid in each step
@@ -47,11 +47,8 @@ from rec_estimator.graph_modifier.key_paths import (
     find_cuts,
     find_key_paths,
 )
-from rec_estimator.graph_modifier.prepared_input import (
-    ASCEND_CUTTING_POINT_INITIALIZER,
-    BATCHES,
-    INITIALIZERS,
-)
+from rec_estimator.graph_modifier.prepared_input import ASCEND_CUTTING_POINT_INITIALIZER
+from rec_estimator.graph_passes.graph_state import PREPARED_BATCHES, PREPARED_INITIALIZERS
 from rec_estimator.graph_passes.walk import ancestors, graph_def_of
 
 # SerializeIterator's external_state_policy "ignore": state outside of the dataset is not an error.
@@ -113,7 +110,9 @@ def move_key_paths(graph: tf.Graph, key_paths: List[KeyPath], dump_graph: bool =
       ValueError: See modify_graph_and_start_emb_cache.
     """
     cuts = find_cuts(key_paths)
-    replacements = set(graph.get_collection(BATCHES[True]) + graph.get_collection(BATCHES[False]))
+    replacements = set(
+        graph.get_collection(PREPARED_BATCHES[True]) + graph.get_collection(PREPARED_BATCHES[False])
+    )
     # A graph may be modified again, after more lookups or an optimizer were added.
     swapped = [cut for cut in cuts if cut.outputs or cut.get_next not in replacements]
     for cut in swapped:
@@ -128,7 +127,7 @@ def move_key_paths(graph: tf.Graph, key_paths: List[KeyPath], dump_graph: bool =
     for cut in cuts:
         old = cut.get_next
         get_next = put_in_place(iterators[old]) if old in iterators else old
-        for is_training, name in BATCHES.items():
+        for is_training, name in PREPARED_BATCHES.items():
             batches = [op for op in graph.get_collection(name) if op is not old]
             if is_training == cut.is_training:
                 batches.append(get_next)
@@ -141,12 +140,12 @@ def move_key_paths(graph: tf.Graph, key_paths: List[KeyPath], dump_graph: bool =
 
 def _collect_initializers(graph: tf.Graph) -> None:
     all_starts = []
-    for is_training, name in BATCHES.items():
+    for is_training, name in PREPARED_BATCHES.items():
         batches = graph.get_collection(name)
         starts = [op for get_next in batches for op in initializers_of(get_next)]
         with graph.as_default(), tf.name_scope(None), tf.control_dependencies(None):
             start = [tf.group(starts, name="prepared_input_initializer")] if batches else []
-        graph.get_collection_ref(INITIALIZERS[is_training])[:] = start
+        graph.get_collection_ref(PREPARED_INITIALIZERS[is_training])[:] = start
         all_starts += [op for op in starts if op not in all_starts]
     graph.get_collection_ref(ASCEND_CUTTING_POINT_INITIALIZER)[:] = all_starts
 

@@ -10,6 +10,7 @@ from typing import List, Optional, Sequence, Set
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.graph_passes.graph_state import DECLARED_IDS, DECLARED_TIMESTAMPS
 from rec_estimator.graph_passes.walk import GET_NEXT, ancestors, called_functions
 from rec_estimator.table.table import graph_tables
 
@@ -20,12 +21,6 @@ ASCEND_TIMESTAMP = "ASCEND_TIMESTAMP"
 # the mode of the dataset.
 MARKS = {True: "rec_estimator_training_ids", False: "rec_estimator_evaluation_ids"}
 
-# By mode: the collection of the ids that lookups by FeatureSpec take.
-_IDS = {True: "rec_estimator/training_ids", False: "rec_estimator/evaluation_ids"}
-
-# Collection of the timestamps of the training batches from which such lookups take ids.
-_TIMESTAMPS = "rec_estimator/timestamps"
-
 
 def record_ids(ids: tf.Tensor, is_training: bool) -> None:
     """Records the ids that a lookup by FeatureSpec takes.
@@ -34,7 +29,7 @@ def record_ids(ids: tf.Tensor, is_training: bool) -> None:
       ids: Integers of any shape, of the default graph.
       is_training: Whether the lookup is one of training.
     """
-    _collect_once(_IDS[is_training], ids)
+    _collect_once(DECLARED_IDS[is_training], ids)
 
 
 def record_timestamp(timestamp: tf.Tensor) -> None:
@@ -43,7 +38,7 @@ def record_timestamp(timestamp: tf.Tensor) -> None:
     Args:
       timestamp: One integer, of the default graph.
     """
-    _collect_once(_TIMESTAMPS, timestamp)
+    _collect_once(DECLARED_TIMESTAMPS, timestamp)
 
 
 def _collect_once(collection: str, tensor: tf.Tensor) -> None:
@@ -93,7 +88,7 @@ def find_timestamp(
       EnvironmentError: The batch has several timestamps.
     """
     found: List[tf.Tensor] = []
-    for collection in (_TIMESTAMPS, ASCEND_TIMESTAMP):
+    for collection in (DECLARED_TIMESTAMPS, ASCEND_TIMESTAMP):
         for tensor in graph.get_collection(collection):
             check_timestamp(ASCEND_TIMESTAMP, tensor)
             if not any(tensor is other for other in found):
@@ -126,7 +121,7 @@ def check_declared_inputs(graph: tf.Graph) -> None:
             "the graph must have a table to start its pipeline, got an empty table_info_list; call "
             "create_table before start_asc_pipeline"
         )
-    for is_training, collection in _IDS.items():
+    for is_training, collection in DECLARED_IDS.items():
         for ids in graph.get_collection(collection):
             for get_next in _get_nexts_of([ids]):
                 _check_mode(ids, get_next, is_training)

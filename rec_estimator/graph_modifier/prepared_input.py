@@ -13,14 +13,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator._argument_checks import check_bool
 from rec_estimator._tensorflow import datasets
 from rec_estimator.graph_modifier.iterator_swap import replaced_by
-
-# By mode, True for training: the collection of the IteratorGetNext ops that graph modification has
-# made, and the collection of the one op that starts their iterators.
-BATCHES = {True: "rec_estimator/training_batches", False: "rec_estimator/evaluation_batches"}
-INITIALIZERS = {
-    True: "rec_estimator/training_initializer",
-    False: "rec_estimator/evaluation_initializer",
-}
+from rec_estimator.graph_passes.graph_state import PREPARED_BATCHES, PREPARED_INITIALIZERS
 
 # Collection of the initializers of all these iterators, under Rec SDK's name.
 ASCEND_CUTTING_POINT_INITIALIZER = "ASCEND_CUTTING_POINT_INITIALIZER"
@@ -28,7 +21,7 @@ ASCEND_CUTTING_POINT_INITIALIZER = "ASCEND_CUTTING_POINT_INITIALIZER"
 
 def is_modified() -> bool:
     """Returns whether a lookup of the default graph takes its keys from a prepared batch."""
-    return any(tf.get_collection(name) for name in BATCHES.values())
+    return any(tf.get_collection(name) for name in PREPARED_BATCHES.values())
 
 
 def get_initializer(is_training: bool) -> tf.Operation:
@@ -45,7 +38,7 @@ def get_initializer(is_training: bool) -> tf.Operation:
       ValueError: The graph was not modified, or has no such lookups.
     """
     check_bool("is_training", is_training)
-    return _collected(INITIALIZERS, is_training)[0]
+    return _collected(PREPARED_INITIALIZERS, is_training)[0]
 
 
 def get_target_batch(is_training: bool) -> Any:
@@ -65,7 +58,7 @@ def get_target_batch(is_training: bool) -> Any:
         them; or the script has not kept the iterator.
     """
     check_bool("is_training", is_training)
-    batches = _collected(BATCHES, is_training)
+    batches = _collected(PREPARED_BATCHES, is_training)
     if len(batches) > 1:
         raise ValueError(
             f"the lookups must take their keys from one iterator to have one batch, got "

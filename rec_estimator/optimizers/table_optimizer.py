@@ -31,6 +31,7 @@ from typing import (
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._argument_checks import refuse_keras
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.graph_passes.observers import building_optimizer_ops, observers
 from rec_estimator.graph_passes.overwrites import order_overwrites
 from rec_estimator.graph_passes.walk import ancestors, collect_new_ops
@@ -47,7 +48,7 @@ from rec_estimator.table.table import (
     graph_step,
     graph_tables,
 )
-from rec_estimator.table.untrained_tables import is_synchronous, record_loss
+from rec_estimator.table.untrained_tables import is_synchronous
 
 # The value of a hyperparameter in a step.
 Scalar = Union[float, tf.Tensor]
@@ -192,7 +193,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
             loss, grad_loss = observer.before_gradients(loss, grad_loss)
         self._rewritten_step_ops = ancestors([loss.op]) if isinstance(loss, tf.Tensor) else None
         if isinstance(loss, tf.Tensor):
-            record_loss(loss)
+            state_of().losses.append(loss)
         with building_optimizer_ops():
             pairs = super().compute_gradients(
                 loss,

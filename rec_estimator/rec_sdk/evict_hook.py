@@ -14,8 +14,8 @@ from typing import Dict, List, Optional
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._argument_checks import check_bool, check_int
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.rec_sdk.sparse_table import SparseTable
-from rec_estimator.table import placement
 from rec_estimator.table.table import graph_tables
 
 
@@ -59,7 +59,7 @@ class EvictHook(tf.train.SessionRunHook):
 
     def begin(self) -> None:
         """Builds the eviction ops. TensorFlow calls this when the graph is complete."""
-        if not self._is_enabled or not placement.is_chief():
+        if not self._is_enabled or not state_of().is_chief:
             return
         tables = _evicting_tables()
         if not tables:

@@ -31,12 +31,9 @@ from rec_estimator.graph_modifier.declared_inputs import (
     record_ids,
     record_timestamp,
 )
+from rec_estimator.graph_passes.graph_state import DECLARED_ENTRIES
 from rec_estimator.rec_sdk.runtime import is_static
 from rec_estimator.table.table import EmbeddingTable
-
-# By mode, True for training: the collection of the entries that insert functions found in datasets.
-# Each is a JSON text, which a MetaGraph can hold.
-PIPELINES = {True: "rec_estimator/training_pipeline", False: "rec_estimator/evaluation_pipeline"}
 
 # Rec SDK's limits.
 _MAX_NAME = 255
@@ -181,7 +178,7 @@ def check_ids(name: str, tensor: object) -> None:
 
 def entries_of(graph: tf.Graph, is_training: bool) -> List[Entry]:
     """Returns the entries that insert functions found in the datasets of one mode."""
-    return [Entry.from_json(text) for text in graph.get_collection(PIPELINES[is_training])]
+    return [Entry.from_json(text) for text in graph.get_collection(DECLARED_ENTRIES[is_training])]
 
 
 def as_spec(ids: object) -> FeatureSpec:

@@ -14,8 +14,8 @@ import tensorflow.compat.v1 as tf
 from rec_estimator._argument_checks import check_bool
 from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_modifier.declared_inputs import MARKS, check_timestamp
+from rec_estimator.graph_passes.graph_state import DECLARED_ENTRIES
 from rec_estimator.rec_sdk.feature_spec import (
-    PIPELINES,
     Entry,
     FeatureSpec,
     Path,
@@ -265,7 +265,7 @@ def _record(found: List[_Found], is_first_part: bool, result: Any, is_training: 
             shape,
         )
         _check_same_shape(graph, entry)
-        entries = graph.get_collection_ref(PIPELINES[is_training])
+        entries = graph.get_collection_ref(DECLARED_ENTRIES[is_training])
         if entry.to_json() not in entries:
             entries.append(entry.to_json())
 
@@ -273,7 +273,7 @@ def _record(found: List[_Found], is_first_part: bool, result: Any, is_training: 
 def _check_same_shape(graph: tf.Graph, entry: Entry) -> None:
     if not is_static():
         return
-    for is_training in PIPELINES:
+    for is_training in DECLARED_ENTRIES:
         for other in entries_of(graph, is_training):
             if (other.name, other.path) == (entry.name, entry.path) and other.shape != entry.shape:
                 raise ValueError(

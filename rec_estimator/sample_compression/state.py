@@ -7,15 +7,13 @@ from typing import Any, Iterator, List, Optional, Set
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.graph_passes.walk import collect_new_ops
 from rec_estimator.sample_compression.analysis.components import tensor_name
 from rec_estimator.sample_compression.occurrences import Occurrences
 from rec_estimator.sample_compression.regions import Region
 from rec_estimator.sample_compression.report.report import report
 from rec_estimator.sample_compression.rewrite.rewrite import Rewrite
-
-# A tuple: TensorFlow writes only collections with a string as name into a MetaGraph.
-_STATE = ("rec_estimator", "sample_compression")
 
 # The request for which the log reports FLOPs: one user with 500 candidates.
 LOGGED_USERS, LOGGED_CANDIDATES = 1, 500
@@ -50,13 +48,12 @@ class State:
 
 def set_state(state: State) -> None:
     """Makes a state that of the default graph, which must have none."""
-    tf.add_to_collection(_STATE, state)
+    state_of().compression = state
 
 
 def current_state() -> Optional[State]:
     """The state of the default graph; None: compression is not enabled there."""
-    found = tf.get_collection(_STATE)
-    return found[0] if found else None
+    return state_of().compression
 
 
 def compress(fetches: Any) -> Any:

@@ -12,7 +12,8 @@ from typing import Any, List, Optional, Sequence, Set, Tuple
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
-from rec_estimator.graph_passes.observers import GraphObserver, observers
+from rec_estimator.graph_passes.graph_observer import GraphObserver
+from rec_estimator.graph_passes.observers import observers
 from rec_estimator.graph_passes.walk import ancestors
 from rec_estimator.sample_compression.analysis.components import components
 from rec_estimator.sample_compression.regions import Region

@@ -16,7 +16,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import AssetFileDef
 
 from rec_estimator.checkpoint.format.bundle import Bundle
 from rec_estimator.graph_passes import op_registry
-from rec_estimator.sample_compression.rewrite.stock_expansion import KERNEL_ROWS
+from rec_estimator.graph_passes.graph_state import KERNEL_ROWS
 from rec_estimator.serving.stock_tables import StockTable, replace_lookups
 
 _VARIABLE_COLLECTIONS = (

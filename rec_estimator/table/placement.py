@@ -11,11 +11,7 @@ from typing import List
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import placement
-
-# Collections: the ps devices that RecEstimator chose for a graph; a mark of graphs of a task that
-# is not the chief. TensorFlow leaves collections that are not named by strings out of a MetaGraph.
-_PS_DEVICES = ("rec_estimator", "ps_devices")
-_NOT_CHIEF = ("rec_estimator", "not_chief")
+from rec_estimator.graph_passes.graph_state import state_of
 
 # The device of a table without parameter servers. Scopes of the user add a job and a task.
 _LOCAL = "/device:CPU:0"
@@ -27,24 +23,13 @@ def use_ps_tasks(num_tasks: int) -> None:
     Args:
       num_tasks: The number of parameter servers.
     """
-    collection = tf.get_collection_ref(_PS_DEVICES)
-    collection[:] = [f"/job:ps/task:{task}" for task in range(num_tasks)]
-
-
-def mark_not_chief() -> None:
-    """Marks the default graph as that of a task that is not the chief of a cluster."""
-    tf.get_collection_ref(_NOT_CHIEF)[:] = [True]
-
-
-def is_chief() -> bool:
-    """Whether the default graph may do what is done once in a cluster, such as evictions."""
-    return not tf.get_collection(_NOT_CHIEF)
+    state_of().ps_devices = [f"/job:ps/task:{task}" for task in range(num_tasks)]
 
 
 def ps_devices() -> List[str]:
     """The devices of the parameter servers for new tables of the default graph; [] if none."""
     graph = tf.get_default_graph()
-    return placement.devices_of_device_setter(graph) or tf.get_collection(_PS_DEVICES)
+    return placement.devices_of_device_setter(graph) or state_of(graph).ps_devices
 
 
 def shard_devices(num_shards: int, shards_before: int) -> List[str]:

@@ -9,6 +9,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.table import placement
 from rec_estimator.table.initializer_entries import InitializerEntry, LocalEntry, UnsavedEntry
 from rec_estimator.table.table import (
@@ -17,18 +18,6 @@ from rec_estimator.table.table import (
     EmbeddingTable,
     trainable_members,
 )
-
-# Marks graphs whose TRAINABLE_VARIABLES have no tables.
-_TRAINED_APART = ("rec_estimator", "tables_trained_apart")
-
-
-def train_tables_apart() -> None:
-    """Keeps tables that are made from now on out of TRAINABLE_VARIABLES of the default graph.
-
-    A stock optimizer without a var_list then trains the dense variables. The tables need an update
-    of their own, as RecEstimator(table_optimizer=) adds one.
-    """
-    tf.add_to_collection(_TRAINED_APART, True)
 
 
 def refuse_eager_mode(function: str) -> None:
@@ -84,7 +73,7 @@ def register_table(
     """
     _warn_of_scope_settings(table)
     tf.add_to_collections([EMBEDDING_VARIABLES, *collections], table)
-    if table.trainable and not tf.get_collection(_TRAINED_APART):
+    if table.trainable and state_of().tables_in_trainable_variables:
         for member in trainable_members(table):
             tf.add_to_collection(tf.GraphKeys.TRAINABLE_VARIABLES, member)
     for shard in table.shards:

@@ -2,20 +2,16 @@
 """Finds tables that a loss depends on and that nothing in the graph updates.
 
 A list of variables made by hand may leave a table out. TensorFlow would then train all other
-variables without a word. Here this is an error when a session begins.
+variables silently. Here this is an error when a session begins.
 """
 
-import inspect
 from typing import Iterable, List, Optional, Set
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator._tensorflow import sync_replicas
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.table.table import EmbeddingTable, graph_tables
-
-# Tuples: TensorFlow writes only collections with a string as name into a MetaGraph.
-_LOSSES = ("rec_estimator", "losses")
-_NOT_FOR_TRAINING = ("rec_estimator", "not_for_training")
-_WARNED = ("rec_estimator", "untrained_tables_with_a_warning")
 
 # TensorFlow's optimizers change variables with ops whose types begin with these, or send gradients
 # to accumulators.
@@ -26,16 +22,6 @@ _UPDATES = (
 
 # No gradient flows through these ops.
 _STOPS = frozenset({"PreventGradient", "StopGradient"})
-
-
-def record_loss(loss: tf.Tensor) -> None:
-    """Records that the default graph minimizes a loss."""
-    tf.add_to_collection(_LOSSES, loss)
-
-
-def mark_not_for_training() -> None:
-    """Records that no step of the default graph trains: it evaluates, predicts or is exported."""
-    tf.add_to_collection(_NOT_FOR_TRAINING, True)
 
 
 def untrained_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:
@@ -52,7 +38,7 @@ def untrained_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:
       The tables, in the order they were made. None of a graph that is not for training.
     """
     graph = graph or tf.get_default_graph()
-    if graph.get_collection(_NOT_FOR_TRAINING):
+    if not state_of(graph).trains:
         return []
     candidates = [
         table
@@ -62,7 +48,7 @@ def untrained_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:
     ]
     if not candidates:
         return []
-    ends = [loss.op for loss in graph.get_collection(_LOSSES)]
+    ends = [loss.op for loss in state_of(graph).losses]
     ends += [op for op in graph.get_operations() if op.type.startswith(_UPDATES)]
     upstream = _differentiable_ancestors(ends)
     return [
@@ -103,19 +89,6 @@ def is_synchronous(graph: Optional[tf.Graph] = None) -> bool:
     return any(op.type.endswith("ConditionalAccumulator") for op in ops)
 
 
-def _is_synchronous_update_begun() -> bool:
-    """Whether the caller is tf.train.SyncReplicasOptimizer.
-
-    It asks which variables are initialized before it builds an op that could mark the graph as its
-    own, so only the call stack tells.
-    """
-    code = tf.train.SyncReplicasOptimizer.apply_gradients.__code__
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code is not code:
-        frame = frame.f_back
-    return frame is not None
-
-
 def check_tables_are_trained(graph: Optional[tf.Graph] = None) -> None:
     """Refuses a graph with untrained tables.
 
@@ -125,8 +98,10 @@ def check_tables_are_trained(graph: Optional[tf.Graph] = None) -> None:
     Raises:
       ValueError: The graph has an untrained table.
     """
+    graph = graph or tf.get_default_graph()
     tables = untrained_tables(graph)
-    if tables and not _is_synchronous_update_begun():
+    # A SyncReplicasOptimizer asks which variables are initialized before it applies gradients.
+    if tables and not sync_replicas.is_applying_gradients(graph):
         raise ValueError(_message(tables))
 
 
@@ -136,9 +111,8 @@ def warn_of_untrained_tables(graph: Optional[tf.Graph] = None) -> None:
     Args:
       graph: The graph; None: the default graph.
     """
-    graph = graph or tf.get_default_graph()
-    warned = graph.get_collection_ref(_WARNED)
-    tables = [table for table in untrained_tables(graph) if table not in warned]
+    warned = state_of(graph).tables_warned_of
+    tables = [table for table in untrained_tables(graph) if table.name not in warned]
     if tables:
-        warned.extend(tables)
+        warned.update(table.name for table in tables)
         tf.logging.warning("%s", _message(tables))

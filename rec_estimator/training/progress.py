@@ -8,7 +8,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, TextIO, 
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.training.step_loop import steps_per_run
+from rec_estimator.graph_passes.graph_state import state_of
 
 _TERMINAL_SECONDS = 0.5  # between two updates of a terminal's line
 _FILE_SECONDS = 10.0  # between two lines of a log
@@ -119,7 +119,7 @@ class _Loop:
     def __init__(self, graph: tf.Graph, settings: _Settings, metrics: Sequence[str]) -> None:
         self._settings = settings
         self._global_step = tf.train.get_global_step(graph)
-        self._steps_per_run = steps_per_run(graph)
+        self._steps_per_run = state_of(graph).steps_per_run
         self._loss: Optional[tf.Tensor] = None
         self._metric_values: Dict[str, tf.Tensor] = {}
         if graph.get_collection(tf.GraphKeys.EVAL_STEP):  # Estimator adds it only in evaluate().

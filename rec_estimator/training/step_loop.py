@@ -24,6 +24,7 @@ from tensorflow.core.framework.function_pb2 import FunctionDef
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes import op_registry
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.graph_passes.walk import (
     ancestors,
     called_functions,
@@ -33,9 +34,6 @@ from rec_estimator.graph_passes.walk import (
 
 # The most steps of a loop that the op StepLoop accepts.
 MOST_ITERATIONS = 1_000_000
-
-# Collection with the number of steps per run, if it is not 1.
-_STEPS_PER_RUN = "rec_estimator/steps_per_run"
 
 # Stateful ops without a resource that keep no state between steps.
 _WITHOUT_STATE = ("Assert", "EagerPyFunc", "PrintV2", "Print", "PyFunc", "Timestamp")
@@ -101,15 +99,6 @@ def check_steps(
         )
 
 
-def steps_per_run(graph: tf.Graph) -> int:
-    """Returns how many training steps one run of a graph does; 1 without StepLoopHook.
-
-    Args:
-      graph: Any graph.
-    """
-    return next(iter(graph.get_collection(_STEPS_PER_RUN)), 1)
-
-
 class StepLoopHook(tf.train.SessionRunHook):
     """Makes each run of a training loop do several steps. It must be the last hook.
 
@@ -127,7 +116,7 @@ class StepLoopHook(tf.train.SessionRunHook):
     def __init__(self, train_op: Union[tf.Operation, tf.Tensor], iterations: int) -> None:
         self._train_op = train_op.op if isinstance(train_op, tf.Tensor) else train_op
         self._iterations = iterations
-        self._train_op.graph.add_to_collection(_STEPS_PER_RUN, iterations)
+        state_of(self._train_op.graph).steps_per_run = iterations
 
     def begin(self) -> None:
         """Adds the loop to the graph; called by TensorFlow when the graph is complete."""

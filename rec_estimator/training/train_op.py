@@ -12,10 +12,11 @@ import tensorflow.compat.v1 as tf
 from rec_estimator._tensorflow import graphs
 from rec_estimator._tensorflow.estimator import EstimatorSpec
 from rec_estimator.graph_passes import op_registry
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.graph_passes.walk import ancestors
 from rec_estimator.optimizers.table_optimizer import TableUpdates
 from rec_estimator.table.table import EmbeddingTable, graph_tables
-from rec_estimator.table.untrained_tables import check_tables_are_trained, record_loss
+from rec_estimator.table.untrained_tables import check_tables_are_trained
 
 # Ops that take a variable's handle and do not change the variable.
 _READS = ("Identity", "IsVariableInitialized", "ReadVariableOp", "VarIsInitializedOp")
@@ -42,7 +43,7 @@ def with_table_updates(
     """
     if table_optimizer is None:
         if isinstance(spec.loss, tf.Tensor):
-            record_loss(spec.loss)
+            state_of().losses.append(spec.loss)
         check_tables_are_trained()
         return spec
     tables = [

@@ -7,9 +7,10 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from rec_estimator.graph_passes import observers
+from rec_estimator.graph_passes.graph_observer import GraphObserver
 
 
-class Recorder(observers.GraphObserver):
+class Recorder(GraphObserver):
     """Keeps the calls of all methods in order, and doubles what is counted."""
 
     def __init__(self):
@@ -60,7 +61,7 @@ def test_methods_are_called_in_the_order_of_the_class():
     train(recorder)
     calls = [name for name, _ in recorder.calls]
     defined = [name for name, _ in inspect.getmembers(Recorder, inspect.isfunction)]
-    order = [name for name in vars(observers.GraphObserver) if name in defined]
+    order = [name for name in vars(GraphObserver) if name in defined]
     # The ops that compute gradients are reported apart from those that apply them.
     assert calls == [*order[:3], order[-1], *order[3:]]
 

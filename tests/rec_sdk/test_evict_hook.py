@@ -7,8 +7,8 @@ import tensorflow.compat.v1 as tf
 from modified_graphs import QUICK
 
 import rec_estimator as rec
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.rec_sdk import evict_hook
-from rec_estimator.table import placement
 
 MAX = 2**31 - 1
 
@@ -231,7 +231,7 @@ def test_in_a_cluster_only_the_chief_evicts(is_chief):
     vectors = rec.sparse_lookup(table_of("a"), specs()[0], batch=batch)
     rec.optimizers.AdagradOptimizer(0.1).minimize(tf.reduce_sum(vectors))
     if not is_chief:
-        placement.mark_not_chief()
+        state_of().is_chief = False
     rec.EvictHook(evict_enable=True).begin()
     types = [op.type for op in tf.get_default_graph().get_operations()]
     assert ("RecEstimator>TableEvict" in types) == is_chief

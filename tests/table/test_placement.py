@@ -5,6 +5,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.table import placement
 
 CLUSTER = {"chief": ["h:1"], "ps": ["h:2", "h:3"], "worker": ["h:4"]}
@@ -138,8 +139,8 @@ def test_every_op_on_a_table_is_on_the_task_of_its_handle():
 
 
 def test_a_graph_of_a_worker_is_marked():
-    assert placement.is_chief()
-    placement.mark_not_chief()
-    assert not placement.is_chief()
+    assert state_of().is_chief
+    state_of().is_chief = False
+    assert not state_of().is_chief
     with tf.Graph().as_default():
-        assert placement.is_chief()
+        assert state_of().is_chief

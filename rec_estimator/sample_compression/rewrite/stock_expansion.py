@@ -6,11 +6,9 @@ from typing import Dict, List, Optional, Sequence, Union
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.graph_passes.graph_state import KERNEL_ROWS
 from rec_estimator.sample_compression.analysis.components import AnyTensor, tensor_name
 from rec_estimator.sample_compression.rewrite.expansion import KernelBlock, identities, repeat_rows
-
-# Collection: names of the ops that fill the variables of kernel_rows, after a restore.
-KERNEL_ROWS = "rec_estimator_kernel_rows"
 
 
 class StockExpansion:

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this package remembers of a graph.
+
+``state_of(graph)`` is the one place for state that ends with the program. State that a MetaGraph
+carries is in the collections below: their keys are strings, and their entries are ops, tensors and
+strings. Collections with public names, such as EMBEDDING_VARIABLES, are not listed here.
+"""
+
+import dataclasses
+from typing import Any, List, Optional, Set
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.graph_passes.graph_observer import GraphObserver
+
+# Collections in MetaGraphs. Two names: of training, if True, and of evaluation.
+
+# The ids that lookups by FeatureSpec take, and the timestamps of their training batches.
+# Written and read by graph_modifier/declared_inputs.py.
+DECLARED_IDS = {True: "rec_estimator/training_ids", False: "rec_estimator/evaluation_ids"}
+DECLARED_TIMESTAMPS = "rec_estimator/timestamps"
+
+# The entries that insert functions found in datasets, as JSON texts. Written by
+# rec_sdk/insert_function.py, read by rec_sdk/feature_spec.py.
+DECLARED_ENTRIES = {
+    True: "rec_estimator/training_pipeline",
+    False: "rec_estimator/evaluation_pipeline",
+}
+
+# The IteratorGetNext ops that graph modification has made, and the one op that starts their
+# iterators. Written by graph_modifier/__init__.py, read by graph_modifier/prepared_input.py.
+PREPARED_BATCHES = {
+    True: "rec_estimator/training_batches",
+    False: "rec_estimator/evaluation_batches",
+}
+PREPARED_INITIALIZERS = {
+    True: "rec_estimator/training_initializer",
+    False: "rec_estimator/evaluation_initializer",
+}
+
+# The names of the ops that fill variables with rows of kernels after a restore. Written by
+# sample_compression/rewrite/stock_expansion.py, read by serving/portable_graph.py.
+KERNEL_ROWS = "rec_estimator_kernel_rows"
+
+# A tuple: TensorFlow writes only collections with a string as key into a MetaGraph, and only those
+# are copied into the graphs of functions.
+_STATE = ("rec_estimator", "state")
+
+
+@dataclasses.dataclass
+class GraphState:
+    """The state of one graph. No MetaGraph has it; the graph of a function has its own.
+
+    Attributes:
+      observers: The graph passes that learn what lookups and optimizers build. Written and read by
+        graph_passes/observers.py.
+      compression: The sample_compression.state.State of the graph; None: compression is not
+        enabled. Written and read by sample_compression/state.py.
+      losses: The losses that the graph minimizes. Written by optimizers and RecEstimator, read by
+        table/untrained_tables.py.
+      trains: Whether steps of the graph train. RecEstimator sets it to False where it evaluates,
+        predicts or exports; read by table/untrained_tables.py.
+      tables_warned_of: The names of the untrained tables that were logged. Written and read by
+        table/untrained_tables.py.
+      tables_in_trainable_variables: Whether new tables go into TRAINABLE_VARIABLES. If not, a stock
+        optimizer without a var_list trains the dense variables only. Set to False by
+        RecEstimator(table_optimizer=), which updates the tables itself; read by
+        table/registration.py.
+      ps_devices: The devices of the parameter servers for new tables. Written by RecEstimator, read
+        by table/placement.py.
+      is_chief: Whether the graph may do what is done once in a cluster, such as evictions. Written
+        by RecEstimator and MonitoredTrainingSession, read by EvictHook.
+      steps_per_run: The number of training steps in one run. Written by StepLoopHook, read by
+        ProgressHook.
+    """
+
+    observers: List[GraphObserver] = dataclasses.field(default_factory=list)
+    compression: Optional[Any] = None
+    losses: List[tf.Tensor] = dataclasses.field(default_factory=list)
+    trains: bool = True
+    tables_warned_of: Set[str] = dataclasses.field(default_factory=set)
+    tables_in_trainable_variables: bool = True
+    ps_devices: List[str] = dataclasses.field(default_factory=list)
+    is_chief: bool = True
+    steps_per_run: int = 1
+
+
+def state_of(graph: Optional[tf.Graph] = None) -> GraphState:
+    """Returns the state of a graph, which may be finalized.
+
+    Args:
+      graph: The graph; None: the default graph.
+    """
+    entries = (graph or tf.get_default_graph()).get_collection_ref(_STATE)
+    if not entries:
+        entries.append(GraphState())
+    return entries[0]
