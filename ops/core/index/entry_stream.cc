@@ -7,7 +7,6 @@
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/index/hash_index.h"
-#include "ops/core/index/key_class_range.h"
 
 namespace rec_estimator {
 namespace {
@@ -112,7 +111,7 @@ bool EntryStream::ListNext(Chains* chains) {
   };
   const KeyClassRange classes(begin, end);
   for (const HashIndex* index : indexes_) {
-    ForEachInRange(*index, classes, which_.only_changed, add);
+    index->ForEachInRange(classes, which_.only_changed, add);
   }
   return true;
 }

@@ -18,10 +18,10 @@ constexpr double kGrowth = 1.3;
 constexpr uint64_t kMaxBuckets = uint64_t{1} << 40;
 
 // The bits of Bucket::changes.
-constexpr uint32_t kAllChanged = (1u << HashIndex::kEntries) - 1;
+constexpr uint32_t kAllChanged = (1u << Bucket::kEntries) - 1;
 
 // The bucket of every empty index. Never written: the capacity is 0.
-const HashIndex::Bucket kEmpty = {};
+const Bucket kEmpty = {};
 
 }  // namespace
 
@@ -36,8 +36,8 @@ void HashIndex::Clear() {
   memory_.reset();
 }
 
-HashIndex::EntryRef HashIndex::Insert(Bucket* home, int64_t key) {
-  constexpr uint32_t kFull = (1u << kEntries) - 1;
+EntryRef HashIndex::Insert(Bucket* home, int64_t key) {
+  constexpr uint32_t kFull = (1u << Bucket::kEntries) - 1;
   Bucket* bucket = home;
   while (bucket->used == kFull) {
     if (bucket->overflow != UINT8_MAX) ++bucket->overflow;
@@ -49,7 +49,7 @@ HashIndex::EntryRef HashIndex::Insert(Bucket* home, int64_t key) {
   bucket->key[free] = key;
   bucket->version[free] = -1;
   bucket->count[free] = 0;
-  bucket->changes &= ~((1u | 1u << kEntries) << free);
+  bucket->changes &= ~((1u | 1u << Bucket::kEntries) << free);
   return EntryRef(bucket, free);
 }
 
@@ -64,7 +64,8 @@ void HashIndex::Erase(Bucket* home, EntryRef entry) {
 bool HashIndex::Reserve(uint64_t keys, double stagger) {
   if (keys <= capacity_) return true;
   // The next size of this index's own series ceil(1.3 ^ (k + stagger)).
-  const double wanted = static_cast<double>(keys) / (kMaxLoad * kEntries);
+  const double wanted =
+      static_cast<double>(keys) / (kMaxLoad * Bucket::kEntries);
   double step = std::ceil(std::log(wanted) / std::log(kGrowth) - stagger);
   if (step < 0) step = 0;
   uint64_t n_buckets;
@@ -73,7 +74,7 @@ bool HashIndex::Reserve(uint64_t keys, double stagger) {
     const double size = std::ceil(std::pow(kGrowth, step + stagger));
     if (!(size < static_cast<double>(kMaxBuckets))) return false;
     n_buckets = static_cast<uint64_t>(size);
-    capacity = static_cast<uint64_t>(size * (kMaxLoad * kEntries));
+    capacity = static_cast<uint64_t>(size * (kMaxLoad * Bucket::kEntries));
     step += 1;
   } while (capacity < keys);
 
@@ -101,7 +102,8 @@ void HashIndex::MarkPending() {
   if (capacity_ == 0) return;
   for (uint64_t b = 0; b < n_buckets_; ++b) {
     uint32_t& changes = buckets_[b].changes;
-    changes = (changes | changes << kEntries) & (kAllChanged << kEntries);
+    changes = (changes | changes << Bucket::kEntries) &
+              (kAllChanged << Bucket::kEntries);
   }
 }
 

@@ -6,12 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#if defined(__SSE4_1__)
-#include <immintrin.h>
-#endif
 
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
+#include "ops/core/index/bucket.h"
+#include "ops/core/index/key_match.h"
 
 namespace rec_estimator {
 
@@ -19,33 +18,11 @@ namespace rec_estimator {
 // others need it exclusively.
 class HashIndex {
  public:
-  static constexpr int kEntries = 5;  // What two cache lines hold.
-
   // Row word of a key that is counted but owns no row.
   static constexpr uint32_t kNoRow = 0xFFFFFFFFu;
   // Set in the row words of rows on disk, beside their place (disk_tier.h).
   static constexpr uint32_t kSpilled = 0x80000000u;
   static constexpr uint64_t kMaxRows = uint64_t{1} << 31;
-
-  struct alignas(kCacheLine) Bucket {
-    // First line: all that a lookup reads.
-    uint8_t used;      // Bit e: entry e holds a key.
-    uint8_t overflow;  // Keys whose home is this bucket or an earlier one and
-                       // that live in a later one. 255 means "255 or more" and
-                       // is never decremented.
-    uint16_t spare;
-    uint32_t row[kEntries];
-    int64_t key[kEntries];
-    // Second line: only applies, saves and evictions use it.
-    int64_t version[kEntries];  // global_step of the last apply; -1: never.
-    uint32_t count[kEntries];   // Saturates at 2^32 - 1.
-    // For incremental saves. Bit e: entry e changed since the last save. Bit
-    // kEntries + e: it changed before that save, which is not committed yet.
-    uint32_t changes;
-  };
-  static_assert(sizeof(Bucket) == 2 * kCacheLine, "a bucket is two lines");
-  static_assert(offsetof(Bucket, version) == kCacheLine,
-                "a lookup reads one line");
 
   // Refers to an entry: a pointer to its bucket, with the number of the entry
   // in the low bits. Valid until the index grows.
@@ -84,7 +61,7 @@ class HashIndex {
     }
 
    private:
-    static constexpr uint32_t kChangedAndPending = 1u | 1u << kEntries;
+    static constexpr uint32_t kChangedAndPending = 1u | 1u << Bucket::kEntries;
 
     uintptr_t word_;
   };
@@ -98,42 +75,6 @@ class HashIndex {
   HashIndex(const HashIndex&) = delete;
   HashIndex& operator=(const HashIndex&) = delete;
 
-  // Compares the keys of a bucket. Bit e: entry e is used and holds `key`.
-  using Matcher = uint32_t(const Bucket* bucket, int64_t key);
-
-  // Runs on every CPU that TensorFlow runs on.
-  static uint32_t Match(const Bucket* bucket, int64_t key) {
-#if defined(__SSE4_1__)
-    // As 128-bit words, a bucket's first line is: head and rows, the last row
-    // and key 0, keys 1 and 2, keys 3 and 4.
-    const __m128i wanted = _mm_set1_epi64x(key);
-    const __m128i* line = reinterpret_cast<const __m128i*>(bucket);
-    const auto equal = [&](int i) {
-      return static_cast<uint32_t>(_mm_movemask_pd(
-          _mm_castsi128_pd(_mm_cmpeq_epi64(_mm_load_si128(line + i), wanted))));
-    };
-    return ((equal(1) >> 1) | (equal(2) << 1) | (equal(3) << 3)) & bucket->used;
-#else
-    uint32_t match = 0;
-    for (int e = 0; e < kEntries; ++e) {
-      match |= static_cast<uint32_t>(bucket->key[e] == key) << e;
-    }
-    return match & bucket->used;
-#endif
-  }
-
-#if defined(__SSE4_1__)
-  // Compares the whole line in one AVX-512 instruction. The caller is compiled
-  // for the same target and has checked HasWideMatch().
-  __attribute__((target("avx512f"))) static inline uint32_t MatchWide(
-      const Bucket* bucket, int64_t key) {
-    const __mmask8 equal = _mm512_cmpeq_epi64_mask(_mm512_load_si512(bucket),
-                                                   _mm512_set1_epi64(key));
-    return (static_cast<uint32_t>(equal) >> 3) & bucket->used;
-  }
-  static bool HasWideMatch() { return __builtin_cpu_supports("avx512f"); }
-#endif
-
   // The bucket in which the search for a key with this hash begins.
   Bucket* Home(uint64_t hash) const {
     return buckets_ + FastRange(hash, n_buckets_);
@@ -142,16 +83,17 @@ class HashIndex {
   // The entry of `key`, whose home is `home`.
   EntryRef Find(Bucket* home, int64_t key) const {
     EntryRef entry;
-    if (!FindAtHome<Match>(home, key, &entry)) entry = FindBeyond(home, key);
+    if (!FindAtHome<PortableMatch>(home, key, &entry))
+      entry = FindBeyond(home, key);
     return entry;
   }
 
   // The first step of Find. If false, *entry is not known yet: FindBeyond finds
   // it, and the line that it needs is mostly being prefetched.
-  template <Matcher* kMatch>
+  template <typename Match>
   static inline __attribute__((always_inline)) bool FindAtHome(
       Bucket* home, int64_t key, EntryRef* entry) {
-    const uint32_t match = kMatch(home, key);
+    const uint32_t match = Match::Key(home, key);
     if (match != 0) {
       *entry = EntryRef(home, __builtin_ctz(match));
       return true;
@@ -167,7 +109,7 @@ class HashIndex {
     // Stops at `home`: all counters of a small or saturated index may be above
     // 0.
     for (Bucket* bucket = Next(home); bucket != home; bucket = Next(bucket)) {
-      const uint32_t match = Match(bucket, key);
+      const uint32_t match = PortableMatch::Key(bucket, key);
       if (match != 0) return EntryRef(bucket, __builtin_ctz(match));
       if (bucket->overflow == 0) break;
     }
@@ -224,6 +166,18 @@ class HashIndex {
     }
   }
 
+  // Calls visit(bucket, entry, number) for every key whose class is in the
+  // range, where number is its class minus range.begin. only_changed: leaves
+  // out entries that did not change since the last save. A save calls this many
+  // times, each time for other classes.
+  template <typename Visit>
+  void ForEachInRange(const KeyClassRange& range, bool only_changed,
+                      const Visit& visit) const {
+    WithFastestMatch([&](auto match) __attribute__((always_inline)) {
+      ForEachMatch<decltype(match)>(range, only_changed, visit);
+    });
+  }
+
   // For every key: the change mark becomes a pending mark.
   void MarkPending();
   // Clears the pending mark of every key.
@@ -234,6 +188,10 @@ class HashIndex {
     return ++bucket == buckets_ + n_buckets_ ? buckets_ : bucket;
   }
 
+  template <typename Match, typename Visit>
+  inline __attribute__((always_inline)) void ForEachMatch(
+      KeyClassRange range, bool only_changed, const Visit& visit) const;
+
   void SetEmpty();
 
   Bucket* buckets_;  // Never null: all empty indexes share one bucket.
@@ -242,8 +200,29 @@ class HashIndex {
   ZeroedMemory memory_;  // Owns buckets_; null if that is the shared bucket.
 };
 
-using Bucket = HashIndex::Bucket;
 using EntryRef = HashIndex::EntryRef;
+
+template <typename Match, typename Visit>
+inline __attribute__((always_inline)) void HashIndex::ForEachMatch(
+    KeyClassRange range, bool only_changed, const Visit& visit) const {
+  // Beyond the ends of pages of 4 KiB, where the CPU does not prefetch.
+  constexpr size_t kBucketsAhead = 32;
+  KeyClassRange::Numbers numbers;
+  for (const Bucket* bucket = begin(); bucket != end(); ++bucket) {
+    PrefetchLine(bucket + kBucketsAhead);
+    // Without a jump for each key: most are of other classes.
+    uint32_t matches = Match::Classes(bucket, range, &numbers);
+    if (matches == 0) continue;
+    matches &= bucket->used;
+    if (only_changed) {
+      matches &= bucket->changes | bucket->changes >> Bucket::kEntries;
+    }
+    for (; matches != 0; matches &= matches - 1) {
+      const int e = __builtin_ctz(matches);
+      visit(*bucket, e, numbers.of(e));
+    }
+  }
+}
 
 }  // namespace rec_estimator
 

@@ -199,8 +199,8 @@ void StripeSet::FindEach(const int64_t* keys, uint32_t n,
     const uint32_t size = std::min<uint32_t>(n - at, kChunk);
     size_t n_beyond = 0;
     for (uint32_t i = 0; i < size; ++i) {
-      if (!HashIndex::FindAtHome<HashIndex::Match>(homes[turn][i], keys[at + i],
-                                                   &entries[i])) {
+      if (!HashIndex::FindAtHome<PortableMatch>(homes[turn][i], keys[at + i],
+                                                &entries[i])) {
         beyond[n_beyond++] = static_cast<uint8_t>(i);
       }
     }

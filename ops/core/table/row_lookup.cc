@@ -61,7 +61,7 @@ __attribute__((noinline)) void RowLookup::NoteSpilled(const int64_t* key,
   spilled_.push_back({static_cast<size_t>(key - first_key_), entry.place()});
 }
 
-template <HashIndex::Matcher* kMatch>
+template <typename Match>
 inline __attribute__((always_inline)) void RowLookup::FindChunkWith(
     const int64_t* keys, size_t n, Bucket* const* homes, const float** rows) {
   const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
@@ -82,7 +82,7 @@ inline __attribute__((always_inline)) void RowLookup::FindChunkWith(
   size_t n_beyond = 0;
   for (size_t i = 0; i < n; ++i) {
     EntryRef entry;
-    if (HashIndex::FindAtHome<kMatch>(homes[i], keys[i], &entry)) {
+    if (HashIndex::FindAtHome<Match>(homes[i], keys[i], &entry)) {
       resolve(i, entry);
     } else {
       beyond[n_beyond++] = static_cast<uint8_t>(i);
@@ -94,19 +94,11 @@ inline __attribute__((always_inline)) void RowLookup::FindChunkWith(
   }
 }
 
-#if defined(__SSE4_1__)
-__attribute__((target("avx512f"))) void RowLookup::FindChunkWide(
-    const int64_t* keys, size_t n, Bucket* const* homes, const float** rows) {
-  FindChunkWith<HashIndex::MatchWide>(keys, n, homes, rows);
-}
-#endif
-
 void RowLookup::FindChunk(const int64_t* keys, size_t n, Bucket* const* homes,
                           const float** rows) {
-#if defined(__SSE4_1__)
-  if (HashIndex::HasWideMatch()) return FindChunkWide(keys, n, homes, rows);
-#endif
-  FindChunkWith<HashIndex::Match>(keys, n, homes, rows);
+  WithFastestMatch([&](auto match) __attribute__((always_inline)) {
+    FindChunkWith<decltype(match)>(keys, n, homes, rows);
+  });
 }
 
 void RowLookup::TakeRows(const uint32_t* known, size_t n,

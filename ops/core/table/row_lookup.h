@@ -78,15 +78,9 @@ class RowLookup {
                  const float** rows);
   // rows (n) = those of these numbers. Prefetches them.
   void TakeRows(const uint32_t* known, size_t n, const float** rows) const;
-  template <HashIndex::Matcher* kMatch>
+  template <typename Match>
   void FindChunkWith(const int64_t* keys, size_t n, Bucket* const* homes,
                      const float** rows);
-#if defined(__SSE4_1__)
-  __attribute__((target("avx512f"))) void FindChunkWide(const int64_t* keys,
-                                                        size_t n,
-                                                        Bucket* const* homes,
-                                                        const float** rows);
-#endif
 
   const StripeSet& stripes_;
   const RowArena::View view_;

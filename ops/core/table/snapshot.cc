@@ -10,7 +10,6 @@
 #include "ops/core/base/key_hash.h"
 #include "ops/core/filter/sketch.h"
 #include "ops/core/index/hash_index.h"
-#include "ops/core/index/key_class_range.h"
 #include "ops/core/rows/row_arena.h"
 #include "ops/core/rows/row_store.h"
 #include "ops/core/storage/ordered_reader.h"
@@ -70,8 +69,8 @@ void EmbeddingTable::Snapshot::Count() {
     ++(has_row ? admitted_offsets_ : filtered_offsets_)[number + 1];
   };
   for (const Stripe& stripe : *table_.stripes_) {
-    ForEachInRange(stripe.index(), KeyClassRange(0, kKeyClasses), only_changed_,
-                   count);
+    stripe.index().ForEachInRange(KeyClassRange(0, kKeyClasses), only_changed_,
+                                  count);
   }
   for (int64_t b = 0; b < kKeyClasses; ++b) {
     admitted_offsets_[b + 1] += admitted_offsets_[b];

@@ -14,9 +14,6 @@
 namespace rec_estimator {
 namespace {
 
-using Bucket = HashIndex::Bucket;
-using EntryRef = HashIndex::EntryRef;
-
 // The inverse of MixKey.
 int64_t UnmixKey(uint64_t hash) {
   const auto unshift = [](uint64_t x, int by) {
