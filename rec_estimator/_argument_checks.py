@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Argument checks of Rec SDK's functions. Every bad argument is a ValueError, also a wrong type."""
+"""Argument checks. Every bad argument is a ValueError, also one of a wrong type."""
 
-# The greatest integer that Rec SDK accepts.
+# The greatest integer that check_int accepts by default.
 MAX_INT32 = 2**31 - 1
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The settings that a script passed to ``rec_estimator.init()``: one set a process.
 
-rec_sdk/runtime.py checks and keeps them. This module lies below the tables and the optimizers, so
-that both can read them without importing Rec SDK's functions.
+init() checks them. They are kept here, below the optimizers, so that optimizers can read them
+without importing init().
 """
 
 import dataclasses

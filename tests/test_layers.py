@@ -193,3 +193,28 @@ def test_the_core_includes_neither_tensorflow_nor_what_it_contains():
         and "/" in included
     ]
     assert not found
+
+
+# Files outside of rec_estimator/rec_sdk that name Rec SDK, and the reason. All others must not.
+NAME_REC_SDK = {
+    "rec_estimator/__init__.py": "exports its names",
+    "rec_estimator/checkpoint/sparse_folders.py": "the layout of these folders is Rec SDK's",
+    "rec_estimator/graph_modifier/__init__.py": "cites the source",
+    "rec_estimator/optimizers/hash_optimizer.py": "has its factories, which modules of rules bind",
+}
+
+
+def test_one_package_knows_rec_sdk():
+    named = re.compile(r"rec[ _]?sdk|\bmx_?rec\b", re.IGNORECASE)
+    found = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("rec_estimator", "model_zoo", "ops")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".h", ".cc") and named.search(path.read_text())
+    }
+    found = {name for name in found if not name.startswith("rec_estimator/rec_sdk/")}
+    assert sorted(found - set(NAME_REC_SDK)) == [], (
+        "only rec_estimator/rec_sdk knows Rec SDK: say what the code does for any script, or move "
+        "it there"
+    )
+    assert sorted(set(NAME_REC_SDK) - found) == [], "take the name off NAME_REC_SDK"

@@ -8,7 +8,7 @@
     files.py           finds, identifies and removes the files of a checkpoint
     deltas.py          checks checkpoints, and those that incremental ones build on
     warm_start.py      initializes tables from another checkpoint
-    sparse_folders.py  tables as plain arrays beside a checkpoint, as in Rec SDK
+    sparse_folders.py  tables as plain arrays next to a checkpoint
     format/            reads and writes TensorFlow's checkpoint format
 
 The tensors of a table are listed in table/saveable.py.

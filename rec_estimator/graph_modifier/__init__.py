@@ -54,7 +54,7 @@ from rec_estimator.graph_passes.walk import ancestors, graph_def_of
 # SerializeIterator's external_state_policy "ignore": state outside of the dataset is not an error.
 _IGNORE_EXTERNAL_STATE = 1
 
-# Folder of the dumped graphs, as in Rec SDK.
+# Folder of the dumped graphs, in which scripts look for them.
 _DUMP_FOLDER = "export_graph"
 
 

@@ -3,7 +3,7 @@
 
 A dataset is mapped by an insert function, which marks it as one of training or of evaluation. A
 lookup by FeatureSpec records the ids that it takes. This module checks that both agree, and finds
-the timestamp of a training batch. rec_sdk/feature_spec.py has the functions that scripts call.
+the timestamp of a training batch. The functions that scripts call are in an upper layer.
 """
 
 from typing import List, Optional, Sequence, Set

@@ -17,7 +17,7 @@ from rec_estimator.graph_modifier.key_paths import Cut
 from rec_estimator.graph_modifier.rows_ahead import bring_in_ahead
 from rec_estimator.graph_passes.walk import GET_NEXT, graph_def_of
 
-# How many batches with computed keys may wait for their step. The same number as in Rec SDK.
+# How many batches with computed keys may wait for their step.
 _PREFETCHED_BATCHES = 10
 # Those, two whose rows are being brought in, one whose step runs, and one more because the two may
 # be counted in either order.

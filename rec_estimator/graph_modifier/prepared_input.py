@@ -15,7 +15,7 @@ from rec_estimator._tensorflow import datasets
 from rec_estimator.graph_modifier.iterator_swap import replaced_by
 from rec_estimator.graph_passes.graph_state import PREPARED_BATCHES, PREPARED_INITIALIZERS
 
-# Collection of the initializers of all these iterators, under Rec SDK's name.
+# Collection of the initializers of all these iterators; ported scripts read it.
 ASCEND_CUTTING_POINT_INITIALIZER = "ASCEND_CUTTING_POINT_INITIALIZER"
 
 
@@ -45,7 +45,7 @@ def get_target_batch(is_training: bool) -> Any:
     """Returns the batch that a step of the modified default graph takes.
 
     A script does not need it: the tensors on which the model was built stay valid, and have the
-    same values. Scripts for Rec SDK call it because there they are not.
+    same values. Ported scripts call it.
 
     Args:
       is_training: True: the batch of training lookups. False: the batch of all other lookups.

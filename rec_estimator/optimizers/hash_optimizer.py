@@ -257,7 +257,7 @@ def factory_of(path: str, optimizer_class: Type[_Optimizer]) -> Callable[..., _O
                 passed[argument.passed_as or name] = bound.arguments[name]
         optimizer = optimizer_class(**passed)
         if factory.refuses_padding:
-            optimizer.is_fused = bound.arguments["use_fusion_optim"]
+            optimizer.refuses_padding_keys = bound.arguments["use_fusion_optim"]
         return optimizer
 
     create.__module__ = f"rec_estimator.optimizers.{module}"

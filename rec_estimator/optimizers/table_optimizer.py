@@ -116,8 +116,8 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
     # Name of the rule in ops/core/math/row_update.h.
     table_rule: str
 
-    # Whether a Rec SDK factory was called with use_fusion_optim=True, which forbids padding_keys.
-    is_fused = False
+    # Whether tables with padding_keys are refused: a factory was called with use_fusion_optim=True.
+    refuses_padding_keys = False
 
     # The global step for the versions of rows, or NO_GLOBAL_STEP; set while gradients are applied.
     _stamp: Optional[Union[int, tf.Variable]] = None
@@ -225,9 +225,9 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
         no gradient, its keys are counted and new keys are inserted.
 
         Args:
-          grads_and_vars: Pairs as compute_gradients() returns them. Scripts for Rec SDK's dynamic
-            expansion may pass gradients of ASCEND_SPARSE_LOOKUP_LOCAL_EMB paired with the members
-            of ASCEND_SPARSE_LOOKUP_ID_OFFSET; this trains the tables in the same way.
+          grads_and_vars: Pairs as compute_gradients() returns them. Ported scripts may also
+            pass gradients of ASCEND_SPARSE_LOOKUP_LOCAL_EMB paired with the members of
+            ASCEND_SPARSE_LOOKUP_ID_OFFSET; this trains the tables in the same way.
           global_step: The variable to increment after all updates.
           name: The name of the returned op.
 
@@ -250,7 +250,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
         pairs = list(self._shown_to_tensorflow(grads_and_vars))
         tables = [v.shard.table for _, v in pairs if isinstance(v, ShardVariable)]
         for table in tables:
-            if table.padding_keys and self.is_fused:
+            if table.padding_keys and self.refuses_padding_keys:
                 raise RuntimeError(
                     f"use_fusion_optim must be False for table {table.name!r}, which has "
                     "padding_keys, got True; leave one out"
