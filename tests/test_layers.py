@@ -205,7 +205,7 @@ NAME_REC_SDK = {
 
 
 def test_one_package_knows_rec_sdk():
-    named = re.compile(r"rec[ _]?sdk|\bmx_?rec\b", re.IGNORECASE)
+    named = re.compile(r"\brec ?sdk\b|\bmx_?rec\b", re.IGNORECASE)
     found = {
         path.relative_to(ROOT).as_posix()
         for folder in ("rec_estimator", "model_zoo", "ops")
