@@ -10,11 +10,13 @@ one batch may contain the end of a pass and the start of the next. All of this r
 ops; Python is called only once per file and pass, and for bad rows.
 """
 
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
 
+import numpy as np
 import tensorflow as tf
 
 from rec_estimator.inputs.batching import Batching
+from rec_estimator.inputs.checked_files import CheckedFiles
 from rec_estimator.inputs.csv_headers import column_names as names_in_files
 from rec_estimator.inputs.grouped_files import (
     grouped_tfrecord_input_fn as grouped_tfrecord_input_fn,
@@ -58,9 +60,10 @@ def csv_input_fn(
 ) -> "InputFn":
     r"""Builds an input_fn that reads CSV files.
 
-    Fields may be quoted; "" inside quotes is a quote. A line break inside quotes is not supported;
-    it makes a bad row. An empty field reads the default of its column. Lines end with \n or \r\n.
-    A byte order mark and blank lines are ignored.
+    Files are UTF-8 text. Fields may be quoted; "" inside quotes is a quote. A line break inside
+    quotes is not supported; it makes a bad row. An empty field reads the default of its column.
+    Lines end with \n or \r\n; any other \r is an error. A byte order mark and blank lines are
+    ignored.
 
     Args:
       file_pattern: Path or glob pattern, or several. Files are read in the order of the patterns,
@@ -205,28 +208,42 @@ def tfrecord_input_fn(
 
 
 def numpy_input_fn(
-    columns: Mapping[str, Any],
+    columns: Any = None,
     labels: Any = None,
-    *,
-    dtypes: Optional[Mapping[str, Any]] = None,
     batch_size: int = 128,
-    shuffle: Union[bool, int] = False,
-    seed: Optional[int] = None,
     num_epochs: Optional[int] = 1,
+    shuffle: Union[bool, int] = False,
+    queue_capacity: Optional[int] = None,
+    num_threads: Optional[int] = None,
+    *,
+    x: Any = None,
+    y: Any = None,
+    dtypes: Optional[Mapping[str, Any]] = None,
+    seed: Optional[int] = None,
     drop_remainder: bool = False,
     prefetch: int = 2,
 ) -> "InputFn":
     """Builds an input_fn that reads columns in memory. The columns are not copied to the graph.
 
+    It can be called as ``tf.compat.v1.estimator.inputs.numpy_input_fn``, whose arguments come in
+    this order.
+
     Args:
       columns: {name: NumPy array [n] or [n, …], or list of n values}. A list of lists, or an object
-        array of lists or arrays, is a multi-valued column.
+        array of lists or arrays, is a multi-valued column. A single array: the features are one
+        tensor and not a dict.
       labels: One such column, or a dict of several. None: no labels.
-      dtypes: {column or label: type}. Other columns keep their type, float64 too.
       batch_size: Rows per batch.
-      shuffle: Whether to shuffle. A number means the same as True: all rows are shuffled.
-      seed: Makes the order reproducible. None: the seed of the graph, if it has one.
       num_epochs: Passes over the data. None: unlimited.
+      shuffle: Whether to shuffle. A number means the same as True: all rows are shuffled.
+      queue_capacity: Ignored: no queue is needed.
+      num_threads: Ignored: rows are taken from memory by one thread, so that the order of the rows
+        is the same in each run.
+      x: Another name of columns.
+      y: Another name of labels.
+      dtypes: {column or label: type}. Other columns keep their type, float64 too. A number that its
+        type cannot represent is an error.
+      seed: Makes the order reproducible. None: the seed of the graph, if it has one.
       drop_remainder: Whether to drop a last batch that is not full.
       prefetch: Number of batches made in advance.
 
@@ -234,8 +251,9 @@ def numpy_input_fn(
       An input_fn. Features are [B, …], or tf.RaggedTensor [B, (k)] if they are multi-valued.
 
     Raises:
-      TypeError: A column contains neither numbers nor strings.
-      ValueError: An argument is out of range, there is no row, or columns have different lengths.
+      TypeError: A column contains neither numbers nor strings, or an argument is given twice.
+      ValueError: An argument is out of range, there is no row, columns have different lengths, or
+        a value is missing or does not fit into its type.
 
     Example:
       >>> columns = {"user": np.array([7, 8]), "tags": [["new"], []]}
@@ -244,7 +262,12 @@ def numpy_input_fn(
       >>> features["tags"].dtype, labels.dtype
       (tf.string, tf.float64)
     """
-    if not isinstance(columns, Mapping) or not columns:
+    del queue_capacity, num_threads
+    columns = _one_of("columns", columns, "x", x)
+    labels = _one_of("labels", labels, "y", y)
+    is_single = isinstance(columns, np.ndarray)
+    named = {"x": columns} if is_single else columns
+    if not isinstance(named, Mapping) or not named:
         raise ValueError(
             f"columns must be a dict of name to array with one entry or more, got {columns!r}; for "
             'example {"user": users}'
@@ -253,15 +276,15 @@ def numpy_input_fn(
     label_columns = {}
     if labels is not None:
         label_columns = dict(labels) if isinstance(labels, Mapping) else {"labels": labels}
-    check_known("dtypes", dtypes, [*columns, *label_columns])
-    rows = {name: Column.of(name, value, dtypes.get(name)) for name, value in columns.items()}
+    check_known("dtypes", dtypes, [*named, *label_columns])
+    rows = {name: Column.of(name, value, dtypes.get(name)) for name, value in named.items()}
     targets = {name: Column.of(name, v, dtypes.get(name)) for name, v in label_columns.items()}
     batching = Batching(batch_size, shuffle, seed, num_epochs, drop_remainder, prefetch)
     num_rows = _count_rows({**rows, **targets}, batching)
 
     def gather(indices: tf.Tensor) -> Any:
         tensors = take_rows([*rows.values(), *targets.values()], indices)
-        features = dict(zip(rows, tensors))
+        features = tensors[0] if is_single else dict(zip(rows, tensors))
         if labels is None:
             return features
         target = dict(zip(targets, tensors[len(rows) :]))
@@ -271,6 +294,13 @@ def numpy_input_fn(
         return batching.indices(num_rows).map(gather).prefetch(batching.prefetch)
 
     return InputFn(dataset, BadRows())
+
+
+def _one_of(name: str, value: Any, alias: str, other: Any) -> Any:
+    """The value of an argument that has two names."""
+    if value is not None and other is not None:
+        raise TypeError(f"{name} must be given once, got {alias} as well; leave one of them out")
+    return other if value is None else value
 
 
 def _count_rows(columns: Dict[str, Column], batching: Batching) -> int:
@@ -294,27 +324,41 @@ def _count_rows(columns: Dict[str, Column], batching: Batching) -> int:
 
 
 def pandas_input_fn(
-    dataframe: Any,
-    label_column: _Names = None,
-    *,
-    dtypes: Optional[Mapping[str, Any]] = None,
+    dataframe: Any = None,
+    label_column: Any = None,
     batch_size: int = 128,
-    shuffle: Union[bool, int] = False,
-    seed: Optional[int] = None,
     num_epochs: Optional[int] = 1,
+    shuffle: Union[bool, int] = False,
+    queue_capacity: Optional[int] = None,
+    num_threads: Optional[int] = None,
+    target_column: Optional[str] = None,
+    *,
+    x: Any = None,
+    y: Any = None,
+    dtypes: Optional[Mapping[str, Any]] = None,
+    seed: Optional[int] = None,
     drop_remainder: bool = False,
     prefetch: int = 2,
 ) -> "InputFn":
     """Builds an input_fn that reads a pandas DataFrame or another mapping of name to column.
 
+    It can be called as ``tf.compat.v1.estimator.inputs.pandas_input_fn``, whose arguments come in
+    this order.
+
     Args:
       dataframe: A DataFrame, or a mapping of name to column. A column of lists is multi-valued.
-      label_column: Name of the label, or several names; labels are then a dict.
-      dtypes: As in numpy_input_fn.
+      label_column: Name of the label, or several names; labels are then a dict. Or the labels
+        themselves: a Series, or a DataFrame of several, with the index of dataframe.
       batch_size: Rows per batch.
-      shuffle: As in numpy_input_fn.
-      seed: As in numpy_input_fn.
       num_epochs: Passes over the data. None: unlimited.
+      shuffle: As in numpy_input_fn.
+      queue_capacity: Ignored, as in numpy_input_fn.
+      num_threads: Ignored, as in numpy_input_fn.
+      target_column: Ignored: labels need no name.
+      x: Another name of dataframe.
+      y: Another name of label_column.
+      dtypes: As in numpy_input_fn. The type of a Series of labels is that of "labels".
+      seed: As in numpy_input_fn.
       drop_remainder: Whether to drop a last batch that is not full.
       prefetch: Number of batches made in advance.
 
@@ -323,7 +367,8 @@ def pandas_input_fn(
 
     Raises:
       TypeError: A column contains neither numbers nor strings, or a name is not a string.
-      ValueError: As in numpy_input_fn, or label_column is not a column.
+      ValueError: As in numpy_input_fn; or label_column is not a column, a column is named twice, or
+        labels have another index than dataframe.
 
     Example:
       >>> table = {"user": [7, 8], "liked": [1.0, 0.0]}
@@ -331,33 +376,59 @@ def pandas_input_fn(
       >>> tf.data.make_initializable_iterator(input_fn()).get_next()[1].dtype
       tf.float64
     """
-    if not hasattr(dataframe, "keys") or not hasattr(dataframe, "__getitem__"):
+    del target_column
+    dataframe = _one_of("dataframe", dataframe, "x", x)
+    label_column = _one_of("label_column", label_column, "y", y)
+    table = _columns_of("dataframe", dataframe)
+    target_dtypes = dict(dtypes or {})
+    labels: Any = None
+    if hasattr(label_column, "index") and hasattr(label_column, "to_numpy"):
+        if not label_column.index.equals(dataframe.index):
+            raise ValueError(
+                "label_column must have the index of dataframe, got another one; use "
+                "y.reindex(x.index)"
+            )
+        labels = label_column
+        if hasattr(label_column, "keys") and hasattr(label_column, "columns"):
+            labels = _columns_of("label_column", label_column)
+    else:
+        label_names = as_names("label_column", label_column)
+        check_known("label_column", label_names, table)
+        labels = {name: table.pop(name) for name in label_names} or None
+        if isinstance(label_column, str):
+            labels = labels[label_column]
+            if label_column in target_dtypes:
+                target_dtypes["labels"] = target_dtypes.pop(label_column)
+    return numpy_input_fn(
+        table,
+        labels,
+        batch_size,
+        num_epochs,
+        shuffle,
+        dtypes=target_dtypes,
+        seed=seed,
+        drop_remainder=drop_remainder,
+        prefetch=prefetch,
+    )
+
+
+def _columns_of(argument: str, table: Any) -> Dict[str, Any]:
+    """{name: column} of a DataFrame or another mapping."""
+    if not hasattr(table, "keys") or not hasattr(table, "__getitem__"):
         raise TypeError(
-            f"dataframe must be a DataFrame or a mapping, got {dataframe!r}; for arrays without "
+            f"{argument} must be a DataFrame or a mapping, got {table!r}; for arrays without "
             "names use numpy_input_fn"
         )
     # dict and DataFrame both have keys() and []. The columns of a DataFrame are Series, which NumPy
     # can read.
-    table = {name: dataframe[name] for name in dataframe.keys()}  # noqa: SIM118
-    label_names = as_names("label_column", label_column)
-    check_known("label_column", label_names, table)
-    labels: Any = {name: table.pop(name) for name in label_names} or None
-    target_dtypes = dict(dtypes or {})
-    if isinstance(label_column, str):
-        labels = labels[label_column]
-        if label_column in target_dtypes:
-            target_dtypes["labels"] = target_dtypes.pop(label_column)
-    return numpy_input_fn(
-        table,
-        labels,
-        dtypes=target_dtypes,
-        batch_size=batch_size,
-        shuffle=shuffle,
-        seed=seed,
-        num_epochs=num_epochs,
-        drop_remainder=drop_remainder,
-        prefetch=prefetch,
-    )
+    names = list(table.keys())
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"{argument} must name each column once, got {name!r} {names.count(name)} times; "
+                "rename a column"
+            )
+    return {name: table[name] for name in names}
 
 
 class InputFn:
@@ -381,10 +452,10 @@ def _file_input_fn(
     files: RowFiles, make_rows: Callable[[], Union[CsvRows, ExampleRows]], batching: Batching
 ) -> InputFn:
     bad_rows = BadRows()
-    complete_files: Set[Tuple[str, int, int]] = set()
+    checked_files = CheckedFiles()
 
     def dataset() -> tf.data.Dataset:
-        one_pass = FilePass(files, make_rows(), bad_rows, complete_files)
+        one_pass = FilePass(files, make_rows(), bad_rows, checked_files)
         blocks = one_pass.blocks(batching.seed, bool(batching.shuffle), batching.least_rows)
         batches = batching.batches(blocks).map(
             one_pass.parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True

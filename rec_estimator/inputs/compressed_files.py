@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads GZIP and ZLIB files, and checks that they are complete."""
+"""Reads GZIP and ZLIB files, and checks that they are complete.
+
+A file may hold several compressed streams, one behind the other. TensorFlow reads all of them in a
+GZIP file, but only the first one in a ZLIB file, without an error.
+"""
 
 import gzip
 import io
@@ -12,15 +16,15 @@ import tensorflow as tf
 DAMAGE_ERRORS = (EOFError, OSError, zlib.error)
 
 
-def is_complete(path: str, compression: str) -> bool:
-    """Whether a compressed file can be read to its end."""
+def count_streams(path: str, compression: str) -> int:
+    """The number of ZLIB streams, or 1 for a GZIP file; 0 if the file is damaged."""
     try:
         with open_uncompressed(path, compression) as stream:
             while stream.read(1 << 20):
                 pass
+            return stream.raw.count if compression == "ZLIB" else 1
     except DAMAGE_ERRORS:
-        return False
-    return True
+        return 0
 
 
 def open_uncompressed(path: str, compression: str) -> io.BufferedIOBase:
@@ -42,19 +46,29 @@ def open_uncompressed(path: str, compression: str) -> io.BufferedIOBase:
 
 
 class _ZlibStream(io.RawIOBase):
-    """Decompresses a ZLIB file. The standard library has such a stream for GZIP only."""
+    """Decompresses a ZLIB file. The standard library has such a stream for GZIP only.
+
+    Attributes:
+      count: Number of compressed streams that were read to their ends.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
+        self.count = 0
         self._chunks = self._decompress(file)
         self._rest = b""
 
-    @staticmethod
-    def _decompress(file: BinaryIO) -> Iterator[bytes]:
+    def _decompress(self, file: BinaryIO) -> Iterator[bytes]:
         stream = zlib.decompressobj()
-        while chunk := file.read(1 << 16):
-            yield stream.decompress(chunk)
-        yield stream.flush()
-        if not stream.eof:
+        has_begun = False
+        while compressed := file.read(1 << 16):
+            while compressed:
+                has_begun = True
+                yield stream.decompress(compressed)
+                compressed = stream.unused_data
+                if stream.eof:
+                    self.count += 1
+                    stream, has_begun = zlib.decompressobj(), False
+        if has_begun or not self.count:
             raise EOFError("the compressed stream is cut short")
 
     def readable(self) -> bool:

@@ -3,9 +3,10 @@
 
 from typing import Optional, Sequence, Tuple
 
-from rec_estimator.inputs.compressed_files import DAMAGE_ERRORS, open_uncompressed
+from rec_estimator.inputs.compressed_files import DAMAGE_ERRORS
 from rec_estimator.inputs.row_files import BYTE_ORDER_MARK, RowFiles
 from rec_estimator.inputs.row_parsers import as_names, csv_fields
+from rec_estimator.inputs.text_files import check_text, first_line
 
 
 def column_names(
@@ -48,10 +49,10 @@ def _header_names(path: str, compression: str, delimiter: str) -> Optional[Tuple
       ValueError: The first line is blank or contains a name twice, or the file is damaged.
     """
     try:
-        with open_uncompressed(path, compression) as stream:
-            line = stream.readline()
+        line = first_line(path, compression)
     except DAMAGE_ERRORS as error:
         raise ValueError(f"{path} must be a readable file, got {error}; write it again") from error
+    check_text(path, line)
     text = line[len(BYTE_ORDER_MARK) :] if line.startswith(BYTE_ORDER_MARK) else line
     text = text.rstrip(b"\r\n")
     if not text:

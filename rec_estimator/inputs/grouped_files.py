@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 import numpy as np
 import tensorflow as tf
 
+from rec_estimator.inputs.checked_files import CheckedFiles
 from rec_estimator.inputs.grouped_samples import ITEM_SIZE, cut
 from rec_estimator.inputs.row_files import RowFiles
 from rec_estimator.inputs.row_parsers import as_names, check_count, check_known
@@ -159,12 +160,25 @@ def grouped_tfrecord_input_fn(
     parser = _Parser(user, item, labels, is_one=isinstance(label_column, str))
     files.find()
 
+    checked_files = CheckedFiles()
+
+    def readable(path: bytes, compression: bytes) -> Tuple[bytes, bytes]:
+        found = checked_files.readable(path.decode(), compression.decode())
+        if found is None:
+            raise ValueError(
+                f"{path.decode()} must be a complete {compression.decode()} file, got one that is "
+                "cut short or damaged; write the file again"
+            )
+        return found[0].encode(), found[1].encode()
+
+    def records_of(path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+        found = tf.numpy_function(readable, [path, compression], [tf.string, tf.string])
+        return tf.data.TFRecordDataset(*(tf.ensure_shape(tensor, []) for tensor in found))
+
     def input_fn() -> tf.data.Dataset:
         paths = files.find()
         kinds = [files.compression(path) for path in paths]
-        records = tf.data.Dataset.from_tensor_slices((paths, kinds)).flat_map(
-            lambda path, kind: tf.data.TFRecordDataset(path, kind)
-        )
+        records = tf.data.Dataset.from_tensor_slices((paths, kinds)).flat_map(records_of)
         if shuffle:
             records = records.shuffle(shuffle, seed, reshuffle_each_iteration=True)
         chunks = records.repeat(num_epochs).batch(_RECORDS)

@@ -41,12 +41,7 @@ class Column:
         """
         if not isinstance(name, str):
             raise TypeError(f"columns must have strings as names, got {name!r}; rename the column")
-        if not isinstance(column, np.ndarray):
-            is_list = isinstance(column, (list, tuple))
-            if is_list and any(isinstance(row, (list, tuple, np.ndarray)) for row in column):
-                column = _objects(column)
-            else:
-                column = np.asarray(column)
+        column = _as_array(name, column)
         if column.ndim == 0:
             raise ValueError(
                 f"column {name!r} must be an array or list of rows, got {column!r}; pass one value "
@@ -55,19 +50,20 @@ class Column:
         if column.dtype != object or not any(
             isinstance(row, (list, tuple, np.ndarray)) for row in column
         ):
-            return cls(_tensor_values(name, column, dtype), None)
+            values = _Values(name, column, np.arange(len(column)))
+            return cls(values.converted(dtype), None)
         rows = []
         for number, row in enumerate(column):
-            rows.append(np.asarray(row))
+            rows.append(_as_list(name, row))
             if not isinstance(row, (list, tuple, np.ndarray)) or rows[-1].ndim != 1:
                 raise ValueError(
                     f"column {name!r} must hold a flat list in every row, got {row!r} in row "
                     f"{number}; flatten it"
                 )
-        splits = np.cumsum([0] + [len(row) for row in rows], dtype=np.int64)
-        filled = [row for row in rows if len(row)]
-        values = np.concatenate(filled) if filled else np.zeros([0], np.int64)
-        return cls(_tensor_values(name, values, dtype), splits)
+        lengths = [len(row) for row in rows]
+        splits = np.cumsum([0] + lengths, dtype=np.int64)
+        values = _Values(name, _concatenated(name, rows), np.repeat(np.arange(len(rows)), lengths))
+        return cls(values.converted(dtype), splits)
 
     def __len__(self) -> int:
         return len(self.values) if self.splits is None else len(self.splits) - 1
@@ -120,38 +116,185 @@ def take_rows(columns: Sequence[Column], indices: tf.Tensor) -> List[_Tensor]:
     return [column.tensor(remaining, batch_size) for column in columns]
 
 
-def _objects(rows: Sequence[Any]) -> np.ndarray:
-    """Converts a list of lists to an array of lists, even if all lists have the same length."""
-    column = np.empty(len(rows), dtype=object)
-    column[:] = rows
-    return column
+def _as_array(name: str, column: Any) -> np.ndarray:
+    """Converts a column to an array; a list of lists to an array of lists.
+
+    It is an array of lists even if all lists have the same length.
+    """
+    if not isinstance(column, (list, tuple)) or not any(
+        isinstance(row, (list, tuple, np.ndarray)) for row in column
+    ):
+        return _as_list(name, column)
+    rows = np.empty(len(column), dtype=object)
+    rows[:] = column
+    return rows
 
 
-def _tensor_values(name: str, values: np.ndarray, dtype: Any) -> np.ndarray:
-    """Converts values to numbers, bools or an object array of bytes, for tf.numpy_function."""
-    if values.dtype.kind in "US":
-        values = values.astype(object)
-    if values.dtype == object:
+def _as_list(name: str, values: Any) -> np.ndarray:
+    """Converts values to an array whose type keeps them."""
+    missing = _missing(values)
+    if missing.any():
+        position = int(np.argwhere(missing)[0][0])
+        value = np.ma.asarray(values, object)[position]
+        raise ValueError(
+            f"column {name!r} must have a value in every row, got {value} at position {position}; "
+            "fill in missing values first, for example with .filled(0) or .fillna(0)"
+        )
+    array = np.asarray(values)
+    return _kept(name, array, values) if isinstance(values, (list, tuple)) else array
+
+
+def _missing(values: Any) -> np.ndarray:
+    """Which values a masked array, or pandas, says are missing. A NaN among floats is a value."""
+    if np.ma.isMaskedArray(values):
+        return np.ma.getmaskarray(values)
+    if hasattr(values, "isna") and getattr(values.dtype, "kind", "O") not in "Of":
+        return np.asarray(values.isna())
+    return np.zeros([0], bool)
+
+
+def _concatenated(name: str, rows: Sequence[np.ndarray]) -> np.ndarray:
+    """The values of several rows."""
+    filled = [row for row in rows if len(row)]
+    if not filled:
+        return np.zeros([0], np.int64)
+    return _kept(name, np.concatenate(filled), [row[0] for row in filled])
+
+
+def _kept(name: str, array: np.ndarray, values: Sequence[Any]) -> np.ndarray:
+    """Checks that NumPy found a type for values that keeps them."""
+    if array.dtype.kind in "US" and any(map(_is_missing, values)):
+        return np.array(values, object)  # Which says where.
+    if array.dtype.kind in "US" and not all(isinstance(v, (str, bytes)) for v in values):
+        raise TypeError(
+            f"column {name!r} must be numbers or strings, got both; convert it to one of them"
+        )
+    if array.dtype.kind == "f" and len(values) and all(_is_integer(v) for v in values):
+        raise ValueError(
+            f"column {name!r} must fit into int64 or uint64, got negative numbers and numbers of "
+            "2**63 or more; use one type for all rows"
+        )
+    return array
+
+
+@dataclasses.dataclass(frozen=True)
+class _Values:
+    """The values of a column.
+
+    Attributes:
+      name: Name of the column, for error messages.
+      array: [n, …]
+      row: [n] The row of each value.
+    """
+
+    name: str
+    array: np.ndarray
+    row: np.ndarray
+
+    def converted(self, dtype: Any) -> np.ndarray:
+        """Converts to numbers, bools or an object array of bytes, for tf.numpy_function.
+
+        Numbers get the byte order of this machine: tf.numpy_function takes the bytes as they are.
+
+        Args:
+          dtype: Type to convert to, or None.
+        """
+        values = self.array
+        if values.dtype.kind in "USO":
+            values = self._texts_or_numbers(values.astype(object))
+        if values.dtype.kind not in "Obiuf" or values.dtype.itemsize > 8:
+            raise TypeError(
+                f"column {self.name!r} must be numbers, strings or lists of them, got "
+                f"{values.dtype}; convert it first"
+            )
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+        if dtype is None:
+            return values
+        wanted = tf.as_dtype(dtype)
+        if (wanted == tf.string) != (values.dtype == object):
+            raise TypeError(
+                f"dtypes must convert numbers to numbers, got {wanted.name} for {self.name!r}, "
+                f"which is {'string' if values.dtype == object else values.dtype}; convert the "
+                "column first"
+            )
+        return values if wanted == tf.string else self._numbers(values, wanted)
+
+    def _at(self, index: Sequence[int]) -> str:
+        return f"in row {self.row[index[0]]}"
+
+    def _texts_or_numbers(self, values: np.ndarray) -> np.ndarray:
+        """Converts an object array to an object array of bytes, or to numbers."""
+        for index, value in np.ndenumerate(values):
+            if _is_missing(value):
+                raise TypeError(
+                    f"column {self.name!r} must have a value in every row, got {value!r} "
+                    f"{self._at(index)}; fill in missing values first"
+                )
+        if values.size and all(isinstance(v, (bool, int, float, np.number)) for v in values.flat):
+            return _kept(self.name, np.array(values.tolist()), values.ravel())
         texts = np.empty(values.shape, dtype=object)
         for index, value in np.ndenumerate(values):
             if not isinstance(value, (str, bytes)):
                 raise TypeError(
-                    f"column {name!r} must be numbers, strings or lists of them, got {value!r} in "
-                    f"row {index[0]}; fill in missing values first"
+                    f"column {self.name!r} must be numbers, strings or lists of them, got "
+                    f"{value!r} {self._at(index)}; convert it first"
                 )
-            texts[index] = value.encode() if isinstance(value, str) else value
-        values = texts
-    elif values.dtype.kind not in "biuf":
-        raise TypeError(
-            f"column {name!r} must be numbers, strings or lists of them, got {values.dtype}; "
-            "convert it first"
-        )
-    if dtype is None:
-        return values
-    wanted = tf.as_dtype(dtype)
-    if (wanted == tf.string) != (values.dtype == object):
-        raise TypeError(
-            f"dtypes must convert numbers to numbers, got {wanted.name} for {name!r}, which is "
-            f"{'string' if values.dtype == object else values.dtype}; convert the column first"
-        )
-    return values if wanted == tf.string else values.astype(wanted.as_numpy_dtype)
+            try:
+                texts[index] = value.encode() if isinstance(value, str) else value
+            except UnicodeEncodeError as error:
+                raise ValueError(
+                    f"column {self.name!r} must be text that UTF-8 can encode, got {value!r} "
+                    f"{self._at(index)}; replace the surrogate at position {error.start}"
+                ) from None
+        return texts
+
+    def _numbers(self, values: np.ndarray, dtype: tf.DType) -> np.ndarray:
+        """Converts numbers, and refuses those that the type cannot represent.
+
+        A float may lose digits. An integer keeps its value, and a finite number stays finite.
+        """
+        with np.errstate(invalid="ignore", over="ignore"):
+            converted = values.astype(dtype.as_numpy_dtype)
+        if dtype.is_bool:
+            is_kept = np.isin(values, (0, 1))
+        elif dtype.is_integer:
+            is_kept = _fits(values, int(dtype.min), int(dtype.max))
+        else:
+            is_kept = np.isfinite(converted) | ~np.isfinite(values)
+        if not is_kept.all():
+            index = tuple(np.argwhere(~is_kept)[0])
+            raise ValueError(
+                f"column {self.name!r} must be {dtype.name}, got {values[index].item()!r} "
+                f"{self._at(index)}; correct it, or choose another type in dtypes"
+            )
+        return converted
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer))
+
+
+def _is_missing(value: Any) -> bool:
+    # pandas.NA and NaT by name, because this package does not import pandas.
+    return (
+        value is None
+        or type(value).__name__ in ("NAType", "NaTType")
+        or (isinstance(value, (float, np.floating)) and bool(np.isnan(value)))
+    )
+
+
+def _fits(values: np.ndarray, least: int, most: int) -> np.ndarray:
+    """Whether numbers are integers from `least` to `most`."""
+    if values.dtype.kind == "f":
+        wide = values.astype(np.float64)
+        # `most` + 1 is a power of two, which float64 holds exactly.
+        return (wide >= least) & (wide < most + 1) & (np.floor(wide) == wide)
+    is_kept = np.full(values.shape, True)
+    if values.dtype.kind == "b":
+        return is_kept
+    info = np.iinfo(values.dtype)
+    if info.min < least:
+        is_kept &= values >= least
+    if info.max > most:
+        is_kept &= values <= most
+    return is_kept

@@ -12,13 +12,14 @@ by row.
 
 import dataclasses
 import os
-from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
 
-from rec_estimator.inputs.compressed_files import is_complete
+from rec_estimator.inputs.checked_files import CheckedFiles
 from rec_estimator.inputs.row_parsers import CsvRows, ExampleRows, check_count
+from rec_estimator.inputs.text_files import check_beginning
 
 _Dataset = tf.data.Dataset
 _Path = Union[str, "os.PathLike[str]"]
@@ -154,8 +155,7 @@ class FilePass:
       files: The files.
       rows: The parser of records.
       bad_rows: The counter of skipped rows.
-      complete_files: (path, bytes, time of change) of each compressed file that was checked and is
-        complete. The pass adds the files that it checks.
+      checked_files: The compressed files that were checked. The pass adds those that it checks.
     """
 
     def __init__(
@@ -163,12 +163,12 @@ class FilePass:
         files: RowFiles,
         rows: Union[CsvRows, ExampleRows],
         bad_rows: BadRows,
-        complete_files: Set[Tuple[str, int, int]],
+        checked_files: CheckedFiles,
     ) -> None:
         self._files = files
         self._rows = rows
         self._bad_rows = bad_rows
-        self._complete_files = complete_files
+        self._checked_files = checked_files
         self._paths = files.find()
         self._skips = files.on_bad_row == "skip"
         # With on_bad_row="skip" there is nothing to advise.
@@ -297,9 +297,11 @@ class FilePass:
     def _blocks_of_file(
         self, path: tf.Tensor, file: tf.Tensor, compression: tf.Tensor
     ) -> tf.data.Dataset:
-        opened = tf.numpy_function(self._check_file, [path, compression], tf.int64)
-        with tf.control_dependencies([opened]):
-            path = tf.identity(path)
+        path, compression, source = tf.numpy_function(
+            self._open, [path, compression], [tf.string, tf.string, tf.string]
+        )
+        for tensor in (path, compression, source):
+            tensor.set_shape([])
         is_text = isinstance(self._rows, CsvRows)
         split = self._blocks_of_text if is_text else self._blocks_of_tfrecords
         first_number = tf.bitwise.left_shift(file, _NUMBER_BITS) + (2 if self._rows.header else 1)
@@ -315,14 +317,52 @@ class FilePass:
             is_row = tf.strings.length(records) > 0  # Blank lines are not rows.
             return tf.boolean_mask(records, is_row), tf.boolean_mask(locations, is_row)
 
-        return split(path, compression).map(with_locations)
+        return split(path, compression, source).map(with_locations)
 
-    def _blocks_of_text(self, path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+    def _blocks_of_text(
+        self, path: tf.Tensor, compression: tf.Tensor, source: tf.Tensor
+    ) -> tf.data.Dataset:
         """A dataset of blocks, each (index of its first line, lines)."""
-        lines = self._rows.records(path, compression)
-        return _Dataset.zip((_Dataset.range(0, tf.int64.max, _BLOCK), lines.batch(_BLOCK)))
+        end = _Dataset.from_tensors(_END_OF_FILE)
+        blocks = self._rows.records(path, compression).concatenate(end).batch(_BLOCK)
 
-    def _blocks_of_tfrecords(self, path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+        def check(state: Any, block: tf.Tensor) -> Any:
+            num_lines, num_bytes = state
+            is_end = tf.equal(block[-1], _END_OF_FILE)
+            lines = tf.cond(is_end, lambda: block[:-1], lambda: block)
+            num_bytes = num_bytes + tf.reduce_sum(tf.cast(tf.strings.length(lines), tf.int64))
+            first, num_lines = num_lines, num_lines + tf.size(lines, tf.int64)
+            tf.cond(
+                is_end,
+                lambda: tf.numpy_function(
+                    self._close_text, [path, compression, source, num_lines, num_bytes], tf.int64
+                ),
+                lambda: tf.constant(0, tf.int64),
+            )
+            return (num_lines, num_bytes), (first, lines)
+
+        return blocks.scan((tf.constant(0, tf.int64), tf.constant(0, tf.int64)), check)
+
+    def _close_text(
+        self, path: bytes, compression: bytes, source: bytes, num_lines: int, num_bytes: int
+    ) -> np.int64:
+        r"""Checks that the reader has dropped nothing but line ends."""
+        name = path.decode()
+        if not compression:
+            if self._rows.header:
+                with tf.io.gfile.GFile(name, "rb") as file:
+                    num_bytes += len(file.readline().rstrip(b"\n"))
+                    num_lines += 1
+            # One byte for each line end, but for that of the last line, which may be missing. More
+            # bytes are carriage returns.
+            if tf.io.gfile.stat(name).length - num_bytes <= num_lines:
+                return np.int64(0)
+        self._checked_files.check_lines(name, compression.decode(), source.decode())
+        return np.int64(0)
+
+    def _blocks_of_tfrecords(
+        self, path: tf.Tensor, compression: tf.Tensor, source: tf.Tensor
+    ) -> tf.data.Dataset:
         """A dataset of blocks, each (index of its first record, records).
 
         At a damaged record, TensorFlow's reader ends the file with an error that names neither the
@@ -353,7 +393,7 @@ class FilePass:
                 is_end,
                 lambda: tf.numpy_function(
                     self._close_tfrecords,
-                    [path, compression, num_records, num_bytes, is_damaged],
+                    [path, compression, source, num_records, num_bytes, is_damaged],
                     tf.int64,
                 ),
                 lambda: tf.constant(0, tf.int64),
@@ -363,51 +403,54 @@ class FilePass:
         start = (tf.constant(0, tf.int64), tf.constant(0, tf.int64))
         return blocks.enumerate().ignore_errors().scan(start, check)
 
-    def _check_file(self, path: bytes, compression: bytes) -> np.int64:
+    def _open(self, path: bytes, compression: bytes) -> Tuple[bytes, bytes, bytes]:
+        """Returns the path and compression to read, and the path to name in errors."""
         name = path.decode()
         # ignore_errors() would retry a TFRecord file that does not exist for ever.
         if not tf.io.gfile.exists(name):
             raise ValueError(
                 f"{name} must exist until training ends, got no such file; restore the file"
             )
-        if isinstance(self._rows, CsvRows) and not self._is_complete(name, compression.decode()):
+        # The records of a GZIP file before a damaged one can be read, so it is checked at its end.
+        if isinstance(self._rows, ExampleRows) and compression != b"ZLIB":
+            return path, compression, path
+        readable = self._checked_files.readable(name, compression.decode())
+        if readable is None and isinstance(self._rows, ExampleRows):
+            return path, compression, path
+        if readable is None:
             raise ValueError(
                 f"{name} must be a complete {compression.decode()} file, got one that is cut short "
                 "or damaged; write the file again"
             )
-        return np.int64(0)
+        if isinstance(self._rows, CsvRows):
+            check_beginning(name, compression.decode())
+        return readable[0].encode(), readable[1].encode(), path
 
     def _close_tfrecords(
-        self, path: bytes, compression: bytes, num_records: int, num_bytes: int, is_damaged: bool
+        self,
+        path: bytes,
+        compression: bytes,
+        source: bytes,
+        num_records: int,
+        num_bytes: int,
+        is_damaged: bool,
     ) -> np.int64:
-        name = path.decode()
         if not is_damaged:
             # The reader sees no error in a file that is cut within the length of a record.
+            name = path.decode()
             if compression:
-                is_damaged = not self._is_complete(name, compression.decode())
+                is_damaged = self._checked_files.readable(name, compression.decode()) is None
             else:
                 is_damaged = tf.io.gfile.stat(name).length != num_bytes
         if is_damaged:
             message = (
-                f"{name}, record {num_records + 1}: file must contain complete TFRecords, got a "
-                f"damaged or cut record{self._remedy}"
+                f"{source.decode()}, record {num_records + 1}: file must contain complete "
+                f"TFRecords, got a damaged or cut record{self._remedy}"
             )
             if not self._skips:
                 raise ValueError(message)
             self._bad_rows.add([message])
         return np.int64(0)
-
-    def _is_complete(self, path: str, compression: str) -> bool:
-        """Whether a compressed file is complete; True for files without compression."""
-        if not compression:
-            return True
-        stat = tf.io.gfile.stat(path)
-        key = (path, stat.length, stat.mtime_nsec)
-        if key not in self._complete_files:
-            if not is_complete(path, compression):
-                return False
-            self._complete_files.add(key)
-        return True
 
 
 def _without_mark(lines: tf.Tensor) -> tf.Tensor:

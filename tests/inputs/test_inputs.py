@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of the input_fn builders: their batches, and the errors for bad arguments."""
 
+import datetime
+
 import numpy as np
+import pandas
 import pytest
 import tensorflow.compat.v1 as tf
 from input_batches import batches, column, labels, numbered, read
@@ -339,7 +342,12 @@ def test_numpy_columns_are_not_copied_into_the_graph():
         ({"a": [1], "b": [1, 2]}, None, ValueError, r"the same length, got {'a': 1, 'b': 2}"),
         ({"a": [1]}, [1, 2], ValueError, r"the same length, got {'a': 1, 'labels': 2}"),
         ({"a": 3}, None, ValueError, "column 'a' must be an array or list of rows, got array.3"),
-        ({"a": ["x", None]}, None, TypeError, "column 'a' must be .*, got None in row 1; fill in"),
+        (
+            {"a": ["x", None]},
+            None,
+            TypeError,
+            "have a value in every row, got None in row 1; fill in",
+        ),
         ({"a": [[1], 2]}, None, ValueError, "column 'a' must hold a flat list in .* 2 in row 1"),
         ({"a": [[[1]]]}, None, ValueError, "column 'a' must hold a flat list in every row"),
         ({"a": np.array(["2020"], "M8")}, None, TypeError, "column 'a' must be numbers, strings"),
@@ -452,3 +460,145 @@ def test_estimator_trains_evaluates_and_predicts_from_a_file(write, tmp_path):
     estimator.train(input_fn(shuffle=True, num_epochs=None), steps=60)
     assert estimator.evaluate(input_fn())["loss"] < 0.3
     assert len(list(estimator.predict(input_fn()))) == 64
+
+
+# Values that must arrive as they are, or not at all.
+
+NUMBER_TYPES = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
+
+
+@pytest.mark.parametrize("kind", NUMBER_TYPES)
+@pytest.mark.parametrize("order", [">", "<"])
+def test_numpy_numbers_in_any_byte_order_keep_their_values(kind, order):
+    native = np.array([1, 2, 100]).astype(kind)
+    columns = {"x": native.astype(order + kind), "lists": [native.astype(order + kind)] * 3}
+    [(features, label)] = batches(inputs.numpy_input_fn(columns, columns["x"]))
+    assert features["x"].dtype == label.dtype == native.dtype
+    assert features["x"].tolist() == label.tolist() == native.tolist()
+    assert features["lists"].values.tolist() == 3 * native.tolist()
+
+
+REFUSED_VALUES = {
+    "masked": (
+        np.ma.array([1, 2], mask=[False, True]),
+        None,
+        "a value in every row, got -- at position 1",
+    ),
+    "masked list": (
+        [[1], np.ma.array([1, 2], mask=[0, 1])],
+        None,
+        "a value in every row, got -- at",
+    ),
+    "none": ([1, None], None, "a value in every row, got None in row 1"),
+    "NaN among texts": (["a", float("nan")], None, "a value in every row, got nan in row 1"),
+    "none in a list": ([["a"], ["b", None]], None, "a value in every row, got None in row 1"),
+    "date": ([datetime.date(2020, 1, 1)], None, r"got datetime.date\(2020, 1, 1\) in row 0; conv"),
+    "surrogate": (["a", "\ud800"], None, "text that UTF-8 can encode, got '.ud800' in row 1"),
+    "both": ([1, "a"], None, "must be numbers or strings, got both"),
+    "both in lists": ([[1], ["a"]], None, "must be numbers or strings, got both"),
+    "wide": ([-1, 2**63], None, "must fit into int64 or uint64"),
+    "wide in lists": ([[-1], np.array([2**63], "u8")], None, "must fit into int64 or uint64"),
+    "NaN": ([1.0, float("nan")], tf.int64, "'x' must be int64, got nan in row 1"),
+    "fraction": ([1.0, 2.7], tf.int64, "'x' must be int64, got 2.7 in row 1"),
+    "fraction in a list": (
+        [[1.0], [], [2.0, 2.7]],
+        tf.int64,
+        "'x' must be int64, got 2.7 in row 2",
+    ),
+    "uint64": (np.array([2**63], "u8"), tf.int64, "'x' must be int64, got 9223372036854775808"),
+    "int32": ([2**31], tf.int32, "'x' must be int32, got 2147483648 in row 0"),
+    "negative": ([-1], tf.uint8, "'x' must be uint8, got -1 in row 0"),
+    "infinite": ([1e300], tf.float32, r"'x' must be float32, got 1e\+300 in row 0"),
+    "bool": ([2], tf.bool, "'x' must be bool, got 2 in row 0"),
+    "long double": (np.array([1], np.longdouble), None, "numbers, strings or lists of them"),
+}
+
+
+@pytest.mark.parametrize("values, dtype, message", REFUSED_VALUES.values(), ids=REFUSED_VALUES)
+def test_numpy_values_that_would_change_are_refused(values, dtype, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        inputs.numpy_input_fn({"x": values}, dtypes=dtype and {"x": dtype})
+
+
+@pytest.mark.parametrize(
+    "values, dtype, expected",
+    [
+        ([float(2**62)], tf.int64, [2**62]),
+        (np.array([2**63 - 1], "u8"), tf.int64, [2**63 - 1]),
+        ([float("nan"), float("inf")], tf.float32, [float("nan"), float("inf")]),
+        ([2**24 + 1], tf.float32, [2**24]),
+        ([True, False], tf.int32, [1, 0]),
+        ([1, 0], tf.bool, [True, False]),
+        (np.array([1, 2], object), None, [1, 2]),
+        (np.ma.array([1, 2], mask=False), None, [1, 2]),
+    ],
+)
+def test_numpy_values_that_fit_are_converted(values, dtype, expected):
+    [features] = batches(inputs.numpy_input_fn({"x": values}, dtypes=dtype and {"x": dtype}))
+    np.testing.assert_array_equal(features["x"], expected)
+
+
+def test_pandas_two_columns_of_one_name_are_refused():
+    frame = pandas.DataFrame([[1, 2, 3]], columns=["a", "b", "a"])
+    with pytest.raises(ValueError, match="dataframe must name each column once, got 'a' 2 times"):
+        inputs.pandas_input_fn(frame)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        (pandas.array([True, None], "boolean"), "a value in every row, got <NA> at position 1"),
+        (pandas.array([1, None], "Int64"), "a value in every row, got <NA> at position 1"),
+        (pandas.array(["a", None], "string"), "a value in every row, got <NA> in row 1"),
+        (pandas.to_datetime(["2020-01-01"]), "must be numbers, strings or lists of them, got dat"),
+        (pandas.Categorical(["a", None]), "a value in every row, got nan (in row|at position) 1"),
+    ],
+    ids=["boolean", "Int64", "string", "dates", "categorical"],
+)
+def test_pandas_missing_values_and_dates_are_named(values, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        inputs.pandas_input_fn(pandas.DataFrame({"x": values}))
+
+
+# The calls of tf.compat.v1.estimator.inputs.
+
+X = {"a": np.array([1, 2, 3])}
+Y = np.array([0.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    "args, kwargs",
+    [
+        ((X, Y), {}),
+        ((), {"x": X, "y": Y}),
+        ((X,), {"y": Y, "shuffle": False, "num_epochs": 1, "num_threads": 1}),
+        ((X, Y, 2, 1, False, 1000, 4), {}),
+        ((), {"x": X, "y": Y, "batch_size": 2, "queue_capacity": 10, "shuffle": False}),
+    ],
+    ids=["positional", "by name", "mixed", "all positional", "queue"],
+)
+def test_numpy_takes_the_arguments_of_tensorflow(args, kwargs):
+    found = batches(inputs.numpy_input_fn(*args, **kwargs))
+    assert [row for features, _ in found for row in features["a"]] == [1, 2, 3]
+    assert [row for _, label in found for row in label] == [0, 1, 0]
+
+
+def test_numpy_takes_a_single_array():
+    [(features, _)] = batches(inputs.numpy_input_fn(X["a"], Y))
+    assert features.tolist() == [1, 2, 3]
+    with pytest.raises(TypeError, match="columns must be given once, got x as well"):
+        inputs.numpy_input_fn(X, x=X)
+
+
+@pytest.mark.parametrize("target", [{}, {"target_column": "clicked"}], ids=["", "target_column"])
+def test_pandas_takes_the_arguments_of_tensorflow(target):
+    frame = pandas.DataFrame({"a": [1, 2, 3]}, index=[5, 6, 7])
+    series = pandas.Series([0.0, 1.0, 0.0], index=[5, 6, 7])
+    for target_labels in (series, frame.assign(b=series)[["b"]]):
+        [(features, label)] = batches(
+            inputs.pandas_input_fn(x=frame, y=target_labels, shuffle=False, num_threads=1, **target)
+        )
+        assert list(features) == ["a"] and features["a"].tolist() == [1, 2, 3]
+        assert (label if target_labels is series else label["b"]).tolist() == [0, 1, 0]
+    with pytest.raises(ValueError, match="label_column must have the index of dataframe"):
+        inputs.pandas_input_fn(frame, series.reset_index(drop=True))

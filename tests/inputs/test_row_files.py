@@ -355,3 +355,89 @@ def test_tfrecord_bad_argument_is_an_error(tmp_path, features, label, message):
     path = write_records(tmp_path / "a", [example(0)])
     with pytest.raises(ValueError, match=message):
         inputs.tfrecord_input_fn(path, features, label_column=label)
+
+
+# Whole files: several compressed streams, other encodings, carriage returns.
+
+WAYS_TO_END = {
+    "cut": lambda b: b[:-3],
+    "junk": lambda b: b + b"junk",
+    "second stream cut": lambda b: b + b[: len(b) // 2],
+}
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3])
+def test_csv_all_streams_of_a_zlib_file_are_read(write, streams):
+    text = numbered(300).encode()
+    ends = [len(text) * (i + 1) // streams for i in range(streams)]
+    pieces = [text[a:b] for a, b in zip([0, *ends], ends)]
+    path = write("a.dat", b"".join(map(zlib.compress, pieces)))
+    found = batches(read(path, compression_type="ZLIB", num_epochs=2))
+    assert labels(found) == [*range(300), *range(300)]
+
+
+@pytest.mark.parametrize("how", WAYS_TO_END.values(), ids=WAYS_TO_END)
+@pytest.mark.parametrize("compress, kind", [(zlib.compress, "ZLIB"), (gzip.compress, "GZIP")])
+def test_csv_what_follows_a_compressed_stream_is_an_error(write, how, compress, kind):
+    path = write("a.dat", how(compress(numbered(300).encode())))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"a.dat must be a complete {kind}"):
+        batches(read(path, compression_type=kind))
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-32"])
+@pytest.mark.parametrize("header", [True, False], ids=["header", "no header"])
+def test_csv_in_another_encoding_is_an_error_with_the_remedy(write, encoding, header):
+    mark = b"\xfe\xff" if encoding == "utf-16-be" else b""
+    path = write("a.csv", mark + numbered(3).encode(encoding))
+    names = None if header else ["label", "user", "price"]
+    message = r"a.csv must be UTF-8 text, got UTF-(16|32); .*iconv"
+    with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=message):
+        batches(read(path, header=header, column_names=names))
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize("far", [False, True], ids=["near", "beyond the first MiB"])
+@pytest.mark.parametrize("last", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_csv_a_carriage_return_inside_a_line_is_an_error(write, compress, far, last):
+    lines = numbered(200_000 if far else 30).splitlines()
+    place = len(lines) - 2
+    lines[place] = lines[place].replace(",", ",a\rb", 1)
+    path = write("a.csv", compress((last.join(lines) + last).encode()))
+    kind = "" if compress is bytes else "GZIP"
+    message = rf"a.csv, line {place + 1}: lines must end with .n or .r.n, got a .r elsewhere"
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        batches(read(path, compression_type=kind, batch_size=1000))
+
+
+def test_csv_lines_that_end_with_a_carriage_return_alone_are_an_error(write):
+    path = write("a.csv", numbered(3).replace("\n", "\r"))
+    with pytest.raises(ValueError, match="a.csv, line 1: lines must end with"):
+        read(path)
+    names = ["label", "user", "price"]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a.csv, line 1: lines must end with"):
+        batches(read(path, header=False, column_names=names))
+
+
+@pytest.mark.parametrize("last", ["", "\n"], ids=["no end of line", "end of line"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_csv_lines_end_with_or_without_a_carriage_return(write, end, last):
+    text = numbered(3000).rstrip("\n").replace("\n", end) + (last and end)
+    assert labels(batches(read(write("a.csv", text), num_epochs=2, batch_size=1000))) == 2 * [
+        *range(3000)
+    ]
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_tfrecord_all_streams_of_a_zlib_file_are_read(tmp_path, streams):
+    pieces = []
+    for stream in range(streams):
+        part = write_records(tmp_path / "part", map(example, range(3 * stream, 3 * stream + 3)))
+        with open(part, "rb") as file:
+            pieces.append(zlib.compress(file.read()))
+    path = tmp_path / "all"
+    path.write_bytes(b"".join(pieces))
+    found = batches(read_records(str(path), compression_type="ZLIB"))
+    assert labels(found) == list(range(3 * streams))
+    path.write_bytes(b"".join(pieces) + b"junk")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must contain complete TFRecords"):
+        batches(read_records(str(path), compression_type="ZLIB"))
