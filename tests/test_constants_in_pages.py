@@ -14,7 +14,7 @@ SOURCES = {
     "kCompactedPerSpilled": "ops/core/tier/disk_tier.cc",
     "kCountsPerRow": "ops/core/stripes/stripe.h",
     "kDiskBlock": "ops/core/storage/page.h",
-    "kEntries": "ops/core/index/hash_index.h",
+    "kEntries": "ops/core/index/bucket.h",
     "kKeyClasses": "ops/core/base/key_hash.h",
     "kLeast": "ops/lookup/step_keys.h",
     "kLeastCounts": "ops/core/stripes/stripe.h",
