@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/core/keys/deduplicated_list.h"
 
+#include "ops/core/base/key_hash.h"
+#include "ops/core/keys/deduplicator.h"
 #include "ops/core/keys/grouped_keys.h"
 
 namespace rec_estimator {
@@ -14,12 +16,20 @@ DeduplicatedList::DeduplicatedList(const int64_t* keys, size_t n,
     stripes_ = kAllStripes;
     return;
   }
-  distinct_.reset(new int64_t[n + 1]);
+  distinct_.reset(new int64_t[n]);
   position_.reset(new uint16_t[n]);
-  DistinctKeys found(n, distinct_.get(), position_.get());
-  found.Add(keys, n);
-  size_ = found.size();
-  stripes_ = found.stripes();
+  uint16_t cells[Deduplicator<uint16_t>::CellsFor(kShort)];
+  Deduplicator<uint16_t> deduplicator(n, cells, distinct_.get());
+  uint16_t* const position = position_.get();
+  uint64_t stripes = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const uint64_t mixed = MixKey(keys[i]);
+    stripes |= uint64_t{1} << StripeOf(mixed);
+    position[i] =
+        static_cast<uint16_t>(deduplicator.Add(keys[i], CellHash(mixed)));
+  }
+  size_ = deduplicator.size();
+  stripes_ = stripes;
 }
 
 DeduplicatedList::~DeduplicatedList() = default;

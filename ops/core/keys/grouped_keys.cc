@@ -35,8 +35,8 @@ GroupedKeys::GroupedKeys(const int64_t* keys, size_t n,
            std::cref(sort));
   part_.EndSort();
 
-  Scratch tables;
-  if (!tables.Allocate([&](Layout* layout) { part_.AddTablesTo(layout); })) {
+  Scratch cells;
+  if (!cells.Allocate([&](Layout* layout) { part_.AddCellsTo(layout); })) {
     throw std::bad_alloc();
   }
   first_[0] = 0;

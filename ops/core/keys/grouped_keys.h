@@ -24,16 +24,16 @@ class GroupedKeys {
 
   // How the occurrences are grouped. The arrays below begin at
   // partition().begin[g] for group g.
-  const Partition& partition() const { return part_; }
-  const Partition::Distinct& distinct() const { return distinct_; }
+  const KeyPartition& partition() const { return part_; }
+  const KeyPartition::Distinct& distinct() const { return distinct_; }
   // Distinct keys of group g, of the groups before it, and of all groups.
   uint32_t size(int g) const { return first_[g + 1] - first_[g]; }
   uint32_t first(int g) const { return first_[g]; }
   uint32_t size() const { return first_[kStripes]; }
 
  private:
-  Partition part_;
-  Partition::Distinct distinct_;
+  KeyPartition part_;
+  KeyPartition::Distinct distinct_;
   std::array<uint32_t, kStripes + 1> first_;
   Scratch scratch_;
 };

@@ -10,7 +10,7 @@ namespace rec_estimator {
 
 namespace {
 
-// Occurrences of a group up to which its hash table is on the stack.
+// Occurrences of a group up to which the cells of its keys are on the stack.
 constexpr uint32_t kSmallTable = 4096;
 
 // counts (n): each becomes the sum of those before it.
@@ -25,7 +25,7 @@ void CountsToBegins(uint32_t n, uint32_t* counts) {
 
 }  // namespace
 
-void Partition::SortBlock(uint64_t block) {
+void KeyPartition::SortBlock(uint64_t block) {
   const uint64_t first = block * kPartitionBlock;
   const uint64_t end = std::min(n, first + kPartitionBlock);
   uint32_t next[kStripes] = {};
@@ -44,11 +44,11 @@ void Partition::SortBlock(uint64_t block) {
   start[kStripes] = position;
   for (uint64_t i = first; i < end; ++i) {
     sorted[next[StripeOf(hash[i])]++] = {Key(i), static_cast<uint32_t>(i),
-                                         DedupHash(hash[i])};
+                                         CellHash(hash[i])};
   }
 }
 
-void Partition::EndSort() {
+void KeyPartition::EndSort() {
   if (groups == 1) {
     begin[0] = 0;
     begin[1] = static_cast<uint32_t>(n);
@@ -62,48 +62,31 @@ void Partition::EndSort() {
   for (int s = 0; s < kStripes; ++s) begin[s + 1] += begin[s];
 }
 
-void Partition::AddTablesTo(Layout* layout) {
-  tables.fill(nullptr);
+void KeyPartition::AddCellsTo(Layout* layout) {
+  cells.fill(nullptr);
   for (int g = 0; g < groups; ++g) {
     const uint32_t occurrences = size_of(g);
     if (occurrences <= kSmallTable) continue;
-    layout->Add(&tables[g], DedupSlots(occurrences));
+    layout->Add(&cells[g], Deduplicator<uint32_t>::CellsFor(occurrences));
   }
 }
 
-uint32_t Partition::Deduplicate(int g, const Distinct& out) const {
-  uint32_t small[2 * kSmallTable];
-  uint32_t* const slots = tables[g] != nullptr ? tables[g] : small;
-  int64_t* keys = out.keys;
+uint32_t KeyPartition::Deduplicate(int g, const Distinct& out) const {
+  uint32_t small[Deduplicator<uint32_t>::CellsFor(kSmallTable)];
+  Deduplicator<uint32_t> deduplicator(
+      size_of(g), cells[g] != nullptr ? cells[g] : small, out.keys);
   uint32_t* id = out.id;
   uint32_t* end = out.end;
-  const uint32_t size = DedupSlots(size_of(g));
-  std::fill(slots, slots + size, 0);
-
-  // Whether a key is new is as unpredictable as the keys, so nothing branches
-  // on it.
   uint32_t* grouped = out.grouped;
-  uint32_t unique = 0;
   uint32_t j = 0;
   ForEachOccurrence(g, [&](const Occurrence& one) {
     grouped[j] = one.index;  // Stays if no key is there twice.
-    keys[unique] = one.key;
-    end[unique] = 0;
-    uint32_t slot = one.hash & (size - 1);
-    for (;;) {
-      const uint32_t used = slots[slot];  // 1 + position in keys.
-      const uint32_t is_new = used == 0;
-      const uint32_t u = used - 1 + (-is_new & (unique + 1));
-      if (keys[u] == one.key) {
-        slots[slot] = u + 1;
-        ++end[u];
-        id[j++] = u;
-        unique += is_new;
-        return;
-      }
-      slot = (slot + 1) & (size - 1);
-    }
+    end[deduplicator.size()] = 0;
+    const uint32_t u = deduplicator.Add(one.key, one.hash);
+    ++end[u];
+    id[j++] = u;
   });
+  const uint32_t unique = deduplicator.size();
   if (unique == j) {
     std::iota(end, end + unique, 1);
     return unique;
@@ -116,9 +99,9 @@ uint32_t Partition::Deduplicate(int g, const Distinct& out) const {
   return unique;
 }
 
-uint32_t Partition::CopyDistinct(const DeduplicatedList& list,
-                                 bool with_occurrences,
-                                 const Distinct& out) const {
+uint32_t KeyPartition::CopyDistinct(const DeduplicatedList& list,
+                                    bool with_occurrences,
+                                    const Distinct& out) const {
   const uint32_t unique = list.size();
   const uint16_t* position = list.position();
   uint32_t* end = out.end;

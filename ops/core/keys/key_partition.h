@@ -10,6 +10,7 @@
 #include "ops/core/base/key_hash.h"
 #include "ops/core/base/scratch.h"
 #include "ops/core/keys/deduplicated_list.h"
+#include "ops/core/keys/deduplicator.h"
 
 namespace rec_estimator {
 
@@ -22,8 +23,8 @@ inline constexpr uint64_t kMaxBatch = uint64_t{1} << 31;
 struct Occurrence {
   int64_t key;
   uint32_t index;  // In the batch.
-  // Bits of the key's hash that do not choose the stripe and hardly the bucket:
-  // enough for a hash table of the keys of a stripe of the largest batch.
+  // The lowest bits of CellHash: enough for the keys of a stripe of the largest
+  // batch.
   uint32_t hash;
 };
 
@@ -32,7 +33,7 @@ struct Occurrence {
 // and a stripe has one run in every block. A group is the occurrences of one
 // stripe, or, where stripes do not pay, the whole batch, which is then not
 // sorted.
-struct Partition {
+struct KeyPartition {
   const int64_t* head;  // (n_head); the batch is head followed by tail.
   uint64_t n_head;
   const int64_t* tail;  // (n - n_head)
@@ -44,9 +45,9 @@ struct Partition {
   int groups = kStripes;  // kStripes or 1.
   // Group g has begin[g + 1] - begin[g] occurrences.
   std::array<uint32_t, kStripes + 1> begin;
-  // By group: what Deduplicate needs for so many occurrences that it is not on
-  // the stack.
-  std::array<uint32_t*, kStripes> tables;
+  // By group: the cells of Deduplicate for so many occurrences that they are
+  // not on the stack.
+  std::array<uint32_t*, kStripes> cells;
 
   uint64_t blocks() const {
     return groups == 1 ? 0 : (n + kPartitionBlock - 1) / kPartitionBlock;
@@ -80,7 +81,7 @@ struct Partition {
       uint32_t index = 0;
       const auto visit_all = [&](const int64_t* keys, uint64_t n_keys) {
         for (const int64_t* end = keys + n_keys; keys < end; ++keys) {
-          visit({*keys, index++, DedupHash(MixKey(*keys))});
+          visit({*keys, index++, CellHash(MixKey(*keys))});
         }
       };
       visit_all(head, n_head);
@@ -104,24 +105,14 @@ struct Partition {
       return {keys + n, id + n, grouped + n, end + n};
     }
   };
-  // Slots of the hash table that Deduplicate needs for n occurrences: a power
-  // of two, at least 2 n.
-  static uint32_t DedupSlots(uint32_t n) {
-    uint32_t size = 16;
-    while (size / 2 < n) size *= 2;
-    return size;
-  }
   // After EndSort, before Deduplicate.
-  void AddTablesTo(Layout* layout);
+  void AddCellsTo(Layout* layout);
   // Fills `out` for group g and returns the number of distinct keys.
   uint32_t Deduplicate(int g, const Distinct& out) const;
   // The same, but for `id`, of the only group, which has the keys of `list`.
   // Without `with_occurrences`, `grouped` is not set.
   uint32_t CopyDistinct(const DeduplicatedList& list, bool with_occurrences,
                         const Distinct& out) const;
-  static uint32_t DedupHash(uint64_t mixed) {
-    return static_cast<uint32_t>(mixed) >> kStripeBits;
-  }
 
   // With a group a stripe, each block is sorted before EndSort. Otherwise there
   // is nothing to sort.

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/key_hash.h"
+#include "ops/core/keys/deduplicator.h"
 
 namespace rec_estimator {
 namespace {
@@ -13,10 +13,8 @@ namespace {
 constexpr size_t kHeaderWords = 3;  // Of a section.
 // Cycles to deduplicate an occurrence.
 constexpr int64_t kPackOccurrence = 40;
-// The distance, in keys, at which slots are prefetched.
-constexpr uint64_t kSlotsAhead = 16;
-
-uint32_t SlotHash(int64_t key) { return Partition::DedupHash(MixKey(key)); }
+// The distance, in keys, at which cells are prefetched.
+constexpr uint64_t kCellsAhead = 16;
 
 // The words of n counts of 32 bits.
 size_t WordsOfCounts(size_t n) { return n / 2 + n % 2; }
@@ -40,10 +38,10 @@ bool KeyPacker::Pack(const std::vector<KeyList>& lists, uint32_t sections,
   const bool has_memory = scratch_.Allocate([&](Layout* layout) {
     for (Section& section : sections_) {
       n += section.n;
-      layout->Add(&section.distinct, section.n + 1);
+      layout->Add(&section.distinct, section.n);
       layout->Add(&section.counts, section.n);
-      layout->Add(&section.slots,
-                  Partition::DedupSlots(static_cast<uint32_t>(section.n)));
+      layout->Add(&section.cells, Deduplicator<uint32_t>::CellsFor(
+                                      static_cast<size_t>(section.n)));
     }
   });
   if (!has_memory) return false;
@@ -59,40 +57,29 @@ bool KeyPacker::Pack(const std::vector<KeyList>& lists, uint32_t sections,
 }
 
 void KeyPacker::Deduplicate(Section* section) {
-  const uint32_t n = static_cast<uint32_t>(section->n);
-  const uint32_t mask = Partition::DedupSlots(n) - 1;
-  uint32_t* const slots = section->slots;  // 1 + position, or 0
-  std::fill(slots, slots + mask + 1, 0);
-  int64_t* const distinct = section->distinct;
+  Deduplicator<uint32_t> deduplicator(static_cast<size_t>(section->n),
+                                      section->cells, section->distinct);
   uint32_t* const counts = section->counts;
-  uint32_t n_distinct = 0;
+  const auto hash_of = [](int64_t key) { return CellHash(MixKey(key)); };
   for (const KeyList* list : section->lists) {
     const int64_t* const keys = list->keys;
     const uint32_t occurrence = list->use != KeyUse::kRead;
     for (uint64_t i = 0; i < list->n; ++i) {
-      if (i + kSlotsAhead < list->n) {
-        PrefetchLine(slots + (SlotHash(keys[i + kSlotsAhead]) & mask));
+      if (i + kCellsAhead < list->n) {
+        deduplicator.Prefetch(hash_of(keys[i + kCellsAhead]));
       }
-      const int64_t key = keys[i];
-      uint32_t slot = SlotHash(key) & mask;
-      // Nobody can predict which keys are new, so no jump depends on it.
-      distinct[0] = key;
-      while (distinct[slots[slot]] != key) slot = (slot + 1) & mask;
-      const uint32_t known = slots[slot], is_new = known == 0;
-      const uint32_t at = known + ((n_distinct + 1) & (0 - is_new));
-      distinct[at] = key;
-      slots[slot] = at;
-      counts[n_distinct] = 0;
-      counts[at - 1] += occurrence;
-      n_distinct += is_new;
-      list->index[i] = static_cast<int32_t>(at - 1);
+      counts[deduplicator.size()] = 0;
+      const uint32_t number = deduplicator.Add(keys[i], hash_of(keys[i]));
+      counts[number] += occurrence;
+      list->index[i] = static_cast<int32_t>(number);
     }
+    const uint32_t n_distinct = deduplicator.size();
     if (list->use == KeyUse::kGradient) section->n_gradient = n_distinct;
     if (list->use != KeyUse::kRead) {
       section->n_counted = n_distinct - section->n_gradient;
     }
   }
-  section->n_distinct = n_distinct;
+  section->n_distinct = deduplicator.size();
 }
 
 size_t KeyPacker::words() const {
@@ -113,8 +100,7 @@ void KeyPacker::Write(int64_t* packed) const {
     *packed++ = section.n_distinct - section.n_gradient - section.n_counted;
   }
   for (const Section& section : sections_) {
-    const int64_t* keys = section.distinct + 1;
-    packed = std::copy(keys, keys + section.n_distinct, packed);
+    packed = std::copy_n(section.distinct, section.n_distinct, packed);
   }
   char* bytes = reinterpret_cast<char*>(packed);
   for (const Section& section : sections_) {

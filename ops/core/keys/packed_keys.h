@@ -49,10 +49,9 @@ class KeyPacker {
   struct Section {
     std::vector<const KeyList*> lists;  // By use.
     uint64_t n = 0;                     // Occurrences.
-    // (1 + n) in order of first occurrence, after one for slots without a key.
-    int64_t* distinct = nullptr;
-    uint32_t* counts = nullptr;  // (n) by distinct key
-    uint32_t* slots = nullptr;   // The hash table of distinct keys.
+    int64_t* distinct = nullptr;        // (n) in order of first occurrence
+    uint32_t* counts = nullptr;         // (n) by distinct key
+    uint32_t* cells = nullptr;          // Of the Deduplicator.
     uint32_t n_gradient = 0, n_counted = 0, n_distinct = 0;
   };
   static void Deduplicate(Section* section);

@@ -5,6 +5,7 @@
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/filter/sketch.h"
+#include "ops/core/keys/deduplicator.h"
 #include "ops/core/keys/key_partition.h"
 
 namespace rec_estimator {
@@ -20,23 +21,22 @@ bool AdmitsAfterBatch(const StripeSet& stripes, FilterRule rule,
   if (n >= kMaxBatch) return false;
 
   // Mostly a key has a row, or its count and one occurrence decide. Occurrences
-  // of the other keys are counted in a hash table of distinct keys.
-  const auto slots_for = [](uint64_t n) {  // A power of two, at least 2 n.
-    uint64_t size = 16;
-    while (size < 2 * n) size *= 2;
-    return size;
-  };
+  // of the other keys are counted by distinct key.
   Scratch scratch;
   uint32_t* undecided = nullptr;  // (n) positions in keys
   uint32_t* counts = nullptr;     // (n) their counts so far
-  uint32_t* slots = nullptr;      // 1 + position in undecided, or 0
+  int64_t* distinct = nullptr;    // (n) of the undecided keys
+  uint32_t* number = nullptr;     // (n) of each of them in distinct
+  uint32_t* cells = nullptr;
   const Sketch* const sketch = stripes.sketch();
   uint32_t* without_entry = nullptr;  // (n) positions of keys of the sketch
   uint32_t* estimates = nullptr;      // (n) of these keys
   const bool has_memory = scratch.Allocate([&](Layout* layout) {
     layout->Add(&undecided, n);
     layout->Add(&counts, n);
-    layout->Add(&slots, slots_for(n));
+    layout->Add(&distinct, n);
+    layout->Add(&number, n);
+    layout->Add(&cells, Deduplicator<uint32_t>::CellsFor(n));
     if (sketch == nullptr) return;
     layout->Add(&without_entry, n);
     layout->Add(&estimates, n);
@@ -72,24 +72,17 @@ bool AdmitsAfterBatch(const StripeSet& stripes, FilterRule rule,
     }
   }
 
-  const uint64_t size = slots_for(n_undecided);
-  std::fill(slots, slots + size, 0);
-  const auto slot_of = [&](int64_t key) {
-    uint64_t at = MixKey(key) >> 16 & (size - 1);
-    while (slots[at] != 0 && keys[undecided[slots[at] - 1]] != key) {
-      at = (at + 1) & (size - 1);
-    }
-    return &slots[at];
-  };
+  Deduplicator<uint32_t> deduplicator(n_undecided, cells, distinct);
   for (uint32_t d = 0; d < n_undecided; ++d) {
-    uint32_t* slot = slot_of(keys[undecided[d]]);
-    if (*slot == 0) *slot = d + 1;
-    uint32_t& count = counts[*slot - 1];
-    count = rule.CountAfterBatch(count, 1);
+    const int64_t key = keys[undecided[d]];
+    const uint32_t n_distinct = deduplicator.size();
+    const uint32_t u = deduplicator.Add(key, CellHash(MixKey(key)));
+    if (u == n_distinct) counts[u] = counts[d];  // u <= d.
+    counts[u] = rule.CountAfterBatch(counts[u], 1);
+    number[d] = u;
   }
   for (uint32_t d = 0; d < n_undecided; ++d) {
-    const size_t i = undecided[d];
-    out[i] = rule.IsAdmitted(counts[*slot_of(keys[i]) - 1]);
+    out[undecided[d]] = rule.IsAdmitted(counts[number[d]]);
   }
   return true;
 }

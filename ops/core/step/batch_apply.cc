@@ -103,7 +103,7 @@ void BatchApply::EndSort() {
 
 void BatchApply::AddUnusualTo(Layout* layout) {
   if (leader_ == nullptr && list_ == nullptr && groups_ == nullptr) {
-    part_.AddTablesTo(layout);
+    part_.AddCellsTo(layout);
   }
   const size_t dim = static_cast<size_t>(store_.dim());
   if (dim > kTileFloats) layout->Add(&wide_sums_, part_.groups * dim);
@@ -121,8 +121,8 @@ void BatchApply::Deduplicate(int g) {
     return;
   }
   const uint32_t begin = part_.begin[g];
-  const Partition::Distinct distinct = {key_ + begin, id_ + begin,
-                                        grouped_ + begin, end_ + begin};
+  const KeyPartition::Distinct distinct = {key_ + begin, id_ + begin,
+                                           grouped_ + begin, end_ + begin};
   if (list_ != nullptr) {
     bool with_occurrences = false;
     for (const BatchApply* each = this; each != nullptr;

@@ -174,7 +174,7 @@ class BatchApply final : public KeyHolder {
   const GroupedKeys* groups_ = nullptr;
   const BatchApply* leader_ = nullptr;
   BatchApply* next_follower_ = nullptr;
-  Partition part_;
+  KeyPartition part_;
 
   // Each group's part begins at part_.begin[g]. key_, grouped_ and end_ may be
   // the leader's, or those of a long list:

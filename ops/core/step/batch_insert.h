@@ -99,7 +99,7 @@ class BatchInsert {
   const Mode mode_;
   const bool rows_first_;
   Scratch scratch_;
-  Partition part_;
+  KeyPartition part_;
   std::array<StripeNeeds, kStripes> quota_{};  // What is left, per stripe.
   uint64_t row_quota_ = 0;                     // What is left in the arena.
   // With rows_first_, row i of the batch is row first_row_ + i of the arena.

@@ -7,6 +7,7 @@
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/base/float8.h"
 #include "ops/core/keys/deduplicated_list.h"
+#include "ops/core/keys/deduplicator.h"
 #include "ops/core/keys/grouped_keys.h"
 
 namespace rec_estimator {
@@ -14,7 +15,7 @@ namespace {
 
 // Keys that are deduplicated together.
 constexpr size_t kBlock = 4096;
-static_assert(kBlock <= DistinctKeys::kMost, "their table has room");
+static_assert(kBlock <= Deduplicator<uint16_t>::kMostKeys, "16 bits suffice");
 // A block is deduplicated unless so many of its first keys are distinct, in
 // which case about half of all its keys are. Smaller blocks gain nothing.
 constexpr size_t kSample = 256;
@@ -147,12 +148,17 @@ void RowLookup::Copy(const int64_t* keys, size_t n, float* out,
 }
 
 bool RowLookup::CopyDistinct(const int64_t* keys, size_t n, float* out) {
-  int64_t distinct[kBlock + 1];
+  int64_t distinct[kBlock];
   uint16_t position[kBlock];
-  DistinctKeys found(n, distinct, position);
-  found.Add(keys, kSample);
+  uint16_t cells[Deduplicator<uint16_t>::CellsFor(kBlock)];
+  Deduplicator<uint16_t> found(n, cells, distinct);
+  const auto add = [&](size_t i) {
+    position[i] =
+        static_cast<uint16_t>(found.Add(keys[i], CellHash(MixKey(keys[i]))));
+  };
+  for (size_t i = 0; i < kSample; ++i) add(i);
   if (found.size() > kMostDistinct) return false;
-  found.Add(keys + kSample, n - kSample);
+  for (size_t i = kSample; i < n; ++i) add(i);
   const float* rows[kBlock];
   const int64_t* const first_key = std::exchange(first_key_, distinct);
   const size_t spilled_before = spilled_.size();
@@ -214,7 +220,7 @@ void RowLookup::CopyListed(FoundKeys* found, float* out) {
 void RowLookup::CopyGroup(FoundKeys* found, int g, float* out) {
   const GroupedKeys& groups = *found->list().groups();
   const uint32_t begin = groups.partition().begin[g];
-  const Partition::Distinct distinct = groups.distinct().From(begin);
+  const KeyPartition::Distinct distinct = groups.distinct().From(begin);
   const uint32_t occurrences = groups.partition().size_of(g);
   const uint32_t size = groups.size(g);
   const size_t stride = static_cast<size_t>(dim_);
