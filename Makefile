@@ -84,12 +84,7 @@ hooks: $(VENV)/.lint ## check style, formatting and types of what each git commi
 
 docs: library ## write the pages' figures and pictures again, from benchmarks/results
 	$(BIN)/python -m benchmarks.figures
-	$(BIN)/python -m benchmarks.bench_pipeline --only_plot --output benchmarks/results/bench_pipeline.json --plot docs/pipeline.png
-	$(BIN)/python -m benchmarks.filter_sweep --only_plot --output benchmarks/results/filter_sweep.json --plot docs/filter_sweep.png
-	$(BIN)/python -m benchmarks.bench_serving --only_plot --output benchmarks/results/bench_serving.json --plot docs/serving_latency.png
-	$(BIN)/python -m benchmarks.bench_growth --only_plot --output benchmarks/results/bench_growth.json --plot docs/growth.png
-	$(BIN)/python -m benchmarks.bench_distributed --only_plot --output benchmarks/results/bench_distributed.json --plot docs/scaling.png
-	$(BIN)/python -m benchmarks.bench_tiers --only_plot --output benchmarks/results/bench_tiers.json --plot docs/storage_shares.png
+	$(BIN)/python -m benchmarks.pictures
 	$(BIN)/python -m benchmarks.draw_serving_graph docs/serving_graph.png
 	$(BIN)/python -m benchmarks.draw_compression_stages docs/sample_compression.png
 

@@ -25,15 +25,14 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import mmap
-import multiprocessing
 import os
 import statistics
 import tempfile
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Callable, Dict, Tuple
 
 import numpy as np
 
+from benchmarks import criteo_ids, result_file
 from benchmarks import rounds as rounds_lib
 
 if TYPE_CHECKING:
@@ -62,9 +61,9 @@ def _graph() -> Tuple[rec.EmbeddingTable, tf.Tensor, tf.Operation, rec.Saver]:
 
 def _fill(session: tf.Session, keys: tf.Tensor, train: tf.Operation, rows: int) -> None:
     """Inserts `rows` keys that are spread like hashed strings."""
-    all_keys = np.arange(rows, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    all_keys = criteo_ids.scattered(np.arange(rows))
     for begin in range(0, rows, FILL):
-        session.run(train, {keys: all_keys[begin : begin + FILL].astype(np.int64)})
+        session.run(train, {keys: all_keys[begin : begin + FILL]})
 
 
 def _forget(folder: str) -> None:
@@ -202,12 +201,9 @@ def peak_during(call: Callable[[], Any]) -> Tuple[int, int]:
     return before, _memory("VmHWM")
 
 
-def _measure_memory(folder: str, rows: int, what: str, pipe: Connection) -> None:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+def _measure_memory(folder: str, rows: int, what: str) -> Tuple[int, int]:
     import tensorflow.compat.v1 as tf
 
-    tf.disable_eager_execution()
-    tf.logging.set_verbosity(tf.logging.ERROR)
     table, keys, train, saver = _graph()
     prefix = os.path.join(folder, "memory")
     with tf.Session() as session:
@@ -221,21 +217,15 @@ def _measure_memory(folder: str, rows: int, what: str, pipe: Connection) -> None
             before, peak = peak_during(lambda: saver.restore(session, prefix))
             extra = peak - before - (session.run(table.memory_bytes()) - empty)
         assert session.run(table.size()) == rows
-        pipe.send((int(session.run(table.memory_bytes())), int(extra)))
+        return int(session.run(table.memory_bytes())), int(extra)
 
 
 def measure_memory(folder: str, rows: int) -> Dict[str, Tuple[int, int]]:
     """Returns {what: (bytes of the table, bytes beyond it)}."""
-    result = {}
-    context = multiprocessing.get_context("spawn")
-    for what in ("save", "restore"):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_measure_memory, args=(folder, rows, what, theirs))
-        process.start()
-        theirs.close()
-        result[what] = ours.recv()
-        process.join()
-    return result
+    return {
+        what: rounds_lib.in_process(_measure_memory, folder, rows, what)
+        for what in ("save", "restore")
+    }
 
 
 def main() -> None:
@@ -249,13 +239,12 @@ def main() -> None:
         memory = measure_memory(folder, args.rows)
         seconds, size = measure_speed(folder, args.rows, args.rounds)
     result = {
-        **rounds_lib.provenance(),
         "rows": args.rows,
         "dim": DIM,
         "optimizer": "Adam",
         "bytes": size,
         "rounds": args.rounds,
-        "seconds": seconds,
+        "seconds": result_file.quartiles(seconds),
         "ratios": {},
         "memory": {},
     }
@@ -275,7 +264,7 @@ def main() -> None:
             f"{what:8} of {table / MIB:.0f} MiB takes {extra / MIB:.1f} MiB beyond it, "
             f"{most / MIB:.1f} promised"
         )
-    rounds_lib.write(args.output, result)
+    result_file.write(args.output, result)
 
 
 if __name__ == "__main__":

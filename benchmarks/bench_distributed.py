@@ -22,11 +22,11 @@ import json
 import math
 import os
 import socket
-import statistics
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
+from benchmarks import result_file
 from benchmarks import rounds as rounds_lib
 
 if TYPE_CHECKING:
@@ -238,33 +238,39 @@ class _Cluster:
 def measure(workers: int, ps: int, tables: int, rounds: int, steps: int) -> Dict[str, Any]:
     """Returns what each system costs on one cluster."""
     cluster = _Cluster(workers, ps)
-    found: Dict[str, Any] = {system: {"worker": [], "ps": []} for system in SYSTEMS}
+    cpu: Dict[str, Dict[str, List[float]]] = {s: {"worker": [], "ps": []} for s in SYSTEMS}
+    traffic = {}
     everyone = range(workers)
     try:
         for system in SYSTEMS:
             for task in everyone:
                 cluster.ask("build", system, tables, 0, workers=[task])
             cluster.ask("run", system, tables, BATCHES, workers=everyone)
-            found[system].update(cluster.ask("traffic", system, tables, 0, workers=[0])[0])
-        for number in range(rounds):
-            for i in range(len(SYSTEMS)):
-                system = SYSTEMS[(i + number) % len(SYSTEMS)]
-                before = {job: cluster.cpu_seconds(job) for job in ("worker", "ps")}
-                cluster.ask("run", system, tables, steps, workers=everyone)
-                for job, seconds in before.items():
-                    used = cluster.cpu_seconds(job) - seconds
-                    found[system][job].append(1000 * used / steps / workers)
+            traffic[system] = cluster.ask("traffic", system, tables, 0, workers=[0])[0]
+        for system in rounds_lib.turns(SYSTEMS, rounds):
+            before = {job: cluster.cpu_seconds(job) for job in ("worker", "ps")}
+            cluster.ask("run", system, tables, steps, workers=everyone)
+            for job, seconds in before.items():
+                used = cluster.cpu_seconds(job) - seconds
+                cpu[system][job].append(1000 * used / steps / workers)
     finally:
         cluster.close()
-    return found
+    costs = summary(cpu)
+    return {system: {**traffic[system], **costs[system]} for system in SYSTEMS}
 
 
-def ratio(found: Dict[str, Any], system: str, other: str) -> float:
-    """The CPU time of a system over that of another one: the median over rounds."""
-    totals = [
-        [sum(pair) for pair in zip(found[s]["worker"], found[s]["ps"])] for s in (system, other)
-    ]
-    return statistics.median(a / b for a, b in zip(*totals))
+def summary(rounds: Dict[str, Dict[str, List[float]]]) -> Dict[str, Dict[str, Any]]:
+    """By system, quartiles over the rounds of CPU milliseconds a step, {system: {job: [ms]}}."""
+    totals = {s: [sum(pair) for pair in zip(of["worker"], of["ps"])] for s, of in rounds.items()}
+    return {
+        system: {
+            "worker_cpu_ms": result_file.quartiles(of["worker"]),
+            "ps_cpu_ms": result_file.quartiles(of["ps"]),
+            "cpu_ms": result_file.quartiles(totals[system]),
+            "cpu_over_stock": rounds_lib.ratios(totals[system], totals["stock"])[1],
+        }
+        for system, of in rounds.items()
+    }
 
 
 class Model(NamedTuple):
@@ -292,38 +298,12 @@ def fit(result: Dict[str, Any]) -> Model:
 
     def total(tables: int, system: str) -> Tuple[float, int]:
         found = result["clusters"][f"1+1/{tables}"][system]
-        parts = zip(found["worker"], found["ps"])
-        return statistics.median(sum(pair) for pair in parts), found["tensors"]
+        return found["cpu_ms"][1], found["tensors"]
 
     (many, many_tensors), (one, one_tensors) = (total(n, "unpacked") for n in (COLUMNS, 1))
     tensor = max(0.0, (many - one) / (many_tensors - one_tensors))
     packed, packed_tensors = total(COLUMNS, "packed")
     return Model(tensor, packed - tensor * packed_tensors)
-
-
-def plot(result: Dict[str, Any], path: str) -> None:
-    """Draws the model: CPU time of a step over the number of ps, by what it is for."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    model = fit(result)
-    servers = list(range(1, 101))
-    figure, axes = plt.subplots(figsize=(7, 3))
-    unpacked = [model.worker_step(n, tensors=3 * COLUMNS) for n in servers]
-    axes.plot(servers, unpacked, color="tab:orange", label=f"{COLUMNS} tables, not packed")
-    packed = [model.worker_step(n) for n in servers]
-    axes.plot(servers, packed, color="tab:blue", label="packed, 5 tensors for each ps")
-    axes.axhline(model.keys, color="tab:blue", linewidth=1, linestyle="--", label="keys alone")
-    axes.set_yscale("log")
-    axes.set_xlabel("ps tasks")
-    axes.set_ylabel("CPU ms a step")
-    axes.legend(fontsize=8)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
@@ -332,16 +312,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=40, help="of a round and system")
     parser.add_argument("--output", help="JSON file to write")
-    parser.add_argument("--plot", metavar="FILE", help="draw the model on larger clusters")
-    parser.add_argument("--only_plot", action="store_true", help="draw what --output holds")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.task:
         _serve(*json.loads(options.task))
-        return
-    if options.only_plot:
-        with open(options.output) as file:
-            plot(json.load(file), options.plot)
         return
     clusters = {}
     for workers, ps in CLUSTERS:
@@ -352,15 +326,13 @@ def main() -> None:
                 one = found[system]
                 print(
                     f"{workers}+{ps}, {tables} tables, {system}: {one['tensors']} tensors, "
-                    f"{one['bytes'] / 1e6:.2f} MB, CPU {statistics.median(one['worker']):.1f} + "
-                    f"{statistics.median(one['ps']):.1f} ms, "
-                    f"{ratio(found, system, 'stock'):.2f} of stock",
+                    f"{one['bytes'] / 1e6:.2f} MB, CPU {one['worker_cpu_ms'][1]:.1f} + "
+                    f"{one['ps_cpu_ms'][1]:.1f} ms, {one['cpu_over_stock']:.2f} of stock",
                     flush=True,
                 )
-    rounds_lib.write(
+    result_file.write(
         options.output,
         {
-            **rounds_lib.provenance(),
             "dim": DIM,
             "keys": COLUMNS * BATCH,
             "steps": options.steps,

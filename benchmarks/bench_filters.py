@@ -18,14 +18,12 @@ Memory: growth of the resident memory of a process over 10 M keys, each trained 
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import statistics
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
+from benchmarks import criteo_ids, result_file
 from benchmarks import rounds as rounds_lib
 from benchmarks.bench_table import BATCH, DIM, FIELDS, LEARNING_RATE, NUM_BATCHES, zipf_batches
 
@@ -48,8 +46,7 @@ def stream_batch(number: int) -> np.ndarray:
     power = 1 - STREAM_S
     low, high = (1 + STREAM_Q) ** power, (STREAM_N + 1 + STREAM_Q) ** power
     ranks = (low + uniform * (high - low)) ** (1 / power) - STREAM_Q
-    # Spreads the keys like hashed strings.
-    return (ranks.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).astype(np.int64)
+    return criteo_ids.scattered(ranks)
 
 
 def _filter(name: str, expected_keys: int) -> Optional[Filter]:
@@ -110,20 +107,10 @@ def _build(name: str, steps: int) -> Dict[str, Callable[[], Any]]:
     return {"known": lambda: run("known", known), "stream": lambda: run("stream", stream)}
 
 
-def _resident_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _memory(case: str, pipe: Connection) -> None:
-    """Sends the bytes per key of one case; runs in its own process."""
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    import tensorflow.compat.v1 as tf
-
+def _memory(case: str) -> Dict[str, Any]:
+    """Returns the bytes per key of one case; runs in its own process."""
     import rec_estimator as rec
 
-    tf.disable_eager_execution()
-    tf.logging.set_verbosity(tf.logging.ERROR)
     option = {
         "admitted": None,
         "not admitted, CounterFilter": rec.CounterFilter(FILTER_FREQ),
@@ -131,28 +118,24 @@ def _memory(case: str, pipe: Connection) -> None:
         "not admitted, CBFFilter of 2**30": rec.CBFFilter(FILTER_FREQ, 2**30, 0.01),
     }[case]
     trainer = _Trainer(option)
-    keys = (np.arange(MEMORY_KEYS).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
-    parts = np.array_split(keys, 100)
+    parts = np.array_split(criteo_ids.scattered(np.arange(MEMORY_KEYS)), 100)
     trainer.step(parts[0])  # TensorFlow allocates its buffers before the first reading.
-    before = _resident_bytes()
+    before = rounds_lib.resident_bytes()
     for part in parts[1:]:
         trainer.step(part)
-    grown = (_resident_bytes() - before) / (len(keys) - len(parts[0]))
+    grown = (rounds_lib.resident_bytes() - before) / (MEMORY_KEYS - len(parts[0]))
     rows, keys_in_table, table_bytes = trainer.stats()
-    pipe.send(
-        {
-            "bytes_per_key": round(grown, 1),
-            "beyond_floats": round(grown - (8 * DIM if rows == MEMORY_KEYS else 0), 1),
-            "rows": rows,
-            "keys_in_table": keys_in_table,
-            "table_bytes": table_bytes,
-        }
-    )
+    return {
+        "bytes_per_key": round(grown, 1),
+        "beyond_floats": round(grown - (8 * DIM if rows == MEMORY_KEYS else 0), 1),
+        "rows": rows,
+        "keys_in_table": keys_in_table,
+        "table_bytes": table_bytes,
+    }
 
 
 def measure_memory() -> Dict[str, Dict[str, Any]]:
     """Returns the result of _memory for each case."""
-    context = multiprocessing.get_context("spawn")
     results = {}
     for case in (
         "admitted",
@@ -160,11 +143,7 @@ def measure_memory() -> Dict[str, Dict[str, Any]]:
         "not admitted, CBFFilter of 10 M",
         "not admitted, CBFFilter of 2**30",
     ):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_memory, args=(case, theirs))
-        process.start()
-        results[case] = ours.recv()
-        process.join()
+        results[case] = rounds_lib.in_process(_memory, case)
         print(f"  {case:36}{results[case]['beyond_floats']:8.1f} bytes a key", flush=True)
     return results
 
@@ -195,7 +174,6 @@ def main() -> None:
     print(f"\nmemory, {MEMORY_KEYS:,} keys, beyond a row's floats")
     memory = measure_memory()
     result = {
-        **rounds_lib.provenance(),
         "batch": [BATCH, FIELDS],
         "dim": DIM,
         "optimizer": "Adagrad",
@@ -204,12 +182,12 @@ def main() -> None:
         "stream_zipf": {"s": STREAM_S, "q": STREAM_Q, "n": STREAM_N},
         "rounds": args.rounds,
         "steps_per_round": args.steps,
-        "seconds_per_step": seconds,
+        "seconds_per_step": result_file.quartiles(seconds),
         "cost": costs,
         "memory_keys": MEMORY_KEYS,
         "memory": memory,
     }
-    rounds_lib.write(args.output, result)
+    result_file.write(args.output, result)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,9 @@ time and of CPU time of the process over all rounds, group over single.
 from __future__ import annotations
 
 import argparse
-import concurrent.futures
-import multiprocessing
 from typing import Any, Callable, Dict, List, Tuple
 
+from benchmarks import result_file
 from benchmarks import rounds as rounds_lib
 
 DIM = 4
@@ -39,8 +38,6 @@ def _build(tables: int, keys: int) -> Dict[str, Callable[[], Any]]:
 
     import rec_estimator as rec
 
-    tf.disable_eager_execution()
-    tf.logging.set_verbosity(tf.logging.ERROR)
     embeddings = [rec.get_embedding_variable(f"table_{i}", DIM) for i in range(tables)]
     ids = [
         tf.get_variable(
@@ -93,10 +90,8 @@ def measure(tables: int, keys: int, processes: int, rounds: int) -> Dict[str, An
     calls = min(max(1, KEYS_OF_A_ROUND // (tables * keys)), MOST_CALLS)
     wall: Timings = {}
     cpu: Timings = {}
-    spawn = multiprocessing.get_context("spawn")
     for _ in range(processes):
-        with concurrent.futures.ProcessPoolExecutor(1, spawn) as process:
-            found = process.submit(_run, tables, keys, rounds, calls).result()
+        found = rounds_lib.in_process(_run, tables, keys, rounds, calls)
         for times, of_process in zip((wall, cpu), found):
             for name, seconds in of_process.items():
                 times.setdefault(name, []).extend(seconds)
@@ -113,8 +108,8 @@ def measure(tables: int, keys: int, processes: int, rounds: int) -> Dict[str, An
         "tables": tables,
         "keys": keys,
         "calls_per_round": calls,
-        "seconds": wall,
-        "cpu_seconds": cpu,
+        "seconds": result_file.quartiles(wall),
+        "cpu_seconds": result_file.quartiles(cpu),
         "group_over_single": {name: round(r[1], 3) for name, r in ratios.items()},
     }
 
@@ -132,10 +127,7 @@ def main() -> None:
         for tables in args.tables
         for keys in args.keys
     ]
-    rounds_lib.write(
-        args.output,
-        {**rounds_lib.provenance(), "dim": DIM, "rows": ROWS, "results": results},
-    )
+    result_file.write(args.output, {"dim": DIM, "rows": ROWS, "results": results})
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Sequence
 
 import numpy as np
 
-from benchmarks import rounds as rounds_lib
+from benchmarks import result_file
 
 if TYPE_CHECKING:
     import tensorflow.compat.v1 as tf
@@ -149,7 +149,7 @@ def main() -> None:
     figures = measure(options.data_path, options.rows, options.rounds)
     for name, value in figures.items():
         print(f"{name}: {value:,.2f}")
-    rounds_lib.write(options.output, {**rounds_lib.provenance(), **figures})
+    result_file.write(options.output, figures)
 
 
 if __name__ == "__main__":

@@ -28,14 +28,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import multiprocessing
-import os
 import statistics
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from benchmarks import criteo_ids
+from benchmarks import criteo_ids, result_file
 from benchmarks import rounds as rounds_lib
 from benchmarks.bench_table import fill_op
 
@@ -271,11 +269,8 @@ def measure(
     model: str, engines: Sequence[str], batch: int, limit: int, rounds: int, steps: int
 ) -> rounds_lib.Seconds:
     """Times engines in turns, in a process of its own: seconds a step by clock and engine."""
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import tensorflow.compat.v1 as tf
 
-    tf.disable_eager_execution()
-    tf.logging.set_verbosity(tf.logging.ERROR)
     run = {}
     for engine in engines:
         with tf.Graph().as_default():
@@ -316,7 +311,7 @@ def report(model: str, batch: int, seconds: rounds_lib.Seconds) -> Dict[str, Any
     found: Dict[str, Any] = {"model": model, "batch": batch}
     for what, key in (("train", ""), ("train, CPU", "cpu_")):
         title = f"{model}, batch {batch}{', CPU time' if key else ''}"
-        found[f"{key}seconds_per_step"] = seconds[what]
+        found[f"{key}seconds_per_step"] = result_file.quartiles(seconds[what])
         found[f"{key}above_floor"] = _report(title, seconds[what])
     return found
 
@@ -340,14 +335,12 @@ def main() -> None:
         for model in args.models:
             case = (model, engines, batch, args.rows, args.rounds, args.steps)
             # A process for each, because its memory is kept to its end.
-            with multiprocessing.get_context("spawn").Pool(1) as process:
-                seconds = process.apply(measure, case)
+            seconds = rounds_lib.in_process(measure, *case)
             results.append(report(model, batch, seconds))
             # After each: the next one may need more memory than there is.
-            rounds_lib.write(
+            result_file.write(
                 args.output,
                 {
-                    **rounds_lib.provenance(),
                     "rows": args.rows,
                     "rounds": args.rounds,
                     "steps_per_round": args.steps,

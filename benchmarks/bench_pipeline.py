@@ -2,7 +2,6 @@
 """Measures graph modification on an input-bound job.
 
     python -m benchmarks.bench_pipeline [--rows 20000000] [--rounds 11] [--output FILE.json]
-                                        [--plot FILE.png] [--only_plot]
 
 Workload: log lines of 26 strings, with labels, 2048 a batch, Zipf-distributed as in bench_table.
 The dataset reads them; the model splits them, strips and lowers each value, puts the field's name
@@ -19,12 +18,12 @@ ms of it, which is serial, and P ms of the rest, at most (2 S + P) / (S + P).
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 import numpy as np
 
+from benchmarks import result_file
 from benchmarks import rounds as rounds_lib
 from benchmarks.bench_table import LEARNING_RATE, ZIPF_Q, ZIPF_S, fill_op
 
@@ -125,40 +124,14 @@ def report(seconds: Dict[str, List[float]], rows: int, rounds: int, steps: int) 
             line += f"{middle:10.2f}   {low:.2f} - {high:.2f}"
         print(line)
     return {
-        **rounds_lib.provenance(),
         "rows": rows,
         "batch": [BATCH, FIELDS],
         "dim": DIM,
         "rounds": rounds,
         "steps_per_round": steps,
-        "seconds_per_step": seconds,
+        "seconds_per_step": result_file.quartiles(seconds),
         "speed_up": speed_up,
     }
-
-
-def plot(result: Dict[str, Any], path: str) -> None:
-    """Draws a raw result: ms a step of each variant, its median and quartiles."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 2.8))
-    for y, (variant, times) in enumerate(reversed(list(result["seconds_per_step"].items()))):
-        low, middle, high = (1e3 * value for value in statistics.quantiles(times, n=4))
-        is_modified = variant in result["speed_up"]
-        axes.barh(y, middle, color="tab:blue" if is_modified else "0.7")
-        axes.errorbar(middle, y, xerr=[[middle - low], [high - middle]], color="black", capsize=3)
-        label = f"{middle:.1f} ms"
-        if is_modified:
-            label += f", {result['speed_up'][variant]:.2f} times as fast"
-        axes.text(0.02 * middle, y, label, va="center", color="white" if is_modified else "black")
-    axes.set_yticks(range(4), list(reversed(list(result["seconds_per_step"]))))
-    axes.set_xlabel(f"ms a step of {BATCH} lines, median and quartiles, {result['cores']} cores")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
 
 
 def main() -> None:
@@ -167,19 +140,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--steps", type=int, default=60, help="steps a round and variant")
     parser.add_argument("--output", help="file for the raw result, JSON")
-    parser.add_argument("--plot", help="file for a picture, PNG; takes matplotlib")
-    parser.add_argument("--only_plot", action="store_true", help="draw what --output holds")
     args = parser.parse_args()
-    if args.only_plot:
-        with open(args.output) as file:
-            plot(json.load(file), args.plot)
-        return
     systems = {variant: (_system, (variant, args.rows)) for variant in VARIANTS}
     seconds = rounds_lib.alternate(systems, ["train"], args.rounds, args.steps)
     result = report(seconds["train"], args.rows, args.rounds, args.steps)
-    if args.plot:
-        plot(result, args.plot)
-    rounds_lib.write(args.output, result)
+    result_file.write(args.output, result)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,16 @@ processes.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import os
 import resource
 import statistics
 import tempfile
 import time
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Callable, Dict, Tuple
 
 import numpy as np
 
+from benchmarks import result_file
 from benchmarks import rounds as rounds_lib
 
 if TYPE_CHECKING:
@@ -60,15 +59,12 @@ def _model_fn(features: Dict[str, Any], labels: tf.Tensor, mode: str) -> rec.Est
 
 
 def _estimator(folder: str) -> rec.RecEstimator:
-    import tensorflow.compat.v1 as tf
-
     import rec_estimator as rec
 
-    tf.logging.set_verbosity(tf.logging.ERROR)
     return rec.RecEstimator(_model_fn, model_dir=os.path.join(folder, "model"))
 
 
-def _train(folder: str, rows: int, pipe: Connection) -> None:
+def _train(folder: str, rows: int) -> None:
     import tensorflow as tf
 
     def input_fn() -> tf.data.Dataset:
@@ -77,10 +73,9 @@ def _train(folder: str, rows: int, pipe: Connection) -> None:
         return tf.data.Dataset.from_tensors(({"ids": ids}, 0.0))
 
     _estimator(folder).train(input_fn)
-    pipe.send({})
 
 
-def _export(folder: str, is_portable: bool, pipe: Connection) -> None:
+def _export(folder: str, is_portable: bool) -> Dict[str, Any]:
     import tensorflow.compat.v1 as tf
 
     import rec_estimator as rec
@@ -99,14 +94,12 @@ def _export(folder: str, is_portable: bool, pipe: Connection) -> None:
     seconds = time.perf_counter() - start
     variables = os.path.join(made.decode(), "variables")
     size = sum(os.path.getsize(os.path.join(variables, name)) for name in os.listdir(variables))
-    pipe.send(
-        {
-            "folder": made.decode(),
-            "s": seconds,
-            "peak_mb": (_peak() - before) / 1e6,
-            "mb": size / 1e6,
-        }
-    )
+    return {
+        "folder": made.decode(),
+        "s": seconds,
+        "peak_mb": (_peak() - before) / 1e6,
+        "mb": size / 1e6,
+    }
 
 
 def _load(folder: str, is_portable: bool) -> Tuple[tf.Session, Any, Any]:
@@ -121,15 +114,12 @@ def _load(folder: str, is_portable: bool) -> Tuple[tf.Session, Any, Any]:
     return session, signature, output
 
 
-def _measure_load(folder: str, is_portable: bool, pipe: Connection) -> None:
-    import tensorflow.compat.v1 as tf
-
-    tf.logging.set_verbosity(tf.logging.ERROR)
+def _measure_load(folder: str, is_portable: bool) -> Dict[str, float]:
     if not is_portable:
         import rec_estimator  # noqa: F401
     before, start = _peak(), time.perf_counter()
     _load(folder, is_portable)
-    pipe.send({"s": time.perf_counter() - start, "peak_mb": (_peak() - before) / 1e6})
+    return {"s": time.perf_counter() - start, "peak_mb": (_peak() - before) / 1e6}
 
 
 def _serve(folder: str, is_portable: bool, rows: int) -> Dict[str, Callable[[], Any]]:
@@ -142,27 +132,18 @@ def _serve(folder: str, is_portable: bool, rows: int) -> Dict[str, Callable[[], 
     return {"request": lambda: session.run(output.name, feed)}
 
 
-def _in_process(function: Callable[..., None], *arguments: Any) -> Dict[str, Any]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=function, args=(*arguments, theirs))
-    process.start()
-    theirs.close()
-    result = ours.recv()
-    process.join()
-    return result
-
-
 def measure(rows: int, rounds: int) -> Dict[str, Any]:
     """Returns the figures by name."""
     figures: Dict[str, Any] = {"rows": rows, "dim": DIM}
     with tempfile.TemporaryDirectory() as folder:
-        _in_process(_train, folder, rows)
+        rounds_lib.in_process(_train, folder, rows)
         folders = {}
         for name, is_portable in (("ours", False), ("portable", True)):
-            made = _in_process(_export, folder, is_portable)
+            made = rounds_lib.in_process(_export, folder, is_portable)
             folders[name] = made.pop("folder")
-            loads = [_in_process(_measure_load, folders[name], is_portable) for _ in range(3)]
+            loads = [
+                rounds_lib.in_process(_measure_load, folders[name], is_portable) for _ in range(3)
+            ]
             figures[f"{name}_export"] = made
             figures[f"{name}_load"] = {
                 what: statistics.median(load[what] for load in loads) for what in loads[0]
@@ -182,11 +163,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--output", help="JSON file to write")
     options = parser.parse_args()
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     figures = measure(options.rows, options.rounds)
     for name, value in figures.items():
         print(name, value)
-    rounds_lib.write(options.output, {**rounds_lib.provenance(), **figures})
+    result_file.write(options.output, figures)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures a compressed model against the model as written and a graph made by hand.
 
-    python -m benchmarks.bench_serving [--rounds 200] [--output FILE.json] [--plot FILE.png]
-    python -m benchmarks.bench_serving --only_plot --output FILE.json --plot FILE.png
+    python -m benchmarks.bench_serving [--rounds 200] [--output FILE.json]
 
 Four models on looked-up vectors of 16 floats: DIN (attention over a history of 100, then 128 and 64
 units), DIEN-like (the same over the states of a GRU), DSSM (towers of 256, 128 and 64 units, 40
@@ -16,10 +15,7 @@ the request; peak MB that the ops of one request hold, without the fed tensors.
 """
 
 import argparse
-import json
 import os
-import pathlib
-import time
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -27,6 +23,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from benchmarks import result_file
 from benchmarks import rounds as rounds_lib
 from model_zoo import din, layers
 from rec_estimator import graph_optimizer
@@ -289,60 +286,17 @@ def measure(
     for answer in answers.values():
         largest = np.abs(answers["as written"]).max()
         np.testing.assert_allclose(answer, answers["as written"], rtol=0, atol=1e-5 * largest)
-    seconds: Dict[str, List[float]] = {kind: [] for kind in graphs}
-    for turn in range(rounds + 10):
-        for kind, graph in graphs.items():
-            start = time.perf_counter()
-            graph.call()
-            if turn >= 10:
-                seconds[kind].append(time.perf_counter() - start)
+    calls = {kind: graph.call for kind, graph in graphs.items()}
+    rounds_lib.take_turns(calls, 10, steps=1, warm_up=0)
+    seconds, _ = rounds_lib.take_turns(calls, rounds, steps=1, warm_up=0)
     return graphs, {kind: np.array(times) for kind, times in seconds.items()}
-
-
-def plot(result: Dict[str, Any], path: str) -> None:
-    """Draws one panel per model: the median latency of each graph, and its 99th percentile."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot, ticker
-
-    points = result["points"]
-    models = list(dict.fromkeys(point["model"] for point in points))
-    figure, panels = pyplot.subplots(
-        1, len(models), figsize=(3.6 * len(models), 3.6), layout="constrained", squeeze=False
-    )
-    for panel, model in zip(panels[0], models):
-        mine = [point for point in points if point["model"] == model]
-        requests = list(dict.fromkeys(point["request"] for point in mine))
-        for shift, graph in enumerate(("as written", "by hand", "compressed")):
-            of_graph = [point for point in mine if point["graph"] == graph]
-            p50 = np.array([point["p50_ms"] for point in of_graph])
-            p99 = np.array([point["p99_ms"] for point in of_graph])
-            places = np.arange(len(requests)) + 0.27 * (shift - 1)
-            upper = np.maximum(p99 - p50, 0)
-            error = {"yerr": [np.zeros(len(p50)), upper], "error_kw": {"lw": 0.7, "capsize": 2}}
-            panel.bar(places, p50, width=0.25, label=graph, **error)
-        panel.set_xticks(range(len(requests)), requests, rotation=35, ha="right", fontsize=8)
-        panel.set_yscale("log")
-        panel.yaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-        panel.yaxis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
-        panel.yaxis.set_minor_locator(ticker.NullLocator())
-        panel.set_title(model)
-    panels[0][0].set_ylabel("ms a request: median, whisker to p99")
-    panels[0][0].legend(fontsize=8)
-    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--output", help="file for the raw result, JSON")
-    parser.add_argument("--plot", help="file for a plot of it, PNG or SVG")
-    parser.add_argument("--only_plot", action="store_true", help="draw what --output holds")
     args = parser.parse_args()
-    if args.only_plot:
-        plot(json.loads(pathlib.Path(args.output).read_text()), args.plot)
-        return
     tf.logging.set_verbosity(tf.logging.ERROR)
     points = []
     print(
@@ -369,10 +323,8 @@ def main() -> None:
                     f"{point['p99_ms']:9.2f}{point['time_over_compressed']:7.2f}"
                     f"{point['request_bytes'] / 1e3:9.0f}{point['peak_bytes'] / 1e6:9.2f}"
                 )
-    result = {**rounds_lib.provenance(), "rounds": args.rounds, "points": points}
-    rounds_lib.write(args.output, result)
-    if args.plot:
-        plot(result, args.plot)
+    result = {"rounds": args.rounds, "points": points}
+    result_file.write(args.output, result)
 
 
 if __name__ == "__main__":

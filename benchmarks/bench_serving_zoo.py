@@ -11,8 +11,7 @@ They alternate; the ratio is the median over rounds.
 import argparse
 import os
 import tempfile
-import time
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
@@ -20,6 +19,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
+from benchmarks import result_file
 from benchmarks import rounds as rounds_lib
 from model_zoo import data, run
 
@@ -64,13 +64,8 @@ def measure(model: str, task: data.Task, folder: str, items: int, rounds: int) -
     calls = {"as written": _load(plain, flat), "compressed": _load(compressed, small)}
     written, answered = (call()["probabilities"] for call in calls.values())
     np.testing.assert_allclose(written, answered, rtol=1e-5, atol=1e-6)
-    seconds: Dict[str, List[float]] = {kind: [] for kind in calls}
-    for turn in range(rounds + 10):
-        for kind, call in calls.items():
-            start = time.perf_counter()
-            call()
-            if turn >= 10:
-                seconds[kind].append(time.perf_counter() - start)
+    rounds_lib.take_turns(calls, 10, steps=1, warm_up=0)
+    seconds, _ = rounds_lib.take_turns(calls, rounds, steps=1, warm_up=0)
     before, after = (np.array(times) for times in seconds.values())
     return {
         "model": model,
@@ -94,7 +89,7 @@ def main() -> None:
             points.append(measure(model, task, folder, args.items, args.rounds))
             print(points[-1], flush=True)
     sizes = {"rounds": args.rounds, "items": args.items}
-    rounds_lib.write(args.output, {**rounds_lib.provenance(), **sizes, "points": points})
+    result_file.write(args.output, {**sizes, "points": points})
 
 
 if __name__ == "__main__":

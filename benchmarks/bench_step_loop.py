@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List
 
 import numpy as np
 
+from benchmarks import result_file
 from benchmarks import rounds as rounds_lib
 
 if TYPE_CHECKING:
@@ -109,12 +110,11 @@ def report(seconds: Dict[str, List[float]], rounds: int) -> Dict[str, Any]:
         line = f"{name:20}{statistics.median(times) * 1e6:9.1f}"
         print(line + ("" if name == "1" else f"{middle:10.2f}   {low:.2f} - {high:.2f}"))
     return {
-        **rounds_lib.provenance(),
         "batch": BATCH,
         "dim": DIM,
         "rounds": rounds,
         "steps_per_round": STEPS,
-        "seconds_per_step": seconds,
+        "seconds_per_step": result_file.quartiles(seconds),
         "speed_up": speed_up,
     }
 
@@ -128,7 +128,7 @@ def main() -> None:
     turns = rounds_lib.alternate(systems, ["steps"], args.rounds, 1)["steps"]
     seconds = {name: [time / STEPS for time in times] for name, times in turns.items()}
     result = report(seconds, args.rounds)
-    rounds_lib.write(args.output, result)
+    result_file.write(args.output, result)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 
+from benchmarks import result_file
 from benchmarks import rounds as rounds_lib
 
 if TYPE_CHECKING:
@@ -177,7 +178,6 @@ def report(
     unique = statistics.mean(len(np.unique(batch)) / batch.size for batch in batches)
     ids = args.batch * FIELDS
     result = {
-        **rounds_lib.provenance(),
         "rows": args.rows,
         "batch": [args.batch, FIELDS],
         "dim": DIM,
@@ -186,7 +186,7 @@ def report(
         "unique_share": round(unique, 4),
         "rounds": args.rounds,
         "steps_per_round": args.steps,
-        "seconds_per_step": seconds,
+        "seconds_per_step": result_file.quartiles(seconds),
         "ratios": {},
     }
     size = f"{args.rows:,} rows, {args.batch} x {FIELDS} ids"
@@ -226,7 +226,7 @@ def main() -> None:
         args.steps,
         with_cpu=True,
     )
-    rounds_lib.write(args.output, report(seconds, batches, args))
+    result_file.write(args.output, report(seconds, batches, args))
 
 
 if __name__ == "__main__":

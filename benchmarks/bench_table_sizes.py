@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict
 
 import numpy as np
 
-from benchmarks import bench_table
+from benchmarks import bench_table, result_file
 from benchmarks import rounds as rounds_lib
 
 SIZES = (1_000_000, 50_000_000)
@@ -65,7 +65,7 @@ def measure(exponent: float, rounds: int, steps: int) -> Dict[str, Any]:
     return {
         "exponent": exponent,
         "unique_share": {str(rows): round(share, 4) for rows, share in shares.items()},
-        "seconds_per_step": seconds,
+        "seconds_per_step": result_file.quartiles(seconds),
         "ratios": ratios,
     }
 
@@ -78,7 +78,6 @@ def main() -> None:
     args = parser.parse_args()
     found = [measure(exponent, args.rounds, args.steps) for exponent in EXPONENTS]
     result = {
-        **rounds_lib.provenance(),
         "batch": [bench_table.BATCH, bench_table.FIELDS],
         "dim": bench_table.DIM,
         "optimizer": "Adagrad",
@@ -86,7 +85,7 @@ def main() -> None:
         "steps_per_round": args.steps,
         "distributions": found,
     }
-    rounds_lib.write(args.output, result)
+    result_file.write(args.output, result)
 
 
 if __name__ == "__main__":

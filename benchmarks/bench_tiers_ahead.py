@@ -26,15 +26,16 @@ import json
 import pathlib
 import statistics
 import tempfile
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 
+from benchmarks import result_file
 from benchmarks import rounds as rounds_lib
 from benchmarks.bench_models import layers
 from benchmarks.bench_table import BATCH, DIM, FIELDS, LEARNING_RATE, fill_op
-from benchmarks.bench_tiers import EXPONENTS
-from benchmarks.tier_systems import PART, scattered, zipf_ranks
+from benchmarks.bench_tiers import EXPONENTS, PART, zipf_ranks
+from benchmarks.criteo_ids import scattered
 
 STEPS = 20  # Of a round.
 WARM_UP = 15  # Steps before each round; ten batches wait for a step.
@@ -169,8 +170,6 @@ def measure(rows: int, share: float, width: float, rounds: int, folder: str) -> 
         done = {what: {name: by_round(reports[name], what) for name in SYSTEMS} for what in whats}
     return {
         "width": width,
-        "seconds_per_step": seconds,
-        "disk_per_step": done,
         "summary": {what: summary(seconds, done[what], what) for what in whats},
     }
 
@@ -191,21 +190,6 @@ def summary(
     return {name: float(f"{figure:.4g}") for name, figure in figures.items()}
 
 
-def _other_nets(path: Optional[str], settings: Dict[str, Any]) -> Dict[str, Any]:
-    """What a raw result has of the same machine and table, by net."""
-    if not path or not pathlib.Path(path).exists():
-        return {}
-    found = json.loads(pathlib.Path(path).read_text())
-    for name in ("date", "cpu", "tensorflow", "rows", "share"):
-        if found[name] != settings[name]:
-            raise ValueError(
-                f"{path} must have {name} {settings[name]}, got {found[name]}; remove it, "
-                "or give another --output"
-            )
-    nets: Dict[str, Any] = found["nets"]
-    return nets
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rows", type=int, default=20_000_000)
@@ -213,26 +197,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--folder", default=".", help="on the disk to be measured")
     parser.add_argument("--nets", nargs="+", default=list(NETS), choices=list(NETS))
-    parser.add_argument("--output", help="raw result, JSON; other nets in it stay")
+    parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     print(f"{args.rows:,} rows, {args.share:.0%} in memory")
     found = {
-        **rounds_lib.provenance(),
         "rows": args.rows,
         "share": args.share,
         "dim": DIM,
         "batch": [BATCH, FIELDS],
         "steps_per_round": STEPS,
     }
-    nets = _other_nets(args.output, found)
+    nets = {}
     for net in args.nets:
         nets[net] = measure(args.rows, args.share, NETS[net], args.rounds, args.folder)
         for what, figures in nets[net]["summary"].items():
             print(f"{net}, {what}")
             for name, figure in figures.items():
                 print(f"  {name:20}{figure:>14,.6g}")
-    by_width = {net: nets[net] for net in NETS if net in nets}
-    rounds_lib.write(args.output, {**found, "nets": by_width})
+    result_file.write(args.output, {**found, "nets": nets})
 
 
 if __name__ == "__main__":

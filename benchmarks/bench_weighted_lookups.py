@@ -5,7 +5,7 @@
         [--output FILE.json]
 
 26 tables of 16 floats; some examples a step, with some ids of each table (rows 1 to 100,000,
-Zipf-distributed with exponent 1.2) that combine to a sum; Adagrad. All ways are graphs of one
+Zipf-distributed with exponent 1.2) that combine to a sum; Adagrad. All ways are in one graph of a
 process and take turns:
 
     stock      tf.Variable, tf.nn.embedding_lookup_sparse with weights
@@ -22,10 +22,11 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from typing import TYPE_CHECKING, Any, Callable, Dict, List
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 import numpy as np
 
+from benchmarks import result_file
 from benchmarks import rounds as rounds_lib
 
 if TYPE_CHECKING:
@@ -80,8 +81,6 @@ def _build(examples: int, ids_each: int) -> Dict[str, Callable[[], Any]]:
 
     import rec_estimator as rec
 
-    tf.disable_eager_execution()
-    tf.logging.set_verbosity(tf.logging.ERROR)
     inputs = _inputs(examples, ids_each)
     steps = {}
     for way in WAYS:
@@ -102,12 +101,16 @@ def _build(examples: int, ids_each: int) -> Dict[str, Callable[[], Any]]:
     return {way: session.make_callable(step) for way, step in steps.items()}
 
 
+def _run(
+    examples: int, ids_each: int, rounds: int, steps: int
+) -> Tuple[Dict[str, List[float]], Dict[str, List[float]]]:
+    """Runs all ways in turn; returns their time and their CPU time."""
+    return rounds_lib.take_turns(_build(examples, ids_each), rounds, steps, warm_up=2)
+
+
 def measure(examples: int, ids_each: int, rounds: int, steps: int) -> Dict[str, Any]:
     """Measures one size of a step, prints its table and returns the raw result."""
-    import tensorflow.compat.v1 as tf
-
-    with tf.Graph().as_default():
-        wall, cpu = rounds_lib.take_turns(_build(examples, ids_each), rounds, steps, warm_up=2)
+    wall, cpu = rounds_lib.in_process(_run, examples, ids_each, rounds, steps)
     print(f"\n{examples} examples of {ids_each} ids")
     print(f"{'way':12}{'ms':>8}   weighted / this: time, CPU time")
     ratios: Dict[str, Dict[str, float]] = {}
@@ -123,8 +126,8 @@ def measure(examples: int, ids_each: int, rounds: int, steps: int) -> Dict[str, 
     return {
         "examples": examples,
         "ids_an_example": ids_each,
-        "seconds": wall,
-        "cpu_seconds": cpu,
+        "seconds": result_file.quartiles(wall),
+        "cpu_seconds": result_file.quartiles(cpu),
         "weighted_over": ratios,
     }
 
@@ -143,7 +146,7 @@ def main() -> None:
         for ids_each in args.ids
     ]
     sizes = {"tables": TABLES, "dim": DIM, "rows": ROWS}
-    rounds_lib.write(args.output, {**rounds_lib.provenance(), **sizes, "results": results})
+    result_file.write(args.output, {**sizes, "results": results})
 
 
 if __name__ == "__main__":

@@ -79,6 +79,11 @@ FIELDS: Dict[str, Field] = {
 }
 
 
+def scattered(ranks: np.ndarray) -> np.ndarray:
+    """Distinct keys for distinct ranks, spread over all of int64, as hashed strings are."""
+    return (ranks.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)
+
+
 def rows(field: Field, limit: int) -> int:
     """Rows of a table for the ids of a field, which are hashed into at most `limit` buckets."""
     return min(field.ids, limit)

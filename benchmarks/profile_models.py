@@ -12,8 +12,7 @@ from typing import Dict
 
 import numpy as np
 
-from benchmarks import bench_models, criteo_ids, profiles
-from benchmarks import rounds as rounds_lib
+from benchmarks import bench_models, criteo_ids, profiles, result_file
 
 ENGINES = ("floor", "stock", "single")
 SHARDS = 64  # Of a table: kShards in ops/core/base/key_hash.h.
@@ -52,7 +51,7 @@ def main() -> None:
             profiles.show(f"{model}, {engine}", profile)
     sizes = {"batch": args.batch, **_sizes(args.batch, args.rows)}
     found = {**sizes, "rounds": args.rounds, "models": models}
-    rounds_lib.write(args.output, {**rounds_lib.provenance(), **found})
+    result_file.write(args.output, found)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ import argparse
 import tempfile
 from typing import Any, Callable
 
-from benchmarks import bench_checkpoint, profiles
-from benchmarks import rounds as rounds_lib
+from benchmarks import bench_checkpoint, profiles, result_file
 
 
 def _build(folder: str, rows: int) -> Callable[[], Any]:
@@ -36,7 +35,7 @@ def main() -> None:
         found = profiles.measure({"restore": (_build, (folder, args.rows))}, args.rounds)
     profiles.show("restore", found["restore"])
     sizes = {"rows": args.rows, "rounds": args.rounds}
-    rounds_lib.write(args.output, {**rounds_lib.provenance(), **sizes, **found})
+    result_file.write(args.output, {**sizes, **found})
 
 
 if __name__ == "__main__":

@@ -15,8 +15,11 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, Tuple
 
+from benchmarks import rounds as rounds_lib
+
 SECONDS = 8.0  # Of a sample.
 FUNCTIONS = 12
+MOST_OF_A_NAME = 90  # Characters.
 PRODUCTS = ("gebp", "Contraction", "sgemm", "gemm_", "dnnl")
 Profile = Dict[str, float]  # CPU milliseconds a step
 
@@ -71,7 +74,7 @@ def show(name: str, profile: Dict[str, Profile]) -> None:
     print(f"\n{name}: {sum(profile['groups'].values()):.2f} ms")
     for part in ("groups", "functions"):
         for what, ms in profile[part].items():
-            print(f"  {ms:8.2f}  {what[:90]}")
+            print(f"  {ms:8.2f}  {what}")
 
 
 def _group(library: str, function: str) -> str:
@@ -90,13 +93,7 @@ def _group(library: str, function: str) -> str:
 
 def _serve(build: Callable[..., Callable[[], Any]], arguments: Tuple[Any, ...], pipe: Any) -> None:
     """Runs in a process: steps for some seconds on request, and returns CPU seconds a step."""
-    import os
-
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    import tensorflow.compat.v1 as tf
-
-    tf.disable_eager_execution()
-    tf.logging.set_verbosity(tf.logging.ERROR)
+    rounds_lib.start_tensorflow()
     step = build(*arguments)
     pipe.send("ready")
     while pipe.recv():
@@ -116,7 +113,7 @@ def _samples(pid: int, file: str) -> List[Tuple[str, str]]:
     found = []
     for line in filter(None, map(str.strip, lines)):  # Address, function (library).
         function, _, library = line.partition(" ")[2].rpartition(" (")
-        found.append((library.rstrip(")"), function))
+        found.append((library.rstrip(")"), function[:MOST_OF_A_NAME]))
     if not found:
         raise RuntimeError("perf must print samples, got none; see `perf record` by hand")
     return found

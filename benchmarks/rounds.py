@@ -6,17 +6,11 @@ runs in its own process (alternate), or all run in one (take_turns). Each round 
 once. The figure is the median over rounds of the ratio of times within a round.
 """
 
-import contextlib
-import datetime
-import importlib.metadata
-import json
 import multiprocessing
 import os
-import pathlib
 import statistics
-import subprocess
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
 
 # {what: {system: seconds per call, one per round}}
 Seconds = Dict[str, Dict[str, List[float]]]
@@ -30,20 +24,52 @@ def _timed(call: Callable[[], Any], calls: int) -> Tuple[float, float]:
     return (time.perf_counter() - start) / calls, (time.process_time() - cpu) / calls
 
 
-def _turns(systems: Sequence[str], rounds: int) -> Iterator[str]:
+def turns(systems: Sequence[str], rounds: int) -> Iterator[str]:
     """Every system once a round, each round beginning with another."""
     for number in range(rounds):
         for i in range(len(systems)):
             yield systems[(i + number) % len(systems)]
 
 
-def _serve(build: Callable[..., Any], arguments: Tuple[Any, ...], pipe: Any) -> None:
-    """Runs in a process: builds a system, then times it on request."""
+def start_tensorflow() -> None:
+    """Imports TensorFlow into a process of a benchmark: graph mode, errors only."""
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
     import tensorflow.compat.v1 as tf
 
     tf.disable_eager_execution()
     tf.logging.set_verbosity(tf.logging.ERROR)
+
+
+def _call(function: Callable[..., Any], arguments: Tuple[Any, ...], pipe: Any) -> None:
+    start_tensorflow()
+    pipe.send(function(*arguments))
+
+
+def in_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a top-level function of a module returns in a process of its own.
+
+    Raises:
+      EOFError: The process ended without a result; its error is above.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_call, args=(function, arguments, theirs))
+    process.start()
+    theirs.close()
+    found = ours.recv()
+    process.join()
+    return found
+
+
+def resident_bytes() -> int:
+    """Resident memory of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _serve(build: Callable[..., Any], arguments: Tuple[Any, ...], pipe: Any) -> None:
+    """Runs in a process: builds a system, then times it on request."""
+    start_tensorflow()
     run = build(*arguments)
     pipe.send("ready")
     while True:
@@ -101,7 +127,7 @@ def alternate(
         for name in ([what, f"{what}, CPU"] if with_cpu else [what])
     }
     for what in whats:
-        for system in _turns(names, rounds):
+        for system in turns(names, rounds):
             pipes[system].send((what, steps))
             elapsed, cpu = pipes[system].recv()
             seconds[what][system].append(elapsed)
@@ -130,7 +156,7 @@ def take_turns(
     """
     wall: Dict[str, List[float]] = {system: [] for system in systems}
     cpu: Dict[str, List[float]] = {system: [] for system in systems}
-    for system in _turns(list(systems), rounds):
+    for system in turns(list(systems), rounds):
         for _ in range(warm_up):
             systems[system]()
         elapsed, cpu_elapsed = _timed(systems[system], steps)
@@ -142,46 +168,3 @@ def take_turns(
 def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Tuple[float, ...]:
     """Returns the lower quartile, median and upper quartile of the ratios within rounds."""
     return tuple(statistics.quantiles([a / b for a, b in zip(numerators, denominators)], n=4))
-
-
-def write(path: Optional[str], result: Dict[str, Any]) -> None:
-    """Writes a raw result as JSON, unless path is None or empty."""
-    if path:
-        pathlib.Path(path).write_text(json.dumps(result, indent=1) + "\n")
-
-
-def provenance() -> Dict[str, Any]:
-    """Returns the date, commit, machine and TensorFlow release of a measurement."""
-    return {
-        "date": datetime.date.today().isoformat(),
-        "commit": _commit(),
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "tensorflow": _tensorflow(),
-    }
-
-
-def _tensorflow() -> str:
-    for name in ("tensorflow-cpu", "tensorflow"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return importlib.metadata.version(name)
-    return "unknown"
-
-
-def _commit() -> str:
-    try:
-        return subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            cwd=pathlib.Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _cpu() -> str:
-    with open("/proc/cpuinfo") as file:
-        names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
-    return names[0] if names else "unknown"

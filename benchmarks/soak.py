@@ -22,16 +22,14 @@ from __future__ import annotations
 import argparse
 import glob
 import itertools
-import multiprocessing
 import os
 import sys
 import tempfile
-from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List
 
 import numpy as np
 
-from benchmarks import rounds as rounds_lib
+from benchmarks import criteo_ids, result_file, rounds
 
 if TYPE_CHECKING:
     from rec_estimator.options import EvictionRule
@@ -45,6 +43,7 @@ FILTERS = ("none", "counter", "bloom")
 EVICTIONS = ("steps", "values")
 CASES = [f"{a}-{b}" for a, b in itertools.product(FILTERS, EVICTIONS)]
 LIMIT = 0.03
+MOST_READINGS = 50  # Of a result.
 
 
 def batches(all_twice: bool) -> Iterator[np.ndarray]:
@@ -59,15 +58,8 @@ def batches(all_twice: bool) -> Iterator[np.ndarray]:
         again = new - AGAIN_AFTER * NEW_KEYS
         if not all_twice:
             again = again[::2]
-        keys = np.concatenate([new, again[again >= 0]]).astype(np.uint64)
-        yield (keys * np.uint64(0x9E3779B97F4A7C15)).view(np.int64)  # Like hashed strings.
+        yield criteo_ids.scattered(np.concatenate([new, again[again >= 0]]))
         number += NEW_KEYS
-
-
-def resident_bytes() -> int:
-    """Returns the resident set of this process."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def deviation(values: List[float]) -> float:
@@ -129,7 +121,7 @@ def train(case: str, steps: int, folder: str) -> Dict[str, List[float]]:
                 continue
             rows, entries, table_bytes = session.run(stats)
             readings["step"].append(step)
-            readings["resident"].append(resident_bytes())
+            readings["resident"].append(rounds.resident_bytes())
             readings["rows"].append(int(rows))
             readings["entries"].append(int(entries))
             readings["table"].append(int(table_bytes))
@@ -156,14 +148,15 @@ def judge(readings: Dict[str, List[float]], steps: int) -> Dict[str, float]:
     }
 
 
-def _serve(case: str, steps: int, pipe: Connection) -> None:
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    import tensorflow.compat.v1 as tf
-
-    tf.disable_eager_execution()
-    tf.logging.set_verbosity(tf.logging.ERROR)
+def _train_in_a_folder(case: str, steps: int) -> Dict[str, List[float]]:
     with tempfile.TemporaryDirectory() as folder:
-        pipe.send(train(case, steps, folder))
+        return train(case, steps, folder)
+
+
+def thinned(readings: Dict[str, List[float]]) -> Dict[str, List[float]]:
+    """At most MOST_READINGS of each kind, with the last one."""
+    every = -(-len(readings["step"]) // MOST_READINGS)
+    return {name: values[::-1][::every][::-1] for name, values in readings.items()}
 
 
 def main() -> int:
@@ -172,19 +165,13 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
-    context = multiprocessing.get_context("spawn")
     results: Dict[str, Any] = {}
     failed = []
     print(f"{'case':16}{'rows':>10}{'entries':>10}{'table MB':>10}{'RSS MB':>9}")
     for case in args.cases or CASES:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(case, args.steps, theirs))
-        process.start()
-        theirs.close()
-        readings = ours.recv()
-        process.join()
+        readings = rounds.in_process(_train_in_a_folder, case, args.steps)
         found = judge(readings, args.steps)
-        results[case] = {"readings": readings, **found}
+        results[case] = {"readings": thinned(readings), **found}
         parts = ", ".join(f"{k} {v:.1%}" for k, v in found.items())
         last = {name: values[-1] for name, values in readings.items()}
         print(
@@ -194,7 +181,7 @@ def main() -> int:
         )
         failed += [f"{case}: {k}" for k, v in found.items() if v > LIMIT]
     parameters = {"steps": args.steps, "new_keys": NEW_KEYS, "steps_to_live": STEPS_TO_LIVE}
-    rounds_lib.write(args.output, {**rounds_lib.provenance(), **parameters, "cases": results})
+    result_file.write(args.output, {**parameters, "cases": results})
     print("\n".join(f"not level: {each}" for each in failed) or "level")
     return bool(failed)
 

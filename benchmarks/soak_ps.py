@@ -39,7 +39,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from benchmarks import rounds as rounds_lib
+from benchmarks import result_file
 from model_zoo import cluster, data, run
 from rec_estimator.checkpoint.files import WORK_FOLDER
 
@@ -533,7 +533,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     if found.get("auc", 0.0) < reference - AUC_LOSS:
         found["faults"].append(f"the AUC is {found.get('auc')}, that of one process {reference}")
     found.update(reference_auc=reference, load_average=os.getloadavg(), batch=BATCH, pause=PAUSE)
-    rounds_lib.write(options.output, {**rounds_lib.provenance(), **found})
+    result_file.write(options.output, found)
     print("\n".join(found["faults"]) or f"nothing lost; AUC {found['auc']:.4f}")
     return bool(found["faults"])
 

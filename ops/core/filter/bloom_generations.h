@@ -31,8 +31,8 @@
 // filter, because it falls fast with the load: less than p in all measurements.
 // Two generations would need two thirds of the memory, but each would hold a
 // whole lifetime. The rate would be 1.2 to 3.3 p, and evicted keys would keep
-// their entries (see Stripe::Evict) twice as long. docs/core_measurements.md
-// lists both. A table that never rotates has one generation.
+// their entries (see Stripe::Evict) twice as long. docs/decisions.md
+// has both. A table that never rotates has one generation.
 #ifndef REC_ESTIMATOR_OPS_CORE_FILTER_BLOOM_GENERATIONS_H_
 #define REC_ESTIMATOR_OPS_CORE_FILTER_BLOOM_GENERATIONS_H_
 

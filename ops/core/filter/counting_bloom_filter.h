@@ -60,7 +60,7 @@
 // Cells cannot be lowered: lowering those of an evicted key would change the
 // counts of other keys. A filter ages as a whole (bloom_generations.h).
 //
-// docs/core_measurements.md lists the alternatives that were slower.
+// docs/decisions.md lists the alternatives that were slower.
 #ifndef REC_ESTIMATOR_OPS_CORE_FILTER_COUNTING_BLOOM_FILTER_H_
 #define REC_ESTIMATOR_OPS_CORE_FILTER_COUNTING_BLOOM_FILTER_H_
 

@@ -20,7 +20,7 @@ namespace rec_estimator {
 namespace {
 
 // Occurrences of the largest batch that is one group without a list of its
-// distinct keys (docs/core_measurements.md).
+// distinct keys (docs/decisions.md).
 constexpr uint64_t kOneGroup = 4096;
 // The distance, in keys, at which an apply prefetches buckets.
 constexpr uint32_t kBucketsAhead = 16;

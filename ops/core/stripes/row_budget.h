@@ -8,7 +8,7 @@
 // fits is never refused because of rows that another step only might have
 // added. The cost is two atomic additions and a sum over the stripes per batch.
 // Near the limit, applies of one table run one after the other and counting
-// adds about a tenth to an apply's time (docs/core_measurements.md).
+// adds about a tenth to an apply's time.
 #ifndef REC_ESTIMATOR_OPS_CORE_STRIPES_ROW_BUDGET_H_
 #define REC_ESTIMATOR_OPS_CORE_STRIPES_ROW_BUDGET_H_
 

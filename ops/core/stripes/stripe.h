@@ -24,7 +24,7 @@
 namespace rec_estimator {
 
 // Keys whose cache misses are in flight together in a lookup, measured
-// (docs/core_measurements.md).
+// (docs/decisions.md).
 inline constexpr size_t kChunk = 24;
 
 // An eviction by values keeps the counts of this many keys for each row, of

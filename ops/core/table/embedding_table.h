@@ -109,8 +109,8 @@
 // its old and new array at once. Erased rows are reused by their stripe; only
 // Clear frees memory. A lookup reads 1.1 lines of index per key (1.3 for an
 // absent key) and the lines of the value; an apply one more line of index and
-// the slots. docs/core_measurements.md has speeds, and the alternatives that
-// were slower.
+// the slots. docs/core_measurements.md has speeds, docs/decisions.md the
+// alternatives that were slower.
 //
 // Weak points: a call per key is slow (an apply takes 0.5 us), so every method
 // takes a batch. A batch whose keys are in one stripe runs on one thread. The

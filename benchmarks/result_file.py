@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and writes the results of benchmarks: JSON, with a line for each measured case.
+
+A result begins with the date, the commit, the machine and the release of TensorFlow. It keeps
+quartiles instead of the times of all rounds, and five digits of a number.
+"""
+
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+from typing import Any, Dict, List, Optional, Sequence
+
+FOLDER = pathlib.Path(__file__).parent / "results"
+WIDTH = 160  # Columns of a line.
+
+
+def read(name: str) -> Dict[str, Any]:
+    """The committed result that benchmarks/<name>.py, or another program, has written."""
+    found: Dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    return found
+
+
+def write(path: Optional[str], found: Dict[str, Any]) -> None:
+    """Writes a result, which provenance() precedes, unless path is None or empty."""
+    if path:
+        pathlib.Path(path).write_text(layout({**provenance(), **found}) + "\n")
+
+
+def quartiles(rounds: Any) -> Any:
+    """[lower quartile, median, upper quartile] in place of each list, in nested dicts."""
+    if isinstance(rounds, dict):
+        return {name: quartiles(each) for name, each in rounds.items()}
+    return statistics.quantiles(rounds, n=4) if len(rounds) > 1 else [*rounds] * 3
+
+
+def layout(value: Any, depth: int = 0) -> str:
+    """JSON in which a case stands on one line, or on one line for each of its parts.
+
+    Args:
+      value: What json takes. Floats get five significant digits.
+      depth: Number of the dicts and lists around the value.
+    """
+    one_line = json.dumps(_rounded(value), ensure_ascii=False)
+    # The name of a field comes before the value.
+    is_short = depth > 0 and len(one_line) <= WIDTH - 30
+    if is_short or not isinstance(value, (dict, list, tuple)):
+        return one_line
+    if isinstance(value, dict):
+        begin, end = "{}"
+        parts = [f"{json.dumps(name)}: {layout(each, depth + 1)}" for name, each in value.items()]
+        is_plain = [not isinstance(each, (dict, list, tuple)) for each in value.values()]
+    else:
+        begin, end = "[]"
+        parts = [layout(each, depth + 1) for each in value]
+        is_plain = [isinstance(each, (int, float)) for each in value]
+    return begin + f",\n{' ' * (depth + 1)}".join(_filled(parts, is_plain)) + end
+
+
+def _filled(parts: Sequence[str], is_plain: Sequence[bool]) -> List[str]:
+    """Joins plain parts to lines."""
+    lines: List[str] = []
+    was_plain = False
+    for part, plain in zip(parts, is_plain):
+        if plain and was_plain and len(lines[-1]) + len(part) <= WIDTH - 10:
+            lines[-1] += f", {part}"
+        else:
+            lines.append(part)
+        was_plain = plain
+    return lines
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(each) for each in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+def provenance() -> Dict[str, Any]:
+    """The date, commit, machine and TensorFlow release of a measurement."""
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": _commit(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "tensorflow": _tensorflow(),
+    }
+
+
+def _tensorflow() -> str:
+    for name in ("tensorflow-cpu", "tensorflow"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return "unknown"
+
+
+def _commit() -> str:
+    try:
+        return subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            cwd=pathlib.Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _cpu() -> str:
+    with open("/proc/cpuinfo") as file:
+        names = [line.split(":")[1].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else "unknown"
