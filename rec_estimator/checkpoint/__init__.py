@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves and restores tables in ordinary TensorFlow V2 checkpoints.
 
-    saver.py           rec_estimator.Saver: when to write what, and what to keep
-    builder.py         the ops of the Saver
-    pending.py         writes the files of a checkpoint and places them atomically
-    paths.py           checks the paths that a user gives
-    files.py           finds, identifies and removes the files of a checkpoint
-    deltas.py          checks checkpoints, and those that incremental ones build on
-    warm_start.py      initializes tables from another checkpoint
-    sparse_folders.py  tables as plain arrays next to a checkpoint
-    format/            reads and writes TensorFlow's checkpoint format
+    saver.py              rec_estimator.Saver; names the modules that it uses
+    builder.py            the ops of the Saver
+    saved_state.py        whether a checkpoint must be written at all
+    delta_chain.py        whether it can be a delta, and of which checkpoint
+    writer.py             writes the files of a checkpoint
+    atomic_checkpoint.py  places them atomically
+    retention.py          which checkpoints are kept; the state file
+    paths.py              checks the paths that a user gives
+    files.py              finds, identifies and removes the files of a checkpoint
+    deltas.py             checks checkpoints, and those that deltas build on
+    warm_start.py         initializes tables from another checkpoint
+    sparse_folders.py     tables as plain arrays next to a checkpoint
+    format/               reads and writes TensorFlow's checkpoint format
 
 The tensors of a table are listed in table/saveable.py.
 """

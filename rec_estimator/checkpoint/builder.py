@@ -5,9 +5,11 @@ import contextlib
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
+from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
+from rec_estimator.checkpoint.format.bundle import Compare
 from rec_estimator.checkpoint.var_list import whole_shape
 from rec_estimator.table.interfaces import LogicalTable, SavedShard
 from rec_estimator.table.saveable import (
@@ -18,6 +20,9 @@ from rec_estimator.table.saveable import (
     slot_attrs,
     streaming,
 )
+
+# What a range of bytes is compared by, as the index has it.
+_RANGE = ("offset", "size", "crc32c")
 
 
 def latest_of(path: str) -> Optional[str]:
@@ -164,6 +169,21 @@ class StreamingBuilder(saving.SaverBuilder):
                 with graphs.colocate_with(shard.handle):
                     self.commits.append(_ops.gen.rec_estimator_table_commit_save(shard.handle))
         self.shards += shards
+
+    def compare_in(self, session: tf.Session) -> Optional[Compare]:
+        """Returns how a session compares all checksums; None if no table has anything to lose.
+
+        Tables and variables are restored at the same time, so that damage found on the way would
+        leave tables of two checkpoints. The files are then read twice.
+        """
+        if not self.ready or not any(session.run(self.ready)):
+            return None
+
+        def compare(path: str, entries: Sequence[BundleEntryProto]) -> Sequence[bool]:
+            numbers = [[getattr(entry, name) for entry in entries] for name in _RANGE]
+            return session.run(self.matches, dict(zip(self.ranges, [path, *numbers])))
+
+        return compare
 
     def bulk_restore(
         self,

@@ -5,7 +5,7 @@
     model.data-<i>-of-<n>   the bytes of the tensors; n is stored in the index
     sparse-model/           optional: the tables as plain arrays (sparse_folders.py)
 
-``model`` with its folder is the checkpoint's prefix. pending.py writes and places these files.
+``model`` with its folder is the checkpoint's prefix. atomic_checkpoint.py places these files.
 """
 
 import contextlib

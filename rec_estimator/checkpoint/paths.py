@@ -8,8 +8,9 @@ are named like a folder. ``rec_estimator.Saver`` refuses such paths before it wr
 import contextlib
 import errno
 import os
-from typing import Iterator, Type
+from typing import Iterator, Type, Union
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.format.bundle import check_prefix
@@ -46,6 +47,36 @@ def check_save_prefix(prefix: str) -> None:
         raise ValueError(
             f"{_RULE}, got {prefix!r}, a folder; pass {os.path.join(prefix, 'model')!r}"
         )
+
+
+def prefix_of_step(
+    session: tf.Session,
+    save_path: str,
+    global_step: Union[int, str, tf.Tensor, None],
+    digits: int = 1,
+) -> str:
+    """Returns a ``save_path`` with the step appended.
+
+    Args:
+      session: The session that holds the step.
+      save_path: The argument of the user.
+      global_step: An integer, a tensor or a tensor's name. None: no step is appended.
+      digits: The least number of digits of the step.
+
+    Raises:
+      ValueError: The step is an array.
+    """
+    if global_step is None:
+        return save_path
+    if isinstance(global_step, np.ndarray) and global_step.shape:
+        # A hook passes what the variable holds: a restore may have given it this shape.
+        raise ValueError(
+            f"global_step must be an integer of shape [], got an array of shape "
+            f"{list(global_step.shape)}; restore a checkpoint that is whole"
+        )
+    if not isinstance(global_step, (int, np.integer)):
+        global_step = tf.train.global_step(session, global_step)
+    return f"{save_path}-{int(global_step):0{digits}d}"
 
 
 def check_restore_path(path: str) -> None:

@@ -14,7 +14,7 @@ Only tables with an access threshold have the last two folders. Rec SDK's script
 folder exists, and other programs read it. This package reads it only in export().
 
 The kernel copies the rows from the checkpoint's files. So a folder needs no memory, and its content
-is the checkpoint's. pending.py places the folder.
+is the checkpoint's. atomic_checkpoint.py places the folder.
 """
 
 import contextlib

@@ -33,6 +33,27 @@ def as_saveables(item: object) -> List[object]:
     return [item]
 
 
+def with_saveables(var_list: Any) -> Any:
+    """Returns a ``var_list`` as TensorFlow's Saver takes it.
+
+    Args:
+      var_list: The argument of the Saver.
+
+    Raises:
+      TypeError: It is a dict that contains a table.
+    """
+    if isinstance(var_list, (list, tuple, set)):
+        return list(dict.fromkeys(part for item in var_list for part in as_saveables(item)))
+    if isinstance(var_list, dict):
+        for name, value in var_list.items():
+            if hasattr(getattr(value, "table", value), "shards"):
+                raise TypeError(
+                    f"var_list must be a list to save tables, got {value!r} as {name!r} in a "
+                    "dict; a table keeps its name"
+                )
+    return var_list
+
+
 def check_not_imported(var_list: Any) -> None:
     """Refuses imported MetaGraphs, which have ops in place of table objects.
 

@@ -54,11 +54,11 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
             for i in range(2):
                 os.rename(data(prefixes[0], i), data(merged, i))
             shutil.copy(sources / f"{value}-of-3.index", f"{merged}.index")
-        with AtomicCheckpoint(str(folder / "model")) as pending:
+        with AtomicCheckpoint(str(folder / "model")) as checkpoint:
             for i in range(2):
-                shutil.copy(data(sources / str(value), i), data(atomic_checkpoint.prefix, i))
-            shutil.copy(sources / f"{value}.index", f"{atomic_checkpoint.prefix}.index")
-            atomic_checkpoint.place(merge)
+                shutil.copy(data(sources / str(value), i), data(checkpoint.prefix, i))
+            shutil.copy(sources / f"{value}.index", f"{checkpoint.prefix}.index")
+            checkpoint.place(merge)
 
     def value_of():
         reader = tf.train.NewCheckpointReader(str(folder / "model"))

@@ -11,7 +11,7 @@ import python_processes
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.checkpoint import saver as saver_lib
+from rec_estimator.checkpoint.writer import CheckpointWriter
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -94,7 +94,7 @@ def test_no_error_that_loops_swallow_leaves_a_save_or_a_restore(tmp_path, monkey
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         prefix = saver.save(session, str(tmp_path / "model"))
-        monkeypatch.setattr(saver_lib.Saver, "_run", fail)
+        monkeypatch.setattr(CheckpointWriter, "_run", fail)
         monkeypatch.setattr(tf.train.Saver, "restore", fail)
         for call in (saver.save, saver.restore):
             with pytest.raises(tf.errors.OpError, match=f"{prefix}.*the disk is strange") as caught:
@@ -113,7 +113,7 @@ def test_the_loss_of_a_server_still_starts_a_session_again(tmp_path, monkeypatch
     server = tf.train.Server.create_local_server()
     with tf.Session(server.target) as session:
         session.run(tf.global_variables_initializer())
-        monkeypatch.setattr(saver_lib.Saver, "_run", fail)
+        monkeypatch.setattr(CheckpointWriter, "_run", fail)
         with pytest.raises(kind, match="Socket closed"):
             saver.save(session, str(tmp_path / "model"))
 
