@@ -27,12 +27,6 @@ ROOT_NAMES = {
     *(".ci", ".clang-format", ".github", ".gitignore", ".pre-commit-config.yaml"),
 }
 
-# Maximum number of lines of a source file. Split a longer file by what its parts do.
-MAX_LINES = 600
-# Files that were longer when the rule was made, with their numbers of lines. Never raise a number,
-# never add a file.
-LONGER_FILES: dict = {}
-
 # Folders of rec_estimator without a folder in tests/, and the reason. Never add one.
 TESTED_ELSEWHERE = {
     "sample_compression/analysis": "one pass, tested as a whole in tests/sample_compression/",
@@ -532,23 +526,6 @@ def test_nothing_runs_what_is_in_a_file_or_a_string():
 )
 def test_the_rule_above_finds_what_runs_files_and_strings(text):
     assert any(map(runs_text_or_objects, ast.walk(ast.parse(text))))
-
-
-def test_no_file_is_too_long():
-    lengths = {
-        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
-        for path in code_and_text()
-        if path.suffix in (".py", ".cc", ".h")
-    }
-    found = [
-        f"{name}: {lines} lines"
-        for name, lines in lengths.items()
-        if lines > max(MAX_LINES, LONGER_FILES.get(name, 0))
-    ]
-    expect_none(found, f"a file has at most {MAX_LINES} lines: split it by what its parts do")
-    assert [name for name in LONGER_FILES if lengths.get(name, 0) <= MAX_LINES] == [], (
-        "the file is short enough now: remove it from LONGER_FILES"
-    )
 
 
 def test_nothing_is_left_for_later():
