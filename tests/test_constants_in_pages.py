@@ -10,11 +10,13 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 SOURCES = {
     "kBloomGenerations": "ops/core/filter/bloom_generations.h",
+    "kChunk": "ops/core/stripes/stripe.h",
     "kCompactedLater": "ops/core/tier/disk_tier.cc",
     "kCompactedPerSpilled": "ops/core/tier/disk_tier.cc",
     "kCountsPerRow": "ops/core/stripes/stripe.h",
     "kDiskBlock": "ops/core/storage/page.h",
     "kEntries": "ops/core/index/bucket.h",
+    "kKeepBytes": "ops/core/base/scratch.cc",
     "kKeyClasses": "ops/core/base/key_hash.h",
     "kLeast": "ops/lookup/step_keys.h",
     "kLeastCounts": "ops/core/stripes/stripe.h",
@@ -44,6 +46,7 @@ PROSE = {
         (r"`floormod\(key, (\d+)\)`", "kKeyClasses"),
         (r"tensors up to (\d+ KiB)", "_SMALL"),
     ],
+    "docs/core_measurements.md": [(r"keeps up to (\d+ MiB) of scratch memory", "kKeepBytes")],
     "docs/decisions.md": [
         (r"a lookup of (\d+) keys or more", "kLeast"),
         (r"More than (\d+) keys are grouped", "kShort"),
@@ -52,6 +55,7 @@ PROSE = {
         (r"and at least ([\d,]+)\. Their versions", "kLeastCounts"),
         (r"(\w+) may be compacted", "kCompactedPerSpilled"),
         (r"A step waits if (\w+) are due", "kCompactedLater"),
+        (r"So `kChunk` is (\d+)\.", "kChunk"),
         (r"start with a standard deviation of (0[.\d]+\d)\.", "_ROW_STDDEV"),
     ],
     "docs/distributed.md": [
