@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Constants that a page names are those of the sources."""
+"""Constants that a page, or the essay on the table in memory, names are those of the sources."""
 
 import pathlib
 import re
@@ -16,12 +16,15 @@ SOURCES = {
     "kCountsPerRow": "ops/core/stripes/stripe.h",
     "kDiskBlock": "ops/core/storage/page.h",
     "kEntries": "ops/core/index/bucket.h",
+    "kGrowth": "ops/core/index/hash_index.cc",
     "kKeepBytes": "ops/core/base/scratch.cc",
     "kKeyClasses": "ops/core/base/key_hash.h",
     "kLeast": "ops/lookup/step_keys.h",
     "kLeastCounts": "ops/core/stripes/stripe.h",
+    "kLockBlock": "ops/core/stripes/stripe_set.h",
     "kMaxBytes": "ops/checkpoint/checkpoint_file.cc",
     "kMaxChainLength": "ops/checkpoint/checkpoint_chain.cc",
+    "kMaxLoad": "ops/core/index/hash_index.cc",
     "kMaxCount": "ops/pipeline/step_loop_kernels.cc",
     "kMinSegment": "ops/core/storage/disk_log.cc",
     "kPart": "ops/lookup/fused_lookups.cc",
@@ -74,6 +77,15 @@ PROSE = {
         (r"costs a read of at least (\d+ KiB)", "kDiskBlock"),
         (r"up to (\w+) earlier ones", "_PREFETCHED_BATCHES"),
     ],
+    "ops/core/table/embedding_table.h": [
+        (r"choose one of (\d+) stripes", "kStripes"),
+        (r"128 bytes, (\d+) entries", "kEntries"),
+        (r"grows to (\d\.\d) times its buckets", "kGrowth"),
+        (r"when (\d+ %) of its entries", "kMaxLoad"),
+        (r"\(row_lookup.h\): (\d+) keys at a time", "kChunk"),
+        (r"its locks for (\d+) keys at a time", "kLockBlock"),
+        (r"compare (\d+) keys at once", "kEntries"),
+    ],
     "SECURITY.md": [
         (r"deltas has at most ([\d,]+)", "kMaxChainLength"),
         (r"in a checkpoint have at most (\d+ KiB)", "kMaxBytes"),
@@ -82,14 +94,14 @@ PROSE = {
     ],
 }
 WORDS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
-UNITS = {None: 1, " KiB": 2**10, " MiB": 2**20}
+UNITS = {None: 1, " %": 0.01, " KiB": 2**10, " MiB": 2**20}
 
 
 def number_of_prose(text: str) -> float:
-    """`65,536`, `four`, `0.05` or `64 KiB` as a number."""
+    """`65,536`, `four`, `85 %` or `64 KiB` as a number."""
     if text in WORDS:
         return WORDS.index(text)
-    number, unit = re.fullmatch(r"([\d.,]+)( [KM]iB)?", text).groups()
+    number, unit = re.fullmatch(r"([\d.,]+)( %| [KM]iB)?", text).groups()
     return float(number.replace(",", "")) * UNITS[unit]
 
 

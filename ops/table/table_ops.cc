@@ -126,7 +126,7 @@ Returns the size of the table.
 table: [].
 size: []. Number of keys that own a row.
 total_count: []. `size` plus the number of keys that are only counted.
-capacity: []. Number of keys that fit before an internal shard grows.
+capacity: []. Number of keys that fit before a stripe grows.
 memory_bytes: []. Bytes allocated for keys and rows.
 )doc");
 

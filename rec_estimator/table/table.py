@@ -309,7 +309,7 @@ class EmbeddingTable(VariableLike):
         return self._once(f"dynamic shape of parts {list(parts)}", build)
 
     def capacity(self) -> tf.Tensor:
-        """int64 []. The number of keys that fit before an internal shard grows."""
+        """int64 []. The number of keys that fit before a stripe grows."""
         return self._sum_of_stat("capacity")
 
     def memory_bytes(self) -> tf.Tensor:

@@ -349,7 +349,7 @@ def test_memory_of_rows_stays_within_storage_size(tmp_path):
     run.steps(STEPS)
     tiers = run.tiers()
     assert tiers.disk_rows > 0
-    # An internal shard has a 64th of the rows; some may have less than their share.
+    # A stripe has a 64th of the rows; some may have less than their share.
     assert rows // 2 < tiers.memory_rows <= rows
 
 

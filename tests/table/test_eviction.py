@@ -267,7 +267,7 @@ def test_counter_filter_under_eviction_keeps_bounded_entries(rule):
             rows, entries = session.run(stats)
             assert rows == (3 if step >= 2 else 0)
             # By steps: what eleven of them bring. By values: the last 65,536 keys, and of each of
-            # the 64 internal shards the rest of a step.
+            # the 64 stripes the rest of a step.
             assert entries - rows <= (110_000 if isinstance(rule, rec.GlobalStepEvict) else 75_536)
         assert evicted > 0
         assert session.run(table.get_frequency([-1, 10000 * 29])).tolist() == [30, 1]

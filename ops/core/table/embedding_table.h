@@ -30,7 +30,7 @@
 //
 // OPERATIONS
 //
-// Lookup (row_lookup.h): 16 keys at a time, in three overlapping steps: hash
+// Lookup (row_lookup.h): 24 keys at a time, in three overlapping steps: hash
 // the key and prefetch its bucket; compare 5 keys at once and prefetch the row;
 // copy. Keys outside their home bucket, one in ten, are resolved last. In a
 // block of keys that often repeat, each distinct key is looked up once.
