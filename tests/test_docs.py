@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from test_layers import FOLDERS as INCLUDE_ORDER
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PAGES = sorted(
@@ -71,6 +72,11 @@ def test_architecture_names_every_folder(folder):
     assert [name for name in named if name.startswith(folder)], (
         f"docs/architecture.md must say when to look into {folder}"
     )
+
+
+def test_architecture_lists_the_folders_of_ops_in_the_order_of_their_includes():
+    listed = re.findall(r"^\| `ops/([\w/]+)/` \|", ARCHITECTURE.read_text(), re.MULTILINE)
+    assert listed == list(INCLUDE_ORDER)
 
 
 def test_architecture_names_every_top_level_module():
