@@ -11,7 +11,9 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence,
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator import _ops
 from rec_estimator.embedding_variable import NAME_PATTERN, get_embedding_variable
+from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.observers import observers
 from rec_estimator.options import (
     EmbeddingVariableOption,
@@ -453,10 +455,12 @@ def without_padding(ids: Any, weights: Any) -> Tuple[_Ids, Optional[_Ids]]:
         )
         with tf.control_dependencies([same]):
             weights = tf.identity(weights)
-    indices = tf.where(tf.not_equal(ids, "" if ids.dtype == tf.string else -1))
-    shape = tf.shape(ids, out_type=tf.int64)
-    sparse = tf.SparseTensor(indices, tf.gather_nd(ids, indices), shape)
+    indices, values = _ops.gen.rec_estimator_ids_without_padding(ids)
+    sparse = tf.SparseTensor(indices, values, tf.shape(ids, out_type=tf.int64))
     return sparse, None if weights is None else sparse.with_values(tf.gather_nd(weights, indices))
+
+
+tf.no_gradient(op_registry.IDS_WITHOUT_PADDING)
 
 
 def to_keys(values: tf.Tensor) -> tf.Tensor:

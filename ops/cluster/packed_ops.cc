@@ -7,7 +7,7 @@
 //   RowsSpread     <- rows --------------  TablesRead
 //   GradientsPack  -- packed gradients ->  TablesApplyPacked
 //
-// If a table has several shards, shard_rows_pass.cc puts RowsUnpack and
+// If a table has several shards, spread_shard_rows_pass.cc puts RowsUnpack and
 // ShardRowsSpread in place of RowsSpread.
 //
 // Kernels: packed_kernels.cc and apply_kernels.cc. The packed keys:

@@ -1,5 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ops that shard_rows_pass.cc puts in place of TensorFlow's. Kernels:
+// The ops of a lookup of a table with several shards.
+//
+//   keys --> ShardKeysSplit --> parts --> TableLookup, one a shard
+//                  |                            | rows
+//                shards ----------------> ShardRowsMerge --> values
+//
+// ShardRowsSplit is the gradient of ShardRowsMerge, and the reverse.
+// spread_shard_rows_pass.cc adds ShardRowsSpread. Kernels:
 // shard_rows_kernels.cc.
 #include <vector>
 
@@ -107,7 +114,7 @@ REGISTER_OP("RecEstimator>ShardRowsMerge")
     .Attr("N: int >= 1")
     .SetShapeFn(ShardRowsMergeShape)
     .Doc(R"doc(
-Brings rows of shards into the order of a batch: what DynamicStitch gives.
+Brings rows of shards into the order of a batch.
 
 shards: [n]. The shard of each row of the batch, in [0, N).
 rows: Each [rows of the shard, ...], in the order of the batch.

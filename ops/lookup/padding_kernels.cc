@@ -19,6 +19,7 @@ using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
+using ::tensorflow::tstring;
 
 // The indices of ids without any padding, which follow from the shape of the
 // ids. A model has many features of the same shape, so the last few are kept
@@ -69,19 +70,23 @@ class WholeIndices {
   }
 };
 
+bool IsPadding(const tstring& id) { return id.empty(); }
+template <typename T>
+bool IsPadding(T id) {
+  return id == -1;
+}
+
+template <typename T>
 class IdsWithoutPaddingOp : public OpKernel {
  public:
-  explicit IdsWithoutPaddingOp(OpKernelConstruction* context)
-      : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("padding", &padding_));
-  }
+  using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* context) override {
     const Tensor& ids = context->input(0);
-    const int64_t* const flat = ids.flat<int64_t>().data();
+    const T* const flat = ids.flat<T>().data();
     const int64_t size = ids.NumElements();
     int64_t n = 0;
-    for (int64_t i = 0; i < size; ++i) n += flat[i] != padding_;
+    for (int64_t i = 0; i < size; ++i) n += !IsPadding(flat[i]);
 
     Tensor indices;
     if (n < size || !WholeIndices::Find(ids.shape(), &indices)) {
@@ -104,22 +109,22 @@ class IdsWithoutPaddingOp : public OpKernel {
     Tensor* values;
     OP_REQUIRES_OK(context,
                    context->allocate_output(1, TensorShape({n}), &values));
-    int64_t* out = values->flat<int64_t>().data();
+    T* out = values->flat<T>().data();
     for (int64_t i = 0; i < size; ++i) {
-      if (flat[i] != padding_) *out++ = flat[i];
+      if (!IsPadding(flat[i])) *out++ = flat[i];
     }
   }
 
  private:
   // out: the coordinates of each id that is not padding.
-  void WriteIndices(const Tensor& ids, int64_t* out) const {
-    const int64_t* const flat = ids.flat<int64_t>().data();
+  static void WriteIndices(const Tensor& ids, int64_t* out) {
+    const T* const flat = ids.flat<T>().data();
     const int64_t size = ids.NumElements();
     const int rank = ids.dims();
     const int64_t columns = rank == 2 ? ids.dim_size(1) : 1;
     int64_t row = 0, column = 0;
     for (int64_t i = 0; i < size; ++i) {
-      if (flat[i] != padding_) {
+      if (!IsPadding(flat[i])) {
         if (rank == 2) {
           *out++ = row;
           *out++ = column;
@@ -138,13 +143,17 @@ class IdsWithoutPaddingOp : public OpKernel {
       }
     }
   }
-
-  int64_t padding_ = -1;
 };
 
-REGISTER_KERNEL_BUILDER(
-    Name("RecEstimator>IdsWithoutPadding").Device(tensorflow::DEVICE_CPU),
-    Guarded<IdsWithoutPaddingOp>);
+#define REGISTER(T)                                              \
+  REGISTER_KERNEL_BUILDER(Name("RecEstimator>IdsWithoutPadding") \
+                              .Device(tensorflow::DEVICE_CPU)    \
+                              .TypeConstraint<T>("T"),           \
+                          Guarded<IdsWithoutPaddingOp<T>>)
+REGISTER(int32_t);
+REGISTER(int64_t);
+REGISTER(tstring);
+#undef REGISTER
 
 }  // namespace
 }  // namespace rec_estimator

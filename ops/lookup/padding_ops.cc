@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The op that drop_padding_pass.cc puts in place of TensorFlow's. Kernel:
-// padding_kernels.cc.
+// The op that removes padding from dense ids. Kernel: padding_kernels.cc.
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 
@@ -22,18 +21,17 @@ Status IdsWithoutPaddingShape(InferenceContext* c) {
 }
 
 REGISTER_OP("RecEstimator>IdsWithoutPadding")
-    .Input("ids: int64")
+    .Input("ids: T")
     .Output("indices: int64")
-    .Output("values: int64")
-    .Attr("padding: int = -1")
+    .Output("values: T")
+    .Attr("T: {int32, int64, string}")
     .SetShapeFn(IdsWithoutPaddingShape)
     .Doc(R"doc(
-Finds the ids that are not padding: what Where(ids != padding) and GatherNd give, in one pass.
+Finds the ids that are not padding. -1 and "" are padding.
 
 ids: Any shape.
 indices: [n, rank of ids]. Where the ids are that are not padding, in row-major order.
 values: [n]. These ids.
-padding: The id that is padding.
 )doc");
 
 }  // namespace

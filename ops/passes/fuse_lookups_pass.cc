@@ -30,6 +30,7 @@
 #include "ops/kernel/op_threads.h"
 #include "ops/lookup/fused_lookups.h"
 #include "ops/passes/graph_edits.h"
+#include "ops/passes/op_names.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/node_def_builder.h"
 #include "tensorflow/core/graph/algorithm.h"
@@ -37,7 +38,7 @@
 #include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow/core/public/session_options.h"
 
-namespace rec_estimator {
+namespace rec_estimator::passes {
 namespace {
 
 using ::absl::Status;
@@ -45,14 +46,12 @@ using tensorflow::Edge;
 using tensorflow::Graph;
 using tensorflow::Node;
 using tensorflow::NodeDefBuilder;
-
-constexpr char kGroupLookup[] = "RecEstimator>TableGroupLookup";
+using tensorflow::OutputTensor;
 
 bool IsFusible(const Node& node) {
   const std::string& type = node.type_string();
-  return type == kGroupLookup || type == "RecEstimator>TableGroupLookupGrad" ||
-         type == "RecEstimator>CombineWeighted" ||
-         type == "RecEstimator>CombineWeightedGrad";
+  return type == kTableGroupLookup || type == kTableGroupLookupGrad ||
+         type == kCombineWeighted || type == kCombineWeightedGrad;
 }
 
 // What can be one op: ops of a level, a type and a type of numbers on a device
@@ -63,13 +62,13 @@ using Groups = std::map<GroupKey, std::vector<Node*>>;
 
 // The lookups that can be fused.
 Groups FindGroups(const Graph& graph) {
-  const Places places = FindPlaces(graph, IsFusible);
+  const Positions positions = FindPositions(graph, IsFusible);
   Groups groups;
-  for (Node* node : places.order) {
-    const Place& place = places[*node];
-    if (!IsFusible(*node) || !place.can_join()) continue;
-    groups[{place.level, node->type_string(), node->output_type(0),
-            node->assigned_device_name(), place.feeds}]
+  for (Node* node : positions.order) {
+    const Position& position = positions[*node];
+    if (!IsFusible(*node) || !position.can_join()) continue;
+    groups[{position.level, node->type_string(), node->output_type(0),
+            node->assigned_device_name(), position.feeds}]
         .push_back(node);
   }
   return groups;
@@ -96,7 +95,7 @@ class Fusion {
     for (Node* node : nodes_) TF_RETURN_IF_ERROR(Collect(*node));
     Node* fused = nullptr;
     TF_RETURN_IF_ERROR(AddFused(&fused));
-    int first = 0;  // Output of `fused` that is output 0 of the node.
+    int first = 0;  // OutputTensor of `fused` that is output 0 of the node.
     for (Node* node : nodes_) {
       const int outputs = node->num_outputs();
       Replace(node, fused, first);
@@ -117,7 +116,7 @@ class Fusion {
           AppendInputs(node, static_cast<int>(list) * n, n, &inputs_[list]));
     }
     TF_RETURN_IF_ERROR(AppendAttr(node, "combiners", &combiners_));
-    if (type_ != kGroupLookup) return Status();
+    if (type_ != kTableGroupLookup) return Status();
     TF_RETURN_IF_ERROR(AppendAttr(node, "dims", &dims_));
     return AppendAttr(node, "unknowns", &unknowns_);
   }
@@ -125,21 +124,21 @@ class Fusion {
   Status AddFused(Node** fused) {
     NodeDefBuilder builder(NameOfParts(nodes_[0]->name() + "/fused", names_),
                            type_);
-    std::vector<Output> all;
-    for (const std::vector<Output>& list : inputs_) {
+    std::vector<OutputTensor> all;
+    for (const std::vector<OutputTensor>& list : inputs_) {
       builder.Input(NodeOutsOf(list));
       all.insert(all.end(), list.begin(), list.end());
     }
     builder.Attr("combiners", combiners_).Attr(kFusedLookupNames, names_);
-    if (type_ == kGroupLookup) {
+    if (type_ == kTableGroupLookup) {
       builder.Attr("dims", dims_).Attr("unknowns", unknowns_);
     }
     return AddNode(&builder, all, nodes_[0]->assigned_device_name(), graph_,
                    fused);
   }
 
-  // Moves the control inputs and the consumers of `node` to `fused`. Output i
-  // becomes output first + i.
+  // Moves the control inputs and the consumers of `node` to `fused`.
+  // OutputTensor i becomes output first + i.
   void Replace(Node* node, Node* fused, int first) {
     MoveControls(node, fused, graph_);
     for (int i = 0; i < node->num_outputs(); ++i) {
@@ -151,7 +150,7 @@ class Fusion {
   Graph* const graph_;
   const std::vector<Node*> nodes_;
   const std::string type_;
-  std::vector<std::vector<Output>> inputs_;  // By list input of the op.
+  std::vector<std::vector<OutputTensor>> inputs_;  // By list input of the op.
   std::vector<std::string> names_, combiners_, unknowns_;
   std::vector<int64_t> dims_;
 };
@@ -187,10 +186,10 @@ class FuseLookupsPass : public tensorflow::GraphOptimizationPass {
   }
 };
 
-// After shard_rows_pass.cc.
+// After spread_shard_rows_pass.cc.
 REGISTER_OPTIMIZATION(
     tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 2,
     FuseLookupsPass);
 
 }  // namespace
-}  // namespace rec_estimator
+}  // namespace rec_estimator::passes

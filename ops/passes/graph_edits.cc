@@ -11,11 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tensorflow/core/framework/tensor.h"
+#include "ops/passes/op_names.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/public/session_options.h"
 
-namespace rec_estimator {
+namespace rec_estimator::passes {
 namespace {
 
 using absl::Status;
@@ -23,13 +23,7 @@ using tensorflow::Edge;
 using tensorflow::Graph;
 using tensorflow::Node;
 using tensorflow::NodeDefBuilder;
-
-// Parts of the types of ops that wait for something that is not an input. It
-// may be done by an op that depends on another stage, and the graph has no path
-// that tells.
-constexpr const char* kWaiting[] = {"Dequeue",    "Unstage",      "Recv",
-                                    "TakeMany",   "TakeGradient", "Nccl",
-                                    "Collective", "PyFunc"};
+using tensorflow::OutputTensor;
 
 // Whether the node brings what the caller of a run feeds.
 bool IsFeed(const Node& node) {
@@ -81,10 +75,10 @@ class FeedSets {
 
 }  // namespace
 
-Places FindPlaces(const Graph& graph,
-                  const std::function<bool(const Node&)>& is_stage) {
-  Places places;
-  places.of.resize(graph.num_node_ids());
+Positions FindPositions(const Graph& graph,
+                        const std::function<bool(const Node&)>& is_stage) {
+  Positions positions;
+  positions.of.resize(graph.num_node_ids());
   std::vector<const Node*> stack;
   for (const Node* node : graph.op_nodes()) {
     if (SetsApart(*node)) stack.push_back(node);
@@ -92,8 +86,8 @@ Places FindPlaces(const Graph& graph,
   while (!stack.empty()) {
     const Node* node = stack.back();
     stack.pop_back();
-    if (places.of[node->id()].is_apart) continue;
-    places.of[node->id()].is_apart = true;
+    if (positions.of[node->id()].is_apart) continue;
+    positions.of[node->id()].is_apart = true;
     for (const Edge* edge : node->out_edges()) stack.push_back(edge->dst());
   }
   std::vector<Node*> order;
@@ -101,87 +95,46 @@ Places FindPlaces(const Graph& graph,
                                   tensorflow::NodeComparatorID());
   FeedSets feeds;
   for (Node* node : order) {
-    Place& place = places.of[node->id()];
-    if (place.is_apart) continue;
-    places.order.push_back(node);
-    if (IsFeed(*node)) place.feeds = feeds.Of(node->id());
+    Position& position = positions.of[node->id()];
+    if (position.is_apart) continue;
+    positions.order.push_back(node);
+    if (IsFeed(*node)) position.feeds = feeds.Of(node->id());
     for (const Edge* edge : node->in_edges()) {
-      const Place& before = places.of[edge->src()->id()];
-      place.level =
-          std::max(place.level, before.level + is_stage(*edge->src()));
-      place.branches = std::max(place.branches, before.branches);
-      place.feeds = feeds.Union(place.feeds, before.feeds);
+      const Position& before = positions.of[edge->src()->id()];
+      position.level =
+          std::max(position.level, before.level + is_stage(*edge->src()));
+      position.branches = std::max(position.branches, before.branches);
+      position.feeds = feeds.Union(position.feeds, before.feeds);
     }
-    if (node->IsSwitch()) ++place.branches;
-    if (node->IsMerge()) place.branches = std::max(0, place.branches - 1);
+    if (node->IsSwitch()) ++position.branches;
+    if (node->IsMerge()) position.branches = std::max(0, position.branches - 1);
   }
-  return places;
-}
-
-Status InputOf(const Node& node, int i, Output* output) {
-  const Edge* edge;
-  TF_RETURN_IF_ERROR(node.input_edge(i, &edge));
-  *output = {edge->src(), edge->src_output()};
-  return Status();
-}
-
-bool IsConstantScalar(const Output& output, int64_t* value) {
-  tensorflow::Tensor tensor;
-  if (!output.node->IsConstant() ||
-      !tensorflow::GetNodeAttr(output.node->attrs(), "value", &tensor).ok() ||
-      tensor.dims() != 0) {
-    return false;
-  }
-  if (tensor.dtype() == tensorflow::DT_INT32) {
-    *value = tensor.scalar<int32_t>()();
-    return true;
-  }
-  if (tensor.dtype() != tensorflow::DT_INT64) return false;
-  *value = tensor.scalar<int64_t>()();
-  return true;
-}
-
-bool IsAlways(const Output& output, int64_t expected) {
-  int64_t value;
-  return IsConstantScalar(output, &value) && value == expected;
-}
-
-bool IsRowGather(const Node& node, Output* values) {
-  Output axis;
-  int batch_dims = 0;
-  return node.type_string() == "GatherV2" &&
-         node.input_type(0) == tensorflow::DT_FLOAT &&
-         node.input_type(1) == tensorflow::DT_INT32 &&
-         ControlInputs(node).empty() &&
-         tensorflow::GetNodeAttr(node.attrs(), "batch_dims", &batch_dims)
-             .ok() &&
-         batch_dims == 0 && InputOf(node, 0, values).ok() &&
-         InputOf(node, 2, &axis).ok() && IsAlways(axis, 0);
+  return positions;
 }
 
 Status AppendInputs(const Node& node, int begin, int n,
-                    std::vector<Output>* inputs) {
+                    std::vector<OutputTensor>* inputs) {
   for (int i = begin; i < begin + n; ++i) {
-    Output input;
-    TF_RETURN_IF_ERROR(InputOf(node, i, &input));
+    OutputTensor input;
+    TF_RETURN_IF_ERROR(node.input_tensor(i, &input));
     inputs->push_back(input);
   }
   return Status();
 }
 
-NodeDefBuilder::NodeOut NodeOutOf(const Output& output) {
+NodeDefBuilder::NodeOut NodeOutOf(const OutputTensor& output) {
   return {output.node->name(), output.index,
           output.node->output_type(output.index)};
 }
 
 std::vector<NodeDefBuilder::NodeOut> NodeOutsOf(
-    const std::vector<Output>& outputs) {
+    const std::vector<OutputTensor>& outputs) {
   std::vector<NodeDefBuilder::NodeOut> outs;
-  for (const Output& output : outputs) outs.push_back(NodeOutOf(output));
+  for (const OutputTensor& output : outputs) outs.push_back(NodeOutOf(output));
   return outs;
 }
 
-Status AddNode(NodeDefBuilder* builder, const std::vector<Output>& inputs,
+Status AddNode(NodeDefBuilder* builder, const std::vector<OutputTensor>& inputs,
                const std::string& device, Graph* graph, Node** node) {
   tensorflow::NodeDef def;
   TF_RETURN_IF_ERROR(builder->Device(device).Finalize(&def));
@@ -190,7 +143,7 @@ Status AddNode(NodeDefBuilder* builder, const std::vector<Output>& inputs,
   TF_RETURN_IF_ERROR(status);
   (*node)->set_assigned_device_name(device);
   int input = 0;
-  for (const Output& output : inputs) {
+  for (const OutputTensor& output : inputs) {
     graph->AddEdge(output.node, output.index, *node, input++);
   }
   return Status();
@@ -206,7 +159,8 @@ std::string NameOfParts(const std::string& prefix,
   return absl::StrCat(prefix, "_", absl::Hex(hash));
 }
 
-void MoveConsumers(const Output& from, const Output& to, Graph* graph) {
+void MoveConsumers(const OutputTensor& from, const OutputTensor& to,
+                   Graph* graph) {
   std::vector<const Edge*> edges;
   for (const Edge* edge : from.node->out_edges()) {
     if (edge->src_output() == from.index) edges.push_back(edge);
@@ -251,4 +205,4 @@ bool PassesAreOff(const tensorflow::GraphOptimizationPassOptions& options) {
                  .opt_level() == tensorflow::OptimizerOptions::L0;
 }
 
-}  // namespace rec_estimator
+}  // namespace rec_estimator::passes

@@ -3,11 +3,13 @@
 //
 // They run at POST_REWRITE_FOR_EXEC: then a graph is placed and pruned to what
 // the fetches of a step need. All earlier passes rewrite the graph of the
-// session, from which later fetches are pruned. In phase 0, in any order:
-// drop_padding_pass.cc, and pack_transfers_pass.cc, which needs the lookups and
-// their gradients as they were written. In phase 1: shard_rows_pass.cc. In
-// phase 2: fuse_lookups_pass.cc, which fuses the lookups that are left. In
-// phase 3: hand_over_pass.cc.
+// session, from which later fetches are pruned. In phase 0:
+// pack_transfers_pass.cc, which needs the lookups and their gradients as they
+// were written. In phase 1: spread_shard_rows_pass.cc. In phase 2:
+// fuse_lookups_pass.cc, which fuses the lookups that are left. In phase 3:
+// hand_over_pass.cc. OptimizerOptions.L0 turns all of them off.
+//
+// Python's graph, exports and passes in Python never see what these passes add.
 //
 // STAGES AND LEVELS
 //
@@ -27,10 +29,10 @@
 #include "tensorflow/core/framework/node_def_builder.h"
 #include "tensorflow/core/graph/graph.h"
 
-namespace rec_estimator {
+namespace rec_estimator::passes {
 
 // Where a node is in the graph.
-struct Place {
+struct Position {
   // Whether it may have to run apart from all stages: between Enter and Exit an
   // op runs several times; others wait for something that is not an input.
   bool is_apart = false;
@@ -43,54 +45,33 @@ struct Place {
   bool can_join() const { return !is_apart && branches == 0; }
 };
 
-// The place of each node, by id, and the nodes that are not apart, inputs
+// The position of each node, by id, and the nodes that are not apart, inputs
 // first.
-struct Places {
-  std::vector<Place> of;
+struct Positions {
+  std::vector<Position> of;
   std::vector<tensorflow::Node*> order;
 
-  const Place& operator[](const tensorflow::Node& node) const {
+  const Position& operator[](const tensorflow::Node& node) const {
     return of[node.id()];
   }
 };
-Places FindPlaces(const tensorflow::Graph& graph,
-                  const std::function<bool(const tensorflow::Node&)>& is_stage);
-
-struct Output {
-  tensorflow::Node* node;
-  int index;
-
-  bool operator==(const Output& other) const {
-    return node == other.node && index == other.index;
-  }
-};
-
-// The tensor that input i of a node reads.
-absl::Status InputOf(const tensorflow::Node& node, int i, Output* output);
+Positions FindPositions(
+    const tensorflow::Graph& graph,
+    const std::function<bool(const tensorflow::Node&)>& is_stage);
 
 // Appends the inputs [begin, begin + n) of a node.
 absl::Status AppendInputs(const tensorflow::Node& node, int begin, int n,
-                          std::vector<Output>* inputs);
-
-// Whether an output is an int32 or int64 [] that is always the same.
-bool IsConstantScalar(const Output& output, int64_t* value);
-
-// Whether it is always this number.
-bool IsAlways(const Output& output, int64_t expected);
-
-// Whether a node gathers rows of a float tensor, and waits for nothing else.
-// One op in place of such nodes may wait for the inputs of all, but not for
-// more: that may depend on what another one gathers.
-bool IsRowGather(const tensorflow::Node& node, Output* values);
+                          std::vector<tensorflow::OutputTensor>* inputs);
 
 // What NodeDefBuilder takes as inputs.
-tensorflow::NodeDefBuilder::NodeOut NodeOutOf(const Output& output);
+tensorflow::NodeDefBuilder::NodeOut NodeOutOf(
+    const tensorflow::OutputTensor& output);
 std::vector<tensorflow::NodeDefBuilder::NodeOut> NodeOutsOf(
-    const std::vector<Output>& outputs);
+    const std::vector<tensorflow::OutputTensor>& outputs);
 
 // Adds the node of a builder, with the inputs that it was given, in order.
 absl::Status AddNode(tensorflow::NodeDefBuilder* builder,
-                     const std::vector<Output>& inputs,
+                     const std::vector<tensorflow::OutputTensor>& inputs,
                      const std::string& device, tensorflow::Graph* graph,
                      tensorflow::Node** node);
 
@@ -102,7 +83,8 @@ std::string NameOfParts(const std::string& prefix,
                         const std::vector<std::string>& parts);
 
 // Lets the consumers of an output read another one.
-void MoveConsumers(const Output& from, const Output& to,
+void MoveConsumers(const tensorflow::OutputTensor& from,
+                   const tensorflow::OutputTensor& to,
                    tensorflow::Graph* graph);
 
 // The nodes before and after a node by control edges, without source and sink.
@@ -116,6 +98,6 @@ void MoveControls(tensorflow::Node* from, tensorflow::Node* to,
 // Whether OptimizerOptions.L0 turns passes off.
 bool PassesAreOff(const tensorflow::GraphOptimizationPassOptions& options);
 
-}  // namespace rec_estimator
+}  // namespace rec_estimator::passes
 
 #endif  // REC_ESTIMATOR_OPS_PASSES_GRAPH_EDITS_H_

@@ -16,37 +16,38 @@
 #include <vector>
 
 #include "ops/passes/graph_edits.h"
+#include "ops/passes/op_names.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/graph/graph.h"
 
-namespace rec_estimator {
+namespace rec_estimator::passes {
 namespace {
 
 using ::absl::Status;
 using tensorflow::Edge;
 using tensorflow::Graph;
 using tensorflow::Node;
+using tensorflow::OutputTensor;
 
 bool IsReserve(const Node& node) {
-  return node.type_string() == "RecEstimator>TablesReserve";
+  return node.type_string() == kTablesReserve;
 }
 
 bool IsLookup(const Node& node) {
   const std::string& type = node.type_string();
-  return type == "RecEstimator>TableLookup" ||
-         type == "RecEstimator>TableGroupLookup";
+  return type == kTableLookup || type == kTableGroupLookup;
 }
 
-// A tensor, by what makes it.
+// A tensor: the node that makes it, by id, and the output.
 using Memory = std::pair<int, int>;
 
 // The memory that input i of a node reads.
 Memory MemoryOf(const Node& node, int i) {
-  Output output{nullptr, 0};
-  if (!InputOf(node, i, &output).ok()) return {-1, 0};
-  while (output.node->IsIdentity() || output.node->type_string() == "Reshape") {
-    if (!InputOf(*output.node, 0, &output).ok()) return {-1, 0};
+  OutputTensor output;
+  if (!node.input_tensor(i, &output).ok()) return {-1, 0};
+  while (output.node->IsIdentity() || output.node->type_string() == kReshape) {
+    if (!output.node->input_tensor(0, &output).ok()) return {-1, 0};
   }
   return {output.node->id(), output.index};
 }
@@ -85,13 +86,13 @@ std::vector<bool> ReachableFrom(const Node& from, const Graph& graph) {
 
 // Lets `reserve` wait for its lookups, except those that wait for it.
 void Order(Node* reserve, const std::vector<Node*>& lookups,
-           const Places& places, Graph* graph) {
+           const Positions& positions, Graph* graph) {
   const std::set<Memory> keys = KeysOf(*reserve);
   const std::vector<bool> waits = ReachableFrom(*reserve, *graph);
   for (Node* lookup : lookups) {
     if (!waits[lookup->id()] &&
         lookup->assigned_device_name() == reserve->assigned_device_name() &&
-        places[*lookup].feeds == places[*reserve].feeds &&
+        positions[*lookup].feeds == positions[*reserve].feeds &&
         HaveCommon(KeysOf(*lookup), keys)) {
       graph->AddControlEdge(lookup, reserve);
     }
@@ -109,15 +110,15 @@ class HandOverPass : public tensorflow::GraphOptimizationPass {
       if (IsReserve(*node)) reserves.push_back(node);
     }
     if (lookups.empty() || reserves.empty()) return Status();
-    const Places places = FindPlaces(*graph, IsReserve);
+    const Positions positions = FindPositions(*graph, IsReserve);
     // A node in a branch or a loop need not run when the other one does.
     const auto is_apart = [&](const Node* node) {
-      return !places[*node].can_join();
+      return !positions[*node].can_join();
     };
     lookups.erase(std::remove_if(lookups.begin(), lookups.end(), is_apart),
                   lookups.end());
     for (Node* reserve : reserves) {
-      if (!is_apart(reserve)) Order(reserve, lookups, places, graph);
+      if (!is_apart(reserve)) Order(reserve, lookups, positions, graph);
     }
     return Status();
   }
@@ -128,4 +129,4 @@ REGISTER_OPTIMIZATION(
     HandOverPass);
 
 }  // namespace
-}  // namespace rec_estimator
+}  // namespace rec_estimator::passes

@@ -11,10 +11,9 @@
 // takes the same packed keys, with their counts. TablesApply becomes
 // TablesApplyPacked, which takes one tensor of GradientsPack: the summed
 // gradient of each distinct key, the versions and the hyperparameters. If a
-// gradient is gathered for a shard, GradientsPack reads it in its place
-// instead. Python's graph does not change. packed_ops.cc documents the ops, and
-// graph_edits.h levels, on which it rests that no cycle arises, and which pass
-// runs when.
+// gradient is divided among shards (ShardRowsSplit), GradientsPack reads it
+// undivided instead. packed_ops.cc documents the ops. graph_edits.h says what
+// levels are, why no cycle arises from them, and which pass runs when.
 //
 // Stages are lookups and reservations. A request has the lookups of one level.
 // A reservation of this level or a higher one may take its packed keys: no node
@@ -22,8 +21,8 @@
 // also does not depend on the request, and TablesRead waits for it, so that the
 // rows tell the worker that the step has room.
 //
-// A control edge between two tasks is a tensor, too. route_controls.h leads the
-// edges of a request so that few of them cross.
+// A control edge between two tasks is a tensor, too. reduce_control_edges.h
+// leads the edges of a request so that few of them cross.
 //
 // What is not packed stays as it is: lookups in control flow, lookups that
 // combine rows (TableGroupLookup), and the update of a rule that has one update
@@ -36,34 +35,36 @@
 
 #include "absl/strings/str_cat.h"
 #include "ops/passes/graph_edits.h"
+#include "ops/passes/op_names.h"
 #include "ops/passes/reduce_control_edges.h"
 #include "ops/passes/transfer_plan.h"
 #include "tensorflow/core/framework/node_def_builder.h"
 #include "tensorflow/core/graph/algorithm.h"
 #include "tensorflow/core/graph/graph.h"
 
-namespace rec_estimator {
+namespace rec_estimator::passes {
 namespace {
 
 using absl::Status;
 using tensorflow::Graph;
 using tensorflow::Node;
 using tensorflow::NodeDefBuilder;
+using tensorflow::OutputTensor;
 
 // Puts the packed ops of one request into the graph.
 class Packer {
  public:
-  Packer(Graph* graph, Request* request, ControlRoutes* routes)
-      : graph_(graph), request_(*request), routes_(*routes) {
+  Packer(Graph* graph, Request* request, ControlEdgeReducer* control_edges)
+      : graph_(graph), request_(*request), control_edges_(*control_edges) {
     for (const Node* lookup : request->lookups) {
       parts_.push_back(lookup->name());
     }
-    for (const List& list : request->lists) {
+    for (const KeyList& list : request->lists) {
       parts_.push_back(absl::StrCat(list.keys.node->name(), ":",
                                     list.keys.index, " ", list.section, " ",
                                     list.use));
     }
-    for (const Section& section : request->sections) {
+    for (const KeySection& section : request->sections) {
       parts_.push_back(absl::StrCat(section.handle.node->name(), " ",
                                     section.dim, " ", section.unknown));
     }
@@ -72,7 +73,7 @@ class Packer {
   Status Run() {
     TF_RETURN_IF_ERROR(AddKeysPack());
     if (!request_.lookups.empty()) TF_RETURN_IF_ERROR(ReplaceLookups());
-    for (const Update& update : request_.updates) {
+    for (const StepUpdate& update : request_.updates) {
       TF_RETURN_IF_ERROR(ReplaceUpdate(update));
     }
     return Status();
@@ -87,10 +88,10 @@ class Packer {
   int NumSections() const { return static_cast<int>(request_.sections.size()); }
 
   Status AddKeysPack() {
-    std::vector<Output> keys;
+    std::vector<OutputTensor> keys;
     std::vector<int> sections;
     std::vector<std::string> uses;
-    for (const List& list : request_.lists) {
+    for (const KeyList& list : request_.lists) {
       keys.push_back(list.keys);
       if (IsConstant(list.keys)) {
         TF_RETURN_IF_ERROR(CopyToWorker(&keys.back()));
@@ -98,8 +99,7 @@ class Packer {
       sections.push_back(list.section);
       uses.push_back(list.use);
     }
-    NodeDefBuilder builder(graph_->NewName(BaseName() + "/keys"),
-                           "RecEstimator>KeysPack");
+    NodeDefBuilder builder(graph_->NewName(BaseName() + "/keys"), kKeysPack);
     builder.Input(NodeOutsOf(keys))
         .Attr("sections", sections)
         .Attr("uses", uses)
@@ -109,7 +109,7 @@ class Packer {
 
   // Replaces the output of a node without state by that of a copy on the
   // worker. Its inputs are not copied.
-  Status CopyToWorker(Output* output) {
+  Status CopyToWorker(OutputTensor* output) {
     Node* const node = output->node;
     if (node->assigned_device_name() == request_.worker) return Status();
     Node* const copy = graph_->CopyNode(node);
@@ -121,12 +121,12 @@ class Packer {
   }
 
   Status ReplaceLookups() {
-    std::vector<Output> handles;
+    std::vector<OutputTensor> handles;
     std::vector<int> sections, position(request_.sections.size(), -1);
     std::vector<int64_t> dims;
     std::vector<std::string> unknowns;
     for (int i = 0; i < NumSections(); ++i) {
-      const Section& section = request_.sections[i];
+      const KeySection& section = request_.sections[i];
       if (section.unknown.empty()) continue;
       position[i] = static_cast<int>(handles.size());
       handles.push_back(section.handle);
@@ -135,27 +135,27 @@ class Packer {
       unknowns.push_back(section.unknown);
     }
     NodeDefBuilder read_builder(NameOfParts(BaseName() + "/rows", parts_),
-                                "RecEstimator>TablesRead");
-    const Output packed{pack_, 0};
+                                kTablesRead);
+    const OutputTensor packed{pack_, 0};
     read_builder.Input(NodeOutsOf(handles))
         .Input(NodeOutOf(packed))
         .Attr("sections", sections)
         .Attr("num_sections", NumSections())
         .Attr("dims", dims)
         .Attr("unknowns", unknowns);
-    std::vector<Output> inputs = handles;
+    std::vector<OutputTensor> inputs = handles;
     inputs.push_back(packed);
     TF_RETURN_IF_ERROR(
         AddNode(&read_builder, inputs, request_.ps, graph_, &read_));
 
-    std::vector<Output> index;
+    std::vector<OutputTensor> index;
     std::vector<int> lookups;
     for (const int list : request_.list_of_lookup) {
       index.push_back({pack_, 1 + list});
       lookups.push_back(position[request_.lists[list].section]);
     }
     NodeDefBuilder spread_builder(graph_->NewName(BaseName() + "/values"),
-                                  "RecEstimator>RowsSpread");
+                                  kRowsSpread);
     inputs = {{read_, 0}, packed};
     spread_builder.Input(NodeOutOf(inputs[0]))
         .Input(NodeOutOf(packed))
@@ -186,17 +186,17 @@ class Packer {
     graph_->RemoveNode(node);
   }
 
-  Status ReplaceUpdate(const Update& update) {
+  Status ReplaceUpdate(const StepUpdate& update) {
     Node *reserve, *gradients, *apply;
     TF_RETURN_IF_ERROR(AddReserve(update, &reserve));
     if (update.before_read && read_ != nullptr) {
       graph_->AddControlEdge(reserve, read_);
     }
     TF_RETURN_IF_ERROR(AddGradientsPack(update, &gradients));
-    const std::vector<Output> inputs = {{reserve, 0}, {gradients, 0}};
+    const std::vector<OutputTensor> inputs = {{reserve, 0}, {gradients, 0}};
     NodeDefBuilder builder(
         NameOfParts(update.apply->name() + "/packed", parts_),
-        "RecEstimator>TablesApplyPacked");
+        kTablesApplyPacked);
     builder.Input(NodeOutOf(inputs[0])).Input(NodeOutOf(inputs[1]));
     TF_RETURN_IF_ERROR(AddNode(&builder, inputs, request_.ps, graph_, &apply));
     MoveControls(update.apply, apply, graph_);
@@ -204,19 +204,19 @@ class Packer {
     MoveConsumers({update.reserve, 1}, {reserve, 1}, graph_);
     graph_->RemoveNode(update.apply);
     graph_->RemoveNode(update.reserve);
-    routes_.AddReservation(
+    control_edges_.AddReservation(
         {reserve, gradients, apply, request_.worker,
          update.before_read && spread_ != nullptr ? spread_ : reserve});
     return Status();
   }
 
-  Status AddReserve(const Update& update, Node** reserve) {
+  Status AddReserve(const StepUpdate& update, Node** reserve) {
     const Node& old = *update.reserve;
-    std::vector<Output> inputs;
+    std::vector<OutputTensor> inputs;
     TF_RETURN_IF_ERROR(AppendInputs(
         old, 0, static_cast<int>(update.sections.size()), &inputs));
     NodeDefBuilder builder(NameOfParts(old.name() + "/packed", parts_),
-                           "RecEstimator>TablesReservePacked");
+                           kTablesReservePacked);
     builder.Input(NodeOutsOf(inputs));
     inputs.push_back({pack_, 0});
     builder.Input(NodeOutOf(inputs.back()))
@@ -229,11 +229,12 @@ class Packer {
     return AddNode(&builder, inputs, request_.ps, graph_, reserve);
   }
 
-  Status AddGradientsPack(const Update& update, Node** gradients) {
+  Status AddGradientsPack(const StepUpdate& update, Node** gradients) {
     const Node& old = *update.apply;
     const int n = static_cast<int>(update.sections.size());
     const int n_hyper = old.num_inputs() - n - 2;
-    std::vector<Output> inputs = {{pack_, 0}}, index, grads, places, hyper;
+    std::vector<OutputTensor> inputs = {{pack_, 0}}, index, grads, places,
+                              hyper;
     std::vector<int> lists;
     for (const std::vector<int>& of_table : update.gradient_lists) {
       lists.push_back(static_cast<int>(of_table.size()));
@@ -241,14 +242,14 @@ class Packer {
     }
     TF_RETURN_IF_ERROR(AppendInputs(old, 1, n, &grads));
     if (std::all_of(lists.begin(), lists.end(), [](int k) { return k == 1; })) {
-      TakeGathered(&grads, &places);
+      TakeUndivided(&grads, &places);
     }
     TF_RETURN_IF_ERROR(AppendInputs(old, 1 + n, 1 + n_hyper, &hyper));
-    for (Output& scalar : hyper) {
+    for (OutputTensor& scalar : hyper) {
       TF_RETURN_IF_ERROR(BringToWorker(&scalar, update.apply));
     }
     NodeDefBuilder builder(graph_->NewName(old.name() + "/gradients"),
-                           "RecEstimator>GradientsPack");
+                           kGradientsPack);
     builder.Input(NodeOutOf(inputs[0]))
         .Input(NodeOutsOf(index))
         .Input(NodeOutsOf(grads))
@@ -258,60 +259,72 @@ class Packer {
         .Attr("lists", lists)
         .Attr("sections", update.sections)
         .Attr("num_sections", NumSections());
-    for (const std::vector<Output>& list : {index, grads, places, hyper}) {
+    for (const std::vector<OutputTensor>& list :
+         {index, grads, places, hyper}) {
       inputs.insert(inputs.end(), list.begin(), list.end());
     }
     return AddNode(&builder, inputs, request_.worker, graph_, gradients);
   }
 
-  // If each gradient is gathered, as for one shard of a table: lets `grads` be
-  // what they are gathered from, and `places` the rows there. The update must
-  // be removed then: it has lost these inputs.
-  void TakeGathered(std::vector<Output>* grads, std::vector<Output>* places) {
-    std::vector<Output> from, at;
-    std::vector<Node*> unused, gathers;
-    for (Output gathered : *grads) {
+  // If each gradient is the part of a shard: lets `grads` be the gradients of
+  // all shards, and `places` the rows of the shard there. The update must be
+  // removed then: it has lost these inputs.
+  void TakeUndivided(std::vector<OutputTensor>* grads,
+                     std::vector<OutputTensor>* places) {
+    std::vector<OutputTensor> undivided, rows;
+    std::vector<Node*> unused, splits;
+    for (OutputTensor part : *grads) {
       // tf.gradients lets the rows of each shard wait for those of all.
-      while (IsPassedOn(*gathered.node)) {
-        unused.push_back(gathered.node);
-        if (!InputOf(*gathered.node, 0, &gathered).ok()) return;
+      while (IsPassedOn(*part.node)) {
+        unused.push_back(part.node);
+        if (!part.node->input_tensor(0, &part).ok()) return;
       }
-      Output values, place;
-      if (!IsRowGather(*gathered.node, &values) ||
-          gathered.node->assigned_device_name() != request_.worker ||
-          !InputOf(*gathered.node, 1, &place).ok()) {
+      Node* const split = part.node;
+      OutputTensor shards, values;
+      if (!IsRowsSplit(split) ||
+          split->assigned_device_name() != request_.worker ||
+          !split->input_tensor(0, &shards).ok() ||
+          !split->input_tensor(1, &values).ok()) {
         return;
       }
-      gathers.push_back(gathered.node);
-      from.push_back(values);
-      at.push_back(place);
+      const int n = split->num_outputs();
+      if (shards.node->type_string() != kShardKeysSplit || shards.index != 0 ||
+          shards.node->num_outputs() != 1 + 2 * n) {
+        return;
+      }
+      splits.push_back(split);
+      undivided.push_back(values);
+      rows.emplace_back(shards.node, 1 + n + part.index);
     }
     for (Node* node : unused) graph_->RemoveNode(node);
-    for (Node* node : gathers) routes_.AddSpare(node);
-    *grads = std::move(from);
-    *places = std::move(at);
+    for (Node* node : splits) control_edges_.AddSpare(node);
+    *grads = std::move(undivided);
+    *places = std::move(rows);
+  }
+
+  // Whether a node divides rows among shards, and waits for nothing else. An op
+  // that reads the undivided rows in its place waits for nothing more.
+  static bool IsRowsSplit(const Node* node) {
+    return node->type_string() == kShardRowsSplit &&
+           ControlInputs(*node).empty();
   }
 
   // Whether a node gives its input, in whatever shape, to one other node, and
-  // waits for gathers only.
+  // waits for divisions of rows only.
   static bool IsPassedOn(const Node& node) {
     const std::vector<Node*> before = ControlInputs(node);
-    Output values;
-    return (node.IsIdentity() || node.type_string() == "Reshape") &&
+    return (node.IsIdentity() || node.type_string() == kReshape) &&
            node.out_edges().size() == 1 &&
-           std::all_of(before.begin(), before.end(), [&values](Node* each) {
-             return IsRowGather(*each, &values);
-           });
+           std::all_of(before.begin(), before.end(), IsRowsSplit);
   }
 
   // Replaces a scalar that the ps makes of what is constant, or of what another
   // task has, by one that the worker makes. `apply` waits for what the scalar
   // waited for.
-  Status BringToWorker(Output* scalar, Node* apply) {
+  Status BringToWorker(OutputTensor* scalar, Node* apply) {
     Node* const node = scalar->node;
     const std::string& type = node->type_string();
-    const bool is_chain =
-        node->IsIdentity() || type == "Cast" || type == "Pack";
+    const bool is_chain = node->IsIdentity() || type == kCast || type == kPack;
     if (node->assigned_device_name() != request_.ps ||
         !(node->IsConstant() || is_chain)) {
       return Status();
@@ -319,9 +332,9 @@ class Packer {
     for (Node* before : ControlInputs(*node)) {
       graph_->AddControlEdge(before, apply);
     }
-    std::vector<Output> inputs;
+    std::vector<OutputTensor> inputs;
     TF_RETURN_IF_ERROR(AppendInputs(*node, 0, node->num_inputs(), &inputs));
-    for (Output& input : inputs) {
+    for (OutputTensor& input : inputs) {
       TF_RETURN_IF_ERROR(BringToWorker(&input, apply));
     }
     TF_RETURN_IF_ERROR(CopyToWorker(scalar));
@@ -329,13 +342,13 @@ class Packer {
       graph_->AddEdge(inputs[i].node, inputs[i].index, scalar->node,
                       static_cast<int>(i));
     }
-    routes_.AddSpare(node);
+    control_edges_.AddSpare(node);
     return Status();
   }
 
   Graph* const graph_;
   Request& request_;
-  ControlRoutes& routes_;
+  ControlEdgeReducer& control_edges_;
   std::vector<std::string> parts_;  // What the request is made of.
   Node* pack_ = nullptr;
   Node* read_ = nullptr;
@@ -350,21 +363,21 @@ class PackTransfersPass : public tensorflow::GraphOptimizationPass {
     std::vector<std::unique_ptr<Request>> requests;
     TF_RETURN_IF_ERROR(PlanTransfers(*graph, &requests));
     if (requests.empty()) return Status();
-    ControlRoutes routes(graph);
+    ControlEdgeReducer control_edges(graph);
     for (const auto& request : requests) {
-      TF_RETURN_IF_ERROR(Packer(graph, request.get(), &routes).Run());
-      routes.AddDevices(request->worker, request->ps);
+      TF_RETURN_IF_ERROR(Packer(graph, request.get(), &control_edges).Run());
+      control_edges.AddDevices(request->worker, request->ps);
     }
-    TF_RETURN_IF_ERROR(routes.Run());
+    TF_RETURN_IF_ERROR(control_edges.Run());
     tensorflow::FixupSourceAndSinkEdges(graph);
     return Status();
   }
 };
 
-// Before shard_rows_pass.cc.
+// Before spread_shard_rows_pass.cc.
 REGISTER_OPTIMIZATION(
     tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 0,
     PackTransfersPass);
 
 }  // namespace
-}  // namespace rec_estimator
+}  // namespace rec_estimator::passes

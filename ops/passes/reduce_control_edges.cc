@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements route_controls.h.
+// Implements reduce_control_edges.h.
 #include "ops/passes/reduce_control_edges.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "ops/passes/graph_edits.h"
+#include "ops/passes/op_names.h"
 #include "tensorflow/core/framework/node_def_builder.h"
 
-namespace rec_estimator {
+namespace rec_estimator::passes {
 
 using absl::Status;
 using tensorflow::Edge;
@@ -21,7 +22,7 @@ namespace {
 // Whether a node only reads or computes, so that nothing is lost if it runs
 // before a reservation.
 bool ChangesNothing(const Node& node) {
-  return node.type_string() == "ReadVariableOp" || !node.op_def().is_stateful();
+  return node.type_string() == kReadVariable || !node.op_def().is_stateful();
 }
 
 void RemoveControlEdge(Graph* graph, Node* from, Node* to) {
@@ -34,19 +35,19 @@ void RemoveControlEdge(Graph* graph, Node* from, Node* to) {
 
 }  // namespace
 
-void ControlRoutes::AddReservation(const PackedUpdate& update) {
+void ControlEdgeReducer::AddReservation(const PackedUpdate& update) {
   const PackedUpdate& kept =
       updates_.emplace(update.reserve, update).first->second;
   by_apply_[update.apply] = by_gradients_[update.gradients] = &kept;
 }
 
-void ControlRoutes::AddDevices(const std::string& worker,
-                               const std::string& ps) {
+void ControlEdgeReducer::AddDevices(const std::string& worker,
+                                    const std::string& ps) {
   devices_.insert(worker);
   devices_.insert(ps);
 }
 
-Status ControlRoutes::Run() {
+Status ControlEdgeReducer::Run() {
   RemoveSpare();
   PlaceGroups();
   for (Node* node : graph_->op_nodes()) LeaveToGradients(node);
@@ -61,7 +62,7 @@ Status ControlRoutes::Run() {
   return Status();
 }
 
-void ControlRoutes::RemoveSpare() {
+void ControlEdgeReducer::RemoveSpare() {
   // A node comes after its inputs.
   for (size_t i = spare_.size(); i-- > 0;) {
     std::vector<Node*>::iterator end = spare_.begin() + i;
@@ -77,14 +78,14 @@ void ControlRoutes::RemoveSpare() {
   spare_.clear();
 }
 
-const std::string& ControlRoutes::DeviceOf(const Node& node) const {
+const std::string& ControlEdgeReducer::DeviceOf(const Node& node) const {
   const auto found = updates_.find(&node);
   return found == updates_.end() ? node.assigned_device_name()
                                  : found->second.notice->assigned_device_name();
 }
 
-int ControlRoutes::Crossings(const Node& group,
-                             const std::string& device) const {
+int ControlEdgeReducer::Crossings(const Node& group,
+                                  const std::string& device) const {
   int crossings = 0;
   for (const Node* before : ControlInputs(group)) {
     crossings +=
@@ -98,9 +99,9 @@ int ControlRoutes::Crossings(const Node& group,
   return crossings + static_cast<int>(after.size());
 }
 
-void ControlRoutes::PlaceGroups() {
+void ControlEdgeReducer::PlaceGroups() {
   for (Node* node : graph_->op_nodes()) {
-    if (node->type_string() != "NoOp" ||
+    if (node->type_string() != kNoOp ||
         devices_.count(node->assigned_device_name()) == 0) {
       continue;
     }
@@ -124,7 +125,7 @@ void ControlRoutes::PlaceGroups() {
   }
 }
 
-ControlRoutes::Nodes ControlRoutes::ReservationsElsewhere(
+ControlEdgeReducer::Nodes ControlEdgeReducer::ReservationsElsewhere(
     const Node& node) const {
   Nodes found;
   for (Node* before : ControlInputs(node)) {
@@ -136,7 +137,7 @@ ControlRoutes::Nodes ControlRoutes::ReservationsElsewhere(
   return found;
 }
 
-Status ControlRoutes::Reroute(Node* node, const Nodes& reservations) {
+Status ControlEdgeReducer::Reroute(Node* node, const Nodes& reservations) {
   const auto apply = by_apply_.find(node);
   Nodes left;
   for (Node* each : reservations) {
@@ -157,7 +158,7 @@ Status ControlRoutes::Reroute(Node* node, const Nodes& reservations) {
   return Status();
 }
 
-void ControlRoutes::LeaveToGradients(Node* node) {
+void ControlEdgeReducer::LeaveToGradients(Node* node) {
   const Nodes reservations = ReservationsElsewhere(*node);
   if (reservations.empty() || !ChangesNothing(*node)) return;
   std::vector<const PackedUpdate*> updates;
@@ -175,7 +176,7 @@ void ControlRoutes::LeaveToGradients(Node* node) {
   }
 }
 
-bool ControlRoutes::HasOtherPath(Node* from, Node* to) const {
+bool ControlEdgeReducer::HasOtherPath(Node* from, Node* to) const {
   std::vector<bool> seen(graph_->num_node_ids(), false);
   std::vector<const Node*> stack = {from};
   while (!stack.empty()) {
@@ -192,12 +193,12 @@ bool ControlRoutes::HasOtherPath(Node* from, Node* to) const {
   return false;
 }
 
-Status ControlRoutes::NoticeOf(const Nodes& reservations, Node** notice) {
+Status ControlEdgeReducer::NoticeOf(const Nodes& reservations, Node** notice) {
   Node*& known = notices_[reservations];
   if (known == nullptr) {
     const PackedUpdate& first = updates_.at(*reservations.begin());
     NodeDefBuilder builder(graph_->NewName(first.reserve->name() + "/notice"),
-                           "NoOp");
+                           kNoOp);
     TF_RETURN_IF_ERROR(AddNode(&builder, {}, first.worker, graph_, &known));
     for (Node* each : reservations) {
       graph_->AddControlEdge(updates_.at(each).notice, known);
@@ -207,4 +208,4 @@ Status ControlRoutes::NoticeOf(const Nodes& reservations, Node** notice) {
   return Status();
 }
 
-}  // namespace rec_estimator
+}  // namespace rec_estimator::passes

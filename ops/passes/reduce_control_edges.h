@@ -19,7 +19,7 @@
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/platform/status.h"
 
-namespace rec_estimator {
+namespace rec_estimator::passes {
 
 // A packed update.
 struct PackedUpdate {
@@ -32,9 +32,9 @@ struct PackedUpdate {
   tensorflow::Node* notice;
 };
 
-class ControlRoutes {
+class ControlEdgeReducer {
  public:
-  explicit ControlRoutes(tensorflow::Graph* graph) : graph_(graph) {}
+  explicit ControlEdgeReducer(tensorflow::Graph* graph) : graph_(graph) {}
 
   void AddReservation(const PackedUpdate& update);
   bool IsReservation(const tensorflow::Node* node) const {
@@ -74,6 +74,6 @@ class ControlRoutes {
   std::set<std::string> devices_;
 };
 
-}  // namespace rec_estimator
+}  // namespace rec_estimator::passes
 
 #endif  // REC_ESTIMATOR_OPS_PASSES_REDUCE_CONTROL_EDGES_H_

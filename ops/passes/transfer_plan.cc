@@ -8,11 +8,12 @@
 #include <utility>
 
 #include "ops/core/math/row_update.h"
+#include "ops/passes/op_names.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/util/device_name_utils.h"
 
-namespace rec_estimator {
+namespace rec_estimator::passes {
 namespace {
 
 using absl::Status;
@@ -20,14 +21,11 @@ using tensorflow::DeviceNameUtils;
 using tensorflow::Edge;
 using tensorflow::Graph;
 using tensorflow::Node;
-
-constexpr char kLookup[] = "RecEstimator>TableLookup";
-constexpr char kReserve[] = "RecEstimator>TablesReserve";
-constexpr char kApply[] = "RecEstimator>TablesApply";
+using tensorflow::OutputTensor;
 
 bool IsStage(const Node& node) {
   const std::string& type = node.type_string();
-  return type == kLookup || type == kReserve;
+  return type == kTableLookup || type == kTablesReserve;
 }
 
 bool AreDifferentTasks(const std::string& a, const std::string& b) {
@@ -35,15 +33,15 @@ bool AreDifferentTasks(const std::string& a, const std::string& b) {
 }
 
 // Looks through what changes neither the keys nor their order.
-Output Source(Output output) {
-  while (output.node->IsIdentity() || output.node->type_string() == "Reshape") {
-    if (!InputOf(*output.node, 0, &output).ok()) break;
+OutputTensor Source(OutputTensor output) {
+  while (output.node->IsIdentity() || output.node->type_string() == kReshape) {
+    if (!output.node->input_tensor(0, &output).ok()) break;
   }
   return output;
 }
 
 // Whether a constant has no elements.
-bool IsEmpty(const Output& output) {
+bool IsEmpty(const OutputTensor& output) {
   const tensorflow::TensorProto* value = nullptr;
   if (!IsConstant(output) ||
       !tensorflow::GetNodeAttr(output.node->attrs(), "value", &value).ok()) {
@@ -55,18 +53,34 @@ bool IsEmpty(const Output& output) {
   return false;
 }
 
+// Whether an output is always this int32 or int64 [].
+bool IsAlways(const OutputTensor& output, int64_t expected) {
+  tensorflow::Tensor tensor;
+  if (!output.node->IsConstant() ||
+      !tensorflow::GetNodeAttr(output.node->attrs(), "value", &tensor).ok() ||
+      tensor.dims() != 0) {
+    return false;
+  }
+  if (tensor.dtype() == tensorflow::DT_INT32) {
+    return tensor.scalar<int32_t>()() == expected;
+  }
+  return tensor.dtype() == tensorflow::DT_INT64 &&
+         tensor.scalar<int64_t>()() == expected;
+}
+
 // Appends the lists of which a tensor of keys is made, in order. Lists that
 // were concatenated are taken apart, so that they are those of the lookups.
-Status AppendSources(const Output& keys, std::vector<Output>* sources) {
-  const Output source = Source(keys);
-  if (source.node->type_string() == "ConcatV2") {
+Status AppendSources(const OutputTensor& keys,
+                     std::vector<OutputTensor>* sources) {
+  const OutputTensor source = Source(keys);
+  if (source.node->type_string() == kConcat) {
     const int n = source.node->num_inputs() - 1;
-    Output axis;
-    TF_RETURN_IF_ERROR(InputOf(*source.node, n, &axis));
+    OutputTensor axis;
+    TF_RETURN_IF_ERROR(source.node->input_tensor(n, &axis));
     if (IsAlways(axis, 0)) {
       for (int i = 0; i < n; ++i) {
-        Output part;
-        TF_RETURN_IF_ERROR(InputOf(*source.node, i, &part));
+        OutputTensor part;
+        TF_RETURN_IF_ERROR(source.node->input_tensor(i, &part));
         TF_RETURN_IF_ERROR(AppendSources(part, sources));
       }
       return Status();
@@ -79,15 +93,16 @@ Status AppendSources(const Output& keys, std::vector<Output>* sources) {
 // Decides what becomes one request.
 class Planner {
  public:
-  explicit Planner(const Graph& graph) : places_(FindPlaces(graph, IsStage)) {}
+  explicit Planner(const Graph& graph)
+      : positions_(FindPositions(graph, IsStage)) {}
 
   Status Plan(std::vector<std::unique_ptr<Request>>* requests) {
-    for (Node* node : places_.order) {
-      if (node->type_string() != kLookup) continue;
+    for (Node* node : positions_.order) {
+      if (node->type_string() != kTableLookup) continue;
       TF_RETURN_IF_ERROR(AddLookup(node));
     }
-    for (Node* node : places_.order) {
-      if (node->type_string() != kReserve) continue;
+    for (Node* node : positions_.order) {
+      if (node->type_string() != kTablesReserve) continue;
       TF_RETURN_IF_ERROR(AddUpdate(node));
     }
     for (auto& [key, request] : requests_) {
@@ -102,22 +117,23 @@ class Planner {
   using Key = std::tuple<int, std::string, std::string, int>;
 
   Status AddLookup(Node* node) {
-    Output handle, keys;
-    TF_RETURN_IF_ERROR(InputOf(*node, 0, &handle));
-    TF_RETURN_IF_ERROR(InputOf(*node, 1, &keys));
-    const Place& place = places_[*node];
+    OutputTensor handle, keys;
+    TF_RETURN_IF_ERROR(node->input_tensor(0, &handle));
+    TF_RETURN_IF_ERROR(node->input_tensor(1, &keys));
+    const Position& position = positions_[*node];
     const std::string& ps = node->assigned_device_name();
     const std::string& worker = keys.node->assigned_device_name();
-    if (!place.can_join() || !AreDifferentTasks(ps, worker) ||
+    if (!position.can_join() || !AreDifferentTasks(ps, worker) ||
         handle.node->assigned_device_name() != ps) {
       return Status();
     }
-    auto& request = requests_[{place.level, worker, ps, place.feeds}];
-    if (request == nullptr) request = NewRequest(place.level, worker, ps);
+    auto& request = requests_[{position.level, worker, ps, position.feeds}];
+    if (request == nullptr) request = NewRequest(position.level, worker, ps);
     request->lookups.push_back(node);
     std::string unknown;
     TF_RETURN_IF_ERROR(GetNodeAttr(node->attrs(), "unknown", &unknown));
-    Section& section = request->sections[request->SectionOf(handle, unknown)];
+    KeySection& section =
+        request->sections[request->SectionOf(handle, unknown)];
     return GetNodeAttr(node->attrs(), "dim", &section.dim);
   }
 
@@ -136,7 +152,7 @@ class Planner {
     Node* apply = nullptr;
     for (const Edge* edge : reserve.out_edges()) {
       if (edge->src_output() != 0) continue;
-      if (apply != nullptr || edge->dst()->type_string() != kApply) {
+      if (apply != nullptr || edge->dst()->type_string() != kTablesApply) {
         return nullptr;
       }
       apply = edge->dst();
@@ -151,43 +167,44 @@ class Planner {
   }
 
   Status AddUpdate(Node* reserve) {
-    const Place& place = places_[*reserve];
+    const Position& position = positions_[*reserve];
     Node* const apply = ApplyOf(*reserve);
     const std::string& ps = reserve->assigned_device_name();
     std::string rule;
     TF_RETURN_IF_ERROR(GetNodeAttr(reserve->attrs(), "rule", &rule));
-    if (!place.can_join() || apply == nullptr || !places_[*apply].can_join() ||
-        apply->assigned_device_name() != ps || IsPerOccurrence(rule)) {
+    if (!position.can_join() || apply == nullptr ||
+        !positions_[*apply].can_join() || apply->assigned_device_name() != ps ||
+        IsPerOccurrence(rule)) {
       return Status();
     }
     int n;
     TF_RETURN_IF_ERROR(GetNodeAttr(reserve->attrs(), "N", &n));
-    std::vector<std::vector<Output>> lists(2 * n);
+    std::vector<std::vector<OutputTensor>> lists(2 * n);
     for (int i = 0; i < 2 * n; ++i) {
-      Output keys;
-      TF_RETURN_IF_ERROR(InputOf(*reserve, n + i, &keys));
+      OutputTensor keys;
+      TF_RETURN_IF_ERROR(reserve->input_tensor(n + i, &keys));
       TF_RETURN_IF_ERROR(AppendSources(keys, &lists[i]));
     }
     std::string worker;
     int level = 0;
     if (!ComeFromOneWorker(lists, ps, &worker, &level)) return Status();
-    Request* request = FindRequest(worker, ps, level, place);
+    Request* request = FindRequest(worker, ps, level, position);
     if (request == nullptr) {
-      alone_.push_back(NewRequest(place.level, worker, ps));
+      alone_.push_back(NewRequest(position.level, worker, ps));
       request = alone_.back().get();
     }
-    Update update{reserve, apply, {}, {}, request->level == place.level};
+    StepUpdate update{reserve, apply, {}, {}, request->level == position.level};
     for (int i = 0; i < n; ++i) {
-      Output handle;
-      TF_RETURN_IF_ERROR(InputOf(*reserve, i, &handle));
+      OutputTensor handle;
+      TF_RETURN_IF_ERROR(reserve->input_tensor(i, &handle));
       const int section = request->SectionOf(handle, "");
       update.sections.push_back(section);
       update.gradient_lists.emplace_back();
-      for (const Output& keys : lists[i]) {
+      for (const OutputTensor& keys : lists[i]) {
         update.gradient_lists.back().push_back(
             request->AddList(keys, section, "gradient"));
       }
-      for (const Output& keys : lists[n + i]) {
+      for (const OutputTensor& keys : lists[n + i]) {
         request->AddList(keys, section, "counted");
       }
     }
@@ -197,18 +214,18 @@ class Planner {
 
   // Whether the lists, which are not all constant, are on one worker. Sets the
   // highest level of their nodes.
-  bool ComeFromOneWorker(const std::vector<std::vector<Output>>& lists,
+  bool ComeFromOneWorker(const std::vector<std::vector<OutputTensor>>& lists,
                          const std::string& ps, std::string* worker,
                          int* level) const {
-    for (const std::vector<Output>& of_table : lists) {
-      for (const Output& keys : of_table) {
+    for (const std::vector<OutputTensor>& of_table : lists) {
+      for (const OutputTensor& keys : of_table) {
         if (IsConstant(keys)) continue;
         const std::string& device = keys.node->assigned_device_name();
         if (!AreDifferentTasks(device, ps)) return false;
         if (!worker->empty() && *worker != device) return false;
         *worker = device;
-        const Place& place = places_[*keys.node];
-        *level = std::max(*level, place.level + IsStage(*keys.node));
+        const Position& position = positions_[*keys.node];
+        *level = std::max(*level, position.level + IsStage(*keys.node));
       }
     }
     return !worker->empty();
@@ -217,7 +234,7 @@ class Planner {
   // The request that an update joins: lists of `level` are known before its
   // lookups, and none of them depends on the reservation.
   Request* FindRequest(const std::string& worker, const std::string& ps,
-                       int level, const Place& reservation) {
+                       int level, const Position& reservation) {
     for (; level <= reservation.level; ++level) {
       const auto found = requests_.find({level, worker, ps, reservation.feeds});
       if (found != requests_.end()) return found->second.get();
@@ -228,14 +245,14 @@ class Planner {
   // Adds the keys of lookups that no gradient has brought.
   static Status AddListsOfLookups(Request* request) {
     for (Node* node : request->lookups) {
-      Output handle, keys;
+      OutputTensor handle, keys;
       std::string unknown;
-      TF_RETURN_IF_ERROR(InputOf(*node, 0, &handle));
-      TF_RETURN_IF_ERROR(InputOf(*node, 1, &keys));
+      TF_RETURN_IF_ERROR(node->input_tensor(0, &handle));
+      TF_RETURN_IF_ERROR(node->input_tensor(1, &keys));
       TF_RETURN_IF_ERROR(GetNodeAttr(node->attrs(), "unknown", &unknown));
       const int section = request->SectionOf(handle, unknown);
       // A list has the shape of its keys, which the values of a lookup need.
-      const auto has_keys = [&](const List& list) {
+      const auto has_keys = [&](const KeyList& list) {
         return list.section == section && list.keys == keys;
       };
       const auto found =
@@ -248,16 +265,16 @@ class Planner {
     return Status();
   }
 
-  const Places places_;
+  const Positions positions_;
   std::map<Key, std::unique_ptr<Request>> requests_;
   std::vector<std::unique_ptr<Request>> alone_;
 };
 
 }  // namespace
 
-int Request::SectionOf(const Output& handle, const std::string& unknown) {
+int Request::SectionOf(const OutputTensor& handle, const std::string& unknown) {
   for (size_t i = 0; i < sections.size(); ++i) {
-    Section& section = sections[i];
+    KeySection& section = sections[i];
     if (!(section.handle == handle)) continue;
     if (unknown.empty() || section.unknown == unknown) {
       return static_cast<int>(i);
@@ -276,4 +293,4 @@ Status PlanTransfers(const Graph& graph,
   return Planner(graph).Plan(requests);
 }
 
-}  // namespace rec_estimator
+}  // namespace rec_estimator::passes

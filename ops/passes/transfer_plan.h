@@ -13,24 +13,24 @@
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/platform/status.h"
 
-namespace rec_estimator {
+namespace rec_estimator::passes {
 
 // A list of keys that the worker packs.
-struct List {
-  Output keys;
+struct KeyList {
+  tensorflow::OutputTensor keys;
   int section;
   const char* use;  // As KeysPack names it.
 };
 
 // The keys of one table.
-struct Section {
-  Output handle;
+struct KeySection {
+  tensorflow::OutputTensor handle;
   std::string unknown;  // Of its lookups; empty: there is none.
   int64_t dim = 0;
 };
 
 // TablesReserve and TablesApply. By table: its section and its lists.
-struct Update {
+struct StepUpdate {
   tensorflow::Node* reserve;
   tensorflow::Node* apply;
   std::vector<int> sections;
@@ -43,27 +43,29 @@ struct Request {
   std::string worker, ps;
   std::vector<tensorflow::Node*> lookups;
   std::vector<int> list_of_lookup;
-  std::vector<Update> updates;
-  std::vector<Section> sections;
-  std::vector<List> lists;
+  std::vector<StepUpdate> updates;
+  std::vector<KeySection> sections;
+  std::vector<KeyList> lists;
 
   // The section of a table for lookups with this `unknown`; empty: for any of
   // its lookups. Adds it if there is none.
-  int SectionOf(const Output& handle, const std::string& unknown);
-  int AddList(const Output& keys, int section, const char* use) {
+  int SectionOf(const tensorflow::OutputTensor& handle,
+                const std::string& unknown);
+  int AddList(const tensorflow::OutputTensor& keys, int section,
+              const char* use) {
     lists.push_back({keys, section, use});
     return static_cast<int>(lists.size()) - 1;
   }
 };
 
 // Constants can be copied to another task.
-inline bool IsConstant(const Output& output) {
+inline bool IsConstant(const tensorflow::OutputTensor& output) {
   return output.node->IsConstant();
 }
 
 absl::Status PlanTransfers(const tensorflow::Graph& graph,
                            std::vector<std::unique_ptr<Request>>* requests);
 
-}  // namespace rec_estimator
+}  // namespace rec_estimator::passes
 
 #endif  // REC_ESTIMATOR_OPS_PASSES_TRANSFER_PLAN_H_

@@ -14,6 +14,10 @@ PREFIX = "RecEstimator>"
 
 COMBINE_WEIGHTED = "RecEstimator>CombineWeighted"
 COMBINE_WEIGHTED_GRAD = "RecEstimator>CombineWeightedGrad"
+IDS_WITHOUT_PADDING = "RecEstimator>IdsWithoutPadding"
+SHARD_KEYS_SPLIT = "RecEstimator>ShardKeysSplit"
+SHARD_ROWS_MERGE = "RecEstimator>ShardRowsMerge"
+SHARD_ROWS_SPLIT = "RecEstimator>ShardRowsSplit"
 TABLE_ADMITS = "RecEstimator>TableAdmits"
 TABLE_CONTAINS = "RecEstimator>TableContains"
 TABLE_GROUP_LOOKUP = "RecEstimator>TableGroupLookup"
@@ -80,13 +84,11 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry("RecEstimator>TableGroupLookupGrad"),
     OpEntry(COMBINE_WEIGHTED, has_stock_form=True),
     OpEntry(COMBINE_WEIGHTED_GRAD),
-    # What the pass on padding makes of TensorFlow's ops, in a step but not in Python's graph.
-    OpEntry("RecEstimator>IdsWithoutPadding"),
-    # The same of the pass on rows of shards.
-    OpEntry("RecEstimator>ShardKeysSplit"),
-    OpEntry("RecEstimator>ShardRowsMerge"),
-    OpEntry("RecEstimator>ShardRowsSpread"),
-    OpEntry("RecEstimator>ShardRowsSplit"),
+    OpEntry(IDS_WITHOUT_PADDING, has_stock_form=True),
+    # Lookups of tables with several shards.
+    OpEntry(SHARD_KEYS_SPLIT, has_stock_form=True),
+    OpEntry(SHARD_ROWS_MERGE, has_stock_form=True),
+    OpEntry(SHARD_ROWS_SPLIT, has_stock_form=True),
     # What graph modification adds to a dataset, before the step.
     OpEntry("RecEstimator>TablesBringIn", Reads.KEYS),
     # Updates.
@@ -95,11 +97,12 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry("RecEstimator>CheckRowLimit"),
     OpEntry("RecEstimator>AssignMax"),
     OpEntry("RecEstimator>OpsFingerprint"),
-    # What the pass on transfers makes of lookups and updates, in a step but not in Python's graph.
+    # What passes in C++ make of lookups and updates, in a step but not in Python's graph.
     OpEntry("RecEstimator>KeysPack"),
     OpEntry("RecEstimator>TablesRead", Reads.ROWS),
     OpEntry("RecEstimator>RowsSpread"),
     OpEntry("RecEstimator>RowsUnpack"),
+    OpEntry("RecEstimator>ShardRowsSpread"),
     OpEntry("RecEstimator>GradientsPack"),
     OpEntry("RecEstimator>TablesReservePacked", Reads.KEYS),
     OpEntry("RecEstimator>TablesApplyPacked", is_update=True),

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts the graph of a SavedModel to TensorFlow's own ops.
 
-A MetaGraph is imported, its lookups are replaced by those of stock_tables.py, and everything that a
-loader cannot reach any more is removed. What is left must contain no op of this package.
+A MetaGraph is imported, its lookups are replaced by those of stock_tables.py, the ops around them
+by those of stock_ops.py, and everything that a loader cannot reach any more is removed. What is
+left must contain no op of this package.
 """
 
 from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Set, Tuple
@@ -17,7 +18,7 @@ from tensorflow.core.protobuf.meta_graph_pb2 import AssetFileDef
 from rec_estimator.checkpoint.format.bundle import Bundle
 from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.graph_state import KERNEL_ROWS
-from rec_estimator.serving.stock_tables import StockTable, replace_lookups
+from rec_estimator.serving.stock_tables import StockTable, replace_ops
 
 _VARIABLE_COLLECTIONS = (
     tf.GraphKeys.GLOBAL_VARIABLES,
@@ -61,17 +62,17 @@ def convert_meta_graph(
             _with_collections(source, (*_COLLECTIONS, *_CONVERTER_COLLECTIONS))
         )
         needed = _needed(_nodes_by_name(source.graph_def), wanted)
-        lookups = [
+        ours = [
             op
             for op in graph.get_operations()
             if op.type in op_registry.WITH_STOCK_FORM and op.name in needed
         ]
-        tables, values = replace_lookups(lookups, bundle)
+        tables, outputs = replace_ops(ours, bundle)
         saver_def = _add_saver()
         graph_def = graph.as_graph_def()
         nodes = _nodes_by_name(graph_def)
-        for name, value in values.items():
-            _make_identity(nodes[name], value)
+        for name, tensors in outputs.items():
+            _make_identity(nodes[name], tensors)
         _initialize_after_restore(source, nodes, tables)
         protos = [
             variable.to_proto().SerializeToString()
@@ -217,14 +218,20 @@ def _node_of(name: str) -> str:
     return name.lstrip("^").partition(":")[0]
 
 
-def _make_identity(node: tf.NodeDef, value: tf.Tensor) -> None:
-    """Turns a node into an identity of a tensor; its name and its consumers stay."""
+def _make_identity(node: tf.NodeDef, tensors: Sequence[tf.Tensor]) -> None:
+    """Turns a node into an identity of tensors; its name and its consumers stay."""
     control = [name for name in node.input if name.startswith("^")]
     name, device = node.name, node.device
     node.Clear()
-    node.name, node.device, node.op = name, device, "Identity"
-    node.input.extend([value.name, *control])
-    node.attr["T"].type = value.dtype.as_datatype_enum
+    node.name, node.device = name, device
+    node.input.extend([*(tensor.name for tensor in tensors), *control])
+    types = [tensor.dtype.as_datatype_enum for tensor in tensors]
+    if len(types) == 1:
+        node.op = "Identity"
+        (node.attr["T"].type,) = types
+    else:
+        node.op = "IdentityN"
+        node.attr["T"].list.type.extend(types)
 
 
 def _prune(graph_def: tf.GraphDef, names: Set[str]) -> None:

@@ -31,6 +31,7 @@ from rec_estimator._tensorflow import graphs
 from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle
 from rec_estimator.checkpoint.format.entries import StoredTensor
 from rec_estimator.graph_passes import op_registry
+from rec_estimator.serving.stock_ops import STOCK_FORMS
 
 _SEGMENT_OPS = {
     "sum": tf.raw_ops.SparseSegmentSumWithNumSegments,
@@ -146,35 +147,34 @@ class StockTable:
         yield self._default_row.view(np.uint8).reshape(-1)
 
 
-def replace_lookups(
-    lookups: Sequence[tf.Operation], bundle: Bundle
-) -> Tuple[List[StockTable], Dict[str, tf.Tensor]]:
-    """Adds TensorFlow's own ops that do the same as some lookups.
+def replace_ops(
+    ops: Sequence[tf.Operation], bundle: Bundle
+) -> Tuple[List[StockTable], Dict[str, List[tf.Tensor]]]:
+    """Adds TensorFlow's own ops that do the same as some ops of this package.
 
     Args:
-      lookups: Ops of the default graph that read rows, or combine them with weights. Those inside
-        control flow are ignored.
+      ops: Ops of the default graph that have a stock form. Those inside control flow are ignored.
       bundle: The checkpoint with the rows.
 
     Returns:
-      The tables, and {name of a lookup: the tensor that replaces its result}.
+      The tables, and {name of an op: the tensors that replace its outputs}.
 
     Raises:
       ValueError: The checkpoint does not have a table.
     """
-    outside = [op for op in lookups if not graphs.in_control_flow(op)]
-    sums = [op for op in outside if op.type == op_registry.COMBINE_WEIGHTED]
+    outside = [op for op in ops if not graphs.in_control_flow(op)]
+    others = [op for op in outside if op.type in STOCK_FORMS]
     reads = [op for op in outside if _handle(op).type == op_registry.TABLE_HANDLE]
     handles = dict.fromkeys(_handle(op) for op in reads)
     tables = {handle: StockTable(handle, bundle) for handle in handles}
-    values = {}
-    for op in sums + reads:
+    outputs = {}
+    for op in others + reads:
         with tf.device(op.device), tf.name_scope(f"{op.name}/stock/"):
-            if op in sums:
-                values[op.name] = _weighted_sum(op)
+            if op.type in STOCK_FORMS:
+                outputs[op.name] = STOCK_FORMS[op.type](op)
             else:
-                values[op.name] = _looked_up(op, tables[_handle(op)])
-    return list(tables.values()), values
+                outputs[op.name] = [_looked_up(op, tables[_handle(op)])]
+    return list(tables.values()), outputs
 
 
 def _handle(op: tf.Operation) -> tf.Operation:
@@ -189,23 +189,6 @@ def _looked_up(op: tf.Operation, table: StockTable) -> tf.Tensor:
     _, keys, indices, dense_shape = op.inputs
     unknown, combiner = (tf.compat.as_str(op.get_attr(n)[0]) for n in ("unknowns", "combiners"))
     return table.combine(keys, indices, dense_shape, unknown, combiner)
-
-
-def _weighted_sum(op: tf.Operation) -> tf.Tensor:
-    """Combines values with weights, as op_registry.COMBINE_WEIGHTED does."""
-    values, weights, indices, dense_shape = op.inputs
-    combiner = tf.compat.as_str(op.get_attr("combiners")[0])
-    rows, count = indices[:, 0], dense_shape[0]
-    # A product with a sparse matrix fails if there is not one weight for each value.
-    n = tf.size(rows, out_type=tf.int64)
-    matrix = tf.SparseTensor(tf.stack([rows, tf.range(n)], axis=1), weights, tf.stack([count, n]))
-    total = tf.sparse.sparse_dense_matmul(matrix, values)
-    if combiner == "sum":
-        return total
-    powers = weights if combiner == "mean" else tf.square(weights)
-    divisor = tf.math.unsorted_segment_sum(powers, rows, count)
-    divisor = divisor if combiner == "mean" else tf.sqrt(divisor)
-    return tf.math.divide_no_nan(total, divisor[:, tf.newaxis])
 
 
 def _stored(bundle: Bundle, shard: str) -> Tuple[StoredTensor, StoredTensor, StoredTensor]:

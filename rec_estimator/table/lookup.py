@@ -21,7 +21,7 @@ from rec_estimator.graph_passes.observers import observers
 from rec_estimator.graph_passes.walk import ancestors
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.shard import LookupRecord, TableShard
-from rec_estimator.table.table import BUCKETS, EmbeddingTable, as_keys, graph_tables
+from rec_estimator.table.table import EmbeddingTable, as_keys, graph_tables
 
 # Functional control flow ops, which take the handle of a table as an input.
 _CONTROL_FLOW_OPS = ("Case", "If", "StatelessCase", "StatelessIf", "StatelessWhile", "While")
@@ -181,13 +181,7 @@ def _of_shards(table: EmbeddingTable, keys: tf.Tensor) -> List[tf.Tensor]:
     """Divides int64 [n] keys among the shards."""
     if len(table.shards) == 1:
         return [keys]
-    return tf.dynamic_partition(keys, _shard_of(table, keys), len(table.shards))
-
-
-def _shard_of(table: EmbeddingTable, keys: tf.Tensor) -> tf.Tensor:
-    """int32 [n]. The number of the shard of each key [n]."""
-    # Buckets are cast first, because TensorFlow divides int32 faster than int64.
-    return tf.math.floormod(tf.cast(tf.math.floormod(keys, BUCKETS), tf.int32), len(table.shards))
+    return _ops.gen.rec_estimator_shard_keys_split(keys, N=len(table.shards)).parts
 
 
 def read_shards(
@@ -208,11 +202,9 @@ def read_shards(
     if len(table.shards) == 1:
         return read(table.shards[0], keys)
     flat = tf.reshape(keys, [-1])
-    shard_of_key = _shard_of(table, flat)
-    parts = tf.dynamic_partition(flat, shard_of_key, len(table.shards))
-    positions = tf.dynamic_partition(tf.range(tf.size(flat)), shard_of_key, len(table.shards))
-    rows = [read(shard, part) for shard, part in zip(table.shards, parts)]
-    values = tf.dynamic_stitch(positions, rows)
+    split = _ops.gen.rec_estimator_shard_keys_split(flat, N=len(table.shards))
+    rows = [read(shard, part) for shard, part in zip(table.shards, split.parts)]
+    values = _ops.gen.rec_estimator_shard_rows_merge(split.shards, rows)
     values = tf.reshape(values, tf.concat([tf.shape(keys), [table.dim]], axis=0))
     values.set_shape(keys.shape.concatenate([table.dim]))
     return values
@@ -246,6 +238,22 @@ def _table_lookup_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.In
             if shard.handle is op.inputs[0]:
                 shard.record_gradient(op, slices.indices)
     return [slices, None]
+
+
+tf.no_gradient(op_registry.SHARD_KEYS_SPLIT)
+
+
+@tf.RegisterGradient(op_registry.SHARD_ROWS_MERGE)
+def _shard_rows_merge_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
+    shards, *rows = op.inputs
+    values = tf.convert_to_tensor(grad)
+    return [None, *_ops.gen.rec_estimator_shard_rows_split(shards, values, N=len(rows))]
+
+
+@tf.RegisterGradient(op_registry.SHARD_ROWS_SPLIT)
+def _shard_rows_split_grad(op: tf.Operation, *grads: tf.Tensor) -> List[Optional[tf.Tensor]]:
+    rows = [tf.convert_to_tensor(grad) for grad in grads]
+    return [None, _ops.gen.rec_estimator_shard_rows_merge(op.inputs[0], rows)]
 
 
 def gradient_slices(keys: tf.Tensor, grad: Any, dim: int) -> tf.IndexedSlices:

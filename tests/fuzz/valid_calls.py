@@ -172,7 +172,7 @@ VALID_CALLS = {
         "keys": [KEYS, KEYS],
         "batches_ahead": 12,
     },
-    "ids_without_padding": {"ids": np.array([[5, -1], [-1, 0]], np.int64), "padding": -1},
+    "ids_without_padding": {"ids": np.array([[5, -1], [-1, 0]], np.int64)},
     "shard_keys_split": {"keys": KEYS, "N": 3},
     "shard_rows_spread": {
         "shards": np.array([1, 0, 1], np.int32),

@@ -274,6 +274,12 @@ def element_wise():
     return {**found, **special}
 
 
+def padded_ids(users, _):
+    ids = tf.where_v2(users.flag, users.whole, -1)
+    indices, values = _ops.gen.rec_estimator_ids_without_padding(ids)
+    return tf.SparseTensor(indices, values, tf.shape(ids, out_type=tf.int64))
+
+
 EXAMPLES = {
     "op": {
         **element_wise(),
@@ -353,6 +359,7 @@ EXAMPLES = {
         "GatherNd": lambda u, t: tf.gather_nd(u.x, tf.where(u.flag)),
         "RaggedTensorToSparse": lambda u, t: u.ragged.to_sparse(),
         "Where": lambda u, t: tf.where(u.flag),
+        "RecEstimator>IdsWithoutPadding": padded_ids,
         "RecEstimator>TableGroupLookup": group_lookup,
         "RecEstimator>CombineWeighted": weighted_lookup,
     },

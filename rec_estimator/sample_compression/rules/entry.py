@@ -62,6 +62,18 @@ def _where(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryO
     return [indices_of(op.outputs[0], entries, len(inputs[0].known_dims()))]
 
 
+def _without_padding(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
+    """The ids of a matrix that are not padding, and their positions."""
+    if not are_rows(inputs[0]):
+        return None
+    indices, values = op.outputs
+    entries = Entries.of_sparse(expansion, indices, is_sorted=True)
+    return [
+        indices_of(indices, entries, len(inputs[0].known_dims())),
+        EntryRows(values, (BATCH,), entries),
+    ]
+
+
 def _gather_nd(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
     """The numbers at positions of a matrix."""
     data, indices = inputs
@@ -110,6 +122,7 @@ def _combine_weighted(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]
 
 ENTRY_RULES: Dict[str, EntryRule] = {
     op_registry.COMBINE_WEIGHTED: _combine_weighted,
+    op_registry.IDS_WITHOUT_PADDING: _without_padding,
     "GatherNd": _gather_nd,
     "RaggedTensorToSparse": _ragged_to_sparse,
     "Where": _where,

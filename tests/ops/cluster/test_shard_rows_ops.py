@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ops on shards, and the pass that puts them in place of TensorFlow's."""
+"""The ops on shards, and how lookups of partitioned tables use them."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,6 @@ from rec_estimator import _ops
 
 MERGE, SPLIT = "RecEstimator>ShardRowsMerge", "RecEstimator>ShardRowsSplit"
 KEYS_SPLIT = "RecEstimator>ShardKeysSplit"
-LOOKUP = "RecEstimator>TableLookup"
 
 
 def run_step(session, fetches, feed=None):
@@ -21,11 +20,8 @@ def run_step(session, fetches, feed=None):
     return values, [node.op for part in metadata.partition_graphs for node in part.node]
 
 
-def session(with_pass=True):
-    config = tf.ConfigProto(operation_timeout_in_ms=60_000)
-    level = tf.OptimizerOptions.L1 if with_pass else tf.OptimizerOptions.L0
-    config.graph_options.optimizer_options.opt_level = level
-    return tf.Session(config=config)
+def session():
+    return tf.Session(config=tf.ConfigProto(operation_timeout_in_ms=60_000))
 
 
 def evaluate(fetches):
@@ -144,27 +140,39 @@ def test_split_refuses_values_of_another_batch(values):
             one.run(split, {fed: values})
 
 
-def trained(with_pass, static):
+def read_by_stock_ops(table, keys):
+    """A lookup whose keys and rows TensorFlow's ops divide and merge: as older exports have it."""
+    n_shards = len(list(table))
+    flat = tf.reshape(keys, [-1])
+    shards = tf.floormod(tf.cast(tf.floormod(flat, 1000), tf.int32), n_shards)
+    places = tf.dynamic_partition(tf.range(tf.size(flat)), shards, n_shards)
+    parts = tf.dynamic_partition(flat, shards, n_shards)
+    rows = [rec.table.lookup._lookup_shard(*pair, None) for pair in zip(table, parts)]
+    values = tf.dynamic_stitch(places, rows)
+    return tf.reshape(values, tf.concat([tf.shape(keys), [table.dim]], axis=0))
+
+
+def table_of(name, dim, parts):
+    return rec.get_embedding_variable(
+        name,
+        dim,
+        partitioner=tf.fixed_size_partitioner(parts),
+        initializer=tf.random_normal_initializer(seed=2),
+    )
+
+
+def trained(read, static):
     """(losses, rows, types of ops) of steps with two tables, of which one is read twice."""
     with tf.Graph().as_default():
         tf.set_random_seed(1)
         ids = tf.placeholder(tf.int64, [500] if static else [None])
-        loss = 0.0
-        tables = []
-        for dim, parts in ((4, 3), (1, 2)):
-            table = rec.get_embedding_variable(
-                f"table_{dim}",
-                dim,
-                partitioner=tf.fixed_size_partitioner(parts),
-                initializer=tf.random_normal_initializer(seed=2),
-            )
-            tables.append(table)
-            loss += tf.reduce_sum(tf.square(rec.embedding_lookup(table, ids) - 1))
-        loss += tf.reduce_sum(rec.embedding_lookup(tables[0], tf.reshape(ids * 2, [-1, 1])) ** 2)
+        tables = [table_of("wide", 4, 3), table_of("narrow", 1, 2)]
+        loss = sum(tf.reduce_sum(tf.square(read(table, ids) - 1)) for table in tables)
+        loss += tf.reduce_sum(read(tables[0], tf.reshape(ids * 2, [-1, 1])) ** 2)
         train = rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
         rows = [rec.embedding_lookup(table, tf.range(100, dtype=tf.int64)) for table in tables]
         losses = []
-        with session(with_pass) as one:
+        with session() as one:
             one.run(tf.global_variables_initializer())
             for step in range(4):
                 feed = {ids: np.random.RandomState(step).randint(0, 100, 500)}
@@ -174,210 +182,69 @@ def trained(with_pass, static):
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_partitioned_tables_train_the_same_with_the_pass_and_without(static):
-    losses, rows, types = trained(True, static)
-    expected_losses, expected_rows, expected_types = trained(False, static)
-    assert types.count(MERGE) == types.count(SPLIT) == 3
-    assert types.count(KEYS_SPLIT) == 3
-    assert {"DynamicStitch", "DynamicPartition", "FloorMod"}.isdisjoint(types)
+def test_partitioned_tables_train_as_with_tensorflows_ops(static):
+    losses, rows, types = trained(rec.embedding_lookup, static)
+    expected_losses, expected_rows, expected_types = trained(read_by_stock_ops, static)
+    assert types.count(MERGE) == types.count(SPLIT) == types.count(KEYS_SPLIT) == 3
+    assert {"DynamicStitch", "DynamicPartition", "FloorMod", "GatherV2"}.isdisjoint(types)
     assert MERGE not in expected_types and "DynamicStitch" in expected_types
     assert losses == expected_losses
     for ours, tensorflows in zip(rows, expected_rows):
         np.testing.assert_array_equal(ours, tensorflows)
 
 
-def partitioned_table():
-    return rec.get_embedding_variable(
-        "table",
-        4,
-        partitioner=tf.fixed_size_partitioner(2),
-        initializer=tf.random_normal_initializer(seed=2),
-    )
-
-
-def lookup_in_other_order(shards, parts):
-    """Rows of the shards, each in descending order of the batch."""
-    places = tf.dynamic_partition(tf.range(tf.size(shards))[::-1], shards[::-1], 2)
-    return tf.dynamic_stitch(places, parts)
-
-
-def every_second(shards, parts):
-    places = tf.dynamic_partition(tf.range(0, 2 * tf.size(shards), 2), shards, 2)
-    return tf.dynamic_stitch(places, parts)[::2]  # TensorFlow sets no others.
-
-
-def other_rows(shards, parts):
-    places = tf.dynamic_partition(tf.range(tf.size(shards)), shards, 2)
-    return tf.dynamic_stitch(places, [part + 1 for part in parts])
-
-
-def shards_swapped(shards, parts):
-    places = tf.dynamic_partition(tf.range(tf.size(shards)), shards, 2)
-    return tf.dynamic_stitch(places[::-1], parts[::-1])
-
-
-@pytest.mark.parametrize(
-    "stitch", [lookup_in_other_order, every_second, other_rows, shards_swapped]
-)
-def test_rows_that_are_stitched_otherwise_stay(stitch):
+def test_lookups_of_the_same_keys_share_their_division():
     keys = tf.placeholder(tf.int64, [None])
-    table = partitioned_table()
-    shards = tf.cast(tf.floormod(keys, 2), tf.int32)
-    parts = [
-        _ops.gen.rec_estimator_table_lookup(shard.handle, part, dim=4, unknown="initial")
-        for shard, part in zip(table, tf.dynamic_partition(keys, shards, 2))
-    ]
-    result = stitch(shards, parts)
-    values = []
-    for with_pass in (True, False):
-        with session(with_pass) as one:
-            one.run(tf.global_variables_initializer())
-            value, types = run_step(one, result, {keys: [3, 4, 6, 1, 5]})
-            assert LOOKUP in types and MERGE not in types and "DynamicStitch" in types
-            values.append(value)
-    np.testing.assert_array_equal(*values)
-
-
-def test_rows_that_were_merged_are_split_again():
-    """The gathers read what the pass itself replaces."""
-    keys = tf.placeholder(tf.int64, [None])
-    values = rec.embedding_lookup(partitioned_table(), keys)
-    [stitch] = [op for op in tf.get_default_graph().get_operations() if op.type == "DynamicStitch"]
-    parts = [tf.gather(stitch.outputs[0], places) for places in stitch.inputs[:2]]
-    feed = {keys: [3, 4, 6, 1, 5]}
+    values = [rec.embedding_lookup(table_of(name, 4, 2), keys) for name in "ab"]
     with session() as one:
         one.run(tf.global_variables_initializer())
-        (whole, even, odd), types = run_step(one, [values, *parts], feed)
-    assert MERGE in types and SPLIT in types and "GatherV2" not in types
-    np.testing.assert_array_equal(even, whole[[1, 2]])
-    np.testing.assert_array_equal(odd, whole[[0, 3, 4]])
+        _, types = run_step(one, values, {keys: [3, -4, 6, 1, 999]})
+    assert types.count(KEYS_SPLIT) == 1 and types.count(MERGE) == 2
 
 
-def test_gathers_that_wait_for_each_other_stay():
-    keys = tf.placeholder(tf.int64, [None])
-    values = rec.embedding_lookup(partitioned_table(), keys)
-    [stitch] = [op for op in tf.get_default_graph().get_operations() if op.type == "DynamicStitch"]
-    even = tf.gather(values, stitch.inputs[0])
-    with tf.control_dependencies([even + 1]):
-        odd = tf.gather(values, stitch.inputs[1])
-    with session() as one:
-        one.run(tf.global_variables_initializer())
-        (whole, rows), types = run_step(one, [values, odd], {keys: [3, 4, 6, 1, 5]})
-    assert MERGE in types and SPLIT not in types
-    np.testing.assert_array_equal(rows, whole[[0, 3, 4]])
-
-
-def test_what_something_else_reads_of_the_division_stays():
-    keys = tf.placeholder(tf.int64, [None])
-    values = rec.embedding_lookup(partitioned_table(), keys)
-    [stitch] = [op for op in tf.get_default_graph().get_operations() if op.type == "DynamicStitch"]
-    places = list(stitch.inputs)[:2]
-    shards = places[0].op.inputs[1]
-    fetches = [values, places, shards, shards.op.inputs[0]]
-    with session() as one:
-        one.run(tf.global_variables_initializer())
-        (_, found, of_keys, buckets), types = run_step(one, fetches, {keys: [3, 4, 6, 1, -5]})
-    assert MERGE in types and KEYS_SPLIT in types and "DynamicPartition" not in types
-    np.testing.assert_array_equal(found[0], [1, 2])
-    np.testing.assert_array_equal(found[1], [0, 3, 4])
-    np.testing.assert_array_equal(of_keys, [1, 0, 0, 1, 1])
-    np.testing.assert_array_equal(buckets, [3, 4, 6, 1, 995])
-
-
-def lookup_of_shards(keys, shards):
-    """(values, what divides the keys) of a lookup with shards of its own."""
-    places = tf.dynamic_partition(tf.range(tf.size(shards)), shards, 2)
-    parts = tf.dynamic_partition(keys, shards, 2)
-    rows = [
-        _ops.gen.rec_estimator_table_lookup(shard.handle, part, dim=4, unknown="initial")
-        for shard, part in zip(partitioned_table(), parts)
-    ]
-    return tf.dynamic_stitch(places, rows), parts
-
-
-def shards_of(keys, buckets=1000, modulus=2):
-    return tf.floormod(tf.cast(tf.floormod(keys, buckets), tf.int32), modulus)
-
-
-@pytest.mark.parametrize(
-    ("of_keys", "divided"),
-    [
-        (shards_of, True),
-        (lambda keys: shards_of(keys, buckets=999), False),
-        (lambda keys: shards_of(keys, modulus=1), False),
-        (lambda keys: tf.floormod(tf.floormod(tf.cast(keys, tf.int32), 1000), 2), False),
-        (lambda keys: tf.cast(tf.floormod(tf.floormod(keys, 1000), 2), tf.int32), False),
-        (lambda keys: shards_of(keys + 1), True),  # The shards of other keys.
-    ],
-)
-def test_only_the_shards_of_tables_are_found_by_one_op(of_keys, divided):
-    keys = tf.placeholder(tf.int64, [None])
-    fetches = lookup_of_shards(keys, of_keys(keys))
+@pytest.mark.parametrize("power", [2, 3])
+def test_gradients_of_gradients_are_those_of_tensorflows_ops(power):
+    """Of the rows of a batch, and of the rows of shards."""
+    keys = tf.placeholder(tf.int64, [None, 2])
+    table = table_of("table", 3, 2)
     found = []
-    for with_pass in (True, False):
-        with session(with_pass) as one:
-            one.run(tf.global_variables_initializer())
-            feed = {keys: [3, -4, 6, 1, 999, 1000, 2**40]}
-            value, types = run_step(one, fetches, feed)
-            assert (KEYS_SPLIT in types) == (divided and with_pass)
-            found.append(value)
-    tf.nest.map_structure(np.testing.assert_array_equal, *found)
-
-
-def test_lookups_with_the_same_shards_share_their_division():
-    keys = tf.placeholder(tf.int64, [None])
-    shards = shards_of(keys)
-    with tf.variable_scope("one"):
-        one, parts = lookup_of_shards(keys, shards)
-    with tf.variable_scope("other"):
-        rows = [
-            _ops.gen.rec_estimator_table_lookup(shard.handle, part, dim=4, unknown="initial")
-            for shard, part in zip(partitioned_table(), parts)
-        ]
-        other = tf.dynamic_stitch(tf.dynamic_partition(tf.range(5), shards, 2), rows)
-    found = []
-    for with_pass in (True, False):
-        with session(with_pass) as session_:
-            session_.run(tf.global_variables_initializer())
-            values, types = run_step(session_, [one, other], {keys: [3, -4, 6, 1, 999]})
-            assert types.count(KEYS_SPLIT) == with_pass
-            assert ("DynamicPartition" in types) != with_pass
-            found.append(values)
-    tf.nest.map_structure(np.testing.assert_array_equal, *found)
-
-
-def test_a_division_waits_for_what_the_shards_waited_for():
-    variable = tf.get_variable("v", [], tf.int64, tf.zeros_initializer(), use_resource=True)
-    keys = tf.placeholder(tf.int64, [None])
-    with tf.control_dependencies([variable.assign_add(1)]):
-        shards = shards_of(keys)
-    values, parts = lookup_of_shards(keys, shards)
-    with tf.control_dependencies([parts[0]]):
-        after = variable.read_value()
+    for read in (rec.embedding_lookup, read_by_stock_ops):
+        values = read(table, keys)
+        first = tf.gradients(values**power, [values, *table])
+        penalty = sum(tf.reduce_sum(getattr(each, "values", each) ** 2) for each in first)
+        second = tf.gradients(penalty, [values, *table])
+        found.append([getattr(each, "values", each) for each in (*first, *second)])
     with session() as one:
         one.run(tf.global_variables_initializer())
-        for step in range(20):
-            (_, count), types = run_step(one, [values, after], {keys: [3, 4]})
-            assert KEYS_SPLIT in types and count == step + 1
+        ours, tensorflows = one.run(found, {keys: [[3, -4], [6, 1], [3, 999]]})
+    assert len(ours) == 6 and all(np.any(each) for each in ours)
+    for each, expected in zip(ours, tensorflows):
+        np.testing.assert_array_equal(each, expected)
 
 
-def test_a_division_that_waits_for_its_own_shards_stays():
-    """One op for both would wait for itself."""
+def test_the_gradient_of_a_division_merges_what_reaches_some_of_its_parts():
+    shards = tf.constant([1, 0, 1, 2])
+    values = tf.constant(np.arange(8, dtype=np.float32).reshape(4, 2))
+    split = _ops.gen.rec_estimator_shard_rows_split(shards, values, N=3)
+    picked = tf.reduce_sum(tf.gather(split[1], [1, 1])) + tf.reduce_sum(split[2] * 3)
+    [gradient] = tf.gradients(picked, values)
+    np.testing.assert_array_equal(evaluate(gradient), [[0, 0], [0, 0], [2, 2], [3, 3]])
+
+
+def test_keys_have_no_gradient():
     keys = tf.placeholder(tf.int64, [None])
-    shards = shards_of(keys)
-    parts = tf.dynamic_partition(keys, shards, 2)
-    rows = [
-        _ops.gen.rec_estimator_table_lookup(shard.handle, part, dim=4, unknown="initial")
-        for shard, part in zip(partitioned_table(), parts)
-    ]
-    with tf.control_dependencies([tf.print("rows", rows[0])]):
-        count = tf.range(tf.size(shards))
-    values = tf.dynamic_stitch(tf.dynamic_partition(count, shards, 2), rows)
-    found = []
-    for with_pass in (True, False):
-        with session(with_pass) as one:
-            one.run(tf.global_variables_initializer())
-            value, types = run_step(one, values, {keys: [3, 4]})
-            assert KEYS_SPLIT not in types and (MERGE in types) == with_pass
-            found.append(value)
-    np.testing.assert_array_equal(*found)
+    split = _ops.gen.rec_estimator_shard_keys_split(keys, N=2)
+    assert tf.gradients(tf.cast(split.parts[0], tf.float32), keys) == [None]
+
+
+def test_further_occurrences_are_divided_too():
+    keys = tf.placeholder(tf.int64, [None])
+    table = table_of("table", 4, 2)
+    values = rec.embedding_lookup(table, keys, counts=tf.constant([1, 3, 2]))
+    train = rec.optimizers.AdagradOptimizer(0.1).minimize(tf.reduce_sum(values**2))
+    with session() as one:
+        one.run(tf.global_variables_initializer())
+        _, types = run_step(one, train, {keys: [4, 7, 4]})
+        counts = one.run(table.get_frequency([4, 7, 8]))
+    assert counts.tolist() == [3, 3, 0]
+    assert types.count(KEYS_SPLIT) == 2 and "DynamicPartition" not in types

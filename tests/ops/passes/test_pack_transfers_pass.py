@@ -196,19 +196,11 @@ def models_of_many_tables(count, dim=16):
 
 
 def shards_beside_the_table(keys):
-    """A shard is looked up alone, between lookups of all shards; one of these is of pairs."""
+    """A shard is looked up alone, between lookups of all shards."""
     tables = [table_of("whole"), table_of("pairs", 5)]
-    side = tf.cast(keys[2] > 0, tf.int32)[::2]
     values = [rec.embedding_lookup(table, keys[i]) for i, table in enumerate(tables)]
-    for table in tables:
-        shards = list(table)[:2]
-        if len(shards) == 1:
-            shards *= 2
-        values.insert(1, _lookup_of_shard(shards[0], keys[2]))
-        parts = tf.dynamic_partition(tf.reshape(keys[2], [-1, 2]), side, 2)
-        places = tf.dynamic_partition(tf.range(tf.size(side)), side, 2)
-        rows = [_lookup_of_shard(shard, part) for shard, part in zip(shards, parts)]
-        values.append(tf.dynamic_stitch(places, rows))
+    values += [rec.embedding_lookup(table, tf.reshape(keys[2], [-1, 2])) for table in tables]
+    values[1:1] = [_lookup_of_shard(table.shards[0], keys[2]) for table in tables]
     return square_loss(values), tables
 
 
@@ -238,35 +230,20 @@ def test_rows_are_spread_for_lookups_that_are_no_part_of_a_table():
     assert types[0].count("RecEstimator>RowsSpread") == 1
     assert types[0].count("RecEstimator>RowsUnpack") == 2
     assert types[0].count("RecEstimator>ShardRowsSpread") == 4
-    assert types[0].count("RecEstimator>ShardKeysSplit") == 2
-
-
-def pairs_for_two_tables(keys):
-    """A place of the gradient has two keys."""
-    pairs = tf.reshape(keys[0], [-1, 2])
-    side = tf.cast(pairs[:, 0] > 0, tf.int32)
-    places = tf.dynamic_partition(tf.range(tf.size(side)), side, 2)
-    tables = [table_of("low"), table_of("high")]
-    rows = [
-        rec.embedding_lookup(table, part)
-        for table, part in zip(tables, tf.dynamic_partition(pairs, side, 2))
-    ]
-    return square_loss([tf.dynamic_stitch(places, rows)]), tables
+    assert types[0].count("RecEstimator>ShardKeysSplit") == 3
 
 
 @pytest.mark.parametrize(
-    "model, num_ps, gathers",
+    "model, is_divided",
     [
-        (models_of_many_tables(3), 2, False),
-        (pairs_for_two_tables, 1, False),
-        (pairs_for_two_tables, 2, True),  # Those that the model itself has.
-        (model_of_all_kinds, 2, True),  # A table with two lists of keys.
+        (models_of_many_tables(3), False),
+        (model_of_all_kinds, True),  # A table with two lists of keys.
     ],
 )
-def test_gradients_of_shards_are_read_where_they_are(model, num_ps, gathers):
-    expected, found = Run(0, model, ADAGRAD), Run(num_ps, model, ADAGRAD)
+def test_gradients_of_shards_are_read_where_they_are(model, is_divided):
+    expected, found = Run(0, model, ADAGRAD), Run(2, model, ADAGRAD)
     assert found.losses == expected.losses and found.rows == expected.rows
-    assert (not {"GatherV2", "RecEstimator>ShardRowsSplit"}.isdisjoint(found.types())) == gathers
+    assert ("RecEstimator>ShardRowsSplit" in found.types()) == is_divided
 
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3])

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Passes spell the types of ops by the constants of op_names.h."""
+
+import pathlib
+import re
+
+import tensorflow.compat.v1 as tf
+
+from rec_estimator.graph_passes import op_registry
+
+FOLDER = pathlib.Path(__file__).parents[3] / "ops" / "passes"
+LITERAL = re.compile(r'"((?:RecEstimator>)?\w+)"')
+
+
+def is_op_type(name):
+    return name in {op.name for op in op_registry.OPS} or hasattr(tf.raw_ops, name)
+
+
+def test_each_constant_is_the_type_of_an_op():
+    header = (FOLDER / "op_names.h").read_text()
+    names = re.findall(r'constexpr char k\w+\[\] =\s+"(.+)";', header)
+    assert len(names) > 20
+    assert [name for name in names if not is_op_type(name)] == []
+
+
+def test_only_the_header_spells_the_types_of_ops():
+    files = [path for path in FOLDER.iterdir() if path.name != "op_names.h"]
+    assert len(files) > 8
+    spelled = {
+        f"{path.name}: {name}"
+        for path in files
+        for name in LITERAL.findall(path.read_text())
+        if is_op_type(name)
+    }
+    assert spelled == set(), "use the constants of ops/passes/op_names.h"
