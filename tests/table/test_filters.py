@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from filter_rules import FILTERS, LARGE, WITH_ENTRIES
-from oracle import TableOracle
 
 import rec_estimator as rec
 from rec_estimator.options import Filter
@@ -162,35 +161,6 @@ def test_slots_begin_at_the_step_that_admits(make_filter):
             session.run([train_dense])
         found = session.run(rec.embedding_lookup(table, tf.constant([2], tf.int64)))
         np.testing.assert_array_equal(found[0], session.run(dense)[2])
-
-
-@EVERY_FILTER
-@ALSO_PARTITIONED
-@pytest.mark.parametrize("threshold", [1, 2, 7])
-def test_random_steps_equal_the_oracle(make_filter, shards, threshold):
-    table = make_table(make_filter(threshold), shards)
-    keys = tf.placeholder(tf.int64, [None])
-    weights = tf.placeholder(tf.float32, [None, 2])
-    values = rec.embedding_lookup(table, keys)
-    train = minimize(tf.reduce_sum(values * weights), learning_rate=0.5)
-    oracle = TableOracle(BANK, NO_PERMISSION, threshold)
-    rng = np.random.default_rng(threshold)
-    pool = np.concatenate([[0, -1, -(2**63), 2**63 - 1], rng.integers(-(2**62), 2**62, 20)])
-    frequency, version = table.get_frequency(keys), table.get_version(keys)
-    with initialized_session() as session:
-        for step in range(15):
-            batch = rng.choice(pool, rng.integers(0, 30))
-            grads = rng.integers(-2, 3, [len(batch), 2]).astype(np.float32)
-            found, _ = session.run([values, train], {keys: batch, weights: grads})
-            np.testing.assert_array_equal(found, oracle.lookup(batch, "default"))
-            oracle.apply("GradientDescent", [0.5], batch, grads, version=step)
-            found = session.run([values, frequency, table.size()], {keys: pool})
-            np.testing.assert_array_equal(found[0], oracle.lookup(pool, "default"))
-            np.testing.assert_array_equal(found[1], oracle.frequencies(pool))
-            assert found[2] == len(oracle.rows)
-            if isinstance(table.filter, rec.CounterFilter):
-                versions = session.run(version, {keys: pool})
-                np.testing.assert_array_equal(versions, oracle.versions(pool))
 
 
 # ------------------------------------------------------------------ nothing else counts

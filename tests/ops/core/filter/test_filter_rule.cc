@@ -2,20 +2,16 @@
 // EmbeddingTable with a filter, evictions and incremental saves, compared with
 // an oracle bit for bit. One caller.
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <memory>
-#include <random>
-#include <set>
-#include <unordered_map>
 #include <vector>
 
-#include "ops/core/base/key_hash.h"
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
+#include "tests/ops/core/table_oracle.h"
 #include "tests/ops/core/testing.h"
 #include "tests/ops/core/threads.h"
 
@@ -30,186 +26,22 @@ constexpr int kSteps = 160;
 
 constexpr int kDim = 3;
 constexpr int kSlot = 2;  // Width of the one slot.
-constexpr float kSlotInitial = 0.5f;
+constexpr float kDefault = -2.5f;
+const std::vector<SlotSpec> kSlots = {{"slot", kSlot, 0.5f}};
 
-// The definition of a table with a filter, one key at a time. Here a Bloom
-// filter is exact; those of the compared tables are large enough to be exact.
-class Oracle {
- public:
-  struct Entry {
-    int64_t count = 0;
-    int64_t version = -1;
-    std::vector<float> row;  // Empty: none.
-  };
-
-  explicit Oracle(const FilterSpec& filter)
-      : filter_(filter),
-        bloom_(!filter.sketch.name.empty() && filter.threshold > 1) {}
-
-  static std::vector<float> Initial(int64_t key) {
-    std::vector<float> row(kDim, static_cast<float>((key % 7 + 7) % 7));
-    row.resize(kDim + kSlot, kSlotInitial);
-    return row;
-  }
-
-  int64_t Count(int64_t key) const {
-    const auto entry = entries.find(key);
-    return entry != entries.end() ? entry->second.count : InCells(key);
-  }
-  bool HasRow(int64_t key) const {
-    const auto entry = entries.find(key);
-    return entry != entries.end() && !entry->second.row.empty();
-  }
-  int64_t Grown(int64_t key, int64_t occurrences) const {
-    return std::min<int64_t>(Count(key) + occurrences * filter_.coefficient,
-                             UINT32_MAX);
-  }
-
-  void Apply(const StepBatch& batch, const RowUpdate& update) {
-    std::unordered_map<int64_t, int64_t> occurrences;
-    std::unordered_map<int64_t, std::vector<float>> sums;
-    for (size_t i = 0; i < batch.n; ++i) ++occurrences[batch.keys[i]];
-    for (size_t i = 0; i < batch.n_counted; ++i)
-      ++occurrences[batch.counted_keys[i]];
-    for (const auto& [key, n] : occurrences) {
-      const int64_t count = Grown(key, n);
-      const bool admitted = count >= filter_.threshold;
-      if (bloom_ && entries.count(key) == 0 && !admitted) {
-        cells_[0][key] = count;
-        continue;
-      }
-      Entry& entry = entries[key];
-      entry.count = count;
-      entry.version = batch.version;
-      if (entry.row.empty() && admitted) entry.row = Initial(key);
-    }
-    for (size_t i = 0; i < batch.n; ++i) {
-      const int64_t key = batch.keys[i];
-      const float* grad = batch.grads + i * kDim;
-      if (!HasRow(key)) continue;
-      float* row = entries[key].row.data();
-      if (update.per_occurrence()) {
-        update.Update(&row, &grad, 1, kDim);
-      } else {
-        sums[key].resize(kDim, 0.0f);
-        for (int d = 0; d < kDim; ++d) sums[key][d] += grad[d];
-      }
-    }
-    for (const auto& [key, sum] : sums) {
-      float* row = entries[key].row.data();
-      const float* grad = sum.data();
-      update.Update(&row, &grad, 1, kDim);
-    }
-  }
-
-  void InsertFiltered(const std::vector<int64_t>& keys, const int64_t* freqs,
-                      const int64_t* versions, bool into_bloom) {
-    for (size_t i = 0; i < keys.size(); ++i) {
-      const int64_t freq = freqs == nullptr ? 0 : freqs[i];
-      const int64_t count =
-          std::min<int64_t>(std::max<int64_t>(freq, 0), UINT32_MAX);
-      const bool admitted = count >= filter_.threshold;
-      if (bloom_ && into_bloom && !admitted && entries.count(keys[i]) == 0) {
-        int64_t& cell = cells_[0][keys[i]];
-        cell = std::max(cell, count);
-        continue;
-      }
-      Entry& entry = entries[keys[i]];
-      entry.count = count;
-      entry.version = versions == nullptr ? -1 : versions[i];
-      if (entry.row.empty() && admitted) entry.row = Initial(keys[i]);
-    }
-  }
-
-  int64_t EvictOlder(int64_t version, int64_t stamp) {
-    const int64_t steps_to_live = std::max<int64_t>(0, stamp - version);
-    for (int64_t& start : starts_) start = std::min(start, stamp);
-    if (stamp - starts_[0] >= std::max<int64_t>(1, (steps_to_live + 1) / 2)) {
-      std::rotate(cells_.begin(), cells_.end() - 1, cells_.end());
-      cells_[0].clear();
-      starts_ = {stamp, starts_[0], starts_[1]};
-    }
-    for (int age : {1, 2}) {
-      if (starts_[age - 1] <= version) cells_[age].clear();
-    }
-    return Evict(stamp, [&](Entry* entry) {
-      if (entry->version >= 0 && entry->version < version) return true;
-      if (entry->version == -1) entry->version = stamp;
-      entry->version = std::min(entry->version, stamp);
-      return false;
-    });
-  }
-  // The filters are so large that they never age by their load.
-  int64_t EvictSmaller(float limit, int64_t stamp) {
-    stamp = std::max(stamp, starts_[0]);
-    return Evict(stamp, [&](Entry* entry) {
-      if (entry->row.empty()) {
-        if (!bloom_) return false;
-        if (entry->version == -1) entry->version = stamp;
-        entry->version = std::min(entry->version, stamp);
-        return false;
-      }
-      double sum = 0;
-      for (int d = 0; d < kDim; ++d) {
-        sum += static_cast<double>(entry->row[d]) * entry->row[d];
-      }
-      return 0.5 * sum < limit;
-    });
-  }
-
-  void Clear() {
-    entries.clear();
-    cells_ = {};
-    starts_ = {};
-  }
-
-  std::unordered_map<int64_t, Entry> entries;
-
- private:
-  int64_t InCells(int64_t key) const {
-    int64_t count = 0;
-    for (const auto& cells : cells_) {
-      const auto cell = cells.find(key);
-      if (cell != cells.end()) count = std::max(count, cell->second);
-    }
-    return count;
-  }
-  template <typename Goes>
-  int64_t Evict(int64_t stamp, const Goes& goes) {
-    int64_t evicted = 0;
-    for (auto entry = entries.begin(); entry != entries.end();) {
-      if (!goes(&entry->second)) {
-        ++entry;
-        continue;
-      }
-      const bool had_row = !entry->second.row.empty();
-      evicted += !bloom_ || had_row || entry->second.count > 0;
-      if (had_row && InCells(entry->first) > 0) {
-        entry->second = Entry();
-        entry->second.version = stamp;
-        ++entry;
-      } else {
-        entry = entries.erase(entry);
-      }
-    }
-    return evicted;
-  }
-
-  const FilterSpec filter_;
-  const bool bloom_;
-  // Generations, youngest first.
-  std::array<std::unordered_map<int64_t, int64_t>, 3> cells_;
-  std::array<int64_t, 3> starts_{};
-};
-
-std::unique_ptr<EmbeddingTable> NewTable(const FilterSpec& filter) {
-  auto table = std::make_unique<EmbeddingTable>(kDim, -2.5f, filter);
+// Vectors for 7 keys, and so for all.
+std::vector<float> Bank() {
   std::vector<float> bank;
-  for (int64_t row = 0; row < 7; ++row) {
+  for (int row = 0; row < 7; ++row) {
     bank.insert(bank.end(), kDim, static_cast<float>(row));
   }
-  table->SetBank(bank.data(), 7);
-  EXPECT_TRUE(table->EnsureSlots({{"slot", kSlot, kSlotInitial}}));
+  return bank;
+}
+
+std::unique_ptr<EmbeddingTable> NewTable(const FilterSpec& filter) {
+  auto table = std::make_unique<EmbeddingTable>(kDim, kDefault, filter);
+  table->SetBank(Bank().data(), 7);
+  EXPECT_TRUE(table->EnsureSlots(kSlots));
   return table;
 }
 
@@ -303,12 +135,15 @@ class Trial {
         random_(seed),
         parallel_(parallel),
         table_(NewTable(filter)),
-        oracle_(filter),
-        copy_(filter) {}
+        oracle_(kDim, kDefault, filter),
+        copy_(filter) {
+    oracle_.SetBank(Bank());
+    oracle_.EnsureSlots(kSlots);
+  }
 
   void Run(const RowUpdate& update, int steps) {
     for (int step = 0; step < steps; ++step) {
-      switch (random_() % 16) {
+      switch (Random(16)) {
         case 0:
           Erase();
           break;
@@ -362,42 +197,14 @@ class Trial {
   }
 
  private:
-  uint64_t Random(uint64_t below) { return random_() % below; }
-
-  // A few frequent keys, many rare ones, and the edge keys.
-  int64_t RandomKey() {
-    static const int64_t kEdges[] = {0, -1, 1, kMin, kMax, kMin + 1, kMax - 1};
-    switch (Random(8)) {
-      case 0:
-        return kEdges[Random(7)];
-      case 1:
-        return static_cast<int64_t>(Random(50));
-      default:
-        return static_cast<int64_t>(MixKey(static_cast<int64_t>(Random(3000))));
-    }
-  }
-  std::vector<int64_t> RandomKeys(size_t most) {
-    std::vector<int64_t> keys(Random(most + 1));
-    for (int64_t& key : keys) key = RandomKey();
-    return keys;
-  }
-  std::vector<int64_t> DistinctKeys(size_t most) {
-    const std::vector<int64_t> keys = RandomKeys(most);
-    const std::set<int64_t> distinct(keys.begin(), keys.end());
-    return {distinct.begin(), distinct.end()};
-  }
-  std::vector<float> RandomFloats(size_t n) {
-    std::vector<float> floats(n);
-    for (float& f : floats) f = static_cast<float>(Random(4001)) * 1e-3f - 2;
-    return floats;
-  }
+  uint64_t Random(uint64_t below) { return random_.Below(below); }
   // Beyond the largest batch that an apply does at once.
   size_t Most() { return Random(4) == 0 ? 7000 : 60; }
 
   void Apply(const RowUpdate& update) {
-    const std::vector<int64_t> keys = RandomKeys(Most());
-    const std::vector<int64_t> counted = RandomKeys(Random(2) * 300);
-    const std::vector<float> grads = RandomFloats(keys.size() * kDim);
+    const std::vector<int64_t> keys = random_.Keys(Most());
+    const std::vector<int64_t> counted = random_.Keys(Random(2) * 300);
+    const std::vector<float> grads = random_.Floats(keys.size() * kDim);
     const StepBatch batch = {keys.data(),    grads.data(),   keys.size(),
                              counted.data(), counted.size(), ++version_};
     // Admits predicts the apply.
@@ -413,15 +220,12 @@ class Trial {
   }
 
   void Erase() {
-    const std::vector<int64_t> keys = DistinctKeys(Most());
-    // The cells of a Bloom filter stay.
-    size_t erased = 0;
-    for (int64_t key : keys) erased += oracle_.entries.erase(key);
-    EXPECT_EQ(table_->Erase(keys.data(), keys.size()), erased);
+    const std::vector<int64_t> keys = random_.DistinctKeys(Most());
+    EXPECT_EQ(table_->Erase(keys.data(), keys.size()), oracle_.Erase(keys));
   }
 
   void InsertFiltered() {
-    const std::vector<int64_t> keys = DistinctKeys(Most());
+    const std::vector<int64_t> keys = random_.DistinctKeys(Most());
     std::vector<int64_t> freqs, versions;
     for (size_t i = 0; i < keys.size(); ++i) {
       freqs.push_back(static_cast<int64_t>(Random(filter_.threshold + 2)) - 1);
@@ -436,23 +240,18 @@ class Trial {
   }
 
   void InsertRows() {
-    const std::vector<int64_t> keys = DistinctKeys(200);
-    const std::vector<float> values = RandomFloats(keys.size() * kDim);
+    const std::vector<int64_t> keys = random_.DistinctKeys(200);
+    const std::vector<float> values = random_.Floats(keys.size() * kDim);
     const std::vector<int64_t> freqs(keys.size(), 1);
-    EXPECT_TRUE(table_->Insert(
-        {keys.data(), keys.size(), values.data(), {}, freqs.data(), nullptr}));
-    for (size_t i = 0; i < keys.size(); ++i) {
-      Oracle::Entry& entry = oracle_.entries[keys[i]];
-      entry.row = Oracle::Initial(keys[i]);
-      std::copy_n(&values[i * kDim], kDim, entry.row.begin());
-      entry.count = 1;
-      entry.version = -1;
-    }
+    const RestoredRows rows = {keys.data(), keys.size(),  values.data(),
+                               {},          freqs.data(), nullptr};
+    EXPECT_TRUE(table_->Insert(rows));
+    oracle_.Insert(rows);
   }
 
   void SetSlot() {
-    const std::vector<int64_t> keys = DistinctKeys(Most() * 2);
-    const std::vector<float> values = RandomFloats(keys.size() * kSlot);
+    const std::vector<int64_t> keys = random_.DistinctKeys(Most() * 2);
+    const std::vector<float> values = random_.Floats(keys.size() * kSlot);
     size_t set = 0;
     for (size_t i = 0; i < keys.size(); ++i) {
       if (!oracle_.HasRow(keys[i])) continue;
@@ -479,7 +278,7 @@ class Trial {
   }
 
   void CheckReads() {
-    const std::vector<int64_t> keys = RandomKeys(3000);
+    const std::vector<int64_t> keys = random_.Keys(3000);
     const size_t n = keys.size();
     std::vector<float> out(n * kDim);
     table_->Lookup(keys.data(), n, UnknownKey::kDefault, out.data(), parallel_);
@@ -487,26 +286,19 @@ class Trial {
     table_->Frequencies(keys.data(), n, counts.data());
     table_->Versions(keys.data(), n, versions.data());
     for (size_t i = 0; i < n; ++i) {
-      const auto entry = oracle_.entries.find(keys[i]);
-      const bool known = entry != oracle_.entries.end();
       EXPECT_EQ(counts[i], oracle_.Count(keys[i]));
-      EXPECT_EQ(versions[i], known ? entry->second.version : -1);
-      const std::vector<float> defaults(kDim, -2.5f);
-      EXPECT_TRUE(SameBits(
-          &out[i * kDim],
-          oracle_.HasRow(keys[i]) ? entry->second.row.data() : defaults.data(),
-          kDim));
+      EXPECT_EQ(versions[i], oracle_.Version(keys[i]));
+      const auto expected = oracle_.Read(keys[i], UnknownKey::kDefault);
+      EXPECT_TRUE(SameBits(&out[i * kDim], expected.data(), kDim));
     }
   }
 
   void CheckAll() {
     const Contents contents(*table_);
-    int64_t rows = 0;
-    for (const auto& entry : oracle_.entries) rows += !entry.second.row.empty();
-    EXPECT_EQ(table_->size(), rows);
+    EXPECT_EQ(table_->size(), oracle_.rows());
     EXPECT_EQ(table_->total_count(),
               static_cast<int64_t>(oracle_.entries.size()));
-    EXPECT_EQ(static_cast<int64_t>(contents.admitted.size()), rows);
+    EXPECT_EQ(static_cast<int64_t>(contents.admitted.size()), oracle_.rows());
     EXPECT_EQ(contents.admitted.size() + contents.filtered.size(),
               oracle_.entries.size());
     const auto check = [&](const Contents::Entry& entry) {
@@ -524,10 +316,10 @@ class Trial {
   }
 
   const FilterSpec filter_;
-  std::mt19937_64 random_;
+  RandomInputs random_;
   const ParallelFor parallel_;
   std::unique_ptr<EmbeddingTable> table_;
-  Oracle oracle_;
+  TableOracle oracle_;
   Copy copy_;
   bool copied_ = false;  // The copy has these rows: deltas may follow.
   int64_t version_ = 0;
