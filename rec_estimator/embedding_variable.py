@@ -69,9 +69,9 @@ def get_embedding_variable(
       value_dtype: tf.float32 or None.
       initializer: TensorFlow initializer of the initial vectors, called once with shape
         ``[default_value_dim, embedding_dim]``; ``ev_option.init_option.initializer`` takes
-        precedence. None: that of the existing table; for a new one the initializer of the variable
-        scope, else truncated_normal_initializer() with standard deviation 1, as in DeepRec. Most
-        models learn better from smaller rows, such as those of EmbeddingFeature.
+        precedence. None: for an existing table its own; for a new table the initializer of the
+        variable scope, or truncated_normal_initializer() with standard deviation 1, as in DeepRec.
+        Most models learn better from smaller vectors, such as EmbeddingFeature's.
       regularizer: Must be None; a table has no dense tensor to regularize.
       trainable: Whether optimizers update the table by default.
       collections: Additional collections to add the table to.

@@ -25,7 +25,7 @@ from rec_estimator.training.step_loop import check_steps
 class _LoopCheckedEstimator(PortableExports):
     """An Estimator whose ``train`` accepts only whole multiples of ``iterations_per_loop``.
 
-    As with PortableExports, only a base class of the user's Estimator can override ``train``.
+    A base class, as PortableExports: TensorFlow refuses overrides in the user's own class.
     """
 
     def train(
@@ -43,7 +43,7 @@ class _LoopCheckedEstimator(PortableExports):
             a multiple of N. Also whatever ``tf.estimator.Estimator.train`` raises.
           tf.errors.DataLossError: The latest checkpoint of the model's folder is damaged.
         """
-        # Also checks the checkpoint, of which TensorFlow reads the step before it restores it.
+        # Checks the checkpoint first: TensorFlow reads its step before it restores it.
         step = _latest_step(self.model_dir)
         iterations = getattr(self.config, "iterations_per_loop", 1)
         if iterations > 1:

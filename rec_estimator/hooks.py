@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session hooks for progress and incremental checkpoints, and MonitoredTrainingSession."""
+"""Hooks that a user passes to training, and MonitoredTrainingSession."""
 
 import os
 from typing import Any, Optional, Sequence
@@ -80,7 +80,7 @@ class IncrementalSaverHook(tf.train.SessionRunHook):
         self._timer.update_last_triggered_step(session.run(self._step))
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
-        """Fetches the global step. It may be read before or after this step increments it."""
+        """Fetches the global step, as it is before or after this step increments it."""
         del run_context
         return tf.train.SessionRunArgs(self._step)
 
@@ -111,12 +111,12 @@ def MonitoredTrainingSession(
 ) -> tf.train.MonitoredSession:
     """``tf.compat.v1.train.MonitoredTrainingSession`` that can save incremental checkpoints.
 
-    DeepRec's function of this name. Unless the scaffold or the graph has a Saver, checkpoints are
-    those of a rec_estimator.Saver. TensorFlow's arguments say when full checkpoints are written.
-    Between them, the chief writes incremental ones, as IncrementalSaverHook does.
+    DeepRec's function of this name. A rec_estimator.Saver writes the checkpoints, unless the
+    scaffold or the graph has a Saver. TensorFlow's arguments set when full checkpoints are written.
+    Between them, the chief writes incremental checkpoints, as IncrementalSaverHook does.
 
     Args:
-      master: As in TensorFlow's function, as all arguments but the last.
+      master: As in TensorFlow's function.
       is_chief: Whether this process saves, and EvictHook evicts.
       checkpoint_dir: Folder of the checkpoints.
       scaffold: Its Saver, if it has one, must be a

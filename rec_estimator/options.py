@@ -18,7 +18,7 @@ import tensorflow.compat.v1 as tf
 # The kernels store a threshold in 32 bits, and the attribute of an op is signed.
 MAX_FILTER_FREQ = 2**31 - 1
 
-# A Bloom filter for more keys would need more than 2^63 bits at the lowest rate.
+# With more keys, a Bloom filter would need more than 2^63 bits at the lowest rate.
 MAX_ELEMENT_SIZE = 2**40
 
 # The largest count of each type of DeepRec's Bloom counters. It only limits filter_freq here: our
@@ -216,9 +216,9 @@ class CBFFilter:
         }
 
     def sketch_tensors(self) -> Dict[str, tf.DType]:
-        """Tensors that a table adds to a checkpoint, by the ends of their names, with types.
+        """The types of the tensors that a table adds to a checkpoint, keyed by name suffix.
 
-        bloom_sketch.h explains them. The order is that of the kernels.
+        bloom_sketch.h explains them. They have the order of the kernels.
         """
         freq = self.filter_freq
         counter_type = tf.uint8 if freq < 2**8 else tf.uint16 if freq < 2**16 else tf.uint32
@@ -264,7 +264,7 @@ class GlobalStepEvict:
 class L2WeightEvict:
     """Evicts rows with small values, and rows with a NaN, at each full save.
 
-    Counts of keys without a row are bounded, too. A CounterFilter keeps those of the keys that
+    Counts of keys without a row are bounded, too. A CounterFilter keeps the counts of the keys that
     occurred last: four for each row, and at least 65,536 for each shard. A CBFFilter forgets a key
     when ``max_element_size`` other keys were counted.
 
@@ -402,16 +402,16 @@ class StorageOption:
 
     Attributes:
       storage_type: DRAM_SSDHASH: rows that do not fit into storage_size[0] are in files. SSDHASH:
-        all rows are, except those of running steps. DRAM, DEFAULT and None: all rows are in memory.
-        get_embedding_variable refuses the other types.
-      storage_path: Folder for the files, on the machine on which the table is. It is created when
-        the table is, if it is missing. The files live as long as the table.
+        all rows are in files, except the rows of running steps. DRAM, DEFAULT and None: all rows
+        are in memory. get_embedding_variable refuses the other types.
+      storage_path: Folder of the files, on the machine of the table. It is made with the table if
+        it is missing. The files live as long as the table.
       storage_size: Bytes of each tier except the last, from fast to slow: a list of 1 to 4
-        integers, stored as a tuple. Of DRAM_SSDHASH, the first is the memory for rows, values and
-        slots, over all shards of the table; the index of the keys comes on top. The others have no
-        effect, as in DeepRec: nothing but the disk limits the files.
-      cache_strategy: Which rows leave memory first. LFU: those that were trained least often. LRU:
-        those that were last trained in the oldest step.
+        integers, stored as a tuple. With DRAM_SSDHASH, the first is the memory for rows, values
+        and slots, over all shards of the table; the index of the keys needs more memory. The others
+        have no effect, as in DeepRec: only the disk limits the files.
+      cache_strategy: Which rows leave memory first. LFU: the rows that were trained least often.
+        LRU: the rows whose last training step is the oldest.
       layout: Must be None; rows have only one layout.
 
     Raises:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m rec_estimator.ps`` is a parameter server: it holds shards of tables and variables.
 
-Which one it is, TF_CONFIG says:
+TF_CONFIG selects the task:
 
     TF_CONFIG='{"cluster": {"chief": ["host0:2222"], "ps": ["host1:2222", "host2:2222"]},
                 "task": {"type": "ps", "index": 0}}' python -m rec_estimator.ps
 
-It serves until it is killed. A script that calls ``rec_estimator.train_and_evaluate`` is a ps, too,
-if its TF_CONFIG says so.
+It serves until it is killed. A script that calls ``rec_estimator.train_and_evaluate`` also
+serves if its TF_CONFIG names a ps.
 """
 
 import json
@@ -23,7 +23,7 @@ def start_server() -> tf.train.Server:
     """Starts the server of the ps that TF_CONFIG describes.
 
     Returns:
-      The server. ``join()`` waits for ever.
+      The server. Its ``join()`` does not return.
 
     Raises:
       ValueError: TF_CONFIG does not describe a ps.

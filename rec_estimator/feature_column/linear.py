@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""linear_model: a weight per key, from tables, beside the weights of TensorFlow's columns."""
+"""linear_model: adds weights of keys, from tables, to the weights of TensorFlow's columns."""
 
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 

@@ -115,7 +115,7 @@ class Batching:
 
 
 def _numpy_seed(seed: Optional[int]) -> int:
-    """A seed for NumPy, whose seeds are not negative; of None, the graph's seed or a random one."""
+    """A seed for NumPy, which takes no negative ones. None: the graph's seed, or a random one."""
     if seed is None:
         seed = tf.compat.v1.get_default_graph().seed
     if seed is None:

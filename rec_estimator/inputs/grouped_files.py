@@ -3,8 +3,8 @@
 
 The context of the SequenceExample holds the features of the user. Its feature lists hold the
 features and labels of the candidates, one entry per candidate. It is the format that
-``compressed_serving_input_receiver_fn(serialized=True)`` serves. The history of a user is stored,
-read and parsed once for all candidates.
+``compressed_serving_input_receiver_fn(serialized=True)`` serves. So the history of a user is
+stored, read and parsed once for all candidates.
 """
 
 import os
@@ -41,8 +41,8 @@ def write_grouped_samples(
 
     A group that is continued in the next batch becomes two records. To avoid this, group with
     ``batch_size=None`` and with a window as large as memory allows. Integers and bools are stored
-    as int64, floats of up to 32 bits as float32. Of a SparseTensor [rows, k], the values are stored
-    without their column indices.
+    as int64, floats of up to 32 bits as float32. A SparseTensor [rows, k] is stored without its
+    column indices.
 
     Args:
       input_fn: Makes a dataset of ``group_samples``.
@@ -199,7 +199,7 @@ def grouped_tfrecord_input_fn(
 
 
 def _window(parser: "_Parser", batch_size: int, state: Any, chunk: Any) -> Any:
-    """Appends a chunk to the remaining records, and splits off those of as many batches as it can.
+    """Appends a chunk to the remaining records, and splits off as many whole batches as possible.
 
     Args:
       parser: Counts the samples of records.

@@ -227,7 +227,7 @@ def _count_rows(value: _Tensor) -> tf.Tensor:
 
 
 def _groups(features: Sequence[_Tensor]) -> Tuple[tf.Tensor, tf.Tensor]:
-    """Sorts samples so that those of a group, whose rows are equal, follow each other.
+    """Sorts samples so that the samples of a group, whose rows are equal, follow each other.
 
     Returns:
       int64 [n], the sorted samples, with groups in the order of their first sample; and int64 [n],

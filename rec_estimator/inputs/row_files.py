@@ -280,7 +280,11 @@ class FilePass:
             what = self._rows.explain(records[index])
             messages.append(f"{path}, {self._rows.number_name} {number}: {what}{self._remedy}")
         if not self._skips:
-            raise ValueError(messages[0] if messages else "rows must parse together, got a failure")
+            raise ValueError(
+                messages[0]
+                if messages
+                else "a batch cannot be parsed, although each of its rows can"
+            )
         self._bad_rows.add(messages)
         return np.int64(len(messages))
 
@@ -406,7 +410,7 @@ class FilePass:
     def _open(self, path: bytes, compression: bytes) -> Tuple[bytes, bytes, bytes]:
         """Returns the path and compression to read, and the path to name in errors."""
         name = path.decode()
-        # ignore_errors() would retry a TFRecord file that does not exist for ever.
+        # ignore_errors() would retry a TFRecord file that does not exist forever.
         if not tf.io.gfile.exists(name):
             raise ValueError(
                 f"{name} must exist until training ends, got no such file; restore the file"

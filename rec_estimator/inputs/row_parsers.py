@@ -62,7 +62,7 @@ class CsvRows:
         return lines.skip(1) if self.header else lines
 
     def explain(self, line: bytes) -> str:
-        """Says what is wrong with a line that parse() cannot parse."""
+        """Explains why parse() cannot parse a line."""
         text = _shortened(line)
         generic = (
             f'row must be CSV with quotes around whole fields only, and "" for a quote, got {text}'
@@ -80,7 +80,7 @@ class CsvRows:
         return generic
 
     def _explain_field(self, name: str, field: str) -> str:
-        """Says what is wrong with a field; "" if nothing is."""
+        """Explains why a field cannot be parsed; "" if it can."""
         dtype = self.dtypes.get(name, tf.string)
         if name in self.multi_valued:
             values = [value for value in field.split(self.value_delimiter) if value]
@@ -117,7 +117,7 @@ class ExampleRows:
         return tf.data.TFRecordDataset(path, compression_type=compression)
 
     def explain(self, record: bytes) -> str:
-        """Says what is wrong with a record that parse() cannot parse."""
+        """Explains why parse() cannot parse a record."""
         try:
             example = tf.train.Example.FromString(record)
         except Exception:
@@ -163,14 +163,14 @@ def with_labels(features: Dict[str, Any], labels: _Labels, columns: Mapping[str,
 
 
 def csv_fields(line: bytes, delimiter: str) -> List[str]:
-    """The fields of one line; bytes that are no text are replaced.
+    """The fields of one line; bytes that are not UTF-8 are replaced.
 
     Raises:
-      csv.Error: The line is no CSV.
+      csv.Error: The line is not CSV.
       StopIteration: The line is blank.
     """
     text = line.decode(errors="replace")
-    # Before Python 3.11, csv takes no NUL.
+    # Before Python 3.11, csv refuses NUL.
     return next(csv.reader([text.replace("\0", "\ufffd")], delimiter=delimiter))
 
 

@@ -113,7 +113,7 @@ class AdamWOptimizer(DenseSteps, AdamOptimizer):
         skip_gradients_aggregation: bool = False,
         decay_var_list: Optional[Iterable[Variable]] = None,
     ) -> tf.Operation:
-        """Applies gradients to variables and tables, of which those in decay_var_list decay.
+        """Applies gradients to variables and tables, and decays those in decay_var_list.
 
         The other arguments are those of AdamOptimizer.
 

@@ -37,7 +37,7 @@ class _Argument:
     Attributes:
       default: Its default value, or _REQUIRED.
       kind: Its annotation.
-      meaning: What the docstring says of it.
+      meaning: Its description in the docstring.
       check: Called with name and value; raises a ValueError unless the value is legal.
       passed_as: The optimizer's argument that gets the value; "": the one of the same name; None:
         no argument.

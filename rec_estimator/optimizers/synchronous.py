@@ -24,7 +24,7 @@ class Accumulated(NamedTuple):
 
     Attributes:
       gradient: values float32 [n, dim], indices int64 [n], distinct keys in ascending order.
-      further: int64 [m]. Each key as often as it occurred beside the one in `gradient`.
+      further: int64 [m]. Each key once for every occurrence after its first.
     """
 
     gradient: tf.IndexedSlices

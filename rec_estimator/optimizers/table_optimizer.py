@@ -111,7 +111,7 @@ class TableSlot(NamedTuple):
 
 
 class TableUpdates(tf.train.Optimizer, abc.ABC):
-    """Makes the ``tf.compat.v1.train.Optimizer`` that it is combined with train tables as well."""
+    """Mixin that makes a ``tf.compat.v1.train.Optimizer`` train tables as well."""
 
     # Name of the rule in ops/core/math/row_update.h.
     table_rule: str
@@ -240,8 +240,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
           ValueError: The graph already updates a table; one gradient is given for several shards;
             a table has GlobalStepEvict, and there is no global step; under
             tf.train.SyncReplicasOptimizer, keys are counted that no gradient reaches; or an
-            observer of the graph, such as sample-aware compression, refuses what was made of the
-            gradients.
+            observer of the graph, such as sample-aware compression, refuses the gradients.
         """
         for observer in observers():
             observer.before_updates()
@@ -342,7 +341,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
             handle.shard.table.version_of_step(self._version),
             self.table_hyperparameters(handle),
         )
-        # The update of the last shard is that of all.
+        # The op of the last shard updates all of them.
         return self._table_step.build(self._rewritten_step_ops) if is_last else handle.op
 
     def _reserve(self, pairs: Sequence[Tuple[Gradient, RuleVariable]]) -> List[tf.Operation]:
@@ -470,7 +469,7 @@ def _check_same_step(pairs: Sequence[GradientAndVariable]) -> None:
 def _shown_gradient(
     gradient: tf.IndexedSlices, shard: TableShard, given: Variable
 ) -> Tuple[Gradient, RuleVariable]:
-    """A gradient of a shard with the shard, which knows the keys to count beside it."""
+    """A gradient and its shard, with the keys that the step counts in addition."""
     if not synchronous.is_accumulated(gradient.indices):
         counted = _counted_keys(shard.counted_keys(gradient), gradient.indices)
         return gradient, ShardVariable(shard, given, counted)

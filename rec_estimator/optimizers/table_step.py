@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """TableStep: the ops that update all tables of one training step.
 
-Two ops for the tables of a device. TablesReserve needs the keys only: it checks the limits of all
-tables and gets the memory for the step in all of them. No update of the step, of a table or of a
-dense variable, starts before. TablesApply updates the tables. So a step that has no room is applied
-nowhere. If the tables are on another task, ops/passes/pack_transfers_pass.cc replaces both ops and
+Two ops update the tables of a device. TablesReserve needs the keys only: it checks the limits of
+all tables and gets the memory for the step in all of them. Every update of the step, of a table or
+of a dense variable, waits for it. TablesApply updates the tables. So a step without room changes
+nothing. If the tables are on another task, ops/passes/pack_transfers_pass.cc replaces both ops and
 the lookups by ops that send each distinct key once.
 """
 
@@ -23,7 +23,7 @@ from rec_estimator.table.shard import TableShard
 
 
 class StepVariable(Protocol):
-    """A shard to update. ``table_updates.ShardVariable`` documents the members."""
+    """A shard to update. ``table_optimizer.ShardVariable`` documents the members."""
 
     shard: TableShard
     handle: tf.Tensor
@@ -32,7 +32,7 @@ class StepVariable(Protocol):
 
 
 class TrainedShard(NamedTuple):
-    """What updates one shard.
+    """The inputs of the update of one shard.
 
     Attributes:
       variable: The shard.
@@ -46,7 +46,7 @@ class TrainedShard(NamedTuple):
 
 
 class _Update(NamedTuple):
-    """What an update needs beside its keys."""
+    """The inputs of an update besides its keys."""
 
     gradient: tf.Tensor
     version: tf.Tensor
@@ -101,7 +101,7 @@ class TableStep:
         version: tf.Tensor,
         hyper: Sequence[object],
     ) -> bool:
-        """Adds what updates one of the shards.
+        """Adds the inputs of the update of one shard.
 
         Args:
           variable: The shard.
@@ -170,9 +170,9 @@ def _reserve(rule: str, shards: Sequence[TrainedShard]) -> _Reserved:
 def _reads_of_disk(shards: Sequence[TrainedShard]) -> List[tf.Operation]:
     """The lookups of the gradients of shards that keep rows on disk in this process.
 
-    Reserving brings the rows of the step into memory. After the lookups, it finds them where those
-    have left them; beside them, it would read the same rows once more. For the shards of other
-    tasks, waiting would cost another message.
+    Reserving brings the rows of the step into memory. The lookups of the step read the same rows
+    from disk; without this order, both would read them. For the shards of other tasks, waiting
+    would cost another message.
     """
     reads = {
         op
@@ -190,7 +190,7 @@ def _reads_of_loss(
 ) -> List[tf.Operation]:
     """The lookups of the shards that the loss depends on.
 
-    If the gradient needs no values, nothing else lets the update wait for them.
+    If the gradient needs no values, no other edge makes the update wait for them.
     """
     if step is None:
         reads = {

@@ -57,9 +57,9 @@ class BaseEnum(enum.Enum):
 
 
 class CacheModeEnum(BaseEnum):
-    """Where scripts for Rec SDK let the rows of tables be: in device memory, host memory or on SSD.
+    """Where scripts for Rec SDK keep the rows of tables: in device memory, host memory or on SSD.
 
-    Scripts choose vocabulary sizes by it. create_table refuses those of SSD.
+    Scripts choose vocabulary sizes by it. Here device and host memory are the same.
 
     Example:
       >>> rec.CacheModeEnum.mapping("DDR")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""create_table: Rec SDK's entry point to tables. It checks the arguments and finds or makes one.
+"""create_table: Rec SDK's entry point to tables. It checks arguments, and finds or makes a table.
 
 Step 2 of the data flow, as scripts for Rec SDK write it. sparse_table.py has the table itself.
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """EvictHook: evicts keys during training, by the timestamps of the data.
 
-Beside the data flow, after the update of a step. A table evicts a key when the greatest timestamp
-of its training batches is at least ``eviction_threshold`` seconds above the timestamp of the last
-batch that trained the key.
+Evictions run between steps. A table evicts a key when the greatest timestamp of its training
+batches is at least ``eviction_threshold`` seconds above the timestamp of the last batch that
+trained the key.
 
 Source: Rec SDK TensorFlow, ``mx_rec.core.feature_process.EvictHook``.
 """
@@ -20,7 +20,7 @@ from rec_estimator.table.table import graph_tables
 
 
 class EvictHook(tf.train.SessionRunHook):
-    """Regularly evicts keys that were not trained for long from tables of ``create_table``.
+    """Evicts keys that were not trained for some time from tables of ``create_table``.
 
     It acts in training only, in a cluster only in the chief, and only on tables whose lookups have
     an ``eviction_threshold``. Their batches must have a timestamp. An evicted key that comes back
@@ -77,7 +77,7 @@ class EvictHook(tf.train.SessionRunHook):
         }
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
-        """Counts time and steps from here on. TensorFlow calls this for every new session."""
+        """Starts to count time and steps. TensorFlow calls this for every new session."""
         del coord
         if session.graph in self._evictions:
             self._evicted_at = time.monotonic()

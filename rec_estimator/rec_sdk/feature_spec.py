@@ -109,7 +109,7 @@ class FeatureSpec:
             object.__setattr__(self, "index_key", self.name)
 
 
-# The place of an entry in a batch: keys and positions, from the outermost structure inwards.
+# The path to an entry in a batch: keys and positions, from the outermost structure inwards.
 Path = Tuple[Union[str, int], ...]
 
 

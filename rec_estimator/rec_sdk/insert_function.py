@@ -2,7 +2,7 @@
 """get_asc_insert_func: the function with which FeatureSpec mode maps a dataset.
 
 Step 1a of the data flow, the dataset's side of feature_spec.py. The function checks the ids of a
-batch, and records their place in the batch for the lookups of the graph.
+batch, and records their paths in the batch for the lookups of the graph.
 
 Source: Rec SDK TensorFlow, ``mx_rec.core.asc.helper``.
 """
@@ -182,7 +182,7 @@ def _find_entries(specs: Any, batch: Any, path: Path) -> List[_Found]:
 
 
 def _find_entry(spec: FeatureSpec, batch: Any) -> Tuple[Path, Any]:
-    """The entry that one FeatureSpec names in a part of a batch, and its place in there."""
+    """The entry that one FeatureSpec names in a part of a batch, and its path."""
     if not isinstance(batch, (dict, tuple)):
         return (), batch
     key = spec.name if spec.index_key is None else spec.index_key
@@ -200,7 +200,7 @@ def _find_entry(spec: FeatureSpec, batch: Any) -> Tuple[Path, Any]:
 
 
 def _checked_entries(found: List[_Found], is_training: bool) -> List[tf.Tensor]:
-    """Checks the entries. Returns those that are ids."""
+    """Checks the entries, and returns the tensors of ids."""
     times = [entry.spec.name for entry in found if entry.spec.is_timestamp]
     if is_training and len(times) > 1:
         raise OSError(

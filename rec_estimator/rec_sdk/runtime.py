@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """init() and the settings of a whole run, as scripts for Rec SDK write and read them.
 
-Beside the data flow. RecEstimator and tables work without init(). In one process only two settings
-change a result: ``use_dynamic_expansion`` (tables without a row limit) and ``use_dynamic=False``
-(more checks of shapes).
+RecEstimator and tables work without init(). In one process only two settings change a result:
+``use_dynamic_expansion`` (tables without a row limit) and ``use_dynamic=False`` (more checks of
+shapes).
 
     rec.init(max_steps=200, train_steps=100, eval_steps=10, save_steps=100)
     ...

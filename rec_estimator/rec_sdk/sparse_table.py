@@ -41,7 +41,7 @@ class Thresholds(NamedTuple):
 
 
 class SparseTable(EmbeddingTable):
-    """A table of ``create_table``. It has these attributes beside those of EmbeddingTable:
+    """A table of ``create_table``, with these attributes in addition to EmbeddingTable's.
 
     Attributes:
       table_name: The name of the table.
@@ -112,7 +112,7 @@ class SparseTable(EmbeddingTable):
         """Same as for EmbeddingTable, with the row limit, padding and frozen keys."""
         return {
             **super().handle_attrs(num_shards),
-            # A shard does not know the others; CheckRowLimit knows the sum before each step.
+            # A shard does not know the others; CheckRowLimit checks their sum before each step.
             "max_rows": self.max_rows,
             "has_padding_key": True,
             # A graph that does not train may have no lookup that sets the thresholds. Until one

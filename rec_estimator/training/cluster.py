@@ -2,9 +2,10 @@
 """Training on a cluster that TF_CONFIG describes: its configuration, and what a session needs.
 
 TensorFlow trains: every task runs the whole script, the chief and the workers send their graphs to
-the parameter servers (ps). This module adds what it leaves out. Before each session, also one that
-replaces a lost one, every ps must answer, and the chief checks that each ps can run our ops and see
-the model's folder. What is missing is an error with a name, where TensorFlow would wait for ever.
+the parameter servers (ps). This module adds checks that TensorFlow lacks. Before each session, also
+one that replaces a lost session, every ps must answer, and the chief checks that each ps can run
+our ops and see the model's folder. A failed check raises an error that names the task; TensorFlow
+alone would wait forever.
 """
 
 import os
@@ -21,10 +22,10 @@ from rec_estimator._tensorflow import estimator as tf_estimator
 # Seconds that a task waits for the parameter servers, unless RunConfig says otherwise.
 PS_WAIT_SECS = 60.0
 
-# Seconds between two questions to a task that is not ready.
+# Seconds between two checks of a task that is not ready.
 _POLL_SECONDS = 0.5
 
-# What MonitoredSession takes for the loss of a task, and what a short deadline adds to it.
+# The errors that MonitoredSession treats as a lost task, and that of a deadline.
 _LOST = (tf.errors.AbortedError, tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
 
 
@@ -35,8 +36,8 @@ def check_config(config: tf_estimator.RunConfig) -> None:
       config: The configuration of an Estimator.
 
     Raises:
-      ValueError: Several tasks train without a ps; train_distribute is not of ps tasks; or
-        iterations_per_loop is above 1 with a ps.
+      ValueError: Several tasks train without a ps; train_distribute is not a strategy of ps tasks;
+        or iterations_per_loop is above 1 with a ps.
     """
     strategy = config.train_distribute
     if strategy is not None and not _has_ps(strategy):
@@ -68,9 +69,9 @@ def _has_ps(strategy: tf.distribute.Strategy) -> bool:
 
 
 def with_device_filters(config: tf_estimator.RunConfig) -> tf_estimator.RunConfig:
-    """Lets a task with the user's own session_config see only the ps tasks and itself.
+    """Restricts a task with a session_config of its own to the ps tasks and itself.
 
-    TensorFlow does so where the user gives no session_config. Without filters, a session waits for
+    TensorFlow does so if the user gives no session_config. Without filters, a session waits for
     all workers, and is lost when any of them dies.
 
     Args:
@@ -93,10 +94,10 @@ def train_and_evaluate(
     train_spec: tf_estimator.TrainSpec,
     eval_spec: tf_estimator.EvalSpec,
 ) -> Any:
-    """``tf.estimator.train_and_evaluate``; a server that cannot start is an error with its address.
+    """``tf.estimator.train_and_evaluate`` that names the address if a server cannot start.
 
-    Without TF_CONFIG it trains and evaluates in this process. With it, it does the part of the task
-    that TF_CONFIG names: chief, worker, ps or evaluator. A ps serves until it is killed.
+    Without TF_CONFIG it trains and evaluates in this process. With it, it does the work of the task
+    that TF_CONFIG selects: chief, worker, ps or evaluator. A ps serves until it is killed.
 
     Args:
       estimator: The estimator.
@@ -141,8 +142,8 @@ def port_error(cluster: tf.train.ClusterSpec, job: str, task: int) -> OSError:
 class ClusterScaffold(tf.train.Scaffold):
     """A Scaffold whose sessions begin when the tasks that they need answer.
 
-    TensorFlow calls finalize() before it creates a session, and again before each one that replaces
-    a lost one.
+    TensorFlow calls finalize() before it creates a session, and again before each session that
+    replaces a lost session.
 
     Args:
       config: The configuration of a chief or worker in a cluster with ps tasks.
@@ -159,7 +160,7 @@ class ClusterScaffold(tf.train.Scaffold):
 
         Raises:
           TimeoutError: A ps does not answer, or the chief does not initialize the model.
-          RuntimeError: A ps cannot run our ops, or is another task than TF_CONFIG says.
+          RuntimeError: A ps cannot run our ops, or is not the task that TF_CONFIG names.
           OSError: A ps does not see the model's folder.
         """
         super().finalize()
@@ -171,7 +172,7 @@ class ClusterScaffold(tf.train.Scaffold):
         return self
 
     def _log_what_is_restored(self) -> None:
-        """Says whether the chief goes on with what live ps tasks hold, and why."""
+        """Logs whether live ps tasks hold a model, and from where the chief restores."""
         step = self._live_step()
         latest = tf.train.latest_checkpoint(self._config.model_dir)
         source = f"restores {latest}" if latest else "has no checkpoint and initializes the model"
@@ -226,8 +227,8 @@ class ClusterScaffold(tf.train.Scaffold):
 class ClusterHook(tf.train.SessionRunHook):
     """Waits for the ps tasks before a training with train_distribute begins.
 
-    TensorFlow replaces the Scaffold of such a training, so that nothing is called before a session
-    that replaces a lost one.
+    TensorFlow replaces the Scaffold of such a training. So nothing is called before a session that
+    replaces a lost session.
 
     Args:
       config: The configuration of a chief or worker in a cluster with ps tasks.
@@ -247,7 +248,7 @@ class ClusterHook(tf.train.SessionRunHook):
 
 
 def _end_sessions_without_lost_tasks() -> None:
-    """Lets the end of a session not wait for ever for a ps that was lost."""
+    """Keeps the end of a session from waiting forever for a lost ps."""
     # TensorFlow reads it at each call to a task.
     os.environ.setdefault("GRPC_FAIL_FAST", "true")
 
@@ -293,7 +294,7 @@ def wait_for_ports(addresses: List[str], seconds: float) -> None:
 
 
 def check_servers(addresses: List[str], model_dir: str, seconds: float) -> None:
-    """Checks that every ps is the task that it is taken for, has our ops and sees the folder.
+    """Checks that every ps is the task of its address, has our ops and sees the folder.
 
     Args:
       addresses: host:port of each ps.
@@ -302,8 +303,8 @@ def check_servers(addresses: List[str], model_dir: str, seconds: float) -> None:
 
     Raises:
       TimeoutError: A ps accepts connections, but does not answer as a server of TensorFlow.
-      RuntimeError: A ps has not loaded our library, or that of another version, or what answers at
-        its address is another task.
+      RuntimeError: A ps has not loaded our library or has loaded another version, or another task
+        answers at its address.
       OSError: A ps does not see the folder.
     """
     tf.io.gfile.makedirs(model_dir)
@@ -321,7 +322,7 @@ def check_servers(addresses: List[str], model_dir: str, seconds: float) -> None:
 def _check_until_it_answers(
     task: int, address: str, probe: str, token: str, seconds: float
 ) -> None:
-    """Checks a ps again while it is being killed and started."""
+    """Checks a ps; repeats the check while the ps is restarted."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -344,7 +345,7 @@ def _check_server(task: int, address: str, probe: str, token: str, seconds: floa
         read = tf.io.read_file(probe)
         try:
             with tf.Session(f"grpc://{address}", config=config) as session:
-                # The devices of the server itself are among them, whatever the filters say.
+                # They include the devices of the server itself, whatever the filters are.
                 names = {device.name for device in session.list_devices()}
                 others = sorted(
                     n for n in names if not n.startswith(f"/job:ps/replica:0/task:{task}/")
@@ -366,7 +367,7 @@ def _check_server(task: int, address: str, probe: str, token: str, seconds: floa
 
 
 def _fingerprint() -> bytes:
-    """That of the ops that this process has loaded."""
+    """The fingerprint of the ops that this process has loaded."""
     with tf.Graph().as_default(), tf.Session() as session:
         return session.run(_ops.gen.rec_estimator_ops_fingerprint())
 

@@ -13,7 +13,7 @@ _INCREMENTAL = ("save_incremental_checkpoints_secs", "save_incremental_checkpoin
 
 def _check_wait(seconds: float) -> float:
     if not seconds > 0:
-        raise ValueError(f"ps_wait_secs must be above 0, got {seconds}; leave it out for 60")
+        raise ValueError(f"ps_wait_secs must be above 0, got {seconds}; the default is 60")
     return seconds
 
 
@@ -26,9 +26,9 @@ def _check_memory(limit: Optional[int]) -> Optional[int]:
 class RunConfig(_estimator.RunConfig):
     """``tf.estimator.RunConfig`` with incremental checkpoints and several steps per run.
 
-    Full checkpoints are written as ``save_checkpoints_secs`` or ``save_checkpoints_steps`` say.
-    Incremental checkpoints are written between them: they hold the dense variables, and of each
-    table only the keys that were touched since the last checkpoint.
+    ``save_checkpoints_secs`` or ``save_checkpoints_steps`` sets when full checkpoints are written.
+    Incremental checkpoints are written between them: they hold the dense variables and, for each
+    table, only the keys that were touched since the last checkpoint.
 
     With ``iterations_per_loop=N`` one run of the session does N training steps, including their
     input. The results are those of N separate runs. It pays if a step takes less than a
@@ -47,8 +47,8 @@ class RunConfig(_estimator.RunConfig):
         steps to train must be a multiple of it.
       ps_wait_secs: In a cluster, the seconds that a task waits for the parameter servers when it
         starts and after one of them is lost; above 0.
-      table_memory_bytes: Memory of all tables that have a tier on disk: index, rows and buffers
-        (docs/storage.md), in place of what their options say for rows. None: what those say.
+      table_memory_bytes: Bytes of memory for all tables that have a tier on disk: index, rows and
+        buffers (docs/storage.md). It replaces the sizes in their options. None: those sizes.
       **kwargs: As in ``tf.estimator.RunConfig``.
 
     Raises:
@@ -108,7 +108,7 @@ class RunConfig(_estimator.RunConfig):
 
     @property
     def table_memory_bytes(self) -> Optional[int]:
-        """Memory of all tables with a tier on disk; None: as their options say."""
+        """Bytes of memory for all tables with a tier on disk; None: the sizes in their options."""
         return self._table_memory_bytes
 
     @property
