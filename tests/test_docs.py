@@ -120,10 +120,24 @@ def test_architecture_and_contributing_name_files():
         assert len(re.findall(r"`[\w/.]+\.(?:py|cc|h)`", page.read_text())) > 20
 
 
+def anchors(page: pathlib.Path):
+    """The anchors that a code host gives the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_links_of_a_page_lead_to_files(page):
-    links = re.findall(r"\]\(([^)#:\s]+)(?:#[\w-]*)?\)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
+def test_links_of_a_page_lead_to_files_and_headings(page):
+    links = re.findall(r"\]\(([^):#\s]*)(?:#([\w-]+))?\)", page.read_text())
+    lost = [link for link, _ in links if not (page.parent / link).exists()]
+    lost += [
+        f"{link}#{anchor}"
+        for link, anchor in links
+        if anchor
+        and link not in lost
+        and anchor not in anchors(page.parent / link if link else page)
+    ]
+    assert lost == []
 
 
 @pytest.mark.parametrize("name", MODULES)
