@@ -9,24 +9,13 @@ alone would wait forever.
 """
 
 import os
-import socket
 import time
-import uuid
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _ops
 from rec_estimator._tensorflow import estimator as tf_estimator
-
-# Seconds that a task waits for the parameter servers, unless RunConfig says otherwise.
-PS_WAIT_SECS = 60.0
-
-# Seconds between two checks of a task that is not ready.
-_POLL_SECONDS = 0.5
-
-# The errors that MonitoredSession treats as a lost task, and that of a deadline.
-_LOST = (tf.errors.AbortedError, tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
+from rec_estimator.training import ps_tasks
 
 
 def check_config(config: tf_estimator.RunConfig) -> None:
@@ -164,7 +153,7 @@ class ClusterScaffold(tf.train.Scaffold):
           OSError: A ps does not see the model's folder.
         """
         super().finalize()
-        _wait_for_ps(self._config)
+        ps_tasks.wait_for_ps(self._config)
         if self._config.is_chief:
             self._log_what_is_restored()
         else:
@@ -192,7 +181,7 @@ class ClusterScaffold(tf.train.Scaffold):
         try:
             with self._session(seconds=60) as session:
                 return int(session.run(step))
-        except (tf.errors.FailedPreconditionError, *_LOST):
+        except (tf.errors.FailedPreconditionError, *ps_tasks.LOST_TASK_ERRORS):
             return None
 
     def _wait_for_chief(self) -> None:
@@ -206,14 +195,16 @@ class ClusterScaffold(tf.train.Scaffold):
                     "that are not initialized; start it, or make session_creation_timeout_secs of "
                     "RunConfig longer"
                 )
-            time.sleep(_POLL_SECONDS)
+            time.sleep(ps_tasks.POLL_SECONDS)
 
     def _missing(self) -> bool:
         try:
             with self._session(seconds=300) as session:
                 return bool(session.run(self.ready_for_local_init_op).size)
-        except (tf.errors.FailedPreconditionError, *_LOST):
-            wait_for_ports(self._config.cluster_spec.job_tasks("ps"), _seconds_of(self._config))
+        except (tf.errors.FailedPreconditionError, *ps_tasks.LOST_TASK_ERRORS):
+            ps_tasks.wait_for_ports(
+                self._config.cluster_spec.job_tasks("ps"), ps_tasks.seconds_to_wait(self._config)
+            )
             return True
 
     def _session(self, seconds: float) -> tf.Session:
@@ -244,152 +235,10 @@ class ClusterHook(tf.train.SessionRunHook):
         Raises:
           TimeoutError, RuntimeError, OSError: As ClusterScaffold.finalize().
         """
-        _wait_for_ps(self._config)
+        ps_tasks.wait_for_ps(self._config)
 
 
 def _end_sessions_without_lost_tasks() -> None:
     """Keeps the end of a session from waiting forever for a lost ps."""
     # TensorFlow reads it at each call to a task.
     os.environ.setdefault("GRPC_FAIL_FAST", "true")
-
-
-def _seconds_of(config: tf_estimator.RunConfig) -> float:
-    # TensorFlow's own RunConfig has no such property.
-    return getattr(config, "ps_wait_secs", PS_WAIT_SECS)
-
-
-def _wait_for_ps(config: tf_estimator.RunConfig) -> None:
-    """Waits for the ps tasks; the chief checks that they are what it needs."""
-    addresses = config.cluster_spec.job_tasks("ps")
-    wait_for_ports(addresses, _seconds_of(config))
-    if config.is_chief:
-        check_servers(addresses, config.model_dir, _seconds_of(config))
-
-
-def wait_for_ports(addresses: List[str], seconds: float) -> None:
-    """Waits until every ps accepts connections.
-
-    Args:
-      addresses: host:port of each ps.
-      seconds: How long to wait for all of them.
-
-    Raises:
-      TimeoutError: One does not accept connections in this time.
-    """
-    deadline = time.monotonic() + seconds
-    for task, address in enumerate(addresses):
-        host, _, port = address.rpartition(":")
-        while True:
-            try:
-                socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-                break
-            except OSError as error:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"ps {task} must accept connections at {address} within {seconds:g} "
-                        f"seconds, got {error}; start it, for example with `python -m "
-                        "rec_estimator.ps`, or correct TF_CONFIG"
-                    ) from error
-                time.sleep(_POLL_SECONDS)
-
-
-def check_servers(addresses: List[str], model_dir: str, seconds: float) -> None:
-    """Checks that every ps is the task of its address, has our ops and sees the folder.
-
-    Args:
-      addresses: host:port of each ps.
-      model_dir: The folder of the checkpoints, into which the ps tasks write their shards.
-      seconds: The deadline of each ps.
-
-    Raises:
-      TimeoutError: A ps accepts connections, but does not answer as a server of TensorFlow.
-      RuntimeError: A ps has not loaded our library or has loaded another version, or another task
-        answers at its address.
-      OSError: A ps does not see the folder.
-    """
-    tf.io.gfile.makedirs(model_dir)
-    token = uuid.uuid4().hex
-    probe = os.path.join(model_dir, f"ps_probe_{token}")
-    with tf.io.gfile.GFile(probe, "w") as file:
-        file.write(token)
-    try:
-        for task, address in enumerate(addresses):
-            _check_until_it_answers(task, address, probe, token, seconds)
-    finally:
-        tf.io.gfile.remove(probe)
-
-
-def _check_until_it_answers(
-    task: int, address: str, probe: str, token: str, seconds: float
-) -> None:
-    """Checks a ps; repeats the check while the ps is restarted."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            _check_server(task, address, probe, token, seconds)
-            return
-        except _LOST as error:
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"ps {task} at {address} must answer within {seconds:g} seconds, got "
-                    f"{error.message}; start it again, or correct TF_CONFIG"
-                ) from error
-            time.sleep(_POLL_SECONDS)
-
-
-def _check_server(task: int, address: str, probe: str, token: str, seconds: float) -> None:
-    device = f"/job:ps/task:{task}"
-    config = tf.ConfigProto(device_filters=[device], operation_timeout_in_ms=round(1000 * seconds))
-    with tf.Graph().as_default(), tf.device(f"{device}/device:CPU:0"):
-        theirs = _ops.gen.rec_estimator_ops_fingerprint()
-        read = tf.io.read_file(probe)
-        try:
-            with tf.Session(f"grpc://{address}", config=config) as session:
-                # They include the devices of the server itself, whatever the filters are.
-                names = {device.name for device in session.list_devices()}
-                others = sorted(
-                    n for n in names if not n.startswith(f"/job:ps/replica:0/task:{task}/")
-                )
-                if others or not names:
-                    raise _wrong_task(task, address, f"{others or 'no device'}")
-                fingerprint = session.run(theirs)
-                seen = session.run(read)
-        except tf.errors.NotFoundError as error:
-            if "Op type not registered" in str(error):
-                raise _library_error(task, address, "a server without these ops") from error
-            raise _folder_error(task, address, probe) from error
-        except tf.errors.InvalidArgumentError as error:
-            raise _wrong_task(task, address, error.message) from error
-    if fingerprint != _fingerprint():
-        raise _library_error(task, address, "other ops")
-    if seen.decode() != token:
-        raise _folder_error(task, address, probe)
-
-
-def _fingerprint() -> bytes:
-    """The fingerprint of the ops that this process has loaded."""
-    with tf.Graph().as_default(), tf.Session() as session:
-        return session.run(_ops.gen.rec_estimator_ops_fingerprint())
-
-
-def _library_error(task: int, address: str, got: str) -> RuntimeError:
-    return RuntimeError(
-        f"ps {task} at {address} must have loaded the ops of this version of rec_estimator, got "
-        f"{got}; install the same version there, and import rec_estimator or start it with `python "
-        "-m rec_estimator.ps`"
-    )
-
-
-def _wrong_task(task: int, address: str, got: str) -> RuntimeError:
-    return RuntimeError(
-        f"the server at {address} must be ps {task} of the cluster, got {got}; give all tasks the "
-        "same cluster in TF_CONFIG"
-    )
-
-
-def _folder_error(task: int, address: str, probe: str) -> OSError:
-    return OSError(
-        f"model_dir must be a folder that ps {task} at {address} shares with the chief, got "
-        f"{os.path.dirname(probe)!r}, in which it does not see the chief's files; give an absolute "
-        "path on a shared file system"
-    )

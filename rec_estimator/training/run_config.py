@@ -5,7 +5,7 @@ from typing import Any, Optional
 
 from rec_estimator._argument_checks import check_int
 from rec_estimator._tensorflow import estimator as _estimator
-from rec_estimator.training import cluster
+from rec_estimator.training.ps_tasks import PS_WAIT_SECS
 from rec_estimator.training.step_loop import check_iterations
 
 _INCREMENTAL = ("save_incremental_checkpoints_secs", "save_incremental_checkpoints_steps")
@@ -69,7 +69,7 @@ class RunConfig(_estimator.RunConfig):
         save_incremental_checkpoints_secs: Optional[float] = None,
         save_incremental_checkpoints_steps: Optional[int] = None,
         iterations_per_loop: int = 1,
-        ps_wait_secs: float = cluster.PS_WAIT_SECS,
+        ps_wait_secs: float = PS_WAIT_SECS,
         table_memory_bytes: Optional[int] = None,
         **kwargs: Any,
     ) -> None:

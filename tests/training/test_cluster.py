@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 from cluster_jobs import RULES, STEPS, keys_of
 
 import rec_estimator as rec
-from rec_estimator.training import cluster
+from rec_estimator.training import cluster, ps_tasks
 
 # TensorFlow 2.16 took distribution strategies out of its Estimator.
 HAS_STRATEGIES = hasattr(tf, "estimator")
@@ -136,9 +136,9 @@ def test_a_server_that_is_not_of_tensorflow_is_an_error_with_its_address(tmp_pat
         other.bind(("127.0.0.1", 0))
         other.listen()
         address = f"127.0.0.1:{other.getsockname()[1]}"
-        cluster.wait_for_ports([address], seconds=1)
+        ps_tasks.wait_for_ports([address], seconds=1)
         with pytest.raises(TimeoutError, match=f"ps 0 at {address} must answer within 1 seconds"):
-            cluster.check_servers([address], str(tmp_path / "model"), seconds=1)
+            ps_tasks.check_servers([address], str(tmp_path / "model"), seconds=1)
     assert not list((tmp_path / "model").iterdir())
 
 
@@ -146,11 +146,11 @@ def test_a_ps_with_the_ops_of_another_version_is_an_error_with_its_address(tmp_p
     (port,) = cluster_jobs.free_ports(1)
     address = f"127.0.0.1:{port}"
     tf.train.Server({"ps": [address]}, job_name="ps", task_index=0)
-    cluster.check_servers([address], str(tmp_path / "model"), seconds=30)
+    ps_tasks.check_servers([address], str(tmp_path / "model"), seconds=30)
     # This process has the ops of the server, so it must take its own for others.
-    monkeypatch.setattr(cluster, "_fingerprint", lambda: b"01234567")
+    monkeypatch.setattr(ps_tasks, "_fingerprint", lambda: b"01234567")
     with pytest.raises(RuntimeError, match=f"ps 0 at {address} must have .*, got other ops; "):
-        cluster.check_servers([address], str(tmp_path / "model"), seconds=30)
+        ps_tasks.check_servers([address], str(tmp_path / "model"), seconds=30)
 
 
 def counts_of(lines):
