@@ -22,7 +22,8 @@ def count_streams(path: str, compression: str) -> int:
         with open_uncompressed(path, compression) as stream:
             while stream.read(1 << 20):
                 pass
-            return stream.raw.count if compression == "ZLIB" else 1
+            raw = getattr(stream, "raw", None)
+            return raw.count if isinstance(raw, _ZlibStream) else 1
     except DAMAGE_ERRORS:
         return 0
 

@@ -161,7 +161,7 @@ def _concatenated(name: str, rows: Sequence[np.ndarray]) -> np.ndarray:
     return _kept(name, np.concatenate(filled), [row[0] for row in filled])
 
 
-def _kept(name: str, array: np.ndarray, values: Sequence[Any]) -> np.ndarray:
+def _kept(name: str, array: np.ndarray, values: Union[np.ndarray, Sequence[Any]]) -> np.ndarray:
     """Checks that NumPy found a type for values that keeps them."""
     if array.dtype.kind in "US" and any(map(_is_missing, values)):
         return np.array(values, object)  # Which says where.
