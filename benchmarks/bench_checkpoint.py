@@ -22,7 +22,6 @@ rounds with the quartiles.
 
 from __future__ import annotations
 
-import argparse
 import concurrent.futures
 import mmap
 import os
@@ -229,11 +228,8 @@ def measure_memory(folder: str, rows: int) -> Dict[str, Tuple[int, int]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser = result_file.parser(__doc__, rows=4_000_000, rounds=9)
     parser.add_argument("--folder", help="where to write, on the disk to measure; None: here")
-    parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder or os.getcwd()) as folder:
         memory = measure_memory(folder, args.rows)
@@ -251,12 +247,12 @@ def main() -> None:
     print(
         f"\n{args.rows:,} rows of dim {DIM} with Adam's slots, {size / 1e9:.2f} GB, fsync in both"
     )
-    print(f"{'':30}{'saver MB/s':>12}{'file MB/s':>12}{'ratio':>8}   quartiles")
+    print(f"{'':30}{'saver MB/s':>12}{'file MB/s':>12}   ratio (quartiles)")
     for what, by_system in seconds.items():
-        low, middle, high = rounds_lib.ratios(by_system["plain file"], by_system["saver"])
-        result["ratios"][what] = round(middle, 3)
+        ratio = rounds_lib.ratios(by_system["plain file"], by_system["saver"])
+        result["ratios"][what] = round(ratio.median, 3)
         speeds = [size / 1e6 / statistics.median(by_system[s]) for s in ("saver", "plain file")]
-        print(f"{what:30}{speeds[0]:12.0f}{speeds[1]:12.0f}{middle:8.2f}   {low:.2f} - {high:.2f}")
+        print(f"{what:30}{speeds[0]:12.0f}{speeds[1]:12.0f}   {ratio}")
     for what, (table, extra) in memory.items():
         most = 64 * MIB + table // 100
         result["memory"][what] = {"table": table, "beyond": extra, "promised": most}

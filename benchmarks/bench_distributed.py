@@ -267,7 +267,7 @@ def summary(rounds: Dict[str, Dict[str, List[float]]]) -> Dict[str, Dict[str, An
             "worker_cpu_ms": result_file.quartiles(of["worker"]),
             "ps_cpu_ms": result_file.quartiles(of["ps"]),
             "cpu_ms": result_file.quartiles(totals[system]),
-            "cpu_over_stock": rounds_lib.ratios(totals[system], totals["stock"])[1],
+            "cpu_over_stock": rounds_lib.ratios(totals[system], totals["stock"]).median,
         }
         for system, of in rounds.items()
     }
@@ -308,10 +308,7 @@ def fit(result: Dict[str, Any]) -> Model:
 
 def main() -> None:
     """Runs the command, or one task of it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=40, help="of a round and system")
-    parser.add_argument("--output", help="JSON file to write")
+    parser = result_file.parser(__doc__, rounds=5, steps=40)
     parser.add_argument("--task", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.task:

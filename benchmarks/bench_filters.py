@@ -17,7 +17,6 @@ Memory: growth of the resident memory of a process over 10 M keys, each trained 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
@@ -149,10 +148,7 @@ def measure_memory() -> Dict[str, Dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=10, help="steps a round and filter")
-    parser.add_argument("--output", help="file for the raw result, JSON")
+    parser = result_file.parser(__doc__, rounds=15, steps=10)
     args = parser.parse_args()
     seconds = rounds_lib.alternate(
         {name: (_build, (name, args.rounds * args.steps)) for name in _FILTERS},
@@ -162,14 +158,14 @@ def main() -> None:
     )
     costs = {}
     print(f"\ntrain step, {BATCH} x {FIELDS} keys, dim {DIM}, Adagrad, filter_freq {FILTER_FREQ}")
-    print(f"{'':8}{'filter':10}{'ms':>8}{'cost':>9}   quartiles")
+    print(f"{'':8}{'filter':10}{'ms':>8}   time over none (quartiles)")
     for what, by_filter in seconds.items():
         for name, times in by_filter.items():
             line = f"{what:8}{name:10}{1e3 * statistics.median(times):8.2f}"
             if name != "none":
-                low, middle, high = (r - 1 for r in rounds_lib.ratios(times, by_filter["none"]))
-                costs[f"{what}/{name}"] = round(middle, 3)
-                line += f"{middle:+9.1%}   {low:+.1%} to {high:+.1%}"
+                ratio = rounds_lib.ratios(times, by_filter["none"])
+                costs[f"{what}/{name}"] = round(ratio.median - 1, 3)
+                line += f"   {ratio}"
             print(line)
     print(f"\nmemory, {MEMORY_KEYS:,} keys, beyond a row's floats")
     memory = measure_memory()

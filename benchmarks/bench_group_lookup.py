@@ -13,7 +13,6 @@ time and of CPU time of the process over all rounds, group over single.
 
 from __future__ import annotations
 
-import argparse
 from typing import Any, Callable, Dict, List, Tuple
 
 from benchmarks import result_file
@@ -101,7 +100,7 @@ def measure(tables: int, keys: int, processes: int, rounds: int) -> Dict[str, An
     }
     print(
         f"{tables:4} tables, {keys:7,} keys: "
-        + ", ".join(f"{name} {r[1]:.2f} ({r[0]:.2f} - {r[2]:.2f})" for name, r in ratios.items()),
+        + ", ".join(f"{name} {ratio}" for name, ratio in ratios.items()),
         flush=True,
     )
     return {
@@ -110,17 +109,14 @@ def measure(tables: int, keys: int, processes: int, rounds: int) -> Dict[str, An
         "calls_per_round": calls,
         "seconds": result_file.quartiles(wall),
         "cpu_seconds": result_file.quartiles(cpu),
-        "group_over_single": {name: round(r[1], 3) for name, r in ratios.items()},
+        "group_over_single": {name: round(ratio.median, 3) for name, ratio in ratios.items()},
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = result_file.parser(__doc__, processes=5, rounds=7)
     parser.add_argument("--tables", type=int, nargs="+", default=[2, 26, 200])
     parser.add_argument("--keys", type=int, nargs="+", default=[1, 100, 1000, 10_000, 100_000])
-    parser.add_argument("--processes", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=7, help="of a process")
-    parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     results = [
         measure(tables, keys, args.processes, args.rounds)

@@ -12,7 +12,6 @@ two readers alternate; the speed-up is the median of the ratios.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -140,11 +139,8 @@ def measure(data_path: str, rows: int, rounds: int) -> Dict[str, Any]:
 
 def main() -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = result_file.parser(__doc__, rows=200_000, rounds=5)
     parser.add_argument("--data_path", required=True, help="CSV file of Online Retail")
-    parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output", help="JSON file to write")
     options = parser.parse_args()
     figures = measure(options.data_path, options.rows, options.rounds)
     for name, value in figures.items():

@@ -14,7 +14,6 @@ step; the slowest step over it, which is to stay below 5.
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import statistics
@@ -85,9 +84,7 @@ def summary(steps: Dict[str, List[float]]) -> Dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--output", help="file for the raw result, JSON")
+    parser = result_file.parser(__doc__, rows=20_000_000)
     args = parser.parse_args()
     rounds.start_tensorflow()
     measured = measure(args.rows)

@@ -26,10 +26,9 @@ machine changes less.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import statistics
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence
 
 import numpy as np
 
@@ -280,7 +279,7 @@ def measure(
     return {"train": wall, "train, CPU": cpu}
 
 
-def above_floor(seconds: Dict[str, List[float]], engine: str, other: str) -> Tuple[float, ...]:
+def above_floor(seconds: Dict[str, List[float]], engine: str, other: str) -> rounds_lib.Ratio:
     """Quartiles of (engine - floor) / (other - floor) within the rounds."""
     ours, theirs = (
         [time - floor for time, floor in zip(seconds[name], seconds["floor"])]
@@ -299,9 +298,9 @@ def _report(title: str, seconds: Dict[str, List[float]]) -> Dict[str, Dict[str, 
         line = f"{engine:12}{statistics.median(times) * 1e3:9.2f}"
         if engine in OURS:
             for other in others:
-                low, middle, high = above_floor(seconds, engine, other)
-                ratios.setdefault(engine, {})[other] = round(middle, 3)
-                line += f"{middle:14.2f} ({low:.2f} - {high:.2f})"
+                ratio = above_floor(seconds, engine, other)
+                ratios.setdefault(engine, {})[other] = round(ratio.median, 3)
+                line += f"{ratio!s:>28}"
         print(line, flush=True)
     return ratios
 
@@ -317,14 +316,10 @@ def report(model: str, batch: int, seconds: rounds_lib.Seconds) -> Dict[str, Any
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = result_file.parser(__doc__, rows=1_000_000, rounds=15, steps=20)
     parser.add_argument("--batches", type=int, nargs="+", default=[512, 2048, 8192])
     parser.add_argument("--models", nargs="+", default=list(NETS), choices=list(NETS))
     parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=list(ENGINES))
-    parser.add_argument("--rows", type=int, default=1_000_000, help="the most rows of a table")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=20, help="steps a round and engine")
-    parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     engines = list(args.engines)
     if "tfra" in engines and not importlib.util.find_spec("tensorflow_recommenders_addons"):

@@ -17,7 +17,6 @@ ms of it, which is serial, and P ms of the rest, at most (2 S + P) / (S + P).
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
@@ -113,15 +112,15 @@ def _system(variant: str, rows: int) -> Dict[str, Callable[[], Any]]:
 def report(seconds: Dict[str, List[float]], rows: int, rounds: int, steps: int) -> Dict[str, Any]:
     """Prints the table and returns the raw result."""
     print(f"\n{rows:,} rows, {BATCH} x {FIELDS} strings, dim {DIM}, Adagrad")
-    print(f"{'variant':20}{'ms/step':>9}{'speed-up':>10}   quartiles")
+    print(f"{'variant':20}{'ms/step':>9}   speed-up (quartiles)")
     speed_up = {}
     for variant, times in seconds.items():
         line = f"{variant:20}{statistics.median(times) * 1e3:9.2f}"
         if VARIANTS[variant][1]:
             plain = seconds[variant.replace("modified", "plain")]
-            low, middle, high = rounds_lib.ratios(plain, times)
-            speed_up[variant] = round(middle, 3)
-            line += f"{middle:10.2f}   {low:.2f} - {high:.2f}"
+            ratio = rounds_lib.ratios(plain, times)
+            speed_up[variant] = round(ratio.median, 3)
+            line += f"   {ratio}"
         print(line)
     return {
         "rows": rows,
@@ -135,11 +134,7 @@ def report(seconds: Dict[str, List[float]], rows: int, rounds: int, steps: int) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--steps", type=int, default=60, help="steps a round and variant")
-    parser.add_argument("--output", help="file for the raw result, JSON")
+    parser = result_file.parser(__doc__, rows=20_000_000, rounds=11, steps=60)
     args = parser.parse_args()
     systems = {variant: (_system, (variant, args.rows)) for variant in VARIANTS}
     seconds = rounds_lib.alternate(systems, ["train"], args.rounds, args.steps)

@@ -11,7 +11,6 @@ processes.
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import statistics
@@ -158,10 +157,7 @@ def measure(rows: int, rounds: int) -> Dict[str, Any]:
 
 def main() -> None:
     """Runs the command."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--output", help="JSON file to write")
+    parser = result_file.parser(__doc__, rows=1_000_000, rounds=9)
     options = parser.parse_args()
     figures = measure(options.rows, options.rounds)
     for name, value in figures.items():

@@ -14,7 +14,6 @@ Columns: ms, median and 99th percentile; median of the time over that of the com
 the request; peak MB that the ops of one request hold, without the fed tensors.
 """
 
-import argparse
 import os
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Tuple
 
@@ -293,9 +292,7 @@ def measure(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--output", help="file for the raw result, JSON")
+    parser = result_file.parser(__doc__, rounds=200)
     args = parser.parse_args()
     tf.logging.set_verbosity(tf.logging.ERROR)
     points = []

@@ -8,7 +8,6 @@ compressed. Both SavedModels answer requests of one user with --items candidates
 They alternate; the ratio is the median over rounds.
 """
 
-import argparse
 import os
 import tempfile
 from typing import Any, Callable, Dict, Tuple
@@ -76,10 +75,8 @@ def measure(model: str, task: data.Task, folder: str, items: int, rounds: int) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=200)
+    parser = result_file.parser(__doc__, rounds=200)
     parser.add_argument("--items", type=int, default=500, help="candidates of the one user")
-    parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     tf.logging.set_verbosity(tf.logging.ERROR)
     task = data.load("generated")

@@ -11,7 +11,6 @@ median over the rounds, with quartiles. rounds.py describes the measurement.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 from typing import TYPE_CHECKING, Any, Callable, Dict, List
@@ -102,13 +101,12 @@ def _system(iterations: int) -> Dict[str, Callable[[], Any]]:
 def report(seconds: Dict[str, List[float]], rounds: int) -> Dict[str, Any]:
     """Prints the table and returns the raw result."""
     print(f"\nbatch {BATCH}, dim {DIM}, Adagrad; {STEPS} steps a round")
-    print(f"{'iterations_per_loop':20}{'us/step':>9}{'speed-up':>10}   quartiles")
+    print(f"{'iterations_per_loop':20}{'us/step':>9}   speed-up (quartiles)")
     speed_up = {}
     for name, times in seconds.items():
-        low, middle, high = rounds_lib.ratios(seconds["1"], times)
-        speed_up[name] = round(middle, 3)
-        line = f"{name:20}{statistics.median(times) * 1e6:9.1f}"
-        print(line + ("" if name == "1" else f"{middle:10.2f}   {low:.2f} - {high:.2f}"))
+        ratio = rounds_lib.ratios(seconds["1"], times)
+        speed_up[name] = round(ratio.median, 3)
+        print(f"{name:20}{statistics.median(times) * 1e6:9.1f}   {ratio}")
     return {
         "batch": BATCH,
         "dim": DIM,
@@ -120,9 +118,7 @@ def report(seconds: Dict[str, List[float]], rounds: int) -> Dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--output", help="file for the raw result, JSON")
+    parser = result_file.parser(__doc__, rounds=15)
     args = parser.parse_args()
     systems = {str(n): (_system, (n,)) for n in ITERATIONS}
     turns = rounds_lib.alternate(systems, ["steps"], args.rounds, 1)["steps"]

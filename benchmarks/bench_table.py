@@ -191,27 +191,23 @@ def report(
     }
     size = f"{args.rows:,} rows, {args.batch} x {FIELDS} ids"
     print(f"\n{size}, unique share {unique:.2f}, dim {DIM}, Adagrad")
-    print(f"{'':12}{'system':16}{'M ids/s':>10}{'ratio':>9}   quartiles")
+    print(f"{'':12}{'system':16}{'M ids/s':>10}   ratio (quartiles)")
     for what, by_system in seconds.items():
         for system, times in by_system.items():
             speed = ids / statistics.median(times) / 1e6
             line = f"{what:12}{system:16}{speed:10.1f}"
             if system != "rec_estimator":
-                low, middle, high = rounds_lib.ratios(times, by_system["rec_estimator"])
-                result["ratios"][f"{what}/{system}"] = round(middle, 3)
-                line += f"{middle:9.2f}   {low:.2f} - {high:.2f}"
+                ratio = rounds_lib.ratios(times, by_system["rec_estimator"])
+                result["ratios"][f"{what}/{system}"] = round(ratio.median, 3)
+                line += f"   {ratio}"
             print(line)
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser = result_file.parser(__doc__, rows=5_000_000, rounds=15, steps=60)
     parser.add_argument("--exponent", type=float, default=ZIPF_S, help="s of the ids' law")
     parser.add_argument("--batch", type=int, default=BATCH, help="examples of a batch")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=60, help="steps a round and system")
-    parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     systems = ["dense", "rec_estimator"]
     if importlib.util.find_spec("tensorflow_recommenders_addons"):

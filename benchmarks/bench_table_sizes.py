@@ -12,7 +12,6 @@ with quartiles. A batch of ids that are drawn from more rows has more distinct o
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from typing import Any, Callable, Dict
 
@@ -53,15 +52,15 @@ def measure(exponent: float, rounds: int, steps: int) -> Dict[str, Any]:
     )
     shares = {rows: _distinct_share(rows, exponent) for rows in SIZES}
     print(f"\nexponent {exponent}, distinct: " + ", ".join(f"{s:.2f}" for s in shares.values()))
-    print(f"{'':14}{'system':16}{'1M, ms':>10}{'50M, ms':>10}{'ratio':>8}   quartiles")
+    print(f"{'':14}{'system':16}{'1M, ms':>10}{'50M, ms':>10}   ratio (quartiles)")
     ratios = {}
     for what, by_system in seconds.items():
         for system in SYSTEMS:
             small, large = (by_system[f"{system}, {rows // 1_000_000}M"] for rows in SIZES)
-            low, middle, high = rounds_lib.ratios(small, large)
-            ratios[f"{what}/{system}"] = round(middle, 3)
+            ratio = rounds_lib.ratios(small, large)
+            ratios[f"{what}/{system}"] = round(ratio.median, 3)
             times = "".join(f"{statistics.median(t) * 1e3:10.2f}" for t in (small, large))
-            print(f"{what:14}{system:16}{times}{middle:8.2f}   {low:.2f} - {high:.2f}")
+            print(f"{what:14}{system:16}{times}   {ratio}")
     return {
         "exponent": exponent,
         "unique_share": {str(rows): round(share, 4) for rows, share in shares.items()},
@@ -71,10 +70,7 @@ def measure(exponent: float, rounds: int, steps: int) -> Dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=60, help="steps a round and system")
-    parser.add_argument("--output", help="file for the raw result, JSON")
+    parser = result_file.parser(__doc__, rounds=9, steps=60)
     args = parser.parse_args()
     found = [measure(exponent, args.rounds, args.steps) for exponent in EXPONENTS]
     result = {

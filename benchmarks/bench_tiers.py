@@ -339,8 +339,8 @@ def _summary(
     figures = {
         "memory_ms": 1e3 * statistics.median(wall["memory"]),
         "disk_ms": 1e3 * statistics.median(wall["disk"]),
-        "slowdown": rounds_lib.ratios(wall["disk"], wall["memory"])[1],
-        "cpu_slowdown": rounds_lib.ratios(cpu["disk"], cpu["memory"])[1],
+        "slowdown": rounds_lib.ratios(wall["disk"], wall["memory"]).median,
+        "cpu_slowdown": rounds_lib.ratios(cpu["disk"], cpu["memory"]).median,
         "misses": statistics.median(misses),
     }
     if min(misses) > 0:
@@ -379,8 +379,8 @@ def save(args: argparse.Namespace, scratch: str) -> Dict[str, Any]:
     memory = [line for line in lines_of(reports["table"]) if line["what"] == "save"]
     wall, cpu = seconds["save"], seconds["save, CPU"]
     figures = {
-        "of_the_plain_file": rounds_lib.ratios(wall["plain"], wall["table"])[1],
-        "of_contiguous": rounds_lib.ratios(wall["contiguous"], wall["table"])[1],
+        "of_the_plain_file": rounds_lib.ratios(wall["plain"], wall["table"]).median,
+        "of_contiguous": rounds_lib.ratios(wall["contiguous"], wall["table"]).median,
         "table_seconds": statistics.median(wall["table"]),
         "plain_seconds": statistics.median(wall["plain"]),
         "contiguous_seconds": statistics.median(wall["contiguous"]),
@@ -399,21 +399,16 @@ def shares(args: argparse.Namespace, scratch: str) -> Dict[str, Any]:
     whats = [f"zipf {exponent}" for exponent in EXPONENTS]
     found = alternate(tables, whats, rounds_of(args, "shares"), scratch)
     seconds = found["seconds_per_step"]
-    summary = {
-        what: {
-            name: _rounded(
-                {
-                    "ms": 1e3 * statistics.median(seconds[what][name]),
-                    "slowdown": rounds_lib.ratios(seconds[what][name], seconds[what]["memory"])[1],
-                    "misses": statistics.median(
-                        each["misses"] for each in found["per_step"][name][what]
-                    ),
-                }
-            )
-            for name in tables
-        }
-        for what in whats
-    }
+    summary: Dict[str, Dict[str, Dict[str, float]]] = {what: {} for what in whats}
+    for what in whats:
+        for name, times in seconds[what].items():
+            misses = [each["misses"] for each in found["per_step"][name][what]]
+            figures = {
+                "ms": 1e3 * statistics.median(times),
+                "slowdown": rounds_lib.ratios(times, seconds[what]["memory"]).median,
+                "misses": statistics.median(misses),
+            }
+            summary[what][name] = _rounded(figures)
     return {"rows": args.share_rows, "rounds": found["rounds"], "summary": summary}
 
 
@@ -425,14 +420,12 @@ MEASURES: Dict[str, Callable[[argparse.Namespace, str], Dict[str, Any]]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser = result_file.parser(__doc__, rows=20_000_000)
     parser.add_argument("--share", type=float, default=0.1, help="of the rows in memory")
     parser.add_argument("--share_rows", type=int, default=4_000_000, help="rows of case shares")
     parser.add_argument("--rounds", type=int, help=f"in place of {ROUNDS}")
     parser.add_argument("--cases", nargs="+", choices=MEASURES, default=list(MEASURES))
     parser.add_argument("--folder", default=".", help="on the disk to be measured")
-    parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     result: Dict[str, Any] = {
         "rows": args.rows,

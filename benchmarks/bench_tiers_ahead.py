@@ -20,7 +20,6 @@ than the share if the rows of the batches on their way are; and how much longer 
 reading ahead.
 """
 
-import argparse
 import functools
 import json
 import pathlib
@@ -186,18 +185,15 @@ def summary(
         figures[f"{name}_misses"] = of_rounds["misses"]
         figures[f"{name}_read_kib"] = of_rounds["bytes_read"] / 1024
         figures[f"{name}_memory_rows"] = of_rounds["memory_rows"]
-    figures["gain"] = rounds_lib.ratios(wall["step"], wall["ahead"])[1]
+    figures["gain"] = rounds_lib.ratios(wall["step"], wall["ahead"]).median
     return {name: float(f"{figure:.4g}") for name, figure in figures.items()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=20_000_000)
+    parser = result_file.parser(__doc__, rows=20_000_000, rounds=9)
     parser.add_argument("--share", type=float, default=0.1, help="of the rows in memory")
-    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--folder", default=".", help="on the disk to be measured")
     parser.add_argument("--nets", nargs="+", default=list(NETS), choices=list(NETS))
-    parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     print(f"{args.rows:,} rows, {args.share:.0%} in memory")
     found = {

@@ -20,7 +20,6 @@ the rounds, with quartiles.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
@@ -117,9 +116,9 @@ def measure(examples: int, ids_each: int, rounds: int, steps: int) -> Dict[str, 
     for way in WAYS:
         shown = []
         for name, seconds in (("time", wall), ("CPU time", cpu)):
-            low, middle, high = rounds_lib.ratios(seconds["weighted"], seconds[way])
-            ratios.setdefault(way, {})[name] = round(middle, 3)
-            shown.append(f"{middle:.2f} ({low:.2f} - {high:.2f})")
+            ratio = rounds_lib.ratios(seconds["weighted"], seconds[way])
+            ratios.setdefault(way, {})[name] = round(ratio.median, 3)
+            shown.append(str(ratio))
         print(
             f"{way:12}{statistics.median(wall[way]) * 1e3:8.2f}   {'   '.join(shown)}", flush=True
         )
@@ -133,12 +132,9 @@ def measure(examples: int, ids_each: int, rounds: int, steps: int) -> Dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = result_file.parser(__doc__, rounds=15, steps=20)
     parser.add_argument("--examples", type=int, nargs="+", default=[256, 2048], help="of a step")
     parser.add_argument("--ids", type=int, nargs="+", default=[1, 3, 10], help="of an example")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=20, help="steps a round and way")
-    parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     results = [
         measure(examples, ids_each, args.rounds, args.steps)

@@ -7,7 +7,6 @@ The models and engines of bench_models.py; profiles.py describes the measurement
 printed, milliseconds of CPU a step.
 """
 
-import argparse
 from typing import Dict
 
 import numpy as np
@@ -34,11 +33,8 @@ def _sizes(batch: int, limit: int) -> Dict[str, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = result_file.parser(__doc__, rows=1_000_000, rounds=3)
     parser.add_argument("--batch", type=int, default=2048)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="the most of a table")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     models = {}
     for model in bench_models.NETS:

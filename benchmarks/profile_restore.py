@@ -8,7 +8,6 @@ new one, as "restore, cached" does. profiles.py describes the measurement and wh
 milliseconds of CPU a step.
 """
 
-import argparse
 import tempfile
 from typing import Any, Callable
 
@@ -26,10 +25,7 @@ def _build(folder: str, rows: int) -> Callable[[], Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rows", type=int, default=4_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--output", help="file for the raw result, JSON")
+    parser = result_file.parser(__doc__, rows=4_000_000, rounds=3)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = profiles.measure({"restore": (_build, (folder, args.rows))}, args.rounds)

@@ -5,6 +5,7 @@ A result begins with the date, the commit, the machine and the release of Tensor
 quartiles instead of the times of all rounds, and five digits of a number.
 """
 
+import argparse
 import contextlib
 import datetime
 import importlib.metadata
@@ -13,7 +14,7 @@ import os
 import pathlib
 import statistics
 import subprocess
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, Optional
 
 FOLDER = pathlib.Path(__file__).parent / "results"
 WIDTH = 160  # Columns of a line.
@@ -23,6 +24,25 @@ def read(name: str) -> Dict[str, Any]:
     """The committed result that benchmarks/<name>.py, or another program, has written."""
     found: Dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
     return found
+
+
+# What the options of several benchmarks mean.
+_NUMBERS = {
+    "rows": "rows of a table, at most",
+    "rounds": "each round runs every system once",
+    "steps": "training steps, of each round and system",
+    "processes": "processes that measure one after the other",
+}
+
+
+def parser(doc: str, **defaults: int) -> argparse.ArgumentParser:
+    """The options of a benchmark: --output, and of the numbers above those with a default."""
+    options = argparse.ArgumentParser(description=doc.split("\n")[0])
+    for name, default in defaults.items():
+        meaning = f"{_NUMBERS[name]}; {default:,} by default"
+        options.add_argument(f"--{name}", type=int, default=default, help=meaning)
+    options.add_argument("--output", help="file for the result, JSON")
+    return options
 
 
 def write(path: Optional[str], found: Dict[str, Any]) -> None:
@@ -51,27 +71,21 @@ def layout(value: Any, depth: int = 0) -> str:
     if is_short or not isinstance(value, (dict, list, tuple)):
         return one_line
     if isinstance(value, dict):
-        begin, end = "{}"
+        begin, end, values = "{", "}", list(value.values())
         parts = [f"{json.dumps(name)}: {layout(each, depth + 1)}" for name, each in value.items()]
-        is_plain = [not isinstance(each, (dict, list, tuple)) for each in value.values()]
     else:
-        begin, end = "[]"
+        begin, end, values = "[", "]", list(value)
         parts = [layout(each, depth + 1) for each in value]
-        is_plain = [isinstance(each, (int, float)) for each in value]
-    return begin + f",\n{' ' * (depth + 1)}".join(_filled(parts, is_plain)) + end
-
-
-def _filled(parts: Sequence[str], is_plain: Sequence[bool]) -> List[str]:
-    """Joins plain parts to lines."""
-    lines: List[str] = []
-    was_plain = False
-    for part, plain in zip(parts, is_plain):
-        if plain and was_plain and len(lines[-1]) + len(part) <= WIDTH - 10:
-            lines[-1] += f", {part}"
+    lines = [""]
+    was_flat = True
+    for part, each in zip(parts, values):
+        is_flat = not isinstance(each, dict) and "\n" not in part
+        if is_flat and was_flat and len(lines[-1]) + len(part) <= WIDTH - 10:
+            lines[-1] += f", {part}" if lines[-1] else part
         else:
             lines.append(part)
-        was_plain = plain
-    return lines
+        was_flat = is_flat
+    return begin + f",\n{' ' * (depth + 1)}".join(filter(None, lines)) + end
 
 
 def _rounded(value: Any) -> Any:

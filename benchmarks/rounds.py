@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import statistics
 import time
-from typing import Any, Callable, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 # {what: {system: seconds per call, one per round}}
 Seconds = Dict[str, Dict[str, List[float]]]
@@ -165,6 +165,17 @@ def take_turns(
     return wall, cpu
 
 
-def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Tuple[float, ...]:
-    """Returns the lower quartile, median and upper quartile of the ratios within rounds."""
-    return tuple(statistics.quantiles([a / b for a, b in zip(numerators, denominators)], n=4))
+class Ratio(NamedTuple):
+    """Quartiles over the rounds of a ratio within each."""
+
+    low: float
+    median: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f} - {self.high:.2f})"
+
+
+def ratios(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
+    """The quartiles of the ratios within rounds."""
+    return Ratio(*statistics.quantiles([a / b for a, b in zip(numerators, denominators)], n=4))

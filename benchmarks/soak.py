@@ -19,7 +19,6 @@ above that in the first half. A case that fails makes the program fail.
 
 from __future__ import annotations
 
-import argparse
 import glob
 import itertools
 import os
@@ -160,10 +159,8 @@ def thinned(readings: Dict[str, List[float]]) -> Dict[str, List[float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = result_file.parser(__doc__, steps=100_000)
     parser.add_argument("cases", nargs="*", metavar="case", help=f"of {', '.join(CASES)}")
-    parser.add_argument("--steps", type=int, default=100_000)
-    parser.add_argument("--output", help="file for the raw result, JSON")
     args = parser.parse_args()
     results: Dict[str, Any] = {}
     failed = []

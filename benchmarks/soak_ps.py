@@ -515,9 +515,8 @@ def soak(folder: pathlib.Path, minutes: float) -> Dict[str, Any]:
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the soak, or a task of it; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = result_file.parser(__doc__)
     parser.add_argument("--minutes", type=float, default=30, help="default: %(default)s")
-    parser.add_argument("--output", help="file for the raw result, JSON")
     parser.add_argument("--folder", type=pathlib.Path, help=argparse.SUPPRESS)  # Of a task.
     parser.add_argument("--number", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -28,6 +28,13 @@ def test_entries_and_checkpoints_stay_level_under_churn(tmp_path, short_lives, c
     assert filtered <= 60 * 50 * (3 if case == "bloom-values" else 1)
 
 
+def test_a_result_keeps_some_readings_and_the_last_one():
+    readings = {"step": list(range(250, 100_250, 250)), "rows": list(range(400))}
+    kept = soak.thinned(readings)
+    assert kept == {"step": list(range(2000, 102_000, 2000)), "rows": list(range(7, 400, 8))}
+    assert soak.thinned(kept) == kept
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["none-steps", "bloom-steps", "bloom-values"])
 def test_resident_set_stays_level_under_churn(case):
