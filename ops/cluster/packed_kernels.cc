@@ -233,13 +233,13 @@ class TablesReadOp : public OpKernel {
     const StepKeys::Ptr step_keys = StepKeys::Of(context);
     ForEach(context, n, cycles, [&](size_t i) {
       const PackedKeys::Section& section = tables_.KeysOf(keys, i);
-      const std::shared_ptr<const ReservedRows> reserved =
+      const std::shared_ptr<const RowHints> hints =
           step_keys == nullptr
               ? nullptr
-              : step_keys->Reserved(tables[i].get(), section.keys,
-                                    section.size());
+              : step_keys->ForLookupOfPacked(tables[i].get(), section.keys,
+                                             section.size());
       tables[i]->table().Lookup(section.keys, section.size(), unknowns_[i],
-                                out + begin[i], SerialFor, reserved.get());
+                                out + begin[i], SerialFor, hints.get());
     });
   }
 

@@ -60,48 +60,47 @@ bool StepKeys::Lookup(TableResource* table, const Tensor& keys,
     }
     distinct = list->distinct;
   }
-  std::shared_ptr<const FoundKeys> found =
+  std::shared_ptr<const RowHints> hints =
       table->table().LookupListed(std::move(distinct), unknown, out, parallel);
   table->NoteHandOver();
   table->Ref();
-  Places places = {TablePtr(table), std::move(found)};
+  TableHints of_table = {TablePtr(table), std::move(hints)};
   const std::lock_guard<std::mutex> lock(mutex_);
-  list->places.push_back(std::move(places));
+  list->hints.push_back(std::move(of_table));
   return true;
 }
 
-std::shared_ptr<const FoundKeys> StepKeys::Found(TableResource* table,
-                                                 const Tensor& keys) {
+std::shared_ptr<const RowHints> StepKeys::ForStep(TableResource* table,
+                                                  const Tensor& keys) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto known = lists_.find(MemoryOf(keys));
   if (known == lists_.end()) return nullptr;
-  const std::vector<Places>& places = known->second.places;
+  const std::vector<TableHints>& hints = known->second.hints;
   // The last lookup found them last.
-  for (auto each = places.rbegin(); each != places.rend(); ++each) {
-    if (each->table.get() == table) return each->found;
+  for (auto each = hints.rbegin(); each != hints.rend(); ++each) {
+    if (each->table.get() == table) return each->hints;
   }
   return nullptr;
 }
 
-void StepKeys::KeepReserved(TableResource* table, const Tensor& packed,
-                            const int64_t* keys,
-                            std::shared_ptr<const ReservedRows> rows) {
+void StepKeys::Keep(TableResource* table, const Tensor& packed,
+                    const int64_t* keys,
+                    std::shared_ptr<const RowHints> hints) {
   table->Ref();
-  Reservation reservation = {TablePtr(table), packed, std::move(rows)};
+  Reservation reservation = {TablePtr(table), packed, std::move(hints)};
   const std::lock_guard<std::mutex> lock(mutex_);
   reserved_[{table, keys}] = std::move(reservation);
 }
 
-std::shared_ptr<const ReservedRows> StepKeys::Reserved(TableResource* table,
-                                                       const int64_t* keys,
-                                                       size_t n) {
+std::shared_ptr<const RowHints> StepKeys::ForLookupOfPacked(
+    TableResource* table, const int64_t* keys, size_t n) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto known = reserved_.find({table, keys});
   // A slice of the tensor may have more keys there.
-  if (known == reserved_.end() || known->second.rows->size() != n) {
+  if (known == reserved_.end() || known->second.hints->size() != n) {
     return nullptr;
   }
-  return known->second.rows;
+  return known->second.hints;
 }
 
 }  // namespace rec_estimator

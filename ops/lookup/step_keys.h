@@ -4,7 +4,7 @@
 //
 //   TableLookup of dim 16 --\                       /-- TablesReserve
 //                             StepKeys of this step
-//   TableLookup of dim 1  --/   (list of keys: distinct keys; table: places)
+//   TableLookup of dim 1  --/   (list of keys: distinct keys; table: hints)
 //
 // It is a resource in TensorFlow's container of the running step, so steps that
 // run at the same time have different ones, and it ends with its step. A list
@@ -13,7 +13,7 @@
 //
 // Packed keys (packed_keys.h) go the other way: the update is reserved first.
 //
-//   TablesReservePacked --> rows of the keys of a table --> TablesRead
+//   TablesReservePacked --> hints for a lookup in a table --> TablesRead
 #ifndef REC_ESTIMATOR_OPS_LOOKUP_STEP_KEYS_H_
 #define REC_ESTIMATOR_OPS_LOOKUP_STEP_KEYS_H_
 
@@ -28,7 +28,7 @@
 
 #include "ops/core/base/parallel.h"
 #include "ops/core/keys/deduplicated_list.h"
-#include "ops/core/step/reserved_rows.h"
+#include "ops/core/step/row_hints.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_base.h"
@@ -71,22 +71,22 @@ class StepKeys : public tensorflow::ResourceBase {
 
   // What a lookup of the same keys in the table has found; null if there was
   // none.
-  std::shared_ptr<const FoundKeys> Found(TableResource* table,
-                                         const tensorflow::Tensor& keys);
+  std::shared_ptr<const RowHints> ForStep(TableResource* table,
+                                          const tensorflow::Tensor& keys);
 
-  // Keeps the rows that a reservation found for keys in the memory of `packed`.
-  // Throws std::bad_alloc.
-  void KeepReserved(TableResource* table, const tensorflow::Tensor& packed,
-                    const int64_t* keys,
-                    std::shared_ptr<const ReservedRows> rows);
-  // The rows that were kept for keys (n) in the same memory; null: none.
-  std::shared_ptr<const ReservedRows> Reserved(TableResource* table,
-                                               const int64_t* keys, size_t n);
+  // Keeps what a reservation found for keys in the memory of `packed`. Throws
+  // std::bad_alloc.
+  void Keep(TableResource* table, const tensorflow::Tensor& packed,
+            const int64_t* keys, std::shared_ptr<const RowHints> hints);
+  // What was kept for keys (n) in the same memory; null: nothing.
+  std::shared_ptr<const RowHints> ForLookupOfPacked(TableResource* table,
+                                                    const int64_t* keys,
+                                                    size_t n);
 
  private:
-  struct Places {
+  struct TableHints {
     TablePtr table;
-    std::shared_ptr<const FoundKeys> found;
+    std::shared_ptr<const RowHints> hints;
   };
   // One tensor of keys.
   struct List {
@@ -94,13 +94,13 @@ class StepKeys : public tensorflow::ResourceBase {
     std::mutex mutex;  // Guards the next member.
     // Null before the first lookup.
     std::shared_ptr<const DeduplicatedList> distinct;
-    std::vector<Places> places;  // Guarded by StepKeys::mutex_.
+    std::vector<TableHints> hints;  // Guarded by StepKeys::mutex_.
   };
   // What a reservation of a table found for keys in one tensor.
   struct Reservation {
     TablePtr table;
     tensorflow::Tensor packed;
-    std::shared_ptr<const ReservedRows> rows;
+    std::shared_ptr<const RowHints> hints;
   };
   // Lists are kept until the end of the step. So many lists take up to 160 MiB
   // if they are short, and long ones of so many keys in all about as much.

@@ -92,7 +92,7 @@ struct Reservation {
   std::string rule;
   std::vector<TrainedTable> tables;
   std::vector<Tensor> keys;  // And counted keys, which `step` reads.
-  std::vector<std::shared_ptr<const FoundKeys>> found;  // By lookups, or null.
+  std::vector<std::shared_ptr<const RowHints>> hints;  // Of lookups, or null.
   bool is_packed = false;  // Whether TablesApplyPacked applies it.
   PackedKeys sections;     // If it is.
   std::unique_ptr<TrainingStep> step;
@@ -158,9 +158,9 @@ class TablesReserveOp : public OpKernel {
           !StepKeys::IsWorthwhile(keys[i].NumElements())) {
         continue;
       }
-      reservation->found.push_back(step_keys->Found(&table, keys[i]));
-      batches->back().found = reservation->found.back().get();
-      table.NoteStep(batches->back().found != nullptr);
+      reservation->hints.push_back(step_keys->ForStep(&table, keys[i]));
+      batches->back().hints = reservation->hints.back().get();
+      table.NoteStep(batches->back().hints != nullptr);
     }
     return Status();
   }
@@ -338,9 +338,9 @@ class TablesReservePackedOp : public TablesReserveOp {
       const PackedKeys::Section& section =
           reservation.sections[static_cast<size_t>(sections_.used[i])];
       if (section.size() < uint64_t{StepKeys::kLeast}) continue;
-      auto rows = step.Rows(i, section.n_read);
-      if (rows == nullptr) continue;
-      step_keys->KeepReserved(&table, packed, section.keys, std::move(rows));
+      auto hints = step.HintsForLookup(i, section.n_read);
+      if (hints == nullptr) continue;
+      step_keys->Keep(&table, packed, section.keys, std::move(hints));
     }
   }
 

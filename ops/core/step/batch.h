@@ -9,7 +9,7 @@
 
 namespace rec_estimator {
 
-class FoundKeys;
+class RowHints;
 
 // What one training step has for one table.
 struct StepBatch {
@@ -23,8 +23,8 @@ struct StepBatch {
   // counted keys stands for; nullptr: one.
   const uint32_t* counts = nullptr;
   // What EmbeddingTable::LookupListed found for `keys`, to be used unless the
-  // table has changed since; nullptr: nothing. It outlives the step.
-  const FoundKeys* found = nullptr;
+  // table has changed since; nullptr: nothing. They outlive the step.
+  const RowHints* hints = nullptr;
 };
 
 // Rows to insert or overwrite, as a checkpoint holds them. If a key is there

@@ -14,7 +14,6 @@
 #include "ops/core/math/gradient_sum.h"
 #include "ops/core/math/indexed_rows.h"
 #include "ops/core/rows/row_arena.h"
-#include "ops/core/step/found_keys.h"
 
 namespace rec_estimator {
 namespace {
@@ -58,12 +57,12 @@ bool BatchApply::Begin() {
   part_.tail = batch_.counted_keys;
   part_.n = batch_.n + batch_.n_counted;
   if (part_.n >= kMaxBatch) return false;
-  if (batch_.found != nullptr && batch_.n_counted == 0 &&
+  if (batch_.hints != nullptr && batch_.n_counted == 0 &&
       batch_.counts == nullptr &&
-      batch_.found->list().IsOf(batch_.keys, batch_.n)) {
-    found_ = batch_.found;
-    groups_ = found_->list().groups();
-    if (groups_ == nullptr) list_ = &found_->list();
+      batch_.hints->list()->IsOf(batch_.keys, batch_.n)) {
+    hints_ = batch_.hints;
+    groups_ = hints_->list()->groups();
+    if (groups_ == nullptr) list_ = hints_->list();
   }
   part_.groups = list_ != nullptr || part_.n <= kOneGroup ? 1 : kStripes;
   return true;
@@ -86,7 +85,7 @@ void BatchApply::EndSort() {
   if (leader_ != nullptr) {
     list_ = leader_->list_;
     groups_ = leader_->groups_;
-    if (list_ == nullptr && groups_ == nullptr) found_ = nullptr;
+    if (list_ == nullptr && groups_ == nullptr) hints_ = nullptr;
     part_ = leader_->part_;
     key_ = leader_->key_;
     grouped_ = leader_->grouped_;
@@ -250,6 +249,21 @@ uint64_t BatchApply::SumCounts(int g, uint32_t begin, uint32_t end) const {
   for (; begin < end; ++begin) sum += batch_.counts[occurrences[begin]];
   // So that the product with a filter's coefficient does not overflow.
   return std::min<uint64_t>(sum, UINT32_MAX);
+}
+
+void BatchApply::ListRows(RowHints* hints) const {
+  uint64_t stripes = 0;
+  for (int g = 0; g < part_.groups; ++g) {
+    const uint32_t begin = part_.begin[g];
+    uint32_t at = begin;
+    for (uint32_t u = begin; u < begin + unique_[g]; ++u) {
+      for (const uint32_t end = begin + end_[u]; at < end; ++at) {
+        hints->SetRow(grouped_[at], row_[u]);
+      }
+    }
+    stripes |= stripes_of_[g];
+  }
+  hints->SetTimes(times_, stripes);
 }
 
 uint32_t BatchApply::RowsToTake(int g) const {

@@ -12,7 +12,7 @@
 #include "ops/core/math/row_update.h"
 #include "ops/core/rows/row_store.h"
 #include "ops/core/step/batch.h"
-#include "ops/core/step/reserved_rows.h"
+#include "ops/core/step/row_hints.h"
 #include "ops/core/stripes/stripe.h"
 #include "ops/core/stripes/stripe_set.h"
 #include "ops/core/tier/disk_tier.h"
@@ -80,8 +80,8 @@ class BatchApply final : public KeyHolder {
   // room now: TryGrow or Grow makes it. False: no memory for rows.
   bool ReserveQuotas(uint64_t* to_grow);
   // Sets the rows of the keys, then of the counted keys, of a batch without
-  // `found`.
-  void ListRows(ReservedRows* rows) const;
+  // hints.
+  void ListRows(RowHints* hints) const;
   // Makes room in stripe s. TryGrow returns whether it got the lock.
   bool TryGrow(int s, bool* has_memory);
   bool Grow(int s);
@@ -168,7 +168,7 @@ class BatchApply final : public KeyHolder {
   const FilterRule rule_;
   const StepBatch& batch_;
   const RowUpdate* update_ = nullptr;
-  const FoundKeys* found_ = nullptr;  // Of the batch, if its keys are those.
+  const RowHints* hints_ = nullptr;  // Of the batch, if its keys are those.
   // Those keys, here or in the leader: a short list, or a long one.
   const DeduplicatedList* list_ = nullptr;
   const GroupedKeys* groups_ = nullptr;
@@ -201,9 +201,7 @@ class BatchApply final : public KeyHolder {
   std::array<uint32_t, kStripes> row_quota_{};  // What is left.
   // By stripe.
   std::array<StripeNeeds, kStripes> needs_;
-  // Stripe::moves and SharedMutex::writes in Classify.
-  std::array<uint32_t, kStripes> moves_;
-  std::array<uint32_t, kStripes> writes_;
+  StripeTimes times_;  // Of Classify.
   // Quotas of entries and of keys of the sketch.
   std::array<uint32_t, kStripes> entry_quota_;
   std::array<uint32_t, kStripes> sketch_quota_;

@@ -9,7 +9,6 @@
 #include "ops/core/index/hash_index.h"
 #include "ops/core/keys/grouped_keys.h"
 #include "ops/core/step/batch_apply.h"
-#include "ops/core/step/found_keys.h"
 
 namespace rec_estimator {
 namespace {
@@ -37,10 +36,10 @@ void BatchApply::Classify(int g) {
   const uint32_t begin = part_.begin[g];
   EntryRef* entries = entry_ + begin;
   uint32_t* rows = row_ + begin;
-  if (found_ != nullptr && found_->IsCurrent(stripes_, stripes_of_[g])) {
+  if (hints_ != nullptr && hints_->IsCurrent(stripes_, stripes_of_[g])) {
     const uint32_t first = groups_ != nullptr ? groups_->first(g) : 0;
-    std::copy_n(found_->entries() + first, unique_[g], entries);
-    std::copy_n(found_->rows() + first, unique_[g], rows);
+    std::copy_n(hints_->entries() + first, unique_[g], entries);
+    std::copy_n(hints_->rows() + first, unique_[g], rows);
   } else {
     stripes_.FindEach(key_ + begin, unique_[g],
                       [&](uint32_t u, EntryRef entry) {
@@ -95,11 +94,8 @@ void BatchApply::FindKeysWithoutRow(int g) {
     all_have_rows_[g] = false;
   }
   n_without_row_[g] = n;
-  ForEachStripe(stripes_of_[g], [this](int s) {
-    needs_[s] = StripeNeeds();
-    moves_[s] = stripes_[s].moves();
-    writes_[s] = stripes_[s].mutex().writes();
-  });
+  ForEachStripe(stripes_of_[g], [this](int s) { needs_[s] = StripeNeeds(); });
+  times_.Note(stripes_, stripes_of_[g]);
   if (n > 0) DecideAdmission(g, without_row, n);
 }
 
@@ -156,21 +152,14 @@ void BatchApply::DecideAdmission(int g, const uint32_t* without_row,
 // This thread took each lock once since Classify.
 
 bool BatchApply::HaveMoved(int g) const {
-  bool moved = false;
-  ForEachStripe(stripes_of_[g],
-                [&](int s) { moved |= stripes_[s].moves() != moves_[s] + 1; });
-  return moved;
+  return times_.HaveEntriesMoved(stripes_, stripes_of_[g], 1);
 }
 
 bool BatchApply::HaveOthersChanged(int g) const {
   // Another step may insert keys that had no row, and its counts decide on the
   // admission of such keys. Rows that were on disk have been brought in.
   if (n_without_row_[g] == 0 && n_spilled_[g] == 0) return false;
-  bool changed = false;
-  ForEachStripe(stripes_of_[g], [&](int s) {
-    changed |= stripes_[s].mutex().writes() != writes_[s] + 1;
-  });
-  return changed;
+  return times_.HaveStripesChanged(stripes_, stripes_of_[g], 1);
 }
 
 }  // namespace rec_estimator

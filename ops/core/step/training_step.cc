@@ -11,7 +11,7 @@
 
 #include "ops/core/rows/row_store.h"
 #include "ops/core/step/batch_apply.h"
-#include "ops/core/step/reserved_rows.h"
+#include "ops/core/step/row_hints.h"
 #include "ops/core/stripes/stripe_set.h"
 #include "ops/core/tier/disk_tier.h"
 
@@ -155,13 +155,13 @@ int64_t TrainingStep::RowsAfter(size_t i) const {
          (apply.occurrences() == 0 ? 0 : apply.new_rows());
 }
 
-std::shared_ptr<const ReservedRows> TrainingStep::Rows(size_t i,
-                                                       size_t more) const {
+std::shared_ptr<const RowHints> TrainingStep::HintsForLookup(
+    size_t i, size_t more) const {
   if (tables_[i].tier != nullptr) return nullptr;
   const BatchApply& apply = *applies_[i];
-  auto rows = std::make_shared<ReservedRows>(apply.occurrences() + more);
-  if (apply.occurrences() > 0) apply.ListRows(rows.get());
-  return rows;
+  auto hints = std::make_shared<RowHints>(apply.occurrences() + more);
+  if (apply.occurrences() > 0) apply.ListRows(hints.get());
+  return hints;
 }
 
 TrainingStep::Outcome TrainingStep::Apply(const Gradients* gradients,

@@ -41,7 +41,7 @@ namespace rec_estimator {
 
 class BatchApply;
 class DiskTier;
-class ReservedRows;
+class RowHints;
 class RowStore;
 class StripeSet;
 
@@ -92,11 +92,11 @@ class TrainingStep {
   // After a Reserve that succeeded, before Apply: the rows that table i would
   // have after the step. A concurrent step may be counted or not.
   int64_t RowsAfter(size_t i) const;
-  // At the same time: the rows that table i has for the keys of its batch, then
-  // for its counted keys, then for `more` keys, none of which it has looked up.
-  // The batch has no `found`. nullptr: the table keeps rows on disk, and may
-  // spill these once the step has ended. Throws std::bad_alloc.
-  std::shared_ptr<const ReservedRows> Rows(size_t i, size_t more) const;
+  // At the same time: hints for a lookup of the keys of batch i, then of its
+  // counted keys, then of `more` keys, which the step has not searched. The
+  // batch has no hints. nullptr: the table keeps rows on disk, and may spill
+  // these once the step has ended. Throws std::bad_alloc.
+  std::shared_ptr<const RowHints> HintsForLookup(size_t i, size_t more) const;
 
   // Called at most once, after a Reserve that succeeded. gradients: one for
   // each table. Ends the step.

@@ -15,8 +15,7 @@
 #include "ops/core/rows/row_store.h"
 #include "ops/core/step/batch_admission.h"
 #include "ops/core/step/batch_insert.h"
-#include "ops/core/step/found_keys.h"
-#include "ops/core/step/reserved_rows.h"
+#include "ops/core/step/row_hints.h"
 #include "ops/core/step/training_step.h"
 #include "ops/core/stripes/row_budget.h"
 #include "ops/core/stripes/stripe.h"
@@ -39,19 +38,19 @@ void PinSpilled(const RowLookup& lookup, const int64_t* keys, size_t dim,
   }
 }
 
-// Copies the values of keys (n) to out, those on disk too. If `reserved` is
-// given, the keys are those from `at` on there.
+// Copies the values of keys (n) to out, those on disk too. If hints
+// are given, they are for a lookup in which these keys begin at `at`.
 void CopyValues(const StripeSet& stripes, const RowStore& store, DiskTier* tier,
                 UnknownKey unknown, const int64_t* keys, size_t n,
-                uint64_t mask, float* out,
-                const ReservedRows* reserved = nullptr, size_t at = 0) {
+                uint64_t mask, float* out, const RowHints* hints = nullptr,
+                size_t at = 0) {
   std::optional<PinnedRows> pinned;
   const size_t dim = static_cast<size_t>(store.dim());
   {
     const SharedLocks locks(stripes, mask);
     RowLookup lookup(stripes, store, unknown);
-    const bool has_rows = reserved != nullptr && reserved->IsCurrent(stripes);
-    lookup.Copy(keys, n, out, has_rows ? reserved->rows() + at : nullptr);
+    const bool has_rows = hints != nullptr && hints->AreRowsInPlace(stripes);
+    lookup.Copy(keys, n, out, has_rows ? hints->rows() + at : nullptr);
     if (lookup.spilled().empty()) return;
     pinned.emplace(tier);
     PinSpilled(lookup, keys, dim, out, &*pinned);
@@ -160,10 +159,10 @@ void EmbeddingTable::Reader::Copy(const int64_t* keys, size_t n,
 
 void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
                             float* out, const ParallelFor& parallel,
-                            const ReservedRows* reserved) const {
+                            const RowHints* hints) const {
   if (n < kSerialBelow) {
     CopyValues(*stripes_, *store_, tier_.get(), unknown, keys, n,
-               StripesOf(keys, n), out, reserved);
+               StripesOf(keys, n), out, hints);
     return;
   }
   const int64_t blocks =
@@ -173,7 +172,7 @@ void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
       const size_t at = static_cast<size_t>(block) * kLockBlock;
       CopyValues(*stripes_, *store_, tier_.get(), unknown, keys + at,
                  std::min(kLockBlock, n - at), kAllStripes,
-                 out + at * static_cast<size_t>(dim_), reserved, at);
+                 out + at * static_cast<size_t>(dim_), hints, at);
     }
   };
   // By reference: std::function would allocate memory for this closure.
@@ -181,10 +180,10 @@ void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
            std::cref(read));
 }
 
-std::shared_ptr<const FoundKeys> EmbeddingTable::LookupListed(
+std::shared_ptr<const RowHints> EmbeddingTable::LookupListed(
     std::shared_ptr<const DeduplicatedList> list, UnknownKey unknown,
     float* out, const ParallelFor& parallel) const {
-  auto found = std::make_shared<FoundKeys>(std::move(list));
+  auto hints = std::make_shared<RowHints>(std::move(list));
   const size_t dim = static_cast<size_t>(dim_);
   std::optional<PinnedRows> pinned;
   if (tier_ != nullptr) pinned.emplace(tier_.get());
@@ -195,26 +194,26 @@ std::shared_ptr<const FoundKeys> EmbeddingTable::LookupListed(
     copy_with(&lookup);
     if (lookup.spilled().empty()) return;
     const std::lock_guard<std::mutex> lock(pinned_mutex);
-    PinSpilled(lookup, found->list().keys(), dim, out, &*pinned);
+    PinSpilled(lookup, hints->list()->keys(), dim, out, &*pinned);
   };
-  if (found->list().groups() == nullptr) {
-    copy(found->list().stripes(),
-         [&](RowLookup* lookup) { lookup->CopyListed(found.get(), out); });
+  if (hints->list()->groups() == nullptr) {
+    copy(hints->list()->stripes(),
+         [&](RowLookup* lookup) { lookup->CopyListed(hints.get(), out); });
   } else {
     const auto read = [&](int64_t g, int64_t end) {
       for (; g < end; ++g) {
         copy(uint64_t{1} << g, [&](RowLookup* lookup) {
-          lookup->CopyGroup(found.get(), static_cast<int>(g), out);
+          lookup->CopyGroup(hints.get(), static_cast<int>(g), out);
         });
       }
     };
-    const auto keys = static_cast<int64_t>(found->list().n());
+    const auto keys = static_cast<int64_t>(hints->list()->n());
     parallel(kStripes, keys / kStripes * CyclesPerKey(), std::cref(read));
   }
   if (pinned.has_value() && !pinned->items().empty()) {
     tier_->ReadForLookup(*pinned, dim);
   }
-  return found;
+  return hints;
 }
 
 // ---------------------------------------------------------------------- apply

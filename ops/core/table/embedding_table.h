@@ -41,7 +41,7 @@
 // under an exclusive lock, new keys are inserted, and 64 rows at a time are
 // summed and updated. A small batch is not sorted but handled as a whole under
 // the locks of all its stripes. If a lookup of the same list has found its keys
-// (deduplicated_list.h, found_keys.h), they are not searched again. All steps
+// (deduplicated_list.h, row_hints.h), they are not searched again. All steps
 // are split by table and stripe and keep the batch's order within a key, so the
 // bits do not depend on the number of threads. Insert (batch_insert.h), which a
 // restore uses, sorts and reserves room in the same way. If its keys are new,
@@ -144,10 +144,9 @@ namespace rec_estimator {
 class DiskIo;
 struct DiskError;
 class DiskTier;
-class FoundKeys;
 class OrderedReader;
-class ReservedRows;
 class RowBudget;
+class RowHints;
 class RowStore;
 class StripeSet;
 class DeduplicatedList;
@@ -235,19 +234,19 @@ class EmbeddingTable {
     mutable std::deque<std::vector<float>> from_disk_;
   };
 
-  // out[i] = what keys[i] reads. Changes nothing. reserved: the rows that a
+  // out[i] = what keys[i] reads. Changes nothing. hints: the rows that a
   // step of this table found for these keys, to be used unless the table has
-  // changed since; nullptr: nothing.
+  // changed since; nullptr: none.
   void Lookup(const int64_t* keys,  // (n)
               size_t n, UnknownKey unknown,
               float* out,  // (n, dim)
               const ParallelFor& parallel,
-              const ReservedRows* reserved = nullptr) const;
+              const RowHints* hints = nullptr) const;
 
   // The same for the keys of a list that several tables share. The result is
   // for a StepBatch of this table with the same keys. Throws StorageError and
   // std::bad_alloc.
-  std::shared_ptr<const FoundKeys> LookupListed(
+  std::shared_ptr<const RowHints> LookupListed(
       std::shared_ptr<const DeduplicatedList> list, UnknownKey unknown,
       float* out,  // (list->n(), dim)
       const ParallelFor& parallel) const;

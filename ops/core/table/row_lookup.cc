@@ -187,13 +187,13 @@ __attribute__((noinline)) void RowLookup::SpreadSpilled(
 }
 
 void RowLookup::FindListed(const int64_t* keys, uint32_t n, uint32_t first,
-                           FoundKeys* found, const float** rows) {
+                           RowHints* hints, const float** rows) {
   first_key_ = keys;
   spilled_.clear();
   const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
   stripes_.FindEach(keys, n, [&](uint32_t u, EntryRef entry) {
     const uint32_t row = HashIndex::RowWordOf(entry);
-    found->Set(first + u, entry, row);
+    hints->Set(first + u, entry, row);
     if (row < HashIndex::kSpilled) {
       rows[u] = view_.Row(row);
     } else if (row == HashIndex::kNoRow) {
@@ -206,19 +206,19 @@ void RowLookup::FindListed(const int64_t* keys, uint32_t n, uint32_t first,
   });
 }
 
-void RowLookup::CopyListed(FoundKeys* found, float* out) {
-  const DeduplicatedList& list = found->list();
+void RowLookup::CopyListed(RowHints* hints, float* out) {
+  const DeduplicatedList& list = *hints->list();
   const float* rows[DeduplicatedList::kShort];
-  FindListed(list.distinct(), list.size(), 0, found, rows);
-  found->SetTime(stripes_, list.stripes());
+  FindListed(list.distinct(), list.size(), 0, hints, rows);
+  hints->NoteTime(stripes_, list.stripes());
   CopyRows(rows, list.position(), list.n(), dim_, out);
   if (spilled_.empty()) return;
   first_key_ = list.keys();
   SpreadSpilled(0, list.size(), list.keys(), list.position(), list.n());
 }
 
-void RowLookup::CopyGroup(FoundKeys* found, int g, float* out) {
-  const GroupedKeys& groups = *found->list().groups();
+void RowLookup::CopyGroup(RowHints* hints, int g, float* out) {
+  const GroupedKeys& groups = *hints->list()->groups();
   const uint32_t begin = groups.partition().begin[g];
   const KeyPartition::Distinct distinct = groups.distinct().From(begin);
   const uint32_t occurrences = groups.partition().size_of(g);
@@ -229,7 +229,7 @@ void RowLookup::CopyGroup(FoundKeys* found, int g, float* out) {
   for (uint32_t at = 0; at < size; at += kRowsOfGroup) {
     const float* rows[kRowsOfGroup];
     const uint32_t n = std::min(kRowsOfGroup, size - at);
-    FindListed(distinct.keys + at, n, groups.first(g) + at, found, rows);
+    FindListed(distinct.keys + at, n, groups.first(g) + at, hints, rows);
     for (const Spilled& key : spilled_) {
       const size_t u = at + key.i;
       for (uint32_t o = u == 0 ? 0 : distinct.end[u - 1]; o < distinct.end[u];
@@ -248,7 +248,7 @@ void RowLookup::CopyGroup(FoundKeys* found, int g, float* out) {
     }
   }
   spilled_.swap(spilled);
-  found->SetTime(stripes_, uint64_t{1} << g);
+  hints->NoteTime(stripes_, uint64_t{1} << g);
 }
 
 void RowLookup::CopyEach(const int64_t* keys, size_t n, const uint32_t* known,

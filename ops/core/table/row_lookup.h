@@ -10,7 +10,7 @@
 #include "ops/core/rows/row_arena.h"
 #include "ops/core/rows/row_store.h"
 #include "ops/core/rows/table_spec.h"
-#include "ops/core/step/found_keys.h"
+#include "ops/core/step/row_hints.h"
 #include "ops/core/stripes/stripe_set.h"
 
 namespace rec_estimator {
@@ -42,11 +42,11 @@ class RowLookup {
   void Copy(const int64_t* keys, size_t n, float* out,
             const uint32_t* known = nullptr);
 
-  // out (n, dim) = what the keys of found->list(), which is short, read. Fills
-  // `found`.
-  void CopyListed(FoundKeys* found, float* out);
+  // out (n, dim) = what the keys of hints->list(), which is short, read. Fills
+  // the hints.
+  void CopyListed(RowHints* hints, float* out);
   // The same for the keys of group g of a long list, and their places in `out`.
-  void CopyGroup(FoundKeys* found, int g, float* out);
+  void CopyGroup(RowHints* hints, int g, float* out);
 
  private:
   // What a key without a row reads.
@@ -67,11 +67,11 @@ class RowLookup {
   void SpreadSpilled(size_t first, size_t distinct, const int64_t* keys,
                      const uint16_t* position, size_t n);
   void FindAll(const int64_t* keys, size_t n, const float** rows);
-  // rows (n) = those of keys, which are distinct keys of found->list() from
-  // `first` on. Fills this part of `found`. Prefetches the rows. Each of the
+  // rows (n) = those of keys, which are distinct keys of hints->list() from
+  // `first` on. Fills this part of the hints. Prefetches the rows. Each of the
   // last spilled() is of a distinct key.
   void FindListed(const int64_t* keys, uint32_t n, uint32_t first,
-                  FoundKeys* found, const float** rows);
+                  RowHints* hints, const float** rows);
   // The steps of both, for n <= kChunk keys.
   void PrefetchHomes(const int64_t* keys, size_t n, Bucket** homes) const;
   void FindChunk(const int64_t* keys, size_t n, Bucket* const* homes,

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "ops/core/keys/deduplicated_list.h"
-#include "ops/core/step/found_keys.h"
+#include "ops/core/step/row_hints.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/tier/disk_tier.h"
 #include "tests/ops/core/contents.h"
@@ -320,7 +320,7 @@ class CountingTable {
 
   // A step to which, every other time, a lookup tells where the keys are.
   void Train(const Keys& keys, int64_t version) {
-    std::shared_ptr<const FoundKeys> found;
+    std::shared_ptr<const RowHints> found;
     const std::vector<float> ones(keys.size() * kDim, 1.0f);
     if (version % 2 == 0) {
       std::vector<float> out(ones.size());

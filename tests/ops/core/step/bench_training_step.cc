@@ -26,7 +26,7 @@
 
 #include "ops/core/keys/deduplicated_list.h"
 #include "ops/core/math/row_update.h"
-#include "ops/core/step/found_keys.h"
+#include "ops/core/step/row_hints.h"
 #include "ops/core/step/training_step.h"
 #include "ops/core/table/embedding_table.h"
 
@@ -160,7 +160,7 @@ class Model {
   StepTime StepOf(const std::vector<size_t>& numbers, int number, bool listed,
                   const Net& net) {
     const std::vector<int64_t>* keys = &keys_[number % kBatches * kNumFields];
-    std::vector<std::shared_ptr<const FoundKeys>> found(tables_.size());
+    std::vector<std::shared_ptr<const RowHints>> found(tables_.size());
     std::vector<TableParts> tables;
     std::vector<StepBatch> batches;
     std::vector<TrainingStep::Gradients> gradients;
@@ -206,7 +206,7 @@ class Model {
 
   void Lookup(const std::vector<size_t>& numbers,
               const std::vector<int64_t>* keys, bool listed,
-              std::vector<std::shared_ptr<const FoundKeys>>* found) {
+              std::vector<std::shared_ptr<const RowHints>>* found) {
     std::vector<std::shared_ptr<const DeduplicatedList>> lists(kNumFields);
     for (const size_t t : numbers) {
       const size_t f = t % kNumFields;

@@ -9,7 +9,7 @@
 #include TABLE_HEADER
 #if defined(HANDS_OVER)
 #include "ops/core/keys/deduplicated_list.h"
-#include "ops/core/step/found_keys.h"
+#include "ops/core/step/row_hints.h"
 #endif
 
 namespace paired {

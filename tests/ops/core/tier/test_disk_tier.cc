@@ -198,8 +198,8 @@ TEST(AReservationDoesNotTellRowsThatMayGoToTheDisk) {
       keys.data(), grads.data(), keys.size(), nullptr, 0, 2};
   TrainingStep step({table.parts(), memory.parts()}, {batch, batch});
   EXPECT_TRUE(step.Reserve(SerialFor).ok());
-  EXPECT_TRUE(step.Rows(0, 0) == nullptr);
-  EXPECT_TRUE(step.Rows(1, 0) != nullptr);
+  EXPECT_TRUE(step.HintsForLookup(0, 0) == nullptr);
+  EXPECT_TRUE(step.HintsForLookup(1, 0) != nullptr);
 }
 
 TEST(ALimitInBytesFollowsTheWidthOfRows) {

@@ -10,7 +10,7 @@
 
 #include "ops/core/keys/deduplicated_list.h"
 #include "ops/core/math/row_update.h"
-#include "ops/core/step/found_keys.h"
+#include "ops/core/step/row_hints.h"
 #include "ops/core/step/training_step.h"
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/filters.h"
@@ -73,7 +73,7 @@ class Families {
       std::vector<EmbeddingTable*> tables;
       for (const auto& twins : twins_) tables.push_back(&(twins.get()->*side));
       const bool on_disk = side == &Twins::spilling;
-      std::vector<std::shared_ptr<const FoundKeys>> found(tables.size());
+      std::vector<std::shared_ptr<const RowHints>> found(tables.size());
       for (size_t i = 0; is_told && i < tables.size(); ++i) {
         StepBatch& batch = batches[i];
         if (batch.n == 0 || batch.n_counted > 0) continue;
@@ -81,7 +81,7 @@ class Families {
         found[i] = tables[i]->LookupListed(
             std::make_shared<DeduplicatedList>(batch.keys, batch.n, parallel_),
             UnknownKey::kInitial, values[on_disk].back().data(), parallel_);
-        batch.found = found[i].get();
+        batch.hints = found[i].get();
       }
       const auto disturb = [&](uint64_t seed) {
         if (!is_disturbed || !on_disk) return;

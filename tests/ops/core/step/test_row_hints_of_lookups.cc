@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FoundKeys: lookups of a list that several tables share,
+// RowHints for a step: lookups of a list that several tables share,
 // and steps that use what these lookups have found.
 #include <atomic>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 #include "ops/core/base/parallel.h"
 #include "ops/core/keys/deduplicated_list.h"
-#include "ops/core/step/found_keys.h"
+#include "ops/core/step/row_hints.h"
 #include "ops/core/step/training_step.h"
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
@@ -29,7 +29,7 @@ struct SharedStep {
   std::vector<int64_t> keys;
   std::vector<std::vector<float>> grads;
   std::shared_ptr<const DeduplicatedList> list;
-  std::vector<std::shared_ptr<const FoundKeys>> found;
+  std::vector<std::shared_ptr<const RowHints>> found;
 
   SharedStep(const Tables& tables, size_t n, int64_t range, uint64_t seed)
       : found(tables.size()) {
@@ -96,7 +96,7 @@ struct SharedStep {
                      int64_t version) const {
     std::vector<StepBatch> batches = Batches(version);
     for (size_t i = 0; i < tables.size(); ++i) {
-      batches[i].found = nullptr;
+      batches[i].hints = nullptr;
       EXPECT_TRUE(tables[i]->Apply(batches[i], rule, SerialFor));
     }
   }
@@ -109,7 +109,7 @@ Tables MakeNarrowTables() {
   return tables;
 }
 
-TEST(StepsThatUseFoundKeysHaveTheBitsOfStepsThatDoNot) {
+TEST(StepsThatUseHintsHaveTheBitsOfStepsThatDoNot) {
   const int64_t n_steps = testing::kUnderTsan ? 2 : 4;
   const AdagradLike sums(0.5f);
   const SgdEach each(0.5f);
@@ -229,7 +229,7 @@ void ExpectThatThreadsLoseNoCount(int n_steps, size_t n_keys) {
   }
 }
 
-TEST(StepsOfSeveralThreadsThatUseFoundKeysLoseNoCount) {
+TEST(StepsOfSeveralThreadsThatUseHintsLoseNoCount) {
   ExpectThatThreadsLoseNoCount(25, 600);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ReservedRows: lookups that use the rows that a step has found, and steps
-// whose keys other steps, evictions and spills have moved since.
+// RowHints for a lookup: lookups that use the rows that a step has found, and
+// steps whose keys other steps, evictions and spills have moved since.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -14,7 +14,7 @@
 
 #include "ops/core/base/parallel.h"
 #include "ops/core/index/hash_index.h"
-#include "ops/core/step/reserved_rows.h"
+#include "ops/core/step/row_hints.h"
 #include "ops/core/step/training_step.h"
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
@@ -87,7 +87,7 @@ struct PackedStep {
     EXPECT_TRUE(step->Reserve(parallel).ok());
     rows.clear();
     for (size_t i = 0; i < lists.size(); ++i) {
-      rows.push_back(step->Rows(i, lists[i].n_read()));
+      rows.push_back(step->HintsForLookup(i, lists[i].n_read()));
     }
     return step;
   }
@@ -121,7 +121,7 @@ struct PackedStep {
   }
 
   std::vector<List> lists;
-  std::vector<std::shared_ptr<const ReservedRows>> rows;
+  std::vector<std::shared_ptr<const RowHints>> rows;
 };
 
 TEST(AStepListsTheRowsOfItsKeysInTheirOrder) {
@@ -161,7 +161,7 @@ TEST(AStepWithoutKeysListsNoRows) {
   step.ExpectSameLookups(tables, SerialFor);
 }
 
-TEST(LookupsThatUseReservedRowsReadTheSame) {
+TEST(LookupsThatUseHintsReadTheSame) {
   const Tables tables = MakeTables();
   Threads threads(4);
   for (int64_t s = 0; s < 5; ++s) {
@@ -270,7 +270,7 @@ class TellingTable {
       batch.counts = ones.data();
       TrainingStep step({table_.parts()}, {batch});
       EXPECT_TRUE(step.Reserve(SerialFor).ok());
-      const auto rows = step.Rows(0, keys.size() - n);
+      const auto rows = step.HintsForLookup(0, keys.size() - n);
       std::this_thread::yield();
       std::vector<float> out(keys.size() * kDim);
       table_.Lookup(keys.data(), keys.size(), UnknownKey::kInitial, out.data(),
