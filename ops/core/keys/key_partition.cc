@@ -13,16 +13,6 @@ namespace {
 // Occurrences of a group up to which the cells of its keys are on the stack.
 constexpr uint32_t kSmallTable = 4096;
 
-// counts (n): each becomes the sum of those before it.
-void CountsToBegins(uint32_t n, uint32_t* counts) {
-  uint32_t sum = 0;
-  for (uint32_t u = 0; u < n; ++u) {
-    const uint32_t count = counts[u];
-    counts[u] = sum;
-    sum += count;
-  }
-}
-
 }  // namespace
 
 void KeyPartition::SortBlock(uint64_t block) {
@@ -91,31 +81,11 @@ uint32_t KeyPartition::Deduplicate(int g, const Distinct& out) const {
     std::iota(end, end + unique, 1);
     return unique;
   }
-  CountsToBegins(unique, end);
+  std::exclusive_scan(end, end + unique, end, 0u);
   // end[u] moves from the first to behind the last occurrence of key u.
   j = 0;
   ForEachOccurrence(
       g, [&](const Occurrence& one) { grouped[end[id[j++]]++] = one.index; });
-  return unique;
-}
-
-uint32_t KeyPartition::CopyDistinct(const DeduplicatedList& list,
-                                    bool with_occurrences,
-                                    const Distinct& out) const {
-  const uint32_t unique = list.size();
-  const uint16_t* position = list.position();
-  uint32_t* end = out.end;
-  std::copy_n(list.distinct(), unique, out.keys);
-  std::fill_n(end, unique, 0);
-  for (uint32_t i = 0; i < n; ++i) ++end[position[i]];
-  if (!with_occurrences) {
-    std::partial_sum(end, end + unique, end);
-    return unique;
-  }
-  CountsToBegins(unique, end);
-  uint32_t* grouped = out.grouped;
-  // As in Deduplicate.
-  for (uint32_t i = 0; i < n; ++i) grouped[end[position[i]]++] = i;
   return unique;
 }
 

@@ -9,7 +9,6 @@
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/base/scratch.h"
-#include "ops/core/keys/deduplicated_list.h"
 #include "ops/core/keys/deduplicator.h"
 
 namespace rec_estimator {
@@ -109,10 +108,6 @@ struct KeyPartition {
   void AddCellsTo(Layout* layout);
   // Fills `out` for group g and returns the number of distinct keys.
   uint32_t Deduplicate(int g, const Distinct& out) const;
-  // The same, but for `id`, of the only group, which has the keys of `list`.
-  // Without `with_occurrences`, `grouped` is not set.
-  uint32_t CopyDistinct(const DeduplicatedList& list, bool with_occurrences,
-                        const Distinct& out) const;
 
   // With a group a stripe, each block is sorted before EndSort. Otherwise there
   // is nothing to sort.

@@ -12,16 +12,21 @@
 
 namespace rec_estimator {
 
+// Calls work(s) for the stripes of a mask.
+template <typename Work>
+void ForEachStripe(uint64_t mask, const Work& work) {
+  for (; mask != 0; mask &= mask - 1) work(__builtin_ctzll(mask));
+}
+
 // The stripes of a mask are locked, shared at least, when a method is called.
 // Threads may call Note at the same time for different stripes.
 class StripeTimes {
  public:
   void Note(const StripeSet& stripes, uint64_t mask) {
-    for (; mask != 0; mask &= mask - 1) {
-      const int s = __builtin_ctzll(mask);
+    ForEachStripe(mask, [&](int s) {
       moves_[s] = stripes[s].moves();
       writes_[s] = stripes[s].mutex().writes();
-    }
+    });
   }
 
   // Whether entries may be elsewhere, and keys with a row in memory may have
@@ -30,10 +35,9 @@ class StripeTimes {
   bool HaveEntriesMoved(const StripeSet& stripes, uint64_t mask,
                         uint32_t own_locks = 0) const {
     bool moved = false;
-    for (; mask != 0; mask &= mask - 1) {
-      const int s = __builtin_ctzll(mask);
+    ForEachStripe(mask, [&](int s) {
       moved |= stripes[s].moves() != moves_[s] + own_locks;
-    }
+    });
     return moved;
   }
 
@@ -41,10 +45,9 @@ class StripeTimes {
   bool HaveStripesChanged(const StripeSet& stripes, uint64_t mask,
                           uint32_t own_locks = 0) const {
     bool changed = false;
-    for (; mask != 0; mask &= mask - 1) {
-      const int s = __builtin_ctzll(mask);
+    ForEachStripe(mask, [&](int s) {
       changed |= stripes[s].mutex().writes() != writes_[s] + own_locks;
-    }
+    });
     return changed;
   }
 

@@ -10,8 +10,10 @@
 #include <utility>
 
 #include "ops/core/rows/row_store.h"
-#include "ops/core/step/batch_apply.h"
+#include "ops/core/step/key_groups.h"
 #include "ops/core/step/row_hints.h"
+#include "ops/core/step/row_updater.h"
+#include "ops/core/step/step_plan.h"
 #include "ops/core/stripes/stripe_set.h"
 #include "ops/core/tier/disk_tier.h"
 
@@ -37,18 +39,24 @@ TrainingStep::TrainingStep(std::vector<TableParts> tables,
                            std::vector<StepBatch> batches)
     : tables_(std::move(tables)),
       batches_(std::move(batches)),
-      applies_(tables_.size()),
+      by_keys_(tables_.size()),
+      keys_(tables_.size()),
       claims_(tables_.size()),
       claim_order_(tables_.size()) {
+  GroupKeys();
+  plans_.reserve(size());
+  updaters_.reserve(size());
   size_t units = 0;
   for (size_t i = 0; i < size(); ++i) {
     const TableParts& table = tables_[i];
     const StepBatch& batch = batches_[i];
-    applies_[i] = std::make_unique<BatchApply>(table.stripes, table.store,
-                                               table.rule, batch);
+    plans_.push_back(std::make_unique<StepPlan>(
+        table.stripes, table.store, table.rule, *keys_[i], HintsOf(i)));
+    updaters_.emplace_back(table.stripes, table.store, table.rule, batch,
+                           *keys_[i], plans_[i].get());
     dims_ += table.store->dim();
     occurrences_ += batch.n + batch.n_counted;
-    // Begin refuses larger batches.
+    // Reserve refuses larger batches.
     const uint64_t most = std::min(batch.n + batch.n_counted, kMaxBatch);
     units += std::max<size_t>(kStripes, most / kPartitionBlock + 1);
   }
@@ -59,19 +67,18 @@ TrainingStep::TrainingStep(std::vector<TableParts> tables,
       });
   units_.reserve(units);
   left_.resize(units);
-  if (size() > 1) LinkSameKeys();
 }
 
 TrainingStep::~TrainingStep() { ReleaseKeys(); }
 
 TrainingStep::Outcome TrainingStep::Reserve(const ParallelFor& parallel) {
   for (size_t i = 0; i < size(); ++i) {
-    if (!applies_[i]->Begin()) return NoMemory(i);
+    if (!KeyGroups::CanNumber(batches_[i])) return NoMemory(i);
   }
   if (occurrences_ == 0) return {};
   Outcome outcome = ReserveAll(parallel);
   if (!outcome.ok()) {
-    for (const auto& apply : applies_) apply->ReleaseQuotas();
+    for (const auto& plan : plans_) plan->ReleaseQuotas();
     ReleaseKeys();
   }
   return outcome;
@@ -88,11 +95,18 @@ TrainingStep::Outcome TrainingStep::ReserveAll(const ParallelFor& parallel) {
   }
   Outcome outcome = HoldKeys();
   if (!outcome.ok()) return outcome;
-  ListGroups(false);
+  units_.clear();
+  for (size_t k = 0; k < shared_.size(); ++k) {
+    if (shared_[k].groups->n() > 0) AddUnits(k, shared_[k].groups->size());
+  }
   ForEachUnit(
       parallel, CyclesPerUnit(kFindOccurrence),
-      [this](uint32_t table, int g) {
-        applies_[table]->Find(g);
+      [this](uint32_t k, int g) {
+        const SharedKeys& keys = shared_[k];
+        keys.groups->Deduplicate(g, plans_[by_keys_[keys.begin]]->scratch(g));
+        for (uint32_t t = keys.begin; t < keys.end; ++t) {
+          plans_[by_keys_[t]]->Find(g);
+        }
         return true;
       },
       [](uint32_t, int) {});
@@ -125,16 +139,16 @@ TrainingStep::Outcome TrainingStep::HoldKeys() {
   if (!outcome.ok()) return outcome;
   holds_keys_ = true;
   return ForEachTier([this](size_t i, DiskError*) {
-    tables_[i].tier->Hold(applies_[i].get());
+    tables_[i].tier->Hold(keys_[i]);
     return true;
   });
 }
 
 TrainingStep::Outcome TrainingStep::BringIn() {
   return ForEachTier([this](size_t i, DiskError* error) {
-    if (applies_[i]->occurrences() == 0) return true;
+    if (keys_[i]->n() == 0) return true;
     PinnedRows spilled(tables_[i].tier);
-    const int64_t hits = applies_[i]->ListSpilled(&spilled);
+    const int64_t hits = plans_[i]->ListSpilled(&spilled);
     tables_[i].tier->AddToHits(hits,
                                static_cast<int64_t>(spilled.items().size()));
     return tables_[i].tier->BringIn(&spilled, error);
@@ -145,22 +159,20 @@ void TrainingStep::ReleaseKeys() {
   if (!holds_keys_) return;
   holds_keys_ = false;
   for (size_t i = 0; i < size(); ++i) {
-    if (tables_[i].tier != nullptr) tables_[i].tier->Release(applies_[i].get());
+    if (tables_[i].tier != nullptr) tables_[i].tier->Release(keys_[i]);
   }
 }
 
 int64_t TrainingStep::RowsAfter(size_t i) const {
-  const BatchApply& apply = *applies_[i];
   return tables_[i].stripes->n_rows() +
-         (apply.occurrences() == 0 ? 0 : apply.new_rows());
+         (keys_[i]->n() == 0 ? 0 : plans_[i]->new_rows());
 }
 
 std::shared_ptr<const RowHints> TrainingStep::HintsForLookup(
     size_t i, size_t more) const {
   if (tables_[i].tier != nullptr) return nullptr;
-  const BatchApply& apply = *applies_[i];
-  auto hints = std::make_shared<RowHints>(apply.occurrences() + more);
-  if (apply.occurrences() > 0) apply.ListRows(hints.get());
+  auto hints = std::make_shared<RowHints>(keys_[i]->n() + more);
+  if (keys_[i]->n() > 0) plans_[i]->ListRows(hints.get());
   return hints;
 }
 
@@ -170,11 +182,14 @@ TrainingStep::Outcome TrainingStep::Apply(const Gradients* gradients,
   for (size_t i = 0; i < size(); ++i) {
     batches_[i].grads = gradients[i].grads;
     batches_[i].version = gradients[i].version;
-    applies_[i]->set_update(gradients[i].update);
+    updaters_[i].set_update(gradients[i].update);
   }
   Outcome outcome = ClaimRows(parallel);
   if (outcome.ok()) {
-    ListGroups(true);
+    units_.clear();
+    for (size_t i = 0; i < size(); ++i) {
+      if (keys_[i]->n() > 0) AddUnits(i, keys_[i]->size());
+    }
     std::atomic<int64_t> failed{-1};
     const auto note = [&failed](uint32_t table, bool done) {
       if (!done) failed.store(table);
@@ -185,19 +200,19 @@ TrainingStep::Outcome TrainingStep::Apply(const Gradients* gradients,
                       8 * dims_ / static_cast<int64_t>(size())),
         [&](uint32_t table, int g) {
           bool done = true;
-          const bool tried = applies_[table]->TryUpdate(g, &done);
+          const bool tried = updaters_[table].TryUpdate(g, &done);
           note(table, done);
           return tried;
         },
         [&](uint32_t table, int g) {
           bool done;
-          applies_[table]->Update(g, &done);
+          updaters_[table].Update(g, &done);
           note(table, done);
         });
     if (failed >= 0) outcome = NoMemory(static_cast<size_t>(failed.load()));
   }
   for (auto& claim : claims_) claim.reset();
-  for (const auto& apply : applies_) apply->ReleaseQuotas();
+  for (const auto& plan : plans_) plan->ReleaseQuotas();
   ReleaseKeys();
   ForEachTier([this](size_t i, DiskError* error) {
     tables_[i].tier->SpillExcess(
@@ -213,7 +228,7 @@ void TrainingStep::ForEachUnit(const ParallelFor& parallel, int64_t cycles,
   const auto run = [&](int64_t i, int64_t end) {
     for (; i < end; ++i) {
       const Unit& unit = units_[static_cast<size_t>(i)];
-      left_[static_cast<size_t>(i)] = !attempt(unit.table, unit.number);
+      left_[static_cast<size_t>(i)] = !attempt(unit.of, unit.number);
     }
   };
   const int64_t n = static_cast<int64_t>(units_.size());
@@ -224,35 +239,54 @@ void TrainingStep::ForEachUnit(const ParallelFor& parallel, int64_t cycles,
     parallel(n, cycles, std::cref(run));
   }
   for (size_t i = 0; i < units_.size(); ++i) {
-    if (left_[i]) finish(units_[i].table, units_[i].number);
+    if (left_[i]) finish(units_[i].of, units_[i].number);
   }
 }
 
-void TrainingStep::LinkSameKeys() {
+const RowHints* TrainingStep::HintsOf(size_t i) const {
+  const StepBatch& batch = batches_[i];
+  const bool are_of_keys = batch.hints != nullptr && batch.n_counted == 0 &&
+                           batch.counts == nullptr &&
+                           batch.hints->list()->IsOf(batch.keys, batch.n);
+  return are_of_keys ? batch.hints : nullptr;
+}
+
+void TrainingStep::GroupKeys() {
   const auto lists = [this](uint32_t i) {
     const StepBatch& batch = batches_[i];
     return std::make_tuple(batch.keys, batch.n,
                            batch.n_counted > 0 ? batch.counted_keys : nullptr,
-                           batch.n_counted);
+                           batch.n_counted, batch.counts);
   };
-  std::vector<uint32_t> order(size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+  std::iota(by_keys_.begin(), by_keys_.end(), 0);
+  std::sort(by_keys_.begin(), by_keys_.end(), [&](uint32_t a, uint32_t b) {
     return std::make_pair(lists(a), a) < std::make_pair(lists(b), b);
   });
-  uint32_t leader = order[0];
-  for (const uint32_t i : order) {
-    if (lists(i) != lists(leader)) leader = i;
-    if (i != leader) applies_[leader]->ShareKeysWith(applies_[i].get());
+  shared_.reserve(size());
+  for (uint32_t begin = 0, end = 0; begin < size(); begin = end) {
+    const DeduplicatedList* list = nullptr;
+    for (; end < size() && lists(by_keys_[end]) == lists(by_keys_[begin]);
+         ++end) {
+      const RowHints* const hints = HintsOf(by_keys_[end]);
+      if (list == nullptr && hints != nullptr) list = hints->list();
+    }
+    shared_.push_back(
+        {KeyGroups::Of(batches_[by_keys_[begin]], list), begin, end});
+    KeyGroups* const groups = shared_.back().groups.get();
+    for (uint32_t t = begin; t < end; ++t) {
+      const uint32_t i = by_keys_[t];
+      keys_[i] = groups;
+      if (list != nullptr && !RowUpdater::SumsInBatchOrder(
+                                 list->size(), tables_[i].store->dim())) {
+        groups->GroupOccurrences();
+      }
+    }
   }
 }
 
-void TrainingStep::ListGroups(bool with_followers) {
-  units_.clear();
-  for (uint32_t i = 0; i < size(); ++i) {
-    if (applies_[i]->occurrences() == 0) continue;
-    if (applies_[i]->has_leader() && !with_followers) continue;
-    for (int g = 0; g < applies_[i]->groups(); ++g) units_.push_back({i, g});
+void TrainingStep::AddUnits(size_t of, int64_t n) {
+  for (int32_t number = 0; number < n; ++number) {
+    units_.push_back({static_cast<uint32_t>(of), number});
   }
 }
 
@@ -263,34 +297,35 @@ int64_t TrainingStep::CyclesPerUnit(int64_t per_occurrence) const {
 
 bool TrainingStep::GetMemory(const ParallelFor& parallel) {
   const bool has_memory = scratch_.Allocate([this](Layout* layout) {
-    for (const auto& apply : applies_) apply->AddTo(layout);
+    for (const SharedKeys& keys : shared_) keys.groups->AddTo(layout);
+    for (const auto& plan : plans_) plan->AddTo(layout);
   });
   if (!has_memory) return false;
   units_.clear();
-  for (uint32_t i = 0; i < size(); ++i) {
-    const int64_t blocks = applies_[i]->blocks();
-    for (int32_t b = 0; b < blocks; ++b) units_.push_back({i, b});
+  for (size_t k = 0; k < shared_.size(); ++k) {
+    AddUnits(k, shared_[k].groups->blocks());
   }
   if (!units_.empty()) {
     ForEachUnit(
         parallel, static_cast<int64_t>(kPartitionBlock) * kSortOccurrence,
-        [this](uint32_t table, int b) {
-          applies_[table]->SortBlock(b);
+        [this](uint32_t k, int b) {
+          shared_[k].groups->SortBlock(b);
           return true;
         },
         [](uint32_t, int) {});
   }
-  for (const auto& apply : applies_) apply->EndSort();
+  for (const SharedKeys& keys : shared_) keys.groups->EndSort();
   return unusual_.Allocate([this](Layout* layout) {
-    for (const auto& apply : applies_) apply->AddUnusualTo(layout);
+    for (const SharedKeys& keys : shared_) keys.groups->AddCellsTo(layout);
+    for (RowUpdater& updater : updaters_) updater.AddTo(layout);
   });
 }
 
 TrainingStep::Outcome TrainingStep::CheckLimits(const ParallelFor& parallel) {
   for (size_t i = 0; i < size(); ++i) {
     if (tables_[i].budget == nullptr) continue;
-    const RowBudget::Claim claim(
-        tables_[i].budget, static_cast<int64_t>(applies_[i]->occurrences()));
+    const RowBudget::Claim claim(tables_[i].budget,
+                                 static_cast<int64_t>(keys_[i]->n()));
     if (claim.is_certain()) continue;
     const int64_t excess = ExcessRows(i, parallel);
     if (excess > 0) return {Refusal::kTooManyRows, i, excess};
@@ -301,8 +336,7 @@ TrainingStep::Outcome TrainingStep::CheckLimits(const ParallelFor& parallel) {
 TrainingStep::Outcome TrainingStep::ClaimRows(const ParallelFor& parallel) {
   for (const uint32_t i : claim_order_) {
     if (tables_[i].budget == nullptr) continue;
-    claims_[i].emplace(tables_[i].budget,
-                       static_cast<int64_t>(applies_[i]->occurrences()));
+    claims_[i].emplace(tables_[i].budget, static_cast<int64_t>(keys_[i]->n()));
     if (claims_[i]->is_certain()) continue;
     const int64_t excess = ExcessRows(i, parallel);
     if (excess > 0) return {Refusal::kTooManyRows, i, excess};
@@ -311,23 +345,23 @@ TrainingStep::Outcome TrainingStep::ClaimRows(const ParallelFor& parallel) {
 }
 
 int64_t TrainingStep::ExcessRows(size_t i, const ParallelFor& parallel) {
-  BatchApply& apply = *applies_[i];
-  if (apply.occurrences() == 0) return 0;
-  const int64_t per_group =
-      static_cast<int64_t>(apply.occurrences()) / apply.groups() + 1;
-  const auto find = [&apply](int64_t g, int64_t end) {
-    for (; g < end; ++g) apply.FindAgain(static_cast<int>(g));
+  const KeyGroups& keys = *keys_[i];
+  StepPlan& plan = *plans_[i];
+  if (keys.n() == 0) return 0;
+  const int64_t per_group = static_cast<int64_t>(keys.n()) / keys.size() + 1;
+  const auto find = [&plan](int64_t g, int64_t end) {
+    for (; g < end; ++g) plan.Find(static_cast<int>(g));
   };
-  parallel(apply.groups(), per_group * kFindOccurrence, std::cref(find));
-  return tables_[i].budget->Excess(apply.new_rows());
+  parallel(keys.size(), per_group * kFindOccurrence, std::cref(find));
+  return tables_[i].budget->Excess(plan.new_rows());
 }
 
 TrainingStep::Outcome TrainingStep::GetRoom(const ParallelFor& parallel) {
   units_.clear();
   for (uint32_t i = 0; i < size(); ++i) {
-    if (applies_[i]->occurrences() == 0) continue;
+    if (keys_[i]->n() == 0) continue;
     uint64_t to_grow;
-    if (!applies_[i]->ReserveQuotas(&to_grow)) return NoMemory(i);
+    if (!plans_[i]->ReserveQuotas(&to_grow)) return NoMemory(i);
     for (; to_grow != 0; to_grow &= to_grow - 1) {
       units_.push_back({i, __builtin_ctzll(to_grow)});
     }
@@ -338,12 +372,12 @@ TrainingStep::Outcome TrainingStep::GetRoom(const ParallelFor& parallel) {
       parallel, kGrowStripe,
       [&](uint32_t table, int s) {
         bool has_memory = true;
-        const bool tried = applies_[table]->TryGrow(s, &has_memory);
+        const bool tried = plans_[table]->TryGrow(s, &has_memory);
         if (!has_memory) failed.store(table);
         return tried;
       },
       [&](uint32_t table, int s) {
-        if (!applies_[table]->Grow(s)) failed.store(table);
+        if (!plans_[table]->Grow(s)) failed.store(table);
       });
   if (failed >= 0) return NoMemory(static_cast<size_t>(failed.load()));
   return {};

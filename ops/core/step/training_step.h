@@ -39,10 +39,12 @@
 
 namespace rec_estimator {
 
-class BatchApply;
 class DiskTier;
+class KeyGroups;
 class RowHints;
 class RowStore;
+class RowUpdater;
+class StepPlan;
 class StripeSet;
 
 // What a step uses of one table.
@@ -103,22 +105,27 @@ class TrainingStep {
   Outcome Apply(const Gradients* gradients, const ParallelFor& parallel);
 
  private:
-  // A group of keys of a table, or a block of its batch, or a stripe.
+  // Keys that some tables have in common: those of by_keys_[begin, end).
+  struct SharedKeys {
+    std::unique_ptr<KeyGroups> groups;
+    uint32_t begin, end;
+  };
+  // A group or a block of shared keys, or a group or a stripe of a table.
   struct Unit {
-    uint32_t table;
+    uint32_t of;  // The position in shared_, or that of the table.
     int32_t number;
   };
 
-  // Calls attempt(table, number) for all units_ in parallel, then, for those
-  // for which it returned false, finish(table, number) on this thread.
+  // Calls attempt(of, number) for all units_ in parallel, then, for those for
+  // which it returned false, finish(of, number) on this thread.
   template <typename Try, typename Finish>
   void ForEachUnit(const ParallelFor& parallel, int64_t cycles,
                    const Try& attempt, const Finish& finish);
-  // Lets lists of keys that several tables have be sorted and deduplicated
-  // once.
-  void LinkSameKeys();
-  // Of all tables, or of those without a leader.
-  void ListGroups(bool with_followers);
+  // What a lookup of the keys of batch i has found; nullptr: nothing.
+  const RowHints* HintsOf(size_t i) const;
+  // Sets shared_, by_keys_ and keys_.
+  void GroupKeys();
+  void AddUnits(size_t of, int64_t n);
   // What an occurrence costs, spread over the units.
   int64_t CyclesPerUnit(int64_t per_occurrence) const;
 
@@ -143,7 +150,12 @@ class TrainingStep {
 
   std::vector<TableParts> tables_;
   std::vector<StepBatch> batches_;
-  std::vector<std::unique_ptr<BatchApply>> applies_;
+  std::vector<SharedKeys> shared_;
+  std::vector<uint32_t> by_keys_;  // All tables, those of shared keys together.
+  // By table.
+  std::vector<KeyGroups*> keys_;
+  std::vector<std::unique_ptr<StepPlan>> plans_;
+  std::vector<RowUpdater> updaters_;
   bool holds_keys_ = false;
   std::vector<std::optional<RowBudget::Claim>> claims_;
   // The positions of the tables in the order in which they are claimed, which
