@@ -9,6 +9,50 @@
 #include "ops/core/keys/key_partition.h"
 
 namespace rec_estimator {
+namespace {
+
+// Keys on which not one occurrence alone decides.
+class UndecidedKeys {
+ public:
+  // For a batch of n keys.
+  void AddTo(Layout* layout, size_t n) {
+    layout->Add(&positions_, n);
+    layout->Add(&counts_, n);
+    layout->Add(&distinct_, n);
+    layout->Add(&numbers_, n);
+    layout->Add(&cells_, Deduplicator<uint32_t>::CellsFor(n));
+  }
+  // count: that of keys[i] before the batch.
+  void Add(size_t i, uint32_t count) {
+    positions_[size_] = static_cast<uint32_t>(i);
+    counts_[size_++] = count;
+  }
+  // Counts the occurrences of each key, and sets its places in `out`.
+  void Decide(const FilterRule& rule, const int64_t* keys, bool* out) {
+    Deduplicator<uint32_t> deduplicator(size_, cells_, distinct_);
+    for (uint32_t d = 0; d < size_; ++d) {
+      const int64_t key = keys[positions_[d]];
+      const uint32_t n_distinct = deduplicator.size();
+      const uint32_t u = deduplicator.Add(key, CellHash(MixKey(key)));
+      if (u == n_distinct) counts_[u] = counts_[d];  // u <= d.
+      counts_[u] = rule.CountAfterBatch(counts_[u], 1);
+      numbers_[d] = u;
+    }
+    for (uint32_t d = 0; d < size_; ++d) {
+      out[positions_[d]] = rule.IsAdmitted(counts_[numbers_[d]]);
+    }
+  }
+
+ private:
+  uint32_t size_ = 0;
+  uint32_t* positions_;  // (size_) in the batch
+  uint32_t* counts_;     // (size_); in Decide, by distinct key
+  int64_t* distinct_;
+  uint32_t* numbers_;  // (size_) of each key in distinct_
+  uint32_t* cells_;    // Of the Deduplicator.
+};
+
+}  // namespace
 
 bool AdmitsAfterBatch(const StripeSet& stripes, FilterRule rule,
                       const int64_t* keys, size_t n, bool* out) {
@@ -20,35 +64,23 @@ bool AdmitsAfterBatch(const StripeSet& stripes, FilterRule rule,
   }
   if (n >= kMaxBatch) return false;
 
-  // Mostly a key has a row, or its count and one occurrence decide. Occurrences
-  // of the other keys are counted by distinct key.
+  // Mostly a key has a row, or its count and one occurrence decide.
   Scratch scratch;
-  uint32_t* undecided = nullptr;  // (n) positions in keys
-  uint32_t* counts = nullptr;     // (n) their counts so far
-  int64_t* distinct = nullptr;    // (n) of the undecided keys
-  uint32_t* number = nullptr;     // (n) of each of them in distinct
-  uint32_t* cells = nullptr;
+  UndecidedKeys undecided;
   const Sketch* const sketch = stripes.sketch();
   uint32_t* without_entry = nullptr;  // (n) positions of keys of the sketch
   uint32_t* estimates = nullptr;      // (n) of these keys
   const bool has_memory = scratch.Allocate([&](Layout* layout) {
-    layout->Add(&undecided, n);
-    layout->Add(&counts, n);
-    layout->Add(&distinct, n);
-    layout->Add(&number, n);
-    layout->Add(&cells, Deduplicator<uint32_t>::CellsFor(n));
+    undecided.AddTo(layout, n);
     if (sketch == nullptr) return;
     layout->Add(&without_entry, n);
     layout->Add(&estimates, n);
   });
   if (!has_memory) return false;
 
-  uint32_t n_undecided = 0;
   const auto decide = [&](size_t i, uint32_t count) {
     out[i] = rule.IsAdmitted(rule.CountAfterBatch(count, 1));
-    if (out[i]) return;
-    undecided[n_undecided] = static_cast<uint32_t>(i);
-    counts[n_undecided++] = count;
+    if (!out[i]) undecided.Add(i, count);
   };
   {
     uint32_t n_without_entry = 0;
@@ -72,18 +104,7 @@ bool AdmitsAfterBatch(const StripeSet& stripes, FilterRule rule,
     }
   }
 
-  Deduplicator<uint32_t> deduplicator(n_undecided, cells, distinct);
-  for (uint32_t d = 0; d < n_undecided; ++d) {
-    const int64_t key = keys[undecided[d]];
-    const uint32_t n_distinct = deduplicator.size();
-    const uint32_t u = deduplicator.Add(key, CellHash(MixKey(key)));
-    if (u == n_distinct) counts[u] = counts[d];  // u <= d.
-    counts[u] = rule.CountAfterBatch(counts[u], 1);
-    number[d] = u;
-  }
-  for (uint32_t d = 0; d < n_undecided; ++d) {
-    out[undecided[d]] = rule.IsAdmitted(counts[number[d]]);
-  }
+  undecided.Decide(rule, keys, out);
   return true;
 }
 

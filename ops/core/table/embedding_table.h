@@ -35,17 +35,18 @@
 // copy. Keys outside their home bucket, one in ten, are resolved last. In a
 // block of keys that often repeat, each distinct key is looked up once.
 //
-// Apply (training_step.h, batch_apply.h): a stable counting sort by stripe,
-// then, per stripe, the distinct keys with their occurrences in batch order,
-// and which of them are new. Room is reserved for those (see below). Then,
-// under an exclusive lock, new keys are inserted, and 64 rows at a time are
-// summed and updated. A small batch is not sorted but handled as a whole under
-// the locks of all its stripes. If a lookup of the same list has found its keys
-// (deduplicated_list.h, row_hints.h), they are not searched again. All steps
-// are split by table and stripe and keep the batch's order within a key, so the
-// bits do not depend on the number of threads. Insert (batch_insert.h), which a
-// restore uses, sorts and reserves room in the same way. If its keys are new,
-// it then writes all rows in the order of the batch before it searches a key.
+// Apply (training_step.h): a stable counting sort by stripe, then, per stripe,
+// the distinct keys with their occurrences in batch order (key_groups.h), and
+// which of them are new. Room is held for those (step_plan.h; see below). Then,
+// under an exclusive lock, new keys are inserted, and 64 rows at a time summed
+// and updated (row_updater.h). A small batch is not sorted but handled as a
+// whole under the locks of all its stripes. If a lookup of the same list has
+// found its keys (deduplicated_list.h, row_hints.h), they are not searched
+// again. All steps are split by table and stripe and keep the batch's order
+// within a key, so the bits do not depend on the number of threads. Insert
+// (batch_insert.h), which a restore uses, sorts and reserves room in the same
+// way. If its keys are new, it then writes all rows in the order of the batch
+// before it searches a key.
 //
 // Filters: FilterRule has the rule. A key that is counted but not admitted has
 // either an entry without a row or no entry, and a sketch counts it (sketch.h),
