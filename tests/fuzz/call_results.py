@@ -9,6 +9,7 @@ results have exact bits.
 
 import numpy as np
 import oracle
+import tensorflow.compat.v1 as tf
 
 # Elements of the outputs, or candidates, up to which results are computed.
 FEW = 1 << 20
@@ -44,8 +45,7 @@ def check(op, arguments, outputs, oracle_of):
     """
     if op not in EXPECTED:
         return False
-    if not isinstance(outputs, (tuple, list)):
-        outputs = [] if outputs is None else [outputs]
+    outputs = [] if outputs is None else tf.nest.flatten(outputs)
     try:
         compute, numbers = EXPECTED[op](oracle_of, **arguments)
         if sum(map(np.size, outputs)) > FEW or not all(map(_is_moderate, numbers)):
@@ -360,12 +360,56 @@ def _combine_weighted_grad(_, weights, indices, grads, combiners):
     return compute, [*grads, *weights]
 
 
+# ------------------------------------------------------------------ padding
+
+
+def _ids_without_padding(_, ids):
+    def compute():
+        if ids.dtype.kind in "OSU":  # Strings may stand for paths.
+            raise UnknownError
+        return [np.argwhere(ids != -1), ids[ids != -1]]
+
+    return _exact(compute)
+
+
 # ------------------------------------------------------------------ shards
 
 
-def _shard_rows_spread(_, shards, rows, index):
+def _shard_keys_split(_, keys, N):
+    _require_shape(keys, None)
+    shards = keys % 1000 % N
+    places = [np.flatnonzero(shards == shard) for shard in range(N)]
+    return _exact(lambda: [shards, *(keys[of_shard] for of_shard in places), *places])
+
+
+def _require_shards(shards, count):
     _require_shape(shards, None)
-    _require(((shards >= 0) & (shards < len(rows))).all())
+    _require(((shards >= 0) & (shards < count)).all())
+
+
+def _shard_rows_merge(_, shards, rows):
+    _require_shards(shards, len(rows))
+    _require(rows[0].ndim)
+    for shard, of_shard in enumerate(rows):
+        _require(of_shard.shape == (np.sum(shards == shard), *rows[0].shape[1:]))
+
+    def compute():
+        values = np.zeros([len(shards), *rows[0].shape[1:]], np.float32)
+        for shard, of_shard in enumerate(rows):
+            values[shards == shard] = of_shard
+        return [values]
+
+    return _exact(compute)
+
+
+def _shard_rows_split(_, shards, values, N):
+    _require_shards(shards, N)
+    _require(values.ndim and len(values) == len(shards))
+    return _exact(lambda: [values[shards == shard] for shard in range(N)])
+
+
+def _shard_rows_spread(_, shards, rows, index):
+    _require_shards(shards, len(rows))
     _require(index[0].ndim)
     for shard, (of_shard, at) in enumerate(zip(rows, index)):
         _require_shape(of_shard, None, np.shape(rows[0])[-1])
@@ -378,7 +422,7 @@ def _shard_rows_spread(_, shards, rows, index):
             values[shards == shard] = of_shard[at]
         return [values]
 
-    return compute, []
+    return _exact(compute)
 
 
 # ------------------------------------------------------------------ the rest
@@ -397,6 +441,7 @@ EXPECTED = {
     "check_row_limit": _check_row_limit,
     "combine_weighted": _combine_weighted,
     "combine_weighted_grad": _combine_weighted_grad,
+    "ids_without_padding": _ids_without_padding,
     "kernel_rows": _kernel_rows,
     "repeat_rows": _repeat_rows,
     "repeat_rows_grad": _repeat_rows_grad,
@@ -405,6 +450,9 @@ EXPECTED = {
     "segment_layer_grad": _segment_layer_grad,
     "segment_mat_mul": _segment_mat_mul,
     "segment_mat_mul_grad": _segment_mat_mul_grad,
+    "shard_keys_split": _shard_keys_split,
+    "shard_rows_merge": _shard_rows_merge,
+    "shard_rows_split": _shard_rows_split,
     "shard_rows_spread": _shard_rows_spread,
     "table_contains": _table_contains,
     "table_frequencies": _table_frequencies,
