@@ -40,10 +40,10 @@ bool IsLookup(const Node& node) {
 }
 
 // A tensor: the node that makes it, by id, and the output.
-using Memory = std::pair<int, int>;
+using Source = std::pair<int, int>;
 
-// The memory that input i of a node reads.
-Memory MemoryOf(const Node& node, int i) {
+// Where the memory comes from that input i of a node reads.
+Source SourceOf(const Node& node, int i) {
   OutputTensor output;
   if (!node.input_tensor(i, &output).ok()) return {-1, 0};
   while (output.node->IsIdentity() || output.node->type_string() == kReshape) {
@@ -53,18 +53,18 @@ Memory MemoryOf(const Node& node, int i) {
 }
 
 // What the keys of a node are, which follow its N tables or its one.
-std::set<Memory> KeysOf(const Node& node) {
+std::set<Source> KeysOf(const Node& node) {
   int64_t n = 1;
   if (!tensorflow::GetNodeAttr(node.attrs(), "N", &n).ok()) n = 1;
-  std::set<Memory> keys;
+  std::set<Source> keys;
   for (int i = 0; i < n; ++i) {
-    keys.insert(MemoryOf(node, static_cast<int>(n) + i));
+    keys.insert(SourceOf(node, static_cast<int>(n) + i));
   }
   return keys;
 }
 
-bool HaveCommon(const std::set<Memory>& a, const std::set<Memory>& b) {
-  for (const Memory& each : a) {
+bool HaveCommon(const std::set<Source>& a, const std::set<Source>& b) {
+  for (const Source& each : a) {
     if (b.count(each) > 0) return true;
   }
   return false;
@@ -85,9 +85,9 @@ std::vector<bool> ReachableFrom(const Node& from, const Graph& graph) {
 }
 
 // Lets `reserve` wait for its lookups, except those that wait for it.
-void Order(Node* reserve, const std::vector<Node*>& lookups,
-           const Positions& positions, Graph* graph) {
-  const std::set<Memory> keys = KeysOf(*reserve);
+void WaitForLookups(Node* reserve, const std::vector<Node*>& lookups,
+                    const Positions& positions, Graph* graph) {
+  const std::set<Source> keys = KeysOf(*reserve);
   const std::vector<bool> waits = ReachableFrom(*reserve, *graph);
   for (Node* lookup : lookups) {
     if (!waits[lookup->id()] &&
@@ -118,7 +118,8 @@ class HandOverPass : public tensorflow::GraphOptimizationPass {
     lookups.erase(std::remove_if(lookups.begin(), lookups.end(), is_apart),
                   lookups.end());
     for (Node* reserve : reserves) {
-      if (!is_apart(reserve)) Order(reserve, lookups, positions, graph);
+      if (is_apart(reserve)) continue;
+      WaitForLookups(reserve, lookups, positions, graph);
     }
     return Status();
   }
