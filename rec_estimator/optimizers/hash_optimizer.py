@@ -7,8 +7,8 @@ for tables with dynamic expansion in Rec SDK; here all tables are of one kind. A
 bad argument is a ValueError, also one of a wrong type.
 
 Source: Rec SDK TensorFlow, "Optimizers" (docs/zh/tensorflow/tf_rec_v1/api/optimizers_apis.md in its
-repository). Differs: Rec SDK's Adagrad by address adds 1e-7 to the accumulator under the root; its
-FTRL uses the formula of the paper only with some settings.
+repository). Differs: Rec SDK's Adagrad by address adds 1e-7 to the accumulator under the root.
+Here all settings of FTRL use the formula of the paper.
 """
 
 import dataclasses
@@ -39,15 +39,12 @@ class _Argument:
       kind: Its annotation.
       meaning: Its description in the docstring.
       check: Called with name and value; raises a ValueError unless the value is legal.
-      passed_as: The optimizer's argument that gets the value; "": the one of the same name; None:
-        no argument.
     """
 
     default: Any
     kind: Any
     meaning: str
     check: Callable[[str, Any], None]
-    passed_as: Optional[str] = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,18 +54,18 @@ class _Factory:
     Attributes:
       rule: Name of the rule, for the docstring.
       arguments: By name, in the order of the signature.
+      renamed: The optimizer's name of an argument where it differs; None: the optimizer has none.
       refuses_padding: Whether ``use_fusion_optim=True`` makes an optimizer that refuses tables with
         padding_keys.
     """
 
     rule: str
     arguments: Mapping[str, _Argument]
+    renamed: Mapping[str, Optional[str]] = dataclasses.field(default_factory=dict)
     refuses_padding: bool = False
 
 
-def _number(
-    default: float, interval: str, remark: str = "", *, passed_as: Optional[str] = ""
-) -> _Argument:
+def _number(default: float, interval: str, remark: str = "") -> _Argument:
     """A float in an interval, such as "(0, 1]"."""
     low, high = map(float, interval[1:-1].split(","))
     bounds = {
@@ -81,7 +78,7 @@ def _number(
             raise ValueError(f"{name} must be a float, got {value!r}; write 1.0 for 1")
         check_hyperparameter(name, value, **bounds)
 
-    return _Argument(default, float, f"In {interval}. {remark}".rstrip(), check, passed_as)
+    return _Argument(default, float, f"In {interval}. {remark}".rstrip(), check)
 
 
 def _text(default: str, longest: int) -> _Argument:
@@ -93,8 +90,8 @@ def _text(default: str, longest: int) -> _Argument:
     )
 
 
-def _flag(meaning: str, *, passed_as: Optional[str] = "") -> _Argument:
-    return _Argument(False, bool, meaning, check_bool, passed_as)
+def _flag(meaning: str) -> _Argument:
+    return _Argument(False, bool, meaning, check_bool)
 
 
 def _or(argument: _Argument, is_unchecked: Callable[[Any], bool], **changes: Any) -> _Argument:
@@ -141,11 +138,10 @@ def _adam(name: str) -> _Factory:
         name=_text(name, 200),
         use_fusion_optim=_flag(
             "Whether tables with padding_keys are refused. Nothing else changes:\n"
-            "    every update of a table is one op.",
-            passed_as=None,
+            "    every update of a table is one op."
         ),
     )
-    return _Factory("lazy Adam", arguments, refuses_padding=True)
+    return _Factory("lazy Adam", arguments, {"use_fusion_optim": None}, refuses_padding=True)
 
 
 # By import path below rec_estimator.optimizers.
@@ -190,9 +186,10 @@ _FACTORIES = {
             learning_rate=_learning_rate(),
             use_locking=_LOCKS,
             name=_text("GradientDescent", 200),
-            use_fusion_optim=_flag("Ignored. Every update of a table is one op.", passed_as=None),
+            use_fusion_optim=_flag("Ignored. Every update of a table is one op."),
             weight_decay=_or_none(_number(0.0, "[1e-5, 1e-2]"), "None for no decay."),
         ),
+        {"use_fusion_optim": None},
     ),
     "gradient_descent_by_addr.create_hash_optimizer_by_addr": _Factory(
         "gradient descent with weight decay",
@@ -210,11 +207,12 @@ _FACTORIES = {
         "momentum",
         dict(
             learning_rate=_learning_rate(0.001),
-            mom=_number(0.9, "[0, inf)", "The momentum.", passed_as="momentum"),
+            mom=_number(0.9, "[0, inf)", "The momentum."),
             use_locking=_LOCKS,
             name=_text("momentum", 200),
-            enable_nesterov=_flag("Whether to use Nesterov momentum.", passed_as="use_nesterov"),
+            enable_nesterov=_flag("Whether to use Nesterov momentum."),
         ),
+        {"mom": "momentum", "enable_nesterov": "use_nesterov"},
     ),
 }
 
@@ -253,8 +251,9 @@ def factory_of(path: str, optimizer_class: Type[_Optimizer]) -> Callable[..., _O
         passed: Dict[str, Any] = {}
         for name, argument in factory.arguments.items():
             argument.check(name, bound.arguments[name])
-            if argument.passed_as is not None:
-                passed[argument.passed_as or name] = bound.arguments[name]
+            parameter = factory.renamed.get(name, name)
+            if parameter is not None:
+                passed[parameter] = bound.arguments[name]
         optimizer = optimizer_class(**passed)
         if factory.refuses_padding:
             optimizer.refuses_padding_keys = bound.arguments["use_fusion_optim"]
