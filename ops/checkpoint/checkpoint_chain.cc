@@ -60,11 +60,12 @@ Status CheckParent(const CheckpointFile& file, const StoredTable& child,
     return Status();
   }
   return DataLoss(
-      "checkpoint ", file.prefix(), " must be the one that ", link.prefix,
-      " holds the changes to, with an index of identity ", child.delta_of_index,
-      ", got ", file.identity(),
-      "; it was overwritten or replaced: bring back its files, or restore a "
-      "checkpoint that does not build on it");
+      "checkpoint ", file.prefix(),
+      " was written again or exchanged: ", link.prefix,
+      " holds the changes to one whose index has the identity ",
+      child.delta_of_index, ", got ", file.identity(),
+      "; bring back its files, or restore a checkpoint that does not build on "
+      "it");
 }
 
 }  // namespace
@@ -117,10 +118,9 @@ Status FindChain(const std::string& prefix, const std::string& name,
       if (chain->empty() || !absl::IsNotFound(status)) {
         return status;
       }
-      return NotFound("checkpoint ", next, " must be there, as ",
-                      chain->back().prefix,
-                      " holds the changes to it, got none; copy its files into "
-                      "that folder or restore another checkpoint; ",
+      return NotFound("checkpoint ", next, ", to which ", chain->back().prefix,
+                      " holds the changes, is missing; copy its files to the "
+                      "same folder, or restore another checkpoint; ",
                       status.message());
     }
     if (!chain->empty()) {

@@ -265,6 +265,7 @@ Status RowReader::ReadBatch(RowBatch* batch) {
     return (*stream)->Read(n, out->data());
   };
   TF_RETURN_IF_ERROR(read(&freqs_, &batch->freqs));
+  TF_RETURN_IF_ERROR(CheckFreqs(*batch));
   TF_RETURN_IF_ERROR(read(&versions_, &batch->versions));
   TF_RETURN_IF_ERROR(read(&values_, &batch->values));
   batch->slots.resize(slots_.size());
@@ -324,6 +325,17 @@ Status RowReader::CheckKeys(const std::vector<int64_t>& keys) {
     }
   }
   return Status();
+}
+
+Status RowReader::CheckFreqs(const RowBatch& batch) const {
+  const std::vector<int64_t>& freqs = batch.freqs;
+  const auto negative = std::find_if(freqs.begin(), freqs.end(),
+                                     [](int64_t freq) { return freq < 0; });
+  if (negative == freqs.end()) return Status();
+  return DataLoss("tensor ", freqs_->tensor().name, " of ", file_.prefix(),
+                  " must have counts >= 0, got ", *negative, " for key ",
+                  batch.keys[negative - freqs.begin()],
+                  "; the file is damaged");
 }
 
 Status RowReader::RepeatedKey() const {

@@ -155,6 +155,7 @@ class RowReader {
   absl::Status ReadNext(RowBatch* batch);
   absl::Status ReadBatch(RowBatch* batch);
   absl::Status CheckKeys(const std::vector<int64_t>& keys);
+  absl::Status CheckFreqs(const RowBatch& batch) const;
   absl::Status RepeatedKey() const;
 
   CheckpointFile& file_;

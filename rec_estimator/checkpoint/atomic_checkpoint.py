@@ -25,10 +25,10 @@ import shutil
 from types import TracebackType
 from typing import Callable, List, NamedTuple, Optional, Set, Tuple, Type
 
+from rec_estimator.checkpoint import removal
 from rec_estimator.checkpoint.files import (
     WORK_FOLDER,
     data_files,
-    finish_removal,
     make_work_folder,
     parse_data_file,
     remove_folder,
@@ -176,8 +176,8 @@ def _remove_work_folder(own_folder: str, folder: str) -> None:
                 complete.add((base, file.n))
     for base, num_files in complete:
         _remove_other_data_files(folder, base, num_files)
-    finish_removal(own_folder, folder)
-    shutil.rmtree(own_folder, ignore_errors=True)
+    if removal.finish(own_folder, folder):
+        shutil.rmtree(own_folder, ignore_errors=True)
 
 
 def _are_one_file(folder: str, other: str, name: str) -> bool:

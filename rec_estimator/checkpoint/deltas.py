@@ -51,16 +51,15 @@ def check_chain(prefix: str, compare: Optional[Compare] = None) -> Index:
     return first
 
 
-def check_parents(prefix: str) -> None:
-    """Checks that the checkpoints that a delta builds on are still there.
+def check_lengths(prefix: str) -> None:
+    """Checks that the files of a checkpoint, and of those it builds on, are there in full length.
 
     Raises:
       tf.errors.NotFoundError: A parent checkpoint is missing.
-      tf.errors.DataLossError: The name of a parent is damaged, or a parent was overwritten or
-        exchanged.
+      tf.errors.DataLossError: A data file is missing or cut, or a parent was overwritten.
     """
-    for _ in _chain(prefix, Index):
-        pass
+    for checkpoint in _chain(prefix, Bundle):
+        checkpoint.check_lengths()
 
 
 def _chain(prefix: str, read: Callable[[str], _Index]) -> Iterator[_Index]:
@@ -81,8 +80,8 @@ def _check_parent(prefix: str, parent: Parent) -> None:
     identity = identity_of(parent.prefix)
     if identity is None:
         message = (
-            f"checkpoint {parent.prefix} must be there, as {prefix} holds the changes to it, "
-            "got none; copy its files beside or restore another checkpoint"
+            f"checkpoint {parent.prefix}, to which {prefix} holds the changes, is missing; copy "
+            "its files to the same folder, or restore another checkpoint"
         )
         raise tf.errors.NotFoundError(None, None, message)
     if parent.identity is None:
@@ -96,10 +95,9 @@ def _check_parent(prefix: str, parent: Parent) -> None:
         )
     elif parent.identity != identity:
         message = (
-            f"checkpoint {parent.prefix} must be the one that {prefix} holds the changes to, "
-            f"with an index of identity {parent.identity}, got {identity}; it was written "
-            "again or exchanged: bring back its files, or restore a checkpoint that does not build "
-            "on it"
+            f"checkpoint {parent.prefix} was written again or exchanged: {prefix} holds the "
+            f"changes to one whose index has the identity {parent.identity}, got {identity}; bring "
+            "back its files, or restore a checkpoint that does not build on it"
         )
         raise tf.errors.DataLossError(None, None, message)
 

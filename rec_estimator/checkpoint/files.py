@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds, identifies and removes the files of a checkpoint.
+"""Finds and identifies the files of a checkpoint, and makes the folders that change them.
 
     model.index             names every tensor; a checkpoint exists if its index exists
     model.data-<i>-of-<n>   the bytes of the tensors; n is stored in the index
     sparse-model/           optional: the tables as plain arrays (sparse_folders.py)
 
-``model`` with its folder is the checkpoint's prefix. atomic_checkpoint.py places these files.
+``model`` with its folder is the checkpoint's prefix. atomic_checkpoint.py places these files,
+removal.py removes them.
 """
 
-import contextlib
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -20,13 +19,10 @@ from typing import Iterator, List, NamedTuple, Optional, Tuple
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.format import index_file
-from rec_estimator.checkpoint.format.bundle import sync
+from rec_estimator.checkpoint.format.bundle import check_regular, sync
 
 # Start of the names of the folders in which saves and removals work.
 WORK_FOLDER = ".rec_estimator-save-"
-
-# In the folder of a removal: the names of the files to remove, as a JSON list, the index first.
-REMOVED_NAMES = "removed.json"
 
 _DATA_FILE = re.compile(r"\.data-(\d{5})-of-(\d{5})")
 
@@ -62,6 +58,7 @@ def signature_of(prefix: str) -> Optional[Signature]:
 
 def identity_of(prefix: str) -> Optional[str]:
     """Returns the identity that deltas store of their parent, None if it does not exist."""
+    check_regular(f"{prefix}.index")
     try:
         with tf.io.gfile.GFile(f"{prefix}.index", "rb") as file:
             return index_file.identity_of(file.read())
@@ -91,6 +88,12 @@ def data_files(folder: str, base: str) -> Iterator[DataFile]:
             yield file
 
 
+def data_paths(prefix: str) -> List[str]:
+    """Returns the paths of a checkpoint's data files, whatever their n."""
+    folder, base = os.path.split(prefix)
+    return [os.path.join(folder, file.name) for file in data_files(folder, base)]
+
+
 def parse_data_file(name: str) -> Optional[DataFile]:
     """Returns the DataFile of a file name, None if it is not a data file's."""
     match = _DATA_FILE.fullmatch(name[len(_base_of(name)) :])
@@ -99,56 +102,8 @@ def parse_data_file(name: str) -> Optional[DataFile]:
 
 def size_of(prefix: str) -> int:
     """Returns the size of a checkpoint's index and data files in bytes."""
-    paths = [f"{prefix}.index", *_data_paths(prefix)]
+    paths = [f"{prefix}.index", *data_paths(prefix)]
     return sum(tf.io.gfile.stat(path).length for path in paths)
-
-
-def remove(prefix: str, meta_graph_suffix: str = "meta") -> None:
-    """Removes a checkpoint, index first: what a crash leaves is not taken for a checkpoint.
-
-    If the process is killed meanwhile, the next save to a local folder removes the rest.
-
-    Raises:
-      OSError, tf.errors.OpError: A file cannot be removed.
-    """
-    paths = [f"{prefix}.index", *_data_paths(prefix), f"{prefix}.{meta_graph_suffix}"]
-    if not is_local(prefix):
-        for path in paths:
-            with contextlib.suppress(tf.errors.NotFoundError):
-                tf.io.gfile.remove(path)
-        return
-    remove_folder(sparse_folder_of(prefix))
-    if not any(map(os.path.lexists, paths)):
-        return
-    own_folder, lock = make_work_folder(os.path.dirname(prefix) or ".")
-    try:
-        with open(os.path.join(own_folder, REMOVED_NAMES), "w") as file:
-            json.dump([os.path.basename(path) for path in paths], file)
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                os.remove(path)
-    finally:
-        shutil.rmtree(own_folder, ignore_errors=True)
-        if lock is not None:
-            os.close(lock)
-
-
-def finish_removal(own_folder: str, folder: str) -> None:
-    """Removes the files in ``folder`` that a killed removal in ``own_folder`` has left.
-
-    Removes nothing if it was killed before it removed the index, or if the checkpoint was saved
-    anew since.
-    """
-    try:
-        with open(os.path.join(own_folder, REMOVED_NAMES)) as file:
-            names = json.load(file)
-    except (OSError, ValueError):  # The folder is of a save, or the list is not complete.
-        return
-    if os.path.lexists(os.path.join(folder, names[0])):
-        return
-    for name in names[1:]:
-        with contextlib.suppress(OSError):
-            os.remove(os.path.join(folder, os.path.basename(name)))
 
 
 def sparse_folder_of(prefix: str) -> str:
@@ -189,7 +144,10 @@ def make_work_folder(folder: str) -> Tuple[str, Optional[int]]:
     """
     while True:
         path = tempfile.mkdtemp(prefix=WORK_FOLDER, dir=os.path.abspath(folder))
-        lock = os.open(path, os.O_RDONLY)
+        try:
+            lock = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # As below, but even earlier.
+            continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError:  # Without locks, no other save removes the folder either.
@@ -199,11 +157,6 @@ def make_work_folder(folder: str) -> Tuple[str, Optional[int]]:
         if os.path.exists(path):
             return path, lock
         os.close(lock)
-
-
-def _data_paths(prefix: str) -> List[str]:
-    folder, base = os.path.split(prefix)
-    return [os.path.join(folder, file.name) for file in data_files(folder, base)]
 
 
 def _base_of(name: str) -> str:

@@ -94,6 +94,11 @@ def check_latest_filename(latest_filename: str, prefix: str) -> None:
             f"latest_filename must be a name without a folder, got {latest_filename!r}; the file "
             "is written beside the checkpoint"
         )
+    path = os.path.join(os.path.dirname(prefix), latest_filename)
+    if tf.io.gfile.isdir(path):
+        raise ValueError(
+            f"latest_filename must not be a folder, got {path!r}; remove it or choose another name"
+        )
     if os.path.basename(prefix) == latest_filename:
         raise ValueError(
             f"latest_filename must differ from the checkpoint's name, got {latest_filename!r} for "

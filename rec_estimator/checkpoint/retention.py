@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides which checkpoints of a Saver are kept, deletes the others, and writes the state file."""
 
+import contextlib
 import math
 import os
 import time
-from typing import Callable, Dict, List, Tuple
+from typing import Callable, Dict, Iterator, List, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import saving
 from rec_estimator.checkpoint import deltas, files
 from rec_estimator.checkpoint.files import is_same_path
+from rec_estimator.checkpoint.removal import Removal, remove
 
 # The name of the state file, if the user gives none.
 STATE_FILE = "checkpoint"
@@ -87,12 +89,19 @@ class Retention:
             self._drop(lambda path: is_same_path(path, prefix))
             self.records.append((prefix, time.time()))
             gone = self._drop_oldest(saver_def)
-        self._state_file.write(prefix, self.prefixes, state_filename)
-        for path in gone:
-            try:
-                files.remove(path, meta_suffix)
-            except (OSError, tf.errors.OpError) as error:
-                tf.logging.warning("%s could not be removed: %s", path, error)
+        with contextlib.ExitStack() as stack:
+            # Their folders come first: if this process is killed once the state file is written,
+            # the next save removes the checkpoints.
+            removals: Dict[str, Removal] = {}
+            for path in gone:
+                with _warning_of(path):
+                    removals[path] = stack.enter_context(Removal(path, meta_suffix, state_filename))
+            self._state_file.write(prefix, self.prefixes, state_filename)
+            for path, removal in removals.items():
+                # A state file may name any path; but folders are only removed where ours are.
+                is_beside = is_same_path(os.path.dirname(path), os.path.dirname(prefix))
+                with _warning_of(path):
+                    removal.run(removes_sparse_folder=is_beside)
 
     def remove_deltas_of(self, prefix: str) -> None:
         """Removes the deltas of the checkpoint at ``prefix``, which is about to be replaced.
@@ -117,7 +126,7 @@ class Retention:
             tf.logging.warning(
                 "%s is removed: it is a delta of %s, which is overwritten now.", path, prefix
             )
-            files.remove(path)
+            remove(path)
 
     def _drop(self, is_dropped: Callable[[str], bool]) -> None:
         self.records = [record for record in self.records if not is_dropped(record[0])]
@@ -142,6 +151,15 @@ class Retention:
             families[folder] = family
         self.records = kept
         return gone
+
+
+@contextlib.contextmanager
+def _warning_of(path: str) -> Iterator[None]:
+    """Makes an error of the file system a warning that names the checkpoint."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        tf.logging.warning("%s could not be removed: %s", path, error)
 
 
 def _seconds_between_kept(saver_def: tf.train.SaverDef) -> float:

@@ -75,7 +75,7 @@ def _counts_steps(graph: tf.Graph) -> bool:
 
 def _can_be_restored(prefix: str) -> bool:
     try:
-        deltas.check_parents(prefix)
+        deltas.check_lengths(prefix)
     except (tf.errors.OpError, OSError, ValueError) as error:
         tf.logging.warning("%s is written again: %s", prefix, error)
         return False

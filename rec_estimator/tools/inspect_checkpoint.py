@@ -371,7 +371,7 @@ def _notes(bundle: Bundle, table: StoredTable) -> Dict[str, str]:
     if parent is not None:
         notes["changes since"] = parent
         try:
-            deltas.check_parents(bundle.prefix)
+            deltas.check_lengths(bundle.prefix)
         except (tf.errors.NotFoundError, tf.errors.DataLossError) as error:
             notes["problem"] = error.message
         notes["erased keys"] = f"{rows_of(bundle, table.shards, '-keys_erased'):,}"

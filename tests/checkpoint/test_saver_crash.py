@@ -138,7 +138,7 @@ KILLED_WHILE_REMOVING = textwrap.dedent(
     """
     import os, pathlib, shutil, sys
     import tensorflow.compat.v1 as tf
-    from rec_estimator.checkpoint import files
+    from rec_estimator.checkpoint import removal
     from rec_estimator.checkpoint.atomic_checkpoint import AtomicCheckpoint
 
     folder = pathlib.Path(sys.argv[1])
@@ -158,7 +158,7 @@ KILLED_WHILE_REMOVING = textwrap.dedent(
         child = os.fork()
         if child == 0:
             kill_at(moment)
-            files.remove(str(folder / "model-2"), "meta-graph")
+            removal.remove(str(folder / "model-2"), "meta-graph")
             os._exit(0)
         status = os.waitpid(child, 0)[1]
         had_index = (folder / "model-2.index").exists()

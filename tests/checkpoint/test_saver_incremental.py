@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.checkpoint import atomic_checkpoint, deltas, files
+from rec_estimator.checkpoint import atomic_checkpoint, deltas, removal
 from rec_estimator.table import saveable
 from rec_estimator.tools.shrink_ckpt_with_filtered_features import shrink
 
@@ -186,7 +186,7 @@ def test_without_a_known_parent_the_save_is_full(tmp_path, small, change):
     elif change == "other saver":
         other.save(session, str(tmp_path / "other"))
     elif change == "parent is gone":
-        files.remove(str(tmp_path / "model-1"))
+        removal.remove(str(tmp_path / "model-1"))
     elif change == "other folder":
         folder = tmp_path / "other"
     if change != "session":
@@ -299,7 +299,7 @@ def test_delta_with_a_missing_base_is_an_error_that_names_the_base(tmp_path, sma
     model, session = small
     saver = rec.Saver(incremental=True)
     save_some(model, session, saver, tmp_path, 3)
-    files.remove(str(tmp_path / "model-1"))
+    removal.remove(str(tmp_path / "model-1"))
     before = model.contents(session)
     for shard in model.tables[0]:
         with pytest.raises((tf.errors.NotFoundError, tf.errors.DataLossError), match="model-1"):
@@ -336,7 +336,7 @@ def test_delta_of_an_overwritten_base_is_refused(tmp_path, small, how):
     exchange_base(how, tmp_path)
     model.train(session, [5])
     before = model.contents(session)
-    message = f"{tmp_path}/model-1 must be the one that {tmp_path}/model-2 holds the changes to"
+    message = f"{tmp_path}/model-1 was written again or exchanged: {tmp_path}/model-2 holds the"
     with pytest.raises(tf.errors.DataLossError, match=message):
         saver.restore(session, f"{tmp_path}/model-3")
     assert model.contents(session) == before
@@ -363,11 +363,11 @@ def test_delta_without_its_parent_is_refused_before_anything_changes(tmp_path, s
     model, session = small
     saver = rec.Saver(incremental=True)
     save_some(model, session, saver, tmp_path, 2)
-    files.remove(f"{tmp_path}/model-1")
+    removal.remove(f"{tmp_path}/model-1")
     model.train(session, [5])
     before = model.contents(session)
     with pytest.raises(
-        tf.errors.NotFoundError, match="model-1 must be there, as .*model-2 .* copy"
+        tf.errors.NotFoundError, match="model-1, to which .*model-2 holds .*missing; copy"
     ):
         saver.restore(session, f"{tmp_path}/model-2")
     assert model.contents(session) == before

@@ -279,7 +279,7 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
     """
     import os, pathlib, shutil, signal, sys
     import numpy as np
-    from rec_estimator.checkpoint import files, atomic_checkpoint, sparse_folders
+    from rec_estimator.checkpoint import atomic_checkpoint, files, removal, sparse_folders
 
     sources, folder = map(pathlib.Path, sys.argv[1:])
     CALLS = ("fsync", "link", "mkdir", "open", "remove", "rename", "replace", "rmdir", "sendfile",
@@ -344,7 +344,7 @@ KILLED_AT_EVERY_CALL = textwrap.dedent(
         if child == 0:
             kill_at(moment)
             save(2)
-            files.remove(str(folder / "model"))
+            removal.remove(str(folder / "model"))
             os._exit(0)
         status = os.waitpid(child, 0)[1]
         is_there = (folder / "model.index").exists()

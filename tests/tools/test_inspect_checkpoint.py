@@ -300,8 +300,8 @@ def test_incremental_and_bloom_parts_are_shown(
     ("parent", "note"),
     [
         ("right", None),
-        ("another one", "{0}/m-1 must be the one that {0}/m-2 holds the changes to"),
-        ("none", "{0}/m-1 must be there, as {0}/m-2 holds the changes to it"),
+        ("another one", "{0}/m-1 was written again or exchanged: {0}/m-2 holds the changes"),
+        ("none", "{0}/m-1, to which {0}/m-2 holds the changes, is missing"),
     ],
 )
 def test_delta_with_a_missing_or_overwritten_parent_shows_the_problem(

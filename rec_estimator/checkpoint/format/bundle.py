@@ -12,6 +12,7 @@ index cannot be parsed or a shape is negative.
 import contextlib
 import errno
 import os
+import stat
 from types import TracebackType
 from typing import (
     BinaryIO,
@@ -22,6 +23,7 @@ from typing import (
     List,
     Optional,
     Sequence,
+    Tuple,
     Type,
     Union,
 )
@@ -74,6 +76,8 @@ class Index:
         self.prefix = os.fspath(prefix)
         self._path = self.prefix + ".index"
         check_prefix("checkpoint", self.prefix)
+        check_regular(self._path)
+        self._state = _state_of(self._path)
         with tf.io.gfile.GFile(self._path, "rb") as file:
             data = file.read()
         try:
@@ -128,7 +132,7 @@ class Index:
                     crc = crc32c(chunk, crc) if part.is_plain else crc
                     yield chunk
         except tf.errors.NotFoundError:
-            raise _data_loss(path, "it is missing") from None
+            raise self._missing(path, "it is missing") from None
         except tf.errors.OutOfRangeError:  # It begins behind the end.
             raise _data_loss(path, f"it ends too early for {part.name}") from None
         if part.is_plain and masked(crc) != part.entry.crc32c:
@@ -170,6 +174,22 @@ class Index:
         data = b"".join(chunk.tobytes() for part in tensor.ranges for chunk in self.read(part))
         return int(np.frombuffer(data, tensor.dtype.as_numpy_dtype)[0])
 
+    def _size_of(self, path: str, name: str) -> int:
+        check_regular(path)
+        try:
+            return tf.io.gfile.stat(path).length
+        except tf.errors.NotFoundError:
+            raise self._missing(path, f"it is missing and must hold tensor {name!r}") from None
+
+    def _missing(self, path: str, why: str) -> tf.errors.OpError:
+        """The error for a data file that is not there."""
+        if _state_of(self._path) == self._state:
+            return _data_loss(path, why)
+        message = (
+            f"checkpoint {self.prefix} was replaced or deleted while it was read; read it again"
+        )
+        return tf.errors.NotFoundError(None, None, message)
+
     def _data_file(self, shard: int) -> str:
         return f"{self.prefix}.data-{shard:05d}-of-{self.header.num_shards:05d}"
 
@@ -200,6 +220,26 @@ class Bundle(Index):
         """Size of all files in bytes."""
         return sum(os.path.getsize(path) for path in self.files if os.path.exists(path))
 
+    def check_lengths(self) -> None:
+        """Checks that the data files hold all tensors, without reading them.
+
+        Raises:
+          tf.errors.DataLossError: A data file is missing or cut. The message names it and a tensor.
+        """
+        sizes: Dict[int, int] = {}
+        for tensor in self.tensors.values():
+            for part in tensor.ranges:
+                entry = part.entry
+                file, end = entry.shard_id, entry.offset + entry.size
+                if file not in sizes:
+                    sizes[file] = self._size_of(self._data_file(file), tensor.name)
+                if end > sizes[file]:
+                    raise _data_loss(
+                        self._data_file(file),
+                        f"tensor {tensor.name!r} must be in bytes [{entry.offset}, {end}), got a "
+                        f"file of {sizes[file]} bytes",
+                    )
+
     def check_files(self, compare: Optional[Compare] = None) -> None:
         """Checks that the data files hold all tensors, and the checksums of the small ones.
 
@@ -211,20 +251,9 @@ class Bundle(Index):
           tf.errors.DataLossError: A data file is missing, cut or changed. The message names it and
             a tensor.
         """
-        sizes: Dict[int, int] = {}
+        self.check_lengths()
         large: Dict[int, List[ByteRange]] = {}
         for tensor in self.tensors.values():
-            for part in tensor.ranges:
-                entry = part.entry
-                file, end = entry.shard_id, entry.offset + entry.size
-                if file not in sizes:
-                    sizes[file] = _size_of(self._data_file(file), tensor.name)
-                if end > sizes[file]:
-                    raise _data_loss(
-                        self._data_file(file),
-                        f"tensor {tensor.name!r} must be in bytes [{entry.offset}, {end}), got a "
-                        f"file of {sizes[file]} bytes",
-                    )
             if _is_short_string(tensor):
                 self.read_string(tensor.name)
             if not tensor.header.is_plain:
@@ -458,11 +487,26 @@ def _compare(path: str, parts: List[ByteRange], compare: Compare) -> None:
         raise _data_loss(path, f"the checksum of {damaged.name} does not match")
 
 
-def _size_of(path: str, name: str) -> int:
+def check_regular(path: str) -> None:
+    """Raises DataLossError unless a file is a regular one; to open a FIFO, say, may wait for ever.
+
+    A file that does not exist passes, as do those of TensorFlow's other file systems.
+    """
     try:
-        return tf.io.gfile.stat(path).length
-    except tf.errors.NotFoundError:
-        raise _data_loss(path, f"it is missing and must hold tensor {name!r}") from None
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISREG(mode):
+        raise _data_loss(path, "it must be a regular file")
+
+
+def _state_of(path: str) -> Optional[Tuple[int, int]]:
+    """(bytes, time of change) of a file; None if there is none."""
+    try:
+        found = tf.io.gfile.stat(path)
+    except tf.errors.OpError:
+        return None
+    return found.length, found.mtime_nsec
 
 
 def _data_loss(path: str, why: object) -> tf.errors.DataLossError:

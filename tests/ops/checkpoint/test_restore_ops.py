@@ -90,6 +90,33 @@ def test_keys_without_counts_are_admitted_with_the_threshold_as_count(
     assert out["freqs"].tolist() == [freq] * 2 and out["versions"].tolist() == [-1] * 2
 
 
+@pytest.mark.parametrize("filter_freq", [0, 3])
+@pytest.mark.parametrize("suffix", ["", "_filtered"])
+def test_a_negative_count_is_refused_and_changes_nothing(make_table, tmp_path, suffix, filter_freq):
+    table = make_table(DIM, BANK, filter_freq=filter_freq)
+    train(table, [1, 2, 2, 2], 5)
+    before = contents(table)
+    tensors = {**rows_of([4, 5]), "t-freqs": np.array([1, 1])}
+    tensors["t-keys_filtered"], tensors["t-freqs_filtered"] = np.array([6, 7]), np.array([1, 1])
+    tensors[f"t-freqs{suffix}"] = np.array([1, -7])
+    path = write(tmp_path / "c", tensors)
+    key = 7 if suffix else 5
+    message = f"tensor t-freqs{suffix} of {path} must have counts >= 0, got -7 for key {key}"
+    with pytest.raises(tf.errors.DataLossError, match=message):
+        table.restore(path, BANK)
+    assert contents(table) == before
+
+
+@pytest.mark.parametrize("freq", [2**32 - 1, 2**32, 2**40, 2**63 - 1])
+def test_counts_saturate_at_the_greatest_that_a_table_holds(make_table, tmp_path, freq):
+    table = make_table(DIM, filter_freq=3)
+    tensors = {**rows_of([4]), "t-freqs": np.array([freq]), "t-keys_filtered": np.array([6])}
+    table.restore(write(tmp_path / "c", {**tensors, "t-freqs_filtered": np.array([1])}), BANK)
+    assert table.frequencies([4]).tolist() == [2**32 - 1]
+    train(table, [4, 4], 1)
+    assert table.frequencies([4]).tolist() == [2**32 - 1]
+
+
 def test_filtered_keys_without_counts_start_from_zero(make_table, tmp_path):
     tensors = {**rows_of([4]), "t-keys_filtered": np.array([6, 5])}
     table = make_table(DIM, filter_freq=2)
