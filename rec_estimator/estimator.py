@@ -20,6 +20,7 @@ from rec_estimator.sample_compression import SampleCompression
 from rec_estimator.serving.portable import PortableExports
 from rec_estimator.training import cluster
 from rec_estimator.training.step_loop import check_steps
+from rec_estimator.training.tf_config import read_tf_config
 
 
 class _LoopCheckedEstimator(PortableExports):
@@ -107,6 +108,7 @@ class RecEstimator(_LoopCheckedEstimator):
         table_optimizer: Optional[TableUpdates] = None,
         sample_compression: Optional[SampleCompression] = None,
     ) -> None:
+        read_tf_config()
         pipeline = ModelPipeline(
             model_fn, params, embedding_features, table_optimizer, sample_compression
         )

@@ -10,13 +10,11 @@ It serves until it is killed. A script that calls ``rec_estimator.train_and_eval
 serves if its TF_CONFIG names a ps.
 """
 
-import json
-import os
-
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops as _ops  # A server needs the library of our ops.
 from rec_estimator.training.cluster import port_error
+from rec_estimator.training.tf_config import read_tf_config
 
 
 def start_server() -> tf.train.Server:
@@ -32,20 +30,14 @@ def start_server() -> tf.train.Server:
     Example:
       >>> # rec_estimator.ps.start_server().join()
     """
-    given = os.environ.get("TF_CONFIG", "")
-    try:
-        config = json.loads(given)
-        task = int(config["task"]["index"])
-        is_ps = config["task"]["type"] == "ps" and 0 <= task < len(config["cluster"]["ps"])
-    except (json.JSONDecodeError, KeyError, TypeError, ValueError):
-        is_ps = False
-    if not is_ps:
+    config = read_tf_config()
+    if "ps" not in config.get("cluster", {}) or config.get("task", {}).get("type") != "ps":
         raise ValueError(
-            f"TF_CONFIG must describe a ps task of its cluster, got {given!r}; for example "
+            f"TF_CONFIG must describe a ps task of its cluster, got {config}; for example "
             '{"cluster": {"chief": ["host0:2222"], "ps": ["host1:2222"]}, '
             '"task": {"type": "ps", "index": 0}}'
         )
-    cluster = tf.train.ClusterSpec(config["cluster"])
+    cluster, task = tf.train.ClusterSpec(config["cluster"]), config["task"].get("index", 0)
     try:
         return tf.train.Server(cluster, job_name="ps", task_index=task)
     except tf.errors.UnknownError as error:

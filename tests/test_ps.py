@@ -10,18 +10,22 @@ from rec_estimator import ps
 
 
 @pytest.mark.parametrize(
-    "given",
+    "given, message",
     [
-        "",
-        "no JSON",
-        "{}",
-        json.dumps({"cluster": {"ps": ["h:1"]}, "task": {"type": "worker", "index": 0}}),
-        json.dumps({"cluster": {"ps": ["h:1"]}, "task": {"type": "ps", "index": 1}}),
+        ("", "must describe a ps task of its cluster, got {}"),
+        ("{}", "must describe a ps task of its cluster, got {}"),
+        ("no JSON", "must be JSON"),
+        ('{"cluster": {"ps": ["h:1"], "worker": ["h:2"]}, "task": {"type": "worker"}}', "describe"),
+        (
+            '{"cluster": {"ps": ["h:1"]}, "task": {"type": "ps", "index": 1}}',
+            "ps 1; the cluster has",
+        ),
+        ('{"cluster": {"ps": ["h"]}, "task": {"type": "ps", "index": 0}}', "host:port"),
     ],
 )
-def test_a_configuration_that_describes_no_ps_is_refused(monkeypatch, given):
+def test_a_configuration_that_describes_no_ps_is_refused(monkeypatch, given, message):
     monkeypatch.setenv("TF_CONFIG", given)
-    with pytest.raises(ValueError, match="TF_CONFIG must describe a ps task of its cluster, got"):
+    with pytest.raises(ValueError, match=f"TF_CONFIG.*{message}"):
         ps.start_server()
 
 

@@ -4,11 +4,12 @@
 Each failed check raises an error that names the task and its address.
 """
 
+import contextlib
 import os
 import socket
 import time
 import uuid
-from typing import List
+from typing import Iterator, List, Optional
 
 import tensorflow.compat.v1 as tf
 
@@ -36,7 +37,7 @@ def seconds_to_wait(config: tf_estimator.RunConfig) -> float:
 
 
 def wait_for_ps(config: tf_estimator.RunConfig) -> None:
-    """Waits for the ps tasks of a cluster; the chief also checks them.
+    """Waits until the ps tasks of a cluster answer; the chief also checks that they see its folder.
 
     Args:
       config: The configuration of a chief or worker in a cluster with ps tasks.
@@ -46,8 +47,8 @@ def wait_for_ps(config: tf_estimator.RunConfig) -> None:
     """
     addresses = config.cluster_spec.job_tasks("ps")
     wait_for_ports(addresses, seconds_to_wait(config))
-    if config.is_chief:
-        check_servers(addresses, config.model_dir, seconds_to_wait(config))
+    model_dir = config.model_dir if config.is_chief else None
+    check_servers(addresses, model_dir, seconds_to_wait(config))
 
 
 def wait_for_ports(addresses: List[str], seconds: float) -> None:
@@ -77,12 +78,13 @@ def wait_for_ports(addresses: List[str], seconds: float) -> None:
                 time.sleep(POLL_SECONDS)
 
 
-def check_servers(addresses: List[str], model_dir: str, seconds: float) -> None:
-    """Checks that every ps is the task of its address, has our ops and sees the folder.
+def check_servers(addresses: List[str], model_dir: Optional[str], seconds: float) -> None:
+    """Checks that every ps answers, is the task of its address, has our ops and sees the folder.
 
     Args:
       addresses: host:port of each ps.
-      model_dir: The folder of the checkpoints, into which the ps tasks write their shards.
+      model_dir: The folder of the checkpoints, into which the ps tasks write their shards. None:
+        whether they see it is not checked.
       seconds: The deadline of each ps.
 
     Raises:
@@ -91,28 +93,37 @@ def check_servers(addresses: List[str], model_dir: str, seconds: float) -> None:
         answers at its address.
       OSError: A ps does not see the folder.
     """
-    tf.io.gfile.makedirs(model_dir)
+    with _probe_in(model_dir) as probe:
+        for task, address in enumerate(addresses):
+            _check_until_it_answers(task, address, probe, seconds)
+
+
+@contextlib.contextmanager
+def _probe_in(folder: Optional[str]) -> Iterator[Optional[str]]:
+    """Yields the path of a file whose name ends with its content; None without a folder."""
+    if folder is None:
+        yield None
+        return
+    tf.io.gfile.makedirs(folder)
     token = uuid.uuid4().hex
-    probe = os.path.join(model_dir, f"ps_probe_{token}")
+    probe = os.path.join(folder, f"ps_probe_{token}")
     with tf.io.gfile.GFile(probe, "w") as file:
         file.write(token)
     try:
-        for task, address in enumerate(addresses):
-            _check_until_it_answers(task, address, probe, token, seconds)
+        yield probe
     finally:
         tf.io.gfile.remove(probe)
 
 
-def _check_until_it_answers(
-    task: int, address: str, probe: str, token: str, seconds: float
-) -> None:
+def _check_until_it_answers(task: int, address: str, probe: Optional[str], seconds: float) -> None:
     """Checks a ps; repeats the check while the ps is restarted."""
     deadline = time.monotonic() + seconds
     while True:
         try:
-            _check_server(task, address, probe, token, seconds)
+            _check_server(task, address, probe, seconds)
             return
-        except LOST_TASK_ERRORS as error:
+        # A chief that begins a training ends the sessions of others, also this one.
+        except (*LOST_TASK_ERRORS, tf.errors.CancelledError) as error:
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"ps {task} at {address} must answer within {seconds:g} seconds, got "
@@ -121,12 +132,12 @@ def _check_until_it_answers(
             time.sleep(POLL_SECONDS)
 
 
-def _check_server(task: int, address: str, probe: str, token: str, seconds: float) -> None:
+def _check_server(task: int, address: str, probe: Optional[str], seconds: float) -> None:
     device = f"/job:ps/task:{task}"
     config = tf.ConfigProto(device_filters=[device], operation_timeout_in_ms=round(1000 * seconds))
     with tf.Graph().as_default(), tf.device(f"{device}/device:CPU:0"):
         theirs = _ops.gen.rec_estimator_ops_fingerprint()
-        read = tf.io.read_file(probe)
+        read = tf.io.read_file(probe) if probe else None
         try:
             with tf.Session(f"grpc://{address}", config=config) as session:
                 # They include the devices of the server itself, whatever the filters are.
@@ -137,16 +148,16 @@ def _check_server(task: int, address: str, probe: str, token: str, seconds: floa
                 if others or not names:
                     raise _wrong_task(task, address, f"{others or 'no device'}")
                 fingerprint = session.run(theirs)
-                seen = session.run(read)
+                seen = session.run(read).decode() if read is not None else ""
         except tf.errors.NotFoundError as error:
-            if "Op type not registered" in str(error):
+            if probe is None or "Op type not registered" in str(error):
                 raise _library_error(task, address, "a server without these ops") from error
             raise _folder_error(task, address, probe) from error
-        except tf.errors.InvalidArgumentError as error:
+        except (tf.errors.InvalidArgumentError, tf.errors.UnknownError) as error:
             raise _wrong_task(task, address, error.message) from error
     if fingerprint != _fingerprint():
         raise _library_error(task, address, "other ops")
-    if seen.decode() != token:
+    if probe and not (seen and probe.endswith(seen)):
         raise _folder_error(task, address, probe)
 
 

@@ -7,6 +7,7 @@ from rec_estimator._argument_checks import check_int
 from rec_estimator._tensorflow import estimator as _estimator
 from rec_estimator.training.ps_tasks import PS_WAIT_SECS
 from rec_estimator.training.step_loop import check_iterations
+from rec_estimator.training.tf_config import read_tf_config
 
 _INCREMENTAL = ("save_incremental_checkpoints_secs", "save_incremental_checkpoints_steps")
 
@@ -52,9 +53,9 @@ class RunConfig(_estimator.RunConfig):
       **kwargs: As in ``tf.estimator.RunConfig``.
 
     Raises:
-      ValueError: Both intervals of incremental checkpoints are given, one is not above 0, or
-        iterations_per_loop, ps_wait_secs or table_memory_bytes is out of range. Also whatever
-        ``tf.estimator.RunConfig`` raises.
+      ValueError: An entry of TF_CONFIG is wrong, both intervals of incremental checkpoints are
+        given, one is not above 0, or iterations_per_loop, ps_wait_secs or table_memory_bytes is out
+        of range. Also whatever ``tf.estimator.RunConfig`` raises.
 
     Example:
       >>> config = rec.RunConfig(
@@ -73,6 +74,7 @@ class RunConfig(_estimator.RunConfig):
         table_memory_bytes: Optional[int] = None,
         **kwargs: Any,
     ) -> None:
+        read_tf_config()
         super().__init__(*args, **kwargs)
         self._ps_wait_secs = _check_wait(ps_wait_secs)
         self._table_memory_bytes = _check_memory(table_memory_bytes)

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests of training on a cluster: chief, workers, parameter servers and evaluator on 127.0.0.1."""
 
+import http.server
 import re
 import socket
+import threading
 
 import cluster_jobs
 import numpy as np
@@ -131,15 +133,34 @@ def test_a_cluster_that_cannot_train_fails_by_name(faults, fault, message):
     assert status == 1 and message in last_line
 
 
-def test_a_server_that_is_not_of_tensorflow_is_an_error_with_its_address(tmp_path):
+@pytest.mark.parametrize("task", ["chief", "worker"])
+def test_a_server_that_never_answers_is_an_error_in_every_task(tmp_path, task):
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         address = f"127.0.0.1:{other.getsockname()[1]}"
         ps_tasks.wait_for_ports([address], seconds=1)
         with pytest.raises(TimeoutError, match=f"ps 0 at {address} must answer within 1 seconds"):
-            ps_tasks.check_servers([address], str(tmp_path / "model"), seconds=1)
-    assert not list((tmp_path / "model").iterdir())
+            model_dir = str(tmp_path / "model") if task == "chief" else None
+            ps_tasks.check_servers([address], model_dir, seconds=1)
+    assert not list(tmp_path.glob("model/*"))
+
+
+def test_a_server_of_another_protocol_is_an_error_with_its_address():
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        address = f"127.0.0.1:{server.server_port}"
+        with pytest.raises(
+            (RuntimeError, TimeoutError), match=f"(server at|ps 0 at) {address} must"
+        ):
+            ps_tasks.check_servers([address], None, seconds=2)
+        server.shutdown()
+        thread.join()
 
 
 def test_a_ps_with_the_ops_of_another_version_is_an_error_with_its_address(tmp_path, monkeypatch):
