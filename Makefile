@@ -18,7 +18,7 @@ PRE_COMMIT := pre-commit==4.3.0
 # of their own stay in one process. A process that finishes early takes tests from the other.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo demo-ps test test-long test-slow test-v1 test-matrix test-cc test-sanitized fuzz lint format hooks bench soak soak-ps docs library wheel clean help
+.PHONY: demo demo-ps test test-long test-slow test-v1 test-proofs test-newest test-matrix test-cc test-sanitized test-includes fuzz lint format hooks bench soak soak-ps docs library wheel clean help
 .DEFAULT_GOAL := help
 
 demo: library ## train a model on real ratings, evaluate, export, answer one request
@@ -28,14 +28,14 @@ demo-ps: library ## train on a cluster of five processes on this machine
 	$(BIN)/python -m model_zoo.cluster
 
 # Optimizing the tests' small graphs takes longer than running them; the other targets do it.
-test: library ## run the Python tests, all but the long and the slow ones, in two processes
+test: library $(VENV)/.tests ## run the Python tests, all but the long and the slow ones, in two processes
 	$(BIN)/python -m pytest -q $(PARALLEL) --no-grappler -m "not long and not slow"
 
 # Most of these are whole programs, which begin as those of users of TensorFlow 1 do.
-test-long: library ## run the Python tests that take more than 5 seconds, after tf.disable_v2_behavior()
+test-long: library $(VENV)/.tests ## run the Python tests that take more than 5 seconds, after tf.disable_v2_behavior()
 	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior -m long
 
-test-slow: library ## run the Python tests that take minutes, and all others
+test-slow: library $(VENV)/.tests ## run the Python tests that take minutes, and all others
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow or not slow"
 
 # Tests whose processes set their own behavior, and tests that run no graph.
@@ -46,8 +46,21 @@ WITHOUT_BEHAVIOR := fuzz training/test_cluster.py porting/test_scripts.py portin
   _tensorflow/test_keras.py test_soak.py test_soak_ps.py \
   training/test_kubernetes.py model_zoo/test_data.py
 
-test-v1: library ## run the Python tests, all but the long and the slow ones, after tf.disable_v2_behavior()
+test-v1: library $(VENV)/.tests ## run the Python tests, all but the long and the slow ones, after tf.disable_v2_behavior()
 	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior -m "not long and not slow" $(WITHOUT_BEHAVIOR:%=--ignore tests/%)
+
+test-proofs: library $(VENV)/.tests ## run 500 random graphs, compressed and not, and 200 steps, graph modified and not
+	$(BIN)/python -m pytest -q $(PARALLEL) -m slow -k "five_hundred or 200_steps" $(PROOFS:%=tests/%)
+
+PROOFS := sample_compression/test_sample_compression_property.py \
+  graph_modifier/test_graph_modifier_estimator.py graph_modifier/test_graph_modifier_tables.py
+
+# Files of both releases, private names, tables, Estimators.
+NEWEST := golden _tensorflow table optimizers ops/lookup ops/table ops/train \
+  porting/test_migrating.py test_estimator.py test_house_rules.py
+
+test-newest: ## run a part of the Python tests on TensorFlow 2.21, if there is a Python 3.13
+	$(PYTHON) _build/test_matrix.py --pairs 2.21/3.13 --skip_missing --tests $(NEWEST:%=tests/%)
 
 test-matrix: ## run the Python tests on each pair of TensorFlow and Python, or on those in PAIRS
 	$(PYTHON) _build/test_matrix.py --output benchmarks/results/test_matrix.json \
@@ -58,11 +71,15 @@ test-cc: ## run the C++ core's tests: plain, ASan + UBSan, TSan
 	$(MAKE) -C tests/ops/core -j2 binaries
 	$(MAKE) -C tests/ops/core -j2 --output-sync=target tsan plain asan
 
-test-sanitized: $(VENV)/.installed ## run all kernels in TensorFlow with ASan + UBSan, and with TSan
+test-sanitized: $(VENV)/.tests ## run all kernels in TensorFlow with ASan + UBSan, and with TSan
 	$(BIN)/python _build/sanitized.py
 
+# The everyday build joins sources and precompiles headers, so it does not see a missing include.
+test-includes: $(VENV)/.installed ## compile each C++ source alone, with only the headers that it includes
+	$(BIN)/python setup.py --quiet build_ext --no-precompile
+
 # Shows progress, and how to try each seed again that failed.
-fuzz: library ## feed 10,000 hostile inputs of each kind, or FUZZ_COUNT, to the package, in two processes
+fuzz: library $(VENV)/.tests ## feed 10,000 hostile inputs of each kind, or FUZZ_COUNT, to the package, in two processes
 	$(BIN)/python tests/fuzz/campaign.py $(if $(FUZZ_COUNT),--count $(FUZZ_COUNT))
 
 # mypy reads the sources of NumPy, so it needs the library's environment.
@@ -82,7 +99,7 @@ hooks: $(VENV)/.lint ## check style, formatting and types of what each git commi
 	@$(PIP) $(PRE_COMMIT)
 	$(BIN)/pre-commit install
 
-docs: library ## write the pages' figures and pictures again, from benchmarks/results
+docs: library $(VENV)/.tests ## write the pages' figures and pictures again, from benchmarks/results
 	$(BIN)/python -m benchmarks.figures
 	$(BIN)/python -m benchmarks.pictures
 	$(BIN)/python -m benchmarks.draw_serving_graph docs/serving_graph.png
@@ -105,12 +122,19 @@ wheel: $(VENV)/.installed ## build a wheel for all supported TensorFlow releases
 	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist \
 	  --config-settings=--build-option=--every-release .
 
-# TensorFlow first: the package's isolated build then finds it and needs no copy of its own.
+# TensorFlow first: the library is compiled for it. The library before the package: pip would hide
+# the compiler's progress, and finds it built.
 $(VENV)/.installed: setup.py setup.cfg pyproject.toml $(wildcard _build/*.py) | $(BIN)/python
-	@echo "installing TensorFlow and the tests' requirements into $(VENV), about a minute the first time"
-	@missing=$$($(BIN)/python _build/tensorflow_dist.py) && \
-	  { test -z "$$missing" || $(PIP) setuptools $(TENSORFLOW); }
-	@$(PIP) --editable '.[test]'
+	@echo "installing TensorFlow and compiling the library: two minutes the first time, on two cores"
+	@missing=$$($(BIN)/python _build/tensorflow_dist.py) && { test -z "$$missing" || $(PIP) $(TENSORFLOW); }
+	@$(PIP) "setuptools>=70.1"
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@$(PIP) --no-build-isolation --editable .
+	@touch $@
+
+# pip finds rec_estimator installed, and adds what its extra asks for.
+$(VENV)/.tests: $(VENV)/.installed
+	@$(PIP) 'rec_estimator[test]'
 	@touch $@
 
 $(VENV)/.lint: Makefile | $(BIN)/python

@@ -38,19 +38,20 @@ class BuildOps(build_ext):
 
     user_options: ClassVar = [
         *build_ext.user_options,
-        ("precompile", None, "precompile TensorFlow's headers: three times as fast, 400 MB"),
+        ("precompile", None, "precompile TensorFlow's headers, join sources (the default)"),
+        ("no-precompile", None, "compile each source alone, which takes four times as long"),
     ]
     boolean_options: ClassVar = [*build_ext.boolean_options, "precompile"]
+    negative_opt: ClassVar = {"no-precompile": "precompile"}
 
     def initialize_options(self) -> None:
         super().initialize_options()
-        self.precompile = False
+        self.precompile = True
 
     def run(self) -> None:
         package = ROOT if self.inplace else pathlib.Path(self.build_lib)
         try:
-            precompiles = bool(self.precompile) or self._serves_every_release()
-            more = library.MoreFlags(precompiles=precompiles)
+            more = library.MoreFlags(precompiles=bool(self.precompile))
             for tensorflow in self._tensorflows():
                 library.build(ROOT, package.resolve() / "rec_estimator", tensorflow, more)
         except (library.BuildError, tensorflow_dist.TensorFlowNotUsable) as error:

@@ -60,7 +60,7 @@ ABSURD_SIZES = "allocator_may_return_null=1:max_allocation_size_mb=8192"
 
 SANITIZERS = {
     "address": Sanitizer(
-        library.MoreFlags((*FLAGS, "-fsanitize=address,undefined"), STOCK_LAYOUT, precompiles=True),
+        library.MoreFlags((*FLAGS, "-fsanitize=address,undefined"), STOCK_LAYOUT),
         "libasan.so",
         (
             f"ASAN_OPTIONS={ABSURD_SIZES}:detect_leaks=0",
@@ -78,7 +78,6 @@ SANITIZERS = {
                 "-finstrument-functions-exclude-file-list=/usr/,/include/absl/,/include/Eigen,"
                 "/include/unsupported/,/include/google/,ops/core/",
             ),
-            precompiles=True,
         ),
         "libtsan.so",
         (

@@ -119,7 +119,7 @@ def _run_in(environment: pathlib.Path, base: str, minor: str, settings: Settings
     subprocess.run([*install, *requirements, *constraints], check=True)
     print("building the library", flush=True)
     started = time.monotonic()
-    build = [python, "setup.py", "--quiet", "build_ext", "--inplace", "--precompile"]
+    build = [python, "setup.py", "--quiet", "build_ext", "--inplace"]
     subprocess.run(build, cwd=ROOT, check=True)
     # It finds the library built. With TensorFlow, because a package of the tests may need a NumPy
     # that this release does not take: pip looks only at what one command asks for.

@@ -23,6 +23,7 @@ ROOT_NAMES = {
     *("pyproject.toml", "setup.cfg", "setup.py", "MANIFEST.in"),
     # People.
     *("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile", "SECURITY.md"),
+    *("CITATION.cff", "CODE_OF_CONDUCT.md"),
     # Tools that look for their configuration in the root.
     *(".ci", ".clang-format", ".github", ".gitignore", ".pre-commit-config.yaml"),
 }
@@ -120,6 +121,23 @@ def test_commit_hooks_run_the_commands_of_make_lint():
     lint = re.search(r"^lint:.*?^$", (ROOT / "Makefile").read_text(), re.MULTILINE | re.DOTALL)
     commands = re.findall(r"\$\(BIN\)/([a-z-]+(?: (?:check|format))?(?: --[\w-]+)*)", lint.group())
     assert sorted({hook.replace(" --force-exclude", "") for hook in hooks}) == sorted({*commands})
+
+
+@pytest.mark.parametrize("name", ["WITHOUT_BEHAVIOR", "PROOFS", "NEWEST"])
+def test_tests_that_the_makefile_names_exist(name):
+    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    paths = re.search(rf"^{name} := (.*)$", text, re.MULTILINE).group(1).split()
+    missing = [path for path in paths if not (ROOT / "tests" / path).exists()]
+    assert missing == [], f"a test was moved: change {name} in the Makefile"
+
+
+def test_ci_jobs_run_the_targets_of_the_local_script_and_a_wheel():
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    jobs = {target for line in re.findall(r"targets: (.*)}", workflow) for target in line.split()}
+    script = re.search(r"^for target in (.*); do$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+    assert sorted(jobs) == sorted([*script.group(1).split(), "wheel"])
+    targets = re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert sorted(jobs - set(targets)) == []
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -167,6 +168,8 @@ def test_missing_compiler_is_named_with_the_remedy(target, tmp_path, monkeypatch
 def install_with_library(folder, release):
     """Writes what a build needs of TensorFlow to ``folder``."""
     install(folder, "tensorflow-cpu", release)
+    for header in library.PRECOMPILED:
+        (folder / "tensorflow/include" / header).touch()
     # An empty library is enough for the linker.
     subprocess.run(
         [
@@ -195,12 +198,14 @@ def small_tree(tmp_path, target, monkeypatch):
     return root
 
 
-def build_small(root, capsys):
-    """Returns the sources that the build compiles, from its output."""
+def build_small(root, capsys, precompiles=False):
+    """Returns what the build compiles, from its output."""
     tensorflow = tensorflow_dist.find()
-    built = library.build(root, root / "package", tensorflow)
+    more = library.MoreFlags(precompiles=precompiles)
+    built = library.build(root, root / "package", tensorflow, more)
     assert built == root / "package" / f"_rec_ops_{tensorflow.minor}.so"
-    return [line.split()[1] for line in capsys.readouterr().out.splitlines() if "] " in line]
+    lines = capsys.readouterr().out.splitlines()
+    return [line.partition("] ")[2] for line in lines if line.startswith("[")]
 
 
 def later(path):
@@ -215,9 +220,41 @@ def test_only_what_changed_is_compiled(small_tree, capsys):
     ]
     built = (small_tree / "package/_rec_ops_2.15.so").stat()
     assert build_small(small_tree, capsys) == []
-    assert (small_tree / "package/_rec_ops_2.15.so").stat() == built
+    left = (small_tree / "package/_rec_ops_2.15.so").stat()
+    assert (left.st_ino, left.st_mtime_ns) == (built.st_ino, built.st_mtime_ns)
     later(small_tree / "ops/core/answer.h")
     assert build_small(small_tree, capsys) == ["ops/answer.cc"]
+
+
+def test_sources_of_a_folder_are_compiled_as_one_after_the_header(small_tree, capsys):
+    assert build_small(small_tree, capsys, precompiles=True) == [
+        *("TensorFlow's headers", "ops/core/answer.cc", "ops/answer.cc and 1 more")
+    ]
+    assert build_small(small_tree, capsys, precompiles=True) == []
+    # The loops of the core must not depend on their neighbours.
+    (small_tree / "ops/core/second.cc").write_text("int Second() { return 2; }\n")
+    assert build_small(small_tree, capsys, precompiles=True) == ["ops/core/second.cc"]
+    (small_tree / "ops/third.cc").write_text("int z = 1;\n")
+    assert build_small(small_tree, capsys, precompiles=True) == ["ops/answer.cc and 2 more"]
+    later(small_tree / "ops/other.cc")
+    assert build_small(small_tree, capsys, precompiles=True) == ["ops/answer.cc and 2 more"]
+
+
+def test_joined_sources_are_of_one_folder_and_together_not_too_long(small_tree, monkeypatch):
+    (small_tree / "ops/table").mkdir()
+    (small_tree / "ops/table/rows.cc").write_text("int rows;\n")
+    names = ["ops/answer.cc", "ops/other.cc", "ops/table/rows.cc"]
+    assert library._joined(small_tree, names) == [names[:2], names[2:]]
+    monkeypatch.setattr(library, "JOINED_BYTES", 20)
+    assert library._joined(small_tree, names) == [[name] for name in names]
+
+
+def test_a_build_says_at_its_start_how_long_it_takes(small_tree, capsys):
+    library.build(small_tree, small_tree / "package", tensorflow_dist.find())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "compiling 3 C++ files, 1 at a time, about 12 s"
+    assert lines[1].startswith("[1/3] ")
+    assert lines[-1].startswith("[3/3] ")
 
 
 def test_core_is_compiled_once_for_all_releases(small_tree, target, capsys):
@@ -386,6 +423,15 @@ def test_missing_tensorflow_is_named_with_the_command(tmp_path):
         "ImportError: TensorFlow must be 2.21, for which rec_estimator was built, got none; "
         f"run: {sys.executable} -m pip install tensorflow-cpu==2.21.*"
     )
+
+
+def test_versions_agree():
+    version = rec_estimator.__version__
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert f"\nversion: {version}\n" in citation
+    heading = re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).group(1)
+    is_released = "\ndate-released: " in citation
+    assert heading == (version if is_released else f"{version} (unreleased)")
 
 
 def tracked_files():
