@@ -40,10 +40,10 @@ bool IsLookup(const Node& node) {
 }
 
 // A tensor: the node that makes it, by id, and the output.
-using Source = std::pair<int, int>;
+using Origin = std::pair<int, int>;
 
 // Where the memory comes from that input i of a node reads.
-Source SourceOf(const Node& node, int i) {
+Origin OriginOf(const Node& node, int i) {
   OutputTensor output;
   if (!node.input_tensor(i, &output).ok()) return {-1, 0};
   while (output.node->IsIdentity() || output.node->type_string() == kReshape) {
@@ -53,18 +53,18 @@ Source SourceOf(const Node& node, int i) {
 }
 
 // What the keys of a node are, which follow its N tables or its one.
-std::set<Source> KeysOf(const Node& node) {
+std::set<Origin> KeysOf(const Node& node) {
   int64_t n = 1;
   if (!tensorflow::GetNodeAttr(node.attrs(), "N", &n).ok()) n = 1;
-  std::set<Source> keys;
+  std::set<Origin> keys;
   for (int i = 0; i < n; ++i) {
-    keys.insert(SourceOf(node, static_cast<int>(n) + i));
+    keys.insert(OriginOf(node, static_cast<int>(n) + i));
   }
   return keys;
 }
 
-bool HaveCommon(const std::set<Source>& a, const std::set<Source>& b) {
-  for (const Source& each : a) {
+bool HaveCommon(const std::set<Origin>& a, const std::set<Origin>& b) {
+  for (const Origin& each : a) {
     if (b.count(each) > 0) return true;
   }
   return false;
@@ -87,7 +87,7 @@ std::vector<bool> ReachableFrom(const Node& from, const Graph& graph) {
 // Lets `reserve` wait for its lookups, except those that wait for it.
 void WaitForLookups(Node* reserve, const std::vector<Node*>& lookups,
                     const Positions& positions, Graph* graph) {
-  const std::set<Source> keys = KeysOf(*reserve);
+  const std::set<Origin> keys = KeysOf(*reserve);
   const std::vector<bool> waits = ReachableFrom(*reserve, *graph);
   for (Node* lookup : lookups) {
     if (!waits[lookup->id()] &&
