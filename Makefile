@@ -40,7 +40,7 @@ test-slow: library $(VENV)/.tests ## run the Python tests that take minutes, and
 
 # Tests whose processes set their own behavior, and tests that run no graph.
 WITHOUT_BEHAVIOR := fuzz training/test_cluster.py porting/test_scripts.py porting/test_migrating.py \
-  ops/test_failing_allocations.py test_figures.py test_house_rules.py test_layers.py \
+  ops/kernel/test_failing_allocations.py test_figures.py test_house_rules.py test_layers.py \
   test_packaging.py test_release_matrix.py ops/core ops/test_memory_limits.py tools \
   checkpoint/test_saver_crash.py checkpoint/test_saver_limits.py checkpoint/test_hostile_index.py \
   _tensorflow/test_keras.py test_soak.py test_soak_ps.py \

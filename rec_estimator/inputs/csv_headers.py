@@ -4,9 +4,9 @@
 from typing import Optional, Sequence, Tuple
 
 from rec_estimator.inputs.compressed_files import DAMAGE_ERRORS
-from rec_estimator.inputs.row_files import BYTE_ORDER_MARK, RowFiles
+from rec_estimator.inputs.row_files import RowFiles
 from rec_estimator.inputs.row_parsers import as_names, csv_fields
-from rec_estimator.inputs.text_files import check_text, first_line
+from rec_estimator.inputs.text_files import BYTE_ORDER_MARK, check_text, first_line
 
 
 def column_names(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds files, reads their records, and reports bad rows with their file and number.
 
-The file input_fns of this package are built on it. A file is read in blocks of records. Each record
-has a location (its file and number) that stays with it through shuffling, so that an error message
-can name a row that cannot be parsed.
+The file input_fns of this package are built on it. Each record that file_readers.py reads has a
+location (its file and number) that stays with it through shuffling, so that an error message can
+name a row that cannot be parsed.
 
 Parsing is one TensorFlow op per batch, and this op does not say which row is bad. So each batch is
 parsed in a dataset of its own, in which errors can be caught. Only a batch that fails is parsed row
@@ -18,14 +18,11 @@ import numpy as np
 import tensorflow as tf
 
 from rec_estimator.inputs.checked_files import CheckedFiles
+from rec_estimator.inputs.file_readers import RecordReader, TextReader
 from rec_estimator.inputs.row_parsers import CsvRows, ExampleRows, check_count
-from rec_estimator.inputs.text_files import check_beginning
 
 _Dataset = tf.data.Dataset
 _Path = Union[str, "os.PathLike[str]"]
-
-# Records per block: enough to hide the cost of the function calls per block.
-_BLOCK = 1024
 
 # The location of a record is one int64: its number in the file in the low 40 bits, the index of the
 # file in the bits above.
@@ -35,16 +32,6 @@ _BAD_ROW_REMEDY = 'correct it, or pass on_bad_row="skip" to skip and count such 
 
 # Location of the record that marks the end of a pass.
 _END_OF_PASS = -1
-
-# The record that marks the end of a file. Its random part makes it different from all records.
-_END_OF_FILE = b"end of file " + os.urandom(16)
-
-# Bytes around each record of a TFRecord file: its length, a checksum of the length, and a checksum
-# of the data.
-_FRAME_BYTES = 8 + 4 + 4
-
-# The first bytes of some UTF-8 text files.
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class BadRows:
@@ -168,11 +155,15 @@ class FilePass:
         self._files = files
         self._rows = rows
         self._bad_rows = bad_rows
-        self._checked_files = checked_files
         self._paths = files.find()
         self._skips = files.on_bad_row == "skip"
         # With on_bad_row="skip" there is nothing to advise.
         self._remedy = "" if self._skips else f"; {_BAD_ROW_REMEDY}"
+        self._reader: Union[TextReader, RecordReader]
+        if isinstance(rows, CsvRows):
+            self._reader = TextReader(rows, checked_files)
+        else:
+            self._reader = RecordReader(rows, checked_files, self._report_bad_file)
 
     def blocks(
         self, shuffle_seed: Optional[int], is_shuffled: bool, least_rows: int
@@ -288,6 +279,11 @@ class FilePass:
         self._bad_rows.add(messages)
         return np.int64(len(messages))
 
+    def _report_bad_file(self, message: str) -> None:
+        if not self._skips:
+            raise ValueError(f"{message}{self._remedy}")
+        self._bad_rows.add([message])
+
     def _end_pass(self, num_rows: int, least_rows: int) -> np.int64:
         skipped = self._bad_rows.end_pass(num_rows)
         if num_rows < least_rows:
@@ -301,162 +297,10 @@ class FilePass:
     def _blocks_of_file(
         self, path: tf.Tensor, file: tf.Tensor, compression: tf.Tensor
     ) -> tf.data.Dataset:
-        path, compression, source = tf.numpy_function(
-            self._open, [path, compression], [tf.string, tf.string, tf.string]
-        )
-        for tensor in (path, compression, source):
-            tensor.set_shape([])
-        is_text = isinstance(self._rows, CsvRows)
-        split = self._blocks_of_text if is_text else self._blocks_of_tfrecords
         first_number = tf.bitwise.left_shift(file, _NUMBER_BITS) + (2 if self._rows.header else 1)
 
         def with_locations(first: tf.Tensor, records: tf.Tensor) -> Any:
             locations = first_number + first + tf.range(tf.size(records, tf.int64))
-            if not is_text:
-                return records, locations
-            if not self._rows.header:
-                records = tf.cond(
-                    tf.equal(first, 0), lambda: _without_mark(records), lambda: records
-                )
-            is_row = tf.strings.length(records) > 0  # Blank lines are not rows.
-            return tf.boolean_mask(records, is_row), tf.boolean_mask(locations, is_row)
+            return self._reader.rows_of(first, records, locations)
 
-        return split(path, compression, source).map(with_locations)
-
-    def _blocks_of_text(
-        self, path: tf.Tensor, compression: tf.Tensor, source: tf.Tensor
-    ) -> tf.data.Dataset:
-        """A dataset of blocks, each (index of its first line, lines)."""
-        end = _Dataset.from_tensors(_END_OF_FILE)
-        blocks = self._rows.records(path, compression).concatenate(end).batch(_BLOCK)
-
-        def check(state: Any, block: tf.Tensor) -> Any:
-            num_lines, num_bytes = state
-            is_end = tf.equal(block[-1], _END_OF_FILE)
-            lines = tf.cond(is_end, lambda: block[:-1], lambda: block)
-            num_bytes = num_bytes + tf.reduce_sum(tf.cast(tf.strings.length(lines), tf.int64))
-            first, num_lines = num_lines, num_lines + tf.size(lines, tf.int64)
-            tf.cond(
-                is_end,
-                lambda: tf.numpy_function(
-                    self._close_text, [path, compression, source, num_lines, num_bytes], tf.int64
-                ),
-                lambda: tf.constant(0, tf.int64),
-            )
-            return (num_lines, num_bytes), (first, lines)
-
-        return blocks.scan((tf.constant(0, tf.int64), tf.constant(0, tf.int64)), check)
-
-    def _close_text(
-        self, path: bytes, compression: bytes, source: bytes, num_lines: int, num_bytes: int
-    ) -> np.int64:
-        r"""Checks that the reader has dropped nothing but line ends."""
-        name = path.decode()
-        if not compression:
-            if self._rows.header:
-                with tf.io.gfile.GFile(name, "rb") as file:
-                    num_bytes += len(file.readline().rstrip(b"\n"))
-                    num_lines += 1
-            # One byte for each line end, but for that of the last line, which may be missing. More
-            # bytes are carriage returns.
-            if tf.io.gfile.stat(name).length - num_bytes <= num_lines:
-                return np.int64(0)
-        self._checked_files.check_lines(name, compression.decode(), source.decode())
-        return np.int64(0)
-
-    def _blocks_of_tfrecords(
-        self, path: tf.Tensor, compression: tf.Tensor, source: tf.Tensor
-    ) -> tf.data.Dataset:
-        """A dataset of blocks, each (index of its first record, records).
-
-        At a damaged record, TensorFlow's reader ends the file with an error that names neither the
-        file nor the record. Here the error and the block in which it occurs are dropped. The block
-        with the end marker then has an unexpected number, which reveals the damage, and the dropped
-        block is read again up to the damage.
-        """
-        end = _Dataset.from_tensors(_END_OF_FILE)
-        blocks = self._rows.records(path, compression).concatenate(end).batch(_BLOCK)
-
-        def read_again(number: tf.Tensor) -> tf.Tensor:
-            records = self._rows.records(path, compression).skip(number * _BLOCK).take(_BLOCK)
-            some = records.ignore_errors().batch(_BLOCK)
-            none = _Dataset.from_tensors(tf.zeros([0], tf.string))
-            return some.concatenate(none).take(1).get_single_element()
-
-        def check(state: Any, numbered: Any) -> Any:
-            (expected, num_bytes), (number, block) = state, numbered
-            is_end = tf.equal(block[-1], _END_OF_FILE)
-            is_damaged = tf.not_equal(number, expected)
-            records = tf.cond(is_end, lambda: block[:-1], lambda: block)
-            records = tf.cond(is_damaged, lambda: read_again(expected), lambda: records)
-            frames = tf.size(records, tf.int64) * _FRAME_BYTES
-            lengths = tf.cast(tf.strings.length(records), tf.int64)
-            num_bytes = num_bytes + tf.reduce_sum(lengths) + frames
-            num_records = expected * _BLOCK + tf.size(records, tf.int64)
-            tf.cond(
-                is_end,
-                lambda: tf.numpy_function(
-                    self._close_tfrecords,
-                    [path, compression, source, num_records, num_bytes, is_damaged],
-                    tf.int64,
-                ),
-                lambda: tf.constant(0, tf.int64),
-            )
-            return (expected + 1, num_bytes), (expected * _BLOCK, records)
-
-        start = (tf.constant(0, tf.int64), tf.constant(0, tf.int64))
-        return blocks.enumerate().ignore_errors().scan(start, check)
-
-    def _open(self, path: bytes, compression: bytes) -> Tuple[bytes, bytes, bytes]:
-        """Returns the path and compression to read, and the path to name in errors."""
-        name = path.decode()
-        # ignore_errors() would retry a TFRecord file that does not exist forever.
-        if not tf.io.gfile.exists(name):
-            raise ValueError(
-                f"{name} must exist until training ends, got no such file; restore the file"
-            )
-        # The records of a GZIP file before a damaged one can be read, so it is checked at its end.
-        if isinstance(self._rows, ExampleRows) and compression != b"ZLIB":
-            return path, compression, path
-        readable = self._checked_files.readable(name, compression.decode())
-        if readable is None and isinstance(self._rows, ExampleRows):
-            return path, compression, path
-        if readable is None:
-            raise ValueError(
-                f"{name} must be a complete {compression.decode()} file, got one that is cut short "
-                "or damaged; write the file again"
-            )
-        if isinstance(self._rows, CsvRows):
-            check_beginning(name, compression.decode())
-        return readable[0].encode(), readable[1].encode(), path
-
-    def _close_tfrecords(
-        self,
-        path: bytes,
-        compression: bytes,
-        source: bytes,
-        num_records: int,
-        num_bytes: int,
-        is_damaged: bool,
-    ) -> np.int64:
-        if not is_damaged:
-            # The reader sees no error in a file that is cut within the length of a record.
-            name = path.decode()
-            if compression:
-                is_damaged = self._checked_files.readable(name, compression.decode()) is None
-            else:
-                is_damaged = tf.io.gfile.stat(name).length != num_bytes
-        if is_damaged:
-            message = (
-                f"{source.decode()}, record {num_records + 1}: file must contain complete "
-                f"TFRecords, got a damaged or cut record{self._remedy}"
-            )
-            if not self._skips:
-                raise ValueError(message)
-            self._bad_rows.add([message])
-        return np.int64(0)
-
-
-def _without_mark(lines: tf.Tensor) -> tf.Tensor:
-    first = tf.strings.regex_replace(lines[:1], f"^{BYTE_ORDER_MARK.decode()}", "")
-    return tf.concat([first, lines[1:]], 0)
+        return self._reader.blocks(path, compression).map(with_locations)

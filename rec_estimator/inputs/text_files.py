@@ -13,6 +13,9 @@ from rec_estimator.inputs.compressed_files import open_uncompressed
 # Bytes that are read to check the beginning of a file.
 _BEGINNING = 1 << 20
 
+# The first bytes of some UTF-8 text files.
+BYTE_ORDER_MARK = codecs.BOM_UTF8
+
 _OTHER_ENCODINGS = {
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",

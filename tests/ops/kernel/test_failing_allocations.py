@@ -21,7 +21,7 @@ from fuzz import fuzz_calls
 from fuzz.fuzz_calls import TABLES
 from fuzz.valid_calls import ADAGRAD, DIM, VALID_CALLS, Table
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 MOST = 2000  # Allocations of an op; it does not end if memory of its own is never enough.
 ROWS = 4000
 MANY = 100_003  # Elements of an attribute, whose size in bytes no other allocation has.
@@ -167,7 +167,7 @@ def shim(tmp_path_factory):
     """The path of the library to preload."""
     path = tmp_path_factory.mktemp("shim") / "failing_allocations.so"
     compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
-    source = str(ROOT / "tests/ops/failing_allocations.cc")
+    source = str(ROOT / "tests/ops/kernel/failing_allocations.cc")
     subprocess.run(
         [*compiler, "-std=c++17", "-O1", "-shared", "-fPIC", source, "-o", str(path)], check=True
     )
