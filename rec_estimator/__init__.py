@@ -130,7 +130,8 @@ from rec_estimator.table.combined_lookup import (
 from rec_estimator.table.disk_storage import TierCounts
 from rec_estimator.table.lookup import embedding_lookup
 from rec_estimator.table.shard import SlotSpec, TableShard
-from rec_estimator.table.table import EMBEDDING_VARIABLES, EmbeddingTable, TableExport
+from rec_estimator.table.table import EMBEDDING_VARIABLES, EmbeddingTable
+from rec_estimator.table.table_reads import TableExport
 from rec_estimator.training.cluster import train_and_evaluate
 from rec_estimator.training.run_config import RunConfig
 

@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
-BUCKETS = 1000
+KEY_CLASSES = 1000
 
 
 def combine(rows, row_ids, num_rows, combiner):
@@ -537,13 +537,13 @@ class TableOracle:
             ("", "partition_offset", self.rows),
             ("_filtered", "partition_filter_offset", self.filtered),
         ):
-            keys = sorted(held, key=lambda key: (key % BUCKETS, key))
+            keys = sorted(held, key=lambda key: (key % KEY_CLASSES, key))
             rows = [held[key] for key in keys]
-            buckets = [key % BUCKETS for key in keys]
+            classes = [key % KEY_CLASSES for key in keys]
             out[f"keys{suffix}"] = np.array(keys, np.int64)
             out[f"freqs{suffix}"] = np.array([row.freq for row in rows], np.int64)
             out[f"versions{suffix}"] = np.array([row.version for row in rows], np.int64)
-            out[offset] = np.searchsorted(buckets, np.arange(BUCKETS + 1)).astype(np.int32)
+            out[offset] = np.searchsorted(classes, np.arange(KEY_CLASSES + 1)).astype(np.int32)
         rows = [self.keys[int(key)] for key in out["keys"]]
         out["values"] = _stack([row.value for row in rows], self.bank.shape[1])
         for name, width, initial in slots:
@@ -565,7 +565,7 @@ class TableOracle:
                     for what in ("keys", "freqs", "versions")
                 )
                 for i, key in enumerate(map(int, keys)):
-                    if key % BUCKETS % num_parts != part:
+                    if key % KEY_CLASSES % num_parts != part:
                         continue
                     row = table.keys[key] = Row()
                     row.version = int(versions[i]) if len(versions) else -1

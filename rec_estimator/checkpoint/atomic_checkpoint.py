@@ -4,8 +4,8 @@
 TensorFlow derives the names of the data files, ``model.data-<i>-of-<n>``, from the number n in
 ``model.index``. A save replaces a checkpoint in four steps:
 
-1. Write all files, with another n, into a folder ``.rec_estimator-save-*`` beside the checkpoint.
-2. Link the data files beside the old ones.
+1. Write all files, with another n, into a folder ``.rec_estimator-save-*`` next to the checkpoint.
+2. Link the data files into the folder of the old ones.
 3. Rename the new index over the old one. This decides which of the two checkpoints ``model`` is.
 4. Remove the data files of the old n.
 
@@ -60,7 +60,7 @@ class _Names(NamedTuple):
 
 
 class AtomicCheckpoint:
-    """A checkpoint that is being written, in a folder beside the one that it will replace.
+    """A checkpoint that is being written, in a folder next to the one that it will replace.
 
     For local files. Use it in a ``with`` statement, which removes what was not placed.
 

@@ -175,7 +175,7 @@ def _parent_in(index: Index) -> Optional[Parent]:
             continue
         if f"{shard}-delta_of" not in index.names:
             message = (
-                f"tensor {shard}-delta_of must be in {prefix} beside {name}, got none; the file is "
+                f"checkpoint {prefix} has tensor {name} without {shard}-delta_of; the file is "
                 "damaged"
             )
             raise tf.errors.DataLossError(None, None, message)

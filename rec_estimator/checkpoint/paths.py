@@ -92,7 +92,7 @@ def check_latest_filename(latest_filename: str, prefix: str) -> None:
     if os.path.basename(latest_filename) != latest_filename:
         raise ValueError(
             f"latest_filename must be a name without a folder, got {latest_filename!r}; the file "
-            "is written beside the checkpoint"
+            "is written next to the checkpoint"
         )
     path = os.path.join(os.path.dirname(prefix), latest_filename)
     if tf.io.gfile.isdir(path):

@@ -168,7 +168,7 @@ class Saver(tf.train.Saver):
           write_state: Whether to update the checkpoint state file and to delete the checkpoints
             beyond ``max_to_keep``.
           strip_default_attrs: Whether to remove default-valued attributes from the MetaGraph.
-          save_debug_info: Whether to write the graph's debug info beside the MetaGraph.
+          save_debug_info: Whether to write the graph's debug info next to the MetaGraph.
           full: Only for incremental Savers. True forces a full checkpoint. False writes a delta
             where one is possible. None: True with ``incremental_save_restore``, else False.
 

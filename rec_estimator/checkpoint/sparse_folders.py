@@ -9,7 +9,7 @@
         table_2_threshold/slice.data    int32 [3]: access and eviction threshold, whether it counts
         history_record/slice.data       int64: the table's time, then (key, count, time) of each key
 
-Each ``slice.data`` has a ``slice.attribute`` beside it: the shape and the bytes per number, int64.
+Each ``slice.data`` comes with a ``slice.attribute``: the shape and the bytes per number, int64.
 Only tables with an access threshold have the last two folders. Rec SDK's scripts test whether the
 folder exists, and other programs read it. This package reads it only in export().
 

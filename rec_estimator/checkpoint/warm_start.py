@@ -48,7 +48,7 @@ def init_from_checkpoint(
       ckpt_dir_or_file: Prefix of a checkpoint, or a folder, which stands for its latest checkpoint.
       assignment_map: What to initialize from which name in the checkpoint, as a dict or as pairs:
         ``"old"`` to ``"new"``, to a table or to the list of its shards, without the slots;
-        ``"old/Adagrad"`` to ``"new/Adagrad"``, beside the table, for a slot; ``"old"`` to a member
+        ``"old/Adagrad"`` to ``"new/Adagrad"``, besides the table, for a slot; ``"old"`` to a member
         of ``tf.global_variables()``, which is a table with its slots; or ``"old_scope/"`` to
         ``"scope/"``, where ``"/"`` is the root, for all tables of the scope with their slots,
         except tables that checkpoints do not contain.

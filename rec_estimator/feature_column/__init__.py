@@ -33,7 +33,7 @@ from rec_estimator.feature_column.columns import (
 from rec_estimator.feature_column.linear import linear_model
 from rec_estimator.features import check_name
 from rec_estimator.options import EmbeddingVariableOption
-from rec_estimator.table.table import BUCKETS
+from rec_estimator.table.shard import KEY_CLASSES
 
 __all__ = [
     "EmbeddedCategoricalColumn",
@@ -95,11 +95,11 @@ def categorical_column_with_embedding(
             f"dtype must be tf.string, tf.int64 or tf.int32, got {dtype!r}; cast or bucket the ids"
         )
     if partition_num is not None and not (
-        isinstance(partition_num, numbers.Integral) and 1 <= partition_num <= BUCKETS
+        isinstance(partition_num, numbers.Integral) and 1 <= partition_num <= KEY_CLASSES
     ):
         raise ValueError(
-            f"partition_num must be None or an integer in [1, {BUCKETS}], got {partition_num!r}; "
-            "it is the number of shards"
+            f"partition_num must be None or an integer in [1, {KEY_CLASSES}], got "
+            f"{partition_num!r}; it is the number of shards"
         )
     ev_option = EmbeddingVariableOption() if ev_option is None else ev_option
     if not isinstance(ev_option, EmbeddingVariableOption):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input pipelines that declare their ids: the other way to name ids, in which no graph is modified.
+"""Input pipelines that declare their ids, as an alternative to graph modification.
 
 A dataset is mapped by an insert function, which marks it as one of training or of evaluation. A
 lookup by FeatureSpec records the ids that it takes. This module checks that both agree, and finds
@@ -14,7 +14,7 @@ from rec_estimator.graph_passes.graph_state import DECLARED_IDS, DECLARED_TIMEST
 from rec_estimator.graph_passes.walk import GET_NEXT, ancestors, called_functions
 from rec_estimator.table.table import graph_tables
 
-# Collection of timestamps that scripts fill, where no FeatureSpec names one.
+# The collection to which scripts add a timestamp that no FeatureSpec names.
 ASCEND_TIMESTAMP = "ASCEND_TIMESTAMP"
 
 # By mode, True for training: the name of the op that an insert function adds to a dataset. It tells
@@ -130,7 +130,7 @@ def check_declared_inputs(graph: tf.Graph) -> None:
 
 def _check_mode(ids: tf.Tensor, get_next: tf.Operation, is_training: bool) -> None:
     nodes = _nodes_of_dataset(get_next)
-    # An iterator that is started outside of this graph has no nodes here: nothing is known of it.
+    # The datasets of an iterator that is started outside this graph are unknown here.
     if nodes and MARKS[is_training] not in nodes:
         raise RuntimeError(
             f"the ids of a lookup with is_train={is_training} must come from a dataset mapped by "

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces the iterator of a step by one whose dataset computes the keys of lookups ahead.
 
-The new dataset maps the ops of a cut (cut.py) over the old one, brings in rows that training reads
-from disk (rows_ahead.py), and prefetches. The op that started the old iterator then starts the new
-one. Every op that took a tensor of the old batch, or an output of the cut, takes it from the new
-iterator. Only the script's own tensors of the old batch still come from the old IteratorGetNext:
-ops/pipeline/same_batch_pass.cc turns that op into an identity of the new one when a step runs.
+The new dataset maps the ops of a cut (key_paths.py) over the old one, brings in rows that training
+reads from disk (rows_ahead.py), and prefetches. The op that started the old iterator then starts
+the new one. Every op that took a tensor of the old batch, or an output of the cut, takes it from
+the new iterator. Only the script's own tensors of the old batch still come from the old
+IteratorGetNext: ops/pipeline/same_batch_pass.cc turns that op into an identity of the new one when
+a step runs.
 """
 
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
@@ -19,8 +20,8 @@ from rec_estimator.graph_passes.walk import GET_NEXT, graph_def_of
 
 # How many batches with computed keys may wait for their step.
 _PREFETCHED_BATCHES = 10
-# Those, two whose rows are being brought in, one whose step runs, and one more because the two may
-# be counted in either order.
+# The prefetched batches, two whose rows are being brought in, one whose step runs, and one more
+# because the two may be counted in either order.
 _BATCHES_AHEAD = _PREFETCHED_BATCHES + 4
 
 # ops/pipeline/same_batch_pass.cc reads these attributes of IteratorGetNext ops: an op with the
@@ -74,7 +75,7 @@ def check_swappable(cut: Cut) -> None:
 
 
 def forward_replaced(graph: tf.Graph) -> None:
-    """Rewires ops that were built on a batch after it was replaced: they take the new batch.
+    """Rewires ops that were built on a replaced batch, so that they take the new batch.
 
     Args:
       graph: A graph that may have been modified before.
@@ -89,7 +90,7 @@ def forward_replaced(graph: tf.Graph) -> None:
 
 
 def replaced_by(get_next: tf.Operation) -> List[tf.Operation]:
-    """Returns the IteratorGetNext ops that one has replaced, in one or several modifications.
+    """Returns the IteratorGetNext ops that another one replaced, in one or several modifications.
 
     Args:
       get_next: From put_in_place().
@@ -109,11 +110,13 @@ def _has(op: tf.Operation, attribute: str) -> bool:
 
 
 class NewIterator(NamedTuple):
-    """An iterator that is to replace the one of a cut."""
+    """The iterator that replaces that of a cut."""
 
     cut: Cut
     batch: List[tf.Tensor]  # The tensors of the old batch, then the outputs of the cut.
-    datasets: Dict[tf.Operation, tf.Tensor]  # By the MakeIterator op that shall use it.
+    datasets: Dict[
+        tf.Operation, tf.Tensor
+    ]  # The dataset, by the MakeIterator op that starts the iterator with it.
 
 
 def build_iterator(cut: Cut) -> NewIterator:
@@ -231,8 +234,8 @@ def _prepared(cut: Cut, dataset: tf.Tensor) -> tf.Tensor:
 def _is_saved(iterator: tf.Operation) -> bool:
     """Whether a checkpoint holds the state of an iterator.
 
-    TensorFlow refuses to save a dataset with an op that changes other state, even if it is only
-    where rows of a table are.
+    TensorFlow refuses to save a dataset with an op that changes other state, even if the op only
+    moves rows of a table between disk and memory.
     """
     savers = [
         op
@@ -253,7 +256,7 @@ def _batch_types(cut: Cut) -> Sequence[tf.DType]:
 
 
 def _types_of(cut: Cut) -> Dict[str, List[Any]]:
-    """Type attributes of an iterator whose batches have the outputs of the cut at their end."""
+    """The type attributes of an iterator whose batches end with the outputs of the cut."""
     shapes = [tf.TensorShape(shape) for shape in cut.get_next.get_attr("output_shapes")]
     return {
         "output_types": [*_batch_types(cut), *(tensor.dtype for tensor in cut.outputs)],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds what graph modification moves: the ops between a batch and the keys of its lookups.
+"""Finds the ops that graph modification moves: those between a batch and the keys of its lookups.
 
 A key path is every op from which the keys of a lookup are computed, up to the IteratorGetNext of
 their batch. It may run ahead of the step if it depends on the batch alone. All other key paths are
@@ -22,7 +22,7 @@ _MERGES = ("Merge", "RefMerge")
 _NEXT_ITERATIONS = ("NextIteration", "RefNextIteration")
 PLACEHOLDERS = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
 _SWITCHES = ("RefSwitch", "Switch")
-# Ops that return a tf.TensorArray, and ops that pass one on.
+# Ops that make a tf.TensorArray, and ops that return the one that they take.
 _MAKE_ARRAYS = ("TensorArrayScatterV3", "TensorArraySplitV3", "TensorArrayV3", "TensorArrayWriteV3")
 _PASS_ON = ("Enter", "Exit", "Identity", "Merge", "NextIteration", "Switch")
 _VARIABLES = ("ReadVariableOp", "ResourceGather", "VarHandleOp", "Variable", "VariableV2")
@@ -40,17 +40,17 @@ _Functions = Dict[str, Any]
 class KeyPath(NamedTuple):
     """The keys of one lookup: the only input of graph modification."""
 
-    lookup: str  # Name of the lookup, for messages.
+    lookup: str  # The name of the lookup, for messages.
     keys: Tuple[tf.Tensor, ...]  # All inputs of the lookup op but the table.
-    is_training: bool  # Whether get_initializer(True) or get_initializer(False) starts its data.
-    reads: Tuple[TableRead, ...] = ()  # What training reads of tables that keep rows on disk.
+    is_training: bool  # Whether get_initializer(True), and not (False), starts its data.
+    reads: Tuple[TableRead, ...] = ()  # The rows on disk that training reads.
 
 
 class Cut(NamedTuple):
-    """The ops that move from behind one IteratorGetNext into its dataset."""
+    """The ops behind one IteratorGetNext that move into its dataset."""
 
     get_next: tf.Operation
-    ops: List[tf.Operation]  # In the order they were made, with constants and assertions.
+    ops: List[tf.Operation]  # In the order of creation, including constants and assertions.
     outputs: List[tf.Tensor]  # The outputs of `ops` that other ops take.
     is_training: bool
     reads: List[TableRead]
@@ -64,7 +64,7 @@ class Cut(NamedTuple):
 def find_key_paths(graph: tf.Graph) -> List[KeyPath]:
     """Finds the key paths of all lookups of a graph.
 
-    A lookup is one of training if it was built as one, or if its batch is used to update a table.
+    A lookup trains if it was built for training, or if its batch updates a table.
 
     Args:
       graph: Any graph.
@@ -133,7 +133,7 @@ def find_cuts(key_paths: Sequence[KeyPath]) -> List[Cut]:
     for get_next, path_ops in members.items():
         ordered = [op for op in get_next.graph.get_operations() if op in path_ops]
         outputs = _outputs(get_next, path_ops, ordered)
-        # Without outputs the keys are entries of the batch themselves: nothing is to be moved.
+        # Without outputs the keys are entries of the batch: there is nothing to move.
         ops = ordered if outputs else []
         cuts.append(Cut(get_next, ops, outputs, is_training[get_next], reads[get_next]))
     return cuts
@@ -147,7 +147,7 @@ class _Step(NamedTuple):
 
 
 def _upstream(keys: Iterable[tf.Tensor]) -> Iterator[_Step]:
-    """All ops that keys depend on, up to and with IteratorGetNext."""
+    """All ops that keys depend on, up to and including IteratorGetNext."""
     seen: Set[tf.Operation] = set()
     stack = [_Step(tensor.op) for tensor in keys]
     while stack:
@@ -195,7 +195,7 @@ def _refuse_state(path: KeyPath, step: _Step, functions: _Functions) -> None:
 
 
 def _state_of(op: tf.Operation, functions: _Functions) -> Optional[str]:
-    """Why an op is not a function of the batch alone, for the message; None: it is one."""
+    """Why an op is not a function of the batch alone, for the message. None: it is."""
     if op.type in PLACEHOLDERS and not has_batch_default(op):
         return "is fed while a step runs"
     if op.type in _VARIABLES:
@@ -211,7 +211,7 @@ def _is_of_array(op: tf.Operation) -> bool:
 
 
 def _only_asserts(op: tf.Operation, functions: _Functions) -> bool:
-    """Whether the only side effect of an op is that an assertion may fail."""
+    """Whether a failing assertion is the only side effect of an op."""
     if op.type == "Assert":
         return True
     called = called_functions(op.node_def)

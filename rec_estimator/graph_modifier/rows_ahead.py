@@ -4,7 +4,7 @@
 A table may keep rows on disk (docs/storage.md). A training step reads those of its keys before it
 changes anything. In a modified graph the dataset knows the keys some batches ahead, so an op in the
 dataset reads their rows while earlier steps run, and the step finds them in memory. The op changes
-nothing that can be read of a table: a batch that is never trained leaves no trace.
+nothing that a read can see: a batch that is never trained leaves no trace.
 """
 
 from typing import List, NamedTuple, Sequence
@@ -17,14 +17,14 @@ from rec_estimator.table.table import graph_tables
 
 
 class TableRead(NamedTuple):
-    """What a lookup of training reads of a table that keeps rows on disk."""
+    """The keys that a training lookup reads from a table with rows on disk."""
 
     table: tf.Tensor  # The handle, a resource [].
     keys: tf.Tensor  # int64, any shape.
 
 
 def reads_of(lookup: tf.Operation) -> List[TableRead]:
-    """Returns what a lookup reads of tables that keep rows on disk.
+    """Returns what a lookup reads from tables with rows on disk.
 
     Args:
       lookup: A lookup op of a graph that a script has built. Its inputs are tables, then as many
@@ -53,8 +53,8 @@ def bring_in_ahead(
     Args:
       data: A dataset of flat tuples.
       batch: The tensors of the step that stand for the elements of a tuple.
-      reads: What a step reads. Keys that are not in the batch are left to the step.
-      device: The device of the iterator. Tables on other tasks are left to the step.
+      reads: The reads of a step. The step itself reads keys that are not in the batch.
+      device: The device of the iterator. The step itself reads tables on other tasks.
       batches_ahead: How many batches may be between the dataset and the end of their step.
     """
     positions = {tensor.name: i for i, tensor in enumerate(batch)}
@@ -71,7 +71,7 @@ def bring_in_ahead(
         )
         return tensors
 
-    # Two at a time: the disk reads for one batch while the rows of the other go into the table.
+    # Two at a time: the disk reads for one batch while the rows of the other enter the table.
     return data.map(bring_in, num_parallel_calls=2, deterministic=True)
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all graph passes share: queries of a graph, the registry of op types, and observers."""
+"""What graph passes share: queries and the state of a graph, the registry of ops, observers."""

@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 
 class GraphObserver:
-    """What a pass may want to know of a graph. Every method does nothing unless overridden.
+    """The events of a graph that a pass may handle. Every method does nothing unless overridden.
 
     The methods are called in the order in which they are defined. optimizer_ops_built is called
     after the gradients of lookups, and once more after the updates.
@@ -53,7 +53,7 @@ class GraphObserver:
         """An optimizer is about to apply gradients.
 
         Raises:
-          ValueError: The pass cannot allow what was made of the gradients.
+          ValueError: The pass refuses an op that was built on the gradients.
         """
 
     def counted_keys(

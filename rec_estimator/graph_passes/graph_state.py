@@ -13,7 +13,8 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator.graph_passes.graph_observer import GraphObserver
 
-# Collections in MetaGraphs. Two names: of training, if True, and of evaluation.
+# Collections in MetaGraphs. Where there are two keys, that of True is for training and that of
+# False for evaluation.
 
 # The ids that lookups by FeatureSpec take, and the timestamps of their training batches.
 # Written and read by graph_modifier/declared_inputs.py.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The op types of our library, and how graph passes treat each of them.
+"""The op types of our library, and how graph passes treat them.
 
 Every op type has one entry in OPS. No other module spells the name of an op type: a new op that
 reads tables is one entry here, and all passes know it.
@@ -9,7 +9,7 @@ import dataclasses
 import enum
 from typing import FrozenSet, Tuple
 
-# What the names of our op types begin with.
+# The prefix of our op types.
 PREFIX = "RecEstimator>"
 
 COMBINE_WEIGHTED = "RecEstimator>CombineWeighted"
@@ -33,7 +33,7 @@ SEGMENT_LAYER = "RecEstimator>SegmentLayer"
 
 
 class Reads(enum.Enum):
-    """What an op reads of a table."""
+    """What an op reads from a table."""
 
     NOTHING = enum.auto()
     KEYS = enum.auto()  # Whether a table has or admits keys, and their counts and versions.
@@ -47,10 +47,10 @@ class OpEntry:
 
     Attributes:
       name: The op type.
-      reads: What it reads of a table. Graph modification moves the keys of an op that reads rows
+      reads: What it reads from a table. Graph modification moves the keys of an op that reads rows
         into the dataset, and refuses such an op inside control flow.
       is_update: Whether it updates a table in a training step. The increment of the global step
-        waits for it. Graph modification takes a batch that it depends on for one of training.
+        waits for it. Graph modification treats a batch that it depends on as a training batch.
       is_row_wise: Whether its only result has one row for each of its keys, which are input 1.
         Sample-aware compression runs such an op on the users' keys.
       is_outside_steps: Whether it fills or checks a table before the first step. A step loop need

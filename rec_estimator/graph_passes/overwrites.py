@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps one optimizer from overwriting dense variables that the gradients of a table still read.
+"""Keeps an optimizer from overwriting dense variables that gradients of a table still read.
 
 A read of a ref variable, which tf.disable_v2_behavior() brings back, shares the variable's buffer.
 Where a script trains dense variables and tables with two optimizers, the first update may therefore
@@ -14,10 +14,10 @@ from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.walk import GET_NEXT, ancestors
 
-# The types of TensorFlow's updates begin with these. Assign is none: initializers use it.
+# The types of TensorFlow's updates begin with these. Initializers use Assign, so it is not here.
 _DENSE_UPDATES = ("Apply", "SparseApply")
 
-# An update must not need an input that it did not need before.
+# The sources of input. An update must not need an input that it did not need before.
 _INPUTS = (GET_NEXT, "Placeholder", "PlaceholderV2")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What many modules ask of a graph: what an op depends on, which ops are new, the global step."""
+"""Queries of a graph: what an op depends on, which ops are new, the global step."""
 
 import contextlib
 from typing import Collection, Iterable, Iterator, List, Optional, Set
@@ -35,7 +35,7 @@ def collect_new_ops() -> Iterator[List[tf.Operation]]:
     """Collects the ops that are added to the default graph inside the block.
 
     Yields:
-      A list, which has the ops after the block.
+      A list, which is filled after the block.
     """
     graph = tf.get_default_graph()
     begin = len(graph.get_operations())
@@ -49,7 +49,7 @@ def collect_new_ops() -> Iterator[List[tf.Operation]]:
 def has_batch_default(op: tf.Operation) -> bool:
     """Whether an op is a placeholder whose default value comes from a batch.
 
-    Such a placeholder hides a static shape; nobody feeds it.
+    Such a placeholder hides a static shape; it is never fed.
 
     Args:
       op: Any op.

@@ -47,7 +47,7 @@ class State:
 
 
 def set_state(state: State) -> None:
-    """Makes a state that of the default graph, which must have none."""
+    """Sets the state of the default graph, which must have none."""
     state_of().compression = state
 
 

@@ -9,7 +9,7 @@ from typing import Callable, Dict, List
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.graph_passes import op_registry
-from rec_estimator.table.table import BUCKETS
+from rec_estimator.table.shard import KEY_CLASSES
 
 
 def _ids_without_padding(op: tf.Operation) -> List[tf.Tensor]:
@@ -22,7 +22,7 @@ def _shard_keys_split(op: tf.Operation) -> List[tf.Tensor]:
     (keys,) = op.inputs
     count = op.get_attr("N")
     # Key classes are cast first, because TensorFlow divides int32 faster than int64.
-    shards = tf.math.floormod(tf.cast(tf.math.floormod(keys, BUCKETS), tf.int32), count)
+    shards = tf.math.floormod(tf.cast(tf.math.floormod(keys, KEY_CLASSES), tf.int32), count)
     return [shards, *tf.dynamic_partition(keys, shards, count), *_places(shards, count)]
 
 

@@ -12,8 +12,8 @@ import tensorflow.compat.v1 as tf
 from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.table import placement
 from rec_estimator.table.initializer_entries import InitializerEntry, LocalEntry, UnsavedEntry
+from rec_estimator.table.shard import KEY_CLASSES
 from rec_estimator.table.table import (
-    BUCKETS,
     EMBEDDING_VARIABLES,
     EmbeddingTable,
     trainable_members,
@@ -49,10 +49,10 @@ def number_of_shards(partitioner: Optional[Callable[..., Sequence[int]]], dim: i
     """
     if partitioner is None:
         with tf.init_scope():
-            return min(max(len(placement.ps_devices()), 1), BUCKETS)
-    # A partitioner needs a fully defined shape. Rows go to shards by bucket, so the buckets are
-    # partitioned.
-    cuts = list(partitioner(shape=tf.TensorShape([BUCKETS, dim]), dtype=tf.float32))
+            return min(max(len(placement.ps_devices()), 1), KEY_CLASSES)
+    # A partitioner needs a fully defined shape. It partitions the key classes, because rows go to
+    # shards by key class.
+    cuts = list(partitioner(shape=tf.TensorShape([KEY_CLASSES, dim]), dtype=tf.float32))
     if len(cuts) != 2 or cuts[1] != 1 or cuts[0] < 1:
         raise ValueError(
             f"partitioner must cut the first of two axes only, got {cuts}; use "

@@ -15,6 +15,10 @@ from rec_estimator.table import placement, saveable
 from rec_estimator.table.interfaces import LogicalTable, SlotSpec
 from rec_estimator.table.variable_like import VariableLike
 
+# floormod(key, KEY_CLASSES), the class of a key, determines the shard of the key and its place in a
+# checkpoint, as in DeepRec.
+KEY_CLASSES = 1000
+
 
 class LookupRecord(NamedTuple):
     """A lookup whose keys training may count.
@@ -27,7 +31,7 @@ class LookupRecord(NamedTuple):
       admits: bool, the shape of keys. Whether a key owns a row or gets one in this step; None: the
         lookup does not ask.
       address: The tensor that scripts for dynamic expansion pair a gradient of the values with.
-      further: int64 [n]. Keys that a step that trains the lookup counts beside `keys`.
+      further: int64 [n]. Further keys that a step counts if it trains the lookup.
     """
 
     keys: tf.Tensor

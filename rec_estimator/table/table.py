@@ -15,12 +15,10 @@ from typing import (
     Iterable,
     Iterator,
     List,
-    NamedTuple,
     NoReturn,
     Optional,
     Sequence,
     Tuple,
-    TypeVar,
     Union,
 )
 
@@ -36,35 +34,21 @@ from rec_estimator.options import (
     Filter,
     GlobalStepEvict,
 )
-from rec_estimator.table import placement, saveable
+from rec_estimator.table import placement
 from rec_estimator.table.disk_storage import DiskStorage, TierCounts, disk_storage_of
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.shard import TableShard
+from rec_estimator.table.table_reads import TableExport, TableReads
 from rec_estimator.table.variable_like import VariableLike
 
 # The collection of the logical tables of a graph, under the name that DeepRec uses.
 EMBEDDING_VARIABLES = "embedding_variables"
-
-# floormod(key, BUCKETS) determines the shard of a key and its place in a checkpoint, as in DeepRec.
-BUCKETS = 1000
 
 # The version of a row in a graph without a global step.
 NO_GLOBAL_STEP = -1
 
 # The version of a key that no step has trained. An eviction by age replaces it by the current step.
 NEVER_TRAINED = -1
-
-
-_Read = TypeVar("_Read")
-
-
-class TableExport(NamedTuple):
-    """The rows of a table, ordered by floormod(key, 1000) and then by key."""
-
-    keys: tf.Tensor  # int64 [n]
-    values: tf.Tensor  # float32 [n, dim]
-    versions: tf.Tensor  # int64 [n]
-    freqs: tf.Tensor  # int64 [n]
 
 
 class EmbeddingTable(VariableLike):
@@ -108,7 +92,6 @@ class EmbeddingTable(VariableLike):
         self.ev_option = ev_option
         self.trainable = trainable
         self.initializer_of_rows = initializer
-        self._reads: Dict[Any, Any] = {}
         shards_before = sum(len(table.shards) for table in graph_tables())
         devices = placement.shard_devices(num_shards, shards_before)
         self.is_on_ps = bool(placement.ps_devices())
@@ -116,6 +99,7 @@ class EmbeddingTable(VariableLike):
         self.shards: List[TableShard] = [
             TableShard(self, i, num_shards, device) for i, device in enumerate(devices)
         ]
+        self._reads = TableReads(name, self.shards)
         with tf.name_scope(None):
             # A MetaGraph writes a member of a collection as the name of an op. With several shards,
             # this is the op with the table's name.
@@ -239,50 +223,9 @@ class EmbeddingTable(VariableLike):
             return {}
         return {f"rows_{shard.part}": shard.saveable for shard in self.shards}
 
-    def _once(self, what: str, build: Callable[[], _Read]) -> _Read:
-        """Builds a read of the whole table, or returns the one that the graph already has.
-
-        Otherwise a script that calls size() in every step would add ops in every step, and could
-        not call it in a finalized graph. A read that waits for other ops is not one that does not,
-        so the read is the same only under the same control dependencies and in the same branch or
-        loop. The body of a function is traced once and gets reads of its own.
-        """
-        graph = tf.get_default_graph()
-        if graphs.outermost_graph(graph) is not self.graph:
-            with self.graph.as_default():
-                return self._once(what, build)
-        if graph is not self.graph:
-            return build()
-        key = (what, graphs.place_of_new_ops(graph))
-        if key not in self._reads:
-            if graph.finalized:
-                raise RuntimeError(
-                    f"{what} of table {self.name!r} must be in the graph before it is finalized, "
-                    "got none there; call the method once before the session begins"
-                )
-            self._reads[key] = build()
-        return self._reads[key]
-
-    def _stats(self) -> List[Any]:
-        """The outputs of TableStats, for each shard."""
-
-        def build() -> List[Any]:
-            stats = []
-            for shard in self.shards:
-                with graphs.colocate_with(shard.handle):
-                    stats.append(_ops.gen.rec_estimator_table_stats(shard.handle))
-            return stats
-
-        return self._once("stats", build)
-
-    def _sum_of_stat(self, output: str) -> tf.Tensor:
-        return self._once(
-            output, lambda: tf.add_n([getattr(stats, output) for stats in self._stats()])
-        )
-
     def size(self) -> tf.Tensor:
         """int64 []. The number of keys that own a row."""
-        return self._sum_of_stat("size")
+        return self._reads.sum_of_stat("size")
 
     def total_count(self) -> tf.Tensor:
         """int32 [2]. DeepRec's older name of ``get_dynamic_shape()``."""
@@ -300,21 +243,15 @@ class EmbeddingTable(VariableLike):
 
     def dynamic_shape(self, parts: Sequence[int]) -> tf.Tensor:
         """int32 [2]. The number of keys in some shards, and dim, as ``get_dynamic_shape()``."""
-
-        def build() -> tf.Tensor:
-            stats = self._stats()
-            count = tf.add_n([stats[part].total_count for part in parts])
-            return tf.stack([tf.saturate_cast(count, tf.int32), tf.constant(self.dim, tf.int32)])
-
-        return self._once(f"dynamic shape of parts {list(parts)}", build)
+        return self._reads.dynamic_shape(parts)
 
     def capacity(self) -> tf.Tensor:
         """int64 []. The number of keys that fit before a stripe grows."""
-        return self._sum_of_stat("capacity")
+        return self._reads.sum_of_stat("capacity")
 
     def memory_bytes(self) -> tf.Tensor:
         """int64 []. The bytes that are allocated for keys and rows, without those of files."""
-        return self._sum_of_stat("memory_bytes")
+        return self._reads.sum_of_stat("memory_bytes")
 
     def tier_counts(self) -> TierCounts:
         """How many rows are in memory and on disk, and what the disk has done.
@@ -329,15 +266,7 @@ class EmbeddingTable(VariableLike):
           >>> table.tier_counts().misses.dtype
           tf.int64
         """
-
-        def build() -> TierCounts:
-            counts = []
-            for shard in self.shards:
-                with graphs.colocate_with(shard.handle):
-                    counts.append(_ops.gen.rec_estimator_table_tier_counts(shard.handle))
-            return TierCounts(*tf.unstack(tf.add_n(counts)))
-
-        return self._once("tier counts", build)
+        return self._reads.tier_counts()
 
     def get_frequency(self, keys: Any) -> tf.Tensor:
         """How often each key was trained, including the steps before a filter admitted it.
@@ -349,15 +278,7 @@ class EmbeddingTable(VariableLike):
           int64, the shape of keys. 0 for an unknown key, which stays unknown. For a key that a
           Bloom filter has not admitted, an estimate that is never below the count and rarely above.
         """
-        keys = as_keys(self, keys, "keys")
-        # After a restore into more shards, the filter of each shard may count keys of the others.
-        owner = tf.math.floormod(tf.math.floormod(keys, BUCKETS), len(self.shards))
-        counts = []
-        for part, shard in enumerate(self.shards):
-            with graphs.colocate_with(shard.handle):
-                found = _ops.gen.rec_estimator_table_frequencies(shard.handle, keys)
-                counts.append(tf.where_v2(tf.equal(owner, part), found, tf.zeros_like(found)))
-        return tf.add_n(counts)
+        return self._reads.frequencies(as_keys(self, keys, "keys"))
 
     def get_version(self, keys: Any) -> tf.Tensor:
         """The global step at which each key was last trained.
@@ -368,12 +289,7 @@ class EmbeddingTable(VariableLike):
         Returns:
           int64, the shape of keys. -1 for an unknown key and for a key that was never trained.
         """
-        keys = as_keys(self, keys, "keys")
-        versions = []
-        for shard in self.shards:
-            with graphs.colocate_with(shard.handle):
-                versions.append(_ops.gen.rec_estimator_table_versions(shard.handle, keys))
-        return tf.reduce_max(tf.stack(versions), axis=0)
+        return self._reads.versions(as_keys(self, keys, "keys"))
 
     def evict(self) -> tf.Tensor:
         """Evicts the keys that ``ev_option.evict_option`` selects, as every full save does.
@@ -423,20 +339,7 @@ class EmbeddingTable(VariableLike):
         Returns:
           A TableExport of tensors.
         """
-
-        def build() -> TableExport:
-            parts = []
-            for shard in self.shards:
-                with graphs.colocate_with(shard.handle):
-                    parts.append(saveable.export_shard(shard, slots=()))
-            return TableExport(
-                *(
-                    tf.concat([getattr(part, field) for part in parts], axis=0)
-                    for field in TableExport._fields
-                )
-            )
-
-        return self._once("export", build)
+        return self._reads.export()
 
     def __repr__(self) -> str:
         return (

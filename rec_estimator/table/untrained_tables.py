@@ -72,7 +72,7 @@ def _differentiable_ancestors(ops: Iterable[tf.Operation]) -> Set[tf.Operation]:
 def _message(tables: Iterable[EmbeddingTable]) -> str:
     names = ", ".join(repr(table.name) for table in tables)
     return (
-        f"table {names} must be updated by the graph, whose loss depends on it, got no update; "
+        f"no optimizer updates table {names}, on which the loss depends; "
         "minimize with one of rec_estimator.optimizers and a var_list that has the table, as "
         "tf.trainable_variables() does, or pass RecEstimator(table_optimizer=...), or make the "
         "table with trainable=False"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts keys by frequency, in buckets of powers of two, and draws them as text or as a picture."""
+"""Counts keys by frequency, in bins of powers of two, and draws them as text or as a picture."""
 
 import math
 from typing import TYPE_CHECKING, Dict, Iterator, List, NamedTuple, Optional, Tuple
@@ -9,15 +9,15 @@ import numpy as np
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Lower ends of all buckets but the first, which holds frequency 0.
+# Lower ends of all bins but the first, which holds frequency 0.
 _POWERS = 2 ** np.arange(63, dtype=np.int64)
 
-# The most labels that fit under a panel, and the most letters that fit beside its legend.
+# The most labels that fit under a panel, and the most letters that fit next to its legend.
 _MAX_TICKS = 11
 _MAX_TITLE = 32
 
 
-class Bucket(NamedTuple):
+class Bin(NamedTuple):
     """The number of keys with a frequency in [low, high]."""
 
     low: int
@@ -50,28 +50,28 @@ class FrequencyHistogram:
         found = np.searchsorted(_POWERS, frequencies, side="right")
         self._keys += np.bincount(found, minlength=len(self._keys))
 
-    def buckets(self) -> List[Bucket]:
-        """Returns the buckets from the first to the last one that has keys."""
+    def bins(self) -> List[Bin]:
+        """Returns the bins from the first to the last one that has keys."""
         filled = np.flatnonzero(self._keys)
         if not len(filled):
             return []
         return [
-            Bucket(0, 0, int(self._keys[0]))
+            Bin(0, 0, int(self._keys[0]))
             if not place
-            else Bucket(2 ** (place - 1), 2**place - 1, int(self._keys[place]))
+            else Bin(2 ** (place - 1), 2**place - 1, int(self._keys[place]))
             for place in range(int(filled[0]), int(filled[-1]) + 1)
         ]
 
     def lines(self, columns: int) -> Iterator[str]:
-        """Yields a line with an ASCII bar for each bucket, ``columns`` wide where numbers allow."""
-        buckets = self.buckets()
-        labels = [(bucket.label, f"{bucket.keys:,}") for bucket in buckets]
+        """Yields a line with an ASCII bar for each bin, ``columns`` wide where numbers allow."""
+        bins = self.bins()
+        labels = [(each.label, f"{each.keys:,}") for each in bins]
         widths = [max(map(len, column)) for column in zip(*labels)]
-        most = max((bucket.keys for bucket in buckets), default=0)
-        for bucket, (label, keys) in zip(buckets, labels):
+        most = max((each.keys for each in bins), default=0)
+        for each, (label, keys) in zip(bins, labels):
             space = max(columns - sum(widths) - 4, 1)
             # Rounded up, so that a single key is visible.
-            bar = "#" * -(-bucket.keys * space // most)
+            bar = "#" * -(-each.keys * space // most)
             yield f"{label:>{widths[0]}}  {keys:>{widths[1]}}  {bar}".rstrip()
 
 
@@ -108,18 +108,18 @@ def draw(path: str, tables: Dict[str, Pair]) -> None:
 
 
 def _draw_panel(axes: "Axes", pair: Pair) -> None:
-    found = [histogram.buckets() if histogram else [] for histogram in pair]
-    lows = sorted({bucket.low for buckets in found for bucket in buckets})
+    found = [histogram.bins() if histogram else [] for histogram in pair]
+    lows = sorted({each.low for bins in found for each in bins})
     if not lows:
         axes.text(0.5, 0.5, "no frequencies recorded", ha="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
-    # The place of a bucket on the axis is the number of bits of its frequencies.
+    # The place of a bin on the axis is the number of bits of its frequencies.
     styles = ((-0.2, "rows", "C0"), (0.2, "filtered keys", "C1"))
-    for buckets, (offset, label, color) in zip(found, styles):
-        places = [bucket.low.bit_length() + offset for bucket in buckets]
+    for bins, (offset, label, color) in zip(found, styles):
+        places = [each.low.bit_length() + offset for each in bins]
         if places:
-            heights = [bucket.keys for bucket in buckets]
+            heights = [each.keys for each in bins]
             axes.bar(places, heights, width=0.4, label=label, color=color)
     ticks = lows[:: math.ceil(len(lows) / _MAX_TICKS)]
     axes.set_xticks([low.bit_length() for low in ticks], [_short(low) for low in ticks])

@@ -211,7 +211,7 @@ def _run(options: argparse.Namespace) -> List[str]:
         )
     if options.csv:
         with open(options.csv, "w", newline="") as file:
-            rows = _feature_rows(bundle, tables) if options.filtered else _bucket_rows(reports)
+            rows = _feature_rows(bundle, tables) if options.filtered else _bin_rows(reports)
             csv.writer(file).writerows(rows)
     return lines
 
@@ -274,15 +274,15 @@ def _filtered_lines(features: List[FilteredFeature], found: TableReport) -> Iter
         yield "    " + "  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths))
 
 
-def _bucket_rows(reports: List[TableReport]) -> Iterator[Tuple[object, ...]]:
+def _bin_rows(reports: List[TableReport]) -> Iterator[Tuple[object, ...]]:
     yield ("table", "kind", "frequency_from", "frequency_to", "keys")
     for found in reports:
         for kind, histogram in (
             ("rows", found.frequencies),
             ("filtered", found.filtered_frequencies),
         ):
-            for bucket in histogram.buckets() if histogram else ():
-                yield (found.table.name, kind, *bucket)
+            for each in histogram.bins() if histogram else ():
+                yield (found.table.name, kind, *each)
 
 
 def _feature_rows(bundle: Bundle, tables: Dict[str, StoredTable]) -> Iterator[Tuple[object, ...]]:

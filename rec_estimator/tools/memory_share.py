@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells how much memory the rows of a table need beside an SSD: from the counts of a checkpoint.
+"""Tells how much memory a table on an SSD needs, from the counts of a checkpoint.
 
     rec-estimator memory-share model/                              # a folder's latest checkpoint
     rec-estimator memory-share model/model.ckpt-1000 --table user     # one table of one checkpoint

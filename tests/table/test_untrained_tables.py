@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 
-WARNING = "table 'ids' must be updated by the graph, whose loss depends on it, got no update"
+WARNING = "no optimizer updates table 'ids', on which the loss depends"
 
 
 def model():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The frequency histogram: buckets, text bars and PNG."""
+"""The frequency histogram: bins, text bars and PNG."""
 
 import sys
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from rec_estimator.tools.frequency_histogram import Bucket, FrequencyHistogram, draw
+from rec_estimator.tools.frequency_histogram import Bin, FrequencyHistogram, draw
 
 
 def histogram_of(frequencies):
@@ -16,7 +16,7 @@ def histogram_of(frequencies):
     return histogram
 
 
-def test_buckets_are_those_of_counting_one_by_one():
+def test_bins_are_those_of_counting_one_by_one():
     rng = np.random.default_rng(0)
     frequencies = (2 ** rng.uniform(0, 40, 5000)).astype(np.int64)
     histogram = FrequencyHistogram()
@@ -26,28 +26,28 @@ def test_buckets_are_those_of_counting_one_by_one():
     for frequency in frequencies.tolist():
         low = 1 << (frequency.bit_length() - 1)
         expected[low] = expected.get(low, 0) + 1
-    assert {bucket.low: bucket.keys for bucket in histogram.buckets() if bucket.keys} == expected
+    assert {each.low: each.keys for each in histogram.bins() if each.keys} == expected
 
 
 @pytest.mark.parametrize("power", [0, 1, 10, 31, 32, 62])
-def test_powers_of_two_begin_their_bucket(power):
+def test_powers_of_two_begin_their_bin(power):
     edge = 2**power
     # Powers from 2**53 on: a logarithm in floats would be inexact.
-    found = histogram_of([edge, 2 * edge - 1]).buckets()
-    assert found == [Bucket(edge, 2 * edge - 1, 2)]
-    assert histogram_of([edge - 1]).buckets() == [Bucket(edge // 2, edge - 1, 1)]
+    found = histogram_of([edge, 2 * edge - 1]).bins()
+    assert found == [Bin(edge, 2 * edge - 1, 2)]
+    assert histogram_of([edge - 1]).bins() == [Bin(edge // 2, edge - 1, 1)]
 
 
-def test_keys_that_never_occurred_have_a_bucket():
-    assert histogram_of([0, 0, 1]).buckets() == [Bucket(0, 0, 2), Bucket(1, 1, 1)]
+def test_keys_that_never_occurred_have_a_bin():
+    assert histogram_of([0, 0, 1]).bins() == [Bin(0, 0, 2), Bin(1, 1, 1)]
 
 
-def test_empty_buckets_between_others_are_listed():
-    assert [bucket.keys for bucket in histogram_of([1, 9]).buckets()] == [1, 0, 0, 1]
+def test_empty_bins_between_others_are_listed():
+    assert [each.keys for each in histogram_of([1, 9]).bins()] == [1, 0, 0, 1]
 
 
-def test_without_keys_there_are_no_buckets():
-    assert histogram_of([]).buckets() == []
+def test_without_keys_there_are_no_bins():
+    assert histogram_of([]).bins() == []
     assert list(histogram_of([]).lines(80)) == []
 
 
@@ -58,7 +58,7 @@ def test_bars_fill_the_terminal_and_no_more(columns):
     assert all(line.isascii() for line in lines)
     bars = [line.count("#") for line in lines]
     assert bars[1] == -(-bars[0] // 2)
-    # A bucket with a single key has a bar, an empty one has none.
+    # A bin with a single key has a bar, an empty one has none.
     assert bars[2] == bars[-1] == 1
     assert set(bars[3:-1]) == {0}
 
@@ -74,7 +74,7 @@ def test_numbers_are_not_cut_in_a_narrow_terminal():
     + [(2**62, "4.6E-9.2E")],
 )
 def test_labels_are_short(frequency, label):
-    assert histogram_of([frequency]).buckets()[0].label == label
+    assert histogram_of([frequency]).bins()[0].label == label
 
 
 @pytest.mark.parametrize(

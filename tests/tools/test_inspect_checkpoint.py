@@ -100,10 +100,10 @@ def test_report_has_the_numbers_of_the_tensors(checkpoint, table):
         (found.filtered_frequencies, "freqs_filtered"),
     ):
         frequencies = column(tensors, table, suffix)
-        for bucket in histogram.buckets():
-            inside = (bucket.low <= frequencies) & (frequencies <= bucket.high)
-            assert bucket.keys == inside.sum()
-        assert sum(bucket.keys for bucket in histogram.buckets()) == len(frequencies)
+        for each in histogram.bins():
+            inside = (each.low <= frequencies) & (frequencies <= each.high)
+            assert each.keys == inside.sum()
+        assert sum(each.keys for each in histogram.bins()) == len(frequencies)
     assert sum(found.nbytes.values()) == sum(
         array.nbytes
         for name, array in tensors.items()

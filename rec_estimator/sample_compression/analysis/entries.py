@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of sparse and ragged tensors: each user, and so each candidate, has some number of them.
+"""Entries of sparse and ragged tensors: a variable number per user, and so per candidate.
 
-The classes repeat what belongs to the entries: a candidate gets a copy of each entry of its user.
+The classes repeat tensors of entries: a candidate gets a copy of each entry of its user.
 """
 
 from typing import Dict, Optional, Protocol
@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 
 class Rows(Protocol):
-    """The rows of a request; Expansion and StockExpansion are such.
+    """The rows of a request, as Expansion and StockExpansion have them.
 
     Attributes:
       users: int32 [], B.
@@ -41,7 +41,7 @@ class Entries:
       chosen: Subsets of the entries, by the name of the mask that selects them.
       filled: The entries after empty rows got one entry each; None: no op needs them yet.
       count: int32 [], n.
-      places: int32 [m], for each entry of the candidates the user's entry it is a copy of.
+      places: int32 [m], the position of the user's entry that each entry of the candidates copies.
       splits: int32 [N + 1], the row_splits of the candidates' entries.
     """
 
@@ -117,7 +117,9 @@ class Entries:
         The longest row of the users may have no candidates, so the width is computed anew.
         """
         lengths = self.splits[1:] - self.splits[:-1]
-        longest = tf.maximum(tf.reduce_max(lengths), 0)  # The maximum of nothing is negative.
+        longest = tf.maximum(
+            tf.reduce_max(lengths), 0
+        )  # The maximum of an empty vector is negative.
         return tf.cast(tf.stack([self._expansion.items, longest]), shape.dtype)
 
 
@@ -151,7 +153,7 @@ class Chosen(Entries):
 class Distinct:
     """The distinct values of entries, as the Unique op finds them.
 
-    A distinct value belongs to no single user. The candidates have those that their entries have.
+    A distinct value belongs to no single user. The candidates have the values of their entries.
 
     Args:
       entries: The entries.
@@ -161,7 +163,7 @@ class Distinct:
     Attributes:
       entries: As given.
       count: int32 [], u.
-      places: int32 [v], for each distinct value of the candidates its position in `distinct`.
+      places: int32 [v], for each distinct value of the candidates, its position in `distinct`.
     """
 
     def __init__(self, entries: Entries, distinct: tf.Tensor, positions: tf.Tensor) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forms: how a tensor on the candidates' side is made, as far as the linear split needs it."""
+"""Forms: how a tensor on the candidates' side is computed, as the linear split needs to know."""
 
 import dataclasses
 from typing import Callable, Optional, Tuple
@@ -21,7 +21,7 @@ class SignedSum(Form):
     """A sum or difference of tensors that broadcast and have equal last axes.
 
     Attributes:
-      terms: (1 or -1, tensor) of each.
+      terms: The sign, 1 or -1, and the tensor of each term.
     """
 
     terms: Tuple[Tuple[int, Value], ...]

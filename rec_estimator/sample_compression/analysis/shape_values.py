@@ -24,14 +24,14 @@ def elements_of(op: tf.Operation, inputs: Sequence[Value]) -> Sizes:
       inputs: The values of its inputs.
 
     Returns:
-      The elements, or None if the output is no integer scalar or vector, or is not followed.
+      The elements. None: the output is not an integer scalar or vector, or it is not followed.
     """
     if op.type not in _EVALUATE or op.outputs[0].shape.rank not in (0, 1):
         return None
     if not op.outputs[0].dtype.is_integer:
         return None
     elements = _EVALUATE[op.type](op, inputs)
-    # Without any known element only the length of some vector is known.
+    # Only the length of the vector is known.
     if elements is None or all(element is None for element in elements):
         return None
     return elements
@@ -47,7 +47,7 @@ def _size(op: tf.Operation, inputs: Sequence[Value]) -> Sizes:
 
 
 def _shape(op: tf.Operation, inputs: Sequence[Value]) -> Sizes:
-    # The number of rows does not tell the number of entries of a sparse tensor.
+    # The number of entries of a sparse tensor does not follow from the number of rows.
     return inputs[0].dims if isinstance(inputs[0], DenseValue) else None
 
 

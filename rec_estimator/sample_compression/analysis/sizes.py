@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 
 class Symbol(NamedTuple):
-    """A size that is known at run time only, and is the same for users and candidates.
+    """A size that is only known at run time and is the same for users and candidates.
 
     Attributes:
       key: (name of the tensor, axis). Symbols with equal keys are equal.
@@ -19,7 +19,7 @@ class Symbol(NamedTuple):
     tensor: tf.Tensor
 
     def evaluate(self, dtype: tf.DType) -> tf.Tensor:
-        """The size as a scalar of the graph."""
+        """The size as a scalar tensor."""
         return tf.shape(self.tensor, out_type=dtype)[self.key[1]]
 
     def __eq__(self, other: object) -> bool:
@@ -54,7 +54,7 @@ BATCH = Size(is_batch=True)
 ONE = Size()
 REST = Size(factor=-1)
 
-# Sizes of all axes. None: the rank is unknown; None inside: the pass knows nothing of that axis.
+# The sizes of all axes. None: the rank is unknown. An element None: the size is unknown.
 Sizes = Optional[Tuple[Optional[Size], ...]]
 
 
@@ -63,9 +63,9 @@ class ListSizes:
     """The shape of every element of a list of tensors.
 
     Attributes:
-      sizes: Of each axis of an element.
-      dtype: Of the elements.
-      is_set: False while nothing was written: `sizes` is then (), and any shape may follow.
+      sizes: The size of each axis of an element.
+      dtype: The type of the elements.
+      is_set: Whether an element was written. If not, `sizes` is () and any shape may follow.
     """
 
     sizes: Tuple[Size, ...]
@@ -73,7 +73,7 @@ class ListSizes:
     is_set: bool = True
 
 
-Shape = Union[Sizes, ListSizes]  # Of a tensor, or of the elements of a list of tensors.
+Shape = Union[Sizes, ListSizes]  # The sizes of a tensor, or of the elements of a list of tensors.
 
 
 def has_rows(shape: Shape) -> bool:
@@ -93,7 +93,7 @@ def is_number(size: Optional[Size]) -> bool:
 
 
 def unknown(tensor: tf.Tensor, axis: int) -> Size:
-    """The size of an axis that is known at run time only."""
+    """The size of an axis that is only known at run time."""
     return Size(symbols=(Symbol((tensor.name, axis), tensor),))
 
 
@@ -126,7 +126,7 @@ def quotient(size: Optional[Size], divisor: Optional[Size]) -> Optional[Size]:
 
 
 def evaluate(size: Size, rows: tf.Tensor, dtype: tf.DType = tf.int32) -> tf.Tensor:
-    """The size as a scalar of the graph, for `rows` rows."""
+    """The size as a scalar tensor, for `rows` rows."""
     factors = [symbol.evaluate(dtype) for symbol in size.symbols]
     if size.is_batch:
         factors.append(tf.cast(rows, dtype))
@@ -139,7 +139,7 @@ def evaluate(size: Size, rows: tf.Tensor, dtype: tf.DType = tf.int32) -> tf.Tens
 
 
 def evaluate_all(sizes: Sequence[Size], rows: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Several sizes as a vector of the graph, for `rows` rows."""
+    """Several sizes as a tensor, a vector, for `rows` rows."""
     if not any(size.is_batch or size.symbols for size in sizes):
         return tf.constant([size.factor for size in sizes], dtype, shape=[len(sizes)])
     return tf.stack([evaluate(size, rows, dtype) for size in sizes])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pass knows of a tensor: a Value, which is dense, sparse or a list.
+"""What the pass knows about a tensor: a Value, which is dense, sparse or a list.
 
 DenseValue    a tensor; its rows, if it has any, are users or candidates
 SparseValue   a component of a sparse or ragged tensor of users, or made of one
@@ -20,7 +20,7 @@ from rec_estimator.sample_compression.analysis import sizes as sizes_lib
 from rec_estimator.sample_compression.analysis.entries import Chosen, Distinct, Entries
 from rec_estimator.sample_compression.analysis.sizes import ListSizes, Shape, Size, Sizes
 
-# Longest integer vector that may be a shape, and is followed element by element.
+# The longest integer vector that is taken for a possible shape and followed by element.
 _MAX_SHAPE_LENGTH = 16
 
 
@@ -37,11 +37,11 @@ class CannotMove(Exception):
 
 
 class Form:
-    """How a tensor of candidates is made; see linear_forms.py."""
+    """How a tensor of candidates is computed; see linear_forms.py."""
 
 
 class Deferred:
-    """A tensor that is built when it is needed, and once.
+    """A tensor that is built once, when it is needed first.
 
     Args:
       build: Builds it.
@@ -59,7 +59,7 @@ class Deferred:
 
 
 class Value(abc.ABC):
-    """What the pass knows of a tensor; one of DenseValue, SparseValue and ListValue.
+    """What the pass knows about a tensor: a DenseValue, a SparseValue or a ListValue.
 
     Attributes:
       tensor: The tensor of the model. None: the model has no such tensor; see `computed`.
@@ -79,7 +79,7 @@ class Value(abc.ABC):
         """The shape, if the pass knows all of it.
 
         Raises:
-          CannotMove: It does not.
+          CannotMove: A size is unknown.
         """
 
     def computed(self) -> tf.Tensor:
@@ -111,7 +111,7 @@ class DenseValue(Value):
       side: See Value.
       dims: See Value.
       elements: The elements of an integer scalar or vector, as sizes, with N rows. None: unknown.
-      form: How it is made, if the linear split may use that.
+      form: How it is computed. None: the linear split cannot use it.
       make: Builds the tensor in another way than the model. None: the model's tensor is used.
       entries: None.
     """
@@ -175,7 +175,7 @@ class SparseValue(Value):
     side: Side = dataclasses.field(default=Side.USER, init=False)
 
     def known_dims(self) -> Tuple[Size, ...]:
-        """Raises CannotMove: the numbers would not mean the same to an op that has no rule."""
+        """Raises CannotMove: an op without a rule would misread the numbers."""
         raise CannotMove("takes a component of a sparse or ragged tensor")
 
 
@@ -297,7 +297,7 @@ class EntryShape(EntryNumbers):
 
     Attributes:
       entries: The entries.
-      sizes: Of the axes after the first one.
+      sizes: The sizes of the axes after the first one.
     """
 
     entries: Entries
@@ -311,7 +311,7 @@ class EntryShape(EntryNumbers):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Component(EntryNumbers):
-    """Any other component, which no rule takes.
+    """Any other component; no rule accepts it.
 
     Attributes:
       repeat: Builds the same component of the tensor of N rows.
@@ -332,7 +332,7 @@ def value_of(tensor: tf.Tensor, side: Side, shape: Shape, elements: Sizes = None
 
 
 def elements_in(value: Value) -> Sizes:
-    """What an integer tensor says about sizes; None where that is not followed."""
+    """The sizes in an integer tensor. None: it is not followed."""
     return value.elements if isinstance(value, (DenseValue, DenseShape)) else None
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pass did to a graph, and how much work that saves."""
+"""What the pass did to a graph, and how much work it saves."""

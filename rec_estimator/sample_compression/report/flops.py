@@ -35,10 +35,10 @@ def flops(op: tf.Operation, dims: Shape, rows: int) -> int:
     Args:
       op: The op.
       dims: The shape of its first output. None: the static shape is used.
-      rows: The number of rows. Other sizes that are unknown count as 1.
+      rows: The number of rows. Other unknown sizes count as 1.
 
     Returns:
-      Their number. Of a loop, that of one round; of a branch, that of the largest one.
+      Their number. For a loop, the number of one round; for a branch, that of the largest one.
     """
     if op.type in control_flow.CALL_RULES:
         found = [_of_graph(graph, rows) for graph in control_flow.graphs_of(op)]

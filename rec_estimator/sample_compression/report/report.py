@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of the pass: which ops it moved, which it left and why, and how much work it saves."""
+"""The report of the pass: the ops that it moved, those that it left and why, the work saved."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ class OpRecord:
       op: The op.
       is_moved: Whether it runs on one row per user.
       dims: The shape of its first output.
-      reason: Why it stays with the candidates; "": it does not, or there is nothing to move.
+      reason: Why it stays with the candidates. "": it was moved, or nothing could be moved.
       share: The part of it that still runs for each candidate, from 0 to 1.
       is_split: Whether a part of it runs on one row per user.
     """
@@ -43,9 +43,9 @@ class CompressionReport:
       split: Names of the ops of which a part runs on one row per user.
       left: (name, type, reason) of the ops that take tensors of users and still run for each
         candidate.
-      flops_before: Of the original model, over the ops that depend on users or candidates. Other
+      flops_before: Those of the ops of the original model that depend on the request. Other
         unknown sizes than the numbers of rows count as 1, and of a loop one round counts.
-      flops_after: Of the same ops after the pass, including those that a split makes unnecessary.
+      flops_after: Those of the same ops after the pass, including ops that a split makes unused.
       loops: Names of the loops of which one round is counted.
     """
 
@@ -77,12 +77,12 @@ class CompressionReport:
 
 
 def _some(names: Sequence[str]) -> str:
-    """The first names, which lead a reader to the place in the model."""
+    """The first names, by which a reader finds the place in the model."""
     return ", ".join(names[:2]) + (", ..." if len(names) > 2 else "")
 
 
 def report(records: Sequence[OpRecord], users: int, items: int) -> CompressionReport:
-    """The report of what the pass recorded, for a request of that size."""
+    """The report of the pass for a request of that size."""
     before = after = 0
     for record in records:
         for_items = flops(record.op, record.dims, items)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Repeats rows of users for candidates, by our own ops.
 
-What item_size says is computed once per request. stock_expansion.py does the same with TensorFlow's
-ops.
+The positions that follow from item_size are computed once per request. stock_expansion.py does the
+same with TensorFlow's ops.
 """
 
 from typing import List, NamedTuple, Optional, Protocol, Sequence, Tuple, Union
@@ -14,15 +14,15 @@ from rec_estimator.graph_passes import op_registry
 from rec_estimator.sample_compression.analysis.components import AnyTensor, tensor_name
 from rec_estimator.sample_compression.analysis.entries import Rows
 
-# Types that RepeatRows has a gradient for, and that SegmentMatMul multiplies.
+# The types for which RepeatRows has a gradient and SegmentMatMul has a kernel.
 _PRODUCT_TYPES = (tf.float32, tf.float64)
 
 
 class KernelBlock(NamedTuple):
-    """A sum of equally high blocks of a kernel's rows.
+    """A sum of blocks of a kernel's rows, which have equal heights.
 
     Attributes:
-      rows: The height.
+      rows: The height of each block.
       terms: (1 or -1, first row) of each block.
     """
 

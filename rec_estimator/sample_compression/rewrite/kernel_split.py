@@ -27,11 +27,11 @@ from rec_estimator.sample_compression.analysis.values import (
 from rec_estimator.sample_compression.rewrite.expansion import KernelBlock, RowExpansion
 
 _Blocks = List[Tuple[int, int]]  # (1 or -1, first row) of blocks of a kernel that are summed.
-_Factor = Tuple[Value, _Blocks]  # A tensor, and the blocks of the kernel it is multiplied by.
+_Factor = Tuple[Value, _Blocks]  # A tensor, and the blocks of the kernel that multiply it.
 
 
 class Factors:
-    """The tensors that a tensor is a linear combination of, each with its blocks of the kernel.
+    """A linear combination of tensors, each with its blocks of the kernel.
 
     A layer over a concatenation of u, i and u - i multiplies u by the first and the third block of
     the kernel, and i by the second one and the negative third one.
@@ -79,7 +79,7 @@ class Factors:
         return True
 
     def share(self, dims: Tuple[Size, ...]) -> float:
-        """The part of a tensor of shape dims that candidates still multiply; 1 means all of it."""
+        """The share of the product that still runs for each candidate, from 0 to 1."""
         values = [value for value, _ in (*self.users.values(), *self.items.values())]
         if any(len(value.known_dims()) != len(dims) for value in values):
             return 1.0
@@ -103,7 +103,7 @@ class KernelSplit:
     Args:
       expansion: The rows of the request.
       repeated: Returns a value's tensor with a row per candidate; see LinearSplit.
-      factors: What the kernel is multiplied by.
+      factors: The tensors that the kernel multiplies.
       kernel: [K, H].
       dims: The shape of the product.
     """

@@ -3,8 +3,8 @@
 
 A layer over a concatenation of user parts and item parts is the sum of a layer over the user parts
 and a layer over the item parts. To find such layers, the pass keeps the form of each tensor on the
-candidates' side: how it is made. A form costs nothing at run time: an op that takes the tensor for
-another purpose still gets it as the model computes it.
+candidates' side: how it is computed. A form costs nothing at run time: an op that takes the tensor
+for another purpose still gets it as the model computes it.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from rec_estimator.sample_compression.rewrite.expansion import RowExpansion
 from rec_estimator.sample_compression.rewrite.kernel_split import Factors, KernelSplit
 from rec_estimator.sample_compression.rules.checks import constant
 
-# A split adds in another order, which these types bear. 16-bit types round after each addition.
+# A split adds in another order. That is safe for these types; 16-bit types round each addition.
 _TYPES = (tf.float32, tf.float64)
 
 _Transform = Callable[[tf.Operation, Sequence[Value], DenseValue], DenseValue]
@@ -51,7 +51,7 @@ class LinearSplit:
       expansion: The rows of the request.
       repeated: Returns the tensor of a value with a row per candidate; with a single row if there
         is one user and the second argument is True.
-      exact: Leaves out everything that adds in another order.
+      exact: Whether to leave out everything that adds in another order.
 
     Attributes:
       shares: By the name of a split op, the part of it that still runs for each candidate.
@@ -124,7 +124,7 @@ class LinearSplit:
         return value
 
     def _joined(self, is_user: bool, run: Sequence[Value], axis: int) -> List[tf.Tensor]:
-        """Neighbouring parts of users, concatenated before their rows are repeated."""
+        """Concatenates neighbouring parts of users before their rows are repeated."""
         if not is_user or len(run) == 1:
             return [self._repeated(part, False) for part in run]
         make = Deferred(lambda: tf.concat([part.computed() for part in run], axis))
@@ -200,7 +200,7 @@ class LinearSplit:
         if source.side != Side.ITEM or not isinstance(source, DenseValue):
             return value
         dims = source.known_dims()
-        # A Tile of a size above 1 is no broadcast.
+        # A Tile of a size above 1 does not broadcast.
         fits = len(dims) == len(wide) and all(a in (ONE, b) for a, b in zip(dims, wide))
         if fits and dims[-1] == wide[-1]:
             return dataclasses.replace(value, form=Broadcast(source))
@@ -329,7 +329,7 @@ def _unflattened(value: Value) -> Value:
 
 
 def _same_as(source: DenseValue, value: DenseValue) -> DenseValue:
-    """A value that is computed as another one."""
+    """The value, computed as another one."""
     return dataclasses.replace(value, form=source.form, make=Deferred(source.computed))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which the pass visits what depends on the request."""
+"""The order in which the pass visits ops that depend on the request."""
 
 import collections
 from typing import Dict, List, Sequence, Set, Tuple, Union
@@ -24,7 +24,7 @@ def downstream(tensors: Sequence[tf.Tensor]) -> List[Node]:
     given = {tensor.name for tensor in tensors}
     order, rest = _ordered(found, given, subgraphs)
     if rest:
-        # Something outside lies between two ops of a subgraph: its ops are visited one by one.
+        # An outside op lies between two ops of a subgraph: the ops are visited one by one.
         cut = {node for node in rest if isinstance(node, Subgraph)}
         subgraphs = {op: subgraph for op, subgraph in subgraphs.items() if subgraph not in cut}
         order, _ = _ordered(found, given, subgraphs)
@@ -34,13 +34,13 @@ def downstream(tensors: Sequence[tf.Tensor]) -> List[Node]:
 def _ordered(
     ops: Set[tf.Operation], given: Set[str], subgraphs: Dict[tf.Operation, Subgraph]
 ) -> Tuple[List[Node], List[Node]]:
-    """Ops and subgraphs in order, and those that wait for each other.
+    """Ops and subgraphs in order, and those that are in a cycle.
 
     The back edge of a loop of control flow v1 is left out.
     """
     waits: Dict[Node, int] = {}
     consumers: Dict[Node, List[Node]] = collections.defaultdict(list)
-    # Nodes that are ready come in order of creation, so that two exports are alike.
+    # Nodes that are ready come in order of creation, so that two exports are equal.
     age: Dict[Node, int] = {}
     all_ops = next(iter(ops)).graph.get_operations() if ops else []
     for number, op in enumerate(all_ops):

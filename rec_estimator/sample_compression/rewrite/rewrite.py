@@ -52,7 +52,7 @@ from rec_estimator.sample_compression.rules.entry import entry_outputs
 from rec_estimator.sample_compression.rules.lists import LIST_RULES
 from rec_estimator.sample_compression.rules.op_rules import BROADCASTING, RULES, SHAPE_OPERANDS
 
-# Ops that make rows from no rows, to make them for users: from shape and data to tensor.
+# Ops that make rows from a shape and data, to make them for users.
 _MAKERS: Dict[str, Callable[[tf.Tensor, tf.Tensor], tf.Tensor]] = {
     "BroadcastTo": lambda shape, data: tf.broadcast_to(data, shape),
     "Fill": lambda shape, data: tf.fill(shape, data),
@@ -71,8 +71,8 @@ class Rewrite:
       items: Dense, sparse and ragged tensors of N rows.
       item_size: int32 [B] or [1].
       regions: Parts of the model that are declared row-wise.
-      exact: Leaves out everything that adds in another order.
-      stock_ops: Adds no op of ours.
+      exact: Whether to leave out everything that adds in another order.
+      stock_ops: Whether to add ops of TensorFlow only.
 
     Attributes:
       expansion: Repeats rows of users for candidates.
@@ -88,7 +88,7 @@ class Rewrite:
         exact: bool = False,
         stock_ops: bool = False,
     ) -> None:
-        # Before the pass adds ops of its own.
+        # The ops before the pass adds its own.
         self._request = [part for t in (*users, *items) for part in components(t)]
         self._order = downstream(self._request)
         self._regions = Regions(regions)
@@ -100,10 +100,12 @@ class Rewrite:
         self.records: List[OpRecord] = []
         self._values: Dict[str, Value] = {}
         self._full: Dict[Tuple[str, bool], tf.Tensor] = {}  # Repeated rows, to repeat them once.
-        self._makers: Dict[str, tf.Operation] = {}  # Ops that make rows from no rows, by output.
+        self._makers: Dict[str, tf.Operation] = {}  # Ops that make rows from a shape, by output.
         self._made: Dict[str, tf.Tensor] = {}  # Their outputs with a row per user, by op.
         self._stopped: Dict[tf.Operation, str] = {}  # Why control flow stays, by op.
-        self._waits: Dict[str, Set[tf.Operation]] = {}  # What tensors with a form wait for.
+        self._waits: Dict[
+            str, Set[tf.Operation]
+        ] = {}  # The ops for which tensors with a form wait.
         self._inputs: List[Tuple[tf.Operation, int, tf.Tensor]] = []  # The new inputs of ops.
         for user in users:
             self._seed(user)
@@ -115,7 +117,7 @@ class Rewrite:
                     value = dataclasses.replace(value, dims=values_lib.rows_dims(part))
                 self._values[part.name] = value
 
-        # The side that was given for a tensor holds, even if it is made of another tensor.
+        # The given side of a tensor holds, even if the tensor is computed from another one.
         self._given = set(self._values)
 
     def run(self) -> None:
@@ -132,7 +134,7 @@ class Rewrite:
         self._let_model_wait()
 
     def _let_model_wait(self) -> None:
-        """Lets the ops that take the request wait for the check of its numbers of rows.
+        """Makes the ops that take the request wait for the check of its numbers of rows.
 
         Otherwise another op may fail first, with a message that names no user tensor.
         """
@@ -174,7 +176,7 @@ class Rewrite:
             self._values[value.tensor.name] = value
 
     def value(self, tensor: tf.Tensor) -> Value:
-        """What the pass knows of a tensor."""
+        """What the pass knows about a tensor."""
         if tensor.name not in self._values:
             self._values[tensor.name] = values_lib.fixed(tensor)
         return self._values[tensor.name]
@@ -183,7 +185,7 @@ class Rewrite:
         """The tensor with a row per candidate, as the original model computes it.
 
         Raises:
-          ValueError: It is inside of a region, which is declared row-wise.
+          ValueError: The tensor is inside a region, which is declared row-wise.
         """
         if self.regions_of(tensor):
             raise ValueError(
@@ -317,7 +319,7 @@ class Rewrite:
             self._put_on_users_side(op, inputs, outs, kinds.pop())
             return
         if kinds - {None}:
-            outs = None  # The number of the candidates' entries is no known size.
+            outs = None  # The number of the candidates' entries is not a known size.
         is_split = self._leave_with_candidates(op, inputs, outs)
         is_followed = len(op.outputs) == 1 and elements_in(self.value(op.outputs[0])) is not None
         if is_split or is_followed or not any(v.side == Side.USER for v in inputs):
@@ -397,7 +399,7 @@ class Rewrite:
             if outs is not None:
                 dims = outs[output]
             elif all(v.axis is None and values_lib.is_known(v) for v in inputs):
-                # It depends on no rows, so its sizes are the same for users and candidates.
+                # Without rows, its sizes are the same for users and candidates.
                 dims = values_lib.static_dims(tensor, symbols=True)
             value = value_of(tensor, Side.ITEM, dims)
             if len(op.outputs) == 1 and isinstance(value, DenseValue):
@@ -411,7 +413,7 @@ class Rewrite:
     def _improve(self, op: tf.Operation, inputs: Sequence[Value], value: DenseValue) -> DenseValue:
         """The value after the linear split. A replacement waits for what the op waits for."""
         value = self._linear_split.improve(op, inputs, value)
-        # The replacement may skip an op that waits for an assertion. Then it has to wait itself.
+        # The replacement may skip an op that waits for an assertion. Then it must wait itself.
         waits = set(op.control_inputs)
         for known, tensor in zip(inputs, op.inputs):
             waits |= self._waits.get(tensor.name, set())
@@ -482,12 +484,12 @@ class Rewrite:
         known = [size for size in elements if size is not None]
         if len(known) == len(elements):
             return sizes_lib.evaluate_all(known, rows, value.tensor.dtype)
-        # No op that takes this shape reads the unknown elements.
+        # Ops that take this shape do not read its unknown elements.
         rest = value.computed()[1:]
         return tf.concat([tf.cast(rows, rest.dtype)[tf.newaxis], rest], axis=0)
 
     def _made_for_users(self, op: tf.Operation) -> tf.Tensor:
-        """The output of an op that makes rows from no rows, with a row per user."""
+        """The output of an op that makes rows from a shape, with a row per user."""
         if op.name in self._made:
             return self._made[op.name]
         place = SHAPE_OPERANDS[op.type]

@@ -12,7 +12,7 @@ from rec_estimator.sample_compression.rewrite.expansion import KernelBlock, iden
 
 
 class StockExpansion:
-    """A RowExpansion without an op of ours.
+    """A RowExpansion of TensorFlow's ops alone.
 
     Args:
       users: Dense, sparse and ragged tensors of B rows.
@@ -51,7 +51,7 @@ class StockExpansion:
                 item_size = tf.cast(item_size, tf.int32)
                 sizes = tf.broadcast_to(item_size, self.users[tf.newaxis])
             self._ends = tf.cumsum(sizes)
-            # The number of users that end at or before a candidate, so users without are skipped.
+            # The number of users that end at or before a candidate, which skips users without any.
             self.index = tf.raw_ops.UpperBound(
                 sorted_inputs=self._ends[tf.newaxis],
                 values=tf.range(self.items)[tf.newaxis],

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each op type does to rows: one file for each kind of op, and op_rules.py lists them all."""
+"""The rules of op types: one file for each kind of op; op_rules.py lists them all."""

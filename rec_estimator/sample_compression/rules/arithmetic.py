@@ -36,7 +36,7 @@ def each_element(op: tf.Operation, inputs: Sequence[Value]) -> List[Shape]:
 
 
 def each_identity(op: tf.Operation, inputs: Sequence[Value]) -> List[Shape]:
-    """Each output is one of the inputs: IdentityN, as tf.custom_gradient adds it."""
+    """Each output is an input: IdentityN, which tf.custom_gradient adds."""
     if {Side.USER, Side.ITEM} <= {value.side for value in inputs}:
         raise CannotMove("takes tensors of users and of candidates")
     return [
@@ -81,7 +81,7 @@ def same_shape(op: tf.Operation, inputs: Sequence[Value]) -> List[Shape]:
 
 
 def select(op: tf.Operation, inputs: Sequence[Value]) -> List[Shape]:
-    """Select: a condition of rank 1 chooses rows; otherwise all shapes are equal."""
+    """Select: a condition of rank 1 chooses rows. Otherwise all shapes are equal."""
     ranks = [rank_of(value) for value in inputs]
     if len(set(ranks)) == 1:
         if any(value.axis is None for value in inputs):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that op rules share. Each raises CannotMove if an input is not as the rule needs it."""
+"""Checks that op rules share. Each raises CannotMove if an input breaks the rule's condition."""
 
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
@@ -21,7 +21,7 @@ _ARITHMETIC: Dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 }
 
 
-# Depth of arithmetic that is folded. An axis or a permutation needs less.
+# The depth of arithmetic that is folded. An axis or a permutation needs less.
 _MOST_STEPS = 6
 
 

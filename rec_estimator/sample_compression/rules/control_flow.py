@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows what tf.while_loop, tf.cond and tf.function do to rows.
+"""Follows rows through tf.while_loop, tf.cond and tf.function.
 
-The pass rewires nothing inside of control flow. It moves a loop, branch or call as a whole, or not
+The pass rewires nothing inside control flow. It moves a loop, branch or call as a whole, or not
 at all. It follows the ops inside by the rules of op_rules.py and one more: inside, every number of
 rows is that of the users. It may become a shape; control flow that uses it for anything else stays
 with the candidates.
@@ -39,16 +39,16 @@ def call_shapes(op: tf.Operation, inputs: Sequence[Value]) -> List[Shape]:
     """The rule of While, If, Case and calls of functions.
 
     Raises:
-      CannotMove: The rows may not stay apart inside.
+      CannotMove: The op may mix rows.
     """
     return CALL_RULES[op.type](op, [value_inside(value) for value in inputs])
 
 
 def value_inside(value: Value) -> Value:
-    """What the inside of control flow knows of a tensor from outside.
+    """What control flow knows about a tensor that enters it.
 
     Raises:
-      CannotMove: Too little is known of it.
+      CannotMove: Too little is known about it.
     """
     if isinstance(value, SparseValue) or value.entries is not None:
         raise CannotMove("takes a sparse or ragged tensor into control flow")
@@ -73,15 +73,15 @@ def follow_subgraph(ops: Sequence[tf.Operation], values: Dict[str, Value]) -> No
 
     Args:
       ops: Sorted as in Subgraph.
-      values: By name, the tensors that come from outside. Gets those inside.
+      values: The values of the tensors that enter, by name. Gets the values inside.
 
     Raises:
-      CannotMove: The rows may not stay apart inside.
+      CannotMove: The op may mix rows.
     """
     merges = [op.outputs[0] for op in ops if op.type == "Merge"]
     for _ in range(_MAX_ROUNDS):
         before = [_dims_in(values, tensor) for tensor in merges]
-        # Only the next round can read what a round writes.
+        # Only the next iteration can read what an iteration writes.
         is_complete = _follow(ops, values, is_whole=not merges)
         if is_complete and before == [_dims_in(values, tensor) for tensor in merges]:
             return
@@ -98,7 +98,7 @@ def shape_outside(value: Value, subgraph: Container[tf.Operation]) -> Shape:
       subgraph: The ops of the loop or branch.
 
     Raises:
-      CannotMove: It means nothing outside.
+      CannotMove: The value has no meaning outside.
     """
     if isinstance(value, ListValue):
         # Only the subgraph reads the list. To others its flow is a number.
@@ -118,7 +118,7 @@ def _follow(ops: Iterable[tf.Operation], values: Dict[str, Value], is_whole: boo
     """Follows ops in order; returns whether the inputs of every op were known.
 
     Raises:
-      CannotMove: The rows may not stay apart; or is_whole, and an input was unknown.
+      CannotMove: An op may mix rows; or is_whole, and an input was unknown.
     """
     is_complete = True
     for op in ops:
@@ -151,7 +151,7 @@ def _step(op: tf.Operation, inputs: Sequence[Value]) -> List[Value]:
     values = [_value(tensor, dims) for tensor, dims in zip(op.outputs, _shapes(op, inputs, counts))]
     only = values[0] if len(values) == 1 else None
     if isinstance(only, DenseValue) and only.elements is None and only.side == Side.FIXED:
-        # Some size, which may become part of a shape beside the number of rows.
+        # A size that may become part of a shape next to the number of rows.
         return [dataclasses.replace(only, elements=elements_of(op, inputs))]
     return values
 
@@ -216,8 +216,8 @@ def _outside(tensor: tf.Tensor, value: Value, is_inside: Callable[[tf.Tensor], b
     """The shape of a tensor that leaves control flow, without symbols of tensors inside.
 
     Args:
-      tensor: As the outside has it. Its axes take the place of the symbols.
-      value: What the inside knows of it.
+      tensor: The tensor outside. Its axes replace the symbols.
+      value: What is known about it inside.
       is_inside: Whether a tensor is inside.
 
     Raises:
@@ -263,7 +263,7 @@ def graphs_of(op: tf.Operation) -> List[Optional[tf.Graph]]:
 def _while(op: tf.Operation, inputs: Sequence[Value]) -> List[Shape]:
     _refuse_row_counts(inputs)
     body, condition = _function(op, "body"), _function(op, "cond")
-    # Inside, a loop variable is no constant, even if its first value is one.
+    # A loop variable is not constant, even if its initial value is.
     state = [_value(tensor, value.dims) for tensor, value in zip(body.inputs, inputs)]
     for _ in range(_MAX_ROUNDS):
         outputs = _run(body, state)

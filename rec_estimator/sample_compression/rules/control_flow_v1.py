@@ -2,7 +2,7 @@
 """Finds the loops and branches of control flow v1, which run on one side as a whole.
 
 Control flow v1 writes the ops of a tf.while_loop or tf.cond into the graph itself. A subgraph is
-everything inside of the outermost loop or branch, and every op that uses a TensorArray of it.
+everything inside the outermost loop or branch, and every op that uses a TensorArray of it.
 """
 
 from typing import Dict, Iterable, List, Set, Tuple
@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
 
-# Ops that pass on the handle of a TensorArray.
+# Ops that return the handle of a TensorArray that they take.
 _PASSES_ON = frozenset({"Enter", "Identity", "Switch"})
 
 
@@ -28,7 +28,7 @@ class Subgraph:
     def __init__(self, ops: Set[tf.Operation]) -> None:
         self.ops: List[tf.Operation] = []
         seen: Set[tf.Operation] = set()
-        # By name, so that two exports are alike.
+        # Sorted by name, so that two exports are equal.
         stack = sorted(ops, key=lambda op: op.name, reverse=True)
         while stack:
             op = stack[-1]
@@ -67,7 +67,9 @@ class Subgraph:
 
 def find_subgraphs(graph: tf.Graph) -> Dict[tf.Operation, Subgraph]:
     """The subgraph of each op that is in one."""
-    groups: Dict[object, Set[tf.Operation]] = {}  # By what names the subgraph: context or array.
+    groups: Dict[
+        object, Set[tf.Operation]
+    ] = {}  # The keys are contexts and arrays, which identify subgraphs.
     names: Dict[tf.Operation, object] = {}
 
     def put(op: tf.Operation, name: object) -> None:
@@ -96,7 +98,7 @@ def find_subgraphs(graph: tf.Graph) -> Dict[tf.Operation, Subgraph]:
 
 
 def _ops_on_array(array: tf.Operation) -> Iterable[tf.Operation]:
-    """The ops that use a TensorArray, itself included."""
+    """The ops that use a TensorArray, including the op that makes it."""
     stack, seen = [array.outputs[0]], {array}
     yield array
     while stack:

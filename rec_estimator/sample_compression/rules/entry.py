@@ -43,7 +43,7 @@ def entry_outputs(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) ->
       inputs: The values of its inputs.
 
     Returns:
-      One value for each output; None if no rule of this file or of sparse.py holds.
+      One value for each output. None: no rule of this file or of sparse.py applies.
     """
     for rules in (ENTRY_RULES, SPARSE_RULES):
         rule = rules.get(op.type)

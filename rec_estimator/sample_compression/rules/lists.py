@@ -17,7 +17,7 @@ from rec_estimator.sample_compression.rules.checks import constant, out_dims, re
 
 
 class NotYetKnown(CannotMove):
-    """Too little is known now; in a loop, a later round may know it."""
+    """Too little is known yet. In a loop, a later round may know it."""
 
 
 def join(tensor: tf.Tensor, a: Shape, b: Shape) -> Shape:
@@ -29,7 +29,7 @@ def join(tensor: tf.Tensor, a: Shape, b: Shape) -> Shape:
       b: The other shape.
 
     Returns:
-      What both have in common. A size that differs becomes a symbol.
+      The common shape. A size that differs becomes a symbol.
 
     Raises:
       CannotMove: The rows may be on different axes.
@@ -85,7 +85,7 @@ def _from_tensor(op: tf.Operation, inputs: Sequence[Value]) -> List[Shape]:
 
 
 def _unstacked(value: Value, dtype: tf.DType) -> ListSizes:
-    """The elements of a list made of a tensor's parts along axis 0."""
+    """The elements of a list that holds a tensor's parts along axis 0."""
     dims = value.known_dims()
     if value.axis == 0 or not dims:
         raise CannotMove("makes a list of the rows")

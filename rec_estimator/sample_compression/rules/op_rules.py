@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule of each op type: what it does to the rows of its inputs.
+"""The rule of each op type: its effect on the rows of its inputs.
 
 A rule takes an op and the Values of its inputs, and returns the shape of each output. The shape
-says on which axis the rows are. With it the rule promises, whatever the number of rows: row i of
+says on which axis the rows are. The rule thereby promises, for any number of rows: row i of
 each output depends on row i of the inputs that have rows, on the other inputs as a whole, and on
 nothing else. A rule that cannot promise this raises CannotMove. An op type without a rule stays
 with the candidates.
 
-Rules treat user rows and candidate rows alike: of candidates, the pass only uses the shapes.
+Rules treat user rows and candidate rows alike: for candidates, the pass uses only the shapes.
 """
 
 from typing import Callable, Dict, List, Sequence
@@ -25,7 +25,7 @@ Rule = Callable[[tf.Operation, Sequence[Value]], List[Shape]]
 # - ops that hold state or draw random numbers;
 # - ops that count, sort or sum over rows;
 # - ops that may fail on a value, because the row of a user without candidates must not fail a
-#   request. An index out of range and an integer division by 0 fail nevertheless.
+#   request. An index out of range and an integer division by 0 still fail.
 # Other rules: control flow in control_flow_v1.py and control_flow.py, lists of tensors in
 # lists.py, entries of sparse and ragged tensors in entry.py and sparse.py.
 RULES: Dict[str, Rule] = {}
@@ -104,10 +104,10 @@ for _rule, _types in (
 ):
     RULES.update(dict.fromkeys(_types.split(), _rule))
 
-# Which input of an op is a shape. For users, the pass computes it with the number of users.
+# Which input of an op is a shape. On the users' side it has the number of users.
 SHAPE_OPERANDS = {"BroadcastTo": 1, "Fill": 0, "Reshape": 1, "Tile": 1}
 
-# Ops that broadcast along the rows: the row of a single user need not be repeated for them.
+# Ops that broadcast along the rows, so that the row of a single user is not repeated.
 BROADCASTING = frozenset(
     op_type for op_type, rule in RULES.items() if rule is arithmetic.broadcast
 ) - {"ClipByValue"}

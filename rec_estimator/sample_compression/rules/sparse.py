@@ -38,7 +38,7 @@ from rec_estimator.sample_compression.analysis.values import (
     rows_dims,
 )
 
-# One value for each output of an op; None if the rule does not hold.
+# One value for each output of an op. None: the rule does not apply.
 EntryOutputs = Optional[List[Value]]
 EntryRule = Callable[[Rows, tf.Operation, Sequence[Value]], EntryOutputs]
 
@@ -65,7 +65,7 @@ def are_ids(value: Value) -> bool:
 
 
 def columns_of(value: Value) -> Optional[int]:
-    """The rank of the sparse tensor that a tensor is the indices of; None if it is no such."""
+    """The rank of the sparse tensor whose indices a tensor is. None: it is not indices."""
     if not isinstance(value, Indices) or value.dims is None:
         return None
     width = value.dims[1]
@@ -73,7 +73,7 @@ def columns_of(value: Value) -> Optional[int]:
 
 
 def _rows_of_entries(value: Value) -> Optional[Tuple[Size, ...]]:
-    """The shape of a tensor that has one row for each entry on axis 0; None if it is no such."""
+    """The shape of a tensor with one row for each entry on axis 0. None: it is not one."""
     if not isinstance(value, EntryRows) or not isinstance(value.entries, Entries):
         return None
     return _shape_by_entry(value)
@@ -131,7 +131,7 @@ def _column(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> Entry
 
 
 def _reshape_sparse(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
-    """SparseReshape from a matrix to a matrix of as many rows: nothing changes."""
+    """SparseReshape between matrices with equal numbers of rows: an identity."""
     indices, shape, target = inputs
     if not isinstance(indices, Indices) or columns_of(indices) != 2:
         return None
@@ -204,7 +204,7 @@ def _concat(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> Entry
 
 
 def _fill(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> EntryOutputs:
-    """The same number for each entry, as tf.ones_like makes it."""
+    """The same number for each entry, which tf.ones_like makes."""
     shape, filling = inputs
     if not isinstance(shape, EntryShape) or shape.sizes or filling.side != Side.FIXED:
         return None
@@ -279,7 +279,7 @@ def _gather(expansion: Rows, op: tf.Operation, inputs: Sequence[Value]) -> Entry
 
 
 def _rows_of_distinct(places: DistinctPositions, params: Value) -> Optional[Tuple[Size, ...]]:
-    """The shape of params that have one row for each distinct value; None if they have not."""
+    """The shape of params with one row for each distinct value. None: they have others."""
     if not isinstance(params, EntryRows) or params.entries is not places.distinct:
         return None
     return _shape_by_entry(params)

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from oracle import BUCKETS, TableOracle
+from oracle import KEY_CLASSES, TableOracle
 from written_checkpoints import (
     ADAGRAD,
     BANK,
@@ -71,7 +71,7 @@ def test_export_knows_ranks_dims_and_the_length_of_offsets():
     assert out.values.shape.as_list() == [None, DIM]
     assert out.bank.shape.as_list() == [None, DIM]
     assert out.slot_values[0].shape.as_list() == [None, 4]
-    assert out.partition_offset.shape == out.partition_filter_offset.shape == [BUCKETS + 1]
+    assert out.partition_offset.shape == out.partition_filter_offset.shape == [KEY_CLASSES + 1]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_an_empty_table_exports_its_bank_and_no_rows(make_table):
     assert_same_export(make_table(DIM, BANK), TableOracle(BANK), ADAGRAD)
 
 
-def test_rows_come_by_bucket_then_key_and_offsets_say_where(make_table):
+def test_rows_come_by_key_class_then_key_and_offsets_say_where(make_table):
     table = make_table(DIM, BANK)
     train(table, [1002, 2, 1, 1001, 1000, 0, -1])
     out = table.export()
@@ -407,7 +407,7 @@ def test_any_number_of_parts_restores_into_any_other(make_table, tmp_path, tenso
         expected = TableOracle.restore(split, "t", part, now, ADAGRAD, BANK)
         assert_same_export(table, expected, ADAGRAD)
         restored.extend(expected.rows)
-        assert all(key % BUCKETS % now == part for key in expected.rows)
+        assert all(key % KEY_CLASSES % now == part for key in expected.rows)
     if now <= 3:
         np.testing.assert_array_equal(np.sort(restored), np.sort(keys))
 

@@ -6,11 +6,11 @@ import pytest
 import tensorflow.compat.v1 as tf
 from written_checkpoints import BANK, DIM, contents, rows_of, train, write
 
-BUCKETS = 1000
+KEY_CLASSES = 1000
 
 
 def sort(keys):
-    return np.array(sorted(keys, key=lambda key: (key % BUCKETS, key)), np.int64)
+    return np.array(sorted(keys, key=lambda key: (key % KEY_CLASSES, key)), np.int64)
 
 
 def write_chain(folder, links):

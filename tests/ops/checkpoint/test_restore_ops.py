@@ -353,7 +353,7 @@ def test_a_key_that_is_admitted_and_filtered_is_data_loss(make_table, tmp_path):
         make_table(DIM, BANK).restore(write(tmp_path / "c", tensors), BANK)
 
 
-def test_deeprecs_order_within_a_bucket_is_restored(make_table, tmp_path):
+def test_deeprecs_order_within_a_key_class_is_restored(make_table, tmp_path):
     keys = np.array([2000, 0, 1000, 3001, 1, 2], np.int64)
     offsets = np.searchsorted(keys % 1000, np.arange(1001)).astype(np.int32)
     tensors = {**rows_of(keys), "t-partition_offset": offsets}

@@ -119,8 +119,8 @@ def test_keys_listed_in_several_parts_are_complete_and_ordered(make_table, tmp_p
     expected = np.unique(keys)
     saved = tensors["t-keys_filtered"]
     np.testing.assert_array_equal(saved, expected[np.lexsort([expected, expected % 1000])])
-    buckets = np.bincount(saved % 1000, minlength=1000)
-    np.testing.assert_array_equal(np.diff(tensors["t-partition_filter_offset"]), buckets)
+    classes = np.bincount(saved % 1000, minlength=1000)
+    np.testing.assert_array_equal(np.diff(tensors["t-partition_filter_offset"]), classes)
     assert tensors["t-freqs_filtered"].min() == tensors["t-versions_filtered"].max() == 1
 
 
