@@ -26,7 +26,6 @@ LONGER: dict = {
     "lookup_kernels.cc TableGroupLookupOp::Compute": 61,
     "rec_estimator.inputs.row_files.FilePass": 303,
     "rec_estimator.rec_sdk.create_table.create_table": 64,
-    "rec_estimator.sample_compression.rewrite.rewrite.Rewrite": 459,
     "test_disk_log.cc TEST(ThreadsAppendReadFreeAndCompactAtOnce)": 75,
     "test_disk_tier_steps.cc Families::Step": 62,
     "test_embedding_table_threads.cc FilterUnderLoad": 98,
