@@ -46,8 +46,8 @@ from rec_estimator._tensorflow.estimator import (
     classifier_parse_example_spec,
     regressor_parse_example_spec,
 )
+from rec_estimator.checkpoint.folder_export import export as export_tables
 from rec_estimator.checkpoint.saver import Saver
-from rec_estimator.checkpoint.sparse_folders import export as export_tables
 from rec_estimator.checkpoint.warm_start import init_from_checkpoint
 from rec_estimator.deeprec import (
     adaptive_embedding_lookup_sparse,

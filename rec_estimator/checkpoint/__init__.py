@@ -12,7 +12,9 @@
     files.py              finds, identifies and removes the files of a checkpoint
     deltas.py             checks checkpoints, and those that deltas build on
     warm_start.py         initializes tables from another checkpoint
+    table_selection.py    which tables and slots that initializes
     sparse_folders.py     tables as plain arrays next to a checkpoint
+    folder_export.py      tables of such a folder as NumPy files
     format/               reads and writes TensorFlow's checkpoint format
 
 The tensors of a table are listed in table/saveable.py.

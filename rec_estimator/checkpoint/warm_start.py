@@ -10,24 +10,17 @@ Optimizer slots come along where those of a variable would: with a scope, or if 
 
 import os
 import re
-from typing import Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import estimator as _estimator
 from rec_estimator.checkpoint import builder, deltas
 from rec_estimator.checkpoint.format.bundle import Index
+from rec_estimator.checkpoint.table_selection import TableSource, select, split_map
 from rec_estimator.table import saveable
-from rec_estimator.table.initializer_entries import InitializerEntry
 from rec_estimator.table.shard import SlotSpec
-from rec_estimator.table.table import EmbeddingTable, dense_variables, graph_tables
-
-
-class _Source(NamedTuple):
-    """What initializes a table: a table of the checkpoint, and those slots of it."""
-
-    name: str
-    slots: Tuple[SlotSpec, ...]
+from rec_estimator.table.table import EmbeddingTable, graph_tables
 
 
 def init_from_checkpoint(
@@ -76,7 +69,7 @@ def init_from_checkpoint(
     pairs = list(assignment_map.items() if isinstance(assignment_map, Mapping) else assignment_map)
     prefix = _find_checkpoint("ckpt_dir_or_file", ckpt_dir_or_file)
     deltas.check_chain(prefix)
-    sources, left = _split_map(pairs)
+    sources, left = split_map(pairs)
     for table, source in sources.items():
         _check_source(prefix, source, table)
     if left:
@@ -127,7 +120,7 @@ class TableWarmStart(_estimator.WarmStartSettings):
 
     def __iter__(self) -> Iterator[object]:
         previous = dict(self.var_name_to_prev_var_name)
-        variables, tables = _select(self.vars_to_warm_start)
+        variables, tables = select(self.vars_to_warm_start)
         for table in graph_tables():
             if table.name in self.var_name_to_vocab_info:
                 raise ValueError(
@@ -149,7 +142,7 @@ class TableWarmStart(_estimator.WarmStartSettings):
                         f"var_name_to_prev_var_name of slot {name!r} must be {expected!r}, got "
                         f"{given!r}; slots come with their table"
                     )
-            _check_source(prefix, _Source(source, slots), table)
+            _check_source(prefix, TableSource(source, slots), table)
             initialize_table(table, prefix, source, slots)
             tf.logging.info("Warm-starting table %s from %s of %s.", table.name, source, prefix)
         return iter(
@@ -176,149 +169,6 @@ def as_settings(warm_start_from: object) -> object:
     return warm_start_from
 
 
-def _split_map(
-    pairs: Sequence[Tuple[str, object]],
-) -> Tuple[Dict[EmbeddingTable, _Source], List[Tuple[str, object]]]:
-    """Splits an assignment map into its tables and TensorFlow's part, which has scopes, too."""
-    by_name = {table.name: table for table in graph_tables()}
-    by_slot = {f"{t.name}/{slot.name}": (t, slot) for t in graph_tables() for slot in _slots(t)}
-    sources: Dict[EmbeddingTable, _Source] = {}
-    left = []
-    # In TensorFlow's order, in which a scope comes before its members and a table before its slots.
-    for old, new in sorted(pairs, key=lambda pair: pair[0]):
-        found = _as_table(new, by_name)
-        if found is not None:
-            _add(sources, found, old, _slots(found) if _is_of_initialization(new) else ())
-        elif isinstance(new, str) and new.rstrip("/") in by_slot:
-            # In TensorFlow's store of variables, the names of slots end in "/".
-            _add_slot(sources, *by_slot[new.rstrip("/")], old)
-        else:
-            left.append((old, new))
-            if isinstance(new, str) and old.endswith("/"):
-                for table, source in _tables_of_scope(old, new, by_name).items():
-                    _add(sources, table, source, _slots(table))
-    return sources, left
-
-
-def _add(
-    sources: Dict[EmbeddingTable, _Source],
-    table: EmbeddingTable,
-    name: str,
-    slots: Sequence[SlotSpec],
-) -> None:
-    present = sources.get(table)
-    if present is not None and present.name == name:
-        slots = tuple(dict.fromkeys([*present.slots, *slots]))
-    sources[table] = _Source(name, tuple(slots))
-
-
-def _add_slot(
-    sources: Dict[EmbeddingTable, _Source], table: EmbeddingTable, slot: SlotSpec, old: str
-) -> None:
-    source = sources.get(table)
-    if source is None or old != f"{source.name}/{slot.name}":
-        raise ValueError(
-            f"assignment_map must map a table and its slot {slot.name!r} from one table, got "
-            f"{old!r} to {table.name + '/' + slot.name!r} with {table.name!r} from "
-            f"{source.name if source else None!r}; slots come with their table"
-        )
-    _add(sources, table, source.name, [slot])
-
-
-def _slots(table: EmbeddingTable) -> Tuple[SlotSpec, ...]:
-    return table.shards[0].slots
-
-
-def _select(
-    chosen: object,
-) -> Tuple[object, List[Tuple[EmbeddingTable, Tuple[SlotSpec, ...]]]]:
-    """Splits `vars_to_warm_start` into TensorFlow's part and tables, with the slots to read."""
-    if isinstance(chosen, str):
-        # A string selects trainable variables only, and therefore no slots.
-        return dense_variables(chosen), [
-            (t, ()) for t in graph_tables() if t.trainable and t.is_save and _matches([chosen], t)
-        ]
-    if not isinstance(chosen, list):
-        return chosen, []
-    if all(isinstance(each, str) for each in chosen):
-        variables = [
-            variable
-            for each in chosen
-            for variable in tf.get_collection(tf.GraphKeys.GLOBAL_VARIABLES, scope=each)
-            if not isinstance(variable, InitializerEntry)
-        ]
-        found = [
-            (table, tuple(slot for slot in _slots(table) if _matches(chosen, table, slot)))
-            for table in graph_tables()
-            if table.is_save and _matches(chosen, table)
-        ]
-        # Without duplicates: TensorFlow takes a variable that is listed twice for two parts of it.
-        return list({id(variable): variable for variable in variables}.values()), found
-    return _select_objects(chosen)
-
-
-def _select_objects(
-    chosen: Sequence[object],
-) -> Tuple[List[object], List[Tuple[EmbeddingTable, Tuple[SlotSpec, ...]]]]:
-    by_name = {table.name: table for table in graph_tables()}
-    left: List[object] = []
-    found: Dict[EmbeddingTable, Tuple[SlotSpec, ...]] = {}
-    for each in chosen:
-        table = None if isinstance(each, str) else _as_table(each, by_name)
-        if table is None:
-            left.append(each)
-        elif _is_of_initialization(each):
-            found[table] = _slots(table)
-        else:
-            found.setdefault(table, ())
-    return left, list(found.items())
-
-
-def _matches(
-    expressions: Sequence[str], table: EmbeddingTable, slot: Optional[SlotSpec] = None
-) -> bool:
-    """Whether an expression selects a table, or a slot of it, by the name of any of its shards."""
-    names = [table.name, *(shard.name for shard in table.shards)]
-    if slot is not None:
-        names = [f"{name}/{slot.name}" for name in names]
-    # TensorFlow matches the variable's name, which ends in ":0".
-    return any(
-        re.match(expression, name) or re.match(expression, f"{name}:0")
-        for expression in expressions
-        for name in names
-    )
-
-
-def _as_table(item: object, by_name: Mapping[str, EmbeddingTable]) -> Optional[EmbeddingTable]:
-    """Returns the table that an item of an assignment map names, None if it is no table."""
-    if isinstance(item, str):
-        return by_name.get(item)
-    if isinstance(item, list) and item:
-        tables = {_as_table(each, {}) for each in item}
-        return tables.pop() if len(tables) == 1 else None
-    if isinstance(item, InitializerEntry):
-        item = item.shard
-    item = getattr(item, "table", item)
-    return item if isinstance(item, EmbeddingTable) else None
-
-
-def _is_of_initialization(item: object) -> bool:
-    """Whether an item is from GLOBAL_VARIABLES, which also has the slots of variables."""
-    return isinstance(item[0] if isinstance(item, list) else item, InitializerEntry)
-
-
-def _tables_of_scope(
-    old: str, new: str, by_name: Mapping[str, EmbeddingTable]
-) -> Dict[EmbeddingTable, str]:
-    scope = new[: new.rindex("/") + 1] if "/" in new else ""
-    scope = "" if scope == "/" else scope
-    return {
-        table: (old if old != "/" else "") + name[len(scope) :]
-        for name, table in by_name.items()
-        if name.startswith(scope) and table.is_save
-    }
-
-
 def _find_checkpoint(argument: str, path: str) -> str:
     prefix = builder.latest_of(path)
     if not prefix or not tf.io.gfile.exists(f"{prefix}.index"):
@@ -329,7 +179,7 @@ def _find_checkpoint(argument: str, path: str) -> str:
     return prefix
 
 
-def _check_source(prefix: str, source: _Source, table: EmbeddingTable) -> None:
+def _check_source(prefix: str, source: TableSource, table: EmbeddingTable) -> None:
     """Checks, before anything is built, that the table can be restored from the checkpoint."""
     index = Index(prefix)
     part = re.fullmatch(r"(.*)/part_\d+", source.name)

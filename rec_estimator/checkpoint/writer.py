@@ -6,7 +6,7 @@ from typing import Callable, Dict, List, Optional
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.checkpoint import builder, files, sparse_folders
+from rec_estimator.checkpoint import builder, files, folder_export, sparse_folders
 from rec_estimator.checkpoint.atomic_checkpoint import AtomicCheckpoint
 from rec_estimator.checkpoint.delta_chain import SavedCheckpoint
 
@@ -86,7 +86,7 @@ class CheckpointWriter:
             before_replacing()
             identity = checkpoint.place(merge)
         if tables:
-            sparse_folders.remember(files.sparse_folder_of(prefix))
+            folder_export.remember(files.sparse_folder_of(prefix))
         return identity
 
     def write_missing_folder(self, prefix: str) -> None:
@@ -98,7 +98,7 @@ class CheckpointWriter:
             with AtomicCheckpoint(prefix) as checkpoint:
                 sparse_folders.write(prefix, checkpoint.sparse_folder, self._folder_tables)
                 files.replace_folder(checkpoint.sparse_folder, folder)
-        sparse_folders.remember(folder)
+        folder_export.remember(folder)
 
     def _run(self, session: tf.Session, prefix: str, feeds: _Feeds) -> None:
         names = self._saver_def

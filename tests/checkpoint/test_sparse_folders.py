@@ -13,7 +13,7 @@ import python_processes
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.checkpoint import atomic_checkpoint, files, sparse_folders
+from rec_estimator.checkpoint import atomic_checkpoint, files, folder_export
 
 COUNTED = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(2))
 
@@ -425,7 +425,7 @@ def test_rec_estimator_writes_folders_in_training_only(tmp_path):
 def test_export_writes_vectors_by_key_that_numpy_reads_without_pickle(tmp_path, monkeypatch):
     table, keys, train = build()
     # Several chunks, the last one cut.
-    monkeypatch.setattr(sparse_folders, "_CHUNK", 100)
+    monkeypatch.setattr(folder_export, "_CHUNK", 100)
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         session.run(train, {keys: np.arange(-30, 33)})
@@ -458,7 +458,7 @@ def test_export_refuses_a_damaged_folder_by_name_and_writes_nothing(name, number
         array.tofile(table / folder / "slice.data")
         attribute = np.array([*array.shape, array.itemsize], np.int64)
         attribute.tofile(table / folder / "slice.attribute")
-    sparse_folders.remember(str(table.parent))
+    folder_export.remember(str(table.parent))
     np.array(numbers, np.int64).tofile(table / name)
     with pytest.raises(ValueError, match=f"{table / os.path.dirname(name)}/slice.* must h.*, got"):
         rec.export_tables()
@@ -470,7 +470,7 @@ def test_export_warns_about_missing_tables_and_folders(tmp_path, monkeypatch):
     monkeypatch.setattr(
         tf.logging, "warning", lambda text, *arguments: messages.append(text % arguments)
     )
-    monkeypatch.setattr(sparse_folders, "_last_folder", None)
+    monkeypatch.setattr(folder_export, "_last_folder", None)
     assert rec.export_tables() == []
     build()
     with tf.Session() as session:

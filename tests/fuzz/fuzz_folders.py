@@ -12,7 +12,7 @@ import shutil
 import numpy as np
 from fuzz.mutations import INTEGERS, change_bytes, choose
 
-from rec_estimator.checkpoint import sparse_folders
+from rec_estimator.checkpoint import folder_export
 from rec_estimator.tools import inspect_checkpoint, shrink_ckpt_with_filtered_features
 
 ROWS, DIM = 7, 3
@@ -41,9 +41,9 @@ class Target:
         for _ in range(choose(rng, [1, 1, 2])):
             self._damage(rng, table)
         self._command(choose(rng, [self._folder, table, table / "key" / "slice"]))
-        sparse_folders.remember(str(self._folder))
+        folder_export.remember(str(self._folder))
         try:
-            paths = sparse_folders.export()
+            paths = folder_export.export()
         except REFUSALS:
             assert not list(table.glob("*.npy")), "a refused export left a file"
             return "refused"
