@@ -92,8 +92,8 @@ def _element_spec(handles: Sequence[tf.Tensor]) -> Any:
             if any(handle_of_found is handle for handle in handles):
                 return found.element_spec
     raise ValueError(
-        "the iterator of the batch must be kept by the script, got none; keep it in a variable, or "
-        "fetch the tensors that its get_next() returned, they stay valid"
+        "the script has not kept the iterator of the batch; keep it in a variable, or fetch the "
+        "tensors that its get_next() returned, they stay valid"
     )
 
 
@@ -102,7 +102,7 @@ def _collected(collections: Dict[bool, str], is_training: bool) -> List[tf.Opera
     if not found:
         kind = "training" if is_training else "evaluation"
         raise ValueError(
-            f"the graph must be modified and have lookups of {kind}, got none; call "
+            f"the graph has no modified lookups of {kind}; call "
             "modify_graph_and_start_emb_cache() when the graph is complete, after minimize()"
         )
     return found

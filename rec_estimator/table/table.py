@@ -352,8 +352,9 @@ def _refuse_conversion(
 ) -> NoReturn:
     del dtype, name, as_ref
     raise TypeError(
-        f"a tensor must be given, got table {value.name!r}, which has no value as a whole; read "
-        "rows with rec_estimator.embedding_lookup(table, ids), all of them with table.export()"
+        f"table {value.name!r} cannot be converted to a tensor, because it has no value as a "
+        "whole; read rows with rec_estimator.embedding_lookup(table, ids), all of them with "
+        "table.export()"
     )
 
 

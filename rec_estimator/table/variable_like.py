@@ -25,16 +25,16 @@ class VariableLike(saving.Trackable):
     def _in_graph_mode(self) -> NoReturn:
         # The first attribute that TensorFlow's optimizers read of a resource variable.
         raise AttributeError(
-            f"table {self.name!r} must be given to one of rec_estimator.optimizers, or to "
-            "rec_estimator.Saver, got one of TensorFlow's; use ours of the same name, or give "
-            "TensorFlow's var_list=rec_estimator.get_dense_and_sparse_variable()[0]"
+            f"TensorFlow's optimizers and Savers cannot take table {self.name!r}; use the class of "
+            "the same name of rec_estimator.optimizers, or rec_estimator.Saver, or pass "
+            "var_list=rec_estimator.get_dense_and_sparse_variable()[0]"
         )
 
     def __getitem__(self, slices: Any) -> NoReturn:
         """Always raises a TypeError: a table has no rows 0, 1, 2 to slice."""
         raise TypeError(
-            f"a tensor must be given to be sliced, got table {self.name!r}, which has no value as "
-            "a whole; read rows with rec_estimator.embedding_lookup(table, ids)"
+            f"table {self.name!r} cannot be sliced, because it has no value as a whole; read rows "
+            "with rec_estimator.embedding_lookup(table, ids)"
         )
 
     @property

@@ -246,7 +246,7 @@ def test_get_target_batch_refuses_an_iterator_that_the_script_has_dropped():
     loss, _ = model(batch)
     rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
     modify_graph_and_start_emb_cache()
-    with pytest.raises(ValueError, match="iterator of the batch must be kept .* stay valid"):
+    with pytest.raises(ValueError, match="has not kept the iterator of the batch; .* stay valid"):
         get_target_batch(True)
 
 
@@ -406,7 +406,7 @@ def test_an_optimizer_added_after_the_modification_makes_the_data_those_of_train
     first = get_initializer(False)
     train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
     modify_graph_and_start_emb_cache()
-    with pytest.raises(ValueError, match="lookups of evaluation, got none"):
+    with pytest.raises(ValueError, match="no modified lookups of evaluation; call"):
         get_initializer(False)
     with tf.Session(config=QUICK) as session:
         for start_of_data in (first, get_initializer(True)):

@@ -279,7 +279,7 @@ def test_data_are_those_of_training_if_one_lookup_is_a_training_lookup():
         assert [path.is_training for path in find_key_paths(graph)][-1] == is_train
     rec.modify_graph_and_start_emb_cache()
     assert rec.get_initializer(True).type == "NoOp"
-    with pytest.raises(ValueError, match="lookups of evaluation, got none"):
+    with pytest.raises(ValueError, match="no modified lookups of evaluation; call"):
         rec.get_initializer(False)
 
 

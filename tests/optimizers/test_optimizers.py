@@ -464,5 +464,6 @@ def test_a_text_is_no_hyperparameter():
 def test_an_optimizer_of_tensorflow_that_gets_a_table_says_which_one_to_use(num_shards):
     table = rec.get_embedding_variable("t", 2, partitioner=tf.fixed_size_partitioner(num_shards))
     loss = tf.reduce_sum(rec.embedding_lookup(table, [1]))
-    with pytest.raises(AttributeError, match="table 't.*' must be given to one of rec_estimator"):
+    message = "optimizers and Savers cannot take table 't.*'; use .* rec_estimator.optimizers"
+    with pytest.raises(AttributeError, match=message):
         tf.train.AdagradOptimizer(0.1).minimize(loss, var_list=list(table))
