@@ -42,8 +42,8 @@ class _Output(ctypes.Structure):
 _DTYPES = {1: np.float32, 3: np.int32, 9: np.int64}  # TF_DataType
 
 
-def serve_c(folder, names, request):
-    """The C API: TF_LoadSessionFromSavedModel and TF_SessionRun."""
+def c_library():
+    """TensorFlow's C library, with the types that its functions return."""
     wheel = pathlib.Path(os.environ["TENSORFLOW_FOLDER"])
     tf = ctypes.CDLL(str(wheel / "libtensorflow_cc.so.2"))
     pointers = (
@@ -53,6 +53,12 @@ def serve_c(folder, names, request):
     for name in pointers.split():
         getattr(tf, name).restype = ctypes.c_void_p
     tf.TF_Dim.restype = ctypes.c_int64
+    return tf
+
+
+def serve_c(folder, names, request):
+    """The C API: TF_LoadSessionFromSavedModel and TF_SessionRun."""
+    tf = c_library()
     status = ctypes.c_void_p(tf.TF_NewStatus())
 
     def check():
