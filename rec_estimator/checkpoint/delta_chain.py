@@ -16,7 +16,7 @@ class SavedCheckpoint(NamedTuple):
 
     prefix: str
     signature: Optional[files.Signature]
-    identity: Optional[str] = None  # Of its index, for deltas; None if it was restored.
+    identity: Optional[str] = None  # The identity of its index; None if it was restored.
 
     def is_unchanged(self) -> bool:
         """Returns whether the checkpoint is still there and was not overwritten."""

@@ -21,7 +21,7 @@ class Parent(NamedTuple):
     """The checkpoint that a delta holds the changes to."""
 
     prefix: str
-    identity: Optional[str]  # Of its index; None in deltas of older releases.
+    identity: Optional[str]  # The identity of its index; None in deltas of older releases.
 
 
 def check_chain(prefix: str, compare: Optional[Compare] = None) -> Index:
@@ -167,7 +167,7 @@ class Family(NamedTuple):
 
 
 def _parent_in(index: Index) -> Optional[Parent]:
-    """Returns the parent of a delta, None of a full checkpoint. All tables have the same."""
+    """Returns the parent of a delta, None for a full checkpoint. All tables have the same."""
     prefix = index.prefix
     for name in index.names:
         shard, _, suffix = name.rpartition("-")

@@ -16,7 +16,7 @@ from rec_estimator.table.table import EmbeddingTable, dense_variables, graph_tab
 
 
 class TableSource(NamedTuple):
-    """What initializes a table: a table of the checkpoint, and those slots of it."""
+    """The table of a checkpoint that initializes a table, and the slots to read."""
 
     name: str
     slots: Tuple[SlotSpec, ...]

@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Iterable, Optional, Union
 import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
 
-# This message is part of TensorFlow's promise about SavedModels; the place of its class is not.
+# TensorFlow keeps this message stable for SavedModels, but not the module of its class.
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
 from rec_estimator._tensorflow.estimator import Estimator, ModeKeys

@@ -70,7 +70,7 @@ class DiskStorage:
 
 
 def disk_storage_of(option: StorageOption) -> Optional[DiskStorage]:
-    """The storage that an option asks for; None: all rows are in memory.
+    """The storage of an option; None: all rows are in memory.
 
     Args:
       option: An option that get_embedding_variable accepts.

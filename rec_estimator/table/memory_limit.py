@@ -17,7 +17,7 @@ _ENTRY_BYTES = 35
 
 
 def share_memory(tables: List[EmbeddingTable], limit: int) -> None:
-    """Divides memory among tables, in place of what their own options say.
+    """Divides memory among tables, which overrides their own options.
 
     The share of a table is for its index, its rows and its buffers. Shares are in proportion to
     what a key takes in memory: its row, values and slots, and its entry in the index. So tables of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds tables that a loss depends on and that nothing in the graph updates.
+"""Finds tables on which a loss depends and which no op updates.
 
 A list of variables made by hand may leave a table out. TensorFlow would then train all other
 variables silently. Here this is an error when a session begins.
@@ -25,7 +25,7 @@ _STOPS = frozenset({"PreventGradient", "StopGradient"})
 
 
 def untrained_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:
-    """The trainable tables that a loss depends on and that no optimizer updates.
+    """The trainable tables on which a loss depends and which no optimizer updates.
 
     The losses are those of our optimizers and of RecEstimator. The loss of a stock optimizer is not
     known, but its updates of dense variables depend on the same lookups. A lookup behind
@@ -35,7 +35,7 @@ def untrained_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:
       graph: The graph; None: the default graph.
 
     Returns:
-      The tables, in the order they were made. None of a graph that is not for training.
+      The tables, in the order of creation; [] if the graph does not train.
     """
     graph = graph or tf.get_default_graph()
     if not state_of(graph).trains:

@@ -62,7 +62,7 @@ Compare = Callable[[str, Sequence[BundleEntryProto]], Sequence[bool]]
 
 
 class Index:
-    """The index of a checkpoint. Parses an entry when it is asked for, and refuses one that lies.
+    """The index of a checkpoint. Parses an entry when it is first read; refuses a damaged one.
 
     Args:
       prefix: Path without ``.index``, on any of TensorFlow's file systems.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses the entries of an index, and refuses those that contradict themselves.
 
-An index may be damaged in spite of its checksums, or made to do harm. What passes here has a type
-that TensorFlow knows, a shape whose product is an int64, and slices that cover it with as many
-bytes as it takes.
+An index may be damaged in spite of its checksums, or made to do harm. An entry that passes here has
+a type that TensorFlow knows, a shape whose product is an int64, and slices that cover it with as
+many bytes as it takes.
 """
 
 import functools
@@ -50,7 +50,7 @@ class StoredTensor(NamedTuple):
     name: str
     dtype: tf.DType
     shape: Tuple[int, ...]
-    header: ByteRange  # The entry under the tensor's name. Of a sliced tensor it has no bytes.
+    header: ByteRange  # The entry under the tensor's name. It has no bytes if the tensor is sliced.
     ranges: List[ByteRange]  # The slices by first row; [header] if the tensor is not sliced.
 
     @property

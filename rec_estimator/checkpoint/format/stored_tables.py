@@ -16,7 +16,7 @@ from rec_estimator.options import Filter
 
 # The tensors of a shard or of a slot have its name and one of these suffixes.
 FILTERED = ("-keys_filtered", "-freqs_filtered", "-versions_filtered")
-# Those in which a filter saves counts of its own.
+# The tensors in which a filter saves its own counts.
 SKETCH = tuple(f"-{name}" for kind in get_args(Filter) for name in kind().sketch_tensors())
 SUFFIXES = (
     *("-keys", "-values", "-freqs", "-versions", "-partition_offset"),
