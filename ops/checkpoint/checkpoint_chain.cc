@@ -44,9 +44,9 @@ Status CheckNamesParent(const CheckpointFile& file, const StoredShard& shard) {
   if (file.Has(shard.name + kDeltaOf)) return Status();
   for (const char* suffix : {kKeysErased, kDeltaOfIndex}) {
     if (!file.Has(shard.name + suffix)) continue;
-    return DataLoss("tensor ", shard.name, kDeltaOf, " must be in ",
-                    file.prefix(), " beside ", shard.name, suffix,
-                    ", got none; the file is damaged");
+    return DataLoss("checkpoint ", file.prefix(), " has tensor ", shard.name,
+                    suffix, " without ", shard.name, kDeltaOf,
+                    "; the file is damaged");
   }
   return Status();
 }
