@@ -256,8 +256,8 @@ def test_an_exception_of_a_generator_ends_the_training_loop(tmp_path):
         (lambda: rec.GraphModifierHook(dump_graph="yes"), "dump_graph must be a bool"),
         (lambda: rec.GraphModifierHook(modify_graph=None), "modify_graph must be a bool"),
         (lambda: get_initializer("train"), "is_training must be a bool, got 'train'"),
-        (lambda: get_initializer(True), "modified and have lookups of training, got none"),
-        (lambda: rec.get_target_batch(False), "modified and have lookups of evaluation, got none"),
+        (lambda: get_initializer(True), "no modified lookups of training; call"),
+        (lambda: rec.get_target_batch(False), "no modified lookups of evaluation; call"),
     ],
 )
 def test_bad_calls_are_refused(call, message):
