@@ -4,7 +4,7 @@
 import pytest
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.checkpoint import files
+from rec_estimator.checkpoint import files, removal
 from rec_estimator.checkpoint.delta_chain import SavedCheckpoint
 from rec_estimator.checkpoint.saved_state import SavedState, step_of
 
@@ -46,7 +46,7 @@ def test_a_checkpoint_of_another_step_session_or_prefix_does_not(session, checkp
 def test_a_checkpoint_that_is_gone_does_not(session, checkpoint):
     state = SavedState()
     state.record(session, 3, checkpoint)
-    files.remove(checkpoint.prefix)
+    removal.remove(checkpoint.prefix)
     assert not state.is_at(checkpoint.prefix, session, 3)
 
 
