@@ -49,7 +49,7 @@ class Deduplicator {
       : cells_(cells),
         mask_(static_cast<uint32_t>(CellsFor(n) - 1)),
         distinct_(distinct) {
-    std::fill(cells, cells + CellsFor(n), Cell{0});
+    std::fill(cells, cells + mask_ + 1, Cell{0});
   }
   Deduplicator(const Deduplicator&) = delete;
   Deduplicator& operator=(const Deduplicator&) = delete;

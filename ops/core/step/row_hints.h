@@ -75,7 +75,7 @@ class RowHints {
     rows_[u] = row;
   }
   void NoteTime(const StripeSet& stripes, uint64_t mask) {
-    times_.Note(stripes, mask);
+    ForEachStripe(mask, [&](int s) { times_.Note(stripes, s); });
   }
 
  private:

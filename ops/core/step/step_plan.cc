@@ -100,8 +100,10 @@ void StepPlan::FindKeysWithoutRow(int g) {
     plan.all_have_rows = false;
   }
   plan.n_without_row = n;
-  ForEachStripe(group.stripes, [this](int s) { needs_[s] = StripeNeeds(); });
-  times_.Note(stripes_, group.stripes);
+  ForEachStripe(group.stripes, [this](int s) {
+    needs_[s] = StripeNeeds();
+    times_.Note(stripes_, s);
+  });
   if (n > 0) DecideAdmission(g);
 }
 

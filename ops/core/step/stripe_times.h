@@ -18,15 +18,13 @@ void ForEachStripe(uint64_t mask, const Work& work) {
   for (; mask != 0; mask &= mask - 1) work(__builtin_ctzll(mask));
 }
 
-// The stripes of a mask are locked, shared at least, when a method is called.
-// Threads may call Note at the same time for different stripes.
+// The stripes are locked, shared at least, when a method is called. Threads may
+// call Note at the same time for different stripes.
 class StripeTimes {
  public:
-  void Note(const StripeSet& stripes, uint64_t mask) {
-    ForEachStripe(mask, [&](int s) {
-      moves_[s] = stripes[s].moves();
-      writes_[s] = stripes[s].mutex().writes();
-    });
+  void Note(const StripeSet& stripes, int s) {
+    moves_[s] = stripes[s].moves();
+    writes_[s] = stripes[s].mutex().writes();
   }
 
   // Whether entries may be elsewhere, and keys with a row in memory may have

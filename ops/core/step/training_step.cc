@@ -35,26 +35,31 @@ TrainingStep::Outcome NoMemory(size_t table) {
 
 }  // namespace
 
+struct TrainingStep::TableStep {
+  TableStep(const TableParts& table, const StepBatch& batch,
+            const KeyGroups* groups, const RowHints* hints)
+      : keys(*groups),
+        plan(table.stripes, table.store, table.rule, keys, hints),
+        updater(table.stripes, table.store, table.rule, batch, keys, &plan) {}
+
+  const KeyGroups& keys;
+  StepPlan plan;
+  RowUpdater updater;
+};
+
 TrainingStep::TrainingStep(std::vector<TableParts> tables,
                            std::vector<StepBatch> batches)
     : tables_(std::move(tables)),
       batches_(std::move(batches)),
       by_keys_(tables_.size()),
-      keys_(tables_.size()),
+      steps_(tables_.size()),
       claims_(tables_.size()),
       claim_order_(tables_.size()) {
   GroupKeys();
-  plans_.reserve(size());
-  updaters_.reserve(size());
   size_t units = 0;
   for (size_t i = 0; i < size(); ++i) {
-    const TableParts& table = tables_[i];
     const StepBatch& batch = batches_[i];
-    plans_.push_back(std::make_unique<StepPlan>(
-        table.stripes, table.store, table.rule, *keys_[i], HintsOf(i)));
-    updaters_.emplace_back(table.stripes, table.store, table.rule, batch,
-                           *keys_[i], plans_[i].get());
-    dims_ += table.store->dim();
+    dims_ += tables_[i].store->dim();
     occurrences_ += batch.n + batch.n_counted;
     // Reserve refuses larger batches.
     const uint64_t most = std::min(batch.n + batch.n_counted, kMaxBatch);
@@ -78,7 +83,7 @@ TrainingStep::Outcome TrainingStep::Reserve(const ParallelFor& parallel) {
   if (occurrences_ == 0) return {};
   Outcome outcome = ReserveAll(parallel);
   if (!outcome.ok()) {
-    for (const auto& plan : plans_) plan->ReleaseQuotas();
+    for (const auto& step : steps_) step->plan.ReleaseQuotas();
     ReleaseKeys();
   }
   return outcome;
@@ -103,9 +108,10 @@ TrainingStep::Outcome TrainingStep::ReserveAll(const ParallelFor& parallel) {
       parallel, CyclesPerUnit(kFindOccurrence),
       [this](uint32_t k, int g) {
         const SharedKeys& keys = shared_[k];
-        keys.groups->Deduplicate(g, plans_[by_keys_[keys.begin]]->scratch(g));
+        keys.groups->Deduplicate(g,
+                                 steps_[by_keys_[keys.begin]]->plan.scratch(g));
         for (uint32_t t = keys.begin; t < keys.end; ++t) {
-          plans_[by_keys_[t]]->Find(g);
+          steps_[by_keys_[t]]->plan.Find(g);
         }
         return true;
       },
@@ -139,16 +145,16 @@ TrainingStep::Outcome TrainingStep::HoldKeys() {
   if (!outcome.ok()) return outcome;
   holds_keys_ = true;
   return ForEachTier([this](size_t i, DiskError*) {
-    tables_[i].tier->Hold(keys_[i]);
+    tables_[i].tier->Hold(&steps_[i]->keys);
     return true;
   });
 }
 
 TrainingStep::Outcome TrainingStep::BringIn() {
   return ForEachTier([this](size_t i, DiskError* error) {
-    if (keys_[i]->n() == 0) return true;
+    if (steps_[i]->keys.n() == 0) return true;
     PinnedRows spilled(tables_[i].tier);
-    const int64_t hits = plans_[i]->ListSpilled(&spilled);
+    const int64_t hits = steps_[i]->plan.ListSpilled(&spilled);
     tables_[i].tier->AddToHits(hits,
                                static_cast<int64_t>(spilled.items().size()));
     return tables_[i].tier->BringIn(&spilled, error);
@@ -159,20 +165,20 @@ void TrainingStep::ReleaseKeys() {
   if (!holds_keys_) return;
   holds_keys_ = false;
   for (size_t i = 0; i < size(); ++i) {
-    if (tables_[i].tier != nullptr) tables_[i].tier->Release(keys_[i]);
+    if (tables_[i].tier != nullptr) tables_[i].tier->Release(&steps_[i]->keys);
   }
 }
 
 int64_t TrainingStep::RowsAfter(size_t i) const {
   return tables_[i].stripes->n_rows() +
-         (keys_[i]->n() == 0 ? 0 : plans_[i]->new_rows());
+         (steps_[i]->keys.n() == 0 ? 0 : steps_[i]->plan.new_rows());
 }
 
 std::shared_ptr<const RowHints> TrainingStep::HintsForLookup(
     size_t i, size_t more) const {
   if (tables_[i].tier != nullptr) return nullptr;
-  auto hints = std::make_shared<RowHints>(keys_[i]->n() + more);
-  if (keys_[i]->n() > 0) plans_[i]->ListRows(hints.get());
+  auto hints = std::make_shared<RowHints>(steps_[i]->keys.n() + more);
+  if (steps_[i]->keys.n() > 0) steps_[i]->plan.ListRows(hints.get());
   return hints;
 }
 
@@ -182,13 +188,13 @@ TrainingStep::Outcome TrainingStep::Apply(const Gradients* gradients,
   for (size_t i = 0; i < size(); ++i) {
     batches_[i].grads = gradients[i].grads;
     batches_[i].version = gradients[i].version;
-    updaters_[i].set_update(gradients[i].update);
+    steps_[i]->updater.set_update(gradients[i].update);
   }
   Outcome outcome = ClaimRows(parallel);
   if (outcome.ok()) {
     units_.clear();
     for (size_t i = 0; i < size(); ++i) {
-      if (keys_[i]->n() > 0) AddUnits(i, keys_[i]->size());
+      if (steps_[i]->keys.n() > 0) AddUnits(i, steps_[i]->keys.size());
     }
     std::atomic<int64_t> failed{-1};
     const auto note = [&failed](uint32_t table, bool done) {
@@ -200,19 +206,19 @@ TrainingStep::Outcome TrainingStep::Apply(const Gradients* gradients,
                       8 * dims_ / static_cast<int64_t>(size())),
         [&](uint32_t table, int g) {
           bool done = true;
-          const bool tried = updaters_[table].TryUpdate(g, &done);
+          const bool tried = steps_[table]->updater.TryUpdate(g, &done);
           note(table, done);
           return tried;
         },
         [&](uint32_t table, int g) {
           bool done;
-          updaters_[table].Update(g, &done);
+          steps_[table]->updater.Update(g, &done);
           note(table, done);
         });
     if (failed >= 0) outcome = NoMemory(static_cast<size_t>(failed.load()));
   }
   for (auto& claim : claims_) claim.reset();
-  for (const auto& plan : plans_) plan->ReleaseQuotas();
+  for (const auto& step : steps_) step->plan.ReleaseQuotas();
   ReleaseKeys();
   ForEachTier([this](size_t i, DiskError* error) {
     tables_[i].tier->SpillExcess(
@@ -275,7 +281,8 @@ void TrainingStep::GroupKeys() {
     KeyGroups* const groups = shared_.back().groups.get();
     for (uint32_t t = begin; t < end; ++t) {
       const uint32_t i = by_keys_[t];
-      keys_[i] = groups;
+      steps_[i] = std::make_unique<TableStep>(tables_[i], batches_[i], groups,
+                                              HintsOf(i));
       if (list != nullptr && !RowUpdater::SumsInBatchOrder(
                                  list->size(), tables_[i].store->dim())) {
         groups->GroupOccurrences();
@@ -298,7 +305,7 @@ int64_t TrainingStep::CyclesPerUnit(int64_t per_occurrence) const {
 bool TrainingStep::GetMemory(const ParallelFor& parallel) {
   const bool has_memory = scratch_.Allocate([this](Layout* layout) {
     for (const SharedKeys& keys : shared_) keys.groups->AddTo(layout);
-    for (const auto& plan : plans_) plan->AddTo(layout);
+    for (const auto& step : steps_) step->plan.AddTo(layout);
   });
   if (!has_memory) return false;
   units_.clear();
@@ -317,7 +324,7 @@ bool TrainingStep::GetMemory(const ParallelFor& parallel) {
   for (const SharedKeys& keys : shared_) keys.groups->EndSort();
   return unusual_.Allocate([this](Layout* layout) {
     for (const SharedKeys& keys : shared_) keys.groups->AddCellsTo(layout);
-    for (RowUpdater& updater : updaters_) updater.AddTo(layout);
+    for (const auto& step : steps_) step->updater.AddTo(layout);
   });
 }
 
@@ -325,7 +332,7 @@ TrainingStep::Outcome TrainingStep::CheckLimits(const ParallelFor& parallel) {
   for (size_t i = 0; i < size(); ++i) {
     if (tables_[i].budget == nullptr) continue;
     const RowBudget::Claim claim(tables_[i].budget,
-                                 static_cast<int64_t>(keys_[i]->n()));
+                                 static_cast<int64_t>(steps_[i]->keys.n()));
     if (claim.is_certain()) continue;
     const int64_t excess = ExcessRows(i, parallel);
     if (excess > 0) return {Refusal::kTooManyRows, i, excess};
@@ -336,7 +343,8 @@ TrainingStep::Outcome TrainingStep::CheckLimits(const ParallelFor& parallel) {
 TrainingStep::Outcome TrainingStep::ClaimRows(const ParallelFor& parallel) {
   for (const uint32_t i : claim_order_) {
     if (tables_[i].budget == nullptr) continue;
-    claims_[i].emplace(tables_[i].budget, static_cast<int64_t>(keys_[i]->n()));
+    claims_[i].emplace(tables_[i].budget,
+                       static_cast<int64_t>(steps_[i]->keys.n()));
     if (claims_[i]->is_certain()) continue;
     const int64_t excess = ExcessRows(i, parallel);
     if (excess > 0) return {Refusal::kTooManyRows, i, excess};
@@ -345,8 +353,8 @@ TrainingStep::Outcome TrainingStep::ClaimRows(const ParallelFor& parallel) {
 }
 
 int64_t TrainingStep::ExcessRows(size_t i, const ParallelFor& parallel) {
-  const KeyGroups& keys = *keys_[i];
-  StepPlan& plan = *plans_[i];
+  const KeyGroups& keys = steps_[i]->keys;
+  StepPlan& plan = steps_[i]->plan;
   if (keys.n() == 0) return 0;
   const int64_t per_group = static_cast<int64_t>(keys.n()) / keys.size() + 1;
   const auto find = [&plan](int64_t g, int64_t end) {
@@ -359,9 +367,9 @@ int64_t TrainingStep::ExcessRows(size_t i, const ParallelFor& parallel) {
 TrainingStep::Outcome TrainingStep::GetRoom(const ParallelFor& parallel) {
   units_.clear();
   for (uint32_t i = 0; i < size(); ++i) {
-    if (keys_[i]->n() == 0) continue;
+    if (steps_[i]->keys.n() == 0) continue;
     uint64_t to_grow;
-    if (!plans_[i]->ReserveQuotas(&to_grow)) return NoMemory(i);
+    if (!steps_[i]->plan.ReserveQuotas(&to_grow)) return NoMemory(i);
     for (; to_grow != 0; to_grow &= to_grow - 1) {
       units_.push_back({i, __builtin_ctzll(to_grow)});
     }
@@ -372,12 +380,12 @@ TrainingStep::Outcome TrainingStep::GetRoom(const ParallelFor& parallel) {
       parallel, kGrowStripe,
       [&](uint32_t table, int s) {
         bool has_memory = true;
-        const bool tried = plans_[table]->TryGrow(s, &has_memory);
+        const bool tried = steps_[table]->plan.TryGrow(s, &has_memory);
         if (!has_memory) failed.store(table);
         return tried;
       },
       [&](uint32_t table, int s) {
-        if (!plans_[table]->Grow(s)) failed.store(table);
+        if (!steps_[table]->plan.Grow(s)) failed.store(table);
       });
   if (failed >= 0) return NoMemory(static_cast<size_t>(failed.load()));
   return {};

@@ -43,8 +43,6 @@ class DiskTier;
 class KeyGroups;
 class RowHints;
 class RowStore;
-class RowUpdater;
-class StepPlan;
 class StripeSet;
 
 // What a step uses of one table.
@@ -105,6 +103,8 @@ class TrainingStep {
   Outcome Apply(const Gradients* gradients, const ParallelFor& parallel);
 
  private:
+  // What is done in one table.
+  struct TableStep;
   // Keys that some tables have in common: those of by_keys_[begin, end).
   struct SharedKeys {
     std::unique_ptr<KeyGroups> groups;
@@ -123,7 +123,7 @@ class TrainingStep {
                    const Try& attempt, const Finish& finish);
   // What a lookup of the keys of batch i has found; nullptr: nothing.
   const RowHints* HintsOf(size_t i) const;
-  // Sets shared_, by_keys_ and keys_.
+  // Sets shared_, by_keys_ and steps_.
   void GroupKeys();
   void AddUnits(size_t of, int64_t n);
   // What an occurrence costs, spread over the units.
@@ -152,10 +152,7 @@ class TrainingStep {
   std::vector<StepBatch> batches_;
   std::vector<SharedKeys> shared_;
   std::vector<uint32_t> by_keys_;  // All tables, those of shared keys together.
-  // By table.
-  std::vector<KeyGroups*> keys_;
-  std::vector<std::unique_ptr<StepPlan>> plans_;
-  std::vector<RowUpdater> updaters_;
+  std::vector<std::unique_ptr<TableStep>> steps_;  // By table.
   bool holds_keys_ = false;
   std::vector<std::optional<RowBudget::Claim>> claims_;
   // The positions of the tables in the order in which they are claimed, which

@@ -9,7 +9,6 @@
 #include TABLE_HEADER
 #if defined(HANDS_OVER)
 #include "ops/core/keys/deduplicated_list.h"
-#include "ops/core/step/row_hints.h"
 #endif
 
 namespace paired {
