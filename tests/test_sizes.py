@@ -24,8 +24,6 @@ LONGER: dict = {
     "checkpoint_save_kernels.cc TableSave": 346,
     "embedding_table.h EmbeddingTable": 319,
     "lookup_kernels.cc TableGroupLookupOp::Compute": 61,
-    "pack_transfers_pass.cc Packer": 302,
-    "rec_estimator.inputs.row_files.FilePass": 307,
     "rec_estimator.rec_sdk.create_table.create_table": 64,
     "test_disk_log.cc TEST(ThreadsAppendReadFreeAndCompactAtOnce)": 75,
     "test_disk_tier_steps.cc Families::Step": 62,

@@ -51,6 +51,21 @@ using tensorflow::Node;
 using tensorflow::NodeDefBuilder;
 using tensorflow::OutputTensor;
 
+// Whether a node divides rows among shards, and waits for nothing else. An op
+// that reads the undivided rows in its place waits for nothing more.
+bool IsRowsSplit(const Node* node) {
+  return node->type_string() == kShardRowsSplit && ControlInputs(*node).empty();
+}
+
+// Whether a node gives its input, in whatever shape, to one other node, and
+// waits for divisions of rows only.
+bool IsPassedOn(const Node& node) {
+  const std::vector<Node*> before = ControlInputs(node);
+  return (node.IsIdentity() || node.type_string() == kReshape) &&
+         node.out_edges().size() == 1 &&
+         std::all_of(before.begin(), before.end(), IsRowsSplit);
+}
+
 // Puts the packed ops of one request into the graph.
 class Packer {
  public:
@@ -300,22 +315,6 @@ class Packer {
     for (Node* node : splits) control_edges_.AddSpare(node);
     *grads = std::move(undivided);
     *places = std::move(rows);
-  }
-
-  // Whether a node divides rows among shards, and waits for nothing else. An op
-  // that reads the undivided rows in its place waits for nothing more.
-  static bool IsRowsSplit(const Node* node) {
-    return node->type_string() == kShardRowsSplit &&
-           ControlInputs(*node).empty();
-  }
-
-  // Whether a node gives its input, in whatever shape, to one other node, and
-  // waits for divisions of rows only.
-  static bool IsPassedOn(const Node& node) {
-    const std::vector<Node*> before = ControlInputs(node);
-    return (node.IsIdentity() || node.type_string() == kReshape) &&
-           node.out_edges().size() == 1 &&
-           std::all_of(before.begin(), before.end(), IsRowsSplit);
   }
 
   // Replaces a scalar that the ps makes of what is constant, or of what another
