@@ -88,7 +88,7 @@ PRECOMPILED = (
 BYTES_PER_SECOND = 6_000
 HEADER_SECONDS = 12
 
-# g++ needs up to 0.7 GB for a kernel; more processes could exhaust the memory of a small machine.
+# g++ needs up to 0.9 GB for joined sources; more processes could exhaust a small machine.
 MAX_JOBS = 4
 
 
