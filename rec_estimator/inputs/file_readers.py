@@ -43,7 +43,7 @@ class TextReader:
         self._rows = rows
         self._checked_files = checked_files
 
-    def blocks(self, path: tf.Tensor, compression: tf.Tensor) -> _Dataset:
+    def blocks(self, path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
         """A dataset of blocks, each (index of its first line, lines)."""
         path, compression, source = _open(self._open, path, compression)
         end = _Dataset.from_tensors(_END_OF_FILE)
@@ -120,7 +120,7 @@ class RecordReader:
         self._checked_files = checked_files
         self._report = report
 
-    def blocks(self, path: tf.Tensor, compression: tf.Tensor) -> _Dataset:
+    def blocks(self, path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
         """A dataset of blocks, each (index of its first record, records).
 
         At a damaged record, TensorFlow's reader ends the file with an error that names neither the

@@ -50,10 +50,8 @@ def read_tf_config() -> Dict[str, Any]:
 
 def _check(name: str, value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
-        words = {dict: "an object", list: "a list"}
-        raise ValueError(
-            f"TF_CONFIG{name} must be {words[kind]}, got {value!r}; for example {_EXAMPLE}"
-        )
+        rule = "an object" if kind is dict else "a list"
+        raise ValueError(f"TF_CONFIG{name} must be {rule}, got {value!r}; for example {_EXAMPLE}")
     return value
 
 
