@@ -36,26 +36,30 @@ TrainingStep::Outcome NoMemory(size_t table) {
 }  // namespace
 
 struct TrainingStep::TableStep {
+  // owned: nullptr if `shared` belongs to another table.
   TableStep(const TableParts& table, const StepBatch& batch,
-            const KeyGroups* groups, const RowHints* hints)
-      : keys(*groups),
+            std::unique_ptr<KeyGroups> owned, KeyGroups* shared,
+            const RowHints* hints)
+      : owned_keys(std::move(owned)),
+        keys(*shared),
         plan(table.stripes, table.store, table.rule, keys, hints),
         updater(table.stripes, table.store, table.rule, batch, keys, &plan) {}
 
-  const KeyGroups& keys;
+  const std::unique_ptr<KeyGroups> owned_keys;
+  KeyGroups& keys;
   StepPlan plan;
   RowUpdater updater;
+  TableStep* next = nullptr;  // Of the next table with the same keys.
 };
 
 TrainingStep::TrainingStep(std::vector<TableParts> tables,
                            std::vector<StepBatch> batches)
     : tables_(std::move(tables)),
       batches_(std::move(batches)),
-      by_keys_(tables_.size()),
       steps_(tables_.size()),
       claims_(tables_.size()),
       claim_order_(tables_.size()) {
-  GroupKeys();
+  MakeSteps();
   size_t units = 0;
   for (size_t i = 0; i < size(); ++i) {
     const StepBatch& batch = batches_[i];
@@ -101,18 +105,14 @@ TrainingStep::Outcome TrainingStep::ReserveAll(const ParallelFor& parallel) {
   Outcome outcome = HoldKeys();
   if (!outcome.ok()) return outcome;
   units_.clear();
-  for (size_t k = 0; k < shared_.size(); ++k) {
-    if (shared_[k].groups->n() > 0) AddUnits(k, shared_[k].groups->size());
-  }
+  ForEachKeys(
+      [this](size_t i, TableStep* step) { AddUnits(i, step->keys.size()); });
   ForEachUnit(
       parallel, CyclesPerUnit(kFindOccurrence),
-      [this](uint32_t k, int g) {
-        const SharedKeys& keys = shared_[k];
-        keys.groups->Deduplicate(g,
-                                 steps_[by_keys_[keys.begin]]->plan.scratch(g));
-        for (uint32_t t = keys.begin; t < keys.end; ++t) {
-          steps_[by_keys_[t]]->plan.Find(g);
-        }
+      [this](uint32_t table, int g) {
+        TableStep* step = steps_[table].get();
+        step->keys.Deduplicate(g, step->plan.scratch(g));
+        for (; step != nullptr; step = step->next) step->plan.Find(g);
         return true;
       },
       [](uint32_t, int) {});
@@ -234,7 +234,7 @@ void TrainingStep::ForEachUnit(const ParallelFor& parallel, int64_t cycles,
   const auto run = [&](int64_t i, int64_t end) {
     for (; i < end; ++i) {
       const Unit& unit = units_[static_cast<size_t>(i)];
-      left_[static_cast<size_t>(i)] = !attempt(unit.of, unit.number);
+      left_[static_cast<size_t>(i)] = !attempt(unit.table, unit.number);
     }
   };
   const int64_t n = static_cast<int64_t>(units_.size());
@@ -245,7 +245,7 @@ void TrainingStep::ForEachUnit(const ParallelFor& parallel, int64_t cycles,
     parallel(n, cycles, std::cref(run));
   }
   for (size_t i = 0; i < units_.size(); ++i) {
-    if (left_[i]) finish(units_[i].of, units_[i].number);
+    if (left_[i]) finish(units_[i].table, units_[i].number);
   }
 }
 
@@ -257,43 +257,61 @@ const RowHints* TrainingStep::HintsOf(size_t i) const {
   return are_of_keys ? batch.hints : nullptr;
 }
 
-void TrainingStep::GroupKeys() {
+void TrainingStep::MakeSteps() {
+  if (size() == 1) {
+    const uint32_t only = 0;
+    return MakeStepsOf(&only, &only + 1);
+  }
   const auto lists = [this](uint32_t i) {
     const StepBatch& batch = batches_[i];
     return std::make_tuple(batch.keys, batch.n,
                            batch.n_counted > 0 ? batch.counted_keys : nullptr,
                            batch.n_counted, batch.counts);
   };
-  std::iota(by_keys_.begin(), by_keys_.end(), 0);
-  std::sort(by_keys_.begin(), by_keys_.end(), [&](uint32_t a, uint32_t b) {
+  std::vector<uint32_t> order(size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
     return std::make_pair(lists(a), a) < std::make_pair(lists(b), b);
   });
-  shared_.reserve(size());
-  for (uint32_t begin = 0, end = 0; begin < size(); begin = end) {
-    const DeduplicatedList* list = nullptr;
-    for (; end < size() && lists(by_keys_[end]) == lists(by_keys_[begin]);
-         ++end) {
-      const RowHints* const hints = HintsOf(by_keys_[end]);
-      if (list == nullptr && hints != nullptr) list = hints->list();
-    }
-    shared_.push_back(
-        {KeyGroups::Of(batches_[by_keys_[begin]], list), begin, end});
-    KeyGroups* const groups = shared_.back().groups.get();
-    for (uint32_t t = begin; t < end; ++t) {
-      const uint32_t i = by_keys_[t];
-      steps_[i] = std::make_unique<TableStep>(tables_[i], batches_[i], groups,
-                                              HintsOf(i));
-      if (list != nullptr && !RowUpdater::SumsInBatchOrder(
-                                 list->size(), tables_[i].store->dim())) {
-        groups->GroupOccurrences();
-      }
-    }
+  const uint32_t* const last = order.data() + size();
+  for (const uint32_t *begin = order.data(), *end; begin < last; begin = end) {
+    end = std::find_if(begin, last,
+                       [&](uint32_t i) { return lists(i) != lists(*begin); });
+    MakeStepsOf(begin, end);
   }
 }
 
-void TrainingStep::AddUnits(size_t of, int64_t n) {
+void TrainingStep::MakeStepsOf(const uint32_t* begin, const uint32_t* end) {
+  const DeduplicatedList* list = nullptr;
+  for (const uint32_t* i = begin; i < end && list == nullptr; ++i) {
+    if (HintsOf(*i) != nullptr) list = HintsOf(*i)->list();
+  }
+  std::unique_ptr<KeyGroups> owned = KeyGroups::Of(batches_[*begin], list);
+  KeyGroups* const keys = owned.get();
+  TableStep* last = nullptr;
+  for (const uint32_t* i = begin; i < end; ++i) {
+    if (list != nullptr &&
+        !RowUpdater::SumsInBatchOrder(list->size(), tables_[*i].store->dim())) {
+      keys->GroupOccurrences();
+    }
+    steps_[*i] = std::make_unique<TableStep>(
+        tables_[*i], batches_[*i], std::move(owned), keys, HintsOf(*i));
+    if (last != nullptr) last->next = steps_[*i].get();
+    last = steps_[*i].get();
+  }
+}
+
+template <typename Work>
+void TrainingStep::ForEachKeys(const Work& work) {
+  for (size_t i = 0; i < size(); ++i) {
+    TableStep& step = *steps_[i];
+    if (step.owned_keys != nullptr && step.keys.n() > 0) work(i, &step);
+  }
+}
+
+void TrainingStep::AddUnits(size_t table, int64_t n) {
   for (int32_t number = 0; number < n; ++number) {
-    units_.push_back({static_cast<uint32_t>(of), number});
+    units_.push_back({static_cast<uint32_t>(table), number});
   }
 }
 
@@ -304,26 +322,26 @@ int64_t TrainingStep::CyclesPerUnit(int64_t per_occurrence) const {
 
 bool TrainingStep::GetMemory(const ParallelFor& parallel) {
   const bool has_memory = scratch_.Allocate([this](Layout* layout) {
-    for (const SharedKeys& keys : shared_) keys.groups->AddTo(layout);
+    ForEachKeys([&](size_t, TableStep* step) { step->keys.AddTo(layout); });
     for (const auto& step : steps_) step->plan.AddTo(layout);
   });
   if (!has_memory) return false;
   units_.clear();
-  for (size_t k = 0; k < shared_.size(); ++k) {
-    AddUnits(k, shared_[k].groups->blocks());
-  }
+  ForEachKeys(
+      [this](size_t i, TableStep* step) { AddUnits(i, step->keys.blocks()); });
   if (!units_.empty()) {
     ForEachUnit(
         parallel, static_cast<int64_t>(kPartitionBlock) * kSortOccurrence,
-        [this](uint32_t k, int b) {
-          shared_[k].groups->SortBlock(b);
+        [this](uint32_t table, int b) {
+          steps_[table]->keys.SortBlock(b);
           return true;
         },
         [](uint32_t, int) {});
   }
-  for (const SharedKeys& keys : shared_) keys.groups->EndSort();
+  ForEachKeys([](size_t, TableStep* step) { step->keys.EndSort(); });
   return unusual_.Allocate([this](Layout* layout) {
-    for (const SharedKeys& keys : shared_) keys.groups->AddCellsTo(layout);
+    ForEachKeys(
+        [&](size_t, TableStep* step) { step->keys.AddCellsTo(layout); });
     for (const auto& step : steps_) step->updater.AddTo(layout);
   });
 }

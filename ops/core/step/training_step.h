@@ -105,27 +105,26 @@ class TrainingStep {
  private:
   // What is done in one table.
   struct TableStep;
-  // Keys that some tables have in common: those of by_keys_[begin, end).
-  struct SharedKeys {
-    std::unique_ptr<KeyGroups> groups;
-    uint32_t begin, end;
-  };
-  // A group or a block of shared keys, or a group or a stripe of a table.
+  // A group of keys of a table, or a block of its batch, or a stripe.
   struct Unit {
-    uint32_t of;  // The position in shared_, or that of the table.
+    uint32_t table;
     int32_t number;
   };
 
-  // Calls attempt(of, number) for all units_ in parallel, then, for those for
-  // which it returned false, finish(of, number) on this thread.
+  // Calls attempt(table, number) for all units_ in parallel, then, for those
+  // for which it returned false, finish(table, number) on this thread.
   template <typename Try, typename Finish>
   void ForEachUnit(const ParallelFor& parallel, int64_t cycles,
                    const Try& attempt, const Finish& finish);
   // What a lookup of the keys of batch i has found; nullptr: nothing.
   const RowHints* HintsOf(size_t i) const;
-  // Sets shared_, by_keys_ and steps_.
-  void GroupKeys();
-  void AddUnits(size_t of, int64_t n);
+  // Set steps_. Tables with the same lists of keys share their groups.
+  void MakeSteps();
+  void MakeStepsOf(const uint32_t* begin, const uint32_t* end);
+  // Calls work(i, step) for one of the tables that share keys, if any.
+  template <typename Work>
+  void ForEachKeys(const Work& work);
+  void AddUnits(size_t table, int64_t n);
   // What an occurrence costs, spread over the units.
   int64_t CyclesPerUnit(int64_t per_occurrence) const;
 
@@ -150,8 +149,6 @@ class TrainingStep {
 
   std::vector<TableParts> tables_;
   std::vector<StepBatch> batches_;
-  std::vector<SharedKeys> shared_;
-  std::vector<uint32_t> by_keys_;  // All tables, those of shared keys together.
   std::vector<std::unique_ptr<TableStep>> steps_;  // By table.
   bool holds_keys_ = false;
   std::vector<std::optional<RowBudget::Claim>> claims_;
