@@ -17,7 +17,6 @@ from rec_estimator.options import (
     CounterFilter,
     EmbeddingVariableOption,
     GlobalStepEvict,
-    L2WeightEvict,
     StorageType,
 )
 from rec_estimator.table.registration import (
@@ -177,7 +176,7 @@ def with_steps_to_live(
       The option with the eviction rule.
 
     Raises:
-      ValueError: steps_to_live is out of range, or the option has an L2WeightEvict.
+      ValueError: steps_to_live is out of range, or the option has another rule.
     """
     if steps_to_live is None:
         return option
@@ -187,7 +186,7 @@ def with_steps_to_live(
             "evict_option=%r takes precedence over steps_to_live=%r.", present, steps_to_live
         )
         return option
-    if isinstance(present, L2WeightEvict) and present.is_on and rule.is_on:
+    if present is not None and present.is_on and rule.is_on:
         raise ValueError(
             f"steps_to_live must be None with evict_option={present!r}, got {steps_to_live}; step "
             "and L2 eviction cannot be enabled at the same time"

@@ -246,6 +246,8 @@ class GlobalStepEvict:
 
     steps_to_live: Optional[int] = None
 
+    needs_global_step = True
+
     def __post_init__(self) -> None:
         steps = self.steps_to_live
         if steps is not None and not (_is_integer(steps) and 0 <= steps < 2**63):
@@ -281,6 +283,8 @@ class L2WeightEvict:
     """
 
     l2_weight_threshold: float = -1.0
+
+    needs_global_step = False
 
     def __post_init__(self) -> None:
         value = self.l2_weight_threshold
@@ -473,6 +477,7 @@ class StorageOption:
 
 # All filters; each has filter_freq, handle_attrs and sketch_tensors.
 Filter = Union[CounterFilter, CBFFilter]
+# All eviction rules; each has needs_global_step and is_on. Its fields are attributes of TableEvict.
 EvictionRule = Union[GlobalStepEvict, L2WeightEvict]
 
 
@@ -518,7 +523,7 @@ class EmbeddingVariableOption:
             )
         for name, kinds, is_optional in (
             ("ht_type", (str,), False),
-            ("evict_option", (GlobalStepEvict, L2WeightEvict), True),
+            ("evict_option", get_args(EvictionRule), True),
             ("ckpt", (CheckpointOption,), True),
             ("filter_option", get_args(Filter), True),
             ("storage_option", (StorageOption,), False),

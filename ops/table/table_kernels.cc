@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of table_ops.cc: create, initialize, inspect and evict a table.
+// Kernels of table_ops.cc: create, initialize and inspect a table.
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <mutex>
@@ -16,7 +15,6 @@
 #include "ops/core/table/embedding_table.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
-#include "ops/kernel/input_checks.h"
 #include "ops/table/slot_attributes.h"
 #include "ops/table/table_resource.h"
 #include "ops/table/table_storage.h"
@@ -408,68 +406,10 @@ class TableContainsOp : public PerKeyOp<bool> {
   }
 };
 
-class TableEvictOp : public OpKernel {
- public:
-  explicit TableEvictOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("steps_to_live", &steps_to_live_));
-    OP_REQUIRES_OK(context,
-                   context->GetAttr("l2_weight_threshold", &threshold_));
-    const bool by_steps = steps_to_live_ != -1, by_values = threshold_ != -1;
-    OP_REQUIRES(context, by_steps != by_values,
-                InvalidArgument("exactly one of steps_to_live and "
-                                "l2_weight_threshold must be given, got ",
-                                steps_to_live_, " and ", threshold_));
-    OP_REQUIRES(
-        context, !by_steps || steps_to_live_ >= 0,
-        InvalidArgument("steps_to_live must be >= 0, got ", steps_to_live_));
-    OP_REQUIRES(
-        context, !by_values || (threshold_ > 0 && std::isfinite(threshold_)),
-        InvalidArgument("l2_weight_threshold must be finite and > 0, got ",
-                        threshold_));
-  }
-
-  void Compute(OpKernelContext* context) override {
-    TablePtr table;
-    OP_REQUIRES_OK(context, FindTable(context, &table));
-    const Tensor* global_step;
-    OP_REQUIRES_OK(context, context->input("global_step", &global_step));
-
-    OP_REQUIRES_OK(context, CheckRank(*global_step, 0, "global_step", "[]"));
-    const int64_t step = global_step->scalar<int64_t>()();
-    OP_REQUIRES(context, steps_to_live_ == -1 || step >= 0,
-                InvalidArgument("global_step must be >= 0 for eviction by "
-                                "steps_to_live, got ",
-                                step));
-
-    Tensor* evicted;
-    OP_REQUIRES_OK(context, context->allocate_output("evicted", TensorShape({}),
-                                                     &evicted));
-
-    OP_REQUIRES_OK(
-        context, OrStatus(table->name(), [&] {
-          std::shared_lock<std::shared_mutex> lock(table->replace_mutex());
-          // step and steps_to_live are >= 0, so the difference cannot overflow.
-          // A smaller version is more than steps_to_live steps old.
-          evicted->scalar<int64_t>()() =
-              steps_to_live_ == -1
-                  ? table->table().EvictSmaller(threshold_,
-                                                std::max<int64_t>(step, -1))
-                  : table->table().EvictOlder(step - steps_to_live_, step);
-          return Status();
-        }));
-  }
-
- private:
-  int64_t steps_to_live_ = -1;
-  float threshold_ = -1.0f;
-};
-
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableAdmits").Device(DEVICE_CPU),
                         Guarded<TableAdmitsOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableContains").Device(DEVICE_CPU),
                         Guarded<TableContainsOp>);
-REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableEvict").Device(DEVICE_CPU),
-                        Guarded<TableEvictOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableHandle").Device(DEVICE_CPU),
                         Guarded<TableHandleOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableInitialize").Device(DEVICE_CPU),

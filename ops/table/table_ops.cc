@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ops that create, initialize, inspect and evict a table.
+// Ops that create, initialize and inspect a table.
 // Kernels: table_kernels.cc. Python: rec_estimator/table/shard.py.
 #include "ops/table/table_storage.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -24,12 +24,6 @@ Status TableStatsShape(InferenceContext* c) {
   TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
   for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->Scalar());
   return Status();
-}
-
-Status TableEvictShape(InferenceContext* c) {
-  ShapeHandle unused;
-  TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 0, &unused));
-  return TableStatsShape(c);
 }
 
 // The output has the shape of keys.
@@ -214,25 +208,6 @@ Returns whether each key owns a row. Changes nothing.
 table: [].
 keys: Any shape.
 owns_row: Shape of keys.
-)doc");
-
-REGISTER_OP("RecEstimator>TableEvict")
-    .Input("table: resource")
-    .Input("global_step: int64")
-    .Output("evicted: int64")
-    .Attr("steps_to_live: int = -1")
-    .Attr("l2_weight_threshold: float = -1.0")
-    .SetIsStateful()
-    .SetShapeFn(TableEvictShape)
-    .Doc(R"doc(
-Evicts keys that were not trained for many steps, or rows whose values are small.
-
-table: [].
-global_step: []. Keys get this version if theirs is -1 or larger, as it can be after a warm start.
-evicted: []. Number of evicted keys, including keys that were only counted.
-steps_to_live: If >= 0, evicts keys with global_step - version > steps_to_live. -1 disables this rule.
-l2_weight_threshold: If > 0, evicts rows whose squared values, summed and halved, are below it, and rows with a
-  NaN. Of keys that are only counted, keeps the last 4 per row, or 65536. -1 disables this rule.
 )doc");
 
 }  // namespace

@@ -22,7 +22,6 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
 from rec_estimator.graph_passes.walk import find_global_step
-from rec_estimator.options import GlobalStepEvict
 from rec_estimator.table.interfaces import SavedShard, SlotSpec
 
 
@@ -125,14 +124,14 @@ def build_evictions(shards: Sequence[SavedShard]) -> List[tf.Tensor]:
 
     Returns:
       One tensor per table with an eviction rule. In a graph without a global step, such as one that
-      only predicts, GlobalStepEvict evicts nothing.
+      only predicts, a rule that needs the global step evicts nothing.
     """
     evictions = []
     for table in dict.fromkeys(shard.table for shard in shards):
         rule = table.ev_option.evict_option
         if rule is None or not rule.is_on:
             continue
-        if not isinstance(rule, GlobalStepEvict) or find_global_step() is not None:
+        if not rule.needs_global_step or find_global_step() is not None:
             evictions.append(table.evict())
     return evictions
 

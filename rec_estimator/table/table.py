@@ -8,6 +8,7 @@ table; ``TRAINABLE_VARIABLES`` has it too if it is trainable. ``SAVEABLE_OBJECTS
 per shard to save it, and ``GLOBAL_VARIABLES`` one entry per shard to initialize it.
 """
 
+import dataclasses
 from typing import (
     Any,
     Callable,
@@ -32,7 +33,6 @@ from rec_estimator.options import (
     CounterFilter,
     EmbeddingVariableOption,
     Filter,
-    GlobalStepEvict,
 )
 from rec_estimator.table import placement
 from rec_estimator.table.disk_storage import DiskStorage, TierCounts, disk_storage_of
@@ -162,8 +162,8 @@ class EmbeddingTable(VariableLike):
         have begun elsewhere; the first eviction replaces it by the step.
         """
         rule = self.ev_option.evict_option
-        evicts = isinstance(rule, GlobalStepEvict) and rule.is_on and find_global_step() is not None
-        return NEVER_TRAINED if evicts else 0
+        evicts = rule is not None and rule.is_on and rule.needs_global_step
+        return NEVER_TRAINED if evicts and find_global_step() is not None else 0
 
     def __iter__(self) -> Iterator[TableShard]:
         return iter(self.shards)
@@ -315,18 +315,13 @@ class EmbeddingTable(VariableLike):
                 f"evict_option of table {self.name!r} must be a rule that evicts, got {rule!r}; "
                 "for example GlobalStepEvict(steps_to_live=4000)"
             )
-        if isinstance(rule, GlobalStepEvict):
-            return self._evict(graph_step([self]), steps_to_live=rule.steps_to_live)
-        # A filter forgets the counts of the keys that occurred least recently.
-        step = find_global_step() if self.filter is not None else None
-        if step is None:
-            step = NO_GLOBAL_STEP
-        return self._evict(step, l2_weight_threshold=rule.l2_weight_threshold)
+        # With any rule, a filter forgets the counts of the keys that occurred least recently.
+        uses_step = rule.needs_global_step or self.filter is not None
+        step = graph_step([self]) if uses_step else None
+        return self._evict(NO_GLOBAL_STEP if step is None else step, **dataclasses.asdict(rule))
 
-    def _evict(
-        self, step: Optional[Union[int, tf.Variable]], **attrs: Optional[float]
-    ) -> tf.Tensor:
-        step = tf.cast(tf.convert_to_tensor(step), tf.int64)
+    def _evict(self, step: Union[int, tf.Variable], **attrs: Optional[float]) -> tf.Tensor:
+        step = tf.cast(step, tf.int64)
         counts = []
         for shard in self.shards:
             with graphs.colocate_with(shard.handle):
@@ -400,7 +395,7 @@ def graph_step(tables: Iterable[LogicalTable]) -> Optional[tf.Variable]:
     if step is None:
         for table in tables:
             rule = table.ev_option.evict_option
-            if isinstance(rule, GlobalStepEvict) and rule.is_on:
+            if rule is not None and rule.is_on and rule.needs_global_step:
                 raise ValueError(
                     f"the graph must have a global step, by which table {table.name!r} evicts, got "
                     "none; call tf.train.get_or_create_global_step() before"

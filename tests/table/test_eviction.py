@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Eviction on demand: which keys are evicted, the returned count, and how they start again."""
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from filter_rules import FILTERS, WITH_ENTRIES
 
 import rec_estimator as rec
+from rec_estimator.options import EvictionRule
 
 BANK = np.ones([4, 2], np.float32)
 EVERY_FILTER = pytest.mark.parametrize("make_filter", FILTERS.values(), ids=FILTERS)
+# One of each rule, which evicts a key that was trained once, by 0.5, and not in the last step.
+RULES = [rec.GlobalStepEvict(1), rec.L2WeightEvict(0.5)]
 ALSO_PARTITIONED = pytest.mark.parametrize("shards", [1, 3])
 
 
@@ -38,6 +43,29 @@ def initialized_session():
     session = tf.Session()
     session.run(tf.global_variables_initializer())
     return session
+
+
+# ------------------------------------------------------------------ every rule
+
+
+def test_every_rule_runs_the_contract_tests():
+    assert {type(rule) for rule in RULES} == set(get_args(EvictionRule))
+
+
+@ALSO_PARTITIONED
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_rule_evicts_the_keys_that_it_names_and_no_others(rule, shards):
+    table = make_table(rule, shards, bank=0 * BANK)
+    train, evict = trainer(table), table.evict()
+    with initialized_session() as session:
+        train(session, [1, 3])
+        for _ in range(4):
+            train(session, [2])
+        assert session.run(evict) == 2
+        assert session.run(table.export()).keys.tolist() == [2]
+        assert session.run(evict) == 0
+        train(session, [1])
+        assert session.run(table.get_frequency([1, 2, 3])).tolist() == [1, 4, 0]
 
 
 # ------------------------------------------------------------------ by steps
@@ -288,7 +316,7 @@ def test_eviction_by_values_dates_the_counts_where_it_can(has_step, filter_optio
 # ------------------------------------------------------------------ settings
 
 
-@pytest.mark.parametrize("rule", [None, rec.GlobalStepEvict(), rec.L2WeightEvict()], ids=str)
+@pytest.mark.parametrize("rule", [None, *(type(rule)() for rule in RULES)], ids=str)
 def test_table_without_a_rule_cannot_evict(rule):
     with pytest.raises(ValueError, match="evict_option of table 't' must be a rule that evicts"):
         make_table(rule).evict()

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddingTable::EvictOlder and EvictSmaller. They also age the sketch, so
-// that it forgets keys that no longer occur.
+// An eviction: runs a rule over the sketch, the rows on disk and the stripes.
 #ifndef REC_ESTIMATOR_OPS_CORE_EVICT_EVICTION_H_
 #define REC_ESTIMATOR_OPS_CORE_EVICT_EVICTION_H_
 
 #include <cstdint>
 
+#include "ops/core/evict/eviction_rule.h"
 #include "ops/core/stripes/stripe_set.h"
 #include "ops/core/tier/disk_tier.h"
 
 namespace rec_estimator {
 
-// Both return the number of evicted keys and lock one stripe at a time. With a
-// sketch they first lock all stripes, to age it.
-int64_t EvictOlderKeys(StripeSet* stripes, int64_t version, int64_t stamp);
-// tier: nullptr if all rows are in memory.
-int64_t EvictSmallerRows(StripeSet* stripes, DiskTier* tier,
-                         float half_squared_norm, int64_t stamp);
+// Returns the number of evicted keys. Locks one stripe at a time, except while
+// the rule ages the sketch. tier: nullptr if all rows are in memory. Throws
+// std::bad_alloc and, if the rule reads values, StorageError; keys that were
+// evicted before stay evicted.
+int64_t Evict(StripeSet* stripes, DiskTier* tier, EvictionRule* rule);
 
 }  // namespace rec_estimator
 

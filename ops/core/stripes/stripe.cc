@@ -1,17 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/core/stripes/stripe.h"
 
-#include <array>
-
 namespace rec_estimator {
-
-bool IsSmall(const float* value, int dim, double limit) {
-  double sum = 0;
-  for (int d = 0; d < dim; ++d) {
-    sum += static_cast<double>(value[d]) * static_cast<double>(value[d]);
-  }
-  return !(sum >= limit);
-}
 
 void Stripe::Initialize(int number, RowStore* rows, Sketch* sketch,
                         const std::atomic<bool>* tracks_changes,
@@ -121,7 +111,7 @@ void Stripe::FreeRowOf(EntryRef entry) {
   rows_.fetch_sub(1, std::memory_order_relaxed);
 }
 
-void Stripe::Remove(EntryRef entry) {
+void Stripe::Erase(EntryRef entry) {
   const int64_t key = entry.key();
   NoteErased(key);
   if (entry.has_row()) FreeRowOf(entry);
@@ -130,7 +120,7 @@ void Stripe::Remove(EntryRef entry) {
 }
 
 void Stripe::Evict(EntryRef entry, int64_t stamp) {
-  if (CountInSketch(entry.key()) == 0) return Remove(entry);
+  if (CountInSketch(entry.key()) == 0) return Erase(entry);
   NoteErased(entry.key());
   FreeRowOf(entry);
   entry.row() = HashIndex::kNoRow;
@@ -141,24 +131,8 @@ void Stripe::Evict(EntryRef entry, int64_t stamp) {
 
 bool Stripe::Erase(int64_t key) {
   const EntryRef entry = Find(key);
-  if (entry.found()) Remove(entry);
+  if (entry.found()) Erase(entry);
   return entry.found();
-}
-
-int64_t Stripe::EvictOlder(int64_t version, int64_t stamp) {
-  int64_t evicted = 0;
-  const bool tracking = tracks_changes();
-  index_.ForEach([&](EntryRef entry) {
-    if (entry.version() >= 0 && entry.version() < version) {
-      // The entry that an evicted key kept was counted when it was evicted.
-      evicted += sketch_ == nullptr || entry.has_row() || entry.count() > 0;
-      entry.has_row() ? Evict(entry, stamp) : Remove(entry);
-    } else if (entry.version() > stamp || entry.version() == -1) {
-      entry.version() = stamp;
-      if (tracking) entry.MarkChanged();
-    }
-  });
-  return evicted;
 }
 
 bool Stripe::EvictSpilled(int64_t key, uint32_t place, int64_t stamp) {
@@ -168,84 +142,6 @@ bool Stripe::EvictSpilled(int64_t key, uint32_t place, int64_t stamp) {
   }
   Evict(entry, stamp);
   return true;
-}
-
-int64_t Stripe::EvictSmaller(double limit, int64_t forgotten, int64_t stamp) {
-  const RowArena::View view = store_->view();
-  const int dim = store_->dim();
-  int64_t evicted = 0;
-  const auto evict_if_small = [&](EntryRef entry) {
-    if (!IsSmall(view.Row(entry.row()), dim, limit)) return;
-    Evict(entry, stamp);
-    ++evicted;
-  };
-  const bool tracking = tracks_changes();
-  const auto age_without_row = [&](EntryRef entry) {
-    if (entry.version() >= 0 && entry.version() < forgotten) {
-      Remove(entry);
-    } else if (entry.version() > stamp || entry.version() == -1) {
-      entry.version() = stamp;
-      if (tracking) entry.MarkChanged();
-    }
-  };
-  // Entries wait here while their rows are prefetched.
-  constexpr size_t kAhead = 16;
-  std::array<EntryRef, kAhead> waiting;
-  size_t n = 0;
-  index_.ForEach([&](EntryRef entry) {
-    if (!entry.has_row()) {
-      if (sketch_ != nullptr) age_without_row(entry);
-      return;
-    }
-    if (!entry.in_memory()) return;
-    PrefetchLines(view.Row(entry.row()),
-                  static_cast<size_t>(dim) * sizeof(float));
-    EntryRef& oldest = waiting[n++ % kAhead];
-    if (oldest.found()) evict_if_small(oldest);
-    oldest = entry;
-  });
-  for (const EntryRef entry : waiting) {
-    if (entry.found()) evict_if_small(entry);
-  }
-  return sketch_ == nullptr ? evicted + ForgetOldestCounts(stamp) : evicted;
-}
-
-int64_t Stripe::ForgetOldestCounts(int64_t stamp) {
-  const int64_t kept =
-      std::max(kLeastCounts / kStripes, kCountsPerRow * rows());
-  if (n_keys() - rows() <= kept) return 0;
-  std::vector<int64_t> versions;
-  versions.reserve(static_cast<size_t>(n_keys() - rows()));
-  const auto for_each_count = [this](const auto& visit) {
-    index_.ForEach([&](EntryRef entry) {
-      if (!entry.has_row()) visit(entry);
-    });
-  };
-  if (stamp < 0) {
-    // Without steps, evictions are the clock: keys that an apply has stamped
-    // with -1 since the last one are the youngest.
-    for_each_count(
-        [&](EntryRef entry) { stamp = std::max(stamp, entry.version()); });
-    stamp = std::min(stamp, INT64_MAX - 1) + 1;
-  }
-  const bool tracking = tracks_changes();
-  for_each_count([&](EntryRef entry) {
-    if (entry.version() > stamp || entry.version() == -1) {
-      entry.version() = stamp;
-      if (tracking) entry.MarkChanged();
-    }
-    versions.push_back(entry.version());
-  });
-  const auto oldest_kept = versions.end() - static_cast<std::ptrdiff_t>(kept);
-  std::nth_element(versions.begin(), oldest_kept, versions.end());
-  const int64_t first = *oldest_kept;
-  int64_t forgotten = 0;
-  for_each_count([&](EntryRef entry) {
-    if (entry.version() >= first) return;
-    Remove(entry);
-    ++forgotten;
-  });
-  return forgotten;
 }
 
 void Stripe::Clear() {

@@ -27,12 +27,6 @@ namespace rec_estimator {
 // (docs/decisions.md).
 inline constexpr size_t kChunk = 24;
 
-// An eviction by values keeps the counts of this many keys for each row, of
-// those that occurred last. Four entries take about as much memory as a row of
-// 16 floats with one slot. A small table keeps the counts of this many keys.
-inline constexpr int64_t kCountsPerRow = 4;
-inline constexpr int64_t kLeastCounts = int64_t{1} << 16;
-
 // What the keys of a batch will occupy in one stripe, at most.
 struct StripeNeeds {
   uint32_t entries = 0;
@@ -42,10 +36,6 @@ struct StripeNeeds {
 
 // Thread rule: const methods need mutex(), shared at least; all others need it
 // exclusively. Methods marked "no lock" need neither.
-// Whether the squares of a value (dim) sum up to less than `limit`. A NaN is
-// small: no gradient repairs it.
-bool IsSmall(const float* value, int dim, double limit);
-
 class Stripe {
  public:
   Stripe() = default;
@@ -116,6 +106,8 @@ class Stripe {
   // ----- Reading.
 
   const HashIndex& index() const { return index_; }
+  const RowStore& store() const { return *store_; }
+  bool has_sketch() const { return sketch_ != nullptr; }
   bool tracks_changes() const {
     return tracks_changes_->load(std::memory_order_relaxed);
   }
@@ -193,14 +185,20 @@ class Stripe {
   // the entry they could not note.
 
   bool Erase(int64_t key);
-  int64_t EvictOlder(int64_t version, int64_t stamp);
-  // Also erases entries without a row: with a sketch, those that were last
-  // counted before `forgotten`; otherwise the oldest beyond kCountsPerRow.
-  // Stamps the others as EvictOlder. Without steps, `stamp` is -1.
-  // Leaves rows on disk alone.
-  int64_t EvictSmaller(double limit, int64_t forgotten, int64_t stamp);
+  void Erase(EntryRef entry);
+  // Evicts a key that owns a row. If the sketch still counts the key, it would
+  // admit it at once, so the key keeps an entry without a row, of count 0 and
+  // version `stamp`. That entry is evicted like any other without a row, and
+  // the sketch has forgotten the key before that.
+  void Evict(EntryRef entry, int64_t stamp);
   // Evicts a key if its row is at this place on disk. Returns whether it was.
   bool EvictSpilled(int64_t key, uint32_t place, int64_t stamp);
+  // Gives a key the version `stamp` if it has a later one or was never applied.
+  void LimitVersion(EntryRef entry, int64_t stamp) {
+    if (entry.version() <= stamp && entry.version() != -1) return;
+    entry.version() = stamp;
+    if (tracks_changes()) entry.MarkChanged();
+  }
   // Returns whether the key owns a row. values: (slots()[slot].width)
   bool SetSlot(size_t slot, int64_t key, const float* values);
   void Clear();
@@ -218,17 +216,7 @@ class Stripe {
   // Calls visit(row, saved (dim)) for the frozen keys that own a row.
   template <typename Visit>
   void ForEachFrozen(const Visit& visit);
-  void Remove(EntryRef entry);
-  // Evicts a key that owns a row. If the sketch still counts the key, it would
-  // admit it at once, so the key keeps an entry without a row, of count 0 and
-  // version `stamp`. That entry is evicted like any other without a row, and
-  // the sketch has forgotten the key before that.
-  void Evict(EntryRef entry, int64_t stamp);
   void FreeRowOf(EntryRef entry);
-  // Erases the oldest of the entries without a row, if they are too many for
-  // the number of rows, and returns how many. Keys of one version stay or go
-  // together.
-  int64_t ForgetOldestCounts(int64_t stamp);
   void NoteErased(int64_t key);
 
   // Two lines of which a lookup reads all that it needs.

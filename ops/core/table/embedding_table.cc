@@ -310,13 +310,8 @@ size_t EmbeddingTable::Erase(const int64_t* keys, size_t n) {
   return erased;
 }
 
-int64_t EmbeddingTable::EvictOlder(int64_t version, int64_t stamp) {
-  return EvictOlderKeys(stripes_.get(), version, stamp);
-}
-
-int64_t EmbeddingTable::EvictSmaller(float half_squared_norm, int64_t stamp) {
-  return EvictSmallerRows(stripes_.get(), tier_.get(), half_squared_norm,
-                          stamp);
+int64_t EmbeddingTable::Evict(EvictionRule* rule) {
+  return rec_estimator::Evict(stripes_.get(), tier_.get(), rule);
 }
 
 const Sketch* EmbeddingTable::sketch() const { return stripes_->sketch(); }

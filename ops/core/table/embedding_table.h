@@ -145,6 +145,7 @@ namespace rec_estimator {
 class DiskIo;
 struct DiskError;
 class DiskTier;
+class EvictionRule;
 class OrderedReader;
 class RowBudget;
 class RowHints;
@@ -171,9 +172,9 @@ class EmbeddingTable {
   // other thread uses it. False: *error says why, and nothing has changed.
   //
   // From then on Lookup, the methods of Reader, Snapshot::Row, Insert,
-  // InsertFiltered, SetSlot and EvictSmaller throw StorageError if the disk
-  // fails, and std::bad_alloc. Nothing has changed then, except that
-  // EvictSmaller may have evicted the rows of some stripes.
+  // InsertFiltered, SetSlot and Evict, by a rule that reads values, throw
+  // StorageError if the disk fails, and std::bad_alloc. Nothing has changed
+  // then, except that Evict may have evicted some keys.
   bool OpenTier(const TierSpec& spec, std::unique_ptr<DiskIo> io,
                 DiskError* error);
   const DiskTier* tier() const { return tier_.get(); }  // nullptr: none.
@@ -298,27 +299,16 @@ class EmbeddingTable {
   size_t SetSlot(size_t slot, const int64_t* keys, size_t n,
                  const float* values);  // (n, slots()[slot].width)
 
-  // The three methods below throw std::bad_alloc if changes are tracked and
-  // there is no memory to record an erased key. Keys erased before that are
-  // recorded.
+  // Both methods below throw std::bad_alloc if changes are tracked and there is
+  // no memory to record an erased key. Keys erased before that are recorded.
 
   // Erases rows and counts of keys (n) and returns how many were present. The
   // rows are reused. What the sketch counted stays.
   size_t Erase(const int64_t* keys, size_t n);
-  // Evicts all keys, with or without a row, whose version is in [0, version).
-  // Stamps keys that were never applied (-1), or that were applied after
-  // `stamp` by a run that had come further than this one, with `stamp`. Returns
-  // the number of evicted keys. stamp - version is the keys' time to live, by
-  // which the sketch ages. While it counts an evicted key, the key keeps an
-  // entry without a row, in which it is counted from 0.
-  int64_t EvictOlder(int64_t version, int64_t stamp);
-  // Evicts rows with 0.5 * sum(value^2) < half_squared_norm, summed in float64
-  // and in order, and rows with a NaN. Counts of keys without a row age by the
-  // number of other keys that were counted since: a sketch as a whole; without
-  // one, the oldest entries go if there are more than kCountsPerRow for each
-  // row (stripe.h). stamp: the step,
-  // or -1 without steps.
-  int64_t EvictSmaller(float half_squared_norm, int64_t stamp = -1);
+  // Evicts the keys that a rule (eviction_rule.h) names and returns their
+  // number. While the sketch counts an evicted key, the key keeps an entry
+  // without a row, in which it is counted from 0.
+  int64_t Evict(EvictionRule* rule);
 
   // nullptr: every counted key has an entry. For what is fixed about a sketch
   // and for checks of what was stored; a Snapshot reads what it counts.

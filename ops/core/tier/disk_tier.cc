@@ -531,23 +531,20 @@ void DiskTier::ReadForLookup(const PinnedRows& rows, size_t floats) {
   recent_.Add(unread.data(), stamps.data(), unread.size(), all_floats);
 }
 
-int64_t DiskTier::EvictSmaller(double limit, int64_t stamp) {
+int64_t DiskTier::EvictSpilled(const EvictsValue& evicts, int64_t stamp) {
   int64_t evicted = 0;
-  std::vector<std::pair<uint32_t, int64_t>> small;  // Places and keys.
+  std::vector<std::pair<uint32_t, int64_t>> named;  // Places and keys.
   for (uint32_t segment = 0; segment < log_->segments(); ++segment) {
     DiskError error;
-    small.clear();
+    named.clear();
     const bool is_read = log_->ReadSegment(
         segment,
         [&](uint32_t place, int64_t key, const float* row) {
-          if (IsSmall(row, store_.dim(), limit)) small.push_back({place, key});
+          if (evicts(row, store_.dim())) named.push_back({place, key});
         },
         &error);
-    if (!is_read) {
-      Fail(&error);
-      ThrowStorageError(error);
-    }
-    for (const auto& [place, key] : small) {
+    if (!is_read) ThrowError(error);
+    for (const auto& [place, key] : named) {
       Stripe& stripe = stripes_.Of(key);
       const std::unique_lock<SharedMutex> lock(stripe.mutex());
       evicted += stripe.EvictSpilled(key, place, stamp);

@@ -40,6 +40,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
@@ -162,10 +163,12 @@ class DiskTier final : public RowsBeyondMemory {
   std::unique_lock<std::shared_mutex> PauseSpilling() {
     return std::unique_lock<std::shared_mutex>(spilling_);
   }
-  // Reads all spilled rows in sequence, and evicts those with IsSmall. Returns
-  // their number. Spilling is paused; no other lock is held. Throws
-  // StorageError and std::bad_alloc, which may leave some evicted.
-  int64_t EvictSmaller(double limit, int64_t stamp);
+  // Reads all spilled rows in sequence and evicts those whose value (dim)
+  // evicts(value, dim) names. Returns their number. Spilling is paused; no
+  // other lock is held. Throws StorageError and std::bad_alloc; rows that were
+  // evicted before stay evicted.
+  using EvictsValue = std::function<bool(const float* value, int dim)>;
+  int64_t EvictSpilled(const EvictsValue& evicts, int64_t stamp);
 
   void Free(int stripe, const uint32_t* places, size_t n) override;
   // All stripes are.

@@ -14,6 +14,7 @@
 #include "ops/core/step/training_step.h"
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
+#include "tests/ops/core/evictions.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
@@ -160,7 +161,7 @@ inline void Disturb(EmbeddingTable* table, int how,
       table->Erase(keys.data(), keys.size() / 2);
       break;
     case 2:
-      table->EvictOlder(1, 1);
+      EvictOlder(table, 1, 1);
       break;
     case 3:  // Inserts the keys themselves.
       EXPECT_TRUE(ApplyOnes(table, keys, 1));

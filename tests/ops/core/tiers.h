@@ -18,6 +18,7 @@
 #include "ops/core/tier/disk_tier.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/edges.h"
+#include "tests/ops/core/evictions.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/storage/disk_rows.h"
 #include "tests/ops/core/storage/folder.h"
@@ -248,7 +249,7 @@ class Twins {
   void EvictOlder() {
     int64_t evicted[2], t = 0;
     ForBoth([&](EmbeddingTable* table) {
-      evicted[t++] = table->EvictOlder(version_ - 60, version_);
+      evicted[t++] = rec_estimator::EvictOlder(table, version_ - 60, version_);
     });
     EXPECT_EQ(evicted[0], evicted[1]);
   }
@@ -257,7 +258,7 @@ class Twins {
     int64_t evicted[2], t = 0;
     const float limit = static_cast<float>(dim_) / 4;
     ForBoth([&](EmbeddingTable* table) {
-      evicted[t++] = table->EvictSmaller(limit, version_);
+      evicted[t++] = rec_estimator::EvictSmaller(table, limit, version_);
     });
     EXPECT_EQ(evicted[0], evicted[1]);
   }
@@ -341,7 +342,7 @@ class CountingTable {
     for (size_t i = 0; i < keys.size(); ++i) CheckRow(&out[i * kDim]);
   }
   void EvictAndSave() {
-    table_.EvictSmaller(0, 1);  // Reads all rows, evicts none.
+    EvictSmaller(&table_, 0, 1);  // Reads all rows, evicts none.
     const Contents contents(table_);
     for (const Contents::Entry& entry : contents.admitted) {
       CheckRow(entry.row);

@@ -17,6 +17,7 @@
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/edges.h"
+#include "tests/ops/core/evictions.h"
 #include "tests/ops/core/failing_new.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
@@ -41,8 +42,8 @@ TEST(EvictedRowsAreReusedAndInitialized) {
     int64_t full = 0;
     for (int64_t round = 1; round <= 10; ++round) {
       EXPECT_EQ(table.SetSlot(0, distinct.data(), 10000, dirt.data()), 10000u);
-      EXPECT_EQ(table.EvictOlder(round - 1, round), 0);
-      EXPECT_EQ(table.EvictOlder(round, round), 10000);
+      EXPECT_EQ(EvictOlder(&table, round - 1, round), 0);
+      EXPECT_EQ(EvictOlder(&table, round, round), 10000);
       EXPECT_EQ(table.size(), 0);
       EXPECT_EQ(table.total_count(), 0);
       EXPECT_TRUE(ApplyOnes(&table, keys, round));
@@ -59,8 +60,8 @@ TEST(EvictedRowsAreReusedAndInitialized) {
       }
     }
     // Rows are 2.0f four times: half the squared norm is 8.
-    EXPECT_EQ(table.EvictSmaller(8.0f), 0);
-    EXPECT_EQ(table.EvictSmaller(std::nextafter(8.0f, 9.0f)), 10000);
+    EXPECT_EQ(EvictSmaller(&table, 8.0f), 0);
+    EXPECT_EQ(EvictSmaller(&table, std::nextafter(8.0f, 9.0f)), 10000);
     EXPECT_EQ(table.size(), 0);
   }
 }
@@ -70,14 +71,14 @@ TEST(EntryKeptForAnEvictedKeyIsNotCountedAsEvictedAgain) {
   const int64_t key = 7;
   EXPECT_TRUE(ApplyOnes(&table, {key}, 1));
   EXPECT_TRUE(ApplyOnes(&table, {key}, 1));
-  EXPECT_EQ(table.EvictOlder(2, 12), 1);
+  EXPECT_EQ(EvictOlder(&table, 2, 12), 1);
   int64_t stamp = 0;
   table.Versions(&key, 1, &stamp);
   EXPECT_EQ(stamp, 12);
   EXPECT_EQ(table.total_count(), 1);
-  EXPECT_EQ(table.EvictOlder(12, 22), 0);
+  EXPECT_EQ(EvictOlder(&table, 12, 22), 0);
   EXPECT_EQ(table.total_count(), 1);
-  EXPECT_EQ(table.EvictOlder(13, 23), 0);
+  EXPECT_EQ(EvictOlder(&table, 13, 23), 0);
   EXPECT_EQ(table.total_count(), 0);
 }
 
@@ -89,17 +90,17 @@ TEST(EvictionByVersionTreatsItsBoundsAsDocumented) {
   EXPECT_TRUE(table.InsertFiltered(keys.data(), 5, freqs.data(),
                                    versions.data(), false));
   EXPECT_EQ(table.size(), 3);
-  EXPECT_EQ(table.EvictOlder(0, kMax), 0);  // Stamps only version -1.
+  EXPECT_EQ(EvictOlder(&table, 0, kMax), 0);  // Stamps only version -1.
   std::vector<int64_t> out(5);
   table.Versions(keys.data(), 5, out.data());
   EXPECT_TRUE(out == std::vector<int64_t>({0, kMax, kMax, kMin, 5}));
-  EXPECT_EQ(table.EvictOlder(0, 6), 0);  // And later versions.
+  EXPECT_EQ(EvictOlder(&table, 0, 6), 0);  // And later versions.
   table.Versions(keys.data(), 5, out.data());
   EXPECT_TRUE(out == std::vector<int64_t>({0, 6, 6, kMin, 5}));
-  EXPECT_EQ(table.EvictOlder(6, 6), 2);
+  EXPECT_EQ(EvictOlder(&table, 6, 6), 2);
   table.Frequencies(keys.data(), 5, out.data());
   EXPECT_TRUE(out == std::vector<int64_t>({0, 1, 5, 5, 0}));
-  EXPECT_EQ(table.EvictOlder(kMax, kMax), 2);
+  EXPECT_EQ(EvictOlder(&table, kMax, kMax), 2);
   table.Frequencies(keys.data(), 5, out.data());
   EXPECT_TRUE(out == std::vector<int64_t>({0, 0, 0, 5, 0}));
 }
@@ -127,7 +128,7 @@ TEST(RepeatedlyErasedKeyIsListedOnce) {
   table.TrackChanges();
   for (int round = 0; round < 3000; ++round) {
     EXPECT_TRUE(ApplyOnes(&table, {1, 2, 3}, round));
-    EXPECT_EQ(table.EvictOlder(round + 1, round + 1), 3);
+    EXPECT_EQ(EvictOlder(&table, round + 1, round + 1), 3);
   }
   const Contents contents(table, Contents::Keys::kChanged);
   EXPECT_TRUE(contents.snapshot.erased() == std::vector<int64_t>({1, 2, 3}));
@@ -154,7 +155,7 @@ TEST_WITHOUT_TSAN(EvictionByValueKeepsTheLastCountsInProportionToTheRows) {
       EXPECT_TRUE(ApplyOnes(&table, keys, has_steps ? step : -1));
       const int64_t before = table.total_count();
       const int64_t evicted =
-          table.EvictSmaller(1e-9f, has_steps ? step : int64_t{-1});
+          EvictSmaller(&table, 1e-9f, has_steps ? step : int64_t{-1});
       EXPECT_EQ(table.total_count(), before - evicted);
       const int64_t known = table.total_count() - table.size();
       const int64_t kept = std::max(kLeastCounts, kCountsPerRow * table.size());
@@ -184,7 +185,7 @@ TEST(CountsOfARunThatHadComeFurtherAreNotTheYoungestForEver) {
     std::iota(fresh.begin(), fresh.end(), next);
     next += 20000;
     EXPECT_TRUE(ApplyOnes(&table, fresh, step));
-    table.EvictSmaller(1e-9f, step);
+    EvictSmaller(&table, 1e-9f, step);
   }
   int64_t counts[2];
   const int64_t first_and_last[2] = {1, next - 1};

@@ -12,6 +12,7 @@
 #include "ops/core/filter/bloom_generations.h"
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
+#include "tests/ops/core/evictions.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
@@ -70,7 +71,7 @@ TEST(CountIsKeptForStepsToLiveAndForgottenHalfALifetimeLater) {
     EmbeddingTable table(1, 0.0f, BloomFilter(3, 1, 1000, 0.001));
     EXPECT_TRUE(ApplyOnes(&table, {1}, 0));
     for (int64_t step = interval; step < 700; step += interval) {
-      table.EvictOlder(step - kLife, step);
+      EvictOlder(&table, step - kLife, step);
       if (step <= kLife) EXPECT_EQ(CountOf(table, 1), 1);
       if (step > kLife + kLife / 2 + interval) EXPECT_EQ(CountOf(table, 1), 0);
       EXPECT_EQ(table.total_count(), 0);
@@ -83,7 +84,7 @@ TEST(KeyThatOccursOnceALifetimeIsAdmittedInTime) {
     EmbeddingTable table(1, 0.0f, BloomFilter(5, 1, 1000, 0.001));
     int64_t occurrences = 0;
     for (int64_t step = 0; occurrences < 5; ++step) {
-      if (step % interval == 0) table.EvictOlder(step - kLife, step);
+      if (step % interval == 0) EvictOlder(&table, step - kLife, step);
       if (step % kLife != 0) continue;
       EXPECT_EQ(CountOf(table, 1), occurrences);
       EXPECT_FALSE(OwnsRow(table, 1));
@@ -113,7 +114,7 @@ TEST(EvictionByValueForgetsAKeyAfterAsManyOthersAsTheFilterIsMadeFor) {
     std::vector<int64_t> keys;
     for (int64_t i = 0; i < 500; ++i) keys.push_back(StreamKey(next++));
     EXPECT_TRUE(ApplyOnes(&table, keys, step));
-    EXPECT_EQ(table.EvictSmaller(1e-9f, step), 0);
+    EXPECT_EQ(EvictSmaller(&table, 1e-9f, step), 0);
     int known = 0;
     for (int64_t i = 0; i < 500; ++i) known += CountOf(table, StreamKey(i)) > 0;
     if (next <= kElements) EXPECT_EQ(known, 500);
@@ -130,7 +131,7 @@ TEST(EvictedKeyCountsFromZeroWhileItsCellsStay) {
   EXPECT_TRUE(ApplyOnes(&table, {5, 5}, 1));
   EXPECT_TRUE(ApplyOnes(&table, {5}, 2));
   EXPECT_EQ(table.size(), 1);
-  EXPECT_EQ(table.EvictOlder(3, 13), 1);
+  EXPECT_EQ(EvictOlder(&table, 3, 13), 1);
   EXPECT_EQ(table.size(), 0);
   EXPECT_EQ(table.total_count(), 1);
   EXPECT_EQ(CountOf(table, 5), 0);
@@ -151,10 +152,10 @@ TEST(EvictedKeyKeepsNoEntryIfNoCellCountsIt) {
   EXPECT_TRUE(ApplyOnes(&table, {6, 6}, 2));
   for (int64_t step = 10; step < 300; step += 10) {
     EXPECT_TRUE(ApplyOnes(&table, {6}, step));
-    EXPECT_EQ(table.EvictOlder(step - kLife, step), step == 110);
+    EXPECT_EQ(EvictOlder(&table, step - kLife, step), step == 110);
     EXPECT_EQ(table.total_count(), step < 110 ? 2 : 1);
   }
-  EXPECT_EQ(table.EvictOlder(291, 291 + kLife), 1);
+  EXPECT_EQ(EvictOlder(&table, 291, 291 + kLife), 1);
   EXPECT_EQ(table.total_count(), 0);
 }
 
@@ -169,7 +170,7 @@ TEST(EntryOfAnEvictedKeyOutlivesItsCells) {
       for (int64_t step = 1; evicted_at == 0 || step < evicted_at + back;
            ++step) {
         if (step % interval != 0) continue;
-        if (table.EvictOlder(step - kLife, step) == 1) evicted_at = step;
+        if (EvictOlder(&table, step - kLife, step) == 1) evicted_at = step;
       }
       EXPECT_EQ(CountOf(table, 5), 0);
       EXPECT_TRUE(ApplyOnes(&table, {5, 5}, evicted_at + back));
@@ -186,7 +187,7 @@ TEST(KeyEvictedByValueCountsFromZeroUntilTheFilterForgotIt) {
     EmbeddingTable table(1, 0.0f, BloomFilter(3, 1, 10000, 0.001));
     EXPECT_TRUE(ApplyOnes(&table, {5, 5}, has_steps ? 0 : -1));
     EXPECT_TRUE(ApplyOnes(&table, {5}, has_steps ? 0 : -1));
-    EXPECT_EQ(table.EvictSmaller(100.0f, has_steps ? 1 : -1), 1);
+    EXPECT_EQ(EvictSmaller(&table, 100.0f, has_steps ? 1 : -1), 1);
     int64_t next = 0;
     for (int64_t step = 1; step < 100; ++step) {
       EXPECT_EQ(CountOf(table, 5), 0);
@@ -194,7 +195,7 @@ TEST(KeyEvictedByValueCountsFromZeroUntilTheFilterForgotIt) {
       std::vector<int64_t> keys;
       for (int i = 0; i < 500; ++i) keys.push_back(StreamKey(next++));
       EXPECT_TRUE(ApplyOnes(&table, keys, has_steps ? step : -1));
-      EXPECT_EQ(table.EvictSmaller(100.0f, has_steps ? step : -1), 0);
+      EXPECT_EQ(EvictSmaller(&table, 100.0f, has_steps ? step : -1), 0);
     }
     EXPECT_EQ(table.total_count(), 0);
   }
@@ -229,9 +230,9 @@ void CheckChurn(const Churn& churn) {
     if (step % kSaves != kSaves - 1) continue;
     // Evicts all rows.
     if (churn.by_value) {
-      table.EvictSmaller(100.0f, step + 1);
+      EvictSmaller(&table, 100.0f, step + 1);
     } else {
-      table.EvictOlder(step + 1 - kLife, step + 1);
+      EvictOlder(&table, step + 1 - kLife, step + 1);
     }
     if (step % kLife == kLife - 1 || step % kLife == kLife / 2 - 1) {
       worst = std::max(worst, FalsePositiveRate(table, step));
@@ -269,7 +270,7 @@ TEST(OverfullFilterUnderEvictionKeepsBoundedEntries) {
     for (int64_t i = 0; i < 20; ++i) keys.push_back(StreamKey(step * 20 + i));
     EXPECT_TRUE(ApplyOnes(&table, keys, step));
     if (step % kSaves != 0) continue;
-    table.EvictOlder(step - kLife, step);
+    EvictOlder(&table, step - kLife, step);
     EXPECT_TRUE(table.size() <= 20 * (kLife + 1));
     EXPECT_TRUE(table.total_count() - table.size() <= 20 * (kLife + 1));
   }
@@ -298,8 +299,8 @@ TEST(RandomChurnEqualsCountsPerKeyThatExpire) {
       known[key].last = step;
     }
     if (random() % 7 == 0) {
-      table.EvictOlder(step + 1 - kLife, step + 1);
-      serial.EvictOlder(step + 1 - kLife, step + 1);
+      EvictOlder(&table, step + 1 - kLife, step + 1);
+      EvictOlder(&serial, step + 1 - kLife, step + 1);
       for (auto it = known.begin(); it != known.end();) {
         const bool expired = it->second.last < step + 1 - kLife;
         // A count in cells may live half a lifetime longer; a row may not.
@@ -328,7 +329,7 @@ TEST(RestoredGenerationsGoOnLikeTheSavedOnes) {
   SavedCounts saved;
   for (int64_t step = 0; step < 230; ++step) {
     EXPECT_TRUE(ApplyOnes(&live, {StreamKey(step), StreamKey(step / 2)}, step));
-    if (step % 20 == 0) live.EvictOlder(step - kLife, step);
+    if (step % 20 == 0) EvictOlder(&live, step - kLife, step);
     if (step % 15 != 0) continue;
     // Full, then two incremental saves; generations rotate between them.
     const auto keys =
@@ -350,10 +351,10 @@ TEST(GenerationsOfAFurtherRunAreStampedAndForgottenInTime) {
   EmbeddingTable table(1, 0.0f, BloomFilter(3, 1, 2000, 0.01));
   EXPECT_TRUE(ApplyOnes(&table, {1}, 0));
   table.MergeSketchHeads({{}, {5, 90000, 0, 4, 80000, 0, 3, 70000, 0}}, 0);
-  table.EvictOlder(0 - kLife, 0);
+  EvictOlder(&table, 0 - kLife, 0);
   EXPECT_TRUE(ApplyOnes(&table, {2}, 0));
   for (int64_t step = 10; step <= 160; step += 10) {
-    table.EvictOlder(step - kLife, step);
+    EvictOlder(&table, step - kLife, step);
     if (step <= kLife) EXPECT_EQ(CountOf(table, 1), 1);
     if (step <= kLife) EXPECT_EQ(CountOf(table, 2), 1);
   }

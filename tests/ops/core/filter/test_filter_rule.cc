@@ -9,6 +9,7 @@
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/edges.h"
+#include "tests/ops/core/evictions.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/table_oracle.h"
@@ -149,13 +150,13 @@ class Trial {
           break;
         case 1: {
           const int64_t version = version_ - static_cast<int64_t>(Random(6));
-          EXPECT_EQ(table_->EvictOlder(version, version_),
+          EXPECT_EQ(EvictOlder(table_.get(), version, version_),
                     oracle_.EvictOlder(version, version_));
           break;
         }
         case 2: {
           const float limit = static_cast<float>(Random(20));
-          EXPECT_EQ(table_->EvictSmaller(limit, version_),
+          EXPECT_EQ(EvictSmaller(table_.get(), limit, version_),
                     oracle_.EvictSmaller(limit, version_));
           break;
         }

@@ -9,6 +9,7 @@
 #include "ops/core/filter/sketch.h"
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
+#include "tests/ops/core/evictions.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
 
@@ -95,9 +96,9 @@ TEST(SketchNeedsNoMoreThanFourMethods) {
   }
   EXPECT_TRUE(table.memory_bytes() > 0);
   // The sketch still counts the evicted keys, so they keep entries.
-  EXPECT_EQ(table.EvictOlder(4, 5), 2);
+  EXPECT_EQ(EvictOlder(&table, 4, 5), 2);
   EXPECT_EQ(table.total_count(), 2);
-  EXPECT_EQ(table.EvictSmaller(1.0f, 6), 0);
+  EXPECT_EQ(EvictSmaller(&table, 1.0f, 6), 0);
   EXPECT_EQ(SketchOf(table).rows, 0);
   table.Clear();
   EXPECT_EQ(table.total_count(), 0);

@@ -16,6 +16,7 @@
 
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/contents.h"
+#include "tests/ops/core/evictions.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
@@ -380,10 +381,10 @@ void FilterUnderLoad(const FilterSpec& filter, bool evict) {
             [&](std::mt19937_64* random) {
               if (!evict) return;
               if ((*random)() % 2 == 0) {
-                table.EvictOlder(static_cast<int64_t>((*random)() % kSteps),
-                                 kSteps);
+                EvictOlder(&table, static_cast<int64_t>((*random)() % kSteps),
+                           kSteps);
               } else {
-                table.EvictSmaller(static_cast<float>((*random)() % 100));
+                EvictSmaller(&table, static_cast<float>((*random)() % 100));
               }
             },
             [&](std::mt19937_64*) { save(); }});

@@ -14,6 +14,7 @@
 #include "ops/core/step/training_step.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/tier/disk_tier.h"
+#include "tests/ops/core/evictions.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
@@ -282,7 +283,7 @@ TEST(AnEvictionReadsEachSegmentOnce) {
   EXPECT_TRUE(ApplyOnes(&table, keys));
   EXPECT_TRUE(ApplyOnes(&table, Keys(keys.begin(), keys.begin() + 2000)));
   const TierCounts before = table.tier_counts();
-  EXPECT_EQ(table.EvictSmaller(600, 1), 3000);  // Half the sum of ones.
+  EXPECT_EQ(EvictSmaller(&table, 600, 1), 3000);  // Half the sum of ones.
   EXPECT_EQ(table.size(), 2000);
   EXPECT_TRUE(table.tier_counts().bytes_read - before.bytes_read <=
               before.file_bytes);

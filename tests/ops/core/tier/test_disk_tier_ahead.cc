@@ -16,6 +16,7 @@
 #include "ops/core/base/allocation_limit.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/tier/disk_tier.h"
+#include "tests/ops/core/evictions.h"
 #include "tests/ops/core/failing_new.h"
 #include "tests/ops/core/filters.h"
 #include "tests/ops/core/rules.h"
@@ -302,7 +303,7 @@ TEST(DatasetsRunWhileRowsAreErasedAndTheTableIsEmptied) {
     EXPECT_TRUE(ApplyOnes(&table, RandomKeys(&random, 400, kKeys), o));
     const Keys erased = RandomKeys(&random, 100, kKeys);
     table.Erase(erased.data(), erased.size());
-    if (o % 10 == 9) table.EvictOlder(o - 5, o);
+    if (o % 10 == 9) EvictOlder(&table, o - 5, o);
     if (o % 50 == 49) table.Clear();
     const Contents contents(table);
     for (const Contents::Entry& entry : contents.admitted) {

@@ -18,6 +18,7 @@
 #include "ops/core/step/training_step.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/tier/disk_tier.h"
+#include "tests/ops/core/evictions.h"
 #include "tests/ops/core/failing_new.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/storage/disk_rows.h"
@@ -156,14 +157,14 @@ TEST(AnEvictionThatCannotReadIsAnErrorAndCanBeRepeated) {
   faults.reads = 2;
   bool is_thrown = false;
   try {
-    table.EvictSmaller(0, 1);
+    EvictSmaller(&table, 0, 1);
   } catch (const StorageError&) {
     is_thrown = true;
   }
   EXPECT_TRUE(is_thrown);
   faults.reads = -1;
   EXPECT_EQ(table.size(), 5000);
-  EXPECT_EQ(table.EvictSmaller(1e6f, 1), 5000);
+  EXPECT_EQ(EvictSmaller(&table, 1e6f, 1), 5000);
 }
 
 // Two tables that spill, beside two in memory. Steps read one list of keys.
