@@ -62,7 +62,7 @@ bool StepKeys::Lookup(TableResource* table, const Tensor& keys,
   }
   std::shared_ptr<const RowHints> hints =
       table->table().LookupListed(std::move(distinct), unknown, out, parallel);
-  table->NoteHandOver();
+  table->mutable_hand_over()->NoteLookup();
   table->Ref();
   TableHints of_table = {TablePtr(table), std::move(hints)};
   const std::lock_guard<std::mutex> lock(mutex_);

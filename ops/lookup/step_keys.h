@@ -45,7 +45,7 @@ class StepKeys : public tensorflow::ResourceBase {
                        const TableResource& table,
                        const tensorflow::Tensor& keys) {
     const bool hands_over =
-        table.lookups_hand_over() && IsWorthwhile(keys.NumElements());
+        table.hand_over().IsOn() && IsWorthwhile(keys.NumElements());
     return hands_over ? Of(context) : nullptr;
   }
   // That of the running step; null if the step has none.

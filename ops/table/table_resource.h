@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "ops/core/base/shared_mutex.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/hand_over_policy.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/storage_status.h"
 #include "ops/table/table_storage.h"
@@ -60,37 +61,11 @@ class TableResource : public tensorflow::ResourceBase {
   // Whether a replacement has begun at any time.
   bool was_replaced() const { return was_replaced_.load(); }
 
-  // Whether lookups are to hand over what they find (step_keys.h). They begin
-  // when a training step has missed it. They end when several steps in a row
-  // could not use it, because the keys of their gradients were other tensors,
-  // and pause when no step has followed several of them.
-  bool lookups_hand_over() const {
-    const int missed = steps_missed_.load(std::memory_order_relaxed);
-    return missed > 0 && missed < kVain &&
-           lookups_unused_.load(std::memory_order_relaxed) < kVain;
-  }
-  // After a lookup that has handed over what it found.
-  void NoteHandOver() {
-    lookups_unused_.fetch_add(1, std::memory_order_relaxed);
-  }
-  // After a training step: whether it has used what was handed over. A step
-  // without lookups, which inserts keys for example, has missed it only if none
-  // of the table's lookups has begun.
-  void NoteStep(bool used) {
-    const bool handed_over =
-        lookups_unused_.exchange(0, std::memory_order_relaxed) > 0;
-    const int missed = steps_missed_.load(std::memory_order_relaxed);
-    const int now = used || missed == 0 ? 1 : missed + handed_over;
-    if (missed < kVain && now != missed) {
-      steps_missed_.store(now, std::memory_order_relaxed);
-    }
-  }
+  const HandOverPolicy& hand_over() const { return hand_over_; }
+  HandOverPolicy* mutable_hand_over() { return &hand_over_; }
 
  private:
   friend class TableReader;
-
-  // Steps of other workers may have read their keys before the first one.
-  static constexpr int kVain = 32;
 
   const std::string name_;  // The handle's shared_name, for messages.
   const float default_value_;
@@ -102,10 +77,7 @@ class TableResource : public tensorflow::ResourceBase {
   SharedMutex read_mutex_;
   std::atomic<bool> ready_{false};
   std::atomic<bool> was_replaced_{false};
-  // In a row; kVain, then forever: too many.
-  std::atomic<int> steps_missed_{0};
-  // Since the last step.
-  std::atomic<int> lookups_unused_{0};
+  HandOverPolicy hand_over_;
 };
 
 using TablePtr = tensorflow::core::RefCountPtr<TableResource>;

@@ -160,7 +160,7 @@ class TablesReserveOp : public OpKernel {
       }
       reservation->hints.push_back(step_keys->ForStep(&table, keys[i]));
       batches->back().hints = reservation->hints.back().get();
-      table.NoteStep(batches->back().hints != nullptr);
+      table.mutable_hand_over()->NoteStep(batches->back().hints != nullptr);
     }
     return Status();
   }
