@@ -81,11 +81,16 @@ PROSE = {
     "ops/core/table/embedding_table.h": [
         (r"choose one of (\d+) stripes", "kStripes"),
         (r"128 bytes, (\d+) entries", "kEntries"),
+        (r"(\d+) keys at once", "kEntries"),
+        (r"its locks for (\d+) keys at a time", "kLockBlock"),
+    ],
+    "ops/core/index/hash_index.h": [
         (r"grows to (\d\.\d) times its buckets", "kGrowth"),
         (r"when (\d+ %) of its entries", "kMaxLoad"),
-        (r"\(row_lookup.h\): (\d+) keys at a time", "kChunk"),
-        (r"its locks for (\d+) keys at a time", "kLockBlock"),
-        (r"compare (\d+) keys at once", "kEntries"),
+    ],
+    "ops/core/table/row_lookup.h": [
+        (r"takes (\d+) keys at a time", "kChunk"),
+        (r"compare the (\d+) keys of the bucket", "kEntries"),
     ],
     "SECURITY.md": [
         (r"deltas has at most ([\d,]+)", "kMaxChainLength"),

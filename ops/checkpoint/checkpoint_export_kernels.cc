@@ -12,6 +12,8 @@
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/core/filter/sketch.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/entry_reader.h"
+#include "ops/core/table/snapshot.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/op_threads.h"
@@ -34,8 +36,6 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::OpOutputList;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
-
-using Snapshot = EmbeddingTable::Snapshot;
 
 // Rows that are loaded at once.
 constexpr int64_t kRowsAtOnce = int64_t{1} << 16;
@@ -172,7 +172,7 @@ class TableExportOp : public OpKernel {
         WriteOffsets(context, "partition_filter_offset", filtered_offsets));
     std::copy(bank.begin(), bank.end(), bank_out->flat<float>().data());
     float* values_out = values->flat<float>().data();
-    const auto write_rows = [&](const Snapshot::Batch& batch, int64_t at) {
+    const auto write_rows = [&](const EntryReader::Batch& batch, int64_t at) {
       // A cache miss for the row, then about a cycle per float: memory
       // bandwidth is the limit.
       OpThreads(context)(batch.n, 200 + table.row_floats(),
@@ -188,7 +188,7 @@ class TableExportOp : public OpKernel {
     return WriteEntries(
         context, snapshot, /*with_row=*/false, filtered_offsets.back(),
         {"keys_filtered", "freqs_filtered", "versions_filtered"},
-        [](const Snapshot::Batch&, int64_t) {});
+        [](const EntryReader::Batch&, int64_t) {});
   }
 
   struct EntryOutputs {
@@ -211,9 +211,9 @@ class TableExportOp : public OpKernel {
     TF_RETURN_IF_ERROR(
         context->allocate_output(names.versions, shape, &versions));
     if (n == 0) return Status();
-    Snapshot::EntryReader reader(snapshot, with_row, kRowsAtOnce);
+    EntryReader reader(snapshot, with_row, kRowsAtOnce);
     for (int64_t at = 0; at < n;) {
-      const Snapshot::Batch batch = reader.Next();
+      const EntryReader::Batch batch = reader.Next();
       for (size_t i = 0; i < batch.n; ++i) {
         const auto to = at + static_cast<int64_t>(i);
         keys->flat<int64_t>()(to) = batch.entries[i].key;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ops/core/table/snapshot.h"
 #include "ops/kernel/errors.h"
 #include "tensorflow/core/util/env_var.h"
 
@@ -48,8 +49,7 @@ void CopyRowAndSlots(const float* row, int64_t i, int64_t dim,
   }
 }
 
-Status CheckCountable(const std::string& table,
-                      const EmbeddingTable::Snapshot& snapshot) {
+Status CheckCountable(const std::string& table, const Snapshot& snapshot) {
   const int64_t limit = std::numeric_limits<int32_t>::max();
   const int64_t n = std::max(snapshot.admitted_offsets().back(),
                              snapshot.filtered_offsets().back());

@@ -19,6 +19,7 @@
 #include "ops/core/base/key_hash.h"
 #include "ops/core/filter/sketch.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/snapshot.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
@@ -68,8 +69,7 @@ void CopyRowAndSlots(const float* row, int64_t i, int64_t dim,
 
 // ResourceExhausted if there are more keys than the offsets can count. They
 // are int32, as DeepRec's are.
-absl::Status CheckCountable(const std::string& table,
-                            const EmbeddingTable::Snapshot& snapshot);
+absl::Status CheckCountable(const std::string& table, const Snapshot& snapshot);
 
 // Returns an error under a code that ends a training. TensorFlow's loops take
 // OutOfRange for the end of the data, and start again after Aborted and

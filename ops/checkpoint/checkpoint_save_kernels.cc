@@ -21,6 +21,8 @@
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/filter/sketch.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/entry_reader.h"
+#include "ops/core/table/snapshot.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/input_checks.h"
@@ -51,8 +53,6 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::tstring;
-
-using Snapshot = EmbeddingTable::Snapshot;
 
 // Bytes of rows in a chunk. Three chunks exist at a time: one is gathered, one
 // waits, and one is written. Of rows on disk, two more are being read.
@@ -173,11 +173,11 @@ class TableSave {
     const int64_t listed_bytes =
         (table.tier() == nullptr ? kListedBytes : kListedBytesBesidePages) +
         table.memory_bytes() / kListedShare;
-    Snapshot::EntryReader reader(
-        snapshot, with_row, std::max<int64_t>(1, kChunkBytes / bytes_per_key),
-        listed_bytes);
+    EntryReader reader(snapshot, with_row,
+                       std::max<int64_t>(1, kChunkBytes / bytes_per_key),
+                       listed_bytes);
     for (int64_t begin = 0; begin < total;) {
-      const Snapshot::Batch batch = reader.Next();
+      const EntryReader::Batch batch = reader.Next();
       TF_RETURN_IF_ERROR(SaveChunk(batch, begin, total, with_row));
       begin += static_cast<int64_t>(batch.n);
     }
@@ -185,8 +185,8 @@ class TableSave {
   }
 
   // Saves a batch, which is keys [begin, begin + batch.n) of `total`.
-  Status SaveChunk(const Snapshot::Batch& batch, int64_t begin, int64_t total,
-                   bool with_row) {
+  Status SaveChunk(const EntryReader::Batch& batch, int64_t begin,
+                   int64_t total, bool with_row) {
     const auto n = static_cast<int64_t>(batch.n);
     Chunk* chunk;
     TF_RETURN_IF_ERROR(AcquireChunk(n, with_row, &chunk));

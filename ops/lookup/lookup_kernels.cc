@@ -15,6 +15,7 @@
 
 #include "ops/core/base/parallel.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/row_reader.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/op_threads.h"
@@ -190,8 +191,8 @@ void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
         HandOver(lookup, lookup.out, SerialFor)) {
       return;
     }
-    const EmbeddingTable::Reader reader(lookup.table->table(),
-                                        lookup.keys + begin, end - begin);
+    const RowReader reader(lookup.table->table(), lookup.keys + begin,
+                           end - begin);
     reader.Copy(lookup.keys + begin, end - begin, lookup.unknown,
                 lookup.out + begin * dim);
     return;
@@ -199,8 +200,8 @@ void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
   lookup.ids.ToWholeRows(&begin, &end);
   if (begin < end &&
       (lookup.step_keys == nullptr || !CombineHandedOver(lookup))) {
-    const EmbeddingTable::Reader reader(lookup.table->table(),
-                                        lookup.keys + begin, end - begin);
+    const RowReader reader(lookup.table->table(), lookup.keys + begin,
+                           end - begin);
     CombineRows(lookup, begin, end,
                 [&](int64_t first, int64_t last, const float** rows) {
                   reader.Rows(lookup.keys + first, last - first, lookup.unknown,

@@ -3,6 +3,10 @@
 // one class derived from EvictionRule, and one line in
 // ops/table/evict_kernels.cc. Nothing else in C++ knows which rules there are.
 //
+// An eviction erases keys in place. A sketch cannot remove a key, so it ages as
+// a whole. A key that is evicted before the sketch has forgotten it keeps an
+// entry without a row (Stripe::Evict).
+//
 // An object serves one eviction. eviction.h has the order of the calls and who
 // takes the locks.
 #ifndef REC_ESTIMATOR_OPS_CORE_EVICT_EVICTION_RULE_H_

@@ -1,6 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The index of one stripe: key -> row, count, version. Open addressing over
-// buckets of two cache lines; embedding_table.h has the overall design.
+// buckets of two cache lines (bucket.h).
+//
+// `used` says which entries of a bucket are taken, so every int64 is a legal
+// key. A key whose home bucket is full goes to the next bucket with room, and
+// the counter `overflow` of each bucket it passes is incremented. A search for
+// an absent key therefore stops where the counter is 0, and erasing needs no
+// tombstones (the idea is F14's, Facebook 2019).
+//
+// An index grows to 1.3 times its buckets when 85 % of its entries are taken.
+// Both arrays are then read and written in sequence. The 64 stripes of a table
+// grow at 64 different sizes, so memory grows steadily, and one growth stops a
+// 64th of the table at most.
 #ifndef REC_ESTIMATOR_OPS_CORE_INDEX_HASH_INDEX_H_
 #define REC_ESTIMATOR_OPS_CORE_INDEX_HASH_INDEX_H_
 

@@ -29,15 +29,6 @@ namespace {
 // Splitting a smaller lookup over threads costs more than it gains.
 constexpr uint64_t kSerialBelow = 2048;
 
-// Pins the rows on disk of a lookup of `keys`, whose stripes are locked, to be
-// read to their places in out. Throws std::bad_alloc.
-void PinSpilled(const RowLookup& lookup, const int64_t* keys, size_t dim,
-                float* out, PinnedRows* pinned) {
-  for (const RowLookup::Spilled& spilled : lookup.spilled()) {
-    pinned->Add(spilled.place, keys[spilled.i], out + spilled.i * dim);
-  }
-}
-
 // Copies the values of keys (n) to out, those on disk too. If hints
 // are given, they are for a lookup in which these keys begin at `at`.
 void CopyValues(const StripeSet& stripes, const RowStore& store, DiskTier* tier,
@@ -53,7 +44,7 @@ void CopyValues(const StripeSet& stripes, const RowStore& store, DiskTier* tier,
     lookup.Copy(keys, n, out, has_rows ? hints->rows() + at : nullptr);
     if (lookup.spilled().empty()) return;
     pinned.emplace(tier);
-    PinSpilled(lookup, keys, dim, out, &*pinned);
+    lookup.PinSpilled(keys, out, &*pinned);
   }
   tier->ReadForLookup(*pinned, dim);
 }
@@ -123,40 +114,6 @@ void EmbeddingTable::SpillExcess() {
 
 // --------------------------------------------------------------------- lookup
 
-EmbeddingTable::Reader::Reader(const EmbeddingTable& table, const int64_t* keys,
-                               size_t n)
-    : table_(table), locked_(StripesOf(keys, n)) {
-  table_.stripes_->LockShared(locked_);
-}
-
-EmbeddingTable::Reader::~Reader() { table_.stripes_->UnlockShared(locked_); }
-
-void EmbeddingTable::Reader::Rows(const int64_t* keys, size_t n,
-                                  UnknownKey unknown,
-                                  const float** rows) const {
-  RowLookup lookup(*table_.stripes_, *table_.store_, unknown);
-  lookup.Find(keys, n, rows);
-  if (lookup.spilled().empty()) return;
-  const size_t dim = static_cast<size_t>(table_.dim());
-  std::vector<float> values(lookup.spilled().size() * dim);
-  PinnedRows pinned(table_.tier_.get());
-  for (const RowLookup::Spilled& spilled : lookup.spilled()) {
-    float* const value = values.data() + pinned.items().size() * dim;
-    rows[spilled.i] = value;
-    pinned.Add(spilled.place, keys[spilled.i], value);
-  }
-  table_.tier_->ReadForLookup(pinned, dim);
-  const std::lock_guard<std::mutex> lock(mutex_);
-  from_disk_.push_back(std::move(values));  // Does not move the floats.
-}
-
-void EmbeddingTable::Reader::Copy(const int64_t* keys, size_t n,
-                                  UnknownKey unknown, float* out) const {
-  // The stripes are locked already.
-  CopyValues(*table_.stripes_, *table_.store_, table_.tier_.get(), unknown,
-             keys, n, 0, out);
-}
-
 void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
                             float* out, const ParallelFor& parallel,
                             const RowHints* hints) const {
@@ -194,7 +151,7 @@ std::shared_ptr<const RowHints> EmbeddingTable::LookupListed(
     copy_with(&lookup);
     if (lookup.spilled().empty()) return;
     const std::lock_guard<std::mutex> lock(pinned_mutex);
-    PinSpilled(lookup, hints->list()->keys(), dim, out, &*pinned);
+    lookup.PinSpilled(hints->list()->keys(), out, &*pinned);
   };
   if (hints->list()->groups() == nullptr) {
     copy(hints->list()->stripes(),
@@ -236,7 +193,7 @@ bool EmbeddingTable::Apply(const StepBatch& batch, const RowUpdate& update,
   }
 }
 
-TableParts EmbeddingTable::parts() {
+TableParts EmbeddingTable::parts() const {
   return {store_.get(), stripes_.get(), rule_,
           rules_.max_rows > 0 ? budget_.get() : nullptr, tier_.get()};
 }
@@ -245,8 +202,7 @@ bool EmbeddingTable::Admits(const int64_t* keys, size_t n, bool* out) const {
   return AdmitsAfterBatch(*stripes_, rule_, keys, n, out);
 }
 
-// --------------------------------------------------------- restore and
-// eviction
+// ------------------------------------------------------- restore and eviction
 
 void EmbeddingTable::Reserve(int64_t keys) {
   if (keys <= 0) return;

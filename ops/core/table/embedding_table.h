@@ -17,77 +17,60 @@
 //            |value ........|slot 0 ......|slot 1 ......|  one row, contiguous
 //
 // A lookup reads only the first line of a bucket. Applies, saves and evictions
-// also use the second. `used` says which entries are taken, so every int64 is a
-// legal key. A key whose home bucket is full goes to the next bucket with room,
-// and the counter `over` of each bucket it passes is incremented. A search for
-// an absent key therefore stops where the counter is 0, and erasing needs no
-// tombstones (the idea is F14's, Facebook 2019).
+// also use the second. hash_index.h explains how keys find their buckets. Rows
+// do not move: only EnsureSlots changes their addresses.
 //
-// An index grows to 1.3 times its buckets when 85 % of its entries are taken.
-// Both arrays are then read and written in sequence. The 64 stripes grow at 64
-// different sizes, so memory grows steadily, and one growth stops a 64th of the
-// table at most. Rows do not move: only EnsureSlots changes their addresses.
+// WHERE IT IS EXPLAINED
 //
-// OPERATIONS
+//   index/    hash_index.h         buckets, growth; key_match.h: 5 keys at once
+//   rows/     row_arena.h          the memory of rows
+//   filter/   filter_rule.h        which keys own rows; sketch.h: their counts
+//   stripes/  stripe.h             locks, quotas, change marks; row_budget.h
+//   tier/     disk_tier.h          rows on disk
+//   evict/    eviction_rule.h      which keys are taken away
+//   step/     training_step.h      reserve and apply; batch_insert.h: restore
+//   table/    row_lookup.h         lookups; row_reader.h; snapshot.h: saves
 //
-// Lookup (row_lookup.h): 24 keys at a time, in three overlapping steps: hash
-// the key and prefetch its bucket; compare 5 keys at once and prefetch the row;
-// copy. Keys outside their home bucket, one in ten, are resolved last. In a
-// block of keys that often repeat, each distinct key is looked up once.
+// AN APPLY
 //
-// Apply (training_step.h): a stable counting sort by stripe, then, per stripe,
-// the distinct keys with their occurrences in batch order (key_groups.h), and
-// which of them are new. Room is held for those (step_plan.h; see below). Then,
-// under an exclusive lock, new keys are inserted, and 64 rows at a time summed
-// and updated (row_updater.h). A small batch is not sorted but handled as a
-// whole under the locks of all its stripes. If a lookup of the same list has
-// found its keys (deduplicated_list.h, row_hints.h), they are not searched
-// again. All steps are split by table and stripe and keep the batch's order
-// within a key, so the bits do not depend on the number of threads. Insert
-// (batch_insert.h), which a restore uses, sorts and reserves room in the same
-// way. If its keys are new, it then writes all rows in the order of the batch
-// before it searches a key.
+// A stable counting sort by stripe, then, per stripe, the distinct keys with
+// their occurrences in batch order (key_groups.h), and which of them are new.
+// Room is held for those (step_plan.h; see below). Then, under an exclusive
+// lock, new keys are inserted, and 64 rows at a time summed and updated
+// (row_updater.h). A small batch is not sorted but handled as a whole under the
+// locks of all its stripes. If a lookup of the same list has found its keys
+// (deduplicated_list.h, row_hints.h), they are not searched again. All steps
+// are split by table and stripe and keep the batch's order within a key, so the
+// bits do not depend on the number of threads. Insert (batch_insert.h), which a
+// restore uses, sorts and reserves room in the same way. If its keys are new,
+// it then writes all rows in the order of the batch before it searches a key.
 //
-// Filters: FilterRule has the rule. A key that is counted but not admitted has
-// either an entry without a row or no entry, and a sketch counts it (sketch.h),
-// such as a counting Bloom filter (bloom_sketch.h). An apply decides on all
-// keys of a stripe by the counts before the batch and changes entries after
-// that. So Admits, which decides the same way, predicts what an Apply will do.
+// A key that is counted but not admitted has either an entry without a row, or
+// no entry, and a sketch counts it. An apply decides on all keys of a stripe by
+// the counts before the batch and changes entries after that. So Admits, which
+// decides the same way, predicts what an Apply will do.
 //
 // Special keys: only a key without a row is compared with the padding key, so
 // other tables pay nothing for it. The values of frozen keys are saved before
-// the rows of a stripe are updated and restored afterwards. A table with a row
-// limit counts a batch's new keys before anything changes (row_budget.h).
+// the rows of a stripe are updated and restored afterwards.
 //
-// Eviction (eviction.h) erases in place. A sketch cannot remove a key, so it
-// ages as a whole. A key that is evicted before the sketch has forgotten it
-// keeps an entry without a row: the sketch would admit it at once.
+// OUT OF MEMORY
 //
-// Incremental saves: while changes are tracked, each entry and each block of a
-// sketch has a change mark and a pending mark, and each stripe lists its erased
-// keys. Snapshot(kChanged) reads all of these. MarkSaved turns change marks
-// into pending marks; CommitSaved clears those once the save is safe. To play
-// back a delta: erase, insert rows, insert counted keys, merge the sketch.
-//
-// Rows on disk (disk_tier.h): a table may keep only some of its rows in memory.
-// Entries stay; the top bit of a row word says that the row is on disk. A step
-// brings its rows in while it reserves. What only reads leaves them there.
-//
-// Out of memory: a step first gets its scratch memory and reserves quotas of
-// entries, rows and room in the sketch for its new keys, in all its tables.
-// Mostly a quota is one atomic addition; if there is no room, the index grows
-// under the lock. No entry or row is touched before all quotas are granted, so
-// Apply and Insert change nothing if they return false. The exception: another
-// thread erases keys of the batch or clears the table meanwhile, and memory
-// then runs out. Then whole stripes are skipped. SetBank, EnsureSlots, bank,
-// slots and Snapshot throw std::bad_alloc instead.
+// A step first gets its scratch memory and reserves quotas of entries, rows and
+// room in the sketch for its new keys, in all its tables. Mostly a quota is one
+// atomic addition; if there is no room, the index grows under the lock. No
+// entry or row is touched before all quotas are granted, so Apply and Insert
+// change nothing if they return false. The exception: another thread erases
+// keys of the batch or clears the table meanwhile, and memory then runs out.
+// Then whole stripes are skipped. SetBank, EnsureSlots, bank, slots and
+// Snapshot throw std::bad_alloc instead.
 //
 // THREAD RULE
 //
 // Any thread may call any method at any time. A stripe's lock is held shared to
 // read rows and entries and exclusively to change them. An insertion, erasure,
 // eviction, CommitSaved and the apply of a large batch hold one stripe's lock
-// at a time. The apply of a small batch, a Reader, Snapshot, EnsureSlots,
+// at a time. The apply of a small batch, a RowReader, Snapshot, EnsureSlots,
 // SetBank, Clear, MergeSketch, and an eviction that ages the sketch hold
 // several, taken in ascending order. No thread waits for locks of two tables.
 // bank() and slots() take no stripe's lock.
@@ -97,10 +80,10 @@
 // reason: a save holds all shared locks while it waits for threads of the same
 // pool. For the same reason a waiting writer does not block readers
 // (shared_mutex.h). A lookup holds its locks for 4096 keys at a time, so it
-// reads each row at one instant but not the whole batch; a Reader does that. A
-// thread that holds a Reader or a Snapshot must not call a method that needs an
-// exclusive lock. The calling thread of an apply takes the row limit's mutex
-// before any stripe's lock. Callers must commit one save before the next
+// reads each row at one instant but not the whole batch; a RowReader does that.
+// A thread that holds a RowReader or a Snapshot must not call a method that
+// needs an exclusive lock. The calling thread of an apply takes the row limit's
+// mutex before any stripe's lock. Callers must commit one save before the next
 // begins.
 //
 // COSTS
@@ -122,20 +105,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <functional>
-#include <limits>
 #include <memory>
-#include <mutex>
-#include <string>
 #include <vector>
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/base/parallel.h"
-#include "ops/core/base/prefetcher.h"
 #include "ops/core/filter/filter_rule.h"
 #include "ops/core/filter/sketch.h"
-#include "ops/core/index/entry_stream.h"
 #include "ops/core/math/row_update.h"
 #include "ops/core/rows/table_spec.h"
 #include "ops/core/step/batch.h"
@@ -146,13 +122,11 @@ class DiskIo;
 struct DiskError;
 class DiskTier;
 class EvictionRule;
-class OrderedReader;
 class RowBudget;
 class RowHints;
 class RowStore;
 class StripeSet;
 class DeduplicatedList;
-class SharedLocks;
 struct TableParts;
 struct TierSpec;
 
@@ -171,10 +145,10 @@ class EmbeddingTable {
   // (disk_tier.h). Called at most once, while the table has no rows and no
   // other thread uses it. False: *error says why, and nothing has changed.
   //
-  // From then on Lookup, the methods of Reader, Snapshot::Row, Insert,
-  // InsertFiltered, SetSlot and Evict, by a rule that reads values, throw
-  // StorageError if the disk fails, and std::bad_alloc. Nothing has changed
-  // then, except that Evict may have evicted some keys.
+  // From then on Lookup, Insert, InsertFiltered, SetSlot and Evict, by a rule
+  // that reads values, throw StorageError if the disk fails, and
+  // std::bad_alloc. Nothing has changed then, except that Evict may have
+  // evicted some keys.
   bool OpenTier(const TierSpec& spec, std::unique_ptr<DiskIo> io,
                 DiskError* error);
   const DiskTier* tier() const { return tier_.get(); }  // nullptr: none.
@@ -208,34 +182,6 @@ class EmbeddingTable {
   // tracking changes, since nothing is known to be saved any more.
   void Clear();
 
-  // Holds shared locks on the stripes of some keys, so that several threads can
-  // read rows while no apply changes them. Any thread may use it.
-  class Reader {
-   public:
-    // Locks the stripes of keys (n).
-    Reader(const EmbeddingTable& table, const int64_t* keys, size_t n);
-    ~Reader();
-    Reader(const Reader&) = delete;
-    Reader& operator=(const Reader&) = delete;
-
-    // rows[i] = the dim floats that keys[i] reads, which are prefetched and
-    // stay valid while the Reader lives. keys must be among those of the
-    // constructor.
-    void Rows(const int64_t* keys, size_t n, UnknownKey unknown,
-              const float** rows) const;
-
-    // out[i] = what keys[i] reads, like Rows.
-    void Copy(const int64_t* keys, size_t n, UnknownKey unknown,
-              float* out) const;  // (n, dim)
-
-   private:
-    const EmbeddingTable& table_;
-    uint64_t locked_;  // Bit s: stripe s is locked.
-    mutable std::mutex mutex_;
-    // Values that were read from disk. Guarded by mutex_.
-    mutable std::deque<std::vector<float>> from_disk_;
-  };
-
   // out[i] = what keys[i] reads. Changes nothing. hints: the rows that a
   // step of this table found for these keys, to be used unless the table has
   // changed since; nullptr: none.
@@ -267,8 +213,9 @@ class EmbeddingTable {
   bool Apply(const StepBatch& batch, const RowUpdate& update,
              const ParallelFor& parallel, int64_t* excess_rows = nullptr);
 
-  // For TrainingStep. The table outlives the step.
-  TableParts parts();
+  // For the classes that work on a table: TrainingStep, RowReader, Snapshot.
+  // The table outlives them.
+  TableParts parts() const;
 
   // out[i] = whether keys[i] owns a row or would own one after an Apply of all
   // keys (n), repeats included. Changes nothing. False: no memory.
@@ -326,112 +273,6 @@ class EmbeddingTable {
   bool tracks_changes() const;
   // Forgets the changes that the last Snapshot::MarkSaved marked.
   void CommitSaved();
-
-  // A consistent view of the whole table. Holds the shared locks of all stripes
-  // while it lives, so applies wait. Snapshots of kChanged, and MarkSaved, run
-  // one at a time; others wait.
-  class Snapshot {
-   public:
-    // kChanged: changes since the last committed save; all keys if changes are
-    // not tracked.
-    enum class Keys { kAll, kChanged };
-
-    explicit Snapshot(const EmbeddingTable& table, Keys keys = Keys::kAll);
-    ~Snapshot();
-    Snapshot(const Snapshot&) = delete;
-    Snapshot& operator=(const Snapshot&) = delete;
-
-    // (kKeyClasses + 1) each. Bucket b of the keys with a row, and of the keys
-    // without one, is [offsets[b], offsets[b + 1]).
-    const std::vector<int64_t>& admitted_offsets() const {
-      return admitted_offsets_;
-    }
-    const std::vector<int64_t>& filtered_offsets() const {
-      return filtered_offsets_;
-    }
-
-    using Entry = ListedEntry;
-    // Neighbouring entries, and their rows if they have any.
-    struct Batch {
-      size_t n = 0;
-      const Entry* entries = nullptr;      // (n)
-      const float* const* rows = nullptr;  // (n) of (row_floats)
-    };
-    // Reads the entries with a row, or those without one, in the order of a
-    // checkpoint. Rows on disk are read many at a time. Threads of the reader
-    // list, sort and read ahead of the caller. A snapshot has one reader of
-    // entries with a row at a time.
-    class EntryReader {
-     public:
-      // step >= 1: most entries of a batch. max_bytes: memory for entries that
-      // are listed, if that is enough for the largest bucket; with less than
-      // for all, the index is scanned several times. The snapshot outlives the
-      // object. Throws std::bad_alloc.
-      EntryReader(const Snapshot& snapshot, bool with_row, size_t step,
-                  size_t max_bytes = std::numeric_limits<size_t>::max());
-      ~EntryReader();
-      // The next entries: `step` of them until the last batch, and none after
-      // it. Valid until the next call. Throws StorageError and std::bad_alloc,
-      // and is not called again then.
-      Batch Next();
-
-     private:
-      // Entries whose rows are at hand, or being read.
-      struct Window;
-      using WindowPtr = std::unique_ptr<Window>;
-      // The next window whose rows are at hand. False: there are no more.
-      // *coming: the one after it, whose rows are being read, on this thread.
-      // *window: memory of one that is no longer needed, or nullptr.
-      bool ReadNext(WindowPtr* coming, WindowPtr* window);
-      // Fills the next window, in this memory, and begins to read its rows.
-      WindowPtr StartNext(WindowPtr memory);
-      // Sets the next entries of a window; none: there are no more.
-      void Fill(Window* window);
-
-      const Snapshot& snapshot_;
-      const bool with_row_;
-      const size_t step_;
-      EntryStream stream_;
-      std::vector<Entry> bucket_;  // Of stream_.
-      size_t at_ = 0;              // In bucket_.
-      bool has_begun_ = false;
-      WindowPtr now_;                  // That the caller uses.
-      Prefetcher<WindowPtr> windows_;  // Destroyed first: it uses the others.
-    };
-    // kChanged only: the erased keys, in ascending order. A key that came back
-    // is also listed above, so a restore erases first.
-    const std::vector<int64_t>& erased() const { return erased_; }
-
-    // What the sketch saves, which the table must have: of kChanged, what
-    // changed.
-    const Sketch::Heads& sketch_heads() const { return sketch_heads_; }
-    int64_t sketch_rows() const { return sketch_rows_; }
-    void ForEachSketchRow(const Sketch::VisitRow& visit) const;
-
-    // Marks all changes so far as pending. They remain part of every kChanged
-    // Snapshot until CommitSaved.
-    void MarkSaved();
-
-   private:
-    const std::vector<int64_t>& offsets(bool with_row) const {
-      return with_row ? admitted_offsets_ : filtered_offsets_;
-    }
-    // nullptr: all rows are in memory.
-    std::unique_ptr<OrderedReader> MakeReader() const;
-    void Count();  // Sets the members below.
-
-    const EmbeddingTable& table_;
-    bool only_changed_;
-    std::unique_lock<std::mutex> save_lock_;  // Held if only_changed_.
-    std::unique_ptr<const SharedLocks> locks_;
-    std::vector<int64_t> admitted_offsets_;
-    std::vector<int64_t> filtered_offsets_;
-    std::vector<int64_t> erased_;
-    Sketch::Heads sketch_heads_;
-    int64_t sketch_rows_ = 0;
-    // For the EntryReader.
-    const std::unique_ptr<OrderedReader> reader_;
-  };
 
   // The count of each key; 0 if unknown. For a key that only the sketch counts,
   // the estimate: at least the smaller of count and threshold. Never inserts.

@@ -9,6 +9,7 @@
 #include "ops/core/keys/deduplicated_list.h"
 #include "ops/core/keys/deduplicator.h"
 #include "ops/core/keys/grouped_keys.h"
+#include "ops/core/tier/disk_tier.h"
 
 namespace rec_estimator {
 namespace {
@@ -48,6 +49,14 @@ bool AllInMemory(const uint32_t* known, size_t n) {
 }
 
 }  // namespace
+
+void RowLookup::PinSpilled(const int64_t* keys, float* out,
+                           PinnedRows* pinned) const {
+  for (const Spilled& spilled : spilled_) {
+    pinned->Add(spilled.place, keys[spilled.i],
+                out + spilled.i * static_cast<size_t>(dim_));
+  }
+}
 
 void RowLookup::PrefetchHomes(const int64_t* keys, size_t n,
                               Bucket** homes) const {

@@ -1,5 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loops of a lookup: from keys to the vectors they read.
+//
+// A lookup takes 24 keys at a time (kChunk), in three overlapping steps: hash
+// the key and prefetch its bucket; compare the 5 keys of the bucket at once and
+// prefetch the row; copy. Keys outside their home bucket, one in ten, are
+// resolved last. In a block of keys that often repeat, each distinct key is
+// looked up once.
 #ifndef REC_ESTIMATOR_OPS_CORE_TABLE_ROW_LOOKUP_H_
 #define REC_ESTIMATOR_OPS_CORE_TABLE_ROW_LOOKUP_H_
 
@@ -14,6 +20,8 @@
 #include "ops/core/stripes/stripe_set.h"
 
 namespace rec_estimator {
+
+class PinnedRows;
 
 // Made and used while the stripes of the keys are locked, shared at least.
 class RowLookup {
@@ -33,6 +41,11 @@ class RowLookup {
   };
   // Those of the last call of a method below.
   const std::vector<Spilled>& spilled() const { return spilled_; }
+
+  // Pins the rows of spilled(), whose stripes are still locked, to be read to
+  // their places in out (n, dim). keys: those of the call. Throws
+  // std::bad_alloc.
+  void PinSpilled(const int64_t* keys, float* out, PinnedRows* pinned) const;
 
   // rows[i] = the dim floats that keys[i] reads. Prefetches them.
   void Find(const int64_t* keys, size_t n, const float** rows);

@@ -10,12 +10,14 @@
 #include <vector>
 
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/entry_reader.h"
+#include "ops/core/table/snapshot.h"
 
 namespace rec_estimator {
 
 // Locks the table while it lives; rows in memory point into the table.
 struct Contents {
-  using Keys = EmbeddingTable::Snapshot::Keys;
+  using Keys = Snapshot::Keys;
 
   struct Entry {
     int64_t key;
@@ -43,10 +45,9 @@ struct Contents {
   template <typename Visit>
   void Read(bool with_row, size_t step, size_t max_bytes,
             const Visit& visit) const {
-    EmbeddingTable::Snapshot::EntryReader reader(snapshot, with_row, step,
-                                                 max_bytes);
+    EntryReader reader(snapshot, with_row, step, max_bytes);
     for (;;) {
-      const EmbeddingTable::Snapshot::Batch batch = reader.Next();
+      const EntryReader::Batch batch = reader.Next();
       if (batch.n == 0) return;
       for (size_t i = 0; i < batch.n; ++i) {
         visit(batch.entries[i], with_row ? batch.rows[i] : nullptr);
@@ -56,7 +57,7 @@ struct Contents {
 
   static constexpr size_t kStep = 500;
   static constexpr size_t kMaxBytes = size_t{64} << 10;
-  EmbeddingTable::Snapshot snapshot;
+  Snapshot snapshot;
   std::vector<Entry> admitted;
   std::vector<Entry> filtered;
   std::deque<std::vector<float>> copies;  // Of rows of a table with a tier.
@@ -64,8 +65,7 @@ struct Contents {
 
 // What a save holds of a sketch.
 struct SavedSketch {
-  explicit SavedSketch(const EmbeddingTable& table,
-                       const EmbeddingTable::Snapshot& snapshot) {
+  explicit SavedSketch(const EmbeddingTable& table, const Snapshot& snapshot) {
     if (table.sketch() == nullptr) return;
     const std::vector<size_t> widths = RowBytes(*table.sketch());
     heads = snapshot.sketch_heads();
@@ -122,8 +122,8 @@ struct SavedSketch {
 // A sketch as a full save and the changes after it hold it.
 class SavedCounts {
  public:
-  void Save(const EmbeddingTable& table,
-            const EmbeddingTable::Snapshot& snapshot, Contents::Keys keys) {
+  void Save(const EmbeddingTable& table, const Snapshot& snapshot,
+            Contents::Keys keys) {
     if (keys == Contents::Keys::kAll) saves_.clear();
     saves_.emplace_back(table, snapshot);
   }
@@ -144,7 +144,7 @@ class SavedCounts {
 
 // Everything that a save holds of the sketch.
 inline SavedSketch SketchOf(const EmbeddingTable& table) {
-  const EmbeddingTable::Snapshot snapshot(table);
+  const Snapshot snapshot(table);
   return SavedSketch(table, snapshot);
 }
 

@@ -15,6 +15,8 @@
 #include "ops/core/keys/deduplicated_list.h"
 #include "ops/core/step/row_hints.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/row_reader.h"
+#include "ops/core/table/snapshot.h"
 #include "ops/core/tier/disk_tier.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/edges.h"
@@ -194,7 +196,7 @@ class Twins {
       memory.Lookup(keys.data(), keys.size(), unknown, a.data(), parallel_);
       spilling.Lookup(keys.data(), keys.size(), unknown, b.data(), parallel_);
       EXPECT_TRUE(SameBits(a.data(), b.data(), a.size()));
-      const EmbeddingTable::Reader reader(spilling, keys.data(), keys.size());
+      const RowReader reader(spilling, keys.data(), keys.size());
       std::vector<const float*> rows(keys.size());
       reader.Rows(keys.data(), keys.size(), unknown, rows.data());
       for (size_t i = 0; i < keys.size(); ++i) {
@@ -268,7 +270,7 @@ class Twins {
     ExpectSameContents(memory, spilling, Contents::Keys::kChanged);
     ForBoth([&](EmbeddingTable* table) {
       table->TrackChanges();
-      EmbeddingTable::Snapshot(*table, Contents::Keys::kChanged).MarkSaved();
+      Snapshot(*table, Contents::Keys::kChanged).MarkSaved();
       table->CommitSaved();
     });
   }

@@ -11,6 +11,7 @@
 #include "ops/core/base/key_hash.h"
 #include "ops/core/filter/bloom_generations.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/snapshot.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/evictions.h"
 #include "tests/ops/core/filters.h"
@@ -335,7 +336,7 @@ TEST(RestoredGenerationsGoOnLikeTheSavedOnes) {
     const auto keys =
         step % 45 == 0 ? Contents::Keys::kAll : Contents::Keys::kChanged;
     {
-      EmbeddingTable::Snapshot snapshot(live, keys);
+      Snapshot snapshot(live, keys);
       live.TrackChanges();
       saved.Save(live, snapshot, keys);
       snapshot.MarkSaved();

@@ -12,6 +12,7 @@
 #include "ops/core/base/key_hash.h"
 #include "ops/core/filter/counting_bloom_filter.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/snapshot.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/filters.h"
@@ -156,7 +157,7 @@ TEST(LargeFilterOccupiesTouchedBlocksOnly) {
   // One line per key, in a table that is at least half full.
   EXPECT_TRUE(table.memory_bytes() < 4 << 20);
   {
-    const EmbeddingTable::Snapshot snapshot(table);
+    const Snapshot snapshot(table);
     EXPECT_TRUE(snapshot.sketch_rows() <= 20000);
     EXPECT_TRUE(snapshot.sketch_rows() > 19000);
   }
@@ -176,7 +177,7 @@ TEST(SmallFilterGrowsToItsGeometryAndNoFurther) {
     EXPECT_TRUE(ApplyOnes(&table, keys));
   }
   // The index entries of keys that are admitted early come on top.
-  const EmbeddingTable::Snapshot snapshot(table);
+  const Snapshot snapshot(table);
   EXPECT_EQ(snapshot.sketch_rows(), blocks);
   EXPECT_TRUE(table.memory_bytes() - 60 * table.total_count() <
               blocks * 64 + (1 << 20));

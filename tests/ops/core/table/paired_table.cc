@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiled once per tree: TABLE_HEADER is the tree's embedding_table.h, and
 // MAKE_TABLE is MakeBase or MakeNew. HANDS_OVER: the tree has LookupListed.
+// HAS_ROW_READER: its reader is a class of its own.
 #include "paired_table.h"  // Of this tree; the other may have another one.
 
 #include <memory>
@@ -10,6 +11,9 @@
 #if defined(HANDS_OVER)
 #include "ops/core/keys/deduplicated_list.h"
 #endif
+#if defined(HAS_ROW_READER)
+#include "ops/core/table/row_reader.h"
+#endif
 
 namespace paired {
 namespace {
@@ -17,6 +21,11 @@ namespace {
 using ::rec_estimator::EmbeddingTable;
 using ::rec_estimator::SerialFor;
 using ::rec_estimator::UnknownKey;
+#if defined(HAS_ROW_READER)
+using ::rec_estimator::RowReader;
+#else
+using RowReader = EmbeddingTable::Reader;
+#endif
 
 // The filter of a tree whose FilterSpec has the parameters of a Bloom filter,
 // or of one in which a Bloom filter is a sketch.
@@ -76,7 +85,7 @@ class TreeTable : public Table {
     return Apply(keys, grads, n, version);
   }
   void Read(const int64_t* keys, size_t n, const float** rows) override {
-    const EmbeddingTable::Reader reader(table_, keys, n);
+    const RowReader reader(table_, keys, n);
     reader.Rows(keys, n, UnknownKey::kInitial, rows);
   }
   bool Insert(const int64_t* keys, const float* values, size_t n) override {

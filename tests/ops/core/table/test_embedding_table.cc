@@ -10,6 +10,7 @@
 #include "ops/core/base/key_hash.h"
 #include "ops/core/stripes/stripe_set.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/row_reader.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/rules.h"
@@ -50,7 +51,7 @@ TEST(EmptyBatchesAreAccepted) {
   EXPECT_EQ(table.Erase(nullptr, 0), 0u);
   table.Frequencies(nullptr, 0, nullptr);
   table.Versions(nullptr, 0, nullptr);
-  const EmbeddingTable::Reader reader(table, nullptr, 0);
+  const RowReader reader(table, nullptr, 0);
   reader.Rows(nullptr, 0, UnknownKey::kInitial, nullptr);
   EXPECT_EQ(Contents(table).admitted.size(), 0u);
   table.Clear();
@@ -310,7 +311,7 @@ TEST(GrowthKeepsEveryRowAndItsAddress) {
   EXPECT_TRUE(ApplyOnes(&table, keys));
   std::vector<const float*> before(keys.size()), after(keys.size());
   const auto read = [&](std::vector<const float*>* rows) {
-    const EmbeddingTable::Reader reader(table, keys.data(), keys.size());
+    const RowReader reader(table, keys.data(), keys.size());
     reader.Rows(keys.data(), keys.size(), UnknownKey::kInitial, rows->data());
   };
   read(&before);
@@ -333,7 +334,7 @@ TEST(ReaderOfSomeStripesLetsTheOthersGrow) {
   EmbeddingTable table(2);
   const int64_t key = 0;  // Stripe 0.
   EXPECT_TRUE(ApplyOnes(&table, {key}));
-  const EmbeddingTable::Reader reader(table, &key, 1);
+  const RowReader reader(table, &key, 1);
   const float* row;
   reader.Rows(&key, 1, UnknownKey::kInitial, &row);
   std::vector<int64_t> others;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/row_reader.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/rules.h"
@@ -87,7 +88,7 @@ class Pair {
       std::vector<float> out(n * dim_, 777.0f);
       table.Lookup(keys.data(), n, unknown, out.data(), parallel_);
       std::vector<const float*> rows(n);
-      const EmbeddingTable::Reader reader(table, keys.data(), n);
+      const RowReader reader(table, keys.data(), n);
       reader.Rows(keys.data(), n, unknown, rows.data());
       for (size_t i = 0; i < n; ++i) {
         const std::vector<float> expected = oracle.Read(keys[i], unknown);

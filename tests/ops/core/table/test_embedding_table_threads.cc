@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/row_reader.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/evictions.h"
 #include "tests/ops/core/filters.h"
@@ -106,7 +107,7 @@ void ReadSome(const EmbeddingTable& table, int64_t keys_below, size_t n,
     key = static_cast<int64_t>((*random)() % static_cast<uint64_t>(keys_below));
   }
   std::vector<const float*> rows(n);
-  const EmbeddingTable::Reader reader(table, keys.data(), n);
+  const RowReader reader(table, keys.data(), n);
   reader.Rows(keys.data(), n, UnknownKey::kInitial, rows.data());
   for (const float* row : rows) EXPECT_TRUE(IsWhole(row));
 }

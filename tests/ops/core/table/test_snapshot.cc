@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// EmbeddingTable::Snapshot: the entries that a save reads, and their order.
+// Snapshot: the entries that a save reads, and their order.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -11,6 +11,8 @@
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/entry_reader.h"
+#include "ops/core/table/snapshot.h"
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/failing_new.h"
@@ -77,7 +79,7 @@ TEST(AReaderOfEntriesMayEndBeforeThem) {
   EXPECT_TRUE(ApplyOnes(&table, KeysOfAllBuckets()));
   const Contents whole(table);
   for (const size_t batches : {0, 1, 2, 10}) {
-    EmbeddingTable::Snapshot::EntryReader reader(whole.snapshot, true, 100, 0);
+    EntryReader reader(whole.snapshot, true, 100, 0);
     for (size_t b = 0; b < batches; ++b) EXPECT_EQ(reader.Next().n, 100u);
   }
 }
@@ -88,7 +90,7 @@ TEST(EntriesWithoutMemoryThrowOnTheThreadThatAsksForThem) {
   // Many of one bucket, whose sort needs memory as well.
   for (int64_t i = 0; i < 1000; ++i) keys.insert(keys.end(), {i, 1000 * i});
   EXPECT_TRUE(ApplyOnes(&table, keys));
-  const EmbeddingTable::Snapshot snapshot(table);
+  const Snapshot snapshot(table);
   // With one batch, and with threads that list and read ahead.
   for (const size_t step : {2000, 300}) {
     int64_t allocations = 0;
@@ -96,7 +98,7 @@ TEST(EntriesWithoutMemoryThrowOnTheThreadThatAsksForThem) {
       size_t n = 0;
       news_left = allocations;
       try {
-        EmbeddingTable::Snapshot::EntryReader reader(snapshot, false, step, 0);
+        EntryReader reader(snapshot, false, step, 0);
         while (const size_t more = reader.Next().n) n += more;
         is_read = true;
       } catch (const std::bad_alloc&) {

@@ -37,6 +37,8 @@
 #include "ops/core/storage/disk_memory.h"
 #include "ops/core/storage/page.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/entry_reader.h"
+#include "ops/core/table/snapshot.h"
 #include "ops/core/tier/disk_tier.h"
 #include "tests/ops/core/rules.h"
 
@@ -303,11 +305,10 @@ class Bench {
       size_t listed = 0;
       const double cpu_before = Seconds(CLOCK_PROCESS_CPUTIME_ID);
       const double took = Took(CLOCK_MONOTONIC, [&] {
-        const EmbeddingTable::Snapshot snapshot(table);
-        EmbeddingTable::Snapshot::EntryReader reader(snapshot, true, kStep,
-                                                     kListedBytes);
+        const Snapshot snapshot(table);
+        EntryReader reader(snapshot, true, kStep, kListedBytes);
         for (;;) {
-          const EmbeddingTable::Snapshot::Batch batch = reader.Next();
+          const EntryReader::Batch batch = reader.Next();
           if (batch.n == 0) break;
           for (size_t i = 0; i < batch.n; ++i) {
             for (int f = 0; f < 2 * kDim; ++f) sum += batch.rows[i][f];

@@ -13,6 +13,8 @@
 
 #include "ops/core/step/training_step.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/entry_reader.h"
+#include "ops/core/table/snapshot.h"
 #include "ops/core/tier/disk_tier.h"
 #include "tests/ops/core/evictions.h"
 #include "tests/ops/core/filters.h"
@@ -127,10 +129,10 @@ TEST(AReaderOfEntriesMayEndBeforeThem) {
   Keys keys(20000);
   std::iota(keys.begin(), keys.end(), 0);
   EXPECT_TRUE(ApplyOnes(&table, keys));
-  const EmbeddingTable::Snapshot snapshot(table);
+  const Snapshot snapshot(table);
   for (int repeat = 0; repeat < 10; ++repeat) {
     for (const size_t batches : {0, 1, 2, 10}) {
-      EmbeddingTable::Snapshot::EntryReader reader(snapshot, true, 500, 0);
+      EntryReader reader(snapshot, true, 500, 0);
       for (size_t b = 0; b < batches; ++b) EXPECT_EQ(reader.Next().n, 500u);
     }
   }
