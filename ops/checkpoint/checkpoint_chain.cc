@@ -76,7 +76,7 @@ Status FindStoredTable(CheckpointFile* file, const std::string& name,
   if (file->Has(name + kKeys)) {
     shards.push_back({name, 0, 1});
   } else {
-    // A table never has more shards than buckets.
+    // A table never has more shards than there are key classes.
     for (int64_t part = 0; part < kKeyClasses; ++part) {
       const std::string source = StrCat(name, "/part_", part);
       if (!file->Has(source + kKeys)) continue;

@@ -126,7 +126,7 @@ REGISTER_OP("RecEstimator>TableExport")
     .Doc(R"doc(
 Copies a whole table to tensors. All of them belong to one instant.
 
-Rows are ordered by bucket, floormod(key, 1000), then by key. The tensors of filtered keys are empty if
+Rows are ordered by key class, floormod(key, 1000), then by key. The tensors of filtered keys are empty if
 the environment variable TF_EV_SAVE_FILTERED_FEATURES is False, false or 0.
 
 table: [].
@@ -136,7 +136,7 @@ versions: [n]. Global step of the last apply, or -1.
 keys_filtered: [f]. Keys that are counted and do not own a row.
 freqs_filtered: [f].
 versions_filtered: [f].
-partition_offset: [1001]. Bucket i holds rows [partition_offset[i], partition_offset[i+1]).
+partition_offset: [1001]. Key class i holds rows [partition_offset[i], partition_offset[i+1]).
 partition_filter_offset: [1001]. The same for the filtered keys.
 bank: [b, dim]. Initial vectors.
 values: [n, dim].

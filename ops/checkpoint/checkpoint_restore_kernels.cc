@@ -51,7 +51,7 @@ constexpr int64_t kStoredVersion = -2;
 
 // Reads a chain of checkpoints into a table that no other thread changes
 // meanwhile. Without a table it only checks that the chain can be read. That
-// check does not detect repeats among keys that are not ordered by bucket,
+// check does not detect repeats among keys that are not ordered by key class,
 // which only a table can.
 class TableRestore {
  public:

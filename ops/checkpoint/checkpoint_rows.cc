@@ -33,8 +33,8 @@ constexpr int64_t kBatchRows = int64_t{1} << 16;
 constexpr size_t kReadAhead = 8;
 constexpr size_t kAtOnce = 4;
 
-// Most keys of a bucket that are kept to detect repeats: 8 MiB.
-constexpr size_t kMaxKeysOfBucket = size_t{1} << 20;
+// Most keys of a key class that are kept to detect repeats: 8 MiB.
+constexpr size_t kMaxKeysOfClass = size_t{1} << 20;
 
 // Moves row kept[i] of `rows` (n, width) to row i and drops the others. `kept`
 // ascends.
@@ -52,17 +52,17 @@ void KeepRows(const std::vector<int64_t>& kept, int64_t width,
 
 }  // namespace
 
-bool DistinctKeys::Add(int64_t key, int64_t bucket) {
-  if (!by_bucket_) return true;
-  if (bucket != bucket_) {
+bool DistinctKeys::Add(int64_t key, int64_t key_class) {
+  if (!by_class_) return true;
+  if (key_class != class_) {
     if (!Finish()) return false;
-    by_bucket_ = by_bucket_ && bucket > bucket_;
-    bucket_ = bucket;
+    by_class_ = by_class_ && key_class > class_;
+    class_ = key_class;
   } else if (key <= last_) {
     ascends_ = false;
   }
   last_ = key;
-  if (keys_.size() <= kMaxKeysOfBucket) keys_.push_back(key);
+  if (keys_.size() <= kMaxKeysOfClass) keys_.push_back(key);
   return true;
 }
 
@@ -74,7 +74,7 @@ bool DistinctKeys::Finish() {
       repeated_ = *it;
       return false;
     }
-    if (keys_.size() > kMaxKeysOfBucket) by_bucket_ = false;
+    if (keys_.size() > kMaxKeysOfClass) by_class_ = false;
   }
   keys_.clear();
   ascends_ = true;
@@ -306,8 +306,8 @@ Status RowReader::CheckKeys(const std::vector<int64_t>& keys) {
   kept_.clear();
   for (size_t i = 0; i < keys.size(); ++i) {
     const int64_t key = keys[i];
-    const int64_t bucket = KeyClassOf(key);
-    if (shard_.count > 1 && bucket % shard_.count != shard_.number) {
+    const int64_t key_class = KeyClassOf(key);
+    if (shard_.count > 1 && key_class % shard_.count != shard_.number) {
       return DataLoss("tensor ", name, " must hold keys with floormod(",
                       "key, 1000) % ", shard_.count, " == ", shard_.number,
                       ", got ", key, "; shards are missing in ",
@@ -319,8 +319,8 @@ Status RowReader::CheckKeys(const std::vector<int64_t>& keys) {
                              " must have keys that fit into int32, got ", key,
                              "; make the table with int64 keys");
     }
-    if (!distinct_.Add(key, bucket)) return RepeatedKey();
-    if (rules_.num_parts == 1 || bucket % rules_.num_parts == rules_.part) {
+    if (!distinct_.Add(key, key_class)) return RepeatedKey();
+    if (rules_.num_parts == 1 || key_class % rules_.num_parts == rules_.part) {
       kept_.push_back(i);
     }
   }

@@ -47,25 +47,26 @@ struct RowBatch {
   std::vector<std::vector<float>> slots;
 };
 
-// Detects repeated keys, provided that the keys come in order of their buckets.
-// Within a bucket any order is allowed, because DeepRec does not sort keys.
+// Detects repeated keys, provided that the keys come in order of their key
+// classes.
+// Within a class any order is allowed, because DeepRec does not sort keys.
 class DistinctKeys {
  public:
-  // Adds the next key. Returns false if the bucket before has a repeated key.
-  bool Add(int64_t key, int64_t bucket);
-  // Ends the last bucket. Returns false if it has a repeated key.
+  // Adds the next key. Returns false if the class before has a repeated key.
+  bool Add(int64_t key, int64_t key_class);
+  // Ends the last class. Returns false if it has a repeated key.
   bool Finish();
-  // Whether all keys came in order of their buckets. If not, repeats may have
+  // Whether all keys came in order of their classes. If not, repeats may have
   // been missed.
-  bool by_bucket() const { return by_bucket_; }
+  bool by_class() const { return by_class_; }
   // A repeated key, after Add() or Finish() returned false.
   int64_t repeated() const { return repeated_; }
 
  private:
-  bool by_bucket_ = true;
-  int64_t bucket_ = -1;
-  bool ascends_ = true;        // Whether the keys of the bucket ascend so far.
-  std::vector<int64_t> keys_;  // Keys of the bucket, up to a limit.
+  bool by_class_ = true;
+  int64_t class_ = -1;
+  bool ascends_ = true;        // Whether the keys of the class ascend so far.
+  std::vector<int64_t> keys_;  // Keys of the class, up to a limit.
   int64_t last_ = 0;
   int64_t repeated_ = 0;
 };
@@ -108,7 +109,7 @@ class RowReader {
   RowReader& operator=(const RowReader&) = delete;
 
   // Opens the tensor of keys. Must be the first call. `offsets` is the tensor
-  // of bucket offsets, which is checked if the file has it, or empty.
+  // of offsets of key classes, which is checked if the file has it, or empty.
   absl::Status OpenKeys(const std::string& name, const std::string& offsets);
   // Opens one integer per key. Nothing is read if the tensor is missing or
   // empty.
@@ -134,7 +135,7 @@ class RowReader {
   int64_t rows() const { return rows_; }
 
   // Whether all keys are known to be distinct. Valid after the last Next().
-  bool distinct() const { return distinct_.by_bucket(); }
+  bool distinct() const { return distinct_.by_class(); }
   // Whether slot i, in the order of OpenSlot(), has other keys than the rows.
   bool slot_differs(size_t i) const { return slots_[i].differs; }
 

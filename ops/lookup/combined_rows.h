@@ -18,14 +18,14 @@ enum class Combiner { kSum, kMean, kSqrtn };
 // Finds the rows of consecutive keys of one lookup, a window of keys at a time.
 class RowWindow {
  public:
-  // So few that rows which Find has prefetched are still in the first-level
-  // cache when they are read.
+  // The keys of a window: so few that the rows which Find has prefetched are
+  // still in the first-level cache when they are read.
   static constexpr int64_t kKeys = 128;
   // Finds the rows of keys [begin, end).
   using Find =
       std::function<void(int64_t begin, int64_t end, const float** rows)>;
 
-  // Of keys [begin, end).
+  // A window on keys [begin, end).
   RowWindow(int64_t begin, int64_t end, Find find)
       : find_(std::move(find)), limit_(end), begin_(begin), end_(begin) {}
 

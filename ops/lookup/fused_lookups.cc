@@ -100,11 +100,11 @@ void ForAllUnits(
     const std::vector<int64_t>& sizes, double cycles,
     const ParallelFor& parallel,
     const std::function<void(size_t i, int64_t begin, int64_t end)>& work) {
-  struct Range {
+  struct UnitRange {
     size_t i;
     int64_t begin, end;
   };
-  std::vector<Range> ranges;
+  std::vector<UnitRange> ranges;
   for (size_t i = 0; i < sizes.size(); ++i) {
     const int64_t largest = sizes[i] <= kShortList ? kShortList : kPart;
     for (int64_t begin = 0; begin < sizes[i]; begin += largest) {
@@ -114,7 +114,7 @@ void ForAllUnits(
   if (ranges.empty()) return;
   const auto run = [&](int64_t begin, int64_t end) {
     for (; begin < end; ++begin) {
-      const Range& range = ranges[static_cast<size_t>(begin)];
+      const UnitRange& range = ranges[static_cast<size_t>(begin)];
       work(range.i, range.begin, range.end);
     }
   };

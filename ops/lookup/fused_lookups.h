@@ -47,7 +47,7 @@ absl::Status CheckIndices(const std::string& name,
                           const tensorflow::Tensor& indices,
                           OneKeyPerRow* one_key_per_row, KeyRows* keys);
 
-// The same for a lookup of n keys, whose rows dense_shape tells.
+// Does the same for a lookup of n keys, whose number of rows is in dense_shape.
 absl::Status CheckSparse(const std::string& name, int64_t n,
                          const tensorflow::Tensor& indices,
                          const tensorflow::Tensor& dense_shape,

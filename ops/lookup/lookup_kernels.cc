@@ -58,7 +58,7 @@ int64_t CyclesPerKey(int dim) { return 40 + dim / 2; }
 // Floats of the rows that are combined and handed over: 4 MiB.
 constexpr int64_t kMostCombined = int64_t{1} << 20;
 
-// Cycles of a lookup beside its keys: the locks of its shards.
+// Cycles of a lookup besides its keys: the locks of its stripes.
 constexpr double kCyclesPerLookup = 4000;
 
 class TableLookupOp : public OpKernel {
@@ -102,21 +102,21 @@ class TableLookupOp : public OpKernel {
 };
 
 // One lookup of a TableGroupLookup.
-struct Lookup : KeyRows {
+struct GroupedLookup : KeyRows {
   TablePtr table;
   int dim = 0;
   Combiner combiner = Combiner::kSum;
   UnknownKey unknown = UnknownKey::kInitial;
   const int64_t* keys = nullptr;  // (n)
   int64_t n = 0;
-  const Tensor* tensor = nullptr;  // Of the keys.
+  const Tensor* tensor = nullptr;  // The tensor of the keys.
   StepKeys::Ptr step_keys;         // Null: they are not handed over.
   float* out = nullptr;            // (rows, dim)
 };
 
 // Reads a lookup whose keys are handed over into values (n, dim). False: that
 // is not possible.
-bool HandOver(const Lookup& lookup, float* values,
+bool HandOver(const GroupedLookup& lookup, float* values,
               const ParallelFor& parallel) {
   return lookup.step_keys->Lookup(lookup.table.get(), *lookup.tensor,
                                   lookup.unknown, values, parallel);
@@ -124,10 +124,11 @@ bool HandOver(const Lookup& lookup, float* values,
 
 // Reads the lookups of long lists that are handed over, and leaves nothing to
 // read of them.
-void HandOverLong(const ParallelFor& parallel, std::vector<Lookup>* lookups) {
-  std::vector<Lookup*> handed_over;
+void HandOverLong(const ParallelFor& parallel,
+                  std::vector<GroupedLookup>* lookups) {
+  std::vector<GroupedLookup*> handed_over;
   int64_t cycles = 0;
-  for (Lookup& lookup : *lookups) {
+  for (GroupedLookup& lookup : *lookups) {
     if (lookup.step_keys == nullptr || lookup.n <= kShortList) continue;
     handed_over.push_back(&lookup);
     cycles += lookup.n * CyclesPerKey(lookup.dim);
@@ -137,7 +138,7 @@ void HandOverLong(const ParallelFor& parallel, std::vector<Lookup>* lookups) {
   const bool is_single = handed_over.size() == 1;
   const auto read = [&](int64_t i, int64_t end) {
     for (; i < end; ++i) {
-      Lookup& lookup = *handed_over[static_cast<size_t>(i)];
+      GroupedLookup& lookup = *handed_over[static_cast<size_t>(i)];
       if (HandOver(lookup, lookup.out, is_single ? parallel : SerialFor)) {
         lookup.n = 0;
       }
@@ -151,7 +152,7 @@ void HandOverLong(const ParallelFor& parallel, std::vector<Lookup>* lookups) {
 
 // Combines the rows of keys [begin, end), which begin and end with a row of the
 // output. Also writes the empty rows before them.
-void CombineRows(const Lookup& lookup, int64_t begin, int64_t end,
+void CombineRows(const GroupedLookup& lookup, int64_t begin, int64_t end,
                  const RowWindow::Find& find) {
   RowWindow window(begin, end, find);
   WriteRows(lookup.ids, begin, end, lookup.dim, lookup.out,
@@ -163,7 +164,7 @@ void CombineRows(const Lookup& lookup, int64_t begin, int64_t end,
 
 // The same for all keys, which are handed over. False, with nothing done: that
 // is not possible. Throws std::bad_alloc.
-bool CombineHandedOver(const Lookup& lookup) {
+bool CombineHandedOver(const GroupedLookup& lookup) {
   const int64_t dim = lookup.dim;
   const std::unique_ptr<float[]> values(
       new float[static_cast<size_t>(lookup.n * dim)]);
@@ -181,7 +182,7 @@ bool CombineHandedOver(const Lookup& lookup) {
 // for the empty rows after the last key. A row, with the empty rows before it,
 // belongs to the range that contains its first key. Keys that are handed over
 // are one range.
-void ReadUnits(const Lookup& lookup, int64_t begin, int64_t end) {
+void ReadUnits(const GroupedLookup& lookup, int64_t begin, int64_t end) {
   const int64_t dim = lookup.dim;
   const bool has_last_unit = end > lookup.n;
   end = std::min(end, lookup.n);
@@ -243,12 +244,12 @@ class TableGroupLookupOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input_list("dense_shapes", &dense_shapes));
 
     const int n = static_cast<int>(dims_.size());
-    std::vector<Lookup> lookups(n);
+    std::vector<GroupedLookup> lookups(n);
     std::vector<TableReader> readers(n);
     std::vector<TensorShape> shapes(n);
     OneKeyPerRow one_key_per_row;  // The inputs live as long as it does.
     for (int i = 0; i < n; ++i) {
-      Lookup& lookup = lookups[i];
+      GroupedLookup& lookup = lookups[i];
       OP_REQUIRES_OK(context, FindTable(context, tables[i], &lookup.table));
       OP_REQUIRES_OK(context, CheckDim(*lookup.table, dims_[i]));
       OP_REQUIRES_OK(context, readers[i].Open(lookup.table.get()));
@@ -286,7 +287,7 @@ class TableGroupLookupOp : public OpKernel {
     HandOverLong(threads, &lookups);
     std::vector<int64_t> units;
     double cycles = 0;
-    for (const Lookup& lookup : lookups) {
+    for (const GroupedLookup& lookup : lookups) {
       units.push_back(lookup.n + (lookup.one_key_per_row ? 0 : 1));
       cycles += static_cast<double>(units.back()) * CyclesPerKey(lookup.dim) +
                 kCyclesPerLookup;
@@ -318,10 +319,10 @@ class TableGroupLookupGradOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input_list("grads", &grads));
 
     const int n = static_cast<int>(combiners_.size());
-    std::vector<Spread> spreads(n);
+    std::vector<SpreadGradient> spreads(n);
     OneKeyPerRow one_key_per_row;
     for (int i = 0; i < n; ++i) {
-      Spread& spread = spreads[i];
+      SpreadGradient& spread = spreads[i];
       OP_REQUIRES(context, TensorShapeUtils::IsMatrix(grads[i].shape()),
                   InvalidArgument("grads of lookup ", names_[i],
                                   " must be [rows, dim], got shape ",
@@ -352,7 +353,7 @@ class TableGroupLookupGradOp : public OpKernel {
 
     std::vector<int64_t> units;
     double cycles = 0;
-    for (const Spread& spread : spreads) {
+    for (const SpreadGradient& spread : spreads) {
       units.push_back(spread.one_key_per_row ? 0 : spread.ids.n);
       // Half a cycle per float and 10 cycles to find the row.
       cycles += static_cast<double>(units.back()) * (10 + spread.dim / 2);
@@ -365,7 +366,7 @@ class TableGroupLookupGradOp : public OpKernel {
 
  private:
   // The gradient of one lookup's rows, to be spread over its keys.
-  struct Spread : KeyRows {
+  struct SpreadGradient : KeyRows {
     Combiner combiner = Combiner::kSum;
     int64_t dim = 0;
     const float* grads = nullptr;  // (rows, dim)
@@ -375,7 +376,8 @@ class TableGroupLookupGradOp : public OpKernel {
   // Computes the gradients of keys [begin, end). Multiplies by 1/n or 1/sqrt(n)
   // rounded to float, as TensorFlow's SparseSegmentMeanGrad does, so that the
   // bits are the same.
-  static void SpreadUnits(const Spread& spread, int64_t begin, int64_t end) {
+  static void SpreadUnits(const SpreadGradient& spread, int64_t begin,
+                          int64_t end) {
     const int64_t dim = spread.dim;
     while (begin < end) {
       const int64_t row_end = spread.ids.End(begin);

@@ -28,7 +28,7 @@ StepKeys::Ptr StepKeys::Of(OpKernelContext* context) {
   return Ptr(keys);
 }
 
-StepKeys::List* StepKeys::FindOrAdd(const Tensor& keys) {
+StepKeys::KeyTensor* StepKeys::FindOrAdd(const Tensor& keys) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const Memory memory = MemoryOf(keys);
   const auto known = lists_.find(memory);
@@ -38,7 +38,7 @@ StepKeys::List* StepKeys::FindOrAdd(const Tensor& keys) {
     if (memory.second > kMostKeys - long_keys_) return nullptr;
     long_keys_ += memory.second;
   }
-  List* const list = &lists_[memory];
+  KeyTensor* const list = &lists_[memory];
   list->keys = keys;
   return list;
 }
@@ -46,7 +46,7 @@ StepKeys::List* StepKeys::FindOrAdd(const Tensor& keys) {
 bool StepKeys::Lookup(TableResource* table, const Tensor& keys,
                       UnknownKey unknown, float* out,
                       const ParallelFor& parallel) {
-  List* const list = FindOrAdd(keys);
+  KeyTensor* const list = FindOrAdd(keys);
   if (list == nullptr) return false;
   std::shared_ptr<const DeduplicatedList> distinct;
   {

@@ -40,7 +40,8 @@ class StepKeys : public tensorflow::ResourceBase {
  public:
   using Ptr = tensorflow::core::RefCountPtr<StepKeys>;
 
-  // That of the running step, if a lookup of these keys is to hand them over.
+  // The object of the running step; null unless a lookup of these keys is to
+  // hand over what it finds.
   static Ptr ForLookup(tensorflow::OpKernelContext* context,
                        const TableResource& table,
                        const tensorflow::Tensor& keys) {
@@ -48,7 +49,7 @@ class StepKeys : public tensorflow::ResourceBase {
         table.hand_over().IsOn() && IsWorthwhile(keys.NumElements());
     return hands_over ? Of(context) : nullptr;
   }
-  // That of the running step; null if the step has none.
+  // The object of the running step; null if the step has none.
   static Ptr Of(tensorflow::OpKernelContext* context);
 
   // TSan does not see the lock of TensorFlow under which one kernel creates
@@ -57,10 +58,10 @@ class StepKeys : public tensorflow::ResourceBase {
 
   std::string DebugString() const override { return "keys of a step"; }
 
-  // So many keys pay for what is handed over.
+  // With fewer keys, handing over costs more than it saves.
   static constexpr int64_t kLeast = 256;
 
-  // Whether lookups of a list of n keys do.
+  // Whether it pays to hand over a list of n keys.
   static bool IsWorthwhile(int64_t n) { return n >= kLeast && n <= kMostKeys; }
 
   // Writes what the keys read to out (keys.shape, dim). The caller has opened
@@ -84,12 +85,13 @@ class StepKeys : public tensorflow::ResourceBase {
                                                     size_t n);
 
  private:
+  // What a lookup has found in a table.
   struct TableHints {
     TablePtr table;
     std::shared_ptr<const RowHints> hints;
   };
-  // One tensor of keys.
-  struct List {
+  // A tensor of keys, and what lookups have found for them.
+  struct KeyTensor {
     tensorflow::Tensor keys;
     std::mutex mutex;  // Guards the next member.
     // Null before the first lookup.
@@ -113,11 +115,11 @@ class StepKeys : public tensorflow::ResourceBase {
   }
 
   // The list of these keys; nullptr: there are too many.
-  List* FindOrAdd(const tensorflow::Tensor& keys);
+  KeyTensor* FindOrAdd(const tensorflow::Tensor& keys);
 
   std::mutex mutex_;  // Guards what follows.
-  std::map<Memory, List> lists_;
-  int64_t long_keys_ = 0;  // Of all long lists.
+  std::map<Memory, KeyTensor> lists_;
+  int64_t long_keys_ = 0;  // Keys of all long lists.
   std::map<std::pair<const TableResource*, const int64_t*>, Reservation>
       reserved_;
 };

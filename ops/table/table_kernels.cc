@@ -199,7 +199,7 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
   RowRules rules_;
   TableStorage storage_;
   tensorflow::mutex handle_mutex_;
-  Tensor handle_ TF_GUARDED_BY(handle_mutex_);  // Without elements: not made.
+  Tensor handle_ TF_GUARDED_BY(handle_mutex_);  // No elements: it was not made.
 };
 
 class TableInitializeOp : public OpKernel {

@@ -72,7 +72,7 @@ sketch: What counts keys without a row: the name of a registered sketch and its 
   'counting_bloom_filter max_element_size=1000 false_positive_probability=0.01'. '': entries of the table.
 storage_paths: Folders, on the machine of the table, for files of the rows that are not in memory; one after the other
   is filled. Missing folders are created. The files live as long as the table. []: all rows are in memory.
-memory_rows: How many rows stay in memory beside those of running steps, at least 64.
+memory_rows: How many rows stay in memory besides those of running steps, at least 64.
 memory_bytes: The bytes of those rows, values and slots, instead of their number. 0: memory_rows.
 memory_limit: Instead of both, bytes of all memory of the table: index, rows and buffers. Rows give way to the index, until
   64 are left. 0: none.

@@ -86,7 +86,7 @@ using TablePtr = tensorflow::core::RefCountPtr<TableResource>;
 absl::Status FindTable(tensorflow::OpKernelContext* context,
                        const tensorflow::Tensor& handle, TablePtr* table);
 
-// The same for the input named "table".
+// Finds the table of the input named "table".
 absl::Status FindTable(tensorflow::OpKernelContext* context, TablePtr* table);
 
 // OK if the table is ready. `use` completes the message, for example "it is
@@ -99,7 +99,7 @@ absl::Status CheckInitialized(TableResource& table, const char* use);
 // Reads of a table: while a TableReader lives, the rows are not replaced.
 class TableReader {
  public:
-  // As CheckInitialized.
+  // Fails as CheckInitialized does.
   absl::Status Open(TableResource* table);
 
  private:
@@ -135,7 +135,7 @@ absl::Status OrStatus(const std::string& table, const Work& work) {
 absl::Status TooManyRows(TableResource& table, int64_t excess,
                          const char* suffix);
 
-// The same for a table with this limit that would have this many rows.
+// ResourceExhausted: a table with this limit would have this many rows.
 absl::Status TooManyRows(const std::string& table, int64_t limit, int64_t rows,
                          const char* suffix);
 

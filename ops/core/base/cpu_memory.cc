@@ -21,7 +21,7 @@ constexpr size_t kHugePage = size_t{2} << 20;
 // memory, and a growing table frees a long series of ever larger blocks.
 constexpr size_t kMapFrom = size_t{256} << 10;
 
-// Of LimitAllocations.
+// What LimitAllocations has set.
 std::atomic<bool> is_limited{false};
 std::atomic<int64_t> allocations_left{0};
 // Blocks of these sizes share huge pages if asked for: the indexes of the 64

@@ -14,7 +14,7 @@ namespace rec_estimator {
 typedef float Float8 __attribute__((vector_size(32)));
 inline constexpr int kFloat8 = 8;  // Floats in a Float8.
 
-// The same in memory, at any address that holds floats.
+// A Float8 in memory, at any address that holds floats.
 typedef float UnalignedFloat8
     __attribute__((vector_size(32), aligned(alignof(float)), may_alias));
 

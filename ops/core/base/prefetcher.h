@@ -102,8 +102,8 @@ class Prefetcher {
 
   std::mutex mutex_;  // Guards what follows.
   std::condition_variable changed_;
-  T ready_{};  // If is_ready_: the one after that of the user.
-  T used_{};   // That the user has given back.
+  T ready_{};  // If is_ready_: the value after the user's.
+  T used_{};   // The value that the user has given back.
   bool is_ready_ = false;
   bool is_over_ = false;      // Nothing will be after ready_,
   std::exception_ptr error_;  // because of this, unless it was the last one.

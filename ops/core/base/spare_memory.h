@@ -28,7 +28,7 @@ class SpareMemory {
   SpareMemory(const SpareMemory&) = delete;
   SpareMemory& operator=(const SpareMemory&) = delete;
 
-  // That of the process, which keeps a quarter of the machine's memory at most.
+  // The one of the process. It keeps at most a quarter of the machine's memory.
   static SpareMemory& OfProcess();
 
   // Returns a kept block of exactly this size, with unspecified contents; null
@@ -42,7 +42,7 @@ class SpareMemory {
   // Frees all blocks. Returns whether there were any.
   bool FreeAll();
 
-  size_t bytes() const;  // Of all kept blocks.
+  size_t bytes() const;  // The sum of all kept blocks.
 
  private:
   const size_t limit_;

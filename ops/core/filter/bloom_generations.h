@@ -52,7 +52,7 @@ inline constexpr int kBloomGenerations = 3;
 // When the generations of a table began. All its stripes rotate together.
 class GenerationAges {
  public:
-  int64_t number() const { return number_; }  // Of age 0: rotations so far.
+  int64_t number() const { return number_; }  // Rotations so far.
   int count() const { return count_; }        // Generations that are kept.
   int64_t start(int age) const { return start_[age]; }
 

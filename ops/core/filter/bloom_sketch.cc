@@ -288,12 +288,12 @@ std::optional<Sketch::Damage> BloomSketch::CheckRows(
 template <typename Visit>
 void BloomSketch::ForEachKept(const StoredRows& rows, const Visit& visit) {
   const std::vector<Generation> last = GenerationsOf(*rows.last, 0);
-  int64_t begin = 0;  // Of the generation, among all rows.
+  int64_t begin = 0;  // The first row of the generation.
   for (const Generation& each : GenerationsOf(*rows.heads, rows.total)) {
     const int64_t first = std::max(begin, rows.first);
     begin += each.rows;
     const int64_t end = std::min(begin, rows.first + rows.n);
-    // Its age at the end of the chain.
+    // The age of the generation at the end of the chain.
     const int64_t age = last.front().number - each.number;
     if (age < 0 || age >= static_cast<int64_t>(last.size())) continue;
     for (int64_t i = first; i < end; ++i) {

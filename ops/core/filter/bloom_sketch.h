@@ -27,7 +27,7 @@ namespace rec_estimator {
 // generations: all blocks are of one, of number and step 0.
 class BloomSketch : public Sketch {
  public:
-  // As BloomGeometry.
+  // The arguments are BloomGeometry's.
   BloomSketch(uint32_t threshold, int64_t max_elements,
               double false_positive_rate);
 

@@ -18,7 +18,7 @@ constexpr int kHeaderBytes = offsetof(BloomStripe::Block, cells);
 constexpr double kMaxLoad = 0.7;
 constexpr double kGrowth = 1.5;
 constexpr double kArrayFrom = 0.6;
-constexpr double kFirstSlots = 8;
+constexpr double kFirstBlocks = 8;
 
 // A block number has 48 bits, and the bytes of a stripe fit in a size_t.
 constexpr double kMaxStripeBlocks = 0x1p40;
@@ -144,20 +144,20 @@ void Set(uint8_t* cells, int cell, uint32_t value) {
 
 // Calls work with the width of a cell as a type.
 template <int kBits>
-struct Bits {
+struct CellBits {
   static constexpr int value = kBits;
 };
 template <typename Work>
 inline __attribute__((always_inline)) void ByBits(int bits, const Work& work) {
   switch (bits) {
     case 4:
-      return work(Bits<4>());
+      return work(CellBits<4>());
     case 8:
-      return work(Bits<8>());
+      return work(CellBits<8>());
     case 16:
-      return work(Bits<16>());
+      return work(CellBits<16>());
     default:
-      return work(Bits<32>());
+      return work(CellBits<32>());
   }
 }
 
@@ -216,10 +216,10 @@ void BloomStripe::Merge(const uint32_t* cells, bool tracking,
 }
 
 void BloomStripe::Prefetch(const BloomIndex& index) const {
-  if (n_slots_ == 0) return;
+  if (allocated_ == 0) return;
   const char* block = begin() + Home(index.block) * geometry_->block_bytes();
   const int lines = geometry_->lines();
-  // In a table the next slot too: a search that goes on mostly ends there.
+  // In a table the next block too: a search that goes on mostly ends there.
   if (!is_array_) PrefetchLine(block + geometry_->block_bytes());
   if (lines <= 4) return PrefetchLines(block, geometry_->block_bytes());
   PrefetchLine(block);
@@ -231,19 +231,19 @@ void BloomStripe::Prefetch(const BloomIndex& index) const {
 }
 
 BloomStripe::Block* BloomStripe::Find(uint64_t number) const {
-  if (n_slots_ == 0) return nullptr;
-  // Ends: a table always has an empty slot, an array the block's own.
-  for (uint64_t slot = Home(number);;) {
-    Block* block = At(slot);
+  if (allocated_ == 0) return nullptr;
+  // Ends: a table always has an unused block, an array has the block itself.
+  for (uint64_t at = Home(number);;) {
+    Block* block = At(at);
     if (block->used == 0) return nullptr;
     if (block->number() == number) return block;
-    if (++slot == n_slots_) slot = 0;
+    if (++at == allocated_) at = 0;
   }
 }
 
 BloomStripe::Block* BloomStripe::FindOrAdd(uint64_t number) {
-  for (uint64_t slot = Home(number);;) {
-    Block* block = At(slot);
+  for (uint64_t at = Home(number);;) {
+    Block* block = At(at);
     if (block->used == 0) {
       block->number_low = static_cast<uint32_t>(number);
       block->number_high = static_cast<uint16_t>(number >> 32);
@@ -252,7 +252,7 @@ BloomStripe::Block* BloomStripe::FindOrAdd(uint64_t number) {
       return block;
     }
     if (block->number() == number) return block;
-    if (++slot == n_slots_) slot = 0;
+    if (++at == allocated_) at = 0;
   }
 }
 
@@ -262,12 +262,12 @@ bool BloomStripe::Reserve(int64_t blocks, double stagger) {
   const double wanted =
       std::min(all, static_cast<double>(blocks)) / kMaxLoad + 1;
   double step =
-      std::ceil(std::log(wanted / kFirstSlots) / std::log(kGrowth) - stagger);
-  const double slots =
-      std::ceil(kFirstSlots * std::pow(kGrowth, std::max(step, 0.0) + stagger));
-  const bool is_array = slots >= kArrayFrom * all;
-  const uint64_t n_slots = static_cast<uint64_t>(is_array ? all : slots);
-  const size_t bytes = n_slots * geometry_->block_bytes();
+      std::ceil(std::log(wanted / kFirstBlocks) / std::log(kGrowth) - stagger);
+  const double size = std::ceil(
+      kFirstBlocks * std::pow(kGrowth, std::max(step, 0.0) + stagger));
+  const bool is_array = size >= kArrayFrom * all;
+  const uint64_t allocated = static_cast<uint64_t>(is_array ? all : size);
+  const size_t bytes = allocated * geometry_->block_bytes();
   ZeroedMemory memory = AllocateZeroed(bytes, Pages::kHuge);
   if (memory == nullptr) return false;
   Populate(memory.get(), bytes);
@@ -275,9 +275,9 @@ bool BloomStripe::Reserve(int64_t blocks, double stagger) {
   BloomStripe old;
   old.geometry_ = geometry_;
   old.memory_ = std::move(memory_);
-  old.n_slots_ = n_slots_;
+  old.allocated_ = allocated_;
   memory_ = std::move(memory);
-  n_slots_ = n_slots;
+  allocated_ = allocated;
   is_array_ = is_array;
   // An array does not use it. A stripe of one block is always an array.
   scale_ = is_array ? 0 : UINT64_MAX / static_cast<uint64_t>(all);
@@ -288,14 +288,14 @@ bool BloomStripe::Reserve(int64_t blocks, double stagger) {
   });
   // An array has room for every block, also for those that are stored already.
   capacity_.store(is_array ? std::numeric_limits<int64_t>::max() / 2
-                           : static_cast<int64_t>(slots * kMaxLoad),
+                           : static_cast<int64_t>(size * kMaxLoad),
                   std::memory_order_release);
   return true;
 }
 
 void BloomStripe::Clear() {
   memory_.reset();
-  n_slots_ = 0;
+  allocated_ = 0;
   is_array_ = false;
   used_ = 0;
   capacity_ = 0;
@@ -303,7 +303,7 @@ void BloomStripe::Clear() {
 
 void BloomStripe::TakeFrom(BloomStripe* other) {
   memory_ = std::move(other->memory_);
-  n_slots_ = other->n_slots_;
+  allocated_ = other->allocated_;
   scale_ = other->scale_;
   is_array_ = other->is_array_;
   used_.store(other->used(), std::memory_order_release);

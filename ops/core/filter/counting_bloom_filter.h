@@ -82,9 +82,9 @@ class BloomGeometry {
   BloomGeometry(int stripes, uint32_t threshold, int64_t max_elements,
                 double false_positive_rate);
 
-  int64_t stripe_blocks() const { return stripe_blocks_; }  // Of each stripe.
-  int lines() const { return lines_; }                      // Of a block.
-  int cells() const { return cells_; }                      // Of a block.
+  int64_t stripe_blocks() const { return stripe_blocks_; }  // In each stripe.
+  int lines() const { return lines_; }                      // In a block.
+  int cells() const { return cells_; }                      // In a block.
   int cell_bits() const { return cell_bits_; }
   int hashes() const { return static_cast<int>(multipliers_.size()); }
   uint32_t max_count() const { return max_count_; }  // A cell's maximum.
@@ -122,7 +122,7 @@ struct BloomIndex {
 class BloomStripe {
  public:
   struct Block {
-    uint32_t number_low;  // Of the block in its stripe.
+    uint32_t number_low;  // The number of the block in its stripe.
     uint16_t number_high;
     uint8_t used;     // 0: no block is stored here.
     uint8_t changes;  // Bit 0: changed since the last save. Bit 1: changed
@@ -193,32 +193,32 @@ class BloomStripe {
   // Calls visit(&block) for every block.
   template <typename Visit>
   void ForEach(const Visit& visit) const {
-    for (uint64_t slot = 0; slot < n_slots_; ++slot) {
-      Block* block = At(slot);
+    for (uint64_t at = 0; at < allocated_; ++at) {
+      Block* block = At(at);
       if (block->used != 0) visit(block);
     }
   }
 
-  // As in HashIndex.
+  // These do what HashIndex's methods do.
   void MarkPending();
   void ForgetPending();
   static bool Changed(const Block& block) { return block.changes != 0; }
 
  private:
-  Block* At(uint64_t slot) const {
-    return reinterpret_cast<Block*>(begin() + slot * geometry_->block_bytes());
+  Block* At(uint64_t at) const {
+    return reinterpret_cast<Block*>(begin() + at * geometry_->block_bytes());
   }
   char* begin() const { return static_cast<char*>(memory_.get()); }
-  // The slot in which the search for a block begins.
+  // The position at which the search for a block begins.
   uint64_t Home(uint64_t number) const {
-    return is_array_ ? number : FastRange(number * scale_, n_slots_);
+    return is_array_ ? number : FastRange(number * scale_, allocated_);
   }
 
   const BloomGeometry* geometry_ = nullptr;
   ZeroedMemory memory_;
-  uint64_t n_slots_ = 0;
+  uint64_t allocated_ = 0;  // Blocks that memory_ has room for.
   uint64_t scale_ = 0;     // 2^64 / blocks of the stripe; makes numbers hashes.
-  bool is_array_ = false;  // Block i is in slot i.
+  bool is_array_ = false;  // Block i is at position i.
   std::atomic<int64_t> used_{0};
   std::atomic<int64_t> capacity_{0};
   std::atomic<int64_t> quota_{0};  // Blocks that batches may still add.

@@ -85,7 +85,7 @@ class Sketch {
   // Whether so many keys were counted that an eviction by values, which knows
   // no time to live, should call AgeByKeys. All stripes are locked.
   virtual bool IsAgeingDue() const { return false; }
-  virtual void AgeByKeys(int64_t /*stamp*/) {}  // Locks as AgeBySteps.
+  virtual void AgeByKeys(int64_t /*stamp*/) {}  // Needs the same locks.
   // The step before which no occurrence is counted any more.
   virtual int64_t forgotten() const { return INT64_MIN; }
   // The step since which occurrences are certain to be the youngest.
@@ -95,7 +95,7 @@ class Sketch {
 
   enum class Type { kUint8, kUint16, kUint32, kInt64 };
   struct Tensor {
-    std::string suffix;  // Follows the name of the stripe: "-cbf_blocks".
+    std::string suffix;  // Follows the name of the shard: "-cbf_blocks".
     Type type;
     int64_t width;  // Elements of a row; 0: the tensor is a vector.
   };
@@ -126,10 +126,11 @@ class Sketch {
   virtual void MarkPending(int /*s*/) {}
   virtual void ForgetPending(int /*s*/) {}
 
-  // Rows of a stored stripe that are read in one go.
+  // Rows of a stored shard that are read in one go.
   struct StoredRows {
-    // Of the checkpoint, and of the last checkpoint of its chain. A tensor that
-    // the checkpoint does not have is empty. The layout is that of the sketch.
+    // The heads of the checkpoint, and of the last checkpoint of its chain. A
+    // tensor that the checkpoint does not have is empty. The layout is that of
+    // the sketch.
     const Heads* heads;
     const Heads* last;
     int64_t total;  // Rows in the checkpoint; these are [first, first + n).

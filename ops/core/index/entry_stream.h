@@ -41,7 +41,7 @@ class EntryStream {
  public:
   struct Which {
     bool with_row;      // Only entries with a row, or only those without one.
-    bool only_changed;  // Since the last save.
+    bool only_changed;  // Only entries that changed since the last save.
   };
 
   // offsets (kKeyClasses + 1): entries that are streamed before each class.
@@ -58,14 +58,14 @@ class EntryStream {
   void NextKeyClass(std::vector<ListedEntry>* entries);
 
  private:
-  static constexpr size_t kBlock = 32;  // Entries that are in one class.
+  static constexpr size_t kBlock = 32;  // Entries of one class.
   using Block = std::array<ListedEntry, kBlock>;
   // The entries of a key class.
   struct Chain {
     std::vector<uint32_t> blocks;
     size_t n = 0;  // Entries.
   };
-  // Of a range.
+  // The entries of a range, by key class.
   using Chains = std::vector<Chain>;
   struct Stopped {};  // Thrown by TakeBlock when nothing is wanted any more.
 
@@ -74,7 +74,7 @@ class EntryStream {
   // Lists the entries of the next range. False: there are no more. On the
   // thread of ranges_, if it has one.
   bool ListNext(Chains* chains);
-  // Waits for a free one, if there is such a thread.
+  // Returns a free block. On the thread of ranges_, waits for one.
   uint32_t TakeBlock();
   // Moves the entries of a class to *entries, and frees its blocks.
   void Take(const Chain& chain, std::vector<ListedEntry>* entries);
@@ -84,9 +84,9 @@ class EntryStream {
   const std::vector<int64_t>& offsets_;
   size_t n_blocks_ = 0;
   std::unique_ptr<Block[]> blocks_;
-  std::vector<int64_t> ends_;  // Of the ranges, which fit into the blocks.
-  size_t listed_ = 0;          // Ranges.
-  Chains chains_;              // Of the range that the caller takes,
+  std::vector<int64_t> ends_;  // Where ranges end, which fit into the blocks.
+  size_t listed_ = 0;          // Ranges that were listed.
+  Chains chains_;              // The range that the caller takes,
   size_t at_ = 0;              // from this class on.
 
   std::mutex mutex_;  // Guards what follows.

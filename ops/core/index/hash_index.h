@@ -31,7 +31,8 @@ class HashIndex {
  public:
   // Row word of a key that is counted but owns no row.
   static constexpr uint32_t kNoRow = 0xFFFFFFFFu;
-  // Set in the row words of rows on disk, beside their place (disk_tier.h).
+  // Set in the row words of rows on disk, together with their place
+  // (disk_tier.h).
   static constexpr uint32_t kSpilled = 0x80000000u;
   static constexpr uint64_t kMaxRows = uint64_t{1} << 31;
 

@@ -47,11 +47,11 @@ void AddIndexedRows(const float* values, const Index* index, int64_t n, int dim,
   }
 }
 
-// The same for the rows of `values` at n places, which have `keys` rows each.
+// Adds the rows of `values` at n places, which have `keys` rows each.
 inline void AddRowsAt(const float* values, const int32_t* places, int64_t n,
                       int64_t keys, const int32_t* index, int dim,
                       float* sums) {
-  constexpr int64_t kPlacesAhead = 16;  // Of prefetches.
+  constexpr int64_t kPlacesAhead = 16;  // The distance of prefetches.
   const int64_t floats = keys * dim;
   for (int64_t p = 0; p < n; ++p, index += keys) {
     if (p + kPlacesAhead < n) {

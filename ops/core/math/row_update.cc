@@ -209,7 +209,7 @@ struct RowwiseAdagrad {
   }
 
   float learning_rate;
-  float scale = 0.0f;  // Of the current row.
+  float scale = 0.0f;  // The factor of the current row.
 };
 
 // D. Kingma, J. Ba, "Adam: A Method for Stochastic Optimization", 2015, the
@@ -396,14 +396,14 @@ std::unique_ptr<RowUpdate> Make(const float* hyper) {
   return std::unique_ptr<RowUpdate>(new RuleRowUpdate<Rule>(hyper));
 }
 
-struct Entry {
+struct RuleEntry {
   const char* name;
   std::vector<std::string> hyper;
   std::unique_ptr<RowUpdate> (*make)(const float* hyper);
 };
 
-const std::vector<Entry>& Entries() {
-  static const auto* const entries = new std::vector<Entry>{
+const std::vector<RuleEntry>& Entries() {
+  static const auto* const entries = new std::vector<RuleEntry>{
       {"GradientDescent", {"learning_rate"}, Make<GradientDescent>},
       {"GradientDescentWeightDecay",
        {"learning_rate", "weight_decay"},
@@ -437,8 +437,8 @@ const std::vector<Entry>& Entries() {
   return *entries;
 }
 
-const Entry* Find(const std::string& rule) {
-  for (const Entry& entry : Entries()) {
+const RuleEntry* Find(const std::string& rule) {
+  for (const RuleEntry& entry : Entries()) {
     if (rule == entry.name) return &entry;
   }
   return nullptr;
@@ -447,19 +447,19 @@ const Entry* Find(const std::string& rule) {
 }  // namespace
 
 std::vector<std::string> HyperparameterNames(const std::string& rule) {
-  const Entry* const entry = Find(rule);
+  const RuleEntry* const entry = Find(rule);
   return entry == nullptr ? std::vector<std::string>() : entry->hyper;
 }
 
 std::vector<std::string> RowUpdateRules() {
   std::vector<std::string> names;
-  for (const Entry& entry : Entries()) names.push_back(entry.name);
+  for (const RuleEntry& entry : Entries()) names.push_back(entry.name);
   return names;
 }
 
 std::unique_ptr<RowUpdate> MakeRowUpdate(const std::string& rule,
                                          const std::vector<float>& hyper) {
-  const Entry* const entry = Find(rule);
+  const RuleEntry* const entry = Find(rule);
   if (entry == nullptr || hyper.size() != entry->hyper.size()) return nullptr;
   return entry->make(hyper.data());
 }

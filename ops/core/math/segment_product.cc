@@ -20,14 +20,14 @@
 namespace rec_estimator {
 namespace {
 
-constexpr int kColumns = 32;        // Of a tile of the result, in registers.
-constexpr int kRows = 4;            // Of a tile of the result, in registers.
+constexpr int kColumns = 32;        // A tile of the result, in registers,
+constexpr int kRows = 4;            // has these columns and rows.
 constexpr int64_t kBlockRows = 24;  // Rows per pass over a matrix.
 constexpr int64_t kDepth = 256;     // Rows of padded columns copied at a time.
 
 // A matrix with element (i, j) at data[row_stride * i + column_stride * j].
 template <typename T>
-struct Strided {
+struct StridedMatrix {
   const T* data;
   int64_t row_stride;
   int64_t column_stride;
@@ -56,7 +56,7 @@ __attribute__((always_inline)) inline void Tile(const T* a, int64_t row_stride,
 }
 
 template <typename T>
-__attribute__((always_inline)) inline void Columns(const Strided<T>& a,
+__attribute__((always_inline)) inline void Columns(const StridedMatrix<T>& a,
                                                    int64_t rows, const T* b,
                                                    int64_t b_stride,
                                                    int64_t inner, T* out,
@@ -73,14 +73,14 @@ __attribute__((always_inline)) inline void Columns(const Strided<T>& a,
 }
 
 REC_ESTIMATOR_FOR_EACH_CPU
-void ColumnsOf(const Strided<float>& a, int64_t rows, const float* b,
+void ColumnsOf(const StridedMatrix<float>& a, int64_t rows, const float* b,
                int64_t b_stride, int64_t inner, float* out,
                int64_t out_stride) {
   Columns<float>(a, rows, b, b_stride, inner, out, out_stride);
 }
 
 REC_ESTIMATOR_FOR_EACH_CPU
-void ColumnsOf(const Strided<double>& a, int64_t rows, const double* b,
+void ColumnsOf(const StridedMatrix<double>& a, int64_t rows, const double* b,
                int64_t b_stride, int64_t inner, double* out,
                int64_t out_stride) {
   Columns<double>(a, rows, b, b_stride, inner, out, out_stride);
@@ -89,7 +89,7 @@ void ColumnsOf(const Strided<double>& a, int64_t rows, const double* b,
 // Computes the columns of out[rows, outer] from `whole` on, which are fewer
 // than kColumns. Copies those of b, padded with zeros, kDepth rows at a time.
 template <typename T>
-void MultiplyLastColumns(const Strided<T>& a, int64_t rows, const T* b,
+void MultiplyLastColumns(const StridedMatrix<T>& a, int64_t rows, const T* b,
                          int64_t inner, int64_t outer, int64_t whole, T* out) {
   const int64_t rest = outer - whole;
   std::vector<T> padded(std::min(inner, kDepth) * kColumns);
@@ -101,8 +101,8 @@ void MultiplyLastColumns(const Strided<T>& a, int64_t rows, const T* b,
     }
     for (int64_t begin = 0; begin < rows; begin += kBlockRows) {
       const int64_t count = std::min(kBlockRows, rows - begin);
-      ColumnsOf(Strided<T>{a.Row(begin) + first * a.column_stride, a.row_stride,
-                           a.column_stride},
+      ColumnsOf(StridedMatrix<T>{a.Row(begin) + first * a.column_stride,
+                                 a.row_stride, a.column_stride},
                 count, padded.data(), kColumns, depth, products.data(),
                 kColumns);
       for (int64_t i = 0; i < count; ++i) {
@@ -118,12 +118,12 @@ void MultiplyLastColumns(const Strided<T>& a, int64_t rows, const T* b,
 
 // out[rows, outer] = a[rows, inner] × b[inner, outer], inner not 0.
 template <typename T>
-void Multiply(const Strided<T>& a, int64_t rows, const T* b, int64_t inner,
-              int64_t outer, T* out) {
+void Multiply(const StridedMatrix<T>& a, int64_t rows, const T* b,
+              int64_t inner, int64_t outer, T* out) {
   const int64_t whole = outer - outer % kColumns;
   for (int64_t begin = 0; begin < rows; begin += kBlockRows) {
     const int64_t count = std::min(kBlockRows, rows - begin);
-    const Strided<T> turn = {a.Row(begin), a.row_stride, a.column_stride};
+    const StridedMatrix<T> turn = {a.Row(begin), a.row_stride, a.column_stride};
     for (int64_t j = 0; j < whole; j += kColumns) {
       ColumnsOf(turn, count, b + j, outer, inner, out + begin * outer + j,
                 outer);

@@ -14,7 +14,7 @@
 namespace rec_estimator {
 namespace {
 
-// At least, unless one row is more.
+// The least size of a block, unless one row is more.
 constexpr size_t kBlockBytes = size_t{2} << 20;
 constexpr uint64_t kFirstDirectory = 64;  // Blocks; 512 bytes.
 
@@ -76,7 +76,7 @@ bool RowArena::Take(uint64_t rows, uint64_t from_quota, uint32_t* first) {
 void RowArena::Trim(uint64_t rows) {
   std::lock_guard<std::mutex> lock(mutex_);
   next_ = std::min(next_, rows);
-  // Also of rows that were never handed out: huge pages may hold them.
+  // Rows that were never handed out are included: huge pages may hold them.
   float* const* const directory = directory_.load(std::memory_order_relaxed);
   const uint64_t block_rows = uint64_t{1} << shift_;
   for (uint64_t block = next_ >> shift_; block < blocks_; ++block) {

@@ -77,7 +77,7 @@ class RowArena {
   uint64_t in_memory() const;
 
   uint64_t taken() const;  // Rows handed out.
-  size_t bytes() const;    // Of the rows handed out.
+  size_t bytes() const;    // The size of the rows handed out.
 
   // Frees all memory, large blocks for reuse by any arena of the process; rows
   // and views become invalid.
@@ -108,7 +108,7 @@ class RowArena {
   uint64_t blocks_ = 0;          // Blocks that are mapped.
   uint64_t next_ = 0;            // Rows handed out.
   uint64_t quota_ = 0;           // Rows reserved and not taken yet.
-  uint64_t in_memory_ = 0;       // Of in_memory().
+  uint64_t in_memory_ = 0;       // What in_memory() returns.
   Extents extents_;              // Owns blocks and directories.
 };
 

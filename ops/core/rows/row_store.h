@@ -109,7 +109,7 @@ class RowStore {
   std::vector<SlotSpec> slots_;
   std::vector<float> slot_initials_;  // (row_floats - dim)
   ZeroedMemory bank_;                 // Null before SetBank.
-  InitialVectors initial_;            // Of bank_, or of zeros_.
+  InitialVectors initial_;            // The rows of bank_, or zeros_.
 
   RowArena arena_;
 };

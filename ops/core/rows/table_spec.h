@@ -72,9 +72,9 @@ struct TierCounts {
   int64_t spills = 0;
   int64_t bytes_read = 0;
   int64_t bytes_written = 0;
-  int64_t read_ns = 0;  // That threads waited for reads.
+  int64_t read_ns = 0;  // The time that threads waited for reads.
   int64_t file_bytes = 0;
-  int64_t buffer_bytes = 0;  // Memory beside rows and index.
+  int64_t buffer_bytes = 0;  // Memory in addition to rows and index.
 };
 
 }  // namespace rec_estimator

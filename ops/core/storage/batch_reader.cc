@@ -50,21 +50,21 @@ class ThreadsReader : public BatchReader {
 
   std::unique_ptr<Reading> Start(ReadRequest* requests, size_t n) override {
     if (n <= 1 || getpid() != owner_) return ReadInTurn(requests, n);
-    return std::make_unique<Batch>(this, requests, n);
+    return std::make_unique<ThreadsReading>(this, requests, n);
   }
 
   const char* name() const override { return "pread threads"; }
 
  private:
-  struct Batch : public Reading {
-    Batch(ThreadsReader* of, ReadRequest* requests, size_t n)
+  struct ThreadsReading : public Reading {
+    ThreadsReading(ThreadsReader* of, ReadRequest* requests, size_t n)
         : reader(*of), next(requests), end(requests + n) {
       const std::lock_guard<std::mutex> lock(reader.mutex_);
       reader.StartThreads();
       reader.batches_.push_back(this);
       reader.wake_->notify_all();
     }
-    ~Batch() override { Wait(); }
+    ~ThreadsReading() override { Wait(); }
     void Wait() override {
       std::unique_lock<std::mutex> lock(reader.mutex_);
       // This thread reads too: it needs no other thread to be there.
@@ -101,7 +101,7 @@ class ThreadsReader : public BatchReader {
 
   // Reads the next request of a batch, during which the lock is not held.
   // False: there is none left.
-  bool ReadNext(std::unique_lock<std::mutex>* lock, Batch* batch) {
+  bool ReadNext(std::unique_lock<std::mutex>* lock, ThreadsReading* batch) {
     if (batch->next == batch->end) return false;
     ReadRequest* const request = batch->next++;
     if (batch->next == batch->end) {
@@ -132,7 +132,7 @@ class ThreadsReader : public BatchReader {
       std::make_unique<std::condition_variable>();
   std::unique_ptr<std::condition_variable> done_ =
       std::make_unique<std::condition_variable>();
-  std::deque<Batch*> batches_;  // Those that have requests left.
+  std::deque<ThreadsReading*> batches_;  // Batches with requests left.
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

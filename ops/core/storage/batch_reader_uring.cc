@@ -33,7 +33,7 @@
 namespace rec_estimator {
 namespace {
 
-// The same numbers on all architectures.
+// These numbers are the same on all architectures.
 constexpr long kSetup = 425;
 constexpr long kEnter = 426;
 // IORING_SETUP_SINGLE_ISSUER and IORING_SETUP_DEFER_TASKRUN: of kernels from
@@ -94,7 +94,7 @@ class UringReading : public Reading {
   static constexpr int64_t kUnread = std::numeric_limits<int64_t>::min();
 
   Ring& ring_;
-  ReadRequest* unread_;  // All before it are done.
+  ReadRequest* unread_;  // All requests before it are done.
   ReadRequest* next_;    // The first one that the kernel has not got.
   ReadRequest* const end_;
 };
@@ -233,7 +233,7 @@ class Ring {
   uint32_t cq_mask_ = 0;
   io_uring_cqe* cqes_ = nullptr;
   uint32_t in_flight_ = 0;  // Reads that the kernel has or is about to get.
-  uint32_t to_submit_ = 0;  // Those that it is about to get.
+  uint32_t to_submit_ = 0;  // Requests that the ring is about to get.
   std::deque<UringReading*> unsubmitted_;  // With reads that it will get later.
 };
 

@@ -20,7 +20,7 @@ class DiskIo {
   DiskIo(const DiskIo&) = delete;
   DiskIo& operator=(const DiskIo&) = delete;
 
-  // As those of BatchReader.
+  // These read as BatchReader's methods do.
   virtual std::unique_ptr<Reading> StartReading(ReadRequest* requests,
                                                 size_t n);
   void Read(ReadRequest* requests, size_t n) {

@@ -23,7 +23,7 @@ constexpr size_t kMinRowsPerSegment = 16;
 // Segments that are full and wait, or being written. Rows are copied to the
 // next one meanwhile.
 constexpr size_t kBuffers = 4;
-// For rows that are moved while those wait for room on the disk.
+// Buffers for rows that are moved while those wait for room on the disk.
 constexpr size_t kSpareBuffers = 1;
 
 size_t RoundUp(size_t bytes, size_t unit) {
@@ -250,12 +250,12 @@ bool DiskLog::WriteBuffer(Buffer* buffer, DiskError* error) {
 void DiskLog::Sort(const Segment& segment, uint16_t* order, char* pages) const {
   const PageFormat& format = *segment.format;
   const char* const buffer = segment.buffer->memory.get();
-  struct Row {
+  struct NumberedKey {
     int64_t key;
     uint32_t number;
   };
-  // A counting sort by bucket, then each bucket by key.
-  std::vector<Row> rows(segment.rows);
+  // A counting sort by key class; then each class is sorted by key.
+  std::vector<NumberedKey> rows(segment.rows);
   std::vector<uint32_t> next(kKeyClasses + 1);
   for (uint32_t r = 0; r < segment.rows; ++r) {
     ++next[KeyClassOf(KeyOfRecord(format.RecordIn(buffer, r))) + 1];
@@ -268,7 +268,7 @@ void DiskLog::Sort(const Segment& segment, uint16_t* order, char* pages) const {
   uint32_t begin = 0;
   for (int64_t b = 0; b < kKeyClasses; begin = next[b++]) {
     std::sort(rows.begin() + begin, rows.begin() + next[b],
-              [](const Row& x, const Row& y) {
+              [](const NumberedKey& x, const NumberedKey& y) {
                 return x.key != y.key ? x.key < y.key : x.number < y.number;
               });
   }

@@ -15,8 +15,8 @@
 // of 4 KiB. Until then its rows are read from the buffer, so a failed write
 // loses nothing, and a later call tries again.
 //
-// A segment is written in the order of a checkpoint: by bucket, then key. So a
-// save, which wants a range of keys from each segment, reads a few pages one
+// A segment is written in the order of a checkpoint: by key class, then key. So
+// a save, which wants a range of keys from each segment, reads a few pages one
 // behind the other (ordered_reader.h). Two bytes of memory a place say where
 // its row is.
 //
@@ -78,7 +78,7 @@ struct DiskPath {
 
 class DiskLog {
  public:
-  // All places are below this.
+  // One more than the greatest place.
   static constexpr uint32_t kMaxPlaces = (1u << 31) - 2;
 
   // Creates a file in each path. row_floats >= 1. nullptr: *error says why.
@@ -96,14 +96,16 @@ class DiskLog {
 
   size_t row_floats() const;
   size_t segment_bytes() const { return segment_bytes_; }
-  uint32_t rows_per_segment() const { return places_per_segment_; }  // At most.
+  uint32_t rows_per_segment() const {
+    return places_per_segment_;
+  }  // The most rows.
 
   // ----- Writing.
 
   struct NewRow {
     int64_t key;
     const float* row;    // (row_floats)
-    uint32_t place = 0;  // That Append gives it.
+    uint32_t place = 0;  // Set by Append.
   };
   // Copies rows (n) into buffers. Returns how many: if not all, there is no
   // room for the next one; WriteFullBuffers makes some.
@@ -114,7 +116,7 @@ class DiskLog {
   // because a buffer cannot be written or no place is left. Rows stay where
   // they are; some buffers may have been written. Throws std::bad_alloc.
   bool WriteFullBuffers(DiskError* error);
-  // The rows of places (n) are no longer needed.
+  // Frees the rows of places (n).
   void Free(const uint32_t* places, size_t n);
   // Frees all rows.
   void Clear();
@@ -126,7 +128,7 @@ class DiskLog {
 
   struct Item {
     uint32_t place;
-    int64_t key;  // That Append got; checked.
+    int64_t key;  // The key that Append got, which is checked.
     float* row;   // (floats) Read copies the beginning of the row there.
   };
   // Keeps a row from being overwritten until it is unpinned.
@@ -155,13 +157,13 @@ class DiskLog {
   bool ReadSegment(uint32_t segment, const VisitRow& visit, DiskError* error);
 
   struct Counters {
-    uint64_t rows = 0;          // That live.
-    uint64_t file_bytes = 0;    // Of all files.
-    uint64_t memory_bytes = 0;  // Of buffers, and of where rows are.
-    uint64_t pages_read = 0;    // By Read.
+    uint64_t rows = 0;          // Rows that were not freed.
+    uint64_t file_bytes = 0;    // The size of all files.
+    uint64_t memory_bytes = 0;  // For buffers, and to find rows.
+    uint64_t pages_read = 0;    // Pages that Read has read.
     uint64_t bytes_read = 0;
     uint64_t bytes_written = 0;
-    uint64_t read_ns = 0;  // That threads waited for pages.
+    uint64_t read_ns = 0;  // The time that threads waited for pages.
   };
   Counters counters() const;
   const char* reader_name() const { return io_->reader_name(); }
@@ -196,7 +198,7 @@ class DiskLog {
     uint32_t path = 0;  // kOnDisk
     uint32_t live = 0;  // Rows that were not freed.
     uint32_t pins = 0;
-    uint32_t rows = 0;  // That were appended.
+    uint32_t rows = 0;  // Rows that were appended.
     const PageFormat* format = nullptr;
     const uint16_t* order = nullptr;  // kOnDisk: the position of each row.
     Buffer* buffer = nullptr;         // kBuffered
@@ -205,7 +207,7 @@ class DiskLog {
   };
   // Where the row of an item is on disk.
   struct Located {
-    uint64_t address = 0;  // Of one word, which sorts faster.
+    uint64_t address = 0;  // One word, which sorts faster.
     size_t item = 0;
 
     uint32_t segment() const { return static_cast<uint32_t>(address >> 32); }
@@ -216,7 +218,7 @@ class DiskLog {
     Segment segment;  // A copy: the vector of segments grows.
     uint32_t page;    // The first one.
     uint32_t pages;
-    size_t begin, end;  // Of the located items.
+    size_t begin, end;  // The located items in these pages.
   };
   // Pages that are being read.
   struct Pages {

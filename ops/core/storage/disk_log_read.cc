@@ -319,7 +319,7 @@ bool DiskLog::ReadSegment(uint32_t number, const VisitRow& visit,
     counters_.bytes_read +=
         segment.state == State::kOnDisk ? segment_bytes_ : 0;
   }
-  // Also when visit throws.
+  // Runs also when visit throws.
   struct AtEnd {
     ~AtEnd() {
       const std::lock_guard<std::mutex> lock(log->mutex_);

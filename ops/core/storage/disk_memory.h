@@ -37,7 +37,7 @@ class DiskMemory {
 // thread may use it.
 class DiskMemoryPool {
  public:
-  // At least that much memory, for as long as the Loan lives.
+  // Lends at least that much memory for as long as the Loan lives.
   class Loan {
    public:
     // Throws std::bad_alloc.

@@ -28,17 +28,17 @@ constexpr size_t kIdDigits = 16;
 // Names that may be taken before an error is certain.
 constexpr int kAttempts = 8;
 
-struct Header {
+struct FileHeader {
   char magic[sizeof(kMagic)];
   uint64_t run_id;
   int64_t process;
   int64_t created;    // Seconds since 1970.
-  uint32_t checksum;  // Of all of the above.
+  uint32_t checksum;  // Covers all of the above.
 };
-static_assert(sizeof(Header) <= LogFile::kHeaderBytes, "fits");
+static_assert(sizeof(FileHeader) <= LogFile::kHeaderBytes, "fits");
 
-uint32_t ChecksumOf(const Header& header) {
-  return ExtendCrc32c(0, &header, offsetof(Header, checksum));
+uint32_t ChecksumOf(const FileHeader& header) {
+  return ExtendCrc32c(0, &header, offsetof(FileHeader, checksum));
 }
 
 uint64_t RandomId() {
@@ -61,7 +61,7 @@ bool IsLog(int file) {
   struct stat status;
   if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) return false;
   if (status.st_size == 0) return true;
-  Header header;
+  FileHeader header;
   if (pread(file, &header, sizeof(header), 0) != sizeof(header)) return false;
   return std::memcmp(header.magic, kMagic, sizeof(kMagic)) == 0 &&
          header.checksum == ChecksumOf(header);
@@ -70,7 +70,7 @@ bool IsLog(int file) {
 // Returns 0 or errno.
 int WriteHeader(int file, uint64_t run_id) {
   char block[LogFile::kHeaderBytes] = {};
-  Header header = {};
+  FileHeader header = {};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.run_id = run_id;
   header.process = getpid();

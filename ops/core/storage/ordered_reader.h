@@ -31,13 +31,14 @@ class OrderedReader {
  public:
   struct Wanted {
     uint32_t place;  // Valid until Finish.
-    int64_t key;     // That Append got; checked.
+    int64_t key;     // The key that Append got, which is checked.
     const float** row;
   };
   struct Batch;
 
   // Reads the first `floats` floats of rows, and holds max_bytes of pages for
-  // later rows, beside those that batches use. The log outlives the object.
+  // later rows, in addition to those that batches use. The log outlives the
+  // object.
   OrderedReader(DiskLog* log, size_t floats, size_t max_bytes);
   ~OrderedReader();
   OrderedReader(const OrderedReader&) = delete;
@@ -96,14 +97,14 @@ struct OrderedReader::Piece {
   const uint32_t page;    // The first one.
   const uint32_t pages;
   const DiskBlocks::Loan memory;
-  int64_t result = 0;  // Of the read.
+  int64_t result = 0;  // What the read returned.
   std::vector<bool> is_checked;
 };
 
 struct OrderedReader::Batch {
   struct Use {
     std::shared_ptr<Piece> piece;
-    size_t begin, end;  // Of the located rows.
+    size_t begin, end;  // The located rows in the piece.
   };
 
   const Wanted* wanted;

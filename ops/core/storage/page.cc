@@ -14,15 +14,15 @@ constexpr double kMostLost = 0.125;
 // Pages up to this many times the least size are tried to keep to that.
 constexpr size_t kMostOfLeast = 4;
 
-struct Header {
-  uint32_t checksum;  // Of the page's identity and of what follows.
+struct PageHeader {
+  uint32_t checksum;  // Covers the page's identity and what follows.
   uint32_t rows;
 };
-static_assert(sizeof(Header) == PageFormat::kHeader, "as documented");
+static_assert(sizeof(PageHeader) == PageFormat::kHeader, "as documented");
 
 uint32_t ChecksumOf(const PageIdentity& identity, size_t bytes,
                     const char* page) {
-  constexpr size_t kCovered = offsetof(Header, rows);
+  constexpr size_t kCovered = offsetof(PageHeader, rows);
   return ExtendCrc32c(ExtendCrc32c(0, &identity, sizeof(identity)),
                       page + kCovered, bytes - kCovered);
 }
@@ -67,14 +67,14 @@ void WriteRecord(int64_t key, const float* row, const PageFormat& format,
 
 void SealPage(const PageIdentity& identity, uint32_t rows, size_t bytes,
               char* page) {
-  Header header = {0, rows};
+  PageHeader header = {0, rows};
   std::memcpy(page, &header, sizeof(header));
   header.checksum = ChecksumOf(identity, bytes, page);
   std::memcpy(page, &header, sizeof(header));
 }
 
 bool IsSealed(const PageIdentity& identity, size_t bytes, const char* page) {
-  Header header;
+  PageHeader header;
   std::memcpy(&header, page, sizeof(header));
   return header.checksum == ChecksumOf(identity, bytes, page);
 }

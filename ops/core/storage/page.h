@@ -27,11 +27,11 @@ struct PageFormat {
   PageFormat(size_t row_floats, size_t segment_bytes, uint32_t most_rows);
 
   const size_t row_floats;
-  const size_t row_bytes;  // With the key.
-  const size_t bytes;      // Of a page; a multiple of kDiskBlock.
+  const size_t row_bytes;  // The key included.
+  const size_t bytes;      // The size of a page; a multiple of kDiskBlock.
   const uint32_t rows_per_page;
-  const uint32_t pages;  // Of a segment.
-  const uint32_t rows;   // Of a segment.
+  const uint32_t pages;  // Pages of a segment.
+  const uint32_t rows;   // Rows of a segment.
 
   uint32_t PageOf(uint32_t position) const { return position / rows_per_page; }
   // Where the record of a row begins in the pages of its segment.

@@ -46,7 +46,7 @@ class MemoryLimit {
   void GiveBack(int64_t in_memory);
 
  private:
-  int64_t IndexBytes() const;  // With what the allocator loses.
+  int64_t IndexBytes() const;  // Includes what the allocator loses.
   void WarnOnce(int64_t index_bytes, int64_t buffer_bytes);
 
   const int64_t bytes_;

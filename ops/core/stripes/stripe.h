@@ -60,9 +60,9 @@ class Stripe {
   // was not held and the row went to the disk (disk_tier.h). New keys may have
   // been inserted, and rows, counts and versions have other contents.
   uint32_t moves() const { return mutex_.writes() - writes_in_place_; }
-  // Whoever took mutex() exclusively has moved and erased no entry, and has
-  // taken no row away but to the disk. Called at most once before it is
-  // released.
+  // Called by a thread that holds mutex() exclusively, if it has moved and
+  // erased no entry and taken no row away except to the disk. Called at most
+  // once before it is released.
   void LeaveInPlace() { ++writes_in_place_; }
 
   // ----- Counters; no lock.
@@ -171,7 +171,8 @@ class Stripe {
   };
   uint32_t n_free_rows() const { return n_free_rows_; }
   void FreeRow(uint32_t row);
-  // Of an entry with a row on disk, which gets another one.
+  // Frees the row of an entry whose row is on disk. The caller gives the entry
+  // another row.
   void FreeSpilledRow(EntryRef entry);
 
   // ----- Frozen keys: an apply saves their values before it updates rows and
@@ -191,7 +192,7 @@ class Stripe {
   // version `stamp`. That entry is evicted like any other without a row, and
   // the sketch has forgotten the key before that.
   void Evict(EntryRef entry, int64_t stamp);
-  // Evicts a key if its row is at this place on disk. Returns whether it was.
+  // Evicts a key if its row is at this place on disk. Returns whether it did.
   bool EvictSpilled(int64_t key, uint32_t place, int64_t stamp);
   // Gives a key the version `stamp` if it has a later one or was never applied.
   void LimitVersion(EntryRef entry, int64_t stamp) {

@@ -84,8 +84,9 @@ class StripeSet {
   // Whether changes are recorded for incremental saves. Read under a lock.
   bool tracks_changes() const { return tracks_changes_; }
   void set_tracks_changes(bool tracks) { tracks_changes_ = tracks; }
-  // Taken before the lock of a stripe or beside shared locks. Guards the change
-  // marks and the lists of erased keys against others that hold shared locks.
+  // Taken before the lock of a stripe, or while shared locks are held. Guards
+  // the change marks and the lists of erased keys against others that hold
+  // shared locks.
   std::mutex& save_mutex() const { return save_mutex_; }
 
   // Finds keys (n), whose stripes are locked. Calls visit(i, entry) in order.
@@ -95,7 +96,7 @@ class StripeSet {
   // Calls visit(i, entry) for keys (n) under shared locks.
   template <typename Visit>
   void Inspect(const int64_t* keys, size_t n, const Visit& visit) const;
-  // The same; the stripes are locked already.
+  // Does the same for keys whose stripes are locked.
   template <typename Visit>
   void InspectLocked(const int64_t* keys, size_t n, const Visit& visit) const;
   // Calls visit(&stripe, i) for keys (n) under the exclusive lock of the
@@ -175,7 +176,7 @@ class ExclusiveLocks {
   }
 
   const StripeSet& stripes_;
-  uint64_t mask_;  // Of the locks that are held.
+  uint64_t mask_;  // The locks that are held.
   bool owns_all_ = true;
 };
 

@@ -188,7 +188,7 @@ bool EmbeddingTable::Apply(const StepBatch& batch, const RowUpdate& update,
     }
     if (excess_rows != nullptr) *excess_rows = outcome.excess_rows;
     return outcome.ok();
-  } catch (const std::bad_alloc&) {  // Of the constructor.
+  } catch (const std::bad_alloc&) {  // Thrown by the constructor.
     return false;
   }
 }

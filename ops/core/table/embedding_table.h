@@ -191,7 +191,7 @@ class EmbeddingTable {
               const ParallelFor& parallel,
               const RowHints* hints = nullptr) const;
 
-  // The same for the keys of a list that several tables share. The result is
+  // Looks up the keys of a list that several tables share. The result is
   // for a StepBatch of this table with the same keys. Throws StorageError and
   // std::bad_alloc.
   std::shared_ptr<const RowHints> LookupListed(
@@ -283,15 +283,15 @@ class EmbeddingTable {
   int64_t size() const;         // Keys that own a row.
   int64_t total_count() const;  // All entries, with and without a row.
   int64_t capacity() const;     // Entries that fit before a stripe grows.
-  // Of buckets, rows, the sketch and what a tier has in memory.
+  // The size of buckets, rows, the sketch and what a tier has in memory.
   int64_t memory_bytes() const;
   // Waits as an apply does.
   TierCounts tier_counts() const;
 
  private:
-  // Of a lookup of many keys.
+  // The cost of a key in a lookup of many keys.
   int64_t CyclesPerKey() const { return 60 + dim_; }
-  // With a tier: before rows are added, and afterwards. The first throws
+  // With a tier, called before and after rows are added. The first throws
   // StorageError and std::bad_alloc.
   void MakeRoomInMemory();
   void SpillExcess();

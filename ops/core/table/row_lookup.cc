@@ -25,8 +25,8 @@ constexpr size_t kLeastKeys = 512;
 
 // Rows of a group that are prefetched before they are copied.
 constexpr uint32_t kRowsOfGroup = 512;
-// The distance, in rows, at which places in the output are prefetched.
-constexpr uint32_t kPlacesAhead = 16;
+// The distance at which rows of the output are prefetched.
+constexpr uint32_t kRowsAhead = 16;
 
 // out (n, dim): row i = rows[position[i]].
 void CopyRows(const float* const* rows, const uint16_t* position, size_t n,
@@ -248,8 +248,8 @@ void RowLookup::CopyGroup(RowHints* hints, int g, float* out) {
     }
     for (uint32_t u = 0; u < n; ++u) {
       for (; j < distinct.end[at + u]; ++j) {
-        if (j + kPlacesAhead < occurrences) {
-          PrefetchLines(out + distinct.grouped[j + kPlacesAhead] * stride,
+        if (j + kRowsAhead < occurrences) {
+          PrefetchLines(out + distinct.grouped[j + kRowsAhead] * stride,
                         stride * sizeof(float));
         }
         CopyRow(rows[u], dim_, out + distinct.grouped[j] * stride);

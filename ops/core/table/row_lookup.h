@@ -39,7 +39,7 @@ class RowLookup {
     size_t i;  // Its position in keys.
     uint32_t place;
   };
-  // Those of the last call of a method below.
+  // The spilled keys of the last call of a method below.
   const std::vector<Spilled>& spilled() const { return spilled_; }
 
   // Pins the rows of spilled(), whose stripes are still locked, to be read to
@@ -58,7 +58,8 @@ class RowLookup {
   // out (n, dim) = what the keys of hints->list(), which is short, read. Fills
   // the hints.
   void CopyListed(RowHints* hints, float* out);
-  // The same for the keys of group g of a long list, and their places in `out`.
+  // Does the same for the keys of group g of a long list and their rows of
+  // `out`.
   void CopyGroup(RowHints* hints, int g, float* out);
 
  private:

@@ -24,10 +24,10 @@ constexpr size_t kSeen = 16;
 constexpr int64_t kSparedPerOther = 4;
 // Segments that are compacted for each one that spilled rows fill.
 constexpr uint64_t kCompactedPerSpilled = 2;
-// Those that may be due, so that the log stays small where steps spill faster
-// than the thread compacts.
+// Segments that may be due for compaction, so that the log stays small where
+// steps spill faster than the thread compacts.
 constexpr uint64_t kCompactedLater = 8;
-// Those that are compacted to make room for another one.
+// Segments that are compacted to make room for another one.
 constexpr int kCompactedForRoom = 2;
 
 int StripeNumberOf(int64_t key) {
@@ -63,7 +63,7 @@ constexpr size_t kFetched = 8;
 constexpr int64_t kSegmentShare = 64;
 constexpr int64_t kMostSegmentBytes = int64_t{4} << 20;
 
-// The least of them that a limit of all memory is to have room for.
+// The least number of buffers that a limit of all memory must have room for.
 constexpr size_t kLimitedBuffers = 6;
 
 // Rows that lookups have read take at most this share of the memory for rows,
@@ -126,7 +126,7 @@ int64_t DiskTier::RowsPerStripe() const {
 
 int64_t DiskTier::MostInMemory(int stripe) const {
   const int64_t most = RowsPerStripe(), spared = ahead_.spared(stripe);
-  // Some rows beside the spared ones, so that a search for victims is short.
+  // Some rows besides the spared ones, so that a search for victims is short.
   return std::max(most, spared + std::min(most, spared / kSparedPerOther));
 }
 
@@ -443,7 +443,7 @@ void DiskTier::AskForCompaction() {
 void DiskTier::CompactOne() {
   const std::shared_lock<std::shared_mutex> spilling(spilling_);
   const std::lock_guard<std::mutex> lock(compacting_);
-  // Trouble with the disk is that of whoever needs the rows, or room.
+  // A disk error is reported to the step that needs the rows, or room.
   DiskError error;
   try {
     MoveSegment(false, &error);
@@ -514,7 +514,7 @@ void DiskTier::ReadForLookup(const PinnedRows& rows, size_t floats) {
   const std::vector<size_t> which =
       recent_.Copy(items.data(), items.size(), floats);
   if (which.empty()) return;
-  // With the slots, which the step needs.
+  // Reads the slots too, which the step needs.
   const size_t all_floats = log_->row_floats();
   std::vector<float> whole(which.size() * all_floats);
   std::vector<DiskLog::Item> unread;

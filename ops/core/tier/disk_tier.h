@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // DiskTier: the part of a table's rows that lies on disk.
 //
-// A table with a tier keeps at most a given number of rows in memory, beside
+// A table with a tier keeps at most a given number of rows in memory, besides
 // those of running steps. The others are in a DiskLog (disk_log.h). The row
 // word of a spilled row has its top bit set and holds the place in the log. So
 // count, version and change marks stay in the index, and only what needs the
@@ -68,8 +68,8 @@ struct TierSpec {
   Victims victims = Victims::kLeastCounted;
   int64_t memory_bytes = 0;
   std::string owner = {};  // Begins all errors, unless it is empty.
-  // If not 0, in place of the other two: of all that the table has in memory,
-  // index and buffers included (memory_limit.h).
+  // If not 0, replaces the other two: the bytes of all that the table has in
+  // memory, index and buffers included (memory_limit.h).
   int64_t limit_bytes = 0;
   MemoryLimit::Warn warn = nullptr;
 };
@@ -105,7 +105,7 @@ class PinnedRows {
   void Add(uint32_t place, int64_t key, float* row = nullptr);
   std::vector<DiskLog::Item>& items() { return items_; }
   const std::vector<DiskLog::Item>& items() const { return items_; }
-  // Of the items, as long as they are in their order, for RecentRows::Add.
+  // The stamps of the items, for RecentRows::Add, while the items are in order.
   const std::vector<uint32_t>& stamps() const { return stamps_; }
 
  private:
@@ -125,12 +125,13 @@ class DiskTier final : public RowsBeyondMemory {
   DiskTier& operator=(const DiskTier&) = delete;
 
   void Hold(const KeyHolder* holder);
-  // At the end of a step, or of what changes rows like one.
+  // Called at the end of a step, or of a call that changes rows like a step.
   void Release(const KeyHolder* holder);
 
   // Brings rows back to memory, and leaves them in another order. Their keys
-  // are held. No lock is held. False: *error says why; no text: no memory.
-  // Throws std::bad_alloc. Either way, the table's contents are the same.
+  // are held. No lock is held. False: *error says why; an empty text means out
+  // of memory. Throws std::bad_alloc. Either way, the table's contents are the
+  // same.
   bool BringIn(PinnedRows* rows, DiskError* error);
   // Brings in the rows of keys (n), which are held. Throws StorageError and
   // std::bad_alloc.
@@ -148,8 +149,8 @@ class DiskTier final : public RowsBeyondMemory {
   }
 
   // Spills what is beyond the limit, and lets the tier's thread compact. No
-  // lock is held. False: *error says why; no text: no memory. The table's
-  // contents are the same.
+  // lock is held. False: *error says why; an empty text means out of memory.
+  // The table's contents are the same.
   bool SpillExcess(DiskError* error);
 
   // Reads the first `floats` floats of spilled rows (n), whose stripes are
@@ -157,7 +158,7 @@ class DiskTier final : public RowsBeyondMemory {
   void Read(const DiskLog::Item* items, size_t n, size_t floats);
   // Throws what a read of the log says, as Read does.
   [[noreturn]] void ThrowError(DiskError error) const;
-  // The same for a lookup, whose rows a step may need soon.
+  // Reads rows for a lookup; a step may need them soon.
   void ReadForLookup(const PinnedRows& rows, size_t floats);
   // While the lock is held, no row moves to the disk or there.
   std::unique_lock<std::shared_mutex> PauseSpilling() {
@@ -171,7 +172,7 @@ class DiskTier final : public RowsBeyondMemory {
   int64_t EvictSpilled(const EvictsValue& evicts, int64_t stamp);
 
   void Free(int stripe, const uint32_t* places, size_t n) override;
-  // All stripes are.
+  // Called when all stripes are cleared.
   void Clear();
   bool Widen(const std::vector<float>& added) { return log_->Widen(added); }
 
@@ -211,9 +212,9 @@ class DiskTier final : public RowsBeyondMemory {
 
   // Completes *error. Returns false.
   bool Fail(DiskError* error) const;
-  // Rows in memory that a stripe may have, but for spared ones.
+  // Rows in memory that a stripe may have, without spared ones.
   int64_t RowsPerStripe() const;
-  // The same with spared ones.
+  // Rows in memory that a stripe may have, with spared ones.
   int64_t MostInMemory(int stripe) const;
   // False: *error says why. Throws std::bad_alloc.
   bool Spill(DiskError* error);
@@ -256,14 +257,14 @@ class DiskTier final : public RowsBeyondMemory {
   std::unique_ptr<DiskLog> log_;
   RecentRows recent_;
   SparedRows ahead_;
-  const std::unique_ptr<MemoryLimit> limit_;  // nullptr: it is for rows only.
-  std::atomic<int64_t> limited_rows_{kStripes};  // As limit_ said last.
-  // Of each stripe; written under its lock.
+  const std::unique_ptr<MemoryLimit> limit_;  // nullptr: only rows are limited.
+  std::atomic<int64_t> limited_rows_{kStripes};  // What limit_ said last.
+  // Spilled rows of each stripe. Written under its lock.
   std::array<std::atomic<int64_t>, kStripes> spilled_{};
   std::array<uint64_t, kStripes> hand_{};  // Where the search for victims is.
-  // Held, shared, by threads that spill or compact. Taken before the others.
+  // Held shared by threads that spill or compact. Taken before other locks.
   std::shared_mutex spilling_;
-  std::mutex compacting_;  // Taken after it, before a stripe's lock.
+  std::mutex compacting_;  // Taken after spilling_, before a stripe's lock.
   std::atomic<int64_t> hits_{0}, misses_{0}, spills_{0};
   std::atomic<int64_t> spilled_since_{0};  // Since compaction was asked for.
   mutable std::mutex holders_mutex_;

@@ -7,7 +7,7 @@
 namespace rec_estimator {
 namespace {
 
-constexpr size_t kLeastFound = 64;  // A power of two.
+constexpr size_t kLeastCells = 64;  // A power of two.
 
 }  // namespace
 
@@ -26,10 +26,10 @@ void RecentRows::AddOne(const DiskLog::Item& item, size_t floats) {
   if (rows_.size() < begin + floats) rows_.resize(begin + floats);
   MakeRoom();
   // Nothing below throws.
-  if (found_[Find(item.place)].place != kNone) return;
+  if (cells_[Find(item.place)].place != kNone) return;
   if (places_[next_] != kNone) Erase(Find(places_[next_]));
-  found_[Find(item.place)] = {item.place, static_cast<uint32_t>(next_)};
-  ++n_found_;
+  cells_[Find(item.place)] = {item.place, static_cast<uint32_t>(next_)};
+  ++n_used_;
   places_[next_] = item.place;
   std::copy_n(item.row, floats, rows_.data() + begin);
   next_ = (next_ + 1) % places_.size();
@@ -40,14 +40,13 @@ std::vector<size_t> RecentRows::Copy(const DiskLog::Item* items, size_t n,
   std::vector<size_t> missing;
   missing.reserve(n);
   const std::lock_guard<std::mutex> lock(mutex_);
-  const bool has_any = n_found_ > 0 && floats <= floats_;
+  const bool has_any = n_used_ > 0 && floats <= floats_;
   for (size_t i = 0; i < n; ++i) {
-    const Found found =
-        has_any ? found_[Find(items[i].place)] : Found{kNone, 0};
-    if (found.place == kNone) {
+    const Cell cell = has_any ? cells_[Find(items[i].place)] : Cell{kNone, 0};
+    if (cell.place == kNone) {
       missing.push_back(i);
     } else {
-      std::copy_n(rows_.data() + found.slot * floats_, floats, items[i].row);
+      std::copy_n(rows_.data() + cell.row * floats_, floats, items[i].row);
     }
   }
   return missing;
@@ -57,10 +56,10 @@ void RecentRows::Forget(const uint32_t* places, size_t n) {
   const std::lock_guard<std::mutex> lock(mutex_);
   for (size_t i = 0; i < n; ++i) {
     ++stamps_[places[i] % kStamps];
-    if (n_found_ == 0) continue;
+    if (n_used_ == 0) continue;
     const size_t at = Find(places[i]);
-    if (found_[at].place == kNone) continue;
-    places_[found_[at].slot] = kNone;
+    if (cells_[at].place == kNone) continue;
+    places_[cells_[at].row] = kNone;
     Erase(at);
   }
 }
@@ -76,7 +75,7 @@ size_t RecentRows::bytes() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return rows_.capacity() * sizeof(float) +
          places_.capacity() * sizeof(uint32_t) +
-         found_.capacity() * sizeof(Found);
+         cells_.capacity() * sizeof(Cell);
 }
 
 void RecentRows::Resize(size_t floats) {
@@ -87,24 +86,24 @@ void RecentRows::Resize(size_t floats) {
 }
 
 void RecentRows::MakeRoom() {
-  if (2 * (n_found_ + 1) <= found_.size()) return;
-  const size_t size = std::max(2 * found_.size(), kLeastFound);
-  const std::vector<Found> before =
-      std::exchange(found_, std::vector<Found>(size, Found{kNone, 0}));
-  for (const Found& found : before) {
-    if (found.place != kNone) found_[Find(found.place)] = found;
+  if (2 * (n_used_ + 1) <= cells_.size()) return;
+  const size_t size = std::max(2 * cells_.size(), kLeastCells);
+  const std::vector<Cell> before =
+      std::exchange(cells_, std::vector<Cell>(size, Cell{kNone, 0}));
+  for (const Cell& cell : before) {
+    if (cell.place != kNone) cells_[Find(cell.place)] = cell;
   }
 }
 
 size_t RecentRows::HomeOf(uint32_t place) const {
   // Fibonacci hashing (Knuth, The Art of Computer Programming, 6.4).
-  return place * uint64_t{0x9E3779B97F4A7C15} >> 32 & (found_.size() - 1);
+  return place * uint64_t{0x9E3779B97F4A7C15} >> 32 & (cells_.size() - 1);
 }
 
 size_t RecentRows::Find(uint32_t place) const {
-  const size_t mask = found_.size() - 1;
+  const size_t mask = cells_.size() - 1;
   size_t at = HomeOf(place);
-  while (found_[at].place != place && found_[at].place != kNone) {
+  while (cells_[at].place != place && cells_[at].place != kNone) {
     at = (at + 1) & mask;
   }
   return at;
@@ -113,21 +112,21 @@ size_t RecentRows::Find(uint32_t place) const {
 void RecentRows::Erase(size_t at) {
   // Those behind it move up, unless they are where they belong (Knuth, 6.4,
   // Algorithm R).
-  const size_t mask = found_.size() - 1;
-  for (size_t next = (at + 1) & mask; found_[next].place != kNone;
+  const size_t mask = cells_.size() - 1;
+  for (size_t next = (at + 1) & mask; cells_[next].place != kNone;
        next = (next + 1) & mask) {
-    const size_t moved = (next - HomeOf(found_[next].place)) & mask;
+    const size_t moved = (next - HomeOf(cells_[next].place)) & mask;
     if (moved < ((next - at) & mask)) continue;
-    found_[at] = found_[next];
+    cells_[at] = cells_[next];
     at = next;
   }
-  found_[at].place = kNone;
-  --n_found_;
+  cells_[at].place = kNone;
+  --n_used_;
 }
 
 void RecentRows::EraseAll() {
-  for (Found& found : found_) found.place = kNone;
-  n_found_ = 0;
+  for (Cell& cell : cells_) cell.place = kNone;
+  n_used_ = 0;
 }
 
 }  // namespace rec_estimator

@@ -33,7 +33,7 @@ class RecentRows {
   RecentRows(const RecentRows&) = delete;
   RecentRows& operator=(const RecentRows&) = delete;
 
-  // For Add. The place is used until this returns.
+  // A stamp for Add. The place is used until this returns.
   uint32_t StampOf(uint32_t place) const { return stamps_[place % kStamps]; }
 
   // Keeps the rows of items (n, floats each), unless their place was freed
@@ -46,10 +46,10 @@ class RecentRows {
   std::vector<size_t> Copy(const DiskLog::Item* items, size_t n,
                            size_t floats) const;
 
-  // Places (n) are freed.
+  // Called when places (n) are freed.
   void Forget(const uint32_t* places, size_t n);
 
-  // All places are freed.
+  // Called when all places are freed.
   void Clear();
 
   // Memory of the rows that are kept, and for finding them.
@@ -59,9 +59,10 @@ class RecentRows {
   static constexpr uint32_t kNone = ~uint32_t{0};  // No place of a log.
   static constexpr size_t kStamps = 4096;
 
-  // Of a hash table with linear probing: the slot of a place. kNone: free.
-  struct Found {
-    uint32_t place, slot;
+  // A cell of a hash table with linear probing: where the row of a place is in
+  // rows_. Place kNone: the cell is free.
+  struct Cell {
+    uint32_t place, row;
   };
 
   // The lock is held when these are called.
@@ -70,7 +71,7 @@ class RecentRows {
   void Resize(size_t floats);
   // Makes the table large enough for another place.
   void MakeRoom();
-  // Where a place is in the table, or would be.
+  // The cell of a place, or the free cell that it would get.
   size_t Find(uint32_t place) const;
   size_t HomeOf(uint32_t place) const;
   void Erase(size_t at);
@@ -80,12 +81,12 @@ class RecentRows {
   // How often places with this remainder were freed.
   std::array<std::atomic<uint32_t>, kStamps> stamps_{};
   mutable std::mutex mutex_;      // Guards the members below.
-  size_t floats_ = 0;             // Of a row.
-  std::vector<float> rows_;       // (slots that were used, floats_)
-  std::vector<uint32_t> places_;  // Of the slots; kNone: free.
-  std::vector<Found> found_;      // As many as a power of two, or none.
-  size_t n_found_ = 0;            // Those that are not free, at most half.
-  size_t next_ = 0;               // The slot that the next row gets.
+  size_t floats_ = 0;             // Floats of a row.
+  std::vector<float> rows_;       // (rows that were used, floats_)
+  std::vector<uint32_t> places_;  // The place of each row; kNone: free.
+  std::vector<Cell> cells_;       // Their number is a power of two, or 0.
+  size_t n_used_ = 0;             // Cells that are not free, at most half.
+  size_t next_ = 0;               // Where the next row goes in rows_.
 };
 
 }  // namespace rec_estimator

@@ -84,7 +84,7 @@ void SparedRows::ClearMarks() {
   for (uint64_t row = 0; row < rows_; ++row) {
     MarkOf(static_cast<uint32_t>(row))->store(0, kRelaxed);
   }
-  GiveUpBefore(newest_);  // All but one.
+  GiveUpBefore(newest_);  // Keeps the newest batch.
   for (int s = 0; s < kStripes; ++s) {
     spared_[static_cast<size_t>(s)] -= RowsOf(newest_, s).exchange(0, kRelaxed);
   }

@@ -92,17 +92,17 @@ class SparedRows {
   std::mutex mutex_;                  // Guards changes of the next two.
   std::atomic<uint32_t> newest_;      // The batch that came last.
   std::atomic<uint32_t> oldest_;      // The first batch whose rows are spared.
-  std::atomic<uint32_t> batches_{1};  // Of the last Begin.
-  std::atomic<uint32_t> steps_{0};    // Since then.
+  std::atomic<uint32_t> batches_{1};  // What the last Begin was given.
+  std::atomic<uint32_t> steps_{0};    // Steps since then.
 
   // Spared rows of the stripes, by batch modulo the length, and their sums.
   std::array<std::array<std::atomic<int32_t>, kStripes>, kMostBatches + 1>
       by_batch_{};
   std::array<std::atomic<int64_t>, kStripes> spared_{};
 
-  std::atomic<uint64_t> rows_{0};        // That have marks.
-  std::array<Mark*, kBlocks> blocks_{};  // Those of rows_ do not change.
-  std::vector<ZeroedMemory> memory_;     // Of the blocks. Guarded by mutex_.
+  std::atomic<uint64_t> rows_{0};        // Rows that have marks.
+  std::array<Mark*, kBlocks> blocks_{};  // Blocks of rows_ do not change.
+  std::vector<ZeroedMemory> memory_;     // Owns blocks. Guarded by mutex_.
 };
 
 }  // namespace rec_estimator

@@ -74,7 +74,7 @@ TEST(NeighboursInTheOrderOfACheckpointShareARead) {
   EXPECT_TRUE(rows.PutAll(60000));
   const uint64_t before = rows.log()->counters().pages_read;
   // Ten full pages of 30 rows. The first segment holds the keys below 7,680, of
-  // which eight are in each of the first buckets.
+  // which eight are in each of the first key classes.
   std::vector<DiskLog::Item> items;
   std::vector<float> read(300 * 32);
   for (int64_t i = 0; i < 300; ++i) {

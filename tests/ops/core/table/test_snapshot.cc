@@ -23,8 +23,8 @@
 namespace rec_estimator {
 namespace {
 
-// Keys with a row and counted ones, of all buckets.
-std::vector<int64_t> KeysOfAllBuckets() {
+// Keys with a row and counted ones, of all key classes.
+std::vector<int64_t> KeysOfAllClasses() {
   std::mt19937_64 random(3);
   std::vector<int64_t> keys = {kMin, kMax, 0, -1, -1000, 999};
   for (int i = 0; i < 15000; ++i) {
@@ -36,13 +36,13 @@ std::vector<int64_t> KeysOfAllBuckets() {
 
 TEST(EntriesAreReadInOrderWhateverMemoryThereIs) {
   EmbeddingTable table(1, 0.0f, FilterSpec{2, 1});
-  const std::vector<int64_t> keys = KeysOfAllBuckets();
+  const std::vector<int64_t> keys = KeysOfAllClasses();
   EXPECT_TRUE(ApplyOnes(&table, keys));
   const Contents whole(table);
   std::map<int64_t, int64_t> counts;
   for (const int64_t key : keys) ++counts[key];
   for (const bool with_row : {true, false}) {
-    // Bucket, then key.
+    // Key class, then key.
     std::set<std::pair<int64_t, int64_t>> expected;
     for (const auto& [key, count] : counts) {
       if ((count >= 2) == with_row) expected.insert({FloorMod(key, 1000), key});
@@ -57,17 +57,17 @@ TEST(EntriesAreReadInOrderWhateverMemoryThereIs) {
       for (const size_t max_bytes : {0, 100000, 1 << 30}) {
         auto next = expected.begin();
         int64_t at = 0;
-        whole.Read(
-            with_row, step, max_bytes,
-            [&](const auto& entry, const float* row) {
-              const auto [bucket, key] = *next++;
-              EXPECT_EQ(entry.key, key);
-              EXPECT_EQ(entry.count, counts[key]);
-              EXPECT_TRUE(offsets[bucket] <= at && at < offsets[bucket + 1]);
-              // An initial 0 and a gradient of 1 per occurrence.
-              if (with_row) EXPECT_EQ(row[0], 1.0f * counts[key]);
-              ++at;
-            });
+        whole.Read(with_row, step, max_bytes,
+                   [&](const auto& entry, const float* row) {
+                     const auto [key_class, key] = *next++;
+                     EXPECT_EQ(entry.key, key);
+                     EXPECT_EQ(entry.count, counts[key]);
+                     EXPECT_TRUE(offsets[key_class] <= at &&
+                                 at < offsets[key_class + 1]);
+                     // An initial 0 and a gradient of 1 per occurrence.
+                     if (with_row) EXPECT_EQ(row[0], 1.0f * counts[key]);
+                     ++at;
+                   });
         EXPECT_TRUE(next == expected.end());
       }
     }
@@ -76,7 +76,7 @@ TEST(EntriesAreReadInOrderWhateverMemoryThereIs) {
 
 TEST(AReaderOfEntriesMayEndBeforeThem) {
   EmbeddingTable table(1, 0.0f, FilterSpec{2, 1});
-  EXPECT_TRUE(ApplyOnes(&table, KeysOfAllBuckets()));
+  EXPECT_TRUE(ApplyOnes(&table, KeysOfAllClasses()));
   const Contents whole(table);
   for (const size_t batches : {0, 1, 2, 10}) {
     EntryReader reader(whole.snapshot, true, 100, 0);
@@ -87,7 +87,7 @@ TEST(AReaderOfEntriesMayEndBeforeThem) {
 TEST(EntriesWithoutMemoryThrowOnTheThreadThatAsksForThem) {
   EmbeddingTable table(1, 0.0f, FilterSpec{2, 1});
   std::vector<int64_t> keys;
-  // Many of one bucket, whose sort needs memory as well.
+  // Many of one key class, whose sort needs memory as well.
   for (int64_t i = 0; i < 1000; ++i) keys.insert(keys.end(), {i, 1000 * i});
   EXPECT_TRUE(ApplyOnes(&table, keys));
   const Snapshot snapshot(table);
@@ -110,7 +110,7 @@ TEST(EntriesWithoutMemoryThrowOnTheThreadThatAsksForThem) {
   }
 }
 
-TEST(ManyKeysOfABucketAreListedInOrderHoweverTheyLie) {
+TEST(ManyKeysOfAClassAreListedInOrderHoweverTheyLie) {
   std::mt19937_64 random(5);
   const std::vector<std::vector<int64_t>> spread = [&random] {
     std::vector<std::vector<int64_t>> all(5);
