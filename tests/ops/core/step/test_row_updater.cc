@@ -12,6 +12,7 @@
 #include "ops/core/math/row_update.h"
 #include "ops/core/step/row_updater.h"
 #include "ops/core/table/embedding_table.h"
+#include "ops/core/table/row_reader.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/step/phases.h"
 #include "tests/ops/core/steps.h"
@@ -85,7 +86,7 @@ TEST(AGroupWhoseLocksAreTakenIsLeftAsItWas) {
   planned.updater.set_update(&rule);
   bool done = false;
   {
-    const EmbeddingTable::Reader reader(table, keys.data(), 1);
+    const RowReader reader(table, keys.data(), 1);
     EXPECT_TRUE(!planned.updater.TryUpdate(0, &done));
   }
   EXPECT_EQ(table.size(), 0);
