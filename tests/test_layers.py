@@ -218,3 +218,17 @@ def test_one_package_knows_rec_sdk():
         "it there"
     )
     assert sorted(set(NAME_REC_SDK) - found) == [], "take the name off NAME_REC_SDK"
+
+
+def test_every_source_of_the_core_is_named_after_a_header_of_its_folder():
+    orphans = [
+        relative(path)
+        for path in CPP_SOURCES
+        if relative(path).startswith("ops/core/")
+        and path.suffix == ".cc"
+        and not any(
+            path.stem == header.stem or path.stem.startswith(f"{header.stem}_")
+            for header in path.parent.glob("*.h")
+        )
+    ]
+    assert not orphans
