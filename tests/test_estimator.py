@@ -336,7 +336,9 @@ def test_a_session_config_of_the_user_gets_the_device_filters_of_its_task(
 
 def test_table_that_no_optimizer_covers_is_an_error_that_names_it(tmp_path):
     estimator = rec.RecEstimator(stock_model_fn, str(tmp_path), embedding_features=FEATURES)
-    with pytest.raises(AttributeError, match="table 'user' must be .*rec_estimator.optimizers"):
+    with pytest.raises(
+        AttributeError, match="cannot take table 'user'; .*rec_estimator.optimizers"
+    ):
         estimator.train(input_fn(), steps=1)
 
 

@@ -22,7 +22,6 @@ LONGER: dict = {
     "benchmarks.bench_tiers_ahead._build": 62,
     "checkpoint_restore_kernels.cc TableRestore": 302,
     "checkpoint_save_kernels.cc TableSave": 346,
-    "embedding_table.h EmbeddingTable": 319,
     "lookup_kernels.cc TableGroupLookupOp::Compute": 61,
     "rec_estimator.rec_sdk.create_table.create_table": 64,
     "test_disk_log.cc TEST(ThreadsAppendReadFreeAndCompactAtOnce)": 75,
