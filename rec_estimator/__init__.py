@@ -8,6 +8,8 @@ optimizers update them, and RecEstimator combines all of this. See README.md and
 docs/architecture.md.
 """
 
+from typing import NoReturn
+
 from rec_estimator import _ops as _ops
 from rec_estimator import experimental, export, feature_column, graph_optimizer, inputs, optimizers
 from rec_estimator._tensorflow.estimator import (
@@ -82,7 +84,28 @@ from rec_estimator.features import EmbeddingFeature
 from rec_estimator.graph_modifier import GraphModifierHook, modify_graph_and_start_emb_cache
 from rec_estimator.graph_modifier.prepared_input import get_initializer, get_target_batch
 from rec_estimator.graph_optimizer import enable_sample_awared_graph_compression
-from rec_estimator.hooks import IncrementalSaverHook, MonitoredTrainingSession, ProgressHook
+from rec_estimator.hooks import (
+    CheckpointSaverHook,
+    CheckpointSaverListener,
+    FeedFnHook,
+    FinalOpsHook,
+    GlobalStepWaiterHook,
+    IncrementalSaverHook,
+    LoggingTensorHook,
+    MonitoredTrainingSession,
+    NanLossDuringTrainingError,
+    NanTensorHook,
+    ProfilerHook,
+    ProgressHook,
+    SecondOrStepTimer,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    StepCounterHook,
+    StopAtStepHook,
+    SummarySaverHook,
+)
 from rec_estimator.options import (
     CacheStrategy,
     CBFFilter,
@@ -283,6 +306,39 @@ __all__ = [
     "classifier_parse_example_spec",
     "regressor_parse_example_spec",
     "experimental",
+    "CheckpointSaverHook",
+    "CheckpointSaverListener",
+    "FeedFnHook",
+    "FinalOpsHook",
+    "GlobalStepWaiterHook",
+    "LoggingTensorHook",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
+    "ProfilerHook",
+    "SecondOrStepTimer",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SummarySaverHook",
     # The package itself.
     "version",
 ]
+
+_BOOSTED_TREES = "TensorFlow removed boosted trees; use a library for them, such as XGBoost"
+
+# Names that tf.estimator had in some release, and what to use instead.
+_REMEDIES = {
+    "BoostedTreesClassifier": _BOOSTED_TREES,
+    "BoostedTreesEstimator": _BOOSTED_TREES,
+    "BoostedTreesRegressor": _BOOSTED_TREES,
+    "tpu": "tables do not run on TPUs; TensorFlow 2.15 has tf.compat.v1.estimator.tpu",
+}
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Adds the remedy to the error for names of ``tf.estimator`` that are not here."""
+    remedy = f"; {_REMEDIES[name]}" if name in _REMEDIES else ""
+    raise AttributeError(f"module 'rec_estimator' has no attribute {name!r}{remedy}")

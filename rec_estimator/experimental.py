@@ -10,6 +10,8 @@ Example:
   ...     estimator, "loss", max_steps_without_decrease=1000)
 """
 
+from typing import NoReturn
+
 from rec_estimator._tensorflow.estimator import (
     InMemoryEvaluatorHook,
     KMeans,
@@ -41,3 +43,14 @@ __all__ = [
     "stop_if_no_decrease_hook",
     "stop_if_no_increase_hook",
 ]
+
+_RNN = (
+    "it needs Keras layers; use RecEstimator with tf.compat.v1.nn.dynamic_rnn in its model_fn, on "
+    "features of EmbeddingFeature(combiner=None)"
+)
+
+
+def __getattr__(name: str) -> NoReturn:
+    """Adds the remedy to the error for names of ``tf.estimator.experimental`` that are not here."""
+    remedy = f"; {_RNN}" if name in ("RNNClassifier", "RNNEstimator") else ""
+    raise AttributeError(f"module 'rec_estimator.experimental' has no attribute {name!r}{remedy}")

@@ -12,6 +12,25 @@ from rec_estimator.training.progress import ProgressHook
 
 __all__ = ["IncrementalSaverHook", "MonitoredTrainingSession", "ProgressHook"]
 
+# tf.estimator had these classes of tf.compat.v1.train, too.
+CheckpointSaverHook = tf.train.CheckpointSaverHook
+CheckpointSaverListener = tf.train.CheckpointSaverListener
+FeedFnHook = tf.train.FeedFnHook
+FinalOpsHook = tf.train.FinalOpsHook
+GlobalStepWaiterHook = tf.train.GlobalStepWaiterHook
+LoggingTensorHook = tf.train.LoggingTensorHook
+NanLossDuringTrainingError = tf.train.NanLossDuringTrainingError
+NanTensorHook = tf.train.NanTensorHook
+ProfilerHook = tf.train.ProfilerHook
+SecondOrStepTimer = tf.train.SecondOrStepTimer
+SessionRunArgs = tf.train.SessionRunArgs
+SessionRunContext = tf.train.SessionRunContext
+SessionRunHook = tf.train.SessionRunHook
+SessionRunValues = tf.train.SessionRunValues
+StepCounterHook = tf.train.StepCounterHook
+StopAtStepHook = tf.train.StopAtStepHook
+SummarySaverHook = tf.train.SummarySaverHook
+
 
 class IncrementalSaverHook(tf.train.SessionRunHook):
     """Saves an incremental checkpoint every ``save_secs`` seconds or ``save_steps`` steps.

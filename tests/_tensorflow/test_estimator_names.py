@@ -35,6 +35,54 @@ def test_every_name_of_tf_estimator_is_there():
         assert names and [name for name in names if not hasattr(getattr(rec, module), name)] == []
 
 
+# The names of tf.estimator in TensorFlow 2.15 that tf.train has, too.
+OF_TF_TRAIN = [
+    "CheckpointSaverHook",
+    "CheckpointSaverListener",
+    "FeedFnHook",
+    "FinalOpsHook",
+    "GlobalStepWaiterHook",
+    "LoggingTensorHook",
+    "NanLossDuringTrainingError",
+    "NanTensorHook",
+    "ProfilerHook",
+    "SecondOrStepTimer",
+    "SessionRunArgs",
+    "SessionRunContext",
+    "SessionRunHook",
+    "SessionRunValues",
+    "StepCounterHook",
+    "StopAtStepHook",
+    "SummarySaverHook",
+]
+
+
+@pytest.mark.parametrize("name", OF_TF_TRAIN)
+def test_session_hooks_are_those_of_tf_train(name):
+    assert getattr(rec, name) is getattr(tf.train, name)
+
+
+def test_nothing_of_tf_estimator_lacks_a_name_or_a_remedy():
+    """Over the real list, where this release of TensorFlow has tf.estimator."""
+    for stock, ours in (("", rec), ("experimental", rec.experimental), ("export", rec.export)):
+        module = getattr(tf, "estimator", None)
+        if module is not None and stock:
+            module = getattr(module, stock, None)
+        for name in dir(module) if module is not None else ["LoggingTensorHook"]:
+            if name.startswith("_") or hasattr(ours, name):
+                continue
+            with pytest.raises(AttributeError, match=f"no attribute '{name}'; ."):
+                getattr(ours, name)
+
+
+@pytest.mark.parametrize("name", ["BoostedTreesClassifier", "tpu"])
+def test_names_that_are_not_here_have_a_remedy(name):
+    with pytest.raises(AttributeError, match=f"'rec_estimator' has no attribute '{name}'; ."):
+        getattr(rec, name)
+    with pytest.raises(AttributeError, match="'rec_estimator' has no attribute 'Estimater'$"):
+        rec.Estimater  # noqa: B018
+
+
 def columns_and_labels():
     columns = {"x": np.arange(8, dtype=np.float32), "c": np.arange(8) % 5}
     return rec.inputs.numpy_input_fn(columns, np.arange(8) % 2, batch_size=4)

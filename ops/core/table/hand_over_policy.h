@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // HandOverPolicy: whether the lookups of a table hand over what they find to
-// the update of their step (found_keys.h).
+// the update of their step (row_hints.h).
 //
 // That costs a lookup memory and time, and pays only if the update uses it. So
 // the policy watches both. Lookups begin to hand over when a training step has
