@@ -31,6 +31,9 @@ from rec_estimator.table.table import EmbeddingTable, graph_tables
 # The names that tf.name_scope accepts: the name of a table is also the name of an op.
 NAME_PATTERN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*")
 
+# The most elements of a vector. The bank of initial vectors then takes 4 GiB with 1,024 of them.
+MAX_DIM = 2**20
+
 # An initializer or its class, or a function of shape and dtype.
 _Initializer = Callable[..., Any]
 
@@ -151,6 +154,11 @@ def _check_arguments(name: Any, dim: Any, key_dtype: Any, value_dtype: Any) -> N
     if isinstance(dim, bool) or not isinstance(dim, (int, np.integer)) or dim < 1:
         raise ValueError(
             f"embedding_dim must be an integer >= 1, got {dim!r}; it is the length of a vector"
+        )
+    if dim > MAX_DIM:
+        raise ValueError(
+            f"embedding_dim must be <= {MAX_DIM}, got {dim}; it is the length of a vector, not the "
+            "number of rows"
         )
     if tf.as_dtype(key_dtype) not in (tf.int64, tf.int32):
         raise ValueError(

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence,
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
-from rec_estimator.embedding_variable import NAME_PATTERN, get_embedding_variable
+from rec_estimator.embedding_variable import MAX_DIM, NAME_PATTERN, get_embedding_variable
 from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.observers import observers
 from rec_estimator.options import (
@@ -116,6 +116,11 @@ class EmbeddingFeature:
     def __post_init__(self) -> None:
         check_name("name", self.name)
         _check_positive("dim", self.dim)
+        if self.dim > MAX_DIM:
+            raise ValueError(
+                f"dim must be <= {MAX_DIM}, got {self.dim}; it is the length of a vector, not the "
+                "number of rows"
+            )
         check_name("source", self.source)
         check_name("table", self.table)
         if not NAME_PATTERN.fullmatch(self.table):

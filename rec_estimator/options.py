@@ -577,6 +577,8 @@ def _check_optional_text(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be a string or None, got {value!r}; pass a string")
     if value == "":
         raise ValueError(f"{name} must be a non-empty string or None, got ''; omit it")
+    if value is not None and "\0" in value:
+        raise ValueError(f"{name} must have no NUL character, got {value!r}; remove it")
 
 
 def _float32(value: Any) -> np.float32:

@@ -239,6 +239,7 @@ REFUSED = [
     ),
     (rec.StorageOption, {"storage_type": 12}, TypeError, "storage_type must be a StorageType"),
     (rec.StorageOption, {"storage_path": 3}, TypeError, "storage_path must be a string or None"),
+    (rec.StorageOption, {"storage_path": "a\0b"}, ValueError, "storage_path must have no NUL"),
     (rec.StorageOption, {"cache_strategy": 1}, TypeError, "cache_strategy must be a CacheStrategy"),
     (rec.StorageOption, {"layout": "light"}, ValueError, "layout must be None, got 'light'"),
     *(

@@ -251,11 +251,11 @@ def _check_sizes(sizes: Sequence[int], paths: Sequence[str]) -> None:
     if (
         not isinstance(paths, (list, tuple))
         or not paths
-        or not all(isinstance(path, str) and path for path in paths)
+        or not all(isinstance(path, str) and path and "\0" not in path for path in paths)
     ):
         raise ValueError(
-            f"ssd_data_path must be a list of at least one string, none empty, got {paths!r}; give "
-            "the folders of the SSD tier"
+            "ssd_data_path must be a list of at least one string, none empty or with a NUL, got "
+            f"{paths!r}; give the folders of the SSD tier"
         )
 
 

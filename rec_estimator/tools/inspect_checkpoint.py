@@ -165,15 +165,20 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     try:
         lines = _run(options)
     except (OSError, ValueError, ImportError, tf.errors.OpError) as error:
-        print(f"{parser.prog}: error: {error}", file=sys.stderr)
+        print(_printable(f"{parser.prog}: error: {error}"), file=sys.stderr)
         return 2
     try:
         for line in lines:
-            print(line)
+            print(_printable(line))
         sys.stdout.flush()
     except BrokenPipeError:  # The reader, such as head, has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def _printable(text: str) -> str:
+    """Escapes control characters: a tensor's name may contain codes that change the terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _run(options: argparse.Namespace) -> List[str]:

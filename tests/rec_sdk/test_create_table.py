@@ -81,7 +81,11 @@ REFUSED = {
     "no path": (dict(ssd_data_path=[]), "ssd_data_path must be a list of at least one string"),
     "path": (dict(ssd_data_path="/tmp"), "ssd_data_path must be a list"),
     "path of no string": (dict(ssd_data_path=[3]), "ssd_data_path must be a list"),
-    "empty path": (dict(ssd_data_path=["a", ""]), "ssd_data_path must be .* none empty, got"),
+    "empty path": (
+        dict(ssd_data_path=["a", ""]),
+        "ssd_data_path must be .* none empty or with a N",
+    ),
+    "NUL": (dict(ssd_data_path=["a\0b"]), "ssd_data_path must be .* none empty or with a NUL, got"),
     "is_save": (dict(is_save=1), "is_save must be a bool, got 1"),
     "is_dp": (dict(is_dp=None), "is_dp must be a bool"),
     "init_param int": (dict(init_param=1), r"init_param must be a float in \[-10, 10\], got 1;"),

@@ -143,6 +143,8 @@ def test_name_of_a_variable_is_refused():
         ({"name": 3}, ValueError, "name must be a non-empty string, got 3"),
         ({"embedding_dim": 0}, ValueError, "embedding_dim must be an integer >= 1, got 0"),
         ({"embedding_dim": 2.5}, ValueError, "got 2.5"),
+        ({"embedding_dim": 2**20 + 1}, ValueError, "embedding_dim must be <= 1048576, got 1048577"),
+        ({"embedding_dim": 2**31}, ValueError, "got 2147483648; it is the length of a vector"),
         ({"embedding_dim": True}, ValueError, "got True"),
         (
             {"key_dtype": tf.string},

@@ -355,6 +355,14 @@ def test_checkpoint_without_tables_has_none(tmp_path, write_checkpoint, capsys):
     assert run(capsys, prefix) == [f"{prefix}: 0 tables, 0 B, and 28 B of other tensors"]
 
 
+def test_control_characters_of_names_are_escaped(tmp_path, write_checkpoint, table_tensors, capsys):
+    name = "t\x1b[31m\n\u202e"
+    tensors = table_tensors(name, [3], [], dim=2)
+    printed = "\n".join(run(capsys, write_checkpoint(tmp_path / "m", tensors)))
+    assert "t\\x1b[31m\\n\\u202e: dim 2" in printed
+    assert all(character.isprintable() or character == "\n" for character in printed)
+
+
 def test_empty_table_is_shown(tmp_path, write_checkpoint, table_tensors, capsys):
     prefix = write_checkpoint(tmp_path / "m", table_tensors("t", [], []))
     lines = run(capsys, prefix, "--filtered")
