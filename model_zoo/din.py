@@ -23,9 +23,18 @@ _MASKED = -1e9  # becomes 0 in a softmax; finite, because a whole row may be mas
 
 
 def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """One vector per key; the history is not combined and shares the table of the candidates."""
+    """One vector per key; the history is not combined and shares the table of the candidates.
+
+    Raises:
+      ValueError: There is no history.
+    """
     declared = {feature.name: feature for feature in layers.declare(columns, dim)}
-    (history,) = (column for column in columns if column.name == "history")
+    history = next((column for column in columns if column.name == "history"), None)
+    if history is None:
+        raise ValueError(
+            f"din must have a column 'history', got {[column.name for column in columns]}; choose "
+            "another model for data without histories"
+        )
     declared["history"] = rec.EmbeddingFeature(
         "history", dim, table=history.table, combiner=None, max_length=history.max_length
     )

@@ -112,17 +112,18 @@ def train_and_test(
     estimator: rec.RecEstimator, task: data.Task, settings: Settings
 ) -> Dict[str, Any]:
     """Trains, shows progress, and returns the metrics on the test rows."""
+    done = 0
+    if estimator.latest_checkpoint():
+        done = int(estimator.get_variable_value("global_step"))
     train_fn = rec.inputs.numpy_input_fn(
         task.train,
         task.train_labels,
         batch_size=settings.batch_size,
         shuffle=True,
-        seed=settings.seed,
+        # A training that goes on reads the rows in an order of its own.
+        seed=settings.seed + done,
         num_epochs=None,
     )
-    done = 0
-    if estimator.latest_checkpoint():
-        done = int(estimator.get_variable_value("global_step"))
     last_step = done + settings.steps_for(len(task.train_labels))
     progress = rec.ProgressHook(last_step, settings.batch_size, metrics=("auc", "log_loss"))
     estimator.train(train_fn, max_steps=last_step, hooks=[progress])

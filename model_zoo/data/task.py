@@ -56,6 +56,9 @@ class Task:
       item_names: Names of items by key, for output; may be empty.
       attainable_auc: Test AUC of a model that knows the true probabilities. None: unknown.
       credit: The owner and the license of the data, to be shown to the user.
+
+    Raises:
+      ValueError: A label is neither 0 nor 1.
     """
 
     name: str
@@ -67,6 +70,16 @@ class Task:
     item_names: Mapping[int, str] = dataclasses.field(default_factory=dict)
     attainable_auc: Optional[float] = None
     credit: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("train_labels", "test_labels"):
+            labels = getattr(self, name)
+            others = labels[(labels != 0) & (labels != 1)]
+            if len(others):
+                raise ValueError(
+                    f"{name} of {self.name} must be 0 or 1, got {others[0]:g}; convert them, for "
+                    "example with labels > threshold"
+                )
 
     def item_name(self, key: int) -> str:
         """Returns the name of an item, for output."""

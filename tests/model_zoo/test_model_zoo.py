@@ -4,6 +4,7 @@
 All data are generated; the attainable AUC is 0.85.
 """
 
+import dataclasses
 import functools
 import io
 import json
@@ -182,6 +183,37 @@ def test_a_dense_layer_of_more_axes_is_the_same_layer_on_each():
 def small_data(monkeypatch):
     """Loads the small task in place of any data set."""
     monkeypatch.setattr(data, "load", lambda *_, **__: TASK)
+
+
+def test_a_training_that_goes_on_reads_the_rows_in_another_order(tmp_path, monkeypatch):
+    seeds = []
+
+    def numpy_input_fn(*args, shuffle=False, seed=None, **kwargs):
+        if shuffle:
+            seeds.append(seed)
+        return input_fn(*args, shuffle=shuffle, seed=seed, **kwargs)
+
+    input_fn = rec.inputs.numpy_input_fn
+    monkeypatch.setattr(rec.inputs, "numpy_input_fn", numpy_input_fn)
+    settings = dataclasses.replace(SETTINGS, steps=2, hidden_units=(4,), embedding_dim=2)
+    for _ in range(2):
+        estimator = run.build_estimator("wide_and_deep", TASK, settings, str(tmp_path))
+        run.train_and_test(estimator, TASK, settings)
+    assert seeds == [settings.seed, settings.seed + 2]
+
+
+def test_din_says_that_it_needs_a_history():
+    columns = tuple(column for column in TASK.columns if column.name != "history")
+    with pytest.raises(ValueError, match="din must have a column 'history', got .*; choose ano"):
+        run.build_estimator("din", dataclasses.replace(TASK, columns=columns), SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["train_labels", "test_labels"])
+def test_labels_are_checked_before_the_first_step(name):
+    labels = getattr(TASK, name).copy()
+    labels[3] = 5
+    with pytest.raises(ValueError, match=f"{name} of .* must be 0 or 1, got 5; convert them"):
+        dataclasses.replace(TASK, **{name: labels})
 
 
 SMALL = ["--data", "generated", "--steps", "3", "--embedding_dim", "4", "--hidden_units", "4"]
