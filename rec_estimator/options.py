@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import math
 import numbers
-from typing import Any, Callable, Dict, Optional, Sequence, Union, get_args
+from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, TypeVar, Union, get_args
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -35,6 +35,27 @@ _COUNTER_LIMITS = {
 _NOT_SET = -1.0
 
 
+# DeepRec's names of attributes, and the arguments that set them.
+_ARGUMENTS = {"evict": "evict_option", "filter_strategy": "filter_option", "init": "init_option"}
+
+_Option = TypeVar("_Option", bound=type)
+
+
+def _explain_assignments(option: _Option) -> _Option:
+    """Makes the error for an assignment to an option name the argument."""
+
+    def refuse(self: Any, name: str, value: Any) -> NoReturn:
+        argument = _ARGUMENTS.get(name, name)
+        raise dataclasses.FrozenInstanceError(
+            f"{name} of {option.__name__} cannot be assigned, got {value!r}; pass {argument}= to "
+            f"{option.__name__}, or use dataclasses.replace(option, {argument}=...)"
+        )
+
+    option.__setattr__ = refuse  # type: ignore[method-assign, assignment]
+    return option
+
+
+@_explain_assignments
 @dataclasses.dataclass(frozen=True)
 class InitializerOption:
     """The initial vectors of new keys.
@@ -82,6 +103,7 @@ class InitializerOption:
             )
 
 
+@_explain_assignments
 @dataclasses.dataclass(frozen=True)
 class CounterFilter:
     """Admits a key after ``filter_freq`` occurrences in training; counts every key exactly.
@@ -115,6 +137,7 @@ class CounterFilter:
         return {}
 
 
+@_explain_assignments
 @dataclasses.dataclass(frozen=True)
 class CBFFilter:
     """Admits a key after about ``filter_freq`` occurrences; counts keys in a counting Bloom filter.
@@ -226,6 +249,7 @@ class CBFFilter:
         return {**numbers, "cbf_counters": counter_type}
 
 
+@_explain_assignments
 @dataclasses.dataclass(frozen=True)
 class GlobalStepEvict:
     """Evicts keys that were not trained for a number of steps, at each full save.
@@ -262,6 +286,7 @@ class GlobalStepEvict:
         return bool(self.steps_to_live)
 
 
+@_explain_assignments
 @dataclasses.dataclass(frozen=True)
 class L2WeightEvict:
     """Evicts rows with small values, and rows with a NaN, at each full save.
@@ -300,6 +325,7 @@ class L2WeightEvict:
         return self.l2_weight_threshold > 0
 
 
+@_explain_assignments
 @dataclasses.dataclass(frozen=True)
 class CheckpointOption:
     """The checkpoint that the rows of a new table are loaded from.
@@ -398,6 +424,7 @@ class CacheStrategy(enum.IntEnum):
     LFU = 1
 
 
+@_explain_assignments
 @dataclasses.dataclass(frozen=True)
 class StorageOption:
     """The storage of a table's rows.
@@ -481,6 +508,7 @@ Filter = Union[CounterFilter, CBFFilter]
 EvictionRule = Union[GlobalStepEvict, L2WeightEvict]
 
 
+@_explain_assignments
 @dataclasses.dataclass(frozen=True)
 class EmbeddingVariableOption:
     """All options of a table.

@@ -290,3 +290,23 @@ def test_counter_filter_is_accepted_with_every_storage_type(kind):
     rec.EmbeddingVariableOption(
         filter_option=rec.CounterFilter(3), storage_option=rec.StorageOption(kind, "/tmp/rows")
     )
+
+
+@pytest.mark.parametrize(
+    "option, name, argument",
+    [
+        (rec.EmbeddingVariableOption(), "filter_strategy", "filter_option"),
+        (rec.EmbeddingVariableOption(), "evict", "evict_option"),
+        (rec.EmbeddingVariableOption(), "init", "init_option"),
+        (rec.EmbeddingVariableOption(), "ckpt", "ckpt"),
+        (rec.InitializerOption(), "default_value_dim", "default_value_dim"),
+        (rec.StorageOption(), "storage_path", "storage_path"),
+        (rec.CounterFilter(3), "filter_freq", "filter_freq"),
+    ],
+)
+def test_an_assignment_to_an_option_names_the_argument(option, name, argument):
+    before = repr(option)
+    message = f"{name} of {type(option).__name__} cannot be assigned, got 7; pass {argument}= to"
+    with pytest.raises(AttributeError, match=message):
+        setattr(option, name, 7)
+    assert repr(option) == before

@@ -25,6 +25,7 @@ def linear_model(
     weight_collections: Optional[Sequence[str]] = None,
     trainable: bool = True,
     cols_to_vars: Optional[Dict[Any, List[Any]]] = None,
+    do_fusion: Any = None,
 ) -> tf.Tensor:
     """Adds up the weights of features: the logits of a linear classifier, or a wide part.
 
@@ -43,6 +44,7 @@ def linear_model(
       trainable: Whether optimizers update variables and tables by default.
       cols_to_vars: None, or a dict to fill: for each column its variables or its table, and under
         "bias" the bias.
+      do_fusion: Not used; in DeepRec it selects fused ops.
 
     Returns:
       float32 [batch, units].
@@ -61,6 +63,7 @@ def linear_model(
       >>> rec.get_dense_and_sparse_variable()[1]
       [<rec_estimator.EmbeddingTable 'linear_model/user/weights' dim=1 shards=1>]
     """
+    del do_fusion
     if isinstance(units, bool) or not hasattr(units, "__index__") or units < 1:
         raise ValueError(
             f"units must be an integer >= 1, got {units!r}; it is the number of outputs"

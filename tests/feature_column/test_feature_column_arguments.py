@@ -93,6 +93,8 @@ def test_columns_with_a_vocabulary_share_a_variable_of_tensorflow():
 @pytest.mark.parametrize("value", [True, False])
 def test_do_fusion_has_no_effect(value):
     assert dense(do_fusion=value) == dense()
+    ids = {"f": tf.constant([["x"]])}
+    assert fc.linear_model(ids, [VOCABULARY["f"]()], do_fusion=value).shape.as_list() == [1, 1]
     assert fc.shared_embedding_columns([column()], 2, do_fusion=value)
     stock = fc.embedding_column(VOCABULARY["f"](), 2, do_fusion=value)
     assert type(stock) is type(tf.feature_column.embedding_column(VOCABULARY["f"](), 2))
