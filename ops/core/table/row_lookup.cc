@@ -106,7 +106,8 @@ inline __attribute__((always_inline)) void RowLookup::FindChunkWith(
 
 void RowLookup::FindChunk(const int64_t* keys, size_t n, Bucket* const* homes,
                           const float** rows) {
-  WithFastestMatch([&](auto match) __attribute__((always_inline)) {
+  // By value: with references, lookups of small batches take up to 5 % longer.
+  WithFastestMatch([=](auto match) __attribute__((always_inline)) {
     FindChunkWith<decltype(match)>(keys, n, homes, rows);
   });
 }
