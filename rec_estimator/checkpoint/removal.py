@@ -70,9 +70,13 @@ class Removal:
         self._own_folder, self._lock = files.make_work_folder(os.path.dirname(prefix) or ".")
         names = [os.path.basename(path) for path in self._paths]
         path = os.path.join(self._own_folder, _LIST)
-        with open(f"{path}.unfinished", "w") as file:
-            json.dump({"names": names, "signature": signature, "state_file": state_file}, file)
-        os.replace(f"{path}.unfinished", path)
+        try:
+            with open(f"{path}.unfinished", "w") as file:
+                json.dump({"names": names, "signature": signature, "state_file": state_file}, file)
+            os.replace(f"{path}.unfinished", path)
+        except OSError:
+            self.__exit__(None, None, None)
+            raise
 
     def __enter__(self) -> "Removal":
         return self

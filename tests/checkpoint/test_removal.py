@@ -97,6 +97,18 @@ def test_the_next_save_removes_what_a_kill_after_the_state_file_left(tmp_path, m
     assert not [name for name in names_in(tmp_path) if name.startswith(("m-0", ".rec"))]
 
 
+def test_a_removal_whose_list_cannot_be_written_leaves_nothing(folder, monkeypatch):
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    before = names_in(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(removal.json, "dump", fail)
+        with pytest.raises(OSError, match="No space left"):
+            removal.remove(str(folder / "m-1"))
+    assert names_in(folder) == before
+
+
 GOOD = {"names": list(FILES), "signature": [9, 0, 0], "state_file": None}
 NOT_LISTS = {
     "list": [],
