@@ -334,7 +334,8 @@ class CheckpointOption:
       ckpt_to_load_from: Prefix of a checkpoint, or a folder with one. None: the table starts empty.
       tensor_name_in_ckpt: Name of the table in the checkpoint. None: the name of this table.
       always_load_from_specific_ckpt: Whether to load the rows even if training resumes from a
-        checkpoint of its own.
+        checkpoint of its own, which has the trained rows. Evaluation, prediction and exports read
+        the trained rows.
       init_data_source: Must be None. In DeepRec it names a source in a system that is not public.
 
     Raises:

@@ -11,6 +11,7 @@ from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
 from rec_estimator.checkpoint.format.bundle import Compare
 from rec_estimator.checkpoint.var_list import whole_shape
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.table.interfaces import LogicalTable, SavedShard
 from rec_estimator.table.saveable import (
     TableSaveable,
@@ -55,7 +56,7 @@ class StreamingBuilder(saving.SaverBuilder):
       delta_of: string [2]. Name and identity of the parent of a delta; empty for a full save.
       evictions: Ops to run before a full save.
       commits: Ops to run after the files of a save were placed.
-      reloads: Ops to run after a restore, for tables that always load another checkpoint.
+      reloads: Shards that always load another checkpoint, and the ops that do: see reloads_in().
       shards: The shards that are saved.
       ready: bool [] for each shard. Whether it is initialized.
       ranges: The inputs of ``matches``: a path, and offset, size and checksum of ranges of bytes.
@@ -72,7 +73,7 @@ class StreamingBuilder(saving.SaverBuilder):
         self.delta_of: Optional[tf.Tensor] = None
         self.evictions: List[tf.Tensor] = []
         self.commits: List[tf.Operation] = []
-        self.reloads: List[tf.Operation] = []
+        self.reloads: List[Tuple[SavedShard, tf.Operation]] = []
         self.shards: List[SavedShard] = []
         self.ready: List[tf.Tensor] = []
         self.ranges: List[tf.Tensor] = []
@@ -160,7 +161,7 @@ class StreamingBuilder(saving.SaverBuilder):
             source = source_of_option(shard.table)
             if option and source and option.always_load_from_specific_ckpt:
                 prefix, name = source
-                self.reloads.append(build_restore(shard, prefix, name, slots=()))
+                self.reloads.append((shard, build_restore(shard, prefix, name, slots=())))
         for shard in shards:
             with graphs.colocate_with(shard.handle):
                 self.ready.append(_ops.gen.rec_estimator_table_is_initialized(shard.handle))
@@ -169,6 +170,16 @@ class StreamingBuilder(saving.SaverBuilder):
                 with graphs.colocate_with(shard.handle):
                     self.commits.append(_ops.gen.rec_estimator_table_commit_save(shard.handle))
         self.shards += shards
+
+    def reloads_in(self, graph: tf.Graph) -> List[tf.Operation]:
+        """Returns the ops to run after a restore into a graph, for tables that it trains.
+
+        A graph that evaluates, predicts or exports reads what was trained. Only when the graph is
+        complete is it known which tables it trains.
+        """
+        if not state_of(graph).trains:
+            return []
+        return [op for shard, op in self.reloads if shard.updated_by is not None]
 
     def compare_in(self, session: tf.Session) -> Optional[Compare]:
         """Returns how a session compares all checksums; None if no table has anything to lose.

@@ -254,7 +254,7 @@ class Saver(tf.train.Saver):
             if not self._has_ops:
                 return
             if self._ops is not None:
-                sess.run(self._ops.reloads)
+                sess.run(self._ops.reloads_in(sess.graph))
             step = find_global_step(sess.graph)
             if index is None or step is None:
                 return

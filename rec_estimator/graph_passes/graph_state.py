@@ -60,7 +60,7 @@ class GraphState:
       losses: The losses that the graph minimizes. Written by optimizers and RecEstimator, read by
         table/untrained_tables.py.
       trains: Whether steps of the graph train. RecEstimator sets it to False where it evaluates,
-        predicts or exports; read by table/untrained_tables.py.
+        predicts or exports; read by table/untrained_tables.py and checkpoint/builder.py.
       tables_warned_of: The names of the untrained tables that were logged. Written and read by
         table/untrained_tables.py.
       tables_in_trainable_variables: Whether new tables go into TRAINABLE_VARIABLES. If not, a stock

@@ -307,6 +307,12 @@ def test_checkpoint_option_initializes_a_table_and_can_override_restores(tmp_pat
 
     assert keys_after_restore(False) == [1, 2, 3, 9]
     assert keys_after_restore(True) == [1, 2, 3]
+    # A graph that does not train the table reads what was trained.
+    with tf.Graph().as_default(), tf.Session() as session:
+        option = rec.EmbeddingVariableOption(ckpt=rec.CheckpointOption(source, "old", True))
+        table = rec.get_embedding_variable("emb", 3, ev_option=option)
+        rec.Saver([table]).restore(session, str(tmp_path / "ownFalse"))
+        assert session.run(table.export()).keys.tolist() == [1, 2, 3, 9]
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "index"])

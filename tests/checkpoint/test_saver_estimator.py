@@ -216,3 +216,45 @@ def test_a_hook_needs_a_global_step():
     hook = rec.IncrementalSaverHook("model", rec.Saver([table], incremental=True), save_steps=1)
     with pytest.raises(ValueError, match="the graph must have a global step"):
         hook.begin()
+
+
+@pytest.mark.parametrize("in_every_mode", [False, True])
+def test_only_training_always_loads_from_a_specific_checkpoint(tmp_path, in_every_mode):
+    ones = rec.InitializerOption(tf.ones_initializer(), default_value_dim=2)
+    with tf.Graph().as_default(), tf.Session() as session:
+        option = rec.EmbeddingVariableOption(init_option=ones)
+        rec.get_embedding_variable("old", 1, ev_option=option)
+        session.run(tf.global_variables_initializer())
+        source = rec.Saver().save(session, str(tmp_path / "source"))
+
+    def trained_or_not(features, labels, mode):
+        del labels
+        ckpt = rec.CheckpointOption(source, "old", always_load_from_specific_ckpt=True)
+        option = rec.EmbeddingVariableOption(init_option=ones, ckpt=ckpt)
+        table = rec.get_embedding_variable("new", 1, ev_option=option)
+        rows = rec.embedding_lookup(table, features["id"])
+        loss = tf.reduce_sum(rows)
+        train_op = None
+        if in_every_mode or mode == rec.ModeKeys.TRAIN:
+            optimizer = rec.optimizers.GradientDescentOptimizer(0.5)
+            train_op = optimizer.minimize(loss, tf.train.get_or_create_global_step())
+        return rec.EstimatorSpec(mode, loss=loss, train_op=train_op, predictions={"rows": rows})
+
+    def ids():
+        return tf.data.Dataset.from_tensors({"id": np.array([1])}).repeat(4)
+
+    def receiver():
+        id_ = tf.placeholder(tf.int64, [1])
+        return rec.ServingInputReceiver({"id": id_}, id_)
+
+    estimator = rec.RecEstimator(trained_or_not, str(tmp_path / "model"))
+    estimator.train(ids)
+    assert estimator.get_variable_value("new-values").tolist() == [[-1.0]]  # 1 - 4 · 0.5
+    assert estimator.evaluate(ids)["loss"] == -1.0
+    assert next(estimator.predict(ids))["rows"] == -1.0
+    exported = estimator.export_saved_model(str(tmp_path / "export"), receiver)
+    exported = os.path.join(os.fsdecode(exported), "variables", "variables")
+    assert tf.train.load_checkpoint(exported).get_tensor("new-values").tolist() == [[-1.0]]
+    # The next training starts from the other checkpoint again, as the option says.
+    estimator.train(ids, steps=1)
+    assert estimator.get_variable_value("new-values").tolist() == [[0.5]]
