@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // A graph pass that lets fetches from a replaced IteratorGetNext see the batch
-// of their step.
+// of their step, and Savers see the position of the new iterator.
 //
-// Graph modification replaces an IteratorGetNext by a new one, but the old node
-// stays in the graph and can still be fetched. Before placement, this pass
-// replaces the old node by an identity of the new node's first outputs.
+// Graph modification replaces an iterator and its IteratorGetNext by new ones,
+// but the old nodes stay in the graph: the batch can still be fetched, and a
+// Saver that is built later saves and restores the old iterator. Before
+// placement, this pass replaces the old IteratorGetNext by an identity of the
+// new node's first outputs, and gives the new iterator to all other nodes.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -23,18 +25,17 @@ using tensorflow::Graph;
 using tensorflow::Node;
 
 // Attributes that rec_estimator/graph_modifier/iterator_swap.py sets: the first
-// on the replaced IteratorGetNext, the second on its replacement. The replaced
-// node has a control edge from its replacement.
+// on the replaced iterator and its IteratorGetNext, the second on their
+// replacements. A replaced node has a control edge from its replacement.
 constexpr char kReplaced[] = "_rec_estimator_replaced";
 constexpr char kReplacement[] = "_rec_estimator_replacement";
 constexpr char kGetNext[] = "IteratorGetNext";
 
 bool IsReplaced(const Node& node) {
-  return node.type_string() == kGetNext &&
-         node.attrs().Find(kReplaced) != nullptr;
+  return node.attrs().Find(kReplaced) != nullptr;
 }
 
-// Finds the IteratorGetNext that replaces `node`. nullptr if there is none.
+// Finds the node that replaces `node`. nullptr if there is none.
 Node* FindReplacement(Node* node) {
   // If the graph was modified again, the replacement may be replaced too.
   while (node != nullptr && IsReplaced(*node)) {
@@ -48,6 +49,24 @@ Node* FindReplacement(Node* node) {
     node = next;
   }
   return node;
+}
+
+// Gives the handle of the iterator `source` to all nodes that have that of
+// `iterator`.
+Status ReplaceIterator(Graph* graph, const Node& iterator, Node* source) {
+  if (source == nullptr) {
+    return Internal(iterator.name(),
+                    " must wait for the iterator that replaces it");
+  }
+  std::vector<const Edge*> uses;
+  for (const Edge* edge : iterator.out_edges()) {
+    if (!edge->IsControlEdge()) uses.push_back(edge);
+  }
+  for (const Edge* use : uses) {
+    TF_RETURN_IF_ERROR(
+        graph->UpdateEdge(source, 0, use->dst(), use->dst_input()));
+  }
+  return Status();
 }
 
 // Replaces `node` by an IdentityN of the first outputs of `source`.
@@ -93,7 +112,9 @@ class SameBatchPass : public tensorflow::GraphOptimizationPass {
       if (IsReplaced(*node)) replaced.emplace_back(node, FindReplacement(node));
     }
     for (const auto& [node, source] : replaced) {
-      TF_RETURN_IF_ERROR(ReplaceByIdentity(graph, node, source));
+      TF_RETURN_IF_ERROR(node->type_string() == kGetNext
+                             ? ReplaceByIdentity(graph, node, source)
+                             : ReplaceIterator(graph, *node, source));
     }
     return Status();
   }

@@ -5,8 +5,9 @@ The new dataset maps the ops of a cut (key_paths.py) over the old one, brings in
 reads from disk (rows_ahead.py), and prefetches. The op that started the old iterator then starts
 the new one. Every op that took a tensor of the old batch, or an output of the cut, takes it from
 the new iterator. Only the script's own tensors of the old batch still come from the old
-IteratorGetNext: ops/pipeline/same_batch_pass.cc turns that op into an identity of the new one when
-a step runs.
+IteratorGetNext, and a Saver built later still has the old iterator. When a step runs,
+ops/pipeline/same_batch_pass.cc turns that op into an identity of the new one, and gives the new
+iterator to every op that has the old one.
 """
 
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
@@ -24,8 +25,8 @@ _PREFETCHED_BATCHES = 10
 # because the two may be counted in either order.
 _BATCHES_AHEAD = _PREFETCHED_BATCHES + 4
 
-# ops/pipeline/same_batch_pass.cc reads these attributes of IteratorGetNext ops: an op with the
-# first returns the batch of its control input that has the second.
+# ops/pipeline/same_batch_pass.cc reads these attributes of iterators and IteratorGetNext ops: the
+# control input with the second takes the place of an op with the first.
 _REPLACED = "_rec_estimator_replaced"
 _REPLACEMENT = "_rec_estimator_replacement"
 
@@ -173,9 +174,10 @@ def put_in_place(new: NewIterator) -> tf.Operation:
     for op in [old, *cut.ops]:
         for tensor in op.outputs:
             old.graph.prevent_feeding(tensor)
-    graphs.set_attr(old, _REPLACED, tf.AttrValue(b=True))
-    graphs.set_attr(source, _REPLACEMENT, tf.AttrValue(b=True))
-    graphs.add_control_inputs(old, [source])
+    for replaced, replacement in ((old, source), (old_handle.op, handle.op)):
+        graphs.set_attr(replaced, _REPLACED, tf.AttrValue(b=True))
+        graphs.set_attr(replacement, _REPLACEMENT, tf.AttrValue(b=True))
+        graphs.add_control_inputs(replaced, [replacement])
     return source
 
 

@@ -433,6 +433,39 @@ def test_the_state_of_the_input_pipeline_is_saved_and_restored_between_steps(tmp
         assert [session.run([key, values])[0] for _ in range(3)] == [3, 4, 5]
 
 
+@pytest.mark.parametrize("make_saver", [tf.train.Saver, rec.Saver])
+@pytest.mark.parametrize("kind", ["initializable", "one-shot"])
+@pytest.mark.parametrize("made", ["before", "after"])
+@pytest.mark.parametrize("modifications", [1, 2])
+def test_a_saver_made_after_the_modification_saves_the_position_of_the_data(
+    made, kind, make_saver, modifications, tmp_path
+):
+    def steps(resumed):
+        with tf.Graph().as_default(), tf.Session(config=QUICK) as session:
+            iterator = iterator_of(tf.data.Dataset.range(100), kind)
+            key = iterator.get_next()
+            values = [rec.embedding_lookup(table_of("user"), key * 2)]
+            if made == "before":
+                saveable = tf.data.experimental.make_saveable_from_iterator(iterator)
+            modify_graph_and_start_emb_cache()
+            if modifications == 2:
+                values.append(rec.embedding_lookup(table_of("item"), key * 3))
+                modify_graph_and_start_emb_cache()
+            if made == "after":
+                saveable = tf.data.experimental.make_saveable_from_iterator(iterator)
+            tf.add_to_collection(tf.GraphKeys.SAVEABLE_OBJECTS, saveable)
+            saver = make_saver()
+            session.run([get_initializer(False), tf.global_variables_initializer()])
+            if resumed:
+                saver.restore(session, str(tmp_path / "all"))
+            keys = [session.run([key, values])[0] for _ in range(3)]
+            saver.save(session, str(tmp_path / "all"))
+            assert session.run(key) == keys[-1] + 1
+            return keys
+
+    assert [*steps(resumed=False), *steps(resumed=True)] == [0, 1, 2, 3, 4, 5]
+
+
 def test_dump_graph_writes_the_graphs_for_tensorboard(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     iterator = tf.data.make_initializable_iterator(dataset_of("ragged"))
