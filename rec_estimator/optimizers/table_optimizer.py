@@ -34,7 +34,7 @@ from rec_estimator._argument_checks import refuse_keras
 from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.graph_passes.observers import building_optimizer_ops, observers
 from rec_estimator.graph_passes.overwrites import order_overwrites
-from rec_estimator.graph_passes.walk import ancestors, collect_new_ops
+from rec_estimator.graph_passes.walk import ancestors, collect_new_ops, find_global_step
 from rec_estimator.optimizers import synchronous
 from rec_estimator.optimizers.table_step import TableStep, TrainedShard
 from rec_estimator.table.interfaces import LogicalTable
@@ -45,7 +45,7 @@ from rec_estimator.table.table import (
     NO_GLOBAL_STEP,
     EmbeddingTable,
     dense_variables,
-    graph_step,
+    evicts_by_global_step,
     graph_tables,
 )
 from rec_estimator.table.untrained_tables import is_synchronous
@@ -221,8 +221,9 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
         """Applies gradients to variables and tables.
 
         The version of a trained row is the global step before its increment: the value of
-        global_step, else of the global step of the graph, else -1. If a table is looked up and has
-        no gradient, its keys are counted and new keys are inserted.
+        global_step, else of the global step of the graph, else -1. For a table with GlobalStepEvict
+        in a graph without a global step, this makes one and increments it. If a table is looked up
+        and has no gradient, its keys are counted and new keys are inserted.
 
         Args:
           grads_and_vars: Pairs as compute_gradients() returns them. Ported scripts may also
@@ -238,8 +239,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
           TypeError: The gradient of a table is not tf.IndexedSlices.
           RuntimeError: A table with padding_keys gets no gradient, or use_fusion_optim is True.
           ValueError: The graph already updates a table; one gradient is given for several shards;
-            a table has GlobalStepEvict, and there is no global step; under
-            tf.train.SyncReplicasOptimizer, keys are counted that no gradient reaches; or an
+            under tf.train.SyncReplicasOptimizer, keys are counted that no gradient reaches; or an
             observer of the graph, such as sample-aware compression, refuses the gradients.
         """
         for observer in observers():
@@ -247,7 +247,10 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
         grads_and_vars = list(_with_tables(grads_and_vars))
         _check_same_step(grads_and_vars)
         pairs = list(self._shown_to_tensorflow(grads_and_vars))
-        tables = [v.shard.table for _, v in pairs if isinstance(v, ShardVariable)]
+        shards = [v.shard for _, v in pairs if isinstance(v, ShardVariable)]
+        for shard in shards:
+            shard.check_not_updated(self.get_name())
+        tables = [shard.table for shard in shards]
         for table in tables:
             if table.padding_keys and self.refuses_padding_keys:
                 raise RuntimeError(
@@ -255,7 +258,10 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
                     "padding_keys, got True; leave one out"
                 )
         if tables:
-            stamp = graph_step(tables) if global_step is None else global_step
+            stamp = find_global_step() if global_step is None else global_step
+            if stamp is None and any(evicts_by_global_step(table) for table in tables):
+                # Nothing else increments it, and without that no key would ever be too old.
+                stamp = global_step = tf.train.create_global_step()
             self._stamp = NO_GLOBAL_STEP if stamp is None else stamp
         try:
             with collect_new_ops() as new_ops:
@@ -313,7 +319,6 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
     def _create_slots(self, var_list: Sequence[RuleVariable]) -> None:
         for variable in var_list:
             if isinstance(variable, ShardVariable):
-                variable.shard.check_not_updated(self.get_name())
                 variable.shard.add_slots(self._slot_specs(variable.shard.dim))
         dense = [variable for variable in var_list if not isinstance(variable, ShardVariable)]
         if dense:

@@ -256,8 +256,9 @@ class TableShard(VariableLike):
         if self._updated_by is not None:
             raise ValueError(
                 f"table {self.name!r} must be updated once per step, got a second update by "
-                f"{optimizer_name!r} after {self._updated_by!r}; sum the losses and call "
-                "minimize() once, or give var_list="
+                f"{optimizer_name!r} after {self._updated_by!r}; minimize the sum of the losses; "
+                "if other variables need an optimizer for each loss, give both a var_list without "
+                "the table, and the table to a third optimizer of the sum"
             )
 
     def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:

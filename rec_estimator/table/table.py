@@ -13,7 +13,6 @@ from typing import (
     Any,
     Callable,
     Dict,
-    Iterable,
     Iterator,
     List,
     NoReturn,
@@ -317,7 +316,12 @@ class EmbeddingTable(VariableLike):
             )
         # With any rule, a filter forgets the counts of the keys that occurred least recently.
         uses_step = rule.needs_global_step or self.filter is not None
-        step = graph_step([self]) if uses_step else None
+        step = find_global_step() if uses_step else None
+        if step is None and rule.needs_global_step:
+            raise ValueError(
+                f"the graph must have a global step, by which table {self.name!r} evicts, got "
+                "none; call tf.train.get_or_create_global_step() before"
+            )
         return self._evict(NO_GLOBAL_STEP if step is None else step, **dataclasses.asdict(rule))
 
     def _evict(self, step: Union[int, tf.Variable], **attrs: Optional[float]) -> tf.Tensor:
@@ -382,25 +386,10 @@ def dense_variables(scope: Optional[str] = None) -> List[tf.Variable]:
     return [v for v in tf.trainable_variables(scope) if not isinstance(v, VariableLike)]
 
 
-def graph_step(tables: Iterable[LogicalTable]) -> Optional[tf.Variable]:
-    """The global step of the default graph, if it has one.
-
-    Args:
-      tables: The tables that need it.
-
-    Raises:
-      ValueError: There is none, and one of the tables has GlobalStepEvict.
-    """
-    step = find_global_step()
-    if step is None:
-        for table in tables:
-            rule = table.ev_option.evict_option
-            if rule is not None and rule.is_on and rule.needs_global_step:
-                raise ValueError(
-                    f"the graph must have a global step, by which table {table.name!r} evicts, got "
-                    "none; call tf.train.get_or_create_global_step() before"
-                )
-    return step
+def evicts_by_global_step(table: LogicalTable) -> bool:
+    """Whether a table has an eviction rule that needs the global step."""
+    rule = table.ev_option.evict_option
+    return rule is not None and rule.is_on and rule.needs_global_step
 
 
 def as_keys(table: EmbeddingTable, ids: Any, argument: str) -> tf.Tensor:

@@ -398,12 +398,19 @@ def test_a_table_that_is_not_looked_up_is_left_alone(monkeypatch):
     assert not [op for op in ancestors(train) if op.type == "RecEstimator>TablesApply"]
 
 
-def test_a_second_update_of_a_table_is_refused_with_its_name():
+def test_a_second_update_of_a_table_is_refused_with_the_remedy_and_adds_no_update():
     table = table_from(initial_vectors(3))
     loss = tf.reduce_sum(rows_of(table))
     rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
-    with pytest.raises(ValueError, match=r"table 'table' must be updated once.*'Adam'.*'Adagrad'"):
+    message = (
+        r"table 'table' must be updated once per step, got .*'Adam' after 'Adagrad'; minimize the "
+        "sum of the losses; if .* a var_list without the table, .* third optimizer of the sum$"
+    )
+    with pytest.raises(ValueError, match=message):
         rec.optimizers.AdamOptimizer(0.1).minimize(loss)
+    ops = [op.type for op in tf.get_default_graph().get_operations()]
+    assert ops.count("RecEstimator>TablesReserve") == ops.count("RecEstimator>TablesApply") == 1
+    assert [slot.name for slot in table.shards[0].slots] == ["Adagrad"]
 
 
 def test_a_dense_gradient_of_a_table_is_refused():

@@ -57,8 +57,14 @@ def scope_and_all_others(loss, optimizer):
     return optimizer.minimize(loss, var_list=[*others, *dnn])
 
 
+def tables_in_a_list_of_their_own(loss, optimizer):
+    dense, sparse = rec.get_dense_and_sparse_variable()
+    return optimizer.apply_gradients(optimizer.compute_gradients(loss, [*dense, sparse]))
+
+
 WAYS = [
     scoped_minimize,
+    tables_in_a_list_of_their_own,
     gradients_of_trainable_variables,
     clipped_gradients,
     scope_and_all_others,

@@ -18,7 +18,7 @@ RULES = [rec.GlobalStepEvict(1), rec.L2WeightEvict(0.5)]
 ALSO_PARTITIONED = pytest.mark.parametrize("shards", [1, 3])
 
 
-def make_table(evict_option, shards=1, filter_option=None, bank=BANK, **arguments):
+def make_table(evict_option, shards=1, filter_option=None, bank=BANK, name="t", **arguments):
     option = rec.EmbeddingVariableOption(
         evict_option=evict_option,
         filter_option=filter_option,
@@ -26,7 +26,7 @@ def make_table(evict_option, shards=1, filter_option=None, bank=BANK, **argument
     )
     partitioner = tf.fixed_size_partitioner(shards) if shards > 1 else None
     return rec.get_embedding_variable(
-        "t", 2, ev_option=option, partitioner=partitioner, **arguments
+        name, 2, ev_option=option, partitioner=partitioner, **arguments
     )
 
 
@@ -322,19 +322,45 @@ def test_table_without_a_rule_cannot_evict(rule):
         make_table(rule).evict()
 
 
-def test_eviction_by_steps_without_a_global_step_is_an_error_where_it_is_needed():
+def test_eviction_by_steps_in_a_graph_that_does_not_train_needs_a_global_step():
     table = make_table(rec.GlobalStepEvict(5))
     message = "the graph must have a global step, by which table 't' evicts, got none"
     with pytest.raises(ValueError, match=message):
         table.evict()
-    loss = tf.reduce_sum(rec.embedding_lookup(table, tf.constant([1], tf.int64)))
-    optimizer = rec.optimizers.GradientDescentOptimizer(0.1)
-    with pytest.raises(ValueError, match=message):
-        optimizer.minimize(loss)
-    # Both failed attempts left the table free for an update.
-    step = tf.train.get_or_create_global_step()
-    rec.optimizers.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
+    tf.train.get_or_create_global_step()
     assert table.evict().dtype == tf.int64
+
+
+@pytest.mark.parametrize("num_optimizers", [1, 2])
+def test_an_optimizer_makes_the_global_step_by_which_a_table_evicts(num_optimizers):
+    keys = tf.placeholder(tf.int64, [None])
+    train_ops = []
+    for i in range(num_optimizers):
+        table = make_table(rec.GlobalStepEvict(5), name=f"t{i}")
+        loss = tf.reduce_sum(rec.embedding_lookup(table, keys))
+        optimizer = rec.optimizers.GradientDescentOptimizer(0.1)
+        train_ops.append(optimizer.minimize(loss, var_list=[table]))
+    evict = table.evict()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for step in range(8):
+            assert session.run(tf.train.get_global_step()) == step
+            for train_op in reversed(train_ops):  # The first one increments the step.
+                session.run(train_op, {keys: [step]})
+        assert session.run(table.get_version(list(range(8)))).tolist() == list(range(8))
+        # Steps 3 to 7 are at most 5 before the current one, 8.
+        assert session.run(evict) == 3
+
+
+def test_an_optimizer_leaves_a_global_step_that_the_script_made_to_the_script():
+    step = tf.train.get_or_create_global_step()
+    table = make_table(rec.GlobalStepEvict(5))
+    loss = tf.reduce_sum(rec.embedding_lookup(table, tf.constant([1], tf.int64)))
+    train_op = rec.optimizers.GradientDescentOptimizer(0.1).minimize(loss)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(train_op)
+        assert session.run(step) == 0
 
 
 def test_other_tables_of_a_graph_need_no_global_step():
