@@ -9,6 +9,8 @@ Step 1a of the data flow, as scripts for Rec SDK write it without graph modifica
     vectors = sparse_lookup(table, specs[0], batch=batch)
     start_asc_pipeline()
 
+A served batch comes from no dataset: there, a lookup finds its entry by the spec's index_key alone.
+
 This module has the lookup's side; insert_function.py has the dataset's side. A lookup may get a
 copy of the FeatureSpec that the dataset got, because Estimator copies its params. Both sides
 therefore find each other by the spec's name, in collections of the graph.
@@ -32,6 +34,7 @@ from rec_estimator.graph_modifier.declared_inputs import (
     record_timestamp,
 )
 from rec_estimator.graph_passes.graph_state import DECLARED_ENTRIES
+from rec_estimator.graph_passes.walk import GET_NEXT, ancestors
 from rec_estimator.rec_sdk.runtime import is_static
 from rec_estimator.table.table import EmbeddingTable
 
@@ -217,8 +220,8 @@ def ids_of(
     Raises:
       ValueError: The FeatureSpec is a timestamp, or names another table; the entry is not integers;
         no batch was given, and the graph does not have exactly one iterator of this mode.
-      RuntimeError: No insert function mapped a dataset of this mode with this FeatureSpec; or no
-        batch was given, and shapes are dynamic.
+      RuntimeError: No insert function mapped a dataset of this mode with this FeatureSpec, and the
+        batch is not one of serving; or no batch was given, and shapes are dynamic.
       KeyError: The batch has no such entry, or lacks the timestamp of its dataset.
     """
     if spec.is_timestamp or spec.table_name != table.name:
@@ -230,11 +233,16 @@ def ids_of(
     entries = entries_of(tf.get_default_graph(), is_train)
     named = [entry for entry in entries if entry.name == spec.name and not entry.is_timestamp]
     mode = "training" if is_train else "evaluation"
+    if not named and not is_train:
+        served = _ids_without_dataset(spec, batch)
+        if served is not None:
+            return served
     if not named:
         raise RuntimeError(
             f"FeatureSpec {spec.name!r} must be known to a dataset of {mode} of this graph, got "
             f"{sorted({entry.name for entry in entries})}; call dataset.map(get_asc_insert_func("
             f"tgt_key_specs=..., is_training={is_train})) with it before the lookup"
+            f"{'' if is_train else '; in serving, give the features as batch='}"
         )
     # Several specs may share a name: the one with this index_key comes first.
     named.sort(key=lambda entry: entry.path[-1:] != (spec.index_key,))
@@ -247,6 +255,42 @@ def ids_of(
         record_timestamp(_read(times, batch))
     record_ids(tensor, is_train)
     return tensor
+
+
+def find_entry(spec: FeatureSpec, batch: Any) -> Tuple[Path, Any]:
+    """Finds the entry that a FeatureSpec names in a batch, or in a part of one, by its index_key.
+
+    Returns:
+      The path to the entry, and the entry.
+
+    Raises:
+      KeyError: There is no such entry.
+    """
+    if not isinstance(batch, (dict, list, tuple)):
+        return (), batch
+    key = spec.name if spec.index_key is None else spec.index_key
+    # The second path is for a pair of features and labels.
+    paths: List[Path] = [(key,), (0, key)]
+    for path in paths:
+        try:
+            return path, follow(batch, path)
+        except LookupError:
+            continue
+    raise KeyError(
+        f"index_key of FeatureSpec {spec.name!r} must name an entry of the batch, got "
+        f"{key!r}, and the batch has {describe(batch)}; give index_key="
+    )
+
+
+def _ids_without_dataset(spec: FeatureSpec, batch: Any) -> Optional[tf.Tensor]:
+    """The ids in a batch that no dataset gives, as in serving. None: a dataset gives the batch."""
+    parts = tf.nest.flatten(batch, expand_composites=True)
+    ops = [part.op for part in parts if isinstance(part, tf.Tensor)]
+    if not ops or any(op.type == GET_NEXT for op in ancestors(ops)):
+        return None
+    _, ids = find_entry(spec, batch)
+    check_ids(f"FeatureSpec {spec.name!r}", ids)
+    return ids
 
 
 def _batch_of_iterator(spec: FeatureSpec, is_train: bool) -> List[tf.Tensor]:

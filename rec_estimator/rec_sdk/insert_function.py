@@ -22,6 +22,7 @@ from rec_estimator.rec_sdk.feature_spec import (
     check_ids,
     describe,
     entries_of,
+    find_entry,
     follow,
 )
 from rec_estimator.rec_sdk.runtime import is_static
@@ -163,7 +164,7 @@ class _Found(NamedTuple):
 def _find_entries(specs: Any, batch: Any, path: Path) -> List[_Found]:
     """The entries that `specs` name, in order. `batch` is the part of the batch at `path`."""
     if isinstance(specs, FeatureSpec):
-        inner, tensor = _find_entry(specs, batch)
+        inner, tensor = find_entry(specs, batch)
         return [_Found(specs, (*path, *inner), tensor)]
     if not isinstance(specs, dict) and all(isinstance(spec, FeatureSpec) for spec in specs):
         return [found for spec in specs for found in _find_entries(spec, batch, path)]
@@ -179,24 +180,6 @@ def _find_entries(specs: Any, batch: Any, path: Path) -> List[_Found]:
             ) from None
         found += _find_entries(part, inner_batch, (*path, key))
     return found
-
-
-def _find_entry(spec: FeatureSpec, batch: Any) -> Tuple[Path, Any]:
-    """The entry that one FeatureSpec names in a part of a batch, and its path."""
-    if not isinstance(batch, (dict, tuple)):
-        return (), batch
-    key = spec.name if spec.index_key is None else spec.index_key
-    # The second path is for a pair of features and labels.
-    paths: List[Path] = [(key,), (0, key)]
-    for path in paths:
-        try:
-            return path, follow(batch, path)
-        except LookupError:
-            continue
-    raise KeyError(
-        f"index_key of FeatureSpec {spec.name!r} must name an entry of the batch, got "
-        f"{key!r}, and the batch has {describe(batch)}; give index_key="
-    )
 
 
 def _checked_entries(found: List[_Found], is_training: bool) -> List[tf.Tensor]:

@@ -72,7 +72,8 @@ def sparse_lookup(
       is_train: Whether this is a training lookup. No gradient goes through other lookups.
       name: 1 to 255 characters. None: ``sparse_lookup_<n>``.
       modify_graph: Must be True if ids is a tensor.
-      batch: If ids is a FeatureSpec: the batch that the iterator returned.
+      batch: If ids is a FeatureSpec: the batch that the iterator returned; in serving, the
+        features, in which its index_key names the ids.
       access_and_evict_config: A dict with any of ``access_threshold``, ``eviction_threshold`` (from
         -1; -1 and None mean off) and ``faae_coefficient`` (from 1). All training lookups of a table
         must have the same, and so must the FeatureSpec if ids is one.
@@ -87,8 +88,8 @@ def sparse_lookup(
     Raises:
       ValueError: An argument has a wrong type or value; thresholds differ from those of another
         lookup of the table; a training lookup is inside tf.cond, tf.while_loop or tf.function.
-      RuntimeError: The table has more than 128 lookups in one mode; or no dataset of this mode
-        declares the FeatureSpec.
+      RuntimeError: The table has more than 128 lookups in one mode; or the batch comes from a
+        dataset, and no dataset of this mode declares the FeatureSpec.
       KeyError: The batch has no entry of the FeatureSpec.
 
     Example:

@@ -342,6 +342,43 @@ def test_a_lookup_by_a_spec_that_does_not_fit_is_refused(spec, is_train, error, 
         rec.sparse_lookup(table_of(), [SPEC, SPEC], batch=batch)
 
 
+@pytest.mark.parametrize(
+    ("batch", "spec"),
+    [
+        (lambda ids: {"user": ids}, SPEC),
+        (lambda ids: {"ids": ids}, rec.FeatureSpec("user", index_key="ids")),
+        (lambda ids: ({"user": ids}, None), SPEC),
+        (lambda ids: [tf.constant([0.5]), ids], rec.FeatureSpec("user", index_key=1)),
+        (lambda ids: ids, SPEC),
+    ],
+)
+@pytest.mark.parametrize("has_dataset", [False, True])
+def test_a_lookup_finds_its_ids_by_the_index_key_in_a_batch_of_no_dataset(batch, spec, has_dataset):
+    if has_dataset:
+        batch_of({"user": IDS}, SPEC)
+    ids = tf.placeholder(tf.int32, [None, 2])
+    lookup = rec.sparse_lookup(table_of(), spec, batch=batch(ids), is_train=False)
+    rec.start_asc_pipeline()
+    (read,) = [op for op in ancestors([lookup.op]) if op.type == "RecEstimator>TableLookup"]
+    with tf.Session(config=QUICK) as session:
+        assert session.run(read.inputs[1], {ids: [[7, 9]]}).tolist() == [[7, 9]]
+
+
+def test_ids_of_no_dataset_are_checked_and_do_not_train():
+    def look_up(batch, **arguments):
+        rec.sparse_lookup(table_of(), SPEC, batch=batch, **{"is_train": False, **arguments})
+
+    ids = tf.placeholder(tf.int64, [None])
+    with pytest.raises(KeyError, match="index_key of FeatureSpec 'user' must name an entry"):
+        look_up({"item": ids})
+    for bad in (tf.sparse_placeholder(tf.int64), tf.placeholder(tf.string)):
+        with pytest.raises(ValueError, match="FeatureSpec 'user' must be a dense tensor of int"):
+            look_up({"user": bad})
+    for batch, is_train in (({"user": ids}, True), ({"user": IDS}, False), (None, False)):
+        with pytest.raises(RuntimeError, match="must be known to a dataset"):
+            look_up(batch, is_train=is_train)
+
+
 def test_start_asc_pipeline_refuses_a_graph_without_tables():
     with pytest.raises(RuntimeError, match="table_info_list"):
         rec.start_asc_pipeline()
@@ -428,12 +465,14 @@ def test_specs_in_the_params_of_an_estimator_find_their_ids(tmp_path):
         (copied,) = params["specs"]
         assert copied is not spec
         vectors = rec.sparse_lookup(table_of(), [copied], is_train=is_train, batch=features)
-        loss = tf.reduce_mean(tf.square(tf.reduce_sum(vectors, axis=[1, 2]) - labels))
-        train_op = None
+        loss = train_op = None
+        if mode != rec.ModeKeys.PREDICT:
+            loss = tf.reduce_mean(tf.square(tf.reduce_sum(vectors, axis=[1, 2]) - labels))
         if is_train:
             optimizer = rec.optimizers.lazy_adam.create_hash_optimizer(0.01)
             train_op = optimizer.minimize(loss, tf.train.get_global_step())
-        return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
+        outputs = {"vectors": vectors}
+        return rec.EstimatorSpec(mode, outputs, loss, train_op)
 
     def input_fn(is_training):
         columns = ({"user": IDS % 3}, np.ones(4, np.float32))
@@ -448,3 +487,17 @@ def test_specs_in_the_params_of_an_estimator_find_their_ids(tmp_path):
     assert results["global_step"] == 8
     reader = tf.train.load_checkpoint(str(tmp_path))
     np.testing.assert_array_equal(np.sort(reader.get_tensor("user-keys")), [0, 1, 2])
+
+    def serving_input_fn():
+        features = {"user": tf.placeholder(tf.int64, [None, 2])}
+        return rec.ServingInputReceiver(features, features)
+
+    for arguments in ({}, {"portable": True}):
+        exported = estimator.export_saved_model(str(tmp_path / "e"), serving_input_fn, **arguments)
+        with tf.Graph().as_default(), tf.Session() as session:
+            model = tf.saved_model.loader.load(session, ["serve"], exported.decode())
+            (signature,) = [s for name, s in model.signature_def.items() if name[0] != "_"]
+            (output,) = signature.outputs.values()
+            served = session.run(output.name, {signature.inputs["user"].name: [[0, 2]]})
+        rows = reader.get_tensor("user-values")[np.argsort(reader.get_tensor("user-keys"))]
+        np.testing.assert_array_equal(served[0], rows[[0, 2]])
