@@ -19,21 +19,19 @@ from rec_estimator.table.lookup import (
     as_table,
     clip,
     gradient_slices,
+    is_dense,
     read_of_unknown_keys,
     read_table,
     refuse_blocknums,
     refuse_control_flow,
 )
-from rec_estimator.table.shard import LookupRecord, TableShard
+from rec_estimator.table.shard import LookupRecord
 from rec_estimator.table.table import EmbeddingTable, as_keys
 
 _COMBINERS = ("sum", "mean", "sqrtn")
 
 # Ids of examples, or their weights.
 SparseIds = Union[tf.SparseTensor, tf.RaggedTensor]
-
-# A table, or a dense variable in a group: what tf.nn.embedding_lookup takes.
-GroupParams = Union[Params, tf.Variable, tf.Tensor]
 
 
 def embedding_lookup_sparse(
@@ -49,10 +47,11 @@ def embedding_lookup_sparse(
     """Reads and combines the rows of each example, like ``tf.nn.embedding_lookup_sparse``.
 
     Args:
-      params: The table.
+      params: The table. Also what ``tf.nn.embedding_lookup_sparse`` takes, such as a dense or
+        partitioned variable or a list of variables, with its results.
       sp_ids: int64 or int32 SparseTensor [batch, …] or RaggedTensor [batch, None].
       sp_weights: float weights of the ids, of the same structure; None: all weights are 1.
-      partition_strategy: Ignored.
+      partition_strategy: For dense variables, "mod" or "div". Tables ignore it.
       name: Op name.
       combiner: "sum", "mean" (weighted, the default) or "sqrtn" (the weighted sum divided by the
         square root of the sum of the squared weights).
@@ -73,11 +72,15 @@ def embedding_lookup_sparse(
       >>> rec.embedding_lookup_sparse(table, tags, combiner="sum").shape.as_list()
       [3, 2]
     """
-    del partition_strategy
     refuse_blocknums(blocknums)
+    combiner = combiner or "mean"
+    if is_dense(params):
+        return tf.nn.embedding_lookup_sparse(
+            params, sp_ids, sp_weights, partition_strategy, name, combiner, max_norm
+        )
     table = as_table(params)
     with tf.name_scope(name, "embedding_lookup_sparse"):
-        return _combine(_as_combination(table, sp_ids, sp_weights, combiner or "mean"), max_norm)
+        return _combine(_as_combination(table, sp_ids, sp_weights, combiner), max_norm)
 
 
 def safe_embedding_lookup_sparse(
@@ -96,26 +99,42 @@ def safe_embedding_lookup_sparse(
     The counterpart of ``tf.nn.safe_embedding_lookup_sparse``.
 
     Args:
-      embedding_weights: The table.
+      embedding_weights: The table. Also what TensorFlow's function takes, such as a dense or
+        partitioned variable or a list of variables, with its results.
       sparse_ids: int64 or int32 SparseTensor [d0, …, dn] or RaggedTensor.
       sparse_weights: float weights of the ids, of the same structure; None: all weights are 1.
       combiner: "sum", "mean" or "sqrtn".
       default_id: The id to look up for an example without ids. None: such an example gives zeros
         and counts nothing.
       name: Op name.
-      partition_strategy: Ignored.
+      partition_strategy: For dense variables, "mod" or "div". Tables ignore it.
       max_norm: If given, a row with a greater L2 norm is scaled down to it before it is combined.
       prune: Whether to drop ids below 0 and, unless combiner is "sum", ids with a weight <= 0, as
-        TensorFlow does. Pass False if negative ids are keys.
+        TensorFlow does. Pass False if negative ids are keys of a table.
 
     Returns:
       float32 [d0, …, dn-1, dim].
 
     Raises:
       TypeError: sparse_ids is neither sparse nor ragged, or not of integers.
-      ValueError: The combiner is unknown, or the weights do not match the ids.
+      ValueError: The combiner is unknown, the weights do not match the ids, or prune is False for a
+        dense variable.
     """
-    del partition_strategy
+    if is_dense(embedding_weights):
+        if not prune:
+            raise ValueError(
+                f"prune must be True for a dense variable, got {prune!r}; it has no negative ids"
+            )
+        return tf.nn.safe_embedding_lookup_sparse(
+            embedding_weights,
+            sparse_ids,
+            sparse_weights,
+            combiner,
+            default_id,
+            name,
+            partition_strategy,
+            max_norm,
+        )
     with tf.name_scope(name, "safe_embedding_lookup_sparse"):
         ids, weights = _as_sparse_pair(sparse_ids, sparse_weights)
         leading_shape = ids.dense_shape[:-1]
@@ -146,7 +165,7 @@ def safe_embedding_lookup_sparse(
 
 
 def group_embedding_lookup_sparse(
-    params: Sequence[GroupParams],
+    params: Sequence[Params],
     sp_ids: Sequence[Union[SparseIds, tf.Tensor]],
     combiners: Optional[Sequence[Optional[str]]],
     sp_weights: Optional[Sequence[Optional[SparseIds]]] = None,
@@ -222,7 +241,7 @@ def group_embedding_lookup_sparse(
 
 
 def group_embedding_lookup(
-    params: Sequence[GroupParams],
+    params: Sequence[Params],
     ids: Sequence[tf.Tensor],
     partition_strategy: str = "mod",
     name: Optional[str] = None,
@@ -254,7 +273,7 @@ def group_embedding_lookup(
 
 
 class _DenseVariable(NamedTuple):
-    """A variable, a partitioned variable or a tensor, [rows, dim]."""
+    """A variable, a partitioned variable, a tensor, or a list of them, [rows, dim]."""
 
     variable: Any
     partition_strategy: str
@@ -281,10 +300,8 @@ class _Combination(NamedTuple):
     combiner: str
 
 
-def _as_source(params: GroupParams, partition_strategy: str) -> _Source:
-    # Tables and shards have `ref`, too. A partitioned variable has `as_tensor` instead.
-    is_table = isinstance(params, (EmbeddingTable, TableShard))
-    if not is_table and (hasattr(params, "ref") or hasattr(params, "as_tensor")):
+def _as_source(params: Params, partition_strategy: str) -> _Source:
+    if is_dense(params):
         return _DenseVariable(params, partition_strategy)
     return as_table(params)
 

@@ -22,12 +22,18 @@ from rec_estimator.graph_passes.walk import ancestors
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.shard import LookupRecord, TableShard
 from rec_estimator.table.table import EmbeddingTable, as_keys, graph_tables
+from rec_estimator.table.variable_like import VariableLike
 
 # Functional control flow ops, which take the handle of a table as an input.
 _CONTROL_FLOW_OPS = ("Case", "If", "StatelessCase", "StatelessIf", "StatelessWhile", "While")
 
 # A table, a list with one table, or all shards of a table in order.
-Params = Union[EmbeddingTable, TableShard, Sequence[Union[EmbeddingTable, TableShard]]]
+TableParams = Union[EmbeddingTable, TableShard, Sequence[Union[EmbeddingTable, TableShard]]]
+
+# What tf.nn.embedding_lookup takes: a variable, a partitioned one, a tensor, or a list of them.
+DenseParams = Union[tf.Variable, tf.Tensor, Sequence[Union[tf.Variable, tf.Tensor]]]
+
+Params = Union[TableParams, DenseParams]
 
 
 def embedding_lookup(
@@ -44,9 +50,11 @@ def embedding_lookup(
     """Reads one row per id, like ``tf.nn.embedding_lookup``.
 
     Args:
-      params: The table.
-      ids: int64 or int32 of any shape, or a RaggedTensor. Every integer is a valid key.
-      partition_strategy: Ignored. A table determines the shard of a key itself.
+      params: The table. Also what ``tf.nn.embedding_lookup`` takes, such as a dense or partitioned
+        variable or a list of variables, with its results.
+      ids: int64 or int32 of any shape, or a RaggedTensor. Every integer is a valid key of a table.
+      partition_strategy: For dense variables, "mod" or "div". A table determines the shard of a key
+        itself.
       name: Op name.
       validate_indices: Ignored. Every key is valid.
       max_norm: If given, values with a greater L2 norm are scaled down to it.
@@ -55,28 +63,31 @@ def embedding_lookup(
       blocknums: Must be None; in DeepRec, for variables of dynamic dimension.
       counts: Integers from 1, of the shape of ids: how often each id occurs in the batch, for
         scripts that look up distinct ids. A training step counts each key that many times. None:
-        once for each time that it is among the ids.
+        once for each time that it is among the ids. Dense variables have no counts.
 
     Returns:
       float32 [ids.shape, dim]. A RaggedTensor for ragged ids.
 
     Raises:
       TypeError: ids or counts are not integers, or are a SparseTensor.
-      ValueError: params is not a table, counts have another shape than ids, or ev_init_value or
-        blocknums is given.
+      ValueError: params is neither a table nor dense variables, counts have another shape than ids,
+        or ev_init_value or blocknums is given.
 
     Example:
       >>> table = rec.get_embedding_variable("item", embedding_dim=2)
       >>> rec.embedding_lookup(table, tf.constant([[3, 3], [5, 0]], tf.int64)).shape.as_list()
       [2, 2, 2]
     """
-    del partition_strategy, validate_indices
     if ev_init_value is not None:
         raise ValueError(
             f"ev_init_value must be None, got {ev_init_value!r}; give the table its initial "
             "vectors, with InitializerOption(initializer=, default_value_dim=)"
         )
     refuse_blocknums(blocknums)
+    if is_dense(params):
+        return tf.nn.embedding_lookup(
+            params, ids, partition_strategy, name, validate_indices, max_norm
+        )
     table = as_table(params)
     if isinstance(ids, tf.RaggedTensor):
         flat_counts = getattr(counts, "flat_values", counts)
@@ -135,7 +146,17 @@ def _further_occurrences(keys: tf.Tensor, counts: Any) -> tf.Tensor:
         return tf.repeat(tf.reshape(keys, [-1]), tf.reshape(counts, [-1]) - 1)
 
 
-def as_table(params: Params) -> EmbeddingTable:
+def is_dense(params: Any) -> bool:
+    """Whether params are dense variables or tensors, which TensorFlow's own lookups read."""
+    parts = params if isinstance(params, (list, tuple)) else [params]
+    return bool(parts) and all(
+        # A partitioned variable has `as_tensor` instead of `ref`. Tables have `ref`, too.
+        (hasattr(part, "ref") or hasattr(part, "as_tensor")) and not isinstance(part, VariableLike)
+        for part in parts
+    )
+
+
+def as_table(params: Any) -> EmbeddingTable:
     """Returns the table that `params` stand for.
 
     Raises:
@@ -153,8 +174,8 @@ def as_table(params: Params) -> EmbeddingTable:
                 return table
     refuse_keras("params", params, "tables come from rec_estimator.get_embedding_variable")
     raise ValueError(
-        f"params must be a table, or all shards of one in order, got {params!r}; tables come from "
-        "rec_estimator.get_embedding_variable, variables go to tf.nn.embedding_lookup"
+        "params must be a table, all shards of one in order, or dense variables, got "
+        f"{params!r}; tables come from rec_estimator.get_embedding_variable"
     )
 
 
@@ -292,7 +313,7 @@ def control_flow_error(op: tf.Operation) -> ValueError:
     )
 
 
-def check_no_lookup_in_control_flow(loss: tf.Tensor, tables: Sequence[Params]) -> None:
+def check_no_lookup_in_control_flow(loss: tf.Tensor, tables: Sequence[TableParams]) -> None:
     """Refuses a loss that reads tables inside functional control flow.
 
     Without this check such tables would silently not be trained: tf.gradients gives no gradient of
