@@ -240,6 +240,27 @@ def test_a_filter_that_one_feature_sets_filters_the_ids_of_all():
     assert found["item"].tolist() == found["seen"].tolist() == [[0.0]]
 
 
+@pytest.mark.parametrize("num_features", [1, 2])
+def test_each_feature_counts_the_ids_of_a_source_that_it_shares(num_features):
+    names = ["sum", "mean"][:num_features]
+    declared = [
+        rec.EmbeddingFeature(
+            name, 2, source="ids", table="t", combiner=name, filter_option=rec.CounterFilter(4)
+        )
+        for name in names
+    ]
+    found = lookup_features({"ids": tf.constant([[7, 9, 7]], tf.int64)}, declared)
+    loss = tf.add_n([tf.reduce_sum(found[name]) for name in names])
+    train_op = rec.optimizers.AdagradOptimizer(0.1).minimize(loss)
+    (table,) = tf.get_collection(rec.EMBEDDING_VARIABLES)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(train_op)
+        counts = session.run(table.get_frequency([7, 9])).tolist()
+        assert counts == [2 * num_features, num_features]
+        assert session.run(table.size()) == num_features - 1, "4 occurrences admit key 7"
+
+
 def test_a_thread_looks_up_all_features_of_a_batch_in_one_op():
     names = [f"f{i}" for i in range(8)]
     batch = {name: tf.constant([1, 2], tf.int64) for name in names}
