@@ -3,17 +3,14 @@
 
 import functools
 import importlib
-import pathlib
 import re
 
 import pytest
 import tensorflow.compat.v1 as tf
+from porting_page import SECTIONS, ours, rows
 
 import rec_estimator as rec
 from rec_estimator._tensorflow import estimator as tf_estimator
-
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "porting.md"
-SECTIONS = ["Names: Rec SDK", "Names: DeepRec"]
 
 # Public names that neither Rec SDK nor DeepRec has, and names of TensorFlow.
 OWN = {
@@ -32,18 +29,6 @@ OWN = {
     *("compressed_serving_input_receiver_fn", "export", "feature_column", "graph_optimizer"),
     *("TierCounts", "inputs", "optimizers", "train_and_evaluate"),
 }
-
-
-def rows(section):
-    """(theirs, ours) of each row of a section's table."""
-    text = PAGE.read_text().split(f"## {section}\n")[1].split("\n## ")[0]
-    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| `")]
-    assert all(len(cells) == 2 for cells in lines)
-    return lines
-
-
-def ours(cell):
-    return re.findall(r"`(rec_estimator[\w.]*)`", cell)
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -88,9 +73,13 @@ USED_BY_SCRIPTS = [
     *("tf.staged", "tf.make_prefetch_hook", "tf.SmartStageOptions", "do_smart_stage"),
     *("TF_EV_RESTORE_CUSTOM_DIM", "TF_EV_SAVE_FILTERED_FEATURES", "TF_RECORD_FREQ"),
     *("mx_rec.constants.constants.BaseEnum", "CacheModeEnum", "get_device_id"),
-    *("rec_sdk_common.communication.hccl.hccl_info", "rec_sdk_common.util.tf_adapter"),
+    *("rec_sdk_common.communication.hccl.hccl_info.get_rank_id", "rec_sdk_common.util.tf_adapter"),
     *("rec_sdk_common.log.logger", "rec_sdk_common.validator", "rec_sdk_common.constants"),
     *("mx_rec.util.tf_version_adapter", "mx_rec.util.log.logger", "ssd_vocabulary_size"),
+    *("mx_rec.util.model_common", "mx_rec.optimizers.base.CustomizedOptimizer"),
+    *("create_table(optimizer_list=)", "ASCEND_SPARSE_LOOKUP_UNIQUE_KEYS"),
+    *("util.set_iteration_per_loop(session, train_op, 10)", "kv_variable_ops.lookup_tier"),
+    *("ops.GraphKeys.EV_INIT_VAR_OPS", "TF_EMBEDDING_FBJ_OPT"),
 ]
 
 

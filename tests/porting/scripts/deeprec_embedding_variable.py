@@ -104,7 +104,7 @@ def main():
     train_op = optimize(loss)
     frequency = var.get_frequency(tf.constant([1001 - 250_000], tf.int64))
     sizes = [part.total_count() for part in var]
-    saver = tf.train.Saver(max_to_keep=2)
+    saver = rec.Saver(max_to_keep=2)
 
     sess_config = tf.ConfigProto(allow_soft_placement=True, log_device_placement=False)
     with tf.Session(config=sess_config) as sess:

@@ -60,7 +60,7 @@ class WDL:
                 with tf.variable_scope("logits"):
                     dnn_logits = dense(net, 1)
         with tf.variable_scope("linear"):
-            linear_logits = tf.feature_column.linear_model(
+            linear_logits = rec.linear_model(
                 units=1,
                 features=self._feature,
                 feature_columns=self._wide_column,
