@@ -61,7 +61,7 @@ class AdagradOptimizer(TableUpdates, tf.train.AdagradOptimizer):
 
     def table_slots(self) -> Sequence[TableSlot]:
         """The sum of squared gradients."""
-        return (TableSlot(self.get_name(), self._initial_accumulator_value),)
+        return (TableSlot("accumulator", self.get_name(), self._initial_accumulator_value),)
 
     def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
         """The learning rate."""

@@ -91,7 +91,10 @@ class AdagradDecayOptimizer(DenseSteps, AdagradOptimizer):
 
     def table_slots(self) -> Sequence[TableSlot]:
         """The sum of squared gradients, and the number of periods it is discounted for."""
-        return (*super().table_slots(), TableSlot(self.get_name(), 0.0, self._power_width))
+        return (
+            *super().table_slots(),
+            TableSlot("accumulator_decay_power", self.get_name(), 0.0, self._power_width),
+        )
 
     def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
         """Learning rate, decay rate, lower bound of the accumulator, number of ended periods."""

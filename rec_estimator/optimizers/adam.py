@@ -86,7 +86,7 @@ class AdamOptimizer(TableUpdates, tf.train.AdamOptimizer):
 
     def table_slots(self) -> Sequence[TableSlot]:
         """The first and the second moment."""
-        return (TableSlot(self.get_name(), 0.0), TableSlot(self.get_name(), 0.0))
+        return (TableSlot("m", self.get_name(), 0.0), TableSlot("v", self.get_name(), 0.0))
 
     def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
         """Learning rate, betas, epsilon, and the betas to the power of the step."""

@@ -5,7 +5,7 @@ Source: DeepRec, "AdamAsync Optimizer" (docs/docs_en/AdamAsync-Optimizer.md in i
 its kernels for apply_sparse_rmsprop, which the page mentions without a formula.
 """
 
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -17,8 +17,13 @@ from rec_estimator.optimizers.table_optimizer import (
     Scalar,
     TableSlot,
     TableUpdates,
+    Variable,
     table_of,
 )
+from rec_estimator.table.slot_rows import SlotRows
+
+# The powers of the betas, as ``get_slot()`` names them.
+_POWERS = ("beta1_power", "beta2_power")
 
 
 class AdamAsyncOptimizer(DenseSteps, TableUpdates):
@@ -35,7 +40,8 @@ class AdamAsyncOptimizer(DenseSteps, TableUpdates):
     ``m = beta1 * m + learning_rate * g / sqrt(v + epsilon)``, ``value -= m``.
 
     Slots: ``<name>`` is m, ``<name>_1`` is v. The variables ``<table>/<name>_2`` and ``_3`` hold
-    the powers of the betas. All shards of a table share them.
+    the powers of the betas, the slots "beta1_power" and "beta2_power". All shards of a table share
+    them.
 
     Args:
       learning_rate: At least 0.
@@ -76,13 +82,25 @@ class AdamAsyncOptimizer(DenseSteps, TableUpdates):
 
     def table_slots(self) -> Sequence[TableSlot]:
         """The momentum or first moment, and the second moment."""
-        return (TableSlot(self.get_name(), 0.0), TableSlot(self.get_name(), 0.0))
+        return (TableSlot("m", self.get_name(), 0.0), TableSlot("v", self.get_name(), 0.0))
 
     def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
         """Learning rate, betas, epsilon and, for Adam, the betas to the power of the step."""
         if self._sparse_rmsprop:
             return self._tensors
         return (*self._tensors, *self._use_powers(variable))
+
+    def get_slot(self, var: Variable, name: str) -> Optional[Union[tf.Variable, SlotRows]]:
+        """As of the other optimizers; the powers of the betas are variables for tables, too."""
+        if name not in _POWERS:
+            return super().get_slot(var, name)
+        power = self._power_names(var)[_POWERS.index(name)]
+        return self._get_non_slot_variable(power, var.graph)
+
+    def get_slot_names(self) -> List[str]:
+        """The names that ``get_slot()`` takes, sorted."""
+        names = super().get_slot_names()
+        return sorted([*names, *_POWERS]) if names else names
 
     def _prepare(self) -> None:
         super()._prepare()
@@ -105,7 +123,7 @@ class AdamAsyncOptimizer(DenseSteps, TableUpdates):
             self._zeros_slot(variable, "m", self.get_name())
             self._zeros_slot(variable, "v", self.get_name())
 
-    def _power_names(self, variable: RuleVariable) -> List[str]:
+    def _power_names(self, variable: Union[RuleVariable, Variable]) -> List[str]:
         # Named after the table, so that a checkpoint restores into any number of shards.
         table = table_of(variable)
         owner = variable.op.name if table is None else table.name

@@ -181,7 +181,8 @@ def extend_with_decoupled_weight_decay(
       base_optimizer: ``AdamOptimizer``, this package's or TensorFlow's.
 
     Returns:
-      AdamWOptimizer. Its first argument is the weight decay.
+      A class derived from AdamWOptimizer. Its first argument is the weight decay. Its slots are
+      named Adam, as those of base_optimizer.
 
     Raises:
       ValueError: base_optimizer is another class.
@@ -189,7 +190,7 @@ def extend_with_decoupled_weight_decay(
     Example:
       >>> MyAdamW = rec.optimizers.extend_with_decoupled_weight_decay(tf.train.AdamOptimizer)
       >>> MyAdamW(weight_decay=1e-4, learning_rate=0.001).get_name()
-      'AdamW'
+      'Adam'
     """
     if base_optimizer not in (AdamOptimizer, tf.train.AdamOptimizer):
         raise ValueError(
@@ -197,4 +198,20 @@ def extend_with_decoupled_weight_decay(
             "tables has a decoupled decay, GradientDescentOptimizer(weight_decay=) has one that "
             "is multiplied by the learning rate"
         )
-    return AdamWOptimizer
+    return _DecayingAdam
+
+
+class _DecayingAdam(AdamWOptimizer):
+    """AdamWOptimizer with the default name of AdamOptimizer."""
+
+    def __init__(
+        self,
+        weight_decay: Hyperparameter,
+        learning_rate: Hyperparameter = 0.001,
+        beta1: Hyperparameter = 0.9,
+        beta2: Hyperparameter = 0.999,
+        epsilon: Hyperparameter = 1e-8,
+        use_locking: bool = False,
+        name: str = "Adam",
+    ) -> None:
+        super().__init__(weight_decay, learning_rate, beta1, beta2, epsilon, use_locking, name)

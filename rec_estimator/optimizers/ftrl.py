@@ -95,8 +95,10 @@ class FtrlOptimizer(TableUpdates, tf.train.FtrlOptimizer):
     def table_slots(self) -> Sequence[TableSlot]:
         """The sum of squared gradients, and z of the paper."""
         return (
-            TableSlot(self._accum_name or self.get_name(), self._initial_accumulator_value),
-            TableSlot(self._linear_name or self.get_name(), 0.0),
+            TableSlot(
+                "accum", self._accum_name or self.get_name(), self._initial_accumulator_value
+            ),
+            TableSlot("linear", self._linear_name or self.get_name(), 0.0),
         )
 
     def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:

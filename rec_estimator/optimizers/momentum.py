@@ -62,7 +62,7 @@ class MomentumOptimizer(TableUpdates, tf.train.MomentumOptimizer):
 
     def table_slots(self) -> Sequence[TableSlot]:
         """The decaying sum of gradients."""
-        return (TableSlot(self.get_name(), 0.0),)
+        return (TableSlot("momentum", self.get_name(), 0.0),)
 
     def table_hyperparameters(self, variable: RuleVariable) -> Sequence[Scalar]:
         """Learning rate, momentum, and 1 for Nesterov momentum."""

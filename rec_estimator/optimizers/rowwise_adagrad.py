@@ -51,7 +51,7 @@ class RowwiseAdagradOptimizer(DenseSteps, AdagradOptimizer):
 
     def table_slots(self) -> Sequence[TableSlot]:
         """The sum of mean squared gradients."""
-        return (TableSlot(self.get_name(), self._initial_accumulator_value, 1),)
+        return (TableSlot("accumulator", self.get_name(), self._initial_accumulator_value, 1),)
 
     def _create_dense_slots(self, var_list: Sequence[tf.Variable]) -> None:
         for variable in var_list:

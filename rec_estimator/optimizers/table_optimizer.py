@@ -41,6 +41,7 @@ from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table.registration import refuse_eager_mode
 from rec_estimator.table.shard import LookupRecord, SlotSpec, TableShard
+from rec_estimator.table.slot_rows import SlotRows
 from rec_estimator.table.table import (
     NO_GLOBAL_STEP,
     EmbeddingTable,
@@ -99,12 +100,14 @@ class TableSlot(NamedTuple):
     """A slot of a rule. ``SlotSpec`` is the same slot in a particular table.
 
     Attributes:
+      name: The name that ``get_slot()`` takes, as of TensorFlow's optimizer.
       scope: The name scope of the slot, as in TensorFlow. A second slot with the same scope is
         called ``<scope>_1``.
       initial: Value of the slot in a new row.
       width: Floats per row; None: the dim of the table.
     """
 
+    name: str
     scope: str
     initial: float
     width: Optional[int] = None
@@ -130,6 +133,8 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
 
     # The update of all tables; set while gradients are applied.
     _table_step: Optional[TableStep] = None
+
+    _has_table_slots = False
 
     def table_slots(self) -> Sequence[TableSlot]:
         """The slots, in the order of the rule."""
@@ -314,12 +319,37 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
                 nothing = tf.IndexedSlices(tf.zeros([0, shard.dim]), tf.zeros([0], tf.int64))
                 yield nothing, ShardVariable(shard, variable, _counted_keys(counted))
 
+    def get_slot(self, var: Variable, name: str) -> Optional[Union[tf.Variable, SlotRows]]:
+        """Returns a slot that this optimizer has made.
+
+        Args:
+          var: A variable, table or shard.
+          name: One of ``get_slot_names()``, such as "m".
+
+        Returns:
+          A variable; for a table or a shard, a SlotRows, whose methods read the slot of some keys
+          or of all rows. None: there is no such slot.
+        """
+        if not isinstance(var, (EmbeddingTable, TableShard)):
+            return super().get_slot(var, name)
+        shards = _shards(var)
+        names = [slot.name for slot in self.table_slots()]
+        spec = dict(zip(names, self._slot_specs(shards[0].dim))).get(name)
+        is_made = spec is not None and all(spec in shard.slots for shard in shards)
+        return SlotRows(var.name, shards, spec) if spec is not None and is_made else None
+
+    def get_slot_names(self) -> List[str]:
+        """The names that ``get_slot()`` takes, sorted: those of variables and of tables."""
+        of_tables = self.table_slots() if self._has_table_slots else ()
+        return sorted({*super().get_slot_names(), *(slot.name for slot in of_tables)})
+
     # ---- Methods that tf.compat.v1.train.Optimizer calls, in this order.
 
     def _create_slots(self, var_list: Sequence[RuleVariable]) -> None:
         for variable in var_list:
             if isinstance(variable, ShardVariable):
                 variable.shard.add_slots(self._slot_specs(variable.shard.dim))
+                self._has_table_slots = True
         dense = [variable for variable in var_list if not isinstance(variable, ShardVariable)]
         if dense:
             self._create_dense_slots(dense)
@@ -365,7 +395,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
         """The slots of the rule with the names that TensorFlow gives them: Adam, Adam_1."""
         specs: List[SlotSpec] = []
         uses: Dict[str, int] = {}
-        for scope, initial, width in self.table_slots():
+        for _, scope, initial, width in self.table_slots():
             use = uses[scope] = uses.get(scope, -1) + 1
             name = f"{scope}_{use}" if use else scope
             width = dim if width is None else width
@@ -400,9 +430,12 @@ class ShardVariable:
         self.device = shard.device
 
 
-def table_of(variable: RuleVariable) -> Optional[LogicalTable]:
-    """The table of a variable that TensorFlow's optimizer passes on; None for a dense one."""
-    return variable.shard.table if isinstance(variable, ShardVariable) else None
+def table_of(variable: Union[RuleVariable, Variable]) -> Optional[LogicalTable]:
+    """The table that a variable stands for or is part of; None for a dense one."""
+    if isinstance(variable, EmbeddingTable):
+        return variable
+    shard = variable.shard if isinstance(variable, ShardVariable) else variable
+    return shard.table if isinstance(shard, TableShard) else None
 
 
 def _shards(variable: Variable) -> List[TableShard]:

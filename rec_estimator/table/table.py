@@ -392,7 +392,7 @@ def evicts_by_global_step(table: LogicalTable) -> bool:
     return rule is not None and rule.is_on and rule.needs_global_step
 
 
-def as_keys(table: EmbeddingTable, ids: Any, argument: str) -> tf.Tensor:
+def as_keys(table: LogicalTable, ids: Any, argument: str) -> tf.Tensor:
     """Converts ids to the keys that the ops of a table take.
 
     Args:

@@ -393,7 +393,9 @@ def test_a_decay_var_list_of_anything_else_is_refused(kind):
 @pytest.mark.parametrize("base", [rec.optimizers.AdamOptimizer, tf.train.AdamOptimizer])
 def test_adam_extended_with_decoupled_weight_decay_is_adam_w(base):
     extended = rec.optimizers.extend_with_decoupled_weight_decay(base)
-    assert extended is rec.optimizers.AdamWOptimizer
+    assert issubclass(extended, rec.optimizers.AdamWOptimizer)
+    with pytest.raises(ValueError, match="weight_decay must be finite and >= 0"):
+        extended(-0.1)
 
 
 @pytest.mark.parametrize(

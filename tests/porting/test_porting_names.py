@@ -67,6 +67,7 @@ USED_BY_SCRIPTS = [
     *("tf.train.Scaffold(incremental_save_restore=)", "export_saved_model(save_incr_model=)"),
     "tf.train.CheckpointSaverHook(incremental_save_secs=)",
     *("tf.nn.embedding_lookup(ev_init_value=, blocknums=)", "counts="),
+    'optimizer.get_slot(embedding_variable, "m")',
     *("minimize(decay_var_list=)", "weight_decay_optimizers.extend_with_decoupled_weight_decay"),
     *("tf.nn.group_embedding_lookup_sparse", "tf.nn.group_embedding_lookup"),
     *("tf.get_multihash_variable", "tf.get_dynamic_dimension_embedding_variable"),
