@@ -17,7 +17,10 @@ from rec_estimator.options import (
     CounterFilter,
     EmbeddingVariableOption,
     GlobalStepEvict,
+    Initializer,
+    SameRowInitializer,
     StorageType,
+    as_initializer,
 )
 from rec_estimator.table.registration import (
     check_name_is_free,
@@ -34,16 +37,13 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*")
 # The most elements of a vector. The bank of initial vectors then takes 4 GiB with 1,024 of them.
 MAX_DIM = 2**20
 
-# An initializer or its class, or a function of shape and dtype.
-_Initializer = Callable[..., Any]
-
 
 def get_embedding_variable(
     name: str,
     embedding_dim: int,
     key_dtype: tf.DType = tf.int64,
     value_dtype: Optional[tf.DType] = None,
-    initializer: Optional[_Initializer] = None,
+    initializer: Optional[Initializer] = None,
     regularizer: None = None,
     trainable: bool = True,
     collections: Optional[Sequence[str]] = None,
@@ -73,7 +73,8 @@ def get_embedding_variable(
         ``[default_value_dim, embedding_dim]``; ``ev_option.init_option.initializer`` takes
         precedence. None: for an existing table its own; for a new table the initializer of the
         variable scope, or truncated_normal_initializer() with standard deviation 1, as in DeepRec.
-        Most models learn better from smaller vectors, such as EmbeddingFeature's.
+        Most models learn better from smaller vectors, such as EmbeddingFeature's. A list, NumPy
+        array or tensor [embedding_dim] is the initial vector of every key.
       regularizer: Must be None; a table has no dense tensor to regularize.
       trainable: Whether optimizers update the table by default.
       collections: Additional collections to add the table to.
@@ -128,7 +129,9 @@ def get_embedding_variable(
     scope = tf.get_variable_scope()
     full_name = f"{scope.name}/{name}" if scope.name else name
     num_shards = number_of_shards(partitioner or scope.partitioner, embedding_dim)
-    initializer = _choose_initializer(ev_option.init.initializer, initializer, scope.initializer)
+    initializer = _choose_initializer(
+        embedding_dim, ev_option.init.initializer, initializer, scope.initializer
+    )
     with tf.init_scope():
         return _find_or_make(
             full_name,
@@ -211,15 +214,18 @@ def _check_storage(option: EmbeddingVariableOption) -> None:
         )
 
 
-def _choose_initializer(*candidates: Optional[_Initializer]) -> Optional[_Initializer]:
+def _choose_initializer(
+    dim: int, *candidates: Optional[Initializer]
+) -> Optional[Callable[..., Any]]:
     """The first initializer that is not None, if there is one; a class is instantiated."""
-    for initializer in candidates:
-        if initializer is None:
+    for candidate in candidates:
+        if candidate is None:
             continue
-        if not callable(initializer):
-            raise TypeError(
-                "initializer must be a TensorFlow initializer or a function of shape and dtype, "
-                f"got {initializer!r}; for fixed values use tf.constant_initializer(values)"
+        initializer = as_initializer(candidate)
+        if isinstance(initializer, SameRowInitializer) and initializer.dim not in (dim, None):
+            raise ValueError(
+                f"initializer must be one row of embedding_dim={dim} numbers, got {candidate!r} "
+                f"with {initializer.dim}; for one number use tf.constant_initializer(number)"
             )
         return initializer() if isinstance(initializer, type) else initializer
     return None
@@ -229,7 +235,7 @@ def _find_or_make(
     full_name: str,
     scope: tf.VariableScope,
     collections: Sequence[str],
-    initializer: Optional[_Initializer],
+    initializer: Optional[Callable[..., Any]],
     **settings: Any,
 ) -> EmbeddingTable:
     for table in graph_tables():

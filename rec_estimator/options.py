@@ -55,6 +55,71 @@ def _explain_assignments(option: _Option) -> _Option:
     return option
 
 
+# A TensorFlow initializer, its class, a function of shape and dtype, or the initial vector.
+Initializer = Union[Callable[..., Any], Sequence[float], np.ndarray, tf.Tensor]
+
+
+class SameRowInitializer:
+    """Gives every key the same initial vector, as DeepRec does for a list.
+
+    Args:
+      row: [dim] or [1, dim]. Numbers or a tensor.
+
+    Raises:
+      TypeError: row is not of numbers.
+      ValueError: row has another number of axes, or a number that is not finite.
+    """
+
+    def __init__(self, row: Union[Sequence[float], np.ndarray, tf.Tensor]) -> None:
+        if not isinstance(row, tf.Tensor):
+            row = np.asarray(row)
+            if row.dtype.kind not in "iuf":
+                raise TypeError(f"initializer must be a row of numbers, got {row!r}; cast them")
+            if not np.isfinite(row).all():
+                raise ValueError(f"initializer must be a row of finite numbers, got {row!r}")
+            row = row.astype(np.float32)
+        shape = tf.TensorShape(row.shape)
+        if shape.rank not in (1, 2) or shape.as_list()[:-1] not in ([], [1]):
+            raise ValueError(
+                f"initializer must be a function or one row [dim], got shape {shape}; for "
+                "several rows use tf.constant_initializer(rows) and default_value_dim=len(rows)"
+            )
+        self._row = row
+
+    @property
+    def dim(self) -> Optional[int]:
+        """Number of elements of the row; None if that is not static."""
+        return tf.TensorShape(self._row.shape).as_list()[-1]
+
+    def __call__(self, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Tensor:
+        """Gives the row `shape[0]` times."""
+        return tf.broadcast_to(tf.cast(self._row, dtype), shape)
+
+    def get_config(self) -> Dict[str, Any]:
+        """The row. Two initializers with equal configurations do the same."""
+        return {"row": self._row if isinstance(self._row, tf.Tensor) else self._row.tolist()}
+
+    def __repr__(self) -> str:
+        return f"SameRowInitializer({self.get_config()['row']!r})"
+
+
+def as_initializer(value: Initializer) -> Callable[..., Any]:
+    """Returns what gives initial vectors: `value`, or an initializer for one vector.
+
+    Raises:
+      TypeError: value is neither an initializer nor a row of numbers.
+      ValueError: value is not one row.
+    """
+    if callable(value):
+        return value
+    if isinstance(value, (list, tuple, np.ndarray, tf.Tensor)):
+        return SameRowInitializer(value)
+    raise TypeError(
+        "initializer must be a TensorFlow initializer, a function of shape and dtype, or one row, "
+        f"got {value!r}; for fixed values use tf.constant_initializer(values)"
+    )
+
+
 @_explain_assignments
 @dataclasses.dataclass(frozen=True)
 class InitializerOption:
@@ -65,6 +130,7 @@ class InitializerOption:
 
     Attributes:
       initializer: A TensorFlow initializer: an instance, a class or a function of shape and dtype.
+        Or a list, NumPy array or tensor [dim], the initial vector of every key.
         None: ``get_embedding_variable(initializer=)``, else the initializer of the variable scope,
         else ``tf.compat.v1.truncated_normal_initializer()``.
       default_value_dim: Number of distinct initial vectors, at least 1.
@@ -72,24 +138,22 @@ class InitializerOption:
         filter has not admitted.
 
     Raises:
-      TypeError: initializer is not callable.
-      ValueError: default_value_dim or default_value_no_permission is out of range.
+      TypeError: initializer is neither callable nor a row of numbers.
+      ValueError: initializer is not one row, or default_value_dim or default_value_no_permission is
+        out of range.
 
     Example:
       >>> rec.InitializerOption(tf.zeros_initializer(), default_value_dim=1).default_value_dim
       1
     """
 
-    initializer: Optional[Callable[..., Any]] = None
+    initializer: Optional[Initializer] = None
     default_value_dim: int = 4096
     default_value_no_permission: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.initializer is not None and not callable(self.initializer):
-            raise TypeError(
-                "initializer must be a TensorFlow initializer or a function of shape and dtype, "
-                f"got {self.initializer!r}; for fixed values use tf.constant_initializer(values)"
-            )
+        if self.initializer is not None:
+            object.__setattr__(self, "initializer", as_initializer(self.initializer))
         if not _is_integer(self.default_value_dim) or self.default_value_dim < 1:
             raise ValueError(
                 f"default_value_dim must be an integer >= 1, got {self.default_value_dim!r}; "

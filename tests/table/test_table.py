@@ -76,6 +76,43 @@ def test_initializer_of_the_option_takes_precedence_over_the_argument_and_the_sc
         assert [v.item() for v in session.run(values)] == [1.0, 0.0, 3.0]
 
 
+@pytest.mark.parametrize("where", ["argument", "option"])
+@pytest.mark.parametrize(
+    "make",
+    [list, tuple, np.float32, np.float64, lambda row: np.float16([row]), tf.constant],
+    ids=["list", "tuple", "float32", "float64", "a row of a matrix", "tensor"],
+)
+def test_a_row_as_initializer_is_the_initial_vector_of_every_key(make, where):
+    row = make([0.5, -2.0])
+    arguments = {"initializer": row}
+    if where == "option":
+        option = rec.InitializerOption(row, default_value_dim=3)
+        arguments = {"ev_option": rec.EmbeddingVariableOption(init_option=option)}
+    cut = tf.fixed_size_partitioner(2)
+    tables = [
+        rec.get_embedding_variable("one", 2, **arguments),
+        rec.get_embedding_variable("parts", 2, partitioner=cut, **arguments),
+    ]
+    assert rec.get_embedding_variable("one", 2, **arguments) is tables[0]
+    train = [train_keys(table, [1, 2]) for table in tables]
+    rows = [rec.embedding_lookup(table, [1, -5, 2**62]) for table in tables]
+    with initialized_session() as session:
+        for before in session.run(rows):
+            np.testing.assert_array_equal(before, [[0.5, -2.0]] * 3)
+        session.run(train)
+        for after in session.run(rows):
+            np.testing.assert_array_equal(
+                after == [0.5, -2.0], [[False] * 2, [True] * 2, [True] * 2]
+            )
+
+
+def test_equal_rows_as_initializer_are_the_same_setting():
+    table = rec.get_embedding_variable("t", 2, initializer=[0.1, 0.2])
+    assert rec.get_embedding_variable("t", 2, initializer=np.float32([0.1, 0.2])) is table
+    with pytest.raises(ValueError, match=r"got initializer = .*\[0.1.*, 0.5\].* after .*0.2"):
+        rec.get_embedding_variable("t", 2, initializer=[0.1, 0.5])
+
+
 def test_variable_scope_prefixes_the_name():
     with tf.variable_scope("outer"), tf.variable_scope("inner"):
         table = rec.get_embedding_variable("t", 2)
@@ -157,6 +194,11 @@ def test_name_of_a_variable_is_refused():
         ({"steps_to_live": -1}, ValueError, "steps_to_live must be None or an integer >= 0"),
         ({"initializer": 1.0}, TypeError, "initializer must be a TensorFlow initializer"),
         ({"initializer": lambda shape, dtype: tf.zeros([1])}, ValueError, "must give float32"),
+        ({"initializer": [0.1]}, ValueError, "one row of embedding_dim=2 numbers, got .* with 1"),
+        ({"initializer": np.zeros([3, 2])}, ValueError, "one row .* several rows use"),
+        ({"initializer": np.float32(1)}, TypeError, "or one row, got .*constant_initializer"),
+        ({"initializer": ["a", "b"]}, TypeError, "initializer must be a row of numbers"),
+        ({"initializer": [0.1, float("nan")]}, ValueError, "a row of finite numbers, got"),
         ({"ev_option": 3}, TypeError, "ev_option must be an EmbeddingVariableOption, got 3"),
         (
             {"partitioner": lambda shape, dtype: [1, 2]},
