@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo.auc import auc_of_logits
+from rec_estimator.metrics import auc_of_logits
 
 
 def click_spec(
@@ -22,7 +22,7 @@ def click_spec(
 
     Returns:
       An EstimatorSpec with the predictions {"probabilities": [B]}, the mean log loss, and the
-      metrics auc, auc_error (the bound that auc.py states) and log_loss.
+      metrics auc, auc_error (the bound that auc_of_logits states) and log_loss.
     """
     probabilities = tf.sigmoid(logits)
     predictions = {"probabilities": probabilities}

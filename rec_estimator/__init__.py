@@ -11,7 +11,15 @@ docs/architecture.md.
 from typing import NoReturn
 
 from rec_estimator import _ops as _ops
-from rec_estimator import experimental, export, feature_column, graph_optimizer, inputs, optimizers
+from rec_estimator import (
+    experimental,
+    export,
+    feature_column,
+    graph_optimizer,
+    inputs,
+    metrics,
+    optimizers,
+)
 from rec_estimator._tensorflow.estimator import (
     BaselineClassifier,
     BaselineEstimator,
@@ -237,6 +245,7 @@ __all__ = [
     "categorical_column_with_adaptive_embedding",
     "adaptive_embedding_lookup_sparse",
     # Optimizers.
+    "metrics",
     "optimizers",
     # Checkpoints.
     "Saver",

@@ -16,7 +16,7 @@ LAYERS = (
     ("_argument_checks", "_init_settings", "options"),
     ("graph_passes",),
     ("table",),
-    ("checkpoint", "optimizers", "inputs"),
+    ("checkpoint", "optimizers", "inputs", "metrics"),
     ("embedding_variable",),
     ("features",),
     ("sample_compression", "graph_modifier"),

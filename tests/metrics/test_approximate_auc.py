@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from model_zoo import data
-from model_zoo.auc import auc_of_logits
+from rec_estimator.metrics import auc_of_logits
 
 RNG = np.random.default_rng(5)
 CLICKS = (RNG.random(20_000) < 0.2).astype(np.float32)
