@@ -21,6 +21,7 @@ SHARD_ROWS_SPLIT = "RecEstimator>ShardRowsSplit"
 TABLE_ADMITS = "RecEstimator>TableAdmits"
 TABLE_CONTAINS = "RecEstimator>TableContains"
 TABLE_GROUP_LOOKUP = "RecEstimator>TableGroupLookup"
+TABLE_GROUP_LOOKUP_GRAD = "RecEstimator>TableGroupLookupGrad"
 TABLE_HANDLE = "RecEstimator>TableHandle"
 TABLE_LOOKUP = "RecEstimator>TableLookup"
 TABLES_APPLY = "RecEstimator>TablesApply"
@@ -81,7 +82,7 @@ OPS: Tuple[OpEntry, ...] = (
     # Lookups.
     OpEntry(TABLE_LOOKUP, Reads.ROWS, is_row_wise=True, has_stock_form=True),
     OpEntry(TABLE_GROUP_LOOKUP, Reads.ROWS, has_stock_form=True),
-    OpEntry("RecEstimator>TableGroupLookupGrad"),
+    OpEntry(TABLE_GROUP_LOOKUP_GRAD),
     OpEntry(COMBINE_WEIGHTED, has_stock_form=True),
     OpEntry(COMBINE_WEIGHTED_GRAD),
     OpEntry(IDS_WITHOUT_PADDING, has_stock_form=True),

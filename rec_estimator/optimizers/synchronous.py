@@ -17,6 +17,7 @@ from typing import NamedTuple
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import graphs
+from rec_estimator.table.lookup_gradient import further_occurrences, occurrences
 
 
 class Accumulated(NamedTuple):
@@ -43,7 +44,7 @@ def sent_by_worker(gradient: tf.IndexedSlices) -> tf.IndexedSlices:
       gradient: What is taken out of the accumulator.
     """
     send = _send(gradient)
-    return tf.IndexedSlices(send.inputs[3], send.inputs[2])
+    return occurrences(tf.IndexedSlices(send.inputs[3], send.inputs[2]))
 
 
 def count_occurrences(gradient: tf.IndexedSlices, dim: int) -> Accumulated:
@@ -58,7 +59,9 @@ def count_occurrences(gradient: tf.IndexedSlices, dim: int) -> Accumulated:
     """
     sent = sent_by_worker(gradient)
     with graphs.colocate_with(sent.values.op, ignore_existing=True):
-        keys, positions, counts = tf.unique_with_counts(sent.indices)
+        counted = tf.concat([sent.indices, *further_occurrences(sent.indices)], axis=0)
+        keys, positions, counts = tf.unique_with_counts(counted)
+        positions = positions[: tf.size(sent.indices)]
         sums = tf.math.unsorted_segment_sum(sent.values, positions, tf.size(keys))
         columns = tf.cast(tf.stack([counts, tf.ones_like(counts)], axis=1), tf.float32)
         order = tf.argsort(keys)

@@ -39,6 +39,7 @@ from rec_estimator.optimizers import synchronous
 from rec_estimator.optimizers.table_step import TableStep, TrainedShard
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.lookup import check_no_lookup_in_control_flow
+from rec_estimator.table.lookup_gradient import further_occurrences, occurrences
 from rec_estimator.table.registration import refuse_eager_mode
 from rec_estimator.table.shard import LookupRecord, SlotSpec, TableShard
 from rec_estimator.table.slot_rows import SlotRows
@@ -509,7 +510,9 @@ def _shown_gradient(
 ) -> Tuple[Gradient, RuleVariable]:
     """A gradient and its shard, with the keys that the step counts in addition."""
     if not synchronous.is_accumulated(gradient.indices):
+        gradient = occurrences(gradient)
         counted = _counted_keys(shard.counted_keys(gradient), gradient.indices)
+        counted += further_occurrences(gradient.indices)
         return gradient, ShardVariable(shard, given, counted)
     sent = synchronous.sent_by_worker(gradient)
     asks = any(lookup.admits is not None for lookup in shard.lookups)

@@ -16,6 +16,7 @@ from rec_estimator.sample_compression.analysis.components import components
 from rec_estimator.sample_compression.analysis.entries import Distinct
 from rec_estimator.sample_compression.regions import Region
 from rec_estimator.sample_compression.rewrite.rewrite import Rewrite
+from rec_estimator.table.lookup_gradient import repeat_keys
 
 # Ops that return keys one for one, and the index of the input that has the keys. The values of
 # RaggedTensorToSparse are its last input.
@@ -43,7 +44,7 @@ class Occurrences:
           int64 [m]. `keys` itself if the lookup runs on candidates' rows.
         """
         counts = self._counts(keys)
-        return keys if counts is None else _repeat(keys, counts)
+        return keys if counts is None else repeat_keys(keys, counts)
 
     def further(self, keys: tf.Tensor) -> Optional[tf.Tensor]:
         """The occurrences that only the uncompressed batch has.
@@ -55,7 +56,7 @@ class Occurrences:
           int64 [m]. None if there are none.
         """
         counts = self._counts(keys)
-        return None if counts is None else _repeat(keys, counts - 1)
+        return None if counts is None else repeat_keys(keys, counts - 1)
 
     def is_repeated(self, keys: tf.Tensor) -> bool:
         """Whether a key may occur more often in the uncompressed batch.
@@ -132,14 +133,6 @@ def _are_of_users(rewrite: Rewrite, regions: Sequence[Region]) -> bool:
     """Whether the regions of a lookup run on users' rows."""
     parts = [part for tensor in regions[0].inputs for part in components(tensor)]
     return any(map(rewrite.is_of_users, parts))
-
-
-def _repeat(keys: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
-    """int64 [sum of counts]. Each key as often as its count."""
-    ends = tf.cumsum(counts)
-    places = tf.range(tf.reduce_sum(counts))
-    index = tf.raw_ops.UpperBound(sorted_inputs=ends[tf.newaxis], values=places[tf.newaxis])[0]
-    return tf.gather(tf.reshape(keys, [-1]), index)
 
 
 def _rows_in(region: Region) -> List[Tuple[str, tf.Tensor]]:

@@ -18,13 +18,13 @@ from rec_estimator.table.lookup import (
     Params,
     as_table,
     clip,
-    gradient_slices,
     is_dense,
     read_of_unknown_keys,
     read_table,
     refuse_blocknums,
     refuse_control_flow,
 )
+from rec_estimator.table.lookup_gradient import gradient_slices, sum_occurrences
 from rec_estimator.table.shard import LookupRecord
 from rec_estimator.table.table import EmbeddingTable, as_keys
 
@@ -235,7 +235,7 @@ def group_embedding_lookup_sparse(
             for given, *request in zip(params, sp_ids, weights, combiners)
         ]
         return [
-            _read(*request) if isinstance(request, _Read) else _combine(request, max_norm=None)
+            _read(request) if isinstance(request, _Read) else _combine(request, max_norm=None)
             for request in requests
         ]
 
@@ -352,12 +352,18 @@ def _combination(
     return _Combination(source, keys.values, keys.indices, keys.dense_shape, weights, combiner)
 
 
-def _read(source: _Source, keys: tf.Tensor) -> tf.Tensor:
+def _read(request: Union[_Read, _Combination]) -> tf.Tensor:
     """[keys.shape, dim]. The values of the keys."""
+    source, keys = request.source, request.keys
+    combines = isinstance(request, _Combination)
     if isinstance(source, EmbeddingTable):
-        return read_table(source, keys)
+        return read_table(source, keys, combines=combines)
     variable, strategy = source
-    return tf.nn.embedding_lookup(variable, keys, partition_strategy=strategy)
+    if not combines:
+        return tf.nn.embedding_lookup(variable, keys, partition_strategy=strategy)
+    # As TensorFlow's lookups that combine: the gradient has one slice per distinct id.
+    distinct, places = tf.unique(keys)
+    return tf.gather(tf.nn.embedding_lookup(variable, distinct, strategy), places)
 
 
 def _combine(request: _Combination, max_norm: Optional[float]) -> tf.Tensor:
@@ -395,7 +401,7 @@ def _look_up_combined(table: EmbeddingTable, request: _Combination) -> tf.Tensor
 
 def _combine_values(request: _Combination, max_norm: Optional[float]) -> tf.Tensor:
     """Looks up, clips, and combines with one op more."""
-    values = clip(_read(request.source, request.keys), max_norm)
+    values = clip(_read(request), max_norm)
     dtype = values.dtype
     number = tf.float64 if dtype == tf.float64 else tf.float32  # What the op computes with.
     weights = request.weights
@@ -459,7 +465,15 @@ def _table_group_lookup_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optional
     (key_grads,) = _ops.gen.rec_estimator_table_group_lookup_grad(
         indices=[indices], grads=[tf.convert_to_tensor(grad)], combiners=combiners
     )
-    return [gradient_slices(keys, key_grads, dim), None, None, None]
+    return [sum_occurrences(gradient_slices(keys, key_grads, dim)), None, None, None]
+
+
+@tf.RegisterGradient(op_registry.TABLE_GROUP_LOOKUP_GRAD)
+def _table_group_lookup_grad_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.Tensor]]:
+    indices, grads = op.inputs
+    weights = tf.ones(tf.shape(indices)[:1], grad.dtype)
+    combined = _combined_like(grads, grad, weights, indices, op.get_attr("combiners"))
+    return [None, combined]
 
 
 @tf.RegisterGradient(op_registry.COMBINE_WEIGHTED)
@@ -478,17 +492,29 @@ def _combine_weighted_grad_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optio
     # The product of `grad` and the op's result is that of the op's `grads` and `grad` combined.
     weights, indices, grads = op.inputs
     combiners = op.get_attr("combiners")
+    combined = _combined_like(grads, grad, weights, indices, combiners)
+    weight_grads = _weight_grads(grad, weights, indices, combined, grads, combiners[0])
+    return [weight_grads, None, combined]
+
+
+def _combined_like(
+    grads: tf.Tensor,
+    values: tf.Tensor,
+    weights: tf.Tensor,
+    indices: tf.Tensor,
+    combiners: Sequence[bytes],
+) -> tf.Tensor:
+    """[rows, dim]. `values` [n, dim], combined as the values whose gradient is `grads`."""
     rows = tf.shape(grads, out_type=tf.int64)[:1]
     other_axes = tf.shape(indices, out_type=tf.int64)[1:] - 1
     (combined,) = _ops.gen.rec_estimator_combine_weighted(
-        values=[grad],
+        values=[values],
         weights=[weights],
         indices=[indices],
         dense_shapes=[tf.concat([rows, tf.zeros(other_axes, tf.int64)], axis=0)],
         combiners=combiners,
     )
-    weight_grads = _weight_grads(grad, weights, indices, combined, grads, combiners[0])
-    return [weight_grads, None, combined]
+    return combined
 
 
 def _weight_grads(

@@ -4,7 +4,8 @@
 Step 3 of the data flow. A lookup never changes a table. A key without a row reads its initial
 vector; in a table with a filter, it reads the filter's default value. The gradient of a lookup is
 ``tf.IndexedSlices`` with one slice per occurrence of a key. The apply of an optimizer sums these
-slices, counts the keys and inserts new ones.
+slices, counts the keys and inserts new ones. A lookup that combines rows has one slice per distinct
+key (lookup_gradient.py).
 
 combined_lookup.py has the lookups that combine the rows of an example.
 """
@@ -17,15 +18,18 @@ from rec_estimator import _ops
 from rec_estimator._argument_checks import refuse_keras
 from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes import op_registry
-from rec_estimator.graph_passes.observers import observers
 from rec_estimator.graph_passes.walk import ancestors
 from rec_estimator.table.interfaces import LogicalTable
+from rec_estimator.table.lookup_gradient import gradient_slices, repeat_keys, sum_occurrences
 from rec_estimator.table.shard import LookupRecord, TableShard
 from rec_estimator.table.table import EmbeddingTable, as_keys, graph_tables
 from rec_estimator.table.variable_like import VariableLike
 
 # Functional control flow ops, which take the handle of a table as an input.
 _CONTROL_FLOW_OPS = ("Case", "If", "StatelessCase", "StatelessIf", "StatelessWhile", "While")
+
+# Marks the op of a lookup that combines. The copies that graph passes make have it, too.
+_COMBINES = "_rec_estimator_combines"
 
 # A table, a list with one table, or all shards of a table in order.
 TableParams = Union[EmbeddingTable, TableShard, Sequence[Union[EmbeddingTable, TableShard]]]
@@ -143,7 +147,7 @@ def _further_occurrences(keys: tf.Tensor, counts: Any) -> tf.Tensor:
         tf.debugging.assert_positive(counts, message="counts must be 1 or more"),
     ]
     with tf.control_dependencies(checks):
-        return tf.repeat(tf.reshape(keys, [-1]), tf.reshape(counts, [-1]) - 1)
+        return repeat_keys(keys, tf.cast(tf.reshape(counts, [-1]), tf.int64) - 1)
 
 
 def is_dense(params: Any) -> bool:
@@ -180,7 +184,10 @@ def as_table(params: Any) -> EmbeddingTable:
 
 
 def read_table(
-    table: EmbeddingTable, keys: tf.Tensor, further: Optional[tf.Tensor] = None
+    table: EmbeddingTable,
+    keys: tf.Tensor,
+    further: Optional[tf.Tensor] = None,
+    combines: bool = False,
 ) -> tf.Tensor:
     """Reads every key, and records the lookup.
 
@@ -188,13 +195,17 @@ def read_table(
       table: The table.
       keys: int64, any shape.
       further: int64 [n]. Keys that a step that trains this lookup counts beside `keys`.
+      combines: Whether the values of several keys are combined, so that the gradient has one slice
+        per distinct key.
 
     Returns:
       float32 [keys.shape, dim].
     """
     parts = None if further is None else dict(zip(table.shards, _of_shards(table, further)))
     return read_shards(
-        table, keys, lambda shard, part: _lookup_shard(shard, part, parts and parts[shard])
+        table,
+        keys,
+        lambda shard, part: _lookup_shard(shard, part, parts and parts[shard], combines),
     )
 
 
@@ -231,11 +242,15 @@ def read_shards(
     return values
 
 
-def _lookup_shard(shard: TableShard, keys: tf.Tensor, further: Optional[tf.Tensor]) -> tf.Tensor:
+def _lookup_shard(
+    shard: TableShard, keys: tf.Tensor, further: Optional[tf.Tensor], combines: bool
+) -> tf.Tensor:
     with graphs.colocate_with(shard.handle):
         values = _ops.gen.rec_estimator_table_lookup(
             shard.handle, keys, dim=shard.dim, unknown=read_of_unknown_keys(shard.table)
         )
+    if combines:
+        graphs.set_attr(values.op, _COMBINES, tf.AttrValue(b=True))
     shard.record_lookup(LookupRecord(keys, values.op, further=further))
     return values
 
@@ -258,7 +273,7 @@ def _table_lookup_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.In
         for shard in table:
             if shard.handle is op.inputs[0]:
                 shard.record_gradient(op, slices.indices)
-    return [slices, None]
+    return [sum_occurrences(slices) if _COMBINES in op.node_def.attr else slices, None]
 
 
 tf.no_gradient(op_registry.SHARD_KEYS_SPLIT)
@@ -275,20 +290,6 @@ def _shard_rows_merge_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optional[t
 def _shard_rows_split_grad(op: tf.Operation, *grads: tf.Tensor) -> List[Optional[tf.Tensor]]:
     rows = [tf.convert_to_tensor(grad) for grad in grads]
     return [None, _ops.gen.rec_estimator_shard_rows_merge(op.inputs[0], rows)]
-
-
-def gradient_slices(keys: tf.Tensor, grad: Any, dim: int) -> tf.IndexedSlices:
-    """The gradient of a lookup, reported to the observers of the graph.
-
-    Args:
-      keys: int64, any shape. The keys that the lookup reads.
-      grad: [keys.shape, dim]. The gradient of the values.
-      dim: Floats per value.
-    """
-    slices = tf.IndexedSlices(tf.reshape(grad, [-1, dim]), tf.reshape(keys, [-1]))
-    for observer in observers():
-        observer.lookup_gradient_built(keys, slices)
-    return slices
 
 
 def refuse_control_flow(op: tf.Operation) -> None:

@@ -102,6 +102,35 @@ def test_rows_get_the_mean_of_the_workers_and_counts_all_occurrences():
     assert set(versions) == {0}
 
 
+class Clipped(rec.optimizers.GradientDescentOptimizer):
+    """Clips gradients, as a script does between compute_gradients() and apply_gradients()."""
+
+    def compute_gradients(self, *args, **kwargs):
+        pairs = super().compute_gradients(*args, **kwargs)
+        return [(tf.clip_by_norm(gradient, 2.0), variable) for gradient, variable in pairs]
+
+
+@pytest.mark.parametrize("optimizer", [rec.optimizers.GradientDescentOptimizer, Clipped])
+def test_lookups_that_combine_count_all_occurrences(optimizer):
+    table, keys = make_table(), tf.placeholder(tf.int64, [None])
+    size = tf.size(keys, out_type=tf.int64)
+    ids = tf.RaggedTensor.from_row_splits(keys, tf.stack([np.int64(0), size]))
+    loss = tf.reduce_sum(rec.embedding_lookup_sparse(table, ids, combiner="sum"))
+    training = Training(loss, optimizer(0.5))
+    asked = tf.constant([1, 2, 3], tf.int64)
+    found = [rec.embedding_lookup(table, asked), table.get_frequency(asked)]
+    with training.run([{keys: [1, 2, 1, 1]}, {keys: [1, 3]}]) as session:
+        rows, counts = session.run(found, {keys: []})
+    assert counts.tolist() == [4, 1, 1]
+    # Key 1 has gradients 3 and 1 in the workers, keys 2 and 3 have 1 in one.
+    sums = [np.float64([[3, 3, 3], [1, 1, 1]]), np.float64([[1, 1, 1], [1, 1, 1]])]
+    if optimizer is Clipped:
+        sums = [each * min(1, 2.0 / np.linalg.norm(each)) for each in sums]
+    gradients = [(sums[0][0] + sums[1][0]) / 2, sums[0][1], sums[1][1]]
+    for row, gradient, key in zip(rows, gradients, [1, 2, 3]):
+        np.testing.assert_allclose(row, bank_of(key) - 0.5 * gradient, rtol=1e-6)
+
+
 def test_a_table_equals_a_stock_variable_where_no_key_repeats():
     batches = [[0, 3, 6], [3, 2, 5], [1, 0, 4], [6, 5, 4]]
     results = []

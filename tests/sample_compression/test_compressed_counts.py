@@ -87,3 +87,41 @@ def test_a_compressed_step_counts_what_the_flat_batch_counts(name, has_gradient)
     np.testing.assert_array_equal(counted, flat_counted)
     # A user's gradients are added up in another order.
     np.testing.assert_allclose(rows, flat_rows, rtol=1e-5, atol=1e-6)
+
+
+def train_clipped(look_up, compressed):
+    """A step with clipped gradients. Returns (the norm, counts and rows of KEYS)."""
+    with tf.Graph().as_default():
+        user, item = (tf.placeholder(tf.int64, [None]) for _ in range(2))
+        feed = {user: USERS["user"], item: ITEMS}
+        if compressed:
+            item_size = tf.placeholder(tf.int32, [None])
+            graph_optimizer.enable_sample_awared_graph_compression([user], [item], item_size)
+            feed[item_size] = SIZES
+        else:
+            feed[user] = np.repeat(feed[user], SIZES)
+        table = rec.get_embedding_variable("t", 2, initializer=tf.ones_initializer())
+        users = look_up(table, tf.RaggedTensor.from_tensor(tf.stack([user, user, user + 1], 1)))
+        scores = tf.reduce_sum(users, axis=1) * tf.cast(item, tf.float32)
+        optimizer = rec.optimizers.AdagradOptimizer(0.1)
+        pairs = optimizer.compute_gradients(tf.reduce_sum(tf.square(scores)))
+        gradients, norm = tf.clip_by_global_norm([gradient for gradient, _ in pairs], 0.5)
+        step = optimizer.apply_gradients(zip(gradients, [table]))
+        found = [table.get_frequency(KEYS), rec.embedding_lookup(table, KEYS)]
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            norm, _ = session.run([norm, step], feed)
+            return norm, *session.run(found)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean"])
+def test_clipped_gradients_of_users_that_combine_are_those_of_the_flat_batch(combiner):
+    def look_up(table, ids):
+        return rec.embedding_lookup_sparse(table, ids, combiner=combiner)
+
+    norm, counts, rows = train_clipped(look_up, compressed=True)
+    flat_norm, flat_counts, flat_rows = train_clipped(look_up, compressed=False)
+    assert counts.tolist() == flat_counts.tolist() == [0, 0, 0, 0, 10, 7, 1]
+    # A user's gradients are added up in another order.
+    np.testing.assert_allclose(norm, flat_norm, rtol=1e-6)
+    np.testing.assert_allclose(rows, flat_rows, rtol=1e-6)

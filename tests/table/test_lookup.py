@@ -179,7 +179,10 @@ def test_a_weighted_lookup_has_the_bits_of_products_and_a_segment_sum(combiner, 
         table, ids, tf.SparseTensor(indices, weights, [70, 500]), combiner=combiner
     )
     factor = random.normal(size=[70, dim]).astype(np.float32)
-    grads = [tf.gradients(x * factor, table)[0].values for x in (actual, expected)]
+    of_actual, of_expected = (tf.gradients(x * factor, table)[0] for x in (actual, expected))
+    distinct, places = tf.unique(keys)
+    sums = tf.math.unsorted_segment_sum(of_expected.values, places, tf.size(distinct))
+    grads = [of_actual.values, sums]
     (found, of_keys), (wanted, wanted_of_keys) = run(list(zip([actual, expected], grads)))
     np.testing.assert_array_equal(found.view(np.int32), wanted.view(np.int32))
     # Equal numbers: a weight of 0 may give -0, which an update adds to 0.

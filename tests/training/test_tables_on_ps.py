@@ -40,13 +40,13 @@ def square(values):
     return tf.reduce_sum(tf.square(values - 0.5))
 
 
-def train(folder, num_ps, loss_of):
+def train(folder, num_ps, loss_of, optimizer=None):
     """Trains a loss of keys in a new graph; returns (the prefix of the checkpoint, losses)."""
     device, session_of = where(num_ps)
     with tf.Graph().as_default(), device():
         tf.set_random_seed(1)
         loss = loss_of(next_keys())
-        train_op = minimize(loss)
+        train_op = minimize(loss, optimizer)
         saver = rec.Saver(sharded=True)
         with session_of() as session:
             session.run([tf.global_variables_initializer(), tf.tables_initializer()])
@@ -117,6 +117,33 @@ def test_feature_columns_train_on_ps_what_a_single_process_trains(tmp_path):
         for part in row.keys() - {"freqs", "versions"}:
             values, of_single = (np.frombuffer(each[key][part], "f4") for each in (found, expected))
             np.testing.assert_allclose(values, of_single, rtol=1e-5)
+
+
+class Clipped(rec.optimizers.AdagradOptimizer):
+    """Clips gradients, as a script does between compute_gradients() and apply_gradients()."""
+
+    def compute_gradients(self, *args, **kwargs):
+        gradients, variables = zip(*super().compute_gradients(*args, **kwargs))
+        return list(zip(tf.clip_by_global_norm(gradients, 0.5)[0], variables))
+
+
+def test_clipped_lookups_that_combine_train_on_ps_what_a_single_process_trains(tmp_path):
+    def loss_of(keys):
+        table = table_of()
+        ids = tf.RaggedTensor.from_row_splits(keys, tf.constant([0, 3, 5], tf.int64))
+        combined = rec.embedding_lookup_sparse(table, ids, combiner="mean")
+        return square(combined) + square(rec.embedding_lookup(table, keys[:2]))
+
+    runs = [train(tmp_path, number, loss_of, Clipped(0.1)) for number in (0, 2)]
+    (single, expected), (on_ps, losses) = runs
+    # With several shards, other ops combine the vectors of an example, in another order.
+    np.testing.assert_allclose(losses, expected, rtol=1e-6)
+    freqs = [
+        {key: row["freqs"] for key, row in contents(prefix)["table"].items()}
+        for prefix in (on_ps, single)
+    ]
+    assert freqs[0] == freqs[1]
+    assert freqs[0][1] == 6  # Four times among the ids that are combined, twice among the others.
 
 
 def two_tables(keys):
