@@ -253,10 +253,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
         grads_and_vars = list(_with_tables(grads_and_vars))
         _check_same_step(grads_and_vars)
         pairs = list(self._shown_to_tensorflow(grads_and_vars))
-        shards = [v.shard for _, v in pairs if isinstance(v, ShardVariable)]
-        for shard in shards:
-            shard.check_not_updated(self.get_name())
-        tables = [shard.table for shard in shards]
+        tables = [v.shard.table for _, v in pairs if isinstance(v, ShardVariable)]
         for table in tables:
             if table.padding_keys and self.refuses_padding_keys:
                 raise RuntimeError(
@@ -283,14 +280,18 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
             self._stamp = self._version = self._table_step = None
         for _, variable in pairs:
             if isinstance(variable, ShardVariable):
-                variable.shard.mark_updated(self.get_name())
+                variable.shard.mark_updated(self.get_name(), variable.counting)
         order_overwrites(tf.get_default_graph(), new_ops)
         return train_op
 
     def _shown_to_tensorflow(
         self, grads_and_vars: Iterable[GradientAndVariable]
     ) -> Iterable[Tuple[Gradient, RuleVariable]]:
-        """Replaces tables by shards. A shard that only counts keys gets an empty gradient."""
+        """Replaces tables by shards. A shard that only counts keys gets an empty gradient.
+
+        A shard that another optimizer has updated counts its keys there, unless it has a gradient
+        here: then that must have been an update that only counts.
+        """
         warned = set()
         for gradient, variable in grads_and_vars:
             if not isinstance(variable, (EmbeddingTable, TableShard)):
@@ -299,6 +300,8 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
             shards = _shards(variable)
             if gradient is not None:
                 _check_gradient(gradient, variable)
+                shards[0].take_over_counting()
+                shards[0].check_not_updated(self.get_name())
                 yield _shown_gradient(gradient, shards[0], variable)
                 continue
             for shard in shards:
@@ -308,17 +311,21 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
                         "in training, got none; leave them out, or look up with is_grad=True"
                     )
                 counted = shard.counted_keys(None, self._step_ops)
-                if not counted:
+                if shard.updated_by is not None or not counted:
                     continue
                 if shard.table.name not in warned:
                     warned.add(shard.table.name)
                     tf.logging.warning(
                         "Table %r gets no gradient in this step: the keys looked up so far are "
-                        "counted and inserted, their rows do not change.",
+                        "counted and inserted, their rows do not change, unless another optimizer "
+                        "gets a gradient.",
                         shard.table.name,
                     )
                 nothing = tf.IndexedSlices(tf.zeros([0, shard.dim]), tf.zeros([0], tf.int64))
-                yield nothing, ShardVariable(shard, variable, _counted_keys(counted))
+                shown = ShardVariable(shard, variable, _counted_keys(counted))
+                shown.counted_keys = tf.identity(shown.counted_keys, name="counted_keys")
+                shown.counting = shown.counted_keys.op
+                yield nothing, shown
 
     def get_slot(self, var: Variable, name: str) -> Optional[Union[tf.Variable, SlotRows]]:
         """Returns a slot that this optimizer has made.
@@ -424,6 +431,7 @@ class ShardVariable:
         # The keys that the step counts besides those of the gradient.
         nothing = tf.zeros([0], tf.int64)
         self.counted_keys = tf.concat(counted_keys, axis=0) if counted_keys else nothing
+        self.counting: Optional[tf.Operation] = None  # The op of counted_keys without a gradient.
         self.name = shard.name
         self.handle = shard.handle
         self.op = shard.handle.op

@@ -57,6 +57,10 @@ class TableShard(VariableLike):
         self._lookups: List[LookupRecord] = []
         self._gradients: List[Tuple[tf.Operation, tf.Tensor]] = []
         self._updated_by: Optional[str] = None
+        # Of an update without gradient: the op that gives it the keys to count.
+        self._counting: Optional[tf.Operation] = None
+        # The admission op of each lookup alone, by the op that gives the lookup its answer.
+        self._asked_alone: Dict[tf.Operation, tf.Operation] = {}
         with tf.device(device), tf.name_scope(None):
             self.handle: tf.Tensor = _ops.gen.rec_estimator_table_handle(
                 shared_name=self.name, name=self.name, **table.handle_attrs(num_parts)
@@ -237,7 +241,11 @@ class TableShard(VariableLike):
             graphs.colocate_with(self.handle, ignore_existing=True),
         ):
             # The current inputs of the ops: a graph pass may have replaced the keys.
-            asked = [admits.op.inputs[0].op.inputs[1:] for _, admits in asking]
+            alone = [
+                self._asked_alone.setdefault(admits.op, admits.op.inputs[0].op)
+                for _, admits in asking
+            ]
+            asked = [op.inputs[1:] for op in alone]
             keys = [tf.reshape(each, [-1]) for each, _ in asked]
             answers = _ops.gen.rec_estimator_table_admits(
                 self.handle, tf.concat(keys, 0), tf.concat([counted for _, counted in asked], 0)
@@ -265,10 +273,28 @@ class TableShard(VariableLike):
         # The same object as in SAVEABLE_OBJECTS, so that a Saver that finds both saves it once.
         return {"rows": self.saveable} if self.table.is_save else {}
 
-    def mark_updated(self, optimizer_name: str) -> None:
-        """Records the update of the table. A table is updated once in a step."""
+    def mark_updated(self, optimizer_name: str, counting: Optional[tf.Operation] = None) -> None:
+        """Records the update of the table. A table is updated once in a step.
+
+        Args:
+          optimizer_name: The name of the optimizer.
+          counting: If the update has no gradient and only counts keys: the op that gives them.
+        """
         self.check_not_updated(optimizer_name)
-        self._updated_by = optimizer_name
+        self._updated_by, self._counting = optimizer_name, counting
+
+    def take_over_counting(self) -> None:
+        """Leaves the keys that an update without gradient counts to the next update.
+
+        So each of two losses may train a table of its own, although the optimizer of the first loss
+        was also given the table of the second one.
+        """
+        if self._counting is not None:
+            with tf.control_dependencies(None):
+                # An edge can only be changed to a shape that is compatible, as [None] is with all.
+                nothing = tf.reshape(tf.where(tf.zeros([0], tf.bool)), [-1])
+            graphs.update_input(self._counting, 0, nothing)
+            self._updated_by = self._counting = None
 
     def __repr__(self) -> str:
         return f"<rec_estimator.TableShard {self.name!r} dim={self.dim}>"

@@ -413,6 +413,70 @@ def test_a_second_update_of_a_table_is_refused_with_the_remedy_and_adds_no_updat
     assert [slot.name for slot in table.shards[0].slots] == ["Adagrad"]
 
 
+def of_rec_sdk(name):
+    return rec.create_table(tf.int64, 2, name, tf.ones_initializer(), device_vocabulary_size=99)
+
+
+def lookups_of_rec_sdk(table, keys):
+    """Two training lookups that decide together which keys are admitted."""
+    admission = {"access_threshold": 3}
+    return [
+        rec.sparse_lookup(table, keys, modify_graph=True, access_and_evict_config=admission)
+        for _ in range(2)
+    ]
+
+
+def of_deeprec(name):
+    return rec.get_embedding_variable(name, 2, initializer=tf.ones_initializer())
+
+
+def lookups_of_deeprec(table, keys):
+    return [rec.embedding_lookup(table, keys)]
+
+
+def with_all_tables(optimizer, loss, tables):
+    del tables
+    return optimizer.minimize(loss)
+
+
+def with_gradients_of_all_tables(optimizer, loss, tables):
+    return optimizer.apply_gradients(list(zip(tf.gradients(loss, tables), tables)))
+
+
+def with_its_table(optimizer, loss, tables):
+    (own,) = [t for t, g in zip(tables, tf.gradients(loss, tables)) if g is not None]
+    return optimizer.minimize(loss, var_list=[own])
+
+
+@pytest.mark.parametrize(
+    ("make", "look_up"), [(of_rec_sdk, lookups_of_rec_sdk), (of_deeprec, lookups_of_deeprec)]
+)
+@pytest.mark.parametrize("train", [with_all_tables, with_gradients_of_all_tables])
+@pytest.mark.parametrize("key_shape", [[None], [3]], ids=str)
+def test_two_losses_train_a_table_each_whatever_lists_their_optimizers_get(
+    make, look_up, train, key_shape
+):
+    def steps(train):
+        with tf.Graph().as_default(), tf.Session() as session:
+            tables = [make("first"), make("second")]
+            keys = tf.placeholder(tf.int64, key_shape)
+            losses = [tf.reduce_sum(tf.square(tf.add_n(look_up(table, keys)))) for table in tables]
+            train_ops = [
+                train(rec.optimizers.AdagradOptimizer(rate), loss, tables)
+                for rate, loss in zip((0.1, 0.2), losses)
+            ]
+            found = [[t.export(), t.get_frequency(list(range(9)))] for t in tables]
+            session.run(tf.global_variables_initializer())
+            for step in range(4):
+                session.run(train_ops, {keys: [step, step, step + 1]})
+            session.run(train_ops[0], {keys: [7, 7, 8]})
+            return session.run(found)
+
+    for actual, expected in zip(steps(train), steps(with_its_table)):
+        for one, other in zip(tf.nest.flatten(actual), tf.nest.flatten(expected)):
+            np.testing.assert_array_equal(one, other)
+
+
 def test_a_dense_gradient_of_a_table_is_refused():
     table = table_from(initial_vectors(3))
     optimizer = rec.optimizers.AdagradOptimizer(0.1)
