@@ -353,7 +353,7 @@ class GlobalStepEvict:
 @_explain_assignments
 @dataclasses.dataclass(frozen=True)
 class L2WeightEvict:
-    """Evicts rows with small values, and rows with a NaN, at each full save.
+    """Evicts rows with small values, and rows that are not finite, at each full save.
 
     Counts of keys without a row are bounded, too. A CounterFilter keeps the counts of the keys that
     occurred last: four for each row, and at least 65,536 for each shard. A CBFFilter forgets a key
@@ -361,7 +361,7 @@ class L2WeightEvict:
 
     Attributes:
       l2_weight_threshold: Above 0. A row is evicted if half the sum of its squared values is below
-        this threshold or NaN. -1.0: nothing is evicted.
+        this threshold, or if a value is NaN or infinite. -1.0: nothing is evicted.
 
     Raises:
       ValueError: l2_weight_threshold is neither -1.0 nor a finite number above 0.

@@ -38,7 +38,7 @@ global_step: []. Keys get this version if theirs is -1 or larger, as it can be a
 evicted: []. Number of evicted keys, including keys that were only counted.
 steps_to_live: If >= 0, evicts keys with global_step - version > steps_to_live. -1 disables this rule.
 l2_weight_threshold: If > 0, evicts rows whose squared values, summed and halved, are below it, and rows with a
-  NaN. Of keys that are only counted, keeps the last 4 per row, or 65536. -1 disables this rule.
+  NaN or an infinity. Of keys that are only counted, keeps the last 4 per row, or 65536. -1 disables this rule.
 )doc");
 
 }  // namespace

@@ -197,9 +197,12 @@ def test_threshold_is_compared_with_half_the_squared_norm():
         assert sorted(session.run(table.export()).keys) == [0, 2]  # 2.5 and 4.5.
 
 
-def test_rows_with_a_nan_are_evicted_and_infinite_ones_stay():
-    bank = np.array([[np.nan, 9.0], [9.0, 9.0], [np.inf, 0.0], [9.0, np.nan]], np.float32)
-    table = make_table(rec.L2WeightEvict(1.5), bank=bank)
+@ALSO_PARTITIONED
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_rows_with_a_number_that_is_not_finite_are_evicted(bad, shards):
+    largest = np.finfo(np.float32).max  # Its square is infinite in float32.
+    bank = np.array([[bad, 9.0], [9.0, 9.0], [largest, -largest], [9.0, bad]], np.float32)
+    table = make_table(rec.L2WeightEvict(1.5), shards, bank=bank)
     train = trainer(table, rec.optimizers.GradientDescentOptimizer(1e-30))  # Moves nothing.
     with initialized_session() as session:
         train(session, [0, 1, 2, 3])

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <vector>
 
@@ -70,11 +71,13 @@ void L2WeightRule::AgeSketch(StripeSet* stripes) {
 }
 
 bool L2WeightRule::EvictsValue(const float* value, int dim) const {
+  // Squares of finite floats cannot overflow a double, so the sum is finite iff
+  // all values are.
   double sum = 0;
   for (int d = 0; d < dim; ++d) {
     sum += static_cast<double>(value[d]) * static_cast<double>(value[d]);
   }
-  return !(sum >= limit_);
+  return sum < limit_ || !std::isfinite(sum);
 }
 
 int64_t L2WeightRule::EvictFrom(Stripe* stripe) const {

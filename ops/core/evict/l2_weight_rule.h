@@ -17,7 +17,7 @@ inline constexpr int64_t kCountsPerRow = 4;
 inline constexpr int64_t kLeastCounts = int64_t{1} << 16;
 
 // Evicts rows with 0.5 * sum(value^2) < half_squared_norm, summed in float64
-// and in order, and rows with a NaN: no gradient repairs it.
+// and in order, and rows with a NaN or an infinity: no gradient repairs them.
 //
 // Values do not bound the number of keys without a row. Their counts age by the
 // number of other keys that were counted since: a sketch ages as a whole;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <new>
 #include <numeric>
 #include <random>
@@ -64,6 +65,23 @@ TEST(EvictedRowsAreReusedAndInitialized) {
     EXPECT_EQ(EvictSmaller(&table, std::nextafter(8.0f, 9.0f)), 10000);
     EXPECT_EQ(table.size(), 0);
   }
+}
+
+TEST(EvictionByValueTakesRowsThatAreNotFinite) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const L2WeightRule rule(8.0f);
+  for (const float bad : {std::nanf(""), kInfinity, -kInfinity}) {
+    for (int at = 0; at < 3; ++at) {
+      std::vector<float> row = {9.0f, -9.0f, 9.0f};
+      EXPECT_TRUE(!rule.EvictsValue(row.data(), 3));
+      row[at] = bad;
+      EXPECT_TRUE(rule.EvictsValue(row.data(), 3));
+    }
+  }
+  // The sum of these squares is far above the largest float.
+  const std::vector<float> large(1000, -kLargest);
+  EXPECT_TRUE(!rule.EvictsValue(large.data(), 1000));
 }
 
 TEST(EntryKeptForAnEvictedKeyIsNotCountedAsEvictedAgain) {
