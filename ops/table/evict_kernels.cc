@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "ops/core/evict/eviction.h"
 #include "ops/core/evict/global_step_rule.h"
 #include "ops/core/evict/l2_weight_rule.h"
 #include "ops/core/table/embedding_table.h"
@@ -126,16 +127,20 @@ class TableEvictOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    make_rule_(global_step->scalar<int64_t>()(), &rule));
 
-    Tensor* evicted;
-    OP_REQUIRES_OK(context, context->allocate_output("evicted", TensorShape({}),
-                                                     &evicted));
-
+    Evicted evicted;
     OP_REQUIRES_OK(
         context, OrStatus(table->name(), [&] {
           std::shared_lock<std::shared_mutex> lock(table->replace_mutex());
-          evicted->scalar<int64_t>()() = table->table().Evict(rule.get());
+          evicted = table->table().Evict(rule.get());
           return Status();
         }));
+    const int64_t counts[] = {evicted.keys, evicted.rows, evicted.rows_before};
+    for (int i = 0; i < num_outputs(); ++i) {
+      Tensor* count;
+      OP_REQUIRES_OK(context,
+                     context->allocate_output(i, TensorShape({}), &count));
+      count->scalar<int64_t>()() = counts[i];
+    }
   }
 
  private:

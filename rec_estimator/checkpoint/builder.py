@@ -12,6 +12,7 @@ from rec_estimator._tensorflow import graphs, saving
 from rec_estimator.checkpoint.format.bundle import Compare
 from rec_estimator.checkpoint.var_list import whole_shape
 from rec_estimator.graph_passes.graph_state import state_of
+from rec_estimator.table.eviction import Eviction
 from rec_estimator.table.interfaces import LogicalTable, SavedShard
 from rec_estimator.table.saveable import (
     TableSaveable,
@@ -54,7 +55,7 @@ class StreamingBuilder(saving.SaverBuilder):
     Attributes:
       merge: Merges the checkpoints ``merge_from``, string [n], into ``merge_to``, string [].
       delta_of: string [2]. Name and identity of the parent of a delta; empty for a full save.
-      evictions: Ops to run before a full save.
+      evictions: To run before a full save.
       commits: Ops to run after the files of a save were placed.
       reloads: Shards that always load another checkpoint, and the ops that do: see reloads_in().
       shards: The shards that are saved.
@@ -71,7 +72,7 @@ class StreamingBuilder(saving.SaverBuilder):
         self.merge_from: Optional[tf.Tensor] = None
         self.merge_to: Optional[tf.Tensor] = None
         self.delta_of: Optional[tf.Tensor] = None
-        self.evictions: List[tf.Tensor] = []
+        self.evictions: List[Eviction] = []
         self.commits: List[tf.Operation] = []
         self.reloads: List[Tuple[SavedShard, tf.Operation]] = []
         self.shards: List[SavedShard] = []

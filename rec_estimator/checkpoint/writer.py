@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator.checkpoint import builder, files, folder_export, sparse_folders
 from rec_estimator.checkpoint.atomic_checkpoint import AtomicCheckpoint
 from rec_estimator.checkpoint.delta_chain import SavedCheckpoint
+from rec_estimator.table.eviction import run_evictions
 
 _Feeds = Dict[tf.Tensor, List[Optional[str]]]
 
@@ -56,7 +57,7 @@ class CheckpointWriter:
             feeds[ops.delta_of] = [os.path.basename(parent.prefix), parent.identity]
         elif ops is not None:
             # Tables evict before full saves only.
-            session.run(ops.evictions)
+            run_evictions(session, ops.evictions, f"The save of {prefix}")
         if ops is None or not files.is_local(prefix):
             self._run(session, prefix, feeds)
             identity = files.identity_of(prefix)

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator._argument_checks import check_bool, check_int
 from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.rec_sdk.sparse_table import SparseTable
+from rec_estimator.table.eviction import Eviction, run_evictions
 from rec_estimator.table.table import graph_tables
 
 
@@ -55,7 +56,7 @@ class EvictHook(tf.train.SessionRunHook):
         self._seconds = evict_time_interval
         self._steps = evict_step_interval
         # By graph, because train_and_evaluate in one process evaluates inside the training loop.
-        self._evictions: Dict[tf.Graph, Dict[str, tf.Tensor]] = {}
+        self._evictions: Dict[tf.Graph, List[Eviction]] = {}
 
     def begin(self) -> None:
         """Builds the eviction ops. TensorFlow calls this when the graph is complete."""
@@ -72,9 +73,7 @@ class EvictHook(tf.train.SessionRunHook):
                     "the graph must have a global step for EvictHook(evict_step_interval=), got "
                     "none; call tf.train.get_or_create_global_step()"
                 )
-        self._evictions[tf.get_default_graph()] = {
-            table.table_name: table.evict() for table in tables
-        }
+        self._evictions[tf.get_default_graph()] = [table.eviction() for table in tables]
 
     def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
         """Starts to count time and steps. TensorFlow calls this for every new session."""
@@ -99,8 +98,7 @@ class EvictHook(tf.train.SessionRunHook):
         )
         if is_at_step or time.monotonic() - self._evicted_at > self._seconds:
             self._evicted_at, self._evicted_step = time.monotonic(), step
-            for name, count in session.run(evictions).items():
-                tf.logging.info("EvictHook: evicted %d keys of table %r.", count, name)
+            run_evictions(session, evictions, "EvictHook")
 
     def end(self, session: tf.Session) -> None:
         """Drops the eviction ops of the graph. TensorFlow calls this at the end of the session."""

@@ -18,6 +18,7 @@ from rec_estimator.checkpoint.format.stored_tables import TIMESTAMP_VARIABLE
 from rec_estimator.options import MAX_FILTER_FREQ, CounterFilter, EmbeddingVariableOption
 from rec_estimator.rec_sdk import feature_spec, runtime
 from rec_estimator.table.disk_storage import DiskStorage
+from rec_estimator.table.eviction import Eviction, build_eviction
 from rec_estimator.table.table import NEVER_TRAINED, EmbeddingTable
 
 # The key that fills up rows of ids. It never owns a row.
@@ -261,6 +262,10 @@ class SparseTable(EmbeddingTable):
         Raises:
           ValueError: No lookup of the table has an eviction_threshold.
         """
+        return super().evict()
+
+    def eviction(self) -> Eviction:
+        """As in EmbeddingTable."""
         threshold = self.thresholds.eviction_threshold if self.thresholds else None
         if not threshold:
             raise ValueError(
@@ -268,7 +273,10 @@ class SparseTable(EmbeddingTable):
                 "; give it in access_and_evict_config or in the FeatureSpec"
             )
         # The op evicts a key iff timestamp - version > steps_to_live.
-        return self._evict(table_timestamp().read_value(), steps_to_live=threshold - 1)
+        latest, handles = table_timestamp().read_value(), [shard.handle for shard in self.shards]
+        return build_eviction(
+            self.name, handles, self.thresholds, latest, steps_to_live=threshold - 1
+        )
 
     def __repr__(self) -> str:
         return f"<rec_estimator.SparseTable {self.name!r} dim={self.dim} max_rows={self.max_rows}>"

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator.options import EmbeddingVariableOption, Filter
 from rec_estimator.table.disk_storage import DiskStorage
+from rec_estimator.table.eviction import Eviction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,7 @@ class LogicalTable(Protocol):
     def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:
         """See EmbeddingTable."""
 
-    def evict(self) -> tf.Tensor:
+    def eviction(self) -> Eviction:
         """See EmbeddingTable."""
 
 

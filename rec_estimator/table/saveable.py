@@ -22,6 +22,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
 from rec_estimator.graph_passes.walk import find_global_step
+from rec_estimator.table.eviction import Eviction, logged_in_graph
 from rec_estimator.table.interfaces import SavedShard, SlotSpec
 
 
@@ -116,14 +117,14 @@ def _sketch_tensors(shard: SavedShard) -> Dict[str, tf.DType]:
     return {} if option is None or option.filter_freq < 2 else option.sketch_tensors()
 
 
-def build_evictions(shards: Sequence[SavedShard]) -> List[tf.Tensor]:
+def build_evictions(shards: Sequence[SavedShard]) -> List[Eviction]:
     """Builds the evictions that every full save runs first.
 
     Args:
       shards: The shards to save. The rule of a table runs once, however many shards it has.
 
     Returns:
-      One tensor per table with an eviction rule. In a graph without a global step, such as one that
+      One eviction per table with a rule. In a graph without a global step, such as one that
       only predicts, a rule that needs the global step evicts nothing.
     """
     evictions = []
@@ -132,7 +133,7 @@ def build_evictions(shards: Sequence[SavedShard]) -> List[tf.Tensor]:
         if rule is None or not rule.is_on:
             continue
         if not rule.needs_global_step or find_global_step() is not None:
-            evictions.append(table.evict())
+            evictions.append(table.eviction())
     return evictions
 
 
@@ -188,7 +189,7 @@ class TableSaveable(saving.SaveableObject):
         # op, and TensorFlow's error has no more than its name.
         self.name = imported.name
         self._save_specs: Dict[Tuple[tf.Graph, str], List[Any]] = {}
-        self._evictions: Dict[Tuple[tf.Graph, str], List[tf.Tensor]] = {}
+        self._evictions: Dict[Tuple[tf.Graph, str], List[tf.Operation]] = {}
 
     @property
     def device(self) -> str:
@@ -242,12 +243,12 @@ class TableSaveable(saving.SaveableObject):
             specs.append(self._spec(parts.bank, bank_name(shard)))
         return specs
 
-    def _evictions_of_save(self) -> List[tf.Tensor]:
+    def _evictions_of_save(self) -> List[tf.Operation]:
         """The evictions of the Saver that is being built, once for all shards of the table."""
         key = (tf.get_default_graph(), tf.get_default_graph().get_name_scope())
         first = self._shard.table.shards[0].saveable
         if key not in first._evictions:
-            first._evictions[key] = build_evictions([self._shard])
+            first._evictions[key] = list(map(logged_in_graph, build_evictions([self._shard])))
         return first._evictions[key]
 
     def restore(

@@ -24,8 +24,6 @@ from typing import (
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator import _ops
-from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.options import (
     CBFFilter,
@@ -35,6 +33,7 @@ from rec_estimator.options import (
 )
 from rec_estimator.table import placement
 from rec_estimator.table.disk_storage import DiskStorage, TierCounts, disk_storage_of
+from rec_estimator.table.eviction import Eviction, build_eviction
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.shard import TableShard
 from rec_estimator.table.table_reads import TableExport, TableReads
@@ -308,6 +307,10 @@ class EmbeddingTable(VariableLike):
           >>> rec.get_embedding_variable("user", 4, ev_option=option).evict().dtype
           tf.int64
         """
+        return self.eviction().counts[0]
+
+    def eviction(self) -> Eviction:
+        """The ops of ``evict()``, which also say how many rows were taken."""
         rule = self.ev_option.evict_option
         if rule is None or not rule.is_on:
             raise ValueError(
@@ -322,15 +325,9 @@ class EmbeddingTable(VariableLike):
                 f"the graph must have a global step, by which table {self.name!r} evicts, got "
                 "none; call tf.train.get_or_create_global_step() before"
             )
-        return self._evict(NO_GLOBAL_STEP if step is None else step, **dataclasses.asdict(rule))
-
-    def _evict(self, step: Union[int, tf.Variable], **attrs: Optional[float]) -> tf.Tensor:
-        step = tf.cast(step, tf.int64)
-        counts = []
-        for shard in self.shards:
-            with graphs.colocate_with(shard.handle):
-                counts.append(_ops.gen.rec_estimator_table_evict(shard.handle, step, **attrs))
-        return tf.add_n(counts)
+        step = NO_GLOBAL_STEP if step is None else step
+        handles = [shard.handle for shard in self.shards]
+        return build_eviction(self.name, handles, rule, step, **dataclasses.asdict(rule))
 
     def export(self) -> TableExport:
         """Reads all rows, one shard after the other. The rows of a shard belong to one instant.

@@ -82,7 +82,7 @@ class SessionTable:
         self.call("check_room", np.asarray(keys, np.int64), np.asarray(counted_keys, np.int64))
 
     def evict(self, global_step=-1, **attrs):
-        return self.call("evict", np.int64(global_step), **attrs)
+        return self.call("evict", np.int64(global_step), **attrs).evicted
 
     def stats(self):
         return self.call("stats")

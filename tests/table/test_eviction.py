@@ -145,7 +145,7 @@ def test_key_without_a_version_is_stamped_instead_of_evicted(initial_step):
     evict = [
         rec._ops.gen.rec_estimator_table_evict(
             table.handle, np.int64(initial_step + passed), steps_to_live=5
-        )
+        ).evicted
         for passed in (0, 5, 6)
     ]
     with initialized_session() as session:
@@ -401,3 +401,83 @@ def test_same_name_with_another_rule_is_an_error():
     make_table(rec.GlobalStepEvict(5))
     with pytest.raises(ValueError, match="table 't' must have the settings it was made with"):
         make_table(rec.GlobalStepEvict(6))
+
+
+# ------------------------------------------------------------------ what the log says
+
+
+def logged(monkeypatch):
+    """The lines that are logged from now on, as "LEVEL text"."""
+    lines = []
+    for level in ("info", "warning"):
+
+        def log(text, *values, level=level):
+            lines.append(f"{level.upper()} {text % values}")
+
+        monkeypatch.setattr(tf.logging, level, log)
+    return lines
+
+
+@ALSO_PARTITIONED
+def test_a_save_says_in_one_line_what_it_evicted(shards, tmp_path, monkeypatch):
+    table = make_table(rec.GlobalStepEvict(1), shards, filter_option=rec.CounterFilter(2))
+    option = rec.EmbeddingVariableOption(evict_option=rec.L2WeightEvict(0.5))
+    other = rec.get_embedding_variable(
+        "other", 2, initializer=tf.ones_initializer(), ev_option=option
+    )
+    rows = tf.reduce_sum(rec.embedding_lookup(other, tf.constant([1, 2, 3], tf.int64)))
+    fill = rec.optimizers.GradientDescentOptimizer(0.1).minimize(rows)
+    train, saver = trainer(table), rec.Saver()
+    with initialized_session() as session:
+        train(session, [1, 1, 2, 2, 3])
+        train(session, [4, 4, 5, 5, 6])
+        session.run(fill)
+        lines = logged(monkeypatch)
+        prefix = saver.save(session, str(tmp_path / "m"), global_step=2)
+        assert [line for line in lines if "evicted" in line] == [
+            f"INFO The save of {prefix} evicted 0 of 3 rows of table 'other', "
+            "2 of 4 rows and 1 counted keys of table 't'."
+        ]
+
+
+@ALSO_PARTITIONED
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_a_save_that_evicts_most_of_a_table_warns(rule, shards, tmp_path, monkeypatch):
+    table = make_table(rule, shards, bank=0 * BANK)
+    train, saver = trainer(table), rec.Saver()
+    with initialized_session() as session:
+        train(session, [1, 3])
+        for _ in range(4):
+            train(session, [2])
+        lines = logged(monkeypatch)
+        saver.save(session, str(tmp_path / "m"), global_step=1)
+        assert [line for line in lines if line.startswith("WARNING")] == [
+            f"WARNING {rule!r} evicted most of table 't': 2 of 3 rows; if the model needs these "
+            "rows, change the rule."
+        ]
+
+
+def save_and_read_line(session, saver, prefix):
+    """Saves with a stock Saver and returns what its graph prints to the log."""
+    (line,) = [op.inputs[0] for op in session.graph.get_operations() if op.type == "PrintV2"]
+    names = saver.saver_def
+    feed = {names.filename_tensor_name: str(prefix)}
+    return session.run([line, names.save_tensor_name], feed)[0].decode()
+
+
+@ALSO_PARTITIONED
+def test_a_stock_saver_says_what_it_evicted(shards, tmp_path):
+    table = make_table(rec.GlobalStepEvict(1), shards, filter_option=rec.CounterFilter(2))
+    train, saver = trainer(table), tf.train.Saver()
+    with initialized_session() as session:
+        for keys in ([1, 1, 3, 3, 7], [2, 2], [2, 4, 4]):
+            train(session, keys)
+        half = "A save evicted 2 of 4 rows of table 't', counted keys: 1."
+        assert save_and_read_line(session, saver, tmp_path / "half") == half
+        for keys in ([4], [5, 5], [5]):
+            train(session, keys)
+        assert save_and_read_line(session, saver, tmp_path / "most") == (
+            "A save evicted 2 of 3 rows of table 't', counted keys: 0. GlobalStepEvict("
+            "steps_to_live=1) evicted most of the table; if the model needs these rows, change the "
+            "rule."
+        )

@@ -8,23 +8,27 @@
 
 namespace rec_estimator {
 
-int64_t Evict(StripeSet* stripes, DiskTier* tier, EvictionRule* rule) {
+Evicted Evict(StripeSet* stripes, DiskTier* tier, EvictionRule* rule) {
   const bool reads_disk = tier != nullptr && rule->reads_values();
   // Otherwise a row could escape: in memory now, and on disk later.
   std::unique_lock<std::shared_mutex> pause;
   if (reads_disk) pause = tier->PauseSpilling();
   if (stripes->sketch() != nullptr) rule->AgeSketch(stripes);
-  int64_t evicted = 0;
+  Evicted evicted;
   if (reads_disk) {
-    evicted += tier->EvictSpilled(
+    evicted.rows = tier->EvictSpilled(
         [rule](const float* value, int dim) {
           return rule->EvictsValue(value, dim);
         },
         rule->stamp());
+    evicted.keys = evicted.rows_before = evicted.rows;
   }
   for (Stripe& stripe : *stripes) {
     const std::unique_lock<SharedMutex> lock(stripe.mutex());
-    evicted += rule->EvictFrom(&stripe);
+    const int64_t rows = stripe.rows();
+    evicted.keys += rule->EvictFrom(&stripe);
+    evicted.rows += rows - stripe.rows();
+    evicted.rows_before += rows;
   }
   return evicted;
 }

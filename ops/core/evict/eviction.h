@@ -11,11 +11,18 @@
 
 namespace rec_estimator {
 
-// Returns the number of evicted keys. Locks one stripe at a time, except while
+// What an eviction took. Each stripe counts at one instant.
+struct Evicted {
+  int64_t keys = 0;         // With those that were only counted.
+  int64_t rows = 0;         // Of these keys.
+  int64_t rows_before = 0;  // Of the table.
+};
+
+// Evicts the keys that the rule names. Locks one stripe at a time, except while
 // the rule ages the sketch. tier: nullptr if all rows are in memory. Throws
 // std::bad_alloc and, if the rule reads values, StorageError; keys that were
 // evicted before stay evicted.
-int64_t Evict(StripeSet* stripes, DiskTier* tier, EvictionRule* rule);
+Evicted Evict(StripeSet* stripes, DiskTier* tier, EvictionRule* rule);
 
 }  // namespace rec_estimator
 

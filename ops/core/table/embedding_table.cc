@@ -266,7 +266,7 @@ size_t EmbeddingTable::Erase(const int64_t* keys, size_t n) {
   return erased;
 }
 
-int64_t EmbeddingTable::Evict(EvictionRule* rule) {
+Evicted EmbeddingTable::Evict(EvictionRule* rule) {
   return rec_estimator::Evict(stripes_.get(), tier_.get(), rule);
 }
 

@@ -121,6 +121,7 @@ namespace rec_estimator {
 class DiskIo;
 struct DiskError;
 class DiskTier;
+struct Evicted;  // eviction.h
 class EvictionRule;
 class RowBudget;
 class RowHints;
@@ -252,10 +253,10 @@ class EmbeddingTable {
   // Erases rows and counts of keys (n) and returns how many were present. The
   // rows are reused. What the sketch counted stays.
   size_t Erase(const int64_t* keys, size_t n);
-  // Evicts the keys that a rule (eviction_rule.h) names and returns their
-  // number. While the sketch counts an evicted key, the key keeps an entry
-  // without a row, in which it is counted from 0.
-  int64_t Evict(EvictionRule* rule);
+  // Evicts the keys that a rule (eviction_rule.h) names. While the sketch
+  // counts an evicted key, the key keeps an entry without a row, in which it is
+  // counted from 0.
+  Evicted Evict(EvictionRule* rule);
 
   // nullptr: every counted key has an entry. For what is fixed about a sketch
   // and for checks of what was stored; a Snapshot reads what it counts.

@@ -200,7 +200,7 @@ def test_rows_that_a_reservation_found_are_read_as_others_are(n):
     with tf.control_dependencies([apply]):
         after = read(handle)
         with tf.control_dependencies(tf.nest.flatten(after)):
-            evict = _ops.gen.rec_estimator_table_evict(handle, 1, l2_weight_threshold=0.5)
+            evict = _ops.gen.rec_estimator_table_evict(handle, 1, l2_weight_threshold=0.5).evicted
     with tf.control_dependencies([evict]):
         evicted = read(handle)
     rng = np.random.default_rng(n)

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "ops/core/evict/eviction.h"
 #include "ops/core/evict/global_step_rule.h"
 #include "ops/core/evict/l2_weight_rule.h"
 #include "ops/core/table/embedding_table.h"
@@ -14,13 +15,13 @@ namespace rec_estimator {
 inline int64_t EvictOlder(EmbeddingTable* table, int64_t version,
                           int64_t stamp) {
   GlobalStepRule rule(version, stamp);
-  return table->Evict(&rule);
+  return table->Evict(&rule).keys;
 }
 
 inline int64_t EvictSmaller(EmbeddingTable* table, float half_squared_norm,
                             int64_t stamp = -1) {
   L2WeightRule rule(half_squared_norm, stamp);
-  return table->Evict(&rule);
+  return table->Evict(&rule).keys;
 }
 
 }  // namespace rec_estimator

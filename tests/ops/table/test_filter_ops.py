@@ -76,7 +76,7 @@ COUNTERS = pytest.mark.parametrize("bloom", [False, True], ids=["counter", "bloo
 # ------------------------------------------------------------------ shape functions and attributes
 
 
-def test_admits_has_the_shape_of_keys_and_evicted_is_a_scalar():
+def test_admits_has_the_shape_of_keys_and_what_was_evicted_are_scalars():
     admits = _ops.gen.rec_estimator_table_admits
     nothing = np.zeros([0], np.int64)
     assert admits(handle(), tf.zeros([2, 0, 5], tf.int64), nothing).shape == [2, 0, 5]
@@ -84,7 +84,7 @@ def test_admits_has_the_shape_of_keys_and_evicted_is_a_scalar():
     with pytest.raises(ValueError, match="Shape must be rank 1 but is rank 0"):
         admits(handle(), nothing, np.int64(1))
     evict = _ops.gen.rec_estimator_table_evict
-    assert evict(handle(), np.int64(3), steps_to_live=1).shape == []
+    assert [each.shape for each in evict(handle(), np.int64(3), steps_to_live=1)] == [[]] * 3
     with pytest.raises(ValueError, match="Shape must be rank 0 but is rank 1"):
         evict(handle(), np.zeros([1], np.int64), steps_to_live=1)
 

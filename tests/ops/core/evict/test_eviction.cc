@@ -67,6 +67,17 @@ TEST(EvictedRowsAreReusedAndInitialized) {
   }
 }
 
+TEST(EvictionCountsRowsAndKeysWithoutARow) {
+  EmbeddingTable table(1, 0.0f, FilterSpec{2, 1});
+  EXPECT_TRUE(ApplyOnes(&table, {1, 1, 2, 2, 3}, 0));
+  EXPECT_TRUE(ApplyOnes(&table, {4, 4, 5}, 7));
+  GlobalStepRule rule(1, 7);
+  const Evicted evicted = table.Evict(&rule);
+  EXPECT_EQ(evicted.keys, 3);
+  EXPECT_EQ(evicted.rows, 2);
+  EXPECT_EQ(evicted.rows_before, 3);
+}
+
 TEST(EvictionByValueTakesRowsThatAreNotFinite) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kLargest = std::numeric_limits<float>::max();

@@ -285,7 +285,11 @@ TEST(AnEvictionReadsEachSegmentOnce) {
   EXPECT_TRUE(ApplyOnes(&table, keys));
   EXPECT_TRUE(ApplyOnes(&table, Keys(keys.begin(), keys.begin() + 2000)));
   const TierCounts before = table.tier_counts();
-  EXPECT_EQ(EvictSmaller(&table, 600, 1), 3000);  // Half the sum of ones.
+  L2WeightRule rule(600, 1);  // Half the sum of ones is smaller.
+  const Evicted evicted = table.Evict(&rule);
+  EXPECT_EQ(evicted.keys, 3000);
+  EXPECT_EQ(evicted.rows, 3000);
+  EXPECT_EQ(evicted.rows_before, 5000);
   EXPECT_EQ(table.size(), 2000);
   EXPECT_TRUE(table.tier_counts().bytes_read - before.bytes_read <=
               before.file_bytes);
