@@ -24,6 +24,7 @@ from rec_estimator.table import placement
 from rec_estimator.table.memory_limit import share_memory
 from rec_estimator.table.table import graph_tables
 from rec_estimator.training import cluster, train_op
+from rec_estimator.training.ps_watch import PsWatch
 from rec_estimator.training.step_loop import StepLoopHook
 
 _MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
@@ -192,10 +193,13 @@ class ModelPipeline:
         """Makes the sessions of a training with ps tasks wait for these tasks."""
         if spec.mode != ModeKeys.TRAIN or not config.num_ps_replicas:
             return spec
+        # The last hook: it also watches what the other hooks do.
+        watch = PsWatch(config)
+        hooks = [*spec.training_hooks, watch]
         if config.train_distribute is not None:
-            hooks = [cluster.ClusterHook(config), *spec.training_hooks]
-            return spec._replace(training_hooks=hooks)
-        return spec._replace(scaffold=cluster.ClusterScaffold(config, spec.scaffold))
+            return spec._replace(training_hooks=[cluster.ClusterHook(config), *hooks])
+        scaffold = cluster.ClusterScaffold(config, spec.scaffold, watch)
+        return spec._replace(training_hooks=hooks, scaffold=scaffold)
 
 
 def _check_table_optimizer(table_optimizer: object) -> None:

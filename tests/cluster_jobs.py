@@ -119,6 +119,9 @@ class Job:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
+    def signal(self, job, index, number):
+        os.kill(self.pids[job, index], number)
+
     def log(self, job, index):
         return (self.folder / f"{job}{index}.log").read_text()
 

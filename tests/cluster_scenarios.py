@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import pathlib
+import signal
 import socket
 import sys
 import time
@@ -308,6 +309,30 @@ def lost_ps(folder):
         wait_for_step(folder, 200)
         job.kill("ps", 1)
         return {task: [job.wait(task, 0), last_line(job, task)] for task in ("chief", "worker")}
+    finally:
+        job.close()
+
+
+def silent_ps(folder):
+    """Stops a ps for less than the limit, then for good; the end of the chief and of the worker."""
+    job = Job(folder, workers=1)
+    mains = [
+        lambda folder, task=task: train_long(folder, task, 10**6, ps_wait_secs=10)
+        for task in (0, 1)
+    ]
+    try:
+        job.start_ps(serve)
+        job.start("chief", 0, mains[0])
+        job.start("worker", 0, mains[1])
+        wait_for_step(folder, 200)
+        job.signal("ps", 1, signal.SIGSTOP)
+        time.sleep(4)  # The ps tasks are asked after a tenth of the limit.
+        job.signal("ps", 1, signal.SIGCONT)
+        wait_for_step(folder, newest_step(folder) + 200)
+        restores = job.log("chief", 0).count("Restoring parameters")
+        job.signal("ps", 1, signal.SIGSTOP)
+        ends = {task: [job.wait(task, 0), last_line(job, task)] for task in ("chief", "worker")}
+        return {"restores": restores, "ends": ends}
     finally:
         job.close()
 

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import estimator as tf_estimator
 from rec_estimator.training import ps_tasks
+from rec_estimator.training.ps_watch import PsWatch
 
 
 def check_config(config: tf_estimator.RunConfig) -> None:
@@ -137,11 +138,15 @@ class ClusterScaffold(tf.train.Scaffold):
     Args:
       config: The configuration of a chief or worker in a cluster with ps tasks.
       scaffold: The Scaffold to copy.
+      watch: A hook of the training; ends what waits for a ps that does not answer.
     """
 
-    def __init__(self, config: tf_estimator.RunConfig, scaffold: tf.train.Scaffold) -> None:
+    def __init__(
+        self, config: tf_estimator.RunConfig, scaffold: tf.train.Scaffold, watch: PsWatch
+    ) -> None:
         super().__init__(copy_from_scaffold=scaffold)
         self._config = config
+        self._watch = watch
         _end_sessions_without_lost_tasks()
 
     def finalize(self) -> "ClusterScaffold":
@@ -153,6 +158,7 @@ class ClusterScaffold(tf.train.Scaffold):
           OSError: A ps does not see the model's folder.
         """
         super().finalize()
+        self._watch.check()
         ps_tasks.wait_for_ps(self._config)
         if self._config.is_chief:
             self._log_what_is_restored()
@@ -202,6 +208,7 @@ class ClusterScaffold(tf.train.Scaffold):
             with self._session(seconds=300) as session:
                 return bool(session.run(self.ready_for_local_init_op).size)
         except (tf.errors.FailedPreconditionError, *ps_tasks.LOST_TASK_ERRORS):
+            self._watch.check()
             ps_tasks.wait_for_ports(
                 self._config.cluster_spec.job_tasks("ps"), ps_tasks.seconds_to_wait(self._config)
             )

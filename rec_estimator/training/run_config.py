@@ -47,7 +47,7 @@ class RunConfig(_estimator.RunConfig):
       iterations_per_loop: Training steps per run of the session, in [1, 1000000]. The number of
         steps to train must be a multiple of it.
       ps_wait_secs: In a cluster, the seconds that a task waits for the parameter servers when it
-        starts and after one of them is lost; above 0.
+        starts, after one of them is lost, and while one does not answer; above 0.
       table_memory_bytes: Bytes of memory for all tables that have a tier on disk: index, rows and
         buffers (docs/storage.md). It replaces the sizes in their options. None: those sizes.
       **kwargs: As in ``tf.estimator.RunConfig``.

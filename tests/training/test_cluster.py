@@ -212,6 +212,16 @@ def test_a_ps_that_never_comes_back_is_an_error_in_every_task(tmp_path):
         assert "TimeoutError: ps 1 must accept connections at 127.0.0.1:" in last_line
 
 
+@pytest.mark.long
+def test_a_ps_that_stops_without_closing_connections_is_waited_for_and_then_an_error(tmp_path):
+    found = cluster_jobs.run("silent_ps", tmp_path)
+    assert found["restores"] == 0
+    for status, last_line in found["ends"].values():
+        assert status == 1
+        assert "TimeoutError: ps 1 at 127.0.0.1:" in last_line
+        assert "must answer within 10 seconds, got no answer; end its process" in last_line
+
+
 @pytest.mark.slow
 def test_a_ps_without_the_library_fails_by_name(tmp_path):
     status, last_line = cluster_jobs.run("ps_without_library", tmp_path)
