@@ -111,6 +111,7 @@ from rec_estimator.hooks import (
     SessionRunHook,
     SessionRunValues,
     StepCounterHook,
+    StopAtSigtermHook,
     StopAtStepHook,
     SummarySaverHook,
 )
@@ -198,6 +199,7 @@ __all__ = [
     "ProgressHook",
     "IncrementalSaverHook",
     "MonitoredTrainingSession",
+    "StopAtSigtermHook",
     "GraphModifierHook",
     "EvictHook",
     # Tables and lookups, under DeepRec's names.

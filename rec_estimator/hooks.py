@@ -9,8 +9,9 @@ import tensorflow.compat.v1 as tf
 from rec_estimator.checkpoint.saver import Saver
 from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.training.progress import ProgressHook
+from rec_estimator.training.sigterm import StopAtSigtermHook
 
-__all__ = ["IncrementalSaverHook", "MonitoredTrainingSession", "ProgressHook"]
+__all__ = ["IncrementalSaverHook", "MonitoredTrainingSession", "ProgressHook", "StopAtSigtermHook"]
 
 # tf.estimator had these classes of tf.compat.v1.train, too.
 CheckpointSaverHook = tf.train.CheckpointSaverHook

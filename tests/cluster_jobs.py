@@ -94,6 +94,8 @@ class Job:
             os.dup2(log, 2)
             main(self.folder)
             status = 0
+        except SystemExit as error:
+            status = error.code
         except BaseException:
             traceback.print_exc()
         finally:

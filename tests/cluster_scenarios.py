@@ -20,7 +20,7 @@ from rec_estimator import ps
 
 def serve(folder):
     del folder
-    ps.main()
+    ps.main([])
 
 
 def model_fn(features, mode):
@@ -309,6 +309,27 @@ def lost_ps(folder):
         wait_for_step(folder, 200)
         job.kill("ps", 1)
         return {task: [job.wait(task, 0), last_line(job, task)] for task in ("chief", "worker")}
+    finally:
+        job.close()
+
+
+def sigterm(folder):
+    """Sends SIGTERM to every task at once, as an orchestrator that ends a job; how they end."""
+    job = Job(folder, workers=1)
+
+    def model(features, mode):
+        hooks = [rec.StopAtSigtermHook()]
+        return model_fn(features, mode)._replace(training_hooks=hooks)
+
+    try:
+        job.start_ps(lambda folder: ps.main(["--grace-secs=60"]))
+        job.start("chief", 0, lambda folder: train_long(folder, 0, 10**6, model=model))
+        job.start("worker", 0, lambda folder: train_long(folder, 1, 10**6, model=model))
+        wait_for_step(folder, 100)
+        tasks = list(job.pids)
+        for task in tasks:
+            job.signal(*task, signal.SIGTERM)
+        return {"ends": {" ".join(map(str, task)): job.wait(*task) for task in tasks}}
     finally:
         job.close()
 

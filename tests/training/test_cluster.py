@@ -222,6 +222,17 @@ def test_a_ps_that_stops_without_closing_connections_is_waited_for_and_then_an_e
         assert "must answer within 10 seconds, got no answer; end its process" in last_line
 
 
+@pytest.mark.long
+def test_sigterm_to_every_task_saves_the_last_step_and_ends_all(tmp_path):
+    """The ps tasks serve until the chief has saved."""
+    ends = cluster_jobs.run("sigterm", tmp_path)["ends"]
+    assert ends == {"ps 0": 0, "ps 1": 0, "chief 0": 143, "worker 0": 143}
+    log = (tmp_path / "chief0.log").read_text()
+    last = log[log.index("SIGTERM: the training saves and ends.") :]
+    (saved,) = re.findall(r"Saving checkpoints for (\d+) into", last)
+    assert tf.train.latest_checkpoint(str(tmp_path / "model")).endswith(f"-{saved}")
+
+
 @pytest.mark.slow
 def test_a_ps_without_the_library_fails_by_name(tmp_path):
     status, last_line = cluster_jobs.run("ps_without_library", tmp_path)
