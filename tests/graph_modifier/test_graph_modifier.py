@@ -433,10 +433,17 @@ def test_the_state_of_the_input_pipeline_is_saved_and_restored_between_steps(tmp
         assert [session.run([key, values])[0] for _ in range(3)] == [3, 4, 5]
 
 
-@pytest.mark.parametrize("make_saver", [tf.train.Saver, rec.Saver])
-@pytest.mark.parametrize("kind", ["initializable", "one-shot"])
-@pytest.mark.parametrize("made", ["before", "after"])
-@pytest.mark.parametrize("modifications", [1, 2])
+@pytest.mark.parametrize(
+    ("made", "kind", "make_saver", "modifications"),
+    [
+        ("before", "initializable", tf.train.Saver, 1),
+        ("before", "initializable", rec.Saver, 2),
+        ("before", "one-shot", rec.Saver, 1),
+        ("after", "initializable", tf.train.Saver, 2),
+        ("after", "initializable", rec.Saver, 1),
+        ("after", "one-shot", tf.train.Saver, 1),
+    ],
+)
 def test_a_saver_made_after_the_modification_saves_the_position_of_the_data(
     made, kind, make_saver, modifications, tmp_path
 ):
