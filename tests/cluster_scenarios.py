@@ -334,8 +334,25 @@ def sigterm(folder):
         job.close()
 
 
+class StopWhileASessionBegins(tf.train.SessionRunHook):
+    """Stops a process before the first step, then asks all ps tasks for something."""
+
+    def __init__(self, pid):
+        self._pid = pid
+
+    def begin(self):
+        self._uninitialized = tf.report_uninitialized_variables()
+
+    def after_create_session(self, session, coord):
+        os.kill(self._pid, signal.SIGSTOP)
+        session.run(self._uninitialized)
+
+
 def silent_ps(folder):
-    """Stops a ps for less than the limit, then for good; the end of the chief and of the worker."""
+    """Stops a ps for less than the limit, then for good; how chief and worker end.
+
+    At last, a new chief restores, and the ps stops again before the first step.
+    """
     job = Job(folder, workers=1)
     mains = [
         lambda folder, task=task: train_long(folder, task, 10**6, ps_wait_secs=10)
@@ -352,7 +369,15 @@ def silent_ps(folder):
         wait_for_step(folder, newest_step(folder) + 200)
         restores = job.log("chief", 0).count("Restoring parameters")
         job.signal("ps", 1, signal.SIGSTOP)
-        ends = {task: [job.wait(task, 0), last_line(job, task)] for task in ("chief", "worker")}
+        ends = [[job.wait(task, 0), last_line(job, task)] for task in ("chief", "worker")]
+
+        def model(features, mode):
+            hooks = [StopWhileASessionBegins(job.pids["ps", 1])]
+            return model_fn(features, mode)._replace(training_hooks=hooks)
+
+        job.signal("ps", 1, signal.SIGCONT)
+        job.start("chief", 0, lambda folder: train_long(folder, 0, 10**6, model, ps_wait_secs=10))
+        ends.append([job.wait("chief", 0), last_line(job, "chief")])
         return {"restores": restores, "ends": ends}
     finally:
         job.close()

@@ -214,9 +214,10 @@ def test_a_ps_that_never_comes_back_is_an_error_in_every_task(tmp_path):
 
 @pytest.mark.long
 def test_a_ps_that_stops_without_closing_connections_is_waited_for_and_then_an_error(tmp_path):
-    found = cluster_jobs.run("silent_ps", tmp_path)
+    found = cluster_jobs.run("silent_ps", tmp_path, seconds=300)
     assert found["restores"] == 0
-    for status, last_line in found["ends"].values():
+    assert len(found["ends"]) == 3
+    for status, last_line in found["ends"]:
         assert status == 1
         assert "TimeoutError: ps 1 at 127.0.0.1:" in last_line
         assert "must answer within 10 seconds, got no answer; end its process" in last_line

@@ -94,6 +94,7 @@ def test_the_step_in_which_sigterm_arrives_is_the_last_and_is_saved(tmp_path, ha
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
+@pytest.mark.usefixtures("resource_variables")
 def test_with_several_steps_per_run_the_whole_run_is_saved(tmp_path):
     with pytest.raises(SystemExit):
         train(tmp_path, [SendSigterm(2), rec.StopAtSigtermHook()], iterations_per_loop=5)
