@@ -15,7 +15,7 @@ from rec_estimator._tensorflow import estimator as tf_estimator
 # Public names that neither Rec SDK nor DeepRec has, and names of TensorFlow.
 OWN = {
     *("BestExporter", "EmbeddingFeature", "EstimatorSpec", "EvalSpec", "FinalExporter"),
-    *("LatestExporter", "ModeKeys", "PredictOutput", "ProgressHook"),
+    *("LatestExporter", "ModeKeys", "PredictOutput", "ProgressHook", "StopAtSigtermHook"),
     *(
         "SampleCompression",
         "ServingInputReceiver",
