@@ -9,9 +9,10 @@ from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
 from rec_estimator.table.shard import TableShard
 from rec_estimator.table.untrained_tables import check_tables_are_trained, warn_of_untrained_tables
+from rec_estimator.table.variable_like import ExplainsMissing
 
 
-class InitializerEntry(saving.Trackable):
+class InitializerEntry(ExplainsMissing, saving.Trackable):
     """The entry of a shard in GLOBAL_VARIABLES: its initializer, and whether that has run.
 
     With it, tf.global_variables_initializer() fills the bank and empties the table, and

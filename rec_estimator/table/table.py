@@ -24,6 +24,7 @@ from typing import (
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator._tensorflow import dispatch
 from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.options import (
     CBFFilter,
@@ -37,7 +38,7 @@ from rec_estimator.table.eviction import Eviction, build_eviction
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.shard import TableShard
 from rec_estimator.table.table_reads import TableExport, TableReads
-from rec_estimator.table.variable_like import VariableLike
+from rec_estimator.table.variable_like import VariableLike, no_value_error
 
 # The collection of the logical tables of a graph, under the name that DeepRec uses.
 EMBEDDING_VARIABLES = "embedding_variables"
@@ -347,15 +348,14 @@ def _refuse_conversion(
     value: Any, dtype: Any = None, name: Optional[str] = None, as_ref: bool = False
 ) -> NoReturn:
     del dtype, name, as_ref
-    raise TypeError(
-        f"table {value.name!r} cannot be converted to a tensor, because it has no value as a "
-        "whole; read rows with rec_estimator.embedding_lookup(table, ids), all of them with "
-        "table.export()"
-    )
+    raise no_value_error(value, "converted to a tensor")
 
 
 for _kind in (EmbeddingTable, TableShard):
     tf.register_tensor_conversion_function(_kind, _refuse_conversion)
+dispatch.explain_failed_calls(
+    (EmbeddingTable, TableShard), lambda table: no_value_error(table, "converted to a tensor")
+)
 
 
 def graph_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:

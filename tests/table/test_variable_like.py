@@ -1,10 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables where scripts have variables."""
 
+import operator
+
 import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
+
+
+@pytest.fixture
+def tables():
+    """A table, a partitioned one, and a shard."""
+    cut = tf.fixed_size_partitioner(2)
+    parts = rec.get_embedding_variable("parts", 2, partitioner=cut)
+    return [rec.get_embedding_variable("one", 2), parts, next(iter(parts))]
 
 
 @pytest.mark.parametrize("slices", [0, slice(3), (slice(None), 0)])
@@ -15,3 +25,102 @@ def test_a_slice_of_a_table_is_refused_by_name(slices):
     for sliced in (table, *table):
         with pytest.raises(TypeError, match=r"table 'items.*cannot be .*lookup\(table, ids\)"):
             sliced[slices]
+
+
+REMEDY = (
+    r"'(one|parts|parts/part_0)' cannot be .*, because it has no value as a whole; read rows with"
+)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        tf.convert_to_tensor,
+        tf.identity,
+        lambda t: tf.concat([t, tf.ones([1, 2])], 0),
+        lambda t: tf.concat((tf.ones([1, 2]), t), axis=0),
+        lambda t: tf.concat(values=[t], axis=0),
+        lambda t: tf.stack([tf.ones([2]), t]),
+        lambda t: tf.add_n([tf.ones([2]), t]),
+        lambda t: tf.einsum("ij,kj->ik", tf.ones([1, 2]), t),
+        lambda t: tf.gather(t, [0]),
+        lambda t: tf.matmul(tf.ones([1, 2]), t, transpose_b=True),
+        lambda t: tf.maximum(0.0, t),
+        lambda t: tf.where([True], t, t),
+        lambda t: tf.nn.l2_loss(t),
+        lambda t: tf.nn.embedding_lookup([tf.ones([1, 2]), t], [0]),
+        lambda t: tf.ones([1, 2]) * t,
+        lambda t: t * tf.ones([1, 2]),
+        lambda t: 1.0 - t,
+        lambda t: t @ tf.ones([2, 1]),
+        lambda t: t + t,
+        operator.neg,
+        abs,
+        lambda t: t > 0.0,
+        lambda t: tf.ones([2]) > t,
+        lambda t: tf.train.ExponentialMovingAverage(0.9).apply(list(getattr(t, "shards", [t]))),
+    ],
+)
+def test_a_table_in_place_of_its_value_is_a_type_error_with_its_name_and_a_remedy(use, tables):
+    for table in tables:
+        with pytest.raises(TypeError, match=REMEDY):
+            use(table)
+
+
+def test_tensorflows_errors_for_other_arguments_stay():
+    rec.get_embedding_variable("t", 2)
+    with pytest.raises((TypeError, ValueError), match="types|Unable to convert"):
+        tf.concat([tf.ones([2]), tf.constant(["a"])], 0)
+    with pytest.raises(TypeError, match="NOT CONVERTIBLE"):
+        tf.concat([tf.ones([2]), object()], 0)
+
+
+def test_a_table_is_compared_by_identity(tables):
+    one, parts, shard = tables
+    assert one == one and one != parts and one in {one: 1} and shard in list(parts)
+    assert bool(one) and one not in [parts, 0.0]
+
+
+@pytest.mark.parametrize(
+    "name, remedy",
+    [
+        *((name, "read rows with rec") for name in ("value", "read_value", "eval", "sparse_read")),
+        *((name, "train rows with") for name in ("assign", "assign_add", "scatter_sub", "load")),
+        ("is_initialized", "run tf.compat.v1.report_uninitialized_variables"),
+        ("set_shape", "its settings are in table.ev_option"),
+    ],
+)
+def test_what_only_a_variable_has_is_an_attribute_error_with_a_remedy(name, remedy, tables):
+    entry = tf.global_variables()[-1]
+    for table in (*tables, entry) if name != "is_initialized" else tables:
+        assert not hasattr(table, name) and getattr(table, name, None) is None
+        message = f"^table '{table.name}' has no {name}, because it is no tf.Variable; {remedy}"
+        with pytest.raises(AttributeError, match=message):
+            getattr(table, name)
+
+
+def test_every_public_name_of_a_variable_is_there_or_has_a_remedy(tables):
+    names = [name for name in dir(tf.Variable) if not name.startswith("_")]
+    assert len(names) > 30
+    for table in tables:
+        for name in names:
+            try:
+                getattr(table, name)
+            except AttributeError as error:
+                assert str(error).startswith(f"table {table.name!r} has no {name}, because"), name
+            except ValueError as error:
+                assert "table must have one shard to have" in str(error)
+
+
+@pytest.mark.parametrize("name", ["nonsense", "_private"])
+def test_any_other_name_is_pythons_attribute_error(name, tables):
+    with pytest.raises(AttributeError, match=f"^'EmbeddingTable' object has no attribute '{name}'"):
+        getattr(tables[0], name)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda t: tf.assign(t, tf.ones([2])), lambda t: tf.scatter_update(t, [0], tf.ones([2]))]
+)
+def test_functions_that_write_a_variable_refuse_a_table_with_a_remedy(use, tables):
+    with pytest.raises(AttributeError, match="table 'one' .* train rows with an optimizer"):
+        use(tables[0])
