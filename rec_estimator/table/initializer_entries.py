@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
-from rec_estimator._tensorflow import graphs, saving
+from rec_estimator._tensorflow import graphs, saving, variable_store
 from rec_estimator.table.shard import TableShard
 from rec_estimator.table.untrained_tables import check_tables_are_trained, warn_of_untrained_tables
 from rec_estimator.table.variable_like import ExplainsMissing
@@ -35,15 +35,30 @@ class InitializerEntry(ExplainsMissing, saving.Trackable):
 
     @property
     def initializer(self) -> tf.Operation:
-        """Fills the bank and empties the shard."""
+        """Fills the bank and empties the shard.
+
+        Raises:
+          ValueError: tf.get_variable has made a variable of the table's name.
+        """
+        self._check_name()
         warn_of_untrained_tables(self.graph)
         return self.shard.initializer
+
+    def _check_name(self) -> None:
+        name = self.shard.table.name
+        if variable_store.has_variable(self.graph, name):
+            raise ValueError(
+                f"name of tf.get_variable must not be that of a table, got {name!r}; call "
+                "rec_estimator.get_embedding_variable for the table, or give the variable another "
+                "name"
+            )
 
     def ref(self) -> Any:
         """A hashable reference, as tf.Variable.ref() returns."""
         return saving.Reference(self)
 
     def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
+        self._check_name()
         warn_of_untrained_tables(self.graph)
         # The same object as in SAVEABLE_OBJECTS, so that a Saver that finds both saves it once.
         return {"rows": self.saveable}
@@ -61,8 +76,10 @@ class InitializerEntry(ExplainsMissing, saving.Trackable):
         MonitoredSession, and with it every Estimator, calls this when the graph is complete.
 
         Raises:
-          ValueError: A loss of the graph depends on a table that nothing trains.
+          ValueError: A loss of the graph depends on a table that nothing trains, or
+            tf.get_variable has made a variable of the table's name.
         """
+        self._check_name()
         check_tables_are_trained(self.graph)
         with graphs.colocate_with(self._handle):
             return _ops.gen.rec_estimator_table_is_initialized(self._handle, name=name)

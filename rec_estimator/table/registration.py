@@ -9,6 +9,7 @@ from typing import Any, Callable, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator._tensorflow import variable_store
 from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.table import placement
 from rec_estimator.table.initializer_entries import InitializerEntry, LocalEntry, UnsavedEntry
@@ -113,12 +114,12 @@ def check_name_is_free(full_name: str) -> None:
     Raises:
       ValueError: A variable of the default graph has this name.
     """
-    for variable in tf.global_variables():
-        if variable.op.name == full_name:
-            raise ValueError(
-                f"name must not be that of a variable of the graph, got {full_name!r}; the "
-                "checkpoint would confuse them"
-            )
+    is_op = any(variable.op.name == full_name for variable in tf.global_variables())
+    if is_op or variable_store.has_variable(tf.get_default_graph(), full_name):
+        raise ValueError(
+            f"name must not be that of a variable of the graph, got {full_name!r}; the "
+            "checkpoint would confuse them"
+        )
 
 
 def check_same_settings(table: EmbeddingTable, **settings: Any) -> None:

@@ -173,6 +173,31 @@ def test_name_of_a_variable_is_refused():
         rec.get_embedding_variable("t", 2)
 
 
+def test_name_of_a_partitioned_variable_is_refused():
+    tf.get_variable("t", [4], partitioner=tf.fixed_size_partitioner(2))
+    with pytest.raises(ValueError, match="name must not be that of a variable.*'t'"):
+        rec.get_embedding_variable("t", 2)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("reuse", [False, tf.AUTO_REUSE])
+@pytest.mark.parametrize("is_cut", [False, True], ids=["whole", "cut"])
+def test_a_variable_that_takes_the_name_of_a_table_is_an_error(shards, reuse, is_cut):
+    cut = tf.fixed_size_partitioner(2)
+    with tf.variable_scope("s", reuse=reuse):
+        rec.get_embedding_variable("t", 2, partitioner=cut if shards > 1 else None)
+        tf.global_variables_initializer()
+        tf.get_variable("t", [4, 2], partitioner=cut if is_cut else None)
+    message = "name of tf.get_variable must not be that of a table, got 's/t'; call rec_estimator"
+    with pytest.raises(ValueError, match=message):
+        tf.global_variables_initializer()
+    for saver in (tf.train.Saver, rec.Saver):
+        with pytest.raises(ValueError, match=message):
+            saver(tf.global_variables())
+    with pytest.raises(ValueError, match=message):
+        tf.train.MonitoredTrainingSession()
+
+
 @pytest.mark.parametrize(
     "arguments, error, message",
     [
