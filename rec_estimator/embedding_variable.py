@@ -37,6 +37,16 @@ NAME_PATTERN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*")
 # The most elements of a vector. The bank of initial vectors then takes 4 GiB with 1,024 of them.
 MAX_DIM = 2**20
 
+# What to do instead of an argument that needs the value of the whole table.
+_REMEDIES = {
+    "regularizer": (
+        "add a loss of the rows that a step looks up, such as tf.nn.l2_loss("
+        "rec_estimator.embedding_lookup(table, ids)), or decay them with "
+        "rec_estimator.optimizers.AdamWOptimizer"
+    ),
+    "constraint": "bound the rows that a step looks up, with max_norm= of the lookup",
+}
+
 
 def get_embedding_variable(
     name: str,
@@ -75,7 +85,7 @@ def get_embedding_variable(
         variable scope, or truncated_normal_initializer() with standard deviation 1, as in DeepRec.
         Most models learn better from smaller vectors, such as EmbeddingFeature's. A list, NumPy
         array or tensor [embedding_dim] is the initial vector of every key.
-      regularizer: Must be None; a table has no dense tensor to regularize.
+      regularizer: Must be None. Add a loss of the rows that a step looks up instead.
       trainable: Whether optimizers update the table by default.
       collections: Additional collections to add the table to.
       caching_device: Must be None.
@@ -114,9 +124,8 @@ def get_embedding_variable(
         ("init_data_source", init_data_source, None),
     ):
         if value is not expected:
-            raise ValueError(
-                f"{argument} must be {expected}, got {value!r}; tables do not support it"
-            )
+            remedy = _REMEDIES.get(argument, "tables do not have it, leave it out")
+            raise ValueError(f"{argument} must be {expected}, got {value!r}; {remedy}")
     ev_option = EmbeddingVariableOption() if ev_option is None else ev_option
     if not isinstance(ev_option, EmbeddingVariableOption):
         raise TypeError(
