@@ -64,7 +64,7 @@ class Saver(tf.train.Saver):
       **kwargs: Arguments of ``tf.compat.v1.train.Saver``.
 
     Raises:
-      TypeError: A dict in ``var_list`` contains a table.
+      TypeError: A dict in ``var_list`` has a table under another name.
       ValueError: ``max_deltas`` is below 1, or a table comes from an imported MetaGraph. Also
         raises whatever ``tf.compat.v1.train.Saver`` raises.
 

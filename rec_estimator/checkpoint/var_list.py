@@ -40,13 +40,16 @@ def with_saveables(var_list: Any) -> Any:
       var_list: The argument of the Saver.
 
     Raises:
-      TypeError: It is a dict that contains a table.
+      TypeError: It is a dict that contains a table under another name.
     """
     if isinstance(var_list, (list, tuple, set)):
         return list(dict.fromkeys(part for item in var_list for part in as_saveables(item)))
     if isinstance(var_list, dict):
         for name, value in var_list.items():
-            if hasattr(getattr(value, "table", value), "shards"):
+            is_table = hasattr(getattr(value, "table", value), "shards")
+            # ExponentialMovingAverage.variables_to_restore() appends its name to that of a table,
+            # which has no average.
+            if is_table and not f"{name}/".startswith(f"{value.name}/"):
                 raise TypeError(
                     f"var_list must be a list to save tables, got {value!r} as {name!r} in a "
                     "dict; a table keeps its name"

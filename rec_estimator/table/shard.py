@@ -13,7 +13,7 @@ from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes.walk import ancestors
 from rec_estimator.table import placement, saveable
 from rec_estimator.table.interfaces import LogicalTable, SlotSpec
-from rec_estimator.table.variable_like import VariableLike
+from rec_estimator.table.variable_like import VariableLike, VariableName
 
 # floormod(key, KEY_CLASSES), the class of a key, determines the shard of the key and its place in a
 # checkpoint, as in DeepRec.
@@ -52,7 +52,7 @@ class TableShard(VariableLike):
         self.table = table
         self.part = part
         self.num_parts = num_parts
-        self.name = table.name if num_parts == 1 else f"{table.name}/part_{part}"
+        self.name = VariableName(table.name if num_parts == 1 else f"{table.name}/part_{part}")
         self.slots: Tuple[SlotSpec, ...] = ()
         self._lookups: List[LookupRecord] = []
         self._gradients: List[Tuple[tf.Operation, tf.Tensor]] = []

@@ -38,7 +38,7 @@ from rec_estimator.table.eviction import Eviction, build_eviction
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.shard import TableShard
 from rec_estimator.table.table_reads import TableExport, TableReads
-from rec_estimator.table.variable_like import VariableLike, no_value_error
+from rec_estimator.table.variable_like import VariableLike, VariableName, no_value_error
 
 # The collection of the logical tables of a graph, under the name that DeepRec uses.
 EMBEDDING_VARIABLES = "embedding_variables"
@@ -85,7 +85,7 @@ class EmbeddingTable(VariableLike):
         ev_option: EmbeddingVariableOption,
         trainable: bool,
     ) -> None:
-        self.name = name
+        self.name = VariableName(name)
         self.dim = dim
         self.key_dtype = key_dtype
         self.ev_option = ev_option

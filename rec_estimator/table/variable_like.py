@@ -5,7 +5,7 @@ Scripts choose what they train from that collection. tf.gradients and our optimi
 from it. Code that needs the value of a whole variable refuses a table and names it.
 """
 
-from typing import TYPE_CHECKING, Any, NoReturn, Optional
+from typing import TYPE_CHECKING, Any, NoReturn, Optional, SupportsIndex, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -42,6 +42,18 @@ _REMEDIES = {
 _UNARY = ("abs", "neg", "invert")
 _COMPARISONS = ("lt", "le", "gt", "ge")
 _BINARY = ("add", "and", "floordiv", "matmul", "mod", "mul", "or", "pow", "sub", "truediv", "xor")
+
+
+class VariableName(str):
+    """A name that scripts can take for that of a variable: ``name[:-2]`` is the whole name.
+
+    The name of a tf.Variable ends in ":0". Scripts, and the moving averages of tf.train, cut that
+    off to get the name of a checkpoint's tensor. The name of a table has no such end.
+    """
+
+    def __getitem__(self, index: Union[SupportsIndex, slice]) -> str:
+        """The whole name for ``[: -len(":0")]``, else what a str gives."""
+        return str(self) if index == slice(-len(":0")) else super().__getitem__(index)
 
 
 class ExplainsMissing:

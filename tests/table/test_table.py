@@ -412,10 +412,12 @@ def test_table_in_place_of_a_tensor_is_an_error_with_a_remedy(use):
         use(table)
 
 
-def test_saver_refuses_a_table_in_a_dict():
+def test_saver_refuses_another_name_of_a_table_in_a_dict():
     table = rec.get_embedding_variable("t", 2)
-    with pytest.raises(TypeError, match="var_list must be a list to save tables"):
-        rec.Saver({"other": table})
+    for name in ("other", "t2", "a/t"):
+        with pytest.raises(TypeError, match="var_list must be a list to save tables"):
+            rec.Saver({name: table})
+    rec.Saver({"t": table})
 
 
 @pytest.mark.parametrize("name", ["a b", "/a", "_a", "é", "a:0", "a\\b"])

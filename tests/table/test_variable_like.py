@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables where scripts have variables."""
 
+import copy
 import operator
+import pickle
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
@@ -124,3 +127,41 @@ def test_any_other_name_is_pythons_attribute_error(name, tables):
 def test_functions_that_write_a_variable_refuse_a_table_with_a_remedy(use, tables):
     with pytest.raises(AttributeError, match="table 'one' .* train rows with an optimizer"):
         use(tables[0])
+
+
+def test_the_name_of_a_table_stands_for_that_of_a_variable(tables):
+    names = [table.name for table in tables]
+    assert names == ["one", "parts", "parts/part_0"]
+    assert [name[:-2] for name in names] == [name.split(":")[0] for name in names] == names
+    assert [name[0] + name[1:-1] for name in names] == ["on", "part", "parts/part_"]
+    assert pickle.loads(pickle.dumps(names)) == copy.deepcopy(names) == names
+
+
+@pytest.mark.parametrize("saver", [tf.train.Saver, rec.Saver], ids=["stock", "rec"])
+def test_variables_to_restore_of_a_moving_average_bring_the_rows(saver, tables, tmp_path):
+    one, parts, _ = tables
+    variable = tf.get_variable("v", initializer=[1.0, 2.0])
+    averages = tf.train.ExponentialMovingAverage(0.0)
+    average = averages.apply([variable])
+    ids = tf.constant([1, 2, 3], tf.int64)
+    rows = tf.stack([rec.embedding_lookup(table, ids) for table in (one, parts)])
+    optimizer = rec.optimizers.GradientDescentOptimizer(0.5)
+    train = optimizer.minimize(tf.reduce_sum(rows) + tf.reduce_sum(variable))
+    sizes = [one.size(), parts.size()]
+    to_restore = averages.variables_to_restore()
+    assert sorted(to_restore) == [
+        f"{name}/ExponentialMovingAverage" for name in ("one", "parts/part_0", "parts/part_1", "v")
+    ]
+    whole, restoring = tf.train.Saver(), saver(to_restore)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(train)
+        session.run(average)
+        trained = session.run([rows, variable])
+        prefix = whole.save(session, str(tmp_path / "model"))
+        session.run(tf.global_variables_initializer())
+        assert session.run(sizes) == [0, 0]
+        restoring.restore(session, prefix)
+        assert session.run(sizes) == [3, 3]
+        for actual, expected in zip(session.run([rows, variable]), trained):
+            np.testing.assert_array_equal(actual, expected)
