@@ -15,7 +15,7 @@ from rec_estimator.training import ps_watch
 
 @pytest.fixture(autouse=True)
 def is_quick(monkeypatch):
-    monkeypatch.setattr(ps_watch, "_LEAST_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(ps_watch, "_LEAST_ANSWER_SECONDS", 0.25)
 
 
 @contextlib.contextmanager
@@ -44,7 +44,7 @@ def connect(address):
 
 def watch_of(*addresses):
     config = types.SimpleNamespace(
-        cluster_spec=tf.train.ClusterSpec({"ps": list(addresses)}), ps_wait_secs=0.4
+        cluster_spec=tf.train.ClusterSpec({"ps": list(addresses)}), ps_wait_secs=2.0
     )
     return ps_watch.PsWatch(config)
 
@@ -63,7 +63,7 @@ def test_only_connections_to_a_server_that_does_not_answer_are_closed():
             watch.check()
             watch.begin()
             assert to_silent.recv(1) == b""
-            with pytest.raises(TimeoutError, match=f"ps 1 at {silent} must answer within 0.4 sec"):
+            with pytest.raises(TimeoutError, match=f"ps 1 at {silent} must answer within 2 sec"):
                 watch.check()
             connections[0].send(b"!")
             assert to_healthy.recv(1) == b"!"
