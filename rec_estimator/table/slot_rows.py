@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads of an optimizer slot of a table: what ``Optimizer.get_slot()`` returns for a table."""
 
-from typing import Any, NamedTuple, Sequence
+from typing import Any, NamedTuple, NoReturn, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator._tensorflow import graphs
+from rec_estimator._tensorflow import dispatch, graphs
 from rec_estimator.table.interfaces import SlotSpec
 from rec_estimator.table.saveable import export_shard
 from rec_estimator.table.shard import TableShard
@@ -80,3 +80,21 @@ class SlotRows:
 
     def __repr__(self) -> str:
         return f"<rec_estimator.SlotRows {self.name!r} width={self.width}>"
+
+
+def _conversion_error(slot: SlotRows) -> TypeError:
+    return TypeError(
+        f"slot {slot.name!r} of a table cannot be converted to a tensor; read it with lookup(keys) "
+        "or export()"
+    )
+
+
+def _refuse_conversion(
+    value: SlotRows, dtype: Any = None, name: Any = None, as_ref: bool = False
+) -> NoReturn:
+    del dtype, name, as_ref
+    raise _conversion_error(value)
+
+
+tf.register_tensor_conversion_function(SlotRows, _refuse_conversion)
+dispatch.explain_failed_calls((SlotRows,), _conversion_error)

@@ -120,6 +120,16 @@ def test_there_is_no_slot_before_training_or_of_another_name_or_table():
     assert optimizer.get_slot(other, "m") is None
 
 
+@pytest.mark.parametrize(
+    "use", [tf.identity, lambda slot: tf.concat([tf.ones([1, 3]), slot], 0), tf.reduce_sum]
+)
+def test_a_slot_in_place_of_a_tensor_is_an_error_with_a_remedy(use):
+    optimizer = rec.optimizers.AdamOptimizer(0.1)
+    table, _ = trained_table(optimizer)
+    with pytest.raises(TypeError, match=r"slot 'table/Adam' .*; read it with lookup\(keys\) or"):
+        use(optimizer.get_slot(table, "m"))
+
+
 def test_keys_of_another_type_are_refused():
     optimizer = rec.optimizers.AdamOptimizer(0.1)
     table, _ = trained_table(optimizer)
