@@ -23,7 +23,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops as _ops  # A server needs the library of our ops.
 from rec_estimator.training.cluster import port_error
-from rec_estimator.training.ps_tasks import POLL_SECONDS
+from rec_estimator.training.ps_tasks import POLL_SECONDS, host_and_port
 from rec_estimator.training.tf_config import read_tf_config
 
 
@@ -67,9 +67,8 @@ def wait_for_end(addresses: Sequence[str], seconds: float) -> None:
 
 
 def _accepts_connections(address: str) -> bool:
-    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=POLL_SECONDS).close()
+        socket.create_connection(host_and_port(address), timeout=POLL_SECONDS).close()
         return True
     except OSError:
         return False

@@ -9,7 +9,7 @@ import os
 import socket
 import time
 import uuid
-from typing import Iterator, List, Optional
+from typing import Iterator, List, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -63,10 +63,9 @@ def wait_for_ports(addresses: List[str], seconds: float) -> None:
     """
     deadline = time.monotonic() + seconds
     for task, address in enumerate(addresses):
-        host, _, port = address.rpartition(":")
         while True:
             try:
-                socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+                socket.create_connection(host_and_port(address), timeout=5).close()
                 break
             except OSError as error:
                 if time.monotonic() > deadline:
@@ -76,6 +75,12 @@ def wait_for_ports(addresses: List[str], seconds: float) -> None:
                         "rec_estimator.ps`, or correct TF_CONFIG"
                     ) from error
                 time.sleep(POLL_SECONDS)
+
+
+def host_and_port(address: str) -> Tuple[str, int]:
+    """Splits host:port, where the host may be an IPv6 address in brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def check_servers(addresses: List[str], model_dir: Optional[str], seconds: float) -> None:

@@ -115,11 +115,13 @@ def _watch(state: _State) -> None:
     answered = dict.fromkeys(state.addresses, state.progress)
     interval = state.seconds / _ROUNDS
     while not state.ended.wait(min(ps_tasks.POLL_SECONDS, interval) if state.silent else interval):
-        if not state.silent and time.monotonic() - state.progress < interval:
-            continue
+        is_waiting = bool(state.silent) or time.monotonic() - state.progress >= interval
         for address in state.addresses:
             # A name may be unknown as soon as its machine is lost.
-            peers[address].update(_peers_of(address))
+            if is_waiting or not peers[address]:
+                peers[address].update(_peers_of(address))
+            if not is_waiting:
+                continue
             if _answers(address, max(interval, _LEAST_ANSWER_SECONDS)):
                 answered[address] = time.monotonic()
                 state.silent.discard(address)
@@ -128,14 +130,9 @@ def _watch(state: _State) -> None:
                 _close_connections(peers[address])
 
 
-def _split(address: str) -> _Peer:
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
 def _peers_of(address: str) -> Set[_Peer]:
     with contextlib.suppress(OSError):
-        found = socket.getaddrinfo(*_split(address), type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(*ps_tasks.host_and_port(address), type=socket.SOCK_STREAM)
         return {(str(host), int(port)) for *_, (host, port, *_) in found}
     return set()
 
@@ -143,7 +140,7 @@ def _peers_of(address: str) -> Set[_Peer]:
 def _answers(address: str, seconds: float) -> bool:
     """Whether the server at an address answers within some seconds."""
     try:
-        with socket.create_connection(_split(address), timeout=seconds) as connection:
+        with socket.create_connection(ps_tasks.host_and_port(address), seconds) as connection:
             connection.sendall(_HTTP2_PREFACE)
             return bool(connection.recv(1))
     except OSError:
