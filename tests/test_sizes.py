@@ -20,7 +20,6 @@ LONGER: dict = {
     "bench_embedding_table.cc Rules": 71,
     "bench_embedding_table.cc Table": 83,
     "benchmarks.bench_tiers_ahead._build": 62,
-    "checkpoint_restore_kernels.cc TableRestore": 302,
     "checkpoint_save_kernels.cc TableSave": 346,
     "lookup_kernels.cc TableGroupLookupOp::Compute": 61,
     "rec_estimator.rec_sdk.create_table.create_table": 64,

@@ -7,6 +7,7 @@
 //                              -> checkpoint_direct_file (rows on disk)
 //   TableRestore               checkpoint_chain -> checkpoint_file
 //                              -> checkpoint_rows -> checkpoint_restore_kernels
+//   TableCheckRestore          the same -> checkpoint_check
 #ifndef REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_FORMAT_H_
 #define REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_FORMAT_H_
 

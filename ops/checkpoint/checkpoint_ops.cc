@@ -96,6 +96,10 @@ Status TableRestoreShape(InferenceContext* c) {
   return c->WithRank(c->input(2), 2, &unused);
 }
 
+Status TableCheckRestoreShape(InferenceContext* c) {
+  return ScalarInputs(c, 0, 3);
+}
+
 REGISTER_OP("RecEstimator>TableExport")
     .Input("table: resource")
     .Output("keys: int64")
@@ -250,6 +254,32 @@ part: Number of this shard of the logical table.
 num_parts: Current number of shards of the logical table.
 key_dtype: Type of the table's keys. A key in the checkpoint that does not fit is an error.
 version: The version of every key; -2: that in the checkpoint.
+)doc");
+
+REGISTER_OP("RecEstimator>TableCheckRestore")
+    .Input("table: resource")
+    .Input("prefix: string")
+    .Input("all_keys: bool")
+    .Attr("tensor_name: string")
+    .Attr("part: int >= 0")
+    .Attr("num_parts: int >= 1")
+    .Attr("key_dtype: {int32, int64} = DT_INT64")
+    .Attr("slot_names: list(string)")
+    .Attr("slot_widths: list(int)")
+    .Attr("slot_initials: list(float)")
+    .Attr("version: int >= -2 = -2")
+    .SetIsStateful()
+    .SetShapeFn(TableCheckRestoreShape)
+    .Doc(R"doc(
+Checks that TableRestore, with the same attributes, can read a checkpoint. Changes nothing.
+
+A table may refuse a checkpoint that lacks it, has another dimension, keys that do not fit into its type, or
+more rows than its limit. A Saver runs this op for all tables before it restores anything. Reads the index of
+the checkpoint and of its parents, and no rows.
+
+table: [].
+prefix: []. Prefix of a V2 checkpoint.
+all_keys: []. Whether to check all keys and counts. Otherwise keys are read if they may not fit.
 )doc");
 
 }  // namespace

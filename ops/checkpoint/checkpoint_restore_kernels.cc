@@ -8,12 +8,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "ops/checkpoint/checkpoint_chain.h"
+#include "ops/checkpoint/checkpoint_check.h"
 #include "ops/checkpoint/checkpoint_file.h"
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/checkpoint/checkpoint_rows.h"
@@ -23,11 +23,9 @@
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/input_checks.h"
 #include "ops/kernel/op_threads.h"
-#include "ops/table/slot_attributes.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
-#include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/platform/logging.h"
 
 namespace rec_estimator {
@@ -36,7 +34,6 @@ namespace {
 using ::absl::Status;
 using ::absl::StrCat;
 using ::tensorflow::DEVICE_CPU;
-using ::tensorflow::DT_INT64;
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
@@ -46,9 +43,6 @@ using ::tensorflow::tstring;
 // Most threads that insert. Each needs the memory of a batch.
 constexpr int64_t kWorkers = 4;
 
-// The value of the attribute version with which keys keep their versions.
-constexpr int64_t kStoredVersion = -2;
-
 // Reads a chain of checkpoints into a table that no other thread changes
 // meanwhile. Without a table it only checks that the chain can be read. That
 // check does not detect repeats among keys that are not ordered by key class,
@@ -56,19 +50,18 @@ constexpr int64_t kStoredVersion = -2;
 class TableRestore {
  public:
   TableRestore(OpKernelContext* context, TableResource& resource,
-               const KeyRules& rules, const std::vector<SlotSpec>& slots,
-               int64_t version, EmbeddingTable* table)
+               const RestoreRequest& request, EmbeddingTable* table)
       : context_(context),
         resource_(resource),
-        rules_(rules),
-        slots_(slots),
-        version_(version),
+        request_(request),
+        rules_(request.rules),
+        slots_(request.slots),
         table_(table),
         sketch_(resource, table) {
     if (table == nullptr) return;
     const std::vector<SlotSpec> present = table->slots();
     num_slots_ = present.size();
-    for (const SlotSpec& slot : slots) {
+    for (const SlotSpec& slot : slots_) {
       const auto it = std::find_if(
           present.begin(), present.end(),
           [&](const SlotSpec& other) { return other.name == slot.name; });
@@ -76,8 +69,9 @@ class TableRestore {
     }
   }
 
-  // Reads the table `name` from the chain. To be called once.
-  Status Run(const std::vector<Link>& chain, const std::string& name) {
+  // Reads the table from the chain. To be called once.
+  Status Run(const std::vector<Link>& chain) {
+    const std::string& name = request_.name;
     TF_RETURN_IF_ERROR(sketch_.FindLast(chain, name));
     for (const Link& link : chain) {
       CheckpointFile file(link.prefix);
@@ -86,7 +80,7 @@ class TableRestore {
       TF_RETURN_IF_ERROR(FindStoredTable(&file, name, &stored));
       const bool is_delta = !stored.delta_of.empty();
       for (const StoredShard& shard : stored.shards) {
-        if (IsElsewhere(shard)) continue;
+        if (IsElsewhere(rules_, shard)) continue;
         if (is_delta) TF_RETURN_IF_ERROR(ReadErased(&file, shard));
         TF_RETURN_IF_ERROR(ReadRows(&file, shard, is_delta));
         TF_RETURN_IF_ERROR(ReadFiltered(&file, shard, is_delta));
@@ -96,80 +90,7 @@ class TableRestore {
     return Status();
   }
 
-  // Number of keys read. The table has no more rows than that.
-  int64_t keys() const { return keys_; }
-
-  // Counts the rows that the table will have. Reads keys only, and needs memory
-  // for the keys of the deltas. To be called instead of Run().
-  Status CountRows(const std::vector<Link>& chain, const std::string& name,
-                   int64_t* rows) {
-    // The newest checkpoint that has a key decides, so that one is read first.
-    std::unordered_set<int64_t> decided;
-    const bool has_padding = resource_.table().rules().has_padding;
-    *rows = 0;
-    for (auto link = chain.rbegin(); link != chain.rend(); ++link) {
-      CheckpointFile file(link->prefix);
-      TF_RETURN_IF_ERROR(OpenLink(*link, &file));
-      StoredTable stored;
-      TF_RETURN_IF_ERROR(FindStoredTable(&file, name, &stored));
-      const bool is_delta = !stored.delta_of.empty();
-      const auto decide = [&](int64_t key, bool owns_row) {
-        const bool is_first =
-            is_delta ? decided.insert(key).second : decided.count(key) == 0;
-        const bool is_padding = has_padding && key == EmbeddingTable::kPadding;
-        *rows += is_first && owns_row && !is_padding;
-      };
-      for (const StoredShard& shard : stored.shards) {
-        if (IsElsewhere(shard)) continue;
-        // In the opposite order of Run().
-        TF_RETURN_IF_ERROR(ForEachKey(&file, shard, kKeysFiltered,
-                                      kFreqsFiltered,
-                                      [&](int64_t key, int64_t freq) {
-                                        if (Admits(freq)) decide(key, true);
-                                      }));
-        TF_RETURN_IF_ERROR(
-            ForEachKey(&file, shard, kKeys, "",
-                       [&](int64_t key, int64_t) { decide(key, true); }));
-        TF_RETURN_IF_ERROR(
-            ForEachKey(&file, shard, kKeysErased, "",
-                       [&](int64_t key, int64_t) { decide(key, false); }));
-      }
-    }
-    return Status();
-  }
-
  private:
-  // Whether the shard has no keys for `part`: if the numbers of shards are
-  // equal, only one has.
-  bool IsElsewhere(const StoredShard& shard) const {
-    return shard.count == rules_.num_parts && shard.number != rules_.part;
-  }
-
-  // Whether a filtered key with this count gets a row.
-  bool Admits(int64_t freq) const {
-    return freq >= static_cast<int64_t>(resource_.table().filter().threshold);
-  }
-
-  // Calls visit(key, freq) for the keys of a tensor that belong to the table.
-  // freq is 0 if the file has none.
-  template <typename Visit>
-  Status ForEachKey(CheckpointFile* file, const StoredShard& shard,
-                    const char* keys, const char* freqs, const Visit& visit) {
-    if (!file->Has(shard.name + keys)) return Status();
-    RowReader reader(file, rules_, shard);
-    TF_RETURN_IF_ERROR(reader.OpenKeys(shard.name + keys, ""));
-    if (*freqs != 0) TF_RETURN_IF_ERROR(reader.OpenFreqs(shard.name + freqs));
-    reader.Start();
-    RowBatch batch;
-    do {
-      TF_RETURN_IF_ERROR(reader.Next(&batch));
-      for (size_t i = 0; i < batch.n; ++i) {
-        visit(batch.keys[i], batch.freqs.empty() ? 0 : batch.freqs[i]);
-      }
-    } while (batch.n > 0);
-    return Status();
-  }
-
   // Calls insert(batch) for each batch of the reader, on several threads.
   // insert() returns false if there is no memory. `count` gets the number of
   // keys. Without a table the batches are only read.
@@ -233,15 +154,8 @@ class TableRestore {
   Status ReadRows(CheckpointFile* file, const StoredShard& shard,
                   bool is_delta) {
     RowReader reader(file, rules_, shard);
-    TF_RETURN_IF_ERROR(
-        reader.OpenKeys(shard.name + kKeys, shard.name + kOffsets));
-    TF_RETURN_IF_ERROR(reader.OpenFreqs(shard.name + kFreqs));
-    TF_RETURN_IF_ERROR(OpenVersions(&reader, shard.name + kVersions));
-    TF_RETURN_IF_ERROR(reader.OpenValues(shard.name, resource_.table().dim(),
-                                         "dim of the table"));
-    for (const SlotSpec& slot : slots_) {
-      TF_RETURN_IF_ERROR(reader.OpenSlot(slot));
-    }
+    TF_RETURN_IF_ERROR(reader.OpenRows(resource_.table().dim(), slots_,
+                                       request_.reads_versions()));
     reader.Start();
     // The keys of a file spread evenly over the shards of the table.
     if (table_ != nullptr) table_->Reserve(reader.rows() / rules_.num_parts);
@@ -250,7 +164,6 @@ class TableRestore {
     TF_RETURN_IF_ERROR(ForEachBatch(
         &reader, [&](RowBatch* batch) { return Insert(batch, is_delta); },
         &count));
-    keys_ += count;
     if (table_ != nullptr) {
       TF_RETURN_IF_ERROR(CheckDistinct(*file, shard.name + kKeys, reader,
                                        is_delta, count,
@@ -264,14 +177,11 @@ class TableRestore {
     return Status();
   }
 
-  Status OpenVersions(RowReader* reader, const std::string& name) const {
-    if (version_ != kStoredVersion) return Status();
-    return reader->OpenVersions(name);
-  }
-
   // The versions of a batch; nullptr: -1.
   const int64_t* Versions(RowBatch* batch) const {
-    if (version_ != kStoredVersion) batch->versions.assign(batch->n, version_);
+    if (!request_.reads_versions()) {
+      batch->versions.assign(batch->n, request_.version);
+    }
     return batch->versions.empty() ? nullptr : batch->versions.data();
   }
 
@@ -321,9 +231,7 @@ class TableRestore {
     const std::string name = shard.name + kKeysFiltered;
     if (!file->Has(name)) return Status();
     RowReader reader(file, rules_, shard);
-    TF_RETURN_IF_ERROR(reader.OpenKeys(name, shard.name + kOffsetsFiltered));
-    TF_RETURN_IF_ERROR(reader.OpenFreqs(shard.name + kFreqsFiltered));
-    TF_RETURN_IF_ERROR(OpenVersions(&reader, shard.name + kVersionsFiltered));
+    TF_RETURN_IF_ERROR(reader.OpenFiltered(request_.reads_versions()));
     reader.Start();
     const bool into_sketch = sketch_.CountsFiltered(*file, shard);
     const int64_t before = table_ == nullptr ? 0 : table_->total_count();
@@ -337,7 +245,6 @@ class TableRestore {
               Versions(batch), into_sketch);
         },
         &count));
-    keys_ += count;
     // A repeated key in a sketch does no harm.
     if (table_ == nullptr || into_sketch) return Status();
     return CheckDistinct(*file, name, reader, is_delta, count,
@@ -346,12 +253,11 @@ class TableRestore {
 
   OpKernelContext* const context_;
   TableResource& resource_;
-  const KeyRules rules_;
+  const RestoreRequest& request_;
+  const KeyRules& rules_;
   const std::vector<SlotSpec>& slots_;
-  const int64_t version_;        // Of every key, unless it is kStoredVersion.
   EmbeddingTable* const table_;  // nullptr: only check.
   SketchRestore sketch_;
-  int64_t keys_ = 0;
   size_t num_slots_ = 0;              // Number of slots of the table.
   std::vector<size_t> slot_numbers_;  // Position of each of slots_ among them.
 };
@@ -359,15 +265,7 @@ class TableRestore {
 class TableRestoreOp : public OpKernel {
  public:
   explicit TableRestoreOp(OpKernelConstruction* context) : OpKernel(context) {
-    OP_REQUIRES_OK(context, context->GetAttr("tensor_name", &tensor_name_));
-    OP_REQUIRES_OK(context, context->GetAttr("part", &rules_.part));
-    OP_REQUIRES_OK(context, context->GetAttr("num_parts", &rules_.num_parts));
-    OP_REQUIRES_OK(context, context->GetAttr("key_dtype", &rules_.key_dtype));
-    OP_REQUIRES_OK(context, ReadSlots(context, &slots_));
-    OP_REQUIRES_OK(context, context->GetAttr("version", &version_));
-    OP_REQUIRES(context, rules_.part < rules_.num_parts,
-                InvalidArgument("part must be < num_parts = ", rules_.num_parts,
-                                ", got ", rules_.part));
+    OP_REQUIRES_OK(context, ReadRequest(context, &request_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -380,7 +278,7 @@ class TableRestoreOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckRank(*prefix, 0, "prefix", "[]"));
     OP_REQUIRES_OK(context, CheckBank(*resource, *bank));
     std::vector<SlotPlace> places;
-    OP_REQUIRES_OK(context, FindSlots(*resource, slots_, &places));
+    OP_REQUIRES_OK(context, FindSlots(*resource, request_.slots, &places));
 
     const Status status = OrStatus(resource->name(), [&] {
       return Restore(context, prefix->scalar<tstring>()(),
@@ -396,9 +294,10 @@ class TableRestoreOp : public OpKernel {
                  TableResource* resource) const {
     EmbeddingTable& table = resource->table();
     std::vector<Link> chain;
-    TF_RETURN_IF_ERROR(FindChain(prefix, tensor_name_, &chain));
+    TF_RETURN_IF_ERROR(FindChain(prefix, request_.name, &chain));
     std::vector<float> stored_bank;
-    TF_RETURN_IF_ERROR(ReadBank(chain, table.dim(), &stored_bank));
+    TF_RETURN_IF_ERROR(
+        ReadBank(chain, request_.name, table.dim(), &stored_bank));
     if (!stored_bank.empty()) {
       bank = stored_bank.data();
       bank_rows = static_cast<int64_t>(stored_bank.size()) / table.dim();
@@ -436,12 +335,9 @@ class TableRestoreOp : public OpKernel {
   // Checks that the chain can be read and that its rows fit into the table.
   Status Check(OpKernelContext* context, const std::vector<Link>& chain,
                TableResource* resource) const {
-    TableRestore check(context, *resource, rules_, slots_, version_, nullptr);
-    TF_RETURN_IF_ERROR(check.Run(chain, tensor_name_));
-    if (CheckRoom(*resource, check.keys()).ok()) return Status();
-    int64_t rows;
-    TF_RETURN_IF_ERROR(check.CountRows(chain, tensor_name_, &rows));
-    return CheckRoom(*resource, rows);
+    TableRestore check(context, *resource, request_, nullptr);
+    TF_RETURN_IF_ERROR(check.Run(chain));
+    return RestoreCheck(*resource, request_).CheckRoom(chain);
   }
 
   Status Fill(OpKernelContext* context, const std::vector<Link>& chain,
@@ -449,56 +345,61 @@ class TableRestoreOp : public OpKernel {
               TableResource* resource) const {
     EmbeddingTable& table = resource->table();
     // Before the first row is inserted, so that no row has to move.
-    if (!table.EnsureSlots(slots_)) {
+    if (!table.EnsureSlots(request_.slots)) {
       return ResourceExhausted("table ", resource->name(),
                                " must fit into memory with its slots, got no "
                                "memory for a first row");
     }
     table.SetBank(bank, bank_rows);
-    TableRestore restore(context, *resource, rules_, slots_, version_, &table);
-    TF_RETURN_IF_ERROR(restore.Run(chain, tensor_name_));
+    TableRestore restore(context, *resource, request_, &table);
+    TF_RETURN_IF_ERROR(restore.Run(chain));
     // The checkpoint may come from a table without a padding key.
     if (table.rules().has_padding) table.Erase(&EmbeddingTable::kPadding, 1);
-    return CheckRoom(*resource, table.size());
+    const int64_t limit = table.rules().max_rows;
+    if (limit == 0 || table.size() <= limit) return Status();
+    return TooManyRows(*resource, table.size() - limit, " in the checkpoint");
   }
 
-  static Status CheckRoom(TableResource& resource, int64_t rows) {
-    const int64_t limit = resource.table().rules().max_rows;
-    if (limit == 0 || rows <= limit) return Status();
-    return TooManyRows(resource, rows - limit, " in the checkpoint");
+  RestoreRequest request_;
+};
+
+// Checks that TableRestore can read a table, before anything is restored.
+class TableCheckRestoreOp : public OpKernel {
+ public:
+  explicit TableCheckRestoreOp(OpKernelConstruction* context)
+      : OpKernel(context) {
+    OP_REQUIRES_OK(context, ReadRequest(context, &request_));
   }
 
-  // Reads the bank of the last checkpoint that has one. Leaves `bank` empty if
-  // there is none.
-  Status ReadBank(const std::vector<Link>& chain, int64_t dim,
-                  std::vector<float>* bank) const {
-    const std::string name = tensor_name_ + kBank;
-    for (auto link = chain.rbegin(); link != chain.rend(); ++link) {
-      CheckpointFile file(link->prefix);
-      TF_RETURN_IF_ERROR(OpenLink(*link, &file));
-      if (!file.Has(name)) continue;
-      StoredTensor tensor;
+  void Compute(OpKernelContext* context) override {
+    TablePtr resource;
+    OP_REQUIRES_OK(context, FindTable(context, &resource));
+    const Tensor *prefix, *all_keys;
+    OP_REQUIRES_OK(context, context->input("prefix", &prefix));
+    OP_REQUIRES_OK(context, context->input("all_keys", &all_keys));
+    OP_REQUIRES_OK(context, CheckRank(*prefix, 0, "prefix", "[]"));
+    OP_REQUIRES_OK(context, CheckRank(*all_keys, 0, "all_keys", "[]"));
+    std::vector<SlotPlace> places;
+    OP_REQUIRES_OK(context, FindSlots(*resource, request_.slots, &places));
+    const Status status = OrStatus(resource->name(), [&]() -> Status {
+      std::vector<Link> chain;
       TF_RETURN_IF_ERROR(
-          file.FindMatrix(name, dim, "dim of the table", &tensor));
-      if (tensor.rows == 0) {
-        return DataLoss("tensor ", name, " of ", link->prefix,
-                        " must have a row, got none; the file is damaged");
-      }
-      const int64_t rows = tensor.rows;
-      bank->resize(rows * dim);
-      return RowStream(std::move(tensor)).Read(rows, bank->data());
-    }
-    return Status();
+          FindChain(prefix->scalar<tstring>()(), request_.name, &chain));
+      return RestoreCheck(*resource, request_)
+          .Run(chain, all_keys->scalar<bool>()());
+    });
+    OP_REQUIRES_OK(context, AsFatal(status, absl::StatusCode::kDataLoss));
   }
 
-  std::string tensor_name_;
-  KeyRules rules_{0, 1, DT_INT64};
-  std::vector<SlotSpec> slots_;
-  int64_t version_ = kStoredVersion;
+ private:
+  RestoreRequest request_;
 };
 
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableRestore").Device(DEVICE_CPU),
                         Guarded<TableRestoreOp>);
+REGISTER_KERNEL_BUILDER(
+    Name("RecEstimator>TableCheckRestore").Device(DEVICE_CPU),
+    Guarded<TableCheckRestoreOp>);
 
 }  // namespace
 }  // namespace rec_estimator

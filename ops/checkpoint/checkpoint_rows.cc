@@ -81,6 +81,10 @@ bool DistinctKeys::Finish() {
   return true;
 }
 
+bool IsElsewhere(const KeyRules& rules, const StoredShard& shard) {
+  return shard.count == rules.num_parts && shard.number != rules.part;
+}
+
 Status RowReader::OpenKeys(const std::string& name,
                            const std::string& offsets) {
   StoredTensor tensor;
@@ -171,6 +175,25 @@ Status RowReader::OpenSlot(const SlotSpec& slot) {
   opened.values = std::move(slot_reader.values_);
   row_bytes_ += slot_reader.row_bytes_;
   return Status();
+}
+
+Status RowReader::OpenRows(int64_t dim, const std::vector<SlotSpec>& slots,
+                           bool with_versions) {
+  const std::string& name = shard_.name;
+  TF_RETURN_IF_ERROR(OpenKeys(name + kKeys, name + kOffsets));
+  TF_RETURN_IF_ERROR(OpenFreqs(name + kFreqs));
+  if (with_versions) TF_RETURN_IF_ERROR(OpenVersions(name + kVersions));
+  TF_RETURN_IF_ERROR(OpenValues(name, dim, "dim of the table"));
+  for (const SlotSpec& slot : slots) TF_RETURN_IF_ERROR(OpenSlot(slot));
+  return Status();
+}
+
+Status RowReader::OpenFiltered(bool with_versions) {
+  const std::string& name = shard_.name;
+  TF_RETURN_IF_ERROR(OpenKeys(name + kKeysFiltered, name + kOffsetsFiltered));
+  TF_RETURN_IF_ERROR(OpenFreqs(name + kFreqsFiltered));
+  if (!with_versions) return Status();
+  return OpenVersions(name + kVersionsFiltered);
 }
 
 RowReader::~RowReader() {

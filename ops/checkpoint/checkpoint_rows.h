@@ -36,6 +36,10 @@ struct StoredShard {
   int64_t count;   // Shards in the checkpoint.
 };
 
+// Whether the shard has no keys of a table that keeps those of `rules`: if the
+// numbers of shards are equal, only one has.
+bool IsElsewhere(const KeyRules& rules, const StoredShard& shard);
+
 struct RowBatch {
   size_t n = 0;
   std::vector<int64_t> keys;      // (n)
@@ -118,6 +122,12 @@ class RowReader {
   // Opens one row of floats per key. `what` describes the width in messages.
   absl::Status OpenValues(const std::string& source, int64_t width,
                           const char* what);
+  // Opens all that a table of this dimension and these slots reads, of the keys
+  // with a row. Nothing else may have been opened.
+  absl::Status OpenRows(int64_t dim, const std::vector<SlotSpec>& slots,
+                        bool with_versions);
+  // The same of the keys without a row, which the file must have.
+  absl::Status OpenFiltered(bool with_versions);
   // Opens a slot. A slot is stored with its own keys. They usually equal those
   // of the rows, but not if DeepRec saved while workers trained.
   absl::Status OpenSlot(const SlotSpec& slot);

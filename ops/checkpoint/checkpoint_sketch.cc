@@ -99,6 +99,15 @@ Status SketchRestore::ReadHeads(CheckpointFile* file, const StoredShard& shard,
   return Status();
 }
 
+Status SketchRestore::Check(CheckpointFile* file,
+                            const StoredShard& shard) const {
+  std::optional<Stored> stored;
+  TF_RETURN_IF_ERROR(ReadHeads(file, shard, &stored));
+  if (!stored.has_value()) return Status();
+  std::vector<RowStream> columns;
+  return OpenColumns(file, shard, &columns);
+}
+
 Status SketchRestore::FindLast(const std::vector<Link>& chain,
                                const std::string& name) {
   if (format_.heads.empty()) return Status();

@@ -38,6 +38,9 @@ class SketchRestore {
     return sketch_ != nullptr && !HasSketch(file, shard);
   }
 
+  // Checks the types and shapes of the tensors of a shard.
+  absl::Status Check(CheckpointFile* file, const StoredShard& shard) const;
+
   // Finds what each stored shard holds at the end of the chain. To be called
   // before Read: counts of an earlier link may have aged until then.
   absl::Status FindLast(const std::vector<Link>& chain,

@@ -2,7 +2,7 @@
 """Builds the ops of ``rec_estimator.Saver``, which write and read tables slice by slice."""
 
 import contextlib
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
@@ -10,15 +10,17 @@ from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
 from rec_estimator.checkpoint.format.bundle import Compare
-from rec_estimator.checkpoint.var_list import whole_shape
+from rec_estimator.checkpoint.var_list import SavedVariable, whole_shape
 from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.table.eviction import Eviction
 from rec_estimator.table.interfaces import LogicalTable, SavedShard
 from rec_estimator.table.saveable import (
     TableSaveable,
     bank_name,
+    build_check,
     build_evictions,
     build_restore,
+    check_of_saver,
     slot_attrs,
     streaming,
 )
@@ -42,6 +44,14 @@ def source_of_option(table: LogicalTable) -> Optional[Tuple[str, str]]:
     return prefix, option.tensor_name_in_ckpt or table.name
 
 
+class Reload(NamedTuple):
+    """The ops that load a shard from the checkpoint of its CheckpointOption, and that check it."""
+
+    shard: SavedShard
+    check: tf.Operation
+    restore: tf.Operation
+
+
 class StreamingBuilder(saving.SaverBuilder):
     """Builds ops that write tables slice by slice, and that restore tables without RestoreV2.
 
@@ -57,12 +67,14 @@ class StreamingBuilder(saving.SaverBuilder):
       delta_of: string [2]. Name and identity of the parent of a delta; empty for a full save.
       evictions: To run before a full save.
       commits: Ops to run after the files of a save were placed.
-      reloads: Shards that always load another checkpoint, and the ops that do: see reloads_in().
+      reloads: What to load after a restore, for shards that always load another checkpoint.
       shards: The shards that are saved.
+      check: Checks that all tables can be restored from the prefix ``prefix``.
+      all_keys: bool []. Whether the checks read all keys.
       ready: bool [] for each shard. Whether it is initialized.
       ranges: The inputs of ``matches``: a path, and offset, size and checksum of ranges of bytes.
       matches: bool [n]. Which of the ranges have their checksums.
-      shapes: {name: shape} of the variables with a static shape, as the checkpoint must have them.
+      variables: {name: shape and type} of the variables, as the checkpoint must have them.
     """
 
     def __init__(self, *, track_changes: bool = False) -> None:
@@ -74,12 +86,15 @@ class StreamingBuilder(saving.SaverBuilder):
         self.delta_of: Optional[tf.Tensor] = None
         self.evictions: List[Eviction] = []
         self.commits: List[tf.Operation] = []
-        self.reloads: List[Tuple[SavedShard, tf.Operation]] = []
+        self.reloads: List[Reload] = []
         self.shards: List[SavedShard] = []
         self.ready: List[tf.Tensor] = []
         self.ranges: List[tf.Tensor] = []
         self.matches: Optional[tf.Tensor] = None
-        self.shapes: Dict[str, List[int]] = {}
+        self.prefix: Optional[tf.Tensor] = None
+        self.all_keys: Optional[tf.Tensor] = None
+        self.check: Optional[tf.Operation] = None
+        self.variables: Dict[str, SavedVariable] = {}
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
@@ -118,8 +133,7 @@ class StreamingBuilder(saving.SaverBuilder):
             # Behind the prefix, the names and the slices.
             for spec, tensor in zip(specs, save.inputs[3:]):
                 shape = whole_shape(spec.slice_spec, tensor)
-                if shape is not None:
-                    self.shapes[spec.name] = shape
+                self.variables[spec.name] = SavedVariable(shape, tensor.dtype.base_dtype)
         return save
 
     def _add_ops_beside_saves(self) -> None:
@@ -129,6 +143,7 @@ class StreamingBuilder(saving.SaverBuilder):
         )
         self.merge_to = tf.placeholder_with_default("", [], name="merge_to")
         self.merge = _merge(self.merge_from, self.merge_to)
+        self.all_keys = tf.placeholder_with_default(False, [], name="all_keys")
         self.ranges = [
             tf.placeholder_with_default("", [], name="checked_path"),
             *(
@@ -162,7 +177,13 @@ class StreamingBuilder(saving.SaverBuilder):
             source = source_of_option(shard.table)
             if option and source and option.always_load_from_specific_ckpt:
                 prefix, name = source
-                self.reloads.append((shard, build_restore(shard, prefix, name, slots=())))
+                self.reloads.append(
+                    Reload(
+                        shard,
+                        build_check(shard, prefix, self.all_keys, name, slots=()),
+                        build_restore(shard, prefix, name, slots=()),
+                    )
+                )
         for shard in shards:
             with graphs.colocate_with(shard.handle):
                 self.ready.append(_ops.gen.rec_estimator_table_is_initialized(shard.handle))
@@ -172,30 +193,38 @@ class StreamingBuilder(saving.SaverBuilder):
                     self.commits.append(_ops.gen.rec_estimator_table_commit_save(shard.handle))
         self.shards += shards
 
-    def reloads_in(self, graph: tf.Graph) -> List[tf.Operation]:
-        """Returns the ops to run after a restore into a graph, for tables that it trains.
+    def reloads_in(self, graph: tf.Graph) -> List[Reload]:
+        """Returns what to load after a restore into a graph, for tables that it trains.
 
         A graph that evaluates, predicts or exports reads what was trained. Only when the graph is
         complete is it known which tables it trains.
         """
         if not state_of(graph).trains:
             return []
-        return [op for shard, op in self.reloads if shard.updated_by is not None]
+        return [reload for reload in self.reloads if reload.shard.updated_by is not None]
 
-    def compare_in(self, session: tf.Session) -> Optional[Compare]:
-        """Returns how a session compares all checksums; None if no table has anything to lose.
+    def has_rows(self, session: tf.Session) -> bool:
+        """Returns whether a table of a session has anything to lose."""
+        return bool(self.ready) and any(session.run(self.ready))
+
+    def compare_in(self, session: tf.Session) -> Compare:
+        """Returns how a session compares all checksums.
 
         Tables and variables are restored at the same time, so that damage found on the way would
         leave tables of two checkpoints. The files are then read twice.
         """
-        if not self.ready or not any(session.run(self.ready)):
-            return None
 
         def compare(path: str, entries: Sequence[BundleEntryProto]) -> Sequence[bool]:
             numbers = [[getattr(entry, name) for entry in entries] for name in _RANGE]
             return session.run(self.matches, dict(zip(self.ranges, [path, *numbers])))
 
         return compare
+
+    def check_tables(self, session: tf.Session, prefix: str, all_keys: bool) -> None:
+        """Checks that all tables of a session can be restored from a checkpoint."""
+        if self.check is not None:
+            checks = [self.check, *(reload.check for reload in self.reloads_in(session.graph))]
+            session.run(checks, {self.prefix: prefix, self.all_keys: all_keys})
 
     def bulk_restore(
         self,
@@ -206,16 +235,26 @@ class StreamingBuilder(saving.SaverBuilder):
     ) -> List[Optional[tf.Tensor]]:
         """Reads variables with RestoreV2; the tables' own ops read their rows."""
         others = [saveable for saveable in saveables if not isinstance(saveable, TableSaveable)]
-        restored = iter(
-            super().bulk_restore(filename_tensor, others, preferred_shard, restore_sequentially)
-            if any(saveable.specs for saveable in others)
-            else ()
-        )
+        restored: Iterator[tf.Tensor] = iter(())
+        with tf.control_dependencies(self._build_check(filename_tensor)):
+            if any(saveable.specs for saveable in others):
+                restored = iter(
+                    super().bulk_restore(
+                        filename_tensor, others, preferred_shard, restore_sequentially
+                    )
+                )
         return [
             None if isinstance(saveable, TableSaveable) else next(restored)
             for saveable in saveables
             for _ in saveable.specs
         ]
+
+    def _build_check(self, prefix: tf.Tensor) -> List[tf.Operation]:
+        """Builds the check, once; returns what a restore of variables waits for."""
+        if self.shards and self.check is None:
+            self.prefix = prefix
+            self.check = check_of_saver(self.shards, self.all_keys)
+        return [] if self.check is None else [self.check]
 
 
 def _by_device(shards: Sequence[SavedShard]) -> List[List[SavedShard]]:

@@ -48,9 +48,8 @@ class Saver(tf.train.Saver):
       folder ``sparse-<base>-<step>`` with the keys, vectors and slots as plain arrays, which is
       deleted with it.
 
-    A stock Saver reads and writes the same checkpoints, with three limits: it copies the tables in
-    memory; it does not accept tables in ``var_list``; and it needs the tensor
-    ``<table>/default_values``, which DeepRec does not write.
+    A stock Saver reads and writes the same checkpoints, with two limits: it copies the tables in
+    memory, and it needs the tensor ``<table>/default_values``, which DeepRec does not write.
 
     Args:
       var_list: List of variables, tables and SaveableObjects; a shard stands for its whole table.
@@ -227,13 +226,18 @@ class Saver(tf.train.Saver):
 
         Raises:
           ValueError: ``save_path`` is not the prefix of a checkpoint.
-          tf.errors.NotFoundError: The checkpoint is a delta and a parent checkpoint is missing.
+          tf.errors.NotFoundError: A variable or table is not in the checkpoint, or the checkpoint
+            is a delta and a parent is missing. Nothing has changed.
           tf.errors.DataLossError: The checkpoint is damaged, or it is a delta and a parent
             checkpoint was overwritten. Nothing has changed: all checksums are compared first if a
             table of the session is initialized. If none is, as when a training resumes, damage
             within a tensor of more than 64 KiB may be found late: then some variables and tables
             are restored, and the others are as they were.
-          tf.errors.InvalidArgumentError: A variable has another shape in it. Nothing has changed.
+          tf.errors.InvalidArgumentError: A variable has another shape or type in it, a table
+            another dimension, or a key does not fit into the type of a table's keys. Nothing has
+            changed.
+          tf.errors.ResourceExhaustedError: It has more rows than a table may have. Nothing has
+            changed.
         """
         if self.saver_def is None or save_path is None:
             super().restore(sess, save_path)
@@ -244,17 +248,14 @@ class Saver(tf.train.Saver):
         with paths.failing_for_good(prefix, sess, tf.errors.DataLossError):
             index = None
             if signature is not None:  # Otherwise it is of TensorFlow's V1 format.
-                compare = self._ops and self._ops.compare_in(sess)
-                index = deltas.check_chain(prefix, compare)
-                if self._ops is not None and not self._reshapes:
-                    var_lists.check_shapes(index, self._ops.shapes)
+                index = _check(sess, prefix, self._ops, self._reshapes)
             forget_chain(sess)
             self._saved_state.forget()
             super().restore(sess, save_path)
             if not self._has_ops:
                 return
             if self._ops is not None:
-                sess.run(self._ops.reloads_in(sess.graph))
+                sess.run([reload.restore for reload in self._ops.reloads_in(sess.graph)])
             step = find_global_step(sess.graph)
             if index is None or step is None:
                 return
@@ -320,6 +321,19 @@ class Saver(tf.train.Saver):
             self._chain.replace(session, (*chain, saved))
         self._saved_state.record(session, step, saved)
         _log(prefix, time.monotonic() - begun, [] if ops is None else ops.shards)
+
+
+def _check(
+    session: tf.Session, prefix: str, ops: Optional[builder.StreamingBuilder], any_shape: bool
+) -> Index:
+    """Checks a checkpoint, and that all of it can be restored; returns its index."""
+    if ops is None:
+        return deltas.check_chain(prefix)
+    has_rows = ops.has_rows(session)
+    index = deltas.check_chain(prefix, ops.compare_in(session) if has_rows else None)
+    var_lists.check_variables(index, ops.variables, session.graph, any_shape)
+    ops.check_tables(session, prefix, all_keys=has_rows)
+    return index
 
 
 def _log(prefix: str, seconds: float, shards: Sequence[SavedShard]) -> None:

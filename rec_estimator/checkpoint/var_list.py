@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a Saver saves, restores and lists: its ``var_list``, shapes and collections."""
 
-from typing import Any, List, Mapping, Optional, Sequence
+import re
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -9,6 +10,12 @@ from rec_estimator.checkpoint.format.bundle import Index
 from rec_estimator.table.initializer_entries import InitializerEntry
 from rec_estimator.table.saveable import IMPORTED_NAME
 from rec_estimator.table.variable_like import VariableLike
+
+# The tensor of a checkpoint of tf.train.Checkpoint that says which variable is stored where.
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+# The most names of variables in an error.
+_MOST_NAMES = 8
 
 _OF_VARIABLES = (
     tf.GraphKeys.GLOBAL_VARIABLES,
@@ -77,31 +84,71 @@ def check_not_imported(var_list: Any) -> None:
             )
 
 
-def check_shapes(index: Index, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Checks that a checkpoint has the shapes of variables before a restore changes anything.
+class SavedVariable(NamedTuple):
+    """What a checkpoint must have of a variable.
 
-    A resource variable takes any tensor that TensorFlow's ops restore, and then has its shape.
+    Attributes:
+      shape: Shape of the whole variable; None if it is not known before the graph runs.
+      dtype: Its type.
+    """
+
+    shape: Optional[List[int]]
+    dtype: tf.DType
+
+
+def check_variables(
+    index: Index, variables: Mapping[str, SavedVariable], graph: tf.Graph, any_shape: bool
+) -> None:
+    """Checks that a checkpoint has all variables before a restore changes anything.
+
+    TensorFlow restores tables and variables at the same time. A resource variable takes any tensor
+    that TensorFlow's ops restore, and then has its shape.
 
     Args:
       index: Of a checkpoint of TensorFlow's V2 format.
-      shapes: {name in the checkpoint: shape of the whole variable}. A name that the checkpoint
-        lacks is left to TensorFlow.
+      variables: By their names in the checkpoint.
+      graph: The graph of the variables.
+      any_shape: Whether tensors may have another shape.
 
     Raises:
-      tf.errors.InvalidArgumentError: A tensor has another shape. TensorFlow raises the same for
-        variables without resources.
+      tf.errors.NotFoundError: The checkpoint lacks a variable.
+      tf.errors.InvalidArgumentError: A tensor has another shape or type.
     """
-    for name, shape in shapes.items():
-        if name not in index.names:
+    missing = [name for name in variables if name not in index.names]
+    # TensorFlow finds the variables of tf.train.Checkpoint under other names.
+    if missing and _OBJECT_GRAPH not in index.names:
+        message = _of_missing(missing, index.prefix, graph)
+        raise tf.errors.NotFoundError(None, None, message)
+    for name, (shape, dtype) in variables.items():
+        if name in missing:
             continue
-        stored = list(index.tensor(name).shape)
-        if stored != list(shape):
+        tensor = index.tensor(name)
+        for what, rule, got, remedy in (
+            ("type", dtype.name, tensor.dtype.name, ""),
+            ("shape", shape, list(tensor.shape), ", or make the Saver with reshape=True"),
+        ):
+            if rule == got or (what == "shape" and (any_shape or shape is None)):
+                continue
             message = (
-                f"tensor {name!r} of checkpoint {index.prefix} must have the shape of the "
-                f"variable, {list(shape)}, got {stored}; restore a checkpoint of this model, or "
-                "make the Saver with reshape=True"
+                f"tensor {name!r} of checkpoint {index.prefix} must have the {what} of the "
+                f"variable, {rule}, got {got}; restore a checkpoint of this model{remedy}"
             )
             raise tf.errors.InvalidArgumentError(None, None, message)
+
+
+def _of_missing(missing: Sequence[str], prefix: str, graph: tf.Graph) -> str:
+    with graph.as_default():
+        names = {variable.op.name for variable in tf.trainable_variables()}
+    trained = {re.sub(r"/part_\d+$", "", name) for name in names}
+    changed = "model" if trained.intersection(missing) else "optimizer"
+    listed = ", ".join(sorted(missing)[:_MOST_NAMES])
+    more = f" and {len(missing) - _MOST_NAMES} more" if len(missing) > _MOST_NAMES else ""
+    return (
+        f"checkpoint {prefix} must have the variables of the graph, got one without "
+        f"{listed}{more}: the {changed} was another one when it was written; to take over the "
+        "other values, train in a new folder with warm_start_from, or call "
+        "rec_estimator.init_from_checkpoint()"
+    )
 
 
 def whole_shape(slice_spec: str, tensor: tf.Tensor) -> Optional[List[int]]:

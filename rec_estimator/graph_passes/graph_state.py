@@ -7,7 +7,7 @@ strings. Collections with public names, such as EMBEDDING_VARIABLES, are not lis
 """
 
 import dataclasses
-from typing import Any, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set
 
 import tensorflow.compat.v1 as tf
 
@@ -73,6 +73,8 @@ class GraphState:
         by RecEstimator and MonitoredTrainingSession, read by EvictHook.
       steps_per_run: The number of training steps in one run. Written by StepLoopHook, read by
         ProgressHook.
+      savers: What a restore of each Saver waits for, by the name scope of its ops. Written and read
+        by table/saveable.py.
     """
 
     observers: List[GraphObserver] = dataclasses.field(default_factory=list)
@@ -84,6 +86,7 @@ class GraphState:
     ps_devices: List[str] = dataclasses.field(default_factory=list)
     is_chief: bool = True
     steps_per_run: int = 1
+    savers: Dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def state_of(graph: Optional[tf.Graph] = None) -> GraphState:

@@ -113,6 +113,7 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry("RecEstimator>TableCommitSave"),
     OpEntry("RecEstimator>CheckpointRangesMatch"),
     OpEntry("RecEstimator>TableRestore", is_outside_steps=True),
+    OpEntry("RecEstimator>TableCheckRestore", is_outside_steps=True),
     # Sample-aware compression.
     OpEntry("RecEstimator>SampleRows"),
     OpEntry(REPEAT_ROWS),

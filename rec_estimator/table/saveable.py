@@ -21,6 +21,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.table.eviction import Eviction, logged_in_graph
 from rec_estimator.table.interfaces import SavedShard, SlotSpec
@@ -161,13 +162,118 @@ def build_restore(
             shard.handle,
             prefix,
             shard.table.initial_value,
-            tensor_name=tensor_name or shard.table.name,
-            part=shard.part,
-            num_parts=shard.num_parts,
-            key_dtype=shard.table.key_dtype,
-            version=_STORED_VERSION if version is None else version,
-            **slot_attrs(shard.slots if slots is None else slots),
+            **_restore_attrs(shard, tensor_name, slots, version),
         )
+
+
+def build_check(
+    shard: SavedShard,
+    prefix: Union[str, tf.Tensor],
+    all_keys: Union[bool, tf.Tensor],
+    tensor_name: Optional[str] = None,
+    slots: Optional[Sequence[SlotSpec]] = None,
+) -> tf.Operation:
+    """Builds the op that checks, without a change, whether ``build_restore``'s op can run.
+
+    Args:
+      shard, prefix, tensor_name, slots: As in ``build_restore``.
+      all_keys: bool []. Whether to check all keys and counts; otherwise the keys are read that may
+        not fit into the table.
+
+    Returns:
+      The op.
+    """
+    with graphs.colocate_with(shard.handle):
+        return _ops.gen.rec_estimator_table_check_restore(
+            shard.handle, prefix, all_keys, **_restore_attrs(shard, tensor_name, slots, None)
+        )
+
+
+def _restore_attrs(
+    shard: SavedShard,
+    tensor_name: Optional[str],
+    slots: Optional[Sequence[SlotSpec]],
+    version: Optional[int],
+) -> Dict[str, Any]:
+    return {
+        "tensor_name": tensor_name or shard.table.name,
+        "part": shard.part,
+        "num_parts": shard.num_parts,
+        "key_dtype": shard.table.key_dtype,
+        "version": _STORED_VERSION if version is None else version,
+        **slot_attrs(shard.slots if slots is None else slots),
+    }
+
+
+class _SavedTables:
+    """The shards of a Saver that is being built, and what a restore of them waits for.
+
+    A restore reads variables by one op per device. The check of all shards comes first, then these
+    ops, then the restores of the shards. So a checkpoint that a table or a variable refuses changes
+    nothing.
+    """
+
+    def __init__(self) -> None:
+        self.shards: Dict[SavedShard, None] = {}  # In order.
+        self.check: Optional[tf.Operation] = None
+        self._all_read: Optional[tf.Operation] = None
+        self._readers = 0
+
+    def build_check(self, all_keys: Union[bool, tf.Tensor]) -> tf.Operation:
+        """Returns the check of all shards, built once."""
+        if self.check is None:
+            prefix = _prefix()
+            self.check = tf.group([build_check(shard, prefix, all_keys) for shard in self.shards])
+        return self.check
+
+    def build_all_read(self) -> tf.Operation:
+        """Returns what waits for the check and for all variables that are read by now."""
+        check = self.build_check(all_keys=False)
+        if self._all_read is None:
+            with tf.control_dependencies([check]):
+                self._all_read = tf.no_op(name="variables_read")
+        while True:
+            suffix = f"_{self._readers}" if self._readers else ""
+            reader = _op_of_saver(f"RestoreV2{suffix}")
+            if reader is None:
+                return self._all_read
+            self._readers += 1
+            if check not in reader.control_inputs:
+                graphs.add_control_inputs(reader, [check])
+            graphs.add_control_inputs(self._all_read, [reader])
+
+
+def _tables_of_saver() -> _SavedTables:
+    """What the Saver saves whose ops are being built in the current name scope."""
+    scope = tf.get_default_graph().get_name_scope()
+    return state_of().savers.setdefault(scope, _SavedTables())
+
+
+def check_of_saver(shards: Sequence[SavedShard], all_keys: tf.Tensor) -> tf.Operation:
+    """Builds the check of the Saver whose restore ops are being built.
+
+    Args:
+      shards: All its shards.
+      all_keys: As in ``build_check``.
+    """
+    saved = _tables_of_saver()
+    saved.shards = dict.fromkeys(shards)
+    return saved.build_check(all_keys)
+
+
+def _op_of_saver(name: str) -> Optional[tf.Operation]:
+    """The op of this name of the Saver that is being built; None if it is not there yet."""
+    graph = tf.get_default_graph()
+    try:
+        return graph.get_operation_by_name(f"{graph.get_name_scope()}/{name}")
+    except KeyError:
+        return None
+
+
+def _prefix() -> tf.Tensor:
+    """string []. The prefix that the Saver whose ops are being built is fed."""
+    graph = tf.get_default_graph()
+    return graph.get_tensor_by_name(f"{graph.get_name_scope()}/Const:0")
 
 
 class TableSaveable(saving.SaveableObject):
@@ -207,7 +313,8 @@ class TableSaveable(saving.SaveableObject):
         shard = self._shard
         graph = tf.get_default_graph()
         scope = graph.get_name_scope()
-        if _streams.get() or _restore_is_being_built(graph, scope):
+        _tables_of_saver().shards[shard] = None
+        if _streams.get() or _restore_is_being_built():
             # A stock Saver must restore at least one tensor. Every checkpoint of ours has the bank.
             return [self._spec(shard.table.initial_value, bank_name(shard))]
         key = (graph, scope)
@@ -254,12 +361,13 @@ class TableSaveable(saving.SaveableObject):
     def restore(
         self, restored_tensors: Sequence[tf.Tensor], restored_shapes: Optional[Sequence[Any]]
     ) -> tf.Operation:
-        """Builds the op that replaces the rows of the shard by those of the checkpoint."""
-        del restored_tensors, restored_shapes  # The op reads the file itself.
-        graph = tf.get_default_graph()
-        return build_restore(
-            self._shard, graph.get_tensor_by_name(f"{graph.get_name_scope()}/Const:0")
-        )
+        """Builds the op that replaces the rows of the shard by those of the checkpoint.
+
+        It waits for the checks of all tables of the Saver. The op reads the file itself.
+        """
+        del restored_tensors, restored_shapes
+        with tf.control_dependencies([_tables_of_saver().build_all_read()]):
+            return build_restore(self._shard, _prefix())
 
 
 def bank_name(shard: SavedShard) -> str:
@@ -267,15 +375,9 @@ def bank_name(shard: SavedShard) -> str:
     return f"{shard.table.name}/default_values"
 
 
-def _restore_is_being_built(graph: tf.Graph, scope: str) -> bool:
+def _restore_is_being_built() -> bool:
     """Whether the Saver of this name scope has its save ops, and now builds its restore ops."""
-
-    def exists(op: str) -> bool:
-        try:
-            graph.get_operation_by_name(f"{scope}/{op}")
-        except KeyError:
-            return False
-        return True
-
     # A sharded Saver has one SaveV2 per device and then merges; any other Saver has one SaveV2.
-    return exists("MergeV2Checkpoints") or (exists("SaveV2") and not exists("ShardedFilename"))
+    return _op_of_saver("MergeV2Checkpoints") is not None or (
+        _op_of_saver("SaveV2") is not None and _op_of_saver("ShardedFilename") is None
+    )

@@ -285,4 +285,14 @@ VALID_CALLS = {
         "version": 7,
         **ADAGRAD,
     },
+    "table_check_restore": {
+        "table": Table(),
+        "prefix": np.array("<checkpoint>"),
+        "all_keys": np.array(True),
+        "tensor_name": "t",
+        "part": 0,
+        "num_parts": 2,
+        "version": 7,
+        **ADAGRAD,
+    },
 }
