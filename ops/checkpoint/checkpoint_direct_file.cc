@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "ops/checkpoint/checkpoint_file.h"
 #include "ops/core/base/cpu_memory.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/platform/file_system.h"
@@ -237,6 +238,7 @@ class DirectFileSystem : public tensorflow::WrappedFileSystem {
   Status NewWritableFile(const std::string& name,
                          tensorflow::TransactionToken* token,
                          std::unique_ptr<WritableFile>* file) override {
+    TF_RETURN_IF_ERROR(CheckRegular(name));
     auto direct = std::make_unique<DirectFile>(name);
     if (!direct->Create()) return local_->NewWritableFile(name, token, file);
     *file = std::move(direct);

@@ -2,6 +2,8 @@
 // Implements checkpoint_file.h: checks all that it reads.
 #include "ops/checkpoint/checkpoint_file.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <limits>
 #include <set>
@@ -10,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "ops/core/base/crc32c.h"
 #include "ops/kernel/errors.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -83,6 +86,18 @@ Status CompareChecksum(const std::string& tensor, const DataFile& file,
 
 }  // namespace
 
+Status CheckRegular(absl::string_view name) {
+  absl::string_view path = name;
+  absl::ConsumePrefix(&path, "file://");
+  struct stat status;
+  if (stat(std::string(path).c_str(), &status) != 0 ||
+      S_ISREG(status.st_mode)) {
+    return Status();
+  }
+  return DataLoss(name, " must be a regular file, got another kind; restore ",
+                  "another checkpoint");
+}
+
 Status CheckpointFile::Open() {
   const std::string name = tensorflow::MetaFilename(prefix_);
   const auto damaged = [&](const Status& status) {
@@ -91,6 +106,7 @@ Status CheckpointFile::Open() {
   };
   Env* env = Env::Default();
   uint64_t bytes;
+  TF_RETURN_IF_ERROR(CheckRegular(name));
   TF_RETURN_IF_ERROR(env->GetFileSize(name, &bytes));
   TF_RETURN_IF_ERROR(env->NewRandomAccessFile(name, &index_file_));
   TF_RETURN_IF_ERROR(ReadIdentity(bytes));
@@ -284,6 +300,7 @@ Status CheckpointFile::OpenData(const std::string& tensor, int32_t number,
     opened.name = tensorflow::DataFilename(prefix_, number, num_data_files_);
     Env* env = Env::Default();
     uint64_t bytes;
+    TF_RETURN_IF_ERROR(CheckRegular(opened.name));
     TF_RETURN_IF_ERROR(env->GetFileSize(opened.name, &bytes));
     opened.bytes = bytes;
     TF_RETURN_IF_ERROR(env->NewRandomAccessFile(opened.name, &opened.file));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "tensorflow/core/framework/tensor_slice.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/lib/io/iterator.h"
@@ -19,6 +20,11 @@
 #include "tensorflow/core/protobuf/tensor_bundle.pb.h"
 
 namespace rec_estimator {
+
+// DataLoss unless a file is a regular one: to open a FIFO, for example, may
+// wait for ever. A file that does not exist passes, as do those of TensorFlow's
+// other file systems.
+absl::Status CheckRegular(absl::string_view name);
 
 // A file <prefix>.data-00000-of-00002, which holds the bytes of tensors.
 struct DataFile {

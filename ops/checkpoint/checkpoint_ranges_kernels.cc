@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "ops/checkpoint/checkpoint_file.h"
 #include "ops/core/base/crc32c.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
@@ -99,6 +100,7 @@ class CheckpointRangesMatchOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    context->allocate_output(0, offsets.shape(), &matches));
 
+    OP_REQUIRES_OK(context, CheckRegular(path.scalar<tstring>()()));
     std::vector<Status> statuses(n);
     bool* const out = matches->flat<bool>().data();
     const int64_t* stored = checksums.flat<int64_t>().data();
