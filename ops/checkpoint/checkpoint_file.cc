@@ -37,6 +37,7 @@ using ::tensorflow::DataTypeSize;
 using ::tensorflow::DataTypeString;
 using ::tensorflow::DT_FLOAT;
 using ::tensorflow::DT_INT32;
+using ::tensorflow::DT_INT64;
 using ::tensorflow::DT_STRING;
 using ::tensorflow::Env;
 using ::tensorflow::RandomAccessFile;
@@ -343,6 +344,27 @@ Status CheckpointFile::ReadString(const std::string& name, std::string* value) {
   checksum = ExtendCrc32c(checksum, rest.data(), rest.size());
   TF_RETURN_IF_ERROR(CompareChecksum(name, *file, entry.crc32c(), checksum));
   value->assign(rest.data() + sizeof(length_checksum), length);
+  return Status();
+}
+
+Status CheckpointFile::ReadInteger(const std::string& name, int64_t* value) {
+  BundleEntryProto entry;
+  TF_RETURN_IF_ERROR(FindEntry(name, name, &entry));
+  if (entry.dtype() != DT_INT64 || entry.shape().dim_size() != 0 ||
+      entry.slices_size() != 0 || entry.size() != sizeof(*value)) {
+    return InvalidArgument("tensor ", name, " of ", prefix_,
+                           " must be an int64 of shape [], got another tensor; "
+                           "restore a checkpoint of this model");
+  }
+  const DataFile* file;
+  TF_RETURN_IF_ERROR(OpenData(name, entry.shard_id(), &file));
+  TF_RETURN_IF_ERROR(CheckInside(name, *file, entry));
+  char bytes[sizeof(*value)];
+  TF_RETURN_IF_ERROR(ReadBytes(*file->file, file->name, "tensor " + name,
+                               entry.offset(), sizeof(bytes), bytes));
+  TF_RETURN_IF_ERROR(CompareChecksum(name, *file, entry.crc32c(),
+                                     ExtendCrc32c(0, bytes, sizeof(bytes))));
+  std::copy_n(bytes, sizeof(bytes), reinterpret_cast<char*>(value));
   return Status();
 }
 

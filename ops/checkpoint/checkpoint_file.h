@@ -86,6 +86,9 @@ class CheckpointFile {
   // Reads a scalar string of at most 4 KiB.
   absl::Status ReadString(const std::string& name, std::string* value);
 
+  // Reads an int64 of shape [].
+  absl::Status ReadInteger(const std::string& name, int64_t* value);
+
   // Names of the tables in the file for messages: "a, b", at most eight, or
   // "none".
   std::string TableNames() const;

@@ -8,6 +8,7 @@
 //   TableRestore               checkpoint_chain -> checkpoint_file
 //                              -> checkpoint_rows -> checkpoint_restore_kernels
 //   TableCheckRestore          the same -> checkpoint_check
+//   CheckpointInteger          checkpoint_file
 #ifndef REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_FORMAT_H_
 #define REC_ESTIMATOR_OPS_CHECKPOINT_CHECKPOINT_FORMAT_H_
 

@@ -96,6 +96,12 @@ Status TableRestoreShape(InferenceContext* c) {
   return c->WithRank(c->input(2), 2, &unused);
 }
 
+Status CheckpointIntegerShape(InferenceContext* c) {
+  TF_RETURN_IF_ERROR(ScalarInputs(c, 0, 2));
+  c->set_output(0, c->Scalar());
+  return Status();
+}
+
 Status TableCheckRestoreShape(InferenceContext* c) {
   return ScalarInputs(c, 0, 3);
 }
@@ -219,6 +225,22 @@ offsets: [n]. Where each range begins.
 sizes: [n]. Bytes of each range.
 checksums: [n]. Masked CRC-32C of each range, as a checkpoint's index has it.
 matches: [n].
+)doc");
+
+REGISTER_OP("RecEstimator>CheckpointInteger")
+    .Input("prefix: string")
+    .Input("otherwise: int64")
+    .Output("value: int64")
+    .Attr("tensor_name: string")
+    .SetIsStateful()
+    .SetShapeFn(CheckpointIntegerShape)
+    .Doc(R"doc(
+Reads a variable that a checkpoint may lack.
+
+prefix: []. Prefix of a V2 checkpoint.
+otherwise: []. The result if the checkpoint has no such tensor.
+value: [].
+tensor_name: Name of the variable in the checkpoint.
 )doc");
 
 REGISTER_OP("RecEstimator>TableRestore")

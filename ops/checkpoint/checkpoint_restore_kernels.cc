@@ -395,6 +395,39 @@ class TableCheckRestoreOp : public OpKernel {
   RestoreRequest request_;
 };
 
+// Reads a variable that a checkpoint may lack.
+class CheckpointIntegerOp : public OpKernel {
+ public:
+  explicit CheckpointIntegerOp(OpKernelConstruction* context)
+      : OpKernel(context) {
+    OP_REQUIRES_OK(context, context->GetAttr("tensor_name", &name_));
+  }
+
+  void Compute(OpKernelContext* context) override {
+    const Tensor *prefix, *otherwise;
+    OP_REQUIRES_OK(context, context->input("prefix", &prefix));
+    OP_REQUIRES_OK(context, context->input("otherwise", &otherwise));
+    OP_REQUIRES_OK(context, CheckRank(*prefix, 0, "prefix", "[]"));
+    OP_REQUIRES_OK(context, CheckRank(*otherwise, 0, "otherwise", "[]"));
+    int64_t read = otherwise->scalar<int64_t>()();
+    const Status status = OrStatus(name_, [&]() -> Status {
+      CheckpointFile file(prefix->scalar<tstring>()());
+      TF_RETURN_IF_ERROR(file.Open());
+      return file.Has(name_) ? file.ReadInteger(name_, &read) : Status();
+    });
+    OP_REQUIRES_OK(context, AsFatal(status, absl::StatusCode::kDataLoss));
+    Tensor* value;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &value));
+    value->scalar<int64_t>()() = read;
+  }
+
+ private:
+  std::string name_;
+};
+
+REGISTER_KERNEL_BUILDER(
+    Name("RecEstimator>CheckpointInteger").Device(DEVICE_CPU),
+    Guarded<CheckpointIntegerOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableRestore").Device(DEVICE_CPU),
                         Guarded<TableRestoreOp>);
 REGISTER_KERNEL_BUILDER(

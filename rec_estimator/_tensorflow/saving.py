@@ -7,6 +7,7 @@ from typing import Any, ContextManager
 import tensorflow.compat.v1 as tf
 from tensorflow.python.checkpoint import checkpoint_management as _checkpoint_management
 from tensorflow.python.client import session as _session
+from tensorflow.python.ops import resource_variable_ops as _resource_variable_ops
 from tensorflow.python.trackable import base as _trackable
 from tensorflow.python.training import saver as _saver
 from tensorflow.python.training.saving import saveable_object as _saveable_object
@@ -15,6 +16,10 @@ from tensorflow.python.util import object_identity as _object_identity
 # The interface that tf.compat.v1.train.Saver needs from objects in SAVEABLE_OBJECTS.
 SaveableObject = _saveable_object.SaveableObject
 SaveSpec = _saveable_object.SaveSpec
+
+# The class of tf.Variable(use_resource=True) in a graph. A Saver restores such a variable itself,
+# unless its class is a SaveableObject, too.
+ResourceVariable = _resource_variable_ops.ResourceVariable
 
 # The class that tf.compat.v1.train.Saver.save() checks its session for. A debugger's wrapper of a
 # session passes; a MonitoredSession does not, because its hooks would run within a hook.

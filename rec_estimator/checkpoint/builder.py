@@ -14,6 +14,7 @@ from rec_estimator.checkpoint.var_list import SavedVariable, whole_shape
 from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.table.eviction import Eviction
 from rec_estimator.table.interfaces import LogicalTable, SavedShard
+from rec_estimator.table.optional_variable import OptionalVariable
 from rec_estimator.table.saveable import (
     TableSaveable,
     bank_name,
@@ -27,6 +28,10 @@ from rec_estimator.table.saveable import (
 
 # What a range of bytes is compared by, as the index has it.
 _RANGE = ("offset", "size", "crc32c")
+
+
+# What a Saver does not read for.
+_READ_THEMSELVES = (TableSaveable, OptionalVariable)
 
 
 def latest_of(path: str) -> Optional[str]:
@@ -129,11 +134,13 @@ class StreamingBuilder(saving.SaverBuilder):
     ) -> tf.Operation:
         save = super().save_op(prefix, saveables)
         if save.type == "SaveV2":
-            specs = [spec for saveable in saveables for spec in saveable.specs]
+            specs = [(saveable, spec) for saveable in saveables for spec in saveable.specs]
             # Behind the prefix, the names and the slices.
-            for spec, tensor in zip(specs, save.inputs[3:]):
+            for (saveable, spec), tensor in zip(specs, save.inputs[3:]):
                 shape = whole_shape(spec.slice_spec, tensor)
-                self.variables[spec.name] = SavedVariable(shape, tensor.dtype.base_dtype)
+                is_optional = isinstance(saveable, OptionalVariable)
+                dtype = tensor.dtype.base_dtype
+                self.variables[spec.name] = SavedVariable(shape, dtype, is_optional)
         return save
 
     def _add_ops_beside_saves(self) -> None:
@@ -233,8 +240,8 @@ class StreamingBuilder(saving.SaverBuilder):
         preferred_shard: int,
         restore_sequentially: bool,
     ) -> List[Optional[tf.Tensor]]:
-        """Reads variables with RestoreV2; the tables' own ops read their rows."""
-        others = [saveable for saveable in saveables if not isinstance(saveable, TableSaveable)]
+        """Reads variables with RestoreV2, except what reads the file itself."""
+        others = [saveable for saveable in saveables if not isinstance(saveable, _READ_THEMSELVES)]
         restored: Iterator[tf.Tensor] = iter(())
         with tf.control_dependencies(self._build_check(filename_tensor)):
             if any(saveable.specs for saveable in others):
@@ -244,7 +251,7 @@ class StreamingBuilder(saving.SaverBuilder):
                     )
                 )
         return [
-            None if isinstance(saveable, TableSaveable) else next(restored)
+            None if isinstance(saveable, _READ_THEMSELVES) else next(restored)
             for saveable in saveables
             for _ in saveable.specs
         ]

@@ -90,10 +90,12 @@ class SavedVariable(NamedTuple):
     Attributes:
       shape: Shape of the whole variable; None if it is not known before the graph runs.
       dtype: Its type.
+      is_optional: Whether the checkpoint may lack it.
     """
 
     shape: Optional[List[int]]
     dtype: tf.DType
+    is_optional: bool
 
 
 def check_variables(
@@ -114,13 +116,14 @@ def check_variables(
       tf.errors.NotFoundError: The checkpoint lacks a variable.
       tf.errors.InvalidArgumentError: A tensor has another shape or type.
     """
-    missing = [name for name in variables if name not in index.names]
+    absent = {name for name in variables if name not in index.names}
+    missing = [name for name in absent if not variables[name].is_optional]
     # TensorFlow finds the variables of tf.train.Checkpoint under other names.
     if missing and _OBJECT_GRAPH not in index.names:
         message = _of_missing(missing, index.prefix, graph)
         raise tf.errors.NotFoundError(None, None, message)
-    for name, (shape, dtype) in variables.items():
-        if name in missing:
+    for name, (shape, dtype, _) in variables.items():
+        if name in absent:
             continue
         tensor = index.tensor(name)
         for what, rule, got, remedy in (

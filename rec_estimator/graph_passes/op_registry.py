@@ -111,6 +111,7 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry("RecEstimator>TableExport", Reads.TABLE),
     OpEntry("RecEstimator>TablesSave", Reads.TABLE),
     OpEntry("RecEstimator>TableCommitSave"),
+    OpEntry("RecEstimator>CheckpointInteger", is_outside_steps=True),
     OpEntry("RecEstimator>CheckpointRangesMatch"),
     OpEntry("RecEstimator>TableRestore", is_outside_steps=True),
     OpEntry("RecEstimator>TableCheckRestore", is_outside_steps=True),

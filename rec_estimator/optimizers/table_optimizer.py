@@ -40,6 +40,7 @@ from rec_estimator.optimizers.table_step import TableStep, TrainedShard
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table.lookup_gradient import further_occurrences, occurrences
+from rec_estimator.table.optional_variable import create_global_step
 from rec_estimator.table.registration import refuse_eager_mode
 from rec_estimator.table.shard import LookupRecord, SlotSpec, TableShard
 from rec_estimator.table.slot_rows import SlotRows
@@ -264,7 +265,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
             stamp = find_global_step() if global_step is None else global_step
             if stamp is None and any(evicts_by_global_step(table) for table in tables):
                 # Nothing else increments it, and without that no key would ever be too old.
-                stamp = global_step = tf.train.create_global_step()
+                stamp = global_step = create_global_step()
             self._stamp = NO_GLOBAL_STEP if stamp is None else stamp
         try:
             with collect_new_ops() as new_ops:

@@ -19,6 +19,7 @@ from rec_estimator.options import MAX_FILTER_FREQ, CounterFilter, EmbeddingVaria
 from rec_estimator.rec_sdk import feature_spec, runtime
 from rec_estimator.table.disk_storage import DiskStorage
 from rec_estimator.table.eviction import Eviction, build_eviction
+from rec_estimator.table.optional_variable import OptionalVariable
 from rec_estimator.table.table import NEVER_TRAINED, EmbeddingTable
 
 # The key that fills up rows of ids. It never owns a row.
@@ -285,7 +286,8 @@ class SparseTable(EmbeddingTable):
 def table_timestamp() -> tf.Variable:
     """Returns the variable with the greatest timestamp of all batches that trained a table.
 
-    The first call in a graph makes it. Checkpoints contain it.
+    The first call in a graph makes it. Checkpoints contain it, except those of a run in which no
+    table had an eviction_threshold.
 
     Returns:
       int64 [], of the default graph.
@@ -294,6 +296,4 @@ def table_timestamp() -> tf.Variable:
         if variable.op.name == TIMESTAMP_VARIABLE:
             return variable
     with tf.init_scope(), tf.name_scope(None), tf.device("/device:CPU:0"):
-        return tf.Variable(
-            0, dtype=tf.int64, trainable=False, name=TIMESTAMP_VARIABLE, use_resource=True
-        )
+        return OptionalVariable(0, TIMESTAMP_VARIABLE)

@@ -222,7 +222,7 @@ class _SavedTables:
     def build_check(self, all_keys: Union[bool, tf.Tensor]) -> tf.Operation:
         """Returns the check of all shards, built once."""
         if self.check is None:
-            prefix = _prefix()
+            prefix = prefix_of_saver()
             self.check = tf.group([build_check(shard, prefix, all_keys) for shard in self.shards])
         return self.check
 
@@ -249,6 +249,22 @@ def _tables_of_saver() -> _SavedTables:
     return state_of().savers.setdefault(scope, _SavedTables())
 
 
+def all_read_by_saver() -> tf.Operation:
+    """Returns what the restore of an object of the Saver waits for that is being built."""
+    return _tables_of_saver().build_all_read()
+
+
+def spec_in_place_of_variable() -> Optional[Any]:
+    """Returns what a stock Saver reads in place of a variable that restores itself.
+
+    It must read at least one tensor on each device. Every checkpoint of ours has the bank of a
+    table. None: the Saver is ours, or it builds its save ops, or it has no table.
+    """
+    if _streams.get() or not _restore_is_being_built():
+        return None
+    return next((shard.saveable.spec_of_bank() for shard in _tables_of_saver().shards), None)
+
+
 def check_of_saver(shards: Sequence[SavedShard], all_keys: tf.Tensor) -> tf.Operation:
     """Builds the check of the Saver whose restore ops are being built.
 
@@ -270,7 +286,7 @@ def _op_of_saver(name: str) -> Optional[tf.Operation]:
         return None
 
 
-def _prefix() -> tf.Tensor:
+def prefix_of_saver() -> tf.Tensor:
     """string []. The prefix that the Saver whose ops are being built is fed."""
     graph = tf.get_default_graph()
     return graph.get_tensor_by_name(f"{graph.get_name_scope()}/Const:0")
@@ -316,11 +332,15 @@ class TableSaveable(saving.SaveableObject):
         _tables_of_saver().shards[shard] = None
         if _streams.get() or _restore_is_being_built():
             # A stock Saver must restore at least one tensor. Every checkpoint of ours has the bank.
-            return [self._spec(shard.table.initial_value, bank_name(shard))]
+            return [self.spec_of_bank()]
         key = (graph, scope)
         if key not in self._save_specs:
             self._save_specs[key] = self._build_save_specs()
         return self._save_specs[key]
+
+    def spec_of_bank(self) -> Any:
+        """The SaveSpec of the table's bank."""
+        return self._spec(self._shard.table.initial_value, bank_name(self._shard))
 
     def _spec(self, tensor: tf.Tensor, name: str) -> Any:
         return saving.SaveSpec(tensor, "", name, tensor.dtype, self._shard.device)
@@ -366,8 +386,8 @@ class TableSaveable(saving.SaveableObject):
         It waits for the checks of all tables of the Saver. The op reads the file itself.
         """
         del restored_tensors, restored_shapes
-        with tf.control_dependencies([_tables_of_saver().build_all_read()]):
-            return build_restore(self._shard, _prefix())
+        with tf.control_dependencies([all_read_by_saver()]):
+            return build_restore(self._shard, prefix_of_saver())
 
 
 def bank_name(shard: SavedShard) -> str:

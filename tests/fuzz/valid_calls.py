@@ -269,6 +269,11 @@ VALID_CALLS = {
         **ADAGRAD,
     },
     "table_commit_save": {"table": Table()},
+    "checkpoint_integer": {
+        "prefix": np.array("<checkpoint>"),
+        "otherwise": np.int64(7),
+        "tensor_name": "global_step",
+    },
     "checkpoint_ranges_match": {
         "path": np.array("<checkpoint file>"),
         "offsets": np.array([0, 8], np.int64),
