@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command that makes our wheels."""
 
+import contextlib
 from typing import Any, ClassVar, Tuple
 
+import tensorflow_dist
 from setuptools.command.bdist_wheel import bdist_wheel
 
 
@@ -10,7 +12,8 @@ class PlatformWheel(bdist_wheel):
     """Makes a wheel py3-none-<platform>: the op library does not use Python's C interface.
 
     ``--every-release`` puts a library for each supported TensorFlow into it, and not only for the
-    TensorFlow of this environment.
+    TensorFlow of this environment. A wheel for one TensorFlow says so in its name, in the place of
+    the build number: rec_estimator-0.1.0-2.15tf-py3-none-linux_x86_64.whl.
     """
 
     user_options: ClassVar[Any] = [
@@ -23,6 +26,14 @@ class PlatformWheel(bdist_wheel):
         """Sets the defaults of all options."""
         super().initialize_options()
         self.every_release = False
+
+    def run(self) -> None:
+        """Makes the wheel."""
+        if not self.every_release and self.build_number is None:
+            # build_ext explains what is wrong with a TensorFlow.
+            with contextlib.suppress(tensorflow_dist.TensorFlowNotUsable):
+                self.build_number = f"{tensorflow_dist.find().minor}tf"
+        super().run()
 
     def get_tag(self) -> Tuple[str, str, str]:
         """Returns the tags for Python, its binary interface and the platform."""

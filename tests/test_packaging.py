@@ -13,6 +13,7 @@ import sys
 import tarfile
 import zipfile
 
+import packaging.utils
 import pytest
 import tensorflow as tf
 
@@ -488,6 +489,26 @@ def test_wheel_has_every_package_of_rec_estimator_and_no_other(source_copy):
     assert sorted(names) == sorted(folders), "a folder with modules needs an __init__.py"
 
 
+def test_the_name_of_a_wheel_tells_for_which_tensorflow_it_is(source_copy):
+    for options, build in (([], f"{TENSORFLOW.minor}tf"), (["--every-release"], "")):
+        folder = source_copy / f"dist{len(options)}"
+        # Of nothing: what is in it does not change its name.
+        subprocess.run(
+            [
+                *(sys.executable, "setup.py", "--quiet", "bdist_wheel", "--skip-build"),
+                *(f"--dist-dir={folder}", *options),
+            ],
+            cwd=source_copy,
+            check=True,
+            capture_output=True,
+        )
+        (wheel,) = folder.iterdir()
+        name, version, number, tags = packaging.utils.parse_wheel_filename(wheel.name)
+        assert (name, str(version)) == ("rec-estimator", rec_estimator.__version__)
+        assert "".join(map(str, number)) == build
+        assert {(tag.interpreter, tag.abi) for tag in tags} == {("py3", "none")}
+
+
 @pytest.mark.slow
 def test_installed_in_a_fresh_environment_it_trains_a_table(source_copy, tmp_path):
     environment = tmp_path / "venv"
@@ -533,7 +554,7 @@ def test_installed_in_a_fresh_environment_it_trains_a_table(source_copy, tmp_pat
 
     run(python, "-m", "pip", "wheel", "--no-deps", "-w", str(tmp_path), str(source_copy))
     (wheel,) = tmp_path.glob("*.whl")
-    assert wheel.name.endswith("-py3-none-linux_x86_64.whl")
+    assert wheel.name.endswith(f"-{tensorflow_dist.minor(release)}tf-py3-none-linux_x86_64.whl")
     built = f"rec_estimator/{library.library_name(tensorflow_dist.minor(release))}"
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
