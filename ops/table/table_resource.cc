@@ -55,7 +55,8 @@ Status CheckInitialized(TableResource& table, const char* use) {
   return FailedPrecondition(
       "table ", table.name(), " must be initialized before ", use,
       ", got one that is new; run "
-      "tf.compat.v1.global_variables_initializer() or restore a checkpoint");
+      "tf.compat.v1.global_variables_initializer() or restore a checkpoint; a "
+      "frozen graph has no rows, export with portable=True instead");
 }
 
 Status TableReader::Open(TableResource* table) {

@@ -182,3 +182,22 @@ def test_19020_a_vocabulary_in_the_path_of_modified_keys_is_refused_with_a_remed
     with pytest.raises(ValueError, match="hash_table|LookupTable|StaticVocabularyTable") as error:
         rec.modify_graph_and_start_emb_cache()
     assert ";" in str(error.value)
+
+
+# ------------------------------------------------------------------ 25443
+
+
+def test_25443_a_frozen_graph_names_the_portable_export_as_its_remedy():
+    table, variable = table_and_variable()
+    ids = tf.constant([1, 2], tf.int64)
+    tf.add(rec.embedding_lookup(table, ids), tf.gather(variable, ids), name="sums")
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        frozen = tf.graph_util.convert_variables_to_constants(session, session.graph_def, ["sums"])
+    with tf.Graph().as_default(), tf.Session() as session:
+        (sums,) = tf.import_graph_def(frozen, return_elements=["sums:0"], name="")
+        message = (
+            "table t must be initialized.* frozen graph has no rows, export with portable=True"
+        )
+        with pytest.raises(tf.errors.FailedPreconditionError, match=message):
+            session.run(sums)
