@@ -24,7 +24,6 @@ from rec_estimator._tensorflow.estimator import (
     BaselineClassifier,
     BaselineEstimator,
     BaselineRegressor,
-    BestExporter,
     BinaryClassHead,
     DNNClassifier,
     DNNEstimator,
@@ -36,9 +35,7 @@ from rec_estimator._tensorflow.estimator import (
     EstimatorSpec,
     EvalSpec,
     Exporter,
-    FinalExporter,
     Head,
-    LatestExporter,
     LinearClassifier,
     LinearEstimator,
     LinearRegressor,
@@ -153,6 +150,7 @@ from rec_estimator.rec_sdk.sparse_lookup import sparse_lookup
 from rec_estimator.rec_sdk.sparse_table import SparseTable
 from rec_estimator.rec_sdk.variables import get_dense_and_sparse_variable
 from rec_estimator.sample_compression import SampleCompression
+from rec_estimator.serving.exporters import BestExporter, FinalExporter, LatestExporter
 from rec_estimator.table.combined_lookup import (
     embedding_lookup_sparse,
     group_embedding_lookup,
