@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names of ``tf.estimator.experimental``, which TensorFlow 2.16 removed, re-exported.
+"""The names of ``tf.estimator.experimental``, which TensorFlow 2.16 removed.
 
 ``LinearSDCA``, ``dnn_logit_fn_builder`` and ``linear_logit_fn_builder`` need Keras 2 as
 ``tf.keras``; see docs/migrating.md.
@@ -13,7 +13,6 @@ Example:
 from typing import NoReturn
 
 from rec_estimator._tensorflow.estimator import (
-    InMemoryEvaluatorHook,
     KMeans,
     LinearSDCA,
     build_raw_supervised_input_receiver_fn,
@@ -27,6 +26,7 @@ from rec_estimator._tensorflow.estimator import (
     stop_if_no_decrease_hook,
     stop_if_no_increase_hook,
 )
+from rec_estimator.training.evaluator_hook import InMemoryEvaluatorHook
 
 __all__ = [
     "InMemoryEvaluatorHook",

@@ -68,7 +68,6 @@ build_parsing_serving_input_receiver_fn = _estimator.export.build_parsing_servin
 build_raw_serving_input_receiver_fn = _estimator.export.build_raw_serving_input_receiver_fn
 
 # Experimental names.
-InMemoryEvaluatorHook = _estimator.experimental.InMemoryEvaluatorHook
 KMeans = _estimator.experimental.KMeans
 LinearSDCA = _estimator.experimental.LinearSDCA
 build_raw_supervised_input_receiver_fn = (
