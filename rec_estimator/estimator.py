@@ -24,7 +24,10 @@ from rec_estimator.training.tf_config import read_tf_config
 
 
 class _LoopCheckedEstimator(PortableExports):
-    """An Estimator whose ``train`` accepts only whole multiples of ``iterations_per_loop``.
+    """An Estimator that knows loops and deltas.
+
+    ``train`` accepts only whole multiples of ``iterations_per_loop``; ``get_variable_value`` reads
+    no parts of tables.
 
     A base class, as PortableExports: TensorFlow refuses overrides in the user's own class.
     """
@@ -50,6 +53,21 @@ class _LoopCheckedEstimator(PortableExports):
         if iterations > 1:
             check_steps(iterations, steps, max_steps, step)
         return super().train(input_fn, hooks, steps, max_steps, saving_listeners)
+
+    def get_variable_value(self, name: str) -> Any:
+        """The value of a tensor in the latest checkpoint, as TensorFlow's method returns it.
+
+        Args:
+          name: The name of a variable, or of a tensor of a table, such as ``user-keys``.
+
+        Raises:
+          ValueError: There is no checkpoint; or the latest one is a delta, and the tensor is one of
+            a table's, of which it has the changed rows only.
+        """
+        latest = tf.train.latest_checkpoint(self.model_dir)
+        if latest is not None and tf.io.gfile.exists(f"{latest}.index"):
+            deltas.check_is_whole(latest, name)
+        return super().get_variable_value(name)
 
 
 class RecEstimator(_LoopCheckedEstimator):

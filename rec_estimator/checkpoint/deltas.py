@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.files import Signature, identity_of, signature_of
 from rec_estimator.checkpoint.format.bundle import Bundle, Compare, Index
+from rec_estimator.checkpoint.format.stored_tables import find_tables, parent_of, tensors_of
 
 _Index = TypeVar("_Index", bound=Index)
 
@@ -49,6 +50,30 @@ def check_chain(prefix: str, compare: Optional[Compare] = None) -> Index:
         first = first or checkpoint
     assert first is not None
     return first
+
+
+def check_is_whole(prefix: str, name: str) -> None:
+    """Refuses to read a tensor of which a checkpoint has the changed rows only.
+
+    Args:
+      prefix: Prefix of a checkpoint, full or not.
+      name: The tensor's name.
+
+    Raises:
+      ValueError: The checkpoint is a delta, and the tensor is one of a table's.
+    """
+    bundle = Bundle(prefix)
+    for table in find_tables(bundle).values():
+        parent = parent_of(bundle, table)
+        parts = [*table.shards, *(part for parts in table.slots.values() for part in parts)]
+        if parent is not None and any(
+            tensor.name == name for part in parts for tensor in tensors_of(bundle, part)
+        ):
+            raise ValueError(
+                f"{name!r} must be read from a full checkpoint, got {prefix}, which has only what "
+                f"changed in {table.name!r} since {parent}; resume the training, which begins and "
+                "ends with a full checkpoint, or restore it in a session and call table.export()"
+            )
 
 
 def check_lengths(prefix: str) -> None:

@@ -132,6 +132,38 @@ def test_best_exporter_exports_what_evaluation_saw(tmp_path):
     assert names[-1] == "variables.index" and all(n.startswith("variables.") for n in names)
 
 
+class Stop(tf.train.SessionRunHook):
+    """Ends a training as an error does: no hook writes a last checkpoint."""
+
+    def after_run(self, run_context, run_values):
+        if int(run_context.session.run(tf.train.get_global_step())) == 3:
+            raise InterruptedError
+
+
+def test_the_changed_rows_of_a_table_are_not_read_as_its_rows(tmp_path):
+    estimator = estimator_in(
+        tmp_path, save_checkpoints_steps=100, save_incremental_checkpoints_steps=1
+    )
+    with pytest.raises(InterruptedError):
+        estimator.train(input_fn, steps=9, hooks=[Stop()])
+    assert kinds_of(tmp_path)[3] == 2
+    message = r"'user-{}' must be read from a full checkpoint, got .*ckpt-3, .*; resume the train"
+    for part in ("keys", "values", "freqs"):
+        with pytest.raises(ValueError, match=message.format(part)):
+            estimator.get_variable_value(f"user-{part}")
+    assert estimator.get_variable_value("global_step") == 3
+    with pytest.raises(InterruptedError):  # Before its first step, it has saved in full.
+        estimator.train(input_fn, steps=9, hooks=[StopAtOnce()])
+    assert len(estimator.get_variable_value("user-keys")) > 0
+
+
+class StopAtOnce(tf.train.SessionRunHook):
+    """Ends a training before its first step."""
+
+    def before_run(self, run_context):
+        raise InterruptedError
+
+
 def test_a_hook_without_a_saver_finds_that_of_the_estimator(tmp_path):
     hook = tf.train.CheckpointSaverHook(str(tmp_path / "hook"), save_steps=2)
     (tmp_path / "hook").mkdir()
