@@ -3,7 +3,8 @@
 
 A process that only runs graphs with our ops, such as a parameter server or a SavedModel loader,
 needs no other module. TensorFlow's C++ interface differs between minor releases, so there is one
-library for each: ``_rec_ops_2.15.so`` for all patches of TensorFlow 2.15.
+library for each: ``_rec_ops_2.15.so`` for all patches of TensorFlow 2.15. The command
+``rec-estimator``, which reads files only, runs without it.
 """
 
 import importlib.metadata
@@ -11,6 +12,7 @@ import pathlib
 import shlex
 import sys
 from types import ModuleType
+from typing import Any, List, NoReturn
 
 try:
     import tensorflow.compat.v1 as tf
@@ -80,6 +82,34 @@ def _tensorflow_distribution() -> str:
     return "tensorflow-cpu"
 
 
+class _NoLibrary:
+    """In place of the library in a process of a command that reads files only."""
+
+    def __init__(self, error: ImportError) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise self._error
+
+
+def _is_command() -> bool:
+    """Whether this process runs the command rec-estimator or a module of rec_estimator.tools."""
+    arguments: List[str] = getattr(sys, "argv", None) or [""]
+    if arguments[0] != "-m":
+        return pathlib.Path(arguments[0]).name == "rec-estimator"
+    # The name of the module that Python is about to run. Python 3.9 does not tell it.
+    return any(each.startswith("rec_estimator.tools.") for each in getattr(sys, "orig_argv", ()))
+
+
+def _load_unless_command() -> Any:
+    try:
+        return _load()
+    except ImportError as error:
+        if tf is None or not _is_command():
+            raise
+        return _NoLibrary(error)
+
+
 # The generated Python functions: that of op "RecEstimator>TableHandle" is
 # gen.rec_estimator_table_handle.
-gen = _load()
+gen = _load_unless_command()

@@ -392,6 +392,37 @@ def test_an_unbuilt_checkout_in_front_of_an_installed_package_names_both_ways_ou
     assert elsewhere.returncode == 0, elsewhere.stderr
 
 
+# Python 3.9 does not tell which module it runs.
+COMMANDS = ["rec-estimator", *(["-m"] if sys.version_info >= (3, 10) else [])]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("other", [None, "2.9"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_command_reads_checkpoints_without_a_library_for_this_tensorflow(
+    checkout, command, other
+):
+    if other is not None:
+        (checkout / "rec_estimator" / library.library_name(other)).touch()
+    checkpoint = checkout / "model"
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        table = rec_estimator.get_embedding_variable("user", 2)
+        session.run(tf.compat.v1.global_variables_initializer())
+        rec_estimator.Saver([table]).save(session, str(checkpoint))
+    script = checkout / "rec-estimator"  # As pip makes it.
+    script.write_text("from rec_estimator.tools.command import main\nexit(main())\n")
+    arguments = [script] if command == "rec-estimator" else ["-m", "rec_estimator.tools.command"]
+    done = subprocess.run(
+        [sys.executable, *arguments, "inspect", checkpoint],
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "user: dim 2, int64 keys" in done.stdout
+
+
 def test_library_that_cannot_be_loaded_is_explained(tmp_path):
     (tmp_path / library.library_name(TENSORFLOW.minor)).write_bytes(b"not a library")
     with pytest.raises(
