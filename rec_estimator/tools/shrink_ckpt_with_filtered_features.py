@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Copies a checkpoint without its filtered features, for serving.
+r"""Copies a checkpoint without its filtered features.
 
     rec-estimator shrink \
-        --input_checkpoint model/model.ckpt-1000 --output_checkpoint serving/model.ckpt
+        --input_checkpoint model/model.ckpt-1000 --output_checkpoint copy/model.ckpt
 
 prints
 
     user: 812,345 rows kept, 3,456,789 filtered keys dropped
-    serving/model.ckpt: 104.5 MB, was 187.4 MB
+    copy/model.ckpt: 104.5 MB, was 187.4 MB
+
+With ``--drop_slots``, the copy has no optimizer slots of tables either: serving needs none. A
+training that starts from such a copy starts their slots anew.
 
 The command also runs under DeepRec's name, as
 ``python -m rec_estimator.tools.shrink_ckpt_with_filtered_features``.
@@ -39,6 +42,7 @@ from rec_estimator.checkpoint.format.stored_tables import (
     find_tables,
     parent_of,
     rows_of,
+    tensors_of,
 )
 
 DESCRIPTION = "Copies a checkpoint without its filtered features."
@@ -60,12 +64,15 @@ class Shrunk(NamedTuple):
     bytes_after: int
 
 
-def shrink(input_checkpoint: PathLike, output_checkpoint: PathLike) -> Shrunk:
+def shrink(
+    input_checkpoint: PathLike, output_checkpoint: PathLike, *, drop_slots: bool = False
+) -> Shrunk:
     """Copies a checkpoint without its filtered features.
 
     Args:
       input_checkpoint: Prefix of a checkpoint of this package or of DeepRec.
       output_checkpoint: Prefix of the copy, in an existing folder.
+      drop_slots: Whether to leave out the optimizer slots of tables.
 
     Returns:
       The rows kept and keys dropped of each table, and the sizes.
@@ -95,9 +102,11 @@ def shrink(input_checkpoint: PathLike, output_checkpoint: PathLike) -> Shrunk:
         if parent is not None:
             raise ValueError(
                 f"input_checkpoint must be a full checkpoint, got {source.prefix}, which has what "
-                f"changed in {table.name!r} since {parent}; restore it and save in full"
+                f"changed in {table.name!r} since {parent}; resume its training, which begins and "
+                "ends with a full one, or restore it in a session of the model and save it with "
+                "rec_estimator.Saver()"
             )
-    replaced = _replacements(source, tables)
+    replaced = _replacements(source, tables, drop_slots)
     with NewBundle(output_checkpoint, source.header.version) as copy:
         ranges = []
         for name, tensor in source.tensors.items():
@@ -134,9 +143,14 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         ("--output_checkpoint", "path of the copy without .index"),
     ):
         parser.add_argument(argument, required=True, metavar="PREFIX", help=text)
+    parser.add_argument(
+        "--drop_slots", action="store_true", help="leave out the optimizer slots of tables"
+    )
     options = parser.parse_args(arguments)
     try:
-        done = shrink(options.input_checkpoint, options.output_checkpoint)
+        done = shrink(
+            options.input_checkpoint, options.output_checkpoint, drop_slots=options.drop_slots
+        )
     except (OSError, ValueError, tf.errors.OpError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
@@ -176,12 +190,18 @@ def _real(prefix: str) -> str:
 
 
 def _replacements(
-    source: Bundle, tables: Dict[str, StoredTable]
+    source: Bundle, tables: Dict[str, StoredTable], drop_slots: bool
 ) -> Dict[str, Optional[np.ndarray]]:
-    """Returns by name the tensors that replace those of filtered features; None: left out."""
+    """Returns by name the tensors that replace what is dropped; None: left out."""
     replaced: Dict[str, Optional[np.ndarray]] = {}
     for table in tables.values():
-        for name in [*table.shards, *(name for names in table.slots.values() for name in names)]:
+        slots = [name for names in table.slots.values() for name in names]
+        if drop_slots:
+            replaced.update(
+                (tensor.name, None) for slot in slots for tensor in tensors_of(source, slot)
+            )
+            slots = []
+        for name in [*table.shards, *slots]:
             shapes: Dict[str, Tuple[int, ...]] = dict.fromkeys(FILTERED, (0,))
             offset = source.tensors.get(f"{name}-partition_filter_offset")
             if offset is not None:

@@ -69,6 +69,20 @@ def test_filtered_features_are_dropped_and_all_else_is_kept(checkpoint, tmp_path
     assert sizes[1] < sizes[0]
 
 
+def test_slots_of_tables_are_dropped_if_asked(checkpoint, tmp_path):
+    prefix, _ = checkpoint
+    outputs = [str(tmp_path / name) for name in ("shrunk", "served")]
+    kept = shrink(prefix, outputs[0])
+    dropped = shrink(prefix, outputs[1], drop_slots=True)
+    expected = tensors_of(outputs[0])
+    slots = [name for name in expected if "/Adam-" in name or "/Adam_1-" in name]
+    assert len(slots) > 10
+    for name in slots:
+        del expected[name]
+    assert_same_tensors(tensors_of(outputs[1]), expected)
+    assert dropped.tables == kept.tables and dropped.bytes_after < kept.bytes_after
+
+
 def test_tensors_keep_the_form_in_which_they_are_stored(checkpoint, tmp_path):
     prefix, _ = checkpoint
     shrink(prefix, tmp_path / "shrunk")
@@ -293,7 +307,7 @@ def delta(write):
             "model/model.ckpt-2",
             "out",
             ValueError,
-            "changed in 'emb' since model.ckpt-1; restore it and save in full",
+            "changed in 'emb' since model.ckpt-1; resume its training",
         ),
     ],
 )
