@@ -88,7 +88,8 @@ Status RestoreCheck::CheckShard(CheckpointFile* file, const StoredShard& shard,
     RowReader erased(file, request_.rules, shard);
     TF_RETURN_IF_ERROR(erased.OpenKeys(shard.name + kKeysErased, ""));
   }
-  TF_RETURN_IF_ERROR(SketchRestore(resource_, nullptr).Check(file, shard));
+  TF_RETURN_IF_ERROR(
+      SketchRestore(resource_, nullptr).Check(file, shard, &loss_));
   if (!reads_keys) return Status();
   const VisitKey nothing = [](int64_t, int64_t) {};
   TF_RETURN_IF_ERROR(ForEachKey(file, shard, kKeys, kFreqs, nothing));

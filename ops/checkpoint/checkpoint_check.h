@@ -53,6 +53,9 @@ class RestoreCheck {
   // that the table may refuse.
   absl::Status Run(const std::vector<Link>& chain, bool all_keys);
 
+  // A sentence on the counts that a restore drops. Empty: none.
+  const std::string& loss() const { return loss_; }
+
   // Checks that the rows of the chain fit into the table.
   absl::Status CheckRoom(const std::vector<Link>& chain);
 
@@ -80,6 +83,7 @@ class RestoreCheck {
 
   TableResource& resource_;
   const RestoreRequest& request_;
+  std::string loss_;
 };
 
 }  // namespace rec_estimator

@@ -103,7 +103,9 @@ Status CheckpointIntegerShape(InferenceContext* c) {
 }
 
 Status TableCheckRestoreShape(InferenceContext* c) {
-  return ScalarInputs(c, 0, 3);
+  TF_RETURN_IF_ERROR(ScalarInputs(c, 0, 3));
+  c->set_output(0, c->Scalar());
+  return Status();
 }
 
 REGISTER_OP("RecEstimator>TableExport")
@@ -282,6 +284,7 @@ REGISTER_OP("RecEstimator>TableCheckRestore")
     .Input("table: resource")
     .Input("prefix: string")
     .Input("all_keys: bool")
+    .Output("loss: string")
     .Attr("tensor_name: string")
     .Attr("part: int >= 0")
     .Attr("num_parts: int >= 1")
@@ -302,6 +305,7 @@ the checkpoint and of its parents, and no rows.
 table: [].
 prefix: []. Prefix of a V2 checkpoint.
 all_keys: []. Whether to check all keys and counts. Otherwise keys are read if they may not fit.
+loss: []. A sentence on the counts of a filter that the restore will drop. Empty if none.
 )doc");
 
 }  // namespace

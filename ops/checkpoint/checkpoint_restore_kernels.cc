@@ -381,14 +381,17 @@ class TableCheckRestoreOp : public OpKernel {
     OP_REQUIRES_OK(context, CheckRank(*all_keys, 0, "all_keys", "[]"));
     std::vector<SlotPlace> places;
     OP_REQUIRES_OK(context, FindSlots(*resource, request_.slots, &places));
+    RestoreCheck check(*resource, request_);
     const Status status = OrStatus(resource->name(), [&]() -> Status {
       std::vector<Link> chain;
       TF_RETURN_IF_ERROR(
           FindChain(prefix->scalar<tstring>()(), request_.name, &chain));
-      return RestoreCheck(*resource, request_)
-          .Run(chain, all_keys->scalar<bool>()());
+      return check.Run(chain, all_keys->scalar<bool>()());
     });
     OP_REQUIRES_OK(context, AsFatal(status, absl::StatusCode::kDataLoss));
+    Tensor* loss;
+    OP_REQUIRES_OK(context, context->allocate_output(0, {}, &loss));
+    loss->scalar<tstring>()() = check.loss();
   }
 
  private:

@@ -67,10 +67,28 @@ Status SketchRestore::ReadHead(CheckpointFile* file, const StoredShard& shard,
   return RowStream(std::move(tensor)).Read(rows, numbers->data());
 }
 
+std::string SketchRestore::Loss(const CheckpointFile& file,
+                                const StoredShard& shard,
+                                const std::string& why) const {
+  return StrCat("The counts of keys without a row of table ", resource_.name(),
+                " are dropped, and start from 0: ", why, ", which ", shard.name,
+                " of ", file.prefix(), " has");
+}
+
 Status SketchRestore::ReadHeads(CheckpointFile* file, const StoredShard& shard,
-                                std::optional<Stored>* stored) const {
+                                std::optional<Stored>* stored,
+                                std::string* loss) const {
   stored->reset();
-  if (!HasSketch(*file, shard)) return Status();
+  if (!HasSketch(*file, shard)) {
+    const bool counts = resource_.table().filter().threshold > 1;
+    for (const std::string& suffix : SketchLayouts()) {
+      if (counts && format_.heads.empty() && file->Has(shard.name + suffix)) {
+        *loss = Loss(*file, shard,
+                     "its filter cannot take over the counts of a CBFFilter");
+      }
+    }
+    return Status();
+  }
   Stored found;
   found.heads.resize(format_.heads.size());
   const std::vector<int64_t>& layout = format_.layout;
@@ -81,13 +99,22 @@ Status SketchRestore::ReadHeads(CheckpointFile* file, const StoredShard& shard,
                                   StrCat("must be [", layout.size(), "], got [",
                                          found.heads[0].size(), "]")});
   }
-  if (found.heads[0] != layout) return Status();
+  std::optional<Sketch::Format> format = sketch_->FormatOf(found.heads[0]);
+  if (!format.has_value()) {
+    *loss = Loss(*file, shard,
+                 StrCat("its filter, of layout [", absl::StrJoin(layout, ", "),
+                        "], has more hashes or is too much larger than one of "
+                        "layout [",
+                        absl::StrJoin(found.heads[0], ", "), "]"));
+    return Status();
+  }
+  found.format = *std::move(format);
   for (size_t h = 1; h < format_.heads.size(); ++h) {
     TF_RETURN_IF_ERROR(
         ReadHead(file, shard, format_.heads[h], &found.heads[h]));
   }
-  if (!format_.columns.empty()) {
-    const Sketch::Tensor& first = format_.columns[0];
+  if (!found.format.columns.empty()) {
+    const Sketch::Tensor& first = found.format.columns[0];
     StoredTensor tensor;
     TF_RETURN_IF_ERROR(file->Find(shard.name + first.suffix, {TypeOf(first)},
                                   RankOf(first), &tensor));
@@ -99,13 +126,13 @@ Status SketchRestore::ReadHeads(CheckpointFile* file, const StoredShard& shard,
   return Status();
 }
 
-Status SketchRestore::Check(CheckpointFile* file,
-                            const StoredShard& shard) const {
+Status SketchRestore::Check(CheckpointFile* file, const StoredShard& shard,
+                            std::string* loss) const {
   std::optional<Stored> stored;
-  TF_RETURN_IF_ERROR(ReadHeads(file, shard, &stored));
+  TF_RETURN_IF_ERROR(ReadHeads(file, shard, &stored, loss));
   if (!stored.has_value()) return Status();
   std::vector<RowStream> columns;
-  return OpenColumns(file, shard, &columns);
+  return OpenColumns(file, shard, *stored, &columns);
 }
 
 Status SketchRestore::FindLast(const std::vector<Link>& chain,
@@ -118,7 +145,8 @@ Status SketchRestore::FindLast(const std::vector<Link>& chain,
     TF_RETURN_IF_ERROR(FindStoredTable(&file, name, &stored));
     for (const StoredShard& shard : stored.shards) {
       std::optional<Stored> heads;
-      TF_RETURN_IF_ERROR(ReadHeads(&file, shard, &heads));
+      std::string loss;
+      TF_RETURN_IF_ERROR(ReadHeads(&file, shard, &heads, &loss));
       if (heads.has_value()) last_[shard.name] = *std::move(heads);
     }
   }
@@ -126,21 +154,15 @@ Status SketchRestore::FindLast(const std::vector<Link>& chain,
 }
 
 Status SketchRestore::Read(CheckpointFile* file, const StoredShard& shard) {
-  if (!HasSketch(*file, shard)) return Status();
   std::optional<Stored> stored;
-  TF_RETURN_IF_ERROR(ReadHeads(file, shard, &stored));
+  std::string loss;
+  TF_RETURN_IF_ERROR(ReadHeads(file, shard, &stored, &loss));
   if (!stored.has_value()) {
-    if (table_ != nullptr) {
-      LOG(WARNING) << "The counts of the filtered keys of table "
-                   << resource_.name() << " are dropped: " << shard.name
-                   << format_.heads[0].suffix << " must be ["
-                   << absl::StrJoin(format_.layout, ", ")
-                   << "] for its filter, and is not in " << file->prefix();
-    }
+    if (table_ != nullptr && !loss.empty()) LOG(WARNING) << loss;
     return Status();
   }
   std::vector<RowStream> columns;
-  TF_RETURN_IF_ERROR(OpenColumns(file, shard, &columns));
+  TF_RETURN_IF_ERROR(OpenColumns(file, shard, *stored, &columns));
   TF_RETURN_IF_ERROR(ReadRows(*file, shard, *stored, &columns));
   const Stored& last = last_[shard.name];
   if (table_ != nullptr) table_->MergeSketchHeads(last.heads, last.rows);
@@ -149,8 +171,9 @@ Status SketchRestore::Read(CheckpointFile* file, const StoredShard& shard) {
 
 Status SketchRestore::OpenColumns(CheckpointFile* file,
                                   const StoredShard& shard,
+                                  const Stored& stored,
                                   std::vector<RowStream>* columns) const {
-  for (const Sketch::Tensor& column : format_.columns) {
+  for (const Sketch::Tensor& column : stored.format.columns) {
     StoredTensor tensor;
     TF_RETURN_IF_ERROR(file->Find(shard.name + column.suffix, {TypeOf(column)},
                                   RankOf(column), &tensor));
@@ -176,7 +199,7 @@ Status SketchRestore::ReadRows(const CheckpointFile& file,
                                const StoredShard& shard, const Stored& stored,
                                std::vector<RowStream>* columns) const {
   size_t bytes = 1;
-  for (const Sketch::Tensor& column : format_.columns) {
+  for (const Sketch::Tensor& column : stored.format.columns) {
     bytes += RowBytes(column);
   }
   const int64_t most =
@@ -186,7 +209,7 @@ Status SketchRestore::ReadRows(const CheckpointFile& file,
   for (int64_t at = 0; at < stored.rows; at += most) {
     const int64_t n = std::min(most, stored.rows - at);
     for (size_t c = 0; c < parts.size(); ++c) {
-      parts[c].resize(n * RowBytes(format_.columns[c]));
+      parts[c].resize(n * RowBytes(stored.format.columns[c]));
       TF_RETURN_IF_ERROR((*columns)[c].Read(n, parts[c].data()));
       pointers[c] = parts[c].data();
     }

@@ -38,21 +38,24 @@ class SketchRestore {
     return sketch_ != nullptr && !HasSketch(file, shard);
   }
 
-  // Checks the types and shapes of the tensors of a shard.
-  absl::Status Check(CheckpointFile* file, const StoredShard& shard) const;
+  // Checks the types and shapes of the tensors of a shard. `loss` gets a
+  // sentence if the restore will drop counts of the shard.
+  absl::Status Check(CheckpointFile* file, const StoredShard& shard,
+                     std::string* loss) const;
 
   // Finds what each stored shard holds at the end of the chain. To be called
   // before Read: counts of an earlier link may have aged until then.
   absl::Status FindLast(const std::vector<Link>& chain,
                         const std::string& name);
 
-  // Reads the counts of a shard. A table with a sketch of another layout, or
-  // without one, drops the counts.
+  // Reads the counts of a shard. A table with a sketch that cannot take over
+  // the layout, or without one, drops the counts.
   absl::Status Read(CheckpointFile* file, const StoredShard& shard);
 
  private:
   // The heads of a stored shard, and the number of its rows.
   struct Stored {
+    Sketch::Format format;
     Sketch::Heads heads;
     int64_t rows = 0;
   };
@@ -61,13 +64,18 @@ class SketchRestore {
     return !format_.heads.empty() &&
            file.Has(shard.name + format_.heads[0].suffix);
   }
-  // Leaves `stored` empty if the file has no sketch, or one of another layout.
+  // Leaves `stored` empty if the file has no sketch, or one of a layout that
+  // the table cannot take over; `loss` gets a sentence on that.
   absl::Status ReadHeads(CheckpointFile* file, const StoredShard& shard,
-                         std::optional<Stored>* stored) const;
+                         std::optional<Stored>* stored,
+                         std::string* loss) const;
+  std::string Loss(const CheckpointFile& file, const StoredShard& shard,
+                   const std::string& why) const;
   absl::Status ReadHead(CheckpointFile* file, const StoredShard& shard,
                         const Sketch::Tensor& head,
                         std::vector<int64_t>* numbers) const;
   absl::Status OpenColumns(CheckpointFile* file, const StoredShard& shard,
+                           const Stored& stored,
                            std::vector<RowStream>* columns) const;
   absl::Status ReadRows(const CheckpointFile& file, const StoredShard& shard,
                         const Stored& stored,

@@ -53,7 +53,7 @@ class Reload(NamedTuple):
     """The ops that load a shard from the checkpoint of its CheckpointOption, and that check it."""
 
     shard: SavedShard
-    check: tf.Operation
+    check: tf.Tensor
     restore: tf.Operation
 
 
@@ -75,6 +75,7 @@ class StreamingBuilder(saving.SaverBuilder):
       reloads: What to load after a restore, for shards that always load another checkpoint.
       shards: The shards that are saved.
       check: Checks that all tables can be restored from the prefix ``prefix``.
+      losses: string []. What a restore will drop of each shard, as the check finds.
       all_keys: bool []. Whether the checks read all keys.
       ready: bool [] for each shard. Whether it is initialized.
       ranges: The inputs of ``matches``: a path, and offset, size and checksum of ranges of bytes.
@@ -99,6 +100,7 @@ class StreamingBuilder(saving.SaverBuilder):
         self.prefix: Optional[tf.Tensor] = None
         self.all_keys: Optional[tf.Tensor] = None
         self.check: Optional[tf.Operation] = None
+        self.losses: List[tf.Tensor] = []
         self.variables: Dict[str, SavedVariable] = {}
 
     @contextlib.contextmanager
@@ -228,10 +230,12 @@ class StreamingBuilder(saving.SaverBuilder):
         return compare
 
     def check_tables(self, session: tf.Session, prefix: str, all_keys: bool) -> None:
-        """Checks that all tables of a session can be restored from a checkpoint."""
+        """Checks that all tables of a session can be restored; warns of counts that are lost."""
         if self.check is not None:
-            checks = [self.check, *(reload.check for reload in self.reloads_in(session.graph))]
-            session.run(checks, {self.prefix: prefix, self.all_keys: all_keys})
+            checks = [*self.losses, *(reload.check for reload in self.reloads_in(session.graph))]
+            losses = session.run(checks, {self.prefix: prefix, self.all_keys: all_keys})
+            for loss in filter(None, dict.fromkeys(losses)):
+                tf.logging.warning("%s", loss.decode())
 
     def bulk_restore(
         self,
@@ -260,7 +264,7 @@ class StreamingBuilder(saving.SaverBuilder):
         """Builds the check, once; returns what a restore of variables waits for."""
         if self.shards and self.check is None:
             self.prefix = prefix
-            self.check = check_of_saver(self.shards, self.all_keys)
+            self.check, self.losses = check_of_saver(self.shards, self.all_keys)
         return [] if self.check is None else [self.check]
 
 

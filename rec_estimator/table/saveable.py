@@ -172,7 +172,7 @@ def build_check(
     all_keys: Union[bool, tf.Tensor],
     tensor_name: Optional[str] = None,
     slots: Optional[Sequence[SlotSpec]] = None,
-) -> tf.Operation:
+) -> tf.Tensor:
     """Builds the op that checks, without a change, whether ``build_restore``'s op can run.
 
     Args:
@@ -181,7 +181,7 @@ def build_check(
         not fit into the table.
 
     Returns:
-      The op.
+      string []. A sentence on the counts of a filter that the restore will drop. Empty if none.
     """
     with graphs.colocate_with(shard.handle):
         return _ops.gen.rec_estimator_table_check_restore(
@@ -215,6 +215,7 @@ class _SavedTables:
 
     def __init__(self) -> None:
         self.shards: Dict[SavedShard, None] = {}  # In order.
+        self.losses: List[tf.Tensor] = []  # What the checks return.
         self.check: Optional[tf.Operation] = None
         self._all_read: Optional[tf.Operation] = None
         self._readers = 0
@@ -223,7 +224,8 @@ class _SavedTables:
         """Returns the check of all shards, built once."""
         if self.check is None:
             prefix = prefix_of_saver()
-            self.check = tf.group([build_check(shard, prefix, all_keys) for shard in self.shards])
+            self.losses = [build_check(shard, prefix, all_keys) for shard in self.shards]
+            self.check = tf.group(self.losses)
         return self.check
 
     def build_all_read(self) -> tf.Operation:
@@ -265,16 +267,21 @@ def spec_in_place_of_variable() -> Optional[Any]:
     return next((shard.saveable.spec_of_bank() for shard in _tables_of_saver().shards), None)
 
 
-def check_of_saver(shards: Sequence[SavedShard], all_keys: tf.Tensor) -> tf.Operation:
+def check_of_saver(
+    shards: Sequence[SavedShard], all_keys: tf.Tensor
+) -> Tuple[tf.Operation, List[tf.Tensor]]:
     """Builds the check of the Saver whose restore ops are being built.
 
     Args:
       shards: All its shards.
       all_keys: As in ``build_check``.
+
+    Returns:
+      The check, and what it finds for each shard, as ``build_check`` returns it.
     """
     saved = _tables_of_saver()
     saved.shards = dict.fromkeys(shards)
-    return saved.build_check(all_keys)
+    return saved.build_check(all_keys), saved.losses
 
 
 def _op_of_saver(name: str) -> Optional[tf.Operation]:

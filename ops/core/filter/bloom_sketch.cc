@@ -15,6 +15,7 @@ constexpr char kBlocks[] = "-cbf_blocks";
 constexpr char kCounters[] = "-cbf_counters";
 enum { kLayoutHead, kGenerationsHead };
 enum { kBlocksColumn, kCountersColumn };
+enum { kLayoutBlocks, kLayoutCells, kLayoutHashes, kLayoutBits };
 constexpr int64_t kGenerationWidth = 3;
 
 std::unique_ptr<Sketch> Make(const SketchSpec& spec, uint32_t threshold) {
@@ -28,7 +29,8 @@ std::unique_ptr<Sketch> Make(const SketchSpec& spec, uint32_t threshold) {
 const RegisterSketch kRegistered({"counting_bloom_filter",
                                   {{"max_element_size", true, 1, 0x1p40},
                                    {"false_positive_probability", false, 0, 1}},
-                                  Make});
+                                  Make,
+                                  kLayout});
 
 // Calls work(zero), whose type is that of the counters.
 template <typename Work>
@@ -41,6 +43,32 @@ void WithCounter(Sketch::Type type, const Work& work) {
     default:
       return work(uint32_t{0});
   }
+}
+
+Sketch::Type CounterType(const std::vector<int64_t>& layout) {
+  if (layout[kLayoutBits] <= 8) return Sketch::Type::kUint8;
+  if (layout[kLayoutBits] <= 16) return Sketch::Type::kUint16;
+  return Sketch::Type::kUint32;
+}
+
+// [first, last]
+struct Range {
+  int64_t first, last;
+};
+
+// What FastRange makes, for `to` numbers, of the hashes of which it makes i for
+// `from` numbers.
+Range SharedWith(int64_t i, int64_t from, int64_t to) {
+  __extension__ using Uint128 = unsigned __int128;
+  const auto first_hash = [from](int64_t number) {  // Up to 2^64.
+    const auto n = static_cast<Uint128>(from);
+    return ((static_cast<Uint128>(number) << 64) + n - 1) / n;
+  };
+  const auto n = static_cast<uint64_t>(to);
+  return {
+      static_cast<int64_t>(FastRange(static_cast<uint64_t>(first_hash(i)), n)),
+      static_cast<int64_t>(
+          FastRange(static_cast<uint64_t>(first_hash(i + 1) - 1), n))};
 }
 
 }  // namespace
@@ -137,19 +165,36 @@ void BloomSketch::AgeByKeys(int64_t stamp) {
 
 // ---------------------------------------------------------------------- saves
 
-Sketch::Type BloomSketch::counter_type() const {
-  if (geometry_.cell_bits() <= 8) return Type::kUint8;
-  if (geometry_.cell_bits() <= 16) return Type::kUint16;
-  return Type::kUint32;
-}
-
-Sketch::Format BloomSketch::format() const {
+Sketch::Format BloomSketch::FormatFor(const std::vector<int64_t>& layout) {
   return {{{kLayout, Type::kInt64, 0},
            {kGenerations, Type::kInt64, kGenerationWidth}},
           {{kBlocks, Type::kInt64, 0},
-           {kCounters, counter_type(), geometry_.cells()}},
-          {geometry_.stripe_blocks() * kStripes, geometry_.cells(),
-           geometry_.hashes(), geometry_.cell_bits()}};
+           {kCounters, CounterType(layout), layout[kLayoutCells]}},
+          layout};
+}
+
+Sketch::Format BloomSketch::format() const {
+  return FormatFor({geometry_.stripe_blocks() * kStripes, geometry_.cells(),
+                    geometry_.hashes(), geometry_.cell_bits()});
+}
+
+std::optional<Sketch::Format> BloomSketch::FormatOf(
+    const std::vector<int64_t>& layout) const {
+  constexpr int64_t kMostCells = int64_t{1} << 14,
+                    kMostBlocks = int64_t{1} << 46;
+  if (layout == format().layout) return format();
+  if (layout.size() != format().layout.size()) return std::nullopt;
+  const int64_t blocks = layout[kLayoutBlocks], cells = layout[kLayoutCells],
+                bits = layout[kLayoutBits];
+  const bool is_layout = blocks >= kStripes && blocks <= kMostBlocks &&
+                         blocks % kStripes == 0 && cells >= 1 &&
+                         cells <= kMostCells &&
+                         (bits == 4 || bits == 8 || bits == 16 || bits == 32);
+  if (!is_layout || layout[kLayoutHashes] < geometry_.hashes() ||
+      geometry_.stripe_blocks() > kMostGrowth * (blocks / kStripes)) {
+    return std::nullopt;
+  }
+  return FormatFor(layout);
 }
 
 int64_t BloomSketch::RowsOf(int age, bool only_changed) const {
@@ -184,7 +229,7 @@ int64_t BloomSketch::RowsToSave(bool only_changed) const {
 void BloomSketch::SaveRows(bool only_changed, const VisitRow& visit) const {
   std::vector<uint32_t> cells(static_cast<size_t>(geometry_.cells()));
   std::vector<const Block*> blocks;
-  WithCounter(counter_type(), [&](auto zero) {
+  WithCounter(CounterType(format().layout), [&](auto zero) {
     std::vector<decltype(zero)> counters(cells.size());
     for (int i = 0; i < ages_.count() * kStripes; ++i) {
       const int s = i % kStripes;
@@ -262,7 +307,8 @@ std::optional<Sketch::Damage> BloomSketch::CheckHeads(const Heads& heads,
 
 std::optional<Sketch::Damage> BloomSketch::CheckRows(
     const StoredRows& rows) const {
-  const int64_t blocks = geometry_.stripe_blocks() * kStripes;
+  const std::vector<int64_t>& layout = (*rows.heads)[kLayoutHead];
+  const int64_t blocks = layout[kLayoutBlocks];
   const auto* numbers =
       static_cast<const int64_t*>(rows.columns[kBlocksColumn]);
   for (int64_t i = 0; i < rows.n; ++i) {
@@ -271,12 +317,12 @@ std::optional<Sketch::Damage> BloomSketch::CheckRows(
                                std::to_string(blocks) + "), got " +
                                std::to_string(numbers[i])};
   }
-  const uint64_t most = (uint64_t{1} << geometry_.cell_bits()) - 1;
+  const uint64_t most = (uint64_t{1} << layout[kLayoutBits]) - 1;
   uint64_t largest = 0;
-  WithCounter(counter_type(), [&](auto zero) {
+  WithCounter(CounterType(layout), [&](auto zero) {
     const auto* counters =
         static_cast<const decltype(zero)*>(rows.columns[kCountersColumn]);
-    for (int64_t i = 0; i < rows.n * geometry_.cells(); ++i) {
+    for (int64_t i = 0; i < rows.n * layout[kLayoutCells]; ++i) {
       largest = std::max<uint64_t>(largest, counters[i]);
     }
   });
@@ -303,17 +349,23 @@ void BloomSketch::ForEachKept(const StoredRows& rows, const Visit& visit) {
 }
 
 bool BloomSketch::MergeRows(const StoredRows& rows, bool tracking) {
+  const std::vector<int64_t>& layout = (*rows.heads)[kLayoutHead];
   const auto* blocks = static_cast<const int64_t*>(rows.columns[kBlocksColumn]);
-  const int64_t in_stripe = geometry_.stripe_blocks();
-  const auto bloom_of = [&](int age, int64_t i) -> BloomStripe& {
-    return stripes_[blocks[i] / in_stripe][age];
+  const int64_t in_stripe = layout[kLayoutBlocks] / kStripes;
+  // The blocks here that share keys with the block of row i.
+  const auto blocks_of = [&](int64_t i) {
+    return SharedWith(blocks[i] % in_stripe, in_stripe,
+                      geometry_.stripe_blocks());
   };
   // All stripes get their room before any cell changes.
   std::array<std::array<int64_t, kBloomGenerations>, kStripes> added{};
   ForEachKept(rows, [&](int age, int64_t i) {
-    const auto number = static_cast<uint64_t>(blocks[i] % in_stripe);
-    added[blocks[i] / in_stripe][age] +=
-        bloom_of(age, i).Find(number) == nullptr;
+    const int64_t s = blocks[i] / in_stripe;
+    const Range range = blocks_of(i);
+    for (int64_t b = range.first; b <= range.last; ++b) {
+      added[s][age] +=
+          stripes_[s][age].Find(static_cast<uint64_t>(b)) == nullptr;
+    }
   });
   for (int s = 0; s < kStripes; ++s) {
     for (int age = 0; age < kBloomGenerations; ++age) {
@@ -323,18 +375,28 @@ bool BloomSketch::MergeRows(const StoredRows& rows, bool tracking) {
       }
     }
   }
-  const size_t width = static_cast<size_t>(geometry_.cells());
-  std::vector<uint32_t> cells(width);
-  WithCounter(counter_type(), [&](auto zero) {
+  const int64_t width = layout[kLayoutCells];
+  std::vector<Range> shared;  // The stored cells that share keys with a cell.
+  for (int cell = 0; cell < geometry_.cells(); ++cell) {
+    shared.push_back(SharedWith(cell, geometry_.cells(), width));
+  }
+  std::vector<uint32_t> cells(shared.size());
+  WithCounter(CounterType(layout), [&](auto zero) {
     const auto* counters =
         static_cast<const decltype(zero)*>(rows.columns[kCountersColumn]);
     ForEachKept(rows, [&](int age, int64_t i) {
-      std::copy_n(counters + static_cast<size_t>(i) * width, width,
-                  cells.begin());
-      BloomStripe& bloom = bloom_of(age, i);
-      bloom.Merge(
-          cells.data(), tracking,
-          bloom.FindOrAdd(static_cast<uint64_t>(blocks[i] % in_stripe)));
+      const auto* stored = counters + i * width;
+      for (size_t cell = 0; cell < cells.size(); ++cell) {
+        const Range& range = shared[cell];
+        cells[cell] =
+            *std::max_element(stored + range.first, stored + range.last + 1);
+      }
+      BloomStripe& bloom = stripes_[blocks[i] / in_stripe][age];
+      const Range range = blocks_of(i);
+      for (int64_t b = range.first; b <= range.last; ++b) {
+        bloom.Merge(cells.data(), tracking,
+                    bloom.FindOrAdd(static_cast<uint64_t>(b)));
+      }
     });
   });
   return true;

@@ -25,6 +25,13 @@ namespace rec_estimator {
 // checkpoint says how old the blocks of its parents are. Rows are the number of
 // a block and its cells, unpacked. Files of earlier releases have no
 // generations: all blocks are of one, of number and step 0.
+//
+// A filter can take over cells of another layout. FastRange makes the block of
+// a key of its hash, and each of its cells of a number that the hash seeds,
+// whatever the numbers of blocks and cells are. So a cell here is raised to all
+// cells there that may be those of the same key, and no count becomes too low.
+// This needs as many hashes there as here, the first of which are the same. A
+// filter with n times the blocks gets each block n times, so n is bounded.
 class BloomSketch : public Sketch {
  public:
   // The arguments are BloomGeometry's.
@@ -59,6 +66,8 @@ class BloomSketch : public Sketch {
   int64_t youngest() const override { return ages_.start(0); }
 
   Format format() const override;
+  std::optional<Format> FormatOf(
+      const std::vector<int64_t>& layout) const override;
   Heads SaveHeads(bool only_changed) const override;
   int64_t RowsToSave(bool only_changed) const override;
   void SaveRows(bool only_changed, const VisitRow& visit) const override;
@@ -76,6 +85,9 @@ class BloomSketch : public Sketch {
 
   // Keys that are fetched ahead of the one that is read.
   static constexpr size_t kAhead = 16;
+
+  // A filter may have this many times the blocks of one that it takes over.
+  static constexpr int64_t kMostGrowth = 16;
 
   // A generation in a checkpoint.
   struct Generation {
@@ -96,10 +108,10 @@ class BloomSketch : public Sketch {
   template <typename Visit>
   static void ForEachKept(const StoredRows& rows, const Visit& visit);
 
+  static Format FormatFor(const std::vector<int64_t>& layout);
   int64_t RowsOf(int age, bool only_changed) const;
   // Makes the generations of all stripes as old as ages_ says.
   void FollowAges(bool has_rotated);
-  Type counter_type() const;
 
   const BloomGeometry geometry_;
   GenerationAges ages_;

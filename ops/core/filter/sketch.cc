@@ -112,6 +112,14 @@ std::string CheckSketch(const SketchSpec& spec) {
          Listed(spec.parameters, [](const auto& each) { return each.first; });
 }
 
+std::vector<std::string> SketchLayouts() {
+  std::vector<std::string> suffixes;
+  for (const auto& [name, kind] : Kinds()) {
+    if (!kind.layout.empty()) suffixes.push_back(kind.layout);
+  }
+  return suffixes;
+}
+
 std::unique_ptr<Sketch> MakeSketch(const SketchSpec& spec, uint32_t threshold) {
   return Kinds().at(spec.name).make(spec, threshold);
 }

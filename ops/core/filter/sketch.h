@@ -105,13 +105,21 @@ class Sketch {
     std::vector<Tensor> heads;
     // Tensors with the same number of rows, of which row i belongs together.
     std::vector<Tensor> columns;
-    // The counts of a checkpoint are only read if its layout equals this one.
     std::vector<int64_t> layout;
   };
   using Heads = std::vector<std::vector<int64_t>>;  // What `heads` hold.
 
   // Fixed when the sketch is made. Nothing is saved if it is empty.
   virtual Format format() const { return {}; }
+
+  // The format of a checkpoint of this layout; nullopt if its counts cannot be
+  // merged and are lost.
+  virtual std::optional<Format> FormatOf(
+      const std::vector<int64_t>& layout) const {
+    Format own = format();
+    if (layout != own.layout) return std::nullopt;
+    return own;
+  }
 
   // What a save writes. All stripes are locked. only_changed: an incremental
   // save needs only what changed; all of it is never wrong.
@@ -129,8 +137,8 @@ class Sketch {
   // Rows of a stored shard that are read in one go.
   struct StoredRows {
     // The heads of the checkpoint, and of the last checkpoint of its chain. A
-    // tensor that the checkpoint does not have is empty. The layout is that of
-    // the sketch.
+    // tensor that the checkpoint does not have is empty. FormatOf knows the
+    // layout.
     const Heads* heads;
     const Heads* last;
     int64_t total;  // Rows in the checkpoint; these are [first, first + n).
@@ -172,6 +180,7 @@ struct SketchKind {
   std::string name;
   std::vector<Parameter> parameters;  // All of them must be given.
   std::unique_ptr<Sketch> (*make)(const SketchSpec& spec, uint32_t threshold);
+  std::string layout;  // The suffix of its first head; empty: not saved.
 };
 
 // Registers a sketch when the library is loaded. The file that implements it
@@ -190,6 +199,9 @@ std::string SketchText(const SketchSpec& spec);
 // The first rule that the name or a parameter breaks, "<name> must be <rule>,
 // got <value>; <remedy>". Empty: none.
 std::string CheckSketch(const SketchSpec& spec);
+
+// The suffixes of the layouts of all sketches that are saved.
+std::vector<std::string> SketchLayouts();
 
 // spec was checked. threshold: the count that admits a key, at least 2.
 std::unique_ptr<Sketch> MakeSketch(const SketchSpec& spec, uint32_t threshold);

@@ -244,25 +244,58 @@ def test_a_bloom_filter_of_an_earlier_release_begins_to_age(make_table, tmp_path
     assert not restored.frequencies(keys).any()
 
 
-@pytest.mark.parametrize(
-    "filter_attrs",
-    [
-        {},
-        {"filter_freq": 3},
-        {**BLOOM, "max_element_size": 20000},
-        {**BLOOM, "filter_freq": 100},
-        {**BLOOM, "false_positive_probability": 0.1},
-    ],
-    ids=["no filter", "counter", "size", "freq", "probability"],
-)
-def test_bloom_cells_of_another_layout_are_dropped(make_table, tmp_path, filter_attrs):
+LOSING = {
+    "counter": {"filter_freq": 3},
+    "larger": {**BLOOM, "max_element_size": 200000},
+    "more hashes": {**BLOOM, "false_positive_probability": 0.0001},
+}
+KEEPING = {
+    "size": {**BLOOM, "max_element_size": 20000},
+    "freq": {**BLOOM, "filter_freq": 100},
+    "probability": {**BLOOM, "false_positive_probability": 0.01},
+}
+
+
+def loss_of(table, path):
+    return table.call(
+        "check_restore",
+        np.array(str(path)),
+        np.array(False),
+        tensor_name="t",
+        part=0,
+        num_parts=1,
+        slot_names=[],
+        slot_widths=[],
+        slot_initials=[],
+    ).decode()
+
+
+@pytest.mark.parametrize("change", [None, *LOSING])
+def test_bloom_cells_that_a_filter_cannot_take_over_are_dropped(make_table, tmp_path, change):
     (table,), keys = bloom_tables(make_table, 1)
     table.save(tmp_path / "c", slots=ADAGRAD)
-    restored = make_table(DIM, name="r", **filter_attrs)
+    restored = make_table(DIM, name="r", **LOSING.get(change, {}))
+    loss = loss_of(restored, tmp_path / "c")
     restored.restore(tmp_path / "c", BANK, slots=ADAGRAD)
     assert contents(restored) == contents(table)
     expected = np.where(keys % 4 >= 2, keys % 4 + 1, 0)
     np.testing.assert_array_equal(restored.frequencies(keys), expected)
+    # Without a filter, no count matters.
+    assert ("row of table r are dropped" in loss) == (change is not None)
+
+
+@pytest.mark.parametrize("change", KEEPING)
+def test_bloom_cells_of_another_layout_are_taken_over(make_table, tmp_path, change):
+    (table,), keys = bloom_tables(make_table, 1)
+    table.save(tmp_path / "c", slots=ADAGRAD)
+    restored = make_table(DIM, name="r", **KEEPING[change])
+    assert not loss_of(restored, tmp_path / "c")
+    restored.restore(tmp_path / "c", BANK, slots=ADAGRAD)
+    assert contents(restored) == contents(table)
+    counts, expected = restored.frequencies(keys), keys % 4 + 1
+    assert (counts >= expected).all()
+    # Cells of another number cover those of other keys, too.
+    assert np.mean(counts == expected) > 0.99
 
 
 def damaged_bloom(tensors):

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "ops/core/table/embedding_table.h"
@@ -67,7 +68,7 @@ struct Contents {
 struct SavedSketch {
   explicit SavedSketch(const EmbeddingTable& table, const Snapshot& snapshot) {
     if (table.sketch() == nullptr) return;
-    const std::vector<size_t> widths = RowBytes(*table.sketch());
+    const std::vector<size_t> widths = RowBytes(table.sketch()->format());
     heads = snapshot.sketch_heads();
     rows = snapshot.sketch_rows();
     columns.resize(widths.size());
@@ -82,7 +83,10 @@ struct SavedSketch {
   // As a restore does, in parts of a few rows. last: of the end of the chain.
   bool MergeInto(EmbeddingTable* table, const SavedSketch& last) const {
     constexpr int64_t kPart = 7;
-    const std::vector<size_t> widths = RowBytes(*table->sketch());
+    const std::optional<Sketch::Format> format = table->sketch()->FormatOf(
+        heads.empty() ? std::vector<int64_t>() : heads[0]);
+    if (!format.has_value()) return false;
+    const std::vector<size_t> widths = RowBytes(*format);
     if (table->sketch()->CheckHeads(heads, rows)) return false;
     for (int64_t first = 0; first < rows; first += kPart) {
       std::vector<const void*> part;
@@ -99,9 +103,9 @@ struct SavedSketch {
     return true;
   }
 
-  static std::vector<size_t> RowBytes(const Sketch& sketch) {
+  static std::vector<size_t> RowBytes(const Sketch::Format& format) {
     std::vector<size_t> bytes;
-    for (const Sketch::Tensor& each : sketch.format().columns) {
+    for (const Sketch::Tensor& each : format.columns) {
       const size_t of_type[] = {1, 2, 4, 8};
       const int64_t width = std::max<int64_t>(each.width, 1);
       bytes.push_back(static_cast<size_t>(width) *

@@ -198,11 +198,11 @@ TEST(MergedBlocksHoldTheLargerCell) {
                                nullptr, true));
   // Blocks come in any order.
   SavedSketch saved = SketchOf(b);
-  const size_t width = SavedSketch::RowBytes(*b.sketch())[1];
+  const size_t width = SavedSketch::RowBytes(b.sketch()->format())[1];
   SavedSketch shuffled = saved;
   for (size_t i = 0, n = static_cast<size_t>(saved.rows); i < n; ++i) {
     for (size_t c = 0; c < saved.columns.size(); ++c) {
-      const size_t bytes = SavedSketch::RowBytes(*b.sketch())[c];
+      const size_t bytes = SavedSketch::RowBytes(b.sketch()->format())[c];
       std::copy_n(saved.columns[c].begin() + i * bytes, bytes,
                   shuffled.columns[c].begin() + (n - 1 - i) * bytes);
     }
