@@ -281,26 +281,29 @@ class RowsSpreadOp : public OpKernel {
     int64_t cycles = 0;
     for (int i = 0; i < index.size(); ++i) {
       const int64_t dim = tables_.dims[lookups_[i]];
-      const int64_t n = index[i].NumElements();
-      const uint64_t size = tables_.KeysOf(keys, lookups_[i]).size();
-      OP_REQUIRES(context,
-                  AreRows(index[i].flat<int32_t>().data(), n,
-                          static_cast<int64_t>(size)),
-                  InvalidArgument("index must be positions in a section of ",
-                                  size, " keys, got others in list ", i));
       TensorShape shape = index[i].shape();
       OP_REQUIRES_OK(context, shape.AddDimWithStatus(dim));
       Tensor* of_lookup;
       OP_REQUIRES_OK(context, values.allocate(i, shape, &of_lookup));
       out[i] = of_lookup->flat<float>().data();
-      cycles += n * CyclesPerKey(dim);
+      cycles += index[i].NumElements() * CyclesPerKey(dim);
     }
+    const auto keys_of = [&](size_t i) {
+      return static_cast<int64_t>(tables_.KeysOf(keys, lookups_[i]).size());
+    };
+    std::vector<char> is_refused(lookups_.size());
     ForEach(context, lookups_.size(), cycles, [&](size_t i) {
       const Tensor& of_lookup = index[static_cast<int>(i)];
-      CopyIndexedRows(rows->flat<float>().data() + begin[lookups_[i]],
-                      of_lookup.flat<int32_t>().data(), of_lookup.NumElements(),
-                      static_cast<int>(tables_.dims[lookups_[i]]), out[i]);
+      is_refused[i] = !CopyCheckedRows(
+          rows->flat<float>().data() + begin[lookups_[i]], keys_of(i),
+          of_lookup.flat<int32_t>().data(), of_lookup.NumElements(),
+          static_cast<int>(tables_.dims[lookups_[i]]), out[i]);
     });
+    for (size_t i = 0; i < lookups_.size(); ++i) {
+      OP_REQUIRES(context, !is_refused[i],
+                  InvalidArgument("index must be positions in a section of ",
+                                  keys_of(i), " keys, got others in list ", i));
+    }
   }
 
  private:
@@ -397,7 +400,7 @@ class GradientsPackOp : public OpKernel {
     std::vector<Gradient> grads(n);
     for (size_t i = 0; i < n; ++i) {
       const uint64_t distinct = keys[sections_.used[i]].n_gradient;
-      OP_REQUIRES_OK(context, CheckIndex(i, index, distinct, &grads[i].n));
+      OP_REQUIRES_OK(context, CountKeys(i, index, distinct, &grads[i]));
       OP_REQUIRES_OK(context, ReadGradient(context, i, &grads[i]));
       begin[i] = floats;
       OP_REQUIRES_OK(context, AddFloats(distinct, grads[i].dim, &floats));
@@ -409,32 +412,51 @@ class GradientsPackOp : public OpKernel {
     float* const out = packed_gradients->flat<float>().data();
     WriteHeader(*version, hyper, out);
     std::fill(out + header, out + floats, 0.0f);
+    std::vector<int64_t> refused(n, -1);  // A list of each table.
     ForEach(context, n, cycles, [&](size_t i) {
-      const Gradient& grad = grads[i];
-      const float* rows = grad.rows;
+      const float* rows = grads[i].rows;
       for (int64_t k = first_list_[i]; k < first_list_[i + 1]; ++k) {
         const Tensor& list = index[static_cast<int>(k)];
-        const int32_t* const to = list.flat<int32_t>().data();
-        AddRowsAt(rows, grad.places, grad.n_places, grad.keys, to, grad.dim,
-                  out + begin[i]);
-        if (grad.places != nullptr) continue;
-        AddIndexedRows(rows, to, list.NumElements(), grad.dim, out + begin[i]);
-        rows += list.NumElements() * grad.dim;
+        if (!AddList(grads[i], rows, list, out + begin[i])) refused[i] = k;
+        rows += list.NumElements() * grads[i].dim;
       }
     });
+    for (size_t i = 0; i < n; ++i) {
+      OP_REQUIRES(
+          context, refused[i] < 0,
+          InvalidArgument("index must be positions of ", grads[i].distinct,
+                          " keys with a gradient, got others in list ",
+                          refused[i]));
+    }
   }
 
  private:
   // The gradient of a table.
   struct Gradient {
     const float* rows;
-    int64_t n;  // Keys in the lists of the table.
+    int64_t n;         // Keys in the lists of the table.
+    int64_t distinct;  // Sums.
     int dim;
     // If rows are not in the order of the keys: where they are, and how many
     // keys each place has.
-    const int32_t* places = nullptr;
-    int64_t n_places = 0, keys = 0;
+    bool has_places = false;
+    std::vector<int32_t> places;
+    int64_t keys = 0;
   };
+
+  // Adds the rows of a list to the sums. False: an index is none of these.
+  static bool AddList(const Gradient& gradient, const float* rows,
+                      const Tensor& list, float* sums) {
+    const int32_t* const to = list.flat<int32_t>().data();
+    if (!gradient.has_places) {
+      return AddCheckedRows(rows, to, list.NumElements(), gradient.dim, sums,
+                            gradient.distinct);
+    }
+    return AddCheckedRowsAt(rows, gradient.places.data(),
+                            static_cast<int64_t>(gradient.places.size()),
+                            gradient.keys, to, gradient.dim, sums,
+                            gradient.distinct);
+  }
 
   Status CheckPerTable(const Tensor& tensor, const char* name) const {
     const int64_t n = static_cast<int64_t>(sections_.used.size());
@@ -446,24 +468,19 @@ class GradientsPackOp : public OpKernel {
                            "], got shape ", tensor.shape().DebugString());
   }
 
-  // The keys of table i, of which there are *n, are among the `distinct` keys
-  // that have a gradient, and have all of these.
-  Status CheckIndex(size_t i, const OpInputList& index, uint64_t distinct,
-                    int64_t* n) const {
-    *n = 0;
+  // Counts the keys of table i. There are at least as many as the `distinct`
+  // keys that have a gradient, all of which are among them.
+  Status CountKeys(size_t i, const OpInputList& index, uint64_t distinct,
+                   Gradient* gradient) const {
+    gradient->n = 0;
     for (int64_t k = first_list_[i]; k < first_list_[i + 1]; ++k) {
-      const Tensor& list = index[static_cast<int>(k)];
-      if (!AreRows(list.flat<int32_t>().data(), list.NumElements(),
-                   static_cast<int64_t>(distinct))) {
-        return InvalidArgument("index must be positions of ", distinct,
-                               " keys with a gradient, got others in list ", k);
-      }
-      *n += list.NumElements();
+      gradient->n += index[static_cast<int>(k)].NumElements();
     }
-    if (distinct <= static_cast<uint64_t>(*n)) return Status();
+    gradient->distinct = static_cast<int64_t>(distinct);
+    if (distinct <= static_cast<uint64_t>(gradient->n)) return Status();
     return InvalidArgument("index must have all ", distinct,
-                           " keys with a gradient of table ", i, ", got ", *n,
-                           " keys");
+                           " keys with a gradient of table ", i, ", got ",
+                           gradient->n, " keys");
   }
 
   // Reads the gradient of the n keys of table i.
@@ -492,8 +509,10 @@ class GradientsPackOp : public OpKernel {
                            Gradient* gradient) {
     const int64_t n = places.NumElements();
     const int64_t rows = grad.dims() == 0 ? 0 : grad.dim_size(0);
+    // A copy: another thread may write to the input (read_once.h).
     const int32_t* const place = places.flat<int32_t>().data();
-    if (!AreRows(place, n, rows)) {
+    gradient->places.assign(place, place + n);
+    if (!AreRows(gradient->places.data(), n, rows)) {
       return InvalidArgument("places of table ", i, " must be in [0, ", rows,
                              "), got others");
     }
@@ -507,8 +526,7 @@ class GradientsPackOp : public OpKernel {
                              floats, " floats at each");
     }
     gradient->dim = static_cast<int>(dim);
-    gradient->places = place;
-    gradient->n_places = n;
+    gradient->has_places = true;
     gradient->keys = keys;
     return Status();
   }

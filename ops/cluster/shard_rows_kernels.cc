@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <new>
 #include <vector>
 
 #include "ops/core/base/float8.h"
 #include "ops/core/base/key_hash.h"
+#include "ops/core/base/scratch.h"
 #include "ops/core/math/indexed_rows.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
@@ -29,14 +31,28 @@ using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 using ::tensorflow::TensorShapeUtils;
 
+// The numbers of an input, in memory of `scratch`: another thread may write to
+// the input (read_once.h). Throws std::bad_alloc.
+template <typename T>
+const T* CopyOf(const Tensor& input, Scratch* scratch) {
+  T* copy = nullptr;
+  const size_t n = static_cast<size_t>(input.NumElements());
+  if (!scratch->Allocate([&](Layout* layout) { layout->Add(&copy, n); })) {
+    throw std::bad_alloc();
+  }
+  std::copy_n(input.flat<T>().data(), n, copy);
+  return copy;
+}
+
 // Which rows of each shard a block of the batch has. Two blocks are walked at
 // once: within one, each row waits for the number of the row before it.
 class ShardBlocks {
  public:
-  // Reads the shard of each row, [n], which outlives the object.
+  // Reads the shard of each row, [n].
   Status Open(const Tensor& shards, int n_shards) {
     TF_RETURN_IF_ERROR(CheckRank(shards, 1, "shards", "[n]"));
-    Resize(shards.flat<int32_t>().data(), shards.NumElements(), n_shards);
+    const int64_t n = shards.NumElements();
+    Resize(CopyOf<int32_t>(shards, &copy_), n, n_shards);
     if (!AreRows(shard_, n_, n_shards)) return RefuseShard();
     for (int64_t pair = 0; pair < pairs(); ++pair) {
       int64_t* const counts = First(2 * pair + 1);
@@ -159,6 +175,7 @@ class ShardBlocks {
     }
   }
 
+  Scratch copy_;  // Memory of shard_ after Open.
   const int32_t* shard_ = nullptr;
   int64_t n_ = 0;
   int n_shards_ = 0;
@@ -202,7 +219,9 @@ class ShardKeysSplitOp : public OpKernel {
     OpOutputList parts, places;
     OP_REQUIRES_OK(context, context->output_list("parts", &parts));
     OP_REQUIRES_OK(context, context->output_list("places", &places));
-    const int64_t* const key = keys.flat<int64_t>().data();
+    // A restore refuses a key in another shard than its own.
+    Scratch copy;
+    const int64_t* const key = CopyOf<int64_t>(keys, &copy);
     ShardBlocks blocks;
     blocks.Divide(context, key, n, of_key_class_, parts.size(),
                   shards->flat<int32_t>().data());
@@ -280,6 +299,7 @@ class ShardRowsSpreadOp : public OpKernel {
                                 rows[0].shape().DebugString()));
     const int64_t dim = rows[0].dim_size(1);
     std::vector<const float*> from;
+    std::vector<Scratch> copies(static_cast<size_t>(rows.size()));
     std::vector<const int32_t*> of_shard;
     for (int s = 0; s < rows.size(); ++s) {
       const TensorShape expected = WithRows(shape, blocks.size(s));
@@ -293,7 +313,8 @@ class ShardRowsSpreadOp : public OpKernel {
               rows[s].dim_size(1) == dim,
           InvalidArgument("rows of shard ", s, " must be [k, ", dim,
                           "], got shape ", rows[s].shape().DebugString()));
-      of_shard.push_back(index[s].flat<int32_t>().data());
+      of_shard.push_back(
+          CopyOf<int32_t>(index[s], &copies[static_cast<size_t>(s)]));
       OP_REQUIRES(
           context,
           AreRows(of_shard.back(), index[s].NumElements(), rows[s].dim_size(0)),

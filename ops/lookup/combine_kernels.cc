@@ -36,7 +36,7 @@ using ::tensorflow::TensorShapeUtils;
 template <typename T>
 struct WeightedKeys : KeyRows {
   Combiner combiner = Combiner::kSum;
-  const T* weights = nullptr;  // (ids.n)
+  const T* weights = nullptr;  // (ids.n())
   int64_t dim = 0;
 
   // What the sum of keys [begin, end) of a row is divided by.
@@ -83,8 +83,8 @@ void WeightedSum(const T* values, const T* weights, int64_t n, int64_t dim,
 template <typename T>
 void CombineUnits(const WeightedKeys<T>& keys, const T* values, int64_t begin,
                   int64_t end, T* out) {
-  const bool has_last_unit = end > keys.ids.n;
-  end = std::min(end, keys.ids.n);
+  const bool has_last_unit = end > keys.ids.n();
+  end = std::min(end, keys.ids.n());
   keys.ids.ToWholeRows(&begin, &end);
   WriteRows(keys.ids, begin, end, keys.dim, out,
             [&](int64_t first, int64_t last, T* row) {
@@ -102,11 +102,12 @@ void SpreadUnits(const WeightedKeys<T>& keys, const T* grads, int64_t begin,
                  int64_t end, T* out) {
   const int64_t dim = keys.dim;
   std::vector<T> divided(static_cast<size_t>(dim));
-  while (begin < end) {
-    const int64_t row_end = keys.ids.End(begin);
-    const T* grad = grads + keys.ids[begin] * dim;
+  if (begin >= end) return;
+  for (int64_t run = keys.ids.RunOf(begin); begin < end; ++run) {
+    const int64_t row_end = keys.ids.end(run);
+    const T* grad = grads + keys.ids.row(run) * dim;
     if (keys.combiner != Combiner::kSum) {
-      Divide(grad, dim, keys.Divisor(keys.ids.Begin(begin), row_end),
+      Divide(grad, dim, keys.Divisor(keys.ids.begin(run), row_end),
              divided.data());
       grad = divided.data();
     }
@@ -124,10 +125,11 @@ template <typename T>
 Status CheckWeights(const std::string& name, const Tensor& weights,
                     WeightedKeys<T>* keys) {
   if (!TensorShapeUtils::IsVector(weights.shape()) ||
-      weights.dim_size(0) != keys->ids.n) {
-    return InvalidArgument("weights of lookup ", name,
-                           " must be [n], one weight per id, n = ", keys->ids.n,
-                           ", got shape ", weights.shape().DebugString());
+      weights.dim_size(0) != keys->ids.n()) {
+    return InvalidArgument(
+        "weights of lookup ", name,
+        " must be [n], one weight per id, n = ", keys->ids.n(), ", got shape ",
+        weights.shape().DebugString());
   }
   keys->weights = weights.flat<T>().data();
   return Status();
@@ -156,7 +158,7 @@ void ForUnits(OpKernelContext* context,
   std::vector<int64_t> units;
   double cycles = 0;
   for (const WeightedKeys<T>& keys : lookups) {
-    units.push_back(keys.ids.n + more);
+    units.push_back(keys.ids.n() + more);
     cycles += static_cast<double>(units.back()) *
               static_cast<double>(CyclesPerKey(keys.dim));
   }
@@ -250,8 +252,9 @@ class CombineWeightedGradOp : public OpKernel {
     std::vector<T*> out(n);
     for (int i = 0; i < n; ++i) {
       TensorShape shape;
-      OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
-                                  {lookups[i].ids.n, lookups[i].dim}, &shape));
+      OP_REQUIRES_OK(context,
+                     TensorShape::BuildTensorShape(
+                         {lookups[i].ids.n(), lookups[i].dim}, &shape));
       OP_REQUIRES_OK(
           context, Allocate(context, i, 2 * n + i, shape, lookups[i], &out[i]));
     }

@@ -64,12 +64,12 @@ Status CheckIndices(const std::string& name, const Tensor& indices,
                            " must be [n, r], r >= 1, got shape ",
                            indices.shape().DebugString());
   }
-  keys->ids.indices = indices.flat<int64_t>().data();
-  keys->ids.n = indices.dim_size(0);
-  keys->ids.rank = indices.dim_size(1);
-  keys->one_key_per_row = (*one_key_per_row)(keys->ids, keys->rows);
-  if (keys->one_key_per_row) return Status();
-  return CheckRowIds(keys->ids, keys->rows, name);
+  const RowColumn column = {indices.flat<int64_t>().data(), indices.dim_size(0),
+                            indices.dim_size(1)};
+  keys->one_key_per_row = (*one_key_per_row)(column, keys->rows);
+  if (!keys->one_key_per_row) return keys->ids.Read(column, keys->rows, name);
+  keys->ids.SetOneKeyPerRow(column.n);
+  return Status();
 }
 
 Status CheckSparse(const std::string& name, int64_t n, const Tensor& indices,
@@ -87,7 +87,7 @@ Status CheckSparse(const std::string& name, int64_t n, const Tensor& indices,
                            " must be [r], r = ", indices.dim_size(1),
                            ", got shape ", dense_shape.shape().DebugString());
   }
-  keys->rows = dense_shape.flat<int64_t>()(0);
+  keys->rows = ReadOnce(dense_shape.flat<int64_t>()(0));
   if (keys->rows < 0) {
     return InvalidArgument("dense_shapes of lookup ", name,
                            " must start with a number of rows >= 0, got ",

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "ops/core/base/parallel.h"
+#include "ops/core/keys/key_copy.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/row_reader.h"
 #include "ops/kernel/errors.h"
@@ -192,20 +193,22 @@ void ReadUnits(const GroupedLookup& lookup, int64_t begin, int64_t end) {
         HandOver(lookup, lookup.out, SerialFor)) {
       return;
     }
-    const RowReader reader(lookup.table->table(), lookup.keys + begin,
-                           end - begin);
-    reader.Copy(lookup.keys + begin, end - begin, lookup.unknown,
-                lookup.out + begin * dim);
+    const size_t n = static_cast<size_t>(end - begin);
+    const KeyCopy keys(lookup.keys + begin, n);
+    const RowReader reader(lookup.table->table(), keys.data(), n);
+    reader.Copy(keys.data(), n, lookup.unknown, lookup.out + begin * dim);
     return;
   }
   lookup.ids.ToWholeRows(&begin, &end);
   if (begin < end &&
       (lookup.step_keys == nullptr || !CombineHandedOver(lookup))) {
-    const RowReader reader(lookup.table->table(), lookup.keys + begin,
-                           end - begin);
+    const size_t n = static_cast<size_t>(end - begin);
+    const KeyCopy keys(lookup.keys + begin, n);
+    const RowReader reader(lookup.table->table(), keys.data(), n);
     CombineRows(lookup, begin, end,
                 [&](int64_t first, int64_t last, const float** rows) {
-                  reader.Rows(lookup.keys + first, last - first, lookup.unknown,
+                  reader.Rows(keys.data() + (first - begin),
+                              static_cast<size_t>(last - first), lookup.unknown,
                               rows);
                 });
   }
@@ -344,8 +347,9 @@ class TableGroupLookupGradOp : public OpKernel {
         continue;
       }
       TensorShape shape;
-      OP_REQUIRES_OK(context, TensorShape::BuildTensorShape(
-                                  {spreads[i].ids.n, spreads[i].dim}, &shape));
+      OP_REQUIRES_OK(context,
+                     TensorShape::BuildTensorShape(
+                         {spreads[i].ids.n(), spreads[i].dim}, &shape));
       Tensor* out;
       OP_REQUIRES_OK(context, key_grads.allocate(i, shape, &out));
       spreads[i].out = out->flat<float>().data();
@@ -354,7 +358,7 @@ class TableGroupLookupGradOp : public OpKernel {
     std::vector<int64_t> units;
     double cycles = 0;
     for (const SpreadGradient& spread : spreads) {
-      units.push_back(spread.one_key_per_row ? 0 : spread.ids.n);
+      units.push_back(spread.one_key_per_row ? 0 : spread.ids.n());
       // Half a cycle per float and 10 cycles to find the row.
       cycles += static_cast<double>(units.back()) * (10 + spread.dim / 2);
     }
@@ -370,7 +374,7 @@ class TableGroupLookupGradOp : public OpKernel {
     Combiner combiner = Combiner::kSum;
     int64_t dim = 0;
     const float* grads = nullptr;  // (rows, dim)
-    float* out = nullptr;          // (ids.n, dim)
+    float* out = nullptr;          // (ids.n(), dim)
   };
 
   // Computes the gradients of keys [begin, end). Multiplies by 1/n or 1/sqrt(n)
@@ -379,15 +383,16 @@ class TableGroupLookupGradOp : public OpKernel {
   static void SpreadUnits(const SpreadGradient& spread, int64_t begin,
                           int64_t end) {
     const int64_t dim = spread.dim;
-    while (begin < end) {
-      const int64_t row_end = spread.ids.End(begin);
-      const double n = row_end - spread.ids.Begin(begin);
+    if (begin >= end) return;
+    for (int64_t run = spread.ids.RunOf(begin); begin < end; ++run) {
+      const int64_t row_end = spread.ids.end(run);
+      const double n = row_end - spread.ids.begin(run);
       const float scale = spread.combiner == Combiner::kMean
                               ? static_cast<float>(1.0 / n)
                           : spread.combiner == Combiner::kSqrtn
                               ? static_cast<float>(1.0 / std::sqrt(n))
                               : 1.0f;
-      const float* grad = spread.grads + spread.ids[begin] * dim;
+      const float* grad = spread.grads + spread.ids.row(run) * dim;
       for (const int64_t stop = std::min(end, row_end); begin < stop; ++begin) {
         float* __restrict out = spread.out + begin * dim;
         for (int64_t d = 0; d < dim; ++d) out[d] = grad[d] * scale;

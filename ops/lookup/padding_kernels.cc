@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <mutex>
 
+#include "ops/core/base/read_once.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -70,6 +71,13 @@ class WholeIndices {
   }
 };
 
+// Strings are never the memory of somebody else's array.
+const tstring& Read(const tstring& id) { return id; }
+template <typename T>
+T Read(const T& id) {
+  return ReadOnce(id);
+}
+
 bool IsPadding(const tstring& id) { return id.empty(); }
 template <typename T>
 bool IsPadding(T id) {
@@ -87,44 +95,79 @@ class IdsWithoutPaddingOp : public OpKernel {
     const int64_t size = ids.NumElements();
     int64_t n = 0;
     for (int64_t i = 0; i < size; ++i) n += !IsPadding(flat[i]);
-
-    Tensor indices;
-    if (n < size || !WholeIndices::Find(ids.shape(), &indices)) {
-      TensorShape shape;
-      OP_REQUIRES_OK(context,
-                     TensorShape::BuildTensorShape({n, ids.dims()}, &shape));
-      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_INT64,
-                                                     shape, &indices));
-      WriteIndices(ids, indices.flat<int64_t>().data());
-      if (n == size) WholeIndices::Keep(ids.shape(), indices);
-    }
-    context->set_output(0, indices);
-    if (n == size) {  // The same memory.
-      Tensor values;
-      OP_REQUIRES(context, values.CopyFrom(ids, TensorShape({n})),
-                  Internal("ids must keep their size, got ", n));
-      context->set_output(1, values);
-      return;
-    }
-    Tensor* values;
-    OP_REQUIRES_OK(context,
-                   context->allocate_output(1, TensorShape({n}), &values));
-    T* out = values->flat<T>().data();
-    for (int64_t i = 0; i < size; ++i) {
-      if (!IsPadding(flat[i])) *out++ = flat[i];
+    if (n == size) {
+      OP_REQUIRES_OK(context, SetWhole(context, ids));
+    } else {
+      OP_REQUIRES_OK(context, SetWithoutPadding(context, ids, n));
     }
   }
 
  private:
-  // out: the coordinates of each id that is not padding.
-  static void WriteIndices(const Tensor& ids, int64_t* out) {
+  // The outputs of ids without any padding.
+  static Status SetWhole(OpKernelContext* context, const Tensor& ids) {
+    const int64_t n = ids.NumElements();
+    Tensor indices, values;
+    if (!WholeIndices::Find(ids.shape(), &indices)) {
+      TF_RETURN_IF_ERROR(AllocateIndices(context, ids, n, &indices));
+      WriteIndices(ids, [](int64_t) { return true; }, &indices);
+      WholeIndices::Keep(ids.shape(), indices);
+    }
+    if (!values.CopyFrom(ids, TensorShape({n}))) {  // The same memory.
+      return Internal("ids must keep their size, got ", n);
+    }
+    context->set_output(0, indices);
+    context->set_output(1, values);
+    return Status();
+  }
+
+  // The outputs of ids of which n are not padding.
+  static Status SetWithoutPadding(OpKernelContext* context, const Tensor& ids,
+                                  int64_t n) {
+    Tensor indices;
+    Tensor* values;
+    TF_RETURN_IF_ERROR(AllocateIndices(context, ids, n, &indices));
+    TF_RETURN_IF_ERROR(context->allocate_output(1, TensorShape({n}), &values));
     const T* const flat = ids.flat<T>().data();
+    T* const out = values->flat<T>().data();
+    int64_t found = 0;
+    // Another thread may write to the ids (read_once.h), so that others are
+    // padding than before.
+    WriteIndices(
+        ids,
+        [&](int64_t i) {
+          const auto& id = Read(flat[i]);
+          if (IsPadding(id) || found++ >= n) return false;
+          out[found - 1] = id;
+          return true;
+        },
+        &indices);
+    if (found != n) {
+      return InvalidArgument("ids must stay the same while an op reads them, ",
+                             "got ", n, " that are not padding, then ", found,
+                             "; do not write to an array that is fed");
+    }
+    context->set_output(0, indices);
+    return Status();
+  }
+
+  static Status AllocateIndices(OpKernelContext* context, const Tensor& ids,
+                                int64_t n, Tensor* indices) {
+    TensorShape shape;
+    TF_RETURN_IF_ERROR(TensorShape::BuildTensorShape({n, ids.dims()}, &shape));
+    return context->allocate_temp(tensorflow::DT_INT64, shape, indices);
+  }
+
+  // indices: the coordinates of each id i for which keeps(i) is true.
+  template <typename Keeps>
+  static void WriteIndices(const Tensor& ids, const Keeps& keeps,
+                           Tensor* indices) {
+    int64_t* out = indices->flat<int64_t>().data();
     const int64_t size = ids.NumElements();
     const int rank = ids.dims();
     const int64_t columns = rank == 2 ? ids.dim_size(1) : 1;
     int64_t row = 0, column = 0;
     for (int64_t i = 0; i < size; ++i) {
-      if (!IsPadding(flat[i])) {
+      if (keeps(i)) {
         if (rank == 2) {
           *out++ = row;
           *out++ = column;

@@ -252,9 +252,9 @@ class RepeatRowsOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input("values", &values));
     OP_REQUIRES_OK(context, context->input("row_splits", &row_splits));
 
-    UserRows user_rows;
+    CheckedUserRows user_rows;
     AxisShape axis_shape;
-    OP_REQUIRES_OK(context, ReadUserRows(*row_splits, &user_rows));
+    OP_REQUIRES_OK(context, user_rows.Read(*row_splits));
     OP_REQUIRES_OK(context, CollapseShape(values->shape(), axis_,
                                           user_rows.users, &axis_shape));
     if (user_rows.users == 1 && (keep_one_ || user_rows.rows() == 1)) {
@@ -308,10 +308,10 @@ class RepeatRowsGradOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input("row_splits", &row_splits));
     OP_REQUIRES_OK(context, context->input("shape", &shape_in));
 
-    UserRows user_rows;
+    CheckedUserRows user_rows;
     AxisShape axis_shape;
     TensorShape shape;
-    OP_REQUIRES_OK(context, ReadUserRows(*row_splits, &user_rows));
+    OP_REQUIRES_OK(context, user_rows.Read(*row_splits));
     OP_REQUIRES_OK(context, CheckRank(*shape_in, 1, "shape", "[rank]"));
     OP_REQUIRES_OK(
         context, TensorShapeUtils::MakeShape(shape_in->flat<int32_t>().data(),

@@ -57,8 +57,8 @@ class SegmentMatMulOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input("matrices", &matrices));
     OP_REQUIRES_OK(context, context->input("row_splits", &row_splits));
 
-    UserRows user_rows;
-    OP_REQUIRES_OK(context, ReadUserRows(*row_splits, &user_rows));
+    CheckedUserRows user_rows;
+    OP_REQUIRES_OK(context, user_rows.Read(*row_splits));
     OP_REQUIRES_OK(context, CheckRows(*rows, "rows", user_rows));
     const int64_t inner = rows->dim_size(1);
     OP_REQUIRES(
@@ -109,8 +109,8 @@ class SegmentMatMulGradOp : public OpKernel {
     OP_REQUIRES_OK(context, context->input("grads", &grads));
     OP_REQUIRES_OK(context, context->input("row_splits", &row_splits));
 
-    UserRows user_rows;
-    OP_REQUIRES_OK(context, ReadUserRows(*row_splits, &user_rows));
+    CheckedUserRows user_rows;
+    OP_REQUIRES_OK(context, user_rows.Read(*row_splits));
     OP_REQUIRES_OK(context, CheckRows(*rows, "rows", user_rows));
     OP_REQUIRES_OK(context, CheckRows(*grads, "grads", user_rows));
 
@@ -132,7 +132,7 @@ class SegmentMatMulGradOp : public OpKernel {
 // The inputs that SegmentLayer and its gradient share.
 struct LayerInputs {
   const Tensor *entries, *rows, *kernel;
-  UserRows user_rows;
+  CheckedUserRows user_rows;
   LayerSizes sizes;
 
   // Reads and checks the inputs.
@@ -142,7 +142,7 @@ struct LayerInputs {
     TF_RETURN_IF_ERROR(context->input("rows", &rows));
     TF_RETURN_IF_ERROR(context->input("kernel", &kernel));
     TF_RETURN_IF_ERROR(context->input("row_splits", &row_splits));
-    TF_RETURN_IF_ERROR(ReadUserRows(*row_splits, &user_rows));
+    TF_RETURN_IF_ERROR(user_rows.Read(*row_splits));
     TF_RETURN_IF_ERROR(CheckRows(*rows, "rows", user_rows));
     const int64_t inner = rows->dim_size(1);
     if (entries->dims() != 3 || entries->dim_size(0) != user_rows.users ||

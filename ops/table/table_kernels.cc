@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "ops/core/filter/sketch.h"
+#include "ops/core/keys/key_copy.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
@@ -317,8 +318,9 @@ class PerKeyOp : public OpKernel {
     OP_REQUIRES_OK(context,
                    context->allocate_output(output_, keys->shape(), &out));
 
-    Read(table->table(), keys->flat<int64_t>().data(), keys->NumElements(),
-         out->flat<T>().data());
+    const size_t n = static_cast<size_t>(keys->NumElements());
+    const KeyCopy copy(keys->flat<int64_t>().data(), n);
+    Read(table->table(), copy.data(), n, out->flat<T>().data());
   }
 
  private:
@@ -373,17 +375,18 @@ class TableAdmitsOp : public OpKernel {
     Tensor* admits;
     OP_REQUIRES_OK(context,
                    context->allocate_output("admits", keys->shape(), &admits));
-    Tensor all_keys = *keys, all_admits = *admits;
+    Tensor all_keys, all_admits = *admits;
+    const TensorShape shape({n_all});
+    OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_INT64, shape,
+                                                   &all_keys));
     if (n_counted > 0) {
-      const TensorShape shape({n_all});
-      OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_INT64,
-                                                     shape, &all_keys));
       OP_REQUIRES_OK(context, context->allocate_temp(tensorflow::DT_BOOL, shape,
                                                      &all_admits));
-      int64_t* copy = all_keys.flat<int64_t>().data();
-      copy = std::copy_n(keys->flat<int64_t>().data(), n, copy);
-      std::copy_n(counted_keys->flat<int64_t>().data(), n_counted, copy);
     }
+    // Copies: another thread may write to the inputs (read_once.h).
+    int64_t* copy = all_keys.flat<int64_t>().data();
+    copy = std::copy_n(keys->flat<int64_t>().data(), n, copy);
+    std::copy_n(counted_keys->flat<int64_t>().data(), n_counted, copy);
 
     bool* const out = all_admits.flat<bool>().data();
     OP_REQUIRES(

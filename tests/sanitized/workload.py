@@ -3,6 +3,7 @@
 
 * shared_tables: threads train, read, save, restore, evict and export the same tables.
 * one_by_one: a valid call of each op and calls with nonsense, from several threads.
+* while_inputs_change: a valid call of each op while a thread writes to its inputs.
 * estimators: graph modification, loops of steps, and requests to a compressed export.
 
 The exit code is 1 after an unexpected exception, or if an op of the registry did not run.
@@ -22,7 +23,7 @@ import traceback
 import numpy as np
 import shared_tables
 import tensorflow.compat.v1 as tf
-from fuzz import fuzz_calls
+from fuzz import changing_inputs, fuzz_calls
 
 import rec_estimator as rec
 from rec_estimator import _ops
@@ -108,6 +109,18 @@ def call(work, op, seed):
         caller.call("table_lookup", fuzz_calls.VALID_CALLS["table_lookup"])
 
 
+def while_inputs_change(work):
+    """Calls each op while another thread writes nonsense to its inputs."""
+    rng = np.random.default_rng(0)
+    folder = work.folder / "changing"
+    folder.mkdir()
+    with tf.Graph().as_default(), tf.Session() as session:
+        caller = fuzz_calls.Caller(_ops.gen, session, folder)
+        caller.write_files()
+        for op, arguments in fuzz_calls.VALID_CALLS.items():
+            changing_inputs.call(caller, op, arguments, 5 * work.rounds, rng)
+
+
 FEATURES = [
     rec.EmbeddingFeature("user", 4, filter_option=rec.CounterFilter(2)),
     rec.EmbeddingFeature("history", 4, table="item", combiner="mean"),
@@ -188,7 +201,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)  # Nonsense makes some names of checkpoints relative.
         work = Work(folder, options.rounds)
-        for part in (shared_tables.run, one_by_one, estimators):
+        for part in (shared_tables.run, one_by_one, while_inputs_change, estimators):
             started = time.monotonic()
             work.guard(part, work)
             name = f"{part.__module__}.{part.__name__}".replace("__main__.", "")

@@ -2,6 +2,7 @@
 #include "ops/core/keys/deduplicated_list.h"
 
 #include "ops/core/base/key_hash.h"
+#include "ops/core/base/read_once.h"
 #include "ops/core/keys/deduplicator.h"
 #include "ops/core/keys/grouped_keys.h"
 
@@ -23,10 +24,10 @@ DeduplicatedList::DeduplicatedList(const int64_t* keys, size_t n,
   uint16_t* const position = position_.get();
   uint64_t stripes = 0;
   for (size_t i = 0; i < n; ++i) {
-    const uint64_t mixed = MixKey(keys[i]);
+    const int64_t key = ReadOnce(keys[i]);
+    const uint64_t mixed = MixKey(key);
     stripes |= uint64_t{1} << StripeOf(mixed);
-    position[i] =
-        static_cast<uint16_t>(deduplicator.Add(keys[i], CellHash(mixed)));
+    position[i] = static_cast<uint16_t>(deduplicator.Add(key, CellHash(mixed)));
   }
   size_ = deduplicator.size();
   stripes_ = stripes;

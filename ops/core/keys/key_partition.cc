@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "ops/core/base/key_hash.h"
+#include "ops/core/base/read_once.h"
 
 namespace rec_estimator {
 
@@ -19,8 +20,11 @@ void KeyPartition::SortBlock(uint64_t block) {
   const uint64_t first = block * kPartitionBlock;
   const uint64_t end = std::min(n, first + kPartitionBlock);
   uint32_t next[kStripes] = {};
+  int64_t keys[kPartitionBlock];
   for (uint64_t i = first; i < end; ++i) {
-    const uint64_t mixed = MixKey(Key(i));
+    const int64_t key = ReadOnce(Key(i));
+    const uint64_t mixed = MixKey(key);
+    keys[i - first] = key;
     hash[i] = static_cast<uint32_t>(mixed);
     ++next[StripeOf(mixed)];
   }
@@ -33,8 +37,8 @@ void KeyPartition::SortBlock(uint64_t block) {
   }
   start[kStripes] = position;
   for (uint64_t i = first; i < end; ++i) {
-    sorted[next[StripeOf(hash[i])]++] = {Key(i), static_cast<uint32_t>(i),
-                                         CellHash(hash[i])};
+    sorted[next[StripeOf(hash[i])]++] = {
+        keys[i - first], static_cast<uint32_t>(i), CellHash(hash[i])};
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "ops/core/base/key_hash.h"
+#include "ops/core/base/read_once.h"
 #include "ops/core/base/scratch.h"
 #include "ops/core/keys/deduplicator.h"
 
@@ -60,7 +61,7 @@ struct KeyPartition {
     layout->Add(&sorted, n);
   }
 
-  int64_t Key(uint64_t i) const {
+  const int64_t& Key(uint64_t i) const {
     return i < n_head ? head[i] : tail[i - n_head];
   }
 
@@ -80,7 +81,8 @@ struct KeyPartition {
       uint32_t index = 0;
       const auto visit_all = [&](const int64_t* keys, uint64_t n_keys) {
         for (const int64_t* end = keys + n_keys; keys < end; ++keys) {
-          visit({*keys, index++, CellHash(MixKey(*keys))});
+          const int64_t key = ReadOnce(*keys);
+          visit({key, index++, CellHash(MixKey(key))});
         }
       };
       visit_all(head, n_head);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "ops/core/base/key_hash.h"
+#include "ops/core/base/read_once.h"
 #include "ops/core/keys/deduplicator.h"
 
 namespace rec_estimator {
@@ -69,7 +70,8 @@ void KeyPacker::Deduplicate(Section* section) {
         deduplicator.Prefetch(hash_of(keys[i + kCellsAhead]));
       }
       counts[deduplicator.size()] = 0;
-      const uint32_t number = deduplicator.Add(keys[i], hash_of(keys[i]));
+      const int64_t key = ReadOnce(keys[i]);
+      const uint32_t number = deduplicator.Add(key, hash_of(key));
       counts[number] += occurrence;
       list->index[i] = static_cast<int32_t>(number);
     }
@@ -117,18 +119,16 @@ bool PackedKeys::Open(const int64_t* packed, size_t words, size_t sections) {
   size_t left = words - kHeaderWords * sections;
   size_t counts = 0;
   for (size_t i = 0; i < sections; ++i) {
-    const int64_t* const header = packed + kHeaderWords * i;
+    uint64_t sizes[kHeaderWords];
     for (size_t part = 0; part < kHeaderWords; ++part) {
-      if (header[part] < 0 || static_cast<uint64_t>(header[part]) > left) {
-        return false;
-      }
-      left -= static_cast<size_t>(header[part]);
+      // A negative size is a large one without its sign.
+      sizes[part] =
+          static_cast<uint64_t>(ReadOnce(packed[kHeaderWords * i + part]));
+      if (sizes[part] > left) return false;
+      left -= static_cast<size_t>(sizes[part]);
     }
-    const auto at = [&](size_t part) {
-      return static_cast<uint64_t>(header[part]);
-    };
-    sections_.push_back({nullptr, nullptr, at(0), at(1), at(2)});
-    counts += at(0) + at(1);
+    sections_.push_back({nullptr, nullptr, sizes[0], sizes[1], sizes[2]});
+    counts += sizes[0] + sizes[1];
   }
   if (left != WordsOfCounts(counts)) return false;
   const int64_t* keys = packed + kHeaderWords * sections;

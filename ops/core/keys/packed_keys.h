@@ -73,6 +73,7 @@ class PackedKeys {
 
   // Finds the sections. False: these words, which may come from anywhere, are
   // not what a KeyPacker writes for so many sections. They outlive the object.
+  // If another thread writes to them, the sections stay where they are.
   bool Open(const int64_t* packed, size_t words, size_t sections);
 
   size_t size() const { return sections_.size(); }

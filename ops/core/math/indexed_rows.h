@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows that several occurrences of a key share: copied to each of them, and
 // summed over them.
+//
+// Another thread may write to the indices of an input (read_once.h). So it is a
+// copy that is checked and used.
 #ifndef REC_ESTIMATOR_OPS_CORE_MATH_INDEXED_ROWS_H_
 #define REC_ESTIMATOR_OPS_CORE_MATH_INDEXED_ROWS_H_
 
@@ -47,10 +50,46 @@ void AddIndexedRows(const float* values, const Index* index, int64_t n, int dim,
   }
 }
 
-// Adds the rows of `values` at n places, which have `keys` rows each.
-inline void AddRowsAt(const float* values, const int32_t* places, int64_t n,
-                      int64_t keys, const int32_t* index, int dim,
-                      float* sums) {
+// Calls work(at, indices, size) for parts of the indices (n), which are copied
+// and checked. False, with a part done: an index is none of `rows` rows.
+template <typename Work>
+bool ForCheckedIndices(const int32_t* index, int64_t n, int64_t rows,
+                       const Work& work) {
+  constexpr int64_t kPart = 256;
+  int32_t copy[kPart];
+  for (int64_t at = 0; at < n; at += kPart) {
+    const int64_t size = std::min(kPart, n - at);
+    std::copy_n(index + at, size, copy);
+    if (!AreRows(copy, size, rows)) return false;
+    work(at, copy, size);
+  }
+  return true;
+}
+
+// CopyIndexedRows for any indices of `rows` (n_rows, dim).
+inline bool CopyCheckedRows(const float* rows, int64_t n_rows,
+                            const int32_t* index, int64_t n, int dim,
+                            float* out) {
+  return ForCheckedIndices(
+      index, n, n_rows, [&](int64_t at, const int32_t* checked, int64_t size) {
+        CopyIndexedRows(rows, checked, size, dim, out + at * dim);
+      });
+}
+
+// AddIndexedRows for any indices of `sums` (n_sums, dim).
+inline bool AddCheckedRows(const float* values, const int32_t* index, int64_t n,
+                           int dim, float* sums, int64_t n_sums) {
+  return ForCheckedIndices(
+      index, n, n_sums, [&](int64_t at, const int32_t* checked, int64_t size) {
+        AddIndexedRows(values + at * dim, checked, size, dim, sums);
+      });
+}
+
+// The same for the rows of `values` at n places, which have `keys` rows each.
+// The places are checked.
+inline bool AddCheckedRowsAt(const float* values, const int32_t* places,
+                             int64_t n, int64_t keys, const int32_t* index,
+                             int dim, float* sums, int64_t n_sums) {
   constexpr int64_t kPlacesAhead = 16;  // The distance of prefetches.
   const int64_t floats = keys * dim;
   for (int64_t p = 0; p < n; ++p, index += keys) {
@@ -58,8 +97,12 @@ inline void AddRowsAt(const float* values, const int32_t* places, int64_t n,
       PrefetchLines(values + places[p + kPlacesAhead] * floats,
                     static_cast<size_t>(floats) * sizeof(float));
     }
-    AddIndexedRows(values + places[p] * floats, index, keys, dim, sums);
+    if (!AddCheckedRows(values + places[p] * floats, index, keys, dim, sums,
+                        n_sums)) {
+      return false;
+    }
   }
+  return true;
 }
 
 }  // namespace rec_estimator

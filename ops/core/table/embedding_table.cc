@@ -29,16 +29,18 @@ namespace {
 // Splitting a smaller lookup over threads costs more than it gains.
 constexpr uint64_t kSerialBelow = 2048;
 
-// Copies the values of keys (n) to out, those on disk too. If hints
-// are given, they are for a lookup in which these keys begin at `at`.
+// Copies the values of keys (n), n <= kLockBlock, to out, those on disk too. If
+// hints are given, they are for a lookup in which these keys begin at `at`.
 void CopyValues(const StripeSet& stripes, const RowStore& store, DiskTier* tier,
-                UnknownKey unknown, const int64_t* keys, size_t n,
-                uint64_t mask, float* out, const RowHints* hints = nullptr,
-                size_t at = 0) {
+                UnknownKey unknown, const int64_t* changing_keys, size_t n,
+                float* out, const RowHints* hints = nullptr, size_t at = 0) {
+  // Another thread may write to the keys of a lookup (read_once.h).
+  int64_t keys[kLockBlock];
+  std::copy_n(changing_keys, n, keys);
   std::optional<PinnedRows> pinned;
   const size_t dim = static_cast<size_t>(store.dim());
   {
-    const SharedLocks locks(stripes, mask);
+    const SharedLocks locks(stripes, StripesOf(keys, n));
     RowLookup lookup(stripes, store, unknown);
     const bool has_rows = hints != nullptr && hints->AreRowsInPlace(stripes);
     lookup.Copy(keys, n, out, has_rows ? hints->rows() + at : nullptr);
@@ -118,8 +120,7 @@ void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
                             float* out, const ParallelFor& parallel,
                             const RowHints* hints) const {
   if (n < kSerialBelow) {
-    CopyValues(*stripes_, *store_, tier_.get(), unknown, keys, n,
-               StripesOf(keys, n), out, hints);
+    CopyValues(*stripes_, *store_, tier_.get(), unknown, keys, n, out, hints);
     return;
   }
   const int64_t blocks =
@@ -128,7 +129,7 @@ void EmbeddingTable::Lookup(const int64_t* keys, size_t n, UnknownKey unknown,
     for (; block < end; ++block) {
       const size_t at = static_cast<size_t>(block) * kLockBlock;
       CopyValues(*stripes_, *store_, tier_.get(), unknown, keys + at,
-                 std::min(kLockBlock, n - at), kAllStripes,
+                 std::min(kLockBlock, n - at),
                  out + at * static_cast<size_t>(dim_), hints, at);
     }
   };

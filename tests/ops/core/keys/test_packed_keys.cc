@@ -196,10 +196,17 @@ TEST(SumsOfIndexedRowsHaveTheBitsOfOccurrences) {
   for (const int dim : {1, 7, 8, 16, 19}) {
     std::vector<int32_t> index(500);
     std::vector<float> values(500 * dim), sums(20 * dim, 0.0f);
+    std::vector<float> same_sums = sums;
     for (int32_t& i : index) i = random() % 20;
     for (float& v : values) v = random() % 9 == 0 ? -0.0f : value(random);
     EXPECT_TRUE(AreRows(index.data(), 500, 20));
-    AddIndexedRows(values.data(), index.data(), 500, dim, sums.data());
+    EXPECT_TRUE(
+        AddCheckedRows(values.data(), index.data(), 500, dim, sums.data(), 20));
+    const std::vector<uint16_t> positions(index.begin(), index.end());
+    AddIndexedRows(values.data(), positions.data(), 500, dim, same_sums.data());
+    EXPECT_EQ(
+        std::memcmp(sums.data(), same_sums.data(), sums.size() * sizeof(float)),
+        0);
     for (int row = 0; row < 20; ++row) {
       std::vector<uint32_t> occurrences;
       for (uint32_t i = 0; i < 500; ++i) {
@@ -213,7 +220,8 @@ TEST(SumsOfIndexedRowsHaveTheBitsOfOccurrences) {
           0);
     }
     std::vector<float> copies(500 * dim);
-    CopyIndexedRows(sums.data(), index.data(), 500, dim, copies.data());
+    EXPECT_TRUE(CopyCheckedRows(sums.data(), 20, index.data(), 500, dim,
+                                copies.data()));
     for (int i = 0; i < 500; ++i) {
       EXPECT_EQ(std::memcmp(&copies[i * dim], &sums[index[i] * dim],
                             dim * sizeof(float)),
@@ -228,6 +236,14 @@ TEST(IndicesThatAreNotRowsAreFound) {
   EXPECT_TRUE(!AreRows(index, 2, 2));
   EXPECT_TRUE(!AreRows(index, 3, 3));
   EXPECT_TRUE(AreRows(index, 0, 0));
+  const float rows[] = {1, 2, 3};
+  float out[] = {0, 0, 0};
+  EXPECT_TRUE(CopyCheckedRows(rows, 3, index, 2, 1, out));
+  EXPECT_TRUE(!CopyCheckedRows(rows, 2, index, 2, 1, out));
+  EXPECT_TRUE(!CopyCheckedRows(rows, 3, index, 3, 1, out));
+  EXPECT_TRUE(AddCheckedRows(rows, index, 2, 1, out, 3));
+  EXPECT_TRUE(!AddCheckedRows(rows, index, 2, 1, out, 2));
+  EXPECT_TRUE(!AddCheckedRows(rows, index, 3, 1, out, 3));
 }
 
 }  // namespace
