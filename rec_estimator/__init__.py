@@ -21,24 +21,11 @@ from rec_estimator import (
     optimizers,
 )
 from rec_estimator._tensorflow.estimator import (
-    BaselineClassifier,
-    BaselineEstimator,
-    BaselineRegressor,
     BinaryClassHead,
-    DNNClassifier,
-    DNNEstimator,
-    DNNLinearCombinedClassifier,
-    DNNLinearCombinedEstimator,
-    DNNLinearCombinedRegressor,
-    DNNRegressor,
-    Estimator,
     EstimatorSpec,
     EvalSpec,
     Exporter,
     Head,
-    LinearClassifier,
-    LinearEstimator,
-    LinearRegressor,
     LogisticRegressionHead,
     ModeKeys,
     MultiClassHead,
@@ -52,6 +39,21 @@ from rec_estimator._tensorflow.estimator import (
     add_metrics,
     classifier_parse_example_spec,
     regressor_parse_example_spec,
+)
+from rec_estimator.checkpoint.estimators import (
+    BaselineClassifier,
+    BaselineEstimator,
+    BaselineRegressor,
+    DNNClassifier,
+    DNNEstimator,
+    DNNLinearCombinedClassifier,
+    DNNLinearCombinedEstimator,
+    DNNLinearCombinedRegressor,
+    DNNRegressor,
+    Estimator,
+    LinearClassifier,
+    LinearEstimator,
+    LinearRegressor,
 )
 from rec_estimator.checkpoint.folder_export import export as export_tables
 from rec_estimator.checkpoint.saver import Saver

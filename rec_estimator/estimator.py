@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._model_pipeline import ModelPipeline
 from rec_estimator._tensorflow.estimator import RunConfig, WarmStartSettings
-from rec_estimator.checkpoint import deltas, warm_start
+from rec_estimator.checkpoint import deltas
 from rec_estimator.checkpoint.format.bundle import Index
 from rec_estimator.features import EmbeddingFeature
 from rec_estimator.optimizers.table_optimizer import TableUpdates
@@ -137,7 +137,7 @@ class RecEstimator(_LoopCheckedEstimator):
             model_dir=model_dir,
             config=config,
             params=params or {},
-            warm_start_from=warm_start.as_settings(warm_start_from),
+            warm_start_from=warm_start_from,
         )
         cluster.check_config(self.config)
 

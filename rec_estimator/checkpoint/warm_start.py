@@ -151,7 +151,7 @@ class TableWarmStart(_estimator.WarmStartSettings):
 
 
 def as_settings(warm_start_from: object) -> object:
-    """Converts RecEstimator's ``warm_start_from`` to settings that TensorFlow accepts.
+    """Converts an Estimator's ``warm_start_from`` to settings that TensorFlow accepts.
 
     Args:
       warm_start_from: Prefix of a checkpoint, a folder with checkpoints, a SavedModel's folder,

@@ -19,7 +19,8 @@ from google.protobuf import text_format
 # TensorFlow keeps this message stable for SavedModels, but not the module of its class.
 from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-from rec_estimator._tensorflow.estimator import Estimator, ModeKeys
+from rec_estimator._tensorflow.estimator import ModeKeys
+from rec_estimator.checkpoint.estimators import Estimator
 from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle
 from rec_estimator.checkpoint.format.stored_tables import find_tables, tensors_of
 from rec_estimator.serving.portable_graph import convert_meta_graph
