@@ -18,6 +18,7 @@ from rec_estimator._tensorflow import estimator as _estimator
 from rec_estimator.checkpoint import builder, deltas
 from rec_estimator.checkpoint.format.bundle import Index
 from rec_estimator.checkpoint.table_selection import TableSource, select, split_map
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.table import saveable
 from rec_estimator.table.shard import SlotSpec
 from rec_estimator.table.table import EmbeddingTable, graph_tables
@@ -69,6 +70,7 @@ def init_from_checkpoint(
     pairs = list(assignment_map.items() if isinstance(assignment_map, Mapping) else assignment_map)
     prefix = _find_checkpoint("ckpt_dir_or_file", ckpt_dir_or_file)
     deltas.check_chain(prefix)
+    state_of().chosen_checkpoints.add(prefix)
     sources, left = split_map(pairs)
     for table, source in sources.items():
         _check_source(prefix, source, table)
@@ -128,6 +130,7 @@ class TableWarmStart(_estimator.WarmStartSettings):
                     "table has keys and no vocabulary"
                 )
         prefix = builder.latest_of(self.ckpt_to_initialize_from) or ""
+        state_of().chosen_checkpoints.add(prefix)
         # Variables alone may come from what is no V2 checkpoint, for TensorFlow to read or refuse.
         if tables or tf.io.gfile.exists(f"{prefix}.index"):
             prefix = _find_checkpoint("warm_start_from", self.ckpt_to_initialize_from)

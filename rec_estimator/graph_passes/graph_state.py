@@ -60,9 +60,15 @@ class GraphState:
       losses: The losses that the graph minimizes. Written by optimizers and RecEstimator, read by
         table/untrained_tables.py.
       trains: Whether steps of the graph train. RecEstimator sets it to False where it evaluates,
-        predicts or exports; read by table/untrained_tables.py and checkpoint/builder.py.
+        predicts or exports; read by table/untrained_tables.py, table/left_out_tables.py and
+        checkpoint/.
       tables_warned_of: The names of the untrained tables that were logged. Written and read by
         table/untrained_tables.py.
+      chosen_checkpoints: The prefixes of checkpoints out of which init_from_checkpoint() or
+        warm_start_from have chosen tables. Written by checkpoint/warm_start.py, read by
+        table/left_out_tables.py.
+      tables_left_out: The names of the tables that were logged because TensorFlow's functions left
+        them out. Written and read by table/left_out_tables.py.
       tables_in_trainable_variables: Whether new tables go into TRAINABLE_VARIABLES. If not, a stock
         optimizer without a var_list trains the dense variables only. Set to False by
         RecEstimator(table_optimizer=), which updates the tables itself; read by
@@ -82,6 +88,8 @@ class GraphState:
     losses: List[tf.Tensor] = dataclasses.field(default_factory=list)
     trains: bool = True
     tables_warned_of: Set[str] = dataclasses.field(default_factory=set)
+    chosen_checkpoints: Set[str] = dataclasses.field(default_factory=set)
+    tables_left_out: Set[str] = dataclasses.field(default_factory=set)
     tables_in_trainable_variables: bool = True
     ps_devices: List[str] = dataclasses.field(default_factory=list)
     is_chief: bool = True

@@ -7,7 +7,10 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving, variable_store
+from rec_estimator.table.left_out_tables import warn_of_left_out_tables
+from rec_estimator.table.saveable import saveable_of
 from rec_estimator.table.shard import TableShard
+from rec_estimator.table.table import graph_tables
 from rec_estimator.table.untrained_tables import check_tables_are_trained, warn_of_untrained_tables
 from rec_estimator.table.variable_like import ExplainsMissing
 
@@ -42,6 +45,8 @@ class InitializerEntry(ExplainsMissing, saving.Trackable):
         """
         self._check_name()
         warn_of_untrained_tables(self.graph)
+        if any(self.shard is table.shards[0] for table in graph_tables(self.graph)[:1]):
+            warn_of_left_out_tables(self.graph)  # Once, for all tables.
         return self.shard.initializer
 
     def _check_name(self) -> None:
@@ -61,7 +66,7 @@ class InitializerEntry(ExplainsMissing, saving.Trackable):
         self._check_name()
         warn_of_untrained_tables(self.graph)
         # The same object as in SAVEABLE_OBJECTS, so that a Saver that finds both saves it once.
-        return {"rows": self.saveable}
+        return {"rows": saveable_of(self.shard)}
 
     def __repr__(self) -> str:
         return f"<initializer of rec_estimator table {self.name!r}>"

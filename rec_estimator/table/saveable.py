@@ -15,7 +15,7 @@ False.
 
 import contextlib
 import contextvars
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import tensorflow.compat.v1 as tf
 
@@ -63,7 +63,8 @@ _KEY_TENSORS = (
 )
 
 # The op that stands for a shard in an imported MetaGraph. Its name is the remedy in an error.
-IMPORTED_NAME = "export_with_rec_estimator.Saver.export_meta_graph"
+# TensorFlow's warm_start, which looks for a tensor of this name, gives it in an error, too.
+IMPORTED_NAME = "use_rec_estimator.init_from_checkpoint_or_rec_estimator.Saver.export_meta_graph"
 
 # For TableRestore: keys keep the versions that they have in the checkpoint.
 _STORED_VERSION = -2
@@ -395,6 +396,24 @@ class TableSaveable(saving.SaveableObject):
         del restored_tensors, restored_shapes
         with tf.control_dependencies([all_read_by_saver()]):
             return build_restore(self._shard, prefix_of_saver())
+
+
+def saveable_of(shard: SavedShard) -> Callable[..., TableSaveable]:
+    """Returns what gives TensorFlow the saveable of a shard, which is always the same object.
+
+    A Saver that finds it here and in SAVEABLE_OBJECTS saves it once.
+    """
+
+    def saveable(name: str = "", **_: Any) -> TableSaveable:
+        if ".ATTRIBUTES/" in name:  # In the names of tf.train.Checkpoint and tf.saved_model.save.
+            raise ValueError(
+                f"table {shard.table.name!r} must be saved and restored with rec_estimator.Saver, "
+                "got tf.train.Checkpoint or tf.saved_model.save, which give each tensor a name of "
+                "theirs; pass them the variables only"
+            )
+        return shard.saveable
+
+    return saveable
 
 
 def bank_name(shard: SavedShard) -> str:

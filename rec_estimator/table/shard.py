@@ -271,7 +271,7 @@ class TableShard(VariableLike):
 
     def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
         # The same object as in SAVEABLE_OBJECTS, so that a Saver that finds both saves it once.
-        return {"rows": self.saveable} if self.table.is_save else {}
+        return {"rows": saveable.saveable_of(self)} if self.table.is_save else {}
 
     def mark_updated(self, optimizer_name: str, counting: Optional[tf.Operation] = None) -> None:
         """Records the update of the table. A table is updated once in a step.

@@ -36,6 +36,7 @@ from rec_estimator.table import placement
 from rec_estimator.table.disk_storage import DiskStorage, TierCounts, disk_storage_of
 from rec_estimator.table.eviction import Eviction, build_eviction
 from rec_estimator.table.interfaces import LogicalTable
+from rec_estimator.table.saveable import saveable_of
 from rec_estimator.table.shard import TableShard
 from rec_estimator.table.table_reads import TableExport, TableReads
 from rec_estimator.table.variable_like import VariableLike, VariableName, no_value_error
@@ -220,7 +221,7 @@ class EmbeddingTable(VariableLike):
     def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
         if not self.is_save:
             return {}
-        return {f"rows_{shard.part}": shard.saveable for shard in self.shards}
+        return {f"rows_{shard.part}": saveable_of(shard) for shard in self.shards}
 
     def size(self) -> tf.Tensor:
         """int64 []. The number of keys that own a row."""
