@@ -2,11 +2,13 @@
 // Implements checkpoint_check.h.
 #include "ops/checkpoint/checkpoint_check.h"
 
+#include <cstddef>
 #include <unordered_set>
 #include <utility>
 
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/checkpoint/checkpoint_sketch.h"
+#include "ops/core/base/key_hash.h"
 #include "ops/kernel/errors.h"
 #include "ops/table/slot_attributes.h"
 
@@ -150,7 +152,11 @@ Status RestoreCheck::CountRows(const std::vector<Link>& chain, int64_t* rows) {
   const EmbeddingTable& table = resource_.table();
   const auto threshold = static_cast<int64_t>(table.filter().threshold);
   // The newest checkpoint that has a key decides, so that one is read first.
-  std::unordered_set<int64_t> decided;
+  // Who wrote the file may have chosen the keys.
+  struct SecretHash {
+    size_t operator()(int64_t key) const { return HashKey(key); }
+  };
+  std::unordered_set<int64_t, SecretHash> decided;
   *rows = 0;
   return ForEachShard(
       chain,

@@ -1,7 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/core/base/key_hash.h"
 
+#include <random>
+
 namespace rec_estimator {
+namespace {
+
+HashSecret DrawSecret() {
+  std::random_device device;
+  const auto word = [&] { return uint64_t{device()} << 32 | device(); };
+  return {word(), word()};
+}
+
+}  // namespace
+
+HashSecret hash_secret = DrawSecret();
 
 uint64_t StripesOf(const int64_t* keys, size_t n) {
   // So many keys belong to nearly all stripes.

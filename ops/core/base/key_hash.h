@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic on keys: their hash, ranges of hashes, stripes, and the key
+// Arithmetic on keys: their hashes, ranges of hashes, stripes, and the key
 // classes of checkpoints.
+//
+//   key --MixKey--> the same in every process: stripe, sketch
+//       --HashKey-> secret: bucket, cell
+//
+// Whoever chooses keys knows MixKey, and could choose keys of one bucket, so
+// that each search reads all of them. What searches for keys uses HashKey.
+// Nothing that a user or a file sees depends on it.
 #ifndef REC_ESTIMATOR_OPS_CORE_BASE_KEY_HASH_H_
 #define REC_ESTIMATOR_OPS_CORE_BASE_KEY_HASH_H_
 
@@ -22,11 +29,12 @@ inline uint64_t MixKey(int64_t key) {
   return x;
 }
 
+__extension__ using Uint128 = unsigned __int128;
+
 // Maps a hash onto [0, n) by its high bits. n may be any number. The map is
 // monotonic, so a walk in bucket order is a walk in hash order.
 // Source: D. Lemire, "Fast random integer generation in an interval", 2019.
 inline uint64_t FastRange(uint64_t hash, uint64_t n) {
-  __extension__ using Uint128 = unsigned __int128;
   return static_cast<uint64_t>((static_cast<Uint128>(hash) * n) >> 64);
 }
 
@@ -35,7 +43,35 @@ inline constexpr int kStripes = 64;
 inline constexpr int kStripeBits = 6;
 static_assert(kStripes == 1 << kStripeBits, "64 stripes");
 
+// hash: MixKey of the key.
 inline int StripeOf(uint64_t hash) { return static_cast<int>(hash % kStripes); }
+
+// Random numbers that are drawn when the library is loaded. Never changed while
+// anything that is hashed exists: tests set them in between.
+struct HashSecret {
+  uint64_t first;
+  uint64_t second;
+};
+extern HashSecret hash_secret __attribute__((visibility("hidden")));
+
+// Spreads numbers, which may be chosen by an attacker who does not know the
+// secret, over 64 bits. A product of two secret functions of the number has no
+// structure left that the number had: multiplied by secrets alone, numbers in a
+// sequence stay in a sequence. Its halves are folded, and the last product
+// carries the lower bits, which depend on more of the number, to the highest
+// (docs/decisions.md).
+inline uint64_t HashNumber(uint64_t number) {
+  const Uint128 product = static_cast<Uint128>(number ^ hash_secret.first) *
+                          (number ^ hash_secret.second);
+  return (static_cast<uint64_t>(product) ^
+          static_cast<uint64_t>(product >> 64)) *
+         0x9E3779B97F4A7C15u;
+}
+
+// The hash of a key in this process.
+inline uint64_t HashKey(int64_t key) {
+  return HashNumber(static_cast<uint64_t>(key));
+}
 
 // Sets of stripes are 64-bit masks: bit s stands for stripe s.
 inline constexpr uint64_t kAllStripes = ~uint64_t{0};

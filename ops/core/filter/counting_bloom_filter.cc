@@ -279,8 +279,6 @@ bool BloomStripe::Reserve(int64_t blocks, double stagger) {
   memory_ = std::move(memory);
   allocated_ = allocated;
   is_array_ = is_array;
-  // An array does not use it. A stripe of one block is always an array.
-  scale_ = is_array ? 0 : UINT64_MAX / static_cast<uint64_t>(all);
   used_.store(0, std::memory_order_relaxed);
   old.ForEach([this](const Block* block) {
     std::memcpy(static_cast<void*>(FindOrAdd(block->number())), block,
@@ -304,7 +302,6 @@ void BloomStripe::Clear() {
 void BloomStripe::TakeFrom(BloomStripe* other) {
   memory_ = std::move(other->memory_);
   allocated_ = other->allocated_;
-  scale_ = other->scale_;
   is_array_ = other->is_array_;
   used_.store(other->used(), std::memory_order_release);
   capacity_.store(other->capacity(), std::memory_order_release);

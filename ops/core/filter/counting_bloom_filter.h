@@ -35,11 +35,15 @@
 // n * |ln p| / ln(2)^2.
 //
 // A filter for a billion keys occupies memory only as keys arrive. Each stripe
-// holds the touched blocks in an open-addressing table, ordered by number
-// (FastRange). Once that table would be as large as all blocks together, the
+// holds the touched blocks in an open-addressing table, by a secret hash of
+// their numbers. Once that table would be as large as all blocks together, the
 // stripe holds them in an array. The blocks of a stripe have consecutive
-// numbers, so they have one owner and one lock, and a walk by stripe is a walk
-// by number.
+// numbers, so they have one owner and one lock, and a save sorts those of one
+// stripe.
+//
+// Stripe, block and cells are those of MixKey, because checkpoints have them.
+// So keys can be chosen that share cells: they cost no more time than others,
+// but their counts are too high.
 //
 // COSTS
 //
@@ -211,14 +215,13 @@ class BloomStripe {
   char* begin() const { return static_cast<char*>(memory_.get()); }
   // The position at which the search for a block begins.
   uint64_t Home(uint64_t number) const {
-    return is_array_ ? number : FastRange(number * scale_, allocated_);
+    return is_array_ ? number : FastRange(HashNumber(number), allocated_);
   }
 
   const BloomGeometry* geometry_ = nullptr;
   ZeroedMemory memory_;
   uint64_t allocated_ = 0;  // Blocks that memory_ has room for.
-  uint64_t scale_ = 0;     // 2^64 / blocks of the stripe; makes numbers hashes.
-  bool is_array_ = false;  // Block i is at position i.
+  bool is_array_ = false;   // Block i is at position i.
   std::atomic<int64_t> used_{0};
   std::atomic<int64_t> capacity_{0};
   std::atomic<int64_t> quota_{0};  // Blocks that batches may still add.

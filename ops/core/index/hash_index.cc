@@ -6,9 +6,9 @@
 namespace rec_estimator {
 namespace {
 
-// At this load 15 % of the keys live beyond their home bucket, and the search
+// At this load 15.5 % of the keys live beyond their home bucket, and the search
 // for half of all absent keys reads a second bucket. At 0.74, the mean over
-// growth, the shares are 10 % and 27 %
+// growth, the shares are 10 % and 27.5 %
 // (tests/ops/core/index/test_hash_index.cc).
 constexpr double kMaxLoad = 0.85;
 // Each growth moves all keys once, so a key moves 1 / (factor - 1) times on
@@ -92,7 +92,7 @@ bool HashIndex::Reserve(uint64_t keys, double stagger) {
   for (uint64_t b = 0; b < old_n; ++b) {
     for (uint32_t used = old[b].used; used != 0; used &= used - 1) {
       const EntryRef from(old + b, __builtin_ctz(used));
-      from.CopyTo(Insert(Home(MixKey(from.key())), from.key()));
+      from.CopyTo(Insert(Home(HashKey(from.key())), from.key()));
     }
   }
   return true;

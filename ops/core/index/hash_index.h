@@ -87,7 +87,7 @@ class HashIndex {
   HashIndex(const HashIndex&) = delete;
   HashIndex& operator=(const HashIndex&) = delete;
 
-  // The bucket in which the search for a key with this hash begins.
+  // The bucket in which the search for a key begins. hash: HashKey of the key.
   Bucket* Home(uint64_t hash) const {
     return buckets_ + FastRange(hash, n_buckets_);
   }

@@ -22,15 +22,16 @@ DeduplicatedList::DeduplicatedList(const int64_t* keys, size_t n,
   uint16_t cells[Deduplicator<uint16_t>::CellsFor(kShort)];
   Deduplicator<uint16_t> deduplicator(n, cells, distinct_.get());
   uint16_t* const position = position_.get();
-  uint64_t stripes = 0;
   for (size_t i = 0; i < n; ++i) {
     const int64_t key = ReadOnce(keys[i]);
-    const uint64_t mixed = MixKey(key);
-    stripes |= uint64_t{1} << StripeOf(mixed);
-    position[i] = static_cast<uint16_t>(deduplicator.Add(key, CellHash(mixed)));
+    position[i] =
+        static_cast<uint16_t>(deduplicator.Add(key, CellHash(HashKey(key))));
   }
   size_ = deduplicator.size();
-  stripes_ = stripes;
+  stripes_ = 0;
+  for (uint32_t u = 0; u < size_; ++u) {
+    stripes_ |= uint64_t{1} << StripeOf(MixKey(distinct_[u]));
+  }
 }
 
 DeduplicatedList::~DeduplicatedList() = default;

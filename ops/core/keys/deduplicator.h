@@ -25,11 +25,8 @@
 
 namespace rec_estimator {
 
-// Chooses the cell of a key, of which MixKey returned `mixed`. The bits that
-// choose the stripe are left out, because the keys may be those of one stripe.
-inline uint32_t CellHash(uint64_t mixed) {
-  return static_cast<uint32_t>(mixed >> kStripeBits);
-}
+// Chooses the cell of a key, of which HashKey returned `hash`.
+inline uint32_t CellHash(uint64_t hash) { return static_cast<uint32_t>(hash); }
 
 // Cell: an unsigned integer that can count the keys.
 template <typename Cell>

@@ -23,10 +23,11 @@ void KeyPartition::SortBlock(uint64_t block) {
   int64_t keys[kPartitionBlock];
   for (uint64_t i = first; i < end; ++i) {
     const int64_t key = ReadOnce(Key(i));
-    const uint64_t mixed = MixKey(key);
+    const int stripe = StripeOf(MixKey(key));
     keys[i - first] = key;
-    hash[i] = static_cast<uint32_t>(mixed);
-    ++next[StripeOf(mixed)];
+    hash[i] =
+        CellHash(HashKey(key)) << kStripeBits | static_cast<uint32_t>(stripe);
+    ++next[stripe];
   }
   uint32_t* start = starts + block * (kStripes + 1);
   uint32_t position = static_cast<uint32_t>(first);
@@ -37,8 +38,8 @@ void KeyPartition::SortBlock(uint64_t block) {
   }
   start[kStripes] = position;
   for (uint64_t i = first; i < end; ++i) {
-    sorted[next[StripeOf(hash[i])]++] = {
-        keys[i - first], static_cast<uint32_t>(i), CellHash(hash[i])};
+    sorted[next[hash[i] % kStripes]++] = {
+        keys[i - first], static_cast<uint32_t>(i), hash[i] >> kStripeBits};
   }
 }
 

@@ -39,7 +39,8 @@ struct KeyPartition {
   const int64_t* tail;  // (n - n_head)
   uint64_t n;
 
-  uint32_t* hash;         // (n) lowest bits of the hashes, in batch order
+  uint32_t* hash;         // (n) CellHash and, in kStripeBits, the stripe of
+                          // each key, in batch order
   uint32_t* starts;       // (blocks, kStripes + 1) beginnings of the runs
   Occurrence* sorted;     // (n) by block, then by stripe
   int groups = kStripes;  // kStripes or 1.
@@ -82,7 +83,7 @@ struct KeyPartition {
       const auto visit_all = [&](const int64_t* keys, uint64_t n_keys) {
         for (const int64_t* end = keys + n_keys; keys < end; ++keys) {
           const int64_t key = ReadOnce(*keys);
-          visit({key, index++, CellHash(MixKey(key))});
+          visit({key, index++, CellHash(HashKey(key))});
         }
       };
       visit_all(head, n_head);

@@ -61,7 +61,7 @@ void KeyPacker::Deduplicate(Section* section) {
   Deduplicator<uint32_t> deduplicator(static_cast<size_t>(section->n),
                                       section->cells, section->distinct);
   uint32_t* const counts = section->counts;
-  const auto hash_of = [](int64_t key) { return CellHash(MixKey(key)); };
+  const auto hash_of = [](int64_t key) { return CellHash(HashKey(key)); };
   for (const KeyList* list : section->lists) {
     const int64_t* const keys = list->keys;
     const uint32_t occurrence = list->use != KeyUse::kRead;

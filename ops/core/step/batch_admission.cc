@@ -33,7 +33,7 @@ class UndecidedKeys {
     for (uint32_t d = 0; d < size_; ++d) {
       const int64_t key = keys[positions_[d]];
       const uint32_t n_distinct = deduplicator.size();
-      const uint32_t u = deduplicator.Add(key, CellHash(MixKey(key)));
+      const uint32_t u = deduplicator.Add(key, CellHash(HashKey(key)));
       if (u == n_distinct) counts_[u] = counts_[d];  // u <= d.
       counts_[u] = rule.CountAfterBatch(counts_[u], 1);
       numbers_[d] = u;

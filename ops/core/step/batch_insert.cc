@@ -67,7 +67,7 @@ void BatchInsert::FindAll(int s, const Visit& visit) const {
     const auto prefetch = [&](uint32_t begin) {
       const uint32_t end = std::min(n, begin + kFound);
       for (uint32_t i = begin; i < end; ++i) {
-        PrefetchLines(stripe.index().Home(MixKey(run[i].key)), sizeof(Bucket));
+        PrefetchLines(stripe.index().Home(HashKey(run[i].key)), sizeof(Bucket));
       }
     };
     int64_t keys[kFound];
@@ -153,7 +153,7 @@ bool BatchInsert::InsertAll(int s) {
 
 void BatchInsert::PrefetchBucket(const Stripe& stripe, int64_t key) {
   // Both lines: a new entry also writes the second.
-  PrefetchLines(stripe.index().Home(MixKey(key)), sizeof(Bucket));
+  PrefetchLines(stripe.index().Home(HashKey(key)), sizeof(Bucket));
 }
 
 void BatchInsert::PrefetchRow(size_t i) const {

@@ -115,7 +115,7 @@ void Stripe::Erase(EntryRef entry) {
   const int64_t key = entry.key();
   NoteErased(key);
   if (entry.has_row()) FreeRowOf(entry);
-  index_.Erase(index_.Home(MixKey(key)), entry);
+  index_.Erase(index_.Home(HashKey(key)), entry);
   keys_.fetch_sub(1, std::memory_order_acq_rel);
 }
 

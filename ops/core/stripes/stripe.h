@@ -119,9 +119,9 @@ class Stripe {
   const std::vector<int64_t>& erased() const { return erased_; }
 
   EntryRef Find(int64_t key) const {
-    return index_.Find(index_.Home(MixKey(key)), key);
+    return index_.Find(index_.Home(HashKey(key)), key);
   }
-  void Prefetch(int64_t key) const { PrefetchLine(index_.Home(MixKey(key))); }
+  void Prefetch(int64_t key) const { PrefetchLine(index_.Home(HashKey(key))); }
 
   // The count of a key for which Find returned `entry`.
   uint32_t CountOf(int64_t key, EntryRef entry) const {
@@ -136,7 +136,7 @@ class Stripe {
   // ----- Changing single entries. The caller has made room.
 
   EntryRef Insert(int64_t key) {
-    return index_.Insert(index_.Home(MixKey(key)), key);
+    return index_.Insert(index_.Home(HashKey(key)), key);
   }
   // The caller calls these after it has inserted entries or given them rows.
   void AddToKeys(int64_t entries) {

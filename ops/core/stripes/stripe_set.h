@@ -43,10 +43,7 @@ class StripeSet {
   const Stripe& Of(int64_t key) const {
     return stripes_[StripeOf(MixKey(key))];
   }
-  Bucket* Home(int64_t key) const {
-    const uint64_t hash = MixKey(key);
-    return stripes_[StripeOf(hash)].index().Home(hash);
-  }
+  Bucket* Home(int64_t key) const { return Of(key).index().Home(HashKey(key)); }
 
   // Counts the keys without an entry. nullptr: every counted key has an entry.
   const Sketch* sketch() const { return sketch_.get(); }

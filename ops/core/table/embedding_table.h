@@ -4,8 +4,8 @@
 //
 // LAYOUT
 //
-//            key --MixKey--> 64 bits: the lowest 6 choose one of 64 stripes,
-//                                     the highest choose a bucket in it
+//            key --MixKey--> the lowest 6 bits choose one of 64 stripes
+//                --HashKey-> the highest bits choose a bucket in it
 //
 //   stripe    one lock | its index: an array of buckets | free rows, counters
 //

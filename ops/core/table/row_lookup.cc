@@ -164,7 +164,7 @@ bool RowLookup::CopyDistinct(const int64_t* keys, size_t n, float* out) {
   Deduplicator<uint16_t> found(n, cells, distinct);
   const auto add = [&](size_t i) {
     position[i] =
-        static_cast<uint16_t>(found.Add(keys[i], CellHash(MixKey(keys[i]))));
+        static_cast<uint16_t>(found.Add(keys[i], CellHash(HashKey(keys[i]))));
   };
   for (size_t i = 0; i < kSample; ++i) add(i);
   if (found.size() > kMostDistinct) return false;

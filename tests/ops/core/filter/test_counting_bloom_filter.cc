@@ -16,6 +16,7 @@
 #include "tests/ops/core/contents.h"
 #include "tests/ops/core/edges.h"
 #include "tests/ops/core/filters.h"
+#include "tests/ops/core/hash_secrets.h"
 #include "tests/ops/core/rules.h"
 #include "tests/ops/core/testing.h"
 
@@ -31,6 +32,30 @@ constexpr int64_t kElements = 1000000;
 // All blocks of the filter, touched or not.
 int64_t BlocksOf(const EmbeddingTable& table) {
   return SketchOf(table).heads[0][0];
+}
+
+// A search for a block passes those between its place and the next free one.
+TEST(ChosenBlocksDoNotCrowdInOnePartOfMemory) {
+  const BloomGeometry geometry(64, 3, int64_t{1} << 36, 0.01);
+  const WithSecret secret(1);
+  constexpr int64_t kBlocks = 5000;
+  for (const uint64_t step : {1, 7, 1 << 12}) {
+    BloomStripe stripe;
+    stripe.SetGeometry(&geometry);
+    EXPECT_TRUE(stripe.Reserve(kBlocks, 0.0));
+    for (uint64_t i = 0; i < kBlocks; ++i) stripe.FindOrAdd(i * step);
+    int64_t run = 0, longest = 0;
+    const char* next = nullptr;
+    stripe.ForEach([&](const BloomStripe::Block* block) {
+      const char* const at = reinterpret_cast<const char*>(block);
+      run = at == next ? run + 1 : 1;
+      longest = std::max(longest, run);
+      next = at + geometry.block_bytes();
+    });
+    EXPECT_EQ(stripe.used(), kBlocks);
+    // They were one run. Random numbers have runs of 50.
+    EXPECT_TRUE(longest < 200);
+  }
 }
 
 TEST(GeometryMeetsItsSpecification) {

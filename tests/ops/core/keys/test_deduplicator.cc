@@ -10,6 +10,7 @@
 
 #include "ops/core/base/key_hash.h"
 #include "ops/core/keys/deduplicator.h"
+#include "tests/ops/core/hash_secrets.h"
 #include "tests/ops/core/testing.h"
 
 namespace rec_estimator {
@@ -44,7 +45,7 @@ void ExpectNumbersInOrderWithAllCells(const std::vector<int64_t>& keys,
   ExpectNumbersInOrder<uint32_t>(keys, hash_of);
 }
 
-uint32_t HashOf(int64_t key) { return CellHash(MixKey(key)); }
+uint32_t HashOf(int64_t key) { return CellHash(HashKey(key)); }
 
 TEST(KeysAreNumberedInOrderOfFirstOccurrence) {
   ExpectNumbersInOrderWithAllCells({}, HashOf);
@@ -92,10 +93,27 @@ TEST(CellsAreAPowerOfTwoOfWhichHalfIsUsed) {
   }
 }
 
-TEST(TheHashOfACellLeavesTheStripeOut) {
-  for (int64_t key = -100; key < 100; ++key) {
-    const uint64_t mixed = MixKey(key);
-    EXPECT_EQ(CellHash(mixed), static_cast<uint32_t>(mixed >> kStripeBits));
+// Keys that share a cell by MixKey were, on average, half as many cells away
+// from it as there are keys, which made a step quadratic.
+TEST(ChosenKeysAreAsNearToTheirCellsAsAnyOthers) {
+  constexpr size_t kKeys = 1 << 14;
+  constexpr size_t kCells = Deduplicator<uint32_t>::CellsFor(kKeys);
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    const WithSecret secret(seed);
+    for (const std::vector<int64_t>& keys : ChosenKeys(kKeys)) {
+      std::vector<uint32_t> cells(kCells);
+      std::vector<int64_t> distinct(kKeys);
+      Deduplicator<uint32_t> deduplicator(kKeys, cells.data(), distinct.data());
+      for (const int64_t key : keys) deduplicator.Add(key, HashOf(key));
+      EXPECT_EQ(deduplicator.size(), kKeys);
+      size_t passed = 0;
+      for (size_t cell = 0; cell < kCells; ++cell) {
+        if (cells[cell] == 0) continue;
+        passed += (cell - HashOf(distinct[cells[cell] - 1])) % kCells;
+      }
+      // Half full, random keys pass half a cell on average.
+      EXPECT_TRUE(passed < kKeys);
+    }
   }
 }
 
