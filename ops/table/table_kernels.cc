@@ -31,6 +31,7 @@ using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
 using ::tensorflow::OpKernelContext;
+using ::tensorflow::ResourceHandle;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
 
@@ -121,6 +122,8 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
       : ResourceOpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
     OP_REQUIRES_OK(context, context->GetAttr("default_value", &default_value_));
+    OP_REQUIRES_OK(context, context->GetAttr("shared_name", &shared_name_));
+    OP_REQUIRES_OK(context, context->GetAttr("owned_by_handle", &owned_));
     OP_REQUIRES(
         context, dim_ >= 1 && dim_ <= kMaxRowFloats,
         InvalidArgument("dim must be in [1, ", kMaxRowFloats, "], got ", dim_));
@@ -132,6 +135,7 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
   // Makes a handle only once for each table: a handle is several strings, and
   // all tables of a step would make theirs one after the other.
   void Compute(OpKernelContext* context) override {
+    if (owned_) return MakeOwned(context);
     if (get_resource() != nullptr) {
       const tensorflow::tf_shared_lock lock(handle_mutex_);
       if (handle_.NumElements() == 1) return context->set_output(0, handle_);
@@ -143,16 +147,35 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
   }
 
  private:
-  Status CreateResource(TableResource** resource) override
-      TF_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return OrStatus(cinfo_.name(), [&] {
-      TablePtr table(new TableResource(cinfo_.name(), static_cast<int>(dim_),
+  // Makes a table that lives as long as copies of the handle, in which no other
+  // op finds it.
+  void MakeOwned(OpKernelContext* context) {
+    TableResource* table = nullptr;
+    OP_REQUIRES_OK(context, MakeTable(shared_name_, &table));
+    Tensor* handle;
+    const Status status =
+        context->allocate_output("table", TensorShape({}), &handle);
+    if (!status.ok()) table->Unref();
+    OP_REQUIRES_OK(context, status);
+    // Takes the reference.
+    handle->scalar<ResourceHandle>()() =
+        ResourceHandle::MakeRefCountingHandle(table, context->device()->name());
+  }
+
+  Status MakeTable(const std::string& name, TableResource** resource) const {
+    return OrStatus(name, [&] {
+      TablePtr table(new TableResource(name, static_cast<int>(dim_),
                                        default_value_, filter_, rules_,
                                        storage_));
       TF_RETURN_IF_ERROR(storage_.Open(table->name(), &table->table()));
       *resource = table.release();
       return Status();
     });
+  }
+
+  Status CreateResource(TableResource** resource) override
+      TF_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return MakeTable(cinfo_.name(), resource);
   }
 
   Status VerifyResource(TableResource* resource) override {
@@ -194,6 +217,8 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
     return resource->storage().CheckSame(resource->name(), storage_);
   }
 
+  std::string shared_name_;
+  bool owned_ = false;
   int64_t dim_ = 0;
   float default_value_ = 0.0f;
   FilterSpec filter_;

@@ -53,6 +53,7 @@ REGISTER_OP("RecEstimator>TableHandle")
     .Attr("memory_bytes: int >= 0 = 0")
     .Attr("memory_limit: int >= 0 = 0")
     .Attr("spilled_first: {'least_counted', 'oldest'} = 'least_counted'")
+    .Attr("owned_by_handle: bool = false")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -77,6 +78,8 @@ memory_bytes: The bytes of those rows, values and slots, instead of their number
 memory_limit: Instead of both, bytes of all memory of the table: index, rows and buffers. Rows give way to the index, until
   64 are left. 0: none.
 spilled_first: Which rows leave memory first: those with the least counts, or those with the oldest versions.
+owned_by_handle: Whether each call makes a table of its own, which no other op finds and which lives as long as its handle.
+  `shared_name` is then its name in messages.
 )doc");
 
 REGISTER_OP("RecEstimator>TableInitialize")
