@@ -24,7 +24,7 @@ import tensorflow.compat.v1 as tf
 
 from benchmarks import result_file
 from benchmarks import rounds as rounds_lib
-from model_zoo import din, layers
+from model_zoo import layers
 from rec_estimator import graph_optimizer
 
 DIM, HISTORY = 16, 100
@@ -70,7 +70,10 @@ class Model(NamedTuple):
 
 def din_as_written(features: Features) -> tf.Tensor:
     item = features["item"]
-    interest = din.attend(features["history"], features["mask"], item)
+    weights = layers.attention_weights(
+        features["history"], features["mask"], item, (32, 16), "attention"
+    )
+    interest = layers.weighted_mean(features["history"], weights)
     parts = [features["user"], item, features["context"], interest, interest * item]
     return layers.tower(tf.concat(parts, axis=1), (128, 64), "deep")
 

@@ -37,13 +37,5 @@ def model_fn(
     """
     first_order, vectors = layers.split_linear(features, params["columns"])
     deep = layers.tower(tf.concat(vectors, axis=1), params["hidden_units"], "deep")
-    logits = first_order + _pairwise_products(tf.stack(vectors, axis=1)) + deep
+    logits = first_order + layers.pairwise_products(tf.stack(vectors, axis=1)) + deep
     return click_spec(logits, labels, mode, params)
-
-
-def _pairwise_products(vectors: tf.Tensor) -> tf.Tensor:
-    """[B, fields, dim] -> [B], the sum of the inner products of all pairs of fields."""
-    # sum_{i<j} <v_i, v_j> = (|sum v|^2 - sum |v|^2) / 2: linear in the number of fields.
-    square_of_sum = tf.square(tf.reduce_sum(vectors, axis=1))
-    sum_of_squares = tf.reduce_sum(tf.square(vectors), axis=1)
-    return 0.5 * tf.reduce_sum(square_of_sum - sum_of_squares, axis=1)

@@ -19,7 +19,6 @@ from model_zoo.click_head import click_spec
 from model_zoo.data import Column
 
 _ATTENTION_UNITS = (32, 16)
-_MASKED = -1e9  # becomes 0 in a softmax; finite, because a whole row may be masked
 
 
 def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
@@ -28,17 +27,7 @@ def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.Embeddin
     Raises:
       ValueError: There is no history.
     """
-    declared = {feature.name: feature for feature in layers.declare(columns, dim)}
-    history = next((column for column in columns if column.name == "history"), None)
-    if history is None:
-        raise ValueError(
-            f"din must have a column 'history', got {[column.name for column in columns]}; choose "
-            "another model for data without histories"
-        )
-    declared["history"] = rec.EmbeddingFeature(
-        "history", dim, table=history.table, combiner=None, max_length=history.max_length
-    )
-    return list(declared.values())
+    return layers.declare_with_history(columns, dim, "din")
 
 
 def model_fn(
@@ -56,29 +45,11 @@ def model_fn(
       mode: One of rec.ModeKeys.
       params: "columns", "hidden_units" and "learning_rate".
     """
-    candidate = features["item"]
-    interest = attend(features["history"], features["history_mask"], candidate)
-    others = [features[column.name] for column in params["columns"] if column.name != "history"]
+    candidate, history = features["item"], features["history"]
+    weights = layers.attention_weights(
+        history, features["history_mask"], candidate, _ATTENTION_UNITS, "attention"
+    )
+    interest = layers.weighted_mean(history, weights)
+    others = layers.without_history(features, params["columns"])
     inputs = tf.concat([*others, interest, interest * candidate], axis=1)
     return click_spec(layers.tower(inputs, params["hidden_units"], "deep"), labels, mode, params)
-
-
-def attend(history: tf.Tensor, mask: tf.Tensor, query: tf.Tensor) -> tf.Tensor:
-    """Returns the mean of the history, weighted by attention to the query.
-
-    Args:
-      history: float32 [B, T, dim].
-      mask: bool [B, T]. False: padding, with weight 0.
-      query: float32 [B, dim].
-
-    Returns:
-      float32 [B, dim]; zeros for an empty history.
-    """
-    queries = tf.broadcast_to(query[:, tf.newaxis, :], tf.shape(history))
-    queries.set_shape(history.shape)
-    pairs = tf.concat([history, queries, history - queries, history * queries], axis=-1)
-    scores = layers.tower(pairs, _ATTENTION_UNITS, "attention")
-    weights = tf.nn.softmax(tf.where(mask, scores, tf.fill(tf.shape(scores), _MASKED)))
-    # The softmax of an empty history is uniform; the mask makes it 0.
-    weights *= tf.cast(mask, tf.float32)
-    return tf.reduce_sum(history * weights[..., tf.newaxis], axis=1)

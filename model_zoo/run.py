@@ -19,9 +19,34 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import data, deepfm, din, wide_and_deep
+from model_zoo import (
+    bst,
+    data,
+    dcn,
+    dcnv2,
+    deepfm,
+    dien,
+    din,
+    dlrm,
+    fibinet,
+    masknet,
+    wide_and_deep,
+    xdeepfm,
+)
 
-MODELS = {"wide_and_deep": wide_and_deep, "deepfm": deepfm, "din": din}
+MODELS = {
+    "wide_and_deep": wide_and_deep,
+    "deepfm": deepfm,
+    "xdeepfm": xdeepfm,
+    "dcn": dcn,
+    "dcnv2": dcnv2,
+    "dlrm": dlrm,
+    "masknet": masknet,
+    "fibinet": fibinet,
+    "din": din,
+    "dien": dien,
+    "bst": bst,
+}
 
 _EVALUATION_BATCH = 4096
 _SETTINGS_FILE = "model_zoo.json"  # in model_dir: which model its checkpoints are of

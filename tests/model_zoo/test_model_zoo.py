@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contract tests of every model of the zoo; tests of its layers, the runner and the demo.
+"""Contract tests of every model of the zoo; tests of the runner and the demo.
 
 All data are generated; the attainable AUC is 0.85.
 """
@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from tf_behavior import eagerly
 
 import rec_estimator as rec
-from model_zoo import cluster, data, deepfm, demo, din, layers, reach, run, score
+from model_zoo import cluster, data, demo, reach, run, score
 
 TASK = data.generate(rows=6000, users=60, items=40, seed=3)
 SETTINGS = run.Settings(
@@ -118,64 +118,6 @@ def test_the_export_takes_unknown_keys_and_empty_histories(trained):
     assert served.shape == (1,) and 0 < served[0] < 1
 
 
-# ---------------------------------------------------------------- the layers
-
-
-def evaluate(tensor):
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        return session.run(tensor)
-
-
-def test_pairwise_products_are_those_of_all_pairs():
-    vectors = np.random.default_rng(1).normal(size=(3, 4, 5)).astype(np.float32)
-    expected = [
-        sum(float(row[i] @ row[j]) for i in range(4) for j in range(i + 1, 4)) for row in vectors
-    ]
-    # A difference of float32 sums: digits cancel.
-    np.testing.assert_allclose(
-        evaluate(deepfm._pairwise_products(tf.constant(vectors))), expected, rtol=1e-4
-    )
-
-
-def test_attention_ignores_what_is_masked_and_gives_zeros_for_nothing():
-    random = np.random.default_rng(1)
-    history = random.normal(size=(3, 4, 5)).astype(np.float32)
-    mask = np.array([[1, 1, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]], bool)
-    query = tf.constant(random.normal(size=(3, 5)).astype(np.float32))
-    with tf.variable_scope("net"):
-        interest = din.attend(tf.constant(history), tf.constant(mask), query)
-    with tf.variable_scope("net", reuse=True):
-        changed = np.where(mask[..., None], history, 7.0).astype(np.float32)
-        same = din.attend(tf.constant(changed), tf.constant(mask), query)
-    interest, same = evaluate([interest, same])
-    np.testing.assert_array_equal(interest, same)
-    np.testing.assert_allclose(interest[1], history[1, 0], rtol=1e-6)  # one weight, which is 1
-    np.testing.assert_array_equal(interest[2], np.zeros(5))
-    low, high = history[0, :2].min(axis=0), history[0, :2].max(axis=0)
-    assert np.all((low <= interest[0]) & (interest[0] <= high))  # a weighted mean
-
-
-def test_the_linear_weight_is_the_last_float_of_a_row():
-    columns = (data.Column("a", "user"), data.Column("b", "item"))
-    features = {"a": tf.constant([[1.0, 2.0, 3.0]]), "b": tf.constant([[4.0, 5.0, 6.0]])}
-    linear, vectors = evaluate(layers.split_linear(features, columns))
-    assert linear.tolist() == [9.0]
-    assert [vector.tolist() for vector in vectors] == [[[1.0, 2.0]], [[4.0, 5.0]]]
-
-
-def test_a_dense_layer_of_more_axes_is_the_same_layer_on_each():
-    inputs = np.random.default_rng(1).normal(size=(2, 3, 4)).astype(np.float32)
-    with tf.variable_scope("net"):
-        outputs = layers.dense(tf.constant(inputs), 5, "layer", tf.nn.relu)
-    with tf.variable_scope("net", reuse=True):
-        first = layers.dense(tf.constant(inputs[:, 0]), 5, "layer", tf.nn.relu)
-    outputs, first = evaluate([outputs, first])
-    assert outputs.shape == (2, 3, 5)
-    # Float32 sums of another number of rows.
-    np.testing.assert_allclose(outputs[:, 0], first, rtol=1e-6)
-
-
 # ---------------------------------------------------------------- the runner
 
 
@@ -202,10 +144,12 @@ def test_a_training_that_goes_on_reads_the_rows_in_another_order(tmp_path, monke
     assert seeds == [settings.seed, settings.seed + 2]
 
 
-def test_din_says_that_it_needs_a_history():
+@pytest.mark.parametrize("model", ["din", "dien", "bst"])
+def test_models_of_a_history_say_that_they_need_it(model):
     columns = tuple(column for column in TASK.columns if column.name != "history")
-    with pytest.raises(ValueError, match="din must have a column 'history', got .*; choose ano"):
-        run.build_estimator("din", dataclasses.replace(TASK, columns=columns), SETTINGS)
+    message = f"{model} must have a column 'history', got .*; choose another"
+    with pytest.raises(ValueError, match=message):
+        run.build_estimator(model, dataclasses.replace(TASK, columns=columns), SETTINGS)
 
 
 @pytest.mark.parametrize("name", ["train_labels", "test_labels"])
@@ -260,8 +204,8 @@ def test_the_runner_says_what_is_wrong_with_an_argument(arguments, message, caps
 
 
 def test_an_unknown_model_is_refused():
-    with pytest.raises(ValueError, match="model must be one of wide_and_deep, deepfm, din, got"):
-        run.build_estimator("dlrm", TASK, SETTINGS)
+    with pytest.raises(ValueError, match="model must be one of wide_and_deep, .*, bst, got 'ncf'"):
+        run.build_estimator("ncf", TASK, SETTINGS)
 
 
 def test_a_result_that_misses_its_mark_is_reported_as_such():

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explicit products of features: factorization machines, cross layers, CIN, bilinear pairs."""
+
+import itertools
+from typing import Sequence
+
+import tensorflow.compat.v1 as tf
+
+
+def pairwise_products(vectors: tf.Tensor) -> tf.Tensor:
+    """[B, fields, dim] -> [B], the sum of the inner products of all pairs of fields.
+
+    Source: Rendle, Factorization Machines, ICDM 2010, lemma 3.1.
+    """
+    # sum_{i<j} <v_i, v_j> = (|sum v|^2 - sum |v|^2) / 2: linear in the number of fields.
+    square_of_sum = tf.square(tf.reduce_sum(vectors, axis=1))
+    sum_of_squares = tf.reduce_sum(tf.square(vectors), axis=1)
+    return 0.5 * tf.reduce_sum(square_of_sum - sum_of_squares, axis=1)
+
+
+def inner_products(vectors: tf.Tensor) -> tf.Tensor:
+    """[B, fields, dim] -> [B, fields * (fields - 1) / 2], the inner product of each pair."""
+    products = tf.matmul(vectors, vectors, transpose_b=True)
+    fields = tf.dimension_value(vectors.shape[1])
+    pairs = [i * fields + j for i, j in itertools.combinations(range(fields), 2)]
+    return tf.gather(tf.reshape(products, [-1, fields * fields]), pairs, axis=1)
+
+
+def cross_vectors(inputs: tf.Tensor, num_layers: int, name: str) -> tf.Tensor:
+    """Cross layers with a weight vector each: [B, n] -> [B, n].
+
+    x_{l+1} = x_0 (x_l . w_l) + b_l + x_l.
+
+    Source: Wang et al., Deep & Cross Network for Ad Click Predictions, ADKDD 2017,
+    https://arxiv.org/abs/1708.05123, equation 3.
+    """
+    width = tf.dimension_value(inputs.shape[-1])
+    outputs = inputs
+    with tf.variable_scope(name):
+        for layer in range(num_layers):
+            weights = tf.get_variable(f"weights_{layer}", [width, 1])
+            bias = tf.get_variable(f"bias_{layer}", [width], initializer=tf.zeros_initializer())
+            outputs = inputs * tf.matmul(outputs, weights) + bias + outputs
+    return outputs
+
+
+def cross_matrices(inputs: tf.Tensor, num_layers: int, rank: int, name: str) -> tf.Tensor:
+    """Cross layers with a matrix of low rank each: [B, n] -> [B, n].
+
+    x_{l+1} = x_0 * (U_l V_l^T x_l + b_l) + x_l. A rank of 0 is a full matrix.
+
+    Source: Wang et al., DCN V2, WWW 2021, https://arxiv.org/abs/2008.13535, equations 1 and 2.
+    """
+    width = tf.dimension_value(inputs.shape[-1])
+    outputs = inputs
+    with tf.variable_scope(name):
+        for layer in range(num_layers):
+            bias = tf.get_variable(f"bias_{layer}", [width], initializer=tf.zeros_initializer())
+            projected = outputs
+            if rank:
+                projected = tf.matmul(outputs, tf.get_variable(f"v_{layer}", [width, rank]))
+            product = tf.matmul(projected, tf.get_variable(f"u_{layer}", [rank or width, width]))
+            outputs = inputs * (product + bias) + outputs
+    return outputs
+
+
+def compressed_interactions(vectors: tf.Tensor, maps: Sequence[int], name: str) -> tf.Tensor:
+    """CIN: products of vectors of all orders, compressed to feature maps.
+
+    Args:
+      vectors: float32 [B, fields, dim].
+      maps: Feature maps of each layer.
+      name: Variable scope.
+
+    Returns:
+      float32 [B, sum(maps)]: each map of each layer, summed over dim.
+
+    Source: Lian et al., xDeepFM, KDD 2018, https://arxiv.org/abs/1803.05170, equation 6; each
+    layer passes all of its maps on and to the output.
+    """
+    fields, dim = (tf.dimension_value(size) for size in vectors.shape[1:])
+    # [B, dim, fields]: a layer is a matrix product over pairs of fields, for each element apart.
+    first = last = tf.transpose(vectors, [0, 2, 1])
+    pooled = []
+    with tf.variable_scope(name):
+        for layer, count in enumerate(maps):
+            width = tf.dimension_value(last.shape[-1])
+            pairs = tf.reshape(first[..., :, None] * last[..., None, :], [-1, fields * width])
+            kernel = tf.get_variable(f"kernel_{layer}", [fields * width, count])
+            last = tf.reshape(tf.matmul(pairs, kernel), [-1, dim, count])
+            pooled.append(tf.reduce_sum(last, axis=1))
+    return tf.concat(pooled, axis=1)
+
+
+def squeeze_excite(vectors: tf.Tensor, reduction: int, name: str) -> tf.Tensor:
+    """SENET: weights each field by all fields: [B, fields, dim] -> [B, fields, dim].
+
+    Source: Huang et al., FiBiNET, RecSys 2019, https://arxiv.org/abs/1905.09433, section 3.3.
+    """
+    fields = tf.dimension_value(vectors.shape[1])
+    with tf.variable_scope(name):
+        squeeze = tf.get_variable("squeeze", [fields, max(1, fields // reduction)])
+        excite = tf.get_variable("excite", [max(1, fields // reduction), fields])
+    means = tf.reduce_mean(vectors, axis=2)
+    weights = tf.nn.relu(tf.matmul(tf.nn.relu(tf.matmul(means, squeeze)), excite))
+    return vectors * weights[:, :, None]
+
+
+def bilinear_pairs(vectors: tf.Tensor, name: str) -> tf.Tensor:
+    """(W v_i) * v_j of all pairs i < j, with one matrix W: [B, fields, dim] -> [B, pairs * dim].
+
+    Source: FiBiNET (see squeeze_excite), equation 8, "field-all".
+    """
+    fields, dim = (tf.dimension_value(size) for size in vectors.shape[1:])
+    with tf.variable_scope(name):
+        kernel = tf.get_variable("kernel", [dim, dim])
+    left = tf.reshape(tf.matmul(tf.reshape(vectors, [-1, dim]), kernel), [-1, fields, dim])
+    i, j = zip(*itertools.combinations(range(fields), 2))
+    products = tf.gather(left, i, axis=1) * tf.gather(vectors, j, axis=1)
+    return tf.reshape(products, [-1, len(i) * dim])

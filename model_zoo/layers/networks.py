@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fully connected layers, with batch normalization and dropout."""
+
+from typing import Any, Callable, Optional, Sequence
+
+import tensorflow.compat.v1 as tf
+
+Activation = Callable[[tf.Tensor], tf.Tensor]
+
+# Of the running mean and variance; as tf.layers.batch_normalization.
+_MOMENTUM, _EPSILON = 0.99, 1e-3
+
+
+def dense(
+    inputs: tf.Tensor, units: int, name: str, activation: Optional[Activation] = None
+) -> tf.Tensor:
+    """A fully connected layer over the last axis: [..., n] -> [..., units]."""
+    width = tf.dimension_value(inputs.shape[-1])
+    with tf.variable_scope(name):
+        kernel = tf.get_variable("kernel", [width, units])  # Glorot uniform
+        bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
+    # One matrix product for any number of axes; the last axis is static.
+    flat = tf.reshape(inputs, [-1, width])
+    outputs = tf.nn.bias_add(tf.matmul(flat, kernel), bias)
+    if inputs.shape.rank != 2:
+        outputs = tf.reshape(outputs, tf.concat([tf.shape(inputs)[:-1], [units]], axis=0))
+        outputs.set_shape([*inputs.shape[:-1], units])
+    return outputs if activation is None else activation(outputs)
+
+
+def hidden(
+    inputs: tf.Tensor,
+    hidden_units: Sequence[int],
+    name: str,
+    *,
+    is_training: bool = False,
+    activation: Activation = tf.nn.relu,
+    dropout: float = 0.0,
+    use_batch_norm: bool = False,
+) -> tf.Tensor:
+    """Hidden layers, each with batch normalization, activation and dropout in this order.
+
+    Args:
+      inputs: float32 [..., n].
+      hidden_units: Units of each layer.
+      name: Variable scope.
+      is_training: Whether values are dropped and running means updated.
+      activation: Of each layer.
+      dropout: Share of values that a training step drops, in [0, 1).
+      use_batch_norm: Whether the outputs of a layer are normalized; inputs must be [B, n] then.
+
+    Returns:
+      float32 [..., hidden_units[-1]].
+    """
+    with tf.variable_scope(name):
+        for number, units in enumerate(hidden_units):
+            inputs = dense(inputs, units, f"hidden_{number}")
+            if use_batch_norm:
+                inputs = batch_norm(inputs, f"norm_{number}", is_training=is_training)
+            inputs = activation(inputs)
+            if is_training and dropout:
+                inputs = tf.nn.dropout(inputs, rate=dropout)
+        return inputs
+
+
+def tower(inputs: tf.Tensor, hidden_units: Sequence[int], name: str, **layers: Any) -> tf.Tensor:
+    """`hidden`, then one linear unit: [..., n] -> [...].
+
+    Args:
+      inputs: float32 [..., n].
+      hidden_units: Units of each hidden layer.
+      name: Variable scope.
+      **layers: As in `hidden`.
+    """
+    outputs = hidden(inputs, hidden_units, name, **layers)
+    with tf.variable_scope(name):
+        return tf.squeeze(dense(outputs, 1, "output"), axis=-1)
+
+
+def batch_norm(inputs: tf.Tensor, name: str, *, is_training: bool) -> tf.Tensor:
+    """Batch normalization over the rows: [B, n] -> [B, n].
+
+    In training, an op in UPDATE_OPS moves the running mean and variance, which all other modes use.
+
+    Source: Ioffe and Szegedy, Batch Normalization, ICML 2015, https://arxiv.org/abs/1502.03167.
+    """
+    width = [tf.dimension_value(inputs.shape[-1])]
+    zeros, ones = tf.zeros_initializer(), tf.ones_initializer()
+    with tf.variable_scope(name):
+        offset = tf.get_variable("beta", width, initializer=zeros)
+        scale = tf.get_variable("gamma", width, initializer=ones)
+        means = tf.get_variable("moving_mean", width, initializer=zeros, trainable=False)
+        variances = tf.get_variable("moving_variance", width, initializer=ones, trainable=False)
+    if not is_training:
+        return tf.nn.batch_normalization(inputs, means, variances, offset, scale, _EPSILON)
+    mean, variance = tf.nn.moments(inputs, axes=[0])
+    for running, current in ((means, mean), (variances, variance)):
+        update = tf.assign_sub(running, (1 - _MOMENTUM) * (running - current))
+        tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, update)
+    return tf.nn.batch_normalization(inputs, mean, variance, offset, scale, _EPSILON)
+
+
+def layer_norm(inputs: tf.Tensor, name: str) -> tf.Tensor:
+    """Layer normalization over the last axis: [..., n] -> [..., n].
+
+    Source: Ba, Kiros and Hinton, Layer Normalization, 2016, https://arxiv.org/abs/1607.06450.
+    """
+    width = [tf.dimension_value(inputs.shape[-1])]
+    with tf.variable_scope(name):
+        offset = tf.get_variable("beta", width, initializer=tf.zeros_initializer())
+        scale = tf.get_variable("gamma", width, initializer=tf.ones_initializer())
+    mean, variance = tf.nn.moments(inputs, axes=[-1], keepdims=True)
+    return tf.nn.batch_normalization(inputs, mean, variance, offset, scale, 1e-6)
