@@ -123,7 +123,8 @@ def test_best_exporter_exports_what_evaluation_saw(tmp_path):
         rec.TrainSpec(input_fn, max_steps=12),
         rec.EvalSpec(input_fn, steps=None, throttle_secs=0, exporters=exporter),
     )
-    (folder,) = (tmp_path / "export" / "best_exporter").iterdir()
+    exports = tmp_path / "export" / "best_exporter"
+    (folder,) = (path for path in exports.iterdir() if path.is_dir())
     reader = tf.train.NewCheckpointReader(str(folder / "variables" / "variables"))
     for suffix in ("keys", "values", "freqs"):
         saved = estimator.get_variable_value(f"user-{suffix}")
