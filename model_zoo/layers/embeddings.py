@@ -56,8 +56,8 @@ def fields(features: Dict[str, tf.Tensor], columns: Sequence[Column]) -> tf.Tens
 
 def flat(vectors: tf.Tensor) -> tf.Tensor:
     """[B, fields, dim] -> [B, fields * dim]; the last two sizes are static."""
-    fields, dim = (tf.dimension_value(size) for size in vectors.shape[1:])
-    return tf.reshape(vectors, [-1, fields * dim])
+    count, dim = (tf.dimension_value(size) for size in vectors.shape[1:])
+    return tf.reshape(vectors, [-1, count * dim])
 
 
 def without_history(features: Dict[str, tf.Tensor], columns: Sequence[Column]) -> List[tf.Tensor]:
