@@ -147,7 +147,7 @@ def read_by_stock_ops(table, keys):
     shards = tf.floormod(tf.cast(tf.floormod(flat, 1000), tf.int32), n_shards)
     places = tf.dynamic_partition(tf.range(tf.size(flat)), shards, n_shards)
     parts = tf.dynamic_partition(flat, shards, n_shards)
-    rows = [rec.table.lookup._lookup_shard(*pair, None) for pair in zip(table, parts)]
+    rows = [rec.table.lookup._lookup_shard(*pair, None, False) for pair in zip(table, parts)]
     values = tf.dynamic_stitch(places, rows)
     return tf.reshape(values, tf.concat([tf.shape(keys), [table.dim]], axis=0))
 
