@@ -46,7 +46,7 @@ void CopyValues(const StripeSet& stripes, const RowStore& store, DiskTier* tier,
     lookup.Copy(keys, n, out, has_rows ? hints->rows() + at : nullptr);
     if (lookup.spilled().empty()) return;
     pinned.emplace(tier);
-    lookup.PinSpilled(keys, out, &*pinned);
+    lookup.PinSpilled(out, &*pinned);
   }
   tier->ReadForLookup(*pinned, dim);
 }
@@ -152,7 +152,7 @@ std::shared_ptr<const RowHints> EmbeddingTable::LookupListed(
     copy_with(&lookup);
     if (lookup.spilled().empty()) return;
     const std::lock_guard<std::mutex> lock(pinned_mutex);
-    lookup.PinSpilled(hints->list()->keys(), out, &*pinned);
+    lookup.PinSpilled(out, &*pinned);
   };
   if (hints->list()->groups() == nullptr) {
     copy(hints->list()->stripes(),

@@ -50,10 +50,9 @@ bool AllInMemory(const uint32_t* known, size_t n) {
 
 }  // namespace
 
-void RowLookup::PinSpilled(const int64_t* keys, float* out,
-                           PinnedRows* pinned) const {
+void RowLookup::PinSpilled(float* out, PinnedRows* pinned) const {
   for (const Spilled& spilled : spilled_) {
-    pinned->Add(spilled.place, keys[spilled.i],
+    pinned->Add(spilled.place, spilled.key,
                 out + spilled.i * static_cast<size_t>(dim_));
   }
 }
@@ -68,7 +67,8 @@ void RowLookup::PrefetchHomes(const int64_t* keys, size_t n,
 
 __attribute__((noinline)) void RowLookup::NoteSpilled(const int64_t* key,
                                                       EntryRef entry) {
-  spilled_.push_back({static_cast<size_t>(key - first_key_), entry.place()});
+  spilled_.push_back(
+      {static_cast<size_t>(key - first_key_), *key, entry.place()});
 }
 
 template <typename Match>
@@ -184,15 +184,17 @@ bool RowLookup::CopyDistinct(const int64_t* keys, size_t n, float* out) {
 __attribute__((noinline)) void RowLookup::SpreadSpilled(
     size_t first, size_t distinct, const int64_t* keys,
     const uint16_t* position, size_t n) {
-  std::vector<uint32_t> places(distinct, HashIndex::kNoRow);
+  std::vector<Spilled> found(distinct, {0, 0, HashIndex::kNoRow});
   for (size_t s = first; s < spilled_.size(); ++s) {
-    places[spilled_[s].i] = spilled_[s].place;
+    found[spilled_[s].i] = spilled_[s];
   }
   spilled_.resize(first);
   const size_t at = static_cast<size_t>(keys - first_key_);
   for (size_t i = 0; i < n; ++i) {
-    const uint32_t place = places[position[i]];
-    if (place != HashIndex::kNoRow) spilled_.push_back({at + i, place});
+    const Spilled& one = found[position[i]];
+    if (one.place != HashIndex::kNoRow) {
+      spilled_.push_back({at + i, one.key, one.place});
+    }
   }
 }
 
@@ -240,11 +242,11 @@ void RowLookup::CopyGroup(RowHints* hints, int g, float* out) {
     const float* rows[kRowsOfGroup];
     const uint32_t n = std::min(kRowsOfGroup, size - at);
     FindListed(distinct.keys + at, n, groups.first(g) + at, hints, rows);
-    for (const Spilled& key : spilled_) {
-      const size_t u = at + key.i;
+    for (const Spilled& one : spilled_) {
+      const size_t u = at + one.i;
       for (uint32_t o = u == 0 ? 0 : distinct.end[u - 1]; o < distinct.end[u];
            ++o) {
-        spilled.push_back({distinct.grouped[o], key.place});
+        spilled.push_back({distinct.grouped[o], one.key, one.place});
       }
     }
     for (uint32_t u = 0; u < n; ++u) {

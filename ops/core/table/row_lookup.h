@@ -37,15 +37,15 @@ class RowLookup {
   // A key whose row is on disk, for which the default vector is taken.
   struct Spilled {
     size_t i;  // Its position in keys.
+    int64_t key;
     uint32_t place;
   };
   // The spilled keys of the last call of a method below.
   const std::vector<Spilled>& spilled() const { return spilled_; }
 
   // Pins the rows of spilled(), whose stripes are still locked, to be read to
-  // their places in out (n, dim). keys: those of the call. Throws
-  // std::bad_alloc.
-  void PinSpilled(const int64_t* keys, float* out, PinnedRows* pinned) const;
+  // their places in out (n, dim). Throws std::bad_alloc.
+  void PinSpilled(float* out, PinnedRows* pinned) const;
 
   // rows[i] = the dim floats that keys[i] reads. Prefetches them.
   void Find(const int64_t* keys, size_t n, const float** rows);

@@ -31,7 +31,7 @@ void RowReader::Rows(const int64_t* keys, size_t n, UnknownKey unknown,
   for (const RowLookup::Spilled& spilled : lookup.spilled()) {
     float* const value = values.data() + pinned.items().size() * dim;
     rows[spilled.i] = value;
-    pinned.Add(spilled.place, keys[spilled.i], value);
+    pinned.Add(spilled.place, spilled.key, value);
   }
   tier_->ReadForLookup(pinned, dim);
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -44,7 +44,7 @@ void RowReader::Copy(const int64_t* keys, size_t n, UnknownKey unknown,
   lookup.Copy(keys, n, out);
   if (lookup.spilled().empty()) return;
   PinnedRows pinned(tier_);
-  lookup.PinSpilled(keys, out, &pinned);
+  lookup.PinSpilled(out, &pinned);
   tier_->ReadForLookup(pinned, static_cast<size_t>(store_.dim()));
 }
 

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "ops/core/keys/deduplicated_list.h"
 #include "ops/core/step/training_step.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/entry_reader.h"
@@ -119,6 +120,36 @@ TEST(ALookupLeavesRowsWhereTheyAre) {
                  SerialFor);
   }
   EXPECT_EQ(table.tier()->spilled(), spilled);
+}
+
+TEST(ALookupReadsTheRowsOfItsKeysWhateverIsWrittenToThemLater) {
+  constexpr int kDim = 250;
+  const Folder folder;
+  EmbeddingTable table(kDim);
+  OpenTier(&table, folder, 100);
+  Keys known(5000);
+  std::iota(known.begin(), known.end(), 0);
+  std::vector<float> values;
+  for (const int64_t key : known) {
+    values.insert(values.end(), kDim, static_cast<float>(key));
+  }
+  const std::vector<int64_t> freqs(known.size(), 1);
+  EXPECT_TRUE(table.Insert(
+      {known.data(), known.size(), values.data(), {}, freqs.data(), nullptr}));
+  EXPECT_TRUE(table.tier()->spilled() >= 4900);
+  for (const size_t n : {size_t{50}, DeduplicatedList::kShort + size_t{1}}) {
+    Keys keys(n);
+    for (size_t i = 0; i < n; ++i) keys[i] = known[i % known.size()];
+    const auto list =
+        std::make_shared<DeduplicatedList>(keys.data(), n, SerialFor);
+    std::fill(keys.begin(), keys.end(), 1 << 20);  // Has no row.
+    std::vector<float> out(n * kDim);
+    table.LookupListed(list, UnknownKey::kDefault, out.data(), SerialFor);
+    for (size_t i = 0; i < n; ++i) {
+      const auto key = static_cast<float>(known[i % known.size()]);
+      EXPECT_EQ(std::count(&out[i * kDim], &out[i * kDim] + kDim, key), kDim);
+    }
+  }
 }
 
 // The rows of the next batch are being read then.
