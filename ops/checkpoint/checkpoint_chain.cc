@@ -101,8 +101,22 @@ Status FindStoredTable(CheckpointFile* file, const std::string& name,
         ReadSharedString(file, shard, kDeltaOf, &table->delta_of));
     TF_RETURN_IF_ERROR(
         ReadSharedString(file, shard, kDeltaOfIndex, &table->delta_of_index));
+    TF_RETURN_IF_ERROR(
+        ReadSharedString(file, shard, kVersionUnit, &table->version_unit));
   }
-  return Status();
+  const std::string& unit = table->version_unit;
+  if (unit.empty() || unit == kSteps || unit == kSeconds) return Status();
+  return DataLoss("tensor ", shards[0].name, kVersionUnit, " of ",
+                  file->prefix(), " must be '", kSteps, "' or '", kSeconds,
+                  "', got '", unit,
+                  "'; the file is damaged or of a later release");
+}
+
+std::string UnitOfVersions(const CheckpointFile& file, const StoredTable& table,
+                           const std::string& present) {
+  if (!table.version_unit.empty()) return table.version_unit;
+  if (!file.Has(kTimestamp) || file.HasSuffix(kVersionUnit)) return kSteps;
+  return present.empty() ? kSeconds : present;
 }
 
 Status FindChain(const std::string& prefix, const std::string& name,

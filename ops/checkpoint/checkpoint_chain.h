@@ -26,6 +26,7 @@ struct StoredTable {
   std::vector<StoredShard> shards;
   std::string delta_of;        // Name of the parent; '' in a full checkpoint.
   std::string delta_of_index;  // Identity of the parent's index; '' if unknown.
+  std::string version_unit;    // kSteps or kSeconds; '' if not in the file.
 };
 
 // A checkpoint of a chain and its identity when the chain was found.
@@ -38,6 +39,13 @@ struct Link {
 // DataLoss if some are, or if a delta does not name its parent.
 absl::Status FindStoredTable(CheckpointFile* file, const std::string& name,
                              StoredTable* table);
+
+// What the versions of a table in a checkpoint count. Without the tensor they
+// are steps. Older releases wrote it for no table, and with kTimestamp their
+// versions may be seconds: then they have the unit of the table that is
+// restored, `present`, and are seconds if that is ''.
+std::string UnitOfVersions(const CheckpointFile& file, const StoredTable& table,
+                           const std::string& present);
 
 // Finds the checkpoints that make up the table: the full one first, then the
 // deltas in the order in which they are applied.

@@ -36,6 +36,7 @@ using ::tensorflow::OpKernelContext;
 using ::tensorflow::OpOutputList;
 using ::tensorflow::Tensor;
 using ::tensorflow::TensorShape;
+using ::tensorflow::tstring;
 
 // Rows that are loaded at once.
 constexpr int64_t kRowsAtOnce = int64_t{1} << 16;
@@ -166,6 +167,10 @@ class TableExportOp : public OpKernel {
       slot_outs.push_back(out->flat<float>().data());
     }
     TF_RETURN_IF_ERROR(WriteSketch(context, snapshot, sketch));
+    Tensor* unit;
+    TF_RETURN_IF_ERROR(
+        context->allocate_output("version_unit", TensorShape({}), &unit));
+    unit->scalar<tstring>()() = resource.unit_of_versions();
     TF_RETURN_IF_ERROR(
         WriteOffsets(context, "partition_offset", snapshot.admitted_offsets()));
     TF_RETURN_IF_ERROR(

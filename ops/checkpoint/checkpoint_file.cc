@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
@@ -160,6 +161,13 @@ bool CheckpointFile::Has(const std::string& name) const {
   if (name.empty()) return false;  // The empty key is the header.
   entries_->Seek(name);
   return entries_->Valid() && entries_->key() == name;
+}
+
+bool CheckpointFile::HasSuffix(const std::string& suffix) const {
+  for (entries_->Seek(""); entries_->Valid(); entries_->Next()) {
+    if (absl::EndsWith(std::string(entries_->key()), suffix)) return true;
+  }
+  return false;
 }
 
 Status CheckpointFile::Damaged(const std::string& name,
@@ -373,10 +381,7 @@ std::string CheckpointFile::TableNames() const {
   std::set<std::string> names;
   for (entries_->Seek(""); entries_->Valid(); entries_->Next()) {
     std::string name(entries_->key());
-    if (name.size() <= suffix.size() ||
-        name.compare(name.size() - suffix.size(), suffix.size(), suffix) != 0) {
-      continue;
-    }
+    if (name.size() <= suffix.size() || !absl::EndsWith(name, suffix)) continue;
     name.resize(name.size() - suffix.size());
     names.insert(name.substr(0, name.find("/part_")));
   }

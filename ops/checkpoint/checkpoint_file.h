@@ -71,6 +71,8 @@ class CheckpointFile {
   const std::string& identity() const { return identity_; }
 
   bool Has(const std::string& name) const;
+  // Whether it has a tensor whose name ends so. Reads the whole index.
+  bool HasSuffix(const std::string& suffix) const;
 
   // Finds a tensor of one of the types and of the rank, 1 or 2. Checks that its
   // bytes are inside the data files. Does not read them.

@@ -41,6 +41,11 @@ constexpr char kFreqsFiltered[] = "-freqs_filtered";
 constexpr char kVersionsFiltered[] = "-versions_filtered";
 constexpr char kOffsets[] = "-partition_offset";
 constexpr char kOffsetsFiltered[] = "-partition_filter_offset";
+// What the versions count, a string: kSeconds. Not written if it is kSteps;
+// UnitOfVersions has the rule for older checkpoints.
+constexpr char kVersionUnit[] = "-version_unit";
+// A variable: the greatest timestamp of any batch that trained a table.
+constexpr char kTimestamp[] = "rec_estimator_timestamp";
 // Incremental checkpoints (deltas) only: the erased keys, the name of the
 // parent checkpoint in the same folder, and the identity of the parent's index
 // (CheckpointFile::identity). The identity detects a parent that was

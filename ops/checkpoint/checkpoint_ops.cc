@@ -62,9 +62,10 @@ Status TableExportShape(InferenceContext* c) {
   c->set_output(output++, c->Matrix(blocks, c->UnknownDim()));  // bloom_coun…
   c->set_output(output++, c->Vector(4));                        // bloom_layout
   c->set_output(output++, c->Matrix(c->UnknownDim(), 3));  // bloom_generatio…
-  while (output < c->num_outputs()) {
+  while (output < c->num_outputs() - 1) {
     c->set_output(output++, c->UnknownShape());  // sketch
   }
+  c->set_output(output, c->Scalar());  // version_unit
   return Status();
 }
 
@@ -126,6 +127,7 @@ REGISTER_OP("RecEstimator>TableExport")
     .Output("bloom_layout: int64")
     .Output("bloom_generations: int64")
     .Output("sketch: sketch_types")
+    .Output("version_unit: string")
     .Attr("dim: int >= 1")
     .Attr("num_slots: int >= 0")
     .Attr("slot_names: list(string)")
@@ -159,6 +161,7 @@ bloom_counters: [c, w]. The same for -cbf_counters. [0, 0] if sketch_types is gi
 bloom_layout: [4]. The same for -cbf_layout. Zeros if sketch_types is given.
 bloom_generations: [g, 3]. The same for -cbf_generations. [1, 3] zeros if sketch_types is given.
 sketch: Each [r] or [r, w]. The tensors of the table's sketch, in its order.
+version_unit: []. What the versions count, 'step' or 'second'.
 bloom_type: Type of bloom_counters, the smallest that holds filter_freq.
 sketch_types: Types of sketch. Empty without a sketch.
 )doc");
@@ -182,7 +185,8 @@ REGISTER_OP("RecEstimator>TablesSave")
 Writes tables to a V2 checkpoint, as TableExport and SaveV2 would, but in slices of bounded memory.
 
 The tables are written one after the other, each at one instant. A failed save removes its files. A table
-with a sketch also writes the tensors that the sketch names, for example `<tensor_name>-cbf_blocks`.
+with a sketch also writes the tensors that the sketch names, for example `<tensor_name>-cbf_blocks`. A table whose
+versions are timestamps also writes `<tensor_name>-version_unit` [], 'second'.
 
 tables: Each [].
 prefix: []. Prefix of the new checkpoint.
@@ -257,6 +261,7 @@ REGISTER_OP("RecEstimator>TableRestore")
     .Attr("slot_widths: list(int)")
     .Attr("slot_initials: list(float)")
     .Attr("version: int >= -2 = -2")
+    .Attr("warns: bool = false")
     .SetIsStateful()
     .SetShapeFn(TableRestoreShape)
     .Doc(R"doc(
@@ -277,7 +282,8 @@ tensor_name: Name of the logical table in the checkpoint.
 part: Number of this shard of the logical table.
 num_parts: Current number of shards of the logical table.
 key_dtype: Type of the table's keys. A key in the checkpoint that does not fit is an error.
-version: The version of every key; -2: that in the checkpoint.
+version: The version of every key; -2: that in the checkpoint, or -1 if it does not count what the table's versions count.
+warns: Whether to log what is not kept of the checkpoint: versions of another unit, and slots that it lacks.
 )doc");
 
 REGISTER_OP("RecEstimator>TableCheckRestore")

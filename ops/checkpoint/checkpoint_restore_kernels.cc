@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "ops/checkpoint/checkpoint_chain.h"
 #include "ops/checkpoint/checkpoint_check.h"
 #include "ops/checkpoint/checkpoint_file.h"
@@ -32,6 +33,7 @@ namespace rec_estimator {
 namespace {
 
 using ::absl::Status;
+using ::absl::StrAppend;
 using ::absl::StrCat;
 using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::OpKernel;
@@ -42,6 +44,56 @@ using ::tensorflow::tstring;
 
 // Most threads that insert. Each needs the memory of a batch.
 constexpr int64_t kWorkers = 4;
+
+// Which versions restored keys get.
+class RestoredVersions {
+ public:
+  // table_unit: what the table's versions count; '' if it takes any.
+  RestoredVersions(const RestoreRequest& request, std::string table_unit)
+      : request_(request), table_unit_(std::move(table_unit)) {}
+
+  // Finds out whether the versions of a checkpoint mean anything in the table.
+  void ReadUnit(const CheckpointFile& file, const StoredTable& stored) {
+    unit_ = UnitOfVersions(file, stored, table_unit_);
+    is_other_unit_ = !table_unit_.empty() && unit_ != table_unit_;
+    are_lost_ |= is_other_unit_ && request_.reads_versions();
+    if (is_other_unit_) unit_ = table_unit_;
+  }
+
+  // Whether those of the checkpoint are read.
+  bool are_read() const { return request_.reads_versions() && !is_other_unit_; }
+
+  // The versions of a batch; nullptr: -1.
+  const int64_t* Of(RowBatch* batch) const {
+    if (!request_.reads_versions()) {
+      batch->versions.assign(batch->n, request_.version);
+    }
+    return batch->versions.empty() ? nullptr : batch->versions.data();
+  }
+
+  // What the restored versions count.
+  const std::string& unit() const { return unit_; }
+  // Whether any had another unit than the table's.
+  bool are_lost() const { return are_lost_; }
+
+ private:
+  const RestoreRequest& request_;
+  const std::string table_unit_;
+  std::string unit_;
+  bool is_other_unit_ = false;  // In the checkpoint that is being read.
+  bool are_lost_ = false;
+};
+
+std::vector<std::string> AbsentSlots(const CheckpointFile& file,
+                                     const StoredShard& shard,
+                                     const std::vector<SlotSpec>& slots) {
+  std::vector<std::string> absent;
+  for (const SlotSpec& slot : slots) {
+    if (file.Has(StrCat(shard.name, "/", slot.name, kValues))) continue;
+    absent.push_back(slot.name);
+  }
+  return absent;
+}
 
 // Reads a chain of checkpoints into a table that no other thread changes
 // meanwhile. Without a table it only checks that the chain can be read. That
@@ -56,6 +108,7 @@ class TableRestore {
         request_(request),
         rules_(request.rules),
         slots_(request.slots),
+        versions_(request, resource.version_unit()),
         table_(table),
         sketch_(resource, table) {
     if (table == nullptr) return;
@@ -79,6 +132,10 @@ class TableRestore {
       StoredTable stored;
       TF_RETURN_IF_ERROR(FindStoredTable(&file, name, &stored));
       const bool is_delta = !stored.delta_of.empty();
+      versions_.ReadUnit(file, stored);
+      if (!is_delta) {
+        absent_slots_ = AbsentSlots(file, stored.shards[0], slots_);
+      }
       for (const StoredShard& shard : stored.shards) {
         if (IsElsewhere(rules_, shard)) continue;
         if (is_delta) TF_RETURN_IF_ERROR(ReadErased(&file, shard));
@@ -89,6 +146,11 @@ class TableRestore {
     }
     return Status();
   }
+
+  const RestoredVersions& versions() const { return versions_; }
+
+  // The slots that the full checkpoint of the chain lacks.
+  const std::vector<std::string>& absent_slots() const { return absent_slots_; }
 
  private:
   // Calls insert(batch) for each batch of the reader, on several threads.
@@ -154,8 +216,8 @@ class TableRestore {
   Status ReadRows(CheckpointFile* file, const StoredShard& shard,
                   bool is_delta) {
     RowReader reader(file, rules_, shard);
-    TF_RETURN_IF_ERROR(reader.OpenRows(resource_.table().dim(), slots_,
-                                       request_.reads_versions()));
+    TF_RETURN_IF_ERROR(
+        reader.OpenRows(resource_.table().dim(), slots_, versions_.are_read()));
     reader.Start();
     // The keys of a file spread evenly over the shards of the table.
     if (table_ != nullptr) table_->Reserve(reader.rows() / rules_.num_parts);
@@ -177,14 +239,6 @@ class TableRestore {
     return Status();
   }
 
-  // The versions of a batch; nullptr: -1.
-  const int64_t* Versions(RowBatch* batch) const {
-    if (!request_.reads_versions()) {
-      batch->versions.assign(batch->n, request_.version);
-    }
-    return batch->versions.empty() ? nullptr : batch->versions.data();
-  }
-
   bool Insert(RowBatch* batch, bool is_delta) {
     // A checkpoint without frequencies: all its keys were admitted.
     if (batch->freqs.empty()) {
@@ -201,7 +255,7 @@ class TableRestore {
       rows.slots[slot_numbers_[i]] = batch->slots[i].data();
     }
     rows.freqs = batch->freqs.data();
-    rows.versions = Versions(batch);
+    rows.versions = versions_.Of(batch);
     rows.are_new = !is_delta;
     return table_->Insert(rows);
   }
@@ -231,7 +285,7 @@ class TableRestore {
     const std::string name = shard.name + kKeysFiltered;
     if (!file->Has(name)) return Status();
     RowReader reader(file, rules_, shard);
-    TF_RETURN_IF_ERROR(reader.OpenFiltered(request_.reads_versions()));
+    TF_RETURN_IF_ERROR(reader.OpenFiltered(versions_.are_read()));
     reader.Start();
     const bool into_sketch = sketch_.CountsFiltered(*file, shard);
     const int64_t before = table_ == nullptr ? 0 : table_->total_count();
@@ -242,7 +296,7 @@ class TableRestore {
           return table_->InsertFiltered(
               batch->keys.data(), batch->n,
               batch->freqs.empty() ? nullptr : batch->freqs.data(),
-              Versions(batch), into_sketch);
+              versions_.Of(batch), into_sketch);
         },
         &count));
     // A repeated key in a sketch does no harm.
@@ -256,16 +310,38 @@ class TableRestore {
   const RestoreRequest& request_;
   const KeyRules& rules_;
   const std::vector<SlotSpec>& slots_;
+  RestoredVersions versions_;
   EmbeddingTable* const table_;  // nullptr: only check.
   SketchRestore sketch_;
+  std::vector<std::string> absent_slots_;
   size_t num_slots_ = 0;              // Number of slots of the table.
   std::vector<size_t> slot_numbers_;  // Position of each of slots_ among them.
 };
+
+// Logs what is not kept of a checkpoint, if anything.
+void WarnOfLosses(const std::string& table, const std::string& prefix,
+                  const TableRestore& restore) {
+  std::string losses;
+  if (restore.versions().are_lost()) {
+    losses = StrCat("; its versions do not count ", restore.versions().unit(),
+                    "s, so that all keys count as trained at the first "
+                    "eviction");
+  }
+  if (!restore.absent_slots().empty()) {
+    StrAppend(&losses, "; it lacks slots ",
+              absl::StrJoin(restore.absent_slots(), ", "),
+              ", which start fresh");
+  }
+  if (losses.empty()) return;
+  LOG(WARNING) << "Table " << table << " is restored from " << prefix << losses
+               << ".";
+}
 
 class TableRestoreOp : public OpKernel {
  public:
   explicit TableRestoreOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, ReadRequest(context, &request_));
+    OP_REQUIRES_OK(context, context->GetAttr("warns", &warns_));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -353,6 +429,10 @@ class TableRestoreOp : public OpKernel {
     table.SetBank(bank, bank_rows);
     TableRestore restore(context, *resource, request_, &table);
     TF_RETURN_IF_ERROR(restore.Run(chain));
+    resource->set_restored_unit(restore.versions().unit());
+    if (warns_ && request_.rules.part == 0) {
+      WarnOfLosses(resource->name(), chain.back().prefix, restore);
+    }
     // The checkpoint may come from a table without a padding key.
     if (table.rules().has_padding) table.Erase(&EmbeddingTable::kPadding, 1);
     const int64_t limit = table.rules().max_rows;
@@ -361,6 +441,7 @@ class TableRestoreOp : public OpKernel {
   }
 
   RestoreRequest request_;
+  bool warns_ = false;
 };
 
 // Checks that TableRestore can read a table, before anything is restored.

@@ -121,6 +121,9 @@ class TableSave {
     }
     TF_RETURN_IF_ERROR(SaveEntries(snapshot));
     TF_RETURN_IF_ERROR(SaveSketch(snapshot));
+    if (resource_.unit_of_versions() == kSeconds) {
+      TF_RETURN_IF_ERROR(SaveString(kVersionUnit, kSeconds));
+    }
     if (is_delta) TF_RETURN_IF_ERROR(SaveErased(snapshot, parent));
     // The save may still fail after this call: changes that are not committed
     // are saved again by the next save.
@@ -406,19 +409,15 @@ class TableSave {
           CopyKeys(n, [&](int64_t i) { return erased[at + i]; }, &keys));
       TF_RETURN_IF_ERROR(writer_.Add({{name, total, at, keys}}));
     }
-    std::vector<TensorRows> strings = {
-        {names_.name + kDeltaOf, 1, 0, Scalar(parent.name)}};
-    if (!parent.identity.empty()) {
-      strings.push_back(
-          {names_.name + kDeltaOfIndex, 1, 0, Scalar(parent.identity)});
-    }
-    return writer_.Add(std::move(strings));
+    TF_RETURN_IF_ERROR(SaveString(kDeltaOf, parent.name));
+    if (parent.identity.empty()) return Status();
+    return SaveString(kDeltaOfIndex, parent.identity);
   }
 
-  static Tensor Scalar(const std::string& value) {
+  Status SaveString(const char* suffix, const std::string& value) {
     Tensor tensor(DT_STRING, TensorShape({}));
     tensor.scalar<tstring>()() = value;
-    return tensor;
+    return writer_.Add({{names_.name + suffix, 1, 0, tensor}});
   }
 
   OpKernelContext* const context_;

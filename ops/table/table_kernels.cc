@@ -124,6 +124,7 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
     OP_REQUIRES_OK(context, context->GetAttr("default_value", &default_value_));
     OP_REQUIRES_OK(context, context->GetAttr("shared_name", &shared_name_));
     OP_REQUIRES_OK(context, context->GetAttr("owned_by_handle", &owned_));
+    OP_REQUIRES_OK(context, context->GetAttr("version_unit", &version_unit_));
     OP_REQUIRES(
         context, dim_ >= 1 && dim_ <= kMaxRowFloats,
         InvalidArgument("dim must be in [1, ", kMaxRowFloats, "], got ", dim_));
@@ -165,8 +166,8 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
   Status MakeTable(const std::string& name, TableResource** resource) const {
     return OrStatus(name, [&] {
       TablePtr table(new TableResource(name, static_cast<int>(dim_),
-                                       default_value_, filter_, rules_,
-                                       storage_));
+                                       default_value_, version_unit_, filter_,
+                                       rules_, storage_));
       TF_RETURN_IF_ERROR(storage_.Open(table->name(), &table->table()));
       *resource = table.release();
       return Status();
@@ -190,6 +191,9 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
     const float present = resource->default_value();
     if (std::memcmp(&present, &default_value_, sizeof(float)) != 0) {
       return must_be("default_value", present, default_value_);
+    }
+    if (resource->version_unit() != version_unit_) {
+      return must_be("version_unit", resource->version_unit(), version_unit_);
     }
     const FilterSpec& filter = table.filter();
     if (filter.threshold != filter_.threshold) {
@@ -221,6 +225,7 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
   bool owned_ = false;
   int64_t dim_ = 0;
   float default_value_ = 0.0f;
+  std::string version_unit_;
   FilterSpec filter_;
   RowRules rules_;
   TableStorage storage_;

@@ -54,6 +54,7 @@ REGISTER_OP("RecEstimator>TableHandle")
     .Attr("memory_limit: int >= 0 = 0")
     .Attr("spilled_first: {'least_counted', 'oldest'} = 'least_counted'")
     .Attr("owned_by_handle: bool = false")
+    .Attr("version_unit: {'', 'step', 'second'} = ''")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
     .Doc(R"doc(
@@ -80,6 +81,8 @@ memory_limit: Instead of both, bytes of all memory of the table: index, rows and
 spilled_first: Which rows leave memory first: those with the least counts, or those with the oldest versions.
 owned_by_handle: Whether each call makes a table of its own, which no other op finds and which lives as long as its handle.
   `shared_name` is then its name in messages.
+version_unit: What the versions count that steps write. '': unknown, as in graphs that do not train; then it is that of
+  the restored checkpoint.
 )doc");
 
 REGISTER_OP("RecEstimator>TableInitialize")

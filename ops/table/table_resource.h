@@ -26,14 +26,21 @@
 
 namespace rec_estimator {
 
+// The units of versions: what the difference of two versions counts.
+inline constexpr char kSteps[] = "step";      // Global steps.
+inline constexpr char kSeconds[] = "second";  // Timestamps of the data.
+
 // A table in a session's resource manager. As thread-safe as EmbeddingTable.
 class TableResource : public tensorflow::ResourceBase {
  public:
+  // version_unit: the unit of the versions that steps write. '': unknown,
+  // because the graph does not train.
   TableResource(std::string name, int dim, float default_value,
-                const FilterSpec& filter, const RowRules& rules,
-                TableStorage storage)
+                std::string version_unit, const FilterSpec& filter,
+                const RowRules& rules, TableStorage storage)
       : name_(std::move(name)),
         default_value_(default_value),
+        version_unit_(std::move(version_unit)),
         storage_(std::move(storage)),
         table_(dim, default_value, filter, rules) {}
 
@@ -42,6 +49,14 @@ class TableResource : public tensorflow::ResourceBase {
 
   const std::string& name() const { return name_; }
   float default_value() const { return default_value_; }
+  // '' if unknown.
+  const std::string& version_unit() const { return version_unit_; }
+  // The unit of the versions in the table: version_unit() or, if that is
+  // unknown, what the last restore has read. The caller holds replace_mutex.
+  const std::string& unit_of_versions() const {
+    return version_unit_.empty() ? restored_unit_ : version_unit_;
+  }
+  void set_restored_unit(std::string unit) { restored_unit_ = std::move(unit); }
   const TableStorage& storage() const { return storage_; }
   EmbeddingTable& table() { return table_; }
 
@@ -69,6 +84,8 @@ class TableResource : public tensorflow::ResourceBase {
 
   const std::string name_;  // The handle's shared_name, for messages.
   const float default_value_;
+  const std::string version_unit_;
+  std::string restored_unit_ = kSteps;  // Guarded by replace_mutex_.
   const TableStorage storage_;
   EmbeddingTable table_;
   std::shared_mutex replace_mutex_;

@@ -12,6 +12,7 @@
     files.py              finds, identifies and removes the files of a checkpoint
     deltas.py             checks checkpoints, and those that deltas build on
     warm_start.py         initializes tables from another checkpoint
+    restore_warnings.py   warns of what a table does not take over from a checkpoint
     estimators.py         TensorFlow's Estimators with a warm_start_from for tables
     table_selection.py    which tables and slots that initializes
     sparse_folders.py     tables as plain arrays next to a checkpoint

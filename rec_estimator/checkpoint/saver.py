@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import saving
-from rec_estimator.checkpoint import builder, deltas, files, paths
+from rec_estimator.checkpoint import builder, deltas, files, paths, restore_warnings
 from rec_estimator.checkpoint import var_list as var_lists
 from rec_estimator.checkpoint.delta_chain import DeltaChain, SavedCheckpoint, forget_chain
 from rec_estimator.checkpoint.format.bundle import Index
@@ -255,6 +255,8 @@ class Saver(tf.train.Saver):
             if not self._has_ops:
                 return
             if self._ops is not None:
+                if index is not None:
+                    restore_warnings.warn_of_shards(index, self._ops.shards)
                 sess.run([reload.restore for reload in self._ops.reloads_in(sess.graph)])
             step = find_global_step(sess.graph)
             if index is None or step is None:

@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator._tensorflow import estimator as _estimator
 from rec_estimator.checkpoint import builder, deltas
 from rec_estimator.checkpoint.format.bundle import Index
+from rec_estimator.checkpoint.restore_warnings import warn_of_table
 from rec_estimator.checkpoint.table_selection import TableSource, select, split_map
 from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.table import saveable
@@ -73,7 +74,7 @@ def init_from_checkpoint(
     state_of().chosen_checkpoints.add(prefix)
     sources, left = split_map(pairs)
     for table, source in sources.items():
-        _check_source(prefix, source, table)
+        _check_source(prefix, source, table, keeps_versions=not reset_version)
     if left:
         tf.train.init_from_checkpoint(ckpt_dir_or_file, left)
     for table, source in sources.items():
@@ -87,6 +88,7 @@ def initialize_table(
     source: str,
     slots: Sequence[SlotSpec] = (),
     version: Optional[int] = None,
+    warns: bool = False,
 ) -> None:
     """Replaces a table's initializer by one that reads a checkpoint.
 
@@ -96,10 +98,11 @@ def initialize_table(
       source: Name of the table in the checkpoint.
       slots: The slots to read, too; other slots start fresh.
       version: The version of every key; None: that in the checkpoint.
+      warns: Whether the op logs what is not kept of the checkpoint.
     """
     for shard in table.shards:
         with tf.init_scope(), tf.name_scope(None), tf.name_scope(f"{shard.op.name}/"):
-            shard.initializer = saveable.build_restore(shard, prefix, source, slots, version)
+            shard.initializer = saveable.build_restore(shard, prefix, source, slots, version, warns)
     with tf.name_scope(None):
         initializers = [shard.initializer for shard in table.shards]
         table.initializer = initializers[0] if len(initializers) == 1 else tf.group(initializers)
@@ -109,7 +112,8 @@ def initialize_as_option_says(table: EmbeddingTable) -> None:
     """Initializes a new table from the checkpoint of its CheckpointOption, if it has one."""
     source = builder.source_of_option(table)
     if source is not None:
-        initialize_table(table, *source)
+        # The checkpoint is not read before the initializer runs: a resumed run does not run it.
+        initialize_table(table, *source, warns=True)
 
 
 class TableWarmStart(_estimator.WarmStartSettings):
@@ -182,7 +186,9 @@ def _find_checkpoint(argument: str, path: str) -> str:
     return prefix
 
 
-def _check_source(prefix: str, source: TableSource, table: EmbeddingTable) -> None:
+def _check_source(
+    prefix: str, source: TableSource, table: EmbeddingTable, keeps_versions: bool = True
+) -> None:
     """Checks, before anything is built, that the table can be restored from the checkpoint."""
     index = Index(prefix)
     part = re.fullmatch(r"(.*)/part_\d+", source.name)
@@ -206,15 +212,14 @@ def _check_source(prefix: str, source: TableSource, table: EmbeddingTable) -> No
             f"table {table.name!r}, got values of shape {shape}"
         )
     for slot in source.slots:
-        name = f"{source.name}/{slot.name}"
         shape = _shape_of(index, source.name, slot.name)
-        if shape is None:
-            tf.logging.warning("%s has no slot %s: it starts fresh.", prefix, name)
-        elif shape[1:] != [slot.width]:
+        if shape is not None and shape[1:] != [slot.width]:
             raise ValueError(
-                f"slot {name!r} of checkpoint {prefix} must have width {slot.width}, that of slot "
-                f"{slot.name!r} of table {table.name!r}, got values of shape {shape}"
+                f"slot {source.name + '/' + slot.name!r} of checkpoint {prefix} must have width "
+                f"{slot.width}, that of slot {slot.name!r} of table {table.name!r}, got values of "
+                f"shape {shape}"
             )
+    warn_of_table(index, table, source.name, source.slots, keeps_versions)
 
 
 def _shape_of(index: Index, table: str, slot: Optional[str] = None) -> Optional[List[int]]:

@@ -19,6 +19,7 @@ from rec_estimator.options import MAX_FILTER_FREQ, CounterFilter, EmbeddingVaria
 from rec_estimator.rec_sdk import feature_spec, runtime
 from rec_estimator.table.disk_storage import DiskStorage
 from rec_estimator.table.eviction import Eviction, build_eviction
+from rec_estimator.table.interfaces import SECONDS, STEPS
 from rec_estimator.table.optional_variable import OptionalVariable
 from rec_estimator.table.table import NEVER_TRAINED, EmbeddingTable
 
@@ -182,6 +183,13 @@ class SparseTable(EmbeddingTable):
         return self.thresholds is not None and bool(self.thresholds.eviction_threshold)
 
     @property
+    def version_unit(self) -> str:
+        """Seconds if the table evicts, else steps; "" until a lookup has set the thresholds."""
+        if self.thresholds is None:
+            return ""
+        return SECONDS if self.evicts else STEPS
+
+    @property
     def version_after_reset(self) -> int:
         """-1: the versions may be timestamps, and a lookup may set the thresholds later."""
         return NEVER_TRAINED
@@ -213,6 +221,8 @@ class SparseTable(EmbeddingTable):
                     ("filter_coefficient", thresholds.faae_coefficient),
                 ):
                     graphs.set_attr(shard.op, name, tf.AttrValue(i=value))
+                unit = tf.AttrValue(s=self.version_unit.encode())
+                graphs.set_attr(shard.op, "version_unit", unit)
         elif self.thresholds != thresholds:
             raise ValueError(
                 "the access and evict threshold param must be same in all lookups of table "

@@ -10,6 +10,9 @@ from rec_estimator.options import EmbeddingVariableOption, Filter
 from rec_estimator.table.disk_storage import DiskStorage
 from rec_estimator.table.eviction import Eviction
 
+# What versions count: global steps, or the timestamps of the data in seconds.
+STEPS, SECONDS = "step", "second"
+
 
 @dataclasses.dataclass(frozen=True)
 class SlotSpec:
@@ -60,6 +63,10 @@ class LogicalTable(Protocol):
         """See EmbeddingTable."""
 
     def dynamic_shape(self, parts: Sequence[int]) -> tf.Tensor:
+        """See EmbeddingTable."""
+
+    @property
+    def version_unit(self) -> str:
         """See EmbeddingTable."""
 
     def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:

@@ -3,9 +3,9 @@
 
 A table and each of its slots have nine tensors, with the names that DeepRec uses: ``var-keys``,
 ``var-values``, …, ``var/Adagrad-values``, …. A shard is called ``var/part_i``, and the bank
-``var/default_values``. A filter with counts of its own adds the tensors that it names, for example
-``var-cbf_blocks``; an incremental checkpoint adds ``var-keys_erased``, ``var-delta_of`` and
-``var-delta_of_index``.
+``var/default_values``. A table whose versions are timestamps adds ``var-version_unit``, a filter
+with counts of its own the tensors that it names, for example ``var-cbf_blocks``, and an incremental
+checkpoint ``var-keys_erased``, ``var-delta_of`` and ``var-delta_of_index``.
 
 An unmodified ``tf.compat.v1.train.Saver`` writes these tensors, and restores them into any number
 of shards. ``rec_estimator.Saver`` (checkpoint/saver.py) does the same in little memory. Both leave
@@ -24,7 +24,7 @@ from rec_estimator._tensorflow import graphs, saving
 from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.table.eviction import Eviction, logged_in_graph
-from rec_estimator.table.interfaces import SavedShard, SlotSpec
+from rec_estimator.table.interfaces import STEPS, SavedShard, SlotSpec
 
 
 class ShardExport(NamedTuple):
@@ -102,15 +102,21 @@ def export_shard(shard: SavedShard, slots: Sequence[SlotSpec]) -> ShardExport:
     Returns:
       Tensors that belong to one instant.
     """
-    return ShardExport(
-        *_ops.gen.rec_estimator_table_export(
-            shard.handle,
-            dim=shard.dim,
-            num_slots=len(slots),
-            sketch_types=list(_sketch_tensors(shard).values()),
-            **slot_attrs(slots),
-        )
+    return _export_with_unit(shard, slots)[0]
+
+
+def _export_with_unit(
+    shard: SavedShard, slots: Sequence[SlotSpec]
+) -> Tuple[ShardExport, tf.Tensor]:
+    """Copies the rows of a shard, and what their versions count."""
+    *rows, version_unit = _ops.gen.rec_estimator_table_export(
+        shard.handle,
+        dim=shard.dim,
+        num_slots=len(slots),
+        sketch_types=list(_sketch_tensors(shard).values()),
+        **slot_attrs(slots),
     )
+    return ShardExport(*rows), version_unit
 
 
 def _sketch_tensors(shard: SavedShard) -> Dict[str, tf.DType]:
@@ -145,6 +151,7 @@ def build_restore(
     tensor_name: Optional[str] = None,
     slots: Optional[Sequence[SlotSpec]] = None,
     version: Optional[int] = None,
+    warns: bool = False,
 ) -> tf.Operation:
     """Builds the op that replaces the rows of a shard by those of a checkpoint.
 
@@ -153,7 +160,10 @@ def build_restore(
       prefix: string []. The prefix of the checkpoint.
       tensor_name: The name of the table in the checkpoint. None: the name of the shard's table.
       slots: The slots to read; all other slots start fresh. None: all slots of the shard.
-      version: The version of every key. None: that in the checkpoint.
+      version: The version of every key. None: that in the checkpoint, if it counts what the
+        table's versions count.
+      warns: Whether the op itself logs what is not kept of the checkpoint. Where Python
+        knows the checkpoint, checkpoint/restore_warnings.py does so.
 
     Returns:
       The op.
@@ -164,6 +174,7 @@ def build_restore(
             prefix,
             shard.table.initial_value,
             **_restore_attrs(shard, tensor_name, slots, version),
+            warns=warns,
         )
 
 
@@ -358,7 +369,7 @@ class TableSaveable(saving.SaveableObject):
         # table.evict() evicts from all shards, so each shard waits for the evictions of all.
         with tf.control_dependencies(self._evictions_of_save()):
             with graphs.colocate_with(shard.handle):
-                parts = export_shard(shard, shard.slots)
+                parts, version_unit = _export_with_unit(shard, shard.slots)
                 parts = parts._replace(
                     keys=tf.cast(parts.keys, shard.table.key_dtype),
                     keys_filtered=tf.cast(parts.keys_filtered, shard.table.key_dtype),
@@ -374,6 +385,8 @@ class TableSaveable(saving.SaveableObject):
             self._spec(values, f"{shard.name}-{tensor}")
             for tensor, values in zip(_sketch_tensors(shard), parts.sketch)
         )
+        if shard.table.version_unit != STEPS:
+            specs.append(self._spec(version_unit, f"{shard.name}-version_unit"))
         if shard.part == 0:
             specs.append(self._spec(parts.bank, bank_name(shard)))
         return specs
@@ -395,7 +408,7 @@ class TableSaveable(saving.SaveableObject):
         """
         del restored_tensors, restored_shapes
         with tf.control_dependencies([all_read_by_saver()]):
-            return build_restore(self._shard, prefix_of_saver())
+            return build_restore(self._shard, prefix_of_saver(), warns=not _streams.get())
 
 
 def saveable_of(shard: SavedShard) -> Callable[..., TableSaveable]:

@@ -35,7 +35,7 @@ from rec_estimator.options import (
 from rec_estimator.table import placement
 from rec_estimator.table.disk_storage import DiskStorage, TierCounts, disk_storage_of
 from rec_estimator.table.eviction import Eviction, build_eviction
-from rec_estimator.table.interfaces import LogicalTable
+from rec_estimator.table.interfaces import STEPS, LogicalTable
 from rec_estimator.table.saveable import saveable_of
 from rec_estimator.table.shard import TableShard
 from rec_estimator.table.table_reads import TableExport, TableReads
@@ -132,7 +132,8 @@ class EmbeddingTable(VariableLike):
         Args:
           num_shards: The number of shards of the table.
         """
-        attrs = {"dim": self.dim, "default_value": self.ev_option.init.default_value_no_permission}
+        attrs: Dict[str, Any] = {"dim": self.dim, "version_unit": self.version_unit}
+        attrs["default_value"] = self.ev_option.init.default_value_no_permission
         option = self.filter
         if option is not None:
             # The filter of every shard has the size for the whole table.
@@ -145,6 +146,11 @@ class EmbeddingTable(VariableLike):
     def disk_storage(self) -> Optional[DiskStorage]:
         """Where the rows are that are not in memory; None: all are in memory."""
         return disk_storage_of(self.ev_option.storage_option)
+
+    @property
+    def version_unit(self) -> str:
+        """What versions count: STEPS or SECONDS; "": as in the restored checkpoint."""
+        return STEPS
 
     def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:
         """The version that a step gives to the rows that it trains.

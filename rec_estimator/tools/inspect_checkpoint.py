@@ -65,6 +65,7 @@ _PARTS = {
     "-partition_filter_offset": "offsets",
     "-freqs": "frequencies",
     "-versions": "versions",
+    "-version_unit": "versions",
     "-keys_erased": "erased keys",
     "-keys_filtered": "filtered keys",
     "-freqs_filtered": "filtered keys",

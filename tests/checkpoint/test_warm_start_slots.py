@@ -238,7 +238,7 @@ def test_slots_that_the_checkpoint_lacks_start_fresh_with_a_warning(tmp_path, ca
             rec.init_from_checkpoint(prefix, {"s/table": tf.global_variables()[0]})
     finally:
         logger.removeHandler(caplog.handler)
-    assert "has no slot s/table/Adagrad: it starts fresh" in caplog.text
+    assert "has no slots Adagrad of it, so that they start fresh" in caplog.text
     with tf.Graph().as_default():
         fresh = Model(stock=False)
         rec.init_from_checkpoint(prefix, {"s/table": "s/table"})

@@ -94,7 +94,7 @@ class SessionTable:
         """Returns {output: array}, as TableOracle.export does; slots are under their names."""
         attrs = {**slot_attrs(slots), **attrs}
         out = self.call("export", dim=self.dim, num_slots=len(slots), **attrs)._asdict()
-        del out["sketch"]
+        del out["sketch"], out["version_unit"]
         out = {name: array for name, array in out.items() if "bloom" not in name}
         out.update(zip([slot[0] for slot in slots], out.pop("slot_values")))
         return out

@@ -22,7 +22,7 @@ SUFFIXES = (
     *("-keys", "-values", "-freqs", "-versions", "-partition_offset"),
     *(*FILTERED, "-partition_filter_offset"),
     *SKETCH,
-    *("-keys_erased", "-delta_of", "-delta_of_index"),
+    *("-version_unit", "-keys_erased", "-delta_of", "-delta_of_index"),
 )
 
 # The variable with the greatest timestamp of any batch that trained a table of create_table.
