@@ -57,6 +57,8 @@ class GraphState:
         graph_passes/observers.py.
       compression: The sample_compression.state.State of the graph; None: compression is not
         enabled. Written and read by sample_compression/state.py.
+      shards: The shards of tables, by the names of the ops that make their handles. Written by
+        table/registration.py, read by table/lookup.py.
       losses: The losses that the graph minimizes. Written by optimizers and RecEstimator, read by
         table/untrained_tables.py.
       trains: Whether steps of the graph train. RecEstimator sets it to False where it evaluates,
@@ -85,6 +87,7 @@ class GraphState:
 
     observers: List[GraphObserver] = dataclasses.field(default_factory=list)
     compression: Optional[Any] = None
+    shards: Dict[str, Any] = dataclasses.field(default_factory=dict)
     losses: List[tf.Tensor] = dataclasses.field(default_factory=list)
     trains: bool = True
     tables_warned_of: Set[str] = dataclasses.field(default_factory=set)

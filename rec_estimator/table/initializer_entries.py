@@ -11,7 +11,11 @@ from rec_estimator.table.left_out_tables import warn_of_left_out_tables
 from rec_estimator.table.saveable import saveable_of
 from rec_estimator.table.shard import TableShard
 from rec_estimator.table.table import graph_tables
-from rec_estimator.table.untrained_tables import check_tables_are_trained, warn_of_untrained_tables
+from rec_estimator.table.untrained_tables import (
+    check_tables_are_trained,
+    is_first_without_update,
+    warn_of_untrained_tables,
+)
 from rec_estimator.table.variable_like import ExplainsMissing
 
 
@@ -44,7 +48,8 @@ class InitializerEntry(ExplainsMissing, saving.Trackable):
           ValueError: tf.get_variable has made a variable of the table's name.
         """
         self._check_name()
-        warn_of_untrained_tables(self.graph)
+        if is_first_without_update(self.shard):
+            warn_of_untrained_tables(self.graph)
         if any(self.shard is table.shards[0] for table in graph_tables(self.graph)[:1]):
             warn_of_left_out_tables(self.graph)  # Once, for all tables.
         return self.shard.initializer
@@ -64,7 +69,8 @@ class InitializerEntry(ExplainsMissing, saving.Trackable):
 
     def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
         self._check_name()
-        warn_of_untrained_tables(self.graph)
+        if is_first_without_update(self.shard):
+            warn_of_untrained_tables(self.graph)
         # The same object as in SAVEABLE_OBJECTS, so that a Saver that finds both saves it once.
         return {"rows": saveable_of(self.shard)}
 
@@ -85,7 +91,8 @@ class InitializerEntry(ExplainsMissing, saving.Trackable):
             tf.get_variable has made a variable of the table's name.
         """
         self._check_name()
-        check_tables_are_trained(self.graph)
+        if is_first_without_update(self.shard):
+            check_tables_are_trained(self.graph)
         with graphs.colocate_with(self._handle):
             return _ops.gen.rec_estimator_table_is_initialized(self._handle, name=name)
 

@@ -102,5 +102,9 @@ class SavedShard(Protocol):
         """See TableShard."""
 
     @property
+    def lacks_update(self) -> bool:
+        """See TableShard."""
+
+    @property
     def saveable(self) -> Any:
         """See TableShard."""

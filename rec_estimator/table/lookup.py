@@ -18,11 +18,12 @@ from rec_estimator import _ops
 from rec_estimator._argument_checks import refuse_keras
 from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes import op_registry
+from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.graph_passes.walk import ancestors
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.lookup_gradient import gradient_slices, repeat_keys, sum_occurrences
 from rec_estimator.table.shard import LookupRecord, TableShard
-from rec_estimator.table.table import EmbeddingTable, as_keys, graph_tables
+from rec_estimator.table.table import EmbeddingTable, as_keys
 from rec_estimator.table.variable_like import VariableLike
 
 # Functional control flow ops, which take the handle of a table as an input.
@@ -269,10 +270,9 @@ def clip(values: tf.Tensor, max_norm: Optional[float]) -> tf.Tensor:
 def _table_lookup_grad(op: tf.Operation, grad: tf.Tensor) -> List[Optional[tf.IndexedSlices]]:
     refuse_control_flow(op)
     slices = gradient_slices(op.inputs[1], grad, op.get_attr("dim"))
-    for table in graph_tables(op.graph):
-        for shard in table:
-            if shard.handle is op.inputs[0]:
-                shard.record_gradient(op, slices.indices)
+    shard: Optional[TableShard] = state_of(op.graph).shards.get(op.inputs[0].op.name)
+    if shard is not None:
+        shard.record_gradient(op, slices.indices)
     return [sum_occurrences(slices) if _COMBINES in op.node_def.attr else slices, None]
 
 

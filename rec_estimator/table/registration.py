@@ -79,6 +79,7 @@ def register_table(
         for member in trainable_members(table):
             tf.add_to_collection(tf.GraphKeys.TRAINABLE_VARIABLES, member)
     for shard in table.shards:
+        state_of().shards[shard.op.name] = shard
         tf.add_to_collection(TABLE_HANDLES, shard.op)
         if is_saved:
             tf.add_to_collection(tf.GraphKeys.GLOBAL_VARIABLES, InitializerEntry(shard))

@@ -168,6 +168,11 @@ class TableShard(VariableLike):
         return bool(self._lookups)
 
     @property
+    def lacks_update(self) -> bool:
+        """Whether the graph reads rows that optimizers should update and none does."""
+        return self.is_looked_up and self.trainable and self._updated_by is None
+
+    @property
     def updated_by(self) -> Optional[str]:
         """The name of the optimizer that updates this shard in this graph, if any."""
         return self._updated_by

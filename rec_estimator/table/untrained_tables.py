@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import sync_replicas
 from rec_estimator.graph_passes.graph_state import state_of
+from rec_estimator.table.interfaces import SavedShard
 from rec_estimator.table.table import EmbeddingTable, graph_tables
 
 # TensorFlow's optimizers change variables with ops whose types begin with these, or send gradients
@@ -41,10 +42,7 @@ def untrained_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:
     if not state_of(graph).trains:
         return []
     candidates = [
-        table
-        for table in graph_tables(graph)
-        if table.trainable
-        and any(shard.is_looked_up and shard.updated_by is None for shard in table)
+        table for table in graph_tables(graph) if any(shard.lacks_update for shard in table)
     ]
     if not candidates:
         return []
@@ -87,6 +85,16 @@ def is_synchronous(graph: Optional[tf.Graph] = None) -> bool:
     """
     ops = (graph or tf.get_default_graph()).get_operations()
     return any(op.type.endswith("ConditionalAccumulator") for op in ops)
+
+
+def is_first_without_update(shard: SavedShard) -> bool:
+    """Whether a shard is the first of its table that is looked up and that no optimizer updates.
+
+    What TensorFlow asks of each shard searches the graph for untrained tables at these only.
+    """
+    return shard.lacks_update and shard is next(
+        each for each in shard.table.shards if each.lacks_update
+    )
 
 
 def check_tables_are_trained(graph: Optional[tf.Graph] = None) -> None:

@@ -46,12 +46,7 @@ def with_table_updates(
             state_of().losses.append(spec.loss)
         check_tables_are_trained()
         return spec
-    tables = [
-        table
-        for table in graph_tables()
-        if table.trainable
-        and any(shard.is_looked_up and shard.updated_by is None for shard in table)
-    ]
+    tables = [table for table in graph_tables() if any(shard.lacks_update for shard in table)]
     if not tables:
         return spec
     return spec._replace(train_op=_join_updates(spec, tables, table_optimizer))

@@ -7,6 +7,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
+from rec_estimator.table import untrained_tables
 
 WARNING = "no optimizer updates table 'ids', on which the loss depends"
 
@@ -79,3 +80,22 @@ def test_a_save_does_not_warn_of_a_table_that_is_trained(prefix, warnings, tmp_p
         saver.restore(session, prefix)
         saver.save(session, str(tmp_path / "own"))
     assert warnings() == 0
+
+
+@pytest.mark.parametrize("trains", [False, True], ids=["read", "trained"])
+def test_a_graph_is_searched_once_for_all_shards_of_a_table_and_not_if_all_are_trained(
+    monkeypatch, trains
+):
+    searches = []
+    search = untrained_tables.untrained_tables
+    monkeypatch.setattr(
+        untrained_tables, "untrained_tables", lambda graph: searches.append(graph) or search(graph)
+    )
+    table = rec.get_embedding_variable("ids", 4, partitioner=tf.fixed_size_partitioner(9))
+    loss = tf.reduce_sum(rec.embedding_lookup(table, tf.range(5, dtype=tf.int64)))
+    if trains:
+        rec.optimizers.GradientDescentOptimizer(0.1).minimize(loss)
+    tf.train.Saver()
+    tf.global_variables_initializer()
+    tf.report_uninitialized_variables()
+    assert len(searches) == (0 if trains else 3)
