@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private names for graphs that an import makes of a MetaGraph. Checked on TensorFlow 2.15."""
 
-from typing import Callable, Optional
+from typing import Callable
 
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import ops as _ops
@@ -9,14 +9,14 @@ from tensorflow.python.framework import ops as _ops
 
 def call_at_imports(
     collection: str,
-    to_proto: Callable[..., Optional[tf.NodeDef]],
+    to_proto: Callable[..., tf.NodeDef],
     from_proto: Callable[..., tf.Operation],
 ) -> None:
     """Makes a MetaGraph hold a collection of ops, and every import of one call ``from_proto``.
 
     Args:
       collection: The collection. To be registered once in a process.
-      to_proto: Called with an op and ``export_scope``. None leaves the op out.
+      to_proto: Called with an op that is exported and ``export_scope``.
       from_proto: Called with what to_proto returned and ``import_scope``, the new graph being the
         default one. Returns the op in that graph.
     """

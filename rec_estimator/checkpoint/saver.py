@@ -268,6 +268,8 @@ class Saver(tf.train.Saver):
         self,
         filename: Optional[str] = None,
         collection_list: Optional[List[str]] = None,
+        as_text: bool = False,
+        export_scope: Optional[str] = None,
         *args: Any,
         **kwargs: Any,
     ) -> tf.MetaGraphDef:
@@ -276,11 +278,16 @@ class Saver(tf.train.Saver):
         Args:
           filename: Path of the file to write. None: none.
           collection_list: Names of collections. None: all that hold more than tables.
+          as_text: Whether to write the file as text.
+          export_scope: The name scope to export. None: all of the graph.
           *args, **kwargs: As in ``tf.compat.v1.train.Saver.export_meta_graph``.
         """
         if collection_list is None:
-            collection_list = var_lists.exported_collections(tf.get_default_graph())
-        return super().export_meta_graph(filename, collection_list, *args, **kwargs)
+            graph = tf.get_default_graph()
+            collection_list = var_lists.exported_collections(graph, export_scope or "")
+        return super().export_meta_graph(
+            filename, collection_list, as_text, export_scope, *args, **kwargs
+        )
 
     @property
     def _ops(self) -> Optional[builder.StreamingBuilder]:

@@ -17,9 +17,13 @@ _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # The most names of variables in an error.
 _MOST_NAMES = 8
 
+# Collections whose members a MetaGraph writes as definitions of variables.
 _OF_VARIABLES = (
     tf.GraphKeys.GLOBAL_VARIABLES,
     tf.GraphKeys.LOCAL_VARIABLES,
+    tf.GraphKeys.METRIC_VARIABLES,
+    tf.GraphKeys.MODEL_VARIABLES,
+    tf.GraphKeys.MOVING_AVERAGE_VARIABLES,
     tf.GraphKeys.TRAINABLE_VARIABLES,
 )
 
@@ -171,8 +175,12 @@ def whole_shape(slice_spec: str, tensor: tf.Tensor) -> Optional[List[int]]:
     return tensor.shape.as_list() if tensor.shape.is_fully_defined() else None
 
 
-def exported_collections(graph: tf.Graph) -> List[str]:
+def exported_collections(graph: tf.Graph, scope: str) -> List[str]:
     """Returns the collections of a graph that belong into a MetaGraph.
+
+    Args:
+      graph: The graph.
+      scope: The name scope that the MetaGraph has; "" for all.
 
     A MetaGraph leaves tables out of the collections of variables. One with nothing else would be
     stored empty, and TensorFlow logs an error when it loads an empty one.
@@ -183,6 +191,8 @@ def exported_collections(graph: tf.Graph) -> List[str]:
         if name not in _OF_VARIABLES
         or not all(
             isinstance(item, (VariableLike, InitializerEntry))
+            # What has no name is in every scope, as TensorFlow exports it.
+            or not getattr(item, "name", scope).startswith(scope)
             for item in graph.get_collection(name)
         )
     ]

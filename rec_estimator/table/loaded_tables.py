@@ -19,9 +19,10 @@ from rec_estimator._tensorflow import graphs, loaded_graphs
 TABLE_HANDLES = "rec_estimator_table_handles"
 
 
-def _to_proto(op: tf.Operation, export_scope: Optional[str] = None) -> Optional[tf.NodeDef]:
+def _to_proto(op: tf.Operation, export_scope: Optional[str] = None) -> tf.NodeDef:
+    # TensorFlow exports what begins with the text of the scope: of scope "a", also "ab" as it is.
     scope = f"{export_scope.rstrip('/')}/" if export_scope else ""
-    return tf.NodeDef(name=op.name[len(scope) :]) if op.name.startswith(scope) else None
+    return tf.NodeDef(name=op.name[len(scope) if op.name.startswith(scope) else 0 :])
 
 
 def _from_proto(proto: tf.NodeDef, import_scope: Optional[str] = None) -> tf.Operation:

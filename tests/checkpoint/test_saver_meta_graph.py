@@ -6,6 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
+from rec_estimator.table import loaded_tables
 
 KEYS = [1, 2, 3, -9, 77]
 
@@ -130,6 +131,58 @@ def test_a_saved_model_of_tables_alone_loads_without_an_error_in_the_log(tmp_pat
         assert tf.GraphKeys.TRAINABLE_VARIABLES not in meta.collection_def
         assert tf.GraphKeys.SAVEABLE_OBJECTS in meta.collection_def
         np.testing.assert_array_equal(session.run("vectors:0"), expected)
+
+
+def log_of_loads(caplog, path):
+    """The log of loading a SavedModel in a session and, where it can be, by TensorFlow 2."""
+    with caplog.at_level("ERROR"):
+        with tf.Graph().as_default(), tf.Session() as session:
+            tf.saved_model.load(session, ["serve"], path)
+        tf.compat.v2.saved_model.load(path)
+    return caplog.text
+
+
+def model_of_tables_alone(features, labels, mode):
+    table = rec.get_embedding_variable("user", 3)
+    values = tf.reduce_sum(rec.embedding_lookup(table, features["user"]), -1)
+    loss = tf.reduce_sum(values)
+    train = None
+    if mode == rec.ModeKeys.TRAIN:
+        step = tf.train.get_global_step()
+        train = rec.optimizers.AdagradOptimizer(0.1).minimize(loss, step)
+    return rec.EstimatorSpec(mode, predictions={"values": values}, loss=loss, train_op=train)
+
+
+def test_exports_of_a_model_of_tables_alone_load_without_an_error_in_the_log(tmp_path, caplog):
+    estimator = rec.RecEstimator(model_of_tables_alone, str(tmp_path / "model"))
+    estimator.train(lambda: tf.data.Dataset.from_tensors(({"user": tf.constant([3, 5])}, 1)))
+
+    def receiver():
+        user = {"user": tf.placeholder(tf.int64, [None], name="user")}
+        return rec.ServingInputReceiver(user, user)
+
+    for portable in (False, True):
+        folder = str(tmp_path / str(portable))
+        path = estimator.export_saved_model(folder, receiver, portable=portable)
+        assert not log_of_loads(caplog, path.decode())
+    [meta] = tmp_path.glob("model/*-1.meta")
+    with tf.Graph().as_default(), caplog.at_level("ERROR"):
+        tf.train.import_meta_graph(str(meta))
+    assert not caplog.text
+
+
+def test_a_meta_graph_of_a_scope_has_no_empty_collections():
+    tf.get_variable("weight", [3])
+    with tf.variable_scope("a"):
+        rec.get_embedding_variable("user", 3, collections=[tf.GraphKeys.MODEL_VARIABLES])
+    rec.get_embedding_variable("ab", 3)
+    saver = rec.Saver()
+    for scope, handles in ((None, 2), ("a", 2), ("a/", 1), ("ab", 1)):
+        meta = saver.export_meta_graph(export_scope=scope)
+        kinds = {name: of.WhichOneof("kind") for name, of in meta.collection_def.items()}
+        assert None not in kinds.values(), kinds
+        assert len(meta.collection_def[loaded_tables.TABLE_HANDLES].bytes_list.value) == handles
+        assert (tf.GraphKeys.GLOBAL_VARIABLES in kinds) == (scope is None)
 
 
 def test_a_meta_graph_lists_variables_beside_tables(tmp_path):
