@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private base class of what handles the failed calls of TensorFlow's functions.
 
-Checked on TensorFlow 2.15.
+Checked on TensorFlow 2.15 and 2.21.
 """
 
 from typing import Any, Callable, Tuple
@@ -30,10 +30,10 @@ def explain_failed_calls(kind: Tuple[type, ...], error: Callable[[Any], Exceptio
     """Makes TensorFlow's functions raise an error where an argument of theirs made them fail.
 
     A function that takes a list, such as tf.concat, does not tell why it cannot convert a member.
-    TensorFlow's public way to handle a call, tf.experimental.dispatch_for_api, needs each function.
 
     Args:
       kind: Types of arguments, or of members of arguments.
       error: Makes the error from the first such argument.
     """
+    # The public way to handle a call, tf.experimental.dispatch_for_api, needs each function by name.
     _Refusal(kind, error).register()
