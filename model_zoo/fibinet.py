@@ -3,8 +3,8 @@
 
 Huang et al. (2019), FiBiNET: Combining Feature Importance and Bilinear Feature Interaction for
 Click-Through Rate Prediction, https://arxiv.org/abs/1905.09433. One matrix for all pairs
-("field-all"). Differences: no dropout, no linear weights; a field with several keys is the mean of
-their vectors.
+("field-all"). Differences: a sigmoid weights the fields (layers/interactions.py says why); no
+dropout, no linear weights; a field with several keys is the mean of their vectors.
 """
 
 from typing import Any, Dict, List, Optional, Sequence

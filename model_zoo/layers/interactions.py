@@ -95,14 +95,16 @@ def compressed_interactions(vectors: tf.Tensor, maps: Sequence[int], name: str) 
 def squeeze_excite(vectors: tf.Tensor, reduction: int, name: str) -> tf.Tensor:
     """SENET: weights each field by all fields: [B, fields, dim] -> [B, fields, dim].
 
-    Source: Huang et al., FiBiNET, RecSys 2019, https://arxiv.org/abs/1905.09433, section 3.3.
+    Source: Huang et al., FiBiNET, RecSys 2019, https://arxiv.org/abs/1905.09433, section 3.3. The
+    excitation is a sigmoid, as in Hu et al., Squeeze-and-Excitation Networks, CVPR 2018: with the
+    ReLU of FiBiNET and few fields, a field whose weights are negative is never trained.
     """
     fields = tf.dimension_value(vectors.shape[1])
     with tf.variable_scope(name):
         squeeze = tf.get_variable("squeeze", [fields, max(1, fields // reduction)])
         excite = tf.get_variable("excite", [max(1, fields // reduction), fields])
     means = tf.reduce_mean(vectors, axis=2)
-    weights = tf.nn.relu(tf.matmul(tf.nn.relu(tf.matmul(means, squeeze)), excite))
+    weights = tf.sigmoid(tf.matmul(tf.nn.relu(tf.matmul(means, squeeze)), excite))
     return vectors * weights[:, :, None]
 
 

@@ -163,7 +163,7 @@ def test_squeeze_and_excitation_weights_fields():
     vectors = normal(2, 6, 4)
     outputs, variables = evaluate(layers.squeeze_excite(tf.constant(vectors), 3, "se"))
     hidden = np.maximum(vectors.mean(axis=2) @ variables["se/squeeze"], 0)
-    weights = np.maximum(hidden @ variables["se/excite"], 0)
+    weights = sigmoid(hidden @ variables["se/excite"])
     assert variables["se/squeeze"].shape == (6, 2)
     np.testing.assert_allclose(outputs, vectors * weights[:, :, None], **CLOSE)
 
