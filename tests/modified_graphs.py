@@ -100,7 +100,10 @@ def checkpoints(folder):
     for index in sorted(pathlib.Path(folder).glob("model.ckpt-*.index")):
         reader = tf.train.load_checkpoint(str(index.with_suffix("")))
         tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-        found[index.stem] = {k: (v.dtype, v.shape, v.tobytes()) for k, v in tensors.items()}
+        found[index.stem] = {
+            name: (array.dtype, array.shape, array.tobytes())
+            for name, array in ((name, np.asarray(value)) for name, value in tensors.items())
+        }
     return found
 
 
