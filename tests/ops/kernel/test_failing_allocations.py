@@ -58,7 +58,7 @@ def contents(caller):
     for kind, export in caller.exports.items():
         try:
             arrays = caller.session.run(tf.nest.flatten(list(export)))
-            found[kind] = [array.tobytes() for array in arrays]
+            found[kind] = [np.asarray(array).tobytes() for array in arrays]
         except (tf.errors.FailedPreconditionError, tf.errors.AbortedError):
             found[kind] = None
     return found
