@@ -2,6 +2,7 @@
 """Imports and includes run downwards: from layers below, or from the same package or folder."""
 
 import ast
+import collections
 import pathlib
 import re
 
@@ -193,6 +194,31 @@ def test_the_core_includes_neither_tensorflow_nor_what_it_contains():
         and "/" in included
     ]
     assert not found
+
+
+NAMESPACE = re.compile(r"^namespace (?:(\w+(?:::\w+)*) )?\{")
+NAMESPACE_END = re.compile(r"^\}  // namespace")
+CLASS = re.compile(r"^(?:class|struct) (?:alignas\([^)]*\) )?(\w+)(?: final)?(?: [:{].*)?$")
+
+
+def classes_of(path):
+    """The classes that a source defines, by their full names."""
+    namespaces = []
+    for line in path.read_text().splitlines():
+        if opened := NAMESPACE.match(line):
+            namespaces.append(opened[1] or relative(path))  # an anonymous one is the file's own
+        elif NAMESPACE_END.match(line):
+            namespaces.pop()
+        elif defined := CLASS.match(line):
+            yield "::".join([*namespaces, defined[1]])
+    assert not namespaces, path
+
+
+def test_a_class_of_the_package_is_defined_once():
+    # The linker takes one destructor for two classes of one name, without a word.
+    counts = collections.Counter(name for path in CPP_SOURCES for name in classes_of(path))
+    assert len(counts) > 150, "the classes were not found"
+    assert not [name for name, count in counts.items() if count > 1]
 
 
 # Files outside of rec_estimator/rec_sdk that name Rec SDK, and the reason. All others must not.

@@ -79,15 +79,15 @@ Status RestoreCheck::CheckRoom(const std::vector<Link>& chain) {
 Status RestoreCheck::CheckShard(CheckpointFile* file, const StoredShard& shard,
                                 bool is_delta, bool reads_keys) {
   const bool versions = request_.reads_versions();
-  RowReader rows(file, request_.rules, shard);
+  StoredRowReader rows(file, request_.rules, shard);
   TF_RETURN_IF_ERROR(
       rows.OpenRows(resource_.table().dim(), request_.slots, versions));
   if (file->Has(shard.name + kKeysFiltered)) {
-    RowReader filtered(file, request_.rules, shard);
+    StoredRowReader filtered(file, request_.rules, shard);
     TF_RETURN_IF_ERROR(filtered.OpenFiltered(versions));
   }
   if (is_delta) {
-    RowReader erased(file, request_.rules, shard);
+    StoredRowReader erased(file, request_.rules, shard);
     TF_RETURN_IF_ERROR(erased.OpenKeys(shard.name + kKeysErased, ""));
   }
   TF_RETURN_IF_ERROR(
@@ -104,7 +104,7 @@ Status RestoreCheck::ForEachKey(CheckpointFile* file, const StoredShard& shard,
                                 const char* keys, const char* freqs,
                                 const VisitKey& visit) {
   if (!file->Has(shard.name + keys)) return Status();
-  RowReader reader(file, request_.rules, shard);
+  StoredRowReader reader(file, request_.rules, shard);
   TF_RETURN_IF_ERROR(reader.OpenKeys(shard.name + keys, ""));
   if (*freqs != 0) TF_RETURN_IF_ERROR(reader.OpenFreqs(shard.name + freqs));
   reader.Start();

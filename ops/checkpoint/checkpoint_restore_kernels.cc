@@ -157,7 +157,7 @@ class TableRestore {
   // insert() returns false if there is no memory. `count` gets the number of
   // keys. Without a table the batches are only read.
   template <typename InsertBatch>
-  Status ForEachBatch(RowReader* reader, const InsertBatch& insert,
+  Status ForEachBatch(StoredRowReader* reader, const InsertBatch& insert,
                       int64_t* count) {
     std::atomic<int64_t> keys{0};
     // So expensive that each worker becomes a separate block of the loop.
@@ -185,8 +185,9 @@ class TableRestore {
   // DataLoss unless all keys were distinct. If the reader cannot tell, they
   // were if the table has grown by as many keys as were inserted.
   static Status CheckDistinct(const CheckpointFile& file,
-                              const std::string& name, const RowReader& reader,
-                              bool is_delta, int64_t inserted, int64_t growth) {
+                              const std::string& name,
+                              const StoredRowReader& reader, bool is_delta,
+                              int64_t inserted, int64_t growth) {
     if (reader.distinct() || (!is_delta && inserted == growth)) return Status();
     if (is_delta) {
       return DataLoss("tensor ", name, " of ", file.prefix(),
@@ -200,7 +201,7 @@ class TableRestore {
 
   // Reads the erased keys of a delta.
   Status ReadErased(CheckpointFile* file, const StoredShard& shard) {
-    RowReader reader(file, rules_, shard);
+    StoredRowReader reader(file, rules_, shard);
     TF_RETURN_IF_ERROR(reader.OpenKeys(shard.name + kKeysErased, ""));
     reader.Start();
     int64_t count;
@@ -215,7 +216,7 @@ class TableRestore {
 
   Status ReadRows(CheckpointFile* file, const StoredShard& shard,
                   bool is_delta) {
-    RowReader reader(file, rules_, shard);
+    StoredRowReader reader(file, rules_, shard);
     TF_RETURN_IF_ERROR(
         reader.OpenRows(resource_.table().dim(), slots_, versions_.are_read()));
     reader.Start();
@@ -264,7 +265,7 @@ class TableRestore {
   // row are ignored.
   Status ReadSlot(CheckpointFile* file, const StoredShard& shard, size_t i) {
     const std::string source = StrCat(shard.name, "/", slots_[i].name);
-    RowReader reader(file, rules_, shard);
+    StoredRowReader reader(file, rules_, shard);
     TF_RETURN_IF_ERROR(reader.OpenKeys(source + kKeys, source + kOffsets));
     TF_RETURN_IF_ERROR(
         reader.OpenValues(source, slots_[i].width, "width of the slot"));
@@ -284,7 +285,7 @@ class TableRestore {
                       bool is_delta) {
     const std::string name = shard.name + kKeysFiltered;
     if (!file->Has(name)) return Status();
-    RowReader reader(file, rules_, shard);
+    StoredRowReader reader(file, rules_, shard);
     TF_RETURN_IF_ERROR(reader.OpenFiltered(versions_.are_read()));
     reader.Start();
     const bool into_sketch = sketch_.CountsFiltered(*file, shard);

@@ -85,8 +85,8 @@ bool IsElsewhere(const KeyRules& rules, const StoredShard& shard) {
   return shard.count == rules.num_parts && shard.number != rules.part;
 }
 
-Status RowReader::OpenKeys(const std::string& name,
-                           const std::string& offsets) {
+Status StoredRowReader::OpenKeys(const std::string& name,
+                                 const std::string& offsets) {
   StoredTensor tensor;
   TF_RETURN_IF_ERROR(file_.Find(name, {DT_INT64, DT_INT32}, 1, &tensor));
   rows_ = tensor.rows;
@@ -95,7 +95,7 @@ Status RowReader::OpenKeys(const std::string& name,
   return CheckOffsets(offsets);
 }
 
-Status RowReader::CheckOffsets(const std::string& name) {
+Status StoredRowReader::CheckOffsets(const std::string& name) {
   if (!file_.Has(name)) return Status();
   StoredTensor tensor;
   TF_RETURN_IF_ERROR(file_.Find(name, {DT_INT32}, 1, &tensor));
@@ -116,15 +116,15 @@ Status RowReader::CheckOffsets(const std::string& name) {
                   "; the file is damaged");
 }
 
-Status RowReader::CheckRows(const StoredTensor& tensor) const {
+Status StoredRowReader::CheckRows(const StoredTensor& tensor) const {
   if (tensor.rows == rows_) return Status();
   return DataLoss("tensor ", tensor.name, " of ", file_.prefix(), " must have ",
                   rows_, " rows, one per key, got ", tensor.rows,
                   "; the file is damaged");
 }
 
-Status RowReader::OpenPerKey(const std::string& name,
-                             std::optional<RowStream>* stream) {
+Status StoredRowReader::OpenPerKey(const std::string& name,
+                                   std::optional<RowStream>* stream) {
   if (!file_.Has(name)) return Status();
   StoredTensor tensor;
   TF_RETURN_IF_ERROR(file_.Find(name, {DT_INT64}, 1, &tensor));
@@ -135,16 +135,16 @@ Status RowReader::OpenPerKey(const std::string& name,
   return Status();
 }
 
-Status RowReader::OpenFreqs(const std::string& name) {
+Status StoredRowReader::OpenFreqs(const std::string& name) {
   return OpenPerKey(name, &freqs_);
 }
 
-Status RowReader::OpenVersions(const std::string& name) {
+Status StoredRowReader::OpenVersions(const std::string& name) {
   return OpenPerKey(name, &versions_);
 }
 
-Status RowReader::OpenValues(const std::string& source, int64_t width,
-                             const char* what) {
+Status StoredRowReader::OpenValues(const std::string& source, int64_t width,
+                                   const char* what) {
   const std::string name = source + kValues;
   if (!file_.Has(name)) {
     return DataLoss("tensor ", name, " must be in ", file_.prefix(), " beside ",
@@ -158,14 +158,14 @@ Status RowReader::OpenValues(const std::string& source, int64_t width,
   return Status();
 }
 
-Status RowReader::OpenSlot(const SlotSpec& slot) {
+Status StoredRowReader::OpenSlot(const SlotSpec& slot) {
   slots_.emplace_back();
   Slot& opened = slots_.back();
   const std::string source = StrCat(shard_.name, "/", slot.name);
   if (!file_.Has(source + kKeys)) return Status();
   // A reader of the slot alone checks all that can be checked before a row is
   // read.
-  RowReader slot_reader(&file_, rules_, shard_);
+  StoredRowReader slot_reader(&file_, rules_, shard_);
   TF_RETURN_IF_ERROR(slot_reader.OpenKeys(source + kKeys, source + kOffsets));
   TF_RETURN_IF_ERROR(
       slot_reader.OpenValues(source, slot.width, "width of the slot"));
@@ -177,8 +177,9 @@ Status RowReader::OpenSlot(const SlotSpec& slot) {
   return Status();
 }
 
-Status RowReader::OpenRows(int64_t dim, const std::vector<SlotSpec>& slots,
-                           bool with_versions) {
+Status StoredRowReader::OpenRows(int64_t dim,
+                                 const std::vector<SlotSpec>& slots,
+                                 bool with_versions) {
   const std::string& name = shard_.name;
   TF_RETURN_IF_ERROR(OpenKeys(name + kKeys, name + kOffsets));
   TF_RETURN_IF_ERROR(OpenFreqs(name + kFreqs));
@@ -188,7 +189,7 @@ Status RowReader::OpenRows(int64_t dim, const std::vector<SlotSpec>& slots,
   return Status();
 }
 
-Status RowReader::OpenFiltered(bool with_versions) {
+Status StoredRowReader::OpenFiltered(bool with_versions) {
   const std::string& name = shard_.name;
   TF_RETURN_IF_ERROR(OpenKeys(name + kKeysFiltered, name + kOffsetsFiltered));
   TF_RETURN_IF_ERROR(OpenFreqs(name + kFreqsFiltered));
@@ -196,12 +197,12 @@ Status RowReader::OpenFiltered(bool with_versions) {
   return OpenVersions(name + kVersionsFiltered);
 }
 
-RowReader::~RowReader() {
+StoredRowReader::~StoredRowReader() {
   Stop(absl::CancelledError("the reader was destroyed"));
   if (thread_.joinable()) thread_.join();
 }
 
-void RowReader::Start() {
+void StoredRowReader::Start() {
   ready_.reserve(kReadAhead);  // The thread does not handle a bad_alloc there.
   // Env::StartThread would end the process if no thread can start.
   try {
@@ -211,7 +212,7 @@ void RowReader::Start() {
   }
 }
 
-void RowReader::ReadAll() {
+void StoredRowReader::ReadAll() {
   RowBatch batch;
   while (next_key_ < rows_) {
     const Status status =
@@ -238,7 +239,7 @@ void RowReader::ReadAll() {
   has_batches_.notify_all();
 }
 
-Status RowReader::ReadNext(RowBatch* batch) {
+Status StoredRowReader::ReadNext(RowBatch* batch) {
   const std::lock_guard<std::mutex> lock(mutex_);
   batch->n = 0;
   while (status_.ok() && batch->n == 0 && next_key_ < rows_) {
@@ -248,7 +249,7 @@ Status RowReader::ReadNext(RowBatch* batch) {
   return status_;
 }
 
-Status RowReader::Next(RowBatch* batch) {
+Status StoredRowReader::Next(RowBatch* batch) {
   if (!thread_.joinable()) return ReadNext(batch);
   std::unique_lock<std::mutex> lock(mutex_);
   if (batch->n > 0) spare_.push_back(std::move(*batch));
@@ -265,14 +266,14 @@ Status RowReader::Next(RowBatch* batch) {
   return status_;
 }
 
-void RowReader::Stop(const Status& status) {
+void StoredRowReader::Stop(const Status& status) {
   std::lock_guard<std::mutex> lock(mutex_);
   status_.Update(status);
   has_room_.notify_one();
   has_batches_.notify_all();
 }
 
-Status RowReader::ReadBatch(RowBatch* batch) {
+Status StoredRowReader::ReadBatch(RowBatch* batch) {
   const int64_t n =
       std::min(rows_ - next_key_,
                std::clamp<int64_t>(kBatchBytes / row_bytes_, 1, kBatchRows));
@@ -324,7 +325,7 @@ Status RowReader::ReadBatch(RowBatch* batch) {
 // Checks the keys and fills kept_. If the last shards of a checkpoint are
 // missing, it looks like one with fewer shards, but its keys are then in the
 // wrong shards.
-Status RowReader::CheckKeys(const std::vector<int64_t>& keys) {
+Status StoredRowReader::CheckKeys(const std::vector<int64_t>& keys) {
   const std::string& name = keys_->tensor().name;
   kept_.clear();
   for (size_t i = 0; i < keys.size(); ++i) {
@@ -350,7 +351,7 @@ Status RowReader::CheckKeys(const std::vector<int64_t>& keys) {
   return Status();
 }
 
-Status RowReader::CheckFreqs(const RowBatch& batch) const {
+Status StoredRowReader::CheckFreqs(const RowBatch& batch) const {
   const std::vector<int64_t>& freqs = batch.freqs;
   const auto negative = std::find_if(freqs.begin(), freqs.end(),
                                      [](int64_t freq) { return freq < 0; });
@@ -361,7 +362,7 @@ Status RowReader::CheckFreqs(const RowBatch& batch) const {
                   "; the file is damaged");
 }
 
-Status RowReader::RepeatedKey() const {
+Status StoredRowReader::RepeatedKey() const {
   return DataLoss("tensor ", keys_->tensor().name, " of ", file_.prefix(),
                   " must have distinct keys, got ", distinct_.repeated(),
                   " twice; the file is damaged");

@@ -103,14 +103,14 @@ class DistinctKeys {
 //   core-seconds more, because requested pages arrive one by one while the
 //   kernel's read-ahead uses large folios.
 // * Batches of 4 MiB, 1 MiB, 512 KiB and 256 KiB: not faster.
-class RowReader {
+class StoredRowReader {
  public:
-  RowReader(CheckpointFile* file, const KeyRules& rules,
-            const StoredShard& shard)
+  StoredRowReader(CheckpointFile* file, const KeyRules& rules,
+                  const StoredShard& shard)
       : file_(*file), rules_(rules), shard_(shard) {}
-  ~RowReader();
-  RowReader(const RowReader&) = delete;
-  RowReader& operator=(const RowReader&) = delete;
+  ~StoredRowReader();
+  StoredRowReader(const StoredRowReader&) = delete;
+  StoredRowReader& operator=(const StoredRowReader&) = delete;
 
   // Opens the tensor of keys. Must be the first call. `offsets` is the tensor
   // of offsets of key classes, which is checked if the file has it, or empty.

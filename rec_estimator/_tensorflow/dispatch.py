@@ -35,5 +35,5 @@ def explain_failed_calls(kind: Tuple[type, ...], error: Callable[[Any], Exceptio
       kind: Types of arguments, or of members of arguments.
       error: Makes the error from the first such argument.
     """
-    # The public way to handle a call, tf.experimental.dispatch_for_api, needs each function by name.
+    # The public way, tf.experimental.dispatch_for_api, needs each function by name.
     _Refusal(kind, error).register()
