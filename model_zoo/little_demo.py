@@ -24,7 +24,8 @@ LABELS = ("label_0", "label_1")
 STEPS, EVAL_STEPS, STEPS_BETWEEN_SAVES = 200, 10, 50
 _BATCH_SIZE, _LEARNING_RATE = 256, 0.02
 _USERS, _ITEMS = 800, 300
-_SPECS = [rec.FeatureSpec("user_ids", "user_table"), rec.FeatureSpec("item_ids", "item_table")]
+_TABLES = ("user_table", "item_table")
+_SPECS = [rec.FeatureSpec(ids, table) for ids, table in zip(("user_ids", "item_ids"), _TABLES)]
 
 
 def make_dataset(steps: int, is_train: bool, modify_graph: bool, skip: int = 0) -> tf.data.Dataset:
@@ -49,11 +50,11 @@ def forward(batch: Batch, is_train: bool, modify_graph: bool) -> Batch:
     """The logits of each label, float32 [B]: sums of rows, a shared layer, one unit per label."""
     initializer = tf.truncated_normal_initializer(stddev=0.05)
     sums = []
-    for spec, dim, most_rows in zip(_SPECS, (8, 16), (_USERS, _ITEMS)):
+    for spec, name, dim, most_rows in zip(_SPECS, _TABLES, (8, 16), (_USERS, _ITEMS)):
         table = rec.create_table(
             key_dtype=tf.int64,
             dim=tf.TensorShape([dim]),
-            name=spec.table_name,
+            name=name,
             emb_initializer=initializer,
             device_vocabulary_size=most_rows,
         )
