@@ -98,7 +98,7 @@ def measure(data_path: str, rows: int, rounds: int) -> Dict[str, Any]:
     from model_zoo import data
 
     tf.disable_eager_execution()
-    task = data.load("online_retail", data_path=data_path)
+    task = data.load_task("online_retail", data_path=data_path)
     rows = min(rows, len(task.train_labels))
     users = [column.name for column in task.columns if column.side != "item"]
     items = [column.name for column in task.columns if column.side == "item"]

@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=500, help="candidates of the one user")
     args = parser.parse_args()
     tf.logging.set_verbosity(tf.logging.ERROR)
-    task = data.load("generated")
+    task = data.load_task("generated")
     points = []
     with tempfile.TemporaryDirectory() as folder:
         for model in run.MODELS:

@@ -42,7 +42,7 @@ class Node(NamedTuple):
 
 def exports(folder: str) -> Tuple[str, str]:
     """Folders of the SavedModels of a trained DIN, as it is and compressed."""
-    task = data.load("generated")
+    task = data.load_task("generated")
     estimator = run.build_estimator("din", task, run.Settings(), f"{folder}/model")
     batches = rec.inputs.numpy_input_fn(task.train, task.train_labels, batch_size=64)
     estimator.train(batches, steps=1)

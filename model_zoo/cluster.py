@@ -31,7 +31,7 @@ _WAIT_SECONDS = 600  # for the end of the training
 def train(model_dir: str, steps: int) -> None:
     """The script of the user: what it does is the part of the task that TF_CONFIG names."""
     settings = run.Settings()
-    task = data.load("generated")
+    task = data.load_task("generated")
     config = rec.RunConfig(
         model_dir=model_dir,
         tf_random_seed=settings.seed,

@@ -55,10 +55,10 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 def _load(name: str, cache_dir: Optional[str]) -> data.Task:
     _title("1. Data")
     try:
-        task = data.load(name, cache_dir=cache_dir)
+        task = data.load_task(name, cache_dir=cache_dir)
     except data.DataUnavailableError as error:
         print(f"{error}\n\nThe demo continues with generated data.")
-        task = data.load("generated")
+        task = data.load_task("generated")
     print(
         f"{task.name}: {len(task.train_labels):,} rows to train on, {len(task.test_labels):,} "
         f"later ones to test on, {len(np.unique(task.train['user'])):,} users, "

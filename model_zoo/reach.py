@@ -99,9 +99,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     summaries: List[Dict[str, Any]] = []
     try:
         all_settings = [run.Settings(seed=seed) for seed in options.seeds]
-        tasks = [data.load("movielens_100k", cache_dir=options.cache_dir)]
+        tasks = [data.load_task("movielens_100k", cache_dir=options.cache_dir)]
         if options.data_path:
-            tasks.append(data.load("online_retail", data_path=options.data_path))
+            tasks.append(data.load_task("online_retail", data_path=options.data_path))
     except (data.DataUnavailableError, ValueError) as error:
         print(f"model_zoo.reach: {error}", file=sys.stderr)
         return 1

@@ -242,7 +242,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     names = [field.name for field in dataclasses.fields(Settings)]
     try:
         settings = Settings(**{name: getattr(options, name) for name in names})
-        task = data.load(options.data, data_path=options.data_path, cache_dir=options.cache_dir)
+        task = data.load_task(
+            options.data, data_path=options.data_path, cache_dir=options.cache_dir
+        )
         with tempfile.TemporaryDirectory() as scratch:
             model_dir = options.model_dir or scratch
             _check_model_dir(model_dir, options.model, task, settings)

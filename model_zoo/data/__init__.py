@@ -1,51 +1,74 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets of the model zoo, one file each, as click tasks in NumPy columns.
+"""Data sets of the model zoo.
 
 Download MovieLens-100k once, to a cache folder:
 
     python -m model_zoo.data movielens_100k
 
-``load`` returns a Task: the keys of each feature in training and test rows, and a description of
-each column. Nothing here needs TensorFlow.
+``load`` returns a DataSet. ``load_task`` returns a Task, which DataSet replaces: it goes as soon as
+the models, the runner and the data sets no longer use it.
 """
 
-from typing import Optional
+import pathlib
+from typing import Optional, Union
 
-from model_zoo.data.generated import generate
+from model_zoo.data.column import PADDING, Column
+from model_zoo.data.dataset import PARTS, DataSet, MemoryDataSet, Rows
+from model_zoo.data.generated import generate, generate_clicks
 from model_zoo.data.movielens_100k import fetch_movielens_100k, load_movielens_100k
 from model_zoo.data.online_retail import ONLINE_RETAIL_PAGE, load_online_retail
-from model_zoo.data.task import (
-    HISTORY_LENGTH,
-    PADDING,
-    Column,
-    DataUnavailableError,
-    Task,
-    exact_auc,
-    hash_key,
-)
+from model_zoo.data.task import HISTORY_LENGTH, DataUnavailableError, Task, exact_auc, hash_key
 
 __all__ = [
     "DATA_SETS",
     "HISTORY_LENGTH",
     "ONLINE_RETAIL_PAGE",
     "PADDING",
+    "PARTS",
     "Column",
+    "DataSet",
     "DataUnavailableError",
+    "MemoryDataSet",
+    "Rows",
     "Task",
     "exact_auc",
     "fetch_movielens_100k",
     "generate",
+    "generate_clicks",
     "hash_key",
     "load",
     "load_movielens_100k",
     "load_online_retail",
+    "load_task",
 ]
 
 DATA_SETS = ("movielens_100k", "online_retail", "generated")
 
 
-def load(name: str, *, data_path: Optional[str] = None, cache_dir: Optional[str] = None) -> Task:
-    """Loads a data set by name; every call gives the same rows.
+def load(
+    name: Union[str, pathlib.Path],
+    folder: Optional[str] = None,
+    cache_dir: Optional[str] = None,
+) -> DataSet:
+    """Loads a data set; every call gives the same rows.
+
+    Args:
+      name: "generated". Other names and schema files follow.
+      folder: Folder of the files that a schema names.
+      cache_dir: Folder for downloaded and derived data. None: default_cache_dir().
+
+    Raises:
+      ValueError: The name is unknown.
+    """
+    if name != "generated":
+        raise ValueError(f"data must be generated, got {name!r}")
+    return generate_clicks()
+
+
+def load_task(
+    name: str, *, data_path: Optional[str] = None, cache_dir: Optional[str] = None
+) -> Task:
+    """Loads a data set by name as a Task; goes with Task.
 
     Args:
       name: One of DATA_SETS.

@@ -13,9 +13,9 @@ from typing import Dict, Iterator, List, Optional, Union
 
 import numpy as np
 
+from model_zoo.data.column import Column
 from model_zoo.data.task import (
     HISTORY_LENGTH,
-    Column,
     DataUnavailableError,
     Task,
     hash_key,
@@ -166,7 +166,7 @@ def load_movielens_100k(cache_dir: Optional[Union[str, pathlib.Path]] = None) ->
         Column("item", "item"),
         Column("genres", "item", max_length=max(map(len, genres.values()))),
         Column("year", "item"),
-        Column("history", "user", table="item", max_length=HISTORY_LENGTH),
+        Column("history", "history", table="item", max_length=HISTORY_LENGTH),
     )
     labels = np.array([float(row[2]) >= 4 for row in ratings], np.float32)
     table: Dict[str, List] = {column.name: [] for column in columns}

@@ -9,10 +9,9 @@ from typing import Dict, Iterator, List, Mapping, Tuple, Union
 
 import numpy as np
 
+from model_zoo.data.column import PADDING, Column
 from model_zoo.data.task import (
     HISTORY_LENGTH,
-    PADDING,
-    Column,
     DataUnavailableError,
     Task,
     hash_key,
@@ -91,7 +90,7 @@ def load_online_retail(path: Union[str, pathlib.Path], *, seed: int = 1) -> Task
             Column("day_of_week", "context"),
             Column("item", "item"),
             Column("price_bucket", "item"),
-            Column("history", "user", table="item", max_length=HISTORY_LENGTH),
+            Column("history", "history", table="item", max_length=HISTORY_LENGTH),
         ),
         train={name: array[~test] for name, array in arrays.items()},
         train_labels=labels[~test],

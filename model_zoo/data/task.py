@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A task: keys by column, labels, and a description of each column."""
+"""A task: keys by column, labels, and a description of each column. DataSet takes its place."""
 
 import dataclasses
 import hashlib
@@ -7,38 +7,15 @@ from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from model_zoo.data.column import PADDING, Column
+
 HISTORY_LENGTH = 20  # keys, most recent first
-PADDING = -1  # in columns with several keys; no table has a row for it
 
 Columns = Dict[str, np.ndarray]
 
 
 class DataUnavailableError(RuntimeError):
     """The data set is absent and the download failed. The message has the reason and the remedy."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """The description of one feature.
-
-    Attributes:
-      name: Name of the feature.
-      side: What the keys describe: "user", "item" or "context" (the time of the request).
-      table: The column whose table this column shares, because both have the same keys. None: a
-        table of its own.
-      max_length: Keys per example. 1: int64 [n]; more: int64 [n, max_length], padded with -1.
-    """
-
-    name: str
-    side: str
-    table: Optional[str] = None
-    max_length: int = 1
-
-    def __post_init__(self) -> None:
-        if self.side not in ("user", "item", "context"):
-            raise ValueError(f"side must be user, item or context, got {self.side!r}")
-        if self.max_length < 1:
-            raise ValueError(f"max_length must be at least 1, got {self.max_length}")
 
 
 @dataclasses.dataclass(frozen=True)

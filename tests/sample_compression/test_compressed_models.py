@@ -310,7 +310,7 @@ def test_norms_of_candidates_gradients_are_taken(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["din", pytest.param("wide_and_deep", marks=pytest.mark.slow)])
 def test_models_of_the_zoo_train_the_same(model, tmp_path):
-    task = data.load("generated")
+    task = data.load_task("generated")
     users = [column.name for column in task.columns if column.side != "item"]
     kept = {name: rows[-512:] for name, rows in task.train.items()}
     for name in users:  # Few users, as where candidates are logged.

@@ -17,7 +17,7 @@ ROW = np.repeat(np.arange(3), SIZES)
 
 @pytest.fixture(scope="module")
 def task():
-    return data.load("generated")
+    return data.load_task("generated")
 
 
 def request_of(task):

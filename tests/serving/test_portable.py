@@ -191,7 +191,7 @@ def test_portable_export_is_served_without_our_library(loader, exports, tmp_path
 
 
 def test_compressed_portable_export_of_a_zoo_model_gives_equal_predictions(tmp_path):
-    task = data.load("generated")
+    task = data.load_task("generated")
     settings = run.Settings(embedding_dim=4, hidden_units=(8, 4))
     estimator = run.build_estimator("din", task, settings, str(tmp_path / "model"))
     batches = rec.inputs.numpy_input_fn(task.train, task.train_labels, batch_size=64)
