@@ -40,6 +40,7 @@ def tasks_spec(
     labels: Labels,
     mode: str,
     params: Params,
+    other_predictions: Optional[Mapping[str, tf.Tensor]] = None,
 ) -> rec.EstimatorSpec:
     """Returns the EstimatorSpec of a model of several labels.
 
@@ -49,6 +50,7 @@ def tasks_spec(
       labels: float32 [B], 0 or 1, by label; None in prediction.
       mode: One of rec.ModeKeys.
       params: "columns" and "training".
+      other_predictions: Further predictions [B] by name.
 
     Returns:
       An EstimatorSpec with the predictions {"probabilities/<label>": [B]}, the sum of the mean log
@@ -57,7 +59,7 @@ def tasks_spec(
     if labels is not None and not isinstance(labels, Mapping):
         (label,) = logits  # A data set of one label has it without a name.
         labels = {label: labels}
-    return _spec(logits, features, labels or {}, mode, params)
+    return _spec(logits, features, labels or {}, mode, params, other_predictions)
 
 
 def _spec(
@@ -66,6 +68,7 @@ def _spec(
     labels: Mapping[str, Optional[tf.Tensor]],
     mode: str,
     params: Params,
+    other_predictions: Optional[Mapping[str, tf.Tensor]] = None,
 ) -> rec.EstimatorSpec:
     """The spec of one label without a name, or of several."""
     probabilities = {label: tf.sigmoid(each) for label, each in logits.items()}
@@ -73,6 +76,7 @@ def _spec(
         predictions = {
             f"probabilities/{label}".rstrip("/"): each for label, each in probabilities.items()
         }
+        predictions.update(other_predictions or {})
         outputs = {"serving_default": rec.PredictOutput(predictions)}
         return rec.EstimatorSpec(mode, predictions=predictions, export_outputs=outputs)
 

@@ -20,6 +20,7 @@ from model_zoo.layers.interactions import (
     squeeze_excite,
 )
 from model_zoo.layers.networks import batch_norm, dense, hidden, layer_norm, tower
+from model_zoo.layers.retrieval import cosine_scores, sampled_softmax_losses
 from model_zoo.layers.sequences import (
     add_positions,
     attention_weights,
@@ -27,13 +28,16 @@ from model_zoo.layers.sequences import (
     transformer_layer,
     weighted_mean,
 )
+from model_zoo.layers.tasks import check_labels, product_logits, task_towers
 
 __all__ = [
     "add_positions",
     "attention_weights",
     "batch_norm",
     "bilinear_pairs",
+    "check_labels",
     "compressed_interactions",
+    "cosine_scores",
     "cross_matrices",
     "cross_vectors",
     "declare",
@@ -47,10 +51,13 @@ __all__ = [
     "mixture",
     "multi_gate_mixtures",
     "pairwise_products",
+    "product_logits",
     "progressive_extraction",
     "recurrent",
+    "sampled_softmax_losses",
     "split_linear",
     "squeeze_excite",
+    "task_towers",
     "tower",
     "transformer_layer",
     "weighted_mean",

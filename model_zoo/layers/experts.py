@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixtures of experts for models of several tasks."""
 
-from typing import List, Sequence
+from typing import Any, List, Mapping, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -23,8 +23,19 @@ def mixture(experts: Sequence[tf.Tensor], gate_inputs: tf.Tensor, name: str) -> 
     return tf.reduce_sum(tf.stack(experts, axis=1) * weights[:, :, tf.newaxis], axis=1)
 
 
+def _experts(
+    inputs: tf.Tensor, count: int, units: Sequence[int], name: str, options: Mapping[str, Any]
+) -> List[tf.Tensor]:
+    return [hidden(inputs, units, f"{name}_{i}", **options) for i in range(count)]
+
+
 def multi_gate_mixtures(
-    inputs: tf.Tensor, num_tasks: int, num_experts: int, units: Sequence[int], name: str
+    inputs: tf.Tensor,
+    num_tasks: int,
+    num_experts: int,
+    units: Sequence[int],
+    name: str,
+    **options: Any,
 ) -> List[tf.Tensor]:
     """MMoE: experts that all tasks share, and a gate for each task.
 
@@ -34,6 +45,7 @@ def multi_gate_mixtures(
       num_experts: Number of experts.
       units: Units of the layers of an expert.
       name: Variable scope.
+      **options: Of the layers of an expert, as in `hidden`.
 
     Returns:
       float32 [B, units[-1]] for each task.
@@ -42,7 +54,7 @@ def multi_gate_mixtures(
     Mixture-of-Experts, KDD 2018, equations 5 to 7.
     """
     with tf.variable_scope(name):
-        experts = [hidden(inputs, units, f"expert_{i}") for i in range(num_experts)]
+        experts = _experts(inputs, num_experts, units, "expert", options)
         return [mixture(experts, inputs, f"gate_{task}") for task in range(num_tasks)]
 
 
@@ -53,6 +65,7 @@ def progressive_extraction(
     num_own: int,
     units: Sequence[Sequence[int]],
     name: str,
+    **options: Any,
 ) -> List[tf.Tensor]:
     """PLE: levels of experts, some of them shared and some of one task.
 
@@ -63,6 +76,7 @@ def progressive_extraction(
       num_own: Experts of each task in a level.
       units: For each level, the units of the layers of an expert.
       name: Variable scope.
+      **options: Of the layers of an expert, as in `hidden`.
 
     Returns:
       float32 [B, units[-1][-1]] for each task.
@@ -74,9 +88,9 @@ def progressive_extraction(
     with tf.variable_scope(name):
         for level, layers in enumerate(units):
             with tf.variable_scope(f"level_{level}"):
-                shared = [hidden(of_all, layers, f"shared_{i}") for i in range(num_shared)]
+                shared = _experts(of_all, num_shared, layers, "shared", options)
                 own = [
-                    [hidden(of_task[task], layers, f"task_{task}_{i}") for i in range(num_own)]
+                    _experts(of_task[task], num_own, layers, f"task_{task}", options)
                     for task in range(num_tasks)
                 ]
                 of_task = [
