@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A data set as two towers need it: users, candidates, and which candidate is the right one."""
+
+import functools
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from model_zoo.data.catalogue import CandidateSampler, Catalogue, Columns
+from model_zoo.data.column import Column
+from model_zoo.data.dataset import PARTS, DataSet, InputFn
+
+_LOG_Q = "item_log_q"
+_SCAN_ROWS = 4096  # in a batch while the catalogue is collected
+
+_Features = Dict[str, tf.Tensor]
+
+
+class RetrievalDataSet(DataSet):
+    """The rows of a data set whose first label is 1, each with candidates to choose its item from.
+
+    Columns of items have a row for each of C candidates, all others one for each of B users. The
+    labels are int64 [B], the row of the right candidate.
+
+    In "train" the candidates are the items of the batch, in its order, and some more drawn from the
+    catalogue; `item_log_q`, float32 [C], has the log of how often each is expected among them. In
+    the other parts they are the whole catalogue: every item of the data set, in order of the ids.
+
+    Args:
+      data: A data set with an item column of single ids.
+      negatives: How many candidates are drawn for each training batch.
+
+    Raises:
+      ValueError: There is no such column, or negatives is below 0.
+
+    Example:
+      >>> data = generate_clicks(rows=2000).retrieval(negatives=64)
+      >>> features, labels = data.input_fn("train", 32, seed=1)().element_spec
+      >>> features["user"].shape, features["item"].shape, labels.shape
+      (TensorShape([32]), TensorShape([96]), TensorShape([32]))
+    """
+
+    labels = ("item_row",)
+
+    def __init__(self, data: DataSet, negatives: int) -> None:
+        if negatives < 0:
+            raise ValueError(f"negatives must be at least 0, got {negatives}")
+        self._data, self._negatives = data, negatives
+        self.name, self.columns, self.credit = data.name, data.columns, data.credit
+        self._item = _item_column(data.name, data.columns)
+
+    @functools.cached_property
+    def catalogue(self) -> Catalogue:
+        """The items of all parts. They are read once, at the first use."""
+        return Catalogue.of(self._item, self._items())
+
+    def rows(self, part: str) -> Optional[int]:
+        """Returns 0 for a part that the data set lacks, else None: nobody counted its rows."""
+        return 0 if self._data.rows(part) == 0 else None
+
+    def input_fn(
+        self,
+        part: str,
+        batch_size: int,
+        *,
+        seed: Optional[int] = None,
+        epochs: Optional[int] = 1,
+        skip: int = 0,
+    ) -> InputFn:
+        """Returns an input_fn as DataSet describes it, of the batches that this class describes.
+
+        A batch may contain the end of an epoch and the start of the next.
+        """
+        all_rows = self._data.input_fn(part, batch_size, seed=seed, epochs=epochs)
+        users = None if seed is None else batch_size
+        if part == "train":
+            add_candidates = self._add_drawn(users, seed or 0)
+        else:
+            add_candidates = self._add_all(users)
+
+        def make() -> tf.data.Dataset:
+            rows = all_rows().map(self._positives)
+            rows = rows.rebatch(batch_size, drop_remainder=seed is not None)
+            return rows.enumerate().skip(skip).map(add_candidates).prefetch(2)
+
+        return make
+
+    def item_name(self, key: int) -> str:
+        """Returns the name of an item, for output."""
+        return self._data.item_name(key)
+
+    def _positives(self, features: _Features, labels: Any) -> _Features:
+        """The rows of a batch whose first label is 1."""
+        first = labels[self._data.labels[0]] if isinstance(labels, dict) else labels
+        return {name: tf.boolean_mask(each, first > 0.5) for name, each in features.items()}
+
+    def _add_drawn(self, users: Optional[int], seed: int) -> Callable[..., Any]:
+        """Returns the function that adds candidates of training to a batch and its number."""
+        catalogue = self.catalogue
+        sampler = CandidateSampler(catalogue, self._negatives, seed)
+        count = None if users is None else users + self._negatives
+
+        def draw(ids: np.ndarray, number: np.ndarray) -> List[np.ndarray]:
+            rows, log_q = sampler.draw(ids, int(number))
+            return [
+                np.arange(len(ids)),
+                log_q,
+                *(each[rows] for each in catalogue.columns.values()),
+            ]
+
+        def add(number: tf.Tensor, features: _Features) -> Tuple[_Features, tf.Tensor]:
+            types = [tf.int64, tf.float32, *_types_of(catalogue)]
+            labels, log_q, *items = tf.numpy_function(draw, [features[self._item], number], types)
+            labels.set_shape([users])
+            log_q.set_shape([count])
+            return {**features, **self._shaped(items, count), _LOG_Q: log_q}, labels
+
+        return add
+
+    def _add_all(self, users: Optional[int]) -> Callable[..., Any]:
+        """Returns the function that adds the whole catalogue to a batch."""
+        catalogue = self.catalogue
+
+        def look_up(ids: np.ndarray) -> List[np.ndarray]:
+            return [catalogue.rows(ids), *catalogue.columns.values()]
+
+        def add(number: tf.Tensor, features: _Features) -> Tuple[_Features, tf.Tensor]:
+            del number
+            # From NumPy, so that the catalogue is not in the graph.
+            types = [tf.int64, *_types_of(catalogue)]
+            labels, *items = tf.numpy_function(look_up, [features[self._item]], types)
+            labels.set_shape([users])
+            return {**features, **self._shaped(items, len(catalogue))}, labels
+
+        return add
+
+    def _shaped(self, items: Sequence[tf.Tensor], count: Optional[int]) -> _Features:
+        """Columns of the catalogue by name, with the static shapes that numpy_function lost."""
+        columns = dict(zip(self.catalogue.columns, items))
+        for name, column in columns.items():
+            column.set_shape([count, *self.catalogue.columns[name].shape[1:]])
+        return columns
+
+    def _items(self) -> Iterator[Tuple[Columns, np.ndarray]]:
+        """Columns of items, batch by batch, and which rows are right ones of training."""
+        names = [column.name for column in self.columns if column.role == "item"]
+        for part in PARTS:
+            if self._data.rows(part) == 0:
+                continue
+            with tf.Graph().as_default(), tf.Session() as session:
+                dataset = self._data.input_fn(part, _SCAN_ROWS)()
+                iterator = tf.data.make_initializable_iterator(dataset)
+                features, labels = iterator.get_next()
+                first = labels[self._data.labels[0]] if isinstance(labels, dict) else labels
+                wanted = {name: features[name] for name in names}, first
+                session.run(iterator.initializer)
+                while True:
+                    try:
+                        items, is_right = session.run(wanted)
+                    except tf.errors.OutOfRangeError:
+                        break
+                    yield items, (is_right > 0.5) & (part == "train")
+
+
+def _types_of(catalogue: Catalogue) -> List[tf.DType]:
+    return [tf.as_dtype(column.dtype) for column in catalogue.columns.values()]
+
+
+def _item_column(name: str, columns: Sequence[Column]) -> str:
+    """The column whose ids are the items: that of the history, or the first one of items."""
+    candidates = {column.table for column in columns if column.role == "history"}
+    for column in columns:
+        is_id = column.role == "item" and column.kind == "id" and not column.is_padded
+        if is_id and (column.name in candidates or not candidates):
+            return column.name
+    raise ValueError(
+        f"columns of {name} must have one of single ids with the role item, got "
+        f"{', '.join(column.name for column in columns)}; retrieval chooses among its values"
+    )
