@@ -13,7 +13,7 @@ def draw_recent(
     *,
     count: int,
     window: int,
-    seed: int,
+    random: np.random.Generator,
 ) -> np.ndarray:
     """Draws negatives for rows of a log: events shortly before, of items not in the row's group.
 
@@ -26,7 +26,7 @@ def draw_recent(
       rows: int64 [m], the rows that get negatives. The first row of the log draws itself.
       count: Negatives per row.
       window: A row draws from this number of events before it.
-      seed: The same seed gives the same negatives.
+      random: The source of the draws.
 
     Returns:
       int64 [m, count]: the row of the log that each negative is taken from.
@@ -35,8 +35,10 @@ def draw_recent(
       ValueError: count or window is below 1, or all recent items are in the row's group.
 
     Example:
-      >>> draw_recent(np.array([3, 4, 4]), np.array([0, 1, 2]), [2], count=2, window=2, seed=1)
-      array([[0, 0]])
+      >>> items, invoices = np.array([3, 4, 4]), np.array([0, 1, 2])
+      >>> draw_recent(
+      ...     items, invoices, [2], count=2, window=2, random=np.random.default_rng(1)).tolist()
+      [[0, 0]]
     """
     for name, value in (("count", count), ("window", window)):
         if value < 1:
@@ -46,7 +48,6 @@ def draw_recent(
     item_count = int(item.max(initial=0)) + 1
     in_group = np.unique(group * item_count + item)
     rows = np.asarray(rows, np.int64)
-    random = np.random.default_rng(seed)
     drawn = np.empty((len(rows), count), np.int64)
     for column in range(count):
         left = np.arange(len(rows))  # those whose draw was in their group
