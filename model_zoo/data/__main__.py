@@ -6,7 +6,8 @@ import sys
 from typing import Optional, Sequence
 
 from model_zoo.data import DataUnavailableError
-from model_zoo.data.movielens_100k import CREDIT, default_cache_dir, fetch_movielens_100k
+from model_zoo.data.cache import default_cache_dir
+from model_zoo.data.movielens_100k import CREDIT, fetch_movielens_100k
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:

@@ -2,6 +2,7 @@
 """MovieLens-100k: 100,000 ratings of 1,682 films by 943 people. Downloaded, not redistributed."""
 
 import collections
+import csv
 import hashlib
 import os
 import pathlib
@@ -13,6 +14,7 @@ from typing import Dict, Iterator, List, Optional, Union
 
 import numpy as np
 
+from model_zoo.data.cache import default_cache_dir, whole_file
 from model_zoo.data.column import Column
 from model_zoo.data.task import (
     HISTORY_LENGTH,
@@ -30,6 +32,11 @@ _SHA256 = {
     "ml-100k.item": "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532",
     "ml-100k.user": "4f670007d9cfbeb9807e757209af1555b9bcc186bde25e767f67cb67c6dd5972",
 }
+_RATINGS = "ratings.csv"
+_RATINGS_HEADER = (
+    *("user", "item", "rating", "time", "age", "gender", "occupation", "zip"),
+    *("title", "genres", "year"),
+)
 _DOWNLOAD_SECONDS = 60  # 2.1 MB; without a network pip stops after 2 attempts of 10 s
 
 CREDIT = """\
@@ -38,12 +45,6 @@ redistributed or used commercially without their permission
 (https://grouplens.org/datasets/movielens/100k/). Cite F. M. Harper and J. A. Konstan (2015), The
 MovieLens Datasets: History and Context, ACM Transactions on Interactive Intelligent Systems 5(4),
 19. https://doi.org/10.1145/2827872"""
-
-
-def default_cache_dir() -> pathlib.Path:
-    """The folder for downloaded data: rec_estimator in $XDG_CACHE_HOME or ~/.cache."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return pathlib.Path(base) / "rec_estimator"
 
 
 def fetch_movielens_100k(
@@ -197,6 +198,34 @@ def load_movielens_100k(cache_dir: Optional[Union[str, pathlib.Path]] = None) ->
         item_names={int(film): _title(row[0], row[1]) for film, row in films.items()},
         credit=CREDIT,
     )
+
+
+def prepare_movielens_100k(cache_dir: Optional[Union[str, pathlib.Path]] = None) -> pathlib.Path:
+    """Writes ratings.csv, once: a line for each rating in order of time, with its user and film.
+
+    Args:
+      cache_dir: As in fetch_movielens_100k.
+
+    Returns:
+      The folder of ratings.csv.
+
+    Raises:
+      DataUnavailableError: As fetch_movielens_100k does.
+    """
+    folder = fetch_movielens_100k(cache_dir)
+    if not (folder / _RATINGS).exists():
+        films = {row[0]: row[1:] for row in _atomic_rows(folder / "ml-100k.item")}
+        users = {row[0]: row[1:] for row in _atomic_rows(folder / "ml-100k.user")}
+        ratings = list(_atomic_rows(folder / "ml-100k.inter"))
+        ratings.sort(key=lambda row: float(row[3]))  # stable: equal times keep the file's order
+        with whole_file(folder / _RATINGS) as file:
+            lines = csv.writer(file, lineterminator="\n")
+            lines.writerow(_RATINGS_HEADER)
+            for user, film, rating, time in ratings:
+                title, year, genres = films[film]
+                described = [_title(title, year), "|".join(genres.split()), _year(year)]
+                lines.writerow([user, film, rating, time, *users[user], *described])
+    return folder
 
 
 def _atomic_rows(path: pathlib.Path) -> Iterator[List[str]]:

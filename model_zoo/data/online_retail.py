@@ -3,12 +3,14 @@
 
 import csv
 import gzip
+import hashlib
 import pathlib
 import zlib
-from typing import Dict, Iterator, List, Mapping, Tuple, Union
+from typing import Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
+from model_zoo.data.cache import default_cache_dir, whole_file
 from model_zoo.data.column import PADDING, Column
 from model_zoo.data.task import (
     HISTORY_LENGTH,
@@ -29,6 +31,7 @@ _RETAIL_HEADER = (
     "CustomerID",
     "Country",
 )
+_PURCHASES = "purchases.csv"
 _RECENT_LINES = 20_000  # negatives are recent purchases, so popularity alone predicts nothing
 _NEGATIVES = 2  # per purchase
 _MOST_DRAWS = 1000  # for one negative; the real data need at most 5
@@ -53,7 +56,14 @@ def load_online_retail(path: Union[str, pathlib.Path], *, seed: int = 1) -> Task
       DataUnavailableError: The file does not exist; the message names its page.
       ValueError: The file has another form; the message names the line.
     """
-    lines = _retail_lines(pathlib.Path(path))
+    lines = _retail_lines(_purchases_file(pathlib.Path(path)))
+    times = lines["InvoiceDate"]
+    in_train = np.count_nonzero((times >= _TRAIN_FROM) & (times < _TEST_FROM))
+    if not in_train or not np.any(times >= _TEST_FROM):
+        raise ValueError(
+            f"{path} must hold purchases from {_TRAIN_FROM} on and from {_TEST_FROM} on, got "
+            f"{len(times)} purchases, {in_train} of them between these dates"
+        )
     items, item = np.unique(lines["StockCode"], return_inverse=True)
     _, invoice = np.unique(lines["InvoiceNo"], return_inverse=True)
     # Median price of each item: lexsort by (item, price), middle of each run.
@@ -101,13 +111,72 @@ def load_online_retail(path: Union[str, pathlib.Path], *, seed: int = 1) -> Task
     )
 
 
-def _retail_lines(path: pathlib.Path) -> Dict[str, np.ndarray]:
-    """Returns the purchases in order of time, one array per column."""
-    if not path.is_file():
+def prepare_online_retail(
+    path: Union[str, pathlib.Path], cache_dir: Optional[Union[str, pathlib.Path]] = None
+) -> pathlib.Path:
+    """Writes purchases.csv, once for each file: a line for each purchase, in order of time.
+
+    Args:
+      path: The CSV file of load_online_retail, or a folder that holds no other.
+      cache_dir: Folder for converted data. None: default_cache_dir().
+
+    Returns:
+      The folder of purchases.csv. Its `price` is the median price of the item, in pence.
+
+    Raises:
+      DataUnavailableError: As load_online_retail does.
+      ValueError: As load_online_retail does, or the folder holds several CSV files.
+    """
+    source = _purchases_file(pathlib.Path(path))
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    folder = pathlib.Path(cache_dir or default_cache_dir()) / "online_retail" / digest
+    if not (folder / _PURCHASES).exists():
+        lines = _retail_lines(source)
+        columns = {
+            "invoice": lines["InvoiceNo"],
+            "user": lines["CustomerID"],
+            "country": lines["Country"],
+            "item": lines["StockCode"],
+            "price": np.round(100.0 * _median_prices(lines)).astype(np.int64),
+            "quantity": lines["Quantity"],
+            "time": lines["InvoiceDate"],
+        }
+        with whole_file(folder / _PURCHASES) as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values()))
+    return folder
+
+
+def _purchases_file(path: pathlib.Path) -> pathlib.Path:
+    """The CSV file that a path or its folder means."""
+    found = [path]
+    if path.is_dir():
+        found = sorted([*path.glob("*.csv"), *path.glob("*.csv.gz")])
+    if len(found) > 1:
+        raise ValueError(
+            f"folder must hold one CSV file of purchases, got {', '.join(map(str, found))}; "
+            "give the file itself"
+        )
+    file = found[0] if found else path / _PURCHASES
+    if not file.is_file():
         raise DataUnavailableError(
-            f"data_path must be a CSV file of purchases, got {path}, which does not exist; "
+            f"folder must hold a CSV file of purchases, got {file}, which does not exist; "
             f"get the data from {ONLINE_RETAIL_PAGE} and save it as CSV"
         )
+    return file
+
+
+def _median_prices(lines: Mapping[str, np.ndarray]) -> np.ndarray:
+    """The median price of the item of each line: float64 [lines]; the upper of two middles."""
+    _, item = np.unique(lines["StockCode"], return_inverse=True)
+    order = np.lexsort((lines["UnitPrice"], item))
+    starts, counts = np.unique(item[order], return_index=True, return_counts=True)[1:]
+    return lines["UnitPrice"][order][starts + counts // 2][item]
+
+
+def _retail_lines(path: pathlib.Path) -> Dict[str, np.ndarray]:
+    """Returns the purchases in order of time, one array per column."""
     kept: Dict[str, List] = {name: [] for name in _RETAIL_HEADER}
     seen = set()
     for number, row in _csv_rows(path):
@@ -120,6 +189,7 @@ def _retail_lines(path: pathlib.Path) -> Dict[str, np.ndarray]:
             seen.add(pair)
             kept["CustomerID"].append(int(float(row["CustomerID"])))
             kept["UnitPrice"].append(float(row["UnitPrice"]))
+            kept["Quantity"].append(round(float(row["Quantity"])))
             kept["InvoiceDate"].append(np.datetime64(row["InvoiceDate"], "s"))
             for name in ("InvoiceNo", "StockCode", "Country"):
                 kept[name].append(row[name])
@@ -129,13 +199,6 @@ def _retail_lines(path: pathlib.Path) -> Dict[str, np.ndarray]:
                 f"got {dict(row)} ({error})"
             ) from None
     times = np.array(kept["InvoiceDate"], "datetime64[s]")
-    in_train = np.count_nonzero((times >= _TRAIN_FROM) & (times < _TEST_FROM))
-    if not in_train or not np.any(times >= _TEST_FROM):
-        raise ValueError(
-            f"{path} must hold purchases from {_TRAIN_FROM} on and from {_TEST_FROM} on, got "
-            f"{len(times)} purchases, {in_train} of them between these dates"
-        )
-    del kept["Quantity"]
     order = np.argsort(times, kind="stable")
     return {name: np.array(values)[order] for name, values in kept.items()}
 

