@@ -41,7 +41,7 @@ def exports(model: str, task: data.Task, folder: str) -> Tuple[str, bytes, Dict[
     estimator = run.build_estimator(model, task, run.Settings(steps=20), f"{folder}/{model}")
     rows = rec.inputs.numpy_input_fn(task.train, task.train_labels, batch_size=256, shuffle=False)
     estimator.train(rows, steps=20)
-    embedded = {f.name: f for f in run.MODELS[model].embedding_features(task.columns, 16)}
+    embedded = {f.name: f for f in run.MODELS[model].features(task, {"dim": 16})}
     sides = {column.name: column.side for column in task.columns}
     receiver = rec.compressed_serving_input_receiver_fn(
         user=[embedded[name] for name, side in sides.items() if side != "item"],

@@ -46,7 +46,7 @@ def exports(folder: str) -> Tuple[str, str]:
     estimator = run.build_estimator("din", task, run.Settings(), f"{folder}/model")
     batches = rec.inputs.numpy_input_fn(task.train, task.train_labels, batch_size=64)
     estimator.train(batches, steps=1)
-    features = {f.name: f for f in run.MODELS["din"].embedding_features(task.columns, 16)}
+    features = {f.name: f for f in run.MODELS["din"].features(task, {"dim": 16})}
     sides: Dict[str, List[Any]] = {"user": [], "item": []}
     for column in task.columns:
         sides["item" if column.side == "item" else "user"].append(features[column.name])

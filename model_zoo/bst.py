@@ -3,54 +3,55 @@
 
 Chen et al. (2019), Behavior Sequence Transformer for E-commerce Recommendation in Alibaba,
 https://arxiv.org/abs/1905.06874. Differences: a vector for each position instead of the time since
-an item, because the tasks have no times; no dropout; the network gets the mean over the positions.
+an item, because the data sets have no times; the network gets the mean over the positions.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import List
 
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import layers
-from model_zoo.click_head import click_spec
-from model_zoo.data import Column
+from model_zoo import heads, layers
+from model_zoo.data import DataSet
+from model_zoo.heads import Features, Labels, Params
 
-_HEADS = 2
+DEFAULTS = {
+    "dim": 16,
+    "heads": 2,
+    "blocks": 1,
+    "hidden_units": (128, 64),
+    "dropout": 0.0,
+    "batch_norm": False,
+}
 
 
-def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """One vector per key; the history is not combined and shares the table of the candidates.
+def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
+    """One vector per id; each item of a history keeps its own.
 
     Raises:
       ValueError: There is no history.
     """
-    return layers.declare_with_history(columns, dim, "bst")
+    return layers.declare_with_histories(data.columns, params["dim"], "bst")
 
 
-def model_fn(
-    features: Dict[str, tf.Tensor],
-    labels: Optional[tf.Tensor],
-    mode: str,
-    params: Dict[str, Any],
-) -> rec.EstimatorSpec:
-    """Returns the EstimatorSpec of BST.
-
-    Args:
-      features: float32 [B, dim] by column name; "history" float32 [B, max_length, dim], most recent
-        first, with "history_mask" bool [B, max_length].
-      labels: float32 [B], 0 or 1; None in prediction.
-      mode: One of rec.ModeKeys.
-      params: "columns", "hidden_units" and "learning_rate".
-    """
-    candidate, history = features["item"][:, None, :], features["history"]
-    sequence = tf.concat([candidate, history], axis=1)
-    mask = tf.pad(features["history_mask"], [[0, 0], [1, 0]], constant_values=True)
-    sequence = layers.add_positions(sequence, "positions")
-    sequence = layers.transformer_layer(sequence, mask, _HEADS, "transformer")
-    is_item = tf.cast(mask, tf.float32)
-    interest = layers.weighted_mean(
-        sequence, is_item / tf.reduce_sum(is_item, axis=1, keepdims=True)
-    )
-    others = layers.without_history(features, params["columns"])
-    inputs = tf.concat([*others, interest], axis=1)
-    return click_spec(layers.tower(inputs, params["hidden_units"], "deep"), labels, mode, params)
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> rec.EstimatorSpec:
+    """Returns the EstimatorSpec of BST; model_zoo/models.py describes the arguments."""
+    network = layers.network_settings(params, mode)
+    dropout = {name: network[name] for name in ("is_training", "dropout")}
+    columns = params["columns"]
+    inputs = layers.vectors(features, layers.without_histories(columns), params["dim"])
+    for history in layers.histories(columns):
+        candidate = layers.candidate(features, history)[:, tf.newaxis, :]
+        mask = features[f"{history.name}_mask"]
+        # [B, 1 + max_length, dim] and [B, 1 + max_length]
+        sequence = tf.concat([candidate, features[history.name]], axis=1)
+        mask = tf.pad(mask, [[0, 0], [1, 0]], constant_values=True)
+        with tf.variable_scope(history.name):
+            sequence = layers.add_positions(sequence, "positions")
+            for block in range(params["blocks"]):
+                sequence = layers.transformer_layer(
+                    sequence, mask, params["heads"], f"transformer_{block}", **dropout
+                )
+        inputs.append(layers.masked_mean(sequence, mask))
+    logits = layers.tower(tf.concat(inputs, axis=1), params["hidden_units"], "deep", **network)
+    return heads.click_spec(logits, features, labels, mode, params)

@@ -2,42 +2,38 @@
 """DCN: cross layers with a weight vector each, beside a network.
 
 Wang et al. (2017), Deep & Cross Network for Ad Click Predictions, https://arxiv.org/abs/1708.05123.
-Differences: no batch normalization; a field with several keys is the mean of their vectors.
+Difference: a column with several ids is the mean of their vectors.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import List
 
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import layers
-from model_zoo.click_head import click_spec
-from model_zoo.data import Column
+from model_zoo import heads, layers
+from model_zoo.data import DataSet
+from model_zoo.heads import Features, Labels, Params
 
-_CROSS_LAYERS = 3
+DEFAULTS = {
+    "dim": 16,
+    "cross_layers": 3,
+    "hidden_units": (128, 64),
+    "dropout": 0.0,
+    "batch_norm": False,
+}
 
 
-def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """One vector per key."""
-    return layers.declare(columns, dim)
+def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
+    """One vector per id."""
+    return layers.declare(data.columns, params["dim"])
 
 
-def model_fn(
-    features: Dict[str, tf.Tensor],
-    labels: Optional[tf.Tensor],
-    mode: str,
-    params: Dict[str, Any],
-) -> rec.EstimatorSpec:
-    """Returns the EstimatorSpec of DCN.
-
-    Args:
-      features: float32 [B, dim] by column name.
-      labels: float32 [B], 0 or 1; None in prediction.
-      mode: One of rec.ModeKeys.
-      params: "columns", "hidden_units" and "learning_rate".
-    """
-    inputs = layers.flat(layers.fields(features, params["columns"]))
-    crossed = layers.cross_vectors(inputs, _CROSS_LAYERS, "cross")
-    deep = layers.hidden(inputs, params["hidden_units"], "deep")
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> rec.EstimatorSpec:
+    """Returns the EstimatorSpec of DCN; model_zoo/models.py describes the arguments."""
+    network = layers.network_settings(params, mode)
+    # [B, fields * dim]
+    inputs = layers.flat(layers.fields(features, params["columns"], params["dim"]))
+    crossed = layers.cross_vectors(inputs, params["cross_layers"], "cross")
+    deep = layers.hidden(inputs, params["hidden_units"], "deep", **network)
     logits = layers.tower(tf.concat([crossed, deep], axis=1), (), "head")
-    return click_spec(logits, labels, mode, params)
+    return heads.click_spec(logits, features, labels, mode, params)

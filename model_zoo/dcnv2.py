@@ -1,42 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DCN V2: cross layers with a matrix of low rank each, then a network.
+"""DCN V2: cross layers with a matrix each, before or beside a network.
 
 Wang et al. (2021), DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale
-Learning to Rank Systems, https://arxiv.org/abs/2008.13535. The stacked form. Differences: no
-mixture of experts; a field with several keys is the mean of their vectors.
+Learning to Rank Systems, https://arxiv.org/abs/2008.13535. Differences: no mixture of experts; a
+column with several ids is the mean of their vectors.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import List
 
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import layers
-from model_zoo.click_head import click_spec
-from model_zoo.data import Column
+from model_zoo import heads, layers
+from model_zoo.data import DataSet
+from model_zoo.heads import Features, Labels, Params
+from model_zoo.names import check_names
 
-_CROSS_LAYERS, _RANK = 2, 32
+DEFAULTS = {
+    "dim": 16,
+    "cross_layers": 2,
+    "rank": 32,  # of the matrices; 0: full matrices
+    "structure": "stacked",  # or "parallel"
+    "hidden_units": (128, 64),
+    "dropout": 0.0,
+    "batch_norm": False,
+}
 
 
-def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """One vector per key."""
-    return layers.declare(columns, dim)
+def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
+    """One vector per id."""
+    return layers.declare(data.columns, params["dim"])
 
 
-def model_fn(
-    features: Dict[str, tf.Tensor],
-    labels: Optional[tf.Tensor],
-    mode: str,
-    params: Dict[str, Any],
-) -> rec.EstimatorSpec:
-    """Returns the EstimatorSpec of DCN V2.
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> rec.EstimatorSpec:
+    """Returns the EstimatorSpec of DCN V2; model_zoo/models.py describes the arguments.
 
-    Args:
-      features: float32 [B, dim] by column name.
-      labels: float32 [B], 0 or 1; None in prediction.
-      mode: One of rec.ModeKeys.
-      params: "columns", "hidden_units" and "learning_rate".
+    Raises:
+      ValueError: structure is unknown.
     """
-    inputs = layers.flat(layers.fields(features, params["columns"]))
-    crossed = layers.cross_matrices(inputs, _CROSS_LAYERS, _RANK, "cross")
-    return click_spec(layers.tower(crossed, params["hidden_units"], "deep"), labels, mode, params)
+    check_names("structure", [params["structure"]], ("stacked", "parallel"))
+    network = layers.network_settings(params, mode)
+    # [B, fields * dim]
+    inputs = layers.flat(layers.fields(features, params["columns"], params["dim"]))
+    crossed = layers.cross_matrices(inputs, params["cross_layers"], params["rank"], "cross")
+    if params["structure"] == "stacked":
+        logits = layers.tower(crossed, params["hidden_units"], "deep", **network)
+    else:
+        deep = layers.hidden(inputs, params["hidden_units"], "deep", **network)
+        logits = layers.tower(tf.concat([crossed, deep], axis=1), (), "head")
+    return heads.click_spec(logits, features, labels, mode, params)

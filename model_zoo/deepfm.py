@@ -2,40 +2,36 @@
 """DeepFM: a factorization machine and a network over the same vectors.
 
 Guo et al. (2017), DeepFM: A Factorization-Machine based Neural Network for CTR Prediction,
-https://arxiv.org/abs/1703.04247. Differences: no dropout, because training is short; a field
-with several keys, such as the history, is the mean of their vectors.
+https://arxiv.org/abs/1703.04247. Difference: a column with several ids, such as a history, is the
+mean of their vectors.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import List
 
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import layers
-from model_zoo.click_head import click_spec
-from model_zoo.data import Column
+from model_zoo import heads, layers
+from model_zoo.data import DataSet
+from model_zoo.heads import Features, Labels, Params
+
+DEFAULTS = {
+    "dim": 16,
+    "hidden_units": (128, 64),
+    "dropout": 0.0,
+    "batch_norm": False,
+}
 
 
-def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """One row per key: a vector, then the first-order weight as the last element."""
-    return layers.declare(columns, dim)
+def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
+    """One row per id: a vector, then the weight of the linear part."""
+    return layers.declare_with_linear(data.columns, params["dim"])
 
 
-def model_fn(
-    features: Dict[str, tf.Tensor],
-    labels: Optional[tf.Tensor],
-    mode: str,
-    params: Dict[str, Any],
-) -> rec.EstimatorSpec:
-    """Returns the EstimatorSpec of DeepFM.
-
-    Args:
-      features: float32 [B, dim] by column name.
-      labels: float32 [B], 0 or 1; None in prediction.
-      mode: One of rec.ModeKeys.
-      params: "columns", "hidden_units" and "learning_rate".
-    """
-    first_order, vectors = layers.split_linear(features, params["columns"])
-    deep = layers.tower(tf.concat(vectors, axis=1), params["hidden_units"], "deep")
-    logits = first_order + layers.pairwise_products(tf.stack(vectors, axis=1)) + deep
-    return click_spec(logits, labels, mode, params)
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> rec.EstimatorSpec:
+    """Returns the EstimatorSpec of DeepFM; model_zoo/models.py describes the arguments."""
+    network = layers.network_settings(params, mode)
+    first_order, vectors = layers.split_linear(features, params["columns"], params["dim"])
+    second_order = layers.pairwise_products(tf.stack(vectors, axis=1))
+    deep = layers.tower(tf.concat(vectors, axis=1), params["hidden_units"], "deep", **network)
+    return heads.click_spec(first_order + second_order + deep, features, labels, mode, params)

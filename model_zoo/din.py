@@ -3,53 +3,51 @@
 
 Zhou et al. (2018), Deep Interest Network for Click-Through Rate Prediction,
 https://arxiv.org/abs/1706.06978. The attention network sees (h, q, h - q, h * q) for each item h of
-the history and the candidate q. Differences: a softmax normalizes the attention, as in the authors'
+a history and the candidate q. Differences: a softmax normalizes the attention, as in the authors'
 code (https://github.com/zhougr1993/DeepInterestNetwork) and unlike the text of the paper. The
 network also gets the product of interest and candidate; README.md says how both were chosen. ReLU
 instead of Dice, no mini-batch aware regularization.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import List
 
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import layers
-from model_zoo.click_head import click_spec
-from model_zoo.data import Column
+from model_zoo import heads, layers
+from model_zoo.data import DataSet
+from model_zoo.heads import Features, Labels, Params
 
-_ATTENTION_UNITS = (32, 16)
+DEFAULTS = {
+    "dim": 16,
+    "attention_units": (32, 16),
+    "hidden_units": (128, 64),
+    "dropout": 0.0,
+    "batch_norm": False,
+}
 
 
-def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """One vector per key; the history is not combined and shares the table of the candidates.
+def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
+    """One vector per id; each item of a history keeps its own.
 
     Raises:
       ValueError: There is no history.
     """
-    return layers.declare_with_history(columns, dim, "din")
+    return layers.declare_with_histories(data.columns, params["dim"], "din")
 
 
-def model_fn(
-    features: Dict[str, tf.Tensor],
-    labels: Optional[tf.Tensor],
-    mode: str,
-    params: Dict[str, Any],
-) -> rec.EstimatorSpec:
-    """Returns the EstimatorSpec of DIN.
-
-    Args:
-      features: float32 [B, dim] by column name; "history" float32 [B, max_length, dim] with
-        "history_mask" bool [B, max_length].
-      labels: float32 [B], 0 or 1; None in prediction.
-      mode: One of rec.ModeKeys.
-      params: "columns", "hidden_units" and "learning_rate".
-    """
-    candidate, history = features["item"], features["history"]
-    weights = layers.attention_weights(
-        history, features["history_mask"], candidate, _ATTENTION_UNITS, "attention"
-    )
-    interest = layers.weighted_mean(history, weights)
-    others = layers.without_history(features, params["columns"])
-    inputs = tf.concat([*others, interest, interest * candidate], axis=1)
-    return click_spec(layers.tower(inputs, params["hidden_units"], "deep"), labels, mode, params)
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> rec.EstimatorSpec:
+    """Returns the EstimatorSpec of DIN; model_zoo/models.py describes the arguments."""
+    network = layers.network_settings(params, mode)
+    columns = params["columns"]
+    inputs = layers.vectors(features, layers.without_histories(columns), params["dim"])
+    for history in layers.histories(columns):
+        items, mask = features[history.name], features[f"{history.name}_mask"]
+        candidate = layers.candidate(features, history)  # [B, dim]
+        weights = layers.attention_weights(
+            items, mask, candidate, params["attention_units"], f"attention_{history.name}"
+        )
+        interest = layers.weighted_mean(items, weights)  # [B, dim]
+        inputs += [interest, interest * candidate]
+    logits = layers.tower(tf.concat(inputs, axis=1), params["hidden_units"], "deep", **network)
+    return heads.click_spec(logits, features, labels, mode, params)

@@ -2,39 +2,44 @@
 """DLRM: the inner products of all pairs of vectors, then a network.
 
 Naumov et al. (2019), Deep Learning Recommendation Model for Personalization and Recommendation
-Systems, https://arxiv.org/abs/1906.00091. Differences: the tasks have no numbers, so there is no
-bottom network, and the top network gets the vectors themselves beside their products.
+Systems, https://arxiv.org/abs/1906.00091. A bottom network makes one vector of all numbers.
+Difference: the top network gets all vectors beside their products, not only that of the numbers,
+because many data sets have no numbers.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import List
 
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import layers
-from model_zoo.click_head import click_spec
-from model_zoo.data import Column
+from model_zoo import heads, layers
+from model_zoo.data import DataSet
+from model_zoo.heads import Features, Labels, Params
+
+DEFAULTS = {
+    "dim": 16,
+    "bottom_units": (64,),  # before the layer of dim units
+    "hidden_units": (128, 64),
+    "dropout": 0.0,
+    "batch_norm": False,
+}
 
 
-def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """One vector per key."""
-    return layers.declare(columns, dim)
+def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
+    """One vector per id."""
+    return layers.declare(data.columns, params["dim"])
 
 
-def model_fn(
-    features: Dict[str, tf.Tensor],
-    labels: Optional[tf.Tensor],
-    mode: str,
-    params: Dict[str, Any],
-) -> rec.EstimatorSpec:
-    """Returns the EstimatorSpec of DLRM.
-
-    Args:
-      features: float32 [B, dim] by column name.
-      labels: float32 [B], 0 or 1; None in prediction.
-      mode: One of rec.ModeKeys.
-      params: "columns", "hidden_units" and "learning_rate".
-    """
-    vectors = layers.fields(features, params["columns"])
-    inputs = tf.concat([layers.flat(vectors), layers.inner_products(vectors)], axis=1)
-    return click_spec(layers.tower(inputs, params["hidden_units"], "top"), labels, mode, params)
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> rec.EstimatorSpec:
+    """Returns the EstimatorSpec of DLRM; model_zoo/models.py describes the arguments."""
+    network = layers.network_settings(params, mode)
+    columns, dim = params["columns"], params["dim"]
+    vectors = layers.vectors(features, layers.of_kind(columns, "id"), dim)
+    numbers = [features[column.name] for column in layers.of_kind(columns, "number")]
+    if numbers:
+        units = (*params["bottom_units"], dim)
+        vectors.append(layers.hidden(tf.stack(numbers, axis=1), units, "bottom", **network))
+    fields = tf.stack(vectors, axis=1)  # [B, fields, dim]
+    inputs = tf.concat([layers.flat(fields), layers.inner_products(fields)], axis=1)
+    logits = layers.tower(inputs, params["hidden_units"], "top", **network)
+    return heads.click_spec(logits, features, labels, mode, params)

@@ -2,47 +2,47 @@
 """FiBiNET: fields weighted by all fields, and bilinear products of pairs of fields.
 
 Huang et al. (2019), FiBiNET: Combining Feature Importance and Bilinear Feature Interaction for
-Click-Through Rate Prediction, https://arxiv.org/abs/1905.09433. One matrix for all pairs
-("field-all"). Differences: a sigmoid weights the fields (layers/interactions.py says why); no
-dropout, no linear weights; a field with several keys is the mean of their vectors.
+Click-Through Rate Prediction, https://arxiv.org/abs/1905.09433. Differences: a sigmoid weights the
+fields (layers/interactions.py says why); a column with several ids is the mean of their vectors.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import List
 
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import layers
-from model_zoo.click_head import click_spec
-from model_zoo.data import Column
+from model_zoo import heads, layers
+from model_zoo.data import DataSet
+from model_zoo.heads import Features, Labels, Params
 
-_REDUCTION = 3
+DEFAULTS = {
+    "dim": 16,
+    "reduction": 3,  # fields for each unit of the squeezed layer
+    "bilinear": "all",  # one matrix for all pairs; or "each" field, or each "pair"
+    "hidden_units": (128, 64),
+    "dropout": 0.0,
+    "batch_norm": False,
+}
 
 
-def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """One vector per key."""
-    return layers.declare(columns, dim)
+def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
+    """One row per id: a vector, then the weight of the linear part."""
+    return layers.declare_with_linear(data.columns, params["dim"])
 
 
-def model_fn(
-    features: Dict[str, tf.Tensor],
-    labels: Optional[tf.Tensor],
-    mode: str,
-    params: Dict[str, Any],
-) -> rec.EstimatorSpec:
-    """Returns the EstimatorSpec of FiBiNET.
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> rec.EstimatorSpec:
+    """Returns the EstimatorSpec of FiBiNET; model_zoo/models.py describes the arguments.
 
-    Args:
-      features: float32 [B, dim] by column name.
-      labels: float32 [B], 0 or 1; None in prediction.
-      mode: One of rec.ModeKeys.
-      params: "columns", "hidden_units" and "learning_rate".
+    Raises:
+      ValueError: bilinear is unknown.
     """
-    vectors = layers.fields(features, params["columns"])
-    weighted = layers.squeeze_excite(vectors, _REDUCTION, "squeeze_excite")
+    network = layers.network_settings(params, mode)
+    linear, rows = layers.split_linear(features, params["columns"], params["dim"])
+    vectors = tf.stack(rows, axis=1)  # [B, fields, dim]
+    weighted = layers.squeeze_excite(vectors, params["reduction"], "squeeze_excite")
     pairs = [
-        layers.bilinear_pairs(vectors, "pairs"),
-        layers.bilinear_pairs(weighted, "weighted_pairs"),
+        layers.bilinear_pairs(vectors, params["bilinear"], "pairs"),
+        layers.bilinear_pairs(weighted, params["bilinear"], "weighted_pairs"),
     ]
-    deep = layers.tower(tf.concat(pairs, axis=1), params["hidden_units"], "deep")
-    return click_spec(deep, labels, mode, params)
+    deep = layers.tower(tf.concat(pairs, axis=1), params["hidden_units"], "deep", **network)
+    return heads.click_spec(linear + deep, features, labels, mode, params)

@@ -7,6 +7,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from model_zoo import minimize
+from model_zoo.data import Column
 
 Features = Dict[str, tf.Tensor]
 Labels = Union[tf.Tensor, Mapping[str, tf.Tensor], None]
@@ -115,9 +116,9 @@ def _metrics(
     return metrics
 
 
-def user_ids(features: Features, columns: Sequence[Any]) -> Optional[tf.Tensor]:
+def user_ids(features: Features, columns: Sequence[Column]) -> Optional[tf.Tensor]:
     """The ids [B] of the first column of single ids with the role user; None: there is none."""
     for column in columns:
-        if column.role == "user" and column.kind == "id" and column.max_length == 1:
+        if column.role == "user" and column.kind == "id" and not column.is_padded:
             return features[f"{column.name}_ids"]
     return None

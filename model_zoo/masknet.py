@@ -2,51 +2,58 @@
 """MaskNet: networks whose inputs are multiplied by masks made of all vectors.
 
 Wang, She and Zhang (2021), MaskNet: Introducing Feature-Wise Multiplication to CTR Ranking Models
-by Instance-Guided Mask, https://arxiv.org/abs/2102.07619. The parallel form. Differences: no
-dropout; a field with several keys is the mean of their vectors.
+by Instance-Guided Mask, https://arxiv.org/abs/2102.07619. Difference: a column with several ids is
+the mean of their vectors.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import List
 
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import layers
-from model_zoo.click_head import click_spec
-from model_zoo.data import Column
+from model_zoo import heads, layers
+from model_zoo.data import DataSet
+from model_zoo.heads import Features, Labels, Params
+from model_zoo.names import check_names
 
-_BLOCKS, _BLOCK_UNITS, _MASK_UNITS = 3, 64, 64
+DEFAULTS = {
+    "dim": 16,
+    "structure": "parallel",  # or "serial"
+    "blocks": 3,
+    "block_units": 64,
+    "mask_units": 64,
+    "hidden_units": (128, 64),
+    "dropout": 0.0,
+    "batch_norm": False,
+}
 
 
-def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """One vector per key."""
-    return layers.declare(columns, dim)
+def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
+    """One vector per id."""
+    return layers.declare(data.columns, params["dim"])
 
 
-def model_fn(
-    features: Dict[str, tf.Tensor],
-    labels: Optional[tf.Tensor],
-    mode: str,
-    params: Dict[str, Any],
-) -> rec.EstimatorSpec:
-    """Returns the EstimatorSpec of MaskNet.
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> rec.EstimatorSpec:
+    """Returns the EstimatorSpec of MaskNet; model_zoo/models.py describes the arguments.
 
-    Args:
-      features: float32 [B, dim] by column name.
-      labels: float32 [B], 0 or 1; None in prediction.
-      mode: One of rec.ModeKeys.
-      params: "columns", "hidden_units" and "learning_rate".
+    Raises:
+      ValueError: structure is unknown.
     """
-    vectors = layers.fields(features, params["columns"])
-    inputs = layers.flat(vectors)
+    check_names("structure", [params["structure"]], ("parallel", "serial"))
+    network = layers.network_settings(params, mode)
+    vectors = layers.fields(features, params["columns"], params["dim"])
+    inputs = layers.flat(vectors)  # [B, fields * dim]
     normalized = layers.flat(layers.layer_norm(vectors, "norm_vectors"))
-    width = tf.dimension_value(inputs.shape[-1])
-    blocks = []
-    for number in range(_BLOCKS):
-        with tf.variable_scope(f"block_{number}"):
-            mask = layers.dense(inputs, _MASK_UNITS, "aggregate", tf.nn.relu)
-            mask = layers.dense(mask, width, "project")
-            masked = layers.dense(normalized * mask, _BLOCK_UNITS, "hidden")
-            blocks.append(tf.nn.relu(layers.layer_norm(masked, "norm")))
-    deep = layers.tower(tf.concat(blocks, axis=1), params["hidden_units"], "deep")
-    return click_spec(deep, labels, mode, params)
+    sizes = params["mask_units"], params["block_units"]
+    if params["structure"] == "parallel":
+        blocks = [
+            layers.mask_block(normalized, inputs, *sizes, f"block_{number}")
+            for number in range(params["blocks"])
+        ]
+        outputs = tf.concat(blocks, axis=1)
+    else:
+        outputs = normalized
+        for number in range(params["blocks"]):
+            outputs = layers.mask_block(outputs, inputs, *sizes, f"block_{number}")
+    logits = layers.tower(outputs, params["hidden_units"], "deep", **network)
+    return heads.click_spec(logits, features, labels, mode, params)

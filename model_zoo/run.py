@@ -19,34 +19,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import (
-    bst,
-    data,
-    dcn,
-    dcnv2,
-    deepfm,
-    dien,
-    din,
-    dlrm,
-    fibinet,
-    masknet,
-    wide_and_deep,
-    xdeepfm,
-)
-
-MODELS = {
-    "wide_and_deep": wide_and_deep,
-    "deepfm": deepfm,
-    "xdeepfm": xdeepfm,
-    "dcn": dcn,
-    "dcnv2": dcnv2,
-    "dlrm": dlrm,
-    "masknet": masknet,
-    "fibinet": fibinet,
-    "din": din,
-    "dien": dien,
-    "bst": bst,
-}
+from model_zoo import data
+from model_zoo.minimize import Training
+from model_zoo.models import MODELS
 
 _EVALUATION_BATCH = 4096
 _SETTINGS_FILE = "model_zoo.json"  # in model_dir: which model its checkpoints are of
@@ -117,18 +92,23 @@ def build_estimator(
     """
     if model not in MODELS:
         raise ValueError(f"model must be one of {', '.join(MODELS)}, got {model!r}")
-    features = MODELS[model].embedding_features(task.columns, settings.embedding_dim)
+    adam = {"name": "adam", "learning_rate": settings.learning_rate}
+    params = {
+        **MODELS[model].DEFAULTS,
+        "dim": settings.embedding_dim,
+        "hidden_units": tuple(settings.hidden_units),
+        "columns": task.columns,
+        "labels": ("label",),
+        "training": Training(optimizer=adam),
+    }
+    features = MODELS[model].features(task, params)
     if initializer is not None:
         features = [dataclasses.replace(each, initializer=initializer) for each in features]
     return rec.RecEstimator(
         MODELS[model].model_fn,
         model_dir=model_dir,
         config=config or rec.RunConfig(tf_random_seed=settings.seed, save_summary_steps=1000),
-        params={
-            "columns": task.columns,
-            "hidden_units": tuple(settings.hidden_units),
-            "learning_rate": settings.learning_rate,
-        },
+        params=params,
         embedding_features=features,
     )
 

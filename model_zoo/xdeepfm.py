@@ -2,43 +2,38 @@
 """xDeepFM: a compressed interaction network beside linear weights and a network.
 
 Lian et al. (2018), xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender
-Systems, https://arxiv.org/abs/1803.05170. Differences: no regularization; a field with several keys
-is the mean of their vectors.
+Systems, https://arxiv.org/abs/1803.05170. Difference: a column with several ids is the mean of
+their vectors.
 """
 
-from typing import Any, Dict, List, Optional, Sequence
+from typing import List
 
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import layers
-from model_zoo.click_head import click_spec
-from model_zoo.data import Column
+from model_zoo import heads, layers
+from model_zoo.data import DataSet
+from model_zoo.heads import Features, Labels, Params
 
-_MAPS = (32, 32)
+DEFAULTS = {
+    "dim": 16,
+    "maps": (32, 32),  # of each layer of the interaction network
+    "hidden_units": (128, 64),
+    "dropout": 0.0,
+    "batch_norm": False,
+}
 
 
-def embedding_features(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """One row per key: a vector, then the first-order weight as the last element."""
-    return layers.declare(columns, dim)
+def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
+    """One row per id: a vector, then the weight of the linear part."""
+    return layers.declare_with_linear(data.columns, params["dim"])
 
 
-def model_fn(
-    features: Dict[str, tf.Tensor],
-    labels: Optional[tf.Tensor],
-    mode: str,
-    params: Dict[str, Any],
-) -> rec.EstimatorSpec:
-    """Returns the EstimatorSpec of xDeepFM.
-
-    Args:
-      features: float32 [B, dim] by column name.
-      labels: float32 [B], 0 or 1; None in prediction.
-      mode: One of rec.ModeKeys.
-      params: "columns", "hidden_units" and "learning_rate".
-    """
-    linear, vectors = layers.split_linear(features, params["columns"])
-    maps = layers.compressed_interactions(tf.stack(vectors, axis=1), _MAPS, "interactions")
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> rec.EstimatorSpec:
+    """Returns the EstimatorSpec of xDeepFM; model_zoo/models.py describes the arguments."""
+    network = layers.network_settings(params, mode)
+    linear, vectors = layers.split_linear(features, params["columns"], params["dim"])
+    maps = layers.compressed_interactions(tf.stack(vectors, axis=1), params["maps"], "interactions")
     interactions = layers.tower(maps, (), "interactions_head")
-    deep = layers.tower(tf.concat(vectors, axis=1), params["hidden_units"], "deep")
-    return click_spec(linear + interactions + deep, labels, mode, params)
+    deep = layers.tower(tf.concat(vectors, axis=1), params["hidden_units"], "deep", **network)
+    return heads.click_spec(linear + interactions + deep, features, labels, mode, params)

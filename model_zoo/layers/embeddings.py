@@ -1,83 +1,135 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declared features of a task's columns, and how models take their vectors apart."""
+"""Declared features of a data set's columns, and the vectors that models make of them."""
 
 import dataclasses
-from typing import Dict, List, Sequence, Tuple
+from typing import List, Mapping, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from model_zoo.data import Column
 
+Columns = Sequence[Column]
 
-def declare(columns: Sequence[Column], dim: int) -> List[rec.EmbeddingFeature]:
-    """Declares one embedded feature per column; several keys of an example are averaged.
+
+def declare(columns: Columns, dim: int) -> List[rec.EmbeddingFeature]:
+    """Declares one embedded feature per column of ids; several ids of an example are averaged.
 
     Args:
-      columns: The columns of the task.
+      columns: The columns of the data set. Numbers are no embedded features.
       dim: Floats per row, the same in every table.
     """
     return [
         rec.EmbeddingFeature(column.name, dim, table=column.table, combiner="mean")
-        for column in columns
+        for column in of_kind(columns, "id")
     ]
 
 
-def declare_with_history(
-    columns: Sequence[Column], dim: int, model: str
-) -> List[rec.EmbeddingFeature]:
-    """As `declare`, but the history keeps a vector for each of its items.
+def declare_with_linear(columns: Columns, dim: int) -> List[rec.EmbeddingFeature]:
+    """As `declare`, with a linear weight behind each vector, for `split_linear`."""
+    return declare(columns, dim + 1)
+
+
+def declare_with_histories(columns: Columns, dim: int, model: str) -> List[rec.EmbeddingFeature]:
+    """As `declare`, but a history keeps a vector for each of its items.
 
     Args:
-      columns: The columns of the task.
+      columns: The columns of the data set.
       dim: Floats per row.
       model: Name of the model, for the error.
 
     Raises:
       ValueError: There is no history.
     """
-    if "history" not in {column.name for column in columns}:
+    lengths = {column.name: column.max_length for column in histories(columns)}
+    if not lengths:
         raise ValueError(
-            f"{model} must have a column 'history', got {[column.name for column in columns]}; "
-            "choose another model for data without histories"
+            f"{model} must have a history column, got {', '.join(c.name for c in columns)}; choose "
+            "another model, or describe a history in the schema"
         )
     return [
-        dataclasses.replace(feature, combiner=None, max_length=column.max_length)
-        if column.name == "history"
+        dataclasses.replace(feature, combiner=None, max_length=lengths[feature.name])
+        if feature.name in lengths
         else feature
-        for feature, column in zip(declare(columns, dim), columns)
+        for feature in declare(columns, dim)
     ]
 
 
-def fields(features: Dict[str, tf.Tensor], columns: Sequence[Column]) -> tf.Tensor:
-    """float32 [B, fields, dim], the vector of each column."""
-    return tf.stack([features[column.name] for column in columns], axis=1)
+def of_kind(columns: Columns, kind: str) -> List[Column]:
+    """The columns of a kind, "id" or "number"."""
+    return [column for column in columns if column.kind == kind]
 
 
-def flat(vectors: tf.Tensor) -> tf.Tensor:
-    """[B, fields, dim] -> [B, fields * dim]; the last two sizes are static."""
-    count, dim = (tf.dimension_value(size) for size in vectors.shape[1:])
-    return tf.reshape(vectors, [-1, count * dim])
+def histories(columns: Columns) -> List[Column]:
+    """The columns with the role history."""
+    return [column for column in columns if column.role == "history"]
 
 
-def without_history(features: Dict[str, tf.Tensor], columns: Sequence[Column]) -> List[tf.Tensor]:
-    """float32 [B, dim], the vector of each column but the history."""
-    return [features[column.name] for column in columns if column.name != "history"]
+def candidate(features: Mapping[str, tf.Tensor], history: Column) -> tf.Tensor:
+    """float32 [B, dim], the vector of the item whose table a history shares."""
+    assert history.table is not None, "Column refuses a history without a table"
+    return features[history.table]
+
+
+def without_histories(columns: Columns) -> List[Column]:
+    """The columns with another role than history."""
+    return [column for column in columns if column.role != "history"]
+
+
+def vectors(features: Mapping[str, tf.Tensor], columns: Columns, dim: int) -> List[tf.Tensor]:
+    """One vector per column, float32 [B, dim].
+
+    The vector of a number is its value times a trained vector.
+
+    Args:
+      features: float32 [B, dim] by name of a column of ids, float32 [B] by name of a number.
+      columns: The columns to use.
+      dim: Floats per vector.
+
+    Source of the vectors of numbers: Song et al., AutoInt, CIKM 2019,
+    https://arxiv.org/abs/1810.11921, equation 4.
+    """
+    return [
+        _number_vector(features[column.name], column.name, dim)
+        if column.kind == "number"
+        else features[column.name]
+        for column in columns
+    ]
+
+
+def _number_vector(values: tf.Tensor, name: str, dim: int) -> tf.Tensor:
+    with tf.variable_scope("numbers"):
+        initializer = tf.truncated_normal_initializer(stddev=0.05)  # as the rows of tables
+        vector = tf.get_variable(name, [1, dim], initializer=initializer)
+    return values[:, tf.newaxis] * vector
+
+
+def fields(features: Mapping[str, tf.Tensor], columns: Columns, dim: int) -> tf.Tensor:
+    """The vectors of `vectors` in one tensor, float32 [B, fields, dim]."""
+    return tf.stack(vectors(features, columns, dim), axis=1)
 
 
 def split_linear(
-    features: Dict[str, tf.Tensor], columns: Sequence[Column]
+    features: Mapping[str, tf.Tensor], columns: Columns, dim: int
 ) -> Tuple[tf.Tensor, List[tf.Tensor]]:
     """Splits each row into a vector and a linear weight, its last element.
 
-    So one lookup serves the linear and the deep part of a model.
+    So one lookup serves the linear and the deep part of a model. The weight of a number is times
+    its value.
 
     Args:
-      features: float32 [B, dim] by column name.
+      features: float32 [B, dim + 1] by name of a column of ids, float32 [B] by name of a number.
       columns: The columns to use.
+      dim: Floats per vector.
 
     Returns:
-      [B], the sum of the weights, and one [B, dim - 1] per column.
+      [B], the sum of the weights, and one [B, dim] per column.
     """
-    rows = [features[column.name] for column in columns]
+    rows = vectors(features, columns, dim + 1)
     return tf.add_n([row[:, -1] for row in rows]), [row[:, :-1] for row in rows]
+
+
+def flat(inputs: tf.Tensor) -> tf.Tensor:
+    """[B, fields, dim] -> [B, fields * dim]; the last two sizes are static."""
+    count, dim = (tf.dimension_value(size) for size in inputs.shape[1:])
+    return tf.reshape(inputs, [-1, count * dim])

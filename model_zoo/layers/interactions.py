@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explicit products of features: factorization machines, cross layers, CIN, bilinear pairs."""
+"""Explicit products of features: FM, cross layers, CIN, SENET, masks, gates, bilinear forms."""
 
 import itertools
 from typing import Sequence
 
 import tensorflow.compat.v1 as tf
+
+from model_zoo.layers.networks import dense, hidden, layer_norm
+from model_zoo.names import check_names
 
 
 def pairwise_products(vectors: tf.Tensor) -> tf.Tensor:
@@ -108,15 +111,118 @@ def squeeze_excite(vectors: tf.Tensor, reduction: int, name: str) -> tf.Tensor:
     return vectors * weights[:, :, None]
 
 
-def bilinear_pairs(vectors: tf.Tensor, name: str) -> tf.Tensor:
-    """(W v_i) * v_j of all pairs i < j, with one matrix W: [B, fields, dim] -> [B, pairs * dim].
+def bilinear_pairs(vectors: tf.Tensor, kind: str, name: str) -> tf.Tensor:
+    """(W v_i) * v_j of all pairs i < j: [B, fields, dim] -> [B, pairs * dim].
 
-    Source: FiBiNET (see squeeze_excite), equation 8, "field-all".
+    Args:
+      vectors: float32 [B, fields, dim], at least two fields.
+      kind: "all": one matrix W for all pairs; "each": one for each field i; "pair": one for each
+        pair.
+      name: Variable scope.
+
+    Raises:
+      ValueError: kind is unknown.
+
+    Source: FiBiNET (see squeeze_excite), equations 8 to 10.
     """
+    check_names("bilinear", [kind], ("all", "each", "pair"))
     fields, dim = (tf.dimension_value(size) for size in vectors.shape[1:])
-    with tf.variable_scope(name):
-        kernel = tf.get_variable("kernel", [dim, dim])
-    left = tf.reshape(tf.matmul(tf.reshape(vectors, [-1, dim]), kernel), [-1, fields, dim])
     i, j = zip(*itertools.combinations(range(fields), 2))
-    products = tf.gather(left, i, axis=1) * tf.gather(vectors, j, axis=1)
-    return tf.reshape(products, [-1, len(i) * dim])
+    with tf.variable_scope(name):
+        if kind == "all":
+            kernel = tf.get_variable("kernel", [dim, dim])
+            mapped = tf.matmul(tf.reshape(vectors, [-1, dim]), kernel)
+            left = tf.gather(tf.reshape(mapped, [-1, fields, dim]), i, axis=1)
+        elif kind == "each":
+            left = tf.gather(_map_each(vectors[:, :-1]), i, axis=1)
+        else:
+            left = _map_each(tf.gather(vectors, i, axis=1))
+    return tf.reshape(left * tf.gather(vectors, j, axis=1), [-1, len(i) * dim])
+
+
+def _map_each(vectors: tf.Tensor) -> tf.Tensor:
+    """Multiplies each of n vectors by a matrix of its own: [B, n, dim] -> [B, n, dim]."""
+    count, dim = (tf.dimension_value(size) for size in vectors.shape[1:])
+    # Glorot's limit for one of the matrices; TensorFlow's would take n for a size of the input.
+    limit = (3 / dim) ** 0.5
+    kernels = tf.get_variable(
+        "kernels", [count, dim, dim], initializer=tf.random_uniform_initializer(-limit, limit)
+    )
+    return tf.transpose(tf.matmul(tf.transpose(vectors, [1, 0, 2]), kernels), [1, 0, 2])
+
+
+def mask_block(
+    inputs: tf.Tensor, instance: tf.Tensor, mask_units: int, units: int, name: str
+) -> tf.Tensor:
+    """A layer whose inputs are multiplied by a mask made of the whole instance.
+
+    Args:
+      inputs: float32 [B, n].
+      instance: float32 [B, m], the vectors of all fields.
+      mask_units: Units of the layer that aggregates the instance.
+      units: Units of the layer.
+      name: Variable scope.
+
+    Returns:
+      float32 [B, units], after layer normalization and ReLU.
+
+    Source: Wang, She and Zhang, MaskNet, DLP-KDD 2021, https://arxiv.org/abs/2102.07619, equations
+    5 and 8 to 9.
+    """
+    width = tf.dimension_value(inputs.shape[-1])
+    with tf.variable_scope(name):
+        mask = dense(instance, mask_units, "aggregate", tf.nn.relu)
+        mask = dense(mask, width, "project")
+        return tf.nn.relu(layer_norm(dense(inputs * mask, units, "hidden"), "norm"))
+
+
+def gate(inputs: tf.Tensor, context: tf.Tensor, hidden_units: Sequence[int]) -> tf.Tensor:
+    """Multiplies each input by a weight from 0 to 2 that depends on the context.
+
+    Args:
+      inputs: float32 [B, n].
+      context: float32 [B, m], or [1, m] for the same weights in all rows.
+      hidden_units: Units of the network that makes the weights.
+
+    Returns:
+      float32 [B, n].
+
+    Source: Mao et al., FinalMLP, AAAI 2023, https://arxiv.org/abs/2304.00902, equations 5 and 6.
+    """
+    width = tf.dimension_value(inputs.shape[-1])
+    weights = dense(hidden(context, hidden_units, "gate"), width, "weights", tf.sigmoid)
+    return inputs * (2 * weights)
+
+
+def bilinear_fusion(first: tf.Tensor, second: tf.Tensor, heads: int, name: str) -> tf.Tensor:
+    """Linear weights of two outputs, and bilinear products of their parts, as one number.
+
+    Args:
+      first: float32 [B, n].
+      second: float32 [B, m].
+      heads: Parts of each output; part h of one is multiplied by part h of the other.
+      name: Variable scope.
+
+    Returns:
+      float32 [B].
+
+    Raises:
+      ValueError: heads divides n or m with a remainder.
+
+    Source: FinalMLP (see gate), equations 9 to 11.
+    """
+    widths = [tf.dimension_value(each.shape[-1]) for each in (first, second)]
+    if any(width % heads for width in widths):
+        raise ValueError(f"heads must divide the units of both networks, {widths}, got {heads}")
+    n, m = (width // heads for width in widths)
+    with tf.variable_scope(name):
+        linear = dense(first, 1, "first") + dense(second, 1, "second")
+        # The initial values are those of one layer with an input for each product.
+        kernel = tf.reshape(tf.get_variable("kernel", [heads * n * m, 1]), [heads, n, m])
+    # [heads, B, n] and [heads, B, m]
+    parts = [
+        tf.transpose(tf.reshape(each, [-1, heads, width]), [1, 0, 2])
+        for each, width in ((first, n), (second, m))
+    ]
+    products = tf.reduce_sum(tf.matmul(parts[0], kernel) * parts[1], axis=[0, 2])
+    return tf.squeeze(linear, axis=-1) + products

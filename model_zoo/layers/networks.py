@@ -1,14 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fully connected layers, with batch normalization and dropout."""
 
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
 
 Activation = Callable[[tf.Tensor], tf.Tensor]
 
 # Of the running mean and variance; as tf.layers.batch_normalization.
 _MOMENTUM, _EPSILON = 0.99, 1e-3
+
+
+def network_settings(params: Mapping[str, Any], mode: str) -> Dict[str, Any]:
+    """The settings of `hidden` and `tower` that a model has in its params.
+
+    Args:
+      params: "dropout" and "batch_norm".
+      mode: One of rec.ModeKeys.
+    """
+    return {
+        "is_training": mode == rec.ModeKeys.TRAIN,
+        "dropout": params["dropout"],
+        "use_batch_norm": params["batch_norm"],
+    }
 
 
 def dense(

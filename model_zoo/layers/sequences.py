@@ -44,6 +44,13 @@ def weighted_mean(history: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(history * weights[..., tf.newaxis], axis=1)
 
 
+def masked_mean(items: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """float32 [B, T, dim], bool [B, T] -> [B, dim], the mean of the items; zeros without items."""
+    weights = tf.cast(mask, tf.float32)
+    count = tf.maximum(tf.reduce_sum(weights, axis=1, keepdims=True), 1)
+    return weighted_mean(items, weights / count)
+
+
 def add_positions(inputs: tf.Tensor, name: str) -> tf.Tensor:
     """Adds a trained vector to each position: [B, T, dim] -> [B, T, dim]; T is static."""
     shape = [tf.dimension_value(size) for size in inputs.shape[1:]]

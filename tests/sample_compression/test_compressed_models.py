@@ -8,7 +8,8 @@ from compressed_runs import LossHook, compare_slots
 
 import rec_estimator as rec
 from model_zoo import data
-from model_zoo.run import MODELS
+from model_zoo.minimize import Training
+from model_zoo.models import MODELS
 from rec_estimator import graph_optimizer
 
 # The number of candidates of each user, by batch. A batch with one user may broadcast.
@@ -315,6 +316,14 @@ def test_models_of_the_zoo_train_the_same(model, tmp_path):
     kept = {name: rows[-512:] for name, rows in task.train.items()}
     for name in users:  # Few users, as where candidates are logged.
         kept[name] = kept[name][np.arange(512) % 37]
+    params = {
+        **MODELS[model].DEFAULTS,
+        "dim": 4,
+        "hidden_units": (8, 4),
+        "columns": task.columns,
+        "labels": ("like",),
+        "training": Training(),
+    }
     prefixes, losses = {}, {}
     for is_grouped in (False, True):
 
@@ -326,8 +335,8 @@ def test_models_of_the_zoo_train_the_same(model, tmp_path):
             MODELS[model].model_fn,
             model_dir=str(tmp_path / str(is_grouped)),
             config=rec.RunConfig(tf_random_seed=1),
-            params={"columns": task.columns, "hidden_units": (8, 4), "learning_rate": 1e-3},
-            embedding_features=MODELS[model].embedding_features(task.columns, 4),
+            params=params,
+            embedding_features=MODELS[model].features(task, params),
             sample_compression=rec.SampleCompression(user=users),
         )
         hook = LossHook()

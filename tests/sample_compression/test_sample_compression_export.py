@@ -42,7 +42,7 @@ def test_compressed_models_of_the_zoo_give_the_same_scores(model, task, tmp_path
     plain = run.export(estimator, task, str(tmp_path / "plain"))
     repeated = {name: value[ROW] for name, value in users.items()}
     expected = predict(plain, {**repeated, **items})["probabilities"]
-    embedded = {f.name: f for f in run.MODELS[model].embedding_features(task.columns, 4)}
+    embedded = {f.name: f for f in run.MODELS[model].features(task, {"dim": 4})}
     receiver = rec.compressed_serving_input_receiver_fn(
         user=[embedded[name] for name in users], item=[embedded[name] for name in items]
     )

@@ -196,7 +196,7 @@ def test_compressed_portable_export_of_a_zoo_model_gives_equal_predictions(tmp_p
     estimator = run.build_estimator("din", task, settings, str(tmp_path / "model"))
     batches = rec.inputs.numpy_input_fn(task.train, task.train_labels, batch_size=64)
     estimator.train(batches, steps=2)
-    embedded = {f.name: f for f in run.MODELS["din"].embedding_features(task.columns, 4)}
+    embedded = {f.name: f for f in run.MODELS["din"].features(task, {"dim": 4})}
     sides = {"user": [], "item": []}
     columns = {}
     for column in task.columns:
