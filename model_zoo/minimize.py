@@ -3,6 +3,7 @@
 
 import dataclasses
 import inspect
+import itertools
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 import tensorflow.compat.v1 as tf
@@ -130,13 +131,13 @@ def train_op(loss: tf.Tensor, params: Mapping[str, Any]) -> tf.Operation:
     pairs = optimizer.compute_gradients(loss)
     if training.clip_norm is not None:
         pairs = clip_by_global_norm(pairs, training.clip_norm)
-    dense = [pair for pair in pairs if isinstance(pair[1], tf.Variable)]
+    is_table = [isinstance(each, (rec.EmbeddingTable, rec.TableShard)) for _, each in pairs]
+    of_tables = list(itertools.compress(pairs, is_table))
+    dense = list(itertools.compress(pairs, (not each for each in is_table)))
     with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
         if not training.has_two_optimizers or not dense:
             return optimizer.apply_gradients(pairs, step)
-        tables = optimizer.apply_gradients(
-            [pair for pair in pairs if not isinstance(pair[1], tf.Variable)]
-        )
+        tables = optimizer.apply_gradients(of_tables)
     # Dense variables wait: if a table has no room for the step, none of them changes.
     with tf.control_dependencies([tables]):
         return training.build_optimizer().apply_gradients(dense, step)

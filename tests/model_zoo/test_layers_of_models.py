@@ -168,12 +168,67 @@ def test_squeeze_and_excitation_weights_fields():
     np.testing.assert_allclose(outputs, vectors * weights[:, :, None], **CLOSE)
 
 
-def test_bilinear_pairs_multiply_a_mapped_field_by_another():
+@pytest.mark.parametrize("kind", ["all", "each", "pair"])
+def test_bilinear_pairs_multiply_a_mapped_field_by_another(kind):
     vectors = normal(2, 3, 4)
-    outputs, variables = evaluate(layers.bilinear_pairs(tf.constant(vectors), "pairs"))
-    mapped = vectors @ variables["pairs/kernel"]
-    expected = [mapped[:, i] * vectors[:, j] for i, j in itertools.combinations(range(3), 2)]
+    outputs, variables = evaluate(layers.bilinear_pairs(tf.constant(vectors), kind, "pairs"))
+    (kernel,) = variables.values()
+    pairs = list(itertools.combinations(range(3), 2))
+    assert kernel.shape == {"all": (4, 4), "each": (2, 4, 4), "pair": (3, 4, 4)}[kind]
+    matrices = {
+        "all": [kernel] * 3,
+        "each": [kernel[min(i, 1)] for i, _ in pairs],
+        "pair": list(kernel),
+    }[kind]
+    expected = [vectors[:, i] @ matrix * vectors[:, j] for (i, j), matrix in zip(pairs, matrices)]
     np.testing.assert_allclose(outputs, np.concatenate(expected, axis=1), **CLOSE)
+
+
+def test_the_matrices_of_bilinear_pairs_start_as_glorot_would_draw_each():
+    layers.bilinear_pairs(tf.zeros([1, 3, 50]), "pair", "pairs")
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        (kernels,) = session.run(tf.trainable_variables())
+    # Uniform in +-sqrt(6 / (50 + 50)); 7,500 draws: the largest is within 1 % of the limit.
+    assert np.abs(kernels).max() == pytest.approx(np.sqrt(0.06), rel=0.01)
+
+
+def test_an_unknown_kind_of_bilinear_pairs_is_refused():
+    with pytest.raises(ValueError, match="bilinear must be among all, each, pair, got 'every'"):
+        layers.bilinear_pairs(tf.zeros([1, 3, 4]), "every", "pairs")
+
+
+def test_a_mask_block_multiplies_its_inputs_by_a_mask_of_the_instance():
+    inputs, instance = normal(5, 4), normal(5, 6)
+    outputs, v = evaluate(layers.mask_block(tf.constant(inputs), tf.constant(instance), 3, 7, "b"))
+    mask = np.maximum(dense_oracle(instance, v, "b/aggregate"), 0)
+    masked = inputs * dense_oracle(mask, v, "b/project")
+    expected = norm_oracle(dense_oracle(masked, v, "b/hidden"), v, "b/norm")
+    np.testing.assert_allclose(outputs, np.maximum(expected, 0), **CLOSE)
+
+
+@pytest.mark.parametrize("rows", [3, 1], ids=["of each row", "of all rows"])
+def test_a_gate_weights_inputs_by_twice_a_sigmoid_of_the_context(rows):
+    inputs, context = normal(3, 4), normal(rows, 5)
+    outputs, v = evaluate(layers.gate(tf.constant(inputs), tf.constant(context), [6]))
+    hidden = np.maximum(dense_oracle(context, v, "gate/hidden_0"), 0)
+    expected = inputs * 2 * sigmoid(dense_oracle(hidden, v, "weights"))
+    np.testing.assert_allclose(outputs, expected, **CLOSE)
+
+
+def test_a_bilinear_fusion_adds_the_products_of_the_parts_of_each_head():
+    first, second = normal(3, 4), normal(3, 6)
+    outputs, v = evaluate(layers.bilinear_fusion(tf.constant(first), tf.constant(second), 2, "f"))
+    expected = dense_oracle(first, v, "f/first")[:, 0] + dense_oracle(second, v, "f/second")[:, 0]
+    for head, kernel in enumerate(v["f/kernel"].reshape(2, 2, 3)):
+        left, right = first[:, 2 * head :][:, :2], second[:, 3 * head :][:, :3]
+        expected += np.einsum("bi,ij,bj->b", left, kernel, right)
+    np.testing.assert_allclose(outputs, expected, **CLOSE)
+
+
+def test_the_heads_of_a_fusion_divide_both_outputs():
+    with pytest.raises(ValueError, match=r"heads must divide .*, \[4, 5\], got 2"):
+        layers.bilinear_fusion(tf.zeros([1, 4]), tf.zeros([1, 5]), 2, "fusion")
 
 
 # ------------------------------------------------------------------ sequences
@@ -255,6 +310,15 @@ def test_a_transformer_layer_is_its_equations():
     np.testing.assert_allclose(outputs, expected, **CLOSE)
 
 
+def test_the_mean_of_masked_items_leaves_padding_out():
+    items = normal(3, 4, 5)
+    found, _ = evaluate(layers.masked_mean(tf.constant(items), tf.constant(MASK)))
+    expected = [
+        row[mask].mean(axis=0) if mask.any() else 0 * row[0] for row, mask in zip(items, MASK)
+    ]
+    np.testing.assert_allclose(found, expected, **CLOSE)
+
+
 def test_positions_are_one_vector_for_each_place():
     outputs, variables = evaluate(layers.add_positions(tf.zeros([2, 3, 4]), "positions"))
     np.testing.assert_array_equal(outputs, np.stack([variables["positions"]] * 2))
@@ -297,10 +361,45 @@ def test_tasks_of_mmoe_share_experts_and_those_of_ple_have_some_of_their_own():
 
 # ------------------------------------------------------------------ embeddings
 
+COLUMNS = (
+    data.Column("item", "item"),
+    data.Column("tags", "item", max_length=3),
+    data.Column("price", "item", kind="number"),
+    data.Column("bought", "history", table="item", max_length=4),
+)
 
-def test_the_linear_weight_is_the_last_float_of_a_row():
-    columns = (data.Column("a", "user"), data.Column("b", "item"))
-    features = {"a": tf.constant([[1.0, 2.0, 3.0]]), "b": tf.constant([[4.0, 5.0, 6.0]])}
-    (linear, vectors), _ = evaluate(layers.split_linear(features, columns))
-    assert linear.tolist() == [9.0]
-    assert [vector.tolist() for vector in vectors] == [[[1.0, 2.0]], [[4.0, 5.0]]]
+
+def test_columns_of_ids_are_declared_and_histories_share_their_tables():
+    means = layers.declare(COLUMNS, 8)
+    assert [(each.name, each.table, each.dim, each.combiner) for each in means] == [
+        ("item", "item", 8, "mean"),
+        ("tags", "tags", 8, "mean"),
+        ("bought", "item", 8, "mean"),
+    ]
+    assert {each.dim for each in layers.declare_with_linear(COLUMNS, 8)} == {9}
+    *others, history = layers.declare_with_histories(COLUMNS, 8, "din")
+    assert others == means[:2]
+    assert (history.table, history.combiner, history.max_length) == ("item", None, 4)
+
+
+def test_a_model_of_histories_says_that_it_needs_one():
+    with pytest.raises(ValueError, match="din must have a history column, got item, tags, price;"):
+        layers.declare_with_histories(COLUMNS[:3], 8, "din")
+
+
+def test_a_number_is_its_value_times_a_trained_vector():
+    features = {"item": tf.constant([[1.0, 2.0], [3.0, 4.0]]), "price": tf.constant([0.5, -3.0])}
+    columns = [COLUMNS[0], COLUMNS[2]]
+    found, variables = evaluate(layers.fields(features, columns, 2))
+    trained = variables["numbers/price"]
+    np.testing.assert_array_equal(found[:, 0], [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(found[:, 1], np.float32([[0.5], [-3]]) * trained)
+
+
+def test_the_linear_weight_is_the_last_float_of_a_row_and_of_the_vector_of_a_number():
+    features = {"item": tf.constant([[1.0, 2.0, 3.0]]), "price": tf.constant([0.5])}
+    columns = [COLUMNS[0], COLUMNS[2]]
+    (linear, vectors), variables = evaluate(layers.split_linear(features, columns, 2))
+    number = 0.5 * variables["numbers/price"]
+    np.testing.assert_allclose(linear, [3 + number[0, 2]], rtol=1e-6)
+    assert [vector.tolist() for vector in vectors] == [[[1.0, 2.0]], number[:, :2].tolist()]
