@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fully connected layers, with batch normalization and dropout."""
 
+import zlib
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -75,8 +76,28 @@ def hidden(
                 inputs = batch_norm(inputs, f"norm_{number}", is_training=is_training)
             inputs = activation(inputs)
             if is_training and dropout:
-                inputs = tf.nn.dropout(inputs, rate=dropout)
+                inputs = drop(inputs, dropout, f"dropout_{number}")
         return inputs
+
+
+def drop(inputs: tf.Tensor, rate: float, name: str) -> tf.Tensor:
+    """Dropout in a training step: [..., n] -> [..., n].
+
+    What is dropped depends on the seed of the graph, the variable scope, the name and the global
+    step. So a training that was interrupted goes on with the same bits.
+
+    Args:
+      inputs: float32 [..., n].
+      rate: Share of values that are dropped, in (0, 1). The others are divided by 1 - rate.
+      name: Tells dropouts of one scope apart.
+
+    Source: Srivastava et al., Dropout, JMLR 15 (2014).
+    """
+    scope = f"{tf.get_variable_scope().name}/{name} {tf.get_default_graph().seed}"
+    step = tf.cast(tf.train.get_or_create_global_step(), tf.int64)
+    seed = tf.stack([step, zlib.crc32(scope.encode())])
+    kept = tf.random.stateless_uniform(tf.shape(inputs), seed) >= rate
+    return tf.where(kept, inputs / (1 - rate), tf.zeros_like(inputs))
 
 
 def tower(inputs: tf.Tensor, hidden_units: Sequence[int], name: str, **layers: Any) -> tf.Tensor:

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains, evaluates, compares and exports models on your data.
+
+A run is described by a YAML file and by flags, which override it:
+
+    python -m model_zoo train deepfm --data shop.yaml --model_dir /tmp/shop --epochs 10
+    python -m model_zoo train --config criteo_x4 --folder ~/criteo --model_dir /tmp/criteo
+    python -m model_zoo evaluate --model_dir /tmp/shop
+    python -m model_zoo predict --model_dir /tmp/shop --output predictions.csv
+    python -m model_zoo export --model_dir /tmp/shop --export_dir /tmp/shop_export
+    python -m model_zoo compare --models deepfm din --data shop.yaml --output comparison.json
+"""
+
+import argparse
+import csv
+import os
+import sys
+from typing import Any, Dict, Iterable, List, Optional, Sequence, TextIO
+
+# TensorFlow reads this at import. Its warnings about missing GPUs would hide the progress line.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import tensorflow.compat.v1 as tf
+
+from model_zoo import compare, config, data, record, runner
+from model_zoo.models import MODELS
+from model_zoo.names import check_names
+from model_zoo.stop_signals import Interrupted
+
+# Flags that set one setting each: name, what --help shows for the value, the setting, its meaning.
+_FLAGS = (
+    ("data", "NAME", "data.name", "built-in data set, or schema file"),
+    ("folder", "DIR", "data.folder", "folder of the data files"),
+    ("model_dir", "DIR", "model_dir", "checkpoints and run.json; a run that finds some goes on"),
+    ("export_dir", "DIR", "export.folder", "folder for a SavedModel"),
+    ("epochs", "N", "train.epochs", "passes over the training rows, at most"),
+    ("steps", "N", "train.steps", "training steps, at most"),
+    ("batch_size", "N", "train.batch_size", "rows per step"),
+    ("learning_rate", "X", "train.optimizer.learning_rate", "learning rate of the optimizer"),
+    ("seed", "N", "train.seed", "seed of initial values, order of rows and dropout"),
+    ("patience", "N", "validation.patience", "validations without progress before training stops"),
+    ("dim", "N", "params.dim", "floats per row of the tables"),
+    ("hidden_units", "LIST", "params.hidden_units", "such as [400, 400, 400]"),
+    ("dropout", "X", "params.dropout", "share of hidden units that a step drops"),
+)
+
+_COMMANDS = {
+    "train": "train a model, or go on with a training; evaluate it on the test rows",
+    "evaluate": "evaluate a trained model",
+    "predict": "write the predictions of a trained model as CSV",
+    "export": "write a trained model as a SavedModel",
+    "compare": "train models, seeds and variants of tables on your data and print one table",
+}
+
+_EPILOG = f"""settings:
+  --set NAME=VALUE sets any name of the configuration; VALUE is YAML:
+    --set validation.metric=log_loss
+    --set "tables.default.filter={{name: counter, filter_freq: 3}}"
+    --set "train.table_optimizer={{name: adagrad, learning_rate: 0.05}}"
+  model_zoo/README.md lists all names. Configurations that come with the zoo:
+    {", ".join(sorted(path.stem for path in config.CONFIGS.glob("*.yaml")))}
+
+models:
+  {", ".join(MODELS)}
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the command line."""
+    top = argparse.ArgumentParser(
+        prog="python -m model_zoo",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, meaning in _COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=meaning,
+            description=f"{meaning[0].upper()}{meaning[1:]}.",
+            epilog=_EPILOG if name in ("train", "compare") else None,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        _add_options(command, name)
+    return top
+
+
+def _add_options(command: argparse.ArgumentParser, name: str) -> None:
+    add = command.add_argument
+    if name == "train":
+        add("model", nargs="?", metavar="MODEL", help="one of the models below (default: --config)")
+    if name == "compare":
+        add("--models", nargs="+", metavar="MODEL", help="default: all that fit the data")
+        add("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="N", help="default: 1 2 3")
+        variants = ", ".join(compare.VARIANTS)
+        add(
+            "--variants",
+            nargs="+",
+            metavar="NAME",
+            default=list(compare.VARIANTS),
+            help=f"of the tables: {variants} (default: all)",
+        )
+        add("--output", metavar="FILE", default="comparison.json", help="default: %(default)s")
+    if name in ("evaluate", "predict"):
+        add("--part", choices=data.PARTS, default="test", help="rows (default: test)")
+    if name == "predict":
+        add("--output", metavar="FILE", help="default: standard output")
+    if name in ("train", "compare"):
+        add(
+            "--config", metavar="FILE", help="YAML file, or a configuration that comes with the zoo"
+        )
+    for flag, value, path, meaning in _FLAGS:
+        if name in ("train", "compare") or path.partition(".")[0] in (
+            "data",
+            "model_dir",
+            "export",
+        ):
+            add(f"--{flag}", metavar=value, help=meaning)
+    add("--set", action="append", default=[], metavar="NAME=VALUE", help="any other setting")
+
+
+def settings_of(options: argparse.Namespace) -> List[str]:
+    """Returns the settings of the flags, as config.load takes them."""
+    given = [
+        f"{path}={getattr(options, flag)}"
+        for flag, _, path, _ in _FLAGS
+        if getattr(options, flag, None) is not None
+    ]
+    model = getattr(options, "model", None)
+    return [*([f"model={model}"] if model else []), *given, *options.set]
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Runs a command; returns its exit status: 0, 1 after an error, 128 + the signal after one."""
+    options = parser().parse_args(arguments)
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    try:
+        _run(options)
+    except Interrupted as stopped:
+        print(f"Stopped by {stopped}. Run the command again to go on.", file=sys.stderr)
+        return stopped.exit_code
+    except (data.DataUnavailableError, ImportError, OSError, ValueError) as error:
+        print(f"model_zoo {options.command}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    settings = settings_of(options)
+    if options.command in ("train", "compare"):
+        run = config.load(options.config, settings)
+    elif not options.model_dir:
+        raise ValueError("--model_dir must name the folder of a trained model, got none")
+    else:
+        run = config.override(record.config_of(options.model_dir), settings)
+    if options.command == "train":
+        _print_metrics(runner.train(run))
+    elif options.command == "evaluate":
+        _print_metrics({options.part: runner.evaluate(run, options.part)})
+    elif options.command == "export":
+        print(f"exported to {runner.export(run)}")
+    elif options.command == "predict":
+        rows = runner.predict(run, options.part)
+        if options.output:
+            with open(options.output, "w", newline="") as file:
+                write_csv(rows, file)
+        else:
+            write_csv(rows, sys.stdout)
+    else:
+        check_names("models", options.models or [], MODELS)
+        found = compare.compare(
+            run, options.models, options.seeds, options.variants, options.output
+        )
+        print(compare.table(found))
+
+
+def write_csv(rows: Iterable[Dict[str, Any]], file: TextIO) -> None:
+    """Writes predictions: a header with their names, and a line per row."""
+    writer: Any = None
+    for row in rows:
+        values = {name: " ".join(map(str, value.ravel())) for name, value in row.items()}
+        if writer is None:
+            writer = csv.DictWriter(file, list(values), lineterminator="\n")
+            writer.writeheader()
+        writer.writerow(values)
+
+
+def _print_metrics(results: Dict[str, Any]) -> None:
+    for part in ("progressive", *data.PARTS):
+        if part in results:
+            shown = " | ".join(f"{name} {value:.4f}" for name, value in results[part].items())
+            print(f"{part:<11} {shown}")
+    if "rows" in results:
+        print("rows        " + " | ".join(f"{n} {rows:,}" for n, rows in results["rows"].items()))
+    speed = results.get("samples_per_second")
+    if speed:
+        print(f"{results['steps']:,} steps, {speed:,.0f} samples/s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

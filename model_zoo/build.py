@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the Estimator that a configuration describes."""
+
+import dataclasses
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from model_zoo.choices import choose
+from model_zoo.config import DEFAULT_TABLE, Config, Table, check_params
+from model_zoo.data import DataSet
+from model_zoo.minimize import Training
+from model_zoo.models import MODELS
+from model_zoo.names import check_names
+
+_SAVE_SECONDS = 600
+
+
+def build_estimator(
+    config: Config,
+    data: DataSet,
+    model_dir: Optional[str] = None,
+    learning_rate_factor: float = 1.0,
+) -> rec.RecEstimator:
+    """Returns the Estimator of a run.
+
+    Args:
+      config: The configuration.
+      data: Its data.
+      model_dir: Folder of checkpoints. None: that of the configuration, else a temporary one.
+      learning_rate_factor: Of the learning rates of both optimizers.
+
+    Raises:
+      ValueError: The model, a param, a table or an optimizer is not known, or the model does not
+        fit the data.
+    """
+    check_names("model", [config.model], MODELS)
+    module = MODELS[config.model]
+    params = {
+        **check_params(config.model, config.params, module.DEFAULTS),
+        "columns": data.columns,
+        "labels": data.labels,
+        "training": _training(config, learning_rate_factor),
+    }
+    compression = None
+    if config.hooks.sample_compression:
+        compression = rec.SampleCompression(user=user_columns(data))
+    return rec.RecEstimator(
+        module.model_fn,
+        config=run_config(config, model_dir or config.model_dir),
+        params=params,
+        embedding_features=with_tables(module.features(data, params), config.tables),
+        sample_compression=compression,
+    )
+
+
+def user_columns(data: DataSet) -> List[str]:
+    """Returns the names of the columns that are equal for all candidates of a request."""
+    return [column.name for column in data.columns if column.role != "item"]
+
+
+def run_config(config: Config, model_dir: Optional[str]) -> rec.RunConfig:
+    """Returns the RunConfig of a run, or of a task of a cluster that TF_CONFIG names.
+
+    Args:
+      config: The configuration.
+      model_dir: Folder of checkpoints. None: a temporary one.
+    """
+    train = config.train
+    steps = train.save_steps
+    found = rec.RunConfig(
+        model_dir=model_dir,
+        tf_random_seed=train.seed,
+        save_checkpoints_steps=steps,
+        save_checkpoints_secs=None if steps else _SAVE_SECONDS,
+        save_incremental_checkpoints_steps=train.incremental_steps,
+        save_summary_steps=1000,
+        experimental_max_worker_delay_secs=0,
+    )
+    if not train.deterministic or found.cluster_spec.jobs:
+        return found
+    # With more threads, the order in which TensorFlow's AddN adds three or more tensors depends on
+    # which memory is free at that moment.
+    session = tf.ConfigProto()
+    session.CopyFrom(found.session_config or tf.ConfigProto())
+    session.use_per_session_threads = True
+    session.inter_op_parallelism_threads = 1
+    return found.replace(session_config=session)
+
+
+def _training(config: Config, factor: float) -> Training:
+    train = config.train
+
+    def scaled(optimizer: Optional[Mapping[str, Any]]) -> Optional[Dict[str, Any]]:
+        if optimizer is None:
+            return None
+        rate = optimizer.get("learning_rate")
+        return {**optimizer, **({} if rate is None else {"learning_rate": rate * factor})}
+
+    return Training(
+        optimizer=scaled(train.optimizer) or {},
+        table_optimizer=scaled(train.table_optimizer),
+        schedule=train.schedule,
+        clip_norm=train.clip_norm,
+    )
+
+
+def with_tables(
+    features: Sequence[rec.EmbeddingFeature], tables: Mapping[str, Table]
+) -> List[rec.EmbeddingFeature]:
+    """Returns the features of a model with the settings of their tables.
+
+    Args:
+      features: The features that the model declares.
+      tables: Settings by the name of a table; those of "default" are for all tables.
+
+    Raises:
+      ValueError: No feature has a table of that name, or a setting does not fit.
+
+    Example:
+      >>> features = with_tables([rec.EmbeddingFeature("user", 16)], {"user": Table(dim=8)})
+      >>> features[0].dim
+      8
+    """
+    names = [DEFAULT_TABLE, *dict.fromkeys(feature.table for feature in features)]
+    check_names("names in tables", tables, names)
+    default = tables.get(DEFAULT_TABLE, Table())
+    return [_with_table(each, tables.get(each.table, Table()), default) for each in features]
+
+
+def _with_table(feature: rec.EmbeddingFeature, own: Table, default: Table) -> rec.EmbeddingFeature:
+    """A feature with the settings of its table, else the default ones, else those it has."""
+    option: Dict[str, Any] = {}
+    fields: Dict[str, Any] = {"dim": own.dim or default.dim or feature.dim}
+    for kind, changed, argument in (
+        ("filter", option, "filter_option"),
+        ("eviction", option, "evict_option"),
+        ("initializer", fields, "initializer"),
+    ):
+        name = DEFAULT_TABLE if getattr(own, kind) is None else feature.table
+        choice = getattr(default if name == DEFAULT_TABLE else own, kind)
+        if choice is not None:
+            changed[argument] = choose(kind, choice, f"tables.{name}.{kind}")
+    ev_option = dataclasses.replace(feature.ev_option or rec.EmbeddingVariableOption(), **option)
+    return dataclasses.replace(feature, ev_option=ev_option, **fields)

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compares models, over several seeds and with several settings of their tables, on a data set."""
+
+import json
+import pathlib
+import statistics
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from model_zoo import record, runner
+from model_zoo.build import build_estimator
+from model_zoo.config import Config
+from model_zoo.data import PARTS, DataSet
+from model_zoo.mappings import differences
+from model_zoo.models import MODELS
+from model_zoo.names import check_names
+
+_Run = Dict[str, Any]
+
+_FILTER_FREQ = 3
+_STEPS_TO_LIVE = 1000  # Of data whose number of rows is not known.
+
+# Heads of the table, and the metrics of the test rows that a cell shows: the first that there is.
+_METRICS = {
+    "AUC": ("auc",),
+    "grouped AUC": ("grouped_auc",),
+    "log loss": ("log_loss",),
+    "hit rate": ("hit_rate",),
+    "NDCG": ("ndcg",),
+}
+
+
+def _plain(config: Config, data: DataSet) -> Dict[str, Any]:
+    del config, data
+    return {}
+
+
+def _counter(config: Config, data: DataSet) -> Dict[str, Any]:
+    """Keys get a row at their third occurrence."""
+    del config, data
+    return {"tables__default__filter": {"name": "counter", "filter_freq": _FILTER_FREQ}}
+
+
+def _eviction(config: Config, data: DataSet) -> Dict[str, Any]:
+    """Keys that did not occur in the last half of an epoch lose their row at the next save."""
+    rows = data.rows("train")
+    steps = _STEPS_TO_LIVE if rows is None else max(1, rows // config.train.batch_size // 2)
+    return {"tables__default__eviction": {"name": "global_step", "steps_to_live": steps}}
+
+
+VARIANTS: Dict[str, Callable[[Config, DataSet], Dict[str, Any]]] = {
+    "plain": _plain,
+    "counter": _counter,
+    "eviction": _eviction,
+}
+
+
+def compare(
+    config: Config,
+    models: Optional[Sequence[str]] = None,
+    seeds: Sequence[int] = (1, 2, 3),
+    variants: Sequence[str] = tuple(VARIANTS),
+    output: Optional[str] = None,
+    data: Optional[DataSet] = None,
+    say: Callable[[str], None] = print,
+) -> Dict[str, Any]:
+    """Trains each model with each seed and each variant, and tests it.
+
+    Args:
+      config: The configuration of all runs. Each model takes the params that it has.
+      models: Names of models. None: all that fit the data.
+      seeds: Seeds of the runs.
+      variants: Names of VARIANTS.
+      output: JSON file that gets each run when it is finished. Runs that it has are not done again.
+      data: The data. None: they are loaded.
+      say: Takes lines that tell what happens.
+
+    Returns:
+      "config", "data", "versions" and "runs", each of which has "model", "variant", "seed",
+      "metrics" of the test rows, "rows" of all tables, "steps" and "samples_per_second".
+
+    Raises:
+      ValueError: A name is not known, or output has runs of another configuration.
+      Interrupted: A signal ended a run; the finished ones are in output.
+    """
+    check_names("variants", variants, VARIANTS)
+    check_names("models", models or [], MODELS)
+    data = data or runner.load_data(config)
+    say(runner.describe(data))
+    found = _opened(output, config, data)
+    done = {_key(run) for run in found["runs"]}
+    configs = _configs(config, models, data, say)
+    wanted = [(m, v, s) for m in configs for v in variants for s in seeds]
+    for number, (model, variant, seed) in enumerate(wanted, 1):
+        name = f"[{number}/{len(wanted)}] {model}, {variant}, seed {seed}"
+        if (model, variant, seed) in done:
+            say(f"{name}: done before")
+            continue
+        say(name)
+        changed = VARIANTS[variant](config, data)
+        run = configs[model].replace(train__seed=seed, model_dir=None, **changed)
+        found["runs"].append(
+            {"model": model, "variant": variant, "seed": seed, **_measure(run, data, say)}
+        )
+        if output:
+            record.write_json(pathlib.Path(output), found)
+    return found
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Returns the table of a comparison as Markdown: means and standard deviations over the seeds.
+
+    Args:
+      found: What `compare` returns.
+    """
+    label = found["data"]["label"]
+    heads = [head for head in _METRICS if any(_value(run, head, label) for run in found["runs"])]
+    groups: Dict[Tuple[str, str], List[_Run]] = {}
+    for run in found["runs"]:
+        groups.setdefault((run["model"], run["variant"]), []).append(run)
+    lines = [["model", "tables", *heads, "samples/s", "rows", "rows saved", f"{heads[0]} lost"]]
+    for (model, variant), runs in groups.items():
+        cells = [_spread([_value(run, head, label) for run in runs]) for head in heads]
+        speed = statistics.mean(run["samples_per_second"] or 0 for run in runs)
+        rows = statistics.mean(run["rows"] for run in runs)
+        saved = lost = ""
+        plain = groups.get((model, "plain"))
+        if plain and variant != "plain":
+            all_rows = statistics.mean(run["rows"] for run in plain)
+            saved = f"{1 - rows / all_rows:.0%}" if all_rows else ""
+            lost = f"{_mean(plain, heads[0], label) - _mean(runs, heads[0], label):+.4f}"
+        lines.append([model, variant, *cells, f"{speed:,.0f}", f"{rows:,.0f}", saved, lost])
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    lines.insert(1, ["-" * width for width in widths])
+    return "\n".join(
+        f"| {' | '.join(cell.ljust(width) for cell, width in zip(line, widths))} |"
+        for line in lines
+    )
+
+
+def _opened(output: Optional[str], config: Config, data: DataSet) -> Dict[str, Any]:
+    """What the output file has, or a comparison without runs."""
+    settings = {
+        name: section
+        for name, section in config.as_dict().items()
+        if name not in ("model", "model_dir", "export", "hooks")
+    }
+    settings = json.loads(json.dumps(settings))
+    file = pathlib.Path(output) if output else None
+    if file is not None and file.exists():
+        found: Dict[str, Any] = json.loads(file.read_text())
+        changed = differences(found["config"], settings)
+        if changed:
+            raise ValueError(
+                f"output must be a new file or one of this configuration, got {output}, whose runs "
+                f"have another {changed[0]}; choose another file"
+            )
+        return found
+    described = {
+        "name": data.name,
+        "label": data.labels[0],
+        "rows": {part: data.rows(part) for part in PARTS},
+    }
+    return {"versions": record.versions(), "data": described, "config": settings, "runs": []}
+
+
+def _configs(
+    config: Config, models: Optional[Sequence[str]], data: DataSet, say: Callable[[str], None]
+) -> Dict[str, Config]:
+    """The configuration of each model, with those of the params that it has."""
+    names = [name for model in models or MODELS for name in MODELS[model].DEFAULTS]
+    check_names("params", config.params, sorted(set(names)))
+    found = {}
+    for model in models or MODELS:
+        params = {k: v for k, v in config.params.items() if k in MODELS[model].DEFAULTS}
+        found[model] = config.replace(model=model, params=params)
+        try:
+            build_estimator(found[model], data)
+        except ValueError as error:
+            if models:
+                raise
+            say(f"{model} is left out: {error}")
+            del found[model]
+    return found
+
+
+def _measure(config: Config, data: DataSet, say: Callable[[str], None]) -> _Run:
+    results = runner.train(config, data, say)
+    return {
+        "metrics": results["test"],
+        "rows": sum(results["rows"].values()),
+        "steps": results["steps"],
+        "samples_per_second": results["samples_per_second"],
+    }
+
+
+def _key(run: Mapping[str, Any]) -> Tuple[str, str, int]:
+    return run["model"], run["variant"], run["seed"]
+
+
+def _value(run: _Run, head: str, label: str) -> Optional[float]:
+    """The metric of a cell, of the only label or of the first one."""
+    names = [each for name in _METRICS[head] for each in (name, f"{label}/{name}")]
+    return next((run["metrics"][name] for name in names if name in run["metrics"]), None)
+
+
+def _mean(runs: Sequence[_Run], head: str, label: str) -> float:
+    return statistics.mean(_value(run, head, label) or 0.0 for run in runs)
+
+
+def _spread(values: Sequence[Optional[float]]) -> str:
+    found = [value for value in values if value is not None]
+    if not found:
+        return ""
+    mean = f"{statistics.mean(found):.4f}"
+    return f"{mean} ± {statistics.stdev(found):.4f}" if len(found) > 1 else mean

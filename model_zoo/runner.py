@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains, evaluates and exports the models of the zoo, and predicts with them.
+
+    from model_zoo import config, runner
+
+    run = config.load("shop.yaml", ["train.epochs=2"])
+    metrics = runner.train(run)
+
+`python -m model_zoo` does the same from the command line.
+"""
+
+import re
+import tempfile
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from model_zoo import data as data_sets
+from model_zoo.build import build_estimator, user_columns
+from model_zoo.config import Config
+from model_zoo.data import PARTS, DataSet
+from model_zoo.evaluation import evaluate_rows, graph_hooks
+from model_zoo.record import Record, best_checkpoint
+from model_zoo.rounds import Rounds, latest_step
+from model_zoo.stop_signals import StopAtSignals
+
+
+def train(
+    config: Config, data: Optional[DataSet] = None, say: Callable[[str], None] = print
+) -> Dict[str, Any]:
+    """Trains a model, or goes on with its training, and evaluates the best checkpoint.
+
+    In the shuffled order, each epoch ends with a validation, and the run ends after
+    `validation.patience` validations without a better metric. In the order of time, the model
+    predicts each window of rows before it trains on it.
+
+    The model folder gets run.json. SIGINT and SIGTERM end the run after the running step; a run
+    that finds the checkpoints of its model_dir goes on, and ends with the bits of a run that was
+    not interrupted.
+
+    Args:
+      config: The configuration.
+      data: Its data. None: they are loaded.
+      say: Takes lines that tell what happens.
+
+    Returns:
+      {part: {metric: value}} for the parts "test" and "validation", as far as there are such rows;
+      in the order of time also "progressive", the mean over all windows; "steps",
+      "samples_per_second", and "rows" by table.
+
+    Raises:
+      ValueError: The configuration does not fit the data, or the folder has another run.
+      Interrupted: A signal ended the run.
+    """
+    with tempfile.TemporaryDirectory() as scratch, StopAtSignals() as stop:
+        config = config.replace(model_dir=config.model_dir or scratch)
+        data = data or load_data(config)
+        record = Record(str(config.model_dir), config)
+        say(f"{config.model} on {describe(data)}")
+        Rounds(config, data, record, stop, say).run()
+        if data.rows("test") != 0:
+            record.metrics["test"] = evaluate(config, "test", data)
+        if record.best and record.best.metrics and config.train.order != "time":
+            record.metrics["validation"] = dict(record.best.metrics)
+        stop.check(latest_step(str(config.model_dir)))
+        record.save("done")
+        if config.export.folder:
+            say(f"exported to {export(config, data=data)}")
+        return _results(config, record)
+
+
+def evaluate(
+    config: Config, part: str = "test", data: Optional[DataSet] = None
+) -> Dict[str, float]:
+    """Evaluates the best checkpoint of a model.
+
+    Args:
+      config: The configuration; it has a model_dir.
+      part: "train", "validation" or "test".
+      data: Its data. None: they are loaded.
+
+    Returns:
+      The metrics of the model by name.
+
+    Raises:
+      ValueError: The folder has no checkpoint.
+    """
+    model_dir = _model_dir(config)
+    data = data or load_data(config)
+    return evaluate_rows(
+        build_estimator(config, data, model_dir),
+        data.input_fn(part, config.validation.batch_size),
+        name=part,
+        checkpoint=best_checkpoint(model_dir),
+        hooks=graph_hooks(config),
+    )
+
+
+def predict(
+    config: Config, part: str = "test", data: Optional[DataSet] = None
+) -> Iterator[Dict[str, np.ndarray]]:
+    """Predicts rows in their order with the best checkpoint of a model.
+
+    Args:
+      config: The configuration; it has a model_dir.
+      part: "train", "validation" or "test".
+      data: Its data. None: they are loaded.
+
+    Yields:
+      The predictions of a row by name.
+
+    Raises:
+      ValueError: The folder has no checkpoint.
+    """
+    model_dir = _model_dir(config)
+    data = data or load_data(config)
+    input_fn = data.input_fn(part, config.validation.batch_size)
+    yield from build_estimator(config, data, model_dir).predict(
+        input_fn, hooks=graph_hooks(config), checkpoint_path=best_checkpoint(model_dir)
+    )
+
+
+def export(config: Config, folder: Optional[str] = None, data: Optional[DataSet] = None) -> str:
+    """Writes the best checkpoint of a model as a SavedModel.
+
+    Args:
+      config: The configuration; it has a model_dir.
+      folder: Gets a new folder with the SavedModel. None: `export.folder`.
+      data: Its data. None: they are loaded.
+
+    Returns:
+      The folder of the SavedModel.
+
+    Raises:
+      ValueError: There is no folder, or the model_dir has no checkpoint.
+    """
+    folder = folder or config.export.folder
+    if not folder:
+        raise ValueError("export.folder must name a folder, got none")
+    model_dir = _model_dir(config)
+    data = data or load_data(config)
+    path = build_estimator(config, data, model_dir).export_saved_model(
+        folder,
+        receiver_fn(config, data),
+        checkpoint_path=best_checkpoint(model_dir),
+        portable=config.export.kind == "portable",
+    )
+    return str(tf.compat.as_str(path))
+
+
+def receiver_fn(config: Config, data: DataSet) -> Callable[[], rec.ServingInputReceiver]:
+    """Returns the receiver of an export of the kind that the configuration names."""
+    if config.export.kind != "compressed":
+        return data.receiver_fn()
+    users = user_columns(data)
+    inputs: Dict[bool, List[Any]] = {True: [], False: []}
+    for column in data.columns:
+        spec = (
+            tf.TensorSpec([None], tf.float32, column.name)
+            if column.kind == "number"
+            else rec.EmbeddingFeature(column.name, dim=1)  # Only its name and type are used.
+        )
+        inputs[column.name in users].append(spec)
+    return rec.compressed_serving_input_receiver_fn(user=inputs[True], item=inputs[False])
+
+
+def load_data(config: Config) -> DataSet:
+    """Loads the data of a configuration.
+
+    Raises:
+      ValueError: The data set is not known, or its files are wrong.
+      model_zoo.data.DataUnavailableError: The data are not here and the download failed.
+    """
+    return data_sets.load(config.data.name, config.data.folder, config.data.cache_dir)
+
+
+def table_rows(checkpoint: str) -> Dict[str, int]:
+    """Returns the number of rows of each table in a checkpoint."""
+    suffix = "-keys"
+    found = {
+        name[: -len(suffix)]: shape[0]
+        for name, shape in tf.train.list_variables(checkpoint)
+        if name.endswith(suffix)
+    }
+    rows: Dict[str, int] = {}
+    for name, count in found.items():
+        if name.rpartition("/")[0] not in found:  # Slots have the keys of their table again.
+            table = re.sub(r"/part_\d+$", "", name)
+            rows[table] = rows.get(table, 0) + count
+    return rows
+
+
+def _model_dir(config: Config) -> str:
+    if config.model_dir is None or best_checkpoint(config.model_dir) is None:
+        raise ValueError(
+            f"model_dir must be a folder with a trained model, got {config.model_dir}; train it "
+            "first"
+        )
+    return config.model_dir
+
+
+def describe(data: DataSet) -> str:
+    """Returns a line about a data set: its rows and its owner."""
+    counts = [(part, data.rows(part)) for part in PARTS]
+    rows = ", ".join(f"{count:,} {part} rows" for part, count in counts if count)
+    return "\n".join(filter(None, [f"{data.name}: {rows}" if rows else data.name, data.credit]))
+
+
+def _results(config: Config, record: Record) -> Dict[str, Any]:
+    windows = [each.metrics for each in record.rounds] if config.train.order == "time" else []
+    progressive = {
+        name: float(np.mean([each[name] for each in windows])) for name in (windows or [{}])[0]
+    }
+    return {
+        **record.metrics,
+        **({"progressive": progressive} if progressive else {}),
+        "steps": latest_step(str(config.model_dir)),
+        "rows": table_rows(str(best_checkpoint(str(config.model_dir)))),
+        "samples_per_second": record.samples_per_second,
+    }
