@@ -54,14 +54,14 @@ def test_candidates_are_the_batch_in_its_order_and_then_the_draw():
 def test_log_q_is_the_log_of_how_often_an_item_is_expected():
     # Over many batches of 8 ids, drawn as in training, and 4 negatives.
     random = np.random.default_rng(1)
-    made, count, batches = sampler(negatives=4), np.zeros(4), 20_000
+    made, count, batches = sampler(negatives=4), np.zeros(4), 3000
     expected = np.zeros(4)
     for batch in range(batches):
         rows, log_q = made.draw(random.choice([10, 20, 30], 8, p=[0.6, 0.3, 0.1]), batch)
         np.add.at(count, rows, 1)
         expected[rows] = np.exp(log_q)
-    # The standard deviation of a mean is below 0.01.
-    np.testing.assert_allclose(count / batches, expected, atol=0.05)
+    # The standard deviation of a mean is below 0.03.
+    np.testing.assert_allclose(count / batches, expected, atol=0.15)
     np.testing.assert_allclose(expected, [5.8, 3.4, 1.8, 1.0], rtol=1e-6)
 
 
