@@ -264,17 +264,21 @@ def _check_tensors(features: Any) -> None:
 
 
 def _check_labels(labels: Any, vectors: Dict[str, tf.Tensor]) -> None:
-    """Refuses labels without one row per example, as far as static shapes are known."""
+    """Refuses labels without one row per example, as far as static shapes are known.
+
+    A model of two towers has examples of users and of items, and labels of one of them.
+    """
     for label in tf.nest.flatten(labels):
-        for name, vector in vectors.items():
-            if label is None or not hasattr(label, "shape") or label.shape.rank is None:
-                continue
-            if not label.shape[:1].is_compatible_with(vector.shape[:1]) or label.shape.rank == 0:
-                examples = tf.dimension_value(vector.shape[0])
-                raise ValueError(
-                    f"labels must have one row per example, got shape {label.shape} with "
-                    f"{examples} examples of feature {name!r}; batch features and labels together"
-                )
+        if label is None or not hasattr(label, "shape") or label.shape.rank is None:
+            continue
+        sizes = [vector.shape[:1] for vector in vectors.values()]
+        if label.shape.rank == 0 or not any(map(label.shape[:1].is_compatible_with, sizes)):
+            name, vector = next(iter(vectors.items()))
+            examples = tf.dimension_value(vector.shape[0])
+            raise ValueError(
+                f"labels must have one row per example, got shape {label.shape} with "
+                f"{examples} examples of feature {name!r}; batch features and labels together"
+            )
 
 
 def _saver_of_model(spec: EstimatorSpec) -> Optional[Any]:

@@ -362,6 +362,22 @@ def test_bad_batch_is_an_error_that_names_what_is_wrong(tmp_path, change, messag
         estimator.train(bad_batch(change), steps=1)
 
 
+def test_labels_may_be_of_one_of_two_sides(tmp_path):
+    features, labels = columns(32)
+    users, items = {"user": features["user"]}, {"item": features["item"][:20]}
+
+    def batch():
+        return tf.data.Dataset.from_tensors(({**users, **items}, labels)).repeat()
+
+    def two_sides(features, labels, mode):
+        scores = tf.matmul(features["user"], features["item"], transpose_b=True)
+        assert scores.shape.as_list() == [32, 20] and labels.shape.as_list() == [32]
+        return rec.EstimatorSpec(mode, loss=tf.reduce_sum(scores))
+
+    estimator = rec.RecEstimator(two_sides, str(tmp_path), embedding_features=FEATURES)
+    assert "loss" in estimator.evaluate(batch, steps=1)
+
+
 @pytest.mark.parametrize(
     "arguments, error, message",
     [
