@@ -7,6 +7,10 @@ Each module has three names:
     features(data, params)                    the embedded features of a data set
     model_fn(features, labels, mode, params)  the EstimatorSpec
 
+A model that reads the data in another form, as two towers do, has a fourth:
+
+    view(data, params)                        the data set in that form
+
 `params` are DEFAULTS with the user's settings, and "columns" and "labels" of the data set and
 "training", a minimize.Training. `features` of model_fn are the columns of the data set: float32
 [B, dim] for a column of ids, float32 [B] for a number; a model that asks for the items of a
@@ -37,8 +41,30 @@ MODELS = {
         "din",
         "dien",
         "bst",
+        "neumf",
+        "simple_multitask",
+        "mmoe",
+        "ple",
+        "esmm",
+        "dbmtl",
+        "dssm",
     )
 }
+
+
+def view_of(model: str, data: DataSet, settings: Optional[Mapping[str, Any]] = None) -> DataSet:
+    """Returns a data set in the form that a model reads; for most models, as it is.
+
+    Args:
+      model: A key of MODELS.
+      data: The data set.
+      settings: Values in place of those of DEFAULTS.
+
+    Raises:
+      ValueError: The model or a setting is unknown.
+    """
+    params = params_of(model, data, settings)
+    return MODELS[model].view(data, params) if hasattr(MODELS[model], "view") else data
 
 
 def params_of(

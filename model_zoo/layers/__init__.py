@@ -9,6 +9,7 @@ from model_zoo.layers.embeddings import (
     fields,
     flat,
     histories,
+    id_column,
     of_kind,
     split_linear,
     vectors,
@@ -28,7 +29,7 @@ from model_zoo.layers.interactions import (
     squeeze_excite,
 )
 from model_zoo.layers.networks import batch_norm, dense, hidden, layer_norm, network_settings, tower
-from model_zoo.layers.retrieval import cosine_scores, sampled_softmax_losses
+from model_zoo.layers.retrieval import best_candidates, cosine_scores, sampled_softmax_losses
 from model_zoo.layers.sequences import (
     add_positions,
     attention_weights,
@@ -43,6 +44,7 @@ __all__ = [
     "add_positions",
     "attention_weights",
     "batch_norm",
+    "best_candidates",
     "bilinear_fusion",
     "bilinear_pairs",
     "candidate",
@@ -60,6 +62,7 @@ __all__ = [
     "gate",
     "hidden",
     "histories",
+    "id_column",
     "inner_products",
     "layer_norm",
     "mask_block",

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers of two towers: scores of all pairs of users and candidates, and their loss."""
+"""Layers of two towers: scores of all pairs of users and candidates, their loss and best ones."""
+
+from typing import Tuple
 
 import tensorflow.compat.v1 as tf
 
@@ -40,3 +42,27 @@ def sampled_softmax_losses(
     corrected = scores - log_q
     logits = tf.where(is_again, tf.fill(tf.shape(corrected), _EXCLUDED), corrected)
     return tf.nn.sparse_softmax_cross_entropy_with_logits(labels=rows, logits=logits)
+
+
+def best_candidates(scores: tf.Tensor, rows: tf.Tensor, count: int) -> Tuple[tf.Tensor, tf.Tensor]:
+    """The right candidate of each row and the best others, which decide its metrics up to `count`.
+
+    Ranking metrics sort their lists; a catalogue has many more items than these.
+
+    Args:
+      scores: float32 [B, C].
+      rows: int64 [B], the right candidate of each row.
+      count: The number of others, fewer if there are fewer candidates.
+
+    Returns:
+      float32 [B, 1 + count]: 1 for the right one, which is the first, and 0; and their scores.
+    """
+    size = tf.shape(scores)[1]
+    is_right = tf.one_hot(rows, size, on_value=True, off_value=False)
+    lowest = tf.fill(tf.shape(scores), scores.dtype.min)
+    others, _ = tf.math.top_k(tf.where(is_right, lowest, scores), tf.minimum(count, size - 1))
+    right = tf.gather(scores, rows, batch_dims=1)[:, tf.newaxis]
+    return (
+        tf.concat([tf.ones_like(right), tf.zeros_like(others)], axis=1),
+        tf.concat([right, others], axis=1),
+    )
