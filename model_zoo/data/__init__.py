@@ -15,8 +15,14 @@ from typing import Optional, Union
 from model_zoo.data.column import PADDING, Column
 from model_zoo.data.dataset import PARTS, DataSet, MemoryDataSet, Rows
 from model_zoo.data.generated import generate, generate_clicks
-from model_zoo.data.movielens_100k import fetch_movielens_100k, load_movielens_100k
+from model_zoo.data.movielens_100k import (
+    default_cache_dir,
+    fetch_movielens_100k,
+    load_movielens_100k,
+)
 from model_zoo.data.online_retail import ONLINE_RETAIL_PAGE, load_online_retail
+from model_zoo.data.schema import Schema, read_schema
+from model_zoo.data.streamed import StreamedDataSet
 from model_zoo.data.task import HISTORY_LENGTH, DataUnavailableError, Task, exact_auc, hash_key
 
 __all__ = [
@@ -30,7 +36,10 @@ __all__ = [
     "DataUnavailableError",
     "MemoryDataSet",
     "Rows",
+    "Schema",
+    "StreamedDataSet",
     "Task",
+    "default_cache_dir",
     "exact_auc",
     "fetch_movielens_100k",
     "generate",
@@ -40,6 +49,7 @@ __all__ = [
     "load_movielens_100k",
     "load_online_retail",
     "load_task",
+    "read_schema",
 ]
 
 DATA_SETS = ("movielens_100k", "online_retail", "generated")
@@ -47,22 +57,31 @@ DATA_SETS = ("movielens_100k", "online_retail", "generated")
 
 def load(
     name: Union[str, pathlib.Path],
-    folder: Optional[str] = None,
-    cache_dir: Optional[str] = None,
+    folder: Union[str, pathlib.Path, None] = None,
+    cache_dir: Union[str, pathlib.Path, None] = None,
 ) -> DataSet:
     """Loads a data set; every call gives the same rows.
 
     Args:
-      name: "generated". Other names and schema files follow.
-      folder: Folder of the files that a schema names.
-      cache_dir: Folder for downloaded and derived data. None: default_cache_dir().
+      name: "generated", or a schema file, which README.md in this folder describes.
+      folder: Folder of the files that a schema names. None: that of the schema.
+      cache_dir: Folder for what is downloaded and measured. None: default_cache_dir().
 
     Raises:
-      ValueError: The name is unknown.
+      ModuleNotFoundError: PyYAML, or pyarrow for Parquet, is not installed.
+      ValueError: The name is unknown, or the file is no schema.
+
+    Example:
+      >>> load("generated").labels
+      ('like', 'love')
     """
-    if name != "generated":
-        raise ValueError(f"data must be generated, got {name!r}")
-    return generate_clicks()
+    path = pathlib.Path(name)
+    if str(name) == "generated":
+        return generate_clicks()
+    if path.suffix not in (".yaml", ".yml"):
+        raise ValueError(f"data must be generated or a schema file NAME.yaml, got {name!r}")
+    cache = pathlib.Path(cache_dir or default_cache_dir())
+    return StreamedDataSet(read_schema(path), pathlib.Path(folder or path.parent), cache)
 
 
 def load_task(

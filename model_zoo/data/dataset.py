@@ -289,10 +289,10 @@ class MemoryDataSet(DataSet):
         return Rows(features, labels)
 
     def _check_shape(self, what: str, part: str, array: np.ndarray, shape: Tuple[int, ...]) -> None:
-        if array.shape != shape:
+        found = np.shape(array)
+        if found != shape:
             raise ValueError(
-                f"{what} must have the shape {list(shape)} in {part} of {self.name}, got "
-                f"{list(array.shape)}"
+                f"{what} must have the shape {shape} in {part} of {self.name}, got {found}"
             )
 
     def _no_rows(self, part: str) -> ValueError:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from rec_estimator.inputs.checked_files import CheckedFiles
-from rec_estimator.inputs.row_parsers import CsvRows, ExampleRows
+from rec_estimator.inputs.row_parsers import RecordFormat
 from rec_estimator.inputs.text_files import BYTE_ORDER_MARK, check_beginning
 
 _Dataset = tf.data.Dataset
@@ -39,7 +39,7 @@ class TextReader:
       checked_files: The files that were checked. The reader adds those that it checks.
     """
 
-    def __init__(self, rows: CsvRows, checked_files: CheckedFiles) -> None:
+    def __init__(self, rows: RecordFormat, checked_files: CheckedFiles) -> None:
         self._rows = rows
         self._checked_files = checked_files
 
@@ -114,7 +114,7 @@ class RecordReader:
     """
 
     def __init__(
-        self, rows: ExampleRows, checked_files: CheckedFiles, report: Callable[[str], None]
+        self, rows: RecordFormat, checked_files: CheckedFiles, report: Callable[[str], None]
     ) -> None:
         self._rows = rows
         self._checked_files = checked_files

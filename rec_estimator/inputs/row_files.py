@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from rec_estimator.inputs.checked_files import CheckedFiles
 from rec_estimator.inputs.file_readers import RecordReader, TextReader
-from rec_estimator.inputs.row_parsers import CsvRows, ExampleRows, check_count
+from rec_estimator.inputs.row_parsers import RecordFormat, RowParser, check_count
 
 _Dataset = tf.data.Dataset
 _Path = Union[str, "os.PathLike[str]"]
@@ -135,12 +135,12 @@ class RowFiles:
         return "GZIP" if path.endswith(".gz") else ""
 
 
-class FilePass:
-    """Makes the datasets of one call of an input_fn.
+class FileBlocks:
+    """Makes datasets of blocks of records.
 
     Args:
       files: The files.
-      rows: The parser of records.
+      rows: How a file is split into records.
       bad_rows: The counter of skipped rows.
       checked_files: The compressed files that were checked. The pass adds those that it checks.
     """
@@ -148,7 +148,7 @@ class FilePass:
     def __init__(
         self,
         files: RowFiles,
-        rows: Union[CsvRows, ExampleRows],
+        rows: RecordFormat,
         bad_rows: BadRows,
         checked_files: CheckedFiles,
     ) -> None:
@@ -160,7 +160,7 @@ class FilePass:
         # With on_bad_row="skip" there is nothing to advise.
         self._remedy = "" if self._skips else f"; {_BAD_ROW_REMEDY}"
         self._reader: Union[TextReader, RecordReader]
-        if isinstance(rows, CsvRows):
+        if rows.is_text:
             self._reader = TextReader(rows, checked_files)
         else:
             self._reader = RecordReader(rows, checked_files, self._report_bad_file)
@@ -192,8 +192,7 @@ class FilePass:
             num_parallel_calls=reads if reads > 1 else None,
             deterministic=True if reads > 1 else None,
         )
-        if self._skips:
-            blocks = blocks.map(self._without_bad_rows)
+        blocks = self._checked(blocks)
         end = (tf.zeros([1], tf.string), tf.constant([_END_OF_PASS], tf.int64))
         blocks = blocks.concatenate(_Dataset.from_tensors(end))
 
@@ -212,72 +211,14 @@ class FilePass:
 
         return blocks.scan(tf.constant(0, tf.int64), count)
 
-    def parse(self, records: tf.Tensor, locations: tf.Tensor) -> Any:
-        """Parses a batch to features or (features, labels); an error names a bad row."""
-        if self._skips:
-            return self._rows.parse(records)  # blocks() has skipped the bad rows.
-        parsed, is_good = self._try_parse(records)
-        tf.cond(is_good, lambda: tf.constant(0, tf.int64), lambda: self._report(records, locations))
-        for tensor in tf.nest.flatten(parsed):
-            if isinstance(tensor, tf.Tensor):
-                # The batch size is known with drop_remainder; _try_parse loses it.
-                tensor.set_shape(records.shape[:1].concatenate(tensor.shape[1:]))
-        return parsed
+    def place(self, location: int) -> str:
+        """Returns the file and the number of a record, for errors."""
+        path = self._paths[int(location) >> _NUMBER_BITS]
+        return f"{path}, {self._rows.number_name} {int(location) & ((1 << _NUMBER_BITS) - 1)}"
 
-    def _try_parse(self, records: tf.Tensor) -> Tuple[Any, tf.Tensor]:
-        """Returns (parsed, True), or (no rows, False) if a row is bad."""
-        good = _Dataset.from_tensors(records).map(lambda r: (self._rows.parse(r), True))
-        bad = _Dataset.from_tensors((self._rows.parse(records[:0]), False))
-        return good.ignore_errors().concatenate(bad).take(1).get_single_element()
-
-    def _good_rows(self, records: tf.Tensor) -> tf.Tensor:
-        """Returns the indices of the records that can be parsed, int64 [m]."""
-
-        def parse_one(index: tf.Tensor, record: tf.Tensor) -> Any:
-            # The parsed row is not used, but TensorFlow would not compute it otherwise.
-            return index, self._rows.parse(tf.expand_dims(record, 0))
-
-        indices = tf.range(tf.size(records, tf.int64))
-        good = _Dataset.from_tensor_slices((indices, records)).map(parse_one).ignore_errors()
-        return good.reduce(
-            tf.zeros([0], tf.int64), lambda found, row: tf.concat([found, row[:1]], 0)
-        )
-
-    def _without_bad_rows(self, records: tf.Tensor, locations: tf.Tensor) -> Any:
-        _, is_good = self._try_parse(records)
-
-        def skip() -> Any:
-            good = self._good_rows(records)
-            self._report(records, locations, good)
-            return tf.gather(records, good), tf.gather(locations, good)
-
-        return tf.cond(is_good, lambda: (records, locations), skip)
-
-    def _report(
-        self, records: tf.Tensor, locations: tf.Tensor, good: Optional[tf.Tensor] = None
-    ) -> tf.Tensor:
-        if good is None:
-            good = self._good_rows(records)
-        return tf.numpy_function(self._report_bad_rows, [records, locations, good], tf.int64)
-
-    def _report_bad_rows(
-        self, records: np.ndarray, locations: np.ndarray, good: np.ndarray
-    ) -> np.int64:
-        bad = np.setdiff1d(np.arange(len(records)), good)
-        messages = []
-        for index in bad[: None if self._skips else 1]:
-            path = self._paths[locations[index] >> _NUMBER_BITS]
-            number = locations[index] & ((1 << _NUMBER_BITS) - 1)
-            what = self._rows.explain(records[index])
-            messages.append(f"{path}, {self._rows.number_name} {number}: {what}{self._remedy}")
-        if not self._skips:
-            raise ValueError(
-                messages[0]
-                if messages
-                else "a batch cannot be parsed, although each of its rows can"
-            )
-        self._bad_rows.add(messages)
-        return np.int64(len(messages))
+    def _checked(self, blocks: tf.data.Dataset) -> tf.data.Dataset:
+        """Hook for parsers that skip bad rows."""
+        return blocks
 
     def _report_bad_file(self, message: str) -> None:
         if not self._skips:
@@ -304,3 +245,88 @@ class FilePass:
             return self._reader.rows_of(first, records, locations)
 
         return self._reader.blocks(path, compression).map(with_locations)
+
+
+class FilePass(FileBlocks):
+    """Makes the datasets of one call of an input_fn: blocks of records, and a parser of batches.
+
+    Args:
+      files: The files.
+      rows: The parser of records.
+      bad_rows: As in FileBlocks.
+      checked_files: As in FileBlocks.
+    """
+
+    def __init__(
+        self, files: RowFiles, rows: RowParser, bad_rows: BadRows, checked_files: CheckedFiles
+    ) -> None:
+        super().__init__(files, rows, bad_rows, checked_files)
+        self._parser = rows
+
+    def parse(self, records: tf.Tensor, locations: tf.Tensor) -> Any:
+        """Parses a batch to features or (features, labels); an error names a bad row."""
+        if self._skips:
+            return self._parser.parse(records)  # blocks() has skipped the bad rows.
+        parsed, is_good = self._try_parse(records)
+        tf.cond(is_good, lambda: tf.constant(0, tf.int64), lambda: self._report(records, locations))
+        for tensor in tf.nest.flatten(parsed):
+            if isinstance(tensor, tf.Tensor):
+                # The batch size is known with drop_remainder; _try_parse loses it.
+                tensor.set_shape(records.shape[:1].concatenate(tensor.shape[1:]))
+        return parsed
+
+    def _try_parse(self, records: tf.Tensor) -> Tuple[Any, tf.Tensor]:
+        """Returns (parsed, True), or (no rows, False) if a row is bad."""
+        good = _Dataset.from_tensors(records).map(lambda r: (self._parser.parse(r), True))
+        bad = _Dataset.from_tensors((self._parser.parse(records[:0]), False))
+        return good.ignore_errors().concatenate(bad).take(1).get_single_element()
+
+    def _good_rows(self, records: tf.Tensor) -> tf.Tensor:
+        """Returns the indices of the records that can be parsed, int64 [m]."""
+
+        def parse_one(index: tf.Tensor, record: tf.Tensor) -> Any:
+            # The parsed row is not used, but TensorFlow would not compute it otherwise.
+            return index, self._parser.parse(tf.expand_dims(record, 0))
+
+        indices = tf.range(tf.size(records, tf.int64))
+        good = _Dataset.from_tensor_slices((indices, records)).map(parse_one).ignore_errors()
+        return good.reduce(
+            tf.zeros([0], tf.int64), lambda found, row: tf.concat([found, row[:1]], 0)
+        )
+
+    def _checked(self, blocks: tf.data.Dataset) -> tf.data.Dataset:
+        return blocks.map(self._without_bad_rows) if self._skips else blocks
+
+    def _without_bad_rows(self, records: tf.Tensor, locations: tf.Tensor) -> Any:
+        _, is_good = self._try_parse(records)
+
+        def skip() -> Any:
+            good = self._good_rows(records)
+            self._report(records, locations, good)
+            return tf.gather(records, good), tf.gather(locations, good)
+
+        return tf.cond(is_good, lambda: (records, locations), skip)
+
+    def _report(
+        self, records: tf.Tensor, locations: tf.Tensor, good: Optional[tf.Tensor] = None
+    ) -> tf.Tensor:
+        if good is None:
+            good = self._good_rows(records)
+        return tf.numpy_function(self._report_bad_rows, [records, locations, good], tf.int64)
+
+    def _report_bad_rows(
+        self, records: np.ndarray, locations: np.ndarray, good: np.ndarray
+    ) -> np.int64:
+        bad = np.setdiff1d(np.arange(len(records)), good)
+        messages = []
+        for index in bad[: None if self._skips else 1]:
+            what = self._parser.explain(records[index])
+            messages.append(f"{self.place(locations[index])}: {what}{self._remedy}")
+        if not self._skips:
+            raise ValueError(
+                messages[0]
+                if messages
+                else "a batch cannot be parsed, although each of its rows can"
+            )
+        self._bad_rows.add(messages)
+        return np.int64(len(messages))

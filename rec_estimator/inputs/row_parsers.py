@@ -7,7 +7,19 @@ A record is a line of a CSV file or a serialized tf.train.Example.
 import csv
 import dataclasses
 import re
-from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Collection,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Protocol,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import tensorflow as tf
 
@@ -15,6 +27,35 @@ _CSV_DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64, tf.string)
 
 # One label, several labels as a dict, or no label.
 _Labels = Union[str, Sequence[str], None]
+
+
+class RecordFormat(Protocol):
+    """Splits files into records.
+
+    Attributes:
+      number_name: What a record is called in errors.
+      is_text: Whether a record is a line of text.
+    """
+
+    number_name: str
+    is_text: bool
+
+    @property
+    def header(self) -> bool:
+        """Whether the first record of a file names the columns."""
+
+    def records(self, path: tf.Tensor, compression: tf.Tensor) -> tf.data.Dataset:
+        """The records of a file, after its header."""
+
+
+class RowParser(RecordFormat, Protocol):
+    """Splits files into records, and parses these."""
+
+    def parse(self, records: tf.Tensor) -> Any:
+        """Parses records, string [n], to features or (features, labels)."""
+
+    def explain(self, record: bytes) -> str:
+        """Explains why parse() cannot parse a record."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +73,7 @@ class CsvRows:
     header: bool
 
     number_name = "line"
+    is_text = True
 
     def parse(self, lines: tf.Tensor) -> Any:
         """Parses lines, string [n], to features or (features, labels)."""
@@ -103,6 +145,7 @@ class ExampleRows:
     labels: _Labels
 
     number_name = "record"
+    is_text = False
     header = False
 
     def parse(self, records: tf.Tensor) -> Any:

@@ -1,0 +1,454 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns the values of files into what models get: ids, numbers and labels.
+
+A reader gives a column of the files as one tensor: string, int64 or float, [n] or, of lists,
+[n, k]. "", MISSING_INT or NaN stands for a missing value and for the padding of lists.
+"""
+
+import dataclasses
+import math
+import re
+from typing import Any, Mapping, Protocol, Tuple
+
+import numpy as np
+import tensorflow.compat.v1 as tf
+
+from model_zoo.data.column import PADDING
+from model_zoo.data.schema import Condition, Field
+
+MISSING_INT = -(2**63)
+
+_HASH_BUCKETS = 2**63 - 1  # as rec_estimator hashes text
+_DIGITS = 14  # of a date with a time, down to the second
+
+_COMPARISONS = {
+    ">=": tf.greater_equal,
+    "<=": tf.less_equal,
+    "==": tf.equal,
+    "!=": tf.not_equal,
+    ">": tf.greater,
+    "<": tf.less,
+}
+
+
+class Conversion(Protocol):
+    """Makes one tensor of one column of the files.
+
+    Attributes:
+      source: Name of the column in the files.
+    """
+
+    @property
+    def source(self) -> str:
+        """Name of the column in the files."""
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The type as which a text file is best decoded."""
+
+    def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Returns the converted values, and bool [n] or [], whether they are good."""
+
+    def problem(self, value: Any) -> str:
+        """Says what is wrong with one value, and the remedy; "" if nothing is.
+
+        Args:
+          value: A str, int or float; or an array of them.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Ids:
+    """Ids: int64 [n], or [n, max_length] padded with PADDING.
+
+    A missing text is a key of its own, that of the empty text; a missing integer needs a default.
+    Missing ids of lists are left out.
+    """
+
+    field: Field
+    missing: Tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Name of the column in the files."""
+        return self.field.source
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The type as which a text file is best decoded."""
+        is_integer = self.field.type == "int" and not (self.missing or self.field.separator)
+        return tf.int64 if is_integer else tf.string
+
+    def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Returns the keys, and bool [n] or [], whether they are good."""
+        if self.field.separator is not None:
+            return self._split(texts(raw, self.missing)), tf.constant(True)
+        if self.field.column.is_padded != (raw.shape.ndims == 2):
+            raise ValueError(
+                f"column {self.source!r} must have lists in the files if and only if max_length is "
+                "above 1; set max_length, or a separator of ids in text"
+            )
+        keys, is_missing = self._keys(raw)
+        if self.field.column.is_padded:
+            return self._cut(tf.where(is_missing, tf.fill(tf.shape(keys), _PADDING), keys)), (
+                tf.constant(True)
+            )
+        is_good = tf.logical_not(is_missing)
+        default = self.field.default
+        if default is None and self._is_text(raw):
+            return keys, tf.constant(True)
+        if default is None:
+            return keys, is_good
+        filler = _hashed(tf.constant(default)) if self._is_text(raw) else int(default)
+        return tf.where(is_missing, tf.fill(tf.shape(keys), filler), keys), tf.constant(True)
+
+    def problem(self, value: Any) -> str:
+        """Says what is wrong with one value, and the remedy; "" if nothing is."""
+        if self.field.type != "int":
+            return ""
+        values = np.ravel(value).tolist()
+        if self.field.separator is not None:
+            values = [each for each in str(value).split(self.field.separator) if each]
+        for each in values:
+            if not _is_missing(each, self.missing):
+                if not re.fullmatch(r"\s*[+-]?\d+(\.0*)?\s*", str(each)):
+                    return f"be an integer, got {each!r}; correct it, or set type: text"
+            elif self.field.default is None and not self.field.column.is_padded:
+                return "not be missing; correct it, or set a default"
+        return ""
+
+    def _is_text(self, raw: tf.Tensor) -> bool:
+        return self.field.type == "text" or (self.field.type is None and raw.dtype == tf.string)
+
+    def _keys(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Returns keys, and which of them are missing."""
+        if self._is_text(raw):
+            text = texts(raw, self.missing)
+            return _hashed(text), tf.equal(text, "")
+        keys = integers(raw, self.missing)
+        return keys, tf.equal(keys, MISSING_INT)
+
+    def _split(self, text: tf.Tensor) -> tf.Tensor:
+        parts = tf.strings.split(text, sep=self.field.separator, result_type="RaggedTensor")
+        parts = tf.ragged.boolean_mask(parts, tf.not_equal(parts, ""))
+        keys = parts.with_flat_values(self._keys(parts.flat_values)[0])
+        return keys.to_tensor(PADDING, shape=[None, self.field.column.max_length])
+
+    def _cut(self, keys: tf.Tensor) -> tf.Tensor:
+        """[n, k] -> [n, max_length]."""
+        length = self.field.column.max_length
+        more = tf.maximum(length - tf.shape(keys)[1], 0)
+        keys = tf.pad(keys[:, :length], [[0, 0], [0, more]], constant_values=PADDING)
+        return tf.ensure_shape(keys, [None, length])
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbers:
+    """Numbers: float32 [n]. A missing one is 0 after the transformation, or the default before it.
+
+    Attributes:
+      field: The column. Its transform is "log", the sign of x times log(1 + |x|); "standard",
+        (x - mean) / deviation; or None.
+      moments: Mean and standard deviation, of "standard".
+    """
+
+    field: Field
+    missing: Tuple[str, ...] = ()
+    moments: Tuple[float, float] = (0.0, 1.0)
+
+    @property
+    def source(self) -> str:
+        """Name of the column in the files."""
+        return self.field.source
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The type as which a text file is best decoded."""
+        return tf.string if self.missing else tf.float32
+
+    def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Returns the transformed numbers, and whether they are finite."""
+        value = _with_default(numbers(raw, self.missing), self.field)
+        is_missing = tf.is_nan(value)
+        if self.field.transform == "log":
+            value = tf.sign(value) * tf.log1p(tf.abs(value))
+        elif self.field.transform == "standard":
+            mean, deviation = self.moments
+            value = (value - mean) / (deviation or 1.0)
+        value = tf.where(is_missing, tf.zeros_like(value), value)
+        return value, tf.is_finite(value)
+
+    def problem(self, value: Any) -> str:
+        """Says what is wrong with one value, and the remedy; "" if nothing is."""
+        return _number_problem(value, self.missing)
+
+
+@dataclasses.dataclass(frozen=True)
+class RawNumbers:
+    """Numbers without a transformation: float32 [n], NaN where one is missing."""
+
+    field: Field
+    missing: Tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Name of the column in the files."""
+        return self.field.source
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The type as which a text file is best decoded."""
+        return tf.string if self.missing else tf.float32
+
+    def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Returns the numbers, and whether they are finite or missing."""
+        value = _with_default(numbers(raw, self.missing), self.field)
+        return value, tf.logical_not(tf.is_inf(value))
+
+    def problem(self, value: Any) -> str:
+        """Says what is wrong with one value, and the remedy; "" if nothing is."""
+        return _number_problem(value, self.missing)
+
+
+@dataclasses.dataclass(frozen=True)
+class Buckets:
+    """Ids of numbers: int64 [n].
+
+    Boundaries b[0] < b[1] < … give 1 + the count of b[i] <= x. "log_buckets" gives floor(log(x)^2)
+    above 2 and floor(x) else, as the winners of the Criteo contest of 2014 did, one more from 0 on
+    and one less below 0. The id of a missing number is 0.
+    """
+
+    field: Field
+    missing: Tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Name of the column in the files."""
+        return self.field.source
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The type as which a text file is best decoded."""
+        return tf.string if self.missing else tf.float32
+
+    def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Returns the ids, and whether the numbers are finite."""
+        value = _with_default(numbers(raw, self.missing), self.field)
+        is_missing = tf.is_nan(value)
+        if self.field.buckets is not None:
+            bucket = 1 + tf.raw_ops.Bucketize(input=value, boundaries=list(self.field.buckets))
+        else:
+            above = tf.square(tf.log(tf.maximum(value, 1.0)))
+            bucket = tf.cast(tf.floor(tf.where(value > 2.0, above, value)), tf.int64)
+            bucket += tf.where(bucket < 0, -tf.ones_like(bucket), tf.ones_like(bucket))
+        bucket = tf.cast(bucket, tf.int64)
+        bucket = tf.where(is_missing, tf.zeros_like(bucket), bucket)
+        return bucket, tf.logical_not(tf.is_inf(value))
+
+    def problem(self, value: Any) -> str:
+        """Says what is wrong with one value, and the remedy; "" if nothing is."""
+        return _number_problem(value, self.missing)
+
+
+@dataclasses.dataclass(frozen=True)
+class Labels:
+    """A label: float32 [n], 0 or 1."""
+
+    condition: Condition
+    missing: Tuple[str, ...] = ()
+
+    @property
+    def source(self) -> str:
+        """Name of the column in the files."""
+        return self.condition.source
+
+    @property
+    def dtype(self) -> tf.DType:
+        """The type as which a text file is best decoded."""
+        is_text = self.missing or isinstance(self.condition.value, str)
+        return tf.string if is_text else tf.float32
+
+    def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Returns the labels, and whether the values are there and labels."""
+        if isinstance(self.condition.value, str):
+            text = texts(raw, self.missing)
+            label = _COMPARISONS[self.condition.operator](text, self.condition.value)
+            return tf.cast(label, tf.float32), tf.not_equal(text, "")
+        value = numbers(raw, self.missing)
+        if not self.condition.operator:
+            return value, tf.logical_or(tf.equal(value, 0.0), tf.equal(value, 1.0))
+        label = _COMPARISONS[self.condition.operator](value, self.condition.value)
+        return tf.cast(label, tf.float32), tf.logical_not(tf.is_nan(value))
+
+    def problem(self, value: Any) -> str:
+        """Says what is wrong with one value, and the remedy; "" if nothing is."""
+        if _is_missing(value, self.missing):
+            return "not be missing, because it is a label; correct it"
+        if isinstance(self.condition.value, str):
+            return ""
+        problem = _number_problem(value, self.missing)
+        if not problem and not self.condition.operator and float(value) not in (0.0, 1.0):
+            return (
+                f"be 0 or 1 to be a label, got {value!r}; write a comparison, for example "
+                f"'{self.source} > 0'"
+            )
+        return problem
+
+
+@dataclasses.dataclass(frozen=True)
+class Times:
+    """Times of rows: float64 [n]. See time_of."""
+
+    source: str
+    missing: Tuple[str, ...] = ()
+    dtype = tf.string
+
+    def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Returns times, and whether they are there."""
+        if raw.dtype != tf.string:
+            time = tf.cast(raw, tf.float64)
+            is_missing = tf.equal(raw, MISSING_INT) if raw.dtype.is_integer else tf.is_nan(time)
+            return time, tf.logical_not(is_missing)
+        text = tf.strings.strip(texts(raw, self.missing))
+        is_date = tf.strings.regex_full_match(text, _DATE)
+        digits = tf.strings.regex_replace(text, r"\D", "") + "0" * _DIGITS
+        digits = tf.strings.substr(digits, 0, _DIGITS)
+        text = tf.where(is_date, digits, text)
+        is_missing = tf.equal(text, "")
+        text = tf.where(is_missing, tf.fill(tf.shape(text), "nan"), text)
+        return tf.strings.to_number(text, tf.float64), tf.logical_not(is_missing)
+
+    def problem(self, value: Any) -> str:
+        """Says what is wrong with one value, and the remedy; "" if nothing is."""
+        if _is_missing(value, self.missing):
+            return "not be missing, because it is a time; correct it"
+        try:
+            time_of(str(value))
+        except ValueError as error:
+            return f"be {error}"
+        return ""
+
+
+_DATE = r"\d{4}-\d\d-\d\d.*"
+
+
+def time_of(text: str) -> float:
+    """Returns the time of a text: a number, or of a date like 2011-11-01 08:26:00 its digits.
+
+    Raises:
+      ValueError: The text is neither.
+
+    Example:
+      >>> time_of("2011-11-01") < time_of("2011-11-01 08:26") == 20111101082600.0
+      True
+    """
+    if re.fullmatch(_DATE, text.strip()):
+        return float((re.sub(r"\D", "", text) + "0" * _DIGITS)[:_DIGITS])
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"a number or a date like 2011-11-01 08:26:00, got {text!r}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Texts:
+    """Values as text: string [n]; "" where one is missing."""
+
+    source: str
+    missing: Tuple[str, ...] = ()
+    dtype = tf.string
+
+    def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Returns texts, all of which are good."""
+        return texts(raw, self.missing), tf.constant(True)
+
+    def problem(self, value: Any) -> str:
+        """Says nothing: every value is a text."""
+        return ""
+
+
+def conversion_of(
+    field: Field, missing: Tuple[str, ...], moments: Mapping[str, Tuple[float, float]]
+) -> Conversion:
+    """Returns the conversion of a column.
+
+    Args:
+      field: The column.
+      missing: Texts that mean that a value is missing.
+      moments: By column with the transform "standard", the mean and the deviation.
+    """
+    if field.buckets is not None or field.transform == "log_buckets":
+        return Buckets(field, missing)
+    if field.column.kind == "number":
+        return Numbers(field, missing, moments.get(field.column.name, (0.0, 1.0)))
+    return Ids(field, missing)
+
+
+def texts(raw: tf.Tensor, missing: Tuple[str, ...]) -> tf.Tensor:
+    """Returns values as text, "" where one is missing."""
+    empty = tf.zeros_like(raw, tf.string)
+    if raw.dtype != tf.string:
+        gone = tf.equal(raw, MISSING_INT) if raw.dtype.is_integer else tf.is_nan(raw)
+        return tf.where(gone, empty, tf.as_string(raw))
+    if not missing:
+        return raw
+    bare = tf.strings.strip(raw)
+    for text in missing:
+        raw = tf.where(tf.equal(bare, text), empty, raw)
+    return raw
+
+
+def numbers(raw: tf.Tensor, missing: Tuple[str, ...]) -> tf.Tensor:
+    """Returns values as float32, NaN where one is missing."""
+    if raw.dtype == tf.string:
+        text = tf.strings.strip(texts(raw, missing))
+        text = tf.where(tf.equal(text, ""), tf.fill(tf.shape(text), "nan"), text)
+        return tf.strings.to_number(text, tf.float32)
+    value = tf.cast(raw, tf.float32)
+    if not raw.dtype.is_integer:
+        return value
+    return tf.where(tf.equal(raw, MISSING_INT), tf.fill(tf.shape(value), np.float32(np.nan)), value)
+
+
+def integers(raw: tf.Tensor, missing: Tuple[str, ...]) -> tf.Tensor:
+    """Returns values as int64, MISSING_INT where one is missing."""
+    if raw.dtype == tf.string:
+        text = texts(raw, missing)
+        text = tf.where(tf.equal(text, ""), tf.fill(tf.shape(text), str(MISSING_INT)), text)
+        return tf.strings.to_number(text, tf.int64)
+    if raw.dtype.is_floating:
+        return tf.where(tf.is_nan(raw), tf.fill(tf.shape(raw), _MISSING), tf.cast(raw, tf.int64))
+    return tf.cast(raw, tf.int64)
+
+
+_PADDING, _MISSING = np.int64(PADDING), np.int64(MISSING_INT)
+
+
+def _hashed(text: tf.Tensor) -> tf.Tensor:
+    return tf.strings.to_hash_bucket_fast(text, _HASH_BUCKETS)
+
+
+def _with_default(value: tf.Tensor, field: Field) -> tf.Tensor:
+    if field.default is None:
+        return value
+    return tf.where(
+        tf.is_nan(value), tf.fill(tf.shape(value), np.float32(float(field.default))), value
+    )
+
+
+def _is_missing(value: Any, missing: Tuple[str, ...]) -> bool:
+    if isinstance(value, str):
+        return value.strip() in ("", *missing)
+    return value == MISSING_INT or (isinstance(value, float) and math.isnan(value))
+
+
+def _number_problem(value: Any, missing: Tuple[str, ...]) -> str:
+    if _is_missing(value, missing):
+        return ""
+    try:
+        if math.isfinite(float(value)):
+            return ""
+    except ValueError:
+        pass
+    return f"be a number, got {value!r}; correct it, or list it under missing of the format"

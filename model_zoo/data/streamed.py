@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data sets that a schema describes: rows are streamed from files and never loaded whole."""
+
+import dataclasses
+import pathlib
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+import tensorflow.compat.v1 as tf
+
+from model_zoo.data.dataset import DataSet, InputFn, check_reading
+from model_zoo.data.fields import Conversion, Labels, RawNumbers, conversion_of
+from model_zoo.data.measures import Measures, MeasuresFile, Moments, arrays
+from model_zoo.data.pipeline import Pipeline
+from model_zoo.data.readers import Source, open_files
+from model_zoo.data.schema import EVERY, Schema
+from model_zoo.data.splits import (
+    RowFilter,
+    TimeSample,
+    conversion_of_split,
+    row_filter,
+    time_limits,
+)
+
+
+class StreamedDataSet(DataSet):
+    """The data set of a schema.
+
+    Limits of a split by time, and means and deviations of numbers, are measured at the first use
+    and kept in a small file in `cache_dir`.
+
+    Args:
+      schema: What the files, columns and labels are.
+      folder: Folder of the files that the schema names.
+      cache_dir: Folder for what is measured.
+    """
+
+    def __init__(self, schema: Schema, folder: pathlib.Path, cache_dir: pathlib.Path) -> None:
+        self.schema = schema
+        self.name = schema.name
+        self.columns = schema.columns
+        self.labels = tuple(schema.labels)
+        self.credit = schema.credit
+        self._folder = folder
+        self._cache_dir = cache_dir
+        self._sources: Dict[str, Source] = {}
+        self._measures: Optional[Measures] = None
+
+    def rows(self, part: str) -> Optional[int]:
+        """Returns None, not known; 0 if there is no such part."""
+        check_reading(part, 1, None, None, 0)
+        return None if self._has(part) else 0
+
+    def input_fn(
+        self,
+        part: str,
+        batch_size: int,
+        *,
+        seed: Optional[int] = None,
+        epochs: Optional[int] = 1,
+        skip: int = 0,
+    ) -> InputFn:
+        """Returns an input_fn of the rows of a part, as DataSet describes it."""
+        check_reading(part, batch_size, seed, epochs, skip)
+        if not self._has(part):
+            raise ValueError(
+                f"part must be one that {self.schema.path} has, got {part!r}; add it to files or "
+                "to split"
+            )
+        measures = self._measured()
+        conversions = self._conversions(measures.moments)
+        pipeline = self._pipeline(part, conversions, self._filter(part, measures.time_limits))
+
+        def features_and_labels(found: Dict[str, tf.Tensor], _: tf.Tensor) -> Any:
+            features = {column.name: found[column.name] for column in self.columns}
+            labels = {name: found[name] for name in self.labels}
+            return features, labels if len(labels) > 1 else labels[self.labels[0]]
+
+        def make() -> tf.data.Dataset:
+            batches = pipeline.batches(batch_size, seed=seed, epochs=epochs, skip=skip)
+            return batches.map(features_and_labels)
+
+        return make
+
+    def _has(self, part: str) -> bool:
+        split = self.schema.split
+        if part in self.schema.files or part == "train":
+            return True
+        return split is not None and (split.by == "column" or bool(getattr(split, part)))
+
+    def _conversions(self, moments: Mapping[str, Tuple[float, float]]) -> Dict[str, Conversion]:
+        missing = self.schema.format.missing
+        conversions = {
+            field.column.name: conversion_of(field, missing, moments)
+            for field in self.schema.fields
+        }
+        for name, condition in self.schema.labels.items():
+            conversions[name] = Labels(condition, missing)
+        return conversions
+
+    def _pipeline(
+        self,
+        part: str,
+        conversions: Mapping[str, Conversion],
+        chosen: Optional[RowFilter],
+    ) -> Pipeline:
+        lengths: Dict[str, int] = {}
+        for field in self.schema.fields:
+            length = max(lengths.get(field.source, 1), field.column.max_length)
+            lengths[field.source] = length
+        try:
+            return Pipeline(self._source(part), conversions, chosen, lengths)
+        except ValueError as error:
+            raise ValueError(f"{self.schema.path}: {error}") from None
+
+    def _filter(self, part: str, limits: Mapping[str, float]) -> Optional[RowFilter]:
+        """Returns which rows of the files of a part are of it; None: all."""
+        split = self.schema.split
+        if split is None or (part in self.schema.files and part != "train"):
+            return None
+        return row_filter(split, part, self.schema.format.missing, limits)
+
+    def _source(self, part: str) -> Source:
+        """Returns the files of a part: its own, or those that the split divides."""
+        files = self.schema.files
+        key = part if part in files else EVERY if EVERY in files else "train"
+        if key not in self._sources:
+            patterns = [str(self._folder / pattern) for pattern in files[key]]
+            try:
+                self._sources[key] = open_files(patterns, self.schema.format)
+            except ValueError as error:
+                raise ValueError(f"{self.schema.path}: files of {key}: {error}") from None
+        return self._sources[key]
+
+    def _measured(self) -> Measures:
+        """Returns what must be known before rows are read."""
+        if self._measures is None:
+            split = self.schema.split
+            standard = [f for f in self.schema.fields if f.transform == "standard"]
+            if standard or (split is not None and split.by == "time"):
+                content = dataclasses.replace(self.schema, path="", name="", credit="")
+                files = self._source("train").paths
+                file = MeasuresFile(self._cache_dir, self.name, content, files)
+                self._measures = file.get(self._measure)
+            else:
+                self._measures = Measures()
+        return self._measures
+
+    def _measure(self) -> Measures:
+        limits = self._measure_time()
+        missing = self.schema.format.missing
+        standard = {
+            field.column.name: RawNumbers(field, missing)
+            for field in self.schema.fields
+            if field.transform == "standard"
+        }
+        moments = {name: Moments() for name in standard}
+        if standard:
+            pipeline = self._pipeline("train", standard, self._filter("train", limits))
+            for found, _ in arrays(pipeline.batches):
+                for name, numbers in found.items():
+                    moments[name].extend(numbers)
+        return Measures(limits, {name: each.result() for name, each in moments.items()})
+
+    def _measure_time(self) -> Mapping[str, float]:
+        split = self.schema.split
+        if split is None or split.by != "time":
+            return {}
+        conversion = conversion_of_split(split, self.schema.format.missing)
+        conversions = {} if conversion is None else {"time": conversion}
+        pipeline = self._pipeline("train", conversions, None)
+        sample = TimeSample()
+        for found, locations in arrays(pipeline.batches):
+            sample.extend(locations if conversion is None else found["time"])
+        try:
+            return time_limits(split, sample.sorted())
+        except ValueError as error:
+            raise ValueError(f"{self.schema.path}: {error}") from None
