@@ -151,6 +151,7 @@ from rec_estimator.rec_sdk.runtime import (
 from rec_estimator.rec_sdk.sparse_lookup import sparse_lookup
 from rec_estimator.rec_sdk.sparse_table import SparseTable
 from rec_estimator.rec_sdk.variables import get_dense_and_sparse_variable
+from rec_estimator.regularizers import L2Regularizer, LazyDecay
 from rec_estimator.sample_compression import SampleCompression
 from rec_estimator.serving.exporters import BestExporter, FinalExporter, LatestExporter
 from rec_estimator.table.combined_lookup import (
@@ -226,6 +227,9 @@ __all__ = [
     "StorageOption",
     "StorageType",
     "CacheStrategy",
+    # Regularizers of a table.
+    "L2Regularizer",
+    "LazyDecay",
     # Feature columns, under DeepRec's names.
     "feature_column",
     "categorical_column_with_embedding",

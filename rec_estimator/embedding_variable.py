@@ -22,6 +22,7 @@ from rec_estimator.options import (
     StorageType,
     as_initializer,
 )
+from rec_estimator.regularizers import Regularizer, check_regularizer
 from rec_estimator.table.registration import (
     check_name_is_free,
     check_same_settings,
@@ -39,11 +40,6 @@ MAX_DIM = 2**20
 
 # What to do instead of an argument that needs the value of the whole table.
 _REMEDIES = {
-    "regularizer": (
-        "add a loss of the rows that a step looks up, such as tf.nn.l2_loss("
-        "rec_estimator.embedding_lookup(table, ids)), or decay them with "
-        "rec_estimator.optimizers.AdamWOptimizer"
-    ),
     "constraint": "bound the rows that a step looks up, with max_norm= of the lookup",
 }
 
@@ -54,7 +50,7 @@ def get_embedding_variable(
     key_dtype: tf.DType = tf.int64,
     value_dtype: Optional[tf.DType] = None,
     initializer: Optional[Initializer] = None,
-    regularizer: None = None,
+    regularizer: Optional[Regularizer] = None,
     trainable: bool = True,
     collections: Optional[Sequence[str]] = None,
     caching_device: None = None,
@@ -85,7 +81,8 @@ def get_embedding_variable(
         variable scope, or truncated_normal_initializer() with standard deviation 1, as in DeepRec.
         Most models learn better from smaller vectors, such as EmbeddingFeature's. A list, NumPy
         array or tensor [embedding_dim] is the initial vector of every key.
-      regularizer: Must be None. Add a loss of the rows that a step looks up instead.
+      regularizer: L2Regularizer or LazyDecay, the same as ``ev_option.regularizer``. TensorFlow's
+        and Keras's regularizers are refused, as they are functions of the whole table.
       trainable: Whether optimizers update the table by default.
       collections: Additional collections to add the table to.
       caching_device: Must be None.
@@ -116,7 +113,6 @@ def get_embedding_variable(
     embedding_dim = tf.dimension_value(embedding_dim)
     _check_arguments(name, embedding_dim, key_dtype, value_dtype)
     for argument, value, expected in (
-        ("regularizer", regularizer, None),
         ("caching_device", caching_device, None),
         ("validate_shape", validate_shape, True),
         ("custom_getter", custom_getter, None),
@@ -133,6 +129,7 @@ def get_embedding_variable(
             "EmbeddingVariableOption(filter_option=CounterFilter(3))"
         )
     ev_option = with_steps_to_live(ev_option, steps_to_live)
+    ev_option = _with_regularizer(ev_option, regularizer)
     _check_storage(ev_option)
     refuse_eager_mode("get_embedding_variable")
     scope = tf.get_variable_scope()
@@ -212,6 +209,20 @@ def with_steps_to_live(
             "and L2 eviction cannot be enabled at the same time"
         )
     return dataclasses.replace(option, evict_option=rule if rule.is_on else present)
+
+
+def _with_regularizer(
+    option: EmbeddingVariableOption, regularizer: Optional[Regularizer]
+) -> EmbeddingVariableOption:
+    if regularizer is None or regularizer == option.regularizer:
+        return option
+    check_regularizer(regularizer)
+    if option.regularizer is not None:
+        raise ValueError(
+            f"regularizer must be given once, got {regularizer!r} as regularizer= and "
+            f"{option.regularizer!r} in ev_option="
+        )
+    return dataclasses.replace(option, regularizer=regularizer)
 
 
 def _check_storage(option: EmbeddingVariableOption) -> None:

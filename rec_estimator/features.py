@@ -21,6 +21,7 @@ from rec_estimator.options import (
     Filter,
     InitializerOption,
 )
+from rec_estimator.regularizers import Regularizer
 from rec_estimator.table.combined_lookup import group_embedding_lookup_sparse
 from rec_estimator.table.registration import comparable
 from rec_estimator.table.table import EmbeddingTable
@@ -57,8 +58,9 @@ class EmbeddingFeature:
       weight: Name of the entry of the features that holds one weight per id, for the combiner.
       initializer: TensorFlow initializer of new rows, as in get_embedding_variable. None: that of
         the variable scope, else truncated_normal_initializer() with standard deviation 0.05.
-      ev_option: EmbeddingVariableOption of the table. The arguments ``filter_option=`` and
-        ``evict_option=`` set these two fields of it; a field can be set in one way only.
+      ev_option: EmbeddingVariableOption of the table. The arguments ``filter_option=``,
+        ``evict_option=`` and ``regularizer=`` set these fields of it; a field can be set in one way
+        only.
 
     Raises:
       TypeError: A setting has the wrong type.
@@ -101,12 +103,16 @@ class EmbeddingFeature:
         ev_option: Optional[EmbeddingVariableOption] = None,
         filter_option: Optional[Filter] = None,
         evict_option: Optional[EvictionRule] = None,
+        regularizer: Optional[Regularizer] = None,
     ) -> None:
         values = dict(locals())
         values["source"] = name if source is None else source
         values["table"] = name if table is None else table
         values["ev_option"] = _with_shorthands(
-            ev_option, filter_option=filter_option, evict_option=evict_option
+            ev_option,
+            filter_option=filter_option,
+            evict_option=evict_option,
+            regularizer=regularizer,
         )
         for field in dataclasses.fields(self):
             # The class is frozen; a dataclass sets its own fields in this way as well.

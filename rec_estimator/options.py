@@ -15,6 +15,8 @@ from typing import Any, Callable, Dict, NoReturn, Optional, Sequence, TypeVar, U
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.regularizers import Regularizer, check_regularizer
+
 # The kernels store a threshold in 32 bits, and the attribute of an op is signed.
 MAX_FILTER_FREQ = 2**31 - 1
 
@@ -586,6 +588,8 @@ class EmbeddingVariableOption:
       filter_option: CounterFilter or CBFFilter. None: every key is admitted at once.
       storage_option: The storage of the rows.
       init_option: The initial vectors of new keys.
+      regularizer: L2Regularizer or LazyDecay; not an option in DeepRec. None: only gradients change
+        rows.
 
     Raises:
       TypeError: An option has the wrong type.
@@ -607,6 +611,7 @@ class EmbeddingVariableOption:
     filter_option: Optional[Filter] = None
     storage_option: StorageOption = dataclasses.field(default_factory=StorageOption)
     init_option: InitializerOption = dataclasses.field(default_factory=InitializerOption)
+    regularizer: Optional[Regularizer] = None
 
     def __post_init__(self) -> None:
         if isinstance(self.evict_option, (list, tuple)):
@@ -629,6 +634,7 @@ class EmbeddingVariableOption:
                     f"{name} must be of type {rule}{' or None' * is_optional}, got {value!r}; pass "
                     "options by name, for example filter_option="
                 )
+        check_regularizer(self.regularizer)
         if not _is_integer(self.ht_partition_num) or self.ht_partition_num < 1:
             raise ValueError(
                 f"ht_partition_num must be an integer >= 1, got {self.ht_partition_num!r}; it is "

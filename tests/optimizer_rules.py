@@ -152,16 +152,16 @@ def assert_same_bits(actual, expected):
 
 
 class RuleOracle:
-    """A rule of LAZY_RULES or OWN_RULES in NumPy, float32, for rows of one table or variable."""
+    """A rule in NumPy, float32, for rows of one table or variable."""
 
-    def __init__(self, rule, bank):
+    def __init__(self, rule, bank, make_table=TableOracle, **settings):
         with tf.Graph().as_default():
             self._name = ours(rule).table_rule
         class_name, given = rule
         constructor = inspect.signature(getattr(rec.optimizers, class_name))
         defaults = {name: each.default for name, each in constructor.parameters.items()}
         self._arguments = {**defaults, **given}
-        self._table = TableOracle(bank)
+        self._table = make_table(bank, **settings)
         self._bank = bank
         self._step = 0
         betas = [np.float32(self._arguments.get(beta, 0)) for beta in ("beta1", "beta2")]

@@ -364,7 +364,10 @@ class TableOracle:
         max_rows=0,
         has_padding=False,
         frozen_keys=(),
+        l2_scale=0.0,
+        decay_rate=0.0,
     ):
+        self.l2_scale, self.decay_rate = np.float32(l2_scale), np.float32(decay_rate)
         self.bank = np.asarray(bank, np.float32)
         self.default_value = np.float32(default_value)
         self.threshold, self.coefficient = threshold, coefficient
@@ -414,28 +417,44 @@ class TableOracle:
         counted_keys = [key for key in counted_keys if not self._is_padding(key)]
         sums: Dict[int, List[np.ndarray]] = {}
         for key, grad in zip(map(int, keys), np.asarray(grads, np.float32)):
-            if spec.per_occurrence:
+            if spec.per_occurrence and not self.l2_scale:
                 sums.setdefault(key, []).append(grad)
             else:
                 sums.setdefault(key, [np.zeros_like(grad)])
                 sums[key][0] = sums[key][0] + grad
+        before = {}  # The version of each key's row before the step.
         for key in [*map(int, keys), *map(int, counted_keys)]:
             row = self.keys.setdefault(key, Row(in_cells=self.bloom))
+            before.setdefault(key, -1 if row.value is None else row.version)
             row.freq = min(MAX_COUNT, row.freq + self.coefficient)
             row.version = int(version)
         self._admit()
         self._raise_cells([*map(int, keys), *map(int, counted_keys)])
+        frozen = {key: self.keys[key].value for key in self.frozen_keys & before.keys()}
+        for key, last in before.items():
+            row = self.keys[key]
+            if row.value is not None:
+                row.value = row.value - self._decayed_part(last, int(version)) * row.value
         for key, steps in sums.items():
             row = self.keys[key]
             if row.value is None:
                 continue
+            if self.l2_scale:
+                steps = [steps[0] + self.l2_scale * row.value]
             for name, width, initial in spec.slots_of(len(row.value)):
                 row.slots.setdefault(name, np.full([width], initial, np.float32))
             for grad in steps:
                 slots = [row.slots[name] for name in spec.slots]
                 value, *slots = spec.step(hyper, grad, row.value, *slots)
-                row.value = row.value if key in self.frozen_keys else value
+                row.value = value
                 row.slots.update(zip(spec.slots, slots))
+        for key, value in frozen.items():
+            self.keys[key].value = value
+
+    def _decayed_part(self, last, version):
+        """The part of its value that a row loses which was trained at `last`; -1: it is new."""
+        steps = 1 if last == -1 else max(0, version - last)
+        return np.float32(-np.expm1(steps * np.log1p(-np.float64(self.decay_rate))))
 
     def check_room(self, keys):
         """Raises TooManyRows if a step of these keys would give the table more than max_rows."""

@@ -23,6 +23,7 @@ def reserve_op(
     slot_names=(),
     slot_widths=(),
     slot_initials=(),
+    **regularization,
 ):
     """TablesReserve, by default for a rule without slots."""
     return _ops.gen.rec_estimator_tables_reserve(
@@ -33,4 +34,5 @@ def reserve_op(
         slot_names=list(slot_names),
         slot_widths=list(slot_widths),
         slot_initials=list(slot_initials),
+        **regularization,
     )

@@ -14,7 +14,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LAYERS = (
     ("_tensorflow",),
     ("_ops",),
-    ("_argument_checks", "_init_settings", "options"),
+    ("_argument_checks", "_init_settings", "regularizers"),
+    ("options",),
     ("graph_passes",),
     ("table",),
     ("checkpoint", "optimizers", "inputs", "metrics"),

@@ -247,6 +247,8 @@ REGISTER_OP("RecEstimator>TablesReservePacked")
     .Attr("slot_names: list(string)")
     .Attr("slot_widths: list(int)")
     .Attr("slot_initials: list(float)")
+    .Attr("l2_scales: list(float) = []")
+    .Attr("decay_rates: list(float) = []")
     .SetIsStateful()
     .SetShapeFn(TablesReservePackedShape)
     .Doc(R"doc(
@@ -262,6 +264,8 @@ rule: As in TablesReserve, but a rule with one update for each key.
 slot_names: As in TablesReserve.
 slot_widths: As in TablesReserve.
 slot_initials: As in TablesReserve.
+l2_scales: As in TablesReserve.
+decay_rates: As in TablesReserve.
 )doc");
 
 Status TablesApplyPackedShape(InferenceContext* c) {

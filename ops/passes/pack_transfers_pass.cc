@@ -237,8 +237,8 @@ class Packer {
     builder.Input(NodeOutOf(inputs.back()))
         .Attr("sections", update.sections)
         .Attr("num_sections", NumSections());
-    for (const char* name :
-         {"rule", "slot_names", "slot_widths", "slot_initials"}) {
+    for (const char* name : {"rule", "slot_names", "slot_widths",
+                             "slot_initials", "l2_scales", "decay_rates"}) {
       builder.Attr(name, *old.attrs().Find(name));
     }
     return AddNode(&builder, inputs, request_.ps, graph_, reserve);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -16,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "ops/core/math/regularization.h"
 #include "ops/core/math/row_update.h"
 #include "ops/core/step/training_step.h"
 #include "ops/core/table/embedding_table.h"
@@ -126,6 +128,7 @@ class TablesReserveOp : public OpKernel {
                 InvalidArgument("rule must be one of ", ListOf(rules),
                                 ", got '", rule_, "'"));
     OP_REQUIRES_OK(context, ReadSlotsOfTables(context));
+    OP_REQUIRES_OK(context, ReadRegularizations(context));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -183,6 +186,9 @@ class TablesReserveOp : public OpKernel {
     }
     Batches batches;
     TF_RETURN_IF_ERROR(ReadBatches(context, reservation.get(), &batches));
+    for (size_t i = 0; i < batches.size(); ++i) {
+      batches[i].regularization = regularizations_[i];
+    }
     TF_RETURN_IF_ERROR(CheckDistinct(tables, reservation->tables));
     for (const TrainedTable& table : reservation->tables) {
       TF_RETURN_IF_ERROR(CheckWidths(table));
@@ -242,6 +248,34 @@ class TablesReserveOp : public OpKernel {
     return Status();
   }
 
+  Status ReadRegularizations(OpKernelConstruction* context) {
+    int64_t n;
+    std::vector<float> l2_scales, decay_rates;
+    TF_RETURN_IF_ERROR(context->GetAttr("N", &n));
+    TF_RETURN_IF_ERROR(context->GetAttr("l2_scales", &l2_scales));
+    TF_RETURN_IF_ERROR(context->GetAttr("decay_rates", &decay_rates));
+    regularizations_.resize(n);
+    const auto read = [&](const char* name, const std::vector<float>& values,
+                          float below, float Regularization::*setting) {
+      if (!values.empty() && static_cast<int64_t>(values.size()) != n) {
+        return InvalidArgument(name, " must be none or, for ", n, " tables, ",
+                               n, ", got ", values.size());
+      }
+      for (size_t i = 0; i < values.size(); ++i) {
+        if (!(values[i] >= 0.0f && values[i] < below)) {
+          return InvalidArgument(name, " must be in [0, ", below, "), got ",
+                                 values[i]);
+        }
+        regularizations_[i].*setting = values[i];
+      }
+      return Status();
+    };
+    constexpr float kInfinite = std::numeric_limits<float>::infinity();
+    TF_RETURN_IF_ERROR(
+        read("l2_scales", l2_scales, kInfinite, &Regularization::l2_scale));
+    return read("decay_rates", decay_rates, 1.0f, &Regularization::decay_rate);
+  }
+
   static Status CheckKeys(const Tensor& keys, const char* name,
                           const char* shape, TableResource& table) {
     if (keys.dims() == 1) return Status();
@@ -288,6 +322,7 @@ class TablesReserveOp : public OpKernel {
   std::string rule_;
   std::unique_ptr<RowUpdate> update_;
   std::shared_ptr<const std::vector<std::vector<SlotSpec>>> slots_;
+  std::vector<Regularization> regularizations_;  // By table.
 };
 
 // TablesReserve with the keys of all tables in one tensor.

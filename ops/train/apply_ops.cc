@@ -42,6 +42,8 @@ REGISTER_OP("RecEstimator>TablesReserve")
     .Attr("slot_names: list(string)")
     .Attr("slot_widths: list(int)")
     .Attr("slot_initials: list(float)")
+    .Attr("l2_scales: list(float) = []")
+    .Attr("decay_rates: list(float) = []")
     .SetIsStateful()
     .SetShapeFn(TablesReserveShape)
     .Doc(R"doc(
@@ -58,6 +60,10 @@ rule: A rule of ops/core/math/row_update.h.
 slot_names: The rule's slots, in its order. Added to a table that has no slots yet.
 slot_widths: Floats per row of each slot: first those of the first table, then those of the next one.
 slot_initials: Initial value of each slot in a new row.
+l2_scales: What each table adds to the gradient of a row, as a multiple of its value; once for a key. Then every rule has one
+  update for each key. []: nothing.
+decay_rates: The part of its value, in [0, 1), that a row of each table loses before its update for each step after its
+  version, up to that of the step; a new row loses it once. []: nothing.
 )doc");
 
 Status TablesApplyShape(InferenceContext* c) {

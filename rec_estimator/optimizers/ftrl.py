@@ -53,6 +53,7 @@ class FtrlOptimizer(TableUpdates, tf.train.FtrlOptimizer):
     """
 
     table_rule = "Ftrl"
+    computes_values_from_slots = True
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ from rec_estimator.graph_passes.overwrites import order_overwrites
 from rec_estimator.graph_passes.walk import ancestors, collect_new_ops, find_global_step
 from rec_estimator.optimizers import synchronous
 from rec_estimator.optimizers.table_step import TableStep, TrainedShard
-from rec_estimator.table.interfaces import LogicalTable
+from rec_estimator.table.interfaces import SECONDS, LogicalTable
 from rec_estimator.table.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table.lookup_gradient import further_occurrences, occurrences
 from rec_estimator.table.optional_variable import create_global_step
@@ -47,9 +47,10 @@ from rec_estimator.table.slot_rows import SlotRows
 from rec_estimator.table.table import (
     NO_GLOBAL_STEP,
     EmbeddingTable,
+    decays,
     dense_variables,
-    evicts_by_global_step,
     graph_tables,
+    needs_global_step,
 )
 from rec_estimator.table.untrained_tables import is_synchronous
 
@@ -123,6 +124,9 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
 
     # Whether tables with padding_keys are refused: a factory was called with use_fusion_optim=True.
     refuses_padding_keys = False
+
+    # Whether the rule computes values from slots, so that it would undo a decay of the values.
+    computes_values_from_slots = False
 
     # The global step for the versions of rows, or NO_GLOBAL_STEP; set while gradients are applied.
     _stamp: Optional[Union[int, tf.Variable]] = None
@@ -246,6 +250,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
           TypeError: The gradient of a table is not tf.IndexedSlices.
           RuntimeError: A table with padding_keys gets no gradient, or use_fusion_optim is True.
           ValueError: The graph already updates a table; one gradient is given for several shards;
+            a table has LazyDecay, and this is FTRL or the table counts its versions in seconds;
             under tf.train.SyncReplicasOptimizer, keys are counted that no gradient reaches; or an
             observer of the graph, such as sample-aware compression, refuses the gradients.
         """
@@ -256,15 +261,11 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
         pairs = list(self._shown_to_tensorflow(grads_and_vars))
         tables = [v.shard.table for _, v in pairs if isinstance(v, ShardVariable)]
         for table in tables:
-            if table.padding_keys and self.refuses_padding_keys:
-                raise RuntimeError(
-                    f"use_fusion_optim must be False for table {table.name!r}, which has "
-                    "padding_keys, got True; leave one out"
-                )
+            _check_table(table, self)
         if tables:
             stamp = find_global_step() if global_step is None else global_step
-            if stamp is None and any(evicts_by_global_step(table) for table in tables):
-                # Nothing else increments it, and without that no key would ever be too old.
+            if stamp is None and any(needs_global_step(table) for table in tables):
+                # Nothing else increments it, and without that no row would ever grow older.
                 stamp = global_step = create_global_step()
             self._stamp = NO_GLOBAL_STEP if stamp is None else stamp
         try:
@@ -489,6 +490,30 @@ def _with_tables(pairs: Iterable[GradientAndVariable]) -> Iterable[GradientAndVa
                 observer.lookup_gradient_built(read, tf.IndexedSlices(values[-1], keys[-1]))
         slices = tf.IndexedSlices(tf.concat(values, 0), tf.concat(keys, 0)) if keys else None
         yield slices, shard
+
+
+def _check_table(table: LogicalTable, optimizer: TableUpdates) -> None:
+    """Refuses tables that an optimizer cannot train."""
+    if table.padding_keys and optimizer.refuses_padding_keys:
+        raise RuntimeError(
+            f"use_fusion_optim must be False for table {table.name!r}, which has padding_keys, got "
+            "True; leave one out"
+        )
+    if not decays(table):
+        return
+    regularizer = table.ev_option.regularizer
+    if optimizer.computes_values_from_slots:
+        raise ValueError(
+            f"regularizer of table {table.name!r} must not be {regularizer!r} with "
+            f"{type(optimizer).__name__}, which computes the values from its slots; use "
+            "L2Regularizer, or l2_regularization_strength of the optimizer"
+        )
+    if table.version_unit == SECONDS:
+        raise ValueError(
+            f"regularizer of table {table.name!r} must not be {regularizer!r} with an "
+            "eviction_threshold, with which versions count seconds instead of steps; use "
+            "L2Regularizer, or leave one out"
+        )
 
 
 def _check_same_step(pairs: Sequence[GradientAndVariable]) -> None:

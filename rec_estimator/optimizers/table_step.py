@@ -163,8 +163,17 @@ def _reserve(rule: str, shards: Sequence[TrainedShard]) -> _Reserved:
             slot_names=[slot.name for slot in slots],
             slot_widths=[slot.width for each in shards for slot in each.slots],
             slot_initials=[slot.initial for slot in slots],
+            l2_scales=_of_regularizers(shards, "l2_scale"),
+            decay_rates=_of_regularizers(shards, "decay_rate"),
         )
     return _Reserved(outputs.reservation, outputs.rows, shards)
+
+
+def _of_regularizers(shards: Sequence[TrainedShard], setting: str) -> List[float]:
+    """A setting of the regularizer of each table; [] if it is off in all."""
+    rules = [each.variable.shard.table.ev_option.regularizer for each in shards]
+    values = [0.0 if rule is None else getattr(rule, setting) for rule in rules]
+    return values if any(values) else []
 
 
 def _reads_of_disk(shards: Sequence[TrainedShard]) -> List[tf.Operation]:

@@ -32,6 +32,7 @@ from rec_estimator.options import (
     EmbeddingVariableOption,
     Filter,
 )
+from rec_estimator.regularizers import Regularizer
 from rec_estimator.table import placement
 from rec_estimator.table.disk_storage import DiskStorage, TierCounts, disk_storage_of
 from rec_estimator.table.eviction import Eviction, build_eviction
@@ -164,12 +165,11 @@ class EmbeddingTable(VariableLike):
     def version_after_reset(self) -> int:
         """The version of keys that forget when they were trained; see init_from_checkpoint.
 
-        0, as in DeepRec. -1 if GlobalStepEvict would take the difference to a global step that may
-        have begun elsewhere; the first eviction replaces it by the step.
+        0, as in DeepRec. -1 if GlobalStepEvict or LazyDecay would take the difference to a global
+        step that may have begun elsewhere; the first eviction or step replaces it by the step.
         """
-        rule = self.ev_option.evict_option
-        evicts = rule is not None and rule.is_on and rule.needs_global_step
-        return NEVER_TRAINED if evicts and find_global_step() is not None else 0
+        is_used = needs_global_step(self) and find_global_step() is not None
+        return NEVER_TRAINED if is_used else 0
 
     def __iter__(self) -> Iterator[TableShard]:
         return iter(self.shards)
@@ -223,6 +223,11 @@ class EmbeddingTable(VariableLike):
         if isinstance(option, CBFFilter) and not option.has_size:
             return CounterFilter(option.filter_freq)
         return option
+
+    @property
+    def regularizer(self) -> Optional[Regularizer]:
+        """The regularizer, the same as ``ev_option.regularizer``; None if there is none."""
+        return self.ev_option.regularizer
 
     def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
         if not self.is_save:
@@ -390,10 +395,17 @@ def dense_variables(scope: Optional[str] = None) -> List[tf.Variable]:
     return [v for v in tf.trainable_variables(scope) if not isinstance(v, VariableLike)]
 
 
-def evicts_by_global_step(table: LogicalTable) -> bool:
-    """Whether a table has an eviction rule that needs the global step."""
+def needs_global_step(table: LogicalTable) -> bool:
+    """Whether a table has an eviction rule or a regularizer that needs the global step."""
     rule = table.ev_option.evict_option
-    return rule is not None and rule.is_on and rule.needs_global_step
+    evicts = rule is not None and rule.is_on and rule.needs_global_step
+    return evicts or decays(table)
+
+
+def decays(table: LogicalTable) -> bool:
+    """Whether the rows of a table decay with the global step."""
+    regularizer = table.ev_option.regularizer
+    return regularizer is not None and regularizer.decay_rate > 0
 
 
 def as_keys(table: LogicalTable, ids: Any, argument: str) -> tf.Tensor:

@@ -194,6 +194,8 @@ VALID_CALLS = {
         "counted_keys": [KEYS, KEYS],
         "rule": "Adagrad",
         **{**ADAGRAD, "slot_widths": [DIM, DIM]},
+        "l2_scales": [0.01, 0.0],
+        "decay_rates": [0.0, 0.01],
     },
     "tables_apply": {
         "reservation": Reserved(),
@@ -250,6 +252,8 @@ VALID_CALLS = {
         "num_sections": 2,
         "rule": "Adagrad",
         **{**ADAGRAD, "slot_widths": [DIM, DIM]},
+        "l2_scales": [0.01, 0.0],
+        "decay_rates": [0.0, 0.01],
     },
     "tables_apply_packed": {
         "reservation": Reserved("tables_reserve_packed"),

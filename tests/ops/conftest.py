@@ -53,7 +53,7 @@ class SessionTable:
     def lookup(self, keys, unknown="initial"):
         return self.call("lookup", np.asarray(keys, np.int64), dim=self.dim, unknown=unknown)
 
-    def apply(self, rule, hyper, keys, grads, counted_keys=(), version=-1, slots=()):
+    def apply(self, rule, hyper, keys, grads, counted_keys=(), version=-1, slots=(), **attrs):
         self.call(
             "apply",
             np.asarray(keys, np.int64),
@@ -63,6 +63,7 @@ class SessionTable:
             [np.float32(h) for h in hyper],
             rule=rule,
             **slot_attrs(slots),
+            **attrs,
         )
 
     def frequencies(self, keys):

@@ -216,8 +216,8 @@ def test_a_variable_that_takes_the_name_of_a_table_is_an_error(shards, reuse, is
         ({"value_dtype": tf.float64}, ValueError, "value_dtype must be float32, got float64"),
         (
             {"regularizer": abs},
-            ValueError,
-            "regularizer must be None, got .*; add a loss of the rows .*l2_loss.*AdamWOptimizer",
+            TypeError,
+            r"regularizer must be a rec_estimator.L2Regularizer, .*; .*L2Regularizer\(scale\)",
         ),
         ({"constraint": abs}, ValueError, "constraint must be None, got .*; bound .* max_norm="),
         ({"custom_getter": abs}, ValueError, "custom_getter must be None, got .*, leave it out"),

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/core/math/regularization.h"
+
 namespace rec_estimator {
 
 class RowHints;
@@ -25,6 +27,7 @@ struct StepBatch {
   // What EmbeddingTable::LookupListed found for `keys`, to be used unless the
   // table has changed since; nullptr: nothing. They outlive the step.
   const RowHints* hints = nullptr;
+  Regularization regularization = {};
 };
 
 // Rows to insert or overwrite, as a checkpoint holds them. If a key is there

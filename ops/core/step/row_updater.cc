@@ -10,6 +10,7 @@
 #include "ops/core/index/hash_index.h"
 #include "ops/core/math/gradient_sum.h"
 #include "ops/core/math/indexed_rows.h"
+#include "ops/core/math/regularization.h"
 #include "ops/core/rows/row_arena.h"
 
 namespace rec_estimator {
@@ -95,6 +96,7 @@ class GradientsByKey {
         unique_(group.size),
         dim_(store.dim()),
         each_(each),
+        l2_scale_(batch.regularization.l2_scale),
         sums_(sums),
         tile_rows_(tile_rows) {}
 
@@ -124,6 +126,7 @@ class GradientsByKey {
     } else if (end > begin) {
       float* const sum = sums_ + filled * stride();
       SumOccurrences(grads_, occurrences_ + begin, end - begin, dim_, sum);
+      if (l2_scale_ != 0.0f) AddL2Gradient(row, l2_scale_, dim_, sum);
       add(row, sum);
     }
   }
@@ -144,7 +147,8 @@ class GradientsByKey {
   const uint32_t n_;
   const uint32_t unique_;
   const int dim_;
-  const bool each_;  // RowUpdate::per_occurrence
+  const bool each_;  // RowUpdater::updates_each
+  const float l2_scale_;
   float* const sums_;
   const size_t tile_rows_;
   uint32_t fetched_ = 0;  // Occurrences whose gradients were prefetched.
@@ -162,8 +166,10 @@ class GradientsOfList {
       : grads_(batch.grads),
         n_(static_cast<uint32_t>(batch.n)),
         positions_(positions),
+        dim_(dim),
         stride_(static_cast<size_t>(dim)),
         each_(each),
+        l2_scale_(batch.regularization.l2_scale),
         sums_(sums) {
     if (!each) std::fill_n(sums, unique * stride_, 0.0f);
     for (uint32_t i = 0; i < n_; i += kListBlock) {
@@ -181,7 +187,10 @@ class GradientsOfList {
   template <typename Add>
   void AddTo(uint32_t u, uint32_t, uint32_t, size_t, float* row,
              const Add& add) const {
-    if (!each_) add(row, sums_ + u * stride_);
+    if (each_) return;
+    float* const sum = sums_ + u * stride_;
+    if (l2_scale_ != 0.0f) AddL2Gradient(row, l2_scale_, dim_, sum);
+    add(row, sum);
   }
 
   template <typename Add>
@@ -194,8 +203,10 @@ class GradientsOfList {
   const float* const grads_;
   const uint32_t n_;
   const uint16_t* const positions_;
+  const int dim_;
   const size_t stride_;
-  const bool each_;  // RowUpdate::per_occurrence
+  const bool each_;  // RowUpdater::updates_each
+  const float l2_scale_;
   float* const sums_;
 };
 
@@ -276,6 +287,8 @@ bool RowUpdater::InsertAdmitted(int g) {
       }
       entries[u] = stripe.Insert(keys[u]);
       if (sketch != nullptr) entries[u].count() = plan.estimates[u];
+    } else if (admitted) {
+      entries[u].version() = -1;  // The row is new, although the key is not.
     }
     if (!admitted) continue;
     rows[u] = source.Next(&stripe);
@@ -315,13 +328,13 @@ void RowUpdater::UpdateFromList(int g) {
   UpdateWith<kAllHaveRows>(
       g, GradientsOfList(batch_, keys_.positions(), keys_[g].size,
                          RowPrefetcher<kAllHaveRows>(plan_[g], store_),
-                         store_.dim(), update_->per_occurrence(), sums));
+                         store_.dim(), updates_each(), sums));
 }
 
 template <bool kAllHaveRows>
 void RowUpdater::UpdateByKey(int g) {
   const size_t dim = static_cast<size_t>(store_.dim());
-  const bool each = update_->per_occurrence();
+  const bool each = updates_each();
   alignas(kCacheLine) float small_sums[kTileFloats];
   float* const sums = dim > kTileFloats
                           ? wide_sums_ + static_cast<size_t>(g) * dim
@@ -342,6 +355,7 @@ void RowUpdater::UpdateWith(int g, Gradients gradients) {
   const RowArena::View view = store_.view();
   const int dim = store_.dim();
   const Stamp stamp = {rule_, batch_.version, stripes_.tracks_changes()};
+  const float decay_rate = batch_.regularization.decay_rate;
   const auto has_row = [rows](uint32_t u) {
     return kAllHaveRows || rows[u] != HashIndex::kNoRow;
   };
@@ -362,6 +376,11 @@ void RowUpdater::UpdateWith(int g, Gradients gradients) {
   for (uint32_t u = 0; u < group.size; ++u) {
     const uint32_t end = group.end[u];
     gradients.Fetch(u, at, end);
+    if (decay_rate != 0.0f && has_row(u)) {
+      const float part =
+          DecayedPart(decay_rate, entries[u].version(), batch_.version);
+      DecayValue(part, dim, view.Row(rows[u]));
+    }
     if (kAllHaveRows || entries[u].found()) {
       stamp(entries[u], group.Count(at, end));
     }

@@ -57,6 +57,11 @@ class RowUpdater {
   // memory for rows, and nothing has changed.
   bool InsertAdmitted(int g);
   void UpdateRows(int g);
+  // Whether each occurrence updates its row. An L2 penalty needs the sum of a
+  // key's gradients, because a row gets it once.
+  bool updates_each() const {
+    return update_->per_occurrence() && batch_.regularization.l2_scale == 0.0f;
+  }
   // kAllHaveRows: no key has to be checked.
   template <bool kAllHaveRows>
   void UpdateFromList(int g);

@@ -9,6 +9,7 @@
 
 #include "ops/core/base/parallel.h"
 #include "ops/core/keys/deduplicated_list.h"
+#include "ops/core/math/regularization.h"
 #include "ops/core/math/row_update.h"
 #include "ops/core/step/row_updater.h"
 #include "ops/core/table/embedding_table.h"
@@ -37,6 +38,28 @@ void Update(EmbeddingTable* table, const StepBatch& batch,
   }
 }
 
+void CompareSources(size_t n, const RowUpdate& rule,
+                    const Regularization& regularization) {
+  Tables tables = MakeTables(), listed = MakeTables(), applied = MakeTables();
+  for (uint64_t step = 0; step < 3; ++step) {
+    std::mt19937_64 random(step);
+    for (size_t i = 0; i < tables.size(); ++i) {
+      const int dim = tables[i]->dim();
+      if (dim > 1000 && n > 300) continue;  // Too slow under sanitizers.
+      Occurrences occurrences(n, 3000, dim, &random);
+      StepBatch batch = occurrences.batch(static_cast<int64_t>(3 * step));
+      batch.n_counted = 0;  // A list has none.
+      batch.regularization = regularization;
+      const DeduplicatedList list(batch.keys, batch.n, SerialFor);
+      Update(tables[i].get(), batch, nullptr, rule);
+      Update(listed[i].get(), batch, &list, rule);
+      EXPECT_TRUE(applied[i]->Apply(batch, rule, SerialFor));
+    }
+  }
+  EXPECT_TRUE(BitsOf(tables) == BitsOf(listed));
+  EXPECT_TRUE(BitsOf(tables) == BitsOf(applied));
+}
+
 TEST(BothSourcesOfGradientsGiveTheSameBits) {
   const AdagradLike sums(0.5f);
   const SgdEach each(0.5f);
@@ -44,24 +67,10 @@ TEST(BothSourcesOfGradientsGiveTheSameBits) {
   for (const size_t n : {size_t{1}, size_t{300}, size_t{4000}}) {
     for (const RowUpdate* rule : {static_cast<const RowUpdate*>(&sums),
                                   static_cast<const RowUpdate*>(&each)}) {
-      Tables tables = MakeTables(), listed = MakeTables(),
-             applied = MakeTables();
-      for (uint64_t step = 0; step < 3; ++step) {
-        std::mt19937_64 random(step);
-        for (size_t i = 0; i < tables.size(); ++i) {
-          const int dim = tables[i]->dim();
-          if (dim > 1000 && n > 300) continue;  // Too slow under sanitizers.
-          Occurrences occurrences(n, 3000, dim, &random);
-          StepBatch batch = occurrences.batch(static_cast<int64_t>(step));
-          batch.n_counted = 0;  // A list has none.
-          const DeduplicatedList list(batch.keys, batch.n, SerialFor);
-          Update(tables[i].get(), batch, nullptr, *rule);
-          Update(listed[i].get(), batch, &list, *rule);
-          EXPECT_TRUE(applied[i]->Apply(batch, *rule, SerialFor));
-        }
+      for (const Regularization& regularization :
+           {Regularization{}, {0.1f, 0.0f}, {0.0f, 0.1f}}) {
+        CompareSources(n, *rule, regularization);
       }
-      EXPECT_TRUE(BitsOf(tables) == BitsOf(listed));
-      EXPECT_TRUE(BitsOf(tables) == BitsOf(applied));
     }
   }
 }
