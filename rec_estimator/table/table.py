@@ -32,7 +32,6 @@ from rec_estimator.options import (
     EmbeddingVariableOption,
     Filter,
 )
-from rec_estimator.regularizers import Regularizer
 from rec_estimator.table import placement
 from rec_estimator.table.disk_storage import DiskStorage, TierCounts, disk_storage_of
 from rec_estimator.table.eviction import Eviction, build_eviction
@@ -65,6 +64,7 @@ class EmbeddingTable(VariableLike):
       shards: The shards. A key is in shard ``floormod(key, 1000) % len(shards)``.
       initial_value: float32 [default_value_dim, dim]. The bank of initial vectors.
       ev_option: All other settings of the table.
+      regularizer: That of ev_option, or None.
       trainable: Whether optimizers update the table without being given it in var_list.
       is_on_ps: Whether the shards are on parameter servers.
     """
@@ -91,6 +91,7 @@ class EmbeddingTable(VariableLike):
         self.dim = dim
         self.key_dtype = key_dtype
         self.ev_option = ev_option
+        self.regularizer = ev_option.regularizer
         self.trainable = trainable
         self.initializer_of_rows = initializer
         shards_before = sum(len(table.shards) for table in graph_tables())
@@ -223,11 +224,6 @@ class EmbeddingTable(VariableLike):
         if isinstance(option, CBFFilter) and not option.has_size:
             return CounterFilter(option.filter_freq)
         return option
-
-    @property
-    def regularizer(self) -> Optional[Regularizer]:
-        """The regularizer, the same as ``ev_option.regularizer``; None if there is none."""
-        return self.ev_option.regularizer
 
     def _gather_saveables_for_checkpoint(self) -> Dict[str, Any]:
         if not self.is_save:
