@@ -24,8 +24,8 @@ _METRICS = {
     "AUC": ("auc",),
     "grouped AUC": ("grouped_auc",),
     "log loss": ("log_loss",),
-    "hit rate": ("hit_rate",),
-    "NDCG": ("ndcg",),
+    "hit rate at 10": ("hit_rate_at_10",),
+    "NDCG at 10": ("ndcg_at_10",),
 }
 
 

@@ -28,21 +28,31 @@ DEFAULTS = {
     "batch_norm": False,
 }
 _K = 10
+_LABELS = ("item_row",)
 
 
 def view(data: DataSet, params: Params) -> DataSet:
     """The data set with candidates; without negatives, they are the items of the batch."""
-    return data.retrieval(params["negatives"])
+    return data if data.labels == _LABELS else data.retrieval(params["negatives"])
 
 
 def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
     """One vector per id.
 
     Raises:
-      ValueError: There is no column of the user, or no id of the item.
+      ValueError: The data set has no candidates, or one of the two sides has no columns.
     """
-    layers.id_column(data.columns, "user", "dssm")
+    if data.labels != _LABELS:
+        raise ValueError(
+            f"dssm must have the label item_row, got {', '.join(data.labels)} of {data.name}; "
+            "give it data.retrieval()"
+        )
     layers.id_column(data.columns, "item", "dssm")
+    if not _user_columns(data.columns):
+        raise ValueError(
+            "dssm must have a column with another role than item, got "
+            f"{', '.join(column.name for column in data.columns)}; describe the user"
+        )
     return layers.declare(data.columns, params["dim"])
 
 
@@ -64,7 +74,7 @@ def model_fn(features: Features, labels: tf.Tensor, mode: str, params: Params) -
     """
     columns = params["columns"]
     item_columns = [column for column in columns if column.role == "item"]
-    user_columns = [column for column in columns if column.role != "item"]
+    user_columns = _user_columns(columns)
     users = _tower(features, user_columns, "user", mode, params)
     items = _tower(features, item_columns, "item", mode, params)
     scores = layers.cosine_scores(users, items, params["temperature"])
@@ -92,6 +102,10 @@ def model_fn(features: Features, labels: tf.Tensor, mode: str, params: Params) -
         for metric in (rec.metrics.hit_rate, rec.metrics.recall, rec.metrics.ndcg)
     }
     return rec.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
+
+
+def _user_columns(columns: Sequence[Column]) -> List[Column]:
+    return [column for column in columns if column.role != "item"]
 
 
 def _tower(

@@ -11,7 +11,7 @@ from model_zoo.data import DataSet
 from model_zoo.names import check_names
 
 # What chooses the best checkpoint if the configuration does not say: of clicks, and of two towers.
-_METRICS = ("auc", "hit_rate")
+_METRICS = ("auc", "hit_rate_at_10")
 _BEST_LOW = ("loss", "normalized_entropy")
 
 

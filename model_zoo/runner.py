@@ -22,6 +22,7 @@ from model_zoo.build import build_estimator, user_columns
 from model_zoo.config import Config
 from model_zoo.data import PARTS, DataSet
 from model_zoo.evaluation import evaluate_rows, graph_hooks
+from model_zoo.models import view_of
 from model_zoo.record import Record, best_checkpoint
 from model_zoo.rounds import Rounds, latest_step
 from model_zoo.stop_signals import StopAtSignals
@@ -56,7 +57,7 @@ def train(
     """
     with tempfile.TemporaryDirectory() as scratch, StopAtSignals() as stop:
         config = config.replace(model_dir=config.model_dir or scratch)
-        data = data or load_data(config)
+        data = _read_by_model(config, data or load_data(config))
         record = Record(str(config.model_dir), config)
         say(f"{config.model} on {describe(data)}")
         Rounds(config, data, record, stop, say).run()
@@ -88,7 +89,7 @@ def evaluate(
       ValueError: The folder has no checkpoint.
     """
     model_dir = _model_dir(config)
-    data = data or load_data(config)
+    data = _read_by_model(config, data or load_data(config))
     return evaluate_rows(
         build_estimator(config, data, model_dir),
         data.input_fn(part, config.validation.batch_size),
@@ -115,7 +116,7 @@ def predict(
       ValueError: The folder has no checkpoint.
     """
     model_dir = _model_dir(config)
-    data = data or load_data(config)
+    data = _read_by_model(config, data or load_data(config))
     input_fn = data.input_fn(part, config.validation.batch_size)
     yield from build_estimator(config, data, model_dir).predict(
         input_fn, hooks=graph_hooks(config), checkpoint_path=best_checkpoint(model_dir)
@@ -140,7 +141,7 @@ def export(config: Config, folder: Optional[str] = None, data: Optional[DataSet]
     if not folder:
         raise ValueError("export.folder must name a folder, got none")
     model_dir = _model_dir(config)
-    data = data or load_data(config)
+    data = _read_by_model(config, data or load_data(config))
     path = build_estimator(config, data, model_dir).export_saved_model(
         folder,
         receiver_fn(config, data),
@@ -174,6 +175,11 @@ def load_data(config: Config) -> DataSet:
       model_zoo.data.DataUnavailableError: The data are not here and the download failed.
     """
     return data_sets.load(config.data.name, config.data.folder, config.data.cache_dir)
+
+
+def _read_by_model(config: Config, data: DataSet) -> DataSet:
+    """The data in the form that the model reads."""
+    return view_of(config.model, data, config.params)
 
 
 def table_rows(checkpoint: str) -> Dict[str, int]:
