@@ -19,6 +19,10 @@ SHUFFLED_ROWS = 100_000  # at a time
 
 _Dataset = tf.data.Dataset
 
+# Autograph would rewrite the functions that make datasets, which costs seconds and changes nothing:
+# no condition in them depends on a tensor.
+_as_written = tf.autograph.experimental.do_not_convert
+
 
 class Pipeline:
     """Streams rows of files.
@@ -64,33 +68,25 @@ class Pipeline:
         Returns:
           A dataset of ({key: tensor}, locations int64 [n]).
         """
+        least = 1 if seed is None else batch_size
 
+        @_as_written
         def one_pass(epoch: tf.Tensor) -> tf.data.Dataset:
-            return self._one_pass(batch_size, seed, epoch)
+            return self._one_pass(batch_size, seed, epoch, least)
 
-        last = tf.int64.max if epochs is None else epochs
-        batches = _Dataset.from_tensors(np.int64(0)).flat_map(
-            lambda start: _Dataset.range(self._checked_start(start, batch_size, seed), last)
-        )
+        epochs_left = _Dataset.range(tf.int64.max if epochs is None else epochs)
         # A batch is left out before it is parsed.
-        batches = batches.flat_map(one_pass).skip(skip)
-        parsed = batches.map(self._parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        batches = epochs_left.flat_map(one_pass).skip(skip)
+        parsed = batches.map(
+            _as_written(self._parse), num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        )
         return parsed.prefetch(2)
 
-    def _checked_start(self, start: tf.Tensor, batch_size: int, seed: Optional[int]) -> tf.Tensor:
-        """Returns `start` if a pass has a batch. Without one, epochs=None would never end."""
-        rows = self._rows(None).rebatch(batch_size, drop_remainder=seed is not None).take(1)
-        found = rows.reduce(np.int64(0), lambda count, _: count + 1)
-        message = (
-            f"there must be rows for one batch of {batch_size}, got fewer in "
-            f"{self._source.paths[0]} …; choose a smaller batch_size or another split"
-        )
-        with tf.control_dependencies([tf.debugging.Assert(found > 0, [message])]):
-            return tf.identity(start)
-
-    def _one_pass(self, batch_size: int, seed: Optional[int], epoch: tf.Tensor) -> tf.data.Dataset:
+    def _one_pass(
+        self, batch_size: int, seed: Optional[int], epoch: tf.Tensor, least: int
+    ) -> tf.data.Dataset:
         if seed is None:
-            return self._rows(None).rebatch(batch_size)
+            return self._rows(None, least).rebatch(batch_size)
         seeds = tf.stack([tf.constant(seed, tf.int64), epoch])
         order = tf.random.stateless_uniform([], seeds, maxval=2**31 - 1, dtype=tf.int64)
 
@@ -102,27 +98,43 @@ class Pipeline:
             at = tf.argsort(keys)
             return tf.nest.map_structure(lambda each: tf.gather(each, at), block)
 
-        blocks = self._rows(order).rebatch(SHUFFLED_ROWS).enumerate().map(shuffled).prefetch(1)
+        blocks = self._rows(order, least).rebatch(SHUFFLED_ROWS).enumerate()
+        blocks = blocks.map(shuffled).prefetch(1)
         return blocks.rebatch(batch_size, drop_remainder=True)
 
-    def _rows(self, order: Optional[tf.Tensor]) -> tf.data.Dataset:
-        """Makes a dataset of blocks of the chosen rows."""
+    def _rows(self, order: Optional[tf.Tensor], least: int) -> tf.data.Dataset:
+        """Makes a dataset of blocks of the chosen rows; fewer than `least` are an error."""
         blocks = self._source.blocks(self._lengths, order)
-        if self._chosen is None:
-            return blocks
-        chosen = self._chosen
+        if self._chosen is not None:
+            blocks = blocks.map(self._choose, num_parallel_calls=2, deterministic=True)
+        end = tf.nest.map_structure(_no_rows, blocks.element_spec)
+        blocks = blocks.map(lambda *block: (block, False))
+        blocks = blocks.concatenate(_Dataset.from_tensors((end, True)))
+        message = (
+            f"there must be {least} rows or more for a batch, got fewer in "
+            f"{self._source.paths[0]} …; choose a smaller batch_size or another split"
+        )
 
-        def choose(rows: Any, locations: tf.Tensor) -> Any:
-            values = locations
-            if chosen.conversion is not None:
-                parsed = self._located({"value": chosen.conversion}, rows, locations)
-                values = parsed["value"]
-            is_chosen = chosen.chooses(values)
-            return tf.nest.map_structure(
-                lambda each: tf.boolean_mask(each, is_chosen), (rows, locations)
-            )
+        def count(total: tf.Tensor, block: Any) -> Any:
+            (rows, locations), is_end = block
+            total += tf.size(locations, out_type=tf.int64)
+            is_enough = tf.logical_or(total >= least, tf.logical_not(is_end))
+            # Without the error, unlimited epochs without a batch would never end.
+            with tf.control_dependencies([tf.debugging.Assert(is_enough, [message])]):
+                return tf.identity(total), (rows, locations)
 
-        return blocks.map(choose, num_parallel_calls=2, deterministic=True)
+        return blocks.scan(np.int64(0), count)
+
+    def _choose(self, rows: Any, locations: tf.Tensor) -> Any:
+        """Returns the chosen rows of a block, and their locations."""
+        assert self._chosen is not None
+        values = locations
+        if self._chosen.conversion is not None:
+            values = self._located({"value": self._chosen.conversion}, rows, locations)["value"]
+        is_chosen = self._chosen.chooses(values)
+        return tf.nest.map_structure(
+            lambda each: tf.boolean_mask(each, is_chosen), (rows, locations)
+        )
 
     def _parse(self, rows: Any, locations: tf.Tensor) -> Any:
         return self._located(self._conversions, rows, locations), locations
@@ -147,11 +159,7 @@ class Pipeline:
 
         good = _Dataset.from_tensors(rows).map(attempt)
         spec, _ = good.element_spec
-        none = {
-            key: tf.zeros([size or 0 for size in each.shape.as_list()], each.dtype)
-            for key, each in spec.items()
-        }
-        bad = _Dataset.from_tensors((none, False))
+        bad = _Dataset.from_tensors((tf.nest.map_structure(_no_rows, spec), False))
         tensors, is_good = good.ignore_errors().concatenate(bad).take(1).get_single_element()
 
         def explain() -> tf.Tensor:
@@ -193,6 +201,10 @@ class Pipeline:
             f"{self._source.place(places[0])}: one of {len(places)} rows from here on cannot be "
             "converted, although each of them looks right"
         )
+
+
+def _no_rows(spec: tf.TensorSpec) -> tf.Tensor:
+    return tf.zeros([size or 0 for size in spec.shape.as_list()], spec.dtype)
 
 
 def _dtypes(conversions: Mapping[str, Conversion]) -> Dict[str, tf.DType]:
