@@ -17,10 +17,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import rec_estimator as rec
 from benchmarks import result_file
 from benchmarks import rounds as rounds_lib
-from model_zoo import data, run
+from model_zoo import data, models, runner
+from model_zoo.build import build_estimator
+from model_zoo.config import Config, Export
 
 
 def _load(export_dir: Any, request: Dict[str, np.ndarray]) -> Callable[[], Dict[str, np.ndarray]]:
@@ -36,33 +37,32 @@ def _load(export_dir: Any, request: Dict[str, np.ndarray]) -> Callable[[], Dict[
     return lambda: session.run(fetches, feed)
 
 
-def exports(model: str, task: data.Task, folder: str) -> Tuple[str, bytes, Dict[str, str]]:
-    """Trains a model; returns (uncompressed export, compressed export, sides of the columns)."""
-    estimator = run.build_estimator(model, task, run.Settings(steps=20), f"{folder}/{model}")
-    rows = rec.inputs.numpy_input_fn(task.train, task.train_labels, batch_size=256, shuffle=False)
-    estimator.train(rows, steps=20)
-    embedded = {f.name: f for f in run.MODELS[model].features(task, {"dim": 16})}
-    sides = {column.name: column.side for column in task.columns}
-    receiver = rec.compressed_serving_input_receiver_fn(
-        user=[embedded[name] for name, side in sides.items() if side != "item"],
-        item=[embedded[name] for name, side in sides.items() if side == "item"],
-    )
-    plain = run.export(estimator, task, f"{folder}/{model}/plain")
-    return plain, estimator.export_savedmodel(f"{folder}/{model}/compressed", receiver), sides
+def exports(model: str, clicks: data.MemoryDataSet, folder: str) -> Tuple[bytes, bytes]:
+    """Trains a model; returns (uncompressed export, compressed export)."""
+    config = Config(model=model, export=Export(kind="compressed"))
+    estimator = build_estimator(config, clicks, f"{folder}/{model}")
+    estimator.train(clicks.input_fn("train", 256), steps=20)
+    plain = estimator.export_saved_model(f"{folder}/{model}/plain", clicks.receiver_fn())
+    receiver = runner.receiver_fn(config, clicks)
+    return plain, estimator.export_saved_model(f"{folder}/{model}/compressed", receiver)
 
 
-def measure(model: str, task: data.Task, folder: str, items: int, rounds: int) -> Dict[str, Any]:
+def measure(
+    model: str, clicks: data.MemoryDataSet, folder: str, items: int, rounds: int
+) -> Dict[str, Any]:
     """Returns the figures of a model by name."""
-    plain, compressed, sides = exports(model, task, folder)
+    plain, compressed = exports(model, clicks, folder)
     flat, small = {}, {"item_size": np.array([items], np.int32)}
-    for name, side in sides.items():
-        rows = task.train[name]
-        own = rows[:items] if side == "item" else rows[:1]
-        flat[name] = own if side == "item" else np.repeat(own, items, axis=0)
-        small[name] = own if own.ndim > 1 else own[:, np.newaxis]
+    for column in clicks.columns:
+        is_item = column.role == "item"
+        own = clicks.in_memory("train").features[column.name][: items if is_item else 1]
+        flat[column.name] = own if is_item else np.repeat(own, items, axis=0)
+        is_key = column.kind == "id" and own.ndim == 1
+        small[column.name] = own[:, np.newaxis] if is_key else own
     calls = {"as written": _load(plain, flat), "compressed": _load(compressed, small)}
-    written, answered = (call()["probabilities"] for call in calls.values())
-    np.testing.assert_allclose(written, answered, rtol=1e-5, atol=1e-6)
+    written, answered = (call() for call in calls.values())
+    for name in written:
+        np.testing.assert_allclose(written[name], answered[name], rtol=1e-5, atol=1e-6)
     rounds_lib.take_turns(calls, 10, steps=1, warm_up=0)
     seconds, _ = rounds_lib.take_turns(calls, rounds, steps=1, warm_up=0)
     before, after = (np.array(times) for times in seconds.values())
@@ -79,11 +79,13 @@ def main() -> None:
     parser.add_argument("--items", type=int, default=500, help="candidates of the one user")
     args = parser.parse_args()
     tf.logging.set_verbosity(tf.logging.ERROR)
-    task = data.load_task("generated")
+    clicks = data.generate_clicks()
     points = []
     with tempfile.TemporaryDirectory() as folder:
-        for model in run.MODELS:
-            points.append(measure(model, task, folder, args.items, args.rounds))
+        for model in models.MODELS:
+            if hasattr(models.MODELS[model], "view"):
+                continue  # Two towers have a user and her candidates already.
+            points.append(measure(model, clicks, folder, args.items, args.rounds))
             print(points[-1], flush=True)
     sizes = {"rounds": args.rounds, "items": args.items}
     result_file.write(args.output, {**sizes, "points": points})

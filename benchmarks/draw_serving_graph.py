@@ -16,8 +16,9 @@ from typing import Any, Dict, List, NamedTuple, Set, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-import rec_estimator as rec
-from model_zoo import data, run
+from model_zoo import data, runner
+from model_zoo.build import build_estimator
+from model_zoo.config import Config, Export
 from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.walk import ancestors
 
@@ -42,18 +43,16 @@ class Node(NamedTuple):
 
 def exports(folder: str) -> Tuple[str, str]:
     """Folders of the SavedModels of a trained DIN, as it is and compressed."""
-    task = data.load_task("generated")
-    estimator = run.build_estimator("din", task, run.Settings(), f"{folder}/model")
-    batches = rec.inputs.numpy_input_fn(task.train, task.train_labels, batch_size=64)
-    estimator.train(batches, steps=1)
-    features = {f.name: f for f in run.MODELS["din"].features(task, {"dim": 16})}
-    sides: Dict[str, List[Any]] = {"user": [], "item": []}
-    for column in task.columns:
-        sides["item" if column.side == "item" else "user"].append(features[column.name])
-    compressed = estimator.export_saved_model(
-        f"{folder}/after", rec.compressed_serving_input_receiver_fn(sides["user"], sides["item"])
+    clicks = data.load("generated")
+    config = Config(model="din", export=Export(kind="compressed"))
+    estimator = build_estimator(config, clicks, f"{folder}/model")
+    estimator.train(clicks.input_fn("train", 64), steps=1)
+    receivers = {"before": clicks.receiver_fn(), "after": runner.receiver_fn(config, clicks)}
+    before, after = (
+        tf.compat.as_str(estimator.export_saved_model(f"{folder}/{name}", receiver))
+        for name, receiver in receivers.items()
     )
-    return run.export(estimator, task, f"{folder}/before"), tf.compat.as_str(compressed)
+    return before, after
 
 
 def request(sizes: np.ndarray, is_compressed: bool) -> Dict[str, np.ndarray]:

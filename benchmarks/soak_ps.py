@@ -40,7 +40,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from benchmarks import result_file
-from model_zoo import cluster, data, run
+from model_zoo import cluster, data, models
 from rec_estimator.checkpoint.files import WORK_FOLDER
 
 TRAINERS = ("chief 0", "worker 0", "worker 1")
@@ -152,18 +152,24 @@ def _dataset(batches: Callable[[], Iterator[Tuple[Columns, np.ndarray]]]) -> tf.
 
 
 def _estimator(folder: str) -> rec.RecEstimator:
-    settings = run.Settings()
-    nothing = CLICKS.draw(np.random.default_rng(0), 0)
-    task = data.Task("clicks", COLUMNS, *nothing, *nothing)
+    columns, labels = CLICKS.draw(np.random.default_rng(0), 1)
+    clicks = data.MemoryDataSet("clicks", COLUMNS, {"train": data.Rows(columns, {"like": labels})})
+    params = models.params_of("deepfm", clicks)
+    deepfm = models.MODELS["deepfm"]
     config = rec.RunConfig(
         model_dir=folder,
-        tf_random_seed=settings.seed,
+        tf_random_seed=1,
         save_checkpoints_secs=FULL_SAVE,
         save_incremental_checkpoints_secs=DELTA,
         keep_checkpoint_max=20,  # The evaluator takes its time.
         experimental_max_worker_delay_secs=0,
     )
-    return run.build_estimator("deepfm", task, settings, config=config)
+    return rec.RecEstimator(
+        deepfm.model_fn,
+        config=config,
+        params=params,
+        embedding_features=deepfm.features(clicks, params),
+    )
 
 
 def _test_input_fn() -> tf.data.Dataset:

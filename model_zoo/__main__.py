@@ -15,6 +15,7 @@ import argparse
 import csv
 import os
 import sys
+import textwrap
 from typing import Any, Dict, Iterable, List, Optional, Sequence, TextIO
 
 # TensorFlow reads this at import. Its warnings about missing GPUs would hide the progress line.
@@ -52,16 +53,21 @@ _COMMANDS = {
     "compare": "train models, seeds and variants of tables on your data and print one table",
 }
 
+
+def _wrapped(names: Iterable[str]) -> str:
+    return textwrap.fill(", ".join(names), 96, initial_indent="    ", subsequent_indent="    ")
+
+
 _EPILOG = f"""settings:
   --set NAME=VALUE sets any name of the configuration; VALUE is YAML:
     --set validation.metric=log_loss
     --set "tables.default.filter={{name: counter, filter_freq: 3}}"
     --set "train.table_optimizer={{name: adagrad, learning_rate: 0.05}}"
   model_zoo/README.md lists all names. Configurations that come with the zoo:
-    {", ".join(sorted(path.stem for path in config.CONFIGS.glob("*.yaml")))}
+{_wrapped(sorted(path.stem for path in config.CONFIGS.glob("*.yaml")))}
 
 models:
-  {", ".join(MODELS)}
+{_wrapped(MODELS)}
 """
 
 

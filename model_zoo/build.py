@@ -7,11 +7,11 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
+from model_zoo import models
 from model_zoo.choices import choose
 from model_zoo.config import DEFAULT_TABLE, Config, Table, check_params
 from model_zoo.data import DataSet
 from model_zoo.minimize import Training
-from model_zoo.models import MODELS
 from model_zoo.names import check_names
 
 _SAVE_SECONDS = 600
@@ -27,7 +27,7 @@ def build_estimator(
 
     Args:
       config: The configuration.
-      data: Its data.
+      data: Its data, as view_of returns them.
       model_dir: Folder of checkpoints. None: that of the configuration, else a temporary one.
       learning_rate_factor: Of the learning rates of both optimizers.
 
@@ -35,14 +35,9 @@ def build_estimator(
       ValueError: The model, a param, a table or an optimizer is not known, or the model does not
         fit the data.
     """
-    check_names("model", [config.model], MODELS)
-    module = MODELS[config.model]
-    params = {
-        **check_params(config.model, config.params, module.DEFAULTS),
-        "columns": data.columns,
-        "labels": data.labels,
-        "training": _training(config, learning_rate_factor),
-    }
+    settings, training = settings_of(config), _training(config, learning_rate_factor)
+    params = models.params_of(config.model, data, settings, training)
+    module = models.MODELS[config.model]
     compression = None
     if config.hooks.sample_compression:
         compression = rec.SampleCompression(user=user_columns(data))
@@ -53,6 +48,25 @@ def build_estimator(
         embedding_features=with_tables(module.features(data, params), config.tables),
         sample_compression=compression,
     )
+
+
+def settings_of(config: Config) -> Dict[str, Any]:
+    """Returns the params of the model, with its defaults.
+
+    Raises:
+      ValueError: The model or a param is not known, or a value has another type than the default.
+    """
+    check_names("model", [config.model], models.MODELS)
+    return check_params(config.model, config.params, models.MODELS[config.model].DEFAULTS)
+
+
+def view_of(config: Config, data: DataSet) -> DataSet:
+    """Returns a data set in the form that the model of a configuration reads.
+
+    Raises:
+      ValueError: As `settings_of`; or the model needs columns that the data do not have.
+    """
+    return models.view_of(config.model, data, settings_of(config))
 
 
 def user_columns(data: DataSet) -> List[str]:

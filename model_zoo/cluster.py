@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains DeepFM on a cluster of processes on this machine: python -m model_zoo.cluster.
 
-It starts a chief, a worker, two parameter servers and an evaluator. Each runs this file with
-its own TF_CONFIG, as the pods of a cluster would.
+It starts a chief, a worker, two parameter servers and an evaluator. Each runs the same command
+with its own TF_CONFIG, as the pods of a cluster would.
 """
 
 import argparse
@@ -20,47 +20,9 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 # TensorFlow reads this at import. Its warnings about missing GPUs would hide the output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-import tensorflow.compat.v1 as tf
-
-import rec_estimator as rec
-from model_zoo import data, run
+from model_zoo import runner
 
 _WAIT_SECONDS = 600  # for the end of the training
-
-
-def train(model_dir: str, steps: int) -> None:
-    """The script of the user: what it does is the part of the task that TF_CONFIG names."""
-    settings = run.Settings()
-    task = data.load_task("generated")
-    config = rec.RunConfig(
-        model_dir=model_dir,
-        tf_random_seed=settings.seed,
-        save_checkpoints_steps=max(1, steps // 2),
-        experimental_max_worker_delay_secs=0,
-    )
-    estimator = run.build_estimator("deepfm", task, settings, config=config)
-    # Every training task shuffles in another order.
-    seed = settings.seed + (config.global_id_in_cluster or 0)
-    train_fn = rec.inputs.numpy_input_fn(
-        task.train,
-        task.train_labels,
-        batch_size=settings.batch_size,
-        shuffle=True,
-        seed=seed,
-        num_epochs=None,
-    )
-    progress = rec.ProgressHook(steps, metrics=("auc", "log_loss"))
-    rec.train_and_evaluate(
-        estimator,
-        rec.TrainSpec(train_fn, max_steps=steps, hooks=[progress] if config.is_chief else []),
-        rec.EvalSpec(
-            run.test_input_fn(task),
-            steps=None,
-            hooks=[progress],
-            start_delay_secs=0,
-            throttle_secs=2,
-        ),
-    )
 
 
 def free_addresses(number: int) -> List[str]:
@@ -117,33 +79,25 @@ def _tasks(command: Sequence[str]) -> Iterator[Dict[str, subprocess.Popen]]:
 
 def _print_tables(model_dir: str) -> None:
     """Prints how many rows of each table every ps holds."""
-    rows: Dict[str, List[int]] = {}
-    for name, shape in tf.train.list_variables(model_dir):
-        table, _, part = name.rpartition("/part_")
-        # Slots have the keys of their table again, as <table>/part_0/<slot>-keys.
-        if part.endswith("-keys") and "/" not in part:
-            rows.setdefault(table, []).append(shape[0])
     print("\nRows on each ps:")
-    for table, counts in rows.items():
+    for table, counts in runner.table_parts(model_dir).items():
         print(f"  {table:10} {' + '.join(f'{count:,}' for count in counts)}")
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
-    """Runs the demo, or a task of it; returns the exit status."""
+    """Runs the demo; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m model_zoo.cluster", description=__doc__)
     parser.add_argument("--steps", type=int, default=600, help="default: %(default)s")
     parser.add_argument("--model_dir", metavar="DIR", help="default: a temporary folder")
     options = parser.parse_args(arguments)
-    tf.logging.set_verbosity(tf.logging.ERROR)
-    if "TF_CONFIG" in os.environ:
-        train(options.model_dir, options.steps)
-        return 0
     with tempfile.TemporaryDirectory() as folder:
         model_dir = options.model_dir or str(pathlib.Path(folder) / "model")
         print("Starting ps 0, ps 1, chief, worker and evaluator ...", flush=True)
         begun = time.monotonic()
-        command = [sys.executable, "-m", "model_zoo.cluster"]
+        command = [sys.executable, "-m", "model_zoo", "train", "deepfm", "--data", "generated"]
         command += ["--steps", str(options.steps), "--model_dir", model_dir]
+        command += ["--set", f"train.save_steps={max(1, options.steps // 2)}"]
+        print(f"Each task runs: python {' '.join(command[1:])}", flush=True)
         with _tasks(command) as processes:
             for task in ("chief 0", "worker 0", "evaluator 0"):
                 status = processes[task].wait(_WAIT_SECONDS)

@@ -7,7 +7,7 @@ import statistics
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from model_zoo import record, runner
-from model_zoo.build import build_estimator
+from model_zoo.build import build_estimator, view_of
 from model_zoo.config import Config
 from model_zoo.data import PARTS, DataSet
 from model_zoo.mappings import differences
@@ -19,13 +19,13 @@ _Run = Dict[str, Any]
 _FILTER_FREQ = 3
 _STEPS_TO_LIVE = 1000  # Of data whose number of rows is not known.
 
-# Heads of the table, and the metrics of the test rows that a cell shows: the first that there is.
+# Heads of the table, and the metrics of the test rows that their cells show.
 _METRICS = {
-    "AUC": ("auc",),
-    "grouped AUC": ("grouped_auc",),
-    "log loss": ("log_loss",),
-    "hit rate at 10": ("hit_rate_at_10",),
-    "NDCG at 10": ("ndcg_at_10",),
+    "AUC": "auc",
+    "grouped AUC": "grouped_auc",
+    "log loss": "log_loss",
+    "hit rate at 10": "hit_rate_at_10",
+    "NDCG at 10": "ndcg_at_10",
 }
 
 
@@ -174,7 +174,7 @@ def _configs(
         params = {k: v for k, v in config.params.items() if k in MODELS[model].DEFAULTS}
         found[model] = config.replace(model=model, params=params)
         try:
-            build_estimator(found[model], data)
+            build_estimator(found[model], view_of(found[model], data))
         except ValueError as error:
             if models:
                 raise
@@ -199,7 +199,7 @@ def _key(run: Mapping[str, Any]) -> Tuple[str, str, int]:
 
 def _value(run: _Run, head: str, label: str) -> Optional[float]:
     """The metric of a cell, of the only label or of the first one."""
-    names = [each for name in _METRICS[head] for each in (name, f"{label}/{name}")]
+    names = (_METRICS[head], f"{label}/{_METRICS[head]}")
     return next((run["metrics"][name] for name in names if name in run["metrics"]), None)
 
 

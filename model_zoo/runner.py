@@ -18,11 +18,11 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from model_zoo import data as data_sets
-from model_zoo.build import build_estimator, user_columns
+from model_zoo.build import build_estimator, user_columns, view_of
 from model_zoo.config import Config
 from model_zoo.data import PARTS, DataSet
+from model_zoo.distributed import is_in_cluster, train_task
 from model_zoo.evaluation import evaluate_rows, graph_hooks
-from model_zoo.models import view_of
 from model_zoo.record import Record, best_checkpoint
 from model_zoo.rounds import Rounds, latest_step
 from model_zoo.stop_signals import StopAtSignals
@@ -49,27 +49,49 @@ def train(
     Returns:
       {part: {metric: value}} for the parts "test" and "validation", as far as there are such rows;
       in the order of time also "progressive", the mean over all windows; "steps",
-      "samples_per_second", and "rows" by table.
+      "samples_per_second", and "rows" by table. {} in a task of a cluster that is no evaluator.
 
     Raises:
       ValueError: The configuration does not fit the data, or the folder has another run.
       Interrupted: A signal ended the run.
     """
-    with tempfile.TemporaryDirectory() as scratch, StopAtSignals() as stop:
+    with tempfile.TemporaryDirectory() as scratch:
         config = config.replace(model_dir=config.model_dir or scratch)
-        data = _read_by_model(config, data or load_data(config))
-        record = Record(str(config.model_dir), config)
-        say(f"{config.model} on {describe(data)}")
-        Rounds(config, data, record, stop, say).run()
-        if data.rows("test") != 0:
-            record.metrics["test"] = evaluate(config, "test", data)
-        if record.best and record.best.metrics and config.train.order != "time":
-            record.metrics["validation"] = dict(record.best.metrics)
-        stop.check(latest_step(str(config.model_dir)))
-        record.save("done")
-        if config.export.folder:
-            say(f"exported to {export(config, data=data)}")
-        return _results(config, record)
+        data = _view(config, data)
+        record: Optional[Record]
+        if is_in_cluster():
+            record = train_task(config, data)
+        else:
+            say(f"{config.model} on {describe(data)}")
+            record = Record(str(config.model_dir), config)
+            with StopAtSignals() as stop:
+                Rounds(config, data, record, stop, say).run()
+        return {} if record is None else _tested(config, data, record, say)
+
+
+def _tested(
+    config: Config, data: DataSet, record: Record, say: Callable[[str], None]
+) -> Dict[str, Any]:
+    """Tests and exports the best checkpoint; returns what `train` returns."""
+    if data.rows("test") != 0:
+        record.metrics["test"] = _evaluate(config, "test", data)
+    best, in_order = record.best, config.train.order == "time"
+    if best and best.metrics and not in_order:
+        record.metrics["validation"] = dict(best.metrics)
+    record.save("done")
+    if config.export.folder:
+        say(f"exported to {_export(config, config.export.folder, data)}")
+    windows = [each.metrics for each in record.rounds] if in_order else []
+    progressive = {
+        name: float(np.mean([each[name] for each in windows])) for name in (windows or [{}])[0]
+    }
+    return {
+        **record.metrics,
+        **({"progressive": progressive} if progressive else {}),
+        "steps": latest_step(str(config.model_dir)),
+        "samples_per_second": record.samples_per_second,
+        "rows": table_rows(str(best_checkpoint(str(config.model_dir)))),
+    }
 
 
 def evaluate(
@@ -88,11 +110,14 @@ def evaluate(
     Raises:
       ValueError: The folder has no checkpoint.
     """
+    return _evaluate(config, part, _view(config, data))
+
+
+def _evaluate(config: Config, part: str, view: DataSet) -> Dict[str, float]:
     model_dir = _model_dir(config)
-    data = _read_by_model(config, data or load_data(config))
     return evaluate_rows(
-        build_estimator(config, data, model_dir),
-        data.input_fn(part, config.validation.batch_size),
+        build_estimator(config, view, model_dir),
+        view.input_fn(part, config.validation.batch_size),
         name=part,
         checkpoint=best_checkpoint(model_dir),
         hooks=graph_hooks(config),
@@ -116,9 +141,9 @@ def predict(
       ValueError: The folder has no checkpoint.
     """
     model_dir = _model_dir(config)
-    data = _read_by_model(config, data or load_data(config))
-    input_fn = data.input_fn(part, config.validation.batch_size)
-    yield from build_estimator(config, data, model_dir).predict(
+    view = _view(config, data)
+    input_fn = view.input_fn(part, config.validation.batch_size)
+    yield from build_estimator(config, view, model_dir).predict(
         input_fn, hooks=graph_hooks(config), checkpoint_path=best_checkpoint(model_dir)
     )
 
@@ -140,11 +165,14 @@ def export(config: Config, folder: Optional[str] = None, data: Optional[DataSet]
     folder = folder or config.export.folder
     if not folder:
         raise ValueError("export.folder must name a folder, got none")
+    return _export(config, folder, _view(config, data))
+
+
+def _export(config: Config, folder: str, view: DataSet) -> str:
     model_dir = _model_dir(config)
-    data = _read_by_model(config, data or load_data(config))
-    path = build_estimator(config, data, model_dir).export_saved_model(
+    path = build_estimator(config, view, model_dir).export_saved_model(
         folder,
-        receiver_fn(config, data),
+        receiver_fn(config, view),
         checkpoint_path=best_checkpoint(model_dir),
         portable=config.export.kind == "portable",
     )
@@ -177,25 +205,28 @@ def load_data(config: Config) -> DataSet:
     return data_sets.load(config.data.name, config.data.folder, config.data.cache_dir)
 
 
-def _read_by_model(config: Config, data: DataSet) -> DataSet:
-    """The data in the form that the model reads."""
-    return view_of(config.model, data, config.params)
-
-
 def table_rows(checkpoint: str) -> Dict[str, int]:
     """Returns the number of rows of each table in a checkpoint."""
+    return {table: sum(rows) for table, rows in table_parts(checkpoint).items()}
+
+
+def table_parts(checkpoint: str) -> Dict[str, List[int]]:
+    """Returns the numbers of rows of each table in a checkpoint, one for each of its parts."""
     suffix = "-keys"
     found = {
         name[: -len(suffix)]: shape[0]
         for name, shape in tf.train.list_variables(checkpoint)
         if name.endswith(suffix)
     }
-    rows: Dict[str, int] = {}
+    rows: Dict[str, List[int]] = {}
     for name, count in found.items():
         if name.rpartition("/")[0] not in found:  # Slots have the keys of their table again.
-            table = re.sub(r"/part_\d+$", "", name)
-            rows[table] = rows.get(table, 0) + count
+            rows.setdefault(re.sub(r"/part_\d+$", "", name), []).append(count)
     return rows
+
+
+def _view(config: Config, data: Optional[DataSet]) -> DataSet:
+    return view_of(config, data or load_data(config))
 
 
 def _model_dir(config: Config) -> str:
@@ -212,17 +243,3 @@ def describe(data: DataSet) -> str:
     counts = [(part, data.rows(part)) for part in PARTS]
     rows = ", ".join(f"{count:,} {part} rows" for part, count in counts if count)
     return "\n".join(filter(None, [f"{data.name}: {rows}" if rows else data.name, data.credit]))
-
-
-def _results(config: Config, record: Record) -> Dict[str, Any]:
-    windows = [each.metrics for each in record.rounds] if config.train.order == "time" else []
-    progressive = {
-        name: float(np.mean([each[name] for each in windows])) for name in (windows or [{}])[0]
-    }
-    return {
-        **record.metrics,
-        **({"progressive": progressive} if progressive else {}),
-        "steps": latest_step(str(config.model_dir)),
-        "rows": table_rows(str(best_checkpoint(str(config.model_dir)))),
-        "samples_per_second": record.samples_per_second,
-    }

@@ -3,8 +3,8 @@
 
 python -m model_zoo.score EXPORT_DIR < request.json
 
-The request is {column: keys}, one list entry per example. The answer has "probabilities" and the
-times of loading and answering.
+The request is {column: values}, one list entry per example. The answer has the predictions of the
+model, such as "probabilities", and the times of loading and answering.
 """
 
 import argparse
@@ -30,10 +30,11 @@ def score(export_dir: str, request: Mapping[str, Any]) -> Dict[str, Any]:
 
     Args:
       export_dir: Folder of the SavedModel.
-      request: Keys by column name: [B], or [B, k] padded with -1.
+      request: By column name, keys [B] or [B, k] padded with -1, or numbers [B].
 
     Returns:
-      "probabilities": B floats; "load_seconds"; "milliseconds", the median time of the request.
+      The predictions by name, B floats each; "load_seconds"; "milliseconds", the median time of
+      the request.
 
     Raises:
       ValueError: There is no model, or the request has other columns or shapes than the model.
@@ -52,19 +53,19 @@ def score(export_dir: str, request: Mapping[str, Any]) -> Dict[str, Any]:
             f"request must have the columns {', '.join(sorted(wanted))}, got {sorted(request)}"
         )
     try:
-        inputs = {name: tf.constant(keys, tf.int64) for name, keys in request.items()}
+        inputs = {name: tf.constant(values, wanted[name].dtype) for name, values in request.items()}
         milliseconds = []
         for _ in range(_REPEATS):
             start = time.perf_counter()
-            probabilities = signature(**inputs)["probabilities"].numpy()
+            answer = signature(**inputs)
             milliseconds.append(1e3 * (time.perf_counter() - start))
     except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
-            f"request must hold one list of int64 keys per column, of one length: {reason}"
+            f"request must hold one list of keys or numbers per column, of one length: {reason}"
         ) from None
     return {
-        "probabilities": [float(probability) for probability in probabilities],
+        **{name: scores.numpy().tolist() for name, scores in answer.items()},
         "load_seconds": load_seconds,
         "milliseconds": statistics.median(milliseconds),
         "rec_estimator": rec.__version__,
@@ -81,7 +82,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     try:
         request = json.load(sys.stdin)
         if not isinstance(request, dict):
-            raise ValueError(f"request must be {{column: keys}}, got {type(request).__name__}")
+            raise ValueError(f"request must be {{column: values}}, got {type(request).__name__}")
         print(json.dumps(score(options.export_dir, request)))
     except ValueError as error:
         print(f"model_zoo.score: {error}", file=sys.stderr)

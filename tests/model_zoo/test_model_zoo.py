@@ -279,13 +279,19 @@ def test_a_request_gets_the_answer_of_the_model_and_the_wrong_one_a_reason(train
     with pytest.raises(ValueError, match="request must have the columns history, hour, item, user"):
         eagerly(score.score, din_export, without_item)
     for bad in ([1, 2], [1.5, 2, 3], "x", [[1], [2], [3], [4]]):
-        with pytest.raises(ValueError, match="request must hold one list of int64 keys per column"):
+        with pytest.raises(
+            ValueError, match="request must hold one list of keys or numbers per column"
+        ):
             eagerly(score.score, din_export, dict(request, item=bad))
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("[1]", "request must be {column: keys}, got list"), ("{", "Expecting"), ("{}", "export_dir")],
+    [
+        ("[1]", "request must be {column: values}, got list"),
+        ("{", "Expecting"),
+        ("{}", "export_dir"),
+    ],
 )
 def test_the_score_command_gives_a_reason(tmp_path, monkeypatch, capsys, text, message):
     monkeypatch.setattr("sys.stdin", io.StringIO(text))

@@ -406,18 +406,20 @@ def served(folder, features):
 def test_exports_of_each_kind_answer_alike(trained, tmp_path):
     rows = DATA.in_memory("test").features
     first = {name: array[:1] for name, array in rows.items()}
+    items = [column.name for column in DATA.columns if column.role == "item"]
     request = {name: np.repeat(first[name], 5, axis=0) for name in first}
-    request["item"] = rows["item"][:5]
+    request.update({name: rows[name][:5] for name in items})
     answers = {}
     for kind in config.EXPORT_KINDS:
         run_config = CONFIG.replace(model_dir=str(trained[0]), export__kind=kind)
         folder = runner.export(run_config, str(tmp_path / kind), DATA)
         features = request
         if kind == "compressed":
-            users = {
-                name: array if array.ndim > 1 else array[:, None] for name, array in first.items()
-            }
-            features = {**users, "item": request["item"][:, None], "item_size": [5]}
+            features = {**first, **{name: request[name] for name in items}}
+            for column in DATA.columns:  # Keys have a second axis, numbers do not.
+                if column.kind == "id" and not column.is_padded:
+                    features[column.name] = features[column.name][:, None]
+            features["item_size"] = [5]
         answers[kind] = served(folder, features)
     for answer in answers.values():
         # Float32 sums in another order.

@@ -13,7 +13,8 @@ import tensorflow.compat.v1 as tf
 from compressed_runs import predict
 
 import rec_estimator as rec
-from model_zoo import data, run
+from model_zoo import config, data, runner
+from model_zoo.build import build_estimator
 
 SERVER = pathlib.Path(__file__).parent / "serve_without_rec_estimator.py"
 LEAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -191,21 +192,23 @@ def test_portable_export_is_served_without_our_library(loader, exports, tmp_path
 
 
 def test_compressed_portable_export_of_a_zoo_model_gives_equal_predictions(tmp_path):
-    task = data.load_task("generated")
-    settings = run.Settings(embedding_dim=4, hidden_units=(8, 4))
-    estimator = run.build_estimator("din", task, settings, str(tmp_path / "model"))
-    batches = rec.inputs.numpy_input_fn(task.train, task.train_labels, batch_size=64)
-    estimator.train(batches, steps=2)
-    embedded = {f.name: f for f in run.MODELS["din"].features(task, {"dim": 4})}
-    sides = {"user": [], "item": []}
-    columns = {}
-    for column in task.columns:
-        side = "item" if column.side == "item" else "user"
-        sides[side].append(embedded[column.name])
-        rows = task.train[column.name][: 7 if side == "item" else 3]
-        columns[column.name] = rows if rows.ndim > 1 else rows[:, None]
-    columns["item_size"] = np.array([3, 0, 4], np.int32)
-    receiver_fn = rec.compressed_serving_input_receiver_fn(**sides)
+    clicks = data.load("generated")
+    settings = config.from_dict(
+        {
+            "model": "din",
+            "params": {"dim": 4, "hidden_units": [8, 4]},
+            "export": {"kind": "compressed"},
+        }
+    )
+    estimator = build_estimator(settings, clicks, str(tmp_path / "model"))
+    estimator.train(clicks.input_fn("train", 64), steps=2)
+    columns = {"item_size": np.array([3, 0, 4], np.int32)}
+    for column in clicks.columns:
+        rows = clicks.in_memory("train").features[column.name]
+        rows = rows[: 7 if column.role == "item" else 3]
+        is_key = column.kind == "id" and rows.ndim == 1
+        columns[column.name] = rows[:, None] if is_key else rows
+    receiver_fn = runner.receiver_fn(settings, clicks)
     folders = [
         estimator.export_savedmodel(str(tmp_path / str(portable)), receiver_fn, portable=portable)
         for portable in (False, True)

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training on a cluster: each task runs the same command, and TF_CONFIG says which one it is.
+
+The chief and the workers train, the ps tasks hold tables and variables, and the evaluator
+validates: it keeps the best checkpoint, writes run.json and tests the model at the end.
+"""
+
+import contextlib
+from typing import Any, Dict, List, Optional
+
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+from model_zoo.build import build_estimator
+from model_zoo.config import Config
+from model_zoo.data import DataSet
+from model_zoo.evaluation import graph_hooks, is_better, metric_of
+from model_zoo.record import Record, Round, read
+from model_zoo.rounds import last_step, latest_step, progress_hooks
+from model_zoo.stop_signals import StopAtSignals
+
+_POLL_SECONDS = 5  # between two looks of the chief into run.json
+
+
+def is_in_cluster() -> bool:
+    """Returns whether TF_CONFIG makes this process a task of a cluster."""
+    run = rec.RunConfig()
+    return bool(run.cluster_spec.jobs) or run.task_type == "evaluator"  # which has no cluster
+
+
+def train_task(config: Config, data: DataSet) -> Optional[Record]:
+    """Does the work of the task that TF_CONFIG names.
+
+    Args:
+      config: The configuration, with a model_dir that all tasks see.
+      data: Its data.
+
+    Returns:
+      The record of the run in the evaluator, after the training; None in other tasks.
+
+    Raises:
+      ValueError: train.order is "time", or the number of steps is not known.
+      Interrupted: A signal ended the chief or a worker; the chief has saved.
+    """
+    steps = last_step(config, data)
+    if config.train.order == "time" or steps is None:
+        raise ValueError(
+            "a cluster must train a known number of steps in the shuffled order, got order "
+            f"{config.train.order} and steps {steps}; set train.order and train.steps"
+        )
+    estimator = build_estimator(config, data)
+    run = estimator.config
+    is_trainer = run.task_type in ("chief", "master", "worker")
+    record = Record(str(config.model_dir), config) if run.task_type == "evaluator" else None
+    if run.is_chief and is_trainer and read(run.model_dir) is None:
+        Record(run.model_dir, config).save("running")
+    # Every training task shuffles in another order.
+    seed = (config.train.seed * 1_000_003 + (run.global_id_in_cluster or 0)) % 2**31
+    train_fn = data.input_fn("train", config.train.batch_size, seed=seed, epochs=None)
+    with StopAtSignals() if is_trainer else contextlib.nullcontext() as stop:
+        hooks: List[tf.train.SessionRunHook] = [*graph_hooks(config), *([stop] if stop else [])]
+        if run.is_chief:
+            hooks += progress_hooks(config, steps)
+        if is_trainer and config.validation.patience is not None:
+            hooks.append(_early_stop(estimator, config.validation.patience))
+        eval_spec = rec.EvalSpec(
+            data.input_fn("validation", config.validation.batch_size),
+            steps=None,
+            hooks=graph_hooks(config),
+            exporters=[] if record is None else [_BestCheckpoint(config, data, record)],
+            start_delay_secs=0,
+            throttle_secs=2,
+        )
+        with contextlib.suppress(_Stopped):
+            rec.train_and_evaluate(
+                estimator, rec.TrainSpec(train_fn, max_steps=steps, hooks=hooks), eval_spec
+            )
+        if stop:
+            stop.check(latest_step(run.model_dir))
+    return record
+
+
+class _Stopped(Exception):
+    """The evaluator has seen enough."""
+
+
+def _early_stop(estimator: rec.RecEstimator, patience: int) -> tf.train.SessionRunHook:
+    """A hook that ends all training tasks after validations without progress."""
+
+    def should_stop() -> bool:
+        found = read(estimator.model_dir) or {}
+        rounds = [each["is_best"] for each in found.get("rounds", [])]
+        return len(rounds) >= patience and not any(rounds[-patience:])
+
+    hook: tf.train.SessionRunHook = rec.experimental.make_early_stopping_hook(
+        estimator, should_stop, run_every_secs=_POLL_SECONDS
+    )
+    return hook
+
+
+class _BestCheckpoint(rec.Exporter):
+    """Keeps the best checkpoint instead of exporting it; the evaluator calls it.
+
+    Args:
+      config: The configuration.
+      data: Its data.
+      record: Gets each validation.
+    """
+
+    name = "best"
+
+    def __init__(self, config: Config, data: DataSet, record: Record) -> None:
+        self._config = config
+        self._data = data
+        self._record = record
+
+    def export(
+        self,
+        estimator: rec.RecEstimator,
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Dict[str, Any],
+        is_the_final_export: bool,
+    ) -> None:
+        """Records a validation, and copies its checkpoint if it is the best one.
+
+        Raises:
+          _Stopped: There were `validation.patience` validations without progress.
+        """
+        del estimator, export_path, is_the_final_export
+        record = self._record
+        metrics = {name: float(value) for name, value in eval_result.items()}
+        step = int(metrics.pop(tf.GraphKeys.GLOBAL_STEP))
+        name = metric_of(self._config, self._data, metrics)
+        best = None if record.best is None else record.best.metrics[name]
+        is_best = is_better(name, metrics[name], best)
+        record.rounds.append(Round(step, record.epoch, metrics, is_best))
+        if is_best:
+            record.keep_best(checkpoint_path)
+        record.save("running")
+        patience = self._config.validation.patience
+        if patience is not None and record.failures_since_best >= patience:
+            raise _Stopped
