@@ -224,6 +224,7 @@ def test_a_class_of_the_package_is_defined_once():
 
 # Files outside of rec_estimator/rec_sdk that name Rec SDK, and the reason. All others must not.
 NAME_REC_SDK = {
+    "model_zoo/little_demo.py": "is its demo",
     "rec_estimator/__init__.py": "exports its names",
     "rec_estimator/checkpoint/sparse_folders.py": "the layout of these folders is Rec SDK's",
     "rec_estimator/graph_modifier/__init__.py": "cites the source",
