@@ -20,15 +20,24 @@ MODULES = sorted(
     for path in ROOT.glob("rec_estimator/**/*.py")
     if path.name != "__main__.py"
 )
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```python( continued)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def python_blocks(page: pathlib.Path):
-    """Each block with the blank lines before it, so that a traceback shows the page's line."""
+    """Each block, with those that continue it, at its lines, so that a traceback shows the page's.
+
+    A block of ```python continued goes on where the block before it ends.
+    """
     text = page.read_text()
+    sources = {}
     for match in BLOCK.finditer(text):
-        line = text.count("\n", 0, match.start(1))
-        yield pytest.param(page, "\n" * line + match.group(1), id=f"{page.name}:{line}")
+        line = text.count("\n", 0, match.start(2))
+        if not match.group(1):
+            first = line
+        source = sources.get(first, "")
+        sources[first] = source + "\n" * (line - source.count("\n")) + match.group(2)
+    for line, source in sources.items():
+        yield pytest.param(page, source, id=f"{page.name}:{line}")
 
 
 @pytest.mark.parametrize(
