@@ -150,6 +150,7 @@ def _with_table(feature: rec.EmbeddingFeature, own: Table, default: Table) -> re
     for kind, changed, argument in (
         ("filter", option, "filter_option"),
         ("eviction", option, "evict_option"),
+        ("regularizer", option, "regularizer"),
         ("initializer", fields, "initializer"),
     ):
         name = DEFAULT_TABLE if getattr(own, kind) is None else feature.table

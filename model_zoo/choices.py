@@ -22,6 +22,7 @@ CHOICES: Dict[str, Dict[str, Callable[..., Any]]] = {
         "uniform": tf.random_uniform_initializer,
         "zeros": tf.zeros_initializer,
     },
+    "regularizer": {"l2": rec.L2Regularizer, "lazy_decay": rec.LazyDecay},
 }
 
 

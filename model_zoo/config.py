@@ -69,7 +69,7 @@ class Table:
       eviction: global_step or l2_weight, with the arguments of GlobalStepEvict or L2WeightEvict. It
         runs at each full checkpoint, see `train.save_steps`.
       initializer: constant, normal, truncated_normal, uniform or zeros, with their arguments.
-      regularizer: l2, with the arguments of L2Regularizer.
+      regularizer: l2 or lazy_decay, with the arguments of L2Regularizer or LazyDecay.
     """
 
     dim: Optional[int] = None

@@ -163,7 +163,10 @@ FEATURES = [
 
 def test_tables_have_their_own_settings_then_the_default_ones_then_those_of_the_model():
     tables = {
-        "default": Table(eviction={"name": "l2_weight", "l2_weight_threshold": 0.5}),
+        "default": Table(
+            eviction={"name": "l2_weight", "l2_weight_threshold": 0.5},
+            regularizer={"name": "l2", "scale": 1e-5},
+        ),
         "user": Table(
             dim=4,
             filter={"name": "counter", "filter_freq": 3},
@@ -178,6 +181,7 @@ def test_tables_have_their_own_settings_then_the_default_ones_then_those_of_the_
     assert item.initializer is None
     for feature in (user, item, history):
         assert feature.ev_option.evict_option == rec.L2WeightEvict(0.5)
+        assert feature.ev_option.regularizer == rec.L2Regularizer(1e-5)
     assert (history.table, history.combiner, history.max_length) == ("item", None, 3)
 
 
