@@ -4,14 +4,19 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import config, mappings
-from model_zoo.build import with_tables
+from model_zoo import config, data, mappings
+from model_zoo.build import build_estimator, with_tables
 from model_zoo.choices import CHOICES, choose
 from model_zoo.config import Table
+from model_zoo.data.schema import read_schema
+
+DATA = data.generate_clicks(rows=100, users=6, items=4, seed=3)
+SCHEMAS = config.CONFIGS.parent / "data" / "schemas"
 
 FILE = """
 model: deepfm
@@ -171,6 +176,7 @@ def test_tables_have_their_own_settings_then_the_default_ones_then_those_of_the_
             dim=4,
             filter={"name": "counter", "filter_freq": 3},
             initializer={"name": "constant", "value": 2.0},
+            regularizer={"name": "l2", "scale": 1e-5},
         ),
     }
     user, item, history = with_tables(FEATURES, tables)
@@ -178,7 +184,8 @@ def test_tables_have_their_own_settings_then_the_default_ones_then_those_of_the_
     assert user.ev_option.filter_option == rec.CounterFilter(3)
     assert item.ev_option.filter_option == rec.CounterFilter(7)
     assert user.initializer.get_config()["value"] == 2.0
-    assert item.initializer is None
+    assert user.ev_option.regularizer == rec.L2Regularizer(1e-5)
+    assert item.initializer is None and item.ev_option.regularizer is None
     for feature in (user, item, history):
         assert feature.ev_option.evict_option == rec.L2WeightEvict(0.5)
         assert feature.ev_option.regularizer == rec.L2Regularizer(1e-5)
@@ -242,3 +249,23 @@ def test_every_attribute_of_a_section_is_documented():
     for section in (config.Config, config.Data, config.Train, config.Validation, config.Hooks):
         for field in dataclasses.fields(section):
             assert f"      {field.name}: " in section.__doc__, field.name
+
+
+# ---------------------------------------------------------------- what comes with the zoo
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in config.CONFIGS.glob("*.yaml")))
+def test_a_configuration_of_the_zoo_builds_its_model(name):
+    found = config.load(name)
+    schema = SCHEMAS / f"{found.data.name}.yaml"
+    columns, labels = DATA.columns, DATA.labels
+    if schema.exists():
+        described = read_schema(schema)
+        columns, labels = described.columns, tuple(described.labels)
+    rows = DATA.in_memory("train")[:4]
+    features = {
+        column.name: np.zeros((4, column.max_length) if column.is_padded else 4)
+        for column in columns
+    }
+    few = data.Rows(features, {label: rows.labels["like"] for label in labels})
+    build_estimator(found, data.MemoryDataSet(name, columns, {"train": few}))
