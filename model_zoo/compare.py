@@ -127,7 +127,8 @@ def table(found: Mapping[str, Any]) -> str:
         if plain and variant != "plain":
             all_rows = statistics.mean(run["rows"] for run in plain)
             saved = f"{1 - rows / all_rows:.0%}" if all_rows else ""
-            lost = f"{_mean(plain, heads[0], label) - _mean(runs, heads[0], label):+.4f}"
+            if _value(runs[0], heads[0], label) is not None:  # Two towers have no AUC.
+                lost = f"{_mean(plain, heads[0], label) - _mean(runs, heads[0], label):+.4f}"
         lines.append([model, variant, *cells, f"{speed:,.0f}", f"{rows:,.0f}", saved, lost])
     widths = [max(map(len, column)) for column in zip(*lines)]
     lines.insert(1, ["-" * width for width in widths])

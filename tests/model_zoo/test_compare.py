@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Comparisons: which runs are made, what they leave, and the table."""
+
+import json
+
+import pytest
+import tensorflow.compat.v1 as tf
+
+from model_zoo import compare, config, data, runner, stop_signals
+
+DATA = data.generate_clicks(rows=3000, users=60, items=40, seed=3)
+CONFIG = config.from_dict(
+    {
+        "params": {"dim": 4, "hidden_units": [8]},
+        "data": {"name": "generated"},
+        "train": {"batch_size": 128, "epochs": 1},
+        "hooks": {"progress": False},
+    }
+)
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """The configurations that were trained; nothing is, and the results follow from them."""
+    found = []
+
+    def train(run_config, data_set, say):
+        found.append(run_config)
+        is_plain = not run_config.tables
+        auc = 0.7 + 0.01 * run_config.train.seed - (0 if is_plain else 0.005)
+        return {
+            "test": {"like/auc": auc, "like/log_loss": 0.5},
+            "rows": {"user": 60 if is_plain else 30, "item": 40},
+            "steps": 16,
+            "samples_per_second": 1000.0,
+        }
+
+    monkeypatch.setattr(runner, "train", train)
+    return found
+
+
+def compared(output=None, **arguments):
+    """Compares two models; returns what compare returns, and the lines."""
+    lines = []
+    settings = {"models": ["wide_and_deep", "deepfm"], "seeds": [1, 2]}
+    settings.update(arguments)
+    run_config = settings.pop("config", CONFIG)
+    found = compare.compare(run_config, output=output, data=DATA, say=lines.append, **settings)
+    return found, lines
+
+
+def test_each_model_is_trained_with_each_variant_and_seed(runs):
+    found, lines = compared()
+    made = [(run.model, sorted(run.tables), run.train.seed) for run in runs]
+    assert len(made) == len({str(each) for each in runs}) == len(found["runs"]) == 12
+    assert made[0] == ("wide_and_deep", [], 1) and made[-1] == ("deepfm", ["default"], 2)
+    assert runs[2].tables["default"].filter == {"name": "counter", "filter_freq": 3}
+    # Half an epoch.
+    steps = {"name": "global_step", "steps_to_live": DATA.rows("train") // 128 // 2}
+    assert runs[4].tables["default"].eviction == steps
+    assert "[3/12] wide_and_deep, counter, seed 1" in lines
+
+
+def test_runs_that_the_output_has_are_not_made_again(runs, tmp_path):
+    output = str(tmp_path / "comparison.json")
+    first, _ = compared(output, seeds=[1], variants=["plain"])
+    assert json.loads((tmp_path / "comparison.json").read_text()) == first
+    second, lines = compared(output, seeds=[1, 2], variants=["plain"])
+    assert [run.train.seed for run in runs] == [1, 1, 2, 2]
+    assert "[1/4] wide_and_deep, plain, seed 1: done before" in lines
+    assert len(second["runs"]) == 4
+
+
+def test_a_run_that_a_signal_ends_leaves_the_finished_ones(runs, tmp_path, monkeypatch):
+    output = tmp_path / "comparison.json"
+    train = runner.train
+
+    def interrupted(run_config, *arguments):
+        if run_config.model == "deepfm":
+            raise stop_signals.Interrupted(2)
+        return train(run_config, *arguments)
+
+    monkeypatch.setattr(runner, "train", interrupted)
+    with pytest.raises(stop_signals.Interrupted):
+        compared(str(output), seeds=[1], variants=["plain"])
+    assert [run["model"] for run in json.loads(output.read_text())["runs"]] == ["wide_and_deep"]
+
+
+def test_an_output_of_another_configuration_is_refused(runs, tmp_path):
+    output = str(tmp_path / "comparison.json")
+    compared(output, seeds=[1], variants=["plain"])
+    with pytest.raises(ValueError, match=r"whose runs have another train.batch_size; choose"):
+        compared(output, config=CONFIG.replace(train__batch_size=64))
+
+
+def test_a_param_that_no_model_has_is_refused(runs):
+    with pytest.raises(ValueError, match="params must be among .* did you mean 'dropout'"):
+        compared(config=CONFIG.replace(params__dropuot=0.1))
+
+
+def test_a_model_takes_the_params_that_it_has_and_one_that_does_not_fit_is_left_out(runs):
+    columns = tuple(column for column in DATA.columns if column.role != "history")
+    parts = {part: DATA.in_memory(part) for part in data.PARTS}
+    lines = []
+    compare.compare(
+        CONFIG.replace(params__cross_layers=3),
+        seeds=[1],
+        variants=["plain"],
+        data=data.MemoryDataSet("clicks", columns, parts),
+        say=lines.append,
+    )
+    made = {run.model: run.params for run in runs}
+    assert made["dcn"]["cross_layers"] == 3 and "cross_layers" not in made["deepfm"]
+    assert "din" not in made
+    assert any(line.startswith("din is left out: din must have a history") for line in lines)
+
+
+def test_the_table_has_means_deviations_rows_saved_and_auc_lost(runs):
+    table = compare.table(compared(models=["deepfm"])[0]).splitlines()
+    assert len(table) == 5 and len({len(line) for line in table}) == 1
+    heads, _, plain, counter, eviction = (
+        [cell.strip() for cell in line.strip("|").split("|")] for line in table
+    )
+    row = dict(zip(heads, counter))
+    assert row["AUC"] == "0.7100 ± 0.0071" and row["log loss"] == "0.5000 ± 0.0000"
+    assert row["rows"] == "70" and row["rows saved"] == "30%" and row["AUC lost"] == "+0.0050"
+    assert row["samples/s"] == "1,000" and "grouped AUC" not in heads
+    assert dict(zip(heads, plain))["rows saved"] == "" and eviction[1] == "eviction"
+
+
+@pytest.mark.long
+def test_a_comparison_trains_models_of_one_and_of_several_labels(tmp_path):
+    tf.logging.set_verbosity(tf.logging.ERROR)
+    models = ["deepfm", "mmoe", "dssm"]
+    found, _ = compared(str(tmp_path / "c.json"), models=models, seeds=[1], variants=["counter"])
+    table = compare.table(found)
+    assert "hit rate at 10" in table
+    metrics = {run["model"]: run["metrics"] for run in found["runs"]}
+    assert "auc" in metrics["deepfm"] and "like/auc" in metrics["mmoe"]
+    assert all(run["rows"] > 0 and run["samples_per_second"] > 0 for run in found["runs"])
