@@ -15,6 +15,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import fcntl
+import functools
 import hashlib
 import os
 import pathlib
@@ -26,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Dict, Iterator, List, Optional, Sequence
+from typing import Callable, Dict, Iterator, List, Optional, Sequence
 
 import tensorflow_dist
 
@@ -92,6 +93,10 @@ HEADER_SECONDS = 12
 MAX_JOBS = 4
 
 
+# Gets each line of progress. `pip install` hides what is printed, so _build/backend.py adds one.
+listeners: List[Callable[[str], None]] = [functools.partial(print, flush=True)]
+
+
 class BuildError(Exception):
     """The library could not be built. The message has the command, its output and the remedy."""
 
@@ -138,12 +143,7 @@ def build(
     Raises:
       BuildError: There is no compiler, or it fails.
     """
-    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
-        raise BuildError(
-            "platform must be Linux on x86-64, which the kernels are written for, got "
-            f"{sys.platform} on {platform.machine()}; use a container or a virtual machine"
-        )
-    compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    compiler = find_compiler()
     with _lock(root / "build"):
         flags = (
             _compiler_version(compiler),
@@ -177,6 +177,23 @@ def build(
         library = package / library_name(tensorflow.minor)
         _replace(library, linked.read_bytes())
     return library
+
+
+def find_compiler() -> List[str]:
+    """The command of the compiler: CXX, else g++.
+
+    Raises:
+      BuildError: This machine cannot run the kernels, or has no compiler.
+    """
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise BuildError(
+            "platform must be Linux on x86-64, which the kernels are written for, got "
+            f"{sys.platform} on {platform.machine()}; use a container or a virtual machine"
+        )
+    compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    if shutil.which(compiler[0]) is None:
+        raise _no_compiler(compiler[0])
+    return compiler
 
 
 @dataclasses.dataclass(frozen=True)
@@ -301,9 +318,9 @@ def _compile(root: pathlib.Path, steps: Sequence[_Step], compiler: Sequence[str]
         try:
             for done, future in enumerate(concurrent.futures.as_completed(running), 1):
                 warnings = future.result()
-                print(f"[{done}/{len(running)}] {running[future].name}", flush=True)
+                _tell(f"[{done}/{len(running)}] {running[future].name}")
                 if warnings.strip():
-                    print(warnings, flush=True)
+                    _tell(warnings)
         except BaseException:
             for future in running:
                 future.cancel()
@@ -314,7 +331,12 @@ def _announce(steps: Sequence[_Step], jobs: int) -> None:
     if steps:
         seconds = sum(step.seconds for step in steps) / jobs
         time_needed = f", about {seconds:.0f} s" if seconds > 5 else ""
-        print(f"compiling {len(steps)} C++ files, {jobs} at a time{time_needed}", flush=True)
+        _tell(f"compiling {len(steps)} C++ files, {jobs} at a time{time_needed}")
+
+
+def _tell(line: str) -> None:
+    for listener in listeners:
+        listener(line)
 
 
 def _compile_one(root: pathlib.Path, step: _Step, compiler: Sequence[str]) -> str:
@@ -404,8 +426,6 @@ def _run(command: Sequence[str], folder: pathlib.Path) -> str:
 
 
 def _compiler_version(compiler: Sequence[str]) -> str:
-    if shutil.which(compiler[0]) is None:
-        raise _no_compiler(compiler[0])
     return _run([*compiler, "--version"], pathlib.Path.cwd()).partition("\n")[0]
 
 
@@ -432,7 +452,7 @@ def _lock(folder: pathlib.Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("waiting for another build of this checkout", flush=True)
+            _tell("waiting for another build of this checkout")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

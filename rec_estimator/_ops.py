@@ -93,12 +93,14 @@ class _NoLibrary:
 
 
 def _is_command() -> bool:
-    """Whether this process runs the command rec-estimator or a module of rec_estimator.tools."""
+    """Whether this process runs rec-estimator, rec_estimator itself or a module of its tools."""
     arguments: List[str] = getattr(sys, "argv", None) or [""]
     if arguments[0] != "-m":
         return pathlib.Path(arguments[0]).name == "rec-estimator"
     # The name of the module that Python is about to run. Python 3.9 does not tell it.
-    return any(each.startswith("rec_estimator.tools.") for each in getattr(sys, "orig_argv", ()))
+    words: List[str] = [*getattr(sys, "orig_argv", ()), ""]
+    module = words[words.index("-m") + 1] if "-m" in words else ""
+    return module == "rec_estimator" or module.startswith("rec_estimator.tools.")
 
 
 def _load_unless_command() -> Any:

@@ -166,6 +166,37 @@ def test_missing_compiler_is_named_with_the_remedy(target, tmp_path, monkeypatch
         library.build(tmp_path, tmp_path, tensorflow_dist.find())
 
 
+@pytest.mark.parametrize(
+    "hook", [backend.get_requires_for_build_wheel, backend.get_requires_for_build_editable]
+)
+def test_pip_is_told_what_is_missing_before_it_downloads_anything(target, monkeypatch, hook):
+    monkeypatch.setattr(backend.build_meta, hook.__name__, lambda settings: [])
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(SystemExit, match=r"^rec_estimator: CXX must be a C\+\+17 compiler"):
+        hook()
+    monkeypatch.delenv("CXX")
+    install(target, "tensorflow", "2.14.1")
+    with pytest.raises(SystemExit, match=r"^rec_estimator: TensorFlow must be .*, got 2\.14\.1;"):
+        hook()
+
+
+def test_the_terminal_shows_how_long_a_build_takes_where_pip_hides_it(tmp_path):
+    lines = ["compiling 20 C++ files, 2 at a time, about 100 s"]
+    lines += [f"[{done}/20] ops/{done}.cc" for done in range(1, 21)]
+    shown = []
+    for line in lines:
+        terminal = tmp_path / "terminal"
+        terminal.write_text("")
+        backend.tell_terminal(line, str(terminal))
+        shown += terminal.read_text().split("\n")
+    told = [line for line in shown if line.startswith("rec_estimator: ")]
+    assert told[0] == "rec_estimator: compiling 20 C++ files, 2 at a time, about 100 s"
+    assert told[1:] == [
+        f"rec_estimator: {done} of 20 C++ files compiled" for done in range(2, 21, 2)
+    ]
+    backend.tell_terminal(lines[0], str(tmp_path / "no" / "terminal"))  # As in CI.
+
+
 def install_with_library(folder, release):
     """Writes what a build needs of TensorFlow to ``folder``."""
     install(folder, "tensorflow-cpu", release)
@@ -390,6 +421,33 @@ def test_an_unbuilt_checkout_in_front_of_an_installed_package_names_both_ways_ou
     )
     elsewhere = import_with_an_installed_package(checkout.parent)
     assert elsewhere.returncode == 0, elsewhere.stderr
+
+
+@pytest.mark.long
+def test_the_self_check_passes_and_names_versions():
+    done = subprocess.run([sys.executable, "-m", "rec_estimator"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"rec_estimator   {rec_estimator.__version__}, ")
+    assert f"TensorFlow      {tf.__version__}" in lines
+    checks = [line for line in lines if line.endswith(" s)")]
+    assert len(checks) == 2 and all(" ok (" in line for line in checks)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="Python 3.9 does not tell its module")
+def test_the_self_check_of_an_unbuilt_checkout_says_what_to_run(checkout):
+    done = subprocess.run(
+        [sys.executable, "-m", "rec_estimator"],
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": str(checkout)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "library         none" in done.stdout
+    assert "setup.py build_ext --inplace" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 # Python 3.9 does not tell which module it runs.
