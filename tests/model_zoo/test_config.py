@@ -267,5 +267,5 @@ def test_a_configuration_of_the_zoo_builds_its_model(name):
         column.name: np.zeros((4, column.max_length) if column.is_padded else 4)
         for column in columns
     }
-    few = data.Rows(features, {label: rows.labels["like"] for label in labels})
+    few = data.Rows(features, dict.fromkeys(labels, rows.labels["like"]))
     build_estimator(found, data.MemoryDataSet(name, columns, {"train": few}))
