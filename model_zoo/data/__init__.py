@@ -10,20 +10,23 @@ the models, the runner and the data sets no longer use it.
 """
 
 import pathlib
-from typing import Optional, Union
+from typing import List, Optional, Union
 
 from model_zoo.data.column import PADDING, Column
 from model_zoo.data.dataset import PARTS, DataSet, MemoryDataSet, Rows
 from model_zoo.data.generated import generate, generate_clicks
+from model_zoo.data.logged import LoggedDataSet
 from model_zoo.data.movielens_100k import (
     default_cache_dir,
     fetch_movielens_100k,
     load_movielens_100k,
 )
 from model_zoo.data.online_retail import ONLINE_RETAIL_PAGE, load_online_retail
+from model_zoo.data.prepare import prepare
 from model_zoo.data.schema import Schema, read_schema
 from model_zoo.data.streamed import StreamedDataSet
 from model_zoo.data.task import HISTORY_LENGTH, DataUnavailableError, Task, exact_auc, hash_key
+from model_zoo.names import check_names
 
 __all__ = [
     "DATA_SETS",
@@ -34,6 +37,7 @@ __all__ = [
     "Column",
     "DataSet",
     "DataUnavailableError",
+    "LoggedDataSet",
     "MemoryDataSet",
     "Rows",
     "Schema",
@@ -50,7 +54,10 @@ __all__ = [
     "load_online_retail",
     "load_task",
     "read_schema",
+    "schema_names",
 ]
+
+_SCHEMAS = pathlib.Path(__file__).parent / "schemas"
 
 DATA_SETS = ("movielens_100k", "online_retail", "generated")
 
@@ -63,25 +70,42 @@ def load(
     """Loads a data set; every call gives the same rows.
 
     Args:
-      name: "generated", or a schema file, which README.md in this folder describes.
-      folder: Folder of the files that a schema names. None: that of the schema.
+      name: "generated", one of the schemas in schemas/, or a schema file, which README.md in this
+        folder describes.
+      folder: Folder of the files that a schema names. None: that of the schema file.
       cache_dir: Folder for what is downloaded and measured. None: default_cache_dir().
 
     Raises:
+      DataUnavailableError: The data are not on this machine and cannot be downloaded.
       ModuleNotFoundError: PyYAML, or pyarrow for Parquet, is not installed.
-      ValueError: The name is unknown, or the file is no schema.
+      ValueError: The name is unknown, the file is no schema, or there is no folder.
 
     Example:
       >>> load("generated").labels
       ('like', 'love')
     """
-    path = pathlib.Path(name)
     if str(name) == "generated":
         return generate_clicks()
+    built_in = _SCHEMAS / f"{name}.yaml"
+    path = built_in if built_in.exists() else pathlib.Path(name).expanduser()
     if path.suffix not in (".yaml", ".yml"):
-        raise ValueError(f"data must be generated or a schema file NAME.yaml, got {name!r}")
-    cache = pathlib.Path(cache_dir or default_cache_dir())
-    return StreamedDataSet(read_schema(path), pathlib.Path(folder or path.parent), cache)
+        check_names("data", [str(name)], ["generated", *schema_names()])
+    schema = read_schema(path)
+    cache = pathlib.Path(cache_dir or default_cache_dir()).expanduser()
+    files = None if folder is None else pathlib.Path(folder).expanduser()
+    if schema.prepare is not None:
+        files = prepare(schema.prepare, files, cache)
+    elif files is None and path == built_in:
+        raise ValueError(
+            f"folder must be given with {name}, got none; it must hold the files of {schema.credit}"
+        )
+    kind = LoggedDataSet if schema.is_log else StreamedDataSet
+    return kind(schema, files or path.parent, cache)
+
+
+def schema_names() -> List[str]:
+    """Returns the names of the schemas in schemas/."""
+    return sorted(path.stem for path in _SCHEMAS.glob("*.yaml"))
 
 
 def load_task(

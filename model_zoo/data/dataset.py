@@ -127,6 +127,23 @@ def check_columns(columns: Tuple[Column, ...], labels: Tuple[str, ...]) -> None:
             )
 
 
+def item_column(name: str, columns: Tuple[Column, ...]) -> str:
+    """Returns the column whose ids are the items: that of a history, or the first one of items.
+
+    Raises:
+      ValueError: There is none.
+    """
+    candidates = {column.table for column in columns if column.role == "history"}
+    for column in columns:
+        is_id = column.role == "item" and column.kind == "id" and not column.is_padded
+        if is_id and (column.name in candidates or not candidates):
+            return column.name
+    raise ValueError(
+        f"columns of {name} must have one of single ids with the role item, got "
+        f"{', '.join(column.name for column in columns)}"
+    )
+
+
 def check_reading(
     part: str, batch_size: int, seed: Optional[int], epochs: Optional[int], skip: int
 ) -> None:

@@ -37,7 +37,7 @@ class History:
 
 
 @dataclasses.dataclass(frozen=True)
-class Negatives:
+class Drawing:
     """How negatives are drawn from a log.
 
     Attributes:
@@ -55,13 +55,13 @@ class Negatives:
     columns: Sequence[str]
     labels: Sequence[str]
     group: str
-    count: int = 2
-    window: int = 20_000
-    seed: int = 1
+    count: int
+    window: int
+    seed: int
 
 
-class EventLog:
-    """A log that arrives in blocks, in order of time, and leaves as rows to train on.
+class RowBuilder:
+    """Builds the rows to train on from a log that arrives in blocks, in order of time.
 
     Blocks need not end where groups do, but no negative knows what of its group is in later blocks.
 
@@ -70,13 +70,13 @@ class EventLog:
       negatives: The negatives to draw. None: the log has its own.
 
     Example:
-      >>> log = EventLog([History("history", "user", "item", "time", max_length=2)])
-      >>> log.extend({"user": [7, 7], "item": [1, 2], "time": [0, 1]})["history"].tolist()
+      >>> builder = RowBuilder([History("history", "user", "item", "time", max_length=2)])
+      >>> builder.extend({"user": [7, 7], "item": [1, 2], "time": [0, 1]})["history"].tolist()
       [[-1, -1], [1, -1]]
     """
 
     def __init__(
-        self, histories: Sequence[History] = (), negatives: Optional[Negatives] = None
+        self, histories: Sequence[History] = (), negatives: Optional[Drawing] = None
     ) -> None:
         self._histories = [(each, HistoryBuilder(each.max_length)) for each in histories]
         self._negatives = negatives
@@ -112,7 +112,7 @@ class EventLog:
             return {name: values[chosen] for name, values in columns.items()}
         return self._with_negatives(self._negatives, columns, chosen)
 
-    def _with_negatives(self, settings: Negatives, columns: Columns, chosen: np.ndarray) -> Columns:
+    def _with_negatives(self, settings: Drawing, columns: Columns, chosen: np.ndarray) -> Columns:
         """The chosen rows, each followed by its negatives."""
         names = {settings.group, settings.item, *settings.columns}
         drawable = {name: columns[name] for name in names}

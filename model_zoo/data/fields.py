@@ -252,6 +252,94 @@ class Buckets:
 
 
 @dataclasses.dataclass(frozen=True)
+class TimeParts:
+    """Ids of the hour or the day of the week of times: int64 [n].
+
+    Times are dates like 2011-11-01 08:26:00, seconds since 1970, or written as time_format says.
+    Hours have the ids 1 to 24, days 1 (Monday) to 7, and a missing time has 0.
+    """
+
+    field: Field
+    missing: Tuple[str, ...] = ()
+    dtype = tf.string
+
+    @property
+    def source(self) -> str:
+        """Name of the column in the files."""
+        return self.field.source
+
+    def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Returns the ids, and whether the values are times or missing."""
+        text = tf.strings.strip(texts(raw, self.missing))
+        is_missing = tf.equal(text, "")
+        is_date = tf.strings.regex_full_match(text, self._pattern())
+        date = tf.where(is_date, text, tf.zeros_like(text)) + "0" * _DIGITS
+        year, month, day, hour = (self._digits(date, part) for part in "YmdH")
+        days = _days_since_1970(year, month, day)
+        is_good = tf.logical_or(is_date, is_missing)
+        if self.field.time_format is None:
+            number = tf.where(is_good, tf.fill(tf.shape(text), "0"), text)
+            seconds = tf.cast(tf.floor(tf.strings.to_number(number, tf.float64)), tf.int64)
+            days = tf.where(is_date, days, seconds // 86_400)
+            hour = tf.where(is_date, hour, seconds // 3600 % 24)
+            is_good = tf.ones_like(is_good)
+        ids = 1 + (hour if self.field.transform == "hour" else (days + 3) % 7)
+        return tf.where(is_missing, tf.zeros_like(ids), ids), is_good
+
+    def problem(self, value: Any) -> str:
+        """Says what is wrong with one value, and the remedy; "" if nothing is."""
+        if _is_missing(value, self.missing):
+            return ""
+        if self.field.time_format is not None:
+            if re.fullmatch(self._pattern(), str(value).strip()):
+                return ""
+            return f"be a time like {self.field.time_format}, got {value!r}; correct it"
+        try:
+            time_of(str(value))
+        except ValueError as error:
+            return f"be {error}"
+        return ""
+
+    def _pattern(self) -> str:
+        """The regular expression of a date."""
+        if self.field.time_format is None:
+            return _DATE
+        parts = re.split("(%.)", self.field.time_format)
+        return "".join(
+            rf"\d{{{_WIDTHS[part[1]]}}}" if part[:1] == "%" else re.escape(part) for part in parts
+        )
+
+    def _digits(self, date: tf.Tensor, part: str) -> tf.Tensor:
+        """The year, month, day or hour of dates: int64 [n]; 0 where the format has none."""
+        form = self.field.time_format or "%Y-%m-%d %H"
+        century = 0
+        if part == "Y" and "%y" in form:
+            part, century = "y", 2000
+        before, found, _ = form.partition(f"%{part}")
+        if not found:
+            return tf.zeros_like(date, tf.int64)
+        at = sum(_WIDTHS[each[1]] if each[0] == "%" else 1 for each in re.findall("%.|.", before))
+        digits = tf.strings.substr(date, at, _WIDTHS[part])
+        digits = tf.where(
+            tf.strings.regex_full_match(digits, r"\d+"), digits, tf.zeros_like(digits) + "0"
+        )
+        return century + tf.strings.to_number(digits, tf.int64)
+
+
+_WIDTHS = {"Y": 4, "y": 2, "m": 2, "d": 2, "H": 2, "M": 2, "S": 2}
+
+
+def _days_since_1970(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
+    """Days from 1970-01-01 in the Gregorian calendar, int64 [n].
+
+    Source: days_from_civil of Hinnant, https://howardhinnant.github.io/date_algorithms.html
+    """
+    year = year - tf.cast(month <= 2, tf.int64)  # which begins in March
+    day_of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
+    return year * 365 + year // 4 - year // 100 + year // 400 + day_of_year - 719_468
+
+
+@dataclasses.dataclass(frozen=True)
 class Labels:
     """A label: float32 [n], 0 or 1."""
 
@@ -378,6 +466,8 @@ def conversion_of(
       missing: Texts that mean that a value is missing.
       moments: By column with the transform "standard", the mean and the deviation.
     """
+    if field.transform in ("hour", "weekday"):
+        return TimeParts(field, missing)
     if field.buckets is not None or field.transform == "log_buckets":
         return Buckets(field, missing)
     if field.column.kind == "number":

@@ -112,12 +112,13 @@ def load_online_retail(path: Union[str, pathlib.Path], *, seed: int = 1) -> Task
 
 
 def prepare_online_retail(
-    path: Union[str, pathlib.Path], cache_dir: Optional[Union[str, pathlib.Path]] = None
+    path: Union[str, pathlib.Path, None], cache_dir: Optional[Union[str, pathlib.Path]] = None
 ) -> pathlib.Path:
     """Writes purchases.csv, once for each file: a line for each purchase, in order of time.
 
     Args:
-      path: The CSV file of load_online_retail, or a folder that holds no other.
+      path: The CSV file of load_online_retail, or a folder that holds no other. None: there is
+        none, which is an error.
       cache_dir: Folder for converted data. None: default_cache_dir().
 
     Returns:
@@ -127,6 +128,11 @@ def prepare_online_retail(
       DataUnavailableError: As load_online_retail does.
       ValueError: As load_online_retail does, or the folder holds several CSV files.
     """
+    if path is None:
+        raise DataUnavailableError(
+            "folder must hold a CSV file of purchases, got none; get the data from "
+            f"{ONLINE_RETAIL_PAGE} and save it as CSV"
+        )
     source = _purchases_file(pathlib.Path(path))
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
     folder = pathlib.Path(cache_dir or default_cache_dir()) / "online_retail" / digest

@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from model_zoo.data.catalogue import CandidateSampler, Catalogue, Columns
-from model_zoo.data.column import Column
-from model_zoo.data.dataset import PARTS, DataSet, InputFn
+from model_zoo.data.dataset import PARTS, DataSet, InputFn, item_column
 
 _LOG_Q = "item_log_q"
 _SCAN_ROWS = 4096  # in a batch while the catalogue is collected
@@ -48,7 +47,7 @@ class RetrievalDataSet(DataSet):
             raise ValueError(f"negatives must be at least 0, got {negatives}")
         self._data, self._negatives = data, negatives
         self.name, self.columns, self.credit = data.name, data.columns, data.credit
-        self._item = _item_column(data.name, data.columns)
+        self._item = item_column(data.name, data.columns)
 
     @functools.cached_property
     def catalogue(self) -> Catalogue:
@@ -165,16 +164,3 @@ class RetrievalDataSet(DataSet):
 
 def _types_of(catalogue: Catalogue) -> List[tf.DType]:
     return [tf.as_dtype(column.dtype) for column in catalogue.columns.values()]
-
-
-def _item_column(name: str, columns: Sequence[Column]) -> str:
-    """The column whose ids are the items: that of the history, or the first one of items."""
-    candidates = {column.table for column in columns if column.role == "history"}
-    for column in columns:
-        is_id = column.role == "item" and column.kind == "id" and not column.is_padded
-        if is_id and (column.name in candidates or not candidates):
-            return column.name
-    raise ValueError(
-        f"columns of {name} must have one of single ids with the role item, got "
-        f"{', '.join(column.name for column in columns)}; retrieval chooses among its values"
-    )

@@ -11,7 +11,7 @@ from model_zoo.data.dataset import PARTS, check_columns
 from model_zoo.data.settings import Settings, read_settings
 
 FORMATS = ("csv", "tsv", "libsvm", "tfrecord", "parquet")
-TRANSFORMS = ("log", "standard", "log_buckets")
+TRANSFORMS = ("log", "standard", "log_buckets", "hour", "weekday")
 EVERY = "all"  # the key of `files` if a split divides them
 
 _CONDITION = re.compile(r"\s*([^<>=!]*[^<>=!\s])\s*(>=|<=|==|!=|>|<)\s*(.*\S)\s*")
@@ -96,6 +96,25 @@ class EventLog:
 
 
 @dataclasses.dataclass(frozen=True)
+class Negatives:
+    """How negatives are drawn for rows that only say what happened.
+
+    Attributes:
+      count: Negatives that follow each row: its copies with the item of an earlier row.
+      window: A negative is drawn from this number of rows before; so the first rows of the log,
+        this number of them, are in no part.
+      group: Column whose equal values make one event, such as an invoice; its items are no
+        negatives. None: the column of times.
+      seed: The same seed gives the same negatives.
+    """
+
+    count: int = 1
+    window: int = 10_000
+    group: Optional[str] = None
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Field:
     """A column, and how its values follow from those of the files.
 
@@ -109,6 +128,9 @@ class Field:
       buckets: Boundaries, ascending, that make ids of numbers. None: no buckets.
       default: What stands for a missing value. None: see the fields in fields.py.
       log: How a history follows from the rows. None: it is in the files.
+      names: Column in the files with a name of each id, for output.
+      time_format: Of "hour" and "weekday", how times are written, with %Y, %y, %m, %d, %H, %M and
+        %S. None: dates like 2011-11-01 08:26:00, or seconds since 1970.
     """
 
     column: Column
@@ -119,6 +141,8 @@ class Field:
     buckets: Optional[Tuple[float, ...]] = None
     default: Union[float, str, None] = None
     log: Optional[EventLog] = None
+    names: Optional[str] = None
+    time_format: Optional[str] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,6 +158,8 @@ class Split:
       test: As validation; rows from this time on are test.
       seed: Of "fraction".
       values: Of "column", the values of each part.
+      begin: Of "time", the time from which rows are in a part; those before are in histories only.
+      each: Of "time", the column whose values have a split each: fractions of the rows of a user.
     """
 
     by: str
@@ -142,6 +168,8 @@ class Split:
     test: Union[float, str] = 0.0
     seed: int = 0
     values: Mapping[str, Tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    begin: Optional[str] = None
+    each: Optional[str] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,6 +185,8 @@ class Schema:
       labels: What each label is.
       split: Which rows are of which part. None: `files` says it.
       credit: The owner and the license of the data.
+      negatives: How negatives are drawn. None: the files have them.
+      prepare: The preparation that makes the files; see prepare.py. None: they are there.
     """
 
     path: str
@@ -167,6 +197,15 @@ class Schema:
     labels: Mapping[str, Condition]
     split: Optional[Split]
     credit: str
+    negatives: Optional[Negatives] = None
+    prepare: Optional[str] = None
+
+    @property
+    def is_log(self) -> bool:
+        """Whether rows follow from those before them, so that they are read as a whole."""
+        has_history = any(field.log is not None for field in self.fields)
+        has_splits = self.split is not None and self.split.each is not None
+        return has_history or has_splits or self.negatives is not None
 
     @property
     def columns(self) -> Tuple[Column, ...]:
@@ -194,7 +233,10 @@ def read_schema(path: Union[str, pathlib.Path]) -> Schema:
       Column(name='item', role='item', kind='id', table=None, max_length=1)
     """
     top = read_settings(path)
-    top.only("name", "files", "format", "columns", "labels", "split", "credit")
+    top.only(
+        *("name", "files", "format", "columns", "labels", "split", "credit"),
+        *("negatives", "prepare"),
+    )
     for name in ("files", "format", "columns", "labels"):
         if name not in top:
             raise top.error(name, "given", None)
@@ -215,6 +257,8 @@ def read_schema(path: Union[str, pathlib.Path]) -> Schema:
         labels=labels,
         split=_split(top, files),
         credit=top.text("credit", ""),
+        negatives=_negatives(top.part("negatives")) if "negatives" in top else None,
+        prepare=top.text("prepare"),
     )
 
 
@@ -279,12 +323,12 @@ def _field(columns: Settings, name: str) -> Field:
     options = columns.part(name)
     options.only(
         *("role", "kind", "table", "max_length", "source", "type", "separator", "transform"),
-        *("default", "from"),
+        *("default", "from", "names", "time_format"),
     )
     log = _event_log(options.part("from")) if "from" in options else None
     transform, buckets = _transform(options)
     kind = options.one_of("kind", KINDS, "id")
-    makes_ids = buckets is not None or transform == "log_buckets"
+    makes_ids = buckets is not None or transform in ("log_buckets", "hour", "weekday")
     if transform and not makes_ids and kind != "number":
         raise options.error("transform", "left out of ids", transform, "set kind: number")
     separator = options.text("separator")
@@ -312,6 +356,8 @@ def _field(columns: Settings, name: str) -> Field:
         buckets=buckets,
         default=_default(options, kind == "number" or makes_ids),
         log=log,
+        names=options.text("names"),
+        time_format=_time_format(options),
     )
 
 
@@ -332,6 +378,13 @@ def _transform(options: Settings) -> Tuple[Optional[str], Optional[Tuple[float, 
     if not is_list or len(numbers) != len(found) or sorted(set(numbers)) != numbers:
         raise part.error("buckets", "a list of numbers in ascending order", found)
     return None, tuple(float(number) for number in numbers)
+
+
+def _time_format(options: Settings) -> Optional[str]:
+    form = options.text("time_format")
+    if form is not None and not re.fullmatch("(%[YymdHMS]|[^%])+", form):
+        raise options.error("time_format", "made of %Y, %y, %m, %d, %H, %M and %S", form)
+    return form
 
 
 def _default(options: Settings, is_number: bool) -> Union[float, str, None]:
@@ -356,6 +409,16 @@ def _event_log(options: Settings) -> EventLog:
         time=options.text("time"),
         where=None if where is None else _condition(options, "where", where),
         group=options.text("group"),
+    )
+
+
+def _negatives(options: Settings) -> Negatives:
+    options.only("count", "window", "group", "seed")
+    return Negatives(
+        count=options.count("count", Negatives.count),
+        window=options.count("window", Negatives.window),
+        group=options.text("group"),
+        seed=options.count("seed", Negatives.seed, least=0),
     )
 
 
@@ -393,13 +456,16 @@ def _split(top: Settings, files: Mapping[str, Tuple[str, ...]]) -> Optional[Spli
         values = {part: options.texts(part, (part,)) for part in PARTS}
         split = Split(by, options.text("column"), values=values)
     else:
-        options.only(*shared, "validation", "test", *(("seed",) if by == "fraction" else ()))
+        own = ("seed",) if by == "fraction" else ("from", "each")
+        options.only(*shared, "validation", "test", *own)
         split = Split(
             by,
             options.text("column"),
             validation=_share(options, "validation", by),
             test=_share(options, "test", by),
             seed=options.count("seed", 0, least=0),
+            begin=_begin(options),
+            each=options.text("each"),
         )
         shares = [each for each in (split.validation, split.test) if not isinstance(each, str)]
         if sum(shares) >= 1.0 or not (split.validation or split.test):
@@ -411,6 +477,16 @@ def _split(top: Settings, files: Mapping[str, Tuple[str, ...]]) -> Optional[Spli
         if "test" not in files and by != "column" and split.test:
             return split
     return split
+
+
+def _begin(options: Settings) -> Optional[str]:
+    """Returns the text of the time `from`."""
+    if "from" not in options:
+        return None
+    found = str(options.value("from"))
+    if not found[:1].isdigit():
+        raise options.error("from", "a time", found)
+    return found
 
 
 def _share(options: Settings, name: str, by: str) -> Union[float, str]:

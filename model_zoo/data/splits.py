@@ -90,7 +90,7 @@ def row_filter(
     if split.by == "column":
         return ByValue(Texts(split.column or "", missing), split.values[part])
     if split.by == "time":
-        limits = (-np.inf, begins["validation"], begins["test"], np.inf)
+        limits = (time_of_begin(split), begins["validation"], begins["test"], np.inf)
         begin, end = limits[PARTS.index(part) : PARTS.index(part) + 2]
         return ByTime(conversion, begin, end)
     test, validation = float(split.test), float(split.validation)
@@ -100,6 +100,11 @@ def row_filter(
         "test": (0.0, test),
     }
     return ByHash(conversion, *shares[part], split.seed)
+
+
+def time_of_begin(split: Split) -> float:
+    """Returns the time from which rows are in a part."""
+    return -np.inf if split.begin is None else time_of(split.begin)
 
 
 class TimeSample:
@@ -153,6 +158,7 @@ def time_limits(split: Split, times: np.ndarray) -> Dict[str, float]:
         begin = end - round(float(share) * len(times))
         return float(times[begin]) if begin < len(times) else np.inf
 
+    times = times[times >= time_of_begin(split)]
     test = begin_of(split.test, len(times))
     before = int(np.searchsorted(times, test))
     if isinstance(split.validation, str) or split.validation:

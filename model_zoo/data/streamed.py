@@ -92,6 +92,7 @@ class StreamedDataSet(DataSet):
         conversions = {
             field.column.name: conversion_of(field, missing, moments)
             for field in self.schema.fields
+            if field.log is None
         }
         for name, condition in self.schema.labels.items():
             conversions[name] = Labels(condition, missing)

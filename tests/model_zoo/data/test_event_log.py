@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 
-from model_zoo.data.event_log import EventLog, History, Negatives
+from model_zoo.data.event_log import Drawing, History, RowBuilder
 
 
 def purchases(events=600):
@@ -25,13 +25,14 @@ def purchases(events=600):
 
 
 BOUGHT = History("history", "user", "item", "time", max_length=4, group="invoice")
-DRAWN = Negatives(
+DRAWN = Drawing(
     item="item",
     columns=("item", "brand", "price"),
     labels=("buy", "bulk"),
     group="invoice",
     count=2,
     window=50,
+    seed=1,
 )
 
 
@@ -45,15 +46,15 @@ def rows_in_blocks(log, columns, size, shown=None):
 
 def test_without_negatives_the_rows_are_the_events_shown():
     columns, shown = purchases(), np.arange(600) % 3 == 1
-    rows = EventLog().extend(columns, shown)
+    rows = RowBuilder().extend(columns, shown)
     assert all(np.array_equal(rows[name], values[shown]) for name, values in columns.items())
 
 
 @pytest.mark.parametrize("size", [40, 250, 600])
 def test_blocks_of_any_size_give_the_histories_of_the_whole_log(size):
     columns = purchases()
-    whole = EventLog([BOUGHT]).extend(columns)["history"]
-    assert np.array_equal(rows_in_blocks(EventLog([BOUGHT]), columns, size)["history"], whole)
+    whole = RowBuilder([BOUGHT]).extend(columns)["history"]
+    assert np.array_equal(rows_in_blocks(RowBuilder([BOUGHT]), columns, size)["history"], whole)
     for row, history in enumerate(whole):
         same_user = columns["user"][:row] == columns["user"][row]
         earlier = same_user & (columns["invoice"][:row] < columns["invoice"][row])
@@ -66,7 +67,7 @@ def test_a_history_may_be_of_some_events_only_and_of_all_that_are_not_shown():
     bulk = History(
         "history", "user", "item", "time", 600, "invoice", where=lambda each: each["bulk"] == 1
     )
-    rows = EventLog([bulk]).extend(columns, np.arange(600) == 599)
+    rows = RowBuilder([bulk]).extend(columns, np.arange(600) == 599)
     of_user = (columns["user"] == columns["user"][599]) & (columns["bulk"] == 1)
     earlier = of_user & (columns["invoice"] < columns["invoice"][599])
     found = rows["history"][0]
@@ -77,7 +78,7 @@ def test_a_history_may_be_of_some_events_only_and_of_all_that_are_not_shown():
 def test_an_event_is_followed_by_negatives_of_recent_items_of_other_invoices(size):
     columns = purchases()
     shown = np.arange(600) % 2 == 0
-    rows = rows_in_blocks(EventLog([BOUGHT], DRAWN), columns, size, shown)
+    rows = rows_in_blocks(RowBuilder([BOUGHT], DRAWN), columns, size, shown)
     events = np.flatnonzero(shown & (np.arange(600) >= 50))  # the first 50 are the window
     assert rows["buy"].tolist() == [1, 0, 0] * len(events)
     assert rows["bulk"].reshape(-1, 3)[:, 1:].max() == 0
@@ -98,9 +99,9 @@ def test_an_event_is_followed_by_negatives_of_recent_items_of_other_invoices(siz
 
 def test_the_seed_decides_the_negatives():
     columns = purchases()
-    first, same = (EventLog([], DRAWN).extend(columns)["item"] for _ in range(2))
+    first, same = (RowBuilder([], DRAWN).extend(columns)["item"] for _ in range(2))
     assert np.array_equal(first, same)
 
 
 def test_a_log_shorter_than_the_window_has_no_rows():
-    assert len(EventLog([], DRAWN).extend(purchases(50))["item"]) == 0
+    assert len(RowBuilder([], DRAWN).extend(purchases(50))["item"]) == 0
