@@ -18,7 +18,7 @@ PRE_COMMIT := pre-commit==4.3.0
 # of their own stay in one process. A process that finishes early takes tests from the other.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo demo-ps test test-long test-slow test-v1 test-proofs test-newest test-matrix test-cc test-sanitized test-includes fuzz lint format hooks bench soak soak-ps docs library wheel clean help
+.PHONY: demo demo-ps test test-long test-slow test-v1 test-proofs test-newest test-matrix test-cc test-sanitized test-includes fuzz lint format hooks bench soak soak-ps docs docs-site library wheel clean help
 .DEFAULT_GOAL := help
 
 demo: library ## train a model on real ratings, evaluate, export, answer one request
@@ -100,11 +100,18 @@ hooks: $(VENV)/.lint ## check style, formatting and types of what each git commi
 	@$(PIP) $(PRE_COMMIT)
 	$(BIN)/pre-commit install
 
-docs: library $(VENV)/.tests ## write the pages' figures and pictures again, from benchmarks/results
+docs: library $(VENV)/.tests ## write the pages' figures, pictures and list of errors again
 	$(BIN)/python -m benchmarks.figures
 	$(BIN)/python -m benchmarks.pictures
 	$(BIN)/python -m benchmarks.draw_serving_graph docs/serving_graph.png
 	$(BIN)/python -m benchmarks.draw_compression_stages docs/sample_compression.png
+	$(BIN)/python -m docs.site.troubleshooting
+
+# Pages that no longer match what they are made of fail the tests; a warning fails the build.
+docs-site: library $(VENV)/.docs ## build the documentation site in build/site/html
+	$(BIN)/python -m docs.site.sources build/site/source
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet -c docs/site \
+	  build/site/source build/site/html
 
 soak: library ## train tables under churn for 100,000 steps; their memory must stay level
 	$(BIN)/python -m benchmarks.soak
@@ -136,6 +143,10 @@ $(VENV)/.installed: setup.py setup.cfg pyproject.toml $(wildcard _build/*.py) | 
 # pip finds rec_estimator installed, and adds what its extra asks for.
 $(VENV)/.tests: $(VENV)/.installed
 	@$(PIP) 'rec_estimator[test]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.installed
+	@$(PIP) 'rec_estimator[docs]'
 	@touch $@
 
 $(VENV)/.lint: Makefile | $(BIN)/python

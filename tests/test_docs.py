@@ -20,24 +20,26 @@ MODULES = sorted(
     for path in ROOT.glob("rec_estimator/**/*.py")
     if path.name != "__main__.py"
 )
-BLOCK = re.compile(r"^```python( continued)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+# The words after "python": `continued`, or marks of the test, such as long and keras_2.
+BLOCK = re.compile(r"^```python([\w ]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def python_blocks(page: pathlib.Path):
-    """Each block, with those that continue it, at its lines, so that a traceback shows the page's.
+    """Each block with those that continue it, at its lines, so that a traceback shows the page's.
 
     A block of ```python continued goes on where the block before it ends.
     """
     text = page.read_text()
-    sources = {}
+    sources, marks = {}, {}
     for match in BLOCK.finditer(text):
-        line = text.count("\n", 0, match.start(2))
-        if not match.group(1):
+        line, words = text.count("\n", 0, match.start(2)), match.group(1).split()
+        if "continued" not in words:
             first = line
+            marks[first] = [getattr(pytest.mark, word) for word in words]
         source = sources.get(first, "")
         sources[first] = source + "\n" * (line - source.count("\n")) + match.group(2)
     for line, source in sources.items():
-        yield pytest.param(page, source, id=f"{page.name}:{line}")
+        yield pytest.param(page, source, id=f"{page.name}:{line}", marks=marks[line])
 
 
 @pytest.mark.parametrize(
