@@ -99,7 +99,7 @@ class Ids:
             return keys, tf.constant(True)
         if default is None:
             return keys, is_good
-        filler = _hashed(tf.constant(default)) if self._is_text(raw) else int(default)
+        filler = _hashed(tf.constant(default)) if self._is_text(raw) else np.int64(int(default))
         return tf.where(is_missing, tf.fill(tf.shape(keys), filler), keys), tf.constant(True)
 
     def problem(self, value: Any) -> str:
