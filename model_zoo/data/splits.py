@@ -35,7 +35,9 @@ class ByValue:
 
     def chooses(self, values: tf.Tensor) -> tf.Tensor:
         """Returns bool [n] for texts."""
-        return tf.reduce_any(tf.equal(values[:, tf.newaxis], tf.constant(self.values)), axis=1)
+        return tf.reduce_any(
+            tf.equal(values[:, tf.newaxis], tf.constant(self.values, tf.string)), axis=1
+        )
 
 
 @dataclasses.dataclass(frozen=True)
