@@ -13,7 +13,12 @@ from model_zoo.data.event_log import Columns, Drawing, History, RowBuilder
 from model_zoo.data.fields import Conversion, Ids, Labels, Texts, Times
 from model_zoo.data.measures import arrays
 from model_zoo.data.schema import EVERY, Condition, EventLog, Field, Split
-from model_zoo.data.splits import conversion_of_split, row_filter, time_of_begin
+from model_zoo.data.splits import (
+    conversion_of_split,
+    row_filter,
+    time_limits,
+    time_of_begin,
+)
 from model_zoo.data.streamed import StreamedDataSet
 
 # Columns beside those of the schema, whose names have no slash.
@@ -65,9 +70,7 @@ class LoggedDataSet(StreamedDataSet):
         columns = self._read()
         order = np.argsort(columns[_TIME], kind="stable")
         columns = {name: values[order] for name, values in columns.items()}
-        split = self.schema.split
-        if split is not None and split.each is not None:
-            columns[_PART] = _parts_of_each(split, columns[self._key(split.each)], columns[_TIME])
+        columns[_PART] = self._parts(columns)
         names = self._item_names(columns.pop(_NAMES, None), columns)
         try:
             rows = self._builder().extend(columns, columns[_PART] >= 0)
@@ -84,6 +87,23 @@ class LoggedDataSet(StreamedDataSet):
             )
         except ValueError as error:
             raise ValueError(f"{self.schema.path}: {error}") from None
+
+    def _parts(self, columns: Columns) -> np.ndarray:
+        """Returns the part of each row, an index of PARTS, or -1; rows are in order of time."""
+        split, parts = self.schema.split, columns[_PART]
+        if split is None or split.by != "time":
+            return parts
+        times = columns[_SPLIT] if split.column else np.arange(len(parts), dtype=np.float64)
+        is_divided = parts == 0  # other parts have files of their own
+        if split.each is not None:
+            groups = columns[self._key(split.each)]
+            divided = _parts_of_each(split, groups[is_divided], times[is_divided])
+        else:
+            limits = time_limits(split, np.sort(times[is_divided]))
+            begins = [time_of_begin(split), limits["validation"], limits["test"]]
+            divided = np.searchsorted(begins, times[is_divided], side="right") - 1
+        parts[is_divided] = divided
+        return parts
 
     def _builder(self) -> RowBuilder:
         histories = [
@@ -149,26 +169,28 @@ class LoggedDataSet(StreamedDataSet):
 
     def _batches(self, key: str, batch_size: int) -> tf.data.Dataset:
         part = "train" if key == EVERY else key
-        conversions = {**self._conversions(self._measured().moments), **self._log_conversions()}
+        is_standard = any(field.transform == "standard" for field in self.schema.fields)
+        moments = self._measured().moments if is_standard else {}
+        conversions = {**self._conversions(moments), **self._log_conversions()}
         batches = self._pipeline(part, conversions, None).batches(batch_size)
         return batches.map(lambda found, locations: self._with_part(part, found, locations))
 
     def _with_part(
         self, part: str, found: Dict[str, tf.Tensor], locations: tf.Tensor
     ) -> Dict[str, tf.Tensor]:
-        """Adds the part of each row as its index in PARTS, -1 for none, for the column of it."""
+        """Adds the part of each row, unless times decide it: the index in PARTS, or -1 for none."""
         split = self.schema.split
         parts = tf.fill(tf.shape(locations), np.int64(PARTS.index(part)))
-        if split is not None and part == "train" and split.each is None:
-            limits = self._measured().time_limits
+        if split is not None and split.by != "time" and part == "train":
             parts = tf.fill(tf.shape(locations), np.int64(-1))
             for at, each in enumerate(PARTS):
-                chosen = row_filter(split, each, self.schema.format.missing, limits)
+                chosen = row_filter(split, each, self.schema.format.missing, {})
                 values = locations if chosen.conversion is None else found[_SPLIT]
                 is_chosen = chosen.chooses(values)
                 parts = tf.where(is_chosen, tf.fill(tf.shape(parts), np.int64(at)), parts)
-        found = {name: each for name, each in found.items() if name != _SPLIT}
-        return {**found, _PART: parts}
+        is_text = split is not None and split.by != "time"
+        kept = {name: each for name, each in found.items() if name != _SPLIT or not is_text}
+        return {**kept, _PART: parts}
 
     def _log_conversions(self) -> Dict[str, Conversion]:
         """The conversions of columns that only the log needs."""

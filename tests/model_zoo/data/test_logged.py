@@ -17,7 +17,7 @@ columns:
   item: {{role: item, type: int, names: title}}
   tags: {{role: item, separator: "|", max_length: 2}}
   price: {{role: item, kind: number}}
-  history: {{role: history, table: item, max_length: 3, from: {{user: user, time: t, {options}}}}}
+{histories}
 labels: {{like: "rating >= 3", love: "rating == 5"}}
 {more}
 """
@@ -48,11 +48,17 @@ def write(path, rows):
         writer.writerows(rows)
 
 
-def load(tmp_path, options="where: rating >= 3", more=BY_TIME, files="log.csv", rows=None):
-    rows = rows or list(ratings())
-    if not (tmp_path / "log.csv").exists():
-        write(tmp_path / "log.csv", rows)
-    (tmp_path / "shop.yaml").write_text(SCHEMA.format(options=options, more=more, files=files))
+def history(name, options):
+    """The line of a history in a schema."""
+    log = f"from: {{user: user, time: t, {options}}}"
+    return f"  {name}: {{role: history, table: item, max_length: 3, {log}}}"
+
+
+def load(tmp_path, options="group: item", more=BY_TIME, files="log.csv", histories=None):
+    write(tmp_path / "log.csv", list(ratings()))
+    lines = histories or history("history", options)
+    schema = SCHEMA.format(histories=lines, more=more, files=files)
+    (tmp_path / "shop.yaml").write_text(schema)
     return data.load(tmp_path / "shop.yaml", cache_dir=tmp_path / "cache")
 
 
@@ -77,21 +83,22 @@ def joined(data_set, name, is_label=False):
     return np.concatenate([(p.labels if is_label else p.features)[name] for p in parts]).tolist()
 
 
-@pytest.mark.parametrize(
-    ("options", "group", "is_kept"),
-    [
-        ("where: rating >= 3", "t", lambda row: row["rating"] >= 3),
-        ("where: like == 1", "t", lambda row: row["rating"] >= 3),
-        ("where: love", "t", lambda row: row["rating"] == 5),
-        ("group: basket", "basket", lambda row: True),
-        ("group: item", "item", lambda row: True),
-    ],
-)
-def test_histories_are_those_of_a_loop_over_all_parts(tmp_path, options, group, is_kept):
+KINDS_OF_HISTORIES = {
+    "liked": ("where: rating >= 3", "t", lambda row: row["rating"] >= 3),
+    "liked_by_label": ("where: like == 1", "t", lambda row: row["rating"] >= 3),
+    "loved": ("where: love", "t", lambda row: row["rating"] == 5),
+    "of_baskets": ("group: basket", "basket", lambda row: True),
+    "history": ("group: item", "item", lambda row: True),
+}
+
+
+def test_histories_are_those_of_a_loop_over_all_parts(tmp_path):
     rows = in_order(ratings())
-    found = load(tmp_path, options)
+    lines = [history(name, options) for name, (options, _, _) in KINDS_OF_HISTORIES.items()]
+    found = load(tmp_path, histories="\n".join(lines))
+    for name, (_, group, is_kept) in KINDS_OF_HISTORIES.items():
+        assert joined(found, name) == histories(rows, group, is_kept), name
     assert joined(found, "item") == [row["item"] for row in rows]
-    assert joined(found, "history") == histories(rows, group, is_kept)
     assert joined(found, "like", is_label=True) == [float(row["rating"] >= 3) for row in rows]
     assert joined(found, "love", is_label=True) == [float(row["rating"] == 5) for row in rows]
 
