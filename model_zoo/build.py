@@ -2,7 +2,7 @@
 """Builds the Estimator that a configuration describes."""
 
 import dataclasses
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
@@ -67,6 +67,21 @@ def view_of(config: Config, data: DataSet) -> DataSet:
       ValueError: As `settings_of`; or the model needs columns that the data do not have.
     """
     return models.view_of(config.model, data, settings_of(config))
+
+
+def training_rows(config: Config, data: DataSet, **reading: Any) -> Callable[[], tf.data.Dataset]:
+    """Returns the input_fn of training.
+
+    Args:
+      config: The configuration. With sample compression, samples with equal user columns are
+        grouped within each batch.
+      data: Its data.
+      **reading: seed, epochs and skip of DataSet.input_fn.
+    """
+    input_fn = data.input_fn("train", config.train.batch_size, **reading)
+    if not config.hooks.sample_compression:
+        return input_fn
+    return lambda: rec.inputs.group_samples(input_fn(), user_columns(data))
 
 
 def user_columns(data: DataSet) -> List[str]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 # TensorFlow reads this at import. Its warnings about missing GPUs would hide the output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -18,7 +18,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from model_zoo import data, run
+from model_zoo import data, runner
+from model_zoo.config import Config
 
 _CANDIDATES = 100
 _SHOWN = 10
@@ -36,64 +37,87 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     tf.logging.set_verbosity(tf.logging.ERROR)
 
     try:
-        settings = run.Settings(epochs=options.epochs)
-        task = _load(options.data, options.cache_dir)
+        data_set = _load(options.data, options.cache_dir)
         with tempfile.TemporaryDirectory() as folder:
-            model_dir = os.path.join(folder, "checkpoints")
-            estimator = run.build_estimator("din", task, settings, model_dir)
-            _train(estimator, task, settings)
-            export_dir = _export(estimator, task, os.path.join(folder, "export"))
-            request = choose_request(task)
-            _answer(task, request, export_dir)
-        print("\nTo keep the model: python -m model_zoo.run din --export_dir DIR (see --help)")
+            config = Config(model="din", model_dir=os.path.join(folder, "model")).replace(
+                train__epochs=options.epochs, data__name=data_set.name
+            )
+            _train(config, data_set)
+            export_dir = _export(config, data_set, os.path.join(folder, "export"))
+            _answer(data_set, choose_request(data_set), export_dir)
+        print(
+            "\nTo keep the model: python -m model_zoo train din --model_dir DIR --export_dir DIR\n"
+            "On your own data:  python -m model_zoo train din --data SCHEMA.yaml (see --help)"
+        )
     except (OSError, ValueError) as error:
         print(f"model_zoo.demo: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _load(name: str, cache_dir: Optional[str]) -> data.Task:
+def _load(name: str, cache_dir: Optional[str]) -> data.DataSet:
     _title("1. Data")
     try:
-        task = data.load_task(name, cache_dir=cache_dir)
+        found = data.load(name, cache_dir=cache_dir)
     except data.DataUnavailableError as error:
         print(f"{error}\n\nThe demo continues with generated data.")
-        task = data.load_task("generated")
+        found = data.load("generated")
+    train = rows_of(found, "train").features
     print(
-        f"{task.name}: {len(task.train_labels):,} rows to train on, {len(task.test_labels):,} "
-        f"later ones to test on, {len(np.unique(task.train['user'])):,} users, "
-        f"{len(np.unique(task.train['item'])):,} items\n{task.credit}"
+        f"{found.name}: {found.rows('train'):,} rows to train on, {found.rows('validation'):,} to "
+        f"choose the best epoch,\n{found.rows('test'):,} later ones to test on; "
+        f"{len(np.unique(train['user'])):,} users, {len(np.unique(train['item'])):,} items"
     )
-    return task
+    if found.credit:
+        print(found.credit)
+    return found
 
 
-def _train(estimator: Any, task: data.Task, settings: run.Settings) -> None:
-    _title(f"2. Training: DIN, {settings.epochs} epochs, batches of {settings.batch_size}")
+def rows_of(data_set: data.DataSet, part: str) -> data.Rows:
+    """Reads all rows of a part, as a model gets them."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        dataset = data_set.input_fn(part, 4096)()
+        batch = tf.data.make_one_shot_iterator(dataset).get_next()
+        batches = []
+        while True:
+            try:
+                batches.append(session.run(batch))
+            except tf.errors.OutOfRangeError:
+                break
+    features = {name: np.concatenate([each[name] for each, _ in batches]) for name in batches[0][0]}
+    all_labels = [
+        labels if isinstance(labels, dict) else {data_set.labels[0]: labels}
+        for _, labels in batches
+    ]
+    labels = {name: np.concatenate([each[name] for each in all_labels]) for name in data_set.labels}
+    return data.Rows(features, labels)
+
+
+def _train(config: Config, data_set: data.DataSet) -> None:
+    train = config.train
+    _title(f"2. Training: DIN, {train.epochs} epochs, batches of {train.batch_size}")
     start = time.monotonic()
-    metrics = run.train_and_test(estimator, task, settings)
-    seconds = time.monotonic() - start
-    best = "" if task.attainable_auc is None else f", {task.attainable_auc:.4f} is attainable"
+    results = runner.train(config, data_set, _show_validation)
+    metrics = results["test"]
+    main = "" if "auc" in metrics else f"{data_set.labels[0]}/"
+    attainable = getattr(data_set, "attainable_auc", None)
+    best = "" if attainable is None else f", {attainable:.4f} is attainable"
     print(
-        f"Test AUC {metrics['auc']:.4f} (chance is 0.5{best}), "
-        f"log loss {metrics['log_loss']:.4f}, after {seconds:.0f} s"
+        f"Test AUC {metrics[f'{main}auc']:.4f} (chance is 0.5{best}), "
+        f"log loss {metrics[f'{main}log_loss']:.4f}, after {time.monotonic() - start:.0f} s"
     )
-    sizes = ", ".join(f"{name} {rows:,}" for name, rows in _table_sizes(estimator).items())
+    sizes = ", ".join(f"{name} {rows:,}" for name, rows in results["rows"].items())
     print(f"Table sizes after training (no vocabulary was configured):\n{sizes}")
 
 
-def _table_sizes(estimator: Any) -> Dict[str, int]:
-    """Number of rows per table in the last checkpoint."""
-    suffix = "-keys"  # the tensor with the keys of a table; names of slots contain a slash
-    return {
-        name[: -len(suffix)]: shape[0]
-        for name, shape in tf.train.list_variables(estimator.latest_checkpoint())
-        if name.endswith(suffix) and "/" not in name
-    }
+def _show_validation(line: str) -> None:
+    if " | validation " in line:
+        print(line)
 
 
-def _export(estimator: Any, task: data.Task, folder: str) -> str:
+def _export(config: Config, data_set: data.DataSet, folder: str) -> str:
     _title("3. Export")
-    export_dir = run.export(estimator, task, folder)
+    export_dir = runner.export(config, folder, data_set)
     files = [path for path in pathlib.Path(export_dir).rglob("*") if path.is_file()]
     megabytes = sum(path.stat().st_size for path in files) / 1e6
     print(f"A SavedModel of {megabytes:.1f} MB: keys in, probabilities out")
@@ -110,7 +134,7 @@ class Request(NamedTuple):
     columns: Dict[str, np.ndarray]  # the input of the model, [n, ...] each
 
 
-def choose_request(task: data.Task) -> Request:
+def choose_request(data_set: data.DataSet) -> Request:
     """Chooses a user of the test rows and 100 items, first those that the user rated later.
 
     The user is the first with 100 test rows, else the user with the most. The remaining items are
@@ -119,53 +143,57 @@ def choose_request(task: data.Task) -> Request:
     Raises:
       ValueError: No user of the test rows has enough history.
     """
-    first, rows = _user_to_ask_about(task)
-    user = int(task.test["user"][first])
+    train, test = rows_of(data_set, "train"), rows_of(data_set, "test")
+    labels = test.labels[data_set.labels[0]]
+    first, rows = _user_to_ask_about(test.features)
+    user = int(test.features["user"][first])
     later: Dict[int, bool] = {}
     for row in rows:
         if len(later) < _CANDIDATES:
-            later.setdefault(int(task.test["item"][row]), bool(task.test_labels[row]))
-    known = set(task.train["item"][task.train["user"] == user].tolist()) | set(later)
-    frequent = collections.Counter(task.train["item"].tolist()).most_common()
+            later.setdefault(int(test.features["item"][row]), bool(labels[row]))
+    of_user = train.features["user"] == user
+    known = set(train.features["item"][of_user].tolist()) | set(later)
+    frequent = collections.Counter(train.features["item"].tolist()).most_common()
     others = [item for item, _ in frequent if item not in known]
     items = np.array([*later, *others][:_CANDIDATES], np.int64)
 
-    source = _rows_by_item(task)
+    source = _rows_by_item(train.features, test.features)
     columns = {}
-    for column in task.columns:
-        if column.side == "item":
+    for column in data_set.columns:
+        if column.role == "item":
             columns[column.name] = np.stack([source[item][column.name] for item in items.tolist()])
         else:
-            columns[column.name] = np.stack([task.test[column.name][first]] * len(items))
-    liked = [int(item) for item in task.test["history"][first] if item != data.PADDING]
+            columns[column.name] = np.stack([test.features[column.name][first]] * len(items))
+    history = test.features["history"][first]
+    liked = [int(item) for item in history if item != data.PADDING]
     return Request(user, liked, items, later, columns)
 
 
-def _user_to_ask_about(task: data.Task) -> Tuple[int, np.ndarray]:
+def _user_to_ask_about(test: Mapping[str, np.ndarray]) -> Tuple[int, np.ndarray]:
     """Chooses a user; returns the first and all of the user's test rows."""
-    users, firsts, counts = np.unique(task.test["user"], return_index=True, return_counts=True)
-    liked = np.sum(task.test["history"][firsts] != data.PADDING, axis=1)
+    users, firsts, counts = np.unique(test["user"], return_index=True, return_counts=True)
+    liked = np.sum(test["history"][firsts] != data.PADDING, axis=1)
     counts = np.where(liked >= _LEAST_LIKED, counts, 0)
     if not counts.max():
         raise ValueError(
-            f"task must have a test row with {_LEAST_LIKED} items of history, got none"
+            f"data must have a test row with {_LEAST_LIKED} items of history, got none"
         )
     fit = np.flatnonzero(counts >= min(_CANDIDATES, counts.max()))
     chosen = fit[np.argmin(firsts[fit])]
-    return int(firsts[chosen]), np.flatnonzero(task.test["user"] == users[chosen])
+    return int(firsts[chosen]), np.flatnonzero(test["user"] == users[chosen])
 
 
-def _rows_by_item(task: data.Task) -> Dict[int, Dict[str, Any]]:
+def _rows_by_item(*parts: Mapping[str, np.ndarray]) -> Dict[int, Dict[str, Any]]:
     """Per item, the keys of one of its rows; the columns of the item are equal in all of them."""
     found: Dict[int, Dict[str, Any]] = {}
-    for part in (task.test, task.train):
+    for part in parts:
         items, index = np.unique(part["item"], return_index=True)
         for item, row in zip(items.tolist(), index.tolist()):
             found[item] = {name: keys[row] for name, keys in part.items()}
     return found
 
 
-def _answer(task: data.Task, request: Request, export_dir: str) -> None:
+def _answer(data_set: data.DataSet, request: Request, export_dir: str) -> None:
     what = f"{len(request.items)} items for user {request.user}"
     _title(f"4. Serving: a new process scores {what}")
     answer = _score_in_new_process(export_dir, request)
@@ -175,9 +203,9 @@ def _answer(task: data.Task, request: Request, export_dir: str) -> None:
     )
     print("The user liked, most recent first:")
     for item in request.liked[:5]:
-        print(f"        {task.item_name(item)}")
+        print(f"        {data_set.item_name(item)}")
     ranked = rank(request, answer["probabilities"])
-    names = [task.item_name(item) for item, _ in ranked[:_SHOWN]]
+    names = [data_set.item_name(item) for item, _ in ranked[:_SHOWN]]
     names = [name if len(name) <= _WIDTH else name[: _WIDTH - 3] + "..." for name in names]
     width = max(map(len, names))
     print(f"\nThe items with the highest scores, and the user's later rating:\n{'score':>7}")

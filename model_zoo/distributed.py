@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo.build import build_estimator
+from model_zoo.build import build_estimator, training_rows
 from model_zoo.config import Config
 from model_zoo.data import DataSet
 from model_zoo.evaluation import graph_hooks, is_better, metric_of
@@ -56,7 +56,7 @@ def train_task(config: Config, data: DataSet) -> Optional[Record]:
         Record(run.model_dir, config).save("running")
     # Every training task shuffles in another order.
     seed = (config.train.seed * 1_000_003 + (run.global_id_in_cluster or 0)) % 2**31
-    train_fn = data.input_fn("train", config.train.batch_size, seed=seed, epochs=None)
+    train_fn = training_rows(config, data, seed=seed, epochs=None)
     with StopAtSignals() if is_trainer else contextlib.nullcontext() as stop:
         hooks: List[tf.train.SessionRunHook] = [*graph_hooks(config), *([stop] if stop else [])]
         if run.is_chief:

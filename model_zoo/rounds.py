@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List, Optional
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo.build import build_estimator
+from model_zoo.build import build_estimator, training_rows
 from model_zoo.config import Config
 from model_zoo.data import DataSet
 from model_zoo.evaluation import evaluate_rows, graph_hooks, is_better, metric_of
@@ -94,12 +94,9 @@ class Rounds:
         config, record = self._config, self._record
         # A new order each epoch, and other orders for other seeds.
         seed = (config.train.seed * 1_000_003 + record.epoch) % 2**31
-        input_fn = self._data.input_fn(
-            "train",
-            config.train.batch_size,
-            seed=None if self._in_order else seed,
-            skip=step - record.epoch_begin,
-        )
+        seed_or_none = None if self._in_order else seed
+        skip = step - record.epoch_begin
+        input_fn = training_rows(config, self._data, seed=seed_or_none, skip=skip)
         ends = [config.train.steps or 0]
         if self._every is not None:
             ends.append((step // self._every + 1) * self._every)

@@ -311,16 +311,17 @@ def test_norms_of_candidates_gradients_are_taken(tmp_path):
 @pytest.mark.long
 @pytest.mark.parametrize("model", ["din", pytest.param("wide_and_deep", marks=pytest.mark.slow)])
 def test_models_of_the_zoo_train_the_same(model, tmp_path):
-    task = data.load_task("generated")
-    users = [column.name for column in task.columns if column.side != "item"]
-    kept = {name: rows[-512:] for name, rows in task.train.items()}
+    clicks = data.load("generated")
+    users = [column.name for column in clicks.columns if column.role != "item"]
+    rows = clicks.in_memory("train")[-512:]
+    kept, labels = dict(rows.features), rows.labels["like"]
     for name in users:  # Few users, as where candidates are logged.
         kept[name] = kept[name][np.arange(512) % 37]
     params = {
         **MODELS[model].DEFAULTS,
         "dim": 4,
         "hidden_units": (8, 4),
-        "columns": task.columns,
+        "columns": clicks.columns,
         "labels": ("like",),
         "training": Training(),
     }
@@ -328,7 +329,7 @@ def test_models_of_the_zoo_train_the_same(model, tmp_path):
     for is_grouped in (False, True):
 
         def input_fn(is_grouped=is_grouped):
-            flat = rec.inputs.numpy_input_fn(kept, task.train_labels[:512], batch_size=128)()
+            flat = rec.inputs.numpy_input_fn(kept, labels, batch_size=128)()
             return rec.inputs.group_samples(flat, users) if is_grouped else flat
 
         estimator = rec.RecEstimator(
@@ -336,7 +337,7 @@ def test_models_of_the_zoo_train_the_same(model, tmp_path):
             model_dir=str(tmp_path / str(is_grouped)),
             config=rec.RunConfig(tf_random_seed=1),
             params=params,
-            embedding_features=MODELS[model].features(task, params),
+            embedding_features=MODELS[model].features(clicks, params),
             sample_compression=rec.SampleCompression(user=users),
         )
         hook = LossHook()
