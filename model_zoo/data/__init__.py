@@ -22,7 +22,7 @@ from model_zoo.data.movielens_100k import (
     load_movielens_100k,
 )
 from model_zoo.data.online_retail import ONLINE_RETAIL_PAGE, load_online_retail
-from model_zoo.data.prepare import prepare
+from model_zoo.data.prepare import PREPARATIONS, prepare
 from model_zoo.data.schema import Schema, read_schema
 from model_zoo.data.streamed import StreamedDataSet
 from model_zoo.data.task import HISTORY_LENGTH, DataUnavailableError, Task, exact_auc, hash_key
@@ -34,6 +34,8 @@ __all__ = [
     "ONLINE_RETAIL_PAGE",
     "PADDING",
     "PARTS",
+    "PREPARATIONS",
+    "SCHEMAS",
     "Column",
     "DataSet",
     "DataUnavailableError",
@@ -53,11 +55,12 @@ __all__ = [
     "load_movielens_100k",
     "load_online_retail",
     "load_task",
+    "prepare",
     "read_schema",
     "schema_names",
 ]
 
-_SCHEMAS = pathlib.Path(__file__).parent / "schemas"
+SCHEMAS = pathlib.Path(__file__).parent / "schemas"
 
 DATA_SETS = ("movielens_100k", "online_retail", "generated")
 
@@ -86,7 +89,7 @@ def load(
     """
     if str(name) == "generated":
         return generate_clicks()
-    built_in = _SCHEMAS / f"{name}.yaml"
+    built_in = SCHEMAS / f"{name}.yaml"
     path = built_in if built_in.exists() else pathlib.Path(name).expanduser()
     if path.suffix not in (".yaml", ".yml"):
         check_names("data", [str(name)], ["generated", *schema_names()])
@@ -105,7 +108,7 @@ def load(
 
 def schema_names() -> List[str]:
     """Returns the names of the schemas in schemas/."""
-    return sorted(path.stem for path in _SCHEMAS.glob("*.yaml"))
+    return sorted(path.stem for path in SCHEMAS.glob("*.yaml"))
 
 
 def load_task(

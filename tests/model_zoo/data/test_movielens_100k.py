@@ -173,3 +173,49 @@ def test_ratings_are_converted_once(tmp_path, wheel, pip):
     written = ratings.stat().st_mtime_ns
     movielens_100k.prepare_movielens_100k(tmp_path)
     assert ratings.stat().st_mtime_ns == written
+
+
+@pytest.fixture
+def movielens(tmp_path, wheel, pip):
+    pip.wheel = wheel
+    return data.load("movielens_100k", cache_dir=tmp_path / "cache")
+
+
+def test_the_last_fifth_of_each_users_ratings_is_the_test_and_a_tenth_before_it_validates(
+    movielens,
+):
+    items = {part: movielens.in_memory(part).features["item"].tolist() for part in data.PARTS}
+    names = {part: [movielens.item_name(item) for item in each] for part, each in items.items()}
+    assert names["test"] == ["The Film 8 (1990)", "The Film 9 (1990)", "Lost"]
+    assert names["validation"] == ["The Film 7 (1990)"]
+    assert len(names["train"]) == 7 + 4
+
+
+def test_a_rating_from_4_on_is_a_like_and_5_a_love(movielens):
+    # User 1 rated 1, 2, 3, 4, 5, 1, 2 | 3 | 4, 5 and user 2 only 5.
+    train, test = movielens.in_memory("train"), movielens.in_memory("test")
+    assert movielens.labels == ("like", "love")
+    assert train.labels["like"].tolist() == [0, 0, 0, 1, 1, 0, 0] + [1] * 4
+    assert train.labels["love"].tolist() == [0, 0, 0, 0, 1, 0, 0] + [1] * 4
+    assert test.labels["like"].tolist() == [1, 1, 1] and test.labels["love"].tolist() == [0, 1, 1]
+
+
+def test_the_history_is_what_the_user_liked_before_most_recent_first(movielens):
+    history = movielens.in_memory("test").features["history"]
+    films = [[movielens.item_name(item) for item in row[:3] if item >= 0] for row in history]
+    assert history.shape == (3, 20) and history[0, 2:].max() == -1
+    assert films[0] == ["The Film 4 (1990)", "The Film 3 (1990)"]
+    assert films[1] == ["The Film 8 (1990)", "The Film 4 (1990)", "The Film 3 (1990)"]
+
+
+def test_ratings_of_one_time_are_events_in_the_order_of_the_file(tmp_path, wheel, pip, monkeypatch):
+    ratings = [("1", str(10 + n % 10), "5", "7") for n in (3, 1, 2, 0, 4, 5, 6, 7, 8, 9)]
+    text = atomic_file(("u", "i", "r", "t"), ratings)
+    folder = tmp_path / "cache" / "movielens_100k"
+    folder.mkdir(parents=True)
+    for name, content in {**FILES, "ml-100k.inter": text}.items():
+        (folder / name).write_text(content)
+    monkeypatch.setattr(movielens_100k, "_sha256", dict.get)
+    monkeypatch.setattr(movielens_100k, "_SHA256", {})
+    found = data.load("movielens_100k", cache_dir=tmp_path / "cache").in_memory("train").features
+    assert found["history"][3][:3].tolist() == found["item"][[2, 1, 0]].tolist()

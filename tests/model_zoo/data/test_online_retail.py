@@ -106,3 +106,37 @@ def test_a_gzip_file_cut_short_is_refused(tmp_path):
 def test_a_missing_file_names_the_page_where_anyone_gets_it(tmp_path, name):
     with pytest.raises(data.DataUnavailableError, match="archive.ics.uci.edu/dataset/352"):
         lines_of(tmp_path / name, tmp_path)
+
+
+@pytest.fixture
+def retail(tmp_path, monkeypatch):
+    """The schema with a window that a few purchases fill."""
+    schema = (data.SCHEMAS / "online_retail.yaml").read_text()
+    (tmp_path / "retail.yaml").write_text(schema.replace("window: 20000", "window: 2"))
+    lines = [*PURCHASES, purchase("575000", "10001", "2011-10-20", quantity="12")]
+    path = retail_file(tmp_path, lines)
+    return data.load(tmp_path / "retail.yaml", path, tmp_path / "cache")
+
+
+def test_times_divide_the_purchases_and_each_has_two_negatives(retail):
+    assert [retail.rows(part) for part in data.PARTS] == [6, 3, 3]
+    train, validation = retail.in_memory("train"), retail.in_memory("validation")
+    assert retail.labels == ("buy", "bulk")
+    assert train.labels["buy"].tolist() == [1, 0, 0, 1, 0, 0]
+    assert validation.labels["bulk"].tolist() == [1, 0, 0]
+    assert train.labels["bulk"].max() == 0  # six pieces
+
+
+def test_the_history_holds_earlier_invoices_only(retail):
+    train, test = retail.in_memory("train").features, retail.in_memory("test").features
+    first, second = train["history"][0][:2].tolist()  # 10002 and 10001, before the training part
+    assert train["history"][3].max() == -1  # another customer's first
+    third = train["item"][0]
+    assert test["history"][0][:4].tolist() == [second, third, first, second]
+
+
+def test_time_and_price_become_ids(retail):
+    train = retail.in_memory("train").features
+    assert train["hour"][0] == 1 + 8
+    assert train["day_of_week"][0] == 2  # 2011-03-01 was a Tuesday
+    assert train["price_bucket"][0] == 1 + 5  # 2**5 <= 50 pence < 2**6
