@@ -4,8 +4,10 @@
 import gzip
 
 import numpy as np
+import pyarrow
 import pytest
 import tensorflow as tf
+from pyarrow import parquet
 from streamed_rows import keys, load, rows
 
 
@@ -189,9 +191,6 @@ def test_tfrecords_have_examples_that_may_lack_features(tmp_path, compression):
 
 
 def test_parquet_has_types_lists_and_missing_values(tmp_path):
-    pyarrow = pytest.importorskip("pyarrow")
-    from pyarrow import parquet
-
     schema = """
         files: {train: "part-*.parquet"}
         format: parquet
