@@ -46,6 +46,14 @@ VARIANTS = {
 }
 
 
+def best_of_each_side(found: Dict[str, Any]) -> Tuple[str, str]:
+    """The plain and the modified variant of a result with the least median time of a step."""
+    medians = {variant: seconds[1] for variant, seconds in found["seconds_per_step"].items()}
+    plain = min((each for each in medians if not VARIANTS[each][1]), key=medians.__getitem__)
+    modified = min((each for each in medians if VARIANTS[each][1]), key=medians.__getitem__)
+    return plain, modified
+
+
 def log_lines(values: int, seed: int = 0) -> Tuple[np.ndarray, np.ndarray]:
     """Returns lines of 26 strings, each of `values` values, and labels: [NUM_BATCHES * BATCH]."""
     rng = np.random.default_rng(seed)

@@ -17,7 +17,7 @@ matplotlib.use("Agg")
 import numpy as np
 from matplotlib import pyplot, ticker
 
-from benchmarks import bench_distributed, result_file
+from benchmarks import bench_distributed, bench_pipeline, result_file
 
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 
@@ -37,48 +37,57 @@ def _plain_numbers(axis: Any) -> None:
 
 
 def pipeline() -> None:
-    """Milliseconds a step of each variant, median and quartiles."""
+    """Milliseconds a step of each variant, median and quartiles; the better ones of both sides."""
     found = result_file.read("bench_pipeline")
     axes = _one_panel(2.8)
     variants = dict(reversed(found["seconds_per_step"].items()))
+    best = bench_pipeline.best_of_each_side(found)
+    plain, modified = (variants[variant][1] for variant in best)
     for y, (variant, seconds) in enumerate(variants.items()):
         low, middle, high = (1e3 * value for value in seconds)
         is_modified = variant in found["speed_up"]
-        axes.barh(y, middle, color="tab:blue" if is_modified else "0.7")
+        color, alpha = "tab:blue" if is_modified else "0.6", 1 if variant in best else 0.4
+        axes.barh(y, middle, color=color, alpha=alpha)
         axes.errorbar(middle, y, xerr=[[middle - low], [high - middle]], color="black", capsize=3)
         label = f"{middle:.1f} ms"
-        if is_modified:
-            label += f", {found['speed_up'][variant]:.2f} times as fast"
-        axes.text(0.02 * middle, y, label, va="center", color="white" if is_modified else "black")
+        if variant == best[1]:
+            label += f", {plain / modified:.2f} times as fast as {best[0]}"
+        is_dark = is_modified and variant in best
+        axes.text(0.02 * middle, y, label, va="center", color="white" if is_dark else "black")
     axes.set_yticks(range(len(variants)), list(variants))
+    axes.set_xlim(left=0)
     lines, cores = found["batch"][0], found["cores"]
     axes.set_xlabel(f"ms a step of {lines} lines, median and quartiles, {cores} cores")
 
 
 def serving_latency() -> None:
-    """One panel per model: the median latency of each graph, and its 99th percentile."""
+    """One panel per model: the time of each request over that of the compressed graph."""
     points = result_file.read("bench_serving")["points"]
     models, requests, graphs = (
         list(dict.fromkeys(point[what] for point in points))
         for what in ("model", "request", "graph")
     )
+    ratios = {
+        (point["model"], point["request"], point["graph"]): point["time_over_compressed"]
+        for point in points
+    }
+    others = [graph for graph in graphs if graph != "compressed"]
     _, panels = pyplot.subplots(
-        1, len(models), figsize=(3.6 * len(models), 3.6), layout="constrained"
+        1, len(models), figsize=(3 * len(models), 3.4), layout="constrained", sharey=True
     )
     for panel, model in zip(panels, models):
-        for shift, graph in enumerate(graphs):
-            of_graph = [p for p in points if (p["model"], p["graph"]) == (model, graph)]
-            p50, p99 = (np.array([p[what] for p in of_graph]) for what in ("p50_ms", "p99_ms"))
-            places = np.arange(len(requests)) + 0.27 * (shift - 1)
-            error = {"yerr": [0 * p50, np.maximum(p99 - p50, 0)]}
-            style = {"lw": 0.7, "capsize": 2}
-            panel.bar(places, p50, width=0.25, label=graph, **error, error_kw=style)
-        panel.set_xticks(range(len(requests)), requests, rotation=35, ha="right", fontsize=8)
-        panel.set_yscale("log")
-        _plain_numbers(panel.yaxis)
-        panel.set_title(model)
-    panels[0].set_ylabel("ms a request: median, whisker to p99")
-    panels[0].legend(fontsize=8)
+        for shift, graph in enumerate(others):
+            heights = [ratios[model, request, graph] for request in requests]
+            places = np.arange(len(requests)) + 0.4 * (shift - 0.5)
+            panel.bar(places, heights, width=0.38, label=graph, color=("0.6", "tab:orange")[shift])
+        panel.axhline(1, color="tab:blue", linewidth=1.5, label="compressed")
+        labels = [request.replace(" x ", " × ") for request in requests]
+        panel.set_xticks(range(len(requests)), labels, rotation=35, ha="right", fontsize=8)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.set_title(model, fontsize=10)
+    panels[0].set_ylim(bottom=0)
+    panels[0].set_ylabel("time over the compressed graph's")
+    panels[-1].legend(fontsize=8)
 
 
 def growth() -> None:

@@ -25,6 +25,8 @@ napoleon_use_rtype = False
 copybutton_prompt_text = r">>> |\.\.\. "
 copybutton_prompt_is_regexp = True
 
+smartquotes = False  # "" is an id.
+
 html_theme = "furo"
 html_title = f"rec_estimator {release}"
 html_show_sphinx = False

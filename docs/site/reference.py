@@ -126,7 +126,7 @@ def _text(path: str, kind: str, lines: List[str]) -> str:
 def _entry(path: str, value: Any) -> str:
     if value.__module__.partition(".")[0] != PACKAGE:
         link = f"{TENSORFLOW_PAGES}/{_exported_name(value).replace('.', '/')}"
-        first = (inspect.getdoc(value) or "").partition("\n")[0]
+        first = (inspect.getdoc(value) or "").partition("\n")[0].replace(" (deprecated)", "")
         return _text(path, _kind(value), [first, "", f"`TensorFlow's documentation <{link}>`__"])
     members = ", ".join(members_of(value)) if inspect.isclass(value) else ""
     lines = [f".. auto{_kind(value)}:: {path}", f"   :members: {members}" if members else ""]

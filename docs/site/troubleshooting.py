@@ -83,7 +83,7 @@ SECTIONS = (
     ),
     Section(
         "Graph modification",
-        "See [Porting](porting.md).",
+        "See [Graph modification](graph_modification.md).",
         ("rec_estimator/graph_modifier/", "rec_estimator/graph_passes/"),
     ),
     Section(
