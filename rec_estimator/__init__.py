@@ -113,6 +113,7 @@ from rec_estimator.hooks import (
     StopAtSigtermHook,
     StopAtStepHook,
     SummarySaverHook,
+    TableSummaryHook,
 )
 from rec_estimator.options import (
     CacheStrategy,
@@ -201,6 +202,7 @@ __all__ = [
     "IncrementalSaverHook",
     "MonitoredTrainingSession",
     "StopAtSigtermHook",
+    "TableSummaryHook",
     "GraphModifierHook",
     "EvictHook",
     # Tables and lookups, under DeepRec's names.

@@ -26,6 +26,7 @@ from rec_estimator.table.table import graph_tables
 from rec_estimator.training import cluster, train_op
 from rec_estimator.training.ps_watch import PsWatch
 from rec_estimator.training.step_loop import StepLoopHook
+from rec_estimator.training.table_summaries import TableSummaryHook
 
 _MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config")
 
@@ -36,7 +37,7 @@ class ModelPipeline:
     Each stage is one method, and ``build`` calls them in the order of the data flow:
 
         input_fn ─▶ receive ─▶ prepare graph ─▶ look up ─▶ user's model_fn ─▶ train tables
-                     ─▶ share memory ─▶ compress ─▶ saver, step loop, cluster ─▶ Estimator
+              ─▶ share memory ─▶ compress ─▶ saver, summaries, step loop, cluster ─▶ Estimator
 
     Arguments and errors are those of RecEstimator.
     """
@@ -74,6 +75,7 @@ class ModelPipeline:
         self._share_memory(config)
         spec = compression_lib.compress_spec(spec)
         spec = self._add_saver(spec, config)
+        spec = self._add_summaries(spec, config)
         spec = self._add_step_loop(spec, config)
         return self._wait_for_cluster(spec, config)
 
@@ -164,6 +166,7 @@ class ModelPipeline:
                 defer_build=True,
                 save_relative_paths=True,
                 allow_empty=True,
+                non_finite_rows=getattr(config, "non_finite_rows", "warn"),
             )
             spec = _with_saver(spec, saver)
         elif is_incremental and not getattr(saver, "is_incremental", False):
@@ -177,6 +180,17 @@ class ModelPipeline:
             hooks = [*spec.training_chief_hooks, hook]
             spec = spec._replace(training_chief_hooks=hooks)
         return spec
+
+    @staticmethod
+    def _add_summaries(spec: EstimatorSpec, config: RunConfig) -> EstimatorSpec:
+        """Adds the hook that writes and logs the counts of tables."""
+        is_on = getattr(config, "table_summaries", True) and bool(graph_tables())
+        if spec.mode != ModeKeys.TRAIN or not is_on:
+            return spec
+        # save_summary_steps=None switches TensorFlow's own summaries off.
+        folder = config.model_dir if config.save_summary_steps else None
+        hook = TableSummaryHook(folder, every_steps=config.save_summary_steps or 100)
+        return spec._replace(training_chief_hooks=[*spec.training_chief_hooks, hook])
 
     @staticmethod
     def _add_step_loop(spec: EstimatorSpec, config: RunConfig) -> EstimatorSpec:

@@ -13,7 +13,9 @@ import tensorflow.compat.v1 as tf
 from rec_estimator._model_pipeline import ModelPipeline
 from rec_estimator._tensorflow.estimator import RunConfig, WarmStartSettings
 from rec_estimator.checkpoint import deltas
-from rec_estimator.checkpoint.format.bundle import Index
+from rec_estimator.checkpoint.checkpoint_table import CheckpointTable
+from rec_estimator.checkpoint.format.bundle import Bundle, Index
+from rec_estimator.checkpoint.format.stored_tables import find_tables
 from rec_estimator.features import EmbeddingFeature
 from rec_estimator.optimizers.table_optimizer import TableUpdates
 from rec_estimator.sample_compression import SampleCompression
@@ -61,13 +63,50 @@ class _LoopCheckedEstimator(PortableExports):
           name: The name of a variable, or of a tensor of a table, such as ``user-keys``.
 
         Raises:
-          ValueError: There is no checkpoint; or the latest one is a delta, and the tensor is one of
-            a table's, of which it has the changed rows only.
+          ValueError: There is no checkpoint; or the name is that of a table; or the latest
+            checkpoint is a delta, and the tensor is one of a table's, of which it has the changed
+            rows only.
         """
         latest = tf.train.latest_checkpoint(self.model_dir)
         if latest is not None and tf.io.gfile.exists(f"{latest}.index"):
             deltas.check_is_whole(latest, name)
-        return super().get_variable_value(name)
+        try:
+            return super().get_variable_value(name)
+        except tf.errors.NotFoundError as error:
+            if latest is None or name not in find_tables(Bundle(latest)):
+                raise
+            raise ValueError(
+                f"name must be that of one tensor, got {name!r}, a table; call "
+                f"estimator.table({name!r}) for its rows, or name a tensor such as "
+                f"{name + '-keys'!r}"
+            ) from error
+
+    def table(self, name: str, checkpoint_path: Optional[str] = None) -> CheckpointTable:
+        """The rows of a table in the latest checkpoint.
+
+        Args:
+          name: Name of the table, such as ``user``.
+          checkpoint_path: Prefix of another checkpoint.
+
+        Returns:
+          The rows in memory, as arrays.
+
+        Raises:
+          ValueError: There is no checkpoint, or it has no table of this name.
+          tf.errors.NotFoundError: The checkpoint is a delta, and a parent is missing.
+          tf.errors.DataLossError: The checkpoint is damaged.
+
+        Example:
+          >>> estimator = rec.RecEstimator(lambda features: None, "model")
+          >>> # estimator.table("user").nearest(7)
+        """
+        prefix = checkpoint_path or tf.train.latest_checkpoint(self.model_dir)
+        if prefix is None:
+            raise ValueError(
+                f"model_dir must have a checkpoint, got none in {self.model_dir!r}; train first, "
+                "or pass checkpoint_path"
+            )
+        return CheckpointTable(prefix, name)
 
 
 class RecEstimator(_LoopCheckedEstimator):

@@ -10,8 +10,15 @@ from rec_estimator.checkpoint.saver import Saver
 from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.training.progress import ProgressHook
 from rec_estimator.training.sigterm import StopAtSigtermHook
+from rec_estimator.training.table_summaries import TableSummaryHook
 
-__all__ = ["IncrementalSaverHook", "MonitoredTrainingSession", "ProgressHook", "StopAtSigtermHook"]
+__all__ = [
+    "IncrementalSaverHook",
+    "MonitoredTrainingSession",
+    "ProgressHook",
+    "StopAtSigtermHook",
+    "TableSummaryHook",
+]
 
 # tf.estimator had these classes of tf.compat.v1.train, too.
 CheckpointSaverHook = tf.train.CheckpointSaverHook

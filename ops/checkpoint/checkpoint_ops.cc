@@ -179,6 +179,7 @@ REGISTER_OP("RecEstimator>TablesSave")
     .Attr("slot_widths: list(int)")
     .Attr("slot_initials: list(float)")
     .Attr("track_changes: bool = false")
+    .Attr("refuses_non_finite: bool = false")
     .SetIsStateful()
     .SetShapeFn(TablesSaveShape)
     .Doc(R"doc(
@@ -201,6 +202,7 @@ bank_names: Name of each table's bank of initial vectors. The bank is not writte
 num_slots: Number of slots to write of each table.
 slot_names: Slots of all tables, one table after the other. slot_widths and slot_initials likewise.
 track_changes: Whether to record changes from now on, as incremental saves require.
+refuses_non_finite: Whether a NaN or an infinite float in a row is an error, DataLoss. TableSavedRows tells of it anyway.
 )doc");
 
 REGISTER_OP("RecEstimator>TableCommitSave")

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "ops/checkpoint/checkpoint_direct_file.h"
 #include "ops/checkpoint/checkpoint_format.h"
+#include "ops/checkpoint/checkpoint_row_report.h"
 #include "ops/checkpoint/checkpoint_writer.h"
 #include "ops/core/base/cpu_memory.h"
 #include "ops/core/filter/sketch.h"
@@ -44,7 +45,6 @@ using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::DT_FLOAT;
 using ::tensorflow::DT_INT32;
 using ::tensorflow::DT_INT64;
-using ::tensorflow::DT_STRING;
 using ::tensorflow::Env;
 using ::tensorflow::OpInputList;
 using ::tensorflow::OpKernel;
@@ -57,6 +57,9 @@ using ::tensorflow::tstring;
 // Bytes of rows in a chunk. Three chunks exist at a time: one is gathered, one
 // waits, and one is written. Of rows on disk, two more are being read.
 constexpr int64_t kChunkBytes = int64_t{2} << 20;
+
+// Rows that are fetched before they are copied.
+constexpr int64_t kPrefetched = 16;
 
 // Memory for entries that are listed, plus a share of the table's memory. Each
 // listing scans the whole index, so there should be few of them. A save may
@@ -91,14 +94,15 @@ class TableSave {
         resource_(*resource),
         names_(names),
         writer_(*writer),
-        sources_{names.name} {
+        sources_{names.name},
+        report_(resource) {
     for (const SlotSpec& slot : names.slots) {
       sources_.push_back(StrCat(names.name, "/", slot.name));
     }
   }
 
   // Saves the changes since `parent`, or the whole table if it has no name.
-  Status Run(const Parent& parent, bool track_changes) {
+  Status Run(const Parent& parent, bool track_changes, bool refuses) {
     const std::shared_lock<std::shared_mutex> lock(resource_.replace_mutex());
     TF_RETURN_IF_ERROR(CheckInitialized(resource_, "it is saved"));
     EmbeddingTable& table = resource_.table();
@@ -120,6 +124,7 @@ class TableSave {
       TF_RETURN_IF_ERROR(SaveMatrix(names_.bank, table.bank(), table.dim()));
     }
     TF_RETURN_IF_ERROR(SaveEntries(snapshot));
+    TF_RETURN_IF_ERROR(report_.Finish(places_, refuses));
     TF_RETURN_IF_ERROR(SaveSketch(snapshot));
     if (resource_.unit_of_versions() == kSeconds) {
       TF_RETURN_IF_ERROR(SaveString(kVersionUnit, kSeconds));
@@ -193,10 +198,8 @@ class TableSave {
     const auto n = static_cast<int64_t>(batch.n);
     Chunk* chunk;
     TF_RETURN_IF_ERROR(AcquireChunk(n, with_row, &chunk));
-    Tensor keys = chunk->keys.Slice(0, n);
-    Tensor freqs = chunk->freqs.Slice(0, n);
-    Tensor versions = chunk->versions.Slice(0, n);
-    Tensor values;
+    Tensor keys = chunk->keys.Slice(0, n), freqs = chunk->freqs.Slice(0, n);
+    Tensor versions = chunk->versions.Slice(0, n), values;
     std::vector<Tensor> slots;
     std::vector<float*> slot_outs;
     const int dim = resource_.table().dim();
@@ -213,7 +216,7 @@ class TableSave {
     int64_t* version_out = versions.flat<int64_t>().data();
     const int64_t row_floats = resource_.table().row_floats();
     const auto copy = [&](int64_t first, int64_t end) {
-      constexpr int64_t kPrefetched = 16;
+      RowReport::Part report(&report_);
       for (int64_t i = first; i < end; ++i) {
         freq_out[i] = batch.entries[i].count;
         version_out[i] = batch.entries[i].version;
@@ -223,6 +226,7 @@ class TableSave {
                         row_floats * sizeof(float));
         }
         CopyRowAndSlots(batch.rows[i], i, dim, places_, value_out, slot_outs);
+        report.Add(batch.entries[i], batch.rows[i]);
       }
     };
     // A cache miss for the row, then about a cycle per float.
@@ -415,9 +419,7 @@ class TableSave {
   }
 
   Status SaveString(const char* suffix, const std::string& value) {
-    Tensor tensor(DT_STRING, TensorShape({}));
-    tensor.scalar<tstring>()() = value;
-    return writer_.Add({{names_.name + suffix, 1, 0, tensor}});
+    return writer_.Add({{names_.name + suffix, 1, 0, Tensor(tstring(value))}});
   }
 
   OpKernelContext* const context_;
@@ -427,12 +429,15 @@ class TableSave {
   std::vector<std::string> sources_;  // Names of the shard and of its slots.
   std::vector<SlotPlace> places_;
   std::array<std::vector<Chunk>, 2> chunks_;  // [1]: for keys with a row.
+  RowReport report_;
 };
 
 class TablesSaveOp : public OpKernel {
  public:
   explicit TablesSaveOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("track_changes", &track_changes_));
+    OP_REQUIRES_OK(
+        context, context->GetAttr("refuses_non_finite", &refuses_non_finite_));
     OP_REQUIRES_OK(context, ReadTables(context));
   }
 
@@ -470,8 +475,9 @@ class TablesSaveOp : public OpKernel {
     CheckpointWriter writer(any_on_disk ? DirectEnv() : Env::Default(), prefix);
     for (size_t i = 0; i < tables.size(); ++i) {
       TableSave save(context, tables[i].get(), names_[i], &writer);
-      TF_RETURN_IF_ERROR(OrStatus(
-          tables[i]->name(), [&] { return save.Run(parent, track_changes_); }));
+      TF_RETURN_IF_ERROR(OrStatus(tables[i]->name(), [&] {
+        return save.Run(parent, track_changes_, refuses_non_finite_);
+      }));
     }
     return writer.Finish();
   }
@@ -542,6 +548,7 @@ class TablesSaveOp : public OpKernel {
 
   std::vector<TableNames> names_;
   bool track_changes_ = false;
+  bool refuses_non_finite_ = false;
 };
 
 class TableCommitSaveOp : public OpKernel {

@@ -328,6 +328,55 @@ class TableTierCountsOp : public OpKernel {
   }
 };
 
+class TableActivityOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    TablePtr table;
+    OP_REQUIRES_OK(context, FindTable(context, &table));
+    Tensor* activity;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output(
+                       "activity", TensorShape({kActivityCounts}), &activity));
+    const TableActivity of = table->table().activity();
+    const int64_t in_order[] = {of.rows,      of.entries, of.memory_bytes,
+                                of.looked_up, of.found,   of.removed_rows,
+                                of.disk_rows, of.hits,    of.misses};
+    static_assert(std::size(in_order) == kActivityCounts, "all numbers");
+    std::copy(std::begin(in_order), std::end(in_order),
+              activity->flat<int64_t>().data());
+  }
+};
+
+class TableSavedRowsOp : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(OpKernelContext* context) override {
+    TablePtr table;
+    OP_REQUIRES_OK(context, FindTable(context, &table));
+    const SavedRows rows = table->saved_rows();
+    const auto n = static_cast<int64_t>(rows.largest.size());
+    Tensor *norms, *keys, *non_finite, *first;
+    OP_REQUIRES_OK(context,
+                   context->allocate_output("norms", TensorShape({n}), &norms));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output("keys", TensorShape({n}), &keys));
+    OP_REQUIRES_OK(context, context->allocate_output(
+                                "non_finite", TensorShape({}), &non_finite));
+    OP_REQUIRES_OK(context,
+                   context->allocate_output("first", TensorShape({}), &first));
+
+    for (int64_t i = 0; i < n; ++i) {
+      norms->flat<float>()(i) = rows.largest[i].norm;
+      keys->flat<int64_t>()(i) = rows.largest[i].key;
+    }
+    non_finite->scalar<int64_t>()() = rows.n_broken;
+    first->scalar<tensorflow::tstring>()() = rows.first;
+  }
+};
+
 // Base of the ops that read one number of each key.
 template <typename T>
 class PerKeyOp : public OpKernel {
@@ -454,6 +503,10 @@ REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableStats").Device(DEVICE_CPU),
                         Guarded<TableStatsOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableTierCounts").Device(DEVICE_CPU),
                         Guarded<TableTierCountsOp>);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableActivity").Device(DEVICE_CPU),
+                        Guarded<TableActivityOp>);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>TableSavedRows").Device(DEVICE_CPU),
+                        Guarded<TableSavedRowsOp>);
 REGISTER_KERNEL_BUILDER(
     Name("RecEstimator>TableFrequencies").Device(DEVICE_CPU),
     Guarded<TableFrequenciesOp>);

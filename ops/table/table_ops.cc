@@ -152,6 +152,57 @@ counts: [10]. Rows in memory; rows on disk; keys whose row a step found in memor
   but the first are 0.
 )doc");
 
+Status TableActivityShape(InferenceContext* c) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+  c->set_output(0, c->Vector(kActivityCounts));
+  return Status();
+}
+
+REGISTER_OP("RecEstimator>TableActivity")
+    .Input("table: resource")
+    .Output("activity: int64")
+    .SetIsStateful()
+    .SetShapeFn(TableActivityShape)
+    .Doc(R"doc(
+Returns what the table has and what training steps have done to it since it was made. Changes nothing, and waits for no
+work of the disk.
+
+table: [].
+activity: [9]. Rows; rows and keys that are only counted; bytes of memory; occurrences of keys in training steps; those
+  whose key had a row before the step; rows that were evicted or erased; rows on disk; keys whose row a step found in
+  memory, of a table with storage_paths; keys whose row a step had to read.
+)doc");
+
+Status TableSavedRowsShape(InferenceContext* c) {
+  ShapeHandle unused;
+  TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 0, &unused));
+  const auto largest = c->Vector(c->UnknownDim());
+  c->set_output(0, largest);
+  c->set_output(1, largest);
+  c->set_output(2, c->Scalar());
+  c->set_output(3, c->Scalar());
+  return Status();
+}
+
+REGISTER_OP("RecEstimator>TableSavedRows")
+    .Input("table: resource")
+    .Output("norms: float")
+    .Output("keys: int64")
+    .Output("non_finite: int64")
+    .Output("first: string")
+    .SetIsStateful()
+    .SetShapeFn(TableSavedRowsShape)
+    .Doc(R"doc(
+Returns what the last TablesSave found in the rows that it wrote. Reads no row.
+
+table: [].
+norms: [n], n <= 5. The largest L2 norms of values, in descending order. A norm beyond float is infinite.
+keys: [n]. The keys of these rows.
+non_finite: []. Number of rows with a NaN or an infinite float in the value or a slot. They have no norm.
+first: []. Which key, where and since when, of the row among these with the least key; empty if there is none.
+)doc");
+
 REGISTER_OP("RecEstimator>TableFrequencies")
     .Input("table: resource")
     .Input("keys: int64")

@@ -2,6 +2,10 @@
 // Implements table_resource.h.
 #include "ops/table/table_resource.h"
 
+#include <mutex>
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "ops/kernel/errors.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -18,6 +22,16 @@ using ::tensorflow::TensorShapeUtils;
 std::string TableResource::DebugString() const {
   return StrCat("table ", name_, ": dim ", table_.dim(), ", ", table_.size(),
                 " rows, ", table_.memory_bytes(), " bytes");
+}
+
+SavedRows TableResource::saved_rows() const {
+  const std::lock_guard<std::mutex> lock(saved_rows_mutex_);
+  return saved_rows_;
+}
+
+void TableResource::set_saved_rows(SavedRows rows) {
+  const std::lock_guard<std::mutex> lock(saved_rows_mutex_);
+  saved_rows_ = std::move(rows);
 }
 
 Status FindTable(OpKernelContext* context, const Tensor& handle,

@@ -11,9 +11,11 @@
 #include <shared_mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "ops/core/base/shared_mutex.h"
+#include "ops/core/rows/row_survey.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/hand_over_policy.h"
 #include "ops/kernel/errors.h"
@@ -29,6 +31,13 @@ namespace rec_estimator {
 // The units of versions: what the difference of two versions counts.
 inline constexpr char kSteps[] = "step";      // Global steps.
 inline constexpr char kSeconds[] = "second";  // Timestamps of the data.
+
+// What a save found in the rows that it wrote.
+struct SavedRows {
+  std::vector<RowSurvey::Norm> largest;
+  int64_t n_broken = 0;
+  std::string first;  // Describes a broken row; empty: none.
+};
 
 // A table in a session's resource manager. As thread-safe as EmbeddingTable.
 class TableResource : public tensorflow::ResourceBase {
@@ -76,6 +85,10 @@ class TableResource : public tensorflow::ResourceBase {
   // Whether a replacement has begun at any time.
   bool was_replaced() const { return was_replaced_.load(); }
 
+  // What the last save found.
+  SavedRows saved_rows() const;
+  void set_saved_rows(SavedRows rows);
+
   const HandOverPolicy& hand_over() const { return hand_over_; }
   HandOverPolicy* mutable_hand_over() { return &hand_over_; }
 
@@ -95,6 +108,8 @@ class TableResource : public tensorflow::ResourceBase {
   std::atomic<bool> ready_{false};
   std::atomic<bool> was_replaced_{false};
   HandOverPolicy hand_over_;
+  mutable std::mutex saved_rows_mutex_;
+  SavedRows saved_rows_;  // Guarded by saved_rows_mutex_.
 };
 
 using TablePtr = tensorflow::core::RefCountPtr<TableResource>;

@@ -17,6 +17,8 @@ class EmbeddingTable;
 
 // Numbers that TableTierCounts returns.
 inline constexpr int64_t kTierCounts = 10;
+// Numbers that TableActivity returns.
+inline constexpr int64_t kActivityCounts = 9;
 
 // The handle's attributes of the same names. Without paths all rows are in
 // memory.

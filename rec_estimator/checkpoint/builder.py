@@ -10,6 +10,7 @@ from tensorflow.core.protobuf.tensor_bundle_pb2 import BundleEntryProto
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
 from rec_estimator.checkpoint.format.bundle import Compare
+from rec_estimator.checkpoint.saved_rows import build_reports
 from rec_estimator.checkpoint.var_list import SavedVariable, whole_shape
 from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.table.eviction import Eviction
@@ -66,12 +67,14 @@ class StreamingBuilder(saving.SaverBuilder):
 
     Args:
       track_changes: Whether tables note the changes after a save, for incremental saves.
+      refuses_non_finite: Whether a save fails if a row has a NaN or an infinite float.
 
     Attributes:
       merge: Merges the checkpoints ``merge_from``, string [n], into ``merge_to``, string [].
       delta_of: string [2]. Name and identity of the parent of a delta; empty for a full save.
       evictions: To run before a full save.
       commits: Ops to run after the files of a save were placed.
+      reports: What the last save found in each shard, as ``build_reports`` reads it.
       reloads: What to load after a restore, for shards that always load another checkpoint.
       shards: The shards that are saved.
       check: Checks that all tables can be restored from the prefix ``prefix``.
@@ -83,15 +86,17 @@ class StreamingBuilder(saving.SaverBuilder):
       variables: {name: shape and type} of the variables, as the checkpoint must have them.
     """
 
-    def __init__(self, *, track_changes: bool = False) -> None:
+    def __init__(self, *, track_changes: bool = False, refuses_non_finite: bool = False) -> None:
         super().__init__()
         self._track_changes = track_changes
+        self._refuses_non_finite = refuses_non_finite
         self.merge: Optional[tf.Operation] = None
         self.merge_from: Optional[tf.Tensor] = None
         self.merge_to: Optional[tf.Tensor] = None
         self.delta_of: Optional[tf.Tensor] = None
         self.evictions: List[Eviction] = []
         self.commits: List[tf.Operation] = []
+        self.reports: Dict[SavedShard, List[tf.Tensor]] = {}
         self.reloads: List[Reload] = []
         self.shards: List[SavedShard] = []
         self.ready: List[tf.Tensor] = []
@@ -175,6 +180,7 @@ class StreamingBuilder(saving.SaverBuilder):
                 bank_names=[bank_name(shard) if shard.part == 0 else "" for shard in shards],
                 num_slots=[len(shard.slots) for shard in shards],
                 track_changes=self._track_changes,
+                refuses_non_finite=self._refuses_non_finite,
                 **slot_attrs(slots),
             )
 
@@ -200,6 +206,7 @@ class StreamingBuilder(saving.SaverBuilder):
             for shard in shards:
                 with graphs.colocate_with(shard.handle):
                     self.commits.append(_ops.gen.rec_estimator_table_commit_save(shard.handle))
+        self.reports.update(build_reports(shards))
         self.shards += shards
 
     def reloads_in(self, graph: tf.Graph) -> List[Reload]:

@@ -76,6 +76,16 @@ def check_is_whole(prefix: str, name: str) -> None:
             )
 
 
+def bundles_of(prefix: str) -> List[Bundle]:
+    """Opens a checkpoint and those it builds on, the full one first.
+
+    Raises:
+      tf.errors.NotFoundError: A parent checkpoint is missing.
+      tf.errors.DataLossError: An index is damaged, or a parent was overwritten.
+    """
+    return list(_chain(prefix, Bundle))[::-1]
+
+
 def check_lengths(prefix: str) -> None:
     """Checks that the files of a checkpoint, and of those it builds on, are there in full length.
 

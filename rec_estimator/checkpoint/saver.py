@@ -2,6 +2,7 @@
 """rec_estimator.Saver: saves and restores variables and tables of any size.
 
 builder.py        builds its ops
+saved_rows.py     says what a save found in the rows
 saved_state.py    knows whether a checkpoint must be written at all
 delta_chain.py    decides whether a delta is possible, and of which checkpoint
 writer.py         writes the files; atomic_checkpoint.py places them
@@ -10,9 +11,8 @@ deltas.py         reads which deltas build on which checkpoint
 """
 
 import time
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, Optional, Sequence, Union
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import saving
@@ -21,7 +21,9 @@ from rec_estimator.checkpoint import var_list as var_lists
 from rec_estimator.checkpoint.delta_chain import DeltaChain, SavedCheckpoint, forget_chain
 from rec_estimator.checkpoint.format.bundle import Index
 from rec_estimator.checkpoint.retention import STATE_FILE, Retention, StateFile
+from rec_estimator.checkpoint.saved_rows import RowReports
 from rec_estimator.checkpoint.saved_state import SavedState, step_of
+from rec_estimator.checkpoint.saver_lists import SaverLists
 from rec_estimator.checkpoint.writer import CheckpointWriter
 from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.table.interfaces import SavedShard
@@ -30,7 +32,7 @@ from rec_estimator.table.untrained_tables import warn_of_untrained_tables
 _LOGGED_SECONDS = 1.0  # Saves that take longer are logged.
 
 
-class Saver(tf.train.Saver):
+class Saver(SaverLists):
     """``tf.compat.v1.train.Saver`` for variables and tables.
 
     * A save or restore needs at most 64 MiB plus 1 % of the table's memory.
@@ -60,12 +62,15 @@ class Saver(tf.train.Saver):
       max_deltas: The largest number of deltas after a full checkpoint, at least 1.
       sparse_folders: Whether to write the ``sparse-`` folders. They double the disk space and the
         bytes written for these tables.
+      non_finite_rows: What a save does if a row has a NaN or an infinite float in its value or a
+        slot. ``"warn"`` writes the checkpoint and logs table, key and step; ``"refuse"`` writes
+        none, logs an error and lets training go on; ``"stop"`` writes none and raises the error.
       **kwargs: Arguments of ``tf.compat.v1.train.Saver``.
 
     Raises:
       TypeError: A dict in ``var_list`` has a table under another name.
-      ValueError: ``max_deltas`` is below 1, or a table comes from an imported MetaGraph. Also
-        raises whatever ``tf.compat.v1.train.Saver`` raises.
+      ValueError: ``max_deltas`` is below 1, ``non_finite_rows`` is another word, or a table comes
+        from an imported MetaGraph. Also raises whatever ``tf.compat.v1.train.Saver`` raises.
 
     Example:
       >>> table = rec.get_embedding_variable("user", embedding_dim=4)
@@ -87,6 +92,7 @@ class Saver(tf.train.Saver):
         incremental_save_restore: bool = False,
         max_deltas: int = 20,
         sparse_folders: bool = True,
+        non_finite_rows: str = "warn",
         **kwargs: Any,
     ) -> None:
         var_list = var_lists.with_saveables(var_list)
@@ -105,10 +111,14 @@ class Saver(tf.train.Saver):
         self._deltas = deltas.Deltas()
         self._chain = DeltaChain(max_deltas)
         self._saved_state = SavedState()
+        self.row_reports = RowReports(non_finite_rows)
         state_file = StateFile(kwargs.get("save_relative_paths", False))
         self._retention = Retention(self._deltas, state_file)
         self._builder_of_ops = kwargs.setdefault(
-            "builder", builder.StreamingBuilder(track_changes=self._incremental)
+            "builder",
+            builder.StreamingBuilder(
+                track_changes=self._incremental, refuses_non_finite=self.row_reports.refuses
+            ),
         )
         super().__init__(var_list, **kwargs)
 
@@ -125,21 +135,6 @@ class Saver(tf.train.Saver):
     def is_incremental(self) -> bool:
         """Whether ``save()`` can write deltas."""
         return self._incremental
-
-    @property
-    def last_checkpoints(self) -> List[str]:
-        """Prefixes of the checkpoints that were not deleted, from oldest to newest."""
-        return self._retention.prefixes
-
-    def set_last_checkpoints(self, last_checkpoints: List[str]) -> None:
-        """Sets the list of old checkpoints; this Saver never deletes them."""
-        self.set_last_checkpoints_with_time([(prefix, np.inf) for prefix in last_checkpoints])
-
-    def set_last_checkpoints_with_time(
-        self, last_checkpoints_with_time: List[Tuple[str, float]]
-    ) -> None:
-        """Sets the list of old checkpoints and their times, in seconds since 1970."""
-        self._retention.records = list(last_checkpoints_with_time)
 
     def save(
         self,
@@ -172,13 +167,15 @@ class Saver(tf.train.Saver):
             where one is possible. None: True with ``incremental_save_restore``, else False.
 
         Returns:
-          The prefix of the checkpoint. None if the Saver has nothing to save.
+          The prefix of the checkpoint. None if the Saver has nothing to save, or refuses to save
+          rows that are not finite.
 
         Raises:
           TypeError: ``sess`` is not a session.
           ValueError: ``save_path`` is empty, ends in "/" or is a folder; or ``latest_filename`` is
             invalid; or ``full`` is False and the Saver is not incremental. Nothing was written.
           RuntimeError: ``build()`` was not called.
+          tf.errors.DataLossError: A row is not finite, with ``non_finite_rows="stop"``.
           OSError, tf.errors.OpError: The file system failed. The previous checkpoint is whole and
             nothing of the new one is left.
         """
@@ -203,11 +200,18 @@ class Saver(tf.train.Saver):
         with paths.failing_for_good(prefix, sess, tf.errors.ResourceExhaustedError):
             with paths.explaining(prefix):
                 if not is_empty:
-                    self._save_variables(sess, prefix, global_step is not None, full)
+                    try:
+                        is_new = self._save_variables(sess, prefix, global_step is not None, full)
+                    except tf.errors.DataLossError as error:
+                        if self.row_reports.passes_over(error, prefix):
+                            return None
+                        raise
                     if write_state:
                         self._retention.add(
                             prefix, self.saver_def, latest_filename, meta_graph_suffix
                         )
+                    if is_new and self._ops is not None:
+                        self.row_reports.tell(sess, prefix, self._ops.reports)
                 if write_meta_graph:
                     with sess.graph.as_default():
                         self.export_meta_graph(
@@ -264,39 +268,18 @@ class Saver(tf.train.Saver):
             number = index.read_integer(step.op.name)
             self._saved_state.record(sess, number, SavedCheckpoint(prefix, signature))
 
-    def export_meta_graph(
-        self,
-        filename: Optional[str] = None,
-        collection_list: Optional[List[str]] = None,
-        as_text: bool = False,
-        export_scope: Optional[str] = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> tf.MetaGraphDef:
-        """Returns the MetaGraph as TensorFlow's Saver does, without collections of tables alone.
-
-        Args:
-          filename: Path of the file to write. None: none.
-          collection_list: Names of collections. None: all that hold more than tables.
-          as_text: Whether to write the file as text.
-          export_scope: The name scope to export. None: all of the graph.
-          *args, **kwargs: As in ``tf.compat.v1.train.Saver.export_meta_graph``.
-        """
-        if collection_list is None:
-            graph = tf.get_default_graph()
-            collection_list = var_lists.exported_collections(graph, export_scope or "")
-        return super().export_meta_graph(
-            filename, collection_list, as_text, export_scope, *args, **kwargs
-        )
-
     @property
     def _ops(self) -> Optional[builder.StreamingBuilder]:
         """The ops of our builder; None if a ``builder`` or ``saver_def`` argument replaced it."""
         ops = self._builder_of_ops
         return ops if isinstance(ops, builder.StreamingBuilder) and ops.merge is not None else None
 
-    def _save_variables(self, session: tf.Session, prefix: str, has_step: bool, full: bool) -> None:
-        """Writes a checkpoint at `prefix`, unless it already holds the session's state."""
+    def _save_variables(self, session: tf.Session, prefix: str, has_step: bool, full: bool) -> bool:
+        """Writes a checkpoint at `prefix`, unless it already holds the session's state.
+
+        Returns:
+          Whether it was written.
+        """
         ops = self._ops
         writer = CheckpointWriter(self.saver_def, ops, self._writes_folders)
         step = step_of(session)
@@ -306,7 +289,7 @@ class Saver(tf.train.Saver):
                 tf.logging.info("%s has step %d already and is not written again.", prefix, step)
                 if not is_delta:
                     writer.write_missing_folder(prefix)
-                return
+                return False
         begun = time.monotonic()
         chain = () if full else self._chain.before(session, prefix)
 
@@ -330,6 +313,7 @@ class Saver(tf.train.Saver):
             self._chain.replace(session, (*chain, saved))
         self._saved_state.record(session, step, saved)
         _log(prefix, time.monotonic() - begun, [] if ops is None else ops.shards)
+        return True
 
 
 def _check(

@@ -74,6 +74,8 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry("RecEstimator>TableIsInitialized", is_outside_steps=True),
     OpEntry("RecEstimator>TableStats", Reads.TABLE),
     OpEntry("RecEstimator>TableTierCounts", Reads.TABLE),
+    OpEntry("RecEstimator>TableActivity", Reads.TABLE),
+    OpEntry("RecEstimator>TableSavedRows", Reads.TABLE),
     OpEntry("RecEstimator>TableFrequencies", Reads.KEYS),
     OpEntry("RecEstimator>TableVersions", Reads.KEYS),
     OpEntry(TABLE_ADMITS, Reads.KEYS),

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RunConfig: TensorFlow's, with incremental checkpoints, steps per run and memory of tables."""
+"""RunConfig: TensorFlow's, with incremental checkpoints, steps per run, and tables' settings."""
 
 from typing import Any, Optional
 
 from rec_estimator._argument_checks import check_int
 from rec_estimator._tensorflow import estimator as _estimator
+from rec_estimator.checkpoint.saved_rows import check_policy
 from rec_estimator.training.ps_tasks import PS_WAIT_SECS
 from rec_estimator.training.step_loop import check_iterations
 from rec_estimator.training.tf_config import read_tf_config
@@ -50,12 +51,17 @@ class RunConfig(_estimator.RunConfig):
         starts, after one of them is lost, and while one does not answer; above 0.
       table_memory_bytes: Bytes of memory for all tables that have a tier on disk: index, rows and
         buffers (docs/storage.md). It replaces the sizes in their options. None: those sizes.
+      table_summaries: Whether the chief writes the counts of tables to TensorBoard every
+        ``save_summary_steps`` steps, and logs them at each save (docs/monitoring.md).
+      non_finite_rows: What a save does if a row of a table has a NaN or an infinite float:
+        ``"warn"``, ``"refuse"`` or ``"stop"``, as in ``rec_estimator.Saver``. A model_fn with a
+        Saver of its own sets it there.
       **kwargs: As in ``tf.estimator.RunConfig``.
 
     Raises:
       ValueError: An entry of TF_CONFIG is wrong, both intervals of incremental checkpoints are
-        given, one is not above 0, or iterations_per_loop, ps_wait_secs or table_memory_bytes is out
-        of range. Also whatever ``tf.estimator.RunConfig`` raises.
+        given, one is not above 0, iterations_per_loop, ps_wait_secs or table_memory_bytes is out of
+        range, or non_finite_rows is another word. Also whatever ``tf.estimator.RunConfig`` raises.
 
     Example:
       >>> config = rec.RunConfig(
@@ -72,6 +78,8 @@ class RunConfig(_estimator.RunConfig):
         iterations_per_loop: int = 1,
         ps_wait_secs: float = PS_WAIT_SECS,
         table_memory_bytes: Optional[int] = None,
+        table_summaries: bool = True,
+        non_finite_rows: str = "warn",
         **kwargs: Any,
     ) -> None:
         read_tf_config()
@@ -79,6 +87,8 @@ class RunConfig(_estimator.RunConfig):
         self._ps_wait_secs = _check_wait(ps_wait_secs)
         self._table_memory_bytes = _check_memory(table_memory_bytes)
         self._iterations_per_loop = check_iterations(iterations_per_loop)
+        self._table_summaries = table_summaries
+        self._non_finite_rows = check_policy(non_finite_rows)
         self._set_incremental(save_incremental_checkpoints_secs, save_incremental_checkpoints_steps)
 
     def _set_incremental(self, secs: Optional[float], steps: Optional[int]) -> None:
@@ -114,6 +124,16 @@ class RunConfig(_estimator.RunConfig):
         return self._table_memory_bytes
 
     @property
+    def table_summaries(self) -> bool:
+        """Whether the chief writes and logs the counts of tables."""
+        return self._table_summaries
+
+    @property
+    def non_finite_rows(self) -> str:
+        """What a save does if a row of a table is not finite."""
+        return self._non_finite_rows
+
+    @property
     def iterations_per_loop(self) -> int:
         """Training steps per run of the session."""
         return self._iterations_per_loop
@@ -124,7 +144,8 @@ class RunConfig(_estimator.RunConfig):
         Args:
           **kwargs: The properties that ``tf.estimator.RunConfig.replace`` takes,
             ``save_incremental_checkpoints_secs``, ``save_incremental_checkpoints_steps``,
-            ``iterations_per_loop``, ``ps_wait_secs`` and ``table_memory_bytes``.
+            ``iterations_per_loop``, ``ps_wait_secs``, ``table_memory_bytes``, ``table_summaries``
+            and ``non_finite_rows``.
 
         Raises:
           ValueError: As in the constructor.
@@ -133,9 +154,13 @@ class RunConfig(_estimator.RunConfig):
         iterations = check_iterations(kwargs.pop("iterations_per_loop", self.iterations_per_loop))
         wait = _check_wait(kwargs.pop("ps_wait_secs", self.ps_wait_secs))
         memory = _check_memory(kwargs.pop("table_memory_bytes", self.table_memory_bytes))
+        summaries = kwargs.pop("table_summaries", self.table_summaries)
+        policy = check_policy(kwargs.pop("non_finite_rows", self.non_finite_rows))
         copied = super().replace(**kwargs)
         copied._set_incremental(secs, steps)
         copied._iterations_per_loop = iterations
         copied._ps_wait_secs = wait
         copied._table_memory_bytes = memory
+        copied._table_summaries = summaries
+        copied._non_finite_rows = policy
         return copied

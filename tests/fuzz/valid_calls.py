@@ -126,6 +126,8 @@ VALID_CALLS = {
     "table_is_initialized": {"table": Table()},
     "table_stats": {"table": Table()},
     "table_tier_counts": {"table": Table()},
+    "table_activity": {"table": Table()},
+    "table_saved_rows": {"table": Table()},
     "table_frequencies": {"table": Table(), "keys": KEYS},
     "table_versions": {"table": Table(), "keys": KEYS},
     "table_admits": {"table": Table("filtered"), "keys": KEYS, "counted_keys": KEYS},
@@ -262,6 +264,7 @@ VALID_CALLS = {
     },
     "table_export": {"table": Table(), "dim": DIM, "num_slots": 1, **ADAGRAD},
     "tables_save": {
+        "refuses_non_finite": False,
         "tables": [Table(), Table("untrained")],
         "prefix": np.array("<written>"),
         "delta_of": np.array(["", ""]),

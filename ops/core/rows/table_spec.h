@@ -62,6 +62,20 @@ struct RowRules {
   std::vector<int64_t> frozen_keys;
 };
 
+// What a table has, and what happened to it since it was made.
+struct TableActivity {
+  int64_t rows = 0;
+  int64_t entries = 0;  // With those of keys that are only counted.
+  int64_t memory_bytes = 0;
+  // Occurrences of keys in steps, and of those whose key had a row before.
+  int64_t looked_up = 0;
+  int64_t found = 0;
+  int64_t removed_rows = 0;  // Evicted or erased.
+  int64_t disk_rows = 0;
+  int64_t hits = 0;    // As in TierCounts.
+  int64_t misses = 0;  // As in TierCounts.
+};
+
 // What a table with rows on disk did. All 0 without a tier.
 struct TierCounts {
   int64_t memory_rows = 0;

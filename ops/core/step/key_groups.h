@@ -40,6 +40,10 @@ struct KeyGroup {
   const uint32_t* end;      // (size) end of each key's occurrences in grouped
   const uint32_t* counts;   // StepBatch::counts
 
+  // How often distinct key u occurs.
+  uint32_t occurrences(uint32_t u) const {
+    return end[u] - (u == 0 ? 0 : end[u - 1]);
+  }
   // What the occurrences of distinct key u stand for.
   uint64_t Count(uint32_t u) const {
     return Count(u == 0 ? 0 : end[u - 1], end[u]);

@@ -90,13 +90,17 @@ void StepPlan::FindKeysWithoutRow(int g) {
   plan.estimates = estimates_ == nullptr ? nullptr : estimates_ + group.begin;
   plan.n_spilled = n_beyond_memory - n;
   plan.n_in_memory = group.size - n_beyond_memory;
+  plan.n_padding = 0;
   plan.all_have_rows = true;
   const int padding = stripes_.padding_stripe();
   if (padding >= 0 && (group.stripes >> padding & 1) != 0) {
+    const auto is_padding = [&](uint32_t u) {
+      if (keys[u] != kPaddingKey) return false;
+      plan.n_padding += group.occurrences(u);
+      return true;
+    };
     n = static_cast<uint32_t>(
-        std::remove_if(without_row, without_row + n,
-                       [&](uint32_t u) { return keys[u] == kPaddingKey; }) -
-        without_row);
+        std::remove_if(without_row, without_row + n, is_padding) - without_row);
     plan.all_have_rows = false;
   }
   plan.n_without_row = n;
@@ -176,6 +180,19 @@ int64_t StepPlan::new_rows() const {
     ForEachStripe(keys_[g].stripes, [&](int s) { rows += needs_[s].rows; });
   }
   return rows;
+}
+
+void StepPlan::CountLookedUp(int64_t* looked_up, int64_t* found) const {
+  for (int g = 0; g < keys_.size(); ++g) {
+    const KeyGroup& group = keys_[g];
+    const GroupPlan& plan = groups_[g];
+    int64_t without_row = 0;
+    for (uint32_t i = 0; i < plan.n_without_row; ++i) {
+      without_row += group.occurrences(plan.without_row[i]);
+    }
+    *looked_up += group.n - plan.n_padding;
+    *found += group.n - plan.n_padding - without_row;
+  }
 }
 
 int64_t StepPlan::ListSpilled(PinnedRows* spilled) const {

@@ -41,6 +41,7 @@ struct GroupPlan {
   uint32_t n_without_row;
   uint32_t n_spilled;    // Keys whose rows are on disk,
   uint32_t n_in_memory;  // and in memory.
+  uint32_t n_padding;    // Occurrences of padding.
   // Whether every key has a row once those to admit have got theirs.
   bool all_have_rows;
 };
@@ -71,6 +72,9 @@ class StepPlan {
   // ReserveQuotas.
   void Find(int g);
   int64_t new_rows() const;
+  // Adds the occurrences of all keys but padding to *looked_up, and those of
+  // keys that have a row to *found.
+  void CountLookedUp(int64_t* looked_up, int64_t* found) const;
   // Adds the rows on disk. Returns the number of those in memory. Throws
   // std::bad_alloc.
   int64_t ListSpilled(PinnedRows* spilled) const;

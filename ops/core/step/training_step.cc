@@ -119,6 +119,7 @@ TrainingStep::Outcome TrainingStep::ReserveAll(const ParallelFor& parallel) {
   outcome = CheckLimits(parallel);
   if (outcome.ok()) outcome = GetRoom(parallel);
   if (outcome.ok()) outcome = BringIn();
+  if (outcome.ok()) CountLookedUp();
   return outcome;
 }
 
@@ -159,6 +160,15 @@ TrainingStep::Outcome TrainingStep::BringIn() {
                                static_cast<int64_t>(spilled.items().size()));
     return tables_[i].tier->BringIn(&spilled, error);
   });
+}
+
+void TrainingStep::CountLookedUp() const {
+  for (size_t i = 0; i < size(); ++i) {
+    if (steps_[i]->keys.n() == 0) continue;
+    int64_t looked_up = 0, found = 0;
+    steps_[i]->plan.CountLookedUp(&looked_up, &found);
+    tables_[i].stripes->AddLookedUp(looked_up, found);
+  }
 }
 
 void TrainingStep::ReleaseKeys() {

@@ -137,6 +137,8 @@ class TrainingStep {
   Outcome HoldKeys();
   // Brings the held keys' rows in.
   Outcome BringIn();
+  // Adds the step to the counts of each table.
+  void CountLookedUp() const;
   void ReleaseKeys();
 
   bool GetMemory(const ParallelFor& parallel);

@@ -109,6 +109,7 @@ void Stripe::NoteErased(int64_t key) {
 void Stripe::FreeRowOf(EntryRef entry) {
   entry.in_memory() ? FreeRow(entry.row()) : FreeSpilledRow(entry);
   rows_.fetch_sub(1, std::memory_order_relaxed);
+  removed_rows_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Stripe::Erase(EntryRef entry) {

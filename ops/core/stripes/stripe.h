@@ -67,8 +67,9 @@ class Stripe {
 
   // ----- Counters; no lock.
 
-  int64_t keys() const { return keys_; }          // Entries of the index.
-  int64_t rows() const { return rows_; }          // Entries that own a row.
+  int64_t keys() const { return keys_; }  // Entries of the index.
+  int64_t rows() const { return rows_; }  // Entries that own a row.
+  int64_t removed_rows() const { return removed_rows_; }  // Since it was made.
   int64_t capacity() const { return capacity_; }  // Entries without growth.
 
   // ----- Room.
@@ -241,6 +242,7 @@ class Stripe {
   RowsBeyondMemory* tier_ = nullptr;  // nullptr: all rows are in memory.
   const std::atomic<bool>* tracks_changes_ = nullptr;
   double stagger_ = 0;
+  std::atomic<int64_t> removed_rows_{0};  // Written under the lock.
 
   std::vector<int64_t> erased_;
   size_t n_erased_pending_ = 0;  // Size of erased_ at the last MarkSaved.

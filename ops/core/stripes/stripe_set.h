@@ -64,6 +64,21 @@ class StripeSet {
     return rows;
   }
 
+  int64_t removed_rows() const {
+    int64_t rows = 0;
+    for (const Stripe& stripe : stripes_) rows += stripe.removed_rows();
+    return rows;
+  }
+
+  // Occurrences of keys in steps, and of those whose key had a row before its
+  // step. No lock.
+  void AddLookedUp(int64_t looked_up, int64_t found) {
+    looked_up_.fetch_add(looked_up, std::memory_order_relaxed);
+    found_.fetch_add(found, std::memory_order_relaxed);
+  }
+  int64_t looked_up() const { return looked_up_; }
+  int64_t found() const { return found_; }
+
   // Locks in ascending order, which every caller that holds several locks keeps
   // to. Unlock with the same mask.
   void LockShared(uint64_t mask) const {
@@ -117,6 +132,7 @@ class StripeSet {
   std::atomic<bool> tracks_changes_{false};
   mutable std::mutex save_mutex_;
   std::unique_ptr<Sketch> sketch_;
+  std::atomic<int64_t> looked_up_{0}, found_{0};
   std::array<Stripe, kStripes> stripes_;
 };
 

@@ -373,6 +373,21 @@ TierCounts EmbeddingTable::tier_counts() const {
   return counts;
 }
 
+TableActivity EmbeddingTable::activity() const {
+  TableActivity activity;
+  activity.rows = size();
+  activity.entries = total_count();
+  activity.memory_bytes = memory_bytes();
+  activity.looked_up = stripes_->looked_up();
+  activity.found = stripes_->found();
+  activity.removed_rows = stripes_->removed_rows();
+  if (tier_ == nullptr) return activity;
+  activity.disk_rows = tier_->spilled();
+  activity.hits = tier_->hits();
+  activity.misses = tier_->misses();
+  return activity;
+}
+
 void EmbeddingTable::TrackChanges() { stripes_->set_tracks_changes(true); }
 
 bool EmbeddingTable::tracks_changes() const {

@@ -288,6 +288,8 @@ class EmbeddingTable {
   int64_t memory_bytes() const;
   // Waits as an apply does.
   TierCounts tier_counts() const;
+  // Waits as an apply does.
+  TableActivity activity() const;
 
  private:
   // The cost of a key in a lookup of many keys.

@@ -182,6 +182,8 @@ class DiskTier final : public RowsBeyondMemory {
     hits_.fetch_add(hits, std::memory_order_relaxed);
     misses_.fetch_add(misses, std::memory_order_relaxed);
   }
+  int64_t hits() const { return hits_; }
+  int64_t misses() const { return misses_; }
   // Waits until all is compacted that is due, so that equal steps give equal
   // counts. No lock is held.
   TierCounts counts();

@@ -56,6 +56,13 @@ def test_dim_below_one_is_refused_when_the_graph_is_built(dim):
         handle(dim=dim)
 
 
+def test_activity_and_saved_rows_have_their_shapes():
+    assert _ops.gen.rec_estimator_table_activity(handle()).shape == [9]
+    found = _ops.gen.rec_estimator_table_saved_rows(handle())
+    assert found.norms.shape.as_list() == found.keys.shape.as_list() == [None]
+    assert found.non_finite.shape == found.first.shape == []
+
+
 # ------------------------------------------------------------------ run-time errors
 
 
@@ -224,3 +231,51 @@ def test_frequencies_of_a_large_batch_are_exact(make_table):
     train(table, keys, version=1)
     values, counts = np.unique(keys, return_counts=True)
     np.testing.assert_array_equal(table.frequencies(values), counts)
+
+
+# ------------------------------------------------------------------ what steps have done
+
+
+def test_activity_counts_occurrences_and_those_whose_key_had_a_row(make_table):
+    table = make_table(3, BANK, filter_freq=2)
+    expected = np.zeros(9, np.int64)
+    for keys, rows, entries, found in (
+        ([1, 1, 2], 1, 2, 0),
+        ([1, 2, 3], 2, 3, 1),
+        (EDGE_KEYS, 2, 7, 0),
+        ([1, 2, 2, 0], 3, 7, 3),
+    ):
+        train(table, keys)
+        expected += [0, 0, 0, len(keys), found, 0, 0, 0, 0]
+        activity = table.call("activity")
+        assert activity[2] > 0
+        np.testing.assert_array_equal(activity[[0, 1]], [rows, entries])
+        np.testing.assert_array_equal(activity[3:], expected[3:])
+
+
+def test_activity_counts_the_same_in_small_and_large_batches(make_table):
+    table = make_table(3, BANK)
+    rng = np.random.default_rng(0)
+    seen, looked_up, found = set(), 0, 0
+    for size in (1, 100, 5000, 30_000):
+        keys = rng.integers(0, 20_000, size)
+        train(table, keys)
+        looked_up += size
+        found += sum(key in seen for key in keys.tolist())
+        seen.update(keys.tolist())
+        activity = table.call("activity")
+        assert activity[[0, 3, 4]].tolist() == [len(seen), looked_up, found]
+
+
+def test_removed_rows_are_those_that_were_evicted(make_table):
+    table = make_table(3, BANK, filter_freq=2)
+    train(table, [1, 1, 2, 2, 3], version=1)
+    train(table, [2], version=5)
+    table.call("evict", np.int64(5), steps_to_live=2, l2_weight_threshold=-1.0)
+    activity = table.call("activity")
+    assert activity[[0, 1, 5]].tolist() == [1, 1, 1]  # Key 3 had no row.
+
+
+def test_a_table_that_was_never_saved_has_found_nothing(make_table):
+    norms, keys, non_finite, first = make_table(3, BANK).call("saved_rows")
+    assert (len(norms), len(keys), non_finite, first) == (0, 0, 0, b"")
