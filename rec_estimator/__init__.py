@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from rec_estimator import _ops as _ops
 from rec_estimator import (
+    compat,
     experimental,
     export,
     feature_column,
@@ -172,16 +173,6 @@ from rec_estimator.training.run_config import RunConfig
 __version__ = "0.1.0"
 
 
-def version() -> str:
-    """Returns the version of this package.
-
-    Example:
-      >>> rec.version() == rec.__version__
-      True
-    """
-    return __version__
-
-
 __all__ = [
     # Feature declarations and input_fn builders.
     "EmbeddingFeature",
@@ -242,16 +233,6 @@ __all__ = [
     "embedding_column",
     "shared_embedding_columns",
     "linear_model",
-    # Names of DeepRec that do nothing here.
-    "staged",
-    "make_prefetch_hook",
-    "group_embedding_column_scope",
-    # Names of DeepRec that are refused, with what to use instead.
-    "get_multihash_variable",
-    "get_dynamic_dimension_embedding_variable",
-    "categorical_column_with_multihash",
-    "categorical_column_with_adaptive_embedding",
-    "adaptive_embedding_lookup_sparse",
     # Optimizers.
     "metrics",
     "optimizers",
@@ -271,31 +252,6 @@ __all__ = [
     "BestExporter",
     "FinalExporter",
     "LatestExporter",
-    # Tables, lookups, graph modification and the runtime, under Rec SDK's names.
-    "create_table",
-    "SparseTable",
-    "sparse_lookup",
-    "FeatureSpec",
-    "get_asc_insert_func",
-    "start_asc_pipeline",
-    "modify_graph_and_start_emb_cache",
-    "get_initializer",
-    "get_target_batch",
-    "get_dense_and_sparse_variable",
-    "init",
-    "terminate_config_initializer",
-    "ConfigInitializer",
-    "get_use_dynamic_expansion",
-    "get_rank_id",
-    "get_rank_size",
-    "get_local_rank_size",
-    "ASCEND_CUTTING_POINT_INITIALIZER",
-    "ASCEND_GLOBAL_HASHTABLE_COLLECTION",
-    "ASCEND_SPARSE_LOOKUP_ID_OFFSET",
-    "ASCEND_SPARSE_LOOKUP_LOCAL_EMB",
-    "ASCEND_TIMESTAMP",
-    "BaseEnum",
-    "CacheModeEnum",
     # What else tf.estimator had, under its names.
     "Estimator",
     "Exporter",
@@ -340,8 +296,43 @@ __all__ = [
     "StepCounterHook",
     "StopAtStepHook",
     "SummarySaverHook",
-    # The package itself.
-    "version",
+    # For libraries that spell tf.estimator.
+    "compat",
+    # Only for scripts of DeepRec: names that do nothing here.
+    "staged",
+    "make_prefetch_hook",
+    "group_embedding_column_scope",
+    # Only for scripts of DeepRec: names that are refused, with what to use instead.
+    "get_multihash_variable",
+    "get_dynamic_dimension_embedding_variable",
+    "categorical_column_with_multihash",
+    "categorical_column_with_adaptive_embedding",
+    "adaptive_embedding_lookup_sparse",
+    # Tables, lookups, graph modification and the runtime, under Rec SDK's names.
+    "create_table",
+    "SparseTable",
+    "sparse_lookup",
+    "FeatureSpec",
+    "get_asc_insert_func",
+    "start_asc_pipeline",
+    "modify_graph_and_start_emb_cache",
+    "get_initializer",
+    "get_target_batch",
+    "get_dense_and_sparse_variable",
+    "init",
+    "terminate_config_initializer",
+    "ConfigInitializer",
+    "get_use_dynamic_expansion",
+    "get_rank_id",
+    "get_rank_size",
+    "get_local_rank_size",
+    "ASCEND_CUTTING_POINT_INITIALIZER",
+    "ASCEND_GLOBAL_HASHTABLE_COLLECTION",
+    "ASCEND_SPARSE_LOOKUP_ID_OFFSET",
+    "ASCEND_SPARSE_LOOKUP_LOCAL_EMB",
+    "ASCEND_TIMESTAMP",
+    "BaseEnum",
+    "CacheModeEnum",
 ]
 
 _BOOSTED_TREES = "TensorFlow removed boosted trees; use a library for them, such as XGBoost"

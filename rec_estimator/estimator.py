@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Optional, Sequence, Union
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._model_pipeline import ModelPipeline
-from rec_estimator._tensorflow.estimator import RunConfig, WarmStartSettings
+from rec_estimator._tensorflow.estimator import InMemoryEvaluatorHook, RunConfig, WarmStartSettings
 from rec_estimator.checkpoint import deltas
 from rec_estimator.checkpoint.checkpoint_table import CheckpointTable
 from rec_estimator.checkpoint.format.bundle import Bundle, Index
@@ -46,9 +46,16 @@ class _LoopCheckedEstimator(PortableExports):
 
         Raises:
           ValueError: With ``RunConfig(iterations_per_loop=N)``, the number of steps to train is not
-            a multiple of N. Also whatever ``tf.estimator.Estimator.train`` raises.
+            a multiple of N; or hooks has TensorFlow's InMemoryEvaluatorHook. Also whatever
+            ``tf.estimator.Estimator.train`` raises.
           tf.errors.DataLossError: The latest checkpoint of the model's folder is damaged.
         """
+        if any(isinstance(hook, InMemoryEvaluatorHook) for hook in hooks or ()):
+            raise ValueError(
+                "hooks must have no tf.estimator.experimental.InMemoryEvaluatorHook, which cannot "
+                "copy tables or a custom Saver's variables; use "
+                "rec_estimator.experimental.InMemoryEvaluatorHook, with the same arguments"
+            )
         # Checks the checkpoint first: TensorFlow reads its step before it restores it.
         step = _latest_step(self.model_dir)
         iterations = getattr(self.config, "iterations_per_loop", 1)

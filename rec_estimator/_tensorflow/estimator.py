@@ -73,6 +73,7 @@ LinearSDCA = _estimator.experimental.LinearSDCA
 build_raw_supervised_input_receiver_fn = (
     _estimator.experimental.build_raw_supervised_input_receiver_fn
 )
+InMemoryEvaluatorHook = _estimator.experimental.InMemoryEvaluatorHook
 call_logit_fn = _estimator.experimental.call_logit_fn
 make_early_stopping_hook = _estimator.experimental.make_early_stopping_hook
 make_stop_at_checkpoint_step_hook = _estimator.experimental.make_stop_at_checkpoint_step_hook

@@ -6,6 +6,7 @@
     rec-estimator inspect model/ --filtered --top 50              # the most frequent filtered keys
     rec-estimator inspect model/ --filtered --csv filtered.csv    # all of them
     rec-estimator inspect model/ --csv frequencies.csv --png frequencies.png
+    rec-estimator inspect model/ --compare model/model.ckpt-1000  # what has changed since
 
 The command also runs as ``python -m rec_estimator.tools.inspect_checkpoint``. For each table it
 prints
@@ -21,10 +22,14 @@ prints
          4-7  1,800  ##############################
         8-15  1,410  ########################
         …
+      age of rows, from their last training to the newest of any row
+           0    512  ########
+         …
 
-It also reads DeepRec's checkpoints. It does not read vectors, and needs a few megabytes of memory
-beyond TensorFlow itself, whatever the size of the checkpoint. The files must be on a local or
-mounted file system.
+It also reads DeepRec's checkpoints. Without --compare it does not read vectors, and needs a few
+megabytes of memory beyond TensorFlow itself, whatever the size of the checkpoint. With --compare it
+needs the memory of a table's vectors in both checkpoints, and reads a delta with what it builds on.
+The files must be on a local or mounted file system.
 """
 
 import argparse
@@ -47,6 +52,7 @@ from rec_estimator.checkpoint.format.stored_tables import (
     rows_of,
     tensors_of,
 )
+from rec_estimator.tools.compare_checkpoints import compared
 from rec_estimator.tools.frequency_histogram import FrequencyHistogram, draw
 
 DESCRIPTION = "Prints the content of a checkpoint: tables, rows, filtered features."
@@ -55,6 +61,7 @@ DESCRIPTION = "Prints the content of a checkpoint: tables, rows, filtered featur
 _ROWS = 1 << 15
 
 _BLOOM = "Bloom filter"
+_AGES = "age of rows, from their last training to the newest of any row"
 
 # The part of the report that counts a table's tensor, by suffix. Slots have parts of their own.
 _PARTS = {
@@ -101,6 +108,7 @@ class TableReport(NamedTuple):
     frequencies: Optional[FrequencyHistogram]  # Of rows.
     filtered_frequencies: Optional[FrequencyHistogram]
     versions: Optional[Versions]  # Of rows.
+    ages: Optional[FrequencyHistogram]  # Of rows that were trained, in the unit of versions.
     nbytes: Dict[str, int]  # By part.
     notes: Dict[str, str]  # About deltas and Bloom filters, by label.
 
@@ -118,13 +126,15 @@ def report(bundle: Bundle, table: StoredTable) -> TableReport:
     Raises:
       tf.errors.DataLossError: The checkpoint is damaged.
     """
+    versions = _versions(bundle, table)
     return TableReport(
         table,
         rows_of(bundle, table.shards, "-keys"),
         rows_of(bundle, table.shards, "-keys_filtered"),
         _frequencies(bundle, table, "-keys", "-freqs"),
         _frequencies(bundle, table, "-keys_filtered", "-freqs_filtered"),
-        _versions(bundle, table),
+        versions,
+        _ages(bundle, table, versions),
         _bytes_by_part(bundle, table),
         _notes(bundle, table),
     )
@@ -162,6 +172,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         "--csv", metavar="FILE", help="write frequencies; with --filtered: all filtered features"
     )
     parser.add_argument("--png", metavar="FILE", help="draw frequencies")
+    parser.add_argument(
+        "--compare", metavar="OLDER", help="only tell what has changed since this checkpoint"
+    )
     options = parser.parse_args(arguments)
     try:
         lines = _run(options)
@@ -186,10 +199,7 @@ def _run(options: argparse.Namespace) -> List[str]:
     """Writes the files and returns the lines to print, so that a failure prints nothing."""
     if options.top < 1:
         raise ValueError(f"--top must be >= 1, got {options.top}")
-    prefix = options.checkpoint
-    if os.path.isdir(prefix) and not os.path.exists(prefix + ".index"):
-        prefix = tf.train.latest_checkpoint(prefix) or prefix
-    bundle = Bundle(prefix)
+    bundle = Bundle(_prefix_of(options.checkpoint))
     bundle.check_files()
     tables = find_tables(bundle)
     lines = [_first_line(bundle, tables)]
@@ -197,6 +207,8 @@ def _run(options: argparse.Namespace) -> List[str]:
         if options.table not in tables:
             raise ValueError(f"--table must be one of {list(tables)}, got {options.table!r}")
         tables = {options.table: tables[options.table]}
+    if options.compare is not None:
+        return compared(_prefix_of(options.compare), bundle.prefix, list(tables))
     for file in (options.csv, options.png):
         if file and os.path.realpath(file) in map(os.path.realpath, bundle.files):
             raise ValueError(f"--csv and --png must not be files of the checkpoint, got {file}")
@@ -220,6 +232,13 @@ def _run(options: argparse.Namespace) -> List[str]:
             rows = _feature_rows(bundle, tables) if options.filtered else _bin_rows(reports)
             csv.writer(file).writerows(rows)
     return lines
+
+
+def _prefix_of(path: str) -> str:
+    """The prefix of a checkpoint, of a folder that of its latest one."""
+    if os.path.isdir(path) and not os.path.exists(path + ".index"):
+        return tf.train.latest_checkpoint(path) or path
+    return path
 
 
 def _first_line(bundle: Bundle, tables: Dict[str, StoredTable]) -> str:
@@ -249,8 +268,9 @@ def _report_lines(found: TableReport, columns: int) -> Iterator[str]:
     for title, histogram, keys in (
         ("frequency of rows", found.frequencies, found.rows),
         ("frequency of filtered keys", found.filtered_frequencies, found.filtered_keys),
+        (_AGES, found.ages, found.rows),
     ):
-        if keys and histogram is None:
+        if keys and histogram is None and title != _AGES:
             yield f"  {title}: not recorded"
         elif keys and histogram is not None:
             yield f"  {title}"
@@ -353,6 +373,18 @@ def _versions(bundle: Bundle, table: StoredTable) -> Optional[Versions]:
                 oldest = int(min(some.min(), some.min() if oldest is None else oldest))
                 newest = int(max(some.max(), some.max() if newest is None else newest))
     return Versions(oldest, newest)
+
+
+def _ages(
+    bundle: Bundle, table: StoredTable, versions: Optional[Versions]
+) -> Optional[FrequencyHistogram]:
+    if versions is None or versions.newest is None:
+        return None
+    histogram = FrequencyHistogram()
+    for shard in table.shards:
+        for some in bundle.read_rows(f"{shard}-versions", _ROWS):
+            histogram.add(versions.newest - some[some >= 0])
+    return histogram
 
 
 def _bytes_by_part(bundle: Bundle, table: StoredTable) -> Dict[str, int]:

@@ -71,14 +71,14 @@ def shrink(
 
     Args:
       input_checkpoint: Prefix of a checkpoint of this package or of DeepRec.
-      output_checkpoint: Prefix of the copy, in an existing folder.
+      output_checkpoint: Prefix of the copy. Its folder is made if it is missing.
       drop_slots: Whether to leave out the optimizer slots of tables.
 
     Returns:
       The rows kept and keys dropped of each table, and the sizes.
 
     Raises:
-      FileNotFoundError: The input or the folder of the output does not exist.
+      FileNotFoundError: The input does not exist.
       IsADirectoryError: The input or the output is a folder.
       FileExistsError: The output exists.
       ValueError: The output is empty or equals the input, or the input is a delta or not a V2
@@ -107,6 +107,7 @@ def shrink(
                 "rec_estimator.Saver()"
             )
     replaced = _replacements(source, tables, drop_slots)
+    os.makedirs(os.path.dirname(os.path.abspath(output_checkpoint)), exist_ok=True)
     with NewBundle(output_checkpoint, source.header.version) as copy:
         ranges = []
         for name, tensor in source.tensors.items():
@@ -168,7 +169,6 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _check_output(source: str, output: str) -> None:
-    folder = os.path.dirname(os.path.abspath(output))
     rule = "output_checkpoint must be a prefix of files that do not exist"
     if _real(source) == _real(output):
         raise ValueError(f"output_checkpoint must differ from input_checkpoint, got {output} twice")
@@ -178,8 +178,6 @@ def _check_output(source: str, output: str) -> None:
         raise IsADirectoryError(
             f"{rule}, got {output!r}, a folder; pass {os.path.join(output, 'model.ckpt')}"
         )
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(f"{rule}, got {output!r}; make its folder first: mkdir -p {folder}")
     # A data file without an index, which a killed run may leave, is overwritten.
     if os.path.lexists(output + ".index"):
         raise FileExistsError(f"{rule}, got {output!r}; remove them or pass another")

@@ -47,7 +47,9 @@ class InMemoryEvaluatorHook(tf.train.SessionRunHook):
         every_n_iter: int = 100,
     ) -> None:
         if every_n_iter is None or every_n_iter < 1:
-            raise ValueError(f"every_n_iter must be >= 1, got {every_n_iter}")
+            raise ValueError(
+                f"every_n_iter must be >= 1, got {every_n_iter}; omit it for 100, or omit the hook"
+            )
         config = estimator.config
         if config.num_ps_replicas > 0 or config.num_worker_replicas > 1:
             raise ValueError(
