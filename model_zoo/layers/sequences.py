@@ -5,7 +5,7 @@ from typing import Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from model_zoo.layers.networks import dense, layer_norm, tower
+from model_zoo.layers.networks import dense, drop, layer_norm, tower
 
 _MASKED = -1e9  # becomes 0 in a softmax; finite, because a whole row may be masked
 
@@ -83,15 +83,15 @@ def transformer_layer(
     2019, https://arxiv.org/abs/1905.06874, equations 2 to 5.
     """
 
-    def dropped(tensor: tf.Tensor) -> tf.Tensor:
-        return tf.nn.dropout(tensor, rate=dropout) if is_training and dropout else tensor
+    def dropped(tensor: tf.Tensor, name: str) -> tf.Tensor:
+        return drop(tensor, dropout, name) if is_training and dropout else tensor
 
     length, dim = (tf.dimension_value(size) for size in inputs.shape[1:])
     with tf.variable_scope(name):
-        attended = dropped(_self_attention(inputs, mask, num_heads))
+        attended = dropped(_self_attention(inputs, mask, num_heads), "drop_attention")
         attended = layer_norm(inputs + attended, "norm_attention")
         outputs = dense(attended, 4 * dim, "expand", tf.nn.leaky_relu)
-        outputs = dropped(dense(outputs, dim, "contract"))
+        outputs = dropped(dense(outputs, dim, "contract"), "drop_output")
         return tf.reshape(layer_norm(attended + outputs, "norm_output"), [-1, length, dim])
 
 

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The contract of every model of the zoo, on generated data; test_two_towers.py has that of dssm.
+
+Each model is trained once, for 30 steps; the tests look at that training. `make test-long` runs the
+long ones after tf.disable_v2_behavior().
+"""
+
+import dataclasses
+import functools
+import inspect
+import pathlib
+import re
+import shutil
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from compressed_runs import LossHook, predict
+
+import rec_estimator as rec
+from model_zoo import config, data, heads, runner
+from model_zoo.build import build_estimator
+from model_zoo.models import MODELS, params_of
+
+STEPS, BATCH = 30, 100
+SIZES = np.array([3, 0, 4], np.int32)  # candidates of each user, in a compressed request
+
+# Of the params of a model, those that it has.
+SMALL = {
+    "dim": 4,
+    "hidden_units": (16, 8),
+    "second_units": (8,),
+    "attention_units": (4,),
+    "block_units": 8,
+    "mask_units": 8,
+    "maps": (4, 4),
+    "expert_units": (8,),
+    "task_units": (4,),
+    "relation_units": (4,),
+    "dropout": 0.1,
+}
+
+# Trained in make test-long only: the graphs of the others take less time to build.
+DEAR = ("masknet", "finalmlp", "dien", "bst", "ple", "dbmtl")
+
+# Other values of params, besides batch normalization: what the training of SMALL does not build.
+VARIANTS = {
+    "dcnv2": [{"structure": "parallel", "rank": 0}],
+    "masknet": [{"structure": "serial"}],
+    "fibinet": [{"bilinear": "each"}, {"bilinear": "pair"}],
+    "finalmlp": [{"gates": ("context", "none")}, {"gates": (), "second_dropout": 0.5}],
+    "bst": [{"blocks": 2}],
+}
+
+
+def clicks():
+    """Generated clicks with short histories and without the hour, which tells nothing."""
+    generated = data.generate_clicks(rows=5000, users=60, items=40, seed=3)
+    columns = tuple(
+        dataclasses.replace(column, max_length=3) if column.role == "history" else column
+        for column in generated.columns
+        if column.name != "hour"
+    )
+    parts = {}
+    for part in ("train", "test"):
+        rows = generated.in_memory(part)
+        features = {**rows.features, "history": rows.features["history"][:, :3]}
+        parts[part] = data.Rows(features, rows.labels)
+    return data.MemoryDataSet("clicks", columns, parts)
+
+
+CLICKS = clicks()
+TEST = CLICKS.in_memory("test")
+ON_ROWS = [name for name, module in MODELS.items() if not hasattr(module, "view")]
+
+
+def small(model):
+    params = {name: value for name, value in SMALL.items() if name in MODELS[model].DEFAULTS}
+    if model == "ple":
+        params["expert_units"] = ((8,), (8,))
+    return params
+
+
+def estimator_of(model, folder):
+    settings = config.Config(model=model, params=small(model)).replace(
+        train__batch_size=BATCH,
+        train__optimizer={"name": "adam", "learning_rate": 0.03},
+        train__save_steps=STEPS // 2,
+    )
+    return build_estimator(settings, CLICKS, str(folder))
+
+
+def batches(skip=0):
+    return CLICKS.input_fn("train", BATCH, seed=1, epochs=None, skip=skip)
+
+
+class Trained:
+    """A model after 30 steps, with checkpoints at the steps 0, 15 and 30."""
+
+    def __init__(self, model, folder):
+        self.model, self.folder = model, folder
+        self.estimator = estimator_of(model, folder)
+        hook = LossHook()
+        self.estimator.train(batches(), max_steps=STEPS, hooks=[hook])
+        self.losses = hook.losses
+
+    def checkpoint(self, step):
+        return str(self.folder / f"model.ckpt-{step}")
+
+    def export(self, kind):
+        """A SavedModel of one of config.EXPORT_KINDS."""
+        settings = config.Config(model=self.model).replace(export__kind=kind)
+        receiver_fn = runner.receiver_fn(settings, CLICKS)
+        return self.estimator.export_saved_model(
+            str(self.folder / kind), receiver_fn, portable=kind == "portable"
+        )
+
+    @functools.cached_property
+    def probabilities(self):
+        """Of the test rows, by label."""
+        answers = list(self.estimator.predict(CLICKS.input_fn("test", 1000)))
+        found = {name: np.array([answer[name] for answer in answers]) for name in answers[0]}
+        if "probabilities" in found:
+            return {CLICKS.labels[0]: found["probabilities"]}
+        return {label: found[f"probabilities/{label}"] for label in CLICKS.labels}
+
+
+@pytest.fixture(scope="module")
+def train_once(tmp_path_factory):
+    """Returns a function from a model's name to Trained; each model is trained once."""
+    return functools.lru_cache(None)(lambda name: Trained(name, tmp_path_factory.mktemp(name)))
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(model, marks=[pytest.mark.long] if model in DEAR else []) for model in ON_ROWS
+    ]
+)
+def trained(request, train_once):
+    return train_once(request.param)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_model_is_a_short_file_with_three_names_that_cites_its_paper(model):
+    module = MODELS[model]
+    text = pathlib.Path(module.__file__).read_text()
+    assert len(text.splitlines()) <= 120
+    assert re.search(r"https://(arxiv\.org|doi\.org|dl\.acm\.org)/\S+", module.__doc__)
+    assert list(inspect.signature(module.features).parameters) == ["data", "params"]
+    expected = ["features", "labels", "mode", "params"]
+    assert list(inspect.signature(module.model_fn).parameters) == expected
+    read = set(re.findall(r'params\["(\w+)"\]', text))
+    given = {"columns", "labels", "training"}
+    assert read - given <= set(module.DEFAULTS)
+    # layers.network_settings reads two.
+    assert set(module.DEFAULTS) - read <= {"dropout", "batch_norm"}
+
+
+def test_the_page_has_a_row_for_every_model():
+    page = pathlib.Path(heads.__file__).with_name("README.md").read_text()
+    assert [name for name in MODELS if f"| [{name}]({name}.py) |" not in page] == []
+
+
+def log_loss(labels, probabilities):
+    return -np.mean(np.log(np.where(labels > 0, probabilities, 1 - probabilities)))
+
+
+def test_training_beats_a_constant(trained):
+    for label, probabilities in trained.probabilities.items():
+        truth = TEST.labels[label]
+        assert probabilities.shape == truth.shape
+        assert log_loss(truth, probabilities) < log_loss(truth, truth.mean()) - 0.02
+        # More than 5 standard errors above 0.5.
+        assert data.exact_auc(truth, probabilities) > 0.6
+
+
+@pytest.mark.long
+def test_evaluation_measures_the_predictions(trained):
+    expected = {}
+    for label, probabilities in trained.probabilities.items():
+        prefix = f"{label}/" if len(trained.probabilities) > 1 else ""
+        expected[f"{prefix}log_loss"] = log_loss(TEST.labels[label], probabilities)
+        expected[f"{prefix}auc"] = data.exact_auc(TEST.labels[label], probabilities)
+    found = trained.estimator.evaluate(CLICKS.input_fn("test", 700))
+    # Probabilities round logits that differ into ties; float32 sums in batches of another size.
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-5)
+
+
+def test_all_variables_and_tables_get_gradients(trained):
+    assert untrained(trained.checkpoint(STEPS)) == []
+
+
+def untrained(checkpoint):
+    """The names of the trainable tensors of a checkpoint of which a float never got a gradient.
+
+    The first moment of Adam is 0 there. Of a dense variable, only the sum is looked at: units of
+    a ReLU may be dead.
+    """
+    stored = tf.train.load_checkpoint(checkpoint)
+    names = stored.get_variable_to_shape_map()
+    bad = []
+    for name in names:
+        if name.endswith("/Adam-values"):
+            if not np.abs(stored.get_tensor(name)).max(axis=0).all():
+                bad.append(name)
+        elif name.endswith("/Adam") and not stored.get_tensor(name).any():
+            bad.append(name)
+    assert any(name.endswith("/Adam") for name in names)
+    assert any(name.endswith("/Adam-values") for name in names)
+    return sorted(bad)
+
+
+@pytest.mark.long
+def test_a_training_that_goes_on_with_a_modified_graph_ends_with_the_same_bits(trained, tmp_path):
+    half = STEPS // 2
+    for file in trained.folder.glob(f"model.ckpt-{half}.*"):
+        shutil.copy(file, tmp_path)
+    tf.train.update_checkpoint_state(str(tmp_path), str(tmp_path / f"model.ckpt-{half}"))
+    resumed, losses = estimator_of(trained.model, tmp_path), LossHook()
+    hooks = [losses, rec.GraphModifierHook()]
+    resumed.train(batches(skip=half), max_steps=STEPS, hooks=hooks)
+    assert losses.losses == trained.losses[half:]
+    stored, expected = (
+        tf.train.load_checkpoint(prefix)
+        for prefix in (resumed.latest_checkpoint(), trained.checkpoint(STEPS))
+    )
+    shapes = expected.get_variable_to_shape_map()
+    assert stored.get_variable_to_shape_map() == shapes
+    for name in shapes:
+        np.testing.assert_array_equal(
+            stored.get_tensor(name), expected.get_tensor(name), err_msg=name
+        )
+
+
+def requests():
+    """(a request with a row per candidate, the same one with a row per user)."""
+    users = [column.name for column in CLICKS.columns if column.role != "item"]
+    rows = np.repeat(np.arange(len(SIZES)), SIZES)
+    flat, compressed = {}, {"item_size": SIZES}
+    for name, values in TEST.features.items():
+        compressed[name] = values[5 : 5 + len(SIZES)] if name in users else values[: SIZES.sum()]
+        flat[name] = compressed[name][rows] if name in users else compressed[name]
+        if compressed[name].ndim == 1 and values.dtype == np.int64:
+            compressed[name] = compressed[name][:, None]
+    # No table has a row for these; a user without a history.
+    flat["item"][0] = compressed["item"][0] = 2**62
+    first = flat["history"][:3], compressed["history"][:1]
+    for history in first:
+        history[:] = data.PADDING
+    return flat, compressed
+
+
+@pytest.mark.long
+def test_exports_predict_what_the_model_predicts(trained):
+    flat, compressed = requests()
+    answers = list(trained.estimator.predict(rec.inputs.numpy_input_fn(flat, batch_size=100)))
+    expected = {name: np.array([answer[name] for answer in answers]) for name in answers[0]}
+    for kind in config.EXPORT_KINDS:
+        request = compressed if kind == "compressed" else flat
+        found = predict(trained.export(kind), request)
+        assert set(found) == set(expected)
+        for name in expected:
+            # Float32 sums in another order.
+            np.testing.assert_allclose(
+                found[name], expected[name], rtol=1e-5, atol=1e-6, err_msg=f"{kind} {name}"
+            )
+
+
+@pytest.mark.parametrize(
+    ("model", "params"),
+    [
+        (model, {"batch_norm": True, **params})
+        for model in ON_ROWS
+        for params in VARIANTS.get(model, [{}])
+        if "batch_norm" in MODELS[model].DEFAULTS
+    ],
+)
+def test_variants_have_no_variable_without_gradient(model, params):
+    params = params_of(model, CLICKS, {**small(model), **params})
+    features = looked_up(model, params)
+    labels = {label: tf.placeholder(tf.float32, [None]) for label in CLICKS.labels}
+    tf.train.get_or_create_global_step()
+    spec = MODELS[model].model_fn(features, labels, rec.ModeKeys.TRAIN, params)
+    assert tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    sources = {variable.op.name: variable for variable in tf.trainable_variables()}
+    sources.update({f.name: features[f.name] for f in MODELS[model].features(CLICKS, params)})
+    gradients = tf.gradients(spec.loss, list(sources.values()))
+    assert [name for name, gradient in zip(sources, gradients) if gradient is None] == []
+
+
+def looked_up(model, params):
+    """Placeholders of what model_fn gets."""
+    features = {}
+    for feature in MODELS[model].features(CLICKS, params):
+        shape = [None, feature.max_length] if feature.combiner is None else [None]
+        features[feature.name] = tf.placeholder(tf.float32, [*shape, feature.dim])
+        features[feature.mask_name] = tf.placeholder(tf.bool, shape)
+        features[feature.ids_name] = tf.placeholder(tf.int64, [None])
+    for column in CLICKS.columns:
+        if column.kind == "number":
+            features[column.name] = tf.placeholder(tf.float32, [None])
+    return features
+
+
+def test_the_tests_know_every_variant():
+    for model, variants in VARIANTS.items():
+        for params in variants:
+            assert set(params) <= set(MODELS[model].DEFAULTS)
