@@ -32,22 +32,22 @@ BATCH = 512
 WINDOW = 65_536
 
 
-def _write_flat(path: str, task: data.Task, rows: int) -> None:
+def _write_flat(path: str, part: data.Rows, label: str, rows: int) -> None:
     import tensorflow as tf
 
     kind = "GZIP" if path.endswith(".gz") else ""
     with tf.io.TFRecordWriter(path, tf.io.TFRecordOptions(compression_type=kind)) as writer:
         for row in range(rows):
             example = tf.train.Example()
-            for name, column in task.train.items():
+            for name, column in part.features.items():
                 values = column[row]
                 kept = [values] if column.ndim == 1 else values[values != -1]
                 example.features.feature[name].int64_list.value.extend(kept)
-            example.features.feature["label"].float_list.value.append(task.train_labels[row])
+            example.features.feature["label"].float_list.value.append(part.labels[label][row])
             writer.write(example.SerializeToString())
 
 
-def _write_grouped(path: str, task: data.Task, rows: int, users: Sequence[str]) -> int:
+def _write_grouped(path: str, part: data.Rows, label: str, rows: int, users: Sequence[str]) -> int:
     import rec_estimator as rec
 
     def input_fn() -> tf.data.Dataset:
@@ -55,22 +55,22 @@ def _write_grouped(path: str, task: data.Task, rows: int, users: Sequence[str]) 
             name: column[:rows]
             if column.ndim == 1
             else [values[values != -1] for values in column[:rows]]
-            for name, column in task.train.items()
+            for name, column in part.features.items()
         }
-        flat = rec.inputs.numpy_input_fn(columns, task.train_labels[:rows], batch_size=WINDOW)
+        flat = rec.inputs.numpy_input_fn(columns, part.labels[label][:rows], batch_size=WINDOW)
         return rec.inputs.group_samples(flat(), users)
 
     return rec.inputs.write_grouped_samples(input_fn, path, users)
 
 
-def _features(task: data.Task, names: Sequence[str]) -> Dict[str, Any]:
+def _features(columns: Sequence[data.Column], names: Sequence[str]) -> Dict[str, Any]:
     import tensorflow as tf
 
     return {
         column.name: tf.io.FixedLenFeature([], tf.int64)
-        if column.max_length == 1
+        if not column.is_padded
         else tf.io.RaggedFeature(tf.int64)
-        for column in task.columns
+        for column in columns
         if column.name in names
     }
 
@@ -98,10 +98,12 @@ def measure(data_path: str, rows: int, rounds: int) -> Dict[str, Any]:
     from model_zoo import data
 
     tf.disable_eager_execution()
-    task = data.load_task("online_retail", data_path=data_path)
-    rows = min(rows, len(task.train_labels))
-    users = [column.name for column in task.columns if column.side != "item"]
-    items = [column.name for column in task.columns if column.side == "item"]
+    retail = data.load("online_retail", data_path)
+    assert isinstance(retail, data.LoggedDataSet)
+    part, main = retail.in_memory("train"), retail.labels[0]
+    rows = min(rows, len(part))
+    users = [column.name for column in retail.columns if column.role != "item"]
+    items = [column.name for column in retail.columns if column.role == "item"]
     label = {"label": tf.io.FixedLenFeature([], tf.float32)}
     figures: Dict[str, Any] = {"rows": rows}
     with tempfile.TemporaryDirectory() as folder:
@@ -111,22 +113,22 @@ def measure(data_path: str, rows: int, rounds: int) -> Dict[str, Any]:
             for end in ("", ".gz")
         }
         for end in ("", ".gz"):
-            _write_flat(paths["flat", end], task, rows)
+            _write_flat(paths["flat", end], part, main, rows)
             start = time.perf_counter()
-            figures["groups"] = _write_grouped(paths["grouped", end], task, rows, users)
+            figures["groups"] = _write_grouped(paths["grouped", end], part, main, rows, users)
             figures[f"grouped{end}_rows_written_a_second"] = rows / (time.perf_counter() - start)
         for (kind, end), path in paths.items():
             figures[f"{kind}{end}_bytes_a_row"] = os.path.getsize(path) / rows
         flat = rec.inputs.tfrecord_input_fn(
             paths["flat", ""],
-            {**_features(task, users + items), **label},
+            {**_features(retail.columns, users + items), **label},
             label_column="label",
             batch_size=BATCH,
         )
         grouped = rec.inputs.grouped_tfrecord_input_fn(
             paths["grouped", ""],
-            _features(task, users),
-            {**_features(task, items), **label},
+            _features(retail.columns, users),
+            {**_features(retail.columns, items), **label},
             label_column="label",
             batch_size=BATCH,
         )

@@ -6,8 +6,7 @@ import hashlib
 import pathlib
 from typing import Optional
 
-from model_zoo.data.cache import default_cache_dir, whole_file
-from model_zoo.data.task import DataUnavailableError
+from model_zoo.data.cache import DataUnavailableError, default_cache_dir, whole_file
 
 _PAGE = "https://archive.ics.uci.edu/dataset/2/adult"
 _FILES = {"train.csv": "adult.data", "test.csv": "adult.test"}

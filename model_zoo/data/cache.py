@@ -8,6 +8,10 @@ import tempfile
 from typing import Iterator, TextIO
 
 
+class DataUnavailableError(RuntimeError):
+    """The data set is absent and the download failed. The message has the reason and the remedy."""
+
+
 def default_cache_dir() -> pathlib.Path:
     """The folder for downloaded data: rec_estimator in $XDG_CACHE_HOME or ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")

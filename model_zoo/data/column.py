@@ -67,11 +67,6 @@ class Column:
         """Whether an example has several keys: int64 [B, max_length]."""
         return self.max_length > 1 or self.role == "history"
 
-    @property
-    def side(self) -> str:
-        """The role, with "user" for a history. Goes with Task: use role."""
-        return "user" if self.role == "history" else self.role
-
     def _check_is_one_of(self, name: str, values: tuple) -> None:
         if getattr(self, name) not in values:
             raise ValueError(self._error(name, f"one of {', '.join(values)}", getattr(self, name)))

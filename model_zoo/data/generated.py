@@ -8,72 +8,9 @@ import numpy as np
 
 from model_zoo.data.column import PADDING, Column
 from model_zoo.data.dataset import MemoryDataSet, Rows
-from model_zoo.data.task import HISTORY_LENGTH, Task, exact_auc, to_arrays
+from model_zoo.data.exact_auc import exact_auc
 
-
-def generate(
-    *,
-    rows: int = 60_000,
-    users: int = 1_500,
-    items: int = 800,
-    agreement: float = 0.85,
-    seed: int = 1,
-) -> Task:
-    """Generates clicks as a Task; goes with Task.
-
-    Users and items have one of two tastes, and a user likes items of the same taste.
-
-    The label depends on the pair of user and item, so a linear model has AUC 0.5. The history shows
-    the taste of the user. Users and items are drawn with p(rank k) ~ (k + q)^-s, s = 1.097, q =
-    20.98, fitted to field C7 of the Criteo Kaggle click log. Keys are random int64.
-
-    Args:
-      rows: Number of rows; the last 20 % are the test rows.
-      users: Number of users.
-      items: Number of items.
-      agreement: Probability, above 0.5 and below 1, of a like for equal tastes, and of no like for
-        different ones.
-      seed: Seed of all random numbers.
-
-    Raises:
-      ValueError: An argument is out of range.
-    """
-    _check_sizes(rows, users, items, agreement)
-    random = np.random.default_rng(seed)
-    keys = random.choice(2**62, size=users + items, replace=False).astype(np.int64)
-    taste = random.integers(0, 2, size=users + items)
-    taste[[0, users]], taste[[1, users + 1]] = 0, 1  # at least one user and one item of each taste
-    user = random.choice(users, size=rows, p=_zipf(users))
-    item = users + random.choice(items, size=rows, p=_zipf(items))
-    probability = np.where(taste[user] == taste[item], agreement, 1.0 - agreement)
-    labels = (random.random(rows) < probability).astype(np.float32)
-
-    history: List[List[int]] = []
-    liked: Dict[int, List[int]] = collections.defaultdict(list)
-    for who, what, label in zip(user, item, labels):
-        history.append(liked[who][: -HISTORY_LENGTH - 1 : -1])
-        if label:
-            liked[who].append(int(keys[what]))
-    columns = (
-        Column("user", "user"),
-        Column("hour", "context"),
-        Column("item", "item"),
-        Column("history", "history", table="item", max_length=HISTORY_LENGTH),
-    )
-    hour = random.integers(0, 24, size=rows)  # independent of the label
-    table = {"user": keys[user], "hour": hour, "item": keys[item], "history": history}
-    arrays = to_arrays(table, columns)
-    split = rows - rows // 5
-    return Task(
-        name="generated",
-        columns=columns,
-        train={name: array[:split] for name, array in arrays.items()},
-        train_labels=labels[:split],
-        test={name: array[split:] for name, array in arrays.items()},
-        test_labels=labels[split:],
-        attainable_auc=exact_auc(labels[split:], probability[split:]),
-        credit="Generated: nobody's data.",
-    )
+HISTORY_LENGTH = 20  # keys, most recent first
 
 
 def generate_clicks(
@@ -84,7 +21,11 @@ def generate_clicks(
     agreement: float = 0.85,
     seed: int = 1,
 ) -> MemoryDataSet:
-    """Generates a data set as generate does, with a number and with two labels.
+    """Generates clicks: users and items have one of two tastes, and a user likes the same taste.
+
+    The label depends on the pair of user and item, so user and item alone tell nothing of it. The
+    history shows the taste of the user. Users and items are drawn with p(rank k) ~ (k + q)^-s, s =
+    1.097, q = 20.98, fitted to field C7 of the Criteo Kaggle click log. Keys are random int64.
 
     The number "discount" of the item, normal with deviation 1, is added to the log odds of `like`.
     `love` is a `like` of an item of the same taste in two of three cases, so each love is a like.
@@ -94,7 +35,8 @@ def generate_clicks(
       rows: Number of rows.
       users: Number of users.
       items: Number of items.
-      agreement: As in generate, at a discount of 0.
+      agreement: Probability, above 0.5 and below 1, of a like for equal tastes, and of no like for
+        different ones, at a discount of 0.
       seed: Seed of all random numbers.
 
     Raises:

@@ -5,7 +5,7 @@ from typing import Dict, Optional
 
 import numpy as np
 
-from model_zoo.data.task import PADDING
+from model_zoo.data.column import PADDING
 
 
 class HistoryBuilder:

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """MovieLens-100k: 100,000 ratings of 1,682 films by 943 people. Downloaded, not redistributed."""
 
-import collections
 import csv
 import hashlib
 import os
@@ -10,19 +9,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from typing import Dict, Iterator, List, Optional, Union
+from typing import Iterator, List, Optional, Union
 
-import numpy as np
-
-from model_zoo.data.cache import default_cache_dir, whole_file
-from model_zoo.data.column import Column
-from model_zoo.data.task import (
-    HISTORY_LENGTH,
-    DataUnavailableError,
-    Task,
-    hash_key,
-    to_arrays,
-)
+from model_zoo.data.cache import DataUnavailableError, default_cache_dir, whole_file
 
 _WHEEL = "recbole==1.2.1"
 _WHEEL_SHA256 = "9c9948202011f37eb0a7c6768129313f00d6403ad221ec940d5e2d5d5f33a407"
@@ -142,64 +131,6 @@ def _sha256(path: pathlib.Path) -> Optional[str]:
         return None
 
 
-def load_movielens_100k(cache_dir: Optional[Union[str, pathlib.Path]] = None) -> Task:
-    """Loads the task: will this user rate this film 4 or 5?
-
-    Rows are in order of time. The last 20 % of each user's ratings are the test rows. The history
-    is the last 20 films that the user rated 4 or 5 before.
-
-    Raises:
-      DataUnavailableError: The download failed; see fetch_movielens_100k.
-    """
-    folder = fetch_movielens_100k(cache_dir)
-    films = {row[0]: row[1:] for row in _atomic_rows(folder / "ml-100k.item")}
-    users = {row[0]: row[1:] for row in _atomic_rows(folder / "ml-100k.user")}
-    ratings = list(_atomic_rows(folder / "ml-100k.inter"))
-    ratings.sort(key=lambda row: float(row[3]))  # stable: equal times keep the order of the file
-
-    genres = {film: [hash_key(g) for g in row[2].split()] for film, row in films.items()}
-    columns = (
-        Column("user", "user"),
-        Column("age", "user"),
-        Column("gender", "user"),
-        Column("occupation", "user"),
-        Column("zip", "user"),
-        Column("item", "item"),
-        Column("genres", "item", max_length=max(map(len, genres.values()))),
-        Column("year", "item"),
-        Column("history", "history", table="item", max_length=HISTORY_LENGTH),
-    )
-    labels = np.array([float(row[2]) >= 4 for row in ratings], np.float32)
-    table: Dict[str, List] = {column.name: [] for column in columns}
-    liked: Dict[str, List[int]] = collections.defaultdict(list)
-    for (user, film, _, _), label in zip(ratings, labels):
-        age, gender, occupation, zip_code = users[user]
-        table["user"].append(int(user))
-        table["age"].append(int(age))
-        table["gender"].append(hash_key(gender))
-        table["occupation"].append(hash_key(occupation))
-        table["zip"].append(hash_key(zip_code))
-        table["item"].append(int(film))
-        table["genres"].append(genres[film])
-        table["year"].append(_year(films[film][1]))
-        table["history"].append(liked[user][: -HISTORY_LENGTH - 1 : -1])
-        if label:
-            liked[user].append(int(film))
-
-    arrays = to_arrays(table, columns)
-    test = _last_fifth_of_each(arrays["user"])
-    return Task(
-        name="movielens_100k",
-        columns=columns,
-        train={name: array[~test] for name, array in arrays.items()},
-        train_labels=labels[~test],
-        test={name: array[test] for name, array in arrays.items()},
-        test_labels=labels[test],
-        item_names={int(film): _title(row[0], row[1]) for film, row in films.items()},
-        credit=CREDIT,
-    )
-
-
 def prepare_movielens_100k(cache_dir: Optional[Union[str, pathlib.Path]] = None) -> pathlib.Path:
     """Writes ratings.csv, once: a line for each rating in order of time, with its user and film.
 
@@ -246,14 +177,3 @@ def _title(title: str, year: str) -> str:
         if title.endswith(f", {article}"):
             title = f"{article} {title[: -len(article) - 2]}"
     return f"{title} ({year})" if year.isdigit() else title
-
-
-def _last_fifth_of_each(groups: np.ndarray) -> np.ndarray:
-    """Returns bool [n]: whether a row is among the last 20 % of its group."""
-    is_last = np.zeros(len(groups), bool)
-    order = np.argsort(groups, kind="stable")
-    _, starts, counts = np.unique(groups[order], return_index=True, return_counts=True)
-    for start, count in zip(starts, counts):
-        held_out = round(0.2 * count)
-        is_last[order[start + count - held_out : start + count]] = True
-    return is_last
