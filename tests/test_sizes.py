@@ -30,7 +30,7 @@ LONGER: dict = {
     "tests.porting.scripts.tf1_deepfm.model_fn": 65,
 }
 
-PYTHON = ("*.py", *(f"{tree}/**/*.py" for tree in ("_build", "benchmarks", "model_zoo")))
+PYTHON = ("*.py", *(f"{tree}/**/*.py" for tree in ("_build", "benchmarks", "docs", "model_zoo")))
 PYTHON += ("rec_estimator/**/*.py", "tests/**/*.py")
 CPP = ("ops/**/*.h", "ops/**/*.cc", "tests/ops/**/*.h", "tests/ops/**/*.cc")
 

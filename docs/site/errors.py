@@ -56,7 +56,7 @@ class PythonModule:
         """Yields the errors, in the order of the source."""
         for node in ast.walk(self._tree):
             kind = _class_of(node)
-            if kind is None or kind in _REASONS:
+            if kind is None or kind in _REASONS or not isinstance(node, ast.Call):
                 continue
             message = node.args[-1] if "errors." in ast.unparse(node.func) else node.args[0]
             for words in self._texts(message, self._function(node), set()):
@@ -92,8 +92,8 @@ class PythonModule:
         return []
 
     def _part(self, value: ast.AST, function: Any, seen: Set[str]) -> List[str]:
-        if isinstance(value, ast.Constant):
-            return [str(value.value)]
+        if not isinstance(value, ast.FormattedValue):
+            return [str(value.value)] if isinstance(value, ast.Constant) else ["<…>"]
         expression = value.value
         found = []
         if isinstance(expression, (ast.Name, ast.IfExp, ast.JoinedStr)):
@@ -177,6 +177,7 @@ _STATUS = re.compile(
 )
 _COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _STRING = re.compile(r'"((?:\\.|[^"\\\n])*)"')
+_UP_TO_SEMICOLON = re.compile(r'(?:"(?:\\.|[^"\\])*"|[^;"])*')
 _RULE = re.compile(r'(?:=|return|\{|,|\() *("(?:\\.|[^"\\\n])*")')
 
 
@@ -227,8 +228,7 @@ def _statements(source: str) -> Iterator[str]:
         match = _RULE.search(source, position)
         if match is None:
             return
-        end = re.compile(r'(?:"(?:\\.|[^"\\])*"|[^;"])*').match(source, match.start(1))
-        text = _split_at_close(end.group())
+        text = _split_at_close(_UP_TO_SEMICOLON.findall(source, match.start(1))[0])
         yield text
         position = match.start(1) + max(len(text), 1)
 

@@ -72,13 +72,14 @@ def subjects() -> List[Subject]:
 
 def _commented_names(package: types.ModuleType) -> Dict[str, List[str]]:
     """{comment: names below it} of the list ``__all__`` of a package."""
-    source = pathlib.Path(inspect.getsourcefile(package)).read_text()
+    source = inspect.getsource(package)
     (assigned,) = (
         node
         for node in ast.parse(source).body
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )
-    title, found = "", {}
+    title = ""
+    found: Dict[str, List[str]] = {}
     for line in source.splitlines()[assigned.lineno : assigned.end_lineno]:
         comment = re.fullmatch(r"\s*# (.*?)\.?", line)
         if comment:
