@@ -24,6 +24,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow.compat.v1 as tf
 
 from model_zoo import compare, config, data, record, runner
+from model_zoo.mappings import value_at
 from model_zoo.models import MODELS
 from model_zoo.names import check_names
 from model_zoo.stop_signals import Interrupted
@@ -68,6 +69,9 @@ _EPILOG = f"""settings:
 
 models:
 {_wrapped(MODELS)}
+
+data sets:
+{_wrapped(["generated", *data.schema_names()])}
 """
 
 
@@ -83,6 +87,7 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(
             name,
             help=meaning,
+            usage=f"{top.prog} {name} {'[MODEL] ' * (name == 'train')}[OPTION ...]",
             description=f"{meaning[0].upper()}{meaning[1:]}.",
             epilog=_EPILOG if name in ("train", "compare") else None,
             formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -115,14 +120,23 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
         add(
             "--config", metavar="FILE", help="YAML file, or a configuration that comes with the zoo"
         )
+    # Later commands take the settings of the training as their defaults.
+    defaults = config.Config().as_dict() if name in ("train", "compare") else {}
     for flag, value, path, meaning in _FLAGS:
-        if name in ("train", "compare") or path.partition(".")[0] in (
-            "data",
-            "model_dir",
-            "export",
-        ):
-            add(f"--{flag}", metavar=value, help=meaning)
+        if _takes(name, path):
+            default = value_at(defaults, path)
+            shown = meaning if default is None else f"{meaning} (default: {default})"
+            add(f"--{flag}", metavar=value, help=shown)
     add("--set", action="append", default=[], metavar="NAME=VALUE", help="any other setting")
+
+
+def _takes(command: str, path: str) -> bool:
+    """Whether a command has the flag of a setting."""
+    if command == "compare":  # Its runs have seeds and folders of their own.
+        return path not in ("model_dir", "export.folder", "train.seed")
+    if command == "train" or path.startswith("data.") or path == "model_dir":
+        return True
+    return command == "export" and path.startswith("export.")
 
 
 def settings_of(options: argparse.Namespace) -> List[str]:
