@@ -135,8 +135,9 @@ def portable(found: Result) -> str:
     def both(template: str) -> List[str]:
         return [template.replace("KIND", kind) for kind in ("ours", "portable")]
 
-    least, middle, most = found["request_portable_over_ours"]
-    ours, theirs = both("{KIND_request_ms:.1f} ms")
+    least, _, most = found["request_portable_over_ours"]
+    ours, theirs = both("{KIND_request_ms:.2f} ms")
+    ratio = round(found["portable_request_ms"], 2) / round(found["ours_request_ms"], 2)
     export, load = (
         both(f"{{KIND_{what}[s]:.1f}} s, {{KIND_{what}[peak_mb]:.0f}} MB")
         for what in ("export", "load")
@@ -147,7 +148,7 @@ def portable(found: Result) -> str:
         ["variables on disk", *both("{KIND_export[mb]:.0f} MB")],
         ["export, memory beyond the process", *export],
         ["load, memory beyond the process", *load],
-        ["request", ours, f"{theirs}, {middle:.1f} times ({least:.1f} to {most:.1f})"],
+        ["request", ours, f"{theirs}, {ratio:.2f} times ({least:.1f} to {most:.1f} in a round)"],
     )
 
 
@@ -158,7 +159,8 @@ def grouped(found: Result) -> str:
         name.replace(".", "_"): round(value, -3) if name.endswith("_a_second") else value
         for name, value in found.items()
     }
-    read = "{grouped_rows_read_a_second:,.0f}, {read_speed_up:.2f} times"
+    ratio = shown["grouped_rows_read_a_second"] / shown["flat_rows_read_a_second"]
+    read = f"{{grouped_rows_read_a_second:,.0f}}, {ratio:.2f} times"
     return by_line(
         shown,
         ["", "flat `tf.train.Example`", "grouped `tf.train.SequenceExample`"],
