@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of several labels and of two towers: gradients, and losses beside NumPy."""
+"""The models of several labels, NeuMF and two towers: losses beside NumPy, and errors."""
 
 import types
 
@@ -82,22 +82,6 @@ def log_loss(labels, probabilities):
 
 def labels_of(module):
     return {"like": tf.constant(LIKE), "love": tf.constant(LOVE)}
-
-
-@pytest.mark.parametrize("module", [*TASK_MODELS, neumf], ids=name_of)
-def test_gradients_reach_every_variable_and_every_input(module):
-    features = vectors()
-    params = params_of(module)
-    loss = spec(module, features, labels_of(module), rec.ModeKeys.EVAL, params).loss
-    read = module.features(_data(), params)
-    inputs = [features[feature.name] for feature in read] + [features["price"]]
-    gradients = tf.gradients(loss, [*tf.trainable_variables(), *inputs])
-    assert None not in gradients
-    assert all(np.any(evaluate(tf.convert_to_tensor(each))) for each in gradients[-len(inputs) :])
-
-
-def _data():
-    return types.SimpleNamespace(name="shop", columns=COLUMNS, labels=("like", "love"))
 
 
 @pytest.mark.parametrize("module", TASK_MODELS, ids=name_of)
