@@ -98,7 +98,11 @@ class PythonModule:
         found = []
         if isinstance(expression, (ast.Name, ast.IfExp, ast.JoinedStr)):
             found = self._texts(expression, function, seen)
-        return found if 0 < len(found) <= _MOST_ALTERNATIVES else [_placeholder(expression)]
+        if 0 < len(found) <= _MOST_ALTERNATIVES:
+            return found
+        if isinstance(expression, ast.Call) and ast.unparse(expression.func) in self._functions:
+            return [_placeholder(expression.func)]
+        return [_placeholder(expression)]
 
     @staticmethod
     def _joined(parts: List[List[str]]) -> List[str]:
