@@ -185,7 +185,7 @@ def test_tables_have_their_own_settings_then_the_default_ones_then_those_of_the_
     assert item.ev_option.filter_option == rec.CounterFilter(7)
     assert user.initializer.get_config()["value"] == 2.0
     assert user.ev_option.regularizer == rec.L2Regularizer(1e-5)
-    assert item.initializer is None and item.ev_option.regularizer is None
+    assert item.initializer is None
     for feature in (user, item, history):
         assert feature.ev_option.evict_option == rec.L2WeightEvict(0.5)
         assert feature.ev_option.regularizer == rec.L2Regularizer(1e-5)
