@@ -143,47 +143,6 @@ class Ids:
 
 
 @dataclasses.dataclass(frozen=True)
-class Numbers:
-    """Numbers: float32 [n]. A missing one is 0 after the transformation, or the default before it.
-
-    Attributes:
-      field: The column. Its transform is "log", the sign of x times log(1 + |x|); "standard",
-        (x - mean) / deviation; or None.
-      moments: Mean and standard deviation, of "standard".
-    """
-
-    field: Field
-    missing: Tuple[str, ...] = ()
-    moments: Tuple[float, float] = (0.0, 1.0)
-
-    @property
-    def source(self) -> str:
-        """Name of the column in the files."""
-        return self.field.source
-
-    @property
-    def dtype(self) -> tf.DType:
-        """The type as which a text file is best decoded."""
-        return tf.string if self.missing else tf.float32
-
-    def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
-        """Returns the transformed numbers, and whether they are finite."""
-        value = _with_default(numbers(raw, self.missing), self.field)
-        is_missing = tf.is_nan(value)
-        if self.field.transform == "log":
-            value = tf.sign(value) * tf.log1p(tf.abs(value))
-        elif self.field.transform == "standard":
-            mean, deviation = self.moments
-            value = (value - mean) / (deviation or 1.0)
-        value = tf.where(is_missing, tf.zeros_like(value), value)
-        return value, tf.is_finite(value)
-
-    def problem(self, value: Any) -> str:
-        """Says what is wrong with one value, and the remedy; "" if nothing is."""
-        return _number_problem(value, self.missing)
-
-
-@dataclasses.dataclass(frozen=True)
 class RawNumbers:
     """Numbers without a transformation: float32 [n], NaN where one is missing."""
 
@@ -202,7 +161,10 @@ class RawNumbers:
 
     def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
         """Returns the numbers, and whether they are finite or missing."""
-        value = _with_default(numbers(raw, self.missing), self.field)
+        value = numbers(raw, self.missing)
+        if self.field.default is not None:
+            default = tf.fill(tf.shape(value), np.float32(float(self.field.default)))
+            value = tf.where(tf.is_nan(value), default, value)
         return value, tf.logical_not(tf.is_inf(value))
 
     def problem(self, value: Any) -> str:
@@ -211,7 +173,32 @@ class RawNumbers:
 
 
 @dataclasses.dataclass(frozen=True)
-class Buckets:
+class Numbers(RawNumbers):
+    """Numbers: float32 [n]. A missing one is 0 after the transformation, or the default before it.
+
+    Attributes:
+      field: The column. Its transform is "log", the sign of x times log(1 + |x|); "standard",
+        (x - mean) / deviation; or None.
+      moments: Mean and standard deviation, of "standard".
+    """
+
+    moments: Tuple[float, float] = (0.0, 1.0)
+
+    def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
+        """Returns the transformed numbers, and whether they are finite."""
+        value, is_good = super().convert(raw)
+        is_missing = tf.is_nan(value)
+        if self.field.transform == "log":
+            value = tf.sign(value) * tf.log1p(tf.abs(value))
+        elif self.field.transform == "standard":
+            mean, deviation = self.moments
+            value = (value - mean) / (deviation or 1.0)
+        value = tf.where(is_missing, tf.zeros_like(value), value)
+        return value, is_good
+
+
+@dataclasses.dataclass(frozen=True)
+class Buckets(RawNumbers):
     """Ids of numbers: int64 [n].
 
     Boundaries b[0] < b[1] < … give 1 + the count of b[i] <= x. "log_buckets" gives floor(log(x)^2)
@@ -219,22 +206,9 @@ class Buckets:
     and one less below 0. The id of a missing number is 0.
     """
 
-    field: Field
-    missing: Tuple[str, ...] = ()
-
-    @property
-    def source(self) -> str:
-        """Name of the column in the files."""
-        return self.field.source
-
-    @property
-    def dtype(self) -> tf.DType:
-        """The type as which a text file is best decoded."""
-        return tf.string if self.missing else tf.float32
-
     def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
         """Returns the ids, and whether the numbers are finite."""
-        value = _with_default(numbers(raw, self.missing), self.field)
+        value, is_good = super().convert(raw)
         is_missing = tf.is_nan(value)
         if self.field.buckets is not None:
             bucket = 1 + tf.raw_ops.Bucketize(input=value, boundaries=list(self.field.buckets))
@@ -244,11 +218,7 @@ class Buckets:
             bucket += tf.where(bucket < 0, -tf.ones_like(bucket), tf.ones_like(bucket))
         bucket = tf.cast(bucket, tf.int64)
         bucket = tf.where(is_missing, tf.zeros_like(bucket), bucket)
-        return bucket, tf.logical_not(tf.is_inf(value))
-
-    def problem(self, value: Any) -> str:
-        """Says what is wrong with one value, and the remedy; "" if nothing is."""
-        return _number_problem(value, self.missing)
+        return bucket, is_good
 
 
 @dataclasses.dataclass(frozen=True)
@@ -517,14 +487,6 @@ _PADDING, _MISSING = np.int64(PADDING), np.int64(MISSING_INT)
 
 def _hashed(text: tf.Tensor) -> tf.Tensor:
     return tf.strings.to_hash_bucket_fast(text, _HASH_BUCKETS)
-
-
-def _with_default(value: tf.Tensor, field: Field) -> tf.Tensor:
-    if field.default is None:
-        return value
-    return tf.where(
-        tf.is_nan(value), tf.fill(tf.shape(value), np.float32(float(field.default))), value
-    )
 
 
 def _is_missing(value: Any, missing: Tuple[str, ...]) -> bool:
