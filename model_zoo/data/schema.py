@@ -395,6 +395,8 @@ def _default(options: Settings, is_number: bool) -> Union[float, str, None]:
     value = options.value("default")
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise options.error("default", "an integer or text", value)
+    if options.value("type") == "int" and not re.fullmatch(r"[+-]?\d+", str(value)):
+        raise options.error("default", "an integer, as type says", value)
     return str(value)
 
 

@@ -130,6 +130,11 @@ def test_another_condition_is_refused(text):
         ("by: time", "by: tme", "split.by must be among time, .* got 'tme'; did you mean 'time'"),
         ("validation: 0.1", "validation: soon", "split.validation must be .* or a time, got"),
         ("validation: 0.1", "test: 0.1", "split.test must be left out if files has test, got 0.1"),
+        (
+            "{role: user}",
+            "{role: user, type: int, default: x}",
+            "columns.user.default must be an ",
+        ),
         ("name: shop", "name: [", "must be YAML, got"),
         ('"|"', "1", "columns.tags.separator must be text, got 1"),
         ("like:", "user:", "columns and labels must have names of their own, got 'user' twice"),
