@@ -8,10 +8,6 @@ from python_processes import Process
 from rec_estimator import compat
 from rec_estimator._tensorflow.releases import SUPPORTS_ESTIMATOR_PACKAGE
 
-WITHOUT_ESTIMATOR = pytest.mark.skipif(
-    SUPPORTS_ESTIMATOR_PACKAGE, reason="this TensorFlow has tf.estimator"
-)
-
 
 def run(code, **environment):
     """Runs code after `import tensorflow as tf` and `from rec_estimator import compat`."""
@@ -21,28 +17,27 @@ def run(code, **environment):
     return done.stdout
 
 
-@pytest.mark.skipif(not SUPPORTS_ESTIMATOR_PACKAGE, reason="this TensorFlow has no tf.estimator")
-def test_a_real_tf_estimator_is_not_hidden():
-    before = tf.estimator
-    for _ in range(2):
-        with pytest.raises(
-            RuntimeError, match="TensorFlow must have no tf.estimator.*call install"
-        ):
-            compat.install()
-    assert tf.estimator is before
-    compat.uninstall()
-    assert tf.estimator is before
+if SUPPORTS_ESTIMATOR_PACKAGE:
 
+    def test_a_real_tf_estimator_is_not_hidden():
+        before = tf.estimator
+        for _ in range(2):
+            with pytest.raises(
+                RuntimeError, match="TensorFlow must have no tf.estimator.*call install"
+            ):
+                compat.install()
+        assert tf.estimator is before
+        compat.uninstall()
+        assert tf.estimator is before
 
-@WITHOUT_ESTIMATOR
-def test_nothing_is_installed_by_an_import():
-    run("assert not hasattr(tf, 'estimator') and not hasattr(tf.compat.v1, 'estimator')")
+else:
 
+    def test_nothing_is_installed_by_an_import():
+        run("assert not hasattr(tf, 'estimator') and not hasattr(tf.compat.v1, 'estimator')")
 
-@WITHOUT_ESTIMATOR
-def test_all_ways_to_spell_the_names_find_the_same_classes():
-    run(
-        """
+    def test_all_ways_to_spell_the_names_find_the_same_classes():
+        run(
+            """
 compat.install()
 compat.install()
 import tensorflow.compat.v1 as tf1
@@ -65,13 +60,11 @@ assert PredictOutput is rec.PredictOutput and _Head is real._Head and head is re
 assert issubclass(rec.RecEstimator, tf.estimator.Estimator)
 assert real.__spec__.name == "tensorflow_estimator.python.estimator.canned.head"
 """
-    )
+        )
 
-
-@WITHOUT_ESTIMATOR
-def test_uninstall_takes_all_names_away():
-    run(
-        """
+    def test_uninstall_takes_all_names_away():
+        run(
+            """
 import sys
 
 compat.uninstall()
@@ -93,13 +86,11 @@ for _ in range(2):
     else:
         raise AssertionError
 """
-    )
+        )
 
-
-@WITHOUT_ESTIMATOR
-def test_the_names_of_another_package_are_not_hidden():
-    run(
-        """
+    def test_the_names_of_another_package_are_not_hidden():
+        run(
+            """
 tf.estimator = mine = object()
 try:
     compat.install()
@@ -109,13 +100,11 @@ else:
     raise AssertionError
 assert tf.estimator is mine and not hasattr(tf.compat.v1, "estimator")
 """
-    )
+        )
 
-
-@WITHOUT_ESTIMATOR
-def test_a_canned_estimator_says_which_keras_it_needs():
-    run(
-        """
+    def test_a_canned_estimator_says_which_keras_it_needs():
+        run(
+            """
 compat.install()
 try:
     tf.estimator.LinearClassifier([])
@@ -124,5 +113,5 @@ except RuntimeError as error:
 else:
     raise AssertionError
 """,
-        TF_USE_LEGACY_KERAS="0",
-    )
+            TF_USE_LEGACY_KERAS="0",
+        )
