@@ -16,6 +16,7 @@ from rec_estimator._argument_checks import check_bool, check_int, check_text, re
 from rec_estimator._tensorflow import initializers
 from rec_estimator.rec_sdk import runtime
 from rec_estimator.rec_sdk.sparse_table import SparseTable
+from rec_estimator.regularizers import Regularizer
 from rec_estimator.table.registration import (
     check_name_is_free,
     check_same_settings,
@@ -55,6 +56,7 @@ def create_table(
     shard_num: int = 1,
     fusion_optimizer_var: bool = True,
     hashtable_threshold: int = 0,
+    regularizer: Optional[Regularizer] = None,
 ) -> SparseTable:
     """Makes a table for ``sparse_lookup``, or returns the existing one of that name.
 
@@ -89,6 +91,8 @@ def create_table(
       shard_num: In [1, 8192]. Without effect.
       fusion_optimizer_var: Without effect.
       hashtable_threshold: In [0, 2**31 - 1]. Without effect.
+      regularizer: L2Regularizer or LazyDecay; not in Rec SDK. LazyDecay cannot be combined with an
+        eviction_threshold, with which the versions of rows are timestamps.
 
     Returns:
       The table.
@@ -96,7 +100,7 @@ def create_table(
     Raises:
       ValueError: An argument has a wrong type or value; TensorFlow runs eagerly; the graph has a
         table of that name with other settings.
-      TypeError: padding_keys is neither an int nor a list of them.
+      TypeError: padding_keys is neither an int nor a list of them, or regularizer is anything else.
       RuntimeError: enable_merge without dynamic expansion, or is_dp with padding_keys.
 
     Example:
@@ -112,12 +116,9 @@ def create_table(
     name = _checked_name(name)
     check_bool("is_save", is_save)
     _check_init_param(init_param)
-    for argument, value in (
-        ("is_dp", is_dp),
-        ("enable_merge", enable_merge),
-        ("fusion_optimizer_var", fusion_optimizer_var),
-    ):
-        check_bool(argument, value)
+    check_bool("is_dp", is_dp)
+    check_bool("enable_merge", enable_merge)
+    check_bool("fusion_optimizer_var", fusion_optimizer_var)
     check_int("shard_num", shard_num, 1, 8192)
     check_int("hashtable_threshold", hashtable_threshold, 0)
     _check_gradients_op(all2all_gradients_op)
@@ -140,6 +141,7 @@ def create_table(
         sizes=sizes,
         padding_keys=tuple(sorted(set(padding))),
         ssd_data_path=tuple(ssd_data_path),
+        regularizer=regularizer,
     )
     with tf.init_scope():
         table = _existing_table(name, settings)

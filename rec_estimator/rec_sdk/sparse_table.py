@@ -17,6 +17,7 @@ from rec_estimator._tensorflow import graphs
 from rec_estimator.checkpoint.format.stored_tables import TIMESTAMP_VARIABLE
 from rec_estimator.options import MAX_FILTER_FREQ, CounterFilter, EmbeddingVariableOption
 from rec_estimator.rec_sdk import feature_spec, runtime
+from rec_estimator.regularizers import Regularizer
 from rec_estimator.table.disk_storage import DiskStorage
 from rec_estimator.table.eviction import Eviction, build_eviction
 from rec_estimator.table.interfaces import SECONDS, STEPS
@@ -79,6 +80,7 @@ class SparseTable(EmbeddingTable):
         padding_keys: Sequence[int],
         is_dp: bool,
         ssd_data_path: Sequence[str],
+        regularizer: Optional[Regularizer],
     ) -> None:
         self.table_name = name
         self.emb_initializer = initializer
@@ -101,7 +103,7 @@ class SparseTable(EmbeddingTable):
             key_dtype=key_dtype,
             num_shards=num_shards,
             initializer=initializer,
-            ev_option=EmbeddingVariableOption(),
+            ev_option=EmbeddingVariableOption(regularizer=regularizer),
             trainable=True,
         )
 

@@ -279,3 +279,31 @@ def test_feature_columns_take_the_regularizer_in_their_option():
     with initialized_session() as session:
         session.run(train)
         np.testing.assert_array_equal(session.run(rows_of(table, [7])), [[0.75, 0.75]])
+
+
+def created(regularizer):
+    initializer = tf.ones_initializer()
+    return rec.create_table(tf.int64, 2, "t", initializer, 100, regularizer=regularizer)
+
+
+def test_create_table_takes_a_regularizer():
+    table = created(rec.L2Regularizer(0.5))
+    assert created(rec.L2Regularizer(0.5)) is table
+    with pytest.raises(ValueError, match="table 't' must have the settings it was made with"):
+        created(None)
+    read = rec.sparse_lookup(table, tf.constant([7, 7], tf.int64), modify_graph=True)
+    train = rec.optimizers.GradientDescentOptimizer(0.5).minimize(0.0 * tf.reduce_sum(read))
+    with initialized_session() as session:
+        session.run(train)
+        np.testing.assert_array_equal(session.run(read), np.full([2, 2], 0.75))
+
+
+def test_a_decay_by_steps_is_refused_for_a_table_whose_versions_are_seconds():
+    config = {"eviction_threshold": 60, "access_threshold": 1}
+    table = created(rec.LazyDecay(0.5))
+    read = rec.sparse_lookup(
+        table, tf.constant([7], tf.int64), access_and_evict_config=config, modify_graph=True
+    )
+    optimizer = rec.optimizers.GradientDescentOptimizer(0.5)
+    with pytest.raises(ValueError, match="with an eviction_threshold, with which versions count s"):
+        optimizer.minimize(tf.reduce_sum(read))

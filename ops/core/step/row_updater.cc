@@ -355,7 +355,7 @@ void RowUpdater::UpdateWith(int g, Gradients gradients) {
   const RowArena::View view = store_.view();
   const int dim = store_.dim();
   const Stamp stamp = {rule_, batch_.version, stripes_.tracks_changes()};
-  const float decay_rate = batch_.regularization.decay_rate;
+  const RowDecay decay(batch_.regularization.decay_rate);
   const auto has_row = [rows](uint32_t u) {
     return kAllHaveRows || rows[u] != HashIndex::kNoRow;
   };
@@ -376,10 +376,9 @@ void RowUpdater::UpdateWith(int g, Gradients gradients) {
   for (uint32_t u = 0; u < group.size; ++u) {
     const uint32_t end = group.end[u];
     gradients.Fetch(u, at, end);
-    if (decay_rate != 0.0f && has_row(u)) {
-      const float part =
-          DecayedPart(decay_rate, entries[u].version(), batch_.version);
-      DecayValue(part, dim, view.Row(rows[u]));
+    if (decay.is_on() && has_row(u)) {
+      RowDecay::Apply(decay.Part(entries[u].version(), batch_.version), dim,
+                      view.Row(rows[u]));
     }
     if (kAllHaveRows || entries[u].found()) {
       stamp(entries[u], group.Count(at, end));
