@@ -48,9 +48,9 @@ def init_from_checkpoint(
         ``"scope/"``, where ``"/"`` is the root, for all tables of the scope with their slots,
         except tables that checkpoints do not contain.
       reset_version: Whether tables forget the steps at which their keys were trained, as a run
-        wants that counts its steps from 0. The versions are 0, as in DeepRec. If GlobalStepEvict
-        or an eviction_threshold reads them, they are -1: the age of the keys then counts from the
-        first eviction, at whichever step the run begins.
+        wants that counts its steps from 0. The versions are 0, as in DeepRec. If GlobalStepEvict,
+        LazyDecay or an eviction_threshold reads them, they are -1: the age of the keys then counts
+        from the first eviction or update, at whichever step the run begins.
 
     Raises:
       ValueError: There is no such checkpoint, or it has no such table, or its table or slot has

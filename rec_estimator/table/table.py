@@ -170,7 +170,7 @@ class EmbeddingTable(VariableLike):
         step that may have begun elsewhere; the first eviction or step replaces it by the step.
         """
         is_used = needs_global_step(self) and find_global_step() is not None
-        return NEVER_TRAINED if is_used else 0
+        return NEVER_TRAINED if is_used or decays(self) else 0
 
     def __iter__(self) -> Iterator[TableShard]:
         return iter(self.shards)

@@ -98,6 +98,26 @@ def test_a_restore_of_a_checkpoint_and_its_deltas_trains_on(regularizer, shards,
     assert contents(resumed.save(tmp_path / "b", 12)) == contents(whole.save(tmp_path / "a", 12))
 
 
+def test_a_row_whose_version_a_warm_start_resets_begins_to_decay_with_its_first_step(tmp_path):
+    source = Run(None)
+    source.steps(BATCHES)
+    prefix = source.save(tmp_path, len(BATCHES))
+    keys = BATCHES[0][:1]
+    expected = np.frombuffer(contents(prefix)["table"][keys[0]][""], np.float32)
+    table = table_of(rec.LazyDecay(0.5))
+    rec.init_from_checkpoint(prefix, {"table": "table"}, reset_version=True)
+    read = rec.embedding_lookup(table, tf.constant(keys))
+    step = tf.train.get_or_create_global_step()
+    optimizer = rec.optimizers.GradientDescentOptimizer(0.0)
+    train = optimizer.minimize(tf.reduce_sum(read), global_step=step)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(step.assign(1000))
+        np.testing.assert_array_equal(session.run(read), [expected])
+        session.run(train)
+        np.testing.assert_array_equal(session.run(read), [expected / 2])
+
+
 @regularizers
 def test_rows_on_disk_train_the_bits_of_rows_in_memory(regularizer, tmp_path):
     def scenario(storage, folder):
