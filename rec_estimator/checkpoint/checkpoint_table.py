@@ -70,6 +70,11 @@ class CheckpointTable:
             None if column is None else column[order] for column in (rows.freqs, rows.versions)
         )
 
+    @property
+    def dim(self) -> int:
+        """Number of floats in a vector."""
+        return int(self.values.shape[1])
+
     def __len__(self) -> int:
         return len(self.keys)
 

@@ -41,10 +41,10 @@ def change_of(older: CheckpointTable, newer: CheckpointTable) -> Change:
     Raises:
       ValueError: The vectors have different numbers of floats.
     """
-    if older.values.shape[1] != newer.values.shape[1]:
+    if older.dim != newer.dim:
         raise ValueError(
             f"table {newer.name!r} must have the same dim in both checkpoints, got "
-            f"{older.values.shape[1]} and {newer.values.shape[1]}"
+            f"{older.dim} and {newer.dim}"
         )
     keys, before, after = np.intersect1d(
         older.keys, newer.keys, assume_unique=True, return_indices=True
