@@ -9,6 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
+from rec_estimator._tensorflow.estimator import InMemoryEvaluatorHook
 from rec_estimator.checkpoint.format.bundle import Bundle
 
 EVERY = 2
@@ -101,3 +102,10 @@ def test_a_cluster_and_intervals_below_one_are_refused(tmp_path, monkeypatch):
     estimator = rec.RecEstimator(model_fn, str(tmp_path))
     with pytest.raises(ValueError, match="estimator must train in one process, got a cluster"):
         rec.experimental.InMemoryEvaluatorHook(estimator, input_fn)
+
+
+def test_the_hook_of_tensorflow_is_refused_with_what_to_use(tmp_path):
+    estimator = rec.RecEstimator(model_fn, str(tmp_path))
+    hook = InMemoryEvaluatorHook(estimator, input_fn)
+    with pytest.raises(ValueError, match="use rec_estimator.experimental.InMemoryEvaluatorHook"):
+        estimator.train(input_fn, hooks=[hook], steps=1)
