@@ -45,8 +45,8 @@ WITHOUT_BEHAVIOR := fuzz training/test_cluster.py porting/test_scripts.py portin
   test_packaging.py test_release_matrix.py ops/core ops/test_memory_limits.py tools \
   checkpoint/test_saver_crash.py checkpoint/test_saver_limits.py checkpoint/test_hostile_index.py \
   _tensorflow/test_keras.py test_soak.py test_soak_ps.py \
-  training/test_kubernetes.py model_zoo/data model_zoo/test_demo.py model_zoo/test_config.py \
-  model_zoo/test_runner.py model_zoo/test_compare.py model_zoo/test_models.py
+  training/test_kubernetes.py model_zoo/data model_zoo/test_demo.py model_zoo/runner \
+  model_zoo/test_models.py
 
 test-v1: library $(VENV)/.tests ## run the Python tests, all but the long and the slow ones, after tf.disable_v2_behavior()
 	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior -m "not long and not slow" $(WITHOUT_BEHAVIOR:%=--ignore tests/%)

@@ -20,8 +20,8 @@ import tensorflow.compat.v1 as tf
 from benchmarks import result_file
 from benchmarks import rounds as rounds_lib
 from model_zoo import data, models, runner
-from model_zoo.build import build_estimator
-from model_zoo.config import Config, Export
+from model_zoo.runner.build import build_estimator
+from model_zoo.runner.config import Config, Export
 
 
 def _load(export_dir: Any, request: Dict[str, np.ndarray]) -> Callable[[], Dict[str, np.ndarray]]:

@@ -17,8 +17,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from model_zoo import data, runner
-from model_zoo.build import build_estimator
-from model_zoo.config import Config, Export
+from model_zoo.runner.build import build_estimator
+from model_zoo.runner.config import Config, Export
 from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.walk import ancestors
 

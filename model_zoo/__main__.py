@@ -23,11 +23,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import tensorflow.compat.v1 as tf
 
-from model_zoo import compare, config, data, record, runner
-from model_zoo.mappings import value_at
+from model_zoo import data, runner
 from model_zoo.models import MODELS
 from model_zoo.names import check_names
-from model_zoo.stop_signals import Interrupted
+from model_zoo.runner import compare, config, record
+from model_zoo.runner.mappings import value_at
+from model_zoo.runner.stop_signals import Interrupted
 
 # Flags that set one setting each: name, what --help shows for the value, the setting, its meaning.
 _FLAGS = (

@@ -20,7 +20,7 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence
 # TensorFlow reads this at import. Its warnings about missing GPUs would hide the output.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
-from model_zoo import runner
+from model_zoo.runner.commands import table_parts
 
 _WAIT_SECONDS = 600  # for the end of the training
 
@@ -80,7 +80,7 @@ def _tasks(command: Sequence[str]) -> Iterator[Dict[str, subprocess.Popen]]:
 def _print_tables(model_dir: str) -> None:
     """Prints how many rows of each table every ps holds."""
     print("\nRows on each ps:")
-    for table, counts in runner.table_parts(model_dir).items():
+    for table, counts in table_parts(model_dir).items():
         print(f"  {table:10} {' + '.join(f'{count:,}' for count in counts)}")
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from model_zoo import data, runner
-from model_zoo.config import Config
+from model_zoo.runner.config import Config
 
 _CANDIDATES = 100
 _SHOWN = 10

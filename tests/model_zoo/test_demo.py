@@ -13,8 +13,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf_behavior import eagerly
 
-from model_zoo import build, cluster, config, data, demo, score
+from model_zoo import cluster, data, demo, score
 from model_zoo.models import MODELS
+from model_zoo.runner import build, config
 
 DATA = data.generate_clicks(rows=6000, users=60, items=40, seed=3)
 

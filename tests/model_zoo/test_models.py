@@ -18,9 +18,10 @@ import tensorflow.compat.v1 as tf
 from compressed_runs import LossHook, predict
 
 import rec_estimator as rec
-from model_zoo import config, data, minimize, runner
-from model_zoo.build import build_estimator
+from model_zoo import data, minimize, runner
 from model_zoo.models import MODELS, params_of
+from model_zoo.runner import config
+from model_zoo.runner.build import build_estimator
 
 STEPS, BATCH = 30, 100
 SIZES = np.array([3, 0, 4], np.int32)  # candidates of each user, in a compressed request

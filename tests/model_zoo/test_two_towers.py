@@ -8,7 +8,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import config, data, dssm, minimize, models, runner
+from model_zoo import data, dssm, minimize, models, runner
+from model_zoo.runner import config
 
 CLICKS = data.generate_clicks(rows=6000, users=60, items=40, seed=3)
 SETTINGS = {"dim": 8, "hidden_units": (16, 8), "temperature": 0.3, "negatives": 32}

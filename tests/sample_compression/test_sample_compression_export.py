@@ -7,9 +7,10 @@ import tensorflow.compat.v1 as tf
 from compressed_runs import predict
 
 import rec_estimator as rec
-from model_zoo import config, data, runner
-from model_zoo.build import build_estimator
+from model_zoo import data, runner
 from model_zoo.models import MODELS
+from model_zoo.runner import config
+from model_zoo.runner.build import build_estimator
 from rec_estimator import sample_compression
 from rec_estimator.graph_passes.walk import ancestors
 

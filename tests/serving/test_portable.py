@@ -13,8 +13,9 @@ import tensorflow.compat.v1 as tf
 from compressed_runs import predict
 
 import rec_estimator as rec
-from model_zoo import config, data, runner
-from model_zoo.build import build_estimator
+from model_zoo import data, runner
+from model_zoo.runner import config
+from model_zoo.runner.build import build_estimator
 
 SERVER = pathlib.Path(__file__).parent / "serve_without_rec_estimator.py"
 LEAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max

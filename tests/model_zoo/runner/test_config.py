@@ -9,11 +9,12 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import config, data, mappings
-from model_zoo.build import build_estimator, with_tables
-from model_zoo.choices import CHOICES, choose
-from model_zoo.config import Table
+from model_zoo import data
 from model_zoo.data.schema import read_schema
+from model_zoo.runner import config, mappings
+from model_zoo.runner.build import build_estimator, with_tables
+from model_zoo.runner.choices import CHOICES, choose
+from model_zoo.runner.config import Table
 
 DATA = data.generate_clicks(rows=100, users=6, items=4, seed=3)
 SCHEMAS = config.CONFIGS.parent / "data" / "schemas"

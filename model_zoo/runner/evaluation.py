@@ -6,9 +6,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo.config import Config
 from model_zoo.data import DataSet
 from model_zoo.names import check_names
+from model_zoo.runner.config import Config
 
 # What chooses the best checkpoint if the configuration does not say: of clicks, and of two towers.
 _METRICS = ("auc", "hit_rate_at_10")

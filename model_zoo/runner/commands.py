@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains, evaluates and exports the models of the zoo, and predicts with them.
 
-    from model_zoo import config, runner
+    from model_zoo import runner
+    from model_zoo.runner import config
 
     run = config.load("shop.yaml", ["train.epochs=2"])
     metrics = runner.train(run)
@@ -18,14 +19,14 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from model_zoo import data as data_sets
-from model_zoo.build import build_estimator, user_columns, view_of
-from model_zoo.config import Config
 from model_zoo.data import PARTS, DataSet
-from model_zoo.distributed import is_in_cluster, train_task
-from model_zoo.evaluation import evaluate_rows, graph_hooks
-from model_zoo.record import Record, best_checkpoint
-from model_zoo.rounds import Rounds, latest_step
-from model_zoo.stop_signals import StopAtSignals
+from model_zoo.runner.build import build_estimator, user_columns, view_of
+from model_zoo.runner.config import Config
+from model_zoo.runner.distributed import is_in_cluster, train_task
+from model_zoo.runner.evaluation import evaluate_rows, graph_hooks
+from model_zoo.runner.record import Record, best_checkpoint
+from model_zoo.runner.rounds import Rounds, latest_step
+from model_zoo.runner.stop_signals import StopAtSignals
 
 
 def train(

@@ -19,8 +19,9 @@ from python_processes import Process
 
 import rec_estimator as rec
 from model_zoo import __main__ as command
-from model_zoo import config, data, minimize, record, rounds, runner, stop_signals
+from model_zoo import data, minimize
 from model_zoo.models import MODELS
+from model_zoo.runner import build, commands, config, record, rounds, stop_signals
 
 DATA = data.generate_clicks(rows=3000, users=60, items=40, seed=3)
 
@@ -79,7 +80,9 @@ def run(folder, data_set=DATA, **settings):
     """Trains into a folder; returns the results and the lines."""
     lines = []
     tf.logging.set_verbosity(tf.logging.ERROR)
-    found = runner.train(CONFIG.replace(model_dir=str(folder), **settings), data_set, lines.append)
+    found = commands.train(
+        CONFIG.replace(model_dir=str(folder), **settings), data_set, lines.append
+    )
     return found, lines
 
 
@@ -229,7 +232,7 @@ def test_training_stops_without_progress_and_the_best_checkpoint_is_used(tmp_pat
     assert best == str(tmp_path / "best" / f"model.ckpt-{STEPS}")
     files = {file.name.partition(".")[2] for file in (tmp_path / "best").iterdir()}
     assert files and all(name.startswith(f"ckpt-{STEPS}.") for name in files)
-    estimator = runner.build_estimator(CONFIG, DATA, str(tmp_path))
+    estimator = build.build_estimator(CONFIG, DATA, str(tmp_path))
     input_fn = DATA.input_fn("test", 4096)
     at_best = estimator.evaluate(input_fn, checkpoint_path=best)
     assert found["test"]["loss"] == at_best["loss"]
@@ -284,7 +287,7 @@ def test_in_the_order_of_time_each_window_is_predicted_before_the_model_trains_o
     assert found["steps"] == last
     windows = record.read(tmp_path)["rounds"]
     assert [each["step"] for each in windows] == list(range(6, last, 6))
-    estimator = runner.build_estimator(CONFIG, DATA, str(tmp_path / "again"))
+    estimator = build.build_estimator(CONFIG, DATA, str(tmp_path / "again"))
     estimator.train(DATA.input_fn("train", 128), max_steps=6)
     second = estimator.evaluate(DATA.input_fn("train", 128, skip=6), steps=6)
     assert second["log_loss"] == windows[0]["metrics"]["log_loss"]
@@ -385,12 +388,12 @@ def test_compressed_samples_train_the_same_model(trained, tmp_path):
 
 def test_predictions_of_the_test_rows_have_the_metrics_of_the_evaluation(trained):
     run_config = CONFIG.replace(model_dir=str(trained[0]))
-    rows = list(runner.predict(run_config, "test", DATA))
+    rows = list(commands.predict(run_config, "test", DATA))
     scores = np.array([row["probabilities"] for row in rows])
     labels = DATA.in_memory("test").labels[DATA.labels[0]]
     # Probabilities have more ties than logits.
     assert data.exact_auc(labels, scores) == pytest.approx(trained[1]["test"]["auc"], abs=1e-5)
-    assert runner.evaluate(run_config, "test", DATA) == trained[1]["test"]
+    assert commands.evaluate(run_config, "test", DATA) == trained[1]["test"]
 
 
 def served(folder, features):
@@ -412,7 +415,7 @@ def test_exports_of_each_kind_answer_alike(trained, tmp_path):
     answers = {}
     for kind in config.EXPORT_KINDS:
         run_config = CONFIG.replace(model_dir=str(trained[0]), export__kind=kind)
-        folder = runner.export(run_config, str(tmp_path / kind), DATA)
+        folder = commands.export(run_config, str(tmp_path / kind), DATA)
         features = request
         if kind == "compressed":
             features = {**first, **{name: request[name] for name in items}}
@@ -428,9 +431,9 @@ def test_exports_of_each_kind_answer_alike(trained, tmp_path):
 
 def test_an_export_needs_a_folder_and_a_model(tmp_path):
     with pytest.raises(ValueError, match="export.folder must name a folder"):
-        runner.export(CONFIG, data=DATA)
+        commands.export(CONFIG, data=DATA)
     with pytest.raises(ValueError, match="model_dir must be a folder with a trained model"):
-        runner.export(CONFIG.replace(model_dir=str(tmp_path)), str(tmp_path / "export"), DATA)
+        commands.export(CONFIG.replace(model_dir=str(tmp_path)), str(tmp_path / "export"), DATA)
 
 
 # ---------------------------------------------------------------- the command line

@@ -11,13 +11,13 @@ from typing import Any, Dict, List, Optional
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo.build import build_estimator, training_rows
-from model_zoo.config import Config
 from model_zoo.data import DataSet
-from model_zoo.evaluation import graph_hooks, is_better, metric_of
-from model_zoo.record import Record, Round, read
-from model_zoo.rounds import last_step, latest_step, progress_hooks
-from model_zoo.stop_signals import StopAtSignals
+from model_zoo.runner.build import build_estimator, training_rows
+from model_zoo.runner.config import Config
+from model_zoo.runner.evaluation import graph_hooks, is_better, metric_of
+from model_zoo.runner.record import Record, Round, read
+from model_zoo.runner.rounds import last_step, latest_step, progress_hooks
+from model_zoo.runner.stop_signals import StopAtSignals
 
 _POLL_SECONDS = 5  # between two looks of the chief into run.json
 

@@ -8,11 +8,11 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from model_zoo import models
-from model_zoo.choices import choose
-from model_zoo.config import DEFAULT_TABLE, Config, Table, check_params
 from model_zoo.data import DataSet
 from model_zoo.minimize import Training
 from model_zoo.names import check_names
+from model_zoo.runner.choices import choose
+from model_zoo.runner.config import DEFAULT_TABLE, Config, Table, check_params
 
 _SAVE_SECONDS = 600
 

@@ -6,7 +6,8 @@ import json
 import pytest
 import tensorflow.compat.v1 as tf
 
-from model_zoo import compare, config, data, runner, stop_signals
+from model_zoo import data
+from model_zoo.runner import commands, compare, config, stop_signals
 
 DATA = data.generate_clicks(rows=3000, users=60, items=40, seed=3)
 CONFIG = config.from_dict(
@@ -35,7 +36,7 @@ def runs(monkeypatch):
             "samples_per_second": 1000.0,
         }
 
-    monkeypatch.setattr(runner, "train", train)
+    monkeypatch.setattr(commands, "train", train)
     return found
 
 
@@ -73,14 +74,14 @@ def test_runs_that_the_output_has_are_not_made_again(runs, tmp_path):
 
 def test_a_run_that_a_signal_ends_leaves_the_finished_ones(runs, tmp_path, monkeypatch):
     output = tmp_path / "comparison.json"
-    train = runner.train
+    train = commands.train
 
     def interrupted(run_config, *arguments):
         if run_config.model == "deepfm":
             raise stop_signals.Interrupted(2)
         return train(run_config, *arguments)
 
-    monkeypatch.setattr(runner, "train", interrupted)
+    monkeypatch.setattr(commands, "train", interrupted)
     with pytest.raises(stop_signals.Interrupted):
         compared(str(output), seeds=[1], variants=["plain"])
     assert [run["model"] for run in json.loads(output.read_text())["runs"]] == ["wide_and_deep"]

@@ -11,12 +11,12 @@ from typing import Any, Callable, Dict, List, Optional
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo.build import build_estimator, training_rows
-from model_zoo.config import Config
 from model_zoo.data import DataSet
-from model_zoo.evaluation import evaluate_rows, graph_hooks, is_better, metric_of
-from model_zoo.record import Record, Round
-from model_zoo.stop_signals import StopAtSignals
+from model_zoo.runner.build import build_estimator, training_rows
+from model_zoo.runner.config import Config
+from model_zoo.runner.evaluation import evaluate_rows, graph_hooks, is_better, metric_of
+from model_zoo.runner.record import Record, Round
+from model_zoo.runner.stop_signals import StopAtSignals
 
 Say = Callable[[str], None]
 

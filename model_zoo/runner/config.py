@@ -18,10 +18,10 @@ import pathlib
 from typing import Any, Dict, Mapping, Optional, Sequence
 
 from model_zoo import yaml_files
-from model_zoo.mappings import parse, set_value
 from model_zoo.names import check_names
+from model_zoo.runner.mappings import parse, set_value
 
-CONFIGS = pathlib.Path(__file__).parent / "configs"
+CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 
 ORDERS = ("shuffled", "time")
 EXPORT_KINDS = ("native", "compressed", "portable")

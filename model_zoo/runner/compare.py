@@ -6,13 +6,13 @@ import pathlib
 import statistics
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from model_zoo import record, runner
-from model_zoo.build import build_estimator, view_of
-from model_zoo.config import Config
 from model_zoo.data import PARTS, DataSet
-from model_zoo.mappings import differences
 from model_zoo.models import MODELS
 from model_zoo.names import check_names
+from model_zoo.runner import commands, record
+from model_zoo.runner.build import build_estimator, view_of
+from model_zoo.runner.config import Config
+from model_zoo.runner.mappings import differences
 
 _Run = Dict[str, Any]
 
@@ -84,8 +84,8 @@ def compare(
     """
     check_names("variants", variants, VARIANTS)
     check_names("models", models or [], MODELS)
-    data = data or runner.load_data(config)
-    say(runner.describe(data))
+    data = data or commands.load_data(config)
+    say(commands.describe(data))
     found = _opened(output, config, data)
     done = {_key(run) for run in found["runs"]}
     configs = _configs(config, models, data, say)
@@ -185,7 +185,7 @@ def _configs(
 
 
 def _measure(config: Config, data: DataSet, say: Callable[[str], None]) -> _Run:
-    results = runner.train(config, data, say)
+    results = commands.train(config, data, say)
     return {
         "metrics": results["test"],
         "rows": sum(results["rows"].values()),
