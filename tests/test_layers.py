@@ -37,6 +37,7 @@ LAYERS = (
     ("estimator",),
     ("__init__",),
     ("tools",),
+    ("__main__",),
 )
 LAYER = {name: level for level, names in enumerate(LAYERS) for name in names}
 
