@@ -20,6 +20,7 @@ import tensorflow.compat.v1 as tf
 import rec_estimator as rec
 from model_zoo import data as data_sets
 from model_zoo.data import PARTS, DataSet
+from model_zoo.models import MODELS
 from model_zoo.runner.build import build_estimator, user_columns, view_of
 from model_zoo.runner.config import Config
 from model_zoo.runner.distributed import is_in_cluster, train_task
@@ -181,9 +182,18 @@ def _export(config: Config, folder: str, view: DataSet) -> str:
 
 
 def receiver_fn(config: Config, data: DataSet) -> Callable[[], rec.ServingInputReceiver]:
-    """Returns the receiver of an export of the kind that the configuration names."""
+    """Returns the receiver of an export of the kind that the configuration names.
+
+    Raises:
+      ValueError: A model whose requests name users and candidates apart is to be compressed.
+    """
     if config.export.kind != "compressed":
         return data.receiver_fn()
+    if hasattr(MODELS[config.model], "view"):
+        raise ValueError(
+            f"export.kind must be native or portable with {config.model}, got 'compressed'; its "
+            "requests have each user and each candidate once already"
+        )
     users = user_columns(data)
     inputs: Dict[bool, List[Any]] = {True: [], False: []}
     for column in data.columns:

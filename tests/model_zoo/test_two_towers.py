@@ -154,3 +154,5 @@ def test_the_runner_gives_two_towers_their_candidates(tmp_path):
     assert metrics["steps"] == 6 and sum("hit_rate_at_10" in line for line in lines) == 2
     exported = runner.export(run, str(tmp_path / "export"), CLICKS)
     assert pathlib.Path(exported, "saved_model.pb").is_file()
+    with pytest.raises(ValueError, match="export.kind must be native or portable with dssm"):
+        runner.export(run.replace(export__kind="compressed"), str(tmp_path / "export"), CLICKS)
