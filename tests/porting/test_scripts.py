@@ -181,7 +181,9 @@ def last_checkpoint(folder):
     """{tensor: its type, shape and bytes}."""
     reader = tf.train.load_checkpoint(str(folder))
     tensors = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    return {name: (t.dtype, t.shape, t.tobytes()) for name, t in tensors.items()}
+    # Text comes as bytes.
+    arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
+    return {name: (a.dtype, a.shape, a.tobytes()) for name, a in arrays.items()}
 
 
 def train_whole_and_in_two(script, behavior, options, folder):
