@@ -31,6 +31,7 @@ REPEAT_ROWS = "RecEstimator>RepeatRows"
 SEGMENT_MAT_MUL = "RecEstimator>SegmentMatMul"
 STEP_LOOP = "RecEstimator>StepLoop"
 SEGMENT_LAYER = "RecEstimator>SegmentLayer"
+TABLE_RESTORE = "RecEstimator>TableRestore"
 
 
 class Reads(enum.Enum):
@@ -54,8 +55,8 @@ class OpEntry:
         waits for it. Graph modification treats a batch that it depends on as a training batch.
       is_row_wise: Whether its only result has one row for each of its keys, which are input 1.
         Sample-aware compression runs such an op on the users' keys.
-      is_outside_steps: Whether it fills or checks a table before the first step. A step loop need
-        not wait for it.
+      is_outside_steps: Whether it fills or checks a table, or reads the checkpoint of one, before
+        the first step. A step loop need not wait for it.
       has_stock_form: Whether a portable export replaces it by ops of TensorFlow.
     """
 
@@ -115,7 +116,7 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry("RecEstimator>TableCommitSave"),
     OpEntry("RecEstimator>CheckpointInteger", is_outside_steps=True),
     OpEntry("RecEstimator>CheckpointRangesMatch"),
-    OpEntry("RecEstimator>TableRestore", is_outside_steps=True),
+    OpEntry(TABLE_RESTORE, is_outside_steps=True),
     OpEntry("RecEstimator>TableCheckRestore", is_outside_steps=True),
     # Sample-aware compression.
     OpEntry("RecEstimator>SampleRows"),

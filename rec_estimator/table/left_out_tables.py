@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.table.table import EmbeddingTable, graph_tables
 
@@ -56,7 +57,7 @@ def _left_out_tables(graph: tf.Graph, chosen: Set[str]) -> Iterator[Tuple[Embedd
     tables = [
         table
         for table in graph_tables(graph)
-        if table.is_save and table.shards[0].initializer.type != "RecEstimator>TableRestore"
+        if table.is_save and table.shards[0].initializer.type != op_registry.TABLE_RESTORE
     ]
     if not tables:
         return
