@@ -22,7 +22,7 @@ prints
          4-7  1,800  ##############################
         8-15  1,410  ########################
         …
-      age of rows, from their last training to the newest of any row
+      age of rows
            0    512  ########
          …
 
@@ -61,7 +61,7 @@ DESCRIPTION = "Prints the content of a checkpoint: tables, rows, filtered featur
 _ROWS = 1 << 15
 
 _BLOOM = "Bloom filter"
-_AGES = "age of rows, from their last training to the newest of any row"
+_AGES = "age of rows"  # From their last training to the newest of any row.
 
 # The part of the report that counts a table's tensor, by suffix. Slots have parts of their own.
 _PARTS = {

@@ -78,6 +78,6 @@ def test_ages_are_counted_from_the_newest_row(tmp_path, write_checkpoint, table_
     tensors["user-versions"][:] = [-1, 100, 100, 99, 97, 40]
     assert main([write_checkpoint(tmp_path / "m", tensors)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    start = lines.index("  age of rows, from their last training to the newest of any row")
+    start = lines.index("  age of rows")
     found = [line.split()[:2] for line in lines[start + 1 :]]
     assert found[:3] == [["0", "2"], ["1", "1"], ["2-3", "1"]] and found[-1] == ["32-63", "1"]
