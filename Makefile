@@ -38,15 +38,15 @@ test-long: library $(VENV)/.tests ## run the Python tests that take more than 5 
 test-slow: library $(VENV)/.tests ## run the Python tests that take minutes, and all others
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow or not slow"
 
-# Tests whose processes set their own behavior, and tests that run no graph; models of the zoo,
-# which make test-long trains after tf.disable_v2_behavior().
+# Tests whose processes set their own behavior, and tests that run no graph; the model zoo and the
+# pages, of which make test-long runs the long tests after tf.disable_v2_behavior().
 WITHOUT_BEHAVIOR := fuzz training/test_cluster.py porting/test_scripts.py porting/test_migrating.py \
   ops/kernel/test_failing_allocations.py test_figures.py test_house_rules.py test_layers.py \
   test_packaging.py test_release_matrix.py ops/core ops/test_memory_limits.py tools \
   checkpoint/test_saver_crash.py checkpoint/test_saver_limits.py checkpoint/test_hostile_index.py \
   _tensorflow/test_keras.py test_soak.py test_soak_ps.py \
-  training/test_kubernetes.py model_zoo/data model_zoo/test_demo.py model_zoo/runner \
-  model_zoo/test_models.py
+  training/test_kubernetes.py model_zoo test_docs.py test_site.py test_constants_in_pages.py \
+  porting/test_porting_names.py porting/test_porting_sed.py
 
 test-v1: library $(VENV)/.tests ## run the Python tests, all but the long and the slow ones, after tf.disable_v2_behavior()
 	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior -m "not long and not slow" $(WITHOUT_BEHAVIOR:%=--ignore tests/%)
