@@ -72,3 +72,5 @@ TEST(FiniteFloatsWhoseSquaresAreNotAreNotBroken) {
 
 }  // namespace
 }  // namespace rec_estimator
+
+RUN_ALL_TESTS()
