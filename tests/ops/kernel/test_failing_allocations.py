@@ -75,7 +75,7 @@ def calls(caller):
     for kind in ("trained", "filtered", "bloom"):
         table, slots = Table(kind), ADAGRAD
         reserve = {**VALID_CALLS["tables_reserve"], "tables": [table], "keys": [keys]}
-        reserve.update(counted_keys=[keys[:0]], **slots)
+        reserve.update(counted_keys=[keys[:0]], l2_scales=[0.01], decay_rates=[0.01], **slots)
         step, fed = caller.build("tables_reserve", reserve)
         gradients = np.ones([len(keys), DIM], np.float32)
         apply = caller.gen.rec_estimator_tables_apply(step.op.outputs[0], [gradients], 3, [0.1])
