@@ -21,10 +21,10 @@ PARALLEL := -n 2 --dist worksteal
 .PHONY: demo demo-ps test test-long test-slow test-v1 test-proofs test-newest test-matrix test-cc test-sanitized test-includes fuzz lint format hooks bench soak soak-ps docs docs-site library wheel clean help
 .DEFAULT_GOAL := help
 
-demo: library ## train a model on real ratings, evaluate, export, answer one request
+demo: library $(VENV)/.zoo ## train a model on real ratings, evaluate, export, answer one request
 	$(BIN)/python -m model_zoo.demo
 
-demo-ps: library ## train on a cluster of five processes on this machine
+demo-ps: library $(VENV)/.zoo ## train on a cluster of five processes on this machine
 	$(BIN)/python -m model_zoo.cluster
 
 # Optimizing the tests' small graphs takes longer than running them; the other targets do it.
@@ -117,7 +117,7 @@ docs-site: library $(VENV)/.docs ## build the documentation site in build/site/h
 soak: library ## train tables under churn for 100,000 steps; their memory must stay level
 	$(BIN)/python -m benchmarks.soak
 
-soak-ps: library ## train for 30 minutes on a cluster of which a task is killed every minute
+soak-ps: library $(VENV)/.zoo ## train for 30 minutes on a cluster of which a task is killed every minute
 	$(BIN)/python -m benchmarks.soak_ps
 
 bench: library ## measure lookups and train steps against TensorFlow's own, about a minute
@@ -144,6 +144,11 @@ $(VENV)/.installed: setup.py setup.cfg pyproject.toml $(wildcard _build/*.py) | 
 # pip finds rec_estimator installed, and adds what its extra asks for.
 $(VENV)/.tests: $(VENV)/.installed
 	@$(PIP) 'rec_estimator[test]'
+	@touch $@
+
+# Reads YAML files.
+$(VENV)/.zoo: $(VENV)/.installed
+	@$(PIP) 'rec_estimator[zoo]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.installed
