@@ -105,6 +105,7 @@ def test_run_config_switches_the_summaries_off(tmp_path, caplog):
     assert config.replace(table_summaries=True).table_summaries
 
 
+@pytest.mark.usefixtures("resource_variables")
 def test_several_steps_in_a_run_are_counted(tmp_path):
     train(tmp_path, iterations_per_loop=5)
     found = scalars_in(tmp_path)
