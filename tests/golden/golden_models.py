@@ -68,6 +68,46 @@ class Tables:
         return session.run(self._contents)
 
 
+# When the keys of TimedTable were trained, in seconds since 1970, and what each of them holds.
+TRAINED_AT = {1: 1_700_000_000, 2: 1_700_000_060}
+VALUE = 0.5
+
+
+class TimedTable:
+    """A table that evicts by seconds, so that its checkpoint has the unit of its versions.
+
+    Attributes:
+      initialize: The op that initializes all variables.
+      versions: int64 [2]. Those of the keys of TRAINED_AT.
+      evict: The op that evicts what is older than 30 seconds.
+    """
+
+    def __init__(self):
+        self._keys, self._now = tf.placeholder(tf.int64, [None]), tf.placeholder(tf.int64, [])
+        tf.add_to_collection(rec.ASCEND_TIMESTAMP, self._now)
+        self.table = rec.create_table(
+            tf.int64, 2, "timed", tf.constant_initializer(VALUE), device_vocabulary_size=8
+        )
+        vectors = rec.sparse_lookup(
+            self.table,
+            self._keys,
+            modify_graph=True,
+            is_train=True,
+            access_and_evict_config={"access_threshold": 0, "eviction_threshold": 30},
+        )
+        optimizer = rec.optimizers.GradientDescentOptimizer(0.0)
+        step = tf.train.get_or_create_global_step()
+        self._train = optimizer.minimize(tf.reduce_sum(vectors), step)
+        self.versions = self.table.get_version(list(TRAINED_AT))
+        self.evict = self.table.evict()
+        self.initialize = tf.global_variables_initializer()
+
+    def train(self, session):
+        """Trains each key of TRAINED_AT in a step at its second."""
+        for key, now in TRAINED_AT.items():
+            session.run(self._train, {self._keys: [key], self._now: now})
+
+
 def estimator(folder):
     """An Estimator of two declared features and a dense layer."""
 

@@ -58,6 +58,19 @@ def test_training_goes_on_from_a_checkpoint_to_the_rows_of_the_release_that_wrot
     assert expected[counts].sum() > stored(folder, first)[counts].sum()
 
 
+def test_a_table_that_evicts_by_seconds_finds_the_unit_and_the_time_of_its_keys(folder):
+    prefix = str(folder / "timed" / "model.ckpt")
+    assert tf.train.load_checkpoint(prefix).get_tensor("timed-version_unit") == b"second"
+    with tf.Session() as session:
+        model = golden_models.TimedTable()
+        rec.Saver().restore(session, prefix)
+        assert session.run(model.versions).tolist() == list(golden_models.TRAINED_AT.values())
+        session.run(model.evict)
+        assert session.run(model.table.size()) == 1
+        keys, rows = session.run(model.table.export())[:2]
+    assert (keys.tolist(), rows.tolist()) == ([2], [[golden_models.VALUE] * 2])
+
+
 @pytest.mark.parametrize("form", ["saved_model", "portable"])
 def test_saved_models_predict_what_the_estimator_predicted(folder, form):
     with tf.Session() as session:

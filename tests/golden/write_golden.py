@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the files of the installed TensorFlow's release, which test_golden.py reads on all.
 
-    python tests/golden/write_golden.py    # into tests/golden/<release>/, such as 2.15/
+    python tests/golden/write_golden.py [PART...]    # into tests/golden/<release>/, such as 2.15/
 
     checkpoints/      a whole checkpoint and two deltas, what the tables held at each of them
+    timed/            a checkpoint of a table that evicts by seconds
     saved_model/      an export of RecEstimator
     portable/         the same export with TensorFlow's own ops only
     predictions.npz   what the Estimator predicted for golden_models.REQUEST
     grouped.tfrecord  samples grouped by user
     grouped.npz       the same before they were written
 
-The files of a release are written again only if a model changes: they stand for those that users
-have.
+PART is checkpoints, timed, exports or grouped; without it, all are written. The files of a release
+are written again only if their model changes: they stand for those that users have.
 """
 
 import os
@@ -31,16 +32,14 @@ import tensorflow.compat.v1 as tf  # noqa: E402
 import rec_estimator as rec  # noqa: E402
 
 
-def write(folder):
-    """Writes all files of the installed release to a new folder."""
-    folder.mkdir(parents=True)
-    _write_checkpoints(folder / "checkpoints")
-    _write_exports(folder)
-    _write_grouped(folder)
+def _empty(folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    return folder
 
 
 def _write_checkpoints(folder):
-    folder.mkdir()
+    folder = _empty(folder / "checkpoints")
     with tf.Graph().as_default(), tf.Session() as session:
         tables = golden_models.Tables()
         saver = rec.Saver(incremental=True)
@@ -52,6 +51,15 @@ def _write_checkpoints(folder):
             np.savez_compressed(folder / f"contents-{step}.npz", **tables.contents(session))
     # It holds the path of this checkout.
     (folder / "checkpoint").unlink()
+
+
+def _write_timed(folder):
+    with tf.Graph().as_default(), tf.Session() as session:
+        table = golden_models.TimedTable()
+        session.run(table.initialize)
+        table.train(session)
+        prefix = str(_empty(folder / "timed") / "model.ckpt")
+        tf.train.Saver().save(session, prefix, write_meta_graph=False, write_state=False)
 
 
 def _write_exports(folder):
@@ -68,7 +76,7 @@ def _write_exports(folder):
             exported = estimator.export_saved_model(
                 model_dir, golden_models.serving_input, portable=is_portable
             )
-            shutil.copytree(exported.decode(), folder / name)
+            shutil.copytree(exported.decode(), _empty(folder / name), dirs_exist_ok=True)
 
 
 def _write_grouped(folder):
@@ -81,7 +89,21 @@ def _write_grouped(folder):
     )
 
 
+PARTS = {
+    "checkpoints": _write_checkpoints,
+    "timed": _write_timed,
+    "exports": _write_exports,
+    "grouped": _write_grouped,
+}
+
+
+def main():
+    """Writes the parts that the command names, or all, for the installed release."""
+    folder = ROOT / "tests/golden" / ".".join(tf.__version__.split(".")[:2])
+    folder.mkdir(exist_ok=True)
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part](folder)
+
+
 if __name__ == "__main__":
-    minor = ".".join(tf.__version__.split(".")[:2])
-    shutil.rmtree(ROOT / "tests/golden" / minor, ignore_errors=True)
-    write(ROOT / "tests/golden" / minor)
+    main()
