@@ -29,6 +29,7 @@ MODULES = {
     "rec_estimator.tools.inspect_checkpoint": "rec-estimator inspect",
     "rec_estimator.tools.memory_share": "rec-estimator memory-share",
     "rec_estimator.tools.shrink_ckpt_with_filtered_features": "rec-estimator shrink",
+    "rec_estimator.tools.tune_filter": "rec-estimator tune",
 }
 
 TENSORFLOW_PAGES = "https://www.tensorflow.org/versions/r2.15/api_docs/python/tf"

@@ -6,17 +6,22 @@ import sys
 from typing import Optional, Sequence
 
 from rec_estimator import __version__
-from rec_estimator.tools import inspect_checkpoint, memory_share
+from rec_estimator.tools import inspect_checkpoint, memory_share, tune_filter
 from rec_estimator.tools import shrink_ckpt_with_filtered_features as shrink
 
-_TOOLS = {"inspect": inspect_checkpoint, "memory-share": memory_share, "shrink": shrink}
+_TOOLS = {
+    "inspect": inspect_checkpoint,
+    "memory-share": memory_share,
+    "shrink": shrink,
+    "tune": tune_filter,
+}
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs a sub-command and returns its exit code, 2 if an argument is invalid."""
     parser = argparse.ArgumentParser(
         prog="rec-estimator",
-        description="Tools for checkpoints. `rec-estimator TOOL --help` lists their arguments.",
+        description="Tools for checkpoints and data. `rec-estimator TOOL --help` lists arguments.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="\n".join(f"{name:14}{tool.DESCRIPTION}" for name, tool in _TOOLS.items()),
     )

@@ -21,21 +21,19 @@ what that costs.
 import argparse
 import os
 import sys
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import Iterator, List, Optional, Sequence
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.format.bundle import Bundle, format_bytes
 from rec_estimator.checkpoint.format.stored_tables import StoredTable, find_tables, rows_of
+from rec_estimator.tools.key_counts import row_bytes, stored_frequencies
 
 DESCRIPTION = "Tells how many occurrences miss if a share of the rows is in memory."
 
 # Shares of the rows that are printed.
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
-
-# Frequencies in memory at once.
-_ROWS = 1 << 15
 
 
 def missed(frequencies: np.ndarray, keys: np.ndarray, shares: Sequence[float]) -> List[float]:
@@ -102,34 +100,15 @@ def _lines_of(bundle: Bundle, table: StoredTable) -> Iterator[str]:
     if rows_of(bundle, table.shards, "-freqs") != rows:
         yield f"{table.name}: {rows:,} rows, their counts are not recorded"
         return
-    frequencies, keys = _counted(bundle, table)
-    row_bytes = _row_bytes(bundle, table)
-    total = int(np.sum(frequencies * keys))
-    yield f"{table.name}: {rows:,} rows of {row_bytes:,} bytes, trained {total:,} times"
+    found = stored_frequencies(bundle, table)
+    size_of_row = row_bytes(bundle, table)
+    yield (
+        f"{table.name}: {rows:,} rows of {size_of_row:,} bytes, trained {found.occurrences:,} times"
+    )
     yield f"  {'in memory':>9}  {'bytes':>10}  {'misses':>8}"
-    for share, misses in zip(SHARES, missed(frequencies, keys, SHARES)):
-        size = format_bytes(int(share * rows) * row_bytes)
+    for share, misses in zip(SHARES, missed(*found, SHARES)):
+        size = format_bytes(int(share * rows) * size_of_row)
         yield f"  {100 * share:>7.0f} %  {size:>10}  {100 * misses:>6.1f} %"
-
-
-def _counted(bundle: Bundle, table: StoredTable) -> Tuple[np.ndarray, np.ndarray]:
-    """(the frequencies of rows, ascending; how many rows have each), int64 [n] both."""
-    frequencies = keys = np.zeros([0], np.int64)
-    for shard in table.shards:
-        for some in bundle.read_rows(f"{shard}-freqs", _ROWS):
-            found, counts = np.unique(some, return_counts=True)
-            merged, place = np.unique(np.concatenate([frequencies, found]), return_inverse=True)
-            sums = np.zeros(len(merged), np.int64)
-            np.add.at(sums, place, np.concatenate([keys, counts]))
-            frequencies, keys = merged, sums
-    return frequencies, keys
-
-
-def _row_bytes(bundle: Bundle, table: StoredTable) -> int:
-    """Bytes of the value and the slots of a row."""
-    names = [table.shards[0], *(shards[0] for shards in table.slots.values())]
-    widths = [width for _, width in (bundle.tensors[f"{name}-values"].shape for name in names)]
-    return 4 * sum(widths)
 
 
 if __name__ == "__main__":

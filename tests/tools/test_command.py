@@ -17,6 +17,7 @@ TOOLS = {
     "inspect": "inspect_checkpoint",
     "memory-share": "memory_share",
     "shrink": "shrink_ckpt_with_filtered_features",
+    "tune": "tune_filter",
 }
 
 

@@ -6,7 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from rec_estimator.tools import memory_share
+from rec_estimator.tools import key_counts
 from rec_estimator.tools.memory_share import SHARES, main, missed
 
 
@@ -41,7 +41,7 @@ def prefix(tmp_path):
 
 
 def test_output_names_rows_bytes_and_misses(prefix, capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(memory_share, "_ROWS", 3)
+    monkeypatch.setattr(key_counts, "_ROWS", 3)
     assert main([prefix]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "a: 10 rows of 32 bytes, trained 100 times"
