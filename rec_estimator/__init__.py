@@ -20,6 +20,7 @@ from rec_estimator import (
     inputs,
     metrics,
     optimizers,
+    serving,
 )
 from rec_estimator._tensorflow.estimator import (
     BinaryClassHead,
@@ -252,6 +253,7 @@ __all__ = [
     "BestExporter",
     "FinalExporter",
     "LatestExporter",
+    "serving",
     # What else tf.estimator had, under its names.
     "Estimator",
     "Exporter",

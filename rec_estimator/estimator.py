@@ -20,6 +20,7 @@ from rec_estimator.features import EmbeddingFeature
 from rec_estimator.optimizers.table_optimizer import TableUpdates
 from rec_estimator.sample_compression import SampleCompression
 from rec_estimator.serving.portable import PortableExports
+from rec_estimator.serving.predictor import CheckpointPredictor
 from rec_estimator.training import cluster
 from rec_estimator.training.step_loop import check_steps
 from rec_estimator.training.tf_config import read_tf_config
@@ -114,6 +115,35 @@ class _LoopCheckedEstimator(PortableExports):
                 "or pass checkpoint_path"
             )
         return CheckpointTable(prefix, name)
+
+    def predictor(self, receiver_fn: Callable[[], Any]) -> CheckpointPredictor:
+        """Keeps the model of the latest checkpoint in memory, for request after request.
+
+        ``predict`` builds the graph and loads the checkpoint in each call; a predictor does so
+        once. Its predictions are those of ``predict``, bit for bit where input_fn leaves the size
+        of a batch open: TensorFlow reorders additions of known shapes. It runs no prediction_hooks.
+
+        Args:
+          receiver_fn: A function without arguments that returns a ServingInputReceiver, as for
+            ``export_saved_model``. A request has its receiver_tensors.
+
+        Returns:
+          A predictor: ``predict(features)`` returns {name: array}, and ``predict.refresh()`` loads
+          a newer checkpoint. Any number of threads may use it. Close it, or use it as a context
+          manager.
+
+        Raises:
+          ValueError: model_dir has no checkpoint, or the Estimator runs on a cluster.
+
+        Example:
+          >>> def receiver_fn():
+          ...     user = tf.placeholder(tf.int64, [None])
+          ...     return rec.ServingInputReceiver({"user": user}, {"user": user})
+          >>> estimator = rec.RecEstimator(lambda features: None, "model")
+          >>> # with estimator.predictor(receiver_fn) as predict:
+          >>> #     predict({"user": [7]})
+        """
+        return CheckpointPredictor(self, receiver_fn)
 
 
 class RecEstimator(_LoopCheckedEstimator):

@@ -25,6 +25,7 @@ MODULES = {
     "rec_estimator.graph_optimizer": "Sample-aware compression",
     "rec_estimator.experimental": "Names of tf.estimator.experimental",
     "rec_estimator.compat": "tf.estimator for libraries of others",
+    "rec_estimator.serving": "Predictors",
     "rec_estimator.ps": "Parameter servers",
     "rec_estimator.tools.inspect_checkpoint": "rec-estimator inspect",
     "rec_estimator.tools.memory_share": "rec-estimator memory-share",

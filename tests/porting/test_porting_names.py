@@ -28,7 +28,7 @@ OWN = {
     ),
     *("build_parsing_serving_input_receiver_fn", "build_raw_serving_input_receiver_fn"),
     *("compressed_serving_input_receiver_fn", "export", "feature_column", "graph_optimizer"),
-    *("TierCounts", "inputs", "metrics", "optimizers", "train_and_evaluate"),
+    *("TierCounts", "inputs", "metrics", "optimizers", "serving", "train_and_evaluate"),
 }
 
 
