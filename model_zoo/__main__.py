@@ -24,10 +24,10 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import tensorflow.compat.v1 as tf
 
 from model_zoo import data, runner
+from model_zoo.mappings import value_at
 from model_zoo.models import MODELS
 from model_zoo.names import check_names
 from model_zoo.runner import compare, config, record
-from model_zoo.runner.mappings import value_at
 from model_zoo.runner.stop_signals import Interrupted
 
 # Flags that set one setting each: name, what --help shows for the value, the setting, its meaning.
@@ -112,6 +112,11 @@ def _add_options(command: argparse.ArgumentParser, name: str) -> None:
             default=list(compare.VARIANTS),
             help=f"of the tables: {variants} (default: all)",
         )
+        add(
+            "--refit",
+            action="store_true",
+            help="train on validation rows too, for as many epochs as a first run chose with them",
+        )
         add("--output", metavar="FILE", default="comparison.json", help="default: %(default)s")
     if name in ("evaluate", "predict"):
         add("--part", choices=data.PARTS, default="test", help="rows (default: test)")
@@ -190,7 +195,7 @@ def _run(options: argparse.Namespace) -> None:
     else:
         check_names("models", options.models or [], MODELS)
         found = compare.compare(
-            run, options.models, options.seeds, options.variants, options.output
+            run, options.models, options.seeds, options.variants, options.refit, options.output
         )
         print(compare.table(found))
 

@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from model_zoo import layers, minimize
-from model_zoo.data import Column, DataSet
+from model_zoo.data import Column, DataSet, id_column
 from model_zoo.heads import Features, Params
 
 DEFAULTS = {
@@ -47,7 +47,7 @@ def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
             f"dssm must have the label item_row, got {', '.join(data.labels)} of {data.name}; "
             "give it data.retrieval()"
         )
-    layers.id_column(data.columns, "item", "dssm")
+    id_column(data.columns, "item", "dssm")
     if not _user_columns(data.columns):
         raise ValueError(
             "dssm must have a column with another role than item, got "
@@ -88,7 +88,7 @@ def model_fn(features: Features, labels: tf.Tensor, mode: str, params: Params) -
         predictions = {"scores": scores, "user_vectors": users}
         return rec.EstimatorSpec(mode, predictions=predictions, export_outputs=outputs)
 
-    candidates = features[f"{layers.id_column(columns, 'item', 'dssm').name}_ids"]
+    candidates = features[f"{id_column(columns, 'item', 'dssm').name}_ids"]
     is_training = mode == rec.ModeKeys.TRAIN
     log_q = tf.zeros_like(candidates, tf.float32)
     if is_training and params["log_q_correction"]:

@@ -23,6 +23,7 @@ import importlib
 from typing import Any, Dict, Mapping, Optional
 
 from model_zoo.data import DataSet
+from model_zoo.mappings import parse
 from model_zoo.minimize import Training
 from model_zoo.names import check_names
 
@@ -82,15 +83,30 @@ def params_of(
       training: None: the defaults of Training.
 
     Raises:
-      ValueError: The model or a setting is unknown.
+      ValueError: The model or a setting is unknown, or a value has another type than the default.
     """
     check_names("model", [model], MODELS)
     defaults = MODELS[model].DEFAULTS
     check_names(f"params of {model}", settings or (), defaults)
+    own = {
+        name: _like(defaults[name], value, f"params.{name}")
+        for name, value in (settings or {}).items()
+    }
     return {
         **defaults,
-        **(settings or {}),
+        **own,
         "columns": data.columns,
         "labels": data.labels,
         "training": training or Training(),
     }
+
+
+def _like(default: Any, value: Any, path: str) -> Any:
+    """Converts a value to the type of a default."""
+    if default is None or value is None or isinstance(default, Mapping):
+        return value
+    if isinstance(default, (list, tuple)):
+        values = value if isinstance(value, (list, tuple)) else [value]
+        example = default[0] if default else None
+        return tuple(_like(example, each, f"{path}[{i}]") for i, each in enumerate(values))
+    return parse(type(default), value, path)

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 from model_zoo import heads, layers
-from model_zoo.data import DataSet
+from model_zoo.data import DataSet, id_column
 from model_zoo.heads import Features, Labels, Params
 
 DEFAULTS = {"dim": 16, "hidden_units": (64, 32, 16), "dropout": 0.0, "batch_norm": False}
@@ -24,7 +24,7 @@ def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
     Raises:
       ValueError: There is no id of the user, or none of the item.
     """
-    columns = [layers.id_column(data.columns, role, "neumf") for role in ("user", "item")]
+    columns = [id_column(data.columns, role, "neumf") for role in ("user", "item")]
     factors = [
         rec.EmbeddingFeature(f"{column.role}_factors", params["dim"], source=column.name)
         for column in columns

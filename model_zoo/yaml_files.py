@@ -14,7 +14,7 @@ def parse(text: str) -> Any:
     """Returns what YAML describes: mappings, lists, texts, numbers, booleans and None.
 
     Raises:
-      ValueError: The text is not YAML; the message has the line.
+      ValueError: The text is not YAML, or a name is given twice; the message has the line.
       ModuleNotFoundError: PyYAML is not installed.
 
     Example:
@@ -53,7 +53,16 @@ def _loader() -> Any:
         ) from None
 
     class Loader(yaml.SafeLoader):
-        pass
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            names = set()
+            for key, _ in node.value:  # PyYAML itself keeps the last value of a name.
+                if (key.tag, key.value) in names:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"{key.value!r} is there twice", key.start_mark
+                    )
+                if isinstance(key, yaml.ScalarNode):
+                    names.add((key.tag, key.value))
+            return super().construct_mapping(node, deep)
 
     Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
     return yaml, Loader

@@ -12,7 +12,7 @@ import pathlib
 from typing import List, Union
 
 from model_zoo.data.cache import DataUnavailableError, default_cache_dir
-from model_zoo.data.column import PADDING, Column
+from model_zoo.data.column import PADDING, Column, id_column
 from model_zoo.data.dataset import PARTS, DataSet, MemoryDataSet, Rows
 from model_zoo.data.exact_auc import exact_auc
 from model_zoo.data.generated import generate_clicks
@@ -42,6 +42,7 @@ __all__ = [
     "exact_auc",
     "fetch_movielens_100k",
     "generate_clicks",
+    "id_column",
     "load",
     "prepare",
     "read_schema",

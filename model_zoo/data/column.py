@@ -3,7 +3,7 @@
 
 import dataclasses
 import re
-from typing import Optional
+from typing import Optional, Sequence
 
 PADDING = -1  # in columns with several keys; no table has a row for it
 
@@ -73,3 +73,33 @@ class Column:
 
     def _error(self, name: str, rule: str, got: object) -> str:
         return f"{name} of column {self.name!r} must be {rule}, got {got!r}"
+
+
+def id_column(columns: Sequence[Column], role: str, owner: str) -> Column:
+    """Returns the first column of single ids with a role; of items, the one that histories are of.
+
+    Args:
+      columns: The columns of a data set.
+      role: "user" or "item".
+      owner: What needs the column, for the error: a model or a data set.
+
+    Raises:
+      ValueError: There is none.
+
+    Example:
+      >>> id_column([Column("shop", "context"), Column("item", "item")], "item", "dssm").name
+      'item'
+    """
+    tables = {column.table for column in columns if column.role == "history"}
+    found = [
+        column
+        for column in columns
+        if column.role == role and column.kind == "id" and not column.is_padded
+    ]
+    if not found:
+        raise ValueError(
+            f"{owner} must have an id column of the {role}, got "
+            f"{', '.join(column.name for column in columns)}; give a column of single ids the role "
+            f"{role}"
+        )
+    return next((column for column in found if column.name in tables), found[0])

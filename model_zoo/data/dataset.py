@@ -16,6 +16,28 @@ PARTS = ("train", "validation", "test")
 InputFn = Callable[[], tf.data.Dataset]
 
 
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """Which batches are read, and in which order: the arguments of DataSet.input_fn.
+
+    Raises:
+      ValueError: An argument is out of range.
+    """
+
+    part: str
+    batch_size: int
+    seed: Optional[int] = None
+    epochs: Optional[int] = 1
+    skip: int = 0
+
+    def __post_init__(self) -> None:
+        check_part(self.part)
+        for name, lowest in (("batch_size", 1), ("epochs", 1), ("skip", 0), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and (not hasattr(value, "__index__") or value < lowest):
+                raise ValueError(f"{name} must be an integer from {lowest} on, got {value!r}")
+
+
 class DataSet(abc.ABC):
     """What a model is trained on: columns, labels, and rows in three parts.
 
@@ -42,7 +64,6 @@ class DataSet(abc.ABC):
           ValueError: There is no such part.
         """
 
-    @abc.abstractmethod
     def input_fn(
         self,
         part: str,
@@ -71,6 +92,15 @@ class DataSet(abc.ABC):
         Raises:
           ValueError: An argument is out of range, or the part has no rows.
         """
+        return self.read(Reading(part, batch_size, seed, epochs, skip))
+
+    @abc.abstractmethod
+    def read(self, reading: Reading) -> InputFn:
+        """Returns the input_fn of a reading, as `input_fn` describes it."""
+
+    @abc.abstractmethod
+    def without_validation(self) -> "DataSet":
+        """Returns the data set whose validation rows are training rows."""
 
     def receiver_fn(self) -> Callable[[], rec.ServingInputReceiver]:
         """Returns the receiver of an export: a placeholder per column, of any batch size."""
@@ -127,37 +157,10 @@ def check_columns(columns: Tuple[Column, ...], labels: Tuple[str, ...]) -> None:
             )
 
 
-def item_column(name: str, columns: Tuple[Column, ...]) -> str:
-    """Returns the column whose ids are the items: that of a history, or the first one of items.
-
-    Raises:
-      ValueError: There is none.
-    """
-    candidates = {column.table for column in columns if column.role == "history"}
-    for column in columns:
-        is_id = column.role == "item" and column.kind == "id" and not column.is_padded
-        if is_id and (column.name in candidates or not candidates):
-            return column.name
-    raise ValueError(
-        f"columns of {name} must have one of single ids with the role item, got "
-        f"{', '.join(column.name for column in columns)}"
-    )
-
-
-def check_reading(
-    part: str, batch_size: int, seed: Optional[int], epochs: Optional[int], skip: int
-) -> None:
-    """Checks arguments of DataSet.input_fn.
-
-    Raises:
-      ValueError: One is out of range.
-    """
+def check_part(part: str) -> None:
+    """Raises ValueError if a name is not one of PARTS."""
     if part not in PARTS:
         raise ValueError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
-    least = (("batch_size", batch_size, 1), ("epochs", epochs, 1), ("skip", skip, 0))
-    for name, value, lowest in (*least, ("seed", seed, 0)):
-        if value is not None and (not hasattr(value, "__index__") or value < lowest):
-            raise ValueError(f"{name} must be an integer from {lowest} on, got {value!r}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,6 +184,16 @@ class Rows:
             {name: array[rows] for name, array in self.features.items()},
             {name: array[rows] for name, array in self.labels.items()},
         )
+
+    def followed_by(self, other: "Rows") -> "Rows":
+        """These rows, then others of the same columns."""
+
+        def joined(
+            arrays: Mapping[str, np.ndarray], others: Mapping[str, np.ndarray]
+        ) -> Dict[str, np.ndarray]:
+            return {name: np.concatenate([array, others[name]]) for name, array in arrays.items()}
+
+        return Rows(joined(self.features, other.features), joined(self.labels, other.labels))
 
 
 class MemoryDataSet(DataSet):
@@ -228,7 +241,7 @@ class MemoryDataSet(DataSet):
 
     def rows(self, part: str) -> int:
         """Returns the number of rows of a part."""
-        check_reading(part, 1, None, None, 0)
+        check_part(part)
         return len(self._parts[part]) if part in self._parts else 0
 
     def in_memory(self, part: str) -> Rows:
@@ -237,23 +250,28 @@ class MemoryDataSet(DataSet):
             raise self._no_rows(part)
         return self._parts[part]
 
-    def input_fn(
-        self,
-        part: str,
-        batch_size: int,
-        *,
-        seed: Optional[int] = None,
-        epochs: Optional[int] = 1,
-        skip: int = 0,
-    ) -> InputFn:
-        """Returns an input_fn of the rows of a part, as DataSet describes it."""
-        check_reading(part, batch_size, seed, epochs, skip)
-        rows = self.in_memory(part)
-        order = _Order(len(rows), batch_size, seed)
+    def without_validation(self) -> "MemoryDataSet":
+        """Returns the data set whose validation rows are training rows."""
+        parts = dict(self._parts)
+        if "validation" in parts:
+            parts["train"] = parts["train"].followed_by(parts.pop("validation"))
+        return MemoryDataSet(
+            self.name,
+            self.columns,
+            parts,
+            credit=self.credit,
+            item_names=self._item_names,
+            attainable_auc=self.attainable_auc,
+        )
+
+    def read(self, reading: Reading) -> InputFn:
+        """Returns the input_fn of a reading, as `input_fn` describes it."""
+        rows = self.in_memory(reading.part)
+        order = _Order(len(rows), reading.batch_size, reading.seed)
         if not order.batches:
             raise ValueError(
-                f"batch_size must be at most the {len(rows)} rows of {part} of {self.name}, got "
-                f"{batch_size}; smaller batches are dropped in training"
+                f"batch_size must be at most the {len(rows)} rows of {reading.part} of "
+                f"{self.name}, got {reading.batch_size}; smaller batches are dropped in training"
             )
         arrays = [rows.features[column.name] for column in self.columns]
         arrays += [rows.labels[label] for label in self.labels]
@@ -263,12 +281,13 @@ class MemoryDataSet(DataSet):
             tensors = tf.numpy_function(
                 lambda at: [array[order.rows(int(at))] for array in arrays], [number], types
             )
-            size = None if seed is None else batch_size
+            size = None if reading.seed is None else reading.batch_size
             for tensor, array in zip(tensors, arrays):
                 tensor.set_shape([size, *array.shape[1:]])
             return self._features_and_labels(tensors)
 
         def make() -> tf.data.Dataset:
+            epochs, skip = reading.epochs, reading.skip
             end = tf.int64.max if epochs is None else order.batches * epochs
             return tf.data.Dataset.range(skip, max(skip, end)).map(batch).prefetch(2)
 

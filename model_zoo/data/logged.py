@@ -2,13 +2,14 @@
 """Data sets whose rows follow from those before them: histories and negatives from a log."""
 
 import functools
+import os
 from typing import Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from model_zoo.data.column import Column
-from model_zoo.data.dataset import PARTS, InputFn, MemoryDataSet, Rows, item_column
+from model_zoo.data.column import Column, id_column
+from model_zoo.data.dataset import PARTS, InputFn, MemoryDataSet, Reading, Rows
 from model_zoo.data.event_log import Columns, Drawing, History, RowBuilder
 from model_zoo.data.fields import Conversion, Ids, Labels, Texts, Times
 from model_zoo.data.measures import arrays
@@ -49,17 +50,9 @@ class LoggedDataSet(StreamedDataSet):
         """Returns the rows of a part, for analyses in NumPy."""
         return self._memory.in_memory(part)
 
-    def input_fn(
-        self,
-        part: str,
-        batch_size: int,
-        *,
-        seed: Optional[int] = None,
-        epochs: Optional[int] = 1,
-        skip: int = 0,
-    ) -> InputFn:
-        """Returns an input_fn of the rows of a part, as DataSet describes it."""
-        return self._memory.input_fn(part, batch_size, seed=seed, epochs=epochs, skip=skip)
+    def read(self, reading: Reading) -> InputFn:
+        """Returns the input_fn of a reading, as `input_fn` describes it."""
+        return self._memory.read(reading)
 
     def item_name(self, key: int) -> str:
         """Returns the name of an item, for output."""
@@ -123,7 +116,7 @@ class LoggedDataSet(StreamedDataSet):
             return RowBuilder(histories)
         of_items = [c.name for c in self.columns if c.role == "item"]
         drawing = Drawing(
-            item=item_column(self.name, self.columns),
+            item=id_column(self.columns, "item", self.name).name,
             columns=of_items,
             labels=self.labels,
             group=_TIME if drawn.group is None else self._key(drawn.group),
@@ -157,6 +150,7 @@ class LoggedDataSet(StreamedDataSet):
 
     def _read(self) -> Columns:
         """Returns all columns of all files, and the part of each row, in the order of the files."""
+        self._check_size()
         found: List[Mapping[str, np.ndarray]] = []
         for key in self.schema.files:
             found += arrays(functools.partial(self._batches, key))
@@ -166,6 +160,17 @@ class LoggedDataSet(StreamedDataSet):
         if _TIME not in columns:
             columns[_TIME] = np.arange(len(columns[_PART]), dtype=np.float64)
         return columns
+
+    def _check_size(self) -> None:
+        """Refuses files that would fill the memory; rows with histories are larger than lines."""
+        paths = {path for key in self.schema.files for path in self._source(key).paths}
+        size, most = sum(tf.io.gfile.stat(path).length for path in paths), _memory_bytes() // 4
+        if size > most:
+            raise ValueError(
+                f"{self.schema.path}: files must have at most {most / 2**30:.1f} GiB, a quarter of "
+                "the memory of this machine, because from, negatives and each read all rows at "
+                f"once, got {size / 2**30:.1f} GiB; shorten the log, or write histories into files"
+            )
 
     def _batches(self, key: str, batch_size: int) -> tf.data.Dataset:
         part = "train" if key == EVERY else key
@@ -217,6 +222,11 @@ class LoggedDataSet(StreamedDataSet):
             if field.names is not None:
                 conversions[_NAMES] = Texts(field.names, missing)
         return conversions
+
+
+def _memory_bytes() -> int:
+    """The memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _name_of(where: Condition) -> str:

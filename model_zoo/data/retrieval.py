@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A data set as two towers need it: users, candidates, and which candidate is the right one."""
 
+import dataclasses
 import functools
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -8,7 +9,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from model_zoo.data.catalogue import CandidateSampler, Catalogue, Columns
-from model_zoo.data.dataset import PARTS, DataSet, InputFn, item_column
+from model_zoo.data.column import id_column
+from model_zoo.data.dataset import PARTS, DataSet, InputFn, Reading
 
 _LOG_Q = "item_log_q"
 _SCAN_ROWS = 4096  # in a batch while the catalogue is collected
@@ -47,7 +49,7 @@ class RetrievalDataSet(DataSet):
             raise ValueError(f"negatives must be at least 0, got {negatives}")
         self._data, self._negatives = data, negatives
         self.name, self.columns, self.credit = data.name, data.columns, data.credit
-        self._item = item_column(data.name, data.columns)
+        self._item = id_column(data.columns, "item", data.name).name
 
     @functools.cached_property
     def catalogue(self) -> Catalogue:
@@ -58,22 +60,19 @@ class RetrievalDataSet(DataSet):
         """Returns 0 for a part that the data set lacks, else None: nobody counted its rows."""
         return 0 if self._data.rows(part) == 0 else None
 
-    def input_fn(
-        self,
-        part: str,
-        batch_size: int,
-        *,
-        seed: Optional[int] = None,
-        epochs: Optional[int] = 1,
-        skip: int = 0,
-    ) -> InputFn:
-        """Returns an input_fn as DataSet describes it, of the batches that this class describes.
+    def without_validation(self) -> "RetrievalDataSet":
+        """Returns the data set whose validation rows are training rows."""
+        return RetrievalDataSet(self._data.without_validation(), self._negatives)
+
+    def read(self, reading: Reading) -> InputFn:
+        """Returns the input_fn of a reading, of the batches that this class describes.
 
         A batch may contain the end of an epoch and the start of the next.
         """
-        all_rows = self._data.input_fn(part, batch_size, seed=seed, epochs=epochs)
+        batch_size, seed = reading.batch_size, reading.seed
+        all_rows = self._data.read(dataclasses.replace(reading, skip=0))
         users = None if seed is None else batch_size
-        if part == "train":
+        if reading.part == "train":
             add_candidates = self._add_drawn(users, seed or 0)
         else:
             add_candidates = self._add_all(users)
@@ -81,7 +80,7 @@ class RetrievalDataSet(DataSet):
         def make() -> tf.data.Dataset:
             rows = all_rows().map(self._positives)
             rows = rows.rebatch(batch_size, drop_remainder=seed is not None)
-            return rows.enumerate().skip(skip).map(add_candidates).prefetch(2)
+            return rows.enumerate().skip(reading.skip).map(add_candidates).prefetch(2)
 
         return make
 

@@ -171,6 +171,13 @@ class Split:
     begin: Optional[str] = None
     each: Optional[str] = None
 
+    def without_validation(self) -> "Split":
+        """Returns the split whose validation rows are training rows."""
+        values = dict(self.values)
+        if values:
+            values["train"] = (*values["train"], *values.pop("validation", ()))
+        return dataclasses.replace(self, validation=0.0, values=values)
+
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
@@ -211,6 +218,14 @@ class Schema:
     def columns(self) -> Tuple[Column, ...]:
         """The columns that a model is told of."""
         return tuple(field.column for field in self.fields)
+
+    def without_validation(self) -> "Schema":
+        """Returns the schema whose validation rows are training rows."""
+        files, split = dict(self.files), self.split
+        if "validation" in files:
+            files["train"] = (*files["train"], *files.pop("validation"))
+        split = None if split is None else split.without_validation()
+        return dataclasses.replace(self, files=files, split=split)
 
 
 def read_schema(path: Union[str, pathlib.Path]) -> Schema:

@@ -7,7 +7,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from model_zoo.data.dataset import DataSet, InputFn, check_reading
+from model_zoo.data.dataset import DataSet, InputFn, Reading, check_part
 from model_zoo.data.fields import Conversion, Labels, RawNumbers, conversion_of
 from model_zoo.data.measures import Measures, MeasuresFile, Moments, arrays
 from model_zoo.data.pipeline import Pipeline
@@ -47,20 +47,16 @@ class StreamedDataSet(DataSet):
 
     def rows(self, part: str) -> Optional[int]:
         """Returns None, not known; 0 if there is no such part."""
-        check_reading(part, 1, None, None, 0)
+        check_part(part)
         return None if self._has(part) else 0
 
-    def input_fn(
-        self,
-        part: str,
-        batch_size: int,
-        *,
-        seed: Optional[int] = None,
-        epochs: Optional[int] = 1,
-        skip: int = 0,
-    ) -> InputFn:
-        """Returns an input_fn of the rows of a part, as DataSet describes it."""
-        check_reading(part, batch_size, seed, epochs, skip)
+    def without_validation(self) -> "StreamedDataSet":
+        """Returns the data set whose validation rows are training rows."""
+        return type(self)(self.schema.without_validation(), self._folder, self._cache_dir)
+
+    def read(self, reading: Reading) -> InputFn:
+        """Returns the input_fn of a reading, as `input_fn` describes it."""
+        part = reading.part
         if not self._has(part):
             raise ValueError(
                 f"part must be one that {self.schema.path} has, got {part!r}; add it to files or "
@@ -76,7 +72,9 @@ class StreamedDataSet(DataSet):
             return features, labels if len(labels) > 1 else labels[self.labels[0]]
 
         def make() -> tf.data.Dataset:
-            batches = pipeline.batches(batch_size, seed=seed, epochs=epochs, skip=skip)
+            batches = pipeline.batches(
+                reading.batch_size, seed=reading.seed, epochs=reading.epochs, skip=reading.skip
+            )
             return batches.map(features_and_labels)
 
         return make
@@ -85,7 +83,9 @@ class StreamedDataSet(DataSet):
         split = self.schema.split
         if part in self.schema.files or part == "train":
             return True
-        return split is not None and (split.by == "column" or bool(getattr(split, part)))
+        if split is not None and split.by == "column":
+            return bool(split.values.get(part))
+        return split is not None and bool(getattr(split, part))
 
     def _conversions(self, moments: Mapping[str, Tuple[float, float]]) -> Dict[str, Conversion]:
         missing = self.schema.format.missing

@@ -65,25 +65,6 @@ def histories(columns: Columns) -> List[Column]:
     return [column for column in columns if column.role == "history"]
 
 
-def id_column(columns: Columns, role: str, model: str) -> Column:
-    """The first column of single ids with a role; of items, the one that histories are of.
-
-    Raises:
-      ValueError: There is none.
-    """
-    tables = {history.table for history in histories(columns)}
-    found = [
-        column for column in of_kind(columns, "id") if column.role == role and not column.is_padded
-    ]
-    if not found:
-        raise ValueError(
-            f"{model} must have an id column of the {role}, got "
-            f"{', '.join(column.name for column in columns)}; choose another model, or give a "
-            f"column the role {role}"
-        )
-    return next((column for column in found if column.name in tables), found[0])
-
-
 def candidate(features: Mapping[str, tf.Tensor], history: Column) -> tf.Tensor:
     """float32 [B, dim], the vector of the item whose table a history shares."""
     assert history.table is not None, "Column refuses a history without a table"

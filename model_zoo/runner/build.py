@@ -12,7 +12,7 @@ from model_zoo.data import DataSet
 from model_zoo.minimize import Training
 from model_zoo.names import check_names
 from model_zoo.runner.choices import choose
-from model_zoo.runner.config import DEFAULT_TABLE, Config, Table, check_params
+from model_zoo.runner.config import DEFAULT_TABLE, Config, Table
 
 _SAVE_SECONDS = 600
 
@@ -35,8 +35,8 @@ def build_estimator(
       ValueError: The model, a param, a table or an optimizer is not known, or the model does not
         fit the data.
     """
-    settings, training = settings_of(config), _training(config, learning_rate_factor)
-    params = models.params_of(config.model, data, settings, training)
+    training = _training(config, learning_rate_factor)
+    params = models.params_of(config.model, data, config.params, training)
     module = models.MODELS[config.model]
     compression = None
     if config.hooks.sample_compression:
@@ -50,23 +50,14 @@ def build_estimator(
     )
 
 
-def settings_of(config: Config) -> Dict[str, Any]:
-    """Returns the params of the model, with its defaults.
-
-    Raises:
-      ValueError: The model or a param is not known, or a value has another type than the default.
-    """
-    check_names("model", [config.model], models.MODELS)
-    return check_params(config.model, config.params, models.MODELS[config.model].DEFAULTS)
-
-
 def view_of(config: Config, data: DataSet) -> DataSet:
     """Returns a data set in the form that the model of a configuration reads.
 
     Raises:
-      ValueError: As `settings_of`; or the model needs columns that the data do not have.
+      ValueError: The model or a param is not known, or the model needs columns that the data do
+        not have.
     """
-    return models.view_of(config.model, data, settings_of(config))
+    return models.view_of(config.model, data, config.params)
 
 
 def training_rows(config: Config, data: DataSet, **reading: Any) -> Callable[[], tf.data.Dataset]:

@@ -50,8 +50,9 @@ def train(
 
     Returns:
       {part: {metric: value}} for the parts "test" and "validation", as far as there are such rows;
-      in the order of time also "progressive", the mean over all windows; "steps",
-      "samples_per_second", and "rows" by table. {} in a task of a cluster that is no evaluator.
+      in the order of time also "progressive", the mean over all windows; "steps" and the
+      "best_epoch", "samples_per_second", and "rows" by table. {} in a task of a cluster that is no
+      evaluator.
 
     Raises:
       ValueError: The configuration does not fit the data, or the folder has another run.
@@ -91,6 +92,7 @@ def _tested(
         **record.metrics,
         **({"progressive": progressive} if progressive else {}),
         "steps": latest_step(str(config.model_dir)),
+        "best_epoch": best.epoch if best else record.epoch,
         "samples_per_second": record.samples_per_second,
         "rows": table_rows(str(best_checkpoint(str(config.model_dir)))),
     }
@@ -237,7 +239,10 @@ def table_parts(checkpoint: str) -> Dict[str, List[int]]:
 
 
 def _view(config: Config, data: Optional[DataSet]) -> DataSet:
-    return view_of(config, data or load_data(config))
+    data = data or load_data(config)
+    if config.train.with_validation and data.rows("validation") != 0:
+        data = data.without_validation()
+    return view_of(config, data)
 
 
 def _model_dir(config: Config) -> str:

@@ -7,12 +7,12 @@ import statistics
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from model_zoo.data import PARTS, DataSet
+from model_zoo.mappings import differences
 from model_zoo.models import MODELS
 from model_zoo.names import check_names
 from model_zoo.runner import commands, record
 from model_zoo.runner.build import build_estimator, view_of
 from model_zoo.runner.config import Config
-from model_zoo.runner.mappings import differences
 
 _Run = Dict[str, Any]
 
@@ -59,6 +59,7 @@ def compare(
     models: Optional[Sequence[str]] = None,
     seeds: Sequence[int] = (1, 2, 3),
     variants: Sequence[str] = tuple(VARIANTS),
+    refit: bool = False,
     output: Optional[str] = None,
     data: Optional[DataSet] = None,
     say: Callable[[str], None] = print,
@@ -70,13 +71,16 @@ def compare(
       models: Names of models. None: all that fit the data.
       seeds: Seeds of the runs.
       variants: Names of VARIANTS.
+      refit: Whether each model is trained with the first seed and validation once, to choose the
+        number of epochs; all its runs then take that number, and also train on validation rows.
       output: JSON file that gets each run when it is finished. Runs that it has are not done again.
       data: The data. None: they are loaded.
       say: Takes lines that tell what happens.
 
     Returns:
-      "config", "data", "versions" and "runs", each of which has "model", "variant", "seed",
-      "metrics" of the test rows, "rows" of all tables, "steps" and "samples_per_second".
+      "config", "data", "versions", "epochs" by model that `refit` chose, and "runs", each of which
+      has "model", "variant", "seed", "metrics" of the test rows, "rows" of all tables, "steps" and
+      "samples_per_second".
 
     Raises:
       ValueError: A name is not known, or output has runs of another configuration.
@@ -86,20 +90,29 @@ def compare(
     check_names("models", models or [], MODELS)
     data = data or commands.load_data(config)
     say(commands.describe(data))
-    found = _opened(output, config, data)
+    found = _opened(output, config.replace(train__with_validation=refit), data)
     done = {_key(run) for run in found["runs"]}
     configs = _configs(config, models, data, say)
-    wanted = [(m, v, s) for m in configs for v in variants for s in seeds]
+    whole = data.without_validation() if refit else data
+    # A comparison that is stopped early has as many models as possible.
+    wanted = [(m, v, s) for v in variants for s in seeds for m in configs]
     for number, (model, variant, seed) in enumerate(wanted, 1):
         name = f"[{number}/{len(wanted)}] {model}, {variant}, seed {seed}"
         if (model, variant, seed) in done:
             say(f"{name}: done before")
             continue
+        run = configs[model].replace(train__seed=seed, model_dir=None)
+        if refit:
+            if model not in found["epochs"]:
+                say(f"{model}: number of epochs")
+                first = run.replace(train__seed=seeds[0])
+                found["epochs"][model] = max(1, commands.train(first, data, say)["best_epoch"])
+            epochs = found["epochs"][model]
+            run = run.replace(train__with_validation=True, train__epochs=epochs)
         say(name)
-        changed = VARIANTS[variant](config, data)
-        run = configs[model].replace(train__seed=seed, model_dir=None, **changed)
+        run = run.replace(**VARIANTS[variant](run, whole))
         found["runs"].append(
-            {"model": model, "variant": variant, "seed": seed, **_measure(run, data, say)}
+            {"model": model, "variant": variant, "seed": seed, **_measure(run, whole, say)}
         )
         if output:
             record.write_json(pathlib.Path(output), found)
@@ -108,6 +121,8 @@ def compare(
 
 def table(found: Mapping[str, Any]) -> str:
     """Returns the table of a comparison as Markdown: means and standard deviations over the seeds.
+
+    What a variant saves and loses is measured against plain runs of the same seeds.
 
     Args:
       found: What `compare` returns.
@@ -123,7 +138,8 @@ def table(found: Mapping[str, Any]) -> str:
         speed = statistics.mean(run["samples_per_second"] or 0 for run in runs)
         rows = statistics.mean(run["rows"] for run in runs)
         saved = lost = ""
-        plain = groups.get((model, "plain"))
+        seeds = [run["seed"] for run in runs]
+        plain = [run for run in groups.get((model, "plain"), []) if run["seed"] in seeds]
         if plain and variant != "plain":
             all_rows = statistics.mean(run["rows"] for run in plain)
             saved = f"{1 - rows / all_rows:.0%}" if all_rows else ""
@@ -145,6 +161,7 @@ def _opened(output: Optional[str], config: Config, data: DataSet) -> Dict[str, A
         for name, section in config.as_dict().items()
         if name not in ("model", "model_dir", "export", "hooks")
     }
+    settings["data"] = {"name": data.name}  # wherever its files are
     settings = json.loads(json.dumps(settings))
     file = pathlib.Path(output) if output else None
     if file is not None and file.exists():
@@ -161,7 +178,13 @@ def _opened(output: Optional[str], config: Config, data: DataSet) -> Dict[str, A
         "label": data.labels[0],
         "rows": {part: data.rows(part) for part in PARTS},
     }
-    return {"versions": record.versions(), "data": described, "config": settings, "runs": []}
+    return {
+        "versions": record.versions(),
+        "data": described,
+        "config": settings,
+        "epochs": {},
+        "runs": [],
+    }
 
 
 def _configs(

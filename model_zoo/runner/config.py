@@ -18,8 +18,7 @@ import pathlib
 from typing import Any, Dict, Mapping, Optional, Sequence
 
 from model_zoo import yaml_files
-from model_zoo.names import check_names
-from model_zoo.runner.mappings import parse, set_value
+from model_zoo.mappings import parse, set_value
 
 CONFIGS = pathlib.Path(__file__).parent.parent / "configs"
 
@@ -92,6 +91,8 @@ class Train:
         on it.
       batch_size: Rows per step.
       epochs: Passes over the training rows, at most; early stopping may end it sooner.
+      with_validation: Whether the validation rows are training rows too. Then nothing is validated,
+        and training ends after `epochs`, which a run with validation has chosen.
       steps: Steps, at most. None: `epochs` decides.
       seed: Of initial values, of the order of rows and of dropout.
       optimizer: A name of model_zoo.minimize.OPTIMIZERS and its arguments.
@@ -108,6 +109,7 @@ class Train:
     order: str = "shuffled"
     batch_size: int = 512
     epochs: int = 4
+    with_validation: bool = False
     steps: Optional[int] = None
     seed: int = 1
     optimizer: Mapping[str, Any] = dataclasses.field(default_factory=lambda: dict(_ADAM))
@@ -292,38 +294,3 @@ def override(config: Config, settings: Sequence[str]) -> Config:
 def _path_of(file: str) -> pathlib.Path:
     built_in = CONFIGS / f"{file}.yaml"
     return built_in if built_in.exists() else pathlib.Path(file).expanduser()
-
-
-def check_params(
-    model: str, params: Mapping[str, Any], defaults: Mapping[str, Any]
-) -> Dict[str, Any]:
-    """Returns the params of a model, with its defaults.
-
-    Args:
-      model: Its name, for errors.
-      params: Of the configuration.
-      defaults: DEFAULTS of the model.
-
-    Raises:
-      ValueError: A name is not known, or a value has another type than the default.
-
-    Example:
-      >>> check_params("deepfm", {"dropout": 1}, {"dim": 16, "dropout": 0.0})
-      {'dim': 16, 'dropout': 1.0}
-    """
-    check_names(f"params of {model}", params, list(defaults))
-    found = dict(defaults)
-    for name, value in params.items():
-        found[name] = _like(defaults[name], value, f"params.{name}")
-    return found
-
-
-def _like(default: Any, value: Any, path: str) -> Any:
-    """Converts a value to the type of a default."""
-    if default is None or value is None or isinstance(default, Mapping):
-        return value
-    if isinstance(default, (list, tuple)):
-        values = value if isinstance(value, (list, tuple)) else [value]
-        example = default[0] if default else None
-        return tuple(_like(example, each, f"{path}[{i}]") for i, each in enumerate(values))
-    return parse(type(default), value, path)

@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
+from model_zoo.mappings import differences
 from model_zoo.runner.config import Config, from_dict
-from model_zoo.runner.mappings import differences
 
 _FILE = "run.json"
 _BEST = "best"  # The folder with the best checkpoint.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training in one process: rounds, each of which ends with a validation.
 
-A round is one call of Estimator.train. It begins with the latest checkpoint and with the batch that
+A round is one call of Estimator.train: an epoch, a part of one, or, without validation rows, all
+epochs. It begins with the latest checkpoint and with the batch that
 follows it, so an interrupted run goes on with the bits of one that was not interrupted.
 """
 
@@ -52,7 +53,10 @@ class Rounds:
         self._say = say
         self._in_order = config.train.order == "time"
         self._epochs = 1 if self._in_order else config.train.epochs
-        self._every = _window(config, data) if self._in_order else config.validation.every_steps
+        self._is_validated = not self._in_order and data.rows("validation") != 0
+        self._every = _window(config, data) if self._in_order else None
+        if self._is_validated:
+            self._every = config.validation.every_steps
         self._shown = progress_hooks(config, last_step(config, data))
 
     def run(self) -> None:
@@ -77,8 +81,9 @@ class Rounds:
         estimator = build_estimator(self._config, self._data, self._model_dir, factor)
         if self._in_order:
             self._predict_window(estimator, step)
-        if self._train(estimator, step):
-            record.epoch, record.epoch_begin = record.epoch + 1, latest_step(self._model_dir)
+        epochs = 1 if self._is_validated else self._epochs - record.epoch
+        if self._train(estimator, step, epochs):
+            record.epoch, record.epoch_begin = record.epoch + epochs, latest_step(self._model_dir)
         step = latest_step(self._model_dir)
         if not step:
             raise ValueError(
@@ -89,14 +94,14 @@ class Rounds:
             self._validate(estimator, step)
         record.save("running")
 
-    def _train(self, estimator: rec.RecEstimator, step: int) -> bool:
-        """Trains one round; returns whether the epoch is at its end."""
+    def _train(self, estimator: rec.RecEstimator, step: int, epochs: int) -> bool:
+        """Trains one round; returns whether its epochs are at their end."""
         config, record = self._config, self._record
         # A new order each epoch, and other orders for other seeds.
         seed = (config.train.seed * 1_000_003 + record.epoch) % 2**31
         seed_or_none = None if self._in_order else seed
         skip = step - record.epoch_begin
-        input_fn = training_rows(config, self._data, seed=seed_or_none, skip=skip)
+        input_fn = training_rows(config, self._data, seed=seed_or_none, epochs=epochs, skip=skip)
         ends = [config.train.steps or 0]
         if self._every is not None:
             ends.append((step // self._every + 1) * self._every)
@@ -126,7 +131,7 @@ class Rounds:
         """Evaluates the validation rows, and keeps the checkpoint if it is the best one."""
         config, record = self._config, self._record
         metrics: Dict[str, float] = {}
-        if self._data.rows("validation") != 0:
+        if self._is_validated:
             input_fn = self._data.input_fn("validation", config.validation.batch_size)
             metrics = self._evaluate(estimator, "validation", input_fn)
         if not metrics:  # The latest checkpoint is the best one.

@@ -80,6 +80,13 @@ def test_a_part_that_there_is_not_has_no_rows():
         dataset.input_fn("validation", 1)
 
 
+def test_validation_rows_may_become_training_rows():
+    dataset = shop(validation=make(3), test=make(2)).without_validation()
+    assert [dataset.rows(part) for part in ("train", "validation", "test")] == [13, 0, 2]
+    assert items(batches(dataset, batch_size=13)) == [[*range(10), *range(3)]]
+    assert shop().without_validation().rows("train") == 10
+
+
 def test_items_have_names():
     assert (shop().item_name(3), shop().item_name(4)) == ("tea", "item 4")
 

@@ -8,6 +8,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 from model_zoo import data
+from model_zoo.data import logged
 
 SCHEMA = """
 files: {files}
@@ -200,3 +201,10 @@ def test_items_have_names_and_batches_come_from_memory(tmp_path):
 def test_what_the_files_lack_is_refused_by_name(tmp_path, options, more, message):
     with pytest.raises(ValueError, match=message):
         load(tmp_path, options, more).rows("train")
+
+
+def test_a_log_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(logged, "_memory_bytes", lambda: 4000)
+    found = load(tmp_path)
+    with pytest.raises(ValueError, match="shop.yaml: files must have at most 0.0 GiB, a quarter"):
+        found.rows("train")

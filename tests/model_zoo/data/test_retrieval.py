@@ -155,7 +155,7 @@ def test_the_item_is_the_column_of_the_history_or_else_the_first_of_items():
 
 def test_data_without_items_and_negative_numbers_are_refused():
     data = MemoryDataSet("shop", COLUMNS[:2], PARTS)
-    with pytest.raises(ValueError, match="must have one of single ids with the role item, got us"):
+    with pytest.raises(ValueError, match="shop must have an id column of the item, got us"):
         data.retrieval()
     with pytest.raises(ValueError, match="negatives must be at least 0, got -1"):
         MemoryDataSet("shop", COLUMNS, PARTS).retrieval(negatives=-1)

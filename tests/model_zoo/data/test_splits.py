@@ -11,11 +11,11 @@ from model_zoo.data.schema import Split
 from model_zoo.data.splits import TimeSample, row_filter, time_limits
 
 
-def chosen(split, values, limits=None):
+def chosen(split, values, limits=None, parts=PARTS):
     """{part: bool [n]} of some values or locations."""
     with tf.Session() as session:
         values = tf.constant(values)
-        filters = {part: row_filter(split, part, (), limits or {}) for part in PARTS}
+        filters = {part: row_filter(split, part, (), limits or {}) for part in parts}
         return session.run({part: each.chooses(values) for part, each in filters.items()})
 
 
@@ -32,6 +32,27 @@ def test_fractions_divide_rows_by_hash_and_the_seed_changes_them(column):
     other = chosen(Split("fraction", column, validation=0.1, test=0.3, seed=2), values)
     assert np.array_equal(parts["test"], again["test"])
     assert 0.35 < np.mean(parts["test"] != other["test"]) < 0.5  # 2 * 0.3 * 0.7 are 0.42
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        Split("fraction", validation=0.2, test=0.3, seed=1),
+        Split("time", validation=0.2, test=0.3),
+        Split("column", "c", values={"train": ("a", "b"), "validation": ("c",), "test": ("d",)}),
+    ],
+    ids=lambda split: split.by,
+)
+def test_validation_rows_may_become_training_rows(split):
+    values = list("abcdabcdac") if split.by == "column" else np.arange(10)
+
+    def divided(split, parts):
+        limits = time_limits(split, np.arange(10.0)) if split.by == "time" else None
+        return chosen(split, values, limits, parts)
+
+    before, whole = divided(split, PARTS), divided(split.without_validation(), ("train", "test"))
+    assert np.array_equal(whole["train"], before["train"] | before["validation"])
+    assert np.array_equal(whole["test"], before["test"]) and before["validation"].any()
 
 
 def test_a_column_may_name_the_parts():

@@ -52,6 +52,13 @@ def test_the_same_seed_gives_the_same_rows_and_another_epoch_another_order(tmp_p
     assert read(epochs=2) == 2 * [list(range(i, min(i + 30, 100))) for i in (0, 30, 60, 90)]
 
 
+def test_validation_files_may_become_training_files(tmp_path):
+    schema = SCHEMA.replace('"part-*.csv"', "{train: a.csv, validation: b.csv}")
+    files = {"a__csv": numbers(range(5)), "b__csv": numbers(range(5, 9))}
+    whole = load(tmp_path, schema.replace("    split: SPLIT\n", ""), **files).without_validation()
+    assert rows(whole)["number"].tolist() == list(range(9)) and whole.rows("validation") == 0
+
+
 def test_a_split_by_time_keeps_the_rows_of_one_time_together(tmp_path):
     dataset = shop(tmp_path, "{by: time, column: time, validation: 0.15, test: 0.25}")
     assert rows(dataset)["number"].tolist() == list(range(50))

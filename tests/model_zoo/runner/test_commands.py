@@ -114,10 +114,13 @@ class Watched(data.DataSet):
     def rows(self, part):
         return DATA.rows(part)
 
-    def input_fn(self, part, batch_size, *, seed=None, epochs=1, skip=0):
-        self.reads.append((part, seed, skip))
-        made = DATA.input_fn(part, batch_size, seed=seed, epochs=epochs, skip=skip)
-        if part != "train" or self.signal_at is None:
+    def without_validation(self):
+        raise NotImplementedError
+
+    def read(self, reading):
+        self.reads.append((reading.part, reading.seed, reading.skip))
+        made = DATA.read(reading)
+        if reading.part != "train" or self.signal_at is None:
             return made
 
         def count(number):
@@ -214,6 +217,13 @@ def test_each_epoch_has_an_order_of_its_own_and_ends_with_a_validation(tmp_path)
     assert train[0] == train_again[0] == "train" and train[1] != train_again[1]
     assert train[2] == train_again[2] == 0
     assert validation == validation_again == ("validation", None, 0) and test == ("test", None, 0)
+
+
+def test_a_run_may_train_on_validation_rows_too_in_one_round(tmp_path):
+    found, _ = run(tmp_path, train__with_validation=True)
+    rows = DATA.rows("train") + DATA.rows("validation")
+    assert found["steps"] == 2 * (rows // 128) and found["best_epoch"] == 2
+    assert "validation" not in found and len(record.read(tmp_path)["rounds"]) == 1
 
 
 def scripted(monkeypatch, values):

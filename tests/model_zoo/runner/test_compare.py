@@ -33,6 +33,7 @@ def runs(monkeypatch):
             "test": {"like/auc": auc, "like/log_loss": 0.5},
             "rows": {"user": 60 if is_plain else 30, "item": 40},
             "steps": 16,
+            "best_epoch": 5,
             "samples_per_second": 1000.0,
         }
 
@@ -54,12 +55,32 @@ def test_each_model_is_trained_with_each_variant_and_seed(runs):
     found, lines = compared()
     made = [(run.model, sorted(run.tables), run.train.seed) for run in runs]
     assert len(made) == len({str(each) for each in runs}) == len(found["runs"]) == 12
-    assert made[0] == ("wide_and_deep", [], 1) and made[-1] == ("deepfm", ["default"], 2)
-    assert runs[2].tables["default"].filter == {"name": "counter", "filter_freq": 3}
+    # All models come first, then further seeds, then further variants.
+    assert made[:3] == [("wide_and_deep", [], 1), ("deepfm", [], 1), ("wide_and_deep", [], 2)]
+    assert runs[4].tables["default"].filter == {"name": "counter", "filter_freq": 3}
     # Half an epoch.
     steps = {"name": "global_step", "steps_to_live": DATA.rows("train") // 128 // 2}
-    assert runs[4].tables["default"].eviction == steps
-    assert "[3/12] wide_and_deep, counter, seed 1" in lines
+    assert runs[8].tables["default"].eviction == steps
+    assert "[5/12] wide_and_deep, counter, seed 1" in lines
+
+
+def test_a_refit_takes_the_number_of_epochs_that_a_run_with_validation_chose(runs, tmp_path):
+    output = str(tmp_path / "comparison.json")
+    settings = {"models": ["deepfm"], "variants": ["plain"], "refit": True}
+    compared(output, seeds=[1], **settings)
+    found, _ = compared(output, seeds=[1, 2], **settings)
+    made = [(run.train.seed, run.train.epochs, run.train.with_validation) for run in runs]
+    assert made == [(1, 1, False), (1, 5, True), (2, 5, True)]
+    assert found["epochs"] == {"deepfm": 5} and len(found["runs"]) == 2
+    with pytest.raises(ValueError, match="whose runs have another train.with_validation"):
+        compared(output, models=["deepfm"])
+
+
+def test_what_a_variant_loses_is_compared_with_runs_of_the_same_seeds(runs, tmp_path):
+    output = str(tmp_path / "comparison.json")
+    compared(output, models=["deepfm"], variants=["plain"])
+    found, _ = compared(output, models=["deepfm"], variants=["counter"], seeds=[2])
+    assert compare.table(found).splitlines()[-1].split("|")[-2].strip() == "+0.0050"
 
 
 def test_runs_that_the_output_has_are_not_made_again(runs, tmp_path):

@@ -3,15 +3,16 @@
 
 import dataclasses
 import json
+import types
 
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
-from model_zoo import data
+from model_zoo import data, mappings, models
 from model_zoo.data.schema import read_schema
-from model_zoo.runner import config, mappings
+from model_zoo.runner import config
 from model_zoo.runner.build import build_estimator, with_tables
 from model_zoo.runner.choices import CHOICES, choose
 from model_zoo.runner.config import Table
@@ -128,6 +129,13 @@ def test_a_file_that_is_not_yaml_is_named_with_the_line(tmp_path):
         config.load(str(path))
 
 
+def test_a_name_that_a_file_has_twice_is_refused_with_its_line(tmp_path):
+    path = tmp_path / "twice.yaml"
+    path.write_text("model: din\ntrain:\n  epochs: 3\n  seed: 1\n  epochs: 4\n")
+    with pytest.raises(ValueError, match=r"twice.yaml .*'epochs' is there twice.* line 5"):
+        config.load(str(path))
+
+
 def test_an_empty_file_means_the_defaults(tmp_path):
     path = tmp_path / "empty.yaml"
     path.write_text("# nothing\n")
@@ -137,10 +145,18 @@ def test_an_empty_file_means_the_defaults(tmp_path):
 DEFAULTS = {"dim": 16, "hidden_units": (128, 64), "dropout": 0.0, "batch_norm": False, "name": None}
 
 
-def test_params_get_the_defaults_and_types_of_the_model():
-    found = config.check_params("m", {"hidden_units": [8], "dropout": 1, "name": "x"}, DEFAULTS)
-    assert found == {**DEFAULTS, "hidden_units": (8,), "dropout": 1.0, "name": "x"}
-    assert config.check_params("m", {"hidden_units": 8}, DEFAULTS)["hidden_units"] == (8,)
+@pytest.fixture
+def params_of(monkeypatch):
+    """Returns the params of a model "m" with DEFAULTS."""
+    monkeypatch.setitem(models.MODELS, "m", types.SimpleNamespace(DEFAULTS=DEFAULTS))
+    return lambda settings: models.params_of("m", DATA, settings)
+
+
+def test_params_get_the_defaults_and_types_of_the_model(params_of):
+    found = params_of({"hidden_units": [8], "dropout": 1, "name": "x"})
+    wanted = {**DEFAULTS, "hidden_units": (8,), "dropout": 1.0, "name": "x"}
+    assert {name: found[name] for name in DEFAULTS} == wanted
+    assert params_of({"hidden_units": 8})["hidden_units"] == (8,)
 
 
 @pytest.mark.parametrize(
@@ -152,9 +168,9 @@ def test_params_get_the_defaults_and_types_of_the_model():
         ({"batch_norm": 1}, "params.batch_norm must be true or false, got 1"),
     ],
 )
-def test_params_that_the_model_does_not_have_are_refused(params, message):
+def test_params_that_the_model_does_not_have_are_refused(params_of, params, message):
     with pytest.raises(ValueError, match=message.replace("?", r"\?")):
-        config.check_params("m", params, DEFAULTS)
+        params_of(params)
 
 
 # ---------------------------------------------------------------- tables
