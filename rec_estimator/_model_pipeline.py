@@ -20,6 +20,7 @@ from rec_estimator.hooks import IncrementalSaverHook
 from rec_estimator.optimizers.table_optimizer import TableUpdates
 from rec_estimator.sample_compression import training as compressed_training
 from rec_estimator.serving import portable as portable_lib
+from rec_estimator.serving import refreshable
 from rec_estimator.table import placement
 from rec_estimator.table.memory_limit import share_memory
 from rec_estimator.table.table import graph_tables
@@ -67,6 +68,12 @@ class ModelPipeline:
         self, features: Any, labels: Any, mode: str, params: Dict[str, Any], config: RunConfig
     ) -> EstimatorSpec:
         """Builds the model in the default graph; the model_fn that TensorFlow calls."""
+        with refreshable.resource_variables():
+            return self._build(features, labels, mode, params, config)
+
+    def _build(
+        self, features: Any, labels: Any, mode: str, params: Dict[str, Any], config: RunConfig
+    ) -> EstimatorSpec:
         features = self._receive(features, labels)
         self._prepare_graph(mode, config)
         features = self._look_up(features, labels)
@@ -74,6 +81,7 @@ class ModelPipeline:
         spec = self._train_tables(spec, mode)
         self._share_memory(config)
         spec = compression_lib.compress_spec(spec)
+        refreshable.add_refresh(has_own_saver=_saver_of_model(spec) is not None)
         spec = self._add_saver(spec, config)
         spec = self._add_summaries(spec, config)
         spec = self._add_step_loop(spec, config)

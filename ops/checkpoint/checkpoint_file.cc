@@ -236,6 +236,38 @@ Status CheckpointFile::FindMatrix(const std::string& name, int64_t width,
                          " columns, the ", what, ", got ", tensor->width);
 }
 
+Status CheckpointFile::FindVariable(const std::string& name, DataType dtype,
+                                    const TensorShape& shape,
+                                    StoredTensor* tensor) {
+  if (!Has(name)) {
+    return NotFound("variable ", name, " must be in checkpoint ", prefix_,
+                    ", got none; restore a checkpoint of this model");
+  }
+  BundleEntryProto entry;
+  TF_RETURN_IF_ERROR(FindEntry(name, name, &entry));
+  TensorShape stored;
+  if (entry.shape().unknown_rank() ||
+      !TensorShape::BuildTensorShape(entry.shape(), &stored).ok()) {
+    return Damaged(name, "have a valid entry in the index, got a bad shape");
+  }
+  if (entry.dtype() != dtype || stored != shape || entry.slices_size() > 0) {
+    return InvalidArgument(
+        "variable ", name, " of ", prefix_, " must be ", DataTypeString(dtype),
+        " of shape ", shape.DebugString(), ", got ",
+        DataTypeString(entry.dtype()), " of shape ", stored.DebugString(),
+        entry.slices_size() > 0 ? " in slices" : "",
+        "; restore a checkpoint of this model");
+  }
+  tensor->name = name;
+  tensor->dtype = dtype;
+  tensor->rows = shape.num_elements();
+  tensor->width = 1;
+  tensor->row_bytes = DataTypeSize(dtype);
+  tensor->ranges.clear();
+  if (tensor->rows == 0) return Status();
+  return AddRange(entry, 0, tensor->rows, tensor);
+}
+
 Status CheckpointFile::AddRange(const BundleEntryProto& entry, int64_t begin,
                                 int64_t end, StoredTensor* tensor) {
   const DataFile* file;

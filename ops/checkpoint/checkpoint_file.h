@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/tensor_slice.h"
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow/core/lib/io/iterator.h"
@@ -84,6 +85,12 @@ class CheckpointFile {
   // messages.
   absl::Status FindMatrix(const std::string& name, int64_t width,
                           const char* what, StoredTensor* tensor);
+
+  // Finds a variable of numbers that was written as a whole, of this type and
+  // shape, as rows of one element.
+  absl::Status FindVariable(const std::string& name, tensorflow::DataType dtype,
+                            const tensorflow::TensorShape& shape,
+                            StoredTensor* tensor);
 
   // Reads a scalar string of at most 4 KiB.
   absl::Status ReadString(const std::string& name, std::string* value);

@@ -17,6 +17,11 @@ absl::Status Aborted(const Parts&... message) {
 }
 
 template <typename... Parts>
+absl::Status AlreadyExists(const Parts&... message) {
+  return absl::AlreadyExistsError(absl::StrCat(message...));
+}
+
+template <typename... Parts>
 absl::Status DataLoss(const Parts&... message) {
   return absl::DataLossError(absl::StrCat(message...));
 }

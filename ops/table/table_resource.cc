@@ -2,8 +2,10 @@
 // Implements table_resource.h.
 #include "ops/table/table_resource.h"
 
+#include <chrono>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -53,14 +55,26 @@ Status FindTable(OpKernelContext* context, TablePtr* table) {
 
 void TableResource::BeginReplacement() {
   // First, so that new readers refuse and the lock is soon free.
-  was_replaced_.store(true);
+  replacements_.fetch_add(1);
+  refreshed_to_.reset();
   ready_.store(false);
   const std::lock_guard<SharedMutex> lock(read_mutex_);
 }
 
+void TableResource::LetWriterIn() const {
+  // Longer than lookups take, in case the writer waits for a thread that reads
+  // another table and waits here.
+  constexpr std::chrono::milliseconds kLongest{20};
+  const auto until = std::chrono::steady_clock::now() + kLongest;
+  while (is_closing_.load(std::memory_order_relaxed) &&
+         std::chrono::steady_clock::now() < until) {
+    std::this_thread::yield();
+  }
+}
+
 Status CheckInitialized(TableResource& table, const char* use) {
   if (table.ready()) return Status();
-  if (table.was_replaced()) {
+  if (table.replacements() > 0) {
     return Aborted("table ", table.name(), " must have all its rows before ",
                    use,
                    ", got one that is being restored or failed to restore"
@@ -74,6 +88,9 @@ Status CheckInitialized(TableResource& table, const char* use) {
 }
 
 Status TableReader::Open(TableResource* table) {
+  if (table->is_closing_.load(std::memory_order_relaxed)) {
+    table->LetWriterIn();
+  }
   lock_ = std::shared_lock<SharedMutex>(table->read_mutex_);
   return CheckInitialized(*table, "it is read");
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <utility>
@@ -37,6 +38,13 @@ struct SavedRows {
   std::vector<RowSurvey::Norm> largest;
   int64_t n_broken = 0;
   std::string first;  // Describes a broken row; empty: none.
+};
+
+// The checkpoint to which a refresh has brought a table.
+struct RefreshedTo {
+  std::string checkpoint;  // Its name without the folder.
+  std::string identity;    // Of its index (CheckpointFile::identity).
+  int64_t step = 0;        // Its global step.
 };
 
 // A table in a session's resource manager. As thread-safe as EmbeddingTable.
@@ -82,8 +90,25 @@ class TableResource : public tensorflow::ResourceBase {
   // Makes the table not ready and waits until nobody reads it. The caller holds
   // replace_mutex exclusively.
   void BeginReplacement();
-  // Whether a replacement has begun at any time.
-  bool was_replaced() const { return was_replaced_.load(); }
+  // How many replacements have begun.
+  int64_t replacements() const { return replacements_.load(); }
+
+  // Calls work() while nobody reads the table. Readers wait for it instead of
+  // failing, so it must be short and must not wait for anything.
+  template <typename Work>
+  void WithoutReaders(const Work& work) {
+    is_closing_.store(true, std::memory_order_relaxed);
+    const std::lock_guard<SharedMutex> lock(read_mutex_);
+    is_closing_.store(false, std::memory_order_relaxed);
+    work();
+  }
+
+  // Empty before the first refresh after a replacement. The caller holds
+  // replace_mutex.
+  const std::optional<RefreshedTo>& refreshed_to() const {
+    return refreshed_to_;
+  }
+  void set_refreshed_to(RefreshedTo to) { refreshed_to_ = std::move(to); }
 
   // What the last save found.
   SavedRows saved_rows() const;
@@ -94,6 +119,11 @@ class TableResource : public tensorflow::ResourceBase {
 
  private:
   friend class TableReader;
+
+  // Waits a moment for a thread that waits for readers in WithoutReaders.
+  // SharedMutex alone lets new readers pass it, so that a stream of long
+  // lookups would hold it up.
+  void LetWriterIn() const;
 
   const std::string name_;  // The handle's shared_name, for messages.
   const float default_value_;
@@ -106,7 +136,10 @@ class TableResource : public tensorflow::ResourceBase {
   // a table that is being replaced instead of waiting for it.
   SharedMutex read_mutex_;
   std::atomic<bool> ready_{false};
-  std::atomic<bool> was_replaced_{false};
+  // Whether WithoutReaders waits for readers.
+  std::atomic<bool> is_closing_{false};
+  std::atomic<int64_t> replacements_{0};
+  std::optional<RefreshedTo> refreshed_to_;  // Guarded by replace_mutex_.
   HandOverPolicy hand_over_;
   mutable std::mutex saved_rows_mutex_;
   SavedRows saved_rows_;  // Guarded by saved_rows_mutex_.

@@ -118,6 +118,7 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry("RecEstimator>CheckpointRangesMatch"),
     OpEntry(TABLE_RESTORE, is_outside_steps=True),
     OpEntry("RecEstimator>TableCheckRestore", is_outside_steps=True),
+    OpEntry("RecEstimator>ModelRefresh"),
     # Sample-aware compression.
     OpEntry("RecEstimator>SampleRows"),
     OpEntry(REPEAT_ROWS),

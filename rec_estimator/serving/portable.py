@@ -23,6 +23,7 @@ from rec_estimator._tensorflow.estimator import ModeKeys
 from rec_estimator.checkpoint.estimators import Estimator
 from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle
 from rec_estimator.checkpoint.format.stored_tables import find_tables, tensors_of
+from rec_estimator.serving import refreshable as refreshable_exports
 from rec_estimator.serving.portable_graph import convert_meta_graph
 from rec_estimator.serving.stock_tables import StockTable
 
@@ -37,7 +38,7 @@ _is_exporting: contextvars.ContextVar = contextvars.ContextVar("is_exporting", d
 
 
 class PortableExports(Estimator):
-    """An Estimator whose export methods take the additional argument ``portable``.
+    """An Estimator whose export methods take ``portable`` and ``refreshable``.
 
     TensorFlow refuses an Estimator that overrides public methods, because its public methods call
     each other. Only a base class of the user's Estimator can override them. These overrides do
@@ -54,6 +55,8 @@ class PortableExports(Estimator):
         strip_default_attrs: bool = False,
         *,
         portable: bool = False,
+        refreshable: bool = False,
+        refresh_folder: Optional[str] = None,
     ) -> bytes:
         """Same as ``export_saved_model``, under its older name and with one more argument.
 
@@ -61,13 +64,19 @@ class PortableExports(Estimator):
           strip_default_attrs: Whether to leave out attributes with default values, which older
             TensorFlow releases may not know. A portable SavedModel never has them.
         """
-        arguments = (serving_input_receiver_fn, assets_extra, as_text, checkpoint_path)
-        return export(
-            lambda base: super(PortableExports, self).export_savedmodel(
-                base, *arguments, strip_default_attrs=strip_default_attrs
-            ),
-            export_dir_base,
-            portable,
+
+        def write(base: _Folder, checkpoint: Optional[str]) -> bytes:
+            return super(PortableExports, self).export_savedmodel(
+                base,
+                serving_input_receiver_fn,
+                assets_extra,
+                as_text,
+                checkpoint,
+                strip_default_attrs=strip_default_attrs,
+            )
+
+        return self._export(
+            write, export_dir_base, checkpoint_path, portable, refreshable, refresh_folder
         )
 
     def export_saved_model(
@@ -80,6 +89,8 @@ class PortableExports(Estimator):
         experimental_mode: str = ModeKeys.PREDICT,
         *,
         portable: bool = False,
+        refreshable: bool = False,
+        refresh_folder: Optional[str] = None,
     ) -> bytes:
         """Writes a SavedModel, as TensorFlow's method does.
 
@@ -94,21 +105,38 @@ class PortableExports(Estimator):
           portable: Whether the SavedModel contains TensorFlow's own ops only, so that any
             TensorFlow runtime serves it without our library. export_dir_base must then be on a
             local or mounted file system.
+          refreshable: Whether the SavedModel gets a signature ``refresh``, which brings it up to
+            date from a delta: an incremental checkpoint of the training.
+          refresh_folder: The folder of these deltas. None: the environment variable
+            REC_ESTIMATOR_REFRESH_FOLDER of the server names it; if it is set, it counts.
 
         Returns:
           The SavedModel's folder in export_dir_base; its name is a time stamp.
 
         Raises:
           ValueError: There is no checkpoint. With portable also if the model reads tables inside
-            control flow, or returns information that only our library has, such as counts.
+            control flow, or returns information that only our library has, such as counts. With
+            refreshable also if the model has no table, a Saver of its own, variables of strings or
+            partitioned ones; if portable is given; or if experimental_mode is not PREDICT.
         """
-        arguments = (serving_input_receiver_fn, assets_extra, as_text, checkpoint_path)
-        return export(
-            lambda base: super(PortableExports, self).export_saved_model(
-                base, *arguments, experimental_mode
-            ),
-            export_dir_base,
-            portable,
+
+        def write(base: _Folder, checkpoint: Optional[str]) -> bytes:
+            return super(PortableExports, self).export_saved_model(
+                base,
+                serving_input_receiver_fn,
+                assets_extra,
+                as_text,
+                checkpoint,
+                experimental_mode,
+            )
+
+        if refreshable and experimental_mode != ModeKeys.PREDICT:
+            raise ValueError(
+                f"experimental_mode must be PREDICT with refreshable=True, got {experimental_mode}"
+                "; leave one of them out"
+            )
+        return self._export(
+            write, export_dir_base, checkpoint_path, portable, refreshable, refresh_folder
         )
 
     def experimental_export_all_saved_models(
@@ -134,6 +162,40 @@ class PortableExports(Estimator):
             ),
             export_dir_base,
             portable,
+        )
+
+    def _create_global_step(self, graph: tf.Graph) -> tf.Variable:
+        """Makes the global step, as TensorFlow asks subclasses to; model_fn is not called yet."""
+        with graph.as_default(), refreshable_exports.resource_variables():
+            return super()._create_global_step(graph)
+
+    def _export(
+        self,
+        write: Callable[[_Folder, Optional[str]], bytes],
+        export_dir_base: _Folder,
+        checkpoint_path: Optional[str],
+        portable: bool,
+        is_refreshable: bool,
+        refresh_folder: Optional[str],
+    ) -> bytes:
+        """Exports with write(folder, checkpoint), in the form that the arguments name."""
+        if refresh_folder is not None and not is_refreshable:
+            raise ValueError(
+                f"refresh_folder must be None without refreshable=True, got {refresh_folder!r}"
+            )
+        if not is_refreshable:
+            return export(lambda base: write(base, checkpoint_path), export_dir_base, portable)
+        if portable:
+            raise ValueError(
+                "portable must be False with refreshable=True, got True: TensorFlow's own tables "
+                "cannot change at one moment; export again and swap the models"
+            )
+        prefix = checkpoint_path or tf.train.latest_checkpoint(self.model_dir)
+        if prefix is None:  # TensorFlow says so.
+            return write(export_dir_base, None)
+        # The latest one may be another one a moment later.
+        return refreshable_exports.export(
+            lambda base: write(base, prefix), export_dir_base, prefix, refresh_folder
         )
 
 

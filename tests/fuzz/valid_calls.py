@@ -297,6 +297,21 @@ VALID_CALLS = {
         "version": 7,
         **ADAGRAD,
     },
+    "model_refresh": {
+        "delta": np.array(""),  # With a delta: tests/serving/test_refresh.py.
+        "tables": [Table("trained"), Table("limited")],
+        "variables": [],
+        "table_names": ["t", "u"],
+        "parts": [0, 1],
+        "num_parts": [1, 2],
+        "key_dtypes": ["int64", "int32"],
+        "variable_names": [],
+        "step_name": "global_step",
+        "folder": "/nowhere",
+        "base_checkpoint": "model.ckpt-1",
+        "base_identity": "1-00000000",
+        "base_step": 1,
+    },
     "table_check_restore": {
         "table": Table(),
         "prefix": np.array("<checkpoint>"),
