@@ -77,14 +77,16 @@ Status FindDelta(const std::string& folder, const std::string& name,
         "delta must be a name in the folder of deltas, without \"..\", got ",
         name.substr(0, 100), "; name it as \"model.ckpt-120\"");
   }
-  const char* const from_environment = std::getenv(kRefreshFolder);
+  const char* const from_environment =
+      std::getenv("REC_ESTIMATOR_REFRESH_FOLDER");
   const bool is_set = from_environment != nullptr && *from_environment != 0;
   const std::string& used = is_set ? from_environment : folder;
   if (used.empty()) {
     return FailedPrecondition(
-        "environment variable ", kRefreshFolder,
-        " must name the folder of deltas, got none, and the model was exported "
-        "without refresh_folder; set it and start the server again");
+        "environment variable REC_ESTIMATOR_REFRESH_FOLDER must name the "
+        "folder "
+        "of deltas, got none, and the model was exported without "
+        "refresh_folder; set it and start the server again");
   }
   *prefix = tensorflow::io::JoinPath(used, name);
   return CheckLinks(used, *prefix);

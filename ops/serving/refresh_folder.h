@@ -10,11 +10,9 @@
 
 namespace rec_estimator {
 
-// If it is set in the environment of the process, the folder.
-inline constexpr char kRefreshFolder[] = "REC_ESTIMATOR_REFRESH_FOLDER";
-
-// Finds the prefix of a delta's files. folder: '' if only the environment names
-// one.
+// Finds the prefix of a delta's files. The folder is that of the environment
+// variable REC_ESTIMATOR_REFRESH_FOLDER or, if it is not set, `folder`, which
+// is '' if there is none.
 //
 // InvalidArgument if the name may lead out of the folder: it is absolute, has
 // an empty part, a part "." or "..", a NUL or "://"; or a file of the delta is
