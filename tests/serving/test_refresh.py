@@ -351,3 +351,37 @@ def test_a_table_that_was_restored_after_the_load_is_not_refreshed(served, expor
     served.session.run(restore, {"save/Const:0": prefix})
     with pytest.raises(tf.errors.FailedPreconditionError, match="load the model again"):
         served.refresh(delta)
+
+
+def test_requests_beside_refreshes_succeed_and_read_a_table_before_or_after(served, folder):
+    """Long lookups take the locks of a table several times; the dense variable never lags."""
+    many = np.arange(100, 10_100)  # As many keys as three sets of locks are taken for.
+    parent, deltas = folder / "model-1", []
+    for step in range(2, 14):
+        contents = {"whole": rows(many, float(step)), "parts": rows(many[:5], 1.0), "made": {}}
+        parent = checkpoint(folder / f"model-{step}", step, contents, parent, dense=float(step))
+        deltas.append(parent)
+    served.refresh(deltas[0])
+    failures, answers = [], []
+    begun, ended = [2], threading.Event()
+
+    def request():
+        try:
+            while not ended.is_set():
+                at_least = begun[0]
+                got = served.predict(many)
+                whole, dense = np.unique(got["whole"]), np.unique(got["dense"])
+                answers.append(len(whole) == 1 and min(whole[0], dense[0]) >= at_least)
+        except tf.errors.OpError as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=request) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for step, delta in enumerate(deltas[1:], start=3):
+        served.refresh(delta)
+        begun[0] = step  # Whoever asks from now on gets it.
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert not failures and all(answers) and len(answers) > len(threads)

@@ -36,33 +36,24 @@ RowExchange::RowExchange(const TableParts& table)
 
 RowExchange::~RowExchange() {
   for (int s = 0; s < kStripes; ++s) {
-    if (changes_[s].written.empty() && changes_[s].erased.empty()) continue;
+    if (changes_[s].empty()) continue;
     const std::unique_lock<SharedMutex> lock(stripes_[s].mutex());
     CleanUp(s);
   }
 }
 
 bool RowExchange::Add(const RestoredRows& rows) {
-  std::array<size_t, kStripes> first;
-  for (int s = 0; s < kStripes; ++s) first[s] = changes_[s].written.size();
-  std::vector<std::pair<uint8_t, uint32_t>> places(rows.n);
+  Sizes first;
+  for (int s = 0; s < kStripes; ++s) first[s] = changes_[s].swaps.size();
   uint64_t n = 0;
   for (size_t i = 0; i < rows.n; ++i) {
     const int64_t key = rows.keys[i];
-    const int s = StripeOf(MixKey(key));
-    std::vector<Change>& written = changes_[s].written;
-    places[i] = {static_cast<uint8_t>(s),
-                 static_cast<uint32_t>(written.size())};
-    if (stripes_.IsPadding(key)) {
-      places[i].first = kStripes;
-      continue;
-    }
+    if (stripes_.IsPadding(key)) continue;
     const int64_t freq = rows.freqs == nullptr ? 0 : rows.freqs[i];
     const int64_t version = rows.versions == nullptr ? -1 : rows.versions[i];
-    written.push_back({key,
-                       EntryRef(),
-                       {version, HashIndex::kNoRow, FilterRule::CountOf(freq)},
-                       false});
+    Changes& changes = changes_[StripeOf(MixKey(key))];
+    changes.stamps.push_back({key, version, FilterRule::CountOf(freq), false});
+    changes.swaps.push_back({EntryRef(), HashIndex::kNoRow});
     ++n;
   }
   if (!TakeRows(first, n)) return false;
@@ -70,29 +61,29 @@ bool RowExchange::Add(const RestoredRows& rows) {
   const RowArena::View view = store_.view();
   const int dim = store_.dim();
   const std::vector<float>& slots = store_.slot_initials();
-  for (size_t i = 0; i < rows.n; ++i) {
-    const auto [s, place] = places[i];
-    if (s == kStripes) continue;
-    float* const row = view.Row(changes_[s].written[place].content.row);
-    CopyRow(rows.values + i * static_cast<size_t>(dim), dim, row);
+  const float* value = rows.values;
+  for (size_t i = 0; i < rows.n; ++i, value += dim) {
+    if (stripes_.IsPadding(rows.keys[i])) continue;
+    const int s = StripeOf(MixKey(rows.keys[i]));
+    float* const row = view.Row(changes_[s].swaps[first[s]++].row);
+    CopyRow(value, dim, row);
     std::copy(slots.begin(), slots.end(), row + dim);
   }
   written_ += static_cast<int64_t>(n);
   return true;
 }
 
-bool RowExchange::TakeRows(const std::array<size_t, kStripes>& first,
-                           uint64_t n) {
+bool RowExchange::TakeRows(const Sizes& first, uint64_t n) {
   const RowArena::View view = store_.view();
   for (int s = 0; s < kStripes; ++s) {
-    std::vector<Change>& written = changes_[s].written;
-    if (first[s] == written.size()) continue;
+    std::vector<Swap>& swaps = changes_[s].swaps;
+    if (first[s] == swaps.size()) continue;
     Stripe& stripe = stripes_[s];
     const std::unique_lock<SharedMutex> lock(stripe.mutex());
     Stripe::RowSource free(view, 0);
-    for (size_t i = first[s]; i < written.size(); ++i) {
+    for (size_t i = first[s]; i < swaps.size(); ++i) {
       if (stripe.n_free_rows() == 0) break;
-      written[i].content.row = free.Next(&stripe);
+      swaps[i].row = free.Next(&stripe);
       --n;
     }
   }
@@ -100,10 +91,9 @@ bool RowExchange::TakeRows(const std::array<size_t, kStripes>& first,
   if (n == 0) return true;
   if (!store_.arena().Take(n, 0, &next)) return false;
   for (int s = 0; s < kStripes; ++s) {
-    std::vector<Change>& written = changes_[s].written;
-    for (size_t i = first[s]; i < written.size(); ++i) {
-      uint32_t& row = written[i].content.row;
-      if (row == HashIndex::kNoRow) row = next++;
+    std::vector<Swap>& swaps = changes_[s].swaps;
+    for (size_t i = first[s]; i < swaps.size(); ++i) {
+      if (swaps[i].row == HashIndex::kNoRow) swaps[i].row = next++;
     }
   }
   return true;
@@ -118,7 +108,7 @@ void RowExchange::AddErased(const int64_t* keys, size_t n) {
 bool RowExchange::Prepare() {
   for (int s = 0; s < kStripes; ++s) {
     Changes& changes = changes_[s];
-    if (changes.written.empty() && changes.erased_keys.empty()) continue;
+    if (changes.empty()) continue;
     changes.erased.reserve(changes.erased_keys.size());
     std::sort(changes.erased_keys.begin(), changes.erased_keys.end());
     const std::unique_lock<SharedMutex> lock(stripes_[s].mutex());
@@ -130,76 +120,67 @@ bool RowExchange::Prepare() {
 
 bool RowExchange::Find(int s) {
   Stripe& stripe = stripes_[s];
-  std::vector<Change>& written = changes_[s].written;
+  Changes& changes = changes_[s];
+  std::vector<Stamp>& stamps = changes.stamps;
   const auto fetch = [&](size_t i) {
-    PrefetchLines(stripe.index().Home(HashKey(written[i].key)), sizeof(Bucket));
+    PrefetchLines(stripe.index().Home(HashKey(stamps[i].key)), sizeof(Bucket));
   };
   uint32_t absent = 0;
-  ForEachAhead<kKeysAhead>(written.size(), fetch, [&](size_t i) {
-    absent += !stripe.Find(written[i].key).found();
+  ForEachAhead<kKeysAhead>(stamps.size(), fetch, [&](size_t i) {
+    absent += !stripe.Find(stamps[i].key).found();
   });
   if (!stripe.MakeRoom({absent, 0, 0})) return false;
-  ForEachAhead<kKeysAhead>(written.size(), fetch, [&](size_t i) {
-    Change& change = written[i];
-    change.entry = stripe.Find(change.key);
-    if (!change.entry.found()) {
-      change.entry = stripe.Insert(change.key);
-      change.is_new = true;
+  ForEachAhead<kKeysAhead>(stamps.size(), fetch, [&](size_t i) {
+    EntryRef entry = stripe.Find(stamps[i].key);
+    if (!entry.found()) {
+      entry = stripe.Insert(stamps[i].key);
+      stamps[i].is_new = true;
       stripe.AddToKeys(1);
     }
-    changes_[s].growth += !change.entry.has_row();
+    changes.growth += !entry.has_row();
+    changes.swaps[i].entry = entry;
   });
-  inserted_ += changes_[s].growth;
+  inserted_ += changes.growth;
   return true;
 }
 
 void RowExchange::FindErased(int s) {
   Changes& changes = changes_[s];
-  std::vector<int64_t>& keys = changes.erased_keys;
+  const std::vector<int64_t>& keys = changes.erased_keys;
   if (keys.empty()) return;
   std::vector<bool> is_written(keys.size());
-  for (const Change& change : changes.written) {
-    const auto it = std::lower_bound(keys.begin(), keys.end(), change.key);
-    if (it != keys.end() && *it == change.key) {
+  for (const Stamp& stamp : changes.stamps) {
+    const auto it = std::lower_bound(keys.begin(), keys.end(), stamp.key);
+    if (it != keys.end() && *it == stamp.key) {
       is_written[static_cast<size_t>(it - keys.begin())] = true;
     }
   }
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (is_written[i] || (i > 0 && keys[i] == keys[i - 1])) continue;
+    if (i > 0 && keys[i] == keys[i - 1]) continue;
     const EntryRef entry = stripes_[s].Find(keys[i]);
-    if (!entry.found()) continue;
-    changes.erased.push_back(
-        {keys[i], entry, {-1, HashIndex::kNoRow, 0}, false});
+    if (is_written[i] || !entry.found()) continue;
+    changes.erased.push_back({entry, HashIndex::kNoRow});
     erased_ += entry.has_row();
     changes.growth -= entry.has_row();
   }
 }
 
-void RowExchange::Exchange(Change* change, bool is_tracked) {
-  const EntryRef entry = change->entry;
-  Content& content = change->content;
-  std::swap(entry.row(), content.row);
-  std::swap(entry.count(), content.count);
-  std::swap(entry.version(), content.version);
-  if (is_tracked) entry.MarkChanged();
+void RowExchange::Exchange(std::vector<Swap>* swaps) {
+  Swap* const all = swaps->data();
+  const auto fetch = [all](size_t i) {
+    PrefetchLineToWrite(all[i].entry.bucket());
+  };
+  ForEachAhead<kBucketsAhead>(swaps->size(), fetch, [all](size_t i) {
+    std::swap(all[i].entry.row(), all[i].row);
+  });
 }
 
 void RowExchange::Commit() {
   const ExclusiveLocks locks(stripes_, kAllStripes);
-  const bool is_tracked = stripes_.tracks_changes();
   for (int s = 0; s < kStripes; ++s) {
-    Changes& changes = changes_[s];
-    for (std::vector<Change>* list : {&changes.erased, &changes.written}) {
-      const auto fetch = [&](size_t i) {
-        Bucket* const bucket = (*list)[i].entry.bucket();
-        PrefetchLineToWrite(bucket);
-        PrefetchLineToWrite(&bucket->version);
-      };
-      ForEachAhead<kBucketsAhead>(list->size(), fetch, [&](size_t i) {
-        Exchange(&(*list)[i], is_tracked);
-      });
-    }
-    stripes_[s].AddToRows(changes.growth);
+    Exchange(&changes_[s].erased);
+    Exchange(&changes_[s].swaps);
+    stripes_[s].AddToRows(changes_[s].growth);
   }
   is_committed_ = true;
 }
@@ -207,28 +188,32 @@ void RowExchange::Commit() {
 void RowExchange::CleanUp(int s) {
   Stripe& stripe = stripes_[s];
   Changes& changes = changes_[s];
-  for (const Change& change : changes.written) {
-    // The old row, or the new one that was not needed.
-    if (change.content.row != HashIndex::kNoRow) {
-      stripe.FreeRow(change.content.row);
-    }
-    if (is_committed_ || !change.is_new) continue;
-    try {
-      stripe.Erase(change.entry);
-    } catch (const std::bad_alloc&) {
-      // A key without a row is left, which reads as an unknown key does.
+  const bool is_tracked = stripe.tracks_changes();
+  for (size_t i = 0; i < changes.swaps.size(); ++i) {
+    const Swap& swap = changes.swaps[i];
+    const Stamp& stamp = changes.stamps[i];
+    // The old row, or the new one that nobody got.
+    if (swap.row != HashIndex::kNoRow) stripe.FreeRow(swap.row);
+    if (is_committed_) {
+      swap.entry.count() = stamp.count;
+      swap.entry.version() = stamp.version;
+      if (is_tracked) swap.entry.MarkChanged();
+    } else if (stamp.is_new) {
+      Erase(&stripe, swap.entry);
     }
   }
   if (!is_committed_) return;
-  for (const Change& change : changes.erased) {
-    if (change.content.row != HashIndex::kNoRow) {
-      stripe.FreeRow(change.content.row);
-    }
-    try {
-      stripe.Erase(change.entry);
-    } catch (const std::bad_alloc&) {
-      // As above.
-    }
+  for (const Swap& swap : changes.erased) {
+    if (swap.row != HashIndex::kNoRow) stripe.FreeRow(swap.row);
+    Erase(&stripe, swap.entry);
+  }
+}
+
+void RowExchange::Erase(Stripe* stripe, EntryRef entry) {
+  try {
+    stripe->Erase(entry);
+  } catch (const std::bad_alloc&) {
+    // The entry is left without a row: its key reads as an unknown one.
   }
 }
 

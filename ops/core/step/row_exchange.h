@@ -4,14 +4,17 @@
 //
 //   Add, AddErased   rows are written where no reader looks
 //   Prepare          finds all entries and makes room; nothing fails from here
-//   Commit           exchanges the row words of the entries, in both directions
-//   the destructor   frees what is left over: the old rows, or the new ones
+//   Commit           exchanges the row words of the entries
+//   the destructor   stamps counts and versions; frees the old rows or, without
+//                    a commit, the new ones
 //
 // A lookup sees no change before Commit: an entry that Prepare adds has no row
 // yet, so its key reads what an unknown key reads.
 //
-// Commit writes one word of a bucket that was found before, and count and
-// version of the same bucket. bench_row_exchange.cc measures it.
+// Commit writes one word in a line of a bucket that was found before. Counts
+// and versions are in another line, which lookups do not read; written in the
+// same moment they would more than double it. bench_row_exchange.cc measures
+// it.
 #ifndef REC_ESTIMATOR_OPS_CORE_STEP_ROW_EXCHANGE_H_
 #define REC_ESTIMATOR_OPS_CORE_STEP_ROW_EXCHANGE_H_
 
@@ -63,34 +66,42 @@ class RowExchange {
   void Commit();
 
  private:
-  // What an entry gets. Commit exchanges it for what the entry had.
-  struct Content {
-    int64_t version;
-    uint32_t row;
-    uint32_t count;
-  };
-  struct Change {
-    int64_t key;
+  // An entry and the row word that it gets. Commit exchanges it for the old
+  // one.
+  struct Swap {
     EntryRef entry;
-    Content content;
-    bool is_new;  // Whether Prepare added the entry.
+    uint32_t row;
+  };
+  // What else a written key gets.
+  struct Stamp {
+    int64_t key;
+    int64_t version;
+    uint32_t count;
+    bool is_new;  // Whether Prepare added its entry.
   };
   // Of one stripe.
   struct Changes {
-    std::vector<Change> written;
+    std::vector<Swap> swaps;    // (n) Of the written keys.
+    std::vector<Stamp> stamps;  // (n)
     std::vector<int64_t> erased_keys;
-    std::vector<Change> erased;  // Those that have an entry.
-    int64_t growth = 0;          // In rows.
-  };
+    std::vector<Swap> erased;  // Of those that have an entry.
+    int64_t growth = 0;        // In rows.
 
-  static void Exchange(Change* change, bool is_tracked);
-  // The first of the changes (n) that Add will append for the rows.
-  bool TakeRows(const std::array<size_t, kStripes>& first, uint64_t n);
-  // Both need the exclusive lock of stripe s.
-  bool Find(int s);
+    bool empty() const { return swaps.empty() && erased_keys.empty(); }
+  };
+  using Sizes = std::array<size_t, kStripes>;
+
+  // Gives rows to the swaps of each stripe from `first` on, n in all. False: no
+  // memory.
+  bool TakeRows(const Sizes& first, uint64_t n);
+
+  // The methods below need the exclusive lock of stripe s.
+  bool Find(int s);  // False: no memory.
   void FindErased(int s);
-  // Frees rows and entries that nobody needs any more.
+  static void Exchange(std::vector<Swap>* swaps);
+  // Stamps what was written; frees rows and entries that nobody needs any more.
   void CleanUp(int s);
+  static void Erase(Stripe* stripe, EntryRef entry);
 
   RowStore& store_;
   StripeSet& stripes_;
