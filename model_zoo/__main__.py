@@ -14,6 +14,7 @@ A run is described by a YAML file and by flags, which override it:
 import argparse
 import csv
 import os
+import re
 import sys
 import textwrap
 from typing import Any, Dict, Iterable, List, Optional, Sequence, TextIO
@@ -167,6 +168,12 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         return stopped.exit_code
     except (data.DataUnavailableError, ImportError, OSError, ValueError) as error:
         print(f"model_zoo {options.command}: {error}", file=sys.stderr)
+        return 1
+    except tf.errors.InvalidArgumentError as error:
+        row = re.search("^ValueError: (.*)", error.message, re.MULTILINE)  # of a bad row
+        if row is None:
+            raise
+        print(f"model_zoo {options.command}: {row[1]}", file=sys.stderr)
         return 1
     return 0
 

@@ -346,12 +346,13 @@ class Labels:
         if isinstance(self.condition.value, str):
             return ""
         problem = _number_problem(value, self.missing)
-        if not problem and not self.condition.operator and float(value) not in (0.0, 1.0):
-            return (
-                f"be 0 or 1 to be a label, got {value!r}; write a comparison, for example "
-                f"'{self.source} > 0'"
-            )
-        return problem
+        if self.condition.operator or (not problem and float(value) in (0.0, 1.0)):
+            return problem
+        example = f"== '{value}'" if problem else "> 0"
+        return (
+            f"be 0 or 1 to be a label, got {value!r}; write a comparison, for example "
+            f'"{self.source} {example}"'
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -90,10 +90,11 @@ def compare(
     check_names("models", models or [], MODELS)
     data = data or commands.load_data(config)
     say(commands.describe(data))
-    found = _opened(output, config.replace(train__with_validation=refit), data)
+    config = config.replace(train__with_validation=refit or config.train.with_validation)
+    found = _opened(output, config, data)
     done = {_key(run) for run in found["runs"]}
     configs = _configs(config, models, data, say)
-    whole = data.without_validation() if refit else data
+    whole = data.without_validation() if config.train.with_validation else data
     # A comparison that is stopped early has as many models as possible.
     wanted = [(m, v, s) for v in variants for s in seeds for m in configs]
     for number, (model, variant, seed) in enumerate(wanted, 1):
@@ -105,10 +106,10 @@ def compare(
         if refit:
             if model not in found["epochs"]:
                 say(f"{model}: number of epochs")
-                first = run.replace(train__seed=seeds[0])
+                first = run.replace(train__seed=seeds[0], train__with_validation=False)
                 found["epochs"][model] = max(1, commands.train(first, data, say)["best_epoch"])
             epochs = found["epochs"][model]
-            run = run.replace(train__with_validation=True, train__epochs=epochs)
+            run = run.replace(train__epochs=epochs)
         say(name)
         run = run.replace(**VARIANTS[variant](run, whole))
         found["runs"].append(

@@ -132,6 +132,7 @@ def test_times_are_numbers_or_dates_in_their_order():
         (Numbers(number(), ("NA",)), "NA", ""),
         (Labels(Condition("c")), "", "not be missing, because it is a label; correct it"),
         (Labels(Condition("c")), "2", "be 0 or 1 to be a label, got '2'; write a comparison"),
+        (Labels(Condition("c")), "no", "be 0 or 1 to be a label, got 'no'; write a comparison"),
         (Labels(Condition.parse("c > 1")), "2", ""),
         (Times("t"), "01/11/2011", "be a number or a date like 2011-11-01 08:26:00, got '01/11"),
     ],

@@ -497,6 +497,20 @@ def test_the_command_says_what_is_wrong_in_one_line(arguments, message, small_da
     assert re.search(message, said), said
 
 
+def test_the_command_says_in_one_line_which_row_of_the_data_is_bad(tmp_path, capsys):
+    (tmp_path / "shop.csv").write_text("user,item,click\nu1,i1,1\nu2,i1,no\n")
+    schema = "{user: {role: user}, item: {role: item}}"
+    (tmp_path / "shop.yaml").write_text(
+        f"files: {{train: shop.csv}}\nformat: csv\ncolumns: {schema}\n"
+        'labels: {click: click, again: "click == 1"}\n'
+    )
+    arguments = ["--batch_size", "1", "--set", f"data.cache_dir={tmp_path}"]
+    assert command.main(["train", "tiny", "--data", str(tmp_path / "shop.yaml"), *arguments]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("model_zoo train: ") and said.count("\n") == 1
+    assert "shop.csv, line 3: column 'click' must be 0 or 1 to be a label, got 'no';" in said
+
+
 @pytest.mark.parametrize("name", ["train", "evaluate", "predict", "export", "compare"])
 def test_help_fits_a_terminal_and_names_models_and_settings(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
