@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from cluster_jobs import RULES, STEPS, keys_of
+from test_table_summaries import scalars_in
 
 import rec_estimator as rec
 from rec_estimator.training import cluster, ps_tasks
@@ -62,6 +63,16 @@ def test_chief_and_worker_count_every_occurrence(job, rule):
     folder, _ = job
     keys, counts = np.unique([*keys_of(0).flat, *keys_of(1).flat], return_counts=True)
     assert rows_of(folder / "both", rule, "freqs") == dict(zip(keys.tolist(), counts))
+
+
+def test_summaries_of_tables_on_ps_are_those_of_one_process(job):
+    single, alone = (scalars_in(job[0] / name / "model") for name in ("single", "alone"))
+    assert sorted(alone) == sorted(single) and max(alone) == STEPS
+    assert {f"tables/{name}/rows" for name in (*RULES, "total")} <= set(alone[STEPS])
+    for step, expected in single.items():
+        for tag, value in expected.items():
+            if not tag.endswith("/bytes"):  # Each shard has room of its own.
+                assert alone[step][tag] == value, (step, tag)
 
 
 def test_evaluator_evaluates_the_last_checkpoint(job):

@@ -96,7 +96,7 @@ void StepPlan::FindKeysWithoutRow(int g) {
   if (padding >= 0 && (group.stripes >> padding & 1) != 0) {
     const auto is_padding = [&](uint32_t u) {
       if (keys[u] != kPaddingKey) return false;
-      plan.n_padding += group.occurrences(u);
+      plan.n_padding += group.Count(u);
       return true;
     };
     n = static_cast<uint32_t>(
@@ -186,12 +186,17 @@ void StepPlan::CountLookedUp(int64_t* looked_up, int64_t* found) const {
   for (int g = 0; g < keys_.size(); ++g) {
     const KeyGroup& group = keys_[g];
     const GroupPlan& plan = groups_[g];
-    int64_t without_row = 0;
+    uint64_t without_row = 0;
     for (uint32_t i = 0; i < plan.n_without_row; ++i) {
-      without_row += group.occurrences(plan.without_row[i]);
+      without_row += group.Count(plan.without_row[i]);
     }
-    *looked_up += group.n - plan.n_padding;
-    *found += group.n - plan.n_padding - without_row;
+    uint64_t all = group.counts == nullptr ? group.n : 0;
+    // A parameter server gets each key once, with its occurrences.
+    if (group.counts != nullptr) {
+      for (uint32_t u = 0; u < group.size; ++u) all += group.Count(u);
+    }
+    *looked_up += static_cast<int64_t>(all - plan.n_padding);
+    *found += static_cast<int64_t>(all - plan.n_padding - without_row);
   }
 }
 
