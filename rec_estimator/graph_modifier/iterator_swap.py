@@ -17,6 +17,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_modifier.key_paths import Cut
 from rec_estimator.graph_modifier.rows_ahead import bring_in_ahead
+from rec_estimator.graph_passes.graph_state import WORK_QUEUES
 from rec_estimator.graph_passes.walk import GET_NEXT, graph_def_of
 
 # How many batches with computed keys may wait for their step.
@@ -56,9 +57,14 @@ def check_swappable(cut: Cut) -> None:
       cut: The ops to move into its dataset.
 
     Raises:
-      ValueError: The iterator is neither one-shot nor initializable in this graph, or another op
-        takes batches from it.
+      ValueError: The iterator is neither one-shot nor initializable in this graph, another op takes
+        batches from it, or the graph has a work queue.
     """
+    for name in cut.get_next.graph.get_collection(WORK_QUEUES):
+        raise ValueError(
+            f"graph modification makes batches ahead, which work queue {name!r} would count as "
+            "trained; leave out GraphModifierHook, or read the files without a queue"
+        )
     handle = cut.get_next.inputs[0]
     for op in handle.consumers():
         if op is not cut.get_next and op.type not in _OTHER_USES:

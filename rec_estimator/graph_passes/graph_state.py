@@ -43,6 +43,10 @@ PREPARED_INITIALIZERS = {
 # sample_compression/rewrite/stock_expansion.py, read by serving/portable_graph.py.
 KERNEL_ROWS = "rec_estimator_kernel_rows"
 
+# The names of the work queues that datasets read. Written by inputs/work_queue.py, read by
+# graph_modifier/iterator_swap.py.
+WORK_QUEUES = "rec_estimator/work_queues"
+
 # A tuple: TensorFlow writes only collections with a string as key into a MetaGraph, and only those
 # are copied into the graphs of functions.
 _STATE = ("rec_estimator", "state")

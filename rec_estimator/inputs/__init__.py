@@ -10,7 +10,7 @@ one batch may contain the end of a pass and the start of the next. All of this r
 ops; Python is called only once per file and pass, and for bad rows.
 """
 
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
@@ -24,6 +24,8 @@ from rec_estimator.inputs.grouped_files import (
 from rec_estimator.inputs.grouped_files import write_grouped_samples as write_grouped_samples
 from rec_estimator.inputs.grouped_samples import group_samples as group_samples
 from rec_estimator.inputs.memory_columns import Column, take_rows
+from rec_estimator.inputs.parquet_columns import ParquetRows
+from rec_estimator.inputs.parquet_files import ParquetBatches, row_groups_of
 from rec_estimator.inputs.row_files import BadRows, FilePass, RowFiles
 from rec_estimator.inputs.row_parsers import (
     CsvRows,
@@ -31,13 +33,17 @@ from rec_estimator.inputs.row_parsers import (
     as_names,
     check_known,
     csv_rows,
+    with_labels,
 )
+from rec_estimator.inputs.work_queue import WHOLE_FILE, WorkQueue
+from rec_estimator.inputs.work_queue import work_queue as work_queue
 
 _Names = Union[str, Sequence[str], None]
+_Files = Union[str, Sequence[str], WorkQueue]
 
 
 def csv_input_fn(
-    file_pattern: Union[str, Sequence[str]],
+    file_pattern: _Files,
     *,
     label_column: _Names = None,
     columns: Optional[Sequence[str]] = None,
@@ -67,7 +73,9 @@ def csv_input_fn(
 
     Args:
       file_pattern: Path or glob pattern, or several. Files are read in the order of the patterns,
-        and by name within a pattern; with shuffle, in a new order on every pass.
+        and by name within a pattern; with shuffle, in a new order on every pass. Or a
+        work_queue: then num_epochs and drop_remainder must have their defaults, num_parallel_reads
+        has no effect on CSV and TFRecord files, and shuffle mixes the rows of a unit.
       label_column: Name of the label, or several names; labels are then a dict. A label is float32
         if neither dtypes nor defaults give a type. An empty label without a default is a bad row.
       columns: Names of the features to read. None: all columns except the labels.
@@ -123,7 +131,8 @@ def csv_input_fn(
         raise ValueError(
             "column_names must be given if the files have no header, got None; name all columns"
         )
-    files = RowFiles(file_pattern, compression_type, num_parallel_reads, on_bad_row)
+    queue, paths = _queue_and_paths(file_pattern)
+    files = RowFiles(paths, compression_type, num_parallel_reads, on_bad_row)
     batching = Batching(batch_size, shuffle, seed, num_epochs, drop_remainder, prefetch)
 
     def rows() -> CsvRows:
@@ -140,11 +149,11 @@ def csv_input_fn(
         )
 
     rows()
-    return _file_input_fn(files, rows, batching)
+    return _file_input_fn(files, rows, batching, queue)
 
 
 def tfrecord_input_fn(
-    file_pattern: Union[str, Sequence[str]],
+    file_pattern: _Files,
     features: Mapping[str, Any],
     *,
     label_column: _Names = None,
@@ -201,10 +210,131 @@ def tfrecord_input_fn(
     labels = as_names("label_column", label_column)
     check_known("label_column", labels, features)
     rows = ExampleRows(dict(features), label_column if isinstance(label_column, str) else labels)
-    files = RowFiles(file_pattern, compression_type, num_parallel_reads, on_bad_row)
+    queue, paths = _queue_and_paths(file_pattern)
+    files = RowFiles(paths, compression_type, num_parallel_reads, on_bad_row)
     batching = Batching(batch_size, shuffle, seed, num_epochs, drop_remainder, prefetch)
     files.find()
-    return _file_input_fn(files, lambda: rows, batching)
+    return _file_input_fn(files, lambda: rows, batching, queue)
+
+
+def parquet_input_fn(
+    file_pattern: _Files,
+    *,
+    label_column: _Names = None,
+    columns: Optional[Sequence[str]] = None,
+    dtypes: Optional[Mapping[str, Any]] = None,
+    defaults: Optional[Mapping[str, Any]] = None,
+    batch_size: int = 128,
+    shuffle: Union[bool, int] = False,
+    seed: Optional[int] = None,
+    num_epochs: Optional[int] = 1,
+    drop_remainder: bool = False,
+    prefetch: int = 2,
+    num_parallel_reads: int = 1,
+    on_bad_row: str = "error",
+) -> "InputFn":
+    """Builds an input_fn that reads Parquet files with pyarrow, one row group at a time.
+
+    Numbers, booleans, strings, bytes, dictionaries of these, and lists of them can be read. A
+    column of another type, such as a decimal, a time, a struct or a list of lists, is an error;
+    leave it out of columns.
+
+    Args:
+      file_pattern: As in csv_input_fn.
+      label_column: Name of the label, or several names; labels are then a dict. A label that is a
+        number is float32 if dtypes gives no type.
+      columns: Names of the features to read. None: all columns except the labels. Other columns are
+        not read from the file.
+      dtypes: {column: type}, one of tf.float32, tf.float64, tf.int32, tf.int64 and tf.string. Other
+        columns have the type of the file; booleans and integers that are not int32 are int64, and
+        float16 is float32.
+      defaults: {column: value that takes the place of a missing one}. For other columns a missing
+        value makes a bad row. A missing list is an empty one.
+      batch_size: Rows per batch.
+      shuffle: Whether to shuffle. Each pass has another order of row groups, and mixes the rows of
+        as many as hold this number of rows. True: 10,000.
+      seed: Makes the order reproducible. None: the seed of the graph, if it has one.
+      num_epochs: Passes over the data. None: unlimited.
+      drop_remainder: Whether to drop a last batch that is not full.
+      prefetch: Number of batches made in advance.
+      num_parallel_reads: Number of row groups read at the same time, each by a thread. The order of
+        rows is the same in each run. In memory are these row groups and those that are mixed.
+      on_bad_row: "error", or "skip" to skip rows with a value that is missing or does not fit into
+        its type. "skip" logs and counts them as in csv_input_fn.
+
+    Returns:
+      An input_fn. Features are [B], or tf.RaggedTensor [B, (k)] if they are lists.
+
+    Raises:
+      ModuleNotFoundError: pyarrow is not installed.
+      ValueError: An argument is out of range, a file or column does not exist, a column has a type
+        that cannot be read, or files have different columns. The input_fn checks the files again
+        when it is called.
+      tf.errors.InvalidArgumentError: While running, if a row is bad (the message names file, row
+        and column), a file is damaged, or there is no row at all.
+
+    Example:
+      >>> import pyarrow, pyarrow.parquet
+      >>> table = pyarrow.table({"user": [7, 8], "tags": [["new"], []], "click": [1.0, 0.0]})
+      >>> pyarrow.parquet.write_table(table, "clicks.parquet")
+      >>> input_fn = rec.inputs.parquet_input_fn("clicks.parquet", label_column="click")
+      >>> features, labels = tf.data.make_initializable_iterator(input_fn()).get_next()
+      >>> features["user"].dtype, features["tags"].dtype
+      (tf.int64, tf.string)
+    """
+    queue, paths = _queue_and_paths(file_pattern)
+    files = RowFiles(paths, "", num_parallel_reads, on_bad_row)
+    batching = Batching(batch_size, shuffle, seed, num_epochs, drop_remainder, prefetch)
+    _check_queue(queue, batching)
+    bad_rows = BadRows()
+    rows = ParquetRows(columns, label_column, dtypes or {}, defaults or {})
+
+    def dataset() -> tf.data.Dataset:
+        features, targets = rows.features_and_labels(files.find())
+        both = [*features, *targets]
+        batches = ParquetBatches(both, batching, num_parallel_reads, bad_rows, on_bad_row == "skip")
+
+        def named(*tensors: Any) -> Any:
+            read = dict(zip((column.name for column in both), tensors))
+            return with_labels(
+                {column.name: read[column.name] for column in features}, label_column, read
+            )
+
+        groups = {path: row_groups_of(path) for path in files.find()}
+        if queue is None:
+            everything = [group for groups_of_file in groups.values() for group in groups_of_file]
+            read = batches.dataset([everything], tf.constant(0, tf.int64), batching.least_rows)
+            return read.map(named).prefetch(prefetch)
+        units = [
+            [group for group in groups[path] if number in (WHOLE_FILE, group.number)]
+            for path, number in queue.units
+        ]
+        return queue.dataset(lambda index: batches.dataset(units, index, 0).map(named), prefetch)
+
+    rows.features_and_labels(files.find())
+    return InputFn(dataset, bad_rows)
+
+
+def _queue_and_paths(file_pattern: Any) -> Tuple[Optional[WorkQueue], Any]:
+    """Returns the queue, if there is one, and its files."""
+    if not isinstance(file_pattern, WorkQueue):
+        return None, file_pattern
+    return file_pattern, list(dict.fromkeys(path for path, _ in file_pattern.units))
+
+
+def _check_queue(queue: Optional[WorkQueue], batching: Batching) -> None:
+    """Checks the arguments that a queue decides itself."""
+    if queue is None:
+        return
+    for name, value, default in (
+        ("num_epochs", batching.num_epochs, 1),
+        ("drop_remainder", batching.drop_remainder, False),
+    ):
+        if value != default:
+            raise ValueError(
+                f"{name} must be {default} with a work queue, got {value!r}; the queue has its own "
+                "num_epochs, and a batch has rows of one unit"
+            )
 
 
 def numpy_input_fn(
@@ -449,17 +579,31 @@ class InputFn:
 
 
 def _file_input_fn(
-    files: RowFiles, make_rows: Callable[[], Union[CsvRows, ExampleRows]], batching: Batching
+    files: RowFiles,
+    make_rows: Callable[[], Union[CsvRows, ExampleRows]],
+    batching: Batching,
+    queue: Optional[WorkQueue],
 ) -> InputFn:
+    _check_queue(queue, batching)
+    if queue is not None and any(unit.row_group != WHOLE_FILE for unit in queue.units):
+        raise ValueError(
+            "file_pattern must be a work queue of whole files, got one of row groups; leave out "
+            "row_groups"
+        )
     bad_rows = BadRows()
     checked_files = CheckedFiles()
 
     def dataset() -> tf.data.Dataset:
         one_pass = FilePass(files, make_rows(), bad_rows, checked_files)
+
+        def parsed(blocks: tf.data.Dataset) -> tf.data.Dataset:
+            return batching.batches(blocks).map(
+                one_pass.parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+            )
+
+        if queue is not None:
+            return queue.dataset(lambda file: parsed(one_pass.blocks_of(file)), batching.prefetch)
         blocks = one_pass.blocks(batching.seed, bool(batching.shuffle), batching.least_rows)
-        batches = batching.batches(blocks).map(
-            one_pass.parse, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-        )
-        return batches.prefetch(batching.prefetch)
+        return parsed(blocks).prefetch(batching.prefetch)
 
     return InputFn(dataset, bad_rows)

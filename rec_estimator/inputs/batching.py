@@ -98,7 +98,7 @@ class Batching:
                 lambda start: tf.range(start, tf.minimum(start + _INDEX_BLOCK, num_rows))
             )
             return self.batches(blocks)
-        seed = _numpy_seed(self.seed)
+        seed = numpy_seed(self.seed)
 
         def permutation(epoch: np.int64) -> np.ndarray:
             return np.random.default_rng([seed, int(epoch)]).permutation(num_rows)
@@ -114,7 +114,7 @@ class Batching:
         return orders.rebatch(self.batch_size, self.drop_remainder)
 
 
-def _numpy_seed(seed: Optional[int]) -> int:
+def numpy_seed(seed: Optional[int]) -> int:
     """A seed for NumPy, which takes no negative ones. None: the graph's seed, or a random one."""
     if seed is None:
         seed = tf.compat.v1.get_default_graph().seed

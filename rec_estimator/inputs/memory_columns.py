@@ -5,7 +5,7 @@ numpy_input_fn and pandas_input_fn read them.
 """
 
 import dataclasses
-from typing import Any, Iterator, List, Optional, Sequence, Union
+from typing import Any, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import tensorflow as tf
@@ -253,14 +253,7 @@ class _Values:
 
         A float may lose digits. An integer keeps its value, and a finite number stays finite.
         """
-        with np.errstate(invalid="ignore", over="ignore"):
-            converted = values.astype(dtype.as_numpy_dtype)
-        if dtype.is_bool:
-            is_kept = np.isin(values, (0, 1))
-        elif dtype.is_integer:
-            is_kept = _fits(values, int(dtype.min), int(dtype.max))
-        else:
-            is_kept = np.isfinite(converted) | ~np.isfinite(values)
+        converted, is_kept = as_numbers(values, dtype)
         if not is_kept.all():
             index = tuple(np.argwhere(~is_kept)[0])
             raise ValueError(
@@ -268,6 +261,19 @@ class _Values:
                 f"{self._at(index)}; correct it, or choose another type in dtypes"
             )
         return converted
+
+
+def as_numbers(values: np.ndarray, dtype: tf.DType) -> Tuple[np.ndarray, np.ndarray]:
+    """Converts numbers; returns also which of them the type can represent, bool [n, …]."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        converted = values.astype(dtype.as_numpy_dtype)
+    if dtype.is_bool:
+        is_kept = np.isin(values, (0, 1))
+    elif dtype.is_integer:
+        is_kept = _fits(values, int(dtype.min), int(dtype.max))
+    else:
+        is_kept = np.isfinite(converted) | ~np.isfinite(values)
+    return converted, is_kept
 
 
 def _is_integer(value: Any) -> bool:

@@ -28,7 +28,7 @@ _Path = Union[str, "os.PathLike[str]"]
 # file in the bits above.
 _NUMBER_BITS = 40
 
-_BAD_ROW_REMEDY = 'correct it, or pass on_bad_row="skip" to skip and count such rows'
+BAD_ROW_REMEDY = 'correct it, or pass on_bad_row="skip" to skip and count such rows'
 
 # Location of the record that marks the end of a pass.
 _END_OF_PASS = -1
@@ -158,7 +158,7 @@ class FileBlocks:
         self._paths = files.find()
         self._skips = files.on_bad_row == "skip"
         # With on_bad_row="skip" there is nothing to advise.
-        self._remedy = "" if self._skips else f"; {_BAD_ROW_REMEDY}"
+        self._remedy = "" if self._skips else f"; {BAD_ROW_REMEDY}"
         self._reader: Union[TextReader, RecordReader]
         if rows.is_text:
             self._reader = TextReader(rows, checked_files)
@@ -192,6 +192,20 @@ class FileBlocks:
             num_parallel_calls=reads if reads > 1 else None,
             deterministic=True if reads > 1 else None,
         )
+        return self._counted(blocks, least_rows)
+
+    def blocks_of(self, file: tf.Tensor) -> tf.data.Dataset:
+        """Makes a dataset of one file, as ``blocks`` does of all.
+
+        Args:
+          file: int64 []. The index of the file.
+        """
+        compressions = [self._files.compression(path) for path in self._paths]
+        path, compression = tf.constant(self._paths)[file], tf.constant(compressions)[file]
+        return self._counted(self._blocks_of_file(path, file, compression), 0)
+
+    def _counted(self, blocks: tf.data.Dataset, least_rows: int) -> tf.data.Dataset:
+        """Checks blocks of a pass, and counts their rows."""
         blocks = self._checked(blocks)
         end = (tf.zeros([1], tf.string), tf.constant([_END_OF_PASS], tf.int64))
         blocks = blocks.concatenate(_Dataset.from_tensors(end))
