@@ -142,8 +142,11 @@ $(VENV)/.installed: setup.py setup.cfg pyproject.toml $(wildcard _build/*.py) | 
 	@touch $@
 
 # pip finds rec_estimator installed, and adds what its extra asks for.
+# --no-deps: tensorflow-serving-api requires tensorflow, whose files overwrite tensorflow-cpu's.
 $(VENV)/.tests: $(VENV)/.installed
 	@$(PIP) 'rec_estimator[test]'
+	@$(PIP) --no-deps "tensorflow-serving-api==$$(cd _build && ../$(BIN)/python -c \
+	  'import tensorflow_dist; print(tensorflow_dist.find().minor)').*"
 	@touch $@
 
 # Reads YAML files.

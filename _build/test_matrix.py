@@ -125,11 +125,13 @@ def _run_in(environment: pathlib.Path, base: str, minor: str, settings: Settings
     # that this release does not take: pip looks only at what one command asks for.
     package = [*requirements, *constraints, "--editable", ".[test]"]
     subprocess.run([*install, *package], cwd=ROOT, check=True)
+    # --no-deps: it requires tensorflow, whose files overwrite those of tensorflow-cpu.
+    subprocess.run([*install, "--no-deps", f"tensorflow-serving-api=={minor}.*"], check=True)
     result = {"build_seconds": round(time.monotonic() - started)}
     started = time.monotonic()
     counts = _count(python, environment, settings)
     if minor != "2.15":
-        # --no-deps: tf-keras requires tensorflow, whose files overwrite those of tensorflow-cpu.
+        # --no-deps: as above.
         subprocess.run([*install, "--no-deps", f"tf-keras=={minor}.*"], check=True)
         marker = ["-m", "keras_2 and not slow"]
         with_keras_2 = _pytest(python, environment, [*marker, *settings.tests], keras_2=True)
