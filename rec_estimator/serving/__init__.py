@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Serving from Python: predictors, which keep a model in memory.
+"""Serving from Python: predictors keep a model in memory, followers keep it up to date.
 
 ``python -m rec_estimator.serving`` starts a server that speaks TensorFlow Serving's protocol.
 """
 
+from rec_estimator.serving.following import Follower, Lag, follow
 from rec_estimator.serving.model_session import Refreshed
 from rec_estimator.serving.predictor import (
     CheckpointPredictor,
@@ -18,4 +19,7 @@ __all__ = [
     "CheckpointPredictor",
     "SavedModelPredictor",
     "Refreshed",
+    "follow",
+    "Follower",
+    "Lag",
 ]

@@ -22,12 +22,14 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Serves until a signal comes, and returns the exit code, 2 if an argument is invalid."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    models = dict(options.model)
-    if len(models) < len(options.model):
-        parser.error("--model must have a name of its own for each model")
-    for folder in models.values():
+    models, followed = dict(options.model), dict(options.follow)
+    if len(models) < len(options.model) or len(followed) < len(options.follow):
+        parser.error("--model and --follow must have a name of its own for each model")
+    if set(followed) - set(models):
+        parser.error(f"--follow must name one of {sorted(models)}, got {sorted(followed)}")
+    for folder in (*models.values(), *followed.values()):
         if not tf.io.gfile.isdir(folder):
-            parser.error(f"--model must name a folder, got {folder!r}, which does not exist")
+            parser.error(f"--model and --follow must name folders, got {folder!r}, which is none")
     try:
         # These packages are optional.
         from rec_estimator.serving.server import grpc_server
@@ -49,7 +51,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     )
     tf.logging.set_verbosity(tf.logging.INFO)
     try:
-        server = grpc_server.ModelServer(models, settings)
+        server = grpc_server.ModelServer(models, settings, followed)
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -76,6 +78,14 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         metavar="NAME=DIR",
         help="a model's name in requests and the folder of its versions; may be given again",
+    )
+    add(
+        "--follow",
+        type=_model,
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
+        help="a model that was exported with refreshable=True, and the folder of its deltas",
     )
     add("--address", default="127.0.0.1", help="the only address to listen on")
     add("--port", type=_port, default=8500, help="the gRPC port; 0: any free one")

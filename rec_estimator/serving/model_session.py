@@ -6,10 +6,8 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
+from rec_estimator.serving.refreshable import REFRESH
 from rec_estimator.serving.signature import Signature
-
-# The signature that updates a model in place: see export_saved_model(refreshable=True).
-REFRESH = "refresh"
 
 
 class Refreshed(NamedTuple):
@@ -19,13 +17,15 @@ class Refreshed(NamedTuple):
       step: The global step of the model.
       rows_written: The number of rows that were added or overwritten.
       rows_deleted: The number of rows that were deleted.
-      dense_written: The number of dense variables that were overwritten.
+      variables_written: The number of dense variables that were overwritten.
+      checkpoint: The name of the checkpoint that the model now has.
     """
 
     step: int
     rows_written: int
     rows_deleted: int
-    dense_written: int
+    variables_written: int
+    checkpoint: str
 
 
 class ModelSession:
@@ -66,10 +66,14 @@ class ModelSession:
         options = None
         if timeout_secs is not None:
             options = tf.RunOptions(timeout_in_ms=max(1, round(timeout_secs * 1000)))
-        return self._session.run(fetches, signature.feed(features), options)
+        found = self._session.run(fetches, signature.feed(features), options)
+        return {name: _as_array(value) for name, value in found.items()}
 
     def refresh(self, delta: str) -> Refreshed:
         """Brings the model up to date with a delta, by its signature ``refresh``.
+
+        Args:
+          delta: The name of a delta; "": change nothing, and return what the model has.
 
         Raises:
           ValueError: The model has no such signature.
@@ -80,12 +84,20 @@ class ModelSession:
                 f"the model must have the signature {REFRESH!r}, got {sorted(self.signatures)}; "
                 "export it with refreshable=True"
             )
-        result = self.run(self.signatures[REFRESH], {"delta": np.asarray(delta, object)})
-        return Refreshed(*(int(result[name]) for name in Refreshed._fields))
+        result = self.run(self.signatures[REFRESH], {"delta": delta})
+        step, written, deleted, variables, name = (result[n].item() for n in Refreshed._fields)
+        return Refreshed(step, written, deleted, variables, name.decode())
 
     def close(self) -> None:
         """Ends the session and its tables."""
         self._session.close()
+
+
+def _as_array(value: Any) -> Any:
+    """A session returns a scalar of NumPy for an array without axes, and bytes for a string."""
+    if isinstance(value, bytes):
+        return np.array(value, object)
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def load_saved_model(folder: str) -> ModelSession:

@@ -3,12 +3,13 @@
 
 import concurrent.futures
 import dataclasses
-from typing import Dict, Mapping, Optional
+from typing import Dict, List, Mapping, Optional
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from tensorflow_serving.apis import model_service_pb2_grpc, prediction_service_pb2_grpc
 
+from rec_estimator.serving.following import Follower
 from rec_estimator.serving.server import services
 from rec_estimator.serving.server.answers import Limits
 from rec_estimator.serving.server.metrics import Metrics
@@ -45,14 +46,21 @@ class ModelServer:
     Args:
       models: {name: folder with the folders of versions}.
       settings: Where it listens, and its limits.
+      follow: {name: folder with the deltas of a model}.
 
     Raises:
       OSError: A port cannot be had.
     """
 
     def __init__(
-        self, models: Mapping[str, str], settings: ServerSettings = ServerSettings()
+        self,
+        models: Mapping[str, str],
+        settings: ServerSettings = ServerSettings(),
+        follow: Optional[Mapping[str, str]] = None,
     ) -> None:
+        self._followed = dict(follow or {})
+        self._followers: List[Follower] = []
+        self._poll_secs = settings.poll_secs
         limits = Limits(settings.most_bytes, settings.most_secs)
         served = {
             name: ServedModel(name, folder, lambda folder: load_warm(folder, limits))
@@ -90,6 +98,11 @@ class ModelServer:
     def start(self) -> None:
         """Loads the models, and answers from then on."""
         self._models.start()
+        for name, folder in self._followed.items():
+            follower = Follower(self._models.find(name).refresh, folder, self._poll_secs)
+            self._followers.append(follower)
+            if self._metrics is not None:
+                self._metrics.show_lag(name, follower)
         self._server.start()
 
     def stop(self, grace_secs: float) -> None:
@@ -101,6 +114,8 @@ class ModelServer:
         self._health.enter_graceful_shutdown()
         self._server.stop(grace_secs).wait()
         self._threads.shutdown()
+        for follower in self._followers:
+            follower.close()
         self._models.close()
         if self._metrics is not None:
             self._metrics.close()

@@ -5,7 +5,15 @@ from typing import Dict, Optional
 
 import prometheus_client
 
+from rec_estimator.serving.following import Follower
+
 _PREFIX = "rec_estimator_serving"
+
+_FOLLOWING = {
+    "step": "The global step of a followed model.",
+    "waiting_deltas": "Deltas that wait.",
+    "lag_seconds": "Seconds since the oldest delta that waits arrived.",
+}
 
 
 class Metrics:
@@ -32,6 +40,10 @@ class Metrics:
         self._version = prometheus_client.Gauge(
             f"{_PREFIX}_version", "The version that answers.", ["model"], registry=registry
         )
+        self._step, self._waiting, self._lag = (
+            prometheus_client.Gauge(f"{_PREFIX}_{name}", text, ["model"], registry=registry)
+            for name, text in _FOLLOWING.items()
+        )
         self._server, self._thread = prometheus_client.start_http_server(port, address, registry)
         self.port: int = self._server.server_port
 
@@ -45,6 +57,12 @@ class Metrics:
         for model, number in versions.items():
             if number is not None:
                 self._version.labels(model).set(number)
+
+    def show_lag(self, model: str, follower: Follower) -> None:
+        """Shows how far a model is behind its deltas, as it is when somebody asks."""
+        self._step.labels(model).set_function(lambda: follower.lag.step)
+        self._waiting.labels(model).set_function(lambda: follower.lag.waiting)
+        self._lag.labels(model).set_function(lambda: follower.lag.secs)
 
     def close(self) -> None:
         """Stops to listen."""

@@ -13,7 +13,7 @@ from typing import Callable, Dict, Iterator, Mapping, NamedTuple, Optional
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.serving.model_session import ModelSession
+from rec_estimator.serving.model_session import ModelSession, Refreshed
 from rec_estimator.serving.replaceable import Replaceable
 
 # The largest version that a request can name: an int64.
@@ -115,6 +115,15 @@ class ServedModel:
         newest = max(numbers)
         if newest != self.served and time.monotonic() >= self._retry_at.get(newest, 0):
             self._replace(newest, numbers[newest])
+
+    def refresh(self, delta: str) -> Refreshed:
+        """Applies a delta to the version that is served, as ModelSession.refresh.
+
+        Raises:
+          tf.errors.NotFoundError: No version is served.
+        """
+        with self.use() as version:
+            return version.model.refresh(delta)
 
     def close(self) -> None:
         """Waits for the requests that use the model, and frees it."""

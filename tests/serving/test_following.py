@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model that serves takes the deltas of a training as they arrive."""
+
+import glob
+import os
+import time
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+import rec_estimator as rec
+
+
+class Training:
+    """A session that trains a table and writes deltas; and the export that it began with."""
+
+    def __init__(self, folder):
+        self.folder = str(folder / "model")
+        with tf.Graph().as_default() as graph:
+            self._session = tf.Session(graph=graph)
+            step = tf.train.get_or_create_global_step()
+            self._ids = tf.placeholder(tf.int64, [None])
+            score = self._score(self._ids)
+            optimizer = rec.optimizers.GradientDescentOptimizer(1.0)
+            self._train = optimizer.minimize(-tf.reduce_sum(score), global_step=step)
+            self._step = step
+            self._saver = rec.Saver(incremental=True)
+            self._session.run(tf.global_variables_initializer())
+        self._save()
+        estimator = rec.RecEstimator(self._model_fn, self.folder)
+        exported = estimator.export_saved_model(
+            str(folder / "export"), self._receiver_fn, refreshable=True, refresh_folder=self.folder
+        )
+        self.export = exported.decode()
+
+    @staticmethod
+    def _score(ids):
+        table = rec.get_embedding_variable("table", 1, initializer=tf.zeros_initializer())
+        return rec.embedding_lookup(table, ids)[:, 0]
+
+    def _model_fn(self, features, labels, mode):
+        return rec.EstimatorSpec(mode, predictions={"score": self._score(features["ids"])})
+
+    @staticmethod
+    def _receiver_fn():
+        ids = {"ids": tf.placeholder(tf.int64, [None], name="ids")}
+        return rec.ServingInputReceiver(ids, ids)
+
+    def _save(self):
+        return self._saver.save(self._session, f"{self.folder}/model.ckpt", self._step)
+
+    def train(self, ids):
+        """Trains each of the ids: its row grows by one; returns the prefix of a delta."""
+        self._session.run(self._train, {self._ids: ids})
+        return self._save()
+
+    def close(self):
+        self._session.close()
+
+
+@pytest.fixture
+def training(tmp_path):
+    os.mkdir(tmp_path / "model")
+    training = Training(tmp_path)
+    yield training
+    training.close()
+
+
+def until(condition, secs=30):
+    """Waits until a condition holds."""
+    end = time.monotonic() + secs
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+
+
+def test_a_predictor_follows_deltas_in_order_and_reports_its_lag(training, tmp_path):
+    with rec.serving.load_predictor(training.export) as predict:
+        training.train([1])
+        with rec.serving.follow(predict, training.folder, poll_secs=0.02) as follower:
+            training.train([1, 2])
+            last = training.train([2, 3])
+            until(lambda: follower.lag.checkpoint == os.path.basename(last))
+            assert follower.lag == (3, os.path.basename(last), 0, 0.0, None)
+            assert predict({"ids": [1, 2, 3, 4]})["score"].tolist() == [2.0, 2.0, 1.0, 0.0]
+
+        delta = training.train([4])
+        assert predict.refresh("").step == 3, "a closed follower applies nothing"
+        data = max(glob.glob(f"{delta}.data*"))
+        os.rename(data, f"{tmp_path}/away")
+        with rec.serving.follow(predict, training.folder, poll_secs=0.02) as follower:
+            until(lambda: follower.lag.error is not None)
+            assert follower.lag.waiting == 1 and follower.lag.secs > 0
+            assert predict({"ids": [4]})["score"].tolist() == [0.0]
+            os.rename(f"{tmp_path}/away", data)
+            until(lambda: follower.lag.step == 4 and follower.lag.error is None)
+            assert predict({"ids": [4]})["score"].tolist() == [1.0]
+
+
+def test_a_stock_client_knows_a_key_that_was_trained_a_moment_ago(training):
+    """From the training to the answer of a server that is never restarted."""
+    grpc = pytest.importorskip("grpc")
+    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+
+    from rec_estimator.serving.server.grpc_server import ModelServer, ServerSettings
+
+    settings = ServerSettings(port=0, poll_secs=0.02)
+    models = {"m": os.path.dirname(training.export)}
+    server = ModelServer(models, settings, {"m": training.folder})
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = "m"
+        request.inputs["ids"].CopyFrom(tf.make_tensor_proto(np.int64([2**40])))
+        predict = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
+
+        def score():
+            return tf.make_ndarray(predict(request, timeout=30).outputs["score"]).tolist()
+
+        assert score() == [0.0]
+        training.train([2**40])
+        until(lambda: score() == [1.0])
+    server.stop(5)
+
+
+def test_a_model_without_the_signature_cannot_follow(tmp_path):
+    with tf.Session() as session:
+        x = tf.placeholder(tf.float32, [None])
+        tf.saved_model.simple_save(session, str(tmp_path / "m"), {"x": x}, {"y": x})
+    with rec.serving.load_predictor(str(tmp_path / "m")) as predict:
+        with pytest.raises(ValueError, match="refreshable=True"):
+            rec.serving.follow(predict, str(tmp_path))
