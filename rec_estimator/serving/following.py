@@ -4,11 +4,12 @@
 import os
 import threading
 import time
-from typing import Any, Callable, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.deltas import Deltas
+from rec_estimator.checkpoint.files import Signature, signature_of
 from rec_estimator.serving.model_session import Refreshed
 from rec_estimator.serving.predictor import SavedModelPredictor
 
@@ -47,7 +48,7 @@ class Follower:
         self._refresh = refresh
         self._folder = folder
         self._poll_secs = poll_secs
-        self._deltas = Deltas()
+        self._known: Dict[Tuple[str, Signature], str] = {}  # What _parents found.
         self._lag = Lag(-1, "", 0, 0.0, None)
         self._oldest: Optional[float] = None  # When the oldest waiting delta arrived.
         self._stopped = threading.Event()
@@ -101,13 +102,30 @@ class Follower:
 
     def _waiting(self, checkpoint: str) -> List[str]:
         """The prefixes of the deltas that lead on from a checkpoint, in their order."""
-        family = self._deltas.family_of(os.path.join(self._folder, checkpoint))
-        children = {parent: name for name, parent in family.parents.items() if parent is not None}
+        children = {parent: name for name, parent in self._parents().items()}
         found: List[str] = []
         while checkpoint in children and len(found) < len(children):
             checkpoint = children[checkpoint]
             found.append(os.path.join(self._folder, checkpoint))
         return found
+
+    def _parents(self) -> Dict[str, str]:
+        """{name of each delta in the folder: name of the checkpoint that it builds on}."""
+        found = {}
+        for file in sorted(tf.io.gfile.listdir(self._folder)):
+            name, suffix = os.path.splitext(file)
+            prefix = os.path.join(self._folder, name)
+            signature = signature_of(prefix) if suffix == ".index" else None
+            if signature is None:
+                continue
+            parent = self._known.get((name, signature))
+            if parent is None:
+                # Not one object for all looks, which would remember that a file was on its way.
+                parent = Deltas().parent_of(prefix)
+            if parent is not None:
+                found[name, signature] = parent
+        self._known = found
+        return {name: os.path.basename(parent) for (name, _), parent in found.items()}
 
 
 def follow(model: SavedModelPredictor, folder: str, poll_secs: float = 1.0) -> Follower:

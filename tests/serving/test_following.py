@@ -3,13 +3,17 @@
 
 import glob
 import os
+import pathlib
 import time
 
+import grpc
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
 
 import rec_estimator as rec
+from rec_estimator.serving.server.grpc_server import ModelServer, ServerSettings
 
 
 class Training:
@@ -75,7 +79,7 @@ def until(condition, secs=30):
         time.sleep(0.02)
 
 
-def test_a_predictor_follows_deltas_in_order_and_reports_its_lag(training, tmp_path):
+def test_a_predictor_follows_deltas_in_order_and_reports_its_lag(training, monkeypatch):
     with rec.serving.load_predictor(training.export) as predict:
         training.train([1])
         with rec.serving.follow(predict, training.folder, poll_secs=0.02) as follower:
@@ -87,24 +91,26 @@ def test_a_predictor_follows_deltas_in_order_and_reports_its_lag(training, tmp_p
 
         delta = training.train([4])
         assert predict.refresh("").step == 3, "a closed follower applies nothing"
-        data = max(glob.glob(f"{delta}.data*"))
-        os.rename(data, f"{tmp_path}/away")
+        paths = [pathlib.Path(path) for path in glob.glob(f"{delta}.data*")]
+        files = {path: path.read_bytes() for path in paths}
+        for path in files:
+            path.unlink()
+        monkeypatch.setenv("REC_ESTIMATOR_REFRESH_FOLDER", training.export)  # Has no deltas.
         with rec.serving.follow(predict, training.folder, poll_secs=0.02) as follower:
+            until(lambda: follower.lag.step == 3)
+            assert follower.lag[2:] == (0, 0.0, None), "a delta that is copied is no delta yet"
+            for path, data in files.items():
+                path.write_bytes(data)
             until(lambda: follower.lag.error is not None)
             assert follower.lag.waiting == 1 and follower.lag.secs > 0
             assert predict({"ids": [4]})["score"].tolist() == [0.0]
-            os.rename(f"{tmp_path}/away", data)
+            monkeypatch.delenv("REC_ESTIMATOR_REFRESH_FOLDER")
             until(lambda: follower.lag.step == 4 and follower.lag.error is None)
             assert predict({"ids": [4]})["score"].tolist() == [1.0]
 
 
 def test_a_stock_client_knows_a_key_that_was_trained_a_moment_ago(training):
     """From the training to the answer of a server that is never restarted."""
-    grpc = pytest.importorskip("grpc")
-    from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
-
-    from rec_estimator.serving.server.grpc_server import ModelServer, ServerSettings
-
     settings = ServerSettings(port=0, poll_secs=0.02)
     models = {"m": os.path.dirname(training.export)}
     server = ModelServer(models, settings, {"m": training.folder})

@@ -74,16 +74,17 @@ def write_classes(
       tf.errors.InvalidArgumentError: An output has another shape.
     """
     classes, scores = arrays.get("classes"), arrays.get("scores")
-    shapes = {array.shape for array in (classes, scores) if array is not None}
-    if len(shapes) != 1 or len(next(iter(shapes))) != 2 or next(iter(shapes))[0] != size:
-        raise invalid(f"classes and scores must be [{size}, C], got {sorted(shapes)}")
-    ((_, count),) = shapes
+    found = [array for array in (classes, scores) if array is not None]
+    count = found[0].size // size if found else 0
+    if not found or any(array.shape != (size, count) for array in found):
+        shapes = [array.shape for array in found]
+        raise invalid(f"classes and scores must be [{size}, C], got {shapes}")
     for row in range(size):
-        found = result.classifications.add()
+        classification = result.classifications.add()
         for column in range(count):
             label = None if classes is None else classes[row, column]
             score = None if scores is None else float(scores[row, column])
-            found.classes.add(label=label, score=score)
+            classification.classes.add(label=label, score=score)
 
 
 def write_values(values: np.ndarray, size: int, result: regression_pb2.RegressionResult) -> None:
@@ -93,6 +94,6 @@ def write_values(values: np.ndarray, size: int, result: regression_pb2.Regressio
       tf.errors.InvalidArgumentError: It has another shape.
     """
     if values.shape not in ((size,), (size, 1)):
-        raise invalid(f"outputs must be [{size}] or [{size}, 1], got {list(values.shape)}")
-    for value in values.reshape(-1):
+        raise invalid(f"outputs must be [{size}] or [{size}, 1], got shape {values.shape}")
+    for value in values.flat:
         result.regressions.add(value=float(value))

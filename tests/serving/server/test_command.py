@@ -55,7 +55,7 @@ def test_sigterm_ends_the_server_after_the_requests_that_run(tmp_path):
 WRONG = {
     "no model": ([], "--model"),
     "no folder": (["--model", "a"], "must be NAME=DIR, got 'a'"),
-    "missing folder": (["--model", "a=missing"], "'missing', which does not exist"),
+    "missing folder": (["--model", "a=missing"], "'missing', which is none"),
     "twice": (["--model", "a=.", "--model", "a=."], "a name of its own"),
     "port": (["--model", "a=.", "--port", "70000"], "must be 0 to 65535, got 70000"),
     "poll": (["--model", "a=.", "--poll-secs", "0"], "must be positive, got 0"),
