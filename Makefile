@@ -48,8 +48,9 @@ WITHOUT_BEHAVIOR := fuzz training/test_cluster.py porting/test_scripts.py portin
   training/test_kubernetes.py model_zoo test_docs.py test_site.py test_constants_in_pages.py \
   porting/test_porting_names.py porting/test_porting_sed.py
 
+# What it changes shows in a test's first parameters; the others are more numbers of the same graph.
 test-v1: library $(VENV)/.tests ## run the Python tests, all but the long and the slow ones, after tf.disable_v2_behavior()
-	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior -m "not long and not slow" $(WITHOUT_BEHAVIOR:%=--ignore tests/%)
+	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior --parameters 2 -m "not long and not slow" $(WITHOUT_BEHAVIOR:%=--ignore tests/%)
 
 test-proofs: library $(VENV)/.tests ## run 500 random graphs, compressed and not, and 200 steps, graph modified and not
 	$(BIN)/python -m pytest -q $(PARALLEL) -m slow -k "five_hundred or 200_steps" $(PROOFS:%=tests/%)

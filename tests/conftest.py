@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every test starts with an empty graph and the same seeds, and leaves no file behind."""
 
+import collections
 import importlib.util
 import os
 import pathlib
@@ -39,6 +40,12 @@ def pytest_addoption(parser):
         "--no-grappler",
         action="store_true",
         help="run graphs as they are: optimizing these small ones takes longer than running them",
+    )
+    parser.addoption(
+        "--parameters",
+        type=int,
+        metavar="N",
+        help="run a test with the first N of its parameters only",
     )
 
 
@@ -91,11 +98,22 @@ def pytest_sessionstart(session):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Deselects the tests of users' models that cannot be built: Keras 3 lacks their layers."""
-    marked = [item for item in items if item.get_closest_marker("keras_2")]
-    if marked and not hasattr(tf.keras.layers, "DenseFeatures"):
-        config.hook.pytest_deselected(items=marked)
-        items[:] = [item for item in items if item not in marked]
+    """Deselects parameters beyond --parameters, and tests of models that cannot be built."""
+    kept = list(_within_parameters(items, config.getoption("--parameters")))
+    if not hasattr(tf.keras.layers, "DenseFeatures"):  # Keras 3 lacks layers of users' models.
+        kept = [item for item in kept if not item.get_closest_marker("keras_2")]
+    config.hook.pytest_deselected(items=[*(set(items) - set(kept))])
+    items[:] = kept
+
+
+def _within_parameters(items, limit):
+    """The items without those that repeat a test function more than ``limit`` times, if given."""
+    seen = collections.Counter()
+    for item in items:
+        function = item.nodeid.split("[")[0]
+        seen[function] += 1
+        if limit is None or seen[function] <= limit:
+            yield item
 
 
 @pytest.hookimpl(hookwrapper=True)
