@@ -18,7 +18,7 @@ PRE_COMMIT := pre-commit==4.3.0
 # of their own stay in one process. A process that finishes early takes tests from the other.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo demo-ps test test-long test-slow test-v1 test-proofs test-newest test-matrix test-cc test-sanitized test-includes fuzz lint format hooks bench soak soak-ps docs docs-site library wheel clean help
+.PHONY: demo demo-ps test test-long test-slow test-v1 test-proofs test-newest test-matrix test-wheel test-cc test-sanitized test-includes fuzz lint format hooks bench soak soak-ps docs docs-site library wheel clean help
 .DEFAULT_GOAL := help
 
 demo: library $(VENV)/.zoo ## train a model on real ratings, evaluate, export, answer one request
@@ -80,6 +80,9 @@ test-sanitized: $(VENV)/.tests ## run all kernels in TensorFlow with ASan + UBSa
 # The everyday build joins sources and precompiles headers, so it does not see a missing include.
 test-includes: $(VENV)/.installed ## compile each C++ source alone, with only the headers that it includes
 	$(BIN)/python setup.py --quiet build_ext --no-precompile
+
+test-wheel: wheel $(VENV)/.tests ## build the wheel and try it on the oldest and the newest TensorFlow, in new environments
+	$(BIN)/python -m pytest -q -m slow tests/test_packaging.py -k wheel_in_dist
 
 # Shows progress, and how to try each seed again that failed.
 fuzz: library $(VENV)/.tests ## feed 10,000 hostile inputs of each kind, or FUZZ_COUNT, to the package, in two processes

@@ -26,6 +26,7 @@ import backend  # noqa: E402
 import every_release  # noqa: E402
 import library  # noqa: E402
 import tensorflow_dist  # noqa: E402
+import test_matrix  # noqa: E402
 
 # The one that the tests run with.
 TENSORFLOW = tensorflow_dist.in_folder(pathlib.Path(tf.__file__).parent.parent)
@@ -653,3 +654,43 @@ def test_installed_in_a_fresh_environment_it_trains_a_table(source_copy, tmp_pat
     assert tops == {"rec_estimator", f"rec_estimator-{rec_estimator.__version__}.dist-info"}
     assert "\nAuthor: rec_estimator developers\n" in metadata
     assert "\nProject-URL: Changelog, https://" in metadata
+
+
+def wheel_for(minor):
+    """The wheel in dist/ that has the library for a release of TensorFlow; None without one."""
+    for path in (ROOT / "dist").glob(f"rec_estimator-{rec_estimator.__version__}-*.whl"):
+        with zipfile.ZipFile(path) as file:
+            if f"rec_estimator/{library.library_name(minor)}" in file.namelist():
+                return path
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", ["2.15/3.11", "2.21/3.13"])  # One wheel for all Pythons.
+def test_the_wheel_in_dist_passes_the_self_check_in_a_fresh_environment(pair, tmp_path):
+    minor, version = pair.split("/")
+    wheel, base = wheel_for(minor), test_matrix.interpreter(version)
+    if wheel is None or base is None:
+        pytest.skip(f"needs Python {version} and a wheel for {minor} in dist/: make test-wheel")
+    environment = tmp_path / "venv"
+    # No compiler, no checkout.
+    variables = {**os.environ, "PATH": str(environment / "bin")}
+    variables.pop("PYTHONPATH", None)
+
+    def run(*command):
+        done = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    try:
+        run(base, "-m", "venv", str(environment))
+        run("python", "-m", "pip", "install", f"tensorflow-cpu=={minor}.*", str(wheel))
+        lines = run("python", "-m", "rec_estimator").splitlines()
+        shown = run("rec-estimator", "--version")
+    finally:
+        shutil.rmtree(environment, ignore_errors=True)  # 1.5 GB.
+    version_line, *_ = [line for line in lines if line.startswith("TensorFlow ")]
+    assert version_line.split()[1].startswith(f"{minor}.")
+    checks = [line for line in lines if line.endswith(" s)")]
+    assert len(checks) == 2 and all(" ok (" in line for line in checks)
+    assert shown == f"rec-estimator {rec_estimator.__version__}\n"
