@@ -256,8 +256,11 @@ def limits(lines: Result, cached: Result, profile: Result, *lookups: Result) -> 
     def add(name: str, n: int, in_sequence: float, work: float, ours: float, stock: float) -> None:
         least = (n * at_random + in_sequence) * 1e-6
         times = {"lines": least, "work": work * 1e-6, "ours": ours, "stock": stock}
-        of = {"lines": least / stock, "both": least / stock + work * 1e-6 / stock}
-        rows.append({**times, "name": name, "n": n, "of": {**of, "ours": ours / stock}})
+        # As shown, so that a reader gets the same ratios.
+        times = {what: round(ms, 2) for what, ms in times.items()}
+        of = {what: times[what] / times["stock"] for what in ("lines", "ours")}
+        of["both"] = (times["lines"] + times["work"]) / times["stock"]
+        rows.append({**times, "name": name, "n": n, "of": of})
 
     def work_ns(way: str, widths: Sequence[int], phase: str) -> float:
         """Of an id, in all tables of these widths."""
@@ -286,10 +289,10 @@ def limits(lines: Result, cached: Result, profile: Result, *lookups: Result) -> 
     columns = {
         "": "{name}",
         "lines at random": "{n:,}",
-        "lines": "{lines:.1f} ms",
-        "work in the caches": "{work:.1f} ms",
-        "measured": "{ours:.1f} ms",
-        "`tf.Variable`": "{stock:.1f} ms",
+        "lines": "{lines:.2f} ms",
+        "work in the caches": "{work:.2f} ms",
+        "measured": "{ours:.2f} ms",
+        "`tf.Variable`": "{stock:.2f} ms",
         "lines / `tf.Variable`": "{of[lines]:.2f}",
         "lines and work / `tf.Variable`": "{of[both]:.2f}",
         "measured / `tf.Variable`": "{of[ours]:.2f}",
@@ -301,9 +304,9 @@ GROUPS = ("library", "TensorFlow", "libc", "kernel")  # All but matrix products.
 
 
 def _beyond_floor(by_engine: Result, engine: str, groups: Sequence[str] = GROUPS) -> float:
-    """CPU ms a step beyond the floor, of groups of functions."""
+    """CPU ms a step beyond the floor, of groups of functions; as shown, so that sums fit."""
     of, floor = by_engine[engine]["groups"], by_engine["floor"]["groups"]
-    return float(sum(of.get(group, 0.0) - floor.get(group, 0.0) for group in groups))
+    return round(sum(of.get(group, 0.0) - floor.get(group, 0.0) for group in groups), 2)
 
 
 @figure(PAGE, "profile_models", "profile_models_amd")
@@ -321,9 +324,9 @@ def models_profile(*results: Result) -> str:
                 rows.append({**times, "name": name, "of": total / stock})
     columns = {
         "CPU beyond the floor, ms a step": "{name}",
-        "library": "{library:.1f}",
-        "TensorFlow, libc, kernel": "{rest:.1f}",
-        "sum": "{sum:.1f}",
+        "library": "{library:.2f}",
+        "TensorFlow, libc, kernel": "{rest:.2f}",
+        "sum": "{sum:.2f}",
         f"sum / {OTHERS['stock']}": "{of:.2f}",
     }
     return by_row(rows, columns)
