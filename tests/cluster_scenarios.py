@@ -255,6 +255,65 @@ def kills(folder):
         job.close()
 
 
+UNITS, UNIT_ROWS = 40, 120
+
+
+def queue_model_fn(features, mode):
+    """A table that counts its rows. Each task notes its rows, in steps of some milliseconds."""
+    table = rec.get_embedding_variable("rows", 1, initializer=tf.ones_initializer())
+    task = json.loads(os.environ["TF_CONFIG"])["task"]["type"]
+
+    def note(rows):
+        time.sleep(0.004)
+        with open(f"{task}.rows", "a") as file:
+            file.writelines(f"{row}\n" for row in rows)
+
+    with tf.control_dependencies([tf.numpy_function(note, [features["row"]], [])]):
+        loss = tf.reduce_sum(rec.embedding_lookup(table, tf.identity(features["row"])))
+    step = tf.train.get_global_step()
+    train_op = rec.optimizers.GradientDescentOptimizer(0.1).minimize(loss, step)
+    return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def train_queue(folder):
+    """Trains all rows of a queue."""
+    tf.logging.set_verbosity(tf.logging.INFO)
+    config = rec.RunConfig(
+        model_dir=str(folder / "model"),
+        save_checkpoints_steps=50,
+        experimental_max_worker_delay_secs=0,
+    )
+    queue = rec.inputs.work_queue(str(folder / "unit-*.csv"), shuffle=True, seed=1)
+    input_fn = rec.inputs.csv_input_fn(queue, dtypes={"row": tf.int64}, batch_size=BATCH)
+    rec.train_and_evaluate(
+        rec.RecEstimator(queue_model_fn, config=config),
+        rec.TrainSpec(input_fn),
+        rec.EvalSpec(rec.inputs.numpy_input_fn({"row": np.arange(2)}), steps=1),
+    )
+
+
+def work_queue(folder):
+    """Kills a worker that reads units of a queue and starts it again."""
+    for unit in range(UNITS):
+        rows = "\n".join(map(str, range(unit * UNIT_ROWS, (unit + 1) * UNIT_ROWS)))
+        (folder / f"unit-{unit:02}.csv").write_text(f"row\n{rows}\n")
+    job = Job(folder, workers=1)
+    try:
+        job.start_ps(serve)
+        for task in ("chief", "worker"):
+            job.start(task, 0, train_queue)
+        wait_for_step(folder, 50)
+        rows = folder / "worker.rows"
+        wait_for(rows)
+        while len(rows.read_text().split()) < 1.5 * UNIT_ROWS:
+            time.sleep(0.01)
+        job.kill("worker", 0)
+        job.start("worker", 0, train_queue)
+        return {"ends": [job.wait(task, 0, 120) for task in ("chief", "worker")]}
+    finally:
+        job.close()
+
+
 def synchronous_model_fn(features, mode, config):
     """One table, which chief and worker train together."""
     table = rec.get_embedding_variable("table", 4, initializer=tf.ones_initializer())

@@ -6,6 +6,7 @@ import contextlib
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from local_cluster import LocalCluster
 
 import rec_estimator as rec
 from rec_estimator.inputs.queue_state import END, HEADER, WAIT, QueueState
@@ -142,6 +143,43 @@ def test_a_recestimator_without_a_queue_begins_one_and_resumes_it(files, tmp_pat
     queue = rec.inputs.work_queue(pattern)
     assert train(queue, steps=5) == [2] * 18 + [1] * 12
     assert train(queue) == [2] * 10 + [3] * 8 + [2] * 12
+
+
+@pytest.mark.long
+def test_a_unit_of_a_worker_that_never_comes_back_is_read_by_another(files):
+    queue = rec.inputs.work_queue(files(4), takeover_secs=0.5)
+    input_fn = rec.inputs.csv_input_fn(queue, dtypes={"id": tf.int64}, batch_size=4, prefetch=0)
+    cluster = LocalCluster(1, workers=1)
+
+    @contextlib.contextmanager
+    def task(index):
+        """A session of a task, and a function that trains a batch."""
+        with tf.Graph().as_default(), cluster.device(index):
+            iterator = tf.data.make_initializable_iterator(input_fn())
+            batch = iterator.get_next()["id"]
+            initialize = tf.global_variables_initializer()
+            with cluster.session(index) as session:
+                if index == 0:
+                    session.run(initialize)
+                coord = tf.train.Coordinator()
+                tf.train.start_queue_runners(session, coord)
+                session.run(iterator.initializer)
+                yield lambda: session.run(batch).tolist()
+                coord.request_stop()
+                coord.join()
+
+    with task(0) as chief, task(1) as worker:
+        assert chief() == [0, 1, 2, 3]
+        assert worker() == [10, 11, 12, 13]
+        rest = []
+        with contextlib.suppress(tf.errors.OutOfRangeError):
+            while True:
+                rest.append(chief())
+        assert flat(rest) == [*range(4, 10), *range(20, 40), *range(10, 20)]
+        # What the worker still has in hand is not its unit any more.
+        assert worker() == [14, 15, 16, 17] and worker() == [18, 19]
+        with pytest.raises(tf.errors.OutOfRangeError):
+            worker()
 
 
 def test_arguments_are_checked(files):

@@ -245,6 +245,21 @@ def test_sigterm_to_every_task_saves_the_last_step_and_ends_all(tmp_path):
     assert tf.train.latest_checkpoint(str(tmp_path / "model")).endswith(f"-{saved}")
 
 
+@pytest.mark.long
+def test_a_killed_worker_repeats_at_most_the_unit_that_it_read_of_a_work_queue(tmp_path):
+    """The table counts every row that chief and worker trained."""
+    from cluster_scenarios import UNIT_ROWS, UNITS
+
+    assert cluster_jobs.run("work_queue", tmp_path)["ends"] == [0, 0]
+    counts = rows_of(tmp_path, "rows", "freqs")
+    assert sorted(counts) == list(range(UNITS * UNIT_ROWS))  # No row is lost.
+    assert set(counts.values()) <= {1, 2}
+    assert len({row // UNIT_ROWS for row, count in counts.items() if count == 2}) <= 1
+    for task in ("chief", "worker"):
+        seen = [int(row) // UNIT_ROWS for row in (tmp_path / f"{task}.rows").read_text().split()]
+        assert len(set(seen)) >= 5, "both must have read some units"
+
+
 @pytest.mark.slow
 def test_a_ps_without_the_library_fails_by_name(tmp_path):
     status, last_line = cluster_jobs.run("ps_without_library", tmp_path)
