@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serving from Python: predictors keep a model in memory, followers keep it up to date.
 
+Publishing writes what they follow.
+
 ``python -m rec_estimator.serving`` starts a server that speaks TensorFlow Serving's protocol.
 """
 
@@ -12,6 +14,7 @@ from rec_estimator.serving.predictor import (
     SavedModelPredictor,
     load_predictor,
 )
+from rec_estimator.serving.publishing import PublishHook, publish, read_manifest
 
 __all__ = [
     "load_predictor",
@@ -22,4 +25,7 @@ __all__ = [
     "follow",
     "Follower",
     "Lag",
+    "publish",
+    "read_manifest",
+    "PublishHook",
 ]

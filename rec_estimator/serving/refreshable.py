@@ -18,7 +18,7 @@ the file of the SavedModel before its folder gets its name.
 import contextlib
 import contextvars
 import os
-import uuid
+import tempfile
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import tensorflow.compat.v1 as tf
@@ -176,29 +176,46 @@ def export(
     """
     parent = tf.compat.as_str(os.fspath(export_dir_base))
     base = Base(prefix, folder)
-    # Servers ignore folders whose name is not a number.
-    scratch = os.path.join(parent, f"temp-refreshable-{uuid.uuid4().hex}")
-    token = _base.set(base)
-    try:
-        made = tf.compat.as_str(write(scratch))
+    tf.io.gfile.makedirs(parent)
+    # Servers ignore folders whose name is not a number. Not all remote file systems can rename
+    # folders, as TensorFlow's Estimator does.
+    place = parent if is_local(parent) else None
+    with tempfile.TemporaryDirectory(prefix="temp-refreshable-", dir=place) as scratch:
+        token = _base.set(base)
+        try:
+            made = tf.compat.as_str(write(scratch))
+        finally:
+            _base.reset(token)
         _add_signature(made, base.signature)
         stamp = int(os.path.basename(made))
         while tf.io.gfile.exists(os.path.join(parent, str(stamp))):
             stamp += 1
         destination = os.path.join(parent, str(stamp))
-        tf.io.gfile.rename(made, destination)
-    finally:
-        _base.reset(token)
-        if tf.io.gfile.exists(scratch):
-            tf.io.gfile.rmtree(scratch)
+        if is_local(parent):
+            os.rename(made, destination)
+        else:
+            _copy(made, destination)
     return tf.compat.as_bytes(destination)
+
+
+def _copy(source: str, destination: str) -> None:
+    """Copies a SavedModel; its graph, by which a loader knows that it is one, comes last."""
+    paths = [
+        os.path.relpath(os.path.join(folder, name), source)
+        for folder, _, names in os.walk(source)
+        for name in names
+    ]
+    for path in sorted(paths, key=lambda path: path.startswith("saved_model.")):
+        target = os.path.join(destination, path)
+        tf.io.gfile.makedirs(os.path.dirname(target))
+        tf.io.gfile.copy(os.path.join(source, path), target)
 
 
 def _add_signature(folder: str, signature: Any) -> None:
     path = os.path.join(folder, "saved_model.pb")
-    is_text = not tf.io.gfile.exists(path)
+    is_text = not os.path.exists(path)
     path += "txt" if is_text else ""
-    with tf.io.gfile.GFile(path, "rb") as file:
+    with open(path, "rb") as file:
         data = file.read()
     model = text_format.Parse(data, SavedModel()) if is_text else SavedModel.FromString(data)
     (meta,) = model.meta_graphs
@@ -209,5 +226,5 @@ def _add_signature(folder: str, signature: Any) -> None:
         )
     meta.signature_def[REFRESH].CopyFrom(signature)
     data = text_format.MessageToString(model).encode() if is_text else model.SerializeToString()
-    with tf.io.gfile.GFile(path, "wb") as file:
+    with open(path, "wb") as file:
         file.write(data)

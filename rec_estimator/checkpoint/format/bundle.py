@@ -43,6 +43,7 @@ from rec_estimator.checkpoint.format.index_file import (
     build_index,
     parse_index,
     parse_varint,
+    varint,
 )
 
 # Bytes read at once.
@@ -352,6 +353,21 @@ class NewBundle:
         """Appends a tensor from memory."""
         data = np.frombuffer(array.tobytes(), np.uint8)
         self.add_stream(name, tf.as_dtype(array.dtype), array.shape, [data])
+
+    def add_string(self, name: str, value: str) -> None:
+        """Appends a string of shape [], of fewer than 2^32 bytes."""
+        data = value.encode()
+        length = len(data).to_bytes(4, "little")
+        # The file has the length as a varint; the checksum is that of 32 bits.
+        checksum = masked(crc32c(np.frombuffer(length, np.uint8))).to_bytes(4, "little")
+        summed = np.frombuffer(length + checksum + data, np.uint8)
+        entry = BundleEntryProto(
+            dtype=tf.string.as_datatype_enum,
+            shape=tf.TensorShape([]).as_proto(),
+            crc32c=masked(crc32c(summed)),
+        )
+        stored = varint(len(data)) + checksum + data
+        self.add(name.encode(), entry, [np.frombuffer(stored, np.uint8)])
 
     def add_stream(
         self, name: str, dtype: tf.DType, shape: Sequence[int], chunks: Iterable[np.ndarray]

@@ -163,11 +163,11 @@ def _append_block(file: bytearray, entries: List[Tuple[bytes, bytes]]) -> bytes:
             before = b""
         both = min(len(before), len(key))
         shared = next((i for i in range(both) if before[i] != key[i]), both)
-        block += _varint(shared) + _varint(len(key) - shared) + _varint(len(value))
+        block += varint(shared) + varint(len(key) - shared) + varint(len(value))
         block += key[shared:] + value
         before = key
     block += struct.pack(f"<{len(positions) + 1}I", *positions, len(positions))
-    place = _varint(len(file)) + _varint(len(block))
+    place = varint(len(file)) + varint(len(block))
     block += b"\0"  # No compression.
     file += block + struct.pack("<I", masked(crc32c(np.frombuffer(block, np.uint8))))
     return place
@@ -208,7 +208,8 @@ def parse_varint(data: bytes, position: int) -> Tuple[int, int]:
     raise DamagedIndexError("a number does not end")
 
 
-def _varint(value: int) -> bytes:
+def varint(value: int) -> bytes:
+    """Encodes an integer >= 0: seven bits a byte, the lowest first."""
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)
