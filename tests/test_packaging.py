@@ -579,6 +579,18 @@ def test_wheel_has_every_package_of_rec_estimator_and_no_other(source_copy):
     assert sorted(names) == sorted(folders), "a folder with modules needs an __init__.py"
 
 
+def test_libraries_that_a_checkout_has_stay_out_of_its_wheel(source_copy):
+    (source_copy / "rec_estimator" / library.library_name("2.9")).touch()
+    subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib=built"],
+        cwd=source_copy,
+        check=True,
+        capture_output=True,
+    )
+    package = source_copy / "built" / "rec_estimator"
+    assert (package / "py.typed").is_file() and not list(package.glob("*.so"))
+
+
 def test_the_name_of_a_wheel_tells_for_which_tensorflow_it_is(source_copy):
     for options, build in (([], f"{TENSORFLOW.minor}tf"), (["--every-release"], "")):
         folder = source_copy / f"dist{len(options)}"
