@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The catalogue of a data set, and candidates drawn from it for training two towers."""
+"""The catalogue of a data set: its distinct items."""
 
 import dataclasses
 from typing import Dict, Iterable, List, Mapping, Tuple
@@ -59,43 +59,3 @@ class Catalogue:
     def rows(self, ids: np.ndarray) -> np.ndarray:
         """Returns int64 [B]: the row of each id, which must be in the catalogue."""
         return np.searchsorted(self.ids, ids)
-
-
-@dataclasses.dataclass(frozen=True)
-class CandidateSampler:
-    """Draws the candidates of a training batch: its own items, then some of the catalogue.
-
-    The sampled softmax over them estimates the softmax over the catalogue if the log of how often a
-    candidate is drawn is taken from its logit (Yi et al., 2019, Sampling-Bias-Corrected Neural
-    Modeling for Large Corpus Item Recommendations, https://doi.org/10.1145/3298689.3346996).
-    Candidates beyond those of the batch give items that nobody chooses a place among the negatives
-    (Yang et al., 2020, Mixed Negative Sampling, https://doi.org/10.1145/3366424.3386195).
-
-    Attributes:
-      catalogue: The items.
-      negatives: How many of them are drawn for each batch, with replacement, each as likely.
-      seed: The candidates depend on it and on the number of the batch alone.
-    """
-
-    catalogue: Catalogue
-    negatives: int
-    seed: int
-
-    def draw(self, ids: np.ndarray, batch: int) -> Tuple[np.ndarray, np.ndarray]:
-        """Returns the candidates of a batch.
-
-        Args:
-          ids: int64 [B], the items of the batch.
-          batch: The number of the batch.
-
-        Returns:
-          Rows of the catalogue, int64 [B + negatives], and the log of how often each is expected
-          among so many draws, float32 [B + negatives].
-        """
-        items = len(self.catalogue)
-        random = np.random.default_rng([self.seed, batch])
-        drawn = random.integers(0, items, self.negatives)
-        rows = np.concatenate([self.catalogue.rows(ids), drawn])
-        counts = self.catalogue.counts
-        expected = len(ids) * (counts[rows] / counts.sum()) + self.negatives / items
-        return rows, np.log(expected).astype(np.float32)

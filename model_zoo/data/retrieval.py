@@ -8,11 +8,11 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from model_zoo.data.catalogue import CandidateSampler, Catalogue, Columns
+import rec_estimator as rec
+from model_zoo.data.catalogue import Catalogue, Columns
 from model_zoo.data.column import id_column
 from model_zoo.data.dataset import PARTS, DataSet, InputFn, Reading
 
-_LOG_Q = "item_log_q"
 _SCAN_ROWS = 4096  # in a batch while the catalogue is collected
 
 _Features = Dict[str, tf.Tensor]
@@ -72,15 +72,21 @@ class RetrievalDataSet(DataSet):
         batch_size, seed = reading.batch_size, reading.seed
         all_rows = self._data.read(dataclasses.replace(reading, skip=0))
         users = None if seed is None else batch_size
-        if reading.part == "train":
-            add_candidates = self._add_drawn(users, seed or 0)
-        else:
-            add_candidates = self._add_all(users)
+        catalogue = self.catalogue
 
         def make() -> tf.data.Dataset:
             rows = all_rows().map(self._positives)
-            rows = rows.rebatch(batch_size, drop_remainder=seed is not None)
-            return rows.enumerate().skip(reading.skip).map(add_candidates).prefetch(2)
+            rows = rows.rebatch(batch_size, drop_remainder=seed is not None).skip(reading.skip)
+            if reading.part != "train":
+                return rows.map(self._add_all(users)).prefetch(2)
+            sampler = rec.inputs.CandidateSampler(
+                catalogue.columns,
+                catalogue.counts,
+                item=self._item,
+                negatives=self._negatives,
+                seed=seed or 0,
+            )
+            return sampler.add_to(rows, first=reading.skip).prefetch(2)
 
         return make
 
@@ -93,29 +99,6 @@ class RetrievalDataSet(DataSet):
         first = labels[self._data.labels[0]] if isinstance(labels, dict) else labels
         return {name: tf.boolean_mask(each, first > 0.5) for name, each in features.items()}
 
-    def _add_drawn(self, users: Optional[int], seed: int) -> Callable[..., Any]:
-        """Returns the function that adds candidates of training to a batch and its number."""
-        catalogue = self.catalogue
-        sampler = CandidateSampler(catalogue, self._negatives, seed)
-        count = None if users is None else users + self._negatives
-
-        def draw(ids: np.ndarray, number: np.ndarray) -> List[np.ndarray]:
-            rows, log_q = sampler.draw(ids, int(number))
-            return [
-                np.arange(len(ids)),
-                log_q,
-                *(each[rows] for each in catalogue.columns.values()),
-            ]
-
-        def add(number: tf.Tensor, features: _Features) -> Tuple[_Features, tf.Tensor]:
-            types = [tf.int64, tf.float32, *_types_of(catalogue)]
-            labels, log_q, *items = tf.numpy_function(draw, [features[self._item], number], types)
-            labels.set_shape([users])
-            log_q.set_shape([count])
-            return {**features, **self._shaped(items, count), _LOG_Q: log_q}, labels
-
-        return add
-
     def _add_all(self, users: Optional[int]) -> Callable[..., Any]:
         """Returns the function that adds the whole catalogue to a batch."""
         catalogue = self.catalogue
@@ -123,8 +106,7 @@ class RetrievalDataSet(DataSet):
         def look_up(ids: np.ndarray) -> List[np.ndarray]:
             return [catalogue.rows(ids), *catalogue.columns.values()]
 
-        def add(number: tf.Tensor, features: _Features) -> Tuple[_Features, tf.Tensor]:
-            del number
+        def add(features: _Features) -> Tuple[_Features, tf.Tensor]:
             # From NumPy, so that the catalogue is not in the graph.
             types = [tf.int64, *_types_of(catalogue)]
             labels, *items = tf.numpy_function(look_up, [features[self._item]], types)

@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from rec_estimator.inputs.batching import Batching
+from rec_estimator.inputs.candidates import CandidateSampler as CandidateSampler
 from rec_estimator.inputs.checked_files import CheckedFiles
 from rec_estimator.inputs.csv_headers import column_names as names_in_files
 from rec_estimator.inputs.grouped_files import (

@@ -20,9 +20,8 @@ from rec_estimator._tensorflow import saving
 from rec_estimator.table import saveable
 from rec_estimator.table.optional_variable import OptionalVariable, integer_of
 
-# The first numbers of the state: the checksum of the units, the seed of their order (negative: they
-# are not shuffled), the number of units in all passes, the next position to hand out and the next
-# ticket.
+# The first numbers of the state: the checksum of the units, the seed of their order, the number of
+# units in all passes, the next position to hand out and the next ticket.
 HEADER = 5
 CHECKSUM, _SEED, TOTAL, NEXT, _TICKET = range(HEADER)
 
@@ -68,7 +67,7 @@ class QueueState(OptionalVariable):
 
     Args:
       checksum: Of the units.
-      seed: Of their order; negative: they are not shuffled.
+      seed: Of their order.
       total: Number of units in all passes.
       name: Of the variable.
     """

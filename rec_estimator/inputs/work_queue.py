@@ -195,7 +195,7 @@ def work_queue(
       seed: Of the order. None: the seed of the graph, or a random one that the checkpoint keeps.
       row_groups: Whether a unit is a row group of a Parquet file. False: it is a file.
       takeover_secs: How long a worker with nothing left to read waits for the units that other
-        workers read, before it reads them again itself.
+        workers read, before it reads them again itself. A unit must take less time.
       name: Of the variable. All workers must give the same one.
 
     Returns:
