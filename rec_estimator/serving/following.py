@@ -48,7 +48,7 @@ class Follower:
         self._refresh = refresh
         self._folder = folder
         self._poll_secs = poll_secs
-        self._known: Dict[Tuple[str, Signature], str] = {}  # What _parents found.
+        self._known: Dict[Tuple[str, Signature], str] = {}  # What _children found.
         self._lag = Lag(-1, "", 0, 0.0, None)
         self._oldest: Optional[float] = None  # When the oldest waiting delta arrived.
         self._stopped = threading.Event()
@@ -102,30 +102,32 @@ class Follower:
 
     def _waiting(self, checkpoint: str) -> List[str]:
         """The prefixes of the deltas that lead on from a checkpoint, in their order."""
-        children = {parent: name for name, parent in self._parents().items()}
+        children = self._children()
         found: List[str] = []
         while checkpoint in children and len(found) < len(children):
             checkpoint = children[checkpoint]
             found.append(os.path.join(self._folder, checkpoint))
         return found
 
-    def _parents(self) -> Dict[str, str]:
-        """{name of each delta in the folder: name of the checkpoint that it builds on}."""
-        found = {}
-        for file in sorted(tf.io.gfile.listdir(self._folder)):
+    def _children(self) -> Dict[str, str]:
+        """{name of a checkpoint: name of the delta in the folder that holds the changes to it}.
+
+        Of several deltas the newest: a training that was killed may have left another one.
+        """
+        known = {}
+        for file in tf.io.gfile.listdir(self._folder):
             name, suffix = os.path.splitext(file)
             prefix = os.path.join(self._folder, name)
             signature = signature_of(prefix) if suffix == ".index" else None
             if signature is None:
                 continue
-            parent = self._known.get((name, signature))
-            if parent is None:
-                # Not one object for all looks, which would remember that a file was on its way.
-                parent = Deltas().parent_of(prefix)
+            # Not one Deltas for all looks: it would remember what it could not read yet.
+            parent = self._known.get((name, signature)) or Deltas().parent_of(prefix)
             if parent is not None:
-                found[name, signature] = parent
-        self._known = found
-        return {name: os.path.basename(parent) for (name, _), parent in found.items()}
+                known[name, signature] = parent
+        self._known = known
+        by_age = sorted(known.items(), key=lambda item: item[0][1].mtime_nsec)
+        return {os.path.basename(parent): name for (name, _), parent in by_age}
 
 
 def follow(model: SavedModelPredictor, folder: str, poll_secs: float = 1.0) -> Follower:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow_serving.apis import predict_pb2, prediction_service_pb2_grpc
+from test_refresh import checkpoint, rows, same
 
 import rec_estimator as rec
 from rec_estimator.serving.server.grpc_server import ModelServer, ServerSettings
@@ -107,6 +108,23 @@ def test_a_predictor_follows_deltas_in_order_and_reports_its_lag(training, monke
             monkeypatch.delenv("REC_ESTIMATOR_REFRESH_FOLDER")
             until(lambda: follower.lag.step == 4 and follower.lag.error is None)
             assert predict({"ids": [4]})["score"].tolist() == [1.0]
+
+
+def test_of_two_deltas_of_one_checkpoint_the_newest_is_applied(tmp_path):
+    """A training that was killed may have left the other one."""
+    base = checkpoint(tmp_path / "model-1", 1, same(rows([1], 1.0)))
+    abandoned = checkpoint(tmp_path / "model-9", 9, same(rows([1], 9.0)), base)
+    checkpoint(tmp_path / "model-2", 2, same(rows([1], 2.0)), base)
+    os.utime(f"{abandoned}.index", (1, 1))
+    applied = ["model-1"]
+
+    def refresh(delta):
+        applied.extend([delta] if delta else [])
+        return rec.serving.Refreshed(len(applied), 0, 0, 0, applied[-1])
+
+    with rec.serving.Follower(refresh, str(tmp_path), poll_secs=0.02) as follower:
+        until(lambda: follower.lag.checkpoint == "model-2")
+    assert applied == ["model-1", "model-2"]
 
 
 def test_a_stock_client_knows_a_key_that_was_trained_a_moment_ago(training):
