@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import threading
 import time
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -33,13 +33,16 @@ class Questions:
 
     Args:
       question, answer: The types of the tensors, [] each.
+
+    Attributes:
+      asked: The handle of the queue of questions.
     """
 
     def __init__(self, question: Sequence[tf.DType], answer: Sequence[tf.DType]) -> None:
         self._asked, self._answered = (
             tf.FIFOQueue(_CAPACITY, types, [[]] * len(types)) for types in (question, answer)
         )
-        self.device = self._asked.queue_ref.device
+        self.asked = self._asked.queue_ref
         self._receive = self._asked.dequeue()
         self._stop = self._asked.enqueue([tf.constant(_STOP, dtype) for dtype in question])
         self._values = [tf.placeholder(dtype, []) for dtype in answer]
@@ -50,6 +53,11 @@ class Questions:
         """Asks, in a function of a dataset; returns the answer."""
         with tf.control_dependencies([self._asked.enqueue(question)]):
             return self._answered.dequeue()
+
+    def always_reply(self, *answer: Any) -> Tuple[List[tf.Operation], tf.Operation, tf.Operation]:
+        """Builds the ops with which a QueueRunner gives one answer to all questions."""
+        reply = self._answered.enqueue(answer)
+        return [reply], tf.no_op(), self._answered.close(cancel_pending_enqueues=True)
 
     def clear(self, session: tf.Session) -> None:
         """Forgets the questions and answers of earlier sessions."""
@@ -101,7 +109,7 @@ class QueueThreads:
         self._check, self._takeover_secs = check, takeover_secs
         self.units = Questions([tf.int64], [tf.int64, tf.int64, tf.int64, tf.string])
         self.tickets = Questions([tf.int64, tf.int64], [tf.bool])
-        owner = _owner_of(self.units.device)
+        owner = _owner_of(self.units.asked.device)
         self._ticket = [tf.placeholder(dtype, []) for dtype in (tf.int64, tf.int64)]
         self._read, self._restart = state.read_value(), state.restart()
         self._take, self._settle = (
@@ -109,6 +117,16 @@ class QueueThreads:
             state.settle(self._ticket[0], self._ticket[1] > 0),
         )
         self._release, self._take_over = state.release(owner), state.release(owner, others=True)
+        # What a MetaGraph keeps of a QueueRunner: not our threads. So a dataset in one gets an
+        # error instead of waiting for a unit forever.
+        self.queue, self._queue_closed_exception_types = self.units.asked, ()
+        self.enqueue_ops, self.close_op, self.cancel_op = self.units.always_reply(
+            0,
+            0,
+            0,
+            f"work queue {name!r} cannot be read in an imported MetaGraph; build the graph with "
+            "rec_estimator.inputs.work_queue",
+        )
         tf.add_to_collection(tf.GraphKeys.QUEUE_RUNNERS, self)
 
     def create_threads(
@@ -139,10 +157,6 @@ class QueueThreads:
             if start:
                 thread.start()
         return threads
-
-    def to_proto(self, export_scope: Optional[str] = None) -> None:
-        """Leaves the threads out of MetaGraphs."""
-        del export_scope
 
     def _serve(
         self,

@@ -145,6 +145,20 @@ def test_a_recestimator_without_a_queue_begins_one_and_resumes_it(files, tmp_pat
     assert train(queue) == [2] * 10 + [3] * 8 + [2] * 12
 
 
+def test_an_imported_metagraph_is_an_error_and_does_not_wait(files):
+    with tf.Graph().as_default():
+        iterator = tf.data.make_initializable_iterator(
+            rec.inputs.csv_input_fn(rec.inputs.work_queue(files(1)))()
+        )
+        batch = iterator.get_next()["id"].name
+        tf.add_to_collection(tf.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+        exported = tf.train.export_meta_graph()
+    tf.train.import_meta_graph(exported)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="cannot be read in an imported Meta"):
+        with tf.train.MonitoredSession() as session:
+            session.run(batch)
+
+
 @pytest.mark.long
 def test_a_unit_of_a_worker_that_never_comes_back_is_read_by_another(files):
     queue = rec.inputs.work_queue(files(4), takeover_secs=0.5)
