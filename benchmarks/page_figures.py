@@ -267,6 +267,7 @@ def _comparison(found: Result) -> str:
         for variant in ("counter", "eviction"):
             row[variant] = _saved_and_lost(by_variant[variant], plain, label)
         rows.append(row)
+    rows.sort(key=lambda row: row["auc"] if row["log_loss"] else "", reverse=True)
     columns = {
         "model": "`{model}`",
         "AUC": "{auc}",
