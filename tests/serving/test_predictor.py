@@ -121,7 +121,7 @@ def test_requests_of_threads_see_the_old_or_the_new_model_never_a_mixture(estima
         with concurrent.futures.ThreadPoolExecutor(3) as pool:
             asking = [pool.submit(ask) for _ in range(3)]
             try:
-                for prefix in prefixes * 3:
+                for prefix in prefixes * 2:
                     with latest(estimator, prefix):
                         predict.refresh()
                         now = predict(REQUEST)["row"][0]
