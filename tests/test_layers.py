@@ -3,6 +3,7 @@
 
 import ast
 import collections
+import functools
 import pathlib
 import re
 
@@ -72,26 +73,29 @@ def part_of(module):
     return names[1] if len(names) > 1 else "__init__"
 
 
-EDGES = sorted(
-    {
-        (module, imported)
-        for module, path in MODULES.items()
-        for imported in imports_of(path)
-        if imported.split(".")[0] == "rec_estimator" and imported != module
-    }
-)
+@functools.cache
+def edges():
+    """Sorted pairs (module, module that it imports)."""
+    return sorted(
+        {
+            (module, imported)
+            for module, path in MODULES.items()
+            for imported in imports_of(path)
+            if imported.split(".")[0] == "rec_estimator" and imported != module
+        }
+    )
 
 
 def test_every_module_has_a_layer():
     assert {part_of(module) for module in MODULES} <= set(LAYER)
-    assert len(EDGES) > 200, "the imports of a package of this size were not found"
+    assert len(edges()) > 200, "the imports of a package of this size were not found"
 
 
 @pytest.mark.parametrize("name", sorted(LAYER))
 def test_imports_run_downwards(name):
     upwards = [
         f"{module} imports {imported}"
-        for module, imported in EDGES
+        for module, imported in edges()
         if part_of(module) == name
         and part_of(imported) != name
         and LAYER[part_of(imported)] >= LAYER[name]
@@ -104,7 +108,7 @@ def test_imports_run_downwards(name):
 
 def test_no_import_is_in_a_cycle():
     """Neither between packages nor inside a package."""
-    below = {module: {b for a, b in EDGES if a == module} for module in MODULES}
+    below = {module: {b for a, b in edges() if a == module} for module in MODULES}
     done = set()
 
     def visit(module, path):
@@ -127,7 +131,7 @@ def test_the_parts_of_sample_compression_import_downwards():
     level = {name: i for i, name in enumerate(COMPRESSION_LAYERS)}
     package = "rec_estimator.sample_compression"
     upwards, count = [], 0
-    for module, imported in EDGES:
+    for module, imported in edges():
         parts = [name[len(package) + 1 :].split(".")[0] for name in (module, imported)]
         if parts[0] in level and imported.startswith(package):
             count += 1

@@ -2,6 +2,7 @@
 """Private names of TensorFlow: each is used, has a reason and was checked on a release."""
 
 import ast
+import functools
 import pathlib
 import re
 
@@ -29,11 +30,14 @@ def used_names(path):
     return imported | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
-USED = {
-    path: used_names(path)
-    for folder in ("rec_estimator", "model_zoo", "benchmarks", "tests")
-    for path in (ROOT / folder).rglob("*.py")
-}
+@functools.cache
+def names_used_in():
+    """{path: used names} of all modules. Not when tests are collected, which every run does."""
+    return {
+        path: used_names(path)
+        for folder in ("rec_estimator", "model_zoo", "benchmarks", "tests")
+        for path in (ROOT / folder).rglob("*.py")
+    }
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
@@ -44,7 +48,7 @@ def test_module_says_on_which_releases_it_was_checked(path):
 
 @pytest.mark.parametrize(("path", "node", "name"), NAMES)
 def test_name_is_used_by_another_module(path, node, name):
-    users = [other for other, names in USED.items() if other != path and name in names]
+    users = [other for other, names in names_used_in().items() if other != path and name in names]
     assert users, f"nobody needs {name}: delete it from {path.name}"
 
 
