@@ -3,9 +3,10 @@
 // that do lookups wait?
 //
 // A table of 2 M rows. Ten of eleven written keys have a row; as many others
-// lose theirs as are new. Medians of CPU time of the one thread over exchanges in a row, in ms, and the growth
-// of memory over them. Between exchanges, 64 MB of other memory are written, so
-// that neither index nor rows are in the caches.
+// lose theirs as are new. Medians of CPU time of the one thread over exchanges
+// in a row, in ms, and the growth of memory over them. Between exchanges, 64 MB
+// of other memory are written, so that neither index nor rows are in the
+// caches.
 //   make -f tests/ops/core/Makefile bench-exchange
 #include <algorithm>
 #include <cstdint>
