@@ -87,38 +87,18 @@ class ParquetBatches:
         empty = [column.empty for column in self._columns]
         dtypes = tuple(dtype for column in empty for dtype in column.part_dtypes)
 
-        # Not from_generator(): TensorFlow calls Python to end a generator that is not read to its
-        # end while the session is being closed, and may crash.
-        running: Dict[int, Iterator[Tuple[np.ndarray, ...]]] = {}
-        tokens = itertools.count()
-
-        def begin(index: np.int64) -> np.int64:
-            token = next(tokens)
-            running[token] = self._batches(groups[int(index)], [seed, int(index)], least_rows)
-            return np.int64(token)
-
-        def pull(token: np.int64) -> List[Any]:
-            for parts in running[int(token)]:
-                return [np.True_, *parts]
-            del running[int(token)]
-            none = [column.take(np.zeros([0], np.int64)) for column in empty]
-            return [np.False_, *itertools.chain.from_iterable(none)]
+        def batches(index: np.int64) -> Iterator[Tuple[np.ndarray, ...]]:
+            yield from self._batches(groups[int(index)], [seed, int(index)], least_rows)
 
         def tensors(*parts: tf.Tensor) -> Tuple[Any, ...]:
             remaining = iter(parts)
             size = self._batching.batch_size if self._batching.drop_remainder else None
             return tuple(column.tensor(remaining, size) for column in empty)
 
-        @tf.autograph.experimental.do_not_convert
-        def of_index(index: tf.Tensor) -> tf.data.Dataset:
-            token = tf.numpy_function(begin, [index], tf.int64)
-            pulled = tf.data.Dataset.range(tf.int64.max).map(
-                lambda _: tuple(tf.numpy_function(pull, [token], [tf.bool, *dtypes]))
-            )
-            pulled = pulled.take_while(lambda is_one, *parts: tf.ensure_shape(is_one, []))
-            return pulled.map(lambda is_one, *parts: tensors(*parts))
-
-        return tf.data.Dataset.from_tensors(index).flat_map(of_index)
+        signature = tuple(tf.TensorSpec([None], dtype) for dtype in dtypes)
+        return tf.data.Dataset.from_generator(
+            batches, output_signature=signature, args=(index,)
+        ).map(tensors)
 
     def _batches(
         self, groups: Sequence[RowGroup], seed: List[int], least_rows: int

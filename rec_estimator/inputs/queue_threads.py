@@ -16,7 +16,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.inputs.queue_state import WAIT, QueueState
+from rec_estimator.inputs.queue_state import END, WAIT, QueueState
 
 # How often a worker asks again while other workers read the last units.
 _POLL_SECS = 0.5
@@ -178,11 +178,17 @@ class QueueThreads:
             coord.request_stop(error)
 
     def _stop_with(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
-        """Ends the other threads when the coordinator stops."""
+        """Ends the other threads and the dataset when the coordinator stops.
+
+        TensorFlow crashes if a session is closed while a dataset waits for a queue: it calls the op
+        that waits after that op is deleted.
+        """
         coord.wait_for_stop()
         with contextlib.suppress(tf.errors.OpError, RuntimeError):
             for questions in (self.units, self.tickets):
                 questions.stop(session)
+            self.units.reply(session, END, 0, 0, "")
+            self.tickets.reply(session, False)
 
     def _answer_unit(self, session: tf.Session, coord: Optional[tf.train.Coordinator]) -> bool:
         """Waits for a question and answers it; returns whether to go on."""

@@ -80,7 +80,7 @@ def test_files_without_rows_are_done_too(files, tmp_path):
     assert flat(batches_of(rec.inputs.work_queue(pattern, num_epochs=2))) == [*range(10, 20)] * 2
 
 
-def test_row_groups_are_units_whose_bad_rows_are_skipped(tmp_path):
+def test_row_groups_are_units_and_their_bad_rows_are_named(tmp_path):
     for number, rows in enumerate([[*range(5)], [*range(5, 8), None]]):
         path = tmp_path / f"{number}.parquet"
         pq.write_table(pa.table({"id": rows}), path, row_group_size=2)
@@ -88,6 +88,12 @@ def test_row_groups_are_units_whose_bad_rows_are_skipped(tmp_path):
     assert [unit.row_group for unit in queue.units] == [0, 1, 2, 0, 1]
     input_fn = rec.inputs.parquet_input_fn(queue, on_bad_row="skip")
     assert flat(batches_of(input_fn)) == list(range(8)) and input_fn.bad_rows == 1
+    # TensorFlow crashed where a session was closed while the dataset waited for a unit.
+    for _ in range(3):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="1.parquet, row 4"):
+            batches_of(rec.inputs.parquet_input_fn(queue))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="1.parquet, row 4: column 'id' must"):
+        batches_of(rec.inputs.parquet_input_fn(queue))
     with pytest.raises(ValueError, match="file_pattern must be a work queue of whole files"):
         rec.inputs.tfrecord_input_fn(queue, {"id": tf.io.VarLenFeature(tf.int64)})
 
