@@ -83,11 +83,12 @@ def call(caller, op, arguments, runs, rng):
         placeholder: array if array.dtype == object else aligned(array)
         for placeholder, array in fed.items()
     }
+    integers = [array for array in fed.values() if array.dtype.kind == "i" and array.size]
+    if not integers:
+        return 0
     right = _shapes(caller.session.run(fetches, fed))
     refused = 0
-    for array in fed.values():
-        if array.dtype.kind != "i" or not array.size:
-            continue
+    for array in integers:
         with changing(array, rng):
             for _ in range(runs):
                 try:
