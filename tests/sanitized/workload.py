@@ -5,12 +5,14 @@
 * one_by_one: a valid call of each op and calls with nonsense, from several threads.
 * while_inputs_change: a valid call of each op while a thread writes to its inputs.
 * estimators: graph modification, loops of steps, and requests to a compressed export.
+* refreshes: requests to a model while the deltas of its training are applied.
 
 The exit code is 1 after an unexpected exception, or if an op of the registry did not run.
 """
 
 import argparse
 import contextlib
+import functools
 import os
 import pathlib
 import queue
@@ -158,15 +160,16 @@ class Seen(tf.train.SessionRunHook):
         self.work.ran(session.graph)
 
 
+def input_fn():
+    return tf.data.Dataset.from_tensor_slices(columns()).repeat().batch(16)
+
+
 def estimators(work):
     """Trains with a modified graph in loops of steps, and serves a compressed export."""
     config = rec.RunConfig(iterations_per_loop=3, save_checkpoints_steps=6)
     estimator = rec.RecEstimator(
         model_fn, str(work.folder / "model"), config, embedding_features=FEATURES
     )
-
-    def input_fn():
-        return tf.data.Dataset.from_tensor_slices(columns()).repeat().batch(16)
 
     for steps in (6, 12):
         hooks = [rec.GraphModifierHook(), Seen(work)]
@@ -193,6 +196,37 @@ def estimators(work):
         work.ran(graph)
 
 
+def receiver_fn():
+    shapes = {"user": [None], "item": [None], "history": [None, 3]}
+    features = {name: tf.placeholder(tf.int64, shape, name) for name, shape in shapes.items()}
+    return rec.ServingInputReceiver(features, features)
+
+
+def refreshes(work):
+    """Publishes a training, and applies its deltas to the model that threads send requests to."""
+    config = rec.RunConfig(save_checkpoints_secs=3600, save_incremental_checkpoints_secs=3600)
+    estimator = rec.RecEstimator(
+        model_fn, str(work.folder / "trained"), config, embedding_features=FEATURES
+    )
+    folder = work.folder / "published"
+    export = functools.partial(estimator.export_saved_model, serving_input_receiver_fn=receiver_fn)
+    hook = rec.serving.PublishHook(str(folder), export, estimator.model_dir, every_steps=2)
+    estimator.train(input_fn, max_steps=12, hooks=[hook])
+    published = rec.serving.read_manifest(str(folder))
+    assert len(published["deltas"]) > 3, published
+    with rec.serving.load_predictor(str(folder / published["base"])) as predict:
+
+        def refresh():
+            for delta in published["deltas"]:
+                predict.refresh(delta["name"])
+
+        def request():
+            for _ in range(work.rounds):
+                predict({"user": [3, 4], "item": [5, 6], "history": [[1, 2, 3], [4, 5, 6]]})
+
+        work.run_together([refresh] + [request] * THREADS)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=10, help="repetitions of each thread")
@@ -201,7 +235,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)  # Nonsense makes some names of checkpoints relative.
         work = Work(folder, options.rounds)
-        for part in (shared_tables.run, one_by_one, while_inputs_change, estimators):
+        for part in (shared_tables.run, one_by_one, while_inputs_change, estimators, refreshes):
             started = time.monotonic()
             work.guard(part, work)
             name = f"{part.__module__}.{part.__name__}".replace("__main__.", "")
