@@ -48,9 +48,9 @@ WITHOUT_BEHAVIOR := fuzz training/test_cluster.py porting/test_scripts.py portin
   training/test_kubernetes.py model_zoo test_docs.py test_site.py test_constants_in_pages.py \
   porting/test_porting_names.py porting/test_porting_sed.py
 
-# What it changes shows in a test's first parameters; the others are more numbers of the same graph.
+# What it changes shows with a test's first parameters; the others are more cases for the kernels.
 test-v1: library $(VENV)/.tests ## run the Python tests, all but the long and the slow ones, after tf.disable_v2_behavior()
-	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior --parameters 2 -m "not long and not slow" $(WITHOUT_BEHAVIOR:%=--ignore tests/%)
+	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior --parameters 1 -m "not long and not slow" $(WITHOUT_BEHAVIOR:%=--ignore tests/%)
 
 test-proofs: library $(VENV)/.tests ## run 500 random graphs, compressed and not, and 200 steps, graph modified and not
 	$(BIN)/python -m pytest -q $(PARALLEL) -m slow -k "five_hundred or 200_steps" $(PROOFS:%=tests/%)
@@ -63,7 +63,8 @@ NEWEST := golden _tensorflow table optimizers ops/lookup ops/table ops/train \
   porting/test_migrating.py test_estimator.py test_house_rules.py
 
 test-newest: ## run a part of the Python tests on TensorFlow 2.21, if there is a Python 3.13
-	$(PYTHON) _build/test_matrix.py --pairs 2.21/3.13 --skip_missing --tests $(NEWEST:%=tests/%)
+	PYTEST_ADDOPTS="--parameters 2" $(PYTHON) _build/test_matrix.py --pairs 2.21/3.13 --skip_missing \
+	  --tests $(NEWEST:%=tests/%)
 
 test-matrix: ## run the Python tests on each pair of TensorFlow and Python, or on those in PAIRS
 	$(PYTHON) _build/test_matrix.py --output benchmarks/results/test_matrix.json \
