@@ -32,7 +32,7 @@ test: library $(VENV)/.tests ## run the Python tests, all but the long and the s
 	$(BIN)/python -m pytest -q $(PARALLEL) --no-grappler -m "not long and not slow"
 
 # Most of these are whole programs, which begin as those of users of TensorFlow 1 do.
-test-long: library $(VENV)/.tests ## run the Python tests that take more than 5 seconds, after tf.disable_v2_behavior()
+test-long: library $(VENV)/.tests ## run the Python tests that take more than 3 seconds, after tf.disable_v2_behavior()
 	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior -m long
 
 test-slow: library $(VENV)/.tests ## run the Python tests that take minutes, and all others

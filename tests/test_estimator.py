@@ -151,6 +151,7 @@ def test_export_answers_in_a_fresh_process(tmp_path):
     assert first == second and len(first) == 3
 
 
+@pytest.mark.long
 def test_resumed_training_equals_uninterrupted_training(tmp_path):
     def checkpoint(folder, *steps):
         for some in steps:
@@ -281,6 +282,7 @@ def test_rows_are_stamped_with_the_step_before_its_increment(tmp_path, order):
         assert reader.get_tensor("user-versions").tolist() == [step - 1] * 20
 
 
+@pytest.mark.long
 def test_training_graph_is_exported(tmp_path):
     estimator = ESTIMATORS["declared features"](str(tmp_path / "model"))
     estimator.train(input_fn(), steps=2)

@@ -167,6 +167,7 @@ def test_a_serialized_request_has_the_shared_column_once(tmp_path):
     assert sorted(receiver.features) == ["history", "item", "tags", "user"]
 
 
+@pytest.mark.long
 def test_training_on_compressed_batches_knows_the_users(trained, tmp_path):
     _, expected, loss_of_bob = trained
     compression = rec.SampleCompression(user=USERS)

@@ -108,6 +108,7 @@ def test_canned_estimators_without_keras_work(tmp_path, name):
     assert estimator.evaluate(columns_and_labels())["global_step"] == 2
 
 
+@pytest.mark.long
 def test_early_stopping_and_evaluation_hooks_work(tmp_path):
     estimator = rec.BaselineClassifier(str(tmp_path))
     stop = rec.experimental.make_early_stopping_hook(

@@ -295,6 +295,7 @@ def test_the_undamaged_checkpoint_is_accepted(good, restore_all, tmp_path):
     assert [outcome for _, _, outcome, _ in outcomes] == ["accepted"] * 3
 
 
+@pytest.mark.long
 def test_an_entry_of_random_bytes_is_refused_or_equal(good, tmp_path):
     rng = np.random.default_rng(0)
     session = tf.Session()

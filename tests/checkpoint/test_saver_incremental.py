@@ -73,6 +73,7 @@ def restored(prefix, saver=rec.Saver):
 
 
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.long
 def test_base_and_deltas_are_the_live_tables_bit_for_bit(tmp_path, seed):
     rng = np.random.default_rng(seed)
     model = Model()

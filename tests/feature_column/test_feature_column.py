@@ -476,6 +476,7 @@ def test_parse_example_spec_has_the_columns(newer):
     }
 
 
+@pytest.mark.long
 def test_columns_in_a_plain_model_fn_train_evaluate_and_predict(tmp_path):
     params = {
         "columns": [

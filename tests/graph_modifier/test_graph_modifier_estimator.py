@@ -132,6 +132,7 @@ def train_in_two_goes(folder, stops, prefetch, modified):
         ),
     ],
 )
+@pytest.mark.long
 def test_losses_and_checkpoints_equal_those_of_the_unmodified_graph(
     stops, saved, prefetches, tmp_path
 ):
@@ -185,6 +186,7 @@ def test_predict_returns_the_predictions_of_the_unmodified_graph(trained):
     assert modified == plain
 
 
+@pytest.mark.long
 def test_train_and_evaluate_with_one_hook_object_in_both_specs(tmp_path):
     results = []
     for modified in (False, True):

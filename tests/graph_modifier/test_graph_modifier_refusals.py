@@ -158,6 +158,7 @@ def lookup_in_function():
         (lookup_in_function, "outside tf.cond, tf.while_loop and tf.function.*PartitionedCall"),
     ],
 )
+@pytest.mark.long
 def test_lookups_that_cannot_move_are_refused(build, message):
     build()
     before = tf.get_default_graph().as_graph_def()

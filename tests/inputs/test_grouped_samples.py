@@ -276,6 +276,7 @@ def test_groups_read_from_files_equal_those_written(name, batch_size, tmp_path):
     assert [len(rows) for rows in batches] == [batch_size] * full + [rest] * bool(rest)
 
 
+@pytest.mark.long
 def test_groups_are_shuffled_as_units_and_reproducibly(tmp_path):
     expected, _ = written(str(tmp_path / "groups"))
 

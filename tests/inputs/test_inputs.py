@@ -434,6 +434,7 @@ def test_pandas_bad_argument_is_an_error():
 # In an Estimator.
 
 
+@pytest.mark.long
 def test_estimator_trains_evaluates_and_predicts_from_a_file(write, tmp_path):
     path = write("a.csv", "user,tags,label\n" + "".join(f"{i},t{i}|x,{i % 2}\n" for i in range(64)))
 

@@ -109,6 +109,7 @@ def test_a_dataset_of_ones_own_gets_the_index_of_a_unit(files):
         assert [len(session.run(batch)) for _ in range(2)] == [11, 11]
 
 
+@pytest.mark.long
 def test_a_training_resumes_with_the_unit_that_it_read_and_repeats_no_other(files, tmp_path):
     pattern, model = files(4), tmp_path / "model"
     # Three batches of each file; one batch of the third file.

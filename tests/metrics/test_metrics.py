@@ -227,6 +227,7 @@ def test_a_model_that_predicts_a_constant_hits_nothing():
 # ------------------------------------------------------------------ in an Estimator, and errors
 
 
+@pytest.mark.long
 def test_estimators_report_them_and_begin_each_evaluation_anew(tmp_path):
     def model_fn(features, labels, mode):
         table = rec.get_embedding_variable("t", 1, initializer=tf.zeros_initializer())

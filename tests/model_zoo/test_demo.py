@@ -95,6 +95,7 @@ def served(tmp_path_factory):
     return tf.compat.as_str(export_dir), request, [each["probabilities"] for each in answers[:3]]
 
 
+@pytest.mark.long
 def test_a_request_gets_the_answer_of_the_model_and_the_wrong_one_a_reason(served):
     export_dir, request, expected = served
     answer = eagerly(score.score, export_dir, request)

@@ -167,6 +167,7 @@ def log_loss(labels, probabilities):
     return -np.mean(np.log(np.where(labels > 0, probabilities, 1 - probabilities)))
 
 
+@pytest.mark.long
 def test_training_beats_a_constant(trained):
     for label, probabilities in trained.probabilities.items():
         truth = TEST.labels[label]

@@ -61,6 +61,7 @@ def liked_items(part):
     return rows.features["item"][rows.labels["like"] > 0]
 
 
+@pytest.mark.long
 def test_two_towers_find_more_liked_items_than_the_most_popular_ones(trained):
     items, counts = np.unique(liked_items("train"), return_counts=True)
     most_popular = items[np.argsort(-counts)][:10]

@@ -49,6 +49,7 @@ def values_after_steps(make, use_resource, repeats):
 
 
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.long
 def test_a_step_reads_every_variable_before_it_writes_one(rule):
     expected = next(values_after_steps(RULES[rule], use_resource=True, repeats=1))
     for found in values_after_steps(RULES[rule], use_resource=False, repeats=REPEATS):

@@ -125,6 +125,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.long
 def test_every_optimizer_of_ours(tmp_path):
     """Every optimizer trains a variable and a table that users and candidates share."""
 
@@ -151,6 +152,7 @@ def test_every_optimizer_of_ours(tmp_path):
     assert counts.sum() == 2 * sum(map(sum, SIZES))
 
 
+@pytest.mark.long
 def test_losses_regularizers_statistics_and_noise(tmp_path):
     def train(features):
         losses, label = [], features["label"]

@@ -37,6 +37,7 @@ def request_of(clicks):
 
 # tests/model_zoo/test_models.py does this with all models.
 @pytest.mark.parametrize("model", ["din", "wide_and_deep"])
+@pytest.mark.long
 def test_compressed_models_of_the_zoo_give_the_same_scores(model, clicks, tmp_path):
     params = {"dim": 4, "hidden_units": [8, 4]}
     params = {name: value for name, value in params.items() if name in MODELS[model].DEFAULTS}
@@ -184,6 +185,7 @@ def requests():
 @pytest.mark.parametrize(
     "method", ["export_savedmodel", "export_saved_model", "experimental_export_all_saved_models"]
 )
+@pytest.mark.long
 def test_every_export_compresses_if_the_receiver_enables_it(method, estimator, whole, tmp_path):
     receiver = pages_receiver()
     if method == "experimental_export_all_saved_models":

@@ -226,6 +226,7 @@ def ops_of(folder):
     return {node.op for nodes in (*bodies, definition.node) for node in nodes}
 
 
+@pytest.mark.long
 def test_portable_export_contains_only_tensorflow_ops(exports):
     ours, portable = (ops_of(folder) for folder in exports)
     assert any(op.startswith("RecEstimator>") for op in ours)

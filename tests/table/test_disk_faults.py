@@ -165,6 +165,7 @@ KILLED = """
 """
 
 
+@pytest.mark.long
 def test_files_of_a_killed_process_are_removed_and_those_of_others_are_kept(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)],
@@ -229,6 +230,7 @@ def killer(tmp_path_factory):
 
 
 @pytest.mark.parametrize("where", ["read", "write"])
+@pytest.mark.long
 def test_last_checkpoint_restores_after_a_kill_in_a_compaction(where, killer, tmp_path):
     rows, saved = tmp_path / "rows", tmp_path / "saved"
     saved.mkdir()

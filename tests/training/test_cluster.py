@@ -44,6 +44,7 @@ def test_every_task_of_the_cluster_ends_well(job):
 
 
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.long
 def test_one_worker_with_two_ps_trains_the_bits_of_one_process(job, rule):
     folder, _ = job
     expected, trained = rows_of(folder / "single", rule), rows_of(folder / "alone", rule)

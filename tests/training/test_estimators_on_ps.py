@@ -179,6 +179,7 @@ def test_a_cluster_warm_starts_from_one_process(tmp_path, single):
     assert_close(found, Live(prefix=warm.latest_checkpoint()))
 
 
+@pytest.mark.long
 def test_deltas_of_a_cluster_resume_on_other_clusters_and_in_one_process(tmp_path):
     config = {
         "save_checkpoints_steps": STEPS,

@@ -4,6 +4,7 @@
 import pathlib
 import re
 
+import pytest
 import tensorflow.compat.v1 as tf
 from streamed_rows import load, rows
 
@@ -20,6 +21,7 @@ ann,jam,13,3,sweet,milk tea,1,2024-01-04 13:00
 """
 
 
+@pytest.mark.long
 def test_the_example_loads_what_it_describes(tmp_path, monkeypatch):
     (example,) = re.findall("```yaml\n(.*?)```", README, re.DOTALL)
     (code,) = re.findall("```python\n(.*?)```", README, re.DOTALL)

@@ -32,6 +32,7 @@ def shop(folder, split="{by: fraction, validation: 0.2, test: 0.3}", files=None)
     return load(folder, SCHEMA.replace("SPLIT", split), **files)
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_rows_and_another_epoch_another_order(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "SHUFFLED_ROWS", 16)  # so that there are several buffers
     dataset = shop(tmp_path, '{by: column, column: click, train: ["0", "1"]}')
@@ -59,6 +60,7 @@ def test_validation_files_may_become_training_files(tmp_path):
     assert rows(whole)["number"].tolist() == list(range(9)) and whole.rows("validation") == 0
 
 
+@pytest.mark.long
 def test_a_split_by_time_keeps_the_rows_of_one_time_together(tmp_path):
     dataset = shop(tmp_path, "{by: time, column: time, validation: 0.15, test: 0.25}")
     assert rows(dataset)["number"].tolist() == list(range(50))
@@ -75,6 +77,7 @@ def test_validation_comes_out_of_the_training_files_and_test_files_stay_whole(tm
     assert rows(dataset, "test")["number"].tolist() == list(range(60, 100))
 
 
+@pytest.mark.long
 def test_what_is_measured_is_kept_until_the_files_change(tmp_path):
     rows(shop(tmp_path, "{by: time, column: time, test: 0.5}"))
     (kept,) = (tmp_path / "cache" / "measures").glob("*.json")
@@ -88,6 +91,7 @@ def test_what_is_measured_is_kept_until_the_files_change(tmp_path):
     assert len(rows(changed)["number"]) == 50
 
 
+@pytest.mark.long
 def test_means_and_deviations_are_those_of_the_training_rows(tmp_path):
     schema = """
         files: a.csv

@@ -232,6 +232,7 @@ def scripted(monkeypatch, values):
     monkeypatch.setattr(rounds, "evaluate_rows", lambda *_, **__: {"auc": next(values)})
 
 
+@pytest.mark.long
 def test_training_stops_without_progress_and_the_best_checkpoint_is_used(tmp_path, monkeypatch):
     scripted(monkeypatch, [0.6, 0.8, 0.7, 0.75])
     found, lines = run(

@@ -156,6 +156,7 @@ def test_the_longest_short_list_and_long_ones_train_as_dense_variables_do(lookup
 
 
 @pytest.mark.parametrize("lookup", [single, grouped])
+@pytest.mark.long
 def test_long_lists_of_several_tables_train_as_dense_variables_do(lookup):
     """The first two tables read one list. With the fourth, lists have too many keys in all."""
     sizes = [20000, 30000, 4 * 2**20 - 40000]

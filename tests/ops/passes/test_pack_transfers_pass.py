@@ -248,6 +248,7 @@ def test_gradients_of_shards_are_read_where_they_are(model, is_divided):
 
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
 @pytest.mark.parametrize("tables", [1, 26])
+@pytest.mark.long
 def test_a_step_receives_at_most_five_tensors_for_each_ps(num_ps, tables):
     model, keys = models_of_many_tables(tables), batches(columns=tables)
     run = Run(num_ps, model, ADAGRAD, batch=lambda: next_batch(keys))
@@ -268,6 +269,7 @@ def combining_many_tables(keys):
 
 
 @pytest.mark.parametrize("num_ps", [1, 2])
+@pytest.mark.long
 def test_lookups_that_combine_receive_no_more_tensors(num_ps):
     keys = batches(columns=26)
     run = Run(num_ps, combining_many_tables, ADAGRAD, batch=lambda: next_batch(keys))

@@ -36,6 +36,7 @@ def test_criteo_has_no_header_tabs_and_empty_fields(tmp_path):
     assert found["c2"].tolist() == keys("80e26c9b", "", "80e26c9b")  # missing is a key of its own
 
 
+@pytest.mark.long
 def test_avazu_has_a_header_and_hours_as_numbers(tmp_path):
     schema = """
         files: train.gz
