@@ -47,6 +47,9 @@ SMALL = {
 # Trained in make test-long only: the graphs of the others take less time to build.
 DEAR = ("masknet", "finalmlp", "dien", "bst", "ple", "dbmtl")
 
+# Resumed and exported by make test-long; make test-slow does it to all.
+RESUMED = ("dcnv2", "din", "mmoe")
+
 # Other values of params, besides batch normalization: what the training of SMALL does not build.
 VARIANTS = {
     "dcnv2": [{"structure": "parallel", "rank": 0}],
@@ -147,6 +150,16 @@ def trained(request, train_once):
     return train_once(request.param)
 
 
+resumed_ones = pytest.mark.parametrize(
+    "trained",
+    [
+        pytest.param(model, marks=pytest.mark.long if model in RESUMED else pytest.mark.slow)
+        for model in ON_ROWS
+    ],
+    indirect=True,
+)
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_a_model_is_a_short_file_with_three_names_that_cites_its_paper(model):
     module = MODELS[model]
@@ -223,7 +236,7 @@ def untrained(checkpoint):
     return sorted(bad)
 
 
-@pytest.mark.long
+@resumed_ones
 def test_a_training_that_goes_on_with_a_modified_graph_ends_with_the_same_bits(trained, tmp_path):
     half = STEPS // 2
     for file in trained.folder.glob(f"model.ckpt-{half}.*"):
@@ -263,7 +276,7 @@ def requests():
     return flat, compressed
 
 
-@pytest.mark.long
+@resumed_ones
 def test_exports_predict_what_the_model_predicts(trained):
     flat, compressed = requests()
     answers = list(trained.estimator.predict(rec.inputs.numpy_input_fn(flat, batch_size=100)))
