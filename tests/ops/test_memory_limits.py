@@ -13,6 +13,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 
 import numpy as np
 import pytest
@@ -95,11 +96,19 @@ def make_actions(gen, session, folder):
     return actions, contents
 
 
+def used_bytes():
+    """The size of the address space of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
 def room_for(mebibytes):
     """Limits the address space to what is used and some more."""
     ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/statm") as file:
-        used = int(file.read().split()[0]) * resource.getpagesize()
+    used, before = used_bytes(), None
+    while used != before:  # Threads may still free what the last run took.
+        time.sleep(0.02)
+        used, before = used_bytes(), used
     resource.setrlimit(resource.RLIMIT_AS, (used + (mebibytes << 20), resource.RLIM_INFINITY))
 
 
