@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often keys occur: in a stream, counted in bounded memory, and in a checkpoint."""
 
-from typing import List, NamedTuple, Sequence, Tuple
+import os
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.format.bundle import Bundle
-from rec_estimator.checkpoint.format.stored_tables import StoredTable
+from rec_estimator.checkpoint.format.stored_tables import StoredTable, find_tables
 
 # Counts of a checkpoint in memory at once.
 _ROWS = 1 << 15
@@ -121,6 +123,27 @@ class KeyCounter:
         if not self._zeros:
             return np.ones(len(hashes), bool)
         return hashes >> np.uint64(64 - self._zeros) == 0
+
+
+def stored_tables(prefix: str, name: Optional[str]) -> Tuple[Bundle, List[StoredTable]]:
+    """Opens a checkpoint, or the latest one of a folder, and finds its tables.
+
+    Args:
+      prefix: The checkpoint or the folder.
+      name: The table to find. None: all.
+
+    Raises:
+      ValueError: The checkpoint has no such table.
+      OSError, tf.errors.OpError: The checkpoint cannot be read.
+    """
+    if os.path.isdir(prefix) and not os.path.exists(prefix + ".index"):
+        prefix = tf.train.latest_checkpoint(prefix) or prefix
+    bundle = Bundle(prefix)
+    bundle.check_files()
+    tables = find_tables(bundle)
+    if name is not None and name not in tables:
+        raise ValueError(f"--table must be one of {list(tables)}, got {name!r}")
+    return bundle, [table for table in tables.values() if name in (None, table.name)]
 
 
 def stored_frequencies(

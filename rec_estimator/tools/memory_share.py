@@ -19,7 +19,6 @@ what that costs.
 """
 
 import argparse
-import os
 import sys
 from typing import Iterator, List, Optional, Sequence
 
@@ -27,8 +26,8 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.format.bundle import Bundle, format_bytes
-from rec_estimator.checkpoint.format.stored_tables import StoredTable, find_tables, rows_of
-from rec_estimator.tools.key_counts import row_bytes, stored_frequencies
+from rec_estimator.checkpoint.format.stored_tables import StoredTable, rows_of
+from rec_estimator.tools.key_counts import row_bytes, stored_frequencies, stored_tables
 
 DESCRIPTION = "Tells how many occurrences miss if a share of the rows is in memory."
 
@@ -80,16 +79,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _lines(prefix: str, name: Optional[str]) -> Iterator[str]:
-    if os.path.isdir(prefix) and not os.path.exists(prefix + ".index"):
-        prefix = tf.train.latest_checkpoint(prefix) or prefix
-    bundle = Bundle(prefix)
-    bundle.check_files()
-    tables = find_tables(bundle)
-    if name is not None and name not in tables:
-        raise ValueError(f"--table must be one of {list(tables)}, got {name!r}")
-    for table in tables.values():
-        if name in (None, table.name):
-            yield from _lines_of(bundle, table)
+    bundle, tables = stored_tables(prefix, name)
+    for table in tables:
+        yield from _lines_of(bundle, table)
 
 
 def _lines_of(bundle: Bundle, table: StoredTable) -> Iterator[str]:

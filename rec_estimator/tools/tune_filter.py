@@ -31,13 +31,14 @@ from typing import Iterator, List, NamedTuple, Optional, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.checkpoint.format.bundle import Bundle, format_bytes
-from rec_estimator.checkpoint.format.stored_tables import find_tables, rows_of
+from rec_estimator.checkpoint.format.bundle import format_bytes
+from rec_estimator.checkpoint.format.stored_tables import rows_of
 from rec_estimator.tools.key_counts import (
     Frequencies,
     KeyCounter,
     row_bytes,
     stored_frequencies,
+    stored_tables,
 )
 from rec_estimator.tools.key_streams import hashes_of_array, hashes_of_csv
 
@@ -188,16 +189,8 @@ def _lines(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _lines_of_checkpoint(prefix: str, name: Optional[str], cover: float) -> Iterator[str]:
-    if os.path.isdir(prefix) and not os.path.exists(prefix + ".index"):
-        prefix = tf.train.latest_checkpoint(prefix) or prefix
-    bundle = Bundle(prefix)
-    bundle.check_files()
-    tables = find_tables(bundle)
-    if name is not None and name not in tables:
-        raise ValueError(f"--table must be one of {list(tables)}, got {name!r}")
-    for table in tables.values():
-        if name not in (None, table.name):
-            continue
+    bundle, tables = stored_tables(prefix, name)
+    for table in tables:
         rows = rows_of(bundle, table.shards, "-keys")
         if rows_of(bundle, table.shards, "-freqs") != rows:
             yield f"{table.name}: {rows:,} rows, their counts are not recorded"
