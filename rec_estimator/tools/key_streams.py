@@ -5,9 +5,11 @@ import collections
 import csv
 import hashlib
 import itertools
-from typing import Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
+
+from rec_estimator.inputs.parquet_columns import open_parquet
 
 # The fewest and the most lines or elements in memory at once. Batches grow, so that a short stream
 # has several, too.
@@ -86,6 +88,57 @@ def hashes_of_csv(
             yield _hashes_of_text(list(found)), np.fromiter(found.values(), np.int64, len(found))
 
 
+def hashes_of_parquet(
+    path: str, columns: Optional[List[str]]
+) -> Iterator[Tuple[np.ndarray, np.ndarray]]:
+    """Reads columns of a Parquet file, each element of lists. Missing and empty values are none.
+
+    Args:
+      path: The file.
+      columns: Names of its columns. None: the only column.
+
+    Yields:
+      (uint64 [n] hashes, int64 [n] counts) of the distinct values of a column in some rows.
+
+    Raises:
+      ModuleNotFoundError: pyarrow is not installed.
+      ValueError: The file is not Parquet or lacks a column; there are several and ``columns`` is
+        None; or a column holds neither integers nor strings.
+    """
+    file = open_parquet(path)
+    names = file.schema_arrow.names
+    if columns is None and len(names) > 1:
+        raise ValueError(f"{path} must have one column, got {names}; pass --column")
+    _check_names(columns or [], names, f"the columns of {path}")
+    sizes = _sizes()
+    for batch in file.iter_batches(_BATCHES[1], columns=columns):
+        begin = 0
+        while begin < len(batch):
+            part = batch.slice(begin, next(sizes))
+            begin += len(part)
+            for name, array in zip(part.schema.names, part.columns):
+                yield _hashes_of_arrow(array, f"{path}: column {name!r}")
+
+
+def _hashes_of_arrow(array: Any, source: str) -> Tuple[np.ndarray, np.ndarray]:
+    """Returns the hashes and counts of a pyarrow.Array."""
+    from pyarrow import types as of
+
+    if of.is_list(array.type) or of.is_large_list(array.type) or of.is_fixed_size_list(array.type):
+        array = array.flatten()  # Without the values of missing lists.
+    if of.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    counted = array.drop_null().value_counts()
+    values, counts = counted.field("values"), counted.field("counts").to_numpy()
+    if of.is_integer(values.type):
+        return _mixed(values.to_numpy().astype(np.int64).view(np.uint64)), counts
+    if of.is_string(values.type) or of.is_large_string(values.type):
+        texts = values.to_pylist()
+        is_id = np.array([text != "" for text in texts], bool)
+        return _hashes_of_text(list(filter(None, texts))), counts[is_id]
+    raise ValueError(f"{source} must hold integers or strings, got {values.type}; choose another")
+
+
 def _sizes() -> Iterator[int]:
     """Yields the sizes of batches."""
     size, most = _BATCHES
@@ -101,10 +154,14 @@ def _places(lines: Iterator[List[str]], columns: Optional[List[str]], path: str)
     if all(name.isdigit() for name in columns):
         return [int(name) for name in columns]
     header = next(lines, [])
-    lost = [name for name in columns if name not in header]
-    if lost:
-        raise ValueError(f"--column must be one of {header}, the header of {path}, got {lost[0]!r}")
+    _check_names(columns, header, f"the header of {path}")
     return [header.index(name) for name in columns]
+
+
+def _check_names(columns: List[str], found: List[str], source: str) -> None:
+    lost = [name for name in columns if name not in found]
+    if lost:
+        raise ValueError(f"--column must be one of {found}, {source}, got {lost[0]!r}")
 
 
 def _hashes_of_text(values: Sequence[str]) -> np.ndarray:

@@ -4,6 +4,7 @@
     rec-estimator tune clicks.csv --column user            # a column of a CSV file with a header
     rec-estimator tune clicks.csv --column item history    # columns that share a table
     zcat day_0.gz | rec-estimator tune /dev/stdin --delimiter tab --column 14    # without a header
+    rec-estimator tune clicks.parquet --column user        # a column of a Parquet file
     rec-estimator tune users.npy                           # an array of NumPy
     rec-estimator tune model/ --table user                 # the counts of the latest checkpoint
 
@@ -40,7 +41,7 @@ from rec_estimator.tools.key_counts import (
     stored_frequencies,
     stored_tables,
 )
-from rec_estimator.tools.key_streams import hashes_of_array, hashes_of_csv
+from rec_estimator.tools.key_streams import hashes_of_array, hashes_of_csv, hashes_of_parquet
 
 DESCRIPTION = "Proposes filter_freq and max_element_size from a sample or a checkpoint."
 
@@ -127,12 +128,14 @@ def proposed(of: Sequence[Choice], cover: float) -> int:
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the command and returns its exit code, 2 if a file or an argument is invalid."""
     parser = argparse.ArgumentParser(prog="rec-estimator tune", description=DESCRIPTION)
-    parser.add_argument("data", help="a CSV file, an array (.npy), a checkpoint or its folder")
+    parser.add_argument(
+        "data", help="a CSV or Parquet file (.parquet), an array (.npy), a checkpoint or its folder"
+    )
     parser.add_argument(
         "--column",
         nargs="+",
         metavar="NAME",
-        help="columns of one table in a CSV file: names, or numbers from 0 if it has no header",
+        help="columns of one table: names, or numbers from 0 if a CSV file has no header",
     )
     parser.add_argument("--delimiter", default=",", help="of a CSV file (default: a comma), or tab")
     parser.add_argument("--table", metavar="NAME", help="this table of a checkpoint only")
@@ -154,7 +157,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     options = parser.parse_args(arguments)
     try:
         lines = list(_lines(options))
-    except (OSError, ValueError, csv.Error, tf.errors.OpError) as error:
+    except (ImportError, OSError, ValueError, csv.Error, tf.errors.OpError) as error:
         print(f"{parser.prog}: error: {error}", file=sys.stderr)
         return 2
     print("\n".join(lines))
@@ -178,6 +181,8 @@ def _lines(options: argparse.Namespace) -> Iterator[str]:
     counter = KeyCounter()
     if options.data.endswith(".npy"):
         batches = hashes_of_array(options.data)
+    elif options.data.endswith(".parquet"):
+        batches = hashes_of_parquet(options.data, options.column)
     else:
         batches = hashes_of_csv(options.data, options.column, options.delimiter)
     for hashes, counts in batches:

@@ -4,11 +4,13 @@
 import collections
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from rec_estimator.tools import key_streams
 from rec_estimator.tools.key_counts import NONE, KeyCounter
-from rec_estimator.tools.key_streams import hashes_of_array, hashes_of_csv
+from rec_estimator.tools.key_streams import hashes_of_array, hashes_of_csv, hashes_of_parquet
 
 
 def zipf(length, seed=0):
@@ -39,13 +41,28 @@ def test_a_stream_that_fits_is_counted_as_by_numpy(length, batches, tmp_path, mo
     keys = zipf(length)
     np.save(tmp_path / "keys.npy", keys)
     np.savetxt(tmp_path / "keys.csv", np.stack([keys, keys], 1), "%d", ",", header="a,b")
+    table = pyarrow.table({"a": keys, "b": keys})
+    parquet.write_table(table, tmp_path / "keys.parquet", row_group_size=700)
     for found in (
         counted(hashes_of_array(str(tmp_path / "keys.npy"))),
         counted(hashes_of_csv(str(tmp_path / "keys.csv"), ["b"], ",")),
+        counted(hashes_of_parquet(str(tmp_path / "keys.parquet"), ["b"])),
     ):
         frequencies, numbers = found.frequencies()
         assert (frequencies.tolist(), numbers.tolist()) == expected(keys)
         assert (found.occurrences, found.keys) == (length, len(np.unique(keys)))
+
+
+def test_parquet_has_lists_dictionaries_and_missing_values(tmp_path):
+    columns = {
+        "item": pyarrow.array([7, None, 7, 9], pyarrow.uint64()),
+        "seen": [[7], None, [9, 9, None], []],
+        "tag": pyarrow.array(["a", "", None, "a"]).dictionary_encode(),
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "day.parquet")
+    for names, frequencies in ((["item"], [1, 2]), (["item", "seen"], [3]), (["tag"], [2])):
+        found = counted(hashes_of_parquet(str(tmp_path / "day.parquet"), names))
+        assert found.frequencies().frequencies.tolist() == frequencies
 
 
 def test_a_stream_that_does_not_fit_is_estimated_within_its_error(tmp_path):

@@ -2,8 +2,10 @@
 """rec-estimator tune: its choices against NumPy, a table's memory, its output and its errors."""
 
 import numpy as np
+import pyarrow
 import pytest
 import tensorflow.compat.v1 as tf
+from pyarrow import parquet
 
 import rec_estimator as rec
 from rec_estimator.tools.key_counts import Frequencies
@@ -127,6 +129,9 @@ def test_what_cannot_be_read_is_an_error_with_a_remedy(tmp_path, capsys):
     path = tmp_path / "a.csv"
     path.write_text("user,item\n1,2\n3\n")
     np.save(tmp_path / "a.npy", np.ones(3))
+    table, no_parquet = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    parquet.write_table(pyarrow.table({"user": [1], "price": [0.5]}), table)
+    no_parquet.write_text("user")
     for arguments, message in (
         ([str(path), "--column", "users"], "must be one of ['user', 'item'], the header of"),
         ([str(path), "--column", "item"], "line 3 of"),
@@ -135,6 +140,10 @@ def test_what_cannot_be_read_is_an_error_with_a_remedy(tmp_path, capsys):
         ([str(path), "--column", "user", "--dim", "0"], "--dim must be >= 1"),
         ([str(path), "--column", "user", "--delimiter", ";;"], "--delimiter must be one"),
         ([str(tmp_path / "a.npy")], "must hold integers or strings, got float64"),
+        ([str(table), "--column", "item"], "must be one of ['user', 'price'], the columns of"),
+        ([str(table), "--column", "price"], "column 'price' must hold integers or strings, got"),
+        ([str(table)], "must have one column, got ['user', 'price']; pass --column"),
+        ([str(no_parquet)], "must be a complete Parquet file"),
         ([str(tmp_path / "nothing")], "No such file"),
     ):
         assert main(arguments) == 2

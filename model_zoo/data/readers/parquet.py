@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 
 from model_zoo.data.fields import MISSING_INT
 from model_zoo.data.readers.source import scalar
+from rec_estimator.inputs.parquet_columns import open_parquet
 from rec_estimator.inputs.row_files import RowFiles
 
 _BLOCK = 8192  # rows per block
@@ -89,7 +90,7 @@ class ParquetFiles:
     ) -> Iterator[Tuple[Dict[str, np.ndarray], np.ndarray]]:
         """Yields blocks of ({column: values}, locations) of one file."""
         row = number << _FILE_BITS
-        file = _open(self.paths[number])
+        file = open_parquet(self.paths[number])
         for batch in file.iter_batches(_BLOCK, columns=list(types)):
             columns = {}
             for name, (dtype, is_list) in types.items():
@@ -101,32 +102,12 @@ class ParquetFiles:
             row += len(batch)
 
 
-def _open(path: str) -> Any:
-    """Returns a pyarrow.parquet.ParquetFile.
-
-    Raises:
-      ModuleNotFoundError: pyarrow is not installed.
-      ValueError: The file is not Parquet.
-    """
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            f"{path} is Parquet, and pyarrow is not installed; pip install 'rec_estimator[parquet]'"
-        ) from None
-    try:
-        return pyarrow.parquet.ParquetFile(path)
-    except (OSError, pyarrow.ArrowInvalid) as error:
-        raise ValueError(f"{path} must be a whole Parquet file, got one with: {error}") from None
-
-
 def _types_of(path: str) -> Dict[str, Tuple[tf.DType, bool]]:
     """Returns, by column that can be read, its type and whether it is a list."""
     from pyarrow import types as of
 
     found: Dict[str, Tuple[tf.DType, bool]] = {}
-    for field in _open(path).schema_arrow:
+    for field in open_parquet(path).schema_arrow:
         is_list = of.is_list(field.type) or of.is_large_list(field.type)
         each = field.type.value_type if is_list else field.type
         each = each.value_type if of.is_dictionary(each) else each
