@@ -494,6 +494,18 @@ class TableOracle:
             otypes=[bool],
         )(keys)
 
+    def assign(self, keys, rows, counts=None, version=-1):
+        """Writes rows [n, dim] of distinct keys; counts [n] or None. Their slots begin anew."""
+        for i, key in enumerate(map(int, keys)):
+            kept = max(self._row(key).freq, self.threshold)
+            freq = kept if counts is None else int(counts[i])
+            self.keys[key] = Row(freq=freq, version=version, value=np.float32(rows[i]))
+
+    def erase(self, keys):
+        """Takes keys away and returns how many had a row. Without a Bloom filter."""
+        gone = [self.keys.pop(key, Row()) for key in set(map(int, keys))]
+        return sum(row.value is not None for row in gone)
+
     def evict_older(self, steps_to_live, global_step):
         """Evicts the keys that no step applied for more than steps_to_live; returns how many."""
         self._age(steps_to_live, global_step)

@@ -82,6 +82,10 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry(TABLE_ADMITS, Reads.KEYS),
     OpEntry(TABLE_CONTAINS, Reads.KEYS, is_row_wise=True, has_stock_form=True),
     OpEntry("RecEstimator>TableEvict"),
+    OpEntry("RecEstimator>CheckTableRows"),
+    OpEntry("RecEstimator>TableAssign"),
+    OpEntry("RecEstimator>TableErase"),
+    OpEntry("RecEstimator>TableInitializeRows", is_outside_steps=True),
     # Lookups.
     OpEntry(TABLE_LOOKUP, Reads.ROWS, is_row_wise=True, has_stock_form=True),
     OpEntry(TABLE_GROUP_LOOKUP, Reads.ROWS, has_stock_form=True),

@@ -263,6 +263,15 @@ class SparseTable(EmbeddingTable):
         with tf.control_dependencies([advance]):
             return tf.identity(timestamp)
 
+    def version_of_write(self) -> tf.Tensor:
+        """int64 []. The greatest timestamp so far if the table evicts, else the global step.
+
+        -1 until a lookup has set the thresholds.
+        """
+        if self.thresholds is None:
+            return tf.constant(NEVER_TRAINED, tf.int64)
+        return table_timestamp().read_value() if self.evicts else super().version_of_write()
+
     def evict(self) -> tf.Tensor:
         """Evicts the keys that were not trained for ``eviction_threshold`` seconds.
 

@@ -36,6 +36,7 @@ from rec_estimator.table import placement
 from rec_estimator.table.disk_storage import DiskStorage, TierCounts, disk_storage_of
 from rec_estimator.table.eviction import Eviction, build_eviction
 from rec_estimator.table.interfaces import STEPS, LogicalTable
+from rec_estimator.table.row_writes import assign_rows, erase_rows
 from rec_estimator.table.saveable import saveable_of
 from rec_estimator.table.shard import TableShard
 from rec_estimator.table.table_reads import TableExport, TableReads
@@ -161,6 +162,11 @@ class EmbeddingTable(VariableLike):
           global_step: int64 []. The global step before its increment; -1 if there is none.
         """
         return global_step
+
+    def version_of_write(self) -> tf.Tensor:
+        """int64 []. The version of rows that are written outside of training."""
+        step = find_global_step()
+        return tf.constant(NO_GLOBAL_STEP, tf.int64) if step is None else tf.cast(step, tf.int64)
 
     @property
     def version_after_reset(self) -> int:
@@ -297,6 +303,74 @@ class EmbeddingTable(VariableLike):
           int64, the shape of keys. -1 for an unknown key and for a key that was never trained.
         """
         return self._reads.versions(as_keys(self, keys, "keys"))
+
+    def assign(
+        self, keys: Any, rows: Any = None, counts: Any = None, name: Optional[str] = None
+    ) -> tf.Operation:
+        """Writes rows, such as vectors that another program has trained.
+
+        A key owns a row afterwards, whatever the filter. The slots of these rows start fresh. Their
+        version is the global step, -1 if the graph has none yet. The next delta has them. A lookup
+        reads a shard before all of it or after all of it; control dependencies say which.
+
+        Args:
+          keys: int64 or int32 [n], distinct.
+          rows: float32 [n, dim], finite.
+          counts: int64 [n], from 0: how often each key has occurred. None: a key keeps its count,
+            or gets the filter's threshold if that is greater.
+          name: Op name.
+
+        Returns:
+          The op that writes.
+
+        Raises:
+          ValueError: A static shape does not fit.
+          TypeError: keys have another type, or rows are missing, as in tf.assign(table, value).
+          tf.errors.InvalidArgumentError: When the op runs: a shape does not fit, a key is given
+            twice or is padding, a value is not finite, or a count is negative. Nothing has changed.
+          tf.errors.ResourceExhaustedError: When the op runs: a shard would exceed its row limit or
+            has no memory. That shard has not changed.
+
+        Example:
+          >>> table = rec.get_embedding_variable("user", embedding_dim=2)
+          >>> assign = table.assign(tf.constant([7], tf.int64), [[0.5, -1.0]])
+          >>> with tf.Session() as session:
+          ...     session.run(tf.global_variables_initializer())
+          ...     session.run(assign)
+          ...     session.run(table.export().values).tolist()
+          [[0.5, -1.0]]
+        """
+        if rows is None:
+            raise TypeError(
+                f"rows of table {self.name!r} must be given; call table.assign(keys, rows)"
+            )
+        with tf.name_scope(name, f"{self.name}/assign"):
+            keys = as_keys(self, keys, "keys")
+            return assign_rows(self, keys, rows, counts, self.version_of_write())
+
+    def erase(self, keys: Any, name: Optional[str] = None) -> tf.Tensor:
+        """Takes away the rows, slots and counts of keys, as an eviction does.
+
+        A key that is trained again starts from count 0, its initial vector and fresh slots. A
+        Bloom filter keeps what it has counted of a key that never owned a row.
+
+        Args:
+          keys: int64 or int32, any shape. Repeats and keys without a row are allowed.
+          name: Op name.
+
+        Returns:
+          int64 []. The number of keys that had a row.
+
+        Raises:
+          TypeError: keys have another type.
+
+        Example:
+          >>> table = rec.get_embedding_variable("user", embedding_dim=2)
+          >>> table.erase(tf.constant([7, 8], tf.int64)).dtype
+          tf.int64
+        """
+        with tf.name_scope(name, f"{self.name}/erase"):
+            return erase_rows(self, as_keys(self, keys, "keys"), self.version_of_write())
 
     def evict(self) -> tf.Tensor:
         """Evicts the keys that ``ev_option.evict_option`` selects, as every full save does.

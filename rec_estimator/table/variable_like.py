@@ -13,8 +13,9 @@ from rec_estimator._tensorflow import saving
 
 _READ = "read rows with rec_estimator.embedding_lookup(table, ids), all of them with table.export()"
 _WRITE = (
-    "train rows with an optimizer of rec_estimator.optimizers, or take them from a checkpoint with "
-    "rec_estimator.Saver or rec_estimator.init_from_checkpoint"
+    "train rows with an optimizer of rec_estimator.optimizers, write them with "
+    "table.assign(keys, rows), or take them from a checkpoint with rec_estimator.Saver or "
+    "rec_estimator.init_from_checkpoint"
 )
 
 # What a variable has and a table does not, and what to use instead.

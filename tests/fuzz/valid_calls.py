@@ -141,6 +141,28 @@ VALID_CALLS = {
         "steps_to_live": 5,
         "l2_weight_threshold": -1.0,
     },
+    "check_table_rows": {
+        "keys": KEYS[:3],
+        "rows": numbers(3, DIM),
+        "counts": np.array([1, 0, 2]),
+        "table_name": "t",
+        "dim": DIM,
+        "has_padding_key": False,
+    },
+    "table_assign": {
+        "table": Table("filtered"),
+        "keys": KEYS[:3],
+        "rows": numbers(3, DIM),
+        "counts": np.array([1, 0, 2]),
+        "version": np.int64(9),
+    },
+    "table_erase": {"table": Table("bloom"), "keys": KEYS, "version": np.int64(9)},
+    "table_initialize_rows": {
+        "table": Table(),
+        "bank": BANK,
+        "keys": KEYS[:3],
+        "rows": numbers(3, DIM),
+    },
     "table_lookup": {"table": Table(), "keys": KEYS, "dim": DIM, "unknown": "default"},
     "table_group_lookup": {
         "tables": [Table(), Table()],

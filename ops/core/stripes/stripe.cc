@@ -123,7 +123,7 @@ void Stripe::Erase(EntryRef entry) {
 void Stripe::Evict(EntryRef entry, int64_t stamp) {
   if (CountInSketch(entry.key()) == 0) return Erase(entry);
   NoteErased(entry.key());
-  FreeRowOf(entry);
+  if (entry.has_row()) FreeRowOf(entry);
   entry.row() = HashIndex::kNoRow;
   entry.count() = 0;
   entry.version() = stamp;

@@ -188,10 +188,10 @@ class Stripe {
 
   bool Erase(int64_t key);
   void Erase(EntryRef entry);
-  // Evicts a key that owns a row. If the sketch still counts the key, it would
-  // admit it at once, so the key keeps an entry without a row, of count 0 and
-  // version `stamp`. That entry is evicted like any other without a row, and
-  // the sketch has forgotten the key before that.
+  // Evicts a key, which owns a row or not. If the sketch still counts the key,
+  // it would admit it at once, so the key keeps an entry without a row, of
+  // count 0 and version `stamp`. That entry is evicted like any other without a
+  // row, and the sketch has forgotten the key before that.
   void Evict(EntryRef entry, int64_t stamp);
   // Evicts a key if its row is at this place on disk. Returns whether it did.
   bool EvictSpilled(int64_t key, uint32_t place, int64_t stamp);

@@ -271,6 +271,18 @@ Evicted EmbeddingTable::Evict(EvictionRule* rule) {
   return rec_estimator::Evict(stripes_.get(), tier_.get(), rule);
 }
 
+size_t EmbeddingTable::EvictKeys(const int64_t* keys, size_t n, int64_t stamp) {
+  size_t rows = 0;
+  stripes_->VisitExclusively(keys, n, [&](Stripe* stripe, size_t i) {
+    const EntryRef entry = stripe->Find(keys[i]);
+    if (!entry.found()) return;
+    const bool has_row = entry.has_row();
+    stripe->Evict(entry, stamp);
+    rows += has_row;
+  });
+  return rows;
+}
+
 const Sketch* EmbeddingTable::sketch() const { return stripes_->sketch(); }
 
 bool EmbeddingTable::MergeSketch(const Sketch::StoredRows& rows) {

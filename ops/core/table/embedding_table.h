@@ -247,8 +247,9 @@ class EmbeddingTable {
   size_t SetSlot(size_t slot, const int64_t* keys, size_t n,
                  const float* values);  // (n, slots()[slot].width)
 
-  // Both methods below throw std::bad_alloc if changes are tracked and there is
-  // no memory to record an erased key. Keys erased before that are recorded.
+  // The three methods below throw std::bad_alloc if changes are tracked and
+  // there is no memory to record an erased key. Keys erased before that are
+  // recorded.
 
   // Erases rows and counts of keys (n) and returns how many were present. The
   // rows are reused. What the sketch counted stays.
@@ -257,6 +258,10 @@ class EmbeddingTable {
   // counts an evicted key, the key keeps an entry without a row, in which it is
   // counted from 0.
   Evicted Evict(EvictionRule* rule);
+  // Evicts keys (n) in the same way and returns how many had a row. stamp: the
+  // version of such an entry. What the sketch has counted of a key without an
+  // entry stays.
+  size_t EvictKeys(const int64_t* keys, size_t n, int64_t stamp);
 
   // nullptr: every counted key has an entry. For what is fixed about a sketch
   // and for checks of what was stored; a Snapshot reads what it counts.
