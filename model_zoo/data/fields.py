@@ -342,7 +342,7 @@ class Labels:
     def problem(self, value: Any) -> str:
         """Says what is wrong with one value, and the remedy; "" if nothing is."""
         if _is_missing(value, self.missing):
-            return "not be missing, because it is a label; correct it"
+            return "not be missing, because it is a label; fill it in or delete the row"
         if isinstance(self.condition.value, str):
             return ""
         problem = _number_problem(value, self.missing)

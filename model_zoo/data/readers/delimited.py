@@ -74,9 +74,11 @@ class DelimitedFiles(RecordFiles):
                 f"{shortened(rows[row])}"
             )
         if len(fields) != len(self.names):
+            is_short = len(fields) < len(self.names)
+            remedy = "; a line break, even in quotes, ends a row" if is_short else ""
             raise ValueError(
                 f"row must have {len(self.names)} fields, got {len(fields)} in "
-                f"{shortened(rows[row])}"
+                f"{shortened(rows[row])}{remedy}"
             )
         return dict(zip(self.names, fields))
 

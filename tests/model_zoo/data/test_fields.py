@@ -130,7 +130,11 @@ def test_times_are_numbers_or_dates_in_their_order():
         (Ids(item(type="int", separator="|", max_length=2)), "1|x", "be an integer, got 'x'"),
         (Numbers(number()), "1,5", "be a number, got '1,5'; correct it, or list it under missing"),
         (Numbers(number(), ("NA",)), "NA", ""),
-        (Labels(Condition("c")), "", "not be missing, because it is a label; correct it"),
+        (
+            Labels(Condition("c")),
+            "",
+            "not be missing, because it is a label; fill it in or delete the row",
+        ),
         (Labels(Condition("c")), "2", "be 0 or 1 to be a label, got '2'; write a comparison"),
         (Labels(Condition("c")), "no", "be 0 or 1 to be a label, got 'no'; write a comparison"),
         (Labels(Condition.parse("c > 1")), "2", ""),

@@ -111,6 +111,7 @@ def test_means_and_deviations_are_those_of_the_training_rows(tmp_path):
         ("u1,,1,1", "part-1.csv, line 3: column 'number' must not be missing; correct it, or set"),
         ("u1,1,1,2", "part-1.csv, line 3: column 'click' must be 0 or 1 to be a label, got '2'"),
         ("u1,1,1,1,9", "part-1.csv, line 3: row must have 4 fields, got 5 in 'u1,1,1,1,9'"),
+        ('u1,"1', "; a line break, even in quotes, ends a row"),
         ("u1,1,soon,1", "part-1.csv, line 3: column 'time' must be a number or a date like 2011"),
     ],
 )
