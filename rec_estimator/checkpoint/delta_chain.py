@@ -46,11 +46,11 @@ class DeltaChain:
     """The checkpoints that the next delta of a Saver builds on, for each session.
 
     Args:
-      max_deltas: The largest number of deltas after a full checkpoint.
+      max_deltas: The largest number of deltas after a full checkpoint; may be changed.
     """
 
     def __init__(self, max_deltas: int) -> None:
-        self._max_deltas = max_deltas
+        self.max_deltas = max_deltas
 
     def before(self, session: tf.Session, prefix: str) -> Chain:
         """Returns the chain that a delta at ``prefix`` continues; () if the save must be full."""
@@ -58,7 +58,7 @@ class DeltaChain:
         if (
             chain is None
             or chain.owner is not self
-            or len(chain.saved) > self._max_deltas
+            or len(chain.saved) > self.max_deltas
             or any(is_same_path(saved.prefix, prefix) for saved in chain.saved)
             or not is_same_path(os.path.dirname(chain.saved[-1].prefix), os.path.dirname(prefix))
             or not all(saved.is_unchanged() for saved in chain.saved)

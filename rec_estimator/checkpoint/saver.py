@@ -131,6 +131,10 @@ class Saver(SaverLists):
         if self.saver_def is not None:
             self._retention.start(self.saver_def)
 
+    def allow_deltas(self, count: int) -> None:
+        """Raises ``max_deltas`` to ``count`` if it is lower."""
+        self._chain.max_deltas = max(self._chain.max_deltas, count)
+
     @property
     def is_incremental(self) -> bool:
         """Whether ``save()`` can write deltas."""

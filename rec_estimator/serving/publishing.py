@@ -271,7 +271,7 @@ class PublishHook(tf.train.SessionRunHook):
       checkpoint_dir: The folder of the training's checkpoints.
       every_secs: Seconds between two publications. Give either every_secs or every_steps.
       every_steps: Steps between two publications.
-      max_deltas: As in ``publish``.
+      max_deltas: As in ``publish``. The Saver then writes that many after a full checkpoint.
 
     Raises:
       ValueError: Not exactly one interval is given, or it is not above 0. When training begins: the
@@ -317,6 +317,9 @@ class PublishHook(tf.train.SessionRunHook):
                 f"the Saver of the graph must be incremental for PublishHook, got {self._saver!r}; "
                 "set save_incremental_checkpoints_secs in the RunConfig"
             )
+        if self._saver is not None and self._is_chief:
+            # Each full checkpoint is a new base, so the Saver must not write one earlier.
+            self._saver.allow_deltas(self._max_deltas)
 
     def before_run(self, run_context: tf.train.SessionRunContext) -> tf.train.SessionRunArgs:
         """Fetches the global step."""

@@ -161,3 +161,21 @@ def test_wrong_intervals_and_manifests_are_errors(tmp_path):
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(ValueError, match="must be a manifest"):
         rec.serving.read_manifest(str(tmp_path))
+
+
+def test_a_saver_writes_as_many_deltas_as_a_base_may_have(tmp_path):
+    table = rec.get_embedding_variable("item", DIM)
+    step = tf.train.get_or_create_global_step()
+    loss = tf.reduce_sum(rec.embedding_lookup(table, tf.constant([1, 2])))
+    update = rec.optimizers.AdagradOptimizer(0.1).minimize(loss, step)
+    saver = rec.Saver(incremental=True, max_deltas=1, max_to_keep=None)
+    tf.add_to_collection(tf.GraphKeys.SAVERS, saver)
+    rec.serving.PublishHook("published", lambda: b"", "model", every_secs=5, max_deltas=3).begin()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        prefixes = []
+        for _ in range(5):
+            session.run(update)
+            prefixes.append(saver.save(session, str(tmp_path / "model.ckpt"), step))
+    names = [dict(tf.train.list_variables(prefix)) for prefix in prefixes]
+    assert ["item-delta_of" in each for each in names] == [False, True, True, True, False]
