@@ -257,7 +257,7 @@ def _comparison(found: Result) -> str:
     rows = []
     for model, by_variant in runs.items():
         plain = by_variant["plain"]
-        row: Dict[str, Any] = {"model": model}
+        row: Dict[str, Any] = {"model": model, "seeds": len(plain)}
         for name in ("auc", "grouped_auc", "log_loss"):
             row[name] = _mean_and_deviation([_metric(each, name, label) for each in plain.values()])
         if _metric(next(iter(plain.values())), "auc", label) is None:
@@ -273,6 +273,7 @@ def _comparison(found: Result) -> str:
         "AUC": "{auc}",
         "grouped AUC": "{grouped_auc}",
         "log loss": "{log_loss}",
+        "seeds": "{seeds}",
         "rows of tables": "{rows:,.0f}",
         "filter: rows saved, AUC lost": "{counter}",
         "eviction: rows saved, AUC lost": "{eviction}",
