@@ -18,7 +18,7 @@ PRE_COMMIT := pre-commit==4.3.0
 # of their own stay in one process. A process that finishes early takes tests from the other.
 PARALLEL := -n 2 --dist worksteal
 
-.PHONY: demo demo-ps test test-long test-slow test-v1 test-proofs test-newest test-matrix test-wheel test-cc test-sanitized test-includes fuzz lint format hooks bench soak soak-ps docs docs-site library wheel clean help
+.PHONY: demo demo-ps test test-long test-slow test-v1 test-proofs test-newest test-matrix test-wheel test-cc test-sanitized test-includes fuzz lint format hooks bench soak soak-ps soak-online docs docs-site library wheel clean help
 .DEFAULT_GOAL := help
 
 demo: library $(VENV)/.zoo ## train a model on real ratings, evaluate, export, answer one request
@@ -44,7 +44,7 @@ WITHOUT_BEHAVIOR := fuzz training/test_cluster.py porting/test_scripts.py portin
   ops/kernel/test_failing_allocations.py test_figures.py test_house_rules.py test_layers.py \
   test_packaging.py test_release_matrix.py ops/core ops/test_memory_limits.py tools \
   checkpoint/test_saver_crash.py checkpoint/test_saver_limits.py checkpoint/test_hostile_index.py \
-  _tensorflow/test_keras.py test_soak.py test_soak_ps.py \
+  _tensorflow/test_keras.py test_soak.py test_soak_ps.py test_soak_online.py \
   training/test_kubernetes.py model_zoo test_docs.py test_site.py test_constants_in_pages.py \
   porting/test_porting_names.py porting/test_porting_sed.py
 
@@ -124,6 +124,9 @@ soak: library ## train tables under churn for 100,000 steps; their memory must s
 
 soak-ps: library $(VENV)/.zoo ## train for 30 minutes on a cluster of which a task is killed every minute
 	$(BIN)/python -m benchmarks.soak_ps
+
+soak-online: library $(VENV)/.tests ## train, publish and serve for 20 minutes, and kill a process every 20 seconds
+	$(BIN)/python -m benchmarks.soak_online
 
 bench: library ## measure lookups and train steps against TensorFlow's own, about a minute
 	$(BIN)/python -m benchmarks.bench_table
