@@ -327,12 +327,18 @@ class Labels:
         is_text = self.missing or isinstance(self.condition.value, str)
         return tf.string if is_text else tf.float32
 
+    @property
+    def _may_be_missing(self) -> bool:
+        """Whether the label says if the value is there: `order != ''`."""
+        return self.condition.value == ""
+
     def convert(self, raw: tf.Tensor) -> Tuple[tf.Tensor, tf.Tensor]:
         """Returns the labels, and whether the values are there and labels."""
         if isinstance(self.condition.value, str):
             text = texts(raw, self.missing)
             label = _COMPARISONS[self.condition.operator](text, self.condition.value)
-            return tf.cast(label, tf.float32), tf.not_equal(text, "")
+            is_good = tf.logical_or(tf.not_equal(text, ""), self._may_be_missing)
+            return tf.cast(label, tf.float32), is_good
         value = numbers(raw, self.missing)
         if not self.condition.operator:
             return value, tf.logical_or(tf.equal(value, 0.0), tf.equal(value, 1.0))
@@ -341,8 +347,11 @@ class Labels:
 
     def problem(self, value: Any) -> str:
         """Says what is wrong with one value, and the remedy; "" if nothing is."""
-        if _is_missing(value, self.missing):
-            return "not be missing, because it is a label; fill it in or delete the row"
+        if _is_missing(value, self.missing) and not self._may_be_missing:
+            return (
+                "not be missing, because it is a label; fill it in or delete the row, or write "
+                f"\"{self.source} != ''\" if the label is whether it is there"
+            )
         if isinstance(self.condition.value, str):
             return ""
         problem = _number_problem(value, self.missing)

@@ -108,6 +108,14 @@ def test_labels_compare_a_column_with_a_text():
     assert convert(Labels(Condition.parse("s != '4'")), ["4", "5"])[0].tolist() == [0, 1]
 
 
+def test_a_label_may_be_whether_a_value_is_there():
+    labels = Labels(Condition.parse("order != ''"), ("-",))
+    found, is_good = convert(labels, ["A1", "", "-"])
+    assert found.tolist() == [1, 0, 0] and is_good
+    assert not labels.problem("")
+    assert convert(Labels(Condition.parse("order == ''")), [7], tf.int64)[0].tolist() == [0]
+
+
 def test_a_label_without_a_comparison_is_0_or_1():
     assert convert(Labels(Condition("c")), [0, 1], tf.int64)[0].tolist() == [0, 1]
     assert not convert(Labels(Condition("c")), [0, 2], tf.int64)[1]
