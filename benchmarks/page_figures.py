@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of all pages but docs/core_measurements.md and README.md, for figures.py."""
+"""The figures of pages without a module of their own, for figures.py."""
 
 import collections
 import statistics
