@@ -10,7 +10,8 @@ A page has a block between two markers; everything between them is generated:
     <!-- end -->
 
 To add a block, write a function into core_figures.py, online_figures.py or page_figures.py and put
-the markers into the page. After a new measurement, run `make docs`. tests/test_figures.py fails if a page is stale.
+the markers into the page. After a new measurement, run `make docs`. tests/test_figures.py fails if
+a page is stale.
 """
 
 import pathlib
