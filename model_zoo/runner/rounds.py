@@ -144,6 +144,11 @@ class Rounds:
         if is_best:
             record.keep_best(tf.train.latest_checkpoint(self._model_dir))
         self._tell(step, "validation", metrics, " (best)" if is_best else "")
+        if name.endswith("auc") and metrics[name] == 0.5:
+            self._say(
+                f"{name} is 0.5, as if all labels were equal; check labels of the data: the first "
+                f"one is {self._data.labels[0]!r}"
+            )
 
     def _evaluate(
         self, estimator: rec.RecEstimator, name: str, input_fn: Any, steps: Optional[int] = None

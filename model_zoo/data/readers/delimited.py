@@ -2,6 +2,7 @@
 """Reads CSV, TSV and other text files with fields between separators."""
 
 import csv
+import json
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 import numpy as np
@@ -17,6 +18,8 @@ from rec_estimator.inputs.row_parsers import csv_fields
 # it: it separates units in ASCII.
 _UNIT_SEPARATOR = "\x1f"
 
+_SEPARATORS = (";", "\t", "|", ",")  # that files often have
+
 _MISSING = {tf.string: "", tf.int64: MISSING_INT, tf.float32: np.float32(np.nan)}
 
 
@@ -28,7 +31,8 @@ class DelimitedFiles(RecordFiles):
       form: How the files are written.
 
     Raises:
-      ValueError: A pattern matches no file, or headers are missing or differ.
+      ValueError: A pattern matches no file, headers are missing or differ, or fields have another
+        separator.
     """
 
     number_name = "line"
@@ -41,6 +45,12 @@ class DelimitedFiles(RecordFiles):
         self._delimiter = form.separator if len(form.separator) == 1 else _UNIT_SEPARATOR
         self._quotes = form.quotes
         self.names = column_names(self.files, form.names or None, form.header, self._delimiter)
+        others = [each for each in _SEPARATORS if each in self.names[0]]
+        if len(self.names) == 1 and others:
+            raise ValueError(
+                f"separator of the format must be that of the header, got {self._separator!r} and "
+                f"the only column {self.names[0]!r}; set separator: {json.dumps(others[0])}"
+            )
 
     def blocks(self, lengths: Mapping[str, int], seed: Optional[tf.Tensor]) -> tf.data.Dataset:
         """Makes a dataset of (lines string [n], locations) of one pass."""

@@ -232,6 +232,12 @@ def scripted(monkeypatch, values):
     monkeypatch.setattr(rounds, "evaluate_rows", lambda *_, **__: {"auc": next(values)})
 
 
+def test_an_auc_as_of_equal_labels_says_which_labels_to_check(tmp_path, monkeypatch):
+    scripted(monkeypatch, [0.5])
+    _, lines = run(tmp_path, train__epochs=1, train__steps=2)
+    assert "check labels of the data: the first one is 'like'" in lines[2]
+
+
 @pytest.mark.long
 def test_training_stops_without_progress_and_the_best_checkpoint_is_used(tmp_path, monkeypatch):
     scripted(monkeypatch, [0.6, 0.8, 0.7, 0.75])

@@ -36,6 +36,12 @@ def test_criteo_has_no_header_tabs_and_empty_fields(tmp_path):
     assert found["c2"].tolist() == keys("80e26c9b", "", "80e26c9b")  # missing is a key of its own
 
 
+def test_a_header_with_another_separator_than_the_format_is_refused(tmp_path):
+    schema = "{files: {train: a.csv}, format: csv, columns: {item: {role: item}}, labels: click}"
+    with pytest.raises(ValueError, match="only column 'item;click'; set separator: \";\""):
+        load(tmp_path, schema, a__csv="item;click\n7;1\n").input_fn("train", 1)()
+
+
 @pytest.mark.long
 def test_avazu_has_a_header_and_hours_as_numbers(tmp_path):
     schema = """
