@@ -48,7 +48,8 @@ def main() -> None:
         kept = str(folder / f"{name}.json")
         for seeds, variants in (([FIRST], args.variants), (FURTHER, ["plain"])):
             seeds = [seed for seed in seeds if seed in args.seeds]
-            compare.compare(run, args.models, seeds, variants, output=kept)
+            if seeds:
+                compare.compare(run, args.models, seeds, variants, output=kept)
             result_file.write(args.output, {"data": _finished(folder)})
 
 
