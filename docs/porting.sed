@@ -61,6 +61,11 @@ s/\btf\.(compat\.v1\.)?train\.AdamOptimizer\b/rec.optimizers.AdamOptimizer/g
 s/\btf\.(compat\.v1\.)?train\.FtrlOptimizer\b/rec.optimizers.FtrlOptimizer/g
 s/\btf\.(compat\.v1\.)?train\.GradientDescentOptimizer\b/rec.optimizers.GradientDescentOptimizer/g
 s/\btf\.(compat\.v1\.)?train\.MomentumOptimizer\b/rec.optimizers.MomentumOptimizer/g
+s/\btf\.(compat\.v1\.)?train\.RMSPropOptimizer\b/rec.optimizers.RMSPropOptimizer/g
+s/\btf\.(compat\.v1\.)?train\.AdadeltaOptimizer\b/rec.optimizers.AdadeltaOptimizer/g
+s/\btf\.(compat\.v1\.)?train\.AdagradDAOptimizer\b/rec.optimizers.AdagradDAOptimizer/g
+s/\btf\.(compat\.v1\.)?train\.ProximalAdagradOptimizer\b/rec.optimizers.ProximalAdagradOptimizer/g
+s/\btf\.(compat\.v1\.)?train\.ProximalGradientDescentOptimizer\b/rec.optimizers.ProximalGradientDescentOptimizer/g
 s/\btf\.(compat\.v1\.)?train\.AdagradDecayOptimizer\b/rec.optimizers.AdagradDecayOptimizer/g
 s/\btf\.(compat\.v1\.)?train\.AdagradDecayOptimizerV2\b/rec.optimizers.AdagradDecayOptimizerV2/g
 s/\btf\.(compat\.v1\.)?train\.AdamAsyncOptimizer\b/rec.optimizers.AdamAsyncOptimizer/g

@@ -18,6 +18,9 @@ VOCABULARY = 40
 STEPS = 50
 DIMS = [1, 5, 8, 16, 33]
 
+RATE = {"learning_rate": 0.1}
+PENALTIES = {"l1_regularization_strength": 0.02, "l2_regularization_strength": 0.3}
+
 # Rules that equal TensorFlow's bit for bit: name of the class here and in tf.compat.v1.train, and
 # its arguments.
 EXACT_RULES = {
@@ -56,6 +59,15 @@ EXACT_RULES = {
         },
     ),
     "ftrl_whole_power": ("FtrlOptimizer", {"learning_rate": 0.1, "learning_rate_power": -1.0}),
+    "rmsprop": ("RMSPropOptimizer", {"learning_rate": 0.01}),
+    "rmsprop_centered": (
+        "RMSPropOptimizer",
+        {"learning_rate": 0.01, "decay": 0.8, "momentum": 0.9, "epsilon": 1e-3, "centered": True},
+    ),
+    "adadelta": ("AdadeltaOptimizer", {"learning_rate": 1.0}),
+    "proximal_gradient_descent": ("ProximalGradientDescentOptimizer", {**RATE, **PENALTIES}),
+    "proximal_adagrad": ("ProximalAdagradOptimizer", {**RATE, **PENALTIES}),
+    "adagrad_da": ("AdagradDAOptimizer", {**RATE, **PENALTIES}),
 }
 
 # Rules that are lazy, unlike TensorFlow's: name of the class, and its arguments.
@@ -86,6 +98,15 @@ OWN_RULES = {
         {"learning_rate": 0.01, "beta1": 0.5, "epsilon": 1e-3, "apply_sparse_rmsprop": True},
     ),
     "adam_w": ("AdamWOptimizer", {"learning_rate": 0.01, "weight_decay": 0.003}),
+    "amsgrad": ("AMSGradOptimizer", {"learning_rate": 0.01, "beta2": 0.9}),
+    "group_adam": (
+        "GroupAdamOptimizer",
+        {"learning_rate": 0.01, **PENALTIES, "l21_regularization_strength": 0.5},
+    ),
+    "group_ftrl": (
+        "GroupFtrlOptimizer",
+        {**RATE, **PENALTIES, "l21_regularization_strength": 0.5},
+    ),
 }
 
 ALL_RULES = {**EXACT_RULES, **LAZY_RULES, **OWN_RULES}
@@ -104,12 +125,17 @@ def ours(rule, **changes):
     name, arguments = rule
     if name.startswith("AdagradDecay"):
         tf.train.get_or_create_global_step()
-    return getattr(rec.optimizers, name)(**{**arguments, **changes})
+    return getattr(rec.optimizers, name)(**{**arguments, **_step_of(name), **changes})
 
 
 def tensorflows(rule):
     name, arguments = rule
-    return getattr(tf.train, name)(**arguments)
+    return getattr(tf.train, name)(**arguments, **_step_of(name))
+
+
+def _step_of(name):
+    needs_step = name == "AdagradDAOptimizer"
+    return {"global_step": tf.train.get_or_create_global_step()} if needs_step else {}
 
 
 def initial_vectors(dim, rows=VOCABULARY):
@@ -181,6 +207,10 @@ class RuleOracle:
             name = "Adam"
         # Hyperparameters that are not arguments of the class under the same name.
         derived = {f"beta{i}_power": power for i, power in enumerate(self._powers, 1)}
+        derived["step"] = self._step
+        for penalty in ("l1", "l2", "l21"):
+            derived[penalty] = arguments.get(f"{penalty}_regularization_strength")
+        derived["l2_shrinkage"] = arguments.get("l2_shrinkage_regularization_strength")
         if "accumulator_decay_step" in arguments:
             derived["decay_rate"] = arguments["accumulator_decay_rate"]
             derived["baseline"] = arguments["initial_accumulator_value"]

@@ -237,9 +237,8 @@ def rowwise_adagrad(hyper, grad, value, total):
 
 def adam(hyper, grad, value, first, second, weight_decay=None):
     learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power = hyper
+    first, second = _moments(grad, first, second, beta1, beta2)
     one = np.float32(1)
-    first = first * beta1 + grad * (one - beta1)
-    second = second * beta2 + grad * grad * (one - beta2)
     rate = learning_rate * np.sqrt(one - beta2_power) / (one - beta1_power)
     step = first * rate / (np.sqrt(second) + epsilon)
     if weight_decay is not None:
@@ -271,6 +270,125 @@ def ftrl(hyper, grad, value, squares, linear):
     return value, new_squares, linear
 
 
+def amsgrad(hyper, grad, value, first, second, largest):
+    learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power = hyper
+    first, second = _moments(grad, first, second, beta1, beta2)
+    largest = np.maximum(largest, second)
+    one = np.float32(1)
+    rate = learning_rate * np.sqrt(one - beta2_power) / (one - beta1_power)
+    return value - first * rate / (np.sqrt(largest) + epsilon), first, second, largest
+
+
+def group_adam(hyper, grad, value, first, second, root, linear):
+    learning_rate, beta1, beta2, epsilon, beta1_power, beta2_power, l1, l2, l21 = hyper
+    first, second = _moments(grad, first, second, beta1, beta2)
+    one, two = np.float32(1), np.float32(2)
+    new_root = np.sqrt(second / (one - beta2_power)) + epsilon
+    sigma = (new_root - root) / learning_rate
+    linear = linear + (first / (one - beta1_power) - sigma * value)
+    value = _shrunk_group(linear, l1, l21, new_root / learning_rate + two * l2)
+    return value, first, second, new_root, linear
+
+
+def group_ftrl(hyper, grad, value, squares, linear):
+    learning_rate, power, l1, l2, shrinkage, l21 = hyper
+    two = np.float32(2)
+    new_squares = squares + grad * grad
+    root, old_root = new_squares**-power, squares**-power
+    sigma = (root - old_root) / learning_rate
+    linear = linear + (grad + two * shrinkage * value - sigma * value)
+    value = _shrunk_group(linear, l1, l21, root / learning_rate + two * l2)
+    return value, new_squares, linear
+
+
+def _moments(grad, first, second, beta1, beta2):
+    one = np.float32(1)
+    first = first * beta1 + grad * (one - beta1)
+    return first, second * beta2 + grad * grad * (one - beta2)
+
+
+def _shrunk_group(linear, l1, l21, divisor):
+    """The row by algorithm 1 of the paper of group lasso."""
+    shrunk = np.clip(linear, -l1, l1) - linear
+    norm = np.float32(np.sqrt(np.sum(np.square(shrunk.astype(np.float64)))))
+    limit = l21 * np.sqrt(np.float32(len(shrunk)))
+    if norm <= limit:
+        return np.zeros_like(shrunk)
+    return shrunk * ((norm - limit) / norm) / divisor
+
+
+def rmsprop(hyper, grad, value, square, momentum):
+    learning_rate, decay, factor, epsilon = hyper
+    square = square * decay + grad * grad * (np.float32(1) - decay)
+    momentum = momentum * factor + _rsqrt(square + epsilon) * learning_rate * grad
+    return value - momentum, square, momentum
+
+
+def centered_rmsprop(hyper, grad, value, square, mean, momentum):
+    learning_rate, decay, factor, epsilon = hyper
+    one = np.float32(1)
+    square = square * decay + grad * grad * (one - decay)
+    mean = mean * decay + grad * (one - decay)
+    variance = square + epsilon - mean * mean
+    momentum = momentum * factor + _rsqrt(variance) * learning_rate * grad
+    return value - momentum, square, mean, momentum
+
+
+def adadelta(hyper, grad, value, squares, updates):
+    learning_rate, rho, epsilon = hyper
+    one = np.float32(1)
+    squares = squares * rho + grad * grad * (one - rho)
+    update = np.sqrt(updates + epsilon) * _rsqrt(squares + epsilon) * grad
+    return value - update * learning_rate, squares, updates * rho + update * update * (one - rho)
+
+
+def proximal_gradient_descent(hyper, grad, value):
+    learning_rate, l1, l2 = hyper
+    return (_proximal(value - grad * learning_rate, learning_rate, l1, l2),)
+
+
+def proximal_adagrad(hyper, grad, value, squares):
+    learning_rate, l1, l2 = hyper
+    squares = squares + grad * grad
+    is_single = len(value) == 1
+    rate = learning_rate / np.sqrt(squares) if is_single else _rsqrt(squares) * learning_rate
+    return _proximal(value - grad * rate, rate, l1, l2), squares
+
+
+def adagrad_da(hyper, grad, value, gradients, squares):
+    del value  # It follows from the slots and the step.
+    learning_rate, l1, l2, step = hyper
+    if len(grad) > 1:
+        gradients, squares = gradients + grad, squares + grad * grad
+        excess = np.maximum(np.abs(gradients) / step - l1, np.float32(0))
+        divisor = np.sqrt(squares) / (step * learning_rate) + l2
+        return -np.sign(gradients) * excess / divisor, gradients, squares
+    # TensorFlow computes rows of one float in float64, and rounds the slots.
+    grad = grad.astype(np.float64)
+    gradients = (gradients + grad).astype(np.float32)
+    squares = (squares + grad * grad).astype(np.float32)
+    excess = np.maximum(np.abs(gradients).astype(np.float64) - np.float64(step) * l1, 0)
+    divisor = np.float64(step) * l2 * learning_rate + np.sqrt(squares).astype(np.float64)
+    return (
+        (-np.sign(gradients) * np.float64(learning_rate) * excess / divisor).astype(np.float32),
+        gradients,
+        squares,
+    )
+
+
+def _rsqrt(x):
+    return np.float32(1) / np.sqrt(x)
+
+
+def _proximal(stepped, rate, l1, l2):
+    """The minimum of the penalty near the result of a step of gradient descent."""
+    shrunk = np.sign(stepped) * np.maximum(np.abs(stepped) - rate * l1, np.float32(0))
+    divisor = np.broadcast_to(rate * l2, shrunk.shape)
+    if len(stepped) == 1:  # TensorFlow divides rows of one float in float64.
+        divisor = divisor.astype(np.float64)
+    return (shrunk / (divisor + np.float32(1))).astype(np.float32)
+
+
 @dataclasses.dataclass(frozen=True)
 class Rule:
     """One row of the table of rules."""
@@ -295,11 +413,17 @@ class Rule:
         ]
 
 
+def slot_names(scope, slots):
+    """TensorFlow's names of several slots of one scope."""
+    return (scope, *(f"{scope}_{use}" for use in range(1, slots)))
+
+
 RATE = {"learning_rate": 0.1}
 DECAY = {**RATE, "decay_rate": 0.9, "baseline": 0.1, "periods": 3.0}
 DECAY_SLOTS = ("AdagradDecay", "AdagradDecay_1")
 BETAS = {**RATE, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 POWERS = {**BETAS, "beta1_power": 0.81, "beta2_power": 0.998}
+RMSPROP = {**RATE, "decay": 0.9, "momentum": 0.5, "epsilon": 1e-3}
 FTRL = {**RATE, "learning_rate_power": -0.5, "l1": 0.01, "l2": 0.02, "l2_shrinkage": 0.0}
 
 RULES: Dict[str, Rule] = {
@@ -321,8 +445,35 @@ RULES: Dict[str, Rule] = {
     "Adam": Rule(adam, POWERS, ("Adam", "Adam_1"), (0.0, 0.0)),
     "AdamW": Rule(adam_w, {**POWERS, "weight_decay": 0.01}, ("AdamW", "AdamW_1"), (0.0, 0.0)),
     "AdamAsyncRmsprop": Rule(adam_async_rmsprop, BETAS, ("AdamAsync", "AdamAsync_1"), (0.0, 0.0)),
+    "AMSGrad": Rule(amsgrad, POWERS, slot_names("AMSGrad", 3), (0.0, 0.0, 0.0)),
+    "GroupAdam": Rule(
+        group_adam,
+        {**POWERS, "l1": 0.01, "l2": 0.02, "l21": 0.03},
+        slot_names("GroupAdam", 4),
+        (0.0, 0.0, 0.0, 0.0),
+    ),
+    "RMSProp": Rule(rmsprop, RMSPROP, slot_names("RMSProp", 2), (1.0, 0.0)),
+    "CenteredRMSProp": Rule(centered_rmsprop, RMSPROP, slot_names("RMSProp", 3), (1.0, 0.0, 0.0)),
+    "Adadelta": Rule(
+        adadelta, {**RATE, "rho": 0.9, "epsilon": 1e-3}, slot_names("Adadelta", 2), (0.0, 0.0)
+    ),
+    "ProximalGradientDescent": Rule(proximal_gradient_descent, {**RATE, "l1": 0.2, "l2": 0.3}),
+    "ProximalAdagrad": Rule(
+        proximal_adagrad, {**RATE, "l1": 0.2, "l2": 0.3}, ("ProximalAdagrad",), (0.1,)
+    ),
+    "AdagradDA": Rule(
+        adagrad_da,
+        {**RATE, "l1": 0.02, "l2": 0.3, "step": 3.0},
+        slot_names("AdagradDA", 2),
+        (0.0, 0.1),
+    ),
     "Ftrl": Rule(ftrl, FTRL, ("Ftrl", "Ftrl_1"), (0.1, 0.1)),
+    "GroupFtrl": Rule(group_ftrl, {**FTRL, "l21": 0.03}, slot_names("GroupFtrl", 2), (0.1, 0.0)),
 }
+
+# Rules that use the CPU's approximate reciprocal square root for eight floats at a time. It rounds
+# twice, NumPy once, and the difference grows with the number of steps.
+ESTIMATED_ROOTS = ("Adagrad", "RMSProp", "CenteredRMSProp", "Adadelta", "ProximalAdagrad")
 
 
 # ------------------------------------------------------------------ table

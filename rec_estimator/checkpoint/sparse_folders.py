@@ -50,11 +50,19 @@ _CHUNK = 1 << 20
 
 # Names of the slots of a rule, in the rule's order. Rules are found by the start of their name.
 _SLOTS: Dict[str, Tuple[str, ...]] = {
+    "AMSGrad": ("momentum", "velocity", "max_velocity"),
+    "Adadelta": ("accum", "accum_update"),
+    "AdagradDA": ("gradient_accumulator", "gradient_squared_accumulator"),
     "AdagradDecay": ("accumulator", "power"),
     "Adagrad": ("accumulator",),
     "Adam": ("momentum", "velocity"),
+    "CenteredRMSProp": ("rms", "mg", "momentum"),
     "Ftrl": ("accum", "linear"),
+    "GroupAdam": ("momentum", "velocity", "accum", "linear"),
+    "GroupFtrl": ("accum", "linear"),
     "Momentum": ("momentum",),
+    "ProximalAdagrad": ("accumulator",),
+    "RMSProp": ("rms", "momentum"),
     "RowwiseAdagrad": ("accumulator",),
 }
 

@@ -8,6 +8,7 @@ tensor, these are all rows of the variable; if it is tf.IndexedSlices, the rows 
 import abc
 from typing import Callable, List, Optional, Sequence, Tuple
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.table_optimizer import Scalar
@@ -103,12 +104,41 @@ class DenseSteps(abc.ABC):
         return self._step(grad, handle, indices)
 
 
+def adam_moments(
+    gradient: tf.Tensor,
+    m: tf.Variable,
+    v: tf.Variable,
+    rows: DenseRows,
+    beta1: tf.Tensor,
+    beta2: tf.Tensor,
+) -> Tuple[tf.Tensor, tf.Tensor]:
+    """Builds and writes the next moments of Adam for some rows.
+
+    Args:
+      gradient: [n, ...].
+      m: The first moment.
+      v: The second moment.
+      rows: The rows that the step changes.
+      beta1: A scalar of the gradient's dtype.
+      beta2: Likewise.
+
+    Returns:
+      The moments, each [n, ...].
+    """
+    m_rows = rows.read(m) * beta1 + gradient * (1 - beta1)
+    v_rows = rows.read(v) * beta2 + tf.square(gradient) * (1 - beta2)
+    rows.write(m, m_rows)
+    rows.write(v, v_rows)
+    return m_rows, v_rows
+
+
 def adam_step(
     gradient: tf.Tensor,
     m: tf.Variable,
     v: tf.Variable,
     rows: DenseRows,
     hyperparameters: Sequence[Scalar],
+    largest: Optional[tf.Variable] = None,
 ) -> tf.Tensor:
     """Builds the step of Adam for some rows, and writes the moments.
 
@@ -118,6 +148,8 @@ def adam_step(
       v: The second moment.
       rows: The rows that the step changes.
       hyperparameters: The six values of AdamOptimizer.table_hyperparameters().
+      largest: The largest second moment, which replaces the second moment in the step. None: the
+        second moment.
 
     Returns:
       The amount to subtract from the rows, [n, ...].
@@ -125,11 +157,11 @@ def adam_step(
     rate, beta1, beta2, epsilon, beta1_power, beta2_power = (
         tf.cast(value, gradient.dtype) for value in hyperparameters
     )
-    m_rows = rows.read(m) * beta1 + gradient * (1 - beta1)
-    v_rows = rows.read(v) * beta2 + tf.square(gradient) * (1 - beta2)
+    m_rows, v_rows = adam_moments(gradient, m, v, rows, beta1, beta2)
+    if largest is not None:
+        v_rows = tf.maximum(rows.read(largest), v_rows)
+        rows.write(largest, v_rows)
     corrected_rate = rate * tf.sqrt(1 - beta2_power) / (1 - beta1_power)
-    rows.write(m, m_rows)
-    rows.write(v, v_rows)
     return corrected_rate * m_rows / (tf.sqrt(v_rows) + epsilon)
 
 
@@ -145,3 +177,26 @@ def root(x: tf.Tensor) -> tf.Tensor:
     casts prevent that; the detour over float64 does not change the rounding.
     """
     return tf.cast(tf.sqrt(tf.cast(x, tf.float64)), x.dtype)
+
+
+def shrink_groups(values: tf.Tensor, l21: tf.Tensor, divisor: tf.Tensor) -> tf.Tensor:
+    """Builds the rows of a rule with group lasso, ops/core/math/row_update.cc's GroupLasso.
+
+    Args:
+      values: [n, ...] of known inner shape. The s of the paper that group_ftrl.py cites; each row
+        is a group.
+      l21: A scalar of the same dtype, the strength of group lasso.
+      divisor: [n, ...]. What the paper divides the elements by.
+
+    Returns:
+      The new rows, [n, ...]. All zeros where the norm is at most l21 times the root of the
+      number of elements.
+    """
+    axes = list(range(1, values.shape.rank))
+    elements = float(np.prod(values.shape[1:].as_list()))
+    # In float64, the order of the sum does not change the rounded result.
+    squares = tf.reduce_sum(tf.square(tf.cast(values, tf.float64)), axes, keepdims=True)
+    norm = tf.cast(tf.sqrt(squares), values.dtype)
+    limit = l21 * root(tf.constant(elements, values.dtype))
+    kept = values * ((norm - limit) / norm) / divisor
+    return tf.where_v2(norm <= limit, tf.zeros_like(values), kept)

@@ -101,6 +101,10 @@ def test_save_writes_keys_vectors_and_slots_of_one_step(tmp_path):
         (rec.optimizers.AdagradOptimizer(0.1), ["Adagrad_accumulator"]),
         (rec.optimizers.FtrlOptimizer(0.1), ["Ftrl_accum", "Ftrl_linear"]),
         (rec.optimizers.MomentumOptimizer(0.1, 0.9), ["Momentum_momentum"]),
+        (
+            rec.optimizers.RMSPropOptimizer(0.1, centered=True),
+            ["RMSProp_rms", "RMSProp_mg", "RMSProp_momentum"],
+        ),
         (rec.optimizers.AdamAsyncOptimizer(0.1), ["AdamAsync_momentum", "AdamAsync_velocity"]),
     ],
 )

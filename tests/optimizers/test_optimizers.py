@@ -66,6 +66,18 @@ def test_training_a_table_equals_training_a_dense_variable_bit_for_bit(rule, dim
         assert_same_bits(actual, expected)
 
 
+def test_adagrad_da_equals_tensorflows_while_its_step_grows():
+    rule, dim = EXACT_RULES["adagrad_da"], 9
+    table, dense, train, inputs = table_and_dense_variable(rule, dim)
+    with tf.control_dependencies(train):
+        train = tf.train.get_global_step().assign_add(1)
+    rows = rows_of(table)
+    with initialized_session() as session:
+        for batch in random_batches(dim):
+            session.run(train, dict(zip(inputs, batch)))
+        assert_same_bits(*session.run([rows, dense]))
+
+
 @rules(EXACT_RULES)
 def test_slots_have_the_names_and_values_of_tensorflows_in_a_checkpoint(rule, tmp_path):
     _, _, train, inputs = table_and_dense_variable(rule, dim=5)
@@ -296,11 +308,20 @@ def test_var_list_says_which_tables_and_shards_are_trained():
         assert session.run(dense) == 1.0
 
 
+TAKE_FLOAT32_ONLY = (
+    "AdagradDAOptimizer",
+    "FtrlOptimizer",
+    "GroupFtrlOptimizer",
+    "ProximalAdagradOptimizer",
+    "ProximalGradientDescentOptimizer",
+)
+
+
 @pytest.mark.parametrize("given", ["tensor", "float64", "callable", "placeholder"])
 @rules(ALL_RULES)
 def test_learning_rate_is_a_tensor_or_a_function_as_well(rule, given):
-    if rule[0] == "FtrlOptimizer" and given in ("callable", "float64"):
-        given = "tensor"  # TensorFlow's Ftrl takes neither.
+    if rule[0] in TAKE_FLOAT32_ONLY and given in ("callable", "float64"):
+        given = "tensor"  # TensorFlow's optimizer takes neither.
     bank = initial_vectors(4)
     rate = rule[1]["learning_rate"]
     if given == "placeholder":
@@ -517,6 +538,13 @@ def test_a_loss_that_reaches_nothing_is_refused_as_tensorflow_does():
         ("ftrl", "l2_regularization_strength", -1, ">= 0"),
         ("ftrl", "l2_shrinkage_regularization_strength", -1, ">= 0"),
         ("ftrl", "beta", -1, ">= 0"),
+        ("rmsprop", "decay", 1.5, ">= 0 and <= 1"),
+        ("adadelta", "rho", -0.1, ">= 0 and <= 1"),
+        ("adagrad_da", "learning_rate", 0, "> 0"),
+        ("proximal_adagrad", "l1_regularization_strength", -1, ">= 0"),
+        ("proximal_gradient_descent", "l2_regularization_strength", -1, ">= 0"),
+        ("group_adam", "epsilon", 0, "> 0"),
+        ("group_ftrl", "l21_regularization_strength", -1, ">= 0"),
     ],
 )
 def test_a_hyperparameter_out_of_range_is_refused_when_the_object_is_built(

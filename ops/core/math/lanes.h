@@ -35,6 +35,11 @@ inline float Rsqrt(float x) { return 1.0f / std::sqrt(x); }
 inline float Pow(float x, float exponent) { return std::pow(x, exponent); }
 // max(x, bound); NaN stays NaN.
 inline float AtLeast(float x, float bound) { return x < bound ? bound : x; }
+// 1, -1 or 0 by the sign of x; NaN stays NaN.
+inline float Sign(float x) {
+  return x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : std::abs(x);
+}
+inline float Abs(float x) { return std::abs(x); }
 // Limits x to [-bound, bound]; NaN stays NaN.
 inline float Clamp(float x, float bound) {
   const float below = bound < x ? bound : x;
@@ -75,10 +80,14 @@ inline Lanes Rsqrt(Lanes x) {
   return Select(_mm256_cmp_ps(better, better, _CMP_UNORD_Q), estimate, better);
 }
 
-// The instructions return their second operand if either operand is NaN.
-inline Lanes AtLeast(Lanes x, float bound) {
-  return _mm256_max_ps(All(bound), x);
+inline Lanes Sign(Lanes x) {
+  const Lanes one = _mm256_or_ps(_mm256_and_ps(x, All(-0.0f)), All(1.0f));
+  return Select(Less(All(0.0f), Abs(x)), one, Abs(x));
 }
+
+// The instructions return their second operand if either operand is NaN.
+inline Lanes AtLeast(Lanes x, Lanes bound) { return _mm256_max_ps(bound, x); }
+inline Lanes AtLeast(Lanes x, float bound) { return AtLeast(x, All(bound)); }
 inline Lanes Clamp(Lanes x, float bound) {
   return _mm256_max_ps(All(-bound), _mm256_min_ps(All(bound), x));
 }

@@ -4,7 +4,7 @@
 // and then on the remaining floats of the row one by one.
 //
 // Bits. Training a table must equal training a dense variable with TensorFlow's
-// own optimizer bit for bit (GradientDescent, Momentum, Adagrad, Ftrl; wheel
+// own optimizer bit for bit (all rules of tf.compat.v1.train but Adam; wheel
 // 2.15). TensorFlow computes these rules with Eigen, built for AVX without FMA:
 // each operation is rounded separately, in the order of the kernel's source.
 // Therefore:
@@ -22,6 +22,7 @@
 // with TensorFlow only up to rounding.
 #include "ops/core/math/row_update.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/core/math/lanes.h"
@@ -33,18 +34,44 @@ namespace {
 //
 // BeginRow is called once per row, before Step, and may change slots of width
 // 1. Step<V> updates one lane group of a row: *value and slots[0 ..
-// kLaneSlots). A rule that computes rows of one float differently has a
+// kLaneSlots). EndRow is called once per row, after Step, and may change the
+// whole row. A rule that computes rows of one float differently has a
 // SingleStep for them.
+
+// The base of all rules: one update for each key, nothing to do for a row as a
+// whole.
+struct RowRule {
+  static constexpr bool kPerOccurrence = false;
+  void BeginRow(const float*, float*, int) {}
+  void EndRow(float*, int) const {}
+};
 
 // The base of rules that treat all elements of a row alike.
 template <int kSlotCount>
-struct ElementWise {
+struct ElementWise : RowRule {
   static constexpr int kSlots = kSlotCount;
   static constexpr int kLaneSlots = kSlotCount;
-  static constexpr bool kPerOccurrence = false;
   static int SlotWidth(int, int dim) { return dim; }
-  void BeginRow(const float*, float*, int) {}
 };
+
+// The sum of the squares of n floats, as float64. A square is exact in float64
+// and the sum nearly so: its order does not affect the sum as a float32.
+double SumOfSquares(const float* x, int n) {
+  constexpr int kParts = 4;
+  double parts[kParts] = {};
+  int i = 0;
+  for (; i + kParts <= n; i += kParts) {
+    for (int p = 0; p < kParts; ++p) {
+      const double each = x[i + p];
+      parts[p] += each * each;
+    }
+  }
+  for (; i < n; ++i) {
+    const double each = x[i];
+    parts[0] += each * each;
+  }
+  return (parts[0] + parts[1]) + (parts[2] + parts[3]);
+}
 
 // H. Robbins, S. Monro, "A Stochastic Approximation Method", 1951.
 struct GradientDescent : ElementWise<0> {
@@ -129,10 +156,9 @@ struct Adagrad : ElementWise<1> {
 // slots[0]: the sum of squared gradients. slots[1]: the number of periods for
 // which it has been discounted, in the first float; V2 has only that float.
 template <bool kPowerOfRow>
-struct AdagradDecay {
+struct AdagradDecay : RowRule {
   static constexpr int kSlots = 2;
   static constexpr int kLaneSlots = 1;
-  static constexpr bool kPerOccurrence = false;
   static int SlotWidth(int slot, int dim) {
     return slot == 1 && kPowerOfRow ? 1 : dim;
   }
@@ -174,32 +200,15 @@ struct AdagradDecay {
 // D. Mudigere et al., "Software-Hardware Co-design for Fast and Scalable
 // Training of Deep Learning Recommendation Models", 2022.
 // The one float of its slot: the sum of mean squared gradients.
-struct RowwiseAdagrad {
+struct RowwiseAdagrad : RowRule {
   static constexpr int kSlots = 1;
   static constexpr int kLaneSlots = 0;
-  static constexpr bool kPerOccurrence = false;
   static int SlotWidth(int, int) { return 1; }
 
   explicit RowwiseAdagrad(const float* hyper) : learning_rate(hyper[0]) {}
 
   void BeginRow(const float* grad, float* row, int dim) {
-    // A square is exact in float64 and the sum nearly so: its order does not
-    // affect the float32 mean.
-    constexpr int kParts = 4;
-    double parts[kParts] = {};
-    int i = 0;
-    for (; i + kParts <= dim; i += kParts) {
-      for (int p = 0; p < kParts; ++p) {
-        const double g = grad[i + p];
-        parts[p] += g * g;
-      }
-    }
-    for (; i < dim; ++i) {
-      const double g = grad[i];
-      parts[0] += g * g;
-    }
-    const double squares = (parts[0] + parts[1]) + (parts[2] + parts[3]);
-    row[dim] += static_cast<float>(squares / dim);
+    row[dim] += static_cast<float>(SumOfSquares(grad, dim) / dim);
     scale = learning_rate / Sqrt(row[dim]);
   }
 
@@ -233,9 +242,14 @@ struct Adam : ElementWise<2> {
   // Updates the moments and returns what to subtract from the value.
   template <typename V>
   V Difference(V grad, V* slots) const {
+    UpdateMoments(grad, slots);
+    return (slots[0] * corrected_rate) / (Sqrt(slots[1]) + epsilon);
+  }
+
+  template <typename V>
+  void UpdateMoments(V grad, V* slots) const {
     slots[0] = slots[0] * beta1 + grad * (1.0f - beta1);
     slots[1] = slots[1] * beta2 + (grad * grad) * (1.0f - beta2);
-    return (slots[0] * corrected_rate) / (Sqrt(slots[1]) + epsilon);
   }
 
   float beta1, beta2, epsilon, corrected_rate;
@@ -253,6 +267,24 @@ struct AdamW : Adam {
   }
 
   float weight_decay;
+};
+
+// S. Reddi, S. Kale, S. Kumar, "On the Convergence of Adam and Beyond", 2018,
+// with Adam's bias correction, as TensorFlow's ApplyAdamWithAmsgrad. Lazy like
+// Adam.
+// slots[2]: the largest second moment of all steps.
+struct AMSGrad : Adam {
+  static constexpr int kSlots = 3;
+  static constexpr int kLaneSlots = 3;
+
+  using Adam::Adam;
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    UpdateMoments(grad, slots);
+    slots[2] = AtLeast(slots[1], slots[2]);
+    *value = *value - (slots[0] * corrected_rate) / (Sqrt(slots[2]) + epsilon);
+  }
 };
 
 // DeepRec's AdamAsync for sparse gradients with apply_sparse_rmsprop
@@ -277,13 +309,180 @@ struct AdamAsyncRmsprop : ElementWise<2> {
   float learning_rate, beta1, beta2, epsilon;
 };
 
+// T. Tieleman, G. Hinton, "Lecture 6.5 - RMSProp", 2012, with momentum.
+// slots[0]: mean square, slots[1]: momentum.
+struct RMSProp : ElementWise<2> {
+  explicit RMSProp(const float* hyper)
+      : learning_rate(hyper[0]),
+        decay(hyper[1]),
+        momentum(hyper[2]),
+        epsilon(hyper[3]) {}
+
+  template <typename V>
+  V Mean(V mean, V next) const {
+    return mean * decay + next * (1.0f - decay);
+  }
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    slots[0] = Mean(slots[0], grad * grad);
+    slots[1] = slots[1] * momentum +
+               (Rsqrt(slots[0] + epsilon) * learning_rate) * grad;
+    *value = *value - slots[1];
+  }
+
+  float learning_rate, decay, momentum, epsilon;
+};
+
+// RMSProp by the variance instead of the mean square: A. Graves, "Generating
+// Sequences With Recurrent Neural Networks", 2013.
+// slots[0]: mean square, slots[1]: mean, slots[2]: momentum.
+struct CenteredRMSProp : RMSProp {
+  static constexpr int kSlots = 3;
+  static constexpr int kLaneSlots = 3;
+
+  using RMSProp::RMSProp;
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    slots[0] = Mean(slots[0], grad * grad);
+    slots[1] = Mean(slots[1], grad);
+    const V variance = (slots[0] + epsilon) - slots[1] * slots[1];
+    slots[2] = slots[2] * momentum + (Rsqrt(variance) * learning_rate) * grad;
+    *value = *value - slots[2];
+  }
+};
+
+// M. Zeiler, "ADADELTA: An Adaptive Learning Rate Method", 2012.
+// slots[0]: mean of the squared gradients, slots[1]: of the squared updates.
+struct Adadelta : ElementWise<2> {
+  explicit Adadelta(const float* hyper)
+      : learning_rate(hyper[0]), rho(hyper[1]), epsilon(hyper[2]) {}
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    slots[0] = slots[0] * rho + (grad * grad) * (1.0f - rho);
+    const V update =
+        (Sqrt(slots[1] + epsilon) * Rsqrt(slots[0] + epsilon)) * grad;
+    *value = *value - update * learning_rate;
+    slots[1] = slots[1] * rho + (update * update) * (1.0f - rho);
+  }
+
+  float learning_rate, rho, epsilon;
+};
+
+// J. Duchi, Y. Singer, "Efficient Online and Batch Learning using Forward
+// Backward Splitting", 2009: a step of gradient descent, then the minimum of
+// the penalty near its result.
+struct ForwardBackward {
+  // The value after a step of this rate.
+  template <typename V, typename Rate>
+  V Shrunk(V stepped, Rate rate) const {
+    const Rate divisor = rate * l2 + 1.0f;
+    return l1 > 0.0f ? Sign(stepped) * AtLeast(Abs(stepped) - rate * l1, 0.0f) /
+                           divisor
+                     : stepped / divisor;
+  }
+
+  // TensorFlow divides rows of one float in float64.
+  float ShrunkSingle(float stepped, float rate) const {
+    const double divisor = 1.0 + l2 * rate;
+    return static_cast<float>(
+        l1 > 0.0f
+            ? Sign(stepped) * AtLeast(Abs(stepped) - rate * l1, 0.0f) / divisor
+            : stepped / divisor);
+  }
+
+  float l1, l2;
+};
+
+struct ProximalGradientDescent : ElementWise<0> {
+  explicit ProximalGradientDescent(const float* hyper)
+      : learning_rate(hyper[0]), penalty{hyper[1], hyper[2]} {}
+
+  template <typename V>
+  void Step(V grad, V* value, V*) const {
+    *value = penalty.Shrunk(*value - grad * learning_rate, learning_rate);
+  }
+
+  void SingleStep(float grad, float* value, float*) const {
+    *value = penalty.ShrunkSingle(*value - learning_rate * grad, learning_rate);
+  }
+
+  float learning_rate;
+  ForwardBackward penalty;
+};
+
+// slots[0]: the sum of squared gradients.
+struct ProximalAdagrad : ElementWise<1> {
+  explicit ProximalAdagrad(const float* hyper)
+      : learning_rate(hyper[0]), penalty{hyper[1], hyper[2]} {}
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    slots[0] = slots[0] + grad * grad;
+    const V rate = Rsqrt(slots[0]) * learning_rate;
+    *value = penalty.Shrunk(*value - grad * rate, rate);
+  }
+
+  void SingleStep(float grad, float* value, float* slots) const {
+    slots[0] = slots[0] + grad * grad;
+    const float rate = learning_rate / Sqrt(slots[0]);
+    *value = penalty.ShrunkSingle(*value - rate * grad, rate);
+  }
+
+  float learning_rate;
+  ForwardBackward penalty;
+};
+
+// Dual averaging with Adagrad's scale: J. Duchi, E. Hazan, Y. Singer, "Adaptive
+// Subgradient Methods for Online Learning and Stochastic Optimization", 2011.
+// The value follows from the slots and the step.
+// slots[0]: the sum of gradients, slots[1]: the sum of squared gradients.
+struct AdagradDA : ElementWise<2> {
+  explicit AdagradDA(const float* hyper)
+      : learning_rate(hyper[0]), l1(hyper[1]), l2(hyper[2]), step(hyper[3]) {}
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    slots[0] = slots[0] + grad;
+    slots[1] = slots[1] + grad * grad;
+    const V divisor = Sqrt(slots[1]) / (step * learning_rate) + l2;
+    if (l1 > 0.0f) {
+      *value = (Sign(slots[0]) * -1.0f) *
+               AtLeast(Abs(slots[0]) / step - l1, 0.0f) / divisor;
+    } else {
+      *value = (slots[0] / step) * -1.0f / divisor;
+    }
+  }
+
+  // TensorFlow computes rows of one float in float64, and rounds the slots.
+  void SingleStep(float grad, float* value, float* slots) const {
+    const double g = grad;
+    const double rate = learning_rate;
+    slots[0] = slots[0] + grad;
+    slots[1] = static_cast<float>(slots[1] + g * g);
+    const double divisor =
+        static_cast<double>(step) * l2 * rate + Sqrt(slots[1]);
+    if (l1 > 0.0f) {
+      const double excess = Abs(slots[0]) - static_cast<double>(step) * l1;
+      *value = static_cast<float>(Sign(-slots[0]) * rate *
+                                  (excess < 0.0 ? 0.0 : excess) / divisor);
+    } else {
+      *value = static_cast<float>(-slots[0] * rate / divisor);
+    }
+  }
+
+  float learning_rate, l1, l2, step;
+};
+
 // H. B. McMahan et al., "Ad Click Prediction: a View from the Trenches", 2013;
 // learning_rate_power is -1/2 in the paper. l2_shrinkage is TensorFlow's: an L2
 // penalty in the gradient that the accumulator leaves out. TensorFlow passes
 // the paper's beta as a part of l2, beta / (2 learning_rate).
 // slots[0]: the sum of squared gradients, slots[1]: the paper's z.
-struct Ftrl : ElementWise<2> {
-  explicit Ftrl(const float* hyper)
+struct FtrlSlots : ElementWise<2> {
+  explicit FtrlSlots(const float* hyper)
       : learning_rate(hyper[0]),
         power(-hyper[1]),
         l1(hyper[2]),
@@ -300,15 +499,27 @@ struct Ftrl : ElementWise<2> {
     return power == 0.5f ? Sqrt(accumulated) : Pow(accumulated, power);
   }
 
+  // Returns the root of slots[0].
   template <typename V>
-  void Step(V grad, V* value, V* slots) const {
+  V UpdateSlots(V grad, V value, V* slots) const {
     const V accumulated = slots[0] + grad * grad;
     const V root = Root(accumulated);
     const V sigma = (root - Root(slots[0])) / learning_rate;
-    const V z = slots[1] + (Shrunk(grad, *value) - sigma * *value);
-    *value = (Clamp(z, l1) - z) / (root / learning_rate + l2);
+    slots[1] = slots[1] + (Shrunk(grad, value) - sigma * value);
     slots[0] = accumulated;
-    slots[1] = z;
+    return root;
+  }
+
+  float learning_rate, power, l1, l2, l2_shrinkage;
+};
+
+struct Ftrl : FtrlSlots {
+  using FtrlSlots::FtrlSlots;
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    const V root = UpdateSlots(grad, *value, slots);
+    *value = (Clamp(slots[1], l1) - slots[1]) / (root / learning_rate + l2);
   }
 
   // Unlike Step, calls Pow even for a power of 1/2, and adds in another order.
@@ -321,8 +532,81 @@ struct Ftrl : ElementWise<2> {
     slots[0] = accumulated;
     slots[1] = z;
   }
+};
 
-  float learning_rate, power, l1, l2, l2_shrinkage;
+// Sparse group lasso, whose groups are the rows: Y. Yue et al., "Adaptive
+// Optimizers with Sparse Group Lasso for Neural Networks in CTR Prediction",
+// 2021, algorithm 1. Step leaves s of the paper in the value, and EndRow makes
+// the value of it: zeros if the norm of s is at most l21 * sqrt(dim).
+struct GroupLasso {
+  // divisor(i): what the paper divides element i by.
+  template <typename Divisor>
+  void Shrink(float* value, int dim, const Divisor& divisor) const {
+    const float norm = static_cast<float>(std::sqrt(SumOfSquares(value, dim)));
+    const float limit = l21 * Sqrt(static_cast<float>(dim));
+    if (norm <= limit) {
+      std::fill_n(value, dim, 0.0f);
+      return;
+    }
+    const float kept = (norm - limit) / norm;
+    for (int i = 0; i < dim; ++i) value[i] = value[i] * kept / divisor(i);
+  }
+
+  float l21;
+};
+
+// Ftrl with group lasso: "Group AdaGrad" of the paper.
+struct GroupFtrl : FtrlSlots {
+  explicit GroupFtrl(const float* hyper) : FtrlSlots(hyper), lasso{hyper[5]} {}
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    UpdateSlots(grad, *value, slots);
+    *value = Clamp(slots[1], l1) - slots[1];
+  }
+
+  void EndRow(float* row, int dim) const {
+    lasso.Shrink(row, dim, [this, sums = row + dim](int i) {
+      return Root(sums[i]) / learning_rate + l2;
+    });
+  }
+
+  GroupLasso lasso;
+};
+
+// "Group Adam" of the paper. Lazy like Adam. Without penalties, Adam.
+// slots[2]: the corrected root of the second moment, plus epsilon; slots[3]: z.
+struct GroupAdam : Adam {
+  static constexpr int kSlots = 4;
+  static constexpr int kLaneSlots = 4;
+
+  explicit GroupAdam(const float* hyper)
+      : Adam(hyper),
+        learning_rate(hyper[0]),
+        correction1(1.0f - hyper[4]),
+        correction2(1.0f - hyper[5]),
+        l1(hyper[6]),
+        l2(2.0f * hyper[7]),
+        lasso{hyper[8]} {}
+
+  template <typename V>
+  void Step(V grad, V* value, V* slots) const {
+    UpdateMoments(grad, slots);
+    const V root = Sqrt(slots[1] / correction2) + epsilon;
+    const V sigma = (root - slots[2]) / learning_rate;
+    slots[3] = slots[3] + (slots[0] / correction1 - sigma * *value);
+    slots[2] = root;
+    *value = Clamp(slots[3], l1) - slots[3];
+  }
+
+  void EndRow(float* row, int dim) const {
+    lasso.Shrink(row, dim, [this, roots = row + 3 * dim](int i) {
+      return roots[i] / learning_rate + l2;
+    });
+  }
+
+  float learning_rate, correction1, correction2, l1, l2;
+  GroupLasso lasso;
 };
 
 // ------------------------------------------------------------ rows by a rule
@@ -345,6 +629,7 @@ class RuleRowUpdate final : public RowUpdate {
       for (size_t r = 0; r < n; ++r) {
         rule.BeginRow(grads[r], rows[r], 1);
         SingleStep(rule, *grads[r], rows[r], 0);
+        rule.EndRow(rows[r], 1);
       }
       return;
     }
@@ -359,6 +644,7 @@ class RuleRowUpdate final : public RowUpdate {
       }
 #endif
       for (; i < dim; ++i) Step<float>(rule, grad + i, row + i, dim);
+      rule.EndRow(row, dim);
     }
   }
 
@@ -430,9 +716,33 @@ const std::vector<RuleEntry>& Entries() {
       {"AdamAsyncRmsprop",
        {"learning_rate", "beta1", "beta2", "epsilon"},
        Make<AdamAsyncRmsprop>},
+      {"AMSGrad",
+       {"learning_rate", "beta1", "beta2", "epsilon", "beta1_power",
+        "beta2_power"},
+       Make<AMSGrad>},
+      {"GroupAdam",
+       {"learning_rate", "beta1", "beta2", "epsilon", "beta1_power",
+        "beta2_power", "l1", "l2", "l21"},
+       Make<GroupAdam>},
+      {"RMSProp",
+       {"learning_rate", "decay", "momentum", "epsilon"},
+       Make<RMSProp>},
+      {"CenteredRMSProp",
+       {"learning_rate", "decay", "momentum", "epsilon"},
+       Make<CenteredRMSProp>},
+      {"Adadelta", {"learning_rate", "rho", "epsilon"}, Make<Adadelta>},
+      {"ProximalGradientDescent",
+       {"learning_rate", "l1", "l2"},
+       Make<ProximalGradientDescent>},
+      {"ProximalAdagrad", {"learning_rate", "l1", "l2"}, Make<ProximalAdagrad>},
+      {"AdagradDA", {"learning_rate", "l1", "l2", "step"}, Make<AdagradDA>},
       {"Ftrl",
        {"learning_rate", "learning_rate_power", "l1", "l2", "l2_shrinkage"},
        Make<Ftrl>},
+      {"GroupFtrl",
+       {"learning_rate", "learning_rate_power", "l1", "l2", "l2_shrinkage",
+        "l21"},
+       Make<GroupFtrl>},
   };
   return *entries;
 }

@@ -119,6 +119,27 @@ TEST(RowwiseAdagradAddsTheMeanSquare) {
   }
 }
 
+// Without penalties and with a first sum of 0, z is the gradient: the row is
+// -0.5 * grad / |grad|, shrunk by the norm.
+TEST(GroupLassoShrinksARowByItsNormAndTakesItToZeroAtTheLimit) {
+  for (const int dim : kDims) {
+    const float root = std::sqrt(static_cast<float>(dim));
+    std::vector<float> row(static_cast<size_t>(3 * dim), 0.0f);
+    const std::vector<float> grad(static_cast<size_t>(dim), -2.0f);
+    const auto with_l21 = [&](float l21) {
+      return Updated(*MakeRowUpdate("GroupFtrl", {0.5f, -0.5f, 0, 0, 0, l21}),
+                     row, grad);
+    };
+    const float norm = 2.0f * root;
+    for (int d = 0; d < dim; ++d) {
+      EXPECT_EQ(with_l21(0.0f)[d], 0.5f);
+      EXPECT_TRUE(std::abs(with_l21(0.5f)[d] - 0.5f * (1 - root / 2 / norm)) <
+                  1e-6f);
+      EXPECT_EQ(with_l21(2.5f)[d], 0.0f);
+    }
+  }
+}
+
 TEST(AdagradDecayDiscountsOncePerPeriodAfterAnyPause) {
   for (const char* rule : {"AdagradDecay", "AdagradDecayV2"}) {
     for (const int dim : kDims) {
@@ -146,7 +167,12 @@ TEST(AdagradDecayDiscountsOncePerPeriodAfterAnyPause) {
   }
 }
 
-TEST(NanInAGradientStaysInItsElementUnlessTheRuleTakesTheMean) {
+// Whether the rule computes a number of all elements of a row.
+bool IsOfWholeRow(const std::string& rule) {
+  return rule == "RowwiseAdagrad" || rule == "GroupFtrl" || rule == "GroupAdam";
+}
+
+TEST(NanInAGradientStaysInItsElementUnlessTheRuleIsOfWholeRows) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const std::string& rule : RowUpdateRules()) {
     const auto update = MakeRowUpdate(rule, SomeHyper(rule));
@@ -158,8 +184,7 @@ TEST(NanInAGradientStaysInItsElementUnlessTheRuleTakesTheMean) {
         const std::vector<float> row =
             Updated(*update, RandomFloats(floats, 2), grad);
         for (int d = 0; d < dim; ++d) {
-          const bool is_nan = d == bad || rule == "RowwiseAdagrad";
-          EXPECT_EQ(std::isnan(row[d]), is_nan);
+          EXPECT_EQ(std::isnan(row[d]), d == bad || IsOfWholeRow(rule));
         }
       }
     }
