@@ -28,6 +28,9 @@ struct RestoreRequest {
   KeyRules rules{0, 1, tensorflow::DT_INT64};
   std::vector<SlotSpec> slots;
   int64_t version = kStoredVersion;  // Of every key.
+  // Floats of a row and of each slot in the checkpoint; empty: those of the
+  // table.
+  std::vector<int64_t> stored_widths;
 
   bool reads_versions() const { return version == kStoredVersion; }
 };

@@ -264,6 +264,7 @@ REGISTER_OP("RecEstimator>TableRestore")
     .Attr("slot_initials: list(float)")
     .Attr("version: int >= -2 = -2")
     .Attr("warns: bool = false")
+    .Attr("stored_widths: list(int) = []")
     .SetIsStateful()
     .SetShapeFn(TableRestoreShape)
     .Doc(R"doc(
@@ -286,6 +287,8 @@ num_parts: Current number of shards of the logical table.
 key_dtype: Type of the table's keys. A key in the checkpoint that does not fit is an error.
 version: The version of every key; -2: that in the checkpoint, or -1 if it does not count what the table's versions count.
 warns: Whether to log what is not kept of the checkpoint: versions of another unit, and slots that it lacks.
+stored_widths: Floats of a row and of each slot in the checkpoint, if they may differ from the table's: what the table lacks is
+  dropped; what the checkpoint lacks comes from the initial vectors and from slot_initials. []: those of the table.
 )doc");
 
 REGISTER_OP("RecEstimator>TableCheckRestore")

@@ -19,11 +19,13 @@
 #include "ops/checkpoint/checkpoint_format.h"
 #include "ops/checkpoint/checkpoint_rows.h"
 #include "ops/checkpoint/checkpoint_sketch.h"
+#include "ops/core/rows/row_store.h"
 #include "ops/core/table/embedding_table.h"
 #include "ops/kernel/errors.h"
 #include "ops/kernel/guarded_kernel.h"
 #include "ops/kernel/input_checks.h"
 #include "ops/kernel/op_threads.h"
+#include "ops/table/slot_attributes.h"
 #include "ops/table/table_resource.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -95,6 +97,61 @@ std::vector<std::string> AbsentSlots(const CheckpointFile& file,
   return absent;
 }
 
+// Makes rows of `from` floats shorter, or longer: their last floats are then
+// those of initial(i), the initial row i of `to` floats.
+template <typename Initial>
+void ResizeRows(size_t n, size_t from, size_t to, const Initial& initial,
+                std::vector<float>* rows) {
+  if (from == to || rows->empty()) return;
+  const size_t kept = std::min(from, to);
+  std::vector<float> resized(n * to);
+  for (size_t i = 0; i < n; ++i) {
+    float* const row = resized.data() + i * to;
+    if (to > from) std::copy_n(initial(i), to, row);
+    std::copy_n(rows->data() + i * from, kept, row);
+  }
+  rows->swap(resized);
+}
+
+// The widths of the rows and slots in a checkpoint and in a table.
+class StoredWidths {
+ public:
+  StoredWidths(const RestoreRequest& request, int dim)
+      : slots_(request.slots), dim_(static_cast<size_t>(dim)) {
+    const std::vector<int64_t>& widths = request.stored_widths;
+    stored_dim_ = widths.empty() ? dim : widths[0];
+    stored_slots_ = slots_;
+    for (size_t s = 0; s + 1 < widths.size(); ++s) {
+      stored_slots_[s].width = static_cast<int>(widths[s + 1]);
+    }
+  }
+
+  int64_t dim() const { return stored_dim_; }
+  // The slots as the checkpoint has them.
+  const std::vector<SlotSpec>& slots() const { return stored_slots_; }
+
+  // Gives the rows the width of the table.
+  void ResizeValues(const InitialVectors& initial, RowBatch* batch) const {
+    ResizeRows(
+        batch->n, static_cast<size_t>(stored_dim_), dim_,
+        [&](size_t i) { return initial.Of(batch->keys[i]); }, &batch->values);
+  }
+  void ResizeSlot(size_t slot, size_t n, std::vector<float>* rows) const {
+    const SlotSpec& to = slots_[slot];
+    const std::vector<float> initial(static_cast<size_t>(to.width), to.initial);
+    ResizeRows(
+        n, static_cast<size_t>(stored_slots_[slot].width),
+        static_cast<size_t>(to.width), [&](size_t) { return initial.data(); },
+        rows);
+  }
+
+ private:
+  const std::vector<SlotSpec>& slots_;  // As the table has them.
+  const size_t dim_;
+  int64_t stored_dim_;
+  std::vector<SlotSpec> stored_slots_;
+};
+
 // Reads a chain of checkpoints into a table that no other thread changes
 // meanwhile. Without a table it only checks that the chain can be read. That
 // check does not detect repeats among keys that are not ordered by key class,
@@ -108,10 +165,12 @@ class TableRestore {
         request_(request),
         rules_(request.rules),
         slots_(request.slots),
+        widths_(request, resource.table().dim()),
         versions_(request, resource.version_unit()),
         table_(table),
         sketch_(resource, table) {
     if (table == nullptr) return;
+    if (!request.stored_widths.empty()) bank_ = table->bank();
     const std::vector<SlotSpec> present = table->slots();
     num_slots_ = present.size();
     for (const SlotSpec& slot : slots_) {
@@ -218,7 +277,7 @@ class TableRestore {
                   bool is_delta) {
     StoredRowReader reader(file, rules_, shard);
     TF_RETURN_IF_ERROR(
-        reader.OpenRows(resource_.table().dim(), slots_, versions_.are_read()));
+        reader.OpenRows(widths_.dim(), widths_.slots(), versions_.are_read()));
     reader.Start();
     // The keys of a file spread evenly over the shards of the table.
     if (table_ != nullptr) table_->Reserve(reader.rows() / rules_.num_parts);
@@ -246,6 +305,11 @@ class TableRestore {
       batch->freqs.assign(batch->n,
                           std::max<int64_t>(1, table_->filter().threshold));
     }
+    const int dim = table_->dim();
+    widths_.ResizeValues(
+        InitialVectors(bank_.data(), static_cast<int64_t>(bank_.size()) / dim,
+                       dim),
+        batch);
     RestoredRows rows;
     rows.keys = batch->keys.data();
     rows.n = batch->n;
@@ -253,6 +317,7 @@ class TableRestore {
     rows.slots.assign(num_slots_, nullptr);
     for (size_t i = 0; i < slots_.size(); ++i) {
       if (batch->slots[i].empty()) continue;
+      widths_.ResizeSlot(i, batch->n, &batch->slots[i]);
       rows.slots[slot_numbers_[i]] = batch->slots[i].data();
     }
     rows.freqs = batch->freqs.data();
@@ -267,13 +332,14 @@ class TableRestore {
     const std::string source = StrCat(shard.name, "/", slots_[i].name);
     StoredRowReader reader(file, rules_, shard);
     TF_RETURN_IF_ERROR(reader.OpenKeys(source + kKeys, source + kOffsets));
-    TF_RETURN_IF_ERROR(
-        reader.OpenValues(source, slots_[i].width, "width of the slot"));
+    TF_RETURN_IF_ERROR(reader.OpenValues(source, widths_.slots()[i].width,
+                                         "width of the slot"));
     reader.Start();
     int64_t count;
     return ForEachBatch(
         &reader,
         [&](RowBatch* batch) {
+          widths_.ResizeSlot(i, batch->n, &batch->values);
           table_->SetSlot(slot_numbers_[i], batch->keys.data(), batch->n,
                           batch->values.data());
           return true;
@@ -311,9 +377,11 @@ class TableRestore {
   const RestoreRequest& request_;
   const KeyRules& rules_;
   const std::vector<SlotSpec>& slots_;
+  const StoredWidths widths_;
   RestoredVersions versions_;
   EmbeddingTable* const table_;  // nullptr: only check.
   SketchRestore sketch_;
+  std::vector<float> bank_;  // Of the table.
   std::vector<std::string> absent_slots_;
   size_t num_slots_ = 0;              // Number of slots of the table.
   std::vector<size_t> slot_numbers_;  // Position of each of slots_ among them.
@@ -343,6 +411,17 @@ class TableRestoreOp : public OpKernel {
   explicit TableRestoreOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, ReadRequest(context, &request_));
     OP_REQUIRES_OK(context, context->GetAttr("warns", &warns_));
+    std::vector<int64_t>* const widths = &request_.stored_widths;
+    OP_REQUIRES_OK(context, context->GetAttr("stored_widths", widths));
+    const size_t rows = 1 + request_.slots.size();
+    const bool are_widths = std::all_of(
+        widths->begin(), widths->end(),
+        [](int64_t width) { return width > 0 && width <= kMaxRowFloats; });
+    OP_REQUIRES(context,
+                widths->empty() || (widths->size() == rows && are_widths),
+                InvalidArgument("stored_widths must be none or ", rows,
+                                " numbers in [1, ", kMaxRowFloats, "], got ",
+                                absl::StrJoin(*widths, ", ")));
   }
 
   void Compute(OpKernelContext* context) override {
@@ -374,7 +453,7 @@ class TableRestoreOp : public OpKernel {
     TF_RETURN_IF_ERROR(FindChain(prefix, request_.name, &chain));
     std::vector<float> stored_bank;
     TF_RETURN_IF_ERROR(
-        ReadBank(chain, request_.name, table.dim(), &stored_bank));
+        ReadStoredBank(chain, bank, bank_rows, table.dim(), &stored_bank));
     if (!stored_bank.empty()) {
       bank = stored_bank.data();
       bank_rows = static_cast<int64_t>(stored_bank.size()) / table.dim();
@@ -407,6 +486,21 @@ class TableRestoreOp : public OpKernel {
                   StrCat(status.message(), "; table ", resource->name(),
                          " has lost its rows: restore a checkpoint or "
                          "initialize the table"));
+  }
+
+  // Reads the bank of the checkpoint, with rows of the table's width. What the
+  // checkpoint lacks comes from `bank`. Leaves *stored empty if it has none.
+  Status ReadStoredBank(const std::vector<Link>& chain, const float* bank,
+                        int64_t bank_rows, int dim,
+                        std::vector<float>* stored) const {
+    const size_t width = static_cast<size_t>(StoredWidths(request_, dim).dim());
+    TF_RETURN_IF_ERROR(
+        ReadBank(chain, request_.name, static_cast<int64_t>(width), stored));
+    const InitialVectors initial(bank, bank_rows, dim);
+    ResizeRows(
+        stored->size() / width, width, static_cast<size_t>(dim),
+        [&](size_t i) { return initial.Of(static_cast<int64_t>(i)); }, stored);
+    return Status();
   }
 
   // Checks that the chain can be read and that its rows fit into the table.

@@ -29,6 +29,7 @@ def init_from_checkpoint(
     ckpt_dir_or_file: str,
     assignment_map: Union[Mapping[str, object], Sequence[Tuple[str, object]]],
     reset_version: bool = False,
+    resize_rows: bool = False,
 ) -> None:
     """``tf.compat.v1.train.init_from_checkpoint`` for variables and tables.
 
@@ -37,7 +38,7 @@ def init_from_checkpoint(
     a scope or a name in the map covers them. Other slots, and slots that the checkpoint lacks,
     start fresh. Filters may differ: keys that own a row in the checkpoint own one here, and the
     filter of this table decides about the others by their counts. The function may be called
-    several times, with different checkpoints.
+    several times, with different checkpoints; the last call that names a table decides about it.
 
     Args:
       ckpt_dir_or_file: Prefix of a checkpoint, or a folder, which stands for its latest checkpoint.
@@ -51,11 +52,13 @@ def init_from_checkpoint(
         wants that counts its steps from 0. The versions are 0, as in DeepRec. If GlobalStepEvict,
         LazyDecay or an eviction_threshold reads them, they are -1: the age of the keys then counts
         from the first eviction or update, at whichever step the run begins.
+      resize_rows: Whether tables may have another dim than in the checkpoint. Rows lose their last
+        elements, or get those of the key's initial vector; slots get their initial value there.
 
     Raises:
       ValueError: There is no such checkpoint, or it has no such table, or its table or slot has
-        another dimension, or a slot is named without its table. Also raises whatever TensorFlow's
-        function raises.
+        another dimension without resize_rows, or a slot is named without its table. Also raises
+        whatever TensorFlow's function raises.
       tf.errors.NotFoundError: The checkpoint is a delta and a parent checkpoint is missing.
       tf.errors.DataLossError: The checkpoint is damaged, or it is a delta and a parent checkpoint
         was overwritten.
@@ -73,13 +76,17 @@ def init_from_checkpoint(
     deltas.check_chain(prefix)
     state_of().chosen_checkpoints.add(prefix)
     sources, left = split_map(pairs)
-    for table, source in sources.items():
-        _check_source(prefix, source, table, keeps_versions=not reset_version)
+    widths = {
+        table: _check_source(prefix, source, table, not reset_version, resize_rows)
+        for table, source in sources.items()
+    }
     if left:
         tf.train.init_from_checkpoint(ckpt_dir_or_file, left)
     for table, source in sources.items():
         version = table.version_after_reset if reset_version else None
-        initialize_table(table, prefix, source.name, source.slots, version)
+        initialize_table(
+            table, prefix, source.name, source.slots, version, stored_widths=widths[table]
+        )
 
 
 def initialize_table(
@@ -89,6 +96,7 @@ def initialize_table(
     slots: Sequence[SlotSpec] = (),
     version: Optional[int] = None,
     warns: bool = False,
+    stored_widths: Sequence[int] = (),
 ) -> None:
     """Replaces a table's initializer by one that reads a checkpoint.
 
@@ -99,10 +107,13 @@ def initialize_table(
       slots: The slots to read, too; other slots start fresh.
       version: The version of every key; None: that in the checkpoint.
       warns: Whether the op logs what is not kept of the checkpoint.
+      stored_widths: As in ``saveable.build_restore``.
     """
     for shard in table.shards:
         with tf.init_scope(), tf.name_scope(None), tf.name_scope(f"{shard.op.name}/"):
-            shard.initializer = saveable.build_restore(shard, prefix, source, slots, version, warns)
+            shard.initializer = saveable.build_restore(
+                shard, prefix, source, slots, version, warns, stored_widths
+            )
     with tf.name_scope(None):
         initializers = [shard.initializer for shard in table.shards]
         table.initializer = initializers[0] if len(initializers) == 1 else tf.group(initializers)
@@ -187,9 +198,17 @@ def _find_checkpoint(argument: str, path: str) -> str:
 
 
 def _check_source(
-    prefix: str, source: TableSource, table: EmbeddingTable, keeps_versions: bool = True
-) -> None:
-    """Checks, before anything is built, that the table can be restored from the checkpoint."""
+    prefix: str,
+    source: TableSource,
+    table: EmbeddingTable,
+    keeps_versions: bool = True,
+    resizes: bool = False,
+) -> Tuple[int, ...]:
+    """Checks, before anything is built, that the table can be restored from the checkpoint.
+
+    Returns:
+      The widths of the rows and slots in the checkpoint if they differ from the table's, else ().
+    """
     index = Index(prefix)
     part = re.fullmatch(r"(.*)/part_\d+", source.name)
     if part and f"{source.name}-values" in index.names:
@@ -206,20 +225,28 @@ def _check_source(
             f"table {source.name!r} must be in checkpoint {prefix}, got one with tables {tables}; "
             f"name the table that initializes {table.name!r}"
         )
-    if shape[1:] != [table.dim]:
+    stored_dim = shape[-1]
+    if len(shape) != 2 or (stored_dim != table.dim and not resizes):
         raise ValueError(
             f"table {source.name!r} of checkpoint {prefix} must have dim {table.dim}, that of "
-            f"table {table.name!r}, got values of shape {shape}"
+            f"table {table.name!r}, got values of shape {shape}; pass resize_rows=True to "
+            "init_from_checkpoint() to drop or add the last elements of its rows"
         )
+    widths = [stored_dim]
     for slot in source.slots:
         shape = _shape_of(index, source.name, slot.name)
-        if shape is not None and shape[1:] != [slot.width]:
+        width = stored_dim if slot.width == table.dim else slot.width
+        if resizes and table.dim == 1 and shape is not None and shape[1:] == [1]:
+            width = 1  # A slot of the row, not of its only element.
+        if shape is not None and shape[1:] != [width]:
             raise ValueError(
                 f"slot {source.name + '/' + slot.name!r} of checkpoint {prefix} must have width "
-                f"{slot.width}, that of slot {slot.name!r} of table {table.name!r}, got values of "
+                f"{width}, that of slot {slot.name!r} of table {table.name!r}, got values of "
                 f"shape {shape}"
             )
+        widths.append(width)
     warn_of_table(index, table, source.name, source.slots, keeps_versions)
+    return () if stored_dim == table.dim else tuple(widths)
 
 
 def _shape_of(index: Index, table: str, slot: Optional[str] = None) -> Optional[List[int]]:

@@ -8,7 +8,6 @@ tensor, these are all rows of the variable; if it is tf.IndexedSlices, the rows 
 import abc
 from typing import Callable, List, Optional, Sequence, Tuple
 
-import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.table_optimizer import Scalar
@@ -177,26 +176,3 @@ def root(x: tf.Tensor) -> tf.Tensor:
     casts prevent that; the detour over float64 does not change the rounding.
     """
     return tf.cast(tf.sqrt(tf.cast(x, tf.float64)), x.dtype)
-
-
-def shrink_groups(values: tf.Tensor, l21: tf.Tensor, divisor: tf.Tensor) -> tf.Tensor:
-    """Builds the rows of a rule with group lasso, ops/core/math/row_update.cc's GroupLasso.
-
-    Args:
-      values: [n, ...] of known inner shape. The s of the paper that group_ftrl.py cites; each row
-        is a group.
-      l21: A scalar of the same dtype, the strength of group lasso.
-      divisor: [n, ...]. What the paper divides the elements by.
-
-    Returns:
-      The new rows, [n, ...]. All zeros where the norm is at most l21 times the root of the
-      number of elements.
-    """
-    axes = list(range(1, values.shape.rank))
-    elements = float(np.prod(values.shape[1:].as_list()))
-    # In float64, the order of the sum does not change the rounded result.
-    squares = tf.reduce_sum(tf.square(tf.cast(values, tf.float64)), axes, keepdims=True)
-    norm = tf.cast(tf.sqrt(squares), values.dtype)
-    limit = l21 * root(tf.constant(elements, values.dtype))
-    kept = values * ((norm - limit) / norm) / divisor
-    return tf.where_v2(norm <= limit, tf.zeros_like(values), kept)

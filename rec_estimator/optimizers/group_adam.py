@@ -10,12 +10,8 @@ from typing import Sequence
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.optimizers.adam import AdamOptimizer
-from rec_estimator.optimizers.dense_optimizer import (
-    DenseRows,
-    DenseSteps,
-    adam_moments,
-    shrink_groups,
-)
+from rec_estimator.optimizers.dense_optimizer import DenseRows, DenseSteps, adam_moments
+from rec_estimator.optimizers.group_lasso import EVICT_ZEROS, shrink_groups
 from rec_estimator.optimizers.proximal_gradient_descent import check_penalties
 from rec_estimator.optimizers.table_optimizer import (
     Hyperparameter,
@@ -36,8 +32,8 @@ class GroupAdamOptimizer(DenseSteps, AdamOptimizer):
     ``value = max(1 - limit / norm(s), 0) * s / (q' / learning_rate + 2 * l2)``. Without penalties
     this is Adam, as the paper of Adam states it first. Rows that are not in the batch keep value
     and slots.
-    A row that becomes zero returns once its gradients are strong enough, unless it was evicted:
-    a full save evicts the rows of zeros, see docs/optimizers.md.
+    A row that becomes zero returns once its gradients are strong enough. Full saves and
+    ``table.evict()`` take such rows away: their keys then start from their initial vectors again.
 
     The rows of a dense variable are along its first axis; in a vector, every element is a row.
 
@@ -64,6 +60,7 @@ class GroupAdamOptimizer(DenseSteps, AdamOptimizer):
 
     table_rule = "GroupAdam"
     computes_values_from_slots = True
+    evict_option = EVICT_ZEROS
 
     def __init__(
         self,

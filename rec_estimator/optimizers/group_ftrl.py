@@ -9,8 +9,9 @@ from typing import Optional, Sequence
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.optimizers.dense_optimizer import DenseRows, DenseSteps, root, shrink_groups
+from rec_estimator.optimizers.dense_optimizer import DenseRows, DenseSteps, root
 from rec_estimator.optimizers.ftrl import FtrlOptimizer
+from rec_estimator.optimizers.group_lasso import EVICT_ZEROS, shrink_groups
 from rec_estimator.optimizers.table_optimizer import (
     Hyperparameter,
     RuleVariable,
@@ -25,8 +26,8 @@ class GroupFtrlOptimizer(DenseSteps, FtrlOptimizer):
     For each key of the batch, n and z are those of FtrlOptimizer,
     ``s = clip(z, -l1, l1) - z``, ``limit = l21 * sqrt(dim)`` and
     ``value = max(1 - limit / norm(s), 0) * s / (n**p / learning_rate + 2 * l2)``.
-    A row that becomes zero returns once its gradients are strong enough, unless it was evicted:
-    a full save evicts the rows of zeros, see docs/optimizers.md.
+    A row that becomes zero returns once its gradients are strong enough. Full saves and
+    ``table.evict()`` take such rows away: their keys then start from their initial vectors again.
 
     The rows of a dense variable are along its first axis; in a vector, every element is a row.
 
@@ -54,6 +55,7 @@ class GroupFtrlOptimizer(DenseSteps, FtrlOptimizer):
     """
 
     table_rule = "GroupFtrl"
+    evict_option = EVICT_ZEROS
 
     def __init__(
         self,

@@ -37,6 +37,7 @@ from rec_estimator.graph_passes.overwrites import order_overwrites
 from rec_estimator.graph_passes.walk import ancestors, collect_new_ops, find_global_step
 from rec_estimator.optimizers import synchronous
 from rec_estimator.optimizers.table_step import TableStep, TrainedShard
+from rec_estimator.options import EvictionRule
 from rec_estimator.table.interfaces import SECONDS, LogicalTable
 from rec_estimator.table.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table.lookup_gradient import further_occurrences, occurrences
@@ -127,6 +128,9 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
 
     # Whether the rule computes values from slots, so that it would undo a decay of the values.
     computes_values_from_slots = False
+
+    # What full saves evict of the tables that the rule trains, besides their own evict_option.
+    evict_option: Optional[EvictionRule] = None
 
     # The global step for the versions of rows, or NO_GLOBAL_STEP; set while gradients are applied.
     _stamp: Optional[Union[int, tf.Variable]] = None
@@ -283,6 +287,7 @@ class TableUpdates(tf.train.Optimizer, abc.ABC):
         for _, variable in pairs:
             if isinstance(variable, ShardVariable):
                 variable.shard.mark_updated(self.get_name(), variable.counting)
+                variable.shard.table.rule_of_optimizer = self.evict_option
         order_overwrites(tf.get_default_graph(), new_ops)
         return train_op
 

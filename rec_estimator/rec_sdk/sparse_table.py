@@ -8,6 +8,7 @@ are admitted and when they are evicted. The lookups of the table set them.
 Source: Rec SDK TensorFlow, ``mx_rec.core.embedding``.
 """
 
+import dataclasses
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -15,7 +16,12 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs
 from rec_estimator.checkpoint.format.stored_tables import TIMESTAMP_VARIABLE
-from rec_estimator.options import MAX_FILTER_FREQ, CounterFilter, EmbeddingVariableOption
+from rec_estimator.options import (
+    MAX_FILTER_FREQ,
+    CounterFilter,
+    EmbeddingVariableOption,
+    EvictionRule,
+)
 from rec_estimator.rec_sdk import feature_spec, runtime
 from rec_estimator.regularizers import Regularizer
 from rec_estimator.table.disk_storage import DiskStorage
@@ -286,9 +292,11 @@ class SparseTable(EmbeddingTable):
         """
         return super().evict()
 
-    def eviction(self) -> Eviction:
+    def eviction(self, rule: Optional[EvictionRule] = None) -> Eviction:
         """As in EmbeddingTable."""
         threshold = self.thresholds.eviction_threshold if self.thresholds else None
+        if not threshold and (rule or self.rule_of_optimizer):
+            return super().eviction(rule)
         if not threshold:
             raise ValueError(
                 f"table {self.table_name!r} must have an eviction_threshold, got {self.thresholds}"
@@ -296,6 +304,8 @@ class SparseTable(EmbeddingTable):
             )
         # The op evicts a key iff timestamp - version > steps_to_live.
         latest, handles = table_timestamp().read_value(), [shard.handle for shard in self.shards]
+        if rule is not None:
+            return build_eviction(self.name, handles, rule, latest, **dataclasses.asdict(rule))
         return build_eviction(
             self.name, handles, self.thresholds, latest, steps_to_live=threshold - 1
         )

@@ -6,7 +6,7 @@ from typing import Any, Dict, Optional, Protocol, Sequence, Tuple
 
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.options import EmbeddingVariableOption, Filter
+from rec_estimator.options import EmbeddingVariableOption, EvictionRule, Filter
 from rec_estimator.table.disk_storage import DiskStorage
 from rec_estimator.table.eviction import Eviction
 
@@ -42,6 +42,7 @@ class LogicalTable(Protocol):
     initial_value: tf.Tensor
     max_rows: int
     padding_keys: Tuple[int, ...]
+    rule_of_optimizer: Optional[EvictionRule]
 
     @property
     def filter(self) -> Optional[Filter]:
@@ -72,7 +73,7 @@ class LogicalTable(Protocol):
     def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:
         """See EmbeddingTable."""
 
-    def eviction(self) -> Eviction:
+    def eviction(self, rule: Optional[EvictionRule] = None) -> Eviction:
         """See EmbeddingTable."""
 
 

@@ -129,19 +129,20 @@ def build_evictions(shards: Sequence[SavedShard]) -> List[Eviction]:
     """Builds the evictions that every full save runs first.
 
     Args:
-      shards: The shards to save. The rule of a table runs once, however many shards it has.
+      shards: The shards to save. The rules of a table run once, however many shards it has.
 
     Returns:
-      One eviction per table with a rule. In a graph without a global step, such as one that
-      only predicts, a rule that needs the global step evicts nothing.
+      One eviction per table and rule, which is its own or that of its optimizer. In a graph
+      without a global step, such as one that only predicts, a rule that needs the global step
+      evicts nothing.
     """
     evictions = []
     for table in dict.fromkeys(shard.table for shard in shards):
-        rule = table.ev_option.evict_option
-        if rule is None or not rule.is_on:
-            continue
-        if not rule.needs_global_step or find_global_step() is not None:
-            evictions.append(table.eviction())
+        for rule in (table.ev_option.evict_option, table.rule_of_optimizer):
+            if rule is None or not rule.is_on:
+                continue
+            if not rule.needs_global_step or find_global_step() is not None:
+                evictions.append(table.eviction(rule))
     return evictions
 
 
@@ -152,6 +153,7 @@ def build_restore(
     slots: Optional[Sequence[SlotSpec]] = None,
     version: Optional[int] = None,
     warns: bool = False,
+    stored_widths: Sequence[int] = (),
 ) -> tf.Operation:
     """Builds the op that replaces the rows of a shard by those of a checkpoint.
 
@@ -164,6 +166,8 @@ def build_restore(
         table's versions count.
       warns: Whether the op itself logs what is not kept of the checkpoint. Where Python
         knows the checkpoint, checkpoint/restore_warnings.py does so.
+      stored_widths: The floats of a row and of each slot in the checkpoint, if they may differ
+        from the table's. (): those of the table.
 
     Returns:
       The op.
@@ -175,6 +179,7 @@ def build_restore(
             shard.table.initial_value,
             **_restore_attrs(shard, tensor_name, slots, version),
             warns=warns,
+            stored_widths=stored_widths,
         )
 
 

@@ -30,6 +30,7 @@ from rec_estimator.options import (
     CBFFilter,
     CounterFilter,
     EmbeddingVariableOption,
+    EvictionRule,
     Filter,
 )
 from rec_estimator.table import placement
@@ -93,6 +94,8 @@ class EmbeddingTable(VariableLike):
         self.key_dtype = key_dtype
         self.ev_option = ev_option
         self.regularizer = ev_option.regularizer
+        # What full saves evict besides, because of the optimizer.
+        self.rule_of_optimizer: Optional[EvictionRule] = None
         self.trainable = trainable
         self.initializer_of_rows = initializer
         shards_before = sum(len(table.shards) for table in graph_tables())
@@ -392,9 +395,9 @@ class EmbeddingTable(VariableLike):
         """
         return self.eviction().counts[0]
 
-    def eviction(self) -> Eviction:
-        """The ops of ``evict()``, which also say how many rows were taken."""
-        rule = self.ev_option.evict_option
+    def eviction(self, rule: Optional[EvictionRule] = None) -> Eviction:
+        """The ops of ``evict()``, which also say how many rows were taken; or those of a rule."""
+        rule = rule or self.ev_option.evict_option or self.rule_of_optimizer
         if rule is None or not rule.is_on:
             raise ValueError(
                 f"evict_option of table {self.name!r} must be a rule that evicts, got {rule!r}; "
