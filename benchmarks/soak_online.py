@@ -15,8 +15,8 @@ each key has at each step, from the row of the key that is in all of them:
   the first time in it, and of keys that it evicted; likewise the dense variable;
 * a server never goes back to an earlier step while it runs;
 * no request fails but those that a killed server was answering;
-* after each kill, both servers answer with a step that was published after it;
-* trainer, publisher and servers end with exit code 0 when they are told to.
+* after each kill, both servers answer with a step that was trained after it;
+* all processes end with exit code 0 when they are told to.
 
 A check that fails makes the program fail.
 """
@@ -350,7 +350,7 @@ class Kill(NamedTuple):
     Attributes:
       process: One of PROCESSES.
       fresh_after: Seconds until the process ran again and both servers had answered with a step
-        that was published after the kill; None: they did not.
+        that was saved after the kill; None: they did not.
     """
 
     process: str
@@ -363,7 +363,6 @@ class Service:
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
         self.counts = shared_counts(folder)
-        self.published = Published(folder / "published")
         self._addresses = cluster.free_addresses(len(SERVERS))
         self._running: Dict[str, subprocess.Popen] = {}
 
@@ -400,9 +399,10 @@ class Service:
         self._running[process].wait()
 
     def newest_step(self) -> int:
-        """The newest step that was published; -1 if none was."""
-        self.published.look()
-        return max(self.published.steps, default=-1)
+        """The step of the trainer's latest checkpoint, published or not."""
+        latest = tf.train.latest_checkpoint(str(self.folder / "model"))
+        assert latest is not None, "the trainer has written none"
+        return int(latest.rpartition("-")[2])
 
     def is_fresh_within(self, seconds: float, step: int) -> bool:
         """Waits until both servers answer with a later step; returns whether they did."""
@@ -422,14 +422,16 @@ class Service:
     def stop(self) -> Iterator[str]:
         """Ends all processes; yields a sentence for each that does not end as it should."""
         (self.folder / "stop").touch()
-        for process in SERVERS:
-            self._running[process].send_signal(signal.SIGTERM)
-        for process, running in self._running.items():
+        # The client first: a server that ends refuses requests.
+        for process in ("client", *SERVERS, "trainer", "publisher"):
+            running = self._running[process]
+            if process in SERVERS:
+                running.send_signal(signal.SIGTERM)
             try:
-                code = running.wait(2 * MOST_SECONDS)
+                code: Optional[int] = running.wait(2 * MOST_SECONDS)
             except subprocess.TimeoutExpired:
                 code = None
-            if code != 0 and process != "client":  # Servers may end before its last request.
+            if code != 0:
                 yield f"{process} ended with {code}"
 
     def close(self) -> None:

@@ -86,6 +86,29 @@ def bundles_of(prefix: str) -> List[Bundle]:
     return list(_chain(prefix, Bundle))[::-1]
 
 
+def bundles_since(prefix: str, identity: str) -> Optional[List[Bundle]]:
+    """Opens a checkpoint and those it builds on, back to one that it does not open.
+
+    Args:
+      prefix: Prefix of a checkpoint, full or not.
+      identity: The identity of an index, as ``identity_of`` returns it.
+
+    Returns:
+      The checkpoints after the one with this identity, in their order; none if it is ``prefix``
+      itself. None: ``prefix`` does not build on it.
+
+    Raises:
+      tf.errors.NotFoundError: A parent checkpoint is missing.
+      tf.errors.DataLossError: An index is damaged, or a parent was overwritten.
+    """
+    found: List[str] = []
+    for index in _chain(prefix, Index):
+        if identity_of(index.prefix) == identity:
+            return [Bundle(each) for each in reversed(found)]
+        found.append(index.prefix)
+    return None
+
+
 def check_lengths(prefix: str) -> None:
     """Checks that the files of a checkpoint, and of those it builds on, are there in full length.
 

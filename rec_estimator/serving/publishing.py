@@ -81,12 +81,10 @@ def publish(
     """
     if max_deltas < 1:
         raise ValueError(f"max_deltas must be >= 1, got {max_deltas}; the default is 100")
-    chain = training_deltas.bundles_of(checkpoint)
-    identities = [identity_of(bundle.prefix) for bundle in chain]
     manifest = read_manifest(folder)
-    if manifest is not None and manifest["source"] in identities:
-        new = chain[identities.index(manifest["source"]) + 1 :]
-        if len(manifest["deltas"]) + len(new) <= max_deltas:
+    if manifest is not None:
+        new = training_deltas.bundles_since(checkpoint, manifest["source"])
+        if new is not None and len(manifest["deltas"]) + len(new) <= max_deltas:
             for bundle in new:
                 manifest = _publish_delta(bundle, folder, manifest)
             return manifest
