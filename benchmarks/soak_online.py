@@ -79,7 +79,8 @@ def model_fn(features: Dict[str, tf.Tensor], labels: Any, mode: str) -> rec.Esti
         rows = rec.embedding_lookup(table, features["keys"])
         return rec.EstimatorSpec(mode, predictions={"rows": rows, "clock": tf.reshape(clock, [1])})
     step = tf.train.get_global_step()
-    now = step + 0  # A copy, because the step is incremented in place.
+    with tf.control_dependencies([features["tick"]]):  # The end of the data ends the training.
+        now = step + 0  # A copy, because the step is incremented in place.
     cycle = (now * A_STEP + tf.range(A_STEP, dtype=tf.int64)) % CYCLE
     keys = tf.concat([cycle, [ALWAYS, ONCE + now]], axis=0)
     loss = tf.reduce_sum(rec.embedding_lookup(table, keys)) + clock
