@@ -126,6 +126,7 @@ from rec_estimator.options import (
     GlobalStepEvict,
     InitializerOption,
     L2WeightEvict,
+    PretrainedRows,
     StorageOption,
     StorageType,
 )
@@ -276,6 +277,7 @@ __all__ = [
     "MultiHead",
     "MultiLabelHead",
     "PoissonRegressionHead",
+    "PretrainedRows",
     "RegressionHead",
     "add_metrics",
     "classifier_parse_example_spec",

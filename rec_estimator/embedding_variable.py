@@ -6,12 +6,13 @@ It validates every argument before it adds an op. The table itself is in table/t
 
 import dataclasses
 import re
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint import warm_start
+from rec_estimator.inputs.vector_files import read_vectors
 from rec_estimator.options import (
     CBFFilter,
     CounterFilter,
@@ -30,6 +31,7 @@ from rec_estimator.table.registration import (
     refuse_eager_mode,
     register_table,
 )
+from rec_estimator.table.row_writes import initialize_with_rows
 from rec_estimator.table.table import EmbeddingTable, graph_tables
 
 # The names that tf.name_scope accepts: the name of a table is also the name of an op.
@@ -275,7 +277,28 @@ def _find_or_make(
     _log_filter_without_size(table)
     register_table(table, collections)
     warm_start.initialize_as_option_says(table)
+    _initialize_from_file(table)
     return table
+
+
+def _initialize_from_file(table: EmbeddingTable) -> None:
+    """Gives a new table the rows of its option ``pretrained``, if it has one."""
+    option = table.ev_option.pretrained
+    if option is None:
+        return
+    limits = table.key_dtype
+
+    def read() -> Tuple[np.ndarray, np.ndarray]:
+        keys, rows = read_vectors(option.path, option.integer_keys)
+        if len(keys) and not limits.min <= keys.min() <= keys.max() <= limits.max:
+            raise ValueError(f"keys of {option.path} must be {limits.name}, as the table's are")
+        return keys, rows
+
+    with tf.name_scope(None), tf.name_scope(f"{table.name}/pretrained/"):
+        keys, rows = tf.numpy_function(read, [], [tf.int64, tf.float32])
+        keys.set_shape([None])
+        rows.set_shape([None, None])
+        initialize_with_rows(table, keys, rows)
 
 
 def _log_filter_without_size(table: EmbeddingTable) -> None:

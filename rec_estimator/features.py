@@ -20,6 +20,7 @@ from rec_estimator.options import (
     EvictionRule,
     Filter,
     InitializerOption,
+    PretrainedRows,
 )
 from rec_estimator.regularizers import Regularizer
 from rec_estimator.table.combined_lookup import group_embedding_lookup_sparse
@@ -59,8 +60,8 @@ class EmbeddingFeature:
       initializer: TensorFlow initializer of new rows, as in get_embedding_variable. None: that of
         the variable scope, else truncated_normal_initializer() with standard deviation 0.05.
       ev_option: EmbeddingVariableOption of the table. The arguments ``filter_option=``,
-        ``evict_option=`` and ``regularizer=`` set these fields of it; a field can be set in one way
-        only.
+        ``evict_option=`` and ``regularizer=`` set these fields of it, and ``pretrained=`` takes the
+        path of a file with rows (PretrainedRows); a field can be set in one way only.
 
     Raises:
       TypeError: A setting has the wrong type.
@@ -104,6 +105,7 @@ class EmbeddingFeature:
         filter_option: Optional[Filter] = None,
         evict_option: Optional[EvictionRule] = None,
         regularizer: Optional[Regularizer] = None,
+        pretrained: Optional[str] = None,
     ) -> None:
         values = dict(locals())
         values["source"] = name if source is None else source
@@ -113,6 +115,9 @@ class EmbeddingFeature:
             filter_option=filter_option,
             evict_option=evict_option,
             regularizer=regularizer,
+            pretrained=None
+            if pretrained is None
+            else PretrainedRows(pretrained, dtype != tf.string),
         )
         for field in dataclasses.fields(self):
             # The class is frozen; a dataclass sets its own fields in this way as well.

@@ -577,6 +577,38 @@ EvictionRule = Union[GlobalStepEvict, L2WeightEvict]
 
 @_explain_assignments
 @dataclasses.dataclass(frozen=True)
+class PretrainedRows:
+    """Rows that a new table has from the beginning, such as word vectors. Not in DeepRec.
+
+    The initializer of the table reads the file, in the process that runs it. A training that
+    resumes from a checkpoint does not read it. The rows count as trained: a filter admits them.
+
+    Attributes:
+      path: A .npy, .parquet, .txt or .vec file; docs/exporting_embeddings.md describes them.
+      integer_keys: Whether strings in the file are decimal numbers, which are the keys. False:
+        strings are hashed, as those of an EmbeddingFeature of tf.string are.
+
+    Raises:
+      TypeError: path is not a string, or integer_keys not a bool.
+
+    Example:
+      >>> option = rec.EmbeddingVariableOption(pretrained=rec.PretrainedRows("words.vec"))
+      >>> option.pretrained.integer_keys
+      False
+    """
+
+    path: str
+    integer_keys: bool = False
+
+    def __post_init__(self) -> None:
+        for name, kind in (("path", str), ("integer_keys", bool)):
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise TypeError(f"{name} must be of type {kind.__name__}, got {value!r}")
+
+
+@_explain_assignments
+@dataclasses.dataclass(frozen=True)
 class EmbeddingVariableOption:
     """All options of a table.
 
@@ -590,11 +622,12 @@ class EmbeddingVariableOption:
       init_option: The initial vectors of new keys.
       regularizer: L2Regularizer or LazyDecay; not an option in DeepRec. None: only gradients change
         rows.
+      pretrained: Rows of a new table, from a file; not an option in DeepRec. None: see ckpt.
 
     Raises:
       TypeError: An option has the wrong type.
-      ValueError: evict_option is a list, ht_partition_num is below 1, or a CBFFilter is combined
-        with several tiers or files.
+      ValueError: Both ckpt and pretrained are given, evict_option is a list, ht_partition_num is
+        below 1, or a CBFFilter is combined with several tiers or files.
 
     Example:
       >>> init = rec.InitializerOption(default_value_dim=8)
@@ -612,6 +645,7 @@ class EmbeddingVariableOption:
     storage_option: StorageOption = dataclasses.field(default_factory=StorageOption)
     init_option: InitializerOption = dataclasses.field(default_factory=InitializerOption)
     regularizer: Optional[Regularizer] = None
+    pretrained: Optional[PretrainedRows] = None
 
     def __post_init__(self) -> None:
         if isinstance(self.evict_option, (list, tuple)):
@@ -626,6 +660,7 @@ class EmbeddingVariableOption:
             ("filter_option", get_args(Filter), True),
             ("storage_option", (StorageOption,), False),
             ("init_option", (InitializerOption,), False),
+            ("pretrained", (PretrainedRows,), True),
         ):
             value = getattr(self, name)
             if not (isinstance(value, kinds) or (is_optional and value is None)):
@@ -639,6 +674,11 @@ class EmbeddingVariableOption:
             raise ValueError(
                 f"ht_partition_num must be an integer >= 1, got {self.ht_partition_num!r}; it is "
                 "not used, omit it"
+            )
+        if self.ckpt is not None and self.pretrained is not None:
+            raise ValueError(
+                f"pretrained must be None with ckpt={self.ckpt!r}, got {self.pretrained!r}; a new "
+                "table takes its rows from one of them"
             )
         kind = self.storage_option.storage_type or StorageType.DEFAULT
         if isinstance(self.filter_option, CBFFilter) and (kind.has_tiers or kind.has_files):

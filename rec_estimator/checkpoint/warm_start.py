@@ -114,9 +114,7 @@ def initialize_table(
             shard.initializer = saveable.build_restore(
                 shard, prefix, source, slots, version, warns, stored_widths
             )
-    with tf.name_scope(None):
-        initializers = [shard.initializer for shard in table.shards]
-        table.initializer = initializers[0] if len(initializers) == 1 else tf.group(initializers)
+    table.set_initializer()
 
 
 def initialize_as_option_says(table: EmbeddingTable) -> None:

@@ -15,6 +15,22 @@ _DTYPES = (tf.float32, tf.float64, tf.int32, tf.int64, tf.string)
 _Names = Union[str, Sequence[str], None]
 
 
+def import_parquet(path: str) -> Tuple[Any, Any]:
+    """Returns the modules pyarrow and pyarrow.parquet, for a file of this path.
+
+    Raises:
+      ModuleNotFoundError: pyarrow is not installed.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            f"pyarrow is not installed, and {path} is Parquet; pip install 'rec_estimator[parquet]'"
+        ) from None
+    return pyarrow, pyarrow.parquet
+
+
 def open_parquet(path: str) -> Any:
     """Returns the pyarrow.parquet.ParquetFile of a path.
 
@@ -22,16 +38,9 @@ def open_parquet(path: str) -> Any:
       ModuleNotFoundError: pyarrow is not installed.
       ValueError: The file is not Parquet.
     """
+    pyarrow, parquet = import_parquet(path)
     try:
-        import pyarrow
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            f"pyarrow is not installed, and {path} is to be read as Parquet; pip install "
-            "'rec_estimator[parquet]'"
-        ) from None
-    try:
-        return pyarrow.parquet.ParquetFile(path)
+        return parquet.ParquetFile(path)
     except (OSError, pyarrow.ArrowException) as error:
         raise ValueError(
             f"{path} must be a complete Parquet file, got one with: {error}; write the file again"

@@ -63,6 +63,9 @@ class LogicalTable(Protocol):
     def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
         """See EmbeddingTable."""
 
+    def set_initializer(self) -> None:
+        """See EmbeddingTable."""
+
     def dynamic_shape(self, parts: Sequence[int]) -> tf.Tensor:
         """See EmbeddingTable."""
 

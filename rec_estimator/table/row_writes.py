@@ -77,6 +77,22 @@ def erase_rows(table: LogicalTable, keys: tf.Tensor, version: tf.Tensor) -> tf.T
     return tf.add_n(erased)
 
 
+def initialize_with_rows(table: LogicalTable, keys: tf.Tensor, rows: tf.Tensor) -> None:
+    """Replaces a table's initializer by one that also gives it rows.
+
+    Args:
+      table: The table.
+      keys: int64 [n]. Computed when the initializer runs.
+      rows: float32 [n, dim].
+    """
+    for shard, keys_of, rows_of, _ in shard_rows(table, keys, rows):
+        with graphs.colocate_with(shard.handle):
+            shard.initializer = _ops.gen.rec_estimator_table_initialize_rows(
+                shard.handle, table.initial_value, keys_of, rows_of
+            )
+    table.set_initializer()
+
+
 def shard_rows(
     table: LogicalTable, keys: tf.Tensor, rows: Any, counts: Any = None
 ) -> List[ShardRows]:

@@ -115,6 +115,12 @@ class EmbeddingTable(VariableLike):
                 else tf.group([shard.initializer for shard in self.shards], name=name)
             )
 
+    def set_initializer(self) -> None:
+        """Makes the initializer that of the shards, after they got others."""
+        with tf.name_scope(None):
+            initializers = [shard.initializer for shard in self.shards]
+            self.initializer = initializers[0] if len(initializers) == 1 else tf.group(initializers)
+
     def _make_bank(self, initializer: Callable[..., tf.Tensor], device: str) -> tf.Tensor:
         shape = [self.ev_option.init.default_value_dim, self.dim]
         with tf.name_scope(None), tf.name_scope(f"{self.name}/default_values/"):

@@ -6,10 +6,18 @@ import sys
 from typing import Optional, Sequence
 
 from rec_estimator import __version__
-from rec_estimator.tools import inspect_checkpoint, memory_share, tune_filter
+from rec_estimator.tools import (
+    export_rows,
+    import_rows,
+    inspect_checkpoint,
+    memory_share,
+    tune_filter,
+)
 from rec_estimator.tools import shrink_ckpt_with_filtered_features as shrink
 
 _TOOLS = {
+    "export": export_rows,
+    "import": import_rows,
     "inspect": inspect_checkpoint,
     "memory-share": memory_share,
     "shrink": shrink,

@@ -109,19 +109,10 @@ def shrink(
     replaced = _replacements(source, tables, drop_slots)
     os.makedirs(os.path.dirname(os.path.abspath(output_checkpoint)), exist_ok=True)
     with NewBundle(output_checkpoint, source.header.version) as copy:
-        ranges = []
-        for name, tensor in source.tensors.items():
-            if name not in replaced:
-                ranges += tensor.ranges
-                if tensor.header.entry.slices:
-                    copy.add_header(tensor.header)
-                continue
-            replacement = replaced[name]
-            if replacement is not None:
+        for name, replacement in replaced.items():
+            if name in source.tensors and replacement is not None:
                 copy.add_array(name, replacement)
-        # In the order of the disk.
-        for part in sorted(ranges, key=lambda part: (part.entry.shard_id, part.entry.offset)):
-            copy.add(part.key, part.entry, source.read(part))
+        copy.copy(source, [name for name in source.tensors if name not in replaced])
     return Shrunk(
         [
             ShrunkTable(

@@ -14,6 +14,8 @@ from rec_estimator import tools
 from rec_estimator.tools import command
 
 TOOLS = {
+    "export": "export_rows",
+    "import": "import_rows",
     "inspect": "inspect_checkpoint",
     "memory-share": "memory_share",
     "shrink": "shrink_ckpt_with_filtered_features",

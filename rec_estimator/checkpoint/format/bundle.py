@@ -349,6 +349,18 @@ class NewBundle:
         """Copies the entry of a sliced tensor; ``add`` appends its slices."""
         self._entries[header.key] = header.entry.SerializeToString()
 
+    def copy(self, source: Bundle, names: Iterable[str]) -> None:
+        """Appends tensors of another checkpoint bit for bit, with their slices."""
+        ranges: List[ByteRange] = []
+        for name in names:
+            tensor = source.tensors[name]
+            ranges += tensor.ranges
+            if tensor.header.entry.slices:
+                self.add_header(tensor.header)
+        # In the order of the disk.
+        for part in sorted(ranges, key=lambda part: (part.entry.shard_id, part.entry.offset)):
+            self.add(part.key, part.entry, source.read(part))
+
     def add_array(self, name: str, array: np.ndarray) -> None:
         """Appends a tensor from memory."""
         data = np.frombuffer(array.tobytes(), np.uint8)
