@@ -119,6 +119,7 @@ from rec_estimator.hooks import (
 )
 from rec_estimator.options import (
     CacheStrategy,
+    Capacity,
     CBFFilter,
     CheckpointOption,
     CounterFilter,
@@ -222,6 +223,7 @@ __all__ = [
     "StorageOption",
     "StorageType",
     "CacheStrategy",
+    "Capacity",
     # Regularizers of a table.
     "L2Regularizer",
     "LazyDecay",

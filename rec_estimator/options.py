@@ -17,6 +17,9 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator.regularizers import Regularizer, check_regularizer
 
+# What Capacity evicts first.
+CAPACITY_POLICIES = ("lfu", "lru", "lfu_decay")
+
 # The kernels store a threshold in 32 bits, and the attribute of an op is signed.
 MAX_FILTER_FREQ = 2**31 - 1
 
@@ -609,6 +612,68 @@ class PretrainedRows:
 
 @_explain_assignments
 @dataclasses.dataclass(frozen=True)
+class Capacity:
+    """How many rows a table keeps. A full table evicts its coldest rows at the end of each step.
+
+    Evicted rows leave as with ``table.evict()``: slots and counts go with them, and the next delta
+    says so. Rows of running steps stay. Which rows are coldest is decided within windows of
+    thousands of rows, so it is nearly the choice of the whole table.
+
+    Attributes:
+      max_rows: Rows of the whole table, from 1, on disk and in memory. A partitioned table gives
+        each shard its part. A table that was restored with more shrinks step by step.
+      policy: "lfu" evicts the rows with the least counts, and the oldest among equals; "lru" those
+        that were trained longest ago; "lfu_decay" is lfu with counts that lose half of their worth
+        in each half_life since the row was trained. "lru" and "lfu_decay" need a global step.
+      half_life: Steps, from 1, with "lfu_decay"; None otherwise.
+
+    Raises:
+      ValueError: An argument is out of range.
+
+    Example:
+      >>> option = rec.EmbeddingVariableOption(capacity=rec.Capacity(1_000_000, policy="lru"))
+      >>> option.capacity.max_rows
+      1000000
+    """
+
+    max_rows: int
+    policy: str = "lfu"
+    half_life: Optional[int] = None
+
+    def __post_init__(self) -> None:
+        if not _is_integer(self.max_rows) or self.max_rows < 1:
+            raise ValueError(
+                f"max_rows must be an integer >= 1, got {self.max_rows!r}; without capacity= a "
+                "table has no limit"
+            )
+        if self.policy not in CAPACITY_POLICIES:
+            raise ValueError(
+                f"policy must be one of {', '.join(CAPACITY_POLICIES)}, got {self.policy!r}"
+            )
+        if (self.half_life is not None) != (self.policy == "lfu_decay"):
+            raise ValueError(
+                "half_life must be given with policy='lfu_decay' and only there, got "
+                f"{self.half_life!r} with {self.policy!r}"
+            )
+        if self.half_life is not None and (not _is_integer(self.half_life) or self.half_life < 1):
+            raise ValueError(f"half_life must be an integer >= 1, got {self.half_life!r}; in steps")
+
+    @property
+    def needs_global_step(self) -> bool:
+        """Whether the policy reads when rows were trained."""
+        return self.policy != "lfu"
+
+    def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
+        """The attributes of the handle of a shard."""
+        return {
+            "capacity_rows": -(-self.max_rows // num_shards),
+            "capacity_policy": self.policy,
+            "capacity_half_life": self.half_life or 1,
+        }
+
+
+@_explain_assignments
+@dataclasses.dataclass(frozen=True)
 class EmbeddingVariableOption:
     """All options of a table.
 
@@ -622,6 +687,7 @@ class EmbeddingVariableOption:
       init_option: The initial vectors of new keys.
       regularizer: L2Regularizer or LazyDecay; not an option in DeepRec. None: only gradients change
         rows.
+      capacity: How many rows the table keeps; not an option in DeepRec. None: all.
       pretrained: Rows of a new table, from a file; not an option in DeepRec. None: see ckpt.
 
     Raises:
@@ -645,6 +711,7 @@ class EmbeddingVariableOption:
     storage_option: StorageOption = dataclasses.field(default_factory=StorageOption)
     init_option: InitializerOption = dataclasses.field(default_factory=InitializerOption)
     regularizer: Optional[Regularizer] = None
+    capacity: Optional[Capacity] = None
     pretrained: Optional[PretrainedRows] = None
 
     def __post_init__(self) -> None:
@@ -660,6 +727,7 @@ class EmbeddingVariableOption:
             ("filter_option", get_args(Filter), True),
             ("storage_option", (StorageOption,), False),
             ("init_option", (InitializerOption,), False),
+            ("capacity", (Capacity,), True),
             ("pretrained", (PretrainedRows,), True),
         ):
             value = getattr(self, name)

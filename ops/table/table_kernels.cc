@@ -98,9 +98,39 @@ std::string Listed(const std::vector<int64_t>& keys) {
   return StrCat("[", absl::StrJoin(keys, ", "), "]");
 }
 
+constexpr const char* kPolicies[] = {"lfu", "lru", "lfu_decay"};
+
+Status ReadCapacity(OpKernelConstruction* context, CapacitySpec* capacity) {
+  std::string policy;
+  TF_RETURN_IF_ERROR(context->GetAttr("capacity_rows", &capacity->max_rows));
+  TF_RETURN_IF_ERROR(context->GetAttr("capacity_policy", &policy));
+  TF_RETURN_IF_ERROR(
+      context->GetAttr("capacity_half_life", &capacity->half_life));
+  const auto known =
+      std::find(std::begin(kPolicies), std::end(kPolicies), policy);
+  if (known == std::end(kPolicies)) {
+    return InvalidArgument("capacity_policy must be one of ",
+                           absl::StrJoin(kPolicies, ", "), ", got ", policy);
+  }
+  capacity->policy =
+      static_cast<CapacitySpec::Policy>(known - std::begin(kPolicies));
+  if (capacity->max_rows < 0 || capacity->half_life < 1) {
+    return InvalidArgument(
+        "capacity_rows must be >= 0 and capacity_half_life >= 1, got ",
+        capacity->max_rows, " and ", capacity->half_life);
+  }
+  return Status();
+}
+
+std::string CapacityText(const CapacitySpec& capacity) {
+  return StrCat(capacity.max_rows, " rows by ", kPolicies[capacity.policy],
+                " with half-life ", capacity.half_life);
+}
+
 // Reads and checks the handle's attributes that RowRules holds.
 Status ReadRules(OpKernelConstruction* context, RowRules* rules) {
   TF_RETURN_IF_ERROR(context->GetAttr("max_rows", &rules->max_rows));
+  TF_RETURN_IF_ERROR(ReadCapacity(context, &rules->capacity));
   TF_RETURN_IF_ERROR(context->GetAttr("has_padding_key", &rules->has_padding));
   TF_RETURN_IF_ERROR(context->GetAttr("frozen_keys", &rules->frozen_keys));
   if (rules->max_rows < 0) {
@@ -210,6 +240,10 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
     const RowRules& rules = table.rules();
     if (rules.max_rows != rules_.max_rows) {
       return must_be("max_rows", rules.max_rows, rules_.max_rows);
+    }
+    if (!(rules.capacity == rules_.capacity)) {
+      return must_be("capacity", CapacityText(rules.capacity),
+                     CapacityText(rules_.capacity));
     }
     if (rules.has_padding != rules_.has_padding) {
       return must_be("has_padding_key", rules.has_padding, rules_.has_padding);

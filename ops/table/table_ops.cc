@@ -45,6 +45,9 @@ REGISTER_OP("RecEstimator>TableHandle")
     .Attr("max_element_size: int >= 0 = 0")
     .Attr("false_positive_probability: float = 0.0")
     .Attr("max_rows: int >= 0 = 0")
+    .Attr("capacity_rows: int >= 0 = 0")
+    .Attr("capacity_policy: {'lfu', 'lru', 'lfu_decay'} = 'lfu'")
+    .Attr("capacity_half_life: int >= 1 = 1")
     .Attr("has_padding_key: bool = false")
     .Attr("frozen_keys: list(int) = []")
     .Attr("sketch: string = ''")
@@ -67,7 +70,12 @@ filter_freq: Threshold: the count that admits a key, < 2^31. 0 admits every key 
 filter_coefficient: What one occurrence adds to the count, in [1, 2^31).
 max_element_size: Graphs of older releases have it instead of sketch='counting_bloom_filter ...'. 0 otherwise.
 false_positive_probability: As max_element_size.
-max_rows: Row limit of the table. 0 means no limit.
+max_rows: Row limit of the table. 0 means no limit. A step that would exceed it fails.
+capacity_rows: The rows that the table keeps: at the end of a step, the coldest rows beyond them are evicted, but never
+  those of running steps. 0: all.
+capacity_policy: Which rows are coldest. 'lfu': those with the least counts, and the oldest versions among them; 'lru':
+  those with the oldest versions; 'lfu_decay': those with the least counts after a decay with the age of the version.
+capacity_half_life: With 'lfu_decay', the age at which a count is worth half.
 has_padding_key: Whether key -1 is padding. Padding reads the default vector and is neither stored nor counted.
 frozen_keys: Distinct keys whose values never change. A step still updates their slots.
 sketch: What counts keys without a row: the name of a registered sketch and its parameters, for example

@@ -58,7 +58,7 @@ def read_vectors(path: str, integer_keys: bool = False) -> Vectors:
     if rows.ndim != 2 or names.shape != rows.shape[:1]:
         raise ValueError(
             f"{path} must have one vector for each key, all of one length, got keys of shape "
-            f"{list(names.shape)} and vectors of shape {list(rows.shape)}; {_REMEDY}"
+            f"{names.shape} and vectors of shape {rows.shape}; {_REMEDY}"
         )
     vectors = Vectors(_keys_of(path, names, integer_keys), rows.astype(np.float32))
     _check(path, vectors, names)

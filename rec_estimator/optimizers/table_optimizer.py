@@ -43,10 +43,10 @@ from rec_estimator.table.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table.lookup_gradient import further_occurrences, occurrences
 from rec_estimator.table.optional_variable import create_global_step
 from rec_estimator.table.registration import refuse_eager_mode
+from rec_estimator.table.row_writes import NO_GLOBAL_STEP
 from rec_estimator.table.shard import LookupRecord, SlotSpec, TableShard
 from rec_estimator.table.slot_rows import SlotRows
 from rec_estimator.table.table import (
-    NO_GLOBAL_STEP,
     EmbeddingTable,
     decays,
     dense_variables,

@@ -25,8 +25,8 @@ from rec_estimator.table.lookup import (
     refuse_control_flow,
 )
 from rec_estimator.table.lookup_gradient import gradient_slices, sum_occurrences
-from rec_estimator.table.shard import LookupRecord
-from rec_estimator.table.table import EmbeddingTable, as_keys
+from rec_estimator.table.shard import LookupRecord, as_keys
+from rec_estimator.table.table import EmbeddingTable
 
 _COMBINERS = ("sum", "mean", "sqrtn")
 

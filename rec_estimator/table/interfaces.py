@@ -40,6 +40,7 @@ class LogicalTable(Protocol):
     trainable: bool
     is_save: bool
     initial_value: tf.Tensor
+    initializer: tf.Operation
     max_rows: int
     padding_keys: Tuple[int, ...]
     rule_of_optimizer: Optional[EvictionRule]
@@ -76,6 +77,9 @@ class LogicalTable(Protocol):
     def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:
         """See EmbeddingTable."""
 
+    def version_of_write(self) -> tf.Tensor:
+        """See EmbeddingTable."""
+
     def eviction(self, rule: Optional[EvictionRule] = None) -> Eviction:
         """See EmbeddingTable."""
 
@@ -88,6 +92,7 @@ class SavedShard(Protocol):
     num_parts: int
     slots: Tuple[SlotSpec, ...]
     handle: tf.Tensor
+    initializer: tf.Operation
 
     @property
     def table(self) -> LogicalTable:

@@ -22,8 +22,8 @@ from rec_estimator.graph_passes.graph_state import state_of
 from rec_estimator.graph_passes.walk import ancestors
 from rec_estimator.table.interfaces import LogicalTable
 from rec_estimator.table.lookup_gradient import gradient_slices, repeat_keys, sum_occurrences
-from rec_estimator.table.shard import LookupRecord, TableShard
-from rec_estimator.table.table import EmbeddingTable, as_keys
+from rec_estimator.table.shard import LookupRecord, TableShard, as_keys
+from rec_estimator.table.table import EmbeddingTable
 from rec_estimator.table.variable_like import VariableLike
 
 # Functional control flow ops, which take the handle of a table as an input.

@@ -303,3 +303,35 @@ class TableShard(VariableLike):
 
     def __repr__(self) -> str:
         return f"<rec_estimator.TableShard {self.name!r} dim={self.dim}>"
+
+
+def as_keys(table: LogicalTable, ids: Any, argument: str) -> tf.Tensor:
+    """Converts ids to the keys that the ops of a table take.
+
+    Args:
+      table: The table.
+      ids: int32 of any shape; also int64 if that is the key_dtype of the table.
+      argument: The caller's name for ids, for error messages.
+
+    Returns:
+      int64, the shape of ids.
+
+    Raises:
+      TypeError: ids have another type.
+    """
+    keys = tf.convert_to_tensor(ids, name="ids")
+    if keys.dtype == tf.int64 and table.key_dtype == tf.int32:
+        raise TypeError(
+            f"{argument} must be int32, the key_dtype of table {table.name!r}, got int64; make "
+            "the table with key_dtype=tf.int64"
+        )
+    if keys.dtype == tf.int32:
+        return tf.cast(keys, tf.int64)
+    if keys.dtype != tf.int64:
+        remedy = (
+            "hash strings with tf.strings.to_hash_bucket_fast(values, 2**63 - 1)"
+            if keys.dtype == tf.string
+            else "cast them, if they are whole numbers"
+        )
+        raise TypeError(f"{argument} must be int64 or int32, got {keys.dtype.name}; {remedy}")
+    return keys

@@ -8,8 +8,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator._tensorflow import dispatch, graphs
 from rec_estimator.table.interfaces import SlotSpec
 from rec_estimator.table.saveable import export_shard
-from rec_estimator.table.shard import TableShard
-from rec_estimator.table.table import as_keys
+from rec_estimator.table.shard import TableShard, as_keys
 
 
 class SlotExport(NamedTuple):

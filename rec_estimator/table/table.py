@@ -37,23 +37,20 @@ from rec_estimator.table import placement
 from rec_estimator.table.disk_storage import DiskStorage, TierCounts, disk_storage_of
 from rec_estimator.table.eviction import Eviction, build_eviction
 from rec_estimator.table.interfaces import STEPS, LogicalTable
-from rec_estimator.table.row_writes import assign_rows, erase_rows
+from rec_estimator.table.row_writes import NO_GLOBAL_STEP, WritableTable
 from rec_estimator.table.saveable import saveable_of
-from rec_estimator.table.shard import TableShard
+from rec_estimator.table.shard import TableShard, as_keys
 from rec_estimator.table.table_reads import TableExport, TableReads
 from rec_estimator.table.variable_like import VariableLike, VariableName, no_value_error
 
 # The collection of the logical tables of a graph, under the name that DeepRec uses.
 EMBEDDING_VARIABLES = "embedding_variables"
 
-# The version of a row in a graph without a global step.
-NO_GLOBAL_STEP = -1
-
 # The version of a key that no step has trained. An eviction by age replaces it by the current step.
 NEVER_TRAINED = -1
 
 
-class EmbeddingTable(VariableLike):
+class EmbeddingTable(WritableTable):
     """A logical table with one shard, or with several shards if ``partitioner=`` was given.
 
     ``get_embedding_variable`` makes it. ``list(table)`` gives the shards. A table with one shard
@@ -115,12 +112,6 @@ class EmbeddingTable(VariableLike):
                 else tf.group([shard.initializer for shard in self.shards], name=name)
             )
 
-    def set_initializer(self) -> None:
-        """Makes the initializer that of the shards, after they got others."""
-        with tf.name_scope(None):
-            initializers = [shard.initializer for shard in self.shards]
-            self.initializer = initializers[0] if len(initializers) == 1 else tf.group(initializers)
-
     def _make_bank(self, initializer: Callable[..., tf.Tensor], device: str) -> tf.Tensor:
         shape = [self.ev_option.init.default_value_dim, self.dim]
         with tf.name_scope(None), tf.name_scope(f"{self.name}/default_values/"):
@@ -139,19 +130,16 @@ class EmbeddingTable(VariableLike):
         return initializer(shape, dtype=tf.float32)
 
     def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
-        """The attributes of the op that makes the handle of a shard.
-
-        Args:
-          num_shards: The number of shards of the table.
-        """
+        """The attributes of the op that makes the handle of one of ``num_shards`` shards."""
         attrs: Dict[str, Any] = {"dim": self.dim, "version_unit": self.version_unit}
         attrs["default_value"] = self.ev_option.init.default_value_no_permission
         option = self.filter
         if option is not None:
             # The filter of every shard has the size for the whole table.
             attrs.update(option.handle_attrs())
-        if self.disk_storage is not None:
-            attrs.update(self.disk_storage.handle_attrs(num_shards))
+        for limit in (self.ev_option.capacity, self.disk_storage):
+            if limit is not None:
+                attrs.update(limit.handle_attrs(num_shards))
         return attrs
 
     @property
@@ -171,11 +159,6 @@ class EmbeddingTable(VariableLike):
           global_step: int64 []. The global step before its increment; -1 if there is none.
         """
         return global_step
-
-    def version_of_write(self) -> tf.Tensor:
-        """int64 []. The version of rows that are written outside of training."""
-        step = find_global_step()
-        return tf.constant(NO_GLOBAL_STEP, tf.int64) if step is None else tf.cast(step, tf.int64)
 
     @property
     def version_after_reset(self) -> int:
@@ -313,74 +296,6 @@ class EmbeddingTable(VariableLike):
         """
         return self._reads.versions(as_keys(self, keys, "keys"))
 
-    def assign(
-        self, keys: Any, rows: Any = None, counts: Any = None, name: Optional[str] = None
-    ) -> tf.Operation:
-        """Writes rows, such as vectors that another program has trained.
-
-        A key owns a row afterwards, whatever the filter. The slots of these rows start fresh. Their
-        version is the global step, -1 if the graph has none yet. The next delta has them. A lookup
-        reads a shard before all of it or after all of it; control dependencies say which.
-
-        Args:
-          keys: int64 or int32 [n], distinct.
-          rows: float32 [n, dim], finite.
-          counts: int64 [n], from 0: how often each key has occurred. None: a key keeps its count,
-            or gets the filter's threshold if that is greater.
-          name: Op name.
-
-        Returns:
-          The op that writes.
-
-        Raises:
-          ValueError: A static shape does not fit.
-          TypeError: keys have another type, or rows are missing, as in tf.assign(table, value).
-          tf.errors.InvalidArgumentError: When the op runs: a shape does not fit, a key is given
-            twice or is padding, a value is not finite, or a count is negative. Nothing has changed.
-          tf.errors.ResourceExhaustedError: When the op runs: a shard would exceed its row limit or
-            has no memory. That shard has not changed.
-
-        Example:
-          >>> table = rec.get_embedding_variable("user", embedding_dim=2)
-          >>> assign = table.assign(tf.constant([7], tf.int64), [[0.5, -1.0]])
-          >>> with tf.Session() as session:
-          ...     session.run(tf.global_variables_initializer())
-          ...     session.run(assign)
-          ...     session.run(table.export().values).tolist()
-          [[0.5, -1.0]]
-        """
-        if rows is None:
-            raise TypeError(
-                f"rows of table {self.name!r} must be given; call table.assign(keys, rows)"
-            )
-        with tf.name_scope(name, f"{self.name}/assign"):
-            keys = as_keys(self, keys, "keys")
-            return assign_rows(self, keys, rows, counts, self.version_of_write())
-
-    def erase(self, keys: Any, name: Optional[str] = None) -> tf.Tensor:
-        """Takes away the rows, slots and counts of keys, as an eviction does.
-
-        A key that is trained again starts from count 0, its initial vector and fresh slots. A
-        Bloom filter keeps what it has counted of a key that never owned a row.
-
-        Args:
-          keys: int64 or int32, any shape. Repeats and keys without a row are allowed.
-          name: Op name.
-
-        Returns:
-          int64 []. The number of keys that had a row.
-
-        Raises:
-          TypeError: keys have another type.
-
-        Example:
-          >>> table = rec.get_embedding_variable("user", embedding_dim=2)
-          >>> table.erase(tf.constant([7, 8], tf.int64)).dtype
-          tf.int64
-        """
-        with tf.name_scope(name, f"{self.name}/erase"):
-            return erase_rows(self, as_keys(self, keys, "keys"), self.version_of_write())
-
     def evict(self) -> tf.Tensor:
         """Evicts the keys that ``ev_option.evict_option`` selects, as every full save does.
 
@@ -475,9 +390,10 @@ def dense_variables(scope: Optional[str] = None) -> List[tf.Variable]:
 
 
 def needs_global_step(table: LogicalTable) -> bool:
-    """Whether a table has an eviction rule or a regularizer that needs the global step."""
-    rule = table.ev_option.evict_option
+    """Whether a table evicts or has a regularizer by the global step."""
+    rule, capacity = table.ev_option.evict_option, table.ev_option.capacity
     evicts = rule is not None and rule.is_on and rule.needs_global_step
+    evicts = evicts or (capacity is not None and capacity.needs_global_step)
     return evicts or decays(table)
 
 
@@ -485,35 +401,3 @@ def decays(table: LogicalTable) -> bool:
     """Whether the rows of a table decay with the global step."""
     regularizer = table.ev_option.regularizer
     return regularizer is not None and regularizer.decay_rate > 0
-
-
-def as_keys(table: LogicalTable, ids: Any, argument: str) -> tf.Tensor:
-    """Converts ids to the keys that the ops of a table take.
-
-    Args:
-      table: The table.
-      ids: int32 of any shape; also int64 if that is the key_dtype of the table.
-      argument: The caller's name for ids, for error messages.
-
-    Returns:
-      int64, the shape of ids.
-
-    Raises:
-      TypeError: ids have another type.
-    """
-    keys = tf.convert_to_tensor(ids, name="ids")
-    if keys.dtype == tf.int64 and table.key_dtype == tf.int32:
-        raise TypeError(
-            f"{argument} must be int32, the key_dtype of table {table.name!r}, got int64; make "
-            "the table with key_dtype=tf.int64"
-        )
-    if keys.dtype == tf.int32:
-        return tf.cast(keys, tf.int64)
-    if keys.dtype != tf.int64:
-        remedy = (
-            "hash strings with tf.strings.to_hash_bucket_fast(values, 2**63 - 1)"
-            if keys.dtype == tf.string
-            else "cast them, if they are whole numbers"
-        )
-        raise TypeError(f"{argument} must be int64 or int32, got {keys.dtype.name}; {remedy}")
-    return keys

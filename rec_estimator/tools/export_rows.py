@@ -142,7 +142,7 @@ def _strings_of(keys: np.ndarray, vocabulary: Sequence[str]) -> np.ndarray:
 
 def _write_parquet(rows: ExportedRows, path: str) -> None:
     pyarrow, parquet = import_parquet(path)
-    dim = rows.rows.shape[1]
+    _, dim = rows.rows.shape
     columns: Dict[str, Any] = {
         "key": pyarrow.array(rows.keys),
         "vector": pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.rows.ravel()), dim),

@@ -108,17 +108,17 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 def _find_table(source: Bundle, name: str, vectors: Vectors) -> StoredTable:
     tables = find_tables(source)
     if name not in tables:
-        raise ValueError(f"table must be one of {list(tables)}, got {name!r}; {source.prefix} has")
+        raise ValueError(f"table must be one of {list(tables)} of {source.prefix}, got {name!r}")
     table = tables[name]
     if parent_of(source, table) is not None:
         raise ValueError(
             f"checkpoint must be a full one, got the delta {source.prefix}; resume its training, "
             "which begins and ends with a full one"
         )
-    if table.dim != vectors.rows.shape[1]:
+    _, dim = vectors.rows.shape
+    if table.dim != dim:
         raise ValueError(
-            f"vectors must be of length {table.dim}, the dimension of table {name!r}, got "
-            f"{vectors.rows.shape[1]}"
+            f"vectors must be of length {table.dim}, the dimension of table {name!r}, got {dim}"
         )
     limits = np.iinfo(table.key_dtype.as_numpy_dtype)
     if (

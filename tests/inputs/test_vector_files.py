@@ -82,7 +82,7 @@ def test_other_files_are_refused_by_name(tmp_path):
         read_vectors(write_parquet(tmp_path, [1, 2], key="id"))
     with pytest.raises(ValueError, match="vectors of one length, got 1, 2"):
         read_vectors(write_parquet(tmp_path, [1, 2], rows=[[1.0], [1.0, 2.0]]))
-    with pytest.raises(ValueError, match=r"one vector for each key.* keys of shape \[3\]"):
+    with pytest.raises(ValueError, match=r"one vector for each key.* keys of shape \(3,\)"):
         read_vectors(write_npy(tmp_path, [1, 2, 3]))
     with pytest.raises(ValueError, match="must have floats, got int64"):
         read_vectors(write_npy(tmp_path, [1, 2], rows=np.array([[1], [2]])))

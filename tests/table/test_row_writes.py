@@ -182,7 +182,7 @@ def test_random_writes_steps_evictions_and_checkpoints_equal_the_oracle(shards, 
     evict, saver = model.table.evict(), rec.Saver(incremental=True, max_to_keep=0)
     step, prefix = 0, None
     with model.initialized_session() as session:
-        for turn in range(60):
+        for turn in range(36):
             keys = rng.integers(-20, 20, 8)
             distinct = np.unique(keys)
             action = rng.choice(["assign", "assign", "erase", "train", "train", "evict", "save"])

@@ -85,7 +85,7 @@ def test_what_cannot_be_imported_is_refused_by_name(tmp_path):
     with pytest.raises(FileExistsError, match="output must not exist"):
         import_rows(vectors, "t", prefix)
     for rows, table, message in (
-        (vectors, "u", r"table must be one of \['t'\], got 'u'"),
+        (vectors, "u", r"table must be one of \['t'\] of .*, got 'u'"),
         (wide, "t", "vectors must be of length 2, the dimension of table 't', got 3"),
     ):
         with pytest.raises(ValueError, match=message):

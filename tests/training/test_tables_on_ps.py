@@ -421,3 +421,35 @@ def test_a_table_that_is_not_saved_is_not_emptied_by_a_worker_that_joins():
     ]
     for session, _ in runs:
         session.close()
+
+
+def test_rows_are_written_erased_and_bounded_on_several_servers(tmp_path):
+    vectors = str(tmp_path / "vectors.npy")
+    np.save(vectors, np.ones([40, 4], np.float32))
+    np.save(tmp_path / "vectors.keys.npy", np.arange(40))
+    device, session_of = where(2)
+    with tf.Graph().as_default(), device():
+        step = tf.train.get_or_create_global_step()
+        option = rec.EmbeddingVariableOption(
+            pretrained=rec.PretrainedRows(vectors), capacity=rec.Capacity(40, "lru")
+        )
+        table = table_of(ev_option=option)
+        keys = tf.placeholder(tf.int64, [None])
+        train_op = minimize(square(rec.embedding_lookup(table, keys)))
+        assign = table.assign(keys, 2 * tf.ones([tf.size(keys), 4]))
+        repeated = table.assign([5, 6, 5], np.zeros([3, 4]))
+        erase, export = table.erase(keys), table.export()
+        with session_of() as session:
+            session.run(tf.global_variables_initializer())
+            assert sorted(session.run(export).keys) == list(range(40))
+            session.run(assign, {keys: [7, 40]})
+            with pytest.raises(tf.errors.InvalidArgumentError, match="got 5 twice"):
+                session.run(repeated)
+            rows = session.run(export)
+            written = dict(zip(rows.keys.tolist(), rows.values.tolist()))
+            assert written[7] == written[40] == [2] * 4 and written[5] == [1] * 4
+            assert session.run(erase, {keys: [0, 1, 99]}) == 2
+            session.run(train_op, {keys: np.arange(100, 120)})
+            found = session.run(export).keys
+            assert len(found) <= 40 and set(found) >= set(range(100, 120))
+            assert session.run(step) == 1

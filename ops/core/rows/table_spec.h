@@ -52,6 +52,21 @@ struct KeySpan {
   size_t n;
 };
 
+// How many rows a table keeps, and which it gives up when it is full
+// (evict/capacity.h).
+struct CapacitySpec {
+  enum Policy { kLeastCounted, kOldest, kDecayed };
+  int64_t max_rows = 0;  // 0: no such limit.
+  Policy policy = kLeastCounted;
+  // kDecayed: after so many versions without a step, a count is worth half.
+  int64_t half_life = 1;
+
+  friend bool operator==(const CapacitySpec& a, const CapacitySpec& b) {
+    return a.max_rows == b.max_rows && a.policy == b.policy &&
+           a.half_life == b.half_life;
+  }
+};
+
 // Other rules for the rows of a table.
 struct RowRules {
   int64_t max_rows = 0;  // 0: limited by memory only.
@@ -60,6 +75,7 @@ struct RowRules {
   bool has_padding = false;
   // Distinct keys whose values no apply changes. Their slots do change.
   std::vector<int64_t> frozen_keys;
+  CapacitySpec capacity = {};
 };
 
 // What a table has, and what happened to it since it was made.

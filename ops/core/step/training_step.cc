@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "ops/core/evict/capacity.h"
 #include "ops/core/rows/row_store.h"
 #include "ops/core/step/key_groups.h"
 #include "ops/core/step/row_hints.h"
@@ -145,6 +146,11 @@ TrainingStep::Outcome TrainingStep::HoldKeys() {
   });
   if (!outcome.ok()) return outcome;
   holds_keys_ = true;
+  for (size_t i = 0; i < size(); ++i) {
+    if (tables_[i].capacity != nullptr) {
+      tables_[i].capacity->Hold(&steps_[i]->keys);
+    }
+  }
   return ForEachTier([this](size_t i, DiskError*) {
     tables_[i].tier->Hold(&steps_[i]->keys);
     return true;
@@ -175,7 +181,17 @@ void TrainingStep::ReleaseKeys() {
   if (!holds_keys_) return;
   holds_keys_ = false;
   for (size_t i = 0; i < size(); ++i) {
-    if (tables_[i].tier != nullptr) tables_[i].tier->Release(&steps_[i]->keys);
+    const KeyGroups* const keys = &steps_[i]->keys;
+    if (tables_[i].tier != nullptr) tables_[i].tier->Release(keys);
+    if (tables_[i].capacity != nullptr) tables_[i].capacity->Release(keys);
+  }
+}
+
+void TrainingStep::TrimTables(const Gradients* gradients) {
+  for (size_t i = 0; i < size(); ++i) {
+    if (tables_[i].capacity == nullptr) continue;
+    tables_[i].capacity->Trim(static_cast<int64_t>(steps_[i]->keys.n()),
+                              gradients[i].version);
   }
 }
 
@@ -229,6 +245,7 @@ TrainingStep::Outcome TrainingStep::Apply(const Gradients* gradients,
   }
   for (auto& claim : claims_) claim.reset();
   for (const auto& step : steps_) step->plan.ReleaseQuotas();
+  if (outcome.ok()) TrimTables(gradients);
   ReleaseKeys();
   ForEachTier([this](size_t i, DiskError* error) {
     tables_[i].tier->SpillExcess(

@@ -39,6 +39,7 @@
 
 namespace rec_estimator {
 
+class Capacity;
 class DiskTier;
 class KeyGroups;
 class RowHints;
@@ -50,8 +51,9 @@ struct TableParts {
   RowStore* store;
   StripeSet* stripes;
   FilterRule rule;
-  RowBudget* budget;  // nullptr: no row limit.
-  DiskTier* tier;     // nullptr: all rows are in memory.
+  RowBudget* budget;             // nullptr: no row limit.
+  DiskTier* tier;                // nullptr: all rows are in memory.
+  Capacity* capacity = nullptr;  // nullptr: no row gives way to others.
 };
 
 class TrainingStep {
@@ -135,6 +137,8 @@ class TrainingStep {
   Outcome ForEachTier(const Work& work);
   // Spills what is beyond the limit, and holds the step's keys from then on.
   Outcome HoldKeys();
+  // Evicts from the tables that are full. The step's keys are held.
+  void TrimTables(const Gradients* gradients);
   // Brings the held keys' rows in.
   Outcome BringIn();
   // Adds the step to the counts of each table.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "ops/core/base/cpu_memory.h"
+#include "ops/core/evict/capacity.h"
 #include "ops/core/evict/eviction.h"
 #include "ops/core/rows/row_store.h"
 #include "ops/core/step/batch_admission.h"
@@ -76,7 +77,10 @@ EmbeddingTable::EmbeddingTable(int dim, float default_value,
       rule_(filter),
       store_(new RowStore(dim, default_value)),
       stripes_(new StripeSet(store_.get(), filter, rules)),
-      budget_(new RowBudget(*stripes_, rules.max_rows)) {}
+      budget_(new RowBudget(*stripes_, rules.max_rows)),
+      capacity_(rules.capacity.max_rows > 0
+                    ? new Capacity(rules.capacity, stripes_.get())
+                    : nullptr) {}
 
 EmbeddingTable::~EmbeddingTable() = default;
 
@@ -195,8 +199,9 @@ bool EmbeddingTable::Apply(const StepBatch& batch, const RowUpdate& update,
 }
 
 TableParts EmbeddingTable::parts() const {
-  return {store_.get(), stripes_.get(), rule_,
-          rules_.max_rows > 0 ? budget_.get() : nullptr, tier_.get()};
+  return {store_.get(), stripes_.get(),
+          rule_,        rules_.max_rows > 0 ? budget_.get() : nullptr,
+          tier_.get(),  capacity_.get()};
 }
 
 bool EmbeddingTable::Admits(const int64_t* keys, size_t n, bool* out) const {

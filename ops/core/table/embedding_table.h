@@ -27,7 +27,7 @@
 //   filter/   filter_rule.h        which keys own rows; sketch.h: their counts
 //   stripes/  stripe.h             locks, quotas, change marks; row_budget.h
 //   tier/     disk_tier.h          rows on disk
-//   evict/    eviction_rule.h      which keys are taken away
+//   evict/    eviction_rule.h      which keys are taken away; capacity.h
 //   step/     training_step.h      reserve and apply; batch_insert.h: restore
 //   table/    row_lookup.h         lookups; row_reader.h; snapshot.h: saves
 //
@@ -118,6 +118,7 @@
 
 namespace rec_estimator {
 
+class Capacity;
 class DiskIo;
 struct DiskError;
 class DiskTier;
@@ -312,6 +313,7 @@ class EmbeddingTable {
   std::unique_ptr<StripeSet> stripes_;
   std::unique_ptr<RowBudget> budget_;
   std::unique_ptr<DiskTier> tier_;
+  std::unique_ptr<Capacity> capacity_;  // nullptr: none.
 };
 
 }  // namespace rec_estimator

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/core/evict/capacity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+namespace rec_estimator {
+namespace {
+
+// Rows of a window: far more than its sixteenth needs to be a fair sample, and
+// few enough to be scanned in about 100 µs.
+constexpr int64_t kWindowRows = int64_t{1} << 14;
+constexpr int64_t kEvictedPart = 16;
+
+// Windows that a step scans besides those that its own rows ask for.
+constexpr int64_t kFewWindows = 4;
+
+// A power of two, so that it divides kStripes.
+int StripesPerWindow(int64_t max_rows) {
+  int stripes = 1;
+  while (stripes < kStripes &&
+         max_rows / kStripes * stripes < kWindowRows / 2) {
+    stripes *= 2;
+  }
+  return stripes;
+}
+
+}  // namespace
+
+Capacity::Capacity(const CapacitySpec& spec, StripeSet* stripes)
+    : spec_(spec),
+      stripes_(*stripes),
+      stripes_per_window_(StripesPerWindow(spec.max_rows)) {}
+
+void Capacity::Hold(const KeyHolder* holder) {
+  const std::lock_guard<std::mutex> lock(holders_mutex_);
+  holders_.push_back(holder);
+}
+
+void Capacity::Release(const KeyHolder* holder) {
+  const std::lock_guard<std::mutex> lock(holders_mutex_);
+  const auto at = std::find(holders_.begin(), holders_.end(), holder);
+  if (at != holders_.end()) holders_.erase(at);
+}
+
+void Capacity::Trim(int64_t occurrences, int64_t now) {
+  const std::unique_lock<std::mutex> lock(trimming_, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  int64_t left = 2 * occurrences + kFewWindows * kWindowRows / kEvictedPart;
+  int in_vain = 0;  // Windows in which all rows are held.
+  try {
+    while (left > 0 && in_vain < kStripes) {
+      const int64_t excess = stripes_.n_rows() - spec_.max_rows;
+      if (excess <= 0) return;
+      const int64_t evicted = EvictFromWindow(std::min(excess, left), now);
+      in_vain = evicted > 0 ? 0 : in_vain + 1;
+      left -= evicted;
+    }
+  } catch (const std::bad_alloc&) {
+    // The next step tries again.
+  }
+}
+
+int64_t Capacity::EvictFromWindow(int64_t excess, int64_t now) {
+  const uint64_t ones = stripes_per_window_ == kStripes
+                            ? kAllStripes
+                            : (uint64_t{1} << stripes_per_window_) - 1;
+  const uint64_t mask = ones << next_;
+  const int begin = next_, end = next_ + stripes_per_window_;
+  next_ = end % kStripes;
+  const ExclusiveLocks locks(stripes_, mask);
+  window_.clear();
+  for (int s = begin; s < end; ++s) {
+    // A part of a stripe, or, of several, all rows.
+    const size_t most = stripes_per_window_ == 1 ? kWindowRows : SIZE_MAX;
+    stripes_[s].index().ScanFrom(&hand_[s], [&](EntryRef entry) {
+      if (entry.has_row()) window_.push_back(ColdOf(entry, now));
+      return window_.size() < most;
+    });
+  }
+  const std::vector<int64_t> held = HeldIn(mask);
+  const auto scanned = static_cast<int64_t>(window_.size());
+  int64_t n = std::max<int64_t>(1, scanned / kEvictedPart);
+  if (stripes_per_window_ == kStripes) n = std::max(n, excess);
+  // Held rows may be among the coldest.
+  const auto coldest =
+      window_.begin() +
+      std::min<int64_t>(scanned, n + static_cast<int64_t>(held.size()));
+  std::nth_element(window_.begin(), coldest, window_.end());
+  const auto free =
+      std::remove_if(window_.begin(), coldest, [&](const Cold& cold) {
+        return std::binary_search(held.begin(), held.end(), cold.entry.key());
+      });
+  n = std::min<int64_t>(n, free - window_.begin());
+  std::nth_element(window_.begin(), window_.begin() + n, free);
+  for (int64_t i = 0; i < n; ++i) {
+    const EntryRef entry = window_[static_cast<size_t>(i)].entry;
+    stripes_.Of(entry.key()).Evict(entry, now);
+  }
+  return n;
+}
+
+Capacity::Cold Capacity::ColdOf(EntryRef entry, int64_t now) const {
+  const int64_t count = entry.count(), version = entry.version();
+  switch (spec_.policy) {
+    case CapacitySpec::kLeastCounted:
+      return {count, version, entry};
+    case CapacitySpec::kOldest:
+      return {version, count, entry};
+    case CapacitySpec::kDecayed:
+      break;
+  }
+  // The binary logarithm of the decayed count, in fixed point.
+  const double age =
+      std::max(0.0, static_cast<double>(now) - static_cast<double>(version));
+  const double score = std::log2(static_cast<double>(count) + 1) -
+                       age / static_cast<double>(spec_.half_life);
+  return {static_cast<int64_t>(std::max(score, -1e12) * (1 << 20)), version,
+          entry};
+}
+
+std::vector<int64_t> Capacity::HeldIn(uint64_t stripes) const {
+  std::vector<int64_t> held;
+  const std::lock_guard<std::mutex> lock(holders_mutex_);
+  for (const KeyHolder* holder : holders_) {
+    const int64_t* last = nullptr;
+    for (uint64_t rest = stripes; rest != 0; rest &= rest - 1) {
+      const KeyHolder::Keys keys = holder->KeysIn(__builtin_ctzll(rest));
+      // A small step has one list for all stripes.
+      if (keys.keys == last || keys.n == 0) continue;
+      held.insert(held.end(), keys.keys, keys.keys + keys.n);
+      last = keys.keys;
+    }
+  }
+  std::sort(held.begin(), held.end());
+  return held;
+}
+
+}  // namespace rec_estimator

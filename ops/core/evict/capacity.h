@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Capacity: a table that is full takes away its coldest rows.
+//
+// At the end of a step, a table that has more rows than it may looks at a
+// window of its rows, and evicts the coldest sixteenth of them. The keys of a
+// window are as random as their hashes, so this is close to the coldest rows of
+// the table. The next window begins where this one ended.
+//
+//   a large table   a window is a part of one stripe, locked alone
+//   a small table   a window is several stripes, or all of them
+//
+// So a step pays for the rows that it has added, and no step pays for a scan of
+// the table. Rows on disk are evicted without being read.
+#ifndef REC_ESTIMATOR_OPS_CORE_EVICT_CAPACITY_H_
+#define REC_ESTIMATOR_OPS_CORE_EVICT_CAPACITY_H_
+
+#include <array>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "ops/core/base/key_hash.h"
+#include "ops/core/index/hash_index.h"
+#include "ops/core/rows/table_spec.h"
+#include "ops/core/stripes/stripe_set.h"
+#include "ops/core/tier/disk_tier.h"
+
+namespace rec_estimator {
+
+// Thread rule: any thread may call any method at any time. No lock is held.
+class Capacity {
+ public:
+  // stripes outlives the object. spec.max_rows >= 1.
+  Capacity(const CapacitySpec& spec, StripeSet* stripes);
+  Capacity(const Capacity&) = delete;
+  Capacity& operator=(const Capacity&) = delete;
+
+  // The rows of a holder's keys are not evicted until it is released.
+  void Hold(const KeyHolder* holder);
+  void Release(const KeyHolder* holder);
+
+  // Evicts until the table has at most max_rows, or has no rows but held ones,
+  // or until the rows of a few windows and twice `occurrences` rows are gone. A
+  // step adds no more rows than it has occurrences, so a table that was
+  // restored too large shrinks by and by. now: the version of the step. Does
+  // nothing if another thread evicts.
+  void Trim(int64_t occurrences, int64_t now);
+
+ private:
+  // What is evicted first is least: by `first`, then by `second`.
+  struct Cold {
+    int64_t first, second;
+    EntryRef entry;
+    bool operator<(const Cold& other) const {
+      return std::make_pair(first, second) <
+             std::make_pair(other.first, other.second);
+    }
+  };
+
+  Cold ColdOf(EntryRef entry, int64_t now) const;
+  // Evicts the coldest rows of the next window and returns how many. excess:
+  // the rows that the table has too many. Throws std::bad_alloc.
+  int64_t EvictFromWindow(int64_t excess, int64_t now);
+  // The held keys of stripes, ascending. Throws std::bad_alloc.
+  std::vector<int64_t> HeldIn(uint64_t stripes) const;
+
+  const CapacitySpec spec_;
+  StripeSet& stripes_;
+  const int stripes_per_window_;
+  std::mutex trimming_;  // Guards what follows. Taken before other locks.
+  int next_ = 0;         // The first stripe of the next window.
+  std::array<uint64_t, kStripes> hand_{};  // Where its scan begins.
+  std::vector<Cold> window_;
+  mutable std::mutex holders_mutex_;
+  std::vector<const KeyHolder*> holders_;
+};
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_EVICT_CAPACITY_H_
