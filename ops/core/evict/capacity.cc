@@ -5,13 +5,20 @@
 #include <cmath>
 #include <new>
 
+#include "ops/core/base/cpu_memory.h"
+#include "ops/core/rows/row_arena.h"
+
 namespace rec_estimator {
 namespace {
 
-// Rows of a window: far more than its sixteenth needs to be a fair sample, and
-// few enough to be scanned in about 100 µs.
+// Rows of a window: far more than its eighth needs to be a fair sample, and few
+// enough to be scanned in about 100 µs.
 constexpr int64_t kWindowRows = int64_t{1} << 14;
-constexpr int64_t kEvictedPart = 16;
+// The part of a window that is evicted, at most and at least.
+constexpr int64_t kMostPart = 8;
+constexpr int64_t kLeastPart = 64;
+// Rows that are fetched before they are written.
+constexpr int64_t kRowsAhead = 12;
 
 // Windows that a step scans besides those that its own rows ask for.
 constexpr int64_t kFewWindows = 4;
@@ -47,7 +54,7 @@ void Capacity::Release(const KeyHolder* holder) {
 void Capacity::Trim(int64_t occurrences, int64_t now) {
   const std::unique_lock<std::mutex> lock(trimming_, std::try_to_lock);
   if (!lock.owns_lock()) return;
-  int64_t left = 2 * occurrences + kFewWindows * kWindowRows / kEvictedPart;
+  int64_t left = 2 * occurrences + kFewWindows * kWindowRows / kMostPart;
   int in_vain = 0;  // Windows in which all rows are held.
   try {
     while (left > 0 && in_vain < kStripes) {
@@ -75,14 +82,19 @@ int64_t Capacity::EvictFromWindow(int64_t excess, int64_t now) {
     // A part of a stripe, or, of several, all rows.
     const size_t most = stripes_per_window_ == 1 ? kWindowRows : SIZE_MAX;
     stripes_[s].index().ScanFrom(&hand_[s], [&](EntryRef entry) {
-      if (entry.has_row()) window_.push_back(ColdOf(entry, now));
+      if (entry.has_row()) {
+        window_.push_back({WarmthOf(entry, now), entry});
+      }
       return window_.size() < most;
     });
   }
   const std::vector<int64_t> held = HeldIn(mask);
   const auto scanned = static_cast<int64_t>(window_.size());
-  int64_t n = std::max<int64_t>(1, scanned / kEvictedPart);
-  if (stripes_per_window_ == kStripes) n = std::max(n, excess);
+  int64_t n = std::max(excess, scanned / kLeastPart);
+  // All stripes are the whole table.
+  if (stripes_per_window_ < kStripes) {
+    n = std::min(n, std::max<int64_t>(1, scanned / kMostPart));
+  }
   // Held rows may be among the coldest.
   const auto coldest =
       window_.begin() +
@@ -94,30 +106,42 @@ int64_t Capacity::EvictFromWindow(int64_t excess, int64_t now) {
       });
   n = std::min<int64_t>(n, free - window_.begin());
   std::nth_element(window_.begin(), window_.begin() + n, free);
-  for (int64_t i = 0; i < n; ++i) {
-    const EntryRef entry = window_[static_cast<size_t>(i)].entry;
-    stripes_.Of(entry.key()).Evict(entry, now);
-  }
+  Evict(window_.data(), n, now);
   return n;
 }
 
-Capacity::Cold Capacity::ColdOf(EntryRef entry, int64_t now) const {
-  const int64_t count = entry.count(), version = entry.version();
+void Capacity::Evict(const Cold* colds, int64_t n, int64_t now) {
+  const RowArena::View view = stripes_[0].store().view();
+  const auto fetch = [&](int64_t i) {
+    if (i >= n || !colds[i].entry.in_memory()) return;
+    PrefetchLineToWrite(view.Row(colds[i].entry.row()));
+  };
+  for (int64_t i = 0; i < kRowsAhead; ++i) fetch(i);
+  for (int64_t i = 0; i < n; ++i) {
+    fetch(i + kRowsAhead);
+    stripes_.Of(colds[i].entry.key()).Evict(colds[i].entry, now);
+  }
+}
+
+uint64_t Capacity::WarmthOf(EntryRef entry, int64_t now) const {
+  const uint64_t count = entry.count();
+  // Versions may be of a run that had come further.
+  const auto age = static_cast<uint64_t>(std::clamp<int64_t>(
+      now - std::max<int64_t>(entry.version(), -1), 0, UINT32_MAX));
+  const uint64_t youth = UINT32_MAX - age;
   switch (spec_.policy) {
     case CapacitySpec::kLeastCounted:
-      return {count, version, entry};
+      return count << 32 | youth;
     case CapacitySpec::kOldest:
-      return {version, count, entry};
+      return youth << 32 | count;
     case CapacitySpec::kDecayed:
       break;
   }
-  // The binary logarithm of the decayed count, in fixed point.
-  const double age =
-      std::max(0.0, static_cast<double>(now) - static_cast<double>(version));
-  const double score = std::log2(static_cast<double>(count) + 1) -
-                       age / static_cast<double>(spec_.half_life);
-  return {static_cast<int64_t>(std::max(score, -1e12) * (1 << 20)), version,
-          entry};
+  // The binary logarithm of the decayed count, in fixed point above 0.
+  const double score =
+      std::log2(static_cast<double>(count) + 1) -
+      static_cast<double>(age) / static_cast<double>(spec_.half_life);
+  return static_cast<uint64_t>((score + UINT32_MAX) * (1 << 20));
 }
 
 std::vector<int64_t> Capacity::HeldIn(uint64_t stripes) const {

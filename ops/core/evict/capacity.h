@@ -2,9 +2,9 @@
 // Capacity: a table that is full takes away its coldest rows.
 //
 // At the end of a step, a table that has more rows than it may looks at a
-// window of its rows, and evicts the coldest sixteenth of them. The keys of a
-// window are as random as their hashes, so this is close to the coldest rows of
-// the table. The next window begins where this one ended.
+// window of its rows, and evicts the coldest of them, an eighth at most. The
+// keys of a window are as random as their hashes, so this is close to the
+// coldest rows of the table. The next window begins where this one ended.
 //
 //   a large table   a window is a part of one stripe, locked alone
 //   a small table   a window is several stripes, or all of them
@@ -17,7 +17,6 @@
 #include <array>
 #include <cstdint>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 #include "ops/core/base/key_hash.h"
@@ -48,17 +47,16 @@ class Capacity {
   void Trim(int64_t occurrences, int64_t now);
 
  private:
-  // What is evicted first is least: by `first`, then by `second`.
+  // What is evicted first has the least warmth.
   struct Cold {
-    int64_t first, second;
+    uint64_t warmth;
     EntryRef entry;
-    bool operator<(const Cold& other) const {
-      return std::make_pair(first, second) <
-             std::make_pair(other.first, other.second);
-    }
+    bool operator<(const Cold& other) const { return warmth < other.warmth; }
   };
 
-  Cold ColdOf(EntryRef entry, int64_t now) const;
+  uint64_t WarmthOf(EntryRef entry, int64_t now) const;
+  // Takes the rows of entries (n) away, which are in these stripes.
+  void Evict(const Cold* colds, int64_t n, int64_t now);
   // Evicts the coldest rows of the next window and returns how many. excess:
   // the rows that the table has too many. Throws std::bad_alloc.
   int64_t EvictFromWindow(int64_t excess, int64_t now);
