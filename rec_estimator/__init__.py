@@ -37,7 +37,6 @@ from rec_estimator._tensorflow.estimator import (
     RegressionHead,
     TrainSpec,
     VocabInfo,
-    WarmStartSettings,
     add_metrics,
     classifier_parse_example_spec,
     regressor_parse_example_spec,
@@ -59,7 +58,7 @@ from rec_estimator.checkpoint.estimators import (
 )
 from rec_estimator.checkpoint.folder_export import export as export_tables
 from rec_estimator.checkpoint.saver import Saver
-from rec_estimator.checkpoint.warm_start import init_from_checkpoint
+from rec_estimator.checkpoint.warm_start import WarmStartSettings, init_from_checkpoint
 from rec_estimator.deeprec import (
     adaptive_embedding_lookup_sparse,
     categorical_column_with_adaptive_embedding,

@@ -11,11 +11,12 @@ from typing import Any, Callable, Dict, Optional, Sequence, Union
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._model_pipeline import ModelPipeline
-from rec_estimator._tensorflow.estimator import InMemoryEvaluatorHook, RunConfig, WarmStartSettings
+from rec_estimator._tensorflow.estimator import InMemoryEvaluatorHook, RunConfig
 from rec_estimator.checkpoint import deltas
 from rec_estimator.checkpoint.checkpoint_table import CheckpointTable
 from rec_estimator.checkpoint.format.bundle import Bundle, Index
 from rec_estimator.checkpoint.format.stored_tables import find_tables
+from rec_estimator.checkpoint.warm_start import WarmStartSettings
 from rec_estimator.features import EmbeddingFeature
 from rec_estimator.optimizers.table_optimizer import TableUpdates
 from rec_estimator.sample_compression import SampleCompression
@@ -163,7 +164,8 @@ class RecEstimator(_LoopCheckedEstimator):
         WarmStartSettings. It is used while model_dir has no checkpoint. As for variables in
         TensorFlow, a path, or a ``vars_to_warm_start`` that is one expression, takes the rows of
         trainable tables. A ``vars_to_warm_start`` that is a list of expressions also takes the
-        slots ``<table>/<slot>`` that match. ``var_name_to_prev_var_name`` may name tables.
+        slots ``<table>/<slot>`` that match. ``var_name_to_prev_var_name`` may name tables. A list
+        of these is taken in order: of two sources that select a table, the later one counts.
       embedding_features: EmbeddingFeature declarations. None: model_fn does all lookups itself.
       table_optimizer: One of ``rec_estimator.optimizers``. It updates the tables that the optimizer
         of model_fn does not update, so that a model_fn with a stock optimizer needs no change.
@@ -196,7 +198,9 @@ class RecEstimator(_LoopCheckedEstimator):
         model_dir: Optional[str] = None,
         config: Optional[RunConfig] = None,
         params: Optional[Dict[str, Any]] = None,
-        warm_start_from: Union[str, WarmStartSettings, None] = None,
+        warm_start_from: Union[
+            str, WarmStartSettings, Sequence[Union[str, WarmStartSettings]], None
+        ] = None,
         *,
         embedding_features: Optional[Sequence[EmbeddingFeature]] = None,
         table_optimizer: Optional[TableUpdates] = None,

@@ -109,7 +109,18 @@ OWN_RULES = {
     ),
 }
 
-ALL_RULES = {**EXACT_RULES, **LAZY_RULES, **OWN_RULES}
+# Those that differ from another line in their settings only, not in rule and slots.
+OTHER_SETTINGS = {
+    *("nesterov", "adagrad_named", "adam_betas"),
+    *("ftrl_regularized", "ftrl_power", "ftrl_whole_power"),
+}
+
+# One line for each rule, for tests of what all rules have in common.
+ALL_RULES = {
+    name: rule
+    for name, rule in {**EXACT_RULES, **LAZY_RULES, **OWN_RULES}.items()
+    if name not in OTHER_SETTINGS
+}
 
 
 # TensorFlow 2.20 computes the powers of dense variables with another function than the C library's.

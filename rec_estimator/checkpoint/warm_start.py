@@ -125,7 +125,44 @@ def initialize_as_option_says(table: EmbeddingTable) -> None:
         initialize_table(table, *source, warns=True)
 
 
-class TableWarmStart(_estimator.WarmStartSettings):
+class WarmStartSettings(_estimator.WarmStartSettings):
+    """``tf.estimator.WarmStartSettings``, for tables of another dim, too.
+
+    Args:
+      ckpt_to_initialize_from: As in TensorFlow.
+      vars_to_warm_start: As in TensorFlow. Expressions and objects may also select tables.
+      var_name_to_vocab_info: As in TensorFlow.
+      var_name_to_prev_var_name: As in TensorFlow; may name tables.
+      resize_rows: As in ``init_from_checkpoint``.
+
+    Example:
+      >>> rec.WarmStartSettings("old_model", ["user", "item"], resize_rows=True).resize_rows
+      True
+    """
+
+    resize_rows = False
+
+    def __new__(
+        cls,
+        ckpt_to_initialize_from: str,
+        vars_to_warm_start: object = ".*",
+        var_name_to_vocab_info: Optional[Mapping[str, object]] = None,
+        var_name_to_prev_var_name: Optional[Mapping[str, str]] = None,
+        resize_rows: bool = False,
+    ) -> "WarmStartSettings":
+        """See the class."""
+        settings = super().__new__(
+            cls,
+            ckpt_to_initialize_from,
+            vars_to_warm_start,
+            var_name_to_vocab_info,
+            var_name_to_prev_var_name,
+        )
+        settings.resize_rows = resize_rows
+        return settings
+
+
+class TableWarmStart(WarmStartSettings):
     """WarmStartSettings for variables and tables.
 
     After the model_fn has built a graph that starts without a checkpoint, an Estimator calls
@@ -133,7 +170,12 @@ class TableWarmStart(_estimator.WarmStartSettings):
     initializes the tables and returns settings for the variables only.
     """
 
+    # The sources before this one, which takes precedence.
+    earlier: Tuple["TableWarmStart", ...] = ()
+
     def __iter__(self) -> Iterator[object]:
+        for source in self.earlier:
+            tf.train.warm_start(*source)
         previous = dict(self.var_name_to_prev_var_name)
         variables, tables = select(self.vars_to_warm_start)
         for table in graph_tables():
@@ -158,8 +200,10 @@ class TableWarmStart(_estimator.WarmStartSettings):
                         f"var_name_to_prev_var_name of slot {name!r} must be {expected!r}, got "
                         f"{given!r}; slots come with their table"
                     )
-            _check_source(prefix, TableSource(source, slots), table)
-            initialize_table(table, prefix, source, slots)
+            widths = _check_source(
+                prefix, TableSource(source, slots), table, resizes=self.resize_rows
+            )
+            initialize_table(table, prefix, source, slots, stored_widths=widths)
             tf.logging.info("Warm-starting table %s from %s of %s.", table.name, source, prefix)
         return iter(
             (self.ckpt_to_initialize_from, variables, self.var_name_to_vocab_info, previous)
@@ -171,17 +215,32 @@ def as_settings(warm_start_from: object) -> object:
 
     Args:
       warm_start_from: Prefix of a checkpoint, a folder with checkpoints, a SavedModel's folder,
-        WarmStartSettings, or None.
+        WarmStartSettings, a list of these, or None.
 
     Returns:
       A TableWarmStart; None and objects of other classes unchanged, for the Estimator to check.
+
+    Raises:
+      ValueError: The list is empty or has something else.
     """
     if isinstance(warm_start_from, (str, bytes, os.PathLike)):
         path = tf.compat.as_str(os.fspath(warm_start_from))
         variables = os.path.join(path, "variables", "variables")
         return TableWarmStart(variables if tf.io.gfile.exists(f"{variables}.index") else path)
     if isinstance(warm_start_from, _estimator.WarmStartSettings):
-        return TableWarmStart(*warm_start_from)
+        settings = TableWarmStart(*warm_start_from)
+        settings.resize_rows = getattr(warm_start_from, "resize_rows", False)
+        return settings
+    if isinstance(warm_start_from, list):
+        converted = [as_settings(each) for each in warm_start_from]
+        sources = [each for each in converted if isinstance(each, TableWarmStart)]
+        if not sources or len(sources) < len(converted):
+            raise ValueError(
+                "warm_start_from must be a list of checkpoints and WarmStartSettings, got "
+                f"{warm_start_from!r}; leave it out to start fresh"
+            )
+        sources[-1].earlier = tuple(sources[:-1])
+        return sources[-1]
     return warm_start_from
 
 
@@ -228,7 +287,7 @@ def _check_source(
         raise ValueError(
             f"table {source.name!r} of checkpoint {prefix} must have dim {table.dim}, that of "
             f"table {table.name!r}, got values of shape {shape}; pass resize_rows=True to "
-            "init_from_checkpoint() to drop or add the last elements of its rows"
+            "drop the last elements of its rows or to add initial values"
         )
     widths = [stored_dim]
     for slot in source.slots:

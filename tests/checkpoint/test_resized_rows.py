@@ -6,6 +6,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
+from rec_estimator.checkpoint import warm_start
 from rec_estimator.table import saveable
 
 KEYS = [5, -7, 5, 1003, 4]
@@ -110,6 +111,17 @@ def test_rows_and_slots_become_longer_or_shorter(tmp_path, dims, optimizer, shar
         session.run(tf.global_variables_initializer())
         assert_resized(prefix, *before, model, session)
         session.run(model.train)  # Training goes on.
+
+
+def test_a_warm_start_resizes_rows_and_slots_if_its_settings_say_so(tmp_path):
+    prefix, *before = saved(tmp_path / "model", dim=4)
+    model = Model(6)
+    tf.train.warm_start(
+        *warm_start.as_settings(rec.WarmStartSettings(prefix, [".*"], resize_rows=True))
+    )
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        assert_resized(prefix, *before, model, session)
 
 
 def test_a_chain_of_deltas_with_a_filter_is_resized(tmp_path):

@@ -329,6 +329,39 @@ def test_warm_start_maps_names_and_takes_saved_models(source, tmp_path):
         assert is_same(source, mapped, f"visitor{suffix}", f"user{suffix}")
 
 
+def warm_start_tables(sources):
+    tf.train.warm_start(*warm_start.as_settings(sources))
+
+
+def test_of_several_sources_the_later_one_that_selects_a_table_or_variable_counts(tmp_path):
+    first, first_rows = write_source(tmp_path / "first", batch=(1, 2))
+    second, second_rows = write_source(tmp_path / "second", batch=(3, 4, 5))
+    user, item = make_table("user"), make_table("item", shards=2)
+    weight = tf.get_variable("weight", [2])
+    warm_start_tables([rec.WarmStartSettings(first, [".*"]), rec.WarmStartSettings(second, ["it"])])
+    session, rows = initialized(user, item)
+    assert rows == [first_rows, second_rows]
+    # Two steps of Adam, each 0.1 up to epsilon.
+    np.testing.assert_allclose(session.run(weight), [-0.2, -0.2], rtol=1e-5)
+    session.close()
+
+
+def test_paths_in_a_list_are_sources_too(tmp_path):
+    first, _ = write_source(tmp_path / "first", batch=(1, 2))
+    second, second_rows = write_source(tmp_path / "second", batch=(3, 4, 5))
+    user = make_table("user")
+    warm_start_tables([first, second])
+    session, rows = initialized(user)
+    assert rows == [second_rows]
+    session.close()
+
+
+@pytest.mark.parametrize("sources", [[], ["model", 3]], ids=str)
+def test_a_list_without_sources_is_an_error(sources):
+    with pytest.raises(ValueError, match="warm_start_from must be a list of checkpoints and"):
+        warm_start.as_settings(sources)
+
+
 def test_resumed_training_does_not_warm_start(source, tmp_path):
     own = estimator_in(tmp_path, warm_start_from=source.model_dir)
     own.train(input_fn(keys=(8, 8)), steps=2)
