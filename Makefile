@@ -27,13 +27,14 @@ demo: library $(VENV)/.zoo ## train a model on real ratings, evaluate, export, a
 demo-ps: library $(VENV)/.zoo ## train on a cluster of five processes on this machine
 	$(BIN)/python -m model_zoo.cluster
 
-# Optimizing the tests' small graphs takes longer than running them; the other targets do it.
+# Optimizing the tests' small graphs takes longer than running them; the other targets do it. Of
+# parameters that do not depend on each other, make test-slow runs each combination.
 test: library $(VENV)/.tests ## run the Python tests, all but the long and the slow ones, in two processes
-	$(BIN)/python -m pytest -q $(PARALLEL) --no-grappler -m "not long and not slow"
+	$(BIN)/python -m pytest -q $(PARALLEL) --no-grappler --each-value -m "not long and not slow"
 
 # Most of these are whole programs, which begin as those of users of TensorFlow 1 do.
-test-long: library $(VENV)/.tests ## run the Python tests that take more than 3 seconds, after tf.disable_v2_behavior()
-	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior -m long
+test-long: library $(VENV)/.tests ## run the Python tests that take more than a second, after tf.disable_v2_behavior()
+	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior --each-value -m long
 
 test-slow: library $(VENV)/.tests ## run the Python tests that take minutes, and all others
 	$(BIN)/python -m pytest -q $(PARALLEL) -m "slow or not slow"
@@ -63,7 +64,7 @@ NEWEST := golden _tensorflow table optimizers ops/lookup ops/table ops/train \
   porting/test_migrating.py test_estimator.py test_house_rules.py
 
 test-newest: ## run a part of the Python tests on TensorFlow 2.21, if there is a Python 3.13
-	PYTEST_ADDOPTS="--parameters 2" $(PYTHON) _build/test_matrix.py --pairs 2.21/3.13 --skip_missing \
+	PYTEST_ADDOPTS="--parameters 1" $(PYTHON) _build/test_matrix.py --pairs 2.21/3.13 --skip_missing \
 	  --tests $(NEWEST:%=tests/%)
 
 test-matrix: ## run the Python tests on each pair of TensorFlow and Python, or on those in PAIRS

@@ -3,9 +3,11 @@
 
 import collections
 import importlib.util
+import itertools
 import os
 import pathlib
 import random
+import re
 import sys
 import tempfile
 
@@ -40,6 +42,11 @@ def pytest_addoption(parser):
         "--no-grappler",
         action="store_true",
         help="run graphs as they are: optimizing these small ones takes longer than running them",
+    )
+    parser.addoption(
+        "--each-value",
+        action="store_true",
+        help="run tests marked each_value with each value of each parameter, not each combination",
     )
     parser.addoption(
         "--parameters",
@@ -97,13 +104,43 @@ def pytest_sessionstart(session):
     session.watched = WatchedFiles(*{str(ROOT), os.getcwd()})
 
 
+# After -m and -k, so that tests which they leave out do not stand for others.
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Deselects parameters beyond --parameters, and tests of models that cannot be built."""
-    kept = list(_within_parameters(items, config.getoption("--parameters")))
+    """Deselects parameters beyond the options, and tests of models that cannot be built."""
+    kept = list(_with_each_value(items)) if config.getoption("--each-value") else items
+    kept = list(_within_parameters(kept, config.getoption("--parameters")))
     if not hasattr(tf.keras.layers, "DenseFeatures"):  # Keras 3 lacks layers of users' models.
         kept = [item for item in kept if not item.get_closest_marker("keras_2")]
     config.hook.pytest_deselected(items=[*(set(items) - set(kept))])
     items[:] = kept
+
+
+def _with_each_value(items):
+    """The items, but of a test marked each_value only enough for each value of each parameter."""
+    for _, group in itertools.groupby(items, lambda item: item.nodeid.split("[")[0]):
+        combinations = list(group)
+        if not combinations[0].get_closest_marker("each_value"):
+            yield from combinations
+            continue
+        values = {item: _values(item) for item in combinations}
+        missing = set().union(*values.values())
+        while missing:
+            # Of equal ones, max takes the first, so all processes of a run choose alike.
+            best = max(combinations, key=lambda item: len(values[item] & missing))
+            missing -= values[best]
+            yield best
+
+
+def _values(item):
+    """The item's value of each of its decorators parametrize, and of each fixture with values."""
+    params = dict(item.callspec.params)
+    values = set()
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0] if mark.args else mark.kwargs["argnames"]
+        names = re.findall(r"\w+", names) if isinstance(names, str) else names
+        values.add(tuple((name, id(params.pop(name))) for name in names))
+    return values | {(name, id(value)) for name, value in params.items()}
 
 
 def _within_parameters(items, limit):

@@ -131,6 +131,7 @@ def test_trains_evaluates_predicts_exports_and_serves(tmp_path, kind):
     np.testing.assert_allclose(np.sort(results[0]), np.sort(predicted), rtol=1e-6)
 
 
+@pytest.mark.long
 def test_export_answers_in_a_fresh_process(tmp_path):
     estimator = ESTIMATORS["declared features"](str(tmp_path / "model"))
     estimator.train(input_fn(), steps=30)
@@ -167,6 +168,7 @@ def test_resumed_training_equals_uninterrupted_training(tmp_path):
         assert whole.get_tensor(name).tobytes() == halves.get_tensor(name).tobytes(), name
 
 
+@pytest.mark.long
 def test_train_and_evaluate_exports_the_latest(tmp_path):
     estimator = ESTIMATORS["declared features"](str(tmp_path / "model"))
     rec.train_and_evaluate(
@@ -184,6 +186,7 @@ def test_train_and_evaluate_exports_the_latest(tmp_path):
     assert estimator.get_variable_value("global_step") == 60
 
 
+@pytest.mark.long
 def test_an_untrained_model_of_declared_features_is_undecided(tmp_path):
     estimator = ESTIMATORS["declared features"](str(tmp_path))
     estimator.train(input_fn(), steps=1)
@@ -191,6 +194,7 @@ def test_an_untrained_model_of_declared_features_is_undecided(tmp_path):
     assert estimator.evaluate(input_fn(num_epochs=1))["loss"] == pytest.approx(np.log(2), abs=0.01)
 
 
+@pytest.mark.long
 def test_features_share_a_table(tmp_path):
     features = [
         rec.EmbeddingFeature("user", dim=4, table="entity"),
@@ -249,6 +253,7 @@ def test_table_optimizer_uses_the_values_from_before_the_step(tmp_path, use_reso
     assert estimator.get_variable_value("user-versions").tolist() == [2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["ours first", "stock first", "bare increment"])
 def test_rows_are_stamped_with_the_step_before_its_increment(tmp_path, order):
     data = lambda: tf.data.Dataset.from_tensors({"user": np.arange(20)}).repeat()  # noqa: E731
@@ -420,6 +425,7 @@ def test_labels_are_an_error_if_model_fn_does_not_take_them(tmp_path):
         estimator.train(input_fn(), steps=1)
 
 
+@pytest.mark.long
 def test_params_reach_the_model_fn_as_a_copy(tmp_path):
     seen = []
 
@@ -437,6 +443,7 @@ def test_params_reach_the_model_fn_as_a_copy(tmp_path):
     assert seen == [(0.25, 5)]
 
 
+@pytest.mark.long
 def test_a_model_fn_that_always_builds_a_train_op_evaluates_and_predicts(tmp_path):
     data = lambda: tf.data.Dataset.from_tensors(({"user": [1]}, [1.0])).repeat(3)  # noqa: E731
 

@@ -173,6 +173,7 @@ def test_saved_state_of_the_input_goes_on_where_it_was(tmp_path):
     storage_runs.assert_same_in_memory_and_on_disk(tmp_path, scenario)
 
 
+@pytest.mark.long
 def test_the_hook_that_saves_the_state_of_the_input_comes_first(tmp_path):
     estimator = estimator_in(tmp_path / "model", storage_runs.on_disk(tmp_path), "plain")
     hooks = [rec.GraphModifierHook(), tf.data.experimental.CheckpointInputPipelineHook(estimator)]
@@ -189,6 +190,7 @@ def receiver():
     )()
 
 
+@pytest.mark.long
 def test_a_saved_model_gives_the_same_bits_and_leaves_rows_on_disk(tmp_path):
     def scenario(storage, folder):
         estimator, watch = estimator_in(folder, storage, "plain"), Watch()

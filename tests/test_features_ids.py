@@ -108,10 +108,12 @@ def expect_ids(found):
     assert found["number_of_tags"].tolist() == [COUNTS[user] for user in features["user"]]
 
 
+@pytest.mark.long
 def test_predictions_name_the_user_and_the_item(trained):
     expect_ids(trained[1])
 
 
+@pytest.mark.long
 def test_a_metric_of_one_user(trained):
     estimator, _, expected = trained
     # Sums of float32 losses.
@@ -180,6 +182,7 @@ def test_training_on_compressed_batches_knows_the_users(trained, tmp_path):
     np.testing.assert_allclose([row["logits"] for row in rows], expected["logits"], rtol=1e-4)
 
 
+@pytest.mark.long
 def test_a_modified_graph_knows_the_users(trained, tmp_path):
     _, expected, _ = trained
     estimator = estimator_in(tmp_path)

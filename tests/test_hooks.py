@@ -43,6 +43,7 @@ def run_steps(folder, batches, secs=1e-6):
                 session.run(train_op, {keys: batch})
 
 
+@pytest.mark.long
 def test_a_monitored_training_session_saves_incremental_checkpoints(tmp_path):
     run_steps(tmp_path / "two", [[1, 2], [2, 3]])
     assert saved_steps(tmp_path / "two") == {0: None, 1: 0, 2: None}  # The last is of the end.

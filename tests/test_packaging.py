@@ -541,6 +541,7 @@ def source_copy(tmp_path):
     return copy
 
 
+@pytest.mark.long
 def test_source_distribution_has_the_files_that_git_knows(source_copy):
     # What the build writes is not in it.
     (source_copy / "rec_estimator/_rec_ops_2.15.so").touch()
@@ -579,6 +580,7 @@ def test_wheel_has_every_package_of_rec_estimator_and_no_other(source_copy):
     assert sorted(names) == sorted(folders), "a folder with modules needs an __init__.py"
 
 
+@pytest.mark.long
 def test_libraries_that_a_checkout_has_stay_out_of_its_wheel(source_copy):
     (source_copy / "rec_estimator" / library.library_name("2.9")).touch()
     subprocess.run(
@@ -591,6 +593,7 @@ def test_libraries_that_a_checkout_has_stay_out_of_its_wheel(source_copy):
     assert (package / "py.typed").is_file() and not list(package.glob("*.so"))
 
 
+@pytest.mark.long
 def test_the_name_of_a_wheel_tells_for_which_tensorflow_it_is(source_copy):
     for options, build in (([], f"{TENSORFLOW.minor}tf"), (["--every-release"], "")):
         folder = source_copy / f"dist{len(options)}"

@@ -15,6 +15,7 @@ def short_lives(monkeypatch):
         monkeypatch.setattr(soak, name, value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", soak.CASES)
 def test_entries_and_checkpoints_stay_level_under_churn(tmp_path, short_lives, case):
     readings = soak.train(case, 600, str(tmp_path))

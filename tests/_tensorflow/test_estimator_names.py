@@ -90,6 +90,7 @@ def columns_and_labels():
     return rec.inputs.numpy_input_fn(columns, np.arange(8) % 2, batch_size=4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["BaselineClassifier", "BaselineEstimator", "BaselineRegressor"])
 def test_canned_estimators_without_keras_work(tmp_path, name):
     if name == "BaselineEstimator":

@@ -114,6 +114,7 @@ def known_counts(before, after, counts, admitted):
     return {key: n for key, n in counts.items() if key in admitted or not forgets}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("before", FILTERS)
 def test_checkpoint_of_each_filter_restores_under_every_other_filter(tmp_path, before):
     # One table per filter to restore into. The six tests together cover all pairs of shard counts.
@@ -195,6 +196,7 @@ def restore_counts(folder, option, restores, shards=1):
         return session.run(counts).tolist()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_changed_bloom_filter_keeps_its_counts_or_a_warning_names_the_table(
@@ -209,6 +211,7 @@ def test_a_changed_bloom_filter_keeps_its_counts_or_a_warning_names_the_table(
     assert len(lost) == (shards if change in LOSING else 0)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("saver", [tf.train.Saver, rec.Saver], ids=["stock", "rec"])
 @pytest.mark.parametrize("value", ["False", "false", "0", "1"])
 @pytest.mark.parametrize("filter_name", ["counter 3", "bloom 3"])
@@ -263,6 +266,8 @@ SMALL = rec.CBFFilter(3, max_element_size=150, false_positive_probability=0.1)
 AGEING = {**{name: make_filter(3) for name, make_filter in RULES.items()}, "small bloom": SMALL}
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize("filter_option", AGEING.values(), ids=AGEING)
 @pytest.mark.parametrize("rule", [rec.GlobalStepEvict(6), rec.L2WeightEvict(1e9)], ids=str)
 @pytest.mark.parametrize("saver", [tf.train.Saver, rec.Saver], ids=["stock", "rec"])
@@ -332,6 +337,7 @@ class Filtered(Model):
         return self.COUNTS if self.is_saved else 0 * self.COUNTS
 
 
+@pytest.mark.each_value
 @EVERY_FILTER
 @pytest.mark.parametrize("saver", [tf.train.Saver, rec.Saver], ids=["stock", "rec"])
 @pytest.mark.parametrize("cuts", [(1, 1), (1, 3), (3, 2)], ids=str)

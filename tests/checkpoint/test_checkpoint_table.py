@@ -12,6 +12,7 @@ import rec_estimator as rec
 from rec_estimator.checkpoint.checkpoint_table import CheckpointTable
 
 
+@pytest.mark.long
 def test_the_rows_are_those_of_the_tensors_by_key(checkpoint):  # noqa: F811
     prefix, tensors = checkpoint
     table = CheckpointTable(prefix, "scope/user")
@@ -88,6 +89,7 @@ def test_an_estimator_without_a_checkpoint_has_no_rows(tmp_path):
         estimator.table("user")
 
 
+@pytest.mark.long
 def test_rows_of_a_delta_are_those_of_a_full_checkpoint(tmp_path):
     keys = np.random.default_rng(0).integers(0, 50, (12, 6))
 

@@ -64,6 +64,7 @@ class StopAtOnce(tf.train.SessionRunHook):
         coord.request_stop()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make, is_list",
     [

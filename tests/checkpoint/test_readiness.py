@@ -4,6 +4,7 @@
 import threading
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
@@ -43,6 +44,7 @@ class Worker(threading.Thread):
         self._session.close()
 
 
+@pytest.mark.long
 def test_a_restore_of_two_million_rows_polled_from_another_session(tmp_path):
     table = rec.get_embedding_variable("emb", 4, initializer=tf.zeros_initializer())
     rows = rec.embedding_lookup(table, tf.range(ROWS, dtype=tf.int64))

@@ -63,6 +63,7 @@ REFUSALS = {
 }
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("refusal", REFUSALS)
 @pytest.mark.parametrize(
     "saver, shards",

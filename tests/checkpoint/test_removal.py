@@ -182,6 +182,7 @@ def test_max_to_keep_removes_folders_only_beside_its_own_checkpoints(tmp_path):
     assert (other / "thesis").exists()
 
 
+@pytest.mark.long
 def test_two_savers_may_begin_in_one_folder_at_once(tmp_path):
     errors = []
 

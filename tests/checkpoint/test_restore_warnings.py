@@ -131,6 +131,7 @@ def test_seconds_are_not_read_as_steps(tmp_path, way):
         assert session.run(model.versions).tolist() == [step, -1, -1, -1, -1]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("writer", [rec.Saver, tf.train.Saver])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("evicts", [False, True])
@@ -168,6 +169,7 @@ def older(prefix, path, with_timestamp):
     return stored_checkpoints.write(path, {name: reader.get_tensor(name) for name in names})
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     "evicted, evicts, with_timestamp, kept",
     [
@@ -226,6 +228,7 @@ def test_steps_in_a_chain_of_deltas_are_not_read_as_seconds(tmp_path):
         assert session.run(model.table.size()) == 5
 
 
+@pytest.mark.long
 def test_a_resumed_run_that_begins_to_evict_keeps_its_rows(tmp_path):
     def model_fn(features, labels, mode, params):
         table = rec.create_table(
@@ -292,6 +295,7 @@ def save_filtered(path, option, shards=1):
         return rec.Saver([table]).save(session, str(path))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("option", [rec.CounterFilter(3), rec.CBFFilter(3, 1000, 0.01)])
 @pytest.mark.parametrize("way", ["rec.Saver", "init_from_checkpoint"])
@@ -330,6 +334,7 @@ def test_a_resumed_training_is_told_which_slots_start_fresh(tmp_path, optimizer,
     )
 
 
+@pytest.mark.long
 def test_evaluation_is_not_told_of_slots(tmp_path):
     def model_fn(features, labels, mode, params):
         table = rec.get_embedding_variable("user", 2)

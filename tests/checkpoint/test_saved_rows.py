@@ -164,6 +164,7 @@ def train_of_estimator(folder, policy):
     estimator.train(lambda: tf.data.Dataset.from_tensor_slices(({"user": keys}, keys)))
 
 
+@pytest.mark.long
 def test_run_config_decides_what_an_estimator_does(tmp_path):
     steps = {}
     for policy in ("warn", "refuse", "stop"):

@@ -388,6 +388,7 @@ def test_bad_arguments_of_save_are_errors_and_write_nothing(
 
 
 # For such a save_path, a stock Saver writes hidden files, or files that are named like a folder.
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     "save_path, step, got",
     [
@@ -503,6 +504,7 @@ def test_bad_construction_is_an_error(tmp_path):
             rec.Saver(defer_build=True).save(session, str(tmp_path / "model"))
 
 
+@pytest.mark.long
 def test_a_monitored_session_saves_and_resumes_with_it(tmp_path):
     def run(steps):
         with tf.Graph().as_default():

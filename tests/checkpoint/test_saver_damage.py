@@ -69,6 +69,7 @@ def place_of(prefix, name):
     return path, part.entry.offset + part.entry.size - 1
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("damage", [cut, flip, None], ids=["cut", "flipped", "missing"])
 @pytest.mark.parametrize("name", ["small", "second-keys", "second/Adagrad-values"])
 @pytest.mark.parametrize("step", [1, 3])

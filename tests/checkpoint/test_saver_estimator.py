@@ -45,6 +45,7 @@ def kinds_of(folder):
     return kinds
 
 
+@pytest.mark.long
 def test_deltas_are_written_between_the_full_checkpoints(tmp_path):
     config = dict(save_checkpoints_steps=10, save_incremental_checkpoints_steps=3)
     estimator = estimator_in(tmp_path, keep_checkpoint_max=None, **config)
@@ -71,6 +72,7 @@ def test_keep_checkpoint_max_keeps_the_parents_of_deltas(tmp_path):
     assert kinds_of(tmp_path) == {10: None, 12: 10, 14: 12, 16: 14, 17: None}
 
 
+@pytest.mark.long
 def test_training_resumes_from_a_delta_and_begins_with_a_full_checkpoint(tmp_path):
     config = dict(save_checkpoints_steps=100, save_incremental_checkpoints_steps=5)
 
@@ -90,6 +92,7 @@ def test_training_resumes_from_a_delta_and_begins_with_a_full_checkpoint(tmp_pat
     assert estimator.evaluate(input_fn, checkpoint_path=str(tmp_path / "model.ckpt-10")) == before
 
 
+@pytest.mark.long
 def test_a_resumed_training_does_not_write_its_checkpoint_again(tmp_path):
     estimator = estimator_in(tmp_path)
     estimator.train(input_fn, steps=2)
@@ -100,6 +103,7 @@ def test_a_resumed_training_does_not_write_its_checkpoint_again(tmp_path):
     assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
 
 
+@pytest.mark.long
 def test_best_exporter_exports_what_evaluation_saw(tmp_path):
     def receiver():
         keys = tf.placeholder(tf.int64, [None, 6], name="user")
@@ -141,6 +145,7 @@ class Stop(tf.train.SessionRunHook):
             raise InterruptedError
 
 
+@pytest.mark.long
 def test_the_changed_rows_of_a_table_are_not_read_as_its_rows(tmp_path):
     estimator = estimator_in(
         tmp_path, save_checkpoints_steps=100, save_incremental_checkpoints_steps=1
@@ -251,6 +256,7 @@ def test_a_hook_needs_a_global_step():
         hook.begin()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("in_every_mode", [False, True])
 def test_only_training_always_loads_from_a_specific_checkpoint(tmp_path, in_every_mode):
     ones = rec.InitializerOption(tf.ones_initializer(), default_value_dim=2)

@@ -41,6 +41,7 @@ SAVERS = {
 }
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("scope", [None, "a/b"])
 @pytest.mark.parametrize("kind", SAVERS)
 def test_an_imported_graph_restores_its_tables_and_trains_on(tmp_path, kind, scope):
@@ -153,6 +154,7 @@ def model_of_tables_alone(features, labels, mode):
     return rec.EstimatorSpec(mode, predictions={"values": values}, loss=loss, train_op=train)
 
 
+@pytest.mark.long
 def test_exports_of_a_model_of_tables_alone_load_without_an_error_in_the_log(tmp_path, caplog):
     estimator = rec.RecEstimator(model_of_tables_alone, str(tmp_path / "model"))
     estimator.train(lambda: tf.data.Dataset.from_tensors(({"user": tf.constant([3, 5])}, 1)))

@@ -394,6 +394,7 @@ def test_killed_at_every_moment_a_folder_is_whole_and_has_its_checkpoint(tmp_pat
     assert int(done.stdout) > 30
 
 
+@pytest.mark.long
 def test_rec_estimator_writes_folders_in_training_only(tmp_path):
     def model_fn(features, labels, mode):
         table = as_created(rec.get_embedding_variable("user", 3), "user_table")

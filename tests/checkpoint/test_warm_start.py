@@ -304,6 +304,7 @@ def test_a_scope_leaves_out_tables_that_no_checkpoint_has(tmp_path):
         rec.init_from_checkpoint(prefix, {"unsaved": unsaved})
 
 
+@pytest.mark.long
 def test_warm_start_maps_names_and_takes_saved_models(source, tmp_path):
     def receiver():
         return rec.build_raw_serving_input_receiver_fn(
@@ -362,6 +363,7 @@ def test_a_list_without_sources_is_an_error(sources):
         warm_start.as_settings(sources)
 
 
+@pytest.mark.long
 def test_resumed_training_does_not_warm_start(source, tmp_path):
     own = estimator_in(tmp_path, warm_start_from=source.model_dir)
     own.train(input_fn(keys=(8, 8)), steps=2)
@@ -373,6 +375,7 @@ def test_resumed_training_does_not_warm_start(source, tmp_path):
     assert again.get_variable_value("global_step") == 3
 
 
+@pytest.mark.long
 def test_without_a_checkpoint_evaluation_and_prediction_warm_start_too(source, tmp_path):
     cold = estimator_in(tmp_path, warm_start_from=source.model_dir)
     expected = source.evaluate(input_fn(), steps=1)["loss"]

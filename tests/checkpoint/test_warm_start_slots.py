@@ -75,6 +75,7 @@ def trained(path, steps=3, **settings):
             return prefix, model.step(session)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("shards", [(1, 1), (1, 3), (3, 2)], ids=str)
 @rules(EXACT_RULES)
 def test_a_scope_continues_a_table_with_its_slots_as_a_variable(tmp_path, rule, shards):

@@ -55,6 +55,7 @@ def as_sparse(values):
 # ------------------------------------------------------------------ the same as TensorFlow's
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("combiner", ["mean", "sum", "sqrtn"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_vectors_equal_those_of_tensorflows_column(combiner, weighted):

@@ -69,6 +69,7 @@ def train(model, column, batch, optimizer, **arguments):
     return found, names
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("form", BATCHES)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_training_equals_that_of_tensorflows_linear_model(form, optimizer):
@@ -81,6 +82,7 @@ def test_training_equals_that_of_tensorflows_linear_model(form, optimizer):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shards", [None, 3])
@@ -210,6 +212,7 @@ def test_bad_arguments_are_refused(arguments, message):
         rec.linear_model(**{"features": {}, "feature_columns": [ours()], **arguments})
 
 
+@pytest.mark.long
 def test_a_wide_model_trains_in_an_estimator(tmp_path):
     columns = [ours("user"), ours("item"), tf.feature_column.numeric_column("price")]
     random = np.random.default_rng(1)

@@ -2,6 +2,7 @@
 """A short part of what `make test-sanitized` does for longer."""
 
 import numpy as np
+import pytest
 import tensorflow.compat.v1 as tf
 from fuzz import changing_inputs, fuzz_calls
 
@@ -10,6 +11,7 @@ from rec_estimator import _ops
 RUNS = 10
 
 
+@pytest.mark.long
 def test_no_op_crashes_while_a_thread_writes_to_its_inputs(tmp_path):
     config = tf.ConfigProto(intra_op_parallelism_threads=2, inter_op_parallelism_threads=2)
     rng = np.random.default_rng(0)

@@ -88,6 +88,7 @@ def test_saved_models_predict_what_the_estimator_predicted(folder, form):
     assert len(set(expected["logits"].tolist())) == len(expected["logits"])
 
 
+@pytest.mark.long
 def test_grouped_samples_are_read_as_they_were_written(folder):
     input_fn = rec.inputs.grouped_tfrecord_input_fn(
         str(folder / "grouped.tfrecord"),

@@ -64,6 +64,7 @@ def train(structure, kind, modified, steps=20):
             return losses, session.run(exports)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("structure", STRUCTURES)
 def test_training_gives_the_same_bits_as_without(structure):
     plain = train(structure, "initializable", False)
@@ -71,6 +72,7 @@ def test_training_gives_the_same_bits_as_without(structure):
     assert len(set(plain[0])) == len(plain[0]), "the losses of all steps must differ"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("structure", ["nested", "sparse"])
 def test_one_shot_iterators_give_the_same_bits_as_without(structure):
     assert_same(train(structure, "one-shot", True), train(structure, "one-shot", False))
@@ -264,6 +266,7 @@ def test_tensorflow_keeps_no_iterator_that_the_script_has_dropped(make):
     assert batch[1].graph is tf.get_default_graph()
 
 
+@pytest.mark.long
 def test_training_and_evaluation_share_a_graph_and_evaluation_restarts():
     def run(modified):
         with tf.Graph().as_default():
@@ -334,6 +337,7 @@ def test_an_iterator_keeps_its_initializers_for_several_datasets():
             assert session.run([loss, keys])[1].tolist() == expected
 
 
+@pytest.mark.long
 def test_a_monitored_session_starts_the_new_iterator_from_the_table_initializers():
     def run(modified):
         with tf.Graph().as_default():
@@ -473,6 +477,7 @@ def test_a_saver_made_after_the_modification_saves_the_position_of_the_data(
     assert [*steps(resumed=False), *steps(resumed=True)] == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.long
 def test_dump_graph_writes_the_graphs_for_tensorboard(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     iterator = tf.data.make_initializable_iterator(dataset_of("ragged"))

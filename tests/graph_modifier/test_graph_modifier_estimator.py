@@ -159,11 +159,13 @@ def trained_model(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_the_hook_dumps_the_graphs(trained):
     dumped = sorted(path.name for path in (trained / "export_graph").glob("*.pbtxt"))
     assert dumped == ["cut_graph_train_0.pbtxt", "new_graph.pbtxt", "old_graph.pbtxt"]
 
 
+@pytest.mark.long
 def test_evaluate_returns_the_metrics_of_the_unmodified_graph(trained):
     results = []
     for modified in (False, True):
@@ -176,6 +178,7 @@ def test_evaluate_returns_the_metrics_of_the_unmodified_graph(trained):
     assert results[0]["global_step"] == 30
 
 
+@pytest.mark.long
 def test_predict_returns_the_predictions_of_the_unmodified_graph(trained):
     data = input_fn(epochs=1, seed=1, with_labels=False)
     plain, modified = (
@@ -202,6 +205,7 @@ def test_train_and_evaluate_with_one_hook_object_in_both_specs(tmp_path):
     assert results[0] == results[1]
 
 
+@pytest.mark.long
 def test_training_takes_all_data_of_an_input_fn_that_returns_tensors(tmp_path):
     def tensors():
         return tf.data.make_one_shot_iterator(input_fn(epochs=1)()).get_next()
@@ -216,6 +220,7 @@ def test_training_takes_all_data_of_an_input_fn_that_returns_tensors(tmp_path):
     assert runs[0] == runs[1]
 
 
+@pytest.mark.long
 def test_the_hook_with_modify_graph_false_does_not_modify_the_graph(tmp_path):
     watch = Watch()
     hooks = [watch, rec.GraphModifierHook(modify_graph=False)]

@@ -42,6 +42,7 @@ def by_stateless_numbers(batch):
     return batch["item"] + noise
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("path", [by_function, by_loops, by_branch, by_stateless_numbers])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_every_function_of_the_batch_moves(path, shards, version):
@@ -172,6 +173,8 @@ def random_graph(seed, modified, steps=4):
             return results, session.run(exports)
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_random_graphs_compute_the_same_tensors_whatever_is_fetched(seed, version):
     assert_same(random_graph(seed, True), random_graph(seed, False))

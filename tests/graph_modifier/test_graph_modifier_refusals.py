@@ -220,6 +220,7 @@ def test_a_bad_value_raises_its_own_error_and_the_next_step_takes_the_next_batch
     assert seen == [1, 2, 4]
 
 
+@pytest.mark.long
 def test_an_exception_of_a_generator_ends_the_training_loop(tmp_path):
     def broken():
         yield np.int64(1), np.float32(1.0)

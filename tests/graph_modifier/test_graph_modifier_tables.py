@@ -202,6 +202,7 @@ def test_training_with_admission_and_eviction_is_the_same_in_every_form(
             assert other_files[name] == files[name], (label, name)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("resource_variables")
 def test_iterations_per_loop_is_the_same_in_a_modified_graph(tmp_path):
     found = []
@@ -301,6 +302,7 @@ def test_ids_that_depend_on_more_than_the_batch_are_refused_with_the_name_of_the
         rec.modify_graph_and_start_emb_cache()
 
 
+@pytest.mark.long
 def test_training_and_evaluation_share_a_graph_with_a_timestamp_each():
     def both(modified):
         with tf.Graph().as_default():

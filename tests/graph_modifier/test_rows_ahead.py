@@ -87,6 +87,8 @@ def run(tmp_path, name, storage, **options):
 # ------------------------------------------------------------------ the same numbers
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -117,6 +119,7 @@ def test_rows_brought_in_ahead_give_the_same_bits_and_spare_the_steps_their_read
     assert tiers.spills > tiers.disk_rows + 2000, "rows have come back"
 
 
+@pytest.mark.long
 def test_lookups_of_several_tables_and_combined_ones_spare_the_steps_their_reads(tmp_path):
     def scenario(storage, is_modified):
         with tf.Graph().as_default():
@@ -148,6 +151,7 @@ def test_lookups_of_several_tables_and_combined_ones_spare_the_steps_their_reads
     assert all(with_ahead < few // 50 for with_ahead, few in zip(misses, without))
 
 
+@pytest.mark.long
 def test_sparse_lookups_with_thresholds_spare_the_steps_their_reads(tmp_path):
     def scenario(storage, is_modified):
         with tf.Graph().as_default():
@@ -268,6 +272,7 @@ def test_a_dataset_may_start_before_the_table_is_initialized(tmp_path):
             session.run(modified.train)
 
 
+@pytest.mark.long
 def test_an_initializer_in_the_middle_gives_the_same_bits(tmp_path):
     def scenario(storage, is_modified):
         with tf.Graph().as_default():
@@ -282,6 +287,7 @@ def test_an_initializer_in_the_middle_gives_the_same_bits(tmp_path):
     storage_runs.assert_same(scenario(on_disk(tmp_path), True), scenario(StorageOption(), False))
 
 
+@pytest.mark.long
 def test_an_iterator_that_starts_again_and_again_gives_the_same_bits(tmp_path):
     def scenario(storage, is_modified):
         with tf.Graph().as_default():
@@ -302,6 +308,7 @@ def test_an_iterator_that_starts_again_and_again_gives_the_same_bits(tmp_path):
     assert tiers.misses < tiers.hits // 50
 
 
+@pytest.mark.long
 def test_a_session_may_end_while_batches_are_on_their_way(tmp_path):
     for steps in (0, 1, 7):
         with tf.Graph().as_default():

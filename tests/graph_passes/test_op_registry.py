@@ -43,6 +43,7 @@ def test_an_entry_fits_the_op_of_the_library(entry):
         assert arguments[1] == "keys"
 
 
+@pytest.mark.long
 def test_no_other_module_spells_an_op_type():
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"

@@ -74,6 +74,7 @@ def flat_batches(random, rows, most_users):
     return tf.data.Dataset.from_tensor_slices((features, tf.constant(random.rand(rows))))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_grouping_keeps_every_sample_exactly_once(seed):
     random = np.random.RandomState(seed)
@@ -170,6 +171,7 @@ def test_single_samples_are_refused():
         rec.inputs.group_samples(tf.data.Dataset.from_tensors((1, 2, 3)), ["user"])
 
 
+@pytest.mark.long
 def test_entries_of_sparse_features_may_come_in_any_order():
     def sparse(rows):
         return tf.SparseTensor([[row, 0] for row in rows], rows, [3, 1])
@@ -183,6 +185,7 @@ def test_entries_of_sparse_features_may_come_in_any_order():
     assert labels["likes"].values.tolist() == [0, 1]
 
 
+@pytest.mark.long
 def test_a_feature_with_a_different_number_of_rows_is_an_error():
     columns = {"user": [7, 9, 7], "item": [0, 1, 2]}
     for more in ({"item": [0, 1, 2, 3]}, {"tags": tf.sparse.from_dense([[1], [2]])}):
@@ -258,6 +261,7 @@ def written(path, rows=70, **settings):
     return [row for element in values(flat()) for row in flat_rows(element)], records
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "batch_size"), [("groups", 7), ("groups.gz", 200)])
 def test_groups_read_from_files_equal_those_written(name, batch_size, tmp_path):
     expected, records = written(str(tmp_path / name))

@@ -26,6 +26,7 @@ def write(tmp_path):
 # CSV: fields.
 
 
+@pytest.mark.long
 def test_csv_columns_have_their_declared_types_and_labels_are_separate(write):
     path = write("a.csv", "user,price,n,liked\n7,0.5,3,1\n8,1.5,4,0\n")
     input_fn = inputs.csv_input_fn(
@@ -69,6 +70,7 @@ def test_csv_quoted_fields_keep_delimiters_and_quotes(write):
     assert features["a"].tolist() == [b"x,y"] and features["b"].tolist() == [b'say "hi"']
 
 
+@pytest.mark.long
 def test_csv_multi_valued_columns_are_ragged(write):
     path = write("a.csv", "genres,ids,label\nwar|drama,3|-4,1\n,,0\n|x||,5,1\n")
     input_fn = read(path, multi_valued=["genres", "ids"], dtypes={"ids": tf.int64})
@@ -116,6 +118,7 @@ def test_csv_files_are_read_by_name_each_with_its_header(write, tmp_path):
     assert [len(label) for _, label in found] == [4, 4, 4, 3]
 
 
+@pytest.mark.long
 def test_csv_files_read_in_parallel_give_the_same_order_every_time(write, tmp_path):
     for i in range(3):
         write(f"{i}.csv", numbered(1500, 10000 * i))
@@ -137,6 +140,7 @@ def test_num_epochs_none_means_unlimited(write):
     assert labels(found) == [0, 1, 2, 3, 4] * 40
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shuffle", [False, True], ids=["in order", "shuffled"])
 def test_drop_remainder_drops_the_last_short_batch_and_fixes_the_shape(write, shuffle):
     input_fn = read(write("a.csv", numbered(6)), drop_remainder=True, shuffle=shuffle)
@@ -165,6 +169,7 @@ def test_each_shuffled_pass_has_every_row_once_in_a_new_order(write, make):
     assert first != second and first != sorted(first)
 
 
+@pytest.mark.long
 @BUILDERS
 def test_seed_determines_the_order(write, make):
     orders = [labels(batches(make(write, shuffle=True, seed=seed))) for seed in (3, 3, -3)]

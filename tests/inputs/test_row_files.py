@@ -65,6 +65,7 @@ def test_csv_bad_row_is_an_error_with_its_file_line_and_reason(write):
         batches(read(path, dtypes=PRICE))
 
 
+@pytest.mark.long
 def test_csv_bad_rows_are_skipped_counted_and_logged(write, log):
     bad = [row for row, _ in BAD_ROWS.values()]
     path = write("bad.csv", numbered(3) + "\n".join([*bad, "4,u4,2", *bad, "5,u5,3"]))
@@ -77,6 +78,7 @@ def test_csv_bad_rows_are_skipped_counted_and_logged(write, log):
     assert log[1] == f"{2 * len(bad)} bad rows of this pass were skipped, 5 rows were read."
 
 
+@pytest.mark.long
 def test_csv_line_number_of_a_bad_row_counts_headers_and_blank_lines(write, tmp_path):
     write("a.csv", numbered(2000))
     write("b.csv", numbered(1500) + "\n\nx,u,1\n")
@@ -85,6 +87,7 @@ def test_csv_line_number_of_a_bad_row_counts_headers_and_blank_lines(write, tmp_
         batches(input_fn)
 
 
+@pytest.mark.long
 def test_csv_skipping_many_rows_keeps_batches_full(write, log):
     rows = numbered(5000).splitlines()
     rows[10::3] = ["broken"] * len(rows[10::3])
@@ -218,6 +221,7 @@ def read_records(path, **kwargs):
     return inputs.tfrecord_input_fn(path, SPEC, **kwargs)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compression", ["", "GZIP"], ids=["plain", "gzip"])
 def test_tfrecord_examples_are_parsed_as_declared(tmp_path, compression):
     path = write_records(tmp_path / "a", map(example, range(6)), compression)
@@ -228,6 +232,7 @@ def test_tfrecord_examples_are_parsed_as_declared(tmp_path, compression):
     assert isinstance(found[0][0]["words"], tf.SparseTensorValue)
 
 
+@pytest.mark.long
 def test_tfrecord_files_of_any_number_of_blocks_are_read_completely(tmp_path):
     for count in (1, 1023, 1024, 1025, 2048):
         write_records(tmp_path / str(count), [example(i) for i in range(count)])
@@ -376,6 +381,7 @@ def test_csv_all_streams_of_a_zlib_file_are_read(write, streams):
     assert labels(found) == [*range(300), *range(300)]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("how", WAYS_TO_END.values(), ids=WAYS_TO_END)
 @pytest.mark.parametrize("compress, kind", [(zlib.compress, "ZLIB"), (gzip.compress, "GZIP")])
 def test_csv_what_follows_a_compressed_stream_is_an_error(write, how, compress, kind):
@@ -395,6 +401,8 @@ def test_csv_in_another_encoding_is_an_error_with_the_remedy(write, encoding, he
         batches(read(path, header=header, column_names=names))
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize("compress", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize("far", [False, True], ids=["near", "beyond the first MiB"])
 @pytest.mark.parametrize("last", ["\n", "\r\n"], ids=["LF", "CRLF"])
@@ -418,6 +426,7 @@ def test_csv_lines_that_end_with_a_carriage_return_alone_are_an_error(write):
         batches(read(path, header=False, column_names=names))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("last", ["", "\n"], ids=["no end of line", "end of line"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"], ids=["LF", "CRLF"])
 def test_csv_lines_end_with_or_without_a_carriage_return(write, end, last):
@@ -427,6 +436,7 @@ def test_csv_lines_end_with_or_without_a_carriage_return(write, end, last):
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("streams", [1, 3])
 def test_tfrecord_all_streams_of_a_zlib_file_are_read(tmp_path, streams):
     pieces = []

@@ -53,6 +53,7 @@ def flat(batches):
     return [row for batch in batches for row in batch]
 
 
+@pytest.mark.long
 def test_each_unit_is_read_once_a_pass_and_batches_do_not_cross_units(files):
     queue = rec.inputs.work_queue(files(3), num_epochs=2)
     # One thread each: no thread of the session may wait for a unit.
@@ -62,6 +63,7 @@ def test_each_unit_is_read_once_a_pass_and_batches_do_not_cross_units(files):
     assert flat(found) == [*range(30), *range(30)]
 
 
+@pytest.mark.long
 def test_shuffled_passes_have_another_order_and_the_same_with_a_seed(files):
     def order(seed):
         queue = rec.inputs.work_queue(files(6), num_epochs=2, shuffle=True, seed=seed)
@@ -73,6 +75,7 @@ def test_shuffled_passes_have_another_order_and_the_same_with_a_seed(files):
     assert found[:6] != found[6:] and found == order(seed=1)
 
 
+@pytest.mark.long
 def test_files_without_rows_are_done_too(files, tmp_path):
     pattern = files(3)
     for number in (0, 2):
@@ -98,6 +101,7 @@ def test_row_groups_are_units_and_their_bad_rows_are_named(tmp_path):
         rec.inputs.tfrecord_input_fn(queue, {"id": tf.io.VarLenFeature(tf.int64)})
 
 
+@pytest.mark.long
 def test_a_dataset_of_ones_own_gets_the_index_of_a_unit(files):
     queue = rec.inputs.work_queue(files(2), name="mine")
     paths = tf.constant([path for path, _ in queue.units])
@@ -119,6 +123,7 @@ def test_a_training_resumes_with_the_unit_that_it_read_and_repeats_no_other(file
     assert flat(second) == list(range(20, 40))
 
 
+@pytest.mark.long
 def test_a_shuffled_second_pass_resumes_where_it_was(files, tmp_path):
     queue = rec.inputs.work_queue(files(4), num_epochs=2, shuffle=True)
     found = batches_of(queue, limit=3 * 5 + 1, folder=tmp_path / "model")
@@ -170,6 +175,7 @@ def test_a_recestimator_without_a_queue_begins_one_and_resumes_it(files, tmp_pat
     assert train(queue) == [2] * 10 + [3] * 8 + [2] * 12
 
 
+@pytest.mark.long
 def test_an_imported_metagraph_is_an_error_and_does_not_wait(files):
     with tf.Graph().as_default():
         iterator = tf.data.make_initializable_iterator(
@@ -221,6 +227,7 @@ def test_a_unit_of_a_worker_that_never_comes_back_is_read_by_another(files):
             worker()
 
 
+@pytest.mark.long
 def test_arguments_are_checked(files):
     pattern = files(2)
     for arguments, message in [
@@ -279,6 +286,7 @@ class Oracle:
         return other
 
 
+@pytest.mark.long
 def test_random_takes_kills_and_restores_do_what_an_oracle_does(tmp_path):
     random = np.random.default_rng(3)
     owners, total = (1, 2, 3), 60

@@ -95,6 +95,7 @@ def test_a_store_grows_by_more_than_it_holds():
     assert streamed(rec.metrics.auc, columns, batches) == np.float32(expected)
 
 
+@pytest.mark.each_value
 @EVERY_CUT
 @pytest.mark.parametrize("weighted_by", ["impressions", "clicks"])
 @pytest.mark.parametrize("is_weighted", [False, True])
@@ -198,6 +199,7 @@ def ranking_oracle(name, gains, scores, k):
     return (gains[order] * discounts[: len(order)]).sum() / (best * discounts[: len(best)]).sum()
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("k", [1, 3, 20])
 @pytest.mark.parametrize("name", ["hit_rate", "recall", "ndcg"])
 @pytest.mark.parametrize("form", ["rows", "groups"])

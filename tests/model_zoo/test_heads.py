@@ -58,6 +58,7 @@ def expected_metrics(label, prefix=""):
 FEATURES = {"who_ids": USERS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_names", [False, True], ids=["one label", "the first of two"])
 def test_a_click_model_is_measured_by_one_label(has_names):
     labels = tensors(LABELS) if has_names else tf.constant(LABELS["like"])
@@ -69,6 +70,7 @@ def test_a_click_model_is_measured_by_one_label(has_names):
     assert found == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.long
 def test_a_model_of_several_labels_is_measured_by_each():
     spec = heads.tasks_spec(
         tensors(LOGITS), tensors(FEATURES), tensors(LABELS), rec.ModeKeys.EVAL, PARAMS

@@ -337,6 +337,7 @@ def test_a_mixture_weights_experts_by_its_gate():
     np.testing.assert_allclose(outputs, expected, **CLOSE)
 
 
+@pytest.mark.long
 def test_tasks_of_mmoe_share_experts_and_those_of_ple_have_some_of_their_own():
     inputs = tf.constant(normal(3, 5))
     tasks = layers.multi_gate_mixtures(inputs, 2, 3, [4], "mmoe")

@@ -24,6 +24,7 @@ def session_run(tmp_path_factory):
     return folder, little_demo.run(str(folder), STEPS)
 
 
+@pytest.mark.long
 def test_the_demo_learns_both_labels(session_run):
     _, result = session_run
     assert min(result.values()) > 0.8
@@ -36,6 +37,7 @@ def test_the_demo_is_the_same_with_feature_specs_and_when_stopped(session_run, t
     assert aucs(little_demo.run(str(tmp_path), STEPS, modify_graph=False)) == aucs(result)
 
 
+@pytest.mark.long
 def test_the_demo_restores_and_evaluates_without_a_step(session_run, capfd):
     folder, result = session_run
     assert little_demo.main(["--model_dir", str(folder), "--steps", str(STEPS)]) == 0

@@ -60,6 +60,7 @@ def test_equal_optimizers_are_one():
     assert "GradientDescent" in names and "GradientDescent_1" not in names
 
 
+@pytest.mark.long
 def test_every_optimizer_trains_tables_and_dense_variables():
     for name in minimize.OPTIMIZERS:
         settings = {"name": name, "learning_rate": 0.1}

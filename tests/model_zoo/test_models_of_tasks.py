@@ -84,6 +84,7 @@ def labels_of(module):
     return {"like": tf.constant(LIKE), "love": tf.constant(LOVE)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("module", TASK_MODELS, ids=name_of)
 def test_the_loss_is_the_sum_of_the_log_losses_of_the_labels(module):
     features, params = vectors(), params_of(module)
@@ -107,6 +108,7 @@ def test_the_second_probability_of_esmm_is_a_product():
     )
 
 
+@pytest.mark.long
 def test_esmm_trains_the_conversion_on_rows_without_a_click_too():
     features, labels = vectors(), {"like": tf.zeros([ROWS]), "love": tf.zeros([ROWS])}
     loss = spec(esmm, features, labels, rec.ModeKeys.EVAL, params_of(esmm)).loss
@@ -115,6 +117,7 @@ def test_esmm_trains_the_conversion_on_rows_without_a_click_too():
     assert all(np.any(each) for each in evaluate(tf.gradients(loss, variables)[-2:]))
 
 
+@pytest.mark.long
 def test_a_label_of_dbmtl_depends_on_the_networks_of_the_labels_before_it():
     spec(dbmtl, vectors(), labels_of(dbmtl), rec.ModeKeys.EVAL, params_of(dbmtl))
     sizes = {v.op.name: v.shape.as_list() for v in tf.trainable_variables("model/tower_")}
@@ -192,6 +195,7 @@ def test_the_loss_of_two_towers_is_the_corrected_softmax_over_the_candidates(is_
     assert loss == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+@pytest.mark.long
 def test_gradients_reach_both_towers_and_every_input():
     features, params = retrieval_features(), params_of(dssm)
     loss = spec(dssm, features, tf.constant(RIGHT), rec.ModeKeys.EVAL, params).loss
@@ -201,6 +205,7 @@ def test_gradients_reach_both_towers_and_every_input():
     assert all(np.any(each) for each in evaluate(gradients[-len(inputs) :]))
 
 
+@pytest.mark.long
 def test_the_metrics_of_two_towers_are_those_of_the_whole_catalogue():
     features, params = vectors(rows=40, candidates=50), params_of(dssm)
     right = RNG.integers(50, size=40)

@@ -70,6 +70,7 @@ def test_two_towers_find_more_liked_items_than_the_most_popular_ones(trained):
     assert trained[1]["hit_rate_at_10"] > popularity + 0.05
 
 
+@pytest.mark.long
 def test_every_variable_and_table_of_two_towers_is_trained(trained):
     estimator, _, first = trained
     last = variables(estimator)
@@ -108,6 +109,7 @@ def served(export_dir, signature, columns):
         return session.run({name: each.name for name, each in found.outputs.items()}, feed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "portable", [False, pytest.param(True, marks=pytest.mark.long)], ids=["native", "portable"]
 )

@@ -48,6 +48,7 @@ def table_and_dense_variable(rule, dim):
     return table, dense, train, (keys, weights)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dim", DIMS)
 @rules(EXACT_RULES)
 def test_training_a_table_equals_training_a_dense_variable_bit_for_bit(rule, dim):
@@ -246,6 +247,7 @@ def test_version_is_the_graphs_global_step_where_minimize_gets_none_and_else_min
         assert session.run(table.get_version([1])) == [0 if made_by else -1]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     "keys", [[], [INT64_MIN, INT64_MAX, -1, 0, -1]], ids=["no_keys", "extreme_keys"]
 )
@@ -317,6 +319,7 @@ TAKE_FLOAT32_ONLY = (
 )
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("given", ["tensor", "float64", "callable", "placeholder"])
 @rules(ALL_RULES)
 def test_learning_rate_is_a_tensor_or_a_function_as_well(rule, given):
@@ -469,6 +472,7 @@ def with_its_table(optimizer, loss, tables):
     return optimizer.minimize(loss, var_list=[own])
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     ("make", "look_up"), [(of_rec_sdk, lookups_of_rec_sdk), (of_deeprec, lookups_of_deeprec)]
 )

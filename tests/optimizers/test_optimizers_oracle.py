@@ -52,6 +52,7 @@ def oracle_and_trained(rule, bank, read, train_op, keys, weights):
     return oracle.value, actual
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dim", DIMS)
 @rules({**LAZY_RULES, **OWN_RULES})
 def test_training_a_table_equals_the_oracle(rule, dim):
@@ -64,6 +65,7 @@ def test_training_a_table_equals_the_oracle(rule, dim):
     assert_same_bits(*oracle_and_trained(rule, bank, rows_of(table), train_op, keys, weights))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("dim", "use_resource"), [(5, True), (16, False)], ids=["resource", "ref"])
 @rules({"lazy_adam": LAZY_RULES["lazy_adam"], **OWN_RULES})
 def test_sparse_gradients_move_the_rows_of_a_dense_variable_as_a_tables(rule, dim, use_resource):
@@ -75,6 +77,7 @@ def test_sparse_gradients_move_the_rows_of_a_dense_variable_as_a_tables(rule, di
     assert_within_2_ulp(*oracle_and_trained(rule, bank, dense, train_op, keys, weights))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     ("shape", "use_resource"),
     [([], True), ([6], False), ([6, 5], True), ([3, 2, 4], False)],
@@ -102,6 +105,7 @@ def test_dense_gradients_move_all_rows(rule, shape, use_resource):
 # ---- Checkpoints.
 
 
+@pytest.mark.long
 @rules(OWN_RULES)
 def test_training_goes_on_from_a_checkpoint_as_if_never_stopped(rule, tmp_path):
     bank = initial_vectors(5)
@@ -333,6 +337,8 @@ def adam_w(weight_decay):
     return rec.optimizers.AdamWOptimizer(weight_decay, learning_rate=0.01)
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["minimize", "apply_gradients"])
 @pytest.mark.parametrize(
     "decayed",
@@ -356,6 +362,7 @@ def test_decay_var_list_says_what_adam_w_decays(decayed, how):
         assert_same_bits(value, (all_decayed if name in decayed else none_decayed)[name])
 
 
+@pytest.mark.long
 def test_decay_var_list_may_be_taken_from_a_collection_by_name():
     def step(loss, trained):
         some = [v for v in tf.trainable_variables() if not v.name.startswith(("dense", "parts"))]
@@ -371,6 +378,7 @@ def test_decay_var_list_may_be_taken_from_a_collection_by_name():
         assert_same_bits(value, decayed[name])
 
 
+@pytest.mark.long
 def test_decay_var_list_holds_for_one_call():
     used, fresh = adam_w(0.01), adam_w(0.01)
     values_after_steps(lambda loss, trained: used.minimize(loss, decay_var_list=[]), steps=1)

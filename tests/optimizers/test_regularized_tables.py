@@ -65,6 +65,7 @@ class Run:
             return self.saver.save(self.session, str(folder / "model"), step)
 
 
+@pytest.mark.each_value
 @regularizers
 @pytest.mark.parametrize("num_ps", [1, 2])
 @pytest.mark.parametrize("optimizer", ["Adagrad", "GradientDescent", "Adam"])

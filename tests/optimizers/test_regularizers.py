@@ -53,6 +53,7 @@ def l2_gradients(variable, keys, weights):
     return tf.IndexedSlices(values, tf.concat([part.indices for part in parts], 0))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dim", DIMS)
 @rules(EXACT_RULES)
 def test_l2_equals_a_loss_of_the_distinct_rows_of_a_variable(rule, dim):
@@ -75,6 +76,7 @@ def test_l2_equals_a_loss_of_the_distinct_rows_of_a_variable(rule, dim):
         assert_same_bits(actual, expected)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dim", [1, 16])
 @rules({**LAZY_RULES, **OWN_RULES})
 def test_l2_of_the_other_rules_equals_the_oracle(rule, dim):

@@ -52,6 +52,7 @@ def test_slots_of_a_table_are_those_of_a_dense_variable_under_the_same_names(rul
             assert_same_bits(actual, session.run(stock.get_slot(dense, name)))
 
 
+@pytest.mark.each_value
 @rules(ALL_RULES)
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_slot_reads_what_a_checkpoint_has(rule, shards, tmp_path):
@@ -137,6 +138,7 @@ def test_keys_of_another_type_are_refused():
         optimizer.get_slot(table, "m").lookup(["a"])
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("is_sparse", [False, True], ids=["dense", "slices"])
 @pytest.mark.parametrize("is_resource", [False, True], ids=["ref", "resource"])
 @pytest.mark.parametrize("dtype", [tf.float16, tf.float32, tf.float64], ids=lambda t: t.name)

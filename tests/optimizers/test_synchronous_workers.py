@@ -173,6 +173,7 @@ class Together(tf.train.SessionRunHook):
 
 
 # The end of the chief's session cancels the update that its thread waits for.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_rows_get_the_means_of_two_workers_and_the_counts_of_both():
     cluster = LocalCluster(2, workers=1)
@@ -192,6 +193,7 @@ def test_rows_get_the_means_of_two_workers_and_the_counts_of_both():
         session.close()
 
 
+@pytest.mark.long
 def test_a_gradient_that_comes_too_late_is_dropped_with_its_counts():
     cluster = LocalCluster(2, workers=1)
     chief, worker = (Task(cluster, task, replicas=1).open(tokens=1) for task in range(2))
@@ -204,6 +206,7 @@ def test_a_gradient_that_comes_too_late_is_dropped_with_its_counts():
     assert_equal(chief.session.run(chief.model.found), oracle([first, second]))
 
 
+@pytest.mark.long
 def test_a_worker_that_was_lost_goes_on_where_the_others_are():
     cluster = LocalCluster(2, workers=1)
     chief = Task(cluster, 0).open()

@@ -133,6 +133,7 @@ def train_with_estimator(read, modified, folder, losses):
     estimator.train(lambda: input_of(read, modified), hooks=hooks)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("train", [train_with_session, train_with_estimator])
 @pytest.mark.parametrize("modified", [False, True])
 @pytest.mark.parametrize("read", [by_generator, by_function])

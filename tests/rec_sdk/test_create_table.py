@@ -318,6 +318,7 @@ def test_an_unsaved_table_is_in_no_checkpoint(tmp_path):
         assert session.run([table.size(), kept.size()]) == [0, 0]
 
 
+@pytest.mark.long
 def test_a_session_that_restores_initializes_an_unsaved_table(tmp_path):
     def model_fn(features, labels, mode):
         train = mode == rec.ModeKeys.TRAIN

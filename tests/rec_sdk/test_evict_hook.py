@@ -119,6 +119,7 @@ class Clock:
         return self.seconds
 
 
+@pytest.mark.long
 def test_no_key_is_evicted_without_the_hook_or_before_the_interval_is_over(monkeypatch):
     reads, counts = train(rec.EvictHook(), 3)
     assert counts == COUNTS
@@ -177,6 +178,7 @@ def stored_counts(folder, name):
     return stored
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("resource_variables")
 def test_a_loop_of_steps_that_passes_an_interval_evicts_at_its_end(tmp_path):
     config = rec.RunConfig(session_config=QUICK, iterations_per_loop=2)
@@ -188,6 +190,7 @@ def test_a_loop_of_steps_that_passes_an_interval_evicts_at_its_end(tmp_path):
         assert not EVICTED[name] & set(stored_counts(tmp_path, name))
 
 
+@pytest.mark.long
 def test_an_estimator_evicts_in_training_only_and_saves_no_evicted_key(tmp_path, monkeypatch):
     lines = []
     monkeypatch.setattr(tf.logging, "warning", lambda text, *values: lines.append(text % values))

@@ -456,6 +456,7 @@ def test_a_metagraph_contains_the_recorded_entries_of_specs(caplog):
     assert "rec_estimator/" not in caplog.text
 
 
+@pytest.mark.long
 def test_specs_in_the_params_of_an_estimator_find_their_ids(tmp_path):
     """Estimator copies its params in each call; lookups find their ids by the spec's name."""
     spec = rec.FeatureSpec("user", access_threshold=2)

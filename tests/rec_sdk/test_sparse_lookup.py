@@ -56,6 +56,7 @@ def shards(number):
 # ------------------------------------------------------------------ what a key reads
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("num_shards", [1, 3])
 @pytest.mark.parametrize("default", [None, NINES], ids=["zeros", "given"])
 @pytest.mark.parametrize("threshold", [None, 0, 1, 3])
@@ -387,6 +388,8 @@ def model(values, weights):
     return tf.reduce_sum(tf.square(hidden)) + tf.reduce_sum(tf.nn.sigmoid(values[1]) * values[2])
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize("num_shards", [1, 2])
 @pytest.mark.parametrize("threshold", [None, 2])
 @pytest.mark.parametrize("rule", ["LazyAdamOptimizer", "GradientDescentOptimizer"])

@@ -31,6 +31,8 @@ def table_of(storage, rows=10**5, name="t", more_paths=()):
     )
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize("lookup", [{}, THRESHOLDS], ids=["all keys", "threshold"])
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_table_with_an_ssd_tier_gives_the_same_bytes(lookup, shards, tmp_path):

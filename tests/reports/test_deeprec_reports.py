@@ -214,6 +214,7 @@ def test_739_lookups_steps_evictions_saves_and_exports_may_run_at_once(tmp_path,
 # ------------------------------------------------------------------ 692, 741
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("key_dtype", [tf.int32, tf.int64], ids=["int32", "int64"])
 @pytest.mark.parametrize("ids", [[], [7, -3]], ids=["empty", "two keys"])
 def test_692_tables_of_any_keys_and_size_are_saved_restored_shrunk_and_inspected(

@@ -204,6 +204,8 @@ def test_3030_no_row_of_features_that_share_a_table_reads_zeros_after_an_evictio
     assert evicted > 10
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize("shard_counts", [(3, 7, 1), (1, 2, 5)], ids=str)
 @pytest.mark.parametrize(
     "filter_option", [None, rec.CounterFilter(3)], ids=["every key", "counter"]
@@ -248,6 +250,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("after", SETTINGS)
 @pytest.mark.parametrize("before", SETTINGS)
 def test_176_training_resumes_after_a_change_of_one_option(tmp_path, before, after):

@@ -52,6 +52,7 @@ def test_36359_weights_that_sum_to_zero_give_what_tensorflow_gives(combiner, wei
 # ------------------------------------------------------------------ 16215, 26136
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("deltas", [False, True], ids=["full", "deltas"])
 def test_16215_keep_checkpoint_max_holds_over_restarts(tmp_path, deltas):
     def model_fn(features, labels, mode):
@@ -148,6 +149,7 @@ def test_19272_a_penalty_reaches_the_table_as_it_reaches_a_variable():
 # ------------------------------------------------------------------ 24408
 
 
+@pytest.mark.long
 def test_24408_calls_of_train_that_save_the_state_of_the_input_see_each_sample_once(tmp_path):
     def model_fn(features, labels, mode):
         table = rec.get_embedding_variable("t", 2)

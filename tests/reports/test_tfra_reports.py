@@ -42,6 +42,7 @@ def counts_of(estimator):
     return dict(zip(keys, counts))
 
 
+@pytest.mark.long
 def test_107_a_warm_start_adds_a_day_to_the_rows_and_counts_of_the_days_before(tmp_path):
     first = estimator_in(tmp_path / "first")
     first.train(input_of(1, 2, 2))
@@ -53,6 +54,7 @@ def test_107_a_warm_start_adds_a_day_to_the_rows_and_counts_of_the_days_before(t
     assert counts_of(second) == {1: 1, 2: 3, 3: 1}
 
 
+@pytest.mark.long
 def test_136_an_id_that_was_never_trained_reads_one_vector_everywhere(tmp_path):
     estimator = estimator_in(tmp_path / "model")
     estimator.train(input_of(1))

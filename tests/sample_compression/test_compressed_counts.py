@@ -77,6 +77,7 @@ def train(look_up, has_gradient, compressed):
             return session.run(found)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("has_gradient", [True, False])
 @pytest.mark.parametrize("name", LOOKUPS)
 def test_a_compressed_step_counts_what_the_flat_batch_counts(name, has_gradient):

@@ -185,6 +185,7 @@ def test_losses_regularizers_statistics_and_noise(tmp_path):
     check_same(train, tmp_path)
 
 
+@pytest.mark.long
 def test_lookups_of_every_kind(tmp_path):
     def train(features):
         where = tf.where(features["history"] >= 0)
@@ -214,6 +215,7 @@ def test_lookups_of_every_kind(tmp_path):
     assert {"made-freqs", "parts/part_2-freqs"} < set(dict(tf.train.list_variables(prefix)))
 
 
+@pytest.mark.long
 @pytest.mark.keras_2
 def test_gradients_within_a_model_and_loops_over_the_history(tmp_path):
     def train(features):

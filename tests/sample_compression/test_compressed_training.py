@@ -343,6 +343,7 @@ def trained(train, folder, input_fn=None, is_flat=False, hooks=(), **arguments):
     return str(estimator.latest_checkpoint()), hook.losses
 
 
+@pytest.mark.long
 def test_an_input_fn_may_enable_compression(tmp_path):
     def input_fn():
         batch = small_batch()
@@ -359,6 +360,7 @@ def test_an_input_fn_may_enable_compression(tmp_path):
     compare(flat, grouped)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("train", [stock_after_compress, only_the_step])
 def test_tables_are_trained_beside_another_optimizer(train, tmp_path):
     optimizer = rec.optimizers.AdamOptimizer(0.1)
@@ -397,6 +399,7 @@ def scores_of(user, item, scope):
         return tf.nn.sigmoid(user * item)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scope", SCOPES)
 def test_scopes_of_ops_built_after_the_gradients_do_not_matter(scope, tmp_path):
     def train(loss, user):
@@ -411,6 +414,7 @@ def test_scopes_of_ops_built_after_the_gradients_do_not_matter(scope, tmp_path):
     compare(flat, grouped)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scope", SCOPES)
 def test_scopes_of_a_model_do_not_matter_in_training_and_in_exports(scope, tmp_path):
     """The head is built before the gradients, and once more after them."""
@@ -478,6 +482,7 @@ def test_all_gradients_built_beside_those_of_our_optimizers_are_refused(train, t
         trained(train, tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("resource_variables")
 def test_batches_of_static_shapes_are_read_anew_in_every_step(tmp_path):
     """Placeholders with defaults hide the static shapes. A loop must not freeze their values."""
@@ -505,6 +510,7 @@ def test_batches_of_static_shapes_are_read_anew_in_every_step(tmp_path):
     assert tf.train.load_variable(plain, "table-keys").tolist() == [4, 7, 9]
 
 
+@pytest.mark.long
 def test_warm_started_training_equals_flat_training(tmp_path):
     source, _ = trained(ours, tmp_path / "source")
     flat, _ = trained(ours, tmp_path / "flat", is_flat=True, warm_start_from=source)
@@ -528,6 +534,7 @@ def test_a_user_without_samples_is_an_error(tmp_path):
         estimator.train(batches)
 
 
+@pytest.mark.long
 def test_bad_declarations_are_refused(tmp_path):
     with pytest.raises(ValueError, match="must be feature names, got"):
         rec.SampleCompression(user=[])

@@ -83,6 +83,7 @@ def model_fn(features, labels, mode):
     )
 
 
+@pytest.mark.long
 def test_a_portable_model_fills_the_kernel_rows_when_it_is_loaded(tmp_path):
     estimator = rec.RecEstimator(model_fn, str(tmp_path / "model"))
     ones = {name: np.ones([5, WIDTH], np.float32) for name in FIELDS}

@@ -169,6 +169,7 @@ def sparse_input(lists):
 
 
 class TestSparseIds:
+    @pytest.mark.each_value
     @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
     @pytest.mark.parametrize("is_weighted", [False, True])
     @pytest.mark.parametrize("lookup", ["embedding_lookup_sparse", "safe_embedding_lookup_sparse"])

@@ -219,6 +219,7 @@ def expect_the_check_first(graph, signature):
         assert check in ancestors([op]) or len(inputs & ancestors([op])) <= 1, op.name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("portable", [False, True])
 def test_a_saved_model_names_the_tensor_that_does_not_fit(portable, estimator, whole, tmp_path):
     exported = estimator.export_saved_model(str(tmp_path), pages_receiver(), portable=portable)
@@ -254,6 +255,7 @@ def test_a_saved_model_names_the_tensor_that_does_not_fit(portable, estimator, w
             np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_exports_do_not_disturb_each_other(estimator, tmp_path):
     def broken():
         pages_receiver()()
@@ -325,6 +327,7 @@ def sequence_example(user, items):
     ).SerializeToString()
 
 
+@pytest.mark.long
 def test_requests_as_sequence_examples(estimator, whole, tmp_path):
     plain, compressed = requests()
     # A missing word has no weight either.

@@ -61,6 +61,7 @@ class TestLinearSplit:
         expected, got, _ = both(model, [uniform(4, 16)], [uniform(6, 8)])
         expect_equal(expected, got)
 
+    @pytest.mark.long
     def test_a_long_sum_is_not_split(self):
         def model(users, items):
             total = users[0]

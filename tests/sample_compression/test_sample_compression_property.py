@@ -63,6 +63,7 @@ def test_outputs_of_random_graphs_stay_the_same(exact):
     assert len(used) >= 60
 
 
+@pytest.mark.long
 def test_random_graphs_stay_the_same_by_stock_ops_alone():
     for seed in range(5000, 5000 + QUICK // 3):
         check(seed, exact=False, stock_ops=True)

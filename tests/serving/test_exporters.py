@@ -63,6 +63,7 @@ def export(exporter, estimator, folder, **result):
     return exporter.export(estimator, str(folder), checkpoint, {"loss": 1.0, **result}, True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("portable", [False, True])
 def test_every_exporter_writes_portable_models_if_asked(tmp_path, portable):
     estimator = trained(tmp_path / "model")
@@ -94,6 +95,7 @@ def test_exporters_are_tensorflows_and_take_their_arguments():
         rec.BestExporter(compare_fn=lambda a, b: True)
 
 
+@pytest.mark.long
 def test_the_best_model_stays_the_best_for_a_new_exporter(tmp_path):
     estimator = trained(tmp_path / "model")
     folder = tmp_path / "best"
@@ -107,6 +109,7 @@ def test_the_best_model_stays_the_best_for_a_new_exporter(tmp_path):
     assert record == {"loss": 1.0, "global_step": 6}
 
 
+@pytest.mark.long
 def test_the_best_is_found_by_the_users_comparison_and_the_newest_are_kept(tmp_path):
     def is_better(best_eval_result, current_eval_result):
         return current_eval_result["auc"] > best_eval_result["auc"]

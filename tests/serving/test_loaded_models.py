@@ -113,6 +113,7 @@ def test_tables_end_with_the_model_that_was_loaded(exported):
     assert memory[-1] - memory[2] < 2 * 2 * 50_000 * 64
 
 
+@pytest.mark.long
 def test_a_signature_alone_keeps_its_tables(exported):
     first, again, left = result_of(
         exported,

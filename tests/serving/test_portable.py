@@ -192,6 +192,7 @@ def test_portable_export_is_served_without_our_library(loader, exports, tmp_path
         np.testing.assert_allclose(got[name], value, rtol=1e-6, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.long
 def test_compressed_portable_export_of_a_zoo_model_gives_equal_predictions(tmp_path):
     clicks = data.load("generated")
     settings = config.from_dict(

@@ -88,6 +88,7 @@ def assert_same_bits(one, other):
         assert array.dtype == other[name].dtype and array.tobytes() == other[name].tobytes(), name
 
 
+@pytest.mark.long
 def test_predictions_are_those_of_predict_bit_for_bit_also_of_a_newer_checkpoint(estimator):
     with estimator.predictor(receiver_fn) as predict:
         assert_same_bits(predict(REQUEST), predicted(estimator))
@@ -105,6 +106,7 @@ def test_predictions_are_those_of_predict_bit_for_bit_also_of_a_newer_checkpoint
     predict.close()
 
 
+@pytest.mark.long
 def test_requests_of_threads_see_the_old_or_the_new_model_never_a_mixture(estimator):
     stop, seen = threading.Event(), set()
 

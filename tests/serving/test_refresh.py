@@ -353,6 +353,7 @@ def test_a_table_that_was_restored_after_the_load_is_not_refreshed(served, expor
         served.refresh(delta)
 
 
+@pytest.mark.long
 def test_requests_beside_refreshes_succeed_and_read_a_table_before_or_after(served, folder):
     """Long lookups take the locks of a table several times; the dense variable never lags."""
     many = np.arange(100, 10_100)  # As many keys as three sets of locks are taken for.

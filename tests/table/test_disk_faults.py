@@ -45,6 +45,7 @@ def train_until_refused(run, batches):
     raise AssertionError("no step failed")
 
 
+@pytest.mark.long
 def test_full_disk_refuses_steps_until_there_is_room(tmp_path):
     batches = list(storage_runs.batches(STEPS))
     run = Run(adagrad, on_disk(tmp_path))
@@ -67,6 +68,7 @@ def test_full_disk_refuses_steps_until_there_is_room(tmp_path):
         storage_runs.assert_same(run.contents(), in_memory.contents())
 
 
+@pytest.mark.long
 def test_flipped_byte_is_data_loss_and_a_checkpoint_restores(tmp_path):
     rows = tmp_path / "rows"
     run = Run(adagrad, on_disk(rows))
@@ -134,6 +136,7 @@ def test_folder_that_cannot_be_written_is_refused_with_table_path_and_remedy():
     assert "make it writable or choose another path" in error.value.message
 
 
+@pytest.mark.long
 def test_folder_that_is_removed_goes_on_until_the_table_ends(tmp_path):
     """The files are open, so their rows are there; the next table makes the folder again."""
     folder = tmp_path / "rows"

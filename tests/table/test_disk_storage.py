@@ -120,6 +120,7 @@ def test_a_shared_table_is_not_opened_with_other_settings(name, value, shown, tm
 # ------------------------------------------------------------------ the same numbers
 
 
+@pytest.mark.long
 @rules(ALL_RULES)
 def test_every_optimizer_gives_the_same_bits(rule, tmp_path):
     def scenario(storage, folder):
@@ -131,6 +132,8 @@ def test_every_optimizer_gives_the_same_bits(rule, tmp_path):
     same(tmp_path, scenario)
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", rec.CacheStrategy, ids=lambda each: each.name)
 @pytest.mark.parametrize("kind", ["DRAM_SSDHASH", "SSDHASH"])
 def test_every_strategy_gives_the_same_bits(strategy, kind, tmp_path):
@@ -141,6 +144,8 @@ def test_every_strategy_gives_the_same_bits(strategy, kind, tmp_path):
     same(tmp_path, scenario, strategy=strategy, kind=rec.StorageType[kind])
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -166,6 +171,7 @@ def test_filters_evictions_and_incremental_saves_give_the_same_bytes(options, sh
     same(tmp_path, scenario)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [8192, 8193], ids=["short", "long"])
 def test_lists_of_keys_that_lookups_hand_over_give_the_same_bits(size, tmp_path):
     def scenario(storage, folder):
@@ -176,6 +182,8 @@ def test_lists_of_keys_that_lookups_hand_over_give_the_same_bits(size, tmp_path)
     same(tmp_path, scenario)
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize("saved_as, restored_as", [(1, 3), (3, 2)])
 @pytest.mark.parametrize("make_saver", [rec.Saver, tf.train.Saver], ids=["ours", "stock"])
 def test_restore_into_another_number_of_shards_trains_on(
@@ -196,6 +204,7 @@ def test_restore_into_another_number_of_shards_trains_on(
     same(tmp_path, scenario)
 
 
+@pytest.mark.long
 def test_warm_start_gives_the_same_bits(tmp_path):
     with tf.Graph().as_default():
         first = Run(adagrad, rec.StorageOption())
@@ -209,6 +218,7 @@ def test_warm_start_gives_the_same_bits(tmp_path):
     same(tmp_path, scenario)
 
 
+@pytest.mark.long
 def test_two_tables_of_one_step_give_the_same_bits(tmp_path):
     """They share a list of keys, and a lookup combines sequences."""
 
@@ -233,6 +243,7 @@ def test_two_tables_of_one_step_give_the_same_bits(tmp_path):
     same(tmp_path, scenario)
 
 
+@pytest.mark.long
 def test_parameter_servers_give_the_same_bits_and_read_as_much(tmp_path):
     sockets = [socket.socket() for _ in range(3)]
     for each in sockets:
@@ -356,6 +367,7 @@ def test_memory_of_rows_stays_within_storage_size(tmp_path):
 # ------------------------------------------------------------------ files
 
 
+@pytest.mark.long
 def test_the_end_of_a_session_removes_the_files(tmp_path):
     folder = tmp_path / "deep" / "rows"
     run = Run(adagrad, on_disk(folder), shards=2)
@@ -367,6 +379,7 @@ def test_the_end_of_a_session_removes_the_files(tmp_path):
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.long
 def test_an_initializer_empties_the_tier(tmp_path):
     run = Run(adagrad, on_disk(tmp_path))
     run.steps(STEPS)

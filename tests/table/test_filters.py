@@ -191,6 +191,7 @@ def test_lookups_outside_of_training_change_nothing(make_filter, shards):
     assert before["freqs"].tolist() == [2, 1, 1, 0]
 
 
+@pytest.mark.long
 def test_evaluate_predict_export_and_serving_change_nothing(tmp_path):
     features = [rec.EmbeddingFeature("user", dim=2, filter_option=rec.CounterFilter(3))]
 

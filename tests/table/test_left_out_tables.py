@@ -58,6 +58,7 @@ def initialize():
         session.run(tf.global_variables_initializer())
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("is_resource", [False, True])
 @pytest.mark.parametrize(
     "scope, shards, start",
@@ -118,6 +119,7 @@ def test_only_tables_that_the_checkpoint_has_and_that_start_afresh_are_named(sou
     assert not messages
 
 
+@pytest.mark.long
 def test_an_estimator_that_warm_starts_variables_only_is_not_warned(source, tmp_path):
     def model_fn(features, labels, mode):
         (table,), train = model()

@@ -97,6 +97,7 @@ def test_max_norm_clips_as_tensorflow(max_norm):
     np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("max_norm", [None, 1.0])
 @pytest.mark.parametrize("weighted", [False, True])

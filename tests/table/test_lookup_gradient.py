@@ -65,6 +65,7 @@ def assert_norms_equal(norms):
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, err_msg=case)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 @pytest.mark.parametrize(
     "lookup, max_norm, shards",

@@ -38,6 +38,8 @@ def run(fetches):
         return session.run(fetches)
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize("params", [variable, partitioned_variable, list_of_variables])
 @pytest.mark.parametrize(
     "strategy, max_norm, is_resource", [("mod", None, False), ("div", 1.0, True)]

@@ -47,6 +47,7 @@ class Training:
         return [int(each) for each in self.session.run(self.fetches)]
 
 
+@pytest.mark.long
 def test_a_table_of_three_times_the_limit_keeps_to_it(tmp_path):
     limit = 64 * MIB
     training = Training(tmp_path, limit)

@@ -66,6 +66,7 @@ def run(folder, make, evicts, saver, name, restores, trains=True):
         return restored, restored_counts
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("saver", SAVERS)
 @pytest.mark.parametrize("model", MODELS)
 def test_an_eviction_is_switched_on_off_and_on_again_between_runs(tmp_path, model, saver):
@@ -105,6 +106,7 @@ def run_stock_session(folder, evicts):
             session.run(train)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("run", [run_estimator, run_our_session, run_stock_session])
 def test_a_run_goes_on_after_an_eviction_was_switched_on(tmp_path, run):
     for evicts in (False, True, True):

@@ -77,6 +77,7 @@ def test_labels_are_short(frequency, label):
     assert histogram_of([frequency]).bins()[0].label == label
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("tables", "shape"),
     [(0, (300, 600)), (1, (300, 600)), (2, (600, 600)), (5, (900, 1200)), (9, (900, 1800))],

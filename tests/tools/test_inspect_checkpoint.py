@@ -51,6 +51,7 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.long
 def test_tables_are_found_with_their_shards_and_slots(checkpoint):
     prefix, _ = checkpoint
     tables = find_tables(Bundle(prefix))
@@ -123,6 +124,7 @@ def test_filtered_features_are_listed_whole(checkpoint, monkeypatch, table, rows
     assert sorted(features) == expected_features(tensors, table)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("top", [1, 5, 33, 1000])
 @pytest.mark.parametrize("rows", [1, 16, 1 << 17])
 def test_most_frequent_filtered_features_come_first_then_by_key(checkpoint, monkeypatch, top, rows):
@@ -237,6 +239,7 @@ def test_csv_has_the_histograms(checkpoint, tmp_path, capsys):
                 assert int(row["keys"]) == inside.sum()
 
 
+@pytest.mark.long
 def test_png_is_drawn(checkpoint, tmp_path, capsys):
     run(capsys, checkpoint[0], "--png", tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -370,6 +373,7 @@ def test_empty_table_is_shown(tmp_path, write_checkpoint, table_tensors, capsys)
     assert lines[-1] == "  no filtered features"
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -438,6 +442,7 @@ def test_module_runs_as_a_program(checkpoint, capsys, monkeypatch):
     assert ": 2 tables, " in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_memory_is_a_few_megabytes(tmp_path, write_checkpoint, table_tensors):
     prefix = write_checkpoint(
         tmp_path / "m", table_tensors("emb", range(800_000), range(800_000, 1_600_000), dim=1)

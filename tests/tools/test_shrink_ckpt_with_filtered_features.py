@@ -70,6 +70,7 @@ def test_filtered_features_are_dropped_and_all_else_is_kept(checkpoint, tmp_path
     assert sizes[1] < sizes[0]
 
 
+@pytest.mark.long
 def test_slots_of_tables_are_dropped_if_asked(checkpoint, tmp_path):
     prefix, _ = checkpoint
     outputs = [str(tmp_path / name) for name in ("shrunk", "served")]
@@ -115,6 +116,7 @@ def test_checkpoint_from_before_filters_is_copied(tmp_path, write_checkpoint):
     assert_same_tensors(tensors_of(str(tmp_path / "shrunk")), tensors)
 
 
+@pytest.mark.long
 def test_shrinking_twice_equals_shrinking_once(checkpoint, tmp_path):
     prefix, _ = checkpoint
     shrink(prefix, tmp_path / "once")
@@ -134,6 +136,8 @@ def build(shards):
     return keys, rec.optimizers.AdamOptimizer(0.1).minimize(loss, global_step=step), table
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize("saver", [tf.train.Saver, rec.Saver])
 @pytest.mark.parametrize(("shards", "sharded"), [(1, False), (3, True)])
 def test_training_goes_on_from_the_copy_as_from_the_original(tmp_path, saver, shards, sharded):
@@ -188,6 +192,7 @@ def test_restored_from_the_copy_filtered_features_count_from_zero(tmp_path):
     assert frequencies(prefix, "_filtered") == {8: 2}
 
 
+@pytest.mark.long
 def test_memory_is_a_few_megabytes_whatever_the_form(tmp_path, write_checkpoint, table_tensors):
     prefix = write_checkpoint(
         tmp_path / "model", table_tensors("emb", range(150_000), range(150_000, 250_000), dim=64)

@@ -166,6 +166,7 @@ def test_compressed_batches_train_on_ps_what_flat_ones_train_in_one_process(tmp_
     assert_close(Live(cluster), Live(prefix=single.latest_checkpoint()))
 
 
+@pytest.mark.long
 def test_a_cluster_warm_starts_from_one_process(tmp_path, single):
     prefix = single.latest_checkpoint()
     warm = estimator_of(tmp_path / "single", warm_start_from=prefix)

@@ -63,6 +63,7 @@ def test_a_number_that_is_not_above_0_is_refused_by_name(arguments):
         rec.ProgressHook(**arguments)
 
 
+@pytest.mark.long
 def test_a_line_shows_step_rate_and_loss(estimator):
     lines = lines_of_training(
         estimator, max_steps=5, every_seconds=ALWAYS, batch_size=2
@@ -71,6 +72,7 @@ def test_a_line_shows_step_rate_and_loss(estimator):
     assert re.fullmatch(r"train 3 \| [\d,.]+ samples/s \| loss 2\.0000", lines[2])
 
 
+@pytest.mark.long
 def test_with_max_steps_a_line_shows_share_and_time_left(estimator):
     stream = io.StringIO()
     hook = rec.ProgressHook(max_steps=4, stream=stream, every_seconds=ALWAYS)
@@ -82,6 +84,7 @@ def test_with_max_steps_a_line_shows_share_and_time_left(estimator):
     assert "left" not in lines[-1]
 
 
+@pytest.mark.long
 def test_the_last_line_shows_the_last_loss_even_after_a_short_training(estimator):
     stream = io.StringIO()
     hook = rec.ProgressHook(max_steps=4, stream=stream, every_seconds=NEVER)
@@ -89,6 +92,7 @@ def test_the_last_line_shows_the_last_loss_even_after_a_short_training(estimator
     assert stream.getvalue().endswith("| loss 3.0000\n")
 
 
+@pytest.mark.long
 def test_resumed_training_counts_from_the_checkpoint(estimator):
     lines_of_training(estimator, max_steps=3)
     assert lines_of_training(estimator, max_steps=5, every_seconds=ALWAYS)[0].startswith("train 4")
@@ -107,6 +111,7 @@ class Clock(tf.train.SessionRunHook):
         self._seconds, self._next = self._seconds + self._next, 1.0
 
 
+@pytest.mark.long
 def test_a_log_gets_a_line_every_10_seconds_and_one_at_the_end(estimator, monkeypatch):
     clock, stream = Clock(), io.StringIO()
     monkeypatch.setattr(progress, "time", clock)
@@ -123,6 +128,7 @@ def test_no_rate_includes_the_first_step(estimator, monkeypatch):
     assert stream.getvalue() == "train 5 | 2.0 samples/s\n"
 
 
+@pytest.mark.long
 def test_the_loss_is_fetched_only_for_shown_steps(estimator):
     fetched = []
 
@@ -138,6 +144,7 @@ def test_the_loss_is_fetched_only_for_shown_steps(estimator):
     assert fetched == [False] * 3 + [True] * 3
 
 
+@pytest.mark.long
 def test_evaluation_shows_the_metrics_of_the_model_and_training_repeats_them(estimator):
     stream = io.StringIO()
     hook = rec.ProgressHook(
@@ -156,6 +163,7 @@ def test_evaluation_shows_the_metrics_of_the_model_and_training_repeats_them(est
     assert lines[-1].endswith("| auc 1.0000 | mean_score 0.5000")
 
 
+@pytest.mark.long
 def test_one_hook_serves_a_training_that_is_interrupted_by_evaluations(tmp_path):
     stream = io.StringIO()
     config = rec.RunConfig(str(tmp_path), save_checkpoints_steps=2)
@@ -182,6 +190,7 @@ def test_one_hook_serves_a_training_that_is_interrupted_by_evaluations(tmp_path)
     assert re.search(r"^train 2/4 .* loss 1\.0000 \| auc 1\.0000 \| \d:\d\d left$", after)
 
 
+@pytest.mark.long
 def test_prediction_shows_the_number_of_batches(estimator):
     lines_of_training(estimator, max_steps=1)
     stream = io.StringIO()
@@ -198,6 +207,7 @@ def test_the_hook_adds_nothing_to_the_graph(graph):
     assert graph.as_graph_def() == before
 
 
+@pytest.mark.long
 def test_a_closed_stream_does_not_end_training(estimator):
     stream = io.StringIO()
     stream.close()
@@ -237,6 +247,7 @@ class Terminal:
         return b"".join(self._written).decode()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("columns", [100, 30, 8])
 def test_a_terminal_gets_one_line_that_fits(estimator, columns):
     terminal = Terminal(columns)
@@ -259,6 +270,7 @@ def test_a_shorter_line_erases_the_longer_one_before_it():
     assert terminal.close().replace("\r\n", "\n") == "\ra long line\rshort      \n"
 
 
+@pytest.mark.long
 def test_the_default_stream_is_sys_stderr_when_the_loop_begins(estimator, capsys):
     hook = rec.ProgressHook()
     estimator.train(input_fn(), max_steps=1, hooks=[hook])

@@ -94,6 +94,7 @@ def test_the_step_in_which_sigterm_arrives_is_the_last_and_is_saved(tmp_path, ha
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("resource_variables")
 def test_with_several_steps_per_run_the_whole_run_is_saved(tmp_path):
     with pytest.raises(SystemExit):
@@ -101,6 +102,7 @@ def test_with_several_steps_per_run_the_whole_run_is_saved(tmp_path):
     assert saved_step(tmp_path) == 10
 
 
+@pytest.mark.long
 def test_a_training_goes_on_from_the_step_that_was_saved(tmp_path):
     hook = rec.StopAtSigtermHook()
     for steps in (3, 6):

@@ -153,6 +153,7 @@ def test_losses_rows_slots_counts_and_checkpoints_equal_those_of_single_steps(tm
     assert ours == checkpoints(tmp_path / "1")
 
 
+@pytest.mark.long
 def test_modified_graphs_and_v1_loops_give_equal_results(tmp_path):
     runs, files = {}, {}
     for name, iterations, hooks in (
@@ -168,6 +169,7 @@ def test_modified_graphs_and_v1_loops_give_equal_results(tmp_path):
     assert files["loop"] == files["modified"] == files["one"]
 
 
+@pytest.mark.long
 def test_a_one_shot_iterator_with_few_threads_gives_equal_results(tmp_path):
     def one_shot():
         return tf.data.make_one_shot_iterator(data_of(None)).get_next()
@@ -195,6 +197,7 @@ def test_steps_are_kept_when_the_data_end_within_a_loop(tmp_path):
     assert estimator.get_variable_value("global_step") == 24
 
 
+@pytest.mark.long
 def test_train_and_evaluate_evaluates_between_loops(tmp_path):
     estimator = estimator_in(tmp_path, 5)
     metrics, _ = rec.train_and_evaluate(
@@ -260,6 +263,7 @@ def test_steps_that_are_not_a_multiple_are_refused_before_training(tmp_path, arg
         )
 
 
+@pytest.mark.long
 def test_max_steps_is_counted_from_the_checkpoint_that_training_resumes_from(tmp_path):
     estimator_in(tmp_path, 1).train(input_fn(), steps=3)
     estimator = estimator_in(tmp_path, 5)

@@ -82,6 +82,7 @@ def test_an_estimator_writes_the_counts_of_each_table_and_of_all(tmp_path):
     assert found[5]["tables/item/found_share"] == pytest.approx((2 + 3 * 4) / 20)
 
 
+@pytest.mark.long
 def test_a_save_logs_one_line(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "tensorflow"):
         train(tmp_path)
@@ -105,6 +106,7 @@ def test_run_config_switches_the_summaries_off(tmp_path, caplog):
     assert config.replace(table_summaries=True).table_summaries
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("resource_variables")
 def test_several_steps_in_a_run_are_counted(tmp_path):
     train(tmp_path, iterations_per_loop=5)

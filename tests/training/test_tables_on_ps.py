@@ -89,6 +89,8 @@ ADMISSIONS = {
 }
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize("num_ps", [1, 2])
 @pytest.mark.parametrize("kind", ADMISSIONS)
 def test_both_times_of_admission_have_the_bits_of_a_single_process(tmp_path, kind, num_ps):
@@ -100,6 +102,7 @@ def test_both_times_of_admission_have_the_bits_of_a_single_process(tmp_path, kin
     assert len(contents(single)["table"]) == 7
 
 
+@pytest.mark.long
 def test_feature_columns_train_on_ps_what_a_single_process_trains(tmp_path):
     def loss_of(keys):
         option = rec.EmbeddingVariableOption(filter_option=rec.CounterFilter(2))
@@ -127,6 +130,7 @@ class Clipped(rec.optimizers.AdagradOptimizer):
         return list(zip(tf.clip_by_global_norm(gradients, 0.5)[0], variables))
 
 
+@pytest.mark.long
 def test_clipped_lookups_that_combine_train_on_ps_what_a_single_process_trains(tmp_path):
     def loss_of(keys):
         table = table_of()
@@ -163,6 +167,7 @@ def saved_again(folder, prefix, num_ps):
             return saver.save(session, str(folder / f"again{num_ps}"))
 
 
+@pytest.mark.long
 def test_a_delta_of_two_ps_restores_into_three_and_into_one_process(tmp_path):
     device, session_of = where(2)
     with tf.Graph().as_default(), device():
@@ -182,11 +187,13 @@ def test_a_delta_of_two_ps_restores_into_three_and_into_one_process(tmp_path):
         assert contents(saved_again(tmp_path, prefixes[-1], num_ps)) == expected
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_one_process_restores_into_ps(tmp_path):
     single, _ = train(tmp_path, 0, two_tables)
     assert contents(saved_again(tmp_path, single, 3)) == contents(single)
 
 
+@pytest.mark.long
 def test_the_folder_of_a_table_has_the_rows_of_all_ps(tmp_path):
     found = {}
     for number in (0, 2):
@@ -204,6 +211,7 @@ def test_the_folder_of_a_table_has_the_rows_of_all_ps(tmp_path):
     assert found[2] == found[0] and len(found[0]) == 7
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_ps", [1, 3])
 def test_new_keys_start_from_the_bank_of_the_checkpoint(tmp_path, num_ps):
     """And not from the one that the graph of the cluster, with another seed, would draw."""
@@ -229,6 +237,7 @@ def test_new_keys_start_from_the_bank_of_the_checkpoint(tmp_path, num_ps):
     np.testing.assert_array_equal(vectors(0, seed=5, restore=again)[0], expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_ps", [1, 3])
 def test_a_table_on_ps_is_initialized_from_another_checkpoint(tmp_path, num_ps):
     single, _ = train(tmp_path, 0, lambda keys: square(rec.embedding_lookup(table_of(), keys)))
@@ -346,6 +355,7 @@ class Evicting:
         )
 
 
+@pytest.mark.long
 def test_only_the_chief_of_three_tasks_evicts_by_the_greatest_timestamp_of_all():
     cluster = LocalCluster(2, workers=2)
     chief, first, second = (Evicting(cluster, task) for task in range(3))
@@ -361,6 +371,7 @@ def test_only_the_chief_of_three_tasks_evicts_by_the_greatest_timestamp_of_all()
         task.session.close()
 
 
+@pytest.mark.long
 def test_the_evictions_of_a_save_run_once_on_all_ps(tmp_path):
     def loss_of(keys):
         rule = rec.EmbeddingVariableOption(evict_option=rec.GlobalStepEvict(steps_to_live=1))
@@ -371,6 +382,7 @@ def test_the_evictions_of_a_save_run_once_on_all_ps(tmp_path):
     assert sorted(contents(on_ps)["table"]) == sorted(set(BATCHES[2]))
 
 
+@pytest.mark.long
 def test_the_row_limit_of_a_table_counts_the_rows_of_all_ps():
     cluster = LocalCluster(2, workers=1)
     steps, sizes = [], []
@@ -396,6 +408,7 @@ def test_the_row_limit_of_a_table_counts_the_rows_of_all_ps():
     assert [size() for size in sizes] == [6, 6]
 
 
+@pytest.mark.long
 def test_a_table_that_is_not_saved_is_not_emptied_by_a_worker_that_joins():
     cluster = LocalCluster(2, workers=1)
     runs = []

@@ -70,6 +70,7 @@ def test_cut_index_is_an_error(size):
         list(parse_index(file[:size]))
 
 
+@pytest.mark.long
 def test_every_tensor_is_found_with_its_bytes(checkpoint):
     prefix, tensors = checkpoint
     bundle = Bundle(prefix)

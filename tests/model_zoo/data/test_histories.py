@@ -28,6 +28,7 @@ def random_log(seed, events=400):
     return users, items, times, groups, random.random(events) < 0.7
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("batch", [1, 7, 64, 400])
 @pytest.mark.parametrize("length", [1, 4, 30])
 @pytest.mark.parametrize("seed", [1, 2])

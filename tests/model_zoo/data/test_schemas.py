@@ -51,6 +51,7 @@ def test_a_schema_has_its_own_name_and_says_whose_data_it_is(name):
     assert "http" in schema.credit
 
 
+@pytest.mark.long
 def test_criteo_x4_has_numbers_in_buckets_and_missing_values(tmp_path):
     rows = [
         ",".join(["1", "3", "-2", "", *["20"] * 10, *["68fd1e64"] * 25, ""]),
@@ -67,6 +68,7 @@ def test_criteo_x4_has_numbers_in_buckets_and_missing_values(tmp_path):
     assert {criteo.rows(part) for part in data.PARTS} == {None}
 
 
+@pytest.mark.long
 def test_avazu_x4_has_hours_and_days_of_the_week(tmp_path):
     ad = "1fbe01fe,f3845767,28905ebd,ecad2386,7801e8d9,07d7df22,a99f214a,ddd2926e,44956a24,1,2"
     line = f"1000009418151094273,0,14102123,1005,0,{ad},15706,320,50,1722,0,35,-1,79"
@@ -77,6 +79,7 @@ def test_avazu_x4_has_hours_and_days_of_the_week(tmp_path):
     assert features["C20"][0] == key("-1") and features["device_id"][0] == key("a99f214a")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "header", "line"),
     [
@@ -92,6 +95,7 @@ def test_columns_of_ids_are_ids_whatever_they_look_like(tmp_path, name, header, 
         assert features[column][0] == key(value)
 
 
+@pytest.mark.long
 def test_taobao_ad_has_histories_of_categories_and_brands(tmp_path):
     line = "0,1^2,6261^4520,91286,234,0,5,2,5,,3,0,3,63133,6406,83237,1,95471,170.0,430548_1007,1"
     many = line.replace("6261^4520", "^".join(map(str, range(70)))).replace("95471", "91286")
@@ -106,6 +110,7 @@ def test_taobao_ad_has_histories_of_categories_and_brands(tmp_path):
     assert 0 < len(first_rows(taobao, "validation", 40)[1]) < 40
 
 
+@pytest.mark.long
 def test_adult_has_two_labels_and_a_test_file_with_points(tmp_path):
     train = [
         f"{PERSON} 0, 40, United-States, <=50K",

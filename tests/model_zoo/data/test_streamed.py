@@ -53,6 +53,7 @@ def test_the_same_seed_gives_the_same_rows_and_another_epoch_another_order(tmp_p
     assert read(epochs=2) == 2 * [list(range(i, min(i + 30, 100))) for i in (0, 30, 60, 90)]
 
 
+@pytest.mark.long
 def test_validation_files_may_become_training_files(tmp_path):
     schema = SCHEMA.replace('"part-*.csv"', "{train: a.csv, validation: b.csv}")
     files = {"a__csv": numbers(range(5)), "b__csv": numbers(range(5, 9))}
@@ -68,6 +69,7 @@ def test_a_split_by_time_keeps_the_rows_of_one_time_together(tmp_path):
     assert rows(dataset, "test")["number"].tolist() == list(range(70, 100))
 
 
+@pytest.mark.long
 def test_validation_comes_out_of_the_training_files_and_test_files_stay_whole(tmp_path):
     schema = SCHEMA.replace('"part-*.csv"', "{train: part-1.csv, test: part-2.csv}")
     schema = schema.replace("SPLIT", "{by: time, column: time, validation: 0.5}")
@@ -105,6 +107,7 @@ def test_means_and_deviations_are_those_of_the_training_rows(tmp_path):
     assert rows(dataset, "test")["x"].tolist() == [98, 198, 298]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -123,6 +126,7 @@ def test_an_error_names_the_file_and_the_line(tmp_path, line, message):
     assert message in str(error.value)
 
 
+@pytest.mark.long
 def test_too_few_rows_for_a_batch_are_an_error_and_not_an_endless_loop(tmp_path):
     dataset = shop(tmp_path)
     with pytest.raises(tf.errors.InvalidArgumentError, match="must be 1000 rows or more for a ba"):

@@ -148,6 +148,7 @@ def test_the_same_seed_gives_the_same_bits_twice_and_another_seed_other_ones(tra
     assert tensors(tmp_path / "other") != tensors(trained[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "batch",
     [
@@ -219,6 +220,7 @@ def test_each_epoch_has_an_order_of_its_own_and_ends_with_a_validation(tmp_path)
     assert validation == validation_again == ("validation", None, 0) and test == ("test", None, 0)
 
 
+@pytest.mark.long
 def test_a_run_may_train_on_validation_rows_too_in_one_round(tmp_path):
     found, _ = run(tmp_path, train__with_validation=True)
     rows = DATA.rows("train") + DATA.rows("validation")
@@ -277,6 +279,7 @@ def test_the_learning_rate_falls_at_each_validation_without_progress(tmp_path, m
     assert rates == [1.0, 1.0, 0.5, 0.5]
 
 
+@pytest.mark.long
 def test_validations_may_come_at_steps_and_steps_may_end_the_run(tmp_path):
     found, _ = run(tmp_path, validation__every_steps=6, train__steps=10)
     assert found["steps"] == 10
@@ -338,6 +341,7 @@ def test_run_json_has_settings_versions_metrics_and_the_command(trained):
     assert found["rows"] == {"item": 40, "user": 60}
 
 
+@pytest.mark.long
 def test_a_finished_run_is_not_trained_again(trained):
     before = tensors(trained[0])
     found, _ = run(trained[0])
@@ -359,6 +363,7 @@ def test_a_folder_with_another_run_is_refused(trained, settings, path):
         run(trained[0], **settings)
 
 
+@pytest.mark.long
 def test_settings_of_tables_reach_the_tables(tmp_path):
     tables = {"default": {"filter": {"name": "counter", "filter_freq": 30}}}
     found, _ = run(tmp_path, tables=tables, train__epochs=1)
@@ -371,6 +376,7 @@ def test_a_batch_that_no_epoch_fills_is_refused(tmp_path):
         run(tmp_path, train__batch_size=5000)
 
 
+@pytest.mark.long
 def test_a_metric_that_the_model_does_not_have_is_refused(tmp_path):
     with pytest.raises(ValueError, match="validation.metric must be among .* did you mean 'auc'"):
         run(tmp_path, validation__metric="acu", train__epochs=1)
@@ -403,6 +409,7 @@ def test_compressed_samples_train_the_same_model(trained, tmp_path):
 # ---------------------------------------------------------------- prediction and export
 
 
+@pytest.mark.long
 def test_predictions_of_the_test_rows_have_the_metrics_of_the_evaluation(trained):
     run_config = CONFIG.replace(model_dir=str(trained[0]))
     rows = list(commands.predict(run_config, "test", DATA))
@@ -504,6 +511,7 @@ def test_the_command_says_what_is_wrong_in_one_line(arguments, message, small_da
     assert re.search(message, said), said
 
 
+@pytest.mark.long
 def test_the_command_says_in_one_line_which_row_of_the_data_is_bad(tmp_path, capsys):
     (tmp_path / "shop.csv").write_text("user,item,click\nu1,i1,1\nu2,i1,no\n")
     schema = "{user: {role: user}, item: {role: item}}"

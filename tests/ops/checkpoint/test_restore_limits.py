@@ -67,6 +67,7 @@ def test_a_chain_that_does_not_fit_leaves_a_full_table_as_it_was(
     assert table.call("is_initialized")
 
 
+@pytest.mark.long
 def test_chains_of_random_changes_fit_or_are_refused(make_table, tmp_path):
     rng = np.random.default_rng(0)
     table = make_table(DIM, BANK, max_rows=6, filter_freq=3)

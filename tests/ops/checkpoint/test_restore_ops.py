@@ -530,6 +530,7 @@ NONSENSE = [
 ]
 
 
+@pytest.mark.long
 def test_a_tensor_replaced_by_nonsense_is_an_error_or_ignored(make_table, tmp_path):
     table = make_table(DIM, BANK, name="stored", **BLOOM)
     train(table, [1, 1, 1, 2, 3, 1002])

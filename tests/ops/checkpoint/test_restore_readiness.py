@@ -73,6 +73,7 @@ def test_a_new_table_refuses_lookups_until_every_row_is_restored(make_table, lon
     assert set(other.seen) in ({"refused"}, {"refused", 0})
 
 
+@pytest.mark.long
 def test_a_table_with_rows_gives_the_old_rows_or_the_new_ones_or_refuses(make_table, long_chain):
     prefix, rows = long_chain
     table = make_table(DIM, BANK, name="restored")

@@ -108,6 +108,7 @@ def test_filtered_keys_are_saved_unless_the_environment_says_no(
         assert tensors[f"{source}-partition_filter_offset"][-1] == len(filtered)
 
 
+@pytest.mark.long
 def test_keys_listed_in_several_parts_are_complete_and_ordered(make_table, tmp_path):
     # More keys than one list holds. They do not own rows, so the table stays small.
     n = 2_700_000
@@ -429,6 +430,7 @@ def test_saving_and_restoring_take_little_memory_beside_the_table(large_table):
     assert large_table["restoring"] < large_table["restored"] + most
 
 
+@pytest.mark.long
 def test_a_full_disk_is_an_error_that_leaves_what_was_there(large_table):
     assert "File too large" in large_table["refused"]
     assert large_table["left"]

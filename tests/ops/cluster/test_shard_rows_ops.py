@@ -181,6 +181,7 @@ def trained(read, static):
             return losses, one.run(rows), types
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("static", [False, True])
 def test_partitioned_tables_train_as_with_tensorflows_ops(static):
     losses, rows, types = trained(rec.embedding_lookup, static)

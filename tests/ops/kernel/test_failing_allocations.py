@@ -207,6 +207,7 @@ def test_a_kernel_without_memory_raises_and_changes_no_table(shim):
     assert refused >= {"table_export", "table_restore", "tables_save", "tables_apply", "step_loop"}
 
 
+@pytest.mark.long
 def test_a_kernel_that_cannot_be_constructed_raises(shim):
     for result in results_of(shim, "constructors"):
         assert result["finished"], result

@@ -91,6 +91,7 @@ def model():
     return tf.reduce_sum(tf.square(joined * scale - 1))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("resources", [True, False])
 def test_a_training_step_has_the_bits_of_one_that_is_not_fused(resources):
     found = {}

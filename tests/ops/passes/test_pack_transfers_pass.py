@@ -168,6 +168,8 @@ def single_process(rule):
     return Run(0, model_of_all_kinds, optimizer_of(rule))
 
 
+@pytest.mark.each_value
+@pytest.mark.long
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
 @pytest.mark.parametrize("rule", RULES)
 def test_one_worker_trains_the_bits_of_a_single_process(rule, num_ps):
@@ -233,6 +235,7 @@ def test_rows_are_spread_for_lookups_that_are_no_part_of_a_table():
     assert types[0].count("RecEstimator>ShardKeysSplit") == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "model, is_divided",
     [
@@ -282,6 +285,7 @@ def test_lookups_that_combine_receive_no_more_tensors(num_ps):
         assert run.rows[key][1:] == counts
 
 
+@pytest.mark.long
 def test_a_step_moves_each_distinct_key_once():
     dim = 16
     keys = batches(columns=26).repeat(10, axis=2)
@@ -320,6 +324,7 @@ def combining(keys):
     return square_loss(values), [table, admitted, with_default]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_ps", [1, 2])
 def test_other_lookups_have_the_bits_of_a_step_that_is_not_packed(num_ps):
     expected, found = (
@@ -341,6 +346,7 @@ def two_levels(keys):
     return square_loss([values, further, again]), [first, second]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_ps", [1, 2])
 def test_lookups_of_two_levels_and_update_ops_have_the_bits_of_a_single_process(num_ps):
     expected, found = (Run(ps, two_levels, ADAGRAD) for ps in (0, num_ps))
@@ -375,6 +381,7 @@ def test_a_step_without_room_changes_nothing_on_any_ps():
             assert session.run([sizes, step]) == [[0, 0], 0]
 
 
+@pytest.mark.long
 def test_two_workers_count_every_occurrence():
     scope, keys = next(_scopes), [batches(seed)[:, :1] for seed in (1, 2)]
     servers = cluster(2, workers=1)

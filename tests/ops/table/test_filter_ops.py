@@ -256,6 +256,7 @@ def test_random_steps_equal_the_oracle(make_table, bloom, threshold):
         pair.check(keys)
 
 
+@pytest.mark.long
 @COUNTERS
 def test_admits_of_a_large_batch_equals_the_oracle(make_table, bloom):
     pair = Pair(make_table, 3, bloom=bloom)

@@ -268,6 +268,7 @@ def until(condition, secs=30):
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_versions_are_swapped_without_a_failed_request(client, folder):
     stop, failed = threading.Event(), []
     seen = [[], [], []]  # Of each thread: a thread has no order with others.

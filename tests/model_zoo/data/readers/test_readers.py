@@ -11,6 +11,7 @@ from pyarrow import parquet
 from streamed_rows import keys, load, rows
 
 
+@pytest.mark.long
 def test_criteo_has_no_header_tabs_and_empty_fields(tmp_path):
     schema = """
         files: {train: "day_*"}
@@ -63,6 +64,7 @@ def test_avazu_has_a_header_and_hours_as_numbers(tmp_path):
     assert (test["site_id"].tolist(), test["C1"].tolist()) == (keys("s3"), [1005])
 
 
+@pytest.mark.long
 def test_adult_has_blanks_question_marks_and_texts_as_labels(tmp_path):
     schema = """
         files: {train: adult.data, test: adult.test}
@@ -87,6 +89,7 @@ def test_adult_has_blanks_question_marks_and_texts_as_labels(tmp_path):
     assert rows(dataset, "test")["age"].tolist() == [3]  # a boundary begins a bucket
 
 
+@pytest.mark.long
 def test_movielens_has_separators_of_two_characters(tmp_path):
     schema = """
         files: {train: ratings.dat}
@@ -108,6 +111,7 @@ def test_movielens_has_separators_of_two_characters(tmp_path):
     assert (found["like"].tolist(), found["love"].tolist()) == ([1, 0, 1], [1, 0, 0])
 
 
+@pytest.mark.long
 def test_frappe_has_one_index_per_position(tmp_path):
     schema = """
         files: {train: frappe.libfm}
@@ -128,6 +132,7 @@ def test_frappe_has_one_index_per_position(tmp_path):
     assert found["click"].tolist() == [1, 0]
 
 
+@pytest.mark.long
 def test_libsvm_lines_may_have_any_number_of_indices(tmp_path):
     schema = """
         files: {train: a.svm}
@@ -140,6 +145,7 @@ def test_libsvm_lines_may_have_any_number_of_indices(tmp_path):
     assert found["label"].tolist() == [1, 0, 1]
 
 
+@pytest.mark.long
 def test_taobao_ads_join_texts_with_commas_in_quotes_and_histories(tmp_path):
     schema = """
         files: {train: "log.csv"}
@@ -174,6 +180,7 @@ def example(**features):
     return found.SerializeToString()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compression", ["", "GZIP"])
 def test_tfrecords_have_examples_that_may_lack_features(tmp_path, compression):
     schema = """
@@ -197,6 +204,7 @@ def test_tfrecords_have_examples_that_may_lack_features(tmp_path, compression):
     assert found["click"].tolist() == [1, 0]
 
 
+@pytest.mark.long
 def test_parquet_has_types_lists_and_missing_values(tmp_path):
     schema = """
         files: {train: "part-*.parquet"}
