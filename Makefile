@@ -18,6 +18,9 @@ PRE_COMMIT := pre-commit==4.3.0
 # of their own stay in one process. A process that finishes early takes tests from the other.
 PARALLEL := -n 2 --dist worksteal
 
+# Tests start many processes; without it, each would compile the package's Python sources again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo demo-ps test test-long test-slow test-v1 test-proofs test-newest test-matrix test-wheel test-cc test-sanitized test-includes fuzz lint format hooks bench soak soak-ps soak-online docs docs-site library wheel clean help
 .DEFAULT_GOAL := help
 

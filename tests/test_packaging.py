@@ -455,6 +455,7 @@ def test_the_self_check_of_an_unbuilt_checkout_says_what_to_run(checkout):
 COMMANDS = ["rec-estimator", *(["-m"] if sys.version_info >= (3, 10) else [])]
 
 
+@pytest.mark.each_value
 @pytest.mark.long
 @pytest.mark.parametrize("other", [None, "2.9"])
 @pytest.mark.parametrize("command", COMMANDS)

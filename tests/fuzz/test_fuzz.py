@@ -8,7 +8,7 @@ from fuzz.targets import SHARES
 
 from rec_estimator import _ops
 
-SEEDS = 48
+SEEDS = 24
 
 
 @pytest.mark.long
