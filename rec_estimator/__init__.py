@@ -129,6 +129,7 @@ from rec_estimator.options import (
     PretrainedRows,
     StorageOption,
     StorageType,
+    TimeEvict,
 )
 from rec_estimator.rec_sdk.constants import (
     ASCEND_CUTTING_POINT_INITIALIZER,
@@ -218,6 +219,7 @@ __all__ = [
     "CBFFilter",
     "GlobalStepEvict",
     "L2WeightEvict",
+    "TimeEvict",
     "CheckpointOption",
     "StorageOption",
     "StorageType",

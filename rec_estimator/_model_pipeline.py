@@ -5,7 +5,7 @@ TensorFlow calls them once for each graph: in training, evaluation, prediction a
 """
 
 import inspect
-from typing import Any, Callable, Dict, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set
 
 import tensorflow.compat.v1 as tf
 
@@ -75,7 +75,7 @@ class ModelPipeline:
         self, features: Any, labels: Any, mode: str, params: Dict[str, Any], config: RunConfig
     ) -> EstimatorSpec:
         features = self._receive(features, labels)
-        self._prepare_graph(mode, config)
+        self._prepare_graph(features, mode, config)
         features = self._look_up(features, labels)
         spec = self._call_model_fn(features, labels, mode, params, config)
         spec = self._train_tables(spec, mode)
@@ -102,8 +102,10 @@ class ModelPipeline:
         _check_tensors(features)
         return features
 
-    def _prepare_graph(self, mode: str, config: RunConfig) -> None:
+    def _prepare_graph(self, features: Any, mode: str, config: RunConfig) -> None:
         """Records in the graph what tables must know when they are created."""
+        if isinstance(features, Mapping):
+            state_of().features.update(features)
         if mode == ModeKeys.TRAIN:
             placement.use_ps_tasks(config.num_ps_replicas)
             if not config.is_chief:

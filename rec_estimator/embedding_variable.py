@@ -207,8 +207,8 @@ def with_steps_to_live(
         return option
     if present is not None and present.is_on and rule.is_on:
         raise ValueError(
-            f"steps_to_live must be None with evict_option={present!r}, got {steps_to_live}; step "
-            "and L2 eviction cannot be enabled at the same time"
+            f"steps_to_live must be None with evict_option={present!r}, got {steps_to_live}; two "
+            "rules cannot be enabled at the same time"
         )
     return dataclasses.replace(option, evict_option=rule if rule.is_on else present)
 

@@ -354,6 +354,82 @@ class GlobalStepEvict:
         """Whether the rule can evict any row."""
         return bool(self.steps_to_live)
 
+    @property
+    def attrs(self) -> Dict[str, Any]:
+        """The attributes of TableEvict."""
+        return {"steps_to_live": self.steps_to_live}
+
+
+@_explain_assignments
+@dataclasses.dataclass(frozen=True)
+class TimeEvict:
+    """Evicts keys that were not trained for some time, at each full save.
+
+    The time is that of the training: each step advances it to the clock, or to the timestamps of
+    its batch, and a key is as old as the time since the last step that trained it. Clocks may jump:
+
+    * The time never goes back. A clock that was set back goes on from the present time, so that no
+      key looks younger or older than it is.
+    * A step advances the time by at most a thousandth of ``seconds`` (at least one second). So a
+      clock that was set ahead, a wrong timestamp or a pause of the training empties no table: a key
+      that is trained at least once in a thousand steps stays.
+
+    Attributes:
+      seconds: A key is evicted if its last training step was more than this many seconds ago. That
+        includes keys without a row, which a filter only counts. None or 0: nothing is evicted.
+      timestamp: What tells the time. None: the clock of the task that holds the time, a parameter
+        server in a cluster. A string: the entry of the batch with this name or, without
+        RecEstimator, the tensor. It holds seconds since 1970, integers or floats of any shape, such
+        as one for each example; the median counts. 0 is no timestamp.
+
+    Raises:
+      ValueError: seconds is neither None nor an integer in [0, 2**53).
+      TypeError: timestamp is neither None nor a string.
+
+    Example:
+      >>> week = rec.TimeEvict(7 * 24 * 3600, timestamp="time")
+      >>> rec.EmbeddingVariableOption(evict_option=week).evict.seconds
+      604800
+    """
+
+    seconds: Optional[int] = None
+    timestamp: Optional[str] = None
+
+    needs_global_step = False
+
+    def __post_init__(self) -> None:
+        seconds = self.seconds
+        if seconds is not None and not (_is_integer(seconds) and 0 <= seconds < 2**53):
+            raise ValueError(
+                f"seconds must be None or an integer in [0, 2**53), got {seconds!r}; a day has "
+                "86400"
+            )
+        _check_optional_text("timestamp", self.timestamp)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the rule can evict any row."""
+        return bool(self.seconds)
+
+    @property
+    def attrs(self) -> Dict[str, Any]:
+        """The attributes of TableEvict."""
+        return {"seconds_to_live": self.seconds}
+
+    @property
+    def most_seconds_per_step(self) -> int:
+        """The most by which a step advances the time."""
+        return max((self.seconds or 0) // 1000, 1)
+
+    @property
+    def tolerance(self) -> int:
+        """How many seconds a reading may be behind the time before the clock was set back.
+
+        Of a clock, what its readings for several workers may differ. Batches come in any order: the
+        data begins anew if it goes back by more than a lifetime.
+        """
+        return 60 if self.timestamp is None else self.seconds or 0
+
 
 @_explain_assignments
 @dataclasses.dataclass(frozen=True)
@@ -392,6 +468,11 @@ class L2WeightEvict:
     def is_on(self) -> bool:
         """Whether the rule can evict any row."""
         return self.l2_weight_threshold > 0
+
+    @property
+    def attrs(self) -> Dict[str, Any]:
+        """The attributes of TableEvict."""
+        return {"l2_weight_threshold": self.l2_weight_threshold}
 
 
 @_explain_assignments
@@ -574,8 +655,8 @@ class StorageOption:
 
 # All filters; each has filter_freq, handle_attrs and sketch_tensors.
 Filter = Union[CounterFilter, CBFFilter]
-# All eviction rules; each has needs_global_step and is_on. Its fields are attributes of TableEvict.
-EvictionRule = Union[GlobalStepEvict, L2WeightEvict]
+# All eviction rules; each has needs_global_step, is_on and attrs.
+EvictionRule = Union[GlobalStepEvict, TimeEvict, L2WeightEvict]
 
 
 @_explain_assignments
@@ -680,7 +761,7 @@ class EmbeddingVariableOption:
     Attributes:
       ht_type: Not used; it selects a hash table in DeepRec.
       ht_partition_num: Not used; it belongs to DeepRec's hash tables.
-      evict_option: GlobalStepEvict or L2WeightEvict. None: no row is evicted.
+      evict_option: GlobalStepEvict, TimeEvict or L2WeightEvict. None: no row is evicted.
       ckpt: CheckpointOption of a new table. None: the table starts empty.
       filter_option: CounterFilter or CBFFilter. None: every key is admitted at once.
       storage_option: The storage of the rows.

@@ -21,6 +21,7 @@
 namespace rec_estimator {
 namespace {
 
+using ::absl::Status;
 using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::OpInputList;
 using ::tensorflow::OpKernel;
@@ -60,19 +61,23 @@ class CheckRowLimitOp : public OpKernel {
   int64_t max_rows_;
 };
 
-class AssignMaxOp : public OpKernel {
+// An op that computes the value of an int64 variable from its current one and
+// from a number, while no other op reads or changes the variable.
+class UpdateVariableOp : public OpKernel {
  public:
-  using OpKernel::OpKernel;
+  // input: the name of the input with the number.
+  UpdateVariableOp(OpKernelConstruction* context, const char* input)
+      : OpKernel(context), input_(input) {}
 
   void Compute(OpKernelContext* context) override {
     const Tensor *handle, *value;
     OP_REQUIRES_OK(context, context->input("variable", &handle));
-    OP_REQUIRES_OK(context, context->input("value", &value));
+    OP_REQUIRES_OK(context, context->input(input_, &value));
     OP_REQUIRES(context, TensorShapeUtils::IsScalar(handle->shape()),
                 InvalidArgument("variable must be a handle of shape [], got ",
                                 handle->shape().DebugString()));
     OP_REQUIRES(context, TensorShapeUtils::IsScalar(value->shape()),
-                InvalidArgument("value must be [], got shape ",
+                InvalidArgument(input_, " must be [], got shape ",
                                 value->shape().DebugString()));
     tensorflow::core::RefCountPtr<tensorflow::Var> variable;
     OP_REQUIRES_OK(context,
@@ -90,11 +95,80 @@ class AssignMaxOp : public OpKernel {
                 InvalidArgument("variable must be int64 [], got ",
                                 current->DebugString()));
     // A new tensor: readers may still hold the current one.
-    Tensor greater(tensorflow::DT_INT64, TensorShape({}));
-    greater.scalar<int64_t>()() =
-        std::max(current->scalar<int64_t>()(), value->scalar<int64_t>()());
-    *current = greater;
+    Tensor updated(tensorflow::DT_INT64, TensorShape({}));
+    OP_REQUIRES_OK(context, Update(context, current->scalar<int64_t>()(),
+                                   value->scalar<int64_t>()(),
+                                   &updated.scalar<int64_t>()()));
+    *current = updated;
   }
+
+ protected:
+  // Sets *updated to the new value, and the outputs. The variable is locked.
+  virtual Status Update(OpKernelContext* context, int64_t current,
+                        int64_t value, int64_t* updated) = 0;
+
+ private:
+  const char* const input_;
+};
+
+class AssignMaxOp final : public UpdateVariableOp {
+ public:
+  explicit AssignMaxOp(OpKernelConstruction* context)
+      : UpdateVariableOp(context, "value") {}
+
+ protected:
+  Status Update(OpKernelContext* /*context*/, int64_t current, int64_t value,
+                int64_t* updated) override {
+    *updated = std::max(current, value);
+    return Status();
+  }
+};
+
+class AdvanceTimeOp final : public UpdateVariableOp {
+ public:
+  explicit AdvanceTimeOp(OpKernelConstruction* context)
+      : UpdateVariableOp(context, "reading") {
+    OP_REQUIRES_OK(context, context->GetAttr("most_seconds", &most_seconds_));
+    OP_REQUIRES_OK(context, context->GetAttr("tolerance", &tolerance_));
+  }
+
+ protected:
+  Status Update(OpKernelContext* context, int64_t current, int64_t value,
+                int64_t* updated) override {
+    if (value < 0 || value >= kMostSeconds) {
+      return InvalidArgument("timestamp must be seconds since 1970 in [0, ",
+                             kMostSeconds, "), got ", value,
+                             "; convert it if it is in another unit");
+    }
+    if (current < 0 || current >= 2 * kMostSeconds) {
+      return InvalidArgument("variable must be in [0, ", 2 * kMostSeconds,
+                             "), got ", current, "; reset it to 0");
+    }
+    *updated = Advanced(current, value);
+    Tensor* time;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, TensorShape({}), &time));
+    time->scalar<int64_t>()() = *updated == 0 ? -1 : *updated;
+    return Status();
+  }
+
+ private:
+  // About the year 5138.
+  static constexpr int64_t kMostSeconds = 100'000'000'000;
+
+  int64_t Advanced(int64_t time, int64_t reading) {
+    if (reading == 0) return time;
+    if (time == 0) return reading;
+    const int64_t present = reading + ahead_;
+    if (present > time) return time + std::min(present - time, most_seconds_);
+    if (time - present > tolerance_) ahead_ = time - reading;
+    return time;
+  }
+
+  int64_t most_seconds_;
+  int64_t tolerance_;
+  // By how much the time is ahead of the clock, since the clock was set back. A
+  // new session finds it out again. Guarded by the lock of the variable.
+  int64_t ahead_ = 0;
 };
 
 class OpsFingerprintOp : public OpKernel {
@@ -122,6 +196,8 @@ REGISTER_KERNEL_BUILDER(Name("RecEstimator>CheckRowLimit").Device(DEVICE_CPU),
                         Guarded<CheckRowLimitOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>AssignMax").Device(DEVICE_CPU),
                         Guarded<AssignMaxOp>);
+REGISTER_KERNEL_BUILDER(Name("RecEstimator>AdvanceTime").Device(DEVICE_CPU),
+                        Guarded<AdvanceTimeOp>);
 REGISTER_KERNEL_BUILDER(Name("RecEstimator>OpsFingerprint").Device(DEVICE_CPU),
                         Guarded<OpsFingerprintOp>);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Declares the ops for what several tasks of a cluster must agree on: the row
-// limit of a table over all shards, its greatest timestamp, and the ops that
-// they have loaded.
+// limit of a table over all shards, the time by which tables evict, and the ops
+// that they have loaded.
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -46,6 +46,31 @@ Sets an int64 variable to the greater of its value and another, in one step for 
 
 variable: []. A variable of shape [].
 value: [].
+)doc");
+
+REGISTER_OP("RecEstimator>AdvanceTime")
+    .Input("variable: resource")
+    .Input("reading: int64")
+    .Output("time: int64")
+    .Attr("most_seconds: int >= 1")
+    .Attr("tolerance: int >= 0")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Scalar());
+      return AllScalars(c);
+    })
+    .Doc(R"doc(
+Advances the time of tables by a reading of a clock that may jump, in one step for all tasks.
+
+The first reading sets the time. A later reading advances it to the clock, but by at most most_seconds. The time never
+goes back. If the clock is behind it by more than tolerance, the clock was set back: from then on, this op takes the
+time for the present, and advances it by what passes on the clock.
+
+variable: []. A variable of shape []. The time in seconds; 0: unknown.
+reading: []. Seconds of the clock; 0: none, the time does not change.
+time: []. The time after this reading; -1: unknown.
+most_seconds: The most by which a reading advances the time.
+tolerance: How far readings may be behind the time, because several tasks read the clock or data is out of order.
 )doc");
 
 REGISTER_OP("RecEstimator>OpsFingerprint")

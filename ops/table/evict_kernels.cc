@@ -40,7 +40,8 @@ using RulePtr = std::unique_ptr<EvictionRule>;
 using MakeRule = std::function<Status(int64_t step, RulePtr* rule)>;
 
 // How an attribute of the op is read. *value: its value, for messages. *make
-// stays empty if the attribute does not ask for its rule.
+// stays empty if the attribute does not ask for its rule. *rule stays empty if
+// nothing is to be evicted at the step.
 using ReadRule = Status(OpKernelConstruction* context, const char* attribute,
                         std::string* value, MakeRule* make);
 
@@ -61,6 +62,24 @@ Status ReadGlobalStepRule(OpKernelConstruction* context, const char* attribute,
     // Both are >= 0, so the difference cannot overflow. A smaller version is
     // more than `steps` steps old.
     *rule = std::make_unique<GlobalStepRule>(step - steps, step);
+    return Status();
+  };
+  return Status();
+}
+
+Status ReadTimeRule(OpKernelConstruction* context, const char* attribute,
+                    std::string* value, MakeRule* make) {
+  int64_t seconds;
+  TF_RETURN_IF_ERROR(context->GetAttr(attribute, &seconds));
+  *value = StrCat(seconds);
+  if (seconds == -1) return Status();
+  if (seconds < 0) {
+    return InvalidArgument(attribute, " must be >= 0, got ", seconds);
+  }
+  *make = [seconds](int64_t time, RulePtr* rule) {
+    // Versions are times, so that their age is that of steps.
+    if (time > 0)
+      *rule = std::make_unique<GlobalStepRule>(time - seconds, time);
     return Status();
   };
   return Status();
@@ -91,6 +110,7 @@ constexpr struct {
 } kRules[] = {
     {"steps_to_live", ReadGlobalStepRule},
     {"l2_weight_threshold", ReadL2WeightRule},
+    {"seconds_to_live", ReadTimeRule},
 };
 
 class TableEvictOp : public OpKernel {
@@ -131,7 +151,11 @@ class TableEvictOp : public OpKernel {
     OP_REQUIRES_OK(
         context, OrStatus(table->name(), [&] {
           std::shared_lock<std::shared_mutex> lock(table->replace_mutex());
-          evicted = table->table().Evict(rule.get());
+          if (rule == nullptr) {
+            evicted.rows_before = table->table().size();
+          } else {
+            evicted = table->table().Evict(rule.get());
+          }
           return Status();
         }));
     const int64_t counts[] = {evicted.keys, evicted.rows, evicted.rows_before};

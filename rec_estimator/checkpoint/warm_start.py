@@ -50,8 +50,8 @@ def init_from_checkpoint(
         except tables that checkpoints do not contain.
       reset_version: Whether tables forget the steps at which their keys were trained, as a run
         wants that counts its steps from 0. The versions are 0, as in DeepRec. If GlobalStepEvict,
-        LazyDecay or an eviction_threshold reads them, they are -1: the age of the keys then counts
-        from the first eviction or update, at whichever step the run begins.
+        TimeEvict, LazyDecay or an eviction_threshold reads them, they are -1: the age of the keys
+        then counts from the first eviction or update, at whichever step the run begins.
       resize_rows: Whether tables may have another dim than in the checkpoint. Rows lose their last
         elements, or get those of the key's initial vector; slots get their initial value there.
 

@@ -81,6 +81,10 @@ class GraphState:
         table/registration.py.
       ps_devices: The devices of the parameter servers for new tables. Written by RecEstimator, read
         by table/placement.py.
+      features: The entries of the batch, by name. Written by RecEstimator, read by
+        table/table_time.py.
+      times: The time of a training step, by the TimeEvict that has it and the place of the op.
+        Written and read by table/table_time.py.
       is_chief: Whether the graph may do what is done once in a cluster, such as evictions. Written
         by RecEstimator and MonitoredTrainingSession, read by EvictHook.
       steps_per_run: The number of training steps in one run. Written by StepLoopHook, read by
@@ -99,6 +103,8 @@ class GraphState:
     tables_left_out: Set[str] = dataclasses.field(default_factory=set)
     tables_in_trainable_variables: bool = True
     ps_devices: List[str] = dataclasses.field(default_factory=list)
+    features: Dict[str, Any] = dataclasses.field(default_factory=dict)
+    times: Dict[Any, tf.Tensor] = dataclasses.field(default_factory=dict)
     is_chief: bool = True
     steps_per_run: int = 1
     savers: Dict[str, Any] = dataclasses.field(default_factory=dict)

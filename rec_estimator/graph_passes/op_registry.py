@@ -104,6 +104,7 @@ OPS: Tuple[OpEntry, ...] = (
     OpEntry(TABLES_APPLY, is_update=True),
     OpEntry("RecEstimator>CheckRowLimit"),
     OpEntry("RecEstimator>AssignMax"),
+    OpEntry("RecEstimator>AdvanceTime"),
     OpEntry("RecEstimator>OpsFingerprint"),
     # What passes in C++ make of lookups and updates, in a step but not in Python's graph.
     OpEntry("RecEstimator>KeysPack"),

@@ -38,12 +38,11 @@ from rec_estimator.graph_passes.walk import ancestors, collect_new_ops, find_glo
 from rec_estimator.optimizers import synchronous
 from rec_estimator.optimizers.table_step import TableStep, TrainedShard
 from rec_estimator.options import EvictionRule
-from rec_estimator.table.interfaces import SECONDS, LogicalTable
+from rec_estimator.table.interfaces import NO_GLOBAL_STEP, SECONDS, LogicalTable
 from rec_estimator.table.lookup import check_no_lookup_in_control_flow
 from rec_estimator.table.lookup_gradient import further_occurrences, occurrences
 from rec_estimator.table.optional_variable import create_global_step
 from rec_estimator.table.registration import refuse_eager_mode
-from rec_estimator.table.row_writes import NO_GLOBAL_STEP
 from rec_estimator.table.shard import LookupRecord, SlotSpec, TableShard
 from rec_estimator.table.slot_rows import SlotRows
 from rec_estimator.table.table import (
@@ -516,8 +515,8 @@ def _check_table(table: LogicalTable, optimizer: TableUpdates) -> None:
     if table.version_unit == SECONDS:
         raise ValueError(
             f"regularizer of table {table.name!r} must not be {regularizer!r} with an "
-            "eviction_threshold, with which versions count seconds instead of steps; use "
-            "L2Regularizer, or leave one out"
+            "eviction_threshold or TimeEvict, with which versions count seconds instead of steps; "
+            "use L2Regularizer, or leave one out"
         )
 
 

@@ -15,17 +15,18 @@ import tensorflow.compat.v1 as tf
 
 from rec_estimator._argument_checks import check_bool, check_int
 from rec_estimator.graph_passes.graph_state import state_of
-from rec_estimator.rec_sdk.sparse_table import SparseTable
 from rec_estimator.table.eviction import Eviction, run_evictions
-from rec_estimator.table.table import graph_tables
+from rec_estimator.table.interfaces import SECONDS
+from rec_estimator.table.table import EmbeddingTable, graph_tables
 
 
 class EvictHook(tf.train.SessionRunHook):
-    """Evicts keys that were not trained for some time from tables of ``create_table``.
+    """Evicts keys that were not trained for some time, between saves as well.
 
-    It acts in training only, in a cluster only in the chief, and only on tables whose lookups have
-    an ``eviction_threshold``. Their batches must have a timestamp. An evicted key that comes back
-    starts from count 0, its initial vector and fresh slots.
+    It acts in training only, in a cluster only in the chief, and only on two kinds of tables: those
+    with a TimeEvict, and those of ``create_table`` whose lookups have an ``eviction_threshold`` and
+    whose batches have a timestamp. An evicted key that comes back starts from count 0, its initial
+    vector and fresh slots.
 
     Args:
       evict_enable: False: do nothing.
@@ -64,7 +65,9 @@ class EvictHook(tf.train.SessionRunHook):
             return
         tables = _evicting_tables()
         if not tables:
-            tf.logging.warning("EvictHook: this graph trains no table with an eviction_threshold.")
+            tf.logging.warning(
+                "EvictHook: this graph trains no table with an eviction_threshold or TimeEvict."
+            )
             return
         if self._steps is not None:
             self._global_step = tf.train.get_global_step()
@@ -108,12 +111,10 @@ class EvictHook(tf.train.SessionRunHook):
         return 0 if self._steps is None else int(session.run(self._global_step))
 
 
-def _evicting_tables() -> List[SparseTable]:
-    """The tables that the default graph trains and evicts from."""
+def _evicting_tables() -> List[EmbeddingTable]:
+    """The tables that the default graph trains and evicts from by time."""
     return [
         table
         for table in graph_tables()
-        if isinstance(table, SparseTable)
-        and table.evicts
-        and any(shard.updated_by is not None for shard in table)
+        if table.version_unit == SECONDS and any(shard.updated_by is not None for shard in table)
     ]

@@ -8,7 +8,6 @@ are admitted and when they are evicted. The lookups of the table set them.
 Source: Rec SDK TensorFlow, ``mx_rec.core.embedding``.
 """
 
-import dataclasses
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import tensorflow.compat.v1 as tf
@@ -305,7 +304,7 @@ class SparseTable(EmbeddingTable):
         # The op evicts a key iff timestamp - version > steps_to_live.
         latest, handles = table_timestamp().read_value(), [shard.handle for shard in self.shards]
         if rule is not None:
-            return build_eviction(self.name, handles, rule, latest, **dataclasses.asdict(rule))
+            return build_eviction(self.name, handles, rule, latest, **rule.attrs)
         return build_eviction(
             self.name, handles, self.thresholds, latest, steps_to_live=threshold - 1
         )

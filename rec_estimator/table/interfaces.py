@@ -13,6 +13,9 @@ from rec_estimator.table.eviction import Eviction
 # What versions count: global steps, or the timestamps of the data in seconds.
 STEPS, SECONDS = "step", "second"
 
+# The version of a row in a graph without a global step.
+NO_GLOBAL_STEP = -1
+
 
 @dataclasses.dataclass(frozen=True)
 class SlotSpec:
@@ -78,6 +81,10 @@ class LogicalTable(Protocol):
         """See EmbeddingTable."""
 
     def version_of_write(self) -> tf.Tensor:
+        """See EmbeddingTable."""
+
+    @property
+    def rules_at_saves(self) -> Sequence[EvictionRule]:
         """See EmbeddingTable."""
 
     def eviction(self, rule: Optional[EvictionRule] = None) -> Eviction:

@@ -11,12 +11,11 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs
 from rec_estimator.graph_passes.walk import find_global_step
-from rec_estimator.table.interfaces import LogicalTable
+from rec_estimator.table.eviction_rules import time_rule
+from rec_estimator.table.interfaces import NO_GLOBAL_STEP, LogicalTable
 from rec_estimator.table.shard import TableShard, as_keys
+from rec_estimator.table.table_time import present_time
 from rec_estimator.table.variable_like import VariableLike
-
-# The version of a row in a graph without a global step.
-NO_GLOBAL_STEP = -1
 
 
 class ShardRows(NamedTuple):
@@ -40,8 +39,11 @@ class WritableTable(VariableLike):
 
     initializer: tf.Operation
 
-    def version_of_write(self) -> tf.Tensor:
+    def version_of_write(self: LogicalTable) -> tf.Tensor:
         """int64 []. The version of rows that are written outside of training."""
+        rule = time_rule(self)
+        if rule is not None:
+            return present_time(rule)
         step = find_global_step()
         return tf.constant(NO_GLOBAL_STEP, tf.int64) if step is None else tf.cast(step, tf.int64)
 

@@ -22,7 +22,6 @@ import tensorflow.compat.v1 as tf
 from rec_estimator import _ops
 from rec_estimator._tensorflow import graphs, saving
 from rec_estimator.graph_passes.graph_state import state_of
-from rec_estimator.graph_passes.walk import find_global_step
 from rec_estimator.table.eviction import Eviction, logged_in_graph
 from rec_estimator.table.interfaces import STEPS, SavedShard, SlotSpec
 
@@ -134,16 +133,10 @@ def build_evictions(shards: Sequence[SavedShard]) -> List[Eviction]:
     Returns:
       One eviction per table and rule, which is its own or that of its optimizer. In a graph
       without a global step, such as one that only predicts, a rule that needs the global step
-      evicts nothing.
+      evicts nothing; nor does a TimeEvict in a graph without its time.
     """
-    evictions = []
-    for table in dict.fromkeys(shard.table for shard in shards):
-        for rule in (table.ev_option.evict_option, table.rule_of_optimizer):
-            if rule is None or not rule.is_on:
-                continue
-            if not rule.needs_global_step or find_global_step() is not None:
-                evictions.append(table.eviction(rule))
-    return evictions
+    tables = dict.fromkeys(shard.table for shard in shards)
+    return [table.eviction(rule) for table in tables for rule in table.rules_at_saves]
 
 
 def build_restore(

@@ -8,7 +8,6 @@ table; ``TRAINABLE_VARIABLES`` has it too if it is trainable. ``SAVEABLE_OBJECTS
 per shard to save it, and ``GLOBAL_VARIABLES`` one entry per shard to initialize it.
 """
 
-import dataclasses
 from typing import (
     Any,
     Callable,
@@ -35,12 +34,19 @@ from rec_estimator.options import (
 )
 from rec_estimator.table import placement
 from rec_estimator.table.disk_storage import DiskStorage, TierCounts, disk_storage_of
-from rec_estimator.table.eviction import Eviction, build_eviction
-from rec_estimator.table.interfaces import STEPS, LogicalTable
-from rec_estimator.table.row_writes import NO_GLOBAL_STEP, WritableTable
+from rec_estimator.table.eviction import Eviction
+from rec_estimator.table.eviction_rules import (
+    eviction_of,
+    make_time,
+    rules_at_saves,
+    time_rule,
+)
+from rec_estimator.table.interfaces import SECONDS, STEPS, LogicalTable
+from rec_estimator.table.row_writes import WritableTable
 from rec_estimator.table.saveable import saveable_of
 from rec_estimator.table.shard import TableShard, as_keys
 from rec_estimator.table.table_reads import TableExport, TableReads
+from rec_estimator.table.table_time import time_of_step
 from rec_estimator.table.variable_like import VariableLike, VariableName, no_value_error
 
 # The collection of the logical tables of a graph, under the name that DeepRec uses.
@@ -103,6 +109,7 @@ class EmbeddingTable(WritableTable):
             TableShard(self, i, num_shards, device) for i, device in enumerate(devices)
         ]
         self._reads = TableReads(name, self.shards)
+        make_time(self)  # Here, so that a Saver that is built next has it.
         with tf.name_scope(None):
             # A MetaGraph writes a member of a collection as the name of an op. With several shards,
             # this is the op with the table's name.
@@ -150,25 +157,33 @@ class EmbeddingTable(WritableTable):
     @property
     def version_unit(self) -> str:
         """What versions count: STEPS or SECONDS; "": as in the restored checkpoint."""
-        return STEPS
+        return STEPS if time_rule(self) is None else SECONDS
 
     def version_of_step(self, global_step: tf.Tensor) -> tf.Tensor:
         """The version that a step gives to the rows that it trains.
 
         Args:
           global_step: int64 []. The global step before its increment; -1 if there is none.
+
+        Returns:
+          int64 []. The global step or, with TimeEvict, the time of the step.
+
+        Raises:
+          ValueError: The table has TimeEvict, and the batch lacks its timestamp.
         """
-        return global_step
+        rule = time_rule(self)
+        return global_step if rule is None else time_of_step(rule, self.name)
 
     @property
     def version_after_reset(self) -> int:
         """The version of keys that forget when they were trained; see init_from_checkpoint.
 
         0, as in DeepRec. -1 if GlobalStepEvict or LazyDecay would take the difference to a global
-        step that may have begun elsewhere; the first eviction or step replaces it by the step.
+        step that may have begun elsewhere; the first eviction or step replaces it by the step. With
+        TimeEvict, too.
         """
         is_used = needs_global_step(self) and find_global_step() is not None
-        return NEVER_TRAINED if is_used or decays(self) else 0
+        return NEVER_TRAINED if is_used or decays(self) or time_rule(self) is not None else 0
 
     def __iter__(self) -> Iterator[TableShard]:
         return iter(self.shards)
@@ -316,25 +331,14 @@ class EmbeddingTable(WritableTable):
         """
         return self.eviction().counts[0]
 
+    @property
+    def rules_at_saves(self) -> Sequence[EvictionRule]:
+        """The rules by which full saves evict: its own and that of its optimizer."""
+        return rules_at_saves(self)
+
     def eviction(self, rule: Optional[EvictionRule] = None) -> Eviction:
         """The ops of ``evict()``, which also say how many rows were taken; or those of a rule."""
-        rule = rule or self.ev_option.evict_option or self.rule_of_optimizer
-        if rule is None or not rule.is_on:
-            raise ValueError(
-                f"evict_option of table {self.name!r} must be a rule that evicts, got {rule!r}; "
-                "for example GlobalStepEvict(steps_to_live=4000)"
-            )
-        # With any rule, a filter forgets the counts of the keys that occurred least recently.
-        uses_step = rule.needs_global_step or self.filter is not None
-        step = find_global_step() if uses_step else None
-        if step is None and rule.needs_global_step:
-            raise ValueError(
-                f"the graph must have a global step, by which table {self.name!r} evicts, got "
-                "none; call tf.train.get_or_create_global_step() before"
-            )
-        step = NO_GLOBAL_STEP if step is None else step
-        handles = [shard.handle for shard in self.shards]
-        return build_eviction(self.name, handles, rule, step, **dataclasses.asdict(rule))
+        return eviction_of(self, rule)
 
     def export(self) -> TableExport:
         """Reads all rows, one shard after the other. The rows of a shard belong to one instant.

@@ -134,12 +134,19 @@ VALID_CALLS = {
     "table_contains": {"table": Table("filtered"), "keys": KEYS},
     "check_row_limit": {"rows": [np.int64(1), np.int64(2)], "table_name": "t", "max_rows": 3},
     "assign_max": {"variable": Table("variable"), "value": np.int64(7)},
+    "advance_time": {
+        "variable": Table("variable"),
+        "reading": np.int64(7),
+        "most_seconds": 2,
+        "tolerance": 3,
+    },
     "ops_fingerprint": {},
     "table_evict": {
         "table": Table("filtered"),
         "global_step": np.int64(9),
         "steps_to_live": 5,
         "l2_weight_threshold": -1.0,
+        "seconds_to_live": -1,
     },
     "check_table_rows": {
         "keys": KEYS[:3],

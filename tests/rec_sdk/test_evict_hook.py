@@ -201,7 +201,7 @@ def test_an_estimator_evicts_in_training_only_and_saves_no_evicted_key(tmp_path,
     assert not [line for line in lines if "EvictHook" in line]
     estimator.evaluate(lambda: dataset(3, is_training=False), hooks=[hook])
     assert [line for line in lines if "EvictHook" in line] == [
-        "EvictHook: this graph trains no table with an eviction_threshold."
+        "EvictHook: this graph trains no table with an eviction_threshold or TimeEvict."
     ]
     for name in COUNTS:
         counts = {key: count for key, count in without_evicted(name).items() if count}

@@ -10,11 +10,12 @@ from filter_rules import FILTERS, WITH_ENTRIES
 
 import rec_estimator as rec
 from rec_estimator.options import EvictionRule
+from rec_estimator.table import table_time
 
 BANK = np.ones([4, 2], np.float32)
 EVERY_FILTER = pytest.mark.parametrize("make_filter", FILTERS.values(), ids=FILTERS)
 # One of each rule, which evicts a key that was trained once, by 0.5, and not in the last step.
-RULES = [rec.GlobalStepEvict(1), rec.L2WeightEvict(0.5)]
+RULES = [rec.GlobalStepEvict(1), rec.TimeEvict(1), rec.L2WeightEvict(0.5)]
 ALSO_PARTITIONED = pytest.mark.parametrize("shards", [1, 3])
 
 
@@ -43,6 +44,14 @@ def initialized_session():
     session = tf.Session()
     session.run(tf.global_variables_initializer())
     return session
+
+
+@pytest.fixture(autouse=True)
+def _one_step_a_second(monkeypatch):
+    def clock():
+        return 1000 + tf.cast(tf.train.get_or_create_global_step(), tf.int64)
+
+    monkeypatch.setattr(table_time, "wall_clock", clock)
 
 
 # ------------------------------------------------------------------ every rule
