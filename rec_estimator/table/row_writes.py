@@ -63,7 +63,7 @@ class WritableTable(VariableLike):
         """Writes rows, such as vectors that another program has trained.
 
         A key owns a row afterwards, whatever the filter. The slots of these rows start fresh. Their
-        version is the global step, -1 if the graph has none yet. The next delta has them. A lookup
+        version is the global step, or the time with a TimeEvict; -1 if the graph has none yet. The next delta has them. A lookup
         reads a shard before all of it or after all of it; control dependencies say which.
 
         Args:

@@ -239,6 +239,16 @@ def test_an_evicted_key_is_deleted_by_the_next_delta(clock, tmp_path):
     assert reader.get_tensor("rec_estimator_time/clock_2") == NOW + 4
 
 
+def test_rows_that_are_written_count_as_trained_now(clock):
+    table = make_table(rec.TimeEvict(1000))
+    write = [table.assign([key], [[1.0, 2.0]]) for key in (5, 6)]
+    with Training(table, time=clock.now) as training:
+        training.run(write[0])  # Before the time is known.
+        training.step([1], NOW)
+        training.run(write[1])
+        assert training.run(table.get_version([5, 6])).tolist() == [-1, NOW]
+
+
 def test_rows_on_disk_are_evicted_as_well(clock, tmp_path):
     storage = rec.StorageOption(rec.StorageType.SSDHASH, str(tmp_path / "rows"))
     table = make_table(rec.TimeEvict(3), storage_option=storage)
