@@ -63,8 +63,9 @@ class WritableTable(VariableLike):
         """Writes rows, such as vectors that another program has trained.
 
         A key owns a row afterwards, whatever the filter. The slots of these rows start fresh. Their
-        version is the global step, or the time with a TimeEvict; -1 if the graph has none yet. The next delta has them. A lookup
-        reads a shard before all of it or after all of it; control dependencies say which.
+        version is the global step or, with a TimeEvict, the time; -1 if the graph has none yet. The
+        next delta has them. A lookup reads a shard before all of it or after all of it; control
+        dependencies say which.
 
         Args:
           keys: int64 or int32 [n], distinct.
