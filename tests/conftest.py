@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tf_behavior
+from covering_values import covering
 
 SEED = 2024
 
@@ -123,13 +124,8 @@ def _with_each_value(items):
         if not combinations[0].get_closest_marker("each_value"):
             yield from combinations
             continue
-        values = {item: _values(item) for item in combinations}
-        missing = set().union(*values.values())
-        while missing:
-            # Of equal ones, max takes the first, so all processes of a run choose alike.
-            best = max(combinations, key=lambda item: len(values[item] & missing))
-            missing -= values[best]
-            yield best
+        for number in covering([_values(item) for item in combinations]):
+            yield combinations[number]
 
 
 def _values(item):
