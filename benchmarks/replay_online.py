@@ -4,8 +4,9 @@
     python -m benchmarks.replay_online --folder FOLDER [--seeds 3] [--output FILE.json]
 
 DIN of the model zoo is trained on the purchases up to 2011-10-31, as configs/online_retail.yaml
-says, for --epochs. Then time goes on in windows of five minutes. For each window in which somebody
-buys,
+says, for --epochs. Then time goes on in windows of five minutes, and the learning rate is --factor
+of what it was: the rows of a window are few, and most are of one customer. For each window in which
+somebody buys,
 
 1. four servers answer its requests, the purchases and their negatives;
 2. the model is trained on them, one step;
@@ -75,7 +76,7 @@ def windows_of(rows: zoo_data.Rows, times: np.ndarray) -> List[Window]:
 
 
 def times_of(folder: pathlib.Path, begin: str, rows_each: int) -> np.ndarray:
-    """The seconds since 1970 of the rows of the test part, which begins with `begin`."""
+    """The seconds since 1970 of all rows from the day `begin` on, `rows_each` for a purchase."""
     with (folder / "purchases.csv").open(newline="") as file:
         times = np.array([line["time"] for line in csv.DictReader(file)], "datetime64[s]")
     times = times[times >= np.datetime64(begin)]
@@ -197,7 +198,13 @@ def input_fn_of(windows: Sequence[Window]) -> Callable[[], tf.data.Dataset]:
     return lambda: tf.data.Dataset.from_generator(batches, output_signature=kinds)
 
 
-def replay(folder: str, data: zoo_data.DataSet, windows: Sequence[Window], config: Any) -> Any:
+def replay(
+    folder: str,
+    data: zoo_data.DataSet,
+    windows: Sequence[Window],
+    config: zoo_config.Config,
+    factor: float,
+) -> Dict[str, np.ndarray]:
     """Trains on the past, then replays; returns {server: float32 [rows], its answers}.
 
     Args:
@@ -205,12 +212,14 @@ def replay(folder: str, data: zoo_data.DataSet, windows: Sequence[Window], confi
       data: The data set, of which the train part is the past.
       windows: What comes then.
       config: A config of the zoo.
+      factor: Of its learning rate in the replay.
     """
     model_dir, published = (os.path.join(folder, name) for name in ("model", "published"))
     os.mkdir(published)
     estimator = build_estimator(config, data, model_dir)
     train = config.train
     estimator.train(training_rows(config, data, seed=train.seed, epochs=train.epochs))
+    estimator = build_estimator(config, data, model_dir, factor)
     export = functools.partial(
         estimator.export_saved_model, serving_input_receiver_fn=data.receiver_fn()
     )
@@ -252,33 +261,54 @@ def day_of(window: Window) -> str:
     return datetime.datetime.fromtimestamp(window.begin, datetime.timezone.utc).date().isoformat()
 
 
+def windows_in(part: str, data: zoo_data.LoggedDataSet, folder: str) -> List[Window]:
+    """The windows of the validation part or the test part of Online Retail."""
+    split, drawn = data.schema.split, data.schema.negatives
+    assert split is not None and drawn is not None
+    cache = zoo_data.default_cache_dir()
+    prepared = zoo_data.prepare("online_retail", pathlib.Path(folder), cache)
+    rows = data.in_memory(part)
+    times = times_of(prepared, str(getattr(split, part)), 1 + drawn.count)
+    return windows_of(rows, times[: len(rows)])
+
+
 def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser = result_file.parser(__doc__)
     parser.add_argument("--folder", required=True, help="folder of the CSV file of purchases")
     parser.add_argument("--seeds", type=int, default=3, help="runs; default: %(default)s")
     parser.add_argument("--epochs", type=int, default=3, help="of the past; default: %(default)s")
+    parser.add_argument(
+        "--factor",
+        type=float,
+        default=0.1,
+        help="of the learning rate while time goes on; default: %(default)s",
+    )
+    parser.add_argument(
+        "--part",
+        choices=("validation", "test"),
+        default="test",
+        help="what is replayed; choose --factor on validation; default: %(default)s",
+    )
     parser.add_argument("--windows", type=int, help="the most to replay; default: all")
     args = parser.parse_args(arguments)
     tf.logging.set_verbosity(tf.logging.ERROR)
-    data = zoo_data.load("online_retail", args.folder).without_validation()
+    data = zoo_data.load("online_retail", args.folder)
     assert isinstance(data, zoo_data.LoggedDataSet)
-    split, drawn = data.schema.split, data.schema.negatives
-    assert split is not None and drawn is not None
-    cache = zoo_data.default_cache_dir()
-    prepared = zoo_data.prepare("online_retail", pathlib.Path(args.folder), cache)
-    times = times_of(prepared, str(split.test), 1 + drawn.count)
-    windows = windows_of(data.in_memory("test"), times)[: args.windows]
+    windows = windows_in(args.part, data, args.folder)[: args.windows]
+    past = data.without_validation() if args.part == "test" else data
     settings = {"train__save_steps": NEVER, "train__incremental_steps": NEVER}
     config = zoo_config.load("online_retail").replace(train__epochs=args.epochs, **settings)
     runs = []
     for seed in range(1, args.seeds + 1):
         with tempfile.TemporaryDirectory() as folder:
             seeded = config.replace(train__seed=seed)
-            runs.append({"seed": seed, **aucs(windows, replay(folder, data, windows, seeded))})
+            answers = replay(folder, past, windows, seeded, args.factor)
+        runs.append({"seed": seed, **aucs(windows, answers)})
         print(runs[-1], flush=True)
-    sizes = {"epochs": args.epochs, "rows": sum(len(window.rows) for window in windows)}
+    sizes = {"windows": len(windows), "rows": sum(len(window.rows) for window in windows)}
     days = {"from": day_of(windows[0]), "to": day_of(windows[-1])}
-    result_file.write(args.output, {**days, "windows": len(windows), **sizes, "runs": runs})
+    training = {"epochs": args.epochs, "factor": args.factor}
+    result_file.write(args.output, {**days, **sizes, **training, "runs": runs})
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def test_each_server_answers_with_the_model_of_its_time(tmp_path, resource_varia
         train__save_steps=never,
         train__incremental_steps=never,
     )
-    answers = replay_online.replay(str(tmp_path), data, windows, config)
+    answers = replay_online.replay(str(tmp_path), data, windows, config, factor=1.0)
     fresh, hour, day, base = (each.reshape(7, 4) for each in answers.values())
     assert len(np.unique(fresh[:, 0])) == 7
     # The windows whose model each server has.
