@@ -324,6 +324,7 @@ VALID_CALLS = {
         "part": 0,
         "num_parts": 2,
         "version": 7,
+        "stored_widths": [DIM, DIM],
         **ADAGRAD,
     },
     "model_refresh": {
