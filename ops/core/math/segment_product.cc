@@ -5,17 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "ops/core/base/cpu_versions.h"
 #include "ops/core/base/parallel.h"
-
-// The sanitizers cannot run the resolvers that the loader calls to select a
-// version.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define REC_ESTIMATOR_FOR_EACH_CPU \
-  __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define REC_ESTIMATOR_FOR_EACH_CPU
-#endif
 
 namespace rec_estimator {
 namespace {
