@@ -32,7 +32,12 @@ from rec_estimator.table.registration import (
     register_table,
 )
 from rec_estimator.table.row_writes import initialize_with_rows
-from rec_estimator.table.table import EmbeddingTable, graph_tables
+from rec_estimator.table.table import (
+    VALUE_DTYPES,
+    EmbeddingTable,
+    check_narrow_dim,
+    graph_tables,
+)
 
 # The names that tf.name_scope accepts: the name of a table is also the name of an op.
 NAME_PATTERN = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./>-]*")
@@ -76,7 +81,10 @@ def get_embedding_variable(
         settings returns the same table.
       embedding_dim: Number of elements of a vector, at least 1.
       key_dtype: tf.int64, or tf.int32 for a table that takes int32 ids only.
-      value_dtype: tf.float32 or None.
+      value_dtype: tf.bfloat16 or tf.float16 store a vector in half the memory; embedding_dim is
+        then at most 2,048. Lookups give float32, a step computes in float32 and rounds the new
+        vector at random, so that it is right on average (docs/small_tables.md), and slots are
+        float32. None: tf.float32.
       initializer: TensorFlow initializer of the initial vectors, called once with shape
         ``[default_value_dim, embedding_dim]``; ``ev_option.init_option.initializer`` takes
         precedence. None: for an existing table its own; for a new table the initializer of the
@@ -113,6 +121,7 @@ def get_embedding_variable(
       [3, 4]
     """
     embedding_dim = tf.dimension_value(embedding_dim)
+    value_dtype = as_value_dtype(value_dtype)
     _check_arguments(name, embedding_dim, key_dtype, value_dtype)
     for argument, value, expected in (
         ("caching_device", caching_device, None),
@@ -147,6 +156,7 @@ def get_embedding_variable(
             collections or (),
             dim=embedding_dim,
             key_dtype=tf.as_dtype(key_dtype),
+            value_dtype=value_dtype,
             num_shards=num_shards,
             initializer=initializer,
             ev_option=ev_option,
@@ -154,7 +164,25 @@ def get_embedding_variable(
         )
 
 
-def _check_arguments(name: Any, dim: Any, key_dtype: Any, value_dtype: Any) -> None:
+def as_value_dtype(value_dtype: Any) -> tf.DType:
+    """Returns the type in which a table stores vectors.
+
+    Args:
+      value_dtype: As in get_embedding_variable.
+
+    Raises:
+      ValueError: It is another type.
+    """
+    dtype = tf.float32 if value_dtype is None else tf.as_dtype(value_dtype)
+    if dtype not in VALUE_DTYPES:
+        raise ValueError(
+            f"value_dtype must be float32, bfloat16 or float16, got {dtype.name}; leave it out for "
+            "float32"
+        )
+    return dtype
+
+
+def _check_arguments(name: Any, dim: Any, key_dtype: Any, value_dtype: tf.DType) -> None:
     if not isinstance(name, str) or not name:
         raise ValueError(f"name must be a non-empty string, got {name!r}; name the table")
     if not NAME_PATTERN.fullmatch(name):
@@ -176,10 +204,7 @@ def _check_arguments(name: Any, dim: Any, key_dtype: Any, value_dtype: Any) -> N
             f"key_dtype must be int64 or int32, got {tf.as_dtype(key_dtype).name}; hash strings "
             "with tf.strings.to_hash_bucket_fast(values, 2**63 - 1)"
         )
-    if value_dtype is not None and tf.as_dtype(value_dtype) != tf.float32:
-        raise ValueError(
-            f"value_dtype must be float32, got {tf.as_dtype(value_dtype).name}; omit it"
-        )
+    check_narrow_dim("embedding_dim", int(dim), value_dtype)
 
 
 def with_steps_to_live(

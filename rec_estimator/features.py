@@ -12,7 +12,12 @@ from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence,
 import tensorflow.compat.v1 as tf
 
 from rec_estimator import _ops
-from rec_estimator.embedding_variable import MAX_DIM, NAME_PATTERN, get_embedding_variable
+from rec_estimator.embedding_variable import (
+    MAX_DIM,
+    NAME_PATTERN,
+    as_value_dtype,
+    get_embedding_variable,
+)
 from rec_estimator.graph_passes import op_registry
 from rec_estimator.graph_passes.observers import observers
 from rec_estimator.options import (
@@ -25,7 +30,7 @@ from rec_estimator.options import (
 from rec_estimator.regularizers import Regularizer
 from rec_estimator.table.combined_lookup import group_embedding_lookup_sparse
 from rec_estimator.table.registration import comparable
-from rec_estimator.table.table import EmbeddingTable
+from rec_estimator.table.table import EmbeddingTable, check_narrow_dim
 
 # String ids are hashed to the non-negative half of int64, as in DeepRec.
 _HASH_BUCKETS = 2**63 - 1
@@ -62,6 +67,7 @@ class EmbeddingFeature:
       ev_option: EmbeddingVariableOption of the table. The arguments ``filter_option=``,
         ``evict_option=`` and ``regularizer=`` set these fields of it, and ``pretrained=`` takes the
         path of a file with rows (PretrainedRows); a field can be set in one way only.
+      value_dtype: How the table stores vectors, as in get_embedding_variable. None: not set.
 
     Raises:
       TypeError: A setting has the wrong type.
@@ -88,6 +94,7 @@ class EmbeddingFeature:
     weight: Optional[str]
     initializer: Optional[Callable[..., tf.Tensor]]
     ev_option: Optional[EmbeddingVariableOption]
+    value_dtype: Optional[tf.DType]
 
     def __init__(
         self,
@@ -106,8 +113,10 @@ class EmbeddingFeature:
         evict_option: Optional[EvictionRule] = None,
         regularizer: Optional[Regularizer] = None,
         pretrained: Optional[str] = None,
+        value_dtype: Optional[tf.DType] = None,
     ) -> None:
         values = dict(locals())
+        values["value_dtype"] = None if value_dtype is None else as_value_dtype(value_dtype)
         values["source"] = name if source is None else source
         values["table"] = name if table is None else table
         values["ev_option"] = _with_shorthands(
@@ -132,6 +141,8 @@ class EmbeddingFeature:
                 f"dim must be <= {MAX_DIM}, got {self.dim}; it is the length of a vector, not the "
                 "number of rows"
             )
+        if self.value_dtype is not None:
+            check_narrow_dim("dim", self.dim, self.value_dtype)
         check_name("source", self.source)
         check_name("table", self.table)
         if not NAME_PATTERN.fullmatch(self.table):
@@ -507,10 +518,11 @@ def _table(name: str, settings: Mapping[str, Any]) -> EmbeddingTable:
     """Makes or finds a table with the settings that its features give."""
     names = [field.name for field in dataclasses.fields(InitializerOption)]
     init_option = InitializerOption(**{key: settings[key] for key in names if key in settings})
-    others = {k: v for k, v in settings.items() if k not in ("dim", *names)}
+    others = {k: v for k, v in settings.items() if k not in ("dim", "value_dtype", *names)}
     return get_embedding_variable(
         name,
         settings["dim"],
+        value_dtype=settings.get("value_dtype"),
         initializer=tf.get_variable_scope().initializer
         or tf.truncated_normal_initializer(stddev=_ROW_STDDEV),
         ev_option=EmbeddingVariableOption(init_option=init_option, **others),
@@ -544,6 +556,8 @@ def _settings_of(feature: EmbeddingFeature) -> Dict[str, Any]:
     given.update(_changed(option.init_option, InitializerOption()), dim=feature.dim)
     if feature.initializer is not None:
         given.setdefault("initializer", feature.initializer)
+    if feature.value_dtype is not None:
+        given["value_dtype"] = feature.value_dtype
     return given
 
 

@@ -185,6 +185,38 @@ def _times(rank, axis, size):
     return [size if place == axis else 1 for place in range(rank)]
 
 
+# ------------------------------------------------------------------ values of 16 bits
+
+
+def mix_key(key):
+    """int. A key whose bits are mixed, of 64 bits."""
+    mask = 2**64 - 1
+    key &= mask
+    key = (key ^ key >> 27) * 0x3C79AC492BA7B653 & mask
+    key = (key ^ key >> 33) * 0x1C69B3F74AC4AE35 & mask
+    return key ^ key >> 27
+
+
+def rounding_noise(seed, key, version, count):
+    """int. What the random bits of a step for one row come from. count: before the step."""
+    of_step = ((version << 32) + (version >> 32) + count) * 0x9E3779B97F4A7C15
+    return mix_key((mix_key(key) ^ mix_key(seed)) + of_step)
+
+
+def round_stochastically(value, dtype, noise):
+    """dtype [dim]. A float32 value, neither tiny nor huge, as a step stores it in 16 bits."""
+    hashed = np.uint32(noise & 0xFFFFFFFF) + np.arange(len(value), dtype=np.uint32) * np.uint32(
+        0x9E3779B9
+    )
+    hashed = (hashed ^ hashed >> 16) * np.uint32(0x21F0AAAD)
+    hashed ^= np.uint32(noise >> 32)
+    hashed = (hashed ^ hashed >> 15) * np.uint32(0x735A2D97)
+    hashed ^= hashed >> 15
+    dropped = np.uint32(13 if dtype == np.float16 else 16)  # Bits of the mantissa.
+    random = hashed & ((np.uint32(1) << dropped) - np.uint32(1))
+    return ((value.view(np.uint32) + random) >> dropped << dropped).view(np.float32).astype(dtype)
+
+
 # ------------------------------------------------------------------ rules
 #
 # rule(hyper, grad, value, *slots) -> new value and slots, all float32 [dim].

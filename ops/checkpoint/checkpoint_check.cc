@@ -48,7 +48,7 @@ Status ReadBank(const std::vector<Link>& chain, const std::string& name,
     }
     const int64_t rows = tensor.rows;
     bank->resize(rows * dim);
-    return RowStream(std::move(tensor)).Read(rows, bank->data());
+    return RowStream(std::move(tensor)).ReadFloats(rows, bank->data());
   }
   return Status();
 }

@@ -19,6 +19,7 @@
 #include "ops/kernel/op_threads.h"
 #include "ops/table/slot_attributes.h"
 #include "ops/table/table_resource.h"
+#include "ops/table/value_types.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
@@ -59,6 +60,7 @@ class TableExportOp : public OpKernel {
   explicit TableExportOp(OpKernelConstruction* context) : OpKernel(context) {
     OP_REQUIRES_OK(context, context->GetAttr("dim", &dim_));
     OP_REQUIRES_OK(context, ReadSlots(context, &slots_));
+    OP_REQUIRES_OK(context, context->GetAttr("value_dtype", &value_dtype_));
     OP_REQUIRES_OK(context, context->GetAttr("bloom_type", &bloom_type_));
     OP_REQUIRES_OK(context, context->GetAttr("sketch_types", &sketch_types_));
     int64_t num_slots;
@@ -73,6 +75,7 @@ class TableExportOp : public OpKernel {
     OP_REQUIRES_OK(context, FindTable(context, &resource));
 
     OP_REQUIRES_OK(context, CheckDim(*resource, dim_));
+    OP_REQUIRES_OK(context, CheckValueType(*resource));
     const std::shared_lock<std::shared_mutex> lock(resource->replace_mutex());
     OP_REQUIRES_OK(context, CheckInitialized(*resource, "it is saved"));
     const std::vector<Sketch::Tensor> sketch = SketchTensors(resource->table());
@@ -84,6 +87,17 @@ class TableExportOp : public OpKernel {
   }
 
  private:
+  // Floats are exact for every table.
+  Status CheckValueType(TableResource& resource) const {
+    const DataType stored = DataTypeOf(resource.table().rules().value.type);
+    if (value_dtype_ == stored || value_dtype_ == tensorflow::DT_FLOAT) {
+      return Status();
+    }
+    return InvalidArgument("value_dtype must be float or that of table ",
+                           resource.name(), ", ", DataTypeString(stored),
+                           ", got ", DataTypeString(value_dtype_));
+  }
+
   // The heads and the columns of the table's sketch, in this order.
   static std::vector<Sketch::Tensor> SketchTensors(
       const EmbeddingTable& table) {
@@ -176,15 +190,15 @@ class TableExportOp : public OpKernel {
     TF_RETURN_IF_ERROR(
         WriteOffsets(context, "partition_filter_offset", filtered_offsets));
     std::copy(bank.begin(), bank.end(), bank_out->flat<float>().data());
-    float* values_out = values->flat<float>().data();
+    const ValueRows values_out(*values);
     const auto write_rows = [&](const EntryReader::Batch& batch, int64_t at) {
       // A cache miss for the row, then about a cycle per float: memory
       // bandwidth is the limit.
       OpThreads(context)(batch.n, 200 + table.row_floats(),
                          [&](int64_t begin, int64_t end) {
                            for (int64_t i = begin; i < end; ++i) {
-                             CopyRowAndSlots(batch.rows[i], at + i, dim_,
-                                             places, values_out, slot_outs);
+                             CopyRowAndSlots(batch.rows[i], at + i, values_out,
+                                             places, slot_outs);
                            }
                          });
     };
@@ -289,6 +303,7 @@ class TableExportOp : public OpKernel {
 
   int64_t dim_ = 0;
   std::vector<SlotSpec> slots_;
+  DataType value_dtype_ = tensorflow::DT_FLOAT;
   DataType bloom_type_ = tensorflow::DT_UINT8;
   std::vector<DataType> sketch_types_;
 };

@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "ops/core/base/crc32c.h"
+#include "ops/core/math/narrow_floats.h"
 #include "ops/kernel/errors.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/versions.h"
@@ -36,7 +37,9 @@ using ::tensorflow::BundleHeaderProto;
 using ::tensorflow::DataType;
 using ::tensorflow::DataTypeSize;
 using ::tensorflow::DataTypeString;
+using ::tensorflow::DT_BFLOAT16;
 using ::tensorflow::DT_FLOAT;
+using ::tensorflow::DT_HALF;
 using ::tensorflow::DT_INT32;
 using ::tensorflow::DT_INT64;
 using ::tensorflow::DT_STRING;
@@ -46,6 +49,9 @@ using ::tensorflow::TensorShape;
 using ::tensorflow::TensorSlice;
 
 namespace {
+
+// Numbers of 16 bits that are read before they are widened.
+constexpr int64_t kWidenedAtOnce = int64_t{1} << 17;
 
 // Reads n bytes at an offset. `what` is what they hold, for messages. They were
 // inside the file when it was opened.
@@ -230,7 +236,7 @@ Status CheckpointFile::Find(const std::string& name,
 
 Status CheckpointFile::FindMatrix(const std::string& name, int64_t width,
                                   const char* what, StoredTensor* tensor) {
-  TF_RETURN_IF_ERROR(Find(name, {DT_FLOAT}, 2, tensor));
+  TF_RETURN_IF_ERROR(Find(name, {DT_FLOAT, DT_BFLOAT16, DT_HALF}, 2, tensor));
   if (tensor->width == width) return Status();
   return InvalidArgument("tensor ", name, " of ", prefix_, " must have ", width,
                          " columns, the ", what, ", got ", tensor->width);
@@ -450,6 +456,24 @@ Status RowStream::Read(int64_t n, void* rows) {
         CompareChecksum(tensor_.name, *range.file, range.checksum, checksum_));
     checksum_ = 0;
     ++range_;
+  }
+  return Status();
+}
+
+Status RowStream::ReadFloats(int64_t n, float* rows) {
+  if (tensor_.dtype == DT_FLOAT) return Read(n, rows);
+  const NarrowType type =
+      tensor_.dtype == DT_HALF ? NarrowType::kHalf : NarrowType::kBFloat16;
+  // In parts, so that the numbers of a part are read, checked and widened while
+  // they are in the cache.
+  const int64_t most = std::max<int64_t>(1, kWidenedAtOnce / tensor_.width);
+  for (int64_t at = 0; at < n; at += most) {
+    const int64_t size = std::min(most, n - at);
+    narrow_floats_.resize(size * tensor_.width);
+    TF_RETURN_IF_ERROR(Read(size, narrow_floats_.data()));
+    WidenFloats(type, narrow_floats_.data(),
+                static_cast<int>(narrow_floats_.size()),
+                rows + at * tensor_.width);
   }
   return Status();
 }

@@ -81,8 +81,8 @@ class CheckpointFile {
                     const std::vector<tensorflow::DataType>& dtypes, int rank,
                     StoredTensor* tensor);
 
-  // Find() of a float tensor [rows, width]. `what` describes the width in
-  // messages.
+  // Find() of a tensor [rows, width] that RowStream::ReadFloats reads. `what`
+  // describes the width in messages.
   absl::Status FindMatrix(const std::string& name, int64_t width,
                           const char* what, StoredTensor* tensor);
 
@@ -140,6 +140,9 @@ class RowStream {
   // Reads the next n rows as they are stored. Requires n rows to be left.
   absl::Status Read(int64_t n, void* rows);
 
+  // Reads the next n rows of float, bfloat16 or half as floats.
+  absl::Status ReadFloats(int64_t n, float* rows);
+
   // Reads the next n elements of a vector of int32 or int64 as int64.
   absl::Status ReadIntegers(int64_t n, int64_t* integers);
 
@@ -149,6 +152,7 @@ class RowStream {
   int64_t next_row_ = 0;   // The first row that has not been read.
   uint32_t checksum_ = 0;  // Unmasked CRC-32C of the range before next_row_.
   std::vector<int32_t> narrow_;
+  std::vector<uint16_t> narrow_floats_;
 };
 
 }  // namespace rec_estimator

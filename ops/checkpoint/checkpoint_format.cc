@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ops/core/math/narrow_floats.h"
 #include "ops/core/table/snapshot.h"
 #include "ops/kernel/errors.h"
 #include "tensorflow/core/util/env_var.h"
@@ -33,10 +34,27 @@ Status FindSlots(TableResource& resource,
   return Status();
 }
 
-void CopyRowAndSlots(const float* row, int64_t i, int64_t dim,
-                     const std::vector<SlotPlace>& places, float* values,
+ValueRows::ValueRows(const tensorflow::Tensor& tensor)
+    : dtype_(tensor.dtype()),
+      dim_(static_cast<int>(tensor.dim_size(1))),
+      rows_(const_cast<char*>(tensor.tensor_data().data())) {}
+
+void ValueRows::Set(int64_t i, const float* value) const {
+  if (dtype_ == tensorflow::DT_FLOAT) {
+    std::copy_n(value, dim_, reinterpret_cast<float*>(rows_) + i * dim_);
+  } else {
+    const NarrowType type = dtype_ == tensorflow::DT_HALF
+                                ? NarrowType::kHalf
+                                : NarrowType::kBFloat16;
+    NarrowFloats(type, value, dim_,
+                 reinterpret_cast<NarrowFloat*>(rows_) + i * dim_);
+  }
+}
+
+void CopyRowAndSlots(const float* row, int64_t i, const ValueRows& values,
+                     const std::vector<SlotPlace>& places,
                      const std::vector<float*>& slots) {
-  std::copy_n(row, dim, values + i * dim);
+  values.Set(i, row);
   for (size_t s = 0; s < places.size(); ++s) {
     const SlotPlace& place = places[s];
     const int width = place.slot.width;

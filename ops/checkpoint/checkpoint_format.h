@@ -23,6 +23,7 @@
 #include "ops/core/table/embedding_table.h"
 #include "ops/core/table/snapshot.h"
 #include "ops/table/table_resource.h"
+#include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
 
@@ -68,10 +69,26 @@ absl::Status FindSlots(TableResource& resource,
                        const std::vector<SlotSpec>& requested,
                        std::vector<SlotPlace>* places);
 
-// Copies one row to row i of `values` (n, dim) and of `slots`, one (n, width)
-// per place. A slot that the table does not have gets its initial value.
-void CopyRowAndSlots(const float* row, int64_t i, int64_t dim,
-                     const std::vector<SlotPlace>& places, float* values,
+// Where the values of rows are copied to: a tensor [n, dim] of float, bfloat16
+// or half.
+class ValueRows {
+ public:
+  // The tensor outlives the object.
+  explicit ValueRows(const tensorflow::Tensor& tensor);
+  // Makes `value` (dim) row i. Of 16 bits, the nearest; exact for what a table
+  // of this type stores.
+  void Set(int64_t i, const float* value) const;
+
+ private:
+  const tensorflow::DataType dtype_;
+  const int dim_;
+  char* const rows_;
+};
+
+// Copies one row to row i of `values` and of `slots`, one (n, width) per place.
+// A slot that the table does not have gets its initial value.
+void CopyRowAndSlots(const float* row, int64_t i, const ValueRows& values,
+                     const std::vector<SlotPlace>& places,
                      const std::vector<float*>& slots);
 
 // ResourceExhausted if there are more keys than the offsets can count. They

@@ -120,7 +120,7 @@ REGISTER_OP("RecEstimator>TableExport")
     .Output("partition_offset: int32")
     .Output("partition_filter_offset: int32")
     .Output("bank: float")
-    .Output("values: float")
+    .Output("values: value_dtype")
     .Output("slot_values: num_slots * float")
     .Output("bloom_blocks: int64")
     .Output("bloom_counters: bloom_type")
@@ -135,6 +135,7 @@ REGISTER_OP("RecEstimator>TableExport")
     .Attr("slot_initials: list(float)")
     .Attr("bloom_type: {uint8, uint16, uint32} = DT_UINT8")
     .Attr("sketch_types: list({uint8, uint16, uint32, int64}) >= 0 = []")
+    .Attr("value_dtype: {float, bfloat16, half} = DT_FLOAT")
     .SetIsStateful()
     .SetShapeFn(TableExportShape)
     .Doc(R"doc(
@@ -164,6 +165,7 @@ sketch: Each [r] or [r, w]. The tensors of the table's sketch, in its order.
 version_unit: []. What the versions count, 'step' or 'second'.
 bloom_type: Type of bloom_counters, the smallest that holds filter_freq.
 sketch_types: Types of sketch. Empty without a sketch.
+value_dtype: Type of values: that of the table, or float.
 )doc");
 
 REGISTER_OP("RecEstimator>TablesSave")

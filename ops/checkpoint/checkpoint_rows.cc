@@ -6,6 +6,7 @@
 #include <limits>
 #include <new>
 #include <system_error>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -153,7 +154,7 @@ Status StoredRowReader::OpenValues(const std::string& source, int64_t width,
   StoredTensor tensor;
   TF_RETURN_IF_ERROR(file_.FindMatrix(name, width, what, &tensor));
   TF_RETURN_IF_ERROR(CheckRows(tensor));
-  row_bytes_ += tensor.row_bytes;
+  row_bytes_ += tensor.width * static_cast<int64_t>(sizeof(float));
   values_.emplace(std::move(tensor));
   return Status();
 }
@@ -286,7 +287,11 @@ Status StoredRowReader::ReadBatch(RowBatch* batch) {
       return Status();
     }
     out->resize(n * (*stream)->tensor().width);
-    return (*stream)->Read(n, out->data());
+    if constexpr (std::is_same_v<decltype(out), std::vector<float>*>) {
+      return (*stream)->ReadFloats(n, out->data());
+    } else {
+      return (*stream)->Read(n, out->data());
+    }
   };
   TF_RETURN_IF_ERROR(read(&freqs_, &batch->freqs));
   TF_RETURN_IF_ERROR(CheckFreqs(*batch));

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
 #include <shared_mutex>
 #include <string>
@@ -30,6 +31,7 @@
 #include "ops/kernel/op_threads.h"
 #include "ops/table/slot_attributes.h"
 #include "ops/table/table_resource.h"
+#include "ops/table/value_types.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/types.h"
@@ -202,11 +204,10 @@ class TableSave {
     Tensor versions = chunk->versions.Slice(0, n), values;
     std::vector<Tensor> slots;
     std::vector<float*> slot_outs;
-    const int dim = resource_.table().dim();
-    float* value_out = nullptr;
+    std::optional<ValueRows> value_out;
     if (with_row) {
       values = chunk->values.Slice(0, n);
-      value_out = values.flat<float>().data();
+      value_out.emplace(values);
       for (const Tensor& slot : chunk->slots) {
         slots.push_back(slot.Slice(0, n));
         slot_outs.push_back(slots.back().flat<float>().data());
@@ -225,7 +226,7 @@ class TableSave {
           PrefetchLines(batch.rows[i + kPrefetched],
                         row_floats * sizeof(float));
         }
-        CopyRowAndSlots(batch.rows[i], i, dim, places_, value_out, slot_outs);
+        CopyRowAndSlots(batch.rows[i], i, *value_out, places_, slot_outs);
         report.Add(batch.entries[i], batch.rows[i]);
       }
     };
@@ -285,7 +286,9 @@ class TableSave {
     TF_RETURN_IF_ERROR(Allocate(DT_INT64, per_key, &it->versions));
     if (!with_row) return Status();
     const int64_t dim = resource_.table().dim();
-    TF_RETURN_IF_ERROR(Allocate(DT_FLOAT, TensorShape({n, dim}), &it->values));
+    TF_RETURN_IF_ERROR(
+        Allocate(DataTypeOf(resource_.table().rules().value.type),
+                 TensorShape({n, dim}), &it->values));
     it->slots.resize(places_.size());
     for (size_t s = 0; s < places_.size(); ++s) {
       TF_RETURN_IF_ERROR(Allocate(

@@ -113,7 +113,8 @@ class TableRefresh {
         file->FindMatrix(name, dim, "dim of the table", &tensor));
     const int64_t rows = tensor.rows;
     std::vector<float> bank(rows * dim);
-    TF_RETURN_IF_ERROR(RowStream(std::move(tensor)).Read(rows, bank.data()));
+    TF_RETURN_IF_ERROR(
+        RowStream(std::move(tensor)).ReadFloats(rows, bank.data()));
     if (bank == resource_.table().bank()) return Status();
     return FailedPrecondition(
         "delta ", file->prefix(), " must have the initial vectors of table ",

@@ -19,6 +19,7 @@
 #include "ops/table/slot_attributes.h"
 #include "ops/table/table_resource.h"
 #include "ops/table/table_storage.h"
+#include "ops/table/value_types.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_op_kernel.h"
 
@@ -27,6 +28,7 @@ namespace {
 
 using ::absl::Status;
 using ::absl::StrCat;
+using ::tensorflow::DataTypeString;
 using ::tensorflow::DEVICE_CPU;
 using ::tensorflow::OpKernel;
 using ::tensorflow::OpKernelConstruction;
@@ -133,6 +135,12 @@ Status ReadRules(OpKernelConstruction* context, RowRules* rules) {
   TF_RETURN_IF_ERROR(ReadCapacity(context, &rules->capacity));
   TF_RETURN_IF_ERROR(context->GetAttr("has_padding_key", &rules->has_padding));
   TF_RETURN_IF_ERROR(context->GetAttr("frozen_keys", &rules->frozen_keys));
+  int64_t rounding_seed;
+  TF_RETURN_IF_ERROR(context->GetAttr("rounding_seed", &rounding_seed));
+  tensorflow::DataType value_dtype;
+  TF_RETURN_IF_ERROR(context->GetAttr("value_dtype", &value_dtype));
+  rules->value = {ValueTypeOf(value_dtype),
+                  static_cast<uint64_t>(rounding_seed)};
   if (rules->max_rows < 0) {
     return InvalidArgument("max_rows must be >= 0, got ", rules->max_rows);
   }
@@ -160,6 +168,12 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
         InvalidArgument("dim must be in [1, ", kMaxRowFloats, "], got ", dim_));
     OP_REQUIRES_OK(context, ReadFilter(context, &filter_));
     OP_REQUIRES_OK(context, ReadRules(context, &rules_));
+    OP_REQUIRES(
+        context,
+        rules_.value.type == ValueType::kFloat32 || dim_ <= kMaxNarrowDim,
+        InvalidArgument("dim must be <= ", kMaxNarrowDim,
+                        " with values of 16 bits, got ", dim_,
+                        "; leave value_dtype out"));
     OP_REQUIRES_OK(context, storage_.Read(context));
   }
 
@@ -238,6 +252,14 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
                      SketchText(filter_.sketch));
     }
     const RowRules& rules = table.rules();
+    if (rules.value.type != rules_.value.type) {
+      return must_be("value_dtype",
+                     DataTypeString(DataTypeOf(rules.value.type)),
+                     DataTypeString(DataTypeOf(rules_.value.type)));
+    }
+    if (rules.value.seed != rules_.value.seed) {
+      return must_be("rounding_seed", rules.value.seed, rules_.value.seed);
+    }
     if (rules.max_rows != rules_.max_rows) {
       return must_be("max_rows", rules.max_rows, rules_.max_rows);
     }

@@ -132,7 +132,9 @@ def _write_table(bundle: Bundle, folder: str, table: FolderTable, stored: Stored
             array.astype(np.int64) for name in keys for array in bundle.read_rows(name, _CHUNK // 8)
         )
         _write_slice(os.path.join(folder, "key"), wide, (_rows_of(bundle, keys),), 8)
-    _copy(bundle, [f"{shard}-values" for shard in stored.shards], os.path.join(folder, "embedding"))
+    _write_values(
+        bundle, [f"{shard}-values" for shard in stored.shards], os.path.join(folder, "embedding")
+    )
     names = _slot_folders(table)
     for slot, shards in stored.slots.items():
         name = names.get(slot, slot.replace("/", "_"))
@@ -188,6 +190,16 @@ def _copy(bundle: Bundle, names: Sequence[str], folder: str) -> None:
         for entry in (part.entry for name in names for part in bundle.tensors[name].ranges):
             _append_range(bundle.files[1 + entry.shard_id], entry.offset, entry.size, file)
     _write_attribute(folder, (_rows_of(bundle, names), *first.shape[1:]), first.dtype.size)
+
+
+def _write_values(bundle: Bundle, names: Sequence[str], folder: str) -> None:
+    """Writes values as float32, which they are in all folders of Rec SDK."""
+    first = bundle.tensors[names[0]]
+    if first.dtype == tf.float32:
+        return _copy(bundle, names, folder)
+    parts = (part for name in names for part in bundle.read_rows(name, _CHUNK // 4))
+    wide = (part.astype(np.float32) for part in parts)
+    _write_slice(folder, wide, (_rows_of(bundle, names), *first.shape[1:]), 4)
 
 
 def _append_range(path: str, offset: int, size: int, file: IO[bytes]) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import feature_columns
-from rec_estimator.embedding_variable import with_steps_to_live
+from rec_estimator.embedding_variable import as_value_dtype, with_steps_to_live
 from rec_estimator.feature_column.columns import (
     COMBINERS,
     CategoricalColumn,
@@ -57,6 +57,7 @@ def categorical_column_with_embedding(
     dtype: _DType = tf.string,
     partition_num: Optional[int] = None,
     ev_option: Optional[EmbeddingVariableOption] = None,
+    value_dtype: Optional[tf.DType] = None,
 ) -> EmbeddedCategoricalColumn:
     """Makes a column whose ids are keys of a table; it needs no vocabulary.
 
@@ -69,6 +70,7 @@ def categorical_column_with_embedding(
       partition_num: Number of shards of the table, 1 to 1000. None: set by the partitioner of the
         variable scope.
       ev_option: Filter, eviction and all other options of the table.
+      value_dtype: How the table stores vectors, as in get_embedding_variable.
 
     Returns:
       The column. It is hashable and equal to a column with the same settings.
@@ -107,7 +109,9 @@ def categorical_column_with_embedding(
             f"ev_option must be an EmbeddingVariableOption, got {ev_option!r}; for example "
             "EmbeddingVariableOption(filter_option=CounterFilter(3))"
         )
-    return EmbeddedCategoricalColumn(key, dtype, partition_num, ev_option)
+    return EmbeddedCategoricalColumn(
+        key, dtype, partition_num, ev_option, as_value_dtype(value_dtype)
+    )
 
 
 def sequence_categorical_column_with_embedding(
@@ -331,8 +335,9 @@ def shared_embedding_columns(
     settings = [(column.name, _shared_settings(source_of(column))) for column in columns]
     if any(setting != settings[0][1] for _, setting in settings):
         raise ValueError(
-            "categorical_columns must have the same ev_option and partition_num, and all be "
-            f"strings or all be integers, got {settings}; only such columns can share a table"
+            "categorical_columns must have the same ev_option, partition_num and value_dtype, and "
+            f"all be strings or all be integers, got {settings}; only such columns can share a "
+            "table"
         )
     if name is None:
         name = "_".join([*sorted(column.name for column in columns), "shared_embedding"])
@@ -398,5 +403,6 @@ def _dense_column(
 
 def _shared_settings(
     column: EmbeddedCategoricalColumn,
-) -> Tuple[EmbeddingVariableOption, Optional[int], bool]:
-    return column.ev_option, column.partition_num, column.dtype == tf.string
+) -> Tuple[EmbeddingVariableOption, Optional[int], tf.DType, bool]:
+    is_string = column.dtype == tf.string
+    return column.ev_option, column.partition_num, column.value_dtype, is_string

@@ -79,12 +79,14 @@ class EmbeddedCategoricalColumn(
       dtype: tf.string, tf.int64 or tf.int32.
       partition_num: Number of shards of the table. None: set by the variable scope.
       ev_option: All other options of the table.
+      value_dtype: How the table stores vectors, as in get_embedding_variable.
     """
 
     key: str
     dtype: tf.DType
     partition_num: Optional[int]
     ev_option: EmbeddingVariableOption
+    value_dtype: tf.DType = tf.float32
 
     # With True here, TensorFlow would use the column in Keras layers.
     _is_v2_column = False
@@ -306,8 +308,13 @@ class EmbeddingColumn(
                 "shared_embedding_collection_name must name a collection of one table, got "
                 f"{present} in {self.shared_name!r}; choose another name"
             )
-        option = source_of(self.categorical_column).ev_option
-        check_same_settings(present[0], dim=self.dimension, ev_option=option)
+        source = source_of(self.categorical_column)
+        check_same_settings(
+            present[0],
+            dim=self.dimension,
+            ev_option=source.ev_option,
+            value_dtype=source.value_dtype,
+        )
         return present[0]
 
     def _vectors(self, pair: _IdWeightPair, table: EmbeddingTable) -> tf.Tensor:
@@ -350,6 +357,7 @@ def table_of(
         collections=[each for each in collections or () if each not in _VARIABLE_COLLECTIONS],
         partitioner=None if shards is None else tf.fixed_size_partitioner(shards),
         ev_option=source.ev_option,
+        value_dtype=source.value_dtype,
     )
 
 

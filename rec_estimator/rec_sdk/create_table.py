@@ -24,7 +24,7 @@ from rec_estimator.table.registration import (
     refuse_eager_mode,
     register_table,
 )
-from rec_estimator.table.table import graph_tables
+from rec_estimator.table.table import VALUE_DTYPES, check_narrow_dim, graph_tables
 
 # Rec SDK's limits.
 _MAX_DIM = 8192
@@ -87,7 +87,8 @@ def create_table(
       padding_keys: Keys whose values training does not change; it does update their slots.
       padding_keys_mask: Must be True with padding_keys, and False without.
       padding_keys_len: Must be an int with padding_keys, and None without. Without effect.
-      value_dtype: tf.float32.
+      value_dtype: tf.float32; tf.bfloat16 or tf.float16 as in get_embedding_variable, which Rec SDK
+        does not have. ``dim`` is then at most 2,048.
       shard_num: In [1, 8192]. Without effect.
       fusion_optimizer_var: Without effect.
       hashtable_threshold: In [0, 2**31 - 1]. Without effect.
@@ -112,7 +113,7 @@ def create_table(
     """
     sizes = (device_vocabulary_size, host_vocabulary_size, ssd_vocabulary_size)
     _check_types(key_dtype, value_dtype, emb_initializer)
-    dim = _checked_dim(dim)
+    dim = _checked_dim(dim, value_dtype)
     name = _checked_name(name)
     check_bool("is_save", is_save)
     _check_init_param(init_param)
@@ -142,6 +143,7 @@ def create_table(
         padding_keys=tuple(sorted(set(padding))),
         ssd_data_path=tuple(ssd_data_path),
         regularizer=regularizer,
+        value_dtype=value_dtype,
     )
     with tf.init_scope():
         table = _existing_table(name, settings)
@@ -173,7 +175,7 @@ def _existing_table(name: str, settings: Dict[str, Any]) -> Optional[SparseTable
 def _check_types(key_dtype: object, value_dtype: object, initializer: object) -> None:
     for name, value, allowed in (
         ("key_dtype", key_dtype, (tf.int64, tf.int32)),
-        ("value_dtype", value_dtype, (tf.float32,)),
+        ("value_dtype", value_dtype, VALUE_DTYPES),
     ):
         # tf.as_dtype would raise TypeError for a name that is not a type.
         if value not in allowed:
@@ -189,13 +191,14 @@ def _check_types(key_dtype: object, value_dtype: object, initializer: object) ->
         )
 
 
-def _checked_dim(dim: Union[int, tf.TensorShape]) -> int:
+def _checked_dim(dim: Union[int, tf.TensorShape], value_dtype: tf.DType) -> int:
     if isinstance(dim, tf.TensorShape):
         if dim.rank != 1 or dim.as_list() == [None]:
             raise ValueError(f"dim can only be one dim shape, got {dim}; give tf.TensorShape([8])")
         (dim,) = dim.as_list()
     dim = getattr(dim, "value", dim)  # tf.Dimension
     check_int("dim", dim, 1, _MAX_DIM)
+    check_narrow_dim("dim", dim, value_dtype)
     return dim
 
 

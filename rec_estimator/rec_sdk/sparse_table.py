@@ -86,6 +86,7 @@ class SparseTable(EmbeddingTable):
         is_dp: bool,
         ssd_data_path: Sequence[str],
         regularizer: Optional[Regularizer],
+        value_dtype: tf.DType,
     ) -> None:
         self.table_name = name
         self.emb_initializer = initializer
@@ -110,6 +111,7 @@ class SparseTable(EmbeddingTable):
             initializer=initializer,
             ev_option=EmbeddingVariableOption(regularizer=regularizer),
             trainable=True,
+            value_dtype=value_dtype,
         )
 
     def _initial_vectors(

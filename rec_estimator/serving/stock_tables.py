@@ -45,8 +45,10 @@ _PADDING = -1
 # The position of a key without a row.
 _NOWHERE = -1
 
-# Number of int32 keys that are converted to int64 at once.
+# Number of int32 keys that are converted to int64, and of elements of 16 bits that are converted to
+# float32, at once.
 _KEYS_AT_ONCE = 1 << 18
+_ELEMENTS_AT_ONCE = 1 << 20
 
 
 class StockTable:
@@ -69,9 +71,10 @@ class StockTable:
         self.name = tf.compat.as_str(handle.get_attr("shared_name"))
         self._bundle = bundle
         self._keys, self._values, self._bank = _stored(bundle, self.name)
-        self._default_row = np.full(
-            [1, handle.get_attr("dim")], handle.get_attr("default_value"), np.float32
-        )
+        # The row that the table reads, which has the type of its values.
+        default = np.full([1, handle.get_attr("dim")], handle.get_attr("default_value"), np.float32)
+        stored = handle.get_attr("value_dtype").as_numpy_dtype
+        self._default_row = default.astype(stored).astype(np.float32)
         self._has_padding = handle.get_attr("has_padding_key")
         (count,) = self._keys.shape
         self._num_initial, dim = self._bank.shape
@@ -142,8 +145,13 @@ class StockTable:
             yield keys.astype(np.int64).view(np.uint8)
 
     def _row_bytes(self) -> Iterator[np.ndarray]:
-        for piece in (*self._values.ranges, *self._bank.ranges):
-            yield from self._bundle.read(piece)
+        for tensor in (self._values, self._bank):
+            if tensor.dtype == tf.float32:
+                for piece in tensor.ranges:
+                    yield from self._bundle.read(piece)
+                continue
+            for part in self._bundle.read_rows(tensor.name, _ELEMENTS_AT_ONCE):
+                yield part.astype(np.float32).view(np.uint8)
         yield self._default_row.view(np.uint8).reshape(-1)
 
 

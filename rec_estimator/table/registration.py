@@ -131,7 +131,7 @@ def check_same_settings(table: EmbeddingTable, **settings: Any) -> None:
     Args:
       table: The existing table.
       **settings: Any of dim, key_dtype, num_shards, initializer, ev_option and trainable, and of
-        the attributes that a subclass of EmbeddingTable adds.
+        further attributes of the table, such as value_dtype.
 
     Raises:
       ValueError: A setting differs.

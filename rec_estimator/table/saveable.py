@@ -101,16 +101,17 @@ def export_shard(shard: SavedShard, slots: Sequence[SlotSpec]) -> ShardExport:
     Returns:
       Tensors that belong to one instant.
     """
-    return _export_with_unit(shard, slots)[0]
+    return _export_with_unit(shard, slots, tf.float32)[0]
 
 
 def _export_with_unit(
-    shard: SavedShard, slots: Sequence[SlotSpec]
+    shard: SavedShard, slots: Sequence[SlotSpec], value_dtype: tf.DType
 ) -> Tuple[ShardExport, tf.Tensor]:
     """Copies the rows of a shard, and what their versions count."""
     *rows, version_unit = _ops.gen.rec_estimator_table_export(
         shard.handle,
         dim=shard.dim,
+        value_dtype=value_dtype,
         num_slots=len(slots),
         sketch_types=list(_sketch_tensors(shard).values()),
         **slot_attrs(slots),
@@ -367,7 +368,7 @@ class TableSaveable(saving.SaveableObject):
         # table.evict() evicts from all shards, so each shard waits for the evictions of all.
         with tf.control_dependencies(self._evictions_of_save()):
             with graphs.colocate_with(shard.handle):
-                parts, version_unit = _export_with_unit(shard, shard.slots)
+                parts, version_unit = _export_with_unit(shard, shard.slots, shard.table.value_dtype)
                 parts = parts._replace(
                     keys=tf.cast(parts.keys, shard.table.key_dtype),
                     keys_filtered=tf.cast(parts.keys_filtered, shard.table.key_dtype),

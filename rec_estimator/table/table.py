@@ -8,6 +8,7 @@ table; ``TRAINABLE_VARIABLES`` has it too if it is trainable. ``SAVEABLE_OBJECTS
 per shard to save it, and ``GLOBAL_VARIABLES`` one entry per shard to initialize it.
 """
 
+import zlib
 from typing import (
     Any,
     Callable,
@@ -52,6 +53,11 @@ from rec_estimator.table.variable_like import VariableLike, VariableName, no_val
 # The collection of the logical tables of a graph, under the name that DeepRec uses.
 EMBEDDING_VARIABLES = "embedding_variables"
 
+# How values may be stored, and the most elements of a vector that is stored in 16 bits: a step
+# widens rows on the stack of its thread.
+VALUE_DTYPES = (tf.float32, tf.bfloat16, tf.float16)
+MAX_NARROW_DIM = 2048
+
 # The version of a key that no step has trained. An eviction by age replaces it by the current step.
 NEVER_TRAINED = -1
 
@@ -66,6 +72,7 @@ class EmbeddingTable(WritableTable):
       name: Full name, including variable scopes. The names of the checkpoint's tensors begin so.
       dim: Number of floats in the value of a row.
       key_dtype: tf.int64 or tf.int32. The type of the ids, and of the keys in a checkpoint.
+      value_dtype: tf.float32, tf.bfloat16 or tf.float16, the type in which values are stored.
       shards: The shards. A key is in shard ``floormod(key, 1000) % len(shards)``.
       initial_value: float32 [default_value_dim, dim]. The bank of initial vectors.
       ev_option: All other settings of the table.
@@ -91,10 +98,12 @@ class EmbeddingTable(WritableTable):
         initializer: Callable[..., tf.Tensor],
         ev_option: EmbeddingVariableOption,
         trainable: bool,
+        value_dtype: tf.DType = tf.float32,
     ) -> None:
         self.name = VariableName(name)
         self.dim = dim
         self.key_dtype = key_dtype
+        self.value_dtype = value_dtype
         self.ev_option = ev_option
         self.regularizer = ev_option.regularizer
         # What full saves evict besides, because of the optimizer.
@@ -121,9 +130,8 @@ class EmbeddingTable(WritableTable):
 
     def _make_bank(self, initializer: Callable[..., tf.Tensor], device: str) -> tf.Tensor:
         shape = [self.ev_option.init.default_value_dim, self.dim]
-        with tf.name_scope(None), tf.name_scope(f"{self.name}/default_values/"):
-            with tf.device(device):
-                bank = tf.convert_to_tensor(self._initial_vectors(initializer, shape))
+        with tf.name_scope(None), tf.name_scope(f"{self.name}/default_values/"), tf.device(device):
+            bank = tf.convert_to_tensor(self._initial_vectors(initializer, shape))
         if bank.dtype != tf.float32 or bank.shape.as_list() != shape:
             raise ValueError(
                 f"initializer of table {self.name!r} must give float32 {shape}, got "
@@ -138,7 +146,7 @@ class EmbeddingTable(WritableTable):
 
     def handle_attrs(self, num_shards: int) -> Dict[str, Any]:
         """The attributes of the op that makes the handle of one of ``num_shards`` shards."""
-        attrs: Dict[str, Any] = {"dim": self.dim, "version_unit": self.version_unit}
+        attrs = {"dim": self.dim, "version_unit": self.version_unit, **_value_attrs(self)}
         attrs["default_value"] = self.ev_option.init.default_value_no_permission
         option = self.filter
         if option is not None:
@@ -366,6 +374,32 @@ for _kind in (EmbeddingTable, TableShard):
 dispatch.explain_failed_calls(
     (EmbeddingTable, TableShard), lambda table: no_value_error(table, "converted to a tensor")
 )
+
+
+def _value_attrs(table: EmbeddingTable) -> Dict[str, Any]:
+    """The attributes of a handle that say how values are stored."""
+    if table.value_dtype == tf.float32:
+        return {}
+    # All shards, in all graphs, round with the random bits of one table.
+    return {"value_dtype": table.value_dtype, "rounding_seed": zlib.crc32(table.name.encode())}
+
+
+def check_narrow_dim(argument: str, dim: int, value_dtype: tf.DType) -> None:
+    """Refuses vectors that are too long to be stored in 16 bits.
+
+    Args:
+      argument: The caller's name for dim.
+      dim: Number of elements of a vector.
+      value_dtype: One of VALUE_DTYPES.
+
+    Raises:
+      ValueError: dim is too large for this type.
+    """
+    if value_dtype != tf.float32 and dim > MAX_NARROW_DIM:
+        raise ValueError(
+            f"{argument} must be <= {MAX_NARROW_DIM} with value_dtype={value_dtype.name}, got "
+            f"{dim}; leave value_dtype out"
+        )
 
 
 def graph_tables(graph: Optional[tf.Graph] = None) -> List[EmbeddingTable]:

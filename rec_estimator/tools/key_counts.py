@@ -171,8 +171,10 @@ def stored_frequencies(
 def row_bytes(bundle: Bundle, table: StoredTable) -> int:
     """Returns the bytes of the value and the slots of a row."""
     names = [table.shards[0], *(shards[0] for shards in table.slots.values())]
-    widths = [width for _, width in (bundle.tensors[f"{name}-values"].shape for name in names)]
-    return 4 * sum(widths)
+    tensors = (bundle.tensors[f"{name}-values"] for name in names)
+    sizes = (width * tensor.dtype.size for tensor in tensors for _, width in [tensor.shape])
+    # Each part of a row fills whole words of 4 bytes.
+    return sum(-(-size // 4) * 4 for size in sizes)
 
 
 def _summed(keys: np.ndarray, numbers: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:

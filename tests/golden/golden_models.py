@@ -108,6 +108,39 @@ class TimedTable:
             session.run(self._train, {self._keys: [key], self._now: now})
 
 
+class SmallTables:
+    """Tables of values of 16 bits, and steps whose rounding has the same bits everywhere.
+
+    Attributes:
+      initialize: The op that initializes all variables.
+      exports: A TableExport for each table, by its name, which is that of its type.
+    """
+
+    def __init__(self):
+        self._keys = tf.placeholder(tf.int64, [None])
+        init = rec.InitializerOption(tf.constant_initializer(VALUE), 2)
+        tables = [
+            rec.get_embedding_variable(
+                dtype.name,
+                5,
+                value_dtype=dtype,
+                ev_option=rec.EmbeddingVariableOption(init_option=init),
+            )
+            for dtype in (tf.bfloat16, tf.float16)
+        ]
+        vectors = [rec.embedding_lookup(table, self._keys) for table in tables]
+        step = tf.train.get_or_create_global_step()
+        optimizer = rec.optimizers.AdagradOptimizer(0.1)
+        self._train = optimizer.minimize(tf.add_n(list(map(tf.reduce_sum, vectors))), step)
+        self.exports = {table.name: table.export() for table in tables}
+        self.initialize = tf.global_variables_initializer()
+
+    def train(self, session):
+        """Trains some keys by some steps."""
+        for keys in ([1, 2, -3], [2, 2**62], [2, -3, 5]):
+            session.run(self._train, {self._keys: keys})
+
+
 def estimator(folder):
     """An Estimator of two declared features and a dense layer."""
 

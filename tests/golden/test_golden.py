@@ -71,6 +71,23 @@ def test_a_table_that_evicts_by_seconds_finds_the_unit_and_the_time_of_its_keys(
     assert (keys.tolist(), rows.tolist()) == ([2], [[golden_models.VALUE] * 2])
 
 
+def test_values_of_16_bits_are_read_and_trained_to_the_same_bits(folder):
+    prefix = str(folder / "small" / "model.ckpt")
+    reader = tf.train.load_checkpoint(prefix)
+    with tf.Session() as session:
+        model = golden_models.SmallTables()
+        session.run(model.initialize)
+        model.train(session)
+        trained = session.run(model.exports)
+        rec.Saver().restore(session, prefix)
+        restored = session.run(model.exports)
+    for name, rows in trained.items():
+        stored = reader.get_tensor(f"{name}-values")
+        assert stored.dtype == tf.as_dtype(name).as_numpy_dtype
+        np.testing.assert_array_equal(stored.astype(np.float32), rows.values)
+        np.testing.assert_array_equal(restored[name].values, rows.values)
+
+
 @pytest.mark.parametrize("form", ["saved_model", "portable"])
 def test_saved_models_predict_what_the_estimator_predicted(folder, form):
     with tf.Session() as session:

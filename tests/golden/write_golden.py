@@ -5,14 +5,15 @@
 
     checkpoints/      a whole checkpoint and two deltas, what the tables held at each of them
     timed/            a checkpoint of a table that evicts by seconds
+    small/            a checkpoint of tables of values of 16 bits
     saved_model/      an export of RecEstimator
     portable/         the same export with TensorFlow's own ops only
     predictions.npz   what the Estimator predicted for golden_models.REQUEST
     grouped.tfrecord  samples grouped by user
     grouped.npz       the same before they were written
 
-PART is checkpoints, timed, exports or grouped; without it, all are written. The files of a release
-are written again only if their model changes: they stand for those that users have.
+PART is checkpoints, timed, small, exports or grouped; without it, all are written. The files of a
+release are written again only if their model changes: they stand for those that users have.
 """
 
 import os
@@ -62,6 +63,15 @@ def _write_timed(folder):
         tf.train.Saver().save(session, prefix, write_meta_graph=False, write_state=False)
 
 
+def _write_small(folder):
+    with tf.Graph().as_default(), tf.Session() as session:
+        tables = golden_models.SmallTables()
+        session.run(tables.initialize)
+        tables.train(session)
+        prefix = str(_empty(folder / "small") / "model.ckpt")
+        rec.Saver().save(session, prefix, write_meta_graph=False, write_state=False)
+
+
 def _write_exports(folder):
     with tempfile.TemporaryDirectory() as model_dir:
         estimator = golden_models.estimator(model_dir)
@@ -92,6 +102,7 @@ def _write_grouped(folder):
 PARTS = {
     "checkpoints": _write_checkpoints,
     "timed": _write_timed,
+    "small": _write_small,
     "exports": _write_exports,
     "grouped": _write_grouped,
 }

@@ -24,7 +24,13 @@ FEATURES = [
     rec.EmbeddingFeature("user", 4),
     rec.EmbeddingFeature("word", 3, combiner="sum", filter_option=rec.CounterFilter(3)),
     rec.EmbeddingFeature("tag", 3, combiner="sqrtn", weight="weight"),
-    rec.EmbeddingFeature("topic", 5, combiner="sqrtn", filter_option=rec.CBFFilter(2, 100, 0.01)),
+    rec.EmbeddingFeature(
+        "topic",
+        5,
+        combiner="sqrtn",
+        filter_option=rec.CBFFilter(2, 100, 0.01),
+        value_dtype=tf.bfloat16,
+    ),
     rec.EmbeddingFeature(
         "rare",
         2,

@@ -23,7 +23,11 @@ def model_fn(features, labels, mode, params):
     initializer = tf.constant_initializer(UNKNOWN)
     whole = rec.get_embedding_variable("whole", DIM, initializer=initializer)
     parts = rec.get_embedding_variable(
-        "parts", DIM, initializer=initializer, partitioner=tf.fixed_size_partitioner(3)
+        "parts",
+        DIM,
+        value_dtype=tf.bfloat16,
+        initializer=initializer,
+        partitioner=tf.fixed_size_partitioner(3),
     )
     made = rec.create_table(tf.int64, DIM, "made", initializer, device_vocabulary_size=20)
     dense = tf.get_variable("dense", [DIM], initializer=tf.zeros_initializer())

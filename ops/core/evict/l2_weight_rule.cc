@@ -82,10 +82,12 @@ bool L2WeightRule::EvictsValue(const float* value, int dim) const {
 
 int64_t L2WeightRule::EvictFrom(Stripe* stripe) const {
   const RowArena::View view = stripe->store().view();
-  const int dim = stripe->store().dim();
+  const RowFormat& format = stripe->store().format();
+  ValueView values(format);
   int64_t evicted = 0;
   const auto evict_if_small = [&](EntryRef entry) {
-    if (!EvictsValue(view.Row(entry.row()), dim)) return;
+    const float* const value = values.Of(view.Row(entry.row()));
+    if (!EvictsValue(value, format.dim())) return;
     stripe->Evict(entry, stamp());
     ++evicted;
   };
@@ -106,8 +108,7 @@ int64_t L2WeightRule::EvictFrom(Stripe* stripe) const {
       return;
     }
     if (!entry.in_memory()) return;
-    PrefetchLines(view.Row(entry.row()),
-                  static_cast<size_t>(dim) * sizeof(float));
+    PrefetchLines(view.Row(entry.row()), format.value_bytes());
     EntryRef& oldest = waiting[n++ % kAhead];
     if (oldest.found()) evict_if_small(oldest);
     oldest = entry;

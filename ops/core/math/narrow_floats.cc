@@ -123,7 +123,7 @@ struct Half {
 };
 
 template <typename Type>
-REC_ESTIMATOR_INLINE void WidenAll(const uint16_t* __restrict from, int n,
+REC_ESTIMATOR_INLINE void WidenAll(const NarrowFloat* __restrict from, int n,
                                    float* __restrict to) {
   for (int i = 0; i < n; ++i) to[i] = Type::Widen(from[i]);
 }
@@ -131,7 +131,7 @@ REC_ESTIMATOR_INLINE void WidenAll(const uint16_t* __restrict from, int n,
 template <typename Type, typename Rounding>
 REC_ESTIMATOR_INLINE void NarrowAll(const float* __restrict from,
                                     uint64_t noise, int n,
-                                    uint16_t* __restrict to) {
+                                    NarrowFloat* __restrict to) {
   for (int i = 0; i < n; ++i) {
     to[i] = Type::template Narrow<Rounding>(from[i], RandomBits(noise, i));
   }
@@ -142,20 +142,20 @@ REC_ESTIMATOR_INLINE void NarrowAll(const float* __restrict from,
 }  // namespace
 
 REC_ESTIMATOR_FOR_EACH_CPU
-void WidenFloats(NarrowType type, const uint16_t* from, int n, float* to) {
+void WidenFloats(NarrowType type, const NarrowFloat* from, int n, float* to) {
   type == NarrowType::kHalf ? WidenAll<Half>(from, n, to)
                             : WidenAll<BFloat16>(from, n, to);
 }
 
 REC_ESTIMATOR_FOR_EACH_CPU
-void NarrowFloats(NarrowType type, const float* from, int n, uint16_t* to) {
+void NarrowFloats(NarrowType type, const float* from, int n, NarrowFloat* to) {
   type == NarrowType::kHalf ? NarrowAll<Half, ToNearest>(from, 0, n, to)
                             : NarrowAll<BFloat16, ToNearest>(from, 0, n, to);
 }
 
 REC_ESTIMATOR_FOR_EACH_CPU
 void NarrowFloatsStochastically(NarrowType type, const float* from,
-                                uint64_t noise, int n, uint16_t* to) {
+                                uint64_t noise, int n, NarrowFloat* to) {
   type == NarrowType::kHalf
       ? NarrowAll<Half, Stochastically>(from, noise, n, to)
       : NarrowAll<BFloat16, Stochastically>(from, noise, n, to);

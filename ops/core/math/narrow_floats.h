@@ -15,12 +15,15 @@ namespace rec_estimator {
 
 enum class NarrowType { kBFloat16, kHalf };
 
+// The bits of such a float, also in memory that holds rows of floats.
+typedef uint16_t NarrowFloat __attribute__((may_alias));
+
 // to (n) = the floats that `from` (n) are. Exact; a NaN stays one.
-void WidenFloats(NarrowType type, const uint16_t* from, int n, float* to);
+void WidenFloats(NarrowType type, const NarrowFloat* from, int n, float* to);
 
 // to (n) = the nearest numbers of the type, of two the even one. What is too
 // large becomes infinite, as in tf.cast.
-void NarrowFloats(NarrowType type, const float* from, int n, uint16_t* to);
+void NarrowFloats(NarrowType type, const float* from, int n, NarrowFloat* to);
 
 // to (n) = one of the two numbers of the type around each float. The nearer one
 // is the more likely: the mean over all `noise` is the float, to 2^-16 of the
@@ -30,7 +33,7 @@ void NarrowFloats(NarrowType type, const float* from, int n, uint16_t* to);
 // of the type it becomes that number. The bits of element i come from noise and
 // i alone. Source: Gupta et al. 2015, https://arxiv.org/abs/1502.02551.
 void NarrowFloatsStochastically(NarrowType type, const float* from,
-                                uint64_t noise, int n, uint16_t* to);
+                                uint64_t noise, int n, NarrowFloat* to);
 
 }  // namespace rec_estimator
 

@@ -6,9 +6,25 @@
 
 namespace rec_estimator {
 
+RowStore::RowStore(int dim, float default_value, const ValueSpec& value)
+    : format_(dim, value),
+      zeros_(static_cast<size_t>(format_.value_words()), 0.0f),
+      defaults_(zeros_),
+      initial_(zeros_.data(), 1, format_.value_words()),
+      arena_(zeros_.size()) {
+  const std::vector<float> defaults(static_cast<size_t>(dim), default_value);
+  format_.WriteValue(defaults.data(), defaults_.data());
+}
+
 int RowStore::row_floats() const {
   std::lock_guard<std::mutex> lock(metadata_mutex_);
-  return dim_ + static_cast<int>(slot_initials_.size());
+  return dim() + static_cast<int>(slot_initials_.size());
+}
+
+int64_t RowStore::stored_bytes() const {
+  std::lock_guard<std::mutex> lock(metadata_mutex_);
+  return static_cast<int64_t>(format_.value_bytes() +
+                              slot_initials_.size() * sizeof(float));
 }
 
 int64_t RowStore::bank_rows() const {
@@ -19,8 +35,12 @@ int64_t RowStore::bank_rows() const {
 std::vector<float> RowStore::CopyBank() const {
   std::lock_guard<std::mutex> lock(metadata_mutex_);
   if (bank_ == nullptr) return {};
-  return std::vector<float>(initial_.bank(),
-                            initial_.bank() + initial_.rows() * dim_);
+  std::vector<float> bank(static_cast<size_t>(initial_.rows()) *
+                          static_cast<size_t>(dim()));
+  for (int64_t r = 0; r < initial_.rows(); ++r) {
+    format_.ReadValue(initial_.Of(r), &bank[static_cast<size_t>(r * dim())]);
+  }
+  return bank;
 }
 
 std::vector<SlotSpec> RowStore::CopySlots() const {
@@ -41,7 +61,8 @@ bool RowStore::BeginsWithSlots(const std::vector<SlotSpec>& wanted) const {
 void RowStore::SetBank(ZeroedMemory bank, int64_t rows) {
   std::lock_guard<std::mutex> lock(metadata_mutex_);
   bank_ = std::move(bank);
-  initial_ = InitialVectors(static_cast<const float*>(bank_.get()), rows, dim_);
+  initial_ = InitialVectors(static_cast<const float*>(bank_.get()), rows,
+                            format_.value_words());
 }
 
 bool RowStore::EnsureSlots(const std::vector<SlotSpec>& wanted,

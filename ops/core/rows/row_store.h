@@ -14,23 +14,24 @@
 #include "ops/core/base/float8.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/rows/row_arena.h"
+#include "ops/core/rows/row_format.h"
 #include "ops/core/rows/table_spec.h"
 
 namespace rec_estimator {
 
-// The initial vectors of keys: row floormod(key, rows) of a bank. Copied into
-// loops; valid while a stripe's lock is held.
+// The initial vectors of keys: row floormod(key, rows) of a bank, in the format
+// of rows. Copied into loops; valid while a stripe's lock is held.
 class InitialVectors {
  public:
-  // bank: (rows, dim); rows >= 1.
-  InitialVectors(const float* bank, int64_t rows, int dim)
+  // bank: (rows, words); rows >= 1.
+  InitialVectors(const float* bank, int64_t rows, int words)
       : bank_(bank),
         rows_(rows),
         mask_((rows & (rows - 1)) == 0 ? rows - 1 : -1),
-        dim_(dim) {}
+        words_(words) {}
 
-  const float* Of(int64_t key) const {  // (dim)
-    return bank_ + (mask_ >= 0 ? key & mask_ : FloorMod(key, rows_)) * dim_;
+  const float* Of(int64_t key) const {  // (words)
+    return bank_ + (mask_ >= 0 ? key & mask_ : FloorMod(key, rows_)) * words_;
   }
   const float* bank() const { return bank_; }
   int64_t rows() const { return rows_; }
@@ -39,7 +40,7 @@ class InitialVectors {
   const float* bank_;
   int64_t rows_;
   int64_t mask_;  // rows - 1 if rows is a power of two, else -1.
-  int64_t dim_;
+  int64_t words_;
 };
 
 // Which stripe owns which row is the stripes' business; this class provides the
@@ -50,22 +51,20 @@ class InitialVectors {
 // "no lock" take metadata_mutex_ instead.
 class RowStore {
  public:
-  RowStore(int dim, float default_value)
-      : dim_(dim),
-        zeros_(static_cast<size_t>(dim), 0.0f),
-        defaults_(static_cast<size_t>(dim), default_value),
-        initial_(zeros_.data(), 1, dim),
-        arena_(static_cast<size_t>(dim)) {}
+  RowStore(int dim, float default_value, const ValueSpec& value = {});
   RowStore(const RowStore&) = delete;
   RowStore& operator=(const RowStore&) = delete;
 
-  int dim() const { return dim_; }
-  const float* default_vector() const { return defaults_.data(); }  // (dim)
+  int dim() const { return format_.dim(); }
+  const RowFormat& format() const { return format_; }
+  // (value_words) In the format of rows.
+  const float* default_vector() const { return defaults_.data(); }
 
   // Takes and reserves rows.
   RowArena& arena() { return arena_; }
   const RowArena& arena() const { return arena_; }
   RowArena::View view() const { return arena_.view(); }
+  // Of a row as it is stored.
   size_t row_bytes() const { return arena_.row_floats() * sizeof(float); }
 
   const InitialVectors& initial() const { return initial_; }
@@ -74,19 +73,21 @@ class RowStore {
 
   // Writes the initial vector of `key` and the initial slots.
   void InitializeRow(int64_t key, float* row) const {
-    CopyRow(initial_.Of(key), dim_, row);
-    std::copy(slot_initials_.begin(), slot_initials_.end(), row + dim_);
+    const int words = format_.value_words();
+    CopyRow(initial_.Of(key), words, row);
+    std::copy(slot_initials_.begin(), slot_initials_.end(), row + words);
   }
 
   // No lock.
-  int row_floats() const;
-  int64_t bank_rows() const;  // 0 before the first SetBank.
-  std::vector<float> CopyBank() const;
+  int row_floats() const;               // dim + the slots' widths.
+  int64_t stored_bytes() const;         // As row_bytes.
+  int64_t bank_rows() const;            // 0 before the first SetBank.
+  std::vector<float> CopyBank() const;  // (bank_rows, dim)
   std::vector<SlotSpec> CopySlots() const;
   bool BeginsWithSlots(const std::vector<SlotSpec>& wanted) const;
 
   // All stripes are locked exclusively.
-  // `bank` holds rows * dim floats.
+  // `bank` holds rows * value_words floats, in the format of rows.
   void SetBank(ZeroedMemory bank, int64_t rows);
   // As EmbeddingTable::EnsureSlots. Calls widen_others(floats) for what it adds
   // to rows, before it changes anything; false: they cannot be widened.
@@ -101,13 +102,13 @@ class RowStore {
   bool WidenRows(const std::vector<float>& added,
                  const WidenOthers& widen_others);
 
-  const int dim_;
-  const std::vector<float> zeros_;     // (dim); the bank before SetBank.
-  const std::vector<float> defaults_;  // (dim)
+  const RowFormat format_;
+  const std::vector<float> zeros_;  // (value_words); the bank before SetBank.
+  std::vector<float> defaults_;     // (value_words)
 
   mutable std::mutex metadata_mutex_;
   std::vector<SlotSpec> slots_;
-  std::vector<float> slot_initials_;  // (row_floats - dim)
+  std::vector<float> slot_initials_;  // Of all slots, one after the other.
   ZeroedMemory bank_;                 // Null before SetBank.
   InitialVectors initial_;            // The rows of bank_, or zeros_.
 

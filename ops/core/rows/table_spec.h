@@ -18,6 +18,18 @@ struct SlotSpec {
   float initial;  // Every float of the slot in a new row.
 };
 
+// How the values of rows are stored. Slots are floats always.
+enum class ValueType { kFloat32, kBFloat16, kHalf };
+
+struct ValueSpec {
+  ValueType type = ValueType::kFloat32;
+  // Of the random bits by which trained values of 16 bits are rounded.
+  uint64_t seed = 0;
+};
+
+// The most elements of a value of 16 bits: a step widens rows on the stack.
+inline constexpr int kMaxNarrowDim = 2048;
+
 // What a lookup reads for a key without a row.
 enum class UnknownKey {
   kInitial,  // Its initial vector: row floormod(key, bank rows) of the bank.
@@ -76,6 +88,7 @@ struct RowRules {
   // Distinct keys whose values no apply changes. Their slots do change.
   std::vector<int64_t> frozen_keys;
   CapacitySpec capacity = {};
+  ValueSpec value;  // With 16 bits, dim <= kMaxNarrowDim.
 };
 
 // What a table has, and what happened to it since it was made.

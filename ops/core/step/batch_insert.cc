@@ -242,11 +242,18 @@ bool BatchInsert::TakeRun(int s) {
 template <typename Copy>
 void BatchInsert::SetRow(int64_t key, uint32_t i, const Copy& copy,
                          float* row) const {
-  const int dim = store_.dim();
-  copy(batch_.values != nullptr ? batch_.values + i * static_cast<size_t>(dim)
-                                : store_.initial().Of(key),
-       dim, row);
-  float* slot = row + dim;
+  const RowFormat& format = store_.format();
+  const float* const value =
+      batch_.values == nullptr
+          ? nullptr
+          : batch_.values + i * static_cast<size_t>(format.dim());
+  if (value != nullptr && format.is_narrow()) {
+    format.WriteValue(value, row);
+  } else {
+    copy(value != nullptr ? value : store_.initial().Of(key),
+         format.value_words(), row);
+  }
+  float* slot = row + format.value_words();
   const float* initial = store_.slot_initials().data();
   const std::vector<SlotSpec>& slots = store_.slots();
   for (size_t t = 0; t < slots.size(); ++t) {

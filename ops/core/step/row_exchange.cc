@@ -59,15 +59,15 @@ bool RowExchange::Add(const RestoredRows& rows) {
   if (!TakeRows(first, n)) return false;
   // Nobody knows these rows, so no lock is needed.
   const RowArena::View view = store_.view();
-  const int dim = store_.dim();
+  const RowFormat& format = store_.format();
   const std::vector<float>& slots = store_.slot_initials();
   const float* value = rows.values;
-  for (size_t i = 0; i < rows.n; ++i, value += dim) {
+  for (size_t i = 0; i < rows.n; ++i, value += format.dim()) {
     if (stripes_.IsPadding(rows.keys[i])) continue;
     const int s = StripeOf(MixKey(rows.keys[i]));
     float* const row = view.Row(changes_[s].swaps[first[s]++].row);
-    CopyRow(value, dim, row);
-    std::copy(slots.begin(), slots.end(), row + dim);
+    format.WriteValue(value, row);
+    std::copy(slots.begin(), slots.end(), row + format.value_words());
   }
   written_ += static_cast<int64_t>(n);
   return true;

@@ -28,6 +28,9 @@ constexpr size_t kListFloats = 24576;
 constexpr uint32_t kListBlock = 32;
 // The distance, in rows, at which an update prefetches.
 constexpr uint32_t kRowsAhead = 16;
+// Floats on the stack for widened rows: one of the largest dim with as many
+// slots as a rule may have, or many small ones.
+constexpr size_t kWideFloats = 8 * size_t{kMaxNarrowDim};
 
 // What an update writes to an entry. A copy of its own, so that the loop need
 // not read it again after each write.
@@ -210,6 +213,79 @@ class GradientsOfList {
   float* const sums_;
 };
 
+// The two ways to get at rows have the same methods:
+//   is_full     whether Close must come before the next Open
+//   Open        the value of a key's row as floats, then its slots
+//   Close       stores all opened rows after their update
+
+// Rows of floats are updated where they are.
+class RowsInPlace {
+ public:
+  explicit RowsInPlace(const RowStore& store) : view_(store.view()) {}
+
+  static constexpr bool is_full() { return false; }
+  float* Open(uint32_t row, int64_t, EntryRef) const { return view_.Row(row); }
+  void Close() const {}
+
+ private:
+  const RowArena::View view_;
+};
+
+// Rows with values of 16 bits are widened, and rounded when they are closed. A
+// row that no gradient has changed stays as it is.
+class WidenedRows {
+ public:
+  // wide (kWideFloats): memory for opened rows.
+  WidenedRows(const RowStore& store, const RowUpdate& update, int64_t version,
+              float* wide)
+      : format_(store.format()),
+        view_(store.view()),
+        version_(version),
+        wide_(wide) {
+    for (int s = 0; s < update.slots(); ++s) {
+      slot_floats_ += static_cast<size_t>(update.slot_width(s, format_.dim()));
+    }
+    most_ = std::min(kTileRows, kWideFloats / stride());
+  }
+
+  bool is_full() const { return n_ == most_; }
+
+  float* Open(uint32_t row, int64_t key, EntryRef entry) {
+    float* const stored = view_.Row(row);
+    float* const wide = wide_ + n_ * stride();
+    format_.ReadValue(stored, wide);
+    std::copy_n(SlotsOf(stored), slot_floats_, wide + format_.dim());
+    stored_[n_] = stored;
+    noise_[n_++] = format_.NoiseOf(key, version_, entry.count());
+    return wide;
+  }
+
+  void Close() {
+    for (size_t i = 0; i < n_; ++i) {
+      const float* const wide = wide_ + i * stride();
+      format_.WriteTrained(wide, noise_[i], stored_[i]);
+      std::copy_n(wide + format_.dim(), slot_floats_, SlotsOf(stored_[i]));
+    }
+    n_ = 0;
+  }
+
+ private:
+  size_t stride() const {
+    return static_cast<size_t>(format_.dim()) + slot_floats_;
+  }
+  float* SlotsOf(float* stored) const { return stored + format_.value_words(); }
+
+  const RowFormat format_;
+  const RowArena::View view_;
+  const int64_t version_;
+  float* const wide_;
+  size_t slot_floats_ = 0;  // Of the slots that the rule updates.
+  size_t most_ = 0;
+  size_t n_ = 0;  // Opened rows.
+  float* stored_[kTileRows];
+  uint64_t noise_[kTileRows];
+};
+
 }  // namespace
 
 bool RowUpdater::SumsInBatchOrder(uint32_t n_distinct, int dim) {
@@ -349,10 +425,19 @@ void RowUpdater::UpdateByKey(int g) {
 
 template <bool kAllHaveRows, typename Gradients>
 void RowUpdater::UpdateWith(int g, Gradients gradients) {
+  if (!store_.format().is_narrow()) {
+    return UpdateOpened<kAllHaveRows>(g, gradients, RowsInPlace(store_));
+  }
+  alignas(kCacheLine) float wide[kWideFloats];
+  UpdateOpened<kAllHaveRows>(
+      g, gradients, WidenedRows(store_, *update_, batch_.version, wide));
+}
+
+template <bool kAllHaveRows, typename Gradients, typename Rows>
+void RowUpdater::UpdateOpened(int g, Gradients gradients, Rows opened) {
   const KeyGroup group = keys_[g];
   const EntryRef* const entries = plan_[g].entries;
   const uint32_t* const rows = plan_[g].rows;
-  const RowArena::View view = store_.view();
   const int dim = store_.dim();
   const Stamp stamp = {rule_, batch_.version, stripes_.tracks_changes()};
   const RowDecay decay(batch_.regularization.decay_rate);
@@ -366,6 +451,7 @@ void RowUpdater::UpdateWith(int g, Gradients gradients) {
   const auto flush = [&] {
     if (filled > 0) update_->Update(tile, tile_grads, filled, dim);
     filled = 0;
+    opened.Close();
   };
   const auto add = [&](float* row, const float* grad) {
     tile[filled] = row;
@@ -376,20 +462,23 @@ void RowUpdater::UpdateWith(int g, Gradients gradients) {
   for (uint32_t u = 0; u < group.size; ++u) {
     const uint32_t end = group.end[u];
     gradients.Fetch(u, at, end);
-    if (decay.is_on() && has_row(u)) {
-      RowDecay::Apply(decay.Part(entries[u].version(), batch_.version), dim,
-                      view.Row(rows[u]));
+    float* row = nullptr;
+    if (has_row(u)) {
+      if (opened.is_full()) flush();
+      row = opened.Open(rows[u], group.keys[u], entries[u]);
+      if (decay.is_on()) {
+        const int64_t last = entries[u].version();
+        RowDecay::Apply(decay.Part(last, batch_.version), dim, row);
+      }
     }
     if (kAllHaveRows || entries[u].found()) {
       stamp(entries[u], group.Count(at, end));
     }
-    if (has_row(u)) {
-      gradients.AddTo(u, at, end, filled, view.Row(rows[u]), add);
-    }
+    if (has_row(u)) gradients.AddTo(u, at, end, filled, row, add);
     at = end;
   }
   gradients.AddRestTo([&](uint32_t u, const float* grad) {
-    if (has_row(u)) add(view.Row(rows[u]), grad);
+    if (has_row(u)) add(opened.Open(rows[u], group.keys[u], entries[u]), grad);
   });
   flush();
 }

@@ -58,18 +58,23 @@ class RowUpdater {
   bool InsertAdmitted(int g);
   void UpdateRows(int g);
   // Whether each occurrence updates its row. An L2 penalty needs the sum of a
-  // key's gradients, because a row gets it once.
+  // key's gradients, because a row gets it once, and a value of 16 bits is
+  // rounded once.
   bool updates_each() const {
-    return update_->per_occurrence() && batch_.regularization.l2_scale == 0.0f;
+    return update_->per_occurrence() &&
+           batch_.regularization.l2_scale == 0.0f &&
+           !store_.format().is_narrow();
   }
   // kAllHaveRows: no key has to be checked.
   template <bool kAllHaveRows>
   void UpdateFromList(int g);
   template <bool kAllHaveRows>
   void UpdateByKey(int g);
-  // The loop of both.
+  // The loop of both, and how it gets at rows.
   template <bool kAllHaveRows, typename Gradients>
   void UpdateWith(int g, Gradients gradients);
+  template <bool kAllHaveRows, typename Gradients, typename Rows>
+  void UpdateOpened(int g, Gradients gradients, Rows opened);
 
   StripeSet& stripes_;
   RowStore& store_;

@@ -69,8 +69,7 @@ int64_t MemoryLimit::IndexBytes() const {
 
 int64_t MemoryLimit::RowsToKeep(int64_t in_memory, int64_t buffer_bytes) {
   const int64_t index_bytes = IndexBytes();
-  const int64_t row_bytes =
-      store_.row_floats() * static_cast<int64_t>(sizeof(float));
+  const int64_t row_bytes = store_.stored_bytes();
   const std::lock_guard<std::mutex> lock(mutex_);
   most_ = (bytes_ - index_bytes - buffer_bytes) / row_bytes;
   if (most_ < kStripes) WarnOnce(index_bytes, buffer_bytes);

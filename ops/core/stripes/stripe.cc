@@ -16,7 +16,7 @@ void Stripe::Initialize(int number, RowStore* rows, Sketch* sketch,
 void Stripe::AddFrozenKey(int64_t key) {
   frozen_keys_.push_back(key);
   frozen_values_.resize(frozen_keys_.size() *
-                        static_cast<size_t>(store_->dim()));
+                        static_cast<size_t>(store_->format().value_words()));
 }
 
 // ----------------------------------------------------------------------- room
@@ -60,20 +60,20 @@ void Stripe::ForEachFrozen(const Visit& visit) {
     const EntryRef entry = Find(frozen_keys_[i]);
     // An apply does not change rows on disk.
     if (!entry.found() || !entry.in_memory()) continue;
-    visit(store_->view().Row(entry.row()),
-          frozen_values_.data() + i * static_cast<size_t>(store_->dim()));
+    const auto words = static_cast<size_t>(store_->format().value_words());
+    visit(store_->view().Row(entry.row()), frozen_values_.data() + i * words);
   }
 }
 
 void Stripe::SaveFrozenValues() {
   ForEachFrozen([this](const float* row, float* saved) {
-    std::copy_n(row, store_->dim(), saved);
+    std::copy_n(row, store_->format().value_words(), saved);
   });
 }
 
 void Stripe::RestoreFrozenValues() {
   ForEachFrozen([this](float* row, const float* saved) {
-    std::copy_n(saved, store_->dim(), row);
+    std::copy_n(saved, store_->format().value_words(), row);
   });
 }
 
@@ -82,7 +82,7 @@ bool Stripe::SetSlot(size_t slot, int64_t key, const float* values) {
   // The caller has brought the row in.
   if (!entry.found() || !entry.in_memory()) return false;
   const std::vector<SlotSpec>& slots = store_->slots();
-  float* to = store_->view().Row(entry.row()) + store_->dim();
+  float* to = store_->view().Row(entry.row()) + store_->format().value_words();
   for (size_t s = 0; s < slot; ++s) to += slots[s].width;
   std::copy_n(values, slots[slot].width, to);
   if (tracks_changes()) entry.MarkChanged();

@@ -39,7 +39,6 @@ void CopyValues(const StripeSet& stripes, const RowStore& store, DiskTier* tier,
   int64_t keys[kLockBlock];
   std::copy_n(changing_keys, n, keys);
   std::optional<PinnedRows> pinned;
-  const size_t dim = static_cast<size_t>(store.dim());
   {
     const SharedLocks locks(stripes, StripesOf(keys, n));
     RowLookup lookup(stripes, store, unknown);
@@ -49,7 +48,7 @@ void CopyValues(const StripeSet& stripes, const RowStore& store, DiskTier* tier,
     pinned.emplace(tier);
     lookup.PinSpilled(out, &*pinned);
   }
-  tier->ReadForLookup(*pinned, dim);
+  tier->ReadForLookup(*pinned);
 }
 
 // All keys of an array.
@@ -75,7 +74,7 @@ EmbeddingTable::EmbeddingTable(int dim, float default_value,
       filter_(filter),
       rules_(rules),
       rule_(filter),
-      store_(new RowStore(dim, default_value)),
+      store_(new RowStore(dim, default_value, rules.value)),
       stripes_(new StripeSet(store_.get(), filter, rules)),
       budget_(new RowBudget(*stripes_, rules.max_rows)),
       capacity_(rules.capacity.max_rows > 0
@@ -146,7 +145,6 @@ std::shared_ptr<const RowHints> EmbeddingTable::LookupListed(
     std::shared_ptr<const DeduplicatedList> list, UnknownKey unknown,
     float* out, const ParallelFor& parallel) const {
   auto hints = std::make_shared<RowHints>(std::move(list));
-  const size_t dim = static_cast<size_t>(dim_);
   std::optional<PinnedRows> pinned;
   if (tier_ != nullptr) pinned.emplace(tier_.get());
   std::mutex pinned_mutex;
@@ -173,7 +171,7 @@ std::shared_ptr<const RowHints> EmbeddingTable::LookupListed(
     parallel(kStripes, keys / kStripes * CyclesPerKey(), std::cref(read));
   }
   if (pinned.has_value() && !pinned->items().empty()) {
-    tier_->ReadForLookup(*pinned, dim);
+    tier_->ReadForLookup(*pinned);
   }
   return hints;
 }
@@ -311,10 +309,14 @@ std::vector<SlotSpec> EmbeddingTable::slots() const {
 int EmbeddingTable::row_floats() const { return store_->row_floats(); }
 
 void EmbeddingTable::SetBank(const float* bank, int64_t rows) {
-  const size_t floats = static_cast<size_t>(rows) * static_cast<size_t>(dim_);
-  ZeroedMemory copy = AllocateZeroed(floats * sizeof(float), Pages::kHuge);
+  const RowFormat& format = store_->format();
+  ZeroedMemory copy = AllocateZeroed(
+      static_cast<size_t>(rows) * format.value_bytes(), Pages::kHuge);
   if (copy == nullptr) throw std::bad_alloc();
-  std::copy_n(bank, floats, static_cast<float*>(copy.get()));
+  float* to = static_cast<float*>(copy.get());
+  for (int64_t r = 0; r < rows; ++r, to += format.value_words()) {
+    format.WriteValue(bank + r * dim_, to);
+  }
   const ExclusiveLocks locks(*stripes_, kAllStripes);
   store_->SetBank(std::move(copy), rows);
 }

@@ -29,6 +29,7 @@ std::vector<const HashIndex*> IndexesOf(const StripeSet& stripes) {
 struct EntryReader::Window {
   std::vector<ListedEntry> entries;
   std::vector<const float*> rows;
+  std::vector<float> wide;  // The rows with wide values, if they are narrow.
   std::vector<OrderedReader::Wanted> wanted;  // The rows on disk.
   std::unique_ptr<OrderedReader::Batch> batch;
 };
@@ -73,6 +74,7 @@ bool EntryReader::ReadNext(WindowPtr* coming, WindowPtr* window) {
       !snapshot_.disk_reader()->Finish(next->batch.get(), &error)) {
     tier_->ThrowError(error);
   }
+  if (with_row_ && store_.format().is_narrow()) Widen(next.get());
   *window = std::move(next);
   return true;
 }
@@ -88,6 +90,21 @@ EntryReader::WindowPtr EntryReader::StartNext(WindowPtr memory) {
                                                  window->wanted.size(), &error);
   if (window->batch == nullptr) tier_->ThrowError(error);
   return window;
+}
+
+void EntryReader::Widen(Window* window) const {
+  const RowFormat& format = store_.format();
+  const auto dim = static_cast<size_t>(format.dim());
+  const auto words = static_cast<size_t>(format.value_words());
+  const size_t slot_floats = store_.slot_initials().size();
+  window->wide.resize(window->rows.size() * (dim + slot_floats));
+  float* wide = window->wide.data();
+  for (const float*& row : window->rows) {
+    format.ReadValue(row, wide);
+    std::copy_n(row + words, slot_floats, wide + dim);
+    row = wide;
+    wide += dim + slot_floats;
+  }
 }
 
 void EntryReader::Fill(Window* window) {

@@ -31,7 +31,8 @@ class EntryReader {
   struct Batch {
     size_t n = 0;
     const ListedEntry* entries = nullptr;  // (n)
-    const float* const* rows = nullptr;    // (n) of (row_floats)
+    // (n) of (row_floats): values as floats, then the slots.
+    const float* const* rows = nullptr;
   };
 
   // with_row: whether it reads the entries with a row or those without one.
@@ -66,6 +67,8 @@ class EntryReader {
   WindowPtr StartNext(WindowPtr memory);
   // Sets the entries of a window to the next ones, or to none at the end.
   void Fill(Window* window);
+  // Sets the rows of a window, which are at hand, to copies with wide values.
+  void Widen(Window* window) const;
 
   const Snapshot& snapshot_;
   const RowStore& store_;

@@ -28,16 +28,16 @@ constexpr uint32_t kRowsOfGroup = 512;
 // The distance at which rows of the output are prefetched.
 constexpr uint32_t kRowsAhead = 16;
 
-// out (n, dim): row i = rows[position[i]].
-void CopyRows(const float* const* rows, const uint16_t* position, size_t n,
-              int dim, float* out) {
-  if (dim == 1) {
+// out (n, dim): row i = the value of rows[position[i]].
+void CopyRows(const RowFormat& format, const float* const* rows,
+              const uint16_t* position, size_t n, float* out) {
+  if (format.dim() == 1 && !format.is_narrow()) {
     for (size_t i = 0; i < n; ++i) out[i] = *rows[position[i]];
     return;
   }
-  const size_t stride = static_cast<size_t>(dim);
+  const size_t stride = static_cast<size_t>(format.dim());
   for (size_t i = 0; i < n; ++i, out += stride) {
-    CopyRow(rows[position[i]], dim, out);
+    format.ReadValue(rows[position[i]], out);
   }
 }
 
@@ -74,7 +74,7 @@ __attribute__((noinline)) void RowLookup::NoteSpilled(const int64_t* key,
 template <typename Match>
 inline __attribute__((always_inline)) void RowLookup::FindChunkWith(
     const int64_t* keys, size_t n, Bucket* const* homes, const float** rows) {
-  const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
+  const size_t bytes = format_.value_bytes();
   const auto resolve = [&](size_t i, EntryRef entry) {
     if (entry.found() && entry.in_memory()) {
       rows[i] = view_.Row(entry.row());
@@ -114,7 +114,7 @@ void RowLookup::FindChunk(const int64_t* keys, size_t n, Bucket* const* homes,
 
 void RowLookup::TakeRows(const uint32_t* known, size_t n,
                          const float** rows) const {
-  const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
+  const size_t bytes = format_.value_bytes();
   for (size_t i = 0; i < n; ++i) {
     rows[i] = view_.Row(known[i]);
     PrefetchLines(rows[i], bytes);
@@ -177,7 +177,7 @@ bool RowLookup::CopyDistinct(const int64_t* keys, size_t n, float* out) {
   if (spilled_.size() > spilled_before) {
     SpreadSpilled(spilled_before, found.size(), keys, position, n);
   }
-  CopyRows(rows, position, n, dim_, out);
+  CopyRows(format_, rows, position, n, out);
   return true;
 }
 
@@ -202,7 +202,7 @@ void RowLookup::FindListed(const int64_t* keys, uint32_t n, uint32_t first,
                            RowHints* hints, const float** rows) {
   first_key_ = keys;
   spilled_.clear();
-  const size_t bytes = static_cast<size_t>(dim_) * sizeof(float);
+  const size_t bytes = format_.value_bytes();
   stripes_.FindEach(keys, n, [&](uint32_t u, EntryRef entry) {
     const uint32_t row = HashIndex::RowWordOf(entry);
     hints->Set(first + u, entry, row);
@@ -223,7 +223,7 @@ void RowLookup::CopyListed(RowHints* hints, float* out) {
   const float* rows[DeduplicatedList::kShort];
   FindListed(list.distinct(), list.size(), 0, hints, rows);
   hints->NoteTime(stripes_, list.stripes());
-  CopyRows(rows, list.position(), list.n(), dim_, out);
+  CopyRows(format_, rows, list.position(), list.n(), out);
   if (spilled_.empty()) return;
   first_key_ = list.keys();
   SpreadSpilled(0, list.size(), list.keys(), list.position(), list.n());
@@ -255,7 +255,7 @@ void RowLookup::CopyGroup(RowHints* hints, int g, float* out) {
           PrefetchLines(out + distinct.grouped[j + kRowsAhead] * stride,
                         stride * sizeof(float));
         }
-        CopyRow(rows[u], dim_, out + distinct.grouped[j] * stride);
+        format_.ReadValue(rows[u], out + distinct.grouped[j] * stride);
       }
     }
   }
@@ -296,7 +296,7 @@ void RowLookup::CopyEach(const int64_t* keys, size_t n, const uint32_t* known,
       float* to = out + (c - 2) * kChunk * stride;
       const size_t copied = size(c - 2);
       for (size_t i = 0; i < copied; ++i, to += stride) {
-        CopyRow(rows[c % 2][i], dim_, to);
+        format_.ReadValue(rows[c % 2][i], to);
       }
     }
   }

@@ -31,6 +31,7 @@ class RowLookup {
         view_(store.view()),
         initial_(store.initial()),
         default_vector_(store.default_vector()),
+        format_(store.format()),
         dim_(store.dim()),
         unknown_(unknown) {}
 
@@ -47,7 +48,7 @@ class RowLookup {
   // their places in out (n, dim). Throws std::bad_alloc.
   void PinSpilled(float* out, PinnedRows* pinned) const;
 
-  // rows[i] = the dim floats that keys[i] reads. Prefetches them.
+  // rows[i] = what keys[i] reads, in the format of rows. Prefetches it.
   void Find(const int64_t* keys, size_t n, const float** rows);
 
   // out (n, dim) = what keys (n) read. known: the rows (n) of these keys,
@@ -100,6 +101,7 @@ class RowLookup {
   const RowArena::View view_;
   const InitialVectors initial_;
   const float* const default_vector_;
+  const RowFormat format_;
   const int dim_;
   const UnknownKey unknown_;
   const int64_t* first_key_ = nullptr;  // Spilled::i counts from this one.

@@ -24,18 +24,27 @@ void RowReader::Rows(const int64_t* keys, size_t n, UnknownKey unknown,
                      const float** rows) const {
   RowLookup lookup(stripes_, store_, unknown);
   lookup.Find(keys, n, rows);
-  if (lookup.spilled().empty()) return;
-  const size_t dim = static_cast<size_t>(store_.dim());
-  std::vector<float> values(lookup.spilled().size() * dim);
-  PinnedRows pinned(tier_);
-  for (const RowLookup::Spilled& spilled : lookup.spilled()) {
-    float* const value = values.data() + pinned.items().size() * dim;
-    rows[spilled.i] = value;
-    pinned.Add(spilled.place, spilled.key, value);
+  const RowFormat& format = store_.format();
+  if (lookup.spilled().empty() && !format.is_narrow()) return;
+  const size_t dim = static_cast<size_t>(format.dim());
+  const size_t n_widened = format.is_narrow() ? n : 0;
+  std::vector<float> values((n_widened + lookup.spilled().size()) * dim);
+  float* value = values.data();
+  for (size_t i = 0; i < n_widened; ++i, value += dim) {
+    format.ReadValue(rows[i], value);
+    rows[i] = value;
   }
-  tier_->ReadForLookup(pinned, dim);
+  if (!lookup.spilled().empty()) {
+    PinnedRows pinned(tier_);
+    for (const RowLookup::Spilled& spilled : lookup.spilled()) {
+      rows[spilled.i] = value;
+      pinned.Add(spilled.place, spilled.key, value);
+      value += dim;
+    }
+    tier_->ReadForLookup(pinned);
+  }
   const std::lock_guard<std::mutex> lock(mutex_);
-  from_disk_.push_back(std::move(values));  // Does not move the floats.
+  copies_.push_back(std::move(values));  // Does not move the floats.
 }
 
 void RowReader::Copy(const int64_t* keys, size_t n, UnknownKey unknown,
@@ -45,7 +54,7 @@ void RowReader::Copy(const int64_t* keys, size_t n, UnknownKey unknown,
   if (lookup.spilled().empty()) return;
   PinnedRows pinned(tier_);
   lookup.PinSpilled(out, &pinned);
-  tier_->ReadForLookup(pinned, static_cast<size_t>(store_.dim()));
+  tier_->ReadForLookup(pinned);
 }
 
 }  // namespace rec_estimator

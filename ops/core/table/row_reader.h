@@ -46,8 +46,8 @@ class RowReader {
   DiskTier* const tier_;  // nullptr: all rows are in memory.
   const SharedLocks locks_;
   mutable std::mutex mutex_;
-  // Values that were read from disk. Guarded by mutex_.
-  mutable std::deque<std::vector<float>> from_disk_;
+  // Values that were read from disk or widened. Guarded by mutex_.
+  mutable std::deque<std::vector<float>> copies_;
 };
 
 }  // namespace rec_estimator

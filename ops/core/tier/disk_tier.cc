@@ -247,7 +247,8 @@ bool DiskTier::PutBack(For whom, int number, const DiskLog::Item* items,
     CopyRow(items[i].row, static_cast<int>(floats), to);
     // Slots that were added since it was read.
     const std::vector<float>& initials = store_.slot_initials();
-    const size_t known = floats - static_cast<size_t>(store_.dim());
+    const size_t known =
+        floats - static_cast<size_t>(store_.format().value_words());
     std::copy(initials.begin() + static_cast<std::ptrdiff_t>(known),
               initials.end(), to + floats);
     freed.push_back(entry.place());
@@ -509,7 +510,18 @@ void DiskTier::ThrowError(DiskError error) const {
   ThrowStorageError(error);
 }
 
-void DiskTier::ReadForLookup(const PinnedRows& rows, size_t floats) {
+void DiskTier::ReadForLookup(const PinnedRows& rows) {
+  const RowFormat& format = store_.format();
+  ReadWords(rows, static_cast<size_t>(format.value_words()));
+  if (!format.is_narrow()) return;
+  std::vector<float> words(static_cast<size_t>(format.value_words()));
+  for (const DiskLog::Item& item : rows.items()) {
+    std::copy_n(item.row, words.size(), words.data());
+    format.ReadValue(words.data(), item.row);
+  }
+}
+
+void DiskTier::ReadWords(const PinnedRows& rows, size_t floats) {
   const std::vector<DiskLog::Item>& items = rows.items();
   const std::vector<size_t> which =
       recent_.Copy(items.data(), items.size(), floats);
@@ -533,6 +545,7 @@ void DiskTier::ReadForLookup(const PinnedRows& rows, size_t floats) {
 
 int64_t DiskTier::EvictSpilled(const EvictsValue& evicts, int64_t stamp) {
   int64_t evicted = 0;
+  ValueView values(store_.format());
   std::vector<std::pair<uint32_t, int64_t>> named;  // Places and keys.
   for (uint32_t segment = 0; segment < log_->segments(); ++segment) {
     DiskError error;
@@ -540,7 +553,9 @@ int64_t DiskTier::EvictSpilled(const EvictsValue& evicts, int64_t stamp) {
     const bool is_read = log_->ReadSegment(
         segment,
         [&](uint32_t place, int64_t key, const float* row) {
-          if (evicts(row, store_.dim())) named.push_back({place, key});
+          if (evicts(values.Of(row), store_.dim())) {
+            named.push_back({place, key});
+          }
         },
         &error);
     if (!is_read) ThrowError(error);

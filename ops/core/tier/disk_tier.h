@@ -158,8 +158,9 @@ class DiskTier final : public RowsBeyondMemory {
   void Read(const DiskLog::Item* items, size_t n, size_t floats);
   // Throws what a read of the log says, as Read does.
   [[noreturn]] void ThrowError(DiskError error) const;
-  // Reads rows for a lookup; a step may need them soon.
-  void ReadForLookup(const PinnedRows& rows, size_t floats);
+  // Reads the values of rows for a lookup, as floats (dim); a step may need the
+  // rows soon.
+  void ReadForLookup(const PinnedRows& rows);
   // While the lock is held, no row moves to the disk or there.
   std::unique_lock<std::shared_mutex> PauseSpilling() {
     return std::unique_lock<std::shared_mutex>(spilling_);
@@ -194,6 +195,8 @@ class DiskTier final : public RowsBeyondMemory {
   DiskLog* log() const { return log_.get(); }
 
  private:
+  // Does the same for the first `floats` floats of rows as they are stored.
+  void ReadWords(const PinnedRows& rows, size_t floats);
   // A row as it was read from the log.
   struct StoredRow {
     uint32_t place;

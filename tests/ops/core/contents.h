@@ -31,7 +31,7 @@ struct Contents {
       : snapshot(table, keys) {
     // So few rows at a time that they are read in several parts.
     Read(true, kStep, kMaxBytes, [&](const auto& entry, const float* row) {
-      if (table.tier() != nullptr) {
+      if (table.tier() != nullptr || IsNarrow(table)) {
         copies.emplace_back(row, row + table.row_floats());
         row = copies.back().data();
       }
@@ -40,6 +40,11 @@ struct Contents {
     Read(false, kStep, kMaxBytes, [&](const auto& entry, const float*) {
       filtered.push_back({entry.key, entry.version, entry.count, nullptr});
     });
+  }
+
+  // Whether rows are copies, because their values are widened.
+  static bool IsNarrow(const EmbeddingTable& table) {
+    return table.rules().value.type != ValueType::kFloat32;
   }
 
   // Calls visit(entry, row) for each entry; row: nullptr if it has none.

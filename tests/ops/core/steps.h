@@ -46,7 +46,8 @@ struct Occurrences {
 using Tables = std::vector<std::unique_ptr<EmbeddingTable>>;
 using Batches = std::vector<Occurrences>;
 
-// Tables of all kinds: dims beyond a tile, filters, padding, frozen keys.
+// Tables of all kinds: dims beyond a tile, filters, padding, frozen keys,
+// values of 16 bits.
 inline Tables MakeTables() {
   struct Kind {
     int dim;
@@ -56,11 +57,13 @@ inline Tables MakeTables() {
   RowRules special;
   special.has_padding = true;
   special.frozen_keys = {3, 8};
-  const Kind kinds[] = {{16, {}, {}},
-                        {1, {}, special},
-                        {7, {3, 1}, {}},
-                        {5, BloomFilter(3, 1, 20000, 0.01), {}},
-                        {4100, {}, {}}};
+  RowRules narrow;
+  narrow.frozen_keys = {3, 8};
+  narrow.value = {ValueType::kBFloat16, 5};
+  const Kind kinds[] = {
+      {16, {}, {}},    {1, {}, special},
+      {7, {3, 1}, {}}, {5, BloomFilter(3, 1, 20000, 0.01), {}},
+      {9, {}, narrow}, {4100, {}, {}}};
   Tables tables;
   for (const Kind& kind : kinds) {
     tables.push_back(std::make_unique<EmbeddingTable>(kind.dim, 0.0f,
@@ -74,7 +77,7 @@ inline Tables MakeTables() {
 
 // Batches below and above the size at which a table is one group.
 inline Batches MakeBatches(const Tables& tables, uint64_t seed, int64_t range) {
-  constexpr size_t kSizes[] = {6000, 300, 2000, 5000, 40};
+  constexpr size_t kSizes[] = {6000, 300, 2000, 5000, 1000, 40};
   std::mt19937_64 random(seed);
   Batches batches;
   for (size_t i = 0; i < tables.size(); ++i) {

@@ -14,13 +14,15 @@
 #include <vector>
 
 #include "ops/core/base/key_hash.h"
+#include "ops/core/rows/row_format.h"
 #include "ops/core/table/embedding_table.h"
 #include "tests/ops/core/edges.h"
 
 namespace rec_estimator {
 
-// Here a Bloom filter is exact and never ages by its load: make that of the
-// compared table large enough for both.
+// Values of 16 bits are rounded by RowFormat, whose arithmetic has tests of its
+// own. Here a Bloom filter is exact and never ages by its load: make that of
+// the compared table large enough for both.
 class TableOracle {
  public:
   struct Entry {
@@ -29,13 +31,18 @@ class TableOracle {
     std::vector<float> row;  // Empty: none.
   };
 
-  TableOracle(int dim, float default_value, const FilterSpec& filter = {})
+  TableOracle(int dim, float default_value, const FilterSpec& filter = {},
+              const ValueSpec& value = {})
       : dim_(dim),
         default_(default_value),
         filter_(filter),
-        bloom_(!filter.sketch.name.empty() && filter.threshold > 1) {}
+        bloom_(!filter.sketch.name.empty() && filter.threshold > 1),
+        format_(dim, value) {}
 
-  void SetBank(const std::vector<float>& bank) { bank_ = bank; }
+  void SetBank(const std::vector<float>& bank) {
+    bank_ = bank;
+    for (size_t at = 0; at < bank_.size(); at += dim_) Round(&bank_[at]);
+  }
 
   void EnsureSlots(const std::vector<SlotSpec>& slots) {
     for (size_t s = slots_.size(); s < slots.size(); ++s) {
@@ -64,7 +71,9 @@ class TableOracle {
       return {row.begin(), row.begin() + dim_};
     }
     if (unknown == UnknownKey::kInitial) return Initial(key);
-    return std::vector<float>(dim_, default_);
+    std::vector<float> value(dim_, default_);
+    Round(value.data());
+    return value;
   }
   int64_t rows() const {
     return std::count_if(entries.begin(), entries.end(), [](const auto& each) {
@@ -74,11 +83,14 @@ class TableOracle {
 
   void Apply(const StepBatch& batch, const RowUpdate& update) {
     std::unordered_map<int64_t, int64_t> occurrences;
+    std::unordered_map<int64_t, uint64_t> noises;
     std::unordered_map<int64_t, std::vector<float>> sums;
     for (size_t i = 0; i < batch.n; ++i) ++occurrences[batch.keys[i]];
     for (size_t i = 0; i < batch.n_counted; ++i)
       ++occurrences[batch.counted_keys[i]];
     for (const auto& [key, n] : occurrences) {
+      noises[key] = format_.NoiseOf(key, batch.version,
+                                    static_cast<uint32_t>(Count(key)));
       const int64_t count =
           std::min<int64_t>(Count(key) + n * filter_.coefficient, UINT32_MAX);
       const bool admitted = count >= filter_.threshold;
@@ -96,7 +108,7 @@ class TableOracle {
       const float* grad = batch.grads + i * dim_;
       if (!HasRow(key)) continue;
       float* row = entries[key].row.data();
-      if (update.per_occurrence()) {
+      if (update.per_occurrence() && !format_.is_narrow()) {
         update.Update(&row, &grad, 1, dim_);
         continue;
       }
@@ -108,6 +120,10 @@ class TableOracle {
       float* row = entries[key].row.data();
       const float* grad = sum.data();
       update.Update(&row, &grad, 1, dim_);
+      if (!format_.is_narrow()) continue;
+      std::vector<float> stored(dim_);
+      format_.WriteTrained(row, noises[key], stored.data());
+      format_.ReadValue(stored.data(), row);
     }
   }
 
@@ -118,6 +134,7 @@ class TableOracle {
       entry.row = NewRow(rows.keys[i]);
       float* at = entry.row.data();
       if (rows.values != nullptr) std::copy_n(rows.values + i * dim_, dim_, at);
+      Round(at);
       at += dim_;
       for (size_t s = 0; s < rows.slots.size(); ++s) {
         const size_t width = slots_[s].width;
@@ -199,6 +216,12 @@ class TableOracle {
   std::unordered_map<int64_t, Entry> entries;
 
  private:
+  // Rounds a value (dim) to the nearest that is stored.
+  void Round(float* value) const {
+    std::vector<float> stored(dim_);
+    format_.WriteValue(value, stored.data());
+    format_.ReadValue(stored.data(), value);
+  }
   static void Extend(const SlotSpec& slot, std::vector<float>* row) {
     row->insert(row->end(), slot.width, slot.initial);
   }
@@ -250,6 +273,7 @@ class TableOracle {
   const float default_;
   const FilterSpec filter_;
   const bool bloom_;
+  const RowFormat format_;
   std::vector<float> bank_;
   std::vector<SlotSpec> slots_;
   // Generations, youngest first.

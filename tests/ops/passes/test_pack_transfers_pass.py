@@ -184,6 +184,21 @@ def test_one_worker_trains_the_bits_of_a_single_process(rule, num_ps):
         assert found.types().count(f"RecEstimator>{name}") == num_ps
 
 
+def test_values_of_16_bits_have_the_bits_of_a_single_process(monkeypatch):
+    # The random bits of their rounding come from the name of the table.
+    monkeypatch.setitem(globals(), "_scopes", itertools.repeat("values_of_16_bits"))
+
+    def model(keys):
+        tables = [table_of(dtype.name, value_dtype=dtype) for dtype in (tf.bfloat16, tf.float16)]
+        return square_loss([rec.embedding_lookup(table, keys[0]) for table in tables]), tables
+
+    expected = Run(0, model, ADAGRAD)
+    found = Run(2, model, ADAGRAD)
+    assert found.losses == expected.losses
+    assert len(expected.rows) > 50 and found.rows == expected.rows
+    assert found.types().count("RecEstimator>TablesApplyPacked") == 2
+
+
 def square_loss(values):
     return sum(tf.reduce_sum(tf.square(value - 1)) for value in values)
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // EmbeddingTable with one caller and no filter, compared with an oracle bit for
-// bit, in rows of all widths.
+// bit, in rows of all widths and types.
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -19,12 +21,13 @@ namespace {
 // A table and its oracle, with the same operations.
 class Pair {
  public:
-  Pair(int dim, uint64_t seed, const ParallelFor& parallel)
+  Pair(int dim, uint64_t seed, const ParallelFor& parallel,
+       const RowRules& rules)
       : dim_(dim),
         random_(seed),
         parallel_(parallel),
-        table(dim, -2.5f),
-        oracle(dim, -2.5f) {}
+        table(dim, -2.3f, {}, rules),
+        oracle(dim, -2.3f, {}, rules.value) {}
 
   void Apply(size_t most, const RowUpdate& update, bool counted) {
     const std::vector<int64_t> keys = random_.Keys(most);
@@ -77,6 +80,7 @@ class Pair {
     table.SetBank(bank.data(), rows);
     oracle.SetBank(bank);
     EXPECT_EQ(table.bank_rows(), rows);
+    if (table.rules().value.type != ValueType::kFloat32) return;
     EXPECT_TRUE(table.bank() == bank);
   }
 
@@ -143,10 +147,11 @@ class Pair {
   TableOracle oracle;
 };
 
-void RandomOperations(int dim, int slots, bool each, uint64_t seed) {
+void RandomOperations(int dim, int slots, bool each, uint64_t seed,
+                      const RowRules& rules = {}) {
   Threads threads(2);
   Pair pair(dim, seed,
-            seed % 2 == 0 ? ParallelFor(SerialFor) : threads.parallel());
+            seed % 2 == 0 ? ParallelFor(SerialFor) : threads.parallel(), rules);
   const SgdEach sgd(0.25f);
   const AddSum add;
   const AdagradLike adagrad(0.05f);
@@ -220,9 +225,51 @@ TEST(RandomOperationsAgreeWithTheOraclePerOccurrence) {
   for (int dim : {1, 5, 8, 16, 33}) RandomOperations(dim, 0, true, ++seed);
 }
 
+TEST(RandomOperationsAgreeWithTheOracleInSixteenBits) {
+  uint64_t seed = 50;
+  for (const ValueType type : {ValueType::kBFloat16, ValueType::kHalf}) {
+    RowRules rules;
+    rules.value = {type, 17};
+    for (int dim : {1, 5, 16, 33}) {
+      RandomOperations(dim, dim % 3, false, ++seed, rules);
+      RandomOperations(dim, 0, true, ++seed, rules);
+    }
+  }
+}
+
+TEST(TheBitsOfSixteenDependOnTheTableTheKeyAndTheStep) {
+  constexpr int64_t kKeys[] = {1, 2};
+  constexpr int kDim = 64;
+  const auto train = [&](uint64_t seed, int64_t version, int steps) {
+    RowRules rules;
+    rules.value = {ValueType::kBFloat16, seed};
+    EmbeddingTable table(kDim, 0.0f, {}, rules);
+    const std::vector<float> grads(2 * kDim, 0.3f);
+    for (int step = 0; step < steps; ++step) {
+      EXPECT_TRUE(table.Apply({kKeys, grads.data(), 2, nullptr, 0, version},
+                              AddSum(), SerialFor));
+    }
+    std::vector<float> out(2 * kDim);
+    table.Lookup(kKeys, 2, UnknownKey::kDefault, out.data(), SerialFor);
+    return out;
+  };
+  const std::vector<float> values = train(1, 7, 1);
+  EXPECT_TRUE(values == train(1, 7, 1));
+  EXPECT_TRUE(values != train(2, 7, 1));
+  EXPECT_TRUE(values != train(1, 8, 1));
+  EXPECT_TRUE(!std::equal(&values[0], &values[kDim], &values[kDim]));
+  // The mean of rows is right although all steps have one version.
+  double mean = 0;
+  for (const float x : train(1, -1, 100)) mean += x / 30.0 / (2 * kDim);
+  EXPECT_TRUE(std::abs(mean - 1) < 0.01);
+}
+
 TEST_WITHOUT_TSAN(RandomOperationsAgreeWithTheOracleForWideRows) {
   RandomOperations(300, 1, false, 41);
   RandomOperations(4101, 0, false, 42);  // Sums do not fit the stack.
+  RowRules rules;
+  rules.value = {ValueType::kBFloat16, 17};
+  RandomOperations(kMaxNarrowDim, 2, false, 43, rules);
 }
 
 }  // namespace

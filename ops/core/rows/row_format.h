@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// RowFormat: how a row lies in memory and on disk.
+//
+//   kFloat32       |value: dim floats          |slot 0 ...|slot 1 ...|
+//   16 bits        |value: dim x 16 bits |(0)|slot 0 ...|slot 1 ...|
+//
+// Slots are floats always. A value of 16 bits fills whole words of 4 bytes, so
+// that slots are aligned: with an odd dim, the last half of a word is zero.
+//
+// Whatever moves rows as a whole, such as the arena or a disk log, moves words
+// and does not know the format. Whatever reads or writes values asks this
+// class, and then has floats:
+//
+//   ReadValue      lookups; EntryReader, of which saves and exports read
+//   ValueView      one value at a time, for rules of eviction
+//   WriteValue     restores and refreshes, the bank: rounded to the nearest
+//   WriteTrained   RowUpdater: rounded stochastically
+#ifndef REC_ESTIMATOR_OPS_CORE_ROWS_ROW_FORMAT_H_
+#define REC_ESTIMATOR_OPS_CORE_ROWS_ROW_FORMAT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ops/core/base/float8.h"
+#include "ops/core/base/key_hash.h"
+#include "ops/core/math/narrow_floats.h"
+#include "ops/core/rows/table_spec.h"
+
+namespace rec_estimator {
+
+class RowFormat {
+ public:
+  RowFormat(int dim, const ValueSpec& value)
+      : dim_(dim),
+        is_narrow_(value.type != ValueType::kFloat32),
+        type_(value.type == ValueType::kHalf ? NarrowType::kHalf
+                                             : NarrowType::kBFloat16),
+        seed_(MixKey(static_cast<int64_t>(value.seed))) {}
+
+  int dim() const { return dim_; }
+  // Whether values have 16 bits.
+  bool is_narrow() const { return is_narrow_; }
+  // The words of 4 bytes of a value: where the slots of a row begin.
+  int value_words() const { return is_narrow_ ? (dim_ + 1) / 2 : dim_; }
+  size_t value_bytes() const {
+    return static_cast<size_t>(value_words()) * sizeof(float);
+  }
+
+  // value (dim) = that of a row.
+  void ReadValue(const float* row, float* value) const {
+    is_narrow_ ? WidenFloats(type_, NarrowOf(row), dim_, value)
+               : CopyRow(row, dim_, value);
+  }
+
+  // Makes `value` (dim) that of a row, rounded to the nearest numbers.
+  void WriteValue(const float* value, float* row) const {
+    if (!is_narrow_) return CopyRow(value, dim_, row);
+    ZeroLastWord(row);
+    NarrowFloats(type_, value, dim_, NarrowOf(row));
+  }
+
+  // The same for what a step has computed, rounded stochastically. Of a narrow
+  // row only. noise: NoiseOf the step.
+  void WriteTrained(const float* value, uint64_t noise, float* row) const {
+    ZeroLastWord(row);
+    NarrowFloatsStochastically(type_, value, noise, dim_, NarrowOf(row));
+  }
+
+  // What the random bits of a step for one row come from: the same in every
+  // run, for any number of threads and shards. The count tells steps apart that
+  // have the same version, as those without a global step do.
+  uint64_t NoiseOf(int64_t key, int64_t version, uint32_t count) const {
+    const uint64_t of_key = MixKey(key) ^ seed_;
+    const uint64_t of_step = (static_cast<uint64_t>(version) << 32) +
+                             static_cast<uint64_t>(version >> 32) + count;
+    return MixKey(static_cast<int64_t>(of_key + of_step * kGoldenRatio));
+  }
+
+ private:
+  static constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15u;
+
+  static NarrowFloat* NarrowOf(float* row) {
+    return reinterpret_cast<NarrowFloat*>(row);
+  }
+  static const NarrowFloat* NarrowOf(const float* row) {
+    return reinterpret_cast<const NarrowFloat*>(row);
+  }
+  void ZeroLastWord(float* row) const {
+    if (dim_ % 2 != 0) row[value_words() - 1] = 0.0f;
+  }
+
+  int dim_;
+  bool is_narrow_;
+  NarrowType type_;
+  uint64_t seed_;
+};
+
+// The values of rows as floats, one at a time.
+class ValueView {
+ public:
+  explicit ValueView(const RowFormat& format)
+      : format_(format),
+        wide_(format.is_narrow() ? static_cast<size_t>(format.dim()) : 0) {}
+
+  // (dim); valid until the next call.
+  const float* Of(const float* row) {
+    if (!format_.is_narrow()) return row;
+    format_.ReadValue(row, wide_.data());
+    return wide_.data();
+  }
+
+ private:
+  const RowFormat format_;
+  std::vector<float> wide_;
+};
+
+}  // namespace rec_estimator
+
+#endif  // REC_ESTIMATOR_OPS_CORE_ROWS_ROW_FORMAT_H_

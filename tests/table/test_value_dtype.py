@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables that store values in 16 bits: the bits of a step, and all that reads or writes values."""
+
+import zlib
+
+import numpy as np
+import oracle
+import pytest
+import storage_runs
+import tensorflow.compat.v1 as tf
+from optimizer_rules import ALL_RULES, initial_vectors, initialized_session, ours, rules
+
+import rec_estimator as rec
+from rec_estimator.checkpoint.checkpoint_table import CheckpointTable
+from rec_estimator.features import lookup_features
+from rec_estimator.table.table import graph_tables
+
+NARROW = pytest.mark.parametrize("dtype", [tf.bfloat16, tf.float16], ids=lambda dtype: dtype.name)
+DIM = 5
+BANK = initial_vectors(DIM, 8)
+KEYS = [3, -7, 3, 2**60, 11]
+
+
+def make_table(dtype, dim=DIM, name="t", shards=None, storage=None, **options):
+    bank = BANK if dim == DIM else initial_vectors(dim, 8)
+    return rec.get_embedding_variable(
+        name,
+        dim,
+        value_dtype=dtype,
+        partitioner=tf.fixed_size_partitioner(shards) if shards else None,
+        ev_option=rec.EmbeddingVariableOption(
+            init_option=rec.InitializerOption(tf.constant_initializer(bank), len(bank)), **options
+        ),
+    )
+
+
+def trainer(table, optimizer):
+    """A function of a session, keys and their gradients that runs one step."""
+    keys = tf.placeholder(tf.int64, [None])
+    gradients = tf.placeholder(tf.float32, [None, table.dim])
+    loss = tf.reduce_sum(rec.embedding_lookup(table, keys) * gradients)
+    train = optimizer.minimize(loss, global_step=tf.train.get_or_create_global_step())
+    return lambda session, *batch: session.run(train, dict(zip((keys, gradients), batch)))
+
+
+def random_batches(n, dim=DIM, seed=1):
+    random = np.random.RandomState(seed)
+    for _ in range(n):
+        keys = random.randint(-20, 20, 60)
+        yield keys, random.randn(len(keys), dim).astype(np.float32)
+
+
+def adagrad():
+    return rec.optimizers.AdagradOptimizer(0.05)
+
+
+def contents(session, export):
+    """{key: (value, count, version)}."""
+    rows = session.run(export)
+    return {
+        key: (value.tobytes(), freq, version)
+        for key, value, version, freq in zip(rows.keys, rows.values, rows.versions, rows.freqs)
+    }
+
+
+def after_steps(dtype, steps=4, shards=None, config=None, batches=random_batches, **options):
+    with tf.Graph().as_default():
+        table = make_table(dtype, shards=shards, **options)
+        train, export = trainer(table, adagrad()), table.export()
+        with tf.Session(config=config) as session:
+            session.run(tf.global_variables_initializer())
+            for batch in batches(steps):
+                train(session, *batch)
+            return contents(session, export)
+
+
+# ------------------------------------------------------------------ lookups and steps
+
+
+@NARROW
+def test_an_unknown_key_reads_the_nearest_numbers_to_its_initial_vector(dtype):
+    table = make_table(dtype)
+    with initialized_session() as session:
+        read = session.run(rec.embedding_lookup(table, tf.constant(KEYS, tf.int64)))
+    assert read.dtype == np.float32
+    np.testing.assert_array_equal(read, BANK[np.mod(KEYS, 8)].astype(dtype.as_numpy_dtype))
+
+
+@NARROW
+@pytest.mark.parametrize("dim", [DIM, 16])
+def test_a_step_has_the_bits_of_numpy(dtype, dim):
+    table = make_table(dtype, dim)
+    export, train = table.export(), trainer(table, adagrad())
+    narrow, seed = dtype.as_numpy_dtype, zlib.crc32(b"t")
+    bank = initial_vectors(dim, 8)
+    values, squares, counts = {}, {}, {}
+    with initialized_session() as session:
+        for step, (keys, gradients) in enumerate(random_batches(3, dim)):
+            train(session, keys, gradients)
+            for key, gradient in zip(dict.fromkeys(keys), oracle.sum_by_key(keys, gradients)):
+                count, value = counts.get(key, 0), values.get(key, bank[key % 8].astype(narrow))
+                state = value.astype(np.float32), squares.get(key, np.full(dim, 0.1, np.float32))
+                value, squares[key] = oracle.adagrad([np.float32(0.05)], gradient, *state)
+                noise = oracle.rounding_noise(seed, int(key), step, count)
+                values[key] = oracle.round_stochastically(value, narrow, noise)
+                counts[key] = count + np.count_nonzero(keys == key)
+        rows = session.run(export)
+    assert set(rows.keys) == set(values)
+    for key, value in zip(rows.keys, rows.values):
+        np.testing.assert_array_equal(value, values[key].astype(np.float32))
+
+
+@rules(ALL_RULES)
+def test_every_rule_computes_in_float32_and_rounds_to_a_neighbour(rule):
+    batch = next(random_batches(1))
+    rounded = BANK.astype(tf.bfloat16.as_numpy_dtype).astype(np.float32)
+    results = {}
+    for dtype in (tf.bfloat16, tf.float32):
+        with tf.Graph().as_default():
+            option = rec.InitializerOption(tf.constant_initializer(rounded), 8)
+            table = rec.get_embedding_variable(
+                "t",
+                DIM,
+                value_dtype=dtype,
+                ev_option=rec.EmbeddingVariableOption(init_option=option),
+            )
+            train, export = trainer(table, ours(rule)), table.export()
+            with initialized_session() as session:
+                train(session, *batch)
+                results[dtype] = session.run(export).values
+    step = np.abs(results[tf.bfloat16] - results[tf.float32])
+    # Neighbours are at most 2^-7 of the number apart. A sum of gradients has another order of
+    # additions than one subtraction for each, which differs by some units in the last place.
+    assert np.all(step <= np.abs(results[tf.float32]) * 2**-7 + 1e-6)
+    assert np.any(step > 0)
+    narrow = results[tf.bfloat16].astype(tf.bfloat16.as_numpy_dtype).astype(np.float32)
+    np.testing.assert_array_equal(narrow, results[tf.bfloat16])
+
+
+def test_threads_and_shards_do_not_change_the_bits():
+    expected = after_steps(tf.bfloat16)
+    assert len(expected) > 30
+    assert after_steps(tf.bfloat16, shards=3) == expected
+    one = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+    assert after_steps(tf.bfloat16, config=one) == expected
+
+
+def test_small_steps_add_up():
+    # Rounded to the nearest, 1 + 2^-11 is 1 in bfloat16, and no row would ever move.
+    table = make_table(tf.bfloat16, 32)
+    train = trainer(table, rec.optimizers.GradientDescentOptimizer(2**-11))
+    read = rec.embedding_lookup(table, tf.constant([1], tf.int64))
+    with initialized_session() as session:
+        before = session.run(read)
+        for _ in range(128):
+            train(session, [1], -np.ones([1, 32], np.float32))
+        moved = session.run(read) - before
+    assert abs(np.mean(moved) - 128 / 2**11) < 0.01
+
+
+@NARROW
+def test_combined_lookups_combine_the_stored_values(dtype):
+    table = make_table(dtype)
+    train = trainer(table, adagrad())
+    ids = tf.RaggedTensor.from_row_lengths(tf.constant([*KEYS, 5], tf.int64), [3, 0, 1, 2])
+    combined = rec.embedding_lookup_sparse(table, ids.to_sparse(), combiner="mean")
+    values = rec.embedding_lookup(table, ids.values)
+    with initialized_session() as session:
+        for batch in random_batches(2):
+            train(session, *batch)
+        got, rows = session.run([combined, values])
+    expected = oracle.combine(rows, np.array([0, 0, 0, 2, 3, 3]), 4, "mean")
+    np.testing.assert_array_equal(got, expected)
+
+
+@NARROW
+def test_filters_and_evictions_read_what_is_stored(dtype):
+    table = make_table(
+        dtype, filter_option=rec.CounterFilter(2), evict_option=rec.L2WeightEvict(0.5)
+    )
+    train = trainer(table, rec.optimizers.GradientDescentOptimizer(1.0))
+    read = rec.embedding_lookup(table, tf.constant([1, 2], tf.int64))
+    evict, size = table.evict(), table.size()
+    with initialized_session() as session:
+        train(session, [1, 2, 2], np.zeros([3, DIM], np.float32))
+        value = session.run(read)[1]
+        train(session, [1, 2], np.stack([np.zeros(DIM, np.float32), value]))
+        assert session.run(size) == 2
+        np.testing.assert_array_equal(session.run(read)[1], np.zeros(DIM))
+        assert session.run(evict) == 1, "a row of zeros"
+        assert session.run(size) == 1
+
+
+def test_rows_on_disk_have_the_bits_of_rows_in_memory(tmp_path):
+    def batches(steps):
+        random = np.random.RandomState(2)
+        for _ in range(steps):
+            keys = random.randint(0, 4000, 1000)
+            yield keys, random.randn(len(keys), DIM).astype(np.float32)
+
+    storage = storage_runs.on_disk(tmp_path)
+    in_memory = after_steps(tf.bfloat16, 8, batches=batches)
+    on_disk = after_steps(tf.bfloat16, 8, batches=batches, storage_option=storage)
+    assert on_disk == in_memory
+
+
+@NARROW
+def test_rows_take_half_the_memory_and_the_slots_what_they_take(dtype):
+    sizes = {}
+    for each in (tf.float32, dtype):
+        with tf.Graph().as_default():
+            table = make_table(each, 64)
+            train = trainer(table, rec.optimizers.RowwiseAdagradOptimizer(0.1))
+            with initialized_session() as session:
+                keys = np.arange(20000)
+                train(session, keys, np.ones([len(keys), 64], np.float32))
+                sizes[each] = session.run(table.memory_bytes())
+    assert sizes[tf.float32] - sizes[dtype] == 20000 * 64 * 2
+
+
+# ------------------------------------------------------------------ checkpoints
+
+
+def save_and_restore(tmp_path, saved, restored, make_saver, shards=None):
+    """(the saved tensors, what was saved, what was restored), each as {key: value}."""
+    prefix = str(tmp_path / "model.ckpt")
+    with tf.Graph().as_default():
+        table = make_table(saved)
+        train, export = trainer(table, adagrad()), table.export()
+        saver = make_saver()
+        with initialized_session() as session:
+            for batch in random_batches(2):
+                train(session, *batch)
+            saver.save(session, prefix)
+            before = session.run(export)
+    with tf.Graph().as_default():
+        table = make_table(restored, shards=shards)
+        trainer(table, adagrad())
+        export, saver = table.export(), make_saver()
+        with initialized_session() as session:
+            saver.restore(session, prefix)
+            after = session.run(export)
+    before, after = (dict(zip(rows.keys, rows.values)) for rows in (before, after))
+    assert before.keys() == after.keys()
+    return tf.train.load_checkpoint(prefix), before, after
+
+
+SAVERS_AND_TYPES = pytest.mark.parametrize(
+    "make_saver, dtype",
+    [(rec.Saver, tf.bfloat16), (rec.Saver, tf.float16), (tf.train.Saver, tf.bfloat16)],
+    ids=["ours-bfloat16", "ours-float16", "stock-bfloat16"],
+)
+
+
+@SAVERS_AND_TYPES
+def test_checkpoints_store_the_type_and_restores_have_the_bits(tmp_path, dtype, make_saver):
+    reader, before, after = save_and_restore(tmp_path, dtype, dtype, make_saver, shards=2)
+    types = reader.get_variable_to_dtype_map()
+    assert types["t-values"] == dtype
+    assert types["t/Adagrad-values"] == types["t/default_values"] == tf.float32
+    stored = dict(zip(reader.get_tensor("t-keys"), reader.get_tensor("t-values")))
+    for key, value in before.items():
+        assert after[key].tobytes() == value.tobytes()
+        assert stored[key].astype(np.float32).tobytes() == value.tobytes()
+
+
+@SAVERS_AND_TYPES
+def test_values_of_another_type_are_rounded_or_widened(tmp_path, dtype, make_saver):
+    narrow = dtype.as_numpy_dtype
+    folders = [tmp_path / "narrowed", tmp_path / "widened"]
+    for folder, types in zip(folders, [(tf.float32, dtype), (dtype, tf.float32)]):
+        folder.mkdir()
+        _, before, after = save_and_restore(folder, *types, make_saver)
+        for key, value in before.items():
+            np.testing.assert_array_equal(after[key], value.astype(narrow).astype(np.float32))
+
+
+@NARROW
+def test_base_and_deltas_restore_the_bits(tmp_path, dtype):
+    table = make_table(dtype)
+    train, export = trainer(table, adagrad()), table.export()
+    saver = rec.Saver(incremental=True)
+    with initialized_session() as session:
+        for step, batch in enumerate(random_batches(3)):
+            train(session, *batch)
+            prefix = saver.save(session, str(tmp_path / "model.ckpt"), global_step=step)
+        before = contents(session, export)
+        train(session, *batch)
+        saver.restore(session, prefix)
+        assert contents(session, export) == before
+    values = CheckpointTable(prefix, "t").rows(list(before))
+    assert [value.tobytes() for value in values] == [value for value, _, _ in before.values()]
+
+
+# ------------------------------------------------------------------ arguments
+
+
+def test_other_types_and_long_vectors_are_refused_by_name():
+    with pytest.raises(ValueError, match="value_dtype must be float32, bfloat16 or float16, got"):
+        rec.get_embedding_variable("t", 4, value_dtype=tf.int8)
+    with pytest.raises(ValueError, match="embedding_dim must be <= 2048 with value_dtype=bfloat"):
+        rec.get_embedding_variable("t", 2049, value_dtype=tf.bfloat16)
+    with pytest.raises(ValueError, match="dim must be <= 2048 with value_dtype=float16, got 3000"):
+        rec.EmbeddingFeature("t", 3000, value_dtype=tf.float16)
+    make_table(tf.bfloat16)
+    with pytest.raises(ValueError, match="got value_dtype = tf.float16 after tf.bfloat16"):
+        make_table(tf.float16)
+
+
+def test_features_and_columns_give_their_tables_the_type():
+    features = [
+        rec.EmbeddingFeature("a", 4, table="user", value_dtype=tf.bfloat16),
+        rec.EmbeddingFeature("b", 4, table="user"),
+    ]
+    ids = {"a": tf.constant([[1]], tf.int64), "b": tf.constant([[2]], tf.int64)}
+    lookup_features(ids, features)
+    column = rec.feature_column.categorical_column_with_embedding(
+        "item", tf.int64, value_dtype=tf.float16
+    )
+    dense = rec.feature_column.embedding_column(column, 4)
+    tf.feature_column.input_layer({"item": tf.constant([[1]], tf.int64)}, [dense])
+    assert [table.value_dtype for table in graph_tables()] == [tf.bfloat16, tf.float16]
+
+
+def test_tables_of_rec_sdk_have_the_type_and_float32_in_their_folders(tmp_path):
+    table = rec.create_table(
+        key_dtype=tf.int64,
+        dim=4,
+        name="t",
+        emb_initializer=tf.random_normal_initializer(seed=1),
+        device_vocabulary_size=100,
+        value_dtype=tf.bfloat16,
+    )
+    values = rec.sparse_lookup(
+        table, tf.constant([5, 6], tf.int64), is_train=True, modify_graph=True
+    )
+    train = rec.optimizers.AdagradOptimizer(0.1).minimize(tf.reduce_sum(values))
+    saver = rec.Saver()
+    with initialized_session() as session:
+        session.run(train)
+        saver.save(session, str(tmp_path / "model.ckpt"), global_step=1)
+        read = session.run(values)
+    (folder,) = tmp_path.glob("sparse-*/t/embedding")
+    attribute = np.fromfile(folder / "slice.attribute", np.int64)
+    np.testing.assert_array_equal(attribute, [2, 4, 4])
+    stored = np.fromfile(folder / "slice.data", np.float32).reshape(2, 4)
+    np.testing.assert_array_equal(stored, read)
+    reader = tf.train.load_checkpoint(str(tmp_path / "model.ckpt-1"))
+    assert reader.get_variable_to_dtype_map()["t-values"] == tf.bfloat16
