@@ -125,9 +125,11 @@ void Capacity::Evict(const Cold* colds, int64_t n, int64_t now) {
 
 uint64_t Capacity::WarmthOf(EntryRef entry, int64_t now) const {
   const uint64_t count = entry.count();
-  // Versions may be of a run that had come further.
-  const auto age = static_cast<uint64_t>(std::clamp<int64_t>(
-      now - std::max<int64_t>(entry.version(), -1), 0, UINT32_MAX));
+  // A version may be of a run that had come further.
+  const int64_t then = std::max<int64_t>(entry.version(), -1);
+  const uint64_t steps =
+      static_cast<uint64_t>(now) - static_cast<uint64_t>(then);
+  const uint64_t age = now <= then ? 0 : std::min<uint64_t>(steps, UINT32_MAX);
   const uint64_t youth = UINT32_MAX - age;
   switch (spec_.policy) {
     case CapacitySpec::kLeastCounted:
