@@ -52,6 +52,25 @@ def filter_costs(found: Result) -> str:
     ).replace(" -", " \u2212")
 
 
+@figure("docs/filters.md", "bench_capacity")
+def capacity(found: Result) -> str:
+    hits = "{{hits[{}][table]:.1f %}} / {{hits[{}][cache]:.1f %}}".format
+    streams = [(f"hits, {name} ids: table / all rows", name) for name in ("Zipf", "drifting")]
+    return by_line(
+        found,
+        ["", '`"lfu"`', '`"lru"`'],
+        [
+            "time of a step over that of a table without a limit",
+            "{cost[lfu]:.2f}",
+            "{cost[lru]:.2f}",
+        ],
+        *(
+            [text, *(hits(f"{name}/{p}", f"{name}/{p}") for p in ("lfu", "lru"))]
+            for text, name in streams
+        ),
+    )
+
+
 @figure("docs/filters.md", "soak")
 def soak(found: Result) -> str:
     names = {"none": "none", "counter": "`CounterFilter`", "bloom": "`CBFFilter`"}
