@@ -280,7 +280,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> None:
     parser.add_argument(
         "--factor",
         type=float,
-        default=0.1,
+        default=0.02,  # The best of 1, 0.1 and 0.02 on 400 windows of the validation part.
         help="of the learning rate while time goes on; default: %(default)s",
     )
     parser.add_argument(
