@@ -2,6 +2,7 @@
 """The clusters that tests run: each scenario forks its tasks. See cluster_jobs.py."""
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -310,6 +311,66 @@ def work_queue(folder):
         job.kill("worker", 0)
         job.start("worker", 0, train_queue)
         return {"ends": [job.wait(task, 0, 120) for task in ("chief", "worker")]}
+    finally:
+        job.close()
+
+
+def published_model_fn(features, mode):
+    """A table and a dense variable, and the scores that a server returns."""
+    table = rec.get_embedding_variable("item", 4)
+    scores = rec.embedding_lookup(table, features["keys"]) * tf.get_variable("dense", [4])
+    if mode == rec.ModeKeys.PREDICT:
+        return rec.EstimatorSpec(mode, predictions={"scores": scores})
+    loss = tf.reduce_mean(tf.square(scores - 1.0))
+    optimizer = rec.optimizers.AdagradOptimizer(0.1)
+    train_op = optimizer.minimize(loss, global_step=tf.train.get_global_step())
+    return rec.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def published_estimator(folder):
+    config = rec.RunConfig(
+        model_dir=str(folder / "model"),
+        save_checkpoints_steps=1000,
+        save_incremental_checkpoints_steps=1000,
+        keep_checkpoint_max=None,
+        experimental_max_worker_delay_secs=0,
+    )
+    return rec.RecEstimator(published_model_fn, config=config)
+
+
+def published_receiver_fn():
+    keys = {"keys": tf.placeholder(tf.int64, [None], name="keys")}
+    return rec.ServingInputReceiver(keys, keys)
+
+
+def publishing(folder):
+    """A chief, a worker and two ps; the chief publishes for serving."""
+    done = folder / "worker.done"
+
+    def train(folder, task, last=lambda: None):
+        estimator = published_estimator(folder)
+        export = functools.partial(
+            estimator.export_saved_model, serving_input_receiver_fn=published_receiver_fn
+        )
+        hook = rec.serving.PublishHook(
+            str(folder / "published"), export, estimator.model_dir, every_steps=40
+        )
+        rec.train_and_evaluate(
+            estimator,
+            rec.TrainSpec(input_fn(keys_of(task), last), max_steps=2 * STEPS, hooks=[hook]),
+            rec.EvalSpec(input_fn(keys_of(9, steps=2))),
+        )
+
+    def worker(folder):
+        train(folder, 1)
+        done.touch()
+
+    job = Job(folder, workers=1)
+    try:
+        job.start_ps(serve)
+        job.start("worker", 0, worker)
+        job.start("chief", 0, lambda folder: train(folder, 0, lambda: wait_for(done)))
+        return [job.wait(task, 0) for task in ("chief", "worker")]
     finally:
         job.close()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exporters of train_and_evaluate: TensorFlow's, with the argument ``portable``.
+"""Exporters of train_and_evaluate: TensorFlow's, with portable and refreshable SavedModels.
 
 For a compressed SavedModel, give them the receiver that ``compressed_serving_input_receiver_fn``
 returns.
@@ -8,7 +8,7 @@ returns.
 import json
 import os
 import uuid
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -24,6 +24,14 @@ _Result = Dict[str, Any]
 _RECORD = "best_eval_result.json"
 
 
+class _Form(NamedTuple):
+    """The form of SavedModels: arguments of ``RecEstimator.export_saved_model``."""
+
+    portable: bool
+    refreshable: bool
+    refresh_folder: Optional[str]
+
+
 class LatestExporter(stock.LatestExporter):
     """Exports the model after each evaluation, and keeps the newest exports.
 
@@ -32,19 +40,29 @@ class LatestExporter(stock.LatestExporter):
         assets_extra, as_text, exports_to_keep.
       portable: As in ``RecEstimator.export_saved_model``: whether the SavedModels contain
         TensorFlow's own ops only. Needs a RecEstimator.
+      refreshable, refresh_folder: As there: whether deltas bring the SavedModels up to date, and
+        the folder of the deltas. Needs a RecEstimator.
 
     Raises:
       ValueError: exports_to_keep is below 1; in an export, as ``export_saved_model``.
-      TypeError: In an export: portable is True, and the estimator is not a RecEstimator.
+      TypeError: In an export: portable or refreshable is True, and the estimator is not a
+        RecEstimator.
     """
 
-    def __init__(self, *args: Any, portable: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        portable: bool = False,
+        refreshable: bool = False,
+        refresh_folder: Optional[str] = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._portable = portable
+        self._form = _Form(portable, refreshable, refresh_folder)
 
     def export(self, estimator: stock.Estimator, *args: Any, **kwargs: Any) -> Optional[bytes]:
         """Exports the model, as TensorFlow calls it; returns the folder of the SavedModel."""
-        return super().export(_exporting(estimator, self._portable), *args, **kwargs)
+        return super().export(_exporting(estimator, self._form), *args, **kwargs)
 
 
 class FinalExporter(stock.FinalExporter):
@@ -53,19 +71,26 @@ class FinalExporter(stock.FinalExporter):
     Args:
       *args, **kwargs: Those of ``tf.estimator.FinalExporter``: name, serving_input_receiver_fn,
         assets_extra, as_text.
-      portable: As in LatestExporter.
+      portable, refreshable, refresh_folder: As in LatestExporter.
 
     Raises:
       ValueError, TypeError: In an export: as LatestExporter.
     """
 
-    def __init__(self, *args: Any, portable: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        portable: bool = False,
+        refreshable: bool = False,
+        refresh_folder: Optional[str] = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._portable = portable
+        self._form = _Form(portable, refreshable, refresh_folder)
 
     def export(self, estimator: stock.Estimator, *args: Any, **kwargs: Any) -> Optional[bytes]:
         """Exports the model if training has ended; returns the folder of the SavedModel."""
-        return super().export(_exporting(estimator, self._portable), *args, **kwargs)
+        return super().export(_exporting(estimator, self._form), *args, **kwargs)
 
 
 class BestExporter(stock.BestExporter):
@@ -86,7 +111,7 @@ class BestExporter(stock.BestExporter):
       assets_extra: Files to copy into ``assets.extra``, {destination: source}.
       as_text: Whether to write the graph as text.
       exports_to_keep: The number of newest exports to keep; None: all.
-      portable: As in LatestExporter.
+      portable, refreshable, refresh_folder: As in LatestExporter.
 
     Raises:
       ValueError: exports_to_keep is below 1, or compare_fn has other arguments. In an export: the
@@ -111,6 +136,8 @@ class BestExporter(stock.BestExporter):
         exports_to_keep: Optional[int] = 5,
         *,
         portable: bool = False,
+        refreshable: bool = False,
+        refresh_folder: Optional[str] = None,
     ) -> None:
         compare_fn = compare_fn or _has_smaller_loss
         # Checks the arguments. Its own choice of exports is not used.
@@ -119,7 +146,7 @@ class BestExporter(stock.BestExporter):
         self._is_better = compare_fn
         self._exporter = LatestExporter(
             name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep,
-            portable=portable,
+            portable=portable, refreshable=refreshable, refresh_folder=refresh_folder,
         )  # fmt: skip
 
     def export(
@@ -172,26 +199,34 @@ class BestExporter(stock.BestExporter):
         return best
 
 
-class _PortableEstimator:
-    """What exporters use of an estimator; its exports are portable."""
+class _FormedEstimator:
+    """What exporters use of an estimator; its exports have a form."""
 
-    def __init__(self, estimator: PortableExports) -> None:
+    def __init__(self, estimator: PortableExports, form: _Form) -> None:
         self._estimator = estimator
+        self._form = form
         self.model_dir = estimator.model_dir
 
     def export_saved_model(self, *args: Any, **kwargs: Any) -> bytes:
-        return self._estimator.export_saved_model(*args, portable=True, **kwargs)
+        return self._estimator.export_saved_model(
+            *args,
+            portable=self._form.portable,
+            refreshable=self._form.refreshable,
+            refresh_folder=self._form.refresh_folder,
+            **kwargs,
+        )
 
 
-def _exporting(estimator: stock.Estimator, portable: bool) -> Any:
-    if not portable:
+def _exporting(estimator: stock.Estimator, form: _Form) -> Any:
+    if not any(form):
         return estimator
     if not isinstance(estimator, PortableExports):
+        name = "portable" if form.portable else "refreshable"
         raise TypeError(
-            f"estimator must be a RecEstimator with portable=True, got {estimator!r}; leave "
-            "portable out"
+            f"estimator must be a RecEstimator with {name}=True, got {estimator!r}; leave "
+            f"{name} out"
         )
-    return _PortableEstimator(estimator)
+    return _FormedEstimator(estimator, form)
 
 
 def _has_smaller_loss(best_eval_result: _Result, current_eval_result: _Result) -> bool:

@@ -116,8 +116,9 @@ class PortableExports(Estimator):
         Raises:
           ValueError: There is no checkpoint. With portable also if the model reads tables inside
             control flow, or returns information that only our library has, such as counts. With
-            refreshable also if the model has no table, a Saver of its own, variables of strings or
-            partitioned ones; if portable is given; or if experimental_mode is not PREDICT.
+            refreshable also if the model has no table, one with rows on disk, a Saver of its own,
+            variables of strings or partitioned ones; if portable is given; or if experimental_mode
+            is not PREDICT.
         """
 
         def write(base: _Folder, checkpoint: Optional[str]) -> bytes:
@@ -188,7 +189,7 @@ class PortableExports(Estimator):
         if portable:
             raise ValueError(
                 "portable must be False with refreshable=True, got True: TensorFlow's own tables "
-                "cannot change at one moment; export again and swap the models"
+                "cannot change together, whole or not at all; export again and swap the models"
             )
         prefix = checkpoint_path or tf.train.latest_checkpoint(self.model_dir)
         if prefix is None:  # TensorFlow says so.

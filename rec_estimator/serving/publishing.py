@@ -33,6 +33,7 @@ from rec_estimator.checkpoint.format.stored_tables import (
     rows_of,
     tensors_of,
 )
+from rec_estimator.checkpoint.saver import Saver
 from rec_estimator.graph_passes.graph_state import state_of
 
 # What the folder has, and the folder of the deltas in it.
@@ -270,10 +271,11 @@ class PublishHook(tf.train.SessionRunHook):
       every_secs: Seconds between two publications. Give either every_secs or every_steps.
       every_steps: Steps between two publications.
       max_deltas: As in ``publish``. The Saver then writes that many after a full checkpoint.
+      saver: The Saver of the training, such as the one of a Scaffold. None: that of the graph.
 
     Raises:
       ValueError: Not exactly one interval is given, or it is not above 0. When training begins: the
-        Saver of the graph is not incremental.
+        Saver is not incremental.
 
     Example:
       >>> import functools
@@ -294,6 +296,7 @@ class PublishHook(tf.train.SessionRunHook):
         every_secs: Optional[float] = None,
         every_steps: Optional[int] = None,
         max_deltas: int = 100,
+        saver: Optional[Saver] = None,
     ) -> None:
         interval = every_steps if every_secs is None else every_secs
         if (every_secs is None) == (every_steps is None) or not (interval or 0) > 0:
@@ -302,18 +305,26 @@ class PublishHook(tf.train.SessionRunHook):
                 f"{every_secs} and {every_steps}; for example every_secs=5"
             )
         self._folder, self._export, self._max_deltas = folder, export, max_deltas
+        self._saver = saver
         self._path = os.path.join(checkpoint_dir, "model.ckpt")
         self._timer = tf.train.SecondOrStepTimer(every_secs=every_secs, every_steps=every_steps)
 
     def begin(self) -> None:
-        """Finds the Saver and the global step; TensorFlow calls it when the graph is complete."""
+        """Finds the global step; TensorFlow calls it when the model is in the graph."""
         self._is_chief = state_of().is_chief
         self._step = tf.train.get_global_step()
-        self._saver = next(iter(tf.get_collection(tf.GraphKeys.SAVERS)), None)
+
+    def after_create_session(self, session: tf.Session, coord: tf.train.Coordinator) -> None:
+        """Finds the Saver, which a session may add to the graph when all hooks have begun."""
+        del coord
+        if self._saver is None:
+            savers = session.graph.get_collection(tf.GraphKeys.SAVERS)
+            self._saver = next(iter(savers), None)
         if self._is_chief and not getattr(self._saver, "is_incremental", False):
             raise ValueError(
                 f"the Saver of the graph must be incremental for PublishHook, got {self._saver!r}; "
-                "set save_incremental_checkpoints_secs in the RunConfig"
+                "set save_incremental_checkpoints_secs in the RunConfig, or give the hook the "
+                "rec_estimator.Saver(incremental=True) of the Scaffold"
             )
         if self._saver is not None and self._is_chief:
             # Each full checkpoint is a new base, so the Saver must not write one earlier.

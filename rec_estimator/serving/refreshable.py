@@ -111,6 +111,13 @@ def add_refresh(has_own_saver: bool) -> None:
             "the model must have a table with refreshable=True, got none; without tables there "
             "are no deltas: export without it, and export again"
         )
+    on_disk = [shard.table.name for shard in shards if shard.table.disk_storage is not None]
+    if on_disk:
+        raise ValueError(
+            f"table {on_disk[0]!r} must have all rows in memory with refreshable=True, got one "
+            "with rows on disk, which cannot be exchanged at one moment; leave its storage option "
+            "out in ModeKeys.PREDICT"
+        )
     variables = _variables(base)
     with tf.device("/device:CPU:0"), tf.name_scope(REFRESH):
         delta = tf.placeholder(tf.string, [], "delta")
@@ -142,9 +149,12 @@ def _variables(base: Base) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     refused: List[str] = []
     for variable in tf.global_variables():
-        name = variable.op.name
-        if name not in base.index.names or not isinstance(variable, saving.ResourceVariable):
+        if not isinstance(variable, saving.ResourceVariable):
             continue  # A table.
+        # A part of a partitioned variable is stored as a slice of the whole.
+        name = variable.to_proto().save_slice_info_def.full_name or variable.op.name
+        if name not in base.index.names:
+            continue
         is_whole = not base.index.tensor(name).header.entry.slices
         if not is_whole or not (variable.dtype.is_numpy_compatible and variable.dtype.size):
             refused.append(name)

@@ -1,42 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/refresh.c brings a model up to date over TensorFlow's C API."""
+"""The C programs of the docs serve models over TensorFlow's C API."""
 
 import pathlib
 import subprocess
 
 import pytest
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 from test_following import Training
 
+import rec_estimator as rec
 from rec_estimator import _ops
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs"
+
+
+def compiled(source, folder):
+    """Compiles a program of the docs as docs/updating_a_live_server.md says."""
+    tensorflow, program = pathlib.Path(tf.__file__).parent, folder / source.removesuffix(".c")
+    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", DOCS / source]
+    command += [f"-I{tensorflow / 'include'}", f"-L{tensorflow}", f"-Wl,-rpath,{tensorflow}"]
+    command += ["-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2", "-o", program]
+    subprocess.run(command, check=True)
+    return program
+
+
+def names_of(export):
+    """The names of the ops that a model reads keys from and writes scores with."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        signatures = tf1.saved_model.load(session, ["serve"], export).signature_def
+    signature = signatures["serving_default"]
+    tensors = [signature.inputs["ids"].name, signature.outputs["score"].name]
+    return [name.partition(":")[0] for name in tensors]
+
+
+@pytest.fixture
+def training(tmp_path):
+    (tmp_path / "model").mkdir()
+    training = Training(tmp_path)
+    yield training
+    training.close()
 
 
 @pytest.mark.long
-def test_the_c_program_of_the_docs_applies_deltas_and_says_what_is_refused(tmp_path):
-    program, tensorflow = tmp_path / "refresh", pathlib.Path(tf.__file__).parent
-    compile_ = ["gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", ROOT / "docs" / "refresh.c"]
-    compile_ += [f"-I{tensorflow / 'include'}", f"-L{tensorflow}", f"-Wl,-rpath,{tensorflow}"]
-    compile_ += ["-l:libtensorflow_cc.so.2", "-l:libtensorflow_framework.so.2", "-o", program]
-    subprocess.run(compile_, check=True)
-    (tmp_path / "model").mkdir()
-    training = Training(tmp_path)
-    names = [pathlib.Path(training.train(ids)).name for ids in ([1, 2], [2, 3, 4])]
+def test_the_c_program_follows_a_training_to_its_deltas_and_to_a_new_base(training, tmp_path):
+    program = compiled("refresh.c", tmp_path)
+    published = str(tmp_path / "published")
+
+    def publish(ids):
+        rec.serving.publish(training.train(ids), published, training.export_to, max_deltas=2)
+
+    publish([1, 2])
     minor = ".".join(tf.__version__.split(".")[:2])
     library = pathlib.Path(_ops.__file__).parent / f"_rec_ops_{minor}.so"
+    base = rec.serving.read_manifest(published)["base"]
+    names = names_of(f"{published}/{base}")
+    process = subprocess.Popen(
+        [program, library, published, *names, "2"], text=True, stdout=subprocess.PIPE
+    )
+    try:
+        answers = [process.stdout.readline()]
+        for ids in ([2, 3], [4], [2]):  # The third one is a new base.
+            publish(ids)
+            answers.append(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    assert answers == [
+        f"base {base}; key 2 reads 1\n",
+        "step 2, 2 rows written, 0 deleted; key 2 reads 2\n",
+        "step 3, 1 rows written, 0 deleted; key 2 reads 2\n",
+        f"base {rec.serving.read_manifest(published)['base']}; key 2 reads 3\n",
+    ]
+
+
+@pytest.mark.long
+def test_the_c_program_without_our_library_serves_a_portable_export(training, tmp_path):
+    program = compiled("portable.c", tmp_path)
+    training.train([1, 2])
+    training.train([2], full=True)
+    export = training.export_to(str(tmp_path / "exports"), portable=True).decode()
     done = subprocess.run(
-        [program, library, training.export],
-        input="".join(f"{name}\n" for name in [names[0], "../other", names[1], names[1]]),
+        [program, export, *names_of(export), "1", "2", "3"],
         text=True,
         capture_output=True,
+        check=True,
     )
-    training.close()
-    assert done.returncode == 0, done.stderr
-    # TensorFlow's messages have further lines, which name the op.
-    answers = [line for line in done.stdout.splitlines() if line.startswith(("step", "refused"))]
-    assert answers[::2] == [
-        "step 1, 2 rows written, 0 deleted",
-        "step 2, 3 rows written, 0 deleted",
-    ]
-    assert "got ../other" in answers[1] and "is in the model already" in answers[3]
+    assert done.stdout == "1\n2\n0\n"

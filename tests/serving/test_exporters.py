@@ -73,11 +73,20 @@ def test_every_exporter_writes_portable_models_if_asked(tmp_path, portable):
         assert is_portable == portable, name
 
 
-def test_a_portable_export_needs_a_rec_estimator(tmp_path):
+def test_every_exporter_writes_refreshable_models_if_asked(tmp_path, resource_variables):
+    estimator = trained(tmp_path / "model")
+    for name, make in EXPORTERS.items():
+        exporter = make(refreshable=True, refresh_folder=estimator.model_dir)
+        folder = export(exporter, estimator, tmp_path / name)
+        assert "RecEstimator>ModelRefresh" in ops_of(folder), name
+
+
+@pytest.mark.parametrize("form", ["portable", "refreshable"])
+def test_such_an_export_needs_a_rec_estimator(tmp_path, form):
     estimator = rec.Estimator(model_fn, str(tmp_path / "model"))
     for make in EXPORTERS.values():
-        with pytest.raises(TypeError, match="estimator must be a RecEstimator with portable=True"):
-            export(make(portable=True), estimator, tmp_path)
+        with pytest.raises(TypeError, match=f"estimator must be a RecEstimator with {form}=True"):
+            export(make(**{form: True}), estimator, tmp_path)
 
 
 def test_exporters_are_tensorflows_and_take_their_arguments():

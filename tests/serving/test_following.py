@@ -5,6 +5,8 @@ import glob
 import os
 import pathlib
 import time
+import urllib.request
+import uuid
 
 import grpc
 import numpy as np
@@ -33,11 +35,14 @@ class Training:
             self._saver = rec.Saver(incremental=True)
             self._session.run(tf.global_variables_initializer())
         self._save()
-        estimator = rec.RecEstimator(self._model_fn, self.folder)
-        exported = estimator.export_saved_model(
-            str(folder / "export"), self._receiver_fn, refreshable=True, refresh_folder=self.folder
+        exported = self.export_to(
+            str(folder / "export"), refreshable=True, refresh_folder=self.folder
         )
         self.export = exported.decode()
+
+    def export_to(self, folder, **arguments):
+        estimator = rec.RecEstimator(self._model_fn, self.folder)
+        return estimator.export_saved_model(folder, self._receiver_fn, **arguments)
 
     @staticmethod
     def _score(ids):
@@ -52,13 +57,14 @@ class Training:
         ids = {"ids": tf.placeholder(tf.int64, [None], name="ids")}
         return rec.ServingInputReceiver(ids, ids)
 
-    def _save(self):
-        return self._saver.save(self._session, f"{self.folder}/model.ckpt", self._step)
+    def _save(self, **arguments):
+        path = f"{self.folder}/model.ckpt"
+        return self._saver.save(self._session, path, self._step, **arguments)
 
-    def train(self, ids):
+    def train(self, ids, **arguments):
         """Trains each of the ids: its row grows by one; returns the prefix of a delta."""
         self._session.run(self._train, {self._ids: ids})
-        return self._save()
+        return self._save(**arguments)
 
     def close(self):
         self._session.close()
@@ -146,6 +152,50 @@ def test_a_stock_client_knows_a_key_that_was_trained_a_moment_ago(training):
         training.train([2**40])
         until(lambda: score() == [1.0])
     server.stop(5)
+
+
+@pytest.mark.long
+def test_a_server_follows_deltas_and_new_bases_without_a_failed_request(training, tmp_path):
+    folder = str(tmp_path / "published")
+
+    def publish(ids):
+        rec.serving.publish(training.train(ids), folder, training.export_to, max_deltas=2)
+
+    publish([1])
+    settings = ServerSettings(port=0, metrics_port=0, poll_secs=0.02)
+    server = ModelServer({"m": folder}, settings, {"m": f"{folder}/deltas"})
+    server.start()
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        request = predict_pb2.PredictRequest()
+        request.model_spec.name = "m"
+        request.inputs["ids"].CopyFrom(tf.make_tensor_proto(np.int64([1])))
+        predict = prediction_service_pb2_grpc.PredictionServiceStub(channel).Predict
+        scores = [1.0]
+
+        def score():  # A failed request fails the test.
+            [scores[0]] = tf.make_ndarray(predict(request, timeout=30).outputs["score"])
+            return scores[0]
+
+        for step in range(2, 8):  # Two new bases.
+            publish([1])
+            until(lambda expected=float(step): score() == expected)
+    url = f"http://127.0.0.1:{server.metrics_port}/metrics"
+    text = urllib.request.urlopen(url, timeout=30).read().decode()
+    assert 'rec_estimator_serving_step{model="m"} 7.0' in text
+    assert 'rec_estimator_serving_waiting_deltas{model="m"} 0.0' in text
+    server.stop(5)
+
+
+def test_a_model_follows_what_is_published_to_a_file_system_of_tensorflow(training):
+    folder = f"ram://{uuid.uuid4().hex}"
+    rec.serving.publish(training.train([1]), folder, training.export_to)
+    base = rec.serving.read_manifest(folder)["base"]
+    with rec.serving.load_predictor(f"{folder}/{base}") as predict:
+        with rec.serving.follow(predict, f"{folder}/deltas", poll_secs=0.02) as follower:
+            for ids in ([1, 2], [2]):
+                rec.serving.publish(training.train(ids), folder)
+            until(lambda: follower.lag.step == 3)
+            assert predict({"ids": [1, 2, 3]})["score"].tolist() == [2.0, 2.0, 0.0]
 
 
 def test_a_model_without_the_signature_cannot_follow(tmp_path):

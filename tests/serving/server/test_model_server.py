@@ -2,6 +2,7 @@
 """The server answers the stock stubs of tensorflow_serving.apis."""
 
 import os
+import socket
 import threading
 import time
 import urllib.request
@@ -309,6 +310,13 @@ def test_a_version_that_cannot_be_loaded_or_fails_its_warm_up_is_not_served(clie
     request = get_model_status_pb2.GetModelStatusRequest()
     request.model_spec.name = "none"
     assert failure(client.model.GetModelStatus, request)[0] == "NOT_FOUND"
+
+
+def test_a_server_listens_on_its_address_only(server):
+    for port in (server.port, server.metrics_port):
+        socket.create_connection(("127.0.0.1", port), timeout=30).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port), timeout=30)
 
 
 def test_metrics_count_requests_by_known_models_only(client, server):
