@@ -132,8 +132,8 @@ class TableEvictOp : public OpKernel {
     }
     OP_REQUIRES(context, rules == 1,
                 InvalidArgument(
-                    "exactly one of ", absl::StrJoin(attributes, " and "),
-                    " must be given, got ", absl::StrJoin(values, " and ")));
+                    "exactly one of ", absl::StrJoin(attributes, ", "),
+                    " must be given, got ", absl::StrJoin(values, ", ")));
   }
 
   void Compute(OpKernelContext* context) override {

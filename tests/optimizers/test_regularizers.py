@@ -308,5 +308,5 @@ def test_a_decay_by_steps_is_refused_for_a_table_whose_versions_are_seconds():
         table, tf.constant([7], tf.int64), access_and_evict_config=config, modify_graph=True
     )
     optimizer = rec.optimizers.GradientDescentOptimizer(0.5)
-    with pytest.raises(ValueError, match="with an eviction_threshold, with which versions count s"):
+    with pytest.raises(ValueError, match="with an eviction_threshold or TimeEvict, with"):
         optimizer.minimize(tf.reduce_sum(read))

@@ -14,7 +14,8 @@ from rec_estimator._tensorflow import estimator as tf_estimator
 
 # Public names that neither Rec SDK nor DeepRec has, and names of TensorFlow.
 OWN = {
-    *("L2Regularizer", "LazyDecay", "TableSummaryHook", "compat"),
+    *("Capacity", "L2Regularizer", "LazyDecay", "PretrainedRows", "TableSummaryHook", "TimeEvict"),
+    "compat",
     *("BestExporter", "EmbeddingFeature", "EstimatorSpec", "EvalSpec", "FinalExporter"),
     *("LatestExporter", "ModeKeys", "PredictOutput", "ProgressHook", "StopAtSigtermHook"),
     *(

@@ -213,7 +213,11 @@ def test_a_variable_that_takes_the_name_of_a_table_is_an_error(shards, reuse, is
             ValueError,
             "key_dtype must be int64 or int32, got string; hash",
         ),
-        ({"value_dtype": tf.float64}, ValueError, "value_dtype must be float32, got float64"),
+        (
+            {"value_dtype": tf.float64},
+            ValueError,
+            "value_dtype must be float32, bfloat16 or float16, got float64",
+        ),
         (
             {"regularizer": abs},
             TypeError,

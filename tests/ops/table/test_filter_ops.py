@@ -165,9 +165,10 @@ def test_every_attribute_of_a_filter_is_compared(kind):
         (
             {},
             3,
-            "exactly one of steps_to_live and l2_weight_threshold must be given, got -1 and -1",
+            "exactly one of steps_to_live, l2_weight_threshold, seconds_to_live must be given, "
+            "got -1, -1, -1",
         ),
-        ({"steps_to_live": 3, "l2_weight_threshold": 0.5}, 3, "must be given, got 3 and 0.5"),
+        ({"steps_to_live": 3, "l2_weight_threshold": 0.5}, 3, "must be given, got 3, 0.5, -1"),
         ({"steps_to_live": -2}, 3, "steps_to_live must be >= 0, got -2"),
         ({"l2_weight_threshold": 0.0}, 3, "l2_weight_threshold must be finite and > 0, got 0"),
         ({"l2_weight_threshold": float("inf")}, 3, "finite and > 0, got inf"),

@@ -66,6 +66,7 @@ def test_only_stripes_and_sketches_are_chosen_by_the_hash_that_everybody_knows()
         if path.suffix in (".cc", ".h")
         and path.name != "key_hash.h"
         and path.parent.name != "filter"  # The cells of a sketch are saved.
+        and path.name != "row_format.h"  # The noise of rounding is the same in every run.
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if known.search(line) and not allowed.search(line)
     ]
