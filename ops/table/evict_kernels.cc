@@ -130,10 +130,10 @@ class TableEvictOp : public OpKernel {
       make_rule_ = make;
       ++rules;
     }
-    OP_REQUIRES(context, rules == 1,
-                InvalidArgument(
-                    "exactly one of ", absl::StrJoin(attributes, ", "),
-                    " must be given, got ", absl::StrJoin(values, ", ")));
+    OP_REQUIRES(
+        context, rules == 1,
+        InvalidArgument("exactly one of ", absl::StrJoin(attributes, ", "),
+                        " must be given, got ", absl::StrJoin(values, ", ")));
   }
 
   void Compute(OpKernelContext* context) override {
