@@ -9,12 +9,14 @@ from fuzz.targets import SHARES
 from rec_estimator import _ops
 
 SEEDS = 24
+# Of a slow target. Fewer may all be refused.
+FEWEST = 5
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("target", sorted(SHARES))
 def test_no_hostile_input_breaks_the_process_or_is_silently_accepted(target):
-    count = round(SEEDS * min(1, SHARES[target]))
+    count = max(FEWEST, round(SEEDS * min(1, SHARES[target])))
     report = campaign.try_seeds(target, 0, count)
     assert not report.failures, "\n".join(map(str, report.failures))
     assert sum(report.outcomes.values()) == count
