@@ -199,7 +199,7 @@ def mix_key(key):
 
 def rounding_noise(seed, key, version, count):
     """int. What the random bits of a step for one row come from. count: before the step."""
-    of_step = ((version << 32) + (version >> 32) + count) * 0x9E3779B97F4A7C15
+    of_step = ((version << 32) + (version >> 32) + int(count)) * 0x9E3779B97F4A7C15
     return mix_key((mix_key(key) ^ mix_key(seed)) + of_step)
 
 
