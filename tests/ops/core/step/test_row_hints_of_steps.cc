@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <thread>
@@ -59,7 +60,7 @@ struct PackedStep {
       // -1 is padding.
       for (int64_t key = -1; key < range; ++key) keys.push_back(key);
       std::shuffle(keys.begin(), keys.end(), random);
-      keys.resize(std::min(keys.size(), kSizes[i]));
+      keys.resize(std::min(keys.size(), kSizes[i % std::size(kSizes)]));
       list.n_gradient = keys.size() / 2;
       list.n_counted = keys.size() / 4;
       for (size_t k = 0; k < list.n_gradient + list.n_counted; ++k) {
