@@ -12,7 +12,7 @@ import pathlib
 import shlex
 import sys
 from types import ModuleType
-from typing import Any, List, NoReturn
+from typing import Any, List, NoReturn, Sequence
 
 try:
     import tensorflow.compat.v1 as tf
@@ -22,6 +22,10 @@ except ModuleNotFoundError as _error:
     tf = None
 
 _FOLDER = pathlib.Path(__file__).resolve().parent
+
+# For which releases of Python 3 TensorFlow 2.x has wheels, the first and the last. Source: PyPI.
+_PYTHONS = {15: (9, 11), 16: (9, 12), 17: (9, 12), 18: (9, 12), 19: (9, 12), 20: (9, 13)}
+_PYTHONS_OF_OTHERS = (10, 13)
 
 
 def _load() -> ModuleType:
@@ -44,8 +48,7 @@ def _load() -> ModuleType:
         )
         raise ImportError(
             f"TensorFlow must be {' or '.join(built_for)}, for which rec_estimator was built, "
-            f"got {version}; run: {sys.executable} -m pip install "
-            f"{_tensorflow_distribution()}=={built_for[-1]}.*{build}"
+            f"got {version}; {_other_tensorflow(built_for)}{build}"
         )
     try:
         return tf.load_op_library(str(_FOLDER / f"_rec_ops_{minor}.so"))
@@ -54,6 +57,21 @@ def _load() -> ModuleType:
             f"rec_estimator's op library must be one that TensorFlow {tf.__version__} can load, "
             f"got: {error}; build it again on this machine, run: {_build_command()}"
         ) from error
+
+
+def _other_tensorflow(built_for: Sequence[str]) -> str:
+    """How to get the newest TensorFlow that has a library here and a wheel for this Python."""
+    pythons = {minor: _PYTHONS.get(int(minor[2:]), _PYTHONS_OF_OTHERS) for minor in built_for}
+    for minor in reversed(built_for):
+        first, last = pythons[minor]
+        if first <= sys.version_info[1] <= last:
+            install = f"{sys.executable} -m pip install {_tensorflow_distribution()}=={minor}.*"
+            return f"run: {install}"
+    first, last = pythons[built_for[-1]]
+    return (
+        f"TensorFlow {built_for[-1]} has wheels for Python 3.{first} to 3.{last}, and this is "
+        f"Python 3.{sys.version_info[1]}: make an environment with another Python"
+    )
 
 
 def _build_command() -> str:

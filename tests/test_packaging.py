@@ -491,29 +491,57 @@ def test_library_that_cannot_be_loaded_is_explained(tmp_path):
         load_ops_from(tmp_path)
 
 
-def test_library_of_another_release_is_refused_with_both_versions_and_the_command(tmp_path):
-    for minor in ("2.9", "2.14"):
+def test_library_of_another_release_is_refused_with_both_versions_and_the_command(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sys, "version_info", (3, 12, 0))
+    for minor in ("2.98", "2.99"):
         (tmp_path / library.library_name(minor)).touch()
     with pytest.raises(ImportError) as error:
         load_ops_from(tmp_path)
     assert str(error.value) == (
-        f"TensorFlow must be 2.9 or 2.14, for which rec_estimator was built, got {tf.__version__}; "
-        f"run: {sys.executable} -m pip install {TENSORFLOW.distribution}==2.14.*; "
+        "TensorFlow must be 2.98 or 2.99, for which rec_estimator was built, "
+        f"got {tf.__version__}; "
+        f"run: {sys.executable} -m pip install {TENSORFLOW.distribution}==2.99.*; "
         f"or build rec_estimator for {TENSORFLOW.minor}, run: {sys.executable} -m pip install "
         "--force-reinstall --no-deps <the source folder>"
     )
 
 
+@pytest.mark.parametrize(
+    "built_for, python, remedy",
+    [
+        (
+            ["2.15"],
+            12,
+            "TensorFlow 2.15 has wheels for Python 3.9 to 3.11, and this is Python 3.12",
+        ),
+        (["2.21"], 9, "TensorFlow 2.21 has wheels for Python 3.10 to 3.13, and this is Python 3.9"),
+        (["2.16", "2.21"], 9, r"pip install .*==2\.16\.\*"),
+        (["2.15", "2.20"], 13, r"pip install .*==2\.20\.\*"),
+    ],
+)
+def test_a_tensorflow_is_advised_that_has_a_wheel_for_this_python(
+    tmp_path, monkeypatch, built_for, python, remedy
+):
+    for minor in built_for:
+        (tmp_path / library.library_name(minor)).touch()
+    monkeypatch.setattr("tensorflow.compat.v1.__version__", "2.14.0")
+    monkeypatch.setattr(sys, "version_info", (3, python, 0))
+    with pytest.raises(ImportError, match=f"got 2.14.0; (run: .*)?{remedy}"):
+        load_ops_from(tmp_path)
+
+
 def test_missing_tensorflow_is_named_with_the_command(tmp_path):
-    (tmp_path / library.library_name("2.21")).touch()
+    (tmp_path / library.library_name("2.20")).touch()
     program = shutil.copy(ROOT / "rec_estimator/_ops.py", tmp_path)
     # -S: without site-packages.
     done = subprocess.run(
         [sys.executable, "-S", program], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.stderr.splitlines()[-1] == (
-        "ImportError: TensorFlow must be 2.21, for which rec_estimator was built, got none; "
-        f"run: {sys.executable} -m pip install tensorflow-cpu==2.21.*"
+        "ImportError: TensorFlow must be 2.20, for which rec_estimator was built, got none; "
+        f"run: {sys.executable} -m pip install tensorflow-cpu==2.20.*"
     )
 
 

@@ -234,6 +234,24 @@ def test_cut_and_missing_data_files_are_a_data_loss(checkpoint):
         list(bundle.read(last))
 
 
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["deleted", "replaced"])
+def test_a_checkpoint_that_goes_away_while_it_is_read_is_not_called_damaged(
+    checkpoint, is_replaced
+):
+    prefix, _ = checkpoint
+    index = pathlib.Path(prefix + ".index")
+    bundle = Bundle(prefix)
+    part = next(part for tensor in bundle.tensors.values() for part in tensor.ranges)
+    data = index.read_bytes()
+    index.unlink()
+    if is_replaced:
+        index.write_bytes(data + b"another")
+    pathlib.Path(prefix + ".data-00000-of-00001").unlink()
+    message = f"{prefix} was replaced or deleted while it was read; read it again"
+    with pytest.raises(tf.errors.NotFoundError, match=message):
+        list(bundle.read(part))
+
+
 def test_damaged_index_is_a_data_loss_that_names_it(checkpoint):
     prefix, _ = checkpoint
     path = pathlib.Path(prefix + ".index")
