@@ -44,17 +44,17 @@ def batches_of(data: DataSet, batch_size: int) -> Any:
 
 
 def number_ids(data: DataSet, features: Dict[str, np.ndarray]) -> Dict[str, int]:
-    """Replaces the ids of each table by numbers from 0 on; returns how many there are by table."""
+    """Replaces the ids of each table by numbers from 0 on; returns how many, by column."""
     tables: Dict[str, List[str]] = {}
     for column in data.columns:
         if column.kind == "id":
             tables.setdefault(column.table or column.name, []).append(column.name)
     sizes = {}
-    for table, names in tables.items():
+    for names in tables.values():
         ids = np.unique(np.concatenate([features[name].ravel() for name in names]))
         ids = ids[ids != -1]
-        sizes[table] = len(ids)
         for name in names:
+            sizes[name] = len(ids)
             numbers = np.searchsorted(ids, features[name])
             features[name] = np.where(features[name] == -1, -1, numbers).astype(np.int64)
     return sizes
@@ -71,7 +71,7 @@ def look_up_in_variables(
         with tf.variable_scope("rows", reuse=tf.AUTO_REUSE):
             variable = tf.get_variable(
                 feature.table,
-                [sizes[feature.table], feature.dim],
+                [sizes[feature.source], feature.dim],
                 initializer=tf.truncated_normal_initializer(stddev=0.05),
                 use_resource=True,
             )
