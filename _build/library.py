@@ -128,6 +128,7 @@ def build(
     package: pathlib.Path,
     tensorflow: tensorflow_dist.TensorFlowDist,
     more: MoreFlags = MoreFlags(),
+    core: Sequence[pathlib.Path] = (),
 ) -> pathlib.Path:
     """Updates the library for ``tensorflow`` in the folder ``package``.
 
@@ -136,6 +137,7 @@ def build(
       package: Folder to write to: ``rec_estimator/``, or its copy in a wheel.
       tensorflow: The TensorFlow to build against.
       more: Flags of this library alone.
+      core: The object files of ops/core if they are compiled already.
 
     Returns:
       The path of the library.
@@ -168,11 +170,12 @@ def build(
         tensorflow_flags = (*more.all, *TENSORFLOW_FLAGS, *more.tensorflow, *includes)
         header = _header(objects, tensorflow_flags) if more.precompiles else None
         steps = [
-            *_core_steps(root, core_objects, more.all),
+            *([] if core else _core_steps(root, core_objects, more.all)),
             *_tensorflow_steps(root, objects, tensorflow_flags, header),
         ]
         _compile(root, steps, compiler)
-        linked = _link(steps, objects, [*compiler, *more.all], tensorflow)
+        files = [*core, *(step.target for step in steps)]
+        linked = _link(files, objects, [*compiler, *more.all], tensorflow)
         package.mkdir(parents=True, exist_ok=True)
         library = package / library_name(tensorflow.minor)
         _replace(library, linked.read_bytes())
@@ -374,13 +377,13 @@ def _is_stale(root: pathlib.Path, step: _Step) -> bool:
 
 
 def _link(
-    steps: Sequence[_Step],
+    files: Sequence[pathlib.Path],
     objects: pathlib.Path,
     compiler: Sequence[str],
     tensorflow: tensorflow_dist.TensorFlowDist,
 ) -> pathlib.Path:
     library, inputs = objects / library_name(tensorflow.minor), objects / "linked"
-    names = "\n".join(f"{step.target} {step.target.stat().st_mtime_ns}" for step in steps)
+    names = "\n".join(f"{file} {file.stat().st_mtime_ns}" for file in files)
     if library.is_file() and inputs.is_file() and inputs.read_text() == names:
         return library
     inputs.unlink(missing_ok=True)
@@ -389,7 +392,7 @@ def _link(
             *compiler,
             *LINK_FLAGS,
             *("-o", str(library)),
-            *(str(step.target) for step in steps),
+            *map(str, files),
             f"-L{tensorflow.folder}",
             "-l:libtensorflow_framework.so.2",
         ],

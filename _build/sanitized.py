@@ -5,10 +5,10 @@
     python _build/sanitized.py thread --rounds 100     # one sanitizer, more work
 
 A copy of the package in build/sanitized/<sanitizer>/ gets an op library that is compiled with the
-sanitizer. tests/sanitized/workload.py runs in it. TensorFlow and Python are not sanitized: errors
-inside them are not seen. Leaks are not looked for: LeakSanitizer takes many minutes to end a
-process with TensorFlow. `make test-cc` looks for those of ops/core. The command fails if a
-sanitizer reports an error or the workload fails.
+sanitizer; its objects of ops/core are those of `make test-cc`. tests/sanitized/workload.py runs in
+it. TensorFlow and Python are not sanitized: errors inside them are not seen. Leaks are not looked
+for: LeakSanitizer takes many minutes to end a process with TensorFlow. `make test-cc` looks for
+those of ops/core. The command fails if a sanitizer reports an error or the workload fails.
 """
 
 import argparse
@@ -45,11 +45,13 @@ class Sanitizer:
     """A way to build and run the library.
 
     Attributes:
+      core: The name in tests/ops/core/Makefile.
       flags: Of the compiler.
       runtime: The name of the library that is loaded before all others.
       options: Environment variables of the sanitizer.
     """
 
+    core: str
     flags: library.MoreFlags
     runtime: str
     options: Sequence[str]
@@ -60,6 +62,7 @@ ABSURD_SIZES = "allocator_may_return_null=1:max_allocation_size_mb=8192"
 
 SANITIZERS = {
     "address": Sanitizer(
+        "asan",
         library.MoreFlags((*FLAGS, "-fsanitize=address,undefined"), STOCK_LAYOUT),
         "libasan.so",
         (
@@ -68,6 +71,7 @@ SANITIZERS = {
         ),
     ),
     "thread": Sanitizer(
+        "tsan",
         library.MoreFlags(
             (*FLAGS, "-fsanitize=thread"),
             (
@@ -96,14 +100,27 @@ def build(name: str) -> pathlib.Path:
 
     Raises:
       library.BuildError: The compiler fails.
+      subprocess.CalledProcessError: It fails for ops/core.
     """
     folder = BUILD / name
     package = folder / "rec_estimator"
     shutil.rmtree(package, ignore_errors=True)
-    ignored = shutil.ignore_patterns("__pycache__", "*.so")
+    # A library of another build may be unfinished, and then has a longer name.
+    ignored = shutil.ignore_patterns("__pycache__", "*.so*")
     shutil.copytree(ROOT / "rec_estimator", package, ignore=ignored)
-    library.build(ROOT, package, tensorflow_dist.find(), SANITIZERS[name].flags)
+    sanitizer = SANITIZERS[name]
+    core = _core(sanitizer.core)
+    library.build(ROOT, package, tensorflow_dist.find(), sanitizer.flags, core)
     return folder
+
+
+def _core(variant: str) -> List[pathlib.Path]:
+    """Compiles ops/core as for its own tests; returns the object files."""
+    jobs = f"-j{os.cpu_count() or 1}"
+    command = ["make", "-C", "tests/ops/core", "--silent", jobs, f"core-{variant}"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    sources = sorted(source.relative_to(ROOT) for source in ROOT.glob("ops/core/*/*.cc"))
+    return [(ROOT / "build/cc" / variant / source).with_suffix(".o") for source in sources]
 
 
 def run(name: str, folder: pathlib.Path, arguments: Sequence[str]) -> int:
