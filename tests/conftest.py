@@ -23,9 +23,10 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf
-import tf_behavior
 from covering_values import covering
+
+# TensorFlow is imported by the processes that run tests, in functions: the one that hands tests out
+# to them (pytest -n) needs none, and the import takes seconds.
 
 SEED = 2024
 
@@ -58,17 +59,29 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
+    if not _hands_tests_out(config):
+        _configure_tensorflow(config)
+    found = importlib.util.find_spec("rec_estimator").origin
+    if not found.startswith(str(ROOT)):
+        raise pytest.UsageError(
+            f"rec_estimator must be the one in {ROOT}, got {found}; uninstall it or run make test"
+        )
+
+
+def _hands_tests_out(config):
+    """Whether this process is the one of pytest-xdist that runs no tests itself."""
+    return config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+
+
+def _configure_tensorflow(config):
+    import tensorflow.compat.v1 as tf
+
     tf.get_logger().setLevel("ERROR")
     if config.getoption("--v1-behavior"):
         tf.disable_v2_behavior()
     if config.getoption("--no-grappler"):
         # The default of all sessions whose test names no configuration.
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
-    found = importlib.util.find_spec("rec_estimator").origin
-    if not found.startswith(str(ROOT)):
-        raise pytest.UsageError(
-            f"rec_estimator must be the one in {ROOT}, got {found}; uninstall it or run make test"
-        )
 
 
 class WatchedFiles:
@@ -109,6 +122,8 @@ def pytest_sessionstart(session):
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
     """Deselects parameters beyond the options, and tests of models that cannot be built."""
+    import tensorflow.compat.v1 as tf
+
     kept = list(_with_each_value(items)) if config.getoption("--each-value") else items
     kept = list(_within_parameters(kept, config.getoption("--parameters")))
     if not hasattr(tf.keras.layers, "DenseFeatures"):  # Keras 3 lacks layers of users' models.
@@ -172,6 +187,8 @@ def temporary_files(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def graph():
     """A fresh default graph, in graph mode, with fixed seeds."""
+    import tensorflow.compat.v1 as tf
+
     random.seed(SEED)
     np.random.seed(SEED)
     behavior = tf.control_flow_v2_enabled(), tf.resource_variables_enabled()
@@ -185,6 +202,8 @@ def graph():
 @pytest.fixture(params=[1, 2])
 def version(request):
     """The version of control flow: 1 is ops of the graph, 2 is functions."""
+    import tf_behavior
+
     with tf_behavior.control_flow(request.param):
         yield request.param
 
@@ -192,5 +211,7 @@ def version(request):
 @pytest.fixture
 def resource_variables():
     """Variables are resources by default, as iterations_per_loop needs them."""
+    import tf_behavior
+
     with tf_behavior.resource_variables(True):
         yield

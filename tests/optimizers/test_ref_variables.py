@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 import rec_estimator as rec
 
-VARIABLES, REPEATS, STEPS = 8, 300, 4
+VARIABLES, REPEATS, STEPS = 8, 100, 4
 
 RULES = {
     "AdagradDecay": lambda step: rec.optimizers.AdagradDecayOptimizer(
