@@ -21,7 +21,7 @@ PARALLEL := -n 2 --dist worksteal
 # Tests start many processes; without it, each would compile the package's Python sources again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo demo-ps test test-long test-slow test-v1 test-proofs test-newest test-matrix test-wheel test-cc test-sanitized test-includes fuzz lint format hooks bench soak soak-ps soak-online docs docs-site library wheel clean help
+.PHONY: demo demo-ps test test-long test-slow test-v1 test-newest test-matrix test-wheel test-cc test-sanitized test-includes fuzz lint format hooks bench soak soak-ps soak-online docs docs-site library wheel clean help
 .DEFAULT_GOAL := help
 
 demo: library $(VENV)/.zoo ## train a model on real ratings, evaluate, export, answer one request
@@ -36,7 +36,7 @@ test: library $(VENV)/.tests ## run the Python tests, all but the long and the s
 	$(BIN)/python -m pytest -q $(PARALLEL) --no-grappler --each-value -m "not long and not slow"
 
 # Most of these are whole programs, which begin as those of users of TensorFlow 1 do.
-test-long: library $(VENV)/.tests ## run the Python tests that take more than a second, after tf.disable_v2_behavior()
+test-long: library $(VENV)/.tests ## run the Python tests that take more than half a second, after tf.disable_v2_behavior()
 	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior --each-value -m long
 
 test-slow: library $(VENV)/.tests ## run the Python tests that take minutes, and all others
@@ -56,12 +56,6 @@ WITHOUT_BEHAVIOR := fuzz training/test_cluster.py porting/test_scripts.py portin
 test-v1: library $(VENV)/.tests ## run the Python tests, all but the long and the slow ones, after tf.disable_v2_behavior()
 	$(BIN)/python -m pytest -q $(PARALLEL) --v1-behavior --parameters 1 -m "not long and not slow" $(WITHOUT_BEHAVIOR:%=--ignore tests/%)
 
-test-proofs: library $(VENV)/.tests ## run 500 random graphs, compressed and not, and 200 steps, graph modified and not
-	$(BIN)/python -m pytest -q $(PARALLEL) -m slow -k "five_hundred or 200_steps" $(PROOFS:%=tests/%)
-
-PROOFS := sample_compression/test_sample_compression_property.py \
-  graph_modifier/test_graph_modifier_estimator.py graph_modifier/test_graph_modifier_tables.py
-
 # Files of both releases, private names, tables, Estimators.
 NEWEST := golden _tensorflow table optimizers ops/lookup ops/table ops/train \
   porting/test_migrating.py test_estimator.py test_house_rules.py
@@ -75,7 +69,7 @@ test-matrix: ## run the Python tests on each pair of TensorFlow and Python, or o
 	  $(if $(PAIRS),--pairs $(PAIRS)) $(if $(AGAIN),--again)
 
 # TSan takes longest, so it starts first.
-test-cc: ## run the C++ core's tests: plain, ASan + UBSan, TSan
+test-cc: ## run the C++ core's tests: with ASan + UBSan, with TSan, and plain where those do less
 	$(MAKE) -C tests/ops/core -j2 binaries
 	$(MAKE) -C tests/ops/core -j2 --output-sync=target tsan plain asan
 

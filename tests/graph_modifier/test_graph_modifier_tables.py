@@ -143,10 +143,10 @@ def config_of(**kwargs):
     )
 
 
-def run(folder, stops, modified, by_spec=False, prefetch=None):
+def run(folder, modified, by_spec=False, prefetch=None):
     """Trains, stops while batches are prefetched, resumes and evaluates."""
     watch = Losses()
-    for max_steps in stops:
+    for max_steps in (130, 200):
         estimator = rec.RecEstimator(model_fn, str(folder), config_of(), {"by_spec": by_spec})
         modifier = rec.GraphModifierHook(modify_graph=modified)
         evict = rec.EvictHook(evict_enable=True, evict_step_interval=20)
@@ -165,36 +165,20 @@ FORMS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("stops", "saved", "forms"),
-    [
-        pytest.param(
-            *((70, 100), (0, 50, 70, 100), ("prefetch_100", "FeatureSpec")),
-            id="100_steps",
-        ),
-        pytest.param(
-            *((130, 200), (0, 50, 100, 130, 180, 200), tuple(FORMS)),
-            marks=pytest.mark.slow,
-            id="200_steps",
-        ),
-    ],
-)
-def test_training_with_admission_and_eviction_is_the_same_in_every_form(
-    stops, saved, forms, tmp_path, monkeypatch
-):
+def test_200_steps_with_admission_and_eviction_are_the_same_in_every_form(tmp_path, monkeypatch):
     lines = []
     monkeypatch.setattr(tf.logging, "info", lambda text, *values: lines.append(text % values))
-    losses, results, files = run(tmp_path / "plain", stops, False)
-    assert len(losses) == stops[-1] + ROWS // BATCH
-    assert results["global_step"] == stops[-1]
+    losses, results, files = run(tmp_path / "plain", False)
+    assert len(losses) == 200 + ROWS // BATCH
+    assert results["global_step"] == 200
     said = " ".join(line for line in lines if line.startswith("EvictHook evicted"))
     for table in ("user", "item"):
         counts = re.findall(rf"(\d+) of \d+ rows[^']* of table '{table}'", said)
         assert sum(map(int, counts)) > 20
-    assert {f"model.ckpt-{step}" for step in saved} <= set(files)
-    assert files[f"model.ckpt-{stops[-1]}"]["user-keys_filtered"][1] > (20,)
-    for label in forms:
-        other_losses, other_results, other_files = run(tmp_path / label, stops, **FORMS[label])
+    assert {f"model.ckpt-{step}" for step in (0, 50, 100, 130, 180, 200)} <= set(files)
+    assert files["model.ckpt-200"]["user-keys_filtered"][1] > (20,)
+    for label, form in FORMS.items():
+        other_losses, other_results, other_files = run(tmp_path / label, **form)
         assert other_losses == losses, label
         assert other_results == results, label
         assert other_files.keys() == files.keys()
@@ -262,6 +246,7 @@ def train_in_session(structure, kind, modified, steps=12):
             return losses, session.run(exports)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("structure", "kind"),
     [
@@ -372,6 +357,7 @@ def test_the_hook_does_not_start_a_dataset_that_is_fed():
         assert [session.run(ids), session.run(ids)] == [0, 1]
 
 
+@pytest.mark.long
 def test_lookups_with_modify_graph_also_train_unmodified():
     """Rec SDK refuses a MonitoredTrainingSession without the hook."""
 
