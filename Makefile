@@ -50,7 +50,8 @@ WITHOUT_BEHAVIOR := fuzz training/test_cluster.py porting/test_scripts.py portin
   checkpoint/test_saver_crash.py checkpoint/test_saver_limits.py checkpoint/test_hostile_index.py \
   _tensorflow/test_keras.py test_soak.py test_soak_ps.py test_soak_online.py \
   training/test_kubernetes.py model_zoo test_docs.py test_site.py test_constants_in_pages.py \
-  porting/test_porting_names.py porting/test_porting_sed.py
+  porting/test_porting_names.py porting/test_porting_sed.py test_sizes.py \
+  _tensorflow/test_private_names.py
 
 # What it changes shows with a test's first parameters; the others are more cases for the kernels.
 test-v1: library $(VENV)/.tests ## run the Python tests, all but the long and the slow ones, after tf.disable_v2_behavior()
