@@ -120,6 +120,7 @@ def test_a_metric_of_one_user(trained):
     assert estimator.evaluate(input_fn())["loss_of_bob"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("portable", [False, True])
 def test_a_saved_model_names_the_user(trained, portable, tmp_path):
     estimator, expected, _ = trained
@@ -141,6 +142,7 @@ def test_a_saved_model_names_the_user(trained, portable, tmp_path):
     np.testing.assert_allclose(found["logits"], expected["logits"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("portable", [False, True])
 def test_a_compressed_saved_model_names_the_user_of_each_candidate(trained, portable, tmp_path):
     estimator, expected, _ = trained

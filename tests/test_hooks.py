@@ -59,6 +59,7 @@ def test_a_monitored_training_session_saves_incremental_checkpoints(tmp_path):
         np.testing.assert_array_equal(two.get_tensor(name), four.get_tensor(name), name)
 
 
+@pytest.mark.long
 def test_a_monitored_training_session_resumes_from_an_incremental_checkpoint(tmp_path):
     class Killed(Exception):
         pass

@@ -589,6 +589,7 @@ def test_source_distribution_has_the_files_that_git_knows(source_copy):
     assert sorted(names - tracked_files()) == [], "exclude the files in MANIFEST.in"
 
 
+@pytest.mark.long
 def test_wheel_has_every_package_of_rec_estimator_and_no_other(source_copy):
     names = subprocess.run(
         [

@@ -55,6 +55,7 @@ def test_matrix_keeps_the_results_of_other_pairs_and_names_those_that_were_not_r
     assert {pair: result for pair, result in stored.items() if result} == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("stored", "ends"),
     [

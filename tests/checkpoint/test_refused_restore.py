@@ -125,6 +125,7 @@ def run_session(folder, optimizer):
             session.run(train_op)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("run", [run_estimator, run_session])
 def test_a_run_with_another_optimizer_says_so_and_names_the_variables(tmp_path, run):
     run(str(tmp_path), lambda: rec.optimizers.AdagradOptimizer(0.1))

@@ -286,6 +286,7 @@ def test_eviction_by_steps_is_skipped_without_a_global_step(tmp_path):
     assert table.name == "emb"
 
 
+@pytest.mark.long
 def test_checkpoint_option_initializes_a_table_and_can_override_restores(tmp_path):
     with tf.Graph().as_default(), tf.Session() as session:
         table, keys, train = build(ev_option=None, name="old")
@@ -431,6 +432,7 @@ def test_save_path_of_a_saver_of_nothing_is_checked_too(tmp_path, monkeypatch):
     assert names_in(tmp_path) == []
 
 
+@pytest.mark.long
 def test_save_path_may_lack_a_folder_or_share_the_stem_of_one(tmp_path, trained, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
@@ -524,6 +526,7 @@ def test_a_monitored_session_saves_and_resumes_with_it(tmp_path):
     assert [path.rpartition("-")[2] for path in run(3)] == ["4", "7"]
 
 
+@pytest.mark.long
 def test_other_file_systems_are_written_in_place(trained):
     session, table, keys, train = trained
     saver = rec.Saver(incremental=True, max_to_keep=1)

@@ -65,6 +65,7 @@ def test_deltas_are_written_between_the_full_checkpoints(tmp_path):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.long
 def test_keep_checkpoint_max_keeps_the_parents_of_deltas(tmp_path):
     config = dict(save_checkpoints_steps=10, save_incremental_checkpoints_steps=2)
     estimator = estimator_in(tmp_path, keep_checkpoint_max=2, **config)
@@ -170,6 +171,7 @@ class StopAtOnce(tf.train.SessionRunHook):
         raise InterruptedError
 
 
+@pytest.mark.long
 def test_a_hook_without_a_saver_finds_that_of_the_estimator(tmp_path):
     hook = tf.train.CheckpointSaverHook(str(tmp_path / "hook"), save_steps=2)
     (tmp_path / "hook").mkdir()
@@ -177,6 +179,7 @@ def test_a_hook_without_a_saver_finds_that_of_the_estimator(tmp_path):
     assert kinds_of(tmp_path / "hook") == {0: None, 2: None}
 
 
+@pytest.mark.long
 def test_deltas_by_time(tmp_path):
     config = dict(save_checkpoints_steps=1000, save_incremental_checkpoints_secs=1e-6)
     estimator_in(tmp_path, keep_checkpoint_max=None, **config).train(input_fn, steps=4)

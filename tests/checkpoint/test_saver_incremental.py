@@ -329,6 +329,7 @@ def exchange_base(how, folder):
             os.replace(f"{folder}/other/{file}", f"{folder}/{file}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["stock", "copied", "shrunk"])
 def test_delta_of_an_overwritten_base_is_refused(tmp_path, small, how):
     model, session = small

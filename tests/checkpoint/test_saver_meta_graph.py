@@ -61,6 +61,7 @@ def test_an_imported_graph_restores_its_tables_and_trains_on(tmp_path, kind, sco
         np.testing.assert_array_equal(session.run(vectors, {keys: KEYS}), trained)
 
 
+@pytest.mark.long
 def test_the_graph_of_an_estimator_restores_its_tables(tmp_path):
     def model_fn(features, labels, mode):
         loss = tf.reduce_sum(tf.square(features["user"] - labels[:, None]))

@@ -114,6 +114,7 @@ def test_root_scope_maps_to_a_scope(tmp_path):
     session.close()
 
 
+@pytest.mark.long
 def test_several_checkpoints_and_calls(tmp_path):
     first, first_rows = write_source(tmp_path / "first", batch=(1, 2))
     second, second_rows = write_source(tmp_path / "second", batch=(3, 4, 5))
@@ -250,6 +251,7 @@ def is_same(source, start, name, there=None):
 ROWS = ("user-keys", "user-values", "user-freqs", "user-versions")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings, same, fresh",
     [

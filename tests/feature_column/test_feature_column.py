@@ -55,6 +55,7 @@ def as_sparse(values):
 # ------------------------------------------------------------------ the same as TensorFlow's
 
 
+@pytest.mark.long
 @pytest.mark.each_value
 @pytest.mark.parametrize("combiner", ["mean", "sum", "sqrtn"])
 @pytest.mark.parametrize("weighted", [False, True])

@@ -132,6 +132,7 @@ def test_variables_have_the_names_that_tensorflow_gives(build):
     assert sorted(found) == sorted(expected)
 
 
+@pytest.mark.long
 def test_columns_of_tensorflow_alone_give_its_model():
     city = tf.feature_column.categorical_column_with_hash_bucket("city", 9)
     bucket = tf.feature_column.bucketized_column(tf.feature_column.numeric_column("price"), [0.0])

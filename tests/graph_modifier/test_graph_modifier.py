@@ -207,6 +207,7 @@ def test_a_modified_graph_can_be_written_and_read_again():
     np.testing.assert_array_equal(users, step_users)
 
 
+@pytest.mark.long
 def test_concurrent_steps_never_mix_their_batches():
     iterator, batch, _, keys, train_op = modified_graph()
     step_keys = get_target_batch(True)["user"]

@@ -189,6 +189,7 @@ def test_sparse_lookups_with_thresholds_spare_the_steps_their_reads(tmp_path):
 # ------------------------------------------------------------------ what is left alone
 
 
+@pytest.mark.long
 def test_a_batch_that_is_never_trained_changes_nothing(tmp_path):
     modified = Modified(on_disk(tmp_path), dataset().repeat())
     modified.steps(STEPS)
@@ -204,6 +205,7 @@ def test_a_batch_that_is_never_trained_changes_nothing(tmp_path):
     assert later.memory_rows <= storage_runs.MEMORY_ROWS + 13 * BATCH
 
 
+@pytest.mark.long
 def test_evaluation_leaves_rows_on_disk(tmp_path):
     modified = Modified(on_disk(tmp_path), is_modified=False)
     modified.steps(STEPS)
@@ -321,6 +323,7 @@ def test_a_session_may_end_while_batches_are_on_their_way(tmp_path):
     assert list(tmp_path.iterdir()) == [], "the end of a session removes the files"
 
 
+@pytest.mark.long
 def test_an_iterator_whose_state_is_saved_is_left_alone(tmp_path):
     def scenario(storage, is_modified):
         with tf.Graph().as_default():
@@ -349,6 +352,7 @@ def test_an_iterator_whose_state_is_saved_is_left_alone(tmp_path):
 # ------------------------------------------------------------------ faults
 
 
+@pytest.mark.long
 def test_a_damaged_file_is_the_error_of_the_step(tmp_path):
     modified = Modified(on_disk(tmp_path), dataset().repeat())
     modified.steps(STEPS)

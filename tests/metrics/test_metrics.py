@@ -116,6 +116,7 @@ def test_grouped_auc_is_the_mean_over_groups_of_both_classes(batches, weighted_b
     assert found == pytest.approx(np.average(areas, weights=shares), abs=1e-7)
 
 
+@pytest.mark.long
 def test_groups_may_be_strings_or_integers_of_any_size():
     columns = some("labels", "predictions")
     texts = GROUPS.astype(str).astype(object)
@@ -156,6 +157,7 @@ def test_a_sure_and_wrong_prediction_has_a_finite_loss():
     assert streamed(rec.metrics.log_loss, columns) == pytest.approx(24 * np.log(2))
 
 
+@pytest.mark.long
 def test_metrics_of_no_samples_are_finite():
     columns = dict(labels=np.zeros(0), predictions=np.zeros(0, np.float32))
     for metric in (

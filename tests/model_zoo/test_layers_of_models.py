@@ -61,6 +61,7 @@ def test_a_tower_is_hidden_layers_and_one_unit():
     np.testing.assert_allclose(outputs, expected, **CLOSE)
 
 
+@pytest.mark.long
 def test_batch_normalization_uses_the_batch_in_training_and_the_running_moments_elsewhere():
     inputs = normal(50, 3) * 4 + 7
 

@@ -44,11 +44,9 @@ SMALL = {
     "dropout": 0.1,
 }
 
-# Trained in make test-long only: the graphs of the others take less time to build.
-DEAR = ("masknet", "finalmlp", "dien", "bst", "ple", "dbmtl")
-
-# Resumed and exported by make test-long; make test-slow does it to all.
-RESUMED = ("dcnv2", "din", "mmoe")
+# Of one label, with a history, and of several labels. make test-long resumes, evaluates and exports
+# these, make test-slow all.
+OF_EACH_KIND = ("dcnv2", "din", "mmoe")
 
 # Other values of params, besides batch normalization: what the training of SMALL does not build.
 VARIANTS = {
@@ -141,19 +139,15 @@ def train_once(tmp_path_factory):
     return functools.lru_cache(None)(lambda name: Trained(name, tmp_path_factory.mktemp(name)))
 
 
-@pytest.fixture(
-    params=[
-        pytest.param(model, marks=[pytest.mark.long] if model in DEAR else []) for model in ON_ROWS
-    ]
-)
+@pytest.fixture(params=ON_ROWS)
 def trained(request, train_once):
     return train_once(request.param)
 
 
-resumed_ones = pytest.mark.parametrize(
+ones_of_each_kind = pytest.mark.parametrize(
     "trained",
     [
-        pytest.param(model, marks=pytest.mark.long if model in RESUMED else pytest.mark.slow)
+        pytest.param(model, marks=pytest.mark.long if model in OF_EACH_KIND else pytest.mark.slow)
         for model in ON_ROWS
     ],
     indirect=True,
@@ -190,7 +184,7 @@ def test_training_beats_a_constant(trained):
         assert data.exact_auc(truth, probabilities) > 0.56
 
 
-@pytest.mark.long
+@ones_of_each_kind
 def test_evaluation_measures_the_predictions(trained):
     expected = {}
     for label, probabilities in trained.probabilities.items():
@@ -202,10 +196,12 @@ def test_evaluation_measures_the_predictions(trained):
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.long
 def test_all_variables_and_tables_get_gradients(trained):
     assert untrained(trained.checkpoint(STEPS)) == []
 
 
+@pytest.mark.long
 def test_tables_have_a_row_for_each_key_of_the_training_rows(trained):
     stored = tf.train.load_checkpoint(trained.checkpoint(STEPS))
     seen = CLICKS.in_memory("train").features
@@ -236,7 +232,7 @@ def untrained(checkpoint):
     return sorted(bad)
 
 
-@resumed_ones
+@ones_of_each_kind
 def test_a_training_that_goes_on_with_a_modified_graph_ends_with_the_same_bits(trained, tmp_path):
     half = STEPS // 2
     for file in trained.folder.glob(f"model.ckpt-{half}.*"):
@@ -276,7 +272,7 @@ def requests():
     return flat, compressed
 
 
-@resumed_ones
+@ones_of_each_kind
 def test_exports_predict_what_the_model_predicts(trained):
     flat, compressed = requests()
     answers = list(trained.estimator.predict(rec.inputs.numpy_input_fn(flat, batch_size=100)))
@@ -292,6 +288,7 @@ def test_exports_predict_what_the_model_predicts(trained):
             )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "params"),
     [

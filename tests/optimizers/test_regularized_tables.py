@@ -65,6 +65,7 @@ class Run:
             return self.saver.save(self.session, str(folder / "model"), step)
 
 
+@pytest.mark.long
 @pytest.mark.each_value
 @regularizers
 @pytest.mark.parametrize("num_ps", [1, 2])
@@ -82,6 +83,7 @@ def test_parameter_servers_train_the_bits_of_a_single_process(
     assert single == on_ps and len(single["table"]) > 20
 
 
+@pytest.mark.long
 @regularizers
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_restore_of_a_checkpoint_and_its_deltas_trains_on(regularizer, shards, tmp_path):

@@ -107,6 +107,7 @@ class DecayOfAllRows(TableOracle):
         super().apply(*step, **arguments)
 
 
+@pytest.mark.long
 @rules(DECAYING)
 def test_lazy_decay_equals_a_decay_of_all_rows_when_a_row_is_trained_again(rule):
     dim = 5

@@ -258,6 +258,7 @@ class TestAnUntrainedTable:
             pass
 
 
+@pytest.mark.long
 def test_a_table_looked_up_outside_of_the_loss_is_no_error_in_rec_estimator(tmp_path):
     def model_fn(features, labels, mode):
         del labels

@@ -60,6 +60,7 @@ def test_a_table_with_an_ssd_tier_gives_the_same_bytes(lookup, shards, tmp_path)
     storage_runs.assert_same_in_memory_and_on_disk(tmp_path, scenario)
 
 
+@pytest.mark.long
 def test_the_second_path_takes_over_when_the_first_is_full(tmp_path):
     second = tmp_path / "second"
     most = 4 * 2**20

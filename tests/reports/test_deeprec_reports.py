@@ -178,6 +178,7 @@ def test_999_deltas_of_an_estimator_predict_as_it_was_trained(tmp_path):
 # ------------------------------------------------------------------ 739, 808
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make_filter", [None, rec.CounterFilter(2)], ids=["plain", "filtered"])
 def test_739_lookups_steps_evictions_saves_and_exports_may_run_at_once(tmp_path, make_filter):
     table = table_of_zeros(
@@ -214,6 +215,7 @@ def test_739_lookups_steps_evictions_saves_and_exports_may_run_at_once(tmp_path,
 # ------------------------------------------------------------------ 692, 741
 
 
+@pytest.mark.long
 @pytest.mark.each_value
 @pytest.mark.parametrize("key_dtype", [tf.int32, tf.int64], ids=["int32", "int64"])
 @pytest.mark.parametrize("ids", [[], [7, -3]], ids=["empty", "two keys"])
@@ -254,6 +256,7 @@ def test_692_tables_of_any_keys_and_size_are_saved_restored_shrunk_and_inspected
 # ------------------------------------------------------------------ 252
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("saver", [tf.train.Saver, rec.Saver], ids=["stock", "rec"])
 def test_252_restores_into_one_session_do_not_add_memory(tmp_path, saver):
     table = table_of_zeros(dim=16, filter_option=rec.CounterFilter(2))

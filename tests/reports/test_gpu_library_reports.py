@@ -85,6 +85,7 @@ def restored(prefix):
             return model.contents(session)
 
 
+@pytest.mark.long
 def test_454_a_key_that_is_evicted_and_comes_back_is_restored_from_every_delta(tmp_path):
     live = chain_of_deltas(tmp_path)
     present = [9 in rows for rows, _ in live.values()]

@@ -234,6 +234,7 @@ def test_gradients_within_a_model_and_loops_over_the_history(tmp_path):
     check_same(train, tmp_path)
 
 
+@pytest.mark.long
 def test_scripts_for_dynamic_expansion(tmp_path):
     """Pairs the gradients of looked-up values with the addresses of their keys."""
 

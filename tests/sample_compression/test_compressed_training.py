@@ -519,6 +519,7 @@ def test_warm_started_training_equals_flat_training(tmp_path):
     assert tf.train.load_variable(grouped, "table-freqs").tolist() == [8, 4]
 
 
+@pytest.mark.long
 def test_a_user_without_samples_is_an_error(tmp_path):
     def batches():
         batch = small_batch((3, 0))

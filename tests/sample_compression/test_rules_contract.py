@@ -447,6 +447,7 @@ def differs(wanted, value):
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", TABLES)
 def test_each_rule_accepts_its_example_and_outputs_stay_the_same(table, monkeypatch):
     accepted = set()

@@ -106,6 +106,7 @@ class TestLoops:
         expect_equal(expected, got, 1e-12)
         assert types(report) == {"Mul"}
 
+    @pytest.mark.long
     def test_gradients_are_those_of_the_flat_model(self, version):
         def outputs(compressed):
             user, item = tf.placeholder(F, [None, 5, 3]), tf.placeholder(F, [None, 3])

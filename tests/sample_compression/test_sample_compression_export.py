@@ -273,6 +273,7 @@ def test_exports_do_not_disturb_each_other(estimator, tmp_path):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "shapes",
     [
@@ -358,6 +359,7 @@ def test_requests_as_sequence_examples(estimator, whole, tmp_path):
     assert {name: value.shape for name, value in nothing.items()} == {"scores": (0,), "side": (0,)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [1, 3])
 def test_weights_of_another_width_than_their_ids_are_refused(estimator, tmp_path, width):
     receiver = rec.compressed_serving_input_receiver_fn(

@@ -73,6 +73,7 @@ def test_every_exporter_writes_portable_models_if_asked(tmp_path, portable):
         assert is_portable == portable, name
 
 
+@pytest.mark.long
 def test_every_exporter_writes_refreshable_models_if_asked(tmp_path, resource_variables):
     estimator = trained(tmp_path / "model")
     for name, make in EXPORTERS.items():

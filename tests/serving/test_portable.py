@@ -306,6 +306,7 @@ class TestRefusals:
         finally:
             self.left = os.listdir(tmp_path / "export")
 
+    @pytest.mark.long
     def test_a_lookup_inside_of_tf_cond(self, tmp_path, version):
         def outputs_of(table, ids):
             return tf.cond(
@@ -319,10 +320,12 @@ class TestRefusals:
             self.export(tmp_path, outputs_of)
         assert self.left == []
 
+    @pytest.mark.long
     def test_an_output_that_needs_the_table(self, tmp_path):
         with pytest.raises(ValueError, match="got TableFrequencies .* signatures that only read"):
             self.export(tmp_path, lambda table, ids: table.get_frequency(ids))
 
+    @pytest.mark.long
     def test_a_training_graph(self, tmp_path):
         with pytest.raises(ValueError, match="got Tables.* a graph that does not train"):
             self.export(tmp_path, None, mode=rec.ModeKeys.TRAIN)

@@ -327,6 +327,7 @@ def test_a_step_does_not_read_again_what_its_lookups_have_read(tmp_path):
     assert {read % SEGMENT_BYTES for read in in_steps} == {0}
 
 
+@pytest.mark.long
 def test_a_key_that_is_not_admitted_costs_no_read(tmp_path):
     run = Run(adagrad, on_disk(tmp_path), filter_option=rec.CounterFilter(2))
     for keys, weights in storage_runs.batches(STEPS):
@@ -339,6 +340,7 @@ def test_a_key_that_is_not_admitted_costs_no_read(tmp_path):
     assert run.session.run(run.table.get_frequency(new)).tolist() == [1] * 50
 
 
+@pytest.mark.long
 def test_counts_say_where_the_rows_are(tmp_path):
     run = Run(adagrad, on_disk(tmp_path), shards=2)
     run.steps(STEPS)

@@ -95,6 +95,7 @@ def test_the_root_scope_and_a_monitored_session_are_seen(source):
     assert [f"Table 'net/t' {SAID}" in message for message in messages] == [True]
 
 
+@pytest.mark.long
 def test_only_tables_that_the_checkpoint_has_and_that_start_afresh_are_named(source):
     with Messages() as messages:
         model(names=("other",))

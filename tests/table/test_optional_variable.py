@@ -66,6 +66,7 @@ def run(folder, make, evicts, saver, name, restores, trains=True):
         return restored, restored_counts
 
 
+@pytest.mark.long
 @pytest.mark.each_value
 @pytest.mark.parametrize("saver", SAVERS)
 @pytest.mark.parametrize("model", MODELS)

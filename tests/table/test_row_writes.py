@@ -170,6 +170,7 @@ def test_lookup_of_many_keys_reads_the_table_before_or_after_an_assignment():
             assert all(len(np.unique(each)) == 1 for each in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shards", [1, 2])
 def test_random_writes_steps_evictions_and_checkpoints_equal_the_oracle(shards, tmp_path):
     rng = np.random.default_rng(shards)

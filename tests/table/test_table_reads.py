@@ -129,6 +129,7 @@ class TestReads:
             assert session.run(both, {yes: False}) == 102
             assert session.run([outside, three[1]]) == [2, 6]
 
+    @pytest.mark.long
     def test_are_made_in_each_function(self):
         table = rec.get_embedding_variable("t", 2)
 

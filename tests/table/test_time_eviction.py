@@ -87,6 +87,7 @@ class Oracle:
         return len(gone)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("is_event_time", [True, False])
 def test_a_clock_that_jumps_at_random_evicts_what_the_oracle_evicts(is_event_time, shards, clock):
@@ -116,6 +117,7 @@ def test_a_clock_that_jumps_at_random_evicts_what_the_oracle_evicts(is_event_tim
         assert versions.tolist() == [oracle.trained[key] for key in keys]
 
 
+@pytest.mark.long
 def test_a_clock_that_jumps_ahead_or_a_long_pause_empties_no_table(clock):
     table = make_table(rec.TimeEvict(DAY))
     with Training(table, time=clock.now) as training:
@@ -129,6 +131,7 @@ def test_a_clock_that_jumps_ahead_or_a_long_pause_empties_no_table(clock):
         assert training.run(table.export()).keys.tolist() == [1]
 
 
+@pytest.mark.long
 def test_a_clock_that_was_set_back_goes_on_from_the_present_time(clock):
     table = make_table(rec.TimeEvict(1000))
     with Training(table, time=clock.now) as training:
@@ -183,6 +186,7 @@ def test_counts_of_filtered_keys_grow_old_as_well(make_filter, clock):
         assert training.run(frequency).tolist() == [0, 40]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make_saver", [rec.Saver, tf.train.Saver])
 def test_a_save_evicts_and_a_restored_training_goes_on_at_its_time(make_saver, clock, tmp_path):
     def training(shards):

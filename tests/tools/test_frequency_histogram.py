@@ -98,6 +98,7 @@ def colors_of(path):
     return {kind for kind, color in colors.items() if color in found}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_recorded", [(True, True), (True, False), (False, True), (False,) * 2])
 def test_picture_shows_what_was_recorded(tmp_path, is_recorded):
     pair = tuple(histogram_of([1, 2, 3]) if there else None for there in is_recorded)

@@ -178,6 +178,7 @@ def test_one_table_is_shown_if_asked_for(checkpoint, capsys):
     ]
 
 
+@pytest.mark.long
 def test_folder_stands_for_its_latest_checkpoint(checkpoint, capsys):
     prefix, _ = checkpoint
     folder = os.path.dirname(prefix)
@@ -199,6 +200,7 @@ def test_checkpoint_beside_a_folder_of_its_name_is_the_one_shown(
     assert run(capsys, f"{prefix}/")[0].startswith(f"{inside}: 0 tables, ")
 
 
+@pytest.mark.long
 def test_filtered_features_are_shown(checkpoint, capsys):
     prefix, tensors = checkpoint
     lines = run(capsys, prefix, "--table", "item", "--filtered", "--top", 3)

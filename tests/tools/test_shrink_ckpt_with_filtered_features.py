@@ -51,6 +51,7 @@ def without_filtered(tensors, shards):
     return shrunk
 
 
+@pytest.mark.long
 def test_filtered_features_are_dropped_and_all_else_is_kept(checkpoint, tmp_path):
     prefix, _ = checkpoint
     before = tensors_of(prefix)
@@ -85,6 +86,7 @@ def test_slots_of_tables_are_dropped_if_asked(checkpoint, tmp_path):
     assert dropped.tables == kept.tables and dropped.bytes_after < kept.bytes_after
 
 
+@pytest.mark.long
 def test_tensors_keep_the_form_in_which_they_are_stored(checkpoint, tmp_path):
     prefix, _ = checkpoint
     shrink(prefix, tmp_path / "shrunk")

@@ -53,12 +53,14 @@ def test_one_worker_with_two_ps_trains_the_bits_of_one_process(job, rule):
         np.testing.assert_array_equal(trained[key], row)
 
 
+@pytest.mark.long
 def test_tables_have_a_shard_on_each_ps(job):
     folder, _ = job
     names = {name for name, _ in tf.train.list_variables(str(folder / "alone" / "model"))}
     assert {"Ftrl/part_0-keys", "Ftrl/part_1-keys"} <= names and "Ftrl/part_2-keys" not in names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", RULES)
 def test_chief_and_worker_count_every_occurrence(job, rule):
     folder, _ = job
@@ -66,6 +68,7 @@ def test_chief_and_worker_count_every_occurrence(job, rule):
     assert rows_of(folder / "both", rule, "freqs") == dict(zip(keys.tolist(), counts))
 
 
+@pytest.mark.long
 def test_summaries_of_tables_on_ps_are_those_of_one_process(job):
     single, alone = (scalars_in(job[0] / name / "model") for name in ("single", "alone"))
     assert sorted(alone) == sorted(single) and max(alone) == STEPS
@@ -76,6 +79,7 @@ def test_summaries_of_tables_on_ps_are_those_of_one_process(job):
                 assert alone[step][tag] == value, (step, tag)
 
 
+@pytest.mark.long
 def test_evaluator_evaluates_the_last_checkpoint(job):
     folder, _ = job
     log = (folder / "both" / "evaluator0.log").read_text()

@@ -120,6 +120,7 @@ def test_a_log_gets_a_line_every_10_seconds_and_one_at_the_end(estimator, monkey
     assert lines == ["train 11", "train 22", "train 25"]
 
 
+@pytest.mark.long
 def test_no_rate_includes_the_first_step(estimator, monkeypatch):
     clock, stream = Clock(first=100.0), io.StringIO()
     monkeypatch.setattr(progress, "time", clock)

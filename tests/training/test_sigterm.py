@@ -84,6 +84,7 @@ LOOPS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
 def test_the_step_in_which_sigterm_arrives_is_the_last_and_is_saved(tmp_path, handler, loop):
     sender = SendSigterm(3)
@@ -111,12 +112,14 @@ def test_a_training_goes_on_from_the_step_that_was_saved(tmp_path):
         assert saved_step(tmp_path) == steps
 
 
+@pytest.mark.long
 def test_without_sigterm_the_hook_changes_nothing(tmp_path, handler):
     train(tmp_path, [rec.StopAtSigtermHook()])
     assert saved_step(tmp_path) == 100
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
+@pytest.mark.long
 def test_the_second_sigterm_reaches_the_handler_that_was_there(tmp_path):
     with pytest.raises(AssertionError, match="reached the handler of the test"):
         train(tmp_path, [SendSigterm(3), SendSigterm(3), rec.StopAtSigtermHook()])

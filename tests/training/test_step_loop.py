@@ -211,6 +211,7 @@ def test_train_and_evaluate_evaluates_between_loops(tmp_path):
     assert steps - {0} == {10, 20}
 
 
+@pytest.mark.long
 def test_a_hooks_own_run_does_one_step(tmp_path):
     class Extra(tf.train.SessionRunHook):
         def after_run(self, run_context, run_values):
@@ -225,6 +226,7 @@ def test_a_hooks_own_run_does_one_step(tmp_path):
     assert extra.done == 1
 
 
+@pytest.mark.long
 def test_the_progress_line_counts_steps_and_not_runs(tmp_path, capsys):
     hook = rec.ProgressHook(max_steps=20, every_seconds=1e-6)
     estimator_in(tmp_path, 5).train(input_fn(), max_steps=20, hooks=[hook])
@@ -325,6 +327,7 @@ def test_unsupported_steps_are_refused_with_a_remedy(part, message):
     assert len(tf.get_default_graph().get_operations()) == operations
 
 
+@pytest.mark.long
 def test_reference_variables_are_refused_before_the_first_step(tmp_path):
     watch = Watch()
     with resource_variables(False), pytest.raises(ValueError, match="must be resources") as caught:

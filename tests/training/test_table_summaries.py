@@ -53,6 +53,7 @@ def train(folder, **config):
     estimator.train(input_fn, steps=20)
 
 
+@pytest.mark.long
 def test_an_estimator_writes_the_counts_of_each_table_and_of_all(tmp_path):
     train(tmp_path)
     found = scalars_in(tmp_path)
@@ -96,6 +97,7 @@ def test_a_save_logs_one_line(tmp_path, caplog):
     )
 
 
+@pytest.mark.long
 def test_run_config_switches_the_summaries_off(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "tensorflow"):
         train(tmp_path, table_summaries=False)
@@ -141,6 +143,7 @@ def test_a_plain_session_writes_the_counts_and_its_evictions(tmp_path):
     assert not any(tag.startswith("tables/total/") for tag in found[5])
 
 
+@pytest.mark.long
 def test_a_resumed_training_starts_to_count_at_its_checkpoint(tmp_path):
     for _ in range(2):
         with tf.Graph().as_default():

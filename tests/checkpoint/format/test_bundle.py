@@ -195,6 +195,7 @@ def test_keys_must_ascend():
             list(parse_index(build_index(entries)))
 
 
+@pytest.mark.long
 def test_keys_that_share_all_they_can_are_refused_before_they_fill_the_memory(monkeypatch):
     monkeypatch.setattr(index_file, "_SHARING", 10**9)
     monkeypatch.setattr(index_file, "_BLOCK", 10**9)

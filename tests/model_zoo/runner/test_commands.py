@@ -234,6 +234,7 @@ def scripted(monkeypatch, values):
     monkeypatch.setattr(rounds, "evaluate_rows", lambda *_, **__: {"auc": next(values)})
 
 
+@pytest.mark.long
 def test_an_auc_as_of_equal_labels_says_which_labels_to_check(tmp_path, monkeypatch):
     scripted(monkeypatch, [0.5])
     _, lines = run(tmp_path, train__epochs=1, train__steps=2)
@@ -330,6 +331,7 @@ def test_a_run_in_the_order_of_time_goes_on_inside_a_window(tmp_path):
 # ---------------------------------------------------------------- settings
 
 
+@pytest.mark.long
 def test_run_json_has_settings_versions_metrics_and_the_command(trained):
     folder, found, lines = trained
     kept = json.loads((folder / "run.json").read_text())
@@ -348,6 +350,7 @@ def test_a_finished_run_is_not_trained_again(trained):
     assert found["test"] == trained[1]["test"] and tensors(trained[0]) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "path"),
     [

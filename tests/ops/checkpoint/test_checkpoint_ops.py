@@ -325,6 +325,7 @@ def test_a_slot_that_the_table_has_with_another_width_is_an_error(trained, tmp_p
         trained.restore(path, BANK, slots=[("Adagrad", 1, 0.1)])
 
 
+@pytest.mark.long
 def test_a_damaged_file_is_an_error_wherever_the_damage_is(make_table, tmp_path, tensors):
     write(tmp_path / "c", tensors)
     table = make_table(DIM, BANK, name="u")

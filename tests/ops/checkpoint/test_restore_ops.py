@@ -332,6 +332,7 @@ def damaged_bloom(tensors):
     }
 
 
+@pytest.mark.long
 def test_a_damaged_bloom_filter_is_an_error_that_leaves_the_table_empty(make_table, tmp_path):
     (table,), keys = bloom_tables(make_table, 1)
     table.save(tmp_path / "c", slots=ADAGRAD)
