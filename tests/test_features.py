@@ -289,6 +289,23 @@ def test_training_inserts_the_real_ids_only(combiner):
     assert dict(zip(keys.tolist(), counts.tolist()))[1] == 2
 
 
+@ANY_FORM
+def test_each_row_of_a_sequence_gets_the_gradient_of_its_place(form):
+    found = lookup_features({"f": form(tf.int64)}, [feature(combiner=None, max_length=3)])
+    gradient = np.arange(1, 9 * DIM + 1, dtype=np.float32).reshape(3, 3, DIM)
+    loss = tf.reduce_sum(found["f"] * gradient)
+    step = rec.optimizers.GradientDescentOptimizer(1.0).minimize(loss)
+    # TensorFlow's own gradient pads a second time, to find the place of each row.
+    types = [op.type for op in tf.get_default_graph().get_operations()]
+    assert types.count("RaggedTensorToTensor") == 1
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        before, mask = session.run([found["f"], found["f_mask"]])
+        session.run(step)
+        after = session.run(found["f"])
+    np.testing.assert_array_equal(after, before - gradient * mask[..., np.newaxis])
+
+
 def test_shapes_are_as_static_as_those_of_the_batch():
     batch = {
         "one": tf.placeholder(tf.int64, [5]),
