@@ -1,24 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the models of the zoo on two public data sets: quality, speed and rows.
+"""Compares the models of the zoo on two public data sets: quality and rows.
 
     python -m benchmarks.compare_zoo --folder FOLDER_OF_ONLINE_RETAIL --runs FOLDER
         [--data movielens_100k ...] [--models din ...] [--output FILE.json]
 
 The settings are those of model_zoo/configs. Models are trained on the training and validation rows
-for EPOCHS; test rows choose nothing. Each model has a run with each variant of the tables and the
-first seed, and with plain tables and two further seeds. Finished runs are kept in --runs; the same
-command goes on with the others.
+for the epochs of GROUPS; test rows choose nothing. Each model has a run with each variant of the
+tables and the first seed, and with plain tables and two further seeds. Finished runs are kept in
+--runs; the same command goes on with the others.
 """
 
 import json
 import pathlib
-from typing import Any, Dict
+from typing import Any, Dict, List, NamedTuple, Sequence
 
 from benchmarks import result_file
 
-# After which, of five at most, wide & deep with the first seed had the best validation AUC:
-# python -m model_zoo train wide_and_deep --config movielens_100k
-EPOCHS = {"movielens_100k": 4, "online_retail": 5}
+
+class Group(NamedTuple):
+    """Models with the same settings.
+
+    Attributes:
+      name: Of its file in --runs.
+      data: The configuration, which has the name of its data set.
+      epochs: After which its first model, or wide & deep, had the best AUC of the validation rows
+        with the first seed: see choose_zoo.py.
+      models: The models. None: those that no other group of the data set has.
+    """
+
+    name: str
+    data: str
+    epochs: int
+    models: Sequence[str] = ()
+
+
+GROUPS = (
+    Group("movielens_100k", "movielens_100k", 4),
+    Group("movielens_100k_fibinet", "movielens_100k", 2, ("fibinet",)),
+    Group("movielens_100k_masknet", "movielens_100k", 3, ("masknet",)),
+    Group("online_retail", "online_retail", 8),
+    Group("online_retail_sequences", "online_retail", 4, ("din", "dien", "bst")),
+)
+DATA = list(dict.fromkeys(group.data for group in GROUPS))
 FIRST, *FURTHER = SEEDS = (1, 2, 3)
 
 
@@ -27,12 +50,12 @@ def main() -> None:
     import tensorflow.compat.v1 as tf
 
     from model_zoo.models import MODELS
-    from model_zoo.runner import compare, config
+    from model_zoo.runner import commands, compare, config
 
     parser = result_file.parser(__doc__)
     parser.add_argument("--folder", help="folder of the CSV file of Online Retail")
     parser.add_argument("--runs", required=True, help="folder that keeps the finished runs")
-    parser.add_argument("--data", nargs="+", default=list(EPOCHS), choices=list(EPOCHS))
+    parser.add_argument("--data", nargs="+", default=DATA, choices=DATA)
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
     parser.add_argument("--variants", nargs="+", default=list(compare.VARIANTS))
@@ -41,21 +64,38 @@ def main() -> None:
     folder = pathlib.Path(args.runs)
     folder.mkdir(parents=True, exist_ok=True)
     for name in args.data:
-        settings = [f"train.epochs={EPOCHS[name]}", "train.with_validation=true"]
-        if args.folder:
-            settings.append(f"data.folder={args.folder}")
-        run = config.load(name, [*settings, "hooks.progress=false"])
-        kept = str(folder / f"{name}.json")
-        for seeds, variants in (([FIRST], args.variants), (FURTHER, ["plain"])):
-            seeds = [seed for seed in seeds if seed in args.seeds]
-            if seeds:
-                compare.compare(run, args.models, seeds, variants, output=kept)
-            result_file.write(args.output, {"data": _finished(folder)})
+        data = commands.load_data(config.from_dict({"data": {"name": name, "folder": args.folder}}))
+        for group, models in by_group(name, args.models).items():
+            settings = [f"train.epochs={group.epochs}", "train.with_validation=true"]
+            run = config.load(name, [*settings, "hooks.progress=false"])
+            kept = str(folder / f"{group.name}.json")
+            for seeds, variants in (([FIRST], args.variants), (FURTHER, ["plain"])):
+                seeds = [seed for seed in seeds if seed in args.seeds]
+                if seeds:
+                    compare.compare(run, models, seeds, variants, output=kept, data=data)
+                result_file.write(args.output, {"data": _finished(folder)})
+
+
+def by_group(data: str, models: Sequence[str]) -> Dict[Group, List[str]]:
+    """Returns the models of each group of a data set that has any.
+
+    Example:
+      >>> {group.epochs: models for group, models in by_group(
+      ...     "movielens_100k", ["din", "masknet"]).items()}
+      {4: ['din'], 3: ['masknet']}
+    """
+    groups = [group for group in GROUPS if group.data == data]
+    (default,) = (group for group in groups if not group.models)
+    found: Dict[Group, List[str]] = {}
+    for model in models:
+        own = next((group for group in groups if model in group.models), default)
+        found.setdefault(own, []).append(model)
+    return found
 
 
 def _finished(folder: pathlib.Path) -> Dict[str, Any]:
-    """The comparisons that a folder keeps, by data set."""
-    files = {name: folder / f"{name}.json" for name in EPOCHS}
+    """The comparisons that a folder keeps, by group."""
+    files = {group.name: folder / f"{group.name}.json" for group in GROUPS}
     found = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
     for comparison in found.values():
         for run in comparison["runs"]:  # bench_zoo.py measures speed, on an idle machine.

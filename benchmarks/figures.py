@@ -9,21 +9,21 @@ A page has a block between two markers; everything between them is generated:
     …
     <!-- end -->
 
-To add a block, write a function into core_figures.py, online_figures.py or page_figures.py and put
-the markers into the page. After a new measurement, run `make docs`. tests/test_figures.py fails if
-a page is stale.
+To add a block, write a function into core_figures.py, online_figures.py, zoo_figures.py or
+page_figures.py, and put the markers into the page. After a new measurement, run `make docs`.
+tests/test_figures.py fails if a page is stale.
 """
 
 import pathlib
 import re
 from typing import List
 
-from benchmarks import core_figures, online_figures, page_figures
+from benchmarks import core_figures, online_figures, page_figures, zoo_figures
 from benchmarks.columns import FIGURES
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(<!-- figures: ([\w-]+) -->\n).*?(^<!-- end -->$)", re.DOTALL | re.MULTILINE)
-del core_figures, online_figures, page_figures  # They fill FIGURES.
+del core_figures, online_figures, page_figures, zoo_figures  # They fill FIGURES.
 
 
 def pages() -> List[pathlib.Path]:

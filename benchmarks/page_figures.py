@@ -3,7 +3,7 @@
 
 import collections
 import statistics
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List
 
 from benchmarks import bench_distributed, bench_pipeline
 from benchmarks.columns import NONE, by_line, by_row, figure, fill
@@ -256,78 +256,6 @@ def soak_ps(found: Result) -> str:
         ["AUC at the end; of one process without kills", "{auc:.4f}; {reference_auc:.4f}"],
         ["faults", "{lost}"],
     )
-
-
-@figure("model_zoo/README.md", "compare_zoo")
-def compare_zoo(found: Result) -> str:
-    return "\n\n".join(
-        fill("{data[name]}, {data[rows][test]:,} test rows:\n\n", one) + _comparison(one)
-        for one in found["data"].values()
-    )
-
-
-def _comparison(found: Result) -> str:
-    """A line for each model: plain tables, then what a filter and an eviction save and lose."""
-    runs: Dict[str, Dict[str, Dict[int, Result]]] = {}
-    for run in found["runs"]:
-        by_variant = runs.setdefault(run["model"], collections.defaultdict(dict))
-        by_variant[run["variant"]][run["seed"]] = run
-    label = found["data"]["label"]
-    rows = []
-    for model, by_variant in runs.items():
-        plain = by_variant["plain"]
-        row: Dict[str, Any] = {"model": model, "seeds": len(plain)}
-        for name in ("auc", "grouped_auc", "log_loss"):
-            row[name] = _mean_and_deviation([_metric(each, name, label) for each in plain.values()])
-        if _metric(next(iter(plain.values())), "auc", label) is None:
-            hits = [each["metrics"]["hit_rate_at_10"] for each in plain.values()]
-            row["auc"] = f"hit rate at 10: {_mean_and_deviation(hits)}"
-        row["rows"] = statistics.mean(each["rows"] for each in plain.values())
-        for variant in ("counter", "eviction"):
-            row[variant] = _saved_and_lost(by_variant[variant], plain, label)
-        rows.append(row)
-    rows.sort(key=lambda row: row["auc"] if row["log_loss"] else "", reverse=True)
-    columns = {
-        "model": "`{model}`",
-        "AUC": "{auc}",
-        "grouped AUC": "{grouped_auc}",
-        "log loss": "{log_loss}",
-        "seeds": "{seeds}",
-        "rows of tables": "{rows:,.0f}",
-        "filter: rows saved, AUC lost": "{counter}",
-        "eviction: rows saved, AUC lost": "{eviction}",
-    }
-    return by_row(rows, columns)
-
-
-def _metric(run: Result, name: str, label: str) -> Optional[float]:
-    """A metric of a run, of its only label or of the first one; None: the model has no such."""
-    found: Optional[float] = run["metrics"].get(name, run["metrics"].get(f"{label}/{name}"))
-    return found
-
-
-def _mean_and_deviation(values: Sequence[Optional[float]]) -> Optional[str]:
-    found = [value for value in values if value is not None]
-    if not found:
-        return None
-    deviation = f" \u00b1 {statistics.stdev(found):.4f}" if len(found) > 1 else ""
-    return f"{statistics.mean(found):.4f}{deviation}"
-
-
-def _saved_and_lost(runs: Dict[int, Result], plain: Dict[int, Result], label: str) -> Optional[str]:
-    """What a variant saves and loses against plain tables with the same seeds."""
-    pairs = [(plain[seed], run) for seed, run in runs.items() if seed in plain]
-    if not pairs:
-        return None
-    saved = 1 - statistics.mean(run["rows"] / before["rows"] for before, run in pairs)
-    lost = [
-        before_auc - auc
-        for before, run in pairs
-        for before_auc, auc in [[_metric(each, "auc", label) for each in (before, run)]]
-        if before_auc is not None and auc is not None
-    ]
-    shown = f"{saved:.0%}"
-    return f"{shown}, {statistics.mean(lost):+.4f}" if lost else shown
 
 
 def _law(what: str) -> str:

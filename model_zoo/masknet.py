@@ -6,6 +6,7 @@ by Instance-Guided Mask, https://arxiv.org/abs/2102.07619. Difference: a column 
 the mean of their vectors.
 """
 
+import dataclasses
 from typing import List
 
 import tensorflow.compat.v1 as tf
@@ -29,8 +30,14 @@ DEFAULTS = {
 
 
 def features(data: DataSet, params: Params) -> List[rec.EmbeddingFeature]:
-    """One vector per id."""
-    return layers.declare(data.columns, params["dim"])
+    """One vector per id.
+
+    Vectors start near zero. A layer normalization is the first to read them: it would make random
+    vectors as long as trained ones, and the network would learn them by heart.
+    """
+    declared = layers.declare(data.columns, params["dim"])
+    start = tf.random_normal_initializer(stddev=1e-4)
+    return [dataclasses.replace(feature, initializer=start) for feature in declared]
 
 
 def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> rec.EstimatorSpec:
