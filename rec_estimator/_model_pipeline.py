@@ -23,6 +23,7 @@ from rec_estimator.serving import portable as portable_lib
 from rec_estimator.serving import refreshable
 from rec_estimator.table import placement
 from rec_estimator.table.memory_limit import share_memory
+from rec_estimator.table.row_dtype import row_dtype_of_export
 from rec_estimator.table.table import graph_tables
 from rec_estimator.training import cluster, train_op
 from rec_estimator.training.ps_watch import PsWatch
@@ -82,6 +83,7 @@ class ModelPipeline:
         self._share_memory(config)
         spec = compression_lib.compress_spec(spec)
         refreshable.add_refresh(has_own_saver=_saver_of_model(spec) is not None)
+        _check_saver_of_export(spec)
         spec = self._add_saver(spec, config)
         spec = self._add_summaries(spec, config)
         spec = self._add_step_loop(spec, config)
@@ -176,7 +178,7 @@ class ModelPipeline:
                 defer_build=True,
                 save_relative_paths=True,
                 allow_empty=True,
-                non_finite_rows=getattr(config, "non_finite_rows", "warn"),
+                non_finite_rows=_non_finite_rows(config),
             )
             spec = _with_saver(spec, saver)
         elif is_incremental and not getattr(saver, "is_incremental", False):
@@ -310,6 +312,21 @@ def _saver_of_model(spec: EstimatorSpec) -> Optional[Any]:
     if spec.scaffold and spec.scaffold.saver:
         return spec.scaffold.saver
     return next(iter(tf.get_collection(tf.GraphKeys.SAVERS)), None)
+
+
+def _check_saver_of_export(spec: EstimatorSpec) -> None:
+    if row_dtype_of_export() is not None and _saver_of_model(spec) is not None:
+        raise ValueError(
+            "model_fn must leave the Saver to RecEstimator with row_dtype, got a Saver, which may "
+            "not know rows of fewer bits; set none in the Scaffold in ModeKeys.PREDICT"
+        )
+
+
+def _non_finite_rows(config: RunConfig) -> str:
+    """What a save does about rows that are not finite. An export with row_dtype refuses them."""
+    if row_dtype_of_export() is not None:
+        return "stop"
+    return str(getattr(config, "non_finite_rows", "warn"))
 
 
 def _with_saver(spec: EstimatorSpec, saver: saver_lib.Saver) -> EstimatorSpec:

@@ -17,6 +17,7 @@ from rec_estimator._tensorflow.estimator import (
     build_raw_serving_input_receiver_fn,
 )
 from rec_estimator.serving.receiver import compressed_serving_input_receiver_fn
+from rec_estimator.serving.row_exports import RowSample
 
 __all__ = [
     "ClassificationOutput",
@@ -24,6 +25,7 @@ __all__ = [
     "ExportOutput",
     "PredictOutput",
     "RegressionOutput",
+    "RowSample",
     "ServingInputReceiver",
     "TensorServingInputReceiver",
     "build_parsing_serving_input_receiver_fn",

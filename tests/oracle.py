@@ -7,6 +7,7 @@ All arithmetic is float32, in the order that the kernels guarantee.
 import collections
 import dataclasses
 import functools
+import math
 from typing import Callable, Dict, List, Optional, Sequence
 
 import numpy as np
@@ -220,6 +221,24 @@ def round_stochastically(value, dtype, noise):
 # ------------------------------------------------------------------ rules
 #
 # rule(hyper, grad, value, *slots) -> new value and slots, all float32 [dim].
+
+
+def quantize(row):
+    """(bytes, scale, offset) of a row, by the definition of 8-bit rows, in Python's numbers."""
+    least, greatest = (float(x) for x in (min(row), max(row)))
+    least = least if abs(least) >= 2**-126 else 0.0
+    mantissa, exponent = math.frexp((greatest - least) / 255)
+    scale = math.ldexp(math.floor(mantissa * 2**16 + 0.5), exponent - 16)
+    if least:
+        scale = max(scale, math.ldexp(1.0, math.frexp(least)[1] - 13))
+    scale = max(scale, 2**-124)
+    places = [math.floor((float(x) - least) * (1 / scale) + 0.5) for x in row]
+    return np.array(places, np.uint8), np.float32(scale if any(places) else 0), np.float32(least)
+
+
+def dequantize(stored, scale, offset):
+    """The row of what ``quantize`` returns."""
+    return offset + scale * stored.astype(np.float32)
 
 
 def gradient_descent(hyper, grad, value):

@@ -179,6 +179,7 @@ def _export(config: Config, folder: str, view: DataSet) -> str:
         receiver_fn(config, view),
         checkpoint_path=best_checkpoint(model_dir),
         portable=config.export.kind == "portable",
+        row_dtype=config.export.row_dtype,
     )
     return str(tf.compat.as_str(path))
 

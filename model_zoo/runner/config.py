@@ -184,10 +184,12 @@ class Export:
       folder: Where training writes it at its end. None: training writes none.
       kind: native, compressed (one row of user columns per user, and item_size) or portable (ops of
         TensorFlow only).
+      row_dtype: int8, float16 or bfloat16: rows of fewer bits. None: as they are trained.
     """
 
     folder: Optional[str] = None
     kind: str = "native"
+    row_dtype: Optional[str] = None
 
     def __post_init__(self) -> None:
         _check_one_of(self, "kind", EXPORT_KINDS)

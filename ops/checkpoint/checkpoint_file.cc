@@ -14,8 +14,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "ops/checkpoint/checkpoint_format.h"
 #include "ops/core/base/crc32c.h"
 #include "ops/core/math/narrow_floats.h"
+#include "ops/core/math/quantized_floats.h"
 #include "ops/kernel/errors.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/framework/versions.h"
@@ -43,6 +45,7 @@ using ::tensorflow::DT_HALF;
 using ::tensorflow::DT_INT32;
 using ::tensorflow::DT_INT64;
 using ::tensorflow::DT_STRING;
+using ::tensorflow::DT_UINT8;
 using ::tensorflow::Env;
 using ::tensorflow::RandomAccessFile;
 using ::tensorflow::TensorShape;
@@ -90,6 +93,12 @@ Status CompareChecksum(const std::string& tensor, const DataFile& file,
   return DataLoss("tensor ", tensor, " in ", file.name,
                   " must have the checksum ", stored, ", got ", masked,
                   "; the file is damaged");
+}
+
+// The name of the scales and offsets of a tensor of values; '' if the name is
+// that of another tensor.
+std::string ScalesOf(absl::string_view name) {
+  return absl::ConsumeSuffix(&name, kValues) ? StrCat(name, kScaleOffset) : "";
 }
 
 }  // namespace
@@ -221,6 +230,7 @@ Status CheckpointFile::Find(const std::string& name,
   tensor->width = rank == 2 ? shape.dim_size(1) : 1;
   tensor->row_bytes = 0;
   tensor->ranges.clear();
+  tensor->scale_offset.reset();
   const uint64_t element_bytes = DataTypeSize(tensor->dtype);
   if (shape.num_elements() == 0) return Status();
   // No file has 2^63 bytes. After this check the product cannot overflow.
@@ -236,10 +246,25 @@ Status CheckpointFile::Find(const std::string& name,
 
 Status CheckpointFile::FindMatrix(const std::string& name, int64_t width,
                                   const char* what, StoredTensor* tensor) {
-  TF_RETURN_IF_ERROR(Find(name, {DT_FLOAT, DT_BFLOAT16, DT_HALF}, 2, tensor));
+  std::vector<DataType> dtypes = {DT_FLOAT, DT_BFLOAT16, DT_HALF};
+  if (Has(ScalesOf(name))) dtypes.push_back(DT_UINT8);
+  TF_RETURN_IF_ERROR(Find(name, dtypes, 2, tensor));
+  if (tensor->dtype == DT_UINT8) TF_RETURN_IF_ERROR(FindScales(tensor));
   if (tensor->width == width) return Status();
   return InvalidArgument("tensor ", name, " of ", prefix_, " must have ", width,
                          " columns, the ", what, ", got ", tensor->width);
+}
+
+Status CheckpointFile::FindScales(StoredTensor* tensor) {
+  const auto found = std::make_shared<StoredTensor>();
+  TF_RETURN_IF_ERROR(Find(ScalesOf(tensor->name), {DT_FLOAT}, 2, found.get()));
+  if (found->rows != tensor->rows || found->width != 2) {
+    return Damaged(found->name, StrCat("be a scale and an offset for each of ",
+                                       tensor->rows, " rows, got shape [",
+                                       found->rows, ",", found->width, "]"));
+  }
+  tensor->scale_offset = found;
+  return Status();
 }
 
 Status CheckpointFile::FindVariable(const std::string& name, DataType dtype,
@@ -469,11 +494,29 @@ Status RowStream::ReadFloats(int64_t n, float* rows) {
   const int64_t most = std::max<int64_t>(1, kWidenedAtOnce / tensor_.width);
   for (int64_t at = 0; at < n; at += most) {
     const int64_t size = std::min(most, n - at);
+    if (tensor_.dtype == DT_UINT8) {
+      TF_RETURN_IF_ERROR(ReadBytesAsFloats(size, rows + at * tensor_.width));
+      continue;
+    }
     narrow_floats_.resize(size * tensor_.width);
     TF_RETURN_IF_ERROR(Read(size, narrow_floats_.data()));
     WidenFloats(type, narrow_floats_.data(),
                 static_cast<int>(narrow_floats_.size()),
                 rows + at * tensor_.width);
+  }
+  return Status();
+}
+
+Status RowStream::ReadBytesAsFloats(int64_t n, float* rows) {
+  const int64_t width = tensor_.width;
+  bytes_.resize(n * width);
+  scales_.resize(n * 2);
+  TF_RETURN_IF_ERROR(Read(n, bytes_.data()));
+  TF_RETURN_IF_ERROR(scale_offset_->Read(n, scales_.data()));
+  for (int64_t i = 0; i < n; ++i) {
+    DequantizeFloats(bytes_.data() + i * width,
+                     {scales_[2 * i], scales_[2 * i + 1]},
+                     static_cast<int>(width), rows + i * width);
   }
   return Status();
 }

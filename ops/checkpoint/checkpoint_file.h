@@ -51,6 +51,8 @@ struct StoredTensor {
   int64_t width;  // Elements per row.
   uint64_t row_bytes;
   std::vector<ByteRange> ranges;  // Ordered, without gaps, none empty.
+  // Of rows of uint8: float [rows, 2], the scale and offset of each.
+  std::shared_ptr<const StoredTensor> scale_offset;
 };
 
 // The index of one checkpoint. A damaged file is a DataLoss error, and a tensor
@@ -81,8 +83,8 @@ class CheckpointFile {
                     const std::vector<tensorflow::DataType>& dtypes, int rank,
                     StoredTensor* tensor);
 
-  // Find() of a tensor [rows, width] that RowStream::ReadFloats reads. `what`
-  // describes the width in messages.
+  // Find() of a tensor [rows, width] that RowStream::ReadFloats reads, which
+  // may have 8 bits if it is of values. `what` describes the width in messages.
   absl::Status FindMatrix(const std::string& name, int64_t width,
                           const char* what, StoredTensor* tensor);
 
@@ -113,6 +115,8 @@ class CheckpointFile {
                         int64_t begin, int64_t end, StoredTensor* tensor);
   absl::Status AddSlices(const tensorflow::BundleEntryProto& entry, int rank,
                          StoredTensor* tensor);
+  // Finds the scales and offsets of a tensor of bytes.
+  absl::Status FindScales(StoredTensor* tensor);
   // DataLoss: "tensor <name> of <prefix> must <rule>; the file is damaged".
   absl::Status Damaged(const std::string& name, const std::string& rule) const;
 
@@ -133,26 +137,35 @@ class CheckpointFile {
 // lifetime of the CheckpointFile.
 class RowStream {
  public:
-  explicit RowStream(StoredTensor tensor) : tensor_(std::move(tensor)) {}
+  explicit RowStream(StoredTensor tensor) : tensor_(std::move(tensor)) {
+    if (tensor_.scale_offset == nullptr) return;
+    scale_offset_ = std::make_unique<RowStream>(*tensor_.scale_offset);
+  }
 
   const StoredTensor& tensor() const { return tensor_; }
 
   // Reads the next n rows as they are stored. Requires n rows to be left.
   absl::Status Read(int64_t n, void* rows);
 
-  // Reads the next n rows of float, bfloat16 or half as floats.
+  // Reads the next n rows of float, bfloat16, half or uint8 as floats.
   absl::Status ReadFloats(int64_t n, float* rows);
 
   // Reads the next n elements of a vector of int32 or int64 as int64.
   absl::Status ReadIntegers(int64_t n, int64_t* integers);
 
  private:
+  // ReadFloats of rows of uint8, so few that they stay in the cache.
+  absl::Status ReadBytesAsFloats(int64_t n, float* rows);
+
   StoredTensor tensor_;
+  std::unique_ptr<RowStream> scale_offset_;
   size_t range_ = 0;       // The byte range that holds the next row.
   int64_t next_row_ = 0;   // The first row that has not been read.
   uint32_t checksum_ = 0;  // Unmasked CRC-32C of the range before next_row_.
   std::vector<int32_t> narrow_;
   std::vector<uint16_t> narrow_floats_;
+  std::vector<uint8_t> bytes_;
+  std::vector<float> scales_;
 };
 
 }  // namespace rec_estimator

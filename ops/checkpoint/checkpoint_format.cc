@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "ops/core/math/narrow_floats.h"
+#include "ops/core/math/quantized_floats.h"
 #include "ops/core/table/snapshot.h"
 #include "ops/kernel/errors.h"
 #include "tensorflow/core/util/env_var.h"
@@ -34,14 +35,22 @@ Status FindSlots(TableResource& resource,
   return Status();
 }
 
-ValueRows::ValueRows(const tensorflow::Tensor& tensor)
+ValueRows::ValueRows(const tensorflow::Tensor& tensor,
+                     const tensorflow::Tensor& scale_offset)
     : dtype_(tensor.dtype()),
       dim_(static_cast<int>(tensor.dim_size(1))),
-      rows_(const_cast<char*>(tensor.tensor_data().data())) {}
+      rows_(const_cast<char*>(tensor.tensor_data().data())),
+      scale_offset_(const_cast<char*>(scale_offset.tensor_data().data())) {}
 
 void ValueRows::Set(int64_t i, const float* value) const {
   if (dtype_ == tensorflow::DT_FLOAT) {
     std::copy_n(value, dim_, reinterpret_cast<float*>(rows_) + i * dim_);
+  } else if (dtype_ == tensorflow::DT_UINT8) {
+    const ByteScale scale = QuantizeFloats(
+        value, dim_, reinterpret_cast<uint8_t*>(rows_) + i * dim_);
+    float* const out = reinterpret_cast<float*>(scale_offset_) + i * 2;
+    out[0] = scale.scale;
+    out[1] = scale.offset;
   } else {
     const NarrowType type = dtype_ == tensorflow::DT_HALF
                                 ? NarrowType::kHalf

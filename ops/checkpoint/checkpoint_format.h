@@ -42,6 +42,9 @@ constexpr char kFreqsFiltered[] = "-freqs_filtered";
 constexpr char kVersionsFiltered[] = "-versions_filtered";
 constexpr char kOffsets[] = "-partition_offset";
 constexpr char kOffsetsFiltered[] = "-partition_filter_offset";
+// With values of 8 bits, uint8: the scale and the offset of each row, float
+// [n, 2]. Element i is offset + scale * byte i.
+constexpr char kScaleOffset[] = "-scale_offset";
 // What the versions count, a string: kSeconds. Not written if it is kSteps;
 // UnitOfVersions has the rule for older checkpoints.
 constexpr char kVersionUnit[] = "-version_unit";
@@ -69,20 +72,22 @@ absl::Status FindSlots(TableResource& resource,
                        const std::vector<SlotSpec>& requested,
                        std::vector<SlotPlace>* places);
 
-// Where the values of rows are copied to: a tensor [n, dim] of float, bfloat16
-// or half.
+// Where the values of rows are copied to: a tensor [n, dim] of float, bfloat16,
+// half or uint8.
 class ValueRows {
  public:
-  // The tensor outlives the object.
-  explicit ValueRows(const tensorflow::Tensor& tensor);
-  // Makes `value` (dim) row i. Of 16 bits, the nearest; exact for what a table
-  // of this type stores.
+  // The tensors outlive the object. scale_offset: [n, 2], for uint8 only.
+  explicit ValueRows(const tensorflow::Tensor& tensor,
+                     const tensorflow::Tensor& scale_offset = {});
+  // Makes `value` (dim) row i. Of 16 or 8 bits, the nearest; exact for what a
+  // table of this type stores.
   void Set(int64_t i, const float* value) const;
 
  private:
   const tensorflow::DataType dtype_;
   const int dim_;
   char* const rows_;
+  char* const scale_offset_;
 };
 
 // Copies one row to row i of `values` and of `slots`, one (n, width) per place.

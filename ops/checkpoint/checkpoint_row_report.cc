@@ -33,6 +33,20 @@ std::string Describe(const RowSurvey::Broken& broken, TableResource& resource,
                 " of key ", broken.key, since);
 }
 
+// What to do about rows that are not finite.
+const char* RemedyOf(ValueType type) {
+  switch (type) {
+    case ValueType::kHalf:
+      return "; float16 has no number beyond 65504, bfloat16 has";
+    case ValueType::kInt8:
+      return "; a row of 8 bits needs finite numbers within 1.7e38 of each "
+             "other, bfloat16 has larger ones";
+    default:
+      return "; restore the last checkpoint, and lower the learning rate or "
+             "clip gradients";
+  }
+}
+
 }  // namespace
 
 Status RowReport::Finish(const std::vector<SlotPlace>& slots,
@@ -47,14 +61,11 @@ Status RowReport::Finish(const std::vector<SlotPlace>& slots,
   }
   resource_.set_saved_rows(rows);
   if (rows.n_broken == 0 || !refuses) return Status();
-  return DataLoss(
-      "rows of table ", resource_.name(), " must be finite to be saved, got ",
-      rows.n_broken,
-      rows.n_broken == 1 ? " row that is not: "
-                         : " rows that are not, the first: ",
-      rows.first,
-      "; restore the last checkpoint, and lower the learning rate or clip "
-      "gradients");
+  return DataLoss("rows of table ", resource_.name(),
+                  " must be finite to be saved, got ", rows.n_broken,
+                  rows.n_broken == 1 ? " row that is not: "
+                                     : " rows that are not, the first: ",
+                  rows.first, RemedyOf(resource_.table().rules().value.type));
 }
 
 }  // namespace rec_estimator

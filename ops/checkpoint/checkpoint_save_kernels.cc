@@ -87,6 +87,25 @@ struct Parent {
   std::string identity;  // Identity of its index. Empty: unknown.
 };
 
+// Memory of a chunk. It is reused when the writer has released it; allocating
+// and freeing it for each chunk would fragment the heap.
+struct Chunk {
+  int64_t rows = -1;
+  Tensor keys, freqs, versions;
+  Tensor values;              // Only for keys with a row.
+  Tensor scale_offset;        // Only for keys with a row of bytes.
+  std::vector<Tensor> slots;  // Only for keys with a row.
+
+  bool IsFree() const {
+    const auto is_free = [](const Tensor& tensor) {
+      return tensor.NumElements() == 0 || tensor.RefCountIsOne();
+    };
+    return is_free(keys) && is_free(freqs) && is_free(versions) &&
+           is_free(values) && is_free(scale_offset) &&
+           std::all_of(slots.begin(), slots.end(), is_free);
+  }
+};
+
 // Saves one table.
 class TableSave {
  public:
@@ -141,6 +160,10 @@ class TableSave {
  private:
   Status Allocate(DataType dtype, const TensorShape& shape, Tensor* tensor) {
     return context_->allocate_temp(dtype, shape, tensor);
+  }
+
+  bool HasBytes() const {
+    return resource_.table().rules().value.type == ValueType::kInt8;
   }
 
   Status SaveEntries(const Snapshot& snapshot) {
@@ -201,13 +224,14 @@ class TableSave {
     Chunk* chunk;
     TF_RETURN_IF_ERROR(AcquireChunk(n, with_row, &chunk));
     Tensor keys = chunk->keys.Slice(0, n), freqs = chunk->freqs.Slice(0, n);
-    Tensor versions = chunk->versions.Slice(0, n), values;
+    Tensor versions = chunk->versions.Slice(0, n), values, scale_offset;
     std::vector<Tensor> slots;
     std::vector<float*> slot_outs;
     std::optional<ValueRows> value_out;
     if (with_row) {
       values = chunk->values.Slice(0, n);
-      value_out.emplace(values);
+      if (HasBytes()) scale_offset = chunk->scale_offset.Slice(0, n);
+      value_out.emplace(values, scale_offset);
       for (const Tensor& slot : chunk->slots) {
         slots.push_back(slot.Slice(0, n));
         slot_outs.push_back(slots.back().flat<float>().data());
@@ -249,26 +273,12 @@ class TableSave {
             {source + kValues, total, begin, s == 0 ? values : slots[s - 1]});
       }
     }
+    if (with_row && HasBytes()) {
+      slices.push_back(
+          {names_.name + kScaleOffset, total, begin, scale_offset});
+    }
     return writer_.Add(std::move(slices));
   }
-
-  // Memory of a chunk. It is reused when the writer has released it; allocating
-  // and freeing it for each chunk would fragment the heap.
-  struct Chunk {
-    int64_t rows = -1;
-    Tensor keys, freqs, versions;
-    Tensor values;              // Only for keys with a row.
-    std::vector<Tensor> slots;  // Only for keys with a row.
-
-    bool IsFree() const {
-      const auto is_free = [](const Tensor& tensor) {
-        return tensor.NumElements() == 0 || tensor.RefCountIsOne();
-      };
-      return is_free(keys) && is_free(freqs) && is_free(versions) &&
-             is_free(values) &&
-             std::all_of(slots.begin(), slots.end(), is_free);
-    }
-  };
 
   // Finds or allocates a free chunk of at least n rows.
   Status AcquireChunk(int64_t n, bool with_row, Chunk** chunk) {
@@ -289,6 +299,10 @@ class TableSave {
     TF_RETURN_IF_ERROR(
         Allocate(DataTypeOf(resource_.table().rules().value.type),
                  TensorShape({n, dim}), &it->values));
+    if (HasBytes()) {
+      TF_RETURN_IF_ERROR(
+          Allocate(DT_FLOAT, TensorShape({n, 2}), &it->scale_offset));
+    }
     it->slots.resize(places_.size());
     for (size_t s = 0; s < places_.size(); ++s) {
       TF_RETURN_IF_ERROR(Allocate(

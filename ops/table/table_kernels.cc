@@ -172,7 +172,7 @@ class TableHandleOp : public tensorflow::ResourceOpKernel<TableResource> {
         context,
         rules_.value.type == ValueType::kFloat32 || dim_ <= kMaxNarrowDim,
         InvalidArgument("dim must be <= ", kMaxNarrowDim,
-                        " with values of 16 bits, got ", dim_,
+                        " with values of 16 or 8 bits, got ", dim_,
                         "; leave value_dtype out"));
     OP_REQUIRES_OK(context, storage_.Read(context));
   }

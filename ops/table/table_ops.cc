@@ -58,7 +58,7 @@ REGISTER_OP("RecEstimator>TableHandle")
     .Attr("spilled_first: {'least_counted', 'oldest'} = 'least_counted'")
     .Attr("owned_by_handle: bool = false")
     .Attr("version_unit: {'', 'step', 'second'} = ''")
-    .Attr("value_dtype: {float, bfloat16, half} = DT_FLOAT")
+    .Attr("value_dtype: {float, bfloat16, half, uint8} = DT_FLOAT")
     .Attr("rounding_seed: int = 0")
     .SetIsStateful()
     .SetShapeFn(tensorflow::shape_inference::ScalarShape)
@@ -94,7 +94,8 @@ owned_by_handle: Whether each call makes a table of its own, which no other op f
 version_unit: What the versions count that steps write. '': unknown, as in graphs that do not train; then it is that of
   the restored checkpoint.
 value_dtype: How values are stored. Lookups give float32 and steps compute in float32; with 16 bits, a trained value is
-  rounded stochastically, and dim is at most 2048. Slots are float32 always.
+  rounded stochastically. With uint8, a row has a byte for each element, a scale and an offset; such a table is that of an
+  export and cannot be trained. dim is at most 2048 unless it is float. Slots are float32 always.
 rounding_seed: What tells the random bits of this rounding apart from those of other tables; that of all shards of a table.
 )doc");
 

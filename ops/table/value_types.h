@@ -9,15 +9,32 @@
 
 namespace rec_estimator {
 
-// dtype: DT_FLOAT, DT_BFLOAT16 or DT_HALF.
+// dtype: DT_FLOAT, DT_BFLOAT16, DT_HALF or DT_UINT8, the bytes of kInt8.
 inline ValueType ValueTypeOf(tensorflow::DataType dtype) {
-  if (dtype == tensorflow::DT_BFLOAT16) return ValueType::kBFloat16;
-  return dtype == tensorflow::DT_HALF ? ValueType::kHalf : ValueType::kFloat32;
+  switch (dtype) {
+    case tensorflow::DT_BFLOAT16:
+      return ValueType::kBFloat16;
+    case tensorflow::DT_HALF:
+      return ValueType::kHalf;
+    case tensorflow::DT_UINT8:
+      return ValueType::kInt8;
+    default:
+      return ValueType::kFloat32;
+  }
 }
 
 inline tensorflow::DataType DataTypeOf(ValueType type) {
-  if (type == ValueType::kBFloat16) return tensorflow::DT_BFLOAT16;
-  return type == ValueType::kHalf ? tensorflow::DT_HALF : tensorflow::DT_FLOAT;
+  switch (type) {
+    case ValueType::kBFloat16:
+      return tensorflow::DT_BFLOAT16;
+    case ValueType::kHalf:
+      return tensorflow::DT_HALF;
+    case ValueType::kInt8:
+      return tensorflow::DT_UINT8;
+    case ValueType::kFloat32:
+      break;
+  }
+  return tensorflow::DT_FLOAT;
 }
 
 }  // namespace rec_estimator

@@ -42,11 +42,17 @@ struct TrainedTable {
   EmbeddingTable& table() const { return resource->table(); }
   const std::string& name() const { return resource->name(); }
 
-  // An error unless the table is ready. Adds the slots if it has none; an error
-  // if it has those of another rule. The caller holds replace_mutex, shared at
-  // least.
+  // An error unless the table is ready and can be trained. Adds the slots if it
+  // has none; an error if it has those of another rule. The caller holds
+  // replace_mutex, shared at least.
   absl::Status Prepare(const std::string& rule) const {
     TF_RETURN_IF_ERROR(CheckInitialized(*resource, "it is trained"));
+    if (table().rules().value.type == ValueType::kInt8) {
+      return FailedPrecondition(
+          "table ", name(),
+          " has rows of 8 bits, which an export reads and no step trains; "
+          "train the model from its checkpoint, and export again");
+    }
     return OrStatus(name(), [&] { return PrepareSlots(rule); });
   }
 

@@ -8,10 +8,11 @@ import numpy as np
 
 from rec_estimator.checkpoint import deltas
 from rec_estimator.checkpoint.format.bundle import Bundle
-from rec_estimator.checkpoint.format.stored_tables import StoredTable, find_tables
+from rec_estimator.checkpoint.format.stored_tables import StoredTable, find_tables, values_of
 
 # Elements of a tensor that are read at once.
 _ELEMENTS = 1 << 20
+_ROWS = 1 << 15
 
 
 class Neighbour(NamedTuple):
@@ -219,13 +220,13 @@ def _read(bundle: Bundle, name: str) -> _Rows:
         )
     table = tables[name]
     keys = _column(bundle, table, "-keys", np.int64)
-    values = _column(bundle, table, "-values", np.float32)
+    values = [part for name in table.shards for part in values_of(bundle, name, _ROWS)]
     freqs, versions = (
         _column(bundle, table, suffix, np.int64) for suffix in ("-freqs", "-versions")
     )
     return _Rows(
         keys,
-        values.reshape(-1, table.dim),
+        np.concatenate(values) if values else np.zeros([0, table.dim], np.float32),
         freqs if len(freqs) == len(keys) else None,
         versions if len(versions) == len(keys) else None,
         _column(bundle, table, "-keys_erased", np.int64),

@@ -8,13 +8,14 @@ returns.
 import json
 import os
 import uuid
-from typing import Any, Callable, Dict, NamedTuple, Optional
+from typing import Any, Callable, Dict, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator._tensorflow import estimator as stock
-from rec_estimator.serving.portable import PortableExports
+from rec_estimator.serving.portable import ExportForm, PortableExports
+from rec_estimator.serving.row_exports import RowSample
 
 # The result of an evaluation, by the names of the metrics.
 _Result = Dict[str, Any]
@@ -22,14 +23,6 @@ _Result = Dict[str, Any]
 # The file with the result of the best model, beside the exports. Servers ignore it: a folder with a
 # model has a number as its name.
 _RECORD = "best_eval_result.json"
-
-
-class _Form(NamedTuple):
-    """The form of SavedModels: arguments of ``RecEstimator.export_saved_model``."""
-
-    portable: bool
-    refreshable: bool
-    refresh_folder: Optional[str]
 
 
 class LatestExporter(stock.LatestExporter):
@@ -42,11 +35,13 @@ class LatestExporter(stock.LatestExporter):
         TensorFlow's own ops only. Needs a RecEstimator.
       refreshable, refresh_folder: As there: whether deltas bring the SavedModels up to date, and
         the folder of the deltas. Needs a RecEstimator.
+      row_dtype, row_sample: As there: the type of their rows, and examples for the report. Needs a
+        RecEstimator.
 
     Raises:
       ValueError: exports_to_keep is below 1; in an export, as ``export_saved_model``.
-      TypeError: In an export: portable or refreshable is True, and the estimator is not a
-        RecEstimator.
+      TypeError: In an export: portable, refreshable or row_dtype is given, and the estimator is not
+        a RecEstimator.
     """
 
     def __init__(
@@ -55,10 +50,12 @@ class LatestExporter(stock.LatestExporter):
         portable: bool = False,
         refreshable: bool = False,
         refresh_folder: Optional[str] = None,
+        row_dtype: Optional[str] = None,
+        row_sample: Optional[RowSample] = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._form = _Form(portable, refreshable, refresh_folder)
+        self._form = ExportForm(portable, refreshable, refresh_folder, row_dtype, row_sample)
 
     def export(self, estimator: stock.Estimator, *args: Any, **kwargs: Any) -> Optional[bytes]:
         """Exports the model, as TensorFlow calls it; returns the folder of the SavedModel."""
@@ -71,7 +68,7 @@ class FinalExporter(stock.FinalExporter):
     Args:
       *args, **kwargs: Those of ``tf.estimator.FinalExporter``: name, serving_input_receiver_fn,
         assets_extra, as_text.
-      portable, refreshable, refresh_folder: As in LatestExporter.
+      portable, refreshable, refresh_folder, row_dtype, row_sample: As in LatestExporter.
 
     Raises:
       ValueError, TypeError: In an export: as LatestExporter.
@@ -83,10 +80,12 @@ class FinalExporter(stock.FinalExporter):
         portable: bool = False,
         refreshable: bool = False,
         refresh_folder: Optional[str] = None,
+        row_dtype: Optional[str] = None,
+        row_sample: Optional[RowSample] = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._form = _Form(portable, refreshable, refresh_folder)
+        self._form = ExportForm(portable, refreshable, refresh_folder, row_dtype, row_sample)
 
     def export(self, estimator: stock.Estimator, *args: Any, **kwargs: Any) -> Optional[bytes]:
         """Exports the model if training has ended; returns the folder of the SavedModel."""
@@ -111,7 +110,7 @@ class BestExporter(stock.BestExporter):
       assets_extra: Files to copy into ``assets.extra``, {destination: source}.
       as_text: Whether to write the graph as text.
       exports_to_keep: The number of newest exports to keep; None: all.
-      portable, refreshable, refresh_folder: As in LatestExporter.
+      portable, refreshable, refresh_folder, row_dtype, row_sample: As in LatestExporter.
 
     Raises:
       ValueError: exports_to_keep is below 1, or compare_fn has other arguments. In an export: the
@@ -138,6 +137,8 @@ class BestExporter(stock.BestExporter):
         portable: bool = False,
         refreshable: bool = False,
         refresh_folder: Optional[str] = None,
+        row_dtype: Optional[str] = None,
+        row_sample: Optional[RowSample] = None,
     ) -> None:
         compare_fn = compare_fn or _has_smaller_loss
         # Checks the arguments. Its own choice of exports is not used.
@@ -147,6 +148,7 @@ class BestExporter(stock.BestExporter):
         self._exporter = LatestExporter(
             name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep,
             portable=portable, refreshable=refreshable, refresh_folder=refresh_folder,
+            row_dtype=row_dtype, row_sample=row_sample,
         )  # fmt: skip
 
     def export(
@@ -202,7 +204,7 @@ class BestExporter(stock.BestExporter):
 class _FormedEstimator:
     """What exporters use of an estimator; its exports have a form."""
 
-    def __init__(self, estimator: PortableExports, form: _Form) -> None:
+    def __init__(self, estimator: PortableExports, form: ExportForm) -> None:
         self._estimator = estimator
         self._form = form
         self.model_dir = estimator.model_dir
@@ -210,20 +212,18 @@ class _FormedEstimator:
     def export_saved_model(self, *args: Any, **kwargs: Any) -> bytes:
         return self._estimator.export_saved_model(
             *args,
-            portable=self._form.portable,
-            refreshable=self._form.refreshable,
-            refresh_folder=self._form.refresh_folder,
+            **self._form._asdict(),
             **kwargs,
         )
 
 
-def _exporting(estimator: stock.Estimator, form: _Form) -> Any:
+def _exporting(estimator: stock.Estimator, form: ExportForm) -> Any:
     if not any(form):
         return estimator
     if not isinstance(estimator, PortableExports):
-        name = "portable" if form.portable else "refreshable"
+        name, value = next(item for item in form._asdict().items() if item[1])
         raise TypeError(
-            f"estimator must be a RecEstimator with {name}=True, got {estimator!r}; leave "
+            f"estimator must be a RecEstimator with {name}={value!r}, got {estimator!r}; leave "
             f"{name} out"
         )
     return _FormedEstimator(estimator, form)

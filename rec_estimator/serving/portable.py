@@ -10,8 +10,7 @@ are copied in parts of bounded size, so that memory does not grow with the table
 import contextvars
 import os
 import shutil
-import tempfile
-from typing import Any, Callable, Dict, Iterable, Optional, Union
+from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Union
 
 import tensorflow.compat.v1 as tf
 from google.protobuf import text_format
@@ -25,6 +24,8 @@ from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle
 from rec_estimator.checkpoint.format.stored_tables import find_tables, tensors_of
 from rec_estimator.serving import refreshable as refreshable_exports
 from rec_estimator.serving.portable_graph import convert_meta_graph
+from rec_estimator.serving.row_exports import RowSample, with_rows_as
+from rec_estimator.serving.staging import staged
 from rec_estimator.serving.stock_tables import StockTable
 
 # Folders are str, bytes or os.PathLike, as TensorFlow's Estimator takes them.
@@ -37,8 +38,35 @@ _ReceiverFn = Callable[[], Any]
 _is_exporting: contextvars.ContextVar = contextvars.ContextVar("is_exporting", default=False)
 
 
+class ExportForm(NamedTuple):
+    """The form of a SavedModel: arguments of ``RecEstimator.export_saved_model``."""
+
+    portable: bool = False
+    refreshable: bool = False
+    refresh_folder: Optional[str] = None
+    row_dtype: Optional[str] = None
+    row_sample: Optional[RowSample] = None
+
+    def check(self) -> None:
+        """Refuses arguments that exclude each other."""
+        if self.refresh_folder is not None and not self.refreshable:
+            raise ValueError(
+                f"refresh_folder must be None without refreshable=True, got {self.refresh_folder!r}"
+            )
+        if self.row_sample is not None and self.row_dtype is None:
+            raise ValueError(
+                "row_sample must be None without row_dtype, got one; pass row_dtype='int8', for "
+                "example"
+            )
+        if self.portable and self.refreshable:
+            raise ValueError(
+                "portable must be False with refreshable=True, got True: TensorFlow's own tables "
+                "cannot change together, whole or not at all; export again and swap the models"
+            )
+
+
 class PortableExports(Estimator):
-    """An Estimator whose export methods take ``portable`` and ``refreshable``.
+    """An Estimator whose export methods take ``portable``, ``refreshable`` and ``row_dtype``.
 
     TensorFlow refuses an Estimator that overrides public methods, because its public methods call
     each other. Only a base class of the user's Estimator can override them. These overrides do
@@ -57,6 +85,8 @@ class PortableExports(Estimator):
         portable: bool = False,
         refreshable: bool = False,
         refresh_folder: Optional[str] = None,
+        row_dtype: Optional[str] = None,
+        row_sample: Optional[RowSample] = None,
     ) -> bytes:
         """Same as ``export_saved_model``, under its older name and with one more argument.
 
@@ -75,9 +105,8 @@ class PortableExports(Estimator):
                 strip_default_attrs=strip_default_attrs,
             )
 
-        return self._export(
-            write, export_dir_base, checkpoint_path, portable, refreshable, refresh_folder
-        )
+        form = ExportForm(portable, refreshable, refresh_folder, row_dtype, row_sample)
+        return self._export(write, export_dir_base, checkpoint_path, form)
 
     def export_saved_model(
         self,
@@ -91,6 +120,8 @@ class PortableExports(Estimator):
         portable: bool = False,
         refreshable: bool = False,
         refresh_folder: Optional[str] = None,
+        row_dtype: Optional[str] = None,
+        row_sample: Optional[RowSample] = None,
     ) -> bytes:
         """Writes a SavedModel, as TensorFlow's method does.
 
@@ -109,6 +140,10 @@ class PortableExports(Estimator):
             date from a delta: an incremental checkpoint of the training.
           refresh_folder: The folder of these deltas. None: the environment variable
             REC_ESTIMATOR_REFRESH_FOLDER of the server names it; if it is set, it counts.
+          row_dtype: "int8", "float16" or "bfloat16" store the rows of tables in fewer bits, also in
+            memory when the SavedModel is served; lookups give float32. None: as they are trained.
+            ``assets.extra/row_report.json`` of the SavedModel says what this saves.
+          row_sample: A RowSample: examples on which the report compares the outputs.
 
         Returns:
           The SavedModel's folder in export_dir_base; its name is a time stamp.
@@ -118,7 +153,10 @@ class PortableExports(Estimator):
             control flow, or returns information that only our library has, such as counts. With
             refreshable also if the model has no table, one with rows on disk, a Saver of its own,
             variables of strings or partitioned ones; if portable is given; or if experimental_mode
-            is not PREDICT.
+            is not PREDICT. With row_dtype also if it is another word, a table has more than 2048
+            elements a row, or the model has a Saver of its own; or if row_sample does not fit.
+          tf.errors.DataLossError: With row_dtype: a row is not finite or has numbers that are too
+            large for the type. The message names the key.
         """
 
         def write(base: _Folder, checkpoint: Optional[str]) -> bytes:
@@ -136,9 +174,8 @@ class PortableExports(Estimator):
                 f"experimental_mode must be PREDICT with refreshable=True, got {experimental_mode}"
                 "; leave one of them out"
             )
-        return self._export(
-            write, export_dir_base, checkpoint_path, portable, refreshable, refresh_folder
-        )
+        form = ExportForm(portable, refreshable, refresh_folder, row_dtype, row_sample)
+        return self._export(write, export_dir_base, checkpoint_path, form)
 
     def experimental_export_all_saved_models(
         self,
@@ -157,13 +194,13 @@ class PortableExports(Estimator):
             portable.
         """
         arguments = (input_receiver_fn_map, assets_extra, as_text, checkpoint_path)
-        return export(
-            lambda base: super(PortableExports, self).experimental_export_all_saved_models(
+
+        def write(base: _Folder) -> bytes:
+            return super(PortableExports, self).experimental_export_all_saved_models(
                 base, *arguments
-            ),
-            export_dir_base,
-            portable,
-        )
+            )
+
+        return export(write, export_dir_base) if portable else write(export_dir_base)
 
     def _create_global_step(self, graph: tf.Graph) -> tf.Variable:
         """Makes the global step, as TensorFlow asks subclasses to; model_fn is not called yet."""
@@ -175,39 +212,39 @@ class PortableExports(Estimator):
         write: Callable[[_Folder, Optional[str]], bytes],
         export_dir_base: _Folder,
         checkpoint_path: Optional[str],
-        portable: bool,
-        is_refreshable: bool,
-        refresh_folder: Optional[str],
+        form: ExportForm,
     ) -> bytes:
-        """Exports with write(folder, checkpoint), in the form that the arguments name."""
-        if refresh_folder is not None and not is_refreshable:
-            raise ValueError(
-                f"refresh_folder must be None without refreshable=True, got {refresh_folder!r}"
-            )
-        if not is_refreshable:
-            return export(lambda base: write(base, checkpoint_path), export_dir_base, portable)
-        if portable:
-            raise ValueError(
-                "portable must be False with refreshable=True, got True: TensorFlow's own tables "
-                "cannot change together, whole or not at all; export again and swap the models"
-            )
+        """Exports with write(folder, checkpoint), in a form."""
+        form.check()
+        if not any(form):
+            return write(export_dir_base, checkpoint_path)
+        # The latest one may be another one a moment later.
         prefix = checkpoint_path or tf.train.latest_checkpoint(self.model_dir)
         if prefix is None:  # TensorFlow says so.
             return write(export_dir_base, None)
-        # The latest one may be another one a moment later.
-        return refreshable_exports.export(
-            lambda base: write(base, prefix), export_dir_base, prefix, refresh_folder
-        )
+
+        def write_as_trained(folder: str) -> str:
+            return str(tf.compat.as_str(write(folder, prefix)))
+
+        write_native = write_as_trained
+        if form.row_dtype is not None:
+            write_native = with_rows_as(form.row_dtype, form.row_sample, write_as_trained)
+        if form.refreshable:
+            return refreshable_exports.export(
+                write_native, export_dir_base, prefix, form.refresh_folder
+            )
+        if form.portable:
+            return export(write_native, export_dir_base)
+        return staged(export_dir_base, write_native)
 
 
-def export(write: Callable[[Any], bytes], export_dir_base: _Folder, portable: bool) -> bytes:
-    """Exports a SavedModel and, if requested, converts it to TensorFlow's own ops.
+def export(write: Callable[[str], Union[str, bytes]], export_dir_base: _Folder) -> bytes:
+    """Exports a SavedModel and converts it to TensorFlow's own ops.
 
     Args:
       write: Exports a SavedModel with ops of this package into a new folder of the given folder,
         and returns the new folder.
       export_dir_base: Folder in which the SavedModel's folder is made.
-      portable: Whether to convert. export_dir_base must then be local or mounted.
 
     Returns:
       The SavedModel's folder. It appears complete or not at all.
@@ -215,25 +252,18 @@ def export(write: Callable[[Any], bytes], export_dir_base: _Folder, portable: bo
     Raises:
       ValueError: An op of the model cannot be replaced; the message names it.
     """
-    if not portable:
-        return write(export_dir_base)
-    base = tf.compat.as_str(os.fspath(export_dir_base))
-    os.makedirs(base, exist_ok=True)
-    # Servers ignore folders whose name is not a number.
-    with tempfile.TemporaryDirectory(prefix="temp-portable-", dir=base) as scratch:
+
+    def make(scratch: str) -> str:
         token = _is_exporting.set(True)
         try:
             source = tf.compat.as_str(write(os.path.join(scratch, "source")))
         finally:
             _is_exporting.reset(token)
-        made = os.path.join(scratch, "made")
+        made = os.path.join(scratch, os.path.basename(source))
         convert(source, made)
-        stamp = int(os.path.basename(source))
-        while os.path.exists(os.path.join(base, str(stamp))):
-            stamp += 1
-        destination = os.path.join(base, str(stamp))
-        os.rename(made, destination)
-    return tf.compat.as_bytes(destination)
+        return made
+
+    return staged(export_dir_base, make)
 
 
 def is_exporting() -> bool:

@@ -18,7 +18,6 @@ the file of the SavedModel before its folder gets its name.
 import contextlib
 import contextvars
 import os
-import tempfile
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import tensorflow.compat.v1 as tf
@@ -29,6 +28,7 @@ from rec_estimator import _ops
 from rec_estimator._tensorflow import saving
 from rec_estimator.checkpoint.files import identity_of, is_local
 from rec_estimator.checkpoint.format.bundle import Index
+from rec_estimator.serving.staging import staged
 from rec_estimator.table.table import graph_tables
 
 # The key of the signature.
@@ -168,7 +168,7 @@ def _variables(base: Base) -> Dict[str, Any]:
 
 
 def export(
-    write: Callable[[Any], bytes], export_dir_base: Any, prefix: str, folder: Optional[str]
+    write: Callable[[str], str], export_dir_base: Any, prefix: str, folder: Optional[str]
 ) -> bytes:
     """Exports a SavedModel with the signature ``refresh``.
 
@@ -184,41 +184,18 @@ def export(
     Raises:
       ValueError: The model cannot be refreshed, or has a signature of this name.
     """
-    parent = tf.compat.as_str(os.fspath(export_dir_base))
     base = Base(prefix, folder)
-    tf.io.gfile.makedirs(parent)
-    # Servers ignore folders whose name is not a number. Not all remote file systems can rename
-    # folders, as TensorFlow's Estimator does.
-    place = parent if is_local(parent) else None
-    with tempfile.TemporaryDirectory(prefix="temp-refreshable-", dir=place) as scratch:
+
+    def make(scratch: str) -> str:
         token = _base.set(base)
         try:
-            made = tf.compat.as_str(write(scratch))
+            made = write(scratch)
         finally:
             _base.reset(token)
         _add_signature(made, base.signature)
-        stamp = int(os.path.basename(made))
-        while tf.io.gfile.exists(os.path.join(parent, str(stamp))):
-            stamp += 1
-        destination = os.path.join(parent, str(stamp))
-        if is_local(parent):
-            os.rename(made, destination)
-        else:
-            _copy(made, destination)
-    return tf.compat.as_bytes(destination)
+        return made
 
-
-def _copy(source: str, destination: str) -> None:
-    """Copies a SavedModel; its graph, by which a loader knows that it is one, comes last."""
-    paths = [
-        os.path.relpath(os.path.join(folder, name), source)
-        for folder, _, names in os.walk(source)
-        for name in names
-    ]
-    for path in sorted(paths, key=lambda path: path.startswith("saved_model.")):
-        target = os.path.join(destination, path)
-        tf.io.gfile.makedirs(os.path.dirname(target))
-        tf.io.gfile.copy(os.path.join(source, path), target)
+    return staged(export_dir_base, make)
 
 
 def _add_signature(folder: str, signature: Any) -> None:

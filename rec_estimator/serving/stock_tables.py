@@ -2,9 +2,9 @@
 """Read-only tables and their lookups made of TensorFlow's own ops, for portable SavedModels.
 
 The keys of a read-only table are known, so it needs no growing rows, no counts and no filter. It
-consists of a hash table from keys to positions and one variable of rows:
+consists of a hash table from keys to positions and a variable of rows:
 
-    keys     int64 [n]          rows     float32 [n + bank + 1, dim]
+    keys     int64 [n]          rows     [n + bank + 1, dim], of the type of the table
     ┌─────┐                     ┌──────────────────────────────┐
     │  17 │ ── hash table ──▶ 0 │ row of key 17                │
     │ -3  │                   1 │ row of key -3                │
@@ -15,6 +15,9 @@ consists of a hash table from keys to positions and one variable of rows:
                                 │ the default of keys that are │
                                 │ not admitted                 │
                                 └──────────────────────────────┘
+
+Rows of 8 bits have the scale and the offset of each row in a variable ``scales``, float32
+[n + bank + 1, 2]. Lookups give float32.
 
 Memory beyond the rows: 8 bytes per key for ``keys``, and 20 to 40 bytes per key for the hash table,
 which is built when the model is loaded. It is a flat_hash_map of 17 bytes per slot (key, position,
@@ -30,6 +33,8 @@ import tensorflow.compat.v1 as tf
 from rec_estimator._tensorflow import graphs
 from rec_estimator.checkpoint.format.bundle import Bundle, NewBundle
 from rec_estimator.checkpoint.format.entries import StoredTensor
+from rec_estimator.checkpoint.format.quantized_rows import quantize
+from rec_estimator.checkpoint.format.stored_tables import SCALE_OFFSET
 from rec_estimator.graph_passes import op_registry
 from rec_estimator.serving.stock_ops import STOCK_FORMS
 
@@ -45,10 +50,10 @@ _PADDING = -1
 # The position of a key without a row.
 _NOWHERE = -1
 
-# Number of int32 keys that are converted to int64, and of elements of 16 bits that are converted to
-# float32, at once.
+# Number of int32 keys that are converted to int64, and of initial vectors that are converted to the
+# type of the rows, at once.
 _KEYS_AT_ONCE = 1 << 18
-_ELEMENTS_AT_ONCE = 1 << 20
+_VECTORS_AT_ONCE = 1 << 12
 
 
 class StockTable:
@@ -71,10 +76,8 @@ class StockTable:
         self.name = tf.compat.as_str(handle.get_attr("shared_name"))
         self._bundle = bundle
         self._keys, self._values, self._bank = _stored(bundle, self.name)
-        # The row that the table reads, which has the type of its values.
-        default = np.full([1, handle.get_attr("dim")], handle.get_attr("default_value"), np.float32)
-        stored = handle.get_attr("value_dtype").as_numpy_dtype
-        self._default_row = default.astype(stored).astype(np.float32)
+        default = handle.get_attr("default_value")
+        self._default_row = np.full([1, handle.get_attr("dim")], default, np.float32)
         self._has_padding = handle.get_attr("has_padding_key")
         (count,) = self._keys.shape
         self._num_initial, dim = self._bank.shape
@@ -83,7 +86,10 @@ class StockTable:
         self._default = count + self._num_initial
         with tf.device("/device:CPU:0"), tf.name_scope(f"{self.name}/stock/"):
             keys = _variable("keys", [count], tf.int64)
-            self._rows = _variable("rows", [self._default + 1, dim], tf.float32)
+            self._rows = _variable("rows", [self._default + 1, dim], self._values.dtype)
+            self._scales = None
+            if self._values.dtype == tf.uint8:
+                self._scales = _variable("scales", [self._default + 1, 2], tf.float32)
             self._index = tf.raw_ops.HashTableV2(
                 key_dtype=tf.int64, value_dtype=tf.int64, shared_name=f"{self.name}/stock/index"
             )
@@ -94,11 +100,17 @@ class StockTable:
             self.initializer: tf.Operation = tf.raw_ops.InitializeTableV2(
                 table_handle=self._index, keys=known, values=positions
             )
-        self.variables = (keys, self._rows)
+        scales = () if self._scales is None else (self._scales,)
+        self.variables = (keys, self._rows, *scales)
 
     def lookup(self, keys: tf.Tensor, unknown: str) -> tf.Tensor:
         """Reads one row per key. Keys are int64 of any shape; returns float32 [keys.shape, dim]."""
-        return tf.gather(self._rows, self._positions(keys, unknown))
+        positions = self._positions(keys, unknown)
+        rows = tf.cast(tf.gather(self._rows, positions), tf.float32)
+        if self._scales is None:
+            return rows
+        scale_offset = tf.gather(self._scales, positions)
+        return scale_offset[..., 1:] + scale_offset[..., :1] * rows
 
     def combine(
         self,
@@ -109,9 +121,13 @@ class StockTable:
         combiner: str,
     ) -> tf.Tensor:
         """Combines the rows of the keys of each example; returns float32 [dense_shape[0], dim]."""
+        if self._rows.dtype == tf.float32:
+            data, positions = self._rows.read_value(), self._positions(keys, unknown)
+        else:  # TensorFlow would add numbers of 16 bits.
+            data, positions = self.lookup(keys, unknown), tf.range(tf.size(keys))
         return _SEGMENT_OPS[combiner](
-            data=self._rows.read_value(),
-            indices=self._positions(keys, unknown),
+            data=data,
+            indices=positions,
             segment_ids=indices[:, 0],
             num_segments=dense_shape[0],
         )
@@ -137,7 +153,8 @@ class StockTable:
 
     def write(self, copy: NewBundle) -> None:
         """Writes the variables into a checkpoint, in parts of bounded size."""
-        for variable, chunks in zip(self.variables, (self._key_bytes(), self._row_bytes())):
+        streams = (self._key_bytes(), self._row_bytes(), self._scale_bytes())
+        for variable, chunks in zip(self.variables, streams):
             copy.add_stream(variable.op.name, variable.dtype, variable.shape, chunks)
 
     def _key_bytes(self) -> Iterator[np.ndarray]:
@@ -145,14 +162,31 @@ class StockTable:
             yield keys.astype(np.int64).view(np.uint8)
 
     def _row_bytes(self) -> Iterator[np.ndarray]:
-        for tensor in (self._values, self._bank):
-            if tensor.dtype == tf.float32:
-                for piece in tensor.ranges:
-                    yield from self._bundle.read(piece)
-                continue
-            for part in self._bundle.read_rows(tensor.name, _ELEMENTS_AT_ONCE):
-                yield part.astype(np.float32).view(np.uint8)
-        yield self._default_row.view(np.uint8).reshape(-1)
+        yield from self._stored_bytes(self._values)
+        for vectors in self._vectors_without_key():
+            if self._scales is None:
+                stored = vectors.astype(self._values.dtype.as_numpy_dtype)
+            else:
+                stored, _ = quantize(vectors)
+            yield stored.view(np.uint8).reshape(-1)
+
+    def _scale_bytes(self) -> Iterator[np.ndarray]:
+        name = self._values.name[: -len("-values")] + SCALE_OFFSET
+        yield from self._stored_bytes(self._bundle.tensors[name])
+        for vectors in self._vectors_without_key():
+            _, scale_offset = quantize(vectors)
+            yield scale_offset.view(np.uint8).reshape(-1)
+
+    def _stored_bytes(self, tensor: StoredTensor) -> Iterator[np.ndarray]:
+        for piece in tensor.ranges:
+            yield from self._bundle.read(piece)
+
+    def _vectors_without_key(self) -> Iterator[np.ndarray]:
+        """float32 [n, dim]. The initial vectors, then what keys read that are not admitted."""
+        dim = self._bank.shape[1]
+        for part in self._bundle.read_rows(self._bank.name, _VECTORS_AT_ONCE * dim):
+            yield part.astype(np.float32).reshape(-1, dim)
+        yield self._default_row
 
 
 def replace_ops(

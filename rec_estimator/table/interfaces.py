@@ -39,7 +39,7 @@ class LogicalTable(Protocol):
     name: str
     dim: int
     key_dtype: tf.DType
-    value_dtype: tf.DType
+    row_dtype: tf.DType
     ev_option: EmbeddingVariableOption
     trainable: bool
     is_save: bool

@@ -4,8 +4,9 @@
 A table and each of its slots have nine tensors, with the names that DeepRec uses: ``var-keys``,
 ``var-values``, …, ``var/Adagrad-values``, …. A shard is called ``var/part_i``, and the bank
 ``var/default_values``. A table whose versions are timestamps adds ``var-version_unit``, a filter
-with counts of its own the tensors that it names, for example ``var-cbf_blocks``, and an incremental
-checkpoint ``var-keys_erased``, ``var-delta_of`` and ``var-delta_of_index``.
+with counts of its own the tensors that it names, such as ``var-cbf_blocks``, an export of 8 bits
+``var-scale_offset``, and an incremental checkpoint ``var-keys_erased``, ``var-delta_of`` and
+``var-delta_of_index``.
 
 An unmodified ``tf.compat.v1.train.Saver`` writes these tensors, and restores them into any number
 of shards. ``rec_estimator.Saver`` (checkpoint/saver.py) does the same in little memory. Both leave
@@ -368,7 +369,7 @@ class TableSaveable(saving.SaveableObject):
         # table.evict() evicts from all shards, so each shard waits for the evictions of all.
         with tf.control_dependencies(self._evictions_of_save()):
             with graphs.colocate_with(shard.handle):
-                parts, version_unit = _export_with_unit(shard, shard.slots, shard.table.value_dtype)
+                parts, version_unit = _export_with_unit(shard, shard.slots, shard.table.row_dtype)
                 parts = parts._replace(
                     keys=tf.cast(parts.keys, shard.table.key_dtype),
                     keys_filtered=tf.cast(parts.keys_filtered, shard.table.key_dtype),

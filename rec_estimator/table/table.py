@@ -43,6 +43,7 @@ from rec_estimator.table.eviction_rules import (
     time_rule,
 )
 from rec_estimator.table.interfaces import SECONDS, STEPS, LogicalTable
+from rec_estimator.table.row_dtype import row_dtype_of_export
 from rec_estimator.table.row_writes import WritableTable
 from rec_estimator.table.saveable import saveable_of
 from rec_estimator.table.shard import TableShard, as_keys
@@ -73,6 +74,7 @@ class EmbeddingTable(WritableTable):
       dim: Number of floats in the value of a row.
       key_dtype: tf.int64 or tf.int32. The type of the ids, and of the keys in a checkpoint.
       value_dtype: tf.float32, tf.bfloat16 or tf.float16, the type in which values are stored.
+      row_dtype: value_dtype or, in a graph that is built for an export, that of its rows.
       shards: The shards. A key is in shard ``floormod(key, 1000) % len(shards)``.
       initial_value: float32 [default_value_dim, dim]. The bank of initial vectors.
       ev_option: All other settings of the table.
@@ -104,6 +106,8 @@ class EmbeddingTable(WritableTable):
         self.dim = dim
         self.key_dtype = key_dtype
         self.value_dtype = value_dtype
+        self.row_dtype = row_dtype_of_export() or value_dtype
+        check_narrow_dim("dim", dim, self.row_dtype)
         self.ev_option = ev_option
         self.regularizer = ev_option.regularizer
         # What full saves evict besides, because of the optimizer.
@@ -378,19 +382,19 @@ dispatch.explain_failed_calls(
 
 def _value_attrs(table: EmbeddingTable) -> Dict[str, Any]:
     """The attributes of a handle that say how values are stored."""
-    if table.value_dtype == tf.float32:
+    if table.row_dtype == tf.float32:
         return {}
     # All shards, in all graphs, round with the random bits of one table.
-    return {"value_dtype": table.value_dtype, "rounding_seed": zlib.crc32(table.name.encode())}
+    return {"value_dtype": table.row_dtype, "rounding_seed": zlib.crc32(table.name.encode())}
 
 
 def check_narrow_dim(argument: str, dim: int, value_dtype: tf.DType) -> None:
-    """Refuses vectors that are too long to be stored in 16 bits.
+    """Refuses vectors that are too long to be stored in 16 or 8 bits.
 
     Args:
       argument: The caller's name for dim.
       dim: Number of elements of a vector.
-      value_dtype: One of VALUE_DTYPES.
+      value_dtype: One of VALUE_DTYPES or of ROW_DTYPES.
 
     Raises:
       ValueError: dim is too large for this type.

@@ -22,12 +22,15 @@ from typing import Any, Dict, NamedTuple, Optional, Sequence
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from rec_estimator.checkpoint.format.stored_tables import parent_of
+from rec_estimator.checkpoint.format.stored_tables import parent_of, values_of
 from rec_estimator.inputs.parquet_columns import import_parquet
 from rec_estimator.inputs.vector_files import hash_strings, keys_path
 from rec_estimator.tools.key_counts import stored_tables
 
 DESCRIPTION = "Writes the rows of a table to .npy, Parquet or TensorBoard's projector."
+
+# Rows that are converted to float32 at once.
+_ROWS = 1 << 15
 
 
 class ExportedRows(NamedTuple):
@@ -80,14 +83,15 @@ def read_rows(
         )
     reader = tf.train.load_checkpoint(bundle.prefix)
     keys = np.concatenate([reader.get_tensor(f"{shard}-keys") for shard in stored.shards])
-    rows = np.concatenate([reader.get_tensor(f"{shard}-values") for shard in stored.shards])
+    parts = (part for shard in stored.shards for part in values_of(bundle, shard, _ROWS))
+    rows = np.concatenate([np.zeros([0, stored.dim], np.float32), *parts])
     counts = np.zeros(len(keys), np.int64)
     if all(f"{shard}-freqs" in bundle.tensors for shard in stored.shards):
         counts = np.concatenate([reader.get_tensor(f"{shard}-freqs") for shard in stored.shards])
     order = np.lexsort((keys, -counts))[:most_frequent]
     keys = keys[order].astype(np.int64)
     strings = None if vocabulary is None else _strings_of(keys, vocabulary)
-    return ExportedRows(keys, rows[order].astype(np.float32), counts[order], strings)
+    return ExportedRows(keys, rows[order], counts[order], strings)
 
 
 def write_rows(rows: ExportedRows, output: str) -> None:

@@ -45,6 +45,7 @@ import tensorflow.compat.v1 as tf
 from rec_estimator.checkpoint import deltas
 from rec_estimator.checkpoint.format.bundle import Bundle, format_bytes
 from rec_estimator.checkpoint.format.stored_tables import (
+    SCALE_OFFSET,
     SKETCH,
     StoredTable,
     find_tables,
@@ -67,6 +68,7 @@ _AGES = "age of rows"  # From their last training to the newest of any row.
 _PARTS = {
     **dict.fromkeys(SKETCH, "counts of the filter"),
     "-values": "values",
+    SCALE_OFFSET: "values",
     "-keys": "keys",
     "-partition_offset": "offsets",
     "-partition_filter_offset": "offsets",

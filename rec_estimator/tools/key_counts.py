@@ -8,7 +8,11 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.format.bundle import Bundle
-from rec_estimator.checkpoint.format.stored_tables import StoredTable, find_tables
+from rec_estimator.checkpoint.format.stored_tables import (
+    SCALE_OFFSET,
+    StoredTable,
+    find_tables,
+)
 
 # Counts of a checkpoint in memory at once.
 _ROWS = 1 << 15
@@ -174,7 +178,8 @@ def row_bytes(bundle: Bundle, table: StoredTable) -> int:
     tensors = (bundle.tensors[f"{name}-values"] for name in names)
     sizes = (width * tensor.dtype.size for tensor in tensors for _, width in [tensor.shape])
     # Each part of a row fills whole words of 4 bytes.
-    return sum(-(-size // 4) * 4 for size in sizes)
+    scales = 8 if f"{table.shards[0]}{SCALE_OFFSET}" in bundle.tensors else 0
+    return scales + sum(-(-size // 4) * 4 for size in sizes)
 
 
 def _summed(keys: np.ndarray, numbers: np.ndarray) -> Tuple[np.ndarray, np.ndarray]:

@@ -32,7 +32,9 @@ def bank_of(dim, rows, seed):
 class Model:
     """A table of a dim, its optimizer and the ops that read both."""
 
-    def __init__(self, dim, optimizer="adagrad", shards=1, rows=6, filter_freq=0, scope="s"):
+    def __init__(
+        self, dim, optimizer="adagrad", shards=1, rows=6, filter_freq=0, scope="s", dtype=None
+    ):
         self.bank = bank_of(dim, rows, seed=dim)
         option = rec.EmbeddingVariableOption(
             init_option=rec.InitializerOption(tf.constant_initializer(self.bank), rows),
@@ -41,7 +43,9 @@ class Model:
         cut = tf.fixed_size_partitioner(shards) if shards > 1 else None
         make, self.slots = OPTIMIZERS[optimizer]
         with tf.variable_scope(scope):
-            self.table = rec.get_embedding_variable("t", dim, ev_option=option, partitioner=cut)
+            self.table = rec.get_embedding_variable(
+                "t", dim, ev_option=option, partitioner=cut, value_dtype=dtype
+            )
         vectors = rec.embedding_lookup(self.table, tf.constant(KEYS, tf.int64))
         optimizer = make()
         self.train = optimizer.minimize(tf.reduce_sum(tf.square(vectors)))
@@ -110,6 +114,32 @@ def test_rows_and_slots_become_longer_or_shorter(tmp_path, dims, optimizer, shar
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
         assert_resized(prefix, *before, model, session)
+        session.run(model.train)  # Training goes on.
+
+
+@pytest.mark.parametrize(
+    ("dims", "dtypes"),
+    [
+        ((4, 7), (tf.bfloat16, tf.bfloat16)),
+        ((7, 4), (tf.float32, tf.float16)),
+        ((5, 8), (tf.float16, tf.float32)),
+    ],
+    ids=str,
+)
+def test_rows_of_16_bits_become_longer_or_shorter(tmp_path, dims, dtypes):
+    prefix, before, bank = saved(tmp_path / "model", dim=dims[0], dtype=dtypes[0])
+    model = Model(dims[1], dtype=dtypes[1])
+    rec.init_from_checkpoint(prefix, {"s/": "s/"}, resize_rows=True)
+    # What a table reads is rounded already; its bank is rounded when rows are made of it.
+    narrow = [dtype.as_numpy_dtype for dtype in dtypes]
+    bank = bank.astype(narrow[0]).astype(np.float32)
+    bank = resized(bank, dims[1], model.bank[np.arange(len(bank))])
+    keys = np.array([*sorted(set(KEYS)), FRESH])
+    initial = bank.astype(narrow[1])[keys % len(bank)]
+    expected = resized(before[0], dims[1], initial.astype(np.float32)).astype(narrow[1])
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        np.testing.assert_array_equal(session.run(model.read[0]), expected.astype(np.float32))
         session.run(model.train)  # Training goes on.
 
 

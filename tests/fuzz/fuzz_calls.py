@@ -56,7 +56,10 @@ STRINGS = [
     *("Adagrad", "Adam", "Ftrl", "GradientDescent", "Momentum", "adagrad", "t/part_0"),
     *("<checkpoint>", "<checkpoint file>", "<garbage>", "<folder>", "/nowhere/at/all", "a\0b"),
 ]
-TABLES = ["trained", "untrained", "uninitialized", "wide", "filtered", "bloom", "limited"]
+TABLES = [
+    *("trained", "untrained", "uninitialized", "wide", "filtered", "bloom", "limited"),
+    *("of 16 bits", "of 8 bits"),
+]
 HANDLES = [*TABLES, "queue", "two"]
 FUNCTIONS = ["step", "fails", "of two", "of none", "of another type", "calls"]
 ATTRS = {
@@ -66,6 +69,8 @@ ATTRS = {
         "filter_freq": 3,
         "sketch": f"counting_bloom_filter max_element_size={2**40} false_positive_probability=0.01",
     },
+    "of 16 bits": {"value_dtype": tf.bfloat16, "rounding_seed": 7},
+    "of 8 bits": {"value_dtype": tf.uint8},
 }
 
 
@@ -148,7 +153,9 @@ class Caller:
         self.gen, self.session, self.folder = gen, session, folder
         handles = {
             kind: gen.rec_estimator_table_handle(
-                shared_name=kind, dim=64 if kind == "wide" else DIM, **ATTRS.get(kind, {})
+                shared_name=kind.replace(" ", "_"),
+                dim=64 if kind == "wide" else DIM,
+                **ATTRS.get(kind, {}),
             )
             for kind in TABLES
         }
@@ -157,7 +164,7 @@ class Caller:
                 continue
             bank = numbers(2, 64 if kind == "wide" else DIM)
             session.run(gen.rec_estimator_table_initialize(handles[kind], bank))
-        for kind in ("trained", "filtered", "bloom", "limited"):
+        for kind in ("trained", "filtered", "bloom", "limited", "of 16 bits"):
             reservation, _ = gen.rec_estimator_tables_reserve(
                 [handles[kind]], [KEYS], [KEYS], rule="Adagrad", **ADAGRAD
             )

@@ -14,6 +14,7 @@ OPTIMIZERS = {
     "bloom": rec.optimizers.AdamOptimizer(0.1),
     "limited": rec.optimizers.FtrlOptimizer(0.1),
     "plain": rec.optimizers.GradientDescentOptimizer(0.1),
+    "narrow": rec.optimizers.RowwiseAdagradOptimizer(0.1),
 }
 
 
@@ -38,6 +39,7 @@ def make_tables():
             tf.int64, DIM, "limited", tf.ones_initializer(), device_vocabulary_size=KEYS // 2
         ),
         "plain": rec.get_embedding_variable("plain", DIM),
+        "narrow": rec.get_embedding_variable("narrow", DIM, value_dtype=tf.bfloat16),
     }
 
 
@@ -69,7 +71,7 @@ class Tables:
         self.ids = tf.sparse_placeholder(tf.int64, [None, None])
         self.grouped = [
             rec.embedding_lookup_sparse(self.tables[name], self.ids, combiner="mean")
-            for name in ("counter", "bloom", "plain")
+            for name in ("counter", "bloom", "plain", "narrow")
         ]
         weights = self.ids.with_values(tf.random.uniform(tf.shape(self.ids.values)))
         self.grouped += [

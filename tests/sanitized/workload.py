@@ -5,7 +5,7 @@
 * one_by_one: a valid call of each op and calls with nonsense, from several threads.
 * while_inputs_change: a valid call of each op while a thread writes to its inputs.
 * estimators: graph modification, loops of steps, and requests to a compressed export.
-* refreshes: requests to a model while the deltas of its training are applied.
+* refreshes: requests to a model with rows of 8 bits while the deltas of its training are applied.
 
 The exit code is 1 after an unexpected exception, or if an op of the registry did not run.
 """
@@ -209,7 +209,9 @@ def refreshes(work):
         model_fn, str(work.folder / "trained"), config, embedding_features=FEATURES
     )
     folder = work.folder / "published"
-    export = functools.partial(estimator.export_saved_model, serving_input_receiver_fn=receiver_fn)
+    export = functools.partial(
+        estimator.export_saved_model, serving_input_receiver_fn=receiver_fn, row_dtype="int8"
+    )
     hook = rec.serving.PublishHook(str(folder), export, estimator.model_dir, every_steps=2)
     estimator.train(input_fn, max_steps=12, hooks=[hook])
     published = rec.serving.read_manifest(str(folder))

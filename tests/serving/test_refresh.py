@@ -54,12 +54,12 @@ def rows(keys, value):
     return {key: np.full(DIM, value, np.float32) for key in keys}
 
 
-def checkpoint(prefix, step, tables, parent=None, erased=(), dense=0.0, **others):
+def checkpoint(prefix, step, tables, parent=None, erased=(), dense=0.0, unknown=UNKNOWN, **others):
     """Writes a full checkpoint, or a delta of ``parent``, and returns its prefix."""
     tensors = {"global_step": np.int64(step), "dense": np.full(DIM, dense, np.float32), **others}
     for name, contents in tables.items():
         keys = in_bucket_order(np.array(sorted(contents), np.int64))
-        tensors[f"{name}/default_values"] = np.full([4096, DIM], UNKNOWN, np.float32)
+        tensors[f"{name}/default_values"] = np.full([4096, DIM], unknown, np.float32)
         tensors.update(
             {
                 f"{name}-keys": keys,
@@ -390,3 +390,48 @@ def test_requests_beside_refreshes_succeed_and_read_a_table_before_or_after(serv
     for thread in threads:
         thread.join()
     assert not failures and all(answers) and len(answers) > len(threads)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("row_dtype", ["int8", "float16", "bfloat16"])
+def test_a_refreshed_export_of_fewer_bits_equals_a_new_one(row_dtype, tmp_path, monkeypatch):
+    random = np.random.RandomState(0)
+    numbers_of = {key: random.randn(DIM).astype(np.float32) for key in range(1, 30)}
+    older = {key: numbers_of[key] for key in range(1, 10)}
+    changed = {3: numbers_of[13], 20: numbers_of[20], 21: numbers_of[21]}
+    newer = {key: row for key, row in {**older, **changed}.items() if key != 5}
+    unknown = numbers_of[29]
+    base = checkpoint(tmp_path / "model-1", 1, same(older), dense=1.0, unknown=unknown)
+    delta = checkpoint(
+        tmp_path / "model-2", 2, same(changed), base, [5], dense=2.0, unknown=unknown
+    )
+    full = checkpoint(tmp_path / "full-2", 2, same(newer), dense=2.0, unknown=unknown)
+    monkeypatch.setenv("REC_ESTIMATOR_REFRESH_FOLDER", str(tmp_path))
+    estimator = rec.RecEstimator(model_fn, str(tmp_path / "model"), params={})
+    refreshed, new = (
+        Served(
+            estimator.export_saved_model(
+                str(tmp_path / "export"),
+                receiver_fn,
+                checkpoint_path=prefix,
+                refreshable=True,
+                row_dtype=row_dtype,
+            ).decode()
+        )
+        for prefix in (base, full)
+    )
+    assert numbers(refreshed.refresh(delta)) == [2, 9, 3, 2]
+    ids = range(30)
+    expected = new.predict(ids)
+    with np.testing.assert_raises(AssertionError):
+        np.testing.assert_array_equal(expected["whole"][3], numbers_of[13])
+    bad = checkpoint(
+        tmp_path / "model-3", 3, same({7: [1, 2, np.inf, 3]}), delta, dense=2.0, unknown=unknown
+    )
+    with pytest.raises(tf.errors.FailedPreconditionError, match="must fit into the .*, got key 7"):
+        refreshed.refresh(bad)
+    got = refreshed.predict(ids)
+    for name in TABLES:
+        np.testing.assert_array_equal(got[name], expected[name], err_msg=name)
+    refreshed.session.close()
+    new.session.close()

@@ -3,9 +3,11 @@
 //
 //   kFloat32       |value: dim floats          |slot 0 ...|slot 1 ...|
 //   16 bits        |value: dim x 16 bits |(0)|slot 0 ...|slot 1 ...|
+//   8 bits         |scale|offset|value: dim bytes |(0)|
 //
-// Slots are floats always. A value of 16 bits fills whole words of 4 bytes, so
-// that slots are aligned: with an odd dim, the last half of a word is zero.
+// Slots are floats always. A value of 16 or 8 bits fills whole words of 4
+// bytes, so that slots are aligned: the rest of the last word is zero. Rows of
+// 8 bits are those of an export: no step trains them.
 //
 // Whatever moves rows as a whole, such as the arena or a disk log, moves words
 // and does not know the format. Whatever reads or writes values asks this
@@ -14,7 +16,7 @@
 //   ReadValue      lookups; EntryReader, of which saves and exports read
 //   ValueView      one value at a time, for rules of eviction
 //   WriteValue     restores and refreshes, the bank: rounded to the nearest
-//   WriteTrained   RowUpdater: rounded stochastically
+//   WriteTrained   RowUpdater: rounded stochastically; 16 bits only
 #ifndef REC_ESTIMATOR_OPS_CORE_ROWS_ROW_FORMAT_H_
 #define REC_ESTIMATOR_OPS_CORE_ROWS_ROW_FORMAT_H_
 
@@ -25,6 +27,7 @@
 #include "ops/core/base/float8.h"
 #include "ops/core/base/key_hash.h"
 #include "ops/core/math/narrow_floats.h"
+#include "ops/core/math/quantized_floats.h"
 #include "ops/core/rows/table_spec.h"
 
 namespace rec_estimator {
@@ -34,36 +37,46 @@ class RowFormat {
   RowFormat(int dim, const ValueSpec& value)
       : dim_(dim),
         is_narrow_(value.type != ValueType::kFloat32),
+        has_bytes_(value.type == ValueType::kInt8),
         type_(value.type == ValueType::kHalf ? NarrowType::kHalf
                                              : NarrowType::kBFloat16),
         seed_(MixKey(static_cast<int64_t>(value.seed))) {}
 
   int dim() const { return dim_; }
-  // Whether values have 16 bits.
+  // Whether values have fewer than 32 bits.
   bool is_narrow() const { return is_narrow_; }
   // The words of 4 bytes of a value: where the slots of a row begin.
-  int value_words() const { return is_narrow_ ? (dim_ + 1) / 2 : dim_; }
+  int value_words() const {
+    if (has_bytes_) return kScaleWords + (dim_ + 3) / 4;
+    return is_narrow_ ? (dim_ + 1) / 2 : dim_;
+  }
   size_t value_bytes() const {
     return static_cast<size_t>(value_words()) * sizeof(float);
   }
 
   // value (dim) = that of a row.
   void ReadValue(const float* row, float* value) const {
-    is_narrow_ ? WidenFloats(type_, NarrowOf(row), dim_, value)
-               : CopyRow(row, dim_, value);
+    if (!is_narrow_) return CopyRow(row, dim_, value);
+    if (!has_bytes_) return WidenFloats(type_, NarrowOf(row), dim_, value);
+    const auto* bytes = reinterpret_cast<const uint8_t*>(row + kScaleWords);
+    DequantizeFloats(bytes, {row[0], row[1]}, dim_, value);
   }
 
   // Makes `value` (dim) that of a row, rounded to the nearest numbers.
   void WriteValue(const float* value, float* row) const {
     if (!is_narrow_) return CopyRow(value, dim_, row);
-    ZeroLastWord(row);
-    NarrowFloats(type_, value, dim_, NarrowOf(row));
+    row[value_words() - 1] = 0.0f;
+    if (!has_bytes_) return NarrowFloats(type_, value, dim_, NarrowOf(row));
+    auto* bytes = reinterpret_cast<uint8_t*>(row + kScaleWords);
+    const ByteScale scale = QuantizeFloats(value, dim_, bytes);
+    row[0] = scale.scale;
+    row[1] = scale.offset;
   }
 
-  // The same for what a step has computed, rounded stochastically. Of a narrow
-  // row only. noise: NoiseOf the step.
+  // The same for what a step has computed, rounded stochastically. Of a row of
+  // 16 bits only. noise: NoiseOf the step.
   void WriteTrained(const float* value, uint64_t noise, float* row) const {
-    ZeroLastWord(row);
+    row[value_words() - 1] = 0.0f;
     NarrowFloatsStochastically(type_, value, noise, dim_, NarrowOf(row));
   }
 
@@ -79,6 +92,7 @@ class RowFormat {
 
  private:
   static constexpr uint64_t kGoldenRatio = 0x9E3779B97F4A7C15u;
+  static constexpr int kScaleWords = 2;
 
   static NarrowFloat* NarrowOf(float* row) {
     return reinterpret_cast<NarrowFloat*>(row);
@@ -86,12 +100,9 @@ class RowFormat {
   static const NarrowFloat* NarrowOf(const float* row) {
     return reinterpret_cast<const NarrowFloat*>(row);
   }
-  void ZeroLastWord(float* row) const {
-    if (dim_ % 2 != 0) row[value_words() - 1] = 0.0f;
-  }
-
   int dim_;
   bool is_narrow_;
+  bool has_bytes_;
   NarrowType type_;
   uint64_t seed_;
 };
@@ -113,6 +124,24 @@ class ValueView {
  private:
   const RowFormat format_;
   std::vector<float> wide_;
+};
+
+// What rows read of values that were written to them.
+class ValueRounding {
+ public:
+  explicit ValueRounding(const RowFormat& format)
+      : format_(format), row_(static_cast<size_t>(format.value_words())) {}
+
+  // value (dim) = what a row reads after WriteValue(value).
+  void Round(float* value) {
+    if (!format_.is_narrow()) return;
+    format_.WriteValue(value, row_.data());
+    format_.ReadValue(row_.data(), value);
+  }
+
+ private:
+  const RowFormat format_;
+  std::vector<float> row_;
 };
 
 }  // namespace rec_estimator

@@ -18,8 +18,10 @@ struct SlotSpec {
   float initial;  // Every float of the slot in a new row.
 };
 
-// How the values of rows are stored. Slots are floats always.
-enum class ValueType { kFloat32, kBFloat16, kHalf };
+// How the values of rows are stored. Slots are floats always. Of a table with
+// kInt8, a byte for each element and a scale and an offset for each row, values
+// are read and replaced, but not trained.
+enum class ValueType { kFloat32, kBFloat16, kHalf, kInt8 };
 
 struct ValueSpec {
   ValueType type = ValueType::kFloat32;
@@ -27,7 +29,8 @@ struct ValueSpec {
   uint64_t seed = 0;
 };
 
-// The most elements of a value of 16 bits: a step widens rows on the stack.
+// The most elements of a value that is not of floats: a step widens rows on the
+// stack.
 inline constexpr int kMaxNarrowDim = 2048;
 
 // What a lookup reads for a key without a row.
@@ -88,7 +91,7 @@ struct RowRules {
   // Distinct keys whose values no apply changes. Their slots do change.
   std::vector<int64_t> frozen_keys;
   CapacitySpec capacity = {};
-  ValueSpec value;  // With 16 bits, dim <= kMaxNarrowDim.
+  ValueSpec value;  // If not kFloat32, dim <= kMaxNarrowDim.
 };
 
 // What a table has, and what happened to it since it was made.

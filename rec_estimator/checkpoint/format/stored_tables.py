@@ -2,24 +2,29 @@
 """Finds the tables in a checkpoint, with their shards and slots, by the names of tensors.
 
 A table has the tensors ``<name>-keys``, int [N], and ``<name>-values``, float [N, dim]. A variable
-may have such a name without being a table's. DeepRec's checkpoints use the same names.
+may have such a name without being a table's. DeepRec's checkpoints use the same names. An export
+may have values of 8 bits, uint8 [N, dim], and the scale and offset of each row beside them.
 """
 
 import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple, get_args
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 from rec_estimator.checkpoint.format.bundle import Bundle
 from rec_estimator.checkpoint.format.entries import StoredTensor
+from rec_estimator.checkpoint.format.quantized_rows import dequantize
 from rec_estimator.options import Filter
 
 # The tensors of a shard or of a slot have its name and one of these suffixes.
 FILTERED = ("-keys_filtered", "-freqs_filtered", "-versions_filtered")
+# Of values of 8 bits: float [N, 2], the scale and the offset of each row.
+SCALE_OFFSET = "-scale_offset"
 # The tensors in which a filter saves its own counts.
 SKETCH = tuple(f"-{name}" for kind in get_args(Filter) for name in kind().sketch_tensors())
 SUFFIXES = (
-    *("-keys", "-values", "-freqs", "-versions", "-partition_offset"),
+    *("-keys", "-values", SCALE_OFFSET, "-freqs", "-versions", "-partition_offset"),
     *(*FILTERED, "-partition_filter_offset"),
     *SKETCH,
     *("-version_unit", "-keys_erased", "-delta_of", "-delta_of_index"),
@@ -68,6 +73,29 @@ def tensors_of(bundle: Bundle, name: str) -> Iterator[StoredTensor]:
             yield bundle.tensors[name + suffix]
 
 
+def values_of(bundle: Bundle, name: str, rows: int) -> Iterator[np.ndarray]:
+    """Yields the values of a shard or of a slot, in parts of some rows.
+
+    Args:
+      bundle: The checkpoint.
+      name: Name of the shard or of the slot.
+      rows: Rows of a part; the last one is shorter.
+
+    Yields:
+      float32 [rows, dim].
+    """
+    values = bundle.tensors[f"{name}-values"]
+    width = values.shape[1]
+    parts = bundle.read_rows(values.name, rows * width)
+    if values.dtype != tf.uint8:
+        for part in parts:
+            yield part.astype(np.float32).reshape(-1, width)
+        return
+    scales = bundle.read_rows(f"{name}{SCALE_OFFSET}", rows * 2)
+    for part, scale_offset in zip(parts, scales):
+        yield dequantize(part.reshape(-1, width), scale_offset.reshape(-1, 2))
+
+
 def rows_of(bundle: Bundle, names: List[str], suffix: str) -> int:
     """Returns the number of elements of a tensor of rank 1, summed over shards."""
     found = [bundle.tensors[name + suffix] for name in names if name + suffix in bundle.tensors]
@@ -86,7 +114,7 @@ def _has_rows(tensors: Dict[str, StoredTensor], name: str) -> bool:
     return (
         values is not None
         and keys.dtype in (tf.int32, tf.int64)
-        and values.dtype.is_floating
+        and (values.dtype.is_floating or f"{name}{SCALE_OFFSET}" in tensors)
         and len(keys.shape) == 1
         and len(values.shape) == 2
         and keys.shape[0] == values.shape[0]
