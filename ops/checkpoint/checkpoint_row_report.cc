@@ -33,20 +33,6 @@ std::string Describe(const RowSurvey::Broken& broken, TableResource& resource,
                 " of key ", broken.key, since);
 }
 
-// What to do about rows that are not finite.
-const char* RemedyOf(ValueType type) {
-  switch (type) {
-    case ValueType::kHalf:
-      return "; float16 has no number beyond 65504, bfloat16 has";
-    case ValueType::kInt8:
-      return "; a row of 8 bits needs finite numbers within 1.7e38 of each "
-             "other, bfloat16 has larger ones";
-    default:
-      return "; restore the last checkpoint, and lower the learning rate or "
-             "clip gradients";
-  }
-}
-
 }  // namespace
 
 Status RowReport::Finish(const std::vector<SlotPlace>& slots,
@@ -61,11 +47,24 @@ Status RowReport::Finish(const std::vector<SlotPlace>& slots,
   }
   resource_.set_saved_rows(rows);
   if (rows.n_broken == 0 || !refuses) return Status();
-  return DataLoss("rows of table ", resource_.name(),
-                  " must be finite to be saved, got ", rows.n_broken,
-                  rows.n_broken == 1 ? " row that is not: "
-                                     : " rows that are not, the first: ",
-                  rows.first, RemedyOf(resource_.table().rules().value.type));
+  const std::string found =
+      StrCat(rows.n_broken,
+             rows.n_broken == 1 ? " row that is not: "
+                                : " rows that are not, the first: ",
+             rows.first);
+  const ValueType type = resource_.table().rules().value.type;
+  if (type == ValueType::kHalf || type == ValueType::kInt8) {
+    return DataLoss(
+        "rows of table ", resource_.name(), " must be finite to be saved in ",
+        type == ValueType::kHalf ? "float16" : "8 bits", ", got ", found,
+        "; choose bfloat16 or float32 for larger numbers, and clip gradients "
+        "against NaN");
+  }
+  return DataLoss(
+      "rows of table ", resource_.name(), " must be finite to be saved, got ",
+      found,
+      "; restore the last checkpoint, and lower the learning rate or clip "
+      "gradients");
 }
 
 }  // namespace rec_estimator

@@ -14,7 +14,7 @@ The report is a file of the SavedModel, ``assets.extra/row_report.json``:
 import dataclasses
 import json
 import os
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -129,15 +129,14 @@ def _report_of_outputs(before: _Arrays, after: _Arrays, sample: RowSample) -> Di
     return report
 
 
-def _output_of_labels(names: list, sample: RowSample) -> str:
-    if sample.output is None and len(names) == 1:
-        return str(names[0])
-    if sample.output not in names:
+def _output_of_labels(names: List[str], sample: RowSample) -> str:
+    name = names[0] if sample.output is None and len(names) == 1 else sample.output
+    if name is None or name not in names:
         raise ValueError(
             f"output of row_sample must be one of {names}, the outputs of the model that are "
             f"floats, got {sample.output!r}; it predicts the labels"
         )
-    return str(sample.output)
+    return name
 
 
 def _auc(labels: np.ndarray, scores: np.ndarray) -> float:

@@ -25,7 +25,7 @@ control byte), and 7/16 to 7/8 of its slots are in use.
 """
 
 import re
-from typing import Dict, Iterator, List, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -87,7 +87,7 @@ class StockTable:
         with tf.device("/device:CPU:0"), tf.name_scope(f"{self.name}/stock/"):
             keys = _variable("keys", [count], tf.int64)
             self._rows = _variable("rows", [self._default + 1, dim], self._values.dtype)
-            self._scales = None
+            self._scales: Optional[tf.Variable] = None
             if self._values.dtype == tf.uint8:
                 self._scales = _variable("scales", [self._default + 1, 2], tf.float32)
             self._index = tf.raw_ops.HashTableV2(

@@ -107,7 +107,7 @@ class EmbeddingTable(WritableTable):
         self.key_dtype = key_dtype
         self.value_dtype = value_dtype
         self.row_dtype = row_dtype_of_export() or value_dtype
-        check_narrow_dim("dim", dim, self.row_dtype)
+        check_narrow_dim("dim", dim, self.row_dtype, setting="row_dtype")
         self.ev_option = ev_option
         self.regularizer = ev_option.regularizer
         # What full saves evict besides, because of the optimizer.
@@ -388,21 +388,24 @@ def _value_attrs(table: EmbeddingTable) -> Dict[str, Any]:
     return {"value_dtype": table.row_dtype, "rounding_seed": zlib.crc32(table.name.encode())}
 
 
-def check_narrow_dim(argument: str, dim: int, value_dtype: tf.DType) -> None:
+def check_narrow_dim(
+    argument: str, dim: int, value_dtype: tf.DType, setting: str = "value_dtype"
+) -> None:
     """Refuses vectors that are too long to be stored in 16 or 8 bits.
 
     Args:
       argument: The caller's name for dim.
       dim: Number of elements of a vector.
       value_dtype: One of VALUE_DTYPES or of ROW_DTYPES.
+      setting: The caller's name for value_dtype.
 
     Raises:
       ValueError: dim is too large for this type.
     """
     if value_dtype != tf.float32 and dim > MAX_NARROW_DIM:
         raise ValueError(
-            f"{argument} must be <= {MAX_NARROW_DIM} with value_dtype={value_dtype.name}, got "
-            f"{dim}; leave value_dtype out"
+            f"{argument} must be <= {MAX_NARROW_DIM} with {setting}={value_dtype.name}, got "
+            f"{dim}; leave {setting} out"
         )
 
 
