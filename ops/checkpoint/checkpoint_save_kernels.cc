@@ -258,7 +258,6 @@ class TableSave {
     OpThreads(context_)(n, 200 + row_floats, copy);
     TF_RETURN_IF_ERROR(
         CopyKeys(n, [&](int64_t i) { return batch.entries[i].key; }, &keys));
-
     std::vector<TensorRows> slices;
     for (size_t s = 0; s < sources_.size(); ++s) {
       const std::string& source = sources_[s];

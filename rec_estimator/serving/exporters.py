@@ -212,7 +212,11 @@ class _FormedEstimator:
     def export_saved_model(self, *args: Any, **kwargs: Any) -> bytes:
         return self._estimator.export_saved_model(
             *args,
-            **self._form._asdict(),
+            portable=self._form.portable,
+            refreshable=self._form.refreshable,
+            refresh_folder=self._form.refresh_folder,
+            row_dtype=self._form.row_dtype,
+            row_sample=self._form.row_sample,
             **kwargs,
         )
 

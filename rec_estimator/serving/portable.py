@@ -226,7 +226,7 @@ class PortableExports(Estimator):
         def write_as_trained(folder: str) -> str:
             return str(tf.compat.as_str(write(folder, prefix)))
 
-        write_native = write_as_trained
+        write_native: Callable[[str], str] = write_as_trained
         if form.row_dtype is not None:
             write_native = with_rows_as(form.row_dtype, form.row_sample, write_as_trained)
         if form.refreshable:

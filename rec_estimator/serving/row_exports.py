@@ -99,7 +99,8 @@ def _report_of_bytes(row_dtype: str, folder: str) -> Dict[str, Any]:
         for shard in table.shards:
             values = bundle.tensors[f"{shard}-values"]
             scales = bundle.tensors.get(shard + SCALE_OFFSET)
-            before += values.shape[0] * values.shape[1] * tf.float32.size
+            rows, dim = values.shape
+            before += rows * dim * tf.float32.size
             after += values.nbytes + (0 if scales is None else scales.nbytes)
     name = tf.as_dtype(row_dtype).name
     return {"row_dtype": name, "row_bytes_before": before, "row_bytes_after": after}

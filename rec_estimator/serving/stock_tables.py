@@ -183,7 +183,7 @@ class StockTable:
 
     def _vectors_without_key(self) -> Iterator[np.ndarray]:
         """float32 [n, dim]. The initial vectors, then what keys read that are not admitted."""
-        dim = self._bank.shape[1]
+        _, dim = self._bank.shape
         for part in self._bundle.read_rows(self._bank.name, _VECTORS_AT_ONCE * dim):
             yield part.astype(np.float32).reshape(-1, dim)
         yield self._default_row

@@ -105,8 +105,7 @@ class EmbeddingTable(WritableTable):
         self.name = VariableName(name)
         self.dim = dim
         self.key_dtype = key_dtype
-        self.value_dtype = value_dtype
-        self.row_dtype = row_dtype_of_export() or value_dtype
+        self.value_dtype, self.row_dtype = value_dtype, row_dtype_of_export() or value_dtype
         check_narrow_dim("dim", dim, self.row_dtype, setting="row_dtype")
         self.ev_option = ev_option
         self.regularizer = ev_option.regularizer
